@@ -240,7 +240,7 @@ class _Emitter:
         joint = cell.type.joint
         if joint == len(cell.type.gates):
             g = body.op("Add", [units, projected[0]], "preactivation")
-            return IntegerStep(body, cell, numbers, self.w, before, g, state if cell.type.cell_state else None)
+            return IntegerStep(body, cell, numbers, self.w, before, g, state if cell.type.state_points else None)
         sizes = body.i64([joint * hidden, hidden])
         recurrent: Value | None = None
         if cell.linear_before_reset:

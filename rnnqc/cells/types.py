@@ -1,6 +1,8 @@
 """LSTM, GRU and RNN described: gates, states, quantization points. The passes read these descriptions.
 
-What a type computes stands in `rnnqc.cells.equations`.
+What a type computes stands in `rnnqc.cells.equations`. Every type has the inputs, outputs and weight layouts of ONNX's
+recurrent operators: `X, W [D,GH,I], R [D,GH,H], B [D,2GH], sequence_lens, initial_h` -> `Y, Y_h`, for G gates, and with
+a cell state `initial_c, P` and `Y_c`.
 """
 
 from __future__ import annotations
@@ -33,17 +35,20 @@ class CellType:
     Attributes:
         op: The operator of a layer in float.
         fused: Operator of the quantized cell.
-        aliases: How many further operators the native library has for it; see `fused_name`. None at all for 0.
+        aliases: How many further operators the native library has for it; see `fused_name`. 0 for a type without
+            kernel.
         gates: Their names, in ONNX's order in W, R and B.
         activations: The default ones of a direction, in ONNX's order f, g, h.
         gate_activations: For each gate the number of its activation.
-        points: Quantization points, in the order in which reports list them.
+        points: Quantization points, in the order in which reports list them; `points_of` makes them.
         step: The equations (`rnnqc.cells.equations`).
         peephole_gates: Gates in the order of P.
-        output_activation: Number of the activation between cell state and hidden state; None without cell state.
+        output_activation: Number of the activation between cell state and hidden state; None without cell state. A type
+            with a cell state has LSTM's gates, in their order.
         candidate: The gate, the last one, whose products with W and R stay apart until another gate has multiplied its
             hidden state (point `RESET_HIDDEN`) or its product with R (`RESET_PRODUCT`); None without such a gate.
-        update: The gate that says which share of the hidden state stays; the rest is the candidate's.
+        update: The gate that mixes the hidden state with a new value: while its values are in 0 .. 1, the state after a
+            step lies between the two.
         domain: Of `op`; empty for ONNX's.
         flag: Attribute of the operator that chooses between two forms of the equations, a field of `Cell`, or None.
     """

@@ -277,7 +277,7 @@ def test_equations_of_rnn() -> None:
 
 @pytest.mark.parametrize("op", CELL_TYPES)
 def test_the_types_have_their_equations(op: str) -> None:
-    assert CELL_TYPES[op].step is {"LSTM": equations.lstm, "GRU": equations.gru, "RNN": equations.rnn}[op]
+    assert CELL_TYPES[op].step is getattr(equations, op.lower())
 
 
 def test_the_number_of_quantizers_tells_the_type() -> None:

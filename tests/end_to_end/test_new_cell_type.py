@@ -1,4 +1,4 @@
-"""A type of cell that is no operator of ONNX, through every form, from its description alone.
+"""Types of cells that are no operators of ONNX, through every form, from their descriptions alone.
 
 What these would catch: code that takes every type for one of LSTM, GRU and RNN, or that asks for a type by its name
 where it means a property of the description: such code would compute a new type wrongly, or fail.
@@ -14,7 +14,7 @@ import pytest
 
 import rnnqc
 from rnnqc.calibration.calibrate import calibrate
-from rnnqc.cells.types import CELL_TYPES
+from rnnqc.cells.types import CELL_TYPES, CellType
 from rnnqc.data.statistics import Statistics
 from rnnqc.ir import Model
 from rnnqc.passes.analysis.find_recurrent_nodes import recurrent_nodes
@@ -22,7 +22,7 @@ from tests.laws.law import Forms, law
 from tests.runs.commands import in_process
 from tests.runs.lowered import INTEGER, STOCK, UNROLLED, session
 from tests.runs.sessions import run, sqnr
-from tests.subjects.mgu import MGU, feeds, model
+from tests.subjects.mgu import LEAKY, MGU, feeds, model
 
 TIME = 9
 LOOK_UP = ("int8", "int8-static", "int16")
@@ -31,31 +31,46 @@ FIXED_POINT = ("pow2-int16", "pow2-w8a16")
 
 @pytest.fixture(autouse=True)
 def known(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Makes the type known, as an entry of `CELL_TYPES` would."""
-    monkeypatch.setitem(CELL_TYPES, MGU.op, MGU)
+    """Makes the types known, as entries of `CELL_TYPES` would."""
+    for type_ in (MGU, LEAKY):
+        monkeypatch.setitem(CELL_TYPES, type_.op, type_)
+
+
+def calibrated(type_: CellType) -> Statistics:
+    return calibrate(model(type_), [feeds(24, 4, seed=s) for s in range(8)])
 
 
 @pytest.fixture
 def statistics() -> Statistics:
-    return calibrate(model(), [feeds(24, 4, seed=s) for s in range(8)])
+    return calibrated(MGU)
 
 
-def _law(recipe: str, statistics: Statistics, overrides: list[str] | None = None, *, magnitude: float = 1.0) -> Forms:
+def _law(
+    recipe: str,
+    statistics: Statistics,
+    overrides: list[str] | None = None,
+    *,
+    type_: CellType = MGU,
+    magnitude: float = 1.0,
+) -> Forms:
     given = [feeds(TIME, seed=9), feeds(TIME, seed=10, magnitude=magnitude)]
-    forms = law(model(), recipe, overrides or (), feeds=given, dims={"T": TIME}, settings=(), stats=statistics)
+    forms = law(model(type_), recipe, overrides or (), feeds=given, dims={"T": TIME}, settings=(), stats=statistics)
     assert sum(forms.reference(f) for f in given) == len(given), "nothing is compared with the reference"
     return forms
 
 
-@pytest.mark.parametrize("recipe", [*LOOK_UP, *FIXED_POINT])
-def test_every_form_has_the_same_bits_and_is_close_to_float(recipe: str, statistics: Statistics) -> None:
+@pytest.mark.parametrize(
+    ("type_", "recipe"), [*((MGU, r) for r in (*LOOK_UP, *FIXED_POINT)), (LEAKY, "int8"), (LEAKY, "pow2-int16")]
+)
+def test_every_form_has_the_same_bits_and_is_close_to_float(type_: CellType, recipe: str) -> None:
     """Stock, integer, unrolled and the numpy reference; the float model is the function that comes with the node."""
-    forms = _law(recipe, statistics)
+    statistics = calibrated(type_)
+    forms = _law(recipe, statistics, type_=type_)
     given = feeds(TIME, seed=11)
-    expected = run(rnnqc.session(model(), native=False), given)
+    expected = run(rnnqc.session(model(type_), native=False), given)
     assert set(forms.results) >= {STOCK, INTEGER, UNROLLED}
     assert sqnr(expected["Y"], forms.same_bits(given)["Y"]) > 35.0
-    qcdq = rnnqc.lower(model(), recipe, form="qcdq", stats=statistics)
+    qcdq = rnnqc.lower(model(type_), recipe, form="qcdq", stats=statistics)
     assert [e.form for e in qcdq.report.entries] == ["qcdq"]
     assert sqnr(expected["Y"], run(rnnqc.session(qcdq.proto, native=False), given)["Y"]) > 35.0
 
@@ -117,7 +132,7 @@ def test_dump(
     np.savez(tmp_path / "in.npz", **given)  # type: ignore[arg-type]
     result = in_process(capfd, "dump", tmp_path / "m.onnx", "-i", tmp_path / "in.npz", "-o", tmp_path / "dump")
     assert result.code == 0, result.err
-    with np.load(tmp_path / "dump" / "mgu.forward.npz") as held:
+    with np.load(tmp_path / "dump" / "layer.forward.npz") as held:
         # Beyond basic optimizations onnxruntime rounds in its own way in form qcdq.
         expected = run(session(onnx.load(tmp_path / "m.onnx"), STOCK, "ORT_ENABLE_BASIC"), given)["Y"][:, 0]
         np.testing.assert_array_equal(held["hidden.value"] + np.float32(0), expected + np.float32(0))

@@ -1,11 +1,13 @@
 """A minimal gated unit: a type of cell that rnnqc does not come with, described as a new type would be.
 
-ONNX has no such operator. The node is one of a domain of its own, and a model-local function says in float what it
-computes, so that onnxruntime runs the float model, too.
+And one still smaller, whose gate multiplies nothing in front of R: a type that reads its hidden state without a
+candidate. ONNX has no such operators. The nodes are of a domain of their own, and a model-local function says in float
+what each computes, so that onnxruntime runs the float model, too.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TypeVar
 
 import numpy as np
@@ -33,7 +35,20 @@ def mgu(s: Step[V]) -> tuple[V, V]:
     return h, h
 
 
+def leaky(s: Step[V]) -> tuple[V, V]:
+    """The hidden state after a step, twice: h = (1 - f) * h + f * tanh(x W + h R + b)."""
+    f, n = s.gate(FORGET), s.gate(CANDIDATE)
+    kept = s.product(s.complement(f), s.state, "hidden_state.kept")
+    h = s.total(kept, s.product(f, n, "hidden_state.added"), "hidden_state")
+    return h, h
+
+
 GATES = ("forget_gate", "hidden_gate")
+STATE = (
+    ("hidden_state.kept", "the product (1 - f) * h"),
+    ("hidden_state.added", "the product f * n"),
+    ("hidden_state", "the hidden state itself, from step to step"),
+)
 MGU = CellType(
     op="MGU",
     domain=DOMAIN,
@@ -42,19 +57,12 @@ MGU = CellType(
     gates=GATES,
     activations=("Sigmoid", "Tanh"),
     gate_activations=(0, 1),
-    points=points_of(
-        GATES,
-        (
-            ("hidden_state.kept", "the product (1 - f) * h"),
-            ("hidden_state.added", "the product f * n"),
-            ("hidden_state", "the hidden state itself, from step to step"),
-        ),
-        hidden=((RESET_HIDDEN, "f * h in front of R"),),
-    ),
+    points=points_of(GATES, STATE, hidden=((RESET_HIDDEN, "f * h in front of R"),)),
     step=mgu,
     candidate=CANDIDATE,
     update=FORGET,
 )
+LEAKY = replace(MGU, op="Leaky", fused="QuantLeakyCell", points=points_of(GATES, STATE), step=leaky, candidate=None)
 
 FUNCTION = f"""
 <opset_import: ["" : 17], domain: "{DOMAIN}">
@@ -93,7 +101,7 @@ MGU <hidden_size> (X, W, R, B, sequence_lens, initial_h) => (Y, Y_h) {{
 """
 
 
-def model(inputs: int = 20, hidden: int = 24, seed: int = 0) -> onnx.ModelProto:
+def model(type_: CellType = MGU, inputs: int = 20, hidden: int = 24, seed: int = 0) -> onnx.ModelProto:
     """A layer `X [T,N,I], initial_h [1,N,H] -> Y [T,1,N,H], Y_h [1,N,H]` with random weights."""
     rng = np.random.default_rng(seed)
     shapes = {"W": (1, 2 * hidden, inputs), "R": (1, 2 * hidden, hidden), "B": (1, 4 * hidden)}
@@ -101,7 +109,7 @@ def model(inputs: int = 20, hidden: int = 24, seed: int = 0) -> onnx.ModelProto:
         numpy_helper.from_array((rng.normal(0, 1, s) / np.sqrt(s[-1])).astype(np.float32), n) for n, s in shapes.items()
     ]
     node = helper.make_node(
-        "MGU", ["X", "W", "R", "B", "", "initial_h"], ["Y", "Y_h"], "mgu", domain=DOMAIN, hidden_size=hidden
+        type_.op, ["X", "W", "R", "B", "", "initial_h"], ["Y", "Y_h"], "layer", domain=DOMAIN, hidden_size=hidden
     )
     values = {
         "X": ["T", "N", inputs],
@@ -110,11 +118,14 @@ def model(inputs: int = 20, hidden: int = 24, seed: int = 0) -> onnx.ModelProto:
         "Y_h": [1, "N", hidden],
     }
     infos = [helper.make_tensor_value_info(n, TensorProto.FLOAT, dims) for n, dims in values.items()]
-    graph = helper.make_graph([node], "mgu", infos[:2], infos[2:], weights)
+    graph = helper.make_graph([node], "model", infos[:2], infos[2:], weights)
     opsets = [helper.make_opsetid("", 17), helper.make_opsetid(DOMAIN, 1)]
-    return helper.make_model(
-        graph, opset_imports=opsets, functions=[onnx.parser.parse_function(FUNCTION)], ir_version=8
+    text = (
+        FUNCTION
+        if type_ is MGU
+        else FUNCTION.replace("MGU", type_.op).replace("MatMul (reset, r_n)", "MatMul (h, r_n)")
     )
+    return helper.make_model(graph, opset_imports=opsets, functions=[onnx.parser.parse_function(text)], ir_version=8)
 
 
 def feeds(time: int = 9, batch: int = 3, seed: int = 0, *, magnitude: float = 1.0) -> dict[str, Array]:
