@@ -49,7 +49,7 @@ def real_products(cell: QuantizedCell, numbers: FixedPointNumbers) -> Iterator[E
     # A coupled forget gate has no products of its own; in Brevitas' arithmetic those of the input gate stand there.
     unused = FORGET if cell.input_forget and numbers.arithmetic == FIXED_POINT32 else None
     limited = not cell.point("accumulator").is_float
-    steps = [numbers.quantizer(f"{gate}.acc").scale for gate in gates]
+    steps = [numbers.quantizer(cell.type, f"{gate}.acc").scale for gate in gates]
 
     vitis = VITIS in {p.table for p in cell.points.values()}
 

@@ -56,7 +56,7 @@ class FixedPointArithmetic(Arithmetic):
     @property
     def hidden_zero_point(self) -> int:
         """The hidden code that stands for 0."""
-        return self.numbers.quantizer("hidden").zero_point
+        return self.numbers.hidden.zero_point
 
     def run(self, b: Builder, loop: Loop) -> Results:
         """Emits the products and the loop; no result has a negative zero."""
@@ -80,7 +80,7 @@ class FixedPointArithmetic(Arithmetic):
         units = b.op("Mul", [sums, e.cast(self.w.x_multiplier, "x_multiplier.real")], "x.product.scaled")
         bias = e.cast(self.w.B, "B.real")
         p = units if numbers.bias_last else b.op("Add", [units, bias], "x.projection.exact")
-        p = e.quantized_gates(p, numbers.gate_quantizers("input_product"), "input_product")
+        p = e.quantized_gates(p, numbers.gate_quantizers(cell.type, "input_product"), "input_product")
         before = grid_constants(e, cell, self.w)
         products = self._on_grids(b, cell, before.h_multiplier, r, reset)
         # A GRU reads the hidden state, the others only its codes.
@@ -96,7 +96,7 @@ class FixedPointArithmetic(Arithmetic):
 
         results = loop.run(b, p, states, step, real=numbers.real)
         if loop.wanted.codes and CODES_STEPS not in results:
-            grid = numbers.quantizer("hidden")
+            grid = numbers.hidden
             real = e.cast(results[HIDDEN_STEPS], "hidden.real")
             made = shifted(e, e.multiples(real, grid, "hidden"), grid, "hidden")
             results[CODES_STEPS] = b.cast(made, np.uint8, "hidden.codes")
@@ -104,7 +104,7 @@ class FixedPointArithmetic(Arithmetic):
 
     def _stepped(self, e: GridEmitter, loop: Loop, y: Value, c: Value, *, carries_codes: bool) -> Stepped:
         """What a step hands on, whose equations gave `y` and `c`: a state that is read, codes, or multiples."""
-        b, grid = e.b, self.numbers.quantizer("hidden")
+        b, grid = e.b, self.numbers.hidden
         if loop.cell.type.reads_hidden:
             return Stepped([y], y, c)
         if self.numbers.rounded_output:
@@ -130,7 +130,7 @@ class FixedPointArithmetic(Arithmetic):
         self, b: Builder, cell: Cell, multiplier: Value, r: GridProduct, reset: GridProduct | None
     ) -> Sequence[RecurrentProduct]:
         """The products with R as real numbers on the grids of their gates."""
-        grids = self.numbers.gate_quantizers("hidden_product")
+        grids = self.numbers.gate_quantizers(cell.type, "hidden_product")
         if reset is None:
             return [RecurrentProduct(r, multiplier, grids, "hidden")]
         joint, hidden = cell.type.joint, cell.hidden_size

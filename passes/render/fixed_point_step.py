@@ -211,4 +211,4 @@ class GridStep:
 
 def _quantizers(cell: Cell, numbers: FixedPointNumbers) -> Mapping[str, FixedPointQuantizer]:
     """By quantization point."""
-    return {point_of(cell, n): numbers.quantizer(n) for n in quantizers_of(cell.type)}
+    return {point_of(cell, n): numbers.quantizer(cell.type, n) for n in quantizers_of(cell.type)}

@@ -10,7 +10,7 @@ import numpy as np
 
 from rnnqc.cells.base import Cell
 from rnnqc.cells.equations import RESET_HIDDEN, RESET_PRODUCT
-from rnnqc.cells.types import CELL_TYPES, LSTM, CellType
+from rnnqc.cells.types import LSTM, CellType
 from rnnqc.formats.format import Format
 from rnnqc.formats.rounding import Rounding
 
@@ -141,9 +141,21 @@ class FixedPointNumbers:
             **others,
         )
 
-    def quantizer(self, name: str) -> FixedPointQuantizer:
-        """The quantizer of that name."""
-        k = quantizers_of(self._type).index(name)
+    def quantizer(self, type_: CellType, name: str) -> FixedPointQuantizer:
+        """The quantizer of that name in a cell of a type."""
+        return self._at(quantizers_of(type_).index(name))
+
+    @property
+    def input(self) -> FixedPointQuantizer:
+        """The quantizer of the input."""
+        return self._at(0)
+
+    @property
+    def hidden(self) -> FixedPointQuantizer:
+        """The quantizer of the hidden state."""
+        return self._at(1)
+
+    def _at(self, k: int) -> FixedPointQuantizer:
         return FixedPointQuantizer(
             self.grid_scale[k],
             self.grid_zero_point[k],
@@ -153,14 +165,9 @@ class FixedPointNumbers:
             self.grid_offset[k],
         )
 
-    def gate_quantizers(self, kind: str) -> dict[str, FixedPointQuantizer]:
+    def gate_quantizers(self, type_: CellType, kind: str) -> dict[str, FixedPointQuantizer]:
         """The quantizers `<gate>.<kind>` by gate."""
-        return {g: self.quantizer(f"{g}.{kind}") for g in self._type.gates}
-
-    @property
-    def _type(self) -> CellType:
-        """The type of cell, which the number of quantizers tells."""
-        return next(t for t in CELL_TYPES.values() if len(quantizers_of(t)) == len(self.grid_scale))
+        return {g: self.quantizer(type_, f"{g}.{kind}") for g in type_.gates}
 
     @property
     def real(self) -> np.dtype[Any]:
@@ -175,12 +182,12 @@ class FixedPointNumbers:
     @property
     def x_bits(self) -> int:
         """Width of the input's codes."""
-        return 8 if self.quantizer("input").maximum <= BYTE else 16
+        return 8 if self.input.maximum <= BYTE else 16
 
     @property
     def h_bits(self) -> int:
         """Width of the hidden codes."""
-        return 8 if self.quantizer("hidden").maximum <= BYTE else 16
+        return 8 if self.hidden.maximum <= BYTE else 16
 
     def attributes(self, cell: Cell) -> dict[str, Any]:
         """The attributes of the fused node; those at their defaults are left out."""

@@ -196,7 +196,7 @@ def _fixed_point_formats(
     multipliers = {k: np.asarray(constants[k], F32) for k in ("x_multiplier", "h_multiplier")}
     made = _product_formats(cell, multipliers, real)
     for name in quantizers_of(cell.type):
-        point, grid = point_of(cell, name), numbers.quantizer(name)
+        point, grid = point_of(cell, name), numbers.quantizer(cell.type, name)
         zero = _zero_point(cell, point, grid.zero_point)
         made[point] = _Format(F32(grid.scale), zero, zero - grid.zero_point, np.int64, real)
     made["hidden.previous"] = made["hidden"]

@@ -24,7 +24,6 @@ from rnnqc.cells.activations import (
     takes_beta,
 )
 from rnnqc.cells.base import CELL, FORGET, GATES, INPUT, LSTM_POINTS, OUTPUT, PEEPHOLE_GATES, Cell
-from rnnqc.cells.fixed_point_numbers import quantizers_of
 from rnnqc.cells.types import CELL_TYPES, CellType
 from tests.generate.float_layer import ACTIVATION_NAMES as ONNX_NAMES
 from tests.generate.float_layer import USES_ALPHA, USES_BETA
@@ -278,12 +277,6 @@ def test_equations_of_rnn() -> None:
 @pytest.mark.parametrize("op", CELL_TYPES)
 def test_the_types_have_their_equations(op: str) -> None:
     assert CELL_TYPES[op].step is getattr(equations, op.lower())
-
-
-def test_the_number_of_quantizers_tells_the_type() -> None:
-    """A node in fixed-point arithmetic lists its quantizers by number: two types of one length would be confused."""
-    counts = [len(quantizers_of(t)) for t in CELL_TYPES.values()]
-    assert len(set(counts)) == len(counts)
 
 
 @pytest.mark.parametrize("type_", CELL_TYPES.values(), ids=CELL_TYPES)

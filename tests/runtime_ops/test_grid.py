@@ -168,7 +168,7 @@ def test_rounded_output_lies_on_the_hidden_grid() -> None:
     case = plain_grid_case()
     case.numbers = replace(case.numbers, rounded_output=True)
     found = run_native(case.node)
-    grid = case.numbers.quantizer("hidden")
+    grid = case.numbers.hidden
     codes = found["Y_codes"].astype(np.float64) - grid.zero_point
     assert np.array_equal(found["Y"], (codes * grid.scale).astype(np.float32))
     assert np.array_equal(found["Y_h"], found["Y"][-1])

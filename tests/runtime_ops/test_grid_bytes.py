@@ -151,7 +151,7 @@ def run_kernel(
     assert form is not None
     rng = np.random.default_rng(units)
     columns = blocks(units) * GATES * BLOCK
-    grid = case.numbers.quantizer("cell_state")
+    grid = case.numbers.quantizer(CELL_TYPES["LSTM"], "cell_state")
     spread = 300 if wild else 1
     p = block_order(rng.normal(0, spread, (rows, GATES * units)).astype(np.float32), units)
     acc = block_order(rng.integers(-30000 * spread, 30000 * spread, (rows, GATES * units), dtype=np.int32), units)
