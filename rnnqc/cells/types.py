@@ -197,9 +197,10 @@ def fused_type(op: str) -> CellType | None:
     return next((t for t in CELL_TYPES.values() if op == t.fused or op.startswith(f"{t.fused}_")), None)
 
 
-def all_points() -> tuple[QuantizationPoint, ...]:
-    """The quantization points of all types, each once."""
-    return tuple({p.name: p for t in CELL_TYPES.values() for p in t.points}.values())
+def all_points() -> dict[str, list[CellType]]:
+    """The names of all quantization points, and the types that have each."""
+    names = dict.fromkeys(p.name for t in CELL_TYPES.values() for p in t.points)
+    return {n: [t for t in CELL_TYPES.values() if any(p.name == n for p in t.points)] for n in names}
 
 
 # The gates of LSTM, which some arithmetics have alone.

@@ -38,9 +38,10 @@ def run(a: argparse.Namespace) -> int:
     out(table)
     out("\nQuantization points, below a cell's name (as in `--set '*.W.weight.bits=4'`):")
     table = Table("point", "of", "meaning", box=None, pad_edge=False)
-    for point in all_points():
-        types = [t.op for t in CELL_TYPES.values() if point in t.points]
-        table.add_row(point.name, "" if len(types) == len(CELL_TYPES) else ", ".join(types), point.meaning)
+    for name, types in all_points().items():
+        of = "" if len(types) == len(CELL_TYPES) else ", ".join(t.op for t in types)
+        meanings = dict.fromkeys(p.meaning for t in types for p in t.points if p.name == name)
+        table.add_row(name, of, "; ".join(meanings))
     out(table)
     out("\nOf other recurrences, below the name of the loop (`rnnqc inspect --json` lists them):")
     table = Table("point", "meaning", box=None, pad_edge=False)

@@ -350,7 +350,7 @@ def _differ(key: str, one: Settings, other: Settings) -> bool:
 
 
 def _paths(cells: Points) -> list[str]:
-    known = cells if isinstance(cells, Mapping) else dict.fromkeys(cells, tuple(p.name for p in all_points()))
+    known = cells if isinstance(cells, Mapping) else dict.fromkeys(cells, tuple(all_points()))
     return [f"{cell}.{point}" for cell, points in known.items() for point in points]
 
 

@@ -122,6 +122,14 @@ def test_it_is_listed_and_told(statistics: Statistics) -> None:
     assert any("QuantMGUCell has no kernel" in note for note in lowered.report.notes)
 
 
+def test_recipes_list_its_points(capfd: pytest.CaptureFixture[str]) -> None:
+    """A point of several types may mean something else in each."""
+    rows = [line.split(maxsplit=1) for line in in_process(capfd, "recipes").out.splitlines()]
+    told = {row[0]: " ".join(row[1].split()) for row in rows if len(row) > 1}
+    assert told["reset.hidden"].startswith("GRU, MGU r * h in front of R")
+    assert told["forget_gate.acc"].startswith("LSTM, MGU, Leaky pre-activation")
+
+
 @pytest.mark.parametrize(("recipe", "form"), [("int8", "fused"), ("pow2-int16", "integer"), ("int8", "qcdq")])
 def test_dump(
     recipe: str, form: str, statistics: Statistics, tmp_path: Path, capfd: pytest.CaptureFixture[str]
