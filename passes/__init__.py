@@ -23,6 +23,8 @@ from rnnqc.passes.render.cleanup import Cleanup
 from rnnqc.passes.render.fold_scales import FoldScales
 from rnnqc.passes.render.fuse_quant_lstm_cell import FuseQuantLstmCell
 from rnnqc.passes.render.unroll import Unroll
+from rnnqc.passes.rest.quantize_embeddings import QuantizeEmbeddings
+from rnnqc.passes.rest.store_weights import StoreWeights
 from rnnqc.passes.verify.verify_numerics import VerifyNumerics
 from rnnqc.passes.weight_only.quantize_weights import QuantizeWeights
 
@@ -43,6 +45,7 @@ __all__ = [
     "PassManager",
     "PassResult",
     "QuantizeCustomCells",
+    "QuantizeEmbeddings",
     "QuantizeWeights",
     "ReadQuantLstmCell",
     "ReadWeightCodes",
@@ -52,6 +55,7 @@ __all__ = [
     "RepairLstmExport",
     "RollSteps",
     "SimplifySequences",
+    "StoreWeights",
     "Timing",
     "Unroll",
     "VerifyModified",

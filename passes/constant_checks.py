@@ -137,13 +137,9 @@ class ConstantCheck(abc.ABC):
     def findings(self, after: Model) -> Findings:
         """Compares the constants that the pass has written with what they have to be."""
 
-    def without_loss(self, after: Model, *, keep_weights: bool = False) -> onnx.ModelProto | None:
+    def without_loss(self, after: Model) -> onnx.ModelProto | None:
         """The model after the pass without what it declares to lose; None if there is no such thing.
 
         It has to be what the model before was, roundings apart.
-
-        Args:
-            after: The model after the pass.
-            keep_weights: Whether weights and biases stay as they are quantized, so that the loss is theirs alone.
         """
         return None

@@ -31,6 +31,9 @@ from rnnqc.passes.render.cleanup import Cleanup
 from rnnqc.passes.render.fold_scales import FoldScales
 from rnnqc.passes.render.fuse_quant_lstm_cell import FuseQuantLstmCell
 from rnnqc.passes.render.unroll import Unroll
+from rnnqc.passes.rest.int8_weights import Int8Weights
+from rnnqc.passes.rest.quantize_embeddings import QuantizeEmbeddings
+from rnnqc.passes.rest.store_weights import StoreWeights
 from rnnqc.passes.weight_only.quantize_weights import QuantizeWeights
 from rnnqc.recipes.recipe import Recipe
 
@@ -83,9 +86,23 @@ def own_passes(form: str, unroll: bool) -> list[Pass]:
     return [Cleanup()] if form == QONNX else [*_brevitas(form), *_rendered(form, unroll)]
 
 
+def rest_passes() -> list[Pass]:
+    """What `--rest int8` does after the passes above: the weights around the recurrent layers become int8.
+
+    Passes that share one `Int8Weights` store a tied weight once.
+    """
+    weights = Int8Weights()
+    return [
+        QuantizeEmbeddings(weights),  # rest: rows of int8 tables
+        StoreWeights(weights),  # rest: all other weights, computed with in float
+        Cleanup(),  # render
+    ]
+
+
 def every_pass(recipe: Recipe, weight_only: Recipe) -> list[Pass]:
     """One of each pass, for lists of them; the recipes are one of cells and one of weights alone."""
     passes = [*default_passes(recipe, FUSED, False), Unroll(), WriteQonnx(), *_weight_only(weight_only, None)]
+    passes += rest_passes()
     return list({type(p): p for p in passes}.values())
 
 

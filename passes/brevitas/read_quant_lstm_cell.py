@@ -29,13 +29,11 @@ from rnnqc.ir import (
 )
 from rnnqc.ir.builder import Builder
 from rnnqc.passes.base import Pass, PassInfo, PassResult
-from rnnqc.passes.brevitas.check_read_quant_lstm import ReadQuantLstmCheck
 from rnnqc.passes.brevitas.emit_exported import emit_exported_cell
 from rnnqc.passes.brevitas.exported_formats import KnownFormats, input_of, state_of
 from rnnqc.passes.brevitas.weight_doubts import doubt_about_weights
 from rnnqc.passes.cells.boundary import Boundary
 from rnnqc.passes.cells.sequence_lengths import dimensions
-from rnnqc.passes.constant_checks import ConstantCheck
 from rnnqc.passes.fold.fold_fixed_point import FoldedFixedPoint
 from rnnqc.passes.fold.fold_quant_lstm import fold_quant_lstm, points_of
 from rnnqc.passes.graph.lstm_node import NotHandled
@@ -45,7 +43,6 @@ from rnnqc.passes.invariants import Property
 from rnnqc.passes.qcdq.insert_qcdq import USUAL_BITS
 from rnnqc.passes.render.chain_codes import ReadCell, chain_codes
 from rnnqc.passes.render.emit_tables import Tables
-from rnnqc.passes.render.equivalent_products import real_products
 from rnnqc.passes.render.fold_scales import integer_operands
 
 
@@ -133,13 +130,7 @@ class ReadQuantLstmCell(Pass):
         read_cells = [c for c in model.cells.values() if isinstance(c, QuantizedCell) and c.op == CELL_OP]
         widths = [p.bits for c in read_cells for p in c.points.values()]
         usual = min((bits for bits in widths if bits is not None), default=0) >= USUAL_BITS
-        equivalents = tuple(e for site in sites.values() for e in real_products(site.cell, site.numbers))
-        numerics = Lossy(20.0) if usual else None
-        return PassResult(count > 0, tuple(remarks), {"nodes": count}, numerics, equivalents)
-
-    def constant_check(self, model: Model) -> ConstantCheck:
-        """Constants of integer cells from the quantizers that their nodes bring along."""
-        return ReadQuantLstmCheck(model)
+        return PassResult(count > 0, tuple(remarks), {"nodes": count}, Lossy(20.0) if usual else None)
 
 
 def _is_known(model: Model, value: Value | None) -> bool:

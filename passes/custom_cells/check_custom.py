@@ -1,9 +1,12 @@
-"""What quantize-custom-cells has to write, from the float model, the recipe and the statistics."""
+"""What quantize-custom-cells has to write, from the float model, the recipe and the statistics.
+
+Every product and every quantizer runs by itself, on values of its format.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Container, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -11,25 +14,29 @@ import numpy.typing as npt
 import onnx
 
 from rnnqc.data.statistics import Statistics
-from rnnqc.formats.format import Format
-from rnnqc.formats.point_format import PointFormat
+from rnnqc.errors import CompileError
+from rnnqc.formats.point_format import FLOAT, PointFormat
 from rnnqc.formats.rounding import Rounding
-from rnnqc.ir import Model, Node, Value, constant_array, display_name, graph_info
+from rnnqc.ir import Model, constant_array
 from rnnqc.passes.analysis.custom_cell import BIAS, HIDDEN, VALUE, WEIGHT
 from rnnqc.passes.analysis.custom_points import custom_cells_of
 from rnnqc.passes.constant_checks import ConstantCheck, Findings
 from rnnqc.passes.custom_cells.custom_formats import custom_formats, operand_format
 from rnnqc.passes.formats.point_format import encoding_of
-from rnnqc.passes.graph.point_names import alias
-from rnnqc.passes.qcdq.check_quantizers import check_static
-from rnnqc.passes.qcdq.check_weights import check_codes
+from rnnqc.passes.formats.quantized_parameters import weight_codes
+from rnnqc.passes.graph.flat_model import FlatModel, MissingValueError
+from rnnqc.passes.graph.point_names import alias, plain_name
+from rnnqc.passes.qcdq.check_quantizers import WrittenQuantizer, check_static, first_of
 from rnnqc.passes.qcdq.without_quantizers import bypassed
-from rnnqc.passes.qcdq.written_quantizers import WrittenQuantizer
-from rnnqc.passes.render.check_tables import TINY
 from rnnqc.recipes.recipe import Recipe
 
 Array = npt.NDArray[Any]
-_VALUES, _INITIAL, _LAST = "value", "initial", "quantized"
+_VALUES, _INITIAL, _QUANTIZED = "value", "initial", "quantized"
+_ROUNDING = {("hidden.codes", "QuantizeLinear"), ("hidden.codes.units", "Div"), ("hidden.units", "Div")}
+"""Where what a product multiplies is rounded: what the node's value is called, and its operator."""
+_FRACTIONS = (-0.45, -0.05, 0.05, 0.45)
+_RELATIVE = 2.0**-17
+_ROWS = 64
 
 
 @dataclass
@@ -74,202 +81,157 @@ class CustomCellsCheck(ConstantCheck):
 
     def findings(self, after: Model) -> Findings:
         """Compares everything that the pass has written, found by the names of nodes and initializers."""
-        found = Findings()
-        held = _initializers(after)
-        for path, product in self._products.items():
-            self._check_weight(found, path, product, held)
-            self._check_bias(found, path, product, held)
-        for (path, what), groups in _written(after, self._points, self._products).items():
-            for nodes in groups:
-                if path in self._products:
-                    self._check_product(found, path, nodes)
-                elif what in (_VALUES, _INITIAL):
-                    self._check_value(found, path, what, nodes)
+        found, flat = Findings(), FlatModel(after.proto, [])
+        self._check_biases(found, flat)
+        for site in _sites(flat, self._points, self._products):
+            if not site.kind:
+                self._check_product(found, flat, site)
+            else:
+                e = encoding_of(self._points[f"{site.path}.{VALUE}"])
+                if site.kind == _INITIAL and np.frexp(e.scale[0])[0] != 0.5:
+                    e = replace(e, rounding=Rounding.HALF_EVEN)
+                quantizer = WrittenQuantizer(site.path, site.source, site.made)
+                check_static(found, flat, quantizer, f"{site.path}.{VALUE}", e)
         return found
 
-    def without_loss(self, after: Model, *, keep_weights: bool = False) -> onnx.ModelProto | None:
-        """Quantizers let their values pass, and products are those of the floats, or of the codes of weights."""
+    def without_loss(self, after: Model) -> onnx.ModelProto | None:
+        """Quantizers let their values pass, and products are those of the floats."""
         passed: dict[str, str] = {}
         products: dict[str, tuple[str, Array]] = {}
         constants: dict[str, Array] = {}
-        held = _initializers(after)
-        for (path, _), groups in _written(after, self._points, self._products).items():
-            for nodes in groups:
-                if path not in self._products:
-                    if "quantized" in nodes:
-                        passed[nodes["quantized"].outputs[0].name] = WrittenQuantizer(path, nodes).source.name
-                    continue
-                last, source = nodes.get("product.real") or nodes.get("product"), _multiplied(nodes)
-                weights = self._codes_of(path, held) if keep_weights else self._weights_of(path)
-                if last is None or source is None or weights is None:
-                    return None
-                products[last.outputs[0].name] = source.name, weights
+        flat = FlatModel(after.proto, [])
+        for site in _sites(flat, self._points, self._products):
+            if site.kind:
+                passed[site.made] = site.source
+                continue
+            first, *others = self._products[site.path].weights
+            if not all(np.array_equal(w, first) for w in others):  # steps of one name have different ones
+                return None
+            products[site.made] = site.source, first
         for path, product in self._products.items():
-            for k, (name, _) in enumerate(held.get(f"{path}.{BIAS}", [])):
-                if k < len(product.biases) and not keep_weights:
-                    constants[name] = product.biases[k]
+            names = [n for n in flat.tensors if alias(n)[0] == f"{path}.{BIAS}"]
+            constants |= dict(zip(names, product.biases, strict=False))
         return bypassed(after.proto, passed, constants, products) if products or passed else None
 
-    def _weights_of(self, path: str) -> Array | None:
-        """The float weights of a product; None where steps of one name have different ones."""
-        first, *others = self._products[path].weights
-        return first if all(np.array_equal(w, first) for w in others) else None
+    def _check_biases(self, found: Findings, flat: FlatModel) -> None:
+        for path, product in self._products.items():
+            point = self._points.get(f"{path}.{BIAS}", FLOAT)
+            for name in [n for n in flat.tensors if alias(n)[0] == f"{path}.{BIAS}"]:
+                array, wanted = flat.constant(name), []
+                for bias in product.biases if point["bits"] is not None else []:
+                    e = encoding_of({**point, "axis": bias.ndim - 1} if point["axis"] is not None else point)
+                    wanted.append(e.dequantize(e.quantize(bias)))
+                if wanted:
+                    same = [w for w in wanted if array is not None and np.array_equal(w, array)]
+                    found.array(f"{path}.{BIAS}", array, (same or wanted)[0], node=path, constant=name)
 
-    def _codes_of(self, path: str, held: dict[str, list[tuple[str, Array]]]) -> Array | None:
-        """What the codes of the weights of a product stand for; None where steps of one name have different ones."""
-        floats, point = self._weights_of(path), self._points[f"{path}.{WEIGHT}"]
-        if floats is None or point["bits"] is None:
-            return floats
-        e, codes = encoding_of(point), [a for _, a in held.get(f"{path}.{WEIGHT}.codes", [])]
-        return e.dequantize(_decoded(codes[0], e, floats.shape[1])) if len(codes) == 1 else None
-
-    def _check_weight(
-        self, found: Findings, path: str, product: _Product, held: dict[str, list[tuple[str, Array]]]
-    ) -> None:
-        point, what = self._points[f"{path}.{WEIGHT}"], f"{path}.{WEIGHT}"
-        if point["bits"] is None:
-            return
-        e = encoding_of(point)
-        moment = self._seen[f"{path}.{HIDDEN}"].second_moment if f"{path}.{HIDDEN}" in self._seen else None
-        distinct = [w for k, w in enumerate(product.weights) if not any(w is v for v in product.weights[:k])]
-        columns = distinct[0].shape[1]
-        for name, scale in held.get(f"{what}.scale", []):
-            found.array(f"scale of {what}", scale, np.asarray(e.scale, np.float32), node=path, constant=name)
-        for name, zero in held.get(f"{what}.zero_point", []):
-            zeros = _decoded(np.atleast_1d(zero), e, columns)
-            expected = np.broadcast_to(np.asarray(e.zero_points or e.zero_point), zeros.shape)
-            found.array(f"zero point of {what}", zeros, expected, node=path, constant=name)
-        for _, codes in held.get(f"{what}.codes", []):
-            results = []
-            for weights in distinct:  # it is those of one of them
-                own, made = Findings(), _decoded(codes, e, columns)
-                check_codes(own, what, made, point, weights, moment, slice(0, columns))
-                results.append(own)
-            _add_best(found, results)
-
-    def _check_bias(
-        self, found: Findings, path: str, product: _Product, held: dict[str, list[tuple[str, Array]]]
-    ) -> None:
-        point = self._points.get(f"{path}.{BIAS}", {"bits": None})
-        for name, array in held.get(f"{path}.{BIAS}", []):
-            if point["bits"] is None:
-                continue
-            wanted = []
-            for bias in product.biases:
-                e = encoding_of({**point, "axis": bias.ndim - 1} if point["axis"] is not None else point)
-                wanted.append(e.dequantize(e.quantize(bias)))
-            same = [w for w in wanted if np.array_equal(w, array)]
-            found.array(f"{path}.{BIAS}", array, same[0] if same else wanted[0], node=path, constant=name)
-
-    def _check_value(self, found: Findings, path: str, what: str, nodes: dict[str, Node]) -> None:
-        point = self._points[path]
-        e = encoding_of(point)
-        if what == _INITIAL and np.frexp(e.scale[0])[0] != 0.5:
-            e = encoding_of({**point, "rounding": Rounding.HALF_EVEN.value})
-        check_static(found, path, WrittenQuantizer(path, nodes), e)
-
-    def _check_product(self, found: Findings, path: str, nodes: dict[str, Node]) -> None:
-        codes = [code for code in self._products[path].codes if code is not None and code.get("mode") == "static"]
-        if not codes or len(codes) < len(self._products[path].codes):
-            return
+    def _check_product(self, found: Findings, flat: FlatModel, site: _Site) -> None:
+        """Compares a product with that of the values that its formats make of both operands."""
+        product, what = self._products[site.path], f"product {site.path}"
         results = []
-        for code in codes:  # it has that of one of the places
-            own = Findings()
-            self._check_scales(own, path, nodes, float(code["scale"][0]))
-            results.append(own)
-        _add_best(found, results)
+        for code in product.codes:  # it has that of one of the places, and weights of one of them
+            values = self._values(code, site, len(product.weights[0]))
+            try:
+                made = flat.run({site.source: values}, [site.made])[site.made].astype(np.float64)
+            except (CompileError, MissingValueError) as error:
+                found.passed_over.append(f"{what} ({error})")
+                return
+            given = _on_format(code, values) if site.rounds else values.astype(np.float64)
+            for weights in product.weights[:1] if len(product.weights) == 1 else _distinct(product.weights):
+                own = Findings()
+                wanted = given @ self._quantized(site.path, weights).astype(np.float64)
+                allowed = _RELATIVE * np.abs(wanted).max(axis=1, keepdims=True) + np.finfo(np.float32).tiny
+                near = np.where(np.abs(made - wanted) <= allowed, wanted, made)
+                own.array(f"weights, scales and codes of {what}", near, wanted, node=site.made)
+                results.append(own)
+        if results:
+            best = min(results, key=lambda r: (len(r.wrong), sum(w.count for w in r.wrong)))
+            found.compared += best.compared
+            found.wrong += best.wrong
 
-    def _check_scales(self, found: Findings, path: str, nodes: dict[str, Node], scale: float) -> None:
-        weight, what = self._points[f"{path}.{WEIGHT}"], f"{path}.{HIDDEN}"
-        for name in ("hidden.codes", "hidden.units", "hidden.codes.units"):
-            node = nodes.get(name)
-            if node is not None and node.op in ("QuantizeLinear", "Div"):
-                found.input(f"scale of {what}", node, 1, np.float32(scale))
-        quantized = nodes.get("hidden.quantized")
-        if quantized is not None:
-            found.input(f"scale of {what}", quantized, 1, np.float32(scale))
-        if weight["bits"] is None:
-            return
-        unit = scale * np.asarray(weight["scale"], np.float64)
-        for name in ("product.real", "product.scaled"):
-            node = nodes.get(name)
-            if node is not None and node.op == "Mul":
-                found.input(f"multiplier of {path}", node, 1, np.maximum(unit, TINY), ulps=1.0)
+    def _quantized(self, path: str, weights: Array) -> Array:
+        point = self._points[f"{path}.{WEIGHT}"]
+        if point["bits"] is None:
+            return weights
+        moment = self._seen[f"{path}.{HIDDEN}"].second_moment if f"{path}.{HIDDEN}" in self._seen else None
+        return encoding_of(point).dequantize(weight_codes(point, weights, moment))
 
-
-def _add_best(found: Findings, results: Sequence[Findings]) -> None:
-    """Adds those findings of which the fewest constants are wrong."""
-    best = min(results, key=lambda r: len(r.wrong))
-    found.compared += best.compared
-    found.wrong += best.wrong
-
-
-def _decoded(stored: Array, e: Format, columns: int) -> Array:
-    """Codes from bytes, raised to begin at 0, and side by side if there are two of each."""
-    if stored.dtype != np.uint8 or (not e.signed and stored.shape[-1] == columns) or (e.signed and e.dtype == np.uint8):
-        return stored.astype(np.int64)
-    raised = 2 ** (8 * (2 if e.bits > 8 else 1) - 1) if e.signed else 0
-    whole = stored.astype(np.int64)
-    if e.bits > 8:
-        high, low = np.split(whole, 2, axis=-1)
-        whole = 256 * high + low
-    return np.asarray(whole - raised)
+    def _values(self, code: PointFormat | None, site: _Site, depth: int) -> Array:
+        """Float32 values `[N,K]` for a product, off the ties of their format; the first rows have one that is not 0."""
+        rng = np.random.default_rng(0)
+        if code is None or code["mode"] != "static":
+            values = rng.normal(0, 1, (_ROWS + depth, depth)) * 10.0 ** rng.uniform(-2, 1, (_ROWS + depth, 1))
+        else:
+            e = encoding_of(code)
+            codes = rng.integers(e.minimum - e.zero_point, e.maximum - e.zero_point + 1, (_ROWS + depth, depth))
+            between = site.rounds and e.rounding is Rounding.HALF_EVEN
+            values = (codes + (rng.choice(_FRACTIONS, codes.shape) if between else 0.0)) * float(e.scale[0])
+        values[:depth] *= np.eye(depth)
+        return values.astype(np.float32)
 
 
-def _initializers(model: Model) -> dict[str, list[tuple[str, Array]]]:
-    """All initializers by their names without numbers."""
-    found: dict[str, list[tuple[str, Array]]] = {}
-    for graph in model.graphs():
-        for name, value in graph_info(graph).initializers.items():
-            array = constant_array(value)
-            if array is not None:
-                path, slash, rest = name.rpartition("/")
-                found.setdefault(f"{path}{slash}{alias(rest)[0]}", []).append((name, array))
-    return found
+def _distinct(arrays: Sequence[Array]) -> list[Array]:
+    return [a for k, a in enumerate(arrays) if not any(a is b for b in arrays[:k])]
 
 
-def _written(
-    model: Model, points: Container[str], products: Container[str]
-) -> dict[tuple[str, str], list[dict[str, Node]]]:
-    """The nodes that were written for each point or product, by the rest of their names; a group for each place."""
-    found: dict[tuple[str, str], list[dict[str, Node]]] = {}
-    for graph in model.graphs():
-        for node in graph.nodes:
-            path, rest = _split(node)
-            point = f"{path}.{VALUE}"
-            if point in points and rest in (f"{_VALUES}.{_LAST}", f"{_INITIAL}.{_LAST}"):
-                kind = rest.removesuffix(f".{_LAST}")
-                nodes = {n.removeprefix(f"{kind}."): v for n, v in _behind(node, path).items()}
-                found.setdefault((point, kind), []).append(nodes)
-            elif path in products and (rest == "product.real" or (rest == "product" and node.op in ("MatMul", "Cast"))):
-                found.setdefault((path, ""), []).append(_behind(node, path))
-    return found
+def _on_format(code: PointFormat | None, values: Array) -> Array:
+    """Values in the format of what a product multiplies: of one scale, or of one for each row."""
+    if code is None:
+        return values.astype(np.float64)
+    if code["mode"] == "static":
+        e = encoding_of(code)
+        return e.dequantize(e.quantize(values)).astype(np.float64)
+    top = np.float32(2.0 ** (code["bits"] - 1) - 1)
+    scale = np.maximum(np.abs(values).max(axis=1, keepdims=True), np.float32(2.0**-100)) / top
+    return np.asarray(np.rint(values / scale).astype(np.float64) * scale)
 
 
-def _split(node: Node) -> tuple[str, str]:
-    path, _, rest = display_name(node).rpartition("/")
-    return path, alias(rest)[0]
+@dataclass(frozen=True)
+class _Site:
+    """A product or a quantizer in the flat model.
+
+    Attributes:
+        path: Of the product, or of the value.
+        kind: "value" or "initial" of a quantizer, "" of a product.
+        source: The name of what it takes.
+        made: The name of what it makes.
+        rounds: Whether it rounds what it takes.
+    """
+
+    path: str
+    kind: str
+    source: str
+    made: str
+    rounds: bool = True
 
 
-def _behind(last: Node, path: str) -> dict[str, Node]:
-    """The nodes of a path that a node of it depends on, and itself."""
-    found: dict[str, Node] = {}
-    stack = [last]
-    while stack:
+def _sites(flat: FlatModel, points: Container[str], products: Container[str]) -> Iterator[_Site]:
+    for made, node in list(flat.makers.items()):
+        path, _, rest = node.name.rpartition("/")
+        kind, _, what = alias(rest)[0].rpartition(".")
+        if f"{path}.{VALUE}" in points and kind in (_VALUES, _INITIAL) and what == _QUANTIZED:
+            first = first_of(flat, path, kind, made)
+            if first is not None:
+                yield _Site(path, kind, first.input[0], made)
+        elif path in products and ((kind, what) == ("product", "real") or _is_product(alias(rest)[0], node)):
+            source, rounds = _multiplied(flat, path, node)
+            yield _Site(path, "", source, made, rounds)
+
+
+def _is_product(rest: str, node: onnx.NodeProto) -> bool:
+    return rest == "product" and node.op_type in ("MatMul", "Cast")
+
+
+def _multiplied(flat: FlatModel, path: str, last: onnx.NodeProto) -> tuple[str, bool]:
+    """The name of what a product multiplies, before it is rounded, and whether it is."""
+    source, rounds, stack = last.input[0], False, [last]
+    while stack:  # along the first operands
         node = stack.pop()
-        of, rest = _split(node)
-        if of == path and rest not in found:
-            found[rest] = node
-            stack += [n for v in node.inputs for n in v.inputs]
-    return found
-
-
-def _multiplied(nodes: dict[str, Node]) -> Value | None:
-    """What a product multiplies, before it is quantized."""
-    for name, op in (("hidden.codes", "QuantizeLinear"), ("hidden.codes.units", "Div"), ("hidden.units", "Div")):
-        if name in nodes and nodes[name].op == op:
-            return nodes[name].inputs[0]
-    if "hidden.float64" in nodes:
-        return nodes["hidden.float64"].inputs[0]
-    last = nodes.get("product")
-    return last.inputs[0] if last is not None and last.op == "MatMul" else None
+        if (plain_name(node.name, path), node.op_type) in _ROUNDING:
+            source, rounds = node.input[0], True
+        elif not rounds:
+            source = node.input[0]
+        behind = flat.makers.get(node.input[0]) if node.input else None
+        if behind is not None and behind.name.startswith(f"{path}/"):
+            stack.append(behind)
+    return source, rounds

@@ -119,10 +119,8 @@ class QuantizeCustomCells(Pass):
             for work in works:
                 work.keep_record(alive)
         usual = all(bits >= USUAL_BITS for bits in widths) and self.statistics is None
-        numerics, calibrated = Lossy(10.0) if usual else None, self.statistics is not None
-        return PassResult(
-            count > 0, tuple(remarks), counts, numerics, calibrated=calibrated, clipped=tuple(clipped), effects=effects
-        )
+        numerics = Lossy(10.0) if usual else None
+        return PassResult(count > 0, tuple(remarks), counts, numerics, clipped=tuple(clipped), effects=effects)
 
     def _resolution(self, cells: Sequence[CustomCell], recipe: Recipe) -> Resolution:
         """What a recipe comes to."""
@@ -238,8 +236,8 @@ class _Work:
         return [f"{name}.{WEIGHT}", f"{name}.{BIAS}", *(() if given else (f"{name}.{HIDDEN}",))]
 
     def _refusal(self, refusals: list[NotHandled]) -> NotHandled:
-        """Why nothing is quantized."""
-        if self.formats.uncalibrated:
+        """Why nothing is quantized. Without a product that can be integer, a calibration observes nothing."""
+        if self.formats.uncalibrated and self.cell.products:
             return NotHandled("the recipe needs calibration data, and none reached it.", self._missing, CALIBRATE)
         return (
             refusals[0]

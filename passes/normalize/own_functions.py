@@ -8,11 +8,12 @@ from collections.abc import Iterable, Sequence
 import onnx
 
 from rnnqc.cells.fused_nodes import FUNCTION, FUNCTION_INPUTS, fused_outputs, input_names
+from rnnqc.cells.linear_nodes import OPERATOR, linear_kind
 from rnnqc.cells.types import CELL_TYPES, fused_type
 from rnnqc.errors import CompileError
 from rnnqc.ir import DOMAIN
 
-_PREFIX = re.compile(rf"^.+(?=({FUNCTION}|Quant[A-Z]+Cell(_\w+)?)$)")
+_PREFIX = re.compile(rf"^.+(?=({FUNCTION}|Quant[A-Z]+Cell(_\w+)?|{OPERATOR}\w*)$)")
 """What tools put in front of the names of functions (`onnx.compose.add_prefix`); such a name has no kernel."""
 
 
@@ -27,7 +28,7 @@ def check_own_functions(functions: Iterable[onnx.FunctionProto], source: str) ->
     for function in functions:
         if function.domain == DOMAIN and not _is_own(function):
             found = f"{function.name}({', '.join(function.input)}) -> {', '.join(function.output)}"
-            own = ", ".join([*(t.fused for t in CELL_TYPES.values()), FUNCTION])
+            own = ", ".join([*(t.fused for t in CELL_TYPES.values()), OPERATOR, FUNCTION])
             raise CompileError(
                 f"{source}: a model-local function of domain {DOMAIN!r} is not one of rnnqc's. Found: {found}.",
                 supported=f"in this domain the functions that rnnqc writes: {own}",
@@ -39,7 +40,9 @@ def _is_own(function: onnx.FunctionProto) -> bool:
     name = _PREFIX.sub("", function.name)
     if name == FUNCTION:
         return list(function.input) == list(FUNCTION_INPUTS) and len(function.output) == 1
-    type_ = fused_type(name)
+    kind, type_ = linear_kind(name), fused_type(name)
+    if kind is not None:
+        return tuple(function.input) == kind.inputs and list(function.output) == ["Y"]
     if type_ is None:
         return False
     return _are_some_of(function.input, input_names(type_)) and _are_some_of(function.output, fused_outputs(type_))

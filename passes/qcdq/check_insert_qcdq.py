@@ -11,24 +11,28 @@ import numpy.typing as npt
 import onnx
 
 from rnnqc.cells.base import Cell
-from rnnqc.cells.equations import RESET_HIDDEN
 from rnnqc.cells.stages import QuantizedCell
 from rnnqc.data.statistics import Statistics
+from rnnqc.formats.format_request import MAX_CODE
+from rnnqc.formats.rounding import Rounding
 from rnnqc.ir import Model, constant_array
 from rnnqc.passes.cells.cell_graphs import chain_input, graphs_of_cells, parameters_of
 from rnnqc.passes.constant_checks import ConstantCheck, Findings
 from rnnqc.passes.formats.equalize_inputs import channel_scales, divided
 from rnnqc.passes.formats.formats import resolve_formats
 from rnnqc.passes.formats.limit_shifts import limit_shifts
-from rnnqc.passes.formats.quantized_parameters import MULTIPLIED
-from rnnqc.passes.qcdq.check_quantizers import FLOAT, WEIGHTS, check_quantizers
-from rnnqc.passes.qcdq.check_weights import check_biases, check_codes, check_reach, check_weight
+from rnnqc.passes.formats.point_format import encoding_of
+from rnnqc.passes.formats.quantized_parameters import QuantizedParameters, quantize_parameters
+from rnnqc.passes.graph.flat_model import FlatModel
+from rnnqc.passes.qcdq.check_quantizers import FLOAT, QUANTIZED, WEIGHTS, check_quantizers, written_quantizers
 from rnnqc.passes.qcdq.without_quantizers import bypassed
-from rnnqc.passes.qcdq.written_quantizers import written_quantizers
-from rnnqc.recipes.recipe import Recipe
+from rnnqc.recipes.recipe import Recipe, Settings
 
 Arrays = dict[str, npt.NDArray[np.float32]]
 FACTOR = "input.equalized"
+NEAREST = (Rounding.HALF_EVEN, Rounding.HALF_AWAY, Rounding.HALF_UP, Rounding.HALF_EVEN_UP)
+ROUNDINGS = 2.0**-22
+"""What float32 adds to half a step, as a share of the largest code."""
 
 
 class InsertQcdqCheck(ConstantCheck):
@@ -56,6 +60,7 @@ class InsertQcdqCheck(ConstantCheck):
             statistics = self._equalized(found, after, cell, arrays[cell.name], statistics)
         formats = resolve_formats(list(cells.values()), self._recipe, arrays, statistics)
         graphs = graphs_of_cells(after)
+        flat = FlatModel(after.proto, list(cells))
         for name, cell in cells.items():
             made, points = after.cells[name], formats[name]
             if type(made) is QuantizedCell:
@@ -63,28 +68,25 @@ class InsertQcdqCheck(ConstantCheck):
                 if points and name in graphs:
                     expected, _ = limit_shifts(chain_input(after, graphs[name], expected, {}))
                 _check_points(found, expected, made)
-                self._check_cell(found, after, made, expected.points, arrays[name], statistics)
+                check_quantizers(found, flat, expected, expected.points)
+                self._check_weights(found, flat, expected, arrays[name])
+                parameters = quantize_parameters(expected, arrays[name], statistics)
+                _check_parameters(found, flat, made, expected, parameters)
         return found
 
-    def without_loss(self, after: Model, *, keep_weights: bool = False) -> onnx.ModelProto | None:
-        """Every quantizer lets its values pass, and weights and biases are the floats, unless they are kept."""
+    def without_loss(self, after: Model) -> onnx.ModelProto | None:
+        """Every quantizer lets its values pass, and weights and biases are the floats."""
         passed: dict[str, str] = {}
         constants: dict[str, npt.NDArray[Any]] = {}
-        for name, cell in after.cells.items():
-            if cell.form != "qcdq" or name not in self._cells:
-                continue
+        cells = {n: c for n, c in after.cells.items() if type(c) is QuantizedCell and n in self._cells}
+        flat = FlatModel(after.proto, list(cells))
+        for name, cell in cells.items():
             arrays = dict(self._arrays[name])
             self._equalized(Findings(), after, cell, arrays, None)
-            for point, quantizers in written_quantizers(after, cell).items():
-                for quantizer in quantizers:
-                    made = quantizer.last.outputs[0].name
-                    if point not in WEIGHTS:
-                        passed[made] = quantizer.source.name
-                    elif not keep_weights:
-                        constants[made] = arrays[WEIGHTS[point]]
-            if not keep_weights:
-                biases = (("B", cell.B), ("hidden_bias", cell.hidden_bias))
-                constants |= {n: arrays[k] for k, n in biases if n is not None}
+            passed |= {q.made: q.source for q in written_quantizers(flat, name)}
+            made = {f"{p}.{QUANTIZED}": k for p, k in WEIGHTS.items()}
+            constants |= {full: arrays[k] for short, k in made.items() if (full := flat.name(name, short)) is not None}
+            constants |= {n: arrays[k] for k, n in (("B", cell.B), ("hidden_bias", cell.hidden_bias)) if n is not None}
         return bypassed(after.proto, passed, constants) if passed or constants else None
 
     def _equalized(
@@ -109,36 +111,66 @@ class InsertQcdqCheck(ConstantCheck):
         arrays["W"] = (arrays["W"] / factor[:, None].astype(np.float64)).astype(np.float32)
         return statistics
 
-    def _check_cell(
-        self, found: Findings, after: Model, cell: Cell, points: Mapping[str, Any], arrays: Arrays,
-        statistics: Statistics | None,
-    ) -> None:  # fmt: skip
-        written = check_quantizers(found, after, cell, points)
-        seen = statistics.points if statistics is not None else {}
-        codes: dict[str, npt.NDArray[Any]] = {}
+    def _check_weights(self, found: Findings, flat: FlatModel, cell: QuantizedCell, arrays: Arrays) -> None:
+        """No weight is further from its float than half a step of its own scale; the largest one has the top code."""
         for name, key in WEIGHTS.items():
-            what, point = f"{cell.name}.{name}", points.get(name, FLOAT)
-            if point["bits"] is None or name not in written:
+            what, point = f"{cell.name}.{name}", cell.points.get(name, FLOAT)
+            full = flat.name(cell.name, f"{name}.{QUANTIZED}")
+            if point["bits"] is None or full is None:
                 continue
-            held = check_weight(found, what, written[name][0], point, arrays[key])
             check_reach(found, what, self._recipe.settings(what), point, arrays[key], len(cell.type.gates))
-            if held is None:
-                continue
-            codes[key] = held
-            other = f"{cell.name}.{RESET_HIDDEN}"
-            apart = cell.candidate_columns.start if key == "R" and other in seen else held.shape[1]
-            for columns, source in (
-                (slice(0, apart), f"{cell.name}.{MULTIPLIED[key]}"), (slice(apart, held.shape[1]), other),
-            ):  # fmt: skip
-                if columns.start < columns.stop:
-                    moment = seen[source].second_moment if source in seen else None
-                    check_codes(found, what, held, point, arrays[key], moment, columns)
-        biases = {k: _initializer(after, n) for k, n in (("B", cell.B), ("hidden_bias", cell.hidden_bias))}
-        check_biases(found, cell, points, arrays, biases, codes, seen)
+            if point.get("compensation") or point.get("group_size") or point["bits"] == 1:
+                continue  # these are compared with what makes them
+            e = encoding_of(point)
+            step, zero = e.scale_array(2).astype(np.float64), e.zero_point_array(2)
+            floats = np.clip(arrays[key], (e.minimum - zero) * step, (e.maximum - zero) * step)
+            held = flat.constant(full)
+            share = (0.5 if e.rounding in NEAREST else 1.0) + ROUNDINGS * (e.maximum - e.minimum)
+            if held is not None and held.shape == floats.shape:
+                off = np.abs(held - floats) / step
+                limited = np.where(off <= share, 0.0, off)
+                found.array(f"distance in steps of {what} from its float", limited, 0.0, node=cell.name)
 
 
-def _initializer(model: Model, name: str | None) -> npt.NDArray[Any] | None:
-    return constant_array(model.find(name)) if name is not None else None
+def _check_parameters(
+    found: Findings, flat: FlatModel, made: QuantizedCell, cell: QuantizedCell, parameters: QuantizedParameters
+) -> None:
+    """Compares weights, their scales and codes, and biases with what their formats make of the floats."""
+    for name, key in WEIGHTS.items():
+        point, full = cell.points.get(name, FLOAT), flat.name(cell.name, f"{name}.{QUANTIZED}")
+        if point["bits"] is None:
+            continue
+        wanted = encoding_of(point).dequantize(parameters.codes[key])
+        held = None if full is None else flat.constant(full)
+        found.array(f"quantized values of {cell.name}.{name}", held, wanted, node=cell.name, constant=full or "")
+    for key, stored in (("B", made.B), ("hidden_bias", made.hidden_bias)):
+        if key in parameters.biases and stored is not None:
+            what = f"{'bias' if key == 'B' else key} of {cell.name}"
+            found.array(what, flat.constant(stored), parameters.biases[key], node=cell.name, constant=stored)
+
+
+def check_reach(
+    findings: Findings, what: str, s: Settings, point: Mapping[str, Any], weights: npt.NDArray[Any], gates: int
+) -> None:
+    """By the rule min-max of symmetric signed codes, the largest weight of a channel has the largest code.
+
+    What it compares is the rule itself, without the functions that make scales.
+    """
+    special = ("scale", "group_size", "wide_channels", "limit", "share", "pow2", "scale_bits", "max_fix_position")
+    usual = s.get("range", "min-max") == "min-max" and s.get("symmetric", True) and s.get("signed", True)
+    if not usual or any(s.get(k) for k in special) or s.get("zero_point") or point.get("shift_limits"):
+        return
+    if s.get("levels", MAX_CODE) != MAX_CODE or point["bits"] < 2:
+        return
+    top = 2.0 ** (point["bits"] - 1) - 1
+    largest = np.abs(weights).max(axis=0).astype(np.float64)
+    scale = np.asarray(point["scale"], np.float64)
+    if s.get("granularity") == "per-gate":
+        largest = np.repeat(largest.reshape(gates, -1).max(axis=1), len(largest) // gates)
+    if len(scale) == 1:
+        largest = largest.max(keepdims=True)
+    tiny = largest < 2.0**-100
+    findings.array(f"scale of {what}", scale, np.where(tiny, 1.0, largest / top), node=what, ulps=1.0)
 
 
 def _check_points(found: Findings, expected: QuantizedCell, made: QuantizedCell) -> None:

@@ -1,120 +1,156 @@
-"""Compares the constants of written quantizers with the formats that their points have."""
+"""Runs every quantizer of a model by itself, on values at its codes, between them and beyond their ends."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
+import onnx
 
 from rnnqc.cells.base import Cell
 from rnnqc.cells.equations import RESET_HIDDEN
+from rnnqc.errors import CompileError
 from rnnqc.formats.format import Format
-from rnnqc.ir import Model, constant_array, display_name
 from rnnqc.passes.cells.float_step import ACCUMULATORS
 from rnnqc.passes.constant_checks import Findings
 from rnnqc.passes.formats.point_format import encoding_of
-from rnnqc.passes.qcdq.emit_qcdq import ALIASES, LARGEST_ROW, SMALLEST_ROW
-from rnnqc.passes.qcdq.written_quantizers import WrittenQuantizer, written_quantizers
+from rnnqc.passes.graph.flat_model import FlatModel
+from rnnqc.passes.graph.point_names import plain_name
+from rnnqc.passes.qcdq.emit_qcdq import ALIASES
 
+Array = npt.NDArray[Any]
 Points = Mapping[str, Mapping[str, Any]]
 FLOAT: Mapping[str, Any] = {"bits": None}
 WEIGHTS = {"W.weight": "W", "R.weight": "R"}
-_OF_ROWS = "a row"
+QUANTIZED, LIMITED = "quantized", "limited"
+_FIRST = {"codes": "QuantizeLinear", "units": "Div", "below": "Min"}
+"""How a quantizer begins: what the value is called, and the operator that makes it."""
+_NARROW = 8
+_FRACTIONS = (0.0, 0.05, 0.45, 0.5, 0.55, 0.95)
+_ROUNDINGS = 2.0**-21
+"""What float32 adds to half a step of a row, as a share of the number of steps."""
 
 
-def check_quantizers(findings: Findings, model: Model, cell: Cell, points: Points) -> dict[str, list[WrittenQuantizer]]:
-    """Compares every quantizer of activations of a cell with its point; returns all that are written.
+@dataclass(frozen=True)
+class WrittenQuantizer:
+    """One quantizer in a flat model.
 
-    Args:
-        findings: What is found goes there.
-        model: With the cell in form qcdq.
-        cell: The cell.
-        points: The formats it has to have.
+    Attributes:
+        point: Its quantization point, or what emit_step calls it.
+        source: Name of what is quantized.
+        made: Name of what it makes.
     """
-    written = written_quantizers(model, cell)
-    for name, quantizers in written.items():
-        if name in WEIGHTS:
+
+    point: str
+    source: str
+    made: str
+
+
+def written_quantizers(flat: FlatModel, cell: str) -> Iterator[WrittenQuantizer]:
+    """The quantizers whose values have names below that of a cell, those of weights left out."""
+    for name, node in list(flat.makers.items()):
+        if not node.name.startswith(f"{cell}/"):
             continue
+        point, _, what = plain_name(node.name, cell).rpartition(".")
+        ends = what == QUANTIZED or (what == LIMITED and point in ACCUMULATORS)
+        first = first_of(flat, cell, point, name) if ends and point not in WEIGHTS else None
+        if first is not None:
+            yield WrittenQuantizer(point, first.input[0], name)
+
+
+def first_of(flat: FlatModel, cell: str, point: str, made: str) -> onnx.NodeProto | None:
+    """The first node of a quantizer that makes a value."""
+    stack, seen = [made], set[str]()
+    while stack:
+        name = stack.pop()
+        node = flat.makers.get(name)
+        short = plain_name(node.name, cell) if node is not None else ""
+        if node is None or name in seen or not short.startswith(f"{point}."):
+            continue
+        seen.add(name)
+        if _FIRST.get(short.removeprefix(f"{point}.")) == node.op_type:
+            return node
+        stack += node.input
+    return None
+
+
+def check_quantizers(findings: Findings, flat: FlatModel, cell: Cell, points: Points) -> None:
+    """Compares every quantizer of the activations of a cell with the format of its point."""
+    written: set[str] = set()
+    for quantizer in written_quantizers(flat, cell.name):
+        name, what = quantizer.point, f"{cell.name}.{quantizer.point}"
         point = points.get(ALIASES.get(name, name), FLOAT)
-        for quantizer in quantizers:
-            what = f"{cell.name}.{name}"
-            if name in ACCUMULATORS:
-                _check_accumulator(findings, what, cell, quantizer, points)
-            elif point["bits"] is None or "mode" not in point:
-                findings.word(f"quantizer of {what}", "there", "not there", node=display_name(quantizer.last))
-            elif point["mode"] == "dynamic-row":
-                _check_rows(findings, what, quantizer, point)
-            else:
-                check_static(findings, what, quantizer, encoding_of(point))
+        written.add(name)
+        if name in ACCUMULATORS:
+            _check_accumulator(findings, flat, quantizer, cell, points)
+        elif point["bits"] is None or "mode" not in point:
+            findings.word(f"quantizer of {what}", "there", "not there", node=quantizer.made)
+        elif point["mode"] == "dynamic-row":
+            _check_rows(findings, flat, quantizer, what, point)
+        else:
+            check_static(findings, flat, quantizer, what, encoding_of(point))
     for name, point in points.items():
-        quantized = point["bits"] is not None and "mode" in point and name != "bias"
+        quantized = point["bits"] is not None and "mode" in point and name not in ("bias", *WEIGHTS)
         if quantized and name not in written:
             findings.word(f"quantizer of {cell.name}.{name}", "missing", "there", node=cell.name)
-    return written
 
 
-def check_static(findings: Findings, what: str, quantizer: WrittenQuantizer, e: Format) -> None:
-    """Compares a quantizer with one scale: scales, zero points, limits and rounding."""
-    nodes, last = quantizer.nodes, quantizer.last
-    scale, zero = np.asarray(e.scale, np.float32), float(e.zero_point)
-    findings.word(f"rounding of {what}", _value(quantizer.rounding), e.rounding.value, node=display_name(last))
-    findings.input(f"scale of {what}", last, 1, scale)
-    clip = nodes.get("clipped")
-    if quantizer.has_operators:
-        findings.input(f"scale of {what}", nodes["codes"], 1, scale)
-        for node in (nodes["codes"], last):
-            findings.input(f"zero point of {what}", node, 2, zero)
-        kind = getattr(constant_array(nodes["codes"].inputs[2]), "dtype", None)
-        findings.word(f"type of the codes of {what}", str(kind), str(e.dtype), node=display_name(last))
-        limits = np.iinfo(e.dtype)
-        needed, shift = (e.minimum, e.maximum) != (limits.min, limits.max), 0.0
+def check_static(findings: Findings, flat: FlatModel, quantizer: WrittenQuantizer, what: str, e: Format) -> None:
+    """Compares a quantizer with its format: bits."""
+    values = _values(e)
+    _compare(findings, flat, quantizer, what, values, e.dequantize(e.quantize(values)), np.zeros(values.shape))
+
+
+def _values(e: Format) -> Array:
+    """Float32 values `[N,1]` at every code, between codes, and beyond the ends."""
+    low, high = e.minimum - e.zero_point - 3, e.maximum - e.zero_point + 4
+    if e.bits <= _NARROW:
+        units = np.add.outer(np.arange(low, high), _FRACTIONS).ravel()
     else:
-        if "units" not in nodes:
-            findings.word(f"quantizer of {what}", f"a {last.op}", "a quantizer", node=display_name(last))
-            return
-        findings.input(f"scale of {what}", nodes["units"], 1, scale)
-        needed, shift = True, zero
-    if clip is not None:
-        for position, limit in ((1, e.minimum), (2, e.maximum)):
-            findings.input(f"limit of the codes of {what}", clip, position, limit - shift)
-    elif needed:
-        findings.word(f"limits of the codes of {what}", "missing", "there", node=display_name(last))
+        rng, ends = np.random.default_rng(0), np.arange(-64, 64)
+        drawn = rng.integers(low, high, 4096)
+        units = np.concatenate([drawn + rng.choice(_FRACTIONS, 4096), low + ends * 0.5, high + ends * 0.5])
+    units = np.concatenate([units, [64.0 * low, 64.0 * high, 0.0, -0.0]])
+    return (units * float(e.scale[0])).astype(np.float32)[:, np.newaxis]
 
 
-def _value(rounding: Any) -> str:
-    return "none" if rounding is None else str(rounding.value)
-
-
-def _check_rows(findings: Findings, what: str, quantizer: WrittenQuantizer, point: Mapping[str, Any]) -> None:
-    """Compares a quantizer with a scale for each row; that of the input has a zero point for each row, too."""
-    nodes, bits = quantizer.nodes, point["bits"]
+def _check_rows(
+    findings: Findings, flat: FlatModel, quantizer: WrittenQuantizer, what: str, point: Mapping[str, Any]
+) -> None:
+    """Compares a quantizer with a scale for each row: nothing is further off than half a step of its row."""
+    rng, bits = np.random.default_rng(0), point["bits"]
+    values = (rng.normal(0, 1, (256, 12)) * 10.0 ** rng.uniform(-3, 3, (256, 1))).astype(np.float32)
+    values[:64], values[64:96], values[-1] = np.abs(values[:64]), -np.abs(values[64:96]), 0.0
+    limited = values.astype(np.float64)
     if quantizer.point == "input":
-        top = 2.0**bits - 1
-        wanted: list[tuple[str, tuple[float, ...]]] = [
-            ("low", (-LARGEST_ROW, 0.0)), ("high", (0.0, LARGEST_ROW)), ("limited", (SMALLEST_ROW,)), ("scale", (top,)),
-            ("zero_point", (top,)), ("codes", (0.0, top)),
-        ]  # fmt: skip
+        extent = np.maximum(limited.max(axis=1), 0.0) - np.minimum(limited.min(axis=1), 0.0)
+        steps = (extent / (2.0**bits - 1))[:, np.newaxis]
     else:
         positive = 2.0 ** (bits - 1) - 1
+        steps = (np.abs(limited).max(axis=1) / positive)[:, np.newaxis]
         low = (-positive - 1 if point["signed"] else 0.0) - point["zero_point"]
-        high = low + 2 * positive + 1
-        clips = low > -positive or high < positive
-        wanted = [("limited", (SMALLEST_ROW, LARGEST_ROW)), ("scale", (positive,))]
-        wanted += [("clipped", (low, high))] if clips else []
-    for name, constants in wanted:
-        if name not in nodes:
-            findings.word(f"{name} of {_OF_ROWS} of {what}", "missing", "there", node=display_name(quantizer.last))
-            continue
-        for position, value in enumerate(constants, 1):
-            findings.input(f"{name} of {_OF_ROWS} of {what}", nodes[name], position, np.float32(value))
+        limited = np.clip(limited, low * steps, (low + 2 * positive + 1) * steps)
+    _compare(
+        findings,
+        flat,
+        quantizer,
+        f"a row of {what}",
+        values,
+        limited,
+        (0.5 + _ROUNDINGS * 2.0**bits) * steps + 0 * values,
+    )
 
 
-def _check_accumulator(findings: Findings, what: str, cell: Cell, quantizer: WrittenQuantizer, points: Points) -> None:
+def _check_accumulator(
+    findings: Findings, flat: FlatModel, quantizer: WrittenQuantizer, cell: Cell, points: Points
+) -> None:
     """Compares the limits of a sum of products with those of its bits, in units of the product of both scales."""
-    bits = points.get("accumulator", FLOAT)["bits"]
+    what, bits = f"{cell.name}.{quantizer.point}", points.get("accumulator", FLOAT)["bits"]
     if bits is None:
-        findings.word(f"limits of {what}", "there", "not there", node=display_name(quantizer.last))
+        findings.word(f"limits of {what}", "there", "not there", node=quantizer.made)
         return
     of_x, of_h, of_reset = ACCUMULATORS
     code, weight = {
@@ -124,7 +160,21 @@ def _check_accumulator(findings: Findings, what: str, cell: Cell, quantizer: Wri
     if len(scales) > 1 and weight == "R.weight" and "scale" in points.get(RESET_HIDDEN, FLOAT):
         split = cell.candidate_columns.start
         scales = scales[split:] if quantizer.point == of_reset else scales[:split]
-    unit = scales * points[code]["scale"][0]
-    half = 2.0 ** (bits - 1)
-    findings.input(f"upper limit of {what}", quantizer.nodes["below"], 1, (unit * (half - 1)).astype(np.float32))
-    findings.input(f"lower limit of {what}", quantizer.nodes["limited"], 1, (unit * -half).astype(np.float32))
+    unit, half = scales * points[code]["scale"][0], 2.0 ** (bits - 1)
+    share = np.linspace(-1.5, 1.5, 61)[:, np.newaxis]
+    values = (share * half * unit).astype(np.float32)
+    expected = np.clip(values, (unit * -half).astype(np.float32), (unit * (half - 1)).astype(np.float32))
+    _compare(findings, flat, quantizer, what, values, expected, np.zeros(values.shape))
+
+
+def _compare(
+    findings: Findings, flat: FlatModel, quantizer: WrittenQuantizer, what: str, values: Array, expected: Array,
+    allowed: Array,
+) -> None:  # fmt: skip
+    try:
+        made = flat.run({quantizer.source: values}, [quantizer.made])[quantizer.made].astype(np.float64)
+    except CompileError as error:
+        findings.word(f"quantizer of {what}", error.message, "one that runs", node=quantizer.made)
+        return
+    near = np.where(np.abs(made - expected) <= allowed, expected, made)
+    findings.array(f"quantized values of {what}", near, expected, node=quantizer.made)

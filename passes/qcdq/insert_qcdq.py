@@ -107,11 +107,9 @@ class InsertQcdq(Pass):
         saturating = any(not c.point("accumulator").is_float for c in made)
         # Nothing is promised of data that calibrated ranges were not made for.
         usual = all(bits >= USUAL_BITS for bits in widths) and not saturating and self.statistics is None
-        numerics, calibrated = Lossy(10.0) if usual else None, self.statistics is not None
+        numerics = Lossy(10.0) if usual else None
         counts = {"cells": len(made)}
-        return PassResult(
-            bool(made), tuple(remarks), counts, numerics, calibrated=calibrated, clipped=tuple(clipped), effects=effects
-        )
+        return PassResult(bool(made), tuple(remarks), counts, numerics, clipped=tuple(clipped), effects=effects)
 
     def _check(self, model: Model, cells: Sequence[Cell]) -> None:
         """Raises UsageError for overrides of nothing, and CompileError for statistics of another model."""

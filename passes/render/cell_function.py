@@ -57,7 +57,7 @@ def cell_function(model: Model, site: CellSite, number: int = 0) -> onnx.Functio
         like = inputs.get(name)
         if like is not None or name in out_names:
             formal[name] = Variable(name, dtype=like.dtype if like is not None else None)
-    scratch = _scratch(model)
+    scratch = scratch_model(model.opset, model.ir_version)
     head = Builder(scratch)
     tail = Builder(scratch)
     inner = {**formal, "B": _checked(head, formal["B"], number)}
@@ -121,10 +121,10 @@ def _checked(head: Builder, bias: Value, number: int) -> Value:
     return head.op("Squeeze", [row, head.i64([0])], "B.checked")
 
 
-def _scratch(model: Model) -> Model:
-    """An empty model of the same operator set: names inside a function do not depend on the model around it."""
-    proto = onnx.ModelProto(ir_version=model.ir_version)
-    proto.opset_import.add(domain="", version=model.opset)
+def scratch_model(opset: int, ir_version: int) -> Model:
+    """An empty model of this operator set: names inside a function do not depend on the model around it."""
+    proto = onnx.ModelProto(ir_version=ir_version)
+    proto.opset_import.add(domain="", version=opset)
     proto.graph.name = "scratch"
     scratch = Model(proto)
     scratch.constant_prefix = ""

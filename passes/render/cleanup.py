@@ -9,10 +9,8 @@ import numpy as np
 from rnnqc.evaluation.numerics import Bitwise
 from rnnqc.ir import Constant, Model, constant_array, graph_info
 from rnnqc.passes.base import Pass, PassInfo, PassResult
-from rnnqc.passes.constant_checks import ConstantCheck
 from rnnqc.passes.graph.redundant_nodes import cancel_squeezes, drop_identities, rename_in_cells
 from rnnqc.passes.graph.unused_states import drop_unused_states
-from rnnqc.passes.render.check_kept import KeptConstantsCheck
 
 SHARED_FROM = 64  # bytes; smaller constants are shared when they are made
 
@@ -31,10 +29,6 @@ class Cleanup(Pass):
     info = PassInfo(
         name="cleanup", summary="remove dead nodes, deduplicate constants, sort topologically", numerics=Bitwise()
     )
-
-    def constant_check(self, model: Model) -> ConstantCheck:
-        """What integer cells hold stays as it is."""
-        return KeptConstantsCheck(model)
 
     def run(self, model: Model) -> PassResult:
         """Applies the five steps until the graph is tidy."""

@@ -16,6 +16,9 @@ from rnnqc.passes.cells.sequence_lengths import positive_zeros
 from rnnqc.passes.qcdq.emit_qcdq import LARGEST_ROW, SMALLEST_ROW
 from rnnqc.passes.render.emit_wide_codes import WIDE_BITS, planes, separate_planes, wide_codes, zero_planes
 
+LARGEST_WEIGHT = 127
+"""Rows that stand for zero points hold at most this."""
+
 
 def without_nan(b: Builder, value: Value, name: str) -> Value:
     """`value` with 0 for NaN."""
@@ -40,51 +43,80 @@ def input_codes(b: Builder, loop: Loop, numbers: LutNumbers) -> tuple[Sequence[V
             return separate_planes(b, given, "x.codes"), None
         return [b.op("QuantizeLinear", [x, b.f32(numbers.x_scale), b.u8(numbers.x_zero_point)], "x.codes")], None
     rows = b.op("Reshape", [x, b.i64([-1, loop.cell.input_size])], "x.rows")
-    limits = [
+    scale, zero = row_format(b, rows, numbers.x_bits)
+    count = b.i64([numbers.zero_point_rows])
+    if not wide:
+        return [with_zero_points(b, *row_values(b, rows, scale, zero), count)], scale
+    column = b.op("Unsqueeze", [zero, b.i64([1])], "x.zero_point.column")
+    scales = b.op("Unsqueeze", [scale, b.i64([1])], "x.scale.column")
+    codes = wide_codes(b, rows, scales, column, "x.codes")
+    return separate_planes(b, with_zero_points(b, codes, zero, count, column), "x.codes"), scale
+
+
+def row_format(b: Builder, rows: Value, bits: int, *, may_be_none: bool = False) -> tuple[Value, Value]:
+    """Scales and zero points `[N]`, as floats, of the rows of `[N,K]`, whose formats hold 0 and their range.
+
+    Args:
+        b: Collects the nodes.
+        rows: Without NaN.
+        bits: Of the quantized values.
+        may_be_none: Whether N may be 0. onnxruntime gives ReduceMin and ReduceMax of no rows the shape `[0,K]`.
+    """
+    limits: list[Value] = [
         b.op("Clip", [b.reduce(op, rows, [1], f"x.{name}", keepdims=0), b.f32(low), b.f32(high)], f"x.{name}.limited")
         for op, name, low, high in (
             ("ReduceMin", "least", -LARGEST_ROW, 0.0),
             ("ReduceMax", "largest", 0.0, LARGEST_ROW),
         )
     ]
+    if may_be_none:
+        limits = [b.op("Reshape", [v, b.i64([-1])], f"{v.name}.flat") for v in limits]
     extent = b.op("Max", [b.op("Sub", [limits[1], limits[0]], "x.extent"), b.f32(SMALLEST_ROW)], "x.extent.limited")
-    top = b.f32(2.0**numbers.x_bits - 1)
+    top = b.f32(2.0**bits - 1)
     scale = b.op("Div", [extent, top], "x.scale")
     below = b.op("Div", [b.op("Sub", [b.f32(0.0), limits[0]], "x.below_zero"), scale], "x.below_zero.units")
-    zero: Value = b.op("Min", [b.op("Round", [below], "x.below_zero.rounded"), top], "x.zero_point.float")
-    if wide:
-        column = b.op("Unsqueeze", [zero, b.i64([1])], "x.zero_point.column")
-        scales = b.op("Unsqueeze", [scale, b.i64([1])], "x.scale.column")
-        codes = wide_codes(b, rows, scales, column, "x.codes")
-    else:
-        zero = b.cast(zero, np.uint8, "x.zero_point")
-        codes = b.op("QuantizeLinear", [rows, scale, zero], "x.codes", axis=0)
-    shape = b.op(
-        "Concat",
-        [b.op("Shape", [zero], "x.count"), b.i64([numbers.zero_point_rows])],
-        "x.zero_point.shape",
-        axis=0,
-    )
-    if not wide:
+    return scale, b.op("Min", [b.op("Round", [below], "x.below_zero.rounded"), top], "x.zero_point.float")
+
+
+def row_values(b: Builder, rows: Value, scale: Value, zero: Value) -> tuple[Value, Value]:
+    """Quantized values uint8 of the rows `[N,K]`, and their zero points uint8 `[N]`."""
+    zero = b.cast(zero, np.uint8, "x.zero_point")
+    return b.op("QuantizeLinear", [rows, scale, zero], "x.codes", axis=0), zero
+
+
+def with_zero_points(b: Builder, codes: Value, zero: Value, count: Value, column: Value | None = None) -> Value:
+    """Quantized values `[N,K]`, and behind them `count` columns of the rows' zero points: `zero` `[N]`, or `column`."""
+    shape = b.op("Concat", [b.op("Shape", [zero], "x.count"), count], "x.zero_point.shape", axis=0)
+    if column is None:
         column = b.op("Unsqueeze", [zero, b.i64([1])], "x.zero_point.column")
     columns = b.op("Expand", [column, shape], "x.zero_point.columns")
-    whole = b.op("Concat", [codes, columns], "x.codes.with_zero_point", axis=1)
-    return (separate_planes(b, whole, "x.codes") if wide else [whole]), scale
+    return b.op("Concat", [codes, columns], "x.codes.with_zero_point", axis=1)
 
 
-def with_zero_point_rows(b: Builder, w: Value, count: int) -> Value:
-    """W `[I,n]` and `count` rows of int8 that add up to minus its column sums."""
+def with_zero_point_rows(b: Builder, w: Value, count: int | None) -> Value:
+    """W `[I,n]` and `count` rows of int8 that add up to minus its column sums; as many as it takes without `count`."""
     wide = b.cast(w, np.int32, "W.int32")
     sums = b.reduce_sum(wide, [0], "W.column_sums", keepdims=1)
-    steps = b.i32(127 * np.arange(count).reshape(-1, 1))
-    rest = b.op("Sub", [b.constant_size(sums, "W.column_sums.size"), steps], "W.column_sums.rest")
-    taken = b.op("Min", [b.op("Max", [rest, b.i32(0)], "W.column_sums.positive"), b.i32(127)], "W.column_sums.taken")
+    size = b.constant_size(sums, "W.column_sums.size")
+    steps = _steps(b, size) if count is None else b.i32(LARGEST_WEIGHT * np.arange(count).reshape(-1, 1))
+    rest = b.op("Sub", [size, steps], "W.column_sums.rest")
+    taken = b.op(
+        "Min", [b.op("Max", [rest, b.i32(0)], "W.column_sums.positive"), b.i32(LARGEST_WEIGHT)], "W.column_sums.taken"
+    )
     signed = b.op(
         "Mul",
         [taken, b.op("Neg", [b.op("Sign", [sums], "W.column_sums.sign")], "W.column_sums.opposite")],
         "W.zero_point_rows",
     )
     return b.op("Concat", [w, b.cast(signed, np.int8, "W.zero_point_rows.int8")], "W.with_zero_point_rows", axis=0)
+
+
+def _steps(b: Builder, sizes: Value) -> Value:
+    """0, 127, 254, ... below the largest of `sizes`, `[n,1]`, at least the first of them."""
+    largest = b.reduce("ReduceMax", sizes, [0, 1], "W.column_sums.largest", keepdims=0)
+    end = b.op("Max", [largest, b.i32(1)], "W.column_sums.end")
+    steps = b.op("Range", [b.i32(0), end, b.i32(LARGEST_WEIGHT)], "W.column_sums.steps")
+    return b.op("Unsqueeze", [steps, b.i64([1])], "W.column_sums.steps.column")
 
 
 def row_codes(b: Builder, rows: Value, bits: int, name: str, zero_point: int) -> tuple[Value, Value]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -15,10 +14,9 @@ from rnnqc.evaluation.numerics import Lossy
 from rnnqc.formats.point_format import CHAINED, STATIC
 from rnnqc.ir import Constant, Graph, Model, Node, Value, Variable, constant_array
 from rnnqc.ir.builder import Builder
-from rnnqc.passes.base import Equivalent, Pass, PassInfo, PassResult
+from rnnqc.passes.base import Pass, PassInfo, PassResult
 from rnnqc.passes.cells.boundary import Boundary, boundary_of
 from rnnqc.passes.cells.cell_graphs import chain_sources, graphs_of_cells, replace_cell
-from rnnqc.passes.constant_checks import ConstantCheck
 from rnnqc.passes.fold.fold_fixed_point import FoldedFixedPoint
 from rnnqc.passes.fold.fold_lut import FoldedLut, with_zero_point_rows
 from rnnqc.passes.fold.integer_forms import Folded, integer_form, is_within
@@ -28,9 +26,7 @@ from rnnqc.passes.graph.lstm_node import NotHandled
 from rnnqc.passes.invariants import Property
 from rnnqc.passes.qcdq.insert_qcdq import USUAL_BITS
 from rnnqc.passes.render.cell_function import emit_integer
-from rnnqc.passes.render.check_fold_scales import FoldScalesCheck
 from rnnqc.passes.render.emit_tables import Tables
-from rnnqc.passes.render.equivalent_products import products_in_steps, real_products, states_in_units
 
 SHORT_BITS = 8
 
@@ -115,24 +111,7 @@ class FoldScales(Pass):
             model.sort()
         widths = [p.bits for c, _, _ in sites for p in c.points.values() if p.bits is not None]
         usual = all(bits >= USUAL_BITS for bits in widths)
-        equivalents = [tuple(_equivalents(cell, folded[cell.name])) for cell, _, _ in sites]
-        pairs, numerics = tuple(e for of_cell in equivalents for e in of_cell), Lossy(20.0) if usual else None
-        return PassResult(bool(sites), tuple(remarks), {"cells": len(sites)}, numerics, pairs, all(equivalents))
-
-    def constant_check(self, model: Model) -> ConstantCheck:
-        """Constants from the scales that the graph has before, and from the definitions of the activations."""
-        return FoldScalesCheck(model)
-
-
-def _equivalents(cell: QuantizedCell, folded: Folded) -> Iterator[Equivalent]:
-    if isinstance(folded, FoldedFixedPoint):
-        yield from real_products(cell, folded.numbers)
-        yield from states_in_units(cell, 1.0)
-        return
-    products = list(products_in_steps(cell))
-    yield from products
-    if products:
-        yield from states_in_units(cell, folded.numbers.cell_scale or 1.0)
+        return PassResult(bool(sites), tuple(remarks), {"cells": len(sites)}, Lossy(20.0) if usual else None)
 
 
 def _fold(model: Model, graph: Graph, cell: QuantizedCell) -> Folded:

@@ -27,11 +27,9 @@ from rnnqc.passes.base import Pass, PassInfo, PassResult
 from rnnqc.passes.cells.boundary import boundary_of
 from rnnqc.passes.cells.cell_graphs import graphs_of_cells, replace_cell
 from rnnqc.passes.cells.direction_axis import with_axis_after, with_axis_before
-from rnnqc.passes.constant_checks import ConstantCheck
 from rnnqc.passes.formats.point_format import PACKED_BITS
 from rnnqc.passes.invariants import Property
 from rnnqc.passes.render.cell_function import DIRECTION_AXES, CellSite, cell_function
-from rnnqc.passes.render.check_kept import KeptConstantsCheck
 
 
 class FuseQuantLstmCell(Pass):
@@ -58,10 +56,6 @@ class FuseQuantLstmCell(Pass):
         requires=frozenset({Property.SCALES_FOLDED}),
         sets=frozenset({Property.CELLS_FUSED}),
     )
-
-    def constant_check(self, model: Model) -> ConstantCheck:
-        """What integer cells hold stays as it is."""
-        return KeptConstantsCheck(model)
 
     def run(self, model: Model) -> PassResult:
         """Fuses every integer cell; refuses a model of which some are fused already."""

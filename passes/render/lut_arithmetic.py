@@ -41,6 +41,22 @@ from rnnqc.passes.render.lut_product import HiddenProduct, hidden_products, unpa
 from rnnqc.passes.render.lut_step import IntegerStep, LoopConstants, loop_constants
 
 
+def multiplies_exactly(b: Builder) -> Value:
+    """Whether this machine multiplies uint8 by int8 without saturation: a constant that onnxruntime folds."""
+    left = b.u8(np.full((2, 16), 255))
+    right = b.model.constant(np.full((16, 16), 127), np.int8)
+    product = b.op("MatMulInteger", [left, right], "exact.product")
+    equal = b.op("Equal", [product, b.i32(255 * 127 * 16)], "exact.entries")
+    least = b.reduce("ReduceMin", b.cast(equal, np.int32, "exact.numbers"), [0, 1], "exact.least", keepdims=0)
+    return b.cast(least, np.bool_, "uint8_by_int8_is_exact")
+
+
+def shifted(b: Builder, weights: Value, name: str) -> Value:
+    """Weights int8 as uint8 with zero point 128."""
+    raised = b.op("Add", [b.cast(weights, np.int32, f"{name}.int32"), b.i32(128)], f"{name}.shifted")
+    return b.cast(raised, np.uint8, f"{name}.uint8")
+
+
 @dataclass(frozen=True)
 class LutArithmetic(Arithmetic):
     """Integer products, float32 sums and look-ups in tables.
@@ -79,12 +95,7 @@ class LutArithmetic(Arithmetic):
 
     def _dispatched(self, b: Builder, emitter: _Emitter) -> Results:
         """An If on whether this machine multiplies uint8 by int8 exactly; onnxruntime keeps one branch of it."""
-        left = b.u8(np.full((2, 16), 255))
-        right = b.model.constant(np.full((16, 16), 127), np.int8)
-        product = b.op("MatMulInteger", [left, right], "exact.product")
-        equal = b.op("Equal", [product, b.i32(255 * 127 * 16)], "exact.entries")
-        least = b.reduce("ReduceMin", b.cast(equal, np.int32, "exact.numbers"), [0, 1], "exact.least", keepdims=0)
-        exact = b.cast(least, np.bool_, "uint8_by_int8_is_exact")
+        exact = multiplies_exactly(b)
 
         def weights(inner: Builder) -> tuple[Value, Value]:
             cell, sizes = emitter.loop.cell, {"W": self.numbers.w_group_size, "R": self.numbers.r_group_size}
@@ -93,14 +104,8 @@ class LutArithmetic(Arithmetic):
             return (with_zero_point_rows(inner, w, rows) if rows else w), r
 
         def unsigned(inner: Builder) -> Results:
-            def shifted(value: Value, name: str) -> Value:
-                raised = inner.op(
-                    "Add", [inner.cast(value, np.int32, f"{name}.int32"), inner.i32(128)], f"{name}.shifted"
-                )
-                return inner.cast(raised, np.uint8, f"{name}.uint8")
-
             w, r = weights(inner)
-            return emitter.emit(inner, shifted(w, "W"), shifted(r, "R"), inner.u8(128))
+            return emitter.emit(inner, shifted(inner, w, "W"), shifted(inner, r, "R"), inner.u8(128))
 
         def signed(inner: Builder) -> Results:
             return emitter.emit(inner, *weights(inner), None)

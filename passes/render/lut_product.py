@@ -27,20 +27,47 @@ def unpacked(b: Builder, cell: Cell, w: Operands, key: str, size: int) -> Value:
     }[key]
     if stored.dtype != np.uint8:
         return stored
+    groups = None
+    if multiplier is not None:
+        last = b.i64([rows]) if rows % size else None
+        groups = GroupSizes(multiplier, b.i64([1, size, 1]), b.i64([-1, columns]), last)
+    return unpacked_int4(b, stored, b.i64([columns]) if columns % 2 else None, groups, key)
+
+
+@dataclass(frozen=True)
+class GroupSizes:
+    """Groups of rows of a packed matrix `[K,n]` that share a multiplier.
+
+    Attributes:
+        multiplier: `[groups,n]`.
+        group: `[1, size, 1]`.
+        row: `[-1, n]`.
+        rows: `[K]` if the last group has fewer rows.
+    """
+
+    multiplier: Value
+    group: Value
+    row: Value
+    rows: Value | None
+
+
+def unpacked_int4(b: Builder, stored: Value, columns: Value | None, groups: GroupSizes | None, key: str) -> Value:
+    """Packed int4 `[K,ceil(n/2)]` as int8 `[K,n]`; `columns` is `[n]`, or None for twice those that are stored."""
     low = b.op("Mod", [stored, b.u8(16)], f"{key}.low")
     high = b.op("BitShift", [stored, b.u8(4)], f"{key}.high", direction="RIGHT")
     both = b.op("Concat", [low, high], f"{key}.nibbles", axis=1)
-    if columns % 2:
-        both = b.op("Slice", [both, b.i64([0]), b.i64([columns]), b.i64([1])], f"{key}.nibbles.present")
+    if columns is not None:
+        both = b.op("Slice", [both, b.i64([0]), columns, b.i64([1])], f"{key}.nibbles.present")
     nibbles = b.cast(both, np.int32, f"{key}.nibbles.int32")
     codes = b.op("Sub", [nibbles, b.i32(8)], f"{key}.codes.int32")
-    if multiplier is not None:
+    if groups is not None:
         name = f"{key}.multiplier"
-        column = b.op("Unsqueeze", [b.cast(multiplier, np.int32, f"{name}.int32"), b.i64([1])], f"{name}.groups")
-        repeated = b.op("Expand", [column, b.i64([1, size, 1])], f"{name}.expanded")
-        each: Value = b.op("Reshape", [repeated, b.i64([-1, columns])], f"{name}.rows")
-        if rows % size:
-            each = b.op("Slice", [each, b.i64([0]), b.i64([rows]), b.i64([0])], f"{name}.rows.present")
+        held = b.cast(groups.multiplier, np.int32, f"{name}.int32")
+        column = b.op("Unsqueeze", [held, b.i64([1])], f"{name}.groups")
+        repeated = b.op("Expand", [column, groups.group], f"{name}.expanded")
+        each: Value = b.op("Reshape", [repeated, groups.row], f"{name}.rows")
+        if groups.rows is not None:
+            each = b.op("Slice", [each, b.i64([0]), groups.rows, b.i64([0])], f"{name}.rows.present")
         codes = b.op("Mul", [codes, each], f"{key}.codes.multiplied")
     return b.cast(codes, np.int8, f"{key}.codes")
 

@@ -1,5 +1,6 @@
-"""Every pass is checked: the models before and after it compute the same, within what the pass declares.
+"""Verification: what every pass changes, compared with what it declares.
 
-VerifyNumerics is an instrument of the pass manager. A difference is reported with the first value that differs, and
-with a folder that reproduces it.
+`verify_numerics` (an instrument of the pass manager) runs the model before and after each pass and hands both to
+`pass_comparison`, which compares the outputs (`divergence` names the first value that differs) and, through
+`single_step`, one step of each cell fed the same on both sides. `reproducer` writes the files of a failure.
 """

@@ -3,24 +3,24 @@
 All values inside are made outputs: those of a Scan or Loop step by step, those of a branch where it is taken; functions
 are inlined first. A value is compared with the one of the same name; where there is none, with one whose name differs
 only by what passes add to names: a number to make it unique, the step of an unrolled loop, the kind of the integer
-operands. Passes may measure such a value in other units: then it is passed over.
+operands. What a pass turns into an integer cell has other units inside: single steps of it are compared instead
+(compare_steps.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import onnx
 
-from rnnqc.evaluation.numerics import Numerics, sqnr_db
+from rnnqc.cells.stages import IntegerCell
+from rnnqc.evaluation.numerics import Lossy, Numerics
+from rnnqc.ir import Model
 from rnnqc.passes.cells.inner_values import LOOPS, Array, InnerValues, Place, Series, Steps, places
 from rnnqc.passes.graph.point_names import alias
 from rnnqc.proto.inlining import inlined
-
-OTHER_UNITS, OTHER_UNITS_DB = 8.0, 30.0
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,9 @@ def first_divergence(
     """
     sides = [inlined(model) for model in (before, after)]
     made = [names_by_alias(model) for model in sides]
-    pairs = [(place, _matching(place, *made)) for place in places(sides[0].graph)]
+    rewritten = _integer_cells(before, after) if isinstance(numerics, Lossy) else ()
+    comparable = (place for place in places(sides[0].graph) if not place.name.startswith(rewritten))
+    pairs = [(place, _matching(place, *made)) for place in comparable]
     common = [(place, names) for place, names in pairs if names]
     values = InnerValues(sides[0], [p.name for p, _ in common]).of(feeds)
     other = InnerValues(sides[1], [n for _, names in common for n in names]).of(feeds)
@@ -95,7 +97,7 @@ def _difference(before: Series, after: Series, numerics: Numerics, exact: bool) 
         return None
     both = min(len(before), len(after))
     pairs = [(a, b) for (_, a), (_, b) in zip(before[:both], after[:both], strict=True)]
-    other = any(a.shape != b.shape or a.dtype != b.dtype for a, b in pairs) or _in_other_units(pairs)
+    other = any(a.shape != b.shape or a.dtype != b.dtype for a, b in pairs)
     if other and not exact:
         return None
     for (steps, _), (a, b) in zip(before[:both], pairs, strict=True):
@@ -106,17 +108,13 @@ def _difference(before: Series, after: Series, numerics: Numerics, exact: bool) 
     return (rest[0][0], f"{len(before)} steps became {len(after)}") if rest else None
 
 
-def _in_other_units(pairs: Sequence[tuple[Array, Array]]) -> bool:
-    """Whether the second values are the first ones in other units, that is times a number far from one; or codes."""
-    a, b = (np.concatenate([np.ravel(p[k]) for p in pairs]) if pairs else np.zeros(0) for k in (0, 1))
-    if a.dtype.kind != "f" or a.size < 3:
-        return a.dtype.kind != "f"
-    a, b = a.astype(np.float64), b.astype(np.float64)
-    if not (np.isfinite(a).all() and np.isfinite(b).all()) or not np.ptp(a):
-        return False
-    factor, offset = np.polyfit(a, b, 1)
-    far = not 1.0 / OTHER_UNITS < abs(factor) < OTHER_UNITS
-    return bool(far and sqnr_db(b, factor * a + offset) > OTHER_UNITS_DB)
+def _integer_cells(before: onnx.ModelProto, after: onnx.ModelProto) -> tuple[str, ...]:
+    """How names begin of values in cells that became integer ones: these measure them in other units."""
+    was, is_now = (
+        {name for name, cell in Model.load(model).cells.items() if isinstance(cell, IntegerCell)}
+        for model in (before, after)
+    )
+    return tuple(f"{name}/" for name in is_now - was)
 
 
 def names_by_alias(model: onnx.ModelProto) -> dict[str, list[str]]:

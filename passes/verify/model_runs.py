@@ -42,6 +42,11 @@ class ModelRuns:
         """The model that is run; the one that was given unless onnxruntime has refused that."""
         return self._proto
 
+    @property
+    def is_converted(self) -> bool:
+        """Whether the model that is run is another one than the given one."""
+        return self._proto is not self._given
+
     def is_of(self, proto: onnx.ModelProto) -> bool:
         """Whether these are runs of a model with the same graph and functions."""
         return _computation(self._given) == _computation(proto)

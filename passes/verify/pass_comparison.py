@@ -4,27 +4,29 @@ from __future__ import annotations
 
 import contextlib
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import numpy as np
 import onnx
 
+from rnnqc.cells.base import Cell
 from rnnqc.data.feeds import npz_bytes
 from rnnqc.errors import CompileError, NumericsError
 from rnnqc.evaluation.numerics import Bitwise, Close, Float16Close, Lossy, Numerics, Verdict, max_abs, sqnr_db
 from rnnqc.ir import Model
 from rnnqc.passes.base import Pass, PassResult
 from rnnqc.passes.constant_checks import ConstantCheck, Findings
+from rnnqc.passes.verify.compare_steps import compare_steps
 from rnnqc.passes.verify.divergence import Divergence, first_divergence
-from rnnqc.passes.verify.equivalents import compare_equivalents
 from rnnqc.passes.verify.model_runs import Feeds, ModelRuns, moved
 from rnnqc.passes.verify.reproducer import DATA_FILES, ReproducerFolder
 from rnnqc.proto.files import serialized
 
 FLOAT16 = int(onnx.TensorProto.FLOAT16)
 NOT_COMPARED = "not compared"
+OUTPUT, STEP, CONSTANT = "output", "step", "constant"
 OWN_LOSS = "a loss of the recipe's own"
 PERTURBATIONS, ROUNDINGS = 3, 16.0
 """A rounding may do as much as so many times the worst of some changes of the inputs by a unit in the last place."""
@@ -60,6 +62,7 @@ class PassComparison:
         before: The model before it.
         after: The model after it.
         constants: What compares the constants that it has written, or None.
+        cells: The cells before it.
 
     Attributes:
         notes: What was compared, and what was not, in order.
@@ -75,14 +78,14 @@ class PassComparison:
         before: ModelRuns,
         after: ModelRuns,
         constants: ConstantCheck | None,
+        cells: Mapping[str, Cell],
     ) -> None:
         self._trial, self._pass, self._model, self._result = trial, pass_, model, result
-        self._before, self._after, self._constants = before, after, constants
+        self._before, self._after, self._constants, self._cells = before, after, constants, cells
         self.notes: list[str] = []
         self.is_compared = False
         self._found: Findings | None = None
         self._is_same_without_loss = self._is_same_inside = False
-        self._with_codes: ModelRuns | None = None
         numerics = result.numerics or pass_.info.numerics
         if isinstance(numerics, Close) and _rounds_to_float16(model):
             numerics = Float16Close()  # another last bit of a float32 may be another float16
@@ -109,16 +112,19 @@ class PassComparison:
                 reason = "a loss is declared for usual values, and no data that the model is made for is given"
                 self.notes.append(f"{NOT_COMPARED}: {reason}")
             self._compare_without_loss()
-            self._compare_equivalents()
+            if isinstance(numerics, Lossy):  # a step tells more than outputs do
+                self._compare_steps()
             for number in range(count):
                 self._compare_outputs(number)
+            if not isinstance(numerics, Lossy):
+                self._compare_steps()
             for number in range(count, len(feeds)):
                 self._results_after(number)  # it has to run on them
             self.is_compared = count > 0
         if self._found is not None and self._found.wrong:
             wrong = self._found.wrong[0]
             others = f" ({len(self._found.wrong)} constants are wrong)" if len(self._found.wrong) > 1 else ""
-            self._fail(numerics, self._after, 0, wrong.constant or wrong.what, f"{wrong}{others}", constant=True)
+            self._fail(numerics, self._after, 0, wrong.constant or wrong.what, f"{wrong}{others}", kind=CONSTANT)
 
     def _results_after(self, number: int) -> dict[str, Any]:
         try:
@@ -133,7 +139,7 @@ class PassComparison:
             if name not in results:
                 self._fail(numerics, self._after, number, name, "the output is gone")
             verdict = self._verdict(numerics, number, name, reference, results[name])
-            own = None if verdict.ok else self._own_loss(number, name, reference, results[name])
+            own = None if verdict.ok else self._own_loss(reference, results[name])
             if own is not None:
                 self.notes.append(f"{OWN_LOSS}: output {name!r}: {verdict.text}; {own}")
                 continue
@@ -147,42 +153,20 @@ class PassComparison:
             return self._rounding(number, name, reference, result) or verdict
         return verdict
 
-    def _own_loss(self, number: int, name: str, reference: Any, result: Any) -> str | None:
+    def _own_loss(self, reference: Any, result: Any) -> str | None:
         """Why a loss beyond the bound is that of the formats that the recipe asks for; None where it may be a fault."""
         a, b = np.asarray(reference), np.asarray(result)
         if not isinstance(self._numerics, Lossy) or (a.shape, a.dtype) != (b.shape, b.dtype):
             return None
         if a.dtype.kind == "f" and not np.array_equal(np.isfinite(a), np.isfinite(b)):
             return None
-        if self._found is None or self._found.wrong:
+        if self._found is not None and self._found.wrong:
             return None
-        if self._is_same_without_loss and self._result.calibrated:
+        if self._is_same_without_loss:
             return "without quantizers the model is the same"
-        if self._found.passed_over:
-            return None
         if self._is_same_inside and sqnr_db(a, b) >= 0.0:
-            return "constants and values inside are right: roundings that a loop feeds back make it"
-        if not self._is_same_without_loss:
-            return None
-        with_codes = self._outputs_with_codes(number).get(name)
-        if with_codes is None:
-            return None
-        verdict = self._numerics.check(np.asarray(with_codes), b)
-        text = "without quantizers the model is the same; beside the one with quantized weights alone it has"
-        return f"{text} {verdict.text}" if verdict.ok else None
-
-    def _outputs_with_codes(self, number: int) -> dict[str, Any]:
-        """Outputs of the model with quantized weights and no other quantizer; none if there is no such model."""
-        if self._with_codes is None:
-            assert self._constants is not None
-            proto = self._constants.without_loss(self._model, keep_weights=True)
-            if proto is None:
-                return {}
-            self._with_codes = ModelRuns(proto, self._trial.feeds, self._trial.executable)
-        try:
-            return self._with_codes.of(number)
-        except CompileError:
-            return {}
+            return "every single step is right: roundings that a loop feeds back make it"
+        return None
 
     def _compare_without_loss(self) -> None:
         """The model without what the pass loses has to be the one before."""
@@ -208,17 +192,20 @@ class PassComparison:
         self.notes.append(f"without quantizers: max abs difference {worst:.3g}")
         self._is_same_without_loss = self._trial.usual > 0
 
-    def _compare_equivalents(self) -> None:
-        pairs = self._result.equivalents
-        if not pairs:
+    def _compare_steps(self) -> None:
+        """One step of each cell, fed the same before and after."""
+        if self._before.is_converted:
+            cells: Mapping[str, Cell] = Model.load(self._before.proto).cells
+        else:
+            cells = self._cells
+        found = compare_steps(self._before.proto, cells, self._after.proto, self._model.cells)
+        if not found.cells and not found.wrong:
             return
-        comparison = compare_equivalents(self._before.proto, self._after.proto, self._trial.feeds, pairs)
-        self.notes.append(str(comparison))
-        if comparison.wrong is not None:
-            pair, difference = comparison.wrong
-            text = f"{pair.after!r} is not {pair.before!r} in its units: {difference}"
-            self._fail(self._numerics, self._after, 0, pair.after, text)
-        self._is_same_inside = self._result.covered and comparison.compared == len(pairs)
+        self.notes.append(str(found))
+        if found.wrong:
+            text = f"{found.wrong[0]}" + (f"; {len(found.wrong)} such parts" if len(found.wrong) > 1 else "")
+            self._fail(self._numerics, self._after, 0, "", text, kind=STEP)
+        self._is_same_inside = found.rewritten and not found.passed_over
 
     def _rounding(self, number: int, name: str, reference: Any, result: Any) -> Verdict | None:
         """The verdict on a model that amplifies roundings: other last bits of its inputs change as much.
@@ -239,13 +226,15 @@ class PassComparison:
         return Verdict(True, text) if worst <= ROUNDINGS * noise else None
 
     def _fail(
-        self, numerics: Numerics, after: ModelRuns, number: int, value: str, text: str, *, constant: bool = False
+        self, numerics: Numerics, after: ModelRuns, number: int, value: str, text: str, *, kind: str = OUTPUT
     ) -> NoReturn:
         feeds = self._trial.feeds[number] if self._trial.feeds else {}
         name = self._pass.info.name
         first: Divergence | None = None
-        if constant:
+        if kind == CONSTANT:
             message = f"Pass {name!r} wrote a wrong constant: {text}."
+        elif kind == STEP:
+            message = f"Pass {name!r} changed a step of a cell: {text}."
         else:
             first = first_divergence(self._before.proto, after.proto, feeds, numerics)
             message = f"Pass {name!r} changed output {value!r} by more than it declares: {text}."
@@ -259,7 +248,7 @@ class PassComparison:
             report = {
                 "pass": name,
                 "declared": str(numerics),
-                "output": None if constant else value,
+                "output": value if kind == OUTPUT else None,
                 "difference": text,
                 "first_divergence": None if first is None else first.as_dict(),
                 "wrong_constants": [w.as_dict() for w in wrong],

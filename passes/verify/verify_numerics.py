@@ -7,6 +7,7 @@ from pathlib import Path
 
 import onnx
 
+from rnnqc.cells.base import Cell
 from rnnqc.ir import Model
 from rnnqc.passes.base import Pass, PassResult
 from rnnqc.passes.constant_checks import ConstantCheck
@@ -48,6 +49,7 @@ class VerifyNumerics(Instrument):
         self._outcomes: dict[str, bool] = {}
         self._runs: ModelRuns | None = None
         self._constants: ConstantCheck | None = None
+        self._cells: dict[str, Cell] = {}
 
     @property
     def verified(self) -> list[str]:
@@ -65,6 +67,7 @@ class VerifyNumerics(Instrument):
         if self._runs is None or not self._runs.is_of(proto):
             self._runs = self._runs_of(proto)
         self._constants = pass_.constant_check(model)
+        self._cells = dict(model.cells)
 
     def after_pass(self, pass_: Pass, model: Model, result: PassResult) -> None:
         """Runs both models and compares every output; then the constants."""
@@ -72,7 +75,7 @@ class VerifyNumerics(Instrument):
             return
         assert self._runs is not None
         after = self._runs_of(model.proto)
-        comparison = PassComparison(self._trial, pass_, model, result, self._runs, after, self._constants)
+        comparison = PassComparison(self._trial, pass_, model, result, self._runs, after, self._constants, self._cells)
         name = pass_.info.name
         try:
             comparison.run()

@@ -1,8 +1,9 @@
-"""`rnnqc inspect`: lists recurrent layers and what lowering would do with each."""
+"""`rnnqc inspect`: lists recurrent layers, what lowering would do with each, and the float weights around them."""
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 
 from rnnqc.cells.forms import CUSTOM
-from rnnqc.commands.common import OK, Commands, json_text
+from rnnqc.commands.common import OK, Commands, byte_count, json_text
 from rnnqc.commands.terminal import err, escape, out
 from rnnqc.errors import explained
 
@@ -19,9 +20,15 @@ if TYPE_CHECKING:
     from rnnqc.passes.analysis.find_recurrent_nodes import RecurrentNode
 
 
+LISTED = 20
+"""So many of the operators outside the recurrent layers are printed."""
+
+
 def add(commands: Commands) -> None:
     """Adds the command's parser."""
-    parser = commands.add_parser("inspect", help="list recurrent layers and what lowering would do with each")
+    parser = commands.add_parser(
+        "inspect", help="list recurrent layers, what lowering would do with each, and the float weights around them"
+    )
     parser.add_argument("model", metavar="MODEL")
     parser.add_argument("--json", action="store_true")
     parser.set_defaults(command=run)
@@ -38,6 +45,7 @@ def run(a: argparse.Namespace) -> int:
     out(f"{escape(a.model)}: operator set {found.opset}, {len(found.nodes)} recurrent node(s)")
     if found.nodes:
         _print_nodes(found)
+    _print_rest(found)
     for text in _warnings(a.model, found):
         err(f"[yellow]rnnqc:[/yellow] {escape(text)}")
     return OK
@@ -53,7 +61,11 @@ def _as_dict(model: str, found: Inspection) -> dict[str, Any]:
         }
         for n in found.nodes
     ]  # fmt: skip
-    return {"model": model, "opset": found.opset, "nodes": nodes, "independent_outputs": found.constant_outputs}
+    rest = {**dataclasses.asdict(found.rest), "file_bytes": found.bytes}
+    return {
+        "model": model, "opset": found.opset, "nodes": nodes, "independent_outputs": found.constant_outputs,
+        "rest": rest,
+    }  # fmt: skip
 
 
 def _warnings(model: str, found: Inspection) -> list[str]:
@@ -71,6 +83,25 @@ def _print_nodes(found: Inspection) -> None:
         cells = [n.path, n.op, *_sizes(n.attributes), str(n.attributes.get("direction") or ""), _options(n.attributes)]
         table.add_row(*map(escape, [*cells, _verdict(n, found)]))
     out(table)
+
+
+def _print_rest(found: Inspection) -> None:
+    """The largest float weights outside the recurrent layers, and the sum of all."""
+    rest = found.rest
+    if not rest.entries:
+        return
+    table = Table("node", "op", "weight", "bytes", "--rest int8", box=None, pad_edge=False)
+    shown = sorted(rest.entries, key=lambda e: -e.bytes)[:LISTED]
+    for e in shown:
+        shape = "x".join(map(str, e.shape))
+        size = f"shared with {e.shares}" if e.shares else byte_count(e.bytes)
+        verdict = f"float: {explained(e.reason, e.found)}" if e.reason else "int8"
+        table.add_row(*map(escape, [e.node, e.op, shape, size, verdict]))
+    out("")
+    out(table)
+    if len(rest.entries) > len(shown):
+        out(f"... and {len(rest.entries) - len(shown)} smaller ones (--json lists all)")
+    out(rest.summary(found.bytes))
 
 
 def _options(at: Mapping[str, Any]) -> str:

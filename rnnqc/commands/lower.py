@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 PATIENCE = 4.0
 """The SQNR is measured for at most so many times the time of the lowering, unless --min-sqnr asks for it."""
-EXIT_CODES = {"--strict": STRICT, "--form qonnx": BAD_INPUT}
+EXIT_CODES = {"--strict": STRICT, "--strict-rest": STRICT, "--form qonnx": BAD_INPUT}
 """By the option whose check fails; those of other options are CHECK_FAILED."""
 MODELS = 60
 """The report of a lowering measures sensitivities with at most so many models; `rnnqc report` has an option."""
@@ -66,6 +66,10 @@ def add(commands: Commands) -> None:
         help="default fused; qonnx: Brevitas' cells",
     )
     parser.add_argument(
+        "--rest", choices=("float", "int8"), default="float",
+        help="embeddings, linear layers and convolutions around the recurrent layers: float (default) or int8",
+    )  # fmt: skip
+    parser.add_argument(
         "--unroll", action="store_true", help="unroll loops; needs static sequence lengths, implies --form integer"
     )
     add_repeated(parser, "--dim", "NAME=N", "bind symbolic dimensions; several may follow")
@@ -80,6 +84,10 @@ def add(commands: Commands) -> None:
     parser.add_argument(
         "--strict", action="store_true", help="fail (exit code 3) if a recurrent node, or a part of it, is not lowered"
     )
+    parser.add_argument(
+        "--strict-rest", action="store_true",
+        help="fail (exit code 3) if a weight around the recurrent layers stays float that int8 would make smaller",
+    )  # fmt: skip
     parser.add_argument(
         "--verify", action="store_true", help="compare the numerics after every pass with what it declares"
     )
@@ -105,7 +113,9 @@ def run(a: argparse.Namespace) -> int:
     evidence = _evidence(a, lowered, bounds) if a.report_path else None
     report = lowered.report
     _print_warnings(a, report)
-    failure = first_failure(report, strict=a.strict, form=a.form, verify=a.verify, min_sqnr=a.min_sqnr)
+    failure = first_failure(
+        report, strict=a.strict, strict_rest=a.strict_rest, form=a.form, verify=a.verify, min_sqnr=a.min_sqnr
+    )
     if failure is None:
         lowered.save(Path(a.output))
     else:
@@ -152,7 +162,7 @@ def _lowered(a: argparse.Namespace) -> Lowered:
             unroll=a.unroll, dims=pairs(a.dim, "--dim"), overrides=a.overrides, verify=a.verify,
             reproducer=f"{a.output}.reproducer" if a.verify else None,
             measure=a.min_sqnr is not None or a.json_path is not None or not a.quiet,
-            patience=PATIENCE if a.min_sqnr is None else math.inf, progress=tell,
+            patience=PATIENCE if a.min_sqnr is None else math.inf, rest=a.rest, progress=tell,
         )  # fmt: skip
 
 
@@ -203,10 +213,12 @@ def _print_result(a: argparse.Namespace, report: Report, is_written: bool, secon
         _print_entries(report)
     if not is_written:
         return
-    if report.entries:
+    if report.entries or report.rest.is_changed:
         out(f"{escape(a.output)}: {_sizes(report)}, {seconds:.1f} s")
-        if report.contents:
-            out(f"the file has grown; it holds: {escape(report.contents)}")
+    if report.rest.entries:
+        out(report.rest.summary(report.bytes))
+    if report.entries and report.contents:
+        out(f"the file has grown; it holds: {escape(report.contents)}")
     if a.verify:
         out(_verified(report))
     if report.sqnr_summary:
@@ -235,6 +247,8 @@ def _sizes(report: Report) -> str:
     """The file before and after, and the weights of its recurrent layers."""
     before, after = report.weight_bytes
     files = f"file {byte_count(report.float_bytes)} -> {byte_count(report.bytes)}"
+    if not report.entries:
+        return files
     return f"{files}, recurrent weights {byte_count(before)} -> {byte_count(after)}"
 
 
@@ -250,6 +264,9 @@ def _verified(report: Report) -> str:
 def _print_details(report: Report) -> None:
     for note in report.notes:
         err(escape(note))
+    for e in report.rest.entries:
+        shape = "x".join(map(str, e.shape))
+        err(escape(f"{e.node} ({e.op} {shape}): {e.form or e.status}{': ' + e.reason if e.reason else ''}"))
     for name, seconds in report.seconds:
         err(f"{seconds:8.3f} s  {name}")
     for name, text in report.checks:

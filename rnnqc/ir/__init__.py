@@ -30,6 +30,7 @@ from rnnqc.ir.objects import (
     attribute,
     attribute_reference,
     captured_values,
+    captures,
     constant_array,
     dense_array,
     display_name,
@@ -49,7 +50,7 @@ __all__ = [
     "CELLS_KEY", "CELL_TAG", "CUSTOM_TAG", "DOMAIN", "DOMAIN_VERSION", "FLOAT_TAG", "PROVENANCE_KEY", "RELEASED_TAG",
     "Constant",
     "Graph", "GraphInfo", "Model", "Node", "NodeInfo", "Value", "Variable", "attribute", "attribute_reference",
-    "captured_values", "constant_array", "dense_array", "display_name", "dtype_of", "export_nodes", "graph_info",
-    "graphs_below", "info", "input_or_none", "output_or_none", "safe_name", "shape_of", "subgraphs",
+    "captured_values", "captures", "constant_array", "dense_array", "display_name", "dtype_of", "export_nodes",
+    "graph_info", "graphs_below", "info", "input_or_none", "output_or_none", "safe_name", "shape_of", "subgraphs",
     "with_released_cells",
 ]  # fmt: skip

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 import onnx
 
 from rnnqc.cells.fused_nodes import CONFIGURATION, name_of_body
+from rnnqc.cells.linear_nodes import kind_behind_prefix
 from rnnqc.cells.types import fused_type
 from rnnqc.errors import CompileError
 from rnnqc.ir import DOMAIN
@@ -45,7 +46,7 @@ def _configurations(nodes: Iterable[onnx.NodeProto]) -> set[int]:
 
 
 def name_functions(model: onnx.ModelProto) -> onnx.ModelProto:
-    """A copy in which the functions of quantized cells are named as `lower` names them.
+    """A copy in which the functions of quantized cells and linear layers are named as `lower` names them.
 
     Tools that put a prefix in front of the names of functions (`onnx.compose.add_prefix`, and `merge_models` with
     prefixes) take the native kernels away: such a model runs in standard operators. This brings the kernels back.
@@ -62,8 +63,17 @@ def name_functions(model: onnx.ModelProto) -> onnx.ModelProto:
     ours = [f for f in result.functions if f.domain == DOMAIN and CONFIGURATION in f.attribute]
     taken = {f.name for f in result.functions if f.domain == DOMAIN and not any(f is o for o in ours)}
     named: dict[tuple[str, int], str] = {}
+    linear: set[str] = set()
     kept: list[onnx.FunctionProto] = []
     for function in result.functions:
+        kind = kind_behind_prefix(function.name) if function.domain == DOMAIN and not function.overload else None
+        if kind is not None:
+            for node in calls.get((DOMAIN, function.name), []):
+                node.op_type = kind.name
+            function.name = kind.name
+            kept += [function] if kind.name not in linear else []
+            linear.add(kind.name)
+            continue
         nodes = calls.get((function.domain, function.name), []) if any(function is o for o in ours) else []
         found = _NAME.search(function.name)
         type_ = fused_type(found[0]) if found is not None else None

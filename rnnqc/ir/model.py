@@ -27,7 +27,9 @@ from rnnqc.ir.objects import (
     Graph,
     Node,
     Value,
+    captured_by,
     captured_values,
+    captures,
     display_name,
     graph_info,
     graphs_below,
@@ -314,6 +316,7 @@ class Model:
 
     def _remove_dead_nodes(self) -> int:
         removed = 0
+        captured: dict[int, list[Value]] = {}
         for graph in reversed(list(self.graphs())):
             kept = {id(v) for v in graph.outputs}
             live: set[int] = set()
@@ -326,12 +329,13 @@ class Model:
                 if id(node) in live:
                     continue
                 live.add(id(node))
-                for value in [*node.inputs, *captured_values(node)]:
+                for value in [*node.inputs, *captured_values(node, captured)]:
                     stack.extend(p for p in value.inputs if id(p) in local and id(p) not in live)
             dead = [n for n in graph.nodes if id(n) not in live]
             if dead:
                 removed += len(dead)
                 self.remove_nodes(graph, dead)
+            captured[id(graph)] = captured_by(graph, captured)
         return removed
 
     def _forget_dead_cells(self) -> None:
@@ -373,8 +377,9 @@ class Model:
         Raises:
             CompileError: A graph has a cycle.
         """
+        captured = captures(self.graph)
         for graph in self.graphs():
-            graph.nodes[:] = sorted_nodes(graph, self.source)
+            graph.nodes[:] = sorted_nodes(graph, captured, self.source)
 
     def check(self) -> None:
         """Checks the invariants that hold after every pass.
@@ -384,6 +389,7 @@ class Model:
         Raises:
             StructureError: One does not hold.
         """
+        captured = captures(self.graph)
         work: list[tuple[Graph, ChainMap[str, int]]] = [(self.graph, ChainMap())]
         while work:
             graph, around = work.pop()
@@ -395,7 +401,7 @@ class Model:
                     raise StructureError(f"Two values {where} are called {value.name!r}.")
             available = outside | set(seen.maps[0].values())
             for node in graph.nodes:
-                for value in [*node.inputs, *captured_values(node)]:
+                for value in [*node.inputs, *captured_values(node, captured)]:
                     if value.name and id(value) not in available:
                         where = f"Node {display_name(node)!r} ({node.op})"
                         raise StructureError(f"{where} uses {value.name!r} before it exists.")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -18,9 +18,10 @@ from onnx_graphsurgeon.ir.tensor import LazyValues, SparseValues
 __all__ = [
     "CELLS_KEY", "CELL_TAG", "CUSTOM_TAG", "DOMAIN", "DOMAIN_VERSION", "FLOAT_TAG", "PROVENANCE_KEY", "RELEASED_TAG",
     "Constant", "Graph", "GraphInfo", "Node", "NodeInfo", "Value", "Variable", "attribute", "attribute_reference",
-    "captured_values", "constant_array", "dense_array", "display_name", "dtype_of", "graph_info", "graphs_below",
-    "info", "input_or_none", "names_in", "note_shape", "output_or_none", "safe_name", "shape_of", "subgraphs",
-]  # fmt: skip  # fmt: skip
+    "captured_by", "captured_values", "captures", "constant_array", "dense_array", "display_name", "dtype_of",
+    "graph_info", "graphs_below", "info", "input_or_none", "names_in", "note_shape", "output_or_none", "safe_name",
+    "shape_of", "subgraphs",
+]  # fmt: skip
 
 if TYPE_CHECKING:
     from onnx_graphsurgeon import Node
@@ -218,28 +219,39 @@ def names_in(graph: Graph) -> set[str]:
     return names
 
 
-def captured_values(node: Node) -> list[Value]:
-    """Values that the subgraphs of `node` use and do not make themselves."""
-    captured: list[Value] = []
-    work = [g for _, g in subgraphs(node)]
-    if not work:
-        return captured
-    made: set[int] = set()
+def captures(graph: Graph) -> dict[int, list[Value]]:
+    """For a graph and every one in it, by `id`: the values that it uses and that are made around it."""
+    found: dict[int, list[Value]] = {}
+    for inner in reversed(list(graphs_below(graph))):
+        found[id(inner)] = captured_by(inner, found)
+    return found
+
+
+def captured_by(graph: Graph, below: Mapping[int, list[Value]]) -> list[Value]:
+    """The values that a graph uses and does not make; `below` has those of its nodes' graphs, by `id` of the graph."""
+    made = {id(v) for v in [*graph.inputs, *graph_info(graph).initializers.values()]}
     used: list[Value] = []
-    while work:
-        graph = work.pop()
-        made.update(id(v) for v in [*graph.inputs, *graph_info(graph).initializers.values()])
-        for inner in graph.nodes:
-            made.update(id(v) for v in inner.outputs)
-            used.extend(inner.inputs)
-            work.extend(g for _, g in subgraphs(inner))
-        used.extend(graph.outputs)
-    seen: set[int] = set()
-    for value in used:
-        if value.name and id(value) not in made and id(value) not in seen:
-            seen.add(id(value))
-            captured.append(value)
-    return captured
+    for node in graph.nodes:
+        made.update(map(id, node.outputs))
+        used.extend(node.inputs)
+        for _, inner in subgraphs(node):
+            used.extend(below[id(inner)])
+    used.extend(graph.outputs)
+    return [v for v in {id(v): v for v in used}.values() if v.name and id(v) not in made]
+
+
+def captured_values(node: Node, below: Mapping[int, list[Value]] | None = None) -> list[Value]:
+    """Values that the subgraphs of `node` use and do not make themselves.
+
+    Args:
+        node: The node.
+        below: What `captures` gave, for who asks about many nodes.
+    """
+    inner = subgraphs(node)
+    if not inner:
+        return []
+    known = below if below is not None else {k: v for _, g in inner for k, v in captures(g).items()}
+    return list({id(v): v for _, g in inner for v in known[id(g)]}.values())
 
 
 def safe_name(text: str) -> str:

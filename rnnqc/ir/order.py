@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import heapq
+from collections.abc import Mapping
 
 from rnnqc.errors import CompileError
-from rnnqc.ir.objects import Graph, Node, captured_values, display_name
+from rnnqc.ir.objects import Graph, Node, Value, captured_values, display_name
 
 
-def sorted_nodes(graph: Graph, source: str) -> list[Node]:
+def sorted_nodes(graph: Graph, captured: Mapping[int, list[Value]], source: str) -> list[Node]:
     """The nodes of one graph, producers first; of those that are ready the first stays first.
+
+    Args:
+        graph: The graph.
+        captured: What `captures` gave for it, or for one around it.
+        source: The file, for messages.
 
     Raises:
         CompileError: The graph has a cycle.
@@ -18,7 +24,7 @@ def sorted_nodes(graph: Graph, source: str) -> list[Node]:
     consumers: list[list[int]] = [[] for _ in graph.nodes]
     missing = [0] * len(graph.nodes)
     for k, node in enumerate(graph.nodes):
-        producers = [p for v in [*node.inputs, *captured_values(node)] for p in v.inputs]
+        producers = [p for v in [*node.inputs, *captured_values(node, captured)] for p in v.inputs]
         if any(p is node for p in producers):
             raise _cyclic(source, node)
         sources = {index[id(p)] for p in producers if id(p) in index}

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from rnnqc.cells.forms import QONNX
 from rnnqc.lowering.report import Report
 
-STRICT, FORM, VERIFY, MIN_SQNR = "--strict", "--form qonnx", "--verify", "--min-sqnr"
+STRICT, STRICT_REST, FORM = "--strict", "--strict-rest", "--form qonnx"
+VERIFY, MIN_SQNR = "--verify", "--min-sqnr"
 NOT_WRITTEN = "the model was not written."
 
 
@@ -17,7 +18,7 @@ class Failure:
     """A check that failed.
 
     Attributes:
-        option: The option that asked for it: STRICT, FORM, VERIFY or MIN_SQNR.
+        option: The option that asked for it: STRICT, STRICT_REST, FORM, VERIFY or MIN_SQNR.
         texts: The findings, and that no model is written.
     """
 
@@ -29,6 +30,7 @@ def first_failure(
     report: Report,
     *,
     strict: bool = False,
+    strict_rest: bool = False,
     form: str | None = None,
     verify: bool = False,
     min_sqnr: float | None = None,
@@ -38,6 +40,7 @@ def first_failure(
     Args:
         report: Of the lowering.
         strict: Every recurrent node has to be lowered.
+        strict_rest: No weight around the recurrent layers may stay float, but for those too small to gain.
         form: The form asked for: "qonnx" needs a cell of it.
         verify: A pass at least has to be compared.
         min_sqnr: Least SQNR in dB of every output.
@@ -45,6 +48,8 @@ def first_failure(
     if strict and report.entries_not_lowered:
         count = len(report.entries_not_lowered)
         return Failure(STRICT, [f"{count} recurrent node(s) {report.how_they_stay}; {NOT_WRITTEN}"])
+    if strict_rest and report.rest.left:
+        return Failure(STRICT_REST, [f"{report.rest.how_many_stay}; {NOT_WRITTEN}"])
     if form == QONNX and not any(e.form == QONNX for e in report.entries):
         return Failure(FORM, [f"no cell of this form was made; {NOT_WRITTEN}"])
     if verify and report.unverified and not report.verified:

@@ -1,4 +1,4 @@
-"""Lists the recurrent layers of a model, and for each one how lowering would handle it."""
+"""Lists the recurrent layers of a model, how lowering would handle each one, and the float weights around them."""
 
 from __future__ import annotations
 
@@ -10,15 +10,17 @@ from rnnqc.evaluation.invalid_model_errors import refusing_invalid_models
 from rnnqc.ir import Model
 from rnnqc.lowering.executable import brings_its_own
 from rnnqc.lowering.options import Given
+from rnnqc.lowering.rest_report import RestReport, rest_report
 from rnnqc.passes import DecomposeLstm, PassManager, ReadQuantLstmCell
 from rnnqc.passes.analysis.find_recurrent_nodes import RecurrentNode, lowered_nodes, recurrent_nodes
+from rnnqc.passes.analysis.rest_weights import rest_weights
 from rnnqc.passes.graph.constant_outputs import independent_outputs
 from rnnqc.passes.pipeline import normal_form
 
 
 @dataclass(frozen=True)
 class Inspection:
-    """The recurrent layers of a model.
+    """The recurrent layers of a model, and the rest.
 
     Attributes:
         opset: Operator set of the model.
@@ -26,6 +28,8 @@ class Inspection:
         cells: By the path of a node the names of the cells that it becomes.
         notes: Remarks by the path of the node that they are about.
         constant_outputs: Outputs that no input influences.
+        rest: The float weights outside the recurrent layers.
+        bytes: Size of the model, external data included.
     """
 
     opset: int
@@ -33,6 +37,8 @@ class Inspection:
     cells: Mapping[str, Sequence[str]]
     notes: Mapping[str, Sequence[Remark]]
     constant_outputs: Sequence[str]
+    rest: RestReport
+    bytes: int
 
 
 @refusing_invalid_models
@@ -60,4 +66,6 @@ def inspect_layers(model: Given) -> Inspection:
     for remark in remarks:
         if remark.outcome is Outcome.NOTE and remark.action:
             notes.setdefault(remark.node, []).append(remark)
-    return Inspection(opset, nodes, cells, notes, constant_outputs)
+    weights = rest_weights(loaded)
+    rest = rest_report(weights, weights)
+    return Inspection(opset, nodes, cells, notes, constant_outputs, rest, loaded.size)

@@ -13,6 +13,7 @@ from rnnqc.lowering.executable import executable
 from rnnqc.lowering.measurement import measure
 from rnnqc.lowering.plan import AS_EXPORTED, Plan
 from rnnqc.lowering.report import Entry, Report
+from rnnqc.lowering.rest_report import rest_report, stored_weights, told_of_rest
 from rnnqc.lowering.run import Passed
 from rnnqc.lowering.warnings import warnings_of, warnings_of_measurement
 from rnnqc.passes.custom_cells.quantize_custom_cells import CALIBRATE
@@ -41,9 +42,12 @@ def judge(plan: Plan, passed: Passed, start: float | None = None) -> Report:
         checks=passed.verifier.checks,
         verified=passed.verifier.verified,
         unverified=passed.verifier.unverified,
+        rest=rest_report(passed.rest, passed.rest_left, stored_weights(passed.results), plan.options.rest),
     )  # fmt: skip
     if plan.options.strict:
         _refuse_float_nodes(report)
+    if plan.options.strict_rest:
+        _refuse_float_rest(report)
     _measure(plan, passed, report, start)
     return report
 
@@ -82,10 +86,21 @@ def _refuse_float_nodes(report: Report) -> None:
         )
 
 
+def _refuse_float_rest(report: Report) -> None:
+    """Raises CompileError where a weight around the recurrent layers stays float that int8 would make smaller."""
+    left = report.rest.left
+    if left:
+        raise CompileError(
+            f"{report.rest.how_many_stay}: " + " ".join(told_of_rest(left)),
+            supported="models all of whose weights are stored as int8, where strict_rest = True",
+            action="lower with rest = 'int8', or leave strict_rest out",
+        )
+
+
 def _measure(plan: Plan, passed: Passed, report: Report, start: float) -> None:
     """Measures the SQNR where that is asked for, and something was lowered now or patience has no end."""
     reference, patience = passed.reference, plan.options.patience
-    if reference is None or not (report.is_changed or patience == math.inf):
+    if reference is None or not (report.is_changed or report.rest.is_changed or patience == math.inf):
         return
     generator = reference.generator
     seconds = patience * (time.perf_counter() - start)

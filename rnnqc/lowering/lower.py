@@ -13,7 +13,7 @@ from rnnqc.errors import located
 from rnnqc.evaluation.invalid_model_errors import refusing_invalid_models
 from rnnqc.ir import Model
 from rnnqc.lowering.judge import judge
-from rnnqc.lowering.options import Data, Given, LowerOptions
+from rnnqc.lowering.options import REST_FLOAT, Data, Given, LowerOptions
 from rnnqc.lowering.plan import make_plan
 from rnnqc.lowering.record import record
 from rnnqc.lowering.report import Lowered
@@ -39,6 +39,8 @@ def lower(
     reproducer: str | os.PathLike[str] | None = None,
     measure: bool = False,
     patience: float = math.inf,
+    rest: str = REST_FLOAT,
+    strict_rest: bool = False,
     instruments: Sequence[Instrument] = (),
     progress: Callable[[str], None] | None = None,
 ) -> Lowered:
@@ -64,17 +66,22 @@ def lower(
             (`report.sqnr_db` and what follows it). Not by default: who lowers in a program may do so a hundred times,
             and has data to compare on (`compare_models`).
         patience: Measure for so many times as long as the lowering takes, at most; and only what was lowered now.
+        rest: "float" (default), or "int8": embeddings, linear layers and convolutions around the recurrent layers are
+            stored as int8 (see `docs/whole_models.md`).
+        strict_rest: Refuse a model in which a weight around the recurrent layers stays float, but for those that are
+            too small to gain.
         instruments: More observers of the passes.
         progress: Called with the name of each pass before it runs.
 
     Raises:
-        CompileError: The model or the options cannot be handled; with `strict`: a recurrent node stays as it is.
+        CompileError: The model or the options cannot be handled; with `strict`: a recurrent node stays as it is; with
+            `strict_rest`: a weight around them stays float.
         NumericsError: With `verify`: a pass changed more than it declares.
     """
     start = time.perf_counter()
     options = LowerOptions(
         recipe, form, unroll, dims or {}, tuple(overrides), verify, None if reproducer is None else Path(reproducer),
-        measure, stats, calibration, state, strict, patience,
+        measure, stats, calibration, state, strict, patience, rest, strict_rest,
     )  # fmt: skip
     plan = make_plan(model, options)
     with located(plan.model.source):

@@ -17,6 +17,9 @@ from rnnqc.errors import UsageError
 from rnnqc.recipes.recipe import Recipe, load_recipe
 
 DEFAULT_RECIPE = "int8"
+REST_FLOAT, REST_INT8 = "float", "int8"
+REST = (REST_FLOAT, REST_INT8)
+"""What may become of the weights around the recurrent layers."""
 Given = str | os.PathLike[str] | onnx.ModelProto
 """A model: a path or a ModelProto."""
 Data = Iterable[Feeds] | str | os.PathLike[str]
@@ -40,6 +43,8 @@ class LowerOptions:
     state: Mapping[str, str] | Iterable[str] | None = None
     strict: bool = False
     patience: float = math.inf
+    rest: str = REST_FLOAT
+    strict_rest: bool = False
 
     @property
     def resolved_form(self) -> str:
@@ -58,6 +63,17 @@ class LowerOptions:
                 action="use --form integer or --form qcdq",
             )
         return self.form
+
+    def check_rest(self, form: str) -> None:
+        """Checks `rest` against the form to produce; raises UsageError."""
+        if self.rest not in REST:
+            raise UsageError(f"rest {self.rest!r}.", supported=", ".join(REST))
+        if self.rest != REST_FLOAT and form == QONNX:
+            raise UsageError(
+                f"rest {self.rest!r} with form {QONNX}, which has a notation of its own for quantized weights.",
+                supported=f"rest = {REST_FLOAT}, or another form",
+                action="leave one of the two out",
+            )
 
     def recipe_and_form(self) -> tuple[Recipe, str]:
         """The recipe with its overrides, and the form to produce, or WEIGHT_ONLY.

@@ -13,12 +13,12 @@ from rnnqc.data.statistics import Statistics
 from rnnqc.errors import CompileError, UsageError, located
 from rnnqc.ir import Model
 from rnnqc.lowering.executable import brings_its_own
-from rnnqc.lowering.options import Given, LowerOptions
+from rnnqc.lowering.options import REST_INT8, Given, LowerOptions
 from rnnqc.lowering.verification_feeds import Remembered
 from rnnqc.passes import Pass
 from rnnqc.passes.graph.constant_outputs import ACTION, independent_outputs, lost_everything
 from rnnqc.passes.invariants import Property
-from rnnqc.passes.pipeline import EXPORTED, NORMAL_FORM, normal_form, own_passes, recipe_passes
+from rnnqc.passes.pipeline import EXPORTED, NORMAL_FORM, normal_form, own_passes, recipe_passes, rest_passes
 from rnnqc.passes.render.unroll import bind_dimensions
 from rnnqc.passes.verify.reproducer import check_reproducer
 from rnnqc.recipes.recipe import Recipe
@@ -43,6 +43,7 @@ class Plan:
         keeps_own: Whether the model brings its own quantization and gets no other.
         normal_form: The passes to the normal form.
         passes: The passes after it.
+        rest_passes: After those, the passes for the weights around the recurrent layers.
         given: Properties that hold after the normal form.
         constant_outputs: Names of outputs that no input influences.
     """
@@ -57,6 +58,7 @@ class Plan:
     keeps_own: bool
     normal_form: Sequence[Pass]
     passes: Sequence[Pass]
+    rest_passes: Sequence[Pass]
     given: frozenset[Property]
     constant_outputs: Sequence[str]
 
@@ -64,7 +66,8 @@ class Plan:
     def record(self) -> RecipeRecord:
         """The metadata of a model that is lowered as planned."""
         seen = digest(self.statistics) if self.statistics is not None else ""
-        return RecipeRecord(self.recipe, self.form, self.options.unroll, dict(self.options.dims), seen)
+        options = self.options
+        return RecipeRecord(self.recipe, self.form, options.unroll, dict(options.dims), seen, options.rest)
 
     def read(self) -> Model:
         """The model anew, as it was before any pass."""
@@ -82,6 +85,7 @@ def make_plan(source: Given, options: LowerOptions) -> Plan:
         UsageError: The options contradict each other.
     """
     recipe, form = options.recipe_and_form()
+    options.check_rest(form)
     unroll = options.unroll
     options = _with_checked_data(source, options)
     statistics = _statistics(source, options)
@@ -99,6 +103,7 @@ def make_plan(source: Given, options: LowerOptions) -> Plan:
         source, options, recipe, form, statistics, model, is_asked_for, keeps_own,
         normal_form=normal_form(keep_codes=keeps_own),
         passes=own_passes(form, unroll) if keeps_own else recipe_passes(recipe, form, unroll, statistics),
+        rest_passes=rest_passes() if options.rest == REST_INT8 else (),
         given=EXPORTED if keeps_own else NORMAL_FORM,
         constant_outputs=constant_outputs,
     )  # fmt: skip

@@ -48,4 +48,5 @@ def _record(plan: Plan, model: Model, report: Report) -> RecipeRecord | None:
     if earlier is None or not any(e.cells for e in report.entries if e.earlier):
         return None
     dims = {**earlier.dims, **plan.options.dims}
-    return replace(earlier, form=plan.form, unroll=plan.options.unroll, dims=dims)
+    rest = plan.options.rest if report.rest.is_changed else earlier.rest
+    return replace(earlier, form=plan.form, unroll=plan.options.unroll, dims=dims, rest=rest)

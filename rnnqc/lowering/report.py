@@ -13,6 +13,7 @@ import onnx
 from rnnqc.data.statistics import Statistics
 from rnnqc.errors import explained
 from rnnqc.ir import Model
+from rnnqc.lowering.rest_report import RestReport
 from rnnqc.proto.files import serialized, write_atomically
 
 
@@ -69,6 +70,7 @@ class Report:
         recipe: Name of the recipe.
         form: The form asked for.
         entries: One per recurrent node.
+        rest: The float weights outside the recurrent layers.
         notes: Other remarks of the passes.
         warnings: See `rnnqc.lowering.warnings`.
         float_bytes: Size of the model before, its external data included.
@@ -107,6 +109,7 @@ class Report:
     sqnr_summary: str = ""
     unmeasured: str = ""
     unlike: list[str] = field(default_factory=list)
+    rest: RestReport = field(default_factory=RestReport)
 
     @property
     def worst_output(self) -> str | None:

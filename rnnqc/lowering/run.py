@@ -19,6 +19,7 @@ from rnnqc.lowering.verification_feeds import CALIBRATION_DATA, GENERATED_DATA, 
 from rnnqc.measure.feeds import FeedGenerator
 from rnnqc.passes import Instrument, PassManager, PassResult, Timing, VerifyNumerics
 from rnnqc.passes.analysis.find_recurrent_nodes import RecurrentNode, recurrent_nodes
+from rnnqc.passes.analysis.rest_weights import RestWeight, rest_weights
 from rnnqc.passes.graph.quant_operators import CELL_OP
 from rnnqc.passes.verify.pass_comparison import NOT_COMPARED
 
@@ -53,6 +54,8 @@ class Passed:
         model: The model after all passes.
         cells: Its cells, and those that are released because rnnqc lowers them no further.
         nodes: The recurrent nodes of the normal form.
+        rest: The float weights outside the recurrent layers, before any of them is quantized.
+        rest_left: Those of them that are float after all passes.
         results: Of the passes, in order.
         recovery_warnings: Layers whose recovery was undone, or could not be compared.
         seconds: Time of each pass.
@@ -63,6 +66,8 @@ class Passed:
     model: Model
     cells: Mapping[str, Cell]
     nodes: Sequence[RecurrentNode]
+    rest: Sequence[RestWeight]
+    rest_left: Sequence[RestWeight]
     results: Sequence[PassResult]
     recovery_warnings: Sequence[str]
     seconds: list[tuple[str, float]]
@@ -93,10 +98,16 @@ def run(plan: Plan, instruments: Sequence[Instrument] = ()) -> Passed:
     model, results, warnings = _normalize(plan, observers, reference)
     nodes = recurrent_nodes(model)
     results += PassManager(plan.passes, observers, given=plan.given).run(model)
+    rest = rest_weights(model)
+    results += PassManager(plan.rest_passes, observers, given=plan.given).run(model)
+    rest_left = rest_weights(model) if plan.rest_passes else rest
     cells = model.cells
     _release_finished_cells(model, plan.form)
     measured = reference if options.measure else None
-    return Passed(model, cells, nodes, results, warnings, timing.seconds, verifier or VerifyNumerics([]), measured)
+    verified = verifier or VerifyNumerics([])
+    return Passed(
+        model, cells, nodes, rest, rest_left, results, warnings, timing.seconds, verified, measured
+    )  # fmt: skip
 
 
 def _normalize(

@@ -7,9 +7,11 @@ from collections.abc import Iterator, Sequence
 from rnnqc.cells.forms import QONNX
 from rnnqc.errors import Outcome
 from rnnqc.lowering.layer_hints import layer_hints
+from rnnqc.lowering.options import REST_INT8
 from rnnqc.lowering.plan import Plan
 from rnnqc.lowering.record import earlier_record
 from rnnqc.lowering.report import Entry, Report
+from rnnqc.lowering.rest_report import told_of_rest
 from rnnqc.lowering.run import Passed
 from rnnqc.lowering.verification_feeds import CALIBRATION_DATA, GENERATED_DATA
 from rnnqc.passes import LowerQuantOperators
@@ -21,6 +23,7 @@ from rnnqc.passes.verify.pass_comparison import NOT_COMPARED, OWN_LOSS
 from rnnqc.recipes.clipping import clipping_warnings
 from rnnqc.recipes.recipe_record import not_applied
 
+NOTHING = "nothing was quantized"
 POOR_DB = 20.0
 """Below this SQNR rnnqc warns."""
 OWN_DATA = (
@@ -101,7 +104,10 @@ def told(report: Report, is_bounded: bool = False) -> Iterator[tuple[str, str]]:
         if entry.reason:
             yield "", entry.explanation
     if not report.entries:
-        yield "", "the model has no recurrent layer; nothing was quantized."
+        changed = "only the weights of other layers were quantized" if report.rest.is_changed else NOTHING
+        yield "", f"the model has no recurrent layer; {changed}."
+    for text in told_of_rest(report.rest.left if report.rest.option == REST_INT8 else ()):
+        yield "", text
     for text in report.warnings:
         yield "", text
     yield from _told_of_verification(report)

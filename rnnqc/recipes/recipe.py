@@ -213,6 +213,14 @@ POINT_KEYS: dict[str, tuple[str, ...]] = {
 }  # fmt: skip
 
 
+@functools.lru_cache(2**16)
+def _matches(points: str, path: str) -> bool:
+    """The same few rules are asked about the same points for every override that is looked at."""
+    if points.startswith(REGEX):
+        return re.fullmatch(points.removeprefix(REGEX), path) is not None
+    return fnmatch.fnmatchcase(path, points)
+
+
 @dataclass(frozen=True)
 class Rule:
     """Settings for the points that match a glob, or wholly match a regular expression after `re:`."""
@@ -227,9 +235,7 @@ class Rule:
         """
         if path.endswith(f".{ACCUMULATOR}") and ACCUMULATOR not in self.points:
             return False
-        if self.points.startswith(REGEX):
-            return re.fullmatch(self.points.removeprefix(REGEX), path) is not None
-        return fnmatch.fnmatchcase(path, self.points)
+        return _matches(self.points, path)
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from rnnqc.errors import UsageError
 from rnnqc.recipes.recipe import KINDS, Recipe, parse_rules
 
 RECIPE_KEY = "rnnqc.recipe"
+FLOAT = "float"
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,7 @@ class RecipeRecord:
         unroll: Whether loops were written out.
         dims: Symbolic dimensions that were bound.
         statistics: Digest of the statistics of a calibration; "" if there were none.
+        rest: What became of the weights around the recurrent layers: "float" or "int8".
     """
 
     recipe: Recipe
@@ -36,6 +38,7 @@ class RecipeRecord:
     unroll: bool = False
     dims: Mapping[str, int] = field(default_factory=dict)
     statistics: str = ""
+    rest: str = FLOAT
 
     @property
     def text(self) -> str:
@@ -51,6 +54,7 @@ class RecipeRecord:
         data |= {"unroll": True} if self.unroll else {}
         data |= {"dims": dict(self.dims)} if self.dims else {}
         data |= {"statistics": self.statistics} if self.statistics else {}
+        data |= {"rest": self.rest} if self.rest != FLOAT else {}
         return json.dumps(data, sort_keys=True, separators=(",", ":"))
 
 
@@ -102,6 +106,7 @@ def read_record(metadata: Mapping[str, str], source: str) -> RecipeRecord | None
         dims = {str(k): int(v) for k, v in data.get("dims", {}).items()}
         rules, overrides = _rules(data), int(data["overrides"])
         unroll, statistics = bool(data.get("unroll")), str(data.get("statistics", ""))
+        rest = str(data.get("rest", FLOAT))
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise UsageError(
             f"{where} is damaged ({error!r}).",
@@ -109,7 +114,7 @@ def read_record(metadata: Mapping[str, str], source: str) -> RecipeRecord | None
             action="lower the float model again, or remove this entry",
         ) from error
     recipe = Recipe(name, "", parse_rules(rules, where), overrides, kind)
-    return RecipeRecord(recipe, form, unroll, dims, statistics)
+    return RecipeRecord(recipe, form, unroll, dims, statistics, rest)
 
 
 def _rules(data: Mapping[str, Any]) -> list[Any]:

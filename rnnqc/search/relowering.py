@@ -77,6 +77,7 @@ class Relowering:
             stats=self.statistics,
             unroll=record.unroll and own,
             dims=record.dims if own else None,
+            rest=record.rest,
         )
 
     def held(self, rules: Sequence[Rule] = ()) -> list[Rule]:

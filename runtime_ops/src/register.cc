@@ -6,6 +6,7 @@
 #include "export.h"
 #include "kernels/dispatch.h"
 #include "ops/quant_gru_cell.h"
+#include "ops/quant_linear.h"
 #include "ops/quant_lstm_cell.h"
 #include "ort_support.h"
 
@@ -38,7 +39,8 @@ OrtCustomOpDomain* Domain(const OrtApi& api, const rnnqc::ort::OrtApiBase* base)
     OrtCustomOpDomain* created = nullptr;
     rnnqc::ort::Check(api, api.CreateCustomOpDomain()("ai.rnnqc", &created));
     // As the domain, they are never released.
-    for (const auto& make : {rnnqc::QuantLstmCellOps, rnnqc::QuantGruCellOps, rnnqc::QuantRnnCellOps}) {
+    for (const auto& make :
+         {rnnqc::QuantLstmCellOps, rnnqc::QuantGruCellOps, rnnqc::QuantRnnCellOps, rnnqc::QuantLinearOps}) {
       const auto* const ops = new std::vector<rnnqc::RegisteredOperator>(make(&api, infers_shapes));
       for (const auto& op : *ops) rnnqc::ort::Check(api, api.CustomOpDomain_Add()(created, &op));
     }

@@ -11,7 +11,9 @@ import onnxruntime as ort
 import pytest
 
 import rnnqc
+from rnnqc.cells.linear_nodes import KINDS, LinearKind
 from rnnqc.cells.types import CELL_TYPES, LSTM, fused_type
+from tests.native.quant_linear_cases import linear_case
 from tests.runs.lowered import NATIVE, STOCK, all_nodes, session
 from tests.runs.sessions import Outputs, assert_same_bits, run
 from tests.subjects.lstm_models import RecurrentCase
@@ -145,3 +147,23 @@ def _many(count: int) -> onnx.ModelProto:
         for field in ("node", "initializer", "output"):
             getattr(result.graph, field).extend(getattr(prefixed.graph, field))
     return result
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda k: k.name)
+def test_linear_layers(kind: LinearKind) -> None:
+    """Of other sizes, with one function for both; a prefix on it takes the kernel away until functions are named."""
+    cases = {"a/": linear_case((3,), 40, 21, kind=kind), "b/": linear_case((2,), 33, 50, kind=kind)}
+    feeds = {f"{prefix}X": case.inputs["X"] for prefix, case in cases.items()}
+    expected = {f"{prefix}Y": case.expected()["Y"] for prefix, case in cases.items()}
+    for rename in (False, True):
+        parts = [
+            onnx.compose.add_prefix(case.model(function=True), prefix, rename_functions=rename)
+            for prefix, case in cases.items()
+        ]
+        joined = _by_hand(*parts)
+        named = rnnqc.name_functions(joined)
+        assert [f.name for f in named.functions] == [kind.name]
+        assert {n.op_type for n in named.graph.node} == {kind.name}
+        for model in (joined, named):
+            for way in (STOCK, NATIVE):
+                assert_same_bits(expected, run(session(model, way), feeds), f"{way}, renamed: {rename}")

@@ -10,7 +10,7 @@ import platform
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ import pytest
 import rnnqc
 from rnnqc import runtime_ops
 from tests.native import arm64
+from tests.native.quant_linear_cases import linear_case
 from tests.runs.commands import HANGS
 from tests.subjects.lstm_models import LstmCase
 
@@ -83,14 +84,18 @@ def _prepare(form: str, folder: Path, overrides: Sequence[str] = (), state: floa
     case = LstmCase(T=6, B=3, I=40, H=48, direction="bidirectional", lens=(6, 0, 3), gain=3.0, initial_h=state > 0)
     unrolled = form == "unrolled"
     lowered = rnnqc.lower(case.model(), form="integer" if unrolled else form, unroll=unrolled, overrides=overrides)
-    lowered.save(folder / "model.onnx")
-    onnx.save(_probe(), folder / "probe.onnx")
     feeds = case.feeds()
     if state:
         feeds["initial_h"] = np.random.default_rng(0).normal(0, state, (2, 3, 48)).astype(np.float32)
-    np.savez(folder / "feeds.npz", **feeds)
+    return _write(lowered.proto, feeds, folder)
+
+
+def _write(model: onnx.ModelProto, feeds: Mapping[str, npt.NDArray[Any]], folder: Path) -> Results:
+    onnx.save(model, folder / "model.onnx")
+    onnx.save(_probe(), folder / "probe.onnx")
+    np.savez(folder / "feeds.npz", **feeds)  # type: ignore[arg-type]
     (folder / "run.py").write_text(RUN)
-    return [np.asarray(value) for value in rnnqc.session(lowered.proto, native=False).run(None, feeds)]
+    return [np.asarray(value) for value in rnnqc.session(model, native=False).run(None, dict(feeds))]
 
 
 def _assert_found(folder: Path, expected: Results) -> None:
@@ -119,6 +124,10 @@ def _assert_found(folder: Path, expected: Results) -> None:
 )
 def test_same_bits_without_vnni(form: str, level: str, overrides: Sequence[str], state: float, tmp_path: Path) -> None:
     expected = _prepare(form, tmp_path, overrides, state)
+    _check_without_vnni(expected, level, tmp_path)
+
+
+def _check_without_vnni(expected: Results, level: str, tmp_path: Path) -> None:
     assert EMULATOR is not None
     done = subprocess.run(
         [EMULATOR, "-cpu", "Haswell", sys.executable, str(tmp_path / "run.py"), str(tmp_path), level],
@@ -131,6 +140,15 @@ def test_same_bits_without_vnni(form: str, level: str, overrides: Sequence[str],
     # Without this the test would compare a machine with itself.
     assert done.stdout.splitlines()[0] == "saturates"
     _assert_found(tmp_path, expected)
+
+
+@pytest.mark.skipif(
+    EMULATOR is None or platform.machine() != "x86_64",
+    reason="NOT TESTED without VNNI: qemu-x86_64 is absent (Debian: qemu-user)",
+)
+def test_linear_layer_without_vnni(tmp_path: Path) -> None:
+    case = linear_case((5,), 60, 40)
+    _check_without_vnni(_write(case.model(function=True), case.feeds(), tmp_path), "ORT_ENABLE_ALL", tmp_path)
 
 
 @pytest.mark.skipif(

@@ -26,6 +26,8 @@ from rnnqc.ir import (
     Model,
     Node,
     Variable,
+    captured_values,
+    captures,
     constant_array,
     display_name,
     dtype_of,
@@ -445,6 +447,23 @@ def test_sorting_knows_what_subgraphs_use() -> None:
     model.check()
     feeds = LstmCase(placement="if", weights="computed").feeds()
     run(plain_session(model.proto), feeds)
+
+
+def test_captures_of_nested_graphs() -> None:
+    """Would catch a value of a graph in between, or of the graph itself, taken for one of the graph around both."""
+    inner = "then_branch = t () => (float[2] p) { p = Mul(x, m) }, else_branch = e () => (float[2] q) { q = Neg(k) }"
+    outer = f"then_branch = u () => (float[2] r) {{ m = Abs(z) r = If <{inner}> (c) }}"
+    text = f"{outer}, else_branch = v () => (float[2] s) {{ s = Exp(z) }}"
+    body = f"{{ z = Relu(x) y = If <{text}> (c) }}"
+    model = Model.load(parse(f"{HEADER} g (float[2] x, bool c) => (float[2] y) {body}", k=np.ones(2, np.float32)))
+    found = captures(model.graph)
+    names = {graph.name: [v.name for v in found[id(graph)]] for graph in model.graphs()}
+    assert {k: sorted(v) for k, v in names.items()} == {
+        "g": [], "u": ["c", "k", "x", "z"], "v": ["z"], "t": ["m", "x"], "e": ["k"],
+    }  # fmt: skip
+    for node in (n for graph in model.graphs() for n in graph.nodes):
+        assert captured_values(node, found) == captured_values(node)
+    assert sorted(v.name for v in captured_values(model.graph.nodes[1])) == ["c", "k", "x", "z"]
 
 
 def test_cycle() -> None:

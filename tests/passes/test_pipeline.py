@@ -26,6 +26,7 @@ from rnnqc.passes.pipeline import (
     optional_passes,
     own_passes,
     recipe_passes,
+    rest_passes,
 )
 from rnnqc.recipes.recipe import load_recipe
 
@@ -56,6 +57,14 @@ def test_lists_go_on_from_the_normal_form(form: str) -> None:
         assert [p.info.name for p in whole] == [p.info.name for part in parts for p in part]
         PassManager(parts[0])
         PassManager(parts[1], given=given)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_the_rest_comes_after_the_recurrent_layers(form: str) -> None:
+    """Its passes require nothing that a form destroys, and embeddings come before what takes every weight."""
+    PassManager([*default_passes(INT8, form, False), *rest_passes()])
+    PassManager(rest_passes(), given=EXPORTED)
+    assert [p.info.name for p in rest_passes()] == ["quantize-embeddings", "store-weights", "cleanup"]
 
 
 def test_weights_alone() -> None:

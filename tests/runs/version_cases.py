@@ -11,10 +11,13 @@ import onnx
 
 import rnnqc
 from rnnqc.cells.fused_nodes import PLACES, given_inputs, input_names
+from rnnqc.cells.linear_nodes import KINDS
 from rnnqc.cells.types import fused_type
+from tests.native.quant_linear_cases import linear_case
 from tests.runs.sessions import Array
 from tests.subjects.brevitas_models import draw_feeds, one_cell, random_lstm
 from tests.subjects.lstm_models import RecurrentCase, stacked_model
+from tests.subjects.whole_models import WholeModel, exact_feeds, exact_model
 
 SMALL = RecurrentCase(T=3, B=2, I=3, H=4)
 
@@ -36,6 +39,14 @@ class VersionCase:
             lowering["calibration"] = [self.feeds]
         proto = rnnqc.lower(self.model, **lowering).proto
         return as_in_earlier_files(proto) if earlier else proto
+
+
+class LinearLayer(VersionCase):
+    """A model that is lowered already."""
+
+    def lowered(self) -> onnx.ModelProto:
+        """The model itself."""
+        return self.model
 
 
 def version_cases() -> Iterator[VersionCase]:
@@ -67,6 +78,14 @@ def version_cases() -> Iterator[VersionCase]:
         (" with static codes", {"recipe": "int8-static", "calibrated": True}),
     ):
         yield VersionCase(f"two layers in both directions{name}", stacked_model(layers), feeds, lowering)
+    for kind in KINDS:
+        layer = linear_case((2, 3), 40, 33, kind=kind)
+        for opset in (14, 17, 20) if kind is KINDS[0] else (17,):
+            yield LinearLayer(f"{kind.name} in operator set {opset}", layer.model(opset, function=True), layer.feeds())
+    for form in ("fused", "integer"):
+        lowering = {"rest": "int8", "form": form}
+        yield VersionCase(f"int8 embedding, {form}", WholeModel(head=False).model(), WholeModel.feeds(), lowering)
+    yield VersionCase("int8 storage", exact_model(), exact_feeds(), {"rest": "int8"})
     lstm = random_lstm(3, 3, 4)
     drawn = draw_feeds(lstm, 0, states=True, pow2=False)
     yield VersionCase("LSTM of Brevitas", one_cell(lstm, drawn), drawn)

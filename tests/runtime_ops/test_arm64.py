@@ -76,6 +76,12 @@ def test_gru_and_rnn(arm64_library: Path) -> None:
 
 @emulated
 @pytest.mark.slow
+def test_linear_layer(arm64_library: Path) -> None:
+    run_tests(arm64_library, "test_quant_linear.py", "-k", "sizes or beyond_the_arrays or special_values")
+
+
+@emulated
+@pytest.mark.slow
 def test_operator_on_grids(arm64_library: Path) -> None:
     selected = "sizes or ties or largest_sums or saturate or native_is_the_reference"
     run_tests(arm64_library, "test_grid.py", "-k", selected)

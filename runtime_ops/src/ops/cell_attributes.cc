@@ -47,6 +47,8 @@ const Choices<Kind>& Kinds() {
   return choices;
 }
 
+void ReadInputMode(const ort::KernelInfo& info, CodeMode* mode) { ReadChoice(info, "x_mode", InputModes(), mode); }
+
 bool ReadFlag(const ort::KernelInfo& info, const char* name) {
   int64_t value = 0;
   info.Read(name, &value);
@@ -82,7 +84,7 @@ std::vector<std::string> SplitAtCommas(const std::string& text) {
 void ReadCell(const ort::KernelInfo& info, CellConfig* config) {
   if (!info.Read("hidden_size", &config->hidden_size)) FailMissing("hidden_size");
   ReadChoice(info, "direction", Directions(), &config->direction);
-  ReadChoice(info, "x_mode", InputModes(), &config->x_mode);
+  ReadInputMode(info, &config->x_mode);
   config->y_direction_axis = ReadFlag(info, "y_direction_axis");
   config->state_direction_axis = ReadFlag(info, "state_direction_axis");
   info.Read("w_group_size", &config->w_group_size);

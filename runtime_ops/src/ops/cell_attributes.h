@@ -37,6 +37,7 @@ void ReadChoice(const ort::KernelInfo& info, const char* name, const Choices<Val
 }
 
 const Choices<Kind>& Kinds();
+void ReadInputMode(const ort::KernelInfo& info, CodeMode* mode);
 bool ReadFlag(const ort::KernelInfo& info, const char* name);
 [[noreturn]] void FailMissing(const char* name);
 void CheckCount(const char* name, size_t found, size_t expected, const std::string& words);

@@ -10,27 +10,9 @@ namespace {
 using ort::OrtApi;
 using ort::Shape;
 
-// An output's shape, made of some dimensions of X and the hidden size.
-class OutputShape {
- public:
-  explicit OutputShape(const OrtApi& api) : api_(api) { ort::Check(api_, api_.CreateTensorTypeAndShapeInfo()(&info_)); }
-  ~OutputShape() { api_.ReleaseTensorTypeAndShapeInfo()(info_); }
-  OutputShape(const OutputShape&) = delete;
-  OutputShape& operator=(const OutputShape&) = delete;
-
-  void Set(const ort::OrtShapeInferContext* context, size_t index, Shape shape, std::vector<const char*> symbols,
-           ort::ElementType type = ort::kFloat) {
-    ort::Check(api_, api_.SetTensorElementType()(info_, type));
-    ort::Check(api_, api_.SetDimensions()(info_, shape.data(), shape.size()));
-    ort::Check(api_, api_.SetSymbolicDimensions()(info_, symbols.data(), symbols.size()));
-    // An error means that the node does not have this output.
-    ort::Ok(api_, api_.ShapeInferContext_SetOutputTypeShape()(context, index, info_));
-  }
-
- private:
-  const OrtApi& api_;
-  ort::OrtTensorTypeAndShapeInfo* info_ = nullptr;
-};
+const CellOperator& CellOf(const ort::OrtCustomOp* op) {
+  return *static_cast<const CellOperator*>(static_cast<const RegisteredOperator*>(op)->description);
+}
 
 bool IsSet(const OrtApi& api, const ort::OrtShapeInferContext* context, const char* name) {
   const ort::OrtOpAttr* attribute = nullptr;
@@ -44,8 +26,9 @@ bool IsSet(const OrtApi& api, const ort::OrtShapeInferContext* context, const ch
 // name cannot be expressed.
 ort::OrtStatus* InferShapes(const ort::OrtCustomOp* raw, ort::OrtShapeInferContext* context) {
   const auto& op = *static_cast<const RegisteredOperator*>(raw);
+  const CellOperator& cell = CellOf(raw);
   const OrtApi& api = *op.api;
-  return ort::Guard(api, std::string(op.cell->name) + ", shape inference: ", [&] {
+  return ort::Guard(api, op.kind + ", shape inference: ", [&] {
     ort::OrtTensorTypeAndShapeInfo* x = nullptr;
     const ort::OrtOpAttr* attribute = nullptr;
     int64_t hidden = 0;
@@ -64,7 +47,7 @@ ort::OrtStatus* InferShapes(const ort::OrtCustomOp* raw, ort::OrtShapeInferConte
     const auto known = [&](size_t i) { return dims[i] >= 0 || symbols[i][0] != '\0'; };
     if (!known(1)) return;
     OutputShape shape(api);
-    for (size_t index = 1; index < op.cell->codes_output(); ++index) {
+    for (size_t index = 1; index < cell.codes_output(); ++index) {
       if (IsSet(api, context, "state_direction_axis")) {
         shape.Set(context, index, {1, dims[1], hidden}, {"", symbols[1], ""});
       } else {
@@ -72,7 +55,7 @@ ort::OrtStatus* InferShapes(const ort::OrtCustomOp* raw, ort::OrtShapeInferConte
       }
     }
     if (!known(0)) return;
-    shape.Set(context, op.cell->codes_output(), {dims[0], dims[1], hidden}, {symbols[0], symbols[1], ""}, ort::kUint8);
+    shape.Set(context, cell.codes_output(), {dims[0], dims[1], hidden}, {symbols[0], symbols[1], ""}, ort::kUint8);
     if (IsSet(api, context, "y_direction_axis")) {
       shape.Set(context, 0, {dims[0], 1, dims[1], hidden}, {symbols[0], "", symbols[1], ""});
     } else {
@@ -81,16 +64,8 @@ ort::OrtStatus* InferShapes(const ort::OrtCustomOp* raw, ort::OrtShapeInferConte
   });
 }
 
-const CellOperator& CellOf(const ort::OrtCustomOp* op) { return *static_cast<const RegisteredOperator*>(op)->cell; }
-
 RegisteredOperator Describe(const OrtApi* api, const CellOperator& cell, bool infers_shapes, std::string name) {
-  RegisteredOperator op{};
-  op.name = std::move(name);
-  op.version = ort::kApiVersion;
-  op.api = api;
-  op.cell = &cell;
-  op.GetName = [](const ort::OrtCustomOp* self) { return static_cast<const RegisteredOperator*>(self)->name.c_str(); };
-  op.GetExecutionProviderType = [](const ort::OrtCustomOp*) -> const char* { return nullptr; };
+  RegisteredOperator op = DescribeOperator(api, &cell, cell.name, std::move(name));
   op.GetInputTypeCount = [](const ort::OrtCustomOp*) { return size_t{kInputCount}; };
   op.GetInputType = [](const ort::OrtCustomOp*, size_t index) { return OnlyType(index); };
   op.GetOutputTypeCount = [](const ort::OrtCustomOp* self) { return CellOf(self).output_count; };
@@ -100,15 +75,8 @@ RegisteredOperator Describe(const OrtApi* api, const CellOperator& cell, bool in
   op.GetInputCharacteristic = [](const ort::OrtCustomOp*, size_t index) {
     return index < kGateTable ? ort::kRequired : ort::kOptional;
   };
-  op.GetOutputCharacteristic = [](const ort::OrtCustomOp*, size_t) { return ort::kOptional; };
-  op.GetInputMemoryType = [](const ort::OrtCustomOp*, size_t) { return ort::kMemoryDefault; };
   op.GetVariadicInputMinArity = [](const ort::OrtCustomOp*) { return int{kGateTable}; };
-  op.GetVariadicInputHomogeneity = [](const ort::OrtCustomOp*) { return 0; };
-  op.GetVariadicOutputMinArity = [](const ort::OrtCustomOp*) { return 1; };
-  op.GetVariadicOutputHomogeneity = [](const ort::OrtCustomOp*) { return 0; };
   op.InferOutputShapeFn = infers_shapes ? InferShapes : nullptr;
-  op.GetStartVersion = [](const ort::OrtCustomOp*) { return 1; };
-  op.GetEndVersion = [](const ort::OrtCustomOp*) { return 1; };
   return op;
 }
 

@@ -291,6 +291,17 @@ def test_a_recipe_that_needs_data_is_refused_without(strict: bool) -> None:
     assert "recurrent nodes stay float" not in str(caught.value)
 
 
+@pytest.mark.parametrize("recipe", ["int8", "brevitas-int8"])
+def test_a_recurrence_without_a_product_that_can_be_integer_stays_float(recipe: str) -> None:
+    """No recipe sends the user to a calibration, which would find no layer to observe."""
+    text = "q = Gemm <alpha = 2.0> (h, S, b) next = Tanh (q)"
+    arrays = {"S": np.eye(H, dtype=np.float32), "b": np.zeros(H, np.float32)}
+    head = HEADER
+    model = parse(f"{head} cell (float[B,{H}] x, float[B,{H}] h) => (float[B,{H}] next) {{ {text} }}", **arrays)
+    (entry,) = rnnqc.lower(rnnqc.layer(model), recipe).report.float_entries
+    assert "alpha = 2.0" in entry.found
+
+
 def test_a_recurrence_without_data_stays_float_beside_what_is_lowered() -> None:
     case = RecurrentCase(T=3, B=2, I=4, H=5)
     both = onnx.compose.merge_models(looped(), case.model(), io_map=[], prefix2="two/")

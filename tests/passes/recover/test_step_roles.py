@@ -192,6 +192,18 @@ def test_a_step_in_a_loop(swapped: bool, width: int) -> None:
 
 
 @pytest.mark.parametrize("swapped", [False, True])
+def test_two_states_that_both_become_the_new_hidden_state(swapped: bool) -> None:
+    """Either may be the hidden state, and neither is taken for it: the loop stays as it is."""
+    proto = Step(swapped).model()
+    proto.graph.node.extend([make_node("Identity", ["h_next"], ["x_next"]), make_node("Add", ["h_next", "u"], ["y"])])
+    proto.graph.input.append(make_tensor_value_info("u", FLOAT, ["B", H]))
+    proto.graph.output.extend(make_tensor_value_info(n, FLOAT, ["B", H]) for n in ("x_next", "y"))
+    model, doubts = recovered(rnnqc.layer(proto, state=["x:x_next", "h:h_next", "c:c_next"]))
+    assert len(doubts) == 1 and DOUBT in doubts[0]
+    assert not any(n.op == "LSTM" for g in model.graphs() for n in g.nodes)
+
+
+@pytest.mark.parametrize("swapped", [False, True])
 def test_names_tell_where_nothing_else_does(swapped: bool) -> None:
     told = (("h0", "hx", "cx", "hn", "cn"), ("in", "state_h", "state_c", "h.new", "c.new"), ("c", "a", "b", "aN", "bN"))
     for names in told:

@@ -2,10 +2,9 @@
 #define RNNQC_CELLS_DRIVER_ACTIVATIONS_H_
 
 #include "cells/driver/cell_config.h"
+#include "cells/driver/row_format.h"
 
 namespace rnnqc {
-
-constexpr float kLargestMagnitude = 0x1p60f;
 
 // One value for each unit of a block. Work on them is done in loops of this one length, which compilers vectorise.
 using BlockFloats = float[kBlockUnits];

@@ -4,19 +4,19 @@
 #include <cmath>
 
 #include "cells/driver/config_errors.h"
+#include "cells/driver/row_format.h"
 
 namespace rnnqc {
 namespace {
 
 // Half the largest size of a table: arithmetic on indices is exact in float up to there, with half codes.
 constexpr int64_t kMaxHalfTable = 1 << 22;
-// The function body takes the rows' zero points into its integer product as further columns, so it ends before
-// kMaxDepth.
-constexpr int64_t kMaxDynamicInputSize = 65024;
 
 void CheckBits(const char* attribute, int64_t value) {
   if (value != 8 && value != 16) FailAttribute(attribute, value, "8 or 16");
 }
+
+}  // namespace
 
 void CheckGroupSize(const char* attribute, int64_t value) {
   if (value < 0 || value % kGroupDepth != 0 || value > kMaxDepth) {
@@ -24,8 +24,6 @@ void CheckGroupSize(const char* attribute, int64_t value) {
                   "a multiple of " + std::to_string(kGroupDepth) + " up to " + std::to_string(kMaxDepth));
   }
 }
-
-}  // namespace
 
 void CheckScale(const char* attribute, float value, bool needed) {
   if (needed && !(std::isfinite(value) && value > 0)) FailAttribute(attribute, value, "a finite number above 0");

@@ -68,6 +68,7 @@ struct CellConfig {
 // The functions below throw std::invalid_argument, naming the attribute, for values the operators do not allow.
 
 void CheckScale(const char* attribute, float value, bool needed);
+void CheckGroupSize(const char* attribute, int64_t value);
 void CheckZeroPoint(const char* attribute, int64_t value, int64_t bits);
 void CheckFinite(const std::string& attribute, float value);
 void CheckLimits(const GateConfig& gate, const std::string& at);

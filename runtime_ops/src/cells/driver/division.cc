@@ -21,22 +21,30 @@ constexpr double kPrivateWeights = 768 * 1024;
 
 }  // namespace
 
+int64_t Processors() {
+  static const int64_t processors = std::max<int64_t>(1, std::thread::hardware_concurrency());
+  return processors;
+}
+
+double ProductTime(double weight_bytes, int64_t k, int64_t columns, int64_t rows) {
+  const double products = static_cast<double>(k) * static_cast<double>(columns) * static_cast<double>(rows);
+  return std::max(weight_bytes / kBytesPerNanosecond, products / kProductsPerNanosecond);
+}
+
+bool IsWorthThreads(double nanoseconds) { return Processors() > 1 && nanoseconds >= kSharedCall; }
+
 Division Divide(const CellConfig& config, const KernelTable& kernels, const PackedCell& packed, int64_t hidden_bytes,
                 int64_t hidden_columns, const CellArgs& args, int64_t members) {
-  static const int64_t processors = std::max<int64_t>(1, std::thread::hardware_concurrency());
+  const int64_t processors = Processors();
   const double r_bytes = static_cast<double>(hidden_bytes);
   const auto planes = [](int64_t bits) { return bits == 16 ? 2 : 1; };
   const double w_bytes = static_cast<double>(packed.w.bytes());
-  const double batch = static_cast<double>(args.batch);
-  const double columns = static_cast<double>(hidden_columns);
-  const double products = batch * columns / kProductsPerNanosecond;  // of one k
-  // Nanoseconds of one step: a product either streams its weights or is bound by its multiplications.
-  const double recurrent =
-      std::max(r_bytes / kBytesPerNanosecond, static_cast<double>(packed.r.k * planes(config.h_bits)) * products);
-  const double projection = std::max(w_bytes / kBytesPerNanosecond / static_cast<double>(args.time),
-                                     static_cast<double>(packed.w.k * planes(config.x_bits)) * products);
+  // Nanoseconds of one step.
+  const double recurrent = ProductTime(r_bytes, packed.r.k * planes(config.h_bits), hidden_columns, args.batch);
+  const double projection = ProductTime(w_bytes / static_cast<double>(args.time), packed.w.k * planes(config.x_bits),
+                                        hidden_columns, args.batch);
   Division division;
-  if (processors == 1 || (recurrent + projection) * static_cast<double>(args.time) < kSharedCall) return division;
+  if (!IsWorthThreads((recurrent + projection) * static_cast<double>(args.time))) return division;
   const int64_t threads = std::min(members, processors);
   if (threads > 1 && args.batch >= kernels.rows_at_once * threads && r_bytes <= kPrivateWeights) {
     division.groups = threads;

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "cells/driver/activations.h"
+#include "cells/driver/row_format.h"
 
 namespace rnnqc {
 namespace {
@@ -17,10 +18,6 @@ constexpr int64_t kProjectedProducts = 1 << 20;
 constexpr int64_t kNearWeights = 1024 * 1024;
 // Rows whose sums of columns of eight bits are taken at a time.
 constexpr int64_t kWideRows = 16;
-// Fewer input values than this are quantized by one thread.
-constexpr int64_t kSharedQuantization = 16 * 1024;
-
-constexpr float kSmallestMagnitude = 0x1p-100f;
 
 // Codes of 16 bits are kept as two rows of bytes, the upper ones first.
 int64_t Planes(int64_t bits) { return bits == 16 ? 2 : 1; }
@@ -28,21 +25,6 @@ int64_t Planes(int64_t bits) { return bits == 16 ? 2 : 1; }
 float DynamicScale(float largest, int64_t bits) {
   const float m = std::min(std::max(largest, kSmallestMagnitude), kLargestMagnitude);
   return m / (bits == 16 ? 32767.0f : 127.0f);
-}
-
-struct RowGrid {
-  float scale;
-  int32_t zero_point;
-};
-
-// The grid of unsigned codes that holds 0 and the range of an input row.
-RowGrid DynamicGrid(const MinMax& range, int64_t bits) {
-  const float largest = bits == 16 ? 65535.0f : 255.0f;
-  const float a = std::max(range.min, -kLargestMagnitude);
-  const float b = std::min(range.max, kLargestMagnitude);
-  const float scale = std::max(b - a, kSmallestMagnitude) / largest;
-  const float zero_point = std::min(std::nearbyint((0.0f - a) / scale), largest);
-  return {scale, static_cast<int32_t>(zero_point)};
 }
 
 // How many rows the projection takes at a time.
@@ -290,13 +272,13 @@ void SequenceRun::QuantizeInput(int64_t position, int64_t row) {
     return;
   }
   const float* x = args_.x_float + position * size;
-  RowGrid grid{config_.x_scale, static_cast<int32_t>(config_.x_zero_point)};
+  RowFormat format{config_.x_scale, static_cast<int32_t>(config_.x_zero_point)};
   if (config_.x_mode == CodeMode::kDynamicRow) {
-    grid = DynamicGrid(kernels_.min_max(x, size), config_.x_bits);
-    x_scale_[row] = grid.scale;
+    format = DynamicRowFormat(kernels_.min_max(x, size), config_.x_bits);
+    x_scale_[row] = format.scale;
   }
-  SplitZeroPoint(grid.zero_point, x_planes_, x_zero_point_ + row * x_planes_);
-  Quantize(x, size, grid.scale, grid.zero_point, x_planes_, codes, stride);
+  SplitZeroPoint(format.zero_point, x_planes_, x_zero_point_ + row * x_planes_);
+  Quantize(x, size, format.scale, format.zero_point, x_planes_, codes, stride);
   LimitCodes(config_.x_codes, size, codes);
 }
 
@@ -347,7 +329,7 @@ void SequenceRun::ProjectRows(int64_t begin, int64_t end, const Blocks& blocks) 
   project.bias = packed_.bias.data();
   project.p = p_ + begin * stride_;
   project.p_stride = stride_;
-  (HasFourBits(packed_.w.format) ? kernels_.project_s4 : kernels_.project)(project);
+  rnnqc::ProjectRows(kernels_, packed_.w, project);
 }
 
 void SequenceRun::JoinPlanes(const Product& product, const Blocks& units, const float* bias, int64_t bias_stride,

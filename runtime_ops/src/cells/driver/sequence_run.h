@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "cells/driver/matmul.h"
 #include "cells/driver/sequence_driver.h"
 #include "cells/driver/team.h"
 
@@ -155,25 +156,6 @@ class SequenceRun : public SequenceDriver {
 };
 
 // What runs in every step is inline: a step of a small cell takes less time than some calls that cannot be foreseen.
-
-inline MatmulArgs Matmul(const PackedMatrix& matrix, const uint8_t* a, int64_t a_stride, int64_t rows,
-                         int64_t block_begin, int64_t block_end) {
-  return {a,
-          a_stride,
-          rows,
-          matrix.weights.data(),
-          matrix.k_padded,
-          matrix.multipliers.size() == 0 ? nullptr : matrix.multipliers.data(),
-          matrix.group_size,
-          matrix.start.data(),
-          block_begin,
-          block_end,
-          false};
-}
-
-inline void MultiplyRows(const KernelTable& kernels, const PackedMatrix& matrix, const RecurrentArgs& args) {
-  (HasFourBits(matrix.format) ? kernels.recurrent_s4 : kernels.recurrent)(args);
-}
 
 inline SequenceRun::Blocks SequenceRun::ColumnBlocks(const Blocks& units, int64_t gates) const {
   const auto columns = [gates](int64_t blocks) { return RoundUp(blocks * gates * kBlockUnits, kBlockColumns); };

@@ -1,0 +1,270 @@
+"""Analysis: "the rest", float weights outside the recurrent layers, and which of them int8 can store. Reads only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from rnnqc.ir import (
+    CELL_TAG,
+    CUSTOM_TAG,
+    Graph,
+    Model,
+    Node,
+    Value,
+    attribute,
+    constant_array,
+    display_name,
+    dtype_of,
+    graph_info,
+    graphs_below,
+    info,
+    shape_of,
+)
+from rnnqc.passes.analysis.float_recurrences import float_recurrences
+from rnnqc.passes.graph.loop_states import is_loop
+from rnnqc.passes.recover.float_steps import STEP_NOTE, FloatStep
+
+LINEAR, EMBEDDING, CONVOLUTION = "linear layers", "embeddings", "convolutions"
+LEAST_SAVING = 1024
+"""Bytes: the nodes that make floats of int8 values again take some hundred."""
+WEIGHT_OPERANDS: Mapping[str, tuple[str, Sequence[int]]] = {
+    "MatMul": (LINEAR, (0, 1)),
+    "Gemm": (LINEAR, (0, 1)),
+    "Gather": (EMBEDDING, (0,)),
+    "Conv": (CONVOLUTION, (1,)),
+    "ConvTranspose": (CONVOLUTION, (1,)),
+}
+"""By operator what it is called, and the numbers of the inputs that hold its weights; biases do not count."""
+VIEWS = ("Identity", "Transpose", "Reshape", "Squeeze", "Unsqueeze", "Flatten")
+"""Operators that may stand between a weight and the operator that computes with it."""
+
+
+@dataclass(frozen=True)
+class WeightUse:
+    """An operator that computes with a weight.
+
+    Attributes:
+        path: Its name with the path through subgraphs.
+        node: The operator.
+        operand: Which of its inputs the weight is.
+        views: The nodes between the weight and that input, in order.
+    """
+
+    path: str
+    node: Node
+    operand: int
+    views: tuple[Node, ...] = ()
+
+    @property
+    def kind(self) -> str:
+        """LINEAR, EMBEDDING or CONVOLUTION."""
+        return WEIGHT_OPERANDS[self.node.op][0]
+
+    @property
+    def reads_rows(self) -> bool:
+        """Whether it reads rows of the weight as it is stored: an embedding."""
+        return self.kind == EMBEDDING and not self.views and attribute(self.node, "axis", 0) == 0
+
+
+@dataclass(frozen=True)
+class RestWeight:
+    """A float weight outside the recurrent layers, with everything that computes with it.
+
+    Attributes:
+        value: The initializer, or the output of a Constant node.
+        graph: Where it stands.
+        uses: At least one.
+        axis: The axis along which int8 values have scales of their own: rows of an embedding, else output channels.
+        refusal: Reason, found and action why int8 cannot or should not store it; empty texts if it can.
+        is_small: Whether the reason is that int8 would save too little.
+    """
+
+    value: Value
+    graph: Graph
+    uses: tuple[WeightUse, ...]
+    axis: int
+    refusal: tuple[str, str, str] = ("", "", "")
+    is_small: bool = False
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of the weight."""
+        return _shape(self.value)
+
+    @property
+    def bytes(self) -> int:
+        """Of the floats."""
+        return _bytes(self.value)
+
+    @property
+    def int8_bytes(self) -> int:
+        """Of the weight with --rest int8: int8 values and a float32 scale for each channel, or the floats it keeps."""
+        return self.bytes if self.refusal[0] else _int8_bytes(self.shape, self.axis)
+
+
+def rest_weights(model: Model) -> list[RestWeight]:
+    """Every float constant that an operator outside the recurrent layers multiplies by or gathers from.
+
+    The model should be in normal form, or lowered. A weight with several uses is listed once.
+    """
+    recurrent = _recurrent_nodes(model)
+    paths = {id(n): f"{path}{display_name(n)}" for path, graph in model.paths() for n in graph.nodes}
+    outputs = {id(v) for g in model.graphs() for v in g.outputs}
+    replaceable = set(graph_info(model.graph).input_order)
+    found = []
+    for graph in model.graphs():
+        for value in _float_constants(graph):
+            uses, others = _uses_of(value, paths, recurrent, outputs)
+            if uses:
+                found.append(_described(value, graph, uses, others, replaceable))
+    return found
+
+
+def channel_axis(value: Value, uses: Sequence[WeightUse]) -> int:
+    """The axis of the scales of a weight; a table that an embedding reads has one for each row."""
+    if any(u.reads_rows for u in uses):
+        return 0
+    rank, use = len(_shape(value)), uses[0]
+    operand = use.node.inputs[use.operand]
+    known = shape_of(operand)
+    axis = _axis_of_operand(use, rank if known is None else len(known))
+    for view in reversed(use.views):
+        if view.op == "Transpose":
+            axis = attribute(view, "perm", None)[axis] if "perm" in view.attrs else len(view.inputs[0].shape) - 1 - axis
+        elif view.op != "Identity":
+            return _axis_of_size(_shape(value), known[axis] if known is not None else None)
+    return axis if axis < rank else 0
+
+
+def _axis_of_operand(use: WeightUse, rank: int) -> int:
+    """The axis of the output channels of an operand."""
+    if use.node.op == "Conv":
+        return 0
+    if use.node.op == "ConvTranspose":
+        return 1
+    if use.node.op == "Gather":
+        axis = int(attribute(use.node, "axis", 0))
+        return axis + rank if axis < 0 else axis
+    transposed = use.node.op == "Gemm" and bool(attribute(use.node, "transA" if use.operand == 0 else "transB", 0))
+    is_last = (use.operand == 1) != transposed
+    return max(rank - 1 if is_last else rank - 2, 0)
+
+
+def _axis_of_size(shape: Sequence[int], size: int | str | None) -> int:
+    """The one axis of this size; the first one if that is not known."""
+    return shape.index(size) if isinstance(size, int) and list(shape).count(size) == 1 else 0
+
+
+def _recurrent_nodes(model: Model) -> set[int]:
+    """The nodes of recurrent layers, which have entries of their own, by id."""
+    recurrences = list(float_recurrences(model))
+    found = {id(n) for r in recurrences for n in r.products}
+    loops = [r.loop for r in recurrences if r.loop is not None]
+    for graph in model.graphs():
+        for node in graph.nodes:
+            step: FloatStep | None = info(node).notes.get(STEP_NOTE)
+            if step is not None:
+                found |= {id(n) for n in step.products}
+            if CELL_TAG in info(node).metadata:
+                found.add(id(node))
+            if is_loop(node) and CUSTOM_TAG in info(node).metadata:
+                loops.append(node)
+    return found | {id(n) for loop in loops for g in graphs_below(loop.attrs["body"]) for n in g.nodes}
+
+
+def _float_constants(graph: Graph) -> Iterator[Value]:
+    values: Iterable[Value] = [
+        *graph_info(graph).initializers.values(),
+        *(v for n in graph.nodes if n.op == "Constant" and not n.domain for v in n.outputs),
+    ]
+    for value in values:
+        dtype = _dtype(value)
+        if dtype is not None and dtype.kind == "f":
+            yield value
+
+
+def _uses_of(
+    value: Value, paths: Mapping[int, str], recurrent: set[int], outputs: set[int]
+) -> tuple[list[WeightUse], list[str]]:
+    """The operators that compute with a constant, and what else reads it."""
+    uses: list[WeightUse] = []
+    others: list[str] = []
+    stack: list[tuple[Value, tuple[Node, ...]]] = [(value, ())]
+    while stack:
+        current, views = stack.pop()
+        others += ["an output of the graph"] if id(current) in outputs else []
+        for node in dict.fromkeys(current.outputs):
+            for k in (k for k, v in enumerate(node.inputs) if v is current):
+                is_known = id(node) not in recurrent and not node.domain and not _scales_int8_rows(node)
+                if is_known and node.op in WEIGHT_OPERANDS and k in WEIGHT_OPERANDS[node.op][1]:
+                    uses.append(WeightUse(paths[id(node)], node, k, views))
+                elif is_known and node.op in VIEWS and k == 0:
+                    stack.append((node.outputs[0], (*views, node)))
+                else:
+                    others.append(f"{node.op} {display_name(node)!r}")
+    return uses, others
+
+
+def _scales_int8_rows(node: Node) -> bool:
+    """Whether a Gather reads the scales of int8 rows, which rnnqc has made of an embedding."""
+    if node.op != "Gather" or [c.op for c in node.outputs[0].outputs] != ["Mul"]:
+        return False
+    (product,) = node.outputs[0].outputs
+    makers = [n for v in product.inputs for n in v.inputs if n is not node]
+    if [n.op for n in makers] != ["Cast"]:
+        return False
+    rows = makers[0].inputs[0].inputs
+    return [n.op for n in rows] == ["Gather"] and _dtype(rows[0].inputs[0]) == np.int8
+
+
+def _described(
+    value: Value, graph: Graph, uses: Sequence[WeightUse], others: Sequence[str], replaceable: set[str]
+) -> RestWeight:
+    axis, refusal = channel_axis(value, uses), _refusal(value, others, replaceable)
+    if refusal[0] or _bytes(value) - _int8_bytes(_shape(value), axis) >= LEAST_SAVING:
+        return RestWeight(value, graph, tuple(uses), axis, refusal)
+    found = f"shape {list(_shape(value))}, {_bytes(value)} bytes"
+    small = (f"int8 would save less than {LEAST_SAVING} bytes.", found, "none; nothing is to be gained")
+    return RestWeight(value, graph, tuple(uses), axis, small, is_small=True)
+
+
+def _refusal(value: Value, others: Sequence[str], replaceable: set[str]) -> tuple[str, str, str]:
+    """Why int8 cannot store a weight."""
+    array = constant_array(value)
+    if array is None or array.dtype != np.float32:
+        found = "no dense array" if array is None else str(array.dtype)
+        return "its weight is not float32.", f"{value.name!r} is {found}", "export the model in float32"
+    if not np.isfinite(array).all():
+        return "its weight has NaN or infinite entries.", f"in {value.name!r}", "train or export the model again"
+    if value.name in replaceable:
+        found = f"{value.name!r} is both stored and listed as a graph input"
+        return "a run may replace its weight.", found, "take the initializer off the graph inputs, if it is constant"
+    if others:
+        found = f"{value.name!r} is also read by {others[0]}"
+        return "its weight is read as floats by another operator.", found, "store a copy of it for each use"
+    return "", "", ""
+
+
+def _shape(value: Value) -> tuple[int, ...]:
+    shape = shape_of(value)
+    if shape is not None and all(isinstance(d, int) for d in shape):
+        return tuple(int(str(d)) for d in shape)
+    array = constant_array(value)
+    return () if array is None else tuple(array.shape)
+
+
+def _bytes(value: Value) -> int:
+    return int(np.prod(_shape(value))) * (_dtype(value) or np.dtype(np.float32)).itemsize
+
+
+def _dtype(value: Value) -> np.dtype[Any] | None:
+    array = constant_array(value) if dtype_of(value) is None else None
+    return dtype_of(value) if array is None else array.dtype
+
+
+def _int8_bytes(shape: Sequence[int], axis: int) -> int:
+    return int(np.prod(shape)) + 4 * (shape[axis] if shape else 1)

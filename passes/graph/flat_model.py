@@ -1,0 +1,219 @@
+"""A model as one flat graph: parts of it run alone, between any values, with one iteration of each loop of a cell.
+
+Loops give way to one iteration of their bodies, branches to the one that is chosen, functions to their nodes. Whatever
+lies between some values of the result can be run: the values that are fed are cut off from what makes them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+from onnx import AttributeProto, helper, numpy_helper
+
+from rnnqc.errors import CompileError
+from rnnqc.evaluation.evaluate import make_session, run_session
+from rnnqc.passes.graph.point_names import alias, plain_name
+from rnnqc.proto.inlining import inlined
+
+Array = npt.NDArray[Any]
+_FED, _RUNS, _CARRIED = "fed:", ":runs", ":next"
+_ELEMENT, _LAST, _AXIS = "verify:element", "verify:last", "verify:axis"
+
+
+class MissingValueError(Exception):
+    """A value that nothing makes and nobody feeds."""
+
+
+class FlatModel:
+    """The nodes of a model and its subgraphs by what they make.
+
+    Args:
+        model: The model.
+        cells: Names of cells; their loops are taken apart.
+        functions: Whether calls of functions stay calls.
+    """
+
+    def __init__(self, model: onnx.ModelProto, cells: Collection[str], *, functions: bool = False) -> None:
+        whole = model if functions else inlined(model)
+        self._header = onnx.ModelProto(ir_version=model.ir_version, opset_import=whole.opset_import)
+        self._header.functions.extend(whole.functions)
+        self._prefixes = tuple(f"{c}/" for c in cells)
+        self.makers: dict[str, onnx.NodeProto] = {}
+        self.tensors: dict[str, onnx.TensorProto] = {}
+        self.carried: dict[str, list[str]] = {c: [] for c in cells}
+        """By cell the states that its loop makes, those of a step."""
+        self._short: dict[str, dict[str, str]] = {c: {} for c in cells}
+        for name, array in ((_ELEMENT, 0), (_LAST, -1), (_AXIS, [0])):
+            self.tensors[name] = numpy_helper.from_array(np.asarray(array, np.int64), name)
+        self._walk(whole.graph)
+        for name in self.makers:
+            self._note(name)
+
+    def name(self, cell: str, short: str) -> str | None:
+        """The value of a cell that has this name but for what passes add to names; that of the first step."""
+        return self._short[cell].get(short)
+
+    def run(
+        self, feeds: Mapping[str, Array], wanted: Iterable[str], *, repeated: bool = False, native: bool = False
+    ) -> dict[str, Array]:
+        """Runs what lies between values.
+
+        Args:
+            feeds: Values that are given; what makes them does not run for others.
+            wanted: Names of values. One that is fed, too, is what the model makes of the others.
+            repeated: Whether the first axis of all feeds and results counts runs of their own.
+            native: Whether fused cells run in the native library.
+
+        Raises:
+            MissingValueError: Something is neither made nor fed.
+            CompileError: onnxruntime does not run it.
+        """
+        names = tuple(dict.fromkeys(wanted))
+        part = self._part(feeds, names)
+        results = list(names)
+        if repeated:
+            first = run_session(make_session(part, optimize=False), {f"{_FED}{k}": v[0] for k, v in feeds.items()})
+            part, results = _repeated(part, first), [f"{n}{_RUNS}" for n in names]
+        session = make_session(part, native=native, optimize=False)
+        made = run_session(session, {f"{_FED}{k}": v for k, v in feeds.items()})
+        return {n: np.asarray(made[r]) for n, r in zip(names, results, strict=True)}
+
+    def constant(self, name: str) -> Array | None:
+        """What constants alone make of a value; None where they do not."""
+        if name not in self.makers and name in self.tensors:
+            return numpy_helper.to_array(self.tensors[name])
+        try:
+            return self.run({}, [name])[name]
+        except (CompileError, MissingValueError):
+            return None
+
+    def _walk(self, graph: onnx.GraphProto) -> None:
+        for tensor in graph.initializer:
+            self.tensors.setdefault(tensor.name, tensor)
+        for node in graph.node:
+            bodies = {a.name: a.g for a in node.attribute if a.type == AttributeProto.GRAPH}
+            of_cell = self._is_of_cell(node, bodies)
+            if not bodies:
+                self.makers.update((o, node) for o in node.output if o)
+            elif of_cell and node.op_type == "If":
+                body = bodies["then_branch" if self._is_taken(node.input[0]) else "else_branch"]
+                self._walk(body)
+                self._link((v.name for v in body.output), node.output)
+            elif of_cell and node.op_type == "Scan":
+                self._one_step(node, bodies["body"])
+            else:
+                for body in bodies.values():
+                    self._walk(body)
+                self.makers.update((o, node) for o in node.output if o)
+
+    def _is_taken(self, condition: str) -> bool:
+        """Whether the first branch of a cell is there: the one for this machine, or that of states within the bound."""
+        held = self.constant(condition)
+        return held is None or bool(held)
+
+    def _is_of_cell(self, node: onnx.NodeProto, bodies: Mapping[str, onnx.GraphProto]) -> bool:
+        if node.op_type == "If":
+            return bool(node.input[0].startswith(self._prefixes))
+        return any(v.name.startswith(self._prefixes) for b in bodies.values() for v in b.input[:1])
+
+    def _one_step(self, node: onnx.NodeProto, body: onnx.GraphProto) -> None:
+        count = next(a.i for a in node.attribute if a.name == "num_scan_inputs")
+        states = len(node.input) - count
+        given = [v.name for v in body.input]
+        self._link(node.input[:states], given[:states])
+        backwards = any(a.name == "scan_input_directions" and any(a.ints) for a in node.attribute)
+        for source, name in zip(node.input[states:], given[states:], strict=True):
+            element = _LAST if backwards else _ELEMENT
+            self.makers[name] = helper.make_node("Gather", [source, element], [name], axis=0)
+        self._walk(body)
+        made = [v.name for v in body.output]
+        cell = next(p[:-1] for p in self._prefixes if given[0].startswith(p))
+        carried = [f"{name}{_CARRIED}" for name in given[:states]]
+        self.carried[cell] = self.carried[cell] or carried
+        self._link(made[:states], carried)
+        self._link(made[:states], node.output[:states])
+        for source, name in zip(made[states:], node.output[states:], strict=True):
+            self.makers[name] = helper.make_node("Unsqueeze", [source, _AXIS], [name])
+
+    def _link(self, sources: Iterable[str], names: Iterable[str]) -> None:
+        for source, name in zip(sources, names, strict=True):
+            self.makers[name] = helper.make_node("Identity", [source], [name])
+
+    def _note(self, name: str) -> None:
+        for cell, short in self._short.items():
+            if name.startswith(f"{cell}/") and not alias(name)[1]:
+                short.setdefault(plain_name(name, cell), name)
+
+    def _part(self, feeds: Mapping[str, Array], names: Sequence[str]) -> onnx.ModelProto:
+        """The model from the fed values to others."""
+        nodes: dict[int, onnx.NodeProto] = {}
+        stored: dict[str, onnx.TensorProto] = {}
+        done: set[str] = set()
+        stack = [(n, False) for n in reversed(names)]
+        while stack:
+            name, ready = stack.pop()
+            if ready:
+                node = self.makers[name]
+                if id(node) not in nodes:
+                    nodes[id(node)] = copy = onnx.NodeProto()
+                    copy.CopyFrom(node)
+                    copy.input[:] = [f"{_FED}{v}" if v in feeds else v for v in node.input]
+                continue
+            if name in done:
+                continue
+            done.add(name)
+            if name in self.makers:
+                stack.append((name, True))
+                stack += [(v, False) for v in self.makers[name].input if v and v not in feeds]
+            elif name in self.tensors:
+                stored[name] = self.tensors[name]
+            else:
+                raise MissingValueError(name)
+        part = onnx.ModelProto()
+        part.CopyFrom(self._header)
+        part.graph.name = "part"
+        part.graph.node.extend(nodes.values())
+        part.graph.initializer.extend(stored.values())
+        for name, array in feeds.items():
+            kind = helper.np_dtype_to_tensor_dtype(array.dtype)
+            part.graph.input.append(helper.make_tensor_value_info(f"{_FED}{name}", kind, None))
+        part.graph.output.extend(onnx.ValueInfoProto(name=n) for n in names)
+        return part
+
+
+def _repeated(part: onnx.ModelProto, results: Mapping[str, Array]) -> onnx.ModelProto:
+    """A model that runs `part`, with such results, once for each element of the first axis of its inputs."""
+    body = part.graph
+    whole = onnx.ModelProto(ir_version=part.ir_version, opset_import=part.opset_import)
+    whole.graph.name = "runs"
+    varying = {v.name for v in body.input}
+    inside: list[onnx.NodeProto] = []
+    for inner in body.node:  # what follows from constants alone is made once
+        if varying.isdisjoint(inner.input):
+            whole.graph.node.append(inner)
+        else:
+            varying.update(inner.output)
+            inside.append(inner)
+    del body.node[:]
+    body.node.extend(inside)
+    whole.graph.initializer.extend(body.initializer)
+    del body.initializer[:]
+    node = whole.graph.node.add(op_type="Scan", input=[v.name for v in body.input])
+    for value in body.input:
+        whole.graph.input.append(helper.make_tensor_value_info(value.name, value.type.tensor_type.elem_type, None))
+        value.name = f"{value.name}{_RUNS}"
+    for inner in body.node:
+        inner.input[:] = [f"{v}{_RUNS}" if v.startswith(_FED) else v for v in inner.input]
+    for value in body.output:
+        held = results[value.name]
+        kind = helper.np_dtype_to_tensor_dtype(held.dtype)
+        value.CopyFrom(helper.make_tensor_value_info(value.name, kind, held.shape))  # Scan needs the rank
+        node.output.append(f"{value.name}{_RUNS}")
+        whole.graph.output.append(onnx.ValueInfoProto(name=f"{value.name}{_RUNS}"))
+    node.attribute.append(helper.make_attribute("body", body))
+    node.attribute.append(helper.make_attribute("num_scan_inputs", len(node.input)))
+    return whole

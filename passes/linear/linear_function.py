@@ -1,0 +1,129 @@
+"""The functions of standard operators behind `ai.rnnqc::QuantLinear` and its other names (docs/quant_linear.md).
+
+A function depends on no size: all linear layers of a model that store their weights in one way share one.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import numpy as np
+import onnx
+
+from rnnqc.cells.linear_nodes import DYNAMIC_ROW, LinearKind
+from rnnqc.ir import DOMAIN, Value, Variable, attribute_reference
+from rnnqc.ir.builder import Builder, body_nodes
+from rnnqc.passes.graph.point_names import SIGNED, UNSIGNED
+from rnnqc.passes.render.branches import choose
+from rnnqc.passes.render.cell_function import scratch_model
+from rnnqc.passes.render.emit_codes import (
+    row_format,
+    row_values,
+    with_zero_point_rows,
+    with_zero_points,
+    without_nan,
+)
+from rnnqc.passes.render.lut_arithmetic import multiplies_exactly, shifted
+from rnnqc.passes.render.lut_product import GroupSizes, unpacked_int4
+
+_FIRST_WITH_ALLOWZERO = 14
+
+
+def linear_function(kind: LinearKind, opset: int, ir_version: int) -> onnx.FunctionProto:
+    """The function of linear layers of one kind, for models of this operator set."""
+    b = Builder(scratch_model(opset, ir_version))
+    types = {
+        "X": np.uint8 if kind.x_mode == "codes" else np.float32,
+        "W": np.uint8 if kind.packed else np.int8,
+        "W_group_multiplier": np.uint8,
+    }
+    given: dict[str, Value] = {n: Variable(n, dtype=types.get(n, np.float32)) for n in kind.inputs}
+    layer = _Layer(b, kind, given)
+    y = layer.of_rows() if kind.x_mode == DYNAMIC_ROW else layer.of_fixed_format()
+    y.name = "Y"
+    function = onnx.FunctionProto(domain=DOMAIN, name=kind.name)
+    function.doc_string = "A linear layer in integer arithmetic."
+    function.input.extend(kind.inputs)
+    function.output.append("Y")
+    function.attribute.extend(kind.attributes)
+    function.opset_import.add(domain="", version=opset)
+    function.node.extend(body_nodes(b.nodes))
+    return function
+
+
+class _Layer:
+    """Emits one function into `b`."""
+
+    def __init__(self, b: Builder, kind: LinearKind, given: dict[str, Value]) -> None:
+        self.b, self.given = b, given
+        self.w = self._unpacked() if kind.packed else given["W"]
+
+    @cached_property
+    def depth(self) -> Value:
+        """K, `[1]`."""
+        return self._size(self.given["W"], 0, "W.rows")
+
+    @cached_property
+    def columns(self) -> Value:
+        """N, `[1]`."""
+        return self._size(self.given.get("W_group_multiplier", self.given["W"]), -1, "W.columns")
+
+    def of_rows(self) -> Value:
+        """Y of X with a scale and zero point for each row."""
+        b, x = self.b, self.given["X"]
+        whole = with_zero_point_rows(b, self.w, None)
+        count = b.op("Sub", [self._size(whole, 0, "W.rows.with_zero_point"), self.depth], "W.zero_point_rows.count")
+        row = b.op("Concat", [b.i64([-1]), self.depth], "x.row", axis=0)
+        rows = b.op("Reshape", [without_nan(b, x, "x"), row], "x.rows")
+        scale, zero = row_format(b, rows, 8, may_be_none=True)
+        codes = with_zero_points(b, *row_values(b, rows, scale, zero), count)
+        acc = self._product(codes, whole, b.u8(0))
+        y = self._scaled(b.op("DequantizeLinear", [acc, scale], "product.scaled", axis=0), "Y.rows")
+        outer = b.op("Slice", [b.op("Shape", [x], "X.shape"), b.i64([0]), b.i64([-1])], "Y.outer")
+        shape = b.op("Concat", [outer, self.columns], "Y.shape", axis=0)
+        zero_sizes = {"allowzero": 1} if b.model.opset >= _FIRST_WITH_ALLOWZERO else {}
+        return b.op("Reshape", [y, shape], "Y.shaped", **zero_sizes)
+
+    def of_fixed_format(self) -> Value:
+        """Y of X with one scale and zero point, or of quantized values."""
+        b, x = self.b, self.given["X"]
+        number = b.value("x_zero_point")
+        b.add("Constant", [], [number], "x_zero_point", value_int=attribute_reference("x_zero_point", int))
+        zero_point = b.cast(number, np.uint8, "x.zero_point")
+        if x.dtype == np.float32:
+            scale = b.value("x_scale")
+            b.add("Constant", [], [scale], "x_scale", value_float=attribute_reference("x_scale", float))
+            x = b.op("QuantizeLinear", [without_nan(b, x, "x"), scale, zero_point], "x.codes")
+        acc = self._product(x, self.w, zero_point)
+        return self._scaled(b.cast(acc, np.float32, "product.float"), "Y.sums")
+
+    def _scaled(self, sums: Value, name: str) -> Value:
+        units = self.b.op("Mul", [sums, self.given["multiplier"]], "product.units")
+        return self.b.op("Add", [units, self.given["B"]], name)
+
+    def _size(self, value: Value, axis: int, name: str) -> Value:
+        """One dimension of a matrix, `[1]`."""
+        return self.b.op("Gather", [self.b.op("Shape", [value], f"{name}.of"), self.b.i64([axis])], name, axis=0)
+
+    def _unpacked(self) -> Value:
+        b, given = self.b, self.given
+        size, one = b.value("group_size"), b.i64([1])
+        b.add("Constant", [], [size], "group_size", value_int=attribute_reference("group_size", int))
+        group = b.op("Concat", [one, b.op("Reshape", [size, one], "group"), one], "group.rows", axis=0)
+        row = b.op("Concat", [b.i64([-1]), self.columns], "W.row", axis=0)
+        groups = GroupSizes(given["W_group_multiplier"], group, row, self.depth)
+        return unpacked_int4(b, given["W"], self.columns, groups, "W")
+
+    def _product(self, codes: Value, w: Value, zero_point: Value) -> Value:
+        """Exact sums of rows of quantized values and W, on any machine."""
+
+        def signed(inner: Builder) -> dict[str, Value]:
+            return {"product": inner.op("MatMulInteger", [codes, w, zero_point], "product")}
+
+        def unsigned(inner: Builder) -> dict[str, Value]:
+            raised = [shifted(inner, w, "W"), zero_point, inner.u8(128)]
+            return {"product": inner.op("MatMulInteger", [codes, *raised], "product")}
+
+        constants = [*(v for n, v in self.given.items() if n != "X"), w]
+        exact = multiplies_exactly(self.b)
+        return choose(self.b, exact, (SIGNED, signed), (UNSIGNED, unsigned), constants)["product"]

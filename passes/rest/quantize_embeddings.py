@@ -1,0 +1,81 @@
+"""Reads embeddings from int8 tables."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rnnqc.evaluation.numerics import Lossy
+from rnnqc.ir import Graph, Model, constant_array, safe_name
+from rnnqc.ir.builder import Builder
+from rnnqc.passes.analysis.rest_weights import WeightUse, rest_weights
+from rnnqc.passes.base import Pass, PassInfo, PassResult, StoredWeight
+from rnnqc.passes.constant_checks import ConstantCheck
+from rnnqc.passes.invariants import Property
+from rnnqc.passes.rest.check_int8 import EmbeddingsCheck
+from rnnqc.passes.rest.int8_weights import Int8Weight, Int8Weights
+
+FORM = "int8 rows"
+
+
+class QuantizeEmbeddings(Pass):
+    """Stores embedding tables as int8 rows with a scale each, and makes floats of the rows that are read.
+
+    Before: `Gather(table float32 [V,D], indices)`
+
+    After: `Mul(Cast(Gather(table int8 [V,D], indices)), Gather(scale float32 [V,1], indices))`
+
+    One float32 multiplication of exact integers: the same bits in every version of onnxruntime, at every level of its
+    optimizations. It has nothing to fold before indices are known, so the floats of the whole table never exist.
+    Indices that are negative or out of range behave as before.
+
+    A Gather stays with a table that is not constant, not float32, not finite, too small to gain (see
+    `rnnqc.passes.analysis.rest_weights`), or read as floats by something else; with another axis than 0 or constant
+    indices it is left to StoreWeights, which tells of every weight that stays float. A table that is also the weight of
+    a linear layer is stored once.
+    """
+
+    info = PassInfo(
+        name="quantize-embeddings",
+        summary="read embeddings from int8 rows with a scale each",
+        numerics=Lossy(0.0),
+        requires=frozenset({Property.CANONICAL}),
+    )
+
+    def __init__(self, weights: Int8Weights | None = None) -> None:
+        """A pass that stores a table once with the passes that share `weights`."""
+        self._weights = weights or Int8Weights()
+
+    def constant_check(self, model: Model) -> ConstantCheck:
+        """The int8 rows and their scales, from the float tables before."""
+        return EmbeddingsCheck(model)
+
+    def run(self, model: Model) -> PassResult:
+        """Looks at every graph."""
+        homes = {id(n): g for g in model.graphs() for n in g.nodes}
+        stored: dict[str, StoredWeight] = {}
+        for weight in rest_weights(model):
+            uses = [u for u in weight.uses if u.reads_rows and constant_array(u.node.inputs[1]) is None]
+            if weight.refusal[0] or not uses:
+                continue
+            table = self._weights.of(model, weight)
+            for use in uses:
+                _read_rows(model, homes[id(use.node)], use, table)
+                stored[use.path] = table.stored(FORM)
+        if stored:
+            model.remove_dead()
+        return PassResult(bool(stored), (), {"embeddings": len(stored)}, stored=stored)
+
+
+def _read_rows(model: Model, graph: Graph, use: WeightUse, table: Int8Weight) -> None:
+    """Lets a Gather read int8 rows, and makes floats of them."""
+    gather = use.node
+    indices, made = gather.inputs[1], gather.outputs[0]
+    b = Builder(model, prefix=safe_name(gather.name))
+    rows = b.value("int8", np.int8)
+    gather.inputs[0] = table.values
+    gather.outputs.clear()
+    gather.outputs.append(rows)
+    scale = b.op("Gather", [table.scale, indices], "scale", axis=0)
+    b.add("Mul", [b.cast(rows, np.float32, "int8.cast"), scale], [made], "floats")
+    position = next(k for k, n in enumerate(graph.nodes) if n is gather) + 1
+    graph.nodes[position:position] = b.nodes

@@ -1,0 +1,62 @@
+"""Stores weights of linear layers and convolutions as int8; their arithmetic stays float."""
+
+from __future__ import annotations
+
+from rnnqc.errors import Outcome, Remark
+from rnnqc.evaluation.numerics import Lossy
+from rnnqc.ir import Model
+from rnnqc.passes.analysis.rest_weights import rest_weights
+from rnnqc.passes.base import Pass, PassInfo, PassResult, StoredWeight
+from rnnqc.passes.constant_checks import ConstantCheck
+from rnnqc.passes.invariants import Property
+from rnnqc.passes.rest.check_int8 import StoredWeightsCheck
+from rnnqc.passes.rest.int8_weights import Int8Weights
+
+FORM = "int8 storage"
+
+
+class StoreWeights(Pass):
+    """Replaces float weights outside the recurrent layers by int8 constants that standard operators make floats of.
+
+    Before: `Conv(x, W float32 [M,C,k])`
+
+    After: `Conv(x, Mul(Cast(W int8 [M,C,k]), scale float32 [M,1,1]))`
+
+    One scale for each output channel, or row of a table. onnxruntime folds Cast and Mul when a session is created, so
+    the model runs as fast as before, with the same operators. The result is that of the float model with the weights
+    that the int8 values stand for.
+
+    A weight that is not float32, not finite, a default that a run may replace, read as floats by something else, or so
+    small that int8 gains nothing stays, with a remark for each operator.
+    """
+
+    info = PassInfo(
+        name="store-weights",
+        summary="store weights outside the recurrent layers as int8, compute in float",
+        numerics=Lossy(0.0),
+        requires=frozenset({Property.CANONICAL}),
+    )
+
+    def __init__(self, weights: Int8Weights | None = None) -> None:
+        """A pass that stores a weight once with the passes that share `weights`."""
+        self._weights = weights or Int8Weights()
+
+    def constant_check(self, model: Model) -> ConstantCheck:
+        """The floats that stored weights stand for, from the weights before."""
+        return StoredWeightsCheck(model)
+
+    def run(self, model: Model) -> PassResult:
+        """Stores every weight of every graph that can be stored."""
+        remarks: list[Remark] = []
+        stored: dict[str, StoredWeight] = {}
+        for weight in rest_weights(model):
+            if weight.refusal[0]:
+                remarks += [self.remark(Outcome.FLOAT, u.path, u.node.op, *weight.refusal) for u in weight.uses]
+                continue
+            held = self._weights.of(model, weight)
+            model.replace_all_uses(weight.value, held.as_floats(model))
+            stored |= {u.path: held.stored(FORM) for u in weight.uses}
+        if stored:
+            model.remove_dead()
+            model.sort()
+        return PassResult(bool(stored), tuple(remarks), {"weights": len(stored)}, stored=stored)

@@ -1,0 +1,119 @@
+"""All cells of two models, one step of each, fed the same; fused cells also with the native library."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+
+from rnnqc.cells.base import Cell
+from rnnqc.cells.stages import FusedCell, QonnxCell, QuantizedCell
+from rnnqc.errors import CompileError
+from rnnqc.passes.graph.flat_model import FlatModel, MissingValueError
+from rnnqc.passes.verify.cell_sides import REAL, CellSide
+from rnnqc.passes.verify.single_step import SingleStep, WrongValue
+
+Array = npt.NDArray[Any]
+_STEPS, _BATCH = 6, 3
+
+
+@dataclass
+class StepFindings:
+    """What comparing single steps gave.
+
+    Attributes:
+        cells: How many cells were compared.
+        compared: How many values of their steps.
+        passed_over: What could not be compared, each with the reason.
+        wrong: What is wrong, in the order of computation.
+        rewritten: Whether a cell has another form after the pass.
+    """
+
+    cells: int = 0
+    compared: int = 0
+    passed_over: list[str] = field(default_factory=list)
+    wrong: list[WrongValue | str] = field(default_factory=list)
+    rewritten: bool = False
+
+    def __str__(self) -> str:
+        text = f"single steps: {self.compared} values of {self.cells} cells compared"
+        if self.passed_over:
+            text += f", {len(self.passed_over)} passed over: {', '.join(self.passed_over)}"
+        return text
+
+
+def compare_steps(
+    before: onnx.ModelProto, cells_before: Mapping[str, Cell], after: onnx.ModelProto, cells_after: Mapping[str, Cell]
+) -> StepFindings:
+    """Compares one step of each cell that two models have.
+
+    Cells of one form have to have the same bits. Cells that only one model has, or that got their quantizers, are left
+    out.
+    """
+    found = StepFindings()
+    names = [n for n, c in cells_after.items() if n in cells_before and _are_comparable(cells_before[n], c)]
+    if not names:
+        return found
+    first, second = FlatModel(before, names), FlatModel(after, names)
+    for name in names:
+        sides = CellSide(first, cells_before[name]), CellSide(second, cells_after[name])
+        integer = [side.form != REAL for side in sides]
+        found.rewritten |= integer[0] != integer[1]
+        step = SingleStep(*sides, exact=integer[0] == integer[1])
+        try:
+            found.wrong += step.wrong_values()
+        except CompileError as error:
+            found.wrong.append(f"a step of {name!r} does not run: {error.message}")
+        except MissingValueError as error:
+            found.passed_over.append(f"{name} (nothing makes {str(error)!r})")
+            continue
+        found.cells += 1
+        found.compared += step.compared
+        found.passed_over += step.passed_over
+    made = [cells_after[n] for n in names if not isinstance(cells_before[n], FusedCell)]
+    fused = [cell for cell in made if isinstance(cell, FusedCell)]
+    if fused:
+        calls = FlatModel(after, [], functions=True)
+        found.wrong += [text for cell in fused if (text := _native_difference(calls, cell)) is not None]
+    return found
+
+
+def _native_difference(calls: FlatModel, cell: FusedCell) -> str | None:
+    """Where a fused node alone has other bits with the native library; its attributes say what the kernel computes."""
+    rng, batch = np.random.default_rng(0), cell.static_batch or _BATCH
+    steps = cell.static_length or _STEPS
+    shape = (steps, batch, cell.input_size)
+    x: Array = (rng.normal(0, 1, shape) * 10.0 ** rng.uniform(-1, 1, (steps, batch, 1))).astype(np.float32)
+    feeds: dict[str, Array] = {cell.x: x}
+    if cell.numbers.x_mode == "codes":
+        feeds[cell.x] = rng.integers(0, 256, shape).astype(np.uint8)
+    node = next(n for n in calls.makers.values() if n.name == cell.name)
+    has_axis = any(a.name == "state_direction_axis" and a.i for a in node.attribute)
+    for name, size in ((cell.initial_h, 0.5), (cell.initial_c, 2.0)):
+        if name is not None:
+            state = rng.normal(0, size, (*([1] if has_axis else []), batch, cell.hidden_size))
+            feeds[name] = state.astype(np.float32)
+    if cell.sequence_lens is not None:
+        feeds[cell.sequence_lens] = (np.arange(batch) % (steps + 1)).astype(np.int32)
+    outputs = [o for o in node.output if o]
+    try:
+        stock, native = (calls.run(feeds, outputs, native=flag) for flag in (False, True))
+    except FileNotFoundError:  # a checkout without the library
+        return None
+    except (CompileError, MissingValueError) as error:
+        return f"the fused node of {cell.name!r} does not run: {error}"
+    for name in outputs:
+        if not np.array_equal(stock[name], native[name], equal_nan=stock[name].dtype.kind == "f"):
+            worst = np.abs(stock[name].astype(np.float64) - native[name].astype(np.float64)).max()
+            return f"{name!r} of {cell.name!r} is another with the native library: max abs difference {worst:.3g}"
+    return None
+
+
+def _are_comparable(before: Cell, after: Cell) -> bool:
+    if isinstance(before, QonnxCell) or isinstance(after, QonnxCell):
+        return False
+    return isinstance(before, QuantizedCell) == isinstance(after, QuantizedCell)

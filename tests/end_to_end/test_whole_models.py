@@ -1,0 +1,136 @@
+"""Whole models: what `rnnqc lower --rest int8` makes of the layers around the recurrent ones.
+
+What these would catch: an embedding whose bits depend on the way of execution, stored weights that other floats are
+made of, an option that changes what is written without it, a message with wrong sizes, an exit code.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+
+import rnnqc
+from tests.laws.law import law
+from tests.runs.commands import Result, in_process
+from tests.runs.lowered import INTEGER, NATIVE, STOCK, session
+from tests.runs.sessions import LEVELS, assert_same_bits, run
+from tests.subjects.whole_models import WholeModel, rounded_to_int8
+
+
+@pytest.fixture
+def cli(capfd: pytest.CaptureFixture[str]) -> Callable[..., Result]:
+    return lambda *arguments: in_process(capfd, *arguments)
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    path = tmp_path / "in.onnx"
+    onnx.save(WholeModel().model(), path)
+    return path
+
+
+@pytest.mark.parametrize("recipe", ["int8", "w4a8"])
+def test_the_law_with_an_int8_embedding(recipe: str) -> None:
+    """Every form, way, level and number of threads: the same bits."""
+    feeds = [WholeModel.feeds(seed) for seed in range(2)]
+    forms = law(WholeModel(head=False).model(), recipe, feeds=feeds, dims={"T": 5}, rest="int8")
+    assert [e.form for e in forms.stock.report.rest.entries] == ["int8 rows"]
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_stored_weights_are_those_of_int8(tied: bool) -> None:
+    """The bits of the model whose float weights are rounded to int8, in every form and at every level."""
+    proto, feeds = WholeModel(tied).model(), WholeModel.feeds()
+    for way, form in ((STOCK, "fused"), (NATIVE, "fused"), (INTEGER, "integer")):
+        stored = rnnqc.lower(proto, form=form, rest="int8").proto
+        rounded = rnnqc.lower(rounded_to_int8(proto), form=form).proto
+        for level in LEVELS:
+            expected = run(session(rounded, way, level), feeds)
+            assert_same_bits(expected, run(session(stored, way, level), feeds), f"{way} {level}")
+
+
+def test_lower_tells_what_stays_float(cli: Callable[..., Result], source: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.onnx"
+    result = cli("lower", source, "-o", out, "--json", tmp_path / "out.json")
+    assert result.code == 0
+    rest = json.loads((tmp_path / "out.json").read_text())["rest"]
+    lines = [line for line in result.out.splitlines() if "stay float" in line]
+    share = round(100 * rest["bytes"] / out.stat().st_size)
+    kilobytes = f"{out.stat().st_size / 1e3:.0f} kB ({share} %)"
+    (line,) = lines
+    assert line == (
+        f"linear layers, embeddings and convolutions stay float: {rest['bytes']} B of {kilobytes}; "
+        f"--rest int8 would store them in about {rest['int8_bytes']} B"
+    )
+    assert {e["status"] for e in rest["entries"]} == {"float"}
+    assert rest["option"] == "float"
+
+
+def test_lower_rest_int8(cli: Callable[..., Result], source: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.onnx"
+    result = cli("lower", source, "-o", out, "--rest", "int8", "--strict-rest", "--json", tmp_path / "out.json")
+    assert result.code == 0, result.text
+    rest = json.loads((tmp_path / "out.json").read_text())["rest"]
+    assert f"linear layers, embeddings and convolutions: {rest['float_bytes']} B -> {rest['bytes']} B" in result.out
+    assert "SQNR on generated data: at least" in result.out
+    assert [e["form"] for e in rest["entries"]].count("int8 rows") == 1
+    onnx.checker.check_model(out, full_check=True)
+    got = run(rnnqc.session(out, native=False), WholeModel.feeds())
+    expected = run(rnnqc.session(source, native=False), WholeModel.feeds())
+    for name, value in expected.items():
+        assert 10 * np.log10(np.sum(value**2) / np.sum((value - got[name]) ** 2)) > 25.0
+
+
+def test_by_default_the_rest_stays(cli: Callable[..., Result], source: Path, tmp_path: Path) -> None:
+    """`--rest float` is no other file than none."""
+    one, two, three = (tmp_path / f"{k}.onnx" for k in range(3))
+    assert cli("lower", source, "-o", one).code == 0
+    assert cli("lower", source, "-o", two, "--rest", "float").code == 0
+    assert cli("lower", source, "-o", three, "--rest", "int8").code == 0
+    assert one.read_bytes() == two.read_bytes()
+    assert len(three.read_bytes()) < len(one.read_bytes())
+    again = tmp_path / "again.onnx"
+    assert cli("lower", source, "-o", again, "--rest", "int8").code == 0
+    assert again.read_bytes() == three.read_bytes()
+
+
+def test_strict_rest(cli: Callable[..., Result], source: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.onnx"
+    result = cli("lower", source, "-o", out, "--strict-rest")
+    assert result.code == 3
+    assert (
+        "--strict-rest: 4 operator(s) around the recurrent layers stay float; the model was not written" in result.err
+    )
+    assert not out.exists()
+    result = cli("lower", source, "-o", out, "--rest", "int8", "--form", "qonnx")
+    assert result.code == 2
+    assert not out.exists()
+
+
+def test_what_stays_float_is_named(cli: Callable[..., Result], source: Path, tmp_path: Path) -> None:
+    """A weight that is read by something else as well."""
+    proto = onnx.load(source)
+    proto.graph.node.append(helper.make_node("Neg", ["kernel"], ["negative"], name="other"))
+    proto.graph.output.append(helper.make_tensor_value_info("negative", onnx.TensorProto.FLOAT, [24, 16, 3]))
+    onnx.save(proto, source)
+    result = cli("lower", source, "-o", tmp_path / "out.onnx", "--rest", "int8")
+    assert result.code == 0
+    assert "1 operator(s) stay float" in result.out
+    assert "its weight is read as floats by another operator. Found: 'kernel' is also read by Neg 'other'" in result.err
+    assert cli("lower", source, "-o", tmp_path / "strict.onnx", "--rest", "int8", "--strict-rest").code == 3
+
+
+def test_inspect_lists_them(cli: Callable[..., Result], source: Path) -> None:
+    text = cli("inspect", source).out
+    assert "linear layers, embeddings and convolutions stay float" in text
+    assert text.count("int8") >= 4
+    rest = json.loads(cli("inspect", source, "--json").out)["rest"]
+    found = sorted((e["op"], e["weight"]) for e in rest["entries"])
+    assert found == [("Conv", "kernel"), ("Gather", "table"), ("MatMul", "projection"), ("MatMul", "table")]
+    assert rest["file_bytes"] == source.stat().st_size

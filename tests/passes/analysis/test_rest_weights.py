@@ -1,0 +1,118 @@
+"""The float weights outside the recurrent layers.
+
+What these would catch: a weight of a recurrent layer that counts as one of the rest, a weight that is listed twice or
+left out, operators in subgraphs that are forgotten, sizes that are not those of the file.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper
+
+import rnnqc
+from rnnqc.ir import Model
+from rnnqc.passes import Canonicalize, DecomposeLstm, PassManager
+from rnnqc.passes.analysis.rest_weights import CONVOLUTION, EMBEDDING, LINEAR, RestWeight, rest_weights
+from rnnqc.passes.pipeline import normal_form
+from tests.generate.recurrences import RecurrenceCase
+from tests.passes.pass_testing import CASES
+from tests.subjects.protos import parse
+from tests.subjects.whole_models import AXES, WholeModel
+
+
+def _found(proto: onnx.ModelProto) -> list[RestWeight]:
+    model = Model.load(proto)
+    PassManager([Canonicalize()]).run(model)
+    return rest_weights(model)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_every_weight_around_a_layer(tied: bool) -> None:
+    proto = WholeModel(tied=tied).model()
+    arrays = {t.name: numpy_helper.to_array(t) for t in proto.graph.initializer}
+    found = {w.value.name: w for w in _found(proto)}
+    assert found.keys() == arrays.keys() & AXES.keys()
+    for name, weight in found.items():
+        array = arrays[name]
+        assert (weight.shape, weight.bytes, weight.axis) == (array.shape, array.nbytes, AXES[name])
+        assert weight.int8_bytes == array.size + 4 * array.shape[AXES[name]]
+        assert weight.refusal == ("", "", "")
+    kinds = {n: [u.kind for u in w.uses] for n, w in found.items()}
+    table = [EMBEDDING, LINEAR] if tied else [EMBEDDING]
+    assert sorted(kinds.pop("table")) == table
+    assert kinds == {"kernel": [CONVOLUTION], "projection": [LINEAR]} | ({} if tied else {"decoder_table": [LINEAR]})
+
+
+@pytest.mark.parametrize("form", ["fused", "integer", "qcdq"])
+def test_the_same_weights_after_lowering(form: str) -> None:
+    """Nothing that lowering makes of the recurrent layer counts."""
+    proto = WholeModel().model()
+    lowered = rnnqc.lower(proto, form=form)
+    assert [(w.value.name, w.shape) for w in rest_weights(lowered.model)] == [
+        (w.value.name, w.shape) for w in _found(proto)
+    ]
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_a_recurrent_layer_alone_has_none(case: object) -> None:
+    model = Model.load(case.model())  # type: ignore[attr-defined]
+    PassManager([*normal_form(), DecomposeLstm()]).run(model)
+    assert rest_weights(model) == []
+
+
+@pytest.mark.parametrize(("form", "others"), [("scan", []), ("loop", []), ("unrolled", ["weight_extra"])])
+def test_a_custom_cell_alone(form: str, others: list[str]) -> None:
+    """Its matmuls have an entry of their own, before they are quantized and afterwards.
+
+    Where it is unrolled, one that no state goes through counts as an operator around it.
+    """
+    proto = RecurrenceCase(op="highway", form=form, time=4).model()
+    model = Model.load(proto)
+    PassManager(normal_form()).run(model)
+    for made in (model, rnnqc.lower(proto).model):
+        assert [w.value.name for w in rest_weights(made)] == others
+
+
+def test_in_subgraphs() -> None:
+    """An initializer of the main graph and a Constant node of a branch, each with the path of its operator."""
+    proto = parse(
+        """<ir_version: 8, opset_import: ["" : 17]> g (float[N,24] x, bool c) => (float[N,40] y) {
+            y = If (c) <
+                then_branch = a () => (float[N,40] p) { p = MatMul (x, w) },
+                else_branch = b () => (float[N,40] q) { q = MatMul (x, v) }
+            >
+        }""",
+        w=np.ones((24, 40), np.float32),
+    )
+    proto.graph.node[0].name = "choice"
+    branch = next(a.g for a in proto.graph.node[0].attribute if a.name == "else_branch")
+    value = numpy_helper.from_array(np.ones((24, 40), np.float32))
+    branch.node.insert(0, onnx.helper.make_node("Constant", [], ["v"], value=value))
+    for node, name in ((branch.node[1], "else"), (proto.graph.node[0].attribute[0].g.node[0], "then")):
+        node.name = name
+    paths = sorted(u.path for w in _found(proto) for u in w.uses)
+    assert paths == ["choice/else_branch/else", "choice/then_branch/then"]
+
+
+def test_a_weight_of_a_layer_and_of_an_operator_stays() -> None:
+    """What else reads it is named."""
+    proto = WholeModel().model()
+    proto.graph.node.append(onnx.helper.make_node("Neg", ["kernel"], ["negative"], name="other"))
+    proto.graph.output.append(onnx.helper.make_tensor_value_info("negative", onnx.TensorProto.FLOAT, [24, 16, 3]))
+    (weight,) = (w for w in _found(proto) if w.value.name == "kernel")
+    assert weight.refusal[1] == "'kernel' is also read by Neg 'other'"
+    assert weight.int8_bytes == weight.bytes
+
+
+def test_integers_and_computed_weights_do_not_count() -> None:
+    text = """<ir_version: 8, opset_import: ["" : 17]> g (float[24,40] x, int64[N] k) => (float[N,40] y, int64[N] z) {
+        q = DequantizeLinear (codes, scale)
+        y = Gather (q, k)
+        z = Gather (numbers, k)
+    }"""
+    proto = parse(
+        text, codes=np.ones((400, 40), np.int8), scale=np.array(0.5, np.float32), numbers=np.arange(400, dtype=np.int64)
+    )
+    assert _found(proto) == []

@@ -1,0 +1,197 @@
+"""store-weights: int8 constants that standard operators make floats of.
+
+What these would catch: scales of the wrong axis, a weight behind a Transpose that is left out or turned twice, a tied
+weight that is stored twice, arithmetic that is not that of the dequantized weights, a session that computes the floats
+anew in every run, a weight that stays float without a word.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from rnnqc.errors import Outcome
+from rnnqc.ir import Model
+from rnnqc.passes import Canonicalize, Cleanup, PassManager, QuantizeEmbeddings, StoreWeights
+from rnnqc.passes.rest.int8_weights import Int8Weights
+from tests.passes.pass_testing import apply, declines
+from tests.runs.sessions import LEVELS, Array, assert_same_bits, options, run
+from tests.subjects.protos import parse
+from tests.subjects.whole_models import WholeModel, int8_format
+
+HEAD = '<ir_version: 8, opset_import: ["" : {opset}]>'
+CASES = {
+    "MatMul": ("float[N,24] x", "float[N,40] y", "y = MatMul (x, w)", (24, 40), 1),
+    "MatMul, constant on the left": ("float[40,N] x", "float[24,N] y", "y = MatMul (w, x)", (24, 40), 0),
+    "MatMul of several matrices": ("float[3,N,24] x", "float[3,N,40] y", "y = MatMul (x, w)", (3, 24, 40), 2),
+    "Gemm": ("float[N,24] x", "float[N,40] y", "y = Gemm (x, w)", (24, 40), 1),
+    "Gemm, transposed": ("float[N,24] x", "float[N,40] y", "y = Gemm <transB = 1> (x, w)", (40, 24), 0),
+    "Gemm, constant on the left": ("float[40,N] x", "float[24,N] y", "y = Gemm <transA = 1> (w, x)", (40, 24), 1),
+    "Conv": ("float[N,8,T] x", "float[N,24,T] y", "y = Conv <pads = [1, 1]> (x, w)", (24, 8, 3), 0),
+    "Conv in groups": ("float[N,8,T] x", "float[N,48,T] y", "y = Conv <group = 2> (x, w)", (48, 4, 3), 0),
+    "ConvTranspose": ("float[N,24,T] x", "float[N,16,U] y", "y = ConvTranspose (x, w)", (24, 16, 3), 1),
+    "behind a Transpose": (
+        "float[N,24] x", "float[N,40] y", "t = Transpose <perm = [1, 0]> (w) y = MatMul (x, t)", (40, 24), 0,
+    ),
+    "behind a Transpose without perm": (
+        "float[N,24] x", "float[N,40] y", "t = Transpose (w) i = Identity (t) y = MatMul (x, i)", (40, 24), 0,
+    ),
+    "behind a Reshape": (
+        "float[N,24] x", "float[N,40] y",
+        "s = Constant <value_ints = [24, 40]> () t = Reshape (w, s) y = MatMul (x, t)", (4, 6, 40), 2,
+    ),
+    "embedding of columns": ("int64[N] x", "float[24,N] y", "y = Gather <axis = 1> (w, x)", (24, 400), 1),
+}  # fmt: skip
+"""Input, output, nodes, shape of the weight, and the axis of its scales."""
+
+
+def _weight(shape: tuple[int, ...]) -> Array:
+    return np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+
+
+def _proto(name: str, opset: int = 17) -> onnx.ModelProto:
+    given, made, nodes, shape, _ = CASES[name]
+    return parse(f"{HEAD.format(opset=opset)} g ({given}) => ({made}) {{ {nodes} }}", w=_weight(shape))
+
+
+def _feeds(name: str) -> dict[str, Array]:
+    rng = np.random.default_rng(1)
+    kind, dims = CASES[name][0].split()[0].split("[")
+    shape = [5 if d in "NT" else int(d) for d in dims.rstrip("]").split(",")]
+    if kind == "int64":
+        return {"x": rng.integers(0, 400, shape)}
+    return {"x": rng.standard_normal(shape).astype(np.float32)}
+
+
+def _canonical(proto: onnx.ModelProto) -> Model:
+    model = Model.load(proto)
+    PassManager([Canonicalize()]).run(model)
+    return model
+
+
+def _session(model: onnx.ModelProto, level: str) -> ort.InferenceSession:
+    return ort.InferenceSession(model.SerializeToString(), options(level), providers=["CPUExecutionProvider"])
+
+
+def _dequantized(name: str, proto: onnx.ModelProto) -> onnx.ModelProto:
+    """The model with the floats that the int8 values stand for."""
+    made = onnx.ModelProto()
+    made.CopyFrom(proto)
+    (tensor,) = (t for t in made.graph.initializer if t.name == "w")
+    array = _weight(CASES[name][3])
+    tensor.CopyFrom(numpy_helper.from_array(int8_format(array, CASES[name][4]).fake_quantize(array), "w"))
+    return made
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_bits_of_the_dequantized_weights(name: str) -> None:
+    """At every level of onnxruntime's optimizations."""
+    proto, feeds = _proto(name), _feeds(name)
+    model = _canonical(proto)
+    reference = _dequantized(name, model.proto)
+    result = apply(StoreWeights(), model, [feeds])
+    assert [s.form for s in result.stored.values()] == ["int8 storage"]
+    for level in LEVELS:
+        expected = run(_session(reference, level), feeds)
+        assert_same_bits(expected, run(_session(model.proto, level), feeds), f"{name} {level}")
+
+
+@pytest.mark.parametrize("opset", [13, 21])
+def test_other_operator_sets(opset: int) -> None:
+    name = "behind a Transpose"
+    model = _canonical(_proto(name, opset))
+    reference = _dequantized(name, model.proto)
+    apply(StoreWeights(), model, [_feeds(name)])
+    for level in LEVELS:
+        expected = run(_session(reference, level), _feeds(name))
+        assert_same_bits(expected, run(_session(model.proto, level), _feeds(name)), f"{opset} {level}")
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_onnxruntime_folds_them(name: str, tmp_path: Path) -> None:
+    """A session has the operators that it has of the float model: nothing is computed anew in every run."""
+    proto = _proto(name)
+    model = _canonical(proto)
+    apply(StoreWeights(), model, [_feeds(name)])
+    operators = []
+    for k, made in enumerate((proto, model.proto)):
+        chosen = options("ORT_ENABLE_EXTENDED")
+        chosen.optimized_model_filepath = str(tmp_path / f"{k}.onnx")
+        ort.InferenceSession(made.SerializeToString(), chosen, providers=["CPUExecutionProvider"])
+        operators.append([n.op_type for n in onnx.load(chosen.optimized_model_filepath).graph.node])
+    assert operators[0] == operators[1]
+
+
+def test_bytes() -> None:
+    model = _canonical(_proto("Conv"))
+    (stored,) = apply(StoreWeights(), model, [_feeds("Conv")]).stored.values()
+    held = {t.name: numpy_helper.to_array(t) for t in model.proto.graph.initializer}
+    assert stored.constants == {n: a.nbytes for n, a in held.items()}
+    assert sorted(stored.constants.values()) == [24 * 4, 24 * 8 * 3]
+
+
+def test_a_tied_table_is_stored_once() -> None:
+    proto = WholeModel(tied=True).model()
+    model, weights = _canonical(proto), Int8Weights()
+    first = apply(QuantizeEmbeddings(weights), model, [WholeModel.feeds()]).stored
+    second = apply(StoreWeights(weights), model, [WholeModel.feeds()]).stored
+    assert len(first) == 1
+    assert len(second) == 3
+    assert sum(s.constants == next(iter(first.values())).constants for s in second.values()) == 1
+    apply(Cleanup(), model, [WholeModel.feeds()])
+    arrays = [numpy_helper.to_array(t) for t in model.proto.graph.initializer]
+    assert len([a for a in arrays if a.dtype == np.int8]) == 3, "table, kernel and projection"
+
+
+def test_in_a_subgraph() -> None:
+    """A weight outside the branch that reads it, and one in it."""
+    text = f"""{HEAD.format(opset=17)} g (float[N,24] x, bool c) => (float[N,40] y) {{
+        y = If (c) <
+            then_branch = a () => (float[N,40] p) {{ p = MatMul (x, w) }},
+            else_branch = b () => (float[N,40] q) {{ q = MatMul (x, v) }}
+        >
+    }}"""
+    proto = parse(text, w=_weight((24, 40)))
+    branch = next(a.g for a in proto.graph.node[0].attribute if a.name == "else_branch")
+    branch.initializer.append(numpy_helper.from_array(2 * _weight((24, 40)), "v"))
+    model = _canonical(proto)
+    feeds = [{"x": _feeds("MatMul")["x"], "c": np.array(c)} for c in (True, False)]
+    assert len(apply(StoreWeights(), model, feeds).stored) == 2
+    for level in LEVELS:
+        one, two = (run(_session(model.proto, level), f)["y"] for f in feeds)
+        assert (2 * one).tobytes() == two.tobytes(), f"scales of both are alike: {level}"
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ("small", "would save less than"),
+        ("not finite", "NaN or infinite"),
+        ("float16", "not float32"),
+        ("input", "may replace"),
+        ("read elsewhere", "read as floats"),
+    ],
+)
+def test_what_stays_has_a_reason(change: str, reason: str) -> None:
+    weight = _weight((24, 40))
+    text = f"{HEAD.format(opset=17)} g (float[N,24] x) => (float[N,40] y) {{ y = MatMul (x, w) }}"
+    if change == "small":
+        text, weight = text.replace("40", "10"), weight[:, :10]
+    elif change == "not finite":
+        weight[1, 2] = np.nan
+    elif change == "float16":
+        text, weight = text.replace("float[", "float16["), weight.astype(np.float16)
+    elif change == "read elsewhere":
+        text = text.replace("y = MatMul (x, w)", "y = MatMul (x, w) z = Neg (w)")
+        text = text.replace("(float[N,40] y)", "(float[N,40] y, float[24,40] z)")
+    proto = parse(text, w=weight)
+    if change == "input":
+        proto.graph.input.append(helper.make_tensor_value_info("w", TensorProto.FLOAT, weight.shape))
+    result = declines(StoreWeights(), _canonical(proto), reason, Outcome.FLOAT)
+    assert not result.modified
+    assert not result.stored
