@@ -10,7 +10,7 @@ import onnx
 from rnnqc.cells.base import Cell
 from rnnqc.cells.fixed_point_numbers import FixedPointNumbers
 from rnnqc.cells.fused_nodes import CONFIGURATION, fused_outputs, input_names
-from rnnqc.cells.stages import Numbers
+from rnnqc.cells.stages import IntegerCell, Numbers
 from rnnqc.ir import DOMAIN, Graph, Model, Node, Value, Variable, attribute_reference, subgraphs
 from rnnqc.ir.builder import Builder, body_nodes
 from rnnqc.passes.cells.boundary import Boundary
@@ -31,9 +31,8 @@ _TWO_BODIES = "two_lowered_models_have_different_functions_of_this_name"
 class CellSite:
     """One integer cell with everything its node and function are made from."""
 
-    cell: Cell
+    cell: IntegerCell
     graph: Graph
-    numbers: Numbers
     inputs: dict[str, Value | None]
     outputs: dict[str, Value | None]
     axes: dict[str, int]  # attributes: which values keep the axis for the direction
@@ -76,7 +75,7 @@ def cell_function(model: Model, site: CellSite, number: int = 0) -> onnx.Functio
     constants = {f.name for f in fields(Operands)}
     w = Operands(**{"gate_table": None, "cell_table": None, **{k: v for k, v in inner.items() if k in constants}})
     emitted = emit_integer(
-        scratch, replace(site.cell, name=""), site.numbers, at, w, formal.get("Y_codes"), dispatch=True
+        scratch, replace(site.cell, name=""), site.cell.numbers, at, w, formal.get("Y_codes"), dispatch=True
     )
     emitted = _without_identities(
         _live([*head.nodes, *emitted, *tail.nodes], [formal[n] for n in out_names]), list(out_names)

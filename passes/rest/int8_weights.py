@@ -60,10 +60,15 @@ class Int8Weights:
     def __init__(self) -> None:
         self._known: dict[tuple[int, int], Int8Weight] = {}
 
+    def known(self, weight: RestWeight) -> Int8Weight | None:
+        """The weight as int8, with scales along `weight.axis`, if a pass has asked for it; None otherwise."""
+        known = self._known.get((id(weight.value), weight.axis))
+        return known if known is not None and known.source is weight.value else None
+
     def of(self, model: Model, weight: RestWeight) -> Int8Weight:
         """The weight as int8, with scales along `weight.axis`; the same object where both are the same."""
-        known = self._known.get((id(weight.value), weight.axis))
-        if known is None or known.source is not weight.value:
+        known = self.known(weight)
+        if known is None:
             array = constant_array(weight.value)
             assert array is not None
             values, scale = quantized(array, weight.axis)

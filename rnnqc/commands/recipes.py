@@ -22,7 +22,8 @@ def run(a: argparse.Namespace) -> int:
     """Runs the command; the exit code."""
     from rnnqc.cells.types import CELL_TYPES, all_points
     from rnnqc.passes.analysis.custom_cell import MEANINGS
-    from rnnqc.recipes.recipe import KEYS, builtin_recipes, recipe_text
+    from rnnqc.recipes.keys import KEYS
+    from rnnqc.recipes.recipe import builtin_recipes, recipe_text
 
     if a.recipe:
         print(recipe_text(a.recipe), end="")

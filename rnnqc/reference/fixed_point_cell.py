@@ -17,7 +17,7 @@ from rnnqc.cells.equations import RESET_HIDDEN, RESET_PRODUCT
 from rnnqc.cells.fixed_point_numbers import FIXED_POINT32, RESET, quantizers_of
 from rnnqc.cells.types import CellType
 from rnnqc.reference.attributes import FIXED_POINT_ARITHMETICS, FIXED_POINT_REQUIRED, fixed_point_defaults
-from rnnqc.reference.codes import LARGEST_MAGNITUDE, exact_weights, weight_codes
+from rnnqc.reference.codes import LARGEST_MAGNITUDE, exact_product, exact_weights, weight_codes
 from rnnqc.reference.loop import Array, ReferenceCell, State
 from rnnqc.reference.quantizer import Quantizer
 from rnnqc.reference.recording import CODES, Recorder
@@ -112,7 +112,7 @@ class FixedPointCell(ReferenceCell):
 
     def product(self, point: str, codes: IntArray, name: str, weights: Array) -> Array:
         """Exact sums of the codes of a quantizer times weights, limited to the width of the accumulator, and noted."""
-        sums = ((codes - self.quantizers[name].zero_point).astype(weights.dtype) @ weights).astype(np.int64)
+        sums = exact_product(codes - self.quantizers[name].zero_point, weights).astype(np.int64)
         bits = int(self.attributes["accumulator_bits"])
         if bits:
             sums = np.clip(sums, -(2 ** (bits - 1)), 2 ** (bits - 1) - 1)

@@ -7,6 +7,7 @@ are computed together.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -40,6 +41,21 @@ from rnnqc.reference.loop import ReferenceCell, State
 from rnnqc.reference.recording import CODES, ROW_SCALE, ZERO_POINT, Recorder
 
 
+@dataclass(frozen=True)
+class _Gate:
+    """One entry of each of the attributes `gate_*`; `name` is the gate's in tensors."""
+
+    name: str
+    kind: str
+    low: np.float32
+    high: np.float32
+    alpha: np.float32
+    beta: np.float32
+    offset: int
+    index_scale: np.float32
+    index_size: int
+
+
 class LutCell(ReferenceCell):
     """One node in look-up arithmetic.
 
@@ -71,7 +87,7 @@ class LutCell(ReferenceCell):
         if self.attributes["arithmetic"] != "tables":
             raise ValueError(f"{operator}: unknown arithmetic {self.attributes['arithmetic']!r}")
         super().__init__(type_, inputs, self.attributes, recorder)
-        self.kinds = tuple(self.attributes["gate_kinds"].split(","))
+        self._gates = self._gate_settings()
         self.W, self.R = (self._weights(key) for key in ("W", "R"))
         self.x_bits, self.h_bits = int(self.attributes["x_bits"]), int(self.attributes["h_bits"])
         if not {self.x_bits, self.h_bits} <= {8, 16} or (self.x_bits == 16 and self.attributes["x_mode"] == "codes"):
@@ -101,6 +117,24 @@ class LutCell(ReferenceCell):
         columns = len(self.type.gates) * self.hidden
         return exact_weights(weight_codes(self.inputs[key], multipliers, size, columns, self.type.fused), 255)
 
+    def _gate_settings(self) -> list[_Gate]:
+        """The entries of the attributes `gate_*`; converted once, and not in each step."""
+        a, kinds = self.attributes, self.attributes["gate_kinds"].split(",")
+        return [
+            _Gate(
+                name=name,
+                kind=kinds[k],
+                low=F32(a["gate_min"][k]),
+                high=F32(a["gate_max"][k]),
+                alpha=F32(a["gate_alpha"][k]),
+                beta=F32(a["gate_beta"][k]),
+                offset=int(a["gate_table_offset"][k]),
+                index_scale=F32(a["gate_index_scale"][k]),
+                index_size=int(a["gate_index_size"][k]),
+            )
+            for k, name in enumerate(self.type.gates)
+        ]
+
     def number(self, name: str) -> np.float32:
         """An attribute as float32."""
         return F32(self.attributes[name])
@@ -110,9 +144,9 @@ class LutCell(ReferenceCell):
         return without_nan(self.inputs.get(name, np.zeros((self.batch, self.hidden), np.float32)))
 
     def product(self, name: str, codes: CodeArray, zero_point: IntArray | int, weights: WholeArray) -> FloatArray:
-        """Integer product as float32, noted."""
+        """Integer product as float32, noted as whole numbers."""
         parts = products(codes, zero_point, weights)
-        whole = parts[0] if len(parts) == 1 else parts[0].astype(np.int64) * 256 + parts[1]
+        whole = parts[0] if len(parts) == 1 else parts[0].astype(np.float64) * 256 + parts[1]
         self.note(name + CODES, whole)
         return combined(parts)
 
@@ -163,7 +197,7 @@ class LutCell(ReferenceCell):
         if self.cell_unit is None:
             return limited(u)
         limit = self.number("cell_max")
-        return np.clip(rne(u), -limit, limit)
+        return np.minimum(np.maximum(rne(u), -limit), limit)
 
     def output(self, c: FloatArray) -> FloatArray:
         """The output activation of a cell state in its units."""
@@ -172,8 +206,8 @@ class LutCell(ReferenceCell):
             table = self.inputs["cell_table"]
             half = table.size // 2
             scaled = c if unit is not None else rne(np.asarray(c * self.number("cell_index_scale")))
-            codes = np.clip(scaled, F32(-half), F32(half - 1))
-            values = np.asarray(table[codes.astype(np.int64) % table.size])
+            codes = np.minimum(np.maximum(scaled, F32(-half)), F32(half - 1))
+            values = np.asarray(table[codes.astype(np.int64)])  # negative ones count from the end
             return values if kind == "table" else np.asarray(relu(c) + values)
         real = c if unit is None else np.asarray(c * unit)
         return Activation(kind, self.number("output_alpha"), self.number("output_beta"))(real)
@@ -209,30 +243,21 @@ class LutCell(ReferenceCell):
 
     def gate(self, k: int, g: FloatArray) -> FloatArray:
         """Activation of a gate's pre-activations."""
-        name = self.type.gates[k]
-        self.note(f"{name}.preactivation", g)
-        value = self._gate_value(k, name, g)
-        self.note(f"{name}.activation", value)
+        s = self._gates[k]
+        self.note(f"{s.name}.preactivation", g)
+        v = np.maximum(np.minimum(g, s.high), s.low)
+        if s.kind == "table":
+            codes = v.astype(np.int64)
+            self.note(f"{s.name}.acc{CODES}", codes)
+            value = np.asarray(self.inputs["gate_table"][s.offset + codes])
+        elif s.kind == "relu_table":
+            n = v * s.index_scale + F32(s.index_size // 2 + 0.5)
+            codes = np.clip(n, F32(0), F32(s.index_size - 0.5)).astype(np.int64)
+            value = np.asarray(relu(v) + self.inputs["gate_table"][s.offset + codes])
+        else:
+            value = Activation(s.kind, s.alpha, s.beta)(v)
+        self.note(f"{s.name}.activation", value)
         return value
-
-    def _gate_value(self, index: int, name: str, g: FloatArray) -> FloatArray:
-        kind = self.kinds[index]
-
-        def value(attribute: str) -> np.float32:
-            return F32(self.attributes[attribute][index])
-
-        v = np.maximum(np.minimum(g, value("gate_max")), value("gate_min"))
-        offset = int(self.attributes["gate_table_offset"][index])
-        if kind == "table":
-            codes = np.trunc(v).astype(np.int64)
-            self.note(f"{name}.acc{CODES}", codes)
-            return np.asarray(self.inputs["gate_table"][offset + codes])
-        if kind == "relu_table":
-            size = int(self.attributes["gate_index_size"][index])
-            n = v * value("gate_index_scale") + F32(size // 2 + 0.5)
-            codes = np.trunc(np.clip(n, F32(0), F32(size - 0.5))).astype(np.int64)
-            return np.asarray(relu(v) + self.inputs["gate_table"][offset + codes])
-        return Activation(kind, value("gate_alpha"), value("gate_beta"))(v)
 
     def final(self, outputs: dict[str, npt.NDArray[Any]], state: State) -> None:
         """Without -0 in `Y` and `Y_h` if there are lengths, and with `Y_c`."""
