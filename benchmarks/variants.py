@@ -46,7 +46,7 @@ class Variant:
 INT4 = "*.weight.bits=4"
 PLAIN = "*.weight.compensation=false"
 """With statistics weights are rounded so that errors cancel, if this does not say otherwise."""
-VARIANTS: tuple[Variant, ...] = (
+_LISTED = (
     Variant(FLOAT),
     Variant(PER_TENSOR),
     Variant(PER_CHANNEL),
@@ -77,6 +77,11 @@ VARIANTS: tuple[Variant, ...] = (
     Variant("weight-only-int4 calibrated", "weight-only-int4", calibrated=True),
     Variant("fp16", "fp16"),
 )
+VARIANTS: tuple[Variant, ...] = (
+    *_LISTED,
+    *(Variant(r.name, r.name, calibrated=True) for r in builtin_recipes() if r.name not in {v.recipe for v in _LISTED}),
+)
+"""Those that have an order of their own, and every further recipe."""
 
 
 @dataclass

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable
 
-from rnnqc.cells.types import CELL_TYPES
+from rnnqc.cells.types import type_of
 from rnnqc.ir import FLOAT_TAG, Model, info
 
 
@@ -29,7 +29,7 @@ def _canonical(model: Model) -> str:
         for node in graph.nodes:
             if not node.name:
                 return f"a node of type {node.op} has no name"
-            if node.op in CELL_TYPES and not node.domain and node.attrs.get("layout", 0):
+            if type_of(node.op, node.domain) is not None and node.attrs.get("layout", 0):
                 return f"node {node.name!r} has layout 1"
     return ""
 
@@ -37,7 +37,7 @@ def _canonical(model: Model) -> str:
 def _decomposed(model: Model) -> str:
     for graph in model.graphs():
         for node in graph.nodes:
-            if node.op in CELL_TYPES and not node.domain and FLOAT_TAG not in info(node).metadata:
+            if type_of(node.op, node.domain) is not None and FLOAT_TAG not in info(node).metadata:
                 return f"{node.op} node {node.name!r} has no reason to stay float"
     return ""
 

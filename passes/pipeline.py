@@ -21,6 +21,7 @@ from rnnqc.passes.normalize.canonicalize import Canonicalize
 from rnnqc.passes.normalize.compute_in_float32 import ComputeInFloat32
 from rnnqc.passes.normalize.fold_product_weights import FoldProductWeights
 from rnnqc.passes.normalize.read_weight_codes import ReadWeightCodes
+from rnnqc.passes.normalize.remove_sorting import RemoveSorting
 from rnnqc.passes.normalize.repair_lstm_export import RepairLstmExport
 from rnnqc.passes.normalize.simplify_sequences import SimplifySequences
 from rnnqc.passes.qcdq.insert_qcdq import InsertQcdq
@@ -106,6 +107,13 @@ def every_pass(recipe: Recipe, weight_only: Recipe) -> list[Pass]:
     passes = [*default_passes(recipe, FUSED, False), Unroll(), WriteQonnx(), *_weight_only(weight_only, None)]
     passes += rest_passes()
     return list({type(p): p for p in passes}.values())
+
+
+def optional_passes() -> list[Pass]:
+    """Passes that programs ask for, after `Canonicalize`; no lowering has them by itself."""
+    return [
+        RemoveSorting(),  # normalize: rows that are sorted by length for a layer stay in their order
+    ]
 
 
 def _brevitas(form: str) -> list[Pass]:

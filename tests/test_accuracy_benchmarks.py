@@ -224,4 +224,4 @@ def test_recipes_of_the_tables_exist() -> None:
     assert [v.label for v in variants.chosen([])] == [v.label for v in variants.VARIANTS]
     recipes = {r.name for r in builtin_recipes()}
     assert {v.recipe for v in variants.VARIANTS} - {""} == recipes
-    assert {v.recipe for v in vitis.ROWS} - {""} == {name for name in recipes if name.startswith("pow2")}
+    assert {v.recipe for v in vitis.ROWS} - {""} <= recipes

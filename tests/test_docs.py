@@ -16,7 +16,6 @@ import rnnqc
 from rnnqc.cells.fused_nodes import input_names
 from rnnqc.cells.types import LSTM
 from rnnqc.cli import main
-from rnnqc.recipes.recipe import builtin_recipes
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -36,10 +35,12 @@ def test_table_of_passes(capsys: pytest.CaptureFixture[str]) -> None:
     assert held == capsys.readouterr().out
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/recipes.md"])
-def test_tables_of_recipes_name_all(page: str) -> None:
-    text = (ROOT / page).read_text(encoding="utf-8")
-    assert not [r.name for r in builtin_recipes() if f"`{r.name}`" not in text]
+def test_table_of_recipes(capsys: pytest.CaptureFixture[str]) -> None:
+    """`rnnqc recipes --markdown` between the markers."""
+    assert main(["recipes", "--markdown"]) == 0
+    page = (ROOT / "docs" / "recipes.md").read_text(encoding="utf-8")
+    held = page.split("<!-- recipes:begin -->\n")[1].split("<!-- recipes:end -->")[0]
+    assert held == capsys.readouterr().out, "rnnqc recipes --markdown prints the table"
 
 
 def test_commands_of_the_readme_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

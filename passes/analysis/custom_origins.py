@@ -17,7 +17,7 @@ from rnnqc.passes.analysis.custom_products import CustomProduct
 from rnnqc.passes.graph.constant_expressions import Constants
 from rnnqc.passes.graph.layout_ops import MOVERS
 from rnnqc.passes.graph.loop_states import states_of
-from rnnqc.passes.graph.lstm_node import RECURRENT_OPS
+from rnnqc.passes.graph.lstm_node import is_recurrent
 from rnnqc.passes.graph.point_names import distinct_names
 
 _NAMED = {"Sigmoid": "sigmoid", "Tanh": "tanh"}
@@ -150,7 +150,7 @@ class Reader:
                     wanted.add(id(node))
                     needed |= {id(v) for v in _sources(node)}
             needed |= {id(after) for state, after in self.before.items() if state in needed}
-        return [n for n in nodes if id(n) in wanted and CELL_TAG not in info(n).metadata and n.op not in RECURRENT_OPS]
+        return [n for n in nodes if id(n) in wanted and CELL_TAG not in info(n).metadata and not is_recurrent(n)]
 
     def _solve(self, region: Sequence[Node], inputs: Iterable[Value]) -> None:
         """Origins of all values; states take those of what they become, so that it takes some rounds."""

@@ -11,7 +11,7 @@ import numpy as np
 
 from rnnqc.cells.base import Cell
 from rnnqc.cells.stages import IntegerCell
-from rnnqc.cells.types import CELL_TYPES, GRU, LSTM, fused_type, output_names
+from rnnqc.cells.types import CELL_TYPES, fused_type, output_names
 from rnnqc.errors import Remark
 from rnnqc.ir import (
     CELL_TAG,
@@ -39,7 +39,6 @@ from rnnqc.passes.analysis.integer_recurrences import IntegerRecurrence, integer
 from rnnqc.passes.graph.loop_states import is_loop, owners, sizes_of
 from rnnqc.passes.graph.lstm_node import (
     INPUT_NAMES,
-    RECURRENT_OPS,
     TYPE_TAG,
     WEIGHTS_TAG,
     B,
@@ -48,6 +47,7 @@ from rnnqc.passes.graph.lstm_node import (
     R,
     W,
     input_count,
+    is_recurrent,
     read_layer,
 )
 from rnnqc.passes.graph.quant_operators import is_quant_lstm, read_quant_lstm
@@ -186,8 +186,7 @@ def lowered_nodes(model: Model) -> list[RecurrentNode]:
                 + (["P"] if c.P else []),
                 "outputs": [n for n, v in zip(("Y", "Y_h", "Y_c"), (c.y, c.y_h, c.y_c), strict=True) if v],
                 "clip": c.clip,
-                **({"linear_before_reset": int(c.linear_before_reset)} if c.type is GRU else {}),
-                **({"input_forget": int(c.input_forget)} if c.type is LSTM else {}),
+                **c.flags,
             },
             weight_bytes(model, [c]),
             form=c.form,
@@ -222,12 +221,12 @@ def _describe(path: str, node: Node) -> RecurrentNode | None:
         return _describe_quant_lstm(full, name, node)
     if node.domain == DOMAIN:
         return None
-    foreign = foreign_refusal(node)
+    foreign = None if is_recurrent(node) else foreign_refusal(node)
     if foreign is not None:
         attributes: dict[str, Any] = {k: attribute(node, k, None) for k in ("direction", "hidden_size")}
         quantized = (node.domain, node.op) in QUANTIZED
         return RecurrentNode(full, name, node.op, attributes, refusal=foreign, quantized=quantized)
-    if node.domain or node.op not in RECURRENT_OPS:
+    if not is_recurrent(node):
         return None
     if CELL_TAG in info(node).metadata:
         return None

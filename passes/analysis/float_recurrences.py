@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from rnnqc.ir import CELL_TAG, CUSTOM_TAG, Graph, Model, Node, Value, constant_array, display_name, info, subgraphs
 from rnnqc.passes.graph.loop_reach import WHOLE_NUMBERS, comes_back, reached, users_of
 from rnnqc.passes.graph.loop_states import State, bodies, is_loop, is_real, owners, states_of
-from rnnqc.passes.graph.lstm_node import RECURRENT_OPS
+from rnnqc.passes.graph.lstm_node import is_recurrent
 
 PRODUCTS = ("MatMul", "Gemm", "Conv")
 _MATRIX = 64  # elements from which on a constant is looked at as the weight of a layer
@@ -144,7 +144,7 @@ def _leading_to(own: set[int], graph: Graph, inside: dict[int, Node]) -> set[int
         for value in stack.pop().inputs:
             for maker in value.inputs if value.name and is_real(value) else ():
                 node = inside.get(id(maker))
-                if node is None or id(node) in found or node.op in RECURRENT_OPS or node.op in WHOLE_NUMBERS:
+                if node is None or id(node) in found or is_recurrent(node) or node.op in WHOLE_NUMBERS:
                     continue
                 found.add(id(node))
                 stack.append(node)

@@ -8,8 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rnnqc.cells.base import Cell, Size, fixed
-from rnnqc.cells.equations import CANDIDATE
-from rnnqc.cells.types import output_names
+from rnnqc.cells.types import CELL_TYPES, output_names, type_of
 from rnnqc.errors import Outcome, Remark
 from rnnqc.evaluation.numerics import Close
 from rnnqc.ir import (
@@ -34,15 +33,16 @@ from rnnqc.passes.cells.padded_output import check_padded_output, padded_output_
 from rnnqc.passes.graph.lstm_node import (
     INITIAL_C,
     INITIAL_H,
-    RECURRENT_OPS,
     SEQUENCE_LENS,
     Layer,
     NotHandled,
     X,
+    is_recurrent,
     read_layer,
     used_output,
 )
 from rnnqc.passes.invariants import Property
+from rnnqc.proto.graph_walks import blocks_of
 
 LARGEST_INPUT = 65024  # |acc| <= 65024 * 255 * 127 < 2**31; sums on the way may wrap, the result does not
 LARGEST_HIDDEN = 65536
@@ -74,13 +74,13 @@ class DecomposeLstm(Pass):
         sets=frozenset({Property.CELLS_DECOMPOSED}),
     )
 
-    def __init__(self, ops: Sequence[str] = RECURRENT_OPS) -> None:
+    def __init__(self, ops: Sequence[str] | None = None) -> None:
         """Prepares the pass.
 
         Args:
-            ops: The operators it takes apart; nodes of the others stay as they are, with a remark.
+            ops: The operators it takes apart, by default all; nodes of the others stay as they are, with a remark.
         """
-        self.ops = ops
+        self.ops = tuple(CELL_TYPES) if ops is None else ops
 
     def run(self, model: Model) -> PassResult:
         """Decomposes every recurrent node of every graph."""
@@ -89,7 +89,7 @@ class DecomposeLstm(Pass):
         model.infer_shapes()
         for path, graph in list(model.paths()):
             for node in list(graph.nodes):
-                if node.op not in RECURRENT_OPS or node.domain or FLOAT_TAG in info(node).metadata:
+                if not is_recurrent(node) or FLOAT_TAG in info(node).metadata:
                     continue
                 name = f"{path}{display_name(node)}"
                 try:
@@ -119,6 +119,7 @@ class DecomposeLstm(Pass):
                     remarks.append(self.remark(Outcome.NOTE, name, node.op, reason, found, action))
         if count:
             model.remove_dead()
+            _remove_bodies(model)
             model.infer_shapes()
         return PassResult(count > 0, tuple(remarks), {"nodes": count})
 
@@ -150,6 +151,14 @@ def _readable(graph: Graph, node: Node, ops: Sequence[str]) -> Layer:
                 "repair the weights: up to 2**40 are supported",
             )
     return layer
+
+
+def _remove_bodies(model: Model) -> None:
+    """Removes the functions of layers that no node calls any more."""
+    called = {(n.op, n.domain) for g in model.graphs() for n in g.nodes}
+    called |= {(n.op_type, n.domain) for block in blocks_of(model.functions) for n in block.node}
+    layers = {(f.name, f.domain) for f in model.functions if type_of(f.name, f.domain) is not None}
+    model.functions = [f for f in model.functions if (f.name, f.domain) not in layers - called]
 
 
 def _decompose(model: Model, graph: Graph, node: Node, layer: Layer, path: str) -> None:
@@ -225,10 +234,10 @@ def _cell(
 
     gates = layer.type.gates
     bias, recurrent_bias = (half.reshape(len(gates), h) for half in np.split(b[d], 2))
-    inner = recurrent_bias[CANDIDATE] if layer.linear_before_reset else None
+    inner = recurrent_bias[-1] if layer.linear_before_reset else None
     total = bias + recurrent_bias
     if inner is not None:
-        total[CANDIDATE] = bias[CANDIDATE]
+        total[-1] = bias[-1]
     return Cell(
         name=name,
         node=path,

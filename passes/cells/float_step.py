@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 
 from rnnqc.cells.activations import Activation
 from rnnqc.cells.base import Cell
-from rnnqc.cells.equations import CANDIDATE
 from rnnqc.ir import Value
 from rnnqc.ir.builder import Builder
 
@@ -80,20 +79,18 @@ class FloatStep:
         self._products = products
         self._r = r
         gates, hidden = cell.type.gates, cell.hidden_size
-        # The candidate of a GRU has no sum of both products.
-        apart = cell.type.reads_hidden
         together = gates
-        if apart and not cell.linear_before_reset:
-            bounds = [b.i64([v]) for v in (0, CANDIDATE * hidden, len(gates) * hidden)]
-            self._r = b.op("Slice", [r, bounds[1], bounds[2], b.i64([1])], f"{gates[CANDIDATE]}.R")
+        if cell.resets_state:
+            bounds = [b.i64([v]) for v in (0, cell.candidate_columns.start, len(gates) * hidden)]
+            self._r = b.op("Slice", [r, bounds[1], bounds[2], b.i64([1])], f"{gates[-1]}.R")
             r = b.op("Slice", [r, bounds[0], bounds[1], b.i64([1])], "R.of_gates")
-            together = gates[:CANDIDATE]
+            together = gates[: cell.type.joint]
         h = states[0] if cell.rounds_output else quantizer(body, "hidden", states[0])
         product = quantizer(body, ACCUMULATORS[1], body.op("MatMul", [h, r], "hidden.product"))
         self._of_x: list[Value] = []
         self._of_h: list[Value] = []
         self._sums: list[Value | None] = [None] * len(gates)
-        if apart or products:
+        if products or cell.type.candidate is not None:
             self._of_x = self._split(p_t, gates, "input_product")
             self._of_h = self._split(product, together, "hidden_product")
         elif len(gates) == 1:

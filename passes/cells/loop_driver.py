@@ -15,7 +15,6 @@ import numpy as np
 import numpy.typing as npt
 
 from rnnqc.cells.base import Cell, Size
-from rnnqc.cells.equations import CANDIDATE
 from rnnqc.ir import Model, Value, Variable
 from rnnqc.ir.builder import Builder
 from rnnqc.passes.cells.boundary import Boundary
@@ -225,7 +224,7 @@ class Loop:
     ) -> tuple[list[Value], list[Value]]:
         """What the loop scans, and its elements: x W + B of the joint gates and, apart, of a GRU's candidate."""
         hidden, gates = self.cell.hidden_size, len(self.cell.type.gates)
-        joint = joint_gates(self.cell) if apart else gates
+        joint = self.cell.type.joint if apart else gates
         widths, sequences = [joint * hidden], [p]
         names = ["x.projection.step", "x.projection.candidate.step"]
         if joint < gates:
@@ -286,11 +285,6 @@ class Loop:
         unwanted = {LAST_HIDDEN} if not self.wanted.last_h else set()
         unwanted |= {LAST_CELL} if not self.wanted.last_c else set()
         return {n: v for n, v in made.items() if n not in unwanted}
-
-
-def joint_gates(cell: Cell) -> int:
-    """How many gates, from the first on, have pre-activations that are sums of both products."""
-    return CANDIDATE if cell.type.reads_hidden else len(cell.type.gates)
 
 
 def _finish(b: Builder, loop: Loop, codes: Value | None, results: Results, arithmetic: Arithmetic) -> None:

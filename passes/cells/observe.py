@@ -15,7 +15,6 @@ import onnx
 from onnx import TensorProto, helper
 
 from rnnqc.cells.base import FORGET, GATES, Cell
-from rnnqc.cells.types import ALL_POINTS
 from rnnqc.ir import Graph, Model, Value
 from rnnqc.ir.builder import Builder
 from rnnqc.passes.cells.boundary import boundary_of
@@ -25,9 +24,8 @@ from rnnqc.passes.cells.loop_driver import emit_cell
 
 LENGTHS, LAST = "sequence_lens", "hidden.last"
 CONSTANT = ("W.weight", "R.weight", "bias", "accumulator")
+"""Quantization points whose values no data decides."""
 ANY_RANK = -1
-POINTS = tuple(p.name for p in ALL_POINTS if p.name not in CONSTANT)
-"""Quantization points whose values data decides."""
 
 
 @dataclass(frozen=True)
@@ -72,9 +70,10 @@ def observe_cells(model: Model) -> list[Observed]:
 def _observe(model: Model, graph: Graph, cell: Cell) -> list[Observed]:
     at = boundary_of(model, graph, cell)
     seen: list[tuple[str, Value]] = []
+    points = {p.name for p in cell.type.points} - set(CONSTANT)
 
     def note(builder: Builder, point: str, value: Value) -> Value:
-        if point in POINTS and not (cell.input_forget and point.startswith(GATES[FORGET])):
+        if point in points and not (cell.input_forget and point.startswith(GATES[FORGET])):
             # A copy, because the input may come from an outer graph.
             seen.append((point, builder.op("Identity", [value], "input.observed") if point == "input" else value))
         return value

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rnnqc.cells.base import FORGET, GATES, INPUT
-from rnnqc.cells.equations import CANDIDATE, RESET_PRODUCT
+from rnnqc.cells.equations import RESET_PRODUCT
 from rnnqc.cells.fixed_point_numbers import (
     GATE_KINDS,
     RESET,
@@ -125,7 +125,7 @@ def fold_fixed_point(
     )
     s_h = np.full(len(gates) * cell.hidden_size, grids["hidden"].scale)
     if RESET in _codes(cell):
-        s_h[CANDIDATE * cell.hidden_size :] = grids[RESET].scale
+        s_h[cell.candidate_columns] = grids[RESET].scale
     peepholes, hidden_bias = parameters.get("P"), parameters.get("hidden_bias")
     output = cell.output_activation
     return FoldedFixedPoint(
@@ -203,9 +203,7 @@ def _raise(format_: Format) -> int:
 
 def _codes(cell: QuantizedCell) -> tuple[str, ...]:
     """The quantizers of codes, which meet weights."""
-    return (
-        ("input", "hidden", RESET) if cell.type.reads_hidden and not cell.linear_before_reset else ("input", "hidden")
-    )
+    return ("input", "hidden", RESET) if cell.resets_state else ("input", "hidden")
 
 
 def _format(cell: QuantizedCell, quantizer: str) -> Format | None:

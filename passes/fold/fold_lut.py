@@ -21,7 +21,6 @@ import numpy.typing as npt
 
 from rnnqc.cells.activations import RELU_TABLE, TABLE, Activation
 from rnnqc.cells.base import CELL, FORGET, INPUT
-from rnnqc.cells.equations import CANDIDATE, RESET_HIDDEN
 from rnnqc.cells.lut_numbers import LutNumbers
 from rnnqc.cells.stages import QuantizedCell
 from rnnqc.passes.fold.lut_formats import LutFormats, gate_format, state_bound
@@ -99,8 +98,8 @@ def fold_lut(cell: QuantizedCell, w: npt.NDArray[np.int8], parameters: Mapping[s
     s_g = np.repeat(gates.step, h)
     w_scale, r_scale = (np.broadcast_to(np.asarray(e.scale, np.float64), (columns,)) for e in (f.W, f.R))
     s_h = np.full(columns, f.h.scale or 1.0)
-    if RESET_HIDDEN in cell.points and not cell.linear_before_reset:
-        s_h[CANDIDATE * h :] = f.reset.scale or 1.0
+    if cell.resets_state:
+        s_h[cell.candidate_columns] = f.reset.scale or 1.0
     b, p, inner = (parameters.get(k) for k in ("B", "P", "hidden_bias"))
     assert b is not None
     if p is not None:
@@ -113,7 +112,7 @@ def fold_lut(cell: QuantizedCell, w: npt.NDArray[np.int8], parameters: Mapping[s
         h_multiplier=stored_multiplier(r_scale * s_h / s_g),
         B=(b.astype(np.float64) / s_g + np.repeat(gates.zero, h)).astype(np.float32),
         P=p,
-        hidden_bias=None if inner is None else (inner / gates.step[CANDIDATE]).astype(np.float32),
+        hidden_bias=None if inner is None else (inner / gates.step[-1]).astype(np.float32),
         gate_tables=tuple(gates.tables),
         cell_table=table[0],
     )

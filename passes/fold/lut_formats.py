@@ -79,7 +79,7 @@ class LutFormats:
 
 def _reset_format(cell: QuantizedCell, hidden: ValueFormat) -> ValueFormat:
     """The format of `r * h` in a GRU with linear_before_reset = 0; no scale elsewhere."""
-    if RESET_HIDDEN not in cell.points or cell.linear_before_reset:
+    if not cell.resets_state:
         return ValueFormat(hidden.mode, 0.0, 128, hidden.bits)
     reset = _value_format(cell, RESET_HIDDEN)
     if (reset.mode, reset.bits) != (hidden.mode, hidden.bits):
@@ -203,7 +203,7 @@ def state_bound(cell: QuantizedCell, *, some: bool = False) -> float:
     with `some`, of all or some of those of a GRU.
     """
     points = [cell.points["hidden"]]
-    if cell.type.reads_hidden and not cell.linear_before_reset:
+    if cell.resets_state:
         points.append(cell.points[RESET_HIDDEN])
     bounds = [p.bound or 0.0 for p in points]
     if cell.initial_h is None or not (any if some else all)(bounds):

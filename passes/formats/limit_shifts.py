@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from rnnqc.cells.base import Cell
-from rnnqc.cells.equations import CANDIDATE, RESET_HIDDEN
+from rnnqc.cells.equations import RESET_HIDDEN
 from rnnqc.cells.stages import QuantizedCell
 from rnnqc.formats.fix_position import position_of, scale_of
 from rnnqc.formats.point_format import PointFormat
@@ -95,8 +95,8 @@ def _limit(cell: Cell, points: dict[str, PointFormat], weight: str, source: str,
 
 def _meets(cell: Cell, source: str, number: int) -> str:
     """The point whose codes meet the weights of a gate."""
-    resets_first = cell.type.reads_hidden and not cell.linear_before_reset
-    return RESET_HIDDEN if source == "hidden" and resets_first and number == CANDIDATE else source
+    resets = cell.resets_state and number == cell.type.candidate
+    return RESET_HIDDEN if source == "hidden" and resets else source
 
 
 def _of_gate(cell: Cell, point: PointFormat, number: int) -> list[float]:

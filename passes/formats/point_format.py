@@ -12,8 +12,6 @@ import numpy.typing as npt
 
 from rnnqc.cells.activations import TABLE
 from rnnqc.cells.base import CELL, FORGET, OUTPUT, Cell
-from rnnqc.cells.equations import UPDATE
-from rnnqc.cells.types import LSTM
 from rnnqc.errors import CompileError
 from rnnqc.formats.format import Format, FormatError, IntegerFormat
 from rnnqc.formats.point_format import STATIC, WIDE_BITS, PointFormat
@@ -189,21 +187,22 @@ def hidden_bound(cell: Cell) -> float | None:
 
     Initial states may lie beyond it: their rest is multiplied apart.
     """
-    if cell.type is LSTM:
-        o, h = cell.gate_activation(OUTPUT).bounds, cell.activations[2].bounds
+    output = cell.output_activation
+    if output is not None:
+        o, h = cell.gate_activation(OUTPUT).bounds, output.bounds
         return None if o is None or h is None else max(map(abs, o)) * max(map(abs, h))
-    made = cell.activations[-1].bounds
+    made = cell.gate_activation(len(cell.type.gates) - 1).bounds
     if made is None or not keeps_hidden_bounded(cell):
         return None
     return max(map(abs, made))
 
 
 def keeps_hidden_bounded(cell: Cell) -> bool:
-    """Whether a step of a GRU moves the hidden state between what it was and the candidate: z is in 0 .. 1."""
-    if not cell.type.reads_hidden:
-        return True
-    z = cell.gate_activation(UPDATE).bounds
-    return z is not None and z[0] >= 0.0 and z[1] <= 1.0
+    """Whether a step leaves the hidden state between what it was and the candidate: the share that stays is 0 .. 1."""
+    if cell.type.update is None:
+        return not cell.type.reads_hidden
+    share = cell.gate_activation(cell.type.update).bounds
+    return share is not None and share[0] >= 0.0 and share[1] <= 1.0
 
 
 def accumulator_scale(cell: Cell, gate: int, s: Settings) -> float | None:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rnnqc.cells.equations import CANDIDATE, RESET_HIDDEN
+from rnnqc.cells.equations import RESET_HIDDEN
 from rnnqc.cells.stages import QuantizedCell
 from rnnqc.data.statistics import PointStatistics, Statistics
 from rnnqc.formats.compensation import bias_correction, compensate_groups, compensate_matrix
@@ -50,7 +50,7 @@ def quantize_parameters(
     codes: dict[str, npt.NDArray[Any]] = {}
     biases = {k: arrays[k] for k in ("B", "hidden_bias") if k in arrays}
     seen = statistics.points if statistics is not None else {}
-    candidate = slice(CANDIDATE * cell.hidden_size, None)
+    candidate = cell.candidate_columns
     for key, source in MULTIPLIED.items():
         point, name = cell.points[f"{key}.weight"], f"{cell.name}.{source}"
         if point.is_float:

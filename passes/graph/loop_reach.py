@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 
 from rnnqc.ir import Node, Value
 from rnnqc.passes.graph.loop_states import State
-from rnnqc.passes.graph.lstm_node import RECURRENT_OPS
+from rnnqc.passes.graph.lstm_node import is_recurrent
 
 WHOLE_NUMBERS = ("Shape", "Size", "ArgMax", "ArgMin", "NonZero", "Less", "Greater", "Equal", "SequenceLength")
 """Operators whose results count or choose; what is made of them depends on no real number."""
@@ -31,7 +31,7 @@ def reached(
     stack = list(found.values())
     while stack:
         for node in users_of(stack.pop(), inside):
-            if node.op in RECURRENT_OPS or node.op in WHOLE_NUMBERS:
+            if is_recurrent(node) or node.op in WHOLE_NUMBERS:
                 continue
             for made in node.outputs:
                 if made.name and id(made) not in found and follows(made):

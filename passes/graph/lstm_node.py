@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rnnqc.cells.activations import ACTIVATION_NAMES, Activation, make_activation, takes_alpha, takes_beta
-from rnnqc.cells.types import CELL_TYPES, LSTM, CellType, output_names
+from rnnqc.cells.types import CELL_TYPES, CellType, output_names, type_of
 from rnnqc.errors import CompileError
 from rnnqc.ir import (
     Graph,
@@ -27,7 +27,6 @@ from rnnqc.ir import (
 )
 from rnnqc.passes.graph.projection import check_projection
 
-RECURRENT_OPS = tuple(CELL_TYPES)
 TYPE_TAG = "rnnqc.type"
 """Metadata of a node that computes in float32 now: the type it had."""
 WEIGHTS_TAG = "rnnqc.weights"
@@ -75,6 +74,11 @@ class Layer:
     weights: dict[str, npt.NDArray[np.float32] | None]
 
 
+def is_recurrent(node: Node) -> bool:
+    """Whether a node is a layer of a type of cell that rnnqc knows."""
+    return type_of(node.op, node.domain) is not None
+
+
 def input_count(type_: CellType) -> int:
     """How many inputs the operator has at most."""
     return P + 1 if type_.cell_state else INITIAL_H + 1
@@ -99,12 +103,12 @@ def read_layer(node: Node) -> Layer:
     d, gates = len(directions), len(type_.gates)
     shapes = _shapes(node, type_)
     hidden = _hidden_size(node, shapes)
-    if type_ is LSTM:
+    if type_.cell_state:
         check_projection(node, hidden, {INPUT_NAMES[k]: shapes[k] for k in (R, INITIAL_H, INITIAL_C)})
     _check_sizes(node, shapes, d, gates, hidden)
     _check_batch(shapes)
     clip = _clip(node)
-    flag = _flag(node)
+    flag = _flag(node, type_)
     lens = dtype_of(input_or_none(node, SEQUENCE_LENS))
     if lens is not None and lens != np.int32:
         raise fail(node, f"input sequence_lens is {lens}.", "int32", "put a Cast to int32 in front")
@@ -127,8 +131,8 @@ def read_layer(node: Node) -> Layer:
         directions,
         activations,
         clip,
-        flag and node.op == "LSTM",
-        flag and node.op == "GRU",
+        flag and type_.flag == "input_forget",
+        flag and type_.flag == "linear_before_reset",
         weights,
     )
 
@@ -228,12 +232,11 @@ def _clip(node: Node) -> float | None:
     return None if math.isinf(clip) else clip
 
 
-def _flag(node: Node) -> bool:
-    """The attribute input_forget of an LSTM, linear_before_reset of a GRU."""
-    flags = {"LSTM": "input_forget", "GRU": "linear_before_reset"}
-    flag = attribute(node, flags[node.op], 0) if node.op in flags else 0
+def _flag(node: Node, type_: CellType) -> bool:
+    """The attribute that chooses between two forms of the equations; False for a type without one."""
+    flag = attribute(node, type_.flag, 0) if type_.flag is not None else 0
     if flag not in (0, 1):
-        raise fail(node, f"{flags[node.op]} = {flag}.", "0 or 1")
+        raise fail(node, f"{type_.flag} = {flag}.", "0 or 1")
     return bool(flag)
 
 

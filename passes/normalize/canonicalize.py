@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import numpy as np
 import onnx
 
+from rnnqc.cells.types import CELL_TYPES, type_of
 from rnnqc.errors import CompileError, Outcome, Remark
 from rnnqc.evaluation.evaluate import evaluate_nodes
 from rnnqc.evaluation.numerics import Bitwise, Close
@@ -26,7 +27,7 @@ from rnnqc.ir import (
 from rnnqc.ir.builder import Builder
 from rnnqc.passes.base import Pass, PassInfo, PassResult
 from rnnqc.passes.graph.constant_expressions import constant_expression
-from rnnqc.passes.graph.lstm_node import RECURRENT_OPS, WEIGHTS_TAG, B, P, R, W
+from rnnqc.passes.graph.lstm_node import WEIGHTS_TAG, B, P, R, W, is_recurrent
 from rnnqc.passes.invariants import Property
 from rnnqc.passes.normalize.own_functions import check_own_functions
 from rnnqc.passes.normalize.share_weights import share_weights
@@ -99,7 +100,7 @@ class Canonicalize(Pass):
         seen: set[tuple[str, str]] = {("", "")}
         for path, graph in list(model.paths()):
             for node in list(graph.nodes):
-                if node.op in RECURRENT_OPS and (path, node.name) in seen:
+                if is_recurrent(node) and (path, node.name) in seen:
                     node.name = model.fresh_name(node.name)
                     statistics["names"] += 1
                 seen.add((path, node.name))
@@ -107,9 +108,9 @@ class Canonicalize(Pass):
                     first = next((v.name for v in node.outputs if v.name), "")
                     node.name = model.fresh_name(f"{first or path}:{node.op}")
                     statistics["names"] += 1
-                if node.op in RECURRENT_OPS and not node.domain:
+                if is_recurrent(node):
                     statistics["folded"] += self._fold_weights(model, node)
-                if node.op in RECURRENT_OPS and not node.domain and attribute(node, "layout", 0) == 1:
+                if is_recurrent(node) and attribute(node, "layout", 0) == 1:
                     self._transpose_layout(model, graph, node)
                     statistics["layouts"] += 1
         statistics["shared"] = share_weights(model)
@@ -195,9 +196,9 @@ _GATES = frozenset({"Sigmoid", "Tanh", "HardSigmoid", "Softsign"})
 def _recurrent_functions(functions: Iterable[onnx.FunctionProto]) -> list[FunctionKey]:
     """Functions that may contain a recurrence, directly or through a call.
 
-    Those of rnnqc's own operators have products and gates, too, and stay.
+    Those of rnnqc's own operators have products and gates, too, and stay, as do those that are a known layer.
     """
-    held = {key_of(f): f for f in functions}
+    held = {key_of(f): f for f in functions if type_of(f.name, f.domain) is None}
     operators = {key: _operators(function) for key, function in held.items()}
 
     def with_any(wanted: Iterable[str]) -> set[FunctionKey]:
@@ -216,7 +217,7 @@ def _recurrent_functions(functions: Iterable[onnx.FunctionProto]) -> list[Functi
         return found
 
     written = with_any(_PRODUCTS) & with_any(_LOOPS | _GATES)
-    wanted = with_any(RECURRENT_OPS) | {key for key in written if key[0] != DOMAIN}
+    wanted = with_any(CELL_TYPES) | {key for key in written if key[0] != DOMAIN}
     names = {key[:2] for key in wanted}  # onnxruntime before 1.27 does not tell overloads apart: they stay together
     return [key for key in held if key[:2] in names]
 

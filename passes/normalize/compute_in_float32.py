@@ -25,7 +25,7 @@ from rnnqc.ir import (
 )
 from rnnqc.ir.builder import Builder, onnx_type
 from rnnqc.passes.base import Pass, PassInfo, PassResult
-from rnnqc.passes.graph.lstm_node import INITIAL_C, INITIAL_H, INPUT_NAMES, RECURRENT_OPS, TYPE_TAG, B, P, R, W, X
+from rnnqc.passes.graph.lstm_node import INITIAL_C, INITIAL_H, INPUT_NAMES, TYPE_TAG, B, P, R, W, X, is_recurrent
 from rnnqc.passes.invariants import Property
 
 OTHER_TYPES = (np.dtype(np.float16), np.dtype(np.float64))
@@ -59,7 +59,7 @@ class ComputeInFloat32(Pass):
         remarks: list[Remark] = []
         converted: dict[int, Constant] = {}
         for path, graph in list(model.paths()):
-            for node in [n for n in graph.nodes if n.op in RECURRENT_OPS and not n.domain]:
+            for node in [n for n in graph.nodes if is_recurrent(n)]:
                 dtype = dtype_of(input_or_none(node, W))
                 if dtype in OTHER_TYPES and all(_fits(node, k, dtype) for k in WEIGHTS):
                     assert dtype is not None

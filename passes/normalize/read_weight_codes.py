@@ -14,7 +14,7 @@ from rnnqc.evaluation.numerics import Close
 from rnnqc.ir import Model, Node, Value, constant_array, display_name, info, input_or_none, safe_name
 from rnnqc.ir.builder import Builder
 from rnnqc.passes.base import Pass, PassInfo, PassResult
-from rnnqc.passes.graph.lstm_node import RECURRENT_OPS, WEIGHTS_TAG, B, P, R, W
+from rnnqc.passes.graph.lstm_node import WEIGHTS_TAG, B, P, R, W, is_recurrent
 from rnnqc.passes.graph.quantized_constants import along, byte_codes, channel_axis, is_stored_as_codes, stored_codes
 
 _OLDEST_OPSET = 13  # DequantizeLinear with an axis
@@ -55,7 +55,7 @@ class ReadWeightCodes(Pass):
         count = 0
         for path, graph in list(model.paths()):
             for node in list(graph.nodes):  # dequantizers are put in front
-                if node.op not in RECURRENT_OPS or node.domain:
+                if not is_recurrent(node):
                     continue
                 if self.keep and WEIGHTS_TAG in info(node).metadata:
                     continue
@@ -100,7 +100,7 @@ class ReadWeightCodes(Pass):
 
 def has_weight_codes(node: Node) -> bool:
     """Whether the node is a recurrent one whose weights come from codes."""
-    if node.op not in RECURRENT_OPS or node.domain:
+    if not is_recurrent(node):
         return False
     values = (input_or_none(node, k) for k in (W, R))
     return any(v is not None and is_stored_as_codes(v) for v in values)

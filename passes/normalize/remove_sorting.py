@@ -9,7 +9,7 @@ from rnnqc.errors import Outcome, Remark
 from rnnqc.evaluation.numerics import Bitwise, Close
 from rnnqc.ir import Model, Node, Value, attribute, constant_array, display_name, input_or_none, shape_of
 from rnnqc.passes.base import Pass, PassInfo, PassResult
-from rnnqc.passes.graph.lstm_node import INITIAL_C, INITIAL_H, RECURRENT_OPS, SEQUENCE_LENS, B, P, R, W, X
+from rnnqc.passes.graph.lstm_node import INITIAL_C, INITIAL_H, SEQUENCE_LENS, B, P, R, W, X, is_recurrent
 from rnnqc.passes.invariants import Property
 from rnnqc.passes.normalize.batch_sorts import COPIES, Sort, read_sort
 
@@ -116,7 +116,7 @@ def _follow(model: Model, sort: Sort) -> _Region | None:
             if made is None:
                 continue  # perhaps another of its inputs is found later
             done.add(id(user))
-            if user.op in RECURRENT_OPS:
+            if is_recurrent(user):
                 region.layers.append(user)
             if not all(region.add(output, place) for output, place in made):
                 return None
@@ -131,7 +131,7 @@ def _after(node: Node, value: Value, axis: int, axes: dict[int, int]) -> list[tu
     """Outputs of a node with sorted inputs, and the axis of the batch in each; None if rows are not treated alike."""
     if node.domain:
         return None
-    if node.op in RECURRENT_OPS:
+    if is_recurrent(node):
         names = output_names(CELL_TYPES[node.op])
         found = [(v, place) for v, place in zip(node.outputs, BATCH_OF_OUTPUT[: len(names)], strict=False) if v.name]
         return found if _has_sorted_inputs(node, axes) else None

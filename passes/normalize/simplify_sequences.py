@@ -11,7 +11,7 @@ from rnnqc.passes.base import Pass, PassInfo, PassResult
 from rnnqc.passes.graph.constant_expressions import Constants
 from rnnqc.passes.graph.index_expressions import Index, Indices, unknown
 from rnnqc.passes.graph.loop_states import bodies
-from rnnqc.passes.graph.lstm_node import RECURRENT_OPS, SEQUENCE_LENS, B, R, W, X
+from rnnqc.passes.graph.lstm_node import SEQUENCE_LENS, B, R, W, X, is_recurrent
 from rnnqc.passes.graph.redundant_nodes import cancel_squeezes, drop_identities
 from rnnqc.passes.graph.sequence_elements import consecutive, element_of, flip_inputs, flip_of, flipped
 from rnnqc.passes.invariants import Property
@@ -43,7 +43,7 @@ class SimplifySequences(Pass):
     def run(self, model: Model) -> PassResult:
         """Applies the steps until nothing changes."""
         statistics = {"views": 0, "joined": 0, "turned": 0, "final": 0, "projections": 0}
-        graphs = [g for g, _, _ in bodies(model) if any(n.op in RECURRENT_OPS and not n.domain for n in g.nodes)]
+        graphs = [g for g, _, _ in bodies(model) if any(is_recurrent(n) for n in g.nodes)]
         every = list(model.graphs())
         while graphs:
             before = sum(statistics.values())
@@ -133,7 +133,7 @@ def _turn(model: Model, graph: Graph, indices: Indices) -> int:
                 count += 1
             elif outer is not None:
                 count += _below(model, graph, node, outer[0], outer[1])
-        if node.op not in RECURRENT_OPS or node.domain or attribute(node, "direction", "forward") not in FLIPPED:
+        if not is_recurrent(node) or attribute(node, "direction", "forward") not in FLIPPED:
             continue
         turned = flip_of(node.inputs[X], indices)
         if (
@@ -209,7 +209,7 @@ def _final_states(model: Model, graph: Graph, indices: Indices) -> int:
             continue
         y = source.inputs[0].inputs[0]
         layer = y.inputs[0] if len(y.inputs) == 1 else None
-        if layer is None or layer.op not in RECURRENT_OPS or layer.domain or layer.outputs[0] is not y:
+        if layer is None or not is_recurrent(layer) or layer.outputs[0] is not y:
             continue
         axes = constant_array(input_or_none(source.inputs[0], 1))
         if input_or_none(layer, SEQUENCE_LENS) is not None or axes is None or not np.array_equal(axes, [1]):
@@ -233,7 +233,7 @@ def _final_states(model: Model, graph: Graph, indices: Indices) -> int:
 def _projections(model: Model, graph: Graph, indices: Indices) -> int:
     count = 0
     for node in list(graph.nodes):
-        if node.op not in RECURRENT_OPS or node.domain or attribute(node, "direction", "forward") not in FLIPPED:
+        if not is_recurrent(node) or attribute(node, "direction", "forward") not in FLIPPED:
             continue
         weights = constant_array(input_or_none(node, W))
         if weights is None or weights.ndim != 3 or weights.shape[1] != weights.shape[2]:

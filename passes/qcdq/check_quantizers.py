@@ -11,7 +11,7 @@ import numpy.typing as npt
 import onnx
 
 from rnnqc.cells.base import Cell
-from rnnqc.cells.equations import CANDIDATE, RESET_HIDDEN
+from rnnqc.cells.equations import RESET_HIDDEN
 from rnnqc.errors import CompileError
 from rnnqc.formats.format import Format
 from rnnqc.passes.cells.float_step import ACCUMULATORS
@@ -158,7 +158,7 @@ def _check_accumulator(
     }[quantizer.point]  # fmt: skip
     scales = np.asarray(points[weight]["scale"], np.float64)
     if len(scales) > 1 and weight == "R.weight" and "scale" in points.get(RESET_HIDDEN, FLOAT):
-        split = CANDIDATE * cell.hidden_size
+        split = cell.candidate_columns.start
         scales = scales[split:] if quantizer.point == of_reset else scales[:split]
     unit, half = scales * points[code]["scale"][0], 2.0 ** (bits - 1)
     share = np.linspace(-1.5, 1.5, 61)[:, np.newaxis]

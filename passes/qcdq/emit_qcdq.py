@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from rnnqc.cells.base import GATES, INPUT
-from rnnqc.cells.equations import CANDIDATE, RESET_HIDDEN
-from rnnqc.cells.types import GRU
+from rnnqc.cells.equations import RESET_HIDDEN
+from rnnqc.cells.stages import QuantizedCell
 from rnnqc.errors import CompileError
 from rnnqc.formats.format import Format, IntegerFormat
 from rnnqc.formats.point_format import FLOAT, PointFormat
@@ -47,12 +47,13 @@ class QuantizedWeight:
     zero_point: Value
 
 
-def qcdq_quantizer(points: Points, weights: Mapping[str, QuantizedWeight]) -> Quantizer:
-    """A quantizer that looks the points of one cell up in `points`, and its weights in `weights`."""
+def qcdq_quantizer(cell: QuantizedCell, weights: Mapping[str, QuantizedWeight]) -> Quantizer:
+    """A quantizer with the formats of a cell, which looks its weights up in `weights`."""
+    points = cell.points
 
     def quantize(b: Builder, point: str, value: Value) -> Value:
         if point in ACCUMULATORS:
-            return emit_accumulator(b, point, value, points)
+            return emit_accumulator(b, point, value, cell)
         held = points.get(ALIASES.get(point, point), FLOAT).format
         if held is None:
             return value
@@ -111,9 +112,9 @@ def has_operators(b: Builder, format_: IntegerFormat) -> bool:
     return is_usual(format_) and not (format_.signed and b.model.opset >= _OPSET_OF_PROPAGATION)
 
 
-def emit_accumulator(b: Builder, point: str, value: Value, points: Points) -> Value:
+def emit_accumulator(b: Builder, point: str, value: Value, cell: QuantizedCell) -> Value:
     """The limits of an accumulator of few bits, in units of the product of both scales, for each output channel."""
-    bits = points.get("accumulator", FLOAT).bits
+    points, bits = cell.points, cell.point("accumulator").bits
     if bits is None:
         return value
     code, weight = (points[p].static for p in _FACTORS[point])
@@ -124,10 +125,10 @@ def emit_accumulator(b: Builder, point: str, value: Value, points: Points) -> Va
             action="quantize input, hidden state and weights with mode = static",
         )
     scales = np.asarray(weight.scale, np.float64)
-    if scales.size > 1 and point != ACCUMULATORS[0] and points.get(RESET_HIDDEN, FLOAT).scale:
-        # A GRU multiplies the columns of its candidate with codes of their own.
-        gates, candidate = np.split(scales, [CANDIDATE * scales.size // len(GRU.gates)])
-        scales = candidate if point == ACCUMULATORS[2] else gates
+    if scales.size > 1 and point != ACCUMULATORS[0] and cell.point(RESET_HIDDEN).scale:
+        # The columns of the candidate are multiplied with codes of their own.
+        candidate = cell.candidate_columns
+        scales = scales[candidate] if point == ACCUMULATORS[2] else scales[: candidate.start]
     unit = np.float64(code.scale[0]) * scales
     low, high = (np.asarray(unit * limit, np.float32) for limit in (-(2.0 ** (bits - 1)), 2.0 ** (bits - 1) - 1))
     below = b.op("Min", [value, b.f32(high)], f"{point}.below")

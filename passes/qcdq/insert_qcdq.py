@@ -145,7 +145,7 @@ class InsertQcdq(Pass):
             if array is not arrays[key]:
                 name = model.add_initializer(f"{cell.name}/{key}.quantized", array).name
                 cell = replace(cell, **{key: name})
-        quantizer, split = qcdq_quantizer(cell.points, weights), None
+        quantizer, split = qcdq_quantizer(cell, weights), None
         bound = bound_to_exceed(model, cell, at.initial_h)
         if bound and loses_states(cell, {**arrays, **parameters.codes, **parameters.biases}):
             remark = self._of_saturating_states(cell, bound)

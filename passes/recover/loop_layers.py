@@ -8,7 +8,7 @@ from rnnqc.ir import Graph, Node, Value, attribute, display_name, input_or_none,
 from rnnqc.ir.builder import Builder
 from rnnqc.passes.graph.index_expressions import Index
 from rnnqc.passes.graph.loop_states import VIEWS, State, behind_views, states_of
-from rnnqc.passes.graph.lstm_node import INITIAL_C, INITIAL_H, RECURRENT_OPS, SEQUENCE_LENS, X
+from rnnqc.passes.graph.lstm_node import INITIAL_C, INITIAL_H, SEQUENCE_LENS, X, is_recurrent
 from rnnqc.passes.graph.sequence_elements import element_of, flipped, is_unsqueezed_in_front
 from rnnqc.passes.recover.loop_bounds import Trips
 from rnnqc.passes.recover.loop_to_sequence import Sequence, Vectorizer
@@ -21,7 +21,7 @@ _VIEWS = (*VIEWS, "Expand")
 def layers_of(node: Node) -> list[Node]:
     """The recurrent nodes of the body of a loop."""
     body: Graph = node.attrs["body"]
-    return [n for n in body.nodes if n.op in RECURRENT_OPS and not n.domain]
+    return [n for n in body.nodes if is_recurrent(n)]
 
 
 class LoopLayers:
@@ -256,7 +256,7 @@ class LoopLayers:
             return indices.dimension(x, 1)
         value = behind_views(x)
         node = value.inputs[0] if len(value.inputs) == 1 else None
-        if node is not None and node.op in RECURRENT_OPS and not node.domain:
+        if node is not None and is_recurrent(node):
             return self._rows(node.inputs[X])
         if node is not None and node.op == "Concat":
             return self._rows(node.inputs[0])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rnnqc.ir import Graph, Node, Value, attribute, display_name, input_or_none, output_or_none, shape_of
 from rnnqc.ir.builder import Builder
 from rnnqc.passes.graph.loop_states import State
-from rnnqc.passes.graph.lstm_node import RECURRENT_OPS
+from rnnqc.passes.graph.lstm_node import is_recurrent
 from rnnqc.passes.graph.sequence_elements import flipped
 from rnnqc.passes.recover.loop_layers import LoopLayers
 from rnnqc.passes.recover.loop_to_sequence import Sequence
@@ -66,7 +66,7 @@ class LoopResults:
         """The final state of a layer, with the views that the body takes of it in each iteration."""
         views: list[Node] = []
         current = state.after
-        while len(current.inputs) == 1 and current.inputs[0].op not in RECURRENT_OPS:
+        while len(current.inputs) == 1 and not is_recurrent(current.inputs[0]):
             node = current.inputs[0]
             if node.op == "Where":  # the mask of the state
                 self._check_mask(node)

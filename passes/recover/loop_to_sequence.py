@@ -24,7 +24,7 @@ from rnnqc.ir import (
 from rnnqc.ir.builder import Builder
 from rnnqc.passes.graph.constant_expressions import Constants
 from rnnqc.passes.graph.index_expressions import Index, unknown
-from rnnqc.passes.graph.lstm_node import RECURRENT_OPS
+from rnnqc.passes.graph.lstm_node import is_recurrent
 from rnnqc.passes.graph.sequence_elements import NEW, changed_axes, element_of, flipped
 from rnnqc.passes.recover.loop_bounds import TRIP, Trips
 from rnnqc.passes.recover.step_weights import NoNode
@@ -144,7 +144,7 @@ class Vectorizer:
             return element
         self._busy.add(id(value))
         try:
-            if node.op in RECURRENT_OPS and not node.domain and self.recurrent is not None:
+            if is_recurrent(node) and self.recurrent is not None:
                 self.recurrent(node)
                 return None
             return self._operator(node, value)

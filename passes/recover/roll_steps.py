@@ -25,7 +25,7 @@ from rnnqc.passes.base import Pass, PassInfo, PassResult
 from rnnqc.passes.graph.constant_expressions import Constants
 from rnnqc.passes.graph.index_expressions import Index, Indices, unknown
 from rnnqc.passes.graph.loop_states import VIEWS, bodies, owners
-from rnnqc.passes.graph.lstm_node import INITIAL_C, INITIAL_H, RECURRENT_OPS, SEQUENCE_LENS, B, P, R, W, X
+from rnnqc.passes.graph.lstm_node import INITIAL_C, INITIAL_H, SEQUENCE_LENS, B, P, R, W, X, is_recurrent
 from rnnqc.passes.graph.sequence_elements import is_unsqueezed_in_front, keeps_all
 from rnnqc.passes.invariants import Property
 from rnnqc.passes.recover.recovery_sites import RecoverySites
@@ -91,7 +91,7 @@ class _Link:
 
 
 def _single(node: Node) -> bool:
-    if node.op not in RECURRENT_OPS or node.domain or node.attrs.get("direction", "forward") != "forward":
+    if not is_recurrent(node) or node.attrs.get("direction", "forward") != "forward":
         return False
     if input_or_none(node, SEQUENCE_LENS) is not None or node.attrs.get("layout", 0):
         return False
@@ -143,7 +143,7 @@ def _source(value: Value | None, indices: Indices) -> tuple[Node, int] | None:
     """The node and output a state comes from, through views."""
     while value is not None and len(value.inputs) == 1:
         node = value.inputs[0]
-        if node.op in RECURRENT_OPS and not node.domain:
+        if is_recurrent(node):
             return node, next(k for k, v in enumerate(node.outputs) if v is value)
         if not _is_view(node, indices):
             return None

@@ -20,12 +20,12 @@ from rnnqc.ir import Graph, Model, Node, Value, dtype_of, export_nodes, shape_of
 from rnnqc.passes.graph.constant_expressions import Constants
 from rnnqc.passes.graph.layout_ops import MOVERS
 from rnnqc.passes.graph.loop_states import bodies, is_loop, states_of
-from rnnqc.passes.graph.lstm_node import RECURRENT_OPS
+from rnnqc.passes.graph.lstm_node import is_recurrent
 
 Numbers = npt.NDArray[np.int64]
 Shape = list[int | str | None]
 Shapes = Callable[[Value], Shape | None]
-PRODUCTS = ("MatMul", "Gemm", "Conv", "Einsum", *RECURRENT_OPS)
+PRODUCTS = ("MatMul", "Gemm", "Conv", "Einsum")
 _MOVERS: Mapping[str, Sequence[int] | None] = {
     **{op: moved for op, moved in MOVERS.items() if op != "Expand"},
     "Split": (0,),
@@ -140,7 +140,7 @@ class StateFlow:
                 branch = self.branches.get(id(node))
                 if branch is not None:
                     stack.append(branch.outputs[_position(node, current)])
-                elif products or node.op not in PRODUCTS:
+                elif products or not (node.op in PRODUCTS or is_recurrent(node)):
                     stack.extend(node.inputs)
         return False
 

@@ -55,6 +55,6 @@ def chain_codes(model: Model, sites: Mapping[str, ReadCell]) -> None:
 
 def _same_codes(provider: FixedPointNumbers, consumer: FixedPointNumbers) -> bool:
     """Whether the consumer would make the provider's codes from their values; other roundings may leave the grid."""
-    hidden, x = provider.quantizer("hidden"), consumer.quantizer("input")
+    hidden, x = provider.hidden, consumer.input
     same = replace(hidden, rounding=x.rounding, offset=x.offset) == x
     return same and x.rounding in NEAREST and hidden.maximum <= BYTE

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from rnnqc.cells.base import Cell
-from rnnqc.cells.equations import CANDIDATE
 from rnnqc.cells.fixed_point_numbers import RESET, FixedPointNumbers
 from rnnqc.ir import Value
 from rnnqc.ir.builder import Builder
@@ -57,7 +56,7 @@ class FixedPointArithmetic(Arithmetic):
     @property
     def hidden_zero_point(self) -> int:
         """The hidden code that stands for 0."""
-        return self.numbers.quantizer("hidden").zero_point
+        return self.numbers.hidden.zero_point
 
     def run(self, b: Builder, loop: Loop) -> Results:
         """Emits the products and the loop; no result has a negative zero."""
@@ -81,9 +80,9 @@ class FixedPointArithmetic(Arithmetic):
         units = b.op("Mul", [sums, e.cast(self.w.x_multiplier, "x_multiplier.real")], "x.product.scaled")
         bias = e.cast(self.w.B, "B.real")
         p = units if numbers.bias_last else b.op("Add", [units, bias], "x.projection.exact")
-        p = e.quantized_gates(p, numbers.gate_quantizers("input_product"), "input_product")
+        p = e.quantized_gates(p, numbers.gate_quantizers(cell.type, "input_product"), "input_product")
         before = grid_constants(e, cell, self.w)
-        products = self._on_grids(b, cell.hidden_size, before.h_multiplier, r, reset)
+        products = self._on_grids(b, cell, before.h_multiplier, r, reset)
         # A GRU reads the hidden state, the others only its codes.
         h_type = np.float32 if type_.reads_hidden else np.uint8 if r.integer else numbers.real
         shape = [cell.batch_dimension, cell.hidden_size]
@@ -97,7 +96,7 @@ class FixedPointArithmetic(Arithmetic):
 
         results = loop.run(b, p, states, step, real=numbers.real)
         if loop.wanted.codes and CODES_STEPS not in results:
-            grid = numbers.quantizer("hidden")
+            grid = numbers.hidden
             real = e.cast(results[HIDDEN_STEPS], "hidden.real")
             made = shifted(e, e.multiples(real, grid, "hidden"), grid, "hidden")
             results[CODES_STEPS] = b.cast(made, np.uint8, "hidden.codes")
@@ -105,7 +104,7 @@ class FixedPointArithmetic(Arithmetic):
 
     def _stepped(self, e: GridEmitter, loop: Loop, y: Value, c: Value, *, carries_codes: bool) -> Stepped:
         """What a step hands on, whose equations gave `y` and `c`: a state that is read, codes, or multiples."""
-        b, grid = e.b, self.numbers.quantizer("hidden")
+        b, grid = e.b, self.numbers.hidden
         if loop.cell.type.reads_hidden:
             return Stepped([y], y, c)
         if self.numbers.rounded_output:
@@ -122,22 +121,23 @@ class FixedPointArithmetic(Arithmetic):
         return Stepped([handed_on, c] if loop.cell.type.cell_state else [handed_on], y, c, codes)
 
     def _recurrent_products(self, e: GridEmitter, cell: Cell) -> tuple[GridProduct, GridProduct | None]:
-        """The product of hidden codes and, in a GRU with linear_before_reset = 0, of the candidate."""
-        if cell.type.reads_hidden and not cell.linear_before_reset:
+        """The product of hidden codes and, where another gate resets its state, of the candidate."""
+        if cell.resets_state:
             return reset_products(e, cell, self.numbers, self.w)
         return grid_product(e, cell, self.numbers, self.w, "R"), None
 
     def _on_grids(
-        self, b: Builder, hidden: int, multiplier: Value, r: GridProduct, reset: GridProduct | None
+        self, b: Builder, cell: Cell, multiplier: Value, r: GridProduct, reset: GridProduct | None
     ) -> Sequence[RecurrentProduct]:
         """The products with R as real numbers on the grids of their gates."""
-        grids = self.numbers.gate_quantizers("hidden_product")
+        grids = self.numbers.gate_quantizers(cell.type, "hidden_product")
         if reset is None:
             return [RecurrentProduct(r, multiplier, grids, "hidden")]
-        sizes = b.i64([CANDIDATE * hidden, (len(grids) - CANDIDATE) * hidden])
+        joint, hidden = cell.type.joint, cell.hidden_size
+        sizes = b.i64([joint * hidden, hidden])
         names = ["h_multiplier.gates", "h_multiplier.candidate"]
         multipliers = b.ops("Split", [multiplier, sizes], names, axis=0)
-        gates, candidate = (dict(list(grids.items())[s]) for s in (slice(CANDIDATE), slice(CANDIDATE, None)))
+        gates, candidate = (dict(list(grids.items())[s]) for s in (slice(joint), slice(joint, None)))
         return [
             RecurrentProduct(r, multipliers[0], gates, "hidden"),
             RecurrentProduct(reset, multipliers[1], candidate, RESET),
@@ -163,12 +163,12 @@ class FixedPointArithmetic(Arithmetic):
             codes = codes_for(e, first.product, state, "hidden.previous")
         ph, recurrent = first.of_codes(e, codes), None
         if cell.linear_before_reset:
-            sizes = b.i64([CANDIDATE * cell.hidden_size, cell.hidden_size])
+            sizes = b.i64([cell.type.joint * cell.hidden_size, cell.hidden_size])
             ph, recurrent = b.ops("Split", [ph, sizes], ["hidden_product.gates", "hidden_product.candidate"], axis=1)
         g: Value = b.op("Add", [projected[0], ph], "products" if numbers.bias_last else "preactivation")
         if numbers.bias_last:
             g = b.op("Add", [g, bias], "preactivation")
-        state_or_none = state if cell.type.cell_state or cell.type.reads_hidden else None
+        state_or_none = state if cell.type.state_points else None
         candidate = projected[1] if len(projected) > 1 else None
         product = second.of_values if second is not None else None
         return GridStep(e, cell, numbers, before, g, state_or_none, candidate, recurrent, product)

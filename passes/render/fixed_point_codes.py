@@ -33,7 +33,7 @@ def initial_states(e: GridEmitter, loop: Loop, numbers: FixedPointNumbers, r: Gr
         h0 = _cleaned_codes(e, r, at.initial_h, "initial_h")
     if at.initial_c is not None:
         real = e.cast(without_nan(b, at.initial_c, "initial_c"), "initial_c.real")
-        c0 = e.quantized(real, numbers.quantizer("cell_state"), "initial_c")
+        c0 = e.quantized(real, numbers.quantizer(type_, "cell_state"), "initial_c")
     if h0 is None or (c0 is None and type_.cell_state):
         shape = loop.state_shape(b)
         zero = b.f32(0.0) if type_.reads_hidden else b.u8(r.codes.zero_point) if r.integer else e.constant(0.0)

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from rnnqc.cells.base import Cell
-from rnnqc.cells.equations import CANDIDATE
 from rnnqc.cells.fixed_point_numbers import BYTE, RESET, FixedPointNumbers, FixedPointQuantizer, is_exact_in_int32
 from rnnqc.ir import Value
 from rnnqc.passes.fold.integer_operands import Operands
@@ -108,17 +107,19 @@ def grid_product(e: GridEmitter, cell: Cell, numbers: FixedPointNumbers, w: Oper
         key: "W" or "R".
     """
     weights = _Weights.of(e, cell, numbers, w, key)
-    return weights.product(e, numbers, "input" if key == "W" else "hidden")
+    return weights.product(e, numbers, numbers.input if key == "W" else numbers.hidden)
 
 
 def reset_products(
     e: GridEmitter, cell: Cell, numbers: FixedPointNumbers, w: Operands
 ) -> tuple[GridProduct, GridProduct]:
-    """The products with R of a GRU with linear_before_reset = 0: of its two gates with h, of the candidate with r h."""
+    """The products with R where a gate resets the state: of the other gates with h, of the candidate with r * h."""
     weights = _Weights.of(e, cell, numbers, w, "R")
-    bounds = CANDIDATE * cell.hidden_size, len(cell.type.gates) * cell.hidden_size
-    parts = weights.columns(e, 0, bounds[0], "gates"), weights.columns(e, *bounds, "candidate")
-    return parts[0].product(e, numbers, "hidden"), parts[1].product(e, numbers, RESET)
+    own = cell.candidate_columns
+    parts = weights.columns(e, 0, own.start, "gates"), weights.columns(e, own.start, own.stop, "candidate")
+    return parts[0].product(e, numbers, numbers.hidden), parts[1].product(
+        e, numbers, numbers.quantizer(cell.type, RESET)
+    )
 
 
 @dataclass(frozen=True)
@@ -161,9 +162,9 @@ class _Weights:
         codes = part(self.codes, 1, self.name)
         return _Weights(codes, zero_point, self.narrow, self.depth, f"{self.name}.{name}")
 
-    def product(self, e: GridEmitter, numbers: FixedPointNumbers, codes: str) -> GridProduct:
+    def product(self, e: GridEmitter, numbers: FixedPointNumbers, grid: FixedPointQuantizer) -> GridProduct:
         """Their product with the codes of a quantizer."""
-        b, name, grid, zero_point = e.b, self.name, numbers.quantizer(codes), self.zero_point
+        b, name, zero_point = e.b, self.name, self.zero_point
         if self.narrow and is_exact_in_int32(grid, BYTE if zero_point is not None else MIDDLE, self.depth):
 
             def byte(value: Value, name: str) -> Value:

@@ -13,7 +13,6 @@ from rnnqc.cells.equations import RESET_HIDDEN
 from rnnqc.cells.fixed_point_numbers import FixedPointNumbers, FixedPointQuantizer, point_of, quantizers_of
 from rnnqc.cells.lut_numbers import STATE_LIMIT
 from rnnqc.ir import Value
-from rnnqc.passes.cells.loop_driver import joint_gates
 from rnnqc.passes.fold.integer_operands import Operands
 from rnnqc.passes.render.fixed_point_quantizers import GridEmitter, is_uniform
 
@@ -90,7 +89,7 @@ class GridStep:
         self._state, self._projected, self._recurrent, self._product = state, projected, recurrent, product
         self._grids = _quantizers(cell, numbers)
         self._multiples: Value | None = None
-        names = cell.type.gates[: joint_gates(cell)]
+        names = cell.type.gates[: cell.type.joint]
         accs = [self._grids[f"{n}.acc"] for n in names]
         self._values: Sequence[Value] = []
         self._sums: Sequence[Value] = [joint]
@@ -212,4 +211,4 @@ class GridStep:
 
 def _quantizers(cell: Cell, numbers: FixedPointNumbers) -> Mapping[str, FixedPointQuantizer]:
     """By quantization point."""
-    return {point_of(cell, n): numbers.quantizer(n) for n in quantizers_of(cell.type)}
+    return {point_of(cell, n): numbers.quantizer(cell.type, n) for n in quantizers_of(cell.type)}

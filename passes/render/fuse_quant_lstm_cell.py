@@ -94,6 +94,9 @@ class FuseQuantLstmCell(Pass):
     def _without_kernel(self, name: str, bodies: list[list[CellSite]]) -> Remark:
         cells, type_ = [s.cell for members in bodies for s in members], bodies[0][0].cell.type
         more = f" and {len(cells) - 1} more" if len(cells) > 1 else ""
+        if not type_.aliases:
+            reason = f"{len(cells)} cell(s), {cells[0].name!r}{more}, run in standard operators: {name} has no kernel."
+            return self.remark(Outcome.NOTE, cells[0].node, type_.op, reason)
         return self.remark(
             Outcome.WARNING,
             cells[0].node,

@@ -21,7 +21,6 @@ from rnnqc.passes.cells.loop_driver import (
     Results,
     State,
     Stepped,
-    joint_gates,
 )
 from rnnqc.passes.cells.sequence_lengths import dimensions
 from rnnqc.passes.fold.integer_operands import Operands
@@ -243,10 +242,10 @@ class _Emitter:
         products: Sequence[HiddenProduct],
     ) -> IntegerStep:
         cell, numbers, hidden = self.loop.cell, self.numbers, self.loop.cell.hidden_size
-        joint = joint_gates(cell)
+        joint = cell.type.joint
         if joint == len(cell.type.gates):
             g = body.op("Add", [units, projected[0]], "preactivation")
-            return IntegerStep(body, cell, numbers, self.w, before, g, state if cell.type.cell_state else None)
+            return IntegerStep(body, cell, numbers, self.w, before, g, state if cell.type.state_points else None)
         sizes = body.i64([joint * hidden, hidden])
         recurrent: Value | None = None
         if cell.linear_before_reset:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from rnnqc.cells.base import Cell
-from rnnqc.cells.equations import CANDIDATE
+from rnnqc.cells.equations import RESET_HIDDEN
 from rnnqc.cells.lut_numbers import LutNumbers
 from rnnqc.ir import Value
 from rnnqc.ir.builder import Builder
@@ -139,7 +139,7 @@ class HiddenProduct:
 def hidden_products(
     b: Builder, cell: Cell, numbers: LutNumbers, r: Value, h_multiplier: Value, zero_points: Sequence[Value]
 ) -> list[HiddenProduct]:
-    """The product of all gates or, in a GRU with linear_before_reset = 0, of z and r, and of the candidate."""
+    """The product of all gates or, where a gate resets the state first, of the other gates and of the candidate."""
     hidden, gates = cell.hidden_size, len(cell.type.gates)
 
     def product(begin: int, end: int, grid: tuple[float, int], name: str) -> HiddenProduct:
@@ -156,7 +156,7 @@ def hidden_products(
         return HiddenProduct(numbers, part, zero_points, correction, rows, grid, name)
 
     of_hidden = numbers.h_scale, numbers.h_zero_point
-    if not cell.type.reads_hidden or cell.linear_before_reset:
+    if not cell.resets_state:
         return [product(0, gates, of_hidden, "hidden")]
-    of_reset = numbers.reset_scale, numbers.reset_zero_point
-    return [product(0, CANDIDATE, of_hidden, "hidden"), product(CANDIDATE, gates, of_reset, "reset.hidden")]
+    of_reset, joint = (numbers.reset_scale, numbers.reset_zero_point), cell.type.joint
+    return [product(0, joint, of_hidden, "hidden"), product(joint, gates, of_reset, RESET_HIDDEN)]

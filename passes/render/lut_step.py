@@ -9,11 +9,9 @@ import numpy as np
 
 from rnnqc.cells.activations import RELU_TABLE, TABLE
 from rnnqc.cells.base import Cell
-from rnnqc.cells.equations import CANDIDATE
 from rnnqc.cells.lut_numbers import STATE_LIMIT, LutNumbers
 from rnnqc.ir import Value
 from rnnqc.ir.builder import Builder
-from rnnqc.passes.cells.loop_driver import joint_gates
 from rnnqc.passes.cells.sequence_lengths import positive_zeros
 from rnnqc.passes.fold.integer_operands import Operands
 from rnnqc.passes.formats.point_format import keeps_hidden_bounded
@@ -45,7 +43,7 @@ def is_uniform(cell: Cell, numbers: LutNumbers, w: Operands) -> bool:
 
 def loop_constants(b: Builder, cell: Cell, numbers: LutNumbers, w: Operands) -> LoopConstants:
     """Tables, offsets and limits for the loop; with a batch of 1 tables are rows, and the loop needs no Reshape."""
-    f, hidden, gates = numbers, cell.hidden_size, joint_gates(cell)
+    f, hidden, gates = numbers, cell.hidden_size, cell.type.joint
     gate_table, candidate_table, cell_table = w.gate_table, None, w.cell_table
     offsets: Value | None = None
     limits: tuple[Value, Value] | None = None
@@ -76,7 +74,7 @@ def loop_constants(b: Builder, cell: Cell, numbers: LutNumbers, w: Operands) -> 
             rows = b.op("Concat", [part(k) for k in range(gates)], "gate_table.rows", axis=0)
             gate_table = b.op("Reshape", [rows, b.i64([gates, size])], "gate_table.matrix")
             if gates < len(cell.type.gates):
-                candidate_table = b.op("Unsqueeze", [part(CANDIDATE), b.i64([0])], "candidate_table.row")
+                candidate_table = b.op("Unsqueeze", [part(gates), b.i64([0])], "candidate_table.row")
     return LoopConstants(gate_table, candidate_table, cell_table, offsets, limits)
 
 
@@ -121,7 +119,7 @@ class IntegerStep:
         self.body, self.cell, self.numbers, self.w, self.before = body, cell, numbers, w, before
         self.input_forget, self.linear_before_reset = cell.input_forget, cell.linear_before_reset
         self._state, self._projected, self._recurrent, self._product = state, projected, recurrent, product
-        gates = joint_gates(cell)
+        gates = cell.type.joint
         self._values: list[Value] = []
         self._sums: list[Value] = []
         names = cell.type.gates[:gates]
@@ -289,7 +287,7 @@ class IntegerStep:
 
 def _stays_between_bounds(cell: Cell) -> bool:
     """Whether the hidden state of a GRU cannot pass `STATE_LIMIT`: it stays between the candidate and what it was."""
-    candidate = cell.gate_activation(CANDIDATE)
+    candidate = cell.gate_activation(len(cell.type.gates) - 1)
     return keeps_hidden_bounded(cell) and (candidate.bounds is not None or candidate.kind in ("Relu", RELU_TABLE))
 
 

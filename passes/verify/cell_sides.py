@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from rnnqc.cells.activations import TABLE
 from rnnqc.cells.base import CELL, FORGET, INPUT, Cell
-from rnnqc.cells.equations import CANDIDATE, RESET_HIDDEN
+from rnnqc.cells.equations import RESET_HIDDEN
 from rnnqc.cells.fixed_point_numbers import FIXED_POINT, FIXED_POINT32
 from rnnqc.cells.stages import IntegerCell, points_of
 from rnnqc.formats.format import Format
@@ -33,7 +33,7 @@ _NAMES: Mapping[str, Mapping[str, Sequence[str]]] = {
     REAL: {
         PROJECTION: ("x.projection", "accumulator.x.limited", "x.product"),
         PRODUCT: ("accumulator.h.limited", "hidden.product"),
-        CANDIDATE_PRODUCT: ("accumulator.reset.limited", "hidden_gate.hidden_product"),
+        CANDIDATE_PRODUCT: ("accumulator.reset.limited", "{candidate}.hidden_product"),
         SQUASHED: ("hidden.activation.quantized", "hidden.squashed"),
     },
     LUT: {
@@ -92,7 +92,7 @@ class CellSide:
         """The values between the parts of a step."""
         cell, gates = self.cell, self.cell.type.gates
         found = [X, PROJECTION, HIDDEN, PRODUCT]
-        if cell.type.reads_hidden and not cell.linear_before_reset:
+        if cell.resets_state:
             found += [RESET_HIDDEN, CANDIDATE_PRODUCT]
         own = [g for k, g in enumerate(gates) if not (cell.input_forget and k == FORGET)]
         found += [f"{g}.{PREACTIVATION}" for g in own]
@@ -100,9 +100,7 @@ class CellSide:
         found += [f"{g}.{GATE}" for g in own]
         if cell.type.cell_state:
             found.append(STATE)
-        if cell.type.cell_state or cell.type.reads_hidden:
-            state = state_name(cell)
-            found += [f"{state}.kept", f"{state}.added", state]
+        found += cell.type.state_points
         if cell.type.cell_state:
             found += [SQUASHED, VALUE]
         return [*found, NEXT, *OUTPUTS]
@@ -145,10 +143,10 @@ class CellSide:
         if port == PROJECTION:
             return np.repeat(1.0 / steps, size), np.repeat(halves, size)
         if port == PRODUCT:
-            count = CANDIDATE if cell.type.reads_hidden and not cell.linear_before_reset else len(steps)
+            count = cell.type.joint if cell.resets_state else len(steps)
             return np.repeat(1.0 / steps[:count], size), 0.0
         if port == CANDIDATE_PRODUCT:
-            return 1.0 / float(steps[CANDIDATE]), 0.0
+            return 1.0 / float(steps[-1]), 0.0
         gate, _, kind = port.rpartition(".")
         if kind == PREACTIVATION:
             k = cell.type.gates.index(gate)
@@ -271,7 +269,7 @@ class CellSide:
     @property
     def _joint(self) -> int:
         """How many gates stand side by side in the joint pre-activation."""
-        return CANDIDATE if self.cell.type.reads_hidden else len(self.cell.type.gates)
+        return self.cell.type.joint
 
     def _named(self, name: str) -> str | None:
         return self.flat.name(self.cell.name, name)
@@ -293,7 +291,7 @@ class CellSide:
         if port == PROJECTION and form == REAL and self.bias_last:
             return self._first("accumulator.x.limited", "x.product")
         if port in _NAMES[form]:
-            return self._first(*_NAMES[form][port])
+            return self._first(*(n.format(candidate=cell.type.gates[-1]) for n in _NAMES[form][port]))
         if port == NEXT:
             carried = self.flat.carried[cell.name]
             return (carried[0], None) if carried else None
@@ -332,7 +330,8 @@ class CellSide:
     def _activated(self, gate: str) -> tuple[str, int | None] | None:
         if self.form == REAL:
             return self._first(f"{gate}.activation.quantized", f"{gate}.value")
-        return self._first(gate, f"{gate}.values", *(("gates.values",) if len(self.cell.type.gates) == 1 else ()))
+        alone = self.cell.type.joint == 1 and gate == self.cell.type.gates[0]  # of the joint gates
+        return self._first(gate, f"{gate}.values", *(("gates.values",) if alone else ()))
 
     def _to_real(self, port: str, made: Array) -> Array:
         place = self._places[port]

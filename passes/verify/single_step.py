@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rnnqc.cells.base import FORGET, OUTPUT, Cell
-from rnnqc.cells.equations import CANDIDATE, RESET_PRODUCT
+from rnnqc.cells.equations import RESET_PRODUCT
 from rnnqc.cells.fixed_point_numbers import FIXED_POINT, FIXED_POINT32
 from rnnqc.cells.lut_numbers import STATE_LIMIT
 from rnnqc.cells.stages import points_of
@@ -164,7 +164,7 @@ class SingleStep:
         parts = (PREACTIVATION, GATE) if self.before.has_loop and self.after.has_loop else (GATE,)
         needed = [p for p in self.before.ports() if p == SQUASHED or p.endswith(parts)]
         missing = [p for p in needed if p not in common and (self.before.has(p) or self.after.has(p))]
-        if self.cell.type.cell_state or self.cell.type.reads_hidden:  # else the next state is the activation
+        if self.cell.type.state_points:  # else the next state is the activation
             self.passed_over += [f"{self.cell.name}: {p}" for p in missing]
 
     def _differences(
@@ -199,7 +199,7 @@ class SingleStep:
         if port in (PROJECTION, PRODUCT):
             return f"{cell.type.gates[column // size]}, column {column % size}"
         if port == CANDIDATE_PRODUCT:
-            return f"{cell.type.gates[CANDIDATE]}, column {column}"
+            return f"{cell.type.gates[-1]}, column {column}"
         if kind == GATE:
             value = float(feeds[f"{gate}.{PREACTIVATION}"][row, column])
             e = encoding(cell, acc_point(cell, cell.type.gates.index(gate)))

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from rnnqc.cells.activations import RELU_TABLE, TABLE, Activation
 from rnnqc.cells.base import Cell
-from rnnqc.cells.equations import CANDIDATE, RESET_HIDDEN
+from rnnqc.cells.equations import RESET_HIDDEN
 from rnnqc.cells.lut_numbers import STATE_LIMIT
 from rnnqc.cells.stages import points_of
 from rnnqc.formats.format import Format
@@ -136,9 +136,9 @@ class StepFeeds:
         """Values of products, off the ties of the formats that they are rounded to."""
         cell, gates = self.cell, self.cell.type.gates
         part = "input_product" if port == PROJECTION else "hidden_product"
-        names = gates[CANDIDATE:] if port == CANDIDATE_PRODUCT else gates
-        if port == PRODUCT and cell.type.reads_hidden and not cell.linear_before_reset:
-            names = gates[:CANDIDATE]
+        names = gates[-1:] if port == CANDIDATE_PRODUCT else gates
+        if port == PRODUCT and cell.resets_state:
+            names = gates[: cell.type.joint]
         columns = []
         for name in names:
             shape = (rows, cell.hidden_size)

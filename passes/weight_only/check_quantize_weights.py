@@ -16,7 +16,7 @@ from rnnqc.passes.constant_checks import ConstantCheck, Findings
 from rnnqc.passes.formats.point_format import encoding_of
 from rnnqc.passes.formats.quantized_parameters import weight_codes
 from rnnqc.passes.formats.weight_formats import weight_format
-from rnnqc.passes.graph.lstm_node import RECURRENT_OPS, R, W
+from rnnqc.passes.graph.lstm_node import R, W, is_recurrent
 from rnnqc.passes.weight_only.emit_weights import is_float16
 from rnnqc.recipes.recipe import Recipe
 
@@ -39,7 +39,7 @@ class QuantizeWeightsCheck(ConstantCheck):
         self._before: dict[tuple[str, int], Array] = {}
         for path, graph in model.paths():
             for node in graph.nodes:
-                if node.op in RECURRENT_OPS and not node.domain:
+                if is_recurrent(node):
                     for k in (W, R):
                         array = constant_array(node.inputs[k]) if k < len(node.inputs) else None
                         if array is not None:

@@ -34,7 +34,6 @@ from rnnqc.passes.formats.weight_formats import weight_format
 from rnnqc.passes.graph.lstm_node import (
     DIRECTIONS,
     INPUT_NAMES,
-    RECURRENT_OPS,
     WEIGHTS_TAG,
     B,
     NotHandled,
@@ -45,6 +44,7 @@ from rnnqc.passes.graph.lstm_node import (
     check_float32,
     constant_weight,
     fail,
+    is_recurrent,
 )
 from rnnqc.passes.invariants import Property
 from rnnqc.passes.qcdq.insert_qcdq import USUAL_BITS
@@ -132,7 +132,7 @@ class QuantizeWeights(Pass):
         weights: dict[str, tuple[npt.NDArray[np.float32], int]] = {}
         for path, graph in list(model.paths()):
             for node in graph.nodes:
-                if node.op not in RECURRENT_OPS or node.domain or _is_done(node):
+                if not is_recurrent(node) or _is_done(node):
                     continue
                 try:
                     arrays = {k: _weight(node, k) for k in (W, R)}

@@ -123,6 +123,21 @@ class Cell:
         return None if number is None else self.activations[number]
 
     @property
+    def flags(self) -> dict[str, int]:
+        """The attribute of the operator that chooses between two forms of the equations, if the type has one."""
+        return {} if self.type.flag is None else {self.type.flag: int(getattr(self, self.type.flag))}
+
+    @property
+    def resets_state(self) -> bool:
+        """Whether R multiplies, for the candidate, a hidden state that a gate has multiplied before."""
+        return self.type.candidate is not None and not self.linear_before_reset
+
+    @property
+    def candidate_columns(self) -> slice:
+        """The columns of W and R that belong to the candidate; none in a type without one."""
+        return slice(self.type.joint * self.hidden_size, len(self.type.gates) * self.hidden_size)
+
+    @property
     def rounds_output(self) -> bool:
         """Whether hidden states are rounded where they are made, and not where they are used."""
         return False

@@ -10,7 +10,7 @@ import numpy as np
 
 from rnnqc.cells.base import Cell
 from rnnqc.cells.equations import RESET_HIDDEN, RESET_PRODUCT
-from rnnqc.cells.types import CELL_TYPES, GRU, LSTM, CellType
+from rnnqc.cells.types import LSTM, CellType
 from rnnqc.formats.format import Format
 from rnnqc.formats.rounding import Rounding
 
@@ -21,18 +21,14 @@ BYTE = 255
 
 GATE_KINDS = ("input_product", "hidden_product", "acc")
 RESET = "reset"
-"""The quantizer of a GRU at `RESET_PRODUCT` or `RESET_HIDDEN`, of which a cell has one."""
-_STATE_QUANTIZERS = {
-    "LSTM": ("cell_state.kept", "cell_state.added", "cell_state"),
-    "GRU": (RESET, "hidden_state.kept", "hidden_state.added", "hidden_state"),
-    "RNN": (),
-}
+"""The quantizer of a type with a candidate at `RESET_PRODUCT` or `RESET_HIDDEN`, of which a cell has one."""
 
 
 def quantizers_of(type_: CellType) -> tuple[str, ...]:
     """The quantizers in the order of the attributes `grid_*`: names of quantization points, and `RESET`."""
     of_gates = (f"{g}.{kind}" for kind in GATE_KINDS for g in type_.gates)
-    return ("input", "hidden", *of_gates, *_STATE_QUANTIZERS[type_.op])
+    reset = () if type_.candidate is None else (RESET,)
+    return ("input", "hidden", *of_gates, *reset, *type_.state_points)
 
 
 def point_of(cell: Cell, quantizer: str) -> str:
@@ -43,8 +39,6 @@ def point_of(cell: Cell, quantizer: str) -> str:
 
 
 QUANTIZERS = quantizers_of(LSTM)
-_BY_COUNT = {len(quantizers_of(t)): (t, quantizers_of(t)) for t in CELL_TYPES.values()}
-assert len(_BY_COUNT) == len(CELL_TYPES)
 
 
 @dataclass(frozen=True)
@@ -147,9 +141,21 @@ class FixedPointNumbers:
             **others,
         )
 
-    def quantizer(self, name: str) -> FixedPointQuantizer:
-        """The quantizer of that name."""
-        k = self._quantizers[1].index(name)
+    def quantizer(self, type_: CellType, name: str) -> FixedPointQuantizer:
+        """The quantizer of that name in a cell of a type."""
+        return self._at(quantizers_of(type_).index(name))
+
+    @property
+    def input(self) -> FixedPointQuantizer:
+        """The quantizer of the input."""
+        return self._at(0)
+
+    @property
+    def hidden(self) -> FixedPointQuantizer:
+        """The quantizer of the hidden state."""
+        return self._at(1)
+
+    def _at(self, k: int) -> FixedPointQuantizer:
         return FixedPointQuantizer(
             self.grid_scale[k],
             self.grid_zero_point[k],
@@ -159,14 +165,9 @@ class FixedPointNumbers:
             self.grid_offset[k],
         )
 
-    def gate_quantizers(self, kind: str) -> dict[str, FixedPointQuantizer]:
+    def gate_quantizers(self, type_: CellType, kind: str) -> dict[str, FixedPointQuantizer]:
         """The quantizers `<gate>.<kind>` by gate."""
-        return {g: self.quantizer(f"{g}.{kind}") for g in self._quantizers[0].gates}
-
-    @property
-    def _quantizers(self) -> tuple[CellType, tuple[str, ...]]:
-        """The type of cell, which the number of quantizers tells, and their names."""
-        return _BY_COUNT[len(self.grid_scale)]
+        return {g: self.quantizer(type_, f"{g}.{kind}") for g in type_.gates}
 
     @property
     def real(self) -> np.dtype[Any]:
@@ -181,12 +182,12 @@ class FixedPointNumbers:
     @property
     def x_bits(self) -> int:
         """Width of the input's codes."""
-        return 8 if self.quantizer("input").maximum <= BYTE else 16
+        return 8 if self.input.maximum <= BYTE else 16
 
     @property
     def h_bits(self) -> int:
         """Width of the hidden codes."""
-        return 8 if self.quantizer("hidden").maximum <= BYTE else 16
+        return 8 if self.hidden.maximum <= BYTE else 16
 
     def attributes(self, cell: Cell) -> dict[str, Any]:
         """The attributes of the fused node; those at their defaults are left out."""
@@ -200,8 +201,8 @@ class FixedPointNumbers:
             kept |= {"gate_min": [-cell.clip] * gates, "gate_max": [cell.clip] * gates}
         if cell.input_forget:
             kept |= {"input_forget": 1, "one": self.one}
-        if cell.type is GRU:
-            kept["linear_before_reset"] = int(cell.linear_before_reset)
+        if cell.type.candidate is not None:
+            kept |= cell.flags
         return {
             "hidden_size": cell.hidden_size,
             "direction": "reverse" if cell.reverse else "forward",

@@ -6,12 +6,11 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from rnnqc.cells.base import Cell
-from rnnqc.cells.types import GRU, LSTM
 
 STATE_LIMIT = 2.0**60
 """The largest magnitude of a state: every intermediate value stays finite."""
-_LSTM_ONLY = ("cell_scale", "cell_max", "cell_index_scale")
-_GRU_ONLY = ("reset_scale", "reset_zero_point")
+_CELL_STATE_ONLY = ("cell_scale", "cell_max", "cell_index_scale")
+_RESET_ONLY = ("reset_scale", "reset_zero_point")
 _BODY_ONLY = ("gate_table_size", "cell_table_size", "zero_point_rows", "h_is_data")
 # Attributes that are left out at their default: a library that does not know them runs files without them.
 _OPTIONAL = {"w_group_size": 0, "r_group_size": 0, "x_bits": 8, "h_bits": 8, "h_bound": 0.0}
@@ -44,7 +43,7 @@ class LutNumbers:
         r_group_size: The same of R.
         x_bits: Width of the input's codes, 8 or 16.
         h_bits: Width of the hidden codes, 8 or 16.
-        reset_scale: GRU with linear_before_reset = 0: scale of static codes of `r * h`.
+        reset_scale: Where a gate multiplies the hidden state before R: scale of static codes of `r * h`.
         reset_zero_point: Their zero point.
         h_bound: Magnitude up to which static codes hold the hidden states that the steps make, in a cell with an
             initial state, which may be larger; 0 where nothing is known of it.
@@ -86,7 +85,7 @@ class LutNumbers:
     def attributes(self, cell: Cell) -> dict[str, Any]:
         """The attributes of the fused node."""
         gates = [cell.gate_activation(k) for k in range(len(cell.type.gates))]
-        left_out = {*_BODY_ONLY, *(() if cell.type is LSTM else _LSTM_ONLY), *_GRU_ONLY}
+        left_out = {*_BODY_ONLY, *(() if cell.type.cell_state else _CELL_STATE_ONLY), *_RESET_ONLY}
         numbers = {k: v for k, v in asdict(self).items() if k not in left_out and _OPTIONAL.get(k) != v}
         common = {
             "hidden_size": cell.hidden_size,
@@ -98,15 +97,7 @@ class LutNumbers:
         }
         output = cell.output_activation
         if output is not None:
-            return {
-                **common,
-                "output_kind": output.kind,
-                "output_alpha": float(output.alpha),
-                "output_beta": float(output.beta),
-                "input_forget": int(cell.input_forget),
-                "one": 1.0,
-            }
-        if cell.type is not GRU:
-            return common
-        reset = {} if cell.linear_before_reset else {k: getattr(self, k) for k in _GRU_ONLY}
-        return {**common, "linear_before_reset": int(cell.linear_before_reset), **reset}
+            names = {"output_kind": output.kind, "output_alpha": float(output.alpha), "output_beta": float(output.beta)}
+            return {**common, **names, **cell.flags, "one": 1.0}
+        reset = {k: getattr(self, k) for k in _RESET_ONLY} if cell.resets_state else {}
+        return {**common, **cell.flags, **reset}

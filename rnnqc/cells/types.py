@@ -1,6 +1,8 @@
 """LSTM, GRU and RNN described: gates, states, quantization points. The passes read these descriptions.
 
-What a type computes stands in `rnnqc.cells.equations`.
+What a type computes stands in `rnnqc.cells.equations`. Every type has the inputs, outputs and weight layouts of ONNX's
+recurrent operators: `X, W [D,GH,I], R [D,GH,H], B [D,2GH], sequence_lens, initial_h` -> `Y, Y_h`, for G gates, and with
+a cell state `initial_c, P` and `Y_c`.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rnnqc.cells import equations
-from rnnqc.cells.equations import CELL, FORGET, INPUT, OUTPUT, RESET_HIDDEN, RESET_PRODUCT
+from rnnqc.cells.equations import CANDIDATE, CELL, FORGET, INPUT, OUTPUT, RESET_HIDDEN, RESET_PRODUCT, UPDATE
 
 
 @dataclass(frozen=True)
@@ -31,17 +33,24 @@ class CellType:
     """What tells one type of recurrent layer from the others.
 
     Attributes:
-        op: ONNX's operator.
+        op: The operator of a layer in float.
         fused: Operator of the quantized cell.
-        aliases: How many further operators the native library has for it; see `fused_name`.
+        aliases: How many further operators the native library has for it; see `fused_name`. 0 for a type without
+            kernel.
         gates: Their names, in ONNX's order in W, R and B.
         activations: The default ones of a direction, in ONNX's order f, g, h.
         gate_activations: For each gate the number of its activation.
-        points: Quantization points, in the order in which reports list them.
+        points: Quantization points, in the order in which reports list them; `points_of` makes them.
         step: The equations (`rnnqc.cells.equations`).
         peephole_gates: Gates in the order of P.
-        output_activation: Number of the activation between cell state and hidden state; None without cell state.
-        reads_hidden: Whether a step needs the hidden state itself and not only its product with R.
+        output_activation: Number of the activation between cell state and hidden state; None without cell state. A type
+            with a cell state has LSTM's gates, in their order.
+        candidate: The gate, the last one, whose products with W and R stay apart until another gate has multiplied its
+            hidden state (point `RESET_HIDDEN`) or its product with R (`RESET_PRODUCT`); None without such a gate.
+        update: The gate that mixes the hidden state with a new value: while its values are in 0 .. 1, the state after a
+            step lies between the two.
+        domain: Of `op`; empty for ONNX's.
+        flag: Attribute of the operator that chooses between two forms of the equations, a field of `Cell`, or None.
     """
 
     op: str
@@ -54,12 +63,30 @@ class CellType:
     step: Callable[[Any], tuple[Any, Any]] = field(repr=False)
     peephole_gates: tuple[int, ...] = ()
     output_activation: int | None = None
-    reads_hidden: bool = False
+    candidate: int | None = None
+    update: int | None = None
+    domain: str = ""
+    flag: str | None = None
 
     @property
     def cell_state(self) -> bool:
         """Whether there is a state c beside the hidden state."""
         return self.output_activation is not None
+
+    @property
+    def joint(self) -> int:
+        """How many gates, from the first on, have pre-activations that are sums of both products."""
+        return len(self.gates) if self.candidate is None else self.candidate
+
+    @property
+    def state_points(self) -> tuple[str, ...]:
+        """Points of the float state that a step reads: its two parts and the state; none where there are only codes."""
+        return tuple(p.name for p in self.points if p.name.startswith(("cell_state", "hidden_state")))
+
+    @property
+    def reads_hidden(self) -> bool:
+        """Whether a step reads the hidden state itself and not only its product with R."""
+        return bool(self.state_points) and not self.cell_state
 
     def fused_name(self, number: int) -> str:
         """Operator `number` < `aliases`: a name for one function body, with the same kernel as all others."""
@@ -71,7 +98,7 @@ class CellType:
         return tuple(p.name for p in self.points if p.name.endswith("_product"))
 
 
-def _points(
+def points_of(
     gates: tuple[str, ...], state: tuple[tuple[str, str], ...], hidden: tuple[tuple[str, str], ...] = ()
 ) -> tuple[QuantizationPoint, ...]:
     """The points that every type has, those of its `state`, and those beside the `hidden` codes."""
@@ -104,7 +131,7 @@ LSTM = CellType(
     gates=_LSTM_GATES,
     activations=("Sigmoid", "Tanh", "Tanh"),
     gate_activations=(0, 0, 0, 1),
-    points=_points(
+    points=points_of(
         _LSTM_GATES,
         (
             ("cell_state.kept", "the product f * c"),
@@ -116,6 +143,7 @@ LSTM = CellType(
     step=equations.lstm,
     peephole_gates=(INPUT, OUTPUT, FORGET),
     output_activation=2,
+    flag="input_forget",
 )
 
 _GRU_GATES = ("update_gate", "reset_gate", "hidden_gate")
@@ -126,7 +154,7 @@ GRU = CellType(
     gates=_GRU_GATES,
     activations=("Sigmoid", "Tanh"),
     gate_activations=(0, 0, 1),
-    points=_points(
+    points=points_of(
         _GRU_GATES,
         (
             (RESET_PRODUCT, "r * (h R + bias) of the hidden gate, where linear_before_reset = 1"),
@@ -137,7 +165,9 @@ GRU = CellType(
         hidden=((RESET_HIDDEN, "r * h in front of R, where linear_before_reset = 0"),),
     ),
     step=equations.gru,
-    reads_hidden=True,
+    candidate=CANDIDATE,
+    update=UPDATE,
+    flag="linear_before_reset",
 )
 
 _RNN_GATES = ("hidden_gate",)
@@ -148,12 +178,18 @@ RNN = CellType(
     gates=_RNN_GATES,
     activations=("Tanh",),
     gate_activations=(0,),
-    points=_points(_RNN_GATES, ()),
+    points=points_of(_RNN_GATES, ()),
     step=equations.rnn,
 )
 
 CELL_TYPES = {t.op: t for t in (LSTM, GRU, RNN)}
-"""By ONNX's operator."""
+"""By operator."""
+
+
+def type_of(op: str, domain: str | None) -> CellType | None:
+    """The type of a recurrent layer in float; None for another operator."""
+    type_ = CELL_TYPES.get(op)
+    return type_ if type_ is not None and type_.domain == (domain or "") else None
 
 
 def fused_type(op: str) -> CellType | None:
@@ -161,8 +197,11 @@ def fused_type(op: str) -> CellType | None:
     return next((t for t in CELL_TYPES.values() if op == t.fused or op.startswith(f"{t.fused}_")), None)
 
 
-ALL_POINTS = tuple({p.name: p for t in CELL_TYPES.values() for p in t.points}.values())
-"""The quantization points of all types, each once."""
+def all_points() -> dict[str, list[CellType]]:
+    """The names of all quantization points, and the types that have each."""
+    names = dict.fromkeys(p.name for t in CELL_TYPES.values() for p in t.points)
+    return {n: [t for t in CELL_TYPES.values() if any(p.name == n for p in t.points)] for n in names}
+
 
 # The gates of LSTM, which some arithmetics have alone.
 GATES = LSTM.gates

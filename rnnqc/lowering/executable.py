@@ -6,12 +6,12 @@ import numpy as np
 import onnx
 
 from rnnqc.cells.forms import QCDQ
-from rnnqc.cells.types import LSTM
+from rnnqc.cells.types import CELL_TYPES, LSTM
 from rnnqc.evaluation.invalid_model_errors import refusing_invalid_models
 from rnnqc.formats.qonnx import DOMAINS
 from rnnqc.ir import Model, Node, attribute, dtype_of, input_or_none
 from rnnqc.passes import PassManager
-from rnnqc.passes.graph.lstm_node import RECURRENT_OPS, W
+from rnnqc.passes.graph.lstm_node import W, is_recurrent
 from rnnqc.passes.graph.quant_operators import CELL_OP, QUANT_OPS, TRUNC_OP, is_quant, is_quant_lstm, is_trunc
 from rnnqc.passes.normalize.read_weight_codes import has_weight_codes
 from rnnqc.passes.normalize.repair_lstm_export import squeezes_wrong_axis
@@ -35,12 +35,12 @@ def executable(proto: onnx.ModelProto) -> onnx.ModelProto:
     """
     nodes = [n for block in blocks_of([proto.graph, *proto.functions]) for n in block.node]
     exported = any(n.domain in DOMAINS and n.op_type in (CELL_OP, *QUANT_OPS, TRUNC_OP) for n in nodes)
-    if not exported and not any(n.op_type in RECURRENT_OPS for n in nodes):
+    if not exported and not any(n.op_type in CELL_TYPES for n in nodes):
         return proto
     read = Model.load(proto)
-    if any(n.op in RECURRENT_OPS and dtype_of(input_or_none(n, W)) is None for g in read.graphs() for n in g.nodes):
+    if any(is_recurrent(n) and dtype_of(input_or_none(n, W)) is None for g in read.graphs() for n in g.nodes):
         read.infer_shapes()  # weights that are computed
-    in_functions = any(n.op_type in RECURRENT_OPS for b in blocks_of(proto.functions) for n in b.node)
+    in_functions = any(n.op_type in CELL_TYPES for b in blocks_of(proto.functions) for n in b.node)
     if not exported and not in_functions and not any(_is_refused(n) for g in read.graphs() for n in g.nodes):
         return proto
     PassManager(exported_passes(QCDQ, unroll=False), given=EXPORTED).run(read)
@@ -49,7 +49,7 @@ def executable(proto: onnx.ModelProto) -> onnx.ModelProto:
 
 def _is_refused(node: Node) -> bool:
     """Whether the node is a recurrent one that onnxruntime refuses, and whose normal form it runs."""
-    if node.op not in RECURRENT_OPS or node.domain:
+    if not is_recurrent(node):
         return False
     refused = attribute(node, "layout", 0) or dtype_of(input_or_none(node, W)) == np.float64
     return bool(refused or (node.op == LSTM.op and squeezes_wrong_axis(node)))

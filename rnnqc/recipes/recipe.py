@@ -16,7 +16,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from rnnqc.cells.types import ALL_POINTS
+from rnnqc.cells.types import all_points
 from rnnqc.errors import UsageError
 from rnnqc.recipes.keys import FORMAT_KEYS, KEYS_OF_RULES, RULES, Settings, keys_of
 from rnnqc.recipes.rules import Rule, parse_override, parse_rules
@@ -149,7 +149,7 @@ def _differ(key: str, one: Settings, other: Settings) -> bool:
 
 
 def _paths(cells: Points) -> list[str]:
-    known = cells if isinstance(cells, Mapping) else dict.fromkeys(cells, tuple(p.name for p in ALL_POINTS))
+    known = cells if isinstance(cells, Mapping) else dict.fromkeys(cells, tuple(all_points()))
     return [f"{cell}.{point}" for cell, points in known.items() for point in points]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,51 +14,40 @@ from rnnqc.reference.recording import CODES, ROW_SCALE, Recorder
 
 Array = npt.NDArray[Any]
 State = dict[str, Array]
-"""What a step passes to the next one, `[B, ...]`: hidden codes `h`, `h_scale` `[B, 1]` for dynamic rows, and more."""
+"""What a step passes to the next one, `[B, ...]`: hidden codes `h`, `h_scale` `[B, 1]` for dynamic rows, and `state`,
+the float state of a type that has one: a cell state in its units, or the hidden state."""
 _AXES = {"y_direction_axis": (("Y",), 1), "state_direction_axis": (("initial_h", "initial_c", "Y_h", "Y_c"), 0)}
 
 
-def exact_weights(codes: Array, largest: int) -> Array:
-    """Weights `[K,N]` as floats whose products with whole numbers up to `largest` add up exactly, in any order."""
-    bound = largest * float(np.abs(codes.astype(np.float64)).sum(axis=0).max(initial=0))
-    return codes.astype(np.float32 if bound < 2**24 else np.float64, order="F")
-
-
-def exact_product(whole: Array, weights: Array) -> Array:
-    """Whole numbers `[...,K]` times weights of `exact_weights` `[K,N]`, without -0.
-
-    The transposed product, with weights in its order, takes BLAS half the time where rows are few.
-    """
-    rows = whole.reshape(-1, whole.shape[-1]).astype(weights.dtype)
-    sums = rows @ weights if len(rows) == 1 else np.ascontiguousarray((weights.T @ rows.T).T)
-    sums += weights.dtype.type(0)
-    return sums.reshape(*whole.shape[:-1], -1)
-
-
 class ReferenceCell(ABC):
-    """One node in a run: a subclass has an arithmetic, and its subclasses the equations of a cell.
+    """One node in a run: a subclass has an arithmetic, the type of cell has the equations (`rnnqc.cells.equations`).
 
     Rows of the batch are computed together. A row that has ended goes on, like a row of the function body: nothing
     of that is an output.
 
     Args:
+        type_: The type of cell.
         inputs: Arrays by the operator's input names; absent optional inputs are left out.
         attributes: Values by the operator's attribute names.
         recorder: Receives every value of every step.
 
     Raises:
-        ValueError: T = 0, B = 0, or a sequence length outside 0 .. T.
+        ValueError: T = 0, B = 0, a sequence length outside 0 .. T, or `hidden_bias` without `linear_before_reset` or
+            the other way round.
     """
 
-    TYPE: ClassVar[CellType]
-    GATES: ClassVar[tuple[str, ...]]
-    """The gates of the type as attributes of the operator name them."""
-
-    def __init__(self, inputs: Mapping[str, Array], attributes: Mapping[str, Any], recorder: Recorder | None) -> None:
+    def __init__(
+        self, type_: CellType, inputs: Mapping[str, Array], attributes: Mapping[str, Any], recorder: Recorder | None
+    ) -> None:
+        self.type = type_
         self._axes = {k: v for k, v in _AXES.items() if attributes.get(k)}
         removed = {name for names, _ in self._axes.values() for name in names}
         self.inputs = {n: v[0] if n in removed else v for n, v in inputs.items()}
         self.hidden = int(attributes["hidden_size"])
+        self.input_forget = bool(attributes.get("input_forget", 0))
+        self.linear_before_reset = bool(attributes.get("linear_before_reset", 0))
+        if type_.candidate is not None and self.linear_before_reset != ("hidden_bias" in inputs):
+            raise ValueError(f"{type_.fused}: linear_before_reset and hidden_bias belong together")
         self.reverse = attributes.get("direction", "forward") == "reverse"
         self.time, self.batch = inputs["X"].shape[:2]
         self._has_lengths = "sequence_lens" in inputs
@@ -121,14 +110,14 @@ class ReferenceCell(ABC):
         if self._recorder is not None:
             self._recorder.record(name, self._now, values)
 
-    def gate_name(self, gate: str) -> str:
-        """The gate as tensors name it."""
-        return self.TYPE.gates[self.GATES.index(gate)]
+    @property
+    def resets_state(self) -> bool:
+        """Whether R multiplies, for the candidate, a hidden state that a gate has multiplied before."""
+        return self.type.candidate is not None and not self.linear_before_reset
 
-    def part(self, values: Array, gate: str) -> Array:
-        """The columns [..., H] of a gate in [..., GH]."""
-        first = self.GATES.index(gate) * self.hidden
-        return values[..., first : first + self.hidden]
+    def part(self, values: Array, k: int) -> Array:
+        """The columns [..., H] of gate k in [..., GH]."""
+        return values[..., k * self.hidden : (k + 1) * self.hidden]
 
     def element(self, step: int) -> Any:
         """Which elements of a sequence [T, B, ...] a step reads."""
@@ -141,7 +130,7 @@ class ReferenceCell(ABC):
 
     def _checked_lengths(self) -> Array:
         """`sequence_lens`, or T for each row."""
-        operator = self.TYPE.fused
+        operator = self.type.fused
         if self.time == 0 or self.batch == 0:
             raise ValueError(f"{operator}: T = 0 and B = 0 are errors")
         lengths = self.inputs.get("sequence_lens", np.full(self.batch, self.time, np.int32))

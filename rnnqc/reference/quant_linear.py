@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rnnqc.reference.integer_cell import F32, code, products, quantize_rows, weight_codes, without_nan
-from rnnqc.reference.loop import exact_weights
+from rnnqc.reference.codes import F32, code, exact_weights, products, quantize_rows, weight_codes, without_nan
 
 _DEFAULTS: dict[str, Any] = {"x_mode": "dynamic_row", "x_scale": 0.0, "x_zero_point": 128, "group_size": 0}
 _OPERATOR = "QuantLinear"

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 import numpy.typing as npt
 
-from rnnqc.cells.equations import CANDIDATE, RESET_HIDDEN, RESET_PRODUCT
+from rnnqc.cells.equations import RESET_HIDDEN, RESET_PRODUCT
 from rnnqc.cells.types import CellType
 
 CODES, ROW_SCALE, ZERO_POINT = ".codes", ".row_scale", ".zero_point"
@@ -39,15 +39,13 @@ def tensor_names(type_: CellType, linear_before_reset: bool) -> Iterator[str]:
     yield from ("input", "x.product", *(f"{g}.input_product" for g in type_.gates))
     yield from ("hidden.previous", "hidden.product")
     for k, gate in enumerate(type_.gates):
-        candidate = type_.reads_hidden and k == CANDIDATE
+        candidate = k == type_.candidate
         if candidate and not linear_before_reset:
             yield from (f"{RESET_HIDDEN}.value", RESET_HIDDEN, f"{RESET_HIDDEN}.product")
         yield f"{gate}.hidden_product"
         if candidate and linear_before_reset:
             yield RESET_PRODUCT
         yield from (f"{gate}.{part}" for part in ("preactivation", "acc", "activation"))
-    if type_.cell_state:
-        yield from ("cell_state.kept", "cell_state.added", "cell_state", "hidden.activation")
-    elif type_.reads_hidden:
-        yield from ("hidden_state.kept", "hidden_state.added", "hidden_state")
+    yield from type_.state_points
+    yield from ("hidden.activation",) if type_.cell_state else ()
     yield from ("hidden.value", "hidden")

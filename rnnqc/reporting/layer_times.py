@@ -13,13 +13,14 @@ import onnx
 from onnx import helper
 
 from rnnqc.bench import FLOAT, NATIVE, STOCK, bound_run, session_options, take_turns
+from rnnqc.cells.types import CELL_TYPES
 from rnnqc.data.feeds import Feeds
 from rnnqc.errors import CompileError
 from rnnqc.evaluation.evaluate import make_session, run_session
 from rnnqc.ir import Model
 from rnnqc.lowering.lower import lower
 from rnnqc.passes import PassManager
-from rnnqc.passes.graph.lstm_node import RECURRENT_OPS, W
+from rnnqc.passes.graph.lstm_node import W
 from rnnqc.passes.pipeline import normal_form
 from rnnqc.proto.graph_walks import reads
 from rnnqc.reporting.evidence import LayerTime
@@ -47,7 +48,7 @@ def time_layers(
     PassManager(normal_form()).run(loaded)
     proto = loaded.proto
     nodes = {n.name or next((o for o in n.output if o), ""): n for n in proto.graph.node}
-    nodes = {k: n for k, n in nodes.items() if k in layers and (n.op_type in RECURRENT_OPS or n.op_type in _LOOPS)}
+    nodes = {k: n for k, n in nodes.items() if k in layers and (n.op_type in CELL_TYPES or n.op_type in _LOOPS)}
     constants: Constants = {t.name: t for t in proto.graph.initializer}
     constants |= {o: n for n in proto.graph.node if not any(n.input) for o in n.output}  # such as empty sequences
     wanted = dict.fromkeys(name for n in nodes.values() for name in sorted(reads(n)) if name not in constants)
@@ -57,7 +58,7 @@ def time_layers(
     found = []
     for layer, node in nodes.items():
         inputs = {n: values[n] for n in wanted if n in reads(node)}
-        parameters = node.input[W : W + 3] if node.op_type in RECURRENT_OPS else ()
+        parameters = node.input[W : W + 3] if node.op_type in CELL_TYPES else ()
         if not all(isinstance(v, np.ndarray) for v in inputs.values()) or any(n in inputs for n in parameters):
             continue
         alone = _alone(proto, node, layer, constants, inputs)

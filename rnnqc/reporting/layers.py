@@ -11,6 +11,7 @@ import numpy.typing as npt
 import onnx
 from onnx import TensorProto, helper
 
+from rnnqc.cells.types import type_of
 from rnnqc.data.streaming import Outputs
 from rnnqc.ir import Model, display_name
 from rnnqc.measure.tally import OutputTally
@@ -18,7 +19,6 @@ from rnnqc.passes import PassManager
 from rnnqc.passes.analysis.custom_points import custom_cells_of
 from rnnqc.passes.analysis.observe_custom import observe_states
 from rnnqc.passes.cells.observe import ANY_RANK, NotObservableError, Observed, with_outputs
-from rnnqc.passes.graph.lstm_node import RECURRENT_OPS
 from rnnqc.passes.pipeline import normal_form
 from rnnqc.proto.graph_walks import blocks_of
 from rnnqc.reporting.evidence import LayerEvidence
@@ -76,7 +76,7 @@ def watch_layers(model: onnx.ModelProto) -> Watched:
         inside += [(other.recurrence.path, value)] if value is not None else []
     for path, graph in loaded.paths():
         for node in graph.nodes if graph is not loaded.graph else ():
-            if _is_recurrent(node.op, node.domain) and node.outputs and node.outputs[0].name:
+            if type_of(node.op, node.domain) is not None and node.outputs and node.outputs[0].name:
                 layer = f"{path}{display_name(node)}"
                 inside.append((layer, Observed(layer, Y, node.outputs[0].name, False, RANK, 0)))
     proto = loaded.proto
@@ -84,7 +84,7 @@ def watch_layers(model: onnx.ModelProto) -> Watched:
     outputs: dict[str, Seen] = {}
     fresh = []
     for node in proto.graph.node:
-        if not _is_recurrent(node.op_type, node.domain):
+        if type_of(node.op_type, node.domain) is None:
             continue
         layer = node.name or next((o for o in node.output if o), "")
         if not node.output[0]:
@@ -101,10 +101,6 @@ def watch_layers(model: onnx.ModelProto) -> Watched:
             node = observed.point == Y
             outputs[layer] = Seen(name, observed.rank, node or observed.step or observed.stacked, node)
     return Watched(proto, outputs)
-
-
-def _is_recurrent(op: str, domain: str | None) -> bool:
-    return not domain and op in RECURRENT_OPS
 
 
 def _brought_out(proto: onnx.ModelProto, value: Observed) -> tuple[onnx.ModelProto, str] | None:

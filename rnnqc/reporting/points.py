@@ -19,7 +19,7 @@ from rnnqc.formats.format import Format
 from rnnqc.formats.histogram import Histogram
 from rnnqc.formats.rounding import round_to_integer
 from rnnqc.passes.formats.point_format import encoding_of
-from rnnqc.reference.integer_cell import dynamic_scale, quantize_rows
+from rnnqc.reference.codes import dynamic_scale, quantize_rows
 from rnnqc.search.findings import Bars, PointEvidence
 from rnnqc.search.recurrences import Point, Recurrence
 

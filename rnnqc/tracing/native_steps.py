@@ -32,7 +32,7 @@ def steps_alone(cell: IntegerCell) -> bool:
     numbers = cell.numbers
     if not isinstance(numbers, FixedPointNumbers) or not cell.type.cell_state:
         return True
-    grids = [numbers.quantizer(n) for n in ("hidden", "cell_state")]
+    grids = [numbers.hidden, numbers.quantizer(cell.type, "cell_state")]
     return all(g.rounding not in _CUT_ROUNDINGS or is_power_of_two(g.scale) for g in grids)
 
 

@@ -11,7 +11,7 @@ import onnx
 from rnnqc.cells.fixed_point_numbers import FixedPointNumbers
 from rnnqc.cells.stages import IntegerCell, QuantizedCell
 from rnnqc.proto.graph_walks import needed
-from rnnqc.reference.integer_cell import weight_codes
+from rnnqc.reference.codes import weight_codes
 from rnnqc.tracing.qcdq_nodes import QcdqNodes
 
 Array = npt.NDArray[Any]

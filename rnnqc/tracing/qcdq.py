@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rnnqc.cells.base import FORGET
-from rnnqc.cells.equations import CANDIDATE, RESET_HIDDEN, RESET_PRODUCT
+from rnnqc.cells.equations import RESET_HIDDEN, RESET_PRODUCT
 from rnnqc.cells.stages import QuantizedCell
 from rnnqc.formats.format import Format
 from rnnqc.passes.cells.float_step import ACCUMULATORS
@@ -88,7 +88,7 @@ class QcdqReader:
         if self._is_coupled(k):
             yield from self._points([f"{name}.activation"], values)
             return
-        candidate = cell.type.reads_hidden and k == CANDIDATE
+        candidate = k == cell.type.candidate
         if candidate and not cell.linear_before_reset:
             yield Tensor(f"{RESET_HIDDEN}.value", values[RESET_HIDDEN])
             yield self._point(RESET_HIDDEN, values, values[RESET_HIDDEN])

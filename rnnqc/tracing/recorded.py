@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rnnqc.cells.base import FORGET
-from rnnqc.cells.equations import CANDIDATE, RESET_HIDDEN, RESET_PRODUCT
+from rnnqc.cells.equations import RESET_HIDDEN, RESET_PRODUCT
 from rnnqc.cells.fixed_point_numbers import FixedPointNumbers, point_of, quantizers_of
 from rnnqc.cells.lut_numbers import LutNumbers
 from rnnqc.cells.stages import IntegerCell
@@ -142,10 +142,10 @@ Steps = dict[str, tuple[np.float32, int, npt.DTypeLike]]
 
 def _columns(cell: IntegerCell, name: str, per_column: Array) -> Array:
     """What belongs to the columns of a product."""
-    first = CANDIDATE * cell.hidden_size
-    if not cell.type.reads_hidden or cell.linear_before_reset or name == "x.product":
+    if not cell.resets_state or name == "x.product":
         return per_column
-    return per_column[first:] if name == f"{RESET_HIDDEN}.product" else per_column[:first]
+    candidate = cell.candidate_columns
+    return per_column[candidate] if name == f"{RESET_HIDDEN}.product" else per_column[: candidate.start]
 
 
 def _product_formats(cell: IntegerCell, scales: Mapping[str, Array], real: npt.DTypeLike) -> dict[str, _Format]:
@@ -195,7 +195,8 @@ def _units(cell: IntegerCell, n: LutNumbers) -> dict[str, np.float32]:
     """What one unit of values stands for that the operator does not hold as real ones."""
     if cell.type.cell_state and n.cell_scale:
         return dict.fromkeys(("cell_gate.activation", "cell_state.kept", "cell_state.added"), F32(n.cell_scale))
-    return {RESET_PRODUCT: F32(_gate_step(cell, n, CANDIDATE))} if cell.type.reads_hidden else {}
+    candidate = cell.type.candidate
+    return {} if candidate is None else {RESET_PRODUCT: F32(_gate_step(cell, n, candidate))}
 
 
 def _fixed_point_formats(
@@ -209,7 +210,7 @@ def _fixed_point_formats(
     multipliers = {k: np.asarray(constants[k], F32) for k in ("x_multiplier", "h_multiplier")}
     made = _product_formats(cell, multipliers, real)
     for name in quantizers_of(cell.type):
-        point, grid = point_of(cell, name), numbers.quantizer(name)
+        point, grid = point_of(cell, name), numbers.quantizer(cell.type, name)
         zero = _zero_point(cell, point, grid.zero_point)
         made[point] = _Format(F32(grid.scale), zero, zero - grid.zero_point, np.int64, real)
     made["hidden.previous"] = made["hidden"]

@@ -77,7 +77,7 @@ def rolled(model: Model, cell: QuantizedCell, nodes: Sequence[onnx.NodeProto]) -
 def _quantizer(cell: QuantizedCell, weights: Mapping[str, Value], takes_reals: bool) -> Quantizer:
     """The quantizers of a cell of form qcdq, with its weights as they are; Brevitas' may take what is on a grid."""
     if cell.op != CELL_OP:
-        quantizer = qcdq_quantizer(cell.points, {})
+        quantizer = qcdq_quantizer(cell, {})
     else:
         points = {**cell.points, **{alias: cell.points[p] for alias, p in ALIASES.items()}}
         left_out = () if takes_reals else ("input",)

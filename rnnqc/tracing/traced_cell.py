@@ -11,11 +11,9 @@ import numpy.typing as npt
 import onnx
 
 from rnnqc.cells.stages import IntegerCell
-from rnnqc.cells.types import LSTM
 from rnnqc.errors import CompileError
 from rnnqc.reference.loop import ReferenceCell
-from rnnqc.reference.quant_gru_cell import reference_gru_or_rnn
-from rnnqc.reference.quant_lstm_cell import reference_lstm
+from rnnqc.reference.operators import reference
 from rnnqc.tracing.boundaries import Run
 from rnnqc.tracing.checks import DeviationError, check_constants, check_outputs
 from rnnqc.tracing.native_steps import NativeSteps, steps_alone
@@ -46,7 +44,8 @@ class TracedCell:
         assert isinstance(place.cell, IntegerCell)
         self.place, self.cell, self._proto = place, place.cell, proto
         self._computed = {f for f, name in place.inputs.items() if name not in stored} - set(DATA)
-        self._wants_native = native and place.node is not None and steps_alone(self.cell)
+        has_kernel = place.node is not None and place.cell.type.aliases > 0
+        self._wants_native = native and has_kernel and steps_alone(self.cell)
         self._native: NativeSteps | None = None
         self._tensors: RecordedTensors | None = None
         self._operands: dict[str, Array] = {}
@@ -59,21 +58,21 @@ class TracedCell:
         backwards = reverse and lens is None
         recording = Recording(backwards)
         with self._as_written():
-            reference = self._reference({**run.inputs, **self._operands}, recording)
-            order = Order(reverse, lens, reference.time)
+            cell = reference(self.cell.type, {**run.inputs, **self._operands}, self.place.attributes, recording)
+            order = Order(reverse, lens, cell.time)
             x = order.loop(run.inputs["X"])
-            reference.advance(0)
+            cell.advance(0)
             in_front = [t.each(order.loop) for t in tensors.of(recording.sequences)]
-        size = reference.time if reverse and lens is not None else _chunk_steps(reference)
+        size = cell.time if reverse and lens is not None else _chunk_steps(cell)
         pieces = []
-        states = self._initial(run, reference)
-        while reference.done < reference.time:
-            first = reference.done
+        states = self._initial(run, cell)
+        while cell.done < cell.time:
+            first = cell.done
             with self._as_written():
-                reference.advance(size)
+                cell.advance(size)
                 made = list(tensors.of(recording.steps()))
-            last = reference.done
-            part = slice(reference.time - last, reference.time - first) if backwards else slice(first, last)
+            last = cell.done
+            part = slice(cell.time - last, cell.time - first) if backwards else slice(first, last)
             piece = {t.name: t for t in (*(t.at(part) for t in in_front), *made)}
             if self._native is not None:
                 self._check_steps(part.start, x[part], piece, states, backwards)
@@ -81,10 +80,10 @@ class TracedCell:
             if backwards:
                 pieces.append((part.start, piece))
             else:
-                yield part.start, reference.time, order.natural(part.start, piece)
+                yield part.start, cell.time, order.natural(part.start, piece)
         for first, piece in reversed(pieces):
-            yield first, reference.time, order.natural(first, piece)
-        check_outputs(self.cell, run.outputs, reference.run())
+            yield first, cell.time, order.natural(first, piece)
+        check_outputs(self.cell, run.outputs, cell.run())
 
     @property
     def weights(self) -> dict[str, Array]:
@@ -103,12 +102,6 @@ class TracedCell:
                 supported="cells as this version of rnnqc writes them",
                 action="lower the float model again",
             ) from error
-
-    def _reference(self, inputs: Mapping[str, Array], recording: Recording) -> ReferenceCell:
-        type_, attributes = self.cell.type, self.place.attributes
-        if type_ is LSTM:
-            return reference_lstm(inputs, attributes, recording)
-        return reference_gru_or_rnn(type_, inputs, attributes, recording)
 
     def _initial(self, run: Run, reference: ReferenceCell) -> dict[str, Array]:
         """The states that the loop starts from, `[B,H]`."""
@@ -157,5 +150,5 @@ def _weights(cell: IntegerCell, key: str, stored: Array) -> Array:
 
 def _chunk_steps(reference: ReferenceCell) -> int:
     """How many steps fit into `CHUNK_BYTES`."""
-    step: int = reference.batch * reference.hidden * len(reference.GATES) * 4 * _TENSORS_OF_A_STEP
+    step: int = reference.batch * reference.hidden * len(reference.type.gates) * 4 * _TENSORS_OF_A_STEP
     return max(1, CHUNK_BYTES // step)

@@ -24,7 +24,7 @@ from rnnqc.cells.activations import (
     takes_beta,
 )
 from rnnqc.cells.base import CELL, FORGET, GATES, INPUT, LSTM_POINTS, OUTPUT, PEEPHOLE_GATES, Cell
-from rnnqc.cells.types import CELL_TYPES
+from rnnqc.cells.types import CELL_TYPES, CellType
 from tests.generate.float_layer import ACTIVATION_NAMES as ONNX_NAMES
 from tests.generate.float_layer import USES_ALPHA, USES_BETA
 from tests.generate.float_layer import Activation as OnnxActivation
@@ -276,4 +276,12 @@ def test_equations_of_rnn() -> None:
 
 @pytest.mark.parametrize("op", CELL_TYPES)
 def test_the_types_have_their_equations(op: str) -> None:
-    assert CELL_TYPES[op].step is {"LSTM": equations.lstm, "GRU": equations.gru, "RNN": equations.rnn}[op]
+    assert CELL_TYPES[op].step is getattr(equations, op.lower())
+
+
+@pytest.mark.parametrize("type_", CELL_TYPES.values(), ids=CELL_TYPES)
+def test_the_candidate_is_the_last_gate(type_: CellType) -> None:
+    """Products are cut in two there: a candidate in between would be multiplied with the columns of another gate."""
+    assert type_.candidate in (None, len(type_.gates) - 1)
+    assert type_.joint == len(type_.gates) - (type_.candidate is not None)
+    assert type_.flag is None or type_.flag in {f.name for f in fields(Cell)}

@@ -16,8 +16,9 @@ import onnx
 import pytest
 
 import rnnqc
+from rnnqc.cells.types import CELL_TYPES
 from rnnqc.proto.graph_walks import blocks_of
-from rnnqc.reference.grid_lstm import GridLstm
+from rnnqc.reference.fixed_point_cell import FixedPointCell
 from tests.generate.nesting import condition, nested
 from tests.generate.recurrences import RecurrenceCase
 from tests.pages.dumped import POWERS_OF_TWO, assert_follows_the_rule
@@ -121,9 +122,9 @@ class Recorded:
         if step is not None:
             self.steps.setdefault(name, []).append(values)
 
-    def of(self, cell: GridLstm) -> dict[str, Array]:
+    def of(self, cell: FixedPointCell) -> dict[str, Array]:
         names = {"hidden": "hidden", "cell_state": "cell_state"}
-        names |= {f"{cell.gate_name(g)}.acc": f"acc_{g}" for g in cell.GATES}
+        names |= {f"{g}.acc": f"{g}.acc" for g in cell.type.gates}
         made = {n: np.stack(self.steps[f"{n}.codes"]) - cell.quantizers[q].zero_point for n, q in names.items()}
         values = [n for n in self.steps if n.endswith((".activation", ".preactivation", "hidden.value"))]
         return made | {n: np.stack(self.steps[n]) for n in values}
@@ -141,7 +142,7 @@ def reference(fused: onnx.ModelProto, feeds: dict[str, Array], name: str) -> dic
     for trips, element, factor in RUNS[name]:
         inputs = {"X": feeds["Xs"][element] * np.float32(factor), "initial_h": state, **constants}
         recorded = Recorded()
-        cell = GridLstm(inputs, attributes, recorded)
+        cell = FixedPointCell(CELL_TYPES["LSTM"], inputs, attributes, recorded)
         state = cell.run()["Y_h"]
         made[trips] = recorded.of(cell)
     return made

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rnnqc.formats.packing import factorize, pack
-from rnnqc.reference.quant_lstm_cell import weight_codes
+from rnnqc.reference.codes import weight_codes
 
 CODES = np.array([[-8, -1, 0, 7], [1, 2, 3, 4], [7, -8, -7, 5]], np.int8)
 

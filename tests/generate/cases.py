@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 
+from rnnqc.recipes.recipe import builtin_recipes
 from tests.generate.draws import Draws, SeededDraws
 from tests.generate.layers import WIRINGS, RecurrentCase, stacked_model, width_after
 from tests.generate.nesting import condition, nested
@@ -21,13 +22,13 @@ from tests.generate.renaming import STYLES, rename
 from tests.generate.variants import vary_layer, vary_recurrence
 
 Array = npt.NDArray[Any]
-# (name, whether statistics of the case's own feeds are given): recipes that need none, with and without, and the rest.
+NEED_DATA = frozenset(r.name for r in builtin_recipes() if r.summary.endswith("; needs calibration data"))
+"""Recipes that say so; `tests/end_to_end/test_every_recipe.py` checks it."""
+# (name, whether statistics of the case's own feeds are given): the default more often than the others, and both ways.
 RECIPES = (
-    ("int8", False), ("int8", False), ("int8", True), ("int16", False), ("w4a8", False),
-    ("int8-static", True), ("pow2-int8", True), ("pow2-int8-floor", True), ("pow2-int16", True), ("pow2-w8a16", True),
-    ("brevitas-int8", True), ("distiller-sym", True), ("distiller-asym", True), ("distiller-avg", True),
-    ("weight-only-int8", False), ("weight-only-int4", False), ("fp16", False),
-)  # fmt: skip
+    *(("int8", False), ("int8", True)),
+    *((r.name, r.name in NEED_DATA) for r in builtin_recipes()),
+)
 # What users change with --set; a combination that a recipe or the model does not allow is refused.
 OVERRIDES: tuple[tuple[str, ...], ...] = (
     ("*.weight.bits=5",), ("*.weight.bits=4",), ("*.weight.bits=2",), ("*.weight.granularity=per-tensor",),
@@ -47,7 +48,6 @@ OVERRIDES: tuple[tuple[str, ...], ...] = (
     ("*.acc.bits=8", "*.acc.mode=static", "*.acc.scale=0.0625"), ("forward.*.bits=none",), ("reverse.*.bits=8",),
     ("*.value.bits=8", "*.value.scale=0.0625", "*.value.mode=static"), ("re:.*(kept|added).bits=9",),
 )  # fmt: skip
-NEED_DATA = {name for name, _ in RECIPES} - {name for name, calibrated in RECIPES if not calibrated}
 
 
 @dataclass(frozen=True)

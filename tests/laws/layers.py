@@ -10,6 +10,7 @@ from typing import Any
 from rnnqc.calibration.calibrate import calibrate
 from rnnqc.data.statistics import Statistics
 from rnnqc.recipes.recipe import builtin_recipes
+from tests.generate.cases import NEED_DATA
 from tests.generate.float_layer import Activation
 from tests.laws.formats import STATIC, TABLES, overrides
 from tests.laws.law import ALL_SETTINGS, Setting
@@ -24,7 +25,7 @@ CELLS: dict[str, dict[str, Any]] = {
     "RNN": {"op": "RNN"},
 }
 RECIPES = tuple(r.name for r in builtin_recipes() if r.kind == "cells")
-WITHOUT_DATA = ("int8", "int16", "w4a8")
+WITHOUT_DATA = tuple(r for r in RECIPES if r not in NEED_DATA)
 SIZES = ((1, 1, 1, 1), (5, 3, 3, 4), (7, 2, 20, 17), (6, 3, 40, 35), (3, 4, 70, 65))
 """T, B, I, H: smaller than a vector, no multiple of one, larger than one."""
 SHORT = 4

@@ -476,7 +476,7 @@ def byte_grid_cases(draw: st.DrawFn) -> GridCase:
         reverse=draw(st.booleans()),
         input_forget=draw(st.booleans()),
     )
-    grids = case.numbers.quantizer("input"), case.numbers.quantizer("hidden")
+    grids = case.numbers.input, case.numbers.hidden
     if draw(st.booleans()):
         case.numbers = replace(case.numbers, x_mode="codes")
         case.inputs["X"] = rng.integers(grids[0].minimum, grids[0].maximum + 1, (time, batch, size)).astype(np.uint8)

@@ -9,7 +9,8 @@ import numpy as np
 import numpy.typing as npt
 from hypothesis import strategies as st
 
-from rnnqc.reference import quant_gru_cell as reference
+from rnnqc.cells.types import CELL_TYPES
+from rnnqc.reference import operators as reference
 from tests.native.quant_lstm_cases import (
     NUMBER_KINDS,
     Arrays,
@@ -37,8 +38,7 @@ def gates_of(operator: Operator) -> int:
 
 def expected(case: Case) -> Arrays:
     """All outputs of the reference."""
-    run = reference.run_gru if case.operator is GRU else reference.run_rnn
-    return run(case.inputs, case.attributes)
+    return reference.run(CELL_TYPES["GRU" if case.operator is GRU else "RNN"], case.inputs, case.attributes)
 
 
 def table_case(

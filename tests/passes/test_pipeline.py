@@ -15,7 +15,7 @@ import pytest
 
 import rnnqc.passes
 from rnnqc.cells.forms import EVERY_FORM, FORMS, WEIGHT_ONLY
-from rnnqc.passes import Pass, PassManager, RemoveSorting
+from rnnqc.passes import Pass, PassManager
 from rnnqc.passes.pipeline import (
     EXPORTED,
     NORMAL_FORM,
@@ -23,6 +23,7 @@ from rnnqc.passes.pipeline import (
     every_pass,
     exported_passes,
     normal_form,
+    optional_passes,
     own_passes,
     recipe_passes,
     rest_passes,
@@ -75,11 +76,11 @@ def test_weights_alone() -> None:
 
 
 def test_every_pass_is_in_a_list() -> None:
-    """But for one that only programs ask for."""
     known = {v for n, v in vars(rnnqc.passes).items() if inspect.isclass(v) and issubclass(v, Pass) and v is not Pass}
     listed = [type(p) for p in every_pass(INT8, WEIGHTS)]
-    assert set(listed) == known - {RemoveSorting}
-    assert len(listed) == len(set(listed))
+    optional = [type(p) for p in optional_passes()]
+    assert {*listed, *optional} == known
+    assert len(listed) + len(optional) == len(known), "a pass is in both"
     assert listed[: len(normal_form())] == [type(p) for p in normal_form()]
 
 
@@ -93,5 +94,5 @@ def test_lines_name_the_folder_of_their_pass() -> None:
         for a in n.names
     }
     lines = list(re.finditer(r"\b([A-Z]\w+)\(.*#\s(\w+)", text))
-    assert {m[1] for m in lines} == {t.__name__ for t in map(type, every_pass(INT8, WEIGHTS))}
+    assert {m[1] for m in lines} == {type(p).__name__ for p in [*every_pass(INT8, WEIGHTS), *optional_passes()]}
     assert [(m[1], m[2]) for m in lines] == [(m[1], folders[m[1]]) for m in lines]

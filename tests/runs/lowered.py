@@ -11,12 +11,11 @@ import onnxruntime as ort
 import rnnqc
 from rnnqc.cells.fused_nodes import PLACES, fused_outputs, given_inputs, input_names
 from rnnqc.cells.types import CELL_TYPES, fused_type
-from rnnqc.reference import quant_gru_cell, quant_lstm_cell
+from rnnqc.reference import operators as reference
 from tests.runs.sessions import Array, assert_same_bits, options, run
 
 STOCK, NATIVE, INTEGER, UNROLLED = "stock", "native", "integer form", "unrolled integer form"
 WAYS = (STOCK, NATIVE, INTEGER, UNROLLED)
-REFERENCES = {"LSTM": quant_lstm_cell.run, "GRU": quant_gru_cell.run_gru, "RNN": quant_gru_cell.run_rnn}
 
 
 def lower_all(model: onnx.ModelProto, dims: Mapping[str, int] | None = None, **arguments: Any) -> dict[str, Any]:
@@ -67,7 +66,7 @@ def assert_equals_reference(model: onnx.ModelProto, feeds: Mapping[str, Array]) 
         attributes = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute if a.name not in skipped}
         attributes = {k: v.decode() if isinstance(v, bytes) else v for k, v in attributes.items()}
         inputs = {k: values[v] for k, v in given_inputs(node, input_names(type_)).items()}
-        expected = REFERENCES[type_.op](inputs, attributes)
+        expected = reference.run(type_, inputs, attributes)
         got = {k: values[v] for k, v in zip(fused_outputs(type_), node.output, strict=False) if v}
         assert_same_bits({k: expected[k] for k in got}, got, f"{node.name} in stock onnxruntime against the reference")
     return len(cells)

@@ -16,7 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rnnqc.cells.fixed_point_numbers import QUANTIZERS
-from rnnqc.reference import quant_lstm_cell as reference
+from rnnqc.cells.types import CELL_TYPES
+from rnnqc.reference import operators as reference
 from tests.native.grid_cases import (
     ROUNDINGS,
     GridCase,
@@ -36,7 +37,7 @@ EXAMPLES = settings().max_examples
 
 
 def expected(case: GridCase) -> Arrays:
-    return reference.run(case.inputs, case.node.attributes)
+    return reference.run(CELL_TYPES["LSTM"], case.inputs, case.node.attributes)
 
 
 @settings(max_examples=8 * EXAMPLES)
@@ -167,7 +168,7 @@ def test_rounded_output_lies_on_the_hidden_grid() -> None:
     case = plain_grid_case()
     case.numbers = replace(case.numbers, rounded_output=True)
     found = run_native(case.node)
-    grid = case.numbers.quantizer("hidden")
+    grid = case.numbers.hidden
     codes = found["Y_codes"].astype(np.float64) - grid.zero_point
     assert np.array_equal(found["Y"], (codes * grid.scale).astype(np.float32))
     assert np.array_equal(found["Y_h"], found["Y"][-1])

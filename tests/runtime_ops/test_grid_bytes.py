@@ -16,7 +16,8 @@ import pytest
 from hypothesis import given, settings
 
 from rnnqc.cells.fixed_point_numbers import QUANTIZERS
-from rnnqc.reference import quant_lstm_cell as reference
+from rnnqc.cells.types import CELL_TYPES
+from rnnqc.reference import operators as reference
 from tests.native.bundles import bundled, spread
 from tests.native.grid_cases import ROUNDINGS, GridCase, byte_grid_case, byte_grid_cases
 from tests.native.kernel_calls import (
@@ -72,7 +73,7 @@ class _Bytes(ctypes.Structure):
 
 
 def expected(case: GridCase) -> Arrays:
-    return reference.run(case.inputs, case.node.attributes)
+    return reference.run(CELL_TYPES["LSTM"], case.inputs, case.node.attributes)
 
 
 def byte_form(case: GridCase, guarded: Guarded, isa: str = "portable") -> npt.NDArray[np.uint8] | None:
@@ -150,7 +151,7 @@ def run_kernel(
     assert form is not None
     rng = np.random.default_rng(units)
     columns = blocks(units) * GATES * BLOCK
-    grid = case.numbers.quantizer("cell_state")
+    grid = case.numbers.quantizer(CELL_TYPES["LSTM"], "cell_state")
     spread = 300 if wild else 1
     p = block_order(rng.normal(0, spread, (rows, GATES * units)).astype(np.float32), units)
     acc = block_order(rng.integers(-30000 * spread, 30000 * spread, (rows, GATES * units), dtype=np.int32), units)

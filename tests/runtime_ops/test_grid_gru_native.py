@@ -66,7 +66,7 @@ def test_tables_at_the_ends_of_their_ranges(type_: CellType, linear: bool, entry
     case.inputs["B"] = np.full_like(case.inputs["B"], 1e6 if entry else -1e6)
     case.inputs["gate_table"] = case.inputs["gate_table"].copy()
     offsets = case.numbers.gate_table_offset
-    entries = case.numbers.quantizer("hidden_gate.acc").size
+    entries = case.numbers.quantizer(type_, "hidden_gate.acc").size
     for offset in offsets:
         case.inputs["gate_table"][offset : offset + entries][entry] = 0.375 if offset else 0.25
     check(case)

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from rnnqc.reference.grid_cell import Quantizer
+from rnnqc.reference.quantizer import Quantizer
 from tests.native.grid_cases import ROUNDINGS
 from tests.native.kernel_calls import AVAILABLE, BLOCK, NATIVE, Guarded
 

@@ -12,7 +12,9 @@ from hypothesis import given
 from onnx import TensorProto, helper
 
 from rnnqc.cells.tables import KNOT_UNIT, by_code, piecewise_linear_tanh
-from rnnqc.reference import quant_lstm_cell as reference
+from rnnqc.cells.types import CELL_TYPES
+from rnnqc.reference import operators as reference
+from rnnqc.reference.codes import quantize_rows
 from tests.native.bundles import bundled, spread
 from tests.native.kernel_calls import AVAILABLE
 from tests.native.quant_lstm_cases import (
@@ -34,7 +36,7 @@ LARGEST = np.finfo(np.float32).max
 
 
 def check(case: Case, threads: int = 1) -> None:
-    expected = reference.run(case.inputs, case.attributes)
+    expected = reference.run(CELL_TYPES["LSTM"], case.inputs, case.attributes)
     assert_same_bits(run_native(case, threads), expected)
 
 
@@ -152,13 +154,15 @@ def test_planes_are_added_with_one_rounding(monkeypatch: pytest.MonkeyPatch) -> 
     case.inputs["x_multiplier"][:] = 1
     case.inputs["B"][:] = 0
     check(case)
-    expected = reference.run(case.inputs, case.attributes)
+    expected = reference.run(CELL_TYPES["LSTM"], case.inputs, case.attributes)
 
     def exact(parts: Sequence[np.ndarray]) -> np.ndarray:
         return np.asarray(sum(p.astype(np.int64) << 8 * k for k, p in enumerate(reversed(parts))), np.float32)
 
-    monkeypatch.setattr("rnnqc.reference.integer_cell.combined", exact)
-    assert (reference.run(case.inputs, case.attributes)["Y"] != expected["Y"]).mean() > 0.1, "the case shows nothing"
+    monkeypatch.setattr("rnnqc.reference.lut_cell.combined", exact)
+    assert (reference.run(CELL_TYPES["LSTM"], case.inputs, case.attributes)["Y"] != expected["Y"]).mean() > 0.1, (
+        "the case shows nothing"
+    )
 
 
 # 16 units form a block, 16 codes of k a group of the portable packing.
@@ -205,7 +209,7 @@ ROWS = {
 def test_dynamic_rows(name: str) -> None:
     values, zero_point = ROWS[name]
     x = np.float32([[values, values[::-1]]])
-    _, scales, zero_points = reference.quantize_rows(np.where(np.isnan(x), np.float32(0), x))
+    _, scales, zero_points = quantize_rows(np.where(np.isnan(x), np.float32(0), x))
     assert (zero_points == zero_point).all()
     # Rows of single elements have grids that differ.
     for size in (9, 1):
@@ -265,7 +269,7 @@ def test_dynamic_rows_are_those_of_dynamic_quantize_linear() -> None:
     for _ in range(300):
         centre, width = rng.normal(0, 1, 2) * 10.0 ** rng.integers(-6, 7, 2)
         x = rng.normal(centre, abs(width), rng.integers(1, 80)).astype(np.float32)
-        for found, expected in zip(reference.quantize_rows(x), session.run(None, {"x": x}), strict=True):
+        for found, expected in zip(quantize_rows(x), session.run(None, {"x": x}), strict=True):
             np.testing.assert_array_equal(found, expected if expected.ndim else expected[np.newaxis])
 
 
@@ -297,7 +301,7 @@ def test_negative_zero_of_the_cell_state_is_kept() -> None:
     case.inputs["gate_table"] = np.where(np.arange(16384) < 8192, 1.0, -0.3).astype(np.float32)
     found = run_native(case)
     assert np.signbit(found["Y_c"]).all()
-    assert_same_bits(found, reference.run(case.inputs, case.attributes))
+    assert_same_bits(found, reference.run(CELL_TYPES["LSTM"], case.inputs, case.attributes))
 
 
 def test_infinite_initial_state_counts_as_the_largest_number_for_dynamic_hidden_codes() -> None:
@@ -312,7 +316,7 @@ def test_infinite_initial_state_counts_as_the_largest_number_for_dynamic_hidden_
     for values in ([-np.inf, largest], [-largest, largest], [-np.inf, np.inf]):
         case.inputs["initial_h"] = np.array([values], np.float32)
         found = run_native(case)
-        assert_same_bits(found, reference.run(case.inputs, case.attributes))
+        assert_same_bits(found, reference.run(CELL_TYPES["LSTM"], case.inputs, case.attributes))
         assert_same_bits(found, without)
 
 
@@ -339,7 +343,7 @@ def test_one_session_serves_growing_and_shrinking_shapes() -> None:
         x = np.random.default_rng(time).normal(0, 1, (time, batch, 9)).astype(np.float32)
         fixed = {**table_case().inputs, "X": x}
         found = dict(zip(case.outputs, session.run(None, {"X": x}), strict=True))
-        assert_same_bits(found, reference.run(fixed, case.attributes))
+        assert_same_bits(found, reference.run(CELL_TYPES["LSTM"], fixed, case.attributes))
 
 
 def test_one_session_in_four_threads() -> None:
@@ -379,7 +383,7 @@ def test_unnamed_dimensions_and_unknown_rank_are_accepted() -> None:
             for dim in tensor_type.shape.dim:
                 dim.Clear()
         found = dict(zip(case.outputs, native_session(model).run(None, case.feeds()), strict=True))
-        assert_same_bits(found, reference.run(case.inputs, case.attributes))
+        assert_same_bits(found, reference.run(CELL_TYPES["LSTM"], case.inputs, case.attributes))
 
 
 def test_runtime_parameters_may_change_between_runs() -> None:
@@ -389,13 +393,13 @@ def test_runtime_parameters_may_change_between_runs() -> None:
     for seed in (1, 2):
         other = table_case(seed=seed)
         found = dict(zip(case.outputs, session.run(None, other.inputs), strict=True))
-        assert_same_bits(found, reference.run(other.inputs, other.attributes))
+        assert_same_bits(found, reference.run(CELL_TYPES["LSTM"], other.inputs, other.attributes))
 
 
 @pytest.mark.parametrize("isa", AVAILABLE)
 def test_every_instruction_set_gives_the_same_bits(isa: str) -> None:
     for case in (table_case(), table_case(7, 18, 90, 99)):
-        assert_same_bits(run_native(case, isa=isa), reference.run(case.inputs, case.attributes))
+        assert_same_bits(run_native(case, isa=isa), reference.run(CELL_TYPES["LSTM"], case.inputs, case.attributes))
 
 
 def test_library_exports_two_functions(library_symbols: set[str]) -> None:

@@ -16,7 +16,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rnnqc.reference import quant_lstm_cell
+from rnnqc.cells.types import CELL_TYPES
+from rnnqc.reference import operators as reference
 from tests.native import quant_gru_cases, quant_lstm_cases
 from tests.native.kernel_calls import AVAILABLE
 from tests.native.quant_gru_cases import GRU, RNN
@@ -30,7 +31,7 @@ MAGNITUDES = (0.3, 1.5, 10.0, 1e4)
 def expected(case: Case) -> dict[str, Array]:
     """Outputs of the reference."""
     if case.operator is LSTM:
-        return quant_lstm_cell.run(case.inputs, case.attributes)
+        return reference.run(CELL_TYPES["LSTM"], case.inputs, case.attributes)
     return quant_gru_cases.expected(case)
 
 

@@ -18,7 +18,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from rnnqc.reference import quant_lstm_cell as reference
+from rnnqc.cells.types import CELL_TYPES
+from rnnqc.reference import operators as reference
 from tests.native.bundles import bundled, spread
 from tests.native.kernel_calls import NATIVE, pointer
 from tests.native.quant_lstm_cases import (
@@ -158,7 +159,7 @@ VARIANTS: dict[str, list[Callable[[Case], None]]] = {
 @functools.cache
 def _expected(shape: tuple[int, ...], variant: str) -> Arrays:
     case = _case(shape, variant)
-    return reference.run(case.inputs, case.attributes)
+    return reference.run(CELL_TYPES["LSTM"], case.inputs, case.attributes)
 
 
 def _case(shape: tuple[int, ...], variant: str) -> Case:
@@ -202,7 +203,7 @@ def test_concurrent_runs_of_one_session(variant: str, threads: int) -> None:
         case = _case((time, batch, 30, 140), variant)
         fixed = _case((2, 2, 30, 140), variant)
         feeds: Arrays = {name: value for name, value in case.inputs.items() if name not in fixed.constants}
-        jobs.append((feeds, reference.run({**fixed.inputs, **feeds}, fixed.attributes)))
+        jobs.append((feeds, reference.run(CELL_TYPES["LSTM"], {**fixed.inputs, **feeds}, fixed.attributes)))
         model = fixed.model()
     assert model is not None
     session = native_session(model, threads)
@@ -234,7 +235,7 @@ def test_columns_of_eight_bits_among_columns_of_four(batch: int, count: int) -> 
     case.inputs["h_multiplier"] *= np.float32(4)
     if batch > 8:
         case.inputs["sequence_lens"] = rng.integers(0, time + 1, batch, dtype=np.int32)
-    expected = reference.run(case.inputs, case.attributes)
+    expected = reference.run(CELL_TYPES["LSTM"], case.inputs, case.attributes)
     for threads in (1, 2, 4):
         session = native_session(case.model(), threads)
         for _ in range(2):
@@ -255,7 +256,7 @@ def test_columns_of_eight_bits_side_by_side(where: str) -> None:
         "one block": gates[:, :, 64:80],
     }[where]
     part[:] = np.random.default_rng(1).integers(-128, 128, part.shape)
-    expected = reference.run(case.inputs, case.attributes)
+    expected = reference.run(CELL_TYPES["LSTM"], case.inputs, case.attributes)
     session = native_session(case.model(), 2)
     for _ in range(10):
         found = session.run(list(case.outputs), case.feeds())

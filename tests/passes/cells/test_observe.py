@@ -20,7 +20,7 @@ from rnnqc.calibration.calibrate import prepare
 from rnnqc.cells.types import LSTM
 from rnnqc.ir import Model
 from rnnqc.passes import Canonicalize, DecomposeLstm, PassManager
-from rnnqc.passes.cells.observe import LAST, LENGTHS, POINTS, NotObservableError, observe_cells, with_outputs
+from rnnqc.passes.cells.observe import CONSTANT, LAST, LENGTHS, NotObservableError, observe_cells, with_outputs
 from tests.subjects.lstm_models import LstmCase
 
 Array = npt.NDArray[Any]
@@ -52,7 +52,7 @@ def test_every_point_is_observed_once_for_each_cell() -> None:
     values = observe_cells(model)
     assert len(model.cells) == 2
     for cell in model.cells:
-        points = [p.name for p in LSTM.points if p.name in POINTS]
+        points = [p.name for p in LSTM.points if p.name not in CONSTANT]
         assert sorted(v.point for v in values if v.cell == cell) == sorted([*points, LAST, LENGTHS])
 
 

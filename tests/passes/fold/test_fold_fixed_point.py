@@ -15,6 +15,7 @@ from rnnqc.cells.base import GATES, Cell
 from rnnqc.cells.fixed_point_numbers import QUANTIZERS, FixedPointQuantizer, is_exact_in_int32, point_of, quantizers_of
 from rnnqc.cells.lut_numbers import LutNumbers
 from rnnqc.cells.tables import piecewise_linear_tanh
+from rnnqc.cells.types import GRU, LSTM
 from rnnqc.cells.vitis_tables import vitis_values
 from rnnqc.formats.format import Format
 from rnnqc.formats.rounding import Rounding
@@ -67,14 +68,16 @@ def test_multipliers_and_bias_are_real() -> None:
 def test_quantizers() -> None:
     _, folded = _folded(None, "*.kept.bits=16", "*.kept.scale=0.001", "*.kept.rounding=ceil")
     numbers = folded.numbers
-    assert numbers.quantizer("input") == FixedPointQuantizer(0.125, 128, 0, 255)
-    assert numbers.quantizer("hidden") == FixedPointQuantizer(0.015625, 128, 0, 255)
-    assert numbers.quantizer("forget_gate.acc") == FixedPointQuantizer(0.0625, 0, -128, 127, "floor")
-    assert numbers.quantizer("cell_state.kept") == FixedPointQuantizer(
+    assert numbers.input == FixedPointQuantizer(0.125, 128, 0, 255)
+    assert numbers.hidden == FixedPointQuantizer(0.015625, 128, 0, 255)
+    assert numbers.quantizer(LSTM, "forget_gate.acc") == FixedPointQuantizer(0.0625, 0, -128, 127, "floor")
+    assert numbers.quantizer(LSTM, "cell_state.kept") == FixedPointQuantizer(
         float(np.float32(0.001)), 0, -(2**15), 2**15 - 1, "ceil"
     )
     assert (
-        numbers.quantizer("cell_state.added") == numbers.quantizer("input_gate.hidden_product") == FixedPointQuantizer()
+        numbers.quantizer(LSTM, "cell_state.added")
+        == numbers.quantizer(LSTM, "input_gate.hidden_product")
+        == FixedPointQuantizer()
     )
     assert numbers.x_mode == "static"
     assert len(QUANTIZERS) == len(numbers.grid_scale) == 17
@@ -82,7 +85,7 @@ def test_quantizers() -> None:
 
 def test_signed_codes_are_stored_unsigned() -> None:
     _, folded = _folded(None, "*.hidden.signed=true", "*.hidden.zero_point=0", "*.hidden.bits=5")
-    assert folded.numbers.quantizer("hidden") == FixedPointQuantizer(0.015625, 16, 0, 31)
+    assert folded.numbers.hidden == FixedPointQuantizer(0.015625, 16, 0, 31)
 
 
 def test_asymmetric_weights() -> None:
@@ -263,7 +266,7 @@ def test_every_quantizer_of_gru_and_rnn(case: RecurrentCase) -> None:
     of_hidden = np.full(case.gates * h, 0.5 * 2.0**-2)
     if case == RESET_FIRST:
         of_hidden[2 * h :] = 0.5 * 2.0 ** -(names.index("reset.hidden") + 1)
-        assert folded.numbers.quantizer("reset") == FixedPointQuantizer(
+        assert folded.numbers.quantizer(GRU, "reset") == FixedPointQuantizer(
             2.0 ** -(names.index("reset.hidden") + 1), 128, 0, 255
         )
     np.testing.assert_array_equal(folded.h_multiplier, of_hidden)
@@ -308,7 +311,7 @@ def test_gru_and_rnn_decline(case: RecurrentCase, override: str, reason: str) ->
 
 def test_the_product_after_the_reset_gate_may_stay_exact() -> None:
     _, folded = _folded(LINEAR)
-    assert folded.numbers.quantizer("reset") == FixedPointQuantizer()
+    assert folded.numbers.quantizer(GRU, "reset") == FixedPointQuantizer()
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from rnnqc.errors import CompileError
 from rnnqc.ir import CELL_TAG, DOMAIN, Model, Node, Value, constant_array, graph_info, info
 from rnnqc.passes import FuseQuantLstmCell
 from rnnqc.recipes.recipe import Recipe
-from rnnqc.reference.quant_lstm_cell import weight_codes
+from rnnqc.reference.codes import weight_codes
 from tests.generate.float_layer import Activation
 from tests.passes.pass_testing import CASES, INT8, apply, before, nodes_of, text_of
 from tests.runs.sessions import Array, assert_same_bits, plain_session, run

@@ -23,7 +23,7 @@ from rnnqc.passes.fold.fold_lut import FoldedLut, fold_lut
 from rnnqc.passes.formats.formats import resolve_formats
 from rnnqc.passes.formats.quantized_parameters import QuantizedParameters, quantize_parameters
 from rnnqc.passes.formats.quantized_parameters import weight_codes as weight_codes_of
-from rnnqc.reference.integer_cell import weight_codes
+from rnnqc.reference.codes import weight_codes
 from tests.generate.float_layer import Activation
 from tests.passes.pass_testing import INT8, apply, before, make_pass, nodes_of
 from tests.runs.sessions import Array, assert_close, plain_session, run

@@ -1,0 +1,74 @@
+"""Attributes of the fused operators, with their defaults, by type of cell and arithmetic."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from rnnqc.cells.fixed_point_numbers import FIXED_POINT, FIXED_POINT32, quantizers_of
+from rnnqc.cells.types import CellType
+
+FIXED_POINT_ARITHMETICS = (FIXED_POINT, FIXED_POINT32)
+LUT_REQUIRED = ("hidden_size", "gate_min", "gate_max")
+FIXED_POINT_REQUIRED = ("hidden_size", "grid_scale", "grid_zero_point", "grid_min", "grid_max")
+
+
+def lut_defaults(type_: CellType) -> dict[str, Any]:
+    """Attributes of look-up arithmetic, but for those that are required."""
+    gates = len(type_.gates)
+    cell_state = {
+        "cell_scale": 0.0,
+        "cell_max": 32767.0,
+        "output_kind": "table",
+        "output_alpha": 0.0,
+        "output_beta": 0.0,
+        "cell_index_scale": 0.0,
+        "one": 1.0,
+    }
+    return {
+        "direction": "forward",
+        "x_mode": "dynamic_row",
+        "x_scale": 0.0,
+        "x_zero_point": 128,
+        "h_mode": "static",
+        "h_scale": 0.0,
+        "h_zero_point": 128,
+        "h_bound": 0.0,
+        "gate_kinds": ",".join(["table"] * gates),
+        "gate_alpha": (0.0,) * gates,
+        "gate_beta": (0.0,) * gates,
+        "gate_table_offset": (0,) * gates,
+        "gate_index_scale": (0.0,) * gates,
+        "gate_index_size": (0,) * gates,
+        "w_group_size": 0,
+        "r_group_size": 0,
+        "x_bits": 8,
+        "h_bits": 8,
+        "y_direction_axis": 0,
+        "state_direction_axis": 0,
+        "arithmetic": "tables",
+        **({} if type_.flag is None else {type_.flag: 0}),
+        **(cell_state if type_.cell_state else {}),
+        **({} if type_.candidate is None else {"reset_scale": 0.0, "reset_zero_point": 128}),
+    }
+
+
+def fixed_point_defaults(type_: CellType) -> dict[str, Any]:
+    """Attributes of fixed-point arithmetic, but for those that are required."""
+    gates = len(type_.gates)
+    return {
+        "direction": "forward",
+        "x_mode": "dynamic_row",
+        "grid_rounding": "half_even",
+        "gate_table_offset": (0,) * gates,
+        "gate_min": (-np.inf,) * gates,
+        "gate_max": (np.inf,) * gates,
+        "accumulator_bits": 0,
+        "w_group_size": 0,
+        "r_group_size": 0,
+        "grid_offset": (0,) * len(quantizers_of(type_)),
+        "arithmetic": FIXED_POINT,
+        **({} if type_.flag is None else {type_.flag: 0}),
+        **({"one": 1.0, "rounded_output": 0} if type_.cell_state else {}),
+    }

@@ -1,0 +1,174 @@
+"""Codes of values, integer products and exact activations of look-up arithmetic (docs/quant_lstm_cell.md).
+
+Every float operation is one float32 operation, integer products are exact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+FloatArray = npt.NDArray[np.float32]
+IntArray = npt.NDArray[np.int32]
+CodeArray = npt.NDArray[np.integer[Any]]
+WholeArray = npt.NDArray[np.floating[Any]]
+"""Whole numbers, of `exact_weights`."""
+
+F32 = np.float32
+LARGEST_MAGNITUDE = F32(2.0**60)
+_SMALLEST_MAGNITUDE = F32(2.0**-100)
+
+
+def rne(values: FloatArray) -> FloatArray:
+    """Rounded to whole numbers, halves to even."""
+    return np.rint(values)
+
+
+def code(values: FloatArray, scale: FloatArray | np.float32, zero_point: FloatArray | int, bits: int) -> CodeArray:
+    """Codes of values of the same shape; `scale` and `zero_point` are broadcast to it."""
+    codes = rne(np.asarray(values / scale)) + F32(zero_point)
+    codes = np.minimum(np.maximum(codes, F32(0)), F32(2**bits - 1))
+    return np.asarray(codes, dtype=np.uint8 if bits == 8 else np.uint16)
+
+
+def dynamic_scale(rows: FloatArray, bits: int) -> FloatArray:
+    """Scale of every row [..., n] -> [..., 1]."""
+    largest = np.abs(rows).max(axis=-1, keepdims=True)
+    top = F32(2 ** (bits - 1) - 1)
+    return np.asarray(np.clip(largest, _SMALLEST_MAGNITUDE, LARGEST_MAGNITUDE) / top, dtype=np.float32)
+
+
+def quantize_rows(x: FloatArray, bits: int = 8) -> tuple[CodeArray, FloatArray, IntArray]:
+    """Input codes of `x_mode = "dynamic_row"`: every row has a grid of its own.
+
+    Args:
+        x: [..., n] without NaN.
+        bits: width of the codes, 8 or 16.
+
+    Returns:
+        Codes [..., n], scales [..., 1] and zero points [..., 1].
+    """
+    a = np.maximum(np.minimum(x.min(axis=-1, keepdims=True), F32(0)), -LARGEST_MAGNITUDE)
+    b = np.minimum(np.maximum(x.max(axis=-1, keepdims=True), F32(0)), LARGEST_MAGNITUDE)
+    top = F32(2**bits - 1)
+    scale = np.asarray(np.maximum(b - a, _SMALLEST_MAGNITUDE) / top, dtype=np.float32)
+    zero_point = np.minimum(rne(np.asarray((F32(0) - a) / scale)), top)
+    return code(x, scale, zero_point, bits), scale, zero_point.astype(np.int32)
+
+
+def limited(values: FloatArray) -> FloatArray:
+    """Within what dynamic rows hold."""
+    return np.clip(values, -LARGEST_MAGNITUDE, LARGEST_MAGNITUDE)
+
+
+def without_nan(values: npt.NDArray[Any]) -> FloatArray:
+    """0 for NaN and for -0."""
+    return np.where(np.isnan(values), F32(0), values + F32(0)).astype(np.float32)
+
+
+def products(codes: CodeArray, zero_point: IntArray | int, weights: WholeArray) -> list[WholeArray]:
+    """Integer product, exact; of 16-bit codes those of their high and of their low bytes."""
+    if codes.dtype == np.uint8:
+        return [_integer_product(codes, zero_point, weights)]
+    halves = ((codes >> 8, zero_point >> 8), (codes & 255, zero_point & 255))
+    return [_integer_product(half, zero, weights) for half, zero in halves]
+
+
+def combined(parts: Sequence[WholeArray]) -> FloatArray:
+    """What `products` made as float32 numbers: of two bytes their weighted sum, in two operations."""
+    first, *rest = (p.astype(np.float32, copy=False) for p in parts)
+    return np.asarray(first * F32(256) + rest[0]) if rest else first
+
+
+def _integer_product(codes: CodeArray, zero_point: IntArray | int, weights: WholeArray) -> WholeArray:
+    sums = exact_product(codes.astype(np.int32) - zero_point, weights)
+    if weights.dtype == np.float64 and np.abs(sums).max() >= 2**31:  # sums in float32 stay below 2**24
+        raise ValueError("an integer product leaves int32")
+    return sums
+
+
+def weight_codes(
+    stored: npt.NDArray[Any],
+    multipliers: npt.NDArray[np.uint8] | None,
+    group_size: int,
+    columns: int | None = None,
+    operator: str = "QuantLSTMCell",
+) -> npt.NDArray[np.int8]:
+    """Codes of W or R.
+
+    Args:
+        stored: int8 (or int16) `[K, columns]`, or packed int4 uint8 `[K, ceil(columns / 2)]`.
+        multipliers: uint8 `[groups, columns]`, or None.
+        group_size: Rows that share a multiplier; 0 without multipliers.
+        columns: Columns of a packed matrix; by default, an even number.
+        operator: For messages.
+
+    Raises:
+        ValueError: multipliers without packed codes or the other way round, other groups than `group_size` makes, a
+            multiplier outside 1 .. 18, or a product that is no int8.
+    """
+    if (multipliers is not None) != (group_size > 0) or (multipliers is not None and stored.dtype != np.uint8):
+        raise ValueError(f"{operator}: group multipliers need packed weights and a group size, and the reverse")
+    if stored.dtype != np.uint8:
+        return stored
+    codes = np.concatenate([stored & 15, stored >> 4], axis=1).astype(np.int64)[:, :columns] - 8
+    if multipliers is not None:
+        groups = -(-len(codes) // group_size)
+        if group_size % 32 or multipliers.shape != (groups, codes.shape[1]):
+            raise ValueError(f"{operator}: multipliers {multipliers.shape} for groups of {group_size}")
+        codes = codes * multipliers[np.arange(len(codes)) // group_size]
+        if multipliers.min() < 1 or multipliers.max() > 18 or codes.min() < -128 or codes.max() > 127:
+            raise ValueError(f"{operator}: a multiplier is outside 1 .. 18, or a product is no int8")
+    return codes.astype(np.int8)
+
+
+def relu(v: FloatArray) -> FloatArray:
+    """`v`, or 0 where it is not positive."""
+    return np.where(v > 0, v, F32(0))
+
+
+@dataclass(frozen=True)
+class Activation:
+    """A kind without a table."""
+
+    kind: str
+    alpha: np.float32
+    beta: np.float32
+
+    def __call__(self, v: FloatArray) -> FloatArray:
+        """Values of the same shape; ValueError for another kind."""
+        if self.kind == "Relu":
+            return relu(v)
+        if self.kind == "LeakyRelu":
+            return np.where(v < 0, self.alpha * v, v) + F32(0)
+        if self.kind == "ThresholdedRelu":
+            return np.where(v > self.alpha, v, F32(0)) + F32(0)
+        if self.kind == "Affine":
+            return np.asarray(self.alpha * v + self.beta)
+        if self.kind == "HardSigmoid":
+            w = relu(np.asarray(self.alpha * v + self.beta))
+            return np.where(w < 1, w, F32(1))
+        if self.kind == "Softsign":
+            return np.asarray(v / (F32(1) + np.abs(v)))
+        raise ValueError(f"unknown activation kind {self.kind!r}")
+
+
+def exact_weights(codes: npt.NDArray[Any], largest: int) -> npt.NDArray[Any]:
+    """Weights `[K,N]` as floats whose products with whole numbers up to `largest` add up exactly, in any order."""
+    bound = largest * float(np.abs(codes.astype(np.float64)).sum(axis=0).max(initial=0))
+    return codes.astype(np.float32 if bound < 2**24 else np.float64, order="F")
+
+
+def exact_product(whole: npt.NDArray[Any], weights: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Whole numbers `[...,K]` times weights of `exact_weights` `[K,N]`, without -0.
+
+    The transposed product, with weights in its order, takes BLAS half the time where rows are few.
+    """
+    rows = whole.reshape(-1, whole.shape[-1]).astype(weights.dtype)
+    sums = rows @ weights if len(rows) == 1 else np.ascontiguousarray((weights.T @ rows.T).T)
+    sums += weights.dtype.type(0)
+    return np.asarray(sums.reshape(*whole.shape[:-1], -1))

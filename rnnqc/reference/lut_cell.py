@@ -1,0 +1,352 @@
+"""A quantized cell in look-up arithmetic ("tables") in numpy, from docs/quant_lstm_cell.md and docs/quant_gru_cell.md.
+
+What a step computes are the equations of its type; here is how: codes, integer products, look-ups. Rows of the batch
+are computed together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from rnnqc.cells.base import FORGET
+from rnnqc.cells.equations import RESET_HIDDEN
+from rnnqc.cells.fused_nodes import CONFIGURATION, PLACES
+from rnnqc.cells.types import CellType
+from rnnqc.reference.attributes import FIXED_POINT_REQUIRED, LUT_REQUIRED, fixed_point_defaults, lut_defaults
+from rnnqc.reference.codes import (
+    F32,
+    Activation,
+    CodeArray,
+    FloatArray,
+    IntArray,
+    WholeArray,
+    code,
+    combined,
+    dynamic_scale,
+    exact_weights,
+    limited,
+    products,
+    quantize_rows,
+    relu,
+    rne,
+    weight_codes,
+    without_nan,
+)
+from rnnqc.reference.loop import ReferenceCell, State
+from rnnqc.reference.recording import CODES, ROW_SCALE, ZERO_POINT, Recorder
+
+
+@dataclass(frozen=True)
+class _Gate:
+    """One entry of each of the attributes `gate_*`; `name` is the gate's in tensors."""
+
+    name: str
+    kind: str
+    low: np.float32
+    high: np.float32
+    alpha: np.float32
+    beta: np.float32
+    offset: int
+    index_scale: np.float32
+    index_size: int
+
+
+class LutCell(ReferenceCell):
+    """One node in look-up arithmetic.
+
+    Args:
+        type_: The type of cell.
+        inputs: Arrays by the operator's input names; absent optional inputs are left out.
+        attributes: Values by the operator's attribute names; defaults may be left out.
+        recorder: Receives every value of every step.
+
+    Raises:
+        ValueError: An unknown or missing attribute, packed weights whose groups do not fit together, 16-bit codes where
+            there are none, or what `ReferenceCell` raises.
+    """
+
+    def __init__(
+        self,
+        type_: CellType,
+        inputs: Mapping[str, npt.NDArray[Any]],
+        attributes: Mapping[str, Any],
+        recorder: Recorder | None = None,
+    ) -> None:
+        operator, known, missing = type_.fused, lut_defaults(type_), set(LUT_REQUIRED) - set(attributes)
+        others = {*fixed_point_defaults(type_), *FIXED_POINT_REQUIRED} - {*known, *LUT_REQUIRED}
+        attributes = {k: v for k, v in attributes.items() if k not in others}  # those of the other arithmetic
+        unknown = set(attributes) - set(known) - set(LUT_REQUIRED) - {CONFIGURATION, PLACES}
+        if unknown or missing:
+            raise ValueError(f"{operator}: unknown attributes {sorted(unknown)}, missing ones {sorted(missing)}")
+        self.attributes = {**known, **attributes}
+        if self.attributes["arithmetic"] != "tables":
+            raise ValueError(f"{operator}: unknown arithmetic {self.attributes['arithmetic']!r}")
+        super().__init__(type_, inputs, self.attributes, recorder)
+        self._gates = self._gate_settings()
+        self.W, self.R = (self._weights(key) for key in ("W", "R"))
+        self.x_bits, self.h_bits = int(self.attributes["x_bits"]), int(self.attributes["h_bits"])
+        if not {self.x_bits, self.h_bits} <= {8, 16} or (self.x_bits == 16 and self.attributes["x_mode"] == "codes"):
+            raise ValueError(f"{operator}: x_bits = {self.x_bits}, h_bits = {self.h_bits}, or 16-bit input codes")
+
+    @property
+    def blank_code(self) -> int | None:
+        """The hidden code of 0; None where there are no `Y_codes`."""
+        has_codes = self.attributes["h_mode"] == "static" and self.h_bits == 8
+        return int(self.attributes["h_zero_point"]) if has_codes else None
+
+    @property
+    def cell_unit(self) -> np.float32 | None:
+        """Real value of one unit of a cell state in whole numbers; None for a float state."""
+        return self.number("cell_scale") if self.attributes.get("cell_scale", 0.0) > 0 else None
+
+    @property
+    def loses(self) -> bool:
+        """Whether hidden states may come from outside that lie beyond what their codes hold."""
+        bounded = self.attributes["h_mode"] == "static" and bool(self.number("h_bound") > 0)
+        return bounded and "initial_h" in self.inputs
+
+    def _weights(self, key: str) -> WholeArray:
+        """Codes of W or R."""
+        size = int(self.attributes[f"{key.lower()}_group_size"])
+        multipliers = self.inputs.get(f"{key}_group_multiplier")
+        columns = len(self.type.gates) * self.hidden
+        return exact_weights(weight_codes(self.inputs[key], multipliers, size, columns, self.type.fused), 255)
+
+    def _gate_settings(self) -> list[_Gate]:
+        """The entries of the attributes `gate_*`; converted once, and not in each step."""
+        a, kinds = self.attributes, self.attributes["gate_kinds"].split(",")
+        return [
+            _Gate(
+                name=name,
+                kind=kinds[k],
+                low=F32(a["gate_min"][k]),
+                high=F32(a["gate_max"][k]),
+                alpha=F32(a["gate_alpha"][k]),
+                beta=F32(a["gate_beta"][k]),
+                offset=int(a["gate_table_offset"][k]),
+                index_scale=F32(a["gate_index_scale"][k]),
+                index_size=int(a["gate_index_size"][k]),
+            )
+            for k, name in enumerate(self.type.gates)
+        ]
+
+    def number(self, name: str) -> np.float32:
+        """An attribute as float32."""
+        return F32(self.attributes[name])
+
+    def initial(self, name: str) -> FloatArray:
+        """An initial state [B, H] without NaN, zeros if absent."""
+        return without_nan(self.inputs.get(name, np.zeros((self.batch, self.hidden), np.float32)))
+
+    def product(self, name: str, codes: CodeArray, zero_point: IntArray | int, weights: WholeArray) -> FloatArray:
+        """Integer product as float32, noted as whole numbers."""
+        parts = products(codes, zero_point, weights)
+        whole = parts[0] if len(parts) == 1 else parts[0].astype(np.float64) * 256 + parts[1]
+        self.note(name + CODES, whole)
+        return combined(parts)
+
+    def pre_activations(self) -> FloatArray:
+        """Steps 2 to 4 before the loop: p [T, B, GH].
+
+        In the first step with what the codes of `initial_h` lose, unless the type reads the state itself.
+        """
+        x = self.inputs["X"]
+        mode = self.attributes["x_mode"]
+        if mode == "dynamic_row":
+            codes, scale, zero_points = quantize_rows(without_nan(x), self.x_bits)
+            self.note(f"input{ROW_SCALE}", scale)
+            self.note(f"input{ZERO_POINT}", zero_points)
+            sums = np.asarray(self.product("x.product", codes, zero_points, self.W) * scale)
+        else:
+            zero_point = int(self.attributes["x_zero_point"])
+            codes = x if mode == "codes" else code(without_nan(x), self.number("x_scale"), zero_point, self.x_bits)
+            sums = self.product("x.product", codes, zero_point, self.W)
+        self.note(f"input{CODES}", codes)
+        p = np.asarray(sums * self.inputs["x_multiplier"] + self.inputs["B"], dtype=np.float32)
+        if self.loses and not self.type.reads_hidden:
+            first = self.element(0)
+            p[first] = self.without_loss(p[first], limited(self.initial("initial_h")))
+        return p
+
+    def initial_state(self) -> State:
+        """Hidden codes and, of a type that has one, the float state."""
+        h = self.initial("initial_h")
+        if self.type.reads_hidden or self.attributes["h_mode"] == "dynamic_row":
+            h = limited(h)
+        state = self.hidden_codes(h)
+        if self.type.cell_state:
+            c = self.initial("initial_c")
+            state["state"] = self.limit_cell(c if self.cell_unit is None else np.asarray(c / self.cell_unit))
+        elif self.type.reads_hidden:
+            state["state"] = h
+        return state
+
+    def step(self, p: FloatArray, state: State) -> tuple[FloatArray, State]:
+        """One step of all rows, by the equations of the type."""
+        y, after = self.type.step(_LutStep(self, p, state))
+        self.note("hidden.value", y)
+        return y, {**self.hidden_codes(y), **({"state": after} if "state" in state else {})}
+
+    def limit_cell(self, u: FloatArray) -> FloatArray:
+        """A cell state in its units, within its limits."""
+        if self.cell_unit is None:
+            return limited(u)
+        limit = self.number("cell_max")
+        return np.minimum(np.maximum(rne(u), -limit), limit)
+
+    def output(self, c: FloatArray) -> FloatArray:
+        """The output activation of a cell state in its units."""
+        kind, unit = self.attributes["output_kind"], self.cell_unit
+        if kind in ("table", "relu_table"):
+            table = self.inputs["cell_table"]
+            half = table.size // 2
+            scaled = c if unit is not None else rne(np.asarray(c * self.number("cell_index_scale")))
+            codes = np.minimum(np.maximum(scaled, F32(-half)), F32(half - 1))
+            values = np.asarray(table[codes.astype(np.int64)])  # negative ones count from the end
+            return values if kind == "table" else np.asarray(relu(c) + values)
+        real = c if unit is None else np.asarray(c * unit)
+        return Activation(kind, self.number("output_alpha"), self.number("output_beta"))(real)
+
+    def hidden_codes(self, y: FloatArray, grid: str = "h") -> State:
+        """`h` of [B, H] and, for dynamic rows, `h_scale`; with another grid than "h" its scale and zero point."""
+        zero_point = int(self.attributes[f"{grid}_zero_point"])
+        if self.attributes["h_mode"] == "static":
+            return {"h": code(y, self.number(f"{grid}_scale"), zero_point, self.h_bits)}
+        scale = dynamic_scale(y, self.h_bits)
+        return {"h": code(y, scale, zero_point, self.h_bits), "h_scale": scale}
+
+    def recurrent(self, name: str, state: State, columns: slice, grid: str = "h") -> FloatArray:
+        """Products of hidden codes and columns of R in pre-activation units; their sums are noted."""
+        sums = self.product(name, state["h"], int(self.attributes[f"{grid}_zero_point"]), self.R[:, columns])
+        if "h_scale" in state:
+            sums = np.asarray(sums * state["h_scale"])
+        return np.asarray(sums * self.inputs["h_multiplier"][columns])
+
+    def without_loss(self, u: FloatArray, h: FloatArray, columns: slice = slice(None), grid: str = "h") -> FloatArray:
+        """`u` and the product of some columns of R with what the codes of states h [B, H] lose beyond `h_bound`."""
+        zero_point, unit = int(self.attributes[f"{grid}_zero_point"]), self.number(f"{grid}_scale")
+        bound = self.number("h_bound")
+        low = min(F32(F32(-zero_point) * unit), F32(-bound))
+        rest = np.asarray((np.clip(h, low, bound) - h) / unit)
+        for _ in range(16 // self.h_bits):
+            scale = dynamic_scale(rest, self.h_bits)
+            codes = code(rest, scale, zero_point, self.h_bits)
+            sums = np.asarray(combined(products(codes, zero_point, self.R[:, columns])) * scale)
+            u = np.asarray(u - sums * self.inputs["h_multiplier"][columns])
+            rest = np.asarray(rest - (codes.astype(np.float32) - F32(zero_point)) * scale)
+        return u
+
+    def gate(self, k: int, g: FloatArray) -> FloatArray:
+        """Activation of a gate's pre-activations."""
+        s = self._gates[k]
+        self.note(f"{s.name}.preactivation", g)
+        v = np.maximum(np.minimum(g, s.high), s.low)
+        if s.kind == "table":
+            codes = v.astype(np.int64)
+            self.note(f"{s.name}.acc{CODES}", codes)
+            value = np.asarray(self.inputs["gate_table"][s.offset + codes])
+        elif s.kind == "relu_table":
+            n = v * s.index_scale + F32(s.index_size // 2 + 0.5)
+            codes = np.clip(n, F32(0), F32(s.index_size - 0.5)).astype(np.int64)
+            value = np.asarray(relu(v) + self.inputs["gate_table"][s.offset + codes])
+        else:
+            value = Activation(s.kind, s.alpha, s.beta)(v)
+        self.note(f"{s.name}.activation", value)
+        return value
+
+    def final(self, outputs: dict[str, npt.NDArray[Any]], state: State) -> None:
+        """Without -0 in `Y` and `Y_h` if there are lengths, and with `Y_c`."""
+        outputs.update({name: self._selected(outputs[name]) for name in ("Y", "Y_h")})
+        if self.type.cell_state:
+            c = self._selected(state["state"])
+            real = c if self.cell_unit is None else np.asarray(c * self.cell_unit)
+            outputs["Y_c"] = np.where((self.lengths > 0)[:, np.newaxis], real, F32(0))
+
+    def _selected(self, values: FloatArray) -> FloatArray:
+        """Without -0 if there are lengths."""
+        return values + F32(0) if "sequence_lens" in self.inputs else values
+
+
+class _LutStep:
+    """`rnnqc.cells.equations.Step` on float32 arrays `[B,H]`.
+
+    Args:
+        cell: The cell.
+        p: The input's share of the pre-activations `[B,GH]`.
+        state: What the step before left.
+    """
+
+    def __init__(self, cell: LutCell, p: FloatArray, state: State) -> None:
+        self._cell, self._p = cell, p
+        self.input_forget, self.linear_before_reset = cell.input_forget, cell.linear_before_reset
+        self.state: FloatArray = state.get("state", np.zeros(0, np.float32))
+        columns = slice(cell.type.joint * cell.hidden) if cell.resets_state else slice(None)
+        self._u = cell.recurrent("hidden.product", state, columns)
+        if cell.loses and cell.type.reads_hidden:
+            self._u = cell.without_loss(self._u, self.state, columns)
+
+    def gate(self, k: int, peephole: FloatArray | None = None) -> FloatArray:
+        """The activation of gate k."""
+        cell = self._cell
+        g = np.asarray(cell.part(self._u, k) + cell.part(self._p, k))
+        weights = cell.inputs.get("P")
+        if weights is not None and peephole is not None:
+            g = g + cell.part(weights, cell.type.peephole_gates.index(k)) * peephole
+        return cell.gate(k, g)
+
+    def projected(self, k: int) -> FloatArray:
+        """Returns x W + B of gate k."""
+        return self._cell.part(self._p, k)
+
+    def recurrent(self, k: int) -> FloatArray:
+        """Returns h R of gate k, with the bias that stays with it."""
+        return np.asarray(self._cell.part(self._u, k) + self._cell.inputs["hidden_bias"])
+
+    def recurrent_of(self, k: int, value: FloatArray) -> FloatArray:
+        """Returns value R of gate k."""
+        cell, columns = self._cell, slice(k * self._cell.hidden, (k + 1) * self._cell.hidden)
+        state = cell.hidden_codes(value, "reset")
+        cell.note(f"{RESET_HIDDEN}.value", value)
+        cell.note(f"{RESET_HIDDEN}{CODES}", state["h"])
+        if "h_scale" in state:
+            cell.note(f"{RESET_HIDDEN}{ROW_SCALE}", state["h_scale"])
+        u = cell.recurrent(f"{RESET_HIDDEN}.product", state, columns, "reset")
+        return cell.without_loss(u, value, columns, "reset") if cell.loses else u
+
+    def activated(self, k: int, part: FloatArray, projected: FloatArray) -> FloatArray:
+        """The activation of gate k: of part + projected."""
+        return self._cell.gate(k, np.asarray(part + projected))
+
+    def coupled(self, gate: FloatArray) -> FloatArray:
+        """1 - gate, where 1 has the number format of the gate."""
+        value = np.asarray(self._cell.number("one") - gate)
+        self._cell.note(f"{self._cell.type.gates[FORGET]}.activation", value)
+        return value
+
+    def complement(self, gate: FloatArray) -> FloatArray:
+        """1 - gate."""
+        return np.asarray(F32(1) - gate)
+
+    def product(self, a: FloatArray, b: FloatArray, point: str) -> FloatArray:
+        """Returns a * b."""
+        value = np.asarray(a * b)
+        if point not in (RESET_HIDDEN, "hidden.value"):  # noted where they get their codes
+            self._cell.note(point, value)
+        return value
+
+    def total(self, kept: FloatArray, added: FloatArray, point: str) -> FloatArray:
+        """Returns kept + added, the state after the step."""
+        state = self._cell.limit_cell(np.asarray(kept + added))
+        self._cell.note(point if self._cell.cell_unit is None else point + CODES, state)
+        return state
+
+    def squashed(self, state: FloatArray) -> FloatArray:
+        """The output activation of the cell state."""
+        value = self._cell.output(state)
+        self._cell.note("hidden.activation", value)
+        return value

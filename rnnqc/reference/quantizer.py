@@ -1,0 +1,61 @@
+"""One quantizer of fixed-point arithmetic in numpy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+IntArray = npt.NDArray[np.int64]
+
+_ROUNDINGS: dict[str, Callable[[Array], Array]] = {
+    "half_even": np.rint,
+    "half_away": lambda u: np.sign(u) * np.floor(np.abs(u) + u.dtype.type(0.5)),
+    "half_up": lambda u: np.floor(u + u.dtype.type(0.5)),
+    "floor": np.floor,
+    "ceil": np.ceil,
+    "half_even_up": lambda u: np.where(u < 0, np.floor(u + u.dtype.type(0.5)), np.rint(u)),
+    "toward_zero": np.trunc,
+}
+
+
+@dataclass(frozen=True)
+class Quantizer:
+    """One entry of the attributes `grid_*`.
+
+    Attributes:
+        scale: Real value of one code; 0 for a quantizer that passes values on.
+        zero_point: Code of 0.
+        low: Lowest code.
+        high: Highest code.
+        rounding: Name of the rounding.
+        real: The type of real values.
+        offset: Whole number added before rounding.
+    """
+
+    scale: np.floating[Any]
+    zero_point: int
+    low: int
+    high: int
+    rounding: str
+    real: np.dtype[Any]
+    offset: int
+
+    def multiples(self, values: Array) -> Array:
+        """Codes of real values less the zero point, as real numbers."""
+        units = np.asarray(values / self.scale)
+        offset = self.real.type(self.offset)
+        whole = _ROUNDINGS[self.rounding](units + offset) - offset if offset else _ROUNDINGS[self.rounding](units)
+        return np.asarray(np.clip(whole, self.low - self.zero_point, self.high - self.zero_point))
+
+    def code(self, values: Array) -> IntArray:
+        """Codes of real values."""
+        return np.asarray(self.multiples(values).astype(np.int64) + self.zero_point)
+
+    def value(self, codes: IntArray) -> Array:
+        """Real values of codes."""
+        return np.asarray((codes - self.zero_point).astype(self.real) * self.scale)
