@@ -1,4 +1,4 @@
-"""WikiText-2 perplexity of a language model whose LSTM layers are quantized; embedding and decoder stay float.
+"""WikiText-2 perplexity of a language model whose LSTM layers are quantized, and in rows "rest int8" all of it.
 
 python benchmarks/perplexity.py MODELS_FOLDER DATA_FOLDER [--rows GLOB ...] [--limit STEPS] [--json OUT.json] [--resume]
 
@@ -66,12 +66,14 @@ class Split:
     the vocabulary so that logits stay in the cache.
 
     Attributes:
+        whole: The model.
         recurrent: Model from tokens, h0, c0 to `hidden`, hn, cn.
         decoder: Model from `hidden` and targets `[T,B]` to `log_likelihood` `[T,B]`.
         hidden: Name of the value between them.
     """
 
     def __init__(self, model: onnx.ModelProto) -> None:
+        self.whole = model
         made_by = {name: node for node in model.graph.node for name in node.output}
         stored = {t.name: onnx.numpy_helper.to_array(t) for t in model.graph.initializer}
         add = made_by["logits"]
@@ -162,6 +164,23 @@ def perplexity(
     return math.exp(total / count), seconds
 
 
+def whole_perplexity(
+    session: ort.InferenceSession, columns: Array, states: dict[str, Array], limit: int | None = None
+) -> tuple[float, float]:
+    """The same of a whole model, from its logits."""
+    total, count, seconds = 0.0, 0, 0.0
+    for tokens, targets in pieces(columns, limit):
+        start = time.perf_counter()
+        got = run(session, {"tokens": tokens, **states})
+        seconds += time.perf_counter() - start
+        states = {name: got[source] for name, source in CARRIED.items()}
+        logits = got["logits"]
+        log_sum = np.log(np.exp(logits).sum(axis=-1, dtype=np.float64))
+        total -= float((np.take_along_axis(logits, targets[..., None], axis=-1)[..., 0] - log_sum).sum())
+        count += targets.size
+    return math.exp(total / count), seconds
+
+
 class Statistics:
     """Statistics of the training text, made when they are first asked for."""
 
@@ -188,14 +207,18 @@ def calibration_feeds(split: Split, columns: Array, count: int) -> list[dict[str
 def measure(
     variant: Variant, split: Split, texts: dict[str, Array], statistics: Statistics, threads: int, limit: int | None
 ) -> dict[str, Any]:
-    """One row."""
-    built = build(variant, split.recurrent, statistics, threads)
+    """One row; the model is whole where its decoder is quantized, too."""
+    is_whole = variant.rest != "float"
+    built = build(variant, split.whole if is_whole else split.recurrent, statistics, threads)
     decoder = plain_session(split.decoder, session_options(threads))
     row: dict[str, Any] = {"model": variant.label}
     seconds = 0.0
     for text, columns in texts.items():
         states = zero_states(split.recurrent)
-        row[text], spent = perplexity(built.session, decoder, split.hidden, columns, states, limit)
+        if is_whole:
+            row[text], spent = whole_perplexity(built.session, columns, states, limit)
+        else:
+            row[text], spent = perplexity(built.session, decoder, split.hidden, columns, states, limit)
         seconds += spent
     size = f"{built.kilobytes:.0f}" if built.kilobytes is not None else ""
     return {**row, "form": built.form, "kB": size, "recurrent s": round(seconds, 1)}

@@ -33,12 +33,14 @@ class Variant:
         recipe: Of rnnqc; "" for the float model and for quantize_dynamic.
         overrides: In front of the recipe's rules.
         calibrated: Whether it is lowered with statistics of the calibration data.
+        rest: What becomes of the weights around the recurrent layers: "float" or "int8".
     """
 
     label: str
     recipe: str = ""
     overrides: tuple[str, ...] = ()
     calibrated: bool = False
+    rest: str = "float"
 
 
 INT4 = "*.weight.bits=4"
@@ -49,8 +51,10 @@ VARIANTS: tuple[Variant, ...] = (
     Variant(PER_TENSOR),
     Variant(PER_CHANNEL),
     Variant("int8", "int8"),
+    Variant("int8, rest int8", "int8", rest="int8"),
     Variant("int8 calibrated, plain rounding", "int8", (PLAIN,), calibrated=True),
     Variant("int8 calibrated", "int8", calibrated=True),
+    Variant("int8 calibrated, rest int8", "int8", calibrated=True, rest="int8"),
     Variant("int8-static, plain rounding", "int8-static", (PLAIN,), calibrated=True),
     Variant("int8-static", "int8-static", calibrated=True),
     Variant("w4a8", "w4a8"),
@@ -113,7 +117,7 @@ def build(variant: Variant, model: onnx.ModelProto, statistics: Callable[[], Any
     options = session_options(threads)
     if variant.recipe:
         calibration = {"stats": statistics()} if variant.calibrated else {}
-        lowered = rnnqc.lower(model, variant.recipe, overrides=variant.overrides, **calibration)
+        lowered = rnnqc.lower(model, variant.recipe, overrides=variant.overrides, rest=variant.rest, **calibration)
         entries = lowered.report.entries
         form = "+".join(sorted({e.form or e.status for e in entries}))
         session = rnnqc.session(lowered.proto, options=options)

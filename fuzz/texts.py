@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from rnnqc.recipes.recipe import KEYS, POINT_KEYS
+from rnnqc.recipes.keys import KEYS, POINT_KEYS
 
 _WORD = re.compile(r"[A-Za-z_][\w-]*|-?\d[\d.eE+-]*|\s+|.", re.DOTALL)
 _VALUES = (

@@ -4,7 +4,8 @@
   20 times the examples, `explore` is random; both shrink.
 * `RNNQC_SHARED` names a folder with real models and data, `../shared` next to the checkout by default; tests that
   need it skip when it is absent, and the summary says how many did.
-* `--slow` runs the tests marked `slow`, too.
+* `--slow` runs the tests marked `slow`, too; without it they are deselected.
+* What waits for the longest of all, the cross-compiled library, comes first: no processor is idle at the end.
 * What is there once the tests are collected is taken out of the garbage collector's sight, whose turns otherwise cost
   a tenth of the time.
 """
@@ -54,16 +55,31 @@ def shared() -> Callable[[str], Path]:
 
 
 @pytest.fixture(scope="session")
-def arm64_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The native library for arm64, built once for all processes of a run."""
-    import fcntl  # not on Windows, which has no emulator either
-
-    folder = tmp_path_factory.getbasetemp()
+def made_once(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, Callable[[Path], None]], Path]:
+    """Function from a name and what fills an empty folder to that folder, filled once for all processes of a run."""
+    root = tmp_path_factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:
-        folder = folder.parent
-    with (folder / "arm64.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        return arm64.build_library(folder / "arm64")
+        root = root.parent
+
+    def make(name: str, fill: Callable[[Path], None]) -> Path:
+        import fcntl  # not on Windows, where no test asks for it
+
+        folder, whole = root / name, root / f"{name}.whole"
+        with (root / f"{name}.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not whole.exists():
+                folder.mkdir(exist_ok=True)
+                fill(folder)
+                whole.touch()
+        return folder
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def arm64_library(made_once: Callable[[str, Callable[[Path], None]], Path]) -> Path:
+    """The native library for arm64."""
+    return made_once("arm64", arm64.build_library) / arm64.LIBRARY
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -75,11 +91,11 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if config.getoption("--slow"):
-        return
-    for item in items:
-        if "slow" in item.keywords:
-            item.add_marker(pytest.mark.skip(reason="slow: runs with --slow"))
+    if not config.getoption("--slow"):
+        slow = [item for item in items if "slow" in item.keywords]
+        config.hook.pytest_deselected(items=slow)
+        items[:] = [item for item in items if "slow" not in item.keywords]
+    items.sort(key=lambda item: "arm64_library" not in getattr(item, "fixturenames", ()))
 
 
 def pytest_collection_finish() -> None:

@@ -25,6 +25,7 @@ from rnnqc.ir import (
     shape_of,
 )
 from rnnqc.passes.analysis.float_recurrences import float_recurrences
+from rnnqc.passes.analysis.weight_groups import groups_of
 from rnnqc.passes.graph.loop_states import is_loop
 from rnnqc.passes.recover.float_steps import STEP_NOTE, FloatStep
 
@@ -102,8 +103,8 @@ class RestWeight:
 
     @property
     def int8_bytes(self) -> int:
-        """Of the weight with --rest int8: int8 values and a float32 scale for each channel, or the floats it keeps."""
-        return self.bytes if self.refusal[0] else _int8_bytes(self.shape, self.axis)
+        """About that of the weight with --rest int8: int8 values and scales, or the floats that it keeps."""
+        return self.bytes if self.refusal[0] else _int8_bytes(self.shape, self.axis, self.uses)
 
 
 def rest_weights(model: Model) -> list[RestWeight]:
@@ -225,7 +226,7 @@ def _described(
     value: Value, graph: Graph, uses: Sequence[WeightUse], others: Sequence[str], replaceable: set[str]
 ) -> RestWeight:
     axis, refusal = channel_axis(value, uses), _refusal(value, others, replaceable)
-    if refusal[0] or _bytes(value) - _int8_bytes(_shape(value), axis) >= LEAST_SAVING:
+    if refusal[0] or _bytes(value) - _int8_bytes(_shape(value), axis, uses) >= LEAST_SAVING:
         return RestWeight(value, graph, tuple(uses), axis, refusal)
     found = f"shape {list(_shape(value))}, {_bytes(value)} bytes"
     small = (f"int8 would save less than {LEAST_SAVING} bytes.", found, "none; nothing is to be gained")
@@ -266,5 +267,9 @@ def _dtype(value: Value) -> np.dtype[Any] | None:
     return dtype_of(value) if array is None else array.dtype
 
 
-def _int8_bytes(shape: Sequence[int], axis: int) -> int:
+def _int8_bytes(shape: Sequence[int], axis: int, uses: Sequence[WeightUse]) -> int:
+    if 0 in shape:
+        return 0
+    if shape and not any(u.reads_rows for u in uses):
+        return groups_of(shape, axis).bytes
     return int(np.prod(shape)) + 4 * (shape[axis] if shape else 1)

@@ -17,7 +17,8 @@ from rnnqc.passes.formats.format_checks import check_mode
 from rnnqc.passes.formats.formats import scale_of_points
 from rnnqc.passes.formats.point_format import integer_format, naming_point, static_format
 from rnnqc.passes.formats.weight_formats import weight_format, weight_scales
-from rnnqc.recipes.recipe import Recipe, Settings, rounding_of
+from rnnqc.recipes.keys import Settings, rounding_of
+from rnnqc.recipes.recipe import Recipe
 
 ROW_BITS = (8, 16)
 """Codes of rows that have a scale each."""

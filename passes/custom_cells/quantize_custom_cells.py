@@ -7,47 +7,34 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
 from rnnqc.cells.activations import Activation, make_activation
 from rnnqc.data.statistics import Statistics
 from rnnqc.errors import Outcome, Remark
 from rnnqc.evaluation.numerics import Lossy
-from rnnqc.formats.point_format import FLOAT, STATIC, PointFormat
-from rnnqc.formats.rounding import Rounding
-from rnnqc.formats.scales import is_power_of_two
-from rnnqc.ir import CUSTOM_TAG, Model, Node, Value, constant_array, info
-from rnnqc.ir.builder import Builder
+from rnnqc.formats.point_format import STATIC, PointFormat
+from rnnqc.ir import CUSTOM_TAG, Model, info
 from rnnqc.passes.analysis.custom_cell import BIAS, HIDDEN, VALUE, WEIGHT, CustomCell
 from rnnqc.passes.analysis.custom_points import custom_cells_of, custom_identity
 from rnnqc.passes.analysis.custom_products import CustomProduct
 from rnnqc.passes.analysis.float_products import unreached_products
 from rnnqc.passes.analysis.float_recurrences import constant_bytes
-from rnnqc.passes.analysis.point_marks import CONSTANT
 from rnnqc.passes.base import Pass, PassInfo, PassResult
 from rnnqc.passes.constant_checks import ConstantCheck
 from rnnqc.passes.custom_cells.check_custom import CustomCellsCheck
 from rnnqc.passes.custom_cells.custom_formats import ROW_BITS, CustomFormats, custom_formats, operand_format
-from rnnqc.passes.custom_cells.emit_custom_product import (
-    Site,
-    StoredWeight,
-    emit_grid,
-    emit_half_quantized,
-    emit_product,
-    store_weight,
-)
-from rnnqc.passes.custom_cells.mark_custom_values import ValueMarks, runs_backwards
+from rnnqc.passes.custom_cells.mark_custom_values import runs_backwards
+from rnnqc.passes.custom_cells.rewrite_custom_cell import CustomCellRewriter
 from rnnqc.passes.formats.override_effects import Resolution, effects_of_overrides
 from rnnqc.passes.graph.lstm_node import NotHandled
 from rnnqc.passes.invariants import Property
 from rnnqc.passes.qcdq.emit_qcdq import WIDEST
 from rnnqc.passes.qcdq.insert_qcdq import USUAL_BITS
 from rnnqc.recipes.clipping import Clipping, find_clipping
-from rnnqc.recipes.recipe import Recipe, Settings
+from rnnqc.recipes.keys import Settings
+from rnnqc.recipes.recipe import Recipe
 
 WIDEST_WEIGHT = 16
 _ACTIVATIONS = {"Sigmoid", "Tanh"}
-_MOVED_PAST = ("Reshape", "Transpose", "Squeeze", "Unsqueeze", "Slice")
 CALIBRATE = "give --calibration DATA or --stats STATS.json"
 
 
@@ -150,22 +137,12 @@ class _Work:
     """The quantization of one recurrence."""
 
     def __init__(self, owner: QuantizeCustomCells, model: Model, cell: CustomCell) -> None:
-        self.owner, self.model, self.cell = owner, model, cell
+        self.owner, self.cell = owner, cell
         self.formats: CustomFormats = custom_formats(cell, owner.recipe, owner.statistics)
         self.products = self.edges = 0
         self.widths = [p.bits for p in self.formats.points.values() if p.bits is not None]
-        self.stored: dict[tuple[str, int, bool], StoredWeight | None] = {}
-        self.tagged: list[Node] = []
+        self.rewriter = CustomCellRewriter(model, cell, self.formats, owner.statistics, integer=owner.integer)
         self.text = ""
-        self.replaced: list[Node] = []
-        made = (*cell.edges.values(), *(cell.entering.values() if cell.recurrence.loop is None else ()))
-        self.quantized = {id(v) for values in made for v in values}
-        self.inside = set(cell.region)
-        self.biases: dict[tuple[str, int], Value] = {}
-        self.given: dict[str, str] = {}
-        self.kinds: dict[str, list[str]] = {}
-        self.exchanged: dict[int, Value] = {}
-        self.marks = ValueMarks(cell)
         self.used: set[str] = set()
         self.clipped: list[Clipping] = []
         self.left: list[str] = []
@@ -197,19 +174,18 @@ class _Work:
         self.used = {*edges, *(p for s in suitable for p in self._operands(*s))}
         self.clipped = self._clipped()
         for name, product, code in suitable:
-            self._product(name, product, code)
-        self.model.remove_nodes(cell.graph, self.replaced)
+            self.rewriter.product(name, product, code)
+        self.rewriter.end_products()
         for point in edges:
             for value in cell.edges[point]:
-                self._edge(point, value)
+                self.rewriter.edge(point, value)
         for point, values in cell.entering.items():
             if formats.static(point) is not None:
                 for value in {id(v): v for v in values}.values():
-                    self._entering(point, value)
+                    self.rewriter.entering(point, value)
         self.products, self.edges = len(suitable), len(edges)
-        self.marks.put(self.inside, self.exchanged)
-        size = left + sum(w.nbytes for w in self.stored.values() if w is not None)
-        self._record(size, float_bytes)
+        self.rewriter.put_marks()
+        self._record(left + self.rewriter.stored_bytes, float_bytes)
         return self._notes(refusals)
 
     def _clipped(self) -> list[Clipping]:
@@ -276,133 +252,6 @@ class _Work:
         missing = self.formats.uncalibrated
         return f"no statistics of {self.cell.name}.{missing[0]}" + (" and others" if len(missing) > 1 else "")
 
-    def _product(self, name: str, product: CustomProduct, code: PointFormat | None) -> None:
-        """Replaces one product."""
-        cell, model = self.cell, self.model
-        weight = self.formats.points[f"{name}.{WEIGHT}"]
-        given = code is self.formats.static(cell.origins.get(id(product.x)))
-        path = f"{cell.name}.{name}"
-        key = (name, id(product.source), product.turned)
-        if key not in self.stored:
-            self.stored[key] = self._stored(path, product, weight)
-        held = self.stored[key]
-        b = Builder(model, prefix=path)
-        site = Site(cell.name, self._label(name, product, code, given), cell.steps.get(id(product.node)))
-        if held is None or code is None:
-            y = emit_half_quantized(b, site, product, held, code, given=given)
-        else:
-            apart = given and not self._comes_from_a_quantizer(product.x)
-            y = emit_product(b, site, product, held, code, given=given, apart=apart, integer=self.owner.integer)
-        bias, adding = self._bias(name, product) or cell.bias_of(product) or product.bias, b.nodes
-        if product.bias is not None:
-            b.op("Add", [y, bias], "sum")
-        elif id(product.node) in cell.sums:
-            adding = [cell.sums[id(product.node)]]
-        if bias is not None:
-            site.mark_taken(adding, bias, BIAS, CONSTANT, rank=None)
-        target, last = product.node.outputs[0], b.nodes[-1]
-        product.node.outputs.clear()
-        last.outputs.clear()
-        last.outputs.append(target)
-        cell.graph.nodes.extend(b.nodes)
-        self.inside |= {id(n) for n in b.nodes}
-        self.tagged.append(last)
-        self.replaced.append(product.node)
-
-    def _label(self, name: str, product: CustomProduct, code: PointFormat | None, given: bool) -> str:
-        """How the values of a product are called: with a number in steps whose codes have another format."""
-        kinds = self.kinds.setdefault(name, [])
-        origin = self.cell.origins[id(product.x)] if given and code is not None else f"{name}.{HIDDEN}"
-        if origin not in kinds:
-            kinds.append(origin)
-        number = kinds.index(origin)
-        label = name if not number else f"{name}#{number + 1}"
-        self.given[f"{label}.{HIDDEN}"] = origin
-        return label
-
-    def _stored(self, path: str, product: CustomProduct, weight: PointFormat) -> StoredWeight | None:
-        """Adds the weights of a product to the model; None where they stay float."""
-        if weight.is_float:
-            return None
-        seen = self.owner.statistics.points.get(f"{path}.{HIDDEN}") if self.owner.statistics is not None else None
-        moment = None if seen is None else seen.second_moment
-        name, integer = f"{path}.{WEIGHT}", self.owner.integer
-        return store_weight(self.model, self.cell.graph, name, product, weight, moment, integer=integer)
-
-    def _comes_from_a_quantizer(self, value: Value) -> bool:
-        """Whether onnxruntime sees the DequantizeLinear that makes `value`, which it moves past some views."""
-        while id(value) not in self.quantized:
-            if len(value.inputs) != 1 or value.inputs[0].op not in _MOVED_PAST:
-                return False
-            value = value.inputs[0].inputs[0]
-        return True
-
-    def _bias(self, name: str, product: CustomProduct) -> Value | None:
-        """What is added to a product in its format, put into the Add that follows if there is one."""
-        held = self.formats.points.get(f"{name}.{BIAS}", FLOAT).static
-        bias = self.cell.bias_of(product)
-        if held is None or bias is None:
-            return None
-        key = (name, id(bias))
-        if key not in self.biases:
-            array = np.asarray(constant_array(bias), np.float32)
-            values = replace(held, axis=None if held.axis is None else array.ndim - 1).fake_quantize(array)
-            self.biases[key] = self.model.add_initializer(f"{self.cell.name}.{name}.{BIAS}", values, self.cell.graph)
-        made = self.biases[key]
-        node = self.cell.sums.get(id(product.node))
-        if node is not None:
-            _exchange(node, bias, made)
-        return made
-
-    def _quantizer(self, point: str, value: Value, *, entering: bool = False) -> list[Node]:
-        """Nodes that put `value` on the grid of a point."""
-        held = self.formats.points[point].complete
-        if entering and not is_power_of_two(held.scale[0]):
-            # What comes from the call before is on the grid already, and has to stay: only so are chunks exact.
-            held = replace(held, rounding=Rounding.HALF_EVEN)
-        b = Builder(self.model, prefix=f"{self.cell.name}.{point.removesuffix(f'.{VALUE}')}")
-        emit_grid(b, "initial" if entering else VALUE, value, held, readable=not self.owner.integer)
-        return b.nodes
-
-    def _edge(self, point: str, value: Value) -> None:
-        """Puts a quantizer behind `value`, which keeps its name if it is made here."""
-        if not value.inputs or id(value.inputs[0]) not in self.inside:
-            self._replace_inside(value, self._quantizer(point, value))
-            return
-        maker = value.inputs[0]
-        raw = Builder(self.model, prefix=value.name).value("exact", value.dtype)
-        position = next(k for k, v in enumerate(maker.outputs) if v is value)
-        maker.outputs[position] = raw
-        nodes = self._quantizer(point, raw)
-        self.cell.graph.nodes.extend(nodes)
-        self.inside |= {id(n) for n in nodes}
-        nodes[-1].outputs.clear()
-        nodes[-1].outputs.append(value)
-
-    def _replace_inside(self, value: Value, nodes: list[Node]) -> None:
-        """Makes the recurrence use a value from outside as `nodes` quantize it."""
-        graph, made = self.cell.graph, nodes[-1].outputs[0]
-        self.exchanged[id(value)] = made
-        for user in list(value.outputs):
-            if id(user) in self.inside:
-                _exchange(user, value, made)
-        graph.nodes.extend(nodes)
-        if self.cell.recurrence.loop is not None:
-            graph.outputs[:] = [made if v is value else v for v in graph.outputs]
-
-    def _entering(self, point: str, value: Value) -> None:
-        """Gives an initial state the format of what the state becomes."""
-        nodes = self._quantizer(point, value, entering=True)
-        loop = self.cell.recurrence.loop
-        if loop is None:
-            self._replace_inside(value, nodes)
-            return
-        first = 2 if loop.op == "Loop" else 0
-        for state in self.cell.states:
-            if state.initial is value and self.cell.origins.get(id(state.before)) == point:
-                loop.inputs[first + state.index] = nodes[-1].outputs[0]
-        self.cell.outer.nodes.extend(nodes)
-
     def _record(self, size: int, float_bytes: int) -> None:
         """Notes what was done, at the loop and at one product: products outlive a loop that is unrolled.
 
@@ -421,16 +270,16 @@ class _Work:
             "path": at.path, "op": at.op, "bytes": size, "float_bytes": float_bytes, "name": self.cell.name,
             "products": self.products, "points": {p: f.bits for p, f in self.formats.points.items()},
             "form": "integer" if self.owner.integer else "qcdq", "reverse": runs_backwards(at.loop),
-            "formats": {p: f.as_dict() for p, f in used.items()}, "given": self.given, "left": self.left,
+            "formats": {p: f.as_dict() for p, f in used.items()}, "given": self.rewriter.given, "left": self.left,
         }  # fmt: skip
         text = json.dumps(record, sort_keys=True)
-        for node in ([at.loop] if at.loop is not None else []) + self.tagged[:1]:
+        for node in ([at.loop] if at.loop is not None else []) + self.rewriter.tagged[:1]:
             info(node).metadata[CUSTOM_TAG] = text
         self.text = text
 
     def keep_record(self, alive: set[int]) -> None:
         """Has the record on a node that is still there: nothing may use the first product."""
-        left = [n for n in self.tagged if id(n) in alive]
+        left = [n for n in self.rewriter.tagged if id(n) in alive]
         if self.text and left:
             info(left[0]).metadata[CUSTOM_TAG] = self.text
 
@@ -451,13 +300,6 @@ def _without_zero_point(point: PointFormat | None) -> PointFormat | None:
     if point is None or point.mode == STATIC:
         return point
     return replace(point, format=replace(point.integers, zero_point=0))
-
-
-def _exchange(node: Node, old: Value, new: Value) -> None:
-    """Makes `node` use `new` in place of `old`."""
-    for k, value in enumerate(node.inputs):
-        if value is old:
-            node.inputs[k] = new
 
 
 def _refusal_of_formats(weight: PointFormat, code: PointFormat | None, integer: bool) -> NotHandled | None:

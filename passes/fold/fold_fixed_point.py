@@ -108,22 +108,9 @@ def fold_fixed_point(
         NotHandled: A point that has to lie on a grid does not, or has a format that this arithmetic does not know.
     """
     gates = cell.type.gates
-    of_codes = _codes(cell)
-    formats = {name: _format(cell, name) for name in quantizers_of(cell.type)}
+    grids = _quantizers(cell)
     weights = {name: _weight(cell, name, codes) for name, codes in (("W", w), ("R", r))}
-    grids = {
-        n: FixedPointQuantizer() if f is None else FixedPointQuantizer.of(f, _raise(f) if n in of_codes else 0)
-        for n, f in formats.items()
-    }
-    if cell.input_forget:
-        for kind in GATE_KINDS:
-            grids[f"{GATES[FORGET]}.{kind}"] = grids[f"{GATES[INPUT]}.{kind}"]
-    tables: list[FixedPointTable] = []
-    offsets: list[int] = []
-    for k, gate in enumerate(gates):
-        source = gates[INPUT] if cell.input_forget and k == FORGET else gate
-        table = fixed_point_table(cell, source, cell.gate_activation(k), grids[f"{gate}.acc"])
-        offsets.append(place(tables, table))
+    tables, offsets = _gate_tables(cell, grids)
     accumulator = cell.points["accumulator"].bits
     one = np.ones(1, np.float32)
     if cell.input_forget:
@@ -137,7 +124,7 @@ def fold_fixed_point(
         rounded_output=cell.rounds_output,
     )
     s_h = np.full(len(gates) * cell.hidden_size, grids["hidden"].scale)
-    if RESET in of_codes:
+    if RESET in _codes(cell):
         s_h[CANDIDATE * cell.hidden_size :] = grids[RESET].scale
     peepholes, hidden_bias = parameters.get("P"), parameters.get("hidden_bias")
     output = cell.output_activation
@@ -155,6 +142,33 @@ def fold_fixed_point(
         cell_table=None if output is None else fixed_point_table(cell, "hidden", output, grids["cell_state"]),
         hidden_bias=None if hidden_bias is None else hidden_bias.astype(np.float32),
     )
+
+
+def _quantizers(cell: QuantizedCell) -> dict[str, FixedPointQuantizer]:
+    """The quantizers of the cell by name; a coupled forget gate has those of the input gate."""
+    made = {}
+    for name in quantizers_of(cell.type):
+        held = _format(cell, name)
+        shift = _raise(held) if held is not None and name in _codes(cell) else 0
+        made[name] = FixedPointQuantizer() if held is None else FixedPointQuantizer.of(held, shift)
+    if cell.input_forget:
+        for kind in GATE_KINDS:
+            made[f"{GATES[FORGET]}.{kind}"] = made[f"{GATES[INPUT]}.{kind}"]
+    return made
+
+
+def _gate_tables(
+    cell: QuantizedCell, grids: Mapping[str, FixedPointQuantizer]
+) -> tuple[list[FixedPointTable], list[int]]:
+    """The distinct tables of the gates, and where the table of each gate starts."""
+    gates = cell.type.gates
+    tables: list[FixedPointTable] = []
+    offsets: list[int] = []
+    for k, gate in enumerate(gates):
+        source = gates[INPUT] if cell.input_forget and k == FORGET else gate
+        table = fixed_point_table(cell, source, cell.gate_activation(k), grids[f"{gate}.acc"])
+        offsets.append(place(tables, table))
+    return tables, offsets
 
 
 @dataclass(frozen=True)

@@ -199,8 +199,9 @@ def quant_lstm_of(
     matrices = {k: _parameters(points[f"{k}.weight"].complete, q, cell) for k, q in (("W", w), ("R", r))}
     biases = np.split(bias.astype(np.float32), len(GATES))
     if cell.input_forget:
-        for parts in (*matrices.values(), biases):
-            parts[FORGET] = parts[INPUT]  # type: ignore[index]
+        for parts in matrices.values():
+            parts[FORGET] = parts[INPUT]
+        biases[FORGET] = biases[INPUT]
     return QuantLstm(
         cell.hidden_size,
         cell.input_size,

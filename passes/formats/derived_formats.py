@@ -12,7 +12,7 @@ from rnnqc.errors import CompileError, UsageError
 from rnnqc.formats.format import Format
 from rnnqc.formats.point_format import FLOAT, PointFormat
 from rnnqc.passes.formats.point_format import integer_format, with_scale
-from rnnqc.recipes.recipe import Settings, rounding_of
+from rnnqc.recipes.keys import Settings, rounding_of
 
 Points = dict[str, PointFormat]
 PRODUCT = "product"

@@ -18,7 +18,7 @@ from rnnqc.data.statistics import PointStatistics, Statistics
 from rnnqc.ir import CELL_TAG, Constant, Graph, Model, constant_array, graph_info, info
 from rnnqc.ir.builder import Builder
 from rnnqc.passes.cells.boundary import boundary_of
-from rnnqc.recipes.recipe import Settings
+from rnnqc.recipes.keys import Settings
 
 DYNAMIC = "dynamic-row"
 LEAST_GAIN = 2.0

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from rnnqc.errors import UsageError
 from rnnqc.passes.formats.derived_formats import PRODUCT
-from rnnqc.recipes.recipe import Settings, keys_of
+from rnnqc.recipes.keys import Settings, keys_of
 
 MODES: Mapping[str, tuple[str, ...]] = {
     "input": ("dynamic-row", "static"),

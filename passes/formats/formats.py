@@ -35,8 +35,9 @@ from rnnqc.passes.formats.point_format import (
     weight_point,
 )
 from rnnqc.passes.formats.weight_formats import Scales, format_request, weight_scales
+from rnnqc.recipes.keys import Settings, keys_of, rounding_of
 from rnnqc.recipes.ranges import RangeRule, scale_of_statistics
-from rnnqc.recipes.recipe import Recipe, Settings, keys_of, rounding_of
+from rnnqc.recipes.recipe import Recipe
 from rnnqc.recipes.sharing import merge_for_sharing
 
 Arrays = Mapping[str, npt.NDArray[np.float32]]

@@ -9,7 +9,9 @@ from typing import Any
 from rnnqc.cells.base import Cell
 from rnnqc.errors import CompileError, UsageError
 from rnnqc.formats.point_format import CHAINED, ROWS, PointFormat
-from rnnqc.recipes.recipe import KEYS_OF_RULES, RANGE_KEYS, Points, Recipe, Settings, keys_of, override_text
+from rnnqc.recipes.keys import KEYS_OF_RULES, RANGE_KEYS, Settings, keys_of
+from rnnqc.recipes.recipe import Points, Recipe
+from rnnqc.recipes.rules import override_text
 
 DATA_KEYS = ("compensation", "bias_correction", "equalize")
 

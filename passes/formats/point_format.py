@@ -19,7 +19,7 @@ from rnnqc.formats.format import Format, FormatError, IntegerFormat
 from rnnqc.formats.point_format import STATIC, WIDE_BITS, PointFormat
 from rnnqc.formats.scales import multiplier_and_shift
 from rnnqc.formats.weights import group_scales, mixed_scales
-from rnnqc.recipes.recipe import Settings, require, rounding_of
+from rnnqc.recipes.keys import Settings, require, rounding_of
 
 CELL_LIMIT = 2.0
 INDEX_BITS = 16

@@ -9,7 +9,7 @@ from rnnqc.formats.format_request import MAX_CODE, FormatRequest
 from rnnqc.formats.point_format import FLOAT, PointFormat
 from rnnqc.formats.weight_scales import WeightRule, fit_weights
 from rnnqc.passes.formats.point_format import naming_point, weight_point
-from rnnqc.recipes.recipe import Settings
+from rnnqc.recipes.keys import Settings
 
 FloatArray = npt.NDArray[np.float32]
 Scales = tuple[FloatArray, npt.NDArray[np.int64]]

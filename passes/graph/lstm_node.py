@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,6 +34,7 @@ WEIGHTS_TAG = "rnnqc.weights"
 """Metadata of a node whose weights rnnqc has stored: JSON with their format and size."""
 DIRECTIONS = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}
 X, W, R, B, SEQUENCE_LENS, INITIAL_H, INITIAL_C, P = range(8)
+Shape = list[int | str | None] | None
 INPUT_NAMES = ("X", "W", "R", "B", "sequence_lens", "initial_h", "initial_c", "P")
 
 
@@ -93,22 +95,69 @@ def read_layer(node: Node) -> Layer:
         NotHandled: It is valid and stays float.
     """
     type_ = CELL_TYPES[node.op]
-    gates, outputs = len(type_.gates), len(output_names(type_))
+    directions = _directions(node)
+    d, gates = len(directions), len(type_.gates)
+    shapes = _shapes(node, type_)
+    hidden = _hidden_size(node, shapes)
+    if type_ is LSTM:
+        check_projection(node, hidden, {INPUT_NAMES[k]: shapes[k] for k in (R, INITIAL_H, INITIAL_C)})
+    _check_sizes(node, shapes, d, gates, hidden)
+    _check_batch(shapes)
+    clip = _clip(node)
+    flag = _flag(node)
+    lens = dtype_of(input_or_none(node, SEQUENCE_LENS))
+    if lens is not None and lens != np.int32:
+        raise fail(node, f"input sequence_lens is {lens}.", "int32", "put a Cast to int32 in front")
+    activations = _activations(node, type_, d)
+    if all(output_or_none(node, k) is None for k in range(len(output_names(type_)))):
+        raise NotHandled("nothing uses it.", "no output", "remove the node")
+    weights = {
+        "W": _weight(node, W, None),
+        "R": _weight(node, R, None),
+        "B": _weight(node, B, (d, 2 * gates * hidden)),
+        "P": _weight(node, P, ()) if P in shapes else None,
+    }
+    held = weights["W"]
+    assert held is not None
+    return Layer(
+        display_name(node),
+        type_,
+        hidden,
+        held.shape[2],
+        directions,
+        activations,
+        clip,
+        flag and node.op == "LSTM",
+        flag and node.op == "GRU",
+        weights,
+    )
+
+
+def _directions(node: Node) -> tuple[bool, ...]:
     direction = attribute(node, "direction", "forward")
     if direction not in DIRECTIONS:
         raise fail(node, f"direction = {direction!r}.", ", ".join(DIRECTIONS))
-    directions = DIRECTIONS[direction]
-    d = len(directions)
+    return DIRECTIONS[direction]
+
+
+def _shapes(node: Node, type_: CellType) -> dict[int, Shape]:
+    """The shapes of all inputs that the operator has, None where they are not known; their ranks are right."""
+    count = input_count(type_)
     if input_or_none(node, X) is None:
         raise fail(node, "input X is missing.", "X, W and R are required")
-    if len(node.inputs) > input_count(type_) and any(v.name for v in node.inputs[input_count(type_) :]):
-        raise fail(node, f"{len(node.inputs)} inputs.", f"up to {input_count(type_)}")
-    shapes = {k: _shape(node, k) for k in range(input_count(type_))}
-    w, r = shapes[W], shapes[R]
+    if len(node.inputs) > count and any(v.name for v in node.inputs[count:]):
+        raise fail(node, f"{len(node.inputs)} inputs.", f"up to {count}")
+    shapes = {k: _shape(node, k) for k in range(count)}
     for k, rank in ((X, 3), (W, 3), (R, 3), (B, 2), (SEQUENCE_LENS, 1), (INITIAL_H, 3), (INITIAL_C, 3), (P, 2)):
         shape = shapes.get(k)
         if shape is not None and len(shape) != rank:
             raise fail(node, f"input {INPUT_NAMES[k]} has shape {shape}.", f"rank {rank}")
+    return shapes
+
+
+def _hidden_size(node: Node, shapes: Mapping[int, Shape]) -> int:
+    """H, from the attribute or from R."""
+    r = shapes[R]
     hidden = attribute(node, "hidden_size", None)
     if hidden is None and r is not None and isinstance(r[2], int):
         hidden = r[2]
@@ -120,12 +169,16 @@ def read_layer(node: Node) -> Layer:
         )
     if hidden <= 0:
         raise fail(node, f"hidden_size = {hidden}.", "a positive number")
-    if type_ is LSTM:
-        check_projection(node, hidden, {INPUT_NAMES[k]: shapes[k] for k in (R, INITIAL_H, INITIAL_C)})
+    return int(hidden)
+
+
+def _check_sizes(node: Node, shapes: Mapping[int, Shape], d: int, gates: int, hidden: int) -> None:
+    """Raises CompileError for inputs whose shapes contradict the numbers of directions and gates, H or I."""
+    w = shapes[W]
     size = w[2] if w is not None and isinstance(w[2], int) else None
     if size == 0:
         raise fail(node, "W has no columns (input size 0).", "a positive input size")
-    expected: dict[int, list[Any]] = {
+    expected: dict[int, list[int | None]] = {
         W: [d, gates * hidden, None],
         R: [d, gates * hidden, hidden],
         B: [d, 2 * gates * hidden],
@@ -145,6 +198,10 @@ def read_layer(node: Node) -> Layer:
                 f"input {INPUT_NAMES[k]} has shape {got}; hidden_size {hidden} and {d} direction(s) need [{text}].",
                 f"[{text}]",
             )
+
+
+def _check_batch(shapes: Mapping[int, Shape]) -> None:
+    """Raises NotHandled where inputs declare different batch sizes."""
     axes = ((X, 1), (SEQUENCE_LENS, 0), (INITIAL_H, 1), (INITIAL_C, 1))
     batches = {INPUT_NAMES[k]: shape[axis] for k, axis in axes if (shape := shapes.get(k)) is not None}
     if len({b for b in batches.values() if isinstance(b, int)}) > 1:
@@ -153,50 +210,34 @@ def read_layer(node: Node) -> Layer:
             ", ".join(f"{name}: {b}" for name, b in batches.items()),
             "export the model again, or correct the shapes of its inputs and value_info",
         )
-    clip = attribute(node, "clip", None)
-    if clip is not None:
-        clip = float(clip)
-        if math.isnan(clip) or clip <= 0:
-            raise fail(
-                node,
-                f"clip = {clip}.",
-                "a positive number",
-                "leave clip out for no clipping; onnxruntime refuses this, too",
-            )
-        clip = None if math.isinf(clip) else clip
+
+
+def _clip(node: Node) -> float | None:
+    """The limit of pre-activations; None for none."""
+    value = attribute(node, "clip", None)
+    if value is None:
+        return None
+    clip = float(value)
+    if math.isnan(clip) or clip <= 0:
+        raise fail(
+            node,
+            f"clip = {clip}.",
+            "a positive number",
+            "leave clip out for no clipping; onnxruntime refuses this, too",
+        )
+    return None if math.isinf(clip) else clip
+
+
+def _flag(node: Node) -> bool:
+    """The attribute input_forget of an LSTM, linear_before_reset of a GRU."""
     flags = {"LSTM": "input_forget", "GRU": "linear_before_reset"}
     flag = attribute(node, flags[node.op], 0) if node.op in flags else 0
     if flag not in (0, 1):
         raise fail(node, f"{flags[node.op]} = {flag}.", "0 or 1")
-    lens = dtype_of(input_or_none(node, SEQUENCE_LENS))
-    if lens is not None and lens != np.int32:
-        raise fail(node, f"input sequence_lens is {lens}.", "int32", "put a Cast to int32 in front")
-    activations = _activations(node, type_, d)
-    if all(output_or_none(node, k) is None for k in range(outputs)):
-        raise NotHandled("nothing uses it.", "no output", "remove the node")
-    weights = {
-        "W": _weight(node, W, None),
-        "R": _weight(node, R, None),
-        "B": _weight(node, B, (d, 2 * gates * hidden)),
-        "P": _weight(node, P, ()) if P in shapes else None,
-    }
-    held = weights["W"]
-    assert held is not None
-    return Layer(
-        display_name(node),
-        type_,
-        hidden,
-        held.shape[2],
-        directions,
-        activations,
-        clip,
-        bool(flag) and node.op == "LSTM",
-        bool(flag) and node.op == "GRU",
-        weights,
-    )
+    return bool(flag)
 
 
-def _shape(node: Node, k: int) -> list[int | str | None] | None:
+def _shape(node: Node, k: int) -> Shape:
     value = input_or_none(node, k)
     if value is None and k in (W, R):
         raise fail(node, f"input {INPUT_NAMES[k]} is missing.", "X, W and R are required")

@@ -20,7 +20,8 @@ from rnnqc.passes.graph.constant_expressions import Constants
 from rnnqc.passes.graph.lstm_node import NotHandled
 from rnnqc.passes.linear.linear_sites import LinearSite
 from rnnqc.passes.rest.int8_weights import Int8Weights
-from rnnqc.recipes.recipe import Recipe, Settings
+from rnnqc.recipes.keys import Settings
+from rnnqc.recipes.recipe import Recipe
 
 LARGEST_BITS = 8
 _DEFAULT: Settings = {"bits": LARGEST_BITS, "signed": True, "narrow": True, "granularity": "per-channel"}

@@ -26,7 +26,8 @@ from rnnqc.passes.formats.quantized_parameters import QuantizedParameters, quant
 from rnnqc.passes.graph.flat_model import FlatModel
 from rnnqc.passes.qcdq.check_quantizers import FLOAT, QUANTIZED, WEIGHTS, check_quantizers, written_quantizers
 from rnnqc.passes.qcdq.without_quantizers import bypassed
-from rnnqc.recipes.recipe import Recipe, Settings
+from rnnqc.recipes.keys import Settings
+from rnnqc.recipes.recipe import Recipe
 
 Arrays = dict[str, npt.NDArray[np.float32]]
 FACTOR = "input.equalized"

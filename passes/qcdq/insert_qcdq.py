@@ -40,7 +40,8 @@ from rnnqc.passes.invariants import Property
 from rnnqc.passes.qcdq.check_insert_qcdq import InsertQcdqCheck
 from rnnqc.passes.qcdq.emit_qcdq import QuantizedWeight, hidden_splitter, qcdq_quantizer, whole_quantizer
 from rnnqc.recipes.clipping import find_clipping
-from rnnqc.recipes.recipe import Recipe, Settings
+from rnnqc.recipes.keys import Settings
+from rnnqc.recipes.recipe import Recipe
 
 Arrays = Mapping[str, npt.NDArray[np.float32]]
 USUAL_BITS = 6  # a recipe with fewer at some point promises no SQNR

@@ -77,8 +77,9 @@ class RecognizeSteps(RecoverySites, Pass):
         remarks: list[Remark] = []
         self.sites = []
         captured = 0
-        model.infer_shapes()
         graphs = [(g, n, p) for g, n, p in bodies(model) if any(node.op in _PRODUCTS for node in g.nodes)]
+        if graphs:
+            model.infer_shapes()
         for graph, owner, _ in graphs:
             if owner is not None and is_loop(owner):
                 captured += capture_invariants(model, owner) + gather_elements(model, graph, Constants(model))

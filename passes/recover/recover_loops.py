@@ -44,7 +44,8 @@ class RecoverLoops(RecoverySites, Pass):
         remarks: list[Remark] = []
         self.sites = []
         count = 0
-        model.infer_shapes()
+        if any(is_loop(n) for g in model.graphs() for n in g.nodes):
+            model.infer_shapes()
         for graph, _, path in reversed(list(bodies(model))):
             for node in list(graph.nodes):
                 if not is_loop(node) or not layers_of(node):

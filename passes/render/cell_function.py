@@ -10,7 +10,7 @@ import onnx
 from rnnqc.cells.base import Cell
 from rnnqc.cells.fixed_point_numbers import FixedPointNumbers
 from rnnqc.cells.fused_nodes import CONFIGURATION, fused_outputs, input_names
-from rnnqc.cells.stages import Numbers
+from rnnqc.cells.stages import IntegerCell, Numbers
 from rnnqc.ir import DOMAIN, Graph, Model, Node, Value, Variable, attribute_reference, subgraphs
 from rnnqc.ir.builder import Builder, body_nodes
 from rnnqc.passes.cells.boundary import Boundary
@@ -31,23 +31,41 @@ _TWO_BODIES = "two_lowered_models_have_different_functions_of_this_name"
 class CellSite:
     """One integer cell with everything its node and function are made from."""
 
-    cell: Cell
+    cell: IntegerCell
     graph: Graph
-    numbers: Numbers
     inputs: dict[str, Value | None]
     outputs: dict[str, Value | None]
     axes: dict[str, int]  # attributes: which values keep the axis for the direction
     lifts: list[Node]  # the nodes that gave outputs this axis
 
 
-def cell_function(model: Model, site: CellSite, number: int = 0) -> onnx.FunctionProto:
-    """The function of one cell; names of its inputs and outputs are those of the operator's.
+@dataclass(frozen=True)
+class CellFunction:
+    """The function of one cell, but for the number of its configuration.
 
-    Args:
-        model: The model.
-        site: The cell.
-        number: Number of the configuration the body insists on.
+    Attributes:
+        proto: Everything but the nodes.
+        nodes: Its body.
+        scratch: The model they were made in.
+        insists: The node of the body that subtracts the number.
     """
+
+    proto: onnx.FunctionProto
+    nodes: list[Node]
+    scratch: Model
+    insists: Node
+
+    def numbered(self, number: int) -> onnx.FunctionProto:
+        """The function whose body insists on the configuration `number`."""
+        self.insists.inputs[1] = self.scratch.constant([number], np.int64)
+        function = onnx.FunctionProto()
+        function.CopyFrom(self.proto)
+        function.node.extend(body_nodes(self.nodes))
+        return function
+
+
+def cell_function(model: Model, site: CellSite) -> CellFunction:
+    """The function of one cell; names of its inputs and outputs are those of the operator's."""
     inputs, outputs = site.inputs, site.outputs
     in_names, out_names = input_names(site.cell.type), fused_outputs(site.cell.type)
     in_names = tuple(n for n in in_names if inputs.get(n) is not None)
@@ -60,7 +78,8 @@ def cell_function(model: Model, site: CellSite, number: int = 0) -> onnx.Functio
     scratch = scratch_model(model.opset, model.ir_version)
     head = Builder(scratch)
     tail = Builder(scratch)
-    inner = {**formal, "B": _checked(head, formal["B"], number)}
+    checked, insists = _checked(head, formal["B"])
+    inner = {**formal, "B": checked}
     for name, axis in ((n, axis) for k, (names, axis) in DIRECTION_AXES.items() if k in site.axes for n in names):
         if name not in formal:
             continue
@@ -76,7 +95,7 @@ def cell_function(model: Model, site: CellSite, number: int = 0) -> onnx.Functio
     constants = {f.name for f in fields(Operands)}
     w = Operands(**{"gate_table": None, "cell_table": None, **{k: v for k, v in inner.items() if k in constants}})
     emitted = emit_integer(
-        scratch, replace(site.cell, name=""), site.numbers, at, w, formal.get("Y_codes"), dispatch=True
+        scratch, replace(site.cell, name=""), site.cell.numbers, at, w, formal.get("Y_codes"), dispatch=True
     )
     emitted = _without_identities(
         _live([*head.nodes, *emitted, *tail.nodes], [formal[n] for n in out_names]), list(out_names)
@@ -90,8 +109,7 @@ def cell_function(model: Model, site: CellSite, number: int = 0) -> onnx.Functio
     function.output.extend(out_names)
     function.attribute.append(CONFIGURATION)
     function.opset_import.add(domain="", version=model.opset)
-    function.node.extend(body_nodes(emitted))
-    return function
+    return CellFunction(function, emitted, scratch, insists)
 
 
 def emit_integer(
@@ -108,17 +126,19 @@ def arithmetic_of(numbers: Numbers, w: Operands, *, dispatch: bool) -> Arithmeti
     return LutArithmetic(numbers, w, dispatch)
 
 
-def _checked(head: Builder, bias: Value, number: int) -> Value:
-    """The bias itself, by way of an axis that it has only if the node's attribute `configuration` is `number`.
+def _checked(head: Builder, bias: Value) -> tuple[Value, Node]:
+    """The bias, by way of an axis that it has only if the node's attribute `configuration` is some number.
 
-    The bias is constant and small: onnxruntime folds all of this when it creates the session, and fails there.
+    Beside it the node that subtracts this number, zero so far. The bias is constant and small: onnxruntime folds all of
+    this when it creates the session, and fails there.
     """
     given = head.value("configuration")
     head.add("Constant", [], [given], "configuration", value_int=attribute_reference(CONFIGURATION, int))
-    difference = head.op("Sub", [given, head.i64([number])], "configuration.difference")
+    difference = head.op("Sub", [given, head.i64([0])], "configuration.difference")
+    insists = head.nodes[-1]
     distance = head.op("Abs", [difference], "configuration.distance")
     row = head.op("Unsqueeze", [bias, distance], _TWO_BODIES)
-    return head.op("Squeeze", [row, head.i64([0])], "B.checked")
+    return head.op("Squeeze", [row, head.i64([0])], "B.checked"), insists
 
 
 def scratch_model(opset: int, ir_version: int) -> Model:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import onnx
@@ -29,7 +28,7 @@ from rnnqc.passes.cells.cell_graphs import graphs_of_cells, replace_cell
 from rnnqc.passes.cells.direction_axis import with_axis_after, with_axis_before
 from rnnqc.passes.formats.point_format import PACKED_BITS
 from rnnqc.passes.invariants import Property
-from rnnqc.passes.render.cell_function import DIRECTION_AXES, CellSite, cell_function
+from rnnqc.passes.render.cell_function import DIRECTION_AXES, CellFunction, CellSite, cell_function
 
 
 class FuseQuantLstmCell(Pass):
@@ -70,12 +69,16 @@ class FuseQuantLstmCell(Pass):
         packed = [_packed(model, graphs[c.name], c) for c in cells]
         sites = [_site(model, graphs[c.name], c) for c in packed]
         groups: dict[int, list[CellSite]] = {}
+        functions: dict[int, CellFunction] = {}
         for site in sites:
-            groups.setdefault(_number(cell_function(model, site)), []).append(site)
+            made = cell_function(model, site)
+            number = _number(made.numbered(0))
+            functions.setdefault(number, made)
+            groups.setdefault(number, []).append(site)
         taken: set[str] = set()
         nameless: dict[str, list[list[CellSite]]] = {}
         for number, members in groups.items():
-            function = cell_function(model, members[0], number)
+            function = functions[number].numbered(number)
             function.name = name_of_body(members[0].cell.type, number, taken)
             taken.add(function.name)
             if not has_kernel(function.name):
@@ -106,8 +109,8 @@ class FuseQuantLstmCell(Pass):
 
 def _packed(model: Model, graph: Graph, cell: IntegerCell) -> IntegerCell:
     """The cell with those of W and R that the recipe gives up to 4 bits in half the bytes; equal codes."""
-    for key, size_key in (("W", "w_group_size"), ("R", "r_group_size")):
-        point, name = cell.point(f"{key}.weight"), getattr(cell.operands, key)
+    for key, name in (("W", cell.operands.W), ("R", cell.operands.R)):
+        point = cell.point(f"{key}.weight")
         codes = constant_array(model.initializer(name, graph))
         if (
             codes is None
@@ -116,9 +119,8 @@ def _packed(model: Model, graph: Graph, cell: IntegerCell) -> IntegerCell:
             or point.wide_channels
         ):
             continue
-        size: Any = point.group_size
-        if size:
-            factors = factorize(codes, size)
+        if point.group_size:
+            factors = factorize(codes, point.group_size)
             if factors is None:
                 continue
             arrays = {key: pack(factors[0]), f"{key}_group_multiplier": factors[1]}
@@ -127,10 +129,7 @@ def _packed(model: Model, graph: Graph, cell: IntegerCell) -> IntegerCell:
         else:
             continue
         names = {k: model.add_initializer(f"{cell.name}/{k}.packed", a, graph).name for k, a in arrays.items()}
-        sizes: dict[str, Any] = {size_key: size}
-        stored: dict[str, Any] = {key: names[key]}
-        numbers, operands = replace(cell.numbers, **sizes), replace(cell.operands, **names)
-        cell = replace(cell, numbers=numbers, operands=operands, **stored)
+        cell = cell.with_packed(key, names[key], names.get(f"{key}_group_multiplier"), point.group_size)
     return cell
 
 
@@ -154,7 +153,7 @@ def _site(model: Model, graph: Graph, cell: IntegerCell) -> CellSite:
             inputs.update(before)
             outputs.update({n: node.outputs[0] for n, node in after.items() if node is not None})
             lifts += [node for node in after.values() if node is not None]
-    return CellSite(cell, graph, cell.numbers, inputs, outputs, axes, lifts)
+    return CellSite(cell, graph, inputs, outputs, axes, lifts)
 
 
 def _fuse(model: Model, site: CellSite, function: onnx.FunctionProto, number: int) -> None:
@@ -164,7 +163,7 @@ def _fuse(model: Model, site: CellSite, function: onnx.FunctionProto, number: in
         function.name,
         name=cell.name,
         attrs={
-            **site.numbers.attributes(cell), **site.axes, CONFIGURATION: number, **({PLACES: places} if places else {}),
+            **cell.numbers.attributes(cell), **site.axes, CONFIGURATION: number, **({PLACES: places} if places else {}),
         },
         inputs=[site.inputs[n] for n in function.input],
         outputs=[],
@@ -176,12 +175,19 @@ def _fuse(model: Model, site: CellSite, function: onnx.FunctionProto, number: in
         lift.outputs.clear()
     model.remove_nodes(site.graph, site.lifts)
     node.outputs.extend([site.outputs[n] or Variable.empty() for n in function.output])
-    made = {
-        "initial_h": site.inputs["initial_h"], "initial_c": site.inputs["initial_c"],
-        "y": site.outputs["Y"], "y_h": site.outputs["Y_h"], "y_c": site.outputs.get("Y_c"),
-    }  # fmt: skip
-    names = {k: None if v is None else v.name for k, v in made.items()}
-    model.cells[cell.name] = FusedCell.of_integer(replace(cell, **names))  # type: ignore[arg-type]
+    joined = replace(
+        cell,
+        initial_h=_name(site.inputs["initial_h"]),
+        initial_c=_name(site.inputs["initial_c"]),
+        y=_name(site.outputs["Y"]),
+        y_h=_name(site.outputs["Y_h"]),
+        y_c=_name(site.outputs.get("Y_c")),
+    )
+    model.cells[cell.name] = FusedCell.of_integer(joined)
+
+
+def _name(value: Value | None) -> str | None:
+    return None if value is None else value.name
 
 
 def _number(function: onnx.FunctionProto) -> int:

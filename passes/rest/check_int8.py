@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from rnnqc.ir import Model, Node, Value, constant_array, display_name
-from rnnqc.passes.analysis.rest_weights import rest_weights
+from rnnqc.passes.analysis.rest_weights import RestWeight, rest_weights
+from rnnqc.passes.analysis.weight_groups import groups_of
 from rnnqc.passes.constant_checks import ConstantCheck, Findings
 from rnnqc.passes.graph.constant_expressions import Constants
 
@@ -22,33 +24,40 @@ def expected_scale(array: Array, axis: int) -> Array:
     return np.where(largest < 2.0**-100, 1.0, largest / 127.0).astype(np.float32)
 
 
+def expected_groups(array: Array, axis: int) -> Array:
+    """The floats of groups of about 16 weights of a channel, `[...]` as the weight.
+
+    A scale is the least multiple of 2^-11 of its own magnitude, as float16 has them, that is not below the largest
+    weight divided by 127.
+    """
+    groups = groups_of(array.shape, axis)
+    cut = array.reshape(groups.shape).astype(np.float64)
+    exact = np.abs(cut).max(axis=groups.axes, keepdims=True) / 127.0
+    exact[exact < 2.0**-100 / 127.0] = 1.0
+    unit = np.ldexp(1.0, np.frexp(exact)[1] - 11)
+    scale = np.ceil(exact / unit) * unit
+    if scale.min() < 2.0**-14 or scale.max() > 65504.0:
+        scale = exact
+    scale = scale.astype(np.float32)
+    steps = expected_values(array.reshape(groups.shape), scale).astype(np.float32)
+    return np.asarray((steps * scale).reshape(array.shape))
+
+
 def expected_values(array: Array, scale: Array) -> Array:
     """Multiples of the scale, rounded half to even."""
     return np.clip(np.rint(array / scale), -127, 127)
 
 
-class _WeightsBefore(ConstantCheck):
-    """The weights before a pass, with the axis of their scales, by the operator that computes with them."""
+class EmbeddingsCheck(ConstantCheck):
+    """The int8 rows that every Gather reads, and the scales that they are multiplied by."""
 
     def __init__(self, model: Model) -> None:
-        self._weights: list[tuple[str, int, Array, int]] = []
         self._rows: list[tuple[str, Array]] = []
         for weight in rest_weights(model):
             array = constant_array(weight.value)
-            assert array is not None
             for use in weight.uses if not weight.refusal[0] else ():
-                if use.reads_rows and constant_array(use.node.inputs[1]) is None:
+                if array is not None and use.reads_rows and constant_array(use.node.inputs[1]) is None:
                     self._rows.append((use.path, array))
-                if not use.views:
-                    self._weights.append((use.path, use.operand, array, weight.axis))
-
-
-def _nodes(model: Model) -> dict[str, Node]:
-    return {f"{path}{display_name(n)}": n for path, graph in model.paths() for n in graph.nodes}
-
-
-class EmbeddingsCheck(_WeightsBefore):
-    """The int8 rows that every Gather reads, and the scales that they are multiplied by."""
 
     def findings(self, after: Model) -> Findings:
         """Compares tables and scales, each entry."""
@@ -63,16 +72,37 @@ class EmbeddingsCheck(_WeightsBefore):
         return found
 
 
-class StoredWeightsCheck(_WeightsBefore):
-    """The floats that every operator computes with, where no operator turns the weight before."""
+class StoredWeightsCheck(ConstantCheck):
+    """The floats that every operator computes with, where no operator turns the weight before.
+
+    Args:
+        model: Before the pass.
+        is_shared: Whether a weight is stored in rows already.
+    """
+
+    def __init__(self, model: Model, is_shared: Callable[[RestWeight], bool]) -> None:
+        self._weights: list[tuple[str, int, Array]] = []
+        for weight in rest_weights(model):
+            array = constant_array(weight.value)
+            uses = [u for u in weight.uses if not u.views and not weight.refusal[0]]
+            if array is None or not uses:
+                continue
+            wanted = _of_rows(array, weight.axis) if is_shared(weight) else expected_groups(array, weight.axis)
+            self._weights += [(u.path, u.operand, wanted) for u in uses]
 
     def findings(self, after: Model) -> Findings:
         """Compares what is computed from the stored constants, each entry."""
         found, nodes, constants = Findings(), _nodes(after), Constants(after)
-        for path, operand, array, axis in self._weights:
+        for path, operand, wanted in self._weights:
             value: Value = nodes[path].inputs[operand]
-            scale = expected_scale(array, axis)
-            wanted = expected_values(array, scale).astype(np.float32) * scale
-            held = constants.array(value)
-            found.array(f"weight of {path}", held, wanted, node=path, constant=value.name)
+            found.array(f"weight of {path}", constants.array(value), wanted, node=path, constant=value.name)
         return found
+
+
+def _of_rows(array: Array, axis: int) -> Array:
+    scale = expected_scale(array, axis)
+    return np.asarray(expected_values(array, scale).astype(np.float32) * scale)
+
+
+def _nodes(model: Model) -> dict[str, Node]:
+    return {f"{path}{display_name(n)}": n for path, graph in model.paths() for n in graph.nodes}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -36,10 +37,14 @@ class Int8Weight:
     scale: Constant
     axis: int
 
+    @property
+    def sizes(self) -> Mapping[str, int]:
+        """Bytes of both constants by name."""
+        return {c.name: int(np.prod(c.shape)) * np.dtype(c.dtype).itemsize for c in (self.values, self.scale)}
+
     def stored(self, form: str) -> StoredWeight:
         """For the result of a pass."""
-        sizes = {c.name: int(np.prod(c.shape)) * np.dtype(c.dtype).itemsize for c in (self.values, self.scale)}
-        return StoredWeight(form, sizes)
+        return StoredWeight(form, self.sizes)
 
     def as_floats(self, model: Model) -> Value:
         """A value with the floats that the int8 values stand for, made where the weight stands.

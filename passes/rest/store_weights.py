@@ -10,6 +10,7 @@ from rnnqc.passes.base import Pass, PassInfo, PassResult, StoredWeight
 from rnnqc.passes.constant_checks import ConstantCheck
 from rnnqc.passes.invariants import Property
 from rnnqc.passes.rest.check_int8 import StoredWeightsCheck
+from rnnqc.passes.rest.grouped_weights import grouped
 from rnnqc.passes.rest.int8_weights import Int8Weights
 
 FORM = "int8 storage"
@@ -20,11 +21,14 @@ class StoreWeights(Pass):
 
     Before: `Conv(x, W float32 [M,C,k])`
 
-    After: `Conv(x, Mul(Cast(W int8 [M,C,k]), scale float32 [M,1,1]))`
+    After: `Conv(x, Reshape(Mul(Cast(W int8 [M,C*k/16,16]), Cast(scale float16 [M,C*k/16,1])), [M,C,k]))`
 
-    One scale for each output channel, or row of a table. onnxruntime folds Cast and Mul when a session is created, so
-    the model runs as fast as before, with the same operators. The result is that of the float model with the weights
-    that the int8 values stand for.
+    A scale for each group of about 16 weights of one output channel: where the arithmetic stays float, groups cost
+    nothing but their scales, and hold channels with a few large weights. A table that rows are read from as int8, and
+    that something else computes with, has the one scale for each row.
+
+    onnxruntime folds all of it when a session is created, so the model runs as fast as before, with the same operators.
+    The result is that of the float model with the weights that the int8 values stand for.
 
     A weight that is not float32, not finite, a default that a run may replace, read as floats by something else, or so
     small that int8 gains nothing stays, with a remark for each operator.
@@ -43,7 +47,7 @@ class StoreWeights(Pass):
 
     def constant_check(self, model: Model) -> ConstantCheck:
         """The floats that stored weights stand for, from the weights before."""
-        return StoredWeightsCheck(model)
+        return StoredWeightsCheck(model, lambda weight: self._weights.known(weight) is not None)
 
     def run(self, model: Model) -> PassResult:
         """Stores every weight of every graph that can be stored."""
@@ -53,9 +57,13 @@ class StoreWeights(Pass):
             if weight.refusal[0]:
                 remarks += [self.remark(Outcome.FLOAT, u.path, u.node.op, *weight.refusal) for u in weight.uses]
                 continue
-            held = self._weights.of(model, weight)
-            model.replace_all_uses(weight.value, held.as_floats(model))
-            stored |= {u.path: held.stored(FORM) for u in weight.uses}
+            shared = self._weights.known(weight)
+            if shared is not None:
+                floats, sizes = shared.as_floats(model), shared.sizes
+            else:
+                floats, sizes = grouped(model, weight)
+            model.replace_all_uses(weight.value, floats)
+            stored |= {u.path: StoredWeight(FORM, sizes) for u in weight.uses}
         if stored:
             model.remove_dead()
             model.sort()

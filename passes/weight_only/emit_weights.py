@@ -15,7 +15,7 @@ from rnnqc.ir.builder import Builder
 from rnnqc.passes.formats.point_format import PACKED_BITS
 from rnnqc.passes.formats.quantized_parameters import weight_codes
 from rnnqc.passes.formats.weight_formats import weight_format
-from rnnqc.recipes.recipe import Settings
+from rnnqc.recipes.keys import Settings
 
 RAISED = 8
 """The zero point of packed codes: a nibble v stands for v - 8."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -50,10 +50,21 @@ from rnnqc.passes.invariants import Property
 from rnnqc.passes.qcdq.insert_qcdq import USUAL_BITS
 from rnnqc.passes.weight_only.check_quantize_weights import QuantizeWeightsCheck
 from rnnqc.passes.weight_only.emit_weights import WeightMatrix, format_of, is_float16, store_weights
-from rnnqc.recipes.recipe import Recipe, Settings
+from rnnqc.recipes.keys import Settings
+from rnnqc.recipes.recipe import Recipe
 
 LARGEST_BITS = 8
 LARGEST_FLOAT16 = float(np.finfo(np.float16).max)
+
+
+@dataclass(frozen=True)
+class _Use:
+    """A node whose weights can be stored: its path, the names of its directions' cells, and W and R of each."""
+
+    path: str
+    node: Node
+    cells: list[str]
+    matrices: dict[int, list[WeightMatrix | None]]
 
 
 class QuantizeWeights(Pass):
@@ -94,12 +105,30 @@ class QuantizeWeights(Pass):
 
     def run(self, model: Model) -> PassResult:
         """Stores the weights of every recurrent node of every graph."""
+        remarks, uses, weights = self._found(model)
+        names = [name for use in uses for name in use.cells]
+        if names:
+            self._check_overrides(names)
+            self._check_moments(names)
+        effects = effects_of_overrides(self.recipe, lambda r: self._resolution(r, weights), bool(self.moments))
+        for use in uses:
+            remarks += self._stored(model, use)
+        count = sum(WEIGHTS_TAG in info(use.node).metadata for use in uses)
+        if count:
+            model.remove_dead()
+            model.sort()
+        held = [m for use in uses for matrices in use.matrices.values() for m in matrices if m]
+        usual = all(m.settings["bits"] >= USUAL_BITS for m in held if not is_float16(m.settings))
+        numerics = Lossy(10.0) if usual else None
+        return PassResult(count > 0, tuple(remarks), {"nodes": count}, numerics, effects=effects)
+
+    def _found(self, model: Model) -> tuple[list[Remark], list[_Use], dict[str, tuple[npt.NDArray[np.float32], int]]]:
+        """Nodes that stay as they are, with remarks; the others; and their weights `[K,rows]` with so many gates."""
         remarks: list[Remark] = []
         homes = {id(c): g for g in model.graphs() for c in graph_info(g).initializers.values()}
         homes |= {id(v): g for g in model.graphs() for n in g.nodes if n.op == "Constant" for v in n.outputs}
         shared: dict[Any, WeightMatrix] = {}
-        uses: list[tuple[str, Node, dict[int, list[WeightMatrix | None]]]] = []
-        names: list[str] = []
+        uses: list[_Use] = []
         weights: dict[str, tuple[npt.NDArray[np.float32], int]] = {}
         for path, graph in list(model.paths()):
             for node in graph.nodes:
@@ -116,53 +145,36 @@ class QuantizeWeights(Pass):
                     why = (refusal.reason, refusal.found, refusal.action)
                     remarks.append(self.remark(Outcome.FLOAT, f"{path}{display_name(node)}", node.op, *why))
                     continue
-                names += cells
                 for direction, cell in enumerate(cells):
                     gates = len(CELL_TYPES[node.op].gates)
                     weights |= {f"{cell}.{INPUT_NAMES[k]}.weight": (a[direction].T, gates) for k, a in arrays.items()}
-                uses.append((f"{path}{display_name(node)}", node, used))
-        if names:
-            self._check_overrides(names)
-            self._check_moments(names)
-        effects = effects_of_overrides(self.recipe, lambda r: self._resolution(r, weights), bool(self.moments))
-        widths: list[int] = []
-        for path, node, used in uses:
-            if not any(m for matrices in used.values() for m in matrices):
-                remarks.append(
-                    self.remark(
-                        Outcome.FLOAT,
-                        path,
-                        node.op,
-                        "the recipe quantizes nothing in it.",
-                        "bits = none for W and R",
-                        "choose another recipe, or give points bits with --set",
-                    )
-                )
-                continue
-            replaced = _defaults(model, node, used)
-            record: dict[str, Any] = {"bytes": 0, "float_bytes": sum(_size(node, k) for k in (B, P))}
-            for k, key in ((W, "W"), (R, "R")):
-                record[key] = [format_of(m) for m in used[k]]
-                if not any(used[k]):
-                    record["float_bytes"] += _size(node, k)
-                else:
-                    store_weights(model, node, k, used[k])
-                    record["bytes"] += sum(m.size for m in used[k] if m)
-                widths += [m.settings["bits"] for m in used[k] if m and not is_float16(m.settings)]
-            info(node).metadata[WEIGHTS_TAG] = json.dumps(record, sort_keys=True)
-            remarks.append(self.remark(Outcome.NOTE, path, node.op, f"weights stored in {record['bytes']} bytes."))
-            if replaced:
-                reason = "its weights are defaults that a run could replace; the stored ones count."
-                found = f"{', '.join(map(repr, replaced))} both stored and listed as graph inputs"
-                action = "take the initializers off the graph inputs, if the weights are constant"
-                remarks.append(self.remark(Outcome.NOTE, path, node.op, reason, found, action))
-        count = sum(WEIGHTS_TAG in info(node).metadata for _, node, _ in uses)
-        if count:
-            model.remove_dead()
-            model.sort()
-        usual = all(bits >= USUAL_BITS for bits in widths)
-        numerics = Lossy(10.0) if usual else None
-        return PassResult(count > 0, tuple(remarks), {"nodes": count}, numerics, effects=effects)
+                uses.append(_Use(f"{path}{display_name(node)}", node, cells, used))
+        return remarks, uses, weights
+
+    def _stored(self, model: Model, use: _Use) -> list[Remark]:
+        """Stores the weights of one node."""
+        path, node, used = use.path, use.node, use.matrices
+        if not any(m for matrices in used.values() for m in matrices):
+            reason, found = "the recipe quantizes nothing in it.", "bits = none for W and R"
+            action = "choose another recipe, or give points bits with --set"
+            return [self.remark(Outcome.FLOAT, path, node.op, reason, found, action)]
+        replaced = _defaults(model, node, used)
+        record: dict[str, Any] = {"bytes": 0, "float_bytes": sum(_size(node, k) for k in (B, P))}
+        for k, key in ((W, "W"), (R, "R")):
+            record[key] = [format_of(m) for m in used[k]]
+            if not any(used[k]):
+                record["float_bytes"] += _size(node, k)
+            else:
+                store_weights(model, node, k, used[k])
+                record["bytes"] += sum(m.size for m in used[k] if m)
+        info(node).metadata[WEIGHTS_TAG] = json.dumps(record, sort_keys=True)
+        remarks = [self.remark(Outcome.NOTE, path, node.op, f"weights stored in {record['bytes']} bytes.")]
+        if replaced:
+            reason = "its weights are defaults that a run could replace; the stored ones count."
+            found = f"{', '.join(map(repr, replaced))} both stored and listed as graph inputs"
+            action = "take the initializers off the graph inputs, if the weights are constant"
+            remarks.append(self.remark(Outcome.NOTE, path, node.op, reason, found, action))
+        return remarks
 
     def _resolution(self, recipe: Recipe, weights: Mapping[str, tuple[npt.NDArray[np.float32], int]]) -> Resolution:
         """What a recipe comes to, for weights `[K,rows]` with so many gates."""

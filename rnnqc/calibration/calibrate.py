@@ -69,20 +69,7 @@ def calibrate(
     loaded = Model.load(model)
     with located(loaded.source):
         carried = state_pairs(state, loaded.proto)
-        if carried and (processes > 1 or scheduler is not None):
-            raise UsageError(
-                "A stream with states runs call after call.",
-                supported="one process with --state",
-                action="leave out the number of processes and the scheduler",
-            )
-        if carried and seed is not None:
-            raise UsageError(
-                "Calls of a stream with states are no random subset.",
-                supported="the first calls (a number of samples without a seed)",
-                action="leave out the seed",
-            )
-        if processes < 1:
-            raise UsageError(f"{processes} processes.", supported="1 or more", action="choose another number")
+        _check_options(bool(carried), seed, processes, scheduler)
         task, cells, hidden = prepare(loaded, carried, moments)
         if hidden and not task.sites:
             raise _not_observable(hidden[0].name)
@@ -106,6 +93,24 @@ def calibrate(
         "states": [f"{i}:{o}" for i, o in sorted(carried.items())],
     }
     return _statistics(observers, cells, settings, [*map(_remark, hidden), *map(_too_large, counted.large.texts)])
+
+
+def _check_options(streamed: bool, seed: int | None, processes: int, scheduler: str | None) -> None:
+    """Raises UsageError for options of `calibrate` that contradict each other; `streamed`: with states."""
+    if streamed and (processes > 1 or scheduler is not None):
+        raise UsageError(
+            "A stream with states runs call after call.",
+            supported="one process with --state",
+            action="leave out the number of processes and the scheduler",
+        )
+    if streamed and seed is not None:
+        raise UsageError(
+            "Calls of a stream with states are no random subset.",
+            supported="the first calls (a number of samples without a seed)",
+            action="leave out the seed",
+        )
+    if processes < 1:
+        raise UsageError(f"{processes} processes.", supported="1 or more", action="choose another number")
 
 
 def prepare(

@@ -125,6 +125,14 @@ class IntegerCell(QuantizedCell):
         """Names of the output values that exist, codes included."""
         return [*super().outputs, *([self.y_codes] if self.y_codes is not None else [])]
 
+    def with_packed(self: N, key: str, codes: str, multiplier: str | None, group_size: int) -> N:
+        """The cell with W or R (`key`) packed: its codes, and the multipliers of groups of so many rows."""
+        if key == "W":
+            operands = replace(self.operands, W=codes, W_group_multiplier=multiplier)
+            return replace(self, W=codes, operands=operands, numbers=replace(self.numbers, w_group_size=group_size))
+        operands = replace(self.operands, R=codes, R_group_multiplier=multiplier)
+        return replace(self, R=codes, operands=operands, numbers=replace(self.numbers, r_group_size=group_size))
+
     def without_dead_outputs(self: N, alive: Collection[str]) -> N:
         """The cell without those outputs that no node makes any more; `alive` are the values that nodes make."""
         made = super().without_dead_outputs(alive)

@@ -1,11 +1,12 @@
-"""Cells as JSON: what a model's metadata says about its cells, for whoever loads the model again.
+"""Cells as JSON text in the metadata of a model: written by `cells_to_text`, read by `cells_from_text`, nowhere else.
 
 Every form has the same keys; those of later stages are empty in earlier ones.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, fields
 from typing import Any, TypeVar
 
@@ -16,9 +17,30 @@ from rnnqc.cells.lut_numbers import LutNumbers
 from rnnqc.cells.stages import FusedCell, IntegerCell, Numbers, OperandNames, QonnxCell, QuantizedCell
 from rnnqc.formats.point_format import PointFormat
 
-T = TypeVar("T")
+T = TypeVar("T", LutNumbers, FixedPointNumbers, OperandNames)
+NO_CELLS = "[]"
 _STAGES: Mapping[str, type[Cell]] = {c.form: c for c in (Cell, QuantizedCell, IntegerCell, FusedCell, QonnxCell)}
 _LATER = ("points", "numbers", "operands", "y_codes")
+
+
+def cells_to_text(cells: Iterable[Cell], behind: str = NO_CELLS) -> str:
+    """The text of some cells, behind those of another text."""
+    return json.dumps([*json.loads(behind), *map(cell_to_json, cells)], sort_keys=True, separators=(",", ":"))
+
+
+def cells_from_text(text: str) -> dict[str, Cell]:
+    """The cells of a text, by name.
+
+    Raises:
+        ValueError, RecursionError: It is no JSON.
+        KeyError, TypeError, AttributeError, FormatError: As `cell_from_json`.
+    """
+    return {c["name"]: cell_from_json(c) for c in json.loads(text)}
+
+
+def joined_texts(first: str, second: str) -> str:
+    """The text of the cells of two texts."""
+    return json.dumps([*json.loads(first), *json.loads(second)])
 
 
 def cell_to_json(cell: Cell) -> dict[str, Any]:
@@ -63,5 +85,5 @@ def _numbers(data: Mapping[str, Any]) -> Numbers:
 
 
 def _known(kind: type[T], data: Mapping[str, Any]) -> T:
-    names = {f.name for f in fields(kind)}  # type: ignore[arg-type]
+    names = {f.name for f in fields(kind)}
     return kind(**{k: v for k, v in data.items() if k in names})

@@ -94,7 +94,8 @@ def _print_rest(found: Inspection) -> None:
     shown = sorted(rest.entries, key=lambda e: -e.bytes)[:LISTED]
     for e in shown:
         shape = "x".join(map(str, e.shape))
-        size = f"shared with {e.shares}" if e.shares else byte_count(e.bytes)
+        share = f" ({100 * e.bytes / found.bytes:.1f} %)" if found.bytes else ""
+        size = f"shared with {e.shares}" if e.shares else f"{byte_count(e.bytes)}{share}"
         verdict = f"float: {explained(e.reason, e.found)}" if e.reason else "int8"
         table.add_row(*map(escape, [e.node, e.op, shape, size, verdict]))
     out("")

@@ -21,7 +21,8 @@ def run(a: argparse.Namespace) -> int:
     """Runs the command; the exit code."""
     from rnnqc.cells.types import ALL_POINTS, CELL_TYPES
     from rnnqc.passes.analysis.custom_cell import MEANINGS
-    from rnnqc.recipes.recipe import KEYS, builtin_recipes, recipe_text
+    from rnnqc.recipes.keys import KEYS
+    from rnnqc.recipes.recipe import builtin_recipes, recipe_text
 
     if a.recipe:
         print(recipe_text(a.recipe), end="")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 import os
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -234,6 +236,11 @@ class Statistics:
                 "points": {name: point.as_dict() for name, point in self.points.items()},
             }
         )
+
+    @cached_property
+    def digest(self) -> str:
+        """Tells statistics from others."""
+        return hashlib.sha256(self.text.encode()).hexdigest()[:16]
 
     def __repr__(self) -> str:
         return f"Statistics({len(self.cells)} cells, {len(self.points)} points)"

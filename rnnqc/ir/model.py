@@ -14,7 +14,7 @@ import numpy.typing as npt
 import onnx
 
 from rnnqc.cells.base import Cell
-from rnnqc.cells.stored_cells import cell_from_json, cell_to_json
+from rnnqc.cells.stored_cells import NO_CELLS, cells_from_text, cells_to_text
 from rnnqc.errors import MEMORY, CompileError, StructureError, located
 from rnnqc.formats.format import FormatError
 from rnnqc.ir.objects import (
@@ -84,9 +84,7 @@ class Model:
         self.ir_version = proto.ir_version
         self.graph = import_graph(proto.graph, {}, opset, proto.opset_import)
         try:
-            self.cells: dict[str, Cell] = {
-                c["name"]: cell_from_json(c) for c in json.loads(self.metadata.get(CELLS_KEY, "[]"))
-            }
+            self.cells: dict[str, Cell] = cells_from_text(self.metadata.get(CELLS_KEY, NO_CELLS))
             self.kept: dict[str, str] = {}
             self.provenance: list[str] = [str(p) for p in json.loads(self.metadata.get(PROVENANCE_KEY, "[]"))]
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError, FormatError) as error:
@@ -137,8 +135,7 @@ class Model:
         metadata.pop(CELLS_KEY, None)
         metadata.pop(PROVENANCE_KEY, None)
         if self.cells:
-            cells = [cell_to_json(c) for c in self.cells.values()]
-            metadata[CELLS_KEY] = json.dumps(cells, sort_keys=True, separators=(",", ":"))
+            metadata[CELLS_KEY] = cells_to_text(self.cells.values())
         if self.provenance:
             metadata[PROVENANCE_KEY] = json.dumps(self.provenance, separators=(",", ":"))
         for key, text in metadata.items():
@@ -365,10 +362,9 @@ class Model:
                 if metadata.get(CELL_TAG) in released:
                     name = metadata.pop(CELL_TAG)
                     metadata |= {RELEASED_TAG: name} if name in known else {}
-        held = [cell_to_json(c) for n, c in self.cells.items() if n in released & known]
+        held = [c for n, c in self.cells.items() if n in released & known]
         if held:
-            before = json.loads(self.metadata.get(RELEASED_TAG, "[]"))
-            self.metadata[RELEASED_TAG] = json.dumps([*before, *held], sort_keys=True, separators=(",", ":"))
+            self.metadata[RELEASED_TAG] = cells_to_text(held, behind=self.metadata.get(RELEASED_TAG, NO_CELLS))
         self.cells = {name: cell for name, cell in self.cells.items() if name not in released}
 
     def sort(self) -> None:

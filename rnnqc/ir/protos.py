@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -14,6 +13,7 @@ from onnx_graphsurgeon.importers.onnx_importer import OnnxImporter
 from onnx_graphsurgeon.ir.tensor import LazyValues, SparseValues
 from onnx_graphsurgeon.logger import G_LOGGER
 
+from rnnqc.cells.stored_cells import NO_CELLS, joined_texts
 from rnnqc.ir.objects import (
     CELL_TAG,
     CELLS_KEY,
@@ -278,9 +278,9 @@ def with_released_cells(proto: onnx.ModelProto) -> onnx.ModelProto:
     properties = [p for b in blocks_of([made.graph]) for n in b.node for p in n.metadata_props]
     for entry in properties:
         entry.key = CELL_TAG if entry.key == RELEASED_TAG else entry.key
-    cells = json.loads(next((p.value for p in proto.metadata_props if p.key == CELLS_KEY), "[]"))
+    cells = next((p.value for p in proto.metadata_props if p.key == CELLS_KEY), NO_CELLS)
     for key in (CELLS_KEY, RELEASED_TAG):
         for k in reversed([k for k, p in enumerate(made.metadata_props) if p.key == key]):
             del made.metadata_props[k]
-    made.metadata_props.add(key=CELLS_KEY, value=json.dumps([*cells, *json.loads(known)]))
+    made.metadata_props.add(key=CELLS_KEY, value=joined_texts(cells, known))
     return made

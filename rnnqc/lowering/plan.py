@@ -22,7 +22,7 @@ from rnnqc.passes.pipeline import EXPORTED, NORMAL_FORM, normal_form, own_passes
 from rnnqc.passes.render.unroll import bind_dimensions
 from rnnqc.passes.verify.reproducer import check_reproducer
 from rnnqc.recipes.recipe import Recipe
-from rnnqc.recipes.recipe_record import RecipeRecord, digest
+from rnnqc.recipes.recipe_record import RecipeRecord
 
 AS_EXPORTED = "as exported"
 """In place of the name of a recipe."""
@@ -65,7 +65,7 @@ class Plan:
     @cached_property
     def record(self) -> RecipeRecord:
         """The metadata of a model that is lowered as planned."""
-        seen = digest(self.statistics) if self.statistics is not None else ""
+        seen = self.statistics.digest if self.statistics is not None else ""
         options = self.options
         return RecipeRecord(self.recipe, self.form, options.unroll, dict(options.dims), seen, options.rest)
 

@@ -16,7 +16,8 @@ from rnnqc.data.statistics import PointStatistics, Statistics
 from rnnqc.errors import CompileError
 from rnnqc.formats.point_format import STATIC, PointFormat
 from rnnqc.formats.scales import is_power_of_two
-from rnnqc.recipes.recipe import Recipe, override_text
+from rnnqc.recipes.recipe import Recipe
+from rnnqc.recipes.rules import override_text
 
 Formats = Mapping[str, PointFormat]
 """Resolved formats by `<cell>.<point>`."""

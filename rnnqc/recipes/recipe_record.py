@@ -6,15 +6,14 @@ which statistics the scales came from.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from rnnqc.data.statistics import Statistics
 from rnnqc.errors import UsageError
-from rnnqc.recipes.recipe import KINDS, Recipe, parse_rules
+from rnnqc.recipes.recipe import KINDS, Recipe
+from rnnqc.recipes.rules import parse_rules
 
 RECIPE_KEY = "rnnqc.recipe"
 FLOAT = "float"
@@ -84,11 +83,6 @@ def _called(record: RecipeRecord) -> str:
     more = [f"{record.recipe.overrides} override(s)"] if record.recipe.overrides else []
     more += [f"statistics {record.statistics}"] if record.statistics else []
     return f"recipe {record.recipe.name!r}" + (f" ({', '.join(more)})" if more else "")
-
-
-def digest(statistics: Statistics) -> str:
-    """Tells statistics from others."""
-    return hashlib.sha256(statistics.text.encode()).hexdigest()[:16]
 
 
 def read_record(metadata: Mapping[str, str], source: str) -> RecipeRecord | None:

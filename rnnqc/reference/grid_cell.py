@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rnnqc.reference.integer_cell import weight_codes
-from rnnqc.reference.loop import Array, ReferenceCell, State, exact_weights
+from rnnqc.reference.loop import Array, ReferenceCell, State, exact_product, exact_weights
 from rnnqc.reference.recording import CODES, Recorder
 
 __all__ = ["Array", "GridCell", "Quantizer", "State", "attributes_of", "quantizer_names"]
@@ -165,7 +165,7 @@ class GridCell(ReferenceCell):
 
     def product(self, point: str, codes: IntArray, name: str, weights: Array) -> Array:
         """Exact sums of the codes of a quantizer times weights, limited to the width of the accumulator, and noted."""
-        sums = ((codes - self.quantizers[name].zero_point).astype(weights.dtype) @ weights).astype(np.int64)
+        sums = exact_product(codes - self.quantizers[name].zero_point, weights).astype(np.int64)
         bits = int(self.attributes["accumulator_bits"])
         if bits:
             sums = np.clip(sums, -(2 ** (bits - 1)), 2 ** (bits - 1) - 1)

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rnnqc.cells.fused_nodes import CONFIGURATION, PLACES
-from rnnqc.reference.loop import ReferenceCell, State, exact_weights
+from rnnqc.reference.loop import ReferenceCell, State, exact_product, exact_weights
 from rnnqc.reference.recording import CODES, ROW_SCALE, ZERO_POINT, Recorder
 
 FloatArray = npt.NDArray[np.float32]
@@ -64,7 +64,8 @@ def rne(values: FloatArray) -> FloatArray:
 
 def code(values: FloatArray, scale: FloatArray | np.float32, zero_point: FloatArray | int, bits: int) -> CodeArray:
     """Codes of values of the same shape; `scale` and `zero_point` are broadcast to it."""
-    codes = np.clip(rne(np.asarray(values / scale)) + F32(zero_point), F32(0), F32(2**bits - 1))
+    codes = rne(np.asarray(values / scale)) + F32(zero_point)
+    codes = np.minimum(np.maximum(codes, F32(0)), F32(2**bits - 1))
     return np.asarray(codes, dtype=np.uint8 if bits == 8 else np.uint16)
 
 
@@ -103,25 +104,25 @@ def without_nan(values: npt.NDArray[Any]) -> FloatArray:
     return np.where(np.isnan(values), F32(0), values + F32(0)).astype(np.float32)
 
 
-def products(codes: CodeArray, zero_point: IntArray | int, weights: WholeArray) -> list[IntArray]:
-    """Integer product; of 16-bit codes those of their high and of their low bytes."""
+def products(codes: CodeArray, zero_point: IntArray | int, weights: WholeArray) -> list[WholeArray]:
+    """Integer product, exact; of 16-bit codes those of their high and of their low bytes."""
     if codes.dtype == np.uint8:
         return [_integer_product(codes, zero_point, weights)]
     halves = ((codes >> 8, zero_point >> 8), (codes & 255, zero_point & 255))
     return [_integer_product(half, zero, weights) for half, zero in halves]
 
 
-def combined(parts: Sequence[IntArray]) -> FloatArray:
+def combined(parts: Sequence[WholeArray]) -> FloatArray:
     """What `products` made as float32 numbers: of two bytes their weighted sum, in two operations."""
-    first, *rest = (p.astype(np.float32) for p in parts)
+    first, *rest = (p.astype(np.float32, copy=False) for p in parts)
     return np.asarray(first * F32(256) + rest[0]) if rest else first
 
 
-def _integer_product(codes: CodeArray, zero_point: IntArray | int, weights: WholeArray) -> IntArray:
-    sums = (codes.astype(np.int32) - zero_point).astype(weights.dtype) @ weights
-    if np.abs(sums).max() >= 2**31:
+def _integer_product(codes: CodeArray, zero_point: IntArray | int, weights: WholeArray) -> WholeArray:
+    sums = exact_product(codes.astype(np.int32) - zero_point, weights)
+    if weights.dtype == np.float64 and np.abs(sums).max() >= 2**31:  # sums in float32 stay below 2**24
         raise ValueError("an integer product leaves int32")
-    return sums.astype(np.int32)
+    return sums
 
 
 def weight_codes(
@@ -190,6 +191,21 @@ class Activation:
         raise ValueError(f"unknown activation kind {self.kind!r}")
 
 
+@dataclass(frozen=True)
+class _Gate:
+    """One entry of each of the attributes `gate_*`; `name` is the gate's in tensors."""
+
+    name: str
+    kind: str
+    low: np.float32
+    high: np.float32
+    alpha: np.float32
+    beta: np.float32
+    offset: int
+    index_scale: np.float32
+    index_size: int
+
+
 class IntegerCell(ReferenceCell):
     """One node in look-up arithmetic: a subclass has the equations of its cell."""
 
@@ -218,7 +234,7 @@ class IntegerCell(ReferenceCell):
         if self.attributes["arithmetic"] != "tables":
             raise ValueError(f"{operator}: unknown arithmetic {self.attributes['arithmetic']!r}")
         super().__init__(inputs, self.attributes, recorder)
-        self.kinds = tuple(self.attributes["gate_kinds"].split(","))
+        self._gates = self._gate_settings()
         self.W, self.R = (self._weights(key) for key in ("W", "R"))
         self.x_bits, self.h_bits = int(self.attributes["x_bits"]), int(self.attributes["h_bits"])
         if not {self.x_bits, self.h_bits} <= {8, 16} or (self.x_bits == 16 and self.attributes["x_mode"] == "codes"):
@@ -237,6 +253,24 @@ class IntegerCell(ReferenceCell):
         columns = len(self.GATES) * self.hidden
         return exact_weights(weight_codes(self.inputs[key], multipliers, size, columns, self.TYPE.fused), 255)
 
+    def _gate_settings(self) -> dict[str, _Gate]:
+        """The entries of the attributes `gate_*`, by gate; converted once, and not in each step."""
+        a, kinds = self.attributes, self.attributes["gate_kinds"].split(",")
+        return {
+            gate: _Gate(
+                name=self.gate_name(gate),
+                kind=kinds[k],
+                low=F32(a["gate_min"][k]),
+                high=F32(a["gate_max"][k]),
+                alpha=F32(a["gate_alpha"][k]),
+                beta=F32(a["gate_beta"][k]),
+                offset=int(a["gate_table_offset"][k]),
+                index_scale=F32(a["gate_index_scale"][k]),
+                index_size=int(a["gate_index_size"][k]),
+            )
+            for k, gate in enumerate(self.GATES)
+        }
+
     def number(self, name: str) -> np.float32:
         """An attribute as float32."""
         return F32(self.attributes[name])
@@ -246,9 +280,9 @@ class IntegerCell(ReferenceCell):
         return without_nan(self.inputs.get(name, np.zeros((self.batch, self.hidden), np.float32)))
 
     def product(self, name: str, codes: CodeArray, zero_point: IntArray | int, weights: WholeArray) -> FloatArray:
-        """Integer product as float32, noted."""
+        """Integer product as float32, noted as whole numbers."""
         parts = products(codes, zero_point, weights)
-        whole = parts[0] if len(parts) == 1 else parts[0].astype(np.int64) * 256 + parts[1]
+        whole = parts[0] if len(parts) == 1 else parts[0].astype(np.float64) * 256 + parts[1]
         self.note(name + CODES, whole)
         return combined(parts)
 
@@ -303,30 +337,21 @@ class IntegerCell(ReferenceCell):
 
     def gate(self, gate: str, g: FloatArray) -> FloatArray:
         """Activation of a gate's pre-activations."""
-        name = self.gate_name(gate)
-        self.note(f"{name}.preactivation", g)
-        value = self._gate_value(self.GATES.index(gate), name, g)
-        self.note(f"{name}.activation", value)
+        s = self._gates[gate]
+        self.note(f"{s.name}.preactivation", g)
+        v = np.maximum(np.minimum(g, s.high), s.low)
+        if s.kind == "table":
+            codes = v.astype(np.int64)
+            self.note(f"{s.name}.acc{CODES}", codes)
+            value = np.asarray(self.inputs["gate_table"][s.offset + codes])
+        elif s.kind == "relu_table":
+            k = v * s.index_scale + F32(s.index_size // 2 + 0.5)
+            codes = np.clip(k, F32(0), F32(s.index_size - 0.5)).astype(np.int64)
+            value = np.asarray(relu(v) + self.inputs["gate_table"][s.offset + codes])
+        else:
+            value = Activation(s.kind, s.alpha, s.beta)(v)
+        self.note(f"{s.name}.activation", value)
         return value
-
-    def _gate_value(self, index: int, name: str, g: FloatArray) -> FloatArray:
-        kind = self.kinds[index]
-
-        def value(attribute: str) -> np.float32:
-            return F32(self.attributes[attribute][index])
-
-        v = np.maximum(np.minimum(g, value("gate_max")), value("gate_min"))
-        offset = int(self.attributes["gate_table_offset"][index])
-        if kind == "table":
-            codes = np.trunc(v).astype(np.int64)
-            self.note(f"{name}.acc{CODES}", codes)
-            return np.asarray(self.inputs["gate_table"][offset + codes])
-        if kind == "relu_table":
-            size = int(self.attributes["gate_index_size"][index])
-            k = v * value("gate_index_scale") + F32(size // 2 + 0.5)
-            codes = np.trunc(np.clip(k, F32(0), F32(size - 0.5))).astype(np.int64)
-            return np.asarray(relu(v) + self.inputs["gate_table"][offset + codes])
-        return Activation(kind, value("gate_alpha"), value("gate_beta"))(v)
 
     @property
     def loses(self) -> bool:

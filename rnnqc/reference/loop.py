@@ -21,7 +21,18 @@ _AXES = {"y_direction_axis": (("Y",), 1), "state_direction_axis": (("initial_h",
 def exact_weights(codes: Array, largest: int) -> Array:
     """Weights `[K,N]` as floats whose products with whole numbers up to `largest` add up exactly, in any order."""
     bound = largest * float(np.abs(codes.astype(np.float64)).sum(axis=0).max(initial=0))
-    return codes.astype(np.float32 if bound < 2**24 else np.float64)
+    return codes.astype(np.float32 if bound < 2**24 else np.float64, order="F")
+
+
+def exact_product(whole: Array, weights: Array) -> Array:
+    """Whole numbers `[...,K]` times weights of `exact_weights` `[K,N]`, without -0.
+
+    The transposed product, with weights in its order, takes BLAS half the time where rows are few.
+    """
+    rows = whole.reshape(-1, whole.shape[-1]).astype(weights.dtype)
+    sums = rows @ weights if len(rows) == 1 else np.ascontiguousarray((weights.T @ rows.T).T)
+    sums += weights.dtype.type(0)
+    return sums.reshape(*whole.shape[:-1], -1)
 
 
 class ReferenceCell(ABC):

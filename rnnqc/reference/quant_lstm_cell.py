@@ -89,7 +89,7 @@ class _Lstm(IntegerCell):
     def _limit_cell(self, u: FloatArray) -> FloatArray:
         if self.quantized_cell:
             limit = self.number("cell_max")
-            return np.clip(rne(u), -limit, limit)
+            return np.minimum(np.maximum(rne(u), -limit), limit)
         return np.clip(u, -LARGEST_MAGNITUDE, LARGEST_MAGNITUDE)
 
     def _output(self, c: FloatArray) -> FloatArray:
@@ -98,8 +98,8 @@ class _Lstm(IntegerCell):
             table = self.inputs["cell_table"]
             half = table.size // 2
             scaled = c if self.quantized_cell else rne(np.asarray(c * self.number("cell_index_scale")))
-            codes = np.clip(scaled, F32(-half), F32(half - 1))
-            values = np.asarray(table[codes.astype(np.int64) % table.size])
+            codes = np.minimum(np.maximum(scaled, F32(-half)), F32(half - 1))
+            values = np.asarray(table[codes.astype(np.int64)])  # negative ones count from the end
             return values if kind == "table" else np.asarray(relu(c) + values)
         real = np.asarray(c * self.number("cell_scale")) if self.quantized_cell else c
         return Activation(kind, self.number("output_alpha"), self.number("output_beta"))(real)

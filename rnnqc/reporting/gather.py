@@ -26,7 +26,7 @@ from rnnqc.measure.feeds import generated_feeds
 from rnnqc.measure.runs import Calls
 from rnnqc.measure.time_axes import output_axes
 from rnnqc.recipes.clipping import CLIPS
-from rnnqc.recipes.recipe_record import RecipeRecord, digest, read_record
+from rnnqc.recipes.recipe_record import RecipeRecord, read_record
 from rnnqc.reporting.description import entries_of, recipe_of, shapes_of, versions
 from rnnqc.reporting.evidence import Evidence
 from rnnqc.reporting.layer_times import time_layers
@@ -178,7 +178,7 @@ class _Gathering:
 
     def _relowering(self, record: RecipeRecord) -> Relowering:
         statistics = self.subject.statistics
-        exact = digest(statistics) == record.statistics if statistics is not None else not record.statistics
+        exact = statistics.digest == record.statistics if statistics is not None else not record.statistics
         relowering = Relowering(self.subject.float_proto, record, statistics, exact)
         if record.statistics and statistics is None:
             self.options.tell("calibrate")

@@ -15,7 +15,9 @@ from typing import Any
 from rnnqc.cells.vitis_tables import VITIS
 from rnnqc.formats.scales import is_power_of_two, power_of_two_from
 from rnnqc.recipes.clipping import CLIPS, RANGE_KEYS
-from rnnqc.recipes.recipe import KEYS, Recipe, Rule, Settings, keys_of
+from rnnqc.recipes.keys import KEYS, Settings, keys_of
+from rnnqc.recipes.recipe import Recipe
+from rnnqc.recipes.rules import Rule
 from rnnqc.search.findings import PointEvidence
 from rnnqc.search.overrides import Override, exactly, in_float
 from rnnqc.search.recurrences import Recurrence, point_of, quantized_points

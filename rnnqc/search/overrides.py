@@ -8,7 +8,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from rnnqc.recipes.recipe import Rule, Settings, override_text
+from rnnqc.recipes.keys import Settings
+from rnnqc.recipes.rules import Rule, override_text
 
 
 @dataclass(frozen=True)

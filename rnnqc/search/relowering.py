@@ -13,8 +13,8 @@ from rnnqc.data.statistics import Statistics
 from rnnqc.lowering.lower import lower
 from rnnqc.lowering.report import Lowered
 from rnnqc.recipes.clipping import RANGE_KEYS
-from rnnqc.recipes.recipe import Rule
 from rnnqc.recipes.recipe_record import RecipeRecord
+from rnnqc.recipes.rules import Rule
 from rnnqc.search.overrides import exactly
 from rnnqc.search.recurrences import Point, Recurrence
 

@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from rnnqc.recipes.recipe import Rule, parse_override
+from rnnqc.recipes.rules import Rule, parse_override
 from rnnqc.search.candidates import Candidates
 from rnnqc.search.findings import Repair, Sensitivity
 from rnnqc.search.overrides import Override

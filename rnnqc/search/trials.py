@@ -12,7 +12,7 @@ from rnnqc.data.streaming import Outputs
 from rnnqc.errors import CompileError
 from rnnqc.formats.point_format import FLOAT
 from rnnqc.lowering.report import Lowered
-from rnnqc.recipes.recipe import Rule
+from rnnqc.recipes.rules import Rule
 from rnnqc.search.overrides import settings_text
 from rnnqc.search.quality import Quality, Score
 from rnnqc.search.recurrences import quantized_points, recurrences_of

@@ -23,7 +23,8 @@ from rnnqc.ir import Model
 from rnnqc.lowering.lower import lower
 from rnnqc.lowering.report import Lowered
 from rnnqc.measure.runs import Calls, Data, State, has_native
-from rnnqc.recipes.recipe import KINDS, Recipe, Rule, load_recipe
+from rnnqc.recipes.recipe import KINDS, Recipe, load_recipe
+from rnnqc.recipes.rules import Rule
 from rnnqc.search.greedy import Assignment, Measured, search
 from rnnqc.search.quality import Metric, Quality
 from rnnqc.search.trials import Trial, Trials

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from rnnqc.recipes.recipe import Recipe, Rule, builtin_recipes
+from rnnqc.recipes.recipe import Recipe, builtin_recipes
+from rnnqc.recipes.rules import Rule
 from rnnqc.search.greedy import Assignment, Found
 from rnnqc.search.overrides import rule_text, toml
 

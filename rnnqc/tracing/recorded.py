@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -43,18 +44,21 @@ class Recording:
     def __init__(self, backwards: bool) -> None:
         self._backwards = backwards
         self.sequences: dict[str, Array] = {}
-        self._steps: dict[str, list[Array]] = {}
+        self._steps: dict[str, list[Array]] = defaultdict(list)
 
     def record(self, name: str, step: int | None, values: Array) -> None:
         """Keeps a value."""
         if step is None:
             self.sequences[name] = values
         else:
-            self._steps.setdefault(name, []).append(values)
+            self._steps[name].append(values)
 
     def steps(self) -> dict[str, Array]:
         """The values `[n,B,K]` of the steps since the last call."""
-        made = {name: np.stack(held[::-1] if self._backwards else held) for name, held in self._steps.items()}
+        made = {}
+        for name, held in self._steps.items():
+            joined = np.concatenate(held[::-1] if self._backwards else held)
+            made[name] = joined.reshape(len(held), *held[0].shape)
         self._steps.clear()
         return made
 
@@ -109,7 +113,7 @@ class RecordedTensors:
         if codes.dtype == np.uint16:
             codes = codes.astype(np.int32)
         if form.integers is not None:
-            codes = codes.astype(form.integers)
+            codes = codes.astype(form.integers, copy=False)
         rows = held.get(_ROWS_OF.get(name, name) + ROW_SCALE)
         return dequantized(
             name,
@@ -146,8 +150,18 @@ def _columns(cell: IntegerCell, name: str, per_column: Array) -> Array:
 
 def _product_formats(cell: IntegerCell, scales: Mapping[str, Array], real: npt.DTypeLike) -> dict[str, _Format]:
     """Of sums of products, by the scales of the columns of W and R."""
-    keys = {"x.product": "x_multiplier", "hidden.product": "h_multiplier", f"{RESET_HIDDEN}.product": "h_multiplier"}
-    return {name: _Format(_columns(cell, name, scales[key]), real=real) for name, key in keys.items()}
+    n = cell.numbers
+    wide = [True, True] if isinstance(n, FixedPointNumbers) else [n.x_bits > 8, n.h_bits > 8]
+    x, h = (np.int64 if w else np.int32 for w in wide)
+    keys = {
+        "x.product": ("x_multiplier", x),
+        "hidden.product": ("h_multiplier", h),
+        f"{RESET_HIDDEN}.product": ("h_multiplier", h),
+    }
+    return {
+        name: _Format(_columns(cell, name, scales[key]), integers=integers, real=real)
+        for name, (key, integers) in keys.items()
+    }
 
 
 def _gate_step(cell: IntegerCell, numbers: LutNumbers, k: int) -> float:

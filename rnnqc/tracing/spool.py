@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 Array = npt.NDArray[Any]
 BUFFER = 2**23
+COPIED = 2**20
 
 
 class Spool:
@@ -63,9 +64,9 @@ class Spool:
                     stored = self._folder / str(numbers[name])
                     if stored.exists():
                         with stored.open("rb") as held:
-                            shutil.copyfileobj(held, stream)
+                            shutil.copyfileobj(held, stream, COPIED)
                     for array in self._buffer.get(name, ()):
-                        stream.write(array.tobytes())
+                        stream.write(_bytes(array))
             for name, array in self.fixed.items():
                 with archive.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True) as stream:
                     np.lib.format.write_array(stream, np.asarray(array), allow_pickle=False)
@@ -77,6 +78,11 @@ class Spool:
         for name, arrays in self._buffer.items():
             with (self._folder / str(numbers[name])).open("ab") as stream:
                 for array in arrays:
-                    stream.write(array.tobytes())
+                    stream.write(_bytes(array))
         self._buffer.clear()
         self._buffered = 0
+
+
+def _bytes(array: Array) -> memoryview:
+    """The bytes of a contiguous array, without a copy."""
+    return array.reshape(-1).view(np.uint8).data

@@ -85,7 +85,8 @@ def dequantized(
     dtype = np.dtype(real)
     zero = np.asarray(zero_point, np.int64)
     whole = codes if codes.dtype.kind in "iu" else np.asarray(codes, np.int64)
-    values = np.asarray((whole.astype(np.int64) - zero).astype(dtype))
+    less = whole.astype(np.int64) - zero if zero.any() else whole
+    values = np.asarray(less.astype(dtype))
     row = None if row_scale is None else np.asarray(row_scale, dtype)
     factor = None if scale is None else np.asarray(scale, dtype)
     for f in (row, factor):

@@ -104,6 +104,8 @@ SLOW = (
     *("6-bit state", "4-bit accumulators", "16-bit accumulators", "unsigned input", "ternary weights"),
     *("2-bit weights", "16-bit accumulators and cells", "rounding FLOOR", "untrained", "bidirectional", "one step"),
     *("asymmetric weights", "shared accumulator quantizer"),
+    # Other tests of this file run these layers, in more forms or as parts of others.
+    *("default", "initial states", "zero points", "two layers", "batch first"),
 )
 
 # What the file says if the arguments arrived.

@@ -15,7 +15,8 @@ from onnx import helper, numpy_helper
 import rnnqc
 from rnnqc.cells.types import ALL_POINTS
 from rnnqc.lowering.report import Lowered
-from rnnqc.recipes.recipe import KEYS, builtin_recipes
+from rnnqc.recipes.keys import KEYS
+from rnnqc.recipes.recipe import builtin_recipes
 from tests.passes.pass_testing import plain_op
 from tests.runs.commands import Result, in_new_python, in_process
 from tests.runs.lowered import all_nodes

@@ -31,6 +31,7 @@ from tests import generate as testing
 from tests.generate.nesting import condition, nested
 from tests.generate.recurrences import RecurrenceCase
 from tests.generate.renaming import STYLES, made_values, rename
+from tests.laws.parametrize import in_turn
 from tests.runs.commands import in_process
 from tests.subjects.custom_layers import CELL, EVERY_VALUE, VALUES, H, I, M, feeds_of, formats_of, layer, weights
 from tests.subjects.protos import parse
@@ -64,8 +65,7 @@ def test_the_points_of_a_cell() -> None:
     }
 
 
-@pytest.mark.parametrize("recipe", EVERY_VALUE)
-@pytest.mark.parametrize("reverse", [False, True])
+@in_turn(recipe=EVERY_VALUE, reverse=[False, True])
 def test_recipes_of_every_value(recipe: str, reverse: bool) -> None:
     """Every value is on its grid; forms, optimizations, rows of the batch and chunks give the same bits."""
     model = layer(lengths=True, initial_states=True, reverse=reverse)
@@ -293,9 +293,9 @@ WRITTEN = [("unrolled", {}), ("scan", {"backwards": True}), ("loop", {}), ("loop
          ("keras", {"gemm": True, "products": "joined"})]  # fmt: skip
 
 
-@pytest.mark.parametrize("op", ["highway", "projection"])
-@pytest.mark.parametrize(("form", "options"), WRITTEN)
-def test_however_the_recurrence_is_written(op: str, form: str, options: dict[str, Any]) -> None:
+@in_turn(written=WRITTEN, op=["highway", "projection"])
+def test_however_the_recurrence_is_written(op: str, written: tuple[str, dict[str, Any]]) -> None:
+    form, options = written
     model = RecurrenceCase(op=op, form=form, time=5, I=12, H=16, **options).model()
     statistics = rnnqc.calibrate(model, [feeds_of(model, seed) for seed in range(5)])
     feeds = feeds_of(model, 0)
@@ -392,8 +392,7 @@ def test_a_loop_and_an_lstm_of_one_name() -> None:
     assert_equal(*results)
 
 
-@pytest.mark.parametrize("op", ["highway", "projection"])
-@pytest.mark.parametrize("form", ["scan", "loop", "unrolled"])
+@in_turn(form=["scan", "loop", "unrolled"], op=["highway", "projection"])
 def test_no_name_has_a_safe_character(op: str, form: str) -> None:
     """Inside the recurrence, too; formats and results are those of other names."""
     new = STYLES["replaced"]

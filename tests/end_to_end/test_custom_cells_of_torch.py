@@ -134,12 +134,7 @@ def check(
             np.testing.assert_array_equal(value, got[name])
 
 
-@in_turn(
-    recipe=[*LEAST, *LEAST],
-    kind=["highway", "projection"],
-    varying=[False, True, True, False],
-    dynamo=[False] * 5 + [True],
-)
+@in_turn(recipe=LEAST, kind=["highway", "projection"], varying=[False, True, True, False], dynamo=[False] * 5 + [True])
 def test_layers_of_cells(recipe: str, kind: str, varying: bool, dynamo: bool) -> None:
     """Forward; or backward, with lengths and states."""
     if dynamo:
@@ -147,21 +142,17 @@ def test_layers_of_cells(recipe: str, kind: str, varying: bool, dynamo: bool) ->
     check(*layer(kind, dynamo, varying), recipe, LEAST[recipe])
 
 
-@pytest.mark.parametrize("recipe", ["int8", "pow2-int16"])
-@pytest.mark.parametrize(
-    ("module", "dynamo", "script"),
-    [(HighwayScript, False, True), (Highway, False, False), (Highway, True, False)],
-    ids=["script", "traced", "dynamo"],
+@in_turn(
+    module=[HighwayScript, Highway, Highway], dynamo=[False, False, True], recipe=["int8", "pow2-int16", "pow2-int16"]
 )
-def test_loops(module: Any, dynamo: bool, script: bool, recipe: str) -> None:
+def test_loops(module: Any, dynamo: bool, recipe: str) -> None:
     """A Loop with sequences of tensors, and four written-out steps from a state of zeros."""
     if dynamo:
         pytest.importorskip("onnxscript", reason="needs onnxscript: dynamo's exports NOT tested")
-    check(*loop(module, dynamo, script), recipe, {"int8": 40.0, "pow2-int16": 48.0}[recipe])
+    check(*loop(module, dynamo, module is HighwayScript), recipe, {"int8": 40.0, "pow2-int16": 48.0}[recipe])
 
 
-@pytest.mark.parametrize("bias", [True, False])
-@pytest.mark.parametrize("recipe", ["int8", "pow2-int16"])
+@in_turn(bias=[True, False], recipe=["int8", "pow2-int16"])
 def test_no_weight_of_a_traced_layer_stays_float(recipe: str, bias: bool) -> None:
     """Without a bias torch writes a copy of the weights for each step, and the first step alone were an LSTM."""
     torch.manual_seed(0)

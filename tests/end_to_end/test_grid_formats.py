@@ -16,7 +16,7 @@ from tests.generate.float_layer import ACTIVATION_NAMES, Activation
 from tests.laws.formats import STATIC, fixed_point, static_formats
 from tests.laws.law import assert_on_grids, law
 from tests.laws.parametrize import in_turn
-from tests.runs.lowered import STOCK, all_nodes, assert_equals_reference, session
+from tests.runs.lowered import INTEGER, STOCK, UNROLLED, all_nodes, assert_equals_reference, session
 from tests.runs.sessions import plain_session, run, sqnr
 from tests.subjects.lstm_models import RecurrentCase, stacked_model
 
@@ -76,17 +76,18 @@ EVERY_ACTIVATION = [
 ]
 
 
-@pytest.mark.parametrize(("op", "names"), EVERY_ACTIVATION, ids=str)
-def test_every_activation_is_a_table(op: str, names: tuple[str, ...]) -> None:
+@in_turn(case=EVERY_ACTIVATION, way=[INTEGER, UNROLLED])
+def test_every_activation_is_a_table(case: tuple[str, tuple[str, ...]], way: str) -> None:
     """Also those that the other arithmetic computes without one: the codes of their arguments are few."""
-    case = RecurrentCase(T=4, B=2, I=20, H=17, activations=_activations(names), gain=0.5, **OPS[op])
-    overrides = ["*.acc.mode=static", "*.activation.bits=none", *fixed_point(case.op, 12, 8, "half_even")]
-    feeds = case.feeds()
-    forms = law(case.model(), overrides=overrides, feeds=[feeds], dims=case.dims, settings=())
+    op, names = case
+    layer = RecurrentCase(T=4, B=2, I=20, H=17, activations=_activations(names), gain=0.5, **OPS[op])
+    overrides = ["*.acc.mode=static", "*.activation.bits=none", *fixed_point(layer.op, 12, 8, "half_even")]
+    feeds = layer.feeds()
+    forms = law(layer.model(), overrides=overrides, feeds=[feeds], dims=layer.dims, settings=(), ways=[way])
     assert_on_grids(forms.stock)
     assert forms.reference(feeds) == 1
     # A threshold makes steps of small errors.
-    assert sqnr(case.expected(feeds)["Y"], run(forms.session(STOCK), feeds)["Y"]) > 12.0
+    assert sqnr(layer.expected(feeds)["Y"], run(forms.session(STOCK), feeds)["Y"]) > 12.0
 
 
 # How close to float they have to be, in dB, on a small random model: 16 bits, or 8 bits everywhere.

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +24,7 @@ from tests.runs.version_cases import version_cases
 from tests.runs.version_process import LEVELS
 
 PROCESS = Path(__file__).resolve().parents[1] / "runs" / "version_process.py"
+INSTALLED = "installed_results.npz"
 FOLDER = os.environ.get("RNNQC_ONNXRUNTIMES", "")
 VERSIONS = sorted(p.name for p in Path(FOLDER).iterdir() if (p / "onnxruntime").is_dir()) if FOLDER else []
 
@@ -40,19 +42,23 @@ def _run(models: Path, results: Path, packages: Path | None) -> Outputs:
 
 
 @pytest.fixture(scope="module")
-def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the lowered models and their feeds."""
-    folder = tmp_path_factory.mktemp("models")
-    for case in version_cases():
-        onnx.save(case.lowered(), folder / f"{case.name}.onnx")
-        np.savez(folder / f"{case.name}.npz", **case.feeds)  # type: ignore[arg-type]
-    return folder
+def models(made_once: Callable[[str, Callable[[Path], None]], Path]) -> Path:
+    """A folder with the lowered models, their feeds, and what the installed version makes of them."""
+
+    def fill(folder: Path) -> None:
+        for case in version_cases():
+            onnx.save(case.lowered(), folder / f"{case.name}.onnx")
+            np.savez(folder / f"{case.name}.npz", **case.feeds)  # type: ignore[arg-type]
+        _run(folder, folder / INSTALLED, None)
+
+    return made_once("version_models", fill)
 
 
 @pytest.fixture(scope="module")
 def installed(models: Path) -> Outputs:
     """What the installed version makes of them: the same bits on every way."""
-    found = _run(models, models.parent / "installed_results.npz", None)
+    with np.load(models / INSTALLED) as results:
+        found = dict(results)
     assert not [k for k in found if k.endswith("|error")]
     _assert_same(found, found)
     return found
@@ -74,11 +80,11 @@ def _assert_same(expected: Outputs, found: Outputs) -> None:
 
 
 def test_every_way_in_the_installed_version(installed: Outputs) -> None:
-    assert len(installed) > 300
+    assert len(installed) > 250
 
 
 @pytest.mark.skipif(not VERSIONS, reason="RNNQC_ONNXRUNTIMES names no folder with versions of onnxruntime")
-@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("version", [*VERSIONS[:1], *(pytest.param(v, marks=pytest.mark.slow) for v in VERSIONS[1:])])
 def test_same_bits_in(version: str, models: Path, installed: Outputs, tmp_path: Path) -> None:
     found = _run(models, tmp_path / "results.npz", Path(FOLDER) / version)
     assert str(found["version"]) in (version, str(installed["version"])), "the folder holds another version"

@@ -6,11 +6,13 @@
 
 from __future__ import annotations
 
+import json
 import platform
 import shutil
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -37,25 +39,75 @@ WIDE_GRID = (*FIXED_POINT, "*.weight.bits=16", "*.kept.bits=16", "*.kept.scale=0
 EMULATOR = shutil.which("qemu-x86_64")
 
 RUN = """
+import json
 import sys
 import numpy as np
 import onnxruntime as ort
 
-folder, level, *libraries = sys.argv[1:]
-left = np.full((2, 16), 255, np.uint8)
+folder, library = sys.argv[1:]
 options = ort.SessionOptions()
-options.intra_op_num_threads = 1
 options.log_severity_level = 4
-options.graph_optimization_level = getattr(ort.GraphOptimizationLevel, level)
-probe = ort.InferenceSession(f"{folder}/probe.onnx", options).run(None, {"A": left})[0]
+probe = ort.InferenceSession(f"{folder}/probe.onnx", options).run(None, {"A": np.full((2, 16), 255, np.uint8)})[0]
 print("exact" if (probe == 255 * 127 * 16).all() else "saturates")
-for library in libraries:
-    options.register_custom_ops_library(library)
-session = ort.InferenceSession(f"{folder}/model.onnx", options)
-with np.load(f"{folder}/feeds.npz") as feeds:
-    results = session.run(None, dict(feeds))
-np.savez(f"{folder}/found.npz", *results)
+for name, level, native in json.loads(open(f"{folder}/cases.json").read()):
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = 1
+    options.log_severity_level = 4
+    options.graph_optimization_level = getattr(ort.GraphOptimizationLevel, level)
+    if native:
+        options.register_custom_ops_library(library)
+    session = ort.InferenceSession(f"{folder}/{name}.onnx", options)
+    with np.load(f"{folder}/{name}.npz") as feeds:
+        np.savez(f"{folder}/{name}.found.npz", *session.run(None, dict(feeds)))
 """
+
+
+@dataclass(frozen=True)
+class Case:
+    """A lowering, and how it is run on the other processor.
+
+    Attributes:
+        form: Of the lowering, "unrolled", or "linear" for a linear layer instead.
+        level: Of onnxruntime's optimizations.
+        overrides: For the lowering.
+        state: Magnitude of the initial hidden states; none for 0.
+        native: Whether the native library runs it.
+    """
+
+    form: str
+    level: str = "ORT_ENABLE_ALL"
+    overrides: Sequence[str] = ()
+    state: float = 0.0
+    native: bool = False
+
+
+# The native one runs the kernels that such a processor chooses by itself.
+WITHOUT_VNNI = (
+    Case("fused"),
+    Case("integer", "ORT_DISABLE_ALL"),
+    Case("unrolled", state=5.0),
+    Case("fused", "ORT_DISABLE_ALL", INT4),
+    Case("unrolled", overrides=WIDE),
+    Case("fused", overrides=WIDE, state=5.0),
+    Case("fused", overrides=FIXED_POINT),
+    Case("fused", overrides=WIDE_GRID),
+    Case("fused", state=5.0, native=True),
+    Case("linear"),
+)
+ARM64 = {
+    arm64.DOT_PRODUCTS: (
+        Case("fused", native=True),
+        Case("fused", overrides=(*INT4, *WIDE), native=True),
+        Case("fused", overrides=FIXED_POINT, native=True),
+        Case("fused", overrides=WIDE_GRID),
+        Case("unrolled"),
+    ),
+    arm64.NO_DOT_PRODUCTS: (
+        Case("fused", native=True),
+        Case("fused", overrides=WIDE_GRID, native=True),
+        Case("fused", "ORT_DISABLE_ALL"),
+    ),
+}
 
 
 def _probe() -> onnx.ModelProto:
@@ -72,94 +124,51 @@ def _probe() -> onnx.ModelProto:
 Results = list[npt.NDArray[Any]]
 
 
-def _prepare(form: str, folder: Path, overrides: Sequence[str] = (), state: float = 0.0) -> Results:
-    """Writes what RUN reads; returns what it has to find, from stock onnxruntime on this processor.
-
-    Args:
-        form: Of the lowering, or "unrolled".
-        folder: Where to.
-        overrides: For the lowering.
-        state: Magnitude of the initial hidden states; none for 0.
-    """
-    case = LstmCase(T=6, B=3, I=40, H=48, direction="bidirectional", lens=(6, 0, 3), gain=3.0, initial_h=state > 0)
-    unrolled = form == "unrolled"
-    lowered = rnnqc.lower(case.model(), form="integer" if unrolled else form, unroll=unrolled, overrides=overrides)
-    feeds = case.feeds()
-    if state:
-        feeds["initial_h"] = np.random.default_rng(0).normal(0, state, (2, 3, 48)).astype(np.float32)
-    return _write(lowered.proto, feeds, folder)
-
-
-def _write(model: onnx.ModelProto, feeds: Mapping[str, npt.NDArray[Any]], folder: Path) -> Results:
-    onnx.save(model, folder / "model.onnx")
+def _prepare(cases: Sequence[Case], folder: Path) -> list[Results]:
+    """Writes what RUN reads; returns what it has to find, from stock onnxruntime on this processor."""
     onnx.save(_probe(), folder / "probe.onnx")
-    np.savez(folder / "feeds.npz", **feeds)  # type: ignore[arg-type]
     (folder / "run.py").write_text(RUN)
+    (folder / "cases.json").write_text(json.dumps([(str(k), c.level, c.native) for k, c in enumerate(cases)]))
+    return [_expected(case, folder, str(k)) for k, case in enumerate(cases)]
+
+
+def _expected(case: Case, folder: Path, name: str) -> Results:
+    model, feeds = _subject(case)
+    onnx.save(model, folder / f"{name}.onnx")
+    np.savez(folder / f"{name}.npz", **feeds)  # type: ignore[arg-type]
     return [np.asarray(value) for value in rnnqc.session(model, native=False).run(None, dict(feeds))]
 
 
-def _assert_found(folder: Path, expected: Results) -> None:
-    with np.load(folder / "found.npz") as found:
-        results = [found[name] for name in found.files]
-    assert len(results) == len(expected)
-    for a, b in zip(results, expected, strict=True):
-        assert a.tobytes() == b.tobytes()
+def _subject(case: Case) -> tuple[onnx.ModelProto, Mapping[str, npt.NDArray[Any]]]:
+    if case.form == "linear":
+        linear = linear_case((5,), 60, 40)
+        return linear.model(function=True), linear.feeds()
+    states = case.state > 0
+    layer = LstmCase(T=6, B=3, I=40, H=48, direction="bidirectional", lens=(6, 0, 3), gain=3.0, initial_h=states)
+    unrolled = case.form == "unrolled"
+    form = "integer" if unrolled else case.form
+    lowered = rnnqc.lower(layer.model(), form=form, unroll=unrolled, overrides=case.overrides)
+    feeds = layer.feeds()
+    if states:
+        feeds["initial_h"] = np.random.default_rng(0).normal(0, case.state, (2, 3, 48)).astype(np.float32)
+    return lowered.proto, feeds
+
+
+def _assert_found(cases: Sequence[Case], folder: Path, expected: Sequence[Results]) -> None:
+    for name, (case, wanted) in enumerate(zip(cases, expected, strict=True)):
+        with np.load(folder / f"{name}.found.npz") as found:
+            results = [found[key] for key in found.files]
+        assert [r.tobytes() for r in results] == [w.tobytes() for w in wanted], case
 
 
 @pytest.mark.skipif(
     EMULATOR is None or platform.machine() != "x86_64",
     reason="NOT TESTED without VNNI: qemu-x86_64 is absent (Debian: qemu-user)",
 )
-@pytest.mark.parametrize(
-    ("form", "level", "overrides", "state"),
-    [
-        ("fused", "ORT_ENABLE_ALL", (), 0.0),
-        ("integer", "ORT_DISABLE_ALL", (), 0.0),
-        ("unrolled", "ORT_ENABLE_ALL", (), 5.0),
-        ("fused", "ORT_DISABLE_ALL", INT4, 0.0),
-        ("unrolled", "ORT_ENABLE_ALL", WIDE, 0.0),
-        ("fused", "ORT_ENABLE_ALL", WIDE, 5.0),
-        *(("fused", "ORT_ENABLE_ALL", overrides, 0.0) for overrides in (FIXED_POINT, WIDE_GRID)),
-    ],
-)
-def test_same_bits_without_vnni(form: str, level: str, overrides: Sequence[str], state: float, tmp_path: Path) -> None:
-    expected = _prepare(form, tmp_path, overrides, state)
-    _check_without_vnni(expected, level, tmp_path)
-
-
-def _check_without_vnni(expected: Results, level: str, tmp_path: Path) -> None:
+def test_same_bits_without_vnni(tmp_path: Path) -> None:
+    expected = _prepare(WITHOUT_VNNI, tmp_path)
     assert EMULATOR is not None
-    done = subprocess.run(
-        [EMULATOR, "-cpu", "Haswell", sys.executable, str(tmp_path / "run.py"), str(tmp_path), level],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=HANGS,
-    )
-    assert done.returncode == 0, done.stderr
-    # Without this the test would compare a machine with itself.
-    assert done.stdout.splitlines()[0] == "saturates"
-    _assert_found(tmp_path, expected)
-
-
-@pytest.mark.skipif(
-    EMULATOR is None or platform.machine() != "x86_64",
-    reason="NOT TESTED without VNNI: qemu-x86_64 is absent (Debian: qemu-user)",
-)
-def test_linear_layer_without_vnni(tmp_path: Path) -> None:
-    case = linear_case((5,), 60, 40)
-    _check_without_vnni(_write(case.model(function=True), case.feeds(), tmp_path), "ORT_ENABLE_ALL", tmp_path)
-
-
-@pytest.mark.skipif(
-    EMULATOR is None or platform.machine() != "x86_64",
-    reason="NOT TESTED without VNNI: qemu-x86_64 is absent (Debian: qemu-user)",
-)
-def test_native_states_beyond_the_bound_without_vnni(tmp_path: Path) -> None:
-    """The kernels that such a processor chooses by itself."""
-    expected = _prepare("fused", tmp_path, (), 5.0)
-    assert EMULATOR is not None
-    arguments = [str(tmp_path / "run.py"), str(tmp_path), "ORT_ENABLE_ALL", str(runtime_ops.library_path())]
+    arguments = [str(tmp_path / "run.py"), str(tmp_path), str(runtime_ops.library_path())]
     done = subprocess.run(
         [EMULATOR, "-cpu", "Haswell", sys.executable, *arguments],
         capture_output=True,
@@ -168,34 +177,14 @@ def test_native_states_beyond_the_bound_without_vnni(tmp_path: Path) -> None:
         timeout=HANGS,
     )
     assert done.returncode == 0, done.stderr
+    # Without this the test would compare a machine with itself.
     assert done.stdout.splitlines()[0] == "saturates"
-    _assert_found(tmp_path, expected)
+    _assert_found(WITHOUT_VNNI, tmp_path, expected)
 
 
 @pytest.mark.skipif(arm64.NO_PROCESSOR is not None, reason=str(arm64.NO_PROCESSOR))
-@pytest.mark.parametrize(
-    ("form", "level", "native", "processor", "overrides"),
-    [
-        ("fused", "ORT_ENABLE_ALL", True, arm64.DOT_PRODUCTS, ()),
-        ("fused", "ORT_ENABLE_ALL", True, arm64.NO_DOT_PRODUCTS, ()),
-        ("fused", "ORT_ENABLE_ALL", True, arm64.DOT_PRODUCTS, (*INT4, *WIDE)),
-        ("fused", "ORT_ENABLE_ALL", True, arm64.DOT_PRODUCTS, FIXED_POINT),
-        ("fused", "ORT_ENABLE_ALL", True, arm64.NO_DOT_PRODUCTS, WIDE_GRID),
-        ("fused", "ORT_ENABLE_ALL", False, arm64.DOT_PRODUCTS, WIDE_GRID),
-        ("fused", "ORT_DISABLE_ALL", False, arm64.NO_DOT_PRODUCTS, ()),
-        ("unrolled", "ORT_ENABLE_ALL", False, arm64.DOT_PRODUCTS, ()),
-    ],
-)
-def test_same_bits_on_arm64(
-    form: str,
-    level: str,
-    native: bool,
-    processor: str,
-    overrides: Sequence[str],
-    arm64_library: Path,
-    tmp_path: Path,
-) -> None:
-    expected = _prepare(form, tmp_path, overrides)
-    libraries = [str(arm64_library)] if native else []
-    arm64.run(arm64_library, processor, str(tmp_path / "run.py"), str(tmp_path), level, *libraries)
-    _assert_found(tmp_path, expected)
+@pytest.mark.parametrize("processor", ARM64)
+def test_same_bits_on_arm64(processor: str, arm64_library: Path, tmp_path: Path) -> None:
+    expected = _prepare(ARM64[processor], tmp_path)
+    arm64.run(arm64_library, processor, str(tmp_path / "run.py"), str(tmp_path), str(arm64_library))
+    _assert_found(ARM64[processor], tmp_path, expected)

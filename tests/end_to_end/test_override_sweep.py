@@ -23,7 +23,8 @@ from rnnqc.passes import PassManager
 from rnnqc.passes.analysis.custom_points import points_of_recurrences
 from rnnqc.passes.formats.override_effects import points_of_types
 from rnnqc.passes.pipeline import normal_form
-from rnnqc.recipes.recipe import KEYS, builtin_recipes, keys_of, load_recipe
+from rnnqc.recipes.keys import KEYS, keys_of
+from rnnqc.recipes.recipe import builtin_recipes, load_recipe
 from tests.subjects.custom_layers import feeds_of, layer
 
 CELLS = ("LSTM", "GRU", "RNN", "other")

@@ -111,12 +111,12 @@ def test_many_random_cases() -> None:
     _check(range(10000, 10000 + MANY))
 
 
-@pytest.mark.parametrize("naming", STYLES)
-def test_every_kind_of_names(naming: str) -> None:
-    """Names in two nested If nodes, with sizes that are bound by odd names."""
+@in_turn(naming=STYLES, depth=[2, *[1] * (len(STYLES) - 1)])
+def test_every_kind_of_names(naming: str, depth: int) -> None:
+    """Names in nested If nodes, with sizes that are bound by odd names."""
     layer = testing.RecurrentCase(T=3, dynamic_time=True, dynamic_batch=True, lens=(3, 1), initial_h=True)
-    case = testing.Case(layers=(layer,), naming=naming, depth=2)
-    assert naming == "plain" or {n.name for n in case.model().graph.node} != {"level_1"}
+    case = testing.Case(layers=(layer,), naming=naming, depth=depth)
+    assert naming == "plain" or {n.name for n in case.model().graph.node} != {f"level_{depth - 1}"}
     assert not testing.check(case)
 
 

@@ -114,8 +114,7 @@ def test_qcdq_and_integer_form_are_one_hidden_code_apart() -> None:
     assert np.abs(qcdq["Y"] - integer["Y"]).max() <= 1 / 127
 
 
-@pytest.mark.parametrize("opset", [13, 17, 20, 22])
-@pytest.mark.parametrize("placement", ["main", "if", "loop", "scan", "function"])
+@in_turn(placement=["main", "if", "loop", "scan", "function"], opset=[17, 13, 20, 22])
 def test_qcdq_form_loads_wherever_the_layer_is(placement: Placement, opset: int) -> None:
     """With all optimizations of onnxruntime: some look for the constants of a DequantizeLinear in its own graph."""
     case = LstmCase(T=3, B=2, I=8, H=16, placement=placement, opset=opset)

@@ -93,7 +93,7 @@ def test_a_bias_that_sits_in_every_value() -> None:
     assert "no override helps" not in read.text
 
 
-@pytest.mark.parametrize("op", ["LSTM", "GRU"])
+@pytest.mark.parametrize("op", ["LSTM", pytest.param("GRU", marks=pytest.mark.slow)])
 def test_tables_hide_roundings(op: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """The coarse tables first; without their errors, rounding to nearest gains as much again. As the command says."""
     model, data = _layers(op)

@@ -20,7 +20,8 @@ from onnx import TensorProto, helper, numpy_helper
 import rnnqc
 from rnnqc.errors import UsageError
 from rnnqc.measure.compare import compare_models
-from rnnqc.recipes.recipe import Rule, parse_recipe
+from rnnqc.recipes.recipe import parse_recipe
+from rnnqc.recipes.rules import Rule
 from rnnqc.search.tune import tune
 from rnnqc.search.tuned import Tuned, recipe_text
 from tests.runs.commands import Result, in_process

@@ -65,7 +65,8 @@ def test_int8_in_every_form(options: dict[str, Any], tied: bool) -> None:
     assert not AXES.keys() & _stored(lowered.proto).keys(), "no float weight is left"
     shared = [e for e in rest.entries if e.shares]
     assert len(shared) == tied
-    assert lowered.report.bytes < before.report.bytes - 0.6 * rest.float_bytes
+    saved, weights = before.report.bytes - lowered.report.bytes, len(rest.entries) - tied
+    assert saved > rest.float_bytes - rest.bytes - 512 * weights, "nodes take some hundred bytes"
 
 
 def test_float_says_what_int8_would_do() -> None:

@@ -16,6 +16,8 @@ from tests.runs.commands import HANGS
 ROOT = Path(__file__).resolve().parents[2]
 TOOLCHAIN = ROOT / "runtime_ops" / "cmake" / "aarch64-linux-gnu.cmake"
 
+LIBRARY = "librnnqc_ops.so"
+
 # Processors of qemu: with dot products (Armv8.2) and without (Armv8.0).
 DOT_PRODUCTS = "neoverse-n1"
 NO_DOT_PRODUCTS = "cortex-a72"
@@ -36,14 +38,13 @@ NO_PROCESSOR = NO_COMPILER or (
 )
 
 
-def build_library(folder: Path) -> Path:
-    """The native library, cross-compiled in `folder` with warnings as errors."""
+def build_library(folder: Path) -> None:
+    """Cross-compiles the native library in `folder`, with warnings as errors."""
     assert _CMAKE is not None
     configure = ["-S", str(ROOT / "runtime_ops"), "-B", str(folder), "-DRNNQC_WERROR=ON", "-DRNNQC_TESTS=ON"]
     for arguments in ([*configure, f"-DCMAKE_TOOLCHAIN_FILE={TOOLCHAIN}"], ["--build", str(folder), "--parallel", "2"]):
         done = subprocess.run([_CMAKE, *arguments], capture_output=True, text=True, check=False, timeout=HANGS)
         assert done.returncode == 0, done.stdout + done.stderr
-    return folder / "librnnqc_ops.so"
 
 
 def run(library: Path, processor: str, *arguments: str, **environment: str) -> str:

@@ -24,6 +24,7 @@ from rnnqc.cells.fixed_point_numbers import (
     quantizers_of,
 )
 from rnnqc.cells.fused_nodes import CONFIGURATION
+from rnnqc.cells.stages import IntegerCell, OperandNames, QuantizedCell
 from rnnqc.cells.types import GRU, LSTM, RNN, CellType
 from rnnqc.ir import Graph, Model, Value, Variable
 from rnnqc.passes.render.cell_function import CellSite, cell_function
@@ -87,9 +88,13 @@ class GridCase:
         outputs: dict[str, Value | None] = {
             n: Variable(n) if n in self.outputs else None for n in self.operator.outputs
         }
-        site = CellSite(self.cell, Graph(), self.numbers, values, outputs, {}, [])
+        names = OperandNames(
+            "W", "R", "x_multiplier", "h_multiplier", "B", P=self.cell.P, hidden_bias=self.cell.hidden_bias
+        )
+        cell = IntegerCell.of_quantized(QuantizedCell.of(self.cell, {}), self.numbers, names, None)
+        site = CellSite(cell, Graph(), values, outputs, {}, [])
         native = self.node.model()
-        native.functions.append(cell_function(model, site))
+        native.functions.append(cell_function(model, site).numbered(0))
         (node,) = native.graph.node
         native.functions[0].name = node.op_type
         node.attribute.append(onnx.helper.make_attribute(CONFIGURATION, 0))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -35,6 +36,7 @@ from rnnqc.passes import (
     VerifyNumerics,
 )
 from tests.generate.strategies import lstm_cases
+from tests.laws.parametrize import in_turn
 from tests.passes.pass_testing import CASES
 from tests.runs.commands import in_process
 from tests.runs.sessions import assert_same_bits, plain_session, run
@@ -79,15 +81,19 @@ def test_modified_that_is_wrong(changes: bool) -> None:
         manager.run(Model.load(LstmCase().model()))
 
 
-@pytest.mark.parametrize("unroll", [False, True])
-@pytest.mark.parametrize("form", FORMS)
-def test_modified_is_exact_in_every_lowering(form: str, unroll: bool) -> None:
-    if unroll and form == "fused":
-        return
-    for case in CASES:
-        rnnqc.lower(
-            case.model(), form=form, unroll=unroll, dims=case.dims if unroll else {}, instruments=[VerifyModified()]
-        )
+@pytest.mark.parametrize(
+    ("form", "unroll", "cases"),
+    [
+        ("fused", False, CASES), ("integer", True, CASES), ("integer", False, CASES[::3]), ("qcdq", False, CASES[1::3]),
+        ("qcdq", True, CASES[2::3]),
+    ],
+    ids=["fused", "integer, unrolled", "integer", "qcdq", "qcdq, unrolled"],
+)  # fmt: skip
+def test_modified_is_exact_in_every_lowering(form: str, unroll: bool, cases: Sequence[LstmCase]) -> None:
+    """Every pass on every layer: the passes of the other forms are among those of the first two."""
+    for case in cases:
+        dims = case.dims if unroll else {}
+        rnnqc.lower(case.model(), form=form, unroll=unroll, dims=dims, instruments=[VerifyModified()])
 
 
 @settings(max_examples=max(8, settings().max_examples // 2))
@@ -131,8 +137,7 @@ def test_no_false_alarm_about_canonicalize(case: LstmCase) -> None:
     rnnqc.lower(case.model(), verify=True)
 
 
-@pytest.mark.parametrize(("dtype", "layout"), [("float32", 1), ("float64", 0), ("float64", 1), ("float16", 1)])
-@pytest.mark.parametrize("op", ["LSTM", "GRU", "RNN"])
+@in_turn(op=["LSTM", "GRU", "RNN"], dtype=["float32", "float64", "float64", "float16"], layout=[1, 0, 1, 1])
 def test_layers_that_onnxruntime_refuses_are_compared(op: Op, dtype: str, layout: int) -> None:
     """Would catch a false alarm where only one side of a pass runs, and passes that nothing was compared around."""
     lowered = rnnqc.lower(retyped(RecurrentCase(op=op, layout=layout).model(), dtype), verify=True)

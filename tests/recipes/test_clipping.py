@@ -6,6 +6,7 @@ one at fault, numbers that are not those of the data, warnings about what recipe
 
 from __future__ import annotations
 
+import functools
 import re
 from pathlib import Path
 
@@ -113,13 +114,17 @@ def test_what_an_activation_does_not_see_is_not_clipped() -> None:
         assert len(_warnings(model, "int8", statistics, override)) == told
 
 
+@functools.cache
+def _calibrated() -> list[tuple[onnx.ModelProto, Statistics]]:
+    """An LSTM, a GRU and a highway layer."""
+    subjects = [(_layer(), _feeds()), (_layer("GRU"), _feeds()), _highway()]
+    return [(model, rnnqc.calibrate(model, data)) for model, data in subjects]
+
+
 @pytest.mark.parametrize("recipe", CALIBRATED)
 def test_recipes_alone_are_not_told_of(recipe: str) -> None:
     """Nor are overrides that leave ranges as they are, or give others that hold the values."""
-    lstm, gru = _layer(), _layer("GRU")
-    highway, data = _highway()
-    for model, feeds in ((lstm, _feeds()), (gru, _feeds()), (highway, data)):
-        statistics = rnnqc.calibrate(model, feeds)
+    for model, statistics in _calibrated():
         for overrides in ((), ("*.range=min-max",), ("*.weight.bits=8", "*.weight.group_size=none")):
             assert _warnings(model, recipe, statistics, *overrides) == []
 

@@ -15,18 +15,9 @@ import pytest
 from rnnqc.cells.base import LSTM_POINTS
 from rnnqc.errors import CompileError, UsageError
 from rnnqc.formats.rounding import Rounding
-from rnnqc.recipes.recipe import (
-    KEYS,
-    Recipe,
-    Rule,
-    builtin_recipes,
-    load_recipe,
-    parse_override,
-    parse_recipe,
-    recipe_text,
-    require,
-    rounding_of,
-)
+from rnnqc.recipes.keys import KEYS, require, rounding_of
+from rnnqc.recipes.recipe import Recipe, builtin_recipes, load_recipe, parse_recipe, recipe_text
+from rnnqc.recipes.rules import Rule, parse_override
 
 TEXT = """
 name = "mine"

@@ -20,8 +20,9 @@ from hypothesis import strategies as st
 
 from rnnqc.commands.common import json_text
 from rnnqc.ir import Model
-from rnnqc.recipes.recipe import Rule, load_recipe, parse_override
+from rnnqc.recipes.recipe import load_recipe
 from rnnqc.recipes.recipe_record import RECIPE_KEY, RecipeRecord, read_record
+from rnnqc.recipes.rules import Rule, parse_override
 from rnnqc.reporting.charts import HEIGHT, WIDTH, histogram, level_chart, level_range, spark, ticks
 from rnnqc.reporting.description import recipe_of
 from rnnqc.reporting.elements import command, decibels, difference, document, element, name, percent, quoted, visible

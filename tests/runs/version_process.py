@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import onnxruntime as ort
 
-LEVELS = ("ORT_ENABLE_ALL", "ORT_ENABLE_BASIC", "ORT_DISABLE_ALL")
+LEVELS = ("ORT_ENABLE_ALL", "ORT_DISABLE_ALL")
 
 
 def outputs(model: Path, feeds: dict[str, Any], level: str, library: str) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from rnnqc.data.streaming import Outputs
 from rnnqc.errors import CompileError, UsageError
 from rnnqc.lowering.report import Lowered
 from rnnqc.measure.runs import Calls
-from rnnqc.recipes.recipe import Rule
+from rnnqc.recipes.rules import Rule
 from rnnqc.search.overrides import settings_text
 from rnnqc.search.quality import Metric, Quality, Score
 from rnnqc.search.trials import Bounds, Budget, Trials

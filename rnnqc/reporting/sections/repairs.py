@@ -8,7 +8,7 @@ from pathlib import PurePath
 from xml.etree.ElementTree import Element
 
 from rnnqc.errors import byte_count
-from rnnqc.recipes.recipe import parse_override
+from rnnqc.recipes.rules import parse_override
 from rnnqc.reporting.elements import Child, command, decibels, difference, element, name, number, quoted
 from rnnqc.reporting.evidence import Evidence
 from rnnqc.search.findings import Repair

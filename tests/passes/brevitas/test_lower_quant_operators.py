@@ -6,7 +6,9 @@ more, parameters that are computed when the model runs and are taken for constan
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -76,20 +78,39 @@ def inputs_for(scale: Array) -> Array:
     return np.concatenate([ties, np.random.default_rng(0).normal(0, 1, (60, 4))]).astype(F32)
 
 
-def lowered(op: str, x: Array, parameters: Mapping[str, Array], live: bool, domain: str, **attributes: Any) -> Array:
-    """What the lowered operator gives; `live` parameters are inputs of the model."""
-    inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, x.shape)]
-    held = [numpy_helper.from_array(np.asarray(v), n) for n, v in parameters.items()]
+@dataclass(frozen=True)
+class Operator:
+    """A node with its input x and its parameters, and what it has to give."""
+
+    op: str
+    x: Array
+    parameters: Mapping[str, Array]
+    domain: str
+    attributes: Mapping[str, Any]
+    expected: Array
+
+
+def check(operators: Sequence[Operator], live: bool) -> None:
+    """The lowered operators, side by side in one model, give what is expected; `live` parameters are its inputs."""
+    nodes, inputs, outputs, held = [], [], [], []
+    for k, made in enumerate(operators):
+        names = {n: f"{n}{k}" for n in ("x", *made.parameters)}
+        inputs.append(helper.make_tensor_value_info(names["x"], TensorProto.FLOAT, made.x.shape))
+        held += [numpy_helper.from_array(np.asarray(v), names[n]) for n, v in made.parameters.items()]
+        attributes = {"domain": made.domain, **made.attributes}
+        nodes.append(helper.make_node(made.op, list(names.values()), [f"y{k}"], f"node{k}", **attributes))
+        outputs.append(helper.make_tensor_value_info(f"y{k}", TensorProto.FLOAT, made.x.shape))
+    feeds = {f"x{k}": made.x for k, made in enumerate(operators)}
     if live:
         inputs += [helper.make_tensor_value_info(t.name, TensorProto.FLOAT, t.dims) for t in held]
-    node = helper.make_node(op, ["x", *parameters], ["y"], "node", domain=domain, **attributes)
-    outputs = [helper.make_tensor_value_info("y", TensorProto.FLOAT, x.shape)]
-    graph = helper.make_graph([node], "g", inputs, outputs, [] if live else held)
-    imports = [helper.make_opsetid("", 17), helper.make_opsetid(domain, 2)]
-    made = rnnqc.lower(helper.make_model(graph, opset_imports=imports, ir_version=9))
-    assert not made.report.warnings
-    feeds = {"x": x} | ({n: np.asarray(v) for n, v in parameters.items()} if live else {})
-    return np.asarray(run(plain_session(made.proto), feeds)["y"])
+        feeds |= {t.name: numpy_helper.to_array(t) for t in held}
+    graph = helper.make_graph(nodes, "g", inputs, outputs, [] if live else held)
+    imports = [helper.make_opsetid("", 17), *(helper.make_opsetid(d, 2) for d in {o.domain for o in operators})]
+    lowered = rnnqc.lower(helper.make_model(graph, opset_imports=imports, ir_version=9))
+    assert not lowered.report.warnings
+    found = run(plain_session(lowered.proto), feeds)
+    for k, made in enumerate(operators):
+        assert np.array_equal(found[f"y{k}"], made.expected), made
 
 
 FORMATS = ((4, 1, 0), (5, 1, 1), (3, 0, 0), (6, 0, 1), (1, 1, 0), (1, 0, 0), (8, 1, 0))
@@ -98,51 +119,49 @@ FORMATS = ((4, 1, 0), (5, 1, 1), (3, 0, 0), (6, 0, 1), (1, 1, 0), (1, 0, 0), (8,
 @pytest.mark.parametrize("live", [False, True], ids=["constant", "live"])
 @pytest.mark.parametrize("mode", ROUNDINGS)
 def test_quant(mode: str, live: bool) -> None:
-    for k, scale in enumerate(SCALES):
+    operators = []
+    for (k, scale), zero, (n, given) in itertools.product(enumerate(SCALES), (0.0, 3.0, 2.5), enumerate(FORMATS)):
+        bits, signed, narrow = given
         x = inputs_for(scale)
-        for zero in (0.0, 3.0, 2.5):
-            for n, (bits, signed, narrow) in enumerate(FORMATS):
-                given = {"scale": scale, "zeropt": np.array(zero, F32), "bitwidth": np.array(bits, F32)}
-                text = mode if n % 2 else mode.lower()
-                op = "Quant" if n % 2 else "IntQuant"
-                attributes = {"signed": signed, "narrow": narrow, "rounding_mode": text}
-                got = lowered(op, x, given, live, DOMAINS[(k + n) % 3], **attributes)
-                wanted = quant(x, *given.values(), signed, narrow, mode)
-                assert np.array_equal(got, wanted), (scale, zero, bits, signed, narrow)
+        parameters = {"scale": scale, "zeropt": np.array(zero, F32), "bitwidth": np.array(bits, F32)}
+        attributes = {"signed": signed, "narrow": narrow, "rounding_mode": mode if n % 2 else mode.lower()}
+        expected = quant(x, *parameters.values(), signed, narrow, mode)
+        op = "Quant" if n % 2 else "IntQuant"
+        operators.append(Operator(op, x, parameters, DOMAINS[(k + n) % 3], attributes, expected))
+    check(operators, live)
 
 
 @pytest.mark.parametrize("live", [False, True], ids=["constant", "live"])
 @pytest.mark.parametrize("mode", ROUNDINGS)
 def test_trunc(mode: str, live: bool) -> None:
     """Versions 1 and 2, by the number of inputs; an output scale that is a power of two apart, and one that is not."""
-    for k, scale in enumerate(SCALES):
+    operators = []
+    for (k, scale), zero in itertools.product(enumerate(SCALES), (0.0, 3.0)):
         x = inputs_for(scale)
-        for zero in (0.0, 3.0):
-            given = {"scale": scale, "zeropt": np.array(zero, F32), "in_bits": np.array(8, F32)}
-            first = {**given, "out_bits": np.array(5, F32)}
-            got = lowered("Trunc", x, first, live, DOMAINS[k], rounding_mode=mode)
-            assert np.array_equal(got, trunc(x, *first.values(), mode=mode, signed=1, narrow=0))
-            for factor in (8.0, 4.4):
-                for signed, narrow in ((1, 0), (0, 0), (1, 1), (0, 1)):
-                    second = {**given, "out_scale": np.asarray(scale * F32(factor)), "out_bits": np.array(4, F32)}
-                    attributes = {"signed": signed, "narrow": narrow}
-                    got = lowered("Trunc", x, second, live, DOMAINS[k], rounding_mode=mode.lower(), **attributes)
-                    wanted = trunc(x, *second.values(), mode=mode, signed=signed, narrow=narrow)
-                    assert np.array_equal(got, wanted), (scale, zero, factor, signed, narrow)
+        given = {"scale": scale, "zeropt": np.array(zero, F32), "in_bits": np.array(8, F32)}
+        first = {**given, "out_bits": np.array(5, F32)}
+        expected = trunc(x, *first.values(), mode=mode, signed=1, narrow=0)
+        operators.append(Operator("Trunc", x, first, DOMAINS[k], {"rounding_mode": mode}, expected))
+        for factor, signed, narrow in itertools.product((8.0, 4.4), (0, 1), (0, 1)):
+            second = {**given, "out_scale": np.asarray(scale * F32(factor)), "out_bits": np.array(4, F32)}
+            limited = {"signed": signed, "narrow": narrow}
+            expected = trunc(x, *second.values(), mode=mode, **limited)
+            attributes = {**limited, "rounding_mode": mode.lower()}
+            operators.append(Operator("Trunc", x, second, DOMAINS[k], attributes, expected))
+    check(operators, live)
 
 
 def test_attributes_by_default() -> None:
     x = inputs_for(SCALES[0])
     given = {"scale": SCALES[0], "zeropt": np.zeros((), F32), "in_bits": np.array(8, F32), "out_bits": np.array(5, F32)}
-    assert np.array_equal(
-        lowered("Trunc", x, given, False, DOMAINS[0]), trunc(x, *given.values(), mode="FLOOR", signed=1, narrow=0)
-    )
+    expected = trunc(x, *given.values(), mode="FLOOR", signed=1, narrow=0)
+    check([Operator("Trunc", x, given, DOMAINS[0], {}, expected)], live=False)
 
 
 def test_bipolar_of_a_live_scale() -> None:
     x = inputs_for(SCALES[0])
-    got = lowered("BipolarQuant", x, {"scale": SCALES[0]}, True, DOMAINS[1])
-    assert np.array_equal(got, np.where(x >= 0, F32(1), F32(-1)) * SCALES[0])
+    expected = np.where(x >= 0, F32(1), F32(-1)) * SCALES[0]
+    check([Operator("BipolarQuant", x, {"scale": SCALES[0]}, DOMAINS[1], {}, expected)], live=True)
 
 
 def test_formulas_are_those_of_qonnx() -> None:

@@ -13,6 +13,7 @@ from onnx import TensorProto, helper
 
 from rnnqc.ir import Model
 from rnnqc.passes import FuseQuantLstmCell
+from tests.laws.parametrize import in_turn
 from tests.passes.pass_testing import INT8, apply, before, nodes_of
 from tests.runs.lowered import session
 from tests.runs.sessions import assert_same_bits, plain_session, run
@@ -32,22 +33,21 @@ def _axes(model: Model) -> list[tuple[int, ...]]:
     return [tuple(n.attrs.get(k, 0) for k in AXES) for n in nodes_of(model, "QuantLSTMCell")]
 
 
-def _check(proto: onnx.ModelProto, case: LstmCase) -> None:
+def _check(proto: onnx.ModelProto, case: LstmCase, model: Model) -> None:
     """The same bits from the function body, the kernel and the integer form."""
-    fused, integer = _fused(proto).proto, before("fuse-quant-lstm-cell", proto, INT8).proto
+    fused, integer = model.proto, before("fuse-quant-lstm-cell", proto, INT8).proto
     expected = run(plain_session(integer), case.feeds())
     for way in ("stock", "native"):
         assert_same_bits(expected, run(session(fused, way), case.feeds()), way)
 
 
-@pytest.mark.parametrize("outputs", [("Y", "Y_h", "Y_c"), ("Y",), ("Y_h",), ("Y_c",), ("Y", "Y_c")])
-@pytest.mark.parametrize("lens", [None, (1,)])
+@in_turn(outputs=[("Y", "Y_h", "Y_c"), ("Y",), ("Y_h",), ("Y_c",), ("Y", "Y_c")], lens=[None, (1,)])
 def test_a_streaming_cell_is_one_node(outputs: tuple[str, ...], lens: tuple[int, ...] | None) -> None:
     case = STREAMING.replace(outputs=outputs, lens=lens)
     model = _fused(case.model())
     assert not nodes_of(model, "Squeeze", "Unsqueeze", "Gather")
     assert _axes(model) == [(int("Y" in outputs), 1)]
-    _check(case.model(), case)
+    _check(case.model(), case, model)
 
 
 def test_two_directions_keep_their_choice_of_states() -> None:
@@ -56,7 +56,7 @@ def test_two_directions_keep_their_choice_of_states() -> None:
     assert not nodes_of(model, "Squeeze", "Unsqueeze")
     assert len(nodes_of(model, "Gather")) == 4
     assert _axes(model) == [(1, 1), (1, 1)]
-    _check(case.model(), case)
+    _check(case.model(), case, model)
 
 
 @pytest.mark.parametrize("name", ["Y", "Y_h"])
@@ -71,7 +71,7 @@ def test_a_value_that_is_used_without_the_axis_has_none(name: str) -> None:
     model = _fused(proto)
     assert nodes_of(model, "Unsqueeze")
     assert _axes(model) == [(int(name != "Y"), int(name != "Y_h"))]
-    _check(proto, case)
+    _check(proto, case, model)
 
 
 def test_cells_name_what_the_node_makes() -> None:

@@ -23,7 +23,8 @@ from rnnqc.formats.packing import factorize
 from rnnqc.ir import CELL_TAG, Model, constant_array, graph_info, info
 from rnnqc.passes import InsertQcdq
 from rnnqc.passes.cells.cell_graphs import chain_sources
-from rnnqc.recipes.recipe import Recipe, parse_override
+from rnnqc.recipes.recipe import Recipe
+from rnnqc.recipes.rules import parse_override
 from tests.generate.float_layer import Activation
 from tests.passes.pass_testing import INT8, apply, before, nodes_of, text_of
 from tests.runs.sessions import assert_same_bits, plain_session, run

@@ -17,6 +17,7 @@ from rnnqc.ir import DOMAIN, Model, constant_array, dtype_of, graph_info
 from rnnqc.passes import Cleanup, FoldScales
 from rnnqc.recipes.recipe import Recipe
 from tests.generate.float_layer import ACTIVATION_NAMES, Activation
+from tests.laws.parametrize import in_turn
 from tests.passes.pass_testing import INT8, apply, before, nodes_of, text_of
 from tests.runs.sessions import assert_same_bits, plain_session, run
 from tests.subjects.lstm_models import LstmCase, stacked_model
@@ -73,16 +74,11 @@ def test_close_to_the_quantized_graph(case: LstmCase) -> None:
         assert sqnr_db(expected[name], got[name]) > 40, name
 
 
-WRONG_IN_CELL_UNITS = ("HardSigmoid", "Softsign")
 ALPHAS = {"Affine": 0.5, "ScaledTanh": 0.75, "LeakyRelu": 0.1, "ThresholdedRelu": 0.1, "HardSigmoid": 0.2, "Elu": 1.0}
 BETAS = {"Affine": 0.1, "ScaledTanh": 1.25, "HardSigmoid": 0.5}
 
 
-@pytest.mark.parametrize(
-    "name",
-    [pytest.param(n) if n in WRONG_IN_CELL_UNITS else n for n in ACTIVATION_NAMES],
-)
-@pytest.mark.parametrize("gate", ["Sigmoid", "HardSigmoid"])
+@in_turn(name=ACTIVATION_NAMES, gate=["Sigmoid", "HardSigmoid"])
 def test_cell_gates_of_every_kind(gate: str, name: str) -> None:
     names = (gate, name, "Tanh")
     activations = tuple(Activation(n, ALPHAS.get(n), BETAS.get(n)) for n in names)

@@ -1,8 +1,8 @@
 """store-weights: int8 constants that standard operators make floats of.
 
-What these would catch: scales of the wrong axis, a weight behind a Transpose that is left out or turned twice, a tied
-weight that is stored twice, arithmetic that is not that of the dequantized weights, a session that computes the floats
-anew in every run, a weight that stays float without a word.
+What these would catch: scales of the wrong axis or group, a weight behind a Transpose that is left out or turned twice,
+a tied weight that is stored twice, arithmetic that is not that of the dequantized weights, a session that computes the
+floats anew in every run, a weight that stays float without a word.
 """
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ from onnx import TensorProto, helper, numpy_helper
 from rnnqc.errors import Outcome
 from rnnqc.ir import Model
 from rnnqc.passes import Canonicalize, Cleanup, PassManager, QuantizeEmbeddings, StoreWeights
+from rnnqc.passes.graph.constant_expressions import Constants
 from rnnqc.passes.rest.int8_weights import Int8Weights
-from tests.passes.pass_testing import apply, declines
+from tests.passes.pass_testing import apply, declines, nodes_of
 from tests.runs.sessions import LEVELS, Array, assert_same_bits, options, run
 from tests.subjects.protos import parse
-from tests.subjects.whole_models import WholeModel, int8_format
+from tests.subjects.whole_models import WholeModel, in_groups
 
 HEAD = '<ir_version: 8, opset_import: ["" : {opset}]>'
 CASES = {
@@ -84,7 +85,7 @@ def _dequantized(name: str, proto: onnx.ModelProto) -> onnx.ModelProto:
     made.CopyFrom(proto)
     (tensor,) = (t for t in made.graph.initializer if t.name == "w")
     array = _weight(CASES[name][3])
-    tensor.CopyFrom(numpy_helper.from_array(int8_format(array, CASES[name][4]).fake_quantize(array), "w"))
+    tensor.CopyFrom(numpy_helper.from_array(in_groups(array, CASES[name][4]), "w"))
     return made
 
 
@@ -131,8 +132,38 @@ def test_bytes() -> None:
     model = _canonical(_proto("Conv"))
     (stored,) = apply(StoreWeights(), model, [_feeds("Conv")]).stored.values()
     held = {t.name: numpy_helper.to_array(t) for t in model.proto.graph.initializer}
-    assert stored.constants == {n: a.nbytes for n, a in held.items()}
-    assert sorted(stored.constants.values()) == [24 * 4, 24 * 8 * 3]
+    assert stored.constants == {n: a.nbytes for n, a in held.items() if a.dtype != np.int64}
+    assert {a.dtype.name: a.shape for a in held.values()} == {
+        "int8": (24, 2, 12),
+        "float16": (24, 2, 1),
+        "int64": (3,),
+    }
+
+
+@pytest.mark.parametrize(("factor", "dtype"), [(1.0, "float16"), (1e-6, "float32"), (1e7, "float32")])
+def test_scales_that_float16_has_not_are_float32(factor: float, dtype: str) -> None:
+    """The loss is the same share of the weights."""
+    weight = _weight((24, 40)) * np.float32(factor)
+    proto = _proto("MatMul")
+    proto.graph.initializer[0].CopyFrom(numpy_helper.from_array(weight, "w"))
+    model = _canonical(proto)
+    apply(StoreWeights(), model, [_feeds("MatMul")])
+    arrays = [numpy_helper.to_array(t) for t in model.proto.graph.initializer]
+    assert dtype in {a.dtype.name for a in arrays}
+    got = run(_session(model.proto, "ORT_ENABLE_ALL"), {"x": np.eye(24, dtype=np.float32)})["y"]
+    assert np.abs(got - weight).max() <= np.abs(weight).max() / 250
+
+
+def test_groups_hold_channels_with_one_large_weight() -> None:
+    """What shares no group with it is as precise as without it."""
+    weight = _weight((24, 8, 30))
+    weight[:, 0, 0] = 100.0
+    text = f"{HEAD.format(opset=17)} g (float[N,8,T] x) => (float[N,24,T] y) {{ y = Conv (x, w) }}"
+    model = _canonical(parse(text, w=weight))
+    apply(StoreWeights(), model, [{"x": np.ones((1, 8, 40), np.float32)}])
+    (floats,) = (n.inputs[1] for n in nodes_of(model, "Conv"))
+    error = np.abs(Constants(model).array(floats) - weight).reshape(24, -1)  # type: ignore[operator]
+    assert error[:, 64:].max() < 4 / 127
 
 
 def test_a_tied_table_is_stored_once() -> None:

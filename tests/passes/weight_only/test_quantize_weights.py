@@ -27,7 +27,8 @@ from rnnqc.formats.scales import symmetric_scale
 from rnnqc.ir import Model, graph_info, info
 from rnnqc.passes import Canonicalize, PassManager, QuantizeWeights
 from rnnqc.passes.graph.lstm_node import WEIGHTS_TAG
-from rnnqc.recipes.recipe import Recipe, Rule, parse_override
+from rnnqc.recipes.recipe import Recipe
+from rnnqc.recipes.rules import Rule, parse_override
 from tests.laws.parametrize import every_pair, in_turn
 from tests.passes.pass_testing import CASES, apply, declines, nodes_of
 from tests.runs.lowered import all_nodes

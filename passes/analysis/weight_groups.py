@@ -1,0 +1,61 @@
+"""How weights that are only stored as int8 are cut into groups with a scale each."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+GROUP = 16
+"""Elements of a group, where sizes have such divisors."""
+LARGEST_GROUP = 64
+"""Where they have none near, a group is a channel."""
+SCALE_BYTES = 2
+
+
+@dataclass(frozen=True)
+class Groups:
+    """A weight as groups.
+
+    Attributes:
+        shape: Of the weight with one axis cut in two.
+        axes: The axes of that shape that a group goes along.
+    """
+
+    shape: tuple[int, ...]
+    axes: tuple[int, ...]
+
+    @property
+    def scale_shape(self) -> tuple[int, ...]:
+        """Of the scales, which broadcasts against `shape`."""
+        return tuple(1 if k in self.axes else d for k, d in enumerate(self.shape))
+
+    @property
+    def bytes(self) -> int:
+        """Of int8 values and float16 scales."""
+        return math.prod(self.shape) + SCALE_BYTES * math.prod(self.scale_shape)
+
+
+def groups_of(shape: Sequence[int], axis: int) -> Groups:
+    """Groups of about `GROUP` elements of one output channel.
+
+    Args:
+        shape: Of the weight.
+        axis: Its output channels. Where that is the first axis, groups are pieces of the row behind it, else of the
+            first axis with all others but the channels. A vector is one row.
+    """
+    shape = shape if len(shape) > 1 else (1, *shape)
+    if axis == 0:
+        inner = math.prod(shape[1:])
+        size = _divisor(inner, 1)
+        return Groups((shape[0], inner // size, size), (2,))
+    others = math.prod(shape) // (shape[0] * shape[axis])
+    size = _divisor(shape[0], others)
+    cut = (shape[0] // size, size, *shape[1:])
+    return Groups(cut, tuple(k for k in range(1, len(cut)) if k != axis + 1))
+
+
+def _divisor(count: int, others: int) -> int:
+    """The divisor of `count` with which a group, `others` times as large, is nearest to `GROUP`; `count` if none is."""
+    fitting = [d for d in range(1, count + 1) if count % d == 0 and GROUP <= 2 * d * others <= 2 * LARGEST_GROUP]
+    return min(fitting, key=lambda d: abs(math.log(d * others / GROUP)), default=count)

@@ -1,0 +1,213 @@
+"""Replaces the products of one custom cell, and puts quantizers behind its values."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from rnnqc.data.statistics import Statistics
+from rnnqc.formats.point_format import FLOAT, PointFormat
+from rnnqc.formats.rounding import Rounding
+from rnnqc.formats.scales import is_power_of_two
+from rnnqc.ir import Model, Node, Value, constant_array
+from rnnqc.ir.builder import Builder
+from rnnqc.passes.analysis.custom_cell import BIAS, HIDDEN, VALUE, WEIGHT, CustomCell
+from rnnqc.passes.analysis.custom_products import CustomProduct
+from rnnqc.passes.analysis.point_marks import CONSTANT
+from rnnqc.passes.custom_cells.custom_formats import CustomFormats
+from rnnqc.passes.custom_cells.emit_custom_product import (
+    Site,
+    StoredWeight,
+    emit_grid,
+    emit_half_quantized,
+    emit_product,
+    store_weight,
+)
+from rnnqc.passes.custom_cells.mark_custom_values import ValueMarks
+
+_MOVED_PAST = ("Reshape", "Transpose", "Squeeze", "Unsqueeze", "Slice")
+
+
+class CustomCellRewriter:
+    """One custom cell while it is quantized.
+
+    First all products are replaced, then quantizers are put behind values, then the last marks are put.
+
+    Args:
+        model: The model.
+        cell: The cell in it.
+        formats: Of its points.
+        statistics: Their second moments count.
+        integer: Whether products become integer, or stay products of fake-quantized floats (form qcdq).
+
+    Attributes:
+        given: The point whose format the operand of a product has, by the operand's label.
+        tagged: The last node of each product.
+    """
+
+    def __init__(
+        self, model: Model, cell: CustomCell, formats: CustomFormats, statistics: Statistics | None, *, integer: bool
+    ) -> None:
+        self._model, self._cell, self._formats, self._statistics = model, cell, formats, statistics
+        self._integer = integer
+        self._held: dict[tuple[str, int, bool], StoredWeight | None] = {}
+        self._replaced: list[Node] = []
+        made = (*cell.edges.values(), *(cell.entering.values() if cell.recurrence.loop is None else ()))
+        self._quantized = {id(v) for values in made for v in values}
+        self._inside = set(cell.region)
+        self._biases: dict[tuple[str, int], Value] = {}
+        self._kinds: dict[str, list[str]] = {}
+        self._exchanged: dict[int, Value] = {}
+        self._marks = ValueMarks(cell)
+        self.given: dict[str, str] = {}
+        self.tagged: list[Node] = []
+
+    @property
+    def stored_bytes(self) -> int:
+        """Size of the weights of the products that were replaced."""
+        return sum(w.nbytes for w in self._held.values() if w is not None)
+
+    def end_products(self) -> None:
+        """Removes the products that were replaced."""
+        self._model.remove_nodes(self._cell.graph, self._replaced)
+
+    def put_marks(self) -> None:
+        """Marks the values of the cell by the names of their points."""
+        self._marks.put(self._inside, self._exchanged)
+
+    def product(self, name: str, product: CustomProduct, code: PointFormat | None) -> None:
+        """Replaces one product."""
+        cell, model = self._cell, self._model
+        weight = self._formats.points[f"{name}.{WEIGHT}"]
+        given = code is self._formats.static(cell.origins.get(id(product.x)))
+        path = f"{cell.name}.{name}"
+        key = (name, id(product.source), product.turned)
+        if key not in self._held:
+            self._held[key] = self._stored(path, product, weight)
+        held = self._held[key]
+        b = Builder(model, prefix=path)
+        site = Site(cell.name, self._label(name, product, code, given), cell.steps.get(id(product.node)))
+        if held is None or code is None:
+            y = emit_half_quantized(b, site, product, held, code, given=given)
+        else:
+            apart = given and not self._comes_from_a_quantizer(product.x)
+            y = emit_product(b, site, product, held, code, given=given, apart=apart, integer=self._integer)
+        bias, adding = self._bias(name, product) or cell.bias_of(product) or product.bias, b.nodes
+        if product.bias is not None:
+            b.op("Add", [y, bias], "sum")
+        elif id(product.node) in cell.sums:
+            adding = [cell.sums[id(product.node)]]
+        if bias is not None:
+            site.mark_taken(adding, bias, BIAS, CONSTANT, rank=None)
+        target, last = product.node.outputs[0], b.nodes[-1]
+        product.node.outputs.clear()
+        last.outputs.clear()
+        last.outputs.append(target)
+        cell.graph.nodes.extend(b.nodes)
+        self._inside |= {id(n) for n in b.nodes}
+        self.tagged.append(last)
+        self._replaced.append(product.node)
+
+    def _label(self, name: str, product: CustomProduct, code: PointFormat | None, given: bool) -> str:
+        """How the values of a product are called: with a number in steps whose codes have another format."""
+        kinds = self._kinds.setdefault(name, [])
+        origin = self._cell.origins[id(product.x)] if given and code is not None else f"{name}.{HIDDEN}"
+        if origin not in kinds:
+            kinds.append(origin)
+        number = kinds.index(origin)
+        label = name if not number else f"{name}#{number + 1}"
+        self.given[f"{label}.{HIDDEN}"] = origin
+        return label
+
+    def _stored(self, path: str, product: CustomProduct, weight: PointFormat) -> StoredWeight | None:
+        """Adds the weights of a product to the model; None where they stay float."""
+        if weight.is_float:
+            return None
+        seen = self._statistics.points.get(f"{path}.{HIDDEN}") if self._statistics is not None else None
+        moment = None if seen is None else seen.second_moment
+        name, integer = f"{path}.{WEIGHT}", self._integer
+        return store_weight(self._model, self._cell.graph, name, product, weight, moment, integer=integer)
+
+    def _comes_from_a_quantizer(self, value: Value) -> bool:
+        """Whether onnxruntime sees the DequantizeLinear that makes `value`, which it moves past some views."""
+        while id(value) not in self._quantized:
+            if len(value.inputs) != 1 or value.inputs[0].op not in _MOVED_PAST:
+                return False
+            value = value.inputs[0].inputs[0]
+        return True
+
+    def _bias(self, name: str, product: CustomProduct) -> Value | None:
+        """What is added to a product in its format, put into the Add that follows if there is one."""
+        held = self._formats.points.get(f"{name}.{BIAS}", FLOAT).static
+        bias = self._cell.bias_of(product)
+        if held is None or bias is None:
+            return None
+        key = (name, id(bias))
+        if key not in self._biases:
+            array = np.asarray(constant_array(bias), np.float32)
+            values = replace(held, axis=None if held.axis is None else array.ndim - 1).fake_quantize(array)
+            self._biases[key] = self._model.add_initializer(
+                f"{self._cell.name}.{name}.{BIAS}", values, self._cell.graph
+            )
+        made = self._biases[key]
+        node = self._cell.sums.get(id(product.node))
+        if node is not None:
+            _exchange(node, bias, made)
+        return made
+
+    def _quantizer(self, point: str, value: Value, *, entering: bool = False) -> list[Node]:
+        """Nodes that put `value` on the grid of a point."""
+        held = self._formats.points[point].complete
+        if entering and not is_power_of_two(held.scale[0]):
+            # What comes from the call before is on the grid already, and has to stay: only so are chunks exact.
+            held = replace(held, rounding=Rounding.HALF_EVEN)
+        b = Builder(self._model, prefix=f"{self._cell.name}.{point.removesuffix(f'.{VALUE}')}")
+        emit_grid(b, "initial" if entering else VALUE, value, held, readable=not self._integer)
+        return b.nodes
+
+    def edge(self, point: str, value: Value) -> None:
+        """Puts a quantizer behind `value`, which keeps its name if it is made here."""
+        if not value.inputs or id(value.inputs[0]) not in self._inside:
+            self._replace_inside(value, self._quantizer(point, value))
+            return
+        maker = value.inputs[0]
+        raw = Builder(self._model, prefix=value.name).value("exact", value.dtype)
+        position = next(k for k, v in enumerate(maker.outputs) if v is value)
+        maker.outputs[position] = raw
+        nodes = self._quantizer(point, raw)
+        self._cell.graph.nodes.extend(nodes)
+        self._inside |= {id(n) for n in nodes}
+        nodes[-1].outputs.clear()
+        nodes[-1].outputs.append(value)
+
+    def _replace_inside(self, value: Value, nodes: list[Node]) -> None:
+        """Makes the recurrence use a value from outside as `nodes` quantize it."""
+        graph, made = self._cell.graph, nodes[-1].outputs[0]
+        self._exchanged[id(value)] = made
+        for user in list(value.outputs):
+            if id(user) in self._inside:
+                _exchange(user, value, made)
+        graph.nodes.extend(nodes)
+        if self._cell.recurrence.loop is not None:
+            graph.outputs[:] = [made if v is value else v for v in graph.outputs]
+
+    def entering(self, point: str, value: Value) -> None:
+        """Gives an initial state the format of what the state becomes."""
+        nodes = self._quantizer(point, value, entering=True)
+        loop = self._cell.recurrence.loop
+        if loop is None:
+            self._replace_inside(value, nodes)
+            return
+        first = 2 if loop.op == "Loop" else 0
+        for state in self._cell.states:
+            if state.initial is value and self._cell.origins.get(id(state.before)) == point:
+                loop.inputs[first + state.index] = nodes[-1].outputs[0]
+        self._cell.outer.nodes.extend(nodes)
+
+
+def _exchange(node: Node, old: Value, new: Value) -> None:
+    """Makes `node` use `new` in place of `old`."""
+    for k, value in enumerate(node.inputs):
+        if value is old:
+            node.inputs[k] = new

@@ -1,0 +1,118 @@
+"""Rules of recipes, and the texts that they are written in: tables of TOML files, and overrides."""
+
+from __future__ import annotations
+
+import fnmatch
+import functools
+import re
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from rnnqc.errors import UsageError
+from rnnqc.recipes.keys import ACCUMULATOR, KEYS, checked
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+REGEX = "re:"
+
+
+@functools.lru_cache(2**16)
+def _matches(points: str, path: str) -> bool:
+    """The same few rules are asked about the same points for every override that is looked at."""
+    if points.startswith(REGEX):
+        return re.fullmatch(points.removeprefix(REGEX), path) is not None
+    return fnmatch.fnmatchcase(path, points)
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Settings for the points that match a glob, or wholly match a regular expression after `re:`."""
+
+    points: str
+    settings: Mapping[str, Any]
+
+    def matches(self, path: str) -> bool:
+        """Whether the rule speaks about the point `path`.
+
+        Of accumulators, whose width is no format of a value but where sums saturate, only rules speak that name them.
+        """
+        if path.endswith(f".{ACCUMULATOR}") and ACCUMULATOR not in self.points:
+            return False
+        return _matches(self.points, path)
+
+
+def parse_override(text: str) -> Rule:
+    """`GLOB.KEY=VALUE` as a rule.
+
+    Raises:
+        UsageError: The text has another form, or the key or value is unknown.
+    """
+    path, separator, literal = text.partition("=")
+    points, dot, key = path.strip().rpartition(".")
+    if not separator or not dot or not points:
+        raise UsageError(
+            f"Override {text!r} is not of the form PATH.KEY=VALUE.", action="for example --set '*.weight.bits=4'"
+        )
+    _check_points(points, f"override {text!r}")
+    return Rule(points, {key: checked(key, _literal(literal.strip()), f"override {text!r}")})
+
+
+def override_text(points: str, key: str, value: Any) -> str:
+    """The inverse of `parse_override`, of a rule of one key."""
+    if value is None:
+        text = "none"
+    else:
+        text = (
+            str(value).lower() if isinstance(value, bool) else repr(value) if isinstance(value, float) else str(value)
+        )
+    return f"{points}.{key}={text}"
+
+
+def parse_rules(entries: Any, source: str) -> tuple[Rule, ...]:
+    """Rules from a list of tables, each with `points` and the keys that it sets.
+
+    Raises:
+        UsageError: The entries are no rules; says where.
+    """
+    if not isinstance(entries, list):
+        raise UsageError(f"{source}: 'rule' is no list of tables.", supported="[[rule]]")
+    rules = []
+    for number, entry in enumerate(entries, 1):
+        where = f"{source}, rule {number}"
+        if not isinstance(entry, dict) or not isinstance(entry.get("points"), str):
+            unknown = sorted(set(entry) - {"points", *KEYS}) if isinstance(entry, dict) else []
+            what = f"unknown key {unknown[0]!r}, and no 'points'" if unknown else "'points' is missing, or no text"
+            raise UsageError(
+                f"{where}: {what}.",
+                supported="one glob over <cell>.<point>, or re: and a regular expression",
+                action="write a rule for each glob",
+            )
+        _check_points(entry["points"], where)
+        settings = {k: checked(k, v, where) for k, v in entry.items() if k != "points"}
+        rules.append(Rule(entry["points"], settings))
+    return tuple(rules)
+
+
+def _check_points(points: str, where: str) -> None:
+    if points.startswith(REGEX):
+        try:
+            re.compile(points.removeprefix(REGEX))
+        except re.error as error:
+            raise UsageError(
+                f"{where}: {points!r} is no regular expression ({error}).",
+                supported="a glob over <cell>.<point>, or re: and a regular expression",
+            ) from error
+
+
+def _literal(text: str) -> Any:
+    if text.lower() == "none":
+        return None
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except (tomllib.TOMLDecodeError, RecursionError):
+        return text
