@@ -142,6 +142,7 @@ REFUSED = [
     (r"input W has element type int16, expected int8 or uint8", _changed("W", np.zeros((40, 21), np.int16))),
     (r"input W has shape \[40, 10\], expected \[K, ceil", _changed("W", np.zeros((40, 10), np.uint8), PACKED)),
     (r"input B has shape \[20\], expected \[N\] or \[1\]", _changed("B", np.zeros(20, np.float32))),
+    (r"input B has element type int32, expected float", _changed("B", np.zeros(21, np.int32))),
     (r"input multiplier has shape \[21, 1\]", _changed("multiplier", np.zeros((21, 1), np.float32))),
     (
         r"input W_group_multiplier has shape \[1, 21\], expected \[G, N\] = \[2, 21\]",
@@ -176,8 +177,8 @@ def test_wrong_rows_are_refused() -> None:
 
 
 def test_reserved_inputs_are_refused() -> None:
-    model = linear_case((3,), 40, 21).model()
-    model.graph.node[0].input.extend(["", "X"])
+    model = linear_case((3,), 40, 21, kind=PACKED).model()
+    model.graph.node[0].input.append("X")
     with pytest.raises(Exception, match=r'node "fc/1": input 5 \(reserved\) is reserved'):
         native_session(model)
 

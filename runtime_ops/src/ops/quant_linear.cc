@@ -21,7 +21,7 @@ using ort::OrtValue;
 using ort::Shape;
 
 // In the order of the operator's inputs; those from kUsed on are reserved.
-enum LinearInput : size_t { kLinearX, kLinearW, kMultiplier, kLinearB, kGroupMultiplier, kUsed, kCount = 8 };
+enum LinearInput : size_t { kLinearX, kLinearW, kMultiplier, kLinearB, kGroupMultiplier, kUsed };
 constexpr const char* kNames[kUsed] = {"X", "W", "multiplier", "B", "W_group_multiplier"};
 constexpr const char* kShapes[kUsed] = {"[.., K]", "", "[N]", "[N] or [1]", "[G, N]"};
 
@@ -61,7 +61,7 @@ class QuantLinearKernel {
  public:
   QuantLinearKernel(const OrtApi& api, const ort::KernelInfo& info, std::string context)
       : api_(api), context_(std::move(context)), config_(ReadLinearConfig(info)), kernels_(SelectedTable()) {
-    for (size_t i = 0; i < kCount; ++i) {
+    for (size_t i = 0; i < info.InputCount(); ++i) {
       ort::TensorType type;
       if (info.InputType(i, &type)) CheckInput(i, type);
     }
@@ -210,7 +210,7 @@ class QuantLinearKernel {
   const std::string context_;
   const LinearConfig config_;
   const KernelTable& kernels_;
-  bool present_[kCount] = {};
+  bool present_[kUsed] = {};
   bool packed_ = false;
   std::unique_ptr<LinearLayer> layer_;  // null if the weights are not constant
   ScratchPool scratch_pool_;
@@ -254,11 +254,10 @@ std::vector<RegisteredOperator> QuantLinearOps(const OrtApi* api, bool infers_sh
       const std::string name = "QuantLinear" + std::string(input) + weights;
       ops.push_back(DescribeOperator(api, nullptr, name, name));
       RegisteredOperator& op = ops.back();
-      op.GetInputTypeCount = [](const ort::OrtCustomOp*) { return size_t{kCount}; };
-      op.GetInputType = [](const ort::OrtCustomOp*, size_t index) { return OnlyLinearType(index); };
-      op.GetInputCharacteristic = [](const ort::OrtCustomOp*, size_t index) {
-        return index < kGroupMultiplier ? ort::kRequired : ort::kOptional;
-      };
+      // One input, as of the aliases of cells: see DescribeOperators.
+      op.GetInputTypeCount = [](const ort::OrtCustomOp*) { return size_t{1}; };
+      op.GetInputType = [](const ort::OrtCustomOp*, size_t) { return ort::kUndefined; };
+      op.GetInputCharacteristic = [](const ort::OrtCustomOp*, size_t) { return ort::kVariadic; };
       op.GetOutputTypeCount = [](const ort::OrtCustomOp*) { return size_t{1}; };
       op.GetOutputType = [](const ort::OrtCustomOp*, size_t) { return ort::kFloat; };
       op.GetOutputCharacteristic = [](const ort::OrtCustomOp*, size_t) { return ort::kRequired; };
