@@ -37,6 +37,11 @@ class Limits:
     peak: float
     rates: Mapping[int, float]
 
+    def product_microseconds(self, rows: int, inputs: int, outputs: int, bits: int = 8) -> float:
+        """The least time of one matmul with weights of `bits` bits."""
+        size = inputs * outputs * bits // 8
+        return 1e-3 * max(rows * inputs * outputs / self.peak, size / self.rates[size])
+
     def microseconds(self, layer: Layer, bits: int = 8) -> float:
         """The least time of one layer with weights of `bits` bits."""
         if layer.T == 1:
@@ -91,7 +96,11 @@ class Meter:
     def prepare(self, layer: Layer) -> None:
         """Forgets what was measured; the next bursts measure what the layer's roofline needs."""
         size = weight_bytes if layer.T == 1 else recurrent_bytes
-        self._sizes = [*(size(layer, bits) for bits in (8, 4)), *(n * self._threads for n in LEVELS.values())]
+        self.prepare_sizes([*(size(layer, bits) for bits in (8, 4)), *(n * self._threads for n in LEVELS.values())])
+
+    def prepare_sizes(self, sizes: Sequence[int]) -> None:
+        """The same for weights of these sizes, in bytes."""
+        self._sizes = list(sizes)
         self._best = {}
         self.worker.ask(f"prepare {' '.join(map(str, self._sizes))}")
 

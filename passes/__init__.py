@@ -7,6 +7,7 @@ from rnnqc.passes.brevitas.write_qonnx import WriteQonnx
 from rnnqc.passes.cells.decompose_lstm import DecomposeLstm
 from rnnqc.passes.custom_cells.quantize_custom_cells import QuantizeCustomCells
 from rnnqc.passes.instruments import DumpAfterChange, Timing, VerifyModified
+from rnnqc.passes.linear.quantize_linear import QuantizeLinear
 from rnnqc.passes.manager import Instrument, PassManager
 from rnnqc.passes.normalize.canonicalize import Canonicalize
 from rnnqc.passes.normalize.compute_in_float32 import ComputeInFloat32
@@ -46,6 +47,7 @@ __all__ = [
     "PassResult",
     "QuantizeCustomCells",
     "QuantizeEmbeddings",
+    "QuantizeLinear",
     "QuantizeWeights",
     "ReadQuantLstmCell",
     "ReadWeightCodes",

@@ -16,6 +16,7 @@ from rnnqc.passes.brevitas.write_qonnx import WriteQonnx
 from rnnqc.passes.cells.decompose_lstm import DecomposeLstm
 from rnnqc.passes.custom_cells.quantize_custom_cells import QuantizeCustomCells
 from rnnqc.passes.invariants import Property
+from rnnqc.passes.linear.quantize_linear import QuantizeLinear
 from rnnqc.passes.normalize.canonicalize import Canonicalize
 from rnnqc.passes.normalize.compute_in_float32 import ComputeInFloat32
 from rnnqc.passes.normalize.fold_product_weights import FoldProductWeights
@@ -85,14 +86,16 @@ def own_passes(form: str, unroll: bool) -> list[Pass]:
     return [Cleanup()] if form == QONNX else [*_brevitas(form), *_rendered(form, unroll)]
 
 
-def rest_passes() -> list[Pass]:
+def rest_passes(recipe: Recipe | None = None, form: str = FUSED) -> list[Pass]:
     """What `--rest int8` does after the passes above: the weights around the recurrent layers become int8.
 
     Passes that share one `Int8Weights` store a tied weight once.
     """
     weights = Int8Weights()
+    linear = QuantizeLinear(recipe, weights, functions=form == FUSED)  # linear: large matmuls become integer
     return [
         QuantizeEmbeddings(weights),  # rest: rows of int8 tables
+        *([linear] if form != QCDQ else []),
         StoreWeights(weights),  # rest: all other weights, computed with in float
         Cleanup(),  # render
     ]

@@ -5,6 +5,7 @@ A function depends on no size: all linear layers of a model that store their wei
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cached_property
 
 import numpy as np
@@ -16,17 +17,12 @@ from rnnqc.ir.builder import Builder, body_nodes
 from rnnqc.passes.graph.point_names import SIGNED, UNSIGNED
 from rnnqc.passes.render.branches import choose
 from rnnqc.passes.render.cell_function import scratch_model
-from rnnqc.passes.render.emit_codes import (
-    row_format,
-    row_values,
-    with_zero_point_rows,
-    with_zero_points,
-    without_nan,
-)
+from rnnqc.passes.render.emit_codes import row_range, with_zero_point_rows, without_nan
 from rnnqc.passes.render.lut_arithmetic import multiplies_exactly, shifted
 from rnnqc.passes.render.lut_product import GroupSizes, unpacked_int4
 
 _FIRST_WITH_ALLOWZERO = 14
+_FIRST_WITH_ENDS_OF_SHAPES = 15
 
 
 def linear_function(kind: LinearKind, opset: int, ir_version: int) -> onnx.FunctionProto:
@@ -38,9 +34,7 @@ def linear_function(kind: LinearKind, opset: int, ir_version: int) -> onnx.Funct
         "W_group_multiplier": np.uint8,
     }
     given: dict[str, Value] = {n: Variable(n, dtype=types.get(n, np.float32)) for n in kind.inputs}
-    layer = _Layer(b, kind, given)
-    y = layer.of_rows() if kind.x_mode == DYNAMIC_ROW else layer.of_fixed_format()
-    y.name = "Y"
+    emit_linear(b, kind, given, {}).name = "Y"
     function = onnx.FunctionProto(domain=DOMAIN, name=kind.name)
     function.doc_string = "A linear layer in integer arithmetic."
     function.input.extend(kind.inputs)
@@ -51,11 +45,24 @@ def linear_function(kind: LinearKind, opset: int, ir_version: int) -> onnx.Funct
     return function
 
 
-class _Layer:
-    """Emits one function into `b`."""
+def emit_linear(b: Builder, kind: LinearKind, given: dict[str, Value], attributes: Mapping[str, int]) -> Value:
+    """The nodes of a linear layer.
 
-    def __init__(self, b: Builder, kind: LinearKind, given: dict[str, Value]) -> None:
-        self.b, self.given = b, given
+    Args:
+        b: Collects them.
+        kind: Of the operator that they compute.
+        given: Its inputs by name.
+        attributes: Those that it reads, or nothing in a function, which reads them from its nodes.
+    """
+    layer = _Layer(b, kind, given, attributes)
+    return layer.of_rows() if kind.x_mode == DYNAMIC_ROW else layer.of_fixed_format()
+
+
+class _Layer:
+    """Emits one layer into `b`."""
+
+    def __init__(self, b: Builder, kind: LinearKind, given: dict[str, Value], attributes: Mapping[str, int]) -> None:
+        self.b, self.given, self.attributes = b, given, attributes
         self.w = self._unpacked() if kind.packed else given["W"]
 
     @cached_property
@@ -72,17 +79,33 @@ class _Layer:
         """Y of X with a scale and zero point for each row."""
         b, x = self.b, self.given["X"]
         whole = with_zero_point_rows(b, self.w, None)
-        count = b.op("Sub", [self._size(whole, 0, "W.rows.with_zero_point"), self.depth], "W.zero_point_rows.count")
         row = b.op("Concat", [b.i64([-1]), self.depth], "x.row", axis=0)
         rows = b.op("Reshape", [without_nan(b, x, "x"), row], "x.rows")
-        scale, zero = row_format(b, rows, 8, may_be_none=True)
-        codes = with_zero_points(b, *row_values(b, rows, scale, zero), count)
-        acc = self._product(codes, whole, b.u8(0))
+        scale, below = row_range(b, rows, 8, may_be_none=True)
+        zero = b.op("QuantizeLinear", [below, scale], "x.zero_point", axis=0)  # as uint8, with zero point 0
+        codes = b.op("QuantizeLinear", [rows, scale, zero], "x.codes", axis=0)
+        acc = self._product(self._with_zero_points(codes, zero, whole), whole, b.u8(0))
         y = self._scaled(b.op("DequantizeLinear", [acc, scale], "product.scaled", axis=0), "Y.rows")
-        outer = b.op("Slice", [b.op("Shape", [x], "X.shape"), b.i64([0]), b.i64([-1])], "Y.outer")
-        shape = b.op("Concat", [outer, self.columns], "Y.shape", axis=0)
+        shape = b.op("Concat", [self._outer(x), self.columns], "Y.shape", axis=0)
         zero_sizes = {"allowzero": 1} if b.model.opset >= _FIRST_WITH_ALLOWZERO else {}
         return b.op("Reshape", [y, shape], "Y.shaped", **zero_sizes)
+
+    def _with_zero_points(self, codes: Value, zero: Value, whole: Value) -> Value:
+        """Quantized values, and behind them as many columns of their zero points as `whole` has rows for them."""
+        b = self.b
+        count = b.op("Sub", [self._size(whole, 0, "W.rows.with_zero_point"), self.depth], "W.zero_point_rows.count")
+        shape = b.op("Concat", [b.i64([1]), count], "x.zero_point.shape", axis=0)
+        columns = b.op(
+            "Expand", [b.op("Unsqueeze", [zero, b.i64([1])], "x.zero_point.column"), shape], "x.zero_point.columns"
+        )
+        return b.op("Concat", [codes, columns], "x.codes.with_zero_point", axis=1)
+
+    def _outer(self, x: Value) -> Value:
+        """The dimensions of X but for the last one."""
+        b = self.b
+        if b.model.opset >= _FIRST_WITH_ENDS_OF_SHAPES:
+            return b.op("Shape", [x], "Y.outer", end=-1)
+        return b.op("Slice", [b.op("Shape", [x], "X.shape"), b.i64([0]), b.i64([-1])], "Y.outer")
 
     def of_fixed_format(self) -> Value:
         """Y of X with one scale and zero point, or of quantized values."""
@@ -107,9 +130,13 @@ class _Layer:
 
     def _unpacked(self) -> Value:
         b, given = self.b, self.given
-        size, one = b.value("group_size"), b.i64([1])
-        b.add("Constant", [], [size], "group_size", value_int=attribute_reference("group_size", int))
-        group = b.op("Concat", [one, b.op("Reshape", [size, one], "group"), one], "group.rows", axis=0)
+        one = b.i64([1])
+        if "group_size" in self.attributes:
+            group: Value = b.i64([1, self.attributes["group_size"], 1])
+        else:
+            size = b.value("group_size")
+            b.add("Constant", [], [size], "group_size", value_int=attribute_reference("group_size", int))
+            group = b.op("Concat", [one, b.op("Reshape", [size, one], "group"), one], "group.rows", axis=0)
         row = b.op("Concat", [b.i64([-1]), self.columns], "W.row", axis=0)
         groups = GroupSizes(given["W_group_multiplier"], group, row, self.depth)
         return unpacked_int4(b, given["W"], self.columns, groups, "W")

@@ -43,18 +43,32 @@ def input_codes(b: Builder, loop: Loop, numbers: LutNumbers) -> tuple[Sequence[V
             return separate_planes(b, given, "x.codes"), None
         return [b.op("QuantizeLinear", [x, b.f32(numbers.x_scale), b.u8(numbers.x_zero_point)], "x.codes")], None
     rows = b.op("Reshape", [x, b.i64([-1, loop.cell.input_size])], "x.rows")
-    scale, zero = row_format(b, rows, numbers.x_bits)
-    count = b.i64([numbers.zero_point_rows])
+    scale, below = row_range(b, rows, numbers.x_bits)
+    top = b.f32(2.0**numbers.x_bits - 1)
+    below = b.op("Div", [below, scale], "x.below_zero.units")
+    zero: Value = b.op("Min", [b.op("Round", [below], "x.below_zero.rounded"), top], "x.zero_point.float")
+    if wide:
+        column = b.op("Unsqueeze", [zero, b.i64([1])], "x.zero_point.column")
+        scales = b.op("Unsqueeze", [scale, b.i64([1])], "x.scale.column")
+        codes = wide_codes(b, rows, scales, column, "x.codes")
+    else:
+        zero = b.cast(zero, np.uint8, "x.zero_point")
+        codes = b.op("QuantizeLinear", [rows, scale, zero], "x.codes", axis=0)
+    shape = b.op(
+        "Concat",
+        [b.op("Shape", [zero], "x.count"), b.i64([numbers.zero_point_rows])],
+        "x.zero_point.shape",
+        axis=0,
+    )
     if not wide:
-        return [with_zero_points(b, *row_values(b, rows, scale, zero), count)], scale
-    column = b.op("Unsqueeze", [zero, b.i64([1])], "x.zero_point.column")
-    scales = b.op("Unsqueeze", [scale, b.i64([1])], "x.scale.column")
-    codes = wide_codes(b, rows, scales, column, "x.codes")
-    return separate_planes(b, with_zero_points(b, codes, zero, count, column), "x.codes"), scale
+        column = b.op("Unsqueeze", [zero, b.i64([1])], "x.zero_point.column")
+    columns = b.op("Expand", [column, shape], "x.zero_point.columns")
+    whole = b.op("Concat", [codes, columns], "x.codes.with_zero_point", axis=1)
+    return (separate_planes(b, whole, "x.codes") if wide else [whole]), scale
 
 
-def row_format(b: Builder, rows: Value, bits: int, *, may_be_none: bool = False) -> tuple[Value, Value]:
-    """Scales and zero points `[N]`, as floats, of the rows of `[N,K]`, whose formats hold 0 and their range.
+def row_range(b: Builder, rows: Value, bits: int, *, may_be_none: bool = False) -> tuple[Value, Value]:
+    """Of rows `[N,K]` the scales `[N]` of formats that hold 0 and their range, and how far that reaches below 0 `[N]`.
 
     Args:
         b: Collects the nodes.
@@ -72,25 +86,8 @@ def row_format(b: Builder, rows: Value, bits: int, *, may_be_none: bool = False)
     if may_be_none:
         limits = [b.op("Reshape", [v, b.i64([-1])], f"{v.name}.flat") for v in limits]
     extent = b.op("Max", [b.op("Sub", [limits[1], limits[0]], "x.extent"), b.f32(SMALLEST_ROW)], "x.extent.limited")
-    top = b.f32(2.0**bits - 1)
-    scale = b.op("Div", [extent, top], "x.scale")
-    below = b.op("Div", [b.op("Sub", [b.f32(0.0), limits[0]], "x.below_zero"), scale], "x.below_zero.units")
-    return scale, b.op("Min", [b.op("Round", [below], "x.below_zero.rounded"), top], "x.zero_point.float")
-
-
-def row_values(b: Builder, rows: Value, scale: Value, zero: Value) -> tuple[Value, Value]:
-    """Quantized values uint8 of the rows `[N,K]`, and their zero points uint8 `[N]`."""
-    zero = b.cast(zero, np.uint8, "x.zero_point")
-    return b.op("QuantizeLinear", [rows, scale, zero], "x.codes", axis=0), zero
-
-
-def with_zero_points(b: Builder, codes: Value, zero: Value, count: Value, column: Value | None = None) -> Value:
-    """Quantized values `[N,K]`, and behind them `count` columns of the rows' zero points: `zero` `[N]`, or `column`."""
-    shape = b.op("Concat", [b.op("Shape", [zero], "x.count"), count], "x.zero_point.shape", axis=0)
-    if column is None:
-        column = b.op("Unsqueeze", [zero, b.i64([1])], "x.zero_point.column")
-    columns = b.op("Expand", [column, shape], "x.zero_point.columns")
-    return b.op("Concat", [codes, columns], "x.codes.with_zero_point", axis=1)
+    scale = b.op("Div", [extent, b.f32(2.0**bits - 1)], "x.scale")
+    return scale, b.op("Sub", [b.f32(0.0), limits[0]], "x.below_zero")
 
 
 def with_zero_point_rows(b: Builder, w: Value, count: int | None) -> Value:

@@ -103,7 +103,7 @@ def make_plan(source: Given, options: LowerOptions) -> Plan:
         source, options, recipe, form, statistics, model, is_asked_for, keeps_own,
         normal_form=normal_form(keep_codes=keeps_own),
         passes=own_passes(form, unroll) if keeps_own else recipe_passes(recipe, form, unroll, statistics),
-        rest_passes=rest_passes() if options.rest == REST_INT8 else (),
+        rest_passes=rest_passes(recipe, form) if options.rest == REST_INT8 else (),
         given=EXPORTED if keeps_own else NORMAL_FORM,
         constant_outputs=constant_outputs,
     )  # fmt: skip

@@ -1,0 +1,125 @@
+"""Analysis: matmuls with constant weights, and why some of them cannot become integer. Reads only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from rnnqc.ir import Graph, Node, Value, attribute, constant_array, dtype_of, shape_of
+from rnnqc.passes.analysis.rest_weights import LINEAR, RestWeight, WeightUse
+from rnnqc.passes.graph.constant_expressions import Constants
+from rnnqc.passes.graph.lstm_node import NotHandled
+
+FloatArray = npt.NDArray[np.float32]
+LARGEST_DEPTH = 65024
+"""Rows of a weight matrix up to which sums of products are exact (docs/quant_linear.md)."""
+
+
+@dataclass(frozen=True)
+class LinearSite:
+    """A matmul `alpha * X W + B` that one node can compute.
+
+    Attributes:
+        weight: The float weight, with all its uses.
+        use: The one that this site is.
+        transposed: Whether W is the operand transposed, as a Gemm may ask for.
+        alpha: Factor of the product.
+        bias: `[N]` or `[1]`.
+        add: The node that adds the bias, if it is not a Gemm.
+    """
+
+    weight: RestWeight
+    use: WeightUse
+    transposed: bool
+    alpha: float
+    bias: FloatArray
+    add: Node | None = None
+
+    @property
+    def output(self) -> Value:
+        """What the node computes."""
+        return (self.add or self.use.node).outputs[0]
+
+    def matrix(self, constants: Constants) -> FloatArray:
+        """W `[K,N]`."""
+        array = constants.array(self.use.node.inputs[1])
+        assert array is not None
+        return np.asarray(array.T if self.transposed else array, np.float32)
+
+
+def linear_uses(weight: RestWeight) -> Iterator[WeightUse]:
+    """The uses of a weight that are matmuls."""
+    return (u for u in weight.uses if u.kind == LINEAR)
+
+
+def linear_site(weight: RestWeight, use: WeightUse, graph: Graph, constants: Constants) -> LinearSite:
+    """What a matmul computes.
+
+    Args:
+        weight: A weight that int8 can store.
+        use: The matmul.
+        graph: Where it stands.
+        constants: Of the model.
+
+    Raises:
+        NotHandled: The operator does not compute it.
+    """
+    node = use.node
+    transposed = node.op == "Gemm" and bool(attribute(node, "transB", 0))
+    if use.operand != 1:
+        raise NotHandled(
+            "its weight is the left operand.",
+            f"{weight.value.name!r} times {node.inputs[1].name!r}",
+            "multiply the transposed values from the right, if the layer is to be integer",
+        )
+    if node.op == "Gemm" and attribute(node, "transA", 0):
+        raise NotHandled("it transposes its input.", "transA = 1", "transpose the input in a node of its own")
+    if dtype_of(node.inputs[0]) not in (None, np.dtype(np.float32)):
+        raise NotHandled("its input is not float32.", str(dtype_of(node.inputs[0])), "export the model in float32")
+    array = constants.array(node.inputs[1])
+    shape = () if array is None else array.shape
+    if len(shape) != 2:
+        raise NotHandled(
+            "its weight is no matrix.", f"shape {list(shape)}", "multiply by each matrix in a node of its own"
+        )
+    depth, columns = shape[::-1] if transposed else shape
+    if depth > LARGEST_DEPTH:
+        raise NotHandled("its sums may not be exact.", f"{depth} inputs", f"up to {LARGEST_DEPTH} inputs are supported")
+    if node.op == "Gemm":
+        return LinearSite(weight, use, transposed, attribute(node, "alpha", 1.0), _gemm_bias(node, columns, constants))
+    add, bias = _added_bias(node, graph, columns)
+    return LinearSite(weight, use, transposed, 1.0, bias, add)
+
+
+def _gemm_bias(node: Node, columns: int, constants: Constants) -> FloatArray:
+    given = node.inputs[2] if len(node.inputs) > 2 and node.inputs[2].name else None
+    beta = attribute(node, "beta", 1.0)
+    if given is None or beta == 0.0:
+        return np.zeros(1, np.float32)
+    array = constants.array(given)
+    if array is None or array.size not in (1, columns) or array.shape[-1:] not in ((), (1,), (columns,)):
+        found = f"{given.name!r} of shape {list(shape_of(given) or ())}" if array is None else f"shape {array.shape}"
+        raise NotHandled("its bias is no constant row.", found, "add it in a node of its own")
+    row = np.asarray(array, np.float32).reshape(-1)
+    return row if beta == 1.0 else np.asarray(np.float32(beta) * row)
+
+
+def _added_bias(node: Node, graph: Graph, columns: int) -> tuple[Node | None, FloatArray]:
+    """The Add that alone reads a product and adds a constant row to it, and this row; None and [0] without one."""
+    none = None, np.zeros(1, np.float32)
+    made = node.outputs[0]
+    if len(made.outputs) != 1 or any(made is v for v in graph.outputs):
+        return none
+    (add,) = made.outputs
+    if add.op != "Add" or add.domain or all(n is not add for n in graph.nodes) or add.inputs[0] is add.inputs[1]:
+        return none
+    array = constant_array(add.inputs[1] if add.inputs[0] is made else add.inputs[0])
+    if array is None or array.dtype != np.float32 or not np.isfinite(array).all():
+        return none
+    rank = len(shape_of(made) or ()) or 1
+    if array.size not in (1, columns) or array.shape[-1:] not in ((), (1,), (columns,)) or array.ndim > rank:
+        return none
+    return add, array.reshape(-1)

@@ -1,0 +1,182 @@
+"""Lowers linear layers with constant weights to integer arithmetic."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from rnnqc.cells.linear_nodes import LinearKind
+from rnnqc.errors import Outcome, Remark
+from rnnqc.evaluation.numerics import Lossy
+from rnnqc.ir import DOMAIN, Graph, Model, Node, Value, display_name
+from rnnqc.ir.builder import Builder
+from rnnqc.passes.analysis.rest_weights import RestWeight, WeightUse, rest_weights
+from rnnqc.passes.base import Pass, PassInfo, PassResult, StoredWeight
+from rnnqc.passes.constant_checks import ConstantCheck
+from rnnqc.passes.graph.constant_expressions import Constants
+from rnnqc.passes.graph.lstm_node import NotHandled
+from rnnqc.passes.invariants import Property
+from rnnqc.passes.linear.check_linear import LinearCheck
+from rnnqc.passes.linear.linear_function import emit_linear, linear_function
+from rnnqc.passes.linear.linear_sites import LinearSite, linear_site, linear_uses
+from rnnqc.passes.linear.linear_weights import LinearWeight, linear_settings, point_of, shared_weight, stored_weight
+from rnnqc.passes.rest.int8_weights import Int8Weights
+from rnnqc.recipes.recipe import Recipe
+
+LEAST_WEIGHTS = 2**18
+"""Below so many weights a function body takes longer than a float matmul of one row."""
+FORM = "int8 matmul"
+
+
+class QuantizeLinear(Pass):
+    """Replaces matmuls with constant weights by one node each, backed by a function, with int8 weights.
+
+    Before: `MatMul(x, W float32 [K,N]) -> Add(b)`, or `Gemm(x, W, b)`
+
+    After: `ai.rnnqc::QuantLinear(x, W int8 [K,N], multiplier float32 [N], b)`
+
+    Each row of x gets a scale and a zero point of its own when the model runs; products are exact. The recipe's rules
+    for `<node>.weight` say how weights are rounded: 8 bits, or up to 4 bits in groups, which become packed int4. Rules
+    without bits leave a matmul as it is.
+
+    * A weight that several nodes read is stored once. One that is an embedding, too, stays the int8 table that its
+      rows are read from, behind a Transpose if need be.
+    * With second moments of the inputs, weights are rounded together, so that errors cancel
+      (`rnnqc.formats.compensation`).
+    * A matmul that this is not for stays, with a remark.
+    """
+
+    info = PassInfo(
+        name="quantize-linear",
+        summary="lower linear layers to integer matmuls with a scale for each row of the input",
+        numerics=Lossy(0.0),
+        requires=frozenset({Property.CANONICAL}),
+    )
+
+    def __init__(
+        self,
+        recipe: Recipe | None = None,
+        weights: Int8Weights | None = None,
+        moments: Mapping[str, npt.NDArray[Any]] | None = None,
+        least_weights: int = LEAST_WEIGHTS,
+        *,
+        functions: bool = True,
+    ) -> None:
+        """A pass with the rules of `recipe`.
+
+        Args:
+            recipe: Without one all weights get 8 bits.
+            weights: Weights that other passes store as int8.
+            moments: Second moments `[K,K]` of inputs by the names of their points, `<node>.input`.
+            least_weights: Matrices with fewer stay as they are.
+            functions: Whether a layer becomes one node; otherwise the nodes of its function.
+        """
+        self._functions = functions
+        self._recipe, self._moments, self._least = recipe, moments or {}, least_weights
+        self._weights = weights or Int8Weights()
+
+    def constant_check(self, model: Model) -> ConstantCheck:
+        """Weights and their scales, from the float weights before."""
+        return LinearCheck(model, self._moments.keys())
+
+    def run(self, model: Model) -> PassResult:
+        """Looks at the matmuls of every graph."""
+        homes = {id(n): g for g in model.graphs() for n in g.nodes}
+        remarks: list[Remark] = []
+        found: list[tuple[RestWeight, list[LinearSite]]] = []
+        constants = Constants(model)
+        for weight in rest_weights(model):
+            uses = linear_uses(weight) if not weight.refusal[0] else ()
+            read = {u.path: (u, self._site(weight, u, homes[id(u.node)], constants)) for u in uses}
+            found.append((weight, [site for _, site in read.values() if isinstance(site, LinearSite)]))
+            remarks += [
+                self.remark(Outcome.NOTE, path, use.node.op, why.reason, why.found, why.action)
+                for path, (use, why) in read.items()
+                if isinstance(why, NotHandled)
+            ]
+        stored: dict[str, StoredWeight] = {}
+        for weight, sites in found:
+            stored |= self._replace_all(model, homes, weight, sites, constants)
+        if stored:
+            model.remove_dead()
+            model.sort()
+        return PassResult(bool(stored), tuple(remarks), {"layers": len(stored)}, stored=stored)
+
+    def _site(self, weight: RestWeight, use: WeightUse, graph: Graph, constants: Constants) -> LinearSite | NotHandled:
+        """What a matmul computes, or why it stays: for the operator, its size or the recipe."""
+        count = int(np.prod(weight.shape))
+        try:
+            site = linear_site(weight, use, graph, constants)
+            if count >= self._least:
+                linear_settings(self._recipe, point_of(site))
+                return site
+        except NotHandled as why:
+            return why
+        found = f"{count} weights, shape {list(weight.shape)}"
+        return NotHandled(
+            "it is too small to gain in standard operators.", found, "none; its weights can be stored as int8"
+        )
+
+    def _replace_all(
+        self,
+        model: Model,
+        homes: Mapping[int, Graph],
+        weight: RestWeight,
+        sites: Sequence[LinearSite],
+        constants: Constants,
+    ) -> dict[str, StoredWeight]:
+        """Replaces the matmuls of one weight; returns what they have in its place, by path."""
+        shares = self._weights.known(weight) is not None or len(sites) < len(weight.uses)
+        made: dict[Any, LinearWeight] = {}
+        stored: dict[str, StoredWeight] = {}
+        for site in sites:
+            settings = linear_settings(self._recipe, point_of(site))
+            key = (site.transposed, tuple(id(v) for v in site.use.views), json.dumps(settings, sort_keys=True))
+            if key not in made:
+                held = shared_weight(model, site, self._weights, constants) if shares else None
+                moment = self._moments.get(f"{point_of(site)}.input")
+                made[key] = held or stored_weight(model, site, settings, moment, constants)
+            stored[site.use.path] = StoredWeight(FORM, made[key].sizes)
+            self._replace(model, homes[id(site.use.node)], site, made[key])
+        return stored
+
+    def _replace(self, model: Model, graph: Graph, site: LinearSite, weight: LinearWeight) -> None:
+        """Puts one node, or those of its function, into the place of a matmul and of the addition of its bias."""
+        old, output, name = site.use.node, site.output, display_name(site.use.node)
+        kind = LinearKind(packed=weight.group_multiplier is not None)
+        given = _inputs(model, site, weight)
+        attributes = {"group_size": weight.group_size} if kind.packed else {}
+        gone = [old, *([] if site.add is None else [site.add])]
+        position = next(k for k, n in enumerate(graph.nodes) if n is old)
+        for node in gone:
+            node.outputs.clear()
+        if self._functions:
+            nodes = [Node(kind.name, name, attributes, [given[n] for n in kind.inputs], [output], DOMAIN)]
+            if all((f.domain, f.name) != (DOMAIN, kind.name) for f in model.functions):
+                model.functions.append(linear_function(kind, model.opset, model.ir_version))
+        else:
+            b = Builder(model, prefix=point_of(site))
+            emit_linear(b, kind, given, attributes).inputs[0].outputs[0] = output
+            nodes = b.nodes
+        graph.nodes[position:position] = nodes
+        model.remove_nodes(graph, gone)
+
+
+def _inputs(model: Model, site: LinearSite, weight: LinearWeight) -> dict[str, Value]:
+    """The operator's inputs by name."""
+    point = point_of(site)
+    given = {"X": site.use.node.inputs[0], "W": weight.values, "multiplier": weight.multiplier}
+    if site.alpha != 1.0:
+        scaled = np.float32(site.alpha) * np.asarray(weight.scale, np.float32)
+        given["multiplier"] = model.add_initializer(f"{point}.multiplier", scaled, weight.graph)
+    if site.bias.any():
+        given["B"] = model.add_initializer(f"{point}.B", site.bias, weight.graph)
+    else:
+        given["B"] = model.constant([0.0], np.float32)
+    if weight.group_multiplier is not None:
+        given["W_group_multiplier"] = weight.group_multiplier
+    return given
