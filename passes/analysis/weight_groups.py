@@ -20,10 +20,12 @@ class Groups:
     Attributes:
         shape: Of the weight with one axis cut in two.
         axes: The axes of that shape that a group goes along.
+        channel: The axis of the output channels.
     """
 
     shape: tuple[int, ...]
     axes: tuple[int, ...]
+    channel: int
 
     @property
     def scale_shape(self) -> tuple[int, ...]:
@@ -48,11 +50,11 @@ def groups_of(shape: Sequence[int], axis: int) -> Groups:
     if axis == 0:
         inner = math.prod(shape[1:])
         size = _divisor(inner, 1)
-        return Groups((shape[0], inner // size, size), (2,))
+        return Groups((shape[0], inner // size, size), (2,), 0)
     others = math.prod(shape) // (shape[0] * shape[axis])
     size = _divisor(shape[0], others)
     cut = (shape[0] // size, size, *shape[1:])
-    return Groups(cut, tuple(k for k in range(1, len(cut)) if k != axis + 1))
+    return Groups(cut, tuple(k for k in range(1, len(cut)) if k != axis + 1), axis + 1)
 
 
 def _divisor(count: int, others: int) -> int:

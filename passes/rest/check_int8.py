@@ -25,22 +25,27 @@ def expected_scale(array: Array, axis: int) -> Array:
 
 
 def expected_groups(array: Array, axis: int) -> Array:
-    """The floats of groups of about 16 weights of a channel, `[...]` as the weight.
+    """The floats of groups of about 16 weights of a channel, shaped as the weight.
 
-    A scale is the least multiple of 2^-11 of its own magnitude, as float16 has them, that is not below the largest
-    weight divided by 127.
+    A scale is the least float16 number that is not below a 127th of the largest weight of the group, of the channel or
+    of all, or not below that power of two: the one with the least squared error, the first of equals.
     """
     groups = groups_of(array.shape, axis)
-    cut = array.reshape(groups.shape).astype(np.float64)
-    exact = np.abs(cut).max(axis=groups.axes, keepdims=True) / 127.0
-    exact[exact < 2.0**-100 / 127.0] = 1.0
-    unit = np.ldexp(1.0, np.frexp(exact)[1] - 11)
-    scale = np.ceil(exact / unit) * unit
-    if scale.min() < 2.0**-14 or scale.max() > 65504.0:
-        scale = exact
-    scale = scale.astype(np.float32)
-    steps = expected_values(array.reshape(groups.shape), scale).astype(np.float32)
-    return np.asarray((steps * scale).reshape(array.shape))
+    cut = array.reshape(groups.shape)
+    magnitudes = np.abs(cut.astype(np.float64))
+    channel = tuple(k for k in range(cut.ndim) if k != groups.channel)
+    largest = [magnitudes.max(axis=axes, keepdims=True) for axes in (groups.axes, channel, None)]
+    exact = [np.where(m < 2.0**-100, 1.0, m / 127.0) + np.zeros(groups.scale_shape) for m in largest]
+    exact.append(2.0 ** np.ceil(np.log2(exact[0])))
+    is_half = min(e.min() for e in exact) >= 2.0**-14 and max(e.max() for e in exact) <= 65504.0
+    made, least = np.zeros_like(cut), np.full(groups.scale_shape, np.inf)
+    for wanted in exact:
+        unit = np.ldexp(1.0, np.frexp(wanted)[1] - 11)  # float16 has 11 bits
+        scale = (np.ceil(wanted / unit) * unit if is_half else wanted).astype(np.float32)
+        floats = expected_values(cut, scale).astype(np.float32) * scale
+        error = np.square(floats - cut, dtype=np.float64).sum(axis=groups.axes, keepdims=True)
+        made, least = np.where(error < least, floats, made), np.minimum(error, least)
+    return np.asarray(made.reshape(array.shape))
 
 
 def expected_values(array: Array, scale: Array) -> Array:

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from rnnqc.formats.scales import symmetric_scale
+from rnnqc.formats.scales import power_of_two_from, symmetric_scale
+from rnnqc.formats.weights import blocks
 from rnnqc.ir import Model, Value, constant_array, safe_name
 from rnnqc.ir.builder import Builder
 from rnnqc.passes.analysis.rest_weights import RestWeight
 from rnnqc.passes.analysis.weight_groups import Groups, groups_of
 from rnnqc.passes.rest.int8_weights import BITS
 
+FloatArray = npt.NDArray[np.float32]
 LARGEST = 127
 
 
@@ -43,20 +45,56 @@ def grouped(model: Model, weight: RestWeight) -> tuple[Value, Mapping[str, int]]
     return made, {stored.name: values.nbytes, scales.name: scale.nbytes}
 
 
-def quantized_groups(array: npt.NDArray[np.float32], groups: Groups) -> tuple[npt.NDArray[np.int8], npt.NDArray[Any]]:
-    """int8 values `groups.shape` of a weight, and scales `groups.scale_shape`, float16 or float32."""
+def quantized_groups(array: FloatArray, groups: Groups) -> tuple[npt.NDArray[np.int8], npt.NDArray[Any]]:
+    """int8 values and scales of a weight.
+
+    The scale of a group is that with the least squared error of these: for the largest magnitude of the group, of its
+    channel and of all weights, and the least power of two for that of the group. So weights that are int8 values
+    already, for which a model was trained, stay what they are.
+
+    Returns:
+        int8 values `groups.shape`, and scales `groups.scale_shape`, float16 or float32.
+    """
     cut = array.reshape(groups.shape)
-    scale = stored_scale(np.abs(cut).max(axis=groups.axes, keepdims=True, initial=0.0))
-    steps = np.rint(cut / scale.astype(np.float32))
-    return np.clip(steps, -LARGEST, LARGEST).astype(np.int8), scale
+    others = tuple(k for k in range(cut.ndim) if k != groups.channel)
+    of_channel = np.abs(cut).max(axis=others, keepdims=True)
+    of_group = np.abs(cut).max(axis=groups.axes, keepdims=True)
+    ranges = [symmetric_scale(m, BITS) for m in (of_group, of_channel, of_channel.max())]
+    exact = [np.broadcast_to(s, groups.scale_shape) for s in (*ranges, power_of_two_from(ranges[0]))]
+    dtype = np.float16 if all(_is_normal(s) for s in exact) else np.float32
+    stored = [_not_below(s, dtype) for s in exact]
+    values, scale = np.empty(cut.shape, np.int8), np.empty(groups.scale_shape, dtype)
+    for rows in blocks(len(cut)):
+        values[rows], scale[rows] = _best(cut[rows], [s[rows] for s in stored], groups.axes)
+    return values, scale
 
 
-def stored_scale(largest: npt.NDArray[np.float32]) -> npt.NDArray[Any]:
-    """The least float16 scales with which int8 reaches the largest magnitudes; float32 where that is not normal."""
-    exact = symmetric_scale(largest, BITS)
-    with np.errstate(over="ignore", under="ignore"):
-        half = exact.astype(np.float16)
-    half = np.where(half.astype(np.float64) < exact, np.nextafter(half, np.float16(np.inf)), half)
+def _best(
+    part: FloatArray, scales: Sequence[npt.NDArray[Any]], axes: tuple[int, ...]
+) -> tuple[FloatArray, npt.NDArray[Any]]:
+    """Multiples of the scale with the least error in each group, the first of several, and that scale."""
+    tried = []
+    for scale in scales:
+        step = scale.astype(np.float32)
+        steps = np.clip(np.rint(part / step), -LARGEST, LARGEST)
+        tried.append((np.square(steps * step - part, dtype=np.float64).sum(axis=axes, keepdims=True), steps, scale))
+    error, values, best = tried[0]
+    for other, steps, scale in tried[1:]:
+        is_better = other < error
+        error = np.where(is_better, other, error)
+        values, best = np.where(is_better, steps, values), np.where(is_better, scale, best)
+    return values, best
+
+
+def _is_normal(scale: npt.NDArray[np.float64]) -> bool:
+    """Whether float16 has normal numbers near all of them."""
     limits = np.finfo(np.float16)
-    is_normal = np.isfinite(half) & (half >= limits.tiny)
-    return half if is_normal.all() else exact.astype(np.float32)
+    return bool(scale.min(initial=1.0) >= limits.tiny and scale.max(initial=1.0) <= limits.max)
+
+
+def _not_below(exact: npt.NDArray[np.float64], dtype: type[np.floating[Any]]) -> npt.NDArray[Any]:
+    """Float16 scales with which int8 reaches the largest magnitudes, or float32 ones next to them."""
+    made = exact.astype(dtype)
+    if dtype == np.float16:
+        made = np.where(made.astype(np.float64) < exact, np.nextafter(made, np.float16(np.inf)), made)
+    return made

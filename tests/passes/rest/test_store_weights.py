@@ -154,6 +154,27 @@ def test_scales_that_float16_has_not_are_float32(factor: float, dtype: str) -> N
     assert np.abs(got - weight).max() <= np.abs(weight).max() / 250
 
 
+@pytest.mark.parametrize("grid", ["power of two", "of channels", "of all"])
+def test_weights_that_are_int8_values_stay(grid: str) -> None:
+    """For such weights models are trained; those of a group need not reach 127."""
+    rng = np.random.default_rng(2)
+    codes = rng.integers(-60, 61, (24, 8, 30)).astype(np.float32)
+    codes[:, 0, 0] = 127.0
+    if grid == "of all":
+        codes[1:, 0, 0] = 3.0
+    steps = np.exp(rng.standard_normal((24, 1, 1))).astype(np.float16) if grid == "of channels" else np.float16(0.0123)
+    weight = codes * np.float32(1 / 256) if grid == "power of two" else codes * steps.astype(np.float32)
+    text = f"{HEAD.format(opset=17)} g (float[N,8,T] x) => (float[N,24,T] y) {{ y = Conv (x, w) }}"
+    model = _canonical(parse(text, w=weight))
+    apply(StoreWeights(), model, [{"x": np.ones((1, 8, 40), np.float32)}])
+    (floats,) = (n.inputs[1] for n in nodes_of(model, "Conv"))
+    held = Constants(model).array(floats)
+    assert held is not None
+    np.testing.assert_allclose(held, weight, rtol=2**-10, atol=0)
+    if grid == "power of two":
+        assert held.tobytes() == weight.tobytes()
+
+
 def test_groups_hold_channels_with_one_large_weight() -> None:
     """What shares no group with it is as precise as without it."""
     weight = _weight((24, 8, 30))
