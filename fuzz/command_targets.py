@@ -14,7 +14,8 @@ import onnx
 
 import rnnqc
 from rnnqc.cli import main
-from rnnqc.data.feeds import generate_feeds, npz_bytes
+from rnnqc.data.generated_feeds import generate_feeds
+from rnnqc.data.npz import npz_bytes
 from rnnqc.errors import InternalError, RnnqcError
 from rnnqc.proto.graph_walks import blocks_of
 from rnnqc.proto.validation import check_model

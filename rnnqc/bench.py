@@ -21,7 +21,8 @@ import onnx
 import onnxruntime as ort
 
 from rnnqc import runtime_ops
-from rnnqc.data.feeds import check_feed, read_npz, with_dimensions_of
+from rnnqc.data.feeds import check_feed, with_dimensions_of
+from rnnqc.data.npz import read_npz
 from rnnqc.errors import CompileError, UsageError, located
 from rnnqc.ir import Model
 from rnnqc.lowering.lower import lower

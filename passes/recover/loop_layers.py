@@ -82,33 +82,12 @@ class LoopLayers:
         if any(v is not None and id(v) in self.vectorizer.known for v in outputs):
             return
         name = display_name(layer)
-        if (
-            not self._one_step(layer.inputs[X])
-            or attribute(layer, "direction", "forward") != "forward"
-            or input_or_none(layer, SEQUENCE_LENS) is not None
-        ):
-            raise NoNode("a layer in the loop is more than one step.", f"node {name!r} ({layer.op})")
-        for index in (INITIAL_H, INITIAL_C)[: 2 if layer.op == "LSTM" else 1]:
-            value = input_or_none(layer, index)
-            if value is None:
-                raise NoNode("a layer in the loop starts anew in each iteration.", f"node {name!r} ({layer.op})")
+        self._check_step(layer)
         x = self.vectorizer.sequence(layer.inputs[X])
         if x.rank != 3:
             raise NoNode("the input of a layer has another rank than 3.", f"node {name!r} ({layer.op})")
         sequence = self.b.op("Squeeze", [x.value, self.b.i64([1])], f"{name}/X")
-        inputs: list[Value | None] = [sequence]
-        for k in range(1, len(layer.inputs)):
-            value = input_or_none(layer, k)
-            if value is None:
-                inputs.append(None)
-            elif k in (INITIAL_H, INITIAL_C):
-                inputs.append(self._initial(layer, k, sequence))
-            else:
-                outside = self.vectorizer.outer(value)
-                if outside is None:
-                    at = f"{value.name!r} of node {name!r}"
-                    raise NoNode("the weights of a layer change from iteration to iteration.", at)
-                inputs.append(outside)
+        inputs = self._inputs(layer, sequence)
         lengths, backwards = self._lengths(layer, sequence)
         attrs = dict(layer.attrs)
         if lengths is not None:
@@ -139,6 +118,40 @@ class LoopLayers:
             self.vectorizer.known[id(y)] = Sequence(
                 self.b.op("Unsqueeze", [made[0], self.b.i64([1])], f"{name}/Y.trips"), 4, frozenset({0, 1})
             )
+
+    def _check_step(self, layer: Node) -> None:
+        """Raises NoNode unless a layer makes one step of each iteration, from the state of the iteration before."""
+        at = f"node {display_name(layer)!r} ({layer.op})"
+        if (
+            not self._one_step(layer.inputs[X])
+            or attribute(layer, "direction", "forward") != "forward"
+            or input_or_none(layer, SEQUENCE_LENS) is not None
+        ):
+            raise NoNode("a layer in the loop is more than one step.", at)
+        states = (INITIAL_H, INITIAL_C)[: 2 if layer.op == "LSTM" else 1]
+        if any(input_or_none(layer, k) is None for k in states):
+            raise NoNode("a layer in the loop starts anew in each iteration.", at)
+
+    def _inputs(self, layer: Node, sequence: Value) -> list[Value | None]:
+        """The inputs of the node for all iterations, `sequence` for X.
+
+        Raises:
+            NoNode: Weights are not the same in each iteration.
+        """
+        inputs: list[Value | None] = [sequence]
+        for k in range(1, len(layer.inputs)):
+            value = input_or_none(layer, k)
+            if value is None:
+                inputs.append(None)
+            elif k in (INITIAL_H, INITIAL_C):
+                inputs.append(self._initial(layer, k, sequence))
+            else:
+                outside = self.vectorizer.outer(value)
+                if outside is None:
+                    at = f"{value.name!r} of node {display_name(layer)!r}"
+                    raise NoNode("the weights of a layer change from iteration to iteration.", at)
+                inputs.append(outside)
+        return inputs
 
     def _lengths(self, layer: Node, sequence: Value) -> tuple[Value | None, bool]:
         """`sequence_lens`, where all states of the layer are masked by the same lengths; whether they run backwards."""

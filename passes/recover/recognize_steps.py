@@ -45,6 +45,10 @@ _NAME_STATES = (
 )
 
 
+_Found = tuple[Graph, str, RowReader, list[FoundStep]]
+"""A graph, its path, what read it, and the steps in it."""
+
+
 class RecognizeSteps(RecoverySites, Pass):
     """Replaces unrolled steps of LSTM, GRU and RNN layers by nodes over one element.
 
@@ -74,7 +78,6 @@ class RecognizeSteps(RecoverySites, Pass):
 
     def run(self, model: Model) -> PassResult:
         """Looks at every graph."""
-        remarks: list[Remark] = []
         self.sites = []
         captured = 0
         graphs = [(g, n, p) for g, n, p in bodies(model) if any(node.op in _PRODUCTS for node in g.nodes)]
@@ -86,7 +89,7 @@ class RecognizeSteps(RecoverySites, Pass):
         if captured:
             model.infer_shapes()
         constants = Constants(model)
-        found: list[tuple[Graph, str, RowReader, list[FoundStep]]] = []
+        found: list[_Found] = []
         carried: dict[int, Value] = {}
         for graph, owner, path in graphs:
             loop = owner is not None and is_loop(owner)
@@ -97,9 +100,21 @@ class RecognizeSteps(RecoverySites, Pass):
             carried.update((id(before), new) for before, new in pairs)
             flow = partial(StateFlow, model, constants, graph, reader.shape)
             found.append((graph, path, reader, with_first_steps(finder, steps_of(finder, pairs, flow))))
+        remarks = self._replaced(model, constants, found, carried)
+        made = len(self.sites)
+        if made:
+            model.remove_dead()
+            model.sort()
+            model.infer_shapes()
+        return PassResult(bool(made or captured), tuple(remarks), {"steps": made})
+
+    def _replaced(
+        self, model: Model, constants: Constants, found: Sequence[_Found], carried: Mapping[int, Value]
+    ) -> list[Remark]:
+        """Replaces the steps that a node computes; `carried`: new states of loops, by the id of the state before."""
+        remarks: list[Remark] = []
         weights = _Weights(model, constants)
         own, states = _steps_made(found, constants)
-        made = 0
         for graph, path, reader, steps in found:
             for step in steps:
                 anchor = step.h_next.inputs[0]
@@ -121,26 +136,13 @@ class RecognizeSteps(RecoverySites, Pass):
                     info(anchor).notes[STEP_NOTE] = left
                     continue
                 name = _emit(model, graph, reader, node, weights, expand)
-                made += 1
                 self.sites.append(where)
-                remarks.append(
-                    self.remark(
-                        Outcome.NOTE,
-                        f"{path}{name}",
-                        step.op,
-                        f"made of the step around node {display_name(anchor)!r}.",
-                    )
-                )
-        if made:
-            model.remove_dead()
-            model.sort()
-            model.infer_shapes()
-        return PassResult(bool(made or captured), tuple(remarks), {"steps": made})
+                text = f"made of the step around node {display_name(anchor)!r}."
+                remarks.append(self.remark(Outcome.NOTE, f"{path}{name}", step.op, text))
+        return remarks
 
 
-def _steps_made(
-    found: Sequence[tuple[Graph, str, RowReader, Sequence[FoundStep]]], constants: Constants
-) -> tuple[set[int], dict[int, bytes]]:
+def _steps_made(found: Sequence[_Found], constants: Constants) -> tuple[set[int], dict[int, bytes]]:
     """Of all steps that can be nodes, by id: their products, and R for each new hidden state."""
     products: set[int] = set()
     states: dict[int, bytes] = {}

@@ -65,78 +65,115 @@ def step_node(step: FoundStep, constants: Constants) -> StepNode:
     """
     if step.doubt:
         raise NoNode("it is not known which of its operands is the hidden state.", step.doubt)
-    width = step.width
-    order = GATES[step.op]
-    hidden, cell = step.hidden, step.cell
-    for atom, what in ((hidden, "hidden"), (cell, "cell")):
+    for atom, what in ((step.hidden, "hidden"), (step.cell, "cell")):
         if atom is not None and atom.kind == "leaf" and atom.width != atom.whole:
             raise NoNode(f"its {what} state is part of a wider value.", f"columns of {_name(atom)!r}")
-    bases: dict[object, tuple[Value, int, int]] = {}
-    total = 0
-    for _, atom, array, _ in step.operands():
-        if atom in (hidden, cell, step.cell_atom, step.reset) or _row(constants, atom, array) is not None:
-            continue
-        key, value, whole = _base(atom)
-        if key not in bases:
-            bases[key] = (value, total, whole)
-            total += whole
-    if not bases and (hidden is None or hidden.value is None or constants.zero(hidden.value)):
-        raise NoNode("it has no input besides its states.", "no product with an input")
-    W = np.zeros((len(order) * width, total or 1), np.float32)
-    R = np.zeros((len(order) * width, width), np.float32)
-    B = np.zeros((2, len(order) * width), np.float32)
-    P = np.zeros((3, width), np.float32)
-    for k, gate in enumerate(order):
-        if step.input_forget and gate == "f":
-            continue
-        rows = slice(k * width, (k + 1) * width)
-        sign = np.float32(-1 if gate in step.negated else 1)
-        form = step.gates[gate]
-        if form.bias is not None:
-            B[0, rows] += sign * form.bias
-        for atom, weight in form.terms.items():
-            array = weight.array
-            constant = _row(constants, atom, array)
-            if constant is not None:
-                B[0, rows] += sign * constant
-            elif atom is step.reset and gate == "h":
-                R[rows] += sign * array.T
-            elif atom is hidden:
-                R[rows] += sign * (array.T if array.ndim == 2 else np.diag(np.broadcast_to(array, (width,))))
-            elif atom in (cell, step.cell_atom):
-                if array.ndim == 2 or gate not in _PEEPHOLES or (atom is step.cell_atom) != (gate == "o"):
-                    raise NoNode(
-                        "its cell state goes into a gate in another way than through a peephole.", f"gate {gate}"
-                    )
-                P[_PEEPHOLES.index(gate)] += sign * array
-            else:
-                key, _, _ = _base(atom)
-                low = bases[key][1] + atom.low
-                if array.ndim == 2:
-                    W[rows, low : low + array.shape[0]] += sign * array.T
-                else:
-                    W[rows, low : low + width] += sign * np.diag(np.broadcast_to(array, (width,)))
-    if step.recurrent is not None:
-        rows = slice((len(order) - 1) * width, len(order) * width)
-        if hidden is not None:
-            R[rows] += step.recurrent.terms[hidden].array.T
-        if step.recurrent.bias is not None:
-            B[1, rows] += step.recurrent.bias
-    if step.like is not None:
-        R = step_node(step.like, constants).R
+    weights = _Weights(step, constants)
+    for k, gate in enumerate(GATES[step.op]):
+        if not (step.input_forget and gate == "f"):
+            weights.add_gate(k, gate)
+    weights.add_recurrent()
     return StepNode(
         step.op,
-        tuple(value for value, _, _ in bases.values()),
-        _state(hidden, constants),
-        _state(cell, constants),
-        W,
-        R,
-        B.reshape(-1) if B.any() else None,
-        P.reshape(-1) if P.any() else None,
+        tuple(weights.inputs),
+        _state(step.hidden, constants),
+        _state(step.cell, constants),
+        weights.W,
+        weights.R if step.like is None else step_node(step.like, constants).R,
+        weights.B.reshape(-1) if weights.B.any() else None,
+        weights.P.reshape(-1) if weights.P.any() else None,
         _attributes(step),
         step.h_next,
         step.c_next,
     )
+
+
+class _Weights:
+    """The weights of a step's node, summed up from the terms of its pre-activations.
+
+    Attributes:
+        inputs: The values that W multiplies, side by side.
+        W: As `StepNode`.
+        R: As `StepNode`.
+        B: `[2,G*H]`.
+        P: `[3,H]`.
+
+    Raises:
+        NoNode: The step has no input besides its states.
+    """
+
+    def __init__(self, step: FoundStep, constants: Constants) -> None:
+        self._step, self._constants = step, constants
+        self._states = (step.hidden, step.cell, step.cell_atom, step.reset)
+        self._columns: dict[object, int] = {}
+        self.inputs: list[Value] = []
+        total = 0
+        for _, atom, array, _ in step.operands():
+            if atom in self._states or _row(constants, atom, array) is not None:
+                continue
+            key, value, whole = _base(atom)
+            if key not in self._columns:
+                self._columns[key] = total
+                self.inputs.append(value)
+                total += whole
+        hidden = step.hidden
+        if not self.inputs and (hidden is None or hidden.value is None or constants.zero(hidden.value)):
+            raise NoNode("it has no input besides its states.", "no product with an input")
+        rows = len(GATES[step.op]) * step.width
+        self.W = np.zeros((rows, total or 1), np.float32)
+        self.R = np.zeros((rows, step.width), np.float32)
+        self.B = np.zeros((2, rows), np.float32)
+        self.P = np.zeros((3, step.width), np.float32)
+
+    def add_gate(self, number: int, gate: str) -> None:
+        """Adds what the pre-activation of a gate says.
+
+        Raises:
+            NoNode: The cell state goes into it in another way than through a peephole.
+        """
+        step = self._step
+        rows = self._rows(number)
+        sign = np.float32(-1 if gate in step.negated else 1)
+        form = step.gates[gate]
+        if form.bias is not None:
+            self.B[0, rows] += sign * form.bias
+        for atom, weight in form.terms.items():
+            array = weight.array
+            constant = _row(self._constants, atom, array)
+            if constant is not None:
+                self.B[0, rows] += sign * constant
+            elif atom is step.reset and gate == "h":
+                self.R[rows] += sign * array.T
+            elif atom is step.hidden:
+                self.R[rows] += sign * self._matrix(array)
+            elif atom in (step.cell, step.cell_atom):
+                if array.ndim == 2 or gate not in _PEEPHOLES or (atom is step.cell_atom) != (gate == "o"):
+                    raise NoNode(
+                        "its cell state goes into a gate in another way than through a peephole.", f"gate {gate}"
+                    )
+                self.P[_PEEPHOLES.index(gate)] += sign * array
+            else:
+                matrix = self._matrix(array)
+                low = self._columns[_base(atom)[0]] + atom.low
+                self.W[rows, low : low + matrix.shape[1]] += sign * matrix
+
+    def add_recurrent(self) -> None:
+        """Adds the product of the hidden state that a reset gate multiplies."""
+        recurrent, hidden = self._step.recurrent, self._step.hidden
+        if recurrent is None:
+            return
+        rows = self._rows(len(GATES[self._step.op]) - 1)
+        if hidden is not None:
+            self.R[rows] += recurrent.terms[hidden].array.T
+        if recurrent.bias is not None:
+            self.B[1, rows] += recurrent.bias
+
+    def _rows(self, gate: int) -> slice:
+        return slice(gate * self._step.width, (gate + 1) * self._step.width)
+
+    def _matrix(self, array: Floats) -> Floats:
+        """`[H,K]` of a product's weights, or of factors by element."""
+        return array.T if array.ndim == 2 else np.diag(np.broadcast_to(array, (self._step.width,)))
 
 
 def _name(atom: Atom) -> str:

@@ -12,7 +12,7 @@ import numpy as np
 import onnx
 
 from rnnqc.cells.base import Cell
-from rnnqc.data.feeds import npz_bytes
+from rnnqc.data.npz import npz_bytes
 from rnnqc.errors import CompileError, NumericsError
 from rnnqc.evaluation.numerics import Bitwise, Close, Float16Close, Lossy, Numerics, Verdict, max_abs, sqnr_db
 from rnnqc.ir import Model

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import onnx
 
-from rnnqc.data.feeds import Feeds, NpzFolder, true_inputs
+from rnnqc.data.feeds import Feeds, true_inputs
+from rnnqc.data.npz import NpzFolder
 from rnnqc.data.streaming import Piece
 from rnnqc.errors import CompileError, UsageError
 

@@ -27,8 +27,9 @@ def run(a: argparse.Namespace) -> int:
     """Runs the command; the exit code."""
     import onnxruntime as ort
 
-    from rnnqc.data.feeds import check_feed, npz_bytes, read_npz
+    from rnnqc.data.feeds import check_feed
     from rnnqc.data.large_inputs import LargeInputs
+    from rnnqc.data.npz import npz_bytes, read_npz
     from rnnqc.data.streaming import calls_of, run_calls, stacked, state_pairs
     from rnnqc.evaluation.evaluate import run_session
     from rnnqc.ir import CELLS_KEY

@@ -17,7 +17,8 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 
-from rnnqc.data.feeds import Feeds, NpzFolder, check_feed, open_feeds, true_inputs, zeros_of
+from rnnqc.data.feeds import Feeds, check_feed, open_feeds, true_inputs, zeros_of
+from rnnqc.data.npz import NpzFolder
 from rnnqc.errors import CompileError, UsageError
 
 Array = npt.NDArray[Any]

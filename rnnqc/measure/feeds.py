@@ -10,15 +10,14 @@ from functools import cached_property
 import numpy as np
 import onnx
 
-from rnnqc.data.feeds import (
+from rnnqc.data.feeds import Feeds, fixed_size
+from rnnqc.data.generated_feeds import (
     EXTREME_LENGTH,
     GENERATED_BATCH,
     GENERATED_LENGTH,
-    Feeds,
     Generation,
     Sizes,
     Values,
-    fixed_size,
     generate_feeds,
 )
 from rnnqc.errors import CompileError

@@ -15,7 +15,7 @@ from pathlib import Path
 import onnx
 
 from rnnqc.errors import CompileError
-from rnnqc.proto.validation import tensor_bytes, tensors_of
+from rnnqc.proto.tensor_checks import tensor_bytes, tensors_of
 
 ALLOW_LINKS = "RNNQC_ALLOW_LINKED_DATA"
 """Environment variable: "1" lets data files be symbolic or hard links, as in the cache of huggingface_hub."""

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy.typing as npt
 
-from rnnqc.data.feeds import read_npz
+from rnnqc.data.npz import read_npz
 from rnnqc.errors import CompileError
 from rnnqc.tracing.differences import CODES, CellComparison, Choice, Compared, Difference
 

@@ -16,7 +16,9 @@ import onnx
 import pytest
 from hypothesis import given
 
-from rnnqc.data.feeds import check_feed, generate_feeds, npz_bytes, open_feeds, read_npz, true_inputs, zeros_of
+from rnnqc.data.feeds import check_feed, open_feeds, true_inputs, zeros_of
+from rnnqc.data.generated_feeds import generate_feeds
+from rnnqc.data.npz import npz_bytes, read_npz
 from rnnqc.data.streaming import checked
 from rnnqc.errors import CompileError
 from tests.generate.strategies import lstm_cases

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rnnqc.data.feeds import npz_bytes
+from rnnqc.data.npz import npz_bytes
 from rnnqc.proto.files import serialized, write_atomically
 from tests.generate.cases import Case
 from tests.generate.checks import KINDS, Checked

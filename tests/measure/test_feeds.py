@@ -9,7 +9,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rnnqc.data.feeds import check_feed, generate_feeds, with_dimensions_of
+from rnnqc.data.feeds import check_feed, with_dimensions_of
+from rnnqc.data.generated_feeds import generate_feeds
 from rnnqc.errors import CompileError
 from rnnqc.lowering.lower import lower
 from rnnqc.measure.feeds import FeedGenerator, generated_feeds, generated_levels

@@ -13,7 +13,7 @@ from typing import Any
 import onnx
 
 from rnnqc.cells.types import fused_type
-from rnnqc.data.feeds import generate_feeds
+from rnnqc.data.generated_feeds import generate_feeds
 from rnnqc.errors import Outcome
 from rnnqc.ir import Graph, Model, Node, Value, display_name, graph_info, subgraphs
 from rnnqc.lowering.executable import executable

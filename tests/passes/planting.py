@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 
 from rnnqc.calibration.calibrate import calibrate
-from rnnqc.data.feeds import generate_feeds
+from rnnqc.data.generated_feeds import generate_feeds
 from rnnqc.ir import Constant, Model, Node
 from rnnqc.lowering.executable import executable
 from rnnqc.passes import Pass, PassResult, VerifyNumerics

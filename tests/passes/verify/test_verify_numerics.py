@@ -17,7 +17,7 @@ import pytest
 
 import rnnqc
 from rnnqc.calibration.calibrate import calibrate
-from rnnqc.data.feeds import generate_feeds
+from rnnqc.data.generated_feeds import generate_feeds
 from rnnqc.data.statistics import Statistics
 from rnnqc.errors import NumericsError
 from rnnqc.ir import Model, Node

@@ -19,7 +19,7 @@ import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from rnnqc.data.feeds import generate_feeds
+from rnnqc.data.generated_feeds import generate_feeds
 from rnnqc.errors import CompileError, Outcome, UsageError
 from rnnqc.formats.compensation import squared_error
 from rnnqc.formats.format import Format

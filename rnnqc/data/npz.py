@@ -1,0 +1,119 @@
+"""Files `.npz` of arrays, read and written."""
+
+from __future__ import annotations
+
+import io
+import zipfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from rnnqc.data.limits import physical_memory
+from rnnqc.errors import CompileError
+
+Arrays = dict[str, npt.NDArray[Any]]
+
+
+def read_npz(path: Path) -> Arrays:
+    """The arrays of an `.npz` file; pickled contents are refused.
+
+    Raises:
+        CompileError: The file cannot be read.
+    """
+    try:
+        return _arrays_of(path)
+    except CompileError:
+        raise
+    except OSError as error:
+        raise CompileError(f"{path}: {error.strerror or error}.", supported=_NPZ, action="check the path") from error
+    except MemoryError as error:
+        raise CompileError(
+            f"{path}: an array does not fit into memory.", supported=_NPZ, action="check the file"
+        ) from error
+    except Exception as error:  # zipfile, its decompressors and numpy's parser of headers have many kinds
+        raise CompileError(
+            f"{path}: cannot be read as .npz ({error}).", supported=_NPZ, action="write it with numpy.savez"
+        ) from error
+
+
+_NPZ = ".npz files of arrays named as the model's inputs, without pickled objects"
+
+
+def _arrays_of(path: Path) -> Arrays:
+    arrays = {}
+    with zipfile.ZipFile(path) as archive:
+        names = archive.namelist()
+        strange = [n for n in names if not n.endswith(".npy")]
+        if strange:
+            raise CompileError(
+                f"{path}: holds {strange[0]!r}, which is no array.",
+                supported=_NPZ,
+                action="write it with numpy.savez",
+            )
+        _check_size(archive, path)
+        for name in names:
+            with archive.open(name) as stream:
+                arrays[name.removesuffix(".npy")] = np.lib.format.read_array(stream, allow_pickle=False)
+    return arrays
+
+
+def _check_size(archive: zipfile.ZipFile, path: Path) -> None:
+    """Refuses an archive that is larger than the memory of the machine: compressed zeros take a thousandth."""
+    size = sum(entry.file_size for entry in archive.infolist())
+    limit = physical_memory()
+    if limit is not None and size > limit:
+        raise CompileError(
+            f"{path}: its arrays have {size} bytes.",
+            supported=f"up to {limit}, the memory of the machine",
+            action="split the data over a directory of .npz, one feed each",
+        )
+
+
+def npz_bytes(arrays: Mapping[str, npt.NDArray[Any]]) -> bytes:
+    """The contents of an `.npz` file; unlike with numpy.savez, an array may have any name.
+
+    Raises:
+        CompileError: An array holds objects.
+    """
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        for name, array in arrays.items():
+            with archive.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True) as stream:
+                try:
+                    np.lib.format.write_array(stream, np.asarray(array), allow_pickle=False)
+                except ValueError as error:
+                    raise CompileError(
+                        f"output {name!r} of type {array.dtype} cannot be written as .npz ({error}).",
+                        supported="numbers and booleans",
+                        action="remove the output from the model",
+                    ) from error
+    return buffer.getvalue()
+
+
+class NpzFolder:
+    """The feeds in a directory, one `.npz` each, in the order of their names; read when they are taken.
+
+    Args:
+        path: The directory.
+
+    Raises:
+        CompileError: It holds no `.npz`.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.files = sorted(path.glob("*.npz"))
+        if not self.files:
+            raise CompileError(
+                f"{path}: holds no .npz files.",
+                supported="one .npz for each feed",
+                action="name the folder with the data",
+            )
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def __iter__(self) -> Iterator[Arrays]:
+        return map(read_npz, self.files)
