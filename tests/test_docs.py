@@ -31,7 +31,8 @@ def blocks(language: str) -> list[str]:
 def test_table_of_passes(capsys: pytest.CaptureFixture[str]) -> None:
     """`rnnqc passes --markdown` between the markers."""
     assert main(["passes", "--markdown"]) == 0
-    held = README.split("<!-- passes:begin -->\n")[1].split("<!-- passes:end -->")[0]
+    page = (ROOT / "docs" / "how_it_works.md").read_text(encoding="utf-8")
+    held = page.split("<!-- passes:begin -->\n")[1].split("<!-- passes:end -->")[0]
     assert held == capsys.readouterr().out
 
 
@@ -44,7 +45,7 @@ def test_table_of_recipes(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_commands_of_the_readme_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every `rnnqc ...` line of the first example of `Use` and of `Recipes`, on a model of the repository."""
+    """Every `rnnqc ...` line, on a model of the repository."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "model.onnx").write_bytes((ROOT / "models" / "digits_lstm.onnx").read_bytes())
     (tmp_path / "mine.toml").write_text((ROOT / "rnnqc" / "recipes" / "int8.toml").read_text(encoding="utf-8"))
@@ -94,3 +95,11 @@ def test_files_that_documents_name_exist(name: str) -> None:
         r"`((?:docs|models|benchmarks|examples|passes|rnnqc|runtime_ops|tests|scripts)/[\w./-]*)`", text
     ):
         assert (ROOT / path).exists(), path
+
+
+@pytest.mark.parametrize("page", [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))], ids=lambda p: p.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    """Files that a page links to, pictures too; links to other sites are not followed."""
+    text = page.read_text(encoding="utf-8")
+    for target in re.findall(r"\]\(([^)#\s]+)", text):
+        assert "://" in target or (page.parent / target).exists(), target
