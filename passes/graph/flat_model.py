@@ -1,7 +1,8 @@
 """A model as one flat graph: parts of it run alone, between any values, with one iteration of each loop of a cell.
 
 Loops give way to one iteration of their bodies, branches to the one that is chosen, functions to their nodes. Whatever
-lies between some values of the result can be run: the values that are fed are cut off from what makes them.
+lies between some values of the result can be run: the values that are fed are cut off from what makes them. What lies
+between them can also be compared without running it: equal digests are the same operators on the same constants.
 """
 
 from __future__ import annotations
@@ -35,10 +36,21 @@ class FlatModel:
         model: The model.
         cells: Names of cells; their loops are taken apart.
         functions: Whether calls of functions stay calls.
+        chosen: What conditions of branches are, by name as in `conditions`. Products of integers are exact then: on
+            this machine the other branch may be there because its products are not.
+
+    Attributes:
+        conditions: What the conditions of the branches of cells are, by name without cell: those of this machine as
+            they are, those that depend on data true.
     """
 
-    def __init__(self, model: onnx.ModelProto, cells: Collection[str], *, functions: bool = False) -> None:
+    def __init__(
+        self, model: onnx.ModelProto, cells: Collection[str], *, functions: bool = False,
+        chosen: Mapping[str, bool] | None = None,
+    ) -> None:  # fmt: skip
         whole = model if functions else inlined(model)
+        self._whole, self._has_exact_products = whole, bool(chosen)
+        self.conditions: dict[str, bool] = dict(chosen or {})
         self._header = onnx.ModelProto(ir_version=model.ir_version, opset_import=whole.opset_import)
         self._header.functions.extend(whole.functions)
         self._prefixes = tuple(f"{c}/" for c in cells)
@@ -52,6 +64,25 @@ class FlatModel:
         self._walk(whole.graph)
         for name in self.makers:
             self._note(name)
+
+    def with_turned(self, conditions: Collection[str]) -> FlatModel:
+        """The model with the other branch of some conditions."""
+        chosen = {name: value != (name in conditions) for name, value in self.conditions.items()}
+        return FlatModel(self._whole, list(self.carried), functions=True, chosen=chosen)
+
+    def needed(self, names: Iterable[str], given: Collection[str]) -> set[str]:
+        """Which of some values others are made of; one that is among both is what the model makes of the others."""
+        found: set[str] = set()
+        done: set[str] = set()
+        stack = [v for name in names if name in self.makers for v in self.makers[name].input]
+        while stack:
+            value = stack.pop()
+            if value in given:
+                found.add(value)
+            elif value in self.makers and value not in done:
+                done.add(value)
+                stack += self.makers[value].input
+        return found
 
     def name(self, cell: str, short: str) -> str | None:
         """The value of a cell that has this name but for what passes add to names; that of the first step."""
@@ -97,10 +128,12 @@ class FlatModel:
         for node in graph.node:
             bodies = {a.name: a.g for a in node.attribute if a.type == AttributeProto.GRAPH}
             of_cell = self._is_of_cell(node, bodies)
-            if not bodies:
+            if node.op_type == "MatMulInteger" and self._has_exact_products:
+                self._exact_product(node)
+            elif not bodies:
                 self.makers.update((o, node) for o in node.output if o)
             elif of_cell and node.op_type == "If":
-                body = bodies["then_branch" if self._is_taken(node.input[0]) else "else_branch"]
+                body = self._branch(node.input[0], bodies)
                 self._walk(body)
                 self._link((v.name for v in body.output), node.output)
             elif of_cell and node.op_type == "Scan":
@@ -110,10 +143,28 @@ class FlatModel:
                     self._walk(body)
                 self.makers.update((o, node) for o in node.output if o)
 
-    def _is_taken(self, condition: str) -> bool:
-        """Whether the first branch of a cell is there: the one for this machine, or that of states within the bound."""
-        held = self.constant(condition)
-        return held is None or bool(held)
+    def _branch(self, condition: str, bodies: Mapping[str, onnx.GraphProto]) -> onnx.GraphProto:
+        """The branch that is chosen: the one for this machine, and the first where the condition depends on data."""
+        cell = next(p[:-1] for p in self._prefixes if condition.startswith(p))
+        short = plain_name(condition, cell)
+        if short not in self.conditions:
+            held = self.constant(condition)
+            self.conditions[short] = held is None or bool(held)
+        return bodies["then_branch" if self.conditions[short] else "else_branch"]
+
+    def _exact_product(self, node: onnx.NodeProto) -> None:
+        """A product of integers in float64."""
+        (made,), operands = node.output, []
+        for k, value in enumerate(node.input[:2]):
+            wide, zero, shifted = (f"{made}:{k}{what}" for what in ("", ".zero_point", ".shifted"))
+            self.makers[wide] = helper.make_node("Cast", [value], [wide], to=onnx.TensorProto.DOUBLE)
+            operands.append(wide)
+            if len(node.input) > 2 + k and node.input[2 + k]:
+                self.makers[zero] = helper.make_node("Cast", [node.input[2 + k]], [zero], to=onnx.TensorProto.DOUBLE)
+                self.makers[shifted] = helper.make_node("Sub", [wide, zero], [shifted])
+                operands[k] = shifted
+        self.makers[f"{made}:double"] = helper.make_node("MatMul", operands, [f"{made}:double"])
+        self.makers[made] = helper.make_node("Cast", [f"{made}:double"], [made], to=onnx.TensorProto.INT32)
 
     def _is_of_cell(self, node: onnx.NodeProto, bodies: Mapping[str, onnx.GraphProto]) -> bool:
         if node.op_type == "If":

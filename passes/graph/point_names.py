@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Hashable, Iterable, Mapping
+from functools import lru_cache
 from typing import TypeVar
 
 from rnnqc.ir import safe_name
@@ -64,6 +65,7 @@ def step_path(path: str, step: int) -> str:
     return f"{path}/step_{step}"
 
 
+@lru_cache(maxsize=2**14)
 def alias(name: str) -> tuple[str, int]:
     """A name of a value without branches, step and number, and the step in it (0 without)."""
     step = _STEP.search(name)

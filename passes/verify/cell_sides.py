@@ -17,6 +17,7 @@ from rnnqc.cells.activations import TABLE
 from rnnqc.cells.base import CELL, FORGET, INPUT, Cell
 from rnnqc.cells.equations import RESET_HIDDEN
 from rnnqc.cells.fixed_point_numbers import FIXED_POINT, FIXED_POINT32
+from rnnqc.cells.lut_numbers import LutNumbers
 from rnnqc.cells.stages import IntegerCell, points_of
 from rnnqc.formats.format import Format
 from rnnqc.formats.point_format import FLOAT
@@ -129,6 +130,12 @@ class CellSide:
         """Whether the loop hands hidden states from step to step as codes."""
         mode = self.numbers.get("h_mode", "static")
         return self.form != REAL and mode == "static" and not self.cell.type.reads_hidden
+
+    def needed(self, ports: Sequence[str], given: Sequence[str]) -> set[str]:
+        """Which of some ports others are made of."""
+        names = {p: self.full_name(p) for p in given}
+        found = self.flat.needed([self.full_name(p) for p in ports], set(names.values()))
+        return {p for p, name in names.items() if name in found}
 
     def exact_name(self, name: str) -> str | None:
         """A value of the step by its own name."""
@@ -309,9 +316,18 @@ class CellSide:
         if port in ("cell_state", "hidden_state") and form == REAL and carried:
             return carried[-1], None
         if port in ("cell_state", "hidden_state"):
-            made = (f"{port}.quantized", f"{port}.sum") if form == REAL else (port, f"{port}.rounded", f"{port}.sum")
-            return self._first(*made)
+            return self._first(*self._names_of_state(port))
         return self._first(f"{port}.quantized", port)
+
+    def _names_of_state(self, port: str) -> Sequence[str]:
+        """Names of the state in the units of the form; the state before a limit does not stand for it."""
+        if self.form == REAL:
+            return f"{port}.quantized", f"{port}.sum"
+        is_float = encoding(self.cell, port) is None if self.form == FIXED_POINT else not self.numbers["cell_scale"]
+        if is_float:
+            return port, f"{port}.sum"
+        numbers = self.cell.numbers if isinstance(self.cell, IntegerCell) else None
+        return (f"{port}.rounded",) if isinstance(numbers, LutNumbers) and numbers.cell_is_wide else (port,)
 
     def _of_joint(self, k: int) -> tuple[str, int | None] | None:
         found = self._named("preactivation")

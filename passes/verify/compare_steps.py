@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -45,6 +46,26 @@ class StepFindings:
             text += f", {len(self.passed_over)} passed over: {', '.join(self.passed_over)}"
         return text
 
+    def add(self, step: SingleStep, *, first: bool = True) -> None:
+        """Compares a cell.
+
+        Args:
+            step: The comparison.
+            first: Whether the values of the cell have not been compared in another branch.
+        """
+        name = step.cell.name
+        try:
+            self.wrong += step.wrong_values()
+        except CompileError as error:
+            self.wrong.append(f"a step of {name!r} does not run: {error.message}")
+        except MissingValueError as error:
+            self.passed_over.append(f"{name} (nothing makes {str(error)!r})")
+            return
+        if first:
+            self.cells += 1
+            self.compared += step.compared
+            self.passed_over += step.passed_over
+
 
 def compare_steps(
     before: onnx.ModelProto, cells_before: Mapping[str, Cell], after: onnx.ModelProto, cells_after: Mapping[str, Cell]
@@ -63,23 +84,26 @@ def compare_steps(
         sides = CellSide(first, cells_before[name]), CellSide(second, cells_after[name])
         integer = [side.form != REAL for side in sides]
         found.rewritten |= integer[0] != integer[1]
-        step = SingleStep(*sides, exact=integer[0] == integer[1])
-        try:
-            found.wrong += step.wrong_values()
-        except CompileError as error:
-            found.wrong.append(f"a step of {name!r} does not run: {error.message}")
-        except MissingValueError as error:
-            found.passed_over.append(f"{name} (nothing makes {str(error)!r})")
-            continue
-        found.cells += 1
-        found.compared += step.compared
-        found.passed_over += step.passed_over
+        found.add(SingleStep(*sides, exact=integer[0] == integer[1]))
+    for turned in _subsets(second.conditions):  # the branches of other machines, and of other states
+        one, other = first.with_turned(turned) if first.conditions else first, second.with_turned(turned)
+        for name in names:
+            sides = CellSide(one, cells_before[name]), CellSide(other, cells_after[name])
+            exact = (sides[0].form != REAL) == (sides[1].form != REAL)
+            right = None if exact else CellSide(second, cells_after[name])
+            found.add(SingleStep(*sides, exact=exact, right=right), first=False)
     made = [cells_after[n] for n in names if not isinstance(cells_before[n], FusedCell)]
     fused = [cell for cell in made if isinstance(cell, FusedCell)]
     if fused:
         calls = FlatModel(after, [], functions=True)
         found.wrong += [text for cell in fused if (text := _native_difference(calls, cell)) is not None]
     return found
+
+
+def _subsets(conditions: Collection[str]) -> Iterator[tuple[str, ...]]:
+    """All of them but the one without any."""
+    for count in range(1, len(conditions) + 1):
+        yield from combinations(sorted(conditions), count)
 
 
 def _native_difference(calls: FlatModel, cell: FusedCell) -> str | None:

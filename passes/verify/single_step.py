@@ -24,6 +24,7 @@ from rnnqc.errors import CompileError
 from rnnqc.formats.format import Format
 from rnnqc.formats.point_format import FLOAT
 from rnnqc.passes.formats.point_format import INDEX_BITS
+from rnnqc.passes.graph.flat_digests import FlatDigests
 from rnnqc.passes.verify.activation_tables import LINEAR_ERROR, PIECEWISE, activated
 from rnnqc.passes.verify.cell_sides import (
     CANDIDATE_PRODUCT,
@@ -90,10 +91,13 @@ class SingleStep:
         before: The cell before the pass.
         after: The cell after it.
         exact: Whether both have the same bits.
+        right: A cell that has been compared already: a part of `after` that is computed alike there is right. By
+            default `before`, if both have the same bits.
     """
 
-    def __init__(self, before: CellSide, after: CellSide, *, exact: bool) -> None:
+    def __init__(self, before: CellSide, after: CellSide, *, exact: bool, right: CellSide | None = None) -> None:
         self.before, self.after, self.exact = before, after, exact
+        self._right = before if exact and right is None else right
         self.cell: Cell = before.cell
         self.passed_over: list[str] = []
         self.compared = 0
@@ -105,14 +109,17 @@ class SingleStep:
         if not (self.before.has_loop and self.after.has_loop):  # of the first step, what follows from no other
             common = [p for p in common if p not in self.before.around()]
             given = {p for p in common if p.endswith((PREACTIVATION, ".kept", ".added"))}
-        feeds = StepFeeds(self.cell).of(common)
-        ports = [p for p in common if p not in given]
         self._note_missing(common)
-        extra = sorted({n for p in ports for n, _ in self._ties(p) if n not in self.before.ports()})
-        a = self.before.run(self._limited(feeds), ports, extra)
-        made = [p for p in self.after.ports() if not self.before.has(p) and self._follows(p) and self.after.has(p)]
-        a |= {p: a[self._follows(p)] for p in made}
-        ports = [p for p in self.after.ports() if p in ports or p in made]
+        made = {p for p in self.after.ports() if not self.before.has(p) and self._follows(p) and self.after.has(p)}
+        ports = [p for p in self.after.ports() if p in made or (p in common and p not in given)]
+        self.compared += len(ports)
+        source = StepFeeds(self.cell)
+        common = source.ports(common)
+        ports = self._not_alike(ports, common)
+        if not ports:
+            return
+        feeds = source.of(self._needed(ports, common))
+        a = self._run_before(ports, feeds)
         try:
             b = self.after.run(feeds, ports)
         except CompileError:  # the first parts may show why
@@ -121,6 +128,33 @@ class SingleStep:
             yield from self._compared(first, a, b, feeds)
             raise
         yield from self._compared(ports, a, b, feeds)
+
+    def _not_alike(self, ports: Sequence[str], given: Sequence[str]) -> list[str]:
+        """The parts that are not computed as in a cell that is right."""
+        right = self._right
+        if right is None or (right.cell.type, right.numbers) != (self.after.cell.type, self.after.numbers):
+            return list(ports)
+        wanted, found = (_digests(side, ports, given) for side in (right, self.after))
+        return [p for p in ports if p not in wanted or wanted[p] != found[p]]
+
+    def _run_before(self, ports: Sequence[str], feeds: Mapping[str, Array]) -> dict[str, Array]:
+        """What these parts, and those that they are judged by, are before the pass."""
+        ties = {name for p in ports for name, _ in self._ties(p)}
+        wanted = {self._source(p) for p in ports} | {p for p in self.before.ports() if p in ties}
+        if SQUASHED in wanted:
+            wanted.add(state_name(self.cell))
+        extra = sorted(ties - set(self.before.ports()))
+        a = self.before.run(self._limited(feeds), [p for p in self.before.ports() if p in wanted], extra)
+        return a | {p: a[self._source(p)] for p in ports}
+
+    def _needed(self, ports: Sequence[str], given: Sequence[str]) -> list[str]:
+        """What has to be given for some parts."""
+        made = {p for side in (self.before, self.after) for p in side.needed([q for q in ports if side.has(q)], given)}
+        return [p for p in given if p in made] or list(given)
+
+    def _source(self, port: str) -> str:
+        """The value before the pass that a value is compared with, or follows from."""
+        return port if self.before.has(port) else self._follows(port)
 
     def _limited(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
         """What the cell before is fed: it does not limit its state as an integer form with a float state does."""
@@ -141,7 +175,6 @@ class SingleStep:
         for port in ports:
             expected, allowed = self._expected(port, a, feeds)
             judged = np.ones(expected.shape, bool) if self.exact else self._judged(port, a)
-            self.compared += 1
             yield from self._differences(port, expected, b[port], allowed, judged, feeds)
             if not self.exact:
                 limit = self._distance(port)
@@ -190,7 +223,7 @@ class SingleStep:
             yield self._wrong(port, place, float(found[row, column]), float(expected[row, column]), int(bad.sum()))
 
     def _wrong(self, port: str, place: str, found: float, expected: float, count: int) -> WrongValue:
-        reference = self.before.full_name(port if self.before.has(port) else self._follows(port))
+        reference = self.before.full_name(self._source(port))
         return WrongValue(self.after.full_name(port), reference, place, found, expected, count)
 
     def _place(self, port: str, row: int, column: int, feeds: Mapping[str, Array]) -> str:
@@ -300,3 +333,13 @@ class SingleStep:
             if e is not None and full is not None:
                 found.append((full, e))
         return found
+
+
+def _digests(side: CellSide, ports: Sequence[str], given: Sequence[str]) -> dict[str, bytes]:
+    """Of how parts that a cell has are made of others: equal ones are computed alike."""
+    fed: dict[str, str] = {}
+    for name, port in ((side.full_name(p), p) for p in given if side.has(p)):
+        fed[name] = f"{fed.get(name, '')} {port}"  # several gates side by side
+    names = {p: side.full_name(p) for p in ports if side.has(p)}
+    made = FlatDigests(side.flat).of(names.values(), fed)
+    return {p: made[name] for p, name in names.items()}

@@ -21,6 +21,9 @@ from rnnqc.passes.verify.cell_sides import (
     CANDIDATE_PRODUCT,
     GATE,
     HIDDEN,
+    INDEX,
+    NEXT,
+    OUTPUTS,
     PREACTIVATION,
     PRODUCT,
     PROJECTION,
@@ -52,6 +55,11 @@ class StepFeeds:
     def __init__(self, cell: Cell, seed: int = 0) -> None:
         self.cell, self._rng = cell, np.random.default_rng(seed)
 
+    def ports(self, ports: Sequence[str]) -> list[str]:
+        """Those of some values that are given; the results of the step and entries of tables follow from them."""
+        results = {NEXT, *OUTPUTS, state_name(self.cell)}
+        return [p for p in ports if p not in results and not p.endswith(f".{INDEX}")]
+
     def of(self, ports: Sequence[str]) -> dict[str, Array]:
         """Values `[N, columns]` by port: those of formats at every code and beyond both ends; the last row is zero."""
         cell, size, rng = self.cell, self.cell.hidden_size, self._rng
@@ -64,7 +72,7 @@ class StepFeeds:
         if cell.type.cell_state and encoding(cell, state) is None:
             rasters[f"{state}.kept"][:2] = BEYOND, -BEYOND
         rasters[VALUE] = self._raster("hidden")
-        rows = _ROWS + max(-(-len(r) // size) for p, r in rasters.items() if p in ports)
+        rows = _ROWS + max((-(-len(r) // size) for p, r in rasters.items() if p in ports), default=0)
         made: dict[str, Array] = {}
         for port in ports:
             gate, _, kind = port.rpartition(".")

@@ -394,6 +394,93 @@ def test_weights_of_16_bits_raise_no_alarm() -> None:
     assert any(name == "insert-qcdq" and text.startswith("constants: ") for name, text in checks)
 
 
+FUSED = LSTM.replace(lens=(12, 7, 3), initial_h=True, initial_c=True, dynamic_time=False, dynamic_batch=False)
+
+
+def attribute(name: str, change: Callable[[Any], Any]) -> Edit:
+    """Changes an attribute of the fused node."""
+
+    def edit(model: Model) -> bool:
+        (node,) = [n for n in model.graph.nodes if name in n.attrs and n.op.startswith("Quant")]
+        held = node.attrs[name]
+        node.attrs[name] = change(held) if not isinstance(held, list) else [*held[:-1], change(held[-1])]
+        return True
+
+    return edit
+
+
+ATTRIBUTES: dict[str, tuple[RecurrentCase, Edit]] = {
+    "h_scale, 1 %": (FUSED, attribute("h_scale", percent(1.0))),
+    "h_zero_point": (FUSED, attribute("h_zero_point", plus(1))),
+    "cell_scale, 0.1 %": (FUSED, attribute("cell_scale", percent(0.1))),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ATTRIBUTES)
+def test_an_attribute_of_a_fused_node(name: str) -> None:
+    case, edit = ATTRIBUTES[name]
+    passes = default_passes(load_recipe("int8"), "fused", False)
+    last = max(k for k, p in enumerate(passes) if p.info.name == "fuse-quant-lstm-cell")
+    passes[last] = Spoilt(passes[last], edit)
+    proto = case.model()
+    with pytest.raises(NumericsError, match="Pass 'fuse-quant-lstm-cell' changed"):
+        PassManager(passes, [verifier_of(proto)], given=frozenset({Property.CANONICAL})).run(Model.load(proto))
+
+
+def in_branch(branch: str, op: str, ending: str, change: Callable[[Node], None]) -> Edit:
+    """Changes the nodes of one branch of a cell."""
+
+    def edit(model: Model) -> bool:
+        made = [(n, n.outputs[0].name) for g in model.graphs() for n in g.nodes if n.op == op]
+        found = [n for n, name in made if f"/{branch}/" in name and alias(name)[0].endswith(ending)]
+        for node in found:
+            change(node)
+        return bool(found)
+
+    return edit
+
+
+def becomes(op: str) -> Callable[[Node], None]:
+    def change(node: Node) -> None:
+        node.op = op
+
+    return change
+
+
+STATE = "(cell_state|hidden.squashed)"
+OTHER_BRANCHES: dict[str, tuple[Edit, str]] = {
+    "W of uint8": (node_constant("Add", "/W.shifted", 1, plus(1)), "x.projection.steps"),
+    "R of uint8": (node_constant("Add", "/R.shifted", 1, plus(1)), "hidden.units"),
+    "a gate of uint8": (in_branch("uint8", "Split", "/input_gate", lambda n: n.outputs.reverse()), r"\w+_gate"),
+    "the state of uint8": (in_branch("uint8", "Round", "/cell_state.rounded", becomes("Floor")), STATE),
+    "the state of int8": (in_branch("int8", "Round", "/cell_state.rounded", becomes("Floor")), STATE),
+    "states beyond the bound": (
+        in_branch("beyond_bound", "Round", "/cell_state.rounded", becomes("Floor")), STATE,
+    ),
+    "states within the bound": (
+        in_branch("within_bound", "Round", "/cell_state.rounded", becomes("Floor")), STATE,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("pass_name", ["fold-scales", "cleanup"])
+@pytest.mark.parametrize("name", OTHER_BRANCHES)
+def test_every_branch_is_compared(name: str, pass_name: str) -> None:
+    """That of another processor, and that of states that no data has."""
+    edit, value = OTHER_BRANCHES[name]
+    case = LSTM.replace(initial_h=True)
+    if pass_name == "fold-scales":
+        run(case, "int8", pass_name, edit, rf"'the_lstm.forward/\S*{value}\S*' is not '\S+' in a single step")
+        return
+    passes = default_passes(load_recipe("int8"), "integer", False)
+    last = max(k for k, p in enumerate(passes) if p.info.name == pass_name)
+    passes[last] = Spoilt(passes[last], edit)
+    with pytest.raises(NumericsError, match=f"Pass '{pass_name}' changed"):
+        PassManager(passes, [verifier_of(case.model())], given=frozenset({Property.CANONICAL})).run(
+            Model.load(case.model())
+        )
+
+
 FLOAT_STATE = {
     "Affine": LSTM.replace(activations=(Activation("Sigmoid"), Activation("Tanh"), Activation("Affine", 1.5, 0.25))),
     "Relu": LSTM.replace(activations=(Activation("Sigmoid"), Activation("Tanh"), Activation("Relu"))),
@@ -410,6 +497,15 @@ def test_states_beyond_their_limit_raise_no_alarm(name: str) -> None:
     overrides = ["*.cell_state.bits=none"]
     checks = rnnqc.lower(FLOAT_STATE[name].model(), "int8", overrides=overrides, verify=True).report.checks
     assert any(n == "fold-scales" and t.startswith("single steps: 23 values") for n, t in checks)
+
+
+def test_a_step_whose_state_nothing_reads_raises_no_alarm() -> None:
+    """After unrolling one step, only the codes of its state are left: they do not stand for it."""
+    case = LstmCase(T=1, B=2, outputs=("Y_h",), initial_h=True, initial_c=True)
+    checks = rnnqc.lower(
+        case.model(), "distiller-sym", "integer", calibration=[case.feeds()], unroll=True, verify=True
+    ).report.checks
+    assert any(name == "unroll" and text.startswith("single steps: ") for name, text in checks)
 
 
 def _seen(case: RecurrentCase) -> Any:
