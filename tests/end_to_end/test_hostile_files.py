@@ -431,9 +431,9 @@ def test_an_archive_that_grows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """Zeros take a thousandth: what unpacks to more than the memory is refused before."""
-    from rnnqc.data import feeds
+    from rnnqc.data import npz
 
-    monkeypatch.setattr(feeds, "physical_memory", lambda: 1_000_000)
+    monkeypatch.setattr(npz, "physical_memory", lambda: 1_000_000)
     data = _archive(tmp_path / "data.npz", {"X.npy": _npy("(500000,)", content=bytes(2_000_000))}, zipfile.ZIP_DEFLATED)
     assert data.stat().st_size < 10_000
     path = _write(CASE.model(), tmp_path / "in.onnx")
