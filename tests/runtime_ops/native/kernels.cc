@@ -24,7 +24,8 @@ class TeamProbe {
  public:
   static constexpr int64_t kCells = rnnqc::Team::kMaxMembers;
 
-  explicit TeamProbe(const std::vector<int64_t>& parts) : parts_(parts), team_(Part, this) {
+  TeamProbe(const std::vector<int64_t>& parts, int64_t expected)
+      : parts_(parts), expected_(expected), team_(Part, this) {
     for (int64_t i = 0; i < kCells; ++i) before_[i] = static_cast<uint64_t>(i);
   }
 
@@ -34,6 +35,7 @@ class TeamProbe {
       team_.Help();
       return;
     }
+    while (team_.Members() < expected_) std::this_thread::yield();
     for (const int64_t parts : parts_) {
       ++phase_;
       team_.Run(parts);
@@ -56,6 +58,7 @@ class TeamProbe {
   }
 
   const std::vector<int64_t>& parts_;
+  int64_t expected_;
   uint64_t phase_ = 0;
   uint64_t memory_[2][kCells] = {};
   uint64_t* before_ = memory_[0];
@@ -284,11 +287,12 @@ RNNQC_EXPORT void rnnqc_test_project(const char* isa, const rnnqc_test_product* 
 }
 
 // Runs phases of `parts` parts with a team of `threads` threads, or, if not `together`, with as many tasks on one
-// thread. Writes 64 cells, and how many phases computed each; returns the members.
-RNNQC_EXPORT int64_t rnnqc_test_team(int64_t threads, int32_t together, int64_t phases, const int64_t* parts,
-                                     uint64_t* cells, int64_t* runs) {
+// thread. The leader begins when the team has `expected` members (1: at once). Writes 64 cells, and how many phases
+// computed each; returns the members.
+RNNQC_EXPORT int64_t rnnqc_test_team(int64_t threads, int32_t together, int64_t expected, int64_t phases,
+                                     const int64_t* parts, uint64_t* cells, int64_t* runs) {
   const std::vector<int64_t> all_parts(parts, parts + phases);
-  TeamProbe probe(all_parts);
+  TeamProbe probe(all_parts, expected);
   std::vector<std::thread> others;
   for (int64_t i = 1; i < threads && together != 0; ++i) others.emplace_back([&probe] { probe.Work(); });
   for (int64_t i = 0; i < (together != 0 ? 1 : threads); ++i) probe.Work();
