@@ -6,6 +6,7 @@ from importlib.metadata import version as _version
 from rnnqc import runtime_ops
 from rnnqc.calibration.calibrate import calibrate
 from rnnqc.data.statistics import PointStatistics, Statistics
+from rnnqc.dumps.dump import dump
 from rnnqc.errors import CompileError, NumericsError, PipelineError, RnnqcError, UsageError
 from rnnqc.ir import Model
 from rnnqc.ir.joining import name_functions
@@ -18,7 +19,6 @@ from rnnqc.measure.compare import compare_models
 from rnnqc.measure.differences import OutputComparison, StepComparison
 from rnnqc.passes.manager import PassManager
 from rnnqc.session import session
-from rnnqc.tracing.dump import dump
 from rnnqc.tracing.trace import Tracer
 
 try:

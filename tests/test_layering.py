@@ -41,6 +41,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("lowering",),
     ("session",),
     ("bench", "tracing"),
+    ("dumps",),
     ("search",),
     ("reporting", "tune"),
     ("commands",),
