@@ -10,11 +10,11 @@ from rnnqc.dumps.dump import dump
 from rnnqc.errors import CompileError, NumericsError, PipelineError, RnnqcError, UsageError
 from rnnqc.ir import Model
 from rnnqc.ir.joining import name_functions
-from rnnqc.lowering.layer import layer
+from rnnqc.layers.layer import layer
+from rnnqc.layers.stack import stack
 from rnnqc.lowering.lower import lower
 from rnnqc.lowering.options import LowerOptions
 from rnnqc.lowering.report import Lowered
-from rnnqc.lowering.stack import stack
 from rnnqc.measure.compare import compare_models
 from rnnqc.measure.differences import OutputComparison, StepComparison
 from rnnqc.passes.manager import PassManager

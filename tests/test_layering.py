@@ -38,6 +38,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("passes.pipeline",),
     ("passes",),
     ("calibration", "measure"),
+    ("layers",),
     ("lowering",),
     ("session",),
     ("bench", "tracing"),
