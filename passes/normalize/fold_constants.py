@@ -35,6 +35,8 @@ class FoldConstants(Pass):
        Weights that are computed stay computed, because several operators may share what they are computed from.
     3. The nodes of the branch that a known condition chooses take the place of the If node.
     4. Then more shapes are known, and so on.
+
+    A model with cells of an earlier lowering stays as it is: what they consist of is known by name.
     """
 
     info = PassInfo(
@@ -48,7 +50,7 @@ class FoldConstants(Pass):
         """Applies the steps until nothing changes."""
         statistics = {"folded": 0, "branches": 0}
         floats = False
-        while True:
+        while not model.cells:
             before = sum(statistics.values())
             model.infer_shapes()
             for graph in list(model.graphs()):

@@ -19,8 +19,8 @@ KNOWN = '<ir_version: 10, opset_import: ["": 17]> g (float[1, T, 6] x) => (float
 FOLDED = {
     "a size among unknown ones": (
         "int64 last = {2}, int64[1] minus = {-1}",
-        "s = Shape (x) n = Gather (s, last) u = Unsqueeze (n, zero) d = Concat <axis = 0> (minus, u)"
-        " y = Reshape (x, d)",
+        """s = Shape (x) n = Gather (s, last) u = Unsqueeze (n, zero) d = Concat <axis = 0> (minus, u) y = Reshape
+        (x, d)""",
         ["Reshape"],
     ),
     "some sizes of a shape": (
@@ -35,22 +35,20 @@ FOLDED = {
     ),
     "what a Constant node makes": (
         "",
-        "a = Constant <value_ints = [-1]> () b = Constant <value_ints = [6]> () d = Concat <axis = 0> (a, b)"
-        " y = Reshape (x, d)",
+        """a = Constant <value_ints = [-1]> () b = Constant <value_ints = [6]> () d = Concat <axis = 0> (a, b) y =
+        Reshape (x, d)""",
         ["Reshape"],
     ),
     "conditions": (
         "int64 first = {0}, int64 one = {1}",
-        "s = Shape (x) n = Gather (s, first) c = Equal (n, one) z = If (c)"
-        " <then_branch = t () => (r) { r = Squeeze (x, zero) }, else_branch = e () => (r) { r = Relu (x) }>"
-        " y = Neg (z)",
+        """s = Shape (x) n = Gather (s, first) c = Equal (n, one) z = If (c) <then_branch = t () => (r) { r =
+        Squeeze (x, zero) }, else_branch = e () => (r) { r = Relu (x) }> y = Neg (z)""",
         ["Neg", "Squeeze"],
     ),
     "an If in a branch that is taken": (
         "bool no = {0}",
-        "y = If (no) <then_branch = t () => (a) { a = Relu (x) }, else_branch = e () => (b) {"
-        " b = If (no) <then_branch = t2 () => (a) { a = Neg (x) },"
-        " else_branch = e2 () => (a) { a = Squeeze (x, zero) }> }>",
+        """y = If (no) <then_branch = t () => (a) { a = Relu (x) }, else_branch = e () => (b) { b = If (no)
+        <then_branch = t2 () => (a) { a = Neg (x) }, else_branch = e2 () => (a) { a = Squeeze (x, zero) }> }>""",
         ["Squeeze"],
     ),
 }
@@ -96,8 +94,8 @@ def test_outputs_keep_their_names() -> None:
 
     onnxruntime 1.32 computes the If itself wrong: the first of two outputs that are one value holds anything.
     """
-    text = """<ir_version: 10, opset_import: ["": 17]> g (float[2] x, bool maybe) => (float[2] b, float[2] c, float[2] d,
-    float[2] e) <bool yes = {1}, float[2] k = {1.0, 2.0}> {
+    text = """<ir_version: 10, opset_import: ["": 17]> g (float[2] x, bool maybe) => (float[2] b, float[2] c,
+    float[2] d, float[2] e) <bool yes = {1}, float[2] k = {1.0, 2.0}> {
       r = Neg (x)
       b, c, d, z = If (yes) <
       then_branch = t () => (float[2] k2, float[2] s, float[2] s, float[2] u) <float[2] k2 = {3.0, 4.0}> {
