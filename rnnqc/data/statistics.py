@@ -55,7 +55,6 @@ class PointStatistics:
         mean_abs_dev: Mean absolute deviation about the mean (Laplace's b).
         histogram: Counts in bins of a power of two, up to 2048 on either side of zero.
         call_percentiles: The 99.999 percentile of `|x|` of each of the first 300 calls.
-        call_runs: How many of these calls each run of the cell had, in order; empty: all were of one run.
         fix_positions: How many steps each fix position was the best of: `fix_positions[bits][kind][position]`, with
             bits 8 or 16, and kind "max" (nothing saturates), "mse" (the best of 5, rounded to nearest) or "mse-floor"
             (the same, rounded down).
@@ -63,6 +62,8 @@ class PointStatistics:
         channel_mean: Mean of each channel, `[K]`.
         second_moment: Mean of `x x'` over the rows, not centred, `[K,K]` with float32 precision; None where that
             overflows.
+        call_runs: How many of the calls of `call_percentiles` each run of the cell had, in order; empty: all were of
+            one run.
     """
 
     shape: tuple[int, ...]
@@ -77,11 +78,11 @@ class PointStatistics:
     mean_abs_dev: float
     histogram: Histogram
     call_percentiles: tuple[float, ...] = ()
-    call_runs: tuple[int, ...] = ()
     fix_positions: Mapping[int, Mapping[str, Mapping[int, int]]] = field(default_factory=dict)
     channel_max: Vector | None = None
     channel_mean: Vector | None = None
     second_moment: Vector | None = None
+    call_runs: tuple[int, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
         """JSON-ready values."""
