@@ -16,7 +16,7 @@ import pytest
 
 import rnnqc
 from rnnqc.errors import CompileError
-from rnnqc.lowering.layer import layer
+from rnnqc.layers.layer import layer
 from tests.subjects.protos import parse
 
 Array = npt.NDArray[Any]

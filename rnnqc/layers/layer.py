@@ -12,7 +12,7 @@ from onnx import TensorProto, helper
 
 from rnnqc.errors import CompileError, located
 from rnnqc.evaluation.invalid_model_errors import refusing_invalid_models
-from rnnqc.lowering.cell_model import CellModel, read_cell
+from rnnqc.layers.cell_model import CellModel, read_cell
 from rnnqc.proto.files import load_proto
 from rnnqc.proto.graph_walks import blocks_of
 from rnnqc.proto.inlining import inlined

@@ -14,7 +14,7 @@ import onnx
 import pytest
 
 import rnnqc
-from rnnqc.lowering.layer_hints import layer_hints
+from rnnqc.layers.layer_hints import layer_hints
 from tests.generate.renaming import rename
 from tests.runs.commands import in_process
 from tests.subjects.custom_layers import CELL, weights

@@ -16,14 +16,14 @@ from typing import Any
 import numpy.typing as npt
 import onnx
 
+from rnnqc.dumps.folder import FORMAT, INDEX, check_folder, replace_folder
+from rnnqc.dumps.names import FileNames
+from rnnqc.dumps.spool import Spool
+from rnnqc.dumps.text import TextFrames
 from rnnqc.errors import CompileError, UsageError
 from rnnqc.proto.external_data import external_digests
 from rnnqc.proto.files import serialized
-from rnnqc.tracing.folder import FORMAT, INDEX, check_folder, replace_folder
-from rnnqc.tracing.names import FileNames
-from rnnqc.tracing.spool import Spool
 from rnnqc.tracing.tensors import Tensor
-from rnnqc.tracing.text import TextFrames
 from rnnqc.tracing.trace import CellSteps, Tracer
 
 Array = npt.NDArray[Any]

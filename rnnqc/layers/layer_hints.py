@@ -10,8 +10,8 @@ import onnx
 
 from rnnqc.errors import CompileError
 from rnnqc.ir import Model
-from rnnqc.lowering.cell_model import fitting_states
-from rnnqc.lowering.layer import layer
+from rnnqc.layers.cell_model import fitting_states
+from rnnqc.layers.layer import layer
 from rnnqc.passes import PassManager
 from rnnqc.passes.analysis.find_recurrent_nodes import recurrent_nodes
 from rnnqc.passes.pipeline import normal_form

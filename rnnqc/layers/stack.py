@@ -10,7 +10,7 @@ from onnx import helper
 
 from rnnqc.errors import CompileError, UsageError
 from rnnqc.evaluation.invalid_model_errors import refusing_invalid_models
-from rnnqc.lowering.layer import LENGTHS, layer
+from rnnqc.layers.layer import LENGTHS, layer
 from rnnqc.proto.value_names import free_name, names_of, rename
 from rnnqc.proto.version_conversion import convert_version
 

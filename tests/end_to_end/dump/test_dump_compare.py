@@ -16,8 +16,8 @@ import numpy.typing as npt
 import pytest
 
 import rnnqc
-from rnnqc.tracing.compare import compare
-from rnnqc.tracing.differences import Choice
+from rnnqc.dumps.compare import compare
+from rnnqc.dumps.differences import Choice
 from tests.pages.dump_page import COMPARE, run
 from tests.pages.dumped import POWERS_OF_TWO
 from tests.runs.commands import Result, in_process

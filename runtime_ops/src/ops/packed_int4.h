@@ -1,5 +1,5 @@
-#ifndef RNNQC_CELLS_DRIVER_PACKED_INT4_H_
-#define RNNQC_CELLS_DRIVER_PACKED_INT4_H_
+#ifndef RNNQC_OPS_PACKED_INT4_H_
+#define RNNQC_OPS_PACKED_INT4_H_
 
 #include <cstdint>
 #include <vector>
@@ -17,4 +17,4 @@ std::vector<int8_t> UnpackInt4(const uint8_t* packed, int64_t k, int64_t columns
 
 }  // namespace rnnqc
 
-#endif  // RNNQC_CELLS_DRIVER_PACKED_INT4_H_
+#endif  // RNNQC_OPS_PACKED_INT4_H_

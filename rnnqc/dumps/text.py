@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rnnqc.tracing.names import FileNames
+from rnnqc.dumps.names import FileNames
 from rnnqc.tracing.tensors import Tensor
 
 Array = npt.NDArray[Any]

@@ -10,8 +10,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from rnnqc.dumps.text import FRAME, SHAPES
 from rnnqc.errors import CompileError
-from rnnqc.tracing.text import FRAME, SHAPES
 
 INDEX = "index.json"
 FORMAT = 1

@@ -1,5 +1,5 @@
-#ifndef RNNQC_CELLS_DRIVER_TEAM_H_
-#define RNNQC_CELLS_DRIVER_TEAM_H_
+#ifndef RNNQC_THREADS_TEAM_H_
+#define RNNQC_THREADS_TEAM_H_
 
 #include <atomic>
 #include <cstddef>
@@ -63,4 +63,4 @@ class Team {
 
 }  // namespace rnnqc
 
-#endif  // RNNQC_CELLS_DRIVER_TEAM_H_
+#endif  // RNNQC_THREADS_TEAM_H_

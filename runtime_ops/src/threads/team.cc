@@ -1,4 +1,4 @@
-#include "cells/driver/team.h"
+#include "threads/team.h"
 
 #include <algorithm>
 #include <thread>

@@ -10,8 +10,8 @@ from typing import Any
 import numpy.typing as npt
 
 from rnnqc.data.npz import read_npz
+from rnnqc.dumps.differences import CODES, CellComparison, Choice, Compared, Difference
 from rnnqc.errors import CompileError
-from rnnqc.tracing.differences import CODES, CellComparison, Choice, Compared, Difference
 
 Array = npt.NDArray[Any]
 _SHOWN = 5

@@ -1,4 +1,4 @@
-#include "cells/driver/packed_int4.h"
+#include "ops/packed_int4.h"
 
 #include <stdexcept>
 #include <string>
