@@ -40,7 +40,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("calibration", "measure"),
     ("lowering",),
     ("session",),
-    ("bench", "tracing"),
+    ("bench", "scores", "tracing"),
     ("search",),
     ("reporting", "tune"),
     ("commands",),
