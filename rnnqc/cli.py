@@ -21,6 +21,7 @@ from rnnqc.commands import (
     calibrate,
     doctor,
     dump,
+    evaluate,
     inspect,
     layer,
     lower,
@@ -36,7 +37,22 @@ from rnnqc.commands.common import BAD_INPUT, CHECK_FAILED, INTERRUPTED, OK, TERM
 from rnnqc.commands.terminal import err, escape
 from rnnqc.errors import InternalError, RnnqcError, UsageError
 
-_COMMANDS = (lower, inspect, run, calibrate, layer, tune, verify, report, dump, bench, recipes, passes, doctor)
+_COMMANDS = (
+    lower,
+    inspect,
+    run,
+    calibrate,
+    layer,
+    tune,
+    verify,
+    evaluate,
+    report,
+    dump,
+    bench,
+    recipes,
+    passes,
+    doctor,
+)
 """In the order in which `--help` lists them."""
 
 

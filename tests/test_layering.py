@@ -42,7 +42,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("layers",),
     ("lowering",),
     ("session",),
-    ("bench", "tracing"),
+    ("bench", "scores", "tracing"),
     ("dumps",),
     ("search",),
     ("reporting", "tune"),
