@@ -18,6 +18,7 @@ from rnnqc.lowering.options import REST_INT8, Given, LowerOptions
 from rnnqc.lowering.verification_feeds import Remembered
 from rnnqc.passes import Pass
 from rnnqc.passes.graph.constant_outputs import ACTION, independent_outputs, lost_everything
+from rnnqc.passes.graph.training_mode import training_dropouts
 from rnnqc.passes.invariants import Property
 from rnnqc.passes.pipeline import EXPORTED, NORMAL_FORM, normal_form, own_passes, recipe_passes, rest_passes
 from rnnqc.passes.verify.reproducer import check_reproducer
@@ -46,6 +47,7 @@ class Plan:
         rest_passes: After those, the passes for the weights around the recurrent layers.
         given: Properties that hold after the normal form.
         constant_outputs: Names of outputs that no input influences.
+        dropouts: Paths of Dropout nodes in training mode.
     """
 
     source: Given
@@ -61,6 +63,7 @@ class Plan:
     rest_passes: Sequence[Pass]
     given: frozenset[Property]
     constant_outputs: Sequence[str]
+    dropouts: Sequence[str]
 
     @cached_property
     def record(self) -> RecipeRecord:
@@ -93,7 +96,7 @@ def make_plan(source: Given, options: LowerOptions) -> Plan:
         _refuse_constants(model)
         if form != WEIGHT_ONLY:
             _refuse_later_forms(model, form, unroll)
-        constant_outputs = independent_outputs(model)
+        constant_outputs, dropouts = independent_outputs(model), training_dropouts(model)
     fold = bool(options.dims or bound_values(model.metadata))
     return Plan(
         source, options, recipe, form, statistics, model, is_asked_for, keeps_own,
@@ -102,6 +105,7 @@ def make_plan(source: Given, options: LowerOptions) -> Plan:
         rest_passes=rest_passes(recipe, form) if options.rest == REST_INT8 else (),
         given=EXPORTED if keeps_own else NORMAL_FORM,
         constant_outputs=constant_outputs,
+        dropouts=dropouts,
     )  # fmt: skip
 
 
