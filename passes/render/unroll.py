@@ -306,31 +306,3 @@ class _Copier:
         copy = Variable(self.model.fresh_name(f"{self.prefix}/{short}"), dtype=value.dtype, shape=value.shape)
         self.values[id(value)] = copy
         return copy
-
-
-def bind_dimensions(model: Model, dims: dict[str, int]) -> None:
-    """Replaces symbolic dimensions of the graph's inputs by numbers.
-
-    Raises:
-        CompileError: No input has a dimension of that name, or the number is not positive.
-    """
-    for name, size in dims.items():
-        if size <= 0:
-            raise CompileError(
-                f"--dim {name}={size}.", supported="positive sizes", action=f"for example --dim {name}=100"
-            )
-        found = False
-        for value in model.graph.inputs:
-            if value.shape is not None and name in value.shape:
-                value.shape = [size if d == name else d for d in value.shape]
-                found = True
-        for value in model.graph.outputs:
-            if value.shape is not None and name in value.shape:
-                value.shape = [size if d == name else d for d in value.shape]
-        if not found:
-            known = sorted({d for v in model.graph.inputs for d in (v.shape or []) if isinstance(d, str)})
-            raise CompileError(
-                f"No input has a dimension {name!r}.",
-                supported=", ".join(known) or "nothing: the model has no symbolic dimensions",
-                action="name a dimension of the inputs, or leave --dim out",
-            )

@@ -12,11 +12,12 @@ import numpy as np
 import onnx
 import pytest
 
+from rnnqc.data.binding import bind_dimensions
 from rnnqc.errors import CompileError, Outcome
 from rnnqc.evaluation.numerics import Float16Close
 from rnnqc.ir import Model, graph_info, shape_of
 from rnnqc.passes import Canonicalize, Cleanup, Unroll
-from rnnqc.passes.render.unroll import LARGEST_LENGTH, bind_dimensions
+from rnnqc.passes.render.unroll import LARGEST_LENGTH
 from tests.passes.pass_testing import INT8, apply, before, nodes_of, op_types, text_of
 from tests.runs.sessions import assert_same_bits, plain_session, run
 from tests.subjects.lstm_models import LstmCase
