@@ -233,3 +233,11 @@ def test_every_code_is_tried_where_a_table_is_read_and_few_elsewhere() -> None:
         assert set(range(low, high + 1)) <= set(codes.ravel())
     few = StepFeeds(cell).of([*read, "x"], [])
     assert all(len(a) < len(made["x"]) / 50 for a in few.values())
+
+
+def test_a_state_without_the_limit_does_not_stand_for_it() -> None:
+    """Of one step, unrolled, the limited state gets the name of the output when the graph is tidied up."""
+    case = LstmCase(T=1, B=2, outputs=("Y_c",))
+    overrides = ["*.cell_state.bits=none"]
+    checks = rnnqc.lower(case.model(), "int8", "integer", unroll=True, overrides=overrides, verify=True).report.checks
+    assert any(name == "cleanup" and text.startswith("single steps") for name, text in checks), checks
