@@ -22,6 +22,7 @@ from rnnqc.cells.stages import IntegerCell, points_of
 from rnnqc.formats.format import Format
 from rnnqc.formats.point_format import FLOAT
 from rnnqc.passes.graph.flat_model import FlatModel
+from rnnqc.passes.render.lut_step import stays_between_bounds
 
 Array = npt.NDArray[Any]
 REAL, LUT = "real", "lut"
@@ -330,8 +331,9 @@ class CellSide:
         if self.form == REAL:
             return (f"{port}.quantized" if points_of(self.cell).get(port, FLOAT).is_quantized else f"{port}.sum",)
         is_float = encoding(self.cell, port) is None if self.form == FIXED_POINT else not self.numbers["cell_scale"]
-        if is_float:
-            return port, f"{port}.sum"
+        if is_float:  # limited, but for a state that stays between the bounds of its activations
+            is_sum = self.form == LUT and self.cell.type.reads_hidden and stays_between_bounds(self.cell)
+            return (f"{port}.sum" if is_sum else port,)
         numbers = self.cell.numbers if isinstance(self.cell, IntegerCell) else None
         return (f"{port}.rounded",) if isinstance(numbers, LutNumbers) and numbers.cell_is_wide else (port,)
 
