@@ -183,7 +183,7 @@ TASKS: list[tuple[str, str, dict[str, Any]]] = [
     ("gtcrn", "enh dB", {"enh dB": 48, "conv_cache_out dB": 38}),
 ]
 QUICK = ("dtln", "imdb")
-"""One stream and one that is none; the same models run every day in tests/end_to_end/test_real_models.py."""
+"""One stream and one that is none; the same models run every day in tests/end_to_end/models/test_real_models.py."""
 
 
 @pytest.mark.parametrize(

@@ -111,6 +111,7 @@ def test_sdist_has_every_source_once(sdist: Path) -> None:
         "runtime_ops/*.py",
         "runtime_ops/CMakeLists.txt",
         "runtime_ops/cmake/*",
+        "runtime_ops/include/*",
         "runtime_ops/src/**/*",
     ):
         expected = sources(pattern)

@@ -22,7 +22,7 @@ from tests.subjects.brevitas_models import Exported, random_lstm
 from tests.subjects.lstm_models import LstmCase, Placement
 from tests.subjects.protos import set_node_attribute
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 sys.path.insert(0, str(ROOT / "fuzz"))
 
 from command_targets import COMMANDS, Command  # noqa: E402

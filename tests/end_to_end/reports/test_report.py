@@ -40,7 +40,7 @@ HOSTILE = '"><script>alert(1)</script>'
 QUICK = ("--set", "*.input.range=min-max")
 BIDI = "</style>\u202egnp\u2066'&amp;\x1b[31m"
 
-TINY = Path(__file__).resolve().parents[2] / "models" / "tiny"
+TINY = Path(__file__).resolve().parents[3] / "models" / "tiny"
 Cli = Callable[..., Result]
 
 

@@ -23,7 +23,7 @@ from tests.runs.sessions import Outputs
 from tests.runs.version_cases import version_cases
 from tests.runs.version_process import LEVELS
 
-PROCESS = Path(__file__).resolve().parents[1] / "runs" / "version_process.py"
+PROCESS = Path(__file__).resolve().parents[2] / "runs" / "version_process.py"
 INSTALLED = "installed_results.npz"
 FOLDER = os.environ.get("RNNQC_ONNXRUNTIMES", "")
 VERSIONS = sorted(p.name for p in Path(FOLDER).iterdir() if (p / "onnxruntime").is_dir()) if FOLDER else []

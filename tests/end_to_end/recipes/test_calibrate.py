@@ -485,7 +485,7 @@ def test_an_edit_changes_one_scale(tmp_path: Path) -> None:
 
 def test_example_of_the_document(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """Line by line, up to the ellipses; numbers to five digits."""
-    root = Path(__file__).resolve().parents[2]
+    root = Path(__file__).resolve().parents[3]
     example = (root / "docs" / "calibration.md").read_text(encoding="utf-8").split("```json\n")[1].split("```")[0]
     model, data = root / "models" / "digits_lstm.onnx", root / "models" / "digits_calibration.npz"
     out = tmp_path / "stats.json"
