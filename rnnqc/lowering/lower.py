@@ -57,7 +57,7 @@ def lower(
         state: Of calibration data that is the calls of a stream: outputs by the input they become in the next call.
         unroll: Unroll loops (needs static sequence lengths).
         dims: Symbolic dimensions to bind, by name.
-        overrides: `PATH.KEY=VALUE` in front of the recipe's rules.
+        overrides: `PATH.KEY=VALUE` before the recipe's rules.
         strict: Refuse a model with a recurrent node that stays float, or that another tool has quantized.
         verify: Compare the numerics after every pass with what the pass declares, on generated feeds and some of the
             calibration data.

@@ -1,4 +1,4 @@
-"""Recurrences of unknown equations in a lowered model: where their values stand, and what a run makes of them."""
+"""Custom cells in a lowered model: where their values stand, and what a run makes of them."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Site:
 
 @dataclass
 class Recurrence:
-    """A quantized recurrence that is no LSTM, GRU or RNN.
+    """A quantized custom cell.
 
     Attributes:
         name: As in the names of its points.
@@ -62,7 +62,7 @@ class Recurrence:
 
     @property
     def looped(self) -> bool:
-        """Whether it is a loop that has not been written out."""
+        """Whether it is a loop that has not been unrolled."""
         return self.record["op"] in ("Scan", "Loop") and not any(s.copy for s in self.sites)
 
     @property
@@ -189,7 +189,7 @@ class Runs:
 
 
 def _step(site: Site) -> int:
-    """The step of a site of a recurrence that is written out."""
+    """The step of a site of an unrolled custom cell."""
     return site.copy[-1] if site.mark.step is None else site.mark.step
 
 

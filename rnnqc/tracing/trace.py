@@ -178,7 +178,7 @@ class Tracer:
 def _lowered(
     proto: onnx.ModelProto, source: str | os.PathLike[str] | onnx.ModelProto
 ) -> tuple[Model, dict[str, Recurrence]]:
-    """The model, and its recurrences that are no LSTM, GRU or RNN."""
+    """The model, and its custom cells."""
     loaded = Model.load(with_released_cells(proto))
     found = recurrences(loaded.proto)
     if found or any(c.form != "float" for c in loaded.cells.values()):
@@ -186,7 +186,7 @@ def _lowered(
     if stored_weight_bytes(loaded):
         raise CompileError(
             "The model has no lowered cell: its recipe stores the weights alone in fewer bits, and ONNX's own "
-            "operators compute in float, with no codes inside.",
+            "operators compute in float, without quantized values inside.",
             supported="recipes of cells, such as int8",
             action="lower the float model with such a recipe: rnnqc lower MODEL -o LOWERED.onnx --recipe int8",
         )

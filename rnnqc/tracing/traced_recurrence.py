@@ -1,4 +1,4 @@
-"""The tensors of one recurrence of unknown equations in a run."""
+"""The tensors of one custom cell in a run."""
 
 from __future__ import annotations
 
@@ -128,14 +128,14 @@ class TracedRecurrence:
             step = int(np.argwhere(~np.isfinite(units))[0][0])
             raise CompileError(
                 f"Cell {self.recurrence.name!r}: {name!r} is {values[~np.isfinite(units)][0]} in step {step}.",
-                supported="data of which all values in the recurrence are finite",
-                action="dump the steps in front of it, or other data",
+                supported="data for which all values in the cell are finite",
+                action="dump the steps before it, or other data",
             )
         made = dequantized(name, units.astype(np.int64) + zero_point, scale=scale, zero_point=zero_point)
         if not np.array_equal(made.values, values):
             step = int(np.argwhere(made.values != values)[0][0])
             raise CompileError(
-                f"Cell {self.recurrence.name!r}: {name!r} is not on its grid in step {step} of the loop.",
+                f"Cell {self.recurrence.name!r}: {name!r} is not a quantized value in step {step} of the loop.",
                 supported="cells as this version of rnnqc writes them",
                 action="lower the float model again",
             )

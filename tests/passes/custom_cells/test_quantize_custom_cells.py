@@ -273,7 +273,7 @@ def test_weights_take_the_bits_of_the_recipe() -> None:
     [
         ("int8", ["*.weight.bits=none"], "no 2 to 16 bits"),
         ("int8", ["*.hidden.bits=none"], "hidden states no bits"),
-        ("int8", ["*.hidden.bits=12"], "rows with a scale each"),
+        ("int8", ["*.hidden.bits=12"], "a dynamic per-row scale"),
     ],
 )
 def test_recipes_that_leave_it_float(recipe: str, overrides: list[str], reason: str) -> None:
