@@ -397,7 +397,7 @@ BRANCHED = f"""{HEADER} g (float[T,B,{H}] x, float[B,{H}] h) => (float[B,{H}] la
 @pytest.mark.parametrize(
     ("text", "node", "names", "reason"),
     [
-        (PROJECTED, "projection", "VRb", "stands in front of the recurrence"),
+        (PROJECTED, "projection", "VRb", "computed before the loop"),
         (BRANCHED, "inner", "RS", "branches of an If"),
     ],
     ids=["projection", "branch"],
