@@ -72,7 +72,7 @@ class Recurrence:
 
 
 @dataclass(frozen=True)
-class RecurrenceRun:
+class CustomCellRun:
     """One run of a recurrence.
 
     Attributes:
@@ -149,7 +149,7 @@ class Runs:
             values.append(Observed(self.recurrence.name, mark.tensor, value, False, rank, 0, mark.kind))
         return values
 
-    def of(self, known: Mapping[str, Made]) -> list[RecurrenceRun]:
+    def of(self, known: Mapping[str, Made]) -> list[CustomCellRun]:
         """The runs of one call.
 
         Args:
@@ -157,7 +157,7 @@ class Runs:
         """
         if self.recurrence.looped:
             return self._of_loop(known)
-        runs: list[RecurrenceRun] = []
+        runs: list[CustomCellRun] = []
         groups: dict[tuple[int, ...], list[Site]] = {}
         for site in self._varying:
             groups.setdefault(site.copy[:-1] if site.mark.step is None else site.copy, []).append(site)
@@ -167,10 +167,10 @@ class Runs:
                 values: dict[Key, dict[int, Array]] = {}
                 for site in sites:
                     _put(values, site, _step(site), at(known[site.value], trips))
-                runs.append(RecurrenceRun(count, values, trips))
+                runs.append(CustomCellRun(count, values, trips))
         return runs
 
-    def _of_loop(self, known: Mapping[str, Made]) -> list[RecurrenceRun]:
+    def _of_loop(self, known: Mapping[str, Made]) -> list[CustomCellRun]:
         """The runs of a loop; what is made around it is the same in all steps of a run."""
         runs = []
         for trips, steps in itertools.groupby(self._trips(self._varying, known), lambda t: t[:-1]):
@@ -179,7 +179,7 @@ class Runs:
             for step in made:
                 for site in self._varying:
                     _put(values, site, step[-1], at(known[site.value], step))
-            runs.append(RecurrenceRun(len(made), values, trips))
+            runs.append(CustomCellRun(len(made), values, trips))
         return runs
 
     def _trips(self, sites: Iterable[Site], known: Mapping[str, Made]) -> list[Trips]:
