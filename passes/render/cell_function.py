@@ -162,7 +162,7 @@ def _live(nodes: list[Node], results: list[Value]) -> list[Node]:
 
 
 def _without_identities(nodes: list[Node], fixed: list[str]) -> list[Node]:
-    """Drops top-level Identity nodes in front of outputs: their producers write the outputs themselves."""
+    """Drops top-level Identity nodes before outputs: their producers write the outputs themselves."""
     kept = list(nodes)
     for node in nodes:
         if node.op != "Identity":

@@ -102,7 +102,7 @@ class Unroll(Pass):
 
 @dataclass(frozen=True)
 class _Plan:
-    """How a loop is written out.
+    """How a loop is unrolled.
 
     Attributes:
         length: Number of copies.

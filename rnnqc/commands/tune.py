@@ -97,5 +97,5 @@ def run(a: argparse.Namespace) -> int:
         err(f"[red]rnnqc: tune:[/red] {escape(text)}; nothing was written.")
         return CHECK_FAILED
     if not a.json:
-        out(f"{escape(a.output)}: {len(tuned.settings)} rule(s) in front of recipe {escape(tuned.recipe.name)}")
+        out(f"{escape(a.output)}: {len(tuned.settings)} rule(s) before recipe {escape(tuned.recipe.name)}")
     return OK

@@ -260,7 +260,7 @@ def _print_levels(compared: Sequence[LevelComparison]) -> None:
 def _print(comparison: Sequence[OutputComparison]) -> None:
     columns = ["output", "SQNR dB", "max abs difference", "cosine", "equal"]
     codes = any(c.equal_codes is not None for c in comparison)
-    table = Table(*columns, *(["equal codes"] if codes else []), box=None, pad_edge=False)
+    table = Table(*columns, *(["equal quantized"] if codes else []), box=None, pad_edge=False)
     for c in comparison:
         share = [] if not codes else ["-"] if c.equal_codes is None else [f"{c.equal_codes:.1%}"]
         table.add_row(

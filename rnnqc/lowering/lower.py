@@ -61,7 +61,7 @@ def lower(
         dims: Symbolic dimensions to bind, by name.
         bind: Values of inputs by name, which become constants: the lowered model has these inputs no longer. A number
             or truth value fills an input of any fixed shape; a list or array has the shape of the input.
-        overrides: `PATH.KEY=VALUE` in front of the recipe's rules.
+        overrides: `PATH.KEY=VALUE` before the recipe's rules.
         strict: Refuse a model with a recurrent node that stays float, or that another tool has quantized.
         verify: Compare the numerics after every pass with what the pass declares, on generated feeds and some of the
             calibration data.
