@@ -9,7 +9,7 @@ PYTEST_ARGS ?=
 
 bin = $(VENV)/bin
 bootstrap = $(PYTHON) scripts/bootstrap.py $(VENV)
-cxx_files = find runtime_ops benchmarks tests/runtime_ops \( -name '*.h' -o -name '*.cc' \) -print0
+cxx_files = find runtime_ops benchmarks examples tests/runtime_ops \( -name '*.h' -o -name '*.cc' \) -print0
 
 .PHONY: demo test lint format models clean python
 

@@ -6,19 +6,20 @@ from importlib.metadata import version as _version
 from rnnqc import runtime_ops
 from rnnqc.calibration.calibrate import calibrate
 from rnnqc.data.statistics import PointStatistics, Statistics
+from rnnqc.dumps.dump import dump
 from rnnqc.errors import CompileError, NumericsError, PipelineError, RnnqcError, UsageError
 from rnnqc.ir import Model
 from rnnqc.ir.joining import name_functions
-from rnnqc.lowering.layer import layer
+from rnnqc.layers.layer import layer
+from rnnqc.layers.stack import stack
 from rnnqc.lowering.lower import lower
 from rnnqc.lowering.options import LowerOptions
 from rnnqc.lowering.report import Lowered
-from rnnqc.lowering.stack import stack
 from rnnqc.measure.compare import compare_models
 from rnnqc.measure.differences import OutputComparison, StepComparison
 from rnnqc.passes.manager import PassManager
+from rnnqc.scores import Evaluation, evaluate
 from rnnqc.session import session
-from rnnqc.tracing.dump import dump
 from rnnqc.tracing.trace import Tracer
 
 try:
@@ -28,6 +29,7 @@ except _PackageNotFoundError:
 
 __all__ = [
     "CompileError",
+    "Evaluation",
     "LowerOptions",
     "Lowered",
     "Model",
@@ -45,6 +47,7 @@ __all__ = [
     "calibrate",
     "compare_models",
     "dump",
+    "evaluate",
     "layer",
     "lower",
     "name_functions",

@@ -21,6 +21,7 @@ from rnnqc.commands import (
     calibrate,
     doctor,
     dump,
+    evaluate,
     inspect,
     layer,
     lower,
@@ -36,7 +37,22 @@ from rnnqc.commands.common import BAD_INPUT, CHECK_FAILED, INTERRUPTED, OK, TERM
 from rnnqc.commands.terminal import err, escape
 from rnnqc.errors import InternalError, RnnqcError, UsageError
 
-_COMMANDS = (lower, inspect, run, calibrate, layer, tune, verify, report, dump, bench, recipes, passes, doctor)
+_COMMANDS = (
+    lower,
+    inspect,
+    run,
+    calibrate,
+    layer,
+    tune,
+    verify,
+    evaluate,
+    report,
+    dump,
+    bench,
+    recipes,
+    passes,
+    doctor,
+)
 """In the order in which `--help` lists them."""
 
 
@@ -148,7 +164,7 @@ def _parser(added: dict[str, argparse.ArgumentParser]) -> argparse.ArgumentParse
 
 
 # Options that take several values, and what is in every value.
-_MANY = {"--dim": "=", "--set": "=", "--state": ":"}
+_MANY = {"--bind": "=", "--dim": "=", "--set": "=", "--state": ":"}
 
 
 def _separated(argv: Sequence[str]) -> list[str]:

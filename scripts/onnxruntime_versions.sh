@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Fetches versions of onnxruntime for tests/end_to_end/test_onnxruntime_versions.py, which runs them with the packages
-# that are installed besides:
+# Fetches versions of onnxruntime for tests/end_to_end/runtimes/test_onnxruntime_versions.py, which runs them with
+# the packages that are installed besides:
 #
 #     scripts/onnxruntime_versions.sh FOLDER [VERSION ...]
 #

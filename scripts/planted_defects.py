@@ -40,16 +40,21 @@ LINKS = ("rnnqc/passes", "rnnqc/runtime_ops")
 COMPILED = (".cc", ".h", ".inc")
 # Parts of a path below runtime_ops/src, and the tests that call what is there.
 LIKELY = {
-    "gemm": ("test_kernels", "test_int4_kernels"),
-    "dot": ("test_int4_kernels",),
-    "quantize": ("test_kernels", "test_wide_kernels"),
-    "gru_rnn": ("test_hidden_kernels", "test_quant_gru_cell"),
-    "fixed_point": ("test_grid_kernels", "test_grid_bytes", "test_grid"),
-    "kernels": ("test_kernels", "test_hidden_kernels"),
-    "team": ("test_threads",),
-    "layer": ("test_threads", "test_quant_gru_cell", "test_grid"),
-    "driver": ("test_quant_lstm_cell", "test_quant_gru_cell", "test_states_beyond_the_bound", "test_threads"),
-    "lstm": ("test_quant_lstm_cell",),
+    "gemm": ("kernels/test_kernels", "kernels/test_int4_kernels"),
+    "dot": ("kernels/test_int4_kernels",),
+    "quantize": ("kernels/test_kernels", "kernels/test_wide_kernels"),
+    "gru_rnn": ("kernels/test_hidden_kernels", "operators/test_quant_gru_cell"),
+    "fixed_point": ("fixed_point/test_grid_kernels", "fixed_point/test_grid_bytes", "fixed_point/test_grid"),
+    "kernels": ("kernels/test_kernels", "kernels/test_hidden_kernels"),
+    "team": ("operators/test_threads",),
+    "layer": ("operators/test_threads", "operators/test_quant_gru_cell", "fixed_point/test_grid"),
+    "driver": (
+        "operators/test_quant_lstm_cell",
+        "operators/test_quant_gru_cell",
+        "operators/test_states_beyond_the_bound",
+        "operators/test_threads",
+    ),
+    "lstm": ("operators/test_quant_lstm_cell",),
 }
 SITE = """import sys
 sys.meta_path[:] = [f for f in sys.meta_path if not type(f).__name__.startswith("ScikitBuild")]

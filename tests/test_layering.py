@@ -1,7 +1,8 @@
 """The layers of the source tree: what imports what, read from the syntax trees alone.
 
 What these would catch: an import against the layers, a cycle, a second user of onnx_graphsurgeon, a runtime that needs
-the compiler.
+the compiler, a picture of the imports that no longer holds. `python -m tests.test_layering` prints the pictures of
+docs/architecture.md.
 """
 
 from __future__ import annotations
@@ -38,9 +39,11 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("passes.pipeline",),
     ("passes",),
     ("calibration", "measure"),
+    ("layers",),
     ("lowering",),
     ("session",),
-    ("bench", "tracing"),
+    ("bench", "scores", "tracing"),
+    ("dumps",),
     ("search",),
     ("reporting", "tune"),
     ("commands",),
@@ -104,6 +107,34 @@ def _layer(module: str) -> tuple[int, str]:
     raise AssertionError(f"{module} has no layer: put it into LAYERS")
 
 
+def _imported_groups(depth: int, inside: str) -> dict[str, set[str]]:
+    """What each package imports, without what follows from others; packages have names of at most `depth` parts."""
+
+    def group(module: str) -> str:
+        return ".".join(_layer(module)[1].split(".")[:depth])
+
+    def all_below(name: str) -> set[str]:
+        return found[name].union(*(all_below(below) for below in found[name]))
+
+    found: dict[str, set[str]] = {}
+    for module in (m for m in COMPILER if m.startswith(inside)):
+        own = found.setdefault(group(module), set())
+        own |= {group(i) for _, i in _own_imports(FILES[module]) if i.startswith(inside) and i in COMPILER}
+        own.discard(group(module))
+    return {name: own - set().union(*(all_below(below) for below in own)) for name, own in found.items()}
+
+
+def pictures() -> str:
+    """Both pictures of docs/architecture.md as Mermaid text."""
+    drawn = []
+    for depth, inside, head in ((1, "", "Packages of `rnnqc/`"), (2, "passes.", "Families of `passes/`")):
+        groups = _imported_groups(depth, inside)
+        boxes = [f"  {name}[{name.removeprefix(inside)}]" for name in groups]
+        arrows = [f"  {a} --> {b}" for a in groups for b in sorted(groups[a])]
+        drawn.append("\n".join([f"{head}:\n", "```mermaid", "flowchart TD", *boxes, *arrows, "```\n"]))
+    return "\n".join(drawn)
+
+
 COMPILER = [m for m in FILES if m not in FACES and not m.startswith("runtime_ops")]
 
 
@@ -134,6 +165,12 @@ def test_no_cycles() -> None:
             break
         done |= ready
     assert sorted(edges.keys() - done) == []
+
+
+def test_the_pictures_hold() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    held = page.split("<!-- imports:begin -->\n")[1].split("<!-- imports:end -->")[0]
+    assert held == pictures(), "python -m tests.test_layering prints the pictures"
 
 
 def test_passes_do_not_import_the_package_of_passes() -> None:
@@ -185,3 +222,7 @@ def test_every_pass_stands_alone() -> None:
         name = "".join(f"_{c.lower()}" if c.isupper() else c for c in classes[0]).lstrip("_")
         assert module.split(".")[0::2] == ["passes", name], "a pass stands in the folder of its stage, by its name"
     assert found > 15
+
+
+if __name__ == "__main__":
+    print(pictures(), end="")

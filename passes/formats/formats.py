@@ -278,7 +278,7 @@ def scale_of_points(paths: Sequence[str], s: Settings, statistics: Statistics | 
             supported="statistics of this model",
             action="calibrate it again (rnnqc calibrate)",
         )
-    merged = merge_for_sharing([statistics.points[p] for p in paths])
+    merged = merge_for_sharing([statistics.points[p] for p in paths], [statistics.cell_of(p) for p in paths])
     rule = RangeRule(
         s.get("range", "min-max"),
         percentile=s.get("percentile"),

@@ -232,9 +232,10 @@ class Runner:
                 first, made = array[:1], np.concatenate([array[1:], last[None]])
                 # Exporters write zeros out; a state that came from the call before has been seen there.
                 fresh = first.any() and not np.array_equal(first[0], self._last.get(cell, np.empty(0)))
-                if site.initial_h and fresh:
+                given = bool(site.initial_h and fresh)
+                if given:
                     yield point, Values(first, None if lens is None else (lens > 0)[None])
-                yield point, Values(made, valid)
+                yield point, Values(made, valid, begins=not given)
         self._last[cell] = last
 
     def _update(self, name: str, values: Values, observers: Observers, piece: Piece) -> None:

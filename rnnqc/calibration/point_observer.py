@@ -32,11 +32,13 @@ class Values:
         array: `[T, B, K]` float32, in the order of the steps.
         valid: `[T, B]`, False in the padding; None where there is none.
         steps: Whether each step is a call; otherwise the whole is one.
+        begins: Whether a run of the cell begins with it; otherwise it goes on with the one before.
     """
 
     array: Array
     valid: npt.NDArray[np.bool_] | None = None
     steps: bool = True
+    begins: bool = True
 
 
 class NotFiniteError(ValueError):
@@ -61,6 +63,7 @@ class PointObserver:
         self.sample_low, self.sample_high = ReproducibleSum(), ReproducibleSum()
         self.histogram = GrowingHistogram()
         self.call_percentiles: list[float] = []
+        self.call_runs: list[int] = []
         self.fix_positions: dict[tuple[int, str], Counter[int]] = {
             (bits, kind): Counter() for bits in FIX_POSITION_BITS for kind in SPANS
         }
@@ -82,6 +85,7 @@ class PointObserver:
         if not math.isfinite(float(flat.sum(dtype=np.float64))):
             raise NotFiniteError
         self._merge_shape(array.shape[1:] if values.steps else array.shape)
+        self._count_calls(values)
         if not values.steps and len(array) > 1:
             self.flush()
             self._reduce(array, valid, steps=False)
@@ -94,6 +98,14 @@ class PointObserver:
         self._waiting.append((array, valid))
         if sum(a.size for a, _ in self._waiting) >= ENOUGH:
             self.flush()
+
+    def _count_calls(self, values: Values) -> None:
+        used = len(values.array) if values.valid is None else int(values.valid.any(axis=1).sum())
+        calls = min(used if values.steps else 1, CALLS - sum(self.call_runs))
+        if values.begins or not self.call_runs:
+            self.call_runs += [calls] if calls else []
+        else:
+            self.call_runs[-1] += calls
 
     def flush(self) -> None:
         """Adds what waits; where that happens decides about the last bits of sums."""
@@ -196,6 +208,7 @@ class PointObserver:
         for name in ("sum", "squares", "sample_low", "sample_high", "histogram"):
             getattr(self, name).merge(getattr(other, name))
         self.call_percentiles += other.call_percentiles[: CALLS - len(self.call_percentiles)]
+        self.call_runs = _first(CALLS, [*self.call_runs, *other.call_runs])
         for key, votes in other.fix_positions.items():
             self.fix_positions[key].update(votes)
         if other.channel_max is not None:
@@ -233,6 +246,7 @@ class PointObserver:
             mean_abs_dev=self.histogram.mean_abs_dev(mean) if self.low < self.high else 0.0,
             histogram=self.histogram.histogram,
             call_percentiles=tuple(self.call_percentiles),
+            call_runs=tuple(self.call_runs),
             fix_positions={
                 bits: {kind: dict(sorted(self.fix_positions[bits, kind].items())) for kind in sorted(SPANS)}
                 for bits in FIX_POSITION_BITS
@@ -251,6 +265,12 @@ class PointObserver:
         if np.abs(moment).max() > float(np.finfo(np.float32).max):
             return None
         return np.asarray(moment.astype(np.float32).astype(np.float64))
+
+
+def _first(most: int, runs: list[int]) -> list[int]:
+    """The first `most` calls of runs."""
+    ends = np.minimum(np.cumsum(runs, dtype=np.int64), most)
+    return [int(n) for n in np.diff(ends, prepend=0) if n]
 
 
 def call_percentile(values: Array) -> float:

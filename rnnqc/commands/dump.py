@@ -14,7 +14,7 @@ from rnnqc.commands.terminal import err, escape, out
 from rnnqc.errors import UsageError, located
 
 if TYPE_CHECKING:
-    from rnnqc.tracing.differences import Choice
+    from rnnqc.dumps.differences import Choice
 
 
 def add(commands: Commands) -> None:
@@ -45,8 +45,8 @@ def add(commands: Commands) -> None:
 
 def run(a: argparse.Namespace) -> int:
     """Runs the command; the exit code."""
-    from rnnqc.tracing.differences import Choice
-    from rnnqc.tracing.dump import dump
+    from rnnqc.dumps.differences import Choice
+    from rnnqc.dumps.dump import dump
 
     steps = _steps(a.steps)
     without = [o for o, given in (("--codes", a.codes), ("--only", a.only), ("--atol", a.atol is not None)) if given]
@@ -77,7 +77,7 @@ def run(a: argparse.Namespace) -> int:
 
 def _compare(folder: Path, index: Mapping[str, Any], other: Path, choice: Choice) -> int:
     """Prints the first difference of each cell, and of all of them; the exit code."""
-    from rnnqc.tracing.compare import compare, not_compared
+    from rnnqc.dumps.compare import compare, not_compared
 
     made = compare(folder, index, other, choice)
     for text in not_compared(made):

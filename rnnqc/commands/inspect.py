@@ -69,7 +69,7 @@ def _as_dict(model: str, found: Inspection) -> dict[str, Any]:
 
 
 def _warnings(model: str, found: Inspection) -> list[str]:
-    from rnnqc.lowering.layer_hints import layer_hints
+    from rnnqc.layers.layer_hints import layer_hints
     from rnnqc.passes.graph.constant_outputs import warning_of
     from rnnqc.proto.files import load_proto
 

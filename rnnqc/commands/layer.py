@@ -32,7 +32,7 @@ def add(commands: Commands) -> None:
 
 def run(a: argparse.Namespace) -> int:
     """Runs the command; the exit code."""
-    from rnnqc.lowering.stack import stack
+    from rnnqc.layers.stack import stack
     from rnnqc.proto.files import check_writable, serialized, write_atomically
 
     check_writable(Path(a.output), a.cells)

@@ -62,6 +62,8 @@ class PointStatistics:
         channel_mean: Mean of each channel, `[K]`.
         second_moment: Mean of `x x'` over the rows, not centred, `[K,K]` with float32 precision; None where that
             overflows.
+        call_runs: How many of the calls of `call_percentiles` each run of the cell had, in order; empty: all were of
+            one run.
     """
 
     shape: tuple[int, ...]
@@ -80,6 +82,7 @@ class PointStatistics:
     channel_max: Vector | None = None
     channel_mean: Vector | None = None
     second_moment: Vector | None = None
+    call_runs: tuple[int, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
         """JSON-ready values."""
@@ -89,6 +92,7 @@ class PointStatistics:
             "width": self.histogram.width, "first": self.histogram.first, "counts": self.histogram.counts.tolist(),
         }  # fmt: skip
         data["call_percentiles"] = list(self.call_percentiles)
+        data |= {"call_runs": list(self.call_runs)} if self.call_runs else {}
         data["fix_positions"] = {
             str(bits): {kind: {str(p): n for p, n in sorted(votes.items())} for kind, votes in kinds.items()}
             for bits, kinds in self.fix_positions.items()
@@ -104,7 +108,8 @@ class PointStatistics:
     def from_entry(cls, entry: Entry) -> PointStatistics:
         """The inverse of `as_dict`, with every value checked."""
         at = entry.fields(
-            [*NUMBERS, "shape", "count", "calls", "histogram"], ["call_percentiles", "fix_positions", *ARRAYS]
+            [*NUMBERS, "shape", "count", "calls", "histogram"],
+            ["call_percentiles", "call_runs", "fix_positions", *ARRAYS],
         )
         numbers = {name: at[name].number(0.0 if name in ("std", "mean_abs_dev") else -math.inf) for name in NUMBERS}
         for low, high in (("min", "max"), ("avg_min", "avg_max")):
@@ -121,14 +126,17 @@ class PointStatistics:
             moment = np.zeros((size, size))
             moment[triangle] = values
             moment.T[triangle] = values
+        percentiles = tuple(e.number(0.0) for e in at["call_percentiles"].items()) if "call_percentiles" in at else ()
+        runs = tuple(e.whole(0) for e in at["call_runs"].items()) if "call_runs" in at else ()
+        if runs and sum(runs) != len(percentiles):
+            at["call_runs"].refuse(f"runs of {len(percentiles)} calls, as many as call_percentiles", f"of {sum(runs)}")
         return cls(
             shape=tuple(e.whole(0) for e in at["shape"].items()),
             count=at["count"].whole(1),
             calls=at["calls"].whole(1),
             histogram=_histogram(at["histogram"]),
-            call_percentiles=tuple(e.number(0.0) for e in at["call_percentiles"].items())
-            if "call_percentiles" in at
-            else (),
+            call_percentiles=percentiles,
+            call_runs=runs,
             fix_positions=_fix_positions(at["fix_positions"]) if "fix_positions" in at else {},
             channel_max=channels.get("channel_max"),
             channel_mean=channels.get("channel_mean"),
@@ -244,6 +252,10 @@ class Statistics:
 
     def __repr__(self) -> str:
         return f"Statistics({len(self.cells)} cells, {len(self.points)} points)"
+
+    def cell_of(self, path: str) -> str:
+        """The cell of the point `<cell>.<point>`; empty for a point of none."""
+        return max((c for c in self.cells if path.startswith(f"{c}.")), key=len, default="")
 
     @property
     def second_moments(self) -> dict[str, Vector]:

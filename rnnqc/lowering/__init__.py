@@ -1,9 +1,8 @@
-"""`rnnqc.lower`, and what else makes or looks at models that are lowered.
+"""`rnnqc.lower`: from a float model and options to a lowered model and a report.
 
-A float model and options enter, a lowered model and a report leave. `lower.py` reads in this order: `plan.py` chooses
-recipe, form and passes, and calibrates; `run.py` runs the passes, and `recovery.py` compares recovered layers with the
-original; `judge.py` makes the report, with `entries.py`, `warnings.py` and `measurement.py`; `record.py` writes into
-the model how it was made. `failures.py` has the checks that the command line adds, `inspection.py` lists layers
-without lowering them. `executable.py` and `runnable.py` make models run that onnxruntime refuses as they are.
-`layer.py` and `stack.py` make layers of models of one step (`cell_model.py`).
+`lower.py` reads in this order: `plan.py` chooses recipe, form and passes, and calibrates; `run.py` runs the passes, and
+`recovery.py` compares recovered layers with the original; `judge.py` makes the report, with `entries.py`, `warnings.py`
+and `measurement.py`; `record.py` writes into the model how it was made. `failures.py` has the checks that the command
+line adds, `inspection.py` lists layers without lowering them. `executable.py` and `runnable.py` make models run that
+onnxruntime refuses as they are.
 """

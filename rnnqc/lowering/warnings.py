@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from rnnqc.cells.forms import QONNX
 from rnnqc.errors import Outcome
-from rnnqc.lowering.layer_hints import layer_hints
+from rnnqc.layers.layer_hints import layer_hints
 from rnnqc.lowering.options import REST_INT8
 from rnnqc.lowering.plan import Plan
 from rnnqc.lowering.record import earlier_record

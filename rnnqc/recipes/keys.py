@@ -133,7 +133,7 @@ KEYS: dict[str, Key] = {
     ),
     "chain": Key("true or false", "take the hidden codes of the layer before as they are", _boolean),
     "range": Key(", ".join(RULES), "how a range follows from statistics, or from the weights", _one_of(*RULES)),
-    "percentile": Key("a number from 50 to 100", "of the range rules percentile and ema-percentile", _number(50, 100)),
+    "percentile": Key("a number from 50 to 100", "of the range rule percentile", _number(50, 100)),
     "n_std": Key("a positive number", "standard deviations of the range rule n-std", _number(2.0**-20, 2.0**20)),
     "half_range": Key("true or false", "of the range rules gauss and laplace: one side only, as after Relu", _boolean),
     "limit": Key("a positive number, or none", "clips the range to +-limit", _or_none(_number(2.0**-100, 2.0**100))),
@@ -167,7 +167,7 @@ _STATIC = ("bits", "signed", "narrow", "symmetric", "mode", "scale", "zero_point
 RANGE_KEYS = ("range", "percentile", "n_std", "half_range", "limit", "levels", "pow2", "max_fix_position", "scale_bits")
 _SHARING = ("share", "same_as")
 KEYS_OF_RULES = {
-    "percentile": ("percentile", "ema-percentile"),
+    "percentile": ("percentile",),
     "n_std": ("n-std",),
     "half_range": ("gauss", "laplace"),
 }

@@ -17,8 +17,8 @@ from rnnqc.formats.format_request import FormatRequest, check_range
 from rnnqc.formats.rounding import Rounding
 from rnnqc.recipes.range_search import least_divergence, least_squared_error
 
-EMA_PERCENT, EMA_NEW = 99.999, 0.1
-"""Brevitas: the percentile of each call, and the weight of a new one in the moving average."""
+EMA_NEW = 0.1
+"""Brevitas: the weight of a new call in the moving average of percentiles."""
 LAPLACE = (1.05, 1.86, 2.83, 3.89, 5.03, 6.2, 7.41, 8.64, 9.89)
 LAPLACE_HALF = (1.86, 2.83, 3.89, 5.02, 6.2, 7.41, 8.64, 9.89, 11.16)
 GAUSS = (math.nan, 1.24, 1.71, 2.15, 2.55, 2.93, 3.28, 3.61, 3.92)
@@ -57,12 +57,6 @@ class RangeRule:
             raise UsageError(f"range = {self.name!r}.", supported=", ".join(RULES))
         self._check("percentile", self.percentile, "percentile", "a number above 0, up to 100", 100.0)
         self._check("n_std", self.n_std, "n-std", "a number above 0")
-        if self.name == "ema-percentile" and self.percentile not in (None, EMA_PERCENT):
-            raise UsageError(
-                f"percentile = {self.percentile} with range = 'ema-percentile'.",
-                supported=f"{EMA_PERCENT}, which calibration measures of each call",
-                action="use range = percentile",
-            )
         if self.limit is not None and not (self.limit > 0.0 and math.isfinite(self.limit)):
             raise UsageError(f"limit = {self.limit}.", supported="a number above 0")
 

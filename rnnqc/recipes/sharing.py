@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -14,12 +14,20 @@ from rnnqc.errors import UsageError
 from rnnqc.formats.histogram import Histogram, trimmed
 from rnnqc.formats.percentile import CALLS
 
+STEP_RANK = 2
+"""Dimensions of a call that is one time step; a sequence has one more."""
 
-def merge_for_sharing(points: Sequence[PointStatistics]) -> PointStatistics:
+
+def merge_for_sharing(points: Sequence[PointStatistics], cells: Sequence[str] = ()) -> PointStatistics:
     """The statistics of all values of `points` together.
 
     Exact but for `mean_abs_dev`, which comes from the histogram where the means differ, and for the averages of
-    samples where some are shorter than others. Calls are taken in turns. Of single channels nothing is said.
+    samples where some are shorter than others. Calls stand in the order in which one quantizer of all points sees them:
+    run by run, cell by cell, step by step. Of single channels nothing is said.
+
+    Args:
+        points: The points, those of a cell in the order in which a step computes them.
+        cells: The cell of each, in the order in which they run; without it all are of one.
 
     Raises:
         UsageError: No points.
@@ -38,7 +46,6 @@ def merge_for_sharing(points: Sequence[PointStatistics]) -> PointStatistics:
         deviation = float(np.average([p.mean_abs_dev for p in points], weights=counts))
     else:
         deviation = float(np.average(np.abs(histogram.centers - mean), weights=histogram.counts))
-    turns = itertools.chain.from_iterable(itertools.zip_longest(*(p.call_percentiles for p in points)))
     votes: dict[int, dict[str, Counter[int]]] = {}
     for point in points:
         for bits, kinds in point.fix_positions.items():
@@ -56,9 +63,28 @@ def merge_for_sharing(points: Sequence[PointStatistics]) -> PointStatistics:
         std=math.sqrt(float(variance)),
         mean_abs_dev=deviation,
         histogram=histogram,
-        call_percentiles=tuple(v for v in turns if v is not None)[:CALLS],
+        call_percentiles=tuple(itertools.islice(_in_order(points, cells or [""] * len(points)), CALLS)),
         fix_positions=votes,
     )
+
+
+def _in_order(points: Sequence[PointStatistics], cells: Sequence[str]) -> Iterator[float]:
+    """What one quantizer of all points sees, call by call."""
+    runs = [_runs(p) for p in points]
+    for run in range(max(map(len, runs))):
+        for cell in dict.fromkeys(cells):
+            own = [(p, r[run]) for p, r, c in zip(points, runs, cells, strict=True) if c == cell and run < len(r)]
+            # A sequence is one call, in front of all steps. Of states, an initial one stands in front.
+            steps = [calls for p, calls in own if len(p.shape) <= STEP_RANK]
+            yield from (v for p, calls in own if len(p.shape) > STEP_RANK for v in calls)
+            longest = max(map(len, steps), default=0)
+            padded = [[None] * (longest - len(calls)) + list(calls) for calls in steps]
+            yield from (v for step in zip(*padded, strict=True) for v in step if v is not None)
+
+
+def _runs(point: PointStatistics) -> list[tuple[float, ...]]:
+    ends = [*itertools.accumulate(point.call_runs or (len(point.call_percentiles),))]
+    return [point.call_percentiles[a:b] for a, b in itertools.pairwise([0, *ends])]
 
 
 def _samples(point: PointStatistics) -> float:

@@ -5,9 +5,7 @@
 
 #include "export.h"
 #include "kernels/dispatch.h"
-#include "ops/quant_gru_cell.h"
-#include "ops/quant_linear.h"
-#include "ops/quant_lstm_cell.h"
+#include "ops/operators.h"
 #include "ort_support.h"
 
 namespace {

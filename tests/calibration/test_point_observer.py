@@ -264,8 +264,8 @@ def test_small_pieces_together_are_as_the_large_one() -> None:
     array = np.random.default_rng(5).standard_normal((50, 2, 3)).astype(np.float32)
     whole, parts = PointObserver(True, True), PointObserver(True, True)
     whole.update(Values(array))
-    for step in array:
-        parts.update(Values(step[None]))
+    for k, step in enumerate(array):
+        parts.update(Values(step[None], begins=k == 0))
     assert whole.statistics is not None and parts.statistics is not None
     assert whole.statistics.as_dict() == parts.statistics.as_dict()
 

@@ -158,6 +158,7 @@ WRONG: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
     "unknown cell": (_set("points", "x.input", value={}), "points.x.input is a point of none of them"),
     "no cells": (_delete("model"), "without 'model'"),
     "sizes": (_set("model", "cells", "the_lstm.forward", "hidden_size", value=-4), "hidden_size is -4"),
+    "runs": (_set("points", POINT, "call_runs", value=[1, 999]), "call_runs is of 1000. Supported: runs of"),
     "width": (_set("points", POINT, "histogram", "width", value=0.3), "width is 0.3. Supported: a power of two"),
     "counts": (_set("points", POINT, "histogram", "counts", value=[1, -1]), "counts[1] is -1"),
     "no counts": (_set("points", POINT, "histogram", "counts", value=[]), "counts is []"),

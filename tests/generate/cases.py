@@ -23,7 +23,7 @@ from tests.generate.variants import vary_layer, vary_recurrence
 
 Array = npt.NDArray[Any]
 NEED_DATA = frozenset(r.name for r in builtin_recipes() if r.summary.endswith("; needs calibration data"))
-"""Recipes that say so; `tests/end_to_end/test_every_recipe.py` checks it."""
+"""Recipes that say so; `tests/end_to_end/recipes/test_every_recipe.py` checks it."""
 # (name, whether statistics of the case's own feeds are given): the default more often than the others, and both ways.
 RECIPES = (
     *(("int8", False), ("int8", True)),

@@ -76,15 +76,47 @@ def test_samples_are_rows_of_calls() -> None:
     assert merged.avg_max == pytest.approx(float(rows.mean()), rel=1e-6)
 
 
-def test_calls_take_turns() -> None:
-    first, second = _observed(PARTS[0]), _observed(PARTS[1])
-    merged = merge_for_sharing([first, second])
-    assert merged.call_percentiles[:4] == (
-        first.call_percentiles[0],
-        second.call_percentiles[0],
-        first.call_percentiles[1],
-        second.call_percentiles[1],
-    )
+def _ramp(runs: list[int], start: int, sequence: bool = False) -> PointStatistics:
+    """A point whose n-th call has the percentile `start + n`; with `sequence` each run is one call."""
+    observer, number = PointObserver(), start
+    for calls in runs:
+        array = np.full((calls, 2, 3), number, np.float32)
+        if not sequence:
+            array += np.arange(calls, dtype=np.float32)[:, None, None]
+        observer.update(Values(array, steps=not sequence))
+        number += 1 if sequence else calls
+    made = observer.statistics
+    assert made is not None
+    return made
+
+
+def test_calls_stand_as_one_quantizer_sees_them() -> None:
+    """Run by run; in a run cell by cell; in a cell the sequence first, then the points of each step."""
+    points = [_ramp([4, 2], 100, sequence=True), _ramp([2, 1], 200), _ramp([2, 1], 300), _ramp([2, 1], 400)]
+    merged = merge_for_sharing(points, ["a", "a", "a", "b"])
+    assert merged.call_percentiles == (100, 200, 300, 201, 301, 400, 401, 101, 202, 302, 402)
+
+
+def test_an_initial_state_is_a_call_of_its_run() -> None:
+    observer = PointObserver()
+    for number in (1.0, 4.0):
+        observer.update(Values(np.full((1, 2, 3), number, np.float32)))
+        observer.update(Values(np.full((2, 2, 3), number + 1, np.float32), begins=False))
+    hidden, others = observer.statistics, _ramp([2, 2], 10)
+    assert hidden is not None
+    assert merge_for_sharing([others, hidden]).call_percentiles == (1, 10, 2, 11, 2, 4, 12, 5, 13, 5)
+
+
+def test_runs_end_with_the_calls_that_are_kept() -> None:
+    first, second = PointObserver(), PointObserver()
+    first.update(Values(np.ones((290, 1, 2), np.float32)))
+    for observer in (second, second):
+        observer.update(Values(np.ones((7, 1, 2), np.float32)))
+    first.merge(second)
+    made = first.statistics
+    assert made is not None
+    assert made.call_runs == (290, 7, 3)
+    assert len(made.call_percentiles) == 300
 
 
 def test_one_and_none() -> None:

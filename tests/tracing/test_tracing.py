@@ -14,16 +14,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rnnqc.dumps.names import FileNames
+from rnnqc.dumps.spool import Spool
 from rnnqc.evaluation.evaluate import make_session
 from rnnqc.passes.cells.observe import NotObservableError
 from rnnqc.passes.graph.point_names import plain_name
 from rnnqc.proto.graph_walks import needed, reads
-from rnnqc.tracing.names import FileNames
 from rnnqc.tracing.order import Order
 from rnnqc.tracing.qcdq import moved
 from rnnqc.tracing.rounds import at
 from rnnqc.tracing.scans_as_loops import write_as_loops
-from rnnqc.tracing.spool import Spool
 from rnnqc.tracing.tensors import Tensor, dequantized
 
 
@@ -96,7 +96,7 @@ def test_dequantization_takes_one_operation_at_a_time() -> None:
 
 @pytest.mark.parametrize("buffer", [1, 2**23])
 def test_spool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, buffer: int) -> None:
-    from rnnqc.tracing import spool
+    from rnnqc.dumps import spool
 
     monkeypatch.setattr(spool, "BUFFER", buffer)
     made = Spool(tmp_path / "parts")

@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <cstring>
 
-#include "cells/driver/division.h"
 #include "cells/driver/matmul.h"
 #include "cells/driver/row_format.h"
-#include "cells/driver/team.h"
+#include "threads/cost.h"
+#include "threads/team.h"
 
 namespace rnnqc {
 namespace {

@@ -2,8 +2,6 @@
 
 #include <stdexcept>
 
-#include "ops/fixed_point_attributes.h"
-
 namespace rnnqc {
 namespace {
 

@@ -8,6 +8,7 @@
 
 #include "cells/driver/cell_config.h"
 #include "cells/gru_rnn/config.h"
+#include "cells/lstm/config.h"
 #include "ort_support.h"
 
 namespace rnnqc {
@@ -56,11 +57,15 @@ std::vector<Element> ReadPerGate(const ort::KernelInfo& info, const char* name, 
 
 // Sizes, direction, axes, x_mode: what every arithmetic has.
 void ReadCell(const ort::KernelInfo& info, CellConfig* config);
-// Codes and gates of arithmetic "tables".
+// Quantized values and gates of arithmetic "tables".
 void ReadCodes(const ort::KernelInfo& info, CellConfig* config);
 void ReadGates(const ort::KernelInfo& info, const char* gate_names, CellConfig* config);
+// The attributes of arithmetic "grid" that all operators have, for a cell of so many quantizers, and what follows from
+// them.
+void ReadGrid(const ort::KernelInfo& info, int64_t points, const char* gate_names, CellConfig* config);
 
-// The attributes of a QuantGRUCell or QuantRNNCell node.
+// The attributes of a node of each operator.
+LstmConfig ReadLstmConfig(const ort::KernelInfo& info);
 GruConfig ReadGruConfig(const ort::KernelInfo& info);
 RnnConfig ReadRnnConfig(const ort::KernelInfo& info);
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <stdexcept>
 
-#include "cells/driver/packed_int4.h"
+#include "ops/packed_int4.h"
 
 namespace rnnqc {
 

@@ -1,5 +1,3 @@
-#include "ops/fixed_point_attributes.h"
-
 #include <limits>
 #include <string>
 #include <vector>

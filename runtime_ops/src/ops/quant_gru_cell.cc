@@ -1,5 +1,3 @@
-#include "ops/quant_gru_cell.h"
-
 #include <memory>
 #include <stdexcept>
 #include <string>
@@ -12,6 +10,7 @@
 #include "cells/gru_rnn/rnn.h"
 #include "ops/cell_attributes.h"
 #include "ops/cell_kernel.h"
+#include "ops/operators.h"
 
 namespace rnnqc {
 namespace {

@@ -1,17 +1,16 @@
-#include "ops/quant_linear.h"
-
 #include <algorithm>
 #include <memory>
 #include <stdexcept>
 #include <string>
 #include <utility>
 
-#include "cells/driver/packed_int4.h"
 #include "cells/driver/row_format.h"
 #include "cells/driver/scratch.h"
 #include "kernels/dispatch.h"
 #include "linear/linear_layer.h"
 #include "ops/cell_attributes.h"
+#include "ops/operators.h"
+#include "ops/packed_int4.h"
 
 namespace rnnqc {
 namespace {

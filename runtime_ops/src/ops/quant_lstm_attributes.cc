@@ -1,7 +1,4 @@
-#include "ops/quant_lstm_attributes.h"
-
 #include "ops/cell_attributes.h"
-#include "ops/fixed_point_attributes.h"
 
 namespace rnnqc {
 namespace {

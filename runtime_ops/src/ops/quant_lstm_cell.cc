@@ -1,5 +1,3 @@
-#include "ops/quant_lstm_cell.h"
-
 #include <memory>
 #include <stdexcept>
 #include <string>
@@ -9,8 +7,9 @@
 #include "cells/fixed_point/byte_form.h"
 #include "cells/fixed_point/lstm.h"
 #include "cells/lstm/lstm.h"
+#include "ops/cell_attributes.h"
 #include "ops/cell_kernel.h"
-#include "ops/quant_lstm_attributes.h"
+#include "ops/operators.h"
 
 namespace rnnqc {
 namespace {

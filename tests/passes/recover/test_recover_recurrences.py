@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 import rnnqc
 from rnnqc.evaluation.evaluate import run_model
 from rnnqc.ir import Model
-from rnnqc.lowering.layer import layer
+from rnnqc.layers.layer import layer
 from rnnqc.measure.compare import compare_models
 from rnnqc.passes import PassManager, PassResult, VerifyModified
 from rnnqc.passes.analysis.find_recurrent_nodes import recurrent_nodes

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "calls.h"
-#include "cells/driver/team.h"
+#include "threads/team.h"
 #include "export.h"
 #include "kernels/common/fused_cell.h"
 #include "kernels/common/packing.h"

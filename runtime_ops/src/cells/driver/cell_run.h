@@ -89,6 +89,11 @@ struct PackedCell {
   Division Divide(const CellConfig& config, const KernelTable& kernels, const CellArgs& args, int64_t members) const;
 };
 
+// How a call is divided. `hidden_bytes` and `hidden_columns` are those of all recurrent matrices; `members` threads
+// took part in the last call.
+Division Divide(const CellConfig& config, const KernelTable& kernels, const PackedCell& packed, int64_t hidden_bytes,
+                int64_t hidden_columns, const CellArgs& args, int64_t members);
+
 // In block order.
 AlignedArray<float> PackedColumns(const float* values, int64_t gates, int64_t hidden);
 

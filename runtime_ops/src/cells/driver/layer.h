@@ -11,7 +11,7 @@
 #include "cells/driver/cell_run.h"
 #include "cells/driver/scratch.h"
 #include "cells/driver/sequence_run.h"
-#include "cells/driver/team.h"
+#include "threads/team.h"
 
 namespace rnnqc {
 

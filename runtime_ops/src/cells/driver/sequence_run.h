@@ -6,7 +6,7 @@
 
 #include "cells/driver/matmul.h"
 #include "cells/driver/sequence_driver.h"
-#include "cells/driver/team.h"
+#include "threads/team.h"
 
 namespace rnnqc {
 

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "cells/driver/division.h"
 #include "cells/gru_rnn/gru_rnn_run.h"
 
 namespace rnnqc {

@@ -1,0 +1,234 @@
+"""Writes what the cells of a model compute to a folder: `.npz` for each cell, an index, and text on request."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy.typing as npt
+import onnx
+
+from rnnqc.dumps.folder import FORMAT, INDEX, check_folder, replace_folder
+from rnnqc.dumps.names import FileNames
+from rnnqc.dumps.spool import Spool
+from rnnqc.dumps.text import TextFrames
+from rnnqc.errors import CompileError, UsageError
+from rnnqc.proto.external_data import external_digests
+from rnnqc.proto.files import serialized
+from rnnqc.tracing.tensors import Tensor
+from rnnqc.tracing.trace import CellSteps, Tracer
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class _Options:
+    """What is written, as `dump` takes it."""
+
+    row: int | None
+    steps: tuple[int | None, int | None]
+    text: bool
+
+
+def dump(
+    model: str | os.PathLike[str] | onnx.ModelProto,
+    feeds: Iterable[Mapping[str, Any]] | str | os.PathLike[str],
+    folder: str | os.PathLike[str],
+    *,
+    native: bool = True,
+    state: Mapping[str, str] | Iterable[str] | None = None,
+    cells: Sequence[str] = ("*",),
+    row: int | None = None,
+    steps: tuple[int | None, int | None] = (None, None),
+    text: bool = False,
+    overwrite: bool = False,
+) -> dict[str, Any]:
+    """Writes every tensor of every cell of a lowered model, step by step, to a folder.
+
+    Args:
+        model: A path or a ModelProto, lowered; one that Brevitas exported is lowered first.
+        feeds: Feeds, or the name of a file as `rnnqc run` takes it.
+        folder: Is made; nothing is left of it if something fails. A link to a folder stays one.
+        native: Whether the model runs with the native library. The arrays are the same.
+        state: States that go from call to call, `IN:OUT`.
+        cells: Patterns of the names of the cells to write.
+        row: Row of the batch to write; None for all.
+        steps: First step and the one after the last; None for no limit. Steps count over all runs of a cell.
+        text: Whether to write text, too: one folder for each step.
+        overwrite: Whether a folder that holds a dump, and nothing else, is replaced.
+
+    Returns:
+        The contents of `index.json`.
+
+    Raises:
+        CompileError: Model, data or folder cannot be used, or a cell did not do what its specification says.
+        InternalError: Looking into the model changed one of its outputs.
+    """
+    target = Path(folder)
+    tracer = Tracer(model, native=native, cells=cells)
+    pieces = tracer.trace(feeds, state)
+    place = Path(os.path.realpath(target))
+    try:
+        check_folder(target, overwrite=overwrite)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        temporary = Path(tempfile.mkdtemp(dir=place.parent, prefix=".rnnqc.", suffix=".tmp"))
+    except OSError as error:
+        raise _cannot_write(target, error) from error
+    try:
+        writer = _Writer(tracer, temporary, _Options(row, steps, text))
+        for piece in pieces:
+            writer.add(piece)
+        index = {"format": FORMAT, "model": _identity(model), "ran": "native" if native else "stock", **writer.finish()}
+        (temporary / INDEX).write_text(json.dumps(index, indent=1) + "\n", encoding="utf-8")
+        replace_folder(temporary, place, overwrite=overwrite)
+    except OSError as error:
+        raise _cannot_write(target, error) from error
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+    return index
+
+
+def _cannot_write(target: Path, error: OSError) -> CompileError:
+    return CompileError(f"{target}: cannot be written ({error.strerror or error}).", action="choose another output")
+
+
+def _identity(model: str | os.PathLike[str] | onnx.ModelProto) -> dict[str, Any]:
+    """What the index says of the model: SHA-256 of its file and of each file with its data."""
+    if isinstance(model, onnx.ModelProto):
+        digest = hashlib.sha256(serialized(model, "The model")).hexdigest()
+        return {"file": None, "sha256": digest, "external_data": {}}
+    path = Path(model)
+    data = path.read_bytes()
+    # The names of the data files are in the file alone: what was loaded holds the data.
+    data_files = external_digests(onnx.ModelProto.FromString(data), path)
+    return {"file": path.name, "sha256": hashlib.sha256(data).hexdigest(), "external_data": data_files}
+
+
+@dataclass
+class _CellFile:
+    """What is known of one cell so far."""
+
+    file: str
+    spool: Spool
+    runs: list[dict[str, Any]] = field(default_factory=list)
+    tensors: dict[str, Tensor] = field(default_factory=dict)  # one step of each, for their formats
+    absent: dict[str, list[int]] = field(default_factory=dict)
+    total: int = 0
+    first: int | None = None
+    written: int = 0
+
+
+class _Writer:
+    def __init__(self, tracer: Tracer, folder: Path, options: _Options) -> None:
+        self._tracer, self._folder, self._options = tracer, folder, options
+        files = FileNames()
+        self._cells: dict[str, _CellFile] = {}
+        for name in tracer.names:
+            file = files.of((name,), re.sub(r"[^0-9A-Za-z_.-]", "_", name).lstrip("._") or "cell")
+            self._cells[name] = _CellFile(f"{file}.npz", Spool(folder / f".{file}"))
+        self._text = TextFrames(folder, options.row or 0, tracer.names) if options.text else None
+
+    def add(self, steps: CellSteps) -> None:
+        """Writes some steps."""
+        held = self._cells[steps.cell]
+        if steps.first == 0:
+            run: dict[str, Any] = {"call": steps.call, "first": held.total, "steps": steps.length}
+            held.runs.append(run | ({"trips": list(steps.trips)} if steps.trips else {}))
+            held.total += steps.length
+        start = held.runs[-1]["first"] + steps.first
+        count = len(next(iter(steps.tensors.values())).values)
+        low, high = self._options.steps
+        part = slice(max(0, (low or 0) - start), count if high is None else max(0, min(count, high - start)))
+        if part.start >= part.stop:
+            return
+        if held.first is None:
+            held.first = start + part.start
+        held.written += part.stop - part.start
+        for tensor in steps.tensors.values():
+            self._append(held, steps.cell, tensor.at(part), start + part.start)
+        for name, missing in steps.absent.items():
+            there = [t - steps.first for t in missing]
+            held.absent.setdefault(name, []).extend(start + t for t in there if part.start <= t < part.stop)
+
+    def _append(self, held: _CellFile, cell: str, tensor: Tensor, first: int) -> None:
+        row = self._options.row
+        batch = tensor.values.shape[1]
+        if row is not None:
+            if row >= batch:
+                raise UsageError(
+                    f"--row {row}: the batch of cell {cell!r} has {batch} rows.",
+                    supported=f"0 to {batch - 1}",
+                    action="choose another row",
+                )
+            tensor = tensor.row(row)
+        held.tensors.setdefault(tensor.name, tensor.at(slice(0, 1)))
+        for name, array in tensor.arrays().items():
+            if array.ndim < tensor.values.ndim:
+                held.spool.fix(name, array)
+                continue
+            try:
+                held.spool.append(name, array)
+            except ValueError as error:
+                raise CompileError(
+                    f"Cell {cell!r} runs with batches of different sizes.",
+                    supported="one size, or one row (--row)",
+                    action="dump the calls that differ on their own",
+                ) from error
+        if self._text is not None:
+            self._text.write(cell, tensor, first, taken=row is not None)
+
+    def finish(self) -> dict[str, Any]:
+        """Writes the files of all cells; what the index says."""
+        cells = {}
+        for name, held in self._cells.items():
+            constants, weights = self._tracer.constants(name), self._tracer.weights(name)
+            for key, array in {**weights, **{f"operand.{k}": v for k, v in constants.items()}}.items():
+                held.spool.fix(key, array)
+            held.spool.write(self._folder / held.file)
+            if self._text is not None and held.written:
+                self._text.write_weights(name, weights)
+            cells[name] = {
+                "file": held.file,
+                **self._tracer.describe(name),
+                "runs": held.runs,
+                "first_step": held.first,
+                "steps": held.written,
+                "text": {} if self._text is None else self._text.files[name],
+                "tensors": {t.name: _description(t, held) for t in held.tensors.values()},
+                "parameters": {n: {"shape": list(a.shape), "dtype": str(a.dtype)} for n, a in weights.items()},
+            }
+        if not any(h.written for h in self._cells.values()):
+            total = max((h.total for h in self._cells.values()), default=0)
+            raise UsageError(
+                "No step to write: " + (f"the cells make {total} steps." if total else "no cell was run."),
+                supported=f"steps 0 to {total}" if total else "data that reaches the cells",
+                action="choose other --steps or --cells, or other data",
+            )
+        if self._text is not None:
+            self._text.finish()
+        return {"cells": cells, "order": "time", "row": self._options.row}
+
+
+def _description(tensor: Tensor, held: _CellFile) -> dict[str, Any]:
+    """One tensor in the index."""
+    scale, zero = tensor.scale, tensor.zero_point
+    made: dict[str, Any] = {
+        "shape": [held.written, *tensor.values.shape[1:]],
+        "dtype": str(tensor.values.dtype),
+        "codes": None if tensor.codes is None else str(tensor.codes.dtype),
+    }
+    if tensor.codes is not None:
+        made["scale"] = None if scale is None else float(scale) if scale.ndim == 0 else f"{tensor.name}.scale"
+        made["row_scale"] = None if tensor.row_scale is None else f"{tensor.name}.row_scale"
+        made["zero_point"] = 0 if zero is None else int(zero) if zero.ndim == 0 else f"{tensor.name}.zero_point"
+    if held.absent.get(tensor.name):
+        made["absent"] = held.absent[tensor.name]
+    return made

@@ -1,0 +1,78 @@
+"""Layers of Brevitas made from float weights, against rnnqc's lowering of the float layer with `brevitas-int8`.
+
+What these would catch: a quantizer more or less than QuantRNN has, and calls of a shared quantizer in another order.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import rnnqc
+from rnnqc.data.statistics import Statistics
+from rnnqc.formats.format_request import FormatRequest
+from rnnqc.recipes.ranges import RangeRule, scale_of_statistics
+from rnnqc.recipes.sharing import merge_for_sharing
+from tests.laws.parametrize import every_pair
+from tests.runs.lowered import NATIVE, STOCK, session
+from tests.runs.sessions import run
+
+pytest.importorskip("brevitas", reason="needs brevitas")
+torch = pytest.importorskip("torch", reason="needs torch")
+
+from brevitas.nn import QuantLSTM, QuantRNN  # noqa: E402
+
+from tests.subjects.brevitas_layers import forward, moved_products  # noqa: E402
+from tests.subjects.torch_exports import exported  # noqa: E402
+
+SIZE, HIDDEN, LENGTH, BATCH = 7, 9, 10, 4  # no quantizer sees 300 calls
+
+
+def _trained(op: str, **options: Any) -> tuple[Any, Statistics, Any]:
+    """The float model, its statistics and Brevitas' layer of the same weights after two calls in training mode."""
+    torch.manual_seed(1)
+    plain = getattr(torch.nn, op)(SIZE, HIDDEN, **options)
+    layer = {"LSTM": QuantLSTM, "RNN": QuantRNN}[op](SIZE, HIDDEN, **options)
+    layer.load_state_dict(plain.state_dict(), strict=False)
+    calls = [torch.randn(LENGTH, BATCH, SIZE) * 0.6 for _ in range(2)]
+    layer.train()
+    for x in calls:
+        layer(x)
+    layer.eval()
+    axes = {name: {0: "T", 1: "B"} for name in "xy"}
+    model = exported(
+        plain, calls[:1], False, input_names=["x"], output_names=["y"], dynamic_axes=axes, opset_version=17
+    )
+    return model, rnnqc.calibrate(model, [{"x": x.numpy()} for x in calls]), layer
+
+
+@every_pair(op=("LSTM", "RNN"), layers=(1, 2), both=(False, True))
+def test_scales_are_those_that_brevitas_collects(op: str, layers: int, both: bool) -> None:
+    _, statistics, layer = _trained(op, num_layers=layers, bidirectional=both)
+    cells = list(statistics.cells)
+    shared = {"output_quant": ["input", "hidden"]}
+    if op == "LSTM":
+        shared["cell_state_quant"] = ["cell_state.kept", "cell_state.added", "cell_state"]
+    for quantizer, points in shared.items():
+        # A second layer's input is on the grid already.
+        paths = [f"{c}.{p}" for c in cells for p in points if p != "input" or c in cells[: 1 + both]]
+        merged = merge_for_sharing([statistics.points[p] for p in paths], [statistics.cell_of(p) for p in paths])
+        scale, _ = scale_of_statistics(merged, RangeRule("ema-percentile"), FormatRequest(8, levels="min-code"))
+        assert scale == pytest.approx(float(getattr(layer.layers[0][0].cell, quantizer).scale()), rel=0.03), quantizer
+
+
+@pytest.mark.parametrize("nonlinearity", ["tanh", "relu"])
+def test_an_rnn_computes_as_quant_rnn(nonlinearity: str) -> None:
+    model, statistics, layer = _trained("RNN", nonlinearity=nonlinearity)
+    cell = layer.layers[0][0].cell
+    io, acc = (float(q.scale()) for q in (cell.output_quant, cell.gate_acc_quant))
+    scales = [f"*.input.scale={io!r}", f"*.hidden.scale={io!r}", f"*.acc.scale={acc!r}"]
+    lowered = rnnqc.lower(model, "brevitas-int8", stats=statistics, overrides=scales)
+    x = torch.randn(LENGTH, BATCH, SIZE) * 0.6
+    with moved_products(0):
+        expected = forward(layer, [x])[0]
+    assert len(np.unique(expected)) > 50
+    for native in (STOCK, NATIVE):
+        np.testing.assert_array_equal(run(session(lowered.proto, native), {"x": x.numpy()})["y"], expected)

@@ -1,0 +1,91 @@
+"""Lowered models in other versions of onnxruntime: they open, run, and give the bits of the installed version.
+
+The environment variable RNNQC_ONNXRUNTIMES names a folder with one folder for each version
+(scripts/onnxruntime_versions.sh fetches them). What this would catch: an operator or a construct of the function bodies
+that some version does not open or computes differently, a node whose outputs or inputs some version does not accept, a
+native library that writes to outputs which a node does not have.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from rnnqc import runtime_ops
+from tests.runs.sessions import Outputs
+from tests.runs.version_cases import version_cases
+from tests.runs.version_process import LEVELS
+
+PROCESS = Path(__file__).resolve().parents[2] / "runs" / "version_process.py"
+INSTALLED = "installed_results.npz"
+FOLDER = os.environ.get("RNNQC_ONNXRUNTIMES", "")
+VERSIONS = sorted(p.name for p in Path(FOLDER).iterdir() if (p / "onnxruntime").is_dir()) if FOLDER else []
+
+
+def _run(models: Path, results: Path, packages: Path | None) -> Outputs:
+    environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
+    if packages is not None:
+        environment["PYTHONPATH"] = str(packages)
+    command = [sys.executable, str(PROCESS), str(models), str(results), str(runtime_ops.library_path())]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    last = done.stdout.splitlines()[-1:]
+    assert done.returncode == 0, f"the process ended with {done.returncode} in {last}: {done.stderr[-800:]}"
+    with np.load(results) as found:
+        return dict(found)
+
+
+@pytest.fixture(scope="module")
+def models(made_once: Callable[[str, Callable[[Path], None]], Path]) -> Path:
+    """A folder with the lowered models, their feeds, and what the installed version makes of them."""
+
+    def fill(folder: Path) -> None:
+        for case in version_cases():
+            onnx.save(case.lowered(), folder / f"{case.name}.onnx")
+            np.savez(folder / f"{case.name}.npz", **case.feeds)  # type: ignore[arg-type]
+        _run(folder, folder / INSTALLED, None)
+
+    return made_once("version_models", fill)
+
+
+@pytest.fixture(scope="module")
+def installed(models: Path) -> Outputs:
+    """What the installed version makes of them: the same bits on every way."""
+    with np.load(models / INSTALLED) as results:
+        found = dict(results)
+    assert not [k for k in found if k.endswith("|error")]
+    _assert_same(found, found)
+    return found
+
+
+def _assert_same(expected: Outputs, found: Outputs) -> None:
+    errors = {k: str(v) for k, v in found.items() if k.endswith("|error")}
+    assert not errors, "\n".join(f"{k}: {v}" for k, v in list(errors.items())[:5]) + f"\n({len(errors)} in all)"
+    assert found.keys() == expected.keys()
+    wrong = []
+    for key, value in found.items():
+        if key == "version":
+            continue
+        name, _, _, output = key.split("|")
+        reference = expected[f"{name}|stock|{LEVELS[0]}|{output}"]
+        if value.shape != reference.shape or value.dtype != reference.dtype or value.tobytes() != reference.tobytes():
+            wrong.append(key)
+    assert not wrong, f"other bits: {wrong}"
+
+
+def test_every_way_in_the_installed_version(installed: Outputs) -> None:
+    assert len(installed) > 250
+
+
+@pytest.mark.skipif(not VERSIONS, reason="RNNQC_ONNXRUNTIMES names no folder with versions of onnxruntime")
+@pytest.mark.parametrize("version", [*VERSIONS[:1], *(pytest.param(v, marks=pytest.mark.slow) for v in VERSIONS[1:])])
+def test_same_bits_in(version: str, models: Path, installed: Outputs, tmp_path: Path) -> None:
+    found = _run(models, tmp_path / "results.npz", Path(FOLDER) / version)
+    assert str(found["version"]) in (version, str(installed["version"])), "the folder holds another version"
+    _assert_same(installed, found)

@@ -1,0 +1,87 @@
+"""One step of a custom cell, alone in a model.
+
+What these would catch: a model of which nothing is quantized without a word of what would help; a word that does not
+help, or is said of models that are no step.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+import rnnqc
+from rnnqc.layers.layer_hints import layer_hints
+from tests.generate.renaming import rename
+from tests.runs.commands import in_process
+from tests.subjects.custom_layers import CELL, weights
+from tests.subjects.protos import parse
+
+HEADER = '<ir_version: 8, opset_import: ["": 17]>'
+MATRICES = {"W": (12, 16), "R": (16, 16), "P": (16, 10)}
+GATED = "p = MatMul (x, W) q = MatMul (h, R) s = Add (p, q) t = Sigmoid (s) u = Tanh (s) n = Mul (t, u)"
+
+
+def step(arguments: str, results: str, body: str) -> onnx.ModelProto:
+    rng = np.random.default_rng(0)
+    arrays = {k: rng.standard_normal(s).astype(np.float32) for k, s in MATRICES.items() if f", {k})" in body}
+    return parse(f"{HEADER} step ({arguments}) => ({results}) {{ {body} }}", **arrays)
+
+
+STEPS = {
+    "cell": (parse(CELL, **weights()), {"h": "h_next", "c": "c_next"}),
+    "outputs first": (
+        step("float[B,12] x, float[B,16] h", "float[B,10] y, float[B,16] n", f"{GATED} y = MatMul (n, P)"),
+        {"h": "n"},
+    ),
+    "state first": (step("float[B,16] h, float[B,12] x", "float[B,16] n", GATED), {"h": "n"}),
+}
+OTHERS = {
+    "one input": step("float[B,12] x", "float[B,16] n", "n = MatMul (x, W)"),
+    "nothing comes back through a matrix": step(
+        "float[B,12] x, float[B,16] h", "float[B,16] n", "p = MatMul (x, W) n = Add (p, h)"
+    ),
+    "another width": step("float[B,12] x, float[B,16] h", "float[B,10] y", f"{GATED} y = MatMul (n, P)"),
+    "rows that are no states": step(
+        "float[B,12] x, float[B,2,16] h", "float[B,2,16] n", "q = MatMul (h, R) p = MatMul (x, W) n = Add (p, q)"
+    ),
+}
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_what_helps_is_said_and_helps(name: str) -> None:
+    model, states = STEPS[name]
+    (hint,) = layer_hints(model)
+    assert f"`rnnqc layer IN.onnx -o OUT.onnx {' '.join(f'--state {i}:{o}' for i, o in states.items())}`" in hint
+    lowered = rnnqc.lower(model)
+    assert lowered.report.entries == []
+    assert lowered.report.warnings == [hint]
+    again = rnnqc.lower(rnnqc.layer(model, state=states), strict=True).report
+    assert [e.status for e in again.entries] == ["lowered"]
+    assert again.warnings == []
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_models_that_are_no_step(name: str) -> None:
+    assert layer_hints(OTHERS[name]) == []
+    assert rnnqc.lower(OTHERS[name]).report.warnings == []
+
+
+def test_names_are_written_for_a_shell() -> None:
+    model = onnx.ModelProto()
+    model.CopyFrom(STEPS["state first"][0])
+    rename(model, lambda name: f"my {name}")
+    (hint,) = layer_hints(model)
+    assert "`rnnqc layer IN.onnx -o OUT.onnx --state 'my h:my n'`" in hint
+
+
+@pytest.mark.parametrize("command", ["lower", "inspect"])
+def test_commands(command: str, tmp_path: Path, capfd: pytest.CaptureFixture[Any]) -> None:
+    path = tmp_path / "in.onnx"
+    onnx.save(STEPS["outputs first"][0], path)
+    result = in_process(capfd, command, path, *(["-o", tmp_path / "out.onnx"] if command == "lower" else []))
+    assert result.code == 0
+    assert "--state h:n` makes a layer of it" in " ".join(result.err.split())
