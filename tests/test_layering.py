@@ -14,7 +14,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 LAYERS: tuple[tuple[str, ...], ...] = (
-    ("errors",),
+    ("errors", "counterparts"),
     ("proto", "formats"),
     ("cells",),
     ("reference",),
