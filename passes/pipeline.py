@@ -32,6 +32,7 @@ from rnnqc.passes.recover.roll_steps import RollSteps
 from rnnqc.passes.render.cleanup import Cleanup
 from rnnqc.passes.render.fold_scales import FoldScales
 from rnnqc.passes.render.fuse_quant_lstm_cell import FuseQuantLstmCell
+from rnnqc.passes.render.shorten_names import ShortenNames
 from rnnqc.passes.render.unroll import Unroll
 from rnnqc.passes.rest.int8_weights import Int8Weights
 from rnnqc.passes.rest.quantize_embeddings import QuantizeEmbeddings
@@ -102,6 +103,7 @@ def rest_passes(recipe: Recipe | None = None, form: str = FUSED) -> list[Pass]:
         *([linear] if form != QCDQ else []),
         StoreWeights(weights),  # rest: all other weights, computed with in float
         Cleanup(),  # render
+        *([ShortenNames()] if form == FUSED else []),  # render
     ]
 
 
@@ -149,6 +151,7 @@ def _rendered(form: str, unroll: bool) -> list[Pass]:
         passes += [Unroll(), Cleanup()]  # render: loops become copies of their bodies
     if form == FUSED:
         passes += [FuseQuantLstmCell(), Cleanup()]  # render: each cell becomes one node, backed by a function
+        passes.append(ShortenNames())  # render: of what stands in functions
     return passes
 
 
