@@ -175,7 +175,7 @@ def _parser(added: dict[str, argparse.ArgumentParser]) -> argparse.ArgumentParse
 
 
 # Options that take several values, and what is in every value.
-_MANY = {"--dim": "=", "--set": "=", "--state": ":"}
+_MANY = {"--bind": "=", "--dim": "=", "--set": "=", "--state": ":"}
 
 
 def _separated(argv: Sequence[str]) -> list[str]:

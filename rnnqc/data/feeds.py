@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 
+from rnnqc.data.binding import bound_values_of
 from rnnqc.data.npz import NpzFolder, read_npz
 from rnnqc.data.user_code import importable_working_folder, named_object
 from rnnqc.errors import CompileError
@@ -102,6 +103,13 @@ def check_feed(feed: Mapping[str, npt.NDArray[Any]], proto: onnx.ModelProto, sou
     Raises:
         CompileError: With the input that does not fit.
     """
+    for name, value in bound_values_of(proto).items():
+        if name in feed and not _holds(feed[name], np.asarray(value)):
+            raise CompileError(
+                f"{source}: array {name!r} is not {value}, which the model is bound to (--bind).",
+                supported="the value of --bind, or no array of that name",
+                action="leave the array out, or lower the float model with another value",
+            )
     inputs = true_inputs(proto)
     sized = {i.name: feed[i.name] for i in inputs if i.name in feed and feed[i.name].ndim}
     if sized and not any(a.size for a in sized.values()):
@@ -134,6 +142,11 @@ def check_feed(feed: Mapping[str, npt.NDArray[Any]], proto: onnx.ModelProto, sou
                 supported=f"[{text}]",
                 action="reshape the array",
             )
+
+
+def _holds(array: npt.NDArray[Any], value: npt.NDArray[Any]) -> bool:
+    """Whether an array is a value, or has it in each entry of its first axis."""
+    return array.shape[max(0, array.ndim - value.ndim) :] == value.shape and bool((array == value).all())
 
 
 def _samples(arrays: Feeds, proto: onnx.ModelProto, source: str, once: AbstractSet[str]) -> list[Feeds]:
