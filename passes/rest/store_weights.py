@@ -5,7 +5,6 @@ from __future__ import annotations
 from rnnqc.errors import Outcome, Remark
 from rnnqc.evaluation.numerics import Lossy
 from rnnqc.ir import Model
-from rnnqc.passes.analysis.rest_weights import rest_weights
 from rnnqc.passes.base import Pass, PassInfo, PassResult, StoredWeight
 from rnnqc.passes.constant_checks import ConstantCheck
 from rnnqc.passes.invariants import Property
@@ -47,13 +46,15 @@ class StoreWeights(Pass):
 
     def constant_check(self, model: Model) -> ConstantCheck:
         """The floats that stored weights stand for, from the weights before."""
-        return StoredWeightsCheck(model, lambda weight: self._weights.known(weight) is not None)
+        return StoredWeightsCheck(
+            self._weights.candidates(model), lambda weight: self._weights.known(weight) is not None
+        )
 
     def run(self, model: Model) -> PassResult:
         """Stores every weight of every graph that can be stored."""
         remarks: list[Remark] = []
         stored: dict[str, StoredWeight] = {}
-        for weight in rest_weights(model):
+        for weight in self._weights.candidates(model):
             if weight.refusal[0]:
                 remarks += [self.remark(Outcome.FLOAT, u.path, u.node.op, *weight.refusal) for u in weight.uses]
                 continue
@@ -64,6 +65,7 @@ class StoreWeights(Pass):
                 floats, sizes = grouped(model, weight)
             model.replace_all_uses(weight.value, floats)
             stored |= {u.path: StoredWeight(FORM, sizes) for u in weight.uses}
+            remarks += self._weights.unheard(self, weight.uses)
         if stored:
             model.remove_dead()
             model.sort()
