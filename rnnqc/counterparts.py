@@ -88,7 +88,7 @@ FORMATS: Words = {
 OPTIONS: Words = {
     "mode": (
         _DISTILLER,
-        "--recipe distiller-sym or distiller-asym; for Vitis' modes see `rnnqc --help`",
+        "--recipe distiller-sym or distiller-asym",
     ),
     "quant_mode": (_VITIS, "`rnnqc calibrate` is calib, `rnnqc lower` writes the model, `rnnqc evaluate` is test"),
     "subset_len": (_VITIS, "`rnnqc calibrate --num-samples N`"),
