@@ -90,7 +90,7 @@ class QuantizeLinear(Pass):
         found: list[tuple[RestWeight, list[LinearSite]]] = []
         constants = Constants(model)
         for weight in rest_weights(model):
-            uses = linear_uses(weight) if not weight.refusal[0] else ()
+            uses = linear_uses(weight) if not weight.refusal[0] and not self._weights.is_half(weight) else ()
             read = {u.path: (u, self._site(weight, u, homes[id(u.node)], constants)) for u in uses}
             found.append((weight, [site for _, site in read.values() if isinstance(site, LinearSite)]))
             remarks += [

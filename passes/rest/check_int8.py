@@ -83,16 +83,27 @@ class StoredWeightsCheck(ConstantCheck):
     Args:
         weights: Before the pass.
         is_shared: Whether a weight is stored in rows already.
+        is_half: Whether a weight is stored as float16.
     """
 
-    def __init__(self, weights: Iterable[RestWeight], is_shared: Callable[[RestWeight], bool]) -> None:
+    def __init__(
+        self,
+        weights: Iterable[RestWeight],
+        is_shared: Callable[[RestWeight], bool],
+        is_half: Callable[[RestWeight], bool],
+    ) -> None:
         self._weights: list[tuple[str, int, Array]] = []
         for weight in weights:
             array = constant_array(weight.value)
             uses = [u for u in weight.uses if not u.views and not weight.refusal[0]]
             if array is None or not uses:
                 continue
-            wanted = _of_rows(array, weight.axis) if is_shared(weight) else expected_groups(array, weight.axis)
+            if is_shared(weight):
+                wanted = _of_rows(array, weight.axis)
+            elif is_half(weight):
+                wanted = array.astype(np.float16).astype(np.float32)
+            else:
+                wanted = expected_groups(array, weight.axis)
             self._weights += [(u.path, u.operand, wanted) for u in uses]
 
     def findings(self, after: Model) -> Findings:

@@ -17,9 +17,10 @@ from rnnqc.ir.builder import Builder
 from rnnqc.passes.analysis.rest_weights import RestWeight, WeightUse, rest_weights
 from rnnqc.passes.base import Pass, StoredWeight
 from rnnqc.recipes.recipe import Recipe
-from rnnqc.recipes.rules import override_text
+from rnnqc.recipes.rules import Rule, override_text
 
 BITS = 8
+HALF, LARGEST_HALF = "float16", 65504.0
 _ANY_CELL = "cell.W.weight"
 """What an override matches that does not speak of operators outside the recurrent layers alone."""
 
@@ -79,14 +80,17 @@ class Int8Weights:
         """The float weights outside the recurrent layers; the recipe is a reason to refuse one, too."""
         return chosen_weights(model, self._recipe)
 
+    def is_half(self, weight: RestWeight) -> bool:
+        """Whether overrides of an operator of the weight ask for float16 (`store = "float16"`)."""
+        return is_half(weight, self._recipe)
+
     def unheard(self, speaker: Pass, uses: Iterable[WeightUse]) -> list[Remark]:
         """A warning for each operator whose weight has 8 bits although an override of it asks for another format."""
         remarks: list[Remark] = []
-        rules = () if self._recipe is None else self._recipe.rules[: self._recipe.overrides]
         for use in uses:
-            path = f"{use.point}.weight"
-            own = [r for r in rules if r.matches(path) and not r.matches(_ANY_CELL)]
-            settings = [(r.points, key, value) for r in own for key, value in r.settings.items()]
+            settings = [
+                (r.points, key, value) for r in _own_rules(use, self._recipe) for key, value in r.settings.items()
+            ]
             asked = [override_text(*setting) for setting in settings if setting[1:] != ("bits", BITS)]
             if asked:
                 why = ("its weight is stored in 8 bits; an override has no effect.", ", ".join(asked))
@@ -118,6 +122,29 @@ class Int8Weights:
         return known
 
 
+def is_half(weight: RestWeight, recipe: Recipe | None) -> bool:
+    """Whether overrides of an operator of the weight ask for float16."""
+    return any(rule.settings.get("store") == HALF for use in weight.uses for rule in _own_rules(use, recipe))
+
+
+def _own_rules(use: WeightUse, recipe: Recipe | None) -> list[Rule]:
+    """Overrides of the weight of an operator that do not speak of recurrent layers, too."""
+    rules = () if recipe is None else recipe.rules[: recipe.overrides]
+    return [r for r in rules if r.matches(f"{use.point}.weight") and not r.matches(_ANY_CELL)]
+
+
+def half(model: Model, weight: RestWeight) -> tuple[Value, Mapping[str, int]]:
+    """The weight stored as float16: the value with its floats, and bytes of constants by name."""
+    array = constant_array(weight.value)
+    assert array is not None
+    name = safe_name(weight.value.name)
+    stored = model.add_initializer(f"{name}.float16", array.astype(np.float16), weight.graph)
+    b = Builder(model, prefix=name)
+    floats = b.cast(stored, np.float32, "floats")
+    weight.graph.nodes[:0] = b.nodes
+    return floats, {stored.name: 2 * array.size}
+
+
 def chosen_weights(model: Model, recipe: Recipe | None) -> list[RestWeight]:
     """The float weights outside the recurrent layers; rules with bits = none for `<node>.weight` refuse one.
 
@@ -135,6 +162,10 @@ def _judged(weight: RestWeight, recipe: Recipe) -> RestWeight:
         if recipe.settings(path).get("bits", BITS) is None:
             why = ("the recipe leaves its weight float.", f"bits = none for {path!r}", "give it bits = 8 with --set")
             return replace(weight, refusal=why)
+    array = constant_array(weight.value) if is_half(weight, recipe) else None
+    if array is not None and np.abs(array).max() > LARGEST_HALF:
+        why = ("it has weights that float16 does not hold.", f"store = {HALF!r}", "leave the override out")
+        return replace(weight, refusal=why)
     return weight
 
 

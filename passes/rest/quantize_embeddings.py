@@ -48,7 +48,7 @@ class QuantizeEmbeddings(Pass):
 
     def constant_check(self, model: Model) -> ConstantCheck:
         """The int8 rows and their scales, from the float tables before."""
-        return EmbeddingsCheck(self._weights.candidates(model))
+        return EmbeddingsCheck(w for w in self._weights.candidates(model) if not self._weights.is_half(w))
 
     def run(self, model: Model) -> PassResult:
         """Looks at every graph."""
@@ -57,7 +57,7 @@ class QuantizeEmbeddings(Pass):
         remarks: list[Remark] = []
         for weight in self._weights.candidates(model):
             uses = [u for u in weight.uses if u.reads_rows and constant_array(u.node.inputs[1]) is None]
-            if weight.refusal[0] or not uses:
+            if weight.refusal[0] or not uses or self._weights.is_half(weight):
                 continue
             table = self._weights.of(model, weight)
             for use in uses:

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from onnx import helper
+from onnx import helper, numpy_helper
 
 import rnnqc
 from tests.laws.law import law
@@ -149,6 +149,26 @@ def test_an_override_leaves_one_weight_float(name: str) -> None:
         floats = {t.name for t in made.proto.graph.initializer if t.data_type == onnx.TensorProto.FLOAT}
         assert {"embedded": "table", "filtered": "kernel", "logits": "decoder_table"}[name] in floats
     run(session(made.proto, STOCK), WholeModel.feeds())
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_an_override_stores_one_weight_as_float16(tied: bool) -> None:
+    """The bits of the model whose decoder, or tied table, holds float16 values, others float, in every form."""
+    proto, feeds = WholeModel(tied).model(), WholeModel.feeds()
+    table = "table" if tied else "decoder_table"
+    rounded = onnx.ModelProto()
+    rounded.CopyFrom(proto)
+    stored = next(t for t in rounded.graph.initializer if t.name == table)
+    values = numpy_helper.to_array(stored).astype(np.float16).astype(np.float32)
+    stored.CopyFrom(numpy_helper.from_array(values, table))
+    others = ["features*", "filtered*", *([] if tied else ["embedded*"])]
+    overrides = ["logits*.weight.store=float16", *(f"{name}.weight.bits=none" for name in others)]
+    for form in ("fused", "integer", "qcdq"):
+        made = rnnqc.lower(proto, form=form, rest="int8", overrides=overrides, verify=True)
+        entries = {e.node.split(":")[0]: e for e in made.report.rest.entries}
+        assert entries["logits"].form == "float16 storage" and entries["logits"].bytes == 2 * values.size
+        expected = run(session(rnnqc.lower(rounded, form=form).proto, STOCK), feeds)
+        assert_same_bits(expected, run(session(made.proto, STOCK), feeds), form)
 
 
 def test_overrides_of_the_rest_are_told(cli: Callable[..., Result], source: Path, tmp_path: Path) -> None:
