@@ -22,14 +22,20 @@ from variants import FLOAT, Built, Variant, build
 import rnnqc
 
 CALIBRATION_REVIEWS = 50
+NEAREST = ("*.weight.rounding=half_away", "*.bias.rounding=half_away", "*.rounding=half_even")
 UNALIGNED = ("*.bias.same_as=input_product", "*.same_as=none")
 ROWS = (
     Variant(FLOAT),
     Variant("W16A16, aligned, floor", "pow2-int16", (), True),
     Variant("W16A16, aligned, floor, exact gates", "pow2-int16", ("*.activation.table=exact",), True),
     Variant("W16A16, unaligned, floor", "pow2-int16", UNALIGNED, True),
+    Variant("W16A16, aligned, to nearest", "pow2-int16", NEAREST, True),
+    Variant("W16A16, unaligned, to nearest", "pow2-int16", (*UNALIGNED, *NEAREST), True),
     Variant("W8A16, aligned, floor", "pow2-w8a16", (), True),
+    Variant("W8A16, unaligned, floor", "pow2-w8a16", UNALIGNED, True),
+    Variant("W8A16, unaligned, to nearest", "pow2-w8a16", (*UNALIGNED, *NEAREST), True),
     Variant("W8A8, aligned, floor", "pow2-int8-floor", (), True),
+    Variant("W8A8, aligned, to nearest", "pow2-int8-floor", NEAREST, True),
     Variant("W8A8, unaligned, floor", "pow2-int8-floor", UNALIGNED, True),
     Variant("W8A8, unaligned, to nearest", "pow2-int8", (), True),
 )

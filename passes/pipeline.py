@@ -96,7 +96,7 @@ def rest_passes(recipe: Recipe | None = None, form: str = FUSED) -> list[Pass]:
 
     Passes that share one `Int8Weights` store a tied weight once.
     """
-    weights = Int8Weights()
+    weights = Int8Weights(recipe)
     linear = QuantizeLinear(recipe, weights, functions=form == FUSED)  # linear: large matmuls become integer
     return [
         QuantizeEmbeddings(weights),  # rest: rows of int8 tables

@@ -131,11 +131,17 @@ def _parsed(argv: Sequence[str]) -> argparse.Namespace:
     try:
         arguments, unknown = _parser(commands).parse_known_args(argv)
     except UsageError as error:
-        error.action = or_counterpart(error.action, " ".join(a for a in argv if a.startswith("--")), OPTIONS)
+        error.action = "; ".join(filter(None, (_theirs(argv), error.action)))
         raise
     if unknown:
         raise _unknown(unknown, commands[arguments.name])
     return arguments
+
+
+def _theirs(arguments: Sequence[str]) -> str:
+    """What an option of another tool is called here, and its value where that is a command here; "" for others."""
+    option = counterpart(" ".join(a for a in arguments if a.startswith("--")), OPTIONS)
+    return option and or_counterpart(option, " ".join(a for a in arguments if not a.startswith("-")), COMMANDS)
 
 
 # What the same is called in other commands.
@@ -149,7 +155,7 @@ def _unknown(arguments: Sequence[str], command: argparse.ArgumentParser) -> Usag
     options = [o for action in command._actions for o in action.option_strings]
     given = next((a.partition("=")[0] for a in arguments if a.startswith("-")), "")
     near = [o for o in (_OTHER_NAMES.get(given), *difflib.get_close_matches(given, options, 1)) if o in options]
-    theirs = counterpart(given.lstrip("-"), OPTIONS)
+    theirs = _theirs(arguments)
     if theirs:
         action = f"{theirs}; "
     elif given in _REPLACING and "--output" in options and "--overwrite" not in options:

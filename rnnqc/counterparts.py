@@ -58,8 +58,8 @@ FORMATS: Words = {
     "act_o": (_DISTILLER, "'*.output_gate.activation.KEY=...'"),
     "act_g": (_DISTILLER, "'*.cell_gate.activation.KEY=...'"),
     "act_h": (_DISTILLER, "'*.hidden.activation.KEY=...'"),
-    "encoder": (_DISTILLER, "--rest int8 for embeddings and linear layers"),
-    "decoder": (_DISTILLER, "--rest int8 for embeddings and linear layers"),
+    "encoder": (_DISTILLER, "--rest int8; '<node>.weight.bits=none' leaves one float, `rnnqc inspect` lists them"),
+    "decoder": (_DISTILLER, "--rest int8; '<node>.weight.bits=none' leaves one float, `rnnqc inspect` lists them"),
     "bits_activations": (_DISTILLER, "bits, as in '*.input.bits=8' '*.acc.bits=8'"),
     "bits_acts": (_DISTILLER, "bits, as in '*.input.bits=8' '*.acc.bits=8'"),
     "bits_parameters": (_DISTILLER, "'*.weight.bits=8'"),
@@ -88,7 +88,7 @@ FORMATS: Words = {
 OPTIONS: Words = {
     "mode": (
         _DISTILLER,
-        "--recipe distiller-sym or distiller-asym; for Vitis' modes see `rnnqc --help`",
+        "--recipe distiller-sym or distiller-asym",
     ),
     "quant_mode": (_VITIS, "`rnnqc calibrate` is calib, `rnnqc lower` writes the model, `rnnqc evaluate` is test"),
     "subset_len": (_VITIS, "`rnnqc calibrate --num-samples N`"),

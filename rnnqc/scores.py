@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import onnx
 
+from rnnqc.data.binding import bound_like
 from rnnqc.data.feeds import true_inputs
 from rnnqc.errors import MEMORY, UsageError, located
 from rnnqc.lowering.executable import executable
@@ -73,9 +74,11 @@ def evaluate(
         CompileError: A model does not run, the data does not fit, or labels do not fit the output.
     """
     named = [(_name(m), _loaded(m)) for m in (model, against) if m is not None]
+    inputs = {i.name for _, proto in named for i in true_inputs(proto)}
     with located(named[-1][0]):
+        named[-1] = named[-1][0], bound_like(named[-1][1], named[0][1])
         calls = Calls.of(data, named[-1][1], state, labelled=True)
-    made, read = _maker(metric, [proto for _, proto in named], calls, output, labels)
+    made, read = _maker(metric, inputs, [o.name for o in named[-1][1].graph.output], calls, output, labels)
     values = []
     for name, proto in named:
         measure = made()
@@ -89,7 +92,12 @@ def evaluate(
 
 
 def _maker(
-    metric: str | MetricFunction, models: list[onnx.ModelProto], calls: Calls, output: str | None, labels: str | None
+    metric: str | MetricFunction,
+    inputs: Collection[str],
+    outputs: Sequence[str],
+    calls: Calls,
+    output: str | None,
+    labels: str | None,
 ) -> tuple[Callable[[], Measure], str]:
     """What makes the measure of a model, and the output that it reads.
 
@@ -106,8 +114,6 @@ def _maker(
                     action=f"leave --{option} out: your function gets all outputs and all arrays",
                 )
         return lambda: OfFunction(function), ""
-    inputs = {i.name for proto in models for i in true_inputs(proto)}
-    outputs = [o.name for o in models[-1].graph.output]
     values = [name for name in outputs if name not in calls.carried.values()]
     read = output if output is not None else values[0] if values else ""
     if read not in outputs:

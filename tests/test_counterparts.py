@@ -54,6 +54,7 @@ def test_what_is_advised_exists(word: str, capsys: pytest.CaptureFixture[str]) -
         (["--set", "*.acc.range=AVG"], "AVG (Distiller): range=average"),
         (["--recipe", "vitis"], "vitis (Vitis): pow2-int16"),
         (["--bitwidth", "16"], "bitwidth (Vitis): `rnnqc lower --recipe pow2-int16`"),
+        (["--mode", "calib"], "calib (Vitis): `rnnqc calibrate`; mode (Distiller): --recipe distiller-sym"),
         (["--quant-mode=calib"], "quant_mode (Vitis): `rnnqc calibrate` is calib"),
     ],
 )

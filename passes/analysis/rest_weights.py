@@ -22,12 +22,14 @@ from rnnqc.ir import (
     graph_info,
     graphs_below,
     info,
+    safe_name,
     shape_of,
 )
 from rnnqc.passes.analysis.float_recurrences import float_recurrences
 from rnnqc.passes.analysis.weight_groups import groups_of
 from rnnqc.passes.graph.loop_states import is_loop
 from rnnqc.passes.recover.float_steps import STEP_NOTE, FloatStep
+from rnnqc.recipes.recipe import Recipe
 
 LINEAR, EMBEDDING, CONVOLUTION = "linear layers", "embeddings", "convolutions"
 LEAST_SAVING = 1024
@@ -59,6 +61,11 @@ class WeightUse:
     node: Node
     operand: int
     views: tuple[Node, ...] = ()
+
+    @property
+    def point(self) -> str:
+        """What its quantization points are named after."""
+        return safe_name(self.path)
 
     @property
     def kind(self) -> str:
@@ -123,6 +130,12 @@ def rest_weights(model: Model) -> list[RestWeight]:
             if uses:
                 found.append(_described(value, graph, uses, others, replaceable))
     return found
+
+
+def rest_points(model: Model, recipe: Recipe) -> list[str]:
+    """The points of operators outside the recurrent layers, where the recipe speaks of them: all weights come first."""
+    uses = [u for w in rest_weights(model) for u in w.uses] if recipe.rest else []
+    return [f"{u.point}.weight" for u in uses] + [f"{u.point}.input" for u in uses if u.kind == LINEAR]
 
 
 def channel_axis(value: Value, uses: Sequence[WeightUse]) -> int:

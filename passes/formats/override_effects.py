@@ -33,9 +33,15 @@ class Resolution:
     others: Any = None
 
 
-def check_overrides(recipe: Recipe, cells: Points) -> None:
-    """Raises UsageError for an override that says nothing of any quantization point of the cells so called."""
-    missed = recipe.unmatched(cells)
+def check_overrides(recipe: Recipe, cells: Points, elsewhere: Sequence[str] = ()) -> None:
+    """Raises UsageError for an override that says nothing of any quantization point of the cells so called.
+
+    Args:
+        recipe: With overrides.
+        cells: The cells.
+        elsewhere: Paths of points that stand in no cell.
+    """
+    missed = recipe.unmatched(cells, elsewhere)
     if missed:
         first = next(iter(cells))
         points = list(cells[first])[:3] if isinstance(cells, Mapping) else ["W.weight", "R.weight"]
@@ -47,7 +53,7 @@ def check_overrides(recipe: Recipe, cells: Points) -> None:
             )
         raise UsageError(
             f"No quantization point matches {missed[0]!r}.",
-            supported="points such as " + ", ".join(f"{first}.{p}" for p in points),
+            supported="points such as " + ", ".join([*(f"{first}.{p}" for p in points), *elsewhere[:3]]),
             action=or_counterpart("`rnnqc inspect` lists the cells, `rnnqc recipes` the points", missed[0], FORMATS),
         )
     for glob, key, kind in recipe.without_effect(cells):

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from rnnqc.formats.packing import factorize, pack
 from rnnqc.formats.point_format import PointFormat
-from rnnqc.ir import Graph, Model, Value, safe_name
+from rnnqc.ir import Graph, Model, Value
 from rnnqc.ir.builder import Builder
 from rnnqc.passes.formats.point_format import PACKED_BITS
 from rnnqc.passes.formats.quantized_parameters import weight_codes
@@ -52,7 +52,7 @@ class LinearWeight:
 
 def point_of(site: LinearSite) -> str:
     """What the points of a linear layer are named after."""
-    return safe_name(site.use.path)
+    return site.use.point
 
 
 def linear_settings(recipe: Recipe | None, point: str) -> Settings:

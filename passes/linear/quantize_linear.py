@@ -77,7 +77,7 @@ class QuantizeLinear(Pass):
         """
         self._functions = functions
         self._recipe, self._moments, self._least = recipe, moments or {}, least_weights
-        self._weights = weights or Int8Weights()
+        self._weights = weights or Int8Weights(recipe)
 
     def constant_check(self, model: Model) -> ConstantCheck:
         """Weights and their scales, from the float weights before."""
@@ -90,7 +90,7 @@ class QuantizeLinear(Pass):
         found: list[tuple[RestWeight, list[LinearSite]]] = []
         constants = Constants(model)
         for weight in rest_weights(model):
-            uses = linear_uses(weight) if not weight.refusal[0] else ()
+            uses = linear_uses(weight) if not weight.refusal[0] and not self._weights.is_half(weight) else ()
             read = {u.path: (u, self._site(weight, u, homes[id(u.node)], constants)) for u in uses}
             found.append((weight, [site for _, site in read.values() if isinstance(site, LinearSite)]))
             remarks += [
@@ -101,6 +101,8 @@ class QuantizeLinear(Pass):
         stored: dict[str, StoredWeight] = {}
         for weight, sites in found:
             stored |= self._replace_all(model, homes, weight, sites, constants)
+            if self._weights.known(weight) is not None:
+                remarks += self._weights.unheard(self, [site.use for site in sites])
         if stored:
             model.remove_dead()
             model.sort()

@@ -20,6 +20,7 @@ from rnnqc.evaluation.numerics import Lossy
 from rnnqc.formats.point_format import PointFormat
 from rnnqc.ir import Graph, Model
 from rnnqc.passes.analysis.custom_points import points_of_recurrences
+from rnnqc.passes.analysis.rest_weights import rest_points
 from rnnqc.passes.base import Pass, PassInfo, PassResult
 from rnnqc.passes.cells.boundary import boundary_of
 from rnnqc.passes.cells.cell_graphs import chain_input, chain_sources, graphs_of_cells, parameters_of, replace_cell
@@ -117,7 +118,7 @@ class InsertQcdq(Pass):
         if self.recipe.overrides:
             known = points_of_types(cells) | points_of_recurrences(model)
             if known:
-                check_overrides(self.recipe, known)
+                check_overrides(self.recipe, known, rest_points(model, self.recipe))
         if cells and self.statistics is not None:
             self.statistics.check_fits(cells)
 

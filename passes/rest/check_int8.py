@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from rnnqc.ir import Model, Node, Value, constant_array, display_name
-from rnnqc.passes.analysis.rest_weights import RestWeight, rest_weights
+from rnnqc.passes.analysis.rest_weights import RestWeight
 from rnnqc.passes.analysis.weight_groups import groups_of
 from rnnqc.passes.constant_checks import ConstantCheck, Findings
 from rnnqc.passes.graph.constant_expressions import Constants
@@ -56,9 +56,9 @@ def expected_values(array: Array, scale: Array) -> Array:
 class EmbeddingsCheck(ConstantCheck):
     """The int8 rows that every Gather reads, and the scales that they are multiplied by."""
 
-    def __init__(self, model: Model) -> None:
+    def __init__(self, weights: Iterable[RestWeight]) -> None:
         self._rows: list[tuple[str, Array]] = []
-        for weight in rest_weights(model):
+        for weight in weights:
             array = constant_array(weight.value)
             for use in weight.uses if not weight.refusal[0] else ():
                 if array is not None and use.reads_rows and constant_array(use.node.inputs[1]) is None:
@@ -81,18 +81,29 @@ class StoredWeightsCheck(ConstantCheck):
     """The floats that every operator computes with, where no operator turns the weight before.
 
     Args:
-        model: Before the pass.
+        weights: Before the pass.
         is_shared: Whether a weight is stored in rows already.
+        is_half: Whether a weight is stored as float16.
     """
 
-    def __init__(self, model: Model, is_shared: Callable[[RestWeight], bool]) -> None:
+    def __init__(
+        self,
+        weights: Iterable[RestWeight],
+        is_shared: Callable[[RestWeight], bool],
+        is_half: Callable[[RestWeight], bool],
+    ) -> None:
         self._weights: list[tuple[str, int, Array]] = []
-        for weight in rest_weights(model):
+        for weight in weights:
             array = constant_array(weight.value)
             uses = [u for u in weight.uses if not u.views and not weight.refusal[0]]
             if array is None or not uses:
                 continue
-            wanted = _of_rows(array, weight.axis) if is_shared(weight) else expected_groups(array, weight.axis)
+            if is_shared(weight):
+                wanted = _of_rows(array, weight.axis)
+            elif is_half(weight):
+                wanted = array.astype(np.float16).astype(np.float32)
+            else:
+                wanted = expected_groups(array, weight.axis)
             self._weights += [(u.path, u.operand, wanted) for u in uses]
 
     def findings(self, after: Model) -> Findings:

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
+from rnnqc.errors import Outcome, Remark
 from rnnqc.formats.format import Format
 from rnnqc.formats.scales import symmetric_scale
 from rnnqc.formats.weights import blocks
 from rnnqc.ir import Constant, Graph, Model, Value, constant_array, safe_name
 from rnnqc.ir.builder import Builder
-from rnnqc.passes.analysis.rest_weights import RestWeight
-from rnnqc.passes.base import StoredWeight
+from rnnqc.passes.analysis.rest_weights import RestWeight, WeightUse, rest_weights
+from rnnqc.passes.base import Pass, StoredWeight
+from rnnqc.recipes.recipe import Recipe
+from rnnqc.recipes.rules import Rule, override_text
 
 BITS = 8
+HALF, LARGEST_HALF = "float16", 65504.0
+_ANY_CELL = "cell.W.weight"
+"""What an override matches that does not speak of operators outside the recurrent layers alone."""
 
 
 @dataclass
@@ -60,10 +66,37 @@ class Int8Weight:
 
 
 class Int8Weights:
-    """The weights of one model that passes store as int8. Passes that share it store a tied weight once."""
+    """The weights of one model that passes store as int8. Passes that share it store a tied weight once.
 
-    def __init__(self) -> None:
+    Args:
+        recipe: Its rules for `<node>.weight` may leave weights float.
+    """
+
+    def __init__(self, recipe: Recipe | None = None) -> None:
+        self._recipe = recipe
         self._known: dict[tuple[int, int], Int8Weight] = {}
+
+    def candidates(self, model: Model) -> list[RestWeight]:
+        """The float weights outside the recurrent layers; the recipe is a reason to refuse one, too."""
+        return chosen_weights(model, self._recipe)
+
+    def is_half(self, weight: RestWeight) -> bool:
+        """Whether overrides of an operator of the weight ask for float16 (`store = "float16"`)."""
+        return is_half(weight, self._recipe)
+
+    def unheard(self, speaker: Pass, uses: Iterable[WeightUse]) -> list[Remark]:
+        """A warning for each operator whose weight has 8 bits although an override of it asks for another format."""
+        remarks: list[Remark] = []
+        for use in uses:
+            settings = [
+                (r.points, key, value) for r in _own_rules(use, self._recipe) for key, value in r.settings.items()
+            ]
+            asked = [override_text(*setting) for setting in settings if setting[1:] != ("bits", BITS)]
+            if asked:
+                why = ("its weight is stored in 8 bits; an override has no effect.", ", ".join(asked))
+                action = "leave the override out, or leave the weight float with bits = none"
+                remarks.append(speaker.remark(Outcome.WARNING, use.path, use.node.op, *why, action))
+        return remarks
 
     def known(self, weight: RestWeight) -> Int8Weight | None:
         """The weight as int8, with scales along `weight.axis`, if a pass has asked for it; None otherwise."""
@@ -87,6 +120,53 @@ class Int8Weights:
             )
             self._known[id(weight.value), weight.axis] = known
         return known
+
+
+def is_half(weight: RestWeight, recipe: Recipe | None) -> bool:
+    """Whether overrides of an operator of the weight ask for float16."""
+    return any(rule.settings.get("store") == HALF for use in weight.uses for rule in _own_rules(use, recipe))
+
+
+def _own_rules(use: WeightUse, recipe: Recipe | None) -> list[Rule]:
+    """Overrides of the weight of an operator that do not speak of recurrent layers, too."""
+    rules = () if recipe is None else recipe.rules[: recipe.overrides]
+    return [r for r in rules if r.matches(f"{use.point}.weight") and not r.matches(_ANY_CELL)]
+
+
+def half(model: Model, weight: RestWeight) -> tuple[Value, Mapping[str, int]]:
+    """The weight stored as float16: the value with its floats, and bytes of constants by name."""
+    array = constant_array(weight.value)
+    assert array is not None
+    name = safe_name(weight.value.name)
+    stored = model.add_initializer(f"{name}.float16", array.astype(np.float16), weight.graph)
+    b = Builder(model, prefix=name)
+    floats = b.cast(stored, np.float32, "floats")
+    weight.graph.nodes[:0] = b.nodes
+    return floats, {stored.name: 2 * array.size}
+
+
+def chosen_weights(model: Model, recipe: Recipe | None) -> list[RestWeight]:
+    """The float weights outside the recurrent layers; rules with bits = none for `<node>.weight` refuse one.
+
+    A weight that several operators read has one form: it stays float if one of them shall have it float.
+    """
+    weights = rest_weights(model)
+    if recipe is None:
+        return weights
+    return [w if w.refusal[0] else _judged(w, recipe) for w in weights]
+
+
+def _judged(weight: RestWeight, recipe: Recipe) -> RestWeight:
+    for use in weight.uses:
+        path = f"{use.point}.weight"
+        if recipe.settings(path).get("bits", BITS) is None:
+            why = ("the recipe leaves its weight float.", f"bits = none for {path!r}", "give it bits = 8 with --set")
+            return replace(weight, refusal=why)
+    array = constant_array(weight.value) if is_half(weight, recipe) else None
+    if array is not None and np.abs(array).max() > LARGEST_HALF:
+        why = ("it has weights that float16 does not hold.", f"store = {HALF!r}", "leave the override out")
+        return replace(weight, refusal=why)
+    return weight
 
 
 def quantized(array: npt.NDArray[np.float32], axis: int) -> tuple[npt.NDArray[np.int8], npt.NDArray[np.float32]]:

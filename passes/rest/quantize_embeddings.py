@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from rnnqc.errors import Remark
 from rnnqc.evaluation.numerics import Lossy
 from rnnqc.ir import Graph, Model, constant_array, safe_name
 from rnnqc.ir.builder import Builder
-from rnnqc.passes.analysis.rest_weights import WeightUse, rest_weights
+from rnnqc.passes.analysis.rest_weights import WeightUse
 from rnnqc.passes.base import Pass, PassInfo, PassResult, StoredWeight
 from rnnqc.passes.constant_checks import ConstantCheck
 from rnnqc.passes.invariants import Property
@@ -47,23 +48,25 @@ class QuantizeEmbeddings(Pass):
 
     def constant_check(self, model: Model) -> ConstantCheck:
         """The int8 rows and their scales, from the float tables before."""
-        return EmbeddingsCheck(model)
+        return EmbeddingsCheck(w for w in self._weights.candidates(model) if not self._weights.is_half(w))
 
     def run(self, model: Model) -> PassResult:
         """Looks at every graph."""
         homes = {id(n): g for g in model.graphs() for n in g.nodes}
         stored: dict[str, StoredWeight] = {}
-        for weight in rest_weights(model):
+        remarks: list[Remark] = []
+        for weight in self._weights.candidates(model):
             uses = [u for u in weight.uses if u.reads_rows and constant_array(u.node.inputs[1]) is None]
-            if weight.refusal[0] or not uses:
+            if weight.refusal[0] or not uses or self._weights.is_half(weight):
                 continue
             table = self._weights.of(model, weight)
             for use in uses:
                 _read_rows(model, homes[id(use.node)], use, table)
                 stored[use.path] = table.stored(FORM)
+            remarks += self._weights.unheard(self, uses)
         if stored:
             model.remove_dead()
-        return PassResult(bool(stored), (), {"embeddings": len(stored)}, stored=stored)
+        return PassResult(bool(stored), tuple(remarks), {"embeddings": len(stored)}, stored=stored)
 
 
 def _read_rows(model: Model, graph: Graph, use: WeightUse, table: Int8Weight) -> None:

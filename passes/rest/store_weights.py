@@ -5,15 +5,14 @@ from __future__ import annotations
 from rnnqc.errors import Outcome, Remark
 from rnnqc.evaluation.numerics import Lossy
 from rnnqc.ir import Model
-from rnnqc.passes.analysis.rest_weights import rest_weights
 from rnnqc.passes.base import Pass, PassInfo, PassResult, StoredWeight
 from rnnqc.passes.constant_checks import ConstantCheck
 from rnnqc.passes.invariants import Property
 from rnnqc.passes.rest.check_int8 import StoredWeightsCheck
 from rnnqc.passes.rest.grouped_weights import grouped
-from rnnqc.passes.rest.int8_weights import Int8Weights
+from rnnqc.passes.rest.int8_weights import Int8Weights, half
 
-FORM = "int8 storage"
+FORM, HALF_FORM = "int8 storage", "float16 storage"
 
 
 class StoreWeights(Pass):
@@ -26,6 +25,8 @@ class StoreWeights(Pass):
     A scale for each group of about 16 weights of one output channel: where the arithmetic stays float, groups cost
     nothing but their scales, and hold channels with a few large weights. A table that rows are read from as int8, and
     that something else computes with, has the one scale for each row.
+
+    With an override `<node>.weight.store=float16` the weight is float16, with a Cast.
 
     onnxruntime folds all of it when a session is created, so the model runs as fast as before, with the same operators.
     The result is that of the float model with the weights that the int8 values stand for.
@@ -47,23 +48,28 @@ class StoreWeights(Pass):
 
     def constant_check(self, model: Model) -> ConstantCheck:
         """The floats that stored weights stand for, from the weights before."""
-        return StoredWeightsCheck(model, lambda weight: self._weights.known(weight) is not None)
+        weights = self._weights
+        candidates = weights.candidates(model)
+        return StoredWeightsCheck(candidates, lambda weight: weights.known(weight) is not None, weights.is_half)
 
     def run(self, model: Model) -> PassResult:
         """Stores every weight of every graph that can be stored."""
         remarks: list[Remark] = []
         stored: dict[str, StoredWeight] = {}
-        for weight in rest_weights(model):
+        for weight in self._weights.candidates(model):
             if weight.refusal[0]:
                 remarks += [self.remark(Outcome.FLOAT, u.path, u.node.op, *weight.refusal) for u in weight.uses]
                 continue
-            shared = self._weights.known(weight)
+            form, shared = FORM, self._weights.known(weight)
             if shared is not None:
                 floats, sizes = shared.as_floats(model), shared.sizes
+            elif self._weights.is_half(weight):
+                form, (floats, sizes) = HALF_FORM, half(model, weight)
             else:
                 floats, sizes = grouped(model, weight)
             model.replace_all_uses(weight.value, floats)
-            stored |= {u.path: StoredWeight(FORM, sizes) for u in weight.uses}
+            stored |= {u.path: StoredWeight(form, sizes) for u in weight.uses}
+            remarks += self._weights.unheard(self, weight.uses) if form == FORM else []
         if stored:
             model.remove_dead()
             model.sort()

@@ -26,6 +26,7 @@ from rnnqc.ir import (
     input_or_none,
     safe_name,
 )
+from rnnqc.passes.analysis.rest_weights import rest_points
 from rnnqc.passes.base import Pass, PassInfo, PassResult
 from rnnqc.passes.constant_checks import ConstantCheck
 from rnnqc.passes.formats.override_effects import Resolution, check_overrides, effects_of_overrides
@@ -108,7 +109,7 @@ class QuantizeWeights(Pass):
         remarks, uses, weights = self._found(model)
         names = [name for use in uses for name in use.cells]
         if names:
-            self._check_overrides(names)
+            self._check_overrides(names, rest_points(model, self.recipe))
             self._check_moments(names)
         effects = effects_of_overrides(self.recipe, lambda r: self._resolution(r, weights), bool(self.moments))
         for use in uses:
@@ -206,9 +207,10 @@ class QuantizeWeights(Pass):
                 action="calibrate this model, or leave the statistics out",
             )
 
-    def _check_overrides(self, cells: Sequence[str]) -> None:
-        check_overrides(self.recipe, cells)
+    def _check_overrides(self, cells: Sequence[str], elsewhere: Sequence[str]) -> None:
+        check_overrides(self.recipe, cells, elsewhere)
         points = [f"{c}.{p}.weight" for c in cells for p in ("W", "R")]
+        points += elsewhere
         for rule in self.recipe.rules[: self.recipe.overrides]:
             if not any(rule.matches(p) for p in points):
                 raise UsageError(

@@ -17,7 +17,10 @@ from rnnqc.errors import UsageError
 
 
 def json_text(data: Mapping[str, Any]) -> str:
-    """Objects over several lines with their keys sorted, arrays and scalars on one line."""
+    """Objects over several lines with their keys sorted, arrays and scalars on one line.
+
+    Readers of YAML read the same: YAML takes 1e-05 for a text, and 1.0e-05 for a number.
+    """
     return _laid_out(data, "") + "\n"
 
 
@@ -25,8 +28,13 @@ _ENCODED = json.JSONEncoder(allow_nan=False, separators=(",", ":")).encode
 
 
 def _laid_out(data: Any, indent: str) -> str:
-    if type(data) is int or (type(data) is float and math.isfinite(data)):
+    if type(data) is int:
         return repr(data)
+    if type(data) is float and math.isfinite(data):
+        text = repr(data)
+        return text.replace("e", ".0e") if "e" in text and "." not in text else text
+    if isinstance(data, list | tuple):
+        return f"[{','.join(_ENCODED(v) if isinstance(v, Mapping) else _laid_out(v, '') for v in data)}]"
     if not isinstance(data, Mapping):
         return _ENCODED(data)
     if not data:

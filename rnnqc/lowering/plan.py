@@ -97,6 +97,7 @@ def make_plan(source: Given, options: LowerOptions) -> Plan:
         if form != WEIGHT_ONLY:
             _refuse_later_forms(model, form, unroll)
         constant_outputs, dropouts = independent_outputs(model), training_dropouts(model)
+    recipe = replace(recipe, rest=options.rest == REST_INT8)
     fold = bool(options.dims or bound_values(model.metadata))
     return Plan(
         source, options, recipe, form, statistics, model, is_asked_for, keeps_own,

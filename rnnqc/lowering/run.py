@@ -21,6 +21,7 @@ from rnnqc.passes import Instrument, PassManager, PassResult, Timing, VerifyNume
 from rnnqc.passes.analysis.find_recurrent_nodes import RecurrentNode, recurrent_nodes
 from rnnqc.passes.analysis.rest_weights import RestWeight, rest_weights
 from rnnqc.passes.graph.quant_operators import CELL_OP
+from rnnqc.passes.rest.int8_weights import chosen_weights
 from rnnqc.passes.verify.pass_comparison import NOT_COMPARED
 
 
@@ -98,9 +99,9 @@ def run(plan: Plan, instruments: Sequence[Instrument] = ()) -> Passed:
     model, results, warnings = _normalize(plan, observers, reference)
     nodes = recurrent_nodes(model)
     results += PassManager(plan.passes, observers, given=plan.given).run(model)
-    rest = rest_weights(model)
+    rest = chosen_weights(model, plan.recipe) if plan.rest_passes else rest_weights(model)
     results += PassManager(plan.rest_passes, observers, given=plan.given).run(model)
-    rest_left = rest_weights(model) if plan.rest_passes else rest
+    rest_left = chosen_weights(model, plan.recipe) if plan.rest_passes else rest
     cells = model.cells
     _release_finished_cells(model, plan.form)
     measured = reference if options.measure else None

@@ -44,6 +44,7 @@ class Recipe:
         kind: "cells" (recurrent layers become quantized cells) or "weight-only" (they stay, on quantized weights).
         own: Of a recipe file: how many rules, from the first on, stand in it rather than in its base.
         held: How many rules behind the overrides repeat scales of a model that is made again.
+        rest: Whether rules speak of operators around the recurrent layers, too.
     """
 
     name: str
@@ -53,6 +54,7 @@ class Recipe:
     kind: str = "cells"
     own: int = 0
     held: int = 0
+    rest: bool = False
 
     def with_overrides(self, overrides: Iterable[str]) -> Recipe:
         """This recipe with `PATH=VALUE` overrides in front; the first that matches wins.
@@ -137,9 +139,9 @@ class Recipe:
             for points, key, _ in whole.without_effect(cells)
         ]
 
-    def unmatched(self, cells: Points) -> list[str]:
-        """Globs of overrides that match no point of any of `cells`; a recipe's own rules need not match."""
-        paths = _paths(cells)
+    def unmatched(self, cells: Points, elsewhere: Iterable[str] = ()) -> list[str]:
+        """Globs of overrides that match no point, of `cells` or elsewhere; a recipe's own rules need not match."""
+        paths = [*_paths(cells), *elsewhere]
         return [r.points for r in self.rules[: self.overrides] if not any(r.matches(p) for p in paths)]
 
 

@@ -7,6 +7,7 @@ damaged file that is used or ends in a traceback.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -82,7 +83,7 @@ NUMBER = st.floats(-1e30, 1e30)
 def test_any_numbers_survive(bounds: list[float], count: int, exponent: int, position: int) -> None:
     point = PointStatistics(
         (1, 2), count, count, bounds[0], bounds[1], bounds[0], bounds[1], bounds[0], abs(bounds[1]), 0.0,
-        Histogram(2.0**exponent, position, np.array([1, 0, count])), (0.5,), {8: {"mse": {position: count}}},
+        Histogram(2.0**exponent, position, np.array([1, 0, count])), (0.5, 1e-05), {8: {"mse": {position: count}}},
     )  # fmt: skip
     cells = {"a": {"hidden_size": 1, "input_size": 1, "op": "LSTM", "reverse": False}}
     text = Statistics({"a.input": point}, cells).text
@@ -93,6 +94,7 @@ def test_any_numbers_survive(bounds: list[float], count: int, exponent: int, pos
     finally:
         path.unlink()
     assert loaded.points["a.input"].as_dict() == point.as_dict() and loaded.text == text
+    assert "1.0e-05" in text and not re.search(r"[\[,: ]-?\d+e", text), "YAML takes 1e-05 for a text"
 
 
 def edited(file: Path, change: Callable[[dict[str, Any]], Any]) -> Path:

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from onnx import helper
+from onnx import helper, numpy_helper
 
 import rnnqc
 from tests.laws.law import law
@@ -134,3 +134,54 @@ def test_inspect_lists_them(cli: Callable[..., Result], source: Path) -> None:
     found = sorted((e["op"], e["weight"]) for e in rest["entries"])
     assert found == [("Conv", "kernel"), ("Gather", "table"), ("MatMul", "projection"), ("MatMul", "table")]
     assert rest["file_bytes"] == source.stat().st_size
+
+
+@pytest.mark.parametrize("name", ["embedded", "filtered", "logits"])
+def test_an_override_leaves_one_weight_float(name: str) -> None:
+    """Embedding, convolution or decoder, in every form: the others are stored as without the override."""
+    proto = WholeModel(tied=False).model()
+    for form in ("fused", "integer", "qcdq"):
+        plain = rnnqc.lower(proto, form=form, rest="int8")
+        made = rnnqc.lower(proto, form=form, rest="int8", overrides=[f"{name}*.weight.bits=none"], verify=True)
+        before, after = ({e.node.split(":")[0]: e for e in m.report.rest.entries} for m in (plain, made))
+        assert before[name].status == "quantized" and after.pop(name).status == "float"
+        assert after == {n: e for n, e in before.items() if n != name}
+        floats = {t.name for t in made.proto.graph.initializer if t.data_type == onnx.TensorProto.FLOAT}
+        assert {"embedded": "table", "filtered": "kernel", "logits": "decoder_table"}[name] in floats
+    run(session(made.proto, STOCK), WholeModel.feeds())
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_an_override_stores_one_weight_as_float16(tied: bool) -> None:
+    """The bits of the model whose decoder, or tied table, holds float16 values, others float, in every form."""
+    proto, feeds = WholeModel(tied).model(), WholeModel.feeds()
+    table = "table" if tied else "decoder_table"
+    rounded = onnx.ModelProto()
+    rounded.CopyFrom(proto)
+    stored = next(t for t in rounded.graph.initializer if t.name == table)
+    values = numpy_helper.to_array(stored).astype(np.float16).astype(np.float32)
+    stored.CopyFrom(numpy_helper.from_array(values, table))
+    others = ["features*", "filtered*", *([] if tied else ["embedded*"])]
+    overrides = ["logits*.weight.store=float16", *(f"{name}.weight.bits=none" for name in others)]
+    for form in ("fused", "integer", "qcdq"):
+        made = rnnqc.lower(proto, form=form, rest="int8", overrides=overrides, verify=True)
+        entries = {e.node.split(":")[0]: e for e in made.report.rest.entries}
+        assert entries["logits"].form == "float16 storage" and entries["logits"].bytes == 2 * values.size
+        expected = run(session(rnnqc.lower(rounded, form=form).proto, STOCK), feeds)
+        assert_same_bits(expected, run(session(made.proto, STOCK), feeds), form)
+
+
+def test_overrides_of_the_rest_are_told(cli: Callable[..., Result], source: Path, tmp_path: Path) -> None:
+    """What no operator has, what has no effect, and what a tied table cannot be."""
+    lower = ("lower", source, "-o", tmp_path / "out.onnx", "--rest", "int8", "--set")
+    missing = cli(*lower, "logit.weight.bits=none").err
+    assert "No quantization point matches 'logit.weight'" in missing and "embedded_Gather.weight" in missing
+    found = cli(*lower, "embedded*.weight.bits=4")
+    text = " ".join(found.err.split())
+    assert found.code == 0 and "an override has no effect. Found: embedded*.weight.bits=4" in text
+    found = cli(*lower, "logits*.weight.bits=none", "--strict-rest")
+    text = " ".join(found.err.split())
+    assert found.code == 3 and "bits = none for 'logits_MatMul.weight'" in text
+    assert "(node 'embedded:Gather') stays float" in text, "a tied table has one form"
+    without = cli("lower", source, "-o", tmp_path / "out.onnx", "--set", "logits*.weight.bits=8")
+    assert without.code == 2 and "matches 'logits*.weight'" in without.err

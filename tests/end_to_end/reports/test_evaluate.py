@@ -107,6 +107,17 @@ def test_a_function_gets_labels_of_all_calls(cli: Command, tmp_path: Path, monke
     assert "leave --labels out" in " ".join(cli(*arguments, "my_evaluation:wrong", "--labels", "label").err.split())
 
 
+def test_a_bound_input_is_bound_in_the_float_model_too(cli: Command, tmp_path: Path) -> None:
+    lowered = rnnqc.lower(PYDOC, bind={"h0": 0}, dims={"batch": 8})
+    lowered.save(tmp_path / "bound.onnx")
+    pieces = [{**piece, "c0": np.zeros((2, 8, 112), np.float32)} for piece in text_pieces()][:3]
+    np.savez(tmp_path / "data.npz", **{n: np.stack([p[n] for p in pieces]) for n in pieces[0]})
+    zeros = {"h0": np.zeros((2, 8, 112), np.float32)}
+    wanted = rnnqc.evaluate(PYDOC, [{**zeros, **piece} for piece in pieces], "perplexity").value
+    found = rnnqc.evaluate(tmp_path / "bound.onnx", str(tmp_path / "data.npz"), "perplexity", against=PYDOC)
+    assert found.reference == pytest.approx(wanted) and found.value == pytest.approx(wanted, rel=0.01)
+
+
 LOGITS = np.random.default_rng(0).normal(0, 2, (3, 5, 7)).astype(np.float32)
 LABELS = np.random.default_rng(1).integers(0, 7, (3, 5))
 
