@@ -69,8 +69,9 @@ def open_feeds(source: str, proto: onnx.ModelProto, carried: Iterable[str] = ())
     """Feeds from an `.npz`, a directory of `.npz`, or `module:function`, taken one at a time and not checked.
 
     In an `.npz`, arrays are named as the model's inputs; where an array has one dimension more than the input, its
-    leading axis counts samples; beside carried inputs also where the model does not say how many an input has. Each
-    file of a directory is one feed.
+    leading axis counts samples; beside carried inputs also where the model does not say how many an input has. Arrays
+    that are no inputs, such as labels, are cut along with them if they are as long. Each file of a directory is one
+    feed.
 
     Args:
         source: Where the data is.
@@ -163,6 +164,8 @@ def _samples(arrays: Feeds, proto: onnx.ModelProto, source: str, once: AbstractS
             action=f"leave the array out, or keep its first entry; without {name!r} carried, every sample starts there",
         )
     counts = {arrays[k].shape[0] for k in stacked}
+    names = {i.name for i in inputs}
+    stacked |= {k for k, a in arrays.items() if k not in names and a.ndim and counts == {a.shape[0]}}  # labels
     if len(counts) != 1:
         raise CompileError(
             f"{source}: arrays have different numbers of samples: {sorted(counts)}.",
