@@ -10,12 +10,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from rnnqc.ir import CELL_TAG, CUSTOM_TAG, Graph, Model, Node, Value, display_name, info, shape_of
+from rnnqc.ir import CELL_TAG, CUSTOM_TAG, Graph, Model, Node, Value, display_name, graphs_below, info, shape_of
 from rnnqc.passes.analysis.float_recurrences import float_recurrences
 from rnnqc.passes.graph.constant_expressions import Constants
 from rnnqc.passes.graph.index_expressions import Indices
 from rnnqc.passes.graph.loop_reach import reached
 from rnnqc.passes.graph.loop_states import bodies, is_loop, is_real, owners, sizes_of, states_of
+from rnnqc.passes.graph.lstm_node import is_recurrent
 from rnnqc.passes.graph.sequence_elements import element_of
 
 REASON = "an elementwise recurrence, h = f(x) * h + g(x): it has no weights of its own."
@@ -66,9 +67,14 @@ def elementwise_recurrences(model: Model) -> list[ElementwiseRecurrence]:
 
 
 def _is_elementwise(loop: Node) -> bool:
-    """Whether a state of a loop is multiplied and comes back, and nothing on the way mixes its elements."""
+    """Whether a state of a loop is multiplied and comes back, and nothing on the way mixes its elements.
+
+    A loop around steps of recurrent layers carries masks and results of theirs, too.
+    """
     body: Graph = loop.attrs["body"]
     inside = owners(body)
+    if any(is_recurrent(n) for g in graphs_below(body) for n in g.nodes):
+        return False
     states = [s for s in states_of(loop) if not s.invariant and is_real(s.before)]
     carried = reached([s.before for s in states], inside, is_real)
     return any(_is_scaled(s.after, carried, inside) for s in states)

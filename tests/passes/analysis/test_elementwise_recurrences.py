@@ -31,6 +31,9 @@ SCAN = """h0 = ConstantOfShape <value = float[1] {0}> (sizes)
 ONE_BY_ONE = "a, b, c, d = Split <axis = 0> (x)\n"
 NONE = {
     "a sum": SCAN.replace("OP", "Identity (h)"),
+    "a step of a layer beside it": SCAN.replace("OP", "Mul (f, h)").replace(
+        "s = Identity (n)", "k3 = Unsqueeze (h, at) k4, k5 = RNN <hidden_size = 6> (k3, I, I) s = Squeeze (k5, at)"
+    ),
     "mixed elements": SCAN.replace("OP", "Softmax (h) k2 = Mul (k, f)").replace("Add (k, v)", "Add (k2, v)"),
     "layers on one element": ONE_BY_ONE
     + "p = Mul (a, w) q = Add (p, w) r = Mul (q, w) s = Add (r, b) t = Mul (s, w) u = Add (t, w) y = Mul (u, w)",
@@ -50,7 +53,8 @@ def found_in(proto: onnx.ModelProto) -> list[tuple[str, list[object]]]:
 
 
 def written(nodes: str) -> onnx.ModelProto:
-    return parse(HEAD.format("int64[2] sizes = {2, 6}", nodes), w=np.full(6, 0.5, np.float32))
+    arrays = {"w": np.full(6, 0.5, np.float32), "I": np.eye(6, dtype=np.float32)[None]}
+    return parse(HEAD.format("int64[2] sizes = {2, 6}, int64[1] at = {0}", nodes), **arrays)
 
 
 @pytest.mark.parametrize("dynamo", [False, True])
