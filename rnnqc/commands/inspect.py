@@ -14,6 +14,7 @@ from rnnqc.cells.forms import CUSTOM
 from rnnqc.commands.common import OK, Commands, byte_count, json_text
 from rnnqc.commands.terminal import err, escape, out
 from rnnqc.errors import explained
+from rnnqc.passes.analysis.elementwise_recurrences import ACTION, REASON
 
 if TYPE_CHECKING:
     from rnnqc.lowering.inspection import Inspection
@@ -43,9 +44,12 @@ def run(a: argparse.Namespace) -> int:
         print(json_text(_as_dict(a.model, found)))
         return OK
     out(f"{escape(a.model)}: operator set {found.opset}, {len(found.nodes)} recurrent node(s)")
-    if found.nodes:
+    if found.nodes or found.elementwise:
         _print_nodes(found)
     _print_rest(found)
+    for name, numbers in found.deciding.items():
+        chosen = " or ".join(f"--bind {name}={n}" for n in (*map(str, numbers),) or ("VALUE",))
+        out(f"input {escape(repr(name))} decides which branches run; for one use: rnnqc lower {escape(chosen)}")
     for text in _warnings(a.model, found):
         err(f"[yellow]rnnqc:[/yellow] {escape(text)}")
     return OK
@@ -64,7 +68,8 @@ def _as_dict(model: str, found: Inspection) -> dict[str, Any]:
     rest = {**dataclasses.asdict(found.rest), "file_bytes": found.bytes}
     return {
         "model": model, "opset": found.opset, "nodes": nodes, "independent_outputs": found.constant_outputs,
-        "training_dropouts": found.dropouts, "rest": rest,
+        "training_dropouts": found.dropouts, "rest": rest, "deciding_inputs": found.deciding,
+        "elementwise_recurrences": [{**dataclasses.asdict(e), "reason": REASON} for e in found.elementwise],
     }  # fmt: skip
 
 
@@ -84,6 +89,10 @@ def _print_nodes(found: Inspection) -> None:
     for n in found.nodes:
         cells = [n.path, n.op, *_sizes(n.attributes), str(n.attributes.get("direction") or ""), _options(n.attributes)]
         table.add_row(*map(escape, [*cells, _verdict(n, found)]))
+    for e in found.elementwise:
+        table.add_row(
+            *map(escape, [e.path, e.op, *_sizes(e.sizes), "", "", f"float: {explained(REASON, action=ACTION)}"])
+        )
     out(table)
 
 

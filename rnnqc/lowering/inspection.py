@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from rnnqc.errors import Outcome, Remark, located
 from rnnqc.evaluation.invalid_model_errors import refusing_invalid_models
@@ -12,6 +12,8 @@ from rnnqc.lowering.executable import brings_its_own
 from rnnqc.lowering.options import Given
 from rnnqc.lowering.rest_report import RestReport, rest_report
 from rnnqc.passes import DecomposeLstm, PassManager, ReadQuantLstmCell
+from rnnqc.passes.analysis.deciding_inputs import deciding_inputs
+from rnnqc.passes.analysis.elementwise_recurrences import ElementwiseRecurrence, elementwise_recurrences
 from rnnqc.passes.analysis.find_recurrent_nodes import RecurrentNode, lowered_nodes, recurrent_nodes
 from rnnqc.passes.analysis.rest_weights import rest_weights
 from rnnqc.passes.graph.constant_outputs import independent_outputs
@@ -32,6 +34,8 @@ class Inspection:
         dropouts: Paths of Dropout nodes in training mode.
         rest: The float weights outside the recurrent layers.
         bytes: Size of the model, external data included.
+        elementwise: Recurrences without matrices, which stay float.
+        deciding: By name of each input of one number that decides an If, the numbers it is compared to.
     """
 
     opset: int
@@ -42,6 +46,8 @@ class Inspection:
     dropouts: Sequence[str]
     rest: RestReport
     bytes: int
+    elementwise: Sequence[ElementwiseRecurrence] = ()
+    deciding: Mapping[str, Sequence[int]] = field(default_factory=dict)
 
 
 @refusing_invalid_models
@@ -57,9 +63,9 @@ def inspect_layers(model: Given) -> Inspection:
     loaded = Model.load(model)
     with located(loaded.source):
         opset, constant_outputs, earlier = loaded.opset, independent_outputs(loaded), lowered_nodes(loaded)
-        dropouts = training_dropouts(loaded)
+        dropouts, deciding = training_dropouts(loaded), deciding_inputs(loaded)
         PassManager(normal_form(keep_codes=brings_its_own(loaded))).run(loaded)
-        present = recurrent_nodes(loaded)
+        present, elementwise = recurrent_nodes(loaded), elementwise_recurrences(loaded)
         remarks = [*ReadQuantLstmCell()(loaded).remarks, *DecomposeLstm()(loaded).remarks]
     refused = {r.node: r for r in remarks if r.outcome is Outcome.FLOAT}
     nodes = [n.refused(refused[n.path]) if n.path in refused and not n.form else n for n in present] + earlier
@@ -72,4 +78,4 @@ def inspect_layers(model: Given) -> Inspection:
             notes.setdefault(remark.node, []).append(remark)
     weights = rest_weights(loaded)
     rest = rest_report(weights, weights)
-    return Inspection(opset, nodes, cells, notes, constant_outputs, dropouts, rest, loaded.size)
+    return Inspection(opset, nodes, cells, notes, constant_outputs, dropouts, rest, loaded.size, elementwise, deciding)

@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from functools import partial
 
-from rnnqc.errors import CompileError, Outcome, explained
+from rnnqc.errors import CompileError, Outcome, Remark, explained
 from rnnqc.lowering.entries import make_entries
 from rnnqc.lowering.executable import executable
 from rnnqc.lowering.measurement import measure
@@ -16,6 +16,7 @@ from rnnqc.lowering.report import Entry, Report
 from rnnqc.lowering.rest_report import rest_report, stored_weights, told_of_rest
 from rnnqc.lowering.run import Passed
 from rnnqc.lowering.warnings import warnings_of, warnings_of_measurement
+from rnnqc.passes.analysis.elementwise_recurrences import ACTION, REASON, ElementwiseRecurrence
 from rnnqc.passes.custom_cells.quantize_custom_cells import CALIBRATE
 
 
@@ -35,7 +36,7 @@ def judge(plan: Plan, passed: Passed, start: float | None = None) -> Report:
     name = AS_EXPORTED if plan.keeps_own else plan.recipe.name
     report = Report(
         plan.model.source, name, plan.form, entries,
-        notes=[str(r) for r in passed.remarks_of(Outcome.NOTE)],
+        notes=[str(r) for r in (*passed.remarks_of(Outcome.NOTE), *map(_elementwise, passed.elementwise))],
         warnings=warnings_of(plan, passed, entries),
         float_bytes=plan.model.size,
         seconds=passed.seconds,
@@ -50,6 +51,10 @@ def judge(plan: Plan, passed: Passed, start: float | None = None) -> Report:
         _refuse_float_rest(report)
     _measure(plan, passed, report, start)
     return report
+
+
+def _elementwise(found: ElementwiseRecurrence) -> Remark:
+    return Remark("lower", Outcome.FLOAT, found.path, found.op, REASON, action=ACTION)
 
 
 def _entries(plan: Plan, passed: Passed) -> list[Entry]:

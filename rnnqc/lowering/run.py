@@ -18,6 +18,7 @@ from rnnqc.lowering.recovery import in_normal_form
 from rnnqc.lowering.verification_feeds import CALIBRATION_DATA, GENERATED_DATA, verification_feeds
 from rnnqc.measure.feeds import FeedGenerator
 from rnnqc.passes import Instrument, PassManager, PassResult, Timing, VerifyNumerics
+from rnnqc.passes.analysis.elementwise_recurrences import ElementwiseRecurrence, elementwise_recurrences
 from rnnqc.passes.analysis.find_recurrent_nodes import RecurrentNode, recurrent_nodes
 from rnnqc.passes.analysis.rest_weights import RestWeight, rest_weights
 from rnnqc.passes.graph.quant_operators import CELL_OP
@@ -62,6 +63,7 @@ class Passed:
         seconds: Time of each pass.
         verifier: Compared every pass where `verify` is asked for; otherwise none.
         reference: The float model, where `measure` is asked for.
+        elementwise: Recurrences of the normal form without matrices, which stay float.
     """
 
     model: Model
@@ -74,6 +76,7 @@ class Passed:
     seconds: list[tuple[str, float]]
     verifier: VerifyNumerics
     reference: Reference | None = None
+    elementwise: Sequence[ElementwiseRecurrence] = ()
 
     @property
     def remarks(self) -> list[Remark]:
@@ -97,7 +100,7 @@ def run(plan: Plan, instruments: Sequence[Instrument] = ()) -> Passed:
     verifier = _verifier(plan, reference) if options.verify and reference is not None else None
     observers = [timing, *instruments, *([] if verifier is None else [verifier])]
     model, results, warnings = _normalize(plan, observers, reference)
-    nodes = recurrent_nodes(model)
+    nodes, elementwise = recurrent_nodes(model), elementwise_recurrences(model)
     results += PassManager(plan.passes, observers, given=plan.given).run(model)
     rest = chosen_weights(model, plan.recipe) if plan.rest_passes else rest_weights(model)
     results += PassManager(plan.rest_passes, observers, given=plan.given).run(model)
@@ -107,7 +110,8 @@ def run(plan: Plan, instruments: Sequence[Instrument] = ()) -> Passed:
     measured = reference if options.measure else None
     verified = verifier or VerifyNumerics([])
     return Passed(
-        model, cells, nodes, rest, rest_left, results, warnings, timing.seconds, verified, measured
+        model, cells, nodes, rest, rest_left, results, warnings, timing.seconds, verified, measured,
+        elementwise,
     )  # fmt: skip
 
 

@@ -25,8 +25,8 @@ from rnnqc.recipes.clipping import clipping_warnings
 from rnnqc.recipes.recipe_record import not_applied
 
 NOTHING = "nothing was quantized"
-POOR_DB = 20.0
-"""Below this SQNR rnnqc warns."""
+POOR_DB, POOR_REST_DB = 20.0, 30.0
+"""Below this SQNR rnnqc warns; the second where weights outside the recurrent layers were quantized, too."""
 OWN_DATA = (
     "Resolution: compare on your own data (rnnqc verify FLOAT LOWERED --data DATA); --calibration DATA fits ranges to "
     "it, and --report OUT.html says where the loss is made."
@@ -85,13 +85,13 @@ def _lowered_cells(plan: Plan, passed: Passed, entries: Sequence[Entry]) -> list
 
 
 def warnings_of_measurement(report: Report) -> list[str]:
-    """Warns of an SQNR below `POOR_DB`, and of values that are NaN or infinite in only one of the models."""
+    """Warns of a poor SQNR, and of values that are NaN or infinite in only one of the models."""
     if report.unlike:
         return [f"{report.unlike[0]} Measured on generated data. {OWN_DATA}"]
-    name = report.worst_output
-    if name is None or report.sqnr_db[name] >= POOR_DB:
+    name, least = report.worst_output, POOR_REST_DB if report.rest.is_changed else POOR_DB
+    if name is None or report.sqnr_db[name] >= least:
         return []
-    poor = f"output {name!r} has an SQNR of {report.sqnr_summary} on generated data, less than {POOR_DB:g} dB."
+    poor = f"output {name!r} has an SQNR of {report.sqnr_summary} on generated data, less than {least:g} dB."
     return [f"{poor} {OWN_DATA}"]
 
 

@@ -13,6 +13,7 @@ from rnnqc.errors import CompileError
 from rnnqc.lowering.inspection import inspect_layers
 from tests.generate.recurrences import RecurrenceCase
 from tests.subjects.lstm_models import LstmCase, stacked_model
+from tests.subjects.protos import parse
 
 
 def weights_as_input() -> onnx.ModelProto:
@@ -54,3 +55,17 @@ def test_lowered_layers_are_done(name: str) -> None:
 def test_invalid_models_are_refused() -> None:
     with pytest.raises(CompileError):
         inspect_layers(onnx.ModelProto())
+
+
+def test_inputs_that_decide() -> None:
+    """One number that is compared with constants, a flag in a branch; no sizes, no longer lists, no floats."""
+    branch = "<then_branch = t () => (r) { r = Neg (x) }, else_branch = e () => (r) { r = Relu (x) }>"
+    text = f"""<ir_version: 10, opset_import: ["": 17]>
+    g (float[N] x, int64 rate, bool[1] flag, int64[N] many, float level, bool unused) => (float[N] y)
+    <int64 a = {{8}}, int64 b = {{16}}, int64[1] one = {{1}}, float half = {{0.5}}> {{
+      c = Equal (rate, a) d = Equal (b, rate) e = Or (c, d) f = Greater (level, half)
+      s = Shape (many) n = Equal (s, one) i = If (n) {branch} k = If (f) {branch}
+      y = If (e) <then_branch = t2 () => (u) {{ u = If (flag) {branch} }},
+      else_branch = e2 () => (u) {{ u = Add (i, k) }}>
+    }}"""
+    assert inspect_layers(parse(text)).deciding == {"rate": [8, 16], "flag": []}

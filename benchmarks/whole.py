@@ -1,0 +1,346 @@
+"""Whole models as they are used, against everything else that runs them: time of a call, size, SQNR of the stream.
+
+    python benchmarks/whole.py MODELS_FOLDER DATA_FOLDER [--models GLOB ...] [--ways GLOB ...] [--threads N]
+        [--rounds N] [--json OUT.json]
+
+One call is a frame, a symbol, a chunk or a review. Ways: onnxruntime's float model; what its `quantize_dynamic` makes
+of everything but convolutions; OpenVINO float, with weights compressed to int8 by NNCF, and quantized by NNCF with
+calibration data; rnnqc's default recipe with `rest="int8"`, native, native and calibrated, and in stock onnxruntime.
+Sessions take turns; times are minima; "x" is onnxruntime's float time over the way's. OpenVINO is called from Python as
+its users call it, with tensors set beforehand. "dB" is the SQNR of the main output over a stream of calls in which each
+way carries its own states, on other data than it was calibrated with; "size" is that of the file over the float file. A
+way that does not run a model says why. "goal" is the speed-up aimed at.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fnmatch
+import logging
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from layers import Array
+from onnxruntime.quantization import QuantType, quantize_dynamic
+from reporting import report
+from tasks import Dtln, Feeds, Gtcrn, Imdb, ImdbGru, Rnnoise, Silero
+from variants import plain_session
+
+import rnnqc
+from rnnqc.bench import bound_run, session_options, take_turns, timings
+from rnnqc.evaluation.numerics import sqnr_db
+from rnnqc.proto.files import load_proto
+
+Run = Callable[[Feeds], Mapping[str, Array]]
+CALLS = 40
+"""Of a stream to calibrate with, and of one to measure on."""
+LM_TOKENS = 33278
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model and how it is used.
+
+    Attributes:
+        name: Of the row.
+        proto: The float model.
+        calls: To calibrate with, and as many to measure on; states only in the first.
+        output: The main output.
+        goal: The speed-up aimed at.
+        carried: Outputs by the input they become in the next call.
+        lowering: Further arguments of `rnnqc.lower`.
+    """
+
+    name: str
+    proto: onnx.ModelProto
+    calls: Sequence[Feeds]
+    output: str
+    goal: float
+    carried: Mapping[str, str] = field(default_factory=dict)
+    lowering: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def calibration(self) -> list[Feeds]:
+        """The first half of the calls."""
+        return [dict(c) for c in self.calls[: len(self.calls) // 2]]
+
+    @property
+    def measured(self) -> list[Feeds]:
+        """The second half, from the first states."""
+        states = {n: a for n, a in self.calls[0].items() if n in self.carried}
+        first, *others = self.calls[len(self.calls) // 2 :]
+        return [{**first, **states}, *others]
+
+    @cached_property
+    def complete(self) -> list[Feeds]:
+        """The calls to calibrate with, each with the states that the float model carries there."""
+        session, states, made = plain_session(self.proto, session_options()), dict[str, Array](), []
+        for call in self.calibration:
+            made.append({**states, **call})
+            outputs = dict(zip([o.name for o in session.get_outputs()], session.run(None, made[-1]), strict=True))
+            states = {name: outputs[source] for name, source in self.carried.items()}
+        return made
+
+
+@dataclass(frozen=True)
+class Built:
+    """A model that can run.
+
+    Attributes:
+        run: From the arrays of a call to the outputs.
+        timed: From the arrays of a call to a function that runs it again and again.
+        bytes: Size of its file.
+    """
+
+    run: Run
+    timed: Callable[[Feeds], Callable[[], object]]
+    bytes: int
+
+
+def with_zeros(feeds: Sequence[Feeds], **states: tuple[int, ...]) -> list[Feeds]:
+    """The feeds, the first with zeros for states of these shapes."""
+    return [{**feeds[0], **{n: np.zeros(s, np.float32) for n, s in states.items()}}, *feeds[1:]]
+
+
+def cases(models: Path, data: Path, rnnt: Callable[[], onnx.ModelProto] | None = None) -> list[Case]:
+    """Every case whose files are there.
+
+    Args:
+        models: Folder with dtln, silero_vad, gtcrn, rnnoise, vitis_rnn, byte_sb_bidi_lstm and wikitext2_lm.
+        data: Folder with imdb.
+        rnnt: Makes the RNN-T prediction network.
+    """
+    rng = np.random.default_rng(0)
+    found: list[Case] = []
+    count, lm = 2 * CALLS, models / "wikitext2_lm" / "wikitext2_lm.onnx"
+    if lm.exists():
+        states = {"h0": (2, 1, 400), "c0": (2, 1, 400)}
+        for steps, goal in ((1, 6.0), (35, 4.0)):
+            tokens = np.minimum(rng.zipf(1.3, (count, steps, 1)), LM_TOKENS - 1)
+            feeds = with_zeros([{"tokens": t} for t in tokens.astype(np.int64)], **states)
+            name = f"language model, {steps} token{'s' if steps > 1 else ''}"
+            found.append(Case(name, load_proto(lm), feeds, "logits", goal, {"h0": "hn", "c0": "cn"}))
+    sound = models / "silero_vad" / "test.wav"
+    if (models / "dtln").exists() and sound.exists():
+        task = Dtln(models, data, 1.0)
+        frames = task.frames(task.noisy)[:: len(task.noisy) // task.SHIFT // count][:count]
+        ones = np.ones((len(frames), task.FRAME // 2 + 1))
+        for name, feeds, state, output, goal in (
+            ("model_1", task.first_feeds(frames), "input_3", "activation_2", 4.0),
+            ("model_2", task.second_feeds(frames, ones), "input_5", "conv1d_3", 2.0),
+        ):
+            proto, carried = load_proto(task.models[name]), task.carried[name]
+            found.append(
+                Case(f"DTLN {name}", proto, with_zeros(feeds, **{state: (1, 2, 128, 2)}), output, goal, carried)
+            )
+    if sound.exists():
+        vad = Silero(models, data, 1.0)
+        feeds = with_zeros(vad.feeds(vad.measured)[:count], state=(2, 1, 128))
+        lowering = {"bind": {"sr": 16000}, "dims": {"batch": 1, "sequence": vad.CHUNK + vad.CONTEXT}}
+        proto = load_proto(vad.models["model"])
+        found.append(Case("Silero VAD, 16 kHz", proto, feeds, "output", 1.6, vad.carried["model"], lowering))
+    if (models / "gtcrn").exists() and sound.exists():
+        enhancer = Gtcrn(models, data, 1.0)
+        frames_of = enhancer.feeds(enhancer.measured[: 2 * count * enhancer.SHIFT])[:count]
+        proto, carried = load_proto(enhancer.models["model"]), enhancer.carried["model"]
+        found.append(Case("GTCRN", proto, with_zeros(frames_of, **enhancer.CACHES), "enh", 1.5, carried))
+    if (models / "rnnoise").exists():
+        noise = Rnnoise(models, data, 1.0)
+        states = {n: (1, 1, k) for n, k in noise.STATES.items()}
+        proto = load_proto(noise.models["model"])
+        carried = dict(zip(states, [o.name for o in proto.graph.output if o.name not in ("gains", "vad")], strict=True))
+        feeds = with_zeros([{"features": f[None]} for f in noise.features[1000 : 1000 + count]], **states)
+        found.append(Case("RNNoise", proto, feeds, "gains", 2.0, carried))
+    if (models / "vitis_rnn").exists() and (data / "imdb").exists():
+        for kind, goal in ((Imdb, 4.6), (ImdbGru, 5.0)):
+            reviews = kind(models, data, 0.05)
+            feeds = [{"tokens": t[None]} for t in reviews.tokens[: count // 2]]
+            name = f"IMDb {'GRU' if kind is ImdbGru else 'LSTM'}, 500 tokens"
+            found.append(Case(name, load_proto(reviews.models["model"]), feeds, "prob", goal))
+    splitter = models / "byte_sb_bidi_lstm" / "model.onnx"
+    if splitter.exists():
+        proto = load_proto(splitter)
+        text = rng.integers(97, 123, (count // 2, 1, 256)).astype(np.uint8)
+        feeds = [{"input": t} for t in text]
+        found.append(Case("byte_sb, 256 bytes", proto, feeds, proto.graph.output[0].name, 4.5))
+    for batch in (1, 8) if rnnt is not None else ():
+        assert rnnt is not None
+        symbols = rng.integers(0, 1025, (count, 1, batch))
+        feeds = [{"token": s, "frame": rng.standard_normal((batch, 640)).astype(np.float32)} for s in symbols]
+        feeds = with_zeros(feeds, h=(2, batch, 640), c=(2, batch, 640))
+        found.append(Case(f"RNN-T, batch {batch}", rnnt(), feeds, "logits", 5.0, {"h": "h_next", "c": "c_next"}))
+    return found
+
+
+def in_onnxruntime(proto: onnx.ModelProto, threads: int, native: bool | None = None) -> Built:
+    """A model in onnxruntime, with rnnqc's library or without; None for a model that is not rnnqc's."""
+    options = session_options(threads)
+    session = plain_session(proto, options) if native is None else rnnqc.session(proto, native=native, options=options)
+    names, inputs = [o.name for o in session.get_outputs()], {i.name for i in session.get_inputs()}
+
+    def run(feeds: Feeds) -> Mapping[str, Array]:
+        return dict(zip(names, session.run(names, {k: v for k, v in feeds.items() if k in inputs}), strict=True))
+
+    return Built(run, lambda feeds: bound_run(session, feeds), proto.ByteSize())
+
+
+def _float(case: Case, threads: int) -> Built:
+    return in_onnxruntime(case.proto, threads)
+
+
+def _dynamic(case: Case, threads: int) -> Built:
+    with tempfile.TemporaryDirectory() as folder:
+        source, target = Path(folder, "float.onnx"), Path(folder, "dynamic.onnx")
+        onnx.save(case.proto, source)
+        kinds = ["MatMul", "Gemm", "Gather", "LSTM", "EmbedLayerNormalization", "Attention"]
+        quantize_dynamic(source, target, op_types_to_quantize=kinds, weight_type=QuantType.QInt8)
+        return in_onnxruntime(onnx.load(target), threads)
+
+
+def _rnnqc(native: bool, calibrated: bool = False) -> Callable[[Case, int], Built]:
+    def make(case: Case, threads: int) -> Built:
+        data = {"calibration": case.calibration, "state": case.carried} if calibrated else {}
+        return in_onnxruntime(rnnqc.lower(case.proto, rest="int8", **case.lowering, **data).proto, threads, native)
+
+    return make
+
+
+def _openvino(kind: str) -> Callable[[Case, int], Built]:
+    def make(case: Case, threads: int) -> Built:
+        import openvino as ov
+
+        core = ov.Core()
+        model = core.read_model(case.proto.SerializeToString())
+        if kind != "float":
+            import nncf
+
+            nncf.set_log_level(logging.ERROR)
+            if kind == "weights":
+                model = nncf.compress_weights(model, mode=nncf.CompressWeightsMode.INT8_SYM)
+            else:
+                model = nncf.quantize(model, nncf.Dataset(case.complete), subset_size=len(case.complete))
+        options = {
+            "INFERENCE_NUM_THREADS": threads, "NUM_STREAMS": 1, "PERFORMANCE_HINT": "LATENCY",
+            "INFERENCE_PRECISION_HINT": "f32",
+        }  # fmt: skip
+        request = core.compile_model(model, "CPU", options).create_infer_request()
+        with tempfile.TemporaryDirectory() as folder:
+            ov.save_model(model, Path(folder, "model.xml"), compress_to_fp16=False)
+            size = sum(p.stat().st_size for p in Path(folder).iterdir())
+
+        def run(feeds: Feeds) -> Mapping[str, Array]:
+            set_(feeds)
+            request.infer()
+            outputs = request.model_outputs
+            return {n: np.array(request.get_tensor(p).data) for p in outputs for n in p.get_names()}
+
+        def set_(feeds: Feeds) -> None:
+            for port in request.model_inputs:
+                request.set_tensor(
+                    port, ov.Tensor(np.ascontiguousarray(next(feeds[n] for n in port.get_names() if n in feeds)))
+                )
+
+        def timed(feeds: Feeds) -> Callable[[], object]:
+            set_(feeds)
+            return request.infer
+
+        return Built(run, timed, size)
+
+    return make
+
+
+FLOAT = "ort float"
+WAYS: dict[str, Callable[[Case, int], Built]] = {
+    FLOAT: _float,
+    "ort quantize_dynamic": _dynamic,
+    "openvino float": _openvino("float"),
+    "openvino int8 weights": _openvino("weights"),
+    "openvino int8 calibrated": _openvino("calibrated"),
+    "rnnqc int8": _rnnqc(native=True),
+    "rnnqc int8 calibrated": _rnnqc(native=True, calibrated=True),
+    "rnnqc int8 stock": _rnnqc(native=False),
+}
+
+
+def streamed(run: Run, case: Case) -> Array:
+    """The main output of all calls to measure on; the model carries its own states."""
+    states: dict[str, Array] = {}
+    made = []
+    for call in case.measured:
+        outputs = run({**call, **states})
+        states = {name: outputs[source] for name, source in case.carried.items()}
+        made.append(np.asarray(outputs[case.output], np.float32))
+    return np.stack(made)
+
+
+def _attempt(make: Callable[[Case, int], Built], case: Case, threads: int) -> tuple[Built, Array] | str:
+    """A way with its main output, or why it does not run the model."""
+    try:
+        made = make(case, threads)
+        return made, streamed(made.run, case)
+    except Exception as error:
+        lines = [line for line in str(error).splitlines() if line.strip()]
+        return f"does not run it: {lines[-1].strip()[:60] if lines else type(error).__name__}"
+
+
+def measure(case: Case, ways: Sequence[str], threads: int, rounds: int) -> list[dict[str, Any]]:
+    """A row for each way; the float model is always one."""
+    built: dict[str, Built] = {}
+    outputs: dict[str, Array] = {}
+    refused: dict[str, str] = {}
+    for way in (FLOAT, *(w for w in ways if w != FLOAT)):
+        made = _attempt(WAYS[way], case, threads)
+        if isinstance(made, str):
+            refused[way] = made
+        else:
+            built[way], outputs[way] = made
+    runs = {way: b.timed(case.complete[1 % len(case.complete)]) for way, b in built.items()}
+    rows = []
+    for t in timings(take_turns(runs, rounds)):
+        made, db = built[t.name], sqnr_db(outputs[FLOAT], outputs[t.name])
+        rows.append({
+            "model": case.name, "way": t.name, "us": t.min_us, "x": t.speedup,
+            "goal": case.goal if t.name.startswith("rnnqc int8") and "stock" not in t.name else "",
+            "kB": made.bytes / 1e3, "size": made.bytes / built[FLOAT].bytes, "dB": min(db, 200.0), "note": "",
+        })  # fmt: skip
+    empty = dict.fromkeys(("us", "x", "goal", "kB", "size", "dB"), "")
+    return rows + [{"model": case.name, "way": w, **empty, "note": text} for w, text in refused.items()]
+
+
+def main() -> None:
+    """Measure, print, write."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("models", type=Path, metavar="MODELS_FOLDER")
+    parser.add_argument("data", type=Path, metavar="DATA_FOLDER")
+    parser.add_argument("--models", dest="patterns", nargs="+", default=["*"], metavar="GLOB")
+    parser.add_argument("--ways", nargs="+", default=["*"], metavar="GLOB")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--json", type=Path)
+    a = parser.parse_args()
+    ways = [w for w in WAYS if any(fnmatch.fnmatchcase(w, p) for p in a.ways)]
+    rows: list[dict[str, Any]] = []
+    for case in cases(a.models, a.data, _rnnt()):
+        if any(fnmatch.fnmatchcase(case.name, p) for p in a.patterns):
+            rows += measure(case, ways, a.threads, a.rounds)
+            report(f"whole models, {a.threads} thread(s), against onnxruntime float", rows, a.json)
+
+
+def _rnnt() -> Callable[[], onnx.ModelProto]:
+    """The network of examples/rnnt.py."""
+    import runpy
+
+    made: Callable[[], onnx.ModelProto] = runpy.run_path(str(Path(__file__).parents[1] / "examples" / "rnnt.py"))[
+        "prediction_network"
+    ]
+    return made
+
+
+if __name__ == "__main__":
+    main()

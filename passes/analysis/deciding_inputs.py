@@ -1,0 +1,46 @@
+"""Analysis: inputs of one number or truth value that decide which branches a model takes. Reads only."""
+
+from __future__ import annotations
+
+import math
+
+from rnnqc.ir import Model, Value, constant_array, dtype_of, shape_of
+
+
+def deciding_inputs(model: Model) -> dict[str, list[int]]:
+    """By name of each input of the model of one whole number or truth value that decides an If, what it is compared to.
+
+    An If in a branch counts for the input that its own condition is made of; sizes of an input decide nothing.
+    """
+    candidates = {id(v): v.name for v in model.graph.inputs if _is_one_number(v)}
+    found: dict[str, list[int]] = {}
+    for node in (n for g in model.graphs() for n in g.nodes if n.op == "If" and not n.domain):
+        seen: set[int] = set()
+        stack: list[Value] = [node.inputs[0]]
+        while stack:
+            value = stack.pop()
+            if id(value) in seen:
+                continue
+            seen.add(id(value))
+            if id(value) in candidates:
+                found.setdefault(candidates[id(value)], [])
+            for maker in (n for n in value.inputs if n.op not in ("Shape", "Size", "If", "Loop", "Scan")):
+                stack += maker.inputs
+                if maker.op == "Equal" and not maker.domain:
+                    _compare(maker.inputs, candidates, found)
+    return {name: sorted(set(numbers)) for name, numbers in found.items()}
+
+
+def _compare(operands: list[Value], candidates: dict[int, str], found: dict[str, list[int]]) -> None:
+    """Notes the constant that an input is compared to."""
+    for one, other in (operands, operands[::-1]):
+        array = constant_array(other)
+        if id(one) in candidates and array is not None and array.size == 1:
+            found.setdefault(candidates[id(one)], []).append(int(array.ravel()[0]))
+
+
+def _is_one_number(value: Value) -> bool:
+    shape, dtype = shape_of(value), dtype_of(value)
+    fixed = shape is not None and all(isinstance(d, int) for d in shape)
+    one = fixed and math.prod(d for d in shape or [] if isinstance(d, int)) == 1
+    return one and dtype is not None and dtype.kind in "iub"

@@ -1,0 +1,154 @@
+"""Analysis: recurrences without a matrix, `h = f(x) * h + g(x)`, in loops or written out. Reads only.
+
+Minimal GRUs, SRU, QRNN, LRU and selective state spaces (Mamba) are of this kind. What is quantized of them are the
+projections of x, which no step depends on; the recurrence has no weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from rnnqc.ir import CELL_TAG, CUSTOM_TAG, Graph, Model, Node, Value, display_name, graphs_below, info, shape_of
+from rnnqc.passes.analysis.float_recurrences import float_recurrences
+from rnnqc.passes.graph.constant_expressions import Constants
+from rnnqc.passes.graph.index_expressions import Indices
+from rnnqc.passes.graph.loop_reach import reached
+from rnnqc.passes.graph.loop_states import bodies, is_loop, is_real, owners, sizes_of, states_of
+from rnnqc.passes.graph.lstm_node import is_recurrent
+from rnnqc.passes.graph.sequence_elements import element_of
+
+REASON = "an elementwise recurrence, h = f(x) * h + g(x): it has no weights of its own."
+ACTION = "--rest int8 quantizes the projections around it"
+_STEPS = 4
+"""Of a recurrence that is written out; fewer may be layers that add something of two elements."""
+_ELEMENTWISE = frozenset({
+    "Mul", "Add", "Sub", "Div", "Neg", "Abs", "Exp", "Log", "Sqrt", "Pow", "Max", "Min", "Sum", "Clip", "Where", "Cast",
+    "Sigmoid", "Tanh", "Relu", "Elu", "Gelu", "LeakyRelu", "Softplus", "Softsign", "HardSigmoid", "HardSwish", "Erf",
+    "Identity", "Squeeze", "Unsqueeze", "Reshape", "Expand", "Transpose",
+})  # fmt: skip
+"""Operators that mix no elements; the last ones change shapes."""
+
+
+@dataclass(frozen=True)
+class ElementwiseRecurrence:
+    """A recurrence that mixes no elements of its state.
+
+    Attributes:
+        path: Name of the loop, or of the first product of state and factor, with the path through subgraphs.
+        op: Its operator.
+        sizes: `state_sizes`, `batch`, `sequence_length`, `input_size`; None for what is not known.
+    """
+
+    path: str
+    op: str
+    sizes: dict[str, Any]
+
+
+def elementwise_recurrences(model: Model) -> list[ElementwiseRecurrence]:
+    """Every one of a model in normal form; what a cell or a recurrence with matrices has in it does not count."""
+    others = {r.path for r in float_recurrences(model)}
+    model.infer_shapes()
+    found: list[ElementwiseRecurrence] = []
+    for graph, owner, path in bodies(model):
+        for node in graph.nodes:
+            where = f"{path}{display_name(node)}"
+            if (
+                is_loop(node)
+                and CUSTOM_TAG not in info(node).metadata
+                and where not in others
+                and _is_elementwise(node)
+            ):
+                found.append(ElementwiseRecurrence(where, node.op, sizes_of(node)))
+        if owner is None or not is_loop(owner):
+            found += _written_out(model, graph, path)
+    return found
+
+
+def _is_elementwise(loop: Node) -> bool:
+    """Whether a state of a loop is multiplied and comes back, and nothing on the way mixes its elements.
+
+    A loop around steps of recurrent layers carries masks and results of theirs, too.
+    """
+    body: Graph = loop.attrs["body"]
+    inside = owners(body)
+    if any(is_recurrent(n) for g in graphs_below(body) for n in g.nodes):
+        return False
+    states = [s for s in states_of(loop) if not s.invariant and is_real(s.before)]
+    carried = reached([s.before for s in states], inside, is_real)
+    return any(_is_scaled(s.after, carried, inside) for s in states)
+
+
+def _is_scaled(after: Value, carried: dict[int, Value], inside: dict[int, Node]) -> bool:
+    """Whether `after` is made of values in `carried` by elementwise operators alone, a product among them."""
+    seen: set[int] = set()
+    stack = [after] if id(after) in carried else []
+    operators: set[str] = set()
+    while stack:
+        for maker in stack.pop().inputs:
+            node = inside.get(id(maker))
+            if node is None or id(node) in seen:
+                continue
+            seen.add(id(node))
+            operators.add(node.op if not node.domain else f"{node.domain}::{node.op}")
+            stack += [v for v in node.inputs if id(v) in carried]
+    return "Mul" in operators and operators <= _ELEMENTWISE
+
+
+@dataclass(frozen=True)
+class _Row:
+    """What is known of a value of steps that are written out.
+
+    Attributes:
+        elements: Numbers of the elements of sequences that it depends on, as bits.
+        steps: Products of a state and a factor that it went through elementwise, the earlier ones with fewer elements.
+        counted: The elements that the last of them depended on.
+        first: The first of them.
+    """
+
+    elements: int = 0
+    steps: int = 0
+    counted: int = 0
+    first: Node | None = None
+
+
+def _written_out(model: Model, graph: Graph, path: str) -> Iterator[ElementwiseRecurrence]:
+    """Rows of products of which each takes the one before and another element of a sequence."""
+    indices = Indices(Constants(model), shape_of)
+    rows: dict[int, _Row] = {}
+    longest: dict[int, tuple[Node, int, Value]] = {}
+    for node in graph.nodes:
+        if CELL_TAG in info(node).metadata:
+            continue
+        made = _after(node, [rows.get(id(v), _Row()) for v in node.inputs])
+        if made.first is not None and made.steps >= longest.get(id(made.first), (node, 0, node.outputs[0]))[1]:
+            longest[id(made.first)] = (made.first, made.steps, node.outputs[0])
+        for value in node.outputs:
+            element = element_of(value, indices) if node.op in ("Gather", "Slice", "Split") else None
+            number = element.index.number if element is not None else None
+            rows[id(value)] = _Row(1 << number) if number is not None and number >= 0 else made
+    for first, steps, last in longest.values():
+        if steps + 1 >= _STEPS:  # the first step multiplies zeros, or nothing
+            shape = shape_of(last) or [None]
+            batch = shape[-2] if len(shape) > 1 else None
+            sizes = {"state_sizes": [shape[-1]], "batch": batch, "sequence_length": steps + 1, "input_size": None}
+            yield ElementwiseRecurrence(f"{path}{display_name(first)}", first.op, sizes)
+
+
+def _after(node: Node, rows: list[_Row]) -> _Row:
+    """What is known of the outputs of a node by what is known of its inputs."""
+    elements = 0
+    for row in rows:
+        elements |= row.elements
+    if node.op not in _ELEMENTWISE or node.domain:
+        return _Row(elements)
+    state = max(rows, key=lambda r: (r.steps, r.elements.bit_count()), default=_Row())
+    steps, counted, first = state.steps, state.counted, state.first
+    if node.op == "Mul" and len(rows) == 2:
+        held, factor = sorted(rows, key=lambda r: -r.elements.bit_count())
+        grown = held.elements & ~held.counted
+        if factor.elements.bit_count() <= 1 and not factor.elements & held.elements and held.elements and grown:
+            steps, counted = held.steps + 1, held.elements
+            first = held.first or node
+    return _Row(elements, steps, counted, first)
