@@ -10,7 +10,7 @@ from pathlib import Path
 
 import onnx
 
-from rnnqc.cells.forms import EVERY_FORM, FUSED, INTEGER, QONNX, WEIGHT_ONLY
+from rnnqc.cells.forms import EVERY_FORM, FUSED, INTEGER, ORT, QONNX, WEIGHT_ONLY
 from rnnqc.data.feeds import Feeds
 from rnnqc.data.statistics import Statistics
 from rnnqc.errors import UsageError
@@ -57,7 +57,7 @@ class LowerOptions:
             return INTEGER if self.unroll else FUSED
         if self.form not in EVERY_FORM:
             raise UsageError(f"form {self.form!r}.", supported=", ".join(EVERY_FORM))
-        if self.unroll and self.form in (FUSED, QONNX):
+        if self.unroll and self.form in (FUSED, QONNX, ORT):
             raise UsageError(
                 f"A cell of form {self.form} holds its loop; it cannot be unrolled.",
                 action="use --form integer or --form qcdq",
