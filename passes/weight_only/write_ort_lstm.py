@@ -13,9 +13,23 @@ from rnnqc.cells.forms import ORT_DOMAIN, ORT_LSTM
 from rnnqc.cells.types import CELL_TYPES, LSTM
 from rnnqc.errors import Outcome, Remark
 from rnnqc.evaluation.numerics import Lossy
-from rnnqc.ir import Constant, Graph, Model, Node, Value, Variable, constant_array, display_name, graph_info, info
+from rnnqc.ir import (
+    Constant,
+    Graph,
+    Model,
+    Node,
+    Value,
+    Variable,
+    constant_array,
+    display_name,
+    graph_info,
+    info,
+    input_or_none,
+    safe_name,
+)  # fmt: skip
+from rnnqc.ir.builder import Builder
 from rnnqc.passes.base import Pass, PassInfo, PassResult
-from rnnqc.passes.graph.lstm_node import INPUT_NAMES, WEIGHTS_TAG, NotHandled, P, R, W, is_recurrent
+from rnnqc.passes.graph.lstm_node import INPUT_NAMES, SEQUENCE_LENS, WEIGHTS_TAG, NotHandled, P, R, W, X, is_recurrent
 from rnnqc.passes.invariants import Property
 
 _DOMAIN_VERSION = 1
@@ -42,6 +56,7 @@ class WriteOrtLstm(Pass):
     state, whose scales it takes from the largest values of each call and each step: from all rows together, so that
     a result depends on the rest of the batch and of the sequence.
 
+    * With `sequence_lens` X is made 0 in the padding, whose values would count for the scale otherwise.
     * Equal weights of several nodes stay one constant.
     * What the operator cannot have stays as it is, with a remark: weights of 4 bits (they are packed), of float16, and
       zero points that differ between channels.
@@ -61,7 +76,7 @@ class WriteOrtLstm(Pass):
         remarks: list[Remark] = []
         count = 0
         for path, graph in list(model.paths()):
-            for node in graph.nodes:
+            for node in list(graph.nodes):
                 if not is_recurrent(node) or WEIGHTS_TAG not in info(node).metadata:
                     continue
                 try:
@@ -71,6 +86,8 @@ class WriteOrtLstm(Pass):
                     remarks.append(self.remark(Outcome.NOTE, name, node.op, why.reason, why.found, why.action))
                     continue
                 operands = [_operands(model, homes, joined, stored) for stored in weights]
+                if input_or_none(node, SEQUENCE_LENS) is not None:
+                    _clear_padding(model, graph, node)
                 _rewrite(node, operands)
                 count += 1
         if count:
@@ -147,6 +164,17 @@ def _operands(
             for name, array in zip(_OPERANDS, arrays, strict=True)
         ]
     return joined[key]
+
+
+def _clear_padding(model: Model, graph: Graph, node: Node) -> None:
+    """Gives the node an X that is 0 from the end of each sequence on: Where(step < length, X, 0)."""
+    b = Builder(model, prefix=f"{safe_name(display_name(node))}/padding")
+    x, lens = node.inputs[X], node.inputs[SEQUENCE_LENS]
+    time = b.op("Gather", [b.op("Shape", [x], "shape"), b.i64(0)], "time")
+    steps = b.op("Reshape", [b.op("Range", [b.i64(0), time, b.i64(1)], "steps"), b.i64([-1, 1, 1])], "steps.column")
+    ends = b.op("Reshape", [b.cast(lens, np.int64, "lengths"), b.i64([1, -1, 1])], "lengths.row")
+    node.inputs[X] = b.op("Where", [b.op("Less", [steps, ends], "inside"), x, b.f32(0.0)], "cleared")
+    model.insert_nodes(graph, node, b.nodes)
 
 
 def _rewrite(node: Node, operands: Sequence[Sequence[Value]]) -> None:
