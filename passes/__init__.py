@@ -11,6 +11,7 @@ from rnnqc.passes.linear.quantize_linear import QuantizeLinear
 from rnnqc.passes.manager import Instrument, PassManager
 from rnnqc.passes.normalize.canonicalize import Canonicalize
 from rnnqc.passes.normalize.compute_in_float32 import ComputeInFloat32
+from rnnqc.passes.normalize.fold_constants import FoldConstants
 from rnnqc.passes.normalize.fold_product_weights import FoldProductWeights
 from rnnqc.passes.normalize.read_weight_codes import ReadWeightCodes
 from rnnqc.passes.normalize.remove_sorting import RemoveSorting
@@ -36,6 +37,7 @@ __all__ = [
     "ComputeInFloat32",
     "DecomposeLstm",
     "DumpAfterChange",
+    "FoldConstants",
     "FoldProductWeights",
     "FoldScales",
     "FuseQuantLstmCell",

@@ -35,7 +35,6 @@ _NAMES: Mapping[str, Mapping[str, Sequence[str]]] = {
         PROJECTION: ("x.projection", "accumulator.x.limited", "x.product"),
         PRODUCT: ("accumulator.h.limited", "hidden.product"),
         CANDIDATE_PRODUCT: ("accumulator.reset.limited", "{candidate}.hidden_product"),
-        SQUASHED: ("hidden.activation.quantized", "hidden.squashed"),
     },
     LUT: {
         PROJECTION: ("x.projection.steps", "x.projection"),
@@ -305,6 +304,8 @@ class CellSide:
         if port in OUTPUTS:
             name = getattr(cell, port.removeprefix("output "), None)
             return (name, None) if name in self.flat.makers else None
+        if port == SQUASHED:
+            return self._quantized("hidden.activation", port)
         gate, _, kind = port.rpartition(".")
         if kind == PREACTIVATION:
             return self._first(f"{gate}.sum", f"{gate}.product") or self._of_joint(cell.type.gates.index(gate))
@@ -317,12 +318,17 @@ class CellSide:
             return carried[-1], None
         if port in ("cell_state", "hidden_state"):
             return self._first(*self._names_of_state(port))
-        return self._first(f"{port}.quantized", port)
+        return self._quantized(port, port)
+
+    def _quantized(self, point: str, port: str) -> tuple[str, int | None] | None:
+        """A value behind the quantizer of a point where there is one; the value before it never stands for it."""
+        is_quantized = points_of(self.cell).get(point, FLOAT).is_quantized
+        return self._first(f"{point}.quantized" if is_quantized else port)
 
     def _names_of_state(self, port: str) -> Sequence[str]:
         """Names of the state in the units of the form; the state before a limit does not stand for it."""
         if self.form == REAL:
-            return f"{port}.quantized", f"{port}.sum"
+            return (f"{port}.quantized" if points_of(self.cell).get(port, FLOAT).is_quantized else f"{port}.sum",)
         is_float = encoding(self.cell, port) is None if self.form == FIXED_POINT else not self.numbers["cell_scale"]
         if is_float:
             return port, f"{port}.sum"
@@ -345,7 +351,7 @@ class CellSide:
 
     def _activated(self, gate: str) -> tuple[str, int | None] | None:
         if self.form == REAL:
-            return self._first(f"{gate}.activation.quantized", f"{gate}.value")
+            return self._quantized(f"{gate}.{GATE}", f"{gate}.value")
         alone = self.cell.type.joint == 1 and gate == self.cell.type.gates[0]  # of the joint gates
         return self._first(gate, f"{gate}.values", *(("gates.values",) if alone else ()))
 

@@ -45,8 +45,8 @@ def add(commands: Commands) -> None:
 
 def run(a: argparse.Namespace) -> int:
     """Runs the command; the exit code."""
+    from rnnqc.measure.metrics import load_metric
     from rnnqc.proto.files import check_writable, write_atomically
-    from rnnqc.search.quality import load_metric
     from rnnqc.search.tune import tune
 
     output = Path(a.output)

@@ -106,6 +106,7 @@ class _Found:
 
 def _models(a: argparse.Namespace) -> tuple[onnx.ModelProto, onnx.ModelProto]:
     """The two models as onnxruntime can run them."""
+    from rnnqc.data.binding import bound_like
     from rnnqc.lowering.executable import executable
     from rnnqc.proto.files import load_proto
 
@@ -115,7 +116,7 @@ def _models(a: argparse.Namespace) -> tuple[onnx.ModelProto, onnx.ModelProto]:
             loaded.append(load_proto(Path(path)))
     _check_order(a, *loaded)
     with located(a.float_model):
-        reference = executable(loaded[0])
+        reference = executable(bound_like(*loaded))
     with located(a.quantized_model):
         return reference, executable(loaded[1])
 
