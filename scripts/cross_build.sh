@@ -4,8 +4,9 @@
 #   scripts/cross_build.sh FOLDER [TARGET ...]
 #
 # Targets are zig's, without names all that follow. FOLDER/TARGET gets the library; the paths are printed. PYTHON names a
-# Python that has ziglang and, with ninja, cmake. Configuration and linking are CMake's own, so what this builds differs
-# from the wheels by the compiler alone.
+# Python that has ziglang; cmake and ninja are on the PATH. This shows that the sources compile for a system and lets them be
+# run under qemu or wine. Wheels are made by .github/workflows/wheels.yml with each system's own compiler: zig takes no
+# -march, so that libraries for arm64 have portable kernels only here.
 set -euo pipefail
 
 if [[ $# -lt 1 ]]; then
