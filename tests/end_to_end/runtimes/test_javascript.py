@@ -10,8 +10,13 @@ from __future__ import annotations
 import base64
 import json
 import os
+import re
 import shutil
 import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -78,3 +83,61 @@ def test_the_same_bits_as_in_python(package: str, tmp_path: Path) -> None:
             assert all(sqnr(wanted[n], outputs[n]) > ROUNDING_DB for n in wanted), name
         else:
             assert_same_bits(wanted, outputs, f"{name} in {package}")
+
+
+ROUNDING_DB_OF_FLOATS = 90.0
+BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+PAGE = Path(__file__).resolve().parents[3] / "examples" / "web" / "stream.html"
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[str]:
+    """The address of the example, served with onnxruntime-web beside it, from the test's folder."""
+    if not (Path(MODULES) / WEB).is_dir() or not MODULES or BROWSER is None:
+        pytest.skip(f"NOT TESTED in a browser: Chromium, or {WEB} in the folder RNNQC_NODE_MODULES names, is absent")
+    shutil.copy(PAGE, tmp_path)
+    (tmp_path / "dist").symlink_to(Path(MODULES) / WEB / "dist")
+    handler = partial(SimpleHTTPRequestHandler, directory=str(tmp_path))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+STREAMS: dict[str, tuple[tuple[int, ...], str, dict[str, str], str]] = {
+    "lstm_states": ((7, 1, 3), "X", {"h0": "hn", "c0": "cn"}, "Y"),
+    "DTLN": ((1, 1, 257), "input_2", {"input_3": "tf_op_layer_stack_2"}, "activation_2"),
+}
+
+
+@pytest.mark.parametrize("name", STREAMS)
+def test_a_stream_in_a_browser(name: str, site: str, tmp_path: Path, shared: Callable[[str], Path]) -> None:
+    """A model with its states going round, as the example's page runs it; one is a speech denoiser."""
+    assert BROWSER is not None
+    shape, samples, states, result = STREAMS[name]
+    tiny = Path(__file__).resolve().parents[3] / "models" / "tiny" / f"{name}.onnx"
+    lowered = rnnqc.lower(shared("models/dtln/model_1.onnx") if name == "DTLN" else tiny, strict=True)
+    lowered.save(tmp_path / "lowered.onnx")
+    frames = np.random.default_rng(0).normal(0, 1, (60, *shape)).astype(np.float32)
+    frames.tofile(tmp_path / "frames.f32")
+    session = rnnqc.session(lowered.proto, native=False)
+    sizes = {i.name: [d if isinstance(d, int) else 1 for d in i.shape] for i in session.get_inputs()}
+    fed, expected = {n: np.zeros(sizes[n], np.float32) for n in states}, []
+    for frame in frames:
+        output, *after = session.run([result, *states.values()], {samples: frame, **fed})
+        fed = dict(zip(states, after, strict=True))
+        expected.append(np.ravel(output))
+    query = f"model=lowered.onnx&samples=frames.f32&steps={shape[0]}&milliseconds=8"
+    query += "&states=" + ",".join(f"{before}:{after}" for before, after in states.items())
+    command = [BROWSER, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'profile'}"]
+    command += ["--virtual-time-budget=600000", "--dump-dom", f"{site}/stream.html?{query}"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=HANGS)
+    said = re.search(r'id="result">([^<]*)<', done.stdout)
+    assert said is not None and said[1].startswith("60 chunks of 8 ms"), (said and said[1], done.stderr[-2000:])
+    text = re.search(r'id="outputs" hidden="">([^<]*)<', done.stdout)
+    assert text is not None
+    found = np.frombuffer(base64.b64decode(text[1]), np.float32)
+    if name == "DTLN":  # the layers around the lowered ones are float, whose last bits are WebAssembly's own
+        assert sqnr(np.concatenate(expected), found) > ROUNDING_DB_OF_FLOATS
+    else:
+        assert np.concatenate(expected).tobytes() == found.tobytes()
