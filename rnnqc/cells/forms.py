@@ -12,5 +12,7 @@ ORT_DOMAIN, ORT_LSTM = "com.microsoft", "DynamicQuantizeLSTM"
 EVERY_FORM = (*FORMS, QONNX, ORT)
 WEIGHT_ONLY = "weight-only"
 """Of ONNX's own recurrent operators whose weights are stored in fewer bits."""
+ON_STORED_WEIGHTS = (WEIGHT_ONLY, ORT)
+"""Without cells: W and R are all that a recipe gives formats to."""
 CUSTOM = "products"
 """Of custom cells: their matmuls are integer, where they are."""
