@@ -51,11 +51,13 @@ class WriteOrtLstm(Pass):
 
     Before: `LSTM(X, DequantizeLinear(codes int8 [1,4H,K], scale, zero_point, axis=1), ..)`; two directions in a Concat.
 
-    After: `DynamicQuantizeLSTM(X, codes int8 [D,K,4H], .., scale [D,4H], zero_point [D,4H])`, the other inputs, the
+    After: `DynamicQuantizeLSTM(X, codes [D,K,4H], .., scale [D,4H], zero_point [D,4H])`, the other inputs, the
     attributes and the outputs as before. onnxruntime multiplies the codes with codes of 8 bits of X and of the hidden
     state, whose scales it takes from the largest values of each call and each step: from all rows together, so that
     a result depends on the rest of the batch and of the sequence.
 
+    * Codes beyond +-64 become unsigned, 128 higher: on x86-64 without VNNI onnxruntime adds products with signed ones
+      in a saturating int16.
     * With `sequence_lens` X is made 0 in the padding, whose values would count for the scale otherwise.
     * Equal weights of several nodes stay one constant.
     * What the operator cannot have stays as it is, with a remark: weights of 4 bits (they are packed), of float16, and
@@ -114,10 +116,10 @@ def _stored(node: Node, k: int) -> list[_Stored]:
             "choose 5 to 8 bits for W and R, for example --set '*.weight.bits=8'",
         )
     for stored in made:
-        if np.unique(stored.zero_point).size > 1 or (stored.zero_point.any() and stored.codes.values.dtype == np.int8):
+        if np.unique(stored.zero_point).size > 1:
             raise NotHandled(
-                "onnxruntime's quantized LSTM has one zero point for all channels, 0 for int8; it computes in float, "
-                "on the stored weights.",
+                "onnxruntime's quantized LSTM has one zero point for all channels; it computes in float, on the "
+                "stored weights.",
                 f"{name} with other zero points",
                 "choose symmetric weights, as recipe int8 has them",
             )
@@ -153,10 +155,11 @@ def _operands(
     key = tuple(id(s.codes) for s in stored)
     if key not in joined:
         home, prefix = homes.get(key[0], model.graph), stored[0].codes.name.removesuffix(".codes")
+        held = (lambda a: a) if all(map(_is_exact, stored)) else _unsigned
         parts: list[Callable[[_Stored], Array]] = [
-            lambda s: np.ascontiguousarray(s.codes.values[0].T),
+            lambda s: np.ascontiguousarray(held(s.codes.values[0]).T),
             lambda s: s.scale,
-            lambda s: s.zero_point,
+            lambda s: held(s.zero_point),
         ]
         arrays = [np.stack([part(s) for s in stored]) for part in parts]
         joined[key] = [
@@ -164,6 +167,17 @@ def _operands(
             for name, array in zip(_OPERANDS, arrays, strict=True)
         ]
     return joined[key]
+
+
+def _is_exact(stored: _Stored) -> bool:
+    """Whether two products of signed codes with codes of 8 bits, 255 at most, fit into int16."""
+    codes = stored.codes.values
+    return bool(codes.dtype == np.int8 and not stored.zero_point.any() and np.abs(codes.astype(np.int16)).max() <= 64)
+
+
+def _unsigned(codes: Array) -> Array:
+    """Codes of int8 as uint8, 128 higher."""
+    return codes if codes.dtype == np.uint8 else (codes.astype(np.int16) + 128).astype(np.uint8)
 
 
 def _clear_padding(model: Model, graph: Graph, node: Node) -> None:

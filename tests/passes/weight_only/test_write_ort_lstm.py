@@ -62,10 +62,13 @@ def test_it_computes_the_layer(
     assert {(e.form, e.earlier) for e in again.report.entries} == {(ORT, True)}
 
 
-def test_the_codes_are_those_of_the_stored_weights() -> None:
+@pytest.mark.parametrize(("bits", "dtype", "raised"), [(8, np.uint8, 128), (7, np.int8, 0)])
+def test_the_codes_are_those_of_the_stored_weights(bits: int, dtype: type, raised: int) -> None:
     """Every entry, of both directions, and each constant once for nodes that share it."""
     model = Model.load(MODELS / "lstm_shared_weights.onnx")
-    PassManager([Canonicalize(), QuantizeWeights(load_recipe("int8"))]).run(model)
+    PassManager([Canonicalize(), QuantizeWeights(load_recipe("int8").with_overrides([f"*.weight.bits={bits}"]))]).run(
+        model
+    )
     expected = {}
     for node in nodes_of(model, "LSTM"):
         for k in (W, R):
@@ -79,9 +82,10 @@ def test_the_codes_are_those_of_the_stored_weights() -> None:
     for node in made:
         for k, place in ((W, 8), (R, 10)):
             codes, scale, zero = expected[node.name, k]
-            np.testing.assert_array_equal(constant_array(node.inputs[k]), np.swapaxes(codes, 1, 2))
+            np.testing.assert_array_equal(constant_array(node.inputs[k]), np.swapaxes(codes.astype(int) + raised, 1, 2))
             np.testing.assert_array_equal(constant_array(node.inputs[place]), scale[None])
-            np.testing.assert_array_equal(constant_array(node.inputs[place + 1]), zero[None])
+            np.testing.assert_array_equal(constant_array(node.inputs[place + 1]), zero[None].astype(int) + raised)
+            assert constant_array(node.inputs[k]).dtype == dtype  # either product is exact without VNNI
 
 
 @pytest.mark.parametrize(
