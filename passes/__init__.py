@@ -30,6 +30,7 @@ from rnnqc.passes.rest.quantize_embeddings import QuantizeEmbeddings
 from rnnqc.passes.rest.store_weights import StoreWeights
 from rnnqc.passes.verify.verify_numerics import VerifyNumerics
 from rnnqc.passes.weight_only.quantize_weights import QuantizeWeights
+from rnnqc.passes.weight_only.write_ort_lstm import WriteOrtLstm
 
 __all__ = [
     "Canonicalize",
@@ -66,5 +67,6 @@ __all__ = [
     "Unroll",
     "VerifyModified",
     "VerifyNumerics",
+    "WriteOrtLstm",
     "WriteQonnx",
 ]

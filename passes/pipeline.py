@@ -6,7 +6,7 @@ recipe and form ask for. The pass manager checks what each pass requires of the 
 
 from __future__ import annotations
 
-from rnnqc.cells.forms import FUSED, QCDQ, QONNX, WEIGHT_ONLY
+from rnnqc.cells.forms import FUSED, ORT, QCDQ, QONNX, WEIGHT_ONLY
 from rnnqc.cells.types import LSTM
 from rnnqc.data.statistics import Statistics
 from rnnqc.passes.base import Pass
@@ -38,6 +38,7 @@ from rnnqc.passes.rest.int8_weights import Int8Weights
 from rnnqc.passes.rest.quantize_embeddings import QuantizeEmbeddings
 from rnnqc.passes.rest.store_weights import StoreWeights
 from rnnqc.passes.weight_only.quantize_weights import QuantizeWeights
+from rnnqc.passes.weight_only.write_ort_lstm import WriteOrtLstm
 from rnnqc.recipes.recipe import Recipe
 
 NORMAL_FORM = frozenset({Property.CANONICAL})
@@ -81,8 +82,8 @@ def recipe_passes(recipe: Recipe, form: str, unroll: bool, statistics: Statistic
     """The passes after the normal form in `default_passes`."""
     if form == QONNX:
         return _qonnx(recipe, statistics)
-    if recipe.kind == WEIGHT_ONLY:
-        return [*_brevitas(form), *_weight_only(recipe, statistics)]
+    if form == ORT or recipe.kind == WEIGHT_ONLY:
+        return [*_brevitas(form), *_weight_only(recipe, statistics, form)]
     return [*_brevitas(form), *_quantized(recipe, form, unroll, statistics), *_rendered(form, unroll)]
 
 
@@ -114,7 +115,7 @@ def every_pass(recipe: Recipe, weight_only: Recipe) -> list[Pass]:
         *default_passes(recipe, FUSED, False),
         Unroll(),
         WriteQonnx(),
-        *_weight_only(weight_only, None),
+        *_weight_only(weight_only, None, ORT),
     ]
     passes += rest_passes()
     return list({type(p): p for p in passes}.values())
@@ -155,9 +156,11 @@ def _rendered(form: str, unroll: bool) -> list[Pass]:
     return passes
 
 
-def _weight_only(recipe: Recipe, statistics: Statistics | None) -> list[Pass]:
+def _weight_only(recipe: Recipe, statistics: Statistics | None, form: str = WEIGHT_ONLY) -> list[Pass]:
+    moments = {} if statistics is None else statistics.second_moments
     return [
-        QuantizeWeights(recipe, {} if statistics is None else statistics.second_moments),  # weight_only: fewer bits
+        QuantizeWeights(recipe, moments, (LSTM.op,) if form == ORT else None),  # weight_only: fewer bits
+        *([WriteOrtLstm()] if form == ORT else []),  # weight_only: onnxruntime's quantized LSTM
         Cleanup(),  # render
     ]
 

@@ -21,6 +21,7 @@ import onnx
 import onnxruntime as ort
 
 from rnnqc import runtime_ops
+from rnnqc.cells.forms import ORT
 from rnnqc.data.binding import bind_dimensions, bound_like
 from rnnqc.data.feeds import check_feed, with_dimensions_of
 from rnnqc.data.npz import read_npz
@@ -31,11 +32,13 @@ from rnnqc.lowering.plan import AS_EXPORTED
 from rnnqc.lowering.report import Entry
 from rnnqc.measure.feeds import generated_feeds
 from rnnqc.passes.analysis.find_recurrent_nodes import lowered_nodes
+from rnnqc.passes.weight_only.quantize_weights import stored_weights_of_nodes
 from rnnqc.proto.files import load_proto
 from rnnqc.session import session
 
 Array = npt.NDArray[Any]
 FLOAT, STOCK, NATIVE = "float", "stock", "native"
+"""Ways of running a model; forms.ORT is one more: onnxruntime's own quantized LSTM."""
 WARM_UP = 3
 BURST = 0.05
 SETTLE = 0.005
@@ -48,7 +51,8 @@ class Timing:
     """What one way of running a model took.
 
     Attributes:
-        name: "float", "stock" (lowered, without the native library) or "native".
+        name: "float", "stock" (lowered, without the native library), "native", or "ort": a float model lowered to that
+            form, which is for those who cannot load the library.
         runs: How many runs were measured.
         min_us: The shortest, in microseconds.
         median_us: Their median.
@@ -271,7 +275,7 @@ def _ways(model: str, against: str | None) -> tuple[dict[str, onnx.ModelProto], 
     """What to run, the base of the ratios first, and what lowering on the fly left float."""
     proto = load_proto(Path(model))
     if _is_lowered(proto, model):
-        lowered = {STOCK: proto, NATIVE: proto}
+        lowered = {STOCK: proto, **({NATIVE: proto} if _has_cells(proto, model) else {})}
         if against is None:
             return lowered, []
         reference = bound_like(load_proto(Path(against)), proto)
@@ -294,10 +298,21 @@ def _ways(model: str, against: str | None) -> tuple[dict[str, onnx.ModelProto], 
         return {FLOAT: proto}, entries
     if result.report.recipe == AS_EXPORTED:  # there is no float model of it
         return {STOCK: result.proto, NATIVE: result.proto}, entries
-    return {FLOAT: proto, STOCK: result.proto, NATIVE: result.proto}, entries
+    ways = {FLOAT: proto, STOCK: result.proto, NATIVE: result.proto}
+    without_library = lower(model, form=ORT)
+    if without_library.report.is_changed:
+        ways[ORT] = without_library.proto
+    return ways, entries
 
 
 def _is_lowered(proto: onnx.ModelProto, source: str) -> bool:
+    with located(source):
+        loaded = Model.load(proto)
+        return bool(lowered_nodes(loaded) or stored_weights_of_nodes(loaded))
+
+
+def _has_cells(proto: onnx.ModelProto, source: str) -> bool:
+    """Whether the native library has something to do with a lowered model."""
     with located(source):
         return bool(lowered_nodes(Model.load(proto)))
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from rnnqc.cells.base import Cell
+from rnnqc.cells.forms import ORT, WEIGHT_ONLY
 from rnnqc.cells.stages import IntegerCell
 from rnnqc.cells.types import CELL_TYPES, fused_type, output_names
 from rnnqc.errors import Remark
@@ -224,6 +225,8 @@ def _describe(path: str, node: Node) -> RecurrentNode | None:
     foreign = None if is_recurrent(node) else foreign_refusal(node)
     if foreign is not None:
         attributes: dict[str, Any] = {k: attribute(node, k, None) for k in ("direction", "hidden_size")}
+        if WEIGHTS_TAG in info(node).metadata:
+            return RecurrentNode(full, name, node.op, attributes, form=ORT)
         quantized = (node.domain, node.op) in QUANTIZED
         return RecurrentNode(full, name, node.op, attributes, refusal=foreign, quantized=quantized)
     if not is_recurrent(node):
@@ -251,7 +254,7 @@ def _describe(path: str, node: Node) -> RecurrentNode | None:
         "depth": path.count("/") // 2,
     }
     if WEIGHTS_TAG in info(node).metadata and any(constant_array(node.inputs[k]) is None for k in (W, R)):
-        return RecurrentNode(full, name, node.op, attributes, size, form="weight-only")
+        return RecurrentNode(full, name, node.op, attributes, size, form=WEIGHT_ONLY)
     try:
         layer = read_layer(node)
     except NotHandled as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from rnnqc.cells.forms import ORT_DOMAIN, ORT_LSTM
 from rnnqc.ir import Node, attribute
 
 _SEARCH = (
@@ -12,7 +13,7 @@ _SEARCH = (
 )
 LOWER_THE_FLOAT_MODEL = "lower the float model that it was made from"
 KNOWN: dict[tuple[str, str], tuple[str, str]] = {
-    ("com.microsoft", "DynamicQuantizeLSTM"): (
+    (ORT_DOMAIN, ORT_LSTM): (
         "it is already quantized, dynamically, by onnxruntime's tool.",
         LOWER_THE_FLOAT_MODEL,
     ),
@@ -23,7 +24,7 @@ KNOWN: dict[tuple[str, str], tuple[str, str]] = {
     **{("com.microsoft", op): _SEARCH for op in ("BeamSearch", "GreedySearch", "Sampling", "WhisperBeamSearch")},
 }
 """Reason and action by domain and operator."""
-QUANTIZED = frozenset({("com.microsoft", "DynamicQuantizeLSTM")})
+QUANTIZED = frozenset({(ORT_DOMAIN, ORT_LSTM)})
 """Those of them that are quantized already."""
 _ATEN = "org.pytorch.aten"
 _NAME = re.compile(r"LSTM|GRU|RNN|Recurrent|(?:^|[_.:])(?:lstm|gru|rnn)(?:$|[_.:])|(?:lstm|gru|rnn)_cell")

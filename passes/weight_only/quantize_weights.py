@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from rnnqc.cells.forms import ORT, ORT_DOMAIN, WEIGHT_ONLY
 from rnnqc.cells.types import CELL_TYPES
 from rnnqc.errors import CompileError, Outcome, Remark, UsageError
 from rnnqc.evaluation.numerics import Lossy
@@ -55,6 +56,7 @@ from rnnqc.recipes.keys import Settings
 from rnnqc.recipes.recipe import Recipe
 
 LARGEST_BITS = 8
+_OTHERS = "use form fused with the native library, or recipe weight-only-int8 for a smaller file at the speed of float"
 LARGEST_FLOAT16 = float(np.finfo(np.float16).max)
 
 
@@ -94,15 +96,23 @@ class QuantizeWeights(Pass):
         requires=frozenset({Property.CANONICAL}),
     )
 
-    def __init__(self, recipe: Recipe, moments: Mapping[str, npt.NDArray[Any]] | None = None) -> None:
+    def __init__(
+        self,
+        recipe: Recipe,
+        moments: Mapping[str, npt.NDArray[Any]] | None = None,
+        operators: Collection[str] | None = None,
+    ) -> None:
         """A pass with the rules of `recipe` for `<cell>.W.weight` and `<cell>.R.weight`.
 
         Args:
             recipe: Bits none leave a matrix float.
             moments: Second moments `[K,K]` by name of a quantization point, `<cell>.input` and `<cell>.hidden`.
+            operators: Those whose weights are stored, for a pass after this one that has a use for no others; all by
+                default.
         """
         self.recipe = recipe
         self.moments = moments or {}
+        self.operators = CELL_TYPES if operators is None else operators
 
     def run(self, model: Model) -> PassResult:
         """Stores the weights of every recurrent node of every graph."""
@@ -134,6 +144,11 @@ class QuantizeWeights(Pass):
         for path, graph in list(model.paths()):
             for node in graph.nodes:
                 if not is_recurrent(node) or _is_done(node):
+                    continue
+                if node.op not in self.operators:
+                    name, known = f"{path}{display_name(node)}", ", ".join(self.operators)
+                    why = (f"onnxruntime has quantized arithmetic for {known} alone.", f"operator {node.op}", _OTHERS)
+                    remarks.append(self.remark(Outcome.FLOAT, name, node.op, *why))
                     continue
                 try:
                     arrays = {k: _weight(node, k) for k in (W, R)}
@@ -214,9 +229,9 @@ class QuantizeWeights(Pass):
         for rule in self.recipe.rules[: self.recipe.overrides]:
             if not any(rule.matches(p) for p in points):
                 raise UsageError(
-                    f"{rule.points!r} is no weight, and recipe {self.recipe.name!r} quantizes weights only.",
+                    f"{rule.points!r} is no weight, and nothing else has a format of recipe {self.recipe.name!r} here.",
                     supported="points such as " + ", ".join(points[:2]),
-                    action="leave the override out, or choose another recipe",
+                    action="leave the override out, or choose another recipe or form",
                 )
 
     def _matrix(
@@ -265,10 +280,13 @@ class QuantizeWeights(Pass):
         return shared[key]
 
 
-def stored_weight_bytes(model: Model) -> dict[str, int]:
-    """Size of W, R, B and P of each node whose weights this pass has replaced, by its path."""
+def stored_weights_of_nodes(model: Model) -> dict[str, tuple[str, int]]:
+    """Form, and size of W, R, B and P, of each node whose weights this pass has replaced, by its path."""
     return {
-        f"{path}{display_name(node)}": record["bytes"] + record["float_bytes"]
+        f"{path}{display_name(node)}": (
+            ORT if node.domain == ORT_DOMAIN else WEIGHT_ONLY,
+            record["bytes"] + record["float_bytes"],
+        )
         for path, graph in model.paths()
         for node in graph.nodes
         if WEIGHTS_TAG in info(node).metadata

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
-from rnnqc.cells.forms import CUSTOM
+from rnnqc.cells.forms import CUSTOM, FUSED, INTEGER
 from rnnqc.commands.common import OK, Commands, byte_count, json_text
 from rnnqc.commands.terminal import err, escape, out
 from rnnqc.errors import explained
@@ -50,6 +50,9 @@ def run(a: argparse.Namespace) -> int:
     for name, numbers in found.deciding.items():
         chosen = " or ".join(f"--bind {name}={n}" for n in (*map(str, numbers),) or ("VALUE",))
         out(f"input {escape(repr(name))} decides which branches run; for one use: rnnqc lower {escape(chosen)}")
+    slow = _slow_stock(found)
+    if slow:
+        out(slow)
     for text in _warnings(a.model, found):
         err(f"[yellow]rnnqc:[/yellow] {escape(text)}")
     return OK
@@ -68,9 +71,17 @@ def _as_dict(model: str, found: Inspection) -> dict[str, Any]:
     rest = {**dataclasses.asdict(found.rest), "file_bytes": found.bytes}
     return {
         "model": model, "opset": found.opset, "nodes": nodes, "independent_outputs": found.constant_outputs,
-        "training_dropouts": found.dropouts, "rest": rest, "deciding_inputs": found.deciding,
+        "training_dropouts": found.dropouts, "rest": rest, "slow_stock": _slow_stock(found),
+        "deciding_inputs": found.deciding,
         "elementwise_recurrences": [{**dataclasses.asdict(e), "reason": REASON} for e in found.elementwise],
     }  # fmt: skip
+
+
+def _slow_stock(found: Inspection) -> str:
+    """What lowering says of the speed without the library."""
+    from rnnqc.lowering.stock_speed import slower_without_library
+
+    return slower_without_library(n for n in found.nodes if n.status == "lowered" or n.form in (FUSED, INTEGER))
 
 
 def _warnings(model: str, found: Inspection) -> list[str]:

@@ -62,9 +62,10 @@ def add(commands: Commands) -> None:
     add_state(parser, "the calibration data is the calls of a stream: output OUT of one is input IN of the next")
     parser.add_argument(
         "--form",
-        choices=("fused", "integer", "qcdq", "qonnx"),
+        choices=("fused", "integer", "qcdq", "qonnx", "ort"),
         default=None,
-        help="default fused; qonnx: Brevitas' cells",
+        help="default fused; qonnx: Brevitas' cells; ort: onnxruntime's own quantized LSTM, for programs that cannot "
+        "load the native library",
     )
     parser.add_argument(
         "--rest", choices=("float", "int8"), default="float",
@@ -220,6 +221,8 @@ def _print_result(a: argparse.Namespace, report: Report, is_written: bool, secon
         out(f"{escape(a.output)}: {_sizes(report)}, {seconds:.1f} s")
     if report.rest.entries:
         out(report.rest.summary(report.bytes))
+    if report.slow_stock:
+        out(report.slow_stock)
     if report.entries and report.contents:
         out(f"the file has grown; it holds: {escape(report.contents)}")
     if a.verify:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rnnqc.cells.base import Cell
-from rnnqc.cells.forms import CUSTOM, QONNX, WEIGHT_ONLY
+from rnnqc.cells.forms import CUSTOM, ORT, QONNX, WEIGHT_ONLY
 from rnnqc.cells.types import CELL_TYPES
 from rnnqc.errors import Outcome, Remark
 from rnnqc.lowering.report import Entry
@@ -14,7 +14,7 @@ from rnnqc.lowering.run import Passed
 from rnnqc.passes.analysis.custom_products import custom_cells, described
 from rnnqc.passes.analysis.find_recurrent_nodes import RecurrentNode, weight_bytes
 from rnnqc.passes.graph.quant_operators import CELL_OP
-from rnnqc.passes.weight_only.quantize_weights import stored_weight_bytes
+from rnnqc.passes.weight_only.quantize_weights import stored_weights_of_nodes
 
 _ONLY_OPERATORS = (
     "the recipe stores the weights of the operators LSTM, GRU and RNN in fewer bits, and this is a custom cell.",
@@ -22,7 +22,7 @@ _ONLY_OPERATORS = (
     "choose a recipe of cells, such as int8: the matmuls of the custom cell become integer",
 )
 _ONLY_LSTM = (
-    "the form asked for has LSTM cells only.",
+    "the form asked for has LSTM layers only.",
     "a custom cell",
     "choose another form: the matmuls of the custom cell become integer",
 )
@@ -53,7 +53,7 @@ class _Made:
 
     def __init__(self, passed: Passed, form: str) -> None:
         self.model, self.cells, self.form = passed.model, passed.cells, form
-        self.stored: Mapping[str, int] = stored_weight_bytes(self.model)
+        self.stored = stored_weights_of_nodes(self.model)
         self.custom = custom_cells(self.model)  # those that have no entry yet
 
     def entry(self, node: RecurrentNode, refusal: Remark | None) -> Entry:
@@ -61,7 +61,7 @@ class _Made:
         cells = [c for c in self.cells.values() if c.node == node.path]
         entry = Entry(node.path, node.op, "lowered", float_bytes=node.weight_bytes, earlier=bool(node.form))
         if node.path in self.stored:
-            entry.form, entry.bytes = WEIGHT_ONLY, self.stored[node.path]
+            entry.form, entry.bytes = self.stored[node.path]
             if node.form:  # it came with these weights
                 entry.float_bytes = entry.bytes
         elif node.attributes.get("name") in self.custom:
@@ -87,7 +87,7 @@ class _Made:
             return refusal.reason, refusal.found, refusal.action
         if self.form == WEIGHT_ONLY and not node.refusal[0]:
             return _ONLY_OPERATORS
-        if self.form == QONNX and node.op not in (*CELL_TYPES, CELL_OP) and not node.refusal[0]:
+        if self.form in (QONNX, ORT) and node.op not in (*CELL_TYPES, CELL_OP) and not node.refusal[0]:
             return _ONLY_LSTM
         return node.refusal
 

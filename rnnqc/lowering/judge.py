@@ -7,6 +7,7 @@ import time
 from collections.abc import Sequence
 from functools import partial
 
+from rnnqc.cells.forms import FUSED, INTEGER
 from rnnqc.errors import CompileError, Outcome, Remark, explained
 from rnnqc.lowering.entries import make_entries
 from rnnqc.lowering.executable import executable
@@ -15,6 +16,7 @@ from rnnqc.lowering.plan import AS_EXPORTED, Plan
 from rnnqc.lowering.report import Entry, Report
 from rnnqc.lowering.rest_report import rest_report, stored_weights, told_of_rest
 from rnnqc.lowering.run import Passed
+from rnnqc.lowering.stock_speed import slower_without_library
 from rnnqc.lowering.warnings import warnings_of, warnings_of_measurement
 from rnnqc.passes.analysis.elementwise_recurrences import ACTION, REASON, ElementwiseRecurrence
 from rnnqc.passes.custom_cells.quantize_custom_cells import CALIBRATE
@@ -43,6 +45,7 @@ def judge(plan: Plan, passed: Passed, start: float | None = None) -> Report:
         checks=passed.verifier.checks,
         verified=passed.verifier.verified,
         unverified=passed.verifier.unverified,
+        slow_stock=_slow_stock(passed, entries),
         rest=rest_report(passed.rest, passed.rest_left, stored_weights(passed.results), plan.options.rest),
     )  # fmt: skip
     if plan.options.strict:
@@ -55,6 +58,11 @@ def judge(plan: Plan, passed: Passed, start: float | None = None) -> Report:
 
 def _elementwise(found: ElementwiseRecurrence) -> Remark:
     return Remark("lower", Outcome.FLOAT, found.path, found.op, REASON, action=ACTION)
+
+
+def _slow_stock(passed: Passed, entries: Sequence[Entry]) -> str:
+    made = {e.node for e in entries if e.form in (FUSED, INTEGER)}
+    return slower_without_library(n for n in passed.nodes if n.path in made)
 
 
 def _entries(plan: Plan, passed: Passed) -> list[Entry]:

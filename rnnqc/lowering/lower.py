@@ -52,7 +52,7 @@ def lower(
         model: A path or a ModelProto.
         recipe: Name of a recipe, or a `.toml` file, or a recipe. By default "int8"; but a model with cells that bring
             their own quantization gets no other.
-        form: "fused" (default), "integer", "qcdq" or "qonnx".
+        form: "fused" (default), "integer", "qcdq", "qonnx" or "ort".
         calibration: Data to calibrate with: feeds, or the name of an `.npz`, of a directory of `.npz`, or
             `module:function`.
         stats: The statistics of an earlier calibration instead, or their file.

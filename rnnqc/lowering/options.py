@@ -11,7 +11,7 @@ from typing import Any
 
 import onnx
 
-from rnnqc.cells.forms import EVERY_FORM, FUSED, INTEGER, QONNX, WEIGHT_ONLY
+from rnnqc.cells.forms import EVERY_FORM, FUSED, INTEGER, ORT, QONNX, WEIGHT_ONLY
 from rnnqc.data.feeds import Feeds
 from rnnqc.data.statistics import Statistics
 from rnnqc.errors import UsageError
@@ -59,7 +59,7 @@ class LowerOptions:
             return INTEGER if self.unroll else FUSED
         if self.form not in EVERY_FORM:
             raise UsageError(f"form {self.form!r}.", supported=", ".join(EVERY_FORM))
-        if self.unroll and self.form in (FUSED, QONNX):
+        if self.unroll and self.form in (FUSED, QONNX, ORT):
             raise UsageError(
                 f"A cell of form {self.form} holds its loop; it cannot be unrolled.",
                 action="use --form integer or --form qcdq",

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from rnnqc.calibration.calibrate import calibrate
-from rnnqc.cells.forms import EVERY_FORM, FLOAT, FUSED, WEIGHT_ONLY
+from rnnqc.cells.forms import EVERY_FORM, FLOAT, FUSED, ON_STORED_WEIGHTS
 from rnnqc.data.binding import bind_dimensions, bind_inputs, bound_values
 from rnnqc.data.statistics import Statistics
 from rnnqc.errors import CompileError, UsageError, located
@@ -94,7 +94,7 @@ def make_plan(source: Given, options: LowerOptions) -> Plan:
     keeps_own = not is_asked_for and brings_its_own(model)
     with located(model.source):
         _refuse_constants(model)
-        if form != WEIGHT_ONLY:
+        if form not in ON_STORED_WEIGHTS:
             _refuse_later_forms(model, form, unroll)
         constant_outputs, dropouts = independent_outputs(model), training_dropouts(model)
     recipe = replace(recipe, rest=options.rest == REST_INT8)

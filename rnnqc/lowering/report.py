@@ -25,7 +25,7 @@ class Entry:
         node: Its name, with the path through subgraphs.
         op: Operator type.
         status: "lowered", "float", or "quantized": already, by another tool.
-        form: "fused", "integer", "qcdq", "qonnx", "weight-only", "products", or "" for a float node.
+        form: "fused", "integer", "qcdq", "qonnx", "ort", "weight-only", "products", or "" for a float node.
         reason: Why it stays as it is, or why its form is not the one asked for.
         found: The cause in the model.
         action: What to do about it.
@@ -71,6 +71,7 @@ class Report:
         form: The form asked for.
         entries: One per recurrent node.
         rest: The float weights outside the recurrent layers.
+        slow_stock: Which of the layers are slower than in float without the native library, and what to do; or "".
         notes: Other remarks of the passes.
         warnings: See `rnnqc.lowering.warnings`.
         float_bytes: Size of the model before, its external data included.
@@ -109,6 +110,7 @@ class Report:
     sqnr_summary: str = ""
     unmeasured: str = ""
     unlike: list[str] = field(default_factory=list)
+    slow_stock: str = ""
     rest: RestReport = field(default_factory=RestReport)
 
     @property

@@ -15,7 +15,7 @@ import onnx
 from rnnqc.bench import environment
 from rnnqc.calibration.calibrate import calibrate, prepare
 from rnnqc.calibration.samples import Selection, batches
-from rnnqc.cells.forms import WEIGHT_ONLY
+from rnnqc.cells.forms import ON_STORED_WEIGHTS
 from rnnqc.data.binding import bound_like
 from rnnqc.data.feeds import Feeds, open_feeds, with_dimensions_of
 from rnnqc.data.streaming import Outputs, Piece, checked, state_pairs, stream
@@ -54,7 +54,7 @@ OLDER = (
     "the model does not say how it was lowered (metadata rnnqc.recipe): it comes from an earlier version, or another "
     "tool dropped the entry. Lower it again."
 )
-NO_POINTS = "no layer has quantization points: weights alone are quantized."
+NO_POINTS = "no layer has quantization points: a recipe chooses the formats of weights alone here."
 NOTHING = "no layer of the model was lowered by rnnqc."
 ANOTHER = "made again, the model is another one (see the top of this page); what is measured on that says nothing here."
 OWN = "the model brings its own quantization; no recipe of rnnqc chose its formats."
@@ -138,7 +138,7 @@ class _Gathering:
             return self._without_measurements(ANOTHER)
         self._describe(self.subject.report or made.report)
         self._layers(relowering)
-        qcdq = relowering.lower(form=QCDQ) if relowering.record.form != WEIGHT_ONLY else None
+        qcdq = relowering.lower(form=QCDQ) if relowering.record.form not in ON_STORED_WEIGHTS else None
         if qcdq is None or not any(r.quantized for r in recurrences_of(qcdq.model).values()):
             evidence.missing |= {POINTS: NO_POINTS, SENSITIVITY: NO_POINTS}
             return evidence

@@ -18,7 +18,7 @@ from rnnqc.errors import CompileError, UsageError
 from rnnqc.ir import Model, with_released_cells
 from rnnqc.lowering.runnable import runnable
 from rnnqc.passes.cells.observe import levels_of
-from rnnqc.passes.weight_only.quantize_weights import stored_weight_bytes
+from rnnqc.passes.weight_only.quantize_weights import stored_weights_of_nodes
 from rnnqc.proto.files import load_proto
 from rnnqc.tracing.boundaries import Recorder, observed_of, runs_of, stored_arrays
 from rnnqc.tracing.checks import description_of
@@ -183,10 +183,10 @@ def _lowered(
     found = recurrences(loaded.proto)
     if found or any(c.form != "float" for c in loaded.cells.values()):
         return loaded, found
-    if stored_weight_bytes(loaded):
+    if stored_weights_of_nodes(loaded):
         raise CompileError(
-            "The model has no lowered cell: its recipe stores the weights alone in fewer bits, and ONNX's own "
-            "operators compute in float, without quantized values inside.",
+            "The model has no lowered cell: its recipe or form stores the weights alone in fewer bits, and "
+            "operators of ONNX or onnxruntime compute, without quantized values inside.",
             supported="recipes of cells, such as int8",
             action="lower the float model with such a recipe: rnnqc lower MODEL -o LOWERED.onnx --recipe int8",
         )

@@ -420,3 +420,12 @@ def test_texts_are_shown_as_they_are(cli: Callable[..., Result]) -> None:
     """Markup and emoji codes of rich in names."""
     result = cli("inspect", "no:train[bold]:fire:.onnx")
     assert result.code == 2 and "no:train[bold]:fire:.onnx" in result.err
+
+
+def test_small_layers_without_the_library_are_told_of(cli: Callable[..., Result], tmp_path: Path) -> None:
+    source = Path(__file__).resolve().parents[2] / "models" / "tiny" / "lstm_two_layers.onnx"
+    for arguments in (("inspect", source), ("lower", source, "-o", tmp_path / "out.onnx")):
+        assert "2 of 2 recurrent layers are slower than in float" in " ".join(cli(*arguments).out.split())
+    made = cli("lower", source, "-o", tmp_path / "ort.onnx", "--form", "ort")
+    assert made.code == 0 and "lowered (ort)" in made.out and "slower than in float" not in made.out
+    assert "done (ort)" in " ".join(cli("inspect", tmp_path / "ort.onnx").out.split())

@@ -68,6 +68,7 @@ def version_cases() -> Iterator[VersionCase]:
     yield _case("GRU, linear before reset", SMALL.replace(op="GRU", linear_before_reset=True, initial_h=True))
     yield _case("LSTM with peepholes", SMALL.replace(peepholes=True))
     yield _case("LSTM of 16-bit codes", SMALL, recipe="int16")
+    yield _case("LSTM as onnxruntime's own operator", SMALL.replace(lens=(3, 2), peepholes=True), form="ort")
     for placement in ("if", "loop", "scan"):
         yield _case(f"LSTM in {placement}", SMALL.replace(placement=placement))
     layers = [SMALL.replace(direction="bidirectional"), SMALL.replace(I=8, direction="bidirectional", seed=1)]

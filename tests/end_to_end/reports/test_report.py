@@ -623,7 +623,7 @@ def test_a_model_that_was_not_lowered(cli: Cli, files: tuple[Path, Path], tmp_pa
 
 
 @pytest.mark.parametrize(
-    ("recipe", "form"), [("int8", None), ("int8", "qcdq"), ("weight-only-int8", None), ("fp16", None)]
+    ("recipe", "form"), [("int8", None), ("int8", "qcdq"), ("weight-only-int8", None), ("fp16", None), ("int8", "ort")]
 )
 def test_swapped_arguments(cli: Cli, files: tuple[Path, Path], tmp_path: Path, recipe: str, form: str | None) -> None:
     model, data = files
@@ -636,6 +636,18 @@ def test_swapped_arguments(cli: Cli, files: tuple[Path, Path], tmp_path: Path, r
         assert f"{quant}: " in result.err
         assert "swapped" in result.err
     assert not page.exists()
+
+
+def test_onnxruntimes_own_operator(cli: Cli, files: tuple[Path, Path], tmp_path: Path) -> None:
+    """Its gates and states are float: the page shows no formats of the recipe that nothing has."""
+    model, data = files
+    quant, page = tmp_path / "quant.onnx", tmp_path / "page.html"
+    assert cli("lower", model, "-o", quant, "--form", "ort", "--calibration", data).code == 0
+    result = cli("report", model, quant, "--data", data, "-o", page, "--json")
+    assert result.code == 0, result.err
+    evidence = json.loads(page.with_suffix(".json").read_text())
+    assert evidence["outputs"][0]["sqnr_db"] > 20
+    assert not evidence["points"] and "weights alone" in evidence["missing"]["points"]
 
 
 def test_cells_of_brevitas_way(cli: Cli, files: tuple[Path, Path], tmp_path: Path) -> None:

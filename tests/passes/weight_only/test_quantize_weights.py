@@ -476,7 +476,7 @@ def test_formats_that_do_not_exist(settings: dict[str, Any], message: str) -> No
 
 @pytest.mark.parametrize(
     ("override", "message"),
-    [("other.*.bits=4", "No quantization point matches"), ("*.hidden.bits=8", "quantizes weights only")],
+    [("other.*.bits=4", "No quantization point matches"), ("*.hidden.bits=8", "is no weight")],
 )
 def test_overrides_without_effect(override: str, message: str) -> None:
     model = Model.load(_layer("LSTM"))
