@@ -183,6 +183,8 @@ class Runner:
                     self._update(f"{cell}.{point}", values_of_run, observers, piece)
                 valid = None if lens is None else np.arange(len(arrays["input"]))[:, None] < lens
                 for points in self.task.sites[cell].gate_points:
+                    if not all(f"{cell}.{p}" in observers for p in points):
+                        continue
                     lows = np.min([arrays[p].min(axis=2) for p in points], axis=0)
                     highs = np.max([arrays[p].max(axis=2) for p in points], axis=0)
                     for point in points:
