@@ -13,6 +13,7 @@ from rnnqc.ir import Model
 from rnnqc.passes.constant_checks import ConstantCheck
 from rnnqc.passes.invariants import Property, violated
 from rnnqc.recipes.clipping import Clipping
+from rnnqc.recipes.resolved import ResolvedPoint
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,7 @@ class PassResult:
         clipped: Points whose ranges overrides make too small for the calibration data.
         effects: For each override that speaks of a point of this pass, by its number, why it changes nothing; "" where
             it does.
+        formats: By point what the recipe says and the format it comes to.
         stored: What operators outside the recurrent layers have in place of float weights, by their paths before.
     """
 
@@ -70,6 +72,7 @@ class PassResult:
     numerics: Numerics | None = None
     clipped: tuple[Clipping, ...] = ()
     effects: Mapping[int, str] = field(default_factory=dict)
+    formats: Mapping[str, ResolvedPoint] = field(default_factory=dict)
     stored: Mapping[str, StoredWeight] = field(default_factory=dict)
 
 

@@ -28,11 +28,14 @@ from rnnqc.passes.formats.format_checks import check_members, check_mode
 from rnnqc.passes.formats.point_format import (
     accumulator_scale,
     cell_state_is_float,
+    given_scales,
     hidden_bound,
     integer_format,
     naming_point,
     static_format,
+    stored_scales,
     weight_point,
+    with_scale,
 )
 from rnnqc.passes.formats.weight_formats import Scales, format_request, weight_scales
 from rnnqc.recipes.keys import Settings, keys_of, rounding_of
@@ -151,6 +154,9 @@ class _Resolver:
             )
         if name == "accumulator":
             return PointFormat(s["bits"])
+        listed = [k for k in ("scale", "zero_point") if isinstance(s.get(k), list)]
+        if listed and kind not in ("weight", "bias"):
+            raise UsageError(f"{listed[0]} is a list.", supported="one number; lists for weights and biases")
         if kind == "acc" and mode in (None, "activation"):
             scale = accumulator_scale(cell, cell.type.gates.index(name.partition(".")[0]), s)
             return FLOAT if scale is None else _static({**s, "signed": True, "zero_point": 0}, scale)
@@ -172,6 +178,9 @@ class _Resolver:
     def _bias(self, cell: Cell, name: str, s: Settings) -> PointFormat:
         whole = {**s, "granularity": "per-tensor"}
         found = weight_scales(whole, self.arrays[cell.name]["B"][np.newaxis], len(cell.type.gates))
+        if found is None and isinstance(s["scale"], list):
+            scales = stored_scales(s, given_scales(s, len(cell.type.gates) * cell.hidden_size, f"{cell.name}.{name}"))
+            return PointFormat.of(with_scale(integer_format(s), scales, axis=0))
         return _static(s, s["scale"] if found is None else found[0][0])
 
     def _input(self, cell: Cell, name: str, s: Settings) -> PointFormat:

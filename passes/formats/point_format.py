@@ -119,13 +119,15 @@ def weight_point(
     _check_weight(s, path)
     zero_points = np.zeros(1, np.int64)
     if "scale" in s:
-        scale = np.full(1 if per_tensor else array.shape[1], s["scale"], np.float32)
+        scale = given_scales(s, 1 if per_tensor else array.shape[1], path)
+        zero_points = np.atleast_1d(np.asarray(s.get("zero_point", 0), np.int64))
     elif scales is not None:
         scale, zero_points = scales
     else:
         scale = group_scales(array, s["bits"])
-    zero_point = int(zero_points[0]) if per_tensor else s.get("zero_point", 0)
-    own = tuple(int(v) for v in zero_points) if zero_points.any() and not per_tensor else ()
+    given = s.get("zero_point", 0)
+    zero_point = int(zero_points[0]) if per_tensor else 0 if isinstance(given, list) else given
+    own = () if per_tensor or len(zero_points) == 1 or not zero_points.any() else tuple(int(v) for v in zero_points)
     asked = integer_format({"signed": True, **s, "zero_point": zero_point})
     made = with_scale(asked, stored_scales(s, scale), axis=None if per_tensor else 1, zero_points=own)
     if wide:
@@ -140,6 +142,20 @@ def weight_point(
         bias_correction=bool(s.get("bias_correction")),
         shift_limits=bool(s.get("shift_limits")),
     )
+
+
+def given_scales(s: Settings, count: int, path: str) -> npt.NDArray[np.float32]:
+    """The scales that a rule gives, `[count]`, or one for all; raises CompileError if these are others."""
+    given = np.atleast_1d(np.asarray(s["scale"], np.float32))
+    zeros = s.get("zero_point", 0)
+    for key, found in (("scale", len(given)), ("zero_point", len(zeros) if isinstance(zeros, list) else 1)):
+        if found not in (1, count):
+            raise CompileError(
+                f"Quantization point {path!r}: {key} is a list of {found} numbers.",
+                supported=f"one number, or a list of {count}, one for each channel",
+                action="correct the list",
+            )
+    return np.broadcast_to(given, count).copy()
 
 
 def _check_weight(s: Settings, path: str) -> None:

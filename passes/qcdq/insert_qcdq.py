@@ -43,6 +43,7 @@ from rnnqc.passes.qcdq.emit_qcdq import QuantizedWeight, hidden_splitter, qcdq_q
 from rnnqc.recipes.clipping import find_clipping
 from rnnqc.recipes.keys import Settings
 from rnnqc.recipes.recipe import Recipe
+from rnnqc.recipes.resolved import ResolvedPoint
 
 Arrays = Mapping[str, npt.NDArray[np.float32]]
 USUAL_BITS = 6  # a recipe with fewer at some point promises no SQNR
@@ -111,7 +112,19 @@ class InsertQcdq(Pass):
         usual = all(bits >= USUAL_BITS for bits in widths) and not saturating and self.statistics is None
         numerics = Lossy(10.0) if usual else None
         counts = {"cells": len(made)}
-        return PassResult(bool(made), tuple(remarks), counts, numerics, clipped=tuple(clipped), effects=effects)
+        said = {c.name: self._settings(c, self.recipe) for c in made}
+        resolved = {
+            f"{c.name}.{p}": ResolvedPoint(said[c.name][p], point) for c in made for p, point in c.points.items()
+        }
+        return PassResult(
+            bool(made), tuple(remarks), counts, numerics, clipped=tuple(clipped), effects=effects, formats=resolved
+        )
+
+    def _settings(self, cell: Cell, recipe: Recipe) -> dict[str, Settings]:
+        """What a recipe says of the points of a cell."""
+        return recipe.settings_of_points(
+            cell.name, [p.name for p in cell.type.points], functools.partial(targets_of, cell)
+        )
 
     def _check(self, model: Model, cells: Sequence[Cell]) -> None:
         """Raises UsageError for overrides of nothing, and CompileError for statistics of another model."""
@@ -216,9 +229,7 @@ class InsertQcdq(Pass):
         settings: dict[str, Settings] = {}
         made: dict[str, Any] = {}
         for cell in cells:
-            names = [p.name for p in cell.type.points]
-            found = recipe.settings_of_points(cell.name, names, functools.partial(targets_of, cell))
-            settings |= {f"{cell.name}.{p}": s for p, s in found.items()}
+            settings |= {f"{cell.name}.{p}": s for p, s in self._settings(cell, recipe).items()}
             if (quantized := given.get(cell.name)) is not None:
                 points = quantized.points.items()
                 made |= {f"{cell.name}.{p}": self._effective(quantized, p, point) for p, point in points}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import onnx
@@ -151,7 +152,11 @@ def prepare(
         flipped = cell.reverse and cell.sequence_lens is None
         length, batch = cell.static_length or shape[0], cell.static_batch or shape[1]
         sites[cell.name] = Site(cell.name, flipped, cell.initial_h is not None, length, batch)
-    values += observe_cells(model)
+    observed = observe_cells(model)
+    for cell in model.cells.values():
+        seen = [v.point for v in observed if v.cell == cell.name]
+        sites[cell.name] = replace(sites[cell.name], gate_points=tuple(_of_gates(seen, cell.type.gates)))
+    values += observed
     proto = model.proto
     hidden = _unobservable(proto, values)
     for name in hidden:
@@ -169,6 +174,14 @@ def prepare(
     task = Task(serialized(proto, model.source), sites, tuple(values), inputs, axes, carried, moments)
     cells = {**{cell.name: identity(cell) for cell in model.cells.values()}, **identities}
     return task, cells, [c for c in others if c.name in hidden]
+
+
+def _of_gates(points: Sequence[str], gates: Sequence[str]) -> Iterator[tuple[str, ...]]:
+    """The points of several gates, those of one part, such as `acc`, together."""
+    for part in dict.fromkeys(p.partition(".")[2] for p in points if p.partition(".")[0] in gates):
+        found = tuple(f"{g}.{part}" for g in gates if f"{g}.{part}" in points)
+        if len(found) > 1:
+            yield found
 
 
 _HIDDEN = "stands in an If or Loop inside a Scan, where its values cannot be observed."

@@ -42,6 +42,7 @@ class Site:
         length: Number of steps, its symbol, or None.
         batch: As `length`.
         custom: Whether it is a custom cell.
+        gate_points: The points that all of its gates have, those of one part together.
     """
 
     name: str
@@ -50,6 +51,7 @@ class Site:
     length: Dimension
     batch: Dimension
     custom: bool = False
+    gate_points: tuple[tuple[str, ...], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -179,6 +181,14 @@ class Runner:
                 arrays = {point: made[k] for point, made in runs.items()}
                 for point, values_of_run in self._of_run(cell, arrays, last, lens):
                     self._update(f"{cell}.{point}", values_of_run, observers, piece)
+                valid = None if lens is None else np.arange(len(arrays["input"]))[:, None] < lens
+                for points in self.task.sites[cell].gate_points:
+                    if not all(f"{cell}.{p}" in observers for p in points):
+                        continue
+                    lows = np.min([arrays[p].min(axis=2) for p in points], axis=0)
+                    highs = np.max([arrays[p].max(axis=2) for p in points], axis=0)
+                    for point in points:
+                        observers[f"{cell}.{point}"].update_gates(lows, highs, valid, len(points))
 
     def _reduce_custom(
         self, values: Sequence[Observed], outputs: Mapping[str, Any], observers: Observers, piece: Piece

@@ -14,7 +14,7 @@ from rnnqc.calibration.call_fix_positions import fix_positions_of_calls
 from rnnqc.calibration.growing_histogram import GrowingHistogram
 from rnnqc.calibration.reproducible import ReproducibleSum
 from rnnqc.calibration.second_moment import ROWS, second_moment
-from rnnqc.data.statistics import FIX_POSITION_BITS, SPANS, PointStatistics
+from rnnqc.data.statistics import FIX_POSITION_BITS, SPANS, GateAverages, PointStatistics
 from rnnqc.formats.percentile import CALLS, kth_smallest
 
 Array = npt.NDArray[Any]
@@ -45,6 +45,37 @@ class NotFiniteError(ValueError):
     """A value is NaN or infinite."""
 
 
+class SampleExtremes:
+    """The average over samples of the least and of the largest value of each."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.low, self.high = ReproducibleSum(), ReproducibleSum()
+
+    def add(self, lows: Array, highs: Array, valid: Array | None, single: bool) -> None:
+        """Adds the extremes `[calls, B]` of samples; over the batch where a sample is a single value."""
+        if single:
+            mask = np.ones(lows.shape, bool) if valid is None else valid
+            lows = np.where(mask, lows, np.inf).min(axis=1)
+            highs = np.where(mask, highs, -np.inf).max(axis=1)
+        elif valid is not None:
+            lows, highs = lows[valid], highs[valid]
+        self.count += lows.size
+        self.low.add(lows.astype(np.float64).sum())
+        self.high.add(highs.astype(np.float64).sum())
+
+    def merge(self, other: SampleExtremes) -> None:
+        """Adds what another one saw."""
+        self.count += other.count
+        self.low.merge(other.low)
+        self.high.merge(other.high)
+
+    @property
+    def averages(self) -> tuple[float, float]:
+        """Of the least and of the largest values, of at least one sample."""
+        return float(self.low.value) / self.count, float(self.high.value) / self.count
+
+
 class PointObserver:
     """Statistics of one quantization point so far.
 
@@ -57,10 +88,11 @@ class PointObserver:
         self.channels = channels
         self.moments = moments
         self.shape: tuple[int, ...] = ()
-        self.count = self.calls = self.samples = self.rows = 0
+        self.count = self.calls = self.rows = 0
         self.low, self.high = math.inf, -math.inf
         self.sum, self.squares = ReproducibleSum(), ReproducibleSum()
-        self.sample_low, self.sample_high = ReproducibleSum(), ReproducibleSum()
+        self.samples = SampleExtremes()
+        self.gates: dict[int, SampleExtremes] = {}
         self.histogram = GrowingHistogram()
         self.call_percentiles: list[float] = []
         self.call_runs: list[int] = []
@@ -98,6 +130,11 @@ class PointObserver:
         self._waiting.append((array, valid))
         if sum(a.size for a, _ in self._waiting) >= ENOUGH:
             self.flush()
+
+    def update_gates(self, lows: Array, highs: Array, valid: Array | None, count: int) -> None:
+        """Adds the extremes `[T, B]` of one run over the same point of all `count` gates of the cell."""
+        if lows.size and (valid is None or valid.any()):
+            self.gates.setdefault(count, SampleExtremes()).add(lows, highs, valid, single=False)
 
     def _count_calls(self, values: Values) -> None:
         used = len(values.array) if values.valid is None else int(values.valid.any(axis=1).sum())
@@ -138,7 +175,7 @@ class PointObserver:
     def _update_calls(self, array: Array, valid: Array | None) -> None:
         """Each step is a call."""
         lows, highs = array.min(axis=2), array.max(axis=2)
-        self._sample_extremes(lows, highs, valid, array.shape[2] == 1)
+        self.samples.add(lows, highs, valid, array.shape[2] == 1)
         self.calls += len(array)
         for step in range(min(len(array), CALLS - len(self.call_percentiles))):
             call = array[step] if valid is None else np.asarray(array[step])[valid[step]]
@@ -154,24 +191,12 @@ class PointObserver:
             lows = np.where(mask, array, np.inf).min(axis=(0, 2))
             highs = np.where(mask, array, -np.inf).max(axis=(0, 2))
             used = np.asarray(valid.any(axis=0))[None]
-        self._sample_extremes(lows[None], highs[None], used, array.shape[0] * array.shape[2] == 1)
+        self.samples.add(lows[None], highs[None], used, array.shape[0] * array.shape[2] == 1)
         self.calls += 1
         if len(self.call_percentiles) < CALLS:
             self.call_percentiles.append(call_percentile(array if valid is None else array[valid]))
         voting = array if valid is None else array[valid.any(axis=1)]
         self._vote(voting.reshape(len(voting), -1))
-
-    def _sample_extremes(self, lows: Array, highs: Array, valid: Array | None, single: bool) -> None:
-        """Adds the extremes `[calls, B]` of the samples; over the batch where a sample is a single value."""
-        if single:
-            mask = np.ones(lows.shape, bool) if valid is None else valid
-            lows = np.where(mask, lows, np.inf).min(axis=1)
-            highs = np.where(mask, highs, -np.inf).max(axis=1)
-        elif valid is not None:
-            lows, highs = lows[valid], highs[valid]
-        self.samples += lows.size
-        self.sample_low.add(lows.astype(np.float64).sum())
-        self.sample_high.add(highs.astype(np.float64).sum())
 
     def _vote(self, calls: Array) -> None:
         found = fix_positions_of_calls(calls, FIX_POSITION_BITS, SPANS["mse"])
@@ -202,10 +227,12 @@ class PointObserver:
         self._merge_shape(other.shape)
         self.count += other.count
         self.calls += other.calls
-        self.samples += other.samples
+        self.samples.merge(other.samples)
+        for count, extremes in other.gates.items():
+            self.gates.setdefault(count, SampleExtremes()).merge(extremes)
         self.rows += other.rows
         self.low, self.high = min(self.low, other.low), max(self.high, other.high)
-        for name in ("sum", "squares", "sample_low", "sample_high", "histogram"):
+        for name in ("sum", "squares", "histogram"):
             getattr(self, name).merge(getattr(other, name))
         self.call_percentiles += other.call_percentiles[: CALLS - len(self.call_percentiles)]
         self.call_runs = _first(CALLS, [*self.call_runs, *other.call_runs])
@@ -232,6 +259,8 @@ class PointObserver:
         if not self.count:
             return None
         mean = min(max(float(self.sum.value) / self.count, self.low), self.high)
+        avg_min, avg_max = self.samples.averages
+        gates = next((GateAverages(n, *e.averages) for n, e in self.gates.items()), None)
         variance = float(self.squares.value) / self.count - mean * mean
         return PointStatistics(
             shape=self.shape,
@@ -239,14 +268,15 @@ class PointObserver:
             calls=self.calls,
             min=self.low,
             max=self.high,
-            avg_min=float(self.sample_low.value) / self.samples,
-            avg_max=float(self.sample_high.value) / self.samples,
+            avg_min=avg_min,
+            avg_max=avg_max,
             mean=mean,
             std=math.sqrt(max(variance, 0.0)) if self.low < self.high else 0.0,
             mean_abs_dev=self.histogram.mean_abs_dev(mean) if self.low < self.high else 0.0,
             histogram=self.histogram.histogram,
             call_percentiles=tuple(self.call_percentiles),
             call_runs=tuple(self.call_runs),
+            gates=gates,
             fix_positions={
                 bits: {kind: dict(sorted(self.fix_positions[bits, kind].items())) for kind in sorted(SPANS)}
                 for bits in FIX_POSITION_BITS

@@ -46,6 +46,8 @@ def run(a: argparse.Namespace) -> int:
     out(f"{escape(a.model)}: operator set {found.opset}, {len(found.nodes)} recurrent node(s)")
     if found.nodes or found.elementwise:
         _print_nodes(found)
+    if found.points:
+        _print_points(found)
     _print_rest(found)
     for name, numbers in found.deciding.items():
         chosen = " or ".join(f"--bind {name}={n}" for n in (*map(str, numbers),) or ("VALUE",))
@@ -72,7 +74,7 @@ def _as_dict(model: str, found: Inspection) -> dict[str, Any]:
     return {
         "model": model, "opset": found.opset, "nodes": nodes, "independent_outputs": found.constant_outputs,
         "training_dropouts": found.dropouts, "rest": rest, "slow_stock": _slow_stock(found),
-        "deciding_inputs": found.deciding,
+        "points": found.points, "deciding_inputs": found.deciding,
         "elementwise_recurrences": [{**dataclasses.asdict(e), "reason": REASON} for e in found.elementwise],
     }  # fmt: skip
 
@@ -93,6 +95,20 @@ def _warnings(model: str, found: Inspection) -> list[str]:
     hints = [] if found.nodes else layer_hints(load_proto(Path(model)))
     hints += [warning_of(found.constant_outputs)] if found.constant_outputs else []
     return hints + ([training_warning(found.dropouts)] if found.dropouts else [])
+
+
+def _print_points(found: Inspection) -> None:
+    """The points that have a format; channels with scales of their own are counted."""
+    table = Table("point", "bits", "scale", "zero point", "rounding", "mode", box=None, pad_edge=False)
+    for path, s in found.points.items():
+        if s.get("bits") is None or "mode" not in s:
+            continue
+        scales = s.get("scale") or []
+        scale = f"{scales[0]:g}" if len(scales) == 1 else f"{len(scales)} channels" if scales else ""
+        zero = f"{len(s['zero_points'])} channels" if s.get("zero_points") else str(s["zero_point"])
+        table.add_row(*map(escape, [path, str(s["bits"]), scale, zero, str(s["rounding"]), str(s["mode"])]))
+    out("quantization points with a format:")
+    out(table)
 
 
 def _print_nodes(found: Inspection) -> None:

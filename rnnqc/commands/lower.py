@@ -85,6 +85,10 @@ def add(commands: Commands) -> None:
         help="override a recipe entry, the first match wins; several may follow",
     )
     parser.add_argument(
+        "--save-formats", metavar="FILE.toml", dest="formats_path",
+        help="write every number format as a recipe file; --recipe FILE.toml lowers from it without data",
+    )  # fmt: skip
+    parser.add_argument(
         "--strict", action="store_true", help="fail (exit code 3) if a recurrent node, or a part of it, is not lowered"
     )
     parser.add_argument(
@@ -120,6 +124,10 @@ def run(a: argparse.Namespace) -> int:
         report, strict=a.strict, strict_rest=a.strict_rest, form=a.form, verify=a.verify, min_sqnr=a.min_sqnr
     )
     if failure is None:
+        if a.formats_path:
+            from rnnqc.lowering.saved_formats import save_formats
+
+            save_formats(lowered, a.formats_path)
         lowered.save(Path(a.output))
     else:
         _print_failure(failure)
@@ -142,6 +150,8 @@ def _check_paths(a: argparse.Namespace) -> None:
     output = Path(a.output)
     read = [a.stats, a.calibration, a.recipe]
     check_writable(output, [a.model, *read])
+    if a.formats_path:
+        check_writable(Path(a.formats_path), [a.model, a.output, *read])
     if a.json_path:
         check_writable(Path(a.json_path), read)
     if a.json_path and os.path.realpath(a.json_path) in (os.path.realpath(output), os.path.realpath(a.model)):

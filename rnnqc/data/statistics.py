@@ -7,7 +7,7 @@ import math
 import os
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,21 @@ ARRAYS = ("channel_max", "channel_mean", "second_moment")
 WHOLE = re.compile(r"-?[0-9]{1,9}")
 CHANNELS: Mapping[str, str] = {".input": "input_size", ".hidden": "hidden_size"}
 """Points with statistics of single channels, and how many of these there are."""
+
+
+@dataclass(frozen=True)
+class GateAverages:
+    """Averages of the extremes of a sample over a point of all gates of a cell, as if these were one tensor.
+
+    Attributes:
+        count: How many gates.
+        avg_min: Average over the samples of the smallest value of each.
+        avg_max: As `avg_min`, of the largest.
+    """
+
+    count: int
+    avg_min: float
+    avg_max: float
 
 
 @dataclass(frozen=True)
@@ -64,6 +79,7 @@ class PointStatistics:
             overflows.
         call_runs: How many of the calls of `call_percentiles` each run of the cell had, in order; empty: all were of
             one run.
+        gates: The same point of all gates together; None where there are not several.
     """
 
     shape: tuple[int, ...]
@@ -83,6 +99,7 @@ class PointStatistics:
     channel_mean: Vector | None = None
     second_moment: Vector | None = None
     call_runs: tuple[int, ...] = ()
+    gates: GateAverages | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """JSON-ready values."""
@@ -93,6 +110,7 @@ class PointStatistics:
         }  # fmt: skip
         data["call_percentiles"] = list(self.call_percentiles)
         data |= {"call_runs": list(self.call_runs)} if self.call_runs else {}
+        data |= {"gates": asdict(self.gates)} if self.gates is not None else {}
         data["fix_positions"] = {
             str(bits): {kind: {str(p): n for p, n in sorted(votes.items())} for kind, votes in kinds.items()}
             for bits, kinds in self.fix_positions.items()
@@ -109,7 +127,7 @@ class PointStatistics:
         """The inverse of `as_dict`, with every value checked."""
         at = entry.fields(
             [*NUMBERS, "shape", "count", "calls", "histogram"],
-            ["call_percentiles", "call_runs", "fix_positions", *ARRAYS],
+            ["call_percentiles", "call_runs", "fix_positions", "gates", *ARRAYS],
         )
         numbers = {name: at[name].number(0.0 if name in ("std", "mean_abs_dev") else -math.inf) for name in NUMBERS}
         for low, high in (("min", "max"), ("avg_min", "avg_max")):
@@ -137,12 +155,21 @@ class PointStatistics:
             histogram=_histogram(at["histogram"]),
             call_percentiles=percentiles,
             call_runs=runs,
+            gates=_gates(at["gates"]) if "gates" in at else None,
             fix_positions=_fix_positions(at["fix_positions"]) if "fix_positions" in at else {},
             channel_max=channels.get("channel_max"),
             channel_mean=channels.get("channel_mean"),
             second_moment=moment,
             **numbers,
         )
+
+
+def _gates(entry: Entry) -> GateAverages:
+    at = entry.fields(["count", "avg_min", "avg_max"])
+    made = GateAverages(at["count"].whole(2), at["avg_min"].number(), at["avg_max"].number())
+    if made.avg_min > made.avg_max:
+        entry.refuse("avg_min <= avg_max", f"of avg_min {made.avg_min:g} and avg_max {made.avg_max:g}")
+    return made
 
 
 def _histogram(entry: Entry) -> Histogram:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
+from rnnqc.cells.stages import points_of
 from rnnqc.errors import Outcome, Remark, located
 from rnnqc.evaluation.invalid_model_errors import refusing_invalid_models
 from rnnqc.ir import Model
@@ -12,6 +14,7 @@ from rnnqc.lowering.executable import brings_its_own
 from rnnqc.lowering.options import Given
 from rnnqc.lowering.rest_report import RestReport, rest_report
 from rnnqc.passes import DecomposeLstm, PassManager, ReadQuantLstmCell
+from rnnqc.passes.analysis.custom_products import custom_cells
 from rnnqc.passes.analysis.deciding_inputs import deciding_inputs
 from rnnqc.passes.analysis.elementwise_recurrences import ElementwiseRecurrence, elementwise_recurrences
 from rnnqc.passes.analysis.find_recurrent_nodes import RecurrentNode, lowered_nodes, recurrent_nodes
@@ -32,6 +35,7 @@ class Inspection:
         notes: Remarks by the path of the node that they are about.
         constant_outputs: Outputs that no input influences.
         dropouts: Paths of Dropout nodes in training mode.
+        points: The formats of a lowered model, by point.
         rest: The float weights outside the recurrent layers.
         bytes: Size of the model, external data included.
         elementwise: Recurrences without matrices, which stay float.
@@ -44,6 +48,7 @@ class Inspection:
     notes: Mapping[str, Sequence[Remark]]
     constant_outputs: Sequence[str]
     dropouts: Sequence[str]
+    points: Mapping[str, Mapping[str, Any]]
     rest: RestReport
     bytes: int
     elementwise: Sequence[ElementwiseRecurrence] = ()
@@ -63,7 +68,7 @@ def inspect_layers(model: Given) -> Inspection:
     loaded = Model.load(model)
     with located(loaded.source):
         opset, constant_outputs, earlier = loaded.opset, independent_outputs(loaded), lowered_nodes(loaded)
-        dropouts, deciding = training_dropouts(loaded), deciding_inputs(loaded)
+        dropouts, deciding, points = training_dropouts(loaded), deciding_inputs(loaded), _points(loaded)
         PassManager(normal_form(keep_codes=brings_its_own(loaded))).run(loaded)
         present, elementwise = recurrent_nodes(loaded), elementwise_recurrences(loaded)
         remarks = [*ReadQuantLstmCell()(loaded).remarks, *DecomposeLstm()(loaded).remarks]
@@ -78,4 +83,13 @@ def inspect_layers(model: Given) -> Inspection:
             notes.setdefault(remark.node, []).append(remark)
     weights = rest_weights(loaded)
     rest = rest_report(weights, weights)
-    return Inspection(opset, nodes, cells, notes, constant_outputs, dropouts, rest, loaded.size, elementwise, deciding)
+    return Inspection(
+        opset, nodes, cells, notes, constant_outputs, dropouts, points, rest, loaded.size, elementwise, deciding
+    )
+
+
+def _points(model: Model) -> dict[str, Mapping[str, Any]]:
+    """The formats that a lowered model says its points have; integer forms hold scales of channels apart."""
+    found = {f"{c.name}.{p}": dict(s) for c in model.cells.values() for p, s in points_of(c).items()}
+    others = [(r["name"], r.get("formats", {})) for r in custom_cells(model).values()]
+    return found | {f"{name}.{p}": s for name, formats in others for p, s in formats.items()}

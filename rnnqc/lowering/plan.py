@@ -23,7 +23,7 @@ from rnnqc.passes.invariants import Property
 from rnnqc.passes.pipeline import EXPORTED, NORMAL_FORM, normal_form, own_passes, recipe_passes, rest_passes
 from rnnqc.passes.verify.reproducer import check_reproducer
 from rnnqc.recipes.recipe import Recipe
-from rnnqc.recipes.recipe_record import RecipeRecord
+from rnnqc.recipes.recipe_record import RECIPE_KEY, RecipeRecord, read_record
 
 AS_EXPORTED = "as exported"
 """In place of the name of a recipe."""
@@ -70,6 +70,9 @@ class Plan:
         """The metadata of a model that is lowered as planned."""
         seen = self.statistics.digest if self.statistics is not None else ""
         options = self.options
+        origin = read_record({RECIPE_KEY: self.recipe.origin}, self.recipe.name) if self.recipe.origin else None
+        if origin is not None and origin.statistics == seen:
+            return replace(origin, form=self.form, unroll=options.unroll, dims=dict(options.dims), rest=options.rest)
         return RecipeRecord(self.recipe, self.form, options.unroll, dict(options.dims), seen, options.rest)
 
     def read(self) -> Model:
@@ -89,7 +92,7 @@ def make_plan(source: Given, options: LowerOptions) -> Plan:
     unroll = options.unroll
     options = _with_checked_data(source, options)
     model = _bound(source, options)
-    statistics = _statistics(model.proto if options.bind else source, options, model.source)
+    statistics = _statistics(model.proto if options.bind else source, options, recipe, model.source)
     is_asked_for = options.recipe is not None or bool(options.overrides) or statistics is not None
     keeps_own = not is_asked_for and brings_its_own(model)
     with located(model.source):
@@ -140,14 +143,18 @@ def _with_checked_data(source: Given, options: LowerOptions) -> LowerOptions:
     return options
 
 
-def _statistics(source: Given, options: LowerOptions, name: str) -> Statistics | None:
-    """The statistics to lower with: those given, or of a calibration of `source`, which messages call `name`.
+def _statistics(source: Given, options: LowerOptions, recipe: Recipe, name: str) -> Statistics | None:
+    """The statistics to lower with: those given, of a calibration, or those that the formats of a file came from.
+
+    Messages about a calibration call the model `name`.
 
     Raises:
         UsageError: Both are given, or states without data.
         CompileError: The data does not fit the model.
     """
     given = options.statistics
+    if given is None and options.calibration is None:
+        given = recipe.statistics or None
     if options.calibration is not None and given is not None:
         raise UsageError(
             "Both calibration data and statistics are given.", supported="one of the two", action="leave one out"

@@ -24,7 +24,9 @@ def record(plan: Plan, passed: Passed, report: Report) -> Lowered:
     made = _record(plan, model, report)
     if made is not None:
         model.metadata[RECIPE_KEY] = made.text
-    lowered = Lowered(model, report, plan.statistics)
+    formats = {path: point for r in passed.results for path, point in r.formats.items()}
+    report.points = {path: point.as_dict() for path, point in formats.items()}
+    lowered = Lowered(model, report, plan.statistics, formats)
     report.bytes = proto_size(lowered.proto, "The lowered model")
     if report.bytes > report.float_bytes:
         report.contents = contents(lowered.proto)

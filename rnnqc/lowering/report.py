@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from rnnqc.errors import explained
 from rnnqc.ir import Model
 from rnnqc.lowering.rest_report import RestReport
 from rnnqc.proto.files import serialized, write_atomically
+from rnnqc.recipes.resolved import ResolvedPoint
 
 
 @dataclass
@@ -89,6 +90,7 @@ class Report:
         unmeasured: Why the SQNR was not measured, or not at all magnitudes.
         unlike: Of the same measurement: a sentence for each output with values that are NaN or infinite in one of the
             models only.
+        points: The format of each quantization point of LSTM, GRU and RNN layers, with its source.
     """
 
     source: str
@@ -112,6 +114,7 @@ class Report:
     unlike: list[str] = field(default_factory=list)
     slow_stock: str = ""
     rest: RestReport = field(default_factory=RestReport)
+    points: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     @property
     def worst_output(self) -> str | None:
@@ -158,11 +161,13 @@ class Lowered:
         model: The model.
         report: The report.
         statistics: Of the calibration, if there was one.
+        formats: By point of an LSTM, GRU or RNN what the recipe says and the format it comes to.
     """
 
     model: Model
     report: Report
     statistics: Statistics | None = None
+    formats: Mapping[str, ResolvedPoint] = field(default_factory=dict)
     _proto: onnx.ModelProto | None = None
 
     @property

@@ -95,6 +95,10 @@ def _or_none(parse: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return lambda value: None if value in (None, "none") else parse(value)
 
 
+def _or_list(parse: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return lambda value: [parse(v) for v in value] if isinstance(value, list) and value else parse(value)
+
+
 _ROUNDINGS = tuple(r.value for r in RECIPE_ROUNDINGS)
 KEYS: dict[str, Key] = {
     "bits": Key("1 to 32, or none", "width of the codes; none leaves the point in float", _or_none(_whole(1, 32))),
@@ -119,8 +123,16 @@ KEYS: dict[str, Key] = {
         "where the scale comes from",
         _one_of("dynamic-row", "static", "bounded", "activation", "product"),
     ),
-    "scale": Key("a positive number", "real value of one code", _number(2.0**-100, 2.0**100)),
-    "zero_point": Key("a code", "code of the real value 0", _whole(-(2**31), 2**31 - 1)),
+    "scale": Key(
+        "a positive number, or a list of them",
+        "real value of one code; of weights and biases one for each channel, too",
+        _or_list(_number(2.0**-100, 2.0**100)),
+    ),
+    "zero_point": Key(
+        "a code, or a list of them",
+        "code of the real value 0; of weights one for each channel, too",
+        _or_list(_whole(-(2**31), 2**31 - 1)),
+    ),
     "rounding": Key(", ".join(_ROUNDINGS), "how reals become codes", _one_of(*_ROUNDINGS)),
     "table": Key(
         "piecewise-linear, exact or vitis",

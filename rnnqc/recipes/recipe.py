@@ -20,7 +20,7 @@ from rnnqc.cells.types import all_points
 from rnnqc.counterparts import RECIPES, or_counterpart
 from rnnqc.errors import UsageError
 from rnnqc.recipes.keys import FORMAT_KEYS, KEYS_OF_RULES, RULES, Settings, keys_of
-from rnnqc.recipes.rules import Rule, parse_override, parse_rules
+from rnnqc.recipes.rules import Rule, parse_override, parse_rules, rules_digest
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -30,6 +30,8 @@ else:
 Points = Sequence[str] | Mapping[str, Sequence[str]]
 """Names of cells, with those of their points where not all of them count."""
 KINDS = ("cells", "weight-only")
+SAVED = ("statistics", "origin", "digest")
+"""What files of formats have beside rules."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,8 @@ class Recipe:
         own: Of a recipe file: how many rules, from the first on, stand in it rather than in its base.
         held: How many rules behind the overrides repeat scales of a model that is made again.
         rest: Whether rules speak of operators around the recurrent layers, too.
+        statistics: Of a file of formats: the file with the statistics that they came from; "" for none.
+        origin: Of a file of formats: the record of the lowering that it came from, unless it was edited; "" otherwise.
     """
 
     name: str
@@ -55,6 +59,8 @@ class Recipe:
     own: int = 0
     held: int = 0
     rest: bool = False
+    statistics: str = ""
+    origin: str = ""
 
     def with_overrides(self, overrides: Iterable[str]) -> Recipe:
         """This recipe with `PATH=VALUE` overrides in front; the first that matches wins.
@@ -67,8 +73,10 @@ class Recipe:
                 f"overrides = {overrides!r} is one text.", supported="a list of texts such as '*.weight.bits=4'"
             )
         parsed = tuple(parse_override(o) for o in overrides)
+        if not parsed:
+            return self
         own = self.own + len(parsed) if self.own else 0
-        return replace(self, rules=(*parsed, *self.rules), overrides=len(parsed) + self.overrides, own=own)
+        return replace(self, rules=(*parsed, *self.rules), overrides=len(parsed) + self.overrides, own=own, origin="")
 
     def settings(self, path: str) -> Settings:
         """Everything the rules say about the quantization point `path`."""
@@ -166,18 +174,26 @@ def parse_recipe(text: str, source: str) -> Recipe:
         data = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise UsageError(f"{source}: not a TOML file ({error}).") from error
-    unknown = sorted(set(data) - {"name", "summary", "base", "kind", "rule"})
+    unknown = sorted(set(data) - {"name", "summary", "base", "kind", "rule", *SAVED})
     if unknown:
         raise UsageError(f"{source}: unknown entry {unknown[0]!r}.", supported="name, summary, base, kind, [[rule]]")
     base = _base(data.get("base"), source)
     kind = data.get("kind", base.kind if base is not None else KINDS[0])
     if kind not in KINDS:
         raise UsageError(f"{source}: kind = {kind!r}.", supported=", ".join(KINDS))
+    saved = {k: data.get(k, "") for k in SAVED}
+    if not all(isinstance(v, str) for v in saved.values()):
+        raise UsageError(
+            f"{source}: {', '.join(SAVED)} are no texts.", supported="what `rnnqc lower --save-formats` writes"
+        )
     rules = list(parse_rules(data.get("rule", []), source))
-    own = len(rules)
+    own, unedited = len(rules), rules_digest(rules) == saved["digest"]
     if base is not None:
         rules += base.rules
-    return Recipe(str(data.get("name", source)), str(data.get("summary", "")), tuple(rules), kind=kind, own=own)
+    return Recipe(
+        str(data.get("name", source)), str(data.get("summary", "")), tuple(rules), kind=kind, own=own,
+        statistics=saved["statistics"], origin=saved["origin"] if unedited else "",
+    )  # fmt: skip
 
 
 def _base(name: Any, source: str) -> Recipe | None:
@@ -199,7 +215,9 @@ def load_recipe(name: str) -> Recipe:
     """
     if name.endswith(".toml"):
         try:
-            return parse_recipe(Path(name).read_text(encoding="utf-8"), name)
+            recipe = parse_recipe(Path(name).read_text(encoding="utf-8"), name)
+            beside = str(Path(name).parent / recipe.statistics) if recipe.statistics else ""
+            return replace(recipe, statistics=beside)
         except (OSError, UnicodeDecodeError) as error:
             raise UsageError(f"{name}: cannot be read ({error}).") from error
     held = {r.name: r for r in builtin_recipes()}
@@ -210,6 +228,12 @@ def load_recipe(name: str) -> Recipe:
             action=or_counterpart("choose one, or name a .toml file", name, RECIPES),
         )
     return held[name]
+
+
+def is_builtin(recipe: Recipe) -> bool:
+    """Whether `--recipe` with its name means this recipe, overrides apart: a recipe file may have any name."""
+    rules = recipe.rules[recipe.overrides :]
+    return any((r.name, r.kind, r.rules) == (recipe.name, recipe.kind, rules) for r in builtin_recipes())
 
 
 def recipe_text(name: str) -> str:

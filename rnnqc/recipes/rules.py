@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import fnmatch
 import functools
+import hashlib
+import json
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -73,6 +75,25 @@ def override_text(points: str, key: str, value: Any) -> str:
     return f"{points}.{key}={text}"
 
 
+def rule_text(points: str, settings: Mapping[str, Any]) -> str:
+    """A rule as a recipe file has it."""
+    return "\n".join(["[[rule]]", f"points = {toml(points)}", *(f"{k} = {toml(v)}" for k, v in settings.items())])
+
+
+def toml(value: Any) -> str:
+    """A value as a recipe file has it."""
+    if value is None:
+        return '"none"'
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str):
+        # JSON's strings are TOML's basic strings, but for the one control character that JSON lets stand.
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    if isinstance(value, (list, tuple)):
+        return f"[{', '.join(map(toml, value))}]"
+    return repr(value)
+
+
 def parse_rules(entries: Any, source: str) -> tuple[Rule, ...]:
     """Rules from a list of tables, each with `points` and the keys that it sets.
 
@@ -116,3 +137,9 @@ def _literal(text: str) -> Any:
         return tomllib.loads(f"value = {text}")["value"]
     except (tomllib.TOMLDecodeError, RecursionError):
         return text
+
+
+def rules_digest(rules: Iterable[Rule]) -> str:
+    """Tells lists of rules from others."""
+    text = json.dumps([{"points": r.points, **r.settings} for r in rules], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]

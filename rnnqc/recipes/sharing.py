@@ -22,7 +22,8 @@ def merge_for_sharing(points: Sequence[PointStatistics], cells: Sequence[str] = 
     """The statistics of all values of `points` together.
 
     Exact but for `mean_abs_dev`, which comes from the histogram where the means differ, and for the averages of
-    samples where some are shorter than others. Calls stand in the order in which one quantizer of all points sees them:
+    samples where some are shorter than others. All gates of a cell together are one tensor, of which a sample has one
+    least and one largest value. Calls stand in the order in which one quantizer of all points sees them:
     run by run, cell by cell, step by step. Of single channels nothing is said.
 
     Args:
@@ -37,7 +38,8 @@ def merge_for_sharing(points: Sequence[PointStatistics], cells: Sequence[str] = 
     if len(points) == 1:
         return points[0]
     counts = np.array([p.count for p in points], np.float64)
-    samples = np.array([_samples(p) for p in points])
+    cells = cells or [""] * len(points)
+    avg_min, avg_max = _averages(points, cells)
     means = np.array([p.mean for p in points])
     mean = float(np.average(means, weights=counts))
     variance = np.average([p.std**2 + (p.mean - mean) ** 2 for p in points], weights=counts)
@@ -57,15 +59,29 @@ def merge_for_sharing(points: Sequence[PointStatistics], cells: Sequence[str] = 
         calls=sum(p.calls for p in points),
         min=min(p.min for p in points),
         max=max(p.max for p in points),
-        avg_min=float(np.average([p.avg_min for p in points], weights=samples)),
-        avg_max=float(np.average([p.avg_max for p in points], weights=samples)),
+        avg_min=avg_min,
+        avg_max=avg_max,
         mean=mean,
         std=math.sqrt(float(variance)),
         mean_abs_dev=deviation,
         histogram=histogram,
-        call_percentiles=tuple(itertools.islice(_in_order(points, cells or [""] * len(points)), CALLS)),
+        call_percentiles=tuple(itertools.islice(_in_order(points, cells), CALLS)),
         fix_positions=votes,
     )
+
+
+def _averages(points: Sequence[PointStatistics], cells: Sequence[str]) -> tuple[float, float]:
+    """The averages of the extremes of all samples; all gates of a cell are one tensor."""
+    present = Counter(zip(cells, (p.gates for p in points), strict=True))
+    made: dict[object, tuple[float, float, float]] = {}
+    for number, (cell, point) in enumerate(zip(cells, points, strict=True)):
+        gates = point.gates
+        if gates is not None and present[cell, gates] == gates.count:
+            made[cell, gates] = gates.avg_min, gates.avg_max, _samples(point)
+        else:
+            made[number] = point.avg_min, point.avg_max, _samples(point)
+    lows, highs, samples = zip(*made.values(), strict=True)
+    return float(np.average(lows, weights=samples)), float(np.average(highs, weights=samples))
 
 
 def _in_order(points: Sequence[PointStatistics], cells: Sequence[str]) -> Iterator[float]:

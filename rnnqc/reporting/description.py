@@ -14,9 +14,9 @@ from rnnqc.lowering.report import Entry
 from rnnqc.passes import PassManager
 from rnnqc.passes.analysis.find_recurrent_nodes import lowered_nodes, recurrent_nodes
 from rnnqc.passes.pipeline import normal_form
+from rnnqc.recipes.recipe import is_builtin
 from rnnqc.recipes.recipe_record import RecipeRecord
 from rnnqc.search.overrides import settings_text
-from rnnqc.search.tuned import is_builtin
 
 
 def entries_of(quant: onnx.ModelProto) -> list[Entry]:

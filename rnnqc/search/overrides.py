@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import glob
-import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
-from rnnqc.recipes.keys import Settings
 from rnnqc.recipes.rules import Rule, override_text
 
 
@@ -52,20 +49,3 @@ def exactly(point: str) -> str:
 def settings_text(rules: Iterable[Rule]) -> list[str]:
     """Rules as `--set` takes them."""
     return [override_text(r.points, k, v) for r in rules for k, v in r.settings.items()]
-
-
-def rule_text(points: str, settings: Settings | Mapping[str, Any]) -> str:
-    """A rule as a recipe file has it."""
-    return "\n".join(["[[rule]]", f"points = {toml(points)}", *(f"{k} = {toml(v)}" for k, v in settings.items())])
-
-
-def toml(value: Any) -> str:
-    """A value as a recipe file has it."""
-    if value is None:
-        return '"none"'
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, str):
-        # JSON's strings are TOML's basic strings, but for the one control character that JSON lets stand.
-        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
-    return repr(value)

@@ -7,10 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from rnnqc.recipes.recipe import Recipe, builtin_recipes
-from rnnqc.recipes.rules import Rule
+from rnnqc.recipes.recipe import Recipe, is_builtin
+from rnnqc.recipes.rules import Rule, rule_text, toml
 from rnnqc.search.greedy import Assignment, Found
-from rnnqc.search.overrides import rule_text, toml
 
 Settings = Mapping[str, Any]
 
@@ -44,12 +43,6 @@ def with_rules(recipe: Recipe, rules: Sequence[Rule]) -> Recipe:
         return recipe
     own = len(rules) + (0 if is_builtin(recipe) else len(recipe.rules))
     return replace(recipe, rules=(*rules, *recipe.rules), own=own)
-
-
-def is_builtin(recipe: Recipe) -> bool:
-    """Whether `--recipe` with its name means this recipe, overrides apart: a recipe file may have any name."""
-    rules = recipe.rules[recipe.overrides :]
-    return any((r.name, r.kind, r.rules) == (recipe.name, recipe.kind, rules) for r in builtin_recipes())
 
 
 @dataclass

@@ -90,6 +90,23 @@ def _ramp(runs: list[int], start: int, sequence: bool = False) -> PointStatistic
     return made
 
 
+def test_all_gates_of_a_cell_are_one_tensor() -> None:
+    """A sample has its least value in one of the gates; part of them are points as any others."""
+    gates = np.stack(PARTS).astype(np.float32)
+    extremes = gates.min(axis=(0, 3)), gates.max(axis=(0, 3))
+    observers = [PointObserver() for _ in PARTS]
+    for observer, array in zip(observers, gates, strict=True):
+        observer.update(Values(array))
+        observer.update_gates(*extremes, None, len(PARTS))
+    found = [o.statistics for o in observers]
+    points = [p for p in found if p is not None]
+    merged = merge_for_sharing([*points, *points], ["a"] * 3 + ["b"] * 3)
+    assert (merged.avg_min, merged.avg_max) == pytest.approx((extremes[0].mean(), extremes[1].mean()), rel=1e-6)
+    part = merge_for_sharing(points[:2], ["a"] * 2)
+    assert part.avg_min == pytest.approx((points[0].avg_min + points[1].avg_min) / 2, rel=1e-6)
+    assert part.avg_min > merged.avg_min
+
+
 def test_calls_stand_as_one_quantizer_sees_them() -> None:
     """Run by run; in a run cell by cell; in a cell the sequence first, then the points of each step."""
     points = [_ramp([4, 2], 100, sequence=True), _ramp([2, 1], 200), _ramp([2, 1], 300), _ramp([2, 1], 400)]

@@ -8,11 +8,10 @@ from pathlib import PurePath
 from xml.etree.ElementTree import Element
 
 from rnnqc.errors import byte_count
-from rnnqc.recipes.rules import parse_override
+from rnnqc.recipes.rules import parse_override, rule_text
 from rnnqc.reporting.elements import Child, command, decibels, difference, element, name, number, quoted
 from rnnqc.reporting.evidence import Evidence
 from rnnqc.search.findings import Repair
-from rnnqc.search.overrides import rule_text
 from rnnqc.search.repairs import WORTH_A_FORM_DB, WORTH_DB
 
 

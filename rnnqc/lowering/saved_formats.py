@@ -1,0 +1,68 @@
+"""The formats of a lowering as a recipe file: every point with its scale, lowered from without data."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from rnnqc.errors import UsageError
+from rnnqc.lowering.report import Lowered
+from rnnqc.proto.files import write_atomically
+from rnnqc.recipes.recipe import is_builtin
+from rnnqc.recipes.recipe_record import RECIPE_KEY, read_record
+from rnnqc.recipes.rules import rule_text, rules_digest, toml
+
+STATISTICS = ".stats.json"
+
+
+def save_formats(lowered: Lowered, path: str | os.PathLike[str]) -> None:
+    """Writes a recipe file that says every format of a lowering; with statistics, a copy of these beside it.
+
+    Args:
+        lowered: Lowered now, by a recipe.
+        path: Of the file, which has to end in `.toml`; statistics are `<path>.stats.json`.
+
+    Raises:
+        UsageError: The model was not lowered by a recipe, or the name is none of a recipe file.
+        CompileError: A file cannot be written.
+    """
+    target = Path(path)
+    if target.suffix != ".toml":
+        raise UsageError(f"{target}: no name of a recipe file.", supported="names that end in .toml")
+    text, statistics = formats_text(lowered, f"{target.name}{STATISTICS}"), lowered.statistics
+    if statistics is not None:
+        statistics.save(target.with_name(f"{target.name}{STATISTICS}"))
+    write_atomically(target, text.encode())
+
+
+def formats_text(lowered: Lowered, statistics: str) -> str:
+    """The recipe file; `statistics` is the name of the file with the statistics, if there are any."""
+    origin = read_record(lowered.model.metadata, "The lowered model")
+    if origin is None or not lowered.report.is_changed:
+        raise UsageError(
+            "Formats of a model that no recipe has quantized now.",
+            supported="a float model with recurrent layers, lowered by a recipe",
+            action="lower the float model",
+        )
+    recipe, held = origin.recipe, lowered.statistics is not None
+    rules = [(p, p.rule_of(path)) for path, p in lowered.formats.items()]
+    more = recipe.rules[: recipe.overrides] if is_builtin(recipe) else recipe.rules
+    every = [*(r for _, r in rules), *more]
+    head = [
+        f"# Every number format of a model lowered with {recipe.name!r}. Without an edit the lowered file is the same.",
+        *([f"# {statistics} is read for what is no format: how weights were rounded together."] if held else []),
+        f"name = {toml(f'{recipe.name}-formats')}",
+        f"summary = {toml(f'{recipe.name}, the formats of one model')}",
+        f"base = {toml(recipe.name)}" if is_builtin(recipe) else f"kind = {toml(recipe.kind)}",
+        *([f"statistics = {toml(statistics)}"] if held else []),
+        f"origin = {toml(lowered.model.metadata[RECIPE_KEY])}",
+        f"digest = {toml(rules_digest(every))}",
+    ]
+    blocks = ["\n".join(head)]
+    for point, rule in rules:
+        static = point.format.static
+        limits = ": {:g} .. {:g}".format(*static.range) if static is not None and len(static.scale) == 1 else ""
+        note = f"# {point.source}{limits}\n" if point.source else ""
+        blocks.append(note + rule_text(rule.points, rule.settings))
+    blocks += [rule_text(r.points, r.settings) for r in more]
+    return "\n\n".join(blocks) + "\n"

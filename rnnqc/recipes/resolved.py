@@ -1,0 +1,89 @@
+"""What a recipe came to at one quantization point, and the rule that gives the same format without weights or data."""
+
+from __future__ import annotations
+
+import glob
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from rnnqc.formats.point_format import STATIC, PointFormat
+from rnnqc.recipes.keys import RANGE_KEYS, Settings, keys_of
+from rnnqc.recipes.rules import REGEX, Rule
+
+DERIVED = ("same_as", "share")
+"""Keys that a rule with a scale of its own ends."""
+
+
+@dataclass(frozen=True)
+class ResolvedPoint:
+    """A quantization point: what the recipe says of it, and its format.
+
+    Attributes:
+        settings: Of the recipe.
+        format: The format.
+    """
+
+    settings: Mapping[str, Any]
+    format: PointFormat
+
+    @property
+    def source(self) -> str:
+        """Where the scale comes from, for people; "" of a point without one."""
+        s, held = self.settings, self.format
+        if held.format is None:
+            return ""
+        if s.get("same_as"):
+            return f"as {s['same_as']}"
+        if "scale" in s:
+            return "given"
+        mode = s.get("mode")
+        if held.mode != STATIC:
+            return "codes of the layer before" if held.chain else "each row"
+        if mode in ("product", "bounded", "activation"):
+            return {"product": "input and W", "bounded": "bound of the activations", "activation": "activation"}[mode]
+        return f"range {s.get('range', 'min-max')}"
+
+    def as_dict(self) -> dict[str, Any]:
+        """JSON-ready: the format, its limits where it has one scale, and where the scale comes from."""
+        made = self.format.as_dict()
+        static = self.format.static
+        made |= {"limits": list(static.range)} if static is not None and len(static.scale) == 1 else {}
+        return made | ({"source": self.source} if self.source else {})
+
+    def rule_of(self, path: str) -> Rule:
+        """A rule for the point `path` that gives it this format."""
+        understood = keys_of(path)
+        settings: Settings = {k: v for k, v in self.settings.items() if k in understood}
+        given = self._given(understood)
+        if self.format.is_float:
+            settings = {"bits": None}
+        elif given is not None:
+            ended = (*RANGE_KEYS, *DERIVED)
+            settings = {k: v for k, v in settings.items() if k not in ended} | given
+            settings |= {k: None for k in DERIVED if self.settings.get(k) and k in understood}
+        name = glob.escape(path)
+        return Rule(f"?{name[1:]}" if name.startswith(REGEX) else name, settings)
+
+    def _given(self, understood: Iterable[str]) -> Settings | None:
+        """Scale and zero point, and what they belong to; None where the model alone gives them, or a rule cannot."""
+        held, static = self.format, self.format.static
+        if static is None or held.bound is not None or held.group_size or held.wide_channels:
+            return None
+        one = len(static.scale) == 1 and static.axis is None
+        zeros = list(static.zero_points) if static.zero_points else static.zero_point
+        values: Settings = {
+            "bits": held.bits,
+            "signed": static.signed,
+            "narrow": static.narrow,
+            "zero_point": zeros,
+            "scale": static.scale[0] if one else list(static.scale),
+            "rounding": static.rounding.value,
+        }
+        plain = {"signed": True, "narrow": False, "zero_point": 0}
+        if any(values[k] != v for k, v in plain.items() if k not in understood):
+            return None
+        made = {k: v for k, v in values.items() if k in understood}
+        if self.settings.get("mode") == "product" or self.settings.get("same_as"):
+            made |= {"mode": STATIC} if "mode" in understood else {}
+        return made

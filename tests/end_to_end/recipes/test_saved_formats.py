@@ -1,0 +1,132 @@
+"""`lower --save-formats`: a recipe file with every format of a lowering.
+
+What these would catch: a format that the file says otherwise than the model has it, one that only data gives, an edit
+without effect, and a record of the lowering that an edited file claims to be.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import onnx
+import pytest
+
+import rnnqc
+from rnnqc.calibration.calibrate import calibrate
+from rnnqc.errors import CompileError, UsageError
+from rnnqc.lowering.saved_formats import save_formats
+from rnnqc.recipes.recipe import builtin_recipes
+from tests.laws.parametrize import every_pair
+from tests.runs.commands import in_process
+from tests.subjects.lstm_models import RecurrentCase, stacked_model
+
+RECIPES = tuple(r.name for r in builtin_recipes())
+CASES = {
+    "LSTM": RecurrentCase(T=5, B=2, I=32, H=32, direction="bidirectional"),
+    "GRU": RecurrentCase(T=5, B=2, I=32, H=32, op="GRU", direction="reverse"),
+    "reset before": RecurrentCase(T=5, B=2, I=32, H=32, op="GRU", linear_before_reset=True),
+    "RNN": RecurrentCase(T=5, B=2, I=32, H=32, op="RNN"),
+}
+
+
+def _lowered(case: RecurrentCase, recipe: str, **options: Any) -> tuple[onnx.ModelProto, Any]:
+    model = case.model()
+    statistics = calibrate(model, [case.replace(seed=s).feeds() for s in (4, 5)])
+    return model, rnnqc.lower(model, recipe, stats=statistics, **options)
+
+
+def _bytes(model: onnx.ModelProto, *, record: bool = True) -> bytes:
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    if not record:
+        del copy.metadata_props[:]
+    return copy.SerializeToString(deterministic=True)
+
+
+@every_pair(recipe=RECIPES, case=tuple(CASES), form=("fused", "integer", "qcdq"))
+def test_the_same_file_without_data(recipe: str, case: str, form: str, tmp_path: Path) -> None:
+    options = {} if recipe.startswith("weight-only") or recipe == "fp16" else {"form": form}
+    model, lowered = _lowered(CASES[case], recipe, **options)
+    save_formats(lowered, tmp_path / "formats.toml")
+    again = rnnqc.lower(model, str(tmp_path / "formats.toml"), **options)
+    assert _bytes(again.proto) == _bytes(lowered.proto)
+    assert not again.report.warnings
+
+
+@pytest.mark.parametrize("recipe", ["brevitas-int8", "pow2-int8-floor", "distiller-asym"])
+def test_the_file_alone_says_every_format(recipe: str, tmp_path: Path) -> None:
+    """Statistics are read for weights that are rounded together, and for nothing else."""
+    model, lowered = _lowered(CASES["LSTM"], recipe)
+    file = tmp_path / "formats.toml"
+    save_formats(lowered, file)
+    file.write_text(re.sub(r"(?m)^(statistics|digest) = .*\n", "", file.read_text()))
+    assert _bytes(rnnqc.lower(model, str(file)).proto, record=False) == _bytes(lowered.proto, record=False)
+
+
+def test_an_edit_takes_effect_and_is_read_back(tmp_path: Path) -> None:
+    model, lowered = _lowered(CASES["LSTM"], "pow2-int8")
+    file, point = tmp_path / "formats.toml", "lstm.forward.forget_gate.acc"
+    save_formats(lowered, file)
+    (path,) = (p for p in lowered.report.points if p.endswith("forward.forget_gate.acc"))
+    before = lowered.report.points[path]
+    block = next(b for b in file.read_text().split("\n\n") if "forward.forget_gate.acc" in b)
+    assert block.startswith("# range pow2-mse: ") and f"scale = {before['scale'][0]!r}" in block, point
+    edited = block.replace(f"scale = {before['scale'][0]!r}", "scale = 0.5").replace("bits = 8", "bits = 6")
+    file.write_text(file.read_text().replace(block, edited))
+    again = rnnqc.lower(model, str(file))
+    after = again.report.points[path]
+    assert (after["scale"], after["bits"], after["source"]) == ([0.5], 6, "given")
+    assert {p: s["bits"] for p, s in again.report.points.items() if p != path} == {
+        p: s["bits"] for p, s in lowered.report.points.items() if p != path
+    }
+    save_formats(again, tmp_path / "more.toml")
+    assert _bytes(rnnqc.lower(model, str(tmp_path / "more.toml")).proto) == _bytes(again.proto)
+    record = json.loads(next(p.value for p in again.proto.metadata_props if p.key == "rnnqc.recipe"))
+    assert record["name"] == "pow2-int8-formats"
+
+
+def test_commands(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Two layers, the second on the codes of the first; an override; the formats in the JSON and in `inspect`."""
+    model = stacked_model([RecurrentCase(I=5, H=6), RecurrentCase(I=6, H=6, seed=1)])
+    onnx.save(model, tmp_path / "m.onnx")
+    one, two, file = tmp_path / "1.onnx", tmp_path / "2.onnx", tmp_path / "f.toml"
+    given = ("lower", tmp_path / "m.onnx", "-q", "-o")
+    override = ("--set", "*.W.weight.bits=6", "--save-formats", file)
+    assert in_process(capfd, *given, one, *override, "--json", tmp_path / "1.json").code == 0
+    assert not (tmp_path / "f.toml.stats.json").exists()
+    assert in_process(capfd, *given, two, "--recipe", file).code == 0
+    assert one.read_bytes() == two.read_bytes()
+    points = json.loads((tmp_path / "1.json").read_text())["points"]
+    path = next(p for p in points if p.endswith(".W.weight"))
+    assert points[path]["bits"] == 6 and len(points[path]["scale"]) == 24
+    shown = in_process(capfd, "inspect", one)
+    assert shown.code == 0 and "quantization points" in shown.out
+    machine = json.loads(in_process(capfd, "inspect", one, "--json").out)
+    assert machine["points"][path]["bits"] == 6
+    assert json.loads(in_process(capfd, "inspect", tmp_path / "m.onnx", "--json").out)["points"] == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('points = "*.W.weight"\nscale = [0.1, 0.2]', r"W.weight.*scale is a list of 2 numbers.*a list of 128"),
+        ('points = "*.cell_state"\nscale = [0.1, 0.2]', r"cell_state.*scale is a list.*weights and biases"),
+        ('points = "*.W.weight"\nscale = []', r"scale = \[\]"),
+    ],
+)
+def test_refused_lists(text: str, message: str, tmp_path: Path) -> None:
+    file = tmp_path / "r.toml"
+    file.write_text(f'name = "r"\nbase = "int8"\n\n[[rule]]\n{text}\n')
+    with pytest.raises(CompileError, match=message):
+        rnnqc.lower(CASES["LSTM"].model(), str(file))
+
+
+def test_nothing_to_save(tmp_path: Path) -> None:
+    lowered = rnnqc.lower(CASES["RNN"].model())
+    with pytest.raises(UsageError, match=r"names that end in \.toml"):
+        save_formats(lowered, tmp_path / "f.json")
+    with pytest.raises(UsageError, match="no recipe has quantized now"):
+        save_formats(rnnqc.lower(lowered.proto), tmp_path / "f.toml")
