@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rnnqc.cells.activations import TABLE
+from rnnqc.cells.activations import RELU_TABLE, TABLE
 from rnnqc.cells.base import CELL, FORGET, OUTPUT, Cell
 from rnnqc.errors import CompileError
 from rnnqc.formats.format import Format, FormatError, IntegerFormat
@@ -245,3 +245,9 @@ def cell_is_bounded(cell: Cell, limit: float) -> bool:
     if f is None or g is None or max(map(abs, f)) > 1.0 or max(map(abs, g)) * max(map(abs, f)) > CELL_LIMIT:
         return False
     return output.kind == TABLE and output.limit <= limit
+
+
+def stays_between_bounds(cell: Cell) -> bool:
+    """Whether the hidden state of a GRU cannot pass `STATE_LIMIT`: it stays between the candidate and what it was."""
+    candidate = cell.gate_activation(len(cell.type.gates) - 1)
+    return keeps_hidden_bounded(cell) and (candidate.bounds is not None or candidate.kind in ("Relu", RELU_TABLE))

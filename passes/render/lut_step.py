@@ -14,7 +14,7 @@ from rnnqc.ir import Value
 from rnnqc.ir.builder import Builder
 from rnnqc.passes.cells.sequence_lengths import positive_zeros
 from rnnqc.passes.fold.integer_operands import Operands
-from rnnqc.passes.formats.point_format import keeps_hidden_bounded
+from rnnqc.passes.formats.point_format import stays_between_bounds
 
 
 @dataclass(frozen=True)
@@ -283,12 +283,6 @@ class IntegerStep:
             rest = self._lookup(table, indices, [-1, hidden], f"{name}.rest")
             return body.op("Add", [emit_exact(body, "Relu", 0.0, 0.0, v, f"{name}.relu"), rest], name)
         return emit_exact(body, kind, activation.alpha, activation.beta, v, name)
-
-
-def stays_between_bounds(cell: Cell) -> bool:
-    """Whether the hidden state of a GRU cannot pass `STATE_LIMIT`: it stays between the candidate and what it was."""
-    candidate = cell.gate_activation(len(cell.type.gates) - 1)
-    return keeps_hidden_bounded(cell) and (candidate.bounds is not None or candidate.kind in ("Relu", RELU_TABLE))
 
 
 def emit_exact(body: Builder, kind: str, alpha: float, beta: float, v: Value, name: str) -> Value:
