@@ -25,7 +25,7 @@ AXES = ("y_direction_axis", "state_direction_axis")
 
 def _fused(proto: onnx.ModelProto) -> Model:
     model = before("fuse-quant-lstm-cell", proto, INT8)
-    apply(FuseQuantLstmCell(), model)
+    FuseQuantLstmCell()(model)
     return model
 
 
