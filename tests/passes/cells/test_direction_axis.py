@@ -14,7 +14,7 @@ from onnx import TensorProto, helper
 from rnnqc.ir import Model
 from rnnqc.passes import FuseQuantLstmCell
 from tests.laws.parametrize import in_turn
-from tests.passes.pass_testing import INT8, apply, before, nodes_of
+from tests.passes.pass_testing import INT8, before, nodes_of
 from tests.runs.lowered import session
 from tests.runs.sessions import assert_same_bits, plain_session, run
 from tests.subjects.lstm_models import LstmCase
