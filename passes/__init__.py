@@ -11,6 +11,7 @@ from rnnqc.passes.linear.quantize_linear import QuantizeLinear
 from rnnqc.passes.manager import Instrument, PassManager
 from rnnqc.passes.normalize.canonicalize import Canonicalize
 from rnnqc.passes.normalize.compute_in_float32 import ComputeInFloat32
+from rnnqc.passes.normalize.fold_constants import FoldConstants
 from rnnqc.passes.normalize.fold_product_weights import FoldProductWeights
 from rnnqc.passes.normalize.read_weight_codes import ReadWeightCodes
 from rnnqc.passes.normalize.remove_sorting import RemoveSorting
@@ -23,6 +24,7 @@ from rnnqc.passes.recover.roll_steps import RollSteps
 from rnnqc.passes.render.cleanup import Cleanup
 from rnnqc.passes.render.fold_scales import FoldScales
 from rnnqc.passes.render.fuse_quant_lstm_cell import FuseQuantLstmCell
+from rnnqc.passes.render.shorten_names import ShortenNames
 from rnnqc.passes.render.unroll import Unroll
 from rnnqc.passes.rest.quantize_embeddings import QuantizeEmbeddings
 from rnnqc.passes.rest.store_weights import StoreWeights
@@ -35,6 +37,7 @@ __all__ = [
     "ComputeInFloat32",
     "DecomposeLstm",
     "DumpAfterChange",
+    "FoldConstants",
     "FoldProductWeights",
     "FoldScales",
     "FuseQuantLstmCell",
@@ -56,6 +59,7 @@ __all__ = [
     "RemoveSorting",
     "RepairLstmExport",
     "RollSteps",
+    "ShortenNames",
     "SimplifySequences",
     "StoreWeights",
     "Timing",

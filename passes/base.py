@@ -85,7 +85,7 @@ class Pass(abc.ABC):
     def constant_check(self, model: Model) -> ConstantCheck | None:
         """What will compare the constants that this pass is going to write with their definitions; None for nothing.
 
-        Called before the pass runs, by whoever verifies it; it finds the constants by other means than the pass.
+        The verifier calls it before the pass runs; it finds the constants by other means than the pass.
         """
         return None
 

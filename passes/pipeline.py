@@ -19,6 +19,7 @@ from rnnqc.passes.invariants import Property
 from rnnqc.passes.linear.quantize_linear import QuantizeLinear
 from rnnqc.passes.normalize.canonicalize import Canonicalize
 from rnnqc.passes.normalize.compute_in_float32 import ComputeInFloat32
+from rnnqc.passes.normalize.fold_constants import FoldConstants
 from rnnqc.passes.normalize.fold_product_weights import FoldProductWeights
 from rnnqc.passes.normalize.read_weight_codes import ReadWeightCodes
 from rnnqc.passes.normalize.remove_sorting import RemoveSorting
@@ -31,6 +32,7 @@ from rnnqc.passes.recover.roll_steps import RollSteps
 from rnnqc.passes.render.cleanup import Cleanup
 from rnnqc.passes.render.fold_scales import FoldScales
 from rnnqc.passes.render.fuse_quant_lstm_cell import FuseQuantLstmCell
+from rnnqc.passes.render.shorten_names import ShortenNames
 from rnnqc.passes.render.unroll import Unroll
 from rnnqc.passes.rest.int8_weights import Int8Weights
 from rnnqc.passes.rest.quantize_embeddings import QuantizeEmbeddings
@@ -44,16 +46,18 @@ EXPORTED = frozenset({Property.CANONICAL, Property.SCALES_FOLDED})
 """The same for a model that keeps its own quantization: it has no cell with scales to fold."""
 
 
-def normal_form(*, keep_codes: bool = False) -> list[Pass]:
+def normal_form(*, keep_codes: bool = False, fold: bool = False) -> list[Pass]:
     """Any exporter's file becomes one whose recurrent layers are clean recurrent nodes.
 
     Args:
         keep_codes: Whether weights that are stored as quantized values stay so.
+        fold: Whether what is known of inputs, by binding them or their dimensions, is computed now.
     """
     return [
         RepairLstmExport(),  # normalize: an exported fixed batch dimension becomes dynamic
         ReadWeightCodes(keep=keep_codes),  # normalize: quantized weights become one constant each
         Canonicalize(keep_codes=keep_codes),  # normalize: recurrent nodes get one layout and explicit attributes
+        *([FoldConstants()] if fold else []),  # normalize: known shapes, indices and conditions are computed
         ComputeInFloat32(),  # normalize: float16 and float64 nodes get Casts around them
         RecognizeSteps(),  # recover: steps written in other operators become LSTM, GRU and RNN nodes of one step
         RollSteps(),  # recover: unrolled steps become one node
@@ -99,12 +103,19 @@ def rest_passes(recipe: Recipe | None = None, form: str = FUSED) -> list[Pass]:
         *([linear] if form != QCDQ else []),
         StoreWeights(weights),  # rest: all other weights, computed with in float
         Cleanup(),  # render
+        *([ShortenNames()] if form == FUSED else []),  # render
     ]
 
 
 def every_pass(recipe: Recipe, weight_only: Recipe) -> list[Pass]:
     """One of each pass, for lists of them; the recipes are one of cells and one of weights alone."""
-    passes = [*default_passes(recipe, FUSED, False), Unroll(), WriteQonnx(), *_weight_only(weight_only, None)]
+    passes = [
+        *normal_form(fold=True),
+        *default_passes(recipe, FUSED, False),
+        Unroll(),
+        WriteQonnx(),
+        *_weight_only(weight_only, None),
+    ]
     passes += rest_passes()
     return list({type(p): p for p in passes}.values())
 
@@ -140,6 +151,7 @@ def _rendered(form: str, unroll: bool) -> list[Pass]:
         passes += [Unroll(), Cleanup()]  # render: loops become copies of their bodies
     if form == FUSED:
         passes += [FuseQuantLstmCell(), Cleanup()]  # render: each cell becomes one node, backed by a function
+        passes.append(ShortenNames())  # render: of what stands in functions
     return passes
 
 

@@ -18,6 +18,7 @@ from rnnqc.lowering.report import Lowered
 from rnnqc.measure.compare import compare_models
 from rnnqc.measure.differences import OutputComparison, StepComparison
 from rnnqc.passes.manager import PassManager
+from rnnqc.scores import Evaluation, evaluate
 from rnnqc.session import session
 from rnnqc.tracing.trace import Tracer
 
@@ -28,6 +29,7 @@ except _PackageNotFoundError:
 
 __all__ = [
     "CompileError",
+    "Evaluation",
     "LowerOptions",
     "Lowered",
     "Model",
@@ -45,6 +47,7 @@ __all__ = [
     "calibrate",
     "compare_models",
     "dump",
+    "evaluate",
     "layer",
     "lower",
     "name_functions",

@@ -21,6 +21,7 @@ import onnx
 import onnxruntime as ort
 
 from rnnqc import runtime_ops
+from rnnqc.data.binding import bind_dimensions, bound_like
 from rnnqc.data.feeds import check_feed, with_dimensions_of
 from rnnqc.data.npz import read_npz
 from rnnqc.errors import CompileError, UsageError, located
@@ -30,7 +31,6 @@ from rnnqc.lowering.plan import AS_EXPORTED
 from rnnqc.lowering.report import Entry
 from rnnqc.measure.feeds import generated_feeds
 from rnnqc.passes.analysis.find_recurrent_nodes import lowered_nodes
-from rnnqc.passes.render.unroll import bind_dimensions
 from rnnqc.proto.files import load_proto
 from rnnqc.session import session
 
@@ -274,7 +274,7 @@ def _ways(model: str, against: str | None) -> tuple[dict[str, onnx.ModelProto], 
         lowered = {STOCK: proto, NATIVE: proto}
         if against is None:
             return lowered, []
-        reference = load_proto(Path(against))
+        reference = bound_like(load_proto(Path(against)), proto)
         if _is_lowered(reference, against):
             raise UsageError(
                 f"--against {against}: is a lowered model.",

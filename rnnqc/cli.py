@@ -21,6 +21,7 @@ from rnnqc.commands import (
     calibrate,
     doctor,
     dump,
+    evaluate,
     inspect,
     layer,
     lower,
@@ -34,15 +35,34 @@ from rnnqc.commands import (
 )
 from rnnqc.commands.common import BAD_INPUT, CHECK_FAILED, INTERRUPTED, OK, TERMINATED
 from rnnqc.commands.terminal import err, escape
+from rnnqc.counterparts import COMMANDS, OPTIONS, counterpart, or_counterpart
 from rnnqc.errors import InternalError, RnnqcError, UsageError
 
-_COMMANDS = (lower, inspect, run, calibrate, layer, tune, verify, report, dump, bench, recipes, passes, doctor)
+_COMMANDS = (
+    lower,
+    inspect,
+    run,
+    calibrate,
+    layer,
+    tune,
+    verify,
+    evaluate,
+    report,
+    dump,
+    bench,
+    recipes,
+    passes,
+    doctor,
+)
 """In the order in which `--help` lists them."""
 
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        raise UsageError(f"{message}.", action=f"see `{self.prog} --help`")
+        action = f"see `{self.prog} --help`"
+        if "invalid choice" in message and "argument COMMAND" in message:
+            action = or_counterpart(action, message.split("'")[1], COMMANDS)
+        raise UsageError(f"{message}.", action=action)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -108,7 +128,11 @@ def _parsed(argv: Sequence[str]) -> argparse.Namespace:
         UsageError: It does not have some of them, or lacks others.
     """
     commands: dict[str, argparse.ArgumentParser] = {}
-    arguments, unknown = _parser(commands).parse_known_args(argv)
+    try:
+        arguments, unknown = _parser(commands).parse_known_args(argv)
+    except UsageError as error:
+        error.action = or_counterpart(error.action, " ".join(a for a in argv if a.startswith("--")), OPTIONS)
+        raise
     if unknown:
         raise _unknown(unknown, commands[arguments.name])
     return arguments
@@ -125,7 +149,10 @@ def _unknown(arguments: Sequence[str], command: argparse.ArgumentParser) -> Usag
     options = [o for action in command._actions for o in action.option_strings]
     given = next((a.partition("=")[0] for a in arguments if a.startswith("-")), "")
     near = [o for o in (_OTHER_NAMES.get(given), *difflib.get_close_matches(given, options, 1)) if o in options]
-    if given in _REPLACING and "--output" in options and "--overwrite" not in options:
+    theirs = counterpart(given.lstrip("-"), OPTIONS)
+    if theirs:
+        action = f"{theirs}; "
+    elif given in _REPLACING and "--output" in options and "--overwrite" not in options:
         action = "leave it out, an output that exists is replaced; "
     else:
         action = f"{near[0]} may be meant; " if near else ""
@@ -148,7 +175,7 @@ def _parser(added: dict[str, argparse.ArgumentParser]) -> argparse.ArgumentParse
 
 
 # Options that take several values, and what is in every value.
-_MANY = {"--dim": "=", "--set": "=", "--state": ":"}
+_MANY = {"--bind": "=", "--dim": "=", "--set": "=", "--state": ":"}
 
 
 def _separated(argv: Sequence[str]) -> list[str]:

@@ -60,7 +60,7 @@ class CompileError(RnnqcError):
         return text
 
     def locate(self, source: str) -> None:
-        """Puts the model's name in front of the message, unless it is there."""
+        """Puts the model's name before the message, unless it is there."""
         if source != MEMORY and source not in self.message:
             self.message = f"{source}: {self.message}"
             self.args = (str(self),)

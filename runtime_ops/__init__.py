@@ -1,7 +1,8 @@
-"""The native kernels: where the library is, and how a session gets it.
+"""The native kernels of lowered models: where the library is, and how a session of onnxruntime gets it.
 
-The library registers `ai.rnnqc::QuantLSTMCell` with onnxruntime. Models written by rnnqc run without it too, in
-standard operators, with the same bits.
+The library registers the operators of domain `ai.rnnqc`. Models written by rnnqc run without it too, in standard
+operators, with the same bits. This package is `rnnqc.runtime_ops` of the compiler, and alone `rnnqc_runtime`, for
+programs that run models and lower none.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import onnxruntime
 
+__version__ = "0.1.0"
 __all__ = ["isa", "library_path", "register"]
 
 _LIBRARY_NAMES = {"win32": "librnnqc_ops.dll", "darwin": "librnnqc_ops.dylib"}

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import distiller
 import numpy as np
 import onnx
 import perplexity
@@ -225,3 +226,26 @@ def test_recipes_of_the_tables_exist() -> None:
     recipes = {r.name for r in builtin_recipes()}
     assert {v.recipe for v in variants.VARIANTS} - {""} == recipes
     assert {v.recipe for v in vitis.ROWS} - {""} <= recipes
+
+
+def test_rows_of_distillers_notebook(language_model: onnx.ModelProto) -> None:
+    """Every row, on a small model: each has the form that it is published for, and both ratios to float."""
+    halved = distiller.with_half_tables(language_model)
+    split, half = Split(language_model), Split(halved)
+    changed = [
+        a.name
+        for a, b in zip(language_model.graph.initializer, halved.graph.initializer, strict=True)
+        if a.SerializeToString() != b.SerializeToString()
+    ]
+    assert "e.weight" in changed and set(changed) <= {"e.weight", "d.bias"}
+    text = columns(3 * perplexity.STEPS, perplexity.BATCH)
+    feeds = perplexity.calibration_feeds(split, text, 2)
+    calibrated = rnnqc.calibrate(split.recurrent, feeds, state=perplexity.CARRIED)
+    rows = [
+        perplexity.measure(r.variant, half if r.half else split, {distiller.TEXT: text}, lambda: calibrated, 1, 40)
+        for r in distiller.ROWS
+    ]
+    assert [r["form"] for r in rows] == ["float", "fused", "fused", "weight-only", "qcdq", "fused", "fused"]
+    table = distiller.table(rows)
+    assert [r["published, to float"] for r in table[:2]] == ["1.0000", "1.2006"]
+    assert [float(r["to float"]) for r in table[:5]] == pytest.approx([1] * 5, abs=0.01), "averaged ranges cut noise"

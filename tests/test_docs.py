@@ -21,9 +21,9 @@ ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
-def blocks(language: str) -> list[str]:
-    """The fenced blocks of the README in one language ("" for none)."""
-    pieces = re.split(r"^```(\w*)\n", README, flags=re.M)
+def blocks(language: str, text: str = README) -> list[str]:
+    """The fenced blocks of a text, the README, in one language ("" for none)."""
+    pieces = re.split(r"^```(\w*)\n", text, flags=re.M)
     fenced = zip(pieces[1::4], pieces[2::4], strict=False)
     return [text for name, text in fenced if name == language]
 
@@ -44,16 +44,21 @@ def test_table_of_recipes(capsys: pytest.CaptureFixture[str]) -> None:
     assert held == capsys.readouterr().out, "rnnqc recipes --markdown prints the table"
 
 
-def test_commands_of_the_readme_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("page", ["README.md", "docs/evaluate.md"])
+def test_commands_of_pages_run(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every `rnnqc ...` line, on a model of the repository."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "model.onnx").write_bytes((ROOT / "models" / "digits_lstm.onnx").read_bytes())
+    (tmp_path / "test.npz").write_bytes((ROOT / "models" / "digits_test.npz").read_bytes())
     (tmp_path / "mine.toml").write_text((ROOT / "rnnqc" / "recipes" / "int8.toml").read_text(encoding="utf-8"))
+    (tmp_path / "quantized").mkdir()
     np.savez(tmp_path / "inputs.npz", x=np.zeros((2, 8, 8), np.float32))
     np.savez(tmp_path / "samples.npz", x=np.random.default_rng(0).random((6, 8, 8), np.float32))
-    lines = [line.split("#")[0].strip() for block in blocks("") for line in block.splitlines()]
+    rnnqc.lower("model.onnx").save("model.int8.onnx")
+    text = (ROOT / page).read_text(encoding="utf-8")
+    lines = [line.split("#")[0].strip() for block in blocks("", text) for line in block.splitlines()]
     commands = [line for line in lines if line.startswith("rnnqc ")]
-    assert len(commands) >= 5
+    assert len(commands) >= 4
     for command in commands:
         arguments = [a.replace("encoder/*", "*") for a in shlex.split(command)[1:]]
         assert main(arguments) == 0, command

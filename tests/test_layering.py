@@ -14,7 +14,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 LAYERS: tuple[tuple[str, ...], ...] = (
-    ("errors",),
+    ("errors", "counterparts"),
     ("proto", "formats"),
     ("cells",),
     ("reference",),
@@ -42,7 +42,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("layers",),
     ("lowering",),
     ("session",),
-    ("bench", "tracing"),
+    ("bench", "scores", "tracing"),
     ("dumps",),
     ("search",),
     ("reporting", "tune"),

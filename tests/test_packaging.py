@@ -12,6 +12,7 @@ import zipfile
 from importlib import metadata
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import rnnqc
@@ -23,6 +24,7 @@ ROOT = Path(__file__).resolve().parents[1]
 SUBPACKAGES = ("passes", "runtime_ops")
 MAKE = shutil.which("make")
 SLOWLY_COMPILED = ("AVX512VNNI", "AVX512VBMI", "AMXINT8", "AVXVNNI")
+HARDLY_OPTIMIZED = ["-Ccmake.build-type=None", *(f"-Ccmake.define.RNNQC_HAS_{isa}=OFF" for isa in SLOWLY_COMPILED)]
 
 
 def run(*command: str | Path, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -64,8 +66,7 @@ def wheel(request: pytest.FixtureRequest, unpacked: Path, tmp_path_factory: pyte
 
     The installation of the checkout, with which all tests run, has compiled the whole library.
     """
-    options = ["-Ccmake.build-type=None", *(f"-Ccmake.define.RNNQC_HAS_{isa}=OFF" for isa in SLOWLY_COMPILED)]
-    options = options if request.param == COMPILED else ["-Cwheel.cmake=false"]
+    options = HARDLY_OPTIMIZED if request.param == COMPILED else ["-Cwheel.cmake=false"]
     return build("wheel", unpacked, tmp_path_factory.mktemp("wheel"), *options)
 
 
@@ -89,7 +90,7 @@ def test_subpackages_are_the_top_level_folders() -> None:
 
 
 def test_version_is_stated_once() -> None:
-    assert rnnqc.__version__ == metadata.version("rnnqc")
+    assert rnnqc.__version__ == metadata.version("rnnqc") == rnnqc.runtime_ops.__version__
 
 
 def test_the_command_is_installed() -> None:
@@ -187,3 +188,48 @@ def test_a_python_without_ensurepip_is_told_what_to_install(tmp_path: Path) -> N
     assert done.returncode == 1
     assert len(done.stderr.splitlines()) == 1 and "apt-get install python3-venv" in done.stderr
     assert not (tmp_path / "venv").exists()
+
+
+RUNTIME_NEEDS = ("onnxruntime", "numpy", "numpy.libs")
+
+
+def test_the_runtime_package_needs_onnxruntime_alone(tmp_path: Path) -> None:
+    """A lowered model in a Python that has neither the compiler nor onnx."""
+    assert (ROOT / "runtime_ops" / "LICENSE").read_bytes() == (ROOT / "LICENSE").read_bytes()
+    package = tmp_path / "site" / "rnnqc_runtime"
+    package.mkdir(parents=True)
+    shutil.copy(ROOT / "runtime_ops" / "__init__.py", package)
+    shutil.copy(rnnqc.runtime_ops.library_path(), package)
+    for name in RUNTIME_NEEDS:
+        found = [Path(entry) / name for entry in sys.path if (Path(entry) / name).is_dir()]
+        if found:  # wheels of numpy alone have libraries beside it
+            (package.parent / name).symlink_to(found[0])
+    rnnqc.lower(ROOT / "models" / "digits_lstm.onnx", strict=True).save(tmp_path / "lowered.onnx")
+    program = (
+        "import sys, numpy, onnxruntime, rnnqc_runtime\n"
+        "feeds = dict(numpy.load(sys.argv[2]))\n"
+        "bits = []\n"
+        "for native in (False, True):\n"
+        "    options = onnxruntime.SessionOptions()\n"
+        "    native and rnnqc_runtime.register(options)\n"
+        "    bits.append(onnxruntime.InferenceSession(sys.argv[1], options).run(None, feeds)[0].tobytes())\n"
+        "    options.log_severity_level = 4\n"
+        "print(bits[0] == bits[1], rnnqc_runtime.isa(), 'onnx' in sys.modules or 'rnnqc' in sys.modules)\n"
+    )
+    rng = np.random.default_rng(0)
+    session = rnnqc.session(tmp_path / "lowered.onnx")
+    shapes = {i.name: [d if isinstance(d, int) else 3 for d in i.shape] for i in session.get_inputs()}
+    np.savez(tmp_path / "feeds.npz", **{n: rng.normal(0, 1, s).astype(np.float32) for n, s in shapes.items()})
+    arguments = [sys.executable, "-S", "-c", program, tmp_path / "lowered.onnx", tmp_path / "feeds.npz"]
+    done = run(*arguments, cwd=tmp_path, PYTHONPATH=str(package.parent))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["True", rnnqc.runtime_ops.isa(), "False"]
+
+
+@pytest.mark.slow
+def test_the_runtime_wheel(tmp_path: Path) -> None:
+    wheel = build("wheel", ROOT / "runtime_ops", tmp_path, *HARDLY_OPTIMIZED)
+    assert re.fullmatch(rf"rnnqc_runtime-{re.escape(rnnqc.__version__)}-py3-none-\w+\.whl", wheel.name)
+    names = {name.partition("/")[::2] for name in zipfile.ZipFile(wheel).namelist()}
+    assert {rest for top, rest in names if top == "rnnqc_runtime"} == {"__init__.py", "librnnqc_ops.so"}
+    assert {"METADATA", "licenses/LICENSE"} <= {rest for top, rest in names if top.endswith(".dist-info")}

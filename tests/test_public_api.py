@@ -17,6 +17,7 @@ from rnnqc import runtime_ops
 
 PUBLIC = {
     "CompileError",
+    "Evaluation",
     "LowerOptions",
     "Lowered",
     "Model",
@@ -34,6 +35,7 @@ PUBLIC = {
     "calibrate",
     "compare_models",
     "dump",
+    "evaluate",
     "layer",
     "lower",
     "name_functions",

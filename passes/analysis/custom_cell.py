@@ -1,4 +1,4 @@
-"""A recurrence that is no LSTM, GRU or RNN, with its quantization points and what they quantize."""
+"""A custom cell with its quantization points and what they quantize."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from rnnqc.passes.graph.lstm_node import NotHandled
 WEIGHT, HIDDEN, BIAS, VALUE = "weight", "hidden", "bias", "value"
 MEANINGS = (
     ("<product>.weight", "constant weights of a matrix product"),
-    ("<product>.hidden", "what is multiplied by them, where it is on no grid of so few bits yet"),
-    ("<product>.bias", "a constant that is added to the product"),
+    ("<product>.hidden", "the operand that they multiply, where it is not quantized to so few bits yet"),
+    ("<product>.bias", "a constant that is added to the result of the matmul"),
     ("<node>.value", "any other value that is computed"),
     ("<node>.sigmoid.value, <node>.tanh.value", "the same of these two activations"),
     ("<value>.input.value", "a value from outside, such as an element of the sequence"),
@@ -30,17 +30,17 @@ class CustomCell:
     Attributes:
         name: As in the names of its points.
         recurrence: Where it stands.
-        graph: The graph that holds its nodes: the body of a loop, or the one the steps are written out in.
+        graph: The graph that holds its nodes: the body of a loop, or the one that holds the unrolled steps.
         outer: The graph that holds the loop; `graph` where there is none.
-        products: Products with constant weights by name; one for each step that is written out.
+        products: Products with constant weights by name; one for each unrolled step.
         refused: Why other products are none that can be quantized.
         sums: The Add of a constant that follows a product, by the id of the product.
-        edges: For each point of a value what it quantizes; one for each step that is written out.
+        edges: For each point of a value what it quantizes; one for each unrolled step.
         entering: For each point what gets its format before the first step, values of `outer`.
         origins: The point whose format a value has, by the id of the value.
         states: Of a loop.
         region: The nodes that belong to it, by id.
-        steps: Of one that is written out, the numbers of its nodes' steps, by id.
+        steps: Of an unrolled cell, the numbers of its nodes' steps, by id.
     """
 
     name: str
@@ -78,7 +78,7 @@ class CustomCell:
 
     @property
     def states_made(self) -> list[Value]:
-        """What the steps make of `state_point`: one value of a loop, one for each step that is written out."""
+        """What the steps make of `state_point`: one value of a loop, one for each unrolled step."""
         point = self.state_point
         if self.recurrence.loop is None:
             return self.edges.get(point or "", [])

@@ -1,4 +1,4 @@
-"""Analysis: the quantization points of a recurrence that is no LSTM, GRU or RNN. Reads only.
+"""Analysis: the quantization points of a custom cell. Reads only.
 
 Below the name of the recurrence, `<node>` being the one that makes the value:
 
@@ -31,7 +31,7 @@ from rnnqc.passes.graph.point_names import distinct_names
 
 
 def custom_cells_of(model: Model) -> list[CustomCell]:
-    """Every recurrence that is no LSTM, GRU or RNN, with its points; the model should be in normal form.
+    """Every custom cell, with its points; the model should be in normal form.
 
     Their names are reserved in the model: cells that are made later have others.
     """
@@ -52,7 +52,7 @@ def custom_cells_of(model: Model) -> list[CustomCell]:
 
 
 def points_of_recurrences(model: Model) -> dict[str, list[str]]:
-    """For each recurrence of unknown equations, quantized or not, the names of its quantization points."""
+    """For each custom cell, quantized or not, the names of its quantization points."""
     done = {str(r["name"]): list(r["points"]) for r in custom_cells(model).values()}
     return done | {c.name: c.points for c in custom_cells_of(model)}
 
@@ -68,7 +68,7 @@ def _read(recurrence: FloatRecurrence, homes: Mapping[int, Graph], constants: Co
     graph: Graph = outer if recurrence.loop is None else recurrence.loop.attrs["body"]
     cell = CustomCell(recurrence.path, recurrence, graph, outer)
     if recurrence.branched:
-        reason = "its products stand in branches of an If, which are not quantized."
+        reason = "its matmuls are in branches of an If, which are not quantized."
         cell.refused.append(NotHandled(reason, recurrence.found, "compute both ways, and select with Where"))
         return cell
     rows = rows_of(graph, recurrence) if recurrence.loop is None else None

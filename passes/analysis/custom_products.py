@@ -1,4 +1,4 @@
-"""Products with constant weights in recurrences of unknown equations."""
+"""Products with constant weights in custom cells."""
 
 from __future__ import annotations
 
@@ -58,22 +58,26 @@ def read_product(node: Node) -> CustomProduct:
     """
     name = display_name(node)
     if node.op not in ("MatMul", "Gemm"):
-        raise NotHandled("a product of its state is no matrix product.", f"node {name!r} is a {node.op}", "none")
+        raise NotHandled(
+            "its state is multiplied by an operator other than MatMul and Gemm.",
+            f"node {name!r} is a {node.op}",
+            "none",
+        )
     source = node.inputs[1]
     array = constant_array(source)
     if array is None or array.ndim != 2 or constant_array(node.inputs[0]) is not None:
         raise NotHandled(
-            "the weights of a product are no constant matrix on its right.",
+            "the right operand of a matmul is not a constant matrix.",
             f"node {name!r} multiplies {node.inputs[0].name!r} by {source.name!r}",
             "make the weights initializers [K, N]",
         )
     if array.dtype != np.float32 or dtype_of(node.inputs[0]) not in (None, np.dtype(np.float32)):
         raise NotHandled(
-            "a product is not float32.", f"node {name!r} multiplies by {array.dtype}", "convert the model to float32"
+            "a matmul is not float32.", f"node {name!r} multiplies by {array.dtype}", "convert the model to float32"
         )
     if not np.isfinite(array).all() or 0 in array.shape or array.shape[0] > LARGEST_DEPTH:
         raise NotHandled(
-            "the weights of a product are empty, not finite, or too many for 32-bit accumulators.",
+            "the weights of a matmul are empty, not finite, or have too many rows for 32-bit accumulators.",
             f"weights {list(array.shape)} of node {name!r}",
             f"finite weights with up to {LARGEST_DEPTH} rows are supported",
         )

@@ -1,4 +1,4 @@
-"""Analysis: which nodes of a recurrence that is written out do the same in different steps. Reads only.
+"""Analysis: which nodes of an unrolled custom cell do the same in different steps. Reads only.
 
 The products with one matrix, each of which depends on the one before, count the steps. Within a step a node is told by
 what it computes from values of other steps, inputs and constants; nodes that are told apart by nothing are one row, and
@@ -39,7 +39,7 @@ class Rows:
 
 
 def rows_of(graph: Graph, recurrence: FloatRecurrence) -> Rows:
-    """The rows of the nodes of a recurrence that is written out in `graph`."""
+    """The rows of the nodes of a custom cell that is unrolled in `graph`."""
     steps = _Steps(graph, recurrence)
     held: dict[Hashable, list[Node]] = {}
     for node in graph.nodes:
@@ -124,7 +124,7 @@ class _Steps:
                     self.step[id(node)] = min(users)
 
     def _first_step(self, graph: Graph, nothing: tuple[int, ...]) -> set[int]:
-        """The nodes of a step in front of the first that depends on a state: its own is constant."""
+        """The nodes of a step before the first that depends on a state: its own is constant."""
         held: dict[Hashable, list[int]] = {}
         for node in graph.nodes:
             if id(node) in self.apart and id(node) in self.products and id(node) in self.step:

@@ -150,7 +150,7 @@ def _of_codes(product: Node) -> bool:
 
 
 def _quantized(found: IntegerRecurrence) -> RecurrentNode:
-    refusal = ("its products are quantized already, by another tool.", found.found, LOWER_THE_FLOAT_MODEL)
+    refusal = ("its matmuls are quantized already, by another tool.", found.found, LOWER_THE_FLOAT_MODEL)
     return RecurrentNode(found.path, found.path, found.op, {}, found.weight_bytes, refusal, quantized=True)
 
 
@@ -159,7 +159,7 @@ def _describe_recurrence(cell: CustomCell) -> RecurrentNode:
     why = next(iter(cell.refused), None)
     refusal = ("", "", "")
     if not count and why is None:
-        refusal = (found.reason, found.found, "none; the recurrence runs in float")
+        refusal = (found.reason, found.found, "none; the custom cell runs in float")
     elif not count and why is not None:
         refusal = (f"{found.reason} {why.reason[0].upper()}{why.reason[1:]}", why.found, why.action)
     sizes = {"sequence_length": found.steps} if found.loop is None else sizes_of(found.loop)

@@ -16,7 +16,7 @@ _PICKS = ("Gather", "Slice", "Split", "SequenceAt", "SplitToSequence")
 def unreached_products(cell: CustomCell) -> list[tuple[Node, NotHandled]]:
     """Products with constants in branches of the loop's body, and those that make what the recurrence adds.
 
-    A product in front of the loop belongs to the recurrence if no product of a step multiplies its result: it is the
+    A product before the loop belongs to the recurrence if no product of a step multiplies its result: it is the
     input projection of every step, computed at once.
     """
     found = [(n, _in_branch(n)) for n in _in_branches(cell.graph, cell)]
@@ -32,7 +32,7 @@ def _in_branches(graph: Graph, cell: CustomCell) -> Iterator[Node]:
 
 
 def _projections(cell: CustomCell) -> list[Node]:
-    """The products in front of a recurrence whose results its steps add or multiply element by element."""
+    """The products before a recurrence whose results its steps add or multiply element by element."""
     loop = cell.recurrence.loop
     inside = cell.region if loop is None else {id(n) for n in cell.graph.nodes}
     states = {id(v) for values in cell.entering.values() for v in values}
@@ -95,13 +95,13 @@ def _producer(value: Value) -> tuple[Node | None, bool]:
 
 def _in_branch(node: Node) -> NotHandled:
     return NotHandled(
-        "products in branches of an If are not quantized.", _described(node), "compute both ways, and select with Where"
+        "matmuls in branches of an If are not quantized.", _described(node), "compute both ways, and select with Where"
     )
 
 
 def _in_front(node: Node) -> NotHandled:
     return NotHandled(
-        "the projection of its input stands in front of the recurrence.",
+        "the projection of its input is computed before the loop.",
         _described(node),
         "compute it within the step; `rnnqc layer` makes the layer of it",
     )

@@ -1,4 +1,4 @@
-"""Analysis: recurrences that are no LSTM, GRU or RNN node, in loops or written out. Reads only."""
+"""Analysis: recurrences that are no LSTM, GRU or RNN node, in loops or unrolled. Reads only."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class FloatRecurrence:
     Attributes:
         path: Name of the loop, or of the first product, with the path through subgraphs.
         op: Its operator.
-        steps: How often it is written out; None for a loop.
+        steps: How often it is unrolled; None for a loop.
         found: What it is recognized by.
         products: Its products with constants, in order.
         loop: The loop it is in, or None.
@@ -45,8 +45,8 @@ class FloatRecurrence:
     @property
     def reason(self) -> str:
         """Why it stays float."""
-        where = "in this loop" if self.steps is None else f"that is written out {self.steps} times"
-        return f"the recurrence {where} is none that an LSTM, GRU or RNN node computes."
+        where = "this loop" if self.steps is None else f"these {self.steps} unrolled steps"
+        return f"{where} cannot be written as an LSTM, GRU or RNN node."
 
 
 def constant_bytes(products: Iterable[Node]) -> int:
@@ -181,6 +181,6 @@ def _written_out(graph: Graph, inside: dict[int, Node], path: str, held: set[int
         # What is used less often is no part of a step.
         tied = {id(n) for same in users.values() if len(same) >= _STEPS for n in same}
         products = tuple(n for n in graph.nodes if id(n) in own & tied)
-        found = f"{len(row)} products with {weights[key].name!r}, each of which depends on the one before"
+        found = f"{len(row)} matmuls with {weights[key].name!r}, each of which depends on the one before"
         name = f"{path}{display_name(nodes[0])}"
         yield FloatRecurrence(name, nodes[0].op, len(row), found, products)

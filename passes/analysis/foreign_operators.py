@@ -7,7 +7,7 @@ import re
 from rnnqc.ir import Node, attribute
 
 _SEARCH = (
-    "the recurrence is a search of onnxruntime around its subgraphs.",
+    "onnxruntime's search operator runs the recurrence in its subgraphs.",
     "export the decoder as a model of its own, and lower that",
 )
 LOWER_THE_FLOAT_MODEL = "lower the float model that it was made from"

@@ -1,4 +1,4 @@
-"""Makes the values at the quantization points of recurrences of unknown equations observable."""
+"""Makes the values at the quantization points of custom cells observable."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class _Observer:
         self.found.append(Observed(cell.name, point, copy.name, step, rank, size, entering=entering))
 
     def note_steps(self, point: str, values: Sequence[Value]) -> None:
-        """Values of steps that are written out, as one: onnxruntime takes long for thousands of outputs."""
+        """Values of unrolled steps, as one: onnxruntime takes long for thousands of outputs."""
         cell, shape = self.cell, shape_of(values[0])
         local = all(id(v) in self.made for v in values)
         if len(values) < 2 or not shape or not local or any(shape_of(v) != shape for v in values):

@@ -1,6 +1,6 @@
 """Marks on nodes: which value of a quantized recurrence each of them makes or takes.
 
-They stand in the nodes' metadata, so that names may change and steps may be written out: a copy of a node keeps its
+They stand in the nodes' metadata, so that names may change and steps may be unrolled: a copy of a node keeps its
 marks, and gets the number of its step. `rnnqc dump` reads them.
 """
 
@@ -38,7 +38,7 @@ class Mark:
         raised: What has been added to codes.
         zero: The code of 0, of codes with a scale for each row.
         rank: Its number of axes; None if it is not known.
-        step: The step, in a recurrence that came written out; None in a loop.
+        step: The step, in a recurrence that was unrolled; None in a loop.
     """
 
     cell: str
@@ -87,7 +87,7 @@ def marks_of(metadata: Mapping[str, str]) -> Iterator[Mark]:
 
 
 def copied_marks(metadata: Mapping[str, str], step: int) -> dict[str, str]:
-    """The metadata of a copy of a node in a step that is written out."""
+    """The metadata of a copy of a node in an unrolled step."""
     made = dict(metadata)
     if MARKS_TAG in made:
         made[COPY_TAG] = json.dumps([*json.loads(made.get(COPY_TAG, "[]")), step])

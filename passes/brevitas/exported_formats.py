@@ -42,7 +42,7 @@ class KnownFormats:
                 made = f"{source.name!r}" + (f" is made by {node.op}" if node is not None else "")
                 raise NotHandled(f"{what} is not quantized.", made, "export the model with io_quant set")
             if found is not None and not found.same_format(grid):
-                raise NotHandled(f"{what} lies on several grids.", f"{value.name!r}", "share io_quant")
+                raise NotHandled(f"{what} has several scales or zero points.", f"{value.name!r}", "share io_quant")
             found = found or grid
         assert found is not None
         check_one_scale(what, found)
@@ -73,7 +73,9 @@ def state_of(value: Value, own: QonnxQuantizer, what: str, grids: KnownFormats) 
             return None
         if nearest and np.array_equal(own(array), array):
             return value
-        raise NotHandled(f"{what} is not quantized.", "constants off the grid", "export zeros, or pass the states")
+        raise NotHandled(
+            f"{what} is not quantized.", "constants that are not quantized values", "export zeros, or pass the states"
+        )
     grid = grids.of(value, what)
     producer = value.inputs[0] if value.inputs else None
     same = grid.same_format(own)
@@ -81,5 +83,7 @@ def state_of(value: Value, own: QonnxQuantizer, what: str, grids: KnownFormats) 
         return producer.inputs[0]
     if same and nearest:
         return value
-    action = "use a rounding to the nearest code" if same else "quantize it as the cell does"
-    raise NotHandled(f"{what} would be rounded twice." if same else f"{what} lies on another grid.", what, action)
+    action = "use a rounding to nearest" if same else "quantize it as the cell does"
+    raise NotHandled(
+        f"{what} would be rounded twice." if same else f"{what} has another scale or zero point.", what, action
+    )

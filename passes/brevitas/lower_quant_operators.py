@@ -35,8 +35,8 @@ from rnnqc.passes.graph.lstm_node import NotHandled
 from rnnqc.passes.graph.quant_operators import CELL_OP, is_quant, is_trunc, read_quant
 from rnnqc.passes.graph.quantized_constants import along, byte_codes, channel_axis, stored_codes
 
-# What onnxruntime leaves a DequantizeLinear of weights in front of. It makes MatMulNBits of DequantizeLinear and MatMul
-# (1.31), which quantizes the other operand to 8 bits, and fails on one in front of view operators (operator set 21).
+# Operators whose weights onnxruntime leaves behind a DequantizeLinear. It makes MatMulNBits of DequantizeLinear and
+# MatMul (1.31), which quantizes the other operand to 8 bits, and fails on one before view operators (operator set 21).
 _DEQUANTIZED = ("Conv", "ConvTranspose")
 
 
@@ -49,8 +49,8 @@ class LowerQuantOperators(Pass):
 
     QuantizeLinear adds the zero point after rounding and would give another code at ties.
 
-    * Quantizers of constants become codes of 8 bits and a DequantizeLinear in front of Conv and Gemm (transB = 1),
-      codes and `Cast -> Sub -> Mul` in front of all others, which gives the same floats; floats if codes are wider.
+    * Quantizers of constants become codes of 8 bits and a DequantizeLinear before Conv and Gemm (transB = 1),
+      codes and `Cast -> Sub -> Mul` before all others, which gives the same floats; floats if codes are wider.
     * Parameters may be computed when the model runs.
     * One that is not known stays, with a remark, as other operators of QONNX do.
     """

@@ -54,7 +54,7 @@ class ReadQuantLstmCell(Pass):
     After: the integer cell, with codes of the weights as initializers; or, of form qcdq, `QuantizeLinear -> Clip ->
     DequantizeLinear` around a readable float cell (see emit_exported.py).
 
-    Elementwise operations are Brevitas' own; its products are sums in an order that nobody specifies: a code next to
+    Elementwise operations are Brevitas' own; its products are sums in an unspecified order: a code next to
     a tie may fall otherwise.
 
     * The cell keeps the quantization it was exported with; no recipe applies to it.

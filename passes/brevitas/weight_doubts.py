@@ -24,7 +24,7 @@ def doubt_about_weights(read: QuantLstm) -> tuple[str, str, str] | None:
     for key, gate, p in held:
         step = _other_grid(p)
         if step is not None:
-            reason = "its weights lie on another grid than the one they are quantized to."
+            reason = "its weights were quantized with another scale before."
             scale = float(p.quantizer.scale.ravel()[0]) if p.quantizer is not None else 0.0
             found = f"{key} of the {gate} gate in steps of {step:.6g}, scale {scale:.6g}"
             return reason, found, "compare with what Brevitas computes; export the model again if that differs"
@@ -33,7 +33,7 @@ def doubt_about_weights(read: QuantLstm) -> tuple[str, str, str] | None:
         p.quantizer is not None and p.raw is not None and not _is_on_grid(p.raw, p.quantizer) for *_, p in held
     )
     if others and rounds:
-        reason = "its weights are rounded to the nearest code, other values are not."
+        reason = "its weights are rounded to nearest, other values are not."
         found = f"rounding_mode ROUND of float weights beside {', '.join(others)}"
         action = (
             "if the weights were trained with another rounding, which Brevitas does not export, quantize them before "

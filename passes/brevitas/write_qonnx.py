@@ -94,7 +94,7 @@ def _check(cell: QuantizedCell) -> None:
 
 
 def _emit(model: Model, graph: Graph, cell: QuantizedCell, at: Boundary) -> Builder:
-    """The node of the cell between its boundary values, with the quantizers in front of it."""
+    """The node of the cell between its boundary values, with the quantizers before it."""
     b = Builder(model, cell.name)
     w, r, bias = (constant_array(model.initializer(name, graph)) for name in (cell.W, cell.R, cell.B))
     assert w is not None and r is not None and bias is not None
@@ -132,7 +132,7 @@ def _emit(model: Model, graph: Graph, cell: QuantizedCell, at: Boundary) -> Buil
         inputs += [b.f32(q[name].scale), b.f32(q[name].zero_point), b.f32(q[name].bits)]
     outputs = [v if v is not None else b.value(n) for v, n in zip((at.y, at.y_h, at.y_c), OUTPUTS, strict=True)]
     for k, value in enumerate(outputs):
-        # No tool infers them: the node is nobody's.
+        # No tool infers them: no tool knows the node.
         _declare(graph, value, [*([cell.static_length] if k == 0 else []), cell.static_batch, cell.hidden_size])
     b.add(CELL_OP, inputs, outputs, "cell", domain=DOMAIN, **_attributes(lstm))
     return b

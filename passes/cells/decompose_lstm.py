@@ -1,4 +1,4 @@
-"""Takes LSTM, GRU and RNN nodes apart into a readable Scan."""
+"""Lowers LSTM, GRU and RNN nodes to explicit Scan loops."""
 
 from __future__ import annotations
 

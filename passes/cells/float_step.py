@@ -47,7 +47,7 @@ class FloatStep:
     """`rnnqc.cells.equations.Step` in standard operators.
 
     Args:
-        b: Collects nodes in front of the loop.
+        b: Collects nodes before the loop.
         body: Collects the nodes of the step.
         cell: The cell.
         quantizer: Called at every quantization point, and with the products at `accumulator.h`, `accumulator.reset`.

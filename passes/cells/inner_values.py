@@ -72,7 +72,7 @@ class InnerValues:
         self._made: dict[_Group, _Made | CompileError | NotObservableError] = {}
 
     def of(self, feeds: Mapping[str, Array]) -> dict[str, Series]:
-        """The values of each name, one for each step; what cannot be brought out is missing."""
+        """The values of each name, one for each step; what cannot be exposed is missing."""
         found: dict[str, Series] = {}
         work = [self._group(feeds)]
         while work:
@@ -80,7 +80,7 @@ class InnerValues:
             try:
                 found.update(self._run(group, feeds))
             except (CompileError, NotObservableError):
-                # One of them cannot be brought out: try in halves.
+                # One of them cannot be exposed: try in halves.
                 if len(group) > 1:
                     work += [group[: len(group) // 2], group[len(group) // 2 :]]
         return found

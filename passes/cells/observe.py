@@ -38,10 +38,10 @@ class Observed:
         value: Name in the graph.
         step: Whether each step of the cell's loop makes one, `[B, K]`.
         rank: Of what one run of the cell makes of it, all steps together; `ANY_RANK` if each tensor is one run; in a
-            Scan such a tensor is brought out as a matrix of its rows.
+            Scan such a tensor is exposed as a matrix of its rows.
         size: Of the last axis.
         kind: Element type, a number of `onnx.TensorProto`.
-        stacked: Whether the first axis are steps that are written out.
+        stacked: Whether the first axis are unrolled steps.
         entering: Whether it is an initial state: a value of the point before the first step.
     """
 
@@ -111,7 +111,7 @@ class Level:
 
 
 class NotObservableError(Exception):
-    """A value that cannot be brought out of the subgraphs it is in."""
+    """A value that cannot be exposed outside the subgraphs it is in."""
 
 
 def with_outputs(proto: onnx.ModelProto, values: Sequence[Observed], kept: Sequence[str]) -> dict[str, str]:

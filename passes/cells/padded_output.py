@@ -1,7 +1,7 @@
 """Analysis: what becomes of the padding in the output of a recurrent node with `sequence_lens`. Reads only.
 
-Beyond a sequence's length Y is 0, also after lowering. Whoever takes the padding out again by the lengths, or reads its
-zeros as data, gets what he got from the float model. Whoever looks for zeros in Y to find the padding does not: a step
+Beyond a sequence's length Y is 0, also after lowering. A consumer that removes the padding by the lengths, or reads its
+zeros as data, gets what the float model gives. One that looks for zeros in Y to find the padding does not: a step
 of the lowered layer may be 0, too.
 """
 

@@ -7,6 +7,9 @@ import numpy as np
 from rnnqc.ir import Value
 from rnnqc.ir.builder import Builder
 
+LENGTHS_IN_RANGE = "sequence_lens_must_be_0_to_T"
+"""The node that fails for other lengths."""
+
 
 def dimensions(b: Builder, value: Value, start: int, end: int, name: str) -> Value:
     """The dimensions `start` to `end` (exclusive) of `value`, int64 `[end - start]`."""
@@ -45,7 +48,7 @@ class LengthMasks:
         allowed = b.op("Range", [b.i64(0), past, b.i64(1)], "lens.allowed")
         negative = b.op("Less", [lens, b.i64(0)], "lens.negative")
         index = b.op("Where", [negative, past, lens], "lens.index")
-        self.lens = b.op("Gather", [allowed, index], "sequence_lens_must_be_0_to_T", axis=0)
+        self.lens = b.op("Gather", [allowed, index], LENGTHS_IN_RANGE, axis=0)
         times = b.op(
             "Unsqueeze", [b.op("Range", [b.i64(0), steps, b.i64(1)], "time.range"), b.i64([1, 2])], "time.column"
         )

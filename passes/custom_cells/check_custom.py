@@ -43,7 +43,7 @@ _ROWS = 64
 class _Product:
     """A product as it was: its weights `[K,N]`, what is added to it, and the formats of what it multiplies.
 
-    Where it stands in several places, such as the steps of a loop that is written out, there may be several of each.
+    Where it stands in several places, such as the steps of a loop that is unrolled, there may be several of each.
     """
 
     weights: list[Array] = field(default_factory=list)
@@ -142,7 +142,7 @@ class CustomCellsCheck(ConstantCheck):
                 wanted = given @ self._quantized(site.path, weights).astype(np.float64)
                 allowed = _RELATIVE * np.abs(wanted).max(axis=1, keepdims=True) + np.finfo(np.float32).tiny
                 near = np.where(np.abs(made - wanted) <= allowed, wanted, made)
-                own.array(f"weights, scales and codes of {what}", near, wanted, node=site.made)
+                own.array(f"weights, scales and quantized values of {what}", near, wanted, node=site.made)
                 results.append(own)
         if results:
             best = min(results, key=lambda r: (len(r.wrong), sum(w.count for w in r.wrong)))

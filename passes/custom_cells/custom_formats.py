@@ -1,4 +1,4 @@
-"""From a recipe and statistics to the number formats of a recurrence that is no LSTM, GRU or RNN."""
+"""From a recipe and statistics to the number formats of a custom cell."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ class _Resolver:
             return None if own else state
         if target not in self.settings or not str(target).endswith(f".{VALUE}"):
             raise UsageError(
-                f"same_as = {target!r}, which is no value of this recurrence.",
+                f"same_as = {target!r}, which is not a value of this cell.",
                 supported=f"hidden, {', '.join(p for p in self.settings if p.endswith(f'.{VALUE}'))}",
             )
         return None if target == point else str(target)

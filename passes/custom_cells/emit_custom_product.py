@@ -1,4 +1,4 @@
-"""Products of a recurrence of unknown equations with quantized weights, in standard operators.
+"""Products of a custom cell with quantized weights, in standard operators.
 
 Sums of products of codes are exact: in MatMulInteger, of which there is one for each byte of wide codes. Products of
 unsigned bytes are exact on every processor. In float64 where int32 cannot hold the sums.
@@ -16,12 +16,12 @@ import numpy.typing as npt
 from rnnqc.formats.format import Format, IntegerFormat
 from rnnqc.formats.point_format import PointFormat
 from rnnqc.formats.rounding import Rounding
-from rnnqc.ir import Graph, Model, Node, Value, shape_of
+from rnnqc.ir import Model, Node, Value, shape_of
 from rnnqc.ir.builder import Builder, onnx_type
 from rnnqc.passes.analysis.custom_products import CustomProduct
 from rnnqc.passes.analysis.point_marks import CODES, HIGH, LOW, REAL, ROWS, SUMS, UNIT, mark_made, mark_taken
+from rnnqc.passes.custom_cells.custom_weight import BYTE, LARGEST_SUM, MIDDLE, WIDE_MIDDLE, CustomWeight
 from rnnqc.passes.formats.point_format import stored_multiplier
-from rnnqc.passes.formats.quantized_parameters import weight_codes
 from rnnqc.passes.qcdq.emit_qcdq import (
     WIDEST,
     QuantizedWeight,
@@ -34,12 +34,7 @@ from rnnqc.passes.qcdq.emit_qcdq import (
 from rnnqc.passes.render.emit_codes import row_codes, row_scales
 from rnnqc.passes.render.emit_wide_codes import WIDE_BITS, separate_planes, weighted_sum, wide_codes
 
-MIDDLE = 128
-"""Zero point of codes of rows with a scale each, and what makes signed bytes unsigned."""
-WIDE_MIDDLE = 2**15
-BYTE = 255
 _OPSET_OF_PROPAGATION = 21
-_LARGEST_SUM = 2**31
 _FLOAT32_BITS = 24
 
 
@@ -64,75 +59,13 @@ def has_quantize_linear(model: Model, format_: IntegerFormat) -> bool:
 
 
 @dataclass(frozen=True)
-class StoredWeight:
-    """The weights of a product.
-
-    Attributes:
-        format: Their format.
-        codes: `[K,N]`: for an integer product bytes, of codes that are raised to begin at 0; otherwise the codes.
-        scale: `[N]` or one number.
-        zero_point: Of the codes as they are stored, in the same form.
-        array: The codes.
-        planes: How many bytes make up a weight, side by side `[K,2N]` if there are two: the high ones and the low
-            ones; 0 if they are no bytes.
-    """
-
-    format: Format
-    codes: Value
-    scale: Value
-    zero_point: Value
-    array: npt.NDArray[Any]
-    planes: int
-
-    @property
-    def nbytes(self) -> int:
-        """Size of codes and scales."""
-        return int(self.array.nbytes) + 4 * len(self.format.scale)
-
-
-def store_weight(
-    model: Model, graph: Graph, path: str, product: CustomProduct, point: PointFormat, moment: Any, *, integer: bool
-) -> StoredWeight:
-    """Adds the weights of a product, as codes, to the graph that it stands in.
-
-    Args:
-        model: The model.
-        graph: The graph.
-        path: Of the quantization point.
-        product: The product.
-        point: The format of its weights.
-        moment: Second moments of what they are multiplied with, or None.
-        integer: Whether the product is one of codes.
-    """
-    format_, codes = point.complete, weight_codes(point, product.weights, moment)
-    scale, zero_point = format_.linear_parameters()
-    stored, planes = codes, 0
-    if integer and format_.bits <= WIDEST:
-        raised = MIDDLE if format_.signed else 0
-        stored, zero_point = (np.asarray(a.astype(np.int16) + raised).astype(np.uint8) for a in (codes, zero_point))
-        planes = 1
-    elif integer and len(codes) * BYTE * BYTE < _LARGEST_SUM:
-        raised = WIDE_MIDDLE if format_.signed else 0
-        wide = (codes.astype(np.int32) + raised, np.broadcast_to(zero_point, codes.shape[1]).astype(np.int32) + raised)
-        stored, zero_point = (np.concatenate([a >> 8, a & BYTE], axis=-1).astype(np.uint8) for a in wide)
-        planes = 2
-    arrays = {
-        "codes": stored,
-        "scale": scale,
-        "zero_point": np.asarray(zero_point).astype(stored.dtype),
-    }
-    held = {k: model.add_initializer(f"{path}.{k}", a, graph) for k, a in arrays.items()}
-    return StoredWeight(format_, **held, array=stored, planes=planes)
-
-
-@dataclass(frozen=True)
 class Site:
     """Where a product stands: marks the nodes that make its values.
 
     Attributes:
         cell: The recurrence.
         product: Its name there.
-        step: The step, where the recurrence came written out.
+        step: The step, where the recurrence was unrolled.
     """
 
     cell: str
@@ -143,12 +76,12 @@ class Site:
         """Marks what makes `value`."""
         mark_made(value, self.cell, f"{self.product}.{tensor}", part, kind=onnx_type(kind), step=self.step, **facts)
 
-    def mark_weight(self, nodes: Iterable[Node], weight: StoredWeight) -> None:
+    def mark_weight(self, nodes: Iterable[Node], weight: CustomWeight) -> None:
         """Marks the first of `nodes` that takes the codes of the weights, and their zero points."""
         facts: dict[str, Any] = {"kind": onnx_type(weight.array.dtype), "raised": 0}
         if weight.format.signed:
-            facts["raised"] = (0, MIDDLE, WIDE_MIDDLE)[weight.planes]
-        part = HIGH if weight.planes > 1 else CODES
+            facts["raised"] = (0, MIDDLE, WIDE_MIDDLE)[weight.byte_count]
+        part = HIGH if weight.byte_count > 1 else CODES
         self.mark_taken(nodes, weight.codes, "weight", part, **facts)
         if weight.format.all_zero_points.any():
             self.mark_taken(nodes, weight.zero_point, "weight.zero_point", part, rank=None, **facts)
@@ -170,7 +103,7 @@ def emit_product(
     b: Builder,
     site: Site,
     product: CustomProduct,
-    weight: StoredWeight,
+    weight: CustomWeight,
     point: PointFormat,
     *,
     given: bool,
@@ -201,7 +134,7 @@ def emit_product(
 
 
 def _integer_product(
-    b: Builder, site: Site, product: CustomProduct, weight: StoredWeight, point: PointFormat, given: bool
+    b: Builder, site: Site, product: CustomProduct, weight: CustomWeight, point: PointFormat, given: bool
 ) -> Value:
     """The product of `x [...,K]` as one of codes."""
     x, held = product.x, point.static
@@ -222,7 +155,7 @@ def emit_half_quantized(
     b: Builder,
     site: Site,
     product: CustomProduct,
-    weight: StoredWeight | None,
+    weight: CustomWeight | None,
     point: PointFormat | None,
     *,
     given: bool,
@@ -266,7 +199,7 @@ def _takes_bytes(held: Format) -> bool:
     return held.bits == WIDEST and held.rounding is Rounding.HALF_EVEN and not held.narrow
 
 
-def _real_product(b: Builder, x: Value, weight: StoredWeight, point: PointFormat, readable: bool) -> Value:
+def _real_product(b: Builder, x: Value, weight: CustomWeight, point: PointFormat, readable: bool) -> Value:
     """The product of real numbers; in float64 where float32 cannot hold the sums of products of wide codes.
 
     Weights are dequantized by DequantizeLinear where x is, too, or has 8-bit codes with a scale for each row. Otherwise
@@ -283,7 +216,7 @@ def _real_product(b: Builder, x: Value, weight: StoredWeight, point: PointFormat
     return b.cast(b.op("MatMul", exact, "product.float64"), np.float32, "product")
 
 
-def _static(b: Builder, site: Site, x: Value, weight: StoredWeight, code: Format) -> Value:
+def _static(b: Builder, site: Site, x: Value, weight: CustomWeight, code: Format) -> Value:
     """The product of `x [N,K]`, which is on the grid of `code` or takes its codes by rounding half to even."""
     depth = weight.array.shape[0]
     w = weight.format
@@ -292,7 +225,7 @@ def _static(b: Builder, site: Site, x: Value, weight: StoredWeight, code: Format
     largest = int(max(np.abs(w.minimum - zeros).max(), np.abs(w.maximum - zeros).max()))
     unit = np.float64(code.scale[0]) * np.asarray(w.scale, np.float64)
     unit = unit if w.axis is not None else unit.reshape(())
-    if w.bits <= WIDEST and code.bits <= WIDEST and depth * narrow * largest < _LARGEST_SUM:
+    if w.bits <= WIDEST and code.bits <= WIDEST and depth * narrow * largest < LARGEST_SUM:
         zero = code.zero_point + (MIDDLE if code.signed else 0)
         units = b.op("QuantizeLinear", [x, b.f32(code.scale[0]), b.u8(zero)], "hidden.codes")
         acc = b.op("MatMulInteger", [units, weight.codes, b.u8(zero), weight.zero_point], "product")
@@ -303,14 +236,14 @@ def _static(b: Builder, site: Site, x: Value, weight: StoredWeight, code: Format
         site.mark_taken(real.inputs, multiplier, "product", UNIT, rank=None)
         return real
     if (
-        weight.planes
+        weight.byte_count
         and code.bits <= WIDE_BITS
-        and depth * BYTE * (BYTE if weight.planes > 1 else largest) < _LARGEST_SUM
+        and depth * BYTE * (BYTE if weight.byte_count > 1 else largest) < LARGEST_SUM
     ):
         acc = _sum_of_bytes(b, site, x, weight, code)
     else:
         exact = b.cast(weight.codes, np.float64, "weight.float")
-        if weight.planes or np.any(zeros):
+        if weight.byte_count or np.any(zeros):
             exact = b.op("Sub", [exact, b.cast(weight.zero_point, np.float64, "weight.zero")], "weight.centred")
         units = b.op("Round", [b.op("Div", [x, b.f32(code.scale[0])], "hidden.units")], "hidden.rounded")
         codes = b.cast(units, np.float64, "hidden.codes")
@@ -323,7 +256,7 @@ def _static(b: Builder, site: Site, x: Value, weight: StoredWeight, code: Format
     return b.cast(scaled, np.float32, "product.real")
 
 
-def _sum_of_bytes(b: Builder, site: Site, x: Value, weight: StoredWeight, code: Format) -> Value:
+def _sum_of_bytes(b: Builder, site: Site, x: Value, weight: CustomWeight, code: Format) -> Value:
     """Sums of products of codes in float64, from a product for each byte of x; wide weights have their bytes apart."""
     if code.bits <= WIDEST:
         zero = code.zero_point + (MIDDLE if code.signed else 0)
@@ -342,7 +275,7 @@ def _sum_of_bytes(b: Builder, site: Site, x: Value, weight: StoredWeight, code: 
     made = []
     for name, part in parts:
         whole: Value = b.cast(part, np.float64, f"product.{name}.float")
-        if weight.planes > 1:
+        if weight.byte_count > 1:
             even = {"num_outputs": 2} if b.model.opset >= 18 else {}
             halves = b.ops("Split", [whole], [f"product.{name}.{n}" for n in ("upper", "lower")], axis=1, **even)
             whole = joined(halves[0], halves[1], f"product.{name}.joined")
@@ -350,7 +283,7 @@ def _sum_of_bytes(b: Builder, site: Site, x: Value, weight: StoredWeight, code: 
     return made[0] if len(made) == 1 else joined(made[0], made[1], "product.float")
 
 
-def _by_rows(b: Builder, site: Site, rows: Value, weight: StoredWeight, held: IntegerFormat) -> Value:
+def _by_rows(b: Builder, site: Site, rows: Value, weight: CustomWeight, held: IntegerFormat) -> Value:
     """The product of `rows [N,K]` whose codes have a scale for each row."""
     bits = held.bits
     if bits == WIDEST:
@@ -375,7 +308,7 @@ def _by_rows(b: Builder, site: Site, rows: Value, weight: StoredWeight, held: In
     return made
 
 
-def _planes(b: Builder, units: Value, zero: int, weight: StoredWeight) -> list[tuple[str, Value]]:
+def _planes(b: Builder, units: Value, zero: int, weight: CustomWeight) -> list[tuple[str, Value]]:
     """The products of the high and of the low bytes of codes 0 .. 65535."""
     parts = zip(("high", "low"), separate_planes(b, units, "hidden"), (zero >> 8, zero & 255), strict=True)
     return [

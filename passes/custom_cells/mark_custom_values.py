@@ -1,4 +1,4 @@
-"""Marks the values at the quantization points of a recurrence of unknown equations, quantized or not."""
+"""Marks the values at the quantization points of a custom cell, quantized or not."""
 
 from __future__ import annotations
 

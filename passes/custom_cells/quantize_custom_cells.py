@@ -1,4 +1,4 @@
-"""Quantizes recurrences that are no LSTM, GRU or RNN: products, and every other value that the recipe quantizes."""
+"""Quantizes custom cells: matmuls, and every other value that the recipe quantizes."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ CALIBRATE = "give --calibration DATA or --stats STATS.json"
 
 
 class QuantizeCustomCells(Pass):
-    """Quantizes every recurrence that is none of ONNX's, in loops and written out.
+    """Quantizes every custom cell, in loops and unrolled.
 
     Before: `MatMul(x [N,K], W)` or `Gemm(x, W, b)` with a constant W, and anything between such products
 
@@ -52,7 +52,7 @@ class QuantizeCustomCells(Pass):
     * Codes of x have a scale for each row unless the recipe asks for one scale.
     * A product whose weights are not constant, not float32 or no matrix stays float. So does one of which the recipe
       quantizes either x or W alone; in form qcdq the other stays float.
-    * A recurrence of which nothing could be quantized stays float, with a remark.
+    * A custom cell without anything to quantize stays float, with a remark.
     * Values that the recipe quantizes by statistics that are missing stay float, with a remark; where there are none of
       what products multiply, the whole recurrence does.
     """
@@ -218,7 +218,7 @@ class _Work:
         return (
             refusals[0]
             if refusals
-            else NotHandled("it has no product with constant weights.", self.cell.recurrence.found, "none")
+            else NotHandled("it has no matmul with constant weights.", self.cell.recurrence.found, "none")
         )
 
     def _remark(self, outcome: Outcome, why: NotHandled) -> Remark:
@@ -227,7 +227,7 @@ class _Work:
 
     def _notes(self, refusals: list[NotHandled]) -> list[Remark]:
         at = self.cell.recurrence
-        text = f"{self.products} products became integer." if self.owner.integer else f"{self.products} products."
+        text = f"{self.products} matmuls became integer." if self.owner.integer else f"{self.products} matmuls."
         points = sum(p.endswith(f".{VALUE}") for p in self.cell.points)
         made = [
             self.owner.remark(Outcome.NOTE, at.path, at.op, f"{text} {self.edges} of {points} values are quantized.")
@@ -235,10 +235,10 @@ class _Work:
         missing = self.formats.uncalibrated
         texts: list[tuple[str, str, str]] = []
         if missing:
-            reason = f"{len(missing)} quantization points stay float, or have a scale for each row."
+            reason = f"{len(missing)} quantization points stay float, or have dynamic per-row scales."
             texts.append((reason, self._missing, CALIBRATE))
         if refusals:
-            reason = f"{len(refusals)} of its products stay float: {refusals[0].reason}"
+            reason = f"{len(refusals)} of its matmuls stay float: {refusals[0].reason}"
             texts.append((reason, refusals[0].found, refusals[0].action))
         if texts:
             reasons, found, actions = zip(*texts, strict=True)
@@ -318,7 +318,7 @@ def _refusal_of_formats(weight: PointFormat, code: PointFormat | None, integer: 
         return NotHandled("the recipe gives hidden states no bits.", found, action)
     if code.mode != STATIC and (code.bits not in ROW_BITS or (bits or 0) > WIDEST):
         return NotHandled(
-            "the recipe gives its products formats that rows with a scale each do not have.",
+            "the recipe gives its matmuls formats that a dynamic per-row scale does not have.",
             f"hidden.bits = {code.bits}, weight.bits = {bits or 'none'}",
             "give it calibration data, or choose a recipe with 8-bit weights and 8- or 16-bit activations",
         )

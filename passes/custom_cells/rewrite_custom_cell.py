@@ -16,14 +16,8 @@ from rnnqc.passes.analysis.custom_cell import BIAS, HIDDEN, VALUE, WEIGHT, Custo
 from rnnqc.passes.analysis.custom_products import CustomProduct
 from rnnqc.passes.analysis.point_marks import CONSTANT
 from rnnqc.passes.custom_cells.custom_formats import CustomFormats
-from rnnqc.passes.custom_cells.emit_custom_product import (
-    Site,
-    StoredWeight,
-    emit_grid,
-    emit_half_quantized,
-    emit_product,
-    store_weight,
-)
+from rnnqc.passes.custom_cells.custom_weight import CustomWeight, store_weight
+from rnnqc.passes.custom_cells.emit_custom_product import Site, emit_grid, emit_half_quantized, emit_product
 from rnnqc.passes.custom_cells.mark_custom_values import ValueMarks
 
 _MOVED_PAST = ("Reshape", "Transpose", "Squeeze", "Unsqueeze", "Slice")
@@ -51,7 +45,7 @@ class CustomCellRewriter:
     ) -> None:
         self._model, self._cell, self._formats, self._statistics = model, cell, formats, statistics
         self._integer = integer
-        self._held: dict[tuple[str, int, bool], StoredWeight | None] = {}
+        self._held: dict[tuple[str, int, bool], CustomWeight | None] = {}
         self._replaced: list[Node] = []
         made = (*cell.edges.values(), *(cell.entering.values() if cell.recurrence.loop is None else ()))
         self._quantized = {id(v) for values in made for v in values}
@@ -120,7 +114,7 @@ class CustomCellRewriter:
         self.given[f"{label}.{HIDDEN}"] = origin
         return label
 
-    def _stored(self, path: str, product: CustomProduct, weight: PointFormat) -> StoredWeight | None:
+    def _stored(self, path: str, product: CustomProduct, weight: PointFormat) -> CustomWeight | None:
         """Adds the weights of a product to the model; None where they stay float."""
         if weight.is_float:
             return None

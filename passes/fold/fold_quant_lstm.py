@@ -1,7 +1,7 @@
 """The numbers of a Brevitas cell in the arithmetic "grid32" (no graph here).
 
 Elementwise operations are Brevitas' own, in float32 and in its order. Products of codes are exact sums here, where
-Brevitas multiplies float32 matrices in an order nobody specifies.
+Brevitas multiplies float32 matrices in an unspecified order.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def grid_of(
     """
     check_one_scale(name, quantizer)
     if quantizer.bipolar:
-        raise NotHandled(f"{name} is bipolar.", "1 signed bit", "use 2 bits or more, or unsigned codes")
+        raise NotHandled(f"{name} is bipolar.", "1 signed bit", "use 2 bits or more, or unsigned values")
     if quantizer.rounding in QONNX_ONLY and not on_grid:
         found = f"rounding {quantizer.rounding.value}"
         raise NotHandled(f"{name} rounds as no cell of Brevitas does.", found, "use another rounding mode")

@@ -116,7 +116,7 @@ def _weight_format(cell: QuantizedCell, name: str) -> Format:
         raise NotHandled(
             f"{name} is not symmetric, or binary.",
             f"{name}.weight: {point.bits} bits, signed = {held.signed}, zero_point = {held.zero_point}",
-            "signed codes around 0 have an integer form; use --form qcdq",
+            "signed values with zero_point = 0 have an integer form; use --form qcdq",
         )
     if held.bits > 8:
         raise NotHandled(
@@ -135,7 +135,7 @@ def _value_format(cell: QuantizedCell, name: str) -> ValueFormat:
         raise NotHandled(
             f"the {name} has a format without integer form.",
             f"{name}: {found}",
-            "unsigned codes of 8 or 16 bits, rounded half to even, have one; use --form qcdq",
+            "unsigned values of 8 or 16 bits, rounded half to even, have one; use --form qcdq",
         )
     if point.mode == ROWS:
         return ValueFormat("dynamic_row", 0.0, held.zero_point, held.bits)
@@ -160,7 +160,7 @@ def gate_format(cell: QuantizedCell, k: int) -> tuple[float, int]:
         )
     if not held.is_symmetric:
         raise NotHandled(
-            f"the {name.replace('_', ' ')} has codes that are not around 0.",
+            f"the {name.replace('_', ' ')} has a range that is not symmetric around 0.",
             f"{name}.acc: signed = {held.signed}, zero_point = {held.zero_point}",
             "symmetric pre-activations have an integer form; use --form qcdq",
         )

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from rnnqc.cells.base import Cell
+from rnnqc.counterparts import FORMATS, or_counterpart
 from rnnqc.errors import CompileError, UsageError
 from rnnqc.formats.point_format import CHAINED, ROWS, PointFormat
 from rnnqc.recipes.keys import KEYS_OF_RULES, RANGE_KEYS, Settings, keys_of
@@ -47,7 +48,7 @@ def check_overrides(recipe: Recipe, cells: Points) -> None:
         raise UsageError(
             f"No quantization point matches {missed[0]!r}.",
             supported="points such as " + ", ".join(f"{first}.{p}" for p in points),
-            action="`rnnqc inspect` lists the cells, `rnnqc recipes` the points",
+            action=or_counterpart("`rnnqc inspect` lists the cells, `rnnqc recipes` the points", missed[0], FORMATS),
         )
     for glob, key, kind in recipe.without_effect(cells):
         raise UsageError(

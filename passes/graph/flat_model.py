@@ -26,7 +26,7 @@ _ELEMENT, _LAST, _AXIS = "verify:element", "verify:last", "verify:axis"
 
 
 class MissingValueError(Exception):
-    """A value that nothing makes and nobody feeds."""
+    """A value without producer that is not fed."""
 
 
 class FlatModel:
@@ -34,7 +34,7 @@ class FlatModel:
 
     Args:
         model: The model.
-        cells: Names of cells; their loops are taken apart.
+        cells: Names of cells; their loops are replaced by single steps.
         functions: Whether calls of functions stay calls.
         chosen: What conditions of branches are, by name as in `conditions`. Products of integers are exact then: on
             this machine the other branch may be there because its products are not.

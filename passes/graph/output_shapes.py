@@ -12,7 +12,7 @@ Dims = list[int | str | None]
 def infer_output_shapes(model: Model, known: Collection[str] = ()) -> None:
     """Replaces the declared shape of every output of the main graph by what follows from the inputs.
 
-    A dimension of which nothing is known keeps its name.
+    An unknown dimension keeps its name.
 
     Args:
         model: The model.

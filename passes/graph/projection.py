@@ -38,6 +38,6 @@ def check_projection(node: Node, hidden: int, shapes: Mapping[str, Shape]) -> No
         f"with projection (proj_size = {projected}), which ONNX does not have and onnxruntime does not run: "
         f"hidden_size = {hidden}, {listed}.",
         supported="LSTM whose states have one size",
-        action="export the layer as a loop over its step (torch.nn.LSTMCell and a product), or train with proj_size "
+        action="export the layer as a loop over its step (torch.nn.LSTMCell and a matmul), or train with proj_size "
         "= 0; this file does not hold the layer",
     )

@@ -209,7 +209,7 @@ def check_zero_point(name: str, quantizer: QonnxQuantizer) -> None:
         sound = bool((inside & (zero_point % 1 == 0)).all())
     if not sound:
         found = f"zero point {zero_point.ravel()[:4].tolist()}, codes {quantizer.minimum} .. {quantizer.maximum}"
-        raise NotHandled(f"{name} has a zero point that is no code.", found, "round the zero points")
+        raise NotHandled(f"{name} has a zero point outside its range.", found, "round the zero points")
 
 
 def _parameter(node: Node, index: int, name: str) -> Parameter:

@@ -44,7 +44,7 @@ class ComputeInFloat32(Pass):
 
     * A node with weights that are not constant, or beyond float32, keeps its type, and with it stays float.
     * So does one of bfloat16, which onnxruntime does not load.
-    * What is transposed is cast in front of the Transpose.
+    * What is transposed is cast before the Transpose.
     """
 
     info = PassInfo(
@@ -107,7 +107,7 @@ def _convert(model: Model, graph: Graph, node: Node, dtype: np.dtype[Any], conve
 
 
 def _cast(b: Builder, value: Value, name: str) -> Value:
-    """A value as float32; one that is transposed is cast in front of that.
+    """A value as float32; one that is transposed is cast before that.
 
     onnxruntime 1.31 ends the process over `Transpose -> Cast -> MatMul`, which a decomposed layer would have.
     """

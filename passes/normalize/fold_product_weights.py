@@ -16,7 +16,7 @@ from rnnqc.passes.invariants import Property
 
 _PRODUCTS = ("MatMul", "Gemm")
 _STEPS = 3
-"""How often weights are used by steps that are written out."""
+"""How often weights are used by unrolled steps."""
 _CODES = ("DequantizeLinear",)
 
 
@@ -27,7 +27,7 @@ class FoldProductWeights(Pass):
 
     After: `Loop(...; x_t MatMul V')`, with V' = Transpose(V) an initializer
 
-    In bodies of loops with a product, every operand of floats; of steps that are written out, weights that three
+    In bodies of loops with a product, every operand of floats; of unrolled steps, weights that three
     products or more share. Recurrent nodes have initializers already. Weights that are stored as codes stay codes.
     """
 

@@ -14,7 +14,7 @@ from rnnqc.errors import CompileError
 from rnnqc.ir import DOMAIN
 
 _PREFIX = re.compile(rf"^.+(?=({FUNCTION}|Quant[A-Z]+Cell(_\w+)?|{OPERATOR}\w*)$)")
-"""What tools put in front of the names of functions (`onnx.compose.add_prefix`); such a name has no kernel."""
+"""What tools put before the names of functions (`onnx.compose.add_prefix`); such a name has no kernel."""
 
 
 def check_own_functions(functions: Iterable[onnx.FunctionProto], source: str) -> None:

@@ -131,7 +131,7 @@ def _dequantizer(model: Model, source: Value, name: str, arrays: list[npt.NDArra
     held = [model.add_initializer(f"{name}.{n}", a) for n, a in zip(names, arrays, strict=True)]
     axis = {"axis": 1} if arrays[1].ndim else {}
     value = builder.op("DequantizeLinear", list(held), "float", **axis)
-    # Constants alone go in: the node may stand in front of everything, where subgraphs see it, too.
+    # Constants alone go in: the node may stand before everything, where subgraphs see it, too.
     model.graph.nodes[:0] = builder.nodes
     return _Made(source, value, arrays[0].dtype.name, sum(a.nbytes for a in arrays), list(arrays[0].shape))
 

@@ -1,4 +1,4 @@
-"""Takes out the sorting of a batch by length that an exporter has put around recurrent nodes."""
+"""Removes the sorting of a batch by length that an exporter has put around recurrent nodes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BATCH_OF_OUTPUT = (2, 1, 1)
 
 
 class RemoveSorting(Pass):
-    """Takes out the sort of a batch by length around recurrent nodes, which need none. Not among the default passes.
+    """Removes the sort of a batch by length around recurrent nodes, which need none. Not among the default passes.
 
     Before, as PyTorch exports `pack_padded_sequence(..., enforce_sorted=False)`:
 
@@ -29,7 +29,7 @@ class RemoveSorting(Pass):
     After: `x -> LSTM(lens)`
 
     A sort stays unless everything between the two kinds of Gather treats the rows of the batch alike, and everything
-    that leaves has its order put back: the sorted batch is then seen by nobody.
+    that leaves has its order restored: nothing else reads the sorted batch.
     """
 
     info = PassInfo(

@@ -172,7 +172,7 @@ def _step(after: Value, before: Value, constants: Constants) -> int | None:
 def _conditions(value: Value, passed: Value | None, indices: Indices) -> list[tuple[Index, Value, int]]:
     """Limit, its value and offset of every `trip + offset < limit` that `value` is the conjunction of.
 
-    In front of the loop (`passed` is None): of every `offset < limit`.
+    Before the loop (`passed` is None): of every `offset < limit`.
     """
     array = indices.constants.array(value)
     if value is passed or (array is not None and bool(np.all(array))):

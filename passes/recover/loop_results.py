@@ -141,7 +141,7 @@ class LoopResults:
         return self.b.op("Transpose", [sequence.value], name, perm=perm)
 
     def _outputs(self) -> Results:
-        """What takes the place of the values put out in each iteration."""
+        """What takes the place of the values emitted in each iteration."""
         count = len(self.states)
         outputs = self.node.outputs[count:]
         formal = self.body.outputs[count + (1 if self.node.op == "Loop" else 0) :]

@@ -1,4 +1,4 @@
-"""The values of a loop's body for all iterations at once: a time axis in front of each."""
+"""The values of a loop's body for all iterations at once, each with a leading time axis."""
 
 from __future__ import annotations
 
@@ -303,7 +303,7 @@ class Vectorizer:
         return [output], others[0].rank + rank - 1
 
     def _slice_inputs(self, node: Node, others: list[Value], rank: int) -> list[Value] | None:
-        """Starts, ends, axes and steps of a Slice, in int64, with a time axis in front of the others."""
+        """Starts, ends, axes and steps of a Slice, in int64, with a leading time axis."""
         held = dict(zip([k for k in range(1, 5) if input_or_none(node, k) is not None], others, strict=True))
         starts = self.trips.indices.vector(node.inputs[1])
         count = None if starts is None else len(starts)

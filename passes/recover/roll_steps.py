@@ -67,16 +67,14 @@ class RollSteps(RecoverySites, Pass):
                     self.check_kept(name)
                     _check_feedback(graph, chain)
                 except NoNode as refusal:
-                    what = f"{len(chain)} steps of one layer stay apart: {refusal.reason}"
+                    what = f"{len(chain)} steps of one layer are not joined: {refusal.reason}"
                     action = "none; each step is a layer of its own"
                     remarks.append(self.remark(Outcome.NOTE, name, op, what, refusal.found, action))
                     continue
                 _roll(model, graph, chain, constants)
                 rolled, steps = rolled + 1, steps + len(chain)
                 self.sites.append(name)
-                remarks.append(
-                    self.remark(Outcome.NOTE, name, op, f"made of {len(chain)} steps that were written out.")
-                )
+                remarks.append(self.remark(Outcome.NOTE, name, op, f"made of {len(chain)} unrolled steps."))
         if rolled:
             model.remove_dead()
             model.sort()

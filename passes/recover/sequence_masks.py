@@ -45,7 +45,7 @@ def mask_lengths(mask: Value, scanned: dict[int, tuple[Value, int, bool]], vecto
     """
     found = _of_counter(mask, vectorizer) or _of_sequence(mask, scanned, vectorizer)
     if found is None:
-        raise NoNode("a mask is none of lengths.", f"{mask.name!r}")
+        raise NoNode("a mask does not follow from sequence lengths.", f"{mask.name!r}")
     return found
 
 

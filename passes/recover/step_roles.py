@@ -184,7 +184,7 @@ def _loop_rnns(finder: StepFinder, pairs: Pairs) -> Iterable[FoundStep]:
 
 
 def _chained_rnns(finder: StepFinder) -> list[FoundStep]:
-    """Steps of RNN layers that are written out one after the other: each is fed to the next by the same matrix."""
+    """Steps of RNN layers that are unrolled one after the other: each is fed to the next by the same matrix."""
     sources = {a: _steps_before(a, finder) for a in finder.activations}
     open_ = [a for a, found in sources.items() if len(found) > 1]  # as where layers share their weights
     keys = {w.key for a in open_ for source, w in _dense(a) if source in sources[a]}

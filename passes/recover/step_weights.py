@@ -118,7 +118,7 @@ class _Weights:
                 total += whole
         hidden = step.hidden
         if not self.inputs and (hidden is None or hidden.value is None or constants.zero(hidden.value)):
-            raise NoNode("it has no input besides its states.", "no product with an input")
+            raise NoNode("it has no input besides its states.", "no matmul with an input")
         rows = len(GATES[step.op]) * step.width
         self.W = np.zeros((rows, total or 1), np.float32)
         self.R = np.zeros((rows, step.width), np.float32)

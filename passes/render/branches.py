@@ -16,7 +16,7 @@ def choose(
 ) -> dict[str, Value]:
     """An If whose branches make the same results under the same names.
 
-    With a condition that onnxruntime folds, what does not depend on more than `constants` stands in front of it:
+    With a condition that onnxruntime folds, what does not depend on more than `constants` stands before it:
     onnxruntime 1.24 to 1.27 cannot put a branch with folded constants in place of the If
     (`HasExternalDataInMemory(tensor_proto) was false`).
     """

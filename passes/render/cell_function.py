@@ -24,7 +24,8 @@ DIRECTION_AXES = {
     "y_direction_axis": (("Y",), 1),
     "state_direction_axis": (("initial_h", "initial_c", "Y_h", "Y_c"), 0),
 }
-_TWO_BODIES = "two_lowered_models_have_different_functions_of_this_name"
+TWO_BODIES = "two_lowered_models_have_different_functions_of_this_name"
+"""The node that fails where a body is called by a node of another configuration."""
 
 
 @dataclass(frozen=True)
@@ -137,7 +138,7 @@ def _checked(head: Builder, bias: Value) -> tuple[Value, Node]:
     difference = head.op("Sub", [given, head.i64([0])], "configuration.difference")
     insists = head.nodes[-1]
     distance = head.op("Abs", [difference], "configuration.distance")
-    row = head.op("Unsqueeze", [bias, distance], _TWO_BODIES)
+    row = head.op("Unsqueeze", [bias, distance], TWO_BODIES)
     return head.op("Squeeze", [row, head.i64([0])], "B.checked"), insists
 
 
@@ -162,7 +163,7 @@ def _live(nodes: list[Node], results: list[Value]) -> list[Node]:
 
 
 def _without_identities(nodes: list[Node], fixed: list[str]) -> list[Node]:
-    """Drops top-level Identity nodes in front of outputs: their producers write the outputs themselves."""
+    """Drops top-level Identity nodes before outputs: their producers write the outputs themselves."""
     kept = list(nodes)
     for node in nodes:
         if node.op != "Identity":

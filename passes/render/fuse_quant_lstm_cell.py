@@ -45,7 +45,7 @@ class FuseQuantLstmCell(Pass):
     of one native kernel. The number in a name comes from the content of the body, so that lowered models can be joined.
     Each body checks that it is called by a node of its own configuration, and fails otherwise when the session is
     created: so two models that were joined and have one name for different bodies never compute with the wrong one.
-    Outputs in front of one that is used are defined by the function too.
+    Outputs before one that is used are defined by the function too.
     """
 
     info = PassInfo(

@@ -195,7 +195,7 @@ class IntegerStep:
             if f.cell_is_wide:
                 return whole
             return body.op("Clip", [whole, body.f32(-f.cell_max), body.f32(f.cell_max)], point)
-        if self.cell.type.reads_hidden and _stays_between_bounds(self.cell):
+        if self.cell.type.reads_hidden and stays_between_bounds(self.cell):
             return u
         return body.op("Clip", [u, body.f32(-STATE_LIMIT), body.f32(STATE_LIMIT)], point)
 
@@ -285,7 +285,7 @@ class IntegerStep:
         return emit_exact(body, kind, activation.alpha, activation.beta, v, name)
 
 
-def _stays_between_bounds(cell: Cell) -> bool:
+def stays_between_bounds(cell: Cell) -> bool:
     """Whether the hidden state of a GRU cannot pass `STATE_LIMIT`: it stays between the candidate and what it was."""
     candidate = cell.gate_activation(len(cell.type.gates) - 1)
     return keeps_hidden_bounded(cell) and (candidate.bounds is not None or candidate.kind in ("Relu", RELU_TABLE))

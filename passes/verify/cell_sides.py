@@ -22,6 +22,7 @@ from rnnqc.cells.stages import IntegerCell, points_of
 from rnnqc.formats.format import Format
 from rnnqc.formats.point_format import FLOAT
 from rnnqc.passes.graph.flat_model import FlatModel
+from rnnqc.passes.render.lut_step import stays_between_bounds
 
 Array = npt.NDArray[Any]
 REAL, LUT = "real", "lut"
@@ -35,7 +36,6 @@ _NAMES: Mapping[str, Mapping[str, Sequence[str]]] = {
         PROJECTION: ("x.projection", "accumulator.x.limited", "x.product"),
         PRODUCT: ("accumulator.h.limited", "hidden.product"),
         CANDIDATE_PRODUCT: ("accumulator.reset.limited", "{candidate}.hidden_product"),
-        SQUASHED: ("hidden.activation.quantized", "hidden.squashed"),
     },
     LUT: {
         PROJECTION: ("x.projection.steps", "x.projection"),
@@ -305,6 +305,8 @@ class CellSide:
         if port in OUTPUTS:
             name = getattr(cell, port.removeprefix("output "), None)
             return (name, None) if name in self.flat.makers else None
+        if port == SQUASHED:
+            return self._quantized("hidden.activation", port)
         gate, _, kind = port.rpartition(".")
         if kind == PREACTIVATION:
             return self._first(f"{gate}.sum", f"{gate}.product") or self._of_joint(cell.type.gates.index(gate))
@@ -317,15 +319,21 @@ class CellSide:
             return carried[-1], None
         if port in ("cell_state", "hidden_state"):
             return self._first(*self._names_of_state(port))
-        return self._first(f"{port}.quantized", port)
+        return self._quantized(port, port)
+
+    def _quantized(self, point: str, port: str) -> tuple[str, int | None] | None:
+        """A value behind the quantizer of a point where there is one; the value before it never stands for it."""
+        is_quantized = points_of(self.cell).get(point, FLOAT).is_quantized
+        return self._first(f"{point}.quantized" if is_quantized else port)
 
     def _names_of_state(self, port: str) -> Sequence[str]:
         """Names of the state in the units of the form; the state before a limit does not stand for it."""
         if self.form == REAL:
-            return f"{port}.quantized", f"{port}.sum"
+            return (f"{port}.quantized" if points_of(self.cell).get(port, FLOAT).is_quantized else f"{port}.sum",)
         is_float = encoding(self.cell, port) is None if self.form == FIXED_POINT else not self.numbers["cell_scale"]
-        if is_float:
-            return port, f"{port}.sum"
+        if is_float:  # limited, but for a state that stays between the bounds of its activations
+            is_sum = self.form == LUT and self.cell.type.reads_hidden and stays_between_bounds(self.cell)
+            return (f"{port}.sum" if is_sum else port,)
         numbers = self.cell.numbers if isinstance(self.cell, IntegerCell) else None
         return (f"{port}.rounded",) if isinstance(numbers, LutNumbers) and numbers.cell_is_wide else (port,)
 
@@ -345,7 +353,7 @@ class CellSide:
 
     def _activated(self, gate: str) -> tuple[str, int | None] | None:
         if self.form == REAL:
-            return self._first(f"{gate}.activation.quantized", f"{gate}.value")
+            return self._quantized(f"{gate}.{GATE}", f"{gate}.value")
         alone = self.cell.type.joint == 1 and gate == self.cell.type.gates[0]  # of the joint gates
         return self._first(gate, f"{gate}.values", *(("gates.values",) if alone else ()))
 

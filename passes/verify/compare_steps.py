@@ -16,6 +16,7 @@ from rnnqc.cells.stages import FusedCell, QonnxCell, QuantizedCell
 from rnnqc.errors import CompileError
 from rnnqc.passes.graph.flat_model import FlatModel, MissingValueError
 from rnnqc.passes.verify.cell_sides import REAL, CellSide
+from rnnqc.passes.verify.equal_bodies import changed_body
 from rnnqc.passes.verify.single_step import SingleStep, WrongValue
 
 Array = npt.NDArray[Any]
@@ -31,6 +32,7 @@ class StepFindings:
         compared: How many values of their steps.
         passed_over: What could not be compared, each with the reason.
         wrong: What is wrong, in the order of computation.
+        bodies: How many cells were fused before; of them the function bodies were compared.
         rewritten: Whether a cell has another form after the pass.
     """
 
@@ -38,9 +40,12 @@ class StepFindings:
     compared: int = 0
     passed_over: list[str] = field(default_factory=list)
     wrong: list[WrongValue | str] = field(default_factory=list)
+    bodies: int = 0
     rewritten: bool = False
 
     def __str__(self) -> str:
+        if self.bodies and not self.cells:
+            return f"function bodies: those of {self.bodies} cells compared"
         text = f"single steps: {self.compared} values of {self.cells} cells compared"
         if self.passed_over:
             text += f", {len(self.passed_over)} passed over: {', '.join(self.passed_over)}"
@@ -73,10 +78,14 @@ def compare_steps(
     """Compares one step of each cell that two models have.
 
     Cells of one form have to have the same bits. Cells that only one model has, or that got their quantizers, are left
-    out.
+    out. Of cells that were fused before, the function bodies have to be the same.
     """
     found = StepFindings()
     names = [n for n, c in cells_after.items() if n in cells_before and _are_comparable(cells_before[n], c)]
+    fused = [n for n in names if isinstance(cells_before[n], FusedCell)]
+    names = [n for n in names if n not in fused]
+    found.bodies = len(fused)
+    found.wrong += [text for n in fused if (text := changed_body(before, after, n)) is not None]
     if not names:
         return found
     first, second = FlatModel(before, names), FlatModel(after, names)
@@ -92,11 +101,10 @@ def compare_steps(
             exact = (sides[0].form != REAL) == (sides[1].form != REAL)
             right = None if exact else CellSide(second, cells_after[name])
             found.add(SingleStep(*sides, exact=exact, right=right), first=False)
-    made = [cells_after[n] for n in names if not isinstance(cells_before[n], FusedCell)]
-    fused = [cell for cell in made if isinstance(cell, FusedCell)]
-    if fused:
+    made = [cell for n in names if isinstance(cell := cells_after[n], FusedCell)]
+    if made:
         calls = FlatModel(after, [], functions=True)
-        found.wrong += [text for cell in fused if (text := _native_difference(calls, cell)) is not None]
+        found.wrong += [text for cell in made if (text := _native_difference(calls, cell)) is not None]
     return found
 
 

@@ -199,7 +199,7 @@ class PassComparison:
         else:
             cells = self._cells
         found = compare_steps(self._before.proto, cells, self._after.proto, self._model.cells)
-        if not found.cells and not found.wrong:
+        if not (found.cells or found.bodies or found.wrong):
             return
         self.notes.append(str(found))
         if found.wrong:

@@ -2,8 +2,8 @@
 
 The step is cut between its parts (see cell_sides.py), and every part gets its own values: nothing is fed back, and no
 part sees what another one rounds. So both forms agree up to float32 roundings, and a wrong scale, bias, limit, sign,
-order of gates or entry of a table shows at once, with its gate and column. Values that are quantized run through every
-code and beyond both ends, away from ties; so every entry of every table is read.
+order of gates or entry of a table shows at once, with its gate and column. Values that are quantized lie beyond both
+ends and between, away from ties; those that index a table run through every code: every entry is read.
 """
 
 from __future__ import annotations
@@ -118,16 +118,30 @@ class SingleStep:
         ports = self._not_alike(ports, common)
         if not ports:
             return
-        feeds = source.of(self._needed(ports, common))
-        a = self._run_before(ports, feeds)
-        try:
-            b = self.after.run(feeds, ports)
-        except CompileError:  # the first parts may show why
-            first = [p for p in ports if p in (PROJECTION, PRODUCT) or p.endswith((f".{PREACTIVATION}", f".{INDEX}"))]
-            b = self.after.run(feeds, first)
-            yield from self._compared(first, a, b, feeds)
-            raise
-        yield from self._compared(ports, a, b, feeds)
+        for several in self._in_groups(ports):
+            feeds = source.of(self._needed(several, common), several)
+            a = self._run_before(several, feeds)
+            try:
+                b = self.after.run(feeds, several)
+            except CompileError:  # the first parts may show why
+                first = [p for p in several if p in (PROJECTION, PRODUCT) or p.endswith((PREACTIVATION, INDEX))]
+                yield from self._compared(first, a, self.after.run(feeds, first), feeds)
+                raise
+            yield from self._compared(several, a, b, feeds)
+
+    def _in_groups(self, ports: Sequence[str]) -> list[list[str]]:
+        """Parts that run together, in the order of computation.
+
+        Rows of a batch that is fixed run one batch after the other: those at every code are for the parts that read a
+        table, the gates' or that of the state, alone.
+        """
+        if self.cell.static_batch is None:
+            return [list(ports)]
+        groups: dict[str, list[str]] = {}
+        for port in ports:
+            reads = SQUASHED if port == SQUASHED else GATE if port.endswith((f".{GATE}", f".{INDEX}")) else ""
+            groups.setdefault(reads, []).append(port)
+        return list(groups.values())
 
     def _not_alike(self, ports: Sequence[str], given: Sequence[str]) -> list[str]:
         """The parts that are not computed as in a cell that is right."""

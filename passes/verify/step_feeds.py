@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -42,6 +42,8 @@ WIDEST = 16
 """Bits of codes that are all tried."""
 _FRACTIONS = (0.05, 0.45, 0.55, 0.95)
 _ROWS = 32
+_NEAR = 8
+"""Where no table is read, the codes are tried that are less than so many from an end or from zero, and some others."""
 
 
 class StepFeeds:
@@ -60,15 +62,22 @@ class StepFeeds:
         results = {NEXT, *OUTPUTS, state_name(self.cell)}
         return [p for p in ports if p not in results and not p.endswith(f".{INDEX}")]
 
-    def of(self, ports: Sequence[str]) -> dict[str, Array]:
-        """Values `[N, columns]` by port: those of formats at every code and beyond both ends; the last row is zero."""
+    def of(self, ports: Sequence[str], wanted: Collection[str]) -> dict[str, Array]:
+        """Values `[N, columns]` by port: those that index a table that is read at every code; the last row is zero.
+
+        Args:
+            ports: What is given.
+            wanted: What is made of it.
+        """
         cell, size, rng = self.cell, self.cell.hidden_size, self._rng
         gates, state = cell.type.gates, state_name(cell)
-        rasters = {
-            f"{g}.{PREACTIVATION}": self._raster(acc_point(cell, k), cell.gate_activation(k), RESIDUAL_BITS)
-            for k, g in enumerate(gates)
-        }
-        rasters[f"{state}.kept"] = self._raster(state, cell.output_activation, INDEX_BITS)
+        rasters: dict[str, Array] = {}
+        for k, g in enumerate(gates):
+            is_read = not {f"{g}.{GATE}", f"{g}.{INDEX}"}.isdisjoint(wanted)
+            point, activation = acc_point(cell, k), cell.gate_activation(k)
+            rasters[f"{g}.{PREACTIVATION}"] = self._raster(point, activation, RESIDUAL_BITS, is_read=is_read)
+        is_read = SQUASHED in wanted
+        rasters[f"{state}.kept"] = self._raster(state, cell.output_activation, INDEX_BITS, is_read=is_read)
         if cell.type.cell_state and encoding(cell, state) is None:
             rasters[f"{state}.kept"][:2] = BEYOND, -BEYOND
         rasters[VALUE] = self._raster("hidden")
@@ -100,13 +109,16 @@ class StepFeeds:
             array[-1] = 0.0
         return made
 
-    def _raster(self, point: str, activation: Activation | None = None, bits: int = 0) -> Array:
-        """Values at every code of a format and beyond both ends, away from ties.
+    def _raster(
+        self, point: str, activation: Activation | None = None, bits: int = 0, *, is_read: bool = False
+    ) -> Array:
+        """Values at codes of a format and beyond both ends, away from ties.
 
         Args:
             point: The point of the format.
             activation: What reads the values; those without a format may index a table of it.
             bits: Width of that index.
+            is_read: Whether a table is read with them: at every code. Otherwise at both ends, at zero and at some.
         """
         rng, e = self._rng, encoding(self.cell, point)
         if e is None and activation is not None and activation.kind in (TABLE, RELU_TABLE):
@@ -119,7 +131,8 @@ class StepFeeds:
             ends = [*rng.integers(low, high, 64)]
             low, high = -(2 ** (INDEX_BITS - 1)), 2 ** (INDEX_BITS - 1) - 1
         codes = np.arange(low - 3, high + 4)
-        each = codes + np.resize(_FRACTIONS[:2], len(codes))
+        each = codes if is_read else codes[np.abs(np.subtract.outer(codes, (low, 0, high))).min(axis=1) < _NEAR]
+        each = each + np.resize(_FRACTIONS[:2], len(each))
         drawn = rng.choice(codes, 512) + rng.choice(_FRACTIONS, 512)
         return np.asarray(np.concatenate([each, drawn, ends]) * float(e.scale[0]))
 
@@ -151,8 +164,10 @@ class StepFeeds:
         for name in names:
             shape = (rows, cell.hidden_size)
             known = encoding(cell, f"{name}.{part}") is not None
-            values = self._rng.normal(0, 2, shape)
-            columns.append(self._rng.choice(self._raster(f"{name}.{part}")[:-2], shape) if known else values)
+            if known:
+                columns.append(self._rng.choice(self._raster(f"{name}.{part}", is_read=True)[:-2], shape))
+            else:
+                columns.append(self._rng.normal(0, 2, shape))
         return np.concatenate(columns, axis=1)
 
     def _activations(self, name: str, bounds: tuple[float, float] | None, rows: int) -> Array:

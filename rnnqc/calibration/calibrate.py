@@ -124,7 +124,7 @@ def prepare(
         moments: Whether to keep second moments.
 
     Returns:
-        What to run, the sizes of the cells in it, and recurrences of unknown equations that cannot be observed.
+        What to run, the sizes of the cells in it, and custom cells that cannot be observed.
 
     Raises:
         CompileError: It has no recurrent layer that can be observed, or is lowered already; one stands where its values
@@ -194,7 +194,7 @@ def _too_large(text: str) -> Remark:
 
 
 def _unobservable(proto: onnx.ModelProto, values: Sequence[Observed]) -> list[str]:
-    """Cells whose values cannot be brought out of the subgraphs they are in."""
+    """Cells whose values cannot be exposed outside the subgraphs they are in."""
     copy = onnx.ModelProto()
     copy.graph.node.extend(proto.graph.node)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from rnnqc.data.binding import bound_values
 from rnnqc.errors import CompileError
 from rnnqc.ir import Model
 from rnnqc.passes.analysis.custom_products import custom_cells
@@ -31,7 +32,7 @@ def decompose(model: Model, verb: str, look: Callable[[Model], bool] | None = No
             supported="float models",
             action=f"{verb} the model that it was lowered from",
         )
-    PassManager(normal_form()).run(model)
+    PassManager(normal_form(fold=bool(bound_values(model.metadata)))).run(model)
     more = look is not None and look(model)
     PassManager([DecomposeLstm()], given=NORMAL_FORM).run(model)
     if not model.cells and not more:

@@ -41,7 +41,7 @@ class Site:
         initial_h: Whether it has an initial hidden state.
         length: Number of steps, its symbol, or None.
         batch: As `length`.
-        custom: Whether it is a recurrence of unknown equations.
+        custom: Whether it is a custom cell.
     """
 
     name: str

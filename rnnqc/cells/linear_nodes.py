@@ -52,6 +52,6 @@ def linear_kind(op: str) -> LinearKind | None:
 
 
 def kind_behind_prefix(op: str) -> LinearKind | None:
-    """The kind of an operator with any prefix, as tools put in front of the names of functions."""
+    """The kind of an operator with any prefix, as tools put it before the names of functions."""
     found = _NAME.search(op)
     return _BY_NAME[found[0]] if found is not None else None

@@ -17,7 +17,8 @@ else:
 
 __all__ = [
     "BAD_INPUT", "CHECK_FAILED", "INTERRUPTED", "OK", "STRICT", "TERMINATED", "Commands", "add_data", "add_repeated",
-    "add_state", "add_states_of_arrays", "byte_count", "decibels", "json_text", "number", "pairs", "verbosity",
+    "add_state", "add_states_of_arrays", "byte_count", "decibels", "json_text", "number", "pairs", "values",
+    "verbosity",
 ]  # fmt: skip
 
 OK, CHECK_FAILED, BAD_INPUT, STRICT = 0, 1, 2, 3
@@ -93,6 +94,36 @@ def pairs(texts: Sequence[str], option: str) -> dict[str, int]:
                 f"{option} {name} has two values, {result[name]} and {size}.", supported="one", action="leave one out"
             )
     return result
+
+
+def values(texts: Sequence[str], option: str) -> dict[str, Any]:
+    """What `option NAME=VALUE ...` says: numbers, truth values, or lists of them.
+
+    Raises:
+        UsageError: A text is not of this form, or a name has two values.
+    """
+    result: dict[str, Any] = {}
+    for text in texts:
+        name, separator, written = text.rpartition("=")
+        try:
+            value = json.loads(written.lower(), parse_constant=_refused) if separator and name else None
+        except ValueError:
+            value = None
+        entries = value if isinstance(value, list) and value else [value]
+        if not all(isinstance(v, int | float) for v in entries):
+            raise UsageError(
+                f"{option} {text!r}: not of the form NAME=VALUE.",
+                supported="a number, true, false, or a list of these such as [1,2]",
+                action=f"for example {option} sr=16000",
+            )
+        if name in result:
+            raise UsageError(f"{option} {name} is given twice.", supported="one value", action="leave one out")
+        result[name] = value
+    return result
+
+
+def _refused(text: str) -> float:
+    raise ValueError(text)
 
 
 def json_text(data: Any) -> str:

@@ -64,17 +64,19 @@ def _as_dict(model: str, found: Inspection) -> dict[str, Any]:
     rest = {**dataclasses.asdict(found.rest), "file_bytes": found.bytes}
     return {
         "model": model, "opset": found.opset, "nodes": nodes, "independent_outputs": found.constant_outputs,
-        "rest": rest,
+        "training_dropouts": found.dropouts, "rest": rest,
     }  # fmt: skip
 
 
 def _warnings(model: str, found: Inspection) -> list[str]:
     from rnnqc.layers.layer_hints import layer_hints
     from rnnqc.passes.graph.constant_outputs import warning_of
+    from rnnqc.passes.graph.training_mode import training_warning
     from rnnqc.proto.files import load_proto
 
     hints = [] if found.nodes else layer_hints(load_proto(Path(model)))
-    return hints + ([warning_of(found.constant_outputs)] if found.constant_outputs else [])
+    hints += [warning_of(found.constant_outputs)] if found.constant_outputs else []
+    return hints + ([training_warning(found.dropouts)] if found.dropouts else [])
 
 
 def _print_nodes(found: Inspection) -> None:

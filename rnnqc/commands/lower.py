@@ -24,6 +24,7 @@ from rnnqc.commands.common import (
     decibels,
     json_text,
     pairs,
+    values,
     verbosity,
 )
 from rnnqc.commands.report import add_bounds, bounds_of, check_page, measured, tell_unmeasured
@@ -73,6 +74,7 @@ def add(commands: Commands) -> None:
         "--unroll", action="store_true", help="unroll loops; needs static sequence lengths, implies --form integer"
     )
     add_repeated(parser, "--dim", "NAME=N", "bind symbolic dimensions; several may follow")
+    add_repeated(parser, "--bind", "NAME=VALUE", "make an input a constant: a number, true, false, or [1,2]")
     parser.add_argument(
         "--set",
         action="append",
@@ -159,7 +161,8 @@ def _lowered(a: argparse.Namespace) -> Lowered:
 
         return lower(
             a.model, a.recipe, a.form, calibration=a.calibration, stats=a.stats, state=a.state,
-            unroll=a.unroll, dims=pairs(a.dim, "--dim"), overrides=a.overrides, verify=a.verify,
+            unroll=a.unroll, dims=pairs(a.dim, "--dim"), bind=values(a.bind, "--bind"), overrides=a.overrides,
+            verify=a.verify,
             reproducer=f"{a.output}.reproducer" if a.verify else None,
             measure=a.min_sqnr is not None or a.json_path is not None or not a.quiet,
             patience=PATIENCE if a.min_sqnr is None else math.inf, rest=a.rest, progress=tell,

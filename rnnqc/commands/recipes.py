@@ -44,7 +44,7 @@ def run(a: argparse.Namespace) -> int:
         meanings = dict.fromkeys(p.meaning for t in types for p in t.points if p.name == name)
         table.add_row(name, of, "; ".join(meanings))
     out(table)
-    out("\nOf other recurrences, below the name of the loop (`rnnqc inspect --json` lists them):")
+    out("\nOf custom cells, below the name of the loop (`rnnqc inspect --json` lists them):")
     table = Table("point", "meaning", box=None, pad_edge=False)
     for name, meaning in MEANINGS:
         table.add_row(escape(name), meaning)

@@ -59,7 +59,7 @@ MEASURES = (
         lambda v, t: f"has cosine similarity {v:.9g}, {t:.9g} asked for", (-1.0, 1.0),
     ),
     Measure(
-        "--min-equal", "SHARE", "has a smaller share of equal values (codes, where it lies on a grid)", _codes, True,
+        "--min-equal", "SHARE", "has a smaller share of equal values", _codes, True,
         lambda v, t: f"is equal in {v:.4%}, {t:.4%} asked for", (0.0, 1.0),
     ),
 )  # fmt: skip

@@ -45,8 +45,8 @@ def add(commands: Commands) -> None:
 
 def run(a: argparse.Namespace) -> int:
     """Runs the command; the exit code."""
+    from rnnqc.measure.metrics import load_metric
     from rnnqc.proto.files import check_writable, write_atomically
-    from rnnqc.search.quality import load_metric
     from rnnqc.search.tune import tune
 
     output = Path(a.output)
@@ -97,5 +97,5 @@ def run(a: argparse.Namespace) -> int:
         err(f"[red]rnnqc: tune:[/red] {escape(text)}; nothing was written.")
         return CHECK_FAILED
     if not a.json:
-        out(f"{escape(a.output)}: {len(tuned.settings)} rule(s) in front of recipe {escape(tuned.recipe.name)}")
+        out(f"{escape(a.output)}: {len(tuned.settings)} rule(s) before recipe {escape(tuned.recipe.name)}")
     return OK

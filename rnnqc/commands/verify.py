@@ -106,6 +106,7 @@ class _Found:
 
 def _models(a: argparse.Namespace) -> tuple[onnx.ModelProto, onnx.ModelProto]:
     """The two models as onnxruntime can run them."""
+    from rnnqc.data.binding import bound_like
     from rnnqc.lowering.executable import executable
     from rnnqc.proto.files import load_proto
 
@@ -115,7 +116,7 @@ def _models(a: argparse.Namespace) -> tuple[onnx.ModelProto, onnx.ModelProto]:
             loaded.append(load_proto(Path(path)))
     _check_order(a, *loaded)
     with located(a.float_model):
-        reference = executable(loaded[0])
+        reference = executable(bound_like(*loaded))
     with located(a.quantized_model):
         return reference, executable(loaded[1])
 
@@ -259,7 +260,7 @@ def _print_levels(compared: Sequence[LevelComparison]) -> None:
 def _print(comparison: Sequence[OutputComparison]) -> None:
     columns = ["output", "SQNR dB", "max abs difference", "cosine", "equal"]
     codes = any(c.equal_codes is not None for c in comparison)
-    table = Table(*columns, *(["equal codes"] if codes else []), box=None, pad_edge=False)
+    table = Table(*columns, *(["equal quantized"] if codes else []), box=None, pad_edge=False)
     for c in comparison:
         share = [] if not codes else ["-"] if c.equal_codes is None else [f"{c.equal_codes:.1%}"]
         table.add_row(

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 
+from rnnqc.data.binding import bound_values_of
 from rnnqc.data.npz import NpzFolder, read_npz
 from rnnqc.data.user_code import importable_working_folder, named_object
 from rnnqc.errors import CompileError
@@ -68,8 +69,9 @@ def open_feeds(source: str, proto: onnx.ModelProto, carried: Iterable[str] = ())
     """Feeds from an `.npz`, a directory of `.npz`, or `module:function`, taken one at a time and not checked.
 
     In an `.npz`, arrays are named as the model's inputs; where an array has one dimension more than the input, its
-    leading axis counts samples; beside carried inputs also where the model does not say how many an input has. Each
-    file of a directory is one feed.
+    leading axis counts samples; beside carried inputs also where the model does not say how many an input has. Arrays
+    that are no inputs, such as labels, are cut along with them if they are as long. Each file of a directory is one
+    feed.
 
     Args:
         source: Where the data is.
@@ -101,6 +103,13 @@ def check_feed(feed: Mapping[str, npt.NDArray[Any]], proto: onnx.ModelProto, sou
     Raises:
         CompileError: With the input that does not fit.
     """
+    for name, value in bound_values_of(proto).items():
+        if name in feed and not _holds(feed[name], np.asarray(value)):
+            raise CompileError(
+                f"{source}: array {name!r} is not {value}, which the model is bound to (--bind).",
+                supported="the value of --bind, or no array of that name",
+                action="leave the array out, or lower the float model with another value",
+            )
     inputs = true_inputs(proto)
     sized = {i.name: feed[i.name] for i in inputs if i.name in feed and feed[i.name].ndim}
     if sized and not any(a.size for a in sized.values()):
@@ -135,6 +144,11 @@ def check_feed(feed: Mapping[str, npt.NDArray[Any]], proto: onnx.ModelProto, sou
             )
 
 
+def _holds(array: npt.NDArray[Any], value: npt.NDArray[Any]) -> bool:
+    """Whether an array is a value, or has it in each entry of its first axis."""
+    return array.shape[max(0, array.ndim - value.ndim) :] == value.shape and bool((array == value).all())
+
+
 def _samples(arrays: Feeds, proto: onnx.ModelProto, source: str, once: AbstractSet[str]) -> list[Feeds]:
     inputs = true_inputs(proto)
     ranks = {i.name: len(i.type.tensor_type.shape.dim) for i in inputs if i.type.tensor_type.HasField("shape")}
@@ -150,6 +164,8 @@ def _samples(arrays: Feeds, proto: onnx.ModelProto, source: str, once: AbstractS
             action=f"leave the array out, or keep its first entry; without {name!r} carried, every sample starts there",
         )
     counts = {arrays[k].shape[0] for k in stacked}
+    names = {i.name for i in inputs}
+    stacked |= {k for k, a in arrays.items() if k not in names and a.ndim and counts == {a.shape[0]}}  # labels
     if len(counts) != 1:
         raise CompileError(
             f"{source}: arrays have different numbers of samples: {sorted(counts)}.",

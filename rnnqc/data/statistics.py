@@ -189,7 +189,7 @@ class Statistics:
     Attributes:
         points: By name, `<cell>.<point>`; a cell that never ran has none.
         cells: For each cell the sizes that tell it from another model's: `{"hidden_size": H, "input_size": I, ...}`;
-            of a recurrence of unknown equations its products, `{"op": "Scan", "products": {"<node>": [K, N]}}`.
+            of a custom cell its products, `{"op": "Scan", "products": {"<node>": [K, N]}}`.
         settings: What was asked for: number of samples, seed, states that were carried.
         source: The file they were read from, for messages.
         remarks: Of the calibration, about recurrences that it could not observe; not in files.
@@ -303,7 +303,7 @@ class Statistics:
 
 
 def _cell(entry: Entry) -> dict[str, Any]:
-    """What is said of a cell: its sizes, or the sizes of the products of a recurrence of unknown equations."""
+    """What is said of a cell: its sizes, or the sizes of the products of a custom cell."""
     if isinstance(entry.data, dict) and "products" in entry.data:
         at = entry.fields(["op", "products"])
         shapes = {n: [size.whole(1) for size in p.items()] for n, p in at["products"].entries().items()}

@@ -84,6 +84,7 @@ def calls_of(
     *,
     limit: int | None = None,
     padded: bool = True,
+    labelled: bool = False,
 ) -> Iterator[Piece]:
     """The calls that `data` makes of a model, each checked when it is taken.
 
@@ -93,13 +94,14 @@ def calls_of(
         carried: Outputs by the input they become (see `state_pairs`); empty where every feed stands alone.
         limit: How many at most.
         padded: Whether NaN may stand in the arrays.
+        labelled: Whether arrays that are no inputs are kept.
 
     Raises:
         CompileError: The data cannot be read, is empty or does not fit, or a state has no first value.
     """
     if isinstance(data, str | os.PathLike):
         data = open_feeds(os.fspath(data), proto, carried)
-    return stream(checked(data, proto, None, carried, padded), proto, carried, limit)
+    return stream(checked(data, proto, None, carried, padded, labelled=labelled), proto, carried, limit)
 
 
 def run_calls(
@@ -154,6 +156,7 @@ def checked(
     carried: Iterable[str],
     padded: bool,
     filled: bool = False,
+    labelled: bool = False,
 ) -> Iterator[Feeds]:
     """The feeds, each checked when it is taken.
 
@@ -165,6 +168,7 @@ def checked(
         padded: Whether NaN may stand in padding.
         filled: Whether arrays of open shapes must hold something, states apart: onnxruntime 1.31 ends the process where
             a GRU gets a sequence without steps.
+        labelled: Whether arrays that are no inputs are kept.
 
     Raises:
         CompileError: There is none, or one does not fit, is empty or is not finite; the message names array and sample.
@@ -195,7 +199,7 @@ def checked(
                     action="leave the sample out",
                 )
         empty = False
-        yield {name: feed[name] for name in known if name in feed}
+        yield feed if labelled else {name: feed[name] for name in known if name in feed}
     if empty:
         raise CompileError("The data is empty.", supported="at least one sample", action="check the data")
 
@@ -241,6 +245,7 @@ def stream(
             sizes = {
                 d.dim_param: n
                 for key, array in feed.items()
+                if key in declared
                 for d, n in zip(declared[key].type.tensor_type.shape.dim, array.shape, strict=False)  # no dim: any rank
                 if d.dim_param
             }

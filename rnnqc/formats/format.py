@@ -65,17 +65,17 @@ class IntegerFormat:
     def __post_init__(self) -> None:
         """Checks the values; raises FormatError."""
         if not 1 <= self.bits <= 32:
-            raise FormatError(f"bits = {self.bits} is not a code width.", supported="1 to 32")
+            raise FormatError(f"bits = {self.bits} is not a supported width.", supported="1 to 32")
         if self.binary and not self.is_symmetric:
             raise FormatError(
                 f"bits = 1 with signed = true, zero_point = {self.zero_point}.",
-                supported="binary codes -1 and +1: zero_point = 0",
+                supported="binary values -1 and +1: zero_point = 0",
             )
         self._check_scale()
         for zero_point in (self.zero_point, *self.zero_points):
             if not self.minimum <= zero_point <= self.maximum:
                 raise FormatError(
-                    f"zero_point = {zero_point} is no code of this format.",
+                    f"zero_point = {zero_point} is outside the range of this format.",
                     supported=f"{self.minimum} .. {self.maximum}",
                 )
 

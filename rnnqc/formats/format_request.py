@@ -56,24 +56,24 @@ class FormatRequest:
     def __post_init__(self) -> None:
         """Checks the values; raises UsageError."""
         if not 1 <= self.bits <= 32:
-            raise UsageError(f"bits = {self.bits} is not a code width.", supported="1 to 32")
+            raise UsageError(f"bits = {self.bits} is not a supported width.", supported="1 to 32")
         if self.levels not in LEVELS:
             raise UsageError(f"levels = {self.levels!r}.", supported=", ".join(LEVELS))
         if self.narrow and not self.signed:
-            raise UsageError("narrow = true with signed = false.", supported="narrow signed codes")
+            raise UsageError("narrow = true with signed = false.", supported="signed = true with narrow = true")
         if self.levels != MAX_CODE and (self.narrow or not self.symmetric):
             raise UsageError(
                 f"levels = {self.levels!r} with narrow = {str(self.narrow).lower()}, "
                 f"symmetric = {str(self.symmetric).lower()}.",
-                supported="symmetric codes that are not narrow",
+                supported="symmetric = true with narrow = false",
             )
         if self.bits == 1 and not (self.signed and self.symmetric and not self.zero_point):
             raise UsageError(
-                "bits = 1 with an unsigned or asymmetric format.", supported="signed symmetric binary codes"
+                "bits = 1 with an unsigned or asymmetric format.", supported="signed symmetric binary formats"
             )
         if self.zero_point is not None and not self.minimum <= self.zero_point <= self.maximum:
             raise UsageError(
-                f"zero_point = {self.zero_point} is no code of this format.",
+                f"zero_point = {self.zero_point} is outside the range of this format.",
                 supported=f"{self.minimum} .. {self.maximum}",
             )
         if self.scale_bits is not None and not 2 <= self.scale_bits <= MULTIPLIER_BITS:

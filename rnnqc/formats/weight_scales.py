@@ -126,7 +126,7 @@ def _members(array: FloatArray, groups: int) -> list[Vector]:
 def _mean(array: FloatArray, groups: int, rule: WeightRule, request: FormatRequest) -> Fitted:
     if request.integers.size > 3 or not (request.symmetric and request.signed):
         raise UsageError(
-            f"range = 'mean' of weights with bits = {request.bits}.", supported="binary and narrow ternary codes"
+            f"range = 'mean' of weights with bits = {request.bits}.", supported="binary and narrow ternary formats"
         )
     total = np.zeros(array.shape[1])
     for rows in blocks(len(array)):
@@ -140,7 +140,7 @@ def _pow2(array: FloatArray, groups: int, rule: WeightRule, request: FormatReque
         raise UsageError(
             f"range = {rule.name!r} of weights with bits = {request.bits}, signed = {str(request.signed).lower()}, "
             f"symmetric = {str(request.symmetric).lower()}.",
-            supported="signed symmetric codes of 2 bits or more",
+            supported="signed symmetric formats of 2 bits or more",
         )
     candidates = CANDIDATES if rule.name == "pow2-mse" else 1
     positions = [

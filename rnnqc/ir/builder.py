@@ -17,7 +17,7 @@ class Builder:
     Args:
         model: The model.
         cell: Name of the cell the nodes belong to ("" for none); it goes into their metadata.
-        prefix: Path in front of every node and value name.
+        prefix: Prefix of every node and value name.
     """
 
     def __init__(self, model: Model, cell: str = "", prefix: str | None = None) -> None:

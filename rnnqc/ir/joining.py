@@ -48,7 +48,7 @@ def _configurations(nodes: Iterable[onnx.NodeProto]) -> set[int]:
 def name_functions(model: onnx.ModelProto) -> onnx.ModelProto:
     """A copy in which the functions of quantized cells and linear layers are named as `lower` names them.
 
-    Tools that put a prefix in front of the names of functions (`onnx.compose.add_prefix`, and `merge_models` with
+    Tools that put a prefix before the names of functions (`onnx.compose.add_prefix`, and `merge_models` with
     prefixes) take the native kernels away: such a model runs in standard operators. This brings the kernels back.
     Functions with equal bodies become one. Files of rnnqc versions whose functions say nothing of their configuration
     keep their names.

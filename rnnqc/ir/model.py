@@ -275,7 +275,7 @@ class Model:
                     graph.outputs[index] = new
 
     def insert_nodes(self, graph: Graph, before: Node, nodes: Sequence[Node]) -> None:
-        """Inserts `nodes` into `graph` in front of `before`."""
+        """Inserts `nodes` into `graph`, right before the node `before`."""
         position = _position(graph, before)
         graph.nodes[position:position] = list(nodes)
 

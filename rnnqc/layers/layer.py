@@ -23,9 +23,9 @@ from rnnqc.proto.version_conversion import NOT_CONVERTED, convert_version
 LENGTHS = "sequence_lens"
 MASK_RANK = 2
 PREFIX = "step/"
-"""In front of the names that the cell's values have in the loop."""
+"""Prefix of the names that the cell's values have in the loop."""
 HELD = "layer/"
-"""In front of the names that the cell's initializers, which keep theirs outside, have in the loop."""
+"""Prefix of the names that the cell's initializers, which keep theirs outside, have in the loop."""
 OPSET = 17
 """Cells with an operator set older than `OLDEST_OPSET` are converted to this one."""
 OLDEST_OPSET = NOT_CONVERTED

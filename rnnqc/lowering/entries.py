@@ -18,12 +18,12 @@ from rnnqc.passes.weight_only.quantize_weights import stored_weight_bytes
 
 _ONLY_OPERATORS = (
     "the recipe stores the weights of the operators LSTM, GRU and RNN in fewer bits, and this is a custom cell.",
-    "a recurrence that is no LSTM, GRU or RNN",
+    "a custom cell",
     "choose a recipe of cells, such as int8: the matmuls of the custom cell become integer",
 )
 _ONLY_LSTM = (
     "the form asked for has LSTM cells only.",
-    "a recurrence that is no LSTM, GRU or RNN",
+    "a custom cell",
     "choose another form: the matmuls of the custom cell become integer",
 )
 

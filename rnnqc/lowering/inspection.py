@@ -15,6 +15,7 @@ from rnnqc.passes import DecomposeLstm, PassManager, ReadQuantLstmCell
 from rnnqc.passes.analysis.find_recurrent_nodes import RecurrentNode, lowered_nodes, recurrent_nodes
 from rnnqc.passes.analysis.rest_weights import rest_weights
 from rnnqc.passes.graph.constant_outputs import independent_outputs
+from rnnqc.passes.graph.training_mode import training_dropouts
 from rnnqc.passes.pipeline import normal_form
 
 
@@ -28,6 +29,7 @@ class Inspection:
         cells: By the path of a node the names of the cells that it becomes.
         notes: Remarks by the path of the node that they are about.
         constant_outputs: Outputs that no input influences.
+        dropouts: Paths of Dropout nodes in training mode.
         rest: The float weights outside the recurrent layers.
         bytes: Size of the model, external data included.
     """
@@ -37,6 +39,7 @@ class Inspection:
     cells: Mapping[str, Sequence[str]]
     notes: Mapping[str, Sequence[Remark]]
     constant_outputs: Sequence[str]
+    dropouts: Sequence[str]
     rest: RestReport
     bytes: int
 
@@ -54,6 +57,7 @@ def inspect_layers(model: Given) -> Inspection:
     loaded = Model.load(model)
     with located(loaded.source):
         opset, constant_outputs, earlier = loaded.opset, independent_outputs(loaded), lowered_nodes(loaded)
+        dropouts = training_dropouts(loaded)
         PassManager(normal_form(keep_codes=brings_its_own(loaded))).run(loaded)
         present = recurrent_nodes(loaded)
         remarks = [*ReadQuantLstmCell()(loaded).remarks, *DecomposeLstm()(loaded).remarks]
@@ -68,4 +72,4 @@ def inspect_layers(model: Given) -> Inspection:
             notes.setdefault(remark.node, []).append(remark)
     weights = rest_weights(loaded)
     rest = rest_report(weights, weights)
-    return Inspection(opset, nodes, cells, notes, constant_outputs, rest, loaded.size)
+    return Inspection(opset, nodes, cells, notes, constant_outputs, dropouts, rest, loaded.size)

@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from rnnqc.data.statistics import Statistics
 from rnnqc.errors import located
@@ -33,6 +34,7 @@ def lower(
     state: Mapping[str, str] | Iterable[str] | None = None,
     unroll: bool = False,
     dims: Mapping[str, int] | None = None,
+    bind: Mapping[str, Any] | None = None,
     overrides: Iterable[str] = (),
     strict: bool = False,
     verify: bool = False,
@@ -57,7 +59,9 @@ def lower(
         state: Of calibration data that is the calls of a stream: outputs by the input they become in the next call.
         unroll: Unroll loops (needs static sequence lengths).
         dims: Symbolic dimensions to bind, by name.
-        overrides: `PATH.KEY=VALUE` in front of the recipe's rules.
+        bind: Values of inputs by name, which become constants: the lowered model has these inputs no longer. A number
+            or truth value fills an input of any fixed shape; a list or array has the shape of the input.
+        overrides: `PATH.KEY=VALUE` before the recipe's rules.
         strict: Refuse a model with a recurrent node that stays float, or that another tool has quantized.
         verify: Compare the numerics after every pass with what the pass declares, on generated feeds and some of the
             calibration data.
@@ -81,7 +85,7 @@ def lower(
     start = time.perf_counter()
     options = LowerOptions(
         recipe, form, unroll, dims or {}, tuple(overrides), verify, None if reproducer is None else Path(reproducer),
-        measure, stats, calibration, state, strict, patience, rest, strict_rest,
+        measure, stats, calibration, state, strict, patience, rest, strict_rest, bind or {},
     )  # fmt: skip
     plan = make_plan(model, options)
     with located(plan.model.source):

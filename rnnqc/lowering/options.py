@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import onnx
 
@@ -45,6 +46,7 @@ class LowerOptions:
     patience: float = math.inf
     rest: str = REST_FLOAT
     strict_rest: bool = False
+    bind: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def resolved_form(self) -> str:

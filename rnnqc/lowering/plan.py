@@ -9,6 +9,7 @@ from functools import cached_property
 
 from rnnqc.calibration.calibrate import calibrate
 from rnnqc.cells.forms import EVERY_FORM, FLOAT, FUSED, WEIGHT_ONLY
+from rnnqc.data.binding import bind_dimensions, bind_inputs, bound_values
 from rnnqc.data.statistics import Statistics
 from rnnqc.errors import CompileError, UsageError, located
 from rnnqc.ir import Model
@@ -17,9 +18,9 @@ from rnnqc.lowering.options import REST_INT8, Given, LowerOptions
 from rnnqc.lowering.verification_feeds import Remembered
 from rnnqc.passes import Pass
 from rnnqc.passes.graph.constant_outputs import ACTION, independent_outputs, lost_everything
+from rnnqc.passes.graph.training_mode import training_dropouts
 from rnnqc.passes.invariants import Property
 from rnnqc.passes.pipeline import EXPORTED, NORMAL_FORM, normal_form, own_passes, recipe_passes, rest_passes
-from rnnqc.passes.render.unroll import bind_dimensions
 from rnnqc.passes.verify.reproducer import check_reproducer
 from rnnqc.recipes.recipe import Recipe
 from rnnqc.recipes.recipe_record import RecipeRecord
@@ -46,6 +47,7 @@ class Plan:
         rest_passes: After those, the passes for the weights around the recurrent layers.
         given: Properties that hold after the normal form.
         constant_outputs: Names of outputs that no input influences.
+        dropouts: Paths of Dropout nodes in training mode.
     """
 
     source: Given
@@ -61,6 +63,7 @@ class Plan:
     rest_passes: Sequence[Pass]
     given: frozenset[Property]
     constant_outputs: Sequence[str]
+    dropouts: Sequence[str]
 
     @cached_property
     def record(self) -> RecipeRecord:
@@ -71,10 +74,7 @@ class Plan:
 
     def read(self) -> Model:
         """The model anew, as it was before any pass."""
-        model = Model.load(self.source)
-        if self.options.dims:
-            bind_dimensions(model, dict(self.options.dims))
-        return model
+        return _bound(self.source, self.options)
 
 
 def make_plan(source: Given, options: LowerOptions) -> Plan:
@@ -88,25 +88,38 @@ def make_plan(source: Given, options: LowerOptions) -> Plan:
     options.check_rest(form)
     unroll = options.unroll
     options = _with_checked_data(source, options)
-    statistics = _statistics(source, options)
-    model = Model.load(source)
+    model = _bound(source, options)
+    statistics = _statistics(model.proto if options.bind else source, options, model.source)
     is_asked_for = options.recipe is not None or bool(options.overrides) or statistics is not None
     keeps_own = not is_asked_for and brings_its_own(model)
     with located(model.source):
         _refuse_constants(model)
         if form != WEIGHT_ONLY:
             _refuse_later_forms(model, form, unroll)
-        constant_outputs = independent_outputs(model)
-        if options.dims:
-            bind_dimensions(model, dict(options.dims))
+        constant_outputs, dropouts = independent_outputs(model), training_dropouts(model)
+    fold = bool(options.dims or bound_values(model.metadata))
     return Plan(
         source, options, recipe, form, statistics, model, is_asked_for, keeps_own,
-        normal_form=normal_form(keep_codes=keeps_own),
+        normal_form=normal_form(keep_codes=keeps_own, fold=fold),
         passes=own_passes(form, unroll) if keeps_own else recipe_passes(recipe, form, unroll, statistics),
         rest_passes=rest_passes(recipe, form) if options.rest == REST_INT8 else (),
         given=EXPORTED if keeps_own else NORMAL_FORM,
         constant_outputs=constant_outputs,
+        dropouts=dropouts,
     )  # fmt: skip
+
+
+def _bound(source: Given, options: LowerOptions) -> Model:
+    """The model with its dimensions and inputs bound.
+
+    Raises:
+        CompileError: It has no dimension or no input of a name, or a value does not fit.
+    """
+    model = Model.load(source)
+    with located(model.source):
+        bind_dimensions(model, options.dims)
+        bind_inputs(model, options.bind)
+    return model
 
 
 def _with_checked_data(source: Given, options: LowerOptions) -> LowerOptions:
@@ -126,8 +139,8 @@ def _with_checked_data(source: Given, options: LowerOptions) -> LowerOptions:
     return options
 
 
-def _statistics(source: Given, options: LowerOptions) -> Statistics | None:
-    """The statistics to lower with: those given, or of a calibration.
+def _statistics(source: Given, options: LowerOptions, name: str) -> Statistics | None:
+    """The statistics to lower with: those given, or of a calibration of `source`, which messages call `name`.
 
     Raises:
         UsageError: Both are given, or states without data.
@@ -145,7 +158,8 @@ def _statistics(source: Given, options: LowerOptions) -> Statistics | None:
             action="leave the states out, or give the data instead of statistics",
         )
     if options.calibration is not None:
-        return calibrate(source, options.calibration, state=options.state)
+        with located(name):
+            return calibrate(source, options.calibration, state=options.state)
     return given if given is None or isinstance(given, Statistics) else Statistics.load(given)
 
 

@@ -18,6 +18,7 @@ from rnnqc.lowering.plan import Plan
 from rnnqc.measure.feeds import FeedGenerator, generated_levels
 from rnnqc.passes import Instrument, Pass, PassManager
 from rnnqc.passes.base import PassResult
+from rnnqc.passes.normalize.fold_constants import FoldConstants
 from rnnqc.passes.normalize.fold_product_weights import FoldProductWeights
 from rnnqc.passes.normalize.simplify_sequences import SimplifySequences
 from rnnqc.passes.recover.recovery_sites import RecoverySites
@@ -29,7 +30,7 @@ SHARE = 1e-4
 _NOTHING = 1e-6  # of the largest value of an output on all feeds: below this it counts as zero
 _MOST_SITES = 12
 _BRANCHES = {True: "then_branch", False: "else_branch"}
-_REWRITING = (RecoverySites, SimplifySequences, FoldProductWeights)
+_REWRITING = (RecoverySites, FoldConstants, SimplifySequences, FoldProductWeights)
 
 
 class Recovered(NamedTuple):

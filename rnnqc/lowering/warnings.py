@@ -19,6 +19,7 @@ from rnnqc.passes.analysis.custom_points import points_of_recurrences
 from rnnqc.passes.formats.override_effects import idle_overrides, points_of_types
 from rnnqc.passes.graph.constant_outputs import warning_of
 from rnnqc.passes.graph.quant_operators import CELL_OP
+from rnnqc.passes.graph.training_mode import training_warning
 from rnnqc.passes.verify.pass_comparison import NOT_COMPARED, OWN_LOSS
 from rnnqc.recipes.clipping import clipping_warnings
 from rnnqc.recipes.recipe_record import not_applied
@@ -36,6 +37,7 @@ def warnings_of(plan: Plan, passed: Passed, entries: Sequence[Entry]) -> list[st
     """The warnings about the model, the data, the passes and parts of the recipe that have no effect, in this order."""
     return [
         *(warning_of([name]) for name in plan.constant_outputs),
+        *([training_warning(plan.dropouts)] if plan.dropouts else ()),
         *(map(str, plan.statistics.remarks) if plan.statistics is not None else ()),
         *passed.recovery_warnings,
         *([] if entries else layer_hints(passed.model.proto)),

@@ -35,19 +35,20 @@ class Calls:
     carried: Mapping[str, str]
 
     @classmethod
-    def of(cls, data: Data, model: onnx.ModelProto, state: State = None) -> Calls:
+    def of(cls, data: Data, model: onnx.ModelProto, state: State = None, *, labelled: bool = False) -> Calls:
         """The calls that data makes of a model.
 
         Args:
             data: Inputs by name, or the name of an `.npz`, of a directory of `.npz`, or `module:function`.
             model: The model.
             state: Outputs by the input they become in the next call, or texts `IN:OUT`.
+            labelled: Whether arrays that are no inputs are kept.
 
         Raises:
             CompileError: The data cannot be read, is empty or does not fit.
         """
         carried = state_pairs(state, model)
-        return cls(list(calls_of(data, model, carried)), carried)
+        return cls(list(calls_of(data, model, carried, labelled=labelled)), carried)
 
     @property
     def feeds(self) -> list[Feeds]:

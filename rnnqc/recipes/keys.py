@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from rnnqc.counterparts import FORMATS, counterpart
 from rnnqc.errors import CompileError, UsageError
 from rnnqc.formats.packing import GROUP_UNIT
 from rnnqc.formats.rounding import RECIPE_ROUNDINGS, Rounding
@@ -210,11 +211,15 @@ def checked(key: str, value: Any, where: str) -> Any:
         UsageError: The key is unknown, or does not accept the value; says where.
     """
     if key not in KEYS:
-        raise UsageError(f"{where}: unknown key {key!r}.", supported=", ".join(sorted(KEYS)))
+        raise UsageError(
+            f"{where}: unknown key {key!r}.", supported=", ".join(sorted(KEYS)), action=counterpart(key, FORMATS)
+        )
     try:
         return KEYS[key].parse(value)
     except (ValueError, TypeError) as error:
-        raise UsageError(f"{where}: {key} = {value!r}.", supported=KEYS[key].accepts) from error
+        raise UsageError(
+            f"{where}: {key} = {value!r}.", supported=KEYS[key].accepts, action=counterpart(str(value), FORMATS)
+        ) from error
 
 
 def rounding_of(settings: Mapping[str, Any]) -> Rounding:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from rnnqc.cells.types import all_points
+from rnnqc.counterparts import RECIPES, or_counterpart
 from rnnqc.errors import UsageError
 from rnnqc.recipes.keys import FORMAT_KEYS, KEYS_OF_RULES, RULES, Settings, keys_of
 from rnnqc.recipes.rules import Rule, parse_override, parse_rules
@@ -204,7 +205,7 @@ def load_recipe(name: str) -> Recipe:
         raise UsageError(
             f"There is no recipe {name!r}.",
             supported=", ".join(sorted(held)),
-            action="choose one, or name a .toml file",
+            action=or_counterpart("choose one, or name a .toml file", name, RECIPES),
         )
     return held[name]
 

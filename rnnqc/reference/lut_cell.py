@@ -91,7 +91,7 @@ class LutCell(ReferenceCell):
         self.W, self.R = (self._weights(key) for key in ("W", "R"))
         self.x_bits, self.h_bits = int(self.attributes["x_bits"]), int(self.attributes["h_bits"])
         if not {self.x_bits, self.h_bits} <= {8, 16} or (self.x_bits == 16 and self.attributes["x_mode"] == "codes"):
-            raise ValueError(f"{operator}: x_bits = {self.x_bits}, h_bits = {self.h_bits}, or 16-bit input codes")
+            raise ValueError(f"{operator}: x_bits = {self.x_bits}, h_bits = {self.h_bits}, or a 16-bit input")
 
     @property
     def blank_code(self) -> int | None:

@@ -6,7 +6,7 @@ import itertools
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy.typing as npt
@@ -16,6 +16,7 @@ from rnnqc.bench import environment
 from rnnqc.calibration.calibrate import calibrate, prepare
 from rnnqc.calibration.samples import Selection, batches
 from rnnqc.cells.forms import WEIGHT_ONLY
+from rnnqc.data.binding import bound_like
 from rnnqc.data.feeds import Feeds, open_feeds, with_dimensions_of
 from rnnqc.data.streaming import Outputs, Piece, checked, state_pairs, stream
 from rnnqc.errors import CompileError, located
@@ -70,7 +71,9 @@ def gather(subject: Subject, options: Options | None = None) -> Evidence:
 
 class _Gathering:
     def __init__(self, subject: Subject, options: Options) -> None:
-        self.subject, self.options = subject, options
+        bound = bound_like(subject.float_proto, subject.quant_proto)
+        self.subject = subject = replace(subject, float_proto=bound)
+        self.options = options
         with located(subject.quant_name):
             self.quant = Model.load(subject.quant_proto)
             self.recurrences = recurrences_of(self.quant)

@@ -66,7 +66,7 @@ class Watched:
 def watch_layers(model: onnx.ModelProto) -> Watched:
     """Makes the hidden states of every recurrence an output; of those inside branches and loops, where it can be done.
 
-    They are Y of a recurrent node, and of a recurrence of other equations the first state that is multiplied.
+    They are Y of a recurrent node, and of a custom cell the first state that is multiplied.
     """
     loaded = Model.load(model)
     PassManager(normal_form()).run(loaded)

@@ -25,7 +25,7 @@ def weights_evidence(float_model: Model, qcdq: Lowered) -> list[PointEvidence]:
     """The matrices of every quantized recurrence.
 
     Args:
-        float_model: The float model; it is taken apart.
+        float_model: The float model, which is consumed.
         qcdq: It, lowered to form qcdq.
     """
     found = []

@@ -1,4 +1,4 @@
-"""Overrides: rules to put in front of those of a recipe, and how they are written."""
+"""Overrides: rules that precede those of a recipe, and how they are written."""
 
 from __future__ import annotations
 

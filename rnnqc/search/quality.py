@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,17 +11,14 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 
-from rnnqc.data.feeds import Feeds
 from rnnqc.data.streaming import Outputs
-from rnnqc.data.user_code import importable_working_folder, named_object
-from rnnqc.errors import UsageError
 from rnnqc.evaluation.numerics import sqnr_db
 from rnnqc.lowering.executable import executable
 from rnnqc.measure.differences import unlike_values
+from rnnqc.measure.metrics import MetricFunction, called
 from rnnqc.measure.runs import Calls, Runner, has_native
 
 Array = npt.NDArray[Any]
-Metric = Callable[[Sequence[Outputs], Sequence[Feeds]], float]
 LEAST_DB = -300.0
 """The SQNR of an output without any signal where noise is added up: below every other, finite."""
 
@@ -84,7 +81,7 @@ class Quality:
     """
 
     def __init__(
-        self, model: onnx.ModelProto, calls: Calls, metric: Metric | None = None, *, sequences: bool = False
+        self, model: onnx.ModelProto, calls: Calls, metric: MetricFunction | None = None, *, sequences: bool = False
     ) -> None:
         self.calls = calls
         self._metric, self._sequences = metric, sequences
@@ -131,38 +128,5 @@ class Quality:
             if a.dtype.kind == "f":
                 yield name, a, b
 
-    def _measured(self, metric: Metric, outputs: Sequence[Outputs]) -> float:
-        try:
-            value = float(metric(outputs, self.calls.feeds))
-        except Exception as error:
-            raise UsageError(
-                f"the metric failed ({type(error).__name__}: {error}).",
-                supported="a function of the outputs and the inputs of all calls that returns a number",
-                action="call it in Python to see the error in full",
-            ) from error
-        if math.isnan(value):
-            raise UsageError("the metric is not a number (NaN).", supported="numbers; more is better")
-        return value
-
-
-def load_metric(source: str) -> Metric:
-    """The function `module:function`; modules of the working folder are found, too.
-
-    Raises:
-        UsageError: There is none.
-    """
-    module, separator, name = source.partition(":")
-    if not separator or not module or not name:
-        raise UsageError(f"--metric {source!r}.", supported="module:function", action="for example my_task:accuracy")
-    try:
-        with importable_working_folder():
-            function: Metric = named_object(source)
-    except Exception as error:
-        raise UsageError(
-            f"--metric {source!r}: cannot be loaded ({type(error).__name__}: {error}).",
-            supported="module:function",
-            action="import it in Python to see the error in full",
-        ) from error
-    if not callable(function):
-        raise UsageError(f"--metric {source!r}: is a {type(function).__name__}.", supported="a function")
-    return function
+    def _measured(self, metric: MetricFunction, outputs: Sequence[Outputs]) -> float:
+        return called(metric, outputs, self.calls.feeds)

@@ -20,7 +20,7 @@ ACCUMULATOR = "accumulator"
 OF_GATES = ("acc", "activation", "input_product", "hidden_product")
 """Kinds of points of which every gate of a cell has one."""
 OF_OTHERS = (WEIGHT, HIDDEN, BIAS, "sigmoid.value", "tanh.value", "input.value")
-"""Kinds of points of which a recurrence of other equations may have several."""
+"""Kinds of points of which a custom cell may have several."""
 
 
 def is_quantized(point: Point) -> bool:
@@ -30,14 +30,14 @@ def is_quantized(point: Point) -> bool:
 
 @dataclass(frozen=True)
 class Recurrence:
-    """One direction of a recurrent layer, or a recurrence that is no LSTM, GRU or RNN.
+    """One direction of a recurrent layer, or a custom cell.
 
     Attributes:
         name: What the names of its points begin with.
         node: The recurrent node, the loop, or the first product, with its path through subgraphs.
-        points: Settings of its points, resolved; of a recurrence of other equations those that quantize something.
+        points: Settings of its points, resolved; of a custom cell those that quantize something.
         sizes: What tells it from another one of the same name.
-        cell: None for a recurrence of other equations.
+        cell: None for a custom cell.
     """
 
     name: str

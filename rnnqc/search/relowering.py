@@ -51,7 +51,7 @@ class Relowering:
         """The model lowered again.
 
         Args:
-            rules: In front of those of the recipe.
+            rules: Before those of the recipe.
             form: Another form than its own.
             model: The float model with other outputs.
             pinned: Whether scales are held of which the statistics that they followed from are known.

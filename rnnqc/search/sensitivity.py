@@ -24,7 +24,7 @@ MANY_CELLS = 3
 LEVELS = (POINT, GROUP, KIND, CELL)
 MOST_OF_IT = 0.8
 MATTERS_DB = 0.05
-"""Groups that gain less are not taken apart."""
+"""Groups that gain less are not divided."""
 
 Progress = Callable[[int, int], None]
 

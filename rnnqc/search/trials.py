@@ -1,4 +1,4 @@
-"""Trials: a float model lowered with some rules in front of the recipe's, and compared with itself on data."""
+"""Trials: a float model lowered with some rules before the recipe's, and compared with itself on data."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Trials:
     """Lowers a model with rules, each combination once, and measures what comes out.
 
     Args:
-        lower: Lowers the float model with rules in front of those of its recipe.
+        lower: Lowers the float model with rules before those of its recipe.
         quality: Compares with the float model.
         optimize: Whether onnxruntime may optimize the lowered models.
     """

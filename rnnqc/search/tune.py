@@ -22,11 +22,12 @@ from rnnqc.errors import UsageError, located
 from rnnqc.ir import Model
 from rnnqc.lowering.lower import lower
 from rnnqc.lowering.report import Lowered
+from rnnqc.measure.metrics import MetricFunction
 from rnnqc.measure.runs import Calls, Data, State, has_native
 from rnnqc.recipes.recipe import KINDS, Recipe, load_recipe
 from rnnqc.recipes.rules import Rule
 from rnnqc.search.greedy import Assignment, Measured, search
-from rnnqc.search.quality import Metric, Quality
+from rnnqc.search.quality import Quality
 from rnnqc.search.trials import Trial, Trials
 from rnnqc.search.tuned import Settings, Tuned, Unit, rules_of, settings_of, with_rules
 from rnnqc.session import session
@@ -53,7 +54,7 @@ def tune(
     data: Data,
     *,
     min_sqnr: float | None = None,
-    metric: Metric | None = None,
+    metric: MetricFunction | None = None,
     min_metric: float | None = None,
     recipe: str = "int8",
     stats: Statistics | str | os.PathLike[str] | None = None,
@@ -102,7 +103,7 @@ def tune(
     return Tuned(chosen, units, found, best, (start, end), (before, after), quality.of_float, metric is None, silent)
 
 
-def _target(min_sqnr: float | None, metric: Metric | None, min_metric: float | None) -> float:
+def _target(min_sqnr: float | None, metric: MetricFunction | None, min_metric: float | None) -> float:
     if (min_sqnr is None) == (metric is None) or (metric is None) != (min_metric is None):
         given = [
             n for n, v in (("min_sqnr", min_sqnr), ("metric", metric), ("min_metric", min_metric)) if v is not None

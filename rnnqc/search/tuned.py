@@ -103,7 +103,7 @@ class Tuned:
 
 
 def recipe_text(tuned: Tuned) -> str:
-    """A recipe file: the rules that tuning found, each with what it did, in front of the recipe's own."""
+    """A recipe file: the rules that tuning found, each with what it did, before the recipe's own."""
     found, recipe = tuned.found, tuned.recipe
     builtin = is_builtin(recipe)
     start, end = tuned.weight_bytes

@@ -1,4 +1,4 @@
-"""Runs a model with the inputs and outputs of its cells brought out."""
+"""Runs a model with the inputs and outputs of its cells as outputs."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Recorder:
         optimize: Whether onnxruntime may optimize the graph.
 
     Raises:
-        CompileError: A value is where it cannot be brought out, or onnxruntime refuses the model.
+        CompileError: A value is where it cannot be exposed, or onnxruntime refuses the model.
     """
 
     def __init__(

@@ -46,7 +46,7 @@ class QcdqReader:
         """What is computed before the loop: the input and its product, of the whole sequence.
 
         Args:
-            values: Those in front of the loop, by plain names.
+            values: Those before the loop, by plain names.
             x: The cell's input, in the order of the loop's sequences.
         """
         yield self._point(_INPUT, values, x)
@@ -209,7 +209,7 @@ def first_of(values: Mapping[str, Array], *names: str) -> Array | None:
 
 
 def moved(values: Array | None, after: Array | None, backwards: bool) -> Any:
-    """What stands after each step, from what stands in front of each and in front of the one that would follow."""
+    """The values after each step, from those before each step and before the one that would follow."""
     if values is None or after is None:
         return None
     return np.concatenate([after, values[:-1]] if backwards else [values[1:], after])

@@ -25,7 +25,7 @@ class Evaluation:
     """A run of a cell; values have their names without path and number.
 
     Attributes:
-        before: Values in front of the loop; those of a sequence are in the order of the loop's sequences.
+        before: Values before the loop; those of a sequence are in the order of the loop's sequences.
         steps: Values of the loop's body `[T,...]`, in the same order.
         after: Values of the step that would follow, `[1,...]`: those that depend on its states alone.
         outputs: The cell's outputs.
@@ -43,7 +43,7 @@ class QcdqNodes:
     Args:
         place: The cell.
         proto: The model.
-        wanted: Names of the values in front of the loop that matter.
+        wanted: Names of the values before the loop that matter.
         entering: Names of values that depend on the states alone: those of the step after the last one matter.
 
     Raises:

@@ -31,7 +31,7 @@ from rnnqc.proto.graph_walks import needed
 def rolled(model: Model, cell: QuantizedCell, nodes: Sequence[onnx.NodeProto]) -> list[onnx.NodeProto]:
     """The nodes of the cell with its loop; the names of inputs and outputs are those in the model.
 
-    Whoever uses them compares what they make with what the model's own nodes make.
+    The caller compares what they compute with what the model's own nodes compute.
 
     Args:
         model: The model.

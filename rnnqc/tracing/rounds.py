@@ -33,7 +33,7 @@ class Rounds:
     Attributes:
         counters: Values that count the iterations of the Loops around it, from outside to inside; they stand in the
             same branch.
-        stacked: How many axes in front of its arrays count steps of Scans.
+        stacked: How many leading axes of its arrays count steps of Scans.
     """
 
     counters: tuple[Observed, ...]

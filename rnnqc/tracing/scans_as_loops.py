@@ -1,4 +1,4 @@
-"""Writes Scans as Loops: what their steps make may differ from step to step, and can be brought out."""
+"""Writes Scans as Loops: what their steps make may differ from step to step, and can be exposed."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def write_as_loops(proto: onnx.ModelProto, values: Iterable[str]) -> None:
 
 
 def _rewrite(scan: onnx.NodeProto) -> tuple[list[onnx.NodeProto], list[onnx.NodeProto]]:
-    """Makes a Loop of a Scan, in place; the nodes that it needs in front of it, and those behind it."""
+    """Makes a Loop of a Scan, in place; the nodes that it needs before and after it."""
     given = {a.name: helper.get_attribute_value(a) for a in scan.attribute if a.name != "body"}
     body: onnx.GraphProto = next(a.g for a in scan.attribute if a.name == "body")
     prefix = f"{next(o for o in scan.output if o)}/as_loop"

@@ -22,13 +22,13 @@ from rnnqc.passes.weight_only.quantize_weights import stored_weight_bytes
 from rnnqc.proto.files import load_proto
 from rnnqc.tracing.boundaries import Recorder, observed_of, runs_of, stored_arrays
 from rnnqc.tracing.checks import description_of
+from rnnqc.tracing.custom_cells import Recurrence, Runs, recurrences
 from rnnqc.tracing.places import places_of_cells
-from rnnqc.tracing.recurrences import Recurrence, Runs, recurrences
 from rnnqc.tracing.rounds import Made
 from rnnqc.tracing.tensors import Tensor
 from rnnqc.tracing.traced_cell import TracedCell
+from rnnqc.tracing.traced_custom_cell import TracedCustomCell
 from rnnqc.tracing.traced_qcdq import TracedQcdq
-from rnnqc.tracing.traced_recurrence import TracedRecurrence
 
 Array = npt.NDArray[Any]
 
@@ -90,13 +90,13 @@ class Tracer:
         levels = levels_of(self.proto)
         self._places = places_of_cells(loaded, {n: loaded.cells[n] for n in chosen if n in loaded.cells}, levels)
         self._runs = {n: Runs(r, levels, self._stored) for n, r in found.items() if n in chosen}
-        self._traced: dict[str, TracedCell | TracedQcdq | TracedRecurrence] = {}
+        self._traced: dict[str, TracedCell | TracedQcdq | TracedCustomCell] = {}
         for name, place in self._places.items():
             if place.cell.form == "qcdq":
                 self._traced[name] = TracedQcdq(place, self.proto, self._stored)
             else:
                 self._traced[name] = TracedCell(place, self.proto, self._stored, native)
-        self._traced |= {n: TracedRecurrence(found[n], r) for n, r in self._runs.items()}
+        self._traced |= {n: TracedCustomCell(found[n], r) for n, r in self._runs.items()}
         wanted = [v for p in self._places.values() for v in observed_of(p, self._stored)]
         wanted += [v for r in self._runs.values() for v in r.observed()]
         # onnxruntime joins quantizers with what stands between them, unless their values are outputs; and sums of
@@ -124,7 +124,7 @@ class Tracer:
     def describe(self, cell: str) -> dict[str, Any]:
         """What an index says of a cell: its operator, form, direction, arithmetic and sizes."""
         traced = self._traced[cell]
-        return traced.description if isinstance(traced, TracedRecurrence) else description_of(self._places[cell].cell)
+        return traced.description if isinstance(traced, TracedCustomCell) else description_of(self._places[cell].cell)
 
     def trace(
         self,
@@ -163,7 +163,7 @@ class Tracer:
         for call, _ in enumerate(run_calls(run, calls, carried)):
             known = stored | recorded.pop()
             for name, traced in self._traced.items():
-                if isinstance(traced, TracedRecurrence):
+                if isinstance(traced, TracedCustomCell):
                     found = self._runs[name].of(known)
                     pieces = ((r.trips, traced.steps(r), traced.absent(r)) for r in found)
                 else:
@@ -178,7 +178,7 @@ class Tracer:
 def _lowered(
     proto: onnx.ModelProto, source: str | os.PathLike[str] | onnx.ModelProto
 ) -> tuple[Model, dict[str, Recurrence]]:
-    """The model, and its recurrences that are no LSTM, GRU or RNN."""
+    """The model, and its custom cells."""
     loaded = Model.load(with_released_cells(proto))
     found = recurrences(loaded.proto)
     if found or any(c.form != "float" for c in loaded.cells.values()):
@@ -186,7 +186,7 @@ def _lowered(
     if stored_weight_bytes(loaded):
         raise CompileError(
             "The model has no lowered cell: its recipe stores the weights alone in fewer bits, and ONNX's own "
-            "operators compute in float, with no codes inside.",
+            "operators compute in float, without quantized values inside.",
             supported="recipes of cells, such as int8",
             action="lower the float model with such a recipe: rnnqc lower MODEL -o LOWERED.onnx --recipe int8",
         )

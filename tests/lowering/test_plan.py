@@ -17,6 +17,7 @@ import pytest
 import rnnqc
 from rnnqc.errors import CompileError, UsageError
 from rnnqc.ir import Model
+from rnnqc.lowering.inspection import inspect_layers
 from rnnqc.lowering.options import LowerOptions
 from rnnqc.lowering.plan import make_plan
 from rnnqc.lowering.run import run
@@ -120,6 +121,21 @@ def test_outputs_that_no_input_influences() -> None:
     del proto.graph.output[0]
     with pytest.raises(CompileError, match="nothing in the model depends on its inputs"):
         make_plan(proto, LowerOptions())
+
+
+@pytest.mark.parametrize(
+    ("ratio", "mode", "told"), [(0.5, "true", True), (0.5, "false", False), (0.0, "true", False), (0.5, "m", False)]
+)
+def test_dropout_in_training_mode_is_told(ratio: float, mode: str, told: bool) -> None:
+    """With a constant mode; one that is an input is the caller's."""
+    inputs = "float[2] x, bool m" if mode == "m" else "float[2] x"
+    constants = f"float r = {{{ratio}}}" + ("" if mode == "m" else f", bool k = {{{int(mode == 'true')}}}")
+    head = f'<ir_version: 8, opset_import: ["": 17]> g ({inputs}) => (float[2] y) <{constants}>'
+    proto = parse(f"{head} {{ [drop] y = Dropout(x, r, {'m' if mode == 'm' else 'k'}) }}")
+    lowered = rnnqc.lower(proto, measure=False).report
+    found = [w for w in lowered.warnings if "(node 'drop'): training_mode is true" in w and "model.eval()" in w]
+    assert bool(found) == told
+    assert bool(inspect_layers(proto).dropouts) == told
 
 
 @pytest.mark.parametrize(("form", "asked"), [("fused", "integer"), ("fused", "qcdq"), ("integer", "qcdq")])

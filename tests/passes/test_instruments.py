@@ -27,6 +27,7 @@ from rnnqc.passes import (
     Cleanup,
     DecomposeLstm,
     DumpAfterChange,
+    FuseQuantLstmCell,
     Pass,
     PassInfo,
     PassManager,
@@ -37,7 +38,7 @@ from rnnqc.passes import (
 )
 from tests.generate.strategies import lstm_cases
 from tests.laws.parametrize import in_turn
-from tests.passes.pass_testing import CASES
+from tests.passes.pass_testing import CASES, before
 from tests.runs.commands import in_process
 from tests.runs.sessions import assert_same_bits, plain_session, run
 from tests.subjects.lstm_models import LstmCase, Op, RecurrentCase, stacked_model
@@ -278,7 +279,8 @@ def test_a_value_in_the_loop_of_a_function_is_named_and_the_command_reproduces_i
     (folder / "mine.txt").write_text("kept")
     verifier = VerifyNumerics([case.feeds()], folder)
     assert [f.name for f in folder.iterdir()] == ["mine.txt"], "nothing of an earlier run is left"
-    fused = Model.load(rnnqc.lower(case.model()).proto)
+    fused = before("fuse-quant-lstm-cell", case.model())
+    FuseQuantLstmCell()(fused)
     with pytest.raises(NumericsError) as caught:
         PassManager([Rounding()], [verifier]).run(fused)
     message = str(caught.value)

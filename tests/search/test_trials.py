@@ -17,10 +17,11 @@ from rnnqc.data.feeds import Feeds
 from rnnqc.data.streaming import Outputs
 from rnnqc.errors import CompileError, UsageError
 from rnnqc.lowering.report import Lowered
+from rnnqc.measure.metrics import MetricFunction
 from rnnqc.measure.runs import Calls
 from rnnqc.recipes.rules import Rule
 from rnnqc.search.overrides import settings_text
-from rnnqc.search.quality import Metric, Quality, Score
+from rnnqc.search.quality import Quality, Score
 from rnnqc.search.trials import Bounds, Budget, Trials
 from tests.subjects.lstm_models import LstmCase
 
@@ -31,7 +32,7 @@ REFUSED = Rule("*.cell_state", {"bits": 3})
 
 
 @cache
-def quality(metric: Metric | None = None) -> Quality:
+def quality(metric: MetricFunction | None = None) -> Quality:
     return Quality(CASE.model(), Calls.of([CASE.feeds()], CASE.model()), metric)
 
 

@@ -24,7 +24,7 @@ def points(evidence: Evidence) -> list[Child]:
     if "points" in evidence.missing:
         return [element("p", f"Left out: {evidence.missing['points']}", class_="note")]
     text = (
-        "What the float model computes at each quantization point on this data, against what the codes can represent. "
+        "What the float model computes at each quantization point on this data, against the range of its format. "
         f"First points that clip more than {CLIPS:.1%}, then those whose own quantization error is largest. "
         "Pre-activations beyond the "
         "interval on which their activation changes do not count as clipped."
@@ -45,7 +45,7 @@ def _figure(point: PointEvidence) -> Element:
     clipped: list[Child] = [percent(point.clipped), " clipped"] if point.clipped else ["nothing clipped"]
     codes: list[Child] = []
     if point.codes_used is not None:
-        codes = ["; ", number(point.codes_used, f"{point.codes_used:,}"), f" of {point.codes:,} codes used"]
+        codes = ["; ", number(point.codes_used, f"{point.codes_used:,}"), f" of {point.codes:,} values used"]
     return element(
         "figure",
         element("h3", name(point.point)),
@@ -72,7 +72,7 @@ def _points_table(shown: list[PointEvidence]) -> Element:
                 element("td", p.format, class_="whole"),
             ]
         )
-    heads = ("Point", "SQNR alone", "Clipped", "Values", "Observed", "Representable", "Unused codes", "Format")
+    heads = ("Point", "SQNR alone", "Clipped", "Values", "Observed", "Representable", "Unused values", "Format")
     return table("Quantization points", heads, rows, " nn nnn ")
 
 

@@ -156,13 +156,13 @@ _SQNR = (
     "the error. 6 dB more halve the error; 40 dB are an error of 1 %."
 )
 _POINT = (
-    "A place in a recurrence where values become codes. Its path, such as lstm.forward.W.weight, is what --set and "
+    "A place in a cell where values are quantized. Its path, such as lstm.forward.W.weight, is what --set and "
     "recipes take; rnnqc recipes lists all."
 )
 WORDS = (
     ("SQNR", _SQNR),
     ("Outputs, all together", "The noise-to-signal ratios of all float outputs, averaged, in dB."),
     ("Quantization point", _POINT),
-    ("Clipped", "Share of the values beyond what the codes can represent, which saturate."),
-    ("Chained", "The input of a layer takes the hidden codes of the layer before as they are."),
+    ("Clipped", "Share of the values outside the range of the format, which saturate."),
+    ("Chained", "A layer reads the quantized hidden state of the layer before without another quantization."),
 )

@@ -1,10 +1,33 @@
 #include "ops/registered_operator.h"
 
+#include <stdexcept>
 #include <utility>
 
 namespace rnnqc {
 
 using ort::OrtApi;
+
+namespace {
+
+// Of every operator: what files say with the attribute operator_version, or mean without it.
+constexpr int64_t kOldestVersion = 1;
+constexpr int64_t kNewestVersion = 1;
+
+}  // namespace
+
+void CheckVersion(const ort::KernelInfo& info) {
+  int64_t version = 1;
+  info.Read("operator_version", &version);
+  if (version >= kOldestVersion && version <= kNewestVersion) return;
+  const std::string found = "the file has version " + std::to_string(version) +
+                            " of the operator, and the library (rnnqc " RNNQC_VERSION ") computes ";
+  if (version > kNewestVersion) {
+    throw std::invalid_argument(found + "up to version " + std::to_string(kNewestVersion) +
+                                ". Use a newer library, or run the file without it.");
+  }
+  throw std::invalid_argument(found + "from version " + std::to_string(kOldestVersion) +
+                              " on. Lower the float model again, or run the file without the library.");
+}
 
 RegisteredOperator DescribeOperator(const OrtApi* api, const void* description, std::string kind, std::string name) {
   RegisteredOperator op{};

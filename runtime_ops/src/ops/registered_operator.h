@@ -50,6 +50,9 @@ class OutputShape {
   ort::OrtTensorTypeAndShapeInfo* info_ = nullptr;
 };
 
+// Throws std::invalid_argument for a node of a version of its operator that this library does not compute.
+void CheckVersion(const ort::KernelInfo& info);
+
 // A kernel has a constructor (api, KernelInfo, context for messages), api(), context() and Compute(OrtKernelContext*).
 template <typename Kernel>
 void SetKernel(RegisteredOperator* op) {
@@ -61,7 +64,10 @@ void SetKernel(RegisteredOperator* op) {
     ort::OrtStatus* status =
         ort::Guard(*kernel_api, name + ": ", [&] { context = name + " node \"" + info.NodeName() + "\": "; });
     if (status != nullptr) return status;
-    return ort::Guard(*kernel_api, context, [&] { *kernel = new Kernel(*kernel_api, info, context); });
+    return ort::Guard(*kernel_api, context, [&] {
+      CheckVersion(info);
+      *kernel = new Kernel(*kernel_api, info, context);
+    });
   };
   op->KernelComputeV2 = [](void* raw, ort::OrtKernelContext* context) {
     auto* kernel = static_cast<Kernel*>(raw);

@@ -178,4 +178,4 @@ def test_steps_of_a_decoder_stay_apart() -> None:
     proto = export(Decoder(), inputs, False, 17)
     check(proto, inputs, ["LSTM"] * 4)
     notes = rnnqc.lower(proto).report.notes
-    assert any("4 steps of one layer stay apart" in n and "Found: the input" in n for n in notes)
+    assert any("4 steps of one layer are not joined" in n and "Found: the input" in n for n in notes)

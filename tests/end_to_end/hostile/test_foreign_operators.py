@@ -19,8 +19,8 @@ from tests.subjects.lstm_models import LstmCase
 FOREIGN = {
     "DynamicQuantizeLSTM": ("com.microsoft", "DynamicQuantizeLSTM", {}, "already quantized", "lower the float model"),
     "AttnLSTM": ("com.microsoft", "AttnLSTM", {}, "attention", "Scan of its step"),
-    "BeamSearch": ("com.microsoft", "BeamSearch", {}, "search of onnxruntime", "a model of its own"),
-    "GreedySearch": ("com.microsoft", "GreedySearch", {}, "search of onnxruntime", "a model of its own"),
+    "BeamSearch": ("com.microsoft", "BeamSearch", {}, "search operator", "a model of its own"),
+    "GreedySearch": ("com.microsoft", "GreedySearch", {}, "search operator", "a model of its own"),
     "aten::lstm": ("org.pytorch.aten", "ATen", {"operator": "lstm"}, "PyTorch's own operator", "dynamo=True"),
     "aten::gru_cell": ("org.pytorch.aten", "ATen", {"operator": "gru_cell"}, "PyTorch's own", "dynamo=True"),
     "of a vendor": ("com.vendor", "FusedGRU", {}, "is not known", "ONNX's LSTM, GRU or RNN"),

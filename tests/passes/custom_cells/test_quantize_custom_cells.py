@@ -273,7 +273,7 @@ def test_weights_take_the_bits_of_the_recipe() -> None:
     [
         ("int8", ["*.weight.bits=none"], "no 2 to 16 bits"),
         ("int8", ["*.hidden.bits=none"], "hidden states no bits"),
-        ("int8", ["*.hidden.bits=12"], "rows with a scale each"),
+        ("int8", ["*.hidden.bits=12"], "a dynamic per-row scale"),
     ],
 )
 def test_recipes_that_leave_it_float(recipe: str, overrides: list[str], reason: str) -> None:
@@ -397,7 +397,7 @@ BRANCHED = f"""{HEADER} g (float[T,B,{H}] x, float[B,{H}] h) => (float[B,{H}] la
 @pytest.mark.parametrize(
     ("text", "node", "names", "reason"),
     [
-        (PROJECTED, "projection", "VRb", "stands in front of the recurrence"),
+        (PROJECTED, "projection", "VRb", "computed before the loop"),
         (BRANCHED, "inner", "RS", "branches of an If"),
     ],
     ids=["projection", "branch"],

@@ -12,10 +12,12 @@ import numpy as np
 import onnx
 import pytest
 
+from rnnqc.data.binding import bind_dimensions
 from rnnqc.errors import CompileError, Outcome
+from rnnqc.evaluation.numerics import Float16Close
 from rnnqc.ir import Model, graph_info, shape_of
 from rnnqc.passes import Canonicalize, Cleanup, Unroll
-from rnnqc.passes.render.unroll import LARGEST_LENGTH, bind_dimensions
+from rnnqc.passes.render.unroll import LARGEST_LENGTH
 from tests.passes.pass_testing import INT8, apply, before, nodes_of, op_types, text_of
 from tests.runs.sessions import assert_same_bits, plain_session, run
 from tests.subjects.lstm_models import LstmCase
@@ -233,3 +235,12 @@ def test_bind_unknown_dimensions() -> None:
         bind_dimensions(Model.load(LstmCase().model()), {"S": 7})
     with pytest.raises(CompileError, match=r"--dim T=0.*positive"):
         bind_dimensions(Model.load(LstmCase(dynamic_time=True).model()), {"T": 0})
+
+
+def test_loops_in_float16_change_by_roundings() -> None:
+    """The interpreter of onnx gives the same bits; onnxruntime leaves out roundings between operators of one graph."""
+    text = SCAN.replace("EXTRA", "").replace("float[", "float16[").replace("[3, 2]", "[300, 2]")
+    model = Model.load(parse(f"{HEADER} {text}", k=np.array([0.9, 0.7], np.float16)))
+    Canonicalize()(model)
+    assert apply(Unroll(), model).numerics == Float16Close()
+    assert apply(Unroll(), _scan()).numerics is None

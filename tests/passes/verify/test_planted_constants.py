@@ -598,7 +598,7 @@ def made_in(ending: str, array: Callable[[np.ndarray], np.ndarray]) -> Edit:
     return edit
 
 
-PRODUCT = r"weights, scales and codes of product .*: .* at \[\d+, {}\]"
+PRODUCT = r"weights, scales and quantized values of product .*: .* at \[\d+, {}\]"
 CUSTOM: dict[str, tuple[str, Edit, str]] = {
     "a scale of weights, 0.1 %": ("qcdq", made_in(".weight.scale", percent(0.1)), PRODUCT.format(r"\d+")),
     "a code": ("integer", made_in(".weight.codes", entry((1, 3), plus(1))), PRODUCT.format(3)),

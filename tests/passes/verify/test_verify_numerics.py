@@ -17,6 +17,7 @@ import pytest
 
 import rnnqc
 from rnnqc.calibration.calibrate import calibrate
+from rnnqc.cells.stages import QuantizedCell
 from rnnqc.data.generated_feeds import generate_feeds
 from rnnqc.data.statistics import Statistics
 from rnnqc.errors import NumericsError
@@ -27,8 +28,10 @@ from rnnqc.passes.invariants import Property
 from rnnqc.passes.pipeline import default_passes
 from rnnqc.passes.verify.model_runs import ModelRuns
 from rnnqc.passes.verify.pass_comparison import OWN_LOSS
+from rnnqc.passes.verify.step_feeds import StepFeeds
 from rnnqc.recipes.recipe import load_recipe
 from tests.generate.float_layer import Activation
+from tests.passes.pass_testing import before
 from tests.passes.planting import Spoilt, verifier_of
 from tests.runs.commands import in_process
 from tests.subjects.lstm_models import LstmCase, RecurrentCase, stacked_model
@@ -206,3 +209,35 @@ def test_every_pass_is_counted_once(tmp_path: Path, capfd: pytest.CaptureFixture
     data = json.loads(report.read_text())
     assert data["unverified"] == [] and len(set(data["verified"])) == len(data["verified"])
     assert f"verified: {len(data['verified'])} passes changed no more than declared" in result.out
+
+
+@pytest.mark.parametrize("recipe", ["pow2-int8", "distiller-sym"])
+def test_a_value_whose_name_went_to_another_raises_no_alarm(recipe: str) -> None:
+    """The new state of an RNN is its gate behind the quantizer; tidied up, both have one name: that of the state."""
+    case = RecurrentCase(op="RNN", activations=(Activation("Tanh"),), outputs=("Y_h",))
+    stats = calibrate(case.model(), [case.feeds()])
+    checks = rnnqc.lower(case.model(), recipe, "qcdq", stats=stats, verify=True).report.checks
+    compared = [text for name, text in checks if name == "cleanup" and text.startswith("single steps")]
+    assert compared and "passed over" not in compared[0], checks
+
+
+def test_every_code_is_tried_where_a_table_is_read_and_few_elsewhere() -> None:
+    (cell,) = before("fold-scales", CASE.model()).cells.values()
+    assert isinstance(cell, QuantizedCell)
+    read = {"input_gate.preactivation": "input_gate.activation", "cell_state.kept": "hidden.squashed"}
+    made = StepFeeds(cell).of([*read, "x"], list(read.values()))
+    for port, point in zip(read, ("input_gate.acc", "cell_state"), strict=True):
+        held = cell.point(point).complete
+        codes = held.quantize(made[port].astype(np.float32)).astype(np.int64)
+        low, high = max(held.minimum, -(2**15)), min(held.maximum, 2**15 - 1)  # a table has no more entries
+        assert set(range(low, high + 1)) <= set(codes.ravel())
+    few = StepFeeds(cell).of([*read, "x"], [])
+    assert all(len(a) < len(made["x"]) / 50 for a in few.values())
+
+
+def test_a_state_without_the_limit_does_not_stand_for_it() -> None:
+    """Of one step, unrolled, the limited state gets the name of the output when the graph is tidied up."""
+    case = LstmCase(T=1, B=2, outputs=("Y_c",))
+    overrides = ["*.cell_state.bits=none"]
+    checks = rnnqc.lower(case.model(), "int8", "integer", unroll=True, overrides=overrides, verify=True).report.checks
+    assert any(name == "cleanup" and text.startswith("single steps") for name, text in checks), checks

@@ -24,6 +24,11 @@ REFUSED_AT_CREATION: list[tuple[str, Change]] = [
     ("hidden_size has another type than the expected int", set_attribute(hidden_size=2.5)),
     ("h_scale has another type than the expected float", set_attribute(h_scale=1)),
     ("direction has another type than the expected string", set_attribute(direction=1)),
+    (
+        r"has version 2 .* up to version 1\. Use a newer library, or run the file without",
+        set_attribute(operator_version=2),
+    ),
+    ("has version 0 .* from version 1 on. Lower the float model again", set_attribute(operator_version=0)),
     ("gate_min has 0 elements, expected 4", set_attribute(gate_min=0.5)),
     ("gate_kinds has another type than the expected string", set_attribute(gate_kinds=["table"] * 4)),
     (

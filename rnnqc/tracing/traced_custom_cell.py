@@ -1,4 +1,4 @@
-"""The tensors of one recurrence of unknown equations in a run."""
+"""The tensors of one custom cell in a run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy.typing as npt
 from rnnqc.errors import CompileError
 from rnnqc.passes.analysis.point_marks import CODES, CONSTANT, HIGH, LOW, MASK, REAL, ROWS, SUMS, UNIT, Mark
 from rnnqc.passes.custom_cells.mark_custom_values import PREVIOUS
-from rnnqc.tracing.recurrences import Key, Recurrence, RecurrenceRun, Runs
+from rnnqc.tracing.custom_cells import CustomCellRun, Key, Recurrence, Runs
 from rnnqc.tracing.tensors import Tensor, dequantized
 
 Array = npt.NDArray[Any]
@@ -19,7 +19,7 @@ _PER_STEP = (REAL, CODES, SUMS, HIGH)
 _WEIGHTS = (".weight", ".weight.zero_point")
 
 
-class TracedRecurrence:
+class TracedCustomCell:
     """One recurrence.
 
     Args:
@@ -57,7 +57,7 @@ class TracedRecurrence:
             "input_size": None,
         }
 
-    def steps(self, run: RecurrenceRun) -> Iterator[tuple[int, int, dict[str, Tensor]]]:
+    def steps(self, run: CustomCellRun) -> Iterator[tuple[int, int, dict[str, Tensor]]]:
         """First step, number of steps of the run, and the tensors of all its steps."""
         per_step = {key: held for key, held in run.values.items() if key[1] in _PER_STEP}
         rows = max(len(_matrix(a)) for held in per_step.values() for a in held.values())
@@ -71,14 +71,14 @@ class TracedRecurrence:
             made[name] = tensor.at(slice(None, None, -1)) if self.recurrence.backwards else tensor
         yield 0, run.steps, made
 
-    def _valid(self, run: RecurrenceRun, rows: int) -> Array | None:
+    def _valid(self, run: CustomCellRun, rows: int) -> Array | None:
         """Which rows have not ended, `[T,B]`; None where all go on to the last step."""
         mask = run.values.get((MASK, MASK))
         if mask is None:
             return None
         return np.stack([np.broadcast_to(_matrix(mask[t])[:, 0], rows) for t in range(run.steps)])
 
-    def absent(self, run: RecurrenceRun) -> dict[str, list[int]]:
+    def absent(self, run: CustomCellRun) -> dict[str, list[int]]:
         """The steps in which a tensor is not computed, by its name."""
         found: dict[str, list[int]] = {}
         for (name, part), values in run.values.items():
@@ -92,7 +92,7 @@ class TracedRecurrence:
         tensor = name.partition("~")[0]
         return not tensor.endswith(f".{PREVIOUS}"), self._order[tensor], name
 
-    def _tensor(self, name: str, run: RecurrenceRun, valid: Array | None) -> Tensor:
+    def _tensor(self, name: str, run: CustomCellRun, valid: Array | None) -> Tensor:
         tensor = name.partition("~")[0]
         if (name, REAL) in run.values:
             return self._real(name, tensor, run, valid)
@@ -112,7 +112,7 @@ class TracedRecurrence:
         )
         return dequantized(name, sums, scale=unit, row_scale=rows, real=np.float64)
 
-    def _real(self, name: str, tensor: str, run: RecurrenceRun, valid: Array | None) -> Tensor:
+    def _real(self, name: str, tensor: str, run: CustomCellRun, valid: Array | None) -> Tensor:
         """A real value, with its codes where it has a grid."""
         values = self._array(name, REAL, run)
         assert values is not None
@@ -128,14 +128,14 @@ class TracedRecurrence:
             step = int(np.argwhere(~np.isfinite(units))[0][0])
             raise CompileError(
                 f"Cell {self.recurrence.name!r}: {name!r} is {values[~np.isfinite(units)][0]} in step {step}.",
-                supported="data of which all values in the recurrence are finite",
-                action="dump the steps in front of it, or other data",
+                supported="data for which all values in the cell are finite",
+                action="dump the steps before it, or other data",
             )
         made = dequantized(name, units.astype(np.int64) + zero_point, scale=scale, zero_point=zero_point)
         if not np.array_equal(made.values, values):
             step = int(np.argwhere(made.values != values)[0][0])
             raise CompileError(
-                f"Cell {self.recurrence.name!r}: {name!r} is not on its grid in step {step} of the loop.",
+                f"Cell {self.recurrence.name!r}: {name!r} is not a quantized value in step {step} of the loop.",
                 supported="cells as this version of rnnqc writes them",
                 action="lower the float model again",
             )
@@ -148,7 +148,7 @@ class TracedRecurrence:
         found: Mapping[str, Any] = record["formats"].get(record["given"].get(point, point), {})
         return {"scale": found["scale"][0], "zero_point": found["zero_point"]} if found.get("mode") == "static" else {}
 
-    def _array(self, name: str, part: str, run: RecurrenceRun, blank: int = 0) -> Array | None:
+    def _array(self, name: str, part: str, run: CustomCellRun, blank: int = 0) -> Array | None:
         """The steps of a value `[T,B,K]`, `blank` in those that do not make it; scales of rows `[T,B,1]`."""
         held = run.values.get((name, part))
         if held is None:
@@ -159,7 +159,7 @@ class TracedRecurrence:
         none = np.full((rows, one.shape[1]), blank, one.dtype)
         return np.stack([np.broadcast_to(steps.get(t, none), none.shape) for t in range(run.steps)])
 
-    def _whole(self, name: str, part: str, run: RecurrenceRun, blank: int = 0) -> Array:
+    def _whole(self, name: str, part: str, run: CustomCellRun, blank: int = 0) -> Array:
         """The same as integers."""
         array = self._array(name, part, run, blank)
         assert array is not None

@@ -1,4 +1,4 @@
-"""Recurrences of unknown equations in a lowered model: where their values stand, and what a run makes of them."""
+"""Custom cells in a lowered model: where their values stand, and what a run makes of them."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Site:
 
 @dataclass
 class Recurrence:
-    """A quantized recurrence that is no LSTM, GRU or RNN.
+    """A quantized custom cell.
 
     Attributes:
         name: As in the names of its points.
@@ -62,7 +62,7 @@ class Recurrence:
 
     @property
     def looped(self) -> bool:
-        """Whether it is a loop that has not been written out."""
+        """Whether it is a loop that has not been unrolled."""
         return self.record["op"] in ("Scan", "Loop") and not any(s.copy for s in self.sites)
 
     @property
@@ -72,7 +72,7 @@ class Recurrence:
 
 
 @dataclass(frozen=True)
-class RecurrenceRun:
+class CustomCellRun:
     """One run of a recurrence.
 
     Attributes:
@@ -149,7 +149,7 @@ class Runs:
             values.append(Observed(self.recurrence.name, mark.tensor, value, False, rank, 0, mark.kind))
         return values
 
-    def of(self, known: Mapping[str, Made]) -> list[RecurrenceRun]:
+    def of(self, known: Mapping[str, Made]) -> list[CustomCellRun]:
         """The runs of one call.
 
         Args:
@@ -157,7 +157,7 @@ class Runs:
         """
         if self.recurrence.looped:
             return self._of_loop(known)
-        runs: list[RecurrenceRun] = []
+        runs: list[CustomCellRun] = []
         groups: dict[tuple[int, ...], list[Site]] = {}
         for site in self._varying:
             groups.setdefault(site.copy[:-1] if site.mark.step is None else site.copy, []).append(site)
@@ -167,10 +167,10 @@ class Runs:
                 values: dict[Key, dict[int, Array]] = {}
                 for site in sites:
                     _put(values, site, _step(site), at(known[site.value], trips))
-                runs.append(RecurrenceRun(count, values, trips))
+                runs.append(CustomCellRun(count, values, trips))
         return runs
 
-    def _of_loop(self, known: Mapping[str, Made]) -> list[RecurrenceRun]:
+    def _of_loop(self, known: Mapping[str, Made]) -> list[CustomCellRun]:
         """The runs of a loop; what is made around it is the same in all steps of a run."""
         runs = []
         for trips, steps in itertools.groupby(self._trips(self._varying, known), lambda t: t[:-1]):
@@ -179,7 +179,7 @@ class Runs:
             for step in made:
                 for site in self._varying:
                     _put(values, site, step[-1], at(known[site.value], step))
-            runs.append(RecurrenceRun(len(made), values, trips))
+            runs.append(CustomCellRun(len(made), values, trips))
         return runs
 
     def _trips(self, sites: Iterable[Site], known: Mapping[str, Made]) -> list[Trips]:
@@ -189,7 +189,7 @@ class Runs:
 
 
 def _step(site: Site) -> int:
-    """The step of a site of a recurrence that is written out."""
+    """The step of a site of an unrolled custom cell."""
     return site.copy[-1] if site.mark.step is None else site.mark.step
 
 

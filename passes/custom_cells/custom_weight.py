@@ -1,0 +1,84 @@
+"""The quantized weights of a custom cell's matmul, as its node reads them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from rnnqc.formats.format import Format
+from rnnqc.formats.point_format import PointFormat
+from rnnqc.ir import Graph, Model, Value
+from rnnqc.passes.analysis.custom_products import CustomProduct
+from rnnqc.passes.formats.quantized_parameters import weight_codes
+from rnnqc.passes.qcdq.emit_qcdq import WIDEST
+
+MIDDLE = 128
+"""Zero point of rows with dynamic scales, and the offset that makes signed bytes unsigned."""
+WIDE_MIDDLE = 2**15
+BYTE = 255
+LARGEST_SUM = 2**31
+
+
+@dataclass(frozen=True)
+class CustomWeight:
+    """The weights of a product.
+
+    Attributes:
+        format: Their format.
+        codes: `[K,N]`: for an integer product bytes, of codes that are raised to begin at 0; otherwise the codes.
+        scale: `[N]` or one number.
+        zero_point: Of the codes as they are stored, in the same form.
+        array: The codes.
+        byte_count: How many bytes make up a weight, side by side `[K,2N]` if there are two: the high ones and the low
+            ones; 0 if they are no bytes.
+    """
+
+    format: Format
+    codes: Value
+    scale: Value
+    zero_point: Value
+    array: npt.NDArray[Any]
+    byte_count: int
+
+    @property
+    def nbytes(self) -> int:
+        """Size of codes and scales."""
+        return int(self.array.nbytes) + 4 * len(self.format.scale)
+
+
+def store_weight(
+    model: Model, graph: Graph, path: str, product: CustomProduct, point: PointFormat, moment: Any, *, integer: bool
+) -> CustomWeight:
+    """Adds the weights of a product, as codes, to the graph that it stands in.
+
+    Args:
+        model: The model.
+        graph: The graph.
+        path: Of the quantization point.
+        product: The product.
+        point: The format of its weights.
+        moment: Second moments of what they are multiplied with, or None.
+        integer: Whether the product is one of codes.
+    """
+    format_, codes = point.complete, weight_codes(point, product.weights, moment)
+    scale, zero_point = format_.linear_parameters()
+    stored, byte_count = codes, 0
+    if integer and format_.bits <= WIDEST:
+        raised = MIDDLE if format_.signed else 0
+        stored, zero_point = (np.asarray(a.astype(np.int16) + raised).astype(np.uint8) for a in (codes, zero_point))
+        byte_count = 1
+    elif integer and len(codes) * BYTE * BYTE < LARGEST_SUM:
+        raised = WIDE_MIDDLE if format_.signed else 0
+        wide = (codes.astype(np.int32) + raised, np.broadcast_to(zero_point, codes.shape[1]).astype(np.int32) + raised)
+        stored, zero_point = (np.concatenate([a >> 8, a & BYTE], axis=-1).astype(np.uint8) for a in wide)
+        byte_count = 2
+    arrays = {
+        "codes": stored,
+        "scale": scale,
+        "zero_point": np.asarray(zero_point).astype(stored.dtype),
+    }
+    held = {k: model.add_initializer(f"{path}.{k}", a, graph) for k, a in arrays.items()}
+    return CustomWeight(format_, **held, array=stored, byte_count=byte_count)

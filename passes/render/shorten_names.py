@@ -1,0 +1,81 @@
+"""Gives short names to what stands inside function bodies."""
+
+from __future__ import annotations
+
+import itertools
+import string
+from collections.abc import Iterator
+
+import onnx
+
+from rnnqc.evaluation.numerics import Bitwise
+from rnnqc.ir import DOMAIN, Model
+from rnnqc.passes.base import Pass, PassInfo, PassResult
+from rnnqc.passes.cells.sequence_lengths import LENGTHS_IN_RANGE
+from rnnqc.passes.render.cell_function import TWO_BODIES
+from rnnqc.proto.graph_walks import Block, blocks_of
+
+MESSAGES = frozenset({TWO_BODIES, LENGTHS_IN_RANGE})
+"""Names that say what is wrong where onnxruntime prints them: its messages name the node that fails."""
+_SHORT = 3
+_GRAPH = "g"
+
+
+class ShortenNames(Pass):
+    """Names the values inside the functions behind rnnqc's operators with one to three characters.
+
+    Before: `the_lstm.forward/int8/within_bound/cell_state.kept_2 = Mul(the_lstm.forward/int8/..., ...)`, in a node of
+    the same name; two thirds of a body are names.
+
+    After: `aB = Mul(Z, c)`, in a node without name
+
+    The names of a function's inputs, outputs and attributes stay, and names outside functions; so do names in
+    `MESSAGES`.
+    """
+
+    info = PassInfo(
+        name="shorten-names", summary="give short names to the values inside function bodies", numerics=Bitwise()
+    )
+
+    def run(self, model: Model) -> PassResult:
+        """Shortens the names in every function of rnnqc's domain."""
+        shortened = sum(_shorten(f) for f in model.functions if f.domain == DOMAIN)
+        return PassResult(shortened > 0, (), {"names": shortened})
+
+
+def _shorten(function: onnx.FunctionProto) -> int:
+    blocks = list(blocks_of([function]))
+    made = dict.fromkeys(name for block in blocks for name in _made(block))
+    kept = {*function.input, *function.output, *MESSAGES}
+    kept |= {name for name in made if len(name) <= _SHORT}
+    free = (name for name in _names() if name not in kept)
+    renamed = {name: next(free) for name in made if name not in kept}
+    count = len(renamed)
+    for block in blocks:
+        if isinstance(block, onnx.GraphProto):
+            count += block.name != _GRAPH
+            block.name = _GRAPH
+            for value in [*block.input, *block.output, *block.value_info, *block.initializer]:
+                value.name = renamed.get(value.name, value.name)
+        for node in block.node:
+            if node.name and node.name not in MESSAGES:
+                node.name = ""
+                count += 1
+            node.input[:] = [renamed.get(name, name) for name in node.input]
+            node.output[:] = [renamed.get(name, name) for name in node.output]
+    return count
+
+
+def _made(block: Block) -> Iterator[str]:
+    """The names of the values that a block defines, its subgraphs apart."""
+    if isinstance(block, onnx.GraphProto):
+        yield from (v.name for v in [*block.input, *block.initializer])
+    yield from (name for node in block.node for name in node.output if name)
+
+
+def _names() -> Iterator[str]:
+    """a, b, ..., Z, aa, ab, ...: identifiers, shortest first."""
+    more = string.ascii_letters + string.digits
+    for length in itertools.count():
+        for first in string.ascii_letters:
+            yield from (first + "".join(rest) for rest in itertools.product(more, repeat=length))

@@ -1,0 +1,100 @@
+"""`rnnqc evaluate`: what a task says of a model, next to the float one."""
+
+from __future__ import annotations
+
+import argparse
+import warnings
+
+from rich.table import Table
+
+from rnnqc.commands.common import CHECK_FAILED, OK, Commands, add_data, add_state, json_text, number
+from rnnqc.commands.terminal import err, escape, out
+
+
+def add(commands: Commands) -> None:
+    """Adds the command's parser."""
+    parser = commands.add_parser("evaluate", help="measure a task: accuracy, perplexity, or a function of yours")
+    parser.add_argument("model", metavar="MODEL")
+    add_data(parser, required=True)
+    parser.add_argument(
+        "--metric", required=True, metavar="NAME",
+        help="accuracy, perplexity, or module:function, of the outputs and the arrays of all calls, two lists of dicts",
+    )  # fmt: skip
+    parser.add_argument("--against", metavar="FLOAT.onnx", help="the float model, whose figure stands beside")
+    add_state(parser, "the data is the calls of a stream: output OUT of one is input IN of the next, in each model")
+    parser.add_argument("--output", metavar="NAME", help="the output that is judged; by default the first")
+    parser.add_argument(
+        "--labels", metavar="NAME", help="the array of labels; by default the only one that is no input, or `label`"
+    )
+    parser.add_argument("--min-metric", type=number, metavar="V", help="fail (exit code 1) if the metric is below V")
+    parser.add_argument("--max-metric", type=number, metavar="V", help="fail (exit code 1) if the metric is above V")
+    parser.add_argument("--stock", action="store_true", help="without the native library")
+    parser.add_argument("--json", action="store_true")
+    parser.set_defaults(command=run)
+
+
+def run(a: argparse.Namespace) -> int:
+    """Runs the command; the exit code."""
+    from rnnqc.scores import evaluate
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        found = evaluate(
+            a.model,
+            a.data,
+            a.metric,
+            against=a.against,
+            state=a.state,
+            output=a.output,
+            labels=a.labels,
+            native=not a.stock,
+        )
+    for warning in caught:
+        if issubclass(warning.category, UserWarning):
+            err(f"[yellow]rnnqc:[/yellow] {escape(str(warning.message))}")
+    failures = []
+    if a.min_metric is not None and not found.value >= a.min_metric:
+        failures.append(f"{found.metric} is {found.value:.6g}, at least {a.min_metric:g} asked for")
+    if a.max_metric is not None and not found.value <= a.max_metric:
+        failures.append(f"{found.metric} is {found.value:.6g}, at most {a.max_metric:g} asked for")
+    if a.json:
+        print(
+            json_text(
+                {
+                    "model": a.model,
+                    "against": a.against,
+                    "metric": found.metric,
+                    "output": found.output or None,
+                    "calls": found.calls,
+                    "value": found.value,
+                    "reference": found.reference,
+                    "failures": failures,
+                    "ok": not failures,
+                }
+            )
+        )
+    else:
+        table = Table("model", escape(found.metric), "against float", box=None, pad_edge=False)
+        if found.reference is not None:
+            table.add_row(escape(a.against), _figure(found.metric, found.reference), "")
+        table.add_row(
+            escape(a.model), _figure(found.metric, found.value), _change(found.metric, found.value, found.reference)
+        )
+        out(f"{found.calls} call(s)" + (f", output {escape(found.output)}" if found.output else ""))
+        out(table)
+    for text in failures:
+        err(f"[red]rnnqc: evaluate:[/red] {escape(text)}")
+    return CHECK_FAILED if failures else OK
+
+
+def _figure(metric: str, value: float) -> str:
+    return f"{value:.2%}" if metric == "accuracy" else f"{value:.3f}" if metric == "perplexity" else f"{value:.6g}"
+
+
+def _change(metric: str, value: float, reference: float | None) -> str:
+    """What the lowered model lost or won."""
+    if reference is None:
+        return ""
+    if metric == "accuracy":
+        return f"{100 * (value - reference):+.2f} points"
+    return f"{value / reference - 1:+.3%}" if metric == "perplexity" else f"{value - reference:+.3g}"

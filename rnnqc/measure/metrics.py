@@ -1,0 +1,242 @@
+"""What a task says of outputs: accuracy and perplexity against labels, and functions of the user."""
+
+from __future__ import annotations
+
+import abc
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from rnnqc.data.feeds import Feeds
+from rnnqc.data.streaming import Outputs
+from rnnqc.data.user_code import importable_working_folder, named_object
+from rnnqc.errors import CompileError, UsageError
+
+Array = npt.NDArray[Any]
+MetricFunction = Callable[[Sequence[Outputs], Sequence[Feeds]], float]
+USUAL_LABELS = ("label", "labels", "target", "targets")
+LARGEST_EXPONENT = 700.0
+PROBABILITIES_SUM = 1e-3
+"""How far the sum of probabilities may be from 1."""
+
+
+class Measure(abc.ABC):
+    """A figure that is taken call by call."""
+
+    @abc.abstractmethod
+    def add(self, outputs: Outputs, feed: Feeds) -> None:
+        """Takes one call: its outputs by name, and the arrays of the data, labels too."""
+
+    @abc.abstractmethod
+    def value(self) -> float:
+        """The figure of all calls so far."""
+
+
+class OfFunction(Measure):
+    """What a function of the user says of all calls, which are held until then.
+
+    Args:
+        function: Of the list of outputs and the list of feeds.
+    """
+
+    def __init__(self, function: MetricFunction) -> None:
+        self._function = function
+        self._outputs: list[Outputs] = []
+        self._feeds: list[Feeds] = []
+
+    def add(self, outputs: Outputs, feed: Feeds) -> None:
+        """Keeps the call."""
+        self._outputs.append(outputs)
+        self._feeds.append(feed)
+
+    def value(self) -> float:
+        """What the function returns.
+
+        Raises:
+            UsageError: It fails, or returns no number.
+        """
+        return called(self._function, self._outputs, self._feeds)
+
+
+class AgainstLabels(Measure):
+    """A mean over the labels of an output.
+
+    Args:
+        output: The output's name.
+        inputs: The model's inputs; labels are an array that is none of them.
+        labels: The name of the labels; by default the only such array, or the only one with a usual name.
+    """
+
+    def __init__(self, output: str, inputs: Collection[str], labels: str | None = None) -> None:
+        self._output, self._inputs, self._labels = output, frozenset(inputs), labels
+        self._total, self._count = 0.0, 0
+
+    def add(self, outputs: Outputs, feed: Feeds) -> None:
+        """Takes one call. Labels below 0 do not count, as in padding.
+
+        Raises:
+            CompileError: There are no labels, or they do not fit the output.
+        """
+        name = self._labels or _name_of_labels(feed, self._inputs)
+        if name not in feed:
+            raise CompileError(
+                f"the data has no array {name!r}; arrays: {', '.join(sorted(feed))}.",
+                supported="labels beside the inputs",
+                action="name them with --labels",
+            )
+        labels, values = feed[name], np.asarray(outputs[self._output])
+        if labels.dtype.kind not in "iub":
+            raise CompileError(
+                f"labels {name!r} are {labels.dtype}.", supported="whole numbers", action="convert them with astype"
+            )
+        if values.dtype.kind != "f":
+            raise CompileError(
+                f"output {self._output!r} is {values.dtype}.",
+                supported="floats: one value for each class",
+                action="name another output with --output, or give a metric module:function",
+            )
+        if values.ndim == labels.ndim + 1 and values.shape[:-1] == labels.shape and values.shape[-1] > 1:
+            rows, wanted = values.reshape(-1, values.shape[-1]), labels.reshape(-1).astype(np.int64)
+        elif values.size == labels.size and values.shape[: labels.ndim] == labels.shape[: values.ndim]:
+            rows, wanted = values.reshape(-1, 1), labels.reshape(-1).astype(np.int64)
+        else:
+            raise CompileError(
+                f"labels {name!r} have shape {list(labels.shape)}, output {self._output!r} {list(values.shape)}.",
+                supported=f"labels {list(values.shape[:-1])}, one for each row of the output",
+                action="reshape the labels; or name the output with --output, the labels with --labels",
+            )
+        most = max(1, rows.shape[1] - 1)
+        if wanted.size and wanted.max() > most:
+            raise CompileError(
+                f"labels {name!r} go up to {wanted.max()}; output {self._output!r} has {rows.shape[1]} value(s) a row.",
+                supported=f"labels from 0 to {most}; below 0 where a row does not count",
+                action="name other labels with --labels, or another output with --output",
+            )
+        counted = wanted >= 0
+        self._total += self._sum(rows[counted], wanted[counted])
+        self._count += int(counted.sum())
+
+    @property
+    def _mean(self) -> float:
+        if not self._count:
+            raise CompileError("no label counts: all are below 0.", supported="labels from 0 on")
+        return self._total / self._count
+
+    @abc.abstractmethod
+    def _sum(self, rows: Array, labels: Array) -> float:
+        """The sum over rows of what is averaged."""
+
+
+class Accuracy(AgainstLabels):
+    """The share of rows whose largest value, or whose probability above 0.5, is that of the label."""
+
+    def value(self) -> float:
+        """From 0 to 1."""
+        return self._mean
+
+    def _sum(self, rows: Array, labels: Array) -> float:
+        known = ~np.isnan(rows).any(axis=1)  # a row with NaN decides nothing
+        if rows.shape[1] > 1:
+            return float(np.sum((rows.argmax(axis=1) == labels) & known))
+        if (rows[known] < 0).any() or (rows[known] > 1).any():
+            raise CompileError(
+                f"output {self._output!r} has one value a row, from {np.nanmin(rows):.3g} to {np.nanmax(rows):.3g}.",
+                supported="a probability, or a value for each class",
+                action="give a metric module:function, which knows what such a value means",
+            )
+        return float(np.sum(((rows[:, 0] > 0.5) == (labels > 0)) & known))
+
+
+class Perplexity(AgainstLabels):
+    """The exponential of the mean negative log-likelihood of the labels."""
+
+    def value(self) -> float:
+        """From 1 on; infinite where it has no number."""
+        return math.exp(self._mean) if self._mean < LARGEST_EXPONENT else math.inf
+
+    def _sum(self, rows: Array, labels: Array) -> float:
+        if rows.shape[1] < 2:
+            raise CompileError(
+                f"output {self._output!r} has one value a row.",
+                supported="logits, log-probabilities or probabilities of all tokens",
+                action="name another output with --output",
+            )
+        wide = rows.astype(np.float64)
+        chosen = np.take_along_axis(wide, labels[:, None], axis=1)[:, 0]
+        with np.errstate(divide="ignore"):
+            if (wide >= 0).all() and (np.abs(wide.sum(axis=1) - 1) < PROBABILITIES_SUM).all():
+                return -float(np.sum(np.log(chosen)))
+            peak = wide.max(axis=1)
+            return float(np.sum(np.log(np.exp(wide - peak[:, None]).sum(axis=1)) + peak - chosen))
+
+
+BUILTIN: Mapping[str, type[AgainstLabels]] = {"accuracy": Accuracy, "perplexity": Perplexity}
+"""By the names that `--metric` has for them."""
+
+
+def _name_of_labels(feed: Feeds, inputs: Collection[str]) -> str:
+    """The array that holds labels.
+
+    Raises:
+        CompileError: None does, or several may.
+    """
+    others = sorted(set(feed) - set(inputs))
+    usual = [name for name in others if name in USUAL_LABELS]
+    found = others if len(others) == 1 else usual
+    if len(found) != 1:
+        raise CompileError(
+            f"which array holds the labels is not clear; beside inputs the data has: {', '.join(others) or 'none'}.",
+            supported="one array beside the inputs, or one called " + ", ".join(USUAL_LABELS),
+            action="name the labels with --labels, or add them to the data" if others else "add labels to the data",
+        )
+    return found[0]
+
+
+def called(function: MetricFunction, outputs: Sequence[Outputs], feeds: Sequence[Feeds]) -> float:
+    """What a metric of the user says.
+
+    Raises:
+        UsageError: It fails, or returns no number.
+    """
+    try:
+        value = float(function(outputs, feeds))
+    except Exception as error:
+        raise UsageError(
+            f"the metric failed ({type(error).__name__}: {error}).",
+            supported="a function of the outputs and the inputs of all calls that returns a number",
+            action="call it in Python to see the error in full",
+        ) from error
+    if math.isnan(value):
+        raise UsageError("the metric is not a number (NaN).", supported="numbers; more is better")
+    return value
+
+
+def load_metric(source: str, builtin: Collection[str] = ()) -> MetricFunction:
+    """The function `module:function`; modules of the working folder are found, too.
+
+    Args:
+        source: What the user wrote.
+        builtin: Names that are metrics as well, for the message.
+
+    Raises:
+        UsageError: There is none.
+    """
+    supported = ", ".join((*builtin, "module:function"))
+    module, separator, name = source.partition(":")
+    if not separator or not module or not name:
+        raise UsageError(f"--metric {source!r}.", supported=supported, action="for example my_task:accuracy")
+    try:
+        with importable_working_folder():
+            function: MetricFunction = named_object(source)
+    except Exception as error:
+        raise UsageError(
+            f"--metric {source!r}: cannot be loaded ({type(error).__name__}: {error}).",
+            supported=supported,
+            action="import it in Python to see the error in full",
+        ) from error
+    if not callable(function):
+        raise UsageError(f"--metric {source!r}: is a {type(function).__name__}.", supported="a function")
+    return function

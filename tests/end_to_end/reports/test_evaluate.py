@@ -1,0 +1,169 @@
+"""`rnnqc evaluate` and `rnnqc.evaluate`: figures of tasks, on the models of the repository.
+
+What these would catch: labels that are not cut with their samples, states that are not carried or are those of the
+other model, a row that should not count, a threshold that is not kept, an error that does not say what to do.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import model_scores
+import numpy as np
+import pytest
+
+import rnnqc
+from rnnqc.errors import CompileError
+from rnnqc.measure.metrics import Accuracy, Perplexity
+from tests.runs.commands import Command, in_process
+
+MODELS = Path(__file__).resolve().parents[3] / "models"
+DIGITS, PYDOC = MODELS / "digits_lstm.onnx", MODELS / "pydoc_lstm.onnx"
+STATES = ("--state", "h0:hn", "--state", "c0:cn")
+
+
+@pytest.fixture
+def cli(capfd: pytest.CaptureFixture[str]) -> Command:
+    return lambda *arguments: in_process(capfd, *arguments)
+
+
+def text_pieces(batch: int = 8, steps: int = 64) -> Iterator[dict[str, Any]]:
+    """The test text as the calls of a stream, with the characters that follow."""
+    with np.load(MODELS / "pydoc_test.npz") as data:
+        codes = data["codes"].astype(np.int64)
+    columns = codes[: len(codes) // batch * batch].reshape(batch, -1).T
+    for start in range(0, len(columns) - 1, steps):
+        stop = min(start + steps, len(columns) - 1)
+        yield {"tokens": columns[start:stop], "targets": columns[start + 1 : stop + 1]}
+
+
+def write_pieces(folder: Path) -> Path:
+    folder.mkdir()
+    for k, piece in enumerate(text_pieces()):
+        np.savez(folder / f"{k:04}.npz", **piece)
+    return folder
+
+
+def test_accuracy_is_that_of_the_test_images(cli: Command, tmp_path: Path) -> None:
+    rnnqc.lower(DIGITS, overrides=["*.weight.bits=2"]).save(tmp_path / "low.onnx")
+    arguments = ("evaluate", tmp_path / "low.onnx", "--against", DIGITS, "--metric", "accuracy", "--json", "--data")
+    found = json.loads(cli(*arguments, MODELS / "digits_test.npz").out)
+    wanted = [model_scores.digits_accuracy(rnnqc.session(p)) / 100 for p in (tmp_path / "low.onnx", DIGITS)]
+    assert [found["value"], found["reference"]] == pytest.approx(wanted, abs=1e-12)
+    assert found["value"] < found["reference"] and found["output"] == "logits" and found["calls"] == 1
+    with np.load(MODELS / "digits_test.npz") as data:
+        pairs = {"x": data["x"].reshape(-1, 2, 8, 8), "label": data["label"].reshape(-1, 2)}
+    np.savez(tmp_path / "pairs.npz", **pairs, names=np.arange(10))  # labels are cut with their samples
+    again = json.loads(cli(*arguments, tmp_path / "pairs.npz", "--labels", "label").out)
+    assert again == {**found, "calls": 225}
+
+
+def test_perplexity_of_a_stream(cli: Command, tmp_path: Path) -> None:
+    data = write_pieces(tmp_path / "pieces")
+    rnnqc.lower(PYDOC).save(tmp_path / "low.onnx")
+    result = cli(
+        "evaluate", tmp_path / "low.onnx", "--against", PYDOC, "--data", data, "--metric", "perplexity",
+        *STATES, "--json",
+    )  # fmt: skip
+    found = json.loads(result.out)
+    wanted = [2 ** model_scores.pydoc_bits(rnnqc.session(p)) for p in (tmp_path / "low.onnx", PYDOC)]
+    assert [found["value"], found["reference"]] == pytest.approx(wanted, rel=1e-9)
+    assert found["value"] != found["reference"]
+    pieces = [{**piece, **{n: np.zeros((2, 8, 112), np.float32) for n in ("h0", "c0")}} for piece in text_pieces()]
+    assert rnnqc.evaluate(PYDOC, pieces, "perplexity").value > found["reference"], "without states less is known"
+    assert "%" in cli("evaluate", PYDOC, "--against", PYDOC, "--data", data, "--metric", "perplexity", *STATES).out
+
+
+@pytest.mark.parametrize(
+    ("option", "threshold", "code"), [("--min", 0.98, 0), ("--min", 0.995, 1), ("--max", 0.98, 1), ("--max", 0.995, 0)]
+)
+def test_thresholds(cli: Command, option: str, threshold: float, code: int) -> None:
+    data = MODELS / "digits_test.npz"
+    found = cli("evaluate", DIGITS, "--data", data, "--metric", "accuracy", f"{option}-metric", str(threshold))
+    assert found.code == code and ("asked for" in found.err) == bool(code)
+
+
+def test_a_function_gets_labels_of_all_calls(cli: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "my_evaluation.py").write_text(
+        "def wrong(outputs, feeds):\n"
+        "    return sum((o['logits'].argmax(1) != f['label']).sum() for o, f in zip(outputs, feeds))\n"
+        "def failing(outputs, feeds):\n"
+        "    raise KeyError('nothing')\n"
+    )
+    arguments = ("evaluate", DIGITS, "--data", MODELS / "digits_test.npz", "--metric")
+    assert cli(*arguments, "my_evaluation:wrong", "--json").out.count('"value": 4.0') == 1
+    for metric, text in [
+        ("my_evaluation:failing", "the metric failed (KeyError: 'nothing')"),
+        ("my_evaluation:none", "cannot be loaded"),
+        ("loss", "Supported: accuracy, perplexity, module:function"),
+    ]:
+        found = cli(*arguments, metric)
+        assert found.code == 2 and text in " ".join(found.err.split()), found.err
+    assert "leave --labels out" in " ".join(cli(*arguments, "my_evaluation:wrong", "--labels", "label").err.split())
+
+
+LOGITS = np.random.default_rng(0).normal(0, 2, (3, 5, 7)).astype(np.float32)
+LABELS = np.random.default_rng(1).integers(0, 7, (3, 5))
+
+
+def measured(kind: type[Accuracy] | type[Perplexity], outputs: np.ndarray, labels: np.ndarray) -> float:
+    measure = kind("y", {"x"})
+    for values, wanted in zip(outputs, labels, strict=True):
+        measure.add({"y": values}, {"x": values, "label": wanted})
+    return measure.value()
+
+
+def test_metrics_are_their_definitions() -> None:
+    softmax = np.exp(LOGITS) / np.exp(LOGITS).sum(-1, keepdims=True)
+    likelihood = np.log(np.take_along_axis(softmax.astype(np.float64), LABELS[..., None], -1))
+    perplexity = math.exp(-likelihood.mean())
+    for values in (LOGITS, LOGITS + 300, np.log(softmax), softmax):
+        assert measured(Perplexity, values, LABELS) == pytest.approx(perplexity, rel=1e-5)
+    assert measured(Accuracy, LOGITS, LABELS) == pytest.approx(np.mean(LOGITS.argmax(-1) == LABELS))
+    padded = np.where(np.arange(5) < 3, LABELS, -1)
+    assert measured(Accuracy, LOGITS, padded) == pytest.approx(np.mean(LOGITS.argmax(-1)[:, :3] == LABELS[:, :3]))
+    yes, truth = softmax[..., :1], LABELS > 3
+    for labels in (truth, truth[..., None]):
+        assert measured(Accuracy, yes, labels) == pytest.approx(np.mean((yes[..., 0] > 0.5) == truth))
+    lost = np.where(np.arange(7) == 0, np.nan, LOGITS)
+    assert measured(Accuracy, lost, LOGITS.argmax(-1)) == 0.0, "NaN decides nothing"
+    impossible = np.where(np.arange(7) == 0, 1.0, 0.0) + 0 * LOGITS
+    assert measured(Perplexity, impossible, np.full((3, 5), 1)) == math.inf
+
+
+@pytest.mark.parametrize(
+    ("values", "feed", "text"),
+    [
+        (LOGITS[0], {}, "data has: none. Supported: .* Resolution: add labels to the data"),
+        (LOGITS[0], {"a": LABELS[0], "b": LABELS[0]}, "has: a, b. .* name the labels with --labels"),
+        (LOGITS[0], {"label": LABELS[0].astype(np.float32)}, "are float32. Supported: whole numbers"),
+        (LOGITS[0], {"label": LABELS[0][:4]}, r"shape \[4\], output 'y' \[5, 7\]. Supported: labels \[5\]"),
+        (LOGITS[0], {"label": LABELS[0] + 7}, "has 7 value.* labels from 0 to 6"),
+        (LOGITS[0].astype(np.int32), {"label": LABELS[0]}, "output 'y' is int32"),
+        (LOGITS[0][:, :1], {"label": LABELS[0] > 3}, "one value a row.* a probability"),
+        (LOGITS[0], {"label": LABELS[0] * 0 - 1}, "no label counts"),
+    ],
+)
+def test_what_does_not_fit_is_told(values: np.ndarray, feed: dict[str, Any], text: str) -> None:
+    measure = Accuracy("y", {"x"})
+    with pytest.raises(CompileError, match=text):
+        measure.add({"y": values}, {"x": values, **feed})
+        measure.value()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (("--output", "prob"), "--output 'prob': the model has no such output. Supported: logits"),
+        (("--labels", "y"), "call 0: the data has no array 'y'"),
+        (("--state", "x:logit"), "the model has no output 'logit'"),
+    ],
+)
+def test_bad_usage(cli: Command, arguments: Sequence[str], text: str) -> None:
+    found = cli("evaluate", DIGITS, "--data", MODELS / "digits_test.npz", "--metric", "accuracy", *arguments)
+    assert found.code == 2 and text in " ".join(found.err.split()), found.err
