@@ -17,8 +17,9 @@ demo: python
 	@$(bootstrap)
 	@$(bin)/python examples/quickstart.py
 
+# Without the plugins that happen to be installed: pytest would rewrite all of Hypothesis for its own in every process.
 test: lint
-	$(bin)/python -m pytest -n auto --dist worksteal $(PYTEST_ARGS)
+	PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 $(bin)/python -m pytest -p xdist -n auto --dist worksteal $(PYTEST_ARGS)
 
 lint: python
 	@$(bootstrap) --dev $(if $(filter no,$(TORCH)),--no-torch)

@@ -14,7 +14,7 @@ from onnx import TensorProto, helper
 from rnnqc.ir import Model
 from rnnqc.passes import FuseQuantLstmCell
 from tests.laws.parametrize import in_turn
-from tests.passes.pass_testing import INT8, apply, before, nodes_of
+from tests.passes.pass_testing import INT8, before, nodes_of
 from tests.runs.lowered import session
 from tests.runs.sessions import assert_same_bits, plain_session, run
 from tests.subjects.lstm_models import LstmCase
@@ -25,7 +25,7 @@ AXES = ("y_direction_axis", "state_direction_axis")
 
 def _fused(proto: onnx.ModelProto) -> Model:
     model = before("fuse-quant-lstm-cell", proto, INT8)
-    apply(FuseQuantLstmCell(), model)
+    FuseQuantLstmCell()(model)
     return model
 
 

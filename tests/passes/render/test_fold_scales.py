@@ -26,8 +26,10 @@ CASE = LstmCase()
 
 
 def _folded(proto: onnx.ModelProto, recipe: Recipe = INT8, dispatch: bool = True) -> Model:
+    """Written and valid; that its numbers are right, test_base.py (every pass on every layer) and tests/laws show."""
     model = before("fold-scales", proto, recipe)
-    apply(FoldScales(dispatch=dispatch), model)
+    FoldScales(dispatch=dispatch)(model)
+    onnx.checker.check_model(model.proto, full_check=True)
     return model
 
 

@@ -131,15 +131,19 @@ def test_rows_of_many_tiles(isa: str, rows: int, group_size: int, guarded: Guard
 
 # Products that are worth the set-up of tiles: rows below, at and above 16 and 32, k of less than a tile (64), of whole
 # tiles, of more, and of more than is unpacked at once.
+TILED_ROWS = (5, 8, 15, 16, 17, 32, 33, 65)
+TILED_SIZES = ((60, 300), (64, 260), (127, 128), (200, 100), (520, 65), (1095, 33))
+
+
 @each_tiled_isa
 @pytest.mark.parametrize("group_size", [*GROUP_SIZES, 96, 512])
-@bundled("rows", [5, 8, 15, 16, 17, 32, 33, 65])
-@bundled("k, units", [(60, 300), (64, 260), (127, 128), (200, 100), (520, 65), (1095, 33)])
-def test_tiled_products(isa: str, k: int, units: int, rows: int, group_size: int, guarded: Guarded) -> None:
-    for zero_point, kind in ((128, "random"), (3, "corners")):
-        product = example(guarded, isa, rows, k, units, zero_point, group_size, kind)
-        check_product(guarded, product)
-        check_blocks(guarded, product, 1, 2)
+@bundled("rows, size, numbers", spread(3, TILED_ROWS, TILED_SIZES, [(128, "random"), (3, "corners")]))
+def test_tiled_products(
+    isa: str, size: tuple[int, int], rows: int, numbers: tuple[int, str], group_size: int, guarded: Guarded
+) -> None:
+    product = example(guarded, isa, rows, *size, numbers[0], group_size, numbers[1])
+    check_product(guarded, product)
+    check_blocks(guarded, product, 1, 2)
 
 
 @each_isa

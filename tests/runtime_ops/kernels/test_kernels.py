@@ -245,15 +245,19 @@ TILED_PRODUCTS = [
     (3, 350, 128),
     (5, 650, 128),
 ]
+TILED_NUMBERS = ((128, "random"), (0, "low"), (3, "corners"))
 
 
 @pytest.mark.parametrize("isa", TILED_ISAS)
-@pytest.mark.parametrize(("zero_point", "kind"), [(128, "random"), (0, "low"), (3, "corners")])
-@bundled("rows, k, units", TILED_PRODUCTS if "amxint8" in TILED_ISAS else TILED_PRODUCTS[::5])
+@bundled(
+    "size, numbers",
+    spread(3, TILED_PRODUCTS if "amxint8" in TILED_ISAS else TILED_PRODUCTS[::5], TILED_NUMBERS),
+)
 def test_tiled_integer_products(
-    isa: str, zero_point: int, kind: str, rows: int, k: int, units: int, guarded: Guarded
+    isa: str, size: tuple[int, int, int], numbers: tuple[int, str], guarded: Guarded
 ) -> None:
-    product = example(guarded, isa, rows, k, units, zero_point, kind)
+    rows, k, units = size
+    product = example(guarded, isa, rows, k, units, *numbers)
     check_product(guarded, product)
     check_blocks(guarded, product, 1, blocks(units))
 

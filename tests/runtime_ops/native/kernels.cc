@@ -9,12 +9,12 @@
 #include <vector>
 
 #include "calls.h"
-#include "threads/team.h"
 #include "export.h"
 #include "kernels/common/fused_cell.h"
 #include "kernels/common/packing.h"
 #include "kernels/common/reciprocal.h"
 #include "kernels/dispatch.h"
+#include "threads/team.h"
 
 namespace {
 
