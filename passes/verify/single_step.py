@@ -46,7 +46,7 @@ from rnnqc.passes.verify.cell_sides import (
     encoding,
     state_name,
 )
-from rnnqc.passes.verify.step_feeds import WIDEST, StepFeeds
+from rnnqc.passes.verify.step_feeds import WIDEST, StepFeeds, index_format
 
 Array = npt.NDArray[Any]
 RELATIVE = 2.0**-17
@@ -343,6 +343,8 @@ class SingleStep:
         found = []
         for name, point in wanted:
             e = encoding(cell, point)
+            if e is None and port == SQUASHED:
+                e = index_format(cell.output_activation, INDEX_BITS)
             full = self.before.exact_name(name) if name not in self.before.ports() or name == port else name
             if e is not None and full is not None:
                 found.append((full, e))

@@ -46,6 +46,13 @@ _NEAR = 8
 """Where no table is read, the codes are tried that are less than so many from an end or from zero, and some others."""
 
 
+def index_format(activation: Activation | None, bits: int) -> Format | None:
+    """The index, of so many bits, of a table that is read with values without a format; None for no table."""
+    if activation is None or activation.kind not in (TABLE, RELU_TABLE):
+        return None
+    return Format(bits, True, scale=(activation.limit / 2 ** (bits - 1),))
+
+
 class StepFeeds:
     """Real values for every part of a step, off the ties of the formats that they meet.
 
@@ -121,8 +128,8 @@ class StepFeeds:
             is_read: Whether a table is read with them: at every code. Otherwise at both ends, at zero and at some.
         """
         rng, e = self._rng, encoding(self.cell, point)
-        if e is None and activation is not None and activation.kind in (TABLE, RELU_TABLE):
-            e = Format(bits, True, scale=(activation.limit / 2 ** (bits - 1),))
+        if e is None:
+            e = index_format(activation, bits)
         if e is None:
             return np.concatenate([rng.normal(0, 3, 512), [30.0, -30.0, 1e3, -1e3, 0.0, 0.5, -0.5]])
         low, high = e.minimum - e.zero_point, e.maximum - e.zero_point

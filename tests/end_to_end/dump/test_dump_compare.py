@@ -274,7 +274,8 @@ def test_options_of_no_comparison(
 def test_forms_have_the_same_codes(tmp_path: Path, capfd: pytest.CaptureFixture[str], recipe: str, op: Any) -> None:
     """Fused against qcdq, whose sums are floats: codes agree, sums within their rounding, without options they part."""
     case = RecurrentCase(op=op, initial_h=True, direction="bidirectional")
-    overrides = POWERS_OF_TWO if recipe == "brevitas-int8" else ["*.activation.table=exact"]
+    coarse = ["*.activation.table=exact", "*.activation.max_fix_position=12"]  # with 15 bits some codes lie near a tie
+    overrides = POWERS_OF_TWO if recipe == "brevitas-int8" else coarse
     data = tmp_path / "in.npz"
     save_arrays(data, case.feeds())
     for form in ("fused", "qcdq"):

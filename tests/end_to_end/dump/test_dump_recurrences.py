@@ -370,7 +370,7 @@ def test_refusals(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     refused(model, feeds, "no lowered cell", "rnnqc lower MODEL")
     for recipe in ("weight-only-int8", "fp16"):
         weights = rnnqc.lower(case.model(), recipe=recipe).proto
-        refused(weights, case.feeds(), "stores the weights alone", "compute in float", "--recipe int8")
+        refused(weights, case.feeds(), "stores the weights alone", "without quantized values", "--recipe int8")
     bad = {**feeds, "x": feeds["x"].copy()}
     bad["x"][4, 1, 2] = np.nan
     refused(lowered(model, "brevitas-int8"), bad, "layer", "step/", "is nan in step 4")

@@ -377,5 +377,5 @@ def test_shared_steps_are_one_initializer() -> None:
 
 def test_other_recurrences_in_form_qonnx_are_named() -> None:
     (entry,) = rnnqc.lower(RecurrenceCase(op="highway").model(), form="qonnx").report.entries
-    assert (entry.status, entry.reason) == ("float", "the form asked for has LSTM cells only.")
+    assert (entry.status, entry.reason) == ("float", "the form asked for has LSTM layers only.")
     assert entry.found and entry.action
