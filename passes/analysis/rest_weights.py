@@ -133,8 +133,13 @@ def rest_weights(model: Model) -> list[RestWeight]:
 
 
 def rest_points(model: Model, recipe: Recipe) -> list[str]:
-    """The points of operators outside the recurrent layers, where the recipe speaks of them: all weights come first."""
-    uses = [u for w in rest_weights(model) for u in w.uses] if recipe.rest else []
+    """The points of operators outside the recurrent layers, where the recipe speaks of them."""
+    return points_of_weights(rest_weights(model)) if recipe.rest else []
+
+
+def points_of_weights(weights: Iterable[RestWeight]) -> list[str]:
+    """The points of the operators that compute with weights: those of all weights come first."""
+    uses = [u for w in weights for u in w.uses]
     return [f"{u.point}.weight" for u in uses] + [f"{u.point}.input" for u in uses if u.kind == LINEAR]
 
 

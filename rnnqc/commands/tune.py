@@ -38,6 +38,10 @@ def add(commands: Commands) -> None:
         "--stats", metavar="STATS.json", help="statistics of a calibration: weights are error-compensated"
     )
     parser.add_argument("--recipe", default="int8", metavar="NAME|FILE.toml", help="what to begin with, default int8")
+    parser.add_argument(
+        "--rest", choices=("float", "int8"), default="float",
+        help="int8: store embeddings, linear layers and convolutions as int8, and search linear layers, too",
+    )  # fmt: skip
     add_state(parser)
     parser.add_argument("--json", action="store_true")
     parser.set_defaults(command=run)
@@ -66,6 +70,7 @@ def run(a: argparse.Namespace) -> int:
             recipe=a.recipe,
             stats=a.stats,
             state=a.state,
+            rest=a.rest,
             progress=lambda done, total: update(completed=done, total=total),
         )
     found, (start, end) = tuned.found, tuned.weight_bytes

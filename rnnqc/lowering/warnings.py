@@ -16,6 +16,7 @@ from rnnqc.lowering.run import Passed
 from rnnqc.lowering.verification_feeds import CALIBRATION_DATA, GENERATED_DATA
 from rnnqc.passes import LowerQuantOperators
 from rnnqc.passes.analysis.custom_points import points_of_recurrences
+from rnnqc.passes.analysis.rest_weights import points_of_weights
 from rnnqc.passes.formats.override_effects import idle_overrides, points_of_types
 from rnnqc.passes.graph.constant_outputs import warning_of
 from rnnqc.passes.graph.quant_operators import CELL_OP
@@ -59,7 +60,8 @@ def _idle_rules(plan: Plan, passed: Passed, entries: Sequence[Entry]) -> list[st
     if not names and not others:
         return []
     known = [cells[n] for n in names if n in cells]
-    idle = recipe.idle(points_of_types(known) | others if len(known) == len(names) else names)
+    rest = points_of_weights(passed.rest) if recipe.rest else ()
+    idle = recipe.idle(points_of_types(known) | others if len(known) == len(names) else names, rest)
     return [f"recipe {recipe.name!r}: {text}." for text in idle]
 
 

@@ -138,10 +138,15 @@ class Recipe:
             found += [(rule.points, key, matching[0].rpartition(".")[2]) for key in unknown]
         return found
 
-    def idle(self, cells: Points) -> list[str]:
-        """What a recipe file says in vain: globs that match no point, keys that no matching point understands."""
+    def idle(self, cells: Points, elsewhere: Iterable[str] = ()) -> list[str]:
+        """What a recipe file says in vain: globs that match no point, keys that no matching point understands.
+
+        Args:
+            cells: The cells.
+            elsewhere: Paths of points that stand in no cell; every key is taken there.
+        """
         whole = Recipe(self.name, "", self.rules, self.own)
-        missed = [f"no quantization point matches {points!r}" for points in whole.unmatched(cells)]
+        missed = [f"no quantization point matches {points!r}" for points in whole.unmatched(cells, elsewhere)]
         return missed + [
             f"{points}.{key}: no quantization point that matches understands {key!r}"
             for points, key, _ in whole.without_effect(cells)

@@ -11,6 +11,7 @@ from rnnqc.cells.stages import points_of
 from rnnqc.data.streaming import Outputs
 from rnnqc.errors import CompileError
 from rnnqc.formats.point_format import FLOAT
+from rnnqc.lowering.options import REST_FLOAT
 from rnnqc.lowering.report import Lowered
 from rnnqc.recipes.rules import Rule
 from rnnqc.search.overrides import settings_text
@@ -28,13 +29,16 @@ class Trial:
     Attributes:
         score: How near its outputs are to those of the float model.
         weight_bytes: Bytes of its recurrent weights.
-        cost: The same, but weights that are multiplied with more than 8 bits count twice: a matmul for each byte.
+        rest_bytes: Of those around the recurrent layers, with `rest="int8"`; otherwise 0.
+        cost: As `weight_bytes`, but weights that are multiplied with more than 8 bits count twice: a matmul for each
+            byte.
         forms: The form of each recurrence, by name.
         points: The names of all points with a number format, in order.
     """
 
     score: Score
     weight_bytes: int
+    rest_bytes: int
     cost: int
     forms: Mapping[str, str]
     points: Mapping[str, None]
@@ -95,10 +99,11 @@ class Trials:
         return self._quality.outputs(lowered.proto, optimize=self._optimize)
 
     def _trial(self, lowered: Lowered, outputs: Sequence[Outputs]) -> Trial:
-        recurrences = recurrences_of(lowered.model)
+        recurrences, rest = recurrences_of(lowered.model), lowered.report.rest
         return Trial(
             self._quality.score(outputs),
             sum(e.bytes for e in lowered.report.entries),
+            rest.bytes if rest.option != REST_FLOAT else 0,
             cost_of(lowered),
             {r.name: r.form for r in recurrences.values()},
             quantized_points(recurrences),

@@ -3,7 +3,7 @@
 Units of the search are the matrices W and R of every cell, and the activations that are multiplied with them. Weights
 have 8 bits, or 4 bits, in groups of 32, 64 or whole columns; activations what the recipe says, or 16 bits. The cost is
 the number of bytes of all recurrent weights, where those that 16-bit activations are multiplied with count twice: a
-matmul for each byte.
+matmul for each byte. With `rest="int8"` linear layers are units, too, and all weights of the model count.
 """
 
 from __future__ import annotations
@@ -19,11 +19,13 @@ from rnnqc.calibration.float_cells import decompose
 from rnnqc.data.feeds import Feeds
 from rnnqc.data.statistics import Statistics
 from rnnqc.errors import UsageError, located
-from rnnqc.ir import Model
+from rnnqc.ir import Model, safe_name
 from rnnqc.lowering.lower import lower
+from rnnqc.lowering.options import REST_FLOAT
 from rnnqc.lowering.report import Lowered
 from rnnqc.measure.metrics import MetricFunction
 from rnnqc.measure.runs import Calls, Data, State, has_native
+from rnnqc.passes.linear.quantize_linear import FORM as LINEAR_FORM
 from rnnqc.recipes.recipe import KINDS, Recipe, load_recipe
 from rnnqc.recipes.rules import Rule
 from rnnqc.search.greedy import Assignment, Measured, search
@@ -40,6 +42,7 @@ WEIGHT_CHOICES: tuple[Settings, ...] = (
     {"bits": 4, "group_size": 64, "wide_channels": 0.0},
     {"bits": 4, **AS_A_WHOLE},
 )
+LINEAR_CHOICES = WEIGHT_CHOICES[:2]
 ACTIVATION_CHOICES: tuple[Settings, ...] = ({"bits": 16},)
 COMPENSATION: Settings = {"compensation": True}
 WEIGHTS, ACTIVATIONS = ("W.weight", "R.weight"), ("input", "hidden")
@@ -59,6 +62,7 @@ def tune(
     recipe: str = "int8",
     stats: Statistics | str | os.PathLike[str] | None = None,
     state: State = None,
+    rest: str = REST_FLOAT,
     progress: Callable[[int, int], None] | None = None,
 ) -> Tuned:
     """Searches the cheapest widths with which a model is good enough.
@@ -74,6 +78,8 @@ def tune(
         recipe: The recipe to begin with: its name, or a `.toml` file.
         stats: Statistics of a calibration, or their file. With them weights are error-compensated.
         state: Where the data is the calls of a stream: outputs by the input they become in the next call.
+        rest: "int8": the weights around the recurrent layers are stored as int8, and linear layers that become integer
+            are searched, too; lowering needs the same option then.
         progress: Called with the number of models measured so far and how many there are at least.
 
     Raises:
@@ -87,11 +93,12 @@ def tune(
     chosen = load_recipe(recipe)
 
     def lowered_with(rules: Sequence[Rule]) -> Lowered:
-        return lower(proto, with_rules(chosen, rules), stats=statistics)
+        return lower(proto, with_rules(chosen, rules), stats=statistics, rest=rest)
 
     with located(source):
         silent = sorted(statistics.silent_cells) if statistics is not None else []
         units = _units(Model.load(proto), chosen, statistics is not None, silent)
+        units += _linear_units(lowered_with(()), chosen) if rest != REST_FLOAT else []
         calls = Calls.of(data, proto, state)
         quality = Quality(proto, calls, metric)
         trials = Trials(lowered_with, quality)
@@ -99,8 +106,10 @@ def tune(
         best = settings_of(units, found.assignment)
         ends = [rules_of({}), rules_of(best)]
         before, after = _call_seconds([lowered_with(rules).proto for rules in ends], calls.feeds[0])
-        start, end = (trials.of(rules).weight_bytes for rules in ends)
-    return Tuned(chosen, units, found, best, (start, end), (before, after), quality.of_float, metric is None, silent)
+        start, end = (trials.of(rules).weight_bytes + trials.of(rules).rest_bytes for rules in ends)
+    return Tuned(
+        chosen, units, found, best, (start, end), (before, after), quality.of_float, metric is None, silent, rest
+    )  # fmt: skip
 
 
 def _target(min_sqnr: float | None, metric: MetricFunction | None, min_metric: float | None) -> float:
@@ -138,6 +147,19 @@ def _units(model: Model, recipe: Recipe, compensated: bool, silent: Collection[s
     return units
 
 
+def _linear_units(lowered: Lowered, recipe: Recipe) -> list[Unit]:
+    """The weights of linear layers that became integer, but for those that several operators share."""
+    entries, units = lowered.report.rest.entries, []
+    shared = {e.shares for e in entries}
+    for entry in entries:
+        if entry.form == LINEAR_FORM and not entry.shares and entry.node not in shared:
+            point = f"{safe_name(entry.node)}.weight"
+            own = {**AS_A_WHOLE, **recipe.settings(point)}
+            choices = (c for c in LINEAR_CHOICES if c != {k: own.get(k) for k in c})
+            units.append(Unit(point, (AS_THE_RECIPE, *choices)))
+    return units
+
+
 def _measure(
     units: Sequence[Unit], trials: Trials, progress: Callable[[int, int], None] | None
 ) -> Callable[[Assignment], Measured]:
@@ -151,7 +173,7 @@ def _measure(
             progress(trials.count, max(least, trials.count))
         if trial is None:
             return UNSUITABLE
-        return Measured(trial.cost, trial.score.damage, trial.score.quality)
+        return Measured(trial.cost + trial.rest_bytes, trial.score.damage, trial.score.quality)
 
     return measure
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from rnnqc.lowering.options import REST_FLOAT
 from rnnqc.recipes.recipe import Recipe, is_builtin
 from rnnqc.recipes.rules import Rule, rule_text, toml
 from rnnqc.search.greedy import Assignment, Found
@@ -54,11 +55,12 @@ class Tuned:
         units: The points that formats were chosen for.
         found: The search.
         settings: The settings of the best assignment, by point; none where the recipe's own format is best.
-        weight_bytes: Bytes of the recurrent weights, at the start and at the end.
+        weight_bytes: Bytes of the recurrent weights, with `rest="int8"` of all weights, at the start and at the end.
         call_seconds: Time of the first call, at the start and at the end.
         float_quality: Quality of the float model.
         decibels: Whether quality is SQNR in dB.
         silent: Cells that the statistics have not seen run; nothing was chosen for them.
+        rest: How the weights around the recurrent layers are stored: "float" or "int8".
     """
 
     recipe: Recipe
@@ -70,6 +72,7 @@ class Tuned:
     float_quality: float
     decibels: bool
     silent: Sequence[str] = ()
+    rest: str = REST_FLOAT
 
     @property
     def text(self) -> str:
@@ -102,8 +105,10 @@ def recipe_text(tuned: Tuned) -> str:
     start, end = tuned.weight_bytes
     qualities = f"{tuned.worded(found.start.quality)} -> {tuned.worded(found.measured.quality)}"
     compensated = any(s.get("compensation") for s in tuned.settings.values())
+    kind = "recurrent weights" if tuned.rest == REST_FLOAT else "weights"
     head = [
-        f"# {recipe.name}, tuned: {start} -> {end} bytes of recurrent weights, {qualities}.",
+        f"# {recipe.name}, tuned: {start} -> {end} bytes of {kind}, {qualities}.",
+        *([f"# With --rest {tuned.rest}; lowering needs it, too."] if tuned.rest != REST_FLOAT else []),
         *(["# With the statistics of a calibration; lowering needs them, too (--stats)."] if compensated else []),
         f"name = {toml(f'{recipe.name}-tuned')}",
         f"summary = {toml(f'{recipe.name}, tuned for one model')}",

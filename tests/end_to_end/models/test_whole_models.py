@@ -185,3 +185,35 @@ def test_overrides_of_the_rest_are_told(cli: Callable[..., Result], source: Path
     assert "(node 'embedded:Gather') stays float" in text, "a tied table has one form"
     without = cli("lower", source, "-o", tmp_path / "out.onnx", "--set", "logits*.weight.bits=8")
     assert without.code == 2 and "matches 'logits*.weight'" in without.err
+
+
+def test_tuning_searches_linear_layers(tmp_path: Path, cli: Callable[..., Result]) -> None:
+    """The recipe that is found lowers the linear layer to 4 bits, into as many bytes as `tune` says, and as good."""
+    source, recipe, target = tmp_path / "in.onnx", tmp_path / "tuned.toml", tmp_path / "out.onnx"
+    rng = np.random.default_rng(0)
+    shapes = {"W": (1, 64, 640), "R": (1, 64, 16), "V": (16, 20480)}
+    stored = [numpy_helper.from_array((rng.standard_normal(s) / 25).astype(np.float32), n) for n, s in shapes.items()]
+    nodes = [
+        helper.make_node("LSTM", ["X", "W", "R"], ["H"], name="lstm", hidden_size=16),
+        helper.make_node("MatMul", ["H", "V"], ["Y"], name="out"),
+    ]
+    x, y = (helper.make_tensor_value_info(n, 1, s) for n, s in (("X", ("T", 1, 640)), ("Y", ("T", 1, 1, 20480))))
+    graph = helper.make_graph(nodes, "g", [x], [y], stored)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), source)
+    np.savez(tmp_path / "data.npz", X=rng.standard_normal((2, 5, 1, 640)).astype(np.float32))
+    data, rest = ["--data", tmp_path / "data.npz"], ["--rest", "int8"]
+
+    found = cli("tune", source, *data, "-o", recipe, "--min-sqnr", "18", *rest, "--json")
+    assert found.code == 0, found.text
+    assert 'points = "out.weight"' in recipe.read_text() and "--rest int8; lowering needs it" in recipe.read_text()
+    lower = ("lower", source, "-o", target, "--recipe", recipe)
+    without = cli(*lower)
+    assert without.code == 0 and "no quantization point matches 'out.weight'" in " ".join(without.err.split())
+    made = cli(*lower, *rest, "--json", tmp_path / "out.json")
+    assert made.code == 0 and "matches" not in made.text, made.text
+    report = json.loads((tmp_path / "out.json").read_text())
+    sizes = sum(e["bytes"] for e in report["entries"]) + report["rest"]["bytes"]
+    start, end = json.loads(found.out)["weight_bytes"]
+    assert end == sizes < start
+    assert [n.op_type for n in onnx.load(target).graph.node if "QuantLinear" in n.op_type] == ["QuantLinearInt4"]
+    assert cli("verify", source, target, *data, "--min-sqnr", "18").code == 0
