@@ -77,6 +77,7 @@ TUNE = {
     "recipe": "int8",
     "stats": None,
     "state": None,
+    "rest": "float",
     "progress": None,
 }
 BY_POSITION = {"model", "recipe", "form", "native", "options", "kwargs"}
