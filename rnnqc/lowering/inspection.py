@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from rnnqc.cells.stages import points_of
@@ -51,8 +51,8 @@ class Inspection:
     points: Mapping[str, Mapping[str, Any]]
     rest: RestReport
     bytes: int
-    elementwise: Sequence[ElementwiseRecurrence] = ()
-    deciding: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    elementwise: Sequence[ElementwiseRecurrence]
+    deciding: Mapping[str, Sequence[int]]
 
 
 @refusing_invalid_models

@@ -1,7 +1,7 @@
 """Recurrences without matrices: listed by the name of a loop or of a product, and only these.
 
-What these would catch: one that an exporter writes in another way and that nobody is told of, layers that are taken for
-one, projections that stay float because they stand beside it or in its loop.
+What these would catch: an exporter's form of such a recurrence that `inspect` does not list; an LSTM, GRU or RNN that
+it lists by mistake; a projection beside the recurrence, or in its loop, that stays float.
 """
 
 from __future__ import annotations
