@@ -30,7 +30,8 @@ import onnx
 ROOT = Path(__file__).resolve().parents[1]
 FORMS = ((), ("--form", "integer"), ("--unroll",), ("--form", "qcdq"), ("--recipe", "brevitas-int8", "--form", "qonnx"))
 DEFAULT_RECIPE = "int8"
-RECIPES = sorted(path.stem for path in (ROOT / "rnnqc" / "recipes").glob("*.toml") if path.stem != DEFAULT_RECIPE)
+BUILTIN = ROOT / "rnnqc" / "recipes" / "builtin"
+RECIPES = sorted(path.stem for path in BUILTIN.glob("*.toml") if path.stem != DEFAULT_RECIPE)
 QUICK = ("lstm_forward", "lstm_bidirectional", "gru_bidirectional", "rnn_relu", "lstm_peepholes", "lstm_sequence_lens")
 LARGEST = 16 << 20  # bytes; larger files are lowered with the default recipe only
 SIZES = (5, 2, 3, 4)

@@ -1,1 +1,1 @@
-"""Recipes: what is quantized how; each is one TOML file here."""
+"""Recipes: what is quantized how. Those that come with rnnqc are the TOML files in `builtin/`."""

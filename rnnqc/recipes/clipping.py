@@ -1,4 +1,4 @@
-"""Overrides whose formats clip the calibration data: what calibration saw at a point, against what its codes represent.
+"""Overrides whose formats clip the calibration data: what calibration saw at a point, against its range.
 
 Ranges by votes or percentiles leave out rare values on purpose, and so do formats of few bits. What is told is a range
 that loses much more than one that covered the values, where the recipe without the overrides does not.

@@ -30,7 +30,7 @@ class Key:
 
     Attributes:
         accepts: For messages.
-        meaning: One line for `rnnqc recipes`.
+        meaning: One line for `rnnqc recipes --points`.
         parse: The value to keep; raises ValueError for what is not accepted.
     """
 
@@ -101,9 +101,9 @@ def _or_list(parse: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 _ROUNDINGS = tuple(r.value for r in RECIPE_ROUNDINGS)
 KEYS: dict[str, Key] = {
-    "bits": Key("1 to 32, or none", "width of the codes; none leaves the point in float", _or_none(_whole(1, 32))),
-    "signed": Key("true or false", "two's complement codes", _boolean),
-    "narrow": Key("true or false", "leave out the lowest code", _boolean),
+    "bits": Key("1 to 32, or none", "of a quantized value; none leaves the point in float", _or_none(_whole(1, 32))),
+    "signed": Key("true or false", "two's complement integers", _boolean),
+    "narrow": Key("true or false", "leave out the lowest integer", _boolean),
     "symmetric": Key("true or false", "a range around zero, or one that follows the values", _boolean),
     "granularity": Key(
         "per-channel, per-gate or per-tensor",
@@ -112,7 +112,7 @@ KEYS: dict[str, Key] = {
     ),
     "group_size": Key(
         f"a multiple of {GROUP_UNIT}, or none",
-        "weights of up to 4 bits: inputs whose codes share a multiplier 1 to 18 per channel",
+        "weights of up to 4 bits: inputs whose weights share a multiplier 1 to 18 per channel",
         _or_none(_whole(GROUP_UNIT, 2**30, GROUP_UNIT)),
     ),
     "wide_channels": Key(
@@ -125,15 +125,15 @@ KEYS: dict[str, Key] = {
     ),
     "scale": Key(
         "a positive number, or a list of them",
-        "real value of one code; of weights and biases one for each channel, too",
+        "real value of one quantization step; of weights and biases one for each channel, too",
         _or_list(_number(2.0**-100, 2.0**100)),
     ),
     "zero_point": Key(
-        "a code, or a list of them",
-        "code of the real value 0; of weights one for each channel, too",
+        "an integer, or a list of them",
+        "quantized value of the real 0; of weights one for each channel, too",
         _or_list(_whole(-(2**31), 2**31 - 1)),
     ),
-    "rounding": Key(", ".join(_ROUNDINGS), "how reals become codes", _one_of(*_ROUNDINGS)),
+    "rounding": Key(", ".join(_ROUNDINGS), "how reals become integers", _one_of(*_ROUNDINGS)),
     "table": Key(
         "piecewise-linear, exact or vitis",
         "how an activation is tabulated; vitis: sigmoid and tanh, which have 15 bits behind the point then",
@@ -144,7 +144,7 @@ KEYS: dict[str, Key] = {
         "with statistics: scale the channels of an input by powers of two where they differ much; W takes the inverse",
         _boolean,
     ),
-    "chain": Key("true or false", "take the hidden codes of the layer before as they are", _boolean),
+    "chain": Key("true or false", "take the quantized hidden states of the layer before as they are", _boolean),
     "range": Key(", ".join(RULES), "how a range follows from statistics, or from the weights", _one_of(*RULES)),
     "percentile": Key("a number from 50 to 100", "of the range rule percentile", _number(50, 100)),
     "n_std": Key("a positive number", "standard deviations of the range rule n-std", _number(2.0**-20, 2.0**20)),
@@ -173,7 +173,7 @@ KEYS: dict[str, Key] = {
         "power-of-two weights: lower fix positions until hardware can shift between product, bias and result",
         _boolean,
     ),
-    "rounded_output": Key("true or false", "hand out the hidden state as its codes say, not unrounded", _boolean),
+    "rounded_output": Key("true or false", "output the quantized hidden state, not the unrounded one", _boolean),
     "store": Key("integer or float16", "how weight-only recipes store weights", _one_of("integer", "float16")),
 }
 _STATIC = ("bits", "signed", "narrow", "symmetric", "mode", "scale", "zero_point", "rounding")
@@ -211,9 +211,14 @@ POINT_KEYS: dict[str, tuple[str, ...]] = {
 }  # fmt: skip
 
 
+NAMED_ACTIVATIONS = (".sigmoid.value", ".tanh.value")
+"""How points of custom cells end whose values are those of an activation with a table."""
+
+
 def keys_of(point: str) -> tuple[str, ...]:
     """The keys that the quantization point `point` (a name or path) understands."""
-    return POINT_KEYS[point.rpartition(".")[2]]
+    keys = POINT_KEYS[point.rpartition(".")[2]]
+    return (*keys, "table") if point.endswith(NAMED_ACTIVATIONS) else keys
 
 
 def checked(key: str, value: Any, where: str) -> Any:

@@ -1,7 +1,7 @@
 """Searches on a histogram: the range with the least squared error, and the one that keeps the most information.
 
 Within a bin values are taken to be spread evenly, so that errors are integrals, exact also where a bin is narrower or
-wider than a code.
+wider than a quantized value.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ RATIO = 0.97
 CANDIDATES = 160
 """Each candidate for an end of the range is 0.97 of the one before; the last one is below 1 % of the first."""
 THINNEST = 1e-6
-"""A bin that spans less of a code counts as a point: the difference of integrals would be all rounding."""
+"""A bin that spans less of a quantized value counts as a point: the difference of integrals would be all rounding."""
 COARSE = 20
 ROUNDS = 2
 SMOOTHING = 1e-4
@@ -34,21 +34,22 @@ def bin_edges(histogram: Histogram, low: float, high: float) -> Vector:
 
 
 def squared_error(edges: Vector, counts: Vector, request: FormatRequest, scale: float, zero_point: int) -> float:
-    """Sum of the squared errors of values spread evenly in bins, rounded to the nearest code.
+    """Sum of the squared errors of values spread evenly in bins, rounded to the nearest quantized value.
 
     Args:
         edges: `[n + 1]`, ascending.
         counts: `[n]`.
-        request: The codes.
-        scale: Of the codes.
-        zero_point: Of the codes.
+        request: The quantized values.
+        scale: Of the quantized values.
+        zero_point: Of the quantized values.
     """
     if request.bits == 1:
         return _binary_error(edges, counts, scale)
     units = edges / scale
     nearest = np.rint(units)
     np.clip(nearest, request.minimum - zero_point, request.maximum - zero_point, out=nearest)
-    # An antiderivative of (x - Q(x))**2: a code that is passed adds 1/12, the part of a code (u - k)**3 / 3.
+    # An antiderivative of (x - Q(x))**2: a quantized value that is passed adds 1/12, the part of one
+    # (u - k)**3 / 3.
     off = units - nearest
     integral = nearest / 12.0 + off * off * off / 3.0  # pow is 40 times slower, and not the same everywhere
     extent = units[1:] - units[:-1]
@@ -122,7 +123,7 @@ def least_divergence(histogram: Histogram, low: float, high: float, request: For
 
     The least Kullback-Leibler divergence, after S. Migacz, "8-bit Inference with TensorRT" (GTC 2017): the distribution
     clipped to a range, values beyond it in its last bins, against the same bins averaged over as many groups as there
-    are codes. Zeros are smoothed as in MXNet.
+    are quantized values. Zeros are smoothed as in MXNet.
 
     Returns:
         Its ends, symmetric about zero for a symmetric format.

@@ -1,4 +1,4 @@
-"""From the statistics of a quantization point to the range its codes cover, its scale and its zero point.
+"""From the statistics of a quantization point to the range its quantized values cover, its scale and its zero point.
 
 The rules, their formulas and sources are described in docs/ranges.md.
 """
@@ -38,7 +38,7 @@ class RangeRule:
         n_std: Rule "n-std": how many standard deviations the range extends to either side of the mean.
         half_range: Rules "gauss" and "laplace", asymmetric: the distribution has one side only, as after Relu.
         limit: The range is clipped to plus and minus this.
-        rounding: Rule "pow2-mse": how reals become codes; what is not `floor` counts as to nearest.
+        rounding: Rule "pow2-mse": how reals become integers; what is not `floor` counts as to nearest.
 
     Raises:
         UsageError: An unknown rule, or a parameter of it is missing or out of range.
@@ -89,7 +89,7 @@ def _aciq(s: PointStatistics, rule: RangeRule, request: FormatRequest) -> Range:
             f"range = {rule.name!r} with bits = {request.bits}.", supported=f"1 to {len(LAPLACE) - 1} bits"
         )
     if rule.half_range and request.symmetric:
-        raise UsageError("half_range = true with symmetric = true.", supported="asymmetric codes")
+        raise UsageError("half_range = true with symmetric = true.", supported="asymmetric integers")
     factors = (LAPLACE_HALF if rule.half_range else LAPLACE) if laplace else (GAUSS_HALF if rule.half_range else GAUSS)
     alpha = (s.mean_abs_dev if laplace else s.std) * factors[request.bits]
     if request.symmetric:
@@ -147,7 +147,7 @@ RULES: Mapping[str, Callable[[PointStatistics, RangeRule, FormatRequest], Range]
 
 
 def range_of(statistics: PointStatistics, rule: RangeRule, request: FormatRequest) -> Range:
-    """The range of real numbers that the codes of a point are to cover.
+    """The range of real numbers that the quantized values of a point are to cover.
 
     Args:
         statistics: Of the point.
@@ -183,7 +183,8 @@ def scale_of_statistics(statistics: PointStatistics, rule: RangeRule, request: F
         request: What is asked of the format.
 
     Raises:
-        UsageError: As of `range_of`, or a rule for powers of two with codes that are not symmetric and signed.
+        UsageError: As of `range_of`, or a rule for powers of two with quantized values that are not symmetric and
+            signed.
     """
     if RULES[rule.name] is not None:
         return request.fit_one(*range_of(statistics, rule, request))
@@ -192,7 +193,7 @@ def scale_of_statistics(statistics: PointStatistics, rule: RangeRule, request: F
         raise UsageError(
             f"range = {rule.name!r} with bits = {request.bits}, signed = {str(request.signed).lower()}, "
             f"symmetric = {str(request.symmetric).lower()}.",
-            supported="signed symmetric codes of 2 bits or more",
+            supported="signed symmetric integers of 2 bits or more",
         )
     return scale_of(_fix_position(statistics, rule, request)), 0
 

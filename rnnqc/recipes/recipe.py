@@ -27,6 +27,7 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
+_BUILTIN = resources.files("rnnqc.recipes") / "builtin"
 Points = Sequence[str] | Mapping[str, Sequence[str]]
 """Names of cells, with those of their points where not all of them count."""
 KINDS = ("cells", "weight-only")
@@ -80,12 +81,27 @@ class Recipe:
 
     def settings(self, path: str) -> Settings:
         """Everything the rules say about the quantization point `path`."""
-        result: Settings = {}
-        for rule in self.rules:
-            if rule.matches(path):
-                for key, value in rule.settings.items():
-                    result.setdefault(key, value)
-        return result
+        if path not in self._known_settings:
+            result: Settings = {}
+            for rule in self.rules:
+                if rule.matches(path):
+                    for key, value in rule.settings.items():
+                        result.setdefault(key, value)
+            self._known_settings[path] = result
+        return dict(self._known_settings[path])
+
+    @functools.cached_property
+    def _known_settings(self) -> dict[str, Settings]:
+        """The settings of the points that were asked about."""
+        return {}
+
+    def without_override(self, number: int) -> Recipe:
+        """This recipe without one of its overrides."""
+        rules = (*self.rules[:number], *self.rules[number + 1 :])
+        made = replace(self, rules=rules, overrides=self.overrides - 1, own=max(0, self.own - 1))
+        dropped = self.rules[number]
+        made._known_settings.update({p: s for p, s in self._known_settings.items() if not dropped.matches(p)})
+        return made
 
     def settings_of_points(
         self, cell: str, points: Iterable[str], targets: Callable[[str, str], Iterable[str]]
@@ -205,7 +221,7 @@ def _base(name: Any, source: str) -> Recipe | None:
     """The recipe whose rules follow those of `source`: one that comes with rnnqc."""
     if name is None:
         return None
-    path = resources.files("rnnqc.recipes") / f"{name}.toml"
+    path = _BUILTIN / f"{name}.toml"
     if not isinstance(name, str) or not re.fullmatch(r"[\w-]+", name) or not path.is_file():
         raise UsageError(f"{source}: base = {name!r}.", supported="the name of a recipe that comes with rnnqc")
     text = path.read_text(encoding="utf-8")
@@ -250,7 +266,7 @@ def recipe_text(name: str) -> str:
     load_recipe(name)
     if name.endswith(".toml"):
         return Path(name).read_text(encoding="utf-8")
-    return (resources.files("rnnqc.recipes") / f"{name}.toml").read_text(encoding="utf-8")
+    return (_BUILTIN / f"{name}.toml").read_text(encoding="utf-8")
 
 
 def builtin_recipes() -> list[Recipe]:
@@ -260,6 +276,5 @@ def builtin_recipes() -> list[Recipe]:
 
 @functools.cache
 def _builtin_recipes() -> list[Recipe]:
-    folder = resources.files("rnnqc.recipes")
-    files = sorted((f for f in folder.iterdir() if f.name.endswith(".toml")), key=lambda f: f.name)
+    files = sorted((f for f in _BUILTIN.iterdir() if f.name.endswith(".toml")), key=lambda f: f.name)
     return [replace(parse_recipe(f.read_text(encoding="utf-8"), f.name), own=0) for f in files]

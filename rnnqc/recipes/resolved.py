@@ -39,7 +39,7 @@ class ResolvedPoint:
             return "given"
         mode = s.get("mode")
         if held.mode != STATIC:
-            return "codes of the layer before" if held.chain else "each row"
+            return "quantized values of the layer before" if held.chain else "each row"
         if mode in ("product", "bounded", "activation"):
             return {"product": "input and W", "bounded": "bound of the activations", "activation": "activation"}[mode]
         return f"range {s.get('range', 'min-max')}"

@@ -24,8 +24,11 @@ REGEX = "re:"
 
 
 @functools.lru_cache(2**16)
-def _matches(points: str, path: str) -> bool:
-    """The same few rules are asked about the same points for every override that is looked at."""
+def matches(points: str, path: str) -> bool:
+    """Whether a glob, or a regular expression after `re:`, matches the whole name `path`.
+
+    The same few rules are asked about the same points for every override that is looked at.
+    """
     if points.startswith(REGEX):
         return re.fullmatch(points.removeprefix(REGEX), path) is not None
     return fnmatch.fnmatchcase(path, points)
@@ -45,7 +48,7 @@ class Rule:
         """
         if path.endswith(f".{ACCUMULATOR}") and ACCUMULATOR not in self.points:
             return False
-        return _matches(self.points, path)
+        return matches(self.points, path)
 
 
 def parse_override(text: str) -> Rule:
@@ -60,7 +63,7 @@ def parse_override(text: str) -> Rule:
         raise UsageError(
             f"Override {text!r} is not of the form PATH.KEY=VALUE.", action="for example --set '*.weight.bits=4'"
         )
-    _check_points(points, f"override {text!r}")
+    check_points(points, f"override {text!r}")
     return Rule(points, {key: checked(key, _literal(literal.strip()), f"override {text!r}")})
 
 
@@ -113,13 +116,14 @@ def parse_rules(entries: Any, source: str) -> tuple[Rule, ...]:
                 supported="one glob over <cell>.<point>, or re: and a regular expression",
                 action="write a rule for each glob",
             )
-        _check_points(entry["points"], where)
+        check_points(entry["points"], where)
         settings = {k: checked(k, v, where) for k, v in entry.items() if k != "points"}
         rules.append(Rule(entry["points"], settings))
     return tuple(rules)
 
 
-def _check_points(points: str, where: str) -> None:
+def check_points(points: str, where: str) -> None:
+    """Raises UsageError for a regular expression (after `re:`) that is none; messages begin with `where`."""
     if points.startswith(REGEX):
         try:
             re.compile(points.removeprefix(REGEX))
