@@ -15,6 +15,7 @@ from rnnqc.passes.normalize.fold_constants import FoldConstants
 from rnnqc.passes.normalize.fold_product_weights import FoldProductWeights
 from rnnqc.passes.normalize.read_weight_codes import ReadWeightCodes
 from rnnqc.passes.normalize.remove_sorting import RemoveSorting
+from rnnqc.passes.normalize.remove_whole_writes import RemoveWholeWrites
 from rnnqc.passes.normalize.repair_lstm_export import RepairLstmExport
 from rnnqc.passes.normalize.simplify_sequences import SimplifySequences
 from rnnqc.passes.qcdq.insert_qcdq import InsertQcdq
@@ -29,6 +30,7 @@ from rnnqc.passes.render.unroll import Unroll
 from rnnqc.passes.rest.quantize_embeddings import QuantizeEmbeddings
 from rnnqc.passes.rest.store_weights import StoreWeights
 from rnnqc.passes.verify.verify_numerics import VerifyNumerics
+from rnnqc.passes.views.join_views import JoinViews
 from rnnqc.passes.weight_only.quantize_weights import QuantizeWeights
 from rnnqc.passes.weight_only.write_ort_lstm import WriteOrtLstm
 
@@ -44,6 +46,7 @@ __all__ = [
     "FuseQuantLstmCell",
     "InsertQcdq",
     "Instrument",
+    "JoinViews",
     "LowerQuantOperators",
     "Pass",
     "PassInfo",
@@ -58,6 +61,7 @@ __all__ = [
     "RecognizeSteps",
     "RecoverLoops",
     "RemoveSorting",
+    "RemoveWholeWrites",
     "RepairLstmExport",
     "RollSteps",
     "ShortenNames",

@@ -23,6 +23,7 @@ from rnnqc.passes.normalize.fold_constants import FoldConstants
 from rnnqc.passes.normalize.fold_product_weights import FoldProductWeights
 from rnnqc.passes.normalize.read_weight_codes import ReadWeightCodes
 from rnnqc.passes.normalize.remove_sorting import RemoveSorting
+from rnnqc.passes.normalize.remove_whole_writes import RemoveWholeWrites
 from rnnqc.passes.normalize.repair_lstm_export import RepairLstmExport
 from rnnqc.passes.normalize.simplify_sequences import SimplifySequences
 from rnnqc.passes.qcdq.insert_qcdq import InsertQcdq
@@ -37,6 +38,7 @@ from rnnqc.passes.render.unroll import Unroll
 from rnnqc.passes.rest.int8_weights import Int8Weights
 from rnnqc.passes.rest.quantize_embeddings import QuantizeEmbeddings
 from rnnqc.passes.rest.store_weights import StoreWeights
+from rnnqc.passes.views.join_views import JoinViews
 from rnnqc.passes.weight_only.quantize_weights import QuantizeWeights
 from rnnqc.passes.weight_only.write_ort_lstm import WriteOrtLstm
 from rnnqc.recipes.recipe import Recipe
@@ -60,6 +62,7 @@ def normal_form(*, keep_codes: bool = False, fold: bool = False) -> list[Pass]:
         Canonicalize(keep_codes=keep_codes),  # normalize: recurrent nodes get one layout and explicit attributes
         *([FoldConstants()] if fold else []),  # normalize: known shapes, indices and conditions are computed
         ComputeInFloat32(),  # normalize: float16 and float64 nodes get Casts around them
+        RemoveWholeWrites(),  # normalize: writes that overwrite a whole tensor go
         RecognizeSteps(),  # recover: steps written in other operators become LSTM, GRU and RNN nodes of one step
         RollSteps(),  # recover: unrolled steps become one node
         RecoverLoops(),  # recover: loops over steps become one node
@@ -92,13 +95,13 @@ def own_passes(form: str, unroll: bool) -> list[Pass]:
     return [Cleanup()] if form == QONNX else [*_brevitas(form), *_rendered(form, unroll)]
 
 
-def rest_passes(recipe: Recipe | None = None, form: str = FUSED) -> list[Pass]:
+def rest_passes(recipe: Recipe | None = None, form: str = FUSED, statistics: Statistics | None = None) -> list[Pass]:
     """What `--rest int8` does after the passes above: the weights around the recurrent layers become int8.
 
     Passes that share one `Int8Weights` store a tied weight once.
     """
     weights = Int8Weights(recipe)
-    linear = QuantizeLinear(recipe, weights, functions=form == FUSED)  # linear: large matmuls become integer
+    linear = QuantizeLinear(recipe, weights, statistics, functions=form == FUSED)  # linear: large ones become integer
     return [
         QuantizeEmbeddings(weights),  # rest: rows of int8 tables
         *([linear] if form != QCDQ else []),
@@ -106,6 +109,11 @@ def rest_passes(recipe: Recipe | None = None, form: str = FUSED) -> list[Pass]:
         Cleanup(),  # render
         *([ShortenNames()] if form == FUSED else []),  # render
     ]
+
+
+def last_passes(form: str) -> list[Pass]:
+    """What follows all passes above; a QONNX file keeps the operators that its readers know."""
+    return [] if form == QONNX else [JoinViews()]  # views: chains of views become fewer operators
 
 
 def every_pass(recipe: Recipe, weight_only: Recipe) -> list[Pass]:
@@ -117,7 +125,7 @@ def every_pass(recipe: Recipe, weight_only: Recipe) -> list[Pass]:
         WriteQonnx(),
         *_weight_only(weight_only, None, ORT),
     ]
-    passes += rest_passes()
+    passes += [*rest_passes(), *last_passes(FUSED)]
     return list({type(p): p for p in passes}.values())
 
 
@@ -156,7 +164,7 @@ def _rendered(form: str, unroll: bool) -> list[Pass]:
     return passes
 
 
-def _weight_only(recipe: Recipe, statistics: Statistics | None, form: str = WEIGHT_ONLY) -> list[Pass]:
+def _weight_only(recipe: Recipe, statistics: Statistics | None, form: str) -> list[Pass]:
     moments = {} if statistics is None else statistics.second_moments
     return [
         QuantizeWeights(recipe, moments, (LSTM.op,) if form == ORT else None),  # weight_only: fewer bits

@@ -77,7 +77,7 @@ class Canonicalize(Pass):
         """Prepares the pass.
 
         Args:
-            keep_codes: Whether W and R that are stored as codes stay as they are in step 3.
+            keep_codes: Whether W and R that are stored as integers stay as they are in step 3.
         """
         self.keep_codes = keep_codes
 

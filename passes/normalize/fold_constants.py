@@ -19,7 +19,7 @@ from rnnqc.passes.invariants import Property
 LARGEST = 4096
 """Bytes of a value that is stored in place of the node that makes it."""
 _KEPT = ("Constant", "DequantizeLinear", "QuantizeLinear", "DynamicQuantizeLinear")
-"""Constants already, or codes, which stay codes."""
+"""Constants already, or stored integers, which stay integers."""
 
 
 class FoldConstants(Pass):

@@ -28,7 +28,8 @@ class FoldProductWeights(Pass):
     After: `Loop(...; x_t MatMul V')`, with V' = Transpose(V) an initializer
 
     In bodies of loops with a product, every operand of floats; of unrolled steps, weights that three
-    products or more share. Recurrent nodes have initializers already. Weights that are stored as codes stay codes.
+    products or more share. Recurrent nodes have initializers already. Weights that are stored as integers stay
+    quantized values.
     """
 
     info = PassInfo(
@@ -71,7 +72,7 @@ def _operands(graph: Graph, owner: Node | None) -> Iterator[tuple[Node, int]]:
 
 
 def _may_be_stored(value: Value) -> bool:
-    """Whether `value` is computed from constants, and not from codes."""
+    """Whether `value` is computed from constants, and not from quantized values."""
     if not value.name or constant_array(value) is not None or (dtype_of(value) or np.dtype("f4")).kind != "f":
         return False
     nodes = constant_expression(value)

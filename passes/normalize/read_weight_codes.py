@@ -1,4 +1,4 @@
-"""Reads the weights of recurrent nodes that are stored as codes already."""
+"""Reads the weights of recurrent nodes that are stored as integers already."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class ReadWeightCodes(Pass):
         """Prepares the pass.
 
         Args:
-            keep: Whether codes stay codes; otherwise a later pass is going to quantize the floats.
+            keep: Whether integers stay integers; otherwise a later pass is going to quantize the floats.
         """
         self.keep = keep
 
@@ -99,7 +99,7 @@ class ReadWeightCodes(Pass):
 
 
 def has_weight_codes(node: Node) -> bool:
-    """Whether the node is a recurrent one whose weights come from codes."""
+    """Whether the node is a recurrent one whose weights come from quantized values."""
     if not is_recurrent(node):
         return False
     values = (input_or_none(node, k) for k in (W, R))
@@ -113,7 +113,7 @@ class _Made:
     Attributes:
         source: The value, kept so that its identity is not given to another one.
         value: Its replacement.
-        format: The type of the codes; "" for floats.
+        format: The type of the quantized values; "" for floats.
         size: Bytes of the constants.
         shape: Of the weights.
     """

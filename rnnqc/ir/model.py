@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections import ChainMap
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from rnnqc.cells.base import Cell
 from rnnqc.cells.stored_cells import NO_CELLS, cells_from_text, cells_to_text
 from rnnqc.errors import MEMORY, CompileError, StructureError, located
 from rnnqc.formats.format import FormatError
+from rnnqc.ir.dead_code import remove_dead_constants, remove_dead_nodes, remove_nodes
 from rnnqc.ir.objects import (
     CELL_TAG,
     CELLS_KEY,
@@ -27,8 +27,6 @@ from rnnqc.ir.objects import (
     Graph,
     Node,
     Value,
-    captured_by,
-    captured_values,
     captures,
     display_name,
     graph_info,
@@ -42,10 +40,12 @@ from rnnqc.ir.objects import (
 )
 from rnnqc.ir.order import sorted_nodes
 from rnnqc.ir.protos import export_graph, import_graph, without_graph, without_large_contents
+from rnnqc.ir.structure import check_structure
 from rnnqc.proto.external_data import refuse_external
 from rnnqc.proto.files import load_proto_and_size, proto_size, serialized, write_atomically
+from rnnqc.proto.given import Given, as_given
 from rnnqc.proto.respell_names import respell
-from rnnqc.proto.shape_inference import INFERENCE_ERRORS, infer_shapes
+from rnnqc.proto.shape_inference import INFERENCE_ERRORS, declare_shapes, infer_shapes
 from rnnqc.proto.validation import check_model
 
 
@@ -106,12 +106,13 @@ class Model:
     # ---- loading and saving -------------------------------------------------------------------------------------
 
     @classmethod
-    def load(cls, model: str | os.PathLike[str] | onnx.ModelProto) -> Model:
-        """Reads a model from a file (with its external data) or takes a copy of a ModelProto.
+    def load(cls, model: Given) -> Model:
+        """Reads a model from a file (with its external data) or takes a copy of a ModelProto, or of an object's.
 
         Raises:
             CompileError: The file cannot be read or is not an ONNX model.
         """
+        model = as_given(model)
         if isinstance(model, onnx.ModelProto):
             refuse_external(model)
             proto, source, size = onnx.ModelProto(), MEMORY, proto_size(model, "The ModelProto")
@@ -227,25 +228,35 @@ class Model:
         if all(o.domain != domain for o in self._header.opset_import):
             self._header.opset_import.add(domain=domain, version=version)
 
-    def infer_shapes(self) -> None:
-        """Runs onnx's shape inference and notes what it finds beside the values (see `shape_of`); no graph changes."""
+    def infer_shapes(self, known: Mapping[str, Sequence[int | str | None]] | None = None) -> None:
+        """Runs onnx's shape inference and notes what it finds beside the values (see `shape_of`); no graph changes.
+
+        Args:
+            known: Shapes by the names of values. With them, declared shapes are not believed but for those of the
+                model's inputs; a value of which nothing is found has none.
+        """
         with without_large_contents(self.graphs()):
             proto = self.proto
+        if known is not None:
+            declare_shapes(proto.graph, known)
         try:
             inferred = infer_shapes(proto)
         except INFERENCE_ERRORS:
-            return
+            if known is None:
+                return
+            inferred = proto
+        nothing = onnx.TypeProto(tensor_type=onnx.TypeProto.Tensor()) if known is not None else None
         work = [(self.graph, inferred.graph)]
         while work:
             graph, described = work.pop()
             found = {v.name: v.type for v in [*described.value_info, *described.input, *described.output]}
             for node, described_node in zip(graph.nodes, described.node, strict=True):
                 for value in node.outputs:
-                    note_shape(value, found.get(value.name))
+                    note_shape(value, found.get(value.name, nothing))
                 inner = {a.name: a.g for a in described_node.attribute if a.type == onnx.AttributeProto.GRAPH}
                 work.extend((g, inner[name]) for name, g in subgraphs(node))
             for value in graph.inputs:
-                note_shape(value, found.get(value.name))
+                note_shape(value, found.get(value.name, nothing))
 
     def reload(self, proto: onnx.ModelProto) -> None:
         """Replaces the whole content by `proto`."""
@@ -281,58 +292,16 @@ class Model:
 
     def remove_nodes(self, graph: Graph, nodes: Iterable[Node]) -> None:
         """Removes `nodes` from `graph` and cuts their edges."""
-        doomed = {id(n) for n in nodes}
-        for node in [n for n in graph.nodes if id(n) in doomed]:
-            for _, inner in subgraphs(node):
-                self.remove_nodes(inner, list(inner.nodes))
-            node.inputs.clear()
-            node.outputs.clear()
-        graph.nodes[:] = [n for n in graph.nodes if id(n) not in doomed]
+        remove_nodes(graph, nodes)
 
     def remove_dead(self) -> int:
         """Removes nodes and initializers nothing uses, in every graph; returns how many.
 
         Model inputs stay. A subgraph's use of an outer value counts.
         """
-        removed = dead = self._remove_dead_nodes()
-        while dead:  # what the subgraphs of a dead node used is dead only now
-            dead = self._remove_dead_nodes()
-            removed += dead
-        for graph in self.graphs():
-            record = graph_info(graph)
-            outputs = {id(v) for v in graph.outputs}
-            orphans = {i.name for i in record.proto.initializer} if record.proto is not None else set()
-            for name, constant in list(record.initializers.items()):
-                unused_before = name in orphans and constant.__dict__.get("_unused")
-                if not constant.outputs and id(constant) not in outputs and not unused_before:
-                    del record.initializers[name]
-                    removed += 1
+        removed = remove_dead_nodes(self.graph) + remove_dead_constants(self.graph)
         if removed and self.cells:
             self._forget_dead_cells()
-        return removed
-
-    def _remove_dead_nodes(self) -> int:
-        removed = 0
-        captured: dict[int, list[Value]] = {}
-        for graph in reversed(list(self.graphs())):
-            kept = {id(v) for v in graph.outputs}
-            live: set[int] = set()
-            stack = [n for n in graph.nodes if any(id(v) in kept for v in n.outputs)]
-            # Consumers in subgraphs of dead nodes have been cut already: inner graphs are visited with their node.
-            local = {id(n) for n in graph.nodes}
-            stack += [n for n in graph.nodes if any(id(c) not in local for v in n.outputs for c in v.outputs)]
-            while stack:
-                node = stack.pop()
-                if id(node) in live:
-                    continue
-                live.add(id(node))
-                for value in [*node.inputs, *captured_values(node, captured)]:
-                    stack.extend(p for p in value.inputs if id(p) in local and id(p) not in live)
-            dead = [n for n in graph.nodes if id(n) not in live]
-            if dead:
-                removed += len(dead)
-                self.remove_nodes(graph, dead)
-            captured[id(graph)] = captured_by(graph, captured)
         return removed
 
     def _forget_dead_cells(self) -> None:
@@ -378,40 +347,8 @@ class Model:
             graph.nodes[:] = sorted_nodes(graph, captured, self.source)
 
     def check(self) -> None:
-        """Checks the invariants that hold after every pass.
-
-        Unique names, one producer per value, no dangling use, topological order, imported domains.
-
-        Raises:
-            StructureError: One does not hold.
-        """
-        captured = captures(self.graph)
-        work: list[tuple[Graph, ChainMap[str, int]]] = [(self.graph, ChainMap())]
-        while work:
-            graph, around = work.pop()
-            outside = set(around.values())
-            seen = around.new_child()  # names to identities
-            for value in [*graph.inputs, *graph_info(graph).initializers.values()]:
-                if seen.setdefault(value.name, id(value)) != id(value):
-                    where = "of one graph" if value.name in seen.maps[0] else "of a graph and of one around it"
-                    raise StructureError(f"Two values {where} are called {value.name!r}.")
-            available = outside | set(seen.maps[0].values())
-            for node in graph.nodes:
-                for value in [*node.inputs, *captured_values(node, captured)]:
-                    if value.name and id(value) not in available:
-                        where = f"Node {display_name(node)!r} ({node.op})"
-                        raise StructureError(f"{where} uses {value.name!r} before it exists.")
-                for value in node.outputs:
-                    if not value.name:
-                        continue
-                    if len(value.inputs) != 1 or value.name in seen:
-                        raise StructureError(f"Value {value.name!r} has more than one producer.")
-                    seen[value.name] = id(value)
-                    available.add(id(value))
-                work.extend((inner, seen) for _, inner in subgraphs(node))
-            for value in graph.outputs:
-                if id(value) not in available:
-                    raise StructureError(f"Graph output {value.name!r} is made by no node.")
+        """Checks the invariants that hold after every pass; raises StructureError (see `check_structure`)."""
+        check_structure(self.graph)
 
 
 def _position(graph: Graph, node: Node) -> int:

@@ -3,25 +3,35 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 from rnnqc.calibration.calibrate import calibrate
 from rnnqc.cells.forms import EVERY_FORM, FLOAT, FUSED, ON_STORED_WEIGHTS
 from rnnqc.data.binding import bind_dimensions, bind_inputs, bound_values
+from rnnqc.data.given_data import is_array
 from rnnqc.data.statistics import Statistics
 from rnnqc.errors import CompileError, UsageError, located
 from rnnqc.ir import Model
 from rnnqc.lowering.executable import brings_its_own
-from rnnqc.lowering.options import REST_INT8, Given, LowerOptions
+from rnnqc.lowering.options import REST_INT8, LowerOptions
 from rnnqc.lowering.verification_feeds import Remembered
 from rnnqc.passes import Pass
 from rnnqc.passes.graph.constant_outputs import ACTION, independent_outputs, lost_everything
 from rnnqc.passes.graph.training_mode import training_dropouts
 from rnnqc.passes.invariants import Property
-from rnnqc.passes.pipeline import EXPORTED, NORMAL_FORM, normal_form, own_passes, recipe_passes, rest_passes
+from rnnqc.passes.pipeline import (
+    EXPORTED,
+    NORMAL_FORM,
+    last_passes,
+    normal_form,
+    own_passes,
+    recipe_passes,
+    rest_passes,
+)
 from rnnqc.passes.verify.reproducer import check_reproducer
+from rnnqc.proto.given import Given
 from rnnqc.recipes.recipe import Recipe
 from rnnqc.recipes.recipe_record import RECIPE_KEY, RecipeRecord, read_record
 
@@ -45,6 +55,7 @@ class Plan:
         normal_form: The passes to the normal form.
         passes: The passes after it.
         rest_passes: After those, the passes for the weights around the recurrent layers.
+        last_passes: After those, the passes for operators that only move elements.
         given: Properties that hold after the normal form.
         constant_outputs: Names of outputs that no input influences.
         dropouts: Paths of Dropout nodes in training mode.
@@ -61,6 +72,7 @@ class Plan:
     normal_form: Sequence[Pass]
     passes: Sequence[Pass]
     rest_passes: Sequence[Pass]
+    last_passes: Sequence[Pass]
     given: frozenset[Property]
     constant_outputs: Sequence[str]
     dropouts: Sequence[str]
@@ -106,7 +118,8 @@ def make_plan(source: Given, options: LowerOptions) -> Plan:
         source, options, recipe, form, statistics, model, is_asked_for, keeps_own,
         normal_form=normal_form(keep_codes=keeps_own, fold=fold),
         passes=own_passes(form, unroll) if keeps_own else recipe_passes(recipe, form, unroll, statistics),
-        rest_passes=rest_passes(recipe, form) if options.rest == REST_INT8 else (),
+        rest_passes=rest_passes(recipe, form, statistics) if options.rest == REST_INT8 else (),
+        last_passes=last_passes(form),
         given=EXPORTED if keeps_own else NORMAL_FORM,
         constant_outputs=constant_outputs,
         dropouts=dropouts,
@@ -138,7 +151,7 @@ def _with_checked_data(source: Given, options: LowerOptions) -> LowerOptions:
         read = (source, options.calibration, options.statistics)
         check_reproducer(options.reproducer, [os.fspath(p) for p in read if isinstance(p, str | os.PathLike)])
     data = options.calibration
-    if isinstance(data, Iterable) and not isinstance(data, str | os.PathLike | Sequence):
+    if isinstance(data, Iterable) and not (is_array(data) or isinstance(data, str | os.PathLike | Sequence | Mapping)):
         return replace(options, calibration=Remembered(data))
     return options
 
@@ -149,7 +162,7 @@ def _statistics(source: Given, options: LowerOptions, recipe: Recipe, name: str)
     Messages about a calibration call the model `name`.
 
     Raises:
-        UsageError: Both are given, or states without data.
+        UsageError: Both are given, states without data, or a batch that is not that of the statistics.
         CompileError: The data does not fit the model.
     """
     given = options.statistics
@@ -167,8 +180,17 @@ def _statistics(source: Given, options: LowerOptions, recipe: Recipe, name: str)
         )
     if options.calibration is not None:
         with located(name):
-            return calibrate(source, options.calibration, state=options.state)
-    return given if given is None or isinstance(given, Statistics) else Statistics.load(given)
+            return calibrate(source, options.calibration, state=options.state, batch=options.batch)
+    statistics = given if given is None or isinstance(given, Statistics) else Statistics.load(given)
+    if options.batch is not None:
+        if options.statistics is None or statistics is None:
+            raise UsageError(
+                f"A batch (--batch {options.batch}) without calibration.",
+                supported="a batch together with calibration data or statistics",
+                action="leave the batch out, or add --calibration DATA",
+            )
+        statistics.check_batch(options.batch)
+    return statistics
 
 
 def _refuse_constants(model: Model) -> None:

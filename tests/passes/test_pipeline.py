@@ -22,6 +22,7 @@ from rnnqc.passes.pipeline import (
     default_passes,
     every_pass,
     exported_passes,
+    last_passes,
     normal_form,
     optional_passes,
     own_passes,
@@ -68,6 +69,14 @@ def test_the_rest_comes_after_the_recurrent_layers(form: str) -> None:
     linear = ["quantize-linear"] if form != "qcdq" else []
     names = ["shorten-names"] if form == "fused" else []
     assert [p.info.name for p in passes] == ["quantize-embeddings", *linear, "store-weights", "cleanup", *names]
+
+
+@pytest.mark.parametrize("form", EVERY_FORM)
+def test_last_passes(form: str) -> None:
+    """They come after every other, whatever the form; readers of QONNX files know the operators as they are."""
+    passes = last_passes(form)
+    PassManager(passes, given=EXPORTED)
+    assert [p.info.name for p in passes] == ([] if form == "qonnx" else ["join-views"])
 
 
 def test_weights_alone() -> None:

@@ -17,6 +17,7 @@ from rnnqc.errors import CompileError, Outcome
 from rnnqc.evaluation.numerics import Float16Close
 from rnnqc.ir import Model, graph_info, shape_of
 from rnnqc.passes import Canonicalize, Cleanup, Unroll
+from rnnqc.passes.render import unroll
 from rnnqc.passes.render.unroll import LARGEST_LENGTH
 from tests.passes.pass_testing import INT8, apply, before, nodes_of, op_types, text_of
 from tests.runs.sessions import assert_same_bits, plain_session, run
@@ -209,6 +210,14 @@ def test_too_many_copies() -> None:
         CompileError, match=rf"copied {LARGEST_LENGTH + 1} times.*Supported: up to {LARGEST_LENGTH}.*without --unroll"
     ):
         Unroll()(_loop(LARGEST_LENGTH + 1))
+
+
+def test_too_many_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Would catch copies that are not counted, or those of one loop only: each of these two is small enough alone."""
+    monkeypatch.setattr(unroll, "LARGEST_MODEL", 150)
+    model = before("unroll", LstmCase(T=6, placement="loop").model())
+    with pytest.raises(CompileError, match=r"\(Scan\): 6 copies .* more than 150 nodes.*up to 150.*without --unroll"):
+        Unroll()(model)
 
 
 def test_no_copies() -> None:

@@ -1,0 +1,68 @@
+"""Joins operators that only move elements into fewer."""
+
+from __future__ import annotations
+
+from rnnqc.evaluation.numerics import Bitwise
+from rnnqc.ir import Model
+from rnnqc.passes.base import Pass, PassInfo, PassResult
+from rnnqc.passes.graph.redundant_nodes import drop_identities
+from rnnqc.passes.invariants import Property
+from rnnqc.passes.views.emit import replace_region
+from rnnqc.passes.views.plans import make_plan
+from rnnqc.passes.views.regions import find_regions
+from rnnqc.passes.views.shapes import infer_shapes_of_values
+
+
+class JoinViews(Pass):
+    """Makes fewer of the operators around states and frames that move elements and compute nothing.
+
+    Before: `Slice(state [1,2,128,2]) -> Squeeze -> Unsqueeze` for each of four states
+
+    After: `Transpose(state) -> Reshape -> Split`, whose outputs are the four states
+
+    A region is a connected set of such operators in one graph: Reshape, Transpose, Squeeze, Unsqueeze, Slice, Gather,
+    Split, Concat, Flatten, Identity, Expand, and Pad and ScatterND where they only move. onnxruntime runs it on
+    numbered elements, which shows for each element of an output where it comes from. Then fewer operators that
+    make the same elements are looked for, and run on the numbers, too. What does not make them, or does not save an
+    operator, changes nothing.
+
+    An operator stays as it is if a shape is not known, if its indices are no constants, if all that it moves is
+    constant, if it belongs to a cell, or if its values have more than 262144 elements. Shapes that a file declares are
+    not believed but for those of the inputs of the model, which onnxruntime enforces.
+    """
+
+    info = PassInfo(
+        name="join-views",
+        summary="join operators that only move elements into fewer",
+        numerics=Bitwise(),
+        requires=frozenset({Property.CANONICAL}),
+    )
+
+    def run(self, model: Model) -> PassResult:
+        """Replaces regions in every graph until none gets smaller."""
+        replaced, size = 0, _size(model)
+        while found := self._sweep(model):
+            replaced += found
+            before, size = size, _size(model)
+            if size >= before:
+                break  # so there is a last sweep, whatever plans say
+        return PassResult(replaced > 0, (), {"regions": replaced})
+
+    def _sweep(self, model: Model) -> int:
+        infer_shapes_of_values(model)
+        replaced = 0
+        for graph in list(model.graphs()):
+            for region in find_regions(model, graph):
+                plan = make_plan(region)
+                replaced += plan is not None and replace_region(model, graph, region, plan)
+        if replaced:
+            graphs = list(model.graphs())
+            for graph in graphs:
+                drop_identities(model, graph, graphs)
+            model.remove_dead()
+            model.sort()
+        return replaced
+
+
+def _size(model: Model) -> int:
+    return sum(len(g.nodes) for g in model.graphs())

@@ -1,0 +1,159 @@
+"""Expressions of operators that move elements, and the elements that each of them makes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Table = npt.NDArray[np.int64]
+"""For each element of a value, which element of a region's sources it is."""
+LAST = np.iinfo(np.int64)
+
+
+@dataclass(frozen=True)
+class Source:
+    """A value that comes into a region.
+
+    Attributes:
+        number: Its place among the sources of the region.
+    """
+
+    number: int
+
+
+@dataclass(frozen=True)
+class Move:
+    """One operator.
+
+    Attributes:
+        op: "Reshape", "Transpose", "Slice", "Gather", "Concat" or "Split".
+        inputs: What it moves.
+        operand: Reshape: the shape, and that before. Transpose: the permutation. Slice: axis, start, step and length
+            for each axis that it cuts. Gather: the axis, the shape of the indices, and the indices. Concat: the axis.
+            Split: the axis and the sizes.
+        copied: Number of elements that it copies.
+    """
+
+    op: str
+    inputs: tuple[Made, ...]
+    operand: tuple[Any, ...]
+    copied: int
+
+
+@dataclass(frozen=True)
+class Output:
+    """An output of an operator.
+
+    Attributes:
+        move: The operator.
+        number: Which of its outputs.
+    """
+
+    move: Move
+    number: int = 0
+
+
+Made = Source | Output
+
+
+@dataclass(frozen=True)
+class View:
+    """An expression with the elements that it makes.
+
+    Attributes:
+        made: The expression.
+        table: Its elements.
+    """
+
+    made: Made
+    table: Table = field(compare=False)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the value."""
+        return self.table.shape
+
+
+def reshaped(view: View, shape: Sequence[int]) -> View:
+    """A Reshape; none where the shape is the same, and one in place of two."""
+    made, before = view.made, view.shape
+    if isinstance(made, Output) and made.move.op == "Reshape":
+        (source,), (_, before) = made.move.inputs, made.move.operand
+        made = source
+    table = view.table.reshape(tuple(shape))
+    if table.shape == before:
+        return View(made, table)
+    return View(Output(Move("Reshape", (made,), (table.shape, before), 0)), table)
+
+
+def transposed(view: View, order: Sequence[int]) -> View:
+    """A Transpose."""
+    return _moved("Transpose", [view], tuple(order), view.table.transpose(tuple(order)))
+
+
+def sliced(view: View, cuts: Sequence[tuple[int, int, int, int]]) -> View:
+    """A Slice: axis, start, step and length for each axis that is cut."""
+    table = view.table
+    for axis, start, step, length in cuts:
+        table = np.take(table, start + step * np.arange(length), axis)
+    return _moved("Slice", [view], tuple(cuts), table)
+
+
+def gathered(view: View, axis: int, indices: npt.NDArray[np.int64]) -> View:
+    """A Gather of constant indices of any shape."""
+    operand = (axis, indices.shape, tuple(indices.ravel().tolist()))
+    return _moved("Gather", [view], operand, np.take(view.table, indices, axis))
+
+
+def joined(views: Sequence[View], axis: int) -> View:
+    """A Concat."""
+    return _moved("Concat", views, (axis,), np.concatenate([v.table for v in views], axis))
+
+
+def parted(view: View, axis: int, sizes: Sequence[int]) -> list[View]:
+    """The outputs of a Split."""
+    move = Move("Split", (view.made,), (axis, tuple(sizes)), view.table.size)
+    tables = np.split(view.table, np.cumsum(sizes)[:-1], axis)
+    return [View(Output(move, k), t) for k, t in enumerate(tables)]
+
+
+def moves_of(views: Iterable[View]) -> list[Move]:
+    """The distinct operators that views consist of, each behind those it needs."""
+    found: dict[Move, None] = {}
+
+    def visit(made: Made) -> None:
+        if isinstance(made, Output) and made.move not in found:
+            for source in made.move.inputs:
+                visit(source)
+            found[made.move] = None
+
+    for view in views:
+        visit(view.made)
+    return list(found)
+
+
+def cost(views: Iterable[View]) -> tuple[int, int, int]:
+    """The number of operators that views need, of elements that these copy, and of Gathers among them."""
+    found = moves_of(views)
+    return len(found), sum(m.copied for m in found), sum(m.op == "Gather" for m in found)
+
+
+def slice_operands(cuts: Iterable[tuple[int, int, int, int]]) -> tuple[list[int], list[int], list[int], list[int]]:
+    """Starts, ends, axes and steps of a Slice."""
+    starts, ends, axes, steps = [], [], [], []
+    for axis, start, step, length in cuts:
+        end = start + step * length
+        starts.append(start)
+        ends.append(end if end >= 0 else int(LAST.min))
+        axes.append(axis)
+        steps.append(step)
+    return starts, ends, axes, steps
+
+
+def _moved(op: str, views: Sequence[View], operand: tuple[Any, ...], table: Table) -> View:
+    return View(Output(Move(op, tuple(v.made for v in views), operand, math.prod(table.shape))), table)

@@ -1,0 +1,111 @@
+"""Fewest operators that make all outputs of a region."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from rnnqc.ir import Node
+from rnnqc.passes.views.moves import Made, Source, Table, View, cost
+from rnnqc.passes.views.regions import Region, moved
+from rnnqc.passes.views.several_sources import from_any, parts_of
+
+WORTH = 512
+"""Elements that may be copied for each operator that goes: copying them takes about as long as calling it."""
+Views = tuple[View | None, ...]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What takes the place of a region.
+
+    Attributes:
+        views: For each output how it is made; None for one that is made as before.
+        kept: The operators that stay for those.
+    """
+
+    views: Views
+    kept: Sequence[Node]
+
+
+def make_plan(region: Region) -> Plan | None:
+    """A plan with fewer operators than the region; None if none is found."""
+    sources = [View(Source(k), table) for k, table in enumerate(region.starts)]
+    views = _with_parts(region, sources, _one_by_one(region, sources))
+    kept = _needed(region, [k for k, v in enumerate(views) if v is None])
+    count, copied, _ = cost(v for v in views if v is not None)
+    saved = len(region.nodes) - count - len(kept) - _identities(region, views)
+    copied += sum(t.size for n in kept for t in _tables_of(region, n))
+    if saved <= 0 or copied > region.copied + WORTH * saved:
+        return None
+    return Plan(views, kept)
+
+
+def _identities(region: Region, views: Views) -> int:
+    """How many outputs of graphs are a source, or what another output is; Identities for other outputs go."""
+    found, others = 0, set[Made]()
+    for view, given in zip(views, region.given, strict=True):
+        if view is None:
+            continue
+        found += given and (isinstance(view.made, Source) or view.made in others)
+        others.add(view.made)
+    return found
+
+
+def _one_by_one(region: Region, sources: Sequence[View]) -> Views:
+    """The cheapest view for each output by itself; later ones may use earlier ones that need no other source."""
+    views: list[View | None] = []
+    for table, reach in zip(region.tables, region.reach, strict=True):
+        earlier = [v for v, r in zip(views, region.reach, strict=False) if v is not None and r <= reach]
+        views.append(from_any(table, [s for k, s in enumerate(sources) if k in reach], earlier))
+    return tuple(views)
+
+
+def _with_parts(region: Region, sources: Sequence[View], views: Views) -> Views:
+    """The views, with Splits in place of several views of one source where that is cheaper."""
+    for source in sources:
+        for chosen in _bundles(region, source, views):
+            for pieces in parts_of(source, [region.tables[k] for k in chosen]):
+                made = dict(zip(chosen, pieces, strict=True))
+                other = tuple(made.get(k, v) for k, v in enumerate(views))
+                if cost(v for v in other if v is not None) < cost(v for v in views if v is not None):
+                    views = other
+    return views
+
+
+def _bundles(region: Region, source: View, views: Views) -> Iterator[list[int]]:
+    """Outputs that have elements of one source alone, no element twice: all of them, and those of each shape."""
+    low, high = int(source.table.min()), int(source.table.max())
+    of_source = [
+        k for k, t in enumerate(region.tables)
+        if views[k] is not None and low <= t.min() and t.max() <= high and t.size < source.table.size
+    ]  # fmt: skip
+    shapes = dict.fromkeys(region.tables[k].shape for k in of_source)
+    seen: list[list[int]] = []
+    for group in [of_source, *([k for k in of_source if region.tables[k].shape == s] for s in shapes)]:
+        if len(group) > 1 and group not in seen and _disjoint([region.tables[k] for k in group]):
+            seen.append(group)
+            yield group
+
+
+def _disjoint(tables: Sequence[Table]) -> bool:
+    whole = np.concatenate([t.ravel() for t in tables])
+    return np.unique(whole).size == whole.size
+
+
+def _needed(region: Region, outputs: Sequence[int]) -> list[Node]:
+    """The operators of a region that some of its outputs need."""
+    wanted = {id(region.outputs[k]) for k in outputs}
+    found: list[Node] = []
+    for node in reversed(region.nodes):
+        if any(id(v) in wanted for v in node.outputs):
+            found.append(node)
+            wanted |= {id(v) for v in moved(node)}
+    return found[::-1]
+
+
+def _tables_of(region: Region, node: Node) -> list[Table]:
+    made = {id(v) for v in node.outputs}
+    return [t for v, t in zip(region.outputs, region.tables, strict=True) if id(v) in made]

@@ -1,0 +1,183 @@
+"""Regions of operators that only move elements, and where each element of their outputs comes from."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import onnx
+
+from rnnqc.errors import CompileError
+from rnnqc.evaluation.evaluate import run_model
+from rnnqc.ir import (
+    CELL_TAG,
+    Graph,
+    Model,
+    Node,
+    Value,
+    attribute,
+    constant_array,
+    dtype_of,
+    export_nodes,
+    info,
+    shape_of,
+)
+from rnnqc.passes.views.moves import Table
+
+LARGEST = 2**18
+"""Elements of a value that is followed."""
+_MOVED: dict[str, Sequence[int] | None] = {
+    "Identity": (0,), "Reshape": (0,), "Flatten": (0,), "Squeeze": (0,), "Unsqueeze": (0,), "Transpose": (0,),
+    "Slice": (0,), "Gather": (0,), "Split": (0,), "Expand": (0,), "Pad": (0,), "ScatterND": (0, 2), "Concat": None,
+}  # fmt: skip
+"""With the inputs that an operator moves; None for all. The others have to be constants."""
+_FREE = ("Identity", "Reshape", "Flatten", "Squeeze", "Unsqueeze")
+"""Operators that copy nothing."""
+_TYPES = frozenset(np.dtype(t) for t in (np.float32, np.int32, np.int64, np.uint8, np.int8, np.float64, np.bool_))
+_IR_VERSION = 10
+
+
+@dataclass(frozen=True)
+class Region:
+    """Neighbouring operators of one graph that only move elements.
+
+    Attributes:
+        nodes: The operators, in order.
+        sources: The values that they move.
+        starts: For each source a table that numbers its elements; no two sources have a common number.
+        outputs: The values that are used elsewhere.
+        tables: For each output its elements.
+        reach: For each output the sources that it depends on, by number.
+        given: For each output whether a graph gives it: it needs an operator of its own.
+        copied: Elements that the operators copy.
+    """
+
+    nodes: Sequence[Node]
+    sources: Sequence[Value]
+    starts: Sequence[Table]
+    outputs: Sequence[Value]
+    tables: Sequence[Table]
+    reach: Sequence[frozenset[int]]
+    given: Sequence[bool]
+    copied: int
+
+
+def find_regions(model: Model, graph: Graph) -> list[Region]:
+    """The regions of one graph; shapes have to be inferred before."""
+    views = [n for n in graph.nodes if _is_view(n)]
+    held = {id(v) for g in model.graphs() for v in g.outputs}
+    found = (_region(model, nodes, held) for nodes in _connected(views))
+    return [r for r in found if r is not None]
+
+
+def moved(node: Node) -> list[Value]:
+    """The inputs that an operator of a region moves."""
+    places = _MOVED[node.op]
+    return list(node.inputs) if places is None else [node.inputs[k] for k in places]
+
+
+def _is_view(node: Node) -> bool:
+    if node.domain or node.op not in _MOVED or CELL_TAG in info(node).metadata:
+        return False
+    places = _MOVED[node.op]
+    if places is not None and len(node.inputs) <= max(places):
+        return False
+    values = moved(node)
+    others = [v for v in node.inputs if v.name and not any(v is m for m in values)]
+    if any(constant_array(v) is None for v in others) or all(constant_array(v) is not None for v in values):
+        return False
+    types = {dtype_of(v) for v in values}
+    if len(types) != 1 or not types <= _TYPES or not all(_is_followed(v) for v in [*values, *node.outputs] if v.name):
+        return False
+    return _moves_only(node)
+
+
+def _is_followed(value: Value) -> bool:
+    shape = shape_of(value)
+    sizes = [d for d in shape or () if isinstance(d, int)]
+    return shape is not None and len(sizes) == len(shape) and 0 < math.prod(sizes) <= LARGEST
+
+
+def _moves_only(node: Node) -> bool:
+    """Whether an operator that may also compute something moves elements as it stands."""
+    if node.op == "Pad":
+        pads = constant_array(node.inputs[1]) if len(node.inputs) > 1 else None
+        return pads is not None and not pads.any()
+    if node.op == "ScatterND":
+        rows = constant_array(node.inputs[1])
+        assert rows is not None
+        rows = rows.reshape(-1, rows.shape[-1])
+        plain = attribute(node, "reduction", "none") == "none"
+        return plain and bool((rows >= 0).all()) and len(np.unique(rows, axis=0)) == len(rows)
+    return True
+
+
+def _connected(views: Sequence[Node]) -> list[list[Node]]:
+    """The operators, those together that move elements of one value or of each other."""
+    parent = {id(n): id(n) for n in views}
+    first: dict[int, Node] = {}
+
+    def root(key: int) -> int:
+        while parent[key] != key:
+            parent[key] = key = parent[parent[key]]
+        return key
+
+    for node in views:
+        for value in [*(v for v in moved(node) if constant_array(v) is None), *(v for v in node.outputs if v.name)]:
+            parent[root(id(node))] = root(id(first.setdefault(id(value), node)))
+    groups: dict[int, list[Node]] = {}
+    for node in views:
+        groups.setdefault(root(id(node)), []).append(node)
+    return list(groups.values())
+
+
+def _region(model: Model, nodes: Sequence[Node], held: set[int]) -> Region | None:
+    """The region of some operators; None if onnxruntime does not run them, or nothing uses them."""
+    inside, made = {id(n) for n in nodes}, {id(v): n for n in nodes for v in n.outputs}
+    sources = list({id(v): v for n in nodes for v in moved(n) if id(v) not in made}.values())
+    used = [v for n in nodes for v in n.outputs if v.name]
+    outputs = [v for v in used if id(v) in held or any(id(c) not in inside for c in v.outputs)]
+    starts, offset = [], 0
+    for value in sources:
+        sizes = [d for d in shape_of(value) or () if isinstance(d, int)]
+        starts.append(np.arange(offset, offset + math.prod(sizes)).reshape(sizes))
+        offset += math.prod(sizes)
+    tables = elements(model, nodes, dict(zip((v.name for v in sources), starts, strict=True)), [v.name for v in used])
+    if not outputs or tables is None:
+        return None
+    copied = sum(tables[v.name].size for n in nodes if n.op not in _FREE for v in n.outputs if v.name)
+    reach, given = _reach(nodes, sources), [id(v) in held for v in outputs]
+    values = [tables[v.name] for v in outputs]
+    return Region(nodes, sources, starts, outputs, values, [reach[id(v)] for v in outputs], given, copied)
+
+
+def _reach(nodes: Sequence[Node], sources: Sequence[Value]) -> dict[int, frozenset[int]]:
+    """By `id` of a value the sources that it depends on."""
+    found = {id(v): frozenset({k}) for k, v in enumerate(sources)}
+    for node in nodes:
+        together = frozenset[int]().union(*(found[id(v)] for v in moved(node)))
+        found |= {id(v): together for v in node.outputs}
+    return found
+
+
+def elements(
+    model: Model, nodes: Iterable[Node], sources: dict[str, Table], names: Sequence[str]
+) -> dict[str, Table] | None:
+    """What operators make of numbered elements, in onnxruntime; None if it does not run them."""
+    held = list(nodes)
+    graph = onnx.GraphProto(name="views", node=export_nodes(held))
+    operands = {v.name: constant_array(v) for n in held for v in n.inputs if v.name and v.name not in sources}
+    for name, array in operands.items():
+        if array is not None:
+            graph.initializer.append(onnx.numpy_helper.from_array(array, name))
+    for name, table in sources.items():
+        graph.initializer.append(onnx.numpy_helper.from_array(table, name))
+    graph.output.extend(onnx.helper.make_tensor_value_info(n, onnx.TensorProto.INT64, None) for n in names)
+    proto = onnx.ModelProto(ir_version=_IR_VERSION, graph=graph)
+    proto.opset_import.add(domain="", version=model.opset)
+    try:
+        return run_model(proto, {})
+    except CompileError:
+        return None

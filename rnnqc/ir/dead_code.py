@@ -1,0 +1,67 @@
+"""Removes nodes, and what nothing uses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from rnnqc.ir.objects import Graph, Node, Value, captured_by, captured_values, graph_info, graphs_below, subgraphs
+
+
+def remove_nodes(graph: Graph, nodes: Iterable[Node]) -> None:
+    """Removes `nodes` from `graph` and cuts their edges."""
+    doomed = {id(n) for n in nodes}
+    for node in [n for n in graph.nodes if id(n) in doomed]:
+        for _, inner in subgraphs(node):
+            remove_nodes(inner, list(inner.nodes))
+        node.inputs.clear()
+        node.outputs.clear()
+    graph.nodes[:] = [n for n in graph.nodes if id(n) not in doomed]
+
+
+def remove_dead_nodes(root: Graph) -> int:
+    """Removes the nodes that nothing uses from a graph and its subgraphs; returns how many."""
+    removed = dead = _remove_dead_nodes_once(root)
+    while dead:  # what the subgraphs of a dead node used is dead only now
+        dead = _remove_dead_nodes_once(root)
+        removed += dead
+    return removed
+
+
+def remove_dead_constants(root: Graph) -> int:
+    """Removes the initializers that nothing uses, but for those that nothing used in the file; returns how many."""
+    removed = 0
+    for graph in graphs_below(root):
+        record = graph_info(graph)
+        outputs = {id(v) for v in graph.outputs}
+        orphans = {i.name for i in record.proto.initializer} if record.proto is not None else set()
+        for name, constant in list(record.initializers.items()):
+            unused_before = name in orphans and constant.__dict__.get("_unused")
+            if not constant.outputs and id(constant) not in outputs and not unused_before:
+                del record.initializers[name]
+                removed += 1
+    return removed
+
+
+def _remove_dead_nodes_once(root: Graph) -> int:
+    removed = 0
+    captured: dict[int, list[Value]] = {}
+    for graph in reversed(list(graphs_below(root))):
+        kept = {id(v) for v in graph.outputs}
+        live: set[int] = set()
+        stack = [n for n in graph.nodes if any(id(v) in kept for v in n.outputs)]
+        # Consumers in subgraphs of dead nodes have been cut already: inner graphs are visited with their node.
+        local = {id(n) for n in graph.nodes}
+        stack += [n for n in graph.nodes if any(id(c) not in local for v in n.outputs for c in v.outputs)]
+        while stack:
+            node = stack.pop()
+            if id(node) in live:
+                continue
+            live.add(id(node))
+            for value in [*node.inputs, *captured_values(node, captured)]:
+                stack.extend(p for p in value.inputs if id(p) in local and id(p) not in live)
+        dead = [n for n in graph.nodes if id(n) not in live]
+        if dead:
+            removed += len(dead)
+            remove_nodes(graph, dead)
+        captured[id(graph)] = captured_by(graph, captured)
+    return removed

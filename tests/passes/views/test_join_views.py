@@ -1,0 +1,277 @@
+"""join-views: fewer operators, every element where it was.
+
+What these would catch: an element in another place, a region that is replaced by as many operators, a shape that is
+believed though nothing holds a run to it, an operator that is taken for one that only moves, an output that loses its
+name.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rnnqc.ir import Model
+from rnnqc.passes import Canonicalize, JoinViews, PassManager
+from rnnqc.passes.views.regions import LARGEST
+from tests.passes.pass_testing import apply, nodes_of
+from tests.runs.sessions import Array, assert_same_bits, plain_session, run
+from tests.subjects.protos import parse
+
+HEAD = '<ir_version: 10, opset_import: ["": 17]> g (float[1,2,128,2] s, float[1,128] a, float[1,128] b, float[6] v)'
+OPERANDS = {
+    "zero": [0], "one": [1], "two": [2], "three": [3], "four": [4], "last": [-1], "end": [2**62], "ends": [1, 3],
+    "swapped": [1, 0], "flat": [-1], "rows": [2, 3], "columns": [3, 2],
+}  # fmt: skip
+PACKED = "".join(
+    f"x{o} = Slice (s, {first}, {end}, one) y{o} = Slice (x{o}, {k}, {n}, three) z{o} = Squeeze (y{o}, ends) "
+    f"{o} = Relu (z{o}) "
+    for o, first, end, k, n in (
+        ("p", "one", "two", "one", "two"),
+        ("q", "one", "two", "zero", "one"),
+        ("r", "zero", "one", "one", "two"),
+        ("t", "zero", "one", "zero", "one"),
+    )
+)
+FIRES = {
+    "states that are cut from a packed one": (
+        "float[1,128] p, float[1,128] q, float[1,128] r, float[1,128] t",
+        PACKED,
+        ["Relu", "Relu", "Relu", "Relu", "Reshape", "Split", "Transpose"],
+    ),
+    "a packed state": (
+        "float[1,2,128,2] o",
+        """c = Neg (a) d = Neg (b) a1 = Unsqueeze (a, one) b1 = Unsqueeze (b, one) c1 = Unsqueeze (c, one)
+        d1 = Unsqueeze (d, one) h = Concat <axis = 1> (a1, b1) k = Concat <axis = 1> (c1, d1)
+        h1 = Unsqueeze (h, last) k1 = Unsqueeze (k, last) o = Concat <axis = -1> (h1, k1)""",
+        ["Concat", "Neg", "Neg", "Reshape", "Transpose"],
+    ),
+    "axes that come and go": (
+        "float[1,128] o",
+        "t = Unsqueeze (a, zero) u = Transpose <perm = [1, 0, 2]> (t) w = Squeeze (u, zero) o = Relu (w)",
+        ["Relu"],
+    ),
+    "an Identity of the exporter, before an output": (
+        "float[1,128] o",
+        "t = Relu (a) u = Identity (t) o = Identity (u)",
+        ["Relu"],
+    ),
+    "a cut of a cut": (
+        "float[2] o",
+        "t = Slice (v, one, end, zero) u = Slice (t, one, three, zero) o = Relu (u)",
+        ["Relu", "Slice"],
+    ),
+    "every other element, backwards": (
+        "float[3] o",
+        "t = Slice (v, last, minus, zero, last) u = Slice (t, zero, end, zero, two) o = Relu (u)",
+        ["Relu", "Slice"],
+    ),
+    "a transposition of a transposition": (
+        "float[6] o",
+        """t = Reshape (v, rows) u = Transpose <perm = [1, 0]> (t) w = Transpose <perm = [1, 0]> (u)
+        x = Reshape (w, flat) o = Relu (x)""",
+        ["Relu"],
+    ),
+    "channels that are shuffled": (
+        "float[1,256] o",
+        """t = Unsqueeze (a, one) u = Unsqueeze (b, one) w = Concat <axis = 1> (t, u)
+        x = Transpose <perm = [0, 2, 1]> (w) y = Flatten <axis = 1> (x) o = Relu (y)""",
+        ["Concat", "Relu", "Reshape", "Transpose"],
+    ),
+    "windows": (
+        "float[4,3] o",
+        "t = Unsqueeze (v, zero) u = Gather <axis = 1> (t, windows) w = Squeeze (u, zero) o = Relu (w)",
+        ["Gather", "Relu"],
+    ),
+    "rows that are written and read": (
+        "float[1,128] o, float[2,128] n",
+        """t = Concat <axis = 0> (a, b) c = Neg (a) u = ScatterND (t, index, c) i = Gather (u, zero) o = Relu (i)
+        n = ScatterND (u, index1, o)""",
+        ["Concat", "Neg", "Relu"],
+    ),
+    "a Pad of nothing": ("float[1,128] o", "t = Pad (a, none) o = Relu (t)", ["Relu"]),
+    "two names of one value": (
+        "float[1,128] o, float[128,1] n",
+        "t = Relu (a) o = Identity (t) u = Reshape (t, tall) w = Identity (u) n = Relu (w)",
+        ["Relu", "Relu", "Reshape"],
+    ),
+    "two outputs of one value": (
+        "float[128] o, float[128] n",
+        "t = Relu (a) u = Unsqueeze (t, zero) o = Reshape (u, flat) w = Reshape (t, flat) n = Identity (w)",
+        ["Identity", "Relu", "Reshape"],
+    ),
+    "a state from one call to the next": (
+        "float[2,128] o, float[1,128] n",
+        """c = Neg (b) t = Slice (a, zero, one, zero) o = Concat <axis = 0> (t, c) u = Slice (o, one, two, zero)
+        w = Identity (u) n = Relu (w)""",
+        ["Concat", "Neg", "Relu"],
+    ),
+    "branches": (
+        "float[128] o",
+        """m = ReduceMax <keepdims = 0> (a) y = Cast <to = 9> (m) o = If (y) <then_branch = t () => (float[128] r) {
+        p = Unsqueeze (a, zero) q = Squeeze (p, zero) r = Reshape (q, flat) }, else_branch = e () => (float[128] k) {
+        k = Squeeze (b, zero) }>""",
+        ["Cast", "If", "ReduceMax", "Reshape", "Squeeze"],
+    ),
+}
+"""Outputs, nodes, and the operators that stay."""
+KEPT = {
+    "an unknown size": "y = Unsqueeze (u, zero) z = Squeeze (y, zero) o = Relu (z)",
+    "sizes that the file declares": "k = NonZero (a) y = Unsqueeze (k, zero) z = Squeeze (y, zero) o = Identity (z)",
+    "indices that are no constants": """i = Cast <to = 7> (a) y = Gather (a, i) z = Gather <axis = 1> (y, i)
+    o = Relu (z)""",
+    "padding": "y = Pad (a, pads) z = Reshape (y, flat) o = Relu (z)",
+    "a sum of what is written": 'y = ScatterND <reduction = "add"> (a, index, b) z = Reshape (y, flat) o = Relu (z)',
+    "rows that are written twice": "y = ScatterND (a, twice, c) z = Reshape (y, flat) o = Relu (z)",
+    "one operator": "y = Transpose <perm = [1, 0]> (a) o = Relu (y)",
+    "constants alone": "y = Unsqueeze (one, zero) z = Squeeze (y, zero) o = Expand (a, z)",
+    "text": "y = Unsqueeze (w, zero) z = Squeeze (y, zero) o = Identity (z)",
+    "many elements": "y = Expand (l, many) z = Unsqueeze (y, zero) x = Squeeze (z, zero) o = Relu (x)",
+    "a domain of its own": "y = my.Unsqueeze (a, zero) z = my.Squeeze (y, zero) o = Relu (z)",
+    "a loop's state, of another size each time": """true = Constant <value = bool {1}> ()
+    trips = Constant <value_int = 3> () o = Loop (trips, true, a) <body = t (int64 i, bool g, float[1,4] p) =>
+    (bool g1, float[1,4] q) { g1 = Not (g) x = Concat <axis = 1> (p, p) y = Unsqueeze (x, zero)
+    q = Squeeze (y, zero) }>""",
+    # A pass that replaced the Identity by another one would never end.
+    "a state that is an output of each step, too": """k = ReduceSum <keepdims = 0> (a, zero)
+    f, o = Scan <num_scan_inputs = 1, body = t (float[4] p, float[4] x) => (float[4] q, float[4] r) {
+        q = Add (p, x) r = Identity (q) }> (k, c)""",
+}
+
+
+def canonical(proto: onnx.ModelProto) -> Model:
+    """The model as the pass may meet it."""
+    model = Model.load(proto)
+    PassManager([Canonicalize()]).run(model)
+    return model
+
+
+def operands() -> dict[str, Array]:
+    """Constants for the models of this file."""
+    made = {name: np.array(value) for name, value in OPERANDS.items()}
+    more: dict[str, Any] = {
+        "minus": [-(2**62)], "windows": np.arange(4)[:, None] + np.arange(3), "index": [[0]], "index1": [[1]],
+        "twice": [[0], [0]], "none": [0, 0, 0, 0], "pads": [0, 0, 0, 1], "tall": [128, 1], "many": [LARGEST + 1],
+    }  # fmt: skip
+    return made | {name: np.array(value) for name, value in more.items()}
+
+
+@pytest.mark.parametrize("case", FIRES)
+def test_fires(case: str) -> None:
+    """`apply` compares bits, runs the checker, and runs the pass twice."""
+    outputs, nodes, left = FIRES[case]
+    model = canonical(parse(f"{HEAD} => ({outputs}) {{ {nodes} }}", **operands()))
+    assert apply(JoinViews(), model).modified
+    assert sorted(n.op for n in nodes_of(model)) == left
+
+
+@pytest.mark.parametrize("case", KEPT)
+def test_keeps(case: str) -> None:
+    inputs = "float[1,4] a, float[1,4] b, float[2,4] c, float[N,4] u, float[1] l, string[2] w, float[1,4] t"
+    head = f'<ir_version: 10, opset_import: ["": 17, "my": 1]> g ({inputs}) => (o)'
+    proto = parse(f"{head} {{ {KEPT[case]} }}", **operands())
+    if case == "sizes that the file declares":
+        proto.graph.value_info.append(onnx.helper.make_tensor_value_info("k", onnx.TensorProto.INT64, [2, 4]))
+    model = Model.load(proto)
+    before = model.proto.SerializeToString(deterministic=True)
+    assert not JoinViews().run(model).modified
+    assert model.proto.SerializeToString(deterministic=True) == before
+
+
+def test_nodes_of_cells_stay() -> None:
+    """`dump` and verification know them by name."""
+    proto = parse(
+        f"{HEAD} => (float[1,128] o) {{ t = Unsqueeze (a, zero) u = Squeeze (t, zero) o = Relu (u) }}", **operands()
+    )
+    proto.graph.node[0].metadata_props.add(key="rnnqc.cell", value="the_lstm.forward")
+    assert not JoinViews().run(canonical(proto)).modified
+
+
+SHAPES = ((2, 3, 4), (1, 6, 2), (12,), (4, 1, 3), (2, 3))
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_random_views(data: st.DataObject) -> None:
+    """Random chains and bundles give the same bits with no more operators, and with the fewest at the second run."""
+    shapes = data.draw(st.lists(st.sampled_from(SHAPES), min_size=1, max_size=3))
+    values = [(f"x{k}", np.zeros(s)) for k, s in enumerate(shapes)]
+    inputs = [onnx.helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, a.shape) for n, a in values]
+    nodes: list[onnx.NodeProto] = []
+    constants: list[onnx.TensorProto] = []
+    for _ in range(data.draw(st.integers(1, 8))):
+        _add_view(data, values, nodes, constants)
+    made = [name for node in nodes for name in node.output]
+    chosen = data.draw(st.lists(st.sampled_from(made), min_size=1, max_size=3, unique=True))
+    given_away = [data.draw(st.booleans(), label=name) for name in chosen]
+    names = [name if leaves else f"y{k}" for k, (name, leaves) in enumerate(zip(chosen, given_away, strict=True))]
+    for k, (name, leaves) in enumerate(zip(chosen, given_away, strict=True)):
+        if not leaves:
+            nodes.append(onnx.helper.make_node("Neg", [name], [f"y{k}"], name=f"neg{k}"))
+    outputs = [onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None) for name in names]
+    graph = onnx.helper.make_graph(nodes, "g", inputs, outputs, constants)
+    proto = onnx.helper.make_model(graph, ir_version=10, opset_imports=[onnx.helper.make_opsetid("", 17)])
+    rng = np.random.default_rng(0)
+    feeds = {f"x{k}": rng.standard_normal(s).astype(np.float32) for k, s in enumerate(shapes)}
+    model = Model.load(proto)
+    model.remove_dead()
+    before = len(model.graph.nodes)
+    result = JoinViews().run(model)
+    model.check()
+    assert (len(model.graph.nodes) < before) == result.modified
+    assert_same_bits(run(plain_session(proto), feeds), run(plain_session(model.proto), feeds), "views")
+    assert not JoinViews().run(model).modified
+
+
+def _add_view(
+    data: st.DataObject, values: list[tuple[str, Array]], nodes: list[onnx.NodeProto], constants: list[onnx.TensorProto]
+) -> None:
+    """Adds an operator that moves one of the values, or some of them."""
+    name, array = data.draw(st.sampled_from(values))
+    axis = data.draw(st.integers(0, array.ndim - 1)) if array.ndim else 0
+    op = data.draw(st.sampled_from(["Reshape", "Transpose", "Unsqueeze", "Slice", "Gather", "Split", "Concat"]))
+    out, operands, attributes, sources = f"t{len(nodes)}", [], {}, [name]
+    made: list[Array]
+    if op == "Reshape":
+        sizes = data.draw(st.sampled_from([[-1], [1, -1], [-1, 2], [-1, 3], [2, -1, 1]]))
+        if array.size % abs(int(np.prod(sizes))):
+            return
+        operands, made = [sizes], [array.reshape(sizes)]
+    elif op == "Transpose":
+        order = data.draw(st.permutations(range(array.ndim)))
+        attributes, made = {"perm": order}, [array.transpose(order)]
+    elif op == "Unsqueeze":
+        operands, made = [[axis]], [np.expand_dims(array, axis)]
+    elif not array.ndim or not array.size or array.ndim > 4:
+        return
+    elif op == "Slice":
+        start, end = sorted(data.draw(st.lists(st.integers(0, array.shape[axis]), min_size=2, max_size=2, unique=True)))
+        step = data.draw(st.sampled_from([1, 2]))
+        operands, made = [[start], [end], [axis], [step]], [np.take(array, range(start, end, step), axis)]
+    elif op == "Gather":
+        where = st.integers(0, array.shape[axis] - 1)
+        index = data.draw(st.one_of(where, st.lists(where, min_size=1, max_size=3)))
+        operands, attributes, made = [index], {"axis": axis}, [np.take(array, index, axis)]
+    elif op == "Split":
+        if array.shape[axis] < 2:
+            return
+        first = data.draw(st.integers(1, array.shape[axis] - 1))
+        operands, attributes = [[first, array.shape[axis] - first]], {"axis": axis}
+        made = np.split(array, [first], axis)
+    else:
+        others = [n for k, n in enumerate(array.shape) if k != axis]
+        fitting = [v for v in values if v[1].ndim == array.ndim and np.delete(v[1].shape, axis).tolist() == others]
+        chosen = data.draw(st.lists(st.sampled_from(fitting), min_size=1, max_size=3))
+        sources, attributes = [n for n, _ in chosen], {"axis": axis}
+        made = [np.concatenate([a for _, a in chosen], axis)]
+    names = [f"{out}_{k}" for k in range(len(made))]
+    given_ = [f"{out}_c{k}" for k in range(len(operands))]
+    constants += [
+        onnx.numpy_helper.from_array(np.asarray(o, np.int64), n) for n, o in zip(given_, operands, strict=True)
+    ]
+    nodes.append(onnx.helper.make_node(op, [*sources, *given_], names, name=out, **attributes))
+    values += zip(names, made, strict=True)
