@@ -11,8 +11,9 @@ from rnnqc.passes.graph.loop_states import VIEWS, State, behind_views, states_of
 from rnnqc.passes.graph.lstm_node import INITIAL_C, INITIAL_H, SEQUENCE_LENS, X, is_recurrent
 from rnnqc.passes.graph.sequence_elements import element_of, flipped, is_unsqueezed_in_front
 from rnnqc.passes.recover.loop_bounds import Trips
-from rnnqc.passes.recover.loop_to_sequence import Sequence, Vectorizer
+from rnnqc.passes.recover.loop_to_sequence import Vectorizer
 from rnnqc.passes.recover.sequence_masks import Lengths, mask_lengths
+from rnnqc.passes.recover.sequence_operators import Sequence
 from rnnqc.passes.recover.step_weights import NoNode
 
 _VIEWS = (*VIEWS, "Expand")

@@ -8,7 +8,7 @@ from rnnqc.passes.graph.loop_states import State
 from rnnqc.passes.graph.lstm_node import is_recurrent
 from rnnqc.passes.graph.sequence_elements import flipped
 from rnnqc.passes.recover.loop_layers import LoopLayers
-from rnnqc.passes.recover.loop_to_sequence import Sequence
+from rnnqc.passes.recover.sequence_operators import Sequence
 from rnnqc.passes.recover.step_weights import NoNode
 
 Results = list[tuple[Value, Value]]

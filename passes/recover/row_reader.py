@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -11,8 +10,9 @@ import numpy.typing as npt
 from rnnqc.ir import Node, Value, attribute, dtype_of, input_or_none, shape_of
 from rnnqc.passes.graph.constant_expressions import Constants
 from rnnqc.passes.graph.index_expressions import Indices
-from rnnqc.passes.graph.sequence_elements import changed_axes, keeps_axis, slice_bounds
 from rnnqc.passes.recover.row_algebra import ONE, Atom, Atoms, Form, Weight
+from rnnqc.passes.recover.row_layouts import sliced_columns, split_columns, viewed
+from rnnqc.passes.recover.rows import Rows, aligned, broadcast, checked
 
 ACTIVATIONS: dict[str, dict[str, float]] = {
     "Sigmoid": {},
@@ -26,32 +26,6 @@ ACTIVATIONS: dict[str, dict[str, float]] = {
     "ThresholdedRelu": {"alpha": 1.0},
 }
 """Operators that are activations of ONNX's recurrent operators too, with the defaults of their attributes."""
-
-Lead = tuple[int | str | None, ...]
-
-
-@dataclass(frozen=True, eq=False)
-class Rows:
-    """A value of rank n: what each of its rows is.
-
-    Attributes:
-        lead: All dimensions but the last; at most one is not 1.
-        segments: Its columns, in order.
-    """
-
-    lead: Lead
-    segments: tuple[Form, ...]
-
-    @property
-    def width(self) -> int:
-        """Number of columns."""
-        return sum(s.width for s in self.segments)
-
-    @property
-    def single(self) -> Atom | None:
-        """The atom it is, if it is one."""
-        return self.segments[0].single if len(self.segments) == 1 else None
-
 
 Side = Rows | npt.NDArray[np.float32]
 """An operand of a sum or product: rows, or a constant that is the same for each row."""
@@ -128,14 +102,14 @@ class RowReader:
             if array.dtype != np.float32 or array.ndim < 2 or array.shape[-1] == 0:
                 return None
             atom = self.atoms.leaf(value, array.shape[-1], self.constants.key(array))
-            return _checked(array.shape[:-1], (Form(atom.width, {atom: ONE}),))
+            return checked(array.shape[:-1], (Form(atom.width, {atom: ONE}),))
         shape = self.shape(value)
         if shape is None or len(shape) < 2 or not isinstance(shape[-1], int) or shape[-1] == 0:
             return None
         if dtype_of(value) not in (None, np.dtype(np.float32)):
             return None
         atom = self.atoms.leaf(value, shape[-1])
-        return _checked(tuple(shape[:-1]), (Form(atom.width, {atom: ONE}),))
+        return checked(tuple(shape[:-1]), (Form(atom.width, {atom: ONE}),))
 
     def _read(self, node: Node) -> Sequence[Rows | None]:
         op = node.op
@@ -157,13 +131,13 @@ class RowReader:
         if op == "Neg":
             return [Rows(rows.lead, tuple(s.times(np.float32(-1)) for s in rows.segments))]
         if op == "Split":
-            return self._split(node, rows)
+            return split_columns(self.atoms, node, rows, self.indices)
         if op == "Slice":
-            return [self._slice(node, rows)]
+            return [sliced_columns(self.atoms, node, rows, self.indices)]
         if op == "Concat":
             return [self._concat(node)]
         if op in ("Unsqueeze", "Squeeze", "Reshape", "Transpose", "Flatten"):
-            return [self._view(node, rows)]
+            return [viewed(node, rows, self.indices)]
         return []
 
     def _arithmetic(self, node: Node) -> Rows | None:
@@ -187,7 +161,7 @@ class RowReader:
             return None
         sign = np.float32(-1 if op == "Sub" else 1)
         if isinstance(left, Rows) and isinstance(right, Rows):
-            pair = self._aligned(left, right)
+            pair = aligned(self.atoms, left, right)
             if pair is None:
                 return None
             lead, forms = pair
@@ -196,7 +170,7 @@ class RowReader:
             return Rows(lead, tuple(x.plus(y.times(sign)) for x, y in forms))
         rows, added = (left, right) if isinstance(left, Rows) else (right, left)
         assert isinstance(rows, Rows) and isinstance(added, np.ndarray)
-        dims = _broadcast(rows.lead, added.shape[:-1])
+        dims = broadcast(rows.lead, added.shape[:-1])
         if dims is None:
             return None
         row = np.broadcast_to(added.reshape(-1, added.shape[-1])[0], (rows.width,))
@@ -299,7 +273,7 @@ class RowReader:
             shape = [None, None]
         if shape is None or len(shape) < 2 or isinstance(shape[-1], int):
             return None
-        rows = _checked(tuple(shape[:-1]), (Form(width, {self.atoms.leaf(value, width): ONE}),))
+        rows = checked(tuple(shape[:-1]), (Form(width, {self.atoms.leaf(value, width): ONE}),))
         self._rows[id(value)] = (value, rows)
         return rows
 
@@ -321,44 +295,6 @@ class RowReader:
             forms.append(Form(segment.width, {atom: ONE}))
         return Rows(rows.lead, tuple(forms))
 
-    def _split(self, node: Node, rows: Rows) -> Sequence[Rows | None]:
-        if attribute(node, "axis", 0) not in (-1, len(rows.lead)):
-            return []
-        count = len(node.outputs)
-        given = self.indices.numbers(input_or_none(node, 1))
-        if input_or_none(node, 1) is not None and given is None:
-            return []
-        size = -(-rows.width // count)
-        sizes = given or [min(size, rows.width - size * k) for k in range(count)]
-        if sum(sizes) != rows.width or len(sizes) != count or min(sizes) <= 0:
-            return []
-        ends = np.cumsum(sizes).tolist()
-        return [self._columns(rows, end - n, end) for n, end in zip(sizes, ends, strict=True)]
-
-    def _slice(self, node: Node, rows: Rows) -> Rows | None:
-        bounds = slice_bounds(node, self.indices)
-        if bounds is None:
-            return None
-        last = len(rows.lead)
-        if any(not keeps_axis(held, rows.lead[k]) for k, held in bounds.items() if k != last):
-            return None
-        if last not in bounds:
-            return rows
-        start, end, step = bounds[last][0].number, bounds[last][1].number, bounds[last][2]
-        if start is None or end is None or step != 1:
-            return None
-        low, high, _ = slice(start, end).indices(rows.width)
-        return self._columns(rows, low, high) if low < high else None
-
-    def _columns(self, rows: Rows, low: int, high: int) -> Rows:
-        segments, position = [], 0
-        for segment in rows.segments:
-            a, b = max(low - position, 0), min(high - position, segment.width)
-            if a < b:
-                segments.append(self.atoms.sliced(segment, a, b))
-            position += segment.width
-        return Rows(rows.lead, tuple(segments))
-
     def _concat(self, node: Node) -> Rows | None:
         parts = [self.rows(v) for v in node.inputs]
         if any(p is None for p in parts):
@@ -377,79 +313,4 @@ class RowReader:
             if part.single is None and len(part.segments) == 1:
                 atom = self.atoms.linear(part.segments[0])
                 atom.value = atom.value or value
-        return _checked(lead, tuple(s for p in known for s in p.segments))
-
-    def _view(self, node: Node, rows: Rows) -> Rows | None:
-        lead = rows.lead
-        rank = len(lead) + 1
-        if node.op == "Transpose":
-            perm = attribute(node, "perm", list(range(rank))[::-1])
-            return Rows(tuple(lead[p] for p in perm[:-1]), rows.segments) if perm[-1] == rank - 1 else None
-        if node.op in ("Squeeze", "Unsqueeze"):
-            axes = changed_axes(node, self.indices)
-            if axes is None:
-                return None
-            total = rank + len(axes) if node.op == "Unsqueeze" else rank
-            axes = [a % total for a in axes]
-            if node.op == "Squeeze":
-                if any(a == rank - 1 or lead[a] != 1 for a in axes):
-                    return None
-                kept: Lead = tuple(d for k, d in enumerate(lead) if k not in axes)
-            else:
-                rest = iter(lead)
-                if total - 1 in axes:
-                    return None
-                kept = tuple(1 if k in axes else next(rest) for k in range(total - 1))
-            return _checked(kept, rows.segments)
-        shape = shape_of(node.outputs[0]) or self._target(node)
-        if not shape or shape[-1] != rows.width:
-            return None
-        batch = [d for d in lead if d != 1]
-        made = [d for d in shape[:-1] if d != 1]
-        if len(made) > 1:
-            return None
-        size = batch[0] if batch else 1
-        if not made and size != 1:
-            return None
-        return _checked(tuple(size if d != 1 else 1 for d in shape[:-1]), rows.segments)
-
-    def _target(self, node: Node) -> list[int | str | None] | None:
-        """What a Reshape asks for: -1 and 0 stand for the batch."""
-        target = self.indices.sizes(input_or_none(node, 1)) if node.op == "Reshape" else None
-        return None if target is None else [None if d in (-1, 0) else d for d in target]
-
-    def _aligned(self, a: Rows, b: Rows) -> tuple[Lead, list[tuple[Form, Form]]] | None:
-        """Both cut into the same columns."""
-        if a.width != b.width:
-            return None
-        lead = _broadcast(a.lead, b.lead)
-        if lead is None:
-            return None
-        ends = sorted(
-            {*np.cumsum([s.width for s in a.segments]).tolist(), *np.cumsum([s.width for s in b.segments]).tolist()}
-        )
-        pairs, low = [], 0
-        for high in ends:
-            (x,), (y,) = (self._columns(r, low, high).segments for r in (a, b))
-            pairs.append((x, y))
-            low = high
-        return lead, pairs
-
-
-def _checked(lead: Sequence[int | str | None], segments: tuple[Form, ...]) -> Rows | None:
-    return Rows(tuple(lead), segments) if sum(d != 1 for d in lead) <= 1 else None
-
-
-def _broadcast(a: Lead, b: Lead) -> Lead | None:
-    """Dimensions of a sum; None if there would be more than one that is not 1, or unequal ones."""
-    rank = max(len(a), len(b))
-    a, b = (1,) * (rank - len(a)) + a, (1,) * (rank - len(b)) + b
-    result: list[int | str | None] = []
-    for x, y in zip(a, b, strict=True):
-        if x == 1 or y == 1:
-            result.append(y if x == 1 else x)
-        elif isinstance(x, int) and isinstance(y, int) and x != y:
-            return None
-        else:
-            result.append(x if x is not None else y)
-    return tuple(result) if sum(d != 1 for d in result) <= 1 else None
+        return checked(lead, tuple(s for p in known for s in p.segments))
