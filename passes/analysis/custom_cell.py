@@ -20,7 +20,7 @@ MEANINGS = (
     ("<node>.sigmoid.value, <node>.tanh.value", "the same of these two activations"),
     ("<value>.input.value", "a value from outside, such as an element of the sequence"),
 )
-"""Names of points, and one line for `rnnqc recipes`."""
+"""Names of points, and one line for `rnnqc recipes --points`."""
 
 
 @dataclass

@@ -146,7 +146,7 @@ def _steps_left(model: Model, cells: Iterable[CustomCell]) -> Iterator[Recurrent
 
 
 def _of_codes(product: Node) -> bool:
-    """Whether an earlier lowering has made codes of the weight of a product."""
+    """Whether an earlier lowering has quantized the weight of a product."""
     return any(len(v.inputs) == 1 and v.inputs[0].op == "DequantizeLinear" for v in product.inputs[1:2])
 
 

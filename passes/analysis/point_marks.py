@@ -21,8 +21,8 @@ COPY_TAG = "rnnqc.copy"
 REAL, CODES, SUMS, HIGH, LOW, ROWS, UNIT, CONSTANT, MASK = (
     "real", "codes", "sums", "sums.high", "sums.low", "rows", "unit", "constant", "mask",
 )  # fmt: skip
-"""What a value is of its tensor: itself; its codes; a sum of products of codes, or one of its two halves; scales of the
-rows; what one unit of a sum stands for; a constant; which rows of the batch have not ended."""
+"""What a value is of its tensor: itself; its quantized values; a sum of products of integers, or one of its two
+halves; scales of the rows; what one unit of a sum stands for; a constant; which rows of the batch have not ended."""
 
 
 @dataclass(frozen=True)
@@ -35,8 +35,8 @@ class Mark:
         part: What it is of that.
         place: Number of the node's output, or, below 0, -1 - that of its input.
         kind: Type of its elements, of `onnx.TensorProto`.
-        raised: What has been added to codes.
-        zero: The code of 0, of codes with a scale for each row.
+        raised: What has been added to the quantized values.
+        zero: The quantized 0, where each row has a scale.
         rank: Its number of axes; None if it is not known.
         step: The step, in a recurrence that was unrolled; None in a loop.
     """

@@ -13,16 +13,17 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 
+from rnnqc.cells.vitis_tables import ENTRIES, STEP_BITS
 from rnnqc.data.statistics import Statistics
 from rnnqc.errors import CompileError
-from rnnqc.formats.point_format import FLOAT, PointFormat
+from rnnqc.formats.point_format import FLOAT, STATIC, PointFormat
 from rnnqc.formats.rounding import Rounding
 from rnnqc.ir import Model, constant_array
 from rnnqc.passes.analysis.custom_cell import BIAS, HIDDEN, VALUE, WEIGHT
 from rnnqc.passes.analysis.custom_points import custom_cells_of
 from rnnqc.passes.constant_checks import ConstantCheck, Findings
-from rnnqc.passes.custom_cells.custom_formats import custom_formats, operand_format
-from rnnqc.passes.formats.point_format import encoding_of
+from rnnqc.passes.custom_cells.custom_formats import activation_of, custom_formats, operand_format
+from rnnqc.passes.custom_cells.emit_vitis_table import FIRST, LAST, vitis_entries
 from rnnqc.passes.formats.quantized_parameters import weight_codes
 from rnnqc.passes.graph.flat_model import FlatModel, MissingValueError
 from rnnqc.passes.graph.point_names import alias, plain_name
@@ -31,7 +32,7 @@ from rnnqc.passes.qcdq.without_quantizers import bypassed
 from rnnqc.recipes.recipe import Recipe
 
 Array = npt.NDArray[Any]
-_VALUES, _INITIAL, _QUANTIZED = "value", "initial", "quantized"
+_VALUES, _INITIAL, _QUANTIZED, _TABLE = "value", "initial", "quantized", "table"
 _ROUNDING = {("hidden.codes", "QuantizeLinear"), ("hidden.codes.units", "Div"), ("hidden.units", "Div")}
 """Where what a product multiplies is rounded: what the node's value is called, and its operator."""
 _FRACTIONS = (-0.45, -0.05, 0.05, 0.45)
@@ -63,10 +64,13 @@ class CustomCellsCheck(ConstantCheck):
     def __init__(self, model: Model, recipe: Recipe, statistics: Statistics | None) -> None:
         self._points: dict[str, PointFormat] = {}
         self._products: dict[str, _Product] = {}
+        self._activations: dict[str, str] = {}
         self._seen = statistics.points if statistics is not None else {}
         for cell in custom_cells_of(model):
             formats = custom_formats(cell, recipe, statistics)
             self._points |= {f"{cell.name}.{p}": f for p, f in formats.points.items()}
+            named = {p: activation_of(cell, p) for p in cell.edges}
+            self._activations |= {f"{cell.name}.{p}": op for p, op in named.items() if op is not None}
             for name, sites in cell.products.items():
                 product = _Product()
                 for site in sites:
@@ -86,8 +90,10 @@ class CustomCellsCheck(ConstantCheck):
         for site in _sites(flat, self._points, self._products):
             if not site.kind:
                 self._check_product(found, flat, site)
+            elif site.kind == _TABLE:
+                self._check_table(found, flat, site)
             else:
-                e = encoding_of(self._points[f"{site.path}.{VALUE}"])
+                e = self._points[f"{site.path}.{VALUE}"].complete
                 if site.kind == _INITIAL and np.frexp(e.scale[0])[0] != 0.5:
                     e = replace(e, rounding=Rounding.HALF_EVEN)
                 quantizer = WrittenQuantizer(site.path, site.source, site.made)
@@ -98,9 +104,13 @@ class CustomCellsCheck(ConstantCheck):
         """Quantizers let their values pass, and products are those of the floats."""
         passed: dict[str, str] = {}
         products: dict[str, tuple[str, Array]] = {}
+        activations: dict[str, tuple[str, str]] = {}
         constants: dict[str, Array] = {}
         flat = FlatModel(after.proto, [])
         for site in _sites(flat, self._points, self._products):
+            if site.kind == _TABLE:
+                activations[site.made] = self._activations[f"{site.path}.{VALUE}"], site.source
+                continue
             if site.kind:
                 passed[site.made] = site.source
                 continue
@@ -111,19 +121,36 @@ class CustomCellsCheck(ConstantCheck):
         for path, product in self._products.items():
             names = [n for n in flat.tensors if alias(n)[0] == f"{path}.{BIAS}"]
             constants |= dict(zip(names, product.biases, strict=False))
-        return bypassed(after.proto, passed, constants, products) if products or passed else None
+        if not (products or passed or activations):
+            return None
+        return bypassed(after.proto, passed, constants, products, activations)
 
     def _check_biases(self, found: Findings, flat: FlatModel) -> None:
         for path, product in self._products.items():
             point = self._points.get(f"{path}.{BIAS}", FLOAT)
             for name in [n for n in flat.tensors if alias(n)[0] == f"{path}.{BIAS}"]:
                 array, wanted = flat.constant(name), []
-                for bias in product.biases if point["bits"] is not None else []:
-                    e = encoding_of({**point, "axis": bias.ndim - 1} if point["axis"] is not None else point)
+                for bias in [] if point.is_float else product.biases:
+                    e = point.complete
+                    e = e if e.axis is None else replace(e, axis=bias.ndim - 1)
                     wanted.append(e.dequantize(e.quantize(bias)))
                 if wanted:
                     same = [w for w in wanted if array is not None and np.array_equal(w, array)]
                     found.array(f"{path}.{BIAS}", array, (same or wanted)[0], node=path, constant=name)
+
+    def _check_table(self, found: Findings, flat: FlatModel, site: _Site) -> None:
+        """Reads every entry, at its argument, above and below it, and beyond the table."""
+        point, activation = f"{site.path}.{VALUE}", self._activations[f"{site.path}.{VALUE}"]
+        eighths = np.arange(-8 * (ENTRIES // 2 + 2), 8 * (ENTRIES // 2 + 2) + 1, dtype=np.float32)
+        values = (eighths / np.float32(8 * 2 ** STEP_BITS[activation])).reshape(1, -1)
+        try:
+            made = flat.run({site.source: values}, [site.made])[site.made]
+        except (CompileError, MissingValueError) as error:
+            found.passed_over.append(f"table of {point} ({error})")
+            return
+        index = np.clip(np.floor(eighths / 8) + ENTRIES // 2 + 1, 0, ENTRIES + 1).astype(np.intp)
+        wanted = vitis_entries(activation, self._points[point].complete)[index]
+        found.array(f"table of {point}", made.ravel(), wanted, node=site.made)
 
     def _check_product(self, found: Findings, flat: FlatModel, site: _Site) -> None:
         """Compares a product with that of the values that its formats make of both operands."""
@@ -151,18 +178,18 @@ class CustomCellsCheck(ConstantCheck):
 
     def _quantized(self, path: str, weights: Array) -> Array:
         point = self._points[f"{path}.{WEIGHT}"]
-        if point["bits"] is None:
+        if point.is_float:
             return weights
         moment = self._seen[f"{path}.{HIDDEN}"].second_moment if f"{path}.{HIDDEN}" in self._seen else None
-        return encoding_of(point).dequantize(weight_codes(point, weights, moment))
+        return point.complete.dequantize(weight_codes(point, weights, moment))
 
     def _values(self, code: PointFormat | None, site: _Site, depth: int) -> Array:
         """Float32 values `[N,K]` for a product, off the ties of their format; the first rows have one that is not 0."""
         rng = np.random.default_rng(0)
-        if code is None or code["mode"] != "static":
+        if code is None or code.mode != STATIC:
             values = rng.normal(0, 1, (_ROWS + depth, depth)) * 10.0 ** rng.uniform(-2, 1, (_ROWS + depth, 1))
         else:
-            e = encoding_of(code)
+            e = code.complete
             codes = rng.integers(e.minimum - e.zero_point, e.maximum - e.zero_point + 1, (_ROWS + depth, depth))
             between = site.rounds and e.rounding is Rounding.HALF_EVEN
             values = (codes + (rng.choice(_FRACTIONS, codes.shape) if between else 0.0)) * float(e.scale[0])
@@ -178,10 +205,10 @@ def _on_format(code: PointFormat | None, values: Array) -> Array:
     """Values in the format of what a product multiplies: of one scale, or of one for each row."""
     if code is None:
         return values.astype(np.float64)
-    if code["mode"] == "static":
-        e = encoding_of(code)
+    if code.mode == STATIC:
+        e = code.complete
         return e.dequantize(e.quantize(values)).astype(np.float64)
-    top = np.float32(2.0 ** (code["bits"] - 1) - 1)
+    top = np.float32(2.0 ** (code.integers.bits - 1) - 1)
     scale = np.maximum(np.abs(values).max(axis=1, keepdims=True), np.float32(2.0**-100)) / top
     return np.asarray(np.rint(values / scale).astype(np.float64) * scale)
 
@@ -192,7 +219,7 @@ class _Site:
 
     Attributes:
         path: Of the product, or of the value.
-        kind: "value" or "initial" of a quantizer, "" of a product.
+        kind: "value" or "initial" of a quantizer, "table", "" of a product.
         source: The name of what it takes.
         made: The name of what it makes.
         rounds: Whether it rounds what it takes.
@@ -213,9 +240,24 @@ def _sites(flat: FlatModel, points: Container[str], products: Container[str]) ->
             first = first_of(flat, path, kind, made)
             if first is not None:
                 yield _Site(path, kind, first.input[0], made)
+        elif f"{path}.{VALUE}" in points and (kind, what) == (_VALUES, LAST):
+            source = _behind_table(flat, path, node)
+            if source is not None:
+                yield _Site(path, _TABLE, source, made)
         elif path in products and ((kind, what) == ("product", "real") or _is_product(alias(rest)[0], node)):
             source, rounds = _multiplied(flat, path, node)
             yield _Site(path, "", source, made, rounds)
+
+
+def _behind_table(flat: FlatModel, path: str, last: onnx.NodeProto) -> str | None:
+    """The name of the argument of a table."""
+    node: onnx.NodeProto | None = last
+    while node is not None and node.name.startswith(f"{path}/"):
+        if plain_name(node.name, path) == f"{_VALUES}.{FIRST}":
+            return str(node.input[0])
+        behind = node.input[1] if node.op_type == "GatherElements" else node.input[0]
+        node = flat.makers.get(behind)
+    return None
 
 
 def _is_product(rest: str, node: onnx.NodeProto) -> bool:

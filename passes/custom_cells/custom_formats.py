@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from rnnqc.cells.vitis_tables import STEP_BITS, VITIS
 from rnnqc.data.statistics import Statistics
 from rnnqc.errors import UsageError
 from rnnqc.formats.point_format import FLOAT, PointFormat
 from rnnqc.ir import constant_array
 from rnnqc.passes.analysis.custom_cell import BIAS, HIDDEN, VALUE, WEIGHT, CustomCell
 from rnnqc.passes.analysis.custom_products import CustomProduct
+from rnnqc.passes.custom_cells.limit_custom_shifts import limit_custom_shifts
 from rnnqc.passes.formats.derived_formats import PRODUCT, product_format
 from rnnqc.passes.formats.format_checks import check_mode
 from rnnqc.passes.formats.formats import scale_of_points
+from rnnqc.passes.formats.limit_shifts import ShiftRemark
 from rnnqc.passes.formats.point_format import integer_format, naming_point, static_format
 from rnnqc.passes.formats.weight_formats import weight_format, weight_scales
-from rnnqc.recipes.keys import Settings, rounding_of
+from rnnqc.recipes.keys import NAMED_ACTIVATIONS, Settings, rounding_of
 from rnnqc.recipes.recipe import Recipe
 
 ROW_BITS = (8, 16)
-"""Codes of rows that have a scale each."""
-_NAMED_ACTIVATIONS = (f".sigmoid.{VALUE}", f".tanh.{VALUE}")
+"""Quantized values of rows that have a scale each."""
+EXACT = "exact"
 # What follows from a layer's gates, or needs groups of rows.
 _NOT_OF_WEIGHTS = ("bias_correction", "shift_limits", "group_size", "wide_channels", "share")
 
@@ -37,6 +40,7 @@ class CustomFormats:
         lacking: Whether one of them is of a product, and there are no statistics of the whole recurrence.
         follows: The point whose format another value has by `same_as`, by the name of that value.
         settings: What the recipe says of each point.
+        shifts: Fix positions that were lowered for the shifts of hardware.
     """
 
     points: dict[str, PointFormat] = field(default_factory=dict)
@@ -44,6 +48,7 @@ class CustomFormats:
     lacking: bool = False
     follows: dict[str, str] = field(default_factory=dict)
     settings: dict[str, Settings] = field(default_factory=dict)
+    shifts: list[ShiftRemark] = field(default_factory=list)
 
     def static(self, point: str | None) -> PointFormat | None:
         """The format of a point with one scale; None for one without."""
@@ -111,6 +116,9 @@ class _Resolver:
             held = points[target]
             points[point] = FLOAT if held.is_float else held.with_rounding(rounding_of(self.settings[point]))
             self.made.uncalibrated += [point] if target in self.made.uncalibrated else []
+        for point in self.cell.edges:
+            with naming_point(f"{self.cell.name}.{point}"):
+                points[point] = replace(points[point], table=self._table(point))
         for name, sites in self.cell.products.items():
             weight, bias = f"{name}.{WEIGHT}", f"{name}.{BIAS}"
             points[weight] = self._weight(weight, sites[0])
@@ -118,9 +126,31 @@ class _Resolver:
                 with naming_point(f"{self.cell.name}.{bias}"):
                     points[bias] = self._bias(name, sites[0])
         self.made.points = {p: points[p] for p in self.cell.points}
+        self._limit_shifts()
         multiplied = any(p.endswith(f".{HIDDEN}") for p in self.made.uncalibrated)
         self.made.lacking = multiplied and self.statistics is None
         return self.made
+
+    def _limit_shifts(self) -> None:
+        asked = [n for n in self.cell.products if self.settings[f"{n}.{WEIGHT}"].get("shift_limits")]
+
+        def operand(name: str, product: CustomProduct) -> PointFormat | None:
+            return operand_format(self.cell, self.made, name, product)
+
+        self.made.shifts = limit_custom_shifts(self.cell, self.made.points, operand, asked)
+
+    def _table(self, point: str) -> str | None:
+        """The kind of table that the values of a point come from; None where the operator computes them.
+
+        Raises:
+            UsageError: The recipe asks for one that there is not.
+        """
+        kind = self.settings[point].get("table", EXACT)
+        if kind == EXACT or not self.settings[point].get("bits") or activation_of(self.cell, point) is None:
+            return None
+        if kind != VITIS:
+            raise UsageError(f"table = {kind!r} of a custom cell.", supported=f"{VITIS}, {EXACT}")
+        return VITIS if self.made.points[point].static is not None else None
 
     def _measured(self, point: str, s: Settings) -> bool:
         """Whether the scale of a point follows from statistics."""
@@ -144,9 +174,7 @@ class _Resolver:
         if target == HIDDEN:
             state = self.cell.state_point
             own = (
-                state in (None, point)
-                or point.endswith(_NAMED_ACTIVATIONS)
-                or not self.settings[str(state)].get("bits")
+                state in (None, point) or point.endswith(NAMED_ACTIVATIONS) or not self.settings[str(state)].get("bits")
             )
             return None if own else state
         if target not in self.settings or not str(target).endswith(f".{VALUE}"):
@@ -165,7 +193,7 @@ class _Resolver:
             return [] if origin is None else [origin]
         if target != HIDDEN:
             return [target]
-        return [] if state is None or state == point or point.endswith(_NAMED_ACTIVATIONS) else [state]
+        return [] if state is None or state == point or point.endswith(NAMED_ACTIVATIONS) else [state]
 
     def _value(self, point: str, s: Settings) -> PointFormat:
         return _static(s, s["scale"]) if "scale" in s else self._calibrated(point, s) or FLOAT
@@ -212,12 +240,18 @@ class _Resolver:
         return _static(s, s["scale"] if found is None else float(found[0][0]))
 
 
+def activation_of(cell: CustomCell, point: str) -> str | None:
+    """The operator that makes all values of a point, where that is an activation with a table."""
+    made = {v.inputs[0].op if v.inputs and id(v.inputs[0]) in cell.region else "" for v in cell.edges.get(point, [])}
+    return next(iter(made)) if len(made) == 1 and made <= STEP_BITS.keys() else None
+
+
 def _static(s: Settings, scale: float) -> PointFormat:
     return PointFormat.of(static_format(s, scale))
 
 
 def operand_format(cell: CustomCell, formats: CustomFormats, name: str, product: CustomProduct) -> PointFormat | None:
-    """The format of the codes of what a product multiplies; None for a float.
+    """The format of the quantized values of what a product multiplies; None for a float.
 
     Values that are on a grid already, of no more bits than `hidden` asks for, are not quantized again.
     """

@@ -28,10 +28,11 @@ class CustomWeight:
 
     Attributes:
         format: Their format.
-        codes: `[K,N]`: for an integer product bytes, of codes that are raised to begin at 0; otherwise the codes.
+        codes: `[K,N]`: for an integer product bytes, of quantized values that are raised to begin at 0; otherwise the
+            quantized values.
         scale: `[N]` or one number.
-        zero_point: Of the codes as they are stored, in the same form.
-        array: The codes.
+        zero_point: Of the quantized values as they are stored, in the same form.
+        array: The quantized values.
         byte_count: How many bytes make up a weight, side by side `[K,2N]` if there are two: the high ones and the low
             ones; 0 if they are no bytes.
     """
@@ -45,14 +46,14 @@ class CustomWeight:
 
     @property
     def nbytes(self) -> int:
-        """Size of codes and scales."""
+        """Size of quantized values and scales."""
         return int(self.array.nbytes) + 4 * len(self.format.scale)
 
 
 def store_weight(
     model: Model, graph: Graph, path: str, product: CustomProduct, point: PointFormat, moment: Any, *, integer: bool
 ) -> CustomWeight:
-    """Adds the weights of a product, as codes, to the graph that it stands in.
+    """Adds the weights of a product, as quantized values, to the graph that it stands in.
 
     Args:
         model: The model.
@@ -61,7 +62,7 @@ def store_weight(
         product: The product.
         point: The format of its weights.
         moment: Second moments of what they are multiplied with, or None.
-        integer: Whether the product is one of codes.
+        integer: Whether the product is one of integers.
     """
     format_, codes = point.complete, weight_codes(point, product.weights, moment)
     scale, zero_point = format_.linear_parameters()

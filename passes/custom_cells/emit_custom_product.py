@@ -1,7 +1,7 @@
 """Products of a custom cell with quantized weights, in standard operators.
 
-Sums of products of codes are exact: in MatMulInteger, of which there is one for each byte of wide codes. Products of
-unsigned bytes are exact on every processor. In float64 where int32 cannot hold the sums.
+Sums of products of integers are exact: in MatMulInteger, of which there is one for each byte of wide values. Products
+of unsigned bytes are exact on every processor. In float64 where int32 cannot hold the sums.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Site:
         mark_made(value, self.cell, f"{self.product}.{tensor}", part, kind=onnx_type(kind), step=self.step, **facts)
 
     def mark_weight(self, nodes: Iterable[Node], weight: CustomWeight) -> None:
-        """Marks the first of `nodes` that takes the codes of the weights, and their zero points."""
+        """Marks the first of `nodes` that takes the quantized weights, and their zero points."""
         facts: dict[str, Any] = {"kind": onnx_type(weight.array.dtype), "raised": 0}
         if weight.format.signed:
             facts["raised"] = (0, MIDDLE, WIDE_MIDDLE)[weight.byte_count]
@@ -120,7 +120,7 @@ def emit_product(
         point: The format of x: one scale, or one for each row.
         given: Whether x is on that grid already.
         apart: Whether x is not what a quantizer of that format makes, but what is taken out of that.
-        integer: Whether to multiply codes, or real numbers.
+        integer: Whether to multiply quantized values, or real numbers.
     """
     if integer:
         y = _integer_product(b, site, product, weight, point, given)
@@ -136,7 +136,7 @@ def emit_product(
 def _integer_product(
     b: Builder, site: Site, product: CustomProduct, weight: CustomWeight, point: PointFormat, given: bool
 ) -> Value:
-    """The product of `x [...,K]` as one of codes."""
+    """The product of `x [...,K]` as one of integers."""
     x, held = product.x, point.static
     if held is not None and not given and not _takes_bytes(held):
         x = emit_grid(b, "hidden", x, held, readable=False)
@@ -200,10 +200,11 @@ def _takes_bytes(held: Format) -> bool:
 
 
 def _real_product(b: Builder, x: Value, weight: CustomWeight, point: PointFormat, readable: bool) -> Value:
-    """The product of real numbers; in float64 where float32 cannot hold the sums of products of wide codes.
+    """The product of real numbers; in float64 where float32 cannot hold the sums of products of wide values.
 
-    Weights are dequantized by DequantizeLinear where x is, too, or has 8-bit codes with a scale for each row. Otherwise
-    by Cast, Sub, Mul: of DequantizeLinear and MatMul onnxruntime 1.31 makes a product that rounds x to 8 bits so.
+    Weights are dequantized by DequantizeLinear where x is, too, or has 8-bit values with a scale for each row.
+    Otherwise by Cast, Sub, Mul: of DequantizeLinear and MatMul onnxruntime 1.31 makes a product that rounds x to 8
+    bits so.
     """
     depth = weight.array.shape[0]
     held = QuantizedWeight(weight.codes, weight.scale, weight.zero_point)
@@ -217,7 +218,7 @@ def _real_product(b: Builder, x: Value, weight: CustomWeight, point: PointFormat
 
 
 def _static(b: Builder, site: Site, x: Value, weight: CustomWeight, code: Format) -> Value:
-    """The product of `x [N,K]`, which is on the grid of `code` or takes its codes by rounding half to even."""
+    """The product of `x [N,K]`, which is on the grid of `code` or rounds to it, half to even."""
     depth = weight.array.shape[0]
     w = weight.format
     narrow = max(code.maximum - code.zero_point, code.zero_point - code.minimum)
@@ -257,7 +258,7 @@ def _static(b: Builder, site: Site, x: Value, weight: CustomWeight, code: Format
 
 
 def _sum_of_bytes(b: Builder, site: Site, x: Value, weight: CustomWeight, code: Format) -> Value:
-    """Sums of products of codes in float64, from a product for each byte of x; wide weights have their bytes apart."""
+    """Sums of integer products in float64, from one for each byte of x; wide weights have their bytes apart."""
     if code.bits <= WIDEST:
         zero = code.zero_point + (MIDDLE if code.signed else 0)
         units = b.op("QuantizeLinear", [x, b.f32(code.scale[0]), b.u8(zero)], "hidden.codes")
@@ -284,7 +285,7 @@ def _sum_of_bytes(b: Builder, site: Site, x: Value, weight: CustomWeight, code: 
 
 
 def _by_rows(b: Builder, site: Site, rows: Value, weight: CustomWeight, held: IntegerFormat) -> Value:
-    """The product of `rows [N,K]` whose codes have a scale for each row."""
+    """The product of `rows [N,K]` whose quantized values have a scale for each row."""
     bits = held.bits
     if bits == WIDEST:
         units, row_scale = row_codes(b, rows, bits, "hidden", MIDDLE)
@@ -309,7 +310,7 @@ def _by_rows(b: Builder, site: Site, rows: Value, weight: CustomWeight, held: In
 
 
 def _planes(b: Builder, units: Value, zero: int, weight: CustomWeight) -> list[tuple[str, Value]]:
-    """The products of the high and of the low bytes of codes 0 .. 65535."""
+    """The products of the high and of the low bytes of quantized values 0 .. 65535."""
     parts = zip(("high", "low"), separate_planes(b, units, "hidden"), (zero >> 8, zero & 255), strict=True)
     return [
         (n, b.op("MatMulInteger", [part, weight.codes, b.u8(point), weight.zero_point], f"product.{n}"))

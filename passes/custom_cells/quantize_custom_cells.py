@@ -44,12 +44,12 @@ class QuantizeCustomCells(Pass):
     Before: `MatMul(x [N,K], W)` or `Gemm(x, W, b)` with a constant W, and anything between such products
 
     After: `codes of x -> MatMulInteger(codes, codes of W) -> Mul -> Add`; where the recipe quantizes values, quantizers
-    behind every operator that computes one. In form qcdq `x -> QuantizeLinear -> DequantizeLinear`,
-    `codes of W -> DequantizeLinear`, `MatMul -> Add`.
+    behind every operator that computes one, and tables in the place of activations. In form qcdq
+    `x -> QuantizeLinear -> DequantizeLinear`, `codes of W -> DequantizeLinear`, `MatMul -> Add`, and no tables.
 
     What the points are, and which values have none, says `rnnqc.passes.analysis.custom_points`.
 
-    * Codes of x have a scale for each row unless the recipe asks for one scale.
+    * Quantized values of x have a scale for each row unless the recipe asks for one scale.
     * A product whose weights are not constant, not float32 or no matrix stays float. So does one of which the recipe
       quantizes either x or W alone; in form qcdq the other stays float.
     * A custom cell without anything to quantize stays float, with a remark.
@@ -139,6 +139,8 @@ class _Work:
     def __init__(self, owner: QuantizeCustomCells, model: Model, cell: CustomCell) -> None:
         self.owner, self.cell = owner, cell
         self.formats: CustomFormats = custom_formats(cell, owner.recipe, owner.statistics)
+        if not owner.integer:
+            self.formats.points = {p: replace(f, table=None) for p, f in self.formats.points.items()}
         self.products = self.edges = 0
         self.widths = [p.bits for p in self.formats.points.values() if p.bits is not None]
         self.rewriter = CustomCellRewriter(model, cell, self.formats, owner.statistics, integer=owner.integer)
@@ -232,6 +234,9 @@ class _Work:
         made = [
             self.owner.remark(Outcome.NOTE, at.path, at.op, f"{text} {self.edges} of {points} values are quantized.")
         ]
+        for note in self.formats.shifts:
+            action = f"--set '{self.cell.name}.*.weight.shift_limits=false' keeps the fix positions that were found"
+            made.append(self.owner.remark(Outcome.NOTE, at.path, at.op, note.reason, note.found, action))
         missing = self.formats.uncalibrated
         texts: list[tuple[str, str, str]] = []
         if missing:
@@ -259,7 +264,7 @@ class _Work:
         forms, as those of cells are.
 
         Args:
-            size: Of codes, scales and what stays float.
+            size: Of quantized values, scales and what stays float.
             float_bytes: Of what was there before.
         """
         at = self.cell.recurrence

@@ -18,6 +18,7 @@ from rnnqc.passes.analysis.point_marks import CONSTANT
 from rnnqc.passes.custom_cells.custom_formats import CustomFormats
 from rnnqc.passes.custom_cells.custom_weight import CustomWeight, store_weight
 from rnnqc.passes.custom_cells.emit_custom_product import Site, emit_grid, emit_half_quantized, emit_product
+from rnnqc.passes.custom_cells.emit_vitis_table import emit_vitis_table
 from rnnqc.passes.custom_cells.mark_custom_values import ValueMarks
 
 _MOVED_PAST = ("Reshape", "Transpose", "Squeeze", "Unsqueeze", "Slice")
@@ -104,7 +105,7 @@ class CustomCellRewriter:
         self._replaced.append(product.node)
 
     def _label(self, name: str, product: CustomProduct, code: PointFormat | None, given: bool) -> str:
-        """How the values of a product are called: with a number in steps whose codes have another format."""
+        """How the values of a product are called: with a number in steps whose quantized values have another format."""
         kinds = self._kinds.setdefault(name, [])
         origin = self._cell.origins[id(product.x)] if given and code is not None else f"{name}.{HIDDEN}"
         if origin not in kinds:
@@ -161,7 +162,10 @@ class CustomCellRewriter:
         return b.nodes
 
     def edge(self, point: str, value: Value) -> None:
-        """Puts a quantizer behind `value`, which keeps its name if it is made here."""
+        """Puts a quantizer behind `value`, which keeps its name if it is made here, or has a table make it."""
+        if self._formats.points[point].table is not None:
+            self._tabulate(point, value)
+            return
         if not value.inputs or id(value.inputs[0]) not in self._inside:
             self._replace_inside(value, self._quantizer(point, value))
             return
@@ -169,7 +173,19 @@ class CustomCellRewriter:
         raw = Builder(self._model, prefix=value.name).value("exact", value.dtype)
         position = next(k for k, v in enumerate(maker.outputs) if v is value)
         maker.outputs[position] = raw
-        nodes = self._quantizer(point, raw)
+        self._make(value, self._quantizer(point, raw))
+
+    def _tabulate(self, point: str, value: Value) -> None:
+        """Has the entries of a table take the place of an activation."""
+        maker, held = value.inputs[0], self._formats.points[point].complete
+        b = Builder(self._model, prefix=f"{self._cell.name}.{point.removesuffix(f'.{VALUE}')}")
+        emit_vitis_table(b, VALUE, maker.inputs[0], maker.op, held)
+        maker.outputs.clear()
+        self._model.remove_nodes(self._cell.graph, [maker])
+        self._make(value, b.nodes)
+
+    def _make(self, value: Value, nodes: list[Node]) -> None:
+        """Has the last of some new nodes make a value of the cell."""
         self._cell.graph.nodes.extend(nodes)
         self._inside |= {id(n) for n in nodes}
         nodes[-1].outputs.clear()

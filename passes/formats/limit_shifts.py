@@ -7,7 +7,7 @@ Done for weights with `shift_limits`, once all formats of the cell are known, al
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from rnnqc.cells.base import Cell
@@ -65,12 +65,36 @@ def _limit(cell: Cell, points: dict[str, PointFormat], weight: str, source: str,
         )
         return
     found = {role: [position_of(s) for s in v] for role, v in scales.items()}
+    made, lowered = lowered_positions(found, position_of(points[codes].scale[0]))
+    for role, was, now, text in lowered:
+        part = "" if role == "output" else f" of the {gate.replace('_', ' ')}"
+        yield ShiftRemark(f"{cell.name}.{names[role]}{part}: fix position {was} is lowered to {now}.", text)
+    for role, name in names.items():
+        if made[role] != found[role]:
+            points[name] = _of_positions(cell, name, points[name], number, made[role])
+
+
+Positions = Mapping[str, Sequence[int]]
+"""Fix positions of the columns of a product, by their part in it: "weight", "output", and "bias" if there is one."""
+
+
+def lowered_positions(found: Positions, meets: int) -> tuple[Positions, list[tuple[str, int, int, str]]]:
+    """The positions of one product as the shifts allow them.
+
+    Args:
+        found: As calibration found them; of the output one position, as often as there are columns.
+        meets: The position of what the weights are multiplied by.
+
+    Returns:
+        The positions, and what was lowered: the part, its position before and after, and the shifts as they were.
+    """
     made = {role: list(v) for role, v in found.items()}
+    lowered: list[tuple[str, int, int, str]] = []
     output = found["output"][0]
     biases: Sequence[int | None] = found.get("bias", [None] * len(found["weight"]))
     # The coarsest weights first: it is they that lower the result.
     for w, b in sorted(set(zip(found["weight"], biases, strict=True)), key=lambda pair: (pair[0], pair[1] or 0)):
-        before = ProductPositions(w, position_of(points[codes].scale[0]), output, b)
+        before = ProductPositions(w, meets, output, b)
         after = within_shift_limits(before)
         if after == before:
             continue
@@ -82,19 +106,14 @@ def _limit(cell: Cell, points: dict[str, PointFormat], weight: str, source: str,
             made["weight"][k] = after.weight
             if after.bias is not None:
                 made["bias"][k] = after.bias
-        for role, name in names.items():
-            was, now = getattr(before, role), getattr(after, role)
-            if was != now:
-                part = "" if role == "output" else f" of the {gate.replace('_', ' ')}"
-                yield ShiftRemark(f"{cell.name}.{name}{part}: fix position {was} is lowered to {now}.", text)
+        changes = ((role, getattr(before, role), getattr(after, role)) for role in found)
+        lowered += [(role, was, now, text) for role, was, now in changes if was != now]
     made["output"] = [output] * len(made["output"])
-    for role, name in names.items():
-        if made[role] != found[role]:
-            points[name] = _of_positions(cell, name, points[name], number, made[role])
+    return made, lowered
 
 
 def _meets(cell: Cell, source: str, number: int) -> str:
-    """The point whose codes meet the weights of a gate."""
+    """The point whose quantized values meet the weights of a gate."""
     resets = cell.resets_state and number == cell.type.candidate
     return RESET_HIDDEN if source == "hidden" and resets else source
 

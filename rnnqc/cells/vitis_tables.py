@@ -47,15 +47,15 @@ def vitis_ends(activation: str) -> tuple[int, int]:
 
 
 def vitis_values(activation: str, fix_position: int, bits: int) -> npt.NDArray[np.float32]:
-    """The value of an activation for every code of its argument.
+    """The value of an activation for every quantized value of its argument.
 
     Args:
         activation: "Sigmoid" or "Tanh".
-        fix_position: Of the argument: a code stands for `code * 2**-fix_position`.
-        bits: Width of the signed code, 2 to 16.
+        fix_position: Of the argument: a quantized value stands for `code * 2**-fix_position`.
+        bits: Width of the signed value, 2 to 16.
 
     Returns:
-        float32 `[2**bits]`, codes in ascending order.
+        float32 `[2**bits]`, quantized values in ascending order.
 
     Raises:
         UsageError: Another activation or width.

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import Any
 
 import onnx
@@ -13,7 +11,7 @@ from onnx import TensorProto, helper
 from rnnqc.errors import CompileError, located
 from rnnqc.evaluation.invalid_model_errors import refusing_invalid_models
 from rnnqc.layers.cell_model import CellModel, read_cell
-from rnnqc.proto.files import load_proto
+from rnnqc.proto.given import Given, name_of, proto_of
 from rnnqc.proto.graph_walks import blocks_of
 from rnnqc.proto.inlining import inlined
 from rnnqc.proto.validation import check_model
@@ -34,7 +32,7 @@ IR_VERSIONS = (8, 13)
 
 @refusing_invalid_models
 def layer(
-    cell: str | os.PathLike[str] | onnx.ModelProto,
+    cell: Given,
     *,
     state: Mapping[str, str] | Iterable[str] | None = None,
     reverse: bool = False,
@@ -63,13 +61,8 @@ def layer(
             another shape after the step.
         UsageError: `state` names no input or output of it.
     """
-    proto = onnx.ModelProto()
-    source = "<model>"
-    if isinstance(cell, onnx.ModelProto):
-        proto.CopyFrom(cell)
-    else:
-        source = os.fspath(cell)
-        proto = load_proto(Path(cell))
+    proto, source = onnx.ModelProto(), name_of(cell)
+    proto.CopyFrom(proto_of(cell))
     with located(source):
         opset = check_model(proto, source)
         if proto.functions:

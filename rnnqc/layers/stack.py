@@ -11,16 +11,16 @@ from onnx import helper
 from rnnqc.errors import CompileError, UsageError
 from rnnqc.evaluation.invalid_model_errors import refusing_invalid_models
 from rnnqc.layers.layer import LENGTHS, layer
+from rnnqc.proto.given import Given
 from rnnqc.proto.value_names import free_name, names_of, rename
 from rnnqc.proto.version_conversion import convert_version
 
-Cell = str | os.PathLike[str] | onnx.ModelProto
 Y = "Y"
 
 
 @refusing_invalid_models
 def stack(
-    cells: Sequence[Cell],
+    cells: Sequence[Given],
     *,
     alternate: bool = False,
     bidirectional: bool = False,
@@ -78,9 +78,9 @@ def stack(
     return _joined(_of_one_operator_set(made, names), names, floors)
 
 
-def _name(cell: Cell, number: int) -> str:
+def _name(cell: Given, number: int) -> str:
     """The name of a cell in messages."""
-    return f"cell {number + 1}" if isinstance(cell, onnx.ModelProto) else os.fspath(cell)
+    return os.fspath(cell) if isinstance(cell, str | os.PathLike) else f"cell {number + 1}"
 
 
 def _of_one_operator_set(layers: Sequence[onnx.ModelProto], names: Sequence[str]) -> list[onnx.ModelProto]:

@@ -39,7 +39,7 @@ def position(scale: float) -> int:
 
 def positions(result: Any, point: str) -> list[int]:
     """One for each gate, or one."""
-    scale = points(result)[point]["scale"]
+    scale = points(result)[point].scale
     return [position(s) for s in scale[:: CASE.H]]
 
 
@@ -53,7 +53,7 @@ def test_usual_models_stay_as_they_are() -> None:
             rnnqc.lower(CASE.model(), recipe, calibration=[FEEDS], overrides=o)
             for o in ((), ("*.weight.shift_limits=false",))
         )
-        assert not notes(with_) and points(with_)["W.weight"]["shift_limits"]
+        assert not notes(with_) and points(with_)["W.weight"].shift_limits
         assert [points(with_)[p] for p in ("bias", "hidden", "input")] == [
             points(without)[p] for p in ("bias", "hidden", "input")
         ]
@@ -79,7 +79,7 @@ def test_weights_are_lowered_where_the_shift_is_too_large() -> None:
     assert positions(free, "W.weight") == [12] * 4 and positions(free, "input") == [12]
     result = lowered(overrides)
     assert positions(result, "W.weight") == [9, 12, 12, 12]
-    assert points(result)["R.weight"]["scale"] == points(free)["R.weight"]["scale"]
+    assert points(result)["R.weight"].scale == points(free)["R.weight"].scale
     (note,) = notes(result)
     assert f"{CELL}.W.weight of the input gate: fix position 12 is lowered to 9." in note
     assert "shift_cut = 19 (0 to 16 allowed)" in note and "shift_limits=false" in note
@@ -117,8 +117,8 @@ def test_output_channels_are_limited_one_by_one() -> None:
     case = CASE.replace(gain=2.0**-6)
     free = lowered([*overrides, "*.weight.shift_limits=false"], case)
     result = lowered(overrides, case)
-    before = [position(s) for s in points(free)["W.weight"]["scale"]]
-    after = [position(s) for s in points(result)["W.weight"]["scale"]]
+    before = [position(s) for s in points(free)["W.weight"].scale]
+    after = [position(s) for s in points(result)["W.weight"].scale]
     for k, gate in enumerate(("input", "output", "forget", "cell")):
         columns = slice(k * CASE.H, (k + 1) * CASE.H)
         made = positions(result, f"{gate}_gate.input_product")[0]
@@ -141,12 +141,12 @@ def test_the_format_of_a_chained_input_counts() -> None:
     second = list(result.model.cells.values())[1]
     assert second.points["input"].mode == "codes" and position(second.points["input"].scale[0]) == -4
     for k, gate in enumerate(("input", "output", "forget", "cell")):
-        w = position(second.points["W.weight"]["scale"][k * CASE.H])
-        assert position(second.points[f"{gate}_gate.input_product"]["scale"][0]) == w - 4
+        w = position(second.points["W.weight"].scale[k * CASE.H])
+        assert position(second.points[f"{gate}_gate.input_product"].scale[0]) == w - 4
     assert [n for n in notes(result) if f"{second.name}.cell_gate.input_product: fix position" in n]
 
 
 @pytest.mark.parametrize("recipe", ["int8", "brevitas-int8"])
 def test_other_recipes_have_no_limits(recipe: str) -> None:
     result = rnnqc.lower(CASE.model(), recipe, calibration=[FEEDS])
-    assert not notes(result) and "shift_limits" not in points(result)["W.weight"]
+    assert not notes(result) and not points(result)["W.weight"].shift_limits
