@@ -5,16 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection
 
 import numpy as np
-import numpy.typing as npt
 
 from rnnqc.cells.linear_nodes import linear_kind
 from rnnqc.ir import DOMAIN, Model, display_name
-from rnnqc.passes.analysis.rest_weights import rest_weights
 from rnnqc.passes.constant_checks import ConstantCheck, Findings
 from rnnqc.passes.graph.constant_expressions import Constants
-from rnnqc.passes.graph.lstm_node import NotHandled
-from rnnqc.passes.linear.linear_sites import LinearSite, linear_site, linear_uses
-from rnnqc.passes.linear.linear_weights import point_of
+from rnnqc.passes.linear.linear_sites import every_linear_site
 
 _HALF_A_STEP = 0.5 + 1e-3
 _LARGEST = 127
@@ -30,16 +26,8 @@ class LinearCheck(ConstantCheck):
     def __init__(self, model: Model, compensated: Collection[str]) -> None:
         """The weights of `model`; `compensated` are points of inputs."""
         self._compensated = compensated
-        self._before: list[tuple[LinearSite, npt.NDArray[np.float32]]] = []
-        homes = {id(n): g for g in model.graphs() for n in g.nodes}
         constants = Constants(model)
-        for weight in rest_weights(model):
-            for use in linear_uses(weight) if not weight.refusal[0] else ():
-                try:
-                    site = linear_site(weight, use, homes[id(use.node)], constants)
-                except NotHandled:
-                    continue
-                self._before.append((site, site.matrix(constants)))
+        self._before = [(site, site.matrix(constants)) for site in every_linear_site(model, constants)]
 
     def findings(self, after: Model) -> Findings:
         """Compares every entry."""
@@ -52,7 +40,7 @@ class LinearCheck(ConstantCheck):
             if node is None or kind is None:
                 continue
             found.input(f"bias of {path}", node, 3, site.bias if site.bias.any() else np.zeros(1, np.float32))
-            if kind.packed or f"{point_of(site)}.input" in self._compensated:
+            if kind.packed or f"{site.point}.input" in self._compensated:
                 found.passed_over.append(f"weight of {path}, in groups or compensated")
                 continue
             values, multiplier = (constants.array(node.inputs[k]) for k in (1, 2))

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from rnnqc.ir import Graph, Node, Value, attribute, constant_array, dtype_of, shape_of
-from rnnqc.passes.analysis.rest_weights import LINEAR, RestWeight, WeightUse
+from rnnqc.ir import Graph, Model, Node, Value, attribute, constant_array, dtype_of, shape_of
+from rnnqc.passes.analysis.rest_weights import LINEAR, RestWeight, WeightUse, rest_weights
 from rnnqc.passes.graph.constant_expressions import Constants
 from rnnqc.passes.graph.lstm_node import NotHandled
 
 FloatArray = npt.NDArray[np.float32]
+INPUT = "input"
+"""The point of what a linear layer multiplies."""
 LARGEST_DEPTH = 65024
 """Rows of a weight matrix up to which sums of products are exact (docs/quant_linear.md)."""
 
@@ -44,6 +47,11 @@ class LinearSite:
         return bool(self.use.node.op == "Conv")
 
     @property
+    def point(self) -> str:
+        """What its quantization points are named after."""
+        return self.use.point
+
+    @property
     def output(self) -> Value:
         """What the node computes."""
         return (self.add or self.use.node).outputs[0]
@@ -56,6 +64,11 @@ class LinearSite:
         return np.asarray(array.T if self.transposed else array, np.float32)
 
 
+def linear_identity(site: LinearSite, constants: Constants) -> dict[str, Any]:
+    """What tells a linear layer from another one of the same name: its product."""
+    return {"op": site.use.node.op, "products": {"weight": list(site.matrix(constants).shape)}}
+
+
 def linear_uses(weight: RestWeight) -> Iterator[WeightUse]:
     """The uses of a weight that are matmuls: convolutions over one element at a time, too."""
     return (u for u in weight.uses if u.kind == LINEAR or (u.node.op == "Conv" and _is_pointwise(u)))
@@ -65,6 +78,23 @@ def _is_pointwise(use: WeightUse) -> bool:
     node, shape = use.node, shape_of(use.node.inputs[1]) or ()
     plain = all(v == 1 for v in (*shape[2:], *attribute(node, "strides", ()), attribute(node, "group", 1)))
     return len(shape) > 2 and plain and not any(attribute(node, "pads", ()))
+
+
+def every_linear_site(model: Model, constants: Constants) -> Iterator[LinearSite]:
+    """The matmuls of a model that one node each can compute."""
+    homes = {id(n): g for g in model.graphs() for n in g.nodes}
+    for weight in rest_weights(model):
+        for use in linear_uses(weight) if not weight.refusal[0] else ():
+            site = _site_or_none(weight, use, homes[id(use.node)], constants)
+            if site is not None:
+                yield site
+
+
+def _site_or_none(weight: RestWeight, use: WeightUse, graph: Graph, constants: Constants) -> LinearSite | None:
+    try:
+        return linear_site(weight, use, graph, constants)
+    except NotHandled:
+        return None
 
 
 def linear_site(weight: RestWeight, use: WeightUse, graph: Graph, constants: Constants) -> LinearSite:

@@ -50,11 +50,6 @@ class LinearWeight:
     group_size: int = 0
 
 
-def point_of(site: LinearSite) -> str:
-    """What the points of a linear layer are named after."""
-    return site.use.point
-
-
 def linear_settings(recipe: Recipe | None, point: str) -> Settings:
     """What a recipe says of the weight of a linear layer.
 
@@ -94,7 +89,7 @@ def stored_weight(
         moment: Second moments of the site's input, `[K,K]`, or None.
         constants: Of the model.
     """
-    array, point, home = site.matrix(constants), point_of(site), site.weight.graph
+    array, point, home = site.matrix(constants), site.point, site.weight.graph
     format_ = weight_format(settings, array, np.ones(array.shape[1]), f"{point}.weight", 1)
     values = weight_codes(format_, array, moment)
     scale = np.broadcast_to(np.asarray(format_.complete.scale, np.float32), array.shape[1:]).copy()
@@ -126,7 +121,7 @@ def shared_weight(model: Model, site: LinearSite, weights: Int8Weights, constant
     scale = _turned(np.broadcast_to(np.asarray(held.scale.values), site.weight.shape), site, constants)
     if scale.shape != array.shape or not (scale == scale[:1]).all():
         return None
-    b = Builder(model, prefix=point_of(site))
+    b = Builder(model, prefix=site.point)
     values: Value = held.values
     for view in site.use.views:
         values = b.op(view.op, [values, *view.inputs[1:]], "W", **view.attrs)

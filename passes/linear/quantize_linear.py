@@ -10,8 +10,10 @@ import numpy as np
 import numpy.typing as npt
 
 from rnnqc.cells.linear_nodes import LinearKind
+from rnnqc.data.statistics import Statistics
 from rnnqc.errors import Outcome, Remark
 from rnnqc.evaluation.numerics import Lossy
+from rnnqc.formats.compensation import shrunk
 from rnnqc.ir import DOMAIN, Graph, Model, Node, Value, display_name
 from rnnqc.ir.builder import Builder
 from rnnqc.passes.analysis.rest_weights import RestWeight, WeightUse, rest_weights
@@ -22,8 +24,8 @@ from rnnqc.passes.graph.lstm_node import NotHandled
 from rnnqc.passes.invariants import Property
 from rnnqc.passes.linear.check_linear import LinearCheck
 from rnnqc.passes.linear.linear_function import emit_linear, linear_function
-from rnnqc.passes.linear.linear_sites import LinearSite, linear_site, linear_uses
-from rnnqc.passes.linear.linear_weights import LinearWeight, linear_settings, point_of, shared_weight, stored_weight
+from rnnqc.passes.linear.linear_sites import INPUT, LinearSite, linear_identity, linear_site, linear_uses
+from rnnqc.passes.linear.linear_weights import LinearWeight, linear_settings, shared_weight, stored_weight
 from rnnqc.passes.rest.int8_weights import Int8Weights
 from rnnqc.recipes.recipe import Recipe
 
@@ -46,7 +48,7 @@ class QuantizeLinear(Pass):
     * A weight that several nodes read is stored once. One that is an embedding, too, stays the int8 table that its
       rows are read from, behind a Transpose if need be.
     * With second moments of the inputs, weights are rounded together, so that errors cancel
-      (`rnnqc.formats.compensation`).
+      (`rnnqc.formats.compensation`). Those of few rows are shrunk first.
     * A matmul that this is not for stays, with a remark.
     """
 
@@ -61,7 +63,7 @@ class QuantizeLinear(Pass):
         self,
         recipe: Recipe | None = None,
         weights: Int8Weights | None = None,
-        moments: Mapping[str, npt.NDArray[Any]] | None = None,
+        statistics: Statistics | None = None,
         least_weights: int = LEAST_WEIGHTS,
         *,
         functions: bool = True,
@@ -71,17 +73,17 @@ class QuantizeLinear(Pass):
         Args:
             recipe: Without one all weights get 8 bits.
             weights: Weights that other passes store as int8.
-            moments: Second moments `[K,K]` of inputs by the names of their points, `<node>.input`.
+            statistics: Of a calibration: second moments of inputs count.
             least_weights: Matrices with fewer stay as they are.
             functions: Whether a layer becomes one node; otherwise the nodes of its function.
         """
         self._functions = functions
-        self._recipe, self._moments, self._least = recipe, moments or {}, least_weights
+        self._recipe, self._statistics, self._least = recipe, statistics, least_weights
         self._weights = weights or Int8Weights(recipe)
 
     def constant_check(self, model: Model) -> ConstantCheck:
         """Weights and their scales, from the float weights before."""
-        return LinearCheck(model, self._moments.keys())
+        return LinearCheck(model, () if self._statistics is None else self._statistics.second_moments.keys())
 
     def run(self, model: Model) -> PassResult:
         """Looks at the matmuls of every graph."""
@@ -114,7 +116,7 @@ class QuantizeLinear(Pass):
         try:
             site = linear_site(weight, use, graph, constants)
             if count >= self._least:
-                linear_settings(self._recipe, point_of(site))
+                linear_settings(self._recipe, site.point)
                 return site
         except NotHandled as why:
             return why
@@ -136,15 +138,28 @@ class QuantizeLinear(Pass):
         made: dict[Any, LinearWeight] = {}
         stored: dict[str, StoredWeight] = {}
         for site in sites:
-            settings = linear_settings(self._recipe, point_of(site))
+            settings = linear_settings(self._recipe, site.point)
             key = (site.transposed, tuple(id(v) for v in site.use.views), json.dumps(settings, sort_keys=True))
             if key not in made:
                 held = shared_weight(model, site, self._weights, constants) if shares else None
-                moment = self._moments.get(f"{point_of(site)}.input")
-                made[key] = held or stored_weight(model, site, settings, moment, constants)
+                made[key] = held or stored_weight(model, site, settings, self._moment(site, constants), constants)
             stored[site.use.path] = StoredWeight(FORM, made[key].sizes)
             self._replace(model, homes[id(site.use.node)], site, made[key])
         return stored
+
+    def _moment(self, site: LinearSite, constants: Constants) -> npt.NDArray[Any] | None:
+        """Second moments `[K,K]` of the input of a site.
+
+        Raises:
+            UsageError: The statistics are those of another model.
+        """
+        if self._statistics is None:
+            return None
+        self._statistics.check_cell(site.point, linear_identity(site, constants))
+        seen = self._statistics.points.get(f"{site.point}.{INPUT}")
+        if seen is None or seen.second_moment is None or seen.channel_mean is None:
+            return None
+        return shrunk(seen.second_moment, seen.channel_mean, seen.count // len(seen.second_moment))
 
     def _replace(self, model: Model, graph: Graph, site: LinearSite, weight: LinearWeight) -> None:
         """Puts one node, or those of its function, into the place of a matmul and of the addition of its bias."""
@@ -156,7 +171,7 @@ class QuantizeLinear(Pass):
         position = next(k for k, n in enumerate(graph.nodes) if n is old)
         for node in gone:
             node.outputs.clear()
-        b = Builder(model, prefix=point_of(site))
+        b = Builder(model, prefix=site.point)
         rank = len(site.weight.shape)
         if site.is_convolution:
             given["X"] = b.op("Transpose", [given["X"]], "X.channels_last", perm=[0, *range(2, rank), 1])
@@ -176,7 +191,7 @@ class QuantizeLinear(Pass):
 
 def _inputs(model: Model, site: LinearSite, weight: LinearWeight) -> dict[str, Value]:
     """The operator's inputs by name."""
-    point = point_of(site)
+    point = site.point
     given = {"X": site.use.node.inputs[0], "W": weight.values, "multiplier": weight.multiplier}
     if site.alpha != 1.0:
         scaled = np.float32(site.alpha) * np.asarray(weight.scale, np.float32)

@@ -3,7 +3,7 @@
 A matrix `[K,n]` multiplies rows `[K]`. Rounding it by E changes the products by `x E`, in the mean square by
 `tr(E^T G E)` with `G = mean(x^T x)`: errors in different rows of a channel can cancel where inputs are correlated.
 Rows are rounded one after the other, and what one loses is made good in those that follow (Frantar et al. 2022, GPTQ,
-arXiv 2210.17323); then each code is chosen again, given all others, until nothing gets better. See
+arXiv 2210.17323); then each quantized value is chosen again, given all others, until nothing gets better. See
 docs/compensation.md.
 
 All channels are independent and are done some at a time: temporaries stay small beside the model.
@@ -35,15 +35,15 @@ COLUMNS = 1024
 
 @dataclass(frozen=True)
 class Lattice:
-    """The values each entry of a matrix `[K,n]` may take: `step * (code - zero_point)` for whole codes in a range.
+    """The values each entry of a matrix `[K,n]` may take: `step * (code - zero_point)` for integers in a range.
 
     Attributes:
         step: `[S,n]`, positive.
-        low: Lowest code, `[S,n]`.
-        high: Highest code, `[S,n]`.
-        zero_point: Code of the value 0, `[S,n]`.
+        low: Lowest quantized value, `[S,n]`.
+        high: Highest quantized value, `[S,n]`.
+        zero_point: Quantized 0, `[S,n]`.
         part: Which of the S rows above holds for each row of the matrix, `[K]`.
-        stride: From one code to the next, `[S]`: 2 for the codes -1 and +1 of one bit.
+        stride: From one quantized value to the next, `[S]`: 2 for the quantized values -1 and +1 of one bit.
     """
 
     step: DoubleArray
@@ -60,8 +60,8 @@ class Lattice:
         Args:
             format_: One scale, or one for each column.
             shape: K and n.
-            limit: Largest magnitude of a code less the zero point, one for each column, where that is less than the
-                format allows.
+            limit: Largest magnitude of a quantized value less the zero point, one for each column, where that is less
+                than the format allows.
         """
         row = (1, shape[1])
         low, high = (np.full(row, float(v)) for v in (format_.minimum, format_.maximum))
@@ -77,7 +77,7 @@ class Lattice:
     def of_groups(
         cls, scale: FloatArray, multipliers: npt.NDArray[np.uint8], bits: int, size: int, rows: int
     ) -> Lattice:
-        """The lattice of symmetric codes of `bits` times whole multipliers `[ceil(K / size),n]` of groups of rows."""
+        """The lattice of symmetric values of `bits` times whole multipliers `[ceil(K / size),n]` of groups of rows."""
         step = multipliers.astype(np.float64) * np.asarray(scale, np.float32).astype(np.float64)
         top = np.full(step.shape, 2.0 ** (bits - 1) - 1)
         return cls(step, -top, top, np.zeros(step.shape), np.arange(rows) // size, np.ones(len(step), np.int64))
@@ -96,12 +96,12 @@ class Lattice:
         return np.asarray((codes - zero) * step)
 
     def codes(self, values: DoubleArray) -> IntArray:
-        """Codes of values on the lattice, `[K,n]`."""
+        """Quantized values for values on the lattice, `[K,n]`."""
         p = self.part
         return np.asarray(np.rint(values / self.step[p]) + self.zero_point[p]).astype(np.int64)
 
     def values(self, codes: npt.ArrayLike) -> DoubleArray:
-        """Values of codes `[K,n]`."""
+        """Values of quantized ones `[K,n]`."""
         p = self.part
         return np.asarray((np.asarray(codes, np.float64) - self.zero_point[p]) * self.step[p])
 
@@ -130,15 +130,15 @@ def compensate(
     damping: float = DAMPING,
     sweeps: int = SWEEPS,
 ) -> IntArray:
-    """Codes `[K,n]` with less error of the products than `plain` ones; in no channel with more.
+    """Quantized values `[K,n]` with less error of the products than `plain` ones; in no channel with more.
 
     Args:
         array: The weights, `[K,n]`.
-        plain: Codes by plain rounding, where to fall back to.
+        plain: Quantized values by plain rounding, where to fall back to.
         lattice: What may be chosen.
         moment: Uncentred second moments of the inputs, `[K,K]`; any positive factor, zeros for dead inputs.
         damping: See `DAMPING`.
-        sweeps: How often each code is chosen again at most.
+        sweeps: How often each quantized value is chosen again at most.
     """
     w, codes = np.asarray(array), np.array(plain, np.int64)
     g = _normalized(moment)
@@ -165,13 +165,14 @@ def compensate(
 def compensate_matrix(
     format_: Format, array: FloatArray, moment: npt.ArrayLike, narrow_bits: int | None = None
 ) -> npt.NDArray[Any]:
-    """Codes of a matrix as `rnnqc.formats.weights.quantize_matrix` makes them, compensated.
+    """Quantized values of a matrix as `rnnqc.formats.weights.quantize_matrix` makes them, compensated.
 
     Args:
         format_: One scale, or one for each column.
         array: `[K,n]`.
         moment: As for `compensate`.
-        narrow_bits: Channels whose plain codes fit into so many bits keep to them: those between wide channels.
+        narrow_bits: Channels whose plainly rounded values fit into so many bits keep to them: those between wide
+            channels.
     """
     plain = quantize_matrix(format_, array)
     limit = None
@@ -185,14 +186,14 @@ def compensate_matrix(
 def compensate_groups(
     array: FloatArray, scale: FloatArray, bits: int, group_size: int, rounding: Rounding, moment: npt.ArrayLike
 ) -> npt.NDArray[np.int8]:
-    """Codes as `rnnqc.formats.weights.quantize_groups` makes them, with its multipliers, compensated.
+    """Quantized values as `rnnqc.formats.weights.quantize_groups` makes them, with its multipliers, compensated.
 
     Args:
         array: `[K,n]`.
-        scale: Real value of one int8 code, one or one for each channel.
-        bits: Width of the codes before multiplication.
+        scale: Real value of one int8 step, one or one for each channel.
+        bits: Width of a quantized value before multiplication.
         group_size: Rows of a group.
-        rounding: Of the plain codes; compensated ones are the nearest.
+        rounding: Of the plainly rounded values; compensated ones are the nearest.
         moment: As for `compensate`.
     """
     multipliers = group_multipliers(array, scale, bits, group_size, rounding)
@@ -272,3 +273,29 @@ def _choose_again(
         if not moved:
             break
     return values
+
+
+def shrunk(moment: npt.ArrayLike, mean: npt.ArrayLike, rows: int) -> DoubleArray:
+    """A better guess at second moments than those of few rows: correlations between channels are taken back.
+
+    Correlations about the mean are pulled towards none, by the part that has the least expected error if rows are
+    normal (Chen, Wiesel, Eldar, Hero 2010, "Shrinkage algorithms for MMSE covariance estimation", arXiv 0907.4698:
+    OAS). Many rows leave them nearly as they are.
+
+    Args:
+        moment: Uncentred second moments of `rows` rows, `[K,K]`.
+        mean: Of the rows, `[K]`.
+        rows: At least 1.
+    """
+    g, mu = np.asarray(moment, np.float64), np.asarray(mean, np.float64)
+    of_mean = np.outer(mu, mu)
+    centred = g - of_mean
+    spread = np.sqrt(np.maximum(np.diagonal(centred), 0.0))
+    spread = np.where(spread > 0, spread, 1.0)
+    c = centred / np.outer(spread, spread)
+    size, squares, power = len(c), np.square(c).sum(), np.trace(c) ** 2
+    most = (rows + 1 - 2 / size) * (squares - power / size)
+    part = min(1.0, ((1 - 2 / size) * squares + power) / most) if most > 0 else 1.0
+    kept = of_mean + (1 - part) * centred
+    np.fill_diagonal(kept, np.diagonal(g))
+    return np.asarray(kept)

@@ -23,6 +23,7 @@ from rnnqc.formats.compensation import (
     compensate,
     compensate_groups,
     compensate_matrix,
+    shrunk,
     squared_error,
 )
 from rnnqc.formats.format import Format
@@ -255,3 +256,40 @@ def test_the_bias_takes_over_the_mean_of_the_error() -> None:
     used = encoding.dequantize(encoding.quantize(array))
     corrected = bias + bias_correction(used - array, x.mean(axis=0))
     np.testing.assert_allclose((x @ used + corrected).mean(axis=0), (x @ array + bias).mean(axis=0), atol=1e-6)
+
+
+def rows_with_a_mean(rng: np.random.Generator, rows: int) -> npt.NDArray[np.float64]:
+    """60 channels that share a mean and nothing else."""
+    return np.asarray(np.abs(rng.normal(size=(rows, 60))) * np.linspace(0.1, 3.0, 60))
+
+
+def test_moments_of_few_rows_are_shrunk() -> None:
+    """The products of other rows get better than by plain rounding, and much better than with moments as they are."""
+    rng = np.random.default_rng(5)
+    seen, others = rows_with_a_mean(rng, 40), rows_with_a_mean(rng, 5000)
+    moment = seen.T @ seen / len(seen)
+    made = shrunk(moment, seen.mean(axis=0), len(seen))
+    array = rng.normal(size=(60, 30)).astype(np.float32)
+    format_ = Format(4, True, narrow=True, axis=1, scale=tuple(symmetric_scale(np.abs(array).max(axis=0), 4)))
+    codes = [quantize_matrix(format_, array), *(compensate_matrix(format_, array, g) for g in (moment, made))]
+    true = others.T @ others / len(others)
+    plain, as_given, better = (squared_error(format_.dequantize(c) - array, true).sum() for c in codes)
+    assert better < 0.8 * plain
+    assert better < 0.8 * as_given
+
+
+def test_moments_of_many_rows_stay() -> None:
+    """Correlations that are there; the diagonal is never changed."""
+    rng = np.random.default_rng(6)
+    seen = rows_with_a_mean(rng, 20000) @ rng.normal(size=(60, 60))
+    moment = seen.T @ seen / len(seen)
+    made = shrunk(moment, seen.mean(axis=0), len(seen))
+    np.testing.assert_array_equal(np.diagonal(made), np.diagonal(moment))
+    np.testing.assert_allclose(made, moment, rtol=0.0, atol=0.01 * np.abs(moment).max())
+
+
+def test_shrinking_a_dead_channel_and_one_row() -> None:
+    """No division by zero: the correlations of one row all go."""
+    x = np.array([[0.0, 2.0, -1.0]])
+    np.testing.assert_array_equal(shrunk(x.T @ x, x[0], 1), x.T @ x)
+    assert np.isfinite(shrunk(np.zeros((3, 3)), np.zeros(3), 7)).all()

@@ -21,6 +21,7 @@ from rnnqc.passes.linear.quantize_linear import LEAST_WEIGHTS
 from rnnqc.passes.rest.int8_weights import Int8Weights
 from rnnqc.recipes.recipe import load_recipe
 from rnnqc.reference import quant_linear
+from tests.passes.linear.linear_statistics import statistics_of
 from tests.passes.pass_testing import apply, nodes_of
 from tests.runs.lowered import NATIVE, STOCK, session
 from tests.runs.sessions import LEVELS, Array, assert_same_bits, plain_session, run, sqnr
@@ -258,9 +259,9 @@ def test_four_bits_in_groups() -> None:
     x = draw(200, 70, seed=5) @ mixed
     expected = run(plain_session(model.proto), {"x": x})["y"]
     reached = []
-    for moments in ({}, {"fc.input": x.T @ x / len(x)}):
+    for statistics in (None, statistics_of(x, "fc", (70, 33))):
         lowered = Model.load(model.proto)
-        apply(every_size(recipe=load_recipe("w4a8"), moments=moments), lowered, [{"x": x}])
+        apply(every_size(recipe=load_recipe("w4a8"), statistics=statistics), lowered, [{"x": x}])
         (node,) = nodes_of(lowered, "QuantLinearInt4")
         assert node.inputs[1].shape == (70, 17)
         stock = run(session(lowered.proto, STOCK), {"x": x})

@@ -1,0 +1,54 @@
+"""Makes the inputs of linear layers observable: their weights are rounded by what calibration sees of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from rnnqc.ir import Model, Value
+from rnnqc.ir.builder import Builder
+from rnnqc.passes.analysis.rest_weights import LINEAR
+from rnnqc.passes.cells.observe import ANY_RANK, Observed
+from rnnqc.passes.graph.constant_expressions import Constants
+from rnnqc.passes.linear.linear_sites import INPUT, LinearSite, every_linear_site, linear_identity
+from rnnqc.passes.linear.quantize_linear import LEAST_WEIGHTS
+
+
+def observe_linear_layers(model: Model, least_weights: int = LEAST_WEIGHTS) -> list[tuple[Observed, dict[str, Any]]]:
+    """Adds copies of the inputs of linear layers to the model, in place.
+
+    Layers that `quantize-linear` leaves float, and those that share their weight with other operators, are left out:
+    nothing follows from their inputs.
+
+    Returns:
+        Where each copy stands, `[.., K]`, and what tells its layer from another one of the same name.
+    """
+    constants = Constants(model)
+    homes = {id(n): g for g in model.graphs() for n in g.nodes}
+    found = []
+    for site in list(every_linear_site(model, constants)):
+        if int(np.prod(site.weight.shape)) < least_weights or not _is_alone(site):
+            continue
+        identity = linear_identity(site, constants)
+        b = Builder(model, prefix=f"{site.point}.{INPUT}")
+        copy = _copied(b, site)
+        homes[id(site.use.node)].nodes.extend(b.nodes)
+        found.append(
+            (Observed(site.point, INPUT, copy.name, False, ANY_RANK, identity["products"]["weight"][0]), identity)
+        )
+    model.sort()
+    return found
+
+
+def _is_alone(site: LinearSite) -> bool:
+    """Whether nothing but linear layers reads the weight."""
+    return all(u.kind == LINEAR or u.node is site.use.node for u in site.weight.uses)
+
+
+def _copied(b: Builder, site: LinearSite) -> Value:
+    """The input of a layer, channels last."""
+    x, rank = site.use.node.inputs[0], len(site.weight.shape)
+    if site.is_convolution:
+        return b.op("Transpose", [x], "observed", perm=[0, *range(2, rank), 1])
+    return b.op("Identity", [x], "observed")

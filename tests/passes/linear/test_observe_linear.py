@@ -1,0 +1,99 @@
+"""Calibration of linear layers: their inputs' second moments, and weights that are rounded by them.
+
+What these would catch: moments of another value, of padding, or of the wrong axis of a convolution; layers that are
+observed although nothing follows from it; statistics that get lost between calibration and pass, or of another model.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+import rnnqc
+from tests.runs.sessions import Array, plain_session, run, sqnr
+from tests.subjects.protos import parse
+
+INPUTS, H, N = 6, 64, 4096
+HEAD = '<ir_version: 8, opset_import: ["" : 17]>'
+LAYERS = {
+    "MatMul": ("f = Squeeze (y, one) z = MatMul (f, w)", (H, N)),
+    "Gemm": ("f = Reshape (y, rows) z = Gemm <transB = 1> (f, w, b)", (N, H)),
+    "Conv": ("f = Squeeze (y, one) t = Transpose <perm = [1, 2, 0]> (f) z = Conv (t, w, b)", (N, H, 1)),
+}
+
+
+def draw(*shape: int, seed: int = 0) -> Array:
+    """Normal numbers."""
+    return np.random.default_rng([seed, *shape]).standard_normal(shape).astype(np.float32)
+
+
+def model_of(layer: str) -> onnx.ModelProto:
+    """An LSTM, and a large linear layer behind it."""
+    nodes, shape = LAYERS[layer]
+    arrays: dict[str, Any] = {
+        "W": draw(1, 4 * H, INPUTS), "R": 0.2 * draw(1, 4 * H, H), "w": draw(*shape), "b": draw(N),
+        "one": np.array([1]), "rows": np.array([-1, H]),
+    }  # fmt: skip
+    proto = parse(
+        f"{HEAD} g (float[T,B,{INPUTS}] x) => (float[..] z, float[T,1,B,{H}] y) "
+        f"{{ y = LSTM <hidden_size = {H}> (x, W, R) {nodes} }}".replace("float[..] z", "float z"),
+        **arrays,
+    )
+    proto.graph.node[-1].name = "fc"
+    return proto
+
+
+def feeds_of(seed: int, batch: int = 2) -> dict[str, Array]:
+    """One call."""
+    return {"x": draw(9, batch, INPUTS, seed=seed)}
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+def test_second_moments_are_those_of_the_input(layer: str) -> None:
+    proto = model_of(layer)
+    feeds = [feeds_of(1), feeds_of(2)]
+    statistics = rnnqc.calibrate(proto, feeds)
+    session = plain_session(proto)
+    rows = np.concatenate([run(session, f)["y"].reshape(-1, H) for f in feeds]).astype(np.float64)
+    found = statistics.second_moments["fc.input"]
+    np.testing.assert_allclose(found, rows.T @ rows / len(rows), rtol=1e-5, atol=1e-6)
+    assert statistics.cells["fc"] == {"op": layer, "products": {"weight": [H, N]}}
+
+
+def test_weights_are_compensated(tmp_path: Path) -> None:
+    """Better than without data on other data; by the file as by the statistics."""
+    proto = model_of("MatMul")
+    statistics = rnnqc.calibrate(proto, [feeds_of(k, 8) for k in range(1, 9)])
+    statistics.save(tmp_path / "stats.json")
+    options: dict[str, Any] = {"rest": "int8", "overrides": ["fc.weight.bits=4", "fc.weight.group_size=32"]}
+    plain = rnnqc.lower(proto, **options)
+    made = [rnnqc.lower(proto, stats=s, **options) for s in (statistics, tmp_path / "stats.json")]
+    assert made[0].proto.SerializeToString() == made[1].proto.SerializeToString()
+    feeds = feeds_of(20)
+    expected = run(plain_session(proto), feeds)["z"]
+    reached = [sqnr(expected, run(rnnqc.session(m.proto), feeds)["z"]) for m in (plain, made[0])]
+    assert reached[1] > reached[0] + 1
+
+
+def test_only_what_something_follows_from_is_observed() -> None:
+    """No small layer, no table that is an embedding, too, and nothing without moments."""
+    proto = model_of("MatMul")
+    assert list(rnnqc.calibrate(proto, [feeds_of(1)], moments=False).cells) == ["y_LSTM.forward"]
+    table = next(t for t in proto.graph.initializer if t.name == "w")
+    small = onnx.ModelProto.FromString(proto.SerializeToString())
+    next(t for t in small.graph.initializer if t.name == "w").CopyFrom(onnx.numpy_helper.from_array(draw(H, 8), "w"))
+    assert "fc" not in rnnqc.calibrate(small, [feeds_of(1)]).cells
+    proto.graph.node.append(onnx.helper.make_node("Gather", [table.name, "one"], ["row"], "lookup"))
+    proto.graph.output.append(onnx.helper.make_tensor_value_info("row", onnx.TensorProto.FLOAT, [1, N]))
+    assert "fc" not in rnnqc.calibrate(proto, [feeds_of(1)]).cells
+
+
+def test_statistics_of_another_model() -> None:
+    """A layer of the same name and another size."""
+    statistics = rnnqc.calibrate(model_of("MatMul"), [feeds_of(1)])
+    with pytest.raises(rnnqc.UsageError, match=r"'fc' is op MatMul.*op Gemm"):
+        rnnqc.lower(model_of("Gemm"), stats=statistics, rest="int8")
