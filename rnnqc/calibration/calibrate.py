@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import onnx
 
+from rnnqc.calibration.chosen_layers import layer_patterns, only_layers
 from rnnqc.calibration.distribute import reduced
 from rnnqc.calibration.float_cells import decompose
 from rnnqc.calibration.observation import Observers, Site, Task
-from rnnqc.calibration.samples import Selection, batch_axes, batches, sample_count
-from rnnqc.data.feeds import open_feeds, true_inputs
+from rnnqc.calibration.samples import Selection, batch_axes, batches, joined_batches, sample_count
+from rnnqc.data.feeds import true_inputs
+from rnnqc.data.given_data import Data, open_feeds
 from rnnqc.data.large_inputs import ACTION, LargeInputs
 from rnnqc.data.statistics import Statistics, identity
 from rnnqc.data.streaming import Piece, checked, state_pairs, stream
@@ -24,15 +25,17 @@ from rnnqc.passes.analysis.custom_cell import CustomCell
 from rnnqc.passes.analysis.custom_points import custom_cells_of, custom_identity
 from rnnqc.passes.analysis.observe_custom import MASK, dimensions_of, observe_custom_cell
 from rnnqc.passes.cells.observe import LENGTHS, NotObservableError, Observed, observe_cells, with_outputs
+from rnnqc.passes.linear.observe_linear import observe_linear_layers
 from rnnqc.proto.files import serialized
+from rnnqc.proto.given import Given
 
 Progress = Callable[[int, int | None], None]
 
 
 @refusing_invalid_models
 def calibrate(
-    model: str | os.PathLike[str] | onnx.ModelProto,
-    feeds: Iterable[Mapping[str, Any]] | str | os.PathLike[str],
+    model: Given,
+    feeds: Data,
     *,
     state: Mapping[str, str] | Iterable[str] | None = None,
     limit: int | None = None,
@@ -41,18 +44,24 @@ def calibrate(
     scheduler: str | None = None,
     progress: Progress | None = None,
     moments: bool = True,
+    batch: int | None = None,
+    layers: Iterable[str] = (),
 ) -> Statistics:
     """Measures the values at all quantization points of a float model while it runs on data.
+
+    >>> import rnnqc
+    >>> statistics = rnnqc.calibrate("models/digits_lstm.onnx", "models/digits_calibration.npz", limit=20)
+    >>> statistics.settings["samples"], all(row["count"] for row in statistics.rows)
+    (20, True)
 
     The result depends on the model, the samples and onnxruntime only: not on the number of processes or machines, nor
     on how the data is streamed. Memory depends on the longest sample, not on how many there are; with a seed, on
     `limit`, too.
 
     Args:
-        model: A path or a ModelProto.
-        feeds: Arrays by names of inputs; any iterable, taken one at a time. A feed is one sample, or as many as its
-            batch has rows, where all inputs share the symbolic batch dimension of the recurrent layers. Or the name
-            of an `.npz`, of a directory of `.npz`, or `module:function`.
+        model: A path, a ModelProto, or a `torch.onnx.ONNXProgram`.
+        feeds: Data (see `rnnqc.lower`). Feeds are taken one at a time; each is one sample, or as many as its batch
+            has rows, where all inputs share the symbolic batch dimension of the recurrent layers.
         state: Outputs by the input they become in the next call, or texts `IN:OUT`. The feeds are then the calls of a
             stream; one that holds a state's array starts a new stream with it, the first one starts from zeros.
         limit: Number of samples to use; all by default.
@@ -61,6 +70,9 @@ def calibrate(
         scheduler: Address of a dask scheduler whose workers do the work.
         progress: Called with the number of samples done so far, and of all where that is known.
         moments: Whether to keep the second moments of inputs and hidden states, `[K,K]` each.
+        batch: How many rows run at once: samples are cut and joined to batches of so many, the last may have fewer. By
+            default samples are not joined, and up to 32 rows of one feed run at once.
+        layers: Only measure cells whose names match one of these globs, or regular expressions after `re:`.
 
     Raises:
         CompileError: The model or the data cannot be handled.
@@ -70,20 +82,25 @@ def calibrate(
     loaded = Model.load(model)
     with located(loaded.source):
         carried = state_pairs(state, loaded.proto)
-        _check_options(bool(carried), seed, processes, scheduler)
+        _check_options(bool(carried), seed, processes, scheduler, batch)
         task, cells, hidden = prepare(loaded, carried, moments)
-        if hidden and not task.sites:
+        if hidden and all(s.linear for s in task.sites.values()):
             raise _not_observable(hidden[0].name)
         proto = loaded.proto
         padded = any(v.point in (LENGTHS, MASK) for v in task.values)
-        if isinstance(feeds, str | os.PathLike):
-            feeds = open_feeds(os.fspath(feeds), proto, carried)
-        valid = checked(feeds, proto, task.axes, carried, padded, filled=True)
-        pieces: Iterator[Piece] = (
-            stream(valid, proto, carried, limit) if carried else batches(valid, task.axes, selection, task.rows)
-        )
+        patterns = layer_patterns(layers)
+        task = only_layers(task, patterns)
+        opened = open_feeds(feeds, proto, carried)
+        valid = checked(opened, proto, task.axes, carried, padded, filled=True)
+        pieces: Iterator[Piece]
+        if carried:
+            pieces = stream(valid, proto, carried, limit)
+        elif batch is not None:
+            pieces = joined_batches(valid, task.axes, selection, batch)
+        else:
+            pieces = batches(valid, task.axes, selection, task.rows)
         counted = _Counted(pieces)
-        total = sample_count(feeds, task.axes, limit)
+        total = sample_count(opened, task.axes, limit)
         told = None if progress is None else lambda done: progress(done, total)
         observers = reduced(task, counted, processes, scheduler, told)
     settings = {
@@ -92,12 +109,24 @@ def calibrate(
         "seed": seed,
         "second_moments": moments,
         "states": [f"{i}:{o}" for i, o in sorted(carried.items())],
+        "batch": batch,
+        "shapes": counted.shapes,
+        "layers": patterns,
     }
-    return _statistics(observers, cells, settings, [*map(_remark, hidden), *map(_too_large, counted.large.texts)])
+    remarks = [*map(_remark, hidden), *map(_too_large, counted.large.texts)]
+    if batch is not None and counted.most < batch:
+        remarks.append(_too_few(batch, counted.most))
+    return _statistics(observers, cells, settings, remarks)
 
 
-def _check_options(streamed: bool, seed: int | None, processes: int, scheduler: str | None) -> None:
+def _check_options(streamed: bool, seed: int | None, processes: int, scheduler: str | None, batch: int | None) -> None:
     """Raises UsageError for options of `calibrate` that contradict each other; `streamed`: with states."""
+    if streamed and batch is not None:
+        raise UsageError(
+            f"batches of {batch} rows of a stream with states: its calls run in the batches that the data has.",
+            supported="--batch without --state",
+            action="leave the batch out, or join the streams in the data",
+        )
     if streamed and (processes > 1 or scheduler is not None):
         raise UsageError(
             "A stream with states runs call after call.",
@@ -152,6 +181,10 @@ def prepare(
         flipped = cell.reverse and cell.sequence_lens is None
         length, batch = cell.static_length or shape[0], cell.static_batch or shape[1]
         sites[cell.name] = Site(cell.name, flipped, cell.initial_h is not None, length, batch)
+    for value, layer in observe_linear_layers(model) if moments else ():
+        sites[value.cell] = Site(value.cell, False, False, None, None, custom=True, linear=True)
+        values.append(value)
+        identities[value.cell] = layer
     observed = observe_cells(model)
     for cell in model.cells.values():
         seen = [v.point for v in observed if v.cell == cell.name]
@@ -164,16 +197,20 @@ def prepare(
             raise _not_observable(name)
         del sites[name], identities[name]
     values = [v for v in values if v.cell in sites]
-    inputs = {
+    axes = None if carried else batch_axes(proto, [s.batch for s in sites.values() if not s.linear])
+    task = Task(serialized(proto, model.source), sites, tuple(values), _dimensions(proto), axes, carried, moments)
+    cells = {**{cell.name: identity(cell) for cell in model.cells.values()}, **identities}
+    return task, cells, [c for c in others if c.name in hidden]
+
+
+def _dimensions(proto: onnx.ModelProto) -> dict[str, tuple[int | str | None, ...]]:
+    """Those of each input."""
+    return {
         i.name: tuple(
             d.dim_value if d.HasField("dim_value") else d.dim_param or None for d in i.type.tensor_type.shape.dim
         )
         for i in true_inputs(proto)
     }
-    axes = None if carried else batch_axes(proto, [s.batch for s in sites.values()])
-    task = Task(serialized(proto, model.source), sites, tuple(values), inputs, axes, carried, moments)
-    cells = {**{cell.name: identity(cell) for cell in model.cells.values()}, **identities}
-    return task, cells, [c for c in others if c.name in hidden]
 
 
 def _of_gates(points: Sequence[str], gates: Sequence[str]) -> Iterator[tuple[str, ...]]:
@@ -206,6 +243,13 @@ def _too_large(text: str) -> Remark:
     return Remark("calibrate", Outcome.NOTE, "data", "calibrate", text, action=ACTION)
 
 
+def _too_few(batch: int, most: int) -> Remark:
+    return Remark(
+        "calibrate", Outcome.NOTE, "data", "calibrate", f"no batch has {batch} rows, the largest has {most}",
+        action="calibrate with more samples, or with smaller batches",
+    )  # fmt: skip
+
+
 def _unobservable(proto: onnx.ModelProto, values: Sequence[Observed]) -> list[str]:
     """Cells whose values cannot be exposed outside the subgraphs they are in."""
     copy = onnx.ModelProto()
@@ -222,16 +266,28 @@ def _unobservable(proto: onnx.ModelProto, values: Sequence[Observed]) -> list[st
 
 
 class _Counted:
-    """Pieces, how many samples there were, and which inputs were too large."""
+    """Pieces, how many samples there were, in which shapes they ran, and which inputs were too large.
+
+    Attributes:
+        samples: How many samples.
+        most: The largest number of samples that ran at once.
+        shapes: The largest size of each dimension of each input.
+        large: Inputs that were too large.
+    """
 
     def __init__(self, pieces: Iterable[Piece]) -> None:
         self._pieces = pieces
-        self.samples = 0
+        self.samples = self.most = 0
+        self.shapes: dict[str, list[int]] = {}
         self.large = LargeInputs()
 
     def __iter__(self) -> Iterator[Piece]:
         for piece in self._pieces:
             self.samples += piece.samples
+            self.most = max(self.most, piece.samples)
+            for name, array in piece.feed.items():
+                known = self.shapes.get(name, [0] * array.ndim)
+                self.shapes[name] = [max(sizes) for sizes in zip(known, array.shape, strict=False)]
             self.large.look(piece.feed)
             yield piece
 

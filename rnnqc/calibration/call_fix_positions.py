@@ -23,7 +23,7 @@ def fix_positions_of_calls(values: Array, bits: Sequence[int], candidates: int) 
 
     Args:
         values: `[calls, n]`, finite; a row may be padded with zeros, which every position represents.
-        bits: Widths of signed codes.
+        bits: Widths of signed values.
         candidates: How many positions are tried.
 
     Returns:

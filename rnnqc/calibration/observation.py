@@ -41,7 +41,8 @@ class Site:
         initial_h: Whether it has an initial hidden state.
         length: Number of steps, its symbol, or None.
         batch: As `length`.
-        custom: Whether it is a custom cell.
+        custom: Whether its values have any rank: a custom cell, or a linear layer.
+        linear: Whether it is a linear layer. Rows with NaN or infinities, which are padding, do not count.
         gate_points: The points that all of its gates have, those of one part together.
     """
 
@@ -51,6 +52,7 @@ class Site:
     length: Dimension
     batch: Dimension
     custom: bool = False
+    linear: bool = False
     gate_points: tuple[tuple[str, ...], ...] = ()
 
 
@@ -206,6 +208,8 @@ class Runner:
                 continue
             for k, array in enumerate(runs):
                 rows = _for_rows(masks[k], array) if len(masks) == len(runs) else None
+                if self.task.sites[value.cell].linear and not np.isfinite(array).all():
+                    rows = np.asarray(np.isfinite(array).all(axis=2))
                 self._update(f"{value.cell}.{value.point}", Values(array, rows), observers, piece)
 
     def _fresh(self, runs: Sequence[Array], masks: Sequence[Array]) -> Iterator[tuple[Array, Array]]:

@@ -70,7 +70,7 @@ def batch_axes(proto: onnx.ModelProto, batches: Iterable[int | str | None]) -> d
     return axes if axes and others <= known else None
 
 
-def sample_count(feeds: Iterable[Mapping[str, Any]], axes: Mapping[str, int] | None, limit: int | None) -> int | None:
+def sample_count(feeds: Iterable[Any], axes: Mapping[str, int] | None, limit: int | None) -> int | None:
     """How many samples there will be, where that can be known without taking one."""
     count = None
     if isinstance(feeds, list) and all(isinstance(f, Mapping) for f in feeds):
@@ -102,6 +102,75 @@ def batches(
             rows = chosen[start : start + size]
             yield Piece(_rows(feed, axes, rows), first, len(rows))
             first += len(rows)
+
+
+def joined_batches(
+    feeds: Iterable[Feeds], axes: Mapping[str, int] | None, selection: Selection, size: int
+) -> Iterator[Piece]:
+    """Independent samples, cut and joined along the batch: `size` rows each, the last ones may be fewer.
+
+    Args:
+        feeds: Checked feeds.
+        axes: Batch axes of the inputs.
+        selection: Which samples; rows of the batch count.
+        size: How many rows run at once.
+
+    Raises:
+        UsageError: There are no batch axes, or `size` is less than 1.
+        CompileError: Samples have different shapes, or inputs without a batch axis different values.
+    """
+    if size < 1:
+        raise UsageError(f"batches of {size} rows.", supported="1 or more", action="choose a larger number")
+    if axes is None:
+        raise UsageError(
+            f"batches of {size} rows: the samples of this model cannot be joined, each runs as it is.",
+            supported="models whose inputs share the one symbolic batch dimension of their recurrent layers",
+            action="leave the batch (--batch) out, or export the model with a dynamic batch",
+        )
+    first = held = 0
+    waiting: list[Feeds] = []
+    for feed, chosen in _chosen(feeds, axes, selection):
+        start = 0
+        while start < len(chosen):
+            rows = chosen[start : start + size - held]
+            part = _rows(feed, axes, rows)
+            if waiting:
+                _check_joins(waiting[0], part, axes, f"samples {first} and {first + held}")
+            waiting.append(part)
+            start, held = start + len(rows), held + len(rows)
+            if held == size:
+                yield Piece(_joined(waiting, axes), first, held)
+                first, held, waiting = first + held, 0, []
+    if waiting:
+        yield Piece(_joined(waiting, axes), first, held)
+
+
+def _check_joins(one: Feeds, other: Feeds, axes: Mapping[str, int], which: str) -> None:
+    """Raises CompileError for feeds that make no batch together."""
+    for name, array in one.items():
+        shapes = [a.shape for a in (array, other[name])]
+        if name in axes:
+            shapes = [s[: axes[name]] + s[axes[name] + 1 :] for s in shapes]
+        if shapes[0] != shapes[1]:
+            raise CompileError(
+                f"{which} make no batch: array {name!r} has shape {list(array.shape)} in one and "
+                f"{list(other[name].shape)} in the other.",
+                supported="samples of one shape in a batch",
+                action="pad them to one length, calibrate those of one shape apart, or leave the batch (--batch) out",
+            )
+        if name not in axes and not np.array_equal(array, other[name]):
+            raise CompileError(
+                f"{which} make no batch: array {name!r}, which has no batch, is not the same in both.",
+                supported="one value in a batch",
+                action="leave the batch (--batch) out",
+            )
+
+
+def _joined(parts: Sequence[Feeds], axes: Mapping[str, int]) -> Feeds:
+    """Feeds as one, along the batch."""
+    if len(parts) == 1:
+        return parts[0]
+    return {k: np.concatenate([p[k] for p in parts], axis=axes[k]) if k in axes else v for k, v in parts[0].items()}
 
 
 def _chosen(
@@ -142,10 +211,7 @@ def _drawn(
         if axes is None:
             yield from ((single, [0]) for single in singles)
             continue
-        joined = {
-            k: np.concatenate([s[k] for s in singles], axis=axes[k]) if k in axes else singles[0][k] for k in singles[0]
-        }
-        yield joined, list(range(len(singles)))
+        yield _joined(singles, axes), list(range(len(singles)))
 
 
 def _row_count(feed: Feeds, axes: Mapping[str, int] | None) -> int:

@@ -6,20 +6,35 @@ import argparse
 import time
 from pathlib import Path
 
-from rnnqc.commands.common import OK, Commands, add_data, add_state
+from rnnqc.commands.common import OK, Commands, add_command, add_data, add_repeated, add_state
 from rnnqc.commands.terminal import err, escape, out, progress_bar
 
 
 def add(commands: Commands) -> None:
     """Adds the command's parser."""
-    parser = commands.add_parser("calibrate", help="measure the values at quantization points on data")
-    parser.add_argument("model", metavar="IN.onnx")
+    parser = add_command(
+        commands,
+        "calibrate",
+        "measure the values at quantization points on data",
+        "rnnqc calibrate model.onnx --data samples.npz -o stats.json",
+        "rnnqc calibrate vad.onnx --data calls.npz -o stats.json --state h:hn --state c:cn",
+    )
+    parser.add_argument("model", metavar="IN.onnx", help="the float model")
     add_data(parser, required=True)
-    parser.add_argument("-o", "--output", required=True, metavar="STATS.json")
+    parser.add_argument(
+        "-o", "--output", required=True, metavar="STATS.json", help="the statistics, for `rnnqc lower --stats`"
+    )
     add_state(parser)
     parser.add_argument("--num-samples", type=int, metavar="N", help="use N samples, the first ones")
     parser.add_argument("--seed", type=int, metavar="S", help="draw the N samples at random")
-    parser.add_argument("--processes", type=int, default=1, metavar="N", help="default 1; the file is the same")
+    parser.add_argument(
+        "--batch", type=int, metavar="N",
+        help="cut and join the samples to batches of N rows; by default up to 32 rows of one feed run at once",
+    )  # fmt: skip
+    add_repeated(parser, "--layers", "PATTERN", "only measure cells that this glob matches; several may follow")
+    parser.add_argument(
+        "--processes", type=int, default=1, metavar="N", help="processes to use, default 1; the file is the same"
+    )
     parser.add_argument(
         "--scheduler", metavar="ADDRESS", help="work on the machines of this dask scheduler; the file is the same"
     )
@@ -34,6 +49,7 @@ def run(a: argparse.Namespace) -> int:
     """Runs the command; the exit code."""
     from rnnqc.calibration.calibrate import calibrate
     from rnnqc.proto.files import check_writable
+    from rnnqc.recipes.rules import matches
 
     check_writable(Path(a.output), [a.model, a.data])
     start = time.perf_counter()
@@ -47,14 +63,20 @@ def run(a: argparse.Namespace) -> int:
             processes=a.processes,
             scheduler=a.scheduler,
             moments=a.moments,
+            batch=a.batch,
+            layers=a.layers,
             progress=lambda done, total: update(completed=done, total=total),
         )
     statistics.save(a.output)
     for remark in statistics.remarks:
         err(f"[yellow]rnnqc:[/yellow] {escape(str(remark))}")
     for cell in statistics.silent_cells:
+        if a.layers and not any(matches(p, cell) for p in a.layers):
+            continue
         err(f"[yellow]rnnqc:[/yellow] cell {escape(repr(cell))} never ran on this data; nothing is known of it.")
     samples, points = statistics.settings["samples"], len(statistics.points)
+    shapes = ", ".join(f"{name} {sizes}" for name, sizes in statistics.settings["shapes"].items())
     seconds = time.perf_counter() - start
-    out(f"{escape(a.output)}: {points} quantization points, {samples} sample(s), {seconds:.1f} s")
+    text = f"{points} quantization points, {samples} sample(s), at most {shapes} at once, {seconds:.1f} s"
+    out(escape(f"{a.output}: {text}"))
     return OK

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import math
 import os
 import re
@@ -21,6 +22,7 @@ from rnnqc.errors import Remark, UsageError
 from rnnqc.formats.histogram import HALF, Histogram
 from rnnqc.formats.scales import is_power_of_two
 from rnnqc.proto.files import write_atomically
+from rnnqc.results import Result
 
 Vector = npt.NDArray[np.float64]
 FORMAT, VERSION = "rnnqc-statistics", 1
@@ -29,6 +31,8 @@ SPANS: Mapping[str, int] = {"max": 1, "mse": 5, "mse-floor": 5}
 FIX_POSITION_BITS = (8, 16)
 NUMBERS = ("min", "max", "avg_min", "avg_max", "mean", "std", "mean_abs_dev")
 ARRAYS = ("channel_max", "channel_mean", "second_moment")
+RUNS = ("batch", "shapes", "layers")
+"""Settings that say how the samples ran; files of earlier versions have none."""
 WHOLE = re.compile(r"-?[0-9]{1,9}")
 CHANNELS: Mapping[str, str] = {".input": "input_size", ".hidden": "hidden_size"}
 """Points with statistics of single channels, and how many of these there are."""
@@ -210,14 +214,15 @@ def _check_channels(point: PointStatistics, name: str, cells: Mapping[str, Mappi
 
 
 @dataclass(frozen=True)
-class Statistics:
+class Statistics(Result):
     """Statistics of all quantization points of a model.
 
     Attributes:
         points: By name, `<cell>.<point>`; a cell that never ran has none.
         cells: For each cell the sizes that tell it from another model's: `{"hidden_size": H, "input_size": I, ...}`;
             of a custom cell its products, `{"op": "Scan", "products": {"<node>": [K, N]}}`.
-        settings: What was asked for: number of samples, seed, states that were carried.
+        settings: What was asked for: number of samples, seed, states that were carried, batch, layers; and the largest
+            shape of each input in a run.
         source: The file they were read from, for messages.
         remarks: Of the calibration, about recurrences that it could not observe; not in files.
     """
@@ -262,20 +267,40 @@ class Statistics:
     @property
     def text(self) -> str:
         """The contents of the file."""
+        return self._text(self.settings)
+
+    def _text(self, settings: Mapping[str, Any]) -> str:
         return json_text(
             {
                 "format": FORMAT,
                 "version": VERSION,
                 "model": {"cells": self.cells},
-                "settings": self.settings,
+                "settings": settings,
                 "points": {name: point.as_dict() for name, point in self.points.items()},
             }
         )
 
     @cached_property
     def digest(self) -> str:
-        """Tells statistics from others."""
-        return hashlib.sha256(self.text.encode()).hexdigest()[:16]
+        """Tells statistics from others; how the samples ran shows in the points."""
+        settings = {name: value for name, value in self.settings.items() if name not in RUNS}
+        return hashlib.sha256(self._text(settings).encode()).hexdigest()[:16]
+
+    @property
+    def headline(self) -> str:
+        """How much was measured on how much."""
+        return f"{len(self.points)} quantization points, {self.settings.get('samples', 'unknown')} sample(s)"
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """The points."""
+        names = ("count", "min", "max", "mean", "std")
+        return [{"point": path, **{n: getattr(p, n) for n in names}} for path, p in self.points.items()]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The contents of the file."""
+        contents: dict[str, Any] = json.loads(self.text)
+        return contents
 
     def __repr__(self) -> str:
         return f"Statistics({len(self.cells)} cells, {len(self.points)} points)"
@@ -291,7 +316,7 @@ class Statistics:
 
     @property
     def silent_cells(self) -> list[str]:
-        """Cells that never ran."""
+        """Cells that never ran, or were not measured."""
         return [c for c in self.cells if not any(p.startswith(f"{c}.") for p in self.points)]
 
     def check_fits(self, cells: Iterable[Cell]) -> None:
@@ -322,6 +347,24 @@ class Statistics:
                 f"{self._where}cell {name!r} is {_text(found)} there, and {_text(wanted)} in the model.",
                 supported="statistics of the same model",
                 action="calibrate this model",
+            )
+
+    def check_batch(self, batch: int) -> None:
+        """Checks that the samples ran in batches of `batch` rows.
+
+        Raises:
+            UsageError: They ran in others, or the statistics do not say.
+        """
+        found = self.settings.get("batch")
+        if found != batch:
+            shapes = self.settings.get("shapes")
+            ran = f"; the largest run had inputs of {json.dumps(shapes)}" if shapes else ""
+            raise UsageError(
+                f"{self._where}measured in batches of {found} rows{ran}, and batches of {batch} are asked for."
+                if found is not None
+                else f"{self._where}measured without --batch{ran}, and batches of {batch} are asked for.",
+                supported="statistics of the batch that is asked for",
+                action=f"calibrate with --batch {batch}, or leave the batch out",
             )
 
     @property

@@ -16,7 +16,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from rnnqc.calibration.samples import Selection, batch_axes, batches, sample_count
+from rnnqc.calibration.samples import Selection, batch_axes, batches, joined_batches, sample_count
 from rnnqc.data.streaming import state_pairs, stream
 from rnnqc.errors import CompileError, UsageError
 
@@ -78,6 +78,46 @@ def test_no_more_feeds_are_taken_than_needed() -> None:
     source = feeds(3, 3, 3)
     assert len(list(batches(source, AXES, Selection(limit=3), lambda feed: 9))) == 1
     assert next(source)["x"][0, 0, 0] == 3.0
+
+
+def joined(size: int, selection: Selection, *rows: int) -> list[list[int]]:
+    pieces = list(joined_batches(feeds(*rows), AXES, selection, size))
+    assert [p.first for p in pieces] == np.cumsum([0, *(p.samples for p in pieces)])[:-1].tolist()
+    assert all(p.feed["rate"] == 8.0 and p.samples == p.feed["x"].shape[1] for p in pieces)
+    return [p.feed["x"].ravel().astype(int).tolist() for p in pieces]
+
+
+def test_batches_are_cut_and_joined() -> None:
+    """Rows that are lost, repeated or out of order where a batch spans feeds, or a feed has several batches."""
+    assert joined(4, Selection(), 3, 6, 1) == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
+    assert joined(2, Selection(), 1, 1, 5, 1) == [[0, 1], [2, 3], [4, 5], [6, 7]]
+    assert joined(5, Selection(limit=7), 3, 3, 3) == [[0, 1, 2, 3, 4], [5, 6]]
+    assert joined(1, Selection(), 2, 1) == [[0], [1], [2]] and joined(9, Selection(), 2, 1) == [[0, 1, 2]]
+    drawn = [n for piece in joined(2, Selection(limit=5, seed=1), 7, 6, 7) for n in piece]
+    assert drawn == [n for piece in taken(Selection(limit=5, seed=1), 7, 6, 7) for n in piece]
+
+
+@pytest.mark.parametrize(
+    ("second", "message"),
+    [
+        ({"x": np.zeros((2, 1, 1), np.float32)}, r"samples 0 and 3 make no batch: array 'x' has shape \[1, 3, 1\]"),
+        ({"rate": np.array(16.0)}, "array 'rate', which has no batch, is not the same in both"),
+        ({"rate": np.array([8.0])}, "array 'rate' has shape"),
+    ],
+)
+def test_rows_that_make_no_batch(second: dict[str, Array], message: str) -> None:
+    """A batch that pads or cuts in silence, or takes an input without a batch from one of its samples."""
+    (one,) = feeds(3)
+    with pytest.raises(CompileError, match=message):
+        list(joined_batches([one, {**one, **second}], AXES, Selection(), 4))
+    assert len(list(joined_batches([one, {**one, **second}], AXES, Selection(), 3))) == 2
+
+
+def test_batches_that_cannot_be() -> None:
+    with pytest.raises(UsageError, match="batches of 0 rows"):
+        list(joined_batches(feeds(3), AXES, Selection(), 0))
+    with pytest.raises(UsageError, match="cannot be joined"):
+        list(joined_batches(feeds(3), None, Selection(), 2))
 
 
 def test_random_subsets_are_fair_and_the_same_for_a_seed() -> None:

@@ -236,6 +236,46 @@ def test_a_subset_is_the_first_samples_or_the_same_ones_for_a_seed() -> None:
     assert everything.points["the_lstm.forward.input"].count == 40 * 12
 
 
+def test_a_batch_is_that_of_data_in_such_batches() -> None:
+    """Rows that are joined in another order, or states that are not those of their rows."""
+    case = LstmCase(T=4, B=10, dynamic_batch=True, initial_h=True, initial_c=True)
+    whole = case.feeds()
+    axes = {"X": 1, "initial_h": 1, "initial_c": 1}
+    assert set(axes) == set(whole)
+
+    def rows(first: int, last: int) -> dict[str, Array]:
+        return {k: whole[k].take(range(first, last), axis) for k, axis in axes.items()}
+
+    asked = rnnqc.calibrate(case.model(), [rows(0, 3), rows(3, 4), rows(4, 10)], batch=4)
+    given = rnnqc.calibrate(case.model(), [rows(0, 4), rows(4, 8), rows(8, 10)])
+    assert {n: p.as_dict() for n, p in asked.points.items()} == {n: p.as_dict() for n, p in given.points.items()}
+    assert asked.settings["batch"] == 4 and given.settings["batch"] is None and not asked.remarks
+    assert asked.settings["shapes"] == given.settings["shapes"] == {k: list(v.shape) for k, v in rows(0, 4).items()}
+    assert asked.digest == given.digest and asked.text != given.text
+    alone = rnnqc.calibrate(case.model(), [whole], batch=1)
+    assert alone.digest != asked.digest
+    assert alone.points["the_lstm.forward.hidden"].calls == 10 * (4 + 1)
+    small = rnnqc.calibrate(case.model(), [whole], batch=16)
+    assert "no batch has 16 rows, the largest has 10" in str(*small.remarks)
+
+
+def test_only_the_layers_asked_for_are_measured() -> None:
+    """A filter that changes what is measured of a layer, or loses the layers it leaves out from the file."""
+    case = LstmCase(direction="bidirectional", T=6, B=3)
+    feeds = [case.feeds()]
+    everything = rnnqc.calibrate(case.model(), feeds)
+    one = rnnqc.calibrate(case.model(), feeds, layers=["*.reverse"])
+    wanted = {n: p.as_dict() for n, p in everything.points.items() if ".reverse." in n}
+    assert {n: p.as_dict() for n, p in one.points.items()} == wanted != {}
+    assert one.cells == everything.cells and one.silent_cells == ["the_lstm.forward"]
+    assert one.settings["layers"] == ["*.reverse"]
+    both = rnnqc.calibrate(case.model(), feeds, layers=[r"re:.*\.(forward|reverse)"])
+    assert both.points.keys() == everything.points.keys()
+    for layers, message in ((["*.sideways"], "matches no cell"), (["re:("], "no regular expr"), ("*", "is one text")):
+        with pytest.raises(rnnqc.UsageError, match=message):
+            rnnqc.calibrate(case.model(), feeds, layers=layers)
+
+
 def samples(count: int) -> Iterator[dict[str, Array]]:
     for k in range(count):
         yield LstmCase(T=5 + k % 3, B=1 + k // 100, dynamic_time=True, dynamic_batch=True, seed=k).feeds()
@@ -317,6 +357,9 @@ def test_command(model: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str])
     options = ["--num-samples", "3", "--seed", "1"]
     assert in_process(capfd, "calibrate", model, "--data", folder, "-o", out, *options).code == 0
     assert json.loads(out.read_text())["settings"]["samples"] == 3
+    options = ["--batch", "4", "--layers", "*.forward"]
+    result = in_process(capfd, "calibrate", model, "--data", folder, "-o", out, *options)
+    assert result.code == 0 and result.err == "" and "6 sample(s), at most X [5, 4, 3] at once" in result.out
 
 
 def test_another_process_writes_the_same_bytes(model: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -394,6 +437,9 @@ OPTIONS: dict[str, tuple[list[str], str]] = {
     "seed of a stream": (["--state", "X:Y", "--seed", "1", "--num-samples", "1"], "no random subset"),
     "processes of a stream": (["--state", "X:Y", "--processes", "2"], "call after call"),
     "no samples": (["--num-samples", "0"], "0 samples"),
+    "no batch": (["--batch", "0"], "batches of 0 rows"),
+    "batches of a stream": (["--state", "X:Y", "--batch", "2"], "the batches that the data has"),
+    "no such layer": (["--layers", "*decoder*"], "matches no cell"),
     "no processes": (["--processes", "0"], "0 processes"),
 }
 
@@ -480,7 +526,7 @@ def test_an_edit_changes_one_scale(tmp_path: Path) -> None:
     (after,) = rnnqc.lower(model, "distiller-asym", "qcdq", stats=path).model.cells.values()
     assert [p for p in before.points if before.points[p] != after.points[p]] == ["hidden"]
     low = data["points"]["the_lstm.forward.hidden"]["min"]
-    assert after.points["hidden"]["scale"] == [pytest.approx((6.0 - low) / 255, rel=1e-6)]
+    assert after.points["hidden"].scale == (pytest.approx((6.0 - low) / 255, rel=1e-6),)
 
 
 def test_example_of_the_document(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

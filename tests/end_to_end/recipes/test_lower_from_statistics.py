@@ -57,6 +57,23 @@ def test_data_and_its_statistics_give_the_same_bytes(
     assert onnx.load_from_string(outputs[0]).SerializeToString(deterministic=True) == in_python
 
 
+def test_a_batch_is_that_of_the_statistics(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Positions of another batch than the one asked for, which nobody is told of."""
+    model, data, stats = tmp_path / "model.onnx", tmp_path / "data.npz", tmp_path / "stats.json"
+    onnx.save(CASE.replace(dynamic_batch=True).model(), model)
+    np.savez(data, X=np.stack([f["X"] for f in FEEDS]))
+    assert in_process(capfd, "calibrate", model, "--data", data, "--batch", "5", "-o", stats).code == 0
+    outputs = []
+    for name, source in (("a", ["--calibration", data]), ("b", ["--stats", stats])):
+        output = tmp_path / f"{name}.onnx"
+        arguments = ["-o", output, "--recipe", "pow2-int8", *source, "--batch", "5"]
+        assert in_process(capfd, "lower", model, *arguments).code == 0
+        outputs.append(output.read_bytes())
+    assert outputs[0] == outputs[1]
+    done = in_process(capfd, "lower", model, "-o", tmp_path / "c.onnx", "--stats", stats, "--batch", "3")
+    assert done.code == 2 and "stats.json: measured in batches of 5 rows" in done.err and '"X": [9, 5, 12]' in done.err
+
+
 def test_an_edit_of_the_file_changes_one_scale(files: tuple[Path, Path, Path]) -> None:
     model, _, stats = files
     held = json.loads(stats.read_text())
@@ -70,7 +87,26 @@ def test_an_edit_of_the_file_changes_one_scale(files: tuple[Path, Path, Path]) -
     )
     points = [next(iter(lowered.model.cells.values())).points for lowered in (before, after)]
     assert [p for p in points[0] if points[0][p] != points[1][p]] == ["forget_gate.acc"]
-    assert points[1]["forget_gate.acc"]["scale"] == [np.float32(50 / 127)]
+    assert points[1]["forget_gate.acc"].scale == (np.float32(50 / 127),)
+
+
+@pytest.mark.parametrize("recipe", ["distiller-asym", "distiller-avg"])
+def test_limits_in_the_file_are_the_limit_of_the_recipe(files: tuple[Path, Path, Path], recipe: str) -> None:
+    """The edit of docs/from_distiller.md, where it clips another number than `limit` does."""
+    model, _, stats = files
+    held = json.loads(stats.read_text())
+    for name, point in held["points"].items():
+        for entry in (point, point.get("gates", {})) if name.endswith(".acc") else ():
+            for key in entry.keys() & {"min", "max", "avg_min", "avg_max"}:
+                entry[key] = min(max(entry[key], -0.5), 0.5)
+    edited = stats.with_name("edited.json")
+    edited.write_text(json.dumps(held))
+    without = rnnqc.lower(model, recipe, stats=stats, overrides=["*.acc.limit=none"])
+    by_file = rnnqc.lower(model, recipe, stats=edited, overrides=["*.acc.limit=none"])
+    by_recipe = rnnqc.lower(model, recipe, stats=stats, overrides=["*.acc.limit=0.5"])
+    outputs = [run(session(lowered.proto, STOCK), FEEDS[0]) for lowered in (by_file, by_recipe, without)]
+    assert_same_bits(outputs[0], outputs[1], "edited and limited")
+    assert not np.array_equal(outputs[0]["Y"], outputs[2]["Y"])
 
 
 def test_compensated_weights_need_the_moments_of_the_file(files: tuple[Path, Path, Path]) -> None:
@@ -100,6 +136,9 @@ def test_compensated_weights_need_the_moments_of_the_file(files: tuple[Path, Pat
         (["--calibration", "absent.npz"], "absent.npz"),
         (["--stats", "MODEL"], "model.onnx"),
         (["--state", "a:b"], "States (--state) without calibration data"),
+        (["--batch", "2"], "A batch (--batch 2) without calibration"),
+        (["--batch", "2", "--stats", "STATS"], "measured without --batch"),
+        (["--batch", "0", "--calibration", "DATA"], "batches of 0 rows"),
         (["--recipe", "distiller-avg"], "--calibration DATA or --stats STATS.json"),
     ],
 )

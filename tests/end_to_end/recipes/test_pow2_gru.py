@@ -15,6 +15,8 @@ import numpy.typing as npt
 
 import rnnqc
 from rnnqc.calibration.calibrate import calibrate
+from rnnqc.formats.point_format import PointFormat
+from rnnqc.formats.rounding import Rounding
 from tests.laws.parametrize import in_turn
 from tests.runs.lowered import NATIVE, STOCK, session
 from tests.runs.sessions import run
@@ -58,19 +60,20 @@ def position_of(scale: float) -> int:
     return int(1 - exponent)
 
 
-def requantized(value: Fixed, point: Mapping[str, Any]) -> Fixed:
+def requantized(value: Fixed, point: PointFormat) -> Fixed:
     """Shifted to the position of a point, rounded and limited as it says."""
-    position, bits = position_of(point["scale"][0]), point["bits"]
+    held = point.complete
+    position, bits = position_of(held.scale[0]), held.bits
     shift = value.position - position
     if shift <= 0:
         codes = value.codes << -shift
     else:
         codes = value.codes >> shift
-        if point["rounding"] == "half_even":
+        if held.rounding is Rounding.HALF_EVEN:
             rest, half = value.codes - (codes << shift), 1 << (shift - 1)
             codes = codes + ((rest > half) | ((rest == half) & (codes & 1 == 1)))
         else:
-            assert point["rounding"] == "floor"
+            assert held.rounding is Rounding.FLOOR
     return Fixed(np.clip(codes, -(2 ** (bits - 1)), 2 ** (bits - 1) - 1), position)
 
 
@@ -84,14 +87,14 @@ def parameter(values: npt.NDArray[Any], scale: float, bits: int) -> Fixed:
 class WholeNumbers:
     """The layer of a case with the formats of `points`."""
 
-    def __init__(self, case: RecurrentCase, points: Mapping[str, Mapping[str, Any]]) -> None:
+    def __init__(self, case: RecurrentCase, points: Mapping[str, PointFormat]) -> None:
         self.case, self.points, self.gates = case, points, GATES[case.op]
         arrays, h = case.parameters(), case.H
         given, recurrent = arrays["B"].reshape(2, case.gates, h)
 
         def of_gate(name: str, values: npt.NDArray[Any], k: int) -> Fixed:
-            point = points[name]
-            return parameter(values, point["scale"][k * h if len(point["scale"]) > 1 else 0], point["bits"])
+            held = points[name].complete
+            return parameter(values, held.scale[k * h if len(held.scale) > 1 else 0], held.bits)
 
         rows = [slice(k * h, (k + 1) * h) for k in range(case.gates)]
         self.W = [of_gate("W.weight", arrays["W"][0][r].T, k) for k, r in enumerate(rows)]
@@ -117,12 +120,12 @@ class WholeNumbers:
     def run(self, x: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
         """Y `[T,B,H]`."""
         point = self.points["input"]
-        units = x.astype(np.float64) * 2.0 ** position_of(point["scale"][0])
+        units = x.astype(np.float64) * 2.0 ** position_of(point.scale[0])
         whole = np.rint(units * 16).astype(np.int64)
         assert np.array_equal(whole, units * 16), "in sixteenths of a step"
-        codes = requantized(Fixed(whole, position_of(point["scale"][0]) + 4), point)
+        codes = requantized(Fixed(whole, position_of(point.scale[0]) + 4), point)
         state = "hidden_state" if self.case.op == "GRU" else "hidden_gate.activation"
-        h = Fixed(np.zeros((x.shape[1], self.case.H), np.int64), position_of(self.points[state]["scale"][0]))
+        h = Fixed(np.zeros((x.shape[1], self.case.H), np.int64), position_of(self.points[state].scale[0]))
         made = []
         for t in range(len(x)):
             x_t = Fixed(codes.codes[t], codes.position)
@@ -153,7 +156,7 @@ def test_every_code(op: str, recipe: str) -> None:
     lowered = rnnqc.lower(case.model(), recipe, stats=calibrate(case.model(), data))
     (cell,) = lowered.model.cells.values()
     # Sixteenths of a step, ties among them, and values beyond the largest code.
-    step = cell.points["input"]["scale"][0] / 16
+    step = cell.points["input"].scale[0] / 16
     x = rng.laplace(0, 1.0, (case.T, case.B, case.I)) + np.linspace(-5, 5, case.B)[:, None]
     x = (np.rint(x / step) * step).astype(np.float32)
     expected = WholeNumbers(case, cell.points).run(x)

@@ -17,7 +17,7 @@ from tests.subjects.lstm_models import LstmCase, Placement
 
 # Without effect on this layer: no weight needs the code -128, no cell state exceeds 16.
 HARMLESS = ("nothing", "weights full range", "cell 16 bits")
-CASE = LstmCase(T=12, B=3, I=24, H=32, direction="bidirectional", lens=(12, 5, 9), initial_h=True, initial_c=True)
+CASE = LstmCase(T=6, B=3, I=24, H=32, direction="bidirectional", lens=(6, 3, 4), initial_h=True, initial_c=True)
 
 # Override, and the form the cell ends in when "fused" is asked for.
 OVERRIDES: dict[str, tuple[list[str], str]] = {

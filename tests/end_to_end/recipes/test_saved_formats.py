@@ -6,6 +6,7 @@ without effect, and a record of the lowering that an edited file claims to be.
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 from pathlib import Path
@@ -16,6 +17,7 @@ import pytest
 
 import rnnqc
 from rnnqc.calibration.calibrate import calibrate
+from rnnqc.data.statistics import Statistics
 from rnnqc.errors import CompileError, UsageError
 from rnnqc.lowering.saved_formats import save_formats
 from rnnqc.recipes.recipe import builtin_recipes
@@ -33,9 +35,12 @@ CASES = {
 
 
 def _lowered(case: RecurrentCase, recipe: str, **options: Any) -> tuple[onnx.ModelProto, Any]:
-    model = case.model()
-    statistics = calibrate(model, [case.replace(seed=s).feeds() for s in (4, 5)])
-    return model, rnnqc.lower(model, recipe, stats=statistics, **options)
+    return case.model(), rnnqc.lower(case.model(), recipe, stats=_statistics(case), **options)
+
+
+@functools.cache
+def _statistics(case: RecurrentCase) -> Statistics:
+    return calibrate(case.model(), [case.replace(seed=s).feeds() for s in (4, 5)])
 
 
 def _bytes(model: onnx.ModelProto, *, record: bool = True) -> bytes:

@@ -29,10 +29,10 @@ def statistics() -> Statistics:
     return rnnqc.calibrate(CASE.model(), [CASE.replace(seed=s).feeds() for s in (6, 7)])
 
 
-def scales(recipe: str, *overrides: str) -> dict[str, list[float]]:
+def scales(recipe: str, *overrides: str) -> dict[str, tuple[float, ...]]:
     lowered = rnnqc.lower(CASE.model(), recipe, stats=statistics(), overrides=overrides)
     (cell,) = lowered.model.cells.values()
-    return {name: p["scale"] for name, p in cell.points.items() if "scale" in p}
+    return {name: p.scale for name, p in cell.points.items() if p.scale}
 
 
 def multiplier(scale: float) -> int:
@@ -99,7 +99,7 @@ def test_fifteen_bits_move_outputs_by_one_code_at_most(recipe: str) -> None:
     exact, points = hidden(recipe)
     rounded, _ = hidden(recipe, "*.scale_bits=15")
     coarse, _ = hidden(recipe, "*.scale_bits=3")
-    assert np.abs(rounded - exact).max() <= 1.01 * max(points["hidden"]["scale"][0], 1 / 255)
+    assert np.abs(rounded - exact).max() <= 1.01 * max(points["hidden"].scale[0], 1 / 255)
     assert np.abs(coarse - exact).max() > np.abs(rounded - exact).max()
 
 
@@ -109,5 +109,5 @@ def test_where_every_value_has_eight_bits_a_code_of_the_pre_activation_may_flip(
     exact, points = hidden(recipe)
     rounded, _ = hidden(recipe, "*.scale_bits=15")
     difference = np.abs(rounded - exact)[0]
-    assert difference.max() <= points["input_gate.acc"]["scale"][0]
-    assert (difference > 0.5 * points["hidden"]["scale"][0]).mean() < 0.05
+    assert difference.max() <= points["input_gate.acc"].scale[0]
+    assert (difference > 0.5 * points["hidden"].scale[0]).mean() < 0.05

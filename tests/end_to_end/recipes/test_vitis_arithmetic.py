@@ -65,12 +65,12 @@ each_row = pytest.mark.parametrize("row", ROWS.values(), ids=list(ROWS))
 def positions(lowered: Any) -> dict[str, int]:
     """Fix positions of the only cell, by the names of the numpy model; fails for a scale that is no power of two."""
     (cell,) = lowered.model.cells.values()
-    scales = {mine: cell.points[point]["scale"] for mine, point in NAMES.items()}
+    scales = {mine: cell.points[point].scale for mine, point in NAMES.items()}
     for number, (gate, name) in enumerate(GATE_NAMES.items()):
         columns = slice(number * cell.hidden_size, (number + 1) * cell.hidden_size)
-        scales |= {f"{kind}_{gate}": cell.points[f"{name}.{point}"]["scale"] for kind, point in KINDS.items()}
-        scales |= {f"{key}_{gate}": cell.points[f"{key}.weight"]["scale"][columns] for key in "WR"}
-        scales[f"b_{gate}"] = cell.points["bias"]["scale"][columns]
+        scales |= {f"{kind}_{gate}": cell.points[f"{name}.{point}"].scale for kind, point in KINDS.items()}
+        scales |= {f"{key}_{gate}": cell.points[f"{key}.weight"].scale[columns] for key in "WR"}
+        scales[f"b_{gate}"] = cell.points["bias"].scale[columns]
     found = {}
     for name, values in scales.items():
         (mantissa,), (exponent,) = (np.unique(part) for part in np.frexp(values))
