@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import onnx
 
 from rnnqc.data.binding import bound_like
 from rnnqc.data.feeds import true_inputs
-from rnnqc.errors import MEMORY, UsageError, located
+from rnnqc.data.given_data import Data
+from rnnqc.errors import UsageError, located
 from rnnqc.lowering.executable import executable
 from rnnqc.measure.metrics import BUILTIN, Measure, MetricFunction, OfFunction, load_metric
-from rnnqc.measure.runs import Calls, Data, Runner, State, has_native
-from rnnqc.proto.files import load_proto
-
-Source = str | os.PathLike[str] | onnx.ModelProto
+from rnnqc.measure.runs import Calls, Runner, State, has_native
+from rnnqc.proto.given import Given, as_given, name_of, proto_of
+from rnnqc.results import Result
 
 
 @dataclass(frozen=True)
-class Evaluation:
+class Evaluation(Result):
     """A metric of a model on data.
 
     Attributes:
@@ -38,13 +37,28 @@ class Evaluation:
     value: float
     reference: float | None = None
 
+    @property
+    def headline(self) -> str:
+        """On how much data."""
+        return f"{self.calls} call(s)" + (f", output {self.output}" if self.output else "")
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """The metric of the model, and of the float one where it was given."""
+        figures = {"model": self.value} | ({} if self.reference is None else {"float": self.reference})
+        return [{"model": name, self.metric: value} for name, value in figures.items()]
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready values."""
+        return asdict(self)
+
 
 def evaluate(
-    model: Source,
+    model: Given,
     data: Data,
     metric: str | MetricFunction,
     *,
-    against: Source | None = None,
+    against: Given | None = None,
     state: State = None,
     output: str | None = None,
     labels: str | None = None,
@@ -52,10 +66,14 @@ def evaluate(
 ) -> Evaluation:
     """Runs a model over data, with labels beside the inputs, and says what a metric makes of the outputs.
 
+    >>> import rnnqc
+    >>> found = rnnqc.evaluate("models/digits_lstm.onnx", "models/digits_test.npz", "accuracy")
+    >>> found.output, found.value > 0.9
+    ('logits', True)
+
     Args:
-        model: A model: float, lowered, or as Brevitas exported it.
-        data: Inputs and labels by name: feeds, or the name of an `.npz`, of a directory of `.npz`, or
-            `module:function`. They are kept in memory.
+        model: A path, a ModelProto, or what `rnnqc.lower` returns: float, lowered, or as Brevitas exported it.
+        data: Inputs and labels by name: data as `rnnqc.lower` takes it. They are kept in memory.
         metric: "accuracy", "perplexity", the name `module:function`, or a function of the list of outputs and the list
             of feeds of all calls, each a dict of arrays by name. The outputs of all calls are held for a function only.
         against: The float model, whose metric stands beside; each model carries its own states.
@@ -73,7 +91,7 @@ def evaluate(
         UsageError: There is no such metric or output, or a function fails.
         CompileError: A model does not run, the data does not fit, or labels do not fit the output.
     """
-    named = [(_name(m), _loaded(m)) for m in (model, against) if m is not None]
+    named = [(name_of(m), _loaded(m)) for m in (as_given(m) for m in (model, against) if m is not None)]
     inputs = {i.name for _, proto in named for i in true_inputs(proto)}
     with located(named[-1][0]):
         named[-1] = named[-1][0], bound_like(named[-1][1], named[0][1])
@@ -125,12 +143,6 @@ def _maker(
     return lambda: BUILTIN[metric](read, inputs, labels), read
 
 
-def _name(source: Source) -> str:
-    return MEMORY if isinstance(source, onnx.ModelProto) else os.fspath(source)
-
-
-def _loaded(source: Source) -> onnx.ModelProto:
-    if isinstance(source, onnx.ModelProto):
-        return source
-    with located(os.fspath(source)):
-        return load_proto(Path(source))
+def _loaded(source: Given) -> onnx.ModelProto:
+    with located(name_of(source)):
+        return proto_of(source)

@@ -17,11 +17,12 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import onnxruntime
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 __all__ = ["isa", "library_path", "register"]
 
 _LIBRARY_NAMES = {"win32": "librnnqc_ops.dll", "darwin": "librnnqc_ops.dylib"}
-_registered: weakref.WeakSet[onnxruntime.SessionOptions] = weakref.WeakSet()
+_REGISTERED = "_registered_with_rnnqc"
+"""In onnxruntime, options that have the library: `rnnqc.runtime_ops` and `rnnqc_runtime` may be in one process."""
 
 
 def library_path() -> Path:
@@ -59,9 +60,13 @@ def register(session_options: onnxruntime.SessionOptions) -> None:
         RuntimeError: the environment variable `RNNQC_ISA` names an instruction set that is not available.
     """
     isa()
-    if session_options not in _registered:  # onnxruntime opens no session from options that have a library twice
+    import onnxruntime
+
+    registered: weakref.WeakSet[onnxruntime.SessionOptions]
+    registered = onnxruntime.__dict__.setdefault(_REGISTERED, weakref.WeakSet())
+    if session_options not in registered:  # onnxruntime opens no session from options that have a library twice
         session_options.register_custom_ops_library(str(library_path()))
-        _registered.add(session_options)
+        registered.add(session_options)
 
 
 def isa() -> str:

@@ -5,9 +5,11 @@ What these would catch: a name that disappears, changes its signature, or become
 
 from __future__ import annotations
 
+import ast
 import importlib
 import inspect
 import types
+from pathlib import Path
 
 import pytest
 
@@ -17,9 +19,12 @@ from rnnqc import runtime_ops
 
 PUBLIC = {
     "CompileError",
+    "ErrorReport",
     "Evaluation",
+    "Inspection",
     "LowerOptions",
     "Lowered",
+    "Measurement",
     "Model",
     "NumericsError",
     "OutputComparison",
@@ -30,18 +35,25 @@ PUBLIC = {
     "Statistics",
     "StepComparison",
     "Tracer",
+    "Tuned",
     "UsageError",
+    "Verification",
     "__version__",
+    "bench",
     "calibrate",
     "compare_models",
     "dump",
     "evaluate",
+    "inspect",
     "layer",
     "lower",
     "name_functions",
+    "report",
     "runtime_ops",
     "session",
     "stack",
+    "tune",
+    "verify",
 }
 LOWER = {
     "model": inspect.Parameter.empty,
@@ -67,6 +79,8 @@ CALIBRATE = {
     "scheduler": None,
     "progress": None,
     "moments": True,
+    "batch": None,
+    "layers": (),
 }
 TUNE = {
     "model": inspect.Parameter.empty,
@@ -91,7 +105,7 @@ def test_names() -> None:
 
 def test_nothing_else_is_public() -> None:
     modules = {n for n, v in vars(rnnqc).items() if isinstance(v, types.ModuleType)}
-    others = {n for n in vars(rnnqc) if not n.startswith("_")} - PUBLIC - modules
+    others = {n for n in vars(rnnqc) if not n.startswith("_")} - PUBLIC - modules - {"TYPE_CHECKING", "Any"}
     assert others == set(), "private names start with an underscore"
 
 
@@ -128,10 +142,30 @@ def test_signature_of_session() -> None:
 
 
 def test_tune() -> None:
-    """A module of its own: what is rarely used takes no time to import."""
-    module = importlib.import_module("rnnqc.tune")
-    assert {n: p.default for n, p in inspect.signature(module.tune).parameters.items()} == TUNE
-    assert {"settings", "found"} <= set(inspect.signature(module.Tuned).parameters) and hasattr(module.Tuned, "text")
+    assert {n: p.default for n, p in inspect.signature(rnnqc.tune).parameters.items()} == TUNE
+    assert {"settings", "found"} <= set(inspect.signature(rnnqc.Tuned).parameters) and hasattr(rnnqc.Tuned, "text")
+
+
+@pytest.mark.parametrize("module", ["sessions", "timing", "search.tune", "reporting.report", "verification"])
+def test_modules_do_not_hide_functions(module: str) -> None:
+    """A module named as a function would take its place once somebody imports the module."""
+    importlib.import_module(f"rnnqc.{module}")
+    assert all(inspect.isfunction(getattr(rnnqc, n)) for n in ("bench", "report", "session", "tune", "verify"))
+
+
+def test_names_for_type_checkers_are_those_at_run_time() -> None:
+    """The imports under TYPE_CHECKING and the table that imports at first use are two lists."""
+    tree = ast.parse(Path(rnnqc.__file__ or "").read_text(encoding="utf-8"))
+    (typed,) = (n for n in tree.body if isinstance(n, ast.If))
+    assert isinstance(typed, ast.If)
+    imports = [n for n in typed.body if isinstance(n, ast.ImportFrom) and n.module != "rnnqc"]
+    assert {a.name: n.module for n in imports for a in n.names} == {k: f"rnnqc.{v}" for k, v in rnnqc._HOMES.items()}
+
+
+def test_unknown_names() -> None:
+    with pytest.raises(AttributeError, match="quantise"):
+        rnnqc.quantise  # noqa: B018
+    assert set(rnnqc.__all__) <= set(dir(rnnqc))
 
 
 def test_runtime_ops() -> None:

@@ -1,10 +1,8 @@
-"""Inputs for a model: what it takes, and arrays for it from files and functions."""
+"""Inputs of a model: what it takes, and whether arrays fit."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from collections.abc import Set as AbstractSet
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -12,8 +10,7 @@ import numpy.typing as npt
 import onnx
 
 from rnnqc.data.binding import bound_values_of
-from rnnqc.data.npz import NpzFolder, read_npz
-from rnnqc.data.user_code import importable_working_folder, named_object
+from rnnqc.data.state_hints import likely_states, state_options
 from rnnqc.errors import CompileError
 
 Feeds = dict[str, npt.NDArray[Any]]
@@ -65,36 +62,6 @@ def with_dimensions_of(model: onnx.ModelProto, other: onnx.ModelProto) -> onnx.M
     return copy
 
 
-def open_feeds(source: str, proto: onnx.ModelProto, carried: Iterable[str] = ()) -> Iterable[Feeds]:
-    """Feeds from an `.npz`, a directory of `.npz`, or `module:function`, taken one at a time and not checked.
-
-    In an `.npz`, arrays are named as the model's inputs; where an array has one dimension more than the input, its
-    leading axis counts samples; beside carried inputs also where the model does not say how many an input has. Arrays
-    that are no inputs, such as labels, are cut along with them if they are as long. Each file of a directory is one
-    feed.
-
-    Args:
-        source: Where the data is.
-        proto: The model.
-        carried: Inputs whose array is for the first sample of an `.npz` alone.
-
-    Raises:
-        CompileError: The data cannot be read, at once or when a feed is taken.
-    """
-    path = Path(source)
-    if path.is_dir():
-        return NpzFolder(path)
-    if path.exists() or source.endswith(".npz"):
-        return _samples(read_npz(path), proto, source, set(carried))
-    if ":" in source:
-        return _from_function(source)
-    raise CompileError(
-        f"{source}: no such file.",
-        supported=".npz, a directory of .npz, or module:function",
-        action="check the path",
-    )
-
-
 def check_feed(feed: Mapping[str, npt.NDArray[Any]], proto: onnx.ModelProto, source: str) -> None:
     """Checks names, types and shapes of one feed.
 
@@ -120,10 +87,11 @@ def check_feed(feed: Mapping[str, npt.NDArray[Any]], proto: onnx.ModelProto, sou
         )
     for value in inputs:
         if value.name not in feed:
+            states = state_options(proto) if value.name in likely_states(proto) else ""
             raise CompileError(
                 f"{source}: no array for input {value.name!r}; arrays: {', '.join(sorted(feed)) or 'none'}.",
                 supported=f"arrays named {', '.join(i.name for i in inputs)}",
-                action="name the arrays as the model's inputs",
+                action="name the arrays as the model's inputs" + (f", or carry the states: {states}" if states else ""),
             )
         array, tensor = feed[value.name], value.type.tensor_type
         dtype = element_type(value)
@@ -147,48 +115,3 @@ def check_feed(feed: Mapping[str, npt.NDArray[Any]], proto: onnx.ModelProto, sou
 def _holds(array: npt.NDArray[Any], value: npt.NDArray[Any]) -> bool:
     """Whether an array is a value, or has it in each entry of its first axis."""
     return array.shape[max(0, array.ndim - value.ndim) :] == value.shape and bool((array == value).all())
-
-
-def _samples(arrays: Feeds, proto: onnx.ModelProto, source: str, once: AbstractSet[str]) -> list[Feeds]:
-    inputs = true_inputs(proto)
-    ranks = {i.name: len(i.type.tensor_type.shape.dim) for i in inputs if i.type.tensor_type.HasField("shape")}
-    stacked = {k for k, r in ranks.items() if k in arrays and arrays[k].ndim == r + 1}
-    if once:
-        stacked |= {i.name for i in inputs if i.name not in {*ranks, *once} and np.ndim(arrays.get(i.name, 0))}
-    if not stacked:
-        return [arrays]
-    for name in sorted(stacked & once):
-        raise CompileError(
-            f"{source}: array {name!r} of a carried state has a leading axis for samples: each would start anew.",
-            supported=f"its value for the first call, shape {list(arrays[name].shape[1:])}, or no array at all",
-            action=f"leave the array out, or keep its first entry; without {name!r} carried, every sample starts there",
-        )
-    counts = {arrays[k].shape[0] for k in stacked}
-    names = {i.name for i in inputs}
-    stacked |= {k for k, a in arrays.items() if k not in names and a.ndim and counts == {a.shape[0]}}  # labels
-    if len(counts) != 1:
-        raise CompileError(
-            f"{source}: arrays have different numbers of samples: {sorted(counts)}.",
-            supported="one leading axis for all",
-            action="cut the arrays to one number of samples",
-        )
-    return [
-        {k: (a[s] if k in stacked else a) for k, a in arrays.items() if s == 0 or k in stacked or k not in once}
-        for s in range(counts.pop())
-    ]
-
-
-def _from_function(source: str) -> Iterator[Feeds]:
-    with importable_working_folder():  # to the end: the function may be a generator that imports
-        try:
-            result: Iterable[Mapping[str, Any]] = named_object(source)()
-            for feed in result:
-                yield {k: np.asarray(v) for k, v in feed.items()}
-        except CompileError:
-            raise
-        except Exception as error:
-            raise CompileError(
-                f"{source}: cannot be called ({type(error).__name__}: {error}).",
-                supported="module:function without arguments that returns dicts of arrays",
-                action="call the function in Python to see the error in full",
-            ) from error

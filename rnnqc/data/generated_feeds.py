@@ -67,9 +67,7 @@ def generate_feeds(
     seed: int = 0,
     *,
     extreme: bool = False,
-    length: int | None = None,
     sizes: Sizes | None = None,
-    values: Values | None = None,
 ) -> Feeds:
     """Seeded inputs for a model; symbolic dimensions of one name get one size.
 
@@ -84,16 +82,13 @@ def generate_feeds(
         seed: Of the numbers.
         extreme: Free sequences are longer, floats larger so that gates saturate, and one sequence of a batch has length
             zero; not every model runs on that.
-        length: Of free sequences.
-        sizes: Of free dimensions, instead of both.
-        values: Their values, instead of `extreme`.
+        sizes: Of free dimensions, instead of the usual or extreme ones.
 
     Raises:
         CompileError: An input is no tensor, or of a type that cannot be generated.
     """
-    sizes = sizes or Sizes(length or (EXTREME_LENGTH if extreme else GENERATED_LENGTH))
-    values = values or Values(EXTREME_DEVIATION if extreme else 1.0, extreme=extreme)
-    return Generation(proto, sizes).feeds(seed, values)
+    sizes = sizes or Sizes(EXTREME_LENGTH if extreme else GENERATED_LENGTH)
+    return Generation(proto, sizes).feeds(seed, Values(EXTREME_DEVIATION if extreme else 1.0, extreme=extreme))
 
 
 class Generation:

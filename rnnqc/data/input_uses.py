@@ -61,20 +61,18 @@ class Use:
 
 def input_uses(proto: onnx.ModelProto) -> dict[str, list[Use]]:
     """The uses of each input of the main graph that has some."""
-    nodes = [n for block in blocks_of([proto.graph]) for n in block.node]
-    makers = {o: n for n in nodes for o in n.output if o}
+    nodes, makers, entries = _walk(proto)
     inputs = {i.name for i in proto.graph.input}
-    entries = {inner: outer for n in nodes for inner, outer in _entries(n)}
     uses: dict[str, list[Use]] = {}
     for node in nodes:
-        for index, use in _uses(node):
+        for index, use in uses_of(node):
             if index < len(node.input) and node.input[index]:
                 for name in _sources(node.input[index], makers, entries, inputs):
                     uses.setdefault(name, []).append(use)
     return uses
 
 
-def _uses(node: onnx.NodeProto) -> Iterator[tuple[int, Use]]:
+def uses_of(node: onnx.NodeProto) -> Iterator[tuple[int, Use]]:
     """Input index and use, for every input of `node` that says something about its values."""
     numbers = {a.name: a.i for a in node.attribute if a.type == onnx.AttributeProto.INT}
     if node.op_type in CELL_TYPES and len(node.input) > 0:
@@ -103,6 +101,19 @@ def _entries(node: onnx.NodeProto) -> list[tuple[str, str]]:
         return []
     bodies = [a.g for a in node.attribute if a.name == "body"]
     return [(inner.name, outer) for body in bodies for inner, outer in zip(body.input, node.input, strict=False)]
+
+
+def sources_of(value: str, proto: onnx.ModelProto, origins: set[str]) -> list[str]:
+    """Those of the values `origins` whose elements make up `value`."""
+    _, makers, entries = _walk(proto)
+    return _sources(value, makers, entries, origins)
+
+
+def _walk(proto: onnx.ModelProto) -> tuple[list[onnx.NodeProto], dict[str, onnx.NodeProto], dict[str, str]]:
+    """All nodes, the node that makes each value, and the values that inner ones of loops start from."""
+    nodes = [n for block in blocks_of([proto.graph]) for n in block.node]
+    makers = {o: n for n in nodes for o in n.output if o}
+    return nodes, makers, {inner: outer for n in nodes for inner, outer in _entries(n)}
 
 
 def _sources(

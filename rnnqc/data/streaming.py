@@ -8,7 +8,6 @@ Without states every feed stands alone.
 from __future__ import annotations
 
 import itertools
-import os
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +16,8 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 
-from rnnqc.data.feeds import Feeds, check_feed, open_feeds, true_inputs, zeros_of
+from rnnqc.data.feeds import Feeds, check_feed, true_inputs, zeros_of
+from rnnqc.data.given_data import Data, open_feeds
 from rnnqc.data.npz import NpzFolder
 from rnnqc.errors import CompileError, UsageError
 
@@ -78,30 +78,28 @@ def _split(text: str, inputs: Container[str], outputs: Container[str]) -> tuple[
 
 
 def calls_of(
-    data: Iterable[Mapping[str, Any]] | str | os.PathLike[str],
+    data: Data,
     proto: onnx.ModelProto,
     carried: Mapping[str, str],
     *,
     limit: int | None = None,
-    padded: bool = True,
     labelled: bool = False,
 ) -> Iterator[Piece]:
     """The calls that `data` makes of a model, each checked when it is taken.
 
     Args:
-        data: Feeds, or the name of an `.npz`, of a directory of `.npz`, or `module:function` (see `open_feeds`).
+        data: See `Data`.
         proto: The model.
         carried: Outputs by the input they become (see `state_pairs`); empty where every feed stands alone.
         limit: How many at most.
-        padded: Whether NaN may stand in the arrays.
         labelled: Whether arrays that are no inputs are kept.
 
     Raises:
         CompileError: The data cannot be read, is empty or does not fit, or a state has no first value.
     """
-    if isinstance(data, str | os.PathLike):
-        data = open_feeds(os.fspath(data), proto, carried)
-    return stream(checked(data, proto, None, carried, padded, labelled=labelled), proto, carried, limit)
+    return stream(
+        checked(open_feeds(data, proto, carried), proto, None, carried, True, labelled=labelled), proto, carried, limit
+    )
 
 
 def run_calls(
@@ -150,7 +148,7 @@ def stacked(results: Sequence[Mapping[str, Array]], carried: Mapping[str, str]) 
 
 
 def checked(
-    feeds: Iterable[Mapping[str, Any]],
+    feeds: Iterable[Any],
     proto: onnx.ModelProto,
     axes: Mapping[str, int] | None,
     carried: Iterable[str],

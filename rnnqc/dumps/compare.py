@@ -52,7 +52,7 @@ class Comparison:
 def compare(folder: Path, index: Mapping[str, Any], other: Path, choice: Choice | None = None) -> Comparison:
     """Finds the first difference of each cell.
 
-    Codes are compared where the other has some, real values where it has none. NaN is equal to NaN.
+    Quantized values are compared where the other has some, real values where it has none. NaN is equal to NaN.
 
     Args:
         folder: The dump.
@@ -109,7 +109,7 @@ def not_compared(made: Comparison) -> list[str]:
 def _names(
     entry: Mapping[str, Any], ours: Mapping[str, Array], theirs: Mapping[str, Array], choice: Choice
 ) -> list[str]:
-    """The arrays to compare: parameters, then tensors in the order of a step, codes where both have some."""
+    """The arrays to compare: parameters, then tensors in the order of a step, quantized values where both have some."""
     both = [n for n in (*entry.get("parameters", ()), *_with_codes(entry["tensors"])) if n in ours and n in theirs]
     names = [n for n in both if n.endswith(CODES) or f"{n}{CODES}" not in both]
     if choice.codes:

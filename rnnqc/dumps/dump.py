@@ -16,6 +16,7 @@ from typing import Any
 import numpy.typing as npt
 import onnx
 
+from rnnqc.data.given_data import Data
 from rnnqc.dumps.folder import FORMAT, INDEX, check_folder, replace_folder
 from rnnqc.dumps.names import FileNames
 from rnnqc.dumps.spool import Spool
@@ -23,6 +24,8 @@ from rnnqc.dumps.text import TextFrames
 from rnnqc.errors import CompileError, UsageError
 from rnnqc.proto.external_data import external_digests
 from rnnqc.proto.files import serialized
+from rnnqc.proto.given import Given, as_given
+from rnnqc.results import Result
 from rnnqc.tracing.tensors import Tensor
 from rnnqc.tracing.trace import CellSteps, Tracer
 
@@ -38,9 +41,30 @@ class _Options:
     text: bool
 
 
+class Dump(dict[str, Any], Result):
+    """The contents of `index.json`."""
+
+    @property
+    def headline(self) -> str:
+        """How the model ran."""
+        return f"{len(self['cells'])} cell(s), {self['ran']}"
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """The cells."""
+        return [
+            {"cell": name, "file": c["file"], "steps": c["steps"], "tensors": len(c["tensors"])}
+            for name, c in self["cells"].items()
+        ]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The contents of `index.json`."""
+        return dict(self)
+
+
 def dump(
-    model: str | os.PathLike[str] | onnx.ModelProto,
-    feeds: Iterable[Mapping[str, Any]] | str | os.PathLike[str],
+    model: Given,
+    feeds: Data,
     folder: str | os.PathLike[str],
     *,
     native: bool = True,
@@ -50,12 +74,20 @@ def dump(
     steps: tuple[int | None, int | None] = (None, None),
     text: bool = False,
     overwrite: bool = False,
-) -> dict[str, Any]:
+) -> Dump:
     """Writes every tensor of every cell of a lowered model, step by step, to a folder.
 
+    >>> import rnnqc, tempfile
+    >>> lowered = rnnqc.lower("models/digits_lstm.onnx")
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     index = rnnqc.dump(lowered, "models/digits_calibration.npz", f"{folder}/dump", row=0, steps=(0, 2))
+    >>> [row["steps"] for row in index.rows]
+    [2]
+
     Args:
-        model: A path or a ModelProto, lowered; one that Brevitas exported is lowered first.
-        feeds: Feeds, or the name of a file as `rnnqc run` takes it.
+        model: A lowered model: a path, a ModelProto, or what `rnnqc.lower` returns; one that Brevitas exported is
+            lowered first.
+        feeds: Data (see `rnnqc.lower`).
         folder: Is made; nothing is left of it if something fails. A link to a folder stays one.
         native: Whether the model runs with the native library. The arrays are the same.
         state: States that go from call to call, `IN:OUT`.
@@ -66,13 +98,13 @@ def dump(
         overwrite: Whether a folder that holds a dump, and nothing else, is replaced.
 
     Returns:
-        The contents of `index.json`.
+        The contents of `index.json`, a dict.
 
     Raises:
         CompileError: Model, data or folder cannot be used, or a cell did not do what its specification says.
         InternalError: Looking into the model changed one of its outputs.
     """
-    target = Path(folder)
+    target, model = Path(folder), as_given(model)
     tracer = Tracer(model, native=native, cells=cells)
     pieces = tracer.trace(feeds, state)
     place = Path(os.path.realpath(target))
@@ -93,7 +125,7 @@ def dump(
         raise _cannot_write(target, error) from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
-    return index
+    return Dump(index)
 
 
 def _cannot_write(target: Path, error: OSError) -> CompileError:

@@ -21,7 +21,7 @@ CODES = ".codes"
 
 
 class TextFrames:
-    """Writes `frame_<t>/<cell>_<tensor>.txt` of one row of the batch, and `<cell>_<tensor>_fix.txt` of its codes.
+    """Writes `frame_<t>/<cell>_<tensor>.txt` of one row of the batch, and `<cell>_<tensor>_fix.txt`, quantized.
 
     Args:
         folder: Where the frames go.

@@ -24,21 +24,20 @@ _SMALL = 64
 
 
 def make_session(
-    model: onnx.ModelProto | bytes | str, *, native: bool = False, optimize: bool = True, threads: int = 1
+    model: onnx.ModelProto | bytes | str, *, native: bool = False, optimize: bool = True
 ) -> ort.InferenceSession:
-    """A CPU session.
+    """A CPU session of one thread.
 
     Args:
         model: A ModelProto, its bytes, or a path.
         native: Whether to register rnnqc's library.
         optimize: Whether onnxruntime may optimize the graph.
-        threads: Intra-op threads; 0 for onnxruntime's choice.
 
     Raises:
         CompileError: onnxruntime refuses the model.
     """
     options = ort.SessionOptions()
-    options.intra_op_num_threads = threads
+    options.intra_op_num_threads = 1
     options.log_severity_level = 4
     if not optimize:
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL

@@ -4,22 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import os
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
-import onnx
-
-from rnnqc.errors import MEMORY, CompileError, InternalError, RnnqcError
+from rnnqc.errors import CompileError, InternalError, RnnqcError, UsageError
 from rnnqc.evaluation.evaluate import make_session
 from rnnqc.formats.qonnx import DOMAINS
-from rnnqc.proto.files import load_proto
+from rnnqc.proto.given import Given, as_given, name_of, proto_of
 from rnnqc.proto.graph_walks import blocks_of
 
 P = ParamSpec("P")
 T = TypeVar("T")
-Given = str | os.PathLike[str] | onnx.ModelProto
 
 
 @contextlib.contextmanager
@@ -50,9 +45,12 @@ def refusing_invalid_models(function: Callable[P, T]) -> Callable[P, T]:
 
 def _refusal(model: Given) -> CompileError | None:
     """What onnxruntime says of a model that it refuses; None if it takes it, or knows some of its operators not."""
-    source = MEMORY if isinstance(model, onnx.ModelProto) else os.fspath(model)
     try:
-        proto = model if isinstance(model, onnx.ModelProto) else load_proto(Path(model))
+        model = as_given(model)
+    except UsageError:
+        return None
+    try:
+        proto = proto_of(model)
         if any(node.domain in DOMAINS for block in blocks_of([proto.graph, *proto.functions]) for node in block.node):
             return None
         make_session(proto, optimize=False)
@@ -62,6 +60,6 @@ def _refusal(model: Given) -> CompileError | None:
             supported="models that onnxruntime loads",
             action="export the model again",
         )
-        refusal.locate(source)
+        refusal.locate(name_of(model))
         return refusal
     return None

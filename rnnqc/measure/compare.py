@@ -9,15 +9,17 @@ from dataclasses import dataclass, replace
 
 import onnx
 
+from rnnqc.data.given_data import Data
 from rnnqc.data.input_uses import MOVERS
 from rnnqc.errors import CompileError
 from rnnqc.evaluation.numerics import decibels
 from rnnqc.ir import DOMAIN
 from rnnqc.measure.differences import OutputComparison
 from rnnqc.measure.feeds import Level
-from rnnqc.measure.runs import Calls, Data, Runner, State
+from rnnqc.measure.runs import Calls, Runner, State
 from rnnqc.measure.tally import tallied
 from rnnqc.measure.time_axes import TimeAxis, in_normal_form, output_axes, time_axes
+from rnnqc.proto.given import Given, proto_of
 from rnnqc.proto.graph_walks import blocks_of, branch_results
 
 QUIET = 0.1
@@ -42,8 +44,8 @@ class LevelComparison:
 
 
 def compare_models(
-    reference: onnx.ModelProto,
-    candidate: onnx.ModelProto,
+    reference: Given,
+    candidate: Given,
     feeds: Data,
     *,
     names: tuple[str, str] = ("the float model", "the lowered model"),
@@ -57,7 +59,7 @@ def compare_models(
     Args:
         reference: The float model.
         candidate: The lowered one; names of inputs and outputs are the same.
-        feeds: Inputs by name, or the name of an `.npz`, of a directory of `.npz`, or `module:function`.
+        feeds: Data (see `rnnqc.lower`).
         names: How messages call the two.
         state: Outputs by the input they become in the next call, or texts `IN:OUT`: the feeds are the calls of a
             stream then, and each model goes on with its own states.
@@ -65,6 +67,7 @@ def compare_models(
     Raises:
         CompileError: A model does not run, they have different outputs, or the data does not fit.
     """
+    reference, candidate = proto_of(reference), proto_of(candidate)
     calls = Calls.of(feeds, reference, state)
     axes = output_axes(reference)
     second = Runner(candidate, names[1])

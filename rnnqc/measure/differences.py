@@ -34,7 +34,7 @@ class StepComparison:
         max_abs: Largest absolute difference.
         cosine: Cosine similarity.
         equal: Share of equal values.
-        equal_codes: Share of equal codes; None where the output lies on no grid.
+        equal_codes: Share of equal quantized values; None where the output lies on no grid.
         spans_db: SQNR of up to eight equal spans of time, in order.
         quarters_db: SQNR of the four quarters of time; with fewer steps than four, of each step.
     """
@@ -76,7 +76,7 @@ class OutputComparison:
         cosine: Cosine similarity of all values as one vector.
         equal: Share of equal values; NaN equals NaN.
         equal_codes: Where the second model's values lie on a grid of steps s (integers: 1): the share of values less
-            than s / 2 apart, that is of equal integer codes; else None.
+            than s / 2 apart, that is of equal quantized values; else None.
         grid_step: That s, or None.
         same_bits: Whether the arrays hold the same bytes.
         unlike: How many values are NaN or infinite in one of them only.
@@ -150,8 +150,8 @@ def check_same_outputs(first: str, second: str, a: Mapping[str, Any], b: Mapping
 def grid_step(values: Array, precision: float = 2.0**-24) -> float | None:
     """The step s of a grid on which `values` lie, that is of which all are whole multiples; None if there is none.
 
-    At least four different magnitudes have to be seen, no more than 2^16 codes, and two of them within six steps. Where
-    all codes that occur have a common divisor, s is that many steps.
+    At least four different magnitudes have to be seen, no more than 2^16 quantized values, and two of them within six
+    steps. Where all quantized values that occur have a common divisor, s is that many steps.
 
     Args:
         values: Finite numbers.
@@ -211,7 +211,7 @@ class GridCheck:
         return 1.0 if self._precision < 0.0 else grid_step(self._seen, self._precision)
 
     def equal_codes(self, step: float, rows: int) -> Array:
-        """How many codes of each step are equal."""
+        """How many quantized values of each step are equal."""
         result = np.zeros(rows, np.int64)
         for start, x, y in self._held:
             with np.errstate(invalid="ignore"):

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any
 
 import onnx
 import onnxruntime as ort
 
 from rnnqc import runtime_ops
 from rnnqc.data.feeds import Feeds
+from rnnqc.data.given_data import Data
 from rnnqc.data.streaming import Outputs, Piece, calls_of, run_calls, state_pairs
 from rnnqc.errors import located
 from rnnqc.evaluation.evaluate import make_session, run_session
 
-Data = Iterable[Mapping[str, Any]] | str | os.PathLike[str]
 State = Mapping[str, str] | Iterable[str] | None
 
 
@@ -39,7 +37,7 @@ class Calls:
         """The calls that data makes of a model.
 
         Args:
-            data: Inputs by name, or the name of an `.npz`, of a directory of `.npz`, or `module:function`.
+            data: See `Data`.
             model: The model.
             state: Outputs by the input they become in the next call, or texts `IN:OUT`.
             labelled: Whether arrays that are no inputs are kept.

@@ -192,11 +192,11 @@ def spark(point: PointEvidence) -> Element:
     return _svg(SPARK_WIDTH, SPARK_HEIGHT, f"Histogram of {point.point}", *made, class_="spark")
 
 
-def gauge(share: float, class_: str = "gauge") -> Element:
+def gauge(share: float) -> Element:
     """A horizontal bar for a share of a largest value; negative ones have another colour."""
     width = 100.0 * min(1.0, abs(share))
     bar = element("rect", x=0, y=0, width=_place(width), height=8, rx=1, class_="bar" if share >= 0 else "bar negative")
     return element(
-        "svg", bar, viewBox="0 0 100 8", width=100, height=8, aria_hidden="true", class_=class_,
+        "svg", bar, viewBox="0 0 100 8", width=100, height=8, aria_hidden="true", class_="gauge",
         preserveAspectRatio="none",
     )  # fmt: skip

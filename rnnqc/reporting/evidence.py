@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -151,6 +150,6 @@ class Evidence:
         measured = sum(s.level != "cell" for s in self.sensitivities)
         return measured, measured + sum(not u.endswith(".*") for u in self.unmeasured)  # that is the glob of a cell
 
-    def as_dict(self) -> Mapping[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """JSON-ready values."""
         return asdict(self)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
@@ -12,12 +11,12 @@ from typing import Any
 import numpy.typing as npt
 import onnx
 
-from rnnqc.bench import environment
 from rnnqc.calibration.calibrate import calibrate, prepare
 from rnnqc.calibration.samples import Selection, batches
 from rnnqc.cells.forms import ON_STORED_WEIGHTS
 from rnnqc.data.binding import bound_like
-from rnnqc.data.feeds import Feeds, open_feeds, with_dimensions_of
+from rnnqc.data.feeds import Feeds, with_dimensions_of
+from rnnqc.data.given_data import open_feeds
 from rnnqc.data.streaming import Outputs, Piece, checked, state_pairs, stream
 from rnnqc.errors import CompileError, located
 from rnnqc.ir import Model
@@ -44,6 +43,7 @@ from rnnqc.search.relowering import QCDQ, Relowering
 from rnnqc.search.repairs import Repairs
 from rnnqc.search.sensitivity import Sensitivities, find_sensitivities
 from rnnqc.search.trials import Budget, Trials
+from rnnqc.timing import environment
 
 Array = npt.NDArray[Any]
 LAYERS, POINTS, SENSITIVITY, TIMES = "layers", "points", "sensitivity", "times"
@@ -111,9 +111,8 @@ class _Gathering:
         data = self.subject.data
         if data is None:
             return generated_feeds(with_dimensions_of(reference, candidate), GENERATED)
-        if isinstance(data, str | os.PathLike):
-            data = open_feeds(os.fspath(data), reference, self.state)
-        taken = itertools.islice(data, self.options.samples)
+        opened = open_feeds(data, reference, self.state)
+        taken = itertools.islice(opened, self.options.samples)
         return list(checked(taken, reference, None, self.state, True, filled=True))
 
     def _quality(self, reference: onnx.ModelProto) -> Quality:

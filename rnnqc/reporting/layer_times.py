@@ -12,7 +12,6 @@ import numpy.typing as npt
 import onnx
 from onnx import helper
 
-from rnnqc.bench import FLOAT, NATIVE, STOCK, bound_run, session_options, take_turns
 from rnnqc.cells.types import CELL_TYPES
 from rnnqc.data.feeds import Feeds
 from rnnqc.errors import CompileError
@@ -25,15 +24,17 @@ from rnnqc.passes.pipeline import normal_form
 from rnnqc.proto.graph_walks import reads
 from rnnqc.reporting.evidence import LayerTime
 from rnnqc.search.relowering import Relowering
-from rnnqc.session import session
+from rnnqc.sessions import session
+from rnnqc.timing import FLOAT, NATIVE, STOCK, bound_run, session_options, take_turns
 
 Array = npt.NDArray[Any]
 Constants = dict[str, onnx.TensorProto | onnx.NodeProto]
 ROUNDS = 5
+"""How often the three take turns."""
 
 
 def time_layers(
-    model: onnx.ModelProto, relowering: Relowering, layers: Collection[str], feed: Feeds, rounds: int = ROUNDS
+    model: onnx.ModelProto, relowering: Relowering, layers: Collection[str], feed: Feeds
 ) -> list[LayerTime]:
     """Measures the recurrent nodes and loops of the main graph, each in a model of its own.
 
@@ -42,7 +43,6 @@ def time_layers(
         relowering: How it was lowered.
         layers: Which ones, by name.
         feed: What they get is computed from this.
-        rounds: How often the three take turns.
     """
     loaded = Model.load(model)
     PassManager(normal_form()).run(loaded)
@@ -72,7 +72,7 @@ def time_layers(
         }
         with contextlib.suppress(CompileError):  # no native library
             runs[NATIVE] = bound_run(session(lowered, True, session_options()), inputs)
-        least = {name: 1e6 * min(times) for name, times in take_turns(runs, rounds).items()}
+        least = {name: 1e6 * min(times) for name, times in take_turns(runs, ROUNDS).items()}
         given = (inputs[n].shape for n in node.input if n in inputs)
         shape = next((list(s) for s in given if len(s) == SEQUENCE), [])
         found.append(LayerTime(layer, node.op_type, shape, least[FLOAT], least[STOCK], least.get(NATIVE)))

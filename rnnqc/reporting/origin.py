@@ -93,7 +93,7 @@ def differences(recurrences: Mapping[str, Recurrence], made: Mapping[str, Recurr
     """Points whose formats differ between two lowerings, per-channel scales left out."""
 
     def formats(recurrence: Recurrence) -> dict[str, Any]:
-        held = {p: dict(s) for p, s in recurrence.points.items()}
+        held = {p: s.as_dict() for p, s in recurrence.points.items()}
         for s in held.values():
             if len(s.get("scale") or ()) > 1:
                 del s["scale"]

@@ -17,17 +17,17 @@ from rnnqc.errors import CompileError
 from rnnqc.evaluation.numerics import decibels
 from rnnqc.formats.format import Format
 from rnnqc.formats.histogram import Histogram
+from rnnqc.formats.point_format import CHAINED, ROWS, PointFormat
 from rnnqc.formats.rounding import round_to_integer
-from rnnqc.passes.formats.point_format import encoding_of
 from rnnqc.reference.codes import dynamic_scale, quantize_rows
 from rnnqc.search.findings import Bars, PointEvidence
-from rnnqc.search.recurrences import Point, Recurrence
+from rnnqc.search.recurrences import Recurrence
 
 Array = npt.NDArray[Any]
 BARS = 64
 """About how many bars a histogram has."""
 COUNTED_BITS = 16
-"""Widest codes whose use is counted."""
+"""Widest values whose use is counted."""
 
 
 class FormatObserver:
@@ -35,19 +35,20 @@ class FormatObserver:
 
     Args:
         name: `<cell>.<point>`.
-        point: Its resolved settings.
+        point: Its format.
         limit: Values beyond it have the effect of it, as pre-activations have where an activation is constant.
     """
 
-    def __init__(self, name: str, point: Point, limit: float = math.inf) -> None:
+    def __init__(self, name: str, point: PointFormat, limit: float = math.inf) -> None:
         self.name, self.point, self.limit = name, point, limit
-        self.rows = point["mode"] == "dynamic-row"
-        self.encoding = None if self.rows else encoding_of(point)
+        self.bits = point.bits or point.integers.bits
+        self.rows = point.mode == ROWS
+        self.encoding = None if self.rows else point.complete
         self.count = self.clipped = 0
         self.low, self.high = math.inf, -math.inf
         self.signal = self.noise = 0.0
         self.histogram = GrowingHistogram()
-        packed = point.get("group_size") or point.get("wide_channels")  # multipliers make other codes of these
+        packed = point.group_size or point.wide_channels  # multipliers make other values of these
         counted = self.encoding is not None and self.encoding.bits <= COUNTED_BITS and not packed
         self.used: npt.NDArray[np.bool_] | None = np.zeros(2**COUNTED_BITS, np.bool_) if counted else None
 
@@ -57,7 +58,7 @@ class FormatObserver:
         self.add(array.reshape(-1, array.shape[2]) if valid is None else array[valid])
 
     def add(self, rows: Array, stored: Array | None = None) -> None:
-        """Adds values `[n,K]`, with what they are stored as where that is not the nearest code.
+        """Adds values `[n,K]`, with what they are stored as where that is not the nearest quantized value.
 
         Raises:
             NotFiniteError: One is NaN or infinite.
@@ -73,7 +74,7 @@ class FormatObserver:
         rows = np.clip(rows, np.float32(-self.limit), np.float32(self.limit))
         wide = rows.astype(np.float64)
         if self.encoding is None:
-            made = _row_values(rows, int(self.point["bits"]), unsigned=self.name.endswith(".input"))
+            made = _row_values(rows, self.bits, unsigned=self.name.endswith(".input"))
         else:
             made = self._static(rows, self.encoding)
         if stored is not None:
@@ -87,7 +88,7 @@ class FormatObserver:
         if encoding.bits > 1:
             raw = round_to_integer(rows / encoding.scale_array(2), encoding.rounding).astype(np.float64)
             raw += encoding.zero_point_array(2)
-            spare = 0 if self.limit == math.inf else 1  # the limit itself may lie one step beyond the codes
+            spare = 0 if self.limit == math.inf else 1  # the limit itself may lie one step beyond the range
             clipped = (raw < encoding.minimum - spare) | (raw > encoding.maximum + spare)
             self.clipped += int(np.count_nonzero(clipped))
         if self.used is not None:
@@ -99,7 +100,7 @@ class FormatObserver:
         """What was seen; None if that is nothing."""
         if not self.count:
             return None
-        e, bits = self.encoding, int(self.point["bits"])
+        e, bits = self.encoding, self.bits
         single = e is not None and len(set(e.scale)) == 1 and not e.zero_points
         scale, zero_point = (float(e.scale[0]), e.zero_point) if e is not None and single else (None, None)
         low = high = used = None
@@ -126,13 +127,13 @@ class FormatObserver:
         )
 
 
-def _worded(point: Point, bits: int, rows: bool, single: bool) -> str:
-    kind = f"{'int' if point['signed'] else 'uint'}{bits}"
-    if point.get("group_size"):
-        return f"{kind} in groups of {point['group_size']}"
-    if point.get("wide_channels"):
-        return f"{kind}, {point['wide_channels']:.0%} of the channels int8"
-    if point["mode"] == "codes":
+def _worded(point: PointFormat, bits: int, rows: bool, single: bool) -> str:
+    kind = f"{'int' if point.integers.signed else 'uint'}{bits}"
+    if point.group_size:
+        return f"{kind} in groups of {point.group_size}"
+    if point.wide_channels:
+        return f"{kind}, {point.wide_channels:.0%} of the channels int8"
+    if point.mode == CHAINED:
         return f"{kind}, chained"
     return kind if single else f"{kind} per {'row' if rows else 'channel'}"
 
@@ -196,14 +197,14 @@ def observe_activations(
     return [e for e in (o.evidence for o in observers.values()) if e is not None]
 
 
-def weight_evidence(name: str, point: Point, array: Array, stored: Array) -> PointEvidence | None:
+def weight_evidence(name: str, point: PointFormat, array: Array, stored: Array) -> PointEvidence | None:
     """One matrix.
 
     Args:
         name: `<recurrence>.<point>`.
-        point: Its resolved settings.
+        point: Its format.
         array: Its float values `[K,n]`.
-        stored: The values of its codes.
+        stored: The values of the quantized matrix.
     """
     observer = FormatObserver(name, point)
     observer.add(array, stored)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import onnx
 
+from rnnqc.data.given_data import Data
 from rnnqc.data.statistics import Statistics
 from rnnqc.lowering.report import Lowered, Report
 from rnnqc.proto.files import load_proto_and_size
@@ -30,7 +30,7 @@ class Subject:
         quant_bytes: As `float_bytes`.
         report: Of the lowering, where it has just happened.
         statistics: Of a calibration that the lowering used, where they are at hand.
-        data: Feeds, or where they are; None to generate some.
+        data: None to generate some.
         state: Outputs by the input they become in the next call, or texts `IN:OUT`.
         calibrated_by: Options of `rnnqc lower` that give a calibration, as far as they are known.
     """
@@ -43,7 +43,7 @@ class Subject:
     quant_bytes: int
     report: Report | None = None
     statistics: Statistics | None = None
-    data: Iterable[Mapping[str, Any]] | str | None = None
+    data: Data | None = None
     state: Mapping[str, str] | Iterable[str] | None = None
     calibrated_by: Sequence[str] = ()
 
@@ -71,7 +71,13 @@ class Options:
 
 
 def subject_of_lowering(
-    lowered: Lowered, float_path: str, quant_name: str, data: str | None, stats: str | None, state: Sequence[str]
+    lowered: Lowered,
+    float_path: str,
+    quant_name: str,
+    data: str | None,
+    stats: str | None,
+    state: Sequence[str],
+    batch: int | None = None,
 ) -> Subject:
     """What a report on a lowering that has just happened is about.
 
@@ -82,13 +88,17 @@ def subject_of_lowering(
         data: Where the data is that it was calibrated with, if there is any; the report is measured on it.
         stats: The statistics file that it was calibrated with instead.
         state: Texts `IN:OUT` that the calibration was given.
+        batch: The batch that it was given.
 
     Raises:
         CompileError: The float model cannot be read.
     """
     proto, size = load_proto_and_size(Path(float_path))
-    states = [word for text in state for word in ("--state", text)]
-    calibrated_by = ["--stats", stats] if stats else ["--calibration", data, *states] if data else []
+    calibrated_by = ["--stats", stats] if stats else ["--calibration", data] if data else []
+    if data:
+        calibrated_by += [word for text in state for word in ("--state", text)]
+    if calibrated_by and batch is not None:
+        calibrated_by += ["--batch", str(batch)]
     report = lowered.report
     return Subject(
         proto, lowered.proto, float_path, quant_name, size, report.bytes, report, lowered.statistics, data, state,

@@ -13,7 +13,6 @@ from rnnqc.ir import Model, constant_array, graph_info
 from rnnqc.lowering.report import Lowered
 from rnnqc.passes.analysis.custom_cell import WEIGHT, CustomCell
 from rnnqc.passes.analysis.custom_points import custom_cells_of
-from rnnqc.passes.formats.point_format import encoding_of
 from rnnqc.reporting.points import weight_evidence
 from rnnqc.search.findings import PointEvidence
 from rnnqc.search.recurrences import recurrences_of
@@ -41,8 +40,8 @@ def weights_evidence(float_model: Model, qcdq: Lowered) -> list[PointEvidence]:
             factor = _stored(qcdq.model, f"{recurrence.name}/input.factor") if point == "W.weight" else None
             if cell is not None and factor is not None:  # an equalized input
                 array = (array / factor[:, None]).astype(np.float32)
-            settings = recurrence.points[point]
-            evidence = weight_evidence(path, settings, array, encoding_of(settings).dequantize(codes))
+            held = recurrence.points[point]
+            evidence = weight_evidence(path, held, array, held.complete.dequantize(codes))
             found += [evidence] if evidence is not None else []
     return found
 

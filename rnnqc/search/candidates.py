@@ -13,6 +13,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from rnnqc.cells.vitis_tables import VITIS
+from rnnqc.formats.format import Format
+from rnnqc.formats.point_format import STATIC, PointFormat
+from rnnqc.formats.rounding import Rounding
 from rnnqc.formats.scales import is_power_of_two, power_of_two_from
 from rnnqc.recipes.clipping import CLIPS, RANGE_KEYS
 from rnnqc.recipes.keys import KEYS, Settings, keys_of
@@ -30,7 +33,7 @@ CLIPPED = 1e-4
 """Share of values beyond a range from which on another scale is tried."""
 UNUSED = 0.25
 WIDTHS = (4, 8, 16)
-BIASED = {"floor": "down", "ceil": "up", "toward_zero": "towards zero"}
+BIASED = {Rounding.FLOOR: "down", Rounding.CEIL: "up", Rounding.TOWARD_ZERO: "towards zero"}
 """Roundings to one side, whose errors have a mean."""
 TO_NEAREST: Settings = {"rounding": "half_even"}
 UNDONE = frozenset((*RANGE_KEYS, "rounding")) - {"scale", "zero_point", "bits", "mode"}
@@ -72,7 +75,7 @@ class Candidates:
 
     def wider(self, glob: str, points: Sequence[str]) -> list[Override]:
         """More bits for all of `points` that have fewer, the fewest first."""
-        widths = [int(self._point(p).get("bits") or 0) for p in points]
+        widths = [self._point(p).bits or 0 for p in points]
         if not widths or not all("bits" in keys_of(p) for p in points):
             return []
         least, most = min(widths), max(widths)
@@ -116,25 +119,25 @@ class Candidates:
     @property
     def has_several_widths(self) -> bool:
         """Whether points have different numbers of bits."""
-        return len({p["bits"] for r in self.recurrences.values() for p in r.points.values()}) > 1
+        return len({p.bits for r in self.recurrences.values() for p in r.points.values()}) > 1
 
-    def _point(self, path: str) -> Mapping[str, Any]:
+    def _point(self, path: str) -> PointFormat:
         return point_of(self.recurrences, path)
 
     def _is_biased(self, path: str) -> bool:
         """Whether the rounding of a format makes errors whose mean is not zero."""
         point = self._point(path)
-        return point.get("mode") == "static" and point.get("rounding") in BIASED
+        return point.mode == STATIC and point.integers.rounding in BIASED
 
     def _to_nearest(self, glob: str, points: Sequence[str]) -> Override:
         """To nearest, for all of `points` that are rounded to one side."""
-        sides = dict.fromkeys(BIASED[self._point(p)["rounding"]] for p in points if self._is_biased(p))
+        sides = dict.fromkeys(BIASED[self._point(p).integers.rounding] for p in points if self._is_biased(p))
         reason = f"rounded to nearest instead of {' or '.join(sides)}"
         return Override(glob, (Rule(glob, TO_NEAREST),), reason, len(points))
 
     def _exact_tables(self, glob: str, points: Sequence[str]) -> list[Override]:
-        """Activations without the error of tables that have fewer entries than their arguments have codes."""
-        if not any(self._point(p).get("table") == VITIS for p in points):
+        """Activations without the error of tables that have fewer entries than their arguments have values."""
+        if not any(self._point(p).table == VITIS for p in points):
             return []
         reason = "exact activations instead of tables of 2048 entries"
         return [Override(glob, (Rule(glob, {"table": "exact"}),), reason, len(points))]
@@ -162,13 +165,13 @@ class Candidates:
         if seen.clipped <= CLIPPED and seen.range_used >= UNUSED:
             return None
         own: Settings = {"same_as": None} if self._recipe.settings(name).get("same_as") else {}
-        return Rule(exactly(name), {**_scale_for(self._point(name), seen), **own})
+        return Rule(exactly(name), {**_scale_for(self._point(name).complete, seen), **own})
 
     def _undone(self, points: Sequence[str]) -> dict[str, Any]:
         """Settings to take back where weights of few bits get more."""
         held = [self._point(p) for p in points]
-        undone: dict[str, Any] = {"group_size": None} if any(p.get("group_size") for p in held) else {}
-        return undone | ({"wide_channels": 0.0} if any(p.get("wide_channels") for p in held) else {})
+        undone: dict[str, Any] = {"group_size": None} if any(p.group_size for p in held) else {}
+        return undone | ({"wide_channels": 0.0} if any(p.wide_channels for p in held) else {})
 
     def _as_the_recipe(self) -> list[Override]:
         """The user's overrides as the recipe has them, where it has one value for all of their points."""
@@ -215,20 +218,20 @@ def _accepted(key: str, value: object) -> bool:
     return True
 
 
-def _scale_for(point: Mapping[str, Any], seen: PointEvidence) -> dict[str, Any]:
+def _scale_for(held: Format, seen: PointEvidence) -> dict[str, Any]:
     """Scale and zero point that cover the values: symmetric where the format is, a power of two where it is one."""
-    bits, zero_point = int(point["bits"]), int(point["zero_point"])
+    bits, zero_point = held.bits, held.zero_point
     top = 2 ** (bits - 1) - 1
     low, high = min(seen.min, 0.0), max(seen.max, 0.0)
-    symmetric = (point["signed"] and zero_point == 0) or zero_point == 2 ** (bits - 1)
-    old = float(point["scale"][0])
+    symmetric = held.is_symmetric or zero_point == 2 ** (bits - 1)
+    old = held.scale[0]
     scale = max(-low, high) / top if symmetric else (high - low) / (2**bits - 1)
     if is_power_of_two(old):
         return {"scale": float(power_of_two_from(scale))} if scale > 0 else {"scale": old}
     scale = _rounded_up(scale)
-    if symmetric or (not point["signed"] and zero_point == 0 and low == 0.0):
+    if symmetric or (not held.signed and zero_point == 0 and low == 0.0):
         return {"scale": scale}
-    lowest = -(2 ** (bits - 1)) if point["signed"] else 0
+    lowest = -(2 ** (bits - 1)) if held.signed else 0
     return {"scale": scale, "zero_point": lowest + round(-low / scale)}
 
 

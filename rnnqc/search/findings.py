@@ -27,7 +27,7 @@ class PointEvidence:
     Attributes:
         point: `<cell>.<point>`.
         format: The number format for people, such as "int8 per channel".
-        bits: Width of the codes.
+        bits: Width of a quantized value.
         scale: Of formats with one scale; else None.
         zero_point: Of formats with one scale; else None.
         low: Lowest number that the format can represent; None where scales follow from rows or channels.
@@ -36,7 +36,7 @@ class PointEvidence:
         min: Smallest value.
         max: Largest value.
         clipped: Share of the values beyond the representable range.
-        codes_used: How many codes occur; None where that is not counted.
+        codes_used: How many quantized values occur; None where that is not counted.
         codes: How many there are.
         range_used: Share of the representable range between the smallest and the largest value; None without one.
         sqnr_db: Of this quantization alone.

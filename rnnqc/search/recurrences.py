@@ -11,21 +11,16 @@ from rnnqc.cells.activations import TABLE
 from rnnqc.cells.base import Cell
 from rnnqc.cells.stages import points_of
 from rnnqc.data.statistics import identity
+from rnnqc.formats.point_format import FLOAT, PointFormat
 from rnnqc.ir import Model
 from rnnqc.passes.analysis.custom_cell import BIAS, HIDDEN, WEIGHT
 from rnnqc.passes.analysis.custom_products import custom_cells
 
-Point = Mapping[str, Any]
 ACCUMULATOR = "accumulator"
 OF_GATES = ("acc", "activation", "input_product", "hidden_product")
 """Kinds of points of which every gate of a cell has one."""
 OF_OTHERS = (WEIGHT, HIDDEN, BIAS, "sigmoid.value", "tanh.value", "input.value")
 """Kinds of points of which a custom cell may have several."""
-
-
-def is_quantized(point: Point) -> bool:
-    """Whether the point has a number format of its own; a table alone has none."""
-    return point["bits"] is not None and "mode" in point
 
 
 @dataclass(frozen=True)
@@ -35,21 +30,21 @@ class Recurrence:
     Attributes:
         name: What the names of its points begin with.
         node: The recurrent node, the loop, or the first product, with its path through subgraphs.
-        points: Settings of its points, resolved; of a custom cell those that quantize something.
+        points: Formats of its points; of a custom cell those that quantize something.
         sizes: What tells it from another one of the same name.
         cell: None for a custom cell.
     """
 
     name: str
     node: str
-    points: Mapping[str, Point]
+    points: Mapping[str, PointFormat]
     sizes: Mapping[str, Any]
     cell: Cell | None = None
 
     @property
     def quantized(self) -> list[str]:
         """Names of the points that have a number format, below the name of the recurrence."""
-        return [p for p, s in self.points.items() if is_quantized(s)]
+        return [p for p, s in self.points.items() if s.is_quantized]
 
     @property
     def form(self) -> str:
@@ -78,8 +73,9 @@ def recurrences_of(model: Model) -> dict[str, Recurrence]:
     """Every lowered recurrence of a model, by its name."""
     found = {c.name: Recurrence(c.name, c.node, points_of(c), identity(c), c) for c in model.cells.values()}
     for record in custom_cells(model).values():
+        points = {p: PointFormat.from_dict(f) for p, f in record.get("formats", {}).items()}
         sizes = {"op": record["op"], "points": sorted(record["points"])}
-        found[record["name"]] = Recurrence(record["name"], record["path"], record.get("formats", {}), sizes)
+        found[record["name"]] = Recurrence(record["name"], record["path"], points, sizes)
     return found
 
 
@@ -88,10 +84,10 @@ def quantized_points(recurrences: Mapping[str, Recurrence]) -> dict[str, None]:
     return dict.fromkeys(f"{r.name}.{p}" for r in recurrences.values() for p in r.quantized)
 
 
-def point_of(recurrences: Mapping[str, Recurrence], path: str) -> Point:
-    """The settings of the point `<recurrence>.<point>`; empty if there is none."""
+def point_of(recurrences: Mapping[str, Recurrence], path: str) -> PointFormat:
+    """The format of the point `<recurrence>.<point>`; float if there is none."""
     for recurrence in recurrences.values():
         below = path.removeprefix(f"{recurrence.name}.")
         if below != path and below in recurrence.points:
             return recurrence.points[below]
-    return {}
+    return FLOAT

@@ -10,13 +10,14 @@ import onnx
 
 from rnnqc.cells.forms import WEIGHT_ONLY
 from rnnqc.data.statistics import Statistics
+from rnnqc.formats.point_format import STATIC, PointFormat
 from rnnqc.lowering.lower import lower
 from rnnqc.lowering.report import Lowered
 from rnnqc.recipes.clipping import RANGE_KEYS
 from rnnqc.recipes.recipe_record import RecipeRecord
 from rnnqc.recipes.rules import Rule
 from rnnqc.search.overrides import exactly
-from rnnqc.search.recurrences import Point, Recurrence
+from rnnqc.search.recurrences import Recurrence
 
 QCDQ = "qcdq"
 PARAMETERS = (".weight", ".bias")
@@ -96,9 +97,9 @@ class Relowering:
                 settings = self.record.recipe.settings(path)
                 calibrated = settings.get("mode") == "static" or "range" in settings
                 if _single(was) and calibrated and "scale" not in settings and not path.endswith(PARAMETERS):
-                    self.pins[path] = {"scale": was["scale"][0], "zero_point": was["zero_point"]}
+                    self.pins[path] = {"scale": was.scale[0], "zero_point": was.complete.zero_point}
 
 
-def _single(point: Point) -> bool:
+def _single(point: PointFormat) -> bool:
     """Whether the format has one scale that a rule can give; weights in groups, and biases, have others."""
-    return point.get("bits") is not None and len(point.get("scale") or ()) == 1 and point.get("mode") == "static"
+    return not point.is_float and len(point.scale) == 1 and point.mode == STATIC

@@ -21,7 +21,7 @@ from rnnqc.search.trials import Budget, Trial, Trials
 MOST = 5
 """How many repairs of few points are looked for."""
 MOST_KINDS = 3
-"""Of how many kinds wider codes are tried."""
+"""Of how many kinds wider values are tried."""
 WORTH_DB = 0.3
 """What is not worth an override."""
 WORTH_A_FORM_DB = 3.0

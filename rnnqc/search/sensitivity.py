@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from rnnqc.errors import CompileError
+from rnnqc.formats.point_format import FLOAT
 from rnnqc.search.findings import Sensitivity
 from rnnqc.search.overrides import exactly, in_float
 from rnnqc.search.recurrences import ACCUMULATOR, Recurrence
@@ -58,7 +59,7 @@ class Unit:
 
 def units_of(recurrence: Recurrence) -> list[Unit]:
     """The quantized points of a recurrence, of like points one unit; form qcdq has no tables."""
-    whole = recurrence.points.get(ACCUMULATOR, {"bits": None})["bits"] is not None
+    whole = not recurrence.points.get(ACCUMULATOR, FLOAT).is_float
     names = [p for p in recurrence.points if p in recurrence.quantized or (p == ACCUMULATOR and whole)]
     kinds: dict[str, list[str]] = {}
     for name in names:

@@ -14,9 +14,9 @@ from collections.abc import Callable, Collection, Sequence
 
 import onnx
 
-from rnnqc.bench import bound_run, session_options, take_turns
 from rnnqc.calibration.float_cells import decompose
 from rnnqc.data.feeds import Feeds
+from rnnqc.data.given_data import Data
 from rnnqc.data.statistics import Statistics
 from rnnqc.errors import UsageError, located
 from rnnqc.ir import Model, safe_name
@@ -24,15 +24,17 @@ from rnnqc.lowering.lower import lower
 from rnnqc.lowering.options import REST_FLOAT
 from rnnqc.lowering.report import Lowered
 from rnnqc.measure.metrics import MetricFunction
-from rnnqc.measure.runs import Calls, Data, State, has_native
+from rnnqc.measure.runs import Calls, State, has_native
 from rnnqc.passes.linear.quantize_linear import FORM as LINEAR_FORM
+from rnnqc.proto.given import Given
 from rnnqc.recipes.recipe import KINDS, Recipe, load_recipe
 from rnnqc.recipes.rules import Rule
 from rnnqc.search.greedy import Assignment, Measured, search
 from rnnqc.search.quality import Quality
 from rnnqc.search.trials import Trial, Trials
 from rnnqc.search.tuned import Settings, Tuned, Unit, rules_of, settings_of, with_rules
-from rnnqc.session import session
+from rnnqc.sessions import session
+from rnnqc.timing import bound_run, session_options, take_turns
 
 AS_THE_RECIPE: Settings = {}
 AS_A_WHOLE: Settings = {"group_size": None, "wide_channels": 0.0}
@@ -53,7 +55,7 @@ ROUNDS = 10
 
 
 def tune(
-    model: str | os.PathLike[str] | onnx.ModelProto,
+    model: Given,
     data: Data,
     *,
     min_sqnr: float | None = None,
@@ -67,10 +69,16 @@ def tune(
 ) -> Tuned:
     """Searches the cheapest widths with which a model is good enough.
 
+    >>> import rnnqc
+    >>> tuned = rnnqc.tune("models/digits_lstm.onnx", "models/digits_calibration.npz", min_sqnr=25)
+    >>> tuned.found.reached, tuned.weight_bytes[1] < tuned.weight_bytes[0]
+    (True, True)
+
+    `tuned.save("digits.toml")` writes the recipe.
+
     Args:
-        model: A float model.
-        data: Feeds to measure on: an iterable, or the name of an `.npz`, of a directory of `.npz`, or
-            `module:function`. They are kept in memory.
+        model: A float model: a path, a ModelProto, or a `torch.onnx.ONNXProgram`.
+        data: What to measure on: data as `rnnqc.lower` takes it. It is kept in memory.
         min_sqnr: The SQNR in dB that every output must have against the float model, over all data.
         metric: Instead: a function of the list of outputs and the list of inputs of all calls, each a dict of arrays by
             name. Higher is better.

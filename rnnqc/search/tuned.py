@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import glob
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any
 
+from rnnqc.errors import byte_count
 from rnnqc.lowering.options import REST_FLOAT
+from rnnqc.proto.files import write_atomically
 from rnnqc.recipes.recipe import Recipe, is_builtin
 from rnnqc.recipes.rules import Rule, rule_text, toml
+from rnnqc.results import Result
 from rnnqc.search.greedy import Assignment, Found
 
 Settings = Mapping[str, Any]
@@ -47,7 +52,7 @@ def with_rules(recipe: Recipe, rules: Sequence[Rule]) -> Recipe:
 
 
 @dataclass
-class Tuned:
+class Tuned(Result):
     """The outcome of `tune`.
 
     Attributes:
@@ -75,11 +80,36 @@ class Tuned:
     rest: str = REST_FLOAT
 
     @property
+    def headline(self) -> str:
+        """Cost and quality, before and after."""
+        found, (start, end) = self.found, self.weight_bytes
+        qualities = f"{self.worded(found.start.quality)} -> {self.worded(found.measured.quality)}"
+        verdict = "" if found.reached else "; the goal was not reached"
+        return f"{self.recipe.name}, tuned: weights {byte_count(start)} -> {byte_count(end)}, {qualities}{verdict}"
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """The changes that were kept, in order, with what each led to."""
+        return [
+            {
+                "point": self.units[s.unit].point,
+                "format": ", ".join(f"{k} = {str(v).lower()}" for k, v in self.units[s.unit].choices[s.after].items()),
+                "cost": s.result.cost,
+                "quality": s.result.quality,
+            }
+            for s in self.found.steps
+        ]
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes the recipe file."""
+        write_atomically(Path(path), self.text.encode())
+
+    @property
     def text(self) -> str:
         """A recipe file that says the same."""
         return recipe_text(self)
 
-    def as_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """JSON-ready values."""
         found = self.found
         return {

@@ -16,8 +16,9 @@ import onnx
 import pytest
 from hypothesis import given
 
-from rnnqc.data.feeds import check_feed, open_feeds, true_inputs, zeros_of
+from rnnqc.data.feeds import check_feed, true_inputs, zeros_of
 from rnnqc.data.generated_feeds import generate_feeds
+from rnnqc.data.given_data import open_feeds
 from rnnqc.data.npz import npz_bytes, read_npz
 from rnnqc.data.streaming import checked
 from rnnqc.errors import CompileError

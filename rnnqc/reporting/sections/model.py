@@ -157,7 +157,7 @@ _SQNR = (
 )
 _POINT = (
     "A place in a cell where values are quantized. Its path, such as lstm.forward.W.weight, is what --set and "
-    "recipes take; rnnqc recipes lists all."
+    "recipes take; rnnqc recipes --points lists all."
 )
 WORDS = (
     ("SQNR", _SQNR),

@@ -14,9 +14,9 @@ import onnxruntime as ort
 import pytest
 
 import rnnqc
-import rnnqc.bench
-from rnnqc.bench import bench, bound_run, burst, session_options, take_turns, timings
+import rnnqc.timing
 from rnnqc.errors import CompileError, UsageError
+from rnnqc.timing import bench, bound_run, burst, session_options, take_turns, timings
 from tests.passes.pass_testing import plain_op
 from tests.runs.sessions import save_arrays
 from tests.subjects.brevitas_models import Exported, random_lstm
@@ -42,14 +42,14 @@ def lowered(source: str, tmp_path: Path) -> str:
 def quick(monkeypatch: pytest.MonkeyPatch) -> list[ort.InferenceSession]:
     """One run a burst; the sessions that were made, in order."""
     made: list[ort.InferenceSession] = []
-    original = rnnqc.bench.session
+    original = rnnqc.timing.session
 
     def spy(*arguments: object, **options: object) -> ort.InferenceSession:
         made.append(original(*arguments, **options))
         return made[-1]
 
-    monkeypatch.setattr(rnnqc.bench, "session", spy)
-    monkeypatch.setattr(rnnqc.bench, "burst", lambda run, seconds: burst(run, 0.0, 0.0))
+    monkeypatch.setattr(rnnqc.timing, "session", spy)
+    monkeypatch.setattr(rnnqc.timing, "burst", lambda run, seconds: burst(run, 0.0, 0.0))
     return made
 
 
@@ -67,7 +67,7 @@ def registered(monkeypatch: pytest.MonkeyPatch) -> list[ort.SessionOptions]:
     return seen
 
 
-def names(result: rnnqc.bench.Measurement) -> list[str]:
+def names(result: rnnqc.timing.Measurement) -> list[str]:
     return [t.name for t in result.timings]
 
 
@@ -110,7 +110,7 @@ def test_sessions_are_what_their_names_say(
         result.optimized_model_filepath = str(queue.pop(0))
         return result
 
-    monkeypatch.setattr(rnnqc.bench, "session_options", options)
+    monkeypatch.setattr(rnnqc.timing, "session_options", options)
     assert names(bench(lowered, source, rounds=1)) == list(paths)
     ops = {n: {plain_op(node.op_type) for node in onnx.load(path).graph.node} for n, path in paths.items()}
     assert "LSTM" in ops["float"]
@@ -208,8 +208,8 @@ def test_sessions_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every round has one burst of each, beginning with another; only bursts count."""
     order: list[str] = []
     runs = {name: (lambda n=name: order.append(n)) for name in ("a", "b", "c")}
-    monkeypatch.setattr(rnnqc.bench, "WARM_UP", 0)
-    monkeypatch.setattr(rnnqc.bench, "burst", lambda run, seconds: [run() or 1.0])
+    monkeypatch.setattr(rnnqc.timing, "WARM_UP", 0)
+    monkeypatch.setattr(rnnqc.timing, "burst", lambda run, seconds: [run() or 1.0])
     times = take_turns(runs, 3)
     assert "".join(order) == "abcbcacab"
     assert times == {"a": [1.0] * 3, "b": [1.0] * 3, "c": [1.0] * 3}

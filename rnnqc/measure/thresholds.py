@@ -1,4 +1,4 @@
-"""Thresholds of `rnnqc verify`: for all outputs, or for one."""
+"""Thresholds of `verify`: for all outputs, or for one."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from rnnqc.errors import UsageError
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # the parser of the command needs the table of measures, and not onnxruntime
     from rnnqc.measure.compare import LevelComparison
     from rnnqc.measure.differences import OutputComparison
 
@@ -35,6 +35,11 @@ class Measure:
     least: bool
     text: Callable[[float, float], str]
     within: tuple[float, float] = (-math.inf, math.inf)
+
+    @property
+    def name(self) -> str:
+        """The name of the argument in Python."""
+        return self.option[2:].replace("-", "_")
 
     def fails(self, found: float, asked: float) -> bool:
         """Whether `found` is on the wrong side; NaN is."""
@@ -65,6 +70,17 @@ MEASURES = (
 )  # fmt: skip
 
 
+def _check_within(option: str, value: float, text: str) -> None:
+    """Raises UsageError for a threshold that no value can have."""
+    low, high = next(m.within for m in MEASURES if m.option == option)
+    if not low <= value <= high:
+        raise UsageError(
+            f"{option} {text!r}: {value:g} is no such value.",
+            supported=f"{low:g} to {high:g}" if math.isfinite(high) else f"from {low:g} on",
+            action="give a share: 0.5 for 50 %" if option == "--min-equal" else "give another threshold",
+        )
+
+
 @dataclass(frozen=True)
 class Thresholds:
     """What was asked for: by option, then by the name of an output, or "" for all others."""
@@ -79,7 +95,6 @@ class Thresholds:
             UsageError: A text is neither, or there are two values for one output.
         """
         asked: dict[str, dict[str, float]] = {}
-        bounds = {m.option: m.within for m in MEASURES}
         for option, texts in given.items():
             for text in texts:
                 name, _, number = text.rpartition("=")
@@ -93,13 +108,7 @@ class Thresholds:
                         supported="a threshold for all outputs, or for the output NAME",
                         action=f"for example {option} 0.5 or {option} logits=0.5",
                     )
-                low, high = bounds[option]
-                if not low <= value <= high:
-                    raise UsageError(
-                        f"{option} {text!r}: {value:g} is no such value.",
-                        supported=f"{low:g} to {high:g}" if math.isfinite(high) else f"from {low:g} on",
-                        action="give a share: 0.5 for 50 %" if option == "--min-equal" else "give another threshold",
-                    )
+                _check_within(option, value, text)
                 if asked.setdefault(option, {}).setdefault(name, value) != value:
                     what = f"output {name!r}" if name else "all outputs"
                     raise UsageError(
@@ -107,6 +116,23 @@ class Thresholds:
                         supported="one",
                         action="leave one out",
                     )
+        return cls(asked)
+
+    @classmethod
+    def of(cls, given: Mapping[str, float | Mapping[str, float] | None]) -> Thresholds:
+        """Thresholds by option, as a number or by the name of an output.
+
+        Raises:
+            UsageError: A number is no such value.
+        """
+        asked = {
+            option: dict(value) if isinstance(value, Mapping) else {"": float(value)}
+            for option, value in given.items()
+            if value is not None
+        }
+        for option, values in asked.items():
+            for value in values.values():
+                _check_within(option, value, f"{value:g}")
         return cls(asked)
 
     def everywhere(self, option: str) -> float | None:

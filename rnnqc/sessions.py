@@ -19,23 +19,30 @@ from rnnqc.passes.graph.constant_outputs import independent_outputs, warning_of
 from rnnqc.passes.normalize.own_functions import check_own_functions
 from rnnqc.proto.external_data import check_external, links_are_allowed, refuse_external
 from rnnqc.proto.files import load_proto, serialized
+from rnnqc.proto.given import Given, as_given
 
 _BATCH_AXIS, _RANK_OF_Y = 2, 4
 
 
 def session(
-    model: str | os.PathLike[str] | onnx.ModelProto,
+    model: Given,
     native: bool = True,
     options: ort.SessionOptions | None = None,
     **kwargs: Any,
 ) -> ort.InferenceSession:
     """An onnxruntime session on the CPU.
 
+    >>> import numpy, rnnqc
+    >>> session = rnnqc.session(rnnqc.lower("models/digits_lstm.onnx"))
+    >>> (logits,) = session.run(None, {"x": numpy.zeros((1, 8, 8), numpy.float32)})
+    >>> logits.shape
+    (1, 10)
+
     A model that onnxruntime does not run as Brevitas exported it is lowered first, with its own quantization. If an
     exporter lost layers of it, so that outputs are the same whatever it is fed, a `UserWarning` says so.
 
     Args:
-        model: A path or a ModelProto.
+        model: A path, a ModelProto, or what `rnnqc.lower` returns.
         native: Whether to register rnnqc's library; without it the functions of standard operators run. Same bits.
         options: Session options to start from. They stay as they are and serve for any number of sessions. Only where
             they hold another library of operators that the model needs, which onnxruntime does not copy, rnnqc's is
@@ -47,7 +54,7 @@ def session(
             rnnqc's domain.
     """
     open_ = _Opener(options, native, kwargs)
-    model = _checked(model)
+    model = _checked(as_given(model))
     source = model.SerializeToString() if isinstance(model, onnx.ModelProto) else os.fspath(model)
     try:
         try:

@@ -5,6 +5,7 @@ What these would catch: options that are ignored, the library registered where s
 
 from __future__ import annotations
 
+import importlib.util
 import warnings
 from pathlib import Path
 
@@ -175,3 +176,23 @@ def test_no_warning_of_other_models(lowered: rnnqc.Lowered) -> None:
         warnings.simplefilter("error")
         rnnqc.session(CASE.model())
         rnnqc.session(lowered.proto)
+
+
+def test_the_runtime_package_in_the_same_process() -> None:
+    """`rnnqc_runtime` is a second copy of `rnnqc.runtime_ops`; options that both got would open no session."""
+    folder = Path(rnnqc.runtime_ops.__file__ or "").parent
+    spec = importlib.util.spec_from_file_location(
+        "rnnqc_runtime", folder / "__init__.py", submodule_search_locations=list(rnnqc.runtime_ops.__path__)
+    )
+    assert spec is not None and spec.loader is not None
+    runtime = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(runtime)
+    assert runtime is not rnnqc.runtime_ops
+    proto = rnnqc.lower(Path(__file__).resolve().parents[1] / "models" / "digits_lstm.onnx").proto
+    options = ort.SessionOptions()
+    runtime.register(options)
+    rnnqc.runtime_ops.register(options)
+    feed = {"x": np.ones((2, 8, 8), np.float32)}
+    results = [ort.InferenceSession(proto.SerializeToString(), options).run(None, feed)[0]]
+    results += [rnnqc.session(proto, options=o).run(None, feed)[0] for o in (options, None, options)]
+    assert len({np.asarray(r).tobytes() for r in results}) == 1

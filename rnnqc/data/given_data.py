@@ -1,0 +1,156 @@
+"""Data for a model, as users have it: files, functions, arrays, tensors and loaders."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+
+from rnnqc.data.feeds import Feeds, true_inputs
+from rnnqc.data.npz import NpzFolder, read_npz
+from rnnqc.data.user_code import importable_working_folder, named_object
+from rnnqc.errors import CompileError
+
+Data = str | os.PathLike[str] | Mapping[str, Any] | Iterable[Any]
+"""The name of an `.npz`, of a directory of `.npz`, or `module:function`; a dict of arrays as an `.npz` holds them; or
+any iterable of feeds, such as a `torch.utils.data.DataLoader`. Arrays may be torch tensors. A feed is a dict of arrays
+by name of input, or arrays in the order of the inputs, after which one of labels may follow."""
+LABEL = "label"
+"""The name of an array that follows those of the inputs."""
+_FILES = ".npz, a directory of .npz, or module:function"
+
+
+def open_feeds(source: Data, proto: onnx.ModelProto, carried: Iterable[str] = ()) -> Iterable[Any]:
+    """The feeds of some data, taken one at a time and not checked.
+
+    In an `.npz` or a dict, arrays are named as the model's inputs; where an array has one dimension more than the
+    input, its leading axis counts samples; beside carried inputs also where the model does not say how many an input
+    has. Arrays that are no inputs, such as labels, are cut along with them if they are as long. Each file of a
+    directory is one feed.
+
+    Args:
+        source: The data.
+        proto: The model.
+        carried: Inputs whose array is for the first sample of an `.npz` or a dict alone.
+
+    Returns:
+        The feeds; what is no feed is left as it is, for `checked` to refuse.
+
+    Raises:
+        CompileError: The data cannot be read, at once or when a feed is taken.
+    """
+    if isinstance(source, str | os.PathLike):
+        return _from_name(os.fspath(source), proto, set(carried))
+    names = [i.name for i in true_inputs(proto) if i.name not in set(carried)]
+    if is_array(source):
+        source = {names[0]: source} if len(names) == 1 else [source]
+    if isinstance(source, Mapping):
+        return _samples({k: array_of(v) for k, v in source.items()}, proto, "the dict", set(carried))
+    if isinstance(source, NpzFolder):
+        return source
+    if not isinstance(source, Iterable):
+        raise CompileError(
+            f"the data is a {type(source).__qualname__}.",
+            supported=f"{_FILES}, a dict of arrays, or an iterable of feeds",
+            action="give a list of dicts of arrays",
+        )
+    feeds = (_feed(item, names) for item in source)
+    return list(feeds) if isinstance(source, list | tuple) else feeds
+
+
+def array_of(value: Any) -> npt.NDArray[Any]:
+    """A numpy array, or a torch tensor wherever it is, as a numpy array.
+
+    Raises:
+        CompileError: numpy has no such type.
+    """
+    if not callable(getattr(value, "detach", None)):
+        return np.asarray(value)
+    try:
+        return np.asarray(value.detach().cpu().numpy())
+    except (TypeError, RuntimeError) as error:
+        raise CompileError(
+            f"a tensor of type {getattr(value, 'dtype', 'unknown')} cannot become a numpy array ({error}).",
+            supported="dense tensors of a type that numpy has",
+            action="convert it, for example with .float()",
+        ) from error
+
+
+def is_array(value: Any) -> bool:
+    """Whether a value is an array or a torch tensor."""
+    return not isinstance(value, list | tuple | Mapping) and (
+        hasattr(value, "__array__") or callable(getattr(value, "detach", None))
+    )
+
+
+def _feed(item: Any, names: list[str]) -> Any:
+    """An element of an iterable as arrays by name; unchanged where it is no feed."""
+    if isinstance(item, Mapping):
+        return {name: array_of(value) for name, value in item.items()}
+    if is_array(item) and len(names) == 1:
+        return {names[0]: array_of(item)}
+    if isinstance(item, list | tuple) and len(names) <= len(item) <= len(names) + 1 and all(map(is_array, item)):
+        return {name: array_of(value) for name, value in zip([*names, LABEL], item, strict=False)}
+    return item
+
+
+def _from_name(source: str, proto: onnx.ModelProto, once: AbstractSet[str]) -> Iterable[Any]:
+    path = Path(source)
+    if path.is_dir():
+        return NpzFolder(path)
+    if path.exists() or source.endswith(".npz"):
+        return _samples(read_npz(path), proto, source, once)
+    if ":" in source:
+        return _from_function(source, [i.name for i in true_inputs(proto) if i.name not in once])
+    raise CompileError(f"{source}: no such file.", supported=_FILES, action="check the path")
+
+
+def _samples(arrays: Feeds, proto: onnx.ModelProto, source: str, once: AbstractSet[str]) -> list[Feeds]:
+    inputs = true_inputs(proto)
+    ranks = {i.name: len(i.type.tensor_type.shape.dim) for i in inputs if i.type.tensor_type.HasField("shape")}
+    stacked = {k for k, r in ranks.items() if k in arrays and arrays[k].ndim == r + 1}
+    if once:
+        stacked |= {i.name for i in inputs if i.name not in {*ranks, *once} and np.ndim(arrays.get(i.name, 0))}
+    if not stacked:
+        return [arrays]
+    for name in sorted(stacked & once):
+        raise CompileError(
+            f"{source}: array {name!r} of a carried state has a leading axis for samples: each would start anew.",
+            supported=f"its value for the first call, shape {list(arrays[name].shape[1:])}, or no array at all",
+            action=f"leave the array out, or keep its first entry; without {name!r} carried, every sample starts there",
+        )
+    counts = {arrays[k].shape[0] for k in stacked}
+    names = {i.name for i in inputs}
+    stacked |= {k for k, a in arrays.items() if k not in names and a.ndim and counts == {a.shape[0]}}  # labels
+    if len(counts) != 1:
+        raise CompileError(
+            f"{source}: arrays have different numbers of samples: {sorted(counts)}.",
+            supported="one leading axis for all",
+            action="cut the arrays to one number of samples",
+        )
+    return [
+        {k: (a[s] if k in stacked else a) for k, a in arrays.items() if s == 0 or k in stacked or k not in once}
+        for s in range(counts.pop())
+    ]
+
+
+def _from_function(source: str, names: list[str]) -> Iterator[Any]:
+    with importable_working_folder():  # to the end: the function may be a generator that imports
+        try:
+            result: Iterable[Any] = named_object(source)()
+            for feed in result:
+                yield _feed(feed, names)
+        except CompileError:
+            raise
+        except Exception as error:
+            raise CompileError(
+                f"{source}: cannot be called ({type(error).__name__}: {error}).",
+                supported="module:function without arguments that returns dicts of arrays",
+                action="call the function in Python to see the error in full",
+            ) from error

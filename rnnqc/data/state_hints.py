@@ -1,0 +1,41 @@
+"""Inputs and outputs of a model that look like a state it carries from call to call."""
+
+from __future__ import annotations
+
+import shlex
+
+import onnx
+
+from rnnqc.cells.types import CELL_TYPES, fused_type
+from rnnqc.data.input_uses import Role, sources_of, uses_of
+from rnnqc.proto.graph_walks import blocks_of
+
+_FINAL = {Role.STATE: 1, Role.CELL: 2}
+"""Which output of a recurrent node has the final value of a state."""
+
+
+def likely_states(proto: onnx.ModelProto) -> dict[str, str]:
+    """Outputs by the input that they could become in the next call.
+
+    The input is the initial state of a recurrent node, or a part of it, and one output alone is its final state.
+    """
+    nodes = [n for block in blocks_of([proto.graph]) for n in block.node]
+    inputs = {i.name for i in proto.graph.input}
+    found: dict[str, str] = {}
+    for node in nodes:
+        if node.op_type not in CELL_TYPES and not fused_type(node.op_type):
+            continue
+        for index, use in uses_of(node):
+            if use.role not in _FINAL or index >= len(node.input) or _FINAL[use.role] >= len(node.output):
+                continue
+            starts = sources_of(node.input[index], proto, inputs)
+            final = node.output[_FINAL[use.role]]
+            ends = [o.name for o in proto.graph.output if final and sources_of(o.name, proto, {final})]
+            if len(set(starts)) == len(ends) == 1:
+                found[starts[0]] = ends[0]
+    return found
+
+
+def state_options(proto: onnx.ModelProto) -> str:
+    """`--state IN:OUT` for each such state; "" without one."""
+    return " ".join(f"--state {shlex.quote(f'{i}:{o}')}" for i, o in sorted(likely_states(proto).items()))

@@ -1,0 +1,262 @@
+"""Whether a quantized model is good enough next to the float one: `rnnqc.verify`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import onnx
+
+from rnnqc.data.binding import bound_like
+from rnnqc.data.feeds import with_dimensions_of
+from rnnqc.data.given_data import Data, open_feeds
+from rnnqc.data.large_inputs import LargeInputs
+from rnnqc.data.streaming import checked, state_pairs
+from rnnqc.errors import CompileError, UsageError, located
+from rnnqc.ir import Model
+from rnnqc.lowering.executable import executable
+from rnnqc.measure.compare import LevelComparison, compare_levels, compare_models, compare_native, worst_level
+from rnnqc.measure.differences import OutputComparison, unlike_texts
+from rnnqc.measure.feeds import FeedGenerator, Level, generated_levels
+from rnnqc.measure.runs import State
+from rnnqc.measure.thresholds import Thresholds
+from rnnqc.passes.analysis.find_recurrent_nodes import lowered_nodes
+from rnnqc.passes.weight_only.quantize_weights import stored_weights_of_nodes
+from rnnqc.proto.given import Given, as_given, name_of, proto_of
+from rnnqc.results import Result
+
+FEEDS, STREAM = 2, 16
+"""Generated feeds of each kind, or calls of a stream."""
+Threshold = float | Mapping[str, float] | None
+"""For every output, or by name of the output; "" stands for all others."""
+
+
+@dataclass(frozen=True)
+class Verification(Result):
+    """How a quantized model compares with the float one.
+
+    Attributes:
+        float_model: The name of the float model.
+        quantized_model: The name of the quantized one.
+        feeds: How many feeds, or calls of a stream.
+        generated: Whether they were generated.
+        states: States that were carried, `IN:OUT`.
+        levels: Of the two models, on each kind of data.
+        native: Of the quantized model without and with the native library; empty if it was not asked for.
+        optimized: The same with onnxruntime's graph optimizations.
+        thresholds: What was asked for.
+        failures: A sentence for everything that is not as asked for.
+        warnings: A sentence for each input that is larger than the values quantized layers compute with.
+    """
+
+    float_model: str
+    quantized_model: str
+    feeds: int
+    generated: bool
+    states: Sequence[str]
+    levels: Sequence[LevelComparison]
+    native: Sequence[OutputComparison]
+    optimized: Sequence[OutputComparison]
+    thresholds: Thresholds
+    failures: Sequence[str] = field(default_factory=list)
+    warnings: Sequence[str] = field(default_factory=list)
+
+    @property
+    def ok(self) -> bool:
+        """Whether all is as asked for."""
+        return not self.failures
+
+    @property
+    def worst(self) -> dict[str, tuple[str, OutputComparison]]:
+        """Of each output the comparison with the least SQNR, with the name of its level."""
+        return worst_level(self.levels)
+
+    @property
+    def headline(self) -> str:
+        """What was compared, and the verdict."""
+        kind = "generated" if self.generated else "given"
+        verdict = "; ".join(self.failures) or "ok"
+        return f"{self.quantized_model} against {self.float_model} on {self.feeds} {kind} feed(s): {verdict}"
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """The figures of each output, of the data on which it has the least SQNR."""
+        return [
+            {
+                "output": c.name, "level": level, "sqnr_db": c.sqnr_db, "max_abs": c.max_abs, "cosine": c.cosine,
+                "equal": c.equal,
+            }
+            for level, c in self.worst.values()
+        ]  # fmt: skip
+
+    def to_dict(self) -> dict[str, Any]:
+        """Every figure, of every step."""
+        native = [{"name": c.name, "same_bits": c.same_bits, "equal": c.equal} for c in self.native]
+        optimized = [{"name": c.name, "same_bits": c.same_bits, "max_abs": c.max_abs} for c in self.optimized]
+        return {
+            "feeds": self.feeds,
+            "generated": self.generated,
+            "states": list(self.states),
+            "outputs": [{**_described(c), "level": level} for level, c in self.worst.values()],
+            "levels": {level.name: {o.name: o.sqnr_db for o in level.outputs} for level in self.levels},
+            "native": native or None,
+            "native_optimized": optimized or None,
+            "min_sqnr_db": self.thresholds.everywhere("--min-sqnr"),
+            "thresholds": {k: {n or "*": t for n, t in v.items()} for k, v in self.thresholds.asked.items()},
+            "failures": list(self.failures),
+            "ok": self.ok,
+        }
+
+
+def verify(
+    float_model: Given,
+    quantized_model: Given,
+    data: Data | None = None,
+    *,
+    state: State = None,
+    min_sqnr: Threshold = None,
+    max_abs: Threshold = None,
+    min_cosine: Threshold = None,
+    min_equal: Threshold = None,
+    native: bool = False,
+) -> Verification:
+    """Runs a float model and the quantized one on the same data, and compares every output.
+
+    >>> import rnnqc
+    >>> quantized = rnnqc.lower("models/digits_lstm.onnx")
+    >>> found = rnnqc.verify("models/digits_lstm.onnx", quantized, "models/digits_calibration.npz", min_sqnr=20)
+    >>> found.ok, [row["output"] for row in found.rows]
+    (True, ['logits'])
+
+    Args:
+        float_model: A path, a ModelProto, or a `torch.onnx.ONNXProgram`.
+        quantized_model: The same, or what `rnnqc.lower` returns.
+        data: Data as `rnnqc.lower` takes it; of several magnitudes, and generated, by default.
+        state: The data is the calls of a stream: outputs by the input they become in the next call, or texts `IN:OUT`;
+            each model carries its own states.
+        min_sqnr: The least SQNR of an output in dB. Thresholds are for every output, or by name of the output.
+        max_abs: The largest absolute difference.
+        min_cosine: The least cosine similarity.
+        min_equal: The least share of equal values, of equal quantized values where an output has such.
+        native: Whether to compare the quantized model without and with the native library, too: it must be bit-exact.
+
+    Returns:
+        The comparison; a threshold that is not kept is one of its `failures`.
+
+    Raises:
+        UsageError: The models are in the wrong order, or a threshold is for no output.
+        CompileError: A model does not run, they have different outputs, or the data does not fit.
+    """
+    float_model, quantized_model = as_given(float_model), as_given(quantized_model)
+    names = (name_of(float_model), name_of(quantized_model))
+    thresholds = Thresholds.of(
+        {"--min-sqnr": min_sqnr, "--max-abs": max_abs, "--min-cosine": min_cosine, "--min-equal": min_equal}
+    )
+    reference, candidate = _runnable(float_model, quantized_model, names)
+    thresholds.check([o.name for o in reference.graph.output])
+    with located(names[0]):
+        carried = state_pairs(state, reference)
+        levels = _levels(data, reference, candidate, carried)
+    try:
+        compared = _compared(reference, candidate, levels, names, carried, given=data is not None)
+    except CompileError as error:
+        if data is None:
+            error.action = "check that the models run in onnxruntime; give data that fits them with --data"
+        raise
+    feeds = [feed for level in levels for feed in level.feeds]
+    bits, optimized = (
+        compare_native(candidate, feeds, name=names[1], state=carried, optimize=o) if native else []
+        for o in (False, True)
+    )
+    unlike = dict.fromkeys(text for level in compared for text in unlike_texts(level.outputs))
+    return Verification(
+        *names, len(feeds), data is None, [f"{i}:{o}" for i, o in carried.items()], compared, bits, optimized,
+        thresholds, [*unlike, *thresholds.violations(compared), *_other_bits(bits)], _large_inputs(levels),
+    )  # fmt: skip
+
+
+def _runnable(
+    float_model: Given, quantized_model: Given, names: tuple[str, str]
+) -> tuple[onnx.ModelProto, onnx.ModelProto]:
+    """The two models as onnxruntime can run them."""
+    loaded = []
+    for name, model in zip(names, (float_model, quantized_model), strict=True):
+        with located(name):
+            loaded.append(proto_of(model))
+    _check_order(names, loaded)
+    with located(names[0]):
+        reference = executable(bound_like(*loaded))
+    with located(names[1]):
+        return reference, executable(loaded[1])
+
+
+def _check_order(names: tuple[str, str], protos: Sequence[onnx.ModelProto]) -> None:
+    """Refuses the two models in the wrong order: the noise would be set against the quantized signal.
+
+    Raises:
+        UsageError: The first one is lowered, the second one is not.
+    """
+    lowered = []
+    for name, proto in zip(names, protos, strict=True):
+        with located(name):
+            loaded = Model.load(proto)
+            lowered.append(bool(lowered_nodes(loaded) or stored_weights_of_nodes(loaded)))
+    if lowered == [True, False]:
+        raise UsageError(
+            f"{names[0]} is a lowered model, and {names[1]} is not.",
+            supported="rnnqc verify FLOAT.onnx QUANT.onnx",
+            action=f"swap the two: rnnqc verify {names[1]} {names[0]}",
+        )
+
+
+def _levels(
+    data: Data | None, reference: onnx.ModelProto, candidate: onnx.ModelProto, carried: Mapping[str, str]
+) -> list[Level]:
+    """What to run on: feeds, or the calls of a stream; of several magnitudes where they are generated."""
+    if data is not None:
+        opened = open_feeds(data, reference, carried)
+        return [Level("given data", list(checked(opened, reference, None, carried, True, filled=True)))]
+    generator = FeedGenerator(with_dimensions_of(reference, candidate)).checked()
+    return list(generated_levels(generator, STREAM if carried else FEEDS, carried))
+
+
+def _compared(
+    reference: onnx.ModelProto,
+    candidate: onnx.ModelProto,
+    levels: Sequence[Level],
+    names: tuple[str, str],
+    carried: Mapping[str, str],
+    *,
+    given: bool,
+) -> list[LevelComparison]:
+    """The comparison on each level; `given`: on the user's data, whose values all count as they are."""
+    if not given:
+        return list(compare_levels(reference, candidate, levels, names=names, state=carried))
+    (level,) = levels
+    return [LevelComparison(level.name, compare_models(reference, candidate, level.feeds, names=names, state=carried))]
+
+
+def _large_inputs(levels: Sequence[Level]) -> list[str]:
+    large = LargeInputs()
+    for feed in (f for level in levels for f in level.feeds):
+        large.look(feed)
+    return large.texts
+
+
+def _other_bits(native: Sequence[OutputComparison]) -> list[str]:
+    texts = []
+    for c in native:
+        if not c.same_bits:
+            step = next((t for t, share in enumerate(c.steps.equal) if share < 1.0), None) if c.steps else None
+            where = f", first at {c.steps.unit} {step}" if c.steps and step is not None else ""
+            share = f"{1 - c.equal:.2%} of values differ{where}"
+            texts.append(f"output {c.name!r}: the native library is not bit-exact ({share}).")
+    return texts
+
+
+def _described(c: OutputComparison) -> dict[str, Any]:
+    data = asdict(c)
+    if c.steps is not None:
+        data["steps"] |= {"count": len(c.steps.sqnr_db), "worst": c.steps.worst, "growing": c.steps.growing}
+    return data

@@ -1,0 +1,116 @@
+"""Data as programs hold it: dicts, arrays, tensors and loaders.
+
+What these would catch: data that is read in another way than the same data from a file, labels taken for inputs, a
+tensor that numpy cannot hold without a message, an import of torch.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+import pytest
+
+import rnnqc
+from rnnqc.data.given_data import array_of, open_feeds
+from tests.subjects.lstm_models import LstmCase
+
+MODELS = Path(__file__).resolve().parents[2] / "models"
+DIGITS, DATA = MODELS / "digits_lstm.onnx", MODELS / "digits_calibration.npz"
+ARRAY = np.load(DATA)["x"]
+"""Eight samples `[32,8,8]`."""
+
+
+class Tensor:
+    """What of a torch tensor counts here."""
+
+    def __init__(self, values: npt.NDArray[Any], *, known: bool = True) -> None:
+        self.values, self.known, self.dtype = values, known, "torch.bfloat16"
+
+    def detach(self) -> Tensor:
+        return self
+
+    cpu = detach
+
+    def numpy(self) -> npt.NDArray[Any]:
+        if not self.known:
+            raise TypeError("Got unsupported ScalarType BFloat16")
+        return self.values
+
+
+class Loader:
+    """A loader of batches (x, label), of which it does not say how many there are; it can be read again."""
+
+    def __iter__(self) -> Iterator[list[Tensor]]:
+        for sample in ARRAY:
+            yield [Tensor(sample), Tensor(np.zeros(32, np.int64))]
+
+
+WAYS = {
+    "dict": {"x": ARRAY},
+    "dict of tensors": {"x": Tensor(ARRAY)},
+    "array": ARRAY,
+    "tensor": Tensor(ARRAY),
+    "loader": Loader(),
+    "generator of dicts": ({"x": sample} for sample in ARRAY),
+    "list of dicts of tensors": [{"x": Tensor(sample)} for sample in ARRAY],
+    "tuple of arrays": tuple(ARRAY),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_the_same_statistics_as_from_a_file(way: str) -> None:
+    assert rnnqc.calibrate(DIGITS, WAYS[way]).text == rnnqc.calibrate(DIGITS, DATA).text
+
+
+def test_labels_of_a_loader() -> None:
+    """The array after the inputs holds the labels."""
+    held = np.load(MODELS / "digits_test.npz")
+    labels = next(k for k in held.files if k != "x")
+    pairs = [(held["x"][k : k + 90], held[labels][k : k + 90]) for k in range(0, 450, 90)]
+    wanted = rnnqc.evaluate(DIGITS, MODELS / "digits_test.npz", "accuracy").value
+    assert rnnqc.evaluate(DIGITS, pairs, "accuracy").value == wanted > 0.9
+
+
+def test_verification_reads_a_loader_again() -> None:
+    """`verify` needs some of the calibration data after the calibration."""
+    for data in (Loader(), iter(Loader()), {"x": ARRAY}, Tensor(ARRAY)):
+        assert rnnqc.lower(DIGITS, calibration=data, verify=True).report.verified
+
+
+def test_several_inputs_in_order() -> None:
+    proto = LstmCase(T=3, B=2, I=4, H=4, initial_h=True).model()
+    names = [i.name for i in proto.graph.input]
+    assert len(names) == 2
+    arrays = [np.full(2, float(k), np.float32) for k in range(2)]
+    (feed,) = open_feeds([tuple(arrays)], proto)
+    assert {k: v[0] for k, v in feed.items()} == dict(zip(names, (0.0, 1.0), strict=True))
+    (feed,) = open_feeds([arrays[:1]], proto, carried=names[1:])
+    assert list(feed) == names[:1]
+
+
+@pytest.mark.parametrize(
+    ("data", "wanted"),
+    [
+        (3, r"is a int\. Supported: \.npz"),
+        ([3], r"sample 0: is a int|feed 0: is a int"),
+        ([[ARRAY, ARRAY, ARRAY]], "is a list"),
+        (Tensor(ARRAY, known=False), r"bfloat16.*BFloat16.*Resolution: convert it"),
+        ({"y": ARRAY}, "no array for input 'x'"),
+        ([{"x": ARRAY.astype(np.float64)}], "float64.*Supported: float32"),
+    ],
+)
+def test_what_is_no_data(data: Any, wanted: str) -> None:
+    with pytest.raises(rnnqc.CompileError, match=wanted):
+        rnnqc.calibrate(DIGITS, data)
+
+
+def test_torch_is_not_imported() -> None:
+    rnnqc.calibrate(onnx.load(DIGITS), Loader(), limit=2)
+    assert array_of([1, 2]).tolist() == [1, 2]
+    assert "torch" not in vars(sys.modules["rnnqc.data.given_data"])
