@@ -12,6 +12,7 @@ import os
 import signal
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Iterator, Sequence
 from typing import NoReturn
@@ -19,6 +20,7 @@ from typing import NoReturn
 from rnnqc.commands import (
     bench,
     calibrate,
+    completion,
     doctor,
     dump,
     evaluate,
@@ -29,6 +31,7 @@ from rnnqc.commands import (
     recipes,
     report,
     run,
+    schema,
     terminal,
     tune,
     verify,
@@ -53,15 +56,31 @@ _COMMANDS = (
     recipes,
     passes,
     doctor,
+    schema,
+    completion,
 )
 """In the order in which `--help` lists them."""
+
+
+USUAL_WAY = """\
+rnnqc quantizes recurrent layers of ONNX models and runs them in onnxruntime. The usual way:
+
+  rnnqc inspect model.onnx                                 which layers it has, and what lowering would do with each
+  rnnqc lower model.onnx -o model.int8.onnx                quantize them; --calibration samples.npz for more accuracy
+  rnnqc verify model.onnx model.int8.onnx                  compare the two
+  rnnqc run model.int8.onnx -i inputs.npz -o outputs.npz   run it
+
+`rnnqc --help` lists all commands, `rnnqc COMMAND --help` explains one, with examples."""
 
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         action = f"see `{self.prog} --help`"
         if "invalid choice" in message and "argument COMMAND" in message:
-            action = or_counterpart(action, message.split("'")[1], COMMANDS)
+            given = message.split("'")[1]
+            near = difflib.get_close_matches(given, [c.__name__.rpartition(".")[2] for c in _COMMANDS], 1)
+            theirs = or_counterpart(action, given, COMMANDS)
+            action = f"{near[0]} may be meant; {action}" if near and theirs == action else theirs
         raise UsageError(f"{message}.", action=action)
 
 
@@ -75,10 +94,20 @@ def main(argv: Sequence[str] | None = None) -> int:
         The exit code.
     """
     terminal.reset()
+    given = _separated(sys.argv[1:] if argv is None else argv)
+    if not given:
+        sys.stderr.write(f"{USUAL_WAY}\n")
+        return BAD_INPUT
+    verbose = False
     try:
         with _orderly_termination():
-            arguments = _parsed(_separated(sys.argv[1:] if argv is None else argv))
-            return int(arguments.command(arguments))
+            arguments = _parsed(given)
+            terminal.reset(quiet=arguments.quiet)
+            verbose, start = arguments.verbose, time.perf_counter()
+            code = int(arguments.command(arguments))
+            if verbose:
+                err(f"{time.perf_counter() - start:8.3f} s  rnnqc {arguments.name}")
+            return code
     except InternalError as error:
         err(f"[red]rnnqc: a check failed:[/red] {escape(str(error))}")
         return CHECK_FAILED
@@ -97,13 +126,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stderr.close()
         return OK
     except Exception as error:
-        if os.environ.get("RNNQC_TRACEBACK"):
+        if verbose or os.environ.get("RNNQC_TRACEBACK"):
             raise
         frame = traceback.extract_tb(error.__traceback__)[-1]
         place = f"{type(error).__name__} in {os.path.basename(frame.filename)}:{frame.lineno}"
         err(
             f"[red]rnnqc: internal error:[/red] {escape(str(error))} ({escape(place)}). "
-            "Resolution: report it, with the model and the traceback that RNNQC_TRACEBACK=1 shows."
+            "Resolution: report it, with the model and the traceback that -v shows."
         )
         return CHECK_FAILED
 
@@ -129,12 +158,14 @@ def _parsed(argv: Sequence[str]) -> argparse.Namespace:
     """
     commands: dict[str, argparse.ArgumentParser] = {}
     try:
-        arguments, unknown = _parser(commands).parse_known_args(argv)
+        parser = _parser(commands)
+        arguments, unknown = parser.parse_known_args(argv)
     except UsageError as error:
         error.action = "; ".join(filter(None, (_theirs(argv), error.action)))
         raise
     if unknown:
         raise _unknown(unknown, commands[arguments.name])
+    arguments.parser, arguments.parsers = parser, commands  # for the commands that are about commands
     return arguments
 
 
@@ -167,17 +198,26 @@ def _unknown(arguments: Sequence[str], command: argparse.ArgumentParser) -> Usag
 
 def _parser(added: dict[str, argparse.ArgumentParser]) -> argparse.ArgumentParser:
     """The parser of all commands; those of each are put into `added`, by name."""
-    from rnnqc import __version__
-
     parser = _Parser(
-        prog="rnnqc", description="Quantizes recurrent layers of ONNX models and runs them in onnxruntime."
-    )
-    parser.add_argument("--version", action="version", version=f"rnnqc {__version__}")
+        prog="rnnqc", description="Quantizes recurrent layers of ONNX models and runs them in onnxruntime.",
+        epilog="the usual way:\n" + USUAL_WAY.split("\n\n", 2)[1], formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    parser.add_argument("--version", action=_Version, nargs=0, help="print the version")
     commands = parser.add_subparsers(dest="name", required=True, parser_class=_Parser, metavar="COMMAND")
     for command in _COMMANDS:
         command.add(commands)
     added.update(commands.choices)
     return parser
+
+
+class _Version(argparse.Action):
+    """Looks the version up when it is asked for: that takes longer than all parsers."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> NoReturn:
+        from rnnqc import __version__
+
+        sys.stdout.write(f"rnnqc {__version__}\n")
+        parser.exit()
 
 
 # Options that take several values, and what is in every value.

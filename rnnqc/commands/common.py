@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rnnqc.errors import UsageError, byte_count
@@ -16,20 +16,37 @@ else:
     Commands = object
 
 __all__ = [
-    "BAD_INPUT", "CHECK_FAILED", "INTERRUPTED", "OK", "STRICT", "TERMINATED", "Commands", "add_data", "add_repeated",
-    "add_state", "add_states_of_arrays", "byte_count", "decibels", "json_text", "number", "pairs", "values",
-    "verbosity",
+    "BAD_INPUT", "CHECK_FAILED", "INTERRUPTED", "JSON_VERSION", "OK", "STRICT", "TERMINATED", "Commands", "add_command",
+    "add_data", "add_repeated", "add_state", "add_states_of_arrays", "byte_count", "decibels", "document", "json_text",
+    "number", "pairs", "values",
 ]  # fmt: skip
 
 OK, CHECK_FAILED, BAD_INPUT, STRICT = 0, 1, 2, 3
 INTERRUPTED, TERMINATED = 130, 143
 
 
-def verbosity(parser: argparse.ArgumentParser) -> None:
-    """Adds -q and -v."""
+def add_command(commands: Commands, name: str, text: str, *examples: str) -> argparse.ArgumentParser:
+    """Adds the parser of a command, with -q and -v.
+
+    Args:
+        commands: Where to add it.
+        name: The command.
+        text: What it does, for the list of commands.
+        examples: Command lines, for its own help.
+    """
+    parser = commands.add_parser(
+        name,
+        help=text,
+        description=f"{text[0].upper()}{text[1:]}.",
+        epilog="\n".join(["examples:", *(f"  {e}" for e in examples)]),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     group = parser.add_mutually_exclusive_group()
-    group.add_argument("-q", "--quiet", action="store_true", help="errors and float layers only")
-    group.add_argument("-v", "--verbose", action="store_true", help="all remarks and the time of each pass")
+    group.add_argument("-q", "--quiet", action="store_true", help="print remarks and errors only")
+    group.add_argument(
+        "-v", "--verbose", action="store_true", help="print all remarks, times, and the traceback of an internal error"
+    )
+    return parser
 
 
 def add_repeated(parser: argparse.ArgumentParser, option: str, metavar: str, text: str) -> None:
@@ -124,6 +141,15 @@ def values(texts: Sequence[str], option: str) -> dict[str, Any]:
 
 def _refused(text: str) -> float:
     raise ValueError(text)
+
+
+JSON_VERSION = 1
+"""Of what commands give with --json; it grows where a key goes or changes its meaning. `rnnqc schema` describes it."""
+
+
+def document(data: Mapping[str, Any]) -> str:
+    """What a command gives with --json, with its version."""
+    return json_text({"version": JSON_VERSION, **data})
 
 
 def json_text(data: Any) -> str:

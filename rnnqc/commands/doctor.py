@@ -6,15 +6,18 @@ import argparse
 import os
 import platform
 
-import numpy as np
-
-from rnnqc.commands.common import CHECK_FAILED, OK, Commands
+from rnnqc.commands.common import CHECK_FAILED, OK, Commands, add_command
 from rnnqc.commands.terminal import err, escape, out
 
 
 def add(commands: Commands) -> None:
     """Adds the command's parser."""
-    parser = commands.add_parser("doctor", help="check the installation")
+    parser = add_command(
+        commands,
+        "doctor",
+        "check the installation",
+        "rnnqc doctor",
+    )
     parser.set_defaults(command=run)
 
 
@@ -42,10 +45,11 @@ def run(a: argparse.Namespace) -> int:
 
 def _self_test() -> bool:
     """Lowers a small LSTM and runs it stock and native."""
+    import numpy as np
     import onnx
 
     from rnnqc.lowering.lower import lower
-    from rnnqc.session import session
+    from rnnqc.sessions import session
 
     rng = np.random.default_rng(0)
     hidden = 16

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rnnqc.commands.common import CHECK_FAILED, OK, Commands, add_repeated, add_states_of_arrays
+from rnnqc.commands.common import CHECK_FAILED, OK, Commands, add_command, add_repeated, add_states_of_arrays
 from rnnqc.commands.terminal import err, escape, out
 from rnnqc.errors import UsageError, located
 
@@ -19,7 +19,13 @@ if TYPE_CHECKING:
 
 def add(commands: Commands) -> None:
     """Adds the command's parser."""
-    parser = commands.add_parser("dump", help="write every tensor of the cells of a lowered model, step by step")
+    parser = add_command(
+        commands,
+        "dump",
+        "write every tensor of the cells of a lowered model, step by step",
+        "rnnqc dump model.int8.onnx -i inputs.npz -o dump",
+        "rnnqc dump model.int8.onnx -i inputs.npz -o dump --row 0 --steps 0:10 --compare theirs",
+    )
     parser.add_argument("model", metavar="MODEL", help="a lowered model, or one that Brevitas exported")
     parser.add_argument("-i", "--input", required=True, metavar="IN.npz", help="data, as `rnnqc run` takes it")
     parser.add_argument("-o", "--output", required=True, metavar="DIR", help="a new folder")
@@ -36,7 +42,7 @@ def add(commands: Commands) -> None:
         "--compare", metavar="DIR2",
         help="compare with the .npz files in DIR2; exit code 1, step and tensor if something differs",
     )  # fmt: skip
-    parser.add_argument("--codes", action="store_true", help="of --compare: integer codes alone")
+    parser.add_argument("--codes", action="store_true", help="of --compare: quantized values alone")
     add_repeated(parser, "--only", "GLOB", "of --compare: only tensors and parameters with such names")
     parser.add_argument("--atol", type=_limit, metavar="X", help="of --compare: by how much real values may differ")
     parser.add_argument("--overwrite", action="store_true", help="replace the dump in DIR")

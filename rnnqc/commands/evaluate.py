@@ -5,16 +5,20 @@ from __future__ import annotations
 import argparse
 import warnings
 
-from rich.table import Table
-
-from rnnqc.commands.common import CHECK_FAILED, OK, Commands, add_data, add_state, json_text, number
-from rnnqc.commands.terminal import err, escape, out
+from rnnqc.commands.common import CHECK_FAILED, OK, Commands, add_command, add_data, add_state, document, number
+from rnnqc.commands.terminal import err, escape, new_table, out
 
 
 def add(commands: Commands) -> None:
     """Adds the command's parser."""
-    parser = commands.add_parser("evaluate", help="measure a task: accuracy, perplexity, or a function of yours")
-    parser.add_argument("model", metavar="MODEL")
+    parser = add_command(
+        commands,
+        "evaluate",
+        "measure a task: accuracy, perplexity, or a function of yours",
+        "rnnqc evaluate model.int8.onnx --data test.npz --metric accuracy --against model.onnx",
+        "rnnqc evaluate model.int8.onnx --data words.npz --metric perplexity --max-metric 120",
+    )
+    parser.add_argument("model", metavar="MODEL", help="a float or a lowered model")
     add_data(parser, required=True)
     parser.add_argument(
         "--metric", required=True, metavar="NAME",
@@ -29,7 +33,7 @@ def add(commands: Commands) -> None:
     parser.add_argument("--min-metric", type=number, metavar="V", help="fail (exit code 1) if the metric is below V")
     parser.add_argument("--max-metric", type=number, metavar="V", help="fail (exit code 1) if the metric is above V")
     parser.add_argument("--stock", action="store_true", help="without the native library")
-    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--json", action="store_true", help="print the figures as JSON")
     parser.set_defaults(command=run)
 
 
@@ -59,7 +63,7 @@ def run(a: argparse.Namespace) -> int:
         failures.append(f"{found.metric} is {found.value:.6g}, at most {a.max_metric:g} asked for")
     if a.json:
         print(
-            json_text(
+            document(
                 {
                     "model": a.model,
                     "against": a.against,
@@ -74,7 +78,7 @@ def run(a: argparse.Namespace) -> int:
             )
         )
     else:
-        table = Table("model", escape(found.metric), "against float", box=None, pad_edge=False)
+        table = new_table("model", escape(found.metric), "against float")
         if found.reference is not None:
             table.add_row(escape(a.against), _figure(found.metric, found.reference), "")
         table.add_row(

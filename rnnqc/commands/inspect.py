@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
+import shlex
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.table import Table
-
-from rnnqc.cells.forms import CUSTOM, FUSED, INTEGER
-from rnnqc.commands.common import OK, Commands, byte_count, json_text
-from rnnqc.commands.terminal import err, escape, out
+from rnnqc.commands.common import OK, Commands, add_command, byte_count, document
+from rnnqc.commands.terminal import err, escape, new_table, out
 from rnnqc.errors import explained
-from rnnqc.passes.analysis.elementwise_recurrences import ACTION, REASON
 
 if TYPE_CHECKING:
     from rnnqc.lowering.inspection import Inspection
@@ -27,21 +22,25 @@ LISTED = 20
 
 def add(commands: Commands) -> None:
     """Adds the command's parser."""
-    parser = commands.add_parser(
-        "inspect", help="list recurrent layers, what lowering would do with each, and the float weights around them"
+    parser = add_command(
+        commands,
+        "inspect",
+        "list recurrent layers, what lowering would do with each, and the float weights around them",
+        "rnnqc inspect model.onnx",
+        "rnnqc inspect model.int8.onnx --json",
     )
-    parser.add_argument("model", metavar="MODEL")
-    parser.add_argument("--json", action="store_true")
+    parser.add_argument("model", metavar="MODEL", help="a float or a lowered model")
+    parser.add_argument("--json", action="store_true", help="print everything as JSON, all operators included")
     parser.set_defaults(command=run)
 
 
 def run(a: argparse.Namespace) -> int:
     """Runs the command; the exit code."""
-    from rnnqc.lowering.inspection import inspect_layers
+    from rnnqc.lowering.inspection import inspect
 
-    found = inspect_layers(a.model)
+    found = inspect(a.model)
     if a.json:
-        print(json_text(_as_dict(a.model, found)))
+        print(document(found.to_dict()))
         return OK
     out(f"{escape(a.model)}: operator set {found.opset}, {len(found.nodes)} recurrent node(s)")
     if found.nodes or found.elementwise:
@@ -52,54 +51,19 @@ def run(a: argparse.Namespace) -> int:
     for name, numbers in found.deciding.items():
         chosen = " or ".join(f"--bind {name}={n}" for n in (*map(str, numbers),) or ("VALUE",))
         out(f"input {escape(repr(name))} decides which branches run; for one use: rnnqc lower {escape(chosen)}")
-    slow = _slow_stock(found)
-    if slow:
-        out(slow)
-    for text in _warnings(a.model, found):
+    if found.states:
+        options = " ".join(f"--state {shlex.quote(f'{i}:{o}')}" for i, o in sorted(found.states.items()))
+        out(f"carries states from call to call; where data is the calls of a stream: {escape(options)}")
+    if found.slow_stock:
+        out(found.slow_stock)
+    for text in found.warnings:
         err(f"[yellow]rnnqc:[/yellow] {escape(text)}")
     return OK
 
 
-def _as_dict(model: str, found: Inspection) -> dict[str, Any]:
-    nodes = [
-        {
-            "node": n.path, "op": n.op, "attributes": n.attributes, "weight_bytes": n.weight_bytes,
-            "lowering": n.status, "form": n.form, "cells": found.cells.get(n.path, []),
-            "reason": n.refusal[0], "found": n.refusal[1], "action": n.refusal[2],
-            "notes": [{"reason": r.reason, "found": r.found, "action": r.action} for r in found.notes.get(n.path, [])],
-        }
-        for n in found.nodes
-    ]  # fmt: skip
-    rest = {**dataclasses.asdict(found.rest), "file_bytes": found.bytes}
-    return {
-        "model": model, "opset": found.opset, "nodes": nodes, "independent_outputs": found.constant_outputs,
-        "training_dropouts": found.dropouts, "rest": rest, "slow_stock": _slow_stock(found),
-        "points": found.points, "deciding_inputs": found.deciding,
-        "elementwise_recurrences": [{**dataclasses.asdict(e), "reason": REASON} for e in found.elementwise],
-    }  # fmt: skip
-
-
-def _slow_stock(found: Inspection) -> str:
-    """What lowering says of the speed without the library."""
-    from rnnqc.lowering.stock_speed import slower_without_library
-
-    return slower_without_library(n for n in found.nodes if n.status == "lowered" or n.form in (FUSED, INTEGER))
-
-
-def _warnings(model: str, found: Inspection) -> list[str]:
-    from rnnqc.layers.layer_hints import layer_hints
-    from rnnqc.passes.graph.constant_outputs import warning_of
-    from rnnqc.passes.graph.training_mode import training_warning
-    from rnnqc.proto.files import load_proto
-
-    hints = [] if found.nodes else layer_hints(load_proto(Path(model)))
-    hints += [warning_of(found.constant_outputs)] if found.constant_outputs else []
-    return hints + ([training_warning(found.dropouts)] if found.dropouts else [])
-
-
 def _print_points(found: Inspection) -> None:
     """The points that have a format; channels with scales of their own are counted."""
-    table = Table("point", "bits", "scale", "zero point", "rounding", "mode", box=None, pad_edge=False)
+    table = new_table("point", "bits", "scale", "zero point", "rounding", "mode")
     for path, s in found.points.items():
         if s.get("bits") is None or "mode" not in s:
             continue
@@ -112,7 +76,9 @@ def _print_points(found: Inspection) -> None:
 
 
 def _print_nodes(found: Inspection) -> None:
-    table = Table("node", "op", "I", "H", "T", "B", "direction", "options", "lowering", box=None, pad_edge=False)
+    from rnnqc.passes.analysis.elementwise_recurrences import ACTION, REASON
+
+    table = new_table("node", "op", "I", "H", "T", "B", "direction", "options", "lowering")
     for n in found.nodes:
         cells = [n.path, n.op, *_sizes(n.attributes), str(n.attributes.get("direction") or ""), _options(n.attributes)]
         table.add_row(*map(escape, [*cells, _verdict(n, found)]))
@@ -128,7 +94,7 @@ def _print_rest(found: Inspection) -> None:
     rest = found.rest
     if not rest.entries:
         return
-    table = Table("node", "op", "weight", "bytes", "--rest int8", box=None, pad_edge=False)
+    table = new_table("node", "op", "weight", "bytes", "--rest int8")
     shown = sorted(rest.entries, key=lambda e: -e.bytes)[:LISTED]
     for e in shown:
         shape = "x".join(map(str, e.shape))
@@ -152,6 +118,7 @@ def _options(at: Mapping[str, Any]) -> str:
 
 def _verdict(n: RecurrentNode, found: Inspection) -> str:
     """How lowering would handle a node, with the notes about it."""
+    from rnnqc.cells.forms import CUSTOM
     from rnnqc.passes.analysis.custom_products import described
 
     at = n.attributes

@@ -5,17 +5,23 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from rnnqc.commands.common import OK, Commands, add_state
+from rnnqc.commands.common import OK, Commands, add_command, add_state
 from rnnqc.commands.terminal import escape, out
 
 
 def add(commands: Commands) -> None:
     """Adds the command's parser."""
-    parser = commands.add_parser("layer", help="make a layer of a model of its cell (one step), or a stack of layers")
+    parser = add_command(
+        commands,
+        "layer",
+        "make a layer of a model of its cell (one step), or a stack of layers",
+        "rnnqc layer cell.onnx -o layer.onnx --state h:h_next",
+        "rnnqc layer forward.onnx backward.onnx -o layer.onnx --bidirectional",
+    )
     parser.add_argument(
         "cells", nargs="+", metavar="CELL.onnx", help="x and states in, the states after the step out; the lowest first"
     )
-    parser.add_argument("-o", "--output", required=True, metavar="OUT.onnx")
+    parser.add_argument("-o", "--output", required=True, metavar="OUT.onnx", help="the model of the layer")
     add_state(
         parser, "a state and what becomes of it; by default the inputs after the first and the first outputs, in order"
     )

@@ -9,26 +9,23 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich.progress import SpinnerColumn
-from rich.table import Table
-
 from rnnqc.commands.common import (
     BAD_INPUT,
     CHECK_FAILED,
     OK,
     STRICT,
     Commands,
+    add_command,
     add_repeated,
     add_state,
-    byte_count,
     decibels,
-    json_text,
+    document,
     pairs,
     values,
-    verbosity,
 )
+from rnnqc.commands.lower_summary import print_entries, print_summary
 from rnnqc.commands.report import add_bounds, bounds_of, check_page, measured, tell_unmeasured
-from rnnqc.commands.terminal import err, escape, out, progress_bar
+from rnnqc.commands.terminal import err, escape, progress_bar
 from rnnqc.errors import CompileError, UsageError
 
 if TYPE_CHECKING:
@@ -47,9 +44,17 @@ MODELS = 60
 
 def add(commands: Commands) -> None:
     """Adds the command's parser."""
-    parser = commands.add_parser("lower", help="lower a float model to a quantized one")
-    parser.add_argument("model", metavar="IN.onnx")
-    parser.add_argument("-o", "--output", required=True, metavar="OUT.onnx")
+    parser = add_command(
+        commands,
+        "lower",
+        "lower a float model to a quantized one",
+        "rnnqc lower model.onnx -o model.int8.onnx",
+        "rnnqc lower model.onnx -o model.int8.onnx --recipe int8-static --calibration samples.npz",
+        "rnnqc lower model.onnx -o small.onnx --rest int8 --set '*.W.weight.bits=4' --min-sqnr 25",
+        "rnnqc lower model.onnx -o unrolled.onnx --unroll --dim T=100 --report report.html",
+    )
+    parser.add_argument("model", metavar="IN.onnx", help="the float model")
+    parser.add_argument("-o", "--output", required=True, metavar="OUT.onnx", help="the quantized model")
     parser.add_argument(
         "--recipe", metavar="NAME|FILE.toml",
         help="default int8, or none for a model that brings its own quantization; `rnnqc recipes` lists them",
@@ -60,6 +65,9 @@ def add(commands: Commands) -> None:
     )
     source.add_argument("--stats", metavar="STATS.json", help="statistics of `rnnqc calibrate`")
     add_state(parser, "the calibration data is the calls of a stream: output OUT of one is input IN of the next")
+    parser.add_argument(
+        "--batch", type=int, metavar="N", help="calibrate in batches of N rows; of --stats: they must be of this batch"
+    )
     parser.add_argument(
         "--form",
         choices=("fused", "integer", "qcdq", "qonnx", "ort"),
@@ -105,7 +113,6 @@ def add(commands: Commands) -> None:
     )  # fmt: skip
     add_bounds(parser, MODELS, "for --report: measure the sensitivity")
     parser.add_argument("--json", metavar="OUT.json", dest="json_path", help="write the report")
-    verbosity(parser)
     parser.set_defaults(command=run)
 
 
@@ -132,8 +139,9 @@ def run(a: argparse.Namespace) -> int:
     else:
         _print_failure(failure)
     _write_reports(a, report, evidence)
-    if not a.quiet:
-        _print_result(a, report, failure is None, time.perf_counter() - start)
+    print_entries(report)
+    if failure is None:
+        print_summary(report, a.model, a.output, time.perf_counter() - start, is_verified=a.verify)
     if a.verbose:
         _print_details(report)
     return OK if failure is None else EXIT_CODES.get(failure.option, CHECK_FAILED)
@@ -165,13 +173,13 @@ def _check_paths(a: argparse.Namespace) -> None:
 def _lowered(a: argparse.Namespace) -> Lowered:
     from rnnqc.lowering.lower import lower
 
-    with progress_bar("load", SpinnerColumn(), counted=False, quiet=a.quiet) as update:
+    with progress_bar("load", spinner=True, counted=False, quiet=a.quiet) as update:
 
         def tell(name: str) -> None:
             update(description=name)
 
         return lower(
-            a.model, a.recipe, a.form, calibration=a.calibration, stats=a.stats, state=a.state,
+            a.model, a.recipe, a.form, calibration=a.calibration, stats=a.stats, state=a.state, batch=a.batch,
             unroll=a.unroll, dims=pairs(a.dim, "--dim"), bind=values(a.bind, "--bind"), overrides=a.overrides,
             verify=a.verify,
             reproducer=f"{a.output}.reproducer" if a.verify else None,
@@ -184,7 +192,7 @@ def _evidence(a: argparse.Namespace, lowered: Lowered, bounds: Bounds) -> Eviden
     """Measures what the page says, on the calibration data or on generated data."""
     from rnnqc.reporting.subject import Options, subject_of_lowering
 
-    subject = subject_of_lowering(lowered, a.model, a.output, a.calibration, a.stats, a.state)
+    subject = subject_of_lowering(lowered, a.model, a.output, a.calibration, a.stats, a.state, a.batch)
     try:
         return measured(subject, Options(bounds=bounds), a.quiet)
     except CompileError as error:
@@ -212,69 +220,13 @@ def _write_reports(a: argparse.Namespace, report: Report, evidence: Evidence | N
     from rnnqc.reporting.page import page
 
     if a.json_path:
-        data = {k: v for k, v in report.as_dict().items() if k != "seconds"}  # two runs write the same bytes
+        data = {k: v for k, v in report.to_dict().items() if k != "seconds"}  # two runs write the same bytes
         if evidence is not None:
-            data["evidence"] = evidence.as_dict()
-        write_atomically(Path(a.json_path), (json_text(data) + "\n").encode())
+            data["evidence"] = evidence.to_dict()
+        write_atomically(Path(a.json_path), (document(data) + "\n").encode())
     if evidence is not None:
         write_atomically(Path(a.report_path), page(evidence).encode())
         tell_unmeasured(evidence)
-
-
-def _print_result(a: argparse.Namespace, report: Report, is_written: bool, seconds: float) -> None:
-    """Prints the nodes, and of a model that was written its sizes, the verification and the SQNR."""
-    if report.entries:
-        _print_entries(report)
-    if not is_written:
-        return
-    if report.entries or report.rest.is_changed:
-        out(f"{escape(a.output)}: {_sizes(report)}, {seconds:.1f} s")
-    if report.rest.entries:
-        out(report.rest.summary(report.bytes))
-    if report.slow_stock:
-        out(report.slow_stock)
-    if report.entries and report.contents:
-        out(f"the file has grown; it holds: {escape(report.contents)}")
-    if a.verify:
-        out(_verified(report))
-    if report.sqnr_summary:
-        out(f"SQNR on generated data: at least {report.sqnr_summary}")
-
-
-def _print_entries(report: Report) -> None:
-    table = Table("node", "op", "status", "weights", box=None, pad_edge=False)
-    for e in report.entries:
-        status = f"{e.status}{' already' if e.earlier else ''}" + (f" ({e.summary or e.form})" if e.form else "")
-        weights = (
-            f"{byte_count(e.float_bytes)} -> {byte_count(e.bytes)}"
-            if e.status == "lowered"
-            else byte_count(e.float_bytes)
-        )
-        table.add_row(
-            escape(e.node),
-            e.op,
-            status + (f": {escape(e.reason)}" if e.reason and e.status == "lowered" else ""),
-            weights,
-        )
-    out(table)
-
-
-def _sizes(report: Report) -> str:
-    """The file before and after, and the weights of its recurrent layers."""
-    before, after = report.weight_bytes
-    files = f"file {byte_count(report.float_bytes)} -> {byte_count(report.bytes)}"
-    if not report.entries:
-        return files
-    return f"{files}, recurrent weights {byte_count(before)} -> {byte_count(after)}"
-
-
-def _verified(report: Report) -> str:
-    """The result of the comparison of all passes, which did not fail."""
-    count = len(report.verified)
-    passes = f"{count} pass{'' if count == 1 else 'es'}"
-    if report.unverified:
-        return f"verified: {passes} compared, {len(report.unverified)} not compared (said above)"
-    return f"verified: {passes} changed no more than declared"
 
 
 def _print_details(report: Report) -> None:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import argparse
 
-from rich.table import Table
-
-from rnnqc.commands.common import OK, Commands
-from rnnqc.commands.terminal import out
+from rnnqc.commands.common import OK, Commands, add_command
+from rnnqc.commands.terminal import new_table, out
 
 
 def add(commands: Commands) -> None:
     """Adds the command's parser."""
-    parser = commands.add_parser("passes", help="list the passes of the default pipeline")
+    parser = add_command(
+        commands,
+        "passes",
+        "list the passes of the default pipeline",
+        "rnnqc passes",
+    )
     parser.add_argument("--markdown", action="store_true", help="as a table for documents")
     parser.set_defaults(command=run)
 
@@ -28,7 +31,7 @@ def run(a: argparse.Namespace) -> int:
         for info in infos:
             print(f"| `{info.name}` | {info.summary} | {info.numerics} |")
         return OK
-    table = Table("pass", "does", "requires", "establishes", "may change", box=None, pad_edge=False)
+    table = new_table("pass", "does", "requires", "establishes", "may change")
     for info in infos:
         names = [", ".join(sorted(p.value for p in s)) for s in (info.requires, info.sets)]
         table.add_row(info.name, info.summary, *names, str(info.numerics))

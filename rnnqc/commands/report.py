@@ -6,20 +6,19 @@ import argparse
 import math
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich.progress import SpinnerColumn
-
-from rnnqc.commands.common import OK, Commands, add_data, add_state, byte_count, json_text, number
+from rnnqc.commands.common import OK, Commands, add_command, add_data, add_state, byte_count, document, number
 from rnnqc.commands.terminal import err, escape, out, progress_bar
-from rnnqc.errors import UsageError, located
+from rnnqc.errors import UsageError
 
 if TYPE_CHECKING:
     from rnnqc.reporting.evidence import Evidence
-    from rnnqc.reporting.subject import Options, Subject
+    from rnnqc.reporting.subject import Options, Subject, Tell
     from rnnqc.search.trials import Bounds
 
 MODELS = 150
@@ -27,10 +26,16 @@ MODELS = 150
 
 def add(commands: Commands) -> None:
     """Adds the command's parser."""
-    parser = commands.add_parser("report", help="write a page on where a lowered model's errors come from")
-    parser.add_argument("float_model", metavar="FLOAT.onnx")
-    parser.add_argument("quantized_model", metavar="QUANT.onnx")
-    parser.add_argument("-o", "--output", required=True, metavar="OUT.html")
+    parser = add_command(
+        commands,
+        "report",
+        "write a page on where a lowered model's errors come from",
+        "rnnqc report model.onnx model.int8.onnx -o report.html",
+        "rnnqc report model.onnx model.int8.onnx -o report.html --data samples.npz --models 50 --json",
+    )
+    parser.add_argument("float_model", metavar="FLOAT.onnx", help="the float model")
+    parser.add_argument("quantized_model", metavar="QUANT.onnx", help="the model that it was lowered to")
+    parser.add_argument("-o", "--output", required=True, metavar="OUT.html", help="the page")
     add_data(parser, required=False)
     add_state(parser)
     parser.add_argument(
@@ -47,10 +52,8 @@ def add(commands: Commands) -> None:
 
 def run(a: argparse.Namespace) -> int:
     """Runs the command; the exit code."""
-    from rnnqc.data.statistics import Statistics
-    from rnnqc.proto.files import check_writable, load_proto_and_size, write_atomically
-    from rnnqc.reporting.page import page
-    from rnnqc.reporting.subject import Options, Subject
+    from rnnqc.proto.files import check_writable, write_atomically
+    from rnnqc.reporting.report import report
 
     read = [a.float_model, a.quantized_model, a.data, a.stats]
     check_page(a.output, read)
@@ -60,21 +63,16 @@ def run(a: argparse.Namespace) -> int:
     check_positive("--num-samples", a.num_samples)
     bounds = bounds_of(a, MODELS)
     start = time.perf_counter()
-    protos = []
-    for path in (a.float_model, a.quantized_model):
-        with located(path):
-            protos.append(load_proto_and_size(Path(path)))
-    (float_proto, float_bytes), (quant_proto, quant_bytes) = protos
-    subject = Subject(
-        float_proto, quant_proto, a.float_model, a.quantized_model, float_bytes, quant_bytes,
-        statistics=Statistics.load(a.stats) if a.stats else None, data=a.data, state=a.state,
-        calibrated_by=["--stats", a.stats] if a.stats else [],
-    )  # fmt: skip
-    evidence = measured(subject, Options(a.num_samples, bounds, a.time))
-    text = page(evidence).encode()
+    with _progress() as tell:
+        made = report(
+            a.float_model, a.quantized_model, a.data, state=a.state, stats=a.stats, samples=a.num_samples,
+            bounds=bounds, times=a.time, progress=tell,
+        )  # fmt: skip
+    evidence = made.evidence
+    text = made.html.encode()
     write_atomically(Path(a.output), text)
     if a.json:
-        write_atomically(json_path, (json_text(evidence.as_dict()) + "\n").encode())
+        write_atomically(json_path, (document(evidence.to_dict()) + "\n").encode())
     if evidence.mismatch:
         err(f"[red]rnnqc:[/red] {escape(evidence.mismatch)}")
     for warning in evidence.warnings:
@@ -143,9 +141,16 @@ def measured(subject: Subject, options: Options, quiet: bool = False) -> Evidenc
     """What the page says, measured behind a progress bar."""
     from rnnqc.reporting.gather import gather
 
-    with progress_bar("load", SpinnerColumn(), quiet=quiet) as update:
+    with _progress(quiet) as tell:
+        return gather(subject, replace(options, progress=tell))
+
+
+@contextmanager
+def _progress(quiet: bool = False) -> Iterator[Tell]:
+    """A bar, and what moves it."""
+    with progress_bar("load", spinner=True, quiet=quiet) as update:
 
         def tell(stage: str, done: int, total: int | None) -> None:
             update(description=stage, completed=done, total=total)
 
-        return gather(subject, replace(options, progress=tell))
+        yield tell

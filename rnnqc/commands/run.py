@@ -7,18 +7,26 @@ import warnings
 from functools import partial
 from pathlib import Path
 
-from rnnqc.commands.common import OK, Commands, add_states_of_arrays
+from rnnqc.commands.common import OK, Commands, add_command, add_states_of_arrays
 from rnnqc.commands.terminal import err, escape, out
 from rnnqc.errors import located
 
 
 def add(commands: Commands) -> None:
     """Adds the command's parser."""
-    parser = commands.add_parser("run", help="run a model on an .npz of inputs")
-    parser.add_argument("model", metavar="MODEL")
-    parser.add_argument("-i", "--input", required=True, metavar="IN.npz")
-    parser.add_argument("-o", "--output", required=True, metavar="OUT.npz")
-    parser.add_argument("--stock", action="store_true", help="without the native library")
+    parser = add_command(
+        commands,
+        "run",
+        "run a model on an .npz of inputs",
+        "rnnqc run model.int8.onnx -i inputs.npz -o outputs.npz",
+        "rnnqc run vad.int8.onnx -i calls.npz -o outputs.npz --state h:hn --state c:cn",
+    )
+    parser.add_argument("model", metavar="MODEL", help="a float or a lowered model")
+    parser.add_argument("-i", "--input", required=True, metavar="IN.npz", help="arrays by name of input")
+    parser.add_argument("-o", "--output", required=True, metavar="OUT.npz", help="arrays by name of output")
+    parser.add_argument(
+        "--stock", action="store_true", help="run without the native library, in standard operators; same bits"
+    )
     add_states_of_arrays(parser)
     parser.set_defaults(command=run)
 
@@ -34,7 +42,7 @@ def run(a: argparse.Namespace) -> int:
     from rnnqc.evaluation.evaluate import run_session
     from rnnqc.ir import CELLS_KEY
     from rnnqc.proto.files import check_writable, load_proto, write_atomically
-    from rnnqc.session import session
+    from rnnqc.sessions import session
 
     check_writable(Path(a.output), [a.model, a.input])
     proto = load_proto(Path(a.model))

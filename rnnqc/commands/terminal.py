@@ -1,67 +1,91 @@
-"""The two consoles of the command line."""
+"""The two consoles of the command line. rich is imported when something is printed: `--help` needs none of it."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
-from rich.console import Console
-from rich.markup import escape as escape_markup
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, TextColumn, TimeElapsedColumn
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+_consoles: dict[str, Console] = {}
+_quiet = False
 
 
 def escape(text: str) -> str:
     """`text` on one line, for rich: names in models may hold line breaks, terminal sequences and rich's own markup."""
+    from rich.markup import escape as escape_markup
+
     return escape_markup("".join(c if c.isprintable() else " " if c.isspace() else repr(c)[1:-1] for c in text))
 
 
-def _console(stream: TextIO) -> Console:
+def reset(*, quiet: bool = False) -> None:
+    """Makes the consoles anew, on the streams that the process has now.
+
+    Args:
+        quiet: Whether only remarks and errors are printed.
+    """
+    global _quiet
+    _consoles.clear()
+    _quiet = quiet
+
+
+def _console(name: str) -> Console:
     """Lines that are not for a terminal stay whole, so that they can be searched."""
-    if hasattr(stream, "reconfigure"):
-        stream.reconfigure(errors="backslashreplace")
-    return Console(file=stream, highlight=False, emoji=False, soft_wrap=True, width=None if stream.isatty() else 400)
+    from rich.console import Console
 
-
-_out = _console(sys.stdout)
-_err = _console(sys.stderr)
-
-
-def reset() -> None:
-    """Makes the consoles anew, on the streams that the process has now."""
-    global _out, _err
-    _out, _err = _console(sys.stdout), _console(sys.stderr)
+    if name not in _consoles:
+        stream: TextIO = getattr(sys, name)
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
+        width = None if stream.isatty() else 400
+        _consoles[name] = Console(file=stream, highlight=False, emoji=False, soft_wrap=True, width=width)
+    return _consoles[name]
 
 
 def out(content: object) -> None:
     """Prints a result."""
-    _out.print(content)
+    if not _quiet:
+        _console("stdout").print(content)
 
 
 def err(content: object) -> None:
     """Prints a remark or an error."""
-    _err.print(content)
+    _console("stderr").print(content)
+
+
+def new_table(*columns: str) -> Table:
+    """A table without lines."""
+    from rich.table import Table
+
+    return Table(*columns, box=None, pad_edge=False)
 
 
 @contextmanager
 def progress_bar(
-    description: str, *first: ProgressColumn, counted: bool = True, quiet: bool = False
+    description: str, *, spinner: bool = False, counted: bool = True, quiet: bool = False
 ) -> Iterator[Callable[..., Any]]:
     """A bar among the remarks, where these go to a terminal; it vanishes at the end.
 
     Args:
         description: What is shown at first.
-        first: Columns in front.
+        spinner: Whether something moves in front.
         counted: Whether to show how much of how much is done.
         quiet: Show nothing.
 
     Yields:
         What changes the bar: it takes `description`, `completed` and `total`.
     """
-    columns = (*first, TextColumn("{task.description}"), BarColumn())
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    console = _console("stderr")
+    first = (SpinnerColumn(),) if spinner else ()
     counts = (MofNCompleteColumn(),) if counted else ()
-    disable = quiet or not _err.is_terminal
-    with Progress(*columns, *counts, TimeElapsedColumn(), console=_err, transient=True, disable=disable) as shown:
+    columns = (*first, TextColumn("{task.description}"), BarColumn(), *counts, TimeElapsedColumn())
+    disable = quiet or _quiet or not console.is_terminal
+    with Progress(*columns, console=console, transient=True, disable=disable) as shown:
         bar = shown.add_task(description, total=None)
         yield lambda **changes: shown.update(bar, **changes)

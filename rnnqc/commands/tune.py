@@ -5,27 +5,32 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from rich.table import Table
-
 from rnnqc.commands.common import (
     CHECK_FAILED,
     OK,
     Commands,
+    add_command,
     add_data,
     add_state,
     byte_count,
     decibels,
-    json_text,
+    document,
     number,
 )
-from rnnqc.commands.terminal import err, escape, out, progress_bar
+from rnnqc.commands.terminal import err, escape, new_table, out, progress_bar
 from rnnqc.errors import UsageError
 
 
 def add(commands: Commands) -> None:
     """Adds the command's parser."""
-    parser = commands.add_parser("tune", help="search the cheapest widths with which a model is good enough")
-    parser.add_argument("model", metavar="IN.onnx")
+    parser = add_command(
+        commands,
+        "tune",
+        "search the cheapest widths with which a model is good enough",
+        "rnnqc tune model.onnx --data samples.npz -o mine.toml --min-sqnr 30",
+        "rnnqc tune model.onnx --data test.npz -o mine.toml --metric mine:accuracy --min-metric 0.97",
+    )
+    parser.add_argument("model", metavar="IN.onnx", help="the float model")
     add_data(parser, required=True)
     parser.add_argument("-o", "--output", required=True, metavar="OUT.toml", help="the recipe that was found")
     parser.add_argument("--min-sqnr", type=decibels, metavar="DB", help="the least SQNR of every output")
@@ -43,7 +48,7 @@ def add(commands: Commands) -> None:
         help="int8: store embeddings, linear layers and convolutions as int8, and search linear layers, too",
     )  # fmt: skip
     add_state(parser)
-    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--json", action="store_true", help="print the figures as JSON")
     parser.set_defaults(command=run)
 
 
@@ -77,9 +82,9 @@ def run(a: argparse.Namespace) -> int:
     if found.reached:
         write_atomically(output, tuned.text.encode())
     if a.json:
-        print(json_text({"model": a.model, "recipe": a.recipe, **tuned.as_dict()}))
+        print(document({"model": a.model, "recipe": a.recipe, **tuned.to_dict()}))
     else:
-        table = Table("point", "format", "cost", "quality", box=None, pad_edge=False)
+        table = new_table("point", "format", "cost", "quality")
         table.add_row("", escape(tuned.recipe.name), str(found.start.cost), tuned.worded(found.start.quality))
         for step in found.steps:
             unit = tuned.units[step.unit]

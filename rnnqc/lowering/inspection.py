@@ -3,32 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
+from rnnqc.cells.forms import FUSED, INTEGER
 from rnnqc.cells.stages import points_of
-from rnnqc.errors import Outcome, Remark, located
+from rnnqc.data.state_hints import likely_states
+from rnnqc.errors import Outcome, Remark, explained, located
 from rnnqc.evaluation.invalid_model_errors import refusing_invalid_models
 from rnnqc.ir import Model
+from rnnqc.layers.layer_hints import layer_hints
 from rnnqc.lowering.executable import brings_its_own
-from rnnqc.lowering.options import Given
 from rnnqc.lowering.rest_report import RestReport, rest_report
+from rnnqc.lowering.stock_speed import slower_without_library
 from rnnqc.passes import DecomposeLstm, PassManager, ReadQuantLstmCell
 from rnnqc.passes.analysis.custom_products import custom_cells
 from rnnqc.passes.analysis.deciding_inputs import deciding_inputs
-from rnnqc.passes.analysis.elementwise_recurrences import ElementwiseRecurrence, elementwise_recurrences
+from rnnqc.passes.analysis.elementwise_recurrences import REASON, ElementwiseRecurrence, elementwise_recurrences
 from rnnqc.passes.analysis.find_recurrent_nodes import RecurrentNode, lowered_nodes, recurrent_nodes
 from rnnqc.passes.analysis.rest_weights import rest_weights
-from rnnqc.passes.graph.constant_outputs import independent_outputs
-from rnnqc.passes.graph.training_mode import training_dropouts
+from rnnqc.passes.graph.constant_outputs import independent_outputs, warning_of
+from rnnqc.passes.graph.training_mode import training_dropouts, training_warning
 from rnnqc.passes.pipeline import normal_form
+from rnnqc.proto.given import Given, as_given, proto_of
+from rnnqc.results import Result
 
 
 @dataclass(frozen=True)
-class Inspection:
+class Inspection(Result):
     """The recurrent layers of a model, and the rest.
 
     Attributes:
+        model: The model's name.
         opset: Operator set of the model.
         nodes: Its recurrent nodes in normal form, and those that are lowered already.
         cells: By the path of a node the names of the cells that it becomes.
@@ -40,8 +46,11 @@ class Inspection:
         bytes: Size of the model, external data included.
         elementwise: Recurrences without matrices, which stay float.
         deciding: By name of each input of one number that decides an If, the numbers it is compared to.
+        warnings: What a user should know before lowering.
+        states: Outputs by the input that they look like becoming in the next call of a stream.
     """
 
+    model: str
     opset: int
     nodes: Sequence[RecurrentNode]
     cells: Mapping[str, Sequence[str]]
@@ -53,18 +62,67 @@ class Inspection:
     bytes: int
     elementwise: Sequence[ElementwiseRecurrence]
     deciding: Mapping[str, Sequence[int]]
+    warnings: Sequence[str]
+    states: Mapping[str, str]
+
+    @property
+    def slow_stock(self) -> str:
+        """What lowering says of the speed without the library."""
+        return slower_without_library(n for n in self.nodes if n.status == "lowered" or n.form in (FUSED, INTEGER))
+
+    @property
+    def headline(self) -> str:
+        """How many layers there are."""
+        return f"{self.model}: operator set {self.opset}, {len(self.nodes)} recurrent node(s)"
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """The recurrent nodes."""
+        sizes = ("input_size", "hidden_size", "sequence_length", "batch", "direction")
+        return [
+            {"node": n.path, "op": n.op, **{k: n.attributes.get(k) for k in sizes}, "weight_bytes": n.weight_bytes}
+            | {"lowering": n.status, "reason": explained(*n.refusal)}
+            for n in self.nodes
+        ]
+
+    def to_dict(self) -> dict[str, Any]:
+        """What `rnnqc inspect --json` prints."""
+        nodes = [
+            {
+                "node": n.path, "op": n.op, "attributes": n.attributes, "weight_bytes": n.weight_bytes,
+                "lowering": n.status, "form": n.form, "cells": self.cells.get(n.path, []),
+                "reason": n.refusal[0], "found": n.refusal[1], "action": n.refusal[2],
+                "notes": [
+                    {"reason": r.reason, "found": r.found, "action": r.action} for r in self.notes.get(n.path, [])
+                ],
+            }
+            for n in self.nodes
+        ]  # fmt: skip
+        rest = {**asdict(self.rest), "file_bytes": self.bytes}
+        return {
+            "model": self.model, "opset": self.opset, "nodes": nodes, "independent_outputs": self.constant_outputs,
+            "training_dropouts": self.dropouts, "rest": rest, "slow_stock": self.slow_stock,
+            "points": self.points, "deciding_inputs": self.deciding, "likely_states": dict(self.states),
+            "elementwise_recurrences": [{**asdict(e), "reason": REASON} for e in self.elementwise],
+        }  # fmt: skip
 
 
 @refusing_invalid_models
-def inspect_layers(model: Given) -> Inspection:
-    """Finds the recurrent layers of a model.
+def inspect(model: Given) -> Inspection:
+    """Finds the recurrent layers of a model, what lowering would do with each, and the float weights around them.
+
+    >>> import rnnqc
+    >>> found = rnnqc.inspect("models/digits_lstm.onnx")
+    >>> [(row["op"], row["hidden_size"], row["lowering"]) for row in found.rows]
+    [('LSTM', 64, 'lowered')]
 
     Args:
-        model: A path or a ModelProto.
+        model: A path, a ModelProto, a `torch.onnx.ONNXProgram`, or what `rnnqc.lower` returns.
 
     Raises:
         CompileError: It is not a valid model.
     """
+    model = as_given(model)
     loaded = Model.load(model)
     with located(loaded.source):
         opset, constant_outputs, earlier = loaded.opset, independent_outputs(loaded), lowered_nodes(loaded)
@@ -83,13 +141,18 @@ def inspect_layers(model: Given) -> Inspection:
             notes.setdefault(remark.node, []).append(remark)
     weights = rest_weights(loaded)
     rest = rest_report(weights, weights)
+    proto = proto_of(model)
+    warnings, states = [] if nodes else layer_hints(proto), likely_states(proto)
+    warnings += [warning_of(constant_outputs)] if constant_outputs else []
+    warnings += [training_warning(dropouts)] if dropouts else []
     return Inspection(
-        opset, nodes, cells, notes, constant_outputs, dropouts, points, rest, loaded.size, elementwise, deciding
-    )
+        loaded.source, opset, nodes, cells, notes, constant_outputs, dropouts, points, rest, loaded.size, elementwise,
+        deciding, warnings, states,
+    )  # fmt: skip
 
 
 def _points(model: Model) -> dict[str, Mapping[str, Any]]:
     """The formats that a lowered model says its points have; integer forms hold scales of channels apart."""
-    found = {f"{c.name}.{p}": dict(s) for c in model.cells.values() for p, s in points_of(c).items()}
+    found = {f"{c.name}.{p}": s.as_dict() for c in model.cells.values() for p, s in points_of(c).items()}
     others = [(r["name"], r.get("formats", {})) for r in custom_cells(model).values()]
     return found | {f"{name}.{p}": s for name, formats in others for p, s in formats.items()}

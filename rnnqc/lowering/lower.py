@@ -9,17 +9,19 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from rnnqc.data.given_data import Data
 from rnnqc.data.statistics import Statistics
 from rnnqc.errors import located
 from rnnqc.evaluation.invalid_model_errors import refusing_invalid_models
 from rnnqc.ir import Model
 from rnnqc.lowering.judge import judge
-from rnnqc.lowering.options import REST_FLOAT, Data, Given, LowerOptions
+from rnnqc.lowering.options import REST_FLOAT, LowerOptions
 from rnnqc.lowering.plan import make_plan
 from rnnqc.lowering.record import record
 from rnnqc.lowering.report import Lowered
 from rnnqc.lowering.run import run
 from rnnqc.passes import Instrument, Pass
+from rnnqc.proto.given import Given, as_given
 from rnnqc.recipes.recipe import Recipe
 
 
@@ -32,6 +34,7 @@ def lower(
     calibration: Data | None = None,
     stats: Statistics | str | os.PathLike[str] | None = None,
     state: Mapping[str, str] | Iterable[str] | None = None,
+    batch: int | None = None,
     unroll: bool = False,
     dims: Mapping[str, int] | None = None,
     bind: Mapping[str, Any] | None = None,
@@ -48,15 +51,25 @@ def lower(
 ) -> Lowered:
     """Lowers the recurrent layers of a float model to quantized ones.
 
+    >>> import rnnqc
+    >>> lowered = rnnqc.lower("models/digits_lstm.onnx", calibration="models/digits_calibration.npz")
+    >>> [(row["op"], row["status"], row["form"]) for row in lowered.rows]
+    [('LSTM', 'lowered', 'fused')]
+
+    `lowered.save("digits.int8.onnx")` writes it; `print(lowered)` says what became of the layers.
+
     Args:
-        model: A path or a ModelProto.
+        model: A path, a ModelProto, or a `torch.onnx.ONNXProgram`.
         recipe: Name of a recipe, or a `.toml` file, or a recipe. By default "int8"; but a model with cells that bring
             their own quantization gets no other.
         form: "fused" (default), "integer", "qcdq", "qonnx" or "ort".
-        calibration: Data to calibrate with: feeds, or the name of an `.npz`, of a directory of `.npz`, or
-            `module:function`.
+        calibration: Data to calibrate with: the name of an `.npz`, of a directory of `.npz`, or `module:function`; a
+            dict of arrays as an `.npz` holds them (a leading axis counts samples); or any iterable of feeds, such as a
+            `torch.utils.data.DataLoader`. A feed is a dict of arrays by name of input, or arrays in the order of the
+            inputs, after which one of labels may follow. Torch tensors will do for arrays.
         stats: The statistics of an earlier calibration instead, or their file.
         state: Of calibration data that is the calls of a stream: outputs by the input they become in the next call.
+        batch: How many rows of calibration data run at once (see `calibrate`); given statistics must be of this batch.
         unroll: Unroll loops (needs static sequence lengths).
         dims: Symbolic dimensions to bind, by name.
         bind: Values of inputs by name, which become constants: the lowered model has these inputs no longer. A number
@@ -82,10 +95,10 @@ def lower(
             `strict_rest`: a weight around them stays float.
         NumericsError: With `verify`: a pass changed more than it declares.
     """
-    start = time.perf_counter()
+    start, model = time.perf_counter(), as_given(model)
     options = LowerOptions(
         recipe, form, unroll, dims or {}, tuple(overrides), verify, None if reproducer is None else Path(reproducer),
-        measure, stats, calibration, state, strict, patience, rest, strict_rest, bind or {},
+        measure, stats, calibration, state, strict, patience, rest, strict_rest, bind or {}, batch,
     )  # fmt: skip
     plan = make_plan(model, options)
     with located(plan.model.source):

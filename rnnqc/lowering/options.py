@@ -9,10 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import onnx
-
 from rnnqc.cells.forms import EVERY_FORM, FUSED, INTEGER, ORT, QONNX, WEIGHT_ONLY
-from rnnqc.data.feeds import Feeds
+from rnnqc.data.given_data import Data
 from rnnqc.data.statistics import Statistics
 from rnnqc.errors import UsageError
 from rnnqc.recipes.recipe import Recipe, load_recipe
@@ -21,10 +19,6 @@ DEFAULT_RECIPE = "int8"
 REST_FLOAT, REST_INT8 = "float", "int8"
 REST = (REST_FLOAT, REST_INT8)
 """What may become of the weights around the recurrent layers."""
-Given = str | os.PathLike[str] | onnx.ModelProto
-"""A model: a path or a ModelProto."""
-Data = Iterable[Feeds] | str | os.PathLike[str]
-"""Feeds, or the name of an `.npz`, of a directory of `.npz`, or `module:function`."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +41,7 @@ class LowerOptions:
     rest: str = REST_FLOAT
     strict_rest: bool = False
     bind: Mapping[str, Any] = field(default_factory=dict)
+    batch: int | None = None
 
     @property
     def resolved_form(self) -> str:

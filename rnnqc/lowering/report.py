@@ -11,11 +11,12 @@ from typing import Any
 import onnx
 
 from rnnqc.data.statistics import Statistics
-from rnnqc.errors import explained
+from rnnqc.errors import byte_count, explained
 from rnnqc.ir import Model
 from rnnqc.lowering.rest_report import RestReport
 from rnnqc.proto.files import serialized, write_atomically
 from rnnqc.recipes.resolved import ResolvedPoint
+from rnnqc.results import Result
 
 
 @dataclass
@@ -63,7 +64,7 @@ class Entry:
 
 
 @dataclass
-class Report:
+class Report(Result):
     """The result of a lowering, for people and for programs.
 
     Attributes:
@@ -117,6 +118,24 @@ class Report:
     points: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     @property
+    def headline(self) -> str:
+        """Recipe, form, sizes, and the SQNR where it was measured."""
+        files = f"file {byte_count(self.float_bytes)} -> {byte_count(self.bytes)}"
+        sqnr = f"; SQNR on generated data at least {self.sqnr_summary}" if self.sqnr_summary else ""
+        return f"{self.source}, recipe {self.recipe}, form {self.form}: {files}{sqnr}"
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """The recurrent nodes."""
+        return [
+            {
+                "node": e.node, "op": e.op, "status": e.status, "form": e.form, "float_bytes": e.float_bytes,
+                "bytes": e.bytes, "reason": explained(e.reason, e.found, e.action) if e.reason else "",
+            }
+            for e in self.entries
+        ]  # fmt: skip
+
+    @property
     def worst_output(self) -> str | None:
         """The output with the least SQNR; None if nothing was measured."""
         return min(self.sqnr_db, key=lambda name: self.sqnr_db[name], default=None)
@@ -148,13 +167,13 @@ class Report:
         """The recurrent nodes that stay float."""
         return [e for e in self.entries if e.status == "float"]
 
-    def as_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """JSON-ready values."""
         return asdict(self)
 
 
 @dataclass
-class Lowered:
+class Lowered(Result):
     """A lowered model.
 
     Attributes:
@@ -176,6 +195,20 @@ class Lowered:
         if self._proto is None:
             self._proto = self.model.proto
         return self._proto
+
+    @property
+    def headline(self) -> str:
+        """As of the report."""
+        return self.report.headline
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """As of the report."""
+        return self.report.rows
+
+    def to_dict(self) -> dict[str, Any]:
+        """The report."""
+        return self.report.to_dict()
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the model to `path`, atomically."""

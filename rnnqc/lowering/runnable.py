@@ -8,9 +8,9 @@ from rnnqc.errors import CompileError
 from rnnqc.ir import Model
 from rnnqc.lowering.executable import brings_its_own
 from rnnqc.lowering.lower import lower
-from rnnqc.lowering.options import Given
 from rnnqc.passes import PassManager
 from rnnqc.passes.pipeline import normal_form
+from rnnqc.proto.given import Given
 
 
 def runnable(model: Given) -> onnx.ModelProto | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -10,6 +9,7 @@ import numpy as np
 import onnx
 
 from rnnqc.data.feeds import Feeds
+from rnnqc.data.given_data import Data
 from rnnqc.data.streaming import calls_of, run_calls, state_pairs
 from rnnqc.errors import CompileError
 from rnnqc.evaluation.evaluate import make_session, run_model, run_session
@@ -22,12 +22,12 @@ REMEMBERED_CALLS, VERIFIED_CALLS = 64, 4
 
 
 class Remembered:
-    """Feeds that are taken once, and the first of them again."""
+    """Feeds, as they are given, that are taken once, and the first of them again."""
 
-    def __init__(self, feeds: Iterable[Feeds]) -> None:
-        self._feeds, self.first = feeds, list[Feeds]()
+    def __init__(self, feeds: Iterable[Any]) -> None:
+        self._feeds, self.first = feeds, list[Any]()
 
-    def __iter__(self) -> Iterator[Feeds]:
+    def __iter__(self) -> Iterator[Any]:
         for feed in self._feeds:
             if len(self.first) < REMEMBERED_CALLS:
                 self.first.append(feed)
@@ -51,7 +51,7 @@ class VerificationFeeds(NamedTuple):
 def verification_feeds(
     proto: onnx.ModelProto,
     generator: FeedGenerator,
-    calibration: Iterable[Feeds] | str | os.PathLike[str] | None,
+    calibration: Data | None,
     state: Mapping[str, str] | Iterable[str] | None,
 ) -> VerificationFeeds:
     """Feeds to verify passes with.

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
+import re
+import shlex
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,6 +19,7 @@ from onnx import helper, numpy_helper
 
 import rnnqc
 from rnnqc.cells.types import all_points
+from rnnqc.cli import _parsed, _parser, _separated
 from rnnqc.lowering.report import Lowered
 from rnnqc.recipes.keys import KEYS
 from rnnqc.recipes.recipe import builtin_recipes
@@ -26,8 +32,11 @@ from tests.subjects.lstm_models import NODE_NAME, LstmCase, RecurrentCase
 CASE = LstmCase(T=6, B=2, I=8, H=16, initial_h=True, initial_c=True, dynamic_time=True, dynamic_batch=True)
 COMMANDS = (
     "lower", "inspect", "run", "calibrate", "layer", "tune", "verify", "dump", "report", "bench", "recipes", "passes",
-    "doctor",
+    "doctor", "completion", "schema",
 )  # fmt: skip
+
+PARSERS: dict[str, argparse.ArgumentParser] = {}
+_parser(PARSERS)
 
 
 @pytest.fixture
@@ -104,6 +113,19 @@ def test_quiet_and_verbose(cli: Callable[..., Result], source: Path, tmp_path: P
     verbose = cli("lower", source, "-o", tmp_path / "out.onnx", "-v")
     assert verbose.code == 0
     assert NODE_NAME in verbose.text
+
+
+def test_summary(cli: Callable[..., Result], source: Path, tmp_path: Path) -> None:
+    """What a person reads in five seconds, each line with a label; the next command runs as it is printed."""
+    out = tmp_path / "out of it.onnx"
+    text = cli("lower", source, "-o", out, "--verify").out
+    lines = {line[:10].strip(): line[10:] for line in text.splitlines()}
+    labels = [k for k in lines if k in ("layers", "rest", "size", "verified", "accuracy", "speed", "next")]
+    assert labels == ["layers", "size", "verified", "accuracy", "speed", "next"]
+    assert lines["layers"].startswith("1 of 1 lowered (recipe int8, form fused), recurrent weights ")
+    assert lines["size"].startswith(f"{out}: file {source.stat().st_size} B -> ")
+    assert lines["accuracy"].startswith("SQNR on generated data: at least ")
+    assert cli(*shlex.split(lines["next"])[1:]).code == 0
 
 
 def test_json_report(cli: Callable[..., Result], source: Path, tmp_path: Path) -> None:
@@ -247,9 +269,11 @@ def test_lists(command: str, cli: Callable[..., Result]) -> None:
 
 def test_recipes_lists_every_recipe_point_and_key(cli: Callable[..., Result]) -> None:
     """With the types of cells that have a point, where not all do."""
-    rows = [line.split() for line in cli("recipes").out.splitlines()]
+    rows = [line.split() for line in cli("recipes", "--points").out.splitlines()]
     first = {row[0] for row in rows if row}
-    assert first >= {r.name for r in builtin_recipes()} | set(all_points()) | set(KEYS)
+    assert first >= set(all_points()) | set(KEYS)
+    short = {line.split()[0] for line in cli("recipes").out.splitlines() if line.strip()}
+    assert short == {r.name for r in builtin_recipes()} | {"recipe", "`rnnqc"}
     of = {row[0]: " ".join(row[1:]) for row in rows if row}
     assert of["cell_state"].startswith("LSTM the cell state")
     for point, types, meaning in (
@@ -271,6 +295,69 @@ def test_help_and_version(cli: Callable[..., Result]) -> None:
     assert cli("--version").code == 0
     for command in COMMANDS:
         assert cli(command, "--help").code == 0
+
+
+def test_nothing_at_all_shows_the_usual_way(cli: Callable[..., Result]) -> None:
+    """Every line of it is a command that parses."""
+    result = cli()
+    assert (result.code, result.out) == (2, "")
+    lines = [re.split(r"  +", line.strip())[0] for line in result.err.splitlines() if line.startswith("  rnnqc")]
+    assert [line.split()[1] for line in lines] == ["inspect", "lower", "verify", "run"]
+    for line in lines:
+        _parsed(line.split()[1:])
+
+
+@pytest.mark.parametrize("command", PARSERS)
+def test_help_of_a_command(command: str) -> None:
+    """A sentence for every argument, -q and -v, and examples that the parser takes."""
+    parser = PARSERS[command]
+    assert [a.dest for a in parser._actions if not a.help] == []
+    assert {"-q", "-v"} <= {o for a in parser._actions for o in a.option_strings}
+    head, *examples = (parser.epilog or "").splitlines()
+    assert head == "examples:" and examples
+    for example in examples:
+        assert example.startswith(f"  rnnqc {command}")
+        _parsed(_separated(shlex.split(example.partition(" > ")[0])[1:]))
+
+
+def test_every_command_has_a_parser() -> None:
+    assert set(COMMANDS) <= set(PARSERS)
+
+
+def test_a_command_that_is_meant(cli: Callable[..., Result]) -> None:
+    assert "Resolution: inspect may be meant; see `rnnqc --help`." in cli("inpsect", "x.onnx").err
+
+
+def test_help_needs_no_onnx() -> None:
+    """It takes a twentieth of the time that onnxruntime takes to load."""
+    code = (
+        "import sys; from rnnqc.cli import main; code = main(['lower', '--help']); "
+        "print(code, [m for m in ('numpy', 'onnx', 'onnxruntime', 'rich') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "0 []"
+
+
+def test_quiet_and_verbose_everywhere(cli: Callable[..., Result], source: Path, tmp_path: Path) -> None:
+    """-q leaves remarks and errors, -v says how long it took."""
+    quiet = cli("inspect", source, "-q")
+    assert (quiet.code, quiet.out) == (0, "")
+    assert json.loads(cli("inspect", source, "-q", "--json").out)["nodes"]
+    assert re.search(
+        r" s  rnnqc run$",
+        cli("run", source, "-i", _npz(tmp_path / "x.npz"), "-o", tmp_path / "y.npz", "-v").err.strip(),
+    )
+
+
+def test_states_are_suggested(cli: Callable[..., Result], source: Path, tmp_path: Path) -> None:
+    """By inspect, and where the array of a state is missing; before and after lowering."""
+    assert cli("lower", source, "-o", tmp_path / "low.onnx", "-q").code == 0
+    save_arrays(tmp_path / "x.npz", {"X": CASE.feeds()["X"]})
+    for model in (source, tmp_path / "low.onnx"):
+        wanted = "--state initial_c:Y_c --state initial_h:Y_h"
+        assert wanted in cli("inspect", model).out
+        missing = cli("run", model, "-i", tmp_path / "x.npz", "-o", tmp_path / "y.npz")
+        assert missing.code == 2 and f"or carry the states: {wanted}" in missing.err
 
 
 @pytest.mark.parametrize("arguments", [[], ["no_such_command"], ["lower"], ["lower", "in.onnx"], ["calibrate", "x"]])
@@ -303,7 +390,8 @@ def test_unknown_options(arguments: str, action: str, cli: Callable[..., Result]
 def test_an_option_that_nothing_resembles(command: str, cli: Callable[..., Result]) -> None:
     given = {"run": "m -i x -o y", "dump": "m -i x -o y", "verify": "m q", "report": "m q -o y", "recipes": "",
              "passes": "", "doctor": "", "calibrate": "m --data x -o y", "tune": "m --data x -o y", "inspect": "m",
-             "bench": "m"}.get(command, "m -o y")  # fmt: skip
+             "bench": "m", "completion": "bash",
+             "schema": "lower"}.get(command, "m -o y")  # fmt: skip
     result = cli(command, *given.split(), "--0123456789")
     assert (result.code, result.out) == (2, "")
     expected = f"unrecognized arguments: --0123456789. Resolution: see `rnnqc {command} --help`."

@@ -10,7 +10,7 @@ import pytest
 
 import rnnqc
 from rnnqc.errors import CompileError
-from rnnqc.lowering.inspection import inspect_layers
+from rnnqc.lowering.inspection import inspect
 from tests.generate.recurrences import RecurrenceCase
 from tests.subjects.lstm_models import LstmCase, stacked_model
 from tests.subjects.protos import parse
@@ -36,7 +36,7 @@ MODELS = {
 @pytest.mark.parametrize("name", MODELS)
 def test_it_says_what_lowering_does(name: str) -> None:
     before = MODELS[name].SerializeToString(deterministic=True)
-    found = inspect_layers(MODELS[name])
+    found = inspect(MODELS[name])
     assert MODELS[name].SerializeToString(deterministic=True) == before
     entries = rnnqc.lower(MODELS[name]).report.entries
     assert [(n.path, n.op, n.status) for n in found.nodes] == [(e.node, e.op, e.status) for e in entries]
@@ -47,14 +47,14 @@ def test_it_says_what_lowering_does(name: str) -> None:
 @pytest.mark.parametrize("name", ["layers in a row", "loop", "custom cell"])
 def test_lowered_layers_are_done(name: str) -> None:
     lowered = rnnqc.lower(MODELS[name])
-    nodes = inspect_layers(lowered.proto).nodes
+    nodes = inspect(lowered.proto).nodes
     assert [n.status for n in nodes] == ["done"] * len(lowered.report.entries)
     assert [n.form for n in nodes] == [e.form for e in lowered.report.entries]
 
 
 def test_invalid_models_are_refused() -> None:
     with pytest.raises(CompileError):
-        inspect_layers(onnx.ModelProto())
+        inspect(onnx.ModelProto())
 
 
 def test_inputs_that_decide() -> None:
@@ -68,4 +68,4 @@ def test_inputs_that_decide() -> None:
       y = If (e) <then_branch = t2 () => (u) {{ u = If (flag) {branch} }},
       else_branch = e2 () => (u) {{ u = Add (i, k) }}>
     }}"""
-    assert inspect_layers(parse(text)).deciding == {"rate": [8, 16], "flag": []}
+    assert inspect(parse(text)).deciding == {"rate": [8, 16], "flag": []}

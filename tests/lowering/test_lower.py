@@ -24,7 +24,7 @@ from rnnqc.lowering.options import LowerOptions
 from rnnqc.lowering.verification_feeds import verification_feeds
 from rnnqc.measure.feeds import FeedGenerator
 from rnnqc.passes import Instrument, Pass
-from rnnqc.passes.pipeline import default_passes
+from rnnqc.passes.pipeline import default_passes, last_passes
 from rnnqc.recipes.recipe import load_recipe
 from tests.passes.pass_testing import plain_op
 from tests.runs.commands import in_process
@@ -68,6 +68,16 @@ def test_options_are_checked_before_data_is_taken(arguments: dict[str, Any]) -> 
     with pytest.raises(UsageError):
         lower(CASE.model(), calibration=data(), **arguments)
     assert not taken
+
+
+def test_packed_weights_that_layers_share_are_stored_once() -> None:
+    """Would catch fused nodes behind which nobody tidies up: each packs its weights for itself."""
+    alone, shared = (
+        rnnqc.lower(stacked_model([LstmCase(I=40, H=40)] * count, shared_weights=True), recipe="w4a8").proto
+        for count in (1, 3)
+    )
+    sizes = [sorted(tuple(t.dims) for t in p.graph.initializer if t.name.endswith(".packed")) for p in (alone, shared)]
+    assert sizes[0] == sizes[1] != []
 
 
 def test_forms_that_do_not_exist() -> None:
@@ -118,14 +128,15 @@ def test_instruments_and_progress_see_every_pass() -> None:
 
     lowered = lower(CASE.model(), instruments=[Watch()], progress=told.append)
     assert seen == told == [name for name, _ in lowered.report.seconds]
-    assert seen == [p.info.name for p in default_passes(load_recipe("int8"), "fused", False)]
+    passes = [*default_passes(load_recipe("int8"), "fused", False), *last_passes("fused")]
+    assert seen == [p.info.name for p in passes]
     assert all(seconds >= 0 for _, seconds in lowered.report.seconds)
 
 
 def test_overrides_reach_the_cells() -> None:
     lowered = lower(CASE.model(), overrides=["*.R.weight.bits=4"])
     points = lowered.model.cells["the_lstm.forward"].points
-    assert (points["W.weight"]["bits"], points["R.weight"]["bits"]) == (8, 4)
+    assert (points["W.weight"].bits, points["R.weight"].bits) == (8, 4)
 
 
 def test_override_that_matches_nothing() -> None:

@@ -194,8 +194,8 @@ def test_sizes_are_those_of_files_and_of_weights(
     result = in_process(capfd, "lower", source, "-o", out)
     before, after = source.stat().st_size, out.stat().st_size
     assert before < after < 10_000_000
-    (line,) = (text for text in result.out.splitlines() if text.startswith(str(out)))
-    assert f"file {before} B -> {round(after / 1e3)} kB, recurrent weights" in line
+    (line,) = (text for text in result.out.splitlines() if text.startswith("size "))
+    assert f"{out}: file {before} B -> {round(after / 1e3)} kB ({100 * after / before:.0f} %)" in line
     assert "the file has grown; it holds: function bodies" in result.out
 
 

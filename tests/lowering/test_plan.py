@@ -17,7 +17,7 @@ import pytest
 import rnnqc
 from rnnqc.errors import CompileError, UsageError
 from rnnqc.ir import Model
-from rnnqc.lowering.inspection import inspect_layers
+from rnnqc.lowering import inspection
 from rnnqc.lowering.options import LowerOptions
 from rnnqc.lowering.plan import make_plan
 from rnnqc.lowering.run import run
@@ -135,7 +135,7 @@ def test_dropout_in_training_mode_is_told(ratio: float, mode: str, told: bool) -
     lowered = rnnqc.lower(proto, measure=False).report
     found = [w for w in lowered.warnings if "(node 'drop'): training_mode is true" in w and "model.eval()" in w]
     assert bool(found) == told
-    assert bool(inspect_layers(proto).dropouts) == told
+    assert bool(inspection.inspect(proto).dropouts) == told
 
 
 @pytest.mark.parametrize(("form", "asked"), [("fused", "integer"), ("fused", "qcdq"), ("integer", "qcdq")])

@@ -26,7 +26,7 @@ def test_json() -> None:
     report = Report(
         "m.onnx", "int8", "fused", [Entry("a", "LSTM", "lowered", "fused", cells=["a.forward"])], seconds=[("p", 0.5)]
     )
-    data = json.loads(json.dumps(report.as_dict()))
+    data = json.loads(json.dumps(report.to_dict()))
     assert data["entries"][0]["cells"] == ["a.forward"]
     assert data["seconds"] == [["p", 0.5]]
     assert set(data) == set(vars(report))

@@ -18,7 +18,7 @@ import rnnqc
 from rnnqc.errors import CompileError, UsageError
 from rnnqc.ir import Model
 from rnnqc.lowering.failures import STRICT_REST, first_failure
-from rnnqc.lowering.inspection import inspect_layers
+from rnnqc.lowering.inspection import inspect
 from rnnqc.lowering.warnings import told
 from rnnqc.recipes.recipe_record import RECIPE_KEY
 from tests.subjects.lstm_models import LstmCase
@@ -83,7 +83,7 @@ def test_float_says_what_int8_would_do() -> None:
 
 def test_inspect_says_the_same() -> None:
     proto = WholeModel().model()
-    found, report = inspect_layers(proto), rnnqc.lower(proto).report
+    found, report = inspect(proto), rnnqc.lower(proto).report
     assert found.rest == report.rest
     assert found.bytes == report.float_bytes
 

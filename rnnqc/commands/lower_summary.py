@@ -1,0 +1,81 @@
+"""What `rnnqc lower` prints of a lowering: the recurrent nodes, and a summary in labelled lines."""
+
+from __future__ import annotations
+
+import shlex
+from typing import TYPE_CHECKING
+
+from rnnqc.commands.common import byte_count
+from rnnqc.commands.terminal import escape, new_table, out
+
+if TYPE_CHECKING:
+    from rnnqc.lowering.report import Entry, Report
+
+LABEL = 10
+"""Columns of the labels."""
+
+
+def print_entries(report: Report) -> None:
+    """Prints a line for each recurrent node."""
+    if not report.entries:
+        return
+    table = new_table("node", "op", "status", "weights")
+    for e in report.entries:
+        status = f"{e.status}{' already' if e.earlier else ''}" + (f" ({e.summary or e.form})" if e.form else "")
+        status += f": {escape(e.reason)}" if e.reason and e.status == "lowered" else ""
+        table.add_row(escape(e.node), e.op, status, _sizes(e))
+    out(table)
+
+
+def print_summary(report: Report, source: str, output: str, seconds: float, *, is_verified: bool) -> None:
+    """Prints what became of a model that was written.
+
+    Args:
+        report: The report.
+        source: The float model.
+        output: The lowered one.
+        seconds: How long it took.
+        is_verified: Whether passes were compared.
+    """
+    is_changed = bool(report.entries) or report.rest.is_changed
+    lines = [
+        ("layers", _layers(report) if report.entries else ""),
+        ("rest", report.rest.summary(report.bytes) if report.rest.entries else ""),
+        ("size", f"{output}: {_files(report)}, {seconds:.1f} s" if is_changed else ""),
+        ("", f"the file has grown; it holds: {report.contents}" if report.entries and report.contents else ""),
+        ("verified", _verified(report) if is_verified else ""),
+        ("accuracy", f"SQNR on generated data: at least {report.sqnr_summary}" if report.sqnr_summary else ""),
+        ("speed", report.slow_stock),
+        ("next", f"rnnqc verify {shlex.quote(source)} {shlex.quote(output)}" if is_changed else ""),
+    ]
+    for label, text in lines:
+        if text:
+            out(f"{label:{LABEL}}{escape(text)}")
+
+
+def _layers(report: Report) -> str:
+    """How many nodes were lowered, and how."""
+    lowered = sum(e.status == "lowered" for e in report.entries)
+    before, after = report.weight_bytes
+    weights = f"recurrent weights {byte_count(before)} -> {byte_count(after)}"
+    return f"{lowered} of {len(report.entries)} lowered (recipe {report.recipe}, form {report.form}), {weights}"
+
+
+def _sizes(entry: Entry) -> str:
+    before = byte_count(entry.float_bytes)
+    return f"{before} -> {byte_count(entry.bytes)}" if entry.status == "lowered" else before
+
+
+def _files(report: Report) -> str:
+    """The file before and after."""
+    share = f" ({100 * report.bytes / report.float_bytes:.0f} %)" if report.float_bytes else ""
+    return f"file {byte_count(report.float_bytes)} -> {byte_count(report.bytes)}{share}"
+
+
+def _verified(report: Report) -> str:
+    """The result of the comparison of all passes, which did not fail."""
+    count = len(report.verified)
+    passes = f"{count} pass{'' if count == 1 else 'es'}"
+    if report.unverified:
+        return f"{passes} compared, {len(report.unverified)} not compared (said above)"
+    return f"{passes} changed no more than declared"
