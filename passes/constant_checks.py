@@ -114,12 +114,12 @@ class Findings:
         self.wrong.append(WrongConstant(what, constant, node, index, float(a[index]), float(b[index]), int(bad.sum())))
         return False
 
-    def input(self, what: str, node: Node, position: int, expected: npt.ArrayLike, ulps: float = 0.0) -> bool:
+    def input(self, what: str, node: Node, position: int, expected: npt.ArrayLike) -> bool:
         """Compares a constant input of a node with what it has to be."""
         value = node.inputs[position] if position < len(node.inputs) else None
         held = constant_array(value) if value is not None and value.name else None
         name = value.name if value is not None else ""
-        return self.array(what, held, expected, node=display_name(node), constant=name, ulps=ulps)
+        return self.array(what, held, expected, node=display_name(node), constant=name)
 
     def word(self, what: str, found: Any, expected: Any, *, node: str) -> bool:
         """Compares what is no number, or must be the same."""

@@ -85,7 +85,8 @@ def exported_quantizer(
         q = quantizers.get(point)
         if q is None:
             return False
-        # QuantizeLinear adds a zero point after rounding, Brevitas before; codes of unsigned formats are never narrow.
+        # QuantizeLinear adds a zero point after rounding, Brevitas before; quantized values of unsigned formats are
+        # never narrow.
         plain = not q.zero_point.any() and not q.bipolar and (q.signed or not q.narrow) and q.scale.size == 1
         return plain and has_operators(b, IntegerFormat(q.bits, q.signed, rounding=q.rounding))
 
@@ -109,7 +110,7 @@ def exported_quantizer(
 
 
 def _weight(key: str, parameters: Sequence[Parameter]) -> tuple[dict[str, npt.NDArray[np.generic]], Format]:
-    """Codes `[K,4H]`, scale and zero point (one, or one for each column) as DequantizeLinear takes them."""
+    """Quantized values `[K,4H]`, scale and zero point (one, or one for each column) as DequantizeLinear takes them."""
     codes, zero_points, scales = stored_weights(key, parameters)
     zeros = np.zeros(len(scales), np.int32) if zero_points is None else zero_points
     axis: int | None = 1

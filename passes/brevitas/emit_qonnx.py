@@ -25,9 +25,9 @@ class LiveQuantizer:
         scale: float32, any shape that broadcasts with the values.
         zero_point: float32, any shape that broadcasts with the values.
         bits: float32.
-        signed: Whether codes may be negative.
-        narrow: Whether one code at the end is left out.
-        rounding: How reals become codes.
+        signed: Whether quantized values may be negative.
+        narrow: Whether one quantized value at the end is left out.
+        rounding: How reals become integers.
     """
 
     scale: Value
@@ -45,9 +45,9 @@ class Truncation:
     Attributes:
         scale: Of the input.
         zero_point: Of the input.
-        in_bits: Width of its codes.
+        in_bits: Width of a quantized value.
         out_scale: Of the output; None: version 1, which keeps the scale and limits nothing.
-        out_bits: Width of the codes that are left.
+        out_bits: Width of what is left.
         signed: Whether these may be negative.
         narrow: Whether one of them at the end is left out.
         rounding: What becomes of the low bits.
@@ -173,7 +173,7 @@ def _steps(b: Builder, scale: Value, out_scale: Value) -> Value:
 
 
 def _limits(b: Builder, bits: Value, signed: bool, narrow: bool) -> Limits:
-    """The lowest and the highest code."""
+    """The lowest and the highest quantized value."""
     array = constant_array(bits)
     if array is not None:
         width = np.asarray(array, np.float32)

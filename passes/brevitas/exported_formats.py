@@ -1,4 +1,4 @@
-"""On which number grids the values around exported cells lie: where codes come from and where they go."""
+"""On which number grids the values around exported cells lie: where quantized values come from and where they go."""
 
 from __future__ import annotations
 

@@ -47,9 +47,9 @@ class LowerQuantOperators(Pass):
 
     After: `Div -> Add(zero_point) -> Round -> Clip -> Sub(zero_point) -> Mul`, in float32
 
-    QuantizeLinear adds the zero point after rounding and would give another code at ties.
+    QuantizeLinear adds the zero point after rounding and would give another quantized value at ties.
 
-    * Quantizers of constants become codes of 8 bits and a DequantizeLinear before Conv and Gemm (transB = 1),
+    * Quantizers of constants become 8-bit values and a DequantizeLinear before Conv and Gemm (transB = 1),
       codes and `Cast -> Sub -> Mul` before all others, which gives the same floats; floats if codes are wider.
     * Parameters may be computed when the model runs.
     * One that is not known stays, with a remark, as other operators of QONNX do.
@@ -131,7 +131,7 @@ def _are_constant(values: list[Value]) -> bool:
 
 
 def _constant(model: Model, graph: Graph, node: Node, b: Builder, values: npt.NDArray[np.float32]) -> Value:
-    """A quantized constant: codes and what makes floats of them if they fit into bytes, else floats."""
+    """A quantized constant: quantized values and what makes floats of them if they fit into bytes, else floats."""
     target = node.outputs[0]
     name = safe_name(target.name)
     stored = stored_codes(model, target)

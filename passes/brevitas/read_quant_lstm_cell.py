@@ -51,17 +51,18 @@ class ReadQuantLstmCell(Pass):
 
     Before: `Quant(x), Quant(W_ii), ... -> QuantLSTMCell(48 inputs) -> outputs, hidden_state, cell_state`
 
-    After: the integer cell, with codes of the weights as initializers; or, of form qcdq, `QuantizeLinear -> Clip ->
+    After: the integer cell, with the quantized weights as initializers; or, of form qcdq, `QuantizeLinear -> Clip ->
     DequantizeLinear` around a readable float cell (see emit_exported.py).
 
-    Elementwise operations are Brevitas' own; its products are sums in an unspecified order: a code next to
+    Elementwise operations are Brevitas' own; its products are sums in an unspecified order: a quantized value next to
     a tie may fall otherwise.
 
     * The cell keeps the quantization it was exported with; no recipe applies to it.
     * The input has to lie on a grid: a Quant node makes it, or other cells do. So do initial states; constant zeros are
       left out, so that the batch is not bound to theirs.
-    * Where an integer layer's input is the hidden states of other cells, their codes pass, without going back to float.
-    * A cell without an integer form (weights without codes, more than 16 bits, scales for each channel of an
+    * Where an integer layer's input is the hidden states of other cells, their quantized values pass, without going
+      back to float.
+    * A cell without an integer form (weights without quantized values, more than 16 bits, scales for each channel of an
       activation, ...) is written out in float32 operators, in Brevitas' order, with a remark.
     * A cell whose parameters are not constant or not known stays as it is, with a remark.
     """
@@ -149,7 +150,7 @@ def _readable(graph: Graph, node: Node) -> QuantLstm:
 def _lower(
     model: Model, graph: Graph, node: Node, read: QuantLstm, path: str, tables: Tables | None, grids: KnownFormats
 ) -> ReadCell | None:
-    """The cell that codes can reach; None for one of form qcdq."""
+    """The cell that quantized values can reach; None for one of form qcdq."""
     x, x_grid = input_of(read, grids)
     absorbed = grids.of(read.x, "its input") if x is not read.x else None
     h0 = state_of(read.initial_h, read.quantizers["output"], "the initial hidden state", grids)

@@ -32,8 +32,9 @@ class FloatArithmetic(Arithmetic):
         bias_last: Whether `p = x W` and `g = (p_t + h R) + B`.
         parameters: `W`, `R`, `B` and, where the cell has them, `P` and `hidden_bias`; None for the initializers that it
             names.
-        split: Of initial hidden states that may lie beyond what their codes hold: the part beyond is multiplied apart,
-            unless the cell reads the hidden state itself, whose quantizer has to see to it in every step.
+        split: Of initial hidden states that may lie beyond what their quantized values hold: the part beyond is
+            multiplied apart, unless the cell reads the hidden state itself, whose quantizer has to see to it in every
+            step.
     """
 
     hands_on_output: ClassVar[bool] = True

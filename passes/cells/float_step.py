@@ -20,7 +20,7 @@ Quantizer = Callable[[Builder, str, Value], Value]
 """From a value to its fake-quantized value, at a named quantization point."""
 
 Splitter = Callable[[Builder, str, Value], tuple[Value, Value]]
-"""From a named value to the part that its codes can hold, and the rest."""
+"""From a named value to the part that its quantized values can hold, and the rest."""
 
 
 def no_quantizer(builder: Builder, point: str, value: Value) -> Value:

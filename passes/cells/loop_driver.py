@@ -48,10 +48,10 @@ class Stepped:
     """What one step of a loop makes.
 
     Attributes:
-        states: What the next step takes: the hidden state or its codes, and the cell state of an LSTM.
+        states: What the next step takes: the hidden state or its quantized values, and the cell state of an LSTM.
         y: The hidden state `[B,H]` float32.
         c: The cell state of an LSTM.
-        codes: The hidden codes, uint8, where the step makes them.
+        codes: The quantized hidden states, uint8, where the step makes them.
     """
 
     states: Sequence[Value]
@@ -83,7 +83,7 @@ class Arithmetic(ABC):
 
     @property
     def hidden_zero_point(self) -> int:
-        """The hidden code that stands for 0."""
+        """The quantized hidden state that stands for 0."""
         return 0
 
     @abstractmethod
@@ -99,7 +99,7 @@ def emit_cell(model: Model, cell: Cell, at: Boundary, arithmetic: Arithmetic, co
         cell: The cell.
         at: Its boundary.
         arithmetic: How it computes.
-        codes: Value that receives the hidden codes `[T,B,H]`, if an integer consumer follows.
+        codes: Value that receives the quantized hidden states `[T,B,H]`, if an integer consumer follows.
     """
     b = Builder(model, cell.name)
     loop = Loop(cell, at, Wanted.of(at, codes, arithmetic.hands_on_output), arithmetic.names_outputs)
@@ -114,7 +114,7 @@ class Wanted:
 
     Attributes:
         y: Hidden states of all steps.
-        codes: Their codes.
+        codes: Their quantized values.
         c_steps: Cell states of all steps.
         last_h: The hidden state after the last step.
         last_c: The cell state after the last step.
@@ -203,13 +203,14 @@ class Loop:
         Args:
             b: Collects the nodes.
             p: x W + B `[T,B,GH]`.
-            states: The hidden state or its codes, and the cell state of an LSTM.
+            states: The hidden state or its quantized values, and the cell state of an LSTM.
             step: Emits one step.
             real: The type of `p` and of the cell state.
             apart: Whether x W + B of a GRU's candidate reaches the step as a value of its own.
 
         Returns:
-            What is wanted, by name; hidden states instead of their codes, if the step makes no codes.
+            What is wanted, by name; hidden states instead of their quantized values, if the step makes no quantized
+            values.
         """
         body = b.body()
         names = (HIDDEN, CELL_STATE)

@@ -1,4 +1,4 @@
-"""Activation tables of fixed-point arithmetic: the values for all codes of an argument."""
+"""Activation tables of fixed-point arithmetic: the values for all quantized values of an argument."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ class VitisSteps:
 
     Attributes:
         activation: "Sigmoid" or "Tanh".
-        fix_position: Of the argument: a code stands for `code * 2**-fix_position`.
-        low: The lowest code.
-        high: The highest code.
+        fix_position: Of the argument: a quantized value stands for `code * 2**-fix_position`.
+        low: The lowest quantized value.
+        high: The highest quantized value.
     """
 
     activation: str
@@ -46,7 +46,7 @@ class FixedPointTable:
     """One table.
 
     Attributes:
-        values: float32, one for each code of the argument in ascending order.
+        values: float32, one for each quantized value of the argument in ascending order.
         vitis: How a file says the same in fewer bytes; None if it cannot.
     """
 

@@ -1,13 +1,14 @@
 """The numbers of a cell in fixed-point arithmetic, where every point of the cell has a static format (no graph here).
 
-With `s_p` the real value of one code of point p:
+With `s_p` the real value of one quantization step of point p:
 
     x_multiplier = s_W * s_x      h_multiplier = s_R * s_h      (real values of one unit of the sums of products)
 
 In a GRU with linear_before_reset = 0 the columns of the hidden gate have the scale of `r * h` for s_h.
 
-Tables hold real values for all codes of a pre-activation or of the cell state. Codes of the input and of the hidden
-state, and weights, are stored with the offset that makes the former unsigned and the latter signed.
+Tables hold real values for all quantized values of a pre-activation or of the cell state. Quantized values of the
+input and of the hidden state, and weights, are stored with the offset that makes the former unsigned and the latter
+signed.
 """
 
 from __future__ import annotations
@@ -50,8 +51,8 @@ class FoldedFixedPoint:
 
     Attributes:
         numbers: Its scalars.
-        W: Codes `[I,GH]`, int8 or int16.
-        R: Codes `[H,GH]`, int8 or int16.
+        W: Quantized values `[I,GH]`, int8 or int16.
+        R: Quantized values `[H,GH]`, int8 or int16.
         W_zero_point: int32 `[GH]`, or None for zeros.
         R_zero_point: int32 `[GH]`, or None for zeros.
         x_multiplier: `[GH]`.
@@ -100,8 +101,8 @@ def fold_fixed_point(
 
     Args:
         cell: With its points resolved.
-        w: Codes of W `[I,GH]`, in the format of its point.
-        r: Codes of R `[H,GH]`.
+        w: Quantized W `[I,GH]`, in the format of its point.
+        r: Quantized R `[H,GH]`.
         parameters: B `[GH]`, and P `[3H]` and hidden_bias `[H]` where the cell has them.
 
     Raises:
@@ -202,7 +203,7 @@ def _raise(format_: Format) -> int:
 
 
 def _codes(cell: QuantizedCell) -> tuple[str, ...]:
-    """The quantizers of codes, which meet weights."""
+    """The quantizers of what weights are multiplied with."""
     return ("input", "hidden", RESET) if cell.resets_state else ("input", "hidden")
 
 

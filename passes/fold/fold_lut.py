@@ -1,6 +1,6 @@
 """The numbers of the integer cell: combined multipliers, effective bias, limits and tables (no graph here).
 
-With `s_g` the real value of one pre-activation code (1 for a gate evaluated in float):
+With `s_g` the real value of one step of a pre-activation (1 for a gate evaluated in float):
 
     x_multiplier = s_W * s_x / s_g        (s_x = 1 for one scale per row, which is multiplied separately)
     h_multiplier = s_R * s_h / s_g
@@ -37,8 +37,8 @@ class TableSpec:
 
     Attributes:
         activation: What it tabulates (the residual above `max(x, 0)` for kind "relu_table").
-        bits: Width of the code that indexes it.
-        step: Real value of one code.
+        bits: Width of a quantized value that indexes it.
+        step: Real value of one quantization step.
         unit: Real value of one unit of the entries.
         piecewise_linear: Whether entries come from the shared knots.
     """
@@ -85,7 +85,7 @@ def fold_lut(cell: QuantizedCell, w: npt.NDArray[np.int8], parameters: Mapping[s
 
     Args:
         cell: With its points resolved.
-        w: Codes of W `[I,GH]`.
+        w: Quantized W `[I,GH]`.
         parameters: B `[GH]`, and P `[3H]` and hidden_bias `[H]` where the cell has them.
 
     Raises:
@@ -203,7 +203,7 @@ def _fold_gates(cell: QuantizedCell, c_unit: float) -> _Gates:
 
 
 def _cell_table(cell: QuantizedCell, cell_scale: float) -> tuple[TableSpec | None, float]:
-    """The table of the output activation and, for a float cell, its codes per unit."""
+    """The table of the output activation and, for a float cell, its steps per unit."""
     output = cell.output_activation
     if output is None or output.kind not in (TABLE, RELU_TABLE):
         return None, 0.0
@@ -237,7 +237,7 @@ def _table(cell: QuantizedCell, name: str, activation: Activation, bits: int, st
 
 
 def linear_length(activation: Activation, bits: int, step: float) -> int | None:
-    """Codes `n` on the activation's interval where the knots fit: a multiple of 64 that `step` divides evenly."""
+    """Steps `n` on the activation's interval where the knots fit: a multiple of 64 that `step` divides evenly."""
     n = activation.limit / step
     return int(n) if n == int(n) and int(n) % 64 == 0 and n <= 2 ** (bits - 1) else None
 

@@ -1,6 +1,6 @@
 """The numbers of a Brevitas cell in the arithmetic "grid32" (no graph here).
 
-Elementwise operations are Brevitas' own, in float32 and in its order. Products of codes are exact sums here, where
+Elementwise operations are Brevitas' own, in float32 and in its order. Products of integers are exact sums here, where
 Brevitas multiplies float32 matrices in an unspecified order.
 """
 
@@ -35,8 +35,8 @@ def grid_of(
     Args:
         name: For messages.
         quantizer: With one scale.
-        unsigned: Raise the codes so that none is negative.
-        on_grid: It meets values on its own grid only: any rounding that finds the nearest code will do.
+        unsigned: Raise the quantized values so that none is negative.
+        on_grid: It meets values on its own grid only: any rounding that finds the nearest quantized value will do.
 
     Raises:
         NotHandled: The operator has no such quantizer.
@@ -62,7 +62,7 @@ def grid_of(
 
 
 def check_one_scale(name: str, quantizer: QonnxQuantizer) -> None:
-    """Activations have one scale, and a zero point that is a code.
+    """Activations have one scale, and a zero point that is a quantized value.
 
     Raises:
         NotHandled: They do not.
@@ -168,7 +168,7 @@ def _columns(parameters: Sequence[Parameter]) -> list[tuple[float, float]]:
 def stored_weights(
     key: str, parameters: Sequence[Parameter]
 ) -> tuple[npt.NDArray[np.signedinteger[Any]], npt.NDArray[np.int32] | None, npt.NDArray[np.float64]]:
-    """Codes `[K,4H]`, zero points `[4H]` or None, scales `[4H]`."""
+    """Quantized values `[K,4H]`, zero points `[4H]` or None, scales `[4H]`."""
     codes: list[npt.NDArray[np.int64]] = []
     bits = 0
     unsigned = False
@@ -203,7 +203,7 @@ def _gate_table(node: QuantLstm, gate: str, argument: FixedPointQuantizer) -> Fi
 
 
 def _table(activation: Activation, quantizer: QonnxQuantizer, argument: FixedPointQuantizer) -> FixedPointTable:
-    """The quantized activation for all codes, of float32 arguments and with float32 values before the quantizer."""
+    """The quantized activation of all float32 arguments on the grid, with float32 values before the quantizer."""
     multiples = np.arange(argument.low, argument.high + 1).astype(np.float32)
     arguments = (multiples * np.float32(argument.scale)).astype(np.float64)
     return FixedPointTable(quantizer(np.asarray(activation(arguments)).astype(np.float32)))

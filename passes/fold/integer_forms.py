@@ -30,8 +30,8 @@ def integer_form(
 
     Args:
         cell: With its points resolved.
-        w: Codes of W `[I,GH]`, in the format of its point.
-        r: Codes of R `[H,GH]`.
+        w: Quantized W `[I,GH]`, in the format of its point.
+        r: Quantized R `[H,GH]`.
         parameters: B `[GH]`, and P `[3H]` and hidden_bias `[H]` where the cell has them.
 
     Raises:
@@ -68,7 +68,7 @@ def loses_states(cell: QuantizedCell, parameters: Mapping[str, npt.NDArray[Any]]
 
     Args:
         cell: With its formats.
-        parameters: Quantized values of W and R, and B, P and hidden_bias where the cell has them.
+        parameters: Quantized W and R, and B, P and hidden_bias where the cell has them.
     """
     others = {k: a for k, a in parameters.items() if k in ("B", "P", "hidden_bias")}
     try:
@@ -84,6 +84,6 @@ def is_within(model: Model, state: Value, bound: float) -> bool:
 
 
 def bound_to_exceed(model: Model, cell: QuantizedCell, state: Value | None) -> float:
-    """The bound of some hidden codes, if an initial state may lie beyond it; else 0."""
+    """The bound of some quantized hidden states, if an initial state may lie beyond it; else 0."""
     bound = state_bound(cell, some=True)
     return bound if bound and state is not None and not is_within(model, state, bound) else 0.0

@@ -197,10 +197,10 @@ def _cell_format(cell: QuantizedCell) -> tuple[float, float]:
 
 
 def state_bound(cell: QuantizedCell, *, some: bool = False) -> float:
-    """Magnitude up to which the hidden codes hold every state that steps make; 0 where no initial one is given.
+    """Magnitude up to which the hidden format holds every state that steps make; 0 where no initial one is given.
 
-    Also 0 where the range of the codes does not follow from the activations alone: of all codes of hidden states, or,
-    with `some`, of all or some of those of a GRU.
+    Also 0 where the range of the quantized values does not follow from the activations alone: of all quantized values
+    of hidden states, or, with `some`, of all or some of those of a GRU.
     """
     points = [cell.points["hidden"]]
     if cell.resets_state:

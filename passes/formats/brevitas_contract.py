@@ -94,7 +94,7 @@ def _of_points(cell: QuantizedCell) -> Iterator[Misfit]:
     yield from _of_weights(cell)
     bias = cell.point("bias")
     if bias.format is not None and (bias.format.zero_point or not bias.format.signed):
-        yield Misfit("bias", _described(bias), "signed codes, zero_point = 0")
+        yield Misfit("bias", _described(bias), "signed values, zero_point = 0")
 
 
 def _of_activation(name: str, point: PointFormat, widest: int) -> Iterator[Misfit]:
@@ -184,8 +184,8 @@ def quant_lstm_of(
 
     Args:
         cell: The cell.
-        w: Codes of W `[I,4H]`.
-        r: Codes of R `[H,4H]`.
+        w: Quantized W `[I,4H]`.
+        r: Quantized R `[H,4H]`.
         bias: `[4H]`.
     """
     points = cell.points

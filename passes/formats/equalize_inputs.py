@@ -1,8 +1,8 @@
-"""Scales the channels of an input by powers of two so that codes of one scale suit them all; W takes the inverse.
+"""Scales the channels of an input by powers of two so that one scale suits them all; W takes the inverse.
 
-The codes of an input share one scale. Where its channels differ much in size - magnitudes of a spectrum do - small
-channels are left with few codes. With x / s and s W in place of x and W every product is the same float, for s are
-powers of two.
+The quantized values of an input share one scale. Where its channels differ much in size - magnitudes of a spectrum do
+- small channels are left with few quantized values. With x / s and s W in place of x and W every product is the same
+float, for s are powers of two.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def channel_scales(
     Args:
         seen: Statistics of the input.
         weights: W `[I,GH]`.
-        bits: Widths of the input's codes and of those of W, None for float.
+        bits: Widths of the input's quantized values and of those of W, None for float.
     """
     if seen.channel_max is None or len(seen.channel_max) != len(weights):
         return None
@@ -60,7 +60,7 @@ def channel_scales(
 
 
 def _noise(size: npt.NDArray[np.float64], weights: npt.NDArray[Any], bits: tuple[int, int | None]) -> float:
-    """Of the products, up to a factor: what codes of the input and codes of the weights add."""
+    """Of the products, up to a factor: what the quantized input and weights add."""
     weights = weights.astype(np.float64)
     noise = (LOUD * size.max() / (2 ** bits[0] - 1)) ** 2 * np.sum(weights**2)
     if bits[1] is not None:

@@ -47,7 +47,11 @@ Arrays = Mapping[str, npt.NDArray[np.float32]]
 
 
 def resolve_formats(
-    cells: Sequence[Cell], recipe: Recipe, arrays: Mapping[str, Arrays], statistics: Statistics | None = None
+    cells: Sequence[Cell],
+    recipe: Recipe,
+    arrays: Mapping[str, Arrays],
+    statistics: Statistics | None = None,
+    known: dict[str, PointFormat] | None = None,
 ) -> dict[str, Points | None]:
     """What the recipe says about each quantization point of each cell.
 
@@ -56,6 +60,7 @@ def resolve_formats(
         recipe: Rules and overrides.
         arrays: For each cell's name W `[I,GH]`, R `[H,GH]` and B `[GH]`.
         statistics: Of a calibration.
+        known: Formats that other recipes gave the same cells, and what this one adds to them.
 
     Returns:
         For each cell's name its points; None for a cell that needs statistics and never ran in the calibration.
@@ -64,7 +69,7 @@ def resolve_formats(
         CompileError: A point has no scale, or its settings make no number format.
         UsageError: Settings contradict each other.
     """
-    resolver = _Resolver(recipe, {c.name: c for c in cells}, arrays, statistics)
+    resolver = _Resolver(recipe, {c.name: c for c in cells}, arrays, statistics, known)
     return {cell.name: resolver.points_or_none(cell) for cell in cells}
 
 
@@ -78,9 +83,14 @@ class _NeverRanError(Exception):
 
 class _Resolver:
     def __init__(
-        self, recipe: Recipe, cells: Mapping[str, Cell], arrays: Mapping[str, Arrays], statistics: Statistics | None
+        self,
+        recipe: Recipe,
+        cells: Mapping[str, Cell],
+        arrays: Mapping[str, Arrays],
+        statistics: Statistics | None,
+        known: dict[str, PointFormat] | None,
     ) -> None:
-        self.recipe, self.cells, self.arrays, self.statistics = recipe, cells, arrays, statistics
+        self.recipe, self.cells, self.arrays, self.statistics, self.known = recipe, cells, arrays, statistics, known
         self.settings = {
             name: recipe.settings_of_points(name, [p.name for p in c.type.points], functools.partial(targets_of, c))
             for name, c in cells.items()
@@ -118,7 +128,7 @@ class _Resolver:
                 if is_derived(s):
                     later.append(name)
                 else:
-                    made[name] = self._point(cell, name, s)
+                    made[name] = self._known_point(cell, name, s)
         while later:
             ready = [n for n in later if not waits_for(n, self._settings(cell, n), later)]
             if not ready:
@@ -143,13 +153,22 @@ class _Resolver:
         names = {"cell": cell.name, "layer": cell.node, "gate": point.partition(".")[0], "point": point}
         return str(s["share"]).format(**names)
 
+    def _known_point(self, cell: Cell, name: str, s: Settings) -> PointFormat:
+        """The format of such a point, found once for the same settings unless others share its scale."""
+        if self.known is None or self._share(cell, name) is not None:
+            return self._point(cell, name, s)
+        key = f"{cell.name}.{name} {s}"
+        if key not in self.known:
+            self.known[key] = self._point(cell, name, s)
+        return self.known[key]
+
     def _point(self, cell: Cell, name: str, s: Settings) -> PointFormat:
         """The format of a point that does not follow from another one."""
         kind, mode = name.rpartition(".")[2], s.get("mode")
         if s["bits"] == 1 and kind != "weight":
             raise UsageError(
                 "bits = 1, and it is no weight.",
-                supported="binary codes of weights, 2 bits or more elsewhere",
+                supported="binary weights, 2 bits or more elsewhere",
                 action=f"--set '{cell.name}.{name}.bits=2' or more",
             )
         if name == "accumulator":

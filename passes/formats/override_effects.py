@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from rnnqc.cells.base import Cell
@@ -54,7 +54,9 @@ def check_overrides(recipe: Recipe, cells: Points, elsewhere: Sequence[str] = ()
         raise UsageError(
             f"No quantization point matches {missed[0]!r}.",
             supported="points such as " + ", ".join([*(f"{first}.{p}" for p in points), *elsewhere[:3]]),
-            action=or_counterpart("`rnnqc inspect` lists the cells, `rnnqc recipes` the points", missed[0], FORMATS),
+            action=or_counterpart(
+                "`rnnqc inspect` lists the cells, `rnnqc recipes --points` the points", missed[0], FORMATS
+            ),
         )
     for glob, key, kind in recipe.without_effect(cells):
         raise UsageError(
@@ -90,8 +92,7 @@ def effects_of_overrides(recipe: Recipe, resolve: Callable[[Recipe], Resolution]
         (key,) = rule.settings
         points = [p for p in made.settings if rule.matches(p) and key in keys_of(p)]
         if points:
-            without = _without(recipe, number)
-            found[number] = _why(key, points, made, resolve, without, calibrated)
+            found[number] = _why(key, points, made, resolve, recipe.without_override(number), calibrated)
     return found
 
 
@@ -106,11 +107,6 @@ def idle_overrides(recipe: Recipe, effects: Sequence[Mapping[int, str]]) -> list
     return texts
 
 
-def _without(recipe: Recipe, number: int) -> Recipe:
-    rules = (*recipe.rules[:number], *recipe.rules[number + 1 :])
-    return replace(recipe, rules=rules, overrides=recipe.overrides - 1, own=max(0, recipe.own - 1))
-
-
 def _why(
     key: str,
     points: Sequence[str],
@@ -123,7 +119,7 @@ def _why(
         other = resolve(without)
     except CompileError:  # it takes the override to make formats
         return ""
-    if (_in_one_form(made.formats), made.others) != (_in_one_form(other.formats), other.others):
+    if made.others != other.others or not _are_alike(made.formats, other.formats):
         return ""
     before = {p: other.settings.get(p, {}) for p in points}
     reasons = [_reason(key, p, made, before[p], calibrated) for p in points]
@@ -131,11 +127,15 @@ def _why(
     return f"{points[reasons.index(first)] if first in reasons else points[0]}: {first}"
 
 
-def _in_one_form(formats: Mapping[str, Any]) -> dict[str, Any]:
-    """The formats with equal scales of all channels as one."""
-    return {
-        point: found.with_one_scale() if isinstance(found, PointFormat) else found for point, found in formats.items()
-    }
+def _are_alike(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Whether all formats are equal, where equal scales of all channels are as one."""
+    return one.keys() == other.keys() and all(
+        held == other[p] or _with_one_scale(held) == _with_one_scale(other[p]) for p, held in one.items()
+    )
+
+
+def _with_one_scale(held: Any) -> Any:
+    return held.with_one_scale() if isinstance(held, PointFormat) else held
 
 
 def _reason(key: str, point: str, made: Resolution, before: Settings, calibrated: bool) -> str:

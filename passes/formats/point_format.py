@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import fields, replace
 from typing import Any
 
@@ -21,7 +21,7 @@ from rnnqc.recipes.keys import Settings, require, rounding_of
 
 CELL_LIMIT = 2.0
 INDEX_BITS = 16
-"""Widest code that may index a table; of the one that indexes tanh of a cell state the width."""
+"""Widest values that may index a table; of the one that indexes tanh of a cell state the width."""
 PACKED_BITS = 4
 
 
@@ -36,7 +36,7 @@ def integer_format(s: Settings) -> IntegerFormat:
     if s["bits"] == 1 and not signed:
         raise FormatError(
             f"bits = 1 with signed = false, zero_point = {zero_point}.",
-            supported="binary codes -1 and +1: signed, zero_point = 0",
+            supported="binary values -1 and +1: signed, zero_point = 0",
         )
     return IntegerFormat(
         s["bits"],
@@ -45,11 +45,6 @@ def integer_format(s: Settings) -> IntegerFormat:
         narrow=bool(s.get("narrow", False)),
         rounding=rounding_of(s),
     )
-
-
-def encoding_of(point: Mapping[str, Any]) -> Format:
-    """The static format of a point, or of what a file says of one."""
-    return (point if isinstance(point, PointFormat) else PointFormat.from_dict(point)).complete
 
 
 @contextlib.contextmanager
@@ -172,11 +167,11 @@ def _check_weight(s: Settings, path: str) -> None:
     per_tensor = s.get("granularity", "per-channel") != "per-channel"
     if s.get("group_size"):
         if s["bits"] > PACKED_BITS:
-            raise contradiction("group_size", "bits", "groups of codes of 2 to 4 bits")
+            raise contradiction("group_size", "bits", "groups of weights of 2 to 4 bits")
         if per_tensor:
             raise contradiction("group_size", "granularity", "groups in channels, granularity = per-channel")
         if not s.get("narrow", False) or not s.get("signed", True) or not s.get("symmetric", True):
-            raise contradiction("group_size", "narrow", "symmetric codes in groups, narrow = true")
+            raise contradiction("group_size", "narrow", "symmetric weights in groups, narrow = true")
         if s.get("wide_channels"):
             raise contradiction("group_size", "wide_channels", "one of the two")
         if s.get("limit"):
@@ -195,7 +190,7 @@ def _check_weight(s: Settings, path: str) -> None:
             raise contradiction("wide_channels", "scale", "scales that follow from the weights")
         for key, wanted in (("signed", True), ("symmetric", True), ("zero_point", 0)):
             if s.get(key, wanted) != wanted:
-                raise contradiction("wide_channels", key, "signed symmetric codes around 0")
+                raise contradiction("wide_channels", key, "signed symmetric values around 0")
 
 
 def hidden_bound(cell: Cell) -> float | None:
@@ -222,7 +217,7 @@ def keeps_hidden_bounded(cell: Cell) -> bool:
 
 
 def accumulator_scale(cell: Cell, gate: int, s: Settings) -> float | None:
-    """The scale with which codes cover the interval on which a gate's activation is not constant; None without one."""
+    """The scale that covers the interval on which a gate's activation is not constant; None without one."""
     activation = cell.gate_activation(gate)
     if activation.kind != TABLE:
         return None

@@ -1,4 +1,4 @@
-"""The parameters of one cell in the formats its points ask for: codes of W and R, and a bias to go with them."""
+"""The parameters of one cell in the formats its points ask for: quantized W and R, and a bias to go with them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class QuantizedParameters:
 
 
 def quantize_parameters(
-    cell: QuantizedCell, arrays: Mapping[str, FloatArray], statistics: Statistics | None = None
+    cell: QuantizedCell, arrays: Mapping[str, FloatArray], statistics: Statistics | None
 ) -> QuantizedParameters:
     """Quantizes the parameters of a cell whose points are resolved.
 
@@ -91,7 +91,7 @@ def _correction(error: npt.NDArray[Any], seen: PointStatistics) -> npt.NDArray[n
     return np.array(bias_correction(error, seen.channel_mean), np.float64)
 
 
-def weight_codes(point: PointFormat, array: FloatArray, moment: npt.ArrayLike | None = None) -> npt.NDArray[Any]:
+def weight_codes(point: PointFormat, array: FloatArray, moment: npt.ArrayLike | None) -> npt.NDArray[Any]:
     """Quantized values of a weight matrix `[K,n]` in the format of its point.
 
     Args:

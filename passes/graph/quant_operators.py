@@ -38,7 +38,7 @@ class Parameter:
     Attributes:
         values: float32, on the grid if there is one.
         quantizer: What it passed; None for raw values.
-        codes: Its codes; None for raw values.
+        codes: Its quantized values; None for raw values.
         raw: What the quantizer was given; None for raw values.
     """
 
@@ -92,7 +92,7 @@ def is_quant(node: Node) -> bool:
 
 
 def is_trunc(node: Node) -> bool:
-    """Whether the node leaves out low bits of codes."""
+    """Whether the node leaves out low bits of quantized values."""
     return node.op == TRUNC_OP and node.domain in DOMAINS
 
 
@@ -196,7 +196,7 @@ def _quantizer(
 
 
 def check_zero_point(name: str, quantizer: QonnxQuantizer) -> None:
-    """A zero point is a code, where codes are computed with.
+    """A zero point is a quantized value, where quantized values are computed with.
 
     Raises:
         NotHandled: It is none.

@@ -1,4 +1,4 @@
-"""Constants that are stored as codes: what dequantizers make of them, through operators that only move elements."""
+"""Constants stored as integers: what dequantizers make of them, through operators that only move elements."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _DEEPEST = 64
 
 @dataclass(frozen=True)
 class StoredCodes:
-    """Codes with the scale and the zero point of every element, all of one shape.
+    """Quantized values with the scale and the zero point of every element, all of one shape.
 
     Attributes:
         codes: int64.
@@ -54,7 +54,7 @@ def is_stored_as_codes(value: Value) -> bool:
 
 
 def stored_codes(model: Model, value: Value, depth: int = 0) -> StoredCodes | None:
-    """The codes that `value` is made from; None if it is made from anything else, or in a way that is not known."""
+    """The quantized values that `value` is made from; None if it is made from anything else, or in an unknown way."""
     node = _producer(value)
     if node is None or depth > _DEEPEST:
         return None
@@ -81,7 +81,7 @@ def stored_codes(model: Model, value: Value, depth: int = 0) -> StoredCodes | No
 
 
 def byte_codes(stored: StoredCodes) -> tuple[npt.NDArray[Any], npt.NDArray[Any]] | None:
-    """Codes and zero points as int8 or uint8 where all of them fit, else None."""
+    """Quantized values and zero points as int8 or uint8 where all of them fit, else None."""
     zero = stored.zero_point
     if (zero % 1).any():
         return None

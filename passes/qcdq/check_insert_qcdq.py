@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -14,6 +13,7 @@ from rnnqc.cells.base import Cell
 from rnnqc.cells.stages import QuantizedCell
 from rnnqc.data.statistics import Statistics
 from rnnqc.formats.format_request import MAX_CODE
+from rnnqc.formats.point_format import FLOAT, PointFormat
 from rnnqc.formats.rounding import Rounding
 from rnnqc.ir import Model, constant_array
 from rnnqc.passes.cells.cell_graphs import chain_input, graphs_of_cells, parameters_of
@@ -21,10 +21,9 @@ from rnnqc.passes.constant_checks import ConstantCheck, Findings
 from rnnqc.passes.formats.equalize_inputs import channel_scales, divided
 from rnnqc.passes.formats.formats import resolve_formats
 from rnnqc.passes.formats.limit_shifts import limit_shifts
-from rnnqc.passes.formats.point_format import encoding_of
 from rnnqc.passes.formats.quantized_parameters import QuantizedParameters, quantize_parameters
 from rnnqc.passes.graph.flat_model import FlatModel
-from rnnqc.passes.qcdq.check_quantizers import FLOAT, QUANTIZED, WEIGHTS, check_quantizers, written_quantizers
+from rnnqc.passes.qcdq.check_quantizers import QUANTIZED, WEIGHTS, check_quantizers, written_quantizers
 from rnnqc.passes.qcdq.without_quantizers import bypassed
 from rnnqc.recipes.keys import Settings
 from rnnqc.recipes.recipe import Recipe
@@ -33,7 +32,7 @@ Arrays = dict[str, npt.NDArray[np.float32]]
 FACTOR = "input.equalized"
 NEAREST = (Rounding.HALF_EVEN, Rounding.HALF_AWAY, Rounding.HALF_UP, Rounding.HALF_EVEN_UP)
 ROUNDINGS = 2.0**-22
-"""What float32 adds to half a step, as a share of the largest code."""
+"""What float32 adds to half a step, as a share of the largest quantized value."""
 
 
 class InsertQcdqCheck(ConstantCheck):
@@ -113,16 +112,16 @@ class InsertQcdqCheck(ConstantCheck):
         return statistics
 
     def _check_weights(self, found: Findings, flat: FlatModel, cell: QuantizedCell, arrays: Arrays) -> None:
-        """No weight is further from its float than half a step of its own scale; the largest one has the top code."""
+        """No weight is further from its float than half a step of its own scale; the largest one has the top value."""
         for name, key in WEIGHTS.items():
             what, point = f"{cell.name}.{name}", cell.points.get(name, FLOAT)
             full = flat.name(cell.name, f"{name}.{QUANTIZED}")
-            if point["bits"] is None or full is None:
+            if point.is_float or full is None:
                 continue
             check_reach(found, what, self._recipe.settings(what), point, arrays[key], len(cell.type.gates))
-            if point.get("compensation") or point.get("group_size") or point["bits"] == 1:
+            if point.compensation or point.group_size or point.bits == 1:
                 continue  # these are compared with what makes them
-            e = encoding_of(point)
+            e = point.complete
             step, zero = e.scale_array(2).astype(np.float64), e.zero_point_array(2)
             floats = np.clip(arrays[key], (e.minimum - zero) * step, (e.maximum - zero) * step)
             held = flat.constant(full)
@@ -136,12 +135,12 @@ class InsertQcdqCheck(ConstantCheck):
 def _check_parameters(
     found: Findings, flat: FlatModel, made: QuantizedCell, cell: QuantizedCell, parameters: QuantizedParameters
 ) -> None:
-    """Compares weights, their scales and codes, and biases with what their formats make of the floats."""
+    """Compares weights, their scales and quantized values, and biases with what their formats make of the floats."""
     for name, key in WEIGHTS.items():
         point, full = cell.points.get(name, FLOAT), flat.name(cell.name, f"{name}.{QUANTIZED}")
-        if point["bits"] is None:
+        if point.is_float:
             continue
-        wanted = encoding_of(point).dequantize(parameters.codes[key])
+        wanted = point.complete.dequantize(parameters.codes[key])
         held = None if full is None else flat.constant(full)
         found.array(f"quantized values of {cell.name}.{name}", held, wanted, node=cell.name, constant=full or "")
     for key, stored in (("B", made.B), ("hidden_bias", made.hidden_bias)):
@@ -151,21 +150,21 @@ def _check_parameters(
 
 
 def check_reach(
-    findings: Findings, what: str, s: Settings, point: Mapping[str, Any], weights: npt.NDArray[Any], gates: int
+    findings: Findings, what: str, s: Settings, point: PointFormat, weights: npt.NDArray[Any], gates: int
 ) -> None:
-    """By the rule min-max of symmetric signed codes, the largest weight of a channel has the largest code.
+    """By the rule min-max of symmetric signed values, the largest weight of a channel has the largest quantized value.
 
     What it compares is the rule itself, without the functions that make scales.
     """
     special = ("scale", "group_size", "wide_channels", "limit", "share", "pow2", "scale_bits", "max_fix_position")
     usual = s.get("range", "min-max") == "min-max" and s.get("symmetric", True) and s.get("signed", True)
-    if not usual or any(s.get(k) for k in special) or s.get("zero_point") or point.get("shift_limits"):
+    if not usual or any(s.get(k) for k in special) or s.get("zero_point") or point.shift_limits:
         return
-    if s.get("levels", MAX_CODE) != MAX_CODE or point["bits"] < 2:
+    if s.get("levels", MAX_CODE) != MAX_CODE or point.complete.bits < 2:
         return
-    top = 2.0 ** (point["bits"] - 1) - 1
+    top = 2.0 ** (point.complete.bits - 1) - 1
     largest = np.abs(weights).max(axis=0).astype(np.float64)
-    scale = np.asarray(point["scale"], np.float64)
+    scale = np.asarray(point.scale, np.float64)
     if s.get("granularity") == "per-gate":
         largest = np.repeat(largest.reshape(gates, -1).max(axis=1), len(largest) // gates)
     if len(scale) == 1:
@@ -177,7 +176,7 @@ def check_reach(
 def _check_points(found: Findings, expected: QuantizedCell, made: QuantizedCell) -> None:
     """Compares the formats that the cell says it has with the ones it should have."""
     for name in dict.fromkeys((*expected.points, *made.points)):
-        a, b = made.points.get(name, FLOAT), expected.points.get(name, FLOAT)
+        a, b = (c.points.get(name, FLOAT).as_dict() for c in (made, expected))
         for key in dict.fromkeys((*b, *a)):
             what = f"{key} of {expected.name}.{name}"
             if key == "scale" and "scale" in a and "scale" in b:

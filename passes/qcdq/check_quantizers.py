@@ -1,4 +1,4 @@
-"""Runs every quantizer of a model by itself, on values at its codes, between them and beyond their ends."""
+"""Runs every quantizer of a model by itself, on its quantized values, between them and beyond their ends."""
 
 from __future__ import annotations
 
@@ -14,16 +14,15 @@ from rnnqc.cells.base import Cell
 from rnnqc.cells.equations import RESET_HIDDEN
 from rnnqc.errors import CompileError
 from rnnqc.formats.format import Format
+from rnnqc.formats.point_format import FLOAT, ROWS, PointFormat
 from rnnqc.passes.cells.float_step import ACCUMULATORS
 from rnnqc.passes.constant_checks import Findings
-from rnnqc.passes.formats.point_format import encoding_of
 from rnnqc.passes.graph.flat_model import FlatModel
 from rnnqc.passes.graph.point_names import plain_name
 from rnnqc.passes.qcdq.emit_qcdq import ALIASES
 
 Array = npt.NDArray[Any]
-Points = Mapping[str, Mapping[str, Any]]
-FLOAT: Mapping[str, Any] = {"bits": None}
+Points = Mapping[str, PointFormat]
 WEIGHTS = {"W.weight": "W", "R.weight": "R"}
 QUANTIZED, LIMITED = "quantized", "limited"
 _FIRST = {"codes": "QuantizeLinear", "units": "Div", "below": "Min"}
@@ -86,15 +85,14 @@ def check_quantizers(findings: Findings, flat: FlatModel, cell: Cell, points: Po
         written.add(name)
         if name in ACCUMULATORS:
             _check_accumulator(findings, flat, quantizer, cell, points)
-        elif point["bits"] is None or "mode" not in point:
+        elif not point.is_quantized:
             findings.word(f"quantizer of {what}", "there", "not there", node=quantizer.made)
-        elif point["mode"] == "dynamic-row":
+        elif point.mode == ROWS:
             _check_rows(findings, flat, quantizer, what, point)
         else:
-            check_static(findings, flat, quantizer, what, encoding_of(point))
+            check_static(findings, flat, quantizer, what, point.complete)
     for name, point in points.items():
-        quantized = point["bits"] is not None and "mode" in point and name not in ("bias", *WEIGHTS)
-        if quantized and name not in written:
+        if point.is_quantized and name not in ("bias", *WEIGHTS) and name not in written:
             findings.word(f"quantizer of {cell.name}.{name}", "missing", "there", node=cell.name)
 
 
@@ -105,7 +103,7 @@ def check_static(findings: Findings, flat: FlatModel, quantizer: WrittenQuantize
 
 
 def _values(e: Format) -> Array:
-    """Float32 values `[N,1]` at every code, between codes, and beyond the ends."""
+    """Float32 values `[N,1]` at every quantized value, between quantized values, and beyond the ends."""
     low, high = e.minimum - e.zero_point - 3, e.maximum - e.zero_point + 4
     if e.bits <= _NARROW:
         units = np.add.outer(np.arange(low, high), _FRACTIONS).ravel()
@@ -118,10 +116,11 @@ def _values(e: Format) -> Array:
 
 
 def _check_rows(
-    findings: Findings, flat: FlatModel, quantizer: WrittenQuantizer, what: str, point: Mapping[str, Any]
+    findings: Findings, flat: FlatModel, quantizer: WrittenQuantizer, what: str, point: PointFormat
 ) -> None:
     """Compares a quantizer with a scale for each row: nothing is further off than half a step of its row."""
-    rng, bits = np.random.default_rng(0), point["bits"]
+    rng, integers = np.random.default_rng(0), point.integers
+    bits = integers.bits
     values = (rng.normal(0, 1, (256, 12)) * 10.0 ** rng.uniform(-3, 3, (256, 1))).astype(np.float32)
     values[:64], values[64:96], values[-1] = np.abs(values[:64]), -np.abs(values[64:96]), 0.0
     limited = values.astype(np.float64)
@@ -131,7 +130,7 @@ def _check_rows(
     else:
         positive = 2.0 ** (bits - 1) - 1
         steps = (np.abs(limited).max(axis=1) / positive)[:, np.newaxis]
-        low = (-positive - 1 if point["signed"] else 0.0) - point["zero_point"]
+        low = (-positive - 1 if integers.signed else 0.0) - integers.zero_point
         limited = np.clip(limited, low * steps, (low + 2 * positive + 1) * steps)
     _compare(
         findings,
@@ -148,7 +147,7 @@ def _check_accumulator(
     findings: Findings, flat: FlatModel, quantizer: WrittenQuantizer, cell: Cell, points: Points
 ) -> None:
     """Compares the limits of a sum of products with those of its bits, in units of the product of both scales."""
-    what, bits = f"{cell.name}.{quantizer.point}", points.get("accumulator", FLOAT)["bits"]
+    what, bits = f"{cell.name}.{quantizer.point}", points.get("accumulator", FLOAT).bits
     if bits is None:
         findings.word(f"limits of {what}", "there", "not there", node=quantizer.made)
         return
@@ -156,11 +155,11 @@ def _check_accumulator(
     code, weight = {
         of_x: ("input", "W.weight"), of_h: ("hidden", "R.weight"), of_reset: (RESET_HIDDEN, "R.weight"),
     }[quantizer.point]  # fmt: skip
-    scales = np.asarray(points[weight]["scale"], np.float64)
-    if len(scales) > 1 and weight == "R.weight" and "scale" in points.get(RESET_HIDDEN, FLOAT):
+    scales = np.asarray(points[weight].scale, np.float64)
+    if len(scales) > 1 and weight == "R.weight" and points.get(RESET_HIDDEN, FLOAT).scale:
         split = cell.candidate_columns.start
         scales = scales[split:] if quantizer.point == of_reset else scales[:split]
-    unit, half = scales * points[code]["scale"][0], 2.0 ** (bits - 1)
+    unit, half = scales * points[code].scale[0], 2.0 ** (bits - 1)
     share = np.linspace(-1.5, 1.5, 61)[:, np.newaxis]
     values = (share * half * unit).astype(np.float32)
     expected = np.clip(values, (unit * -half).astype(np.float32), (unit * (half - 1)).astype(np.float32))

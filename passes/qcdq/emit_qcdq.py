@@ -1,6 +1,6 @@
 """Quantizers as standard operators: QuantizeLinear -> Clip -> DequantizeLinear, or the same arithmetic spelled out.
 
-Up to 8 bits the three operators are used. Wider codes, other roundings than half-to-even and one scale per row have no
+Up to 8 bits the three operators are used. Wider values, other roundings than half-to-even and one scale per row have no
 QuantizeLinear before operator set 21, and are written as Div, Round, Clip, Mul.
 """
 
@@ -40,7 +40,7 @@ Points = Mapping[str, PointFormat]
 
 @dataclass(frozen=True)
 class QuantizedWeight:
-    """A weight matrix as constants: codes, scale and zero point."""
+    """A weight matrix as constants: quantized values, scale and zero point."""
 
     codes: Value
     scale: Value
@@ -65,7 +65,7 @@ def qcdq_quantizer(cell: QuantizedCell, weights: Mapping[str, QuantizedWeight]) 
         return (emit_qcdq if has_operators(b, held) else emit_fake_quant)(b, point, value, held)
 
     def _is_alone(b: Builder, point: str) -> bool:
-        """Whether the weights meet codes that are written out because of the operator set alone."""
+        """Whether the weights meet quantized values that are written out because of the operator set alone."""
         other = points.get("input", FLOAT).static if point == "W.weight" else None
         return other is not None and is_usual(other) and not has_operators(b, other)
 
@@ -73,7 +73,7 @@ def qcdq_quantizer(cell: QuantizedCell, weights: Mapping[str, QuantizedWeight]) 
 
 
 def hidden_splitter(points: Points, bound: float) -> Splitter:
-    """Splits hidden states at what the codes of their point hold: from the lowest code to `bound`."""
+    """Splits hidden states at what the format of their point holds: from the lowest value to `bound`."""
 
     def split(b: Builder, name: str, value: Value) -> tuple[Value, Value]:
         held_in = points[ALIASES.get(name, name)].complete
@@ -86,7 +86,7 @@ def hidden_splitter(points: Points, bound: float) -> Splitter:
 
 
 def whole_quantizer(quantizer: Quantizer, points: Points, split: Splitter) -> Quantizer:
-    """`quantizer`, but hidden states keep in float what codes of a range without data cannot hold."""
+    """`quantizer`, but hidden states keep in float what quantized values of a range without data cannot hold."""
 
     def quantize(b: Builder, point: str, value: Value) -> Value:
         if points.get(point, FLOAT).bound is None:
@@ -121,12 +121,12 @@ def emit_accumulator(b: Builder, point: str, value: Value, cell: QuantizedCell) 
     if code is None or weight is None:
         raise CompileError(
             f"An accumulator of {bits} bits needs static scales.",
-            supported="weights and codes with one scale each",
+            supported="weights and activations with one scale each",
             action="quantize input, hidden state and weights with mode = static",
         )
     scales = np.asarray(weight.scale, np.float64)
     if scales.size > 1 and point != ACCUMULATORS[0] and cell.point(RESET_HIDDEN).scale:
-        # The columns of the candidate are multiplied with codes of their own.
+        # The columns of the candidate are multiplied with quantized values of their own.
         candidate = cell.candidate_columns
         scales = scales[candidate] if point == ACCUMULATORS[2] else scales[: candidate.start]
     unit = np.float64(code.scale[0]) * scales
@@ -143,9 +143,7 @@ def emit_qcdq(b: Builder, point: str, value: Value, format_: Format) -> Value:
     return b.op("DequantizeLinear", [_clip(b, point, codes, format_), scale, zero_point], f"{point}.quantized", **attrs)
 
 
-def emit_weight(
-    b: Builder, point: str, weight: QuantizedWeight, format_: Format, *, written_out: bool = False
-) -> Value:
+def emit_weight(b: Builder, point: str, weight: QuantizedWeight, format_: Format, *, written_out: bool) -> Value:
     """Integer codes -> Clip -> DequantizeLinear; Cast -> Sub -> Mul for codes wider than 8 bits.
 
     The latter, too, if asked for: onnxruntime 1.31 makes MatMulNBits, which rounds the other operand to 8 bits in its
@@ -201,9 +199,9 @@ def emit_unsigned_row_fake_quant(b: Builder, point: str, value: Value, rows: Int
 
 
 def emit_row_fake_quant(b: Builder, point: str, value: Value, rows: IntegerFormat) -> Value:
-    """One scale for each row of the last axis: its largest magnitude over the largest positive code.
+    """One scale for each row of the last axis: its largest magnitude over the largest positive quantized value.
 
-    Only a zero point away from the middle makes codes saturate.
+    Only a zero point away from the middle makes quantized values saturate.
     """
     positive = 2 ** (rows.bits - 1) - 1
     lowest = (-positive - 1 if rows.signed else 0) - rows.zero_point

@@ -57,7 +57,7 @@ class InsertQcdq(Pass):
 
     * A point whose `bits` are none stays float; a cell with no quantized point is not touched.
     * A layer's input that consists of hidden states of other cells alone, moved about by Squeeze, Transpose, Reshape,
-      Concat and the like, takes their number format: the codes can pass as they are (recipe key `chain`).
+      Concat and the like, takes their number format: the quantized values can pass as they are (recipe key `chain`).
     * Fix positions between which hardware cannot shift are lowered, with a note (recipe key `shift_limits`).
     """
 
@@ -78,9 +78,7 @@ class InsertQcdq(Pass):
         cells = [c for c in model.cells.values() if type(c) is Cell and c.name not in model.kept]
         self._check(model, cells)
         graphs = graphs_of_cells(model)
-        effects = effects_of_overrides(
-            self.recipe, lambda recipe: self._resolution(model, graphs, cells, recipe), self.statistics is not None
-        )
+        effects = self._effects(model, graphs, cells)
         statistics = self._equalized(model, graphs, cells)
         cells = [model.cells[c.name] for c in cells]
         arrays = {c.name: parameters_of(model, c) for c in cells}
@@ -219,12 +217,28 @@ class InsertQcdq(Pass):
                 found[cell.name] = scales
         return found
 
+    def _effects(self, model: Model, graphs: Mapping[str, Graph], cells: Sequence[Cell]) -> dict[int, str]:
+        """For each override why it changes nothing, as `effects_of_overrides` says."""
+        if not self.recipe.overrides:
+            return {}
+        arrays = {c.name: parameters_of(model, c) for c in cells}
+        known: dict[str, PointFormat] = {}
+
+        def resolve(recipe: Recipe) -> Resolution:
+            formats = resolve_formats(cells, recipe, arrays, self.statistics, known)
+            return self._resolution(model, graphs, cells, recipe, formats)
+
+        return effects_of_overrides(self.recipe, resolve, self.statistics is not None)
+
     def _resolution(
-        self, model: Model, graphs: Mapping[str, Graph], cells: Sequence[Cell], recipe: Recipe
+        self,
+        model: Model,
+        graphs: Mapping[str, Graph],
+        cells: Sequence[Cell],
+        recipe: Recipe,
+        formats: Mapping[str, FormatsOfCell | None],
     ) -> Resolution:
         """What a recipe comes to."""
-        arrays = {c.name: parameters_of(model, c) for c in cells}
-        formats = resolve_formats(cells, recipe, arrays, self.statistics)
         given, _ = with_formats(model, graphs, cells, formats)
         settings: dict[str, Settings] = {}
         made: dict[str, Any] = {}
@@ -238,7 +252,9 @@ class InsertQcdq(Pass):
 
     def _effective(self, cell: QuantizedCell, name: str, point: PointFormat) -> PointFormat:
         """A format without what has had its effect on others, and without what needs data that there is not."""
-        made = replace(point, chain=None, shift_limits=False)
+        made = point
+        if point.chain is not None or point.shift_limits:
+            made = replace(point, chain=None, shift_limits=False)
         if name in ("W.weight", "R.weight"):
             points = self.statistics.points if self.statistics is not None else {}
             source = f"{cell.name}.{MULTIPLIED[name[0]]}"
@@ -285,7 +301,7 @@ def emit_flags(cell: QuantizedCell) -> dict[str, Any]:
 def _stored_weights(
     model: Model, graph: Graph, cell: QuantizedCell, parameters: QuantizedParameters
 ) -> dict[str, QuantizedWeight]:
-    """Codes of W and R as initializers of the cell's own graph.
+    """Quantized W and R as initializers of the cell's own graph.
 
     onnxruntime 1.31 fails on a DequantizeLinear in a subgraph whose constants stand in an outer graph.
     """

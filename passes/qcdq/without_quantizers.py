@@ -18,6 +18,7 @@ def bypassed(
     passed: Mapping[str, str],
     constants: Mapping[str, Array],
     products: Mapping[str, tuple[str, Array]] | None = None,
+    activations: Mapping[str, tuple[str, str]] | None = None,
 ) -> onnx.ModelProto:
     """The model with other values of some names.
 
@@ -26,8 +27,9 @@ def bypassed(
         passed: For the name of a value that of the value it is instead.
         constants: For the name of a value, or of an initializer, what it is instead.
         products: For the name of a value the name of another one and the matrix whose product it is instead.
+        activations: For the name of a value an operator and the name of the value that it is computed of instead.
     """
-    _replace(proto.graph, passed, constants, products or {})
+    _replace(proto.graph, passed, constants, products or {}, activations or {})
     return proto
 
 
@@ -36,6 +38,7 @@ def _replace(
     passed: Mapping[str, str],
     constants: Mapping[str, Array],
     products: Mapping[str, tuple[str, Array]],
+    activations: Mapping[str, tuple[str, str]],
 ) -> None:
     for tensor in graph.initializer:
         if tensor.name in constants:
@@ -43,7 +46,7 @@ def _replace(
     for node in graph.node:
         for attribute in node.attribute:
             if attribute.type == AttributeProto.GRAPH:
-                _replace(attribute.g, passed, constants, products)
+                _replace(attribute.g, passed, constants, products, activations)
         made = node.output[0] if node.output else ""
         if made in passed:
             _become(node, "Identity", passed[made])
@@ -51,6 +54,9 @@ def _replace(
             _become(node, "Constant")
             held = onnx.numpy_helper.from_array(np.ascontiguousarray(constants[made]))
             node.attribute.append(onnx.helper.make_attribute("value", held))
+        elif made in activations:
+            op, source = activations[made]
+            _become(node, op, source)
         elif made in products:
             source, matrix = products[made]
             held = onnx.numpy_helper.from_array(np.ascontiguousarray(matrix), f"{made}.matrix")

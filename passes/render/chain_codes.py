@@ -1,4 +1,4 @@
-"""Passes the hidden codes of exported cells on to the cells behind them."""
+"""Passes the quantized hidden states of exported cells on to the cells behind them."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ class ReadCell:
     operands: Operands
 
     def emit(self, model: Model, codes: Value | None) -> Sequence[Node]:
-        """The nodes of the cell; `codes` receives its hidden codes."""
+        """The nodes of the cell; `codes` receives its quantized hidden states."""
         return emit_integer(model, self.cell, self.numbers, self.at, self.operands, codes, dispatch=True)
 
 
 def chain_codes(model: Model, sites: Mapping[str, ReadCell]) -> None:
-    """Lets codes pass between the cells, by name, where a cell's input is the hidden states of others alone."""
+    """Lets quantized values pass between cells, by name, where a cell's input is hidden states of others alone."""
     codes: dict[str, Value] = {}
     changed: dict[str, ReadCell] = {}
     for name, site in sites.items():
@@ -54,7 +54,7 @@ def chain_codes(model: Model, sites: Mapping[str, ReadCell]) -> None:
 
 
 def _same_codes(provider: FixedPointNumbers, consumer: FixedPointNumbers) -> bool:
-    """Whether the consumer would make the provider's codes from their values; other roundings may leave the grid."""
+    """Whether the consumer would quantize the provider's values to the same ones; some roundings leave the grid."""
     hidden, x = provider.hidden, consumer.input
     same = replace(hidden, rounding=x.rounding, offset=x.offset) == x
     return same and x.rounding in NEAREST and hidden.maximum <= BYTE

@@ -1,4 +1,4 @@
-"""Codes of the input and of hidden states in standard operators, and the states that a loop starts from."""
+"""Quantized values of the input and of hidden states in standard operators, and the states that a loop starts from."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ def without_nan(b: Builder, value: Value, name: str) -> Value:
 
 
 def input_codes(b: Builder, loop: Loop, numbers: LutNumbers) -> tuple[Sequence[Value], Value | None]:
-    """Codes of the sequence and the scales `[T*B]` of its rows.
+    """Quantized values of the sequence and the scales `[T*B]` of its rows.
 
-    With one scale and zero point for each row the codes are `[T*B,I+n]`: n columns hold the row's zero point, and
-    meet rows of W that add up to minus its column sums (see `with_zero_point_rows`). Otherwise they are `[T,B,I]`,
-    without scales. 16-bit codes are two planes, of their high and low bytes.
+    With one scale and zero point for each row the quantized values are `[T*B,I+n]`: n columns hold the row's zero
+    point, and meet rows of W that add up to minus its column sums (see `with_zero_point_rows`). Otherwise they are
+    `[T,B,I]`, without scales. 16-bit values are two planes, of their high and low bytes.
     """
     x = loop.sequence(b)
     if numbers.x_mode == "codes":
@@ -117,7 +117,7 @@ def _steps(b: Builder, sizes: Value) -> Value:
 
 
 def row_codes(b: Builder, rows: Value, bits: int, name: str, zero_point: int) -> tuple[Value, Value]:
-    """Codes of `[N,K]` with a scale for each row, and these scales; two planes of 16-bit codes."""
+    """Quantized values of `[N,K]` with a scale for each row, and these scales; two planes of 16-bit values."""
     scale = row_scales(b, rows, bits, name)
     if bits == WIDE_BITS:
         column = b.op("Unsqueeze", [scale, b.i64([1])], f"{name}.scale.column")
@@ -128,14 +128,14 @@ def row_codes(b: Builder, rows: Value, bits: int, name: str, zero_point: int) ->
 
 
 def row_scales(b: Builder, rows: Value, bits: int, name: str) -> Value:
-    """Scales `[N]` with which the largest magnitude of each row of `[N,K]` is the largest code."""
+    """Scales `[N]` with which the largest magnitude of each row of `[N,K]` is the largest quantized value."""
     largest = b.reduce("ReduceMax", b.op("Abs", [rows], f"{name}.size"), [1], f"{name}.largest", keepdims=0)
     limited = b.op("Clip", [largest, b.f32(SMALLEST_ROW), b.f32(LARGEST_ROW)], f"{name}.limited")
     return b.op("Div", [limited, b.f32(2.0 ** (bits - 1) - 1)], f"{name}.scale")
 
 
 def static_codes(b: Builder, y: Value, numbers: LutNumbers, name: str, grid: tuple[float, int] | None = None) -> Value:
-    """Hidden codes with a fixed scale; two planes of 16-bit ones.
+    """Quantized hidden states with a fixed scale; two planes of 16-bit ones.
 
     Args:
         b: Collects the nodes.
@@ -154,17 +154,17 @@ def static_codes(b: Builder, y: Value, numbers: LutNumbers, name: str, grid: tup
 def beyond_codes(
     b: Builder, state: Value, numbers: LutNumbers, name: str, grid: tuple[float, int]
 ) -> list[tuple[Value, Value]]:
-    """Minus what the codes of a state `[B,H]` lose beyond the bound, in units of the codes' scale.
+    """Minus what the quantized values of a state `[B,H]` lose beyond the bound, in units of their scale.
 
     Args:
         b: Collects the nodes.
         state: Real values.
         numbers: Of the cell.
         name: Prefix of the values.
-        grid: Scale and zero point of the codes.
+        grid: Scale and zero point of the quantized values.
 
     Returns:
-        Codes and the scales of their rows, whose products are to be added up: 16 bits, or twice 8.
+        Quantized values and the scales of their rows, whose products are to be added up: 16 bits, or twice 8.
     """
     unit, zero_point = np.float32(grid[0]), grid[1]
     low = min(float(np.float32(-zero_point) * unit), -numbers.h_bound)
@@ -216,7 +216,7 @@ class BoundedHidden:
 
 
 def initial_hidden(b: Builder, cell: Cell, numbers: LutNumbers, at: Boundary) -> Value | None:
-    """What the loop carries of an initial hidden state: its codes, or itself; None without one."""
+    """What the loop carries of an initial hidden state: its quantized values, or itself; None without one."""
     if at.initial_h is None:
         return None
     clean: Value = without_nan(b, at.initial_h, "initial_h")
@@ -233,7 +233,7 @@ def limited(b: Builder, state: Value, name: str) -> Value:
 
 
 def initial_states(b: Builder, loop: Loop, numbers: LutNumbers, bounded: BoundedHidden | None = None) -> list[Value]:
-    """What the loop carries: hidden codes or the float hidden state, and an LSTM's cell state in its units, `[B,H]`.
+    """What the loop carries: the hidden state, quantized or float, and an LSTM's cell state in its units, `[B,H]`.
 
     Args:
         b: Collects the nodes.
@@ -259,7 +259,7 @@ def initial_states(b: Builder, loop: Loop, numbers: LutNumbers, bounded: Bounded
 
 
 def carries_codes(cell: Cell, numbers: LutNumbers) -> bool:
-    """Whether the loop hands hidden codes from step to step, and not the hidden state itself."""
+    """Whether the loop hands quantized hidden states from step to step, and not the hidden state itself."""
     return numbers.h_mode == "static" and not cell.type.reads_hidden
 
 

@@ -38,7 +38,7 @@ class Tables:
         self._nodes = 0
 
     def gate_table(self, specs: Sequence[TableSpec]) -> Value:
-        """The tables one after the other, `[N]` float32, codes in ascending order."""
+        """The tables one after the other, `[N]` float32, quantized values in ascending order."""
         parts = [self._ascending(s) for s in specs]
         if len(parts) == 1:
             return parts[0]
@@ -46,7 +46,7 @@ class Tables:
         return self._once(name, lambda b, n: b.op("Concat", parts, n, axis=0))
 
     def cell_table(self, spec: TableSpec) -> Value:
-        """`[M]` float32, entry k for code k, negative codes in the upper half."""
+        """`[M]` float32, entry k for quantized value k, negative quantized values in the upper half."""
         if not spec.piecewise_linear:
             return self._initializer(spec, by_code_order=True)
         half = spec.size // 2
@@ -71,7 +71,7 @@ class Tables:
         return self._once(name, lambda b, n: b.op("Concat", parts, n, axis=0))
 
     def _steps(self, table: VitisSteps) -> Value:
-        """Entry `floor(code * steps per unit)` of the Vitis table, for all codes."""
+        """Entry `floor(code * steps per unit)` of the Vitis table, for all quantized values."""
         shift = table.fix_position - STEP_BITS[table.activation]
         below, above = vitis_ends(table.activation)
         entries = np.concatenate([[below], vitis_table(table.activation), [above]])
@@ -141,7 +141,7 @@ class Tables:
 def table_function(opset: int) -> onnx.FunctionProto:
     """`ActivationTable(knots, first, end, n, scale, offset) -> table [end - first]`.
 
-    `scale * T(k) + offset` for the codes `first <= k < end`, where T is the piecewise-linear tanh of
+    `scale * T(k) + offset` for the quantized values `first <= k < end`, where T is the piecewise-linear tanh of
     docs/quant_lstm_cell.md, "The default tables", in units of the knots. Everything but the last two operations is
     in int32.
     """

@@ -1,6 +1,6 @@
-"""16-bit activation codes in standard operators that know 8-bit products: two planes of bytes.
+"""16-bit activations in standard operators that know 8-bit products: two planes of bytes.
 
-A code `q` of 0 .. 65535 is `256 * (q >> 8) + (q & 255)`, and a product with it
+A quantized value `q` of 0 .. 65535 is `256 * (q >> 8) + (q & 255)`, and a product with it
 
     sum_k (q - z) W[k] = 256 * sum_k ((q >> 8) - (z >> 8)) W[k] + sum_k ((q & 255) - (z & 255)) W[k].
 
@@ -20,7 +20,7 @@ WIDE_TOP = 2.0**WIDE_BITS - 1
 
 
 def wide_codes(b: Builder, value: Value, scale: Value, zero_point: Value, name: str) -> Value:
-    """Codes 0 .. 65535 as float: rounded half to even, the zero point added afterwards."""
+    """Quantized values 0 .. 65535 as float: rounded half to even, the zero point added afterwards."""
     units = b.op("Round", [b.op("Div", [value, scale], f"{name}.units")], f"{name}.rounded")
     shifted = b.op("Add", [units, zero_point], f"{name}.shifted")
     return b.op("Clip", [shifted, b.f32(0.0), b.f32(WIDE_TOP)], name)
@@ -58,7 +58,7 @@ def low_correction(b: Builder, w: Value, weight_zero_point: Value | None, zero_p
         b: Collects the nodes.
         w: The weights `[K,n]`.
         weight_zero_point: Their zero point 128, or None for 0.
-        zero_point: Of the 16-bit codes.
+        zero_point: Of the 16-bit values.
         name: Prefix of the values.
 
     Returns:

@@ -55,7 +55,7 @@ class FixedPointArithmetic(Arithmetic):
 
     @property
     def hidden_zero_point(self) -> int:
-        """The hidden code that stands for 0."""
+        """The quantized hidden state that stands for 0."""
         return self.numbers.hidden.zero_point
 
     def run(self, b: Builder, loop: Loop) -> Results:
@@ -83,7 +83,7 @@ class FixedPointArithmetic(Arithmetic):
         p = e.quantized_gates(p, numbers.gate_quantizers(cell.type, "input_product"), "input_product")
         before = grid_constants(e, cell, self.w)
         products = self._on_grids(b, cell, before.h_multiplier, r, reset)
-        # A GRU reads the hidden state, the others only its codes.
+        # A GRU reads the hidden state, the others only its quantized values.
         h_type = np.float32 if type_.reads_hidden else np.uint8 if r.integer else numbers.real
         shape = [cell.batch_dimension, cell.hidden_size]
         initial = initial_states(e, loop, numbers, r)
@@ -103,7 +103,7 @@ class FixedPointArithmetic(Arithmetic):
         return results
 
     def _stepped(self, e: GridEmitter, loop: Loop, y: Value, c: Value, *, carries_codes: bool) -> Stepped:
-        """What a step hands on, whose equations gave `y` and `c`: a state that is read, codes, or multiples."""
+        """What a step hands on, whose equations gave `y` and `c`: a state that is read, integers, or multiples."""
         b, grid = e.b, self.numbers.hidden
         if loop.cell.type.reads_hidden:
             return Stepped([y], y, c)
@@ -121,7 +121,7 @@ class FixedPointArithmetic(Arithmetic):
         return Stepped([handed_on, c] if loop.cell.type.cell_state else [handed_on], y, c, codes)
 
     def _recurrent_products(self, e: GridEmitter, cell: Cell) -> tuple[GridProduct, GridProduct | None]:
-        """The product of hidden codes and, where another gate resets its state, of the candidate."""
+        """The product of quantized hidden states and, where another gate resets its state, of the candidate."""
         if cell.resets_state:
             return reset_products(e, cell, self.numbers, self.w)
         return grid_product(e, cell, self.numbers, self.w, "R"), None

@@ -1,4 +1,4 @@
-"""Codes of the input, and the states that a loop starts from, in fixed-point arithmetic."""
+"""Quantized values of the input, and the states that a loop starts from, in fixed-point arithmetic."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Matrix products of fixed-point arithmetic in standard operators: exact sums of codes times weights."""
+"""Matrix products of fixed-point arithmetic in standard operators: exact sums of quantized values times weights."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class GridProduct:
     """One side of a matrix product: `weights` for MatMulInteger, or real numbers for MatMul.
 
     Attributes:
-        weights: `[K,n]`, uint8 codes or real numbers whose zero point is 0.
+        weights: `[K,n]`, uint8 values or real numbers whose zero point is 0.
         zero_point: Of uint8 weights; None for real numbers.
         codes: The quantizer of the other side.
         accumulator_bits: Width at which sums saturate, or 0.
@@ -35,7 +35,7 @@ class GridProduct:
 
     @property
     def integer(self) -> bool:
-        """Whether the other side is uint8 codes; multiples of the scale otherwise."""
+        """Whether the other side is uint8 values; multiples of the scale otherwise."""
         return self.zero_point is not None
 
     def emit(self, e: GridEmitter, left: Value, name: str) -> Value:
@@ -56,7 +56,7 @@ class GridProduct:
 
 @dataclass(frozen=True)
 class RecurrentProduct:
-    """The product of codes with (some columns of) R in a loop, as real numbers on the grids of the gates.
+    """The product of integers with (some columns of) R in a loop, as real numbers on the grids of the gates.
 
     Attributes:
         product: The exact product.
@@ -71,13 +71,13 @@ class RecurrentProduct:
     name: str
 
     def of_codes(self, e: GridEmitter, codes: Value) -> Value:
-        """The product with codes as `product` takes them."""
+        """The product with quantized values as `product` takes them."""
         sums = self.product.emit(e, codes, f"{self.name}.product")
         units = e.b.op("Mul", [sums, self.multiplier], f"{self.name}.product.scaled")
         return e.quantized_gates(units, self.grids, f"{self.name}_product")
 
     def of_values(self, e: GridEmitter, values: Value) -> Value:
-        """The product with the codes of real values."""
+        """The product with the quantized values of real values."""
         return self.of_codes(e, codes_for(e, self.product, values, self.name))
 
 
@@ -90,7 +90,7 @@ def codes_for(e: GridEmitter, product: GridProduct, value: Value, name: str) -> 
 
 
 def shifted(e: GridEmitter, multiples: Value, grid: FixedPointQuantizer, name: str) -> Value:
-    """The codes of multiples of a scale, as real numbers."""
+    """The quantized values of multiples of a scale, as real numbers."""
     if not grid.zero_point:
         return multiples
     return e.b.op("Add", [multiples, e.constant(grid.zero_point)], f"{name}.shifted")
@@ -129,7 +129,7 @@ class _Weights:
     Attributes:
         codes: `[K,n]`.
         zero_point: int32 `[n]`, or None.
-        narrow: Whether codes have 8 bits.
+        narrow: Whether quantized values have 8 bits.
         depth: K.
         name: For values.
     """
@@ -163,7 +163,7 @@ class _Weights:
         return _Weights(codes, zero_point, self.narrow, self.depth, f"{self.name}.{name}")
 
     def product(self, e: GridEmitter, numbers: FixedPointNumbers, grid: FixedPointQuantizer) -> GridProduct:
-        """Their product with the codes of a quantizer."""
+        """Their product with the quantized values of a quantizer."""
         b, name, zero_point = e.b, self.name, self.zero_point
         if self.narrow and is_exact_in_int32(grid, BYTE if zero_point is not None else MIDDLE, self.depth):
 

@@ -143,7 +143,7 @@ class GridStep:
         return self.e.b.op("Sub", [self.e.constant(1.0), gate], "complement")
 
     def product(self, a: Value, b: Value, point: str) -> Value:
-        """Returns a * b, on the grid of its point; what R multiplies next becomes codes there."""
+        """Returns a * b, on the grid of its point; what R multiplies next becomes quantized values there."""
         value = self.e.b.op("Mul", [a, b], point)
         return (
             value

@@ -42,9 +42,9 @@ class FoldScales(Pass):
       (fold_fixed_point.py); a cell with all the formats of Brevitas' QuantLSTMCell has Brevitas' arithmetic
       (fold_quant_lstm.py). A cell whose formats have no integer form (a float gate, one scale for each row and 16-bit
       weights, ...) stays as it is, with a remark.
-    * Where a layer's input is the hidden codes of other layers, the codes pass through copies of the operators between
-      them, without going back to float. Codes of 16 bits do not pass: the layer makes the same ones from the float
-      hidden states.
+    * Where a layer's input is the quantized hidden states of other layers, the quantized values pass through copies of
+      the operators between them, without going back to float. Quantized values of 16 bits do not pass: the layer makes
+      the same ones from the float hidden states.
     """
 
     info = PassInfo(
@@ -93,7 +93,7 @@ class FoldScales(Pass):
                     at = replace(at, x=pass_codes(model, graph, cell, at.x, codes))
                     cell = replace(cell, x=at.x.name)
                 else:
-                    # The same codes, from the float hidden states.
+                    # The same quantized values, from the float hidden states.
                     cell = cell.with_point("input", replace(entering, mode=STATIC, on_grid=True))
                     folded[cell.name] = _fold(model, graph, cell)
             sites.append((cell, graph, at))
@@ -201,7 +201,7 @@ def integer_operands(
 
 
 def pass_codes(model: Model, graph: Graph, cell: Cell, x: Value, codes: dict[str, Value]) -> Value:
-    """Copies the operators between hidden states and `x`, on codes; `codes` gets the cells that provide theirs."""
+    """Copies the operators between hidden states and `x`, on integers; `codes` gets the cells that provide theirs."""
     by_output = {c.y: c for c in model.cells.values() if c.y is not None}
     made: dict[int, Value] = {}
     builder = Builder(model, prefix=f"{cell.name}/input")

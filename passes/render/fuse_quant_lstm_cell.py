@@ -39,7 +39,7 @@ class FuseQuantLstmCell(Pass):
     After: `ai.rnnqc::QuantLSTMCell_07(X, W, R, x_multiplier, ...) -> Y, Y_h, Y_c, Y_codes`; for GRU and RNN
     `QuantGRUCell_..` and `QuantRNNCell_..`, without Y_c
 
-    Weights of up to 4 bits become packed int4, two codes to a byte.
+    Weights of up to 4 bits become packed int4, two quantized values to a byte.
 
     Cells of one configuration share a function. Each function has a name of its own, and all these names are operators
     of one native kernel. The number in a name comes from the content of the body, so that lowered models can be joined.
@@ -111,7 +111,7 @@ class FuseQuantLstmCell(Pass):
 
 
 def _packed(model: Model, graph: Graph, cell: IntegerCell) -> IntegerCell:
-    """The cell with those of W and R that the recipe gives up to 4 bits in half the bytes; equal codes."""
+    """The cell with those of W and R that the recipe gives up to 4 bits in half the bytes; equal quantized values."""
     for key, name in (("W", cell.operands.W), ("R", cell.operands.R)):
         point = cell.point(f"{key}.weight")
         codes = constant_array(model.initializer(name, graph))

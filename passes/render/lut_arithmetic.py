@@ -78,7 +78,7 @@ class LutArithmetic(Arithmetic):
 
     @property
     def hidden_zero_point(self) -> int:
-        """The hidden code that stands for 0."""
+        """The quantized hidden state that stands for 0."""
         return self.numbers.h_zero_point
 
     def run(self, b: Builder, loop: Loop) -> Results:
@@ -122,7 +122,7 @@ class _Emitter:
         loop: The loop.
         numbers: The scalars of the cell.
         w: Its constants.
-        x_codes: Codes of the input, in one plane or two.
+        x_codes: Quantized values of the input, in one plane or two.
         row_scale: The scales of its rows, or None.
         states: What the loop starts from; empty if `bounded` decides that.
         bounded: An initial hidden state that may lie beyond the bound.
@@ -173,7 +173,7 @@ class _Emitter:
         return choose(b, bounded.is_within, (WITHIN, within), (BEYOND, beyond))
 
     def _with_whole_first_step(self, b: Builder, p: Value, product: HiddenProduct) -> Value:
-        """`p` `[T,B,GH]`, in the first step of the loop with what the codes of the initial state lose."""
+        """`p` `[T,B,GH]`, in the first step of the loop with what the quantized values of the initial state lose."""
         given = self.loop.at.initial_h
         assert given is not None
         state = limited(b, without_nan(b, given, "initial_h"), "initial_h")

@@ -1,4 +1,4 @@
-"""Products of codes with W and R in the lut arithmetic, in standard operators, and weights as they meet codes."""
+"""Products of integers with W and R in the lut arithmetic, in standard operators, and the weights for them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from rnnqc.passes.render.lut_step import for_each_row
 
 
 def unpacked(b: Builder, cell: Cell, w: Operands, key: str, size: int) -> Value:
-    """W or R as codes, from packed int4 if they are stored so (rnnqc/packing.py), in groups of `size` rows or 0."""
+    """W or R as integers, from packed int4 if they are stored so (rnnqc/packing.py), in groups of `size` rows or 0."""
     columns = len(cell.type.gates) * cell.hidden_size
     stored, multiplier, rows = {
         "W": (w.W, w.W_group_multiplier, cell.input_size),
@@ -74,17 +74,17 @@ def unpacked_int4(b: Builder, stored: Value, columns: Value | None, groups: Grou
 
 @dataclass(frozen=True)
 class HiddenProduct:
-    """The product of hidden codes with (some columns of) R in a loop, in units of pre-activations.
+    """The product of quantized hidden states with (some columns of) R in a loop, in units of pre-activations.
 
     Attributes:
         numbers: Of the cell.
         r: The columns `[H,n]`.
         weight_zero_points: Zero point of R, or nothing for 0.
-        correction: Of the low bytes of 16-bit codes, or None.
+        correction: Of the low bytes of 16-bit values, or None.
         multiplier: `[n]`, or `[B,n]` for a batch that is known.
-        grid: Scale and zero point of the codes.
+        grid: Scale and zero point of the quantized values.
         name: Prefix of the values.
-        is_whole: Whether the product with what the codes lose beyond the bound belongs to that with a state.
+        is_whole: Whether the product with what the quantized values lose beyond the bound belongs to that with a state.
     """
 
     numbers: LutNumbers
@@ -97,7 +97,7 @@ class HiddenProduct:
     is_whole: bool = False
 
     def of_state(self, body: Builder, state: Value) -> Value:
-        """The product with the codes of real values `[B,H]`."""
+        """The product with the quantized values of real values `[B,H]`."""
         if self.numbers.h_mode != "static":
             return self.of_codes(body, *row_codes(body, state, self.numbers.h_bits, self.name, self.grid[1]))
         units = self.of_codes(body, static_codes(body, state, self.numbers, f"{self.name}.codes", self.grid), None)
@@ -108,7 +108,7 @@ class HiddenProduct:
         return replace(self, r=b.op("Tile", [self.r, b.i64([1, 1])], f"{self.name}.R"))
 
     def without_loss(self, b: Builder, units: Value, state: Value) -> Value:
-        """`units` and the product with what the codes of a state `[B,H]` lose beyond the bound.
+        """`units` and the product with what the quantized values of a state `[B,H]` lose beyond the bound.
 
         Rows that lose nothing have a difference of 0, and not -0: taking it away changes no bit of theirs.
         """
@@ -119,7 +119,7 @@ class HiddenProduct:
         return units
 
     def of_codes(self, body: Builder, codes: Value, scale: Value | None) -> Value:
-        """The product with codes, and the scales of their rows if each has its own."""
+        """The product with quantized values, and the scales of their rows if each has its own."""
         name, zero_point = f"{self.name}.product", self.grid[1]
         wide = self.numbers.h_bits == WIDE_BITS
         first = body.u8(zero_point >> 8 if wide else zero_point)

@@ -88,7 +88,7 @@ def for_each_row(b: Builder, cell: Cell, per_unit: Value, gates: int, name: str)
 
 
 class IntegerStep:
-    """`rnnqc.cells.equations.Step` on real pre-activations in units of codes, and tables.
+    """`rnnqc.cells.equations.Step` on real pre-activations in quantization steps, and tables.
 
     Args:
         body: Collects the nodes of the step.

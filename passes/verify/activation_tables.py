@@ -32,8 +32,8 @@ def table_values(activation: Activation, kind: str, codes: Array, step: float, b
         activation: The activation.
         kind: "piecewise-linear", "exact" or "vitis", as a recipe says.
         codes: Of the argument.
-        step: Real value of one code.
-        bits: Width of the codes.
+        step: Real value of one quantization step.
+        bits: Width of a quantized value.
     """
     if kind == VITIS and activation.name in STEP_BITS:
         values = vitis_values(activation.name, -round(float(np.log2(step))), _VITIS_BITS)

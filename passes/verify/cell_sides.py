@@ -127,7 +127,7 @@ class CellSide:
 
     @property
     def carries_codes(self) -> bool:
-        """Whether the loop hands hidden states from step to step as codes."""
+        """Whether the loop hands hidden states from step to step as quantized values."""
         mode = self.numbers.get("h_mode", "static")
         return self.form != REAL and mode == "static" and not self.cell.type.reads_hidden
 
@@ -165,7 +165,7 @@ class CellSide:
         return (1.0 / scale, 0.0) if port in in_units else (1.0, 0.0)
 
     def _step(self, k: int) -> tuple[float, float]:
-        """Real value of a code of a gate's pre-activation, and what stands for 0."""
+        """Real value of a quantized value of a gate's pre-activation, and what stands for 0."""
         k = INPUT if self.cell.input_forget and k == FORGET else k
         e = encoding(self.cell, acc_point(self.cell, k))
         if self.cell.gate_activation(k).kind != TABLE or e is None:
@@ -250,7 +250,7 @@ class CellSide:
         return self._in_time((e.quantize(array).astype(np.int64) - e.minimum).astype(np.uint8))
 
     def _carried(self, array: Array) -> Array:
-        """What the loop hands from step to step: the hidden state, its codes, or multiples of their scale."""
+        """What the loop hands from step to step: the hidden state, quantized, or multiples of the scale."""
         e = encoding(self.cell, "hidden")
         if not self.carries_codes or e is None:
             return array.astype(np.float32)

@@ -3,7 +3,7 @@
 The step is cut between its parts (see cell_sides.py), and every part gets its own values: nothing is fed back, and no
 part sees what another one rounds. So both forms agree up to float32 roundings, and a wrong scale, bias, limit, sign,
 order of gates or entry of a table shows at once, with its gate and column. Values that are quantized lie beyond both
-ends and between, away from ties; those that index a table run through every code: every entry is read.
+ends and between, away from ties; those that index a table run through every quantized value: every entry is read.
 """
 
 from __future__ import annotations
@@ -132,8 +132,8 @@ class SingleStep:
     def _in_groups(self, ports: Sequence[str]) -> list[list[str]]:
         """Parts that run together, in the order of computation.
 
-        Rows of a batch that is fixed run one batch after the other: those at every code are for the parts that read a
-        table, the gates' or that of the state, alone.
+        Rows of a batch that is fixed run one batch after the other: those at every quantized value are for the parts
+        that read a table, the gates' or that of the state, alone.
         """
         if self.cell.static_batch is None:
             return [list(ports)]

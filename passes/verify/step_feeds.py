@@ -39,11 +39,11 @@ from rnnqc.passes.verify.cell_sides import (
 Array = npt.NDArray[Any]
 BEYOND = 2.0 * STATE_LIMIT
 WIDEST = 16
-"""Bits of codes that are all tried."""
+"""Bits of quantized values that are all tried."""
 _FRACTIONS = (0.05, 0.45, 0.55, 0.95)
 _ROWS = 32
 _NEAR = 8
-"""Where no table is read, the codes are tried that are less than so many from an end or from zero, and some others."""
+"""Where no table is read, the values less than so many steps from an end or from zero are tried, and some others."""
 
 
 def index_format(activation: Activation | None, bits: int) -> Format | None:
@@ -58,11 +58,10 @@ class StepFeeds:
 
     Args:
         cell: The cell with its formats.
-        seed: Of the values that are drawn.
     """
 
-    def __init__(self, cell: Cell, seed: int = 0) -> None:
-        self.cell, self._rng = cell, np.random.default_rng(seed)
+    def __init__(self, cell: Cell) -> None:
+        self.cell, self._rng = cell, np.random.default_rng(0)
 
     def ports(self, ports: Sequence[str]) -> list[str]:
         """Those of some values that are given; the results of the step and entries of tables follow from them."""
@@ -70,7 +69,7 @@ class StepFeeds:
         return [p for p in ports if p not in results and not p.endswith(f".{INDEX}")]
 
     def of(self, ports: Sequence[str], wanted: Collection[str]) -> dict[str, Array]:
-        """Values `[N, columns]` by port: those that index a table that is read at every code; the last row is zero.
+        """Values `[N, columns]` by port: those that index a table run through every entry; the last row is zero.
 
         Args:
             ports: What is given.
@@ -119,13 +118,14 @@ class StepFeeds:
     def _raster(
         self, point: str, activation: Activation | None = None, bits: int = 0, *, is_read: bool = False
     ) -> Array:
-        """Values at codes of a format and beyond both ends, away from ties.
+        """Values at quantized values of a format and beyond both ends, away from ties.
 
         Args:
             point: The point of the format.
             activation: What reads the values; those without a format may index a table of it.
             bits: Width of that index.
-            is_read: Whether a table is read with them: at every code. Otherwise at both ends, at zero and at some.
+            is_read: Whether a table is read with them: at every quantized value. Otherwise at both ends, at zero and
+                at some.
         """
         rng, e = self._rng, encoding(self.cell, point)
         if e is None:
@@ -144,7 +144,7 @@ class StepFeeds:
         return np.asarray(np.concatenate([each, drawn, ends]) * float(e.scale[0]))
 
     def _operand(self, point: str, rows: int, columns: int) -> Array:
-        """Values for a product, whose codes are the same before and after."""
+        """Values for a product, whose quantized values are the same before and after."""
         rng, settings = self._rng, points_of(self.cell).get(point, FLOAT)
         e = encoding(self.cell, point)
         if e is None or settings.mode == ROWS:

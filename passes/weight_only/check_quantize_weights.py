@@ -13,7 +13,6 @@ from rnnqc.cells.types import CELL_TYPES
 from rnnqc.evaluation.evaluate import evaluate_nodes
 from rnnqc.ir import Constant, Model, Node, Value, constant_array, display_name
 from rnnqc.passes.constant_checks import ConstantCheck, Findings
-from rnnqc.passes.formats.point_format import encoding_of
 from rnnqc.passes.formats.quantized_parameters import weight_codes
 from rnnqc.passes.formats.weight_formats import weight_format
 from rnnqc.passes.graph.lstm_node import R, W, is_recurrent
@@ -81,7 +80,7 @@ class QuantizeWeightsCheck(ConstantCheck):
             gates = len(CELL_TYPES[node.op].gates)
             point = weight_format(s, weights, np.ones(weights.shape[1]), name, gates)
             codes = weight_codes(point, weights, None if moment is None else np.mean([moment], axis=0))
-            wanted = np.ascontiguousarray(encoding_of(point).dequantize(codes).T)[np.newaxis]
+            wanted = np.ascontiguousarray(point.complete.dequantize(codes).T)[np.newaxis]
         nodes = _nodes_behind(value)
         held = evaluate_nodes(model, nodes, value) if nodes else constant_array(value)
         found.array(f"weights of {what}", held, wanted, node=display_name(node), constant=value.name, ulps=1.0)

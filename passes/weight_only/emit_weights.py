@@ -18,7 +18,7 @@ from rnnqc.passes.formats.weight_formats import weight_format
 from rnnqc.recipes.keys import Settings
 
 RAISED = 8
-"""The zero point of packed codes: a nibble v stands for v - 8."""
+"""The zero point of packed quantized values: a nibble v stands for v - 8."""
 
 
 @dataclass
@@ -68,7 +68,7 @@ def format_of(matrix: WeightMatrix | None) -> str:
 
 
 def store_weights(model: Model, node: Node, k: int, matrices: Sequence[WeightMatrix | None]) -> None:
-    """Makes input k of `node` a value computed from stored codes; a direction that is None stays float."""
+    """Makes input k of `node` a value computed from stored quantized values; a direction that is None stays float."""
     source = node.inputs[k]
     array = constant_array(source)
     assert array is not None
@@ -102,7 +102,7 @@ def _place(graph: Graph, nodes: Sequence[Node]) -> None:
 
 
 def _dequantized(model: Model, matrix: WeightMatrix) -> Value:
-    """Stores the codes; a float value `[1,rows,K]` made from them."""
+    """Stores the quantized values; a float value `[1,rows,K]` made from them."""
     builder = Builder(model, prefix=matrix.name)
     array = matrix.array
     rows = array.shape[1]

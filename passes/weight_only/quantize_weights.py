@@ -76,8 +76,8 @@ class QuantizeWeights(Pass):
     Before: `LSTM(X, W, R, B, ...)`; after, for each direction of W and R, `[rows,K]`:
 
     1. 5 to 8 bits: `DequantizeLinear(codes int8 [1,rows,K], scale, zero_point, axis=1)`.
-    2. Up to 4 bits, two codes to a byte: `Mod, BitShift, Concat -> DequantizeLinear(zero_point 8)`. Operator set 21 has
-       a type INT4, but onnxruntime unpacks it five times slower, anew in every run.
+    2. Up to 4 bits, two quantized values to a byte: `Mod, BitShift, Concat -> DequantizeLinear(zero_point 8)`.
+       Operator set 21 has a type INT4, but onnxruntime unpacks it five times slower, anew in every run.
     3. `store = "float16"`: `Cast(float16 -> float)`.
 
     Two directions meet in a Concat. B, P and all arithmetic stay float: the result is that of the float model with the
@@ -85,7 +85,7 @@ class QuantizeWeights(Pass):
     session option `session.disable_quant_qdq` is "1".
 
     * Equal weights of several nodes are stored once, in the graph that has them.
-    * With second moments of the inputs, codes are compensated (see `rnnqc.formats.compensation`).
+    * With second moments of the inputs, weights are compensated (see `rnnqc.formats.compensation`).
     * A node with weights that are not constant, not float32 or not finite stays, with a remark.
     """
 

@@ -39,7 +39,7 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True)
 class _Stored:
-    """W or R of one direction as stored: codes int8 or uint8 `[1,4H,K]`, scale and zero point `[4H]` or `[]`."""
+    """W or R of one direction as stored: int8 or uint8 `[1,4H,K]`, scale and zero point `[4H]` or `[]`."""
 
     codes: Constant
     scale: Array
@@ -52,12 +52,12 @@ class WriteOrtLstm(Pass):
     Before: `LSTM(X, DequantizeLinear(codes int8 [1,4H,K], scale, zero_point, axis=1), ..)`; two directions in a Concat.
 
     After: `DynamicQuantizeLSTM(X, codes [D,K,4H], .., scale [D,4H], zero_point [D,4H])`, the other inputs, the
-    attributes and the outputs as before. onnxruntime multiplies the codes with codes of 8 bits of X and of the hidden
-    state, whose scales it takes from the largest values of each call and each step: from all rows together, so that
-    a result depends on the rest of the batch and of the sequence.
+    attributes and the outputs as before. onnxruntime multiplies the quantized values with 8-bit values of X and of the
+    hidden state, whose scales it takes from the largest values of each call and each step: from all rows together, so
+    that a result depends on the rest of the batch and of the sequence.
 
-    * Codes beyond +-64 become unsigned, 128 higher: on x86-64 without VNNI onnxruntime adds products with signed ones
-      in a saturating int16.
+    * Quantized values beyond +-64 become unsigned, 128 higher: on x86-64 without VNNI onnxruntime adds products with
+      signed ones in a saturating int16.
     * With `sequence_lens` X is made 0 in the padding, whose values would count for the scale otherwise.
     * Equal weights of several nodes stay one constant.
     * What the operator cannot have stays as it is, with a remark: weights of 4 bits (they are packed), of float16, and
@@ -111,7 +111,7 @@ def _stored(node: Node, k: int) -> list[_Stored]:
     made = [s for s in found if s is not None]
     if len(made) != len(found):
         raise NotHandled(
-            "onnxruntime's quantized LSTM takes codes of 8 bits; it computes in float, on the stored weights.",
+            "onnxruntime's quantized LSTM takes weights of 8 bits; it computes in float, on the stored weights.",
             f"{name} stored in 4 bits or fewer, in float16, or not at all",
             "choose 5 to 8 bits for W and R, for example --set '*.weight.bits=8'",
         )
@@ -151,7 +151,7 @@ def _read(value: Value) -> _Stored | None:
 def _operands(
     model: Model, homes: dict[int, Graph], joined: dict[tuple[int, ...], list[Value]], stored: Sequence[_Stored]
 ) -> list[Value]:
-    """Codes `[D,K,4H]`, scales and zero points `[D,4H]` or `[D]`, as constants."""
+    """Quantized values `[D,K,4H]`, scales and zero points `[D,4H]` or `[D]`, as constants."""
     key = tuple(id(s.codes) for s in stored)
     if key not in joined:
         home, prefix = homes.get(key[0], model.graph), stored[0].codes.name.removesuffix(".codes")
@@ -170,13 +170,13 @@ def _operands(
 
 
 def _is_exact(stored: _Stored) -> bool:
-    """Whether two products of signed codes with codes of 8 bits, 255 at most, fit into int16."""
+    """Whether two products of signed values with 8-bit values, 255 at most, fit into int16."""
     codes = stored.codes.values
     return bool(codes.dtype == np.int8 and not stored.zero_point.any() and np.abs(codes.astype(np.int16)).max() <= 64)
 
 
 def _unsigned(codes: Array) -> Array:
-    """Codes of int8 as uint8, 128 higher."""
+    """Quantized values of int8 as uint8, 128 higher."""
     return codes if codes.dtype == np.uint8 else (codes.astype(np.int16) + 128).astype(np.uint8)
 
 

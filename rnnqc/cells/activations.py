@@ -1,8 +1,8 @@
 """The activations of ONNX recurrent operators, described once.
 
 Every pass reads from here what an activation computes, its default alpha and beta, the interval its values lie in, and
-how the integer cell evaluates it: by a table of its argument's codes, by a table added to `max(x, 0)`, or by the exact
-float operations themselves (see docs/quant_lstm_cell.md, "Activations").
+how the integer cell evaluates it: by a table of its argument's quantized values, by a table added to `max(x, 0)`, or
+by the exact float operations themselves (see docs/quant_lstm_cell.md, "Activations").
 """
 
 from __future__ import annotations

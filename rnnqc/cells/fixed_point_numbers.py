@@ -46,10 +46,10 @@ class FixedPointQuantizer:
     """One quantizer: `scale * (clip(round(v / scale + offset) - offset + zero_point, minimum, maximum) - zero_point)`.
 
     Attributes:
-        scale: Real value of one code, a float32 number; 0 for a quantizer that passes values on.
-        zero_point: Code of 0.
-        minimum: Lowest code.
-        maximum: Highest code.
+        scale: Real value of one quantization step, a float32 number; 0 for a quantizer that passes values on.
+        zero_point: Quantized 0.
+        minimum: Lowest quantized value.
+        maximum: Highest quantized value.
         rounding: A value of `Rounding`.
         offset: Whole number that is added before rounding.
     """
@@ -63,7 +63,7 @@ class FixedPointQuantizer:
 
     @classmethod
     def of(cls, encoding: Format, shift: int = 0) -> FixedPointQuantizer:
-        """The quantizer of a format with one scale, its codes raised by `shift`."""
+        """The quantizer of a format with one scale, its quantized values raised by `shift`."""
         return cls(
             float(encoding.scale[0]),
             encoding.zero_point + shift,
@@ -84,7 +84,7 @@ class FixedPointQuantizer:
 
     @property
     def size(self) -> int:
-        """Number of codes."""
+        """Number of quantized values."""
         return self.maximum - self.minimum + 1
 
 
@@ -96,8 +96,8 @@ class FixedPointNumbers:
         x_mode: "static" or "codes".
         grid_scale: Of each quantizer of the type of cell (`quantizers_of`); 0 for those that pass values on.
         grid_zero_point: Of each quantizer.
-        grid_min: Lowest code of each quantizer.
-        grid_max: Highest code of each quantizer.
+        grid_min: Lowest quantized value of each quantizer.
+        grid_max: Highest quantized value of each quantizer.
         grid_rounding: Of each quantizer.
         gate_table_offset: Entry at which each gate's table starts.
         one: The quantized 1 of `input_forget`.
@@ -181,12 +181,12 @@ class FixedPointNumbers:
 
     @property
     def x_bits(self) -> int:
-        """Width of the input's codes."""
+        """Width of the input's quantized values."""
         return 8 if self.input.maximum <= BYTE else 16
 
     @property
     def h_bits(self) -> int:
-        """Width of the hidden codes."""
+        """Width of the quantized hidden states."""
         return 8 if self.hidden.maximum <= BYTE else 16
 
     def attributes(self, cell: Cell) -> dict[str, Any]:
@@ -211,6 +211,6 @@ class FixedPointNumbers:
 
 
 def is_exact_in_int32(codes: FixedPointQuantizer, largest_weight: int, depth: int) -> bool:
-    """Whether a sum of `depth` products of 8-bit codes with weights of this magnitude fits into int32."""
+    """Whether a sum of `depth` products of 8-bit values with weights of this magnitude fits into int32."""
     largest = max(abs(codes.low), abs(codes.high), 1)
     return codes.maximum <= BYTE and largest * largest_weight * depth < 2**EXACT_BITS

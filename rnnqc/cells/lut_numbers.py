@@ -23,30 +23,30 @@ class LutNumbers:
     Attributes:
         x_mode: "dynamic_row", "static" or "codes".
         x_scale: Scale of a static input.
-        x_zero_point: Zero point of the input's codes.
+        x_zero_point: Zero point of the input's quantized values.
         h_mode: "static" or "dynamic_row".
-        h_scale: Scale of static hidden codes.
-        h_zero_point: Zero point of the hidden codes.
+        h_scale: Scale of static quantized hidden states.
+        h_zero_point: Zero point of the quantized hidden states.
         cell_scale: Real value of one cell unit; 0 for a float cell.
-        cell_max: Largest cell code.
-        cell_index_scale: Float cell: codes of the output table per unit.
+        cell_max: Largest quantized cell state.
+        cell_index_scale: Float cell: quantized values of the output table per unit.
         gate_kinds: How each gate is evaluated.
         gate_min: Lower limit of each gate's pre-activation.
         gate_max: Upper limit.
         gate_table_offset: Entry at which each gate's table starts.
         gate_table_size: Size of the gates' tables if all gates are look-ups in tables of one size, else 0.
-        gate_index_scale: Kind "relu_table": codes per unit.
-        gate_index_size: Kind "relu_table": number of codes.
+        gate_index_scale: Kind "relu_table": steps per unit.
+        gate_index_size: Kind "relu_table": number of quantized values.
         cell_table_size: Entries of the output table, or 0.
         zero_point_rows: Mode "dynamic_row": rows that the function body appends to W for the rows' zero points; else 0.
         w_group_size: Rows of W that share a multiplier, if it is packed in groups; else 0.
         r_group_size: The same of R.
-        x_bits: Width of the input's codes, 8 or 16.
-        h_bits: Width of the hidden codes, 8 or 16.
-        reset_scale: Where a gate multiplies the hidden state before R: scale of static codes of `r * h`.
+        x_bits: Width of the input's quantized values, 8 or 16.
+        h_bits: Width of the quantized hidden states, 8 or 16.
+        reset_scale: Where a gate multiplies the hidden state before R: scale of static quantized values of `r * h`.
         reset_zero_point: Their zero point.
-        h_bound: Magnitude up to which static codes hold the hidden states that the steps make, in a cell with an
-            initial state, which may be larger; 0 where nothing is known of it.
+        h_bound: Magnitude up to which static quantized values hold the hidden states that the steps make, in a cell
+            with an initial state, which may be larger; 0 where nothing is known of it.
         h_is_data: Whether no tool can take the initial hidden state for a constant.
     """
 

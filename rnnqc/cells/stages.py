@@ -103,7 +103,7 @@ class IntegerCell(QuantizedCell):
     Attributes:
         numbers: Its scalars.
         operands: Its constants.
-        y_codes: Output value `[T,B,H]` of hidden codes, or None.
+        y_codes: Output value `[T,B,H]` of quantized hidden states, or None.
     """
 
     form: ClassVar[str] = "integer"
@@ -122,11 +122,11 @@ class IntegerCell(QuantizedCell):
 
     @property
     def outputs(self) -> list[str]:
-        """Names of the output values that exist, codes included."""
+        """Names of the output values that exist, quantized values included."""
         return [*super().outputs, *([self.y_codes] if self.y_codes is not None else [])]
 
     def with_packed(self: N, key: str, codes: str, multiplier: str | None, group_size: int) -> N:
-        """The cell with W or R (`key`) packed: its codes, and the multipliers of groups of so many rows."""
+        """The cell with W or R (`key`) packed: its quantized values, and the multipliers of groups of so many rows."""
         if key == "W":
             operands = replace(self.operands, W=codes, W_group_multiplier=multiplier)
             return replace(self, W=codes, operands=operands, numbers=replace(self.numbers, w_group_size=group_size))

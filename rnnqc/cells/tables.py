@@ -1,4 +1,4 @@
-"""Activation tables: the value of an activation for every code of its argument.
+"""Activation tables: the value of an activation for every quantized value of its argument.
 
 The default table is piecewise linear: `tanh` on [0, 8] with 64 equal segments between integer knots in units of 2**-14,
 continued oddly; `sigmoid(x) = (1 + tanh(x / 2)) / 2` uses the same knots on [-16, 16]. Every entry is a small integer
@@ -31,30 +31,10 @@ TANH_KNOTS: tuple[int, ...] = (
 # fmt: on
 
 
-def fit_tanh_knots() -> npt.NDArray[np.int64]:
-    """Least-squares knots of the continuous piecewise-linear tanh (how `TANH_KNOTS` was made).
-
-    Returns:
-        int64 [65], units of 2**-14, first 0 and last 16384.
-    """
-    n = 4096
-    u = np.arange(n + 1)
-    segment = np.minimum(u * SEGMENTS // n, SEGMENTS - 1)
-    weight = u * SEGMENTS / n - segment
-    design = np.zeros((n + 1, SEGMENTS + 1))
-    design[u, segment] = 1.0 - weight
-    design[u, segment + 1] += weight
-    target = np.tanh(u * TANH_LIMIT / n)
-    knots = np.linalg.lstsq(design[:, 1:], target, rcond=None)[0]
-    codes = np.rint(np.concatenate([[0.0], knots]) / KNOT_UNIT).astype(np.int64)
-    codes[-1] = round(1.0 / KNOT_UNIT)
-    return codes
-
-
 def piecewise_linear_tanh(codes: npt.NDArray[np.int64], n: int) -> npt.NDArray[np.int64]:
     """Tanh of `codes` (units of 8 / n) in units of 2**-14, by the knots; `n` is a multiple of 64.
 
-    Codes beyond +-n saturate.
+    Quantized values beyond +-n saturate.
     """
     length = n // SEGMENTS
     knots = np.asarray(TANH_KNOTS, dtype=np.int64)
@@ -66,17 +46,17 @@ def piecewise_linear_tanh(codes: npt.NDArray[np.int64], n: int) -> npt.NDArray[n
 
 
 def signed_codes(bits: int) -> npt.NDArray[np.int64]:
-    """All codes of a signed format in ascending order."""
+    """All quantized values of a signed format in ascending order."""
     return np.arange(-(2 ** (bits - 1)), 2 ** (bits - 1), dtype=np.int64)
 
 
 def table_of(
     function: Callable[[npt.NDArray[Any]], npt.NDArray[Any]], step: float, bits: int
 ) -> npt.NDArray[np.float32]:
-    """`function(step * code)` for all codes of `bits` bits in ascending order, evaluated in float64."""
+    """`function(step * code)` for all quantized values of `bits` bits in ascending order, evaluated in float64."""
     return np.asarray(function(signed_codes(bits) * step), dtype=np.float64).astype(np.float32)
 
 
 def by_code(ascending: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-    """Rolls an ascending table so that entry k belongs to code k, negative codes in the upper half."""
+    """Rolls an ascending table so that entry k belongs to the quantized k, negative ones in the upper half."""
     return np.roll(ascending, -(ascending.size // 2))

@@ -21,7 +21,7 @@ class QuantizationPoint:
 
     Attributes:
         name: Path below the cell's name, e.g. `forget_gate.acc`.
-        meaning: One line for `rnnqc recipes`.
+        meaning: One line for `rnnqc recipes --points`.
     """
 
     name: str
@@ -80,7 +80,7 @@ class CellType:
 
     @property
     def state_points(self) -> tuple[str, ...]:
-        """Points of the float state that a step reads: its two parts and the state; none where there are only codes."""
+        """Points of the float state that a step reads: its two parts and the state; none where all are quantized."""
         return tuple(p.name for p in self.points if p.name.startswith(("cell_state", "hidden_state")))
 
     @property
@@ -101,7 +101,7 @@ class CellType:
 def points_of(
     gates: tuple[str, ...], state: tuple[tuple[str, str], ...], hidden: tuple[tuple[str, str], ...] = ()
 ) -> tuple[QuantizationPoint, ...]:
-    """The points that every type has, those of its `state`, and those beside the `hidden` codes."""
+    """The points that every type has, those of its `state`, and those beside the quantized `hidden`."""
 
     def of_gates(part: str, meaning: str) -> list[tuple[str, str]]:
         return [(f"{g}.{part}", meaning.format(g.replace("_", " "))) for g in gates]

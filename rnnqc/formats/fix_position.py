@@ -15,19 +15,8 @@ import numpy.typing as npt
 from rnnqc.errors import CompileError
 from rnnqc.formats.rounding import Rounding, round_to_integer
 
-VITIS_ROUNDINGS: Mapping[int, Rounding] = {
-    2: Rounding.HALF_UP,
-    3: Rounding.HALF_AWAY,
-    4: Rounding.FLOOR,
-    5: Rounding.HALF_EVEN_UP,
-    7: Rounding.CEIL,
-    8: Rounding.HALF_EVEN,
-}
-"""Roundings by Vitis' number of the method: 2 features of CNNs, 3 weights and biases, 4 features of RNNs."""
 CANDIDATES = 5
 """Fix positions that are tried, from the one on with which nothing saturates."""
-LARGEST_RNN, LARGEST_WIDE = 12, 15
-"""Vitis' caps: up to 8 bits and in RNNs, and otherwise."""
 
 
 def fix_position(
@@ -42,10 +31,10 @@ def fix_position(
 
     Args:
         values: Real numbers, any shape.
-        bits: Width of a signed code.
+        bits: Width of a quantized value.
         candidates: How many positions are tried, from the highest one on with which no value is more than half a
-            code outside the format. 1 takes that one.
-        rounding: How reals become codes while searching.
+            quantized value outside the format. 1 takes that one.
+        rounding: How reals become integers while searching.
         largest: Upper bound of the result.
 
     Returns:
@@ -75,7 +64,7 @@ def fix_position(
 
 
 def widest_positions(rows: npt.NDArray[np.float64], bits: int) -> npt.NDArray[np.int64]:
-    """For each of `rows` `[calls, n]` the highest position with which no value is more than half a code outside.
+    """For each of `rows` `[calls, n]` the highest position with which no value is more than half a step outside.
 
     Returns:
         `floor(log2(1 / step))` without a rounding, with the least such step; 0 where all values are zero; `[calls]`.
@@ -98,9 +87,9 @@ def best_positions(
     Args:
         units: Values times `2**widest`, `[calls, n]`.
         widest: The first candidate of each call.
-        bits: Width of a signed code.
+        bits: Width of a quantized value.
         candidates: How many positions are tried.
-        rounding: How reals become codes.
+        rounding: How reals become integers.
     """
     errors = np.stack([_squared_errors(units, bits, k, rounding) for k in range(candidates)])
     return np.asarray(widest + np.argmin(errors, axis=0))
@@ -109,7 +98,7 @@ def best_positions(
 def _squared_errors(
     units: npt.NDArray[np.float64], bits: int, shift: int, rounding: Rounding
 ) -> npt.NDArray[np.float64]:
-    """Of codes that are finer than the units `[calls, n]` by `shift` bits; `[calls]`."""
+    """Of quantized values that are finer than the units `[calls, n]` by `shift` bits; `[calls]`."""
     fine = units * 2.0**shift
     codes = round_to_integer(fine, rounding)
     np.clip(codes, -(2 ** (bits - 1)), 2 ** (bits - 1) - 1, out=codes)

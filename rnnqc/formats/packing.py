@@ -1,8 +1,8 @@
-"""Int4 weights: codes packed two to a byte, and groups of codes that share a whole multiplier.
+"""Int4 weights: quantized values packed two to a byte, and groups that share a whole multiplier.
 
 A weight matrix `[K,2n]` becomes uint8 `[K,n]`: byte `(k,j)` holds column `j` in its low nibble and column `j + n` in
 its high one; a nibble `v` stands for `v - 8`. With an odd number of columns a column of zeros makes it even. With
-groups of `size` rows a code is its nibble times the multiplier of its group and column.
+groups of `size` rows a quantized value is its nibble times the multiplier of its group and column.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ CodeArray = npt.NDArray[np.int8]
 ByteArray = npt.NDArray[np.uint8]
 
 LARGEST_MULTIPLIER = 18
-"""18 * 7 = 126 is the largest multiple of a 4-bit code 7 that is an int8 code."""
+"""18 * 7 = 126 is the largest multiple of the 4-bit value 7 that is an int8 value."""
 GROUP_UNIT = 32
 """Group sizes are multiples of this."""
 
 
 def pack(nibbles: npt.NDArray[Any]) -> ByteArray:
-    """Bytes `[K,n]` of codes -8 .. 7 `[K,2n]` or `[K,2n-1]`."""
+    """Bytes `[K,n]` of quantized values -8 .. 7 `[K,2n]` or `[K,2n-1]`."""
     even = np.pad(nibbles, ((0, 0), (0, nibbles.shape[1] % 2)))
     raised = (even.astype(np.int16) + 8).astype(np.uint8)
     low, high = np.split(raised, 2, axis=1)
@@ -30,7 +30,7 @@ def pack(nibbles: npt.NDArray[Any]) -> ByteArray:
 
 
 def factorize(codes: CodeArray, group_size: int) -> tuple[CodeArray, ByteArray] | None:
-    """Codes as 4-bit ones times multipliers.
+    """Quantized values as 4-bit ones times multipliers.
 
     Args:
         codes: `[K,n]`.

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from functools import cached_property
 from typing import Any
 
 from rnnqc.formats.format import Format, IntegerFormat
@@ -16,8 +15,8 @@ WIDE_BITS = 8
 """Bits that weights in groups, and those with wide channels, are stored in."""
 
 
-@dataclass(frozen=True, eq=True)
-class PointFormat(Mapping[str, Any]):
+@dataclass(frozen=True)
+class PointFormat:
     """The format of one quantization point. `as_dict` is what files say of it.
 
     Attributes:
@@ -152,19 +151,6 @@ class PointFormat(Mapping[str, Any]):
         scale = tuple(data.get("scale", ()))
         format_ = Format(scale=scale, **made) if scale else IntegerFormat(**made)
         return cls(bits, format_, data["mode"], **options)
-
-    @cached_property
-    def _data(self) -> dict[str, Any]:
-        return self.as_dict()
-
-    def __getitem__(self, key: str) -> Any:
-        return self._data[key]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._data)
-
-    def __len__(self) -> int:
-        return len(self._data)
 
 
 _OPTIONS = (

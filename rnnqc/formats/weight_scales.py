@@ -193,7 +193,7 @@ class _Search:
         return better
 
     def _errors(self, scale: Vector, zero_point: npt.NDArray[np.int64]) -> Vector:
-        """The sum of squared errors of each group, in blocks of rows; rounded to the nearest code."""
+        """The sum of squared errors of each group, in blocks of rows; rounded to the nearest quantized value."""
         repeat = self.array.shape[1] // self.groups
         step = np.repeat(scale.astype(np.float32), repeat)
         least = np.repeat(np.float32(self.request.minimum) - zero_point.astype(np.float32), repeat)

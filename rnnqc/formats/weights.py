@@ -1,4 +1,4 @@
-"""Codes of weight matrices: plain, with some channels wider than the others, and in groups with whole multipliers.
+"""Quantized weight matrices: plain, with some channels wider than the others, and in groups with whole multipliers.
 
 Matrices are `[K,n]` with one output channel per column. Everything goes block by block: temporaries of a whole matrix
 would multiply the memory.
@@ -28,7 +28,7 @@ def blocks(rows: int, size: int = BLOCK) -> Iterator[slice]:
 
 
 def quantize_matrix(format_: Format, array: FloatArray) -> npt.NDArray[Any]:
-    """Codes of a matrix, one scale or one for each channel."""
+    """Quantized values of a matrix, one scale or one for each channel."""
     codes = np.empty(array.shape, format_.dtype)
     for rows in blocks(len(array)):
         codes[rows] = format_.quantize(array[rows])
@@ -64,21 +64,21 @@ def mixed_scales(
 
 
 def group_scales(array: FloatArray, bits: int) -> FloatArray:
-    """Scales `[n]` with which the largest weight of a channel is the largest multiplier times the largest code."""
+    """Scales `[n]` with which the largest weight of a channel is the largest multiplier times the largest value."""
     return np.asarray(symmetric_scale(largest_magnitudes(array), bits) / LARGEST_MULTIPLIER, np.float32)
 
 
 def quantize_groups(
     array: FloatArray, scale: FloatArray, bits: int, group_size: int, rounding: Rounding
 ) -> npt.NDArray[np.int8]:
-    """Int8 codes that are symmetric codes of `bits` times the whole multipliers of `group_multipliers`.
+    """Int8 values that are symmetric values of `bits` times the whole multipliers of `group_multipliers`.
 
     Args:
         array: The weights.
-        scale: Real value of one int8 code, one or one for each channel.
-        bits: Width of the codes before multiplication, up to 4.
+        scale: Real value of one int8 step, one or one for each channel.
+        bits: Width of a quantized value before multiplication, up to 4.
         group_size: Rows of a group.
-        rounding: How reals become codes.
+        rounding: How reals become integers.
     """
     multipliers = group_multipliers(array, scale, bits, group_size, rounding)
     return quantize_with_multipliers(array, scale, bits, group_size, rounding, multipliers)
@@ -91,10 +91,10 @@ def group_multipliers(
 
     Args:
         array: The weights.
-        scale: Real value of one int8 code, one or one for each channel.
-        bits: Width of the codes before multiplication, up to 4.
+        scale: Real value of one int8 step, one or one for each channel.
+        bits: Width of a quantized value before multiplication, up to 4.
         group_size: Rows of a group.
-        rounding: How reals become codes.
+        rounding: How reals become integers.
 
     Returns:
         `[ceil(K / group_size),n]`; the smaller one of two equals.
@@ -118,7 +118,7 @@ def quantize_with_multipliers(
     rounding: Rounding,
     multipliers: npt.NDArray[np.uint8],
 ) -> npt.NDArray[np.int8]:
-    """Int8 codes that are symmetric codes of `bits` times given multipliers `[ceil(K / group_size),n]`."""
+    """Int8 values that are symmetric values of `bits` times given multipliers `[ceil(K / group_size),n]`."""
     codes = np.empty(array.shape, np.int8)
     for group, rows in enumerate(blocks(len(array), group_size)):
         steps = multipliers[group].astype(np.float32)

@@ -1,4 +1,4 @@
-"""Codes of values, integer products and exact activations of look-up arithmetic (docs/quant_lstm_cell.md).
+"""Quantized values, integer products and exact activations of look-up arithmetic (docs/quant_lstm_cell.md).
 
 Every float operation is one float32 operation, integer products are exact.
 """
@@ -29,7 +29,7 @@ def rne(values: FloatArray) -> FloatArray:
 
 
 def code(values: FloatArray, scale: FloatArray | np.float32, zero_point: FloatArray | int, bits: int) -> CodeArray:
-    """Codes of values of the same shape; `scale` and `zero_point` are broadcast to it."""
+    """Values of any shape, quantized; `scale` and `zero_point` are broadcast to it."""
     codes = rne(np.asarray(values / scale)) + F32(zero_point)
     codes = np.minimum(np.maximum(codes, F32(0)), F32(2**bits - 1))
     return np.asarray(codes, dtype=np.uint8 if bits == 8 else np.uint16)
@@ -43,14 +43,14 @@ def dynamic_scale(rows: FloatArray, bits: int) -> FloatArray:
 
 
 def quantize_rows(x: FloatArray, bits: int = 8) -> tuple[CodeArray, FloatArray, IntArray]:
-    """Input codes of `x_mode = "dynamic_row"`: every row has a grid of its own.
+    """Quantized inputs of `x_mode = "dynamic_row"`: every row has a grid of its own.
 
     Args:
         x: [..., n] without NaN.
-        bits: width of the codes, 8 or 16.
+        bits: width of the quantized values, 8 or 16.
 
     Returns:
-        Codes [..., n], scales [..., 1] and zero points [..., 1].
+        Quantized values [..., n], scales [..., 1] and zero points [..., 1].
     """
     a = np.maximum(np.minimum(x.min(axis=-1, keepdims=True), F32(0)), -LARGEST_MAGNITUDE)
     b = np.minimum(np.maximum(x.max(axis=-1, keepdims=True), F32(0)), LARGEST_MAGNITUDE)
@@ -71,7 +71,7 @@ def without_nan(values: npt.NDArray[Any]) -> FloatArray:
 
 
 def products(codes: CodeArray, zero_point: IntArray | int, weights: WholeArray) -> list[WholeArray]:
-    """Integer product, exact; of 16-bit codes those of their high and of their low bytes."""
+    """Integer product, exact; of 16-bit values those of their high and of their low bytes."""
     if codes.dtype == np.uint8:
         return [_integer_product(codes, zero_point, weights)]
     halves = ((codes >> 8, zero_point >> 8), (codes & 255, zero_point & 255))
@@ -98,7 +98,7 @@ def weight_codes(
     columns: int | None = None,
     operator: str = "QuantLSTMCell",
 ) -> npt.NDArray[np.int8]:
-    """Codes of W or R.
+    """Quantized W or R.
 
     Args:
         stored: int8 (or int16) `[K, columns]`, or packed int4 uint8 `[K, ceil(columns / 2)]`.
@@ -108,8 +108,8 @@ def weight_codes(
         operator: For messages.
 
     Raises:
-        ValueError: multipliers without packed codes or the other way round, other groups than `group_size` makes, a
-            multiplier outside 1 .. 18, or a product that is no int8.
+        ValueError: multipliers without packed weights or the other way round, other groups than `group_size`
+            makes, a multiplier outside 1 .. 18, or a product that is no int8.
     """
     if (multipliers is not None) != (group_size > 0) or (multipliers is not None and stored.dtype != np.uint8):
         raise ValueError(f"{operator}: group multipliers need packed weights and a group size, and the reverse")

@@ -61,7 +61,7 @@ class FixedPointCell(ReferenceCell):
 
     @property
     def blank_code(self) -> int | None:
-        """The hidden code of 0; None where there are no `Y_codes`."""
+        """The quantized hidden state 0; None where there are no `Y_codes`."""
         hidden = self.quantizers["hidden"]
         return hidden.zero_point if hidden.high <= 255 else None
 
@@ -88,7 +88,7 @@ class FixedPointCell(ReferenceCell):
         }
 
     def _weights(self, key: str) -> Array:
-        """Codes of W or R less their zero points."""
+        """Quantized W or R less their zero points."""
         size = int(self.attributes[f"{key.lower()}_group_size"])
         multipliers = self.inputs.get(f"{key}_group_multiplier")
         codes = weight_codes(self.inputs[key], multipliers, size, len(self.type.gates) * self.hidden, self.type.fused)
@@ -111,7 +111,7 @@ class FixedPointCell(ReferenceCell):
         return np.where(np.isnan(values), np.float32(0), values)
 
     def product(self, point: str, codes: IntArray, name: str, weights: Array) -> Array:
-        """Exact sums of the codes of a quantizer times weights, limited to the width of the accumulator, and noted."""
+        """Exact sums of quantized values times weights, limited to the width of the accumulator, and noted."""
         sums = exact_product(codes - self.quantizers[name].zero_point, weights).astype(np.int64)
         bits = int(self.attributes["accumulator_bits"])
         if bits:
@@ -135,7 +135,7 @@ class FixedPointCell(ReferenceCell):
         return np.concatenate([self.on_grid(n, v, n) for n, v in zip(names, parts, strict=True)], axis=-1)
 
     def recurrent(self, point: str, codes: IntArray, name: str, gates: range) -> Array:
-        """Q_hidden_product of the products of the codes of a quantizer with R, of some gates."""
+        """Q_hidden_product of the products of the quantized values of a quantizer with R, of some gates."""
         columns = slice(gates.start * self.hidden, gates.stop * self.hidden)
         sums = self.product(point, codes, name, self.R[:, columns])
         units = sums * self.widened(self.inputs["h_multiplier"][columns])
@@ -155,7 +155,7 @@ class FixedPointCell(ReferenceCell):
         return self.on_grids("input_product", units, self.type.gates)
 
     def initial_state(self) -> State:
-        """Hidden codes; and the codes of the cell state, or the hidden state, a binary32 number."""
+        """Quantized hidden states; and the quantized cell state, or the hidden state, a binary32 number."""
         if self.type.cell_state:
             return {"h": self._initial("initial_h", "hidden"), "state": self._initial("initial_c", "cell_state")}
         if not self.type.reads_hidden:
@@ -166,7 +166,7 @@ class FixedPointCell(ReferenceCell):
         return {"h": self.quantizers["hidden"].code(self.widened(real)), "state": real}
 
     def _initial(self, given: str, quantizer: str) -> IntArray:
-        """The codes of an initial state, of zeros if absent."""
+        """The quantized values of an initial state, of zeros if absent."""
         held = self.quantizers[quantizer]
         if given in self.inputs:
             return held.code(self.widened(self.clean(given)))
@@ -221,7 +221,7 @@ class _FixedPointStep:
         state: What the step before left.
 
     Attributes:
-        code: The codes of the cell state after the step, once it is made.
+        code: The quantized values of the cell state after the step, once it is made.
     """
 
     def __init__(self, cell: FixedPointCell, p: Array, state: State) -> None:
@@ -278,7 +278,7 @@ class _FixedPointStep:
         return np.asarray(1 - gate)
 
     def product(self, a: Array, b: Array, point: str) -> Array:
-        """Returns a * b, on the grid of its point; of what gets codes later the exact product."""
+        """Returns a * b, on the grid of its point; of what gets quantized values later the exact product."""
         value = np.asarray(a * b)
         if point in (RESET_HIDDEN, "hidden.value"):
             return value

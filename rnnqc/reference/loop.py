@@ -14,8 +14,8 @@ from rnnqc.reference.recording import CODES, ROW_SCALE, Recorder
 
 Array = npt.NDArray[Any]
 State = dict[str, Array]
-"""What a step passes to the next one, `[B, ...]`: hidden codes `h`, `h_scale` `[B, 1]` for dynamic rows, and `state`,
-the float state of a type that has one: a cell state in its units, or the hidden state."""
+"""What a step passes to the next one, `[B, ...]`: quantized hidden states `h`, `h_scale` `[B, 1]` for dynamic rows,
+and `state`, the float state of a type that has one: a cell state in its units, or the hidden state."""
 _AXES = {"y_direction_axis": (("Y",), 1), "state_direction_axis": (("initial_h", "initial_c", "Y_h", "Y_c"), 0)}
 
 
@@ -78,7 +78,7 @@ class ReferenceCell(ABC):
     @property
     @abstractmethod
     def blank_code(self) -> int | None:
-        """The hidden code of 0; None where there are no `Y_codes`."""
+        """The quantized hidden state 0; None where there are no `Y_codes`."""
 
     @abstractmethod
     def final(self, outputs: dict[str, Array], state: State) -> None:

@@ -1,13 +1,12 @@
 """A quantized cell in look-up arithmetic ("tables") in numpy, from docs/quant_lstm_cell.md and docs/quant_gru_cell.md.
 
-What a step computes are the equations of its type; here is how: codes, integer products, look-ups. Rows of the batch
-are computed together.
+What a step computes are the equations of its type; here is how: quantized values, integer products, look-ups. Rows of
+the batch are computed together.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -38,22 +37,8 @@ from rnnqc.reference.codes import (
     without_nan,
 )
 from rnnqc.reference.loop import ReferenceCell, State
+from rnnqc.reference.lut_gates import lut_gates
 from rnnqc.reference.recording import CODES, ROW_SCALE, ZERO_POINT, Recorder
-
-
-@dataclass(frozen=True)
-class _Gate:
-    """One entry of each of the attributes `gate_*`; `name` is the gate's in tensors."""
-
-    name: str
-    kind: str
-    low: np.float32
-    high: np.float32
-    alpha: np.float32
-    beta: np.float32
-    offset: int
-    index_scale: np.float32
-    index_size: int
 
 
 class LutCell(ReferenceCell):
@@ -66,8 +51,8 @@ class LutCell(ReferenceCell):
         recorder: Receives every value of every step.
 
     Raises:
-        ValueError: An unknown or missing attribute, packed weights whose groups do not fit together, 16-bit codes where
-            there are none, or what `ReferenceCell` raises.
+        ValueError: An unknown or missing attribute, packed weights whose groups do not fit together, 16-bit values
+            where there are none, or what `ReferenceCell` raises.
     """
 
     def __init__(
@@ -87,7 +72,7 @@ class LutCell(ReferenceCell):
         if self.attributes["arithmetic"] != "tables":
             raise ValueError(f"{operator}: unknown arithmetic {self.attributes['arithmetic']!r}")
         super().__init__(type_, inputs, self.attributes, recorder)
-        self._gates = self._gate_settings()
+        self._gates = lut_gates(type_.gates, self.attributes)
         self.W, self.R = (self._weights(key) for key in ("W", "R"))
         self.x_bits, self.h_bits = int(self.attributes["x_bits"]), int(self.attributes["h_bits"])
         if not {self.x_bits, self.h_bits} <= {8, 16} or (self.x_bits == 16 and self.attributes["x_mode"] == "codes"):
@@ -95,7 +80,7 @@ class LutCell(ReferenceCell):
 
     @property
     def blank_code(self) -> int | None:
-        """The hidden code of 0; None where there are no `Y_codes`."""
+        """The quantized hidden state 0; None where there are no `Y_codes`."""
         has_codes = self.attributes["h_mode"] == "static" and self.h_bits == 8
         return int(self.attributes["h_zero_point"]) if has_codes else None
 
@@ -106,34 +91,16 @@ class LutCell(ReferenceCell):
 
     @property
     def loses(self) -> bool:
-        """Whether hidden states may come from outside that lie beyond what their codes hold."""
+        """Whether hidden states may come from outside that lie beyond what their quantized values hold."""
         bounded = self.attributes["h_mode"] == "static" and bool(self.number("h_bound") > 0)
         return bounded and "initial_h" in self.inputs
 
     def _weights(self, key: str) -> WholeArray:
-        """Codes of W or R."""
+        """Quantized W or R."""
         size = int(self.attributes[f"{key.lower()}_group_size"])
         multipliers = self.inputs.get(f"{key}_group_multiplier")
         columns = len(self.type.gates) * self.hidden
         return exact_weights(weight_codes(self.inputs[key], multipliers, size, columns, self.type.fused), 255)
-
-    def _gate_settings(self) -> list[_Gate]:
-        """The entries of the attributes `gate_*`; converted once, and not in each step."""
-        a, kinds = self.attributes, self.attributes["gate_kinds"].split(",")
-        return [
-            _Gate(
-                name=name,
-                kind=kinds[k],
-                low=F32(a["gate_min"][k]),
-                high=F32(a["gate_max"][k]),
-                alpha=F32(a["gate_alpha"][k]),
-                beta=F32(a["gate_beta"][k]),
-                offset=int(a["gate_table_offset"][k]),
-                index_scale=F32(a["gate_index_scale"][k]),
-                index_size=int(a["gate_index_size"][k]),
-            )
-            for k, name in enumerate(self.type.gates)
-        ]
 
     def number(self, name: str) -> np.float32:
         """An attribute as float32."""
@@ -153,7 +120,7 @@ class LutCell(ReferenceCell):
     def pre_activations(self) -> FloatArray:
         """Steps 2 to 4 before the loop: p [T, B, GH].
 
-        In the first step with what the codes of `initial_h` lose, unless the type reads the state itself.
+        In the first step with what the quantized values of `initial_h` lose, unless the type reads the state itself.
         """
         x = self.inputs["X"]
         mode = self.attributes["x_mode"]
@@ -174,7 +141,7 @@ class LutCell(ReferenceCell):
         return p
 
     def initial_state(self) -> State:
-        """Hidden codes and, of a type that has one, the float state."""
+        """Quantized hidden states and, of a type that has one, the float state."""
         h = self.initial("initial_h")
         if self.type.reads_hidden or self.attributes["h_mode"] == "dynamic_row":
             h = limited(h)
@@ -221,14 +188,14 @@ class LutCell(ReferenceCell):
         return {"h": code(y, scale, zero_point, self.h_bits), "h_scale": scale}
 
     def recurrent(self, name: str, state: State, columns: slice, grid: str = "h") -> FloatArray:
-        """Products of hidden codes and columns of R in pre-activation units; their sums are noted."""
+        """Products of quantized hidden states and columns of R in pre-activation units; their sums are noted."""
         sums = self.product(name, state["h"], int(self.attributes[f"{grid}_zero_point"]), self.R[:, columns])
         if "h_scale" in state:
             sums = np.asarray(sums * state["h_scale"])
         return np.asarray(sums * self.inputs["h_multiplier"][columns])
 
     def without_loss(self, u: FloatArray, h: FloatArray, columns: slice = slice(None), grid: str = "h") -> FloatArray:
-        """`u` and the product of some columns of R with what the codes of states h [B, H] lose beyond `h_bound`."""
+        """`u` and the product of some columns of R with what quantized states h [B, H] lose beyond `h_bound`."""
         zero_point, unit = int(self.attributes[f"{grid}_zero_point"]), self.number(f"{grid}_scale")
         bound = self.number("h_bound")
         low = min(F32(F32(-zero_point) * unit), F32(-bound))
@@ -243,20 +210,12 @@ class LutCell(ReferenceCell):
 
     def gate(self, k: int, g: FloatArray) -> FloatArray:
         """Activation of a gate's pre-activations."""
-        s = self._gates[k]
-        self.note(f"{s.name}.preactivation", g)
-        v = np.maximum(np.minimum(g, s.high), s.low)
-        if s.kind == "table":
-            codes = v.astype(np.int64)
-            self.note(f"{s.name}.acc{CODES}", codes)
-            value = np.asarray(self.inputs["gate_table"][s.offset + codes])
-        elif s.kind == "relu_table":
-            n = v * s.index_scale + F32(s.index_size // 2 + 0.5)
-            codes = np.clip(n, F32(0), F32(s.index_size - 0.5)).astype(np.int64)
-            value = np.asarray(relu(v) + self.inputs["gate_table"][s.offset + codes])
-        else:
-            value = Activation(s.kind, s.alpha, s.beta)(v)
-        self.note(f"{s.name}.activation", value)
+        gate = self._gates[k]
+        self.note(f"{gate.name}.preactivation", g)
+        value, codes = gate.activated(g, self.inputs.get("gate_table"))
+        if codes is not None:
+            self.note(f"{gate.name}.acc{CODES}", codes)
+        self.note(f"{gate.name}.activation", value)
         return value
 
     def final(self, outputs: dict[str, npt.NDArray[Any]], state: State) -> None:
@@ -335,7 +294,7 @@ class _LutStep:
     def product(self, a: FloatArray, b: FloatArray, point: str) -> FloatArray:
         """Returns a * b."""
         value = np.asarray(a * b)
-        if point not in (RESET_HIDDEN, "hidden.value"):  # noted where they get their codes
+        if point not in (RESET_HIDDEN, "hidden.value"):  # noted where they are quantized
             self._cell.note(point, value)
         return value
 

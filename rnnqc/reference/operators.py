@@ -26,9 +26,9 @@ def run(
         attributes: Values by the operator's attribute names; defaults may be left out.
 
     Returns:
-        `Y` float32 [T, B, H]; `Y_h` and, of a type with a cell state, `Y_c` float32 [B, H]; for static hidden codes of
-        8 bits `Y_codes` uint8 [T, B, H]. With the attributes `y_direction_axis` and `state_direction_axis` Y is
-        [T, 1, B, H], Y_h and Y_c are [1, B, H].
+        `Y` float32 [T, B, H]; `Y_h` and, of a type with a cell state, `Y_c` float32 [B, H]; for static quantized
+        hidden states of 8 bits `Y_codes` uint8 [T, B, H]. With the attributes `y_direction_axis` and
+        `state_direction_axis` Y is [T, 1, B, H], Y_h and Y_c are [1, B, H].
 
     Raises:
         ValueError: An unknown or missing attribute or input, `hidden_bias` without `linear_before_reset` or the other

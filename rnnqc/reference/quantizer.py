@@ -28,10 +28,10 @@ class Quantizer:
     """One entry of the attributes `grid_*`.
 
     Attributes:
-        scale: Real value of one code; 0 for a quantizer that passes values on.
-        zero_point: Code of 0.
-        low: Lowest code.
-        high: Highest code.
+        scale: Real value of one quantization step; 0 for a quantizer that passes values on.
+        zero_point: Quantized 0.
+        low: Lowest quantized value.
+        high: Highest quantized value.
         rounding: Name of the rounding.
         real: The type of real values.
         offset: Whole number added before rounding.
@@ -46,16 +46,16 @@ class Quantizer:
     offset: int
 
     def multiples(self, values: Array) -> Array:
-        """Codes of real values less the zero point, as real numbers."""
+        """Quantized values of real values less the zero point, as real numbers."""
         units = np.asarray(values / self.scale)
         offset = self.real.type(self.offset)
         whole = _ROUNDINGS[self.rounding](units + offset) - offset if offset else _ROUNDINGS[self.rounding](units)
         return np.asarray(np.clip(whole, self.low - self.zero_point, self.high - self.zero_point))
 
     def code(self, values: Array) -> IntArray:
-        """Codes of real values."""
+        """Quantized values of real values."""
         return np.asarray(self.multiples(values).astype(np.int64) + self.zero_point)
 
     def value(self, codes: IntArray) -> Array:
-        """Real values of codes."""
+        """Real values of quantized ones."""
         return np.asarray((codes - self.zero_point).astype(self.real) * self.scale)

@@ -21,7 +21,7 @@ from rnnqc.evaluation.evaluate import run_session
 from rnnqc.ir import dense_array
 from rnnqc.passes.cells.observe import NotObservableError, Observed, with_outputs
 from rnnqc.proto.graph_walks import blocks_of
-from rnnqc.session import session
+from rnnqc.sessions import session
 from rnnqc.tracing.checks import same_bits
 from rnnqc.tracing.places import Place
 from rnnqc.tracing.rounds import Made, Trips, at, rounds_of

@@ -26,7 +26,7 @@ Key = tuple[str, str]
 
 @dataclass(frozen=True)
 class Site:
-    """A value of a recurrence.
+    """A value of a custom cell.
 
     Attributes:
         mark: What it is.
@@ -45,7 +45,7 @@ class Site:
 
 
 @dataclass
-class Recurrence:
+class QuantizedCustomCell:
     """A quantized custom cell.
 
     Attributes:
@@ -73,12 +73,12 @@ class Recurrence:
 
 @dataclass(frozen=True)
 class CustomCellRun:
-    """One run of a recurrence.
+    """One run of a custom cell.
 
     Attributes:
         steps: How many steps it has.
         values: For each part of each tensor its arrays by step; constants at step 0 alone.
-        trips: In which iteration of each loop around the recurrence.
+        trips: In which iteration of each loop around the cell.
     """
 
     steps: int
@@ -86,13 +86,13 @@ class CustomCellRun:
     trips: Trips = ()
 
 
-def recurrences(proto: onnx.ModelProto) -> dict[str, Recurrence]:
-    """The recurrences of a model, in the order of its graphs.
+def quantized_custom_cells(proto: onnx.ModelProto) -> dict[str, QuantizedCustomCell]:
+    """The quantized custom cells of a model, in the order of its graphs.
 
     Args:
         proto: The model, whose names are unique over all graphs.
     """
-    found: dict[str, Recurrence] = {}
+    found: dict[str, QuantizedCustomCell] = {}
     records: dict[str, Mapping[str, Any]] = {}
     for node, levels in _nodes(proto.graph):
         metadata = {p.key: p.value for p in node.metadata_props}
@@ -100,10 +100,10 @@ def recurrences(proto: onnx.ModelProto) -> dict[str, Recurrence]:
             record = json.loads(metadata[CUSTOM_TAG])
             records[record["name"]] = record
         for mark in marks_of(metadata):
-            held = found.setdefault(mark.cell, Recurrence(mark.cell, {}, levels, []))
+            held = found.setdefault(mark.cell, QuantizedCustomCell(mark.cell, {}, levels, []))
             held.sites.append(Site(mark, mark.value(node), copy_of(metadata)))
-    for name, recurrence in found.items():
-        recurrence.record = records.get(name, {})
+    for name, cell in found.items():
+        cell.record = records.get(name, {})
     return {name: r for name, r in found.items() if "given" in r.record}
 
 
@@ -118,27 +118,27 @@ def _nodes(main: onnx.GraphProto) -> Iterator[tuple[onnx.NodeProto, Levels]]:
 
 
 class Runs:
-    """Takes the runs of a recurrence out of what a run of the model brings out.
+    """Takes the runs of a custom cell out of what a run of the model brings out.
 
     Args:
-        recurrence: The recurrence.
+        cell: The cell.
         levels: Of all values of the model.
         stored: Its constants, by name.
     """
 
-    def __init__(self, recurrence: Recurrence, levels: Mapping[str, Levels], stored: Mapping[str, Array]) -> None:
-        self.recurrence, self._levels, self._stored = recurrence, levels, stored
+    def __init__(self, cell: QuantizedCustomCell, levels: Mapping[str, Levels], stored: Mapping[str, Array]) -> None:
+        self.cell, self._levels, self._stored = cell, levels, stored
         self.constants: dict[Key, Array] = {}
         self._varying: list[Site] = []
-        for site in recurrence.sites:
+        for site in cell.sites:
             if site.value in stored:
                 self.constants.setdefault(site.key, stored[site.value])
             elif self._within(site):
                 self._varying.append(site)
 
     def _within(self, site: Site) -> bool:
-        """Whether a value is made in each step, or around the recurrence."""
-        own, levels = self.recurrence.levels, self._levels[site.value]
+        """Whether a value is made in each step, or around the cell."""
+        own, levels = self.cell.levels, self._levels[site.value]
         return levels == own[: len(levels)]
 
     def observed(self) -> list[Observed]:
@@ -146,7 +146,7 @@ class Runs:
         values = []
         for mark, value in ((s.mark, s.value) for s in self._varying):
             rank = ANY_RANK if mark.rank is None else mark.rank
-            values.append(Observed(self.recurrence.name, mark.tensor, value, False, rank, 0, mark.kind))
+            values.append(Observed(self.cell.name, mark.tensor, value, False, rank, 0, mark.kind))
         return values
 
     def of(self, known: Mapping[str, Made]) -> list[CustomCellRun]:
@@ -155,7 +155,7 @@ class Runs:
         Args:
             known: What values are, by their names.
         """
-        if self.recurrence.looped:
+        if self.cell.looped:
             return self._of_loop(known)
         runs: list[CustomCellRun] = []
         groups: dict[tuple[int, ...], list[Site]] = {}
@@ -183,8 +183,8 @@ class Runs:
         return runs
 
     def _trips(self, sites: Iterable[Site], known: Mapping[str, Made]) -> list[Trips]:
-        """The iterations in which values of a recurrence are made."""
-        own = self.recurrence.levels
+        """The iterations in which values of a custom cell are made."""
+        own = self.cell.levels
         return list(known[next(s.value for s in sites if self._levels[s.value] == own)])
 
 

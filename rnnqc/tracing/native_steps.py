@@ -24,7 +24,7 @@ _CUT_ROUNDINGS = {Rounding.FLOOR.value, Rounding.CEIL.value, Rounding.TOWARD_ZER
 
 
 def steps_alone(cell: IntegerCell) -> bool:
-    """Whether a step can be run alone: its states, as floats, stand for the codes that the loop carries.
+    """Whether a step can be run alone: its states, as floats, stand for the quantized values that the loop carries.
 
     Not for fixed-point arithmetic with roundings toward one side and scales that are no powers of two
     (docs/quant_lstm_cell.md, *After the loop*).

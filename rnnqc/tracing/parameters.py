@@ -1,4 +1,4 @@
-"""The parameters of a cell: codes of its weights, and what it adds to its products, in every form by the same names."""
+"""The parameters of a cell: quantized weights, and what is added to its products, in every form by the same names."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def parameters_of_operator(cell: IntegerCell, operands: Mapping[str, Array]) -> 
         operands: Its constants, by the names of the operator's inputs.
     """
     weights = {key: _of_operator(cell, key, operands) for key in ("W", "R")}
-    # In look-up arithmetic the others are in units of codes, with zero points.
+    # In look-up arithmetic the others are in quantization steps, with zero points.
     has_real = isinstance(cell.numbers, FixedPointNumbers)
     return _named(weights, {key: operands.get(key) for key in _REAL} if has_real else {})
 
@@ -55,7 +55,7 @@ def _named(weights: Mapping[str, Mapping[str, Array]], others: Mapping[str, Arra
 
 
 def _of_operator(cell: IntegerCell, key: str, operands: Mapping[str, Array]) -> dict[str, Array]:
-    """Codes and zero points of W or R."""
+    """Quantized values and zero points of W or R."""
     stored = operands.get(key)
     if stored is None or stored.dtype.kind not in "iu":
         return {}
@@ -66,7 +66,7 @@ def _of_operator(cell: IntegerCell, key: str, operands: Mapping[str, Array]) -> 
 
 
 def _of_nodes(own: QcdqNodes, key: str, constants: Mapping[str, Array]) -> dict[str, Array]:
-    """Codes, scales and zero points of W or R out of the nodes that dequantize them; nothing for float weights."""
+    """Quantized W or R, scales and zero points out of the nodes that dequantize them; nothing for float weights."""
     name = own.in_front.get(f"{key}.weight.quantized")
     if name is None:
         return {}

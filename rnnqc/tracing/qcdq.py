@@ -192,7 +192,7 @@ def _on_grid(values: Array, scale: np.float32) -> Array:
 
 
 def _codes(point: str, values: Mapping[str, Array], zero_point: int) -> Array | None:
-    """Codes that a quantizer made: whole numbers, float ones of Brevitas' own, or float multiples of the scale."""
+    """Values that a quantizer made: whole numbers, float ones of Brevitas' own, or float multiples of the scale."""
     exported, sign = values.get(f"{point}/codes"), values.get(f"{point}/sign")
     if exported is not None:
         return np.asarray(exported, np.int64)

@@ -16,7 +16,6 @@ from rnnqc.cells.fixed_point_numbers import FixedPointNumbers, point_of, quantiz
 from rnnqc.cells.lut_numbers import LutNumbers
 from rnnqc.cells.stages import IntegerCell
 from rnnqc.formats.scales import is_power_of_two
-from rnnqc.passes.formats.point_format import encoding_of
 from rnnqc.reference.recording import CODES, ROW_SCALE, ZERO_POINT, tensor_names
 from rnnqc.tracing.tensors import Tensor, dequantized
 
@@ -137,7 +136,7 @@ class RecordedTensors:
 
 
 Steps = dict[str, tuple[np.float32, int, npt.DTypeLike]]
-"""Of entries of tables that have codes: the scale, the zero point and the type of the codes."""
+"""Of entries of tables that have quantized values: the scale, the zero point and the type of the quantized values."""
 
 
 def _columns(cell: IntegerCell, name: str, per_column: Array) -> Array:
@@ -168,7 +167,7 @@ def _gate_step(cell: IntegerCell, numbers: LutNumbers, k: int) -> float:
     """The real value of one unit of gate k's pre-activation."""
     if numbers.gate_kinds[k] != "table":
         return 1.0
-    scale = cell.points[f"{cell.type.gates[k]}.acc"].get("scale")
+    scale = cell.points[f"{cell.type.gates[k]}.acc"].scale
     return float(scale[0]) if scale else 1.0  # gate f of a cell with f = 1 - i has none
 
 
@@ -176,7 +175,7 @@ def _table_formats(cell: IntegerCell, n: LutNumbers, constants: Mapping[str, Arr
     """Formats of look-up arithmetic."""
     steps = np.repeat([_gate_step(cell, n, k) for k in range(len(cell.type.gates))], cell.hidden_size)
     units = {k: np.asarray(constants[k], np.float64) * steps for k in ("x_multiplier", "h_multiplier")}
-    x_scale = (cell.points["input"].get("scale") or [0.0])[0] if n.x_mode == "codes" else n.x_scale
+    x_scale = (cell.points["input"].scale or (0.0,))[0] if n.x_mode == "codes" else n.x_scale
     made = {
         **_product_formats(cell, units, np.float64),
         "input": _Format(F32(x_scale), n.x_zero_point),
@@ -186,7 +185,7 @@ def _table_formats(cell: IntegerCell, n: LutNumbers, constants: Mapping[str, Arr
     }
     for k, gate in enumerate(cell.type.gates):
         if n.gate_kinds[k] == "table" and not (cell.input_forget and k == FORGET):
-            e = encoding_of(cell.points[f"{gate}.acc"])
+            e = cell.points[f"{gate}.acc"].complete
             made[f"{gate}.acc"] = _Format(F32(e.scale[0]), int(e.zero_point), e.minimum, np.int32)
     return made
 
@@ -202,9 +201,9 @@ def _units(cell: IntegerCell, n: LutNumbers) -> dict[str, np.float32]:
 def _fixed_point_formats(
     cell: IntegerCell, numbers: FixedPointNumbers, constants: Mapping[str, Array]
 ) -> dict[str, _Format]:
-    """Formats of fixed-point arithmetic: codes are those of the quantization points.
+    """Formats of fixed-point arithmetic: quantized values are those of the quantization points.
 
-    Where a node stores signed codes raised, they are signed here.
+    Where a node stores signed values raised, they are signed here.
     """
     real = numbers.real
     multipliers = {k: np.asarray(constants[k], F32) for k in ("x_multiplier", "h_multiplier")}
@@ -230,10 +229,9 @@ def _table_steps(cell: IntegerCell, *, is_fixed_point: bool) -> Steps:
         activations["hidden.activation"] = cell.output_activation.name
     found: Steps = {}
     for point, name in activations.items():
-        settings = cell.point(point)
-        scales = settings.get("scale") or []
-        if is_fixed_point and len(scales) == 1:
-            found[point] = F32(scales[0]), int(settings.get("zero_point", 0)), np.int64
-        elif not is_fixed_point and name in PIECEWISE_LINEAR and settings.get("table") == "piecewise-linear":
+        held = cell.point(point)
+        if is_fixed_point and len(held.scale) == 1:
+            found[point] = F32(held.scale[0]), held.complete.zero_point, np.int64
+        elif not is_fixed_point and name in PIECEWISE_LINEAR and held.table == "piecewise-linear":
             found[point] = F32(PIECEWISE_LINEAR[name]), 0, np.int32
     return found

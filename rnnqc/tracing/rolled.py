@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
-from typing import Any
 
 import numpy as np
 import onnx
 
 from rnnqc.cells.stages import QuantizedCell
 from rnnqc.errors import CompileError, StructureError
+from rnnqc.formats.point_format import PointFormat
 from rnnqc.formats.qonnx import QonnxQuantizer
-from rnnqc.formats.rounding import Rounding
 from rnnqc.ir import Model, Value, Variable, dtype_of
 from rnnqc.ir.builder import Builder, body_nodes
 from rnnqc.passes.brevitas.emit_exported import exported_quantizer
@@ -92,9 +91,8 @@ def _quantizer(cell: QuantizedCell, weights: Mapping[str, Value], takes_reals: b
     return quantize
 
 
-def _exported(point: Mapping[str, Any]) -> QonnxQuantizer:
+def _exported(point: PointFormat) -> QonnxQuantizer:
     """A quantizer of Brevitas, as a point describes it."""
-    scale, zero_point = (np.asarray(v, np.float32) for v in (point["scale"][0], point["zero_point"]))
-    return QonnxQuantizer(
-        scale, zero_point, point["bits"], point["signed"], point["narrow"], Rounding(point["rounding"])
-    )
+    held = point.complete
+    scale, zero_point = (np.asarray(v, np.float32) for v in (held.scale[0], held.zero_point))
+    return QonnxQuantizer(scale, zero_point, held.bits, held.signed, held.narrow, held.rounding)

@@ -1,4 +1,4 @@
-"""A named tensor of a cell over some time steps: real values and integer codes."""
+"""A named tensor of a cell over some time steps: real values and quantized values."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Tensor:
         codes: Integers `[T,B,K]`, or None for a value that is not quantized.
         scale: A number or one for each column `[K]`; None for 1.
         row_scale: One for each row `[T,B,1]`, or None.
-        zero_point: The code of 0: a number, or one for each row `[T,B,1]`.
+        zero_point: The quantized 0: a number, or one for each row `[T,B,1]`.
     """
 
     name: str
@@ -81,7 +81,7 @@ def dequantized(
     zero_point: Any = 0,
     real: npt.DTypeLike = np.float32,
 ) -> Tensor:
-    """The tensor of some codes."""
+    """The tensor of some quantized values."""
     dtype = np.dtype(real)
     zero = np.asarray(zero_point, np.int64)
     whole = codes if codes.dtype.kind in "iu" else np.asarray(codes, np.int64)

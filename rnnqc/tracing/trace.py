@@ -4,25 +4,24 @@ from __future__ import annotations
 
 import fnmatch
 import itertools
-import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy.typing as npt
 import onnx
 
+from rnnqc.data.given_data import Data
 from rnnqc.data.streaming import Piece, calls_of, run_calls, state_pairs
 from rnnqc.errors import CompileError, UsageError
 from rnnqc.ir import Model, with_released_cells
 from rnnqc.lowering.runnable import runnable
 from rnnqc.passes.cells.observe import levels_of
 from rnnqc.passes.weight_only.quantize_weights import stored_weights_of_nodes
-from rnnqc.proto.files import load_proto
+from rnnqc.proto.given import Given, as_given, proto_of
 from rnnqc.tracing.boundaries import Recorder, observed_of, runs_of, stored_arrays
 from rnnqc.tracing.checks import description_of
-from rnnqc.tracing.custom_cells import Recurrence, Runs, recurrences
+from rnnqc.tracing.custom_cells import QuantizedCustomCell, Runs, quantized_custom_cells
 from rnnqc.tracing.places import places_of_cells
 from rnnqc.tracing.rounds import Made
 from rnnqc.tracing.tensors import Tensor
@@ -63,7 +62,8 @@ class Tracer:
     """A lowered model that can be traced.
 
     Args:
-        model: A path or a ModelProto; one as Brevitas exported it is lowered first, as `rnnqc.session` does.
+        model: A path, a ModelProto, or what `rnnqc.lower` returns; one as Brevitas exported it is lowered first, as
+            `rnnqc.session` does.
         native: Whether the model runs with the native library.
         cells: Patterns of the names of the cells that matter.
 
@@ -71,11 +71,9 @@ class Tracer:
         CompileError: The model cannot be read or has no lowered cell, or no name matches.
     """
 
-    def __init__(
-        self, model: str | os.PathLike[str] | onnx.ModelProto, *, native: bool = True, cells: Sequence[str] = ("*",)
-    ) -> None:
-        proto = model if isinstance(model, onnx.ModelProto) else load_proto(Path(model))
-        loaded, found = _lowered(proto, model)
+    def __init__(self, model: Given, *, native: bool = True, cells: Sequence[str] = ("*",)) -> None:
+        given = as_given(model)
+        loaded, found = _lowered(proto_of(given), given)
         names = [n for n, c in loaded.cells.items() if c.form != "float"] + list(found)
         chosen = [n for n in names if any(fnmatch.fnmatchcase(n, p) for p in cells)]
         if not chosen:
@@ -101,24 +99,24 @@ class Tracer:
         wanted += [v for r in self._runs.values() for v in r.observed()]
         # onnxruntime joins quantizers with what stands between them, unless their values are outputs; and sums of
         # floats depend on what it joins.
-        joined = any(r.recurrence.record["form"] == "qcdq" for r in self._runs.values())
+        joined = any(r.cell.record["form"] == "qcdq" for r in self._runs.values())
         joined |= any(p.cell.form == "qcdq" for p in self._places.values())
         self._recorder = Recorder(self.proto, wanted, native, optimize=not joined)
 
     @property
     def names(self) -> list[str]:
-        """The cells: LSTMs, GRUs and RNNs in the order of the model, then other recurrences."""
+        """The cells: LSTMs, GRUs and RNNs in the order of the model, then custom cells."""
         return list(self._traced)
 
     def constants(self, cell: str) -> dict[str, Array]:
         """The constants of a cell, by the names of its operator's inputs where it has an integer form.
 
-        Those of another recurrence by the names of their quantization points.
+        Those of a custom cell by the names of their quantization points.
         """
         return self._traced[cell].constants
 
     def weights(self, cell: str) -> dict[str, Array]:
-        """The codes of a cell's weights, unpacked, and its other parameters; nothing for a cell that was not run."""
+        """The quantized weights of a cell, unpacked, and its other parameters; nothing for a cell that was not run."""
         return self._traced[cell].weights
 
     def describe(self, cell: str) -> dict[str, Any]:
@@ -128,13 +126,13 @@ class Tracer:
 
     def trace(
         self,
-        feeds: Iterable[Mapping[str, Any]] | str | os.PathLike[str],
+        feeds: Data,
         state: Mapping[str, str] | Iterable[str] | None = None,
     ) -> Iterator[CellSteps]:
         """Runs the model on data.
 
         Args:
-            feeds: Feeds, or the name of a file as `rnnqc run` takes it; the first one is read and checked at once.
+            feeds: Data (see `rnnqc.lower`); the first feed is read and checked at once.
             state: States that go from call to call, `IN:OUT`.
 
         Returns:
@@ -175,12 +173,10 @@ class Tracer:
                     counts[name] += 1
 
 
-def _lowered(
-    proto: onnx.ModelProto, source: str | os.PathLike[str] | onnx.ModelProto
-) -> tuple[Model, dict[str, Recurrence]]:
+def _lowered(proto: onnx.ModelProto, source: Given) -> tuple[Model, dict[str, QuantizedCustomCell]]:
     """The model, and its custom cells."""
     loaded = Model.load(with_released_cells(proto))
-    found = recurrences(loaded.proto)
+    found = quantized_custom_cells(loaded.proto)
     if found or any(c.form != "float" for c in loaded.cells.values()):
         return loaded, found
     if stored_weights_of_nodes(loaded):
@@ -199,4 +195,4 @@ def _lowered(
             supported="models that `rnnqc lower` wrote (forms fused, integer and qcdq), and exports of Brevitas",
             action="lower it first: rnnqc lower MODEL -o LOWERED.onnx",
         )
-    return loaded, recurrences(loaded.proto)
+    return loaded, quantized_custom_cells(loaded.proto)

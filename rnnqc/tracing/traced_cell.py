@@ -87,7 +87,7 @@ class TracedCell:
 
     @property
     def weights(self) -> dict[str, Array]:
-        """Codes of W and R, unpacked, and the other parameters that the cell has as such."""
+        """Quantized W and R, unpacked, and the other parameters that the cell has as such."""
         return parameters_of_operator(self.cell, self._operands)
 
     @contextlib.contextmanager
@@ -139,7 +139,7 @@ class TracedCell:
 def _weights(cell: IntegerCell, key: str, stored: Array) -> Array:
     """W or R as the operator takes them, from what the cell has.
 
-    Unrolled steps of look-up arithmetic multiply by uint8 codes, raised by 128, and W has further rows for the
+    Unrolled steps of look-up arithmetic multiply by uint8 values, raised by 128, and W has further rows for the
     zero points of the input.
     """
     if cell.form != "integer" or stored.dtype != np.uint8:

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from rnnqc.errors import CompileError
 from rnnqc.passes.analysis.point_marks import CODES, CONSTANT, HIGH, LOW, MASK, REAL, ROWS, SUMS, UNIT, Mark
 from rnnqc.passes.custom_cells.mark_custom_values import PREVIOUS
-from rnnqc.tracing.custom_cells import CustomCellRun, Key, Recurrence, Runs
+from rnnqc.tracing.custom_cells import CustomCellRun, Key, QuantizedCustomCell, Runs
 from rnnqc.tracing.tensors import Tensor, dequantized
 
 Array = npt.NDArray[Any]
@@ -20,24 +20,24 @@ _WEIGHTS = (".weight", ".weight.zero_point")
 
 
 class TracedCustomCell:
-    """One recurrence.
+    """One custom cell.
 
     Args:
-        recurrence: What the model says of it.
+        cell: What the model says of it.
         runs: Takes its values out of a run of the model.
     """
 
-    def __init__(self, recurrence: Recurrence, runs: Runs) -> None:
-        self.recurrence, self._runs = recurrence, runs
+    def __init__(self, cell: QuantizedCustomCell, runs: Runs) -> None:
+        self.cell, self._runs = cell, runs
         self._marks: dict[Key, Mark] = {}
         self._order: dict[str, int] = {}
-        for k, site in enumerate(recurrence.sites):
+        for k, site in enumerate(cell.sites):
             self._marks.setdefault(site.key, site.mark)
             self._order[site.mark.tensor] = k
         self.constants: dict[str, Array] = {}
         self.weights: dict[str, Array] = {}
         for (name, part), value in runs.constants.items():
-            if "#" in name:  # the same ones, where a product multiplies codes of another format
+            if "#" in name:  # the same ones, where a product multiplies quantized values of another format
                 continue
             if part == CONSTANT:
                 self.constants[name] = value
@@ -46,12 +46,12 @@ class TracedCustomCell:
 
     @property
     def description(self) -> dict[str, Any]:
-        """What an index says of the recurrence."""
-        record = self.recurrence.record
+        """What an index says of the cell."""
+        record = self.cell.record
         return {
             "op": record["op"],
             "form": record["form"],
-            "direction": "reverse" if self.recurrence.backwards else "forward",
+            "direction": "reverse" if self.cell.backwards else "forward",
             "arithmetic": "products" if record["form"] == "integer" else "float",
             "hidden_size": None,
             "input_size": None,
@@ -68,7 +68,7 @@ class TracedCustomCell:
             if tensor.values.shape[1] == 1:
                 tensor = tensor.each(lambda a: np.repeat(a, rows, axis=1))
             tensor = tensor if valid is None else tensor.masked(valid)
-            made[name] = tensor.at(slice(None, None, -1)) if self.recurrence.backwards else tensor
+            made[name] = tensor.at(slice(None, None, -1)) if self.cell.backwards else tensor
         yield 0, run.steps, made
 
     def _valid(self, run: CustomCellRun, rows: int) -> Array | None:
@@ -113,7 +113,7 @@ class TracedCustomCell:
         return dequantized(name, sums, scale=unit, row_scale=rows, real=np.float64)
 
     def _real(self, name: str, tensor: str, run: CustomCellRun, valid: Array | None) -> Tensor:
-        """A real value, with its codes where it has a grid."""
+        """A real value, with the quantized one where it has a grid."""
         values = self._array(name, REAL, run)
         assert values is not None
         if valid is not None and values.shape[1] == valid.shape[1]:
@@ -127,7 +127,7 @@ class TracedCustomCell:
         if not np.isfinite(units).all():
             step = int(np.argwhere(~np.isfinite(units))[0][0])
             raise CompileError(
-                f"Cell {self.recurrence.name!r}: {name!r} is {values[~np.isfinite(units)][0]} in step {step}.",
+                f"Cell {self.cell.name!r}: {name!r} is {values[~np.isfinite(units)][0]} in step {step}.",
                 supported="data for which all values in the cell are finite",
                 action="dump the steps before it, or other data",
             )
@@ -135,15 +135,15 @@ class TracedCustomCell:
         if not np.array_equal(made.values, values):
             step = int(np.argwhere(made.values != values)[0][0])
             raise CompileError(
-                f"Cell {self.recurrence.name!r}: {name!r} is not a quantized value in step {step} of the loop.",
+                f"Cell {self.cell.name!r}: {name!r} is not a quantized value in step {step} of the loop.",
                 supported="cells as this version of rnnqc writes them",
                 action="lower the float model again",
             )
         return made
 
     def _grid(self, tensor: str) -> Mapping[str, Any]:
-        """Scale and zero point of a tensor's codes; nothing for one without."""
-        record = self.recurrence.record
+        """Scale and zero point of a tensor's quantized values; nothing for one without."""
+        record = self.cell.record
         point = tensor.removesuffix(f".{PREVIOUS}")
         found: Mapping[str, Any] = record["formats"].get(record["given"].get(point, point), {})
         return {"scale": found["scale"][0], "zero_point": found["zero_point"]} if found.get("mode") == "static" else {}
@@ -166,7 +166,7 @@ class TracedCustomCell:
         return array.astype(np.int64)
 
     def _weights(self, name: str, part: str, stored: Array) -> Array:
-        """Codes of weights, or their zero points, as the point's format has them."""
+        """Quantized weights, or their zero points, as the point's format has them."""
         codes = stored.astype(np.int64)
         if part == HIGH:
             high, low = np.split(codes, 2, axis=-1)

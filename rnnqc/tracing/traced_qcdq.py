@@ -58,5 +58,5 @@ class TracedQcdq:
 
     @property
     def weights(self) -> dict[str, Array]:
-        """Codes of W and R, unpacked, and the other parameters; nothing if the cell was not run."""
+        """Quantized W and R, unpacked, and the other parameters; nothing if the cell was not run."""
         return {} if self._all is None else parameters_of_nodes(self.cell, self._nodes, self._all)

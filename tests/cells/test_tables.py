@@ -20,7 +20,6 @@ from rnnqc.cells.tables import (
     TANH_KNOTS,
     TANH_LIMIT,
     by_code,
-    fit_tanh_knots,
     piecewise_linear_tanh,
     signed_codes,
     table_of,
@@ -40,6 +39,26 @@ def _formula(code: int, n: int) -> int:
     v = u - j * length
     value = TANH_KNOTS[j] + ((TANH_KNOTS[j + 1] - TANH_KNOTS[j]) * v + length // 2) // length
     return value if code > 0 else -value if code < 0 else 0
+
+
+def fit_tanh_knots() -> npt.NDArray[np.int64]:
+    """Least-squares knots of the continuous piecewise-linear tanh (how `TANH_KNOTS` was made).
+
+    Returns:
+        int64 [65], units of 2**-14, first 0 and last 16384.
+    """
+    n = 4096
+    u = np.arange(n + 1)
+    segment = np.minimum(u * SEGMENTS // n, SEGMENTS - 1)
+    weight = u * SEGMENTS / n - segment
+    design = np.zeros((n + 1, SEGMENTS + 1))
+    design[u, segment] = 1.0 - weight
+    design[u, segment + 1] += weight
+    target = np.tanh(u * TANH_LIMIT / n)
+    knots = np.linalg.lstsq(design[:, 1:], target, rcond=None)[0]
+    codes = np.rint(np.concatenate([[0.0], knots]) / KNOT_UNIT).astype(np.int64)
+    codes[-1] = round(1.0 / KNOT_UNIT)
+    return codes
 
 
 def test_knots_are_the_least_squares_fit() -> None:

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from rnnqc.calibration.call_fix_positions import fix_positions_of_calls
 from rnnqc.errors import CompileError
-from rnnqc.formats.fix_position import VITIS_ROUNDINGS, fix_position, mode_of, position_of, scale_of
+from rnnqc.formats.fix_position import fix_position, mode_of, position_of, scale_of
 from rnnqc.formats.rounding import RECIPE_ROUNDINGS, Rounding, round_to_integer
 from tests.native.exact_rounding import exact_round
 
@@ -154,6 +154,13 @@ VITIS: dict[int, dict[float, int]] = {
     7: {-2.5: -2, -1.5: -1, -0.5: 0, 0.5: 1, 1.5: 2, 2.5: 3},
     8: {-2.5: -2, -1.5: -2, -0.5: 0, 0.5: 0, 1.5: 2, 2.5: 2},
 }
+
+
+VITIS_ROUNDINGS = {
+    2: Rounding.HALF_UP, 3: Rounding.HALF_AWAY, 4: Rounding.FLOOR,
+    5: Rounding.HALF_EVEN_UP, 7: Rounding.CEIL, 8: Rounding.HALF_EVEN,
+}  # fmt: skip
+"""By Vitis' number of the method: 2 features of CNNs, 3 weights and biases, 4 features of RNNs."""
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

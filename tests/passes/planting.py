@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import onnx
+import pytest
 
 from rnnqc.calibration.calibrate import calibrate
 from rnnqc.data.generated_feeds import generate_feeds
+from rnnqc.data.statistics import Statistics
+from rnnqc.errors import NumericsError
 from rnnqc.ir import Constant, Model, Node
 from rnnqc.lowering.executable import executable
-from rnnqc.passes import Pass, PassResult, VerifyNumerics
+from rnnqc.passes import Instrument, Pass, PassManager, PassResult, VerifyNumerics
 from rnnqc.passes.constant_checks import ConstantCheck
 from rnnqc.passes.graph.point_names import alias
+from rnnqc.passes.invariants import Property
 from rnnqc.passes.pipeline import default_passes
 from rnnqc.recipes.recipe import load_recipe
 from tests.subjects.lstm_models import RecurrentCase
@@ -52,6 +57,15 @@ def nodes(op: str, ending: str, change: Callable[[Node], None]) -> Edit:
     return edit
 
 
+def becomes(op: str) -> Callable[[Node], None]:
+    """The node becomes one of another operator."""
+
+    def change(node: Node) -> None:
+        node.op = op
+
+    return change
+
+
 def becomes_input(position: int) -> Callable[[Node], None]:
     """The node lets one of its inputs pass."""
 
@@ -80,6 +94,45 @@ class Spoilt(Pass):
         return result
 
 
+class VerifiedAlone(Instrument):
+    """Has one pass verified: the others are right, which other tests see."""
+
+    def __init__(self, pass_: Pass, verifier: VerifyNumerics) -> None:
+        self._pass, self._verifier = pass_, verifier
+
+    def before_pass(self, pass_: Pass, model: Model) -> None:
+        if pass_ is self._pass:
+            self._verifier.before_pass(pass_, model)
+
+    def after_pass(self, pass_: Pass, model: Model, result: PassResult) -> None:
+        if pass_ is self._pass:
+            self._verifier.after_pass(pass_, model, result)
+
+
+def run(passes: Sequence[Pass], proto: onnx.ModelProto, instrument: Instrument) -> list[PassResult]:
+    """Runs passes on a model."""
+    return PassManager(passes, [instrument], given=frozenset({Property.CANONICAL})).run(Model.load(proto))
+
+
+def run_spoilt(
+    proto: onnx.ModelProto,
+    passes: list[Pass],
+    pass_name: str,
+    edit: Edit,
+    said: str,
+    verifier: VerifyNumerics | None = None,
+) -> None:
+    """Runs the passes, the last one of the name with the error, of which `said` has to be said behind its name."""
+    last = max(k for k, p in enumerate(passes) if p.info.name == pass_name)
+    spoilt = Spoilt(passes[last], edit)
+    with pytest.raises(NumericsError, match=rf"(?s)Pass '{pass_name}' {said}"):
+        run(
+            [*passes[:last], spoilt, *passes[last + 1 :]],
+            proto,
+            VerifiedAlone(spoilt, verifier_of(proto) if verifier is None else verifier),
+        )
+
+
 def verifier_of(proto: onnx.ModelProto) -> VerifyNumerics:
     """On the data that `lower --verify` generates."""
     known = executable(proto)
@@ -89,6 +142,10 @@ def verifier_of(proto: onnx.ModelProto) -> VerifyNumerics:
 
 def calibrated_passes(case: RecurrentCase, recipe: str) -> list[Pass]:
     """The passes of a lowering to form integer, calibrated on data like that of the case."""
-    proto = case.model()
-    statistics = calibrate(proto, [case.replace(seed=s).feeds() for s in (1, 2, 3)])
-    return default_passes(load_recipe(recipe), "integer", False, statistics)
+    return default_passes(load_recipe(recipe), "integer", False, statistics_of(case))
+
+
+@functools.cache
+def statistics_of(case: RecurrentCase) -> Statistics:
+    """Of a calibration on data like that of the case."""
+    return calibrate(case.model(), [case.replace(seed=s).feeds(padding=0.0) for s in (1, 2, 3)])

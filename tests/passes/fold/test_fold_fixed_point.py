@@ -56,7 +56,7 @@ def _folded(case: LstmCase | None = None, *overrides: str) -> tuple[Cell, Folded
 
 def test_multipliers_and_bias_are_real() -> None:
     cell, folded = _folded(LstmCase(peepholes=True))
-    w, r = (np.asarray(cell.points[f"{k}.weight"]["scale"]) for k in ("W", "R"))
+    w, r = (np.asarray(cell.points[f"{k}.weight"].scale) for k in ("W", "R"))
     np.testing.assert_allclose(folded.x_multiplier, w * 0.125, rtol=1e-6)
     np.testing.assert_allclose(folded.h_multiplier, r * 0.015625, rtol=1e-6)
     parameters = LstmCase(peepholes=True).parameters()
@@ -90,15 +90,15 @@ def test_signed_codes_are_stored_unsigned() -> None:
 
 def test_asymmetric_weights() -> None:
     cell, folded = _folded(None, "*.W.weight.symmetric=false", "*.W.weight.signed=false", "*.W.weight.narrow=false")
-    point = cell.points["W.weight"]
-    zero_points = np.broadcast_to(point.get("zero_points", point["zero_point"]), (4 * cell.hidden_size,))
+    held = cell.points["W.weight"].complete
+    zero_points = np.broadcast_to(held.all_zero_points, (4 * cell.hidden_size,))
     assert folded.W.dtype == np.int8
     assert folded.W_zero_point is not None
     np.testing.assert_array_equal(folded.W_zero_point, zero_points - 128)
     assert folded.R_zero_point is None
     float_w = LstmCase().parameters()["W"][0].T
-    real = (folded.W.astype(np.float64) - folded.W_zero_point) * np.asarray(point["scale"])
-    assert np.abs(real - float_w).max() <= 0.51 * max(point["scale"])
+    real = (folded.W.astype(np.float64) - folded.W_zero_point) * np.asarray(held.scale)
+    assert np.abs(real - float_w).max() <= 0.51 * max(held.scale)
 
 
 def test_wide_weights() -> None:
@@ -346,8 +346,8 @@ def test_vitis_tables_are_those_of_sigmoid_and_tanh(name: str) -> None:
     point = cell.points["hidden_gate.activation"]
     largest = np.abs(case.expected(case.feeds())["Y"]).max()
     assert cell.form == "fused"
-    assert point["scale"][0] * 2**15 > largest, "it holds the largest value that was seen"
+    assert point.scale[0] * 2**15 > largest, "it holds the largest value that was seen"
     case = case.replace(activations=(Activation("Tanh"),))
     lowered = rnnqc.lower(case.model(), "pow2-int16", calibration=[case.feeds()])
     (cell,) = lowered.model.cells.values()
-    assert cell.points["hidden_gate.activation"]["scale"] == [2.0**-15]
+    assert cell.points["hidden_gate.activation"].scale == (2.0**-15,)

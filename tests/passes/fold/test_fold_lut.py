@@ -39,7 +39,7 @@ def test_multipliers_and_bias_by_hand() -> None:
     h = cell.hidden_size
     s_g = np.repeat([16 / 4096, 16 / 4096, 16 / 4096, 8 / 4096], h)
     s_w, s_r = (np.asarray(cell.points[f"{k}.weight"].complete.scale) for k in ("W", "R"))
-    s_h = cell.points["hidden"]["scale"][0]
+    s_h = cell.points["hidden"].scale[0]
     np.testing.assert_allclose(folded.x_multiplier, s_w * 0.125 / s_g, rtol=1e-6)
     np.testing.assert_allclose(folded.h_multiplier, s_r * s_h / s_g, rtol=1e-6)
     parameters = LstmCase(peepholes=True).parameters()

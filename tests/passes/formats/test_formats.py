@@ -145,9 +145,8 @@ def test_formats_of_other_points() -> None:
         assert found is not None
         hidden = found["hidden"]
         for name in ("cell_state", *(f"{g}.acc" for g in GATES)):
-            assert [found[name][k] for k in ("bits", "scale", "zero_point")] == [
-                hidden[k] for k in ("bits", "scale", "zero_point")
-            ]
+            held, wanted = found[name].complete, hidden.complete
+            assert (held.bits, held.scale, held.zero_point) == (wanted.bits, wanted.scale, wanted.zero_point)
         assert found["input_gate.acc"].integers.rounding is Rounding.FLOOR is not found["cell_state"].integers.rounding
         assert found["bias"].scale == hidden.scale * 24
         assert found["bias"].complete.axis == 0

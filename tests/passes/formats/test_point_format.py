@@ -14,7 +14,7 @@ from rnnqc.passes.formats.point_format import integer_format
 
 def test_one_bit_is_signed() -> None:
     """QONNX files have unsigned 1 bit; recipes may not ask for it."""
-    with pytest.raises(FormatError, match=r"bits = 1 with signed = false.*binary codes -1 and \+1"):
+    with pytest.raises(FormatError, match=r"bits = 1 with signed = false.*binary values -1 and \+1"):
         integer_format({"bits": 1, "signed": False})
     signed = integer_format({"bits": 1})
     assert (signed.minimum, signed.maximum, signed.zero_point) == (-1, 1, 0)

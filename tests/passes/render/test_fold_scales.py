@@ -161,7 +161,7 @@ def test_codes_are_those_of_the_float_states() -> None:
     """Passing codes gives the bits that quantizing the float hidden states with their format gives."""
     proto = stacked_model([LstmCase(), LstmCase(I=4, seed=1)])
     chained = _folded(proto)
-    scale = chained.cells["layer0.forward"].points["hidden"]["scale"][0]
+    scale = chained.cells["layer0.forward"].points["hidden"].scale[0]
     detour = _folded(
         proto, INT8.with_overrides(["*.chain=false", "layer1*.input.mode=static", f"layer1*.input.scale={scale}"])
     )

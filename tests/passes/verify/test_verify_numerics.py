@@ -198,7 +198,7 @@ def test_what_was_not_compared_is_not_counted(tmp_path: Path, capfd: pytest.Capt
     data = json.loads(report.read_text())
     assert data["unverified"] == ["insert-qcdq", "fold-scales"]
     assert {"decompose-lstm", "cleanup", "fuse-quant-lstm-cell"} <= set(data["verified"])
-    assert f"verified: {len(data['verified'])} passes compared, 2 not compared (said above)" in result.out
+    assert f"verified  {len(data['verified'])} passes compared, 2 not compared (said above)" in result.out
     assert "pass 'fold-scales' was not compared: a loss is declared" in " ".join(result.err.split())
 
 
@@ -208,7 +208,7 @@ def test_every_pass_is_counted_once(tmp_path: Path, capfd: pytest.CaptureFixture
     result = in_process(capfd, "lower", source, "-o", output, "--verify", "--json", report)
     data = json.loads(report.read_text())
     assert data["unverified"] == [] and len(set(data["verified"])) == len(data["verified"])
-    assert f"verified: {len(data['verified'])} passes changed no more than declared" in result.out
+    assert f"verified  {len(data['verified'])} passes changed no more than declared" in result.out
 
 
 @pytest.mark.parametrize("recipe", ["pow2-int8", "distiller-sym"])
