@@ -18,6 +18,7 @@ from __future__ import annotations
 import argparse
 import concurrent.futures
 import fnmatch
+import functools
 import os
 import queue
 import re
@@ -100,15 +101,17 @@ def likely_tests(defect: Defect, place: Path) -> tuple[str, ...]:
     return (*(f"runtime_ops/{name}.py" for name in names), "runtime_ops")
 
 
+@functools.cache
+def sources(root: Path) -> dict[Path, str]:
+    """The texts of all sources, by their paths relative to `root`."""
+    paths = [p for folder in SOURCES for p in sorted((root / folder).rglob("*")) if p.suffix in SOURCES[folder]]
+    texts = {path.relative_to(root): path for path in paths}
+    return {p: path.read_text("utf-8") for p, path in texts.items() if not p.as_posix().startswith(LINKS)}
+
+
 def place_of(defect: Defect, root: Path) -> Path | str:
     """The file that has the text, relative to `root`, or what is wrong."""
-    found = [
-        path.relative_to(root)
-        for folder, endings in SOURCES.items()
-        for path in sorted((root / folder).rglob("*"))
-        if path.suffix in endings and not path.relative_to(root).as_posix().startswith(LINKS)
-        for _ in range(path.read_text(encoding="utf-8").count(defect.old))
-    ]
+    found = [path for path, text in sources(root).items() for _ in range(text.count(defect.old))]
     if len(found) == 1:
         return found[0]
     return "gone" if not found else f"{len(found)} times: {', '.join(sorted({str(f) for f in found}))}"

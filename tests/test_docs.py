@@ -50,7 +50,8 @@ def test_commands_of_pages_run(page: str, tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.chdir(tmp_path)
     (tmp_path / "model.onnx").write_bytes((ROOT / "models" / "digits_lstm.onnx").read_bytes())
     (tmp_path / "test.npz").write_bytes((ROOT / "models" / "digits_test.npz").read_bytes())
-    (tmp_path / "mine.toml").write_text((ROOT / "rnnqc" / "recipes" / "int8.toml").read_text(encoding="utf-8"))
+    recipe = ROOT / "rnnqc" / "recipes" / "builtin" / "int8.toml"
+    (tmp_path / "mine.toml").write_text(recipe.read_text(encoding="utf-8"))
     (tmp_path / "quantized").mkdir()
     np.savez(tmp_path / "inputs.npz", x=np.zeros((2, 8, 8), np.float32))
     np.savez(tmp_path / "samples.npz", x=np.random.default_rng(0).random((6, 8, 8), np.float32))
@@ -102,9 +103,27 @@ def test_files_that_documents_name_exist(name: str) -> None:
         assert (ROOT / path).exists(), path
 
 
-@pytest.mark.parametrize("page", [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))], ids=lambda p: p.name)
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
+GENERATED = {"command_line.md"}
+"""Pages that only the site has."""
+
+
+def anchors(page: Path) -> set[str]:
+    """What links into a page may name: its headings, as GitHub and the site spell them."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
+    headings = re.findall(r"^#+ (.+)$", text, re.M)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
 def test_links_lead_somewhere(page: Path) -> None:
-    """Files that a page links to, pictures too; links to other sites are not followed."""
+    """Files that a page links to, pictures and headings too; links to other sites are not followed."""
     text = page.read_text(encoding="utf-8")
-    for target in re.findall(r"\]\(([^)#\s]+)", text):
-        assert "://" in target or (page.parent / target).exists(), target
+    for target in re.findall(r"\]\(([^)\s]+)", text):
+        if "://" in target or target in GENERATED:
+            continue
+        name, _, anchor = target.partition("#")
+        linked = page.parent / name if name else page
+        assert linked.exists(), target
+        if anchor:
+            assert anchor in anchors(linked), target

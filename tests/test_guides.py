@@ -1,4 +1,4 @@
-"""The pages for people who come from other tools run as they stand, from their first line to their last.
+"""Guides, and the pages for people who come from other tools, run as they stand, from their first line to their last.
 
 A page is a session: its Python blocks and its `rnnqc` lines, in order, in one folder that has the models of the
 repository. Needs torch, and Brevitas for its page.
@@ -21,6 +21,10 @@ from rnnqc.counterparts import COMMANDS, FORMATS, OPTIONS, RECIPES
 ROOT = Path(__file__).resolve().parent.parent
 MODELS = ROOT / "models"
 PAGES = sorted((ROOT / "docs").glob("from_*.md"))
+TASKS = [
+    ROOT / "docs" / f"{name}.md"
+    for name in ("getting_started", "pytorch", "streaming", "four_bits", "hardware", "file_formats")
+]
 TOOLS = {"Brevitas": "brevitas", "Distiller": "distiller", "Vitis": "vitis", "torch-neuron": "torch_neuron"}
 
 
@@ -45,7 +49,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.stem)
+@pytest.mark.parametrize("page", [*PAGES, *TASKS], ids=lambda p: p.stem)
 def test_page_runs(page: Path, folder: Path) -> None:
     text = page.read_text(encoding="utf-8")
     blocks = re.findall(r"^```(\w*)\n(.*?)^```", text, flags=re.M | re.S)
@@ -64,9 +68,10 @@ def test_page_runs(page: Path, folder: Path) -> None:
             if words[:1] == ["mkdir"]:
                 (folder / words[1]).mkdir()
             elif words[:1] == ["rnnqc"]:
-                assert main(words[1:]) == 0, line
+                few = ["--models", "5"] if words[1] == "report" else []  # what a page finds, other tests see
+                assert main([*words[1:], *few]) == 0, line
                 ran += 1
-    assert ran >= 4
+    assert ran >= 3
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.stem)
