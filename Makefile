@@ -1,5 +1,6 @@
 # make demo   quantize a trained model, run it stock and native, print a table
-# make test   linters, type checker and tests; PYTEST_ARGS=--slow runs the slow ones too, TORCH=no leaves torch out
+# make test   linters, type checker and tests; PYTEST_ARGS=--slow runs the slow ones too, TORCH=no leaves torch out;
+#             make lint and make pytest do one half each
 # Both make an environment in $(VENV) and install this checkout there.
 
 PYTHON ?= python3
@@ -11,14 +12,17 @@ bin = $(VENV)/bin
 bootstrap = $(PYTHON) scripts/bootstrap.py $(VENV)
 cxx_files = find runtime_ops benchmarks examples tests/runtime_ops \( -name '*.h' -o -name '*.cc' \) -print0
 
-.PHONY: demo test lint format models clean python
+.PHONY: demo test pytest lint format models clean python
 
 demo: python
 	@$(bootstrap)
 	@$(bin)/python examples/quickstart.py
 
-# Without the plugins that happen to be installed: pytest would rewrite all of Hypothesis for its own in every process.
 test: lint
+	@$(MAKE) --no-print-directory pytest
+
+# Without the plugins that happen to be installed: pytest would rewrite all of Hypothesis for its own in every process.
+pytest:
 	PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 $(bin)/python -m pytest -p xdist -n auto --dist worksteal $(PYTEST_ARGS)
 
 lint: python

@@ -21,7 +21,7 @@ from onnxruntime.quantization import QuantType, quantize_dynamic
 from reporting import report
 
 import rnnqc
-from rnnqc.bench import session_options
+from rnnqc.timing import session_options
 
 STEPS = 50
 

@@ -25,7 +25,7 @@ from layers import Layer
 from reporting import report
 
 import rnnqc
-from rnnqc.bench import NATIVE, bound_run, session_options, take_turns, timings
+from rnnqc.timing import NATIVE, bound_run, session_options, take_turns, timings
 
 BATCH = 5
 POWERS_OF_TWO: Mapping[str, Any] = {

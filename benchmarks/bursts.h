@@ -41,7 +41,7 @@ inline std::string Quoted(const std::string& text) {
   return result + "\"";
 }
 
-// Seconds of every run, sorted. The first runs refill the caches and do not count, as in rnnqc.bench.burst.
+// Seconds of every run, sorted. The first runs refill the caches and do not count, as in rnnqc.timing.burst.
 template <typename Layer>
 std::vector<double> Burst(Layer& layer, double seconds) {
   constexpr double kSettle = 0.005;

@@ -33,11 +33,11 @@ from roofline import Limits, Meter
 from turns import WorkerError
 
 import rnnqc
-from rnnqc.bench import bound_run, session_options, take_turns, timings
 from rnnqc.evaluation.numerics import sqnr_db
 from rnnqc.passes import Canonicalize, PassManager
 from rnnqc.passes.linear.quantize_linear import QuantizeLinear
 from rnnqc.recipes.recipe import load_recipe
+from rnnqc.timing import bound_run, session_options, take_turns, timings
 
 Array = npt.NDArray[Any]
 SHAPES = ("128x257", "640x1030", "1024x1024", "400x33278")

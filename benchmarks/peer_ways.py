@@ -26,8 +26,8 @@ from turns import Reply, Worker, WorkerError, compiled
 
 import rnnqc
 from rnnqc import runtime_ops
-from rnnqc.bench import burst, session_options
 from rnnqc.evaluation.numerics import sqnr_db
+from rnnqc.timing import burst, session_options
 
 Run = Callable[[], object]
 Built = tuple[Run, Callable[[], Array]]

@@ -32,7 +32,7 @@ from reporting import print_table
 from roofline import SHAPES, Meter, bits_of, limits_of, macs, streamed_bytes
 from turns import HERE, Reply, Worker, WorkerError, compiled, processors, wait_until_quiet
 
-from rnnqc.bench import environment
+from rnnqc.timing import environment
 
 T = TypeVar("T")
 Record = dict[str, Any]

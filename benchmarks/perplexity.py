@@ -26,7 +26,7 @@ from reporting import report
 from variants import FLOAT, VARIANTS, Variant, build, chosen, plain_session, run
 
 import rnnqc
-from rnnqc.bench import session_options
+from rnnqc.timing import session_options
 
 BATCH, STEPS = 10, 35
 TEXTS = ("valid", "test")

@@ -10,7 +10,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from rnnqc.bench import environment
+from rnnqc.timing import environment
 
 
 def _text(value: object) -> str:

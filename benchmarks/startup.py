@@ -25,7 +25,7 @@ from scale import MEGABYTE, peak_bytes
 
 import rnnqc
 from rnnqc import runtime_ops
-from rnnqc.bench import FLOAT, NATIVE, STOCK, session_options
+from rnnqc.timing import FLOAT, NATIVE, STOCK, session_options
 
 SHAPES = ("100x1x256x256:1", "35x1x1500x1500:4")
 

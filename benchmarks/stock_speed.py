@@ -17,7 +17,7 @@ from layers import GATES, Layer
 from reporting import report
 
 import rnnqc
-from rnnqc.bench import FLOAT, NATIVE, STOCK, bound_run, session_options, take_turns, timings
+from rnnqc.timing import FLOAT, NATIVE, STOCK, bound_run, session_options, take_turns, timings
 
 SHAPES = ("100x1x256x256", "35x1x650x650", "100x8x256x256", "100x1x64x128")
 

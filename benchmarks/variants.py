@@ -16,8 +16,8 @@ from layers import Array
 from onnxruntime.quantization import QuantType, quantize_dynamic
 
 import rnnqc
-from rnnqc.bench import session_options
 from rnnqc.recipes.recipe import builtin_recipes
+from rnnqc.timing import session_options
 
 FLOAT, PER_TENSOR, PER_CHANNEL = "float", "ort per tensor", "ort per channel"
 NOTHING = "quantize_dynamic finds no LSTM"

@@ -33,9 +33,9 @@ from tasks import Dtln, Feeds, Gtcrn, Imdb, ImdbGru, Rnnoise, Silero
 from variants import plain_session
 
 import rnnqc
-from rnnqc.bench import bound_run, session_options, take_turns, timings
 from rnnqc.evaluation.numerics import sqnr_db
 from rnnqc.proto.files import load_proto
+from rnnqc.timing import bound_run, session_options, take_turns, timings
 
 Run = Callable[[Feeds], Mapping[str, Array]]
 CALLS = 40

@@ -14,7 +14,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 LAYERS: tuple[tuple[str, ...], ...] = (
-    ("errors", "counterparts"),
+    ("errors", "counterparts", "results"),
     ("proto", "formats"),
     ("cells",),
     ("reference",),
@@ -27,7 +27,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("passes.manager",),
     ("passes.instruments",),
     ("passes.graph",),
-    ("passes.normalize", "passes.recover", "passes.cells"),
+    ("passes.normalize", "passes.recover", "passes.cells", "passes.views"),
     ("passes.analysis",),
     ("passes.formats",),
     ("passes.fold",),
@@ -41,11 +41,11 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("calibration", "measure"),
     ("layers",),
     ("lowering",),
-    ("session",),
-    ("bench", "scores", "tracing"),
+    ("sessions",),
+    ("timing", "scores", "tracing", "verification"),
     ("dumps",),
     ("search",),
-    ("reporting", "tune"),
+    ("reporting",),
     ("commands",),
     ("cli",),
 )

@@ -129,7 +129,7 @@ def test_wheel_has_python_and_the_library_but_no_cxx(wheel: Path, request: pytes
     assert not [
         name for name in names if name.endswith((".cc", ".h", ".inc", ".txt", ".cmake")) and name.startswith("rnnqc/")
     ]
-    expected = sources("rnnqc/**/*.py") | sources("passes/**/*.py") | sources("rnnqc/recipes/*.toml")
+    expected = sources("rnnqc/**/*.py") | sources("passes/**/*.py") | sources("rnnqc/recipes/builtin/*.toml")
     assert {re.sub("^passes/", "rnnqc/passes/", name) for name in expected} <= set(names)
     assert "rnnqc/py.typed" in names
     if COMPILED in request.node.name:

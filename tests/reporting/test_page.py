@@ -144,7 +144,7 @@ def test_an_empty_report() -> None:
 
 
 def test_json_has_no_infinity() -> None:
-    data = json.loads(json_text(_evidence().as_dict()))
+    data = json.loads(json_text(_evidence().to_dict()))
     assert data["outputs"][0]["sqnr_db"] == "-inf"
     assert data["repairs"][0]["sqnr_after"] == 31.5
 

@@ -65,7 +65,7 @@ def test_lower_tells_what_stays_float(cli: Callable[..., Result], source: Path, 
     kilobytes = f"{out.stat().st_size / 1e3:.0f} kB ({share} %)"
     (line,) = lines
     assert line == (
-        f"linear layers, embeddings and convolutions stay float: {rest['bytes']} B of {kilobytes}; "
+        f"rest      linear layers, embeddings and convolutions stay float: {rest['bytes']} B of {kilobytes}; "
         f"--rest int8 would store them in about {rest['int8_bytes']} B"
     )
     assert {e["status"] for e in rest["entries"]} == {"float"}

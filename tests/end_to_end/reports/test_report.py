@@ -164,7 +164,7 @@ def test_without_the_statistics_scales_are_those_of_the_model(
     evidence = json.loads(page.with_suffix(".json").read_text())
     points = {c.name: c.points for c in rnnqc.Model.load(quant).cells.values()}
     [seen] = [p for p in evidence["points"] if p["point"] == "lstm_a.forward.input"]
-    assert seen["scale"] == points["lstm_a.forward"]["input"]["scale"][0]
+    assert seen["scale"] == points["lstm_a.forward"]["input"].scale[0]
     assert any("--stats" in w for w in evidence["warnings"])
 
 

@@ -103,8 +103,8 @@ def test_the_file_gives_the_model_that_was_measured(
     assert compared.sqnr_db >= TARGET
     assert sum(e.bytes for e in lowered.report.entries) == tuned.weight_bytes[1]
     points = {c.name: c.points for c in lowered.model.cells.values()}
-    assert points[f"{IDLE}.forward"]["W.weight"]["bits"] == 4
-    assert points[f"{SENSITIVE}.forward"]["W.weight"]["bits"] == 8
+    assert points[f"{IDLE}.forward"]["W.weight"].bits == 4
+    assert points[f"{SENSITIVE}.forward"]["W.weight"].bits == 8
     assert tuned.text.count("[[rule]]") == tuned.text.count("# When this was chosen") == len(tuned.settings)
 
 
