@@ -68,6 +68,7 @@ def _report(
     evidence = gather(subject, Options(bounds=bounds or Bounds(80)))
     printed = [shlex.split(c)[1:] for c in Page.read(page(evidence)).commands if c.startswith("--set ")]
     shown = [*evidence.repairs, *([evidence.together] if evidence.together is not None else [])]
+    shown.sort(key=lambda r: bool(r.inside))  # what overlaps a better one is folded away behind the rest
     assert printed == [r.overrides for r in shown]
     for words, repair in zip(printed, shown, strict=True):
         again = rnnqc.lower(model, recipe, stats=statistics, overrides=[*words, *overrides])
