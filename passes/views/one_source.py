@@ -27,14 +27,14 @@ def _candidates(target: Table, index: Table, source: View) -> Iterator[View]:
         yield from _permuted(target.shape, index, source)
         return
     yield from _one_gather(target, index, source)
-    if index.size == np.unique(index).size:
+    if (_uses(index, source.table.size) <= 1).all():
         yield from _boxes(target, index, source)
 
 
 def _places(target: Table, table: Table) -> Table | None:
     """For each element of `target` where it stands in `table`; None if one stands nowhere or any stands twice."""
     flat = table.ravel()
-    order = np.argsort(flat, kind="stable")
+    order = np.arange(flat.size) if (flat[1:] > flat[:-1]).all() else np.argsort(flat, kind="stable")
     ordered = flat[order]
     if (ordered[1:] == ordered[:-1]).any():
         return None
@@ -42,8 +42,13 @@ def _places(target: Table, table: Table) -> Table | None:
     return order[at] if (ordered[at] == target).all() else None
 
 
+def _uses(index: Table, size: int) -> Table:
+    """How often an index takes each of `size` elements."""
+    return np.bincount(index.ravel(), minlength=size)
+
+
 def _is_permutation(index: Table, size: int) -> bool:
-    return index.size == size and np.unique(index).size == size
+    return index.size == size and bool((_uses(index, size) == 1).all())
 
 
 def _permuted(shape: Sequence[int], index: Table, source: View) -> Iterator[View]:
