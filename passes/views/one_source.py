@@ -34,7 +34,7 @@ def _candidates(target: Table, index: Table, source: View) -> Iterator[View]:
 def _places(target: Table, table: Table) -> Table | None:
     """For each element of `target` where it stands in `table`; None if one stands nowhere or any stands twice."""
     flat = table.ravel()
-    order = np.argsort(flat, kind="stable")
+    order = np.arange(flat.size) if (flat[1:] > flat[:-1]).all() else np.argsort(flat, kind="stable")
     ordered = flat[order]
     if (ordered[1:] == ordered[:-1]).any():
         return None

@@ -173,7 +173,8 @@ def test_the_other_name_of_the_standard_domain() -> None:
 
 
 def test_damaged_metadata() -> None:
-    for key, text in ((CELLS_KEY, "{"), (CELLS_KEY, '[{"name": 1}]'), (CELLS_KEY, "3"), (PROVENANCE_KEY, "{")):
+    cells = ("{", '[{"name": 1}]', "3", "zlib:", "zlib:{", "zlib:~~~~~", "zlib:\u00e9")
+    for key, text in (*((CELLS_KEY, c) for c in cells), (PROVENANCE_KEY, "{")):
         proto = parse(f"{HEADER} g (float[2] x) => (float[2] y) {{ y = Neg(x) }}")
         proto.metadata_props.add(key=key, value=text)
         with pytest.raises(CompileError, match=r"damaged .*lower the float model again"):
