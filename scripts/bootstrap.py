@@ -52,7 +52,8 @@ def fingerprint() -> str:
 
 def pip(python: Path, *arguments: str) -> int:
     """Run pip in the environment and return its exit code; Python compiles what it imports, which is little of it."""
-    command = [str(python), "-m", "pip", "--disable-pip-version-check", "install", "--quiet", "--no-compile", *arguments]
+    options = ["--disable-pip-version-check", "install", "--quiet", "--no-compile"]
+    command = [str(python), "-m", "pip", *options, *arguments]
     return subprocess.run(command, cwd=ROOT, check=False).returncode
 
 
