@@ -5,8 +5,8 @@ such machine is at hand.
 
     python benchmarks/arm64_instructions.py LIBRARY
 
-LIBRARY is librnnqc_ops.so for arm64 (CONTRIBUTING.md), RNNQC_ARM64_PYTHON an emulated Python with onnxruntime. A plugin of
-qemu counts; gcc builds it.
+LIBRARY is librnnqc_ops.so for arm64 (CONTRIBUTING.md), RNNQC_ARM64_PYTHON an emulated Python with onnxruntime. A plugin
+of qemu counts; gcc builds it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-import numpy as np
 import onnx
 from layers import Layer
 
@@ -30,7 +29,6 @@ KERNELS = ("portable", "neon", "neondot", "neoni8mm")
 SHAPES = ("1x1x256x256", "100x1x64x128", "24x2x128x128", "24x16x128x128")
 RUN = """
 import sys
-import numpy as np
 import onnxruntime as ort
 
 model, library, calls = sys.argv[1:]
@@ -83,8 +81,8 @@ def main() -> None:
             onnx.save(model, folder / "float.onnx")
             rnnqc.lower(model, strict=True).save(folder / "lowered.onnx")
             counts = [of_a_call(python, plugin, folder / "float.onnx", "", {})]
-            for isa in KERNELS:
-                counts.append(of_a_call(python, plugin, folder / "lowered.onnx", str(library), {"RNNQC_ISA": isa}))
+            lowered = folder / "lowered.onnx"
+            counts += [of_a_call(python, plugin, lowered, str(library), {"RNNQC_ISA": isa}) for isa in KERNELS]
             cells = [f"{counts[0] / 1e6:.2f}", *(f"{c / 1e6:.2f} ({counts[0] / c:.1f})" for c in counts[1:])]
             print(f"| {shape} | " + " | ".join(cells) + " |", flush=True)
 
