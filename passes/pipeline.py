@@ -39,6 +39,7 @@ from rnnqc.passes.rest.int8_weights import Int8Weights
 from rnnqc.passes.rest.quantize_embeddings import QuantizeEmbeddings
 from rnnqc.passes.rest.store_weights import StoreWeights
 from rnnqc.passes.views.join_views import JoinViews
+from rnnqc.passes.views.store_shapes import StoreShapes
 from rnnqc.passes.weight_only.quantize_weights import QuantizeWeights
 from rnnqc.passes.weight_only.write_ort_lstm import WriteOrtLstm
 from rnnqc.recipes.recipe import Recipe
@@ -113,7 +114,12 @@ def rest_passes(recipe: Recipe | None = None, form: str = FUSED, statistics: Sta
 
 def last_passes(form: str) -> list[Pass]:
     """What follows all passes above; a QONNX file keeps the operators that its readers know."""
-    return [] if form == QONNX else [JoinViews()]  # views: chains of views become fewer operators
+    if form == QONNX:
+        return []
+    return [
+        JoinViews(),  # views: chains of views become fewer operators
+        StoreShapes(),  # views: shapes that would make onnxruntime lose a state become initializers
+    ]
 
 
 def every_pass(recipe: Recipe, weight_only: Recipe) -> list[Pass]:
