@@ -26,7 +26,7 @@ READ = {
 
 
 def one_step(read: str) -> onnx.ModelProto:
-    """A step whose states are cut from tensors, and whose new cell state is written back in the shape of the old one."""
+    """A step whose states are cut from tensors; the new cell state is written back in the shape of the old one."""
     rng = np.random.default_rng(0)
     body = f"""{{
         one = Constant <value_int = 1> () zero = Constant <value_ints = [0]> ()
