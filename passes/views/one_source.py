@@ -27,7 +27,7 @@ def _candidates(target: Table, index: Table, source: View) -> Iterator[View]:
         yield from _permuted(target.shape, index, source)
         return
     yield from _one_gather(target, index, source)
-    if (_uses(index, source.table.size) <= 1).all():
+    if _is_once_each(index, source.table.size):
         yield from _boxes(target, index, source)
 
 
@@ -42,13 +42,15 @@ def _places(target: Table, table: Table) -> Table | None:
     return order[at] if (ordered[at] == target).all() else None
 
 
-def _uses(index: Table, size: int) -> Table:
-    """How often an index takes each of `size` elements."""
-    return np.bincount(index.ravel(), minlength=size)
-
-
 def _is_permutation(index: Table, size: int) -> bool:
-    return index.size == size and bool((_uses(index, size) == 1).all())
+    return index.size == size and _is_once_each(index, size)
+
+
+def _is_once_each(index: Table, size: int) -> bool:
+    """Whether no place among `size` is taken twice."""
+    taken = np.zeros(size, np.bool_)
+    taken[index] = True
+    return int(np.count_nonzero(taken)) == index.size
 
 
 def _permuted(shape: Sequence[int], index: Table, source: View) -> Iterator[View]:
