@@ -1,7 +1,7 @@
 """The bits are the same on emulated processors.
 
 * Without VNNI, where onnxruntime's uint8 x int8 product saturates: stock.
-* arm64: stock, and native with and without dot products.
+* arm64: stock, and native with matrix products, with dot products and without either.
 """
 
 from __future__ import annotations
@@ -102,8 +102,14 @@ ARM64 = {
         Case("fused", overrides=WIDE_GRID),
         Case("unrolled"),
     ),
+    arm64.MATRIX_PRODUCTS: (
+        Case("fused", native=True),
+        Case("fused", overrides=(*INT4, *WIDE), native=True),
+        Case("linear", native=True),
+    ),
     arm64.NO_DOT_PRODUCTS: (
         Case("fused", native=True),
+        Case("fused", overrides=(*INT4, *WIDE), native=True),
         Case("fused", overrides=WIDE_GRID, native=True),
         Case("fused", "ORT_DISABLE_ALL"),
     ),
