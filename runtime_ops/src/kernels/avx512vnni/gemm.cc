@@ -185,10 +185,12 @@ RNNQC_NOINLINE void TileSumsS4(const MatmulArgs& m, int64_t row, int64_t block, 
   }
 }
 
+#include "kernels/avx512vnni/products_s6.inc"
+
 using RowSumsFn = void(const MatmulArgs& m, int64_t block, const int32_t* start, int32_t* sums);
 
 // The products of one order of the weights; a tile has one row only if there is no other, which `row` is for. Several
-// rows read the lines of a block of int4 weights upwards in both orders.
+// rows read the lines of a block of int4 and int6 weights upwards in both orders.
 struct Products {
   RowSumsFn* row;
   TileSumsFn* tile[kTileRows];
@@ -202,6 +204,10 @@ constexpr Products kProducts = {RowSums<kDescending>,
 template <bool kDescending>
 constexpr Products kProductsS4 = {RowSumsS4<kDescending>,
                                   {nullptr, TileSumsS4<2>, TileSumsS4<3>, TileSumsS4<4>, TileSumsS4<5>, TileSumsS4<6>}};
+
+template <bool kDescending>
+constexpr Products kProductsS6 = {RowSumsS6<kDescending>,
+                                  {nullptr, TileSumsS6<2>, TileSumsS6<3>, TileSumsS6<4>, TileSumsS6<5>, TileSumsS6<6>}};
 
 // Rows of the next tile, so that the remaining tiles are about equal.
 inline int64_t NextTile(int64_t rows_left) {
@@ -344,6 +350,14 @@ void u8s4_s32_recurrent_6x64__avx512vnni(const RecurrentArgs& args) {
 
 void u8s4_f32_project_6x64__avx512vnni(const ProjectArgs& args) {
   Project(args, args.matmul.descending ? kProductsS4<true> : kProductsS4<false>);
+}
+
+void u8s6_s32_recurrent_6x64__avx512vnni(const RecurrentArgs& args) {
+  Recurrent(args, args.matmul.descending ? kProductsS6<true> : kProductsS6<false>);
+}
+
+void u8s6_f32_project_6x64__avx512vnni(const ProjectArgs& args) {
+  Project(args, args.matmul.descending ? kProductsS6<true> : kProductsS6<false>);
 }
 
 }  // namespace rnnqc
