@@ -146,7 +146,31 @@ def one_value(name: str, index: tuple[int, ...], value: Any) -> Change:
     return lambda case: case.inputs[name].__setitem__(index, value)
 
 
+def few_bits(key: str, bits: int, row: int) -> Change:
+    """W or R packed into so many bytes a row, and the attribute that says the bits."""
+
+    def change(case: Case) -> None:
+        case.inputs[key] = np.zeros((len(case.inputs[key]), row), np.uint8)
+        case.attributes[f"{key.lower()}_bits"] = bits
+
+    return change
+
+
 REFUSED_INT4: list[tuple[str, Change]] = [
+    (
+        r"attribute w_bits is 7, expected 4, 5 or 6\. Other values may need a newer rnnqc library",
+        few_bits("W", 7, 74),
+    ),
+    (r"attribute r_bits is 3, expected 4, 5 or 6", few_bits("R", 3, 42)),
+    (r"attribute r_bits is 6, but R is not packed; expected packed weights \(uint8\)", set_attribute(r_bits=6)),
+    (
+        r"input W has shape \[9, 42\], expected \[I, ceil\(4H / 2\) \+ ceil\(4H / 4\)\] = \[9, 63\]",
+        few_bits("W", 6, 42),
+    ),
+    (
+        r"expected \[H, ceil\(4H / 2\) \+ ceil\(4H / 8\)\] = \[21, 53\]",
+        few_bits("R", 5, 63),
+    ),
     (
         r"input W_group_multiplier has shape \[2, 84\], expected \[G, 4H\] = \[1, 84\]",
         all_of(packed("W", 32, 1, 1), set_input("W_group_multiplier", np.ones((2, 84), np.uint8))),
