@@ -141,8 +141,7 @@ RNNQC_NOINLINE void TileSumsS4(const MatmulArgs& m, int64_t row, int64_t block, 
     }
   }
   for (int64_t group = 0; group < count; ++group) {
-    const int64_t left = groups.depth - group * groups.size;
-    const int64_t eights = left < groups.size ? left : groups.size;
+    const int64_t eights = groups.Eights(group);
     __m512i sum[kRows][kGates];
     RNNQC_UNROLL(6)
     for (int r = 0; r < kRows; ++r) {
