@@ -95,7 +95,7 @@ def test_all_passes_are_seen_and_timed() -> None:
 
     plan = make_plan(LSTM.model(), LowerOptions())
     passed = run(plan, [Watch()])
-    names = [p.info.name for p in (*plan.normal_form, *plan.passes)]
+    names = [p.info.name for p in (*plan.normal_form, *plan.passes, *plan.rest_passes, *plan.last_passes)]
     assert seen == [(n, r.modified) for n, r in zip(names, passed.results, strict=True)]
     assert [n for n, _ in passed.seconds] == names
     assert (passed.verifier.checks, passed.reference) == ([], None)

@@ -124,7 +124,7 @@ def test_it_is_listed_and_told(statistics: Statistics) -> None:
 
 def test_recipes_list_its_points(capfd: pytest.CaptureFixture[str]) -> None:
     """A point of several types may mean something else in each."""
-    rows = [line.split(maxsplit=1) for line in in_process(capfd, "recipes").out.splitlines()]
+    rows = [line.split(maxsplit=1) for line in in_process(capfd, "recipes", "--points").out.splitlines()]
     told = {row[0]: " ".join(row[1].split()) for row in rows if len(row) > 1}
     assert told["reset.hidden"].startswith("GRU, MGU r * h in front of R")
     assert told["forget_gate.acc"].startswith("LSTM, MGU, Leaky pre-activation")

@@ -485,7 +485,7 @@ class PromptProgress(Progress):
 
 def test_progress(files: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of `lower --report` and of `report`: the stages, and how many of the models are measured."""
-    monkeypatch.setattr(terminal, "Progress", PromptProgress)
+    monkeypatch.setattr("rich.progress.Progress", PromptProgress)
     model, data = files
     quant, page = tmp_path / "quant.onnx", tmp_path / "page.html"
     bound = ["--models", "3"]

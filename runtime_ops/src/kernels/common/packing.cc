@@ -59,6 +59,22 @@ void PackS8Blocks(const int8_t* weights, int64_t k, const Columns& columns, int6
   }
 }
 
+// The packed memory holds zeros.
+void PackS8Octets(const int8_t* weights, int64_t k, const Columns& columns, int64_t k_padded, int8_t* packed) {
+  for (int64_t block = 0; block < columns.packed_count(); block += kBlockColumns) {
+    for (int64_t first = 0; first < k_padded; first += 8) {
+      for (int64_t group = 0; group < kBlockColumns; group += kBlockUnits) {
+        for (int64_t half = 0; half < 8; half += 4) {
+          int8_t quad[4 * kBlockUnits] = {};
+          PackQuad(weights, k, columns, first + half, block + group, quad);
+          for (int64_t u = 0; u < kBlockUnits; ++u) std::memcpy(packed + 8 * u + half, quad + 4 * u, 4);
+        }
+        packed += 8 * kBlockUnits;
+      }
+    }
+  }
+}
+
 // A byte of kS4Blocks holds the weights of one group for k and k + 4, one of kS4Pairs those of two groups for one k.
 void PackS4(PackedFormat format, const int8_t* weights, int64_t k, const Columns& columns, int64_t k_padded,
             uint8_t* packed) {
@@ -202,6 +218,7 @@ int64_t PaddedDepth(PackedFormat format, int64_t k) {
     case PackedFormat::kS4Blocks:
     case PackedFormat::kS4Pairs:
     case PackedFormat::kS6Blocks:
+    case PackedFormat::kS8Octets:
       return RoundUp(k, 8);
     case PackedFormat::kS8Blocks:
     case PackedFormat::kS8BlocksWithSums:
@@ -231,6 +248,9 @@ void PackWeights(PackedFormat format, const int8_t* weights, int64_t k, int64_t 
     case PackedFormat::kS8BlocksWithSums:
       PackS8Blocks(weights, k, columns, k_padded, kColumnSumBytes, static_cast<int8_t*>(packed));
       PackColumnSums(weights, k, columns, k_padded, static_cast<uint8_t*>(packed));
+      break;
+    case PackedFormat::kS8Octets:
+      PackS8Octets(weights, k, columns, k_padded, static_cast<int8_t*>(packed));
       break;
     case PackedFormat::kU8Blocks: {
       uint8_t* bytes = static_cast<uint8_t*>(packed);

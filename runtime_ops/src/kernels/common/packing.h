@@ -72,6 +72,10 @@ enum class PackedFormat {
   kS6Blocks,
   // As kS8Blocks, but w + 128 as uint8, 128 in the padding. For four-way dot products of unsigned by unsigned numbers.
   kU8Blocks,
+  // int8, [blocks][k_padded / 8][group][16 units][8 k]: eight consecutive k of two units to 16 bytes.
+  //
+  // k padded to 8. For matrix product instructions.
+  kS8Octets,
 };
 
 constexpr int64_t kColumnSumBytes = kBlockColumns * static_cast<int64_t>(sizeof(int32_t));
