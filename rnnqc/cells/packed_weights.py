@@ -9,9 +9,8 @@ from rnnqc.formats.packing import NIBBLE_BITS
 VERSION = "operator_version"
 FEW_BITS_VERSION = 2
 """Version of the operators whose packed weights may have 5 and 6 bits."""
-PACKED_DEFAULTS: dict[str, Any] = {
-    "w_group_size": 0, "r_group_size": 0, "w_bits": NIBBLE_BITS, "r_bits": NIBBLE_BITS,
-}  # fmt: skip
+PACKED_WIDTHS: dict[str, Any] = {"w_bits": NIBBLE_BITS, "r_bits": NIBBLE_BITS}
+PACKED_DEFAULTS: dict[str, Any] = {"w_group_size": 0, "r_group_size": 0, **PACKED_WIDTHS}
 """Attributes that are left out at their default: a library that does not know them runs files without them."""
 
 
