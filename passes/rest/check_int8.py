@@ -37,10 +37,10 @@ def expected_groups(array: Array, axis: int) -> Array:
     largest = [magnitudes.max(axis=axes, keepdims=True) for axes in (groups.axes, channel, None)]
     exact = [np.where(m < 2.0**-100, 1.0, m / 127.0) + np.zeros(groups.scale_shape) for m in largest]
     exact.append(2.0 ** np.ceil(np.log2(exact[0])))
-    is_half = min(e.min() for e in exact) >= 2.0**-14 and max(e.max() for e in exact) <= 65504.0
+    is_half = exact[1].min() >= 2.0**-20 and max(e.max() for e in exact) <= 65504.0
     made, least = np.zeros_like(cut), np.full(groups.scale_shape, np.inf)
     for wanted in exact:
-        unit = np.ldexp(1.0, np.frexp(wanted)[1] - 11)  # float16 has 11 bits
+        unit = np.ldexp(1.0, np.maximum(np.frexp(wanted)[1] - 11, -24))  # float16 has 11 bits, the last not below 2^-24
         scale = (np.ceil(wanted / unit) * unit if is_half else wanted).astype(np.float32)
         floats = expected_values(cut, scale).astype(np.float32) * scale
         error = np.square(floats - cut, dtype=np.float64).sum(axis=groups.axes, keepdims=True)

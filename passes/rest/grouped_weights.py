@@ -14,16 +14,19 @@ from rnnqc.ir import Model, Value, constant_array, safe_name
 from rnnqc.ir.builder import Builder
 from rnnqc.passes.analysis.rest_weights import RestWeight
 from rnnqc.passes.analysis.weight_groups import Groups, groups_of
-from rnnqc.passes.rest.int8_weights import BITS
+from rnnqc.passes.rest.int8_weights import BITS, LARGEST_HALF
 
 FloatArray = npt.NDArray[np.float32]
 LARGEST = 127
+LEAST_HALF = 2.0**-20
+"""Float16 has a number within a sixteenth above any from this on."""
 
 
 def grouped(model: Model, weight: RestWeight) -> tuple[Value, Mapping[str, int]]:
     """Stores a weight as int8 in groups of one output channel, with a float16 scale each.
 
-    Scales of which float16 has no normal number are float32.
+    Scales are float32 where those of channels are too small or too large for float16. Groups that are small in their
+    channel have a step of 2^-24 at least, a sixteenth of that of the channel at most.
 
     Returns:
         A value with the floats that the int8 values stand for, made where the weight stands by operators that
@@ -61,7 +64,8 @@ def quantized_groups(array: FloatArray, groups: Groups) -> tuple[npt.NDArray[np.
     of_group = np.abs(cut).max(axis=groups.axes, keepdims=True)
     ranges = [symmetric_scale(m, BITS) for m in (of_group, of_channel, of_channel.max())]
     exact = [np.broadcast_to(s, groups.scale_shape) for s in (*ranges, power_of_two_from(ranges[0]))]
-    dtype = np.float16 if all(_is_normal(s) for s in exact) else np.float32
+    fits = ranges[1].min(initial=1.0) >= LEAST_HALF and max(s.max(initial=0.0) for s in exact) <= LARGEST_HALF
+    dtype = np.float16 if fits else np.float32
     stored = [_not_below(s, dtype) for s in exact]
     values, scale = np.empty(cut.shape, np.int8), np.empty(groups.scale_shape, dtype)
     for rows in blocks(len(cut)):
@@ -86,15 +90,10 @@ def _best(
     return values, best
 
 
-def _is_normal(scale: npt.NDArray[np.float64]) -> bool:
-    """Whether float16 has normal numbers near all of them."""
-    limits = np.finfo(np.float16)
-    return bool(scale.min(initial=1.0) >= limits.tiny and scale.max(initial=1.0) <= limits.max)
-
-
 def _not_below(exact: npt.NDArray[np.float64], dtype: type[np.floating[Any]]) -> npt.NDArray[Any]:
     """Float16 scales with which int8 reaches the largest magnitudes, or float32 ones next to them."""
     made = exact.astype(dtype)
     if dtype == np.float16:
-        made = np.where(made.astype(np.float64) < exact, np.nextafter(made, np.float16(np.inf)), made)
+        up = (made == 0) | (made.astype(np.float64) < exact)
+        made = np.where(up, np.nextafter(made, np.float16(np.inf)), made)
     return made

@@ -1,12 +1,15 @@
-"""Cells as JSON text in the metadata of a model: written by `cells_to_text`, read by `cells_from_text`, nowhere else.
+"""Cells in the metadata of a model: written by `cells_to_text`, read by `cells_from_text`, nowhere else.
 
-Every form has the same keys; those of later stages are empty in earlier ones.
+The text is JSON, compressed: the cells of a model are nearly alike, and 28 of them take 3 kB instead of 57. Plain JSON
+is read, too. Every form has the same keys; those of later stages are empty in earlier ones.
 """
 
 from __future__ import annotations
 
+import base64
 import json
-from collections.abc import Iterable, Mapping
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, fields
 from typing import Any, TypeVar
 
@@ -14,6 +17,7 @@ from rnnqc.cells.activations import Activation
 from rnnqc.cells.base import Cell
 from rnnqc.cells.fixed_point_numbers import FIXED_POINT, FIXED_POINT32, FixedPointNumbers
 from rnnqc.cells.lut_numbers import LutNumbers
+from rnnqc.cells.packed_weights import PACKED_WIDTHS
 from rnnqc.cells.stages import FusedCell, IntegerCell, Numbers, OperandNames, QonnxCell, QuantizedCell
 from rnnqc.formats.point_format import PointFormat
 
@@ -21,26 +25,56 @@ T = TypeVar("T", LutNumbers, FixedPointNumbers, OperandNames)
 NO_CELLS = "[]"
 _STAGES: Mapping[str, type[Cell]] = {c.form: c for c in (Cell, QuantizedCell, IntegerCell, FusedCell, QonnxCell)}
 _LATER = ("points", "numbers", "operands", "y_codes")
+_COMPRESSED = "zlib:"
+"""What a text begins with that is zlib's compression of JSON, in base85."""
+_LARGEST_TEXT = 2**28
+"""Bytes of JSON that are read."""
 
 
 def cells_to_text(cells: Iterable[Cell], behind: str = NO_CELLS) -> str:
     """The text of some cells, behind those of another text."""
-    return json.dumps([*json.loads(behind), *map(cell_to_json, cells)], sort_keys=True, separators=(",", ":"))
+    return _compressed([*_entries(behind), *map(cell_to_json, cells)])
 
 
 def cells_from_text(text: str) -> dict[str, Cell]:
     """The cells of a text, by name.
 
     Raises:
-        ValueError, RecursionError: It is no JSON.
+        ValueError, RecursionError: It is no JSON, or not compressed as `cells_to_text` does it.
         KeyError, TypeError, AttributeError, FormatError: As `cell_from_json`.
     """
-    return {c["name"]: cell_from_json(c) for c in json.loads(text)}
+    return {c["name"]: cell_from_json(c) for c in _entries(text)}
 
 
 def joined_texts(first: str, second: str) -> str:
     """The text of the cells of two texts."""
-    return json.dumps([*json.loads(first), *json.loads(second)])
+    return _compressed([*_entries(first), *_entries(second)])
+
+
+def _compressed(entries: Sequence[Any]) -> str:
+    text = json.dumps(entries, sort_keys=True, separators=(",", ":"))
+    return text if not entries else _COMPRESSED + base64.b85encode(zlib.compress(text.encode(), 9)).decode()
+
+
+def _entries(text: str) -> list[Any]:
+    """What a text holds, compressed or not.
+
+    Raises:
+        ValueError, RecursionError: It is damaged, or longer than any model needs.
+    """
+    if text.startswith(_COMPRESSED):
+        reader = zlib.decompressobj()
+        try:
+            made = reader.decompress(base64.b85decode(text[len(_COMPRESSED) :]), _LARGEST_TEXT)
+        except zlib.error as error:
+            raise ValueError(f"no zlib stream: {error}") from error
+        if not reader.eof:
+            raise ValueError(f"the stream ends too early or holds more than {_LARGEST_TEXT} bytes")
+        text = made.decode()
+    entries = json.loads(text)
+    if not isinstance(entries, list):
+        raise TypeError(f"a list of cells was expected, not {type(entries).__name__}")
+    return entries
 
 
 def cell_to_json(cell: Cell) -> dict[str, Any]:
@@ -53,7 +87,7 @@ def cell_to_json(cell: Cell) -> dict[str, Any]:
         **data,
         "form": cell.form,
         "points": {n: (p if integer is None else p.without_channel_scales()).as_dict() for n, p in points.items()},
-        "integer": vars(integer.numbers).copy() if integer is not None else {},
+        "integer": _held(integer.numbers) if integer is not None else {},
         "operands": integer.operands.as_dict() if integer is not None else {},
         "y_codes": integer.y_codes if integer is not None else None,
     }
@@ -76,6 +110,11 @@ def cell_from_json(data: Mapping[str, Any]) -> Cell:
         values["operands"] = _known(OperandNames, data["operands"])
         values["y_codes"] = data.get("y_codes")
     return stage(**values)
+
+
+def _held(numbers: Numbers) -> dict[str, Any]:
+    """Without the widths of packed weights that every earlier file has."""
+    return {k: v for k, v in vars(numbers).items() if PACKED_WIDTHS.get(k) != v}
 
 
 def _numbers(data: Mapping[str, Any]) -> Numbers:

@@ -42,7 +42,7 @@ def print_summary(report: Report, source: str, output: str, seconds: float, *, i
         ("layers", _layers(report) if report.entries else ""),
         ("rest", report.rest.summary(report.bytes) if report.rest.entries else ""),
         ("size", f"{output}: {_files(report)}, {seconds:.1f} s" if is_changed else ""),
-        ("", f"the file has grown; it holds: {report.contents}" if report.entries and report.contents else ""),
+        ("" if is_changed else "size", _growth(report)),
         ("verified", _verified(report) if is_verified else ""),
         ("accuracy", f"SQNR on generated data: at least {report.sqnr_summary}" if report.sqnr_summary else ""),
         ("speed", report.slow_stock),
@@ -51,6 +51,12 @@ def print_summary(report: Report, source: str, output: str, seconds: float, *, i
     for label, text in lines:
         if text:
             out(f"{label:{LABEL}}{escape(text)}")
+
+
+def _growth(report: Report) -> str:
+    """What a file that has grown holds; "" for others."""
+    grown = report.bytes - report.float_bytes
+    return f"the file has grown by {byte_count(grown)}; it holds: {report.contents}" if grown > 0 else ""
 
 
 def _layers(report: Report) -> str:

@@ -12,12 +12,16 @@ from rnnqc.proto.graph_walks import blocks_of, stored_tensors
 
 _FLOATS = (onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE, onnx.TensorProto.FLOAT16)
 _SMALL = 1024
+_OWN_KEYS = "rnnqc."
 _NAMED = 2
 """How many constants are named."""
 
 
 def contents(proto: onnx.ModelProto) -> str:
-    """The bytes of function bodies and of float constants, with the nodes that read the largest ones."""
+    """The bytes of function bodies, of float constants, with the nodes that read the largest ones, and of the rest.
+
+    The rest are operators with their names and shapes, and rnnqc's metadata; never nothing.
+    """
     parts = []
     functions = sum(f.ByteSize() for f in proto.functions)
     if functions:
@@ -27,6 +31,10 @@ def contents(proto: onnx.ModelProto) -> str:
     if total:
         named = ", ".join(text for _, text in floats[:_NAMED]) + (", ..." if len(floats) > _NAMED else "")
         parts.append(f"float constants that are still read {byte_count(total)} ({named})")
+    operators = sum(m.ByteSize() for held in (proto.graph.node, proto.graph.value_info) for m in held)
+    metadata = sum(p.ByteSize() for p in proto.metadata_props if p.key.startswith(_OWN_KEYS))
+    parts.append(f"operators and names {byte_count(operators)}")
+    parts += [f"metadata of rnnqc {byte_count(metadata)}"] if metadata else []
     return "; ".join(parts)
 
 

@@ -6,18 +6,28 @@ another; a file that says other things of a cell than before, or that cannot be 
 
 from __future__ import annotations
 
+import base64
 import json
+import zlib
 from dataclasses import FrozenInstanceError, replace
 from typing import Any
 
 import pytest
 
+from rnnqc.cells import stored_cells
 from rnnqc.cells.activations import Activation
 from rnnqc.cells.base import Cell
 from rnnqc.cells.fixed_point_numbers import FIXED_POINT32, QUANTIZERS, FixedPointNumbers, FixedPointQuantizer
 from rnnqc.cells.lut_numbers import LutNumbers
 from rnnqc.cells.stages import FusedCell, IntegerCell, OperandNames, QonnxCell, QuantizedCell, points_of
-from rnnqc.cells.stored_cells import cell_from_json, cell_to_json
+from rnnqc.cells.stored_cells import (
+    NO_CELLS,
+    cell_from_json,
+    cell_to_json,
+    cells_from_text,
+    cells_to_text,
+    joined_texts,
+)
 from rnnqc.formats.format import Format
 from rnnqc.formats.point_format import FLOAT as NOT_QUANTIZED
 from rnnqc.formats.point_format import PointFormat
@@ -61,6 +71,30 @@ def test_a_cell_through_json(cell: Cell) -> None:
         assert points_of(cell) == POINTS, "writing must not change the cell"
         cell = replace(cell, points=points)
     assert read == cell
+
+
+def test_cells_as_text() -> None:
+    """One text for cells that are nearly alike; plain JSON, behind others and joined."""
+    cells = [replace(QUANTIZED, name=f"cell{k}") for k in range(28)]
+    text = cells_to_text(cells)
+    plain = json.dumps([cell_to_json(c) for c in cells])
+    assert len(text) < len(plain) / 20
+    assert list(cells_from_text(text).values()) == list(cells_from_text(plain).values()) == cells
+    assert cells_from_text(cells_to_text([FLOAT], behind=text)) == cells_from_text(
+        joined_texts(text, cells_to_text([FLOAT]))
+    )
+    assert list(cells_from_text(cells_to_text([FLOAT], behind=text))) == [*(c.name for c in cells), FLOAT.name]
+    assert cells_to_text([]) == joined_texts(NO_CELLS, NO_CELLS) == NO_CELLS
+    assert cells_from_text(NO_CELLS) == {}
+
+
+def test_texts_that_are_cut_or_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A short text may stand for gigabytes: what is read has a limit."""
+    monkeypatch.setattr(stored_cells, "_LARGEST_TEXT", 10000)
+    endless = "zlib:" + base64.b85encode(zlib.compress(b"[" + b" " * 10000 + b"]")).decode()
+    for text in (endless, cells_to_text([FLOAT])[:-10], "zlib:" + base64.b85encode(b"[]").decode()):
+        with pytest.raises(ValueError, match=r"stream|base85"):
+            cells_from_text(text)
 
 
 @pytest.mark.parametrize("cell", STAGES, ids=lambda c: type(c).__name__)

@@ -140,6 +140,24 @@ def test_bytes() -> None:
     }
 
 
+def test_groups_that_are_small_in_their_channel() -> None:
+    """A few of them, or of zeros, do not make the scales of all others twice as large; the channel has their loss."""
+    weight = _weight((24, 40))
+    weight[:12, 3] = 0.0
+    weight[:12, 4] *= np.float32(1e-5)
+    weight[:12, 5] *= np.float32(1e-30)
+    proto = _proto("MatMul")
+    proto.graph.initializer[0].CopyFrom(numpy_helper.from_array(weight, "w"))
+    model = _canonical(proto)
+    apply(StoreWeights(), model, [_feeds("MatMul")])
+    (scale,) = (a for t in model.proto.graph.initializer if (a := numpy_helper.to_array(t)).dtype.kind == "f")
+    assert (scale.dtype, bool((scale > 0).all())) == (np.float16, True)
+    got = run(_session(model.proto, "ORT_ENABLE_ALL"), {"x": np.eye(24, dtype=np.float32)})["y"]
+    assert (np.abs(got - weight) <= np.abs(weight).max(axis=0) / 125).all()
+    small = weight[:12, 4]
+    assert np.abs(got[:12, 4] - small).max() <= np.abs(small).max() / 100, "not rounded to zero"
+
+
 @pytest.mark.parametrize(("factor", "dtype"), [(1.0, "float16"), (1e-6, "float32"), (1e7, "float32")])
 def test_scales_that_float16_has_not_are_float32(factor: float, dtype: str) -> None:
     """The loss is the same share of the weights."""
