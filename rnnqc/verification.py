@@ -143,11 +143,12 @@ def verify(
 ) -> Verification:
     """Runs a float model and the quantized one on the same data, and compares every output.
 
-    >>> import rnnqc
-    >>> quantized = rnnqc.lower("models/digits_lstm.onnx")
-    >>> found = rnnqc.verify("models/digits_lstm.onnx", quantized, "models/digits_calibration.npz", min_sqnr=20)
-    >>> found.ok, [row["output"] for row in found.rows]
-    (True, ['logits'])
+    Examples:
+        >>> import rnnqc
+        >>> quantized = rnnqc.lower("models/digits_lstm.onnx")
+        >>> found = rnnqc.verify("models/digits_lstm.onnx", quantized, "models/digits_calibration.npz", min_sqnr=20)
+        >>> found.ok, [row["output"] for row in found.rows]
+        (True, ['logits'])
 
     Args:
         float_model: A path, a ModelProto, or a `torch.onnx.ONNXProgram`.

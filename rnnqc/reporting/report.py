@@ -87,12 +87,13 @@ def report(
 ) -> ErrorReport:
     """Measures where the errors of a lowered model come from, and which overrides mend them.
 
-    >>> import rnnqc
-    >>> from rnnqc.search.trials import Bounds
-    >>> quantized = rnnqc.lower("models/digits_lstm.onnx", recipe="w4a8")
-    >>> found = rnnqc.report("models/digits_lstm.onnx", quantized, bounds=Bounds(models=3))
-    >>> [output["output"] for output in found.rows], found.html[:15].lower()
-    (['logits'], '<!doctype html>')
+    Examples:
+        >>> import rnnqc
+        >>> from rnnqc.search.trials import Bounds
+        >>> quantized = rnnqc.lower("models/digits_lstm.onnx", recipe="w4a8")
+        >>> found = rnnqc.report("models/digits_lstm.onnx", quantized, bounds=Bounds(models=3))
+        >>> [output["output"] for output in found.rows], found.html[:15].lower()
+        (['logits'], '<!doctype html>')
 
     Args:
         float_model: A path, a ModelProto, or a `torch.onnx.ONNXProgram`.

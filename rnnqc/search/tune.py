@@ -68,10 +68,11 @@ def tune(
 ) -> Tuned:
     """Searches the cheapest widths with which a model is good enough.
 
-    >>> import rnnqc
-    >>> tuned = rnnqc.tune("models/digits_lstm.onnx", "models/digits_calibration.npz", min_sqnr=25)
-    >>> tuned.found.reached, tuned.weight_bytes[1] < tuned.weight_bytes[0]
-    (True, True)
+    Examples:
+        >>> import rnnqc
+        >>> tuned = rnnqc.tune("models/digits_lstm.onnx", "models/digits_calibration.npz", min_sqnr=25)
+        >>> tuned.found.reached, tuned.weight_bytes[1] < tuned.weight_bytes[0]
+        (True, True)
 
     `tuned.save("digits.toml")` writes the recipe.
 
