@@ -16,6 +16,9 @@ from rnnqc.reporting.tables import folded
 from rnnqc.search.findings import Repair
 from rnnqc.search.repairs import WORTH_A_FORM_DB, WORTH_DB
 
+NOISE = 0.1
+"""Shares of a time below which a difference may be one of the runs."""
+
 
 def repairs(evidence: Evidence) -> list[Child]:
     """Overrides that were measured, best first."""
@@ -110,8 +113,9 @@ def _time(repair: Repair) -> list[Child]:
     slower: list[Child] = [element("p", _form_text(repair), class_="note warning")] if repair.forms else []
     if repair.call_us is not None:
         before, after = repair.call_us
-        change = f"{after / before - 1.0:+.0%}".replace("-", "−")
-        return [number(before, _duration(before)), " → ", number(after, _duration(after)), f" ({change})", *slower]
+        change = after / before - 1.0
+        words = "about as now" if abs(change) < NOISE else f"{change:+.0%}".replace("-", "−")
+        return [number(before, _duration(before)), " → ", number(after, _duration(after)), f" ({words})", *slower]
     first, then = repair.read_bytes
     same: list[Child] = ["matmuls read ", number(first, byte_count(first)), " → ", number(then, byte_count(then))]
     return slower or (["as now"] if first == then else same)
