@@ -31,7 +31,7 @@ def targets_of(cell: Cell, name: str, target: str) -> list[str]:
 
 
 def follows_float(cell: Cell, name: str, s: Settings, floats: Collection[str]) -> bool:
-    """Whether a point with these settings stays float because its source is among `floats`, which the recipe leaves so."""
+    """Whether such a point stays float: its source is among `floats`, points that the recipe leaves float."""
     if s.get("mode") == PRODUCT:
         return "input" in floats or "W.weight" in floats
     return all(target in floats for target in targets_of(cell, name, s["same_as"]))
