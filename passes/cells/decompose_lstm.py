@@ -131,8 +131,10 @@ def _readable(graph: Graph, node: Node, ops: Sequence[str]) -> Layer:
         NotHandled: It stays float.
     """
     if node.op not in ops:
-        action = f"choose a form that has cells of {node.op}"
-        raise NotHandled("the form asked for has no such cell.", f"a {node.op} node", action)
+        found = f"a {node.op} node, where it has cells of {' and '.join(ops)} alone"
+        raise NotHandled(
+            "the form asked for has no such cell.", found, "leave --form out, or choose fused, integer or qcdq"
+        )
     layer = read_layer(node)
     check_padded_output(node)
     if all(used_output(graph, node, k) is None for k in range(len(output_names(layer.type)))):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -28,6 +28,13 @@ def targets_of(cell: Cell, name: str, target: str) -> list[str]:
     if name == "bias" and target in ("input_product", "hidden_product", "acc"):
         return [f"{g}.{target}" for g in cell.type.gates]
     return [target]
+
+
+def follows_float(cell: Cell, name: str, s: Settings, floats: Collection[str]) -> bool:
+    """Whether such a point stays float: its source is among `floats`, points that the recipe leaves float."""
+    if s.get("mode") == PRODUCT:
+        return "input" in floats or "W.weight" in floats
+    return all(target in floats for target in targets_of(cell, name, s["same_as"]))
 
 
 def waits_for(name: str, s: Settings, later: Sequence[str]) -> bool:

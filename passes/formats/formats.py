@@ -23,7 +23,14 @@ from rnnqc.errors import CompileError, UsageError
 from rnnqc.formats.format_request import MAX_CODE
 from rnnqc.formats.point_format import FLOAT, PointFormat
 from rnnqc.formats.scales import symmetric_scale
-from rnnqc.passes.formats.derived_formats import Points, derived_format, is_derived, targets_of, waits_for
+from rnnqc.passes.formats.derived_formats import (
+    Points,
+    derived_format,
+    follows_float,
+    is_derived,
+    targets_of,
+    waits_for,
+)
 from rnnqc.passes.formats.format_checks import check_members, check_mode
 from rnnqc.passes.formats.point_format import (
     accumulator_scale,
@@ -118,10 +125,12 @@ class _Resolver:
         """All points of one cell."""
         made: Points = {}
         later: list[str] = []
+        floats: set[str] = set()
         for point in cell.type.points:
             name, s = point.name, self._settings(cell, point.name)
             if not s.get("bits") or _unused(cell, name):
                 made[name] = FLOAT
+                floats |= {name} if not s.get("bits") else set()
                 continue
             with naming_point(f"{cell.name}.{name}"):
                 check_mode(name, s)
@@ -137,8 +146,13 @@ class _Resolver:
                     supported="same_as without a circle",
                 )
             for name in ready:
+                s = self._settings(cell, name)
+                if follows_float(cell, name, s, floats):
+                    made[name] = FLOAT
+                    floats.add(name)
+                    continue
                 with naming_point(f"{cell.name}.{name}"):
-                    made[name] = derived_format(cell, name, self._settings(cell, name), made)
+                    made[name] = derived_format(cell, name, s, made)
             later = [n for n in later if n not in ready]
         return {p.name: made[p.name] for p in cell.type.points}
 
