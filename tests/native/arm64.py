@@ -18,7 +18,7 @@ TOOLCHAIN = ROOT / "runtime_ops" / "cmake" / "aarch64-linux-gnu.cmake"
 
 LIBRARY = "librnnqc_ops.so"
 
-# Processors of qemu: everything it has, with matrix products (Armv8.6); with dot products (Armv8.2); without either.
+# Processors of qemu: with all it has, matrix products (Armv8.6) too; with dot products (Armv8.2); without either.
 MATRIX_PRODUCTS = "max"
 DOT_PRODUCTS = "neoverse-n1"
 NO_DOT_PRODUCTS = "cortex-a53"

@@ -15,10 +15,10 @@ namespace {
 
 #include "kernels/neon/tiles.inc"
 
-// A tile is a few rows and one gate of a block, or one row and two gates: 8 sums of each row and gate are in registers.
-constexpr int64_t kTileRows = 3;
+// A tile is one or two rows and one gate of a block, whose sums take 8 registers for each row; with more of them g++
+// keeps some in memory.
+constexpr int64_t kTileRows = 2;
 constexpr int kGateRegisters = static_cast<int>(kBlockUnits / 4);
-constexpr int64_t kRowColumns = 2 * kBlockUnits;
 constexpr int64_t kQuadBytes = kBlockColumns * 4;  // four consecutive k of a block
 
 // Codes k .. k + 3 of a row, four times.
@@ -30,23 +30,33 @@ inline uint8x16_t FourCodes(const uint8_t* codes) {
 
 inline int8x16_t Less128(uint8x16_t codes) { return vreinterpretq_s8_u8(veorq_u8(codes, vdupq_n_u8(0x80))); }
 
+// g++ loads a lower half again instead of taking it from the register, in the middle of a loop that has none to spare.
+inline int8x16_t Loaded(const int8_t* from) {
+  int8x16_t weights = vld1q_s8(from);
+#if defined(__GNUC__)
+  __asm__("" : "+w"(weights));
+#endif
+  return weights;
+}
+
 // Sums of four units: lanes 0 and 1 of `low` belong to the first one, 2 and 3 to the second one.
 struct Sums {
   int32x4_t low;
   int32x4_t high;
 };
 
-// Adds the products of kRegisters registers of weights, which all rows share, and of each row's codes 4 * kLane and on.
-template <int kLane, int kRows, int kRegisters>
-RNNQC_FORCEINLINE void AddProducts(Sums (&sums)[kRows][kRegisters], const int8x16_t (&codes)[kRows], const int8_t* w) {
+// Adds the products of a gate's weights, which all rows share, and of each row's codes 4 * kLane and on.
+template <int kLane, int kRows>
+RNNQC_FORCEINLINE void AddProducts(Sums (&sums)[kRows][kGateRegisters], const int8x16_t (&codes)[kRows],
+                                   const int8_t* w) {
   int8x16_t four[kRows];
   RNNQC_UNROLL(4)
   for (int r = 0; r < kRows; ++r) {
     four[r] = vreinterpretq_s8_s32(vdupq_laneq_s32(vreinterpretq_s32_s8(codes[r]), kLane));
   }
-  RNNQC_UNROLL(8)
-  for (int i = 0; i < kRegisters; ++i) {
-    const int8x16_t weights = vld1q_s8(w + i * 16);
+  RNNQC_UNROLL(4)
+  for (int i = 0; i < kGateRegisters; ++i) {
+    const int8x16_t weights = Loaded(w + i * 16);
     RNNQC_UNROLL(4)
     for (int r = 0; r < kRows; ++r) {
       const int16x8_t low = vmull_s8(vget_low_s8(weights), vget_low_s8(four[r]));
@@ -65,14 +75,14 @@ struct Tile {
   const int32_t* column_sums;  // 128 times the sums of the columns' weights
 };
 
-// Sums of kRows rows and 4 * kRegisters columns, and `start` with them unless that is null.
-template <int kRows, int kRegisters>
+// Sums of kRows rows and one gate, and `start` with them unless that is null.
+template <int kRows>
 RNNQC_NOINLINE void TileSums(const Tile& tile, const int32_t* start, int32_t* to, int64_t stride) {
-  Sums sums[kRows][kRegisters];
+  Sums sums[kRows][kGateRegisters];
   RNNQC_UNROLL(4)
   for (int r = 0; r < kRows; ++r) {
-    RNNQC_UNROLL(8)
-    for (int i = 0; i < kRegisters; ++i) sums[r][i] = {vdupq_n_s32(0), vdupq_n_s32(0)};
+    RNNQC_UNROLL(4)
+    for (int i = 0; i < kGateRegisters; ++i) sums[r][i] = {vdupq_n_s32(0), vdupq_n_s32(0)};
   }
   const int8_t* w = tile.weights;
   int8x16_t codes[kRows];
@@ -92,8 +102,8 @@ RNNQC_NOINLINE void TileSums(const Tile& tile, const int32_t* start, int32_t* to
     AddProducts<0>(sums, codes, w);
     w += kQuadBytes;
   }
-  RNNQC_UNROLL(8)
-  for (int i = 0; i < kRegisters; ++i) {
+  RNNQC_UNROLL(4)
+  for (int i = 0; i < kGateRegisters; ++i) {
     int32x4_t first = vld1q_s32(tile.column_sums + i * 4);
     if (start != nullptr) first = vaddq_s32(first, vld1q_s32(start + i * 4));
     RNNQC_UNROLL(4)
@@ -104,10 +114,9 @@ RNNQC_NOINLINE void TileSums(const Tile& tile, const int32_t* start, int32_t* to
 }
 
 using SumsFn = void(const Tile& tile, const int32_t* start, int32_t* to, int64_t stride);
-constexpr SumsFn* kTileSums[kTileRows] = {TileSums<1, kGateRegisters>, TileSums<2, kGateRegisters>,
-                                          TileSums<3, kGateRegisters>};
+constexpr SumsFn* kTileSums[kTileRows] = {TileSums<1>, TileSums<2>};
 
-// Calls run(function, tile, row, rows, column, columns) for tiles that cover all rows and the wanted blocks.
+// Calls run(function, tile, row, rows, column) for tiles that cover all rows and the wanted blocks.
 template <typename Run>
 inline void ForEachTile(const MatmulArgs& m, const Run& run) {
   const uint8_t* packed = static_cast<const uint8_t*>(m.weights);
@@ -115,14 +124,11 @@ inline void ForEachTile(const MatmulArgs& m, const Run& run) {
   ForEachBlock(m, [&](int64_t block) {
     const int32_t* column_sums = reinterpret_cast<const int32_t*>(packed + block * block_bytes);
     const int8_t* w = reinterpret_cast<const int8_t*>(packed + block * block_bytes + kColumnSumBytes);
-    const bool one = m.rows == 1;
-    const int64_t columns = one ? kRowColumns : kBlockUnits;
-    for (int64_t first = 0; first < kBlockColumns; first += columns) {
+    for (int64_t first = 0; first < kBlockColumns; first += kBlockUnits) {
       for (int64_t row = 0; row < m.rows;) {
         const int64_t count = NextTile(m.rows - row, kTileRows);
         const Tile tile{m.a + row * m.a_stride, m.a_stride, m.k_padded, w + first * 4, column_sums + first};
-        SumsFn* sums = one ? TileSums<1, 2 * kGateRegisters> : kTileSums[count - 1];
-        run(*sums, tile, row, count, block * kBlockColumns + first, columns);
+        run(*kTileSums[count - 1], tile, row, count, block * kBlockColumns + first);
         row += count;
       }
     }
@@ -131,22 +137,19 @@ inline void ForEachTile(const MatmulArgs& m, const Run& run) {
 
 }  // namespace
 
-void u8s8_s32_recurrent_3x16__neon(const RecurrentArgs& args) {
+void u8s8_s32_recurrent_2x16__neon(const RecurrentArgs& args) {
   const MatmulArgs& m = args.matmul;
-  ForEachTile(m,
-              [&](SumsFn& sums, const Tile& tile, int64_t row, int64_t /*rows*/, int64_t column, int64_t /*columns*/) {
-                sums(tile, m.start + column, args.acc + row * args.acc_stride + column, args.acc_stride);
-              });
+  ForEachTile(m, [&](SumsFn& sums, const Tile& tile, int64_t row, int64_t /*rows*/, int64_t column) {
+    sums(tile, m.start + column, args.acc + row * args.acc_stride + column, args.acc_stride);
+  });
 }
 
-void u8s8_f32_project_3x16__neon(const ProjectArgs& args) {
+void u8s8_f32_project_2x16__neon(const ProjectArgs& args) {
   alignas(kAlignment) int32_t part[kTileRows * kBlockUnits];
-  static_assert(kTileRows * kBlockUnits >= kRowColumns, "a row of two gates, too");
-  ForEachTile(args.matmul,
-              [&](SumsFn& sums, const Tile& tile, int64_t row, int64_t rows, int64_t column, int64_t columns) {
-                sums(tile, nullptr, part, columns);
-                for (int64_t r = 0; r < rows; ++r) Finish(args, row + r, column, columns, part + r * columns);
-              });
+  ForEachTile(args.matmul, [&](SumsFn& sums, const Tile& tile, int64_t row, int64_t rows, int64_t column) {
+    sums(tile, nullptr, part, kBlockUnits);
+    for (int64_t r = 0; r < rows; ++r) Finish(args, row + r, column, kBlockUnits, part + r * kBlockUnits);
+  });
 }
 
 }  // namespace rnnqc
