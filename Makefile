@@ -12,7 +12,7 @@ bin = $(VENV)/bin
 bootstrap = $(PYTHON) scripts/bootstrap.py $(VENV)
 cxx_files = find runtime_ops benchmarks examples tests/runtime_ops \( -name '*.h' -o -name '*.cc' \) -print0
 
-.PHONY: demo test pytest lint format models clean python
+.PHONY: demo test pytest lint mypy style format models clean python
 
 demo: python
 	@$(bootstrap)
@@ -27,9 +27,14 @@ pytest:
 
 lint: python
 	@$(bootstrap) --dev $(if $(filter no,$(TORCH)),--no-torch)
+	@$(MAKE) --no-print-directory -j 2 mypy style
+
+mypy:
+	$(bin)/mypy
+
+style:
 	$(bin)/ruff check .
 	$(bin)/ruff format --check .
-	$(bin)/mypy
 	$(cxx_files) | xargs -0 $(bin)/clang-format --dry-run --Werror
 
 format: python

@@ -53,8 +53,21 @@ def session(
         CompileError: The library is missing, onnxruntime refuses the model, or the model has functions of its own in
             rnnqc's domain.
     """
-    open_ = _Opener(options, native, kwargs)
     model = _checked(as_given(model))
+    made = _opened(model, _Opener(options, native, kwargs))
+    lost = _lost_outputs(made, model)
+    if lost:
+        warnings.warn(warning_of(lost), stacklevel=2)
+    return made
+
+
+def session_of_exposed(model: onnx.ModelProto, native: bool, options: ort.SessionOptions) -> ort.InferenceSession:
+    """`session` for a model with values of its inside as outputs: no input need have an influence on those."""
+    refuse_external(model)
+    return _opened(model, _Opener(options, native, {}))
+
+
+def _opened(model: str | os.PathLike[str] | onnx.ModelProto, open_: _Opener) -> ort.InferenceSession:
     source = model.SerializeToString() if isinstance(model, onnx.ModelProto) else os.fspath(model)
     try:
         try:
@@ -65,7 +78,7 @@ def session(
             exported = runnable(model)
             if exported is None:
                 raise
-        made = made if exported is None else open_(serialized(exported, "The lowered model"))
+        return made if exported is None else open_(serialized(exported, "The lowered model"))
     except CompileError:
         raise
     except Exception as error:
@@ -73,10 +86,6 @@ def session(
         with located(name):
             _check_bodies(model)
         raise CompileError(f"onnxruntime {ort.__version__} refuses {name}: {error}") from error
-    lost = _lost_outputs(made, model)
-    if lost:
-        warnings.warn(warning_of(lost), stacklevel=2)
-    return made
 
 
 class _Opener:

@@ -51,8 +51,9 @@ def fingerprint() -> str:
 
 
 def pip(python: Path, *arguments: str) -> int:
-    """Run pip in the environment and return its exit code."""
-    command = [str(python), "-m", "pip", "--disable-pip-version-check", "install", "--quiet", *arguments]
+    """Run pip in the environment and return its exit code; Python compiles what it imports, which is little of it."""
+    options = ["--disable-pip-version-check", "install", "--quiet", "--no-compile"]
+    command = [str(python), "-m", "pip", *options, *arguments]
     return subprocess.run(command, cwd=ROOT, check=False).returncode
 
 

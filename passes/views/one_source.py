@@ -27,14 +27,14 @@ def _candidates(target: Table, index: Table, source: View) -> Iterator[View]:
         yield from _permuted(target.shape, index, source)
         return
     yield from _one_gather(target, index, source)
-    if index.size == np.unique(index).size:
+    if _is_once_each(index, source.table.size):
         yield from _boxes(target, index, source)
 
 
 def _places(target: Table, table: Table) -> Table | None:
     """For each element of `target` where it stands in `table`; None if one stands nowhere or any stands twice."""
     flat = table.ravel()
-    order = np.argsort(flat, kind="stable")
+    order = np.arange(flat.size) if (flat[1:] > flat[:-1]).all() else np.argsort(flat, kind="stable")
     ordered = flat[order]
     if (ordered[1:] == ordered[:-1]).any():
         return None
@@ -43,7 +43,14 @@ def _places(target: Table, table: Table) -> Table | None:
 
 
 def _is_permutation(index: Table, size: int) -> bool:
-    return index.size == size and np.unique(index).size == size
+    return index.size == size and _is_once_each(index, size)
+
+
+def _is_once_each(index: Table, size: int) -> bool:
+    """Whether no place among `size` is taken twice."""
+    taken = np.zeros(size, np.bool_)
+    taken[index] = True
+    return int(np.count_nonzero(taken)) == index.size
 
 
 def _permuted(shape: Sequence[int], index: Table, source: View) -> Iterator[View]:

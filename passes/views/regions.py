@@ -134,10 +134,12 @@ def _connected(views: Sequence[Node]) -> list[list[Node]]:
 
 
 def _region(model: Model, nodes: Sequence[Node], held: set[int]) -> Region | None:
-    """The region of some operators; None if onnxruntime does not run them, or nothing uses them."""
+    """The region of some operators; None if none can go, onnxruntime does not run them, or nothing uses them."""
     inside, made = {id(n) for n in nodes}, {id(v): n for n in nodes for v in n.outputs}
     sources = list({id(v): v for n in nodes for v in moved(n) if id(v) not in made}.values())
     used = [v for n in nodes for v in n.outputs if v.name]
+    if len(nodes) == 1 and not any(shape_of(v) == shape_of(s) for v in used for s in sources):
+        return None
     outputs = [v for v in used if id(v) in held or any(id(c) not in inside for c in v.outputs)]
     starts, offset = [], 0
     for value in sources:

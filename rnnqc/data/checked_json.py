@@ -6,6 +6,7 @@ import base64
 import binascii
 import json
 import math
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
@@ -25,6 +26,9 @@ def json_text(data: Mapping[str, Any]) -> str:
 
 
 _ENCODED = json.JSONEncoder(allow_nan=False, separators=(",", ":")).encode
+_NUMBERS = {int, float}
+_SPECIAL = re.compile("[ein]")
+"""In a list of numbers as Python writes it: an exponent, an infinity, or what is no number."""
 
 
 def _laid_out(data: Any, indent: str) -> str:
@@ -34,6 +38,8 @@ def _laid_out(data: Any, indent: str) -> str:
         text = repr(data)
         return text.replace("e", ".0e") if "e" in text and "." not in text else text
     if isinstance(data, list | tuple):
+        if set(map(type, data)) <= _NUMBERS and not _SPECIAL.search(text := repr(list(data))):
+            return text.replace(" ", "")
         return f"[{','.join(_ENCODED(v) if isinstance(v, Mapping) else _laid_out(v, '') for v in data)}]"
     if not isinstance(data, Mapping):
         return _ENCODED(data)

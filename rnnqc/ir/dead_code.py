@@ -20,9 +20,9 @@ def remove_nodes(graph: Graph, nodes: Iterable[Node]) -> None:
 
 def remove_dead_nodes(root: Graph) -> int:
     """Removes the nodes that nothing uses from a graph and its subgraphs; returns how many."""
-    removed = dead = _remove_dead_nodes_once(root)
-    while dead:  # what the subgraphs of a dead node used is dead only now
-        dead = _remove_dead_nodes_once(root)
+    removed, again = _remove_dead_nodes_once(root)
+    while again:
+        dead, again = _remove_dead_nodes_once(root)
         removed += dead
     return removed
 
@@ -42,8 +42,9 @@ def remove_dead_constants(root: Graph) -> int:
     return removed
 
 
-def _remove_dead_nodes_once(root: Graph) -> int:
-    removed = 0
+def _remove_dead_nodes_once(root: Graph) -> tuple[int, bool]:
+    """How many were removed, and whether subgraphs were, too: what those used around them is dead only now."""
+    removed, bodies = 0, False
     captured: dict[int, list[Value]] = {}
     for graph in reversed(list(graphs_below(root))):
         kept = {id(v) for v in graph.outputs}
@@ -62,6 +63,8 @@ def _remove_dead_nodes_once(root: Graph) -> int:
         dead = [n for n in graph.nodes if id(n) not in live]
         if dead:
             removed += len(dead)
+            bodies |= any(subgraphs(n) for n in dead)
             remove_nodes(graph, dead)
-        captured[id(graph)] = captured_by(graph, captured)
-    return removed
+        if graph is not root:
+            captured[id(graph)] = captured_by(graph, captured)
+    return removed, bodies

@@ -220,9 +220,9 @@ def names_in(graph: Graph) -> set[str]:
 
 
 def captures(graph: Graph) -> dict[int, list[Value]]:
-    """For a graph and every one in it, by `id`: the values that it uses and that are made around it."""
+    """For every graph inside a graph, by `id`: the values that it uses and that are made around it."""
     found: dict[int, list[Value]] = {}
-    for inner in reversed(list(graphs_below(graph))):
+    for inner in reversed(list(graphs_below(graph))[1:]):
         found[id(inner)] = captured_by(inner, found)
     return found
 
@@ -230,14 +230,15 @@ def captures(graph: Graph) -> dict[int, list[Value]]:
 def captured_by(graph: Graph, below: Mapping[int, list[Value]]) -> list[Value]:
     """The values that a graph uses and does not make; `below` has those of its nodes' graphs, by `id` of the graph."""
     made = {id(v) for v in [*graph.inputs, *graph_info(graph).initializers.values()]}
-    used: list[Value] = []
+    used: dict[int, Value] = {}
     for node in graph.nodes:
         made.update(map(id, node.outputs))
-        used.extend(node.inputs)
+        for value in node.inputs:
+            used[id(value)] = value
         for _, inner in subgraphs(node):
-            used.extend(below[id(inner)])
-    used.extend(graph.outputs)
-    return [v for v in {id(v): v for v in used}.values() if v.name and id(v) not in made]
+            used |= {id(v): v for v in below[id(inner)]}
+    used |= {id(v): v for v in graph.outputs}
+    return [v for key, v in used.items() if key not in made and v.name]
 
 
 def captured_values(node: Node, below: Mapping[int, list[Value]] | None = None) -> list[Value]:
@@ -250,8 +251,10 @@ def captured_values(node: Node, below: Mapping[int, list[Value]] | None = None) 
     inner = subgraphs(node)
     if not inner:
         return []
-    known = below if below is not None else {k: v for _, g in inner for k, v in captures(g).items()}
-    return list({id(v): v for _, g in inner for v in known[id(g)]}.values())
+    if below is None:
+        below = {k: v for _, g in inner for k, v in captures(g).items()}
+        below |= {id(g): captured_by(g, below) for _, g in inner}
+    return list({id(v): v for _, g in inner for v in below[id(g)]}.values())
 
 
 def safe_name(text: str) -> str:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections import ChainMap
-
 from rnnqc.errors import StructureError
 from rnnqc.ir.objects import Graph, captured_values, captures, display_name, graph_info, subgraphs
 
@@ -17,29 +15,31 @@ def check_structure(root: Graph) -> None:
         StructureError: One does not hold.
     """
     captured = captures(root)
-    work: list[tuple[Graph, ChainMap[str, int]]] = [(root, ChainMap())]
+    work: list[tuple[Graph, dict[str, int]]] = [(root, {})]
     while work:
         graph, around = work.pop()
-        outside = set(around.values())
-        seen = around.new_child()  # names to identities
+        seen = dict(around)  # names to identities
+        available = set(seen.values())
         for value in [*graph.inputs, *graph_info(graph).initializers.values()]:
             if seen.setdefault(value.name, id(value)) != id(value):
-                where = "of one graph" if value.name in seen.maps[0] else "of a graph and of one around it"
+                where = "of a graph and of one around it" if value.name in around else "of one graph"
                 raise StructureError(f"Two values {where} are called {value.name!r}.")
-        available = outside | set(seen.maps[0].values())
+            available.add(id(value))
         for node in graph.nodes:
-            for value in [*node.inputs, *captured_values(node, captured)]:
-                if value.name and id(value) not in available:
+            inner = subgraphs(node)
+            for value in [*node.inputs, *captured_values(node, captured)] if inner else node.inputs:
+                if id(value) not in available and value.name:
                     where = f"Node {display_name(node)!r} ({node.op})"
                     raise StructureError(f"{where} uses {value.name!r} before it exists.")
             for value in node.outputs:
-                if not value.name:
+                name = value.name
+                if not name:
                     continue
-                if len(value.inputs) != 1 or value.name in seen:
-                    raise StructureError(f"Value {value.name!r} has more than one producer.")
-                seen[value.name] = id(value)
+                if len(value.inputs) != 1 or name in seen:
+                    raise StructureError(f"Value {name!r} has more than one producer.")
+                seen[name] = id(value)
                 available.add(id(value))
-            work.extend((inner, seen) for _, inner in subgraphs(node))
+            work.extend((body, seen) for _, body in inner)
         for value in graph.outputs:
             if id(value) not in available:
                 raise StructureError(f"Graph output {value.name!r} is made by no node.")

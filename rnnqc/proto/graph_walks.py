@@ -12,7 +12,10 @@ Block = onnx.GraphProto | onnx.FunctionProto
 
 def inner_graphs(node: onnx.NodeProto) -> list[onnx.GraphProto]:
     """The subgraphs of a node."""
-    return [g for a in node.attribute for g in [*([a.g] if a.HasField("g") else []), *a.graphs]]
+    attributes = node.attribute
+    if not attributes:
+        return []
+    return [g for a in attributes for g in [*([a.g] if a.HasField("g") else []), *a.graphs]]
 
 
 def blocks_of(roots: Iterable[Block]) -> Iterator[Block]:

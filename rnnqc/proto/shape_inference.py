@@ -11,6 +11,9 @@ import onnx
 from rnnqc.proto.graph_walks import blocks_of, inner_graphs
 
 LARGEST_RANGE = 2**16
+LONG_RANGE = 2**12
+"""Elements of a Range whose values are no shape."""
+_HIDDEN = "RangeWhoseValuesAreNotFollowed"
 LARGEST_LOAN = 64
 INFERENCE_ERRORS = (onnx.shape_inference.InferenceError, onnx.checker.ValidationError, RuntimeError, ValueError)
 """What `infer_shapes` raises for models that contradict themselves."""
@@ -21,7 +24,8 @@ def infer_shapes(proto: onnx.ModelProto) -> onnx.ModelProto:
     """The model with the shapes that follow from those of its inputs, from constants, and from values made of shapes.
 
     onnx 1.23 writes the values of a Range down one by one, however many a kilobyte of model asks for. Where there is
-    one of many elements, or of a number that does not follow from constants at once, values are not followed.
+    one of many elements, or of a number that does not follow from constants at once, values are not followed. Those of
+    a Range that is longer than any shape, such as the indices of a table, are not followed either: the time goes there.
 
     onnx does not look for constants of outer graphs. In the result, the bodies of If, Loop and Scan have copies of the
     small ones that they read.
@@ -30,11 +34,23 @@ def infer_shapes(proto: onnx.ModelProto) -> onnx.ModelProto:
         Exception: One of INFERENCE_ERRORS: what onnx raises for models that contradict themselves.
     """
     loans = list(_lend_constants(proto.graph, {}))
+    ranges = _ranges(proto)
+    long = [node for node, size in ranges if LONG_RANGE < size <= LARGEST_RANGE]
     try:
-        return onnx.shape_inference.infer_shapes(proto, data_prop=_may_follow_values(proto))
+        for node in long:
+            node.op_type = _HIDDEN
+        follow = all(size <= LARGEST_RANGE for _, size in ranges)
+        inferred = onnx.shape_inference.infer_shapes(proto, data_prop=follow)
     finally:
+        for node in long:
+            node.op_type = "Range"
         for body, count in loans:
             del body.initializer[len(body.initializer) - count :]
+    if not long:
+        return inferred
+    for node in (n for g in blocks_of([inferred.graph, *inferred.functions]) for n in g.node if n.op_type == _HIDDEN):
+        node.op_type = "Range"
+    return onnx.shape_inference.infer_shapes(inferred)
 
 
 def declare_shapes(graph: onnx.GraphProto, known: Mapping[str, Sequence[int | str | None]]) -> None:
@@ -72,11 +88,12 @@ def _lend_constants(
         yield from _lend_constants(body, {k: v for k, v in seen.items() if k not in own})
 
 
-def _may_follow_values(proto: onnx.ModelProto) -> bool:
+def _ranges(proto: onnx.ModelProto) -> list[tuple[onnx.NodeProto, float]]:
+    """Every Range, and how many elements it has."""
     blocks = list(blocks_of([proto.graph, *proto.functions]))
     ranges = [node for block in blocks for node in block.node if node.op_type == "Range"]
     if not ranges:
-        return True
+        return []
     held: dict[str, onnx.TensorProto] = {}
     for block in blocks:
         if isinstance(block, onnx.GraphProto):
@@ -84,7 +101,7 @@ def _may_follow_values(proto: onnx.ModelProto) -> bool:
         for node in block.node:
             if node.op_type == "Constant" and node.output:
                 held.update((node.output[0], a.t) for a in node.attribute if a.name == "value")
-    return all(_size(node, held) <= LARGEST_RANGE for node in ranges)
+    return [(node, _size(node, held)) for node in ranges]
 
 
 def _size(node: onnx.NodeProto, held: dict[str, onnx.TensorProto]) -> float:

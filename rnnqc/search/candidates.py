@@ -110,11 +110,13 @@ class Candidates:
         return [*self._as_the_recipe(), *self._covering(), *self._apart()]
 
     def tables(self) -> list[Override]:
-        """Exact activations everywhere."""
-        glob = "*.activation"
+        """Exact activations everywhere: of the gates of cells, of the values of custom cells."""
         found = [f"{r.name}.{p}" for r in self.recurrences.values() for p in r.points]
-        tabulated = self._exact_tables(glob, [p for p in found if p.endswith(".activation")])
-        return [Override(glob, t.rules, t.reason, len(self.matching(glob))) for t in tabulated]
+        made: list[Override] = []
+        for glob in ("*.activation", "*.value"):
+            tabulated = self._exact_tables(glob, self.matching(glob, found))
+            made += [Override(glob, t.rules, t.reason, len(self.matching(glob))) for t in tabulated]
+        return made
 
     @property
     def has_several_widths(self) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,7 +20,7 @@ from rnnqc.evaluation.evaluate import run_session
 from rnnqc.ir import dense_array
 from rnnqc.passes.cells.observe import NotObservableError, Observed, with_outputs
 from rnnqc.proto.graph_walks import blocks_of
-from rnnqc.sessions import session
+from rnnqc.sessions import session, session_of_exposed
 from rnnqc.tracing.checks import same_bits
 from rnnqc.tracing.places import Place
 from rnnqc.tracing.rounds import Made, Trips, at, rounds_of
@@ -80,9 +79,7 @@ class Recorder:
                 action="declare them, or stack along the first axis and transpose behind the Scan",
             ) from error
         self._plain = session(proto, native=native, options=_options(optimize))
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # inputs need not have an influence on what is inside
-            self._exposed = session(exposed, native=native, options=_options(optimize))
+        self._exposed = session_of_exposed(exposed, native, _options(optimize))
 
     def run(self, feed: Feeds) -> tuple[dict[str, Array], dict[str, Made]]:
         """Runs the model once.

@@ -8,36 +8,22 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import onnxruntime
 import pytest
 
 import rnnqc
-from tests.runs.commands import HANGS
-from tests.runs.sessions import Array
+from tests.runs import streams
+from tests.runs.streams import ROOT, STREAMS, assert_the_bits_of_python, command
 
-ROOT = Path(__file__).resolve().parents[2]
-TOOLS = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
 BUILDS = [cache.parent for cache in ROOT.glob("build/*/CMakeCache.txt") if "SKBUILD_STATE" in cache.read_text()]
 
 
 def tool(name: str, package: str) -> str:
-    path = shutil.which(name, path=TOOLS)
-    if path is None:
-        pytest.skip(f"NOT TESTED in C++: {name} is absent (Debian: {package})")
-    return path
-
-
-def command(*arguments: str | Path, given: bytes | None = None) -> subprocess.CompletedProcess[bytes]:
-    done = subprocess.run(arguments, input=given, capture_output=True, check=False, timeout=HANGS)
-    assert done.returncode == 0, (done.stdout[-3000:] + done.stderr).decode(errors="replace")
-    return done
+    return streams.tool(name, f"Debian: {package}", "C++")
 
 
 @pytest.fixture(scope="module")
@@ -68,41 +54,16 @@ def stream(prefix: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "stream"
 
 
-def in_python(path: Path, chunks: Array, states: dict[str, str], result: str) -> Array:
-    session = rnnqc.session(path, native=False)
-    (samples,) = (i.name for i in session.get_inputs() if i.name not in states)
-    shapes = {i.name: [d if isinstance(d, int) else 1 for d in i.shape] for i in session.get_inputs()}
-    fed = {name: np.zeros(shapes[name], np.float32) for name in states}
-    outputs = []
-    for chunk in chunks:
-        wanted = [result, *states.values()]
-        output, *after = session.run(wanted, {samples: chunk, **fed})
-        fed = dict(zip(states, after, strict=True))
-        outputs.append(np.asarray(output).ravel())
-    return np.concatenate(outputs)
-
-
-MODELS = {
-    "two states": ("tiny/lstm_states.onnx", (7, 1, 3), {"h0": "hn", "c0": "cn"}, "Y"),
-    "DTLN": ("dtln/model_1.onnx", (1, 1, 257), {"input_3": "tf_op_layer_stack_2"}, "activation_2"),
-}
-
-
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("model", STREAMS)
 def test_a_stream_in_cpp_has_the_bits_of_python(
     model: str, stream: Path, shared: Callable[[str], Path], tmp_path: Path
 ) -> None:
-    name, shape, states, result = MODELS[model]
-    path = shared(f"models/{name}") if model == "DTLN" else ROOT / "models" / name
-    rnnqc.lower(path, strict=True).save(tmp_path / "lowered.onnx")
-    chunks = np.random.default_rng(0).normal(0, 1, (9, *shape)).astype(np.float32)
-    expected = in_python(tmp_path / "lowered.onnx", chunks, states, result).tobytes()
-    fed_back = [f"{before}={after}" for before, after in states.items()]
-    for options, said in (([], rnnqc.runtime_ops.isa()), (["--stock"], "none")):
-        arguments = [tmp_path / "lowered.onnx", str(shape[0]), *options, *fed_back]
-        done = command(stream, *arguments, given=chunks.tobytes() + b"rest")
-        assert done.stdout == expected
-        assert done.stderr.decode().startswith("9 chunks, ") and done.stderr.decode().endswith(f": {said}\n")
+    def run(arguments: list[str | Path], given: bytes) -> subprocess.CompletedProcess[bytes]:
+        return command(stream, *arguments, given=given)
+
+    said = assert_the_bits_of_python(model, shared, tmp_path, run, [[], ["--stock"]])
+    for line, isa in zip(said, (rnnqc.runtime_ops.isa(), "none"), strict=True):
+        assert line.startswith("9 chunks, ") and line.endswith(f": {isa}\n")
 
 
 def test_the_header_is_c_and_pkg_config_finds_everything(prefix: Path, tmp_path: Path) -> None:

@@ -18,9 +18,10 @@ TOOLCHAIN = ROOT / "runtime_ops" / "cmake" / "aarch64-linux-gnu.cmake"
 
 LIBRARY = "librnnqc_ops.so"
 
-# Processors of qemu: with dot products (Armv8.2) and without (Armv8.0).
+# Processors of qemu: with all it has, matrix products (Armv8.6) too; with dot products (Armv8.2); without either.
+MATRIX_PRODUCTS = "max"
 DOT_PRODUCTS = "neoverse-n1"
-NO_DOT_PRODUCTS = "cortex-a72"
+NO_DOT_PRODUCTS = "cortex-a53"
 
 _COMPILER = shutil.which("aarch64-linux-gnu-g++")
 _CMAKE = shutil.which("cmake", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]))

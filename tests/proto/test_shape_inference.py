@@ -31,3 +31,31 @@ def test_branches_see_constants_of_the_graph_around() -> None:
     before = proto.SerializeToString()
     assert _shapes(infer_shapes(proto)) == {"inner": [2, 3], "other": [2, 3]}
     assert proto.SerializeToString() == before
+
+
+LONG = """<ir_version: 10, opset_import: ["": 17]>
+g () => (float[N] y)
+<int32 start = {-32768}, int32 limit = {32768}, int32 step = {1}, int32 one = {1}> {
+  codes = Range(start, limit, step) raised = Add(codes, one) shape = Shape(raised) y = Cast <to = 1> (raised)
+}"""
+
+
+def test_a_long_range_has_a_shape_but_no_values() -> None:
+    """The values of a table's indices make no shape, and following them takes a hundred times as long."""
+    proto = parse(LONG)
+    before = proto.SerializeToString()
+    inferred = infer_shapes(proto)
+    assert proto.SerializeToString() == before
+    assert [n.op_type for n in inferred.graph.node] == ["Range", "Add", "Shape", "Cast"]
+    found = {v.name: v.type.tensor_type for v in [*inferred.graph.value_info, *inferred.graph.output]}
+    assert {n: t.elem_type for n, t in found.items()} == {"codes": 6, "raised": 6, "shape": 7, "y": 1}
+    assert [d.dim_value for n in ("codes", "raised", "shape") for d in found[n].shape.dim] == [2**16, 2**16, 1]
+
+
+def test_shapes_are_followed_beside_a_long_range() -> None:
+    """A shape that is made of the input's, after a Range of 65536 elements."""
+    text = LONG.replace("g () =>", "g (float[2,3] x) =>").replace(
+        "shape = Shape", "z = Shape(x) w = Expand(one, z) shape = Shape"
+    )
+    shapes = {v.name: v.type.tensor_type.shape for v in infer_shapes(parse(text)).graph.value_info}
+    assert [d.dim_value for n in ("codes", "w") for d in shapes[n].dim] == [2**16, 2, 3]

@@ -11,15 +11,21 @@ import pytest
 
 from tests.native import arm64
 
+PROCESSORS = {
+    arm64.MATRIX_PRODUCTS: "neoni8mm",
+    arm64.DOT_PRODUCTS: "neondot",
+    arm64.NO_DOT_PRODUCTS: "neon",
+    "cortex-a72": "neon",
+}
 emulated = pytest.mark.skipif(arm64.NO_PROCESSOR is not None, reason=str(arm64.NO_PROCESSOR))
 
 
 def run_tests(library: Path, file: str, *arguments: str) -> None:
     report = arm64.run(
         library,
-        arm64.DOT_PRODUCTS,
+        arm64.MATRIX_PRODUCTS,
         *("-m", "pytest", f"tests/runtime_ops/{file}", "-q", "-p", "no:cacheprovider", "--assert=plain", *arguments),
-        RNNQC_EXPECT_ISAS="portable,neondot",
+        RNNQC_EXPECT_ISAS="portable,neon,neondot,neoni8mm",
         PYTEST_DISABLE_PLUGIN_AUTOLOAD="1",  # nothing is rewritten: on an emulated processor that takes seconds
     )
     assert " passed" in report
@@ -32,7 +38,7 @@ def test_builds_without_warnings(arm64_library: Path) -> None:
 
 
 @emulated
-@pytest.mark.parametrize(("processor", "isa"), [(arm64.DOT_PRODUCTS, "neondot"), (arm64.NO_DOT_PRODUCTS, "portable")])
+@pytest.mark.parametrize(("processor", "isa"), PROCESSORS.items())
 def test_what_the_processor_has_is_used(processor: str, isa: str, arm64_library: Path) -> None:
     script = (
         "import ctypes, os\n"
@@ -44,14 +50,15 @@ def test_what_the_processor_has_is_used(processor: str, isa: str, arm64_library:
 
 
 @emulated
-@pytest.mark.parametrize("isa", ["neondot", pytest.param("portable", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("isa", ["neon", pytest.param("portable", marks=pytest.mark.slow)])
 def test_kernels(isa: str, arm64_library: Path) -> None:
+    """ "neon" stands for all whose names begin so."""
     run_tests(arm64_library, "kernels/test_kernels.py", "-k", f"{isa} or expected_instruction_sets or guard_pages_work")
 
 
 @emulated
 @pytest.mark.slow
-@pytest.mark.parametrize("isa", ["neondot", "portable"])
+@pytest.mark.parametrize("isa", ["neon", "portable"])
 def test_kernels_of_cells_with_a_hidden_state_only(isa: str, arm64_library: Path) -> None:
     run_tests(arm64_library, "kernels/test_hidden_kernels.py", "-k", isa)
 
@@ -66,7 +73,7 @@ def test_operator(arm64_library: Path) -> None:
 @emulated
 @pytest.mark.slow
 def test_kernels_of_16_bit_codes(arm64_library: Path) -> None:
-    run_tests(arm64_library, "kernels/test_wide_kernels.py", "-k", "neondot or portable")
+    run_tests(arm64_library, "kernels/test_wide_kernels.py", "-k", "neon or portable")
 
 
 @emulated

@@ -16,11 +16,14 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 #endif
-#elif defined(__aarch64__) && defined(__linux__)
+#elif defined(__aarch64__) || defined(_M_ARM64)
+#define RNNQC_ARM64 1
+#if defined(__linux__)
 #include <asm/hwcap.h>
 #include <sys/auxv.h>
-#elif defined(__aarch64__) && defined(__APPLE__)
+#elif defined(__APPLE__)
 #include <sys/sysctl.h>
+#endif
 #endif
 
 namespace rnnqc {
@@ -95,23 +98,33 @@ std::vector<std::string> Detect() {
   return names;
 }
 
-#elif defined(__aarch64__)
+#elif defined(RNNQC_ARM64)
 
-std::vector<std::string> Detect() {
-#if defined(__linux__)
-  if ((getauxval(AT_HWCAP) & HWCAP_ASIMDDP) != 0) return {"neondot"};
-  return {};
-#elif defined(__APPLE__)
+#if defined(__APPLE__)
+// No such name on systems older than the feature's.
+bool Has(const char* feature) {
   int present = 0;
   size_t size = sizeof(present);
-  // 0, and no such name on systems older than the feature's.
-  if (sysctlbyname("hw.optional.arm.FEAT_DotProd", &present, &size, nullptr, 0) == 0 && present != 0) {
-    return {"neondot"};
-  }
-  return {};
-#else
-  return {};
+  return sysctlbyname(feature, &present, &size, nullptr, 0) == 0 && present != 0;
+}
 #endif
+
+std::vector<std::string> Detect() {
+  std::vector<std::string> names{"neon"};
+#if defined(__linux__)
+  constexpr unsigned long kMatrixProducts = 1ul << 13;  // HWCAP2_I8MM, which older headers lack
+  const bool dot_products = (getauxval(AT_HWCAP) & HWCAP_ASIMDDP) != 0;
+  const bool matrix_products = (getauxval(AT_HWCAP2) & kMatrixProducts) != 0;
+#elif defined(__APPLE__)
+  const bool dot_products = Has("hw.optional.arm.FEAT_DotProd");
+  const bool matrix_products = Has("hw.optional.arm.FEAT_I8MM");
+#else
+  const bool dot_products = false;
+  const bool matrix_products = false;
+#endif
+  if (dot_products) names.emplace_back("neondot");
+  if (dot_products && matrix_products) names.emplace_back("neoni8mm");
+  return names;
 }
 
 #else

@@ -77,8 +77,8 @@ def _report(
 
 
 def test_a_bias_that_sits_in_every_value() -> None:
-    """Rounded down everywhere: no single point gains much, all together do."""
-    evidence = _report(*_highway(), "pow2-int16", [])
+    """Rounded down everywhere: no single point gains much, all together do. (The tables would hide it.)"""
+    evidence = _report(*_highway(), "pow2-int16", ["*.value.table=exact"])
     best, *others = evidence.repairs
     assert best.overrides == ["*.rounding=half_even"]
     biases = 2
@@ -94,7 +94,7 @@ def test_a_bias_that_sits_in_every_value() -> None:
 
 
 @pytest.mark.parametrize("op", ["LSTM", pytest.param("GRU", marks=pytest.mark.slow)])
-def test_tables_hide_roundings(op: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_tables_hide_roundings_of_layers(op: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """The coarse tables first; without their errors, rounding to nearest gains as much again. As the command says."""
     model, data = _layers(op)
     evidence = _report(model, data, "pow2-int16", [])
@@ -115,6 +115,15 @@ def test_tables_hide_roundings(op: str, tmp_path: Path, capfd: pytest.CaptureFix
     [after] = compare_models(model, onnx.load(out), data)
     # Calibrated on the same data, but three samples at a time.
     assert after.sqnr_db == pytest.approx(together.sqnr_after, abs=2.0)
+
+
+def test_tables_hide_roundings_of_custom_cells() -> None:
+    evidence = _report(*_highway(), "pow2-int16", [])
+    best, together = evidence.repairs[0], evidence.together
+    assert best.overrides == ["*.value.table=exact"]
+    assert together is not None
+    assert together.overrides == [*best.overrides, "*.rounding=half_even"]
+    assert together.gain_db > best.gain_db + 6
 
 
 def test_an_override_of_the_user_is_taken_back() -> None:

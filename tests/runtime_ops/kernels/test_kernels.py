@@ -54,7 +54,9 @@ FLAGS = {
     "avx512vnni": {"avx512f", "avx512dq", "avx512bw", "avx512vl", "avx512_vnni"},
     "avx512vbmi": {"avx512f", "avx512dq", "avx512bw", "avx512vl", "avx512_vnni", "avx512vbmi"},
     "amxint8": {"avx512dq", "avx512bw", "avx512vl", "avx512_vnni", "avx512vbmi", "gfni", "amx_tile", "amx_int8"},
+    "neon": {"asimd"},
     "neondot": {"asimddp"},
+    "neoni8mm": {"asimddp", "i8mm"},
 }
 
 

@@ -12,21 +12,17 @@
 namespace rnnqc {
 namespace {
 
+#include "kernels/neon/tiles.inc"
+
 // A tile is a few rows and one gate of a block, whose weights then stay in the first-level cache for all rows.
-constexpr int kTileRows = 4;
+constexpr int64_t kTileRows = 4;
 constexpr int kGateRegisters = static_cast<int>(kBlockUnits / 4);
 constexpr int kBlockRegisters = static_cast<int>(kBlockColumns / 4);
 // Four consecutive k of a block, and of one gate of it.
-constexpr int64_t kGroupBytes = kBlockColumns * 4;
-constexpr int64_t kGateBytes = kBlockUnits * 4;
+constexpr int64_t kQuadBytes = kBlockColumns * 4;
+constexpr int64_t kGateQuadBytes = kBlockUnits * 4;
 // Rows whose sums of codes are kept.
 constexpr int64_t kChunkRows = 64;
-
-inline int64_t Least(int64_t a, int64_t b) { return a < b ? a : b; }
-
-inline const uint8_t* BlockWeights(const MatmulArgs& m, int64_t block) {
-  return static_cast<const uint8_t*>(m.weights) + block * (m.k_padded / 4) * kGroupBytes;
-}
 
 inline uint8x16_t FourCodes(const uint8_t* codes) {
   uint32_t four;
@@ -88,16 +84,16 @@ RNNQC_NOINLINE void TileSums(const Tile& tile, const int32_t* start, int32_t* su
     RNNQC_UNROLL(4)
     for (int r = 0; r < kRows; ++r) codes[r] = vld1q_u8(tile.a + r * tile.a_stride + k);
     AddProducts<0>(sum, codes, w);
-    AddProducts<1>(sum, codes, w + kGroupBytes);
-    AddProducts<2>(sum, codes, w + 2 * kGroupBytes);
-    AddProducts<3>(sum, codes, w + 3 * kGroupBytes);
-    w += 4 * kGroupBytes;
+    AddProducts<1>(sum, codes, w + kQuadBytes);
+    AddProducts<2>(sum, codes, w + 2 * kQuadBytes);
+    AddProducts<3>(sum, codes, w + 3 * kQuadBytes);
+    w += 4 * kQuadBytes;
   }
   for (; k < tile.k_padded; k += 4) {
     RNNQC_UNROLL(4)
     for (int r = 0; r < kRows; ++r) codes[r] = FourCodes(tile.a + r * tile.a_stride + k);
     AddProducts<0>(sum, codes, w);
-    w += kGroupBytes;
+    w += kQuadBytes;
   }
   RNNQC_UNROLL(4)
   for (int r = 0; r < kRows; ++r) {
@@ -112,52 +108,31 @@ using SumsFn = void(const Tile& tile, const int32_t* start, int32_t* sums, int64
 constexpr SumsFn* kTileSums[kTileRows] = {TileSums<1, kGateRegisters>, TileSums<2, kGateRegisters>,
                                           TileSums<3, kGateRegisters>, TileSums<4, kGateRegisters>};
 
-// Rows of the next tile, so that the remaining tiles are about equal.
-inline int64_t NextTile(int64_t rows_left) {
-  const int64_t tiles = (rows_left + kTileRows - 1) / kTileRows;
-  return (rows_left + tiles - 1) / tiles;
-}
-
 // Calls run(function, tile, row, rows, column, columns) for tiles that cover all rows and the wanted blocks.
 template <typename Run>
 inline void ForEachTile(const MatmulArgs& m, const Run& run) {
-  const int64_t blocks = m.block_end - m.block_begin;
   for (int64_t first = 0; first < m.rows; first += kChunkRows) {
     const int64_t rows = Least(kChunkRows, m.rows - first);
     const uint8_t* a = m.a + first * m.a_stride;
     uint32_t correction[kChunkRows];
     for (int64_t row = 0; row < rows; ++row) correction[row] = Correction(a + row * m.a_stride, m.k_padded);
-    for (int64_t i = 0; i < blocks; ++i) {
-      const int64_t block = m.descending ? m.block_end - 1 - i : m.block_begin + i;
-      const uint8_t* w = static_cast<const uint8_t*>(m.weights) + block * (m.k_padded / 4) * kGroupBytes;
+    ForEachBlock(m, [&](int64_t block) {
+      const uint8_t* w = static_cast<const uint8_t*>(m.weights) + block * (m.k_padded / 4) * kQuadBytes;
       const int64_t column = block * kBlockColumns;
       if (rows == 1) {
         const Tile tile{a, m.a_stride, m.k_padded, w, correction};
         run(TileSums<1, kBlockRegisters>, tile, first, int64_t{1}, column, kBlockColumns);
-        continue;
+        return;
       }
       for (int64_t gate = 0; gate < kGates; ++gate) {
         for (int64_t row = 0; row < rows;) {
-          const int64_t count = NextTile(rows - row);
-          const Tile tile{a + row * m.a_stride, m.a_stride, m.k_padded, w + gate * kGateBytes, correction + row};
+          const int64_t count = NextTile(rows - row, kTileRows);
+          const Tile tile{a + row * m.a_stride, m.a_stride, m.k_padded, w + gate * kGateQuadBytes, correction + row};
           run(*kTileSums[count - 1], tile, first + row, count, column + gate * kBlockUnits, kBlockUnits);
           row += count;
         }
       }
-    }
-  }
-}
-
-// p of one row and `columns` columns, from their sums without start values.
-inline void Finish(const ProjectArgs& args, int64_t row, int64_t column, int64_t columns, const int32_t* sums) {
-  const int32_t zero_point = args.row_zero_point != nullptr ? args.row_zero_point[row] : 1;
-  float* p = args.p + row * args.p_stride + column;
-  for (int64_t i = 0; i < columns; i += 4) {
-    const int32x4_t start = vld1q_s32(args.matmul.start + column + i);
-    float32x4_t value = vcvtq_f32_s32(vmlaq_n_s32(vld1q_s32(sums + i), start, zero_point));
-    if (args.row_scale != nullptr) value = vmulq_n_f32(value, args.row_scale[row]);
-    value = vmulq_f32(value, vld1q_f32(args.multiplier + column + i));
-    vst1q_f32(p + i, vaddq_f32(value, vld1q_f32(args.bias + column + i)));
+    });
   }
 }
 

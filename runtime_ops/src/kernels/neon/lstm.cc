@@ -10,7 +10,7 @@
 namespace rnnqc {
 namespace {
 
-#include "kernels/neondot/linear.inc"
+#include "kernels/neon/linear.inc"
 
 // Something of the sixteen units of a block.
 using Floats = float32x4_t[4];
@@ -122,7 +122,7 @@ void RunCells(const TableCellArgs& args) {
 
 }  // namespace
 
-void s32_table_cell_16__neondot(const TableCellArgs& args) {
+void s32_table_cell_16__neon(const TableCellArgs& args) {
   if (args.linear != nullptr) {
     RunCells<true>(args);
   } else {

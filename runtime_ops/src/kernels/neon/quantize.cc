@@ -10,7 +10,7 @@
 namespace rnnqc {
 namespace {
 
-#include "kernels/neondot/linear.inc"
+#include "kernels/neon/linear.inc"
 
 // Values x[i] .. x[i + 3], zeros from n on, NaN as zero.
 inline float32x4_t LoadFirst(const float* x, int64_t i, int64_t n) {
@@ -22,13 +22,13 @@ inline float32x4_t LoadFirst(const float* x, int64_t i, int64_t n) {
 
 }  // namespace
 
-float f32_max_abs__neondot(const float* x, int64_t n) {
+float f32_max_abs__neon(const float* x, int64_t n) {
   float32x4_t largest = vdupq_n_f32(0.0f);
   for (int64_t i = 0; i < n; i += 4) largest = vmaxq_f32(largest, vabsq_f32(LoadFirst(x, i, n)));
   return vmaxvq_f32(largest);
 }
 
-MinMax f32_min_max__neondot(const float* x, int64_t n) {
+MinMax f32_min_max__neon(const float* x, int64_t n) {
   float32x4_t least = vdupq_n_f32(0.0f);
   float32x4_t largest = vdupq_n_f32(0.0f);
   for (int64_t i = 0; i < n; i += 4) {
@@ -40,7 +40,7 @@ MinMax f32_min_max__neondot(const float* x, int64_t n) {
   return {vminvq_f32(least) + 0.0f, vmaxvq_f32(largest)};
 }
 
-void f32_u8_quantize_row__neondot(const float* x, int64_t n, float scale, int32_t zero_point, uint8_t* codes) {
+void f32_u8_quantize_row__neon(const float* x, int64_t n, float scale, int32_t zero_point, uint8_t* codes) {
   const Grid grid(scale, zero_point);
   for (int64_t i = 0; i < n; i += 16) {
     float rest[16] = {};

@@ -10,7 +10,7 @@
 namespace rnnqc {
 namespace {
 
-#include "kernels/neondot/linear.inc"
+#include "kernels/neon/linear.inc"
 
 constexpr int64_t kMostBlocks = 1;
 
@@ -150,6 +150,6 @@ void Run(const HiddenCellArgs& args, int64_t, const Step& step) {
 
 }  // namespace
 
-RNNQC_HIDDEN_KERNELS(neondot)
+RNNQC_HIDDEN_KERNELS(neon)
 
 }  // namespace rnnqc
