@@ -31,6 +31,7 @@ from rnnqc.passes.rest.quantize_embeddings import QuantizeEmbeddings
 from rnnqc.passes.rest.store_weights import StoreWeights
 from rnnqc.passes.verify.verify_numerics import VerifyNumerics
 from rnnqc.passes.views.join_views import JoinViews
+from rnnqc.passes.views.store_shapes import StoreShapes
 from rnnqc.passes.weight_only.quantize_weights import QuantizeWeights
 from rnnqc.passes.weight_only.write_ort_lstm import WriteOrtLstm
 
@@ -66,6 +67,7 @@ __all__ = [
     "RollSteps",
     "ShortenNames",
     "SimplifySequences",
+    "StoreShapes",
     "StoreWeights",
     "Timing",
     "Unroll",

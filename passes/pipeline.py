@@ -39,6 +39,7 @@ from rnnqc.passes.rest.int8_weights import Int8Weights
 from rnnqc.passes.rest.quantize_embeddings import QuantizeEmbeddings
 from rnnqc.passes.rest.store_weights import StoreWeights
 from rnnqc.passes.views.join_views import JoinViews
+from rnnqc.passes.views.store_shapes import StoreShapes
 from rnnqc.passes.weight_only.quantize_weights import QuantizeWeights
 from rnnqc.passes.weight_only.write_ort_lstm import WriteOrtLstm
 from rnnqc.recipes.recipe import Recipe
@@ -49,14 +50,16 @@ EXPORTED = frozenset({Property.CANONICAL, Property.SCALES_FOLDED})
 """The same for a model that keeps its own quantization: it has no cell with scales to fold."""
 
 
-def normal_form(*, keep_codes: bool = False, fold: bool = False) -> list[Pass]:
+def normal_form(*, keep_codes: bool = False, fold: bool = False, remove_sorting: bool = False) -> list[Pass]:
     """Any exporter's file becomes one whose recurrent layers are clean recurrent nodes.
 
     Args:
         keep_codes: Whether weights that are stored as quantized values stay so.
         fold: Whether what is known of inputs, by binding them or their dimensions, is computed now.
+        remove_sorting: Whether sorts of a batch by length go.
     """
     return [
+        *([Canonicalize(keep_codes=keep_codes), *optional_passes()] if remove_sorting else []),  # normalize: sorts go
         RepairLstmExport(),  # normalize: an exported fixed batch dimension becomes dynamic
         ReadWeightCodes(keep=keep_codes),  # normalize: quantized weights become one constant each
         Canonicalize(keep_codes=keep_codes),  # normalize: recurrent nodes get one layout and explicit attributes
@@ -113,7 +116,12 @@ def rest_passes(recipe: Recipe | None = None, form: str = FUSED, statistics: Sta
 
 def last_passes(form: str) -> list[Pass]:
     """What follows all passes above; a QONNX file keeps the operators that its readers know."""
-    return [] if form == QONNX else [JoinViews()]  # views: chains of views become fewer operators
+    if form == QONNX:
+        return []
+    return [
+        JoinViews(),  # views: chains of views become fewer operators
+        StoreShapes(),  # views: shapes that would make onnxruntime lose a state become initializers
+    ]
 
 
 def every_pass(recipe: Recipe, weight_only: Recipe) -> list[Pass]:
@@ -130,7 +138,7 @@ def every_pass(recipe: Recipe, weight_only: Recipe) -> list[Pass]:
 
 
 def optional_passes() -> list[Pass]:
-    """Passes that programs ask for, after `Canonicalize`; no lowering has them by itself."""
+    """Passes that are asked for, after `Canonicalize`: by programs, or by `lower(remove_sorting=True)`."""
     return [
         RemoveSorting(),  # normalize: rows that are sorted by length for a layer stay in their order
     ]

@@ -41,8 +41,9 @@ LINKS = ("rnnqc/passes", "rnnqc/runtime_ops")
 COMPILED = (".cc", ".h", ".inc")
 # Parts of a path below runtime_ops/src, and the tests that call what is there.
 LIKELY = {
-    "gemm": ("kernels/test_kernels", "kernels/test_int4_kernels"),
-    "dot": ("kernels/test_int4_kernels",),
+    "gemm": ("kernels/test_kernels", "kernels/test_few_bits_kernels"),
+    "dot": ("kernels/test_few_bits_kernels",),
+    "products_s6": ("kernels/test_few_bits_kernels",),
     "quantize": ("kernels/test_kernels", "kernels/test_wide_kernels"),
     "gru_rnn": ("kernels/test_hidden_kernels", "operators/test_quant_gru_cell"),
     "fixed_point": ("fixed_point/test_grid_kernels", "fixed_point/test_grid_bytes", "fixed_point/test_grid"),

@@ -12,7 +12,7 @@ from rnnqc.ir import Value
 class Operands:
     """The constant inputs of the cell, as values of the main graph.
 
-    Without multipliers W and R may be packed int4 (uint8 `[K,ceil(GH/2)]`), with multipliers they are. Only the
+    Without multipliers W and R may be packed (uint8, rnnqc/formats/packing.py), with multipliers they are. Only the
     arithmetic "grid" has int16 weights and zero points of weights.
     """
 

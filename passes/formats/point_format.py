@@ -14,6 +14,7 @@ from rnnqc.cells.activations import RELU_TABLE, TABLE
 from rnnqc.cells.base import CELL, FORGET, OUTPUT, Cell
 from rnnqc.errors import CompileError
 from rnnqc.formats.format import Format, FormatError, IntegerFormat
+from rnnqc.formats.packing import PACKED_BITS
 from rnnqc.formats.point_format import STATIC, WIDE_BITS, PointFormat
 from rnnqc.formats.scales import multiplier_and_shift
 from rnnqc.formats.weights import group_scales, mixed_scales
@@ -22,7 +23,6 @@ from rnnqc.recipes.keys import Settings, require, rounding_of
 CELL_LIMIT = 2.0
 INDEX_BITS = 16
 """Widest values that may index a table; of the one that indexes tanh of a cell state the width."""
-PACKED_BITS = 4
 
 
 def integer_format(s: Settings) -> IntegerFormat:
@@ -167,7 +167,7 @@ def _check_weight(s: Settings, path: str) -> None:
     per_tensor = s.get("granularity", "per-channel") != "per-channel"
     if s.get("group_size"):
         if s["bits"] > PACKED_BITS:
-            raise contradiction("group_size", "bits", "groups of weights of 2 to 4 bits")
+            raise contradiction("group_size", "bits", "groups of weights of 2 to 6 bits")
         if per_tensor:
             raise contradiction("group_size", "granularity", "groups in channels, granularity = per-channel")
         if not s.get("narrow", False) or not s.get("signed", True) or not s.get("symmetric", True):

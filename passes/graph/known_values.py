@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 
-from rnnqc.ir import Constant, Node, Value, attribute, constant_array, shape_of
+from rnnqc.ir import Constant, Graph, Model, Node, Value, attribute, constant_array, graph_info, shape_of
 
 Sizes = list[int | None]
 
@@ -42,6 +44,17 @@ def known_array(node: Node) -> npt.NDArray[np.int64] | None:
     start, end, *others = (int(a.ravel()[0]) for a in held)
     step = others[1] if len(others) > 1 else 1
     return _known(sizes_of, slice(start, end, step)) if step > 0 else None
+
+
+def store_array(model: Model, graph: Graph, value: Value, array: npt.NDArray[Any]) -> None:
+    """Makes an initializer of `graph` of a value, with its name; its node goes where nothing else uses it."""
+    constant = Constant(value.name, np.ascontiguousarray(array).reshape(array.shape))
+    graph_info(graph).initializers[constant.name] = constant
+    maker = value.inputs[0]
+    model.replace_all_uses(value, constant)
+    value.name = model.fresh_name(f"{value.name}.computed")
+    if not any(v.outputs for v in maker.outputs):
+        model.remove_nodes(graph, [maker])
 
 
 def _shape_node(value: Value) -> Node | None:

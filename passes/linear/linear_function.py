@@ -19,7 +19,7 @@ from rnnqc.passes.render.branches import choose
 from rnnqc.passes.render.cell_function import scratch_model
 from rnnqc.passes.render.emit_codes import row_range, with_zero_point_rows, without_nan
 from rnnqc.passes.render.lut_arithmetic import multiplies_exactly, shifted
-from rnnqc.passes.render.lut_product import GroupSizes, unpacked_int4
+from rnnqc.passes.render.lut_product import GroupSizes, Planes, unpacked_matrix
 
 _FIRST_WITH_ALLOWZERO = 14
 _FIRST_WITH_ENDS_OF_SHAPES = 15
@@ -62,7 +62,7 @@ class _Layer:
     """Emits one layer into `b`."""
 
     def __init__(self, b: Builder, kind: LinearKind, given: dict[str, Value], attributes: Mapping[str, int]) -> None:
-        self.b, self.given, self.attributes = b, given, attributes
+        self.b, self.given, self.attributes, self.kind = b, given, attributes, kind
         self.w = self._unpacked() if kind.packed else given["W"]
 
     @cached_property
@@ -139,7 +139,7 @@ class _Layer:
             group = b.op("Concat", [one, b.op("Reshape", [size, one], "group"), one], "group.rows", axis=0)
         row = b.op("Concat", [b.i64([-1]), self.columns], "W.row", axis=0)
         groups = GroupSizes(given["W_group_multiplier"], group, row, self.depth)
-        return unpacked_int4(b, given["W"], self.columns, groups, "W")
+        return unpacked_matrix(b, given["W"], Planes(self.kind.bits, self.columns, None), groups, "W")
 
     def _product(self, codes: Value, w: Value, zero_point: Value) -> Value:
         """Exact sums of rows of quantized values and W, on any machine."""

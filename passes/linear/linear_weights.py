@@ -9,11 +9,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rnnqc.formats.packing import factorize, pack
-from rnnqc.formats.point_format import PointFormat
+from rnnqc.formats.packing import BYTE_BITS, factorize, pack, stored_bits
 from rnnqc.ir import Graph, Model, Value
 from rnnqc.ir.builder import Builder
-from rnnqc.passes.formats.point_format import PACKED_BITS
 from rnnqc.passes.formats.quantized_parameters import weight_codes
 from rnnqc.passes.formats.weight_formats import weight_format
 from rnnqc.passes.graph.constant_expressions import Constants
@@ -32,13 +30,14 @@ class LinearWeight:
     """The weight of one or several nodes.
 
     Attributes:
-        values: int8 `[K,N]`, or packed int4.
+        values: int8 `[K,N]`, or packed (rnnqc/formats/packing.py).
         scale: Of the columns, `[N]`.
         multiplier: The same as a value.
         graph: Where the constants stand.
         sizes: Bytes of the constants by name.
         group_multiplier: uint8 `[G,N]` with a packed matrix.
         group_size: Its rows that share a multiplier.
+        bits: Width of its stored numbers.
     """
 
     values: Value
@@ -48,6 +47,7 @@ class LinearWeight:
     sizes: Mapping[str, int]
     group_multiplier: Value | None = None
     group_size: int = 0
+    bits: int = BYTE_BITS
 
 
 def linear_settings(recipe: Recipe | None, point: str) -> Settings:
@@ -94,22 +94,15 @@ def stored_weight(
     values = weight_codes(format_, array, moment)
     scale = np.broadcast_to(np.asarray(format_.complete.scale, np.float32), array.shape[1:]).copy()
     arrays: dict[str, npt.NDArray[Any]] = {"W": np.ascontiguousarray(values, np.int8), "multiplier": scale}
-    size = _group_size(format_, len(array))
-    factors = factorize(arrays["W"], size) if size else None
+    size, bits = format_.group_size or -(-len(array) // 32) * 32, stored_bits(format_.bits)
+    factors = factorize(arrays["W"], size, bits) if bits < BYTE_BITS else None
     if factors is not None:
-        arrays |= {"W": pack(factors[0]), "W_group_multiplier": factors[1]}
+        arrays |= {"W": pack(factors[0], bits), "W_group_multiplier": factors[1]}
     held = {k: model.add_initializer(f"{point}.{k}", a, home) for k, a in arrays.items()}
     return LinearWeight(
         held["W"], scale, held["multiplier"], home, {c.name: arrays[k].nbytes for k, c in held.items()},
-        held.get("W_group_multiplier"), size if factors is not None else 0,
+        held.get("W_group_multiplier"), *((size, bits) if factors is not None else (0, BYTE_BITS)),
     )  # fmt: skip
-
-
-def _group_size(format_: PointFormat, rows: int) -> int:
-    """Rows of a packed matrix that share a multiplier; 0 for a matrix that is not packed."""
-    if (format_.bits or LARGEST_BITS) > PACKED_BITS:
-        return 0
-    return format_.group_size or -(-rows // 32) * 32
 
 
 def shared_weight(model: Model, site: LinearSite, weights: Int8Weights, constants: Constants) -> LinearWeight | None:

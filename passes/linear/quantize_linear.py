@@ -42,7 +42,7 @@ class QuantizeLinear(Pass):
     After: `ai.rnnqc::QuantLinear(x, W int8 [K,N], multiplier float32 [N], b)`, between two Transpose for a Conv
 
     Each row of x gets a scale and a zero point of its own when the model runs; products are exact. The recipe's rules
-    for `<node>.weight` say how weights are rounded: 8 bits, or up to 4 bits in groups, which become packed int4. Rules
+    for `<node>.weight` say how weights are rounded: 8 bits, or up to 6 bits in groups, which are packed. Rules
     without bits leave a matmul as it is.
 
     * A weight that several nodes read is stored once. One that is an embedding, too, stays the int8 table that its
@@ -164,9 +164,9 @@ class QuantizeLinear(Pass):
     def _replace(self, model: Model, graph: Graph, site: LinearSite, weight: LinearWeight) -> None:
         """Puts one node, or those of its function, into the place of a matmul and of the addition of its bias."""
         old, output, name = site.use.node, site.output, display_name(site.use.node)
-        kind = LinearKind(packed=weight.group_multiplier is not None)
+        kind = LinearKind(bits=weight.bits)
         given = _inputs(model, site, weight)
-        attributes = {"group_size": weight.group_size} if kind.packed else {}
+        attributes = {"group_size": weight.group_size, **kind.width} if kind.packed else {}
         gone = [old, *([] if site.add is None else [site.add])]
         position = next(k for k, n in enumerate(graph.nodes) if n is old)
         for node in gone:

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 
 from rnnqc.evaluation.evaluate import evaluate_nodes
 from rnnqc.evaluation.numerics import Bitwise, Close
-from rnnqc.ir import Constant, Graph, Model, Node, Value, constant_array, graph_info, subgraphs
+from rnnqc.ir import Graph, Model, Node, Value, constant_array, subgraphs
 from rnnqc.passes.base import Pass, PassInfo, PassResult
 from rnnqc.passes.graph.constant_expressions import constant_expression
 from rnnqc.passes.graph.inline_branch import inline_branch
-from rnnqc.passes.graph.known_values import known_array
+from rnnqc.passes.graph.known_values import known_array, store_array
 from rnnqc.passes.invariants import Property
 
 LARGEST = 4096
@@ -76,7 +75,7 @@ def _fold(model: Model, graph: Graph) -> list[str]:
         for value in node.outputs:
             array = _array(model, node, value) if value.name and value.outputs else None
             if array is not None and array.nbytes <= LARGEST and array.dtype.kind in "fiub":
-                _store(model, graph, value, array)
+                store_array(model, graph, value, array)
                 kinds.append(array.dtype.kind)
     return kinds
 
@@ -92,17 +91,6 @@ def _array(model: Model, node: Node, value: Value) -> npt.NDArray[Any] | None:
         return None
     held = [n for v in node.inputs for n in v.inputs]  # Constant nodes
     return evaluate_nodes(model, [*dict.fromkeys(held), node], value)
-
-
-def _store(model: Model, graph: Graph, value: Value, array: npt.NDArray[Any]) -> None:
-    """Makes an initializer of `graph` of a value, with its name."""
-    constant = Constant(value.name, np.ascontiguousarray(array).reshape(array.shape))
-    graph_info(graph).initializers[constant.name] = constant
-    maker = value.inputs[0]
-    model.replace_all_uses(value, constant)
-    value.name = model.fresh_name(f"{value.name}.computed")
-    if not any(v.outputs for v in maker.outputs):
-        model.remove_nodes(graph, [maker])
 
 
 def _take_branch(model: Model, graph: Graph) -> bool:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from rnnqc.errors import Outcome, Remark
@@ -61,8 +59,8 @@ class RollSteps(RecoverySites, Pass):
         rolled = steps = 0
         for graph, _, path in list(bodies(model)):
             for chain in _chains(graph, constants):
-                name = f"{path}{display_name(chain[0].node)}"
-                op = chain[0].node.op
+                name = f"{path}{display_name(chain[0])}"
+                op = chain[0].op
                 try:
                     self.check_kept(name)
                     _check_feedback(graph, chain)
@@ -82,12 +80,6 @@ class RollSteps(RecoverySites, Pass):
         return PassResult(bool(rolled), tuple(remarks), {"layers": rolled, "steps": steps})
 
 
-@dataclass(eq=False)
-class _Link:
-    node: Node
-    cell_ends: bool = False  # whether its Y_c is used by others than the next step
-
-
 def _single(node: Node) -> bool:
     if not is_recurrent(node) or node.attrs.get("direction", "forward") != "forward":
         return False
@@ -100,7 +92,7 @@ def _single(node: Node) -> bool:
     return x is not None and is_unsqueezed_in_front(x)
 
 
-def _chains(graph: Graph, constants: Constants) -> list[list[_Link]]:
+def _chains(graph: Graph, constants: Constants) -> list[list[Node]]:
     """Two and more steps in a row."""
     indices = Indices(constants, shape_of)
     nodes = [n for n in graph.nodes if _single(n)]
@@ -120,14 +112,13 @@ def _chains(graph: Graph, constants: Constants) -> list[list[_Link]]:
         following[id(before[0])] = node
         first.pop(id(node))
     outputs = {id(v) for v in graph.outputs}
-    chains: list[list[_Link]] = []
+    chains: list[list[Node]] = []
     for start in first.values():
         current: Node | None = start
-        chain: list[_Link] = []
+        chain: list[Node] = []
         while current is not None:
             after = following.get(id(current))
-            link = _Link(current)
-            chain.append(link)
+            chain.append(current)
             cell = output_or_none(current, 2)
             if after is not None and cell is not None and any(n is not after for n in _ends(cell, outputs, indices)):
                 chains.append(chain)
@@ -194,13 +185,13 @@ def _same_layer(a: Node, b: Node, constants: Constants) -> bool:
     return sizes[0] == sizes[1]
 
 
-def _check_feedback(graph: Graph, chain: list[_Link]) -> None:
+def _check_feedback(graph: Graph, chain: list[Node]) -> None:
     """Refuses a chain with an input that depends on an earlier step, except through the states."""
-    members = {id(c.node) for c in chain}
+    members = set(map(id, chain))
     owner = owners(graph)
     reached: set[int] = set()
     seen: set[int] = set()
-    stack_ = [v for c in chain for v in c.node.outputs if v.name]
+    stack_ = [v for n in chain for v in n.outputs if v.name]
     while stack_:
         value = stack_.pop()
         if id(value) in reached:
@@ -212,14 +203,13 @@ def _check_feedback(graph: Graph, chain: list[_Link]) -> None:
                 continue
             seen.add(id(node))
             stack_.extend(v for v in node.outputs if v.name)
-    for link in chain:
-        if id(link.node.inputs[X]) in reached:
-            found = f"the input {link.node.inputs[X].name!r} of node {display_name(link.node)!r}"
+    for node in chain:
+        if id(node.inputs[X]) in reached:
+            found = f"the input {node.inputs[X].name!r} of node {display_name(node)!r}"
             raise NoNode("the input of a step is made from an earlier one.", found)
 
 
-def _roll(model: Model, graph: Graph, chain: list[_Link], constants: Constants) -> None:
-    nodes = [c.node for c in chain]
+def _roll(model: Model, graph: Graph, nodes: list[Node], constants: Constants) -> None:
     head = nodes[0]
     outputs = {id(v) for v in graph.outputs}
     indices = Indices(constants, shape_of)

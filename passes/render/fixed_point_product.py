@@ -144,10 +144,10 @@ class _Weights:
     def of(cls, e: GridEmitter, cell: Cell, numbers: FixedPointNumbers, w: Operands, key: str) -> _Weights:
         """W or R."""
         if key == "W":
-            stored, zero_point, size, depth = w.W, w.W_zero_point, numbers.w_group_size, cell.input_size
+            stored, zero_point, depth = w.W, w.W_zero_point, cell.input_size
         else:
-            stored, zero_point, size, depth = w.R, w.R_zero_point, numbers.r_group_size, cell.hidden_size
-        return cls(unpacked(e.b, cell, w, key, size), zero_point, stored.dtype != np.int16, depth, key)
+            stored, zero_point, depth = w.R, w.R_zero_point, cell.hidden_size
+        return cls(unpacked(e.b, cell, numbers, w, key), zero_point, stored.dtype != np.int16, depth, key)
 
     def columns(self, e: GridEmitter, begin: int, end: int, name: str) -> _Weights:
         """Some of the columns."""

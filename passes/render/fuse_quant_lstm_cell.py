@@ -20,13 +20,12 @@ from rnnqc.cells.fused_nodes import (
 from rnnqc.cells.stages import FusedCell, IntegerCell
 from rnnqc.errors import CompileError, Outcome, Remark
 from rnnqc.evaluation.numerics import Bitwise
-from rnnqc.formats.packing import factorize, pack
+from rnnqc.formats.packing import BYTE_BITS, factorize, fits_bits, pack, stored_bits
 from rnnqc.ir import CELL_TAG, DOMAIN, Graph, Model, Node, Value, Variable, constant_array, info
 from rnnqc.passes.base import Pass, PassInfo, PassResult
 from rnnqc.passes.cells.boundary import boundary_of
 from rnnqc.passes.cells.cell_graphs import graphs_of_cells, replace_cell
 from rnnqc.passes.cells.direction_axis import with_axis_after, with_axis_before
-from rnnqc.passes.formats.point_format import PACKED_BITS
 from rnnqc.passes.invariants import Property
 from rnnqc.passes.render.cell_function import DIRECTION_AXES, CellFunction, CellSite, cell_function
 
@@ -39,7 +38,7 @@ class FuseQuantLstmCell(Pass):
     After: `ai.rnnqc::QuantLSTMCell_07(X, W, R, x_multiplier, ...) -> Y, Y_h, Y_c, Y_codes`; for GRU and RNN
     `QuantGRUCell_..` and `QuantRNNCell_..`, without Y_c
 
-    Weights of up to 4 bits become packed int4, two quantized values to a byte.
+    Weights of up to 6 bits are packed: two quantized values to a byte, or as nibbles and a plane of upper bits.
 
     Cells of one configuration share a function. Each function has a name of its own, and all these names are operators
     of one native kernel. The number in a name comes from the content of the body, so that lowered models can be joined.
@@ -111,28 +110,23 @@ class FuseQuantLstmCell(Pass):
 
 
 def _packed(model: Model, graph: Graph, cell: IntegerCell) -> IntegerCell:
-    """The cell with those of W and R that the recipe gives up to 4 bits in half the bytes; equal quantized values."""
+    """The cell with those of W and R packed that the recipe gives up to 6 bits; equal quantized values."""
     for key, name in (("W", cell.operands.W), ("R", cell.operands.R)):
         point = cell.point(f"{key}.weight")
-        codes = constant_array(model.initializer(name, graph))
-        if (
-            codes is None
-            or codes.dtype != np.int8
-            or (point.bits or PACKED_BITS + 1) > PACKED_BITS
-            or point.wide_channels
-        ):
+        codes, bits = constant_array(model.initializer(name, graph)), stored_bits(point.bits)
+        if codes is None or codes.dtype != np.int8 or bits == BYTE_BITS or point.wide_channels:
             continue
         if point.group_size:
-            factors = factorize(codes, point.group_size)
+            factors = factorize(codes, point.group_size, bits)
             if factors is None:
                 continue
-            arrays = {key: pack(factors[0]), f"{key}_group_multiplier": factors[1]}
-        elif codes.min() >= -8 and codes.max() <= 7:
-            arrays = {key: pack(codes)}
+            arrays = {key: pack(factors[0], bits), f"{key}_group_multiplier": factors[1]}
+        elif fits_bits(codes, bits):
+            arrays = {key: pack(codes, bits)}
         else:
             continue
         names = {k: model.add_initializer(f"{cell.name}/{k}.packed", a, graph).name for k, a in arrays.items()}
-        cell = cell.with_packed(key, names[key], names.get(f"{key}_group_multiplier"), point.group_size)
+        cell = cell.with_packed(key, names[key], bits, names.get(f"{key}_group_multiplier"), point.group_size)
     return cell
 
 

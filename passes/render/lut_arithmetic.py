@@ -98,8 +98,7 @@ class LutArithmetic(Arithmetic):
         exact = multiplies_exactly(b)
 
         def weights(inner: Builder) -> tuple[Value, Value]:
-            cell, sizes = emitter.loop.cell, {"W": self.numbers.w_group_size, "R": self.numbers.r_group_size}
-            w, r = (unpacked(inner, cell, self.w, key, size) for key, size in sizes.items())
+            w, r = (unpacked(inner, emitter.loop.cell, self.numbers, self.w, key) for key in ("W", "R"))
             rows = self.numbers.zero_point_rows
             return (with_zero_point_rows(inner, w, rows) if rows else w), r
 

@@ -10,6 +10,8 @@ import numpy as np
 from rnnqc.cells.base import Cell
 from rnnqc.cells.equations import RESET_HIDDEN
 from rnnqc.cells.lut_numbers import LutNumbers
+from rnnqc.cells.packed_weights import PackedNumbers
+from rnnqc.formats.packing import NIBBLE_BITS, plane_columns
 from rnnqc.ir import Value
 from rnnqc.ir.builder import Builder
 from rnnqc.passes.fold.integer_operands import Operands
@@ -17,10 +19,17 @@ from rnnqc.passes.render.emit_codes import beyond_codes, row_codes, static_codes
 from rnnqc.passes.render.emit_wide_codes import WIDE_BITS, combined, low_correction
 from rnnqc.passes.render.lut_step import for_each_row
 
+_END = 2**31 - 1
+"""Of a slice to the last column."""
 
-def unpacked(b: Builder, cell: Cell, w: Operands, key: str, size: int) -> Value:
-    """W or R as integers, from packed int4 if they are stored so (rnnqc/packing.py), in groups of `size` rows or 0."""
+
+def unpacked(b: Builder, cell: Cell, numbers: PackedNumbers, w: Operands, key: str) -> Value:
+    """W or R as integers, from packed numbers if they are stored so (rnnqc/formats/packing.py)."""
     columns = len(cell.type.gates) * cell.hidden_size
+    size, bits = {
+        "W": (numbers.w_group_size, numbers.w_bits),
+        "R": (numbers.r_group_size, numbers.r_bits),
+    }[key]
     stored, multiplier, rows = {
         "W": (w.W, w.W_group_multiplier, cell.input_size),
         "R": (w.R, w.R_group_multiplier, cell.hidden_size),
@@ -31,7 +40,8 @@ def unpacked(b: Builder, cell: Cell, w: Operands, key: str, size: int) -> Value:
     if multiplier is not None:
         last = b.i64([rows]) if rows % size else None
         groups = GroupSizes(multiplier, b.i64([1, size, 1]), b.i64([-1, columns]), last)
-    return unpacked_int4(b, stored, b.i64([columns]) if columns % 2 else None, groups, key)
+    planes = Planes(bits, b.i64([columns]), columns)
+    return unpacked_matrix(b, stored, planes, groups, key)
 
 
 @dataclass(frozen=True)
@@ -51,15 +61,65 @@ class GroupSizes:
     rows: Value | None
 
 
-def unpacked_int4(b: Builder, stored: Value, columns: Value | None, groups: GroupSizes | None, key: str) -> Value:
-    """Packed int4 `[K,ceil(n/2)]` as int8 `[K,n]`; `columns` is `[n]`, or None for twice those that are stored."""
-    low = b.op("Mod", [stored, b.u8(16)], f"{key}.low")
-    high = b.op("BitShift", [stored, b.u8(4)], f"{key}.high", direction="RIGHT")
-    both = b.op("Concat", [low, high], f"{key}.nibbles", axis=1)
-    if columns is not None:
-        both = b.op("Slice", [both, b.i64([0]), columns, b.i64([1])], f"{key}.nibbles.present")
-    nibbles = b.cast(both, np.int32, f"{key}.nibbles.int32")
-    codes = b.op("Sub", [nibbles, b.i32(8)], f"{key}.codes.int32")
+@dataclass(frozen=True)
+class Planes:
+    """How the numbers of a packed matrix `[K,n]` are stored.
+
+    Attributes:
+        bits: Their width, 4 to 6.
+        columns: `[n]`.
+        known: n, or None where the nodes stand for any.
+    """
+
+    bits: int
+    columns: Value
+    known: int | None
+
+    def split(self, b: Builder, stored: Value, key: str) -> tuple[Value, Value | None]:
+        """The planes of nibbles and, with more than 4 bits, of the upper bits."""
+        if self.bits == NIBBLE_BITS:
+            return stored, None
+        if self.known is not None:
+            end: Value = b.i64([plane_columns(self.known, self.bits)[0]])
+        else:
+            end = b.op(
+                "Div", [b.op("Add", [self.columns, b.i64([1])], f"{key}.even"), b.i64([2])], f"{key}.nibbles.end"
+            )
+        first, last, axis = b.i64([0]), b.i64([_END]), b.i64([1])
+        nibbles = b.op("Slice", [stored, first, end, axis], f"{key}.nibbles.plane")
+        return nibbles, b.op("Slice", [stored, end, last, axis], f"{key}.upper.plane")
+
+    def joined(self, b: Builder, parts: list[Value], name: str) -> Value:
+        """The columns that are in the matrix, as int32."""
+        both: Value = b.op("Concat", parts, name, axis=1)
+        if self.known is None or self.known % len(parts):
+            both = b.op("Slice", [both, b.i64([0]), self.columns, b.i64([1])], f"{name}.present")
+        return b.cast(both, np.int32, f"{name}.int32")
+
+
+def _parts(b: Builder, plane: Value, bits: int, name: str) -> list[Value]:
+    """The numbers of `bits` in the bytes of a plane, from the low bits up."""
+    found: list[Value] = []
+    for shift in range(0, 8, bits):
+        part = plane
+        if shift > 0:
+            part = b.op("BitShift", [plane, b.u8(shift)], f"{name}.from{shift}", direction="RIGHT")
+        found.append(part if shift + bits == 8 else b.op("Mod", [part, b.u8(2**bits)], f"{name}.at{shift}"))
+    return found
+
+
+def unpacked_matrix(b: Builder, stored: Value, planes: Planes, groups: GroupSizes | None, key: str) -> Value:
+    """Packed numbers as int8 `[K,n]`."""
+    plane, rest = planes.split(b, stored, key)
+    low = b.op("Mod", [plane, b.u8(16)], f"{key}.low")
+    high = b.op("BitShift", [plane, b.u8(4)], f"{key}.high", direction="RIGHT")
+    numbers = planes.joined(b, [low, high], f"{key}.nibbles")
+    if rest is not None:
+        width = planes.bits - NIBBLE_BITS
+        upper = planes.joined(b, _parts(b, rest, width, f"{key}.upper"), f"{key}.upper")
+        raised = b.op("Mul", [upper, b.i32(16)], f"{key}.upper.raised")
+        numbers = b.op("Add", [numbers, raised], f"{key}.numbers")
+    codes = b.op("Sub", [numbers, b.i32(2 ** (planes.bits - 1))], f"{key}.codes.int32")
     if groups is not None:
         name = f"{key}.multiplier"
         held = b.cast(groups.multiplier, np.int32, f"{name}.int32")

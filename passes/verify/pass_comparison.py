@@ -80,7 +80,7 @@ class PassComparison:
         constants: ConstantCheck | None,
         cells: Mapping[str, Cell],
     ) -> None:
-        self._trial, self._pass, self._model, self._result = trial, pass_, model, result
+        self._trial, self._pass, self._model = trial, pass_, model
         self._before, self._after, self._constants, self._cells = before, after, constants, cells
         self.notes: list[str] = []
         self.is_compared = False

@@ -9,10 +9,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rnnqc.formats.packing import pack
+from rnnqc.formats.packing import NIBBLE_BITS, pack
 from rnnqc.ir import Graph, Model, Node, Value, constant_array, safe_name
 from rnnqc.ir.builder import Builder
-from rnnqc.passes.formats.point_format import PACKED_BITS
 from rnnqc.passes.formats.quantized_parameters import weight_codes
 from rnnqc.passes.formats.weight_formats import weight_format
 from rnnqc.recipes.keys import Settings
@@ -121,7 +120,7 @@ def _dequantized(model: Model, matrix: WeightMatrix) -> Value:
     point = weight_format(matrix.settings, array, np.ones(rows), matrix.name, matrix.gates)
     held, codes = point.complete, weight_codes(point, array, moment)
     scale, zero_point = held.linear_parameters()
-    if held.bits <= PACKED_BITS:
+    if held.bits <= NIBBLE_BITS:
         raised = RAISED if held.signed else 0  # what makes the nibbles unsigned
         nibbles = pack(codes.astype(np.int16) + raised - RAISED)
         packed = constant("packed", np.ascontiguousarray(nibbles.T)[None])

@@ -10,6 +10,7 @@ import numpy as np
 
 from rnnqc.cells.base import Cell
 from rnnqc.cells.equations import RESET_HIDDEN, RESET_PRODUCT
+from rnnqc.cells.packed_weights import PACKED_DEFAULTS, version_of
 from rnnqc.cells.types import LSTM, CellType
 from rnnqc.formats.format import Format
 from rnnqc.formats.rounding import Rounding
@@ -105,6 +106,8 @@ class FixedPointNumbers:
         rounded_output: Whether Y and Y_h lie on the hidden grid.
         w_group_size: Rows of W that share a multiplier, if it is packed in groups; else 0.
         r_group_size: The same of R.
+        w_bits: Width of the numbers of a packed W, 4 to 6.
+        r_bits: The same of R.
         arithmetic: `FIXED_POINT`, or `FIXED_POINT32`: in float32, with the bias added to the sum of both products.
         grid_offset: Of each quantizer.
     """
@@ -121,6 +124,8 @@ class FixedPointNumbers:
     rounded_output: bool = False
     w_group_size: int = 0
     r_group_size: int = 0
+    w_bits: int = 4
+    r_bits: int = 4
     arithmetic: str = FIXED_POINT
     grid_offset: list[int] = field(kw_only=True)
 
@@ -192,7 +197,7 @@ class FixedPointNumbers:
     def attributes(self, cell: Cell) -> dict[str, Any]:
         """The attributes of the fused node; those at their defaults are left out."""
         numbers = asdict(self)
-        optional: dict[str, Any] = {"accumulator_bits": 0, "rounded_output": 0, "w_group_size": 0, "r_group_size": 0}
+        optional: dict[str, Any] = {"accumulator_bits": 0, "rounded_output": 0, **PACKED_DEFAULTS}
         optional["grid_offset"] = [0] * len(self.grid_scale)
         kept = {k: v for k, v in numbers.items() if optional.get(k) != v and k != "one"}
         kept["grid_rounding"] = ",".join(self.grid_rounding)  # custom operators cannot read lists of strings
@@ -207,6 +212,7 @@ class FixedPointNumbers:
             "hidden_size": cell.hidden_size,
             "direction": "reverse" if cell.reverse else "forward",
             **{k: int(v) if isinstance(v, bool) else v for k, v in kept.items()},
+            **version_of(self),
         }
 
 

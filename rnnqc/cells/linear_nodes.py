@@ -6,6 +6,8 @@ import re
 from dataclasses import dataclass
 from itertools import product
 
+from rnnqc.formats.packing import BYTE_BITS, NIBBLE_BITS
+
 OPERATOR = "QuantLinear"
 LINEAR_INPUTS = ("X", "W", "multiplier", "B", "W_group_multiplier")
 DYNAMIC_ROW = "dynamic_row"
@@ -19,16 +21,21 @@ class LinearKind:
 
     Attributes:
         x_mode: As the node's attribute.
-        packed: Whether W is packed int4 with multipliers of groups, or int8.
+        bits: Of W: 8 for int8, or 4 to 6 for packed numbers with multipliers of groups.
     """
 
     x_mode: str = DYNAMIC_ROW
-    packed: bool = False
+    bits: int = BYTE_BITS
+
+    @property
+    def packed(self) -> bool:
+        """Whether W is packed."""
+        return self.bits < BYTE_BITS
 
     @property
     def name(self) -> str:
         """Of the operator."""
-        return OPERATOR + _SUFFIXES[self.x_mode] + ("Int4" if self.packed else "")
+        return OPERATOR + _SUFFIXES[self.x_mode] + (f"Int{self.bits}" if self.packed else "")
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -37,13 +44,19 @@ class LinearKind:
 
     @property
     def attributes(self) -> tuple[str, ...]:
-        """Those that the function reads; its nodes have all of them."""
-        return (*_ATTRIBUTES[self.x_mode], *(("group_size",) if self.packed else ()))
+        """Those of the function; its nodes have all of them."""
+        own = () if not self.packed else ("group_size",) if self.bits == NIBBLE_BITS else ("group_size", "bits")
+        return (*_ATTRIBUTES[self.x_mode], *own)
+
+    @property
+    def width(self) -> dict[str, int]:
+        """The attribute that says it, of nodes that have it."""
+        return {"bits": self.bits} if "bits" in self.attributes else {}
 
 
-KINDS = tuple(LinearKind(mode, packed) for mode, packed in product(_SUFFIXES, (False, True)))
+KINDS = tuple(LinearKind(mode, bits) for mode, bits in product(_SUFFIXES, (BYTE_BITS, 4, 5, 6)))
 _BY_NAME = {kind.name: kind for kind in KINDS}
-_NAME = re.compile(rf"{OPERATOR}(Static|Codes)?(Int4)?$")
+_NAME = re.compile(rf"{OPERATOR}(Static|Codes)?(Int[456])?$")
 
 
 def linear_kind(op: str) -> LinearKind | None:

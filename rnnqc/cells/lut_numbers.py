@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from rnnqc.cells.base import Cell
+from rnnqc.cells.packed_weights import PACKED_DEFAULTS, version_of
 
 STATE_LIMIT = 2.0**60
 """The largest magnitude of a state: every intermediate value stays finite."""
@@ -13,7 +14,7 @@ _CELL_STATE_ONLY = ("cell_scale", "cell_max", "cell_index_scale")
 _RESET_ONLY = ("reset_scale", "reset_zero_point")
 _BODY_ONLY = ("gate_table_size", "cell_table_size", "zero_point_rows", "h_is_data")
 # Attributes that are left out at their default: a library that does not know them runs files without them.
-_OPTIONAL = {"w_group_size": 0, "r_group_size": 0, "x_bits": 8, "h_bits": 8, "h_bound": 0.0}
+_OPTIONAL = {**PACKED_DEFAULTS, "x_bits": 8, "h_bits": 8, "h_bound": 0.0}
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,8 @@ class LutNumbers:
         zero_point_rows: Mode "dynamic_row": rows that the function body appends to W for the rows' zero points; else 0.
         w_group_size: Rows of W that share a multiplier, if it is packed in groups; else 0.
         r_group_size: The same of R.
+        w_bits: Width of the numbers of a packed W, 4 to 6.
+        r_bits: The same of R.
         x_bits: Width of the input's quantized values, 8 or 16.
         h_bits: Width of the quantized hidden states, 8 or 16.
         reset_scale: Where a gate multiplies the hidden state before R: scale of static quantized values of `r * h`.
@@ -70,6 +73,8 @@ class LutNumbers:
     zero_point_rows: int
     w_group_size: int = 0
     r_group_size: int = 0
+    w_bits: int = 4
+    r_bits: int = 4
     x_bits: int = 8
     h_bits: int = 8
     reset_scale: float = 0.0
@@ -91,6 +96,7 @@ class LutNumbers:
             "hidden_size": cell.hidden_size,
             "direction": "reverse" if cell.reverse else "forward",
             **numbers,
+            **version_of(self),
             "gate_kinds": ",".join(self.gate_kinds),  # custom operators of onnxruntime cannot read lists of strings
             "gate_alpha": [float(a.alpha) for a in gates],
             "gate_beta": [float(a.beta) for a in gates],

@@ -125,13 +125,23 @@ class IntegerCell(QuantizedCell):
         """Names of the output values that exist, quantized values included."""
         return [*super().outputs, *([self.y_codes] if self.y_codes is not None else [])]
 
-    def with_packed(self: N, key: str, codes: str, multiplier: str | None, group_size: int) -> N:
-        """The cell with W or R (`key`) packed: its quantized values, and the multipliers of groups of so many rows."""
+    def with_packed(self: N, key: str, codes: str, bits: int, multiplier: str | None, group_size: int) -> N:
+        """The cell with W or R (`key`) packed.
+
+        Args:
+            key: Which one.
+            codes: Name of the packed quantized values.
+            bits: Their width.
+            multiplier: Name of the multipliers of groups, or None.
+            group_size: Rows of a group, or 0.
+        """
         if key == "W":
             operands = replace(self.operands, W=codes, W_group_multiplier=multiplier)
-            return replace(self, W=codes, operands=operands, numbers=replace(self.numbers, w_group_size=group_size))
+            numbers: Numbers = replace(self.numbers, w_group_size=group_size, w_bits=bits)
+            return replace(self, W=codes, operands=operands, numbers=numbers)
         operands = replace(self.operands, R=codes, R_group_multiplier=multiplier)
-        return replace(self, R=codes, operands=operands, numbers=replace(self.numbers, r_group_size=group_size))
+        numbers = replace(self.numbers, r_group_size=group_size, r_bits=bits)
+        return replace(self, R=codes, operands=operands, numbers=numbers)
 
     def without_dead_outputs(self: N, alive: Collection[str]) -> N:
         """The cell without those outputs that no node makes any more; `alive` are the values that nodes make."""

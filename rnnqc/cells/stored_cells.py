@@ -17,6 +17,7 @@ from rnnqc.cells.activations import Activation
 from rnnqc.cells.base import Cell
 from rnnqc.cells.fixed_point_numbers import FIXED_POINT, FIXED_POINT32, FixedPointNumbers
 from rnnqc.cells.lut_numbers import LutNumbers
+from rnnqc.cells.packed_weights import PACKED_WIDTHS
 from rnnqc.cells.stages import FusedCell, IntegerCell, Numbers, OperandNames, QonnxCell, QuantizedCell
 from rnnqc.formats.point_format import PointFormat
 
@@ -86,7 +87,7 @@ def cell_to_json(cell: Cell) -> dict[str, Any]:
         **data,
         "form": cell.form,
         "points": {n: (p if integer is None else p.without_channel_scales()).as_dict() for n, p in points.items()},
-        "integer": vars(integer.numbers).copy() if integer is not None else {},
+        "integer": _held(integer.numbers) if integer is not None else {},
         "operands": integer.operands.as_dict() if integer is not None else {},
         "y_codes": integer.y_codes if integer is not None else None,
     }
@@ -109,6 +110,11 @@ def cell_from_json(data: Mapping[str, Any]) -> Cell:
         values["operands"] = _known(OperandNames, data["operands"])
         values["y_codes"] = data.get("y_codes")
     return stage(**values)
+
+
+def _held(numbers: Numbers) -> dict[str, Any]:
+    """Without the widths of packed weights that every earlier file has."""
+    return {k: v for k, v in vars(numbers).items() if PACKED_WIDTHS.get(k) != v}
 
 
 def _numbers(data: Mapping[str, Any]) -> Numbers:

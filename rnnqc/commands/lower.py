@@ -85,6 +85,10 @@ def add(commands: Commands) -> None:
     add_repeated(parser, "--dim", "NAME=N", "bind symbolic dimensions; several may follow")
     add_repeated(parser, "--bind", "NAME=VALUE", "make an input a constant: a number, true, false, or [1,2]")
     parser.add_argument(
+        "--remove-sorting", action="store_true",
+        help="take out sorts of a batch by length around recurrent layers (pack_padded_sequence, enforce_sorted=False)",
+    )  # fmt: skip
+    parser.add_argument(
         "--set",
         action="append",
         default=[],
@@ -181,7 +185,7 @@ def _lowered(a: argparse.Namespace) -> Lowered:
         return lower(
             a.model, a.recipe, a.form, calibration=a.calibration, stats=a.stats, state=a.state, batch=a.batch,
             unroll=a.unroll, dims=pairs(a.dim, "--dim"), bind=values(a.bind, "--bind"), overrides=a.overrides,
-            verify=a.verify,
+            verify=a.verify, remove_sorting=a.remove_sorting,
             reproducer=f"{a.output}.reproducer" if a.verify else None,
             measure=a.min_sqnr is not None or a.json_path is not None or not a.quiet,
             patience=PATIENCE if a.min_sqnr is None else math.inf, rest=a.rest, progress=tell,

@@ -1,8 +1,13 @@
-"""Int4 weights: quantized values packed two to a byte, and groups that share a whole multiplier.
+"""Weights of 4, 5 and 6 bits: packed quantized values, and groups that share a whole multiplier.
 
-A weight matrix `[K,2n]` becomes uint8 `[K,n]`: byte `(k,j)` holds column `j` in its low nibble and column `j + n` in
-its high one; a nibble `v` stands for `v - 8`. With an odd number of columns a column of zeros makes it even. With
-groups of `size` rows a quantized value is its nibble times the multiplier of its group and column.
+A weight matrix `[K,n]` of 4 bits becomes uint8 `[K,h]` with `h = ceil(n / 2)`: byte `(k,j)` holds column `j` in its low
+nibble and column `j + h` in its high one; a nibble `v` stands for `v - 8`. Columns beyond the matrix are 0.
+
+With 5 and 6 bits a quantized value plus 16 or 32 is a nibble, stored in such a plane, and 16 times what its upper
+bits make. These stand in a second plane to the right of the first: with 6 bits four to a byte, with 5 bits eight, so
+that byte `(k,j)` of its `p` columns holds columns `j`, `j + p`, `j + 2 p`, .. from its low bits up.
+
+With groups of `size` rows a quantized value is the packed number times the multiplier of its group and column.
 """
 
 from __future__ import annotations
@@ -15,41 +20,81 @@ import numpy.typing as npt
 CodeArray = npt.NDArray[np.int8]
 ByteArray = npt.NDArray[np.uint8]
 
+NIBBLE_BITS, BYTE_BITS = 4, 8
+PACKED_BITS = 6
+"""Weights of more bits are stored as bytes."""
 LARGEST_MULTIPLIER = 18
 """18 * 7 = 126 is the largest multiple of the 4-bit value 7 that is an int8 value."""
 GROUP_UNIT = 32
 """Group sizes are multiples of this."""
 
 
-def pack(nibbles: npt.NDArray[Any]) -> ByteArray:
-    """Bytes `[K,n]` of quantized values -8 .. 7 `[K,2n]` or `[K,2n-1]`."""
-    even = np.pad(nibbles, ((0, 0), (0, nibbles.shape[1] % 2)))
-    raised = (even.astype(np.int16) + 8).astype(np.uint8)
-    low, high = np.split(raised, 2, axis=1)
-    return np.ascontiguousarray(low | high << 4)
+def stored_bits(bits: int | None) -> int:
+    """How many bits a weight of `bits` takes in a file; a byte where it is float or not packed."""
+    return BYTE_BITS if bits is None or bits > PACKED_BITS else max(bits, NIBBLE_BITS)
 
 
-def factorize(codes: CodeArray, group_size: int) -> tuple[CodeArray, ByteArray] | None:
-    """Quantized values as 4-bit ones times multipliers.
+def largest_multiplier(bits: int) -> int:
+    """The largest multiplier of groups of symmetric values of `bits`: every product is an int8 value."""
+    return min(LARGEST_MULTIPLIER, 127 // max(1, int(2 ** (bits - 1)) - 1))
+
+
+def plane_columns(columns: int, bits: int) -> tuple[int, int]:
+    """Bytes that a row takes in the plane of nibbles, and in that of the upper bits."""
+    upper = bits - NIBBLE_BITS
+    return -(-columns // 2), -(-columns * upper // 8)
+
+
+def pack(numbers: npt.NDArray[Any], bits: int = NIBBLE_BITS) -> ByteArray:
+    """Packed bytes `[K,m]` of quantized values `[K,n]`, each from `-2 ** (bits - 1)` to `2 ** (bits - 1) - 1`."""
+    raised = numbers.astype(np.int16) + 2 ** (bits - 1)
+    zero = 2 ** (bits - 1) & 15
+    nibbles = _plane((raised & 15).astype(np.uint8), NIBBLE_BITS, zero)
+    if bits == NIBBLE_BITS:
+        return nibbles
+    upper = _plane((raised >> NIBBLE_BITS).astype(np.uint8), bits - NIBBLE_BITS, 0)
+    return np.concatenate([nibbles, upper], axis=1)
+
+
+def _plane(values: ByteArray, bits: int, beyond: int) -> ByteArray:
+    """Values of `bits` in bytes; `beyond` in the place of columns that are not there."""
+    parts = 8 // bits
+    padded = np.pad(values, ((0, 0), (0, -values.shape[1] % parts)), constant_values=beyond)
+    packed = np.zeros((len(values), padded.shape[1] // parts), np.uint8)
+    for k, part in enumerate(np.split(padded, parts, axis=1)):
+        packed |= part << np.uint8(k * bits)
+    return packed
+
+
+def factorize(codes: CodeArray, group_size: int, bits: int = NIBBLE_BITS) -> tuple[CodeArray, ByteArray] | None:
+    """Quantized values as values of fewer bits times multipliers.
 
     Args:
         codes: `[K,n]`.
         group_size: Rows that share a multiplier.
+        bits: Width of a value before multiplication, 4 to 6.
 
     Returns:
-        Nibbles -8 .. 7 int8 `[K,n]` and multipliers `[ceil(K / group_size),n]`, the smallest that do; None if there
-        are none up to 18.
+        Values int8 `[K,n]` and multipliers `[ceil(K / group_size),n]`, the smallest that do; None if there are none
+        up to that of `largest_multiplier`.
     """
     rows, columns = codes.shape
-    nibbles = np.empty_like(codes)
+    half = 2 ** (bits - 1)
+    numbers = np.empty_like(codes)
     multipliers = np.zeros((-(-rows // group_size), columns), np.uint8)
     for group, start in enumerate(range(0, rows, group_size)):
         block = codes[start : start + group_size].astype(np.int16)
         divisor, low, high = np.gcd.reduce(block, axis=0), block.min(axis=0), block.max(axis=0)
-        for multiplier in range(LARGEST_MULTIPLIER, 0, -1):
-            fits = (divisor % multiplier == 0) & (low >= -8 * multiplier) & (high <= 7 * multiplier)
+        for multiplier in range(largest_multiplier(bits), 0, -1):
+            fits = (divisor % multiplier == 0) & (low >= -half * multiplier) & (high <= (half - 1) * multiplier)
             multipliers[group, fits] = multiplier
         if not multipliers[group].all():
             return None
-        nibbles[start : start + group_size] = block // multipliers[group]
-    return nibbles, multipliers
+        numbers[start : start + group_size] = block // multipliers[group]
+    return numbers, multipliers
+
+
+def fits_bits(codes: npt.NDArray[Any], bits: int) -> bool:
+    """Whether all quantized values are signed numbers of `bits`."""
+    half = 2 ** (bits - 1)
+    return bool(codes.min(initial=0) >= -half and codes.max(initial=0) < half)

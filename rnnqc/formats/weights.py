@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rnnqc.formats.format import Format
-from rnnqc.formats.packing import LARGEST_MULTIPLIER
+from rnnqc.formats.packing import largest_multiplier
 from rnnqc.formats.rounding import Rounding, round_to_integer
 from rnnqc.formats.scales import symmetric_scale
 
@@ -65,7 +65,7 @@ def mixed_scales(
 
 def group_scales(array: FloatArray, bits: int) -> FloatArray:
     """Scales `[n]` with which the largest weight of a channel is the largest multiplier times the largest value."""
-    return np.asarray(symmetric_scale(largest_magnitudes(array), bits) / LARGEST_MULTIPLIER, np.float32)
+    return np.asarray(symmetric_scale(largest_magnitudes(array), bits) / largest_multiplier(bits), np.float32)
 
 
 def quantize_groups(
@@ -76,7 +76,7 @@ def quantize_groups(
     Args:
         array: The weights.
         scale: Real value of one int8 step, one or one for each channel.
-        bits: Width of a quantized value before multiplication, up to 4.
+        bits: Width of a quantized value before multiplication, up to 6.
         group_size: Rows of a group.
         rounding: How reals become integers.
     """
@@ -87,12 +87,12 @@ def quantize_groups(
 def group_multipliers(
     array: FloatArray, scale: FloatArray, bits: int, group_size: int, rounding: Rounding
 ) -> npt.NDArray[np.uint8]:
-    """For each group and channel the multiplier from 1 to 18 with the smallest sum of squared errors.
+    """For each group and channel the multiplier, from 1 to the largest one, with the smallest sum of squared errors.
 
     Args:
         array: The weights.
         scale: Real value of one int8 step, one or one for each channel.
-        bits: Width of a quantized value before multiplication, up to 4.
+        bits: Width of a quantized value before multiplication, up to 6.
         group_size: Rows of a group.
         rounding: How reals become integers.
 
@@ -103,7 +103,7 @@ def group_multipliers(
     for group, rows in enumerate(blocks(len(array), group_size)):
         units = _units(array[rows], scale, bits)
         least = np.full(array.shape[1], np.inf, np.float32)
-        for multiplier in range(1, LARGEST_MULTIPLIER + 1):
+        for multiplier in range(1, largest_multiplier(bits) + 1):
             noise = np.square(_multiples(units, np.float32(multiplier), bits, rounding) - units).sum(axis=0)
             better = noise < least
             found[group, better], least[better] = multiplier, noise[better]
@@ -128,7 +128,7 @@ def quantize_with_multipliers(
 
 def _units(array: FloatArray, scale: FloatArray, bits: int) -> FloatArray:
     # What is twice too large for any multiplier is not told apart: its square might be no float32.
-    limit = 2 * LARGEST_MULTIPLIER * _top(bits)
+    limit = 2 * largest_multiplier(bits) * _top(bits)
     return np.asarray(np.clip(array / scale, -limit, limit))
 
 

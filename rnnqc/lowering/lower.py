@@ -46,6 +46,7 @@ def lower(
     patience: float = math.inf,
     rest: str = REST_FLOAT,
     strict_rest: bool = False,
+    remove_sorting: bool = False,
     instruments: Sequence[Instrument] = (),
     progress: Callable[[str], None] | None = None,
 ) -> Lowered:
@@ -87,6 +88,7 @@ def lower(
             stored as int8 (see `docs/whole_models.md`).
         strict_rest: Refuse a model in which a weight around the recurrent layers stays float, but for those that are
             too small to gain.
+        remove_sorting: Take out sorts of a batch by length, which no recurrent layer needs, where nobody sees them.
         instruments: More observers of the passes.
         progress: Called with the name of each pass before it runs.
 
@@ -98,7 +100,7 @@ def lower(
     start, model = time.perf_counter(), as_given(model)
     options = LowerOptions(
         recipe, form, unroll, dims or {}, tuple(overrides), verify, None if reproducer is None else Path(reproducer),
-        measure, stats, calibration, state, strict, patience, rest, strict_rest, bind or {}, batch,
+        measure, stats, calibration, state, strict, patience, rest, strict_rest, bind or {}, batch, remove_sorting,
     )  # fmt: skip
     plan = make_plan(model, options)
     with located(plan.model.source):

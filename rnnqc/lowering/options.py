@@ -42,6 +42,7 @@ class LowerOptions:
     strict_rest: bool = False
     bind: Mapping[str, Any] = field(default_factory=dict)
     batch: int | None = None
+    remove_sorting: bool = False
 
     @property
     def resolved_form(self) -> str:

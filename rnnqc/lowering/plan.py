@@ -116,7 +116,7 @@ def make_plan(source: Given, options: LowerOptions) -> Plan:
     fold = bool(options.dims or bound_values(model.metadata))
     return Plan(
         source, options, recipe, form, statistics, model, is_asked_for, keeps_own,
-        normal_form=normal_form(keep_codes=keeps_own, fold=fold),
+        normal_form=normal_form(keep_codes=keeps_own, fold=fold, remove_sorting=options.remove_sorting),
         passes=own_passes(form, unroll) if keeps_own else recipe_passes(recipe, form, unroll, statistics),
         rest_passes=rest_passes(recipe, form, statistics) if options.rest == REST_INT8 else (),
         last_passes=last_passes(form),

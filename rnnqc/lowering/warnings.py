@@ -14,7 +14,7 @@ from rnnqc.lowering.report import Entry, Report
 from rnnqc.lowering.rest_report import told_of_rest
 from rnnqc.lowering.run import Passed
 from rnnqc.lowering.verification_feeds import CALIBRATION_DATA, GENERATED_DATA
-from rnnqc.passes import LowerQuantOperators
+from rnnqc.passes import LowerQuantOperators, RemoveSorting
 from rnnqc.passes.analysis.custom_points import points_of_recurrences
 from rnnqc.passes.analysis.rest_weights import points_of_weights
 from rnnqc.passes.formats.override_effects import idle_overrides, points_of_types
@@ -43,6 +43,7 @@ def warnings_of(plan: Plan, passed: Passed, entries: Sequence[Entry]) -> list[st
         *passed.recovery_warnings,
         *([] if entries else layer_hints(passed.model.proto)),
         *_idle_rules(plan, passed, entries),
+        *_kept_sorting(plan, passed),
         *map(str, passed.remarks_of(Outcome.WARNING)),
         *(str(r) for r in passed.remarks if r.pass_name == LowerQuantOperators.info.name and r.action),
         *idle_overrides(plan.recipe, [r.effects for r in passed.results]),
@@ -50,6 +51,15 @@ def warnings_of(plan: Plan, passed: Passed, entries: Sequence[Entry]) -> list[st
         *_exported_cells(plan, entries),
         *_lowered_cells(plan, passed, entries),
     ]
+
+
+def _kept_sorting(plan: Plan, passed: Passed) -> list[str]:
+    """That a sort was to be taken out, and none was."""
+    name = RemoveSorting.info.name
+    if not plan.options.remove_sorting or any(r.pass_name == name for r in passed.remarks):
+        return []
+    reason = "no TopK sorts the batch of recurrent layers by length, or something else reads the sorted batch"
+    return [f"{name} changes nothing: {reason}."]
 
 
 def _idle_rules(plan: Plan, passed: Passed, entries: Sequence[Entry]) -> list[str]:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from rnnqc.cells.fixed_point_numbers import FIXED_POINT, FIXED_POINT32, quantizers_of
+from rnnqc.cells.packed_weights import PACKED_DEFAULTS, VERSION
 from rnnqc.cells.types import CellType
 
 FIXED_POINT_ARITHMETICS = (FIXED_POINT, FIXED_POINT32)
@@ -41,8 +42,8 @@ def lut_defaults(type_: CellType) -> dict[str, Any]:
         "gate_table_offset": (0,) * gates,
         "gate_index_scale": (0.0,) * gates,
         "gate_index_size": (0,) * gates,
-        "w_group_size": 0,
-        "r_group_size": 0,
+        **PACKED_DEFAULTS,
+        VERSION: 1,
         "x_bits": 8,
         "h_bits": 8,
         "y_direction_axis": 0,
@@ -65,8 +66,8 @@ def fixed_point_defaults(type_: CellType) -> dict[str, Any]:
         "gate_min": (-np.inf,) * gates,
         "gate_max": (np.inf,) * gates,
         "accumulator_bits": 0,
-        "w_group_size": 0,
-        "r_group_size": 0,
+        **PACKED_DEFAULTS,
+        VERSION: 1,
         "grid_offset": (0,) * len(quantizers_of(type_)),
         "arithmetic": FIXED_POINT,
         **({} if type_.flag is None else {type_.flag: 0}),

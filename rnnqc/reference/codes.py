@@ -96,26 +96,29 @@ def weight_codes(
     multipliers: npt.NDArray[np.uint8] | None,
     group_size: int,
     columns: int | None = None,
+    bits: int = 4,
     operator: str = "QuantLSTMCell",
 ) -> npt.NDArray[np.int8]:
     """Quantized W or R.
 
     Args:
-        stored: int8 (or int16) `[K, columns]`, or packed int4 uint8 `[K, ceil(columns / 2)]`.
+        stored: int8 (or int16) `[K, columns]`, or packed uint8 `[K, ceil(columns / 2)]`, with 5 and 6 bits and the
+            plane of the upper bits beside that.
         multipliers: uint8 `[groups, columns]`, or None.
         group_size: Rows that share a multiplier; 0 without multipliers.
         columns: Columns of a packed matrix; by default, an even number.
+        bits: Of packed numbers, 4 to 6.
         operator: For messages.
 
     Raises:
-        ValueError: multipliers without packed weights or the other way round, other groups than `group_size`
-            makes, a multiplier outside 1 .. 18, or a product that is no int8.
+        ValueError: other bits, a plane of another width, multipliers without packed weights or the other way round,
+            other groups than `group_size` makes, a multiplier outside 1 .. 18, or a product that is no int8.
     """
     if (multipliers is not None) != (group_size > 0) or (multipliers is not None and stored.dtype != np.uint8):
         raise ValueError(f"{operator}: group multipliers need packed weights and a group size, and the reverse")
     if stored.dtype != np.uint8:
         return stored
-    codes = np.concatenate([stored & 15, stored >> 4], axis=1).astype(np.int64)[:, :columns] - 8
+    codes = _numbers(stored, columns, bits, operator)
     if multipliers is not None:
         groups = -(-len(codes) // group_size)
         if group_size % 32 or multipliers.shape != (groups, codes.shape[1]):
@@ -124,6 +127,23 @@ def weight_codes(
         if multipliers.min() < 1 or multipliers.max() > 18 or codes.min() < -128 or codes.max() > 127:
             raise ValueError(f"{operator}: a multiplier is outside 1 .. 18, or a product is no int8")
     return codes.astype(np.int8)
+
+
+def _numbers(stored: npt.NDArray[np.uint8], columns: int | None, bits: int, operator: str) -> npt.NDArray[np.int64]:
+    """Packed numbers of `bits`, `[K, columns]`."""
+    columns = 2 * stored.shape[1] if columns is None and bits == 4 else columns
+    if bits not in (4, 5, 6) or columns is None:
+        raise ValueError(f"{operator}: packed numbers of {bits} bits")
+    half, upper = (columns + 1) // 2, -(-columns * (bits - 4) // 8)
+    if stored.shape[1] != half + upper:
+        raise ValueError(f"{operator}: packed weights {stored.shape} of {bits} bits for {columns} columns")
+    nibbles, rest = stored[:, :half].astype(np.int64), stored[:, half:].astype(np.int64)
+    numbers: npt.NDArray[np.int64] = np.concatenate([nibbles & 15, nibbles >> 4], axis=1)[:, :columns]
+    numbers = numbers - np.int64(2 ** (bits - 1))
+    for column in range(columns if upper else 0):
+        place, byte = divmod(column, upper)
+        numbers[:, column] += (rest[:, byte] >> place * (bits - 4)) % 2 ** (bits - 4) * 16
+    return numbers
 
 
 def relu(v: FloatArray) -> FloatArray:

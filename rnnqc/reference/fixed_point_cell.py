@@ -89,9 +89,11 @@ class FixedPointCell(ReferenceCell):
 
     def _weights(self, key: str) -> Array:
         """Quantized W or R less their zero points."""
-        size = int(self.attributes[f"{key.lower()}_group_size"])
+        size, bits = (int(self.attributes[f"{key.lower()}_{name}"]) for name in ("group_size", "bits"))
         multipliers = self.inputs.get(f"{key}_group_multiplier")
-        codes = weight_codes(self.inputs[key], multipliers, size, len(self.type.gates) * self.hidden, self.type.fused)
+        codes = weight_codes(
+            self.inputs[key], multipliers, size, len(self.type.gates) * self.hidden, bits, self.type.fused
+        )
         multiplied = ("input",) if key == "W" else ("hidden", RESET)
         quantizers = [self.quantizers[n] for n in multiplied if n in self.quantizers]
         largest = max(max(abs(q.low - q.zero_point), abs(q.high - q.zero_point)) for q in quantizers)

@@ -97,10 +97,10 @@ class LutCell(ReferenceCell):
 
     def _weights(self, key: str) -> WholeArray:
         """Quantized W or R."""
-        size = int(self.attributes[f"{key.lower()}_group_size"])
+        size, bits = (int(self.attributes[f"{key.lower()}_{name}"]) for name in ("group_size", "bits"))
         multipliers = self.inputs.get(f"{key}_group_multiplier")
         columns = len(self.type.gates) * self.hidden
-        return exact_weights(weight_codes(self.inputs[key], multipliers, size, columns, self.type.fused), 255)
+        return exact_weights(weight_codes(self.inputs[key], multipliers, size, columns, bits, self.type.fused), 255)
 
     def number(self, name: str) -> np.float32:
         """An attribute as float32."""

@@ -1,9 +1,10 @@
 """`rnnqc tune`: the cheapest widths of weights, matrix by matrix, with which a model is still good enough on data.
 
 Units of the search are the matrices W and R of every cell, and the activations that are multiplied with them. Weights
-have 8 bits, or 4 bits, in groups of 32, 64 or whole columns; activations what the recipe says, or 16 bits. The cost is
-the number of bytes of all recurrent weights, where those that 16-bit activations are multiplied with count twice: a
-matmul for each byte. With `rest="int8"` linear layers are units, too, and all weights of the model count.
+have 8 or 6 bits, 5 bits in groups of 32, or 4 bits in groups of 32, 64 or whole columns; activations what the recipe
+says, or 16 bits. The cost is the number of bytes of all recurrent weights, where those that 16-bit activations are
+multiplied with count twice: a matmul for each byte. With `rest="int8"` linear layers are units, too, and all weights
+of the model count.
 """
 
 from __future__ import annotations
@@ -40,11 +41,13 @@ AS_THE_RECIPE: Settings = {}
 AS_A_WHOLE: Settings = {"group_size": None, "wide_channels": 0.0}
 WEIGHT_CHOICES: tuple[Settings, ...] = (
     {"bits": 8, **AS_A_WHOLE},
+    {"bits": 6, **AS_A_WHOLE},
+    {"bits": 5, "group_size": 32, "wide_channels": 0.0},
     {"bits": 4, "group_size": 32, "wide_channels": 0.0},
     {"bits": 4, "group_size": 64, "wide_channels": 0.0},
     {"bits": 4, **AS_A_WHOLE},
 )
-LINEAR_CHOICES = WEIGHT_CHOICES[:2]
+LINEAR_CHOICES = WEIGHT_CHOICES[:4]
 ACTIVATION_CHOICES: tuple[Settings, ...] = ({"bits": 16},)
 COMPENSATION: Settings = {"compensation": True}
 WEIGHTS, ACTIVATIONS = ("W.weight", "R.weight"), ("input", "hidden")

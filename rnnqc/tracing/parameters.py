@@ -60,9 +60,9 @@ def _of_operator(cell: IntegerCell, key: str, operands: Mapping[str, Array]) -> 
     if stored is None or stored.dtype.kind not in "iu":
         return {}
     made = {} if f"{key}_zero_point" not in operands else {"zero_point": operands[f"{key}_zero_point"]}
-    size = int(getattr(cell.numbers, f"{key.lower()}_group_size"))
+    size, bits = (int(getattr(cell.numbers, f"{key.lower()}_{name}")) for name in ("group_size", "bits"))
     columns = len(cell.type.gates) * cell.hidden_size
-    return {"codes": weight_codes(stored, operands.get(f"{key}_group_multiplier"), size, columns), **made}
+    return {"codes": weight_codes(stored, operands.get(f"{key}_group_multiplier"), size, columns, bits), **made}
 
 
 def _of_nodes(own: QcdqNodes, key: str, constants: Mapping[str, Array]) -> dict[str, Array]:

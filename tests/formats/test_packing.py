@@ -1,4 +1,4 @@
-"""Packed int4 weights and their group multipliers.
+"""Packed weights of 4, 5 and 6 bits and their group multipliers.
 
 What these would catch: nibbles of a byte in the other order, columns paired with their neighbours instead of with those
 half a row away, a group that begins at the wrong row, a multiplier whose nibbles leave -8 .. 7.
@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rnnqc.formats.packing import factorize, pack
+from rnnqc.formats.packing import factorize, largest_multiplier, pack, stored_bits
 from rnnqc.reference.codes import weight_codes
 
 CODES = np.array([[-8, -1, 0, 7], [1, 2, 3, 4], [7, -8, -7, 5]], np.int8)
@@ -25,27 +25,52 @@ def test_bytes_by_hand() -> None:
     np.testing.assert_array_equal(weight_codes(packed, None, 0), CODES)
 
 
-@given(st.integers(1, 70), st.integers(1, 9), st.integers(0, 2**32 - 1))
-def test_unpacking_gives_the_codes(rows: int, half: int, seed: int) -> None:
-    codes = np.random.default_rng(seed).integers(-8, 8, (rows, 2 * half), dtype=np.int8)
-    unpacked = weight_codes(pack(codes), None, 0)
+def test_six_bits_by_hand() -> None:
+    """-32 .. 31 plus 32: nibbles of columns 0, 1 and 2, 3, then the upper bits of columns 0 to 3 in one byte."""
+    packed = pack(np.array([[-32, -1, 0, 31], [17, -18, 5, -6]], np.int8), 6)
+    assert packed.tolist() == [[0x00, 0xFF, 0b11_10_01_00], [0x51, 0xAE, 0b01_10_00_11]]
+
+
+def test_five_bits_by_hand() -> None:
+    """-16 .. 15 plus 16; of nine columns every second upper bit stands in the second byte."""
+    packed = pack(np.array([[-16, -1, 0, 15, 1, -2, 3, -4, 8]], np.int8), 5)
+    # 0, 15, 16, 31, 17 in the low nibbles, 14, 19, 12, 24 in the high ones; upper bits 0 0 1 1 1 0 1 0 1.
+    assert packed.tolist() == [[0xE0, 0x3F, 0xC0, 0x8F, 0x01, 0b00011110, 0b00000010]]
+
+
+@pytest.mark.parametrize("bits", [4, 5, 6])
+@given(st.integers(1, 70), st.integers(1, 19), st.integers(0, 2**32 - 1))
+def test_unpacking_gives_the_codes(bits: int, rows: int, columns: int, seed: int) -> None:
+    half = 2 ** (bits - 1)
+    codes = np.random.default_rng(seed).integers(-half, half, (rows, columns), dtype=np.int8)
+    unpacked = weight_codes(pack(codes, bits), None, 0, columns, bits)
     assert unpacked.dtype == np.int8
     np.testing.assert_array_equal(unpacked, codes)
 
 
-@given(st.integers(1, 100), st.integers(1, 5), st.sampled_from([32, 64]), st.integers(0, 2**32 - 1))
-def test_groups_give_the_codes(rows: int, half: int, size: int, seed: int) -> None:
+@pytest.mark.parametrize("bits", [4, 5, 6])
+@given(st.integers(1, 100), st.integers(1, 9), st.sampled_from([32, 64]), st.integers(0, 2**32 - 1))
+def test_groups_give_the_codes(bits: int, rows: int, columns: int, size: int, seed: int) -> None:
     rng = np.random.default_rng(seed)
-    groups = -(-rows // size)
-    multipliers = rng.integers(1, 19, (groups, 2 * half))
-    nibbles = rng.integers(-7, 8, (rows, 2 * half))
-    codes = (nibbles * multipliers[np.arange(rows) // size]).astype(np.int8)
-    factors = factorize(codes, size)
+    groups, top = -(-rows // size), 2 ** (bits - 1) - 1
+    multipliers = rng.integers(1, largest_multiplier(bits) + 1, (groups, columns))
+    numbers = rng.integers(-top, top + 1, (rows, columns))
+    codes = (numbers * multipliers[np.arange(rows) // size]).astype(np.int8)
+    factors = factorize(codes, size, bits)
     assert factors is not None
     found, found_multipliers = factors
-    assert (found_multipliers.dtype, found_multipliers.shape) == (np.uint8, (groups, 2 * half))
+    assert (found_multipliers.dtype, found_multipliers.shape) == (np.uint8, (groups, columns))
     assert (found_multipliers <= multipliers).all(), "not the smallest"
-    np.testing.assert_array_equal(weight_codes(pack(found), found_multipliers, size), codes)
+    packed = pack(found, bits)
+    np.testing.assert_array_equal(weight_codes(packed, found_multipliers, size, columns, bits), codes)
+
+
+def test_multipliers_keep_products_in_int8() -> None:
+    assert [largest_multiplier(bits) for bits in (1, 2, 3, 4, 5, 6)] == [18, 18, 18, 18, 8, 4]
+
+
+def test_bits_in_a_file() -> None:
+    assert [stored_bits(bits) for bits in (None, 1, 3, 4, 5, 6, 7, 8, 16)] == [8, 4, 4, 4, 5, 6, 8, 8, 8]
 
 
 def test_smallest_multiplier_by_hand() -> None:

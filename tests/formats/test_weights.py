@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rnnqc.formats.format import Format
-from rnnqc.formats.packing import factorize
+from rnnqc.formats.packing import factorize, largest_multiplier
 from rnnqc.formats.rounding import Rounding
 from rnnqc.formats.scales import symmetric_scale
 from rnnqc.formats.weights import group_scales, largest_magnitudes, mixed_scales, quantize_groups, quantize_matrix
@@ -62,21 +62,21 @@ def test_equally_noisy_channels_are_taken_in_order() -> None:
     assert (scales != np.float32(encoding.scale)).tolist() == [True, True, False, False]
 
 
-@pytest.mark.parametrize("bits", [2, 3, 4])
+@pytest.mark.parametrize("bits", [2, 3, 4, 5, 6])
 @given(st.integers(1, 80), st.integers(0, 2**32 - 1))
 def test_groups_take_the_best_multiplier(bits: int, rows: int, seed: int) -> None:
     array, size, top = _matrix(rows, 3, seed), 32, 2 ** (bits - 1) - 1
     scale = group_scales(array, bits)
     codes = quantize_groups(array, scale, bits, size, Rounding.HALF_EVEN)
-    factors = factorize(codes, size)
+    factors, most = factorize(codes, size, max(bits, 4)), largest_multiplier(bits)
     assert factors is not None
-    assert np.abs(codes.astype(int)).max() <= 18 * top
+    assert np.abs(codes.astype(int)).max() <= most * top
     for start in range(0, rows, size):
         for column in range(3):
             units = array[start : start + size, column] / scale[column]
             errors = [
                 np.square(np.clip(np.rint(units / np.float32(m)), -top, top) * m - units, dtype=np.float64).sum()
-                for m in range(1, 19)
+                for m in range(1, most + 1)
             ]
             found = np.square(codes[start : start + size, column] - units, dtype=np.float64).sum()
             assert found == pytest.approx(min(errors), rel=1e-6, abs=1e-9)

@@ -15,6 +15,10 @@ TABLES: dict[str, list[str]] = {
     "int4, groups of 32": ["*.weight.bits=4", "*.weight.group_size=32"],
     "int4 recurrence, groups of 64": ["*.R.weight.bits=4", "*.R.weight.group_size=64"],
     "int4 input, row scales of the hidden state": ["*.W.weight.bits=4", "*.hidden.mode=dynamic-row"],
+    "int6": ["*.weight.bits=6"],
+    "int5, groups of 32": ["*.weight.bits=5", "*.weight.group_size=32"],
+    "int6 input, int4 recurrence": ["*.W.weight.bits=6", "*.R.weight.bits=4", "*.R.weight.group_size=32"],
+    "int5 recurrence, 16-bit hidden state": ["*.R.weight.bits=5", "*.hidden.bits=16"],
     "int3, some channels int8": ["*.weight.bits=3", "*.weight.wide_channels=0.2"],
     "16-bit input": ["*.input.bits=16"],
     "16-bit hidden state": ["*.hidden.bits=16"],
@@ -83,6 +87,7 @@ def static_formats(op: str) -> dict[str, list[str]]:
         "fixed point, 12 bits, binary weights, ceil": fixed_point(op, 12, 1, "ceil"),
         "uneven, 8 bits": uneven(op, 8),
         "uneven, 16 bits": uneven(op, 16),
+        "uneven, 8 bits, weights of 6": [*uneven(op, 8), "*.weight.bits=6", "*.weight.symmetric=true"],
         "uneven, 5 bits, weights of 4": [*uneven(op, 5), "*.weight.bits=4"],
         "accumulators of 12 bits": [*uneven(op, 8), "*.accumulator.bits=12"],
     }

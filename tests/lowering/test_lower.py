@@ -225,14 +225,6 @@ def test_layers_in_a_row_pass_codes() -> None:
         assert cells[before].y is None, "the float hidden states are not computed"
 
 
-def test_packed_weights_that_layers_share_are_stored_once() -> None:
-    """They are packed for each layer: would catch a pipeline that tidies up before that and not again."""
-    case = LstmCase(I=16, H=16)
-    lowered = lower(stacked_model([case, case], shared_weights=True), overrides=["*.weight.bits=4"])
-    packed = [t.name for t in lowered.proto.graph.initializer if t.name.endswith(".packed")]
-    assert sorted(packed) == ["layer0.forward/R.packed", "layer0.forward/W.packed"]
-
-
 def test_rnnqc_lower_is_the_same() -> None:
     assert rnnqc.lower is lower
 

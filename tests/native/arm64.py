@@ -40,10 +40,9 @@ NO_PROCESSOR = NO_COMPILER or (
 
 
 def build_library(folder: Path) -> None:
-    """Cross-compiles the native library in `folder`, hardly optimized, with warnings as errors."""
+    """Cross-compiles the native library in `folder`, with warnings as errors."""
     assert _CMAKE is not None
     configure = ["-S", str(ROOT / "runtime_ops"), "-B", str(folder), "-DRNNQC_WERROR=ON", "-DRNNQC_TESTS=ON"]
-    configure += ["-DCMAKE_BUILD_TYPE=None", "-DCMAKE_CXX_FLAGS=-O1"]
     for arguments in ([*configure, f"-DCMAKE_TOOLCHAIN_FILE={TOOLCHAIN}"], ["--build", str(folder), "--parallel", "2"]):
         done = subprocess.run([_CMAKE, *arguments], capture_output=True, text=True, check=False, timeout=HANGS)
         assert done.returncode == 0, done.stdout + done.stderr

@@ -323,8 +323,7 @@ def grid_cases(draw: st.DrawFn, types: Sequence[CellType] = (LSTM,)) -> GridCase
         if width == 4 and draw(st.booleans()):
             packed = Case(inputs, {})
             pack_at_random(packed, key, draw(st.sampled_from([0, 32])), rng)
-            size_key = f"{key.lower()}_group_size"
-            numbers = FixedPointNumbers(**{**numbers.__dict__, size_key: packed.attributes.get(size_key, 0)})
+            numbers = FixedPointNumbers(**{**numbers.__dict__, **packed.attributes})
     if draw(st.booleans()):
         inputs["sequence_lens"] = rng.integers(0, time + 1, batch, dtype=np.int32)
     if draw(st.booleans()):

@@ -59,14 +59,18 @@ STEP_ISAS = [isa for isa in _with_own("steps") if isa != "reference"]
 TILED_ISAS = [isa for isa in AVAILABLE if isa in ("portable", "amxint8")]
 
 
-INT4_ISAS = [isa for isa in AVAILABLE if NATIVE.rnnqc_test_has_int4(isa.encode())]
+FEW_BITS = (4, 6)
+ISAS_OF = {
+    b: [isa for isa in AVAILABLE if NATIVE.rnnqc_test_has_bits(isa.encode(), ctypes.c_int32(b))] for b in FEW_BITS
+}
+"""Instruction sets with kernels for weights of so many bits. The others multiply such weights as int8."""
 
 
 class _Operands(ctypes.Structure):
     """rnnqc_test_product."""
 
     _fields_ = (
-        ("int4", ctypes.c_int32),
+        ("bits", ctypes.c_int32),
         ("a", ctypes.c_void_p),
         ("a_stride", ctypes.c_int64),
         ("rows", ctypes.c_int64),
@@ -156,8 +160,8 @@ def block_order(values: npt.NDArray[Any], units: int) -> npt.NDArray[Any]:
 class Product:
     """Operands of an integer product in guarded memory, packed for one instruction set.
 
-    With `group_size` the weights are int4 numbers times the multipliers of their groups, `[groups, 4 * units]`, or,
-    without multipliers, int4 numbers. Without it they are int8.
+    With `multipliers` `[groups, 4 * units]` the weights are numbers of `bits` times those of their groups of
+    `group_size` rows; without, they are numbers of `bits`.
     """
 
     def __init__(
@@ -167,7 +171,7 @@ class Product:
         weights: npt.NDArray[np.int8],
         codes: npt.NDArray[np.uint8],
         zero_point: int,
-        int4: bool = False,
+        bits: int = 8,
         multipliers: npt.NDArray[np.uint8] | None = None,
         group_size: int = 0,
     ) -> None:
@@ -183,20 +187,21 @@ class Product:
         )
         self.columns = blocks(units) * GATES * BLOCK
         sizes = (ctypes.c_int64(k), ctypes.c_int64(units))
-        depth = NATIVE.rnnqc_test_padded_depth(isa.encode(), ctypes.c_int32(int4), sizes[0])
+        depth = NATIVE.rnnqc_test_padded_depth(isa.encode(), ctypes.c_int32(bits), sizes[0])
         assert depth >= k
         padded = np.random.default_rng(k).choice(np.uint8([0, 255]), (rows, depth))
         padded[:, :k] = codes
         self.a = guarded.array(padded)
-        size = NATIVE.rnnqc_test_packed_bytes(isa.encode(), ctypes.c_int32(int4), *sizes)
+        size = NATIVE.rnnqc_test_packed_bytes(isa.encode(), ctypes.c_int32(bits), *sizes)
         packed = guarded.empty((size,), np.uint8, alignment=64)
         start = guarded.empty((self.columns,), np.int32, alignment=64)
         packed_multipliers = None
-        if int4:
+        if bits < 8:
             if multipliers is not None:
                 packed_multipliers = guarded.empty((multipliers.shape[0] * self.columns,), np.uint8, alignment=64)
-            NATIVE.rnnqc_test_pack_int4(
+            NATIVE.rnnqc_test_pack_few_bits(
                 isa.encode(),
+                ctypes.c_int32(bits),
                 pointer(guarded.array(weights)),
                 pointer(None if multipliers is None else guarded.array(multipliers)),
                 ctypes.c_int64(group_size),
@@ -216,7 +221,7 @@ class Product:
                 pointer(start),
             )
         self.operands = _Operands(
-            int4=int4,
+            bits=bits,
             a=self.a.ctypes.data,
             a_stride=depth,
             rows=rows,

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
 from rnnqc.cells.linear_nodes import KINDS, LINEAR_INPUTS, LinearKind
+from rnnqc.formats.packing import plane_columns
 from rnnqc.passes.linear.linear_function import linear_function
 from rnnqc.reference import quant_linear
 from tests.native.quant_lstm_cases import Arrays, native_session, unusual_rows, with_specials
@@ -90,11 +91,13 @@ def linear_case(
     arrays: Arrays = {"X": x, "W": rng.integers(-128, 128, (inputs, outputs), dtype=np.int8)}
     if kind.packed:
         attributes["group_size"] = 32
-        arrays["W"] = rng.integers(0, 256, (inputs, -(-outputs // 2)), dtype=np.uint8)
+        attributes |= kind.width
+        arrays["W"] = rng.integers(0, 256, (inputs, sum(plane_columns(outputs, kind.bits))), dtype=np.uint8)
     arrays["multiplier"] = rng.uniform(1e-3, 1e-2, outputs).astype(np.float32)
     arrays["B"] = rng.normal(0, 0.3, outputs if rng.random() < 0.7 else 1).astype(np.float32)
     if kind.packed:
-        arrays["W_group_multiplier"] = rng.integers(1, 16, (-(-inputs // 32), outputs), dtype=np.uint8)
+        shape = (-(-inputs // 32), outputs)
+        arrays["W_group_multiplier"] = rng.integers(1, {4: 16, 5: 8, 6: 4}[kind.bits], shape, dtype=np.uint8)
     return LinearCase(kind, arrays, attributes)
 
 

@@ -15,6 +15,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from rnnqc import runtime_ops
 from rnnqc.cells.fused_nodes import PLACES
+from rnnqc.formats.packing import pack
 from tests.native.isa_libraries import library_for
 
 INPUTS = (
@@ -229,7 +230,7 @@ def unusual_rows(rng: np.random.Generator, x: npt.NDArray[np.float32]) -> npt.ND
 
 @st.composite
 def packed_cases(draw: st.DrawFn) -> Case:
-    """A case with W, R or both as packed int4, in groups or not."""
+    """A case with W, R or both packed, in groups or not."""
     case = draw(cases())
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     for key in draw(st.sampled_from(["W", "R", "WR"])):
@@ -259,21 +260,35 @@ def wide_cases(draw: st.DrawFn) -> Case:
 GROUP_MULTIPLIERS = ("W_group_multiplier", "R_group_multiplier")
 
 
-def pack_at_random(case: Case, key: str, group_size: int, rng: np.random.Generator) -> None:
-    """Other weights for W or R of `case`: any bytes, and multipliers whose products are int8."""
+def pack_at_random(case: Case, key: str, group_size: int, rng: np.random.Generator, bits: int = 0) -> None:
+    """Other weights for W or R of `case`: any numbers of `bits` (0: 4, 5 or 6), and multipliers to int8 products."""
     rows, columns = case.inputs[key].shape
-    stored = rng.integers(0, 256, (rows, -(-columns // 2)), dtype=np.uint8)
+    bits = bits or int(rng.choice([4, 5, 6]))
+    half = 2 ** (bits - 1)
+    numbers = rng.integers(-half, half, (rows, columns))
     if group_size:
         groups = -(-rows // group_size)
         multipliers = rng.integers(1, 19, (groups, columns), dtype=np.uint8)
-        # -8 * 17 and -8 * 18 are no int8: where one would be, nibbles of 0 become 1.
-        for first, shift in ((0, 0), (stored.shape[1], 4)):
-            large = np.repeat(multipliers[:, first : first + stored.shape[1]] > 16, group_size, axis=0)[:rows]
-            part = stored[:, : large.shape[1]]
-            part[large & (part >> shift & 15 == 0)] |= np.uint8(1 << shift)
+        scale = np.repeat(multipliers, group_size, axis=0)[:rows].astype(int)
+        numbers = np.clip(numbers, -(128 // scale), 127 // scale)
         case.inputs[f"{key}_group_multiplier"] = multipliers
         case.attributes[f"{key.lower()}_group_size"] = group_size
-    case.inputs[key] = stored
+    case.inputs[key] = with_any_padding(pack(numbers, bits), columns, bits, rng)
+    if bits != 4:
+        case.attributes[f"{key.lower()}_bits"] = bits
+
+
+def with_any_padding(
+    packed: npt.NDArray[np.uint8], columns: int, bits: int, rng: np.random.Generator
+) -> npt.NDArray[np.uint8]:
+    """Packed numbers with any bits in the places of columns that are not there: they do not count."""
+    padded, half = packed.copy(), (columns + 1) // 2
+    for width, first, stored in ((4, 0, half), (bits - 4, half, packed.shape[1] - half)):
+        for part in range(8 // width if stored else 0):
+            for j in range(stored):
+                if j + part * stored >= columns:
+                    padded[:, first + j] ^= rng.integers(0, 2**width, len(padded), dtype=np.uint8) << part * width
+    return padded
 
 
 @st.composite

@@ -76,7 +76,7 @@ def test_last_passes(form: str) -> None:
     """They come after every other, whatever the form; readers of QONNX files know the operators as they are."""
     passes = last_passes(form)
     PassManager(passes, given=EXPORTED)
-    assert [p.info.name for p in passes] == ([] if form == "qonnx" else ["join-views"])
+    assert [p.info.name for p in passes] == ([] if form == "qonnx" else ["join-views", "store-shapes"])
 
 
 def test_weights_alone() -> None:

@@ -21,9 +21,9 @@ struct MatmulArgs {
   const uint8_t* a;  // `rows` rows of k_padded codes; what stands in the padding does not matter
   int64_t a_stride;
   int64_t rows;
-  const void* weights;  // in the table's packed format, or in that of four bits
+  const void* weights;  // in one of the table's packed formats
   int64_t k_padded;
-  // Of four bits only: [blocks][groups of group_size k][64 columns]; null if all are 1. A weight is its int4 number
+  // Of four and six bits only: [blocks][groups of group_size k][64 columns]; null if all are 1. A weight is its number
   // times its multiplier, -128 .. 127.
   const uint8_t* multipliers;
   int64_t group_size;
@@ -185,6 +185,8 @@ struct KernelTable {
   RecurrentFn* recurrent;
   ProjectFn* project_s4;      // of format_s4; null if there is none: such matrices are packed as int8 then
   RecurrentFn* recurrent_s4;  // null exactly if project_s4 is
+  ProjectFn* project_s6;      // of kS6Blocks; null if there is none: such matrices are packed as int8 then
+  RecurrentFn* recurrent_s6;  // null exactly if project_s6 is
   TableCellFn* table_cell;
   GridBytesFn* grid_bytes;
   HiddenCellFn* gru_cell;
@@ -192,6 +194,12 @@ struct KernelTable {
   HiddenCellFn* gru_output;
   HiddenCellFn* rnn_cell;  // acc [1], p [1]: y = look(0, a + p), h its codes
 };
+
+// The formats of matrices of each width: those of int8 where the instruction set has no others.
+inline PackedFormats Formats(const KernelTable& kernels) {
+  return {kernels.format, kernels.recurrent_s6 != nullptr ? PackedFormat::kS6Blocks : kernels.format,
+          kernels.recurrent_s4 != nullptr ? kernels.format_s4 : kernels.format};
+}
 
 #define RNNQC_ISA(isa, format, format_s4, rows)
 #define RNNQC_KERNEL(isa, entry, type, symbol) type symbol;

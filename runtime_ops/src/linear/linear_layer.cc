@@ -18,8 +18,7 @@ constexpr int64_t kNearWeights = 1024 * 1024;
 
 PackedMatrix Pack(const LinearConfig& config, const KernelTable& kernels, const Matrix& w) {
   const int64_t zero_point = config.x_mode == CodeMode::kDynamicRow ? 1 : config.x_zero_point;
-  const Width width = kernels.project_s4 != nullptr ? Width::kFour : Width::kEight;
-  return PackMatrix(kernels.format, kernels.format_s4, width, w, static_cast<int32_t>(zero_point));
+  return PackMatrix(Formats(kernels), Width::kFewest, w, static_cast<int32_t>(zero_point));
 }
 
 }  // namespace

@@ -15,6 +15,7 @@ struct LinearConfig {
   CodeMode x_mode = CodeMode::kDynamicRow;
   float x_scale = 0;
   int64_t x_zero_point = 128;
+  int64_t bits = 4;        // of the numbers of packed W
   int64_t group_size = 0;  // rows of packed W that share a multiplier; 0 without
 };
 

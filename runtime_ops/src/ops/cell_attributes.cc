@@ -2,6 +2,8 @@
 
 #include <stdexcept>
 
+#include "ops/packed_weights.h"
+
 namespace rnnqc {
 namespace {
 
@@ -87,6 +89,10 @@ void ReadCell(const ort::KernelInfo& info, CellConfig* config) {
   config->state_direction_axis = ReadFlag(info, "state_direction_axis");
   info.Read("w_group_size", &config->w_group_size);
   info.Read("r_group_size", &config->r_group_size);
+  info.Read("w_bits", &config->w_bits);
+  info.Read("r_bits", &config->r_bits);
+  CheckPackedBits("w_bits", config->w_bits);
+  CheckPackedBits("r_bits", config->r_bits);
 }
 
 void ReadCodes(const ort::KernelInfo& info, CellConfig* config) {

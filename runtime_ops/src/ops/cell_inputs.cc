@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <stdexcept>
 
-#include "ops/packed_int4.h"
+#include "ops/packed_weights.h"
 
 namespace rnnqc {
 
@@ -69,14 +69,14 @@ bool CellInputs::IsPacked(size_t input) const {
 
 Shape CellInputs::ExpectedShape(size_t input, const Sizes& s) const {
   const int64_t columns = op_.gates * s.hidden;
-  const auto stored = [columns](bool packed) { return packed ? (columns + 1) / 2 : columns; };
+  const auto stored = [columns](bool packed, int64_t bits) { return packed ? PackedRow(columns, bits) : columns; };
   switch (input) {
     case kX:
       return {s.time, s.batch, s.input};
     case kW:
-      return {s.input, stored(s.packed_w)};
+      return {s.input, stored(s.packed_w, s.w_bits)};
     case kR:
-      return {s.hidden, stored(s.packed_r)};
+      return {s.hidden, stored(s.packed_r, s.r_bits)};
     case kWGroupMultiplier:
       return {Groups(s.input, s.w_group_size), columns};
     case kRGroupMultiplier:
@@ -104,17 +104,17 @@ Shape CellInputs::ExpectedShape(size_t input, const Sizes& s) const {
 std::string CellInputs::ShapeInWords(size_t input, const Sizes& s) const {
   const auto multiple = [](int64_t count) { return (count == 1 ? "" : std::to_string(count)) + "H"; };
   const std::string columns = multiple(op_.gates);
-  const auto stored = [&](bool packed) {
+  const auto stored = [&](bool packed, int64_t bits) {
     if (!packed) return columns;
-    return op_.gates % 2 == 0 ? multiple(op_.gates / 2) : "ceil(" + columns + " / 2)";
+    return bits == kFewestBits && op_.gates % 2 == 0 ? multiple(op_.gates / 2) : PackedRowInWords(columns, bits);
   };
   switch (input) {
     case kX:
       return "[T, B, I]";
     case kW:
-      return "[I, " + stored(s.packed_w) + "]";
+      return "[I, " + stored(s.packed_w, s.w_bits) + "]";
     case kR:
-      return "[H, " + stored(s.packed_r) + "]";
+      return "[H, " + stored(s.packed_r, s.r_bits) + "]";
     case kWGroupMultiplier:
     case kRGroupMultiplier:
       return "[G, " + columns + "]";
@@ -172,7 +172,7 @@ void CellInputs::CheckInput(size_t i, const ort::TensorType& type, Sizes* sizes)
     throw std::invalid_argument(
         "input " + std::string(name) + " has element type " + ort::ToText(type.element) + ", expected " +
         ort::ToText(expected) +
-        (IsWeights(i) ? config_.is_grid() ? ", int16 or uint8 (packed int4)" : " or uint8 (packed int4)" : "") +
+        (IsWeights(i) ? config_.is_grid() ? ", int16 or uint8 (packed weights)" : " or uint8 (packed weights)" : "") +
         (i == kX ? " for this x_mode" : "") + ". Other types may need a newer rnnqc library.");
   }
   if (type.ranked) CheckShape(i, type.shape, ExpectedShape(i, *sizes), *sizes);
@@ -184,6 +184,8 @@ void CellInputs::CheckDeclared(const ort::KernelInfo& info) {
   sizes_.state_axis = config_.state_direction_axis;
   sizes_.w_group_size = config_.w_group_size;
   sizes_.r_group_size = config_.r_group_size;
+  sizes_.w_bits = config_.w_bits;
+  sizes_.r_bits = config_.r_bits;
   Sizes sizes = sizes_;
   ReadPlaces(info);
   for (size_t i = 0; i < kInputCount; ++i) {
@@ -195,6 +197,8 @@ void CellInputs::CheckDeclared(const ort::KernelInfo& info) {
       throw std::invalid_argument("input " + std::string(op_.input_names[i]) + " is missing");
     }
   }
+  CheckWidth("W", sizes.packed_w, "w_bits", config_.w_bits);
+  CheckWidth("R", sizes.packed_r, "r_bits", config_.r_bits);
   CheckGroups("W", sizes.packed_w, "w_group_size", config_.w_group_size, present_[kWGroupMultiplier]);
   CheckGroups("R", sizes.packed_r, "r_group_size", config_.r_group_size, present_[kRGroupMultiplier]);
   CheckOutputs(info);
@@ -222,6 +226,12 @@ void CellInputs::ReadPlaces(const ort::KernelInfo& info) {
   for (size_t k = 0; k < count; ++k) node_index_[places[k]] = k;
 }
 
+void CellInputs::CheckWidth(const std::string& matrix, bool packed, const char* attribute, int64_t bits) {
+  if (packed || bits == kFewestBits) return;
+  throw std::invalid_argument("attribute " + std::string(attribute) + " is " + std::to_string(bits) + ", but " +
+                              matrix + " is not packed; expected packed weights (uint8)");
+}
+
 void CellInputs::CheckGroups(const std::string& matrix, bool packed, const char* attribute, int64_t group_size,
                              bool multipliers) {
   if (multipliers != (group_size > 0)) {
@@ -231,7 +241,7 @@ void CellInputs::CheckGroups(const std::string& matrix, bool packed, const char*
   }
   if (multipliers && !packed) {
     throw std::invalid_argument("input " + matrix + "_group_multiplier is present, but " + matrix +
-                                " is int8; expected packed int4 (uint8)");
+                                " is int8; expected packed weights (uint8)");
   }
 }
 
@@ -342,7 +352,8 @@ CellInputs::Weights CellInputs::UnpackedWeights(size_t input, const OrtValue* co
     const uint8_t* packed = CheckedData<uint8_t>(input, inputs, sizes);
     matrix.multipliers = CheckedData<uint8_t>(is_w ? kWGroupMultiplier : kRGroupMultiplier, inputs, sizes);
     try {
-      weights.codes = UnpackInt4(packed, matrix.k, matrix.columns(), matrix.multipliers, matrix.group_size);
+      weights.codes = UnpackWeights(packed, is_w ? sizes.w_bits : sizes.r_bits, matrix.k, matrix.columns(),
+                                    matrix.multipliers, matrix.group_size);
     } catch (const std::invalid_argument& error) {
       throw std::invalid_argument("input " + std::string(op_.input_names[input]) + ": " + error.what());
     }

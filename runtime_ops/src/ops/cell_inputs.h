@@ -68,6 +68,8 @@ struct Sizes {
   bool wide_r = false;
   int64_t w_group_size = 0;
   int64_t r_group_size = 0;
+  int64_t w_bits = 4;  // of the numbers of packed W
+  int64_t r_bits = 4;
 };
 
 // The inputs and outputs of one node: types, shapes and values are checked here, and whatever is wrong is a
@@ -132,6 +134,7 @@ class CellInputs {
   ort::Shape ExpectedShape(size_t input, const Sizes& sizes) const;
   std::string ShapeInWords(size_t input, const Sizes& sizes) const;
   void CheckInput(size_t input, const ort::TensorType& type, Sizes* sizes);
+  static void CheckWidth(const std::string& matrix, bool packed, const char* attribute, int64_t bits);
   static void CheckGroups(const std::string& matrix, bool packed, const char* attribute, int64_t group_size,
                           bool multipliers);
   void CheckOutputs(const ort::KernelInfo& info);

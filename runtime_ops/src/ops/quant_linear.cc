@@ -10,7 +10,7 @@
 #include "linear/linear_layer.h"
 #include "ops/cell_attributes.h"
 #include "ops/operators.h"
-#include "ops/packed_int4.h"
+#include "ops/packed_weights.h"
 
 namespace rnnqc {
 namespace {
@@ -49,9 +49,11 @@ LinearConfig ReadLinearConfig(const ort::KernelInfo& info) {
   info.Read("x_scale", &config.x_scale);
   info.Read("x_zero_point", &config.x_zero_point);
   info.Read("group_size", &config.group_size);
+  info.Read("bits", &config.bits);
   CheckScale("x_scale", config.x_scale, config.x_mode == CodeMode::kStatic);
   if (config.x_mode != CodeMode::kDynamicRow) CheckZeroPoint("x_zero_point", config.x_zero_point, 8);
   CheckGroupSize("group_size", config.group_size);
+  CheckPackedBits("bits", config.bits);
   return config;
 }
 
@@ -124,7 +126,7 @@ class QuantLinearKernel {
     if (type.element == expected) return;
     throw std::invalid_argument(
         "input " + std::string(kNames[i]) + " has element type " + ort::ToText(type.element) + ", expected " +
-        ort::ToText(expected) + (i == kLinearW ? " or uint8 (packed int4)" : "") +
+        ort::ToText(expected) + (i == kLinearW ? " or uint8 (packed weights)" : "") +
         (i == kLinearX ? " for this x_mode" : "") + ". Other types may need a newer rnnqc library.");
   }
 
@@ -136,7 +138,8 @@ class QuantLinearKernel {
                                   "; expected both or neither");
     }
     if (groups && !packed_) {
-      throw std::invalid_argument("input W_group_multiplier is present, but W is int8; expected packed int4 (uint8)");
+      throw std::invalid_argument(
+          "input W_group_multiplier is present, but W is int8; expected packed weights (uint8)");
     }
   }
 
@@ -156,9 +159,11 @@ class QuantLinearKernel {
     Matrix w{};
     w.units = ort::ShapeOf(api_, inputs[kMultiplier])[0];
     w.gates = 1;
-    const Shape expected{-1, packed_ ? (w.units + 1) / 2 : w.units};
+    const Shape expected{-1, packed_ ? PackedRow(w.units, config_.bits) : w.units};
     const Shape found = ort::ShapeOf(api_, inputs[kLinearW]);
-    if (!Fits(found, expected)) FailShape(kLinearW, found, expected, packed_ ? "[K, ceil(N / 2)]" : "[K, N]");
+    if (!Fits(found, expected)) {
+      FailShape(kLinearW, found, expected, packed_ ? "[K, " + PackedRowInWords("N", config_.bits) + "]" : "[K, N]");
+    }
     w.k = found[0];
     const int64_t largest = config_.x_mode == CodeMode::kDynamicRow ? kMaxDynamicInputSize : kMaxDepth;
     if (w.k < 1 || w.k > largest || w.units < 1) {
@@ -199,7 +204,7 @@ class QuantLinearKernel {
     }
     const uint8_t* packed = ort::DataOf<const uint8_t>(api_, inputs[kLinearW]);
     try {
-      return UnpackInt4(packed, w.k, w.units, multipliers, config_.group_size);
+      return UnpackWeights(packed, config_.bits, w.k, w.units, multipliers, config_.group_size);
     } catch (const std::invalid_argument& error) {
       throw std::invalid_argument(std::string("input W: ") + error.what());
     }
@@ -249,7 +254,7 @@ ort::OrtStatus* InferLinearShape(const ort::OrtCustomOp* raw, ort::OrtShapeInfer
 std::vector<RegisteredOperator> QuantLinearOps(const OrtApi* api, bool infers_shapes) {
   std::vector<RegisteredOperator> ops;
   for (const char* input : {"", "Static", "Codes"}) {
-    for (const char* weights : {"", "Int4"}) {
+    for (const char* weights : {"", "Int4", "Int5", "Int6"}) {
       const std::string name = "QuantLinear" + std::string(input) + weights;
       ops.push_back(DescribeOperator(api, nullptr, name, name));
       RegisteredOperator& op = ops.back();

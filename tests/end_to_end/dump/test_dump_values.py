@@ -7,6 +7,7 @@ than the stock one, real values that are not their codes times their scales.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ import pytest
 
 import rnnqc
 from rnnqc.cells.types import CELL_TYPES
+from rnnqc.data.statistics import Statistics
 from tests.pages.dumped import (
     BREVITAS,
     Steps,
@@ -53,7 +55,12 @@ RECIPES = ("int8", "int8-static", "int16", "w4a8")
 
 def lowered(case: RecurrentCase, recipe: str, form: str = "fused", **arguments: Any) -> rnnqc.Lowered:
     """The model, calibrated."""
-    return rnnqc.lower(case.model(), recipe=recipe, form=form, calibration=[case.feeds()], **arguments)
+    return rnnqc.lower(case.model(), recipe=recipe, form=form, stats=_statistics(case), **arguments)
+
+
+@functools.cache
+def _statistics(case: RecurrentCase) -> Statistics:
+    return rnnqc.calibrate(case.model(), [case.feeds()])
 
 
 def attributes_of(node: onnx.NodeProto) -> dict[str, Any]:
@@ -167,7 +174,7 @@ def test_every_form_and_way_is_the_same(recipe: str, op: Any) -> None:
     # Codes pass between layers of this recipe.
     for model, cells in ((case.model(), 2), *([(stack, 4)] if recipe == "int8-static" else [])):
         feeds = {i.name: case.feeds(0.5)[i.name] for i in model.graph.input if i.name in case.feeds()}
-        arguments: dict[str, Any] = {"recipe": recipe, "calibration": [feeds]}
+        arguments: dict[str, Any] = {"recipe": recipe, "stats": rnnqc.calibrate(model, [feeds])}
         made = {f: rnnqc.lower(model, form=f, **arguments).proto for f in ("fused", "integer")}
         made["unrolled"] = rnnqc.lower(model, form="integer", unroll=True, **arguments).proto
         expected = traced(made["fused"], feeds)

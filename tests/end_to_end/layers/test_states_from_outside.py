@@ -20,7 +20,7 @@ from rnnqc.cells.types import fused_type
 from tests.generate.float_layer import DEFAULTS, Activation
 from tests.laws.law import law
 from tests.laws.parametrize import every_pair, in_turn
-from tests.runs.lowered import NATIVE, STOCK, all_nodes, session
+from tests.runs.lowered import INTEGER, NATIVE, STOCK, UNROLLED, all_nodes, session
 from tests.runs.sessions import assert_same_bits, plain_session, run, sqnr
 from tests.subjects import torch_exports
 from tests.subjects.lstm_models import RecurrentCase
@@ -75,11 +75,11 @@ DIRECTIONS: list[dict[str, Any]] = [
 ]
 
 
-@every_pair(cell=CELLS, changes=DIRECTIONS, recipe=["int8", "int16", "w4a8"])
-def test_all_ways_make_the_same(cell: str, changes: dict[str, Any], recipe: str) -> None:
+@every_pair(cell=CELLS, changes=DIRECTIONS, recipe=["int8", "int16", "w4a8"], way=[INTEGER, UNROLLED])
+def test_all_ways_make_the_same(cell: str, changes: dict[str, Any], recipe: str, way: str) -> None:
     case = case_of(cell, **changes)
     near, far = feeds_of(case, 3.0), feeds_of(case, 30.0)
-    forms = law(case.model(), recipe, feeds=[near, far], dims=case.dims, settings=())
+    forms = law(case.model(), recipe, feeds=[near, far], dims=case.dims, settings=(), ways=[way])
     assert forms.reference(near) == forms.reference(far) == case.directions
     least = 8 if recipe == "w4a8" else 31  # where a state of 30 saturates gates, the rounding of the weights decides
     for feeds in (near, far):

@@ -28,10 +28,19 @@ def test_size() -> None:
     """An eighth of float; multipliers of groups are a 32nd of the packed codes for groups of 64."""
     case = LstmCase(I=256, H=256, bias=False)
     float_bytes = 4 * 512 * 1024
-    names = ("int4", "int4, groups of 32", "int4 recurrence, groups of 64", "int3, some channels int8")
+    names = (
+        "int4",
+        "int4, groups of 32",
+        "int4 recurrence, groups of 64",
+        "int3, some channels int8",
+        "int6",
+        "int5, groups of 32",
+    )
     sizes = {n: rnnqc.lower(case.model(), overrides=TABLES[n]).report.entries[0].bytes for n in names}
     others = 3 * 4 * 1024
     assert sizes["int4"] - others == float_bytes // 8
     assert sizes["int4, groups of 32"] - others == float_bytes // 8 + 16 * 1024
     assert sizes["int4 recurrence, groups of 64"] - others == 256 * 1024 + 128 * 1024 + 4 * 1024
+    assert sizes["int6"] - others == float_bytes * 3 // 16
+    assert sizes["int5, groups of 32"] - others == float_bytes * 5 // 32 + 16 * 1024
     assert sizes["int3, some channels int8"] - others == float_bytes // 4

@@ -104,15 +104,16 @@ def test_the_file_gives_the_model_that_was_measured(
     assert sum(e.bytes for e in lowered.report.entries) == tuned.weight_bytes[1]
     points = {c.name: c.points for c in lowered.model.cells.values()}
     assert points[f"{IDLE}.forward"]["W.weight"].bits == 4
-    assert points[f"{SENSITIVE}.forward"]["W.weight"].bits == 8
+    assert (points[f"{SENSITIVE}.forward"]["W.weight"].bits or 0) > 4
     assert tuned.text.count("[[rule]]") == tuned.text.count("# When this was chosen") == len(tuned.settings)
 
 
 def test_a_start_that_is_too_coarse_gets_wider(model: onnx.ModelProto, feeds: list[dict[str, Array]]) -> None:
-    """From w4a8 the sensitive layer needs 8 bits; the idle one does not."""
+    """From w4a8 the sensitive layer needs more bits; the idle one does not."""
     result = tune(model, feeds, min_sqnr=TARGET, recipe="w4a8")
     assert result.found.start.quality < TARGET <= result.found.measured.quality
-    assert {result.settings[f"{SENSITIVE}.forward.{m}.weight"]["bits"] for m in "WR"} == {8}
+    found = [result.settings[f"{SENSITIVE}.forward.{m}.weight"]["bits"] for m in "WR"]
+    assert all(4 < bits <= 8 for bits in found)
     assert all(result.settings.get(f"{IDLE}.forward.{m}.weight", {"bits": 4})["bits"] == 4 for m in "WR")
     assert 'base = "w4a8"' in result.text
 

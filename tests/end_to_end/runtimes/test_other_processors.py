@@ -29,6 +29,8 @@ from tests.runs.commands import HANGS
 from tests.subjects.lstm_models import LstmCase
 
 INT4 = ("*.weight.bits=4", "*.weight.group_size=32")
+INT5 = ("*.weight.bits=5", "*.weight.group_size=32")
+INT6 = ("*.weight.bits=6",)
 WIDE = ("*.input.bits=16", "*.hidden.bits=16", "*.hidden.zero_point=30001")
 # The arithmetic "grid": by bytes with MatMulInteger, and 16-bit weights with MatMul.
 FIXED_POINT = (
@@ -92,12 +94,16 @@ WITHOUT_VNNI = (
     Case("fused", overrides=FIXED_POINT),
     Case("fused", overrides=WIDE_GRID),
     Case("fused", state=5.0, native=True),
+    Case("fused", overrides=INT6),
+    Case("fused", overrides=INT5, native=True),
     Case("linear"),
 )
 ARM64 = {
     arm64.DOT_PRODUCTS: (
         Case("fused", native=True),
         Case("fused", overrides=(*INT4, *WIDE), native=True),
+        Case("fused", overrides=(*INT6, *WIDE), native=True),
+        Case("fused", overrides=INT5, native=True),
         Case("fused", overrides=FIXED_POINT, native=True),
         Case("fused", overrides=WIDE_GRID),
         Case("unrolled"),

@@ -251,23 +251,28 @@ def test_a_weight_that_is_an_embedding(transposed: bool) -> None:
         assert len([t for t in model.proto.graph.initializer if t.data_type == onnx.TensorProto.INT8]) == 1
 
 
-def test_four_bits_in_groups() -> None:
-    """A recipe with 4-bit weights: packed, and compensated where second moments are known."""
+@pytest.mark.parametrize(("bits", "row", "least"), [(4, 17, 16), (5, 22, 22), (6, 26, 28)])
+def test_few_bits_in_groups(bits: int, row: int, least: float) -> None:
+    """A recipe with weights of few bits: packed, and compensated where second moments are known."""
     model = canonical(parse(f"{HEAD} g (float[R,70] x) => (float[R,33] y) {{ y = MatMul (x, w) }}", w=draw(70, 33)))
     nodes_of(model, "MatMul")[0].name = "fc"
     mixed = draw(70, 70, seed=4)
     x = draw(200, 70, seed=5) @ mixed
     expected = run(plain_session(model.proto), {"x": x})["y"]
-    reached = []
+    reached, recipe = [], load_recipe("w4a8").with_overrides([f"*.weight.bits={bits}"])
     for statistics in (None, statistics_of(x, "fc", (70, 33))):
         lowered = Model.load(model.proto)
-        apply(every_size(recipe=load_recipe("w4a8"), statistics=statistics), lowered, [{"x": x}])
-        (node,) = nodes_of(lowered, "QuantLinearInt4")
-        assert node.inputs[1].shape == (70, 17)
+        apply(
+            every_size(recipe=recipe, statistics=statistics),
+            lowered,
+            [{"x": x}],
+        )
+        (node,) = nodes_of(lowered, f"QuantLinearInt{bits}")
+        assert node.inputs[1].shape == (70, row)
         stock = run(session(lowered.proto, STOCK), {"x": x})
         assert_same_bits(stock, run(session(lowered.proto, NATIVE), {"x": x}), "native")
         reached.append(sqnr(expected, stock["y"]))
-    assert reached[0] > 16
+    assert reached[0] > least
     assert reached[1] > reached[0] + 1
 
 

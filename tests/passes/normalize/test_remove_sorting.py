@@ -159,5 +159,16 @@ def test_lowered_results_are_the_same_bits(cell: str) -> None:
     PassManager([Canonicalize(), RemoveSorting()]).run(model)
     with_sort, without = rnnqc.lower(proto, strict=True).proto, rnnqc.lower(model.proto, strict=True).proto
     assert len(without.graph.node) < len(with_sort.graph.node)
+    asked = rnnqc.lower(proto, strict=True, remove_sorting=True)
+    assert [n.op_type for n in asked.proto.graph.node] == [n.op_type for n in without.graph.node]
+    assert not [w for w in asked.report.warnings if "remove-sorting" in w]
+    assert_same_bits(run(session(with_sort, STOCK), fed), run(session(asked.proto, STOCK), fed), "remove_sorting=True")
     for way in (STOCK, NATIVE):
         assert_same_bits(run(session(with_sort, way), fed), run(session(without, way), fed), way)
+
+
+@pytest.mark.parametrize("name", ["never put back", "no inverse"])
+def test_who_asks_is_told_that_a_sort_stays(name: str) -> None:
+    made = rnnqc.lower(loaded(SEEN[name]).proto, remove_sorting=True)
+    assert [w for w in made.report.warnings if w.startswith("remove-sorting changes nothing")]
+    assert "TopK" in [n.op_type for n in made.proto.graph.node]

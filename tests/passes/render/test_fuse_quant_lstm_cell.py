@@ -260,18 +260,21 @@ def test_cells_of_different_configurations_do_not(other: LstmCase) -> None:
 @pytest.mark.parametrize(
     ("overrides", "packed", "groups"),
     [
-        ([], "", ""),
-        (["*.W.weight.bits=4"], "W", ""),
-        (["*.R.weight.bits=3"], "R", ""),
-        (["*.weight.bits=4", "*.R.weight.group_size=32"], "WR", "R"),
-        (["*.weight.bits=4", "*.weight.group_size=64"], "WR", "WR"),
-        (["*.weight.bits=4", "*.R.weight.wide_channels=0.2"], "W", ""),
-        (["*.weight.bits=5"], "", ""),
+        ([], {}, ""),
+        (["*.W.weight.bits=4"], {"W": 4}, ""),
+        (["*.R.weight.bits=3"], {"R": 4}, ""),
+        (["*.weight.bits=4", "*.R.weight.group_size=32"], {"W": 4, "R": 4}, "R"),
+        (["*.weight.bits=4", "*.weight.group_size=64"], {"W": 4, "R": 4}, "WR"),
+        (["*.weight.bits=4", "*.R.weight.wide_channels=0.2"], {"W": 4}, ""),
+        (["*.weight.bits=5"], {"W": 5, "R": 5}, ""),
+        (["*.weight.bits=6", "*.R.weight.group_size=32"], {"W": 6, "R": 6}, "R"),
+        (["*.W.weight.bits=5", "*.W.weight.group_size=64"], {"W": 5}, "W"),
+        (["*.weight.bits=7"], {}, ""),
     ],
     ids=str,
 )
-def test_weights_of_up_to_4_bits_are_packed(
-    overrides: list[str], packed: str, groups: str, placement: Placement
+def test_weights_of_up_to_6_bits_are_packed(
+    overrides: list[str], packed: dict[str, int], groups: str, placement: Placement
 ) -> None:
     """To the same codes; with optimizations and without the function's body gives the same bits as the nodes before."""
     case = LstmCase(I=70, H=34, placement=placement)
@@ -287,12 +290,14 @@ def test_weights_of_up_to_4_bits_are_packed(
             assert (size > 0) == (key in groups)
             assert (f"{key}_group_multiplier" in stored) == (key in groups)
             assert bool(f"{key}_group_multiplier" in given) == (key in groups)
-            assert (stored[key].dtype, stored[key].shape) == (
-                (np.uint8, (rows, 68)) if key in packed else (np.int8, (rows, 136))
-            )
-            codes = weight_codes(stored[key], stored.get(f"{key}_group_multiplier"), size)
+            bits = packed.get(key, 8)
+            assert (stored[key].dtype, stored[key].shape) == (np.uint8 if bits < 8 else np.int8, (rows, 17 * bits))
+            assert node.attrs.get(f"{key.lower()}_bits", 4) == packed.get(key, 4)
+            codes = weight_codes(stored[key], stored.get(f"{key}_group_multiplier"), size, 136, min(bits, 6))
             np.testing.assert_array_equal(codes, expected[cell.name][key])
         assert (cell.operands.W, cell.operands.R) == (cell.W, cell.R)
+        needs_newer = any(bits > 4 for bits in packed.values())
+        assert node.attrs.get("operator_version", 1) == (2 if needs_newer else 1)
     feeds = case.feeds() if placement == "main" else case.feeds(condition=True)
     unoptimized = run(plain_session(model.proto), feeds)
     optimized = run(rnnqc.session(model.proto, native=False), feeds)

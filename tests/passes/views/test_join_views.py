@@ -93,6 +93,11 @@ FIRES = {
         n = ScatterND (u, index1, o)""",
         ["Concat", "Neg", "Relu"],
     ),
+    "one row in place of the other": (
+        "float[2,3] o",
+        "r = Reshape (v, rows) t = Gather <axis = 0> (r, zero) w = Concat <axis = 0> (t, t) o = Relu (w)",
+        ["Gather", "Relu"],
+    ),
     "a Pad of nothing": ("float[1,128] o", "t = Pad (a, none) o = Relu (t)", ["Relu"]),
     "two names of one value": (
         "float[1,128] o, float[128,1] n",

@@ -72,7 +72,7 @@ class TeamProbe {
 extern "C" {
 
 struct rnnqc_test_product {
-  int32_t int4;  // whether the weights have four bits
+  int32_t bits;  // of the weights: 4, 6 or 8
   const uint8_t* a;
   int64_t a_stride;
   int64_t rows;
@@ -188,7 +188,8 @@ RNNQC_EXPORT int32_t rnnqc_test_same_products(const char* isa, const char* other
   const rnnqc::KernelTable& a = *rnnqc::FindTable(isa);
   const rnnqc::KernelTable& b = *rnnqc::FindTable(other);
   return a.format == b.format && a.format_s4 == b.format_s4 && a.project == b.project && a.recurrent == b.recurrent &&
-                 a.project_s4 == b.project_s4 && a.recurrent_s4 == b.recurrent_s4
+                 a.project_s4 == b.project_s4 && a.recurrent_s4 == b.recurrent_s4 && a.project_s6 == b.project_s6 &&
+                 a.recurrent_s6 == b.recurrent_s6
              ? 1
              : 0;
 }
@@ -208,9 +209,8 @@ RNNQC_EXPORT void rnnqc_test_quantize_row(const char* isa, const float* x, int64
   rnnqc::FindTable(isa)->quantize_row(x, n, scale, zero_point, codes);
 }
 
-static rnnqc::PackedFormat Format(const char* isa, int32_t int4) {
-  const rnnqc::KernelTable& table = *rnnqc::FindTable(isa);
-  return int4 != 0 ? table.format_s4 : table.format;
+static rnnqc::PackedFormat Format(const char* isa, int32_t bits) {
+  return rnnqc::Formats(*rnnqc::FindTable(isa)).Of(bits);
 }
 
 static rnnqc::MatmulArgs Matmul(const char* isa, const rnnqc_test_product& product) {
@@ -219,7 +219,7 @@ static rnnqc::MatmulArgs Matmul(const char* isa, const rnnqc_test_product& produ
   matmul.a_stride = product.a_stride;
   matmul.rows = product.rows;
   matmul.weights = product.packed;
-  matmul.k_padded = rnnqc::PaddedDepth(Format(isa, product.int4), product.k);
+  matmul.k_padded = rnnqc::PaddedDepth(Format(isa, product.bits), product.k);
   matmul.multipliers = product.multipliers;
   matmul.group_size = product.group_size;
   matmul.start = product.start;
@@ -229,17 +229,17 @@ static rnnqc::MatmulArgs Matmul(const char* isa, const rnnqc_test_product& produ
   return matmul;
 }
 
-// Whether the instruction set multiplies int4 weights.
-RNNQC_EXPORT int32_t rnnqc_test_has_int4(const char* isa) {
-  return rnnqc::FindTable(isa)->recurrent_s4 != nullptr ? 1 : 0;
+// Whether the instruction set multiplies weights of so many bits.
+RNNQC_EXPORT int32_t rnnqc_test_has_bits(const char* isa, int32_t bits) {
+  return rnnqc::BitsOf(Format(isa, bits)) == bits ? 1 : 0;
 }
 
-RNNQC_EXPORT int64_t rnnqc_test_padded_depth(const char* isa, int32_t int4, int64_t k) {
-  return rnnqc::PaddedDepth(Format(isa, int4), k);
+RNNQC_EXPORT int64_t rnnqc_test_padded_depth(const char* isa, int32_t bits, int64_t k) {
+  return rnnqc::PaddedDepth(Format(isa, bits), k);
 }
 
-RNNQC_EXPORT int64_t rnnqc_test_packed_bytes(const char* isa, int32_t int4, int64_t k, int64_t units) {
-  return rnnqc::PackedBytes(Format(isa, int4), k, units);
+RNNQC_EXPORT int64_t rnnqc_test_packed_bytes(const char* isa, int32_t bits, int64_t k, int64_t units) {
+  return rnnqc::PackedBytes(Format(isa, bits), k, units);
 }
 
 RNNQC_EXPORT void rnnqc_test_pack(const char* isa, const int8_t* weights, int64_t k, int64_t units, int32_t zero_point,
@@ -248,14 +248,16 @@ RNNQC_EXPORT void rnnqc_test_pack(const char* isa, const int8_t* weights, int64_
   rnnqc::PackStartValues(weights, k, units, zero_point, start);
 }
 
-// `multipliers` of [GroupCount(k, group_size), 4 * units] groups, or null.
-RNNQC_EXPORT void rnnqc_test_pack_int4(const char* isa, const int8_t* weights, const uint8_t* multipliers,
-                                       int64_t group_size, int64_t k, int64_t units, int32_t zero_point, void* packed,
-                                       uint8_t* packed_multipliers, int32_t* start) {
+// Weights of four or six bits; fewer than they need are not looked for. `multipliers` of
+// [GroupCount(k, group_size), 4 * units] groups, or null.
+RNNQC_EXPORT void rnnqc_test_pack_few_bits(const char* isa, int32_t bits, const int8_t* weights,
+                                           const uint8_t* multipliers, int64_t group_size, int64_t k, int64_t units,
+                                           int32_t zero_point, void* packed, uint8_t* packed_multipliers,
+                                           int32_t* start) {
   const rnnqc::Matrix matrix{weights, k, units, multipliers, group_size};
-  const rnnqc::KernelTable& table = *rnnqc::FindTable(isa);
-  const rnnqc::PackedMatrix result =
-      rnnqc::PackMatrix(table.format, table.format_s4, rnnqc::Width::kFour, matrix, zero_point);
+  const rnnqc::PackedFormat format = Format(isa, bits);
+  const rnnqc::PackedFormats formats{rnnqc::FindTable(isa)->format, format, format};
+  const rnnqc::PackedMatrix result = rnnqc::PackMatrix(formats, rnnqc::Width::kFewest, matrix, zero_point);
   std::memcpy(packed, result.weights.data(), static_cast<size_t>(result.weights.size()));
   std::memcpy(start, result.start.data(), static_cast<size_t>(result.start.size()) * sizeof(int32_t));
   if (multipliers == nullptr) return;
@@ -268,7 +270,7 @@ RNNQC_EXPORT void rnnqc_test_recurrent(const char* isa, const rnnqc_test_product
   args.matmul = Matmul(isa, *product);
   args.acc = acc;
   args.acc_stride = rnnqc::BlockCount(product->units) * rnnqc::kBlockColumns;
-  (product->int4 != 0 ? table.recurrent_s4 : table.recurrent)(args);
+  (product->bits == 4 ? table.recurrent_s4 : product->bits == 6 ? table.recurrent_s6 : table.recurrent)(args);
 }
 
 RNNQC_EXPORT void rnnqc_test_project(const char* isa, const rnnqc_test_product* product, const float* row_scale,
@@ -283,7 +285,7 @@ RNNQC_EXPORT void rnnqc_test_project(const char* isa, const rnnqc_test_product* 
   args.bias = bias;
   args.p = p;
   args.p_stride = rnnqc::BlockCount(product->units) * rnnqc::kBlockColumns;
-  (product->int4 != 0 ? table.project_s4 : table.project)(args);
+  (product->bits == 4 ? table.project_s4 : product->bits == 6 ? table.project_s6 : table.project)(args);
 }
 
 // Runs phases of `parts` parts with a team of `threads` threads, or, if not `together`, with as many tasks on one

@@ -13,16 +13,30 @@ int32_t WeightS8(const MatmulArgs& m, int64_t k, int64_t column) {
   return static_cast<const int8_t*>(m.weights)[(group * kBlockColumns + column % kBlockColumns) * 4 + k % 4];
 }
 
+int32_t Multiplied(const MatmulArgs& m, int32_t number, int64_t k, int64_t column) {
+  if (m.multipliers == nullptr) return number;
+  const int64_t group = column / kBlockColumns * GroupCount(m.k_padded, m.group_size) + k / m.group_size;
+  return number * m.multipliers[group * kBlockColumns + column % kBlockColumns];
+}
+
 int32_t WeightS4(const MatmulArgs& m, int64_t k, int64_t column) {
   const int64_t block = column / kBlockColumns;
   const int64_t group = block * (m.k_padded / 8) + k / 8;
   const uint8_t byte =
       static_cast<const uint8_t*>(m.weights)[(group * kBlockColumns + column % kBlockColumns) * 4 + k % 4];
   const int32_t half = k % 8 < 4 ? byte & 15 : byte >> 4;
-  const int32_t number = half < 8 ? half : half - 16;
-  if (m.multipliers == nullptr) return number;
-  const int64_t groups = GroupCount(m.k_padded, m.group_size);
-  return number * m.multipliers[(block * groups + k / m.group_size) * kBlockColumns + column % kBlockColumns];
+  return Multiplied(m, half < 8 ? half : half - 16, k, column);
+}
+
+int32_t WeightS6(const MatmulArgs& m, int64_t k, int64_t column) {
+  const int64_t lines = (column / kBlockColumns * (m.k_padded / 4) + k / 4) * 3;
+  const int64_t gate = column % kBlockColumns / kBlockUnits;
+  const auto byte = [&](int64_t line) {
+    return static_cast<const uint8_t*>(m.weights)[((lines + line) * kBlockUnits + column % kBlockUnits) * 4 + k % 4];
+  };
+  if (gate == 3) return Multiplied(m, byte(0) % 4 + byte(1) % 4 * 4 + byte(2) % 4 * 16 - 32, k, column);
+  const int32_t upper = byte(gate) / 4;
+  return Multiplied(m, upper < 32 ? upper : upper - 64, k, column);
 }
 
 using WeightFn = int32_t(const MatmulArgs& m, int64_t k, int64_t column);
@@ -192,6 +206,8 @@ void u8s8_s32_recurrent_1x1__reference(const RecurrentArgs& args) { Recurrent(We
 void u8s4_s32_recurrent_1x1__reference(const RecurrentArgs& args) { Recurrent(WeightS4, args); }
 void u8s8_f32_project_1x1__reference(const ProjectArgs& args) { Project(WeightS8, args); }
 void u8s4_f32_project_1x1__reference(const ProjectArgs& args) { Project(WeightS4, args); }
+void u8s6_s32_recurrent_1x1__reference(const RecurrentArgs& args) { Recurrent(WeightS6, args); }
+void u8s6_f32_project_1x1__reference(const ProjectArgs& args) { Project(WeightS6, args); }
 
 void s32_table_cell_1__reference(const TableCellArgs& args) {
   for (int64_t row = 0; row < args.rows; ++row) {

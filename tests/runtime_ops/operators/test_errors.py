@@ -25,8 +25,8 @@ REFUSED_AT_CREATION: list[tuple[str, Change]] = [
     ("h_scale has another type than the expected float", set_attribute(h_scale=1)),
     ("direction has another type than the expected string", set_attribute(direction=1)),
     (
-        r"has version 2 .* up to version 1\. Use a newer library, or run the file without",
-        set_attribute(operator_version=2),
+        r"has version 3 .* up to version 2\. Use a newer library, or run the file without",
+        set_attribute(operator_version=3),
     ),
     ("has version 0 .* from version 1 on. Lower the float model again", set_attribute(operator_version=0)),
     ("gate_min has 0 elements, expected 4", set_attribute(gate_min=0.5)),
@@ -72,7 +72,7 @@ REFUSED_AT_CREATION: list[tuple[str, Change]] = [
     ("input X has element type float, expected uint8 for this x_mode", set_attribute(x_mode="codes")),
     ("input X has element type double, expected float", set_input("X", np.zeros((5, 2, 9)))),
     (
-        r"input W has element type int16, expected int8 or uint8 \(packed int4\)",
+        r"input W has element type int16, expected int8 or uint8 \(packed weights\)",
         set_input("W", np.zeros((9, 84), np.int16)),
     ),
     (r"input W has shape \[9, 84\], expected \[I, 2H\] = \[9, 42\]", set_input("W", np.zeros((9, 84), np.uint8))),
@@ -104,7 +104,7 @@ REFUSED_AT_CREATION: list[tuple[str, Change]] = [
         set_input("W_group_multiplier", np.ones((1, 84), np.uint8)),
     ),
     (
-        r"R_group_multiplier is present, but R is int8; expected packed int4 \(uint8\)",
+        r"R_group_multiplier is present, but R is int8; expected packed weights \(uint8\)",
         all_of(set_input("R_group_multiplier", np.ones((1, 84), np.uint8)), set_attribute(r_group_size=32)),
     ),
     ("w_group_size is 31, expected a multiple of 32 up to 65536", set_attribute(w_group_size=31)),
@@ -146,7 +146,31 @@ def one_value(name: str, index: tuple[int, ...], value: Any) -> Change:
     return lambda case: case.inputs[name].__setitem__(index, value)
 
 
+def few_bits(key: str, bits: int, row: int) -> Change:
+    """W or R packed into so many bytes a row, and the attribute that says the bits."""
+
+    def change(case: Case) -> None:
+        case.inputs[key] = np.zeros((len(case.inputs[key]), row), np.uint8)
+        case.attributes[f"{key.lower()}_bits"] = bits
+
+    return change
+
+
 REFUSED_INT4: list[tuple[str, Change]] = [
+    (
+        r"attribute w_bits is 7, expected 4, 5 or 6\. Other values may need a newer rnnqc library",
+        few_bits("W", 7, 74),
+    ),
+    (r"attribute r_bits is 3, expected 4, 5 or 6", few_bits("R", 3, 42)),
+    (r"attribute r_bits is 6, but R is not packed; expected packed weights \(uint8\)", set_attribute(r_bits=6)),
+    (
+        r"input W has shape \[9, 42\], expected \[I, ceil\(4H / 2\) \+ ceil\(4H / 4\)\] = \[9, 63\]",
+        few_bits("W", 6, 42),
+    ),
+    (
+        r"expected \[H, ceil\(4H / 2\) \+ ceil\(4H / 8\)\] = \[21, 53\]",
+        few_bits("R", 5, 63),
+    ),
     (
         r"input W_group_multiplier has shape \[2, 84\], expected \[G, 4H\] = \[1, 84\]",
         all_of(packed("W", 32, 1, 1), set_input("W_group_multiplier", np.ones((2, 84), np.uint8))),

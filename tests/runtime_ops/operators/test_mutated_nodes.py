@@ -48,6 +48,9 @@ INTEGERS = [
     1,
     2,
     3,
+    4,
+    5,
+    6,
     31,
     32,
     33,
@@ -94,7 +97,7 @@ ATTRIBUTES = [
     *("gate_index_scale", "gate_index_size", "output_kind", "output_alpha", "output_beta", "cell_index_scale"),
     *("input_forget", "one", "w_group_size", "r_group_size", "arithmetic", "grid_scale", "grid_zero_point", "grid_min"),
     *("grid_max", "grid_rounding", "grid_offset", "accumulator_bits", "rounded_output"),
-    *("linear_before_reset", "reset_scale", "reset_zero_point", "x_bits", "h_bits"),
+    *("linear_before_reset", "reset_scale", "reset_zero_point", "x_bits", "h_bits", "w_bits", "r_bits"),
 ]
 
 

@@ -13,6 +13,7 @@ from onnx import TensorProto, helper
 
 from rnnqc.cells.tables import KNOT_UNIT, by_code, piecewise_linear_tanh
 from rnnqc.cells.types import CELL_TYPES
+from rnnqc.formats.packing import plane_columns
 from rnnqc.reference import operators as reference
 from rnnqc.reference.codes import quantize_rows
 from tests.native.bundles import bundled, spread
@@ -73,26 +74,30 @@ def test_packed_weights(case: Case) -> None:
 
 
 @bundled("inputs, hidden, group_size", spread(2, [1, 31, 32, 33, 65, 200], [1, 15, 16, 33, 127], [0, 32, 64]))
-def test_packed_sizes(inputs: int, hidden: int, group_size: int) -> None:
+@pytest.mark.parametrize("bits", [4, 5, 6])
+def test_packed_sizes(inputs: int, hidden: int, group_size: int, bits: int) -> None:
     case = table_case(time=3, batch=2, inputs=inputs, hidden=hidden)
     rng = np.random.default_rng(inputs * 1000 + hidden)
     for key in ("W", "R"):
-        pack_at_random(case, key, group_size, rng)
+        pack_at_random(case, key, group_size, rng, bits)
     case.constants = ("W", "R", *GROUP_MULTIPLIERS) if (inputs + hidden) % 3 else ()
     check(case)
 
 
-def test_saturated_packed_weights() -> None:
-    """Every product is 126 * 255 or -128 * 255."""
-    case = table_case(time=3, batch=3, inputs=700, hidden=65)
-    for nibble, multiplier in ((15, 18), (0, 16)):
+@pytest.mark.parametrize(("bits", "high", "low"), [(4, 18, 16), (5, 8, 8), (6, 4, 4)])
+@pytest.mark.parametrize("batch", [1, 3])
+def test_saturated_packed_weights(bits: int, high: int, low: int, batch: int) -> None:
+    """Every product is that of the largest or of the least int8 weight that groups make, and 255."""
+    case = table_case(time=3, batch=batch, inputs=700, hidden=65)
+    case.attributes |= {"w_bits": bits, "r_bits": bits}
+    for byte, multiplier in ((255, high), (0, low)):
         for key in ("W", "R"):
             rows = {"W": 700, "R": 65}[key]
-            case.inputs[key] = np.full((rows, 130), 17 * nibble, np.uint8)
+            case.inputs[key] = np.full((rows, sum(plane_columns(260, bits))), byte, np.uint8)
             case.inputs[f"{key}_group_multiplier"] = np.full((-(-rows // 32), 260), multiplier, np.uint8)
             case.attributes[f"{key.lower()}_group_size"] = 32
         for zero_point in (0, 255):
-            case.inputs["X"] = np.full((3, 3, 700), 255 - zero_point, np.uint8)
+            case.inputs["X"] = np.full((3, batch, 700), 255 - zero_point, np.uint8)
             case.attributes |= {"x_mode": "codes", "x_zero_point": zero_point, "h_zero_point": zero_point}
             case.inputs["x_multiplier"] = np.full(260, 2.0**-16, np.float32)
             check(case)

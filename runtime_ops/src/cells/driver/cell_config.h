@@ -51,6 +51,8 @@ struct CellConfig {
   GateConfig gates[kGates];  // the first gate_count ones
   int64_t w_group_size = 0;  // rows of packed W that share a multiplier; 0 without
   int64_t r_group_size = 0;
+  int64_t w_bits = 4;  // of the numbers of packed W
+  int64_t r_bits = 4;
   bool y_direction_axis = false;      // Y is [T, 1, B, H]
   bool state_direction_axis = false;  // initial and last states are [1, B, H]
   int64_t x_bits = 8;

@@ -55,15 +55,12 @@ AlignedArray<float> PackedColumns(const float* values, int64_t gates, int64_t hi
 PackedMatrix PackInputWeights(const CellConfig& config, const KernelTable& kernels, const Matrix& w) {
   const bool rows = config.x_mode == CodeMode::kDynamicRow || config.x_bits == 16;
   const int64_t zero_point = rows ? 1 : config.x_zero_point;
-  const Width width = kernels.recurrent_s4 != nullptr ? Width::kFour : Width::kEight;
-  return PackMatrix(kernels.format, kernels.format_s4, width, w, static_cast<int32_t>(zero_point));
+  return PackMatrix(Formats(kernels), Width::kFewest, w, static_cast<int32_t>(zero_point));
 }
 
 PackedMatrix PackHiddenWeights(const CellConfig& config, const KernelTable& kernels, const Matrix& r,
                                int64_t zero_point) {
-  const Width width = kernels.recurrent_s4 != nullptr ? Width::kMixed : Width::kEight;
-  return PackMatrix(kernels.format, kernels.format_s4, width, r,
-                    config.h_bits == 16 ? 1 : static_cast<int32_t>(zero_point));
+  return PackMatrix(Formats(kernels), Width::kMixed, r, config.h_bits == 16 ? 1 : static_cast<int32_t>(zero_point));
 }
 
 void PackInputSide(const CellConfig& config, const KernelTable& kernels, const CellParameters& parameters,

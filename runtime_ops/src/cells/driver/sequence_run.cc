@@ -16,7 +16,7 @@ constexpr int64_t kProjectionBytes = 512 * 1024;
 constexpr int64_t kProjectedRows = 32;
 constexpr int64_t kProjectedProducts = 1 << 20;
 constexpr int64_t kNearWeights = 1024 * 1024;
-// Rows whose sums of columns of eight bits are taken at a time.
+// Rows whose sums of wide columns are taken at a time.
 constexpr int64_t kWideRows = 16;
 
 // Codes of 16 bits are kept as two rows of bytes, the upper ones first.
@@ -345,7 +345,7 @@ void SequenceRun::JoinPlanes(const Product& product, const Blocks& units, const 
   kernels_.join(join);
 }
 
-// Adds the sums of the columns of eight bits. A block of them that belongs to two parts is computed by both.
+// Adds the sums of the wide columns. A block of them that belongs to two parts is computed by both.
 void SequenceRun::AddWideColumns(const Product& product, const Blocks& blocks, int64_t byte_rows) const {
   const PackedMatrix& wide = *product.matrix.wide;
   const std::vector<int32_t>& columns = product.matrix.wide_columns;
@@ -363,7 +363,7 @@ void SequenceRun::AddWideColumns(const Product& product, const Blocks& blocks, i
       recurrent.acc = sums;
       recurrent.acc_stride = kBlockColumns;
       recurrent.matmul.descending = Descending();
-      kernels_.recurrent(recurrent);
+      MultiplyRows(kernels_, wide, recurrent);
       const int64_t from = std::max(first, block * kBlockColumns);
       const int64_t to = std::min(last, (block + 1) * kBlockColumns);
       for (int64_t r = 0; r < rows; ++r) {

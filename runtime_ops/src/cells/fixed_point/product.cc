@@ -9,7 +9,7 @@ namespace {
 PackedMatrix PackPlane(const KernelTable& kernels, const int8_t* weights, const WeightMatrix& shape,
                        int64_t zero_point) {
   const Matrix matrix{weights, shape.k, shape.units, nullptr, 0, shape.gates};
-  return PackMatrix(kernels.format, kernels.format_s4, Width::kEight, matrix, static_cast<int32_t>(zero_point));
+  return PackMatrix(Formats(kernels), Width::kEight, matrix, static_cast<int32_t>(zero_point));
 }
 
 }  // namespace

@@ -36,7 +36,8 @@ inline __m512i UpperWeights(__m512i bytes) {
 
 // Sums of one row and the blocks [block, block + kBlocks), from `start` or 0 if that is null.
 template <int kBlocks, bool kDescending>
-RNNQC_NOINLINE void RowSums(const MatmulArgs& m, int64_t block, const int32_t* start, int32_t* sums) {
+RNNQC_NOINLINE void RowSums(const MatmulArgs& m, const int32_t* /*code_sums*/, int64_t block, const int32_t* start,
+                            int32_t* sums) {
   constexpr int64_t kStep = kDescending ? -1 : 1;
   const int64_t depth = m.k_padded / 4;
   const int64_t first = kDescending ? depth - 1 : 0;
@@ -67,14 +68,16 @@ RNNQC_NOINLINE void RowSums(const MatmulArgs& m, int64_t block, const int32_t* s
   }
 }
 
-using RowSumsFn = void(const MatmulArgs& m, int64_t block, const int32_t* start, int32_t* sums);
+using RowSumsFn = void(const MatmulArgs& m, const int32_t* code_sums, int64_t block, const int32_t* start,
+                       int32_t* sums);
 
 // One row of all blocks, kAtOnce and then one at a time; `start` and `sums` begin with block 0.
 template <int kAtOnce>
-void RowOfBlocks(const MatmulArgs& m, RowSumsFn* one, RowSumsFn* many, const int32_t* start, int32_t* sums) {
+void RowOfBlocks(const MatmulArgs& m, RowSumsFn* one, RowSumsFn* many, const int32_t* code_sums, const int32_t* start,
+                 int32_t* sums) {
   const auto run = [&](RowSumsFn* row_sums, int64_t block) {
     const int64_t column = block * kBlockColumns;
-    row_sums(m, block, start == nullptr ? nullptr : start + column, sums + column);
+    row_sums(m, code_sums, block, start == nullptr ? nullptr : start + column, sums + column);
   };
   if (m.descending) {
     int64_t end = m.block_end;
@@ -97,15 +100,15 @@ void Row(const MatmulArgs& m, const int32_t* start, int32_t* sums) {
   RowSumsFn* const one = m.descending ? RowSums<1, true> : RowSums<1, false>;
   RowSumsFn* const two = m.descending ? RowSums<2, true> : RowSums<2, false>;
   if (Weights(m) <= kNearWeights) {
-    RowOfBlocks<2>(m, one, two, start, sums);
+    RowOfBlocks<2>(m, one, two, nullptr, start, sums);
   } else {
-    RowOfBlocks<1>(m, one, one, start, sums);
+    RowOfBlocks<1>(m, one, one, nullptr, start, sums);
   }
 }
 
 void RowS4(const MatmulArgs& m, const int32_t* start, int32_t* sums) {
   RowSumsFn* const row_sums = m.descending ? RowSumsS4<true> : RowSumsS4<false>;
-  RowOfBlocks<1>(m, row_sums, row_sums, start, sums);
+  RowOfBlocks<1>(m, row_sums, row_sums, CodeSums(m).data(), start, sums);
 }
 
 // Integer sums stand where their results go to.

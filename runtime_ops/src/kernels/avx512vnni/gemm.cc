@@ -23,7 +23,8 @@ constexpr int64_t kTilePrefetchBytes = 8192;
 
 // Sums of one row and one block, from `start` or 0 if that is null; the weights in ascending or descending order.
 template <bool kDescending>
-RNNQC_NOINLINE void RowSums(const MatmulArgs& m, int64_t block, const int32_t* start, int32_t* sums) {
+RNNQC_NOINLINE void RowSums(const MatmulArgs& m, const int32_t* /*code_sums*/, int64_t block, const int32_t* start,
+                            int32_t* sums) {
   constexpr int64_t kStep = kDescending ? -1 : 1;
   const int64_t depth = m.k_padded / 4;
   const int64_t first = kDescending ? depth - 1 : 0;
@@ -140,8 +141,7 @@ RNNQC_NOINLINE void TileSumsS4(const MatmulArgs& m, int64_t row, int64_t block, 
     }
   }
   for (int64_t group = 0; group < count; ++group) {
-    const int64_t left = groups.depth - group * groups.size;
-    const int64_t eights = left < groups.size ? left : groups.size;
+    const int64_t eights = groups.Eights(group);
     __m512i sum[kRows][kGates];
     RNNQC_UNROLL(6)
     for (int r = 0; r < kRows; ++r) {
@@ -185,10 +185,13 @@ RNNQC_NOINLINE void TileSumsS4(const MatmulArgs& m, int64_t row, int64_t block, 
   }
 }
 
-using RowSumsFn = void(const MatmulArgs& m, int64_t block, const int32_t* start, int32_t* sums);
+#include "kernels/avx512vnni/products_s6.inc"
+
+using RowSumsFn = void(const MatmulArgs& m, const int32_t* code_sums, int64_t block, const int32_t* start,
+                       int32_t* sums);
 
 // The products of one order of the weights; a tile has one row only if there is no other, which `row` is for. Several
-// rows read the lines of a block of int4 weights upwards in both orders.
+// rows read the lines of a block of int4 and int6 weights upwards in both orders.
 struct Products {
   RowSumsFn* row;
   TileSumsFn* tile[kTileRows];
@@ -202,6 +205,10 @@ constexpr Products kProducts = {RowSums<kDescending>,
 template <bool kDescending>
 constexpr Products kProductsS4 = {RowSumsS4<kDescending>,
                                   {nullptr, TileSumsS4<2>, TileSumsS4<3>, TileSumsS4<4>, TileSumsS4<5>, TileSumsS4<6>}};
+
+template <bool kDescending>
+constexpr Products kProductsS6 = {RowSumsS6<kDescending>,
+                                  {nullptr, TileSumsS6<2>, TileSumsS6<3>, TileSumsS6<4>, TileSumsS6<5>, TileSumsS6<6>}};
 
 // Rows of the next tile, so that the remaining tiles are about equal.
 inline int64_t NextTile(int64_t rows_left) {
@@ -292,11 +299,12 @@ RNNQC_FORCEINLINE void ForEachTile(const MatmulArgs& m, const Visit& visit) {
   });
 }
 
-void Recurrent(const RecurrentArgs& args, const Products& products) {
+// `code_sums` are those of a single row, if its products need them.
+void Recurrent(const RecurrentArgs& args, const Products& products, const int32_t* code_sums = nullptr) {
   const MatmulArgs& m = args.matmul;
   if (m.rows == 1) {
     ForEachBlock(m, [&](int64_t block) {
-      products.row(m, block, m.start + block * kBlockColumns, args.acc + block * kBlockColumns);
+      products.row(m, code_sums, block, m.start + block * kBlockColumns, args.acc + block * kBlockColumns);
     });
     return;
   }
@@ -307,12 +315,12 @@ void Recurrent(const RecurrentArgs& args, const Products& products) {
   });
 }
 
-void Project(const ProjectArgs& args, const Products& products) {
+void Project(const ProjectArgs& args, const Products& products, const int32_t* code_sums = nullptr) {
   const MatmulArgs& m = args.matmul;
   alignas(kAlignment) int32_t sums[kTileRows * kBlockColumns];
   if (m.rows == 1) {
     ForEachBlock(m, [&](int64_t block) {
-      products.row(m, block, nullptr, sums);
+      products.row(m, code_sums, block, nullptr, sums);
       FinishRows(args, 0, 1, block, sums);
     });
     return;
@@ -321,6 +329,16 @@ void Project(const ProjectArgs& args, const Products& products) {
     products.tile[rows - 1](m, row, block, nullptr, sums, kBlockColumns);
     FinishRows(args, row, rows, block, sums);
   });
+}
+
+// run(args, products) with the sums of the codes of a single row.
+template <typename Args, typename Run>
+void WithCodeSums(const Args& args, const Products& products, const Run& run) {
+  if (args.matmul.rows == 1) {
+    run(args, products, CodeSums(args.matmul).data());
+  } else {
+    run(args, products, nullptr);
+  }
 }
 
 }  // namespace
@@ -339,11 +357,19 @@ void s32_f32_finish_projection__avx512vnni(const ProjectArgs& args, int64_t row,
 }
 
 void u8s4_s32_recurrent_6x64__avx512vnni(const RecurrentArgs& args) {
-  Recurrent(args, args.matmul.descending ? kProductsS4<true> : kProductsS4<false>);
+  WithCodeSums(args, args.matmul.descending ? kProductsS4<true> : kProductsS4<false>, Recurrent);
 }
 
 void u8s4_f32_project_6x64__avx512vnni(const ProjectArgs& args) {
-  Project(args, args.matmul.descending ? kProductsS4<true> : kProductsS4<false>);
+  WithCodeSums(args, args.matmul.descending ? kProductsS4<true> : kProductsS4<false>, Project);
+}
+
+void u8s6_s32_recurrent_6x64__avx512vnni(const RecurrentArgs& args) {
+  WithCodeSums(args, args.matmul.descending ? kProductsS6<true> : kProductsS6<false>, Recurrent);
+}
+
+void u8s6_f32_project_6x64__avx512vnni(const ProjectArgs& args) {
+  WithCodeSums(args, args.matmul.descending ? kProductsS6<true> : kProductsS6<false>, Project);
 }
 
 }  // namespace rnnqc

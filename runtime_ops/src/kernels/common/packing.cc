@@ -98,19 +98,40 @@ void PackS4(PackedFormat format, const int8_t* weights, int64_t k, const Columns
   }
 }
 
-// For each column of [k, columns] whether it needs more than four bits.
-std::vector<bool> WideColumns(const Matrix& matrix) {
-  const size_t columns = static_cast<size_t>(matrix.columns());
-  // Upper halves of weight + 8, which are zero for -8 .. 7.
-  std::vector<uint8_t> beyond(columns, 0);
-  const int8_t* row = matrix.weights;
-  for (int64_t i = 0; i < matrix.k; ++i) {
-    for (size_t j = 0; j < columns; ++j) beyond[j] = static_cast<uint8_t>(beyond[j] | ((row[j] + 8) & 0xf0));
+// Three lines of four k: the weights of three groups with parts of the fourth group's.
+void PackS6Blocks(const int8_t* weights, int64_t k, const Columns& columns, int64_t k_padded, uint8_t* packed) {
+  constexpr int64_t kLines = kGates - 1;
+  for (int64_t block = 0; block < columns.packed_count(); block += kBlockColumns) {
+    for (int64_t first = 0; first < k_padded; first += 4) {
+      int8_t last[4 * kBlockUnits] = {};
+      PackQuad(weights, k, columns, first, block + kLines * kBlockUnits, last);
+      for (int64_t line = 0; line < kLines; ++line) {
+        int8_t own[4 * kBlockUnits] = {};
+        PackQuad(weights, k, columns, first, block + line * kBlockUnits, own);
+        for (int64_t i = 0; i < 4 * kBlockUnits; ++i) {
+          packed[i] = static_cast<uint8_t>((own[i] & 63) << 2 | ((last[i] + 32) >> 2 * line & 3));
+        }
+        packed += 4 * kBlockUnits;
+      }
+    }
+  }
+}
+
+// For each column of [k, columns] how many bits it needs: 4, 6 or 8.
+std::vector<int64_t> ColumnBits(const int8_t* row, int64_t k, size_t columns) {
+  // Upper bits of weight + 8 and + 32, which are zero for weights of 4 and of 6 bits.
+  std::vector<uint8_t> beyond4(columns, 0);
+  std::vector<uint8_t> beyond6(columns, 0);
+  for (int64_t i = 0; i < k; ++i) {
+    for (size_t j = 0; j < columns; ++j) {
+      beyond4[j] = static_cast<uint8_t>(beyond4[j] | ((row[j] + 8) & 0xf0));
+      beyond6[j] = static_cast<uint8_t>(beyond6[j] | ((row[j] + 32) & 0xc0));
+    }
     row += columns;
   }
-  std::vector<bool> wide(columns);
-  for (size_t j = 0; j < columns; ++j) wide[j] = beyond[j] != 0;
-  return wide;
+  std::vector<int64_t> bits(columns);
+  for (size_t j = 0; j < columns; ++j) bits[j] = beyond4[j] == 0 ? 4 : beyond6[j] == 0 ? 6 : 8;
+  return bits;
 }
 
 PackedMatrix PackAs(PackedFormat format, const Matrix& matrix, const int8_t* weights, int32_t zero_point) {
@@ -125,8 +146,8 @@ PackedMatrix PackAs(PackedFormat format, const Matrix& matrix, const int8_t* wei
   return packed;
 }
 
-// Groups: the weights divided by their multipliers.
-PackedMatrix PackGroups(PackedFormat format_s4, const Matrix& matrix, int32_t zero_point) {
+// Groups: the weights divided by their multipliers, where the instruction set has a format for such numbers.
+PackedMatrix PackGroups(const PackedFormats& formats, const Matrix& matrix, int32_t zero_point) {
   const int64_t columns = matrix.columns();
   std::vector<int8_t> numbers(static_cast<size_t>(matrix.k * columns));
   for (int64_t i = 0; i < matrix.k; ++i) {
@@ -136,7 +157,10 @@ PackedMatrix PackGroups(PackedFormat format_s4, const Matrix& matrix, int32_t ze
           static_cast<int8_t>(matrix.weights[i * columns + j] / multipliers[j]);
     }
   }
-  PackedMatrix packed = PackAs(format_s4, matrix, numbers.data(), zero_point);
+  const std::vector<int64_t> bits = ColumnBits(numbers.data(), matrix.k, static_cast<size_t>(columns));
+  const PackedFormat format = formats.Of(*std::max_element(bits.begin(), bits.end()));
+  if (format == formats.s8) return PackAs(format, matrix, matrix.weights, zero_point);
+  PackedMatrix packed = PackAs(format, matrix, numbers.data(), zero_point);
   const int64_t groups = GroupCount(matrix.k, matrix.group_size);
   packed.group_size = matrix.group_size;
   packed.multipliers = AlignedArray<uint8_t>(ColumnCount(matrix.units, matrix.gates) * groups);
@@ -144,13 +168,13 @@ PackedMatrix PackGroups(PackedFormat format_s4, const Matrix& matrix, int32_t ze
   return packed;
 }
 
-// The wide columns in a matrix of their own, in block order.
-PackedMatrix PackMixed(PackedFormat format, PackedFormat format_s4, const Matrix& matrix, const std::vector<bool>& wide,
-                       int32_t zero_point) {
+// The columns of more than `narrow` bits in a matrix of their own, in block order.
+PackedMatrix PackMixed(const PackedFormats& formats, int64_t narrow_bits, int64_t wide_bits, const Matrix& matrix,
+                       const std::vector<int64_t>& bits, int32_t zero_point) {
   const int64_t columns = matrix.columns();
   std::vector<std::pair<int32_t, int64_t>> places;  // in block order and in the matrix
   Columns{matrix.units, matrix.gates}.ForEach([&](int64_t from, int64_t to) {
-    if (wide[static_cast<size_t>(from)]) places.emplace_back(static_cast<int32_t>(to), from);
+    if (bits[static_cast<size_t>(from)] > narrow_bits) places.emplace_back(static_cast<int32_t>(to), from);
   });
   std::sort(places.begin(), places.end());
   const int64_t count = static_cast<int64_t>(places.size());
@@ -169,8 +193,8 @@ PackedMatrix PackMixed(PackedFormat format, PackedFormat format_s4, const Matrix
     }
   }
   apart.weights = columns_apart.data();
-  PackedMatrix packed = PackAs(format_s4, matrix, narrow.data(), zero_point);
-  packed.wide = std::make_unique<PackedMatrix>(PackAs(format, apart, apart.weights, 0));
+  PackedMatrix packed = PackAs(formats.Of(narrow_bits), matrix, narrow.data(), zero_point);
+  packed.wide = std::make_unique<PackedMatrix>(PackAs(formats.Of(wide_bits), apart, apart.weights, 0));
   for (const auto& place : places) packed.wide_columns.push_back(place.first);
   return packed;
 }
@@ -193,6 +217,7 @@ int64_t PaddedDepth(PackedFormat format, int64_t k) {
       return RoundUp(k, 16);
     case PackedFormat::kS4Blocks:
     case PackedFormat::kS4Pairs:
+    case PackedFormat::kS6Blocks:
     case PackedFormat::kS8Octets:
       return RoundUp(k, 8);
     case PackedFormat::kS8Blocks:
@@ -204,9 +229,8 @@ int64_t PaddedDepth(PackedFormat format, int64_t k) {
 }
 
 int64_t PackedBytes(PackedFormat format, int64_t k, int64_t units, int64_t gates) {
-  const int64_t bits = format == PackedFormat::kS16Columns ? 16 : HasFourBits(format) ? 4 : 8;
   const int64_t sums = format == PackedFormat::kS8BlocksWithSums ? kColumnSumBytes : 0;
-  return ColumnBlockCount(units, gates) * (kBlockColumns * PaddedDepth(format, k) * bits / 8 + sums);
+  return ColumnBlockCount(units, gates) * (kBlockColumns * PaddedDepth(format, k) * BitsOf(format) / 8 + sums);
 }
 
 void PackWeights(PackedFormat format, const int8_t* weights, int64_t k, int64_t units, void* packed, int64_t gates) {
@@ -237,6 +261,9 @@ void PackWeights(PackedFormat format, const int8_t* weights, int64_t k, int64_t 
     case PackedFormat::kS4Blocks:
     case PackedFormat::kS4Pairs:
       PackS4(format, weights, k, columns, k_padded, static_cast<uint8_t*>(packed));
+      break;
+    case PackedFormat::kS6Blocks:
+      PackS6Blocks(weights, k, columns, k_padded, static_cast<uint8_t*>(packed));
       break;
   }
 }
@@ -273,17 +300,26 @@ void PackMultipliers(const uint8_t* multipliers, int64_t groups, int64_t units, 
   }
 }
 
-PackedMatrix PackMatrix(PackedFormat format, PackedFormat format_s4, Width width, const Matrix& matrix,
-                        int32_t zero_point) {
-  if (width != Width::kEight) {
-    if (matrix.multipliers != nullptr) return PackGroups(format_s4, matrix, zero_point);
-    const std::vector<bool> wide = WideColumns(matrix);
-    const int64_t count = std::count(wide.begin(), wide.end(), true);
-    if (count == 0) return PackAs(format_s4, matrix, matrix.weights, zero_point);
-    if (width == Width::kMixed && 2 * count <= matrix.columns())
-      return PackMixed(format, format_s4, matrix, wide, zero_point);
+PackedMatrix PackMatrix(const PackedFormats& formats, Width width, const Matrix& matrix, int32_t zero_point) {
+  if (width == Width::kEight) return PackAs(formats.s8, matrix, matrix.weights, zero_point);
+  if (matrix.multipliers != nullptr) return PackGroups(formats, matrix, zero_point);
+  const int64_t columns = matrix.columns();
+  const std::vector<int64_t> bits = ColumnBits(matrix.weights, matrix.k, static_cast<size_t>(columns));
+  const int64_t most = *std::max_element(bits.begin(), bits.end());
+  // In bits of all columns of one k. A format of int8 is none for fewer.
+  int64_t least = columns * BitsOf(formats.Of(most));
+  int64_t narrow = most;
+  for (const int64_t few : {int64_t{4}, int64_t{6}}) {
+    const int64_t apart = std::count_if(bits.begin(), bits.end(), [few](int64_t b) { return b > few; });
+    const bool has_format = formats.Of(few) != formats.Of(most);
+    if (width != Width::kMixed || few >= most || !has_format || 2 * apart > columns) continue;
+    const int64_t size = columns * BitsOf(formats.Of(few)) + apart * BitsOf(formats.Of(most));
+    if (size > least) continue;
+    least = size;
+    narrow = few;
   }
-  return PackAs(format, matrix, matrix.weights, zero_point);
+  if (narrow < most) return PackMixed(formats, narrow, most, matrix, bits, zero_point);
+  return PackAs(formats.Of(most), matrix, matrix.weights, zero_point);
 }
 
 }  // namespace rnnqc

@@ -64,6 +64,12 @@ enum class PackedFormat {
   // k padded to 8. Four-way dot products take bytes as they are, for 16 times the sums of the second group and what the
   // lower halves add to them, and the lower halves again.
   kS4Pairs,
+  // int6, [blocks][k_padded / 4][3 groups][16 units][4 k]: the upper six bits of a byte are the weight of its group in
+  // two's complement, the lower two bits a part of the weight of the fourth group + 32, the lowest one in group 0.
+  //
+  // k padded to 8. Four-way dot products take bytes as they are, for 4 times the sums of the groups and what the lower
+  // two bits add to them, and these bits again.
+  kS6Blocks,
   // As kS8Blocks, but w + 128 as uint8, 128 in the padding. For four-way dot products of unsigned by unsigned numbers.
   kU8Blocks,
   // int8, [blocks][k_padded / 8][group][16 units][8 k]: eight consecutive k of two units to 16 bytes.
@@ -95,14 +101,27 @@ class AlignedArray {
   int64_t size_ = 0;
 };
 
-constexpr bool HasFourBits(PackedFormat format) {
-  return format == PackedFormat::kS4Blocks || format == PackedFormat::kS4Pairs;
+// Of a weight in memory; of int16, which holds int8, 16.
+constexpr int64_t BitsOf(PackedFormat format) {
+  return format == PackedFormat::kS4Blocks || format == PackedFormat::kS4Pairs ? 4
+         : format == PackedFormat::kS6Blocks                                   ? 6
+         : format == PackedFormat::kS16Columns                                 ? 16
+                                                                               : 8;
 }
+
+// The formats of an instruction set, by the bits that weights need.
+struct PackedFormats {
+  PackedFormat s8;
+  PackedFormat s6;  // s8 if there is none
+  PackedFormat s4;  // s8 if there is none
+
+  PackedFormat Of(int64_t bits) const { return bits <= 4 ? s4 : bits <= 6 ? s6 : s8; }
+};
 
 int64_t PaddedDepth(PackedFormat format, int64_t k);
 int64_t PackedBytes(PackedFormat format, int64_t k, int64_t units, int64_t gates = kGates);
 
-// Writes PackedBytes(format, k, units, gates) bytes; weights of four bits are -8 .. 7.
+// Writes PackedBytes(format, k, units, gates) bytes; weights of n bits are -2^(n - 1) .. 2^(n - 1) - 1.
 void PackWeights(PackedFormat format, const int8_t* weights, int64_t k, int64_t units, void* packed,
                  int64_t gates = kGates);
 
@@ -129,8 +148,8 @@ struct Matrix {
   const int8_t* weights;
   int64_t k;
   int64_t units;
-  // Of [GroupCount(k, group_size), gates * units] groups, or null. Every weight is a number in -8 .. 7 times its
-  // group's.
+  // Of [GroupCount(k, group_size), gates * units] groups, or null. Every weight is a number of at
+  // most six bits times its group's.
   const uint8_t* multipliers;
   int64_t group_size;
   int64_t gates = kGates;
@@ -146,8 +165,8 @@ struct PackedMatrix {
   AlignedArray<int32_t> start;
   AlignedArray<uint8_t> multipliers;  // empty without groups
   int64_t group_size = 0;
-  // Columns of a matrix of four bits that need eight bits are zero in it and stand in a matrix of their own, without
-  // start values: its column j belongs to column wide_columns[j] (in block order) of this one.
+  // Columns of a matrix of few bits that need more are zero in it and stand in a matrix of their own, without start
+  // values: its column j belongs to column wide_columns[j] (in block order) of this one.
   std::unique_ptr<PackedMatrix> wide;
   std::vector<int32_t> wide_columns;
 
@@ -157,13 +176,11 @@ struct PackedMatrix {
 // Which widths a matrix may get.
 enum class Width {
   kEight,
-  kFour,   // four bits if all weights have that few
-  kMixed,  // or if at most half the columns have more
+  kFewest,  // as few bits as all weights have
+  kMixed,   // or as most columns have, with at most half of the columns apart
 };
 
-// `format` is that of matrices of eight bits, `format_s4` that of four.
-PackedMatrix PackMatrix(PackedFormat format, PackedFormat format_s4, Width width, const Matrix& matrix,
-                        int32_t zero_point);
+PackedMatrix PackMatrix(const PackedFormats& formats, Width width, const Matrix& matrix, int32_t zero_point);
 
 }  // namespace rnnqc
 

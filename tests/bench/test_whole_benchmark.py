@@ -16,7 +16,7 @@ import whole
 import rnnqc
 from rnnqc.evaluation.numerics import sqnr_db
 
-RNNT = runpy.run_path(str(Path(__file__).parents[1] / "examples" / "rnnt.py"))
+RNNT = runpy.run_path(str(Path(__file__).parents[2] / "examples" / "rnnt.py"))
 WAYS = (whole.FLOAT, "ort quantize_dynamic", "rnnqc int8", "rnnqc int8 stock")
 
 

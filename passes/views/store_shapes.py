@@ -1,0 +1,71 @@
+"""Stores shapes whose operator makes onnxruntime lose a value that only branches read."""
+
+from __future__ import annotations
+
+from rnnqc.evaluation.numerics import Bitwise
+from rnnqc.ir import Graph, Model, Node, Value, captured_values, subgraphs
+from rnnqc.passes.base import Pass, PassInfo, PassResult
+from rnnqc.passes.graph.known_values import known_array, store_array
+from rnnqc.passes.views.shapes import infer_shapes_of_values
+
+
+class StoreShapes(Pass):
+    """Makes initializers of known shapes of values that a cell reads in the branches of its Ifs alone.
+
+    Before: `c = Gather(states)`, `LSTM cell(x, h, c)`, `Shape(c) -> Expand`
+
+    After: `Expand` takes an initializer
+
+    onnxruntime (1.19 to 1.32) puts the branch of an If whose condition it knows in the place of the If. An If in that
+    branch does not count as a reader then, until the graph is resolved. When the same optimization computes
+    `Shape(c)`, it removes what nobody else seems to read: the Gather. The run fails with "Missing Input".
+    """
+
+    info = PassInfo(
+        name="store-shapes", summary="store known shapes of values that only branches of cells read", numerics=Bitwise()
+    )
+
+    def run(self, model: Model) -> PassResult:
+        """Looks at every graph; a shape that is not known to onnxruntime before a run does no harm."""
+        if not any(n.op in ("Shape", "Size") and not n.domain for g in model.graphs() for n in g.nodes):
+            return PassResult(False)
+        infer_shapes_of_values(model)
+        stored = 0
+        for graph in list(model.graphs()):
+            branches = _read_in_branches(model, graph)
+            for node in list(graph.nodes) if branches else []:
+                array = known_array(node) if node.op in ("Shape", "Size") else None
+                if array is not None and _is_removed_with(node, branches, graph):
+                    store_array(model, graph, node.outputs[0], array)
+                    stored += 1
+        return PassResult(stored > 0, (), {"shapes": stored})
+
+
+def _read_in_branches(model: Model, graph: Graph) -> frozenset[int]:
+    """Values that nodes of the graph read in their subgraphs, or in those of their function bodies alone, by `id`."""
+    outside = {
+        (f.domain, f.name): [k for k, name in enumerate(f.input) if not any(name in n.input for n in f.node)]
+        for f in model.functions
+    }
+    found: list[Value] = []
+    for node in graph.nodes:
+        found += captured_values(node)
+        found += [node.inputs[k] for k in outside.get((node.domain or "", node.op), ()) if k < len(node.inputs)]
+    return frozenset(id(v) for v in found if v.name and v.inputs)
+
+
+def _is_removed_with(shape: Node, branches: frozenset[int], graph: Graph) -> bool:
+    """Whether onnxruntime removes the node of such a value when it computes the shape: nobody else reads on the way."""
+    outputs = {id(v) for v in graph.outputs}
+    if any(id(v) in outputs for v in shape.outputs):
+        return False
+    pending = list(shape.inputs)
+    while pending:
+        value = pending.pop()
+        if id(value) in branches:
+            return True
+        maker = value.inputs[0] if value.inputs else None
+        if maker is None or subgraphs(maker) or len(value.outputs) > 1 or id(value) in outputs:
+            continue
+        pending += maker.inputs
+    return False

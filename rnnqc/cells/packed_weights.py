@@ -1,0 +1,39 @@
+"""What a node of a fused operator says about packed W and R (docs/quant_lstm_cell.md, *Packed weights*)."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from rnnqc.formats.packing import NIBBLE_BITS
+
+VERSION = "operator_version"
+FEW_BITS_VERSION = 2
+"""Version of the operators whose packed weights may have 5 and 6 bits."""
+PACKED_WIDTHS: dict[str, Any] = {"w_bits": NIBBLE_BITS, "r_bits": NIBBLE_BITS}
+PACKED_DEFAULTS: dict[str, Any] = {"w_group_size": 0, "r_group_size": 0, **PACKED_WIDTHS}
+"""Attributes that are left out at their default: a library that does not know them runs files without them."""
+
+
+class PackedNumbers(Protocol):
+    """The scalars of a cell, whatever its arithmetic."""
+
+    @property
+    def w_group_size(self) -> int:
+        """Rows of W that share a multiplier, if it is packed in groups; else 0."""
+
+    @property
+    def r_group_size(self) -> int:
+        """The same of R."""
+
+    @property
+    def w_bits(self) -> int:
+        """Width of the numbers of a packed W."""
+
+    @property
+    def r_bits(self) -> int:
+        """The same of R."""
+
+
+def version_of(numbers: PackedNumbers) -> dict[str, int]:
+    """The attribute that makes older libraries refuse what they cannot unpack; nothing where they can."""
+    return {} if numbers.w_bits == numbers.r_bits == NIBBLE_BITS else {VERSION: FEW_BITS_VERSION}
