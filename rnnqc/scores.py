@@ -66,10 +66,11 @@ def evaluate(
 ) -> Evaluation:
     """Runs a model over data, with labels beside the inputs, and says what a metric makes of the outputs.
 
-    >>> import rnnqc
-    >>> found = rnnqc.evaluate("models/digits_lstm.onnx", "models/digits_test.npz", "accuracy")
-    >>> found.output, found.value > 0.9
-    ('logits', True)
+    Examples:
+        >>> import rnnqc
+        >>> found = rnnqc.evaluate("models/digits_lstm.onnx", "models/digits_test.npz", "accuracy")
+        >>> found.output, found.value > 0.9
+        ('logits', True)
 
     Args:
         model: A path, a ModelProto, or what `rnnqc.lower` returns: float, lowered, or as Brevitas exported it.

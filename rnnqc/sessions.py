@@ -32,11 +32,12 @@ def session(
 ) -> ort.InferenceSession:
     """An onnxruntime session on the CPU.
 
-    >>> import numpy, rnnqc
-    >>> session = rnnqc.session(rnnqc.lower("models/digits_lstm.onnx"))
-    >>> (logits,) = session.run(None, {"x": numpy.zeros((1, 8, 8), numpy.float32)})
-    >>> logits.shape
-    (1, 10)
+    Examples:
+        >>> import numpy, rnnqc
+        >>> session = rnnqc.session(rnnqc.lower("models/digits_lstm.onnx"))
+        >>> (logits,) = session.run(None, {"x": numpy.zeros((1, 8, 8), numpy.float32)})
+        >>> logits.shape
+        (1, 10)
 
     A model that onnxruntime does not run as Brevitas exported it is lowered first, with its own quantization. If an
     exporter lost layers of it, so that outputs are the same whatever it is fed, a `UserWarning` says so.

@@ -229,9 +229,10 @@ def bench(
 ) -> Measurement:
     """Measures a model: a lowered one stock and native, a float one also as the default recipe lowers it.
 
-    >>> import rnnqc
-    >>> [row["name"] for row in rnnqc.bench("models/digits_lstm.onnx", rounds=1).rows]
-    ['float', 'stock', 'native', 'ort']
+    Examples:
+        >>> import rnnqc
+        >>> [row["name"] for row in rnnqc.bench("models/digits_lstm.onnx", rounds=1).rows]
+        ['float', 'stock', 'native', 'ort']
 
     Args:
         model: A lowered or a float model: a path, a ModelProto, or a `torch.onnx.ONNXProgram`.

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import onnx
@@ -21,6 +21,7 @@ from rnnqc.measure.differences import OutputComparison, unlike_texts
 from rnnqc.measure.feeds import FeedGenerator, Level, generated_levels
 from rnnqc.measure.runs import State
 from rnnqc.measure.thresholds import Thresholds
+from rnnqc.measure.verdict import Judged, Verdict, verdict_of
 from rnnqc.passes.analysis.find_recurrent_nodes import lowered_nodes
 from rnnqc.passes.weight_only.quantize_weights import stored_weights_of_nodes
 from rnnqc.proto.given import Given, as_given, name_of, proto_of
@@ -68,6 +69,22 @@ class Verification(Result):
         return not self.failures
 
     @property
+    def verdict(self) -> Verdict | None:
+        """Whether the outputs are near enough, in the words of `rnnqc.report`; None without outputs.
+
+        Of generated data the usual magnitude counts, which comes first.
+        """
+        made = verdict_of(
+            Judged(c.name, c.sqnr_db, c.equal, c.unlike, c.steps is not None and c.steps.growing)
+            for c in self.levels[0].outputs
+        )
+        if made is None or not self.generated:
+            return made
+        return replace(
+            made, text=f"{made.text} That is on generated data, {self.levels[0].name}: --data says it of yours."
+        )
+
+    @property
     def worst(self) -> dict[str, tuple[str, OutputComparison]]:
         """Of each output the comparison with the least SQNR, with the name of its level."""
         return worst_level(self.levels)
@@ -76,7 +93,8 @@ class Verification(Result):
     def headline(self) -> str:
         """What was compared, and the verdict."""
         kind = "generated" if self.generated else "given"
-        verdict = "; ".join(self.failures) or "ok"
+        found = self.verdict
+        verdict = "; ".join(self.failures) or (found.line if found is not None else "ok")
         return f"{self.quantized_model} against {self.float_model} on {self.feeds} {kind} feed(s): {verdict}"
 
     @property
@@ -105,6 +123,7 @@ class Verification(Result):
             "min_sqnr_db": self.thresholds.everywhere("--min-sqnr"),
             "thresholds": {k: {n or "*": t for n, t in v.items()} for k, v in self.thresholds.asked.items()},
             "failures": list(self.failures),
+            "verdict": None if self.verdict is None else asdict(self.verdict),
             "ok": self.ok,
         }
 
@@ -120,14 +139,16 @@ def verify(
     min_cosine: Threshold = None,
     min_equal: Threshold = None,
     native: bool = False,
+    progress: Callable[[str], None] | None = None,
 ) -> Verification:
     """Runs a float model and the quantized one on the same data, and compares every output.
 
-    >>> import rnnqc
-    >>> quantized = rnnqc.lower("models/digits_lstm.onnx")
-    >>> found = rnnqc.verify("models/digits_lstm.onnx", quantized, "models/digits_calibration.npz", min_sqnr=20)
-    >>> found.ok, [row["output"] for row in found.rows]
-    (True, ['logits'])
+    Examples:
+        >>> import rnnqc
+        >>> quantized = rnnqc.lower("models/digits_lstm.onnx")
+        >>> found = rnnqc.verify("models/digits_lstm.onnx", quantized, "models/digits_calibration.npz", min_sqnr=20)
+        >>> found.ok, [row["output"] for row in found.rows]
+        (True, ['logits'])
 
     Args:
         float_model: A path, a ModelProto, or a `torch.onnx.ONNXProgram`.
@@ -140,6 +161,7 @@ def verify(
         min_cosine: The least cosine similarity.
         min_equal: The least share of equal values, of equal quantized values where an output has such.
         native: Whether to compare the quantized model without and with the native library, too: it must be bit-exact.
+        progress: Called with what is done next.
 
     Returns:
         The comparison; a threshold that is not kept is one of its `failures`.
@@ -149,6 +171,7 @@ def verify(
         CompileError: A model does not run, they have different outputs, or the data does not fit.
     """
     float_model, quantized_model = as_given(float_model), as_given(quantized_model)
+    tell = progress or _nothing
     names = (name_of(float_model), name_of(quantized_model))
     thresholds = Thresholds.of(
         {"--min-sqnr": min_sqnr, "--max-abs": max_abs, "--min-cosine": min_cosine, "--min-equal": min_equal}
@@ -158,12 +181,14 @@ def verify(
     with located(names[0]):
         carried = state_pairs(state, reference)
         levels = _levels(data, reference, candidate, carried)
+    tell("running both models")
     try:
         compared = _compared(reference, candidate, levels, names, carried, given=data is not None)
     except CompileError as error:
         if data is None:
             error.action = "check that the models run in onnxruntime; give data that fits them with --data"
         raise
+    tell("comparing stock and native" if native else "comparing")
     feeds = [feed for level in levels for feed in level.feeds]
     bits, optimized = (
         compare_native(candidate, feeds, name=names[1], state=carried, optimize=o) if native else []
@@ -174,6 +199,10 @@ def verify(
         *names, len(feeds), data is None, [f"{i}:{o}" for i, o in carried.items()], compared, bits, optimized,
         thresholds, [*unlike, *thresholds.violations(compared), *_other_bits(bits)], _large_inputs(levels),
     )  # fmt: skip
+
+
+def _nothing(stage: str) -> None:
+    """Nobody asked."""
 
 
 def _runnable(

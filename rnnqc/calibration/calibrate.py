@@ -49,10 +49,11 @@ def calibrate(
 ) -> Statistics:
     """Measures the values at all quantization points of a float model while it runs on data.
 
-    >>> import rnnqc
-    >>> statistics = rnnqc.calibrate("models/digits_lstm.onnx", "models/digits_calibration.npz", limit=20)
-    >>> statistics.settings["samples"], all(row["count"] for row in statistics.rows)
-    (20, True)
+    Examples:
+        >>> import rnnqc
+        >>> statistics = rnnqc.calibrate("models/digits_lstm.onnx", "models/digits_calibration.npz", limit=20)
+        >>> statistics.settings["samples"], all(row["count"] for row in statistics.rows)
+        (20, True)
 
     The result depends on the model, the samples and onnxruntime only: not on the number of processes or machines, nor
     on how the data is streamed. Memory depends on the longest sample, not on how many there are; with a seed, on

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rnnqc.commands.common import OK, Commands, add_command, add_data, add_state, byte_count, document, number
-from rnnqc.commands.terminal import err, escape, out, progress_bar
+from rnnqc.commands.terminal import colored, err, escape, out, progress_bar
 from rnnqc.errors import UsageError
 
 if TYPE_CHECKING:
@@ -42,6 +42,10 @@ def add(commands: Commands) -> None:
         "--stats", metavar="STATS.json", help="the statistics that QUANT.onnx was lowered with, if it was calibrated"
     )
     parser.add_argument("--num-samples", type=int, metavar="N", help="use N feeds, the first ones")
+    parser.add_argument(
+        "--metric", metavar="NAME",
+        help="judge the task, too: accuracy, perplexity, or module:function, as `rnnqc evaluate` takes it, with --data",
+    )  # fmt: skip
     add_bounds(parser, MODELS)
     parser.add_argument(
         "--time", action="store_true", help="measure times of layers, too; without, two runs write the same bytes"
@@ -66,7 +70,7 @@ def run(a: argparse.Namespace) -> int:
     with _progress() as tell:
         made = report(
             a.float_model, a.quantized_model, a.data, state=a.state, stats=a.stats, samples=a.num_samples,
-            bounds=bounds, times=a.time, progress=tell,
+            bounds=bounds, times=a.time, metric=a.metric, progress=tell,
         )  # fmt: skip
     evidence = made.evidence
     text = made.html.encode()
@@ -78,6 +82,8 @@ def run(a: argparse.Namespace) -> int:
     for warning in evidence.warnings:
         err(f"[yellow]rnnqc:[/yellow] {escape(warning)}")
     tell_unmeasured(evidence)
+    if evidence.verdict is not None:
+        out(colored(evidence.verdict))
     for repair in evidence.repairs[:1]:
         sets = " ".join(repair.overrides)
         out(f"{repair.sqnr_before:.1f} -> {repair.sqnr_after:.1f} dB with --set {escape(sets)}")

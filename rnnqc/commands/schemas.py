@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from rnnqc.commands.common import JSON_VERSION
+from rnnqc.measure.verdict import LEVELS
 
 Schema = dict[str, Any]
 NUMBER: Schema = {"anyOf": [{"type": "number"}, {"enum": ["inf", "-inf", "nan"]}]}
@@ -64,15 +65,18 @@ def _properties(kind: Any, *without: str) -> dict[str, Schema]:
 
 def _lower() -> Schema:
     from rnnqc.lowering.report import Report
-    from rnnqc.reporting.evidence import Evidence
 
-    return fixed({**_properties(Report, "seconds"), "evidence": schema_of(Evidence)}, optional=("evidence",))
+    return fixed({**_properties(Report, "seconds"), "evidence": _report()}, optional=("evidence",))
 
 
 def _report() -> Schema:
     from rnnqc.reporting.evidence import Evidence
 
-    return schema_of(Evidence)
+    return fixed({**_properties(Evidence), "verdict": maybe(_verdict())})
+
+
+def _verdict() -> Schema:
+    return fixed({"level": {"enum": list(LEVELS)}, "figure": TEXT, "text": TEXT})
 
 
 def _bench() -> Schema:
@@ -111,7 +115,7 @@ def _verify() -> Schema:
             "feeds": WHOLE, "generated": TRUTH, "states": array(TEXT), "outputs": array(output),
             "levels": by_name(by_name(NUMBER)), "native": maybe(array(native)),
             "native_optimized": maybe(array(optimized)), "min_sqnr_db": maybe(NUMBER),
-            "thresholds": by_name(by_name(NUMBER)), "failures": array(TEXT), "ok": TRUTH,
+            "thresholds": by_name(by_name(NUMBER)), "failures": array(TEXT), "ok": TRUTH, "verdict": maybe(_verdict()),
         }
     )  # fmt: skip
 

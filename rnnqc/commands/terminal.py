@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
+    from rnnqc.measure.verdict import Verdict
+
 _consoles: dict[str, Console] = {}
 _quiet = False
 
@@ -55,6 +57,12 @@ def out(content: object) -> None:
 def err(content: object) -> None:
     """Prints a remark or an error."""
     _console("stderr").print(content)
+
+
+def colored(verdict: Verdict) -> str:
+    """A verdict as a line, its level in a colour."""
+    color = {"good": "green", "watch": "yellow", "bad": "red"}[verdict.level]
+    return f"[{color}]{verdict.level}:[/{color}] {escape(verdict.text)}"
 
 
 def new_table(*columns: str) -> Table:

@@ -17,7 +17,7 @@ from rnnqc.commands.common import (
     document,
     number,
 )
-from rnnqc.commands.terminal import err, escape, new_table, out, progress_bar
+from rnnqc.commands.terminal import colored, err, escape, new_table, out, progress_bar
 from rnnqc.errors import UsageError
 
 
@@ -98,6 +98,8 @@ def run(a: argparse.Namespace) -> int:
             f"{tuned.worded(found.start.quality)} -> {tuned.worded(found.measured.quality)}"
             + ("" if tuned.decibels else f"; float model {tuned.worded(tuned.float_quality)}")
         )
+        if tuned.verdict is not None:
+            out(colored(tuned.verdict))
     for cell in tuned.silent:
         text = f"cell {cell!r} never ran in the calibration; it keeps the recipe's formats"
         err(f"[yellow]rnnqc:[/yellow] {escape(text)}.")

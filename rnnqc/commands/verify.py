@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from rnnqc.commands.common import CHECK_FAILED, OK, Commands, add_command, add_data, add_repeated, add_state, document
-from rnnqc.commands.terminal import err, escape, new_table, out
+from rnnqc.commands.terminal import colored, err, escape, new_table, out, progress_bar
 from rnnqc.measure.thresholds import MEASURES, Thresholds
 
 if TYPE_CHECKING:
@@ -50,7 +50,11 @@ def run(a: argparse.Namespace) -> int:
 
     asked = Thresholds.parse({m.option: getattr(a, m.name) for m in MEASURES}).asked
     thresholds = {m.name: asked.get(m.option) for m in MEASURES}
-    found = verify(a.float_model, a.quantized_model, a.data, state=a.state, native=a.native, **thresholds)
+    with progress_bar("loading", spinner=True, counted=False) as update:
+        found = verify(
+            a.float_model, a.quantized_model, a.data, state=a.state, native=a.native, **thresholds,
+            progress=lambda stage: update(description=stage),
+        )  # fmt: skip
     if a.json:
         print(document(found.to_dict()))
     else:
@@ -67,6 +71,8 @@ def _print_found(found: Verification) -> None:
     out(f"{found.feeds} {'generated' if found.generated else 'given'} {what}")
     _print([c for _, c in found.worst.values()])
     _print_levels(found.levels)
+    if found.verdict is not None:
+        out(colored(found.verdict))
     if found.native and all(c.same_bits for c in found.native):
         _print_native(found.native, found.optimized)
 

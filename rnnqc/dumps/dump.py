@@ -77,12 +77,13 @@ def dump(
 ) -> Dump:
     """Writes every tensor of every cell of a lowered model, step by step, to a folder.
 
-    >>> import rnnqc, tempfile
-    >>> lowered = rnnqc.lower("models/digits_lstm.onnx")
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     index = rnnqc.dump(lowered, "models/digits_calibration.npz", f"{folder}/dump", row=0, steps=(0, 2))
-    >>> [row["steps"] for row in index.rows]
-    [2]
+    Examples:
+        >>> import rnnqc, tempfile
+        >>> lowered = rnnqc.lower("models/digits_lstm.onnx")
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     index = rnnqc.dump(lowered, "models/digits_calibration.npz", f"{folder}/dump", row=0, steps=(0, 2))
+        >>> [row["steps"] for row in index.rows]
+        [2]
 
     Args:
         model: A lowered model: a path, a ModelProto, or what `rnnqc.lower` returns; one that Brevitas exported is

@@ -111,10 +111,11 @@ class Inspection(Result):
 def inspect(model: Given) -> Inspection:
     """Finds the recurrent layers of a model, what lowering would do with each, and the float weights around them.
 
-    >>> import rnnqc
-    >>> found = rnnqc.inspect("models/digits_lstm.onnx")
-    >>> [(row["op"], row["hidden_size"], row["lowering"]) for row in found.rows]
-    [('LSTM', 64, 'lowered')]
+    Examples:
+        >>> import rnnqc
+        >>> found = rnnqc.inspect("models/digits_lstm.onnx")
+        >>> [(row["op"], row["hidden_size"], row["lowering"]) for row in found.rows]
+        [('LSTM', 64, 'lowered')]
 
     Args:
         model: A path, a ModelProto, a `torch.onnx.ONNXProgram`, or what `rnnqc.lower` returns.

@@ -52,10 +52,11 @@ def lower(
 ) -> Lowered:
     """Lowers the recurrent layers of a float model to quantized ones.
 
-    >>> import rnnqc
-    >>> lowered = rnnqc.lower("models/digits_lstm.onnx", calibration="models/digits_calibration.npz")
-    >>> [(row["op"], row["status"], row["form"]) for row in lowered.rows]
-    [('LSTM', 'lowered', 'fused')]
+    Examples:
+        >>> import rnnqc
+        >>> lowered = rnnqc.lower("models/digits_lstm.onnx", calibration="models/digits_calibration.npz")
+        >>> [(row["op"], row["status"], row["form"]) for row in lowered.rows]
+        [('LSTM', 'lowered', 'fused')]
 
     `lowered.save("digits.int8.onnx")` writes it; `print(lowered)` says what became of the layers.
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from xml.etree.ElementTree import Element
 
 from rnnqc.reporting.elements import element, short
-from rnnqc.reporting.evidence import Curve
+from rnnqc.reporting.evidence import Curve, Values
 from rnnqc.search.findings import Bars, PointEvidence
 
 WIDTH, HEIGHT = 360, 200
@@ -81,25 +81,56 @@ def level_chart(curve: Curve, limits: tuple[float, float], what: str) -> Element
     def y(level: float) -> float:
         return bottom - (bottom - TOP) * ((min(max(level, low), high) - low) / (high - low))
 
-    starts = [0, *curve.stops[:-1]]
-    pieces: list[list[str]] = [[]]
-    for start, stop, level in zip(starts, curve.stops, curve.sqnr_db, strict=True):
-        if level is None:
-            pieces.append([])
-            continue
-        at = y(high if level == math.inf else level)
-        pieces[-1].append(f"{_place(x((start + stop) / 2))} {_place(at)}")
-    paths = []
-    for piece in pieces:
-        if len(piece) == 1:
-            cx, cy = piece[0].split()
-            paths.append(element("circle", cx=cx, cy=cy, r=2.5, class_="dot"))
-        elif piece:
-            paths.append(element("path", d="M" + "L".join(piece), class_="curve"))
+    middles = [(start + stop) / 2 for start, stop in zip([0, *curve.stops[:-1]], curve.stops, strict=True)]
+    levels = [None if level is None else high if level == math.inf else level for level in curve.sqnr_db]
+    places = [None if v is None else (x(at), y(v)) for at, v in zip(middles, levels, strict=True)]
+    paths = _line(places, "curve")
     y_ticks = [(y(v), f"{v:g}".replace("-", "−")) for v in ticks(low, high, 4)]
     x_ticks = [(x(v), f"{v:g}") for v in ticks(0, steps, 4) if v == int(v)]
     frame = _frame(x_ticks, y_ticks, curve.unit, "SQNR (dB)")
     return _svg(WIDTH, HEIGHT, f"SQNR over time of {what}", *frame, *paths)
+
+
+def value_chart(values: Values, what: str) -> Element:
+    """Values of the float and of the lowered model, over time: both lines, and dots where nothing is connected."""
+    numbers = [v for v in (*values.float_values, *values.quantized_values) if v is not None]
+    low, high = (min(numbers), max(numbers)) if numbers else (0.0, 1.0)
+    margin = (high - low) * 0.05 or abs(high) * 0.1 or 1.0
+    low, high = low - margin, high + margin
+    right, bottom = WIDTH - RIGHT, HEIGHT - BOTTOM
+    last = max(len(values.float_values) - 1, 1)
+
+    def x(step: float) -> float:
+        return LEFT + (right - LEFT) * step / last
+
+    def y(value: float) -> float:
+        return bottom - (bottom - TOP) * ((value - low) / (high - low))
+
+    y_ticks = [(y(v), short(v) if abs(v) > 1e-12 * (high - low) else "0") for v in ticks(low, high, 4)]
+    first = values.first
+    x_ticks = [(x(v - first), f"{v:g}") for v in ticks(first, first + last, 4) if v == int(v)]
+    paths = []
+    for series, class_ in ((values.float_values, "curve reference"), (values.quantized_values, "curve")):
+        paths += _line([None if v is None else (x(k), y(v)) for k, v in enumerate(series)], class_)
+    return _svg(WIDTH, HEIGHT, f"Values of {what}", *_frame(x_ticks, y_ticks, values.unit, "value"), *paths)
+
+
+def _line(places: Sequence[tuple[float, float] | None], class_: str) -> list[Element]:
+    """A line through places, with gaps where there is none; a lone place is a dot."""
+    pieces: list[list[tuple[float, float]]] = [[]]
+    for place in places:
+        if place is None:
+            pieces.append([])
+        else:
+            pieces[-1].append(place)
+    made = []
+    for piece in pieces:
+        if len(piece) == 1:
+            made.append(element("circle", cx=_place(piece[0][0]), cy=_place(piece[0][1]), r=2.5, class_="dot"))
+        elif piece:
+            path = "M" + "L".join(f"{_place(a)} {_place(b)}" for a, b in piece)
+            made.append(element("path", d=path, class_=class_))
+    return made
 
 
 def _limits(point: PointEvidence) -> tuple[float, float]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from rnnqc.measure.verdict import Judged, Task, Verdict, verdict_of
 from rnnqc.search.findings import PointEvidence, Repair, Sensitivity
 
 
@@ -30,6 +31,25 @@ class Curve:
 
 
 @dataclass(frozen=True)
+class Values:
+    """Some values of an output, of the float and of the lowered model, to look at.
+
+    Attributes:
+        unit: What the steps are: that of a curve, or "value" of an output without time.
+        where: Which values they are, in words.
+        first: The number of the first step.
+        float_values: Of the float model; None where a value is no finite number.
+        quantized_values: Of the lowered one.
+    """
+
+    unit: str
+    where: str
+    first: int
+    float_values: list[float | None]
+    quantized_values: list[float | None]
+
+
+@dataclass(frozen=True)
 class OutputEvidence:
     """How an output compares with the float model's, over all data.
 
@@ -42,6 +62,7 @@ class OutputEvidence:
         curve: Over time; None where the output has no time axis that is known, and no calls of a stream.
         unlike: How many values are NaN or infinite in one of the models only; the ratios are of the others.
         first_unlike: Where the first of these is, in words.
+        values: The values that are furthest from those of the float model, over time; None of whole numbers.
     """
 
     name: str
@@ -52,6 +73,7 @@ class OutputEvidence:
     curve: Curve | None = None
     unlike: int = 0
     first_unlike: str = ""
+    values: Values | None = None
 
 
 @dataclass(frozen=True)
@@ -119,6 +141,7 @@ class Evidence:
         remade: How well the model could be made again from what it says about itself.
         missing: Sections that are left out, and why.
         mismatch: That the lowered model was not made of this float model; empty where nothing speaks against it.
+        task: What a metric makes of the two models, if one was asked for.
     """
 
     float_model: str
@@ -143,6 +166,7 @@ class Evidence:
     remade: str = ""
     missing: dict[str, str] = field(default_factory=dict)
     mismatch: str = ""
+    task: Task | None = None
 
     @property
     def tried(self) -> tuple[int, int]:
@@ -150,6 +174,14 @@ class Evidence:
         measured = sum(s.level != "cell" for s in self.sensitivities)
         return measured, measured + sum(not u.endswith(".*") for u in self.unmeasured)  # that is the glob of a cell
 
+    @property
+    def verdict(self) -> Verdict | None:
+        """Whether the lowered model is near enough to the float one; None without outputs."""
+        judged = [
+            Judged(o.name, o.sqnr_db, o.equal, o.unlike, o.curve is not None and o.curve.growing) for o in self.outputs
+        ]
+        return verdict_of(judged, self.task)
+
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready values."""
-        return asdict(self)
+        return {**asdict(self), "verdict": None if self.verdict is None else asdict(self.verdict)}

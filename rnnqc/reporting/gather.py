@@ -27,6 +27,7 @@ from rnnqc.measure.runs import Calls
 from rnnqc.measure.time_axes import output_axes
 from rnnqc.recipes.clipping import CLIPS
 from rnnqc.recipes.recipe_record import RecipeRecord, read_record
+from rnnqc.recipes.rules import parse_override
 from rnnqc.reporting.description import entries_of, recipe_of, shapes_of, versions
 from rnnqc.reporting.evidence import Evidence
 from rnnqc.reporting.layer_times import time_layers
@@ -36,6 +37,7 @@ from rnnqc.reporting.outputs import output_evidence
 from rnnqc.reporting.points import observe_activations
 from rnnqc.reporting.subject import Options, Subject
 from rnnqc.reporting.weights import weights_evidence
+from rnnqc.search.call_times import call_seconds
 from rnnqc.search.candidates import Candidates
 from rnnqc.search.quality import Quality
 from rnnqc.search.recurrences import recurrences_of
@@ -253,7 +255,8 @@ class _Gathering:
         few = repairs.of_few(evidence.sensitivities)
         found = [*few, *repairs.of_many(evidence.sensitivities, few)]
         evidence.untried = repairs.untried
-        evidence.repairs = sorted(found, key=lambda r: (bool(r.forms), -r.gain_db, r.members, r.points))
+        best_first = sorted(found, key=lambda r: (bool(r.forms), -r.gain_db, r.members, r.points))
+        evidence.repairs = repairs.apart(best_first)
         evidence.together = repairs.together(evidence.repairs)
 
     def _take(self, found: Sensitivities) -> None:
@@ -267,11 +270,24 @@ class _Gathering:
 
     def _times(self, relowering: Relowering) -> None:
         self.options.tell("times")
+        self._times_of_repairs(relowering)
         layers = {r.node for r in self.recurrences.values()}
         self.evidence.times = time_layers(self.subject.float_proto, relowering, layers, self.quality.calls.feeds[0])
         self.evidence.versions |= {"cpu": environment()["cpu"]}
         if not self.evidence.times:
             self.evidence.missing[TIMES] = "no recurrent node or loop of the main graph can be measured alone."
+
+    def _times_of_repairs(self, relowering: Relowering) -> None:
+        """What a call takes with each override."""
+        evidence = self.evidence
+        together = [] if evidence.together is None else [evidence.together]
+        tried = [*evidence.repairs, *together]
+        rules = [[parse_override(o) for o in r.overrides] for r in tried]
+        models = [relowering.lower(r, pinned=False).proto for r in ([], *rules)]
+        before, *after = (1e6 * s for s in call_seconds(models, self.quality.calls.feeds[0]))
+        timed = [replace(r, call_us=(before, s)) for r, s in zip(tried, after, strict=True)]
+        evidence.repairs = timed[: len(evidence.repairs)]
+        evidence.together = timed[-1] if together else None
 
 
 def _reason(refused: tuple[str, str]) -> str:

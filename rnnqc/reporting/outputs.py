@@ -10,7 +10,8 @@ import numpy as np
 from rnnqc.data.streaming import Outputs
 from rnnqc.measure.tally import OutputTally, tallied
 from rnnqc.measure.time_axes import TimeAxis
-from rnnqc.reporting.evidence import Curve, OutputEvidence
+from rnnqc.reporting.evidence import Curve, OutputEvidence, Values
+from rnnqc.reporting.values import values_of
 from rnnqc.search.quality import Quality
 
 PIECES = 160
@@ -39,8 +40,22 @@ def output_evidence(
         seen = tally.result()
         curve = curve_of(tally) if kind == "f" else None
         held = (name, seen.sqnr_db, seen.max_abs, seen.cosine, seen.equal, curve, seen.unlike, seen.first_unlike)
-        found.append(OutputEvidence(*held))
+        values = _values(name, quality, outputs, axes, curve) if kind == "f" else None
+        found.append(OutputEvidence(*held, values))
     return found
+
+
+def _values(
+    name: str, quality: Quality, outputs: Sequence[Outputs], axes: Mapping[str, TimeAxis], curve: Curve | None
+) -> Values | None:
+    """The values with the largest error; an axis that not all calls have is no axis."""
+    calls = quality.calls
+    pair = [np.asarray(o[name]) for o in quality.reference], [np.asarray(o[name]) for o in outputs]
+    found = {axes[name].of(x, p.feed) for x, p in zip(pair[0], calls.pieces, strict=True)} if name in axes else {None}
+    axis = found.pop() if len(found) == 1 else None
+    restarts = [p.restart for p in calls.pieces] if calls.carried else []
+    unit = None if curve is None or (axis is None and not restarts) else curve.unit
+    return values_of(*pair, axis, restarts, unit)
 
 
 def curve_of(tally: OutputTally) -> Curve | None:

@@ -12,16 +12,18 @@ from rnnqc.reporting.sections.accuracy import accuracy, times
 from rnnqc.reporting.sections.formats import points, sensitivity
 from rnnqc.reporting.sections.model import facts, layers_table, making
 from rnnqc.reporting.sections.repairs import repairs
+from rnnqc.reporting.sections.verdict import verdict
+from rnnqc.reporting.tables import section
 
-SECTIONS: Sequence[tuple[str, str, Callable[[Evidence], list[Child]]]] = (
-    ("repairs", "What to change", repairs),
-    ("layers", "What was lowered", layers_table),
-    ("accuracy", "Accuracy over time", accuracy),
-    ("points", "Ranges and clipping", points),
-    ("sensitivity", "Sensitivity", sensitivity),
-    ("times", "Time", times),
-    ("making", "How this was made", making),
+SECTIONS: Sequence[tuple[str, str, str, Callable[[Evidence], list[Child]]]] = (
+    ("layers", "What was lowered", "each recurrent layer, its form and sizes", layers_table),
+    ("accuracy", "Accuracy over time", "outputs and layers, step by step", accuracy),
+    ("points", "Ranges and clipping", "values against the range of their format", points),
+    ("sensitivity", "Sensitivity", "what each point costs", sensitivity),
+    ("times", "Time", "of each layer: float, stock, native", times),
+    ("making", "How this was made", "data, recipe, versions, words", making),
 )
+"""The evidence, folded away: key, title, what it says, and what makes it."""
 NOTHING = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 """What the page may load."""
 
@@ -39,7 +41,6 @@ def page(evidence: Evidence) -> str:
         element("link", rel="icon", href="data:,"),
         _style(),
     ]
-    entries = [element("li", element("a", title, href=f"#{key}")) for key, title, _ in SECTIONS]
     top = element(
         "header",
         element(
@@ -47,18 +48,16 @@ def page(evidence: Evidence) -> str:
             element("h1", "Report on ", name(evidence.quantized_model)),
             element("p", "lowered from ", name(evidence.float_model), *_how(evidence), class_="lead"),
             element("p", evidence.mismatch, class_="note warning") if evidence.mismatch else None,
+            verdict(evidence),
             facts(evidence),
             class_="wrap",
         ),
     )
-    sections = [
-        element("section", element("h2", title), make(evidence), id=key, aria_label=title)
-        for key, title, make in SECTIONS
-    ]
+    first = element("section", element("h2", "What to do"), repairs(evidence), id="repairs", aria_label="What to do")
+    shown = [section(key, title, make(evidence), [said]) for key, title, said, make in SECTIONS]
     body = [
         top,
-        element("nav", element("div", element("ul", entries), class_="wrap"), aria_label="Contents"),
-        element("main", element("div", sections, class_="wrap")),
+        element("main", element("div", first, element("div", shown, class_="evidence"), class_="wrap")),
         element("footer", element("div", _footer(evidence), class_="wrap")),
     ]
     return document(head, body)

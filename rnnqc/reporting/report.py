@@ -9,8 +9,10 @@ from typing import Any
 
 from rnnqc.data.given_data import Data
 from rnnqc.data.statistics import Statistics
-from rnnqc.errors import located
+from rnnqc.errors import UsageError, located
+from rnnqc.measure.metrics import MetricFunction
 from rnnqc.measure.runs import State
+from rnnqc.measure.verdict import Task
 from rnnqc.proto.files import write_atomically
 from rnnqc.proto.given import Given, as_given, name_of, proto_and_size_of
 from rnnqc.reporting.evidence import Evidence
@@ -18,6 +20,7 @@ from rnnqc.reporting.gather import gather
 from rnnqc.reporting.page import page
 from rnnqc.reporting.subject import Options, Subject, Tell
 from rnnqc.results import Result
+from rnnqc.scores import evaluate
 from rnnqc.search.trials import Bounds
 
 MODELS = 150
@@ -41,6 +44,7 @@ class ErrorReport(Result):
         found = self.evidence
         sqnr = "" if found.sqnr_db is None else f": {found.sqnr_db:.1f} dB"
         text = f"{found.quantized_model} against {found.float_model}{sqnr}"
+        text += "" if found.verdict is None else f"; {found.verdict.line}"
         for repair in found.repairs[:1]:
             sets = " ".join(f"--set {o}" for o in repair.overrides)
             text += f"; {repair.sqnr_before:.1f} -> {repair.sqnr_after:.1f} dB with {sets}"
@@ -78,16 +82,18 @@ def report(
     samples: int | None = None,
     bounds: Bounds | None = None,
     times: bool = False,
+    metric: str | MetricFunction | None = None,
     progress: Tell | None = None,
 ) -> ErrorReport:
     """Measures where the errors of a lowered model come from, and which overrides mend them.
 
-    >>> import rnnqc
-    >>> from rnnqc.search.trials import Bounds
-    >>> quantized = rnnqc.lower("models/digits_lstm.onnx", recipe="w4a8")
-    >>> found = rnnqc.report("models/digits_lstm.onnx", quantized, bounds=Bounds(models=3))
-    >>> [output["output"] for output in found.rows], found.html[:15].lower()
-    (['logits'], '<!doctype html>')
+    Examples:
+        >>> import rnnqc
+        >>> from rnnqc.search.trials import Bounds
+        >>> quantized = rnnqc.lower("models/digits_lstm.onnx", recipe="w4a8")
+        >>> found = rnnqc.report("models/digits_lstm.onnx", quantized, bounds=Bounds(models=3))
+        >>> [output["output"] for output in found.rows], found.html[:15].lower()
+        (['logits'], '<!doctype html>')
 
     Args:
         float_model: A path, a ModelProto, or a `torch.onnx.ONNXProgram`.
@@ -98,6 +104,7 @@ def report(
         samples: How many feeds to use; all by default.
         bounds: How many models to measure sensitivities with, and for how many seconds; 150 models by default.
         times: Whether to measure times of layers; without, two runs give the same.
+        metric: A metric of the task, as `rnnqc.evaluate` takes it: it decides the verdict. It needs `data` with labels.
         progress: Called with a stage, how much of it is done, and how much there is.
 
     Returns:
@@ -105,6 +112,7 @@ def report(
 
     Raises:
         CompileError: A model or the data cannot be used.
+        UsageError: A metric without data, or one that there is not.
     """
     models = (as_given(float_model), as_given(quantized_model))
     protos = []
@@ -117,4 +125,13 @@ def report(
         statistics=Statistics.load(stats) if isinstance(stats, str | os.PathLike) else stats, data=data, state=state,
         calibrated_by=["--stats", os.fspath(stats)] if isinstance(stats, str | os.PathLike) else [],
     )  # fmt: skip
-    return ErrorReport(gather(subject, Options(samples, bounds or Bounds(MODELS), times, progress)))
+    if metric is not None and data is None:
+        raise UsageError(
+            "--metric without --data.", supported="a metric of data with labels", action="give --data, or no metric"
+        )
+    evidence = gather(subject, Options(samples, bounds or Bounds(MODELS), times, progress))
+    if metric is not None and data is not None:
+        found = evaluate(models[1], data, metric, against=models[0], state=state)
+        assert found.reference is not None
+        evidence.task = Task(found.metric, found.value, found.reference)
+    return ErrorReport(evidence)

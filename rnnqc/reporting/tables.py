@@ -34,6 +34,13 @@ def _cell(child: Child, kind: str | None) -> Element:
     return element("td", child, class_=kind)
 
 
+def section(key: str, title: str, content: Sequence[Child], said: Sequence[Child] = ()) -> Element:
+    """A section that is folded away: what it says on one line, the rest to unfold; paper shows all of it."""
+    line = element("span", said, class_="said") if said else None
+    top = element("summary", element("h2", title), line)
+    return element("section", element("details", top, content), id=key, aria_label=title)
+
+
 def folded(count: int, what: str, content: Element) -> Element:
     """Something to unfold."""
     return element("details", element("summary", f"{count} {what}"), content)

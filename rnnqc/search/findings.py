@@ -100,6 +100,11 @@ class Repair:
         bytes_after: With the override.
         forms: Forms without integers that cells change to with it, such as "qcdq".
         members: How many points that quantize something it is about.
+        call_us: The shortest time of the first call as the model is and with the override, in microseconds, if times
+            were asked for.
+        read_bytes: What the matmuls of a step read, before and with the override: matrices that are multiplied with
+            more than 8 bits count twice.
+        inside: The points of a better one that changes the same thing at some of the same points; "" of most.
     """
 
     points: str
@@ -113,6 +118,9 @@ class Repair:
     bytes_after: int
     forms: list[str] = field(default_factory=list)
     members: int = 1
+    read_bytes: tuple[int, int] = (0, 0)
+    inside: str = ""
+    call_us: tuple[float, float] | None = None
 
     @property
     def gain_db(self) -> float:

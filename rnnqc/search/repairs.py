@@ -95,6 +95,22 @@ class Repairs:
                 kept.append(repair)
         return kept
 
+    def apart(self, repairs: Sequence[Repair]) -> list[Repair]:
+        """The same, each with the better one that changes the same thing at some of the same points.
+
+        Args:
+            repairs: Best first.
+        """
+        made: list[Repair] = []
+        taken: dict[tuple[str, str], str] = {}
+        for repair in repairs:
+            changed = self._changed([parse_override(o) for o in repair.overrides])
+            inside = next((taken[c] for c in sorted(changed) if c in taken), "")
+            made.append(replace(repair, inside=inside))
+            if not inside:
+                taken |= dict.fromkeys(changed, repair.points)
+        return made
+
     def together(self, repairs: Sequence[Repair]) -> Repair | None:
         """What keeps the form of cells, all in one, if that is better than each; of two for one thing the first.
 
@@ -145,6 +161,7 @@ class Repairs:
             sorted({trial.forms.get(n, FLOAT) for n, form in before.forms.items()
                     if trial.forms.get(n) not in (form, *SUITABLE)}),
             override.members,
+            (before.cost, trial.cost),
         )  # fmt: skip
 
     def _first_good(self, sensitivity: Sensitivity, points: Sequence[str]) -> Repair | None:

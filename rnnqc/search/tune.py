@@ -13,10 +13,7 @@ import math
 import os
 from collections.abc import Callable, Collection, Sequence
 
-import onnx
-
 from rnnqc.calibration.float_cells import decompose
-from rnnqc.data.feeds import Feeds
 from rnnqc.data.given_data import Data
 from rnnqc.data.statistics import Statistics
 from rnnqc.errors import UsageError, located
@@ -25,17 +22,16 @@ from rnnqc.lowering.lower import lower
 from rnnqc.lowering.options import REST_FLOAT
 from rnnqc.lowering.report import Lowered
 from rnnqc.measure.metrics import MetricFunction
-from rnnqc.measure.runs import Calls, State, has_native
+from rnnqc.measure.runs import Calls, State
 from rnnqc.passes.linear.quantize_linear import FORM as LINEAR_FORM
 from rnnqc.proto.given import Given
 from rnnqc.recipes.recipe import KINDS, Recipe, load_recipe
 from rnnqc.recipes.rules import Rule
+from rnnqc.search.call_times import call_seconds
 from rnnqc.search.greedy import Assignment, Measured, search
 from rnnqc.search.quality import Quality
 from rnnqc.search.trials import Trial, Trials
 from rnnqc.search.tuned import Settings, Tuned, Unit, rules_of, settings_of, with_rules
-from rnnqc.sessions import session
-from rnnqc.timing import bound_run, session_options, take_turns
 
 AS_THE_RECIPE: Settings = {}
 AS_A_WHOLE: Settings = {"group_size": None, "wide_channels": 0.0}
@@ -72,10 +68,11 @@ def tune(
 ) -> Tuned:
     """Searches the cheapest widths with which a model is good enough.
 
-    >>> import rnnqc
-    >>> tuned = rnnqc.tune("models/digits_lstm.onnx", "models/digits_calibration.npz", min_sqnr=25)
-    >>> tuned.found.reached, tuned.weight_bytes[1] < tuned.weight_bytes[0]
-    (True, True)
+    Examples:
+        >>> import rnnqc
+        >>> tuned = rnnqc.tune("models/digits_lstm.onnx", "models/digits_calibration.npz", min_sqnr=25)
+        >>> tuned.found.reached, tuned.weight_bytes[1] < tuned.weight_bytes[0]
+        (True, True)
 
     `tuned.save("digits.toml")` writes the recipe.
 
@@ -116,7 +113,7 @@ def tune(
         found = search([len(u.choices) for u in units], _measure(units, trials, progress), target)
         best = settings_of(units, found.assignment)
         ends = [rules_of({}), rules_of(best)]
-        before, after = _call_seconds([lowered_with(rules).proto for rules in ends], calls.feeds[0])
+        before, after = call_seconds([lowered_with(rules).proto for rules in ends], calls.feeds[0])
         start, end = (trials.of(rules).weight_bytes + trials.of(rules).rest_bytes for rules in ends)
     return Tuned(
         chosen, units, found, best, (start, end), (before, after), quality.of_float, metric is None, silent, rest
@@ -187,10 +184,3 @@ def _measure(
         return Measured(trial.cost + trial.rest_bytes, trial.score.damage, trial.score.quality)
 
     return measure
-
-
-def _call_seconds(models: Sequence[onnx.ModelProto], feed: Feeds) -> list[float]:
-    """The shortest of some runs of the first call, for each model; they take turns."""
-    native = has_native()
-    runs = {str(k): bound_run(session(m, native, session_options()), feed) for k, m in enumerate(models)}
-    return [min(times) for times in take_turns(runs, ROUNDS, seconds=0.0).values()]

@@ -11,6 +11,7 @@ from typing import Any
 
 from rnnqc.errors import byte_count
 from rnnqc.lowering.options import REST_FLOAT
+from rnnqc.measure.verdict import Judged, Verdict, verdict_of
 from rnnqc.proto.files import write_atomically
 from rnnqc.recipes.recipe import Recipe, is_builtin
 from rnnqc.recipes.rules import Rule, rule_text, toml
@@ -80,11 +81,19 @@ class Tuned(Result):
     rest: str = REST_FLOAT
 
     @property
+    def verdict(self) -> Verdict | None:
+        """Whether the outputs are near enough, in the words of `rnnqc.report`; None where a metric decides."""
+        if not self.decibels:
+            return None
+        return verdict_of([Judged("", self.found.measured.quality, 0.0)])
+
+    @property
     def headline(self) -> str:
         """Cost and quality, before and after."""
         found, (start, end) = self.found, self.weight_bytes
         qualities = f"{self.worded(found.start.quality)} -> {self.worded(found.measured.quality)}"
         verdict = "" if found.reached else "; the goal was not reached"
+        verdict += "" if self.verdict is None else f"; {self.verdict.line}"
         return f"{self.recipe.name}, tuned: weights {byte_count(start)} -> {byte_count(end)}, {qualities}{verdict}"
 
     @property

@@ -14,7 +14,7 @@ ELEMENTS = VOID | {
 ATTRIBUTES = {
     "lang", "charset", "name", "content", "http-equiv", "rel", "href", "class", "id", "aria-label", "aria-hidden",
     "role", "tabindex", "scope", "value", "viewbox", "width", "height", "preserveaspectratio", "d", "x", "y", "x1",
-    "x2", "y1", "y2", "cx", "cy", "r", "rx", "transform",
+    "x2", "y1", "y2", "cx", "cy", "r", "rx", "transform", "data-label",
 }  # fmt: skip
 
 

@@ -110,7 +110,7 @@ def test_no_text_escapes(text: str) -> None:
 def test_the_sections_are_all_there() -> None:
     read = Page.read(page(_evidence()))
     assert read.texts["h2"] == [
-        "What to change", "What was lowered", "Accuracy over time", "Ranges and clipping", "Sensitivity", "Time",
+        "What to do", "What was lowered", "Accuracy over time", "Ranges and clipping", "Sensitivity", "Time",
         "How this was made",
     ]  # fmt: skip
     assert read.counts["svg"] >= 5

@@ -9,6 +9,7 @@ from rnnqc.measure.differences import unlike_text
 from rnnqc.reporting.charts import gauge, level_chart, level_range
 from rnnqc.reporting.elements import Child, decibels, difference, element, name, number, percent, real
 from rnnqc.reporting.evidence import Curve, Evidence
+from rnnqc.reporting.sections.verdict import values_figure
 from rnnqc.reporting.tables import table
 
 
@@ -46,6 +47,10 @@ def accuracy(evidence: Evidence) -> list[Child]:
         made.append(element("p", text))
         figures = [_figure(what, kind, level, curve, limits) for what, kind, level, curve in shown if curve is not None]
         made.append(element("div", figures, class_="charts"))
+    drawn = [o for o in evidence.outputs if o.values is not None]
+    if drawn:
+        text = "The values of each output where its error is largest, of the float and of the quantized model."
+        made += [element("p", text), element("div", [values_figure(o) for o in drawn], class_="charts")]
     return made
 
 

@@ -22,7 +22,8 @@ def facts(evidence: Evidence) -> Element:
         worst = min(evidence.outputs, key=lambda o: (o.unlike == 0, o.sqnr_db))
         many = f"worst of {len(evidence.outputs)} outputs" if len(evidence.outputs) > 1 else "the only output"
         many += f"; {worst.unlike} value(s) NaN or infinite in one model only" if worst.unlike else ""
-        cards.append(("Worst output", [decibels(worst.sqnr_db), element("small", many)]))
+        if len(evidence.outputs) > 1 or worst.unlike:
+            cards.append(("Worst output", [decibels(worst.sqnr_db), element("small", many)]))
         cards.append(("Outputs, all together", [decibels(evidence.sqnr_db), element("small", "SQNR against float")]))
     cards.append(
         ("Recurrent layers", [number(lowered, f"{lowered} of {total}"), element("small", _floats(total - lowered))])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import math
+from collections.abc import Sequence
 from pathlib import PurePath
 from xml.etree.ElementTree import Element
 
@@ -11,8 +12,12 @@ from rnnqc.errors import byte_count
 from rnnqc.recipes.rules import parse_override, rule_text
 from rnnqc.reporting.elements import Child, command, decibels, difference, element, name, number, quoted
 from rnnqc.reporting.evidence import Evidence
+from rnnqc.reporting.tables import folded
 from rnnqc.search.findings import Repair
 from rnnqc.search.repairs import WORTH_A_FORM_DB, WORTH_DB
+
+NOISE = 0.1
+"""Shares of a time below which a difference may be one of the runs."""
 
 
 def repairs(evidence: Evidence) -> list[Child]:
@@ -28,10 +33,13 @@ def repairs(evidence: Evidence) -> list[Child]:
     )
     if all(r.members > 1 for r in evidence.repairs):
         intro += f" No override of a single point gains {WORTH_DB:g} dB or more: what is lost sits in many."
+    shown = [r for r in evidence.repairs if not r.inside]
+    others = [r for r in evidence.repairs if r.inside]
     made: list[Child] = [element("p", intro)]
-    made += [_repair(r, evidence) for r in evidence.repairs]
-    if evidence.together is not None:
-        made.append(_repair(evidence.together, evidence))
+    made.append(_table([*shown, *([evidence.together] if evidence.together is not None else [])], evidence))
+    if others:
+        text = element("p", "Parts of those above, or other ways to the same end: one or the other.")
+        made.append(folded(len(others), "smaller changes", element("div", text, _table(others, evidence))))
     made += [element("p", left, class_="note warning")] if left else []
     return made
 
@@ -63,30 +71,58 @@ def _nothing(evidence: Evidence, left: str) -> str:
     )
 
 
-def _repair(repair: Repair, evidence: Evidence) -> Element:
+def _table(shown: Sequence[Repair], evidence: Evidence) -> Element:
+    """What to do, what it gains, and what it costs; on a phone a card for each."""
+    rows = [_row(r, evidence) for r in shown]
+    heads = ("Change", "Gain", "Worst output", "Weights", "Time of a call")
+    head = [element("th", h, class_="n" if k in (1, 2, 3) else None, scope="col") for k, h in enumerate(heads)]
+    body = []
+    for change, gain, worst, weights, time in rows:
+        cells = [_cell(heads[1], gain, "n"), _cell(heads[2], worst, "n"), _cell(heads[3], weights, "n")]
+        body.append(element("tr", element("td", change), cells, _cell(heads[4], time)))
+    made = element("table", element("thead", element("tr", head)), element("tbody", body), class_="actions")
+    return element("div", made, class_="scroll", tabindex="0", role="region", aria_label="What to do")
+
+
+def _cell(head: str, content: Child, class_: str | None = None) -> Element:
+    """A cell that a phone shows with its head beside it."""
+    return element("td", element("div", content), class_=class_, data_label=head)
+
+
+def _row(repair: Repair, evidence: Evidence) -> list[Child]:
     together = not repair.points
     title: list[Child] = ["Together, as far as cells keep their form"] if together else _title(repair)
-    why = None if together else element("p", f"{repair.reason[:1].upper()}{repair.reason[1:]}.", class_="soft")
-    arrow: list[Child] = [decibels(repair.sqnr_before), " → ", decibels(repair.sqnr_after), " "]
-    worst: list[Child] = ["Worst output ", decibels(repair.worst_before), " → ", decibels(repair.worst_after)]
-    size: list[Child] = ["; weights stay ", number(repair.bytes_after, byte_count(repair.bytes_after))]
-    if repair.bytes_after != repair.bytes_before:
-        size = [
-            "; weights ", number(repair.bytes_before, byte_count(repair.bytes_before)), " → ",
-            number(repair.bytes_after, byte_count(repair.bytes_after)),
-        ]  # fmt: skip
+    why: Child = None if together else element("p", f"{repair.reason[:1].upper()}{repair.reason[1:]}.", class_="soft")
     lines = [f"--set {' '.join(quoted(o) for o in repair.overrides)}"]
-    return element(
-        "div",
-        element("h3", title),
-        why,
-        element("p", element("b", difference(repair.gain_db)), ": ", arrow, class_="gain"),
-        element("p", worst, size, ".", class_="soft small"),
-        element("p", _form_text(repair), class_="note warning") if repair.forms else None,
-        command(*lines),
-        folded_command(repair, evidence),
-        class_="repair",
-    )
+    change = [element("h3", title), why, command(*lines), folded_command(repair, evidence)]
+    gain = element("b", difference(repair.gain_db), class_="gain")
+    worst: list[Child] = [decibels(repair.worst_before), " → ", decibels(repair.worst_after)]
+    return [change, gain, worst, _weights(repair), _time(repair)]
+
+
+def _weights(repair: Repair) -> list[Child]:
+    """What the recurrent weights become."""
+    after = number(repair.bytes_after, byte_count(repair.bytes_after))
+    if repair.bytes_after == repair.bytes_before:
+        return ["stay ", after]
+    return [number(repair.bytes_before, byte_count(repair.bytes_before)), " → ", after]
+
+
+def _time(repair: Repair) -> list[Child]:
+    """What a call takes then."""
+    slower: list[Child] = [element("p", _form_text(repair), class_="note warning")] if repair.forms else []
+    if repair.call_us is not None:
+        before, after = repair.call_us
+        change = after / before - 1.0
+        words = "about as now" if abs(change) < NOISE else f"{change:+.0%}".replace("-", "−")
+        return [number(before, _duration(before)), " → ", number(after, _duration(after)), f" ({words})", *slower]
+    first, then = repair.read_bytes
+    same: list[Child] = ["matmuls read ", number(first, byte_count(first)), " → ", number(then, byte_count(then))]
+    return slower or (["as now"] if first == then else same)
+
+
+def _duration(microseconds: float) -> str:
+    return f"{microseconds:.0f} µs" if microseconds < 1e4 else f"{microseconds / 1e3:.1f} ms"
 
 
 def _title(repair: Repair) -> list[Child]:

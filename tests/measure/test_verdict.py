@@ -1,0 +1,64 @@
+"""The verdict on a lowered model.
+
+What these would catch: a NaN that is called good, an error that grows and nobody is told of, token numbers judged by
+their SQNR, a task that is lost behind good outputs or excuses what is not finite.
+"""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from rnnqc.measure.verdict import Judged, Task, verdict_of
+
+
+@pytest.mark.parametrize(
+    ("output", "level", "said"),
+    [
+        (Judged("y", math.inf, 1.0), "good", "is that of the float model"),
+        (Judged("y", 40.0, 0.0), "good", "40.0 dB: its error is 1 % of its values."),
+        (Judged("y", 40.0, 0.0, growing=True), "watch", "grows over time. Measure the task"),
+        (Judged("y", 25.0, 0.0), "watch", "5.6 %"),
+        (Judged("y", 19.9, 0.0), "bad", "Do not ship it"),
+        (Judged("y", -3.0, 0.0), "bad", "more than all of its values"),
+        (Judged("y", -math.inf, 0.0), "bad", "more than all"),
+        (Judged("tokens", 12.0, 0.995), "good", "99.5% of them are equal"),
+        (Judged("y", 60.0, 1.0, unlike=3), "bad", "3 value(s) that are NaN or infinite"),
+    ],
+)
+def test_of_one_output(output: Judged, level: str, said: str) -> None:
+    found = verdict_of([output])
+    assert found is not None
+    assert found.level == level
+    assert said in found.text
+    assert found.line.startswith(f"{level}: ")
+
+
+def test_the_worst_output_decides() -> None:
+    """One with NaN before one with less SQNR."""
+    found = verdict_of([Judged("a", 50.0, 0.0), Judged("b", 50.0, 0.0, unlike=1), Judged("c", 1.0, 0.0)])
+    assert found is not None
+    assert (found.level, found.text[:3]) == ("bad", "'b'")
+    assert verdict_of([]) is None
+
+
+@pytest.mark.parametrize(
+    ("task", "sqnr", "level"),
+    [
+        (Task("accuracy", 0.8718, 0.8716), 15.0, "good"),
+        (Task("accuracy", 0.86, 0.8716), 50.0, "watch"),
+        (Task("accuracy", 0.80, 0.8716), 50.0, "bad"),
+        (Task("perplexity", 126.7, 126.7), 15.0, "good"),
+        (Task("perplexity", 130.0, 126.7), 50.0, "watch"),
+        (Task("perplexity", 140.0, 126.7), 50.0, "bad"),
+        (Task("mine:score", 1.0, 5.0), 50.0, "good"),
+    ],
+)
+def test_a_task_decides_where_it_can(task: Task, sqnr: float, level: str) -> None:
+    found = verdict_of([Judged("y", sqnr, 0.0)], task)
+    assert found is not None
+    assert (found.level, found.figure) == (level, task.text)
+    broken = verdict_of([Judged("y", sqnr, 0.0, unlike=1)], task)
+    assert broken is not None
+    assert broken.level == "bad"
