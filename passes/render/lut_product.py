@@ -89,23 +89,20 @@ class Planes:
         nibbles = b.op("Slice", [stored, first, end, axis], f"{key}.nibbles.plane")
         return nibbles, b.op("Slice", [stored, end, last, axis], f"{key}.upper.plane")
 
-    def joined(self, b: Builder, parts: list[Value], name: str) -> Value:
-        """The columns that are in the matrix, as int32."""
-        both: Value = b.op("Concat", parts, name, axis=1)
-        if self.known is None or self.known % len(parts):
-            both = b.op("Slice", [both, b.i64([0]), self.columns, b.i64([1])], f"{name}.present")
-        return b.cast(both, np.int32, f"{name}.int32")
+    def present(self, b: Builder, found: Value, parts: int, name: str) -> Value:
+        """The columns that are in the matrix, of those in the parts of a plane, as int32."""
+        if self.known is None or self.known % parts:
+            found = b.op("Slice", [found, b.i64([0]), self.columns, b.i64([1])], f"{name}.present")
+        return b.cast(found, np.int32, f"{name}.int32")
 
-
-def _parts(b: Builder, plane: Value, bits: int, name: str) -> list[Value]:
-    """The numbers of `bits` in the bytes of a plane, from the low bits up."""
-    found: list[Value] = []
-    for shift in range(0, 8, bits):
-        part = plane
-        if shift > 0:
-            part = b.op("BitShift", [plane, b.u8(shift)], f"{name}.from{shift}", direction="RIGHT")
-        found.append(part if shift + bits == 8 else b.op("Mod", [part, b.u8(2**bits)], f"{name}.at{shift}"))
-    return found
+    def upper(self, b: Builder, plane: Value, name: str) -> Value:
+        """What the bits above the nibbles add to the numbers, `[K,n]`."""
+        bits = self.bits - NIBBLE_BITS
+        shifts = b.u8([[shift] for shift in range(0, 8, bits)])
+        row = b.op("Unsqueeze", [plane, b.i64([1])], f"{name}.row")
+        parts = b.op("BitShift", [row, shifts], f"{name}.parts", direction="RIGHT")
+        found = b.op("Reshape", [b.op("Mod", [parts, b.u8(2**bits)], f"{name}.each"), b.i64([0, -1])], name)
+        return b.op("Mul", [self.present(b, found, 8 // bits, name), b.i32(16)], f"{name}.raised")
 
 
 def unpacked_matrix(b: Builder, stored: Value, planes: Planes, groups: GroupSizes | None, key: str) -> Value:
@@ -113,12 +110,10 @@ def unpacked_matrix(b: Builder, stored: Value, planes: Planes, groups: GroupSize
     plane, rest = planes.split(b, stored, key)
     low = b.op("Mod", [plane, b.u8(16)], f"{key}.low")
     high = b.op("BitShift", [plane, b.u8(4)], f"{key}.high", direction="RIGHT")
-    numbers = planes.joined(b, [low, high], f"{key}.nibbles")
+    both = b.op("Concat", [low, high], f"{key}.nibbles", axis=1)
+    numbers = planes.present(b, both, 2, f"{key}.nibbles")
     if rest is not None:
-        width = planes.bits - NIBBLE_BITS
-        upper = planes.joined(b, _parts(b, rest, width, f"{key}.upper"), f"{key}.upper")
-        raised = b.op("Mul", [upper, b.i32(16)], f"{key}.upper.raised")
-        numbers = b.op("Add", [numbers, raised], f"{key}.numbers")
+        numbers = b.op("Add", [numbers, planes.upper(b, rest, f"{key}.upper")], f"{key}.numbers")
     codes = b.op("Sub", [numbers, b.i32(2 ** (planes.bits - 1))], f"{key}.codes.int32")
     if groups is not None:
         name = f"{key}.multiplier"

@@ -26,6 +26,7 @@ def json_text(data: Mapping[str, Any]) -> str:
 
 
 _ENCODED = json.JSONEncoder(allow_nan=False, separators=(",", ":")).encode
+LARGEST_WHOLE = 2**62
 _NUMBERS = {int, float}
 _SPECIAL = re.compile("[ein]")
 """In a list of numbers as Python writes it: an exponent, an infinity, or what is no number."""
@@ -149,7 +150,7 @@ class Entry:
             self.refuse("finite numbers" + (f" from {low:g} on" if low > -math.inf else ""))
         return value
 
-    def whole(self, low: int, high: int = 2**62) -> int:
+    def whole(self, low: int, high: int = LARGEST_WHOLE) -> int:
         """A whole number from `low` to `high`."""
         if not isinstance(self.data, int) or isinstance(self.data, bool) or not low <= self.data <= high:
             self.refuse(f"whole numbers from {low} to {high}")
@@ -169,7 +170,18 @@ class Entry:
 
     def floats(self) -> npt.NDArray[np.float64]:
         """An array of finite numbers."""
+        if isinstance(self.data, list) and set(map(type, self.data)) == {float}:
+            values = np.array(self.data, np.float64)
+            if np.isfinite(values).all():
+                return values
         return np.array([e.number() for e in self.items()], np.float64)
+
+    def counts(self) -> npt.NDArray[np.int64]:
+        """An array of whole numbers, none of them negative."""
+        held = self.data
+        if isinstance(held, list) and set(map(type, held)) == {int} and 0 <= min(held) <= max(held) <= LARGEST_WHOLE:
+            return np.array(held, np.int64)
+        return np.array([e.whole(0) for e in self.items()], np.int64)
 
     def packed_floats(self, count: int) -> npt.NDArray[np.float64]:
         """`count` finite numbers as `floats_text` writes them."""

@@ -181,7 +181,7 @@ def _histogram(entry: Entry) -> Histogram:
     width = at["width"].number()
     if not is_power_of_two(width):
         at["width"].refuse("a power of two")
-    counts = np.array([e.whole(0) for e in at["counts"].items()], np.int64)
+    counts = at["counts"].counts()
     if not counts.size or not counts.any():
         at["counts"].refuse("at least one count above 0")
     first = at["first"].whole(-HALF, HALF - 1)

@@ -68,7 +68,7 @@ def check_planted(model: onnx.ModelProto, data: Feeds, recipe: str) -> Evidence:
     point = planted_point(never, recipe)
     planted = f"{point}.scale={PLANTED[recipe]!r}"
     bad = rnnqc.lower(model, recipe, stats=statistics, overrides=[planted])
-    evidence = report(model, bad.proto, data, statistics)
+    evidence = report(model, bad.proto, data, statistics, models=30)
     assert "bit for bit" in evidence.remade
     assert evidence.points[0].point == point
     assert evidence.points[0].clipped > 0.2
@@ -187,7 +187,7 @@ def test_the_command(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     command = ["report", source, quant, "--data", folder, "-o", written, "--json"]
     without = in_process(capfd, *command, "--models", "1")
     assert without.code == 0 and "--stats" in without.err
-    result = in_process(capfd, *command, "--stats", stats)
+    result = in_process(capfd, *command, "--stats", stats, "--models", "30")
     assert result.code == 0 and "--stats" not in result.err, result.err
     evidence = json.loads(written.with_suffix(".json").read_text())
     assert evidence["points"][0]["point"] == evidence["sensitivities"][0]["points"] == point
