@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rnnqc.cells.stages import FusedCell
-from rnnqc.ir import CELL_TAG, Model, Value, info, shape_of
+from rnnqc.ir import Model, Value, shape_of
 
 Shape = list[int | str | None]
 _SWEEPS = 16
@@ -13,13 +13,10 @@ _SWEEPS = 16
 
 def infer_shapes_of_values(model: Model) -> None:
     """Notes the shapes that follow from the inputs of the model, from constants, and from the sizes of cells."""
-    tags = {name for name, cell in model.cells.items() if isinstance(cell, FusedCell)}
-    nodes = [n for g in model.graphs() for n in g.nodes]
-    fused = {(n.domain, n.op) for n in nodes if info(n).metadata.get(CELL_TAG) in tags}
-    values = {v.name: v for n in nodes for v in [*n.inputs, *n.outputs]}
+    values = {v.name: v for g in model.graphs() for n in g.nodes for v in [*n.inputs, *n.outputs]}
     known: dict[str, Shape] = {}
     for _ in range(_SWEEPS):
-        model.infer_shapes(known, fused)
+        model.infer_shapes(known)
         found = {
             name: shape
             for cell in model.cells.values()

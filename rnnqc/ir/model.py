@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -228,22 +228,15 @@ class Model:
         if all(o.domain != domain for o in self._header.opset_import):
             self._header.opset_import.add(domain=domain, version=version)
 
-    def infer_shapes(
-        self,
-        known: Mapping[str, Sequence[int | str | None]] | None = None,
-        closed: Collection[tuple[str, str]] = (),
-    ) -> None:
+    def infer_shapes(self, known: Mapping[str, Sequence[int | str | None]] | None = None) -> None:
         """Runs onnx's shape inference and notes what it finds beside the values (see `shape_of`); no graph changes.
 
         Args:
             known: Shapes by the names of values. With them, declared shapes are not believed but for those of the
                 model's inputs; a value of which nothing is found has none.
-            closed: Domains and names of functions whose bodies are not followed, which takes most of the time.
         """
         with without_large_contents(self.graphs()):
             proto = self.proto
-        for index in reversed([k for k, f in enumerate(proto.functions) if (f.domain, f.name) in closed]):
-            del proto.functions[index]
         if known is not None:
             declare_shapes(proto.graph, known)
         try:
