@@ -114,7 +114,7 @@ def test_steps_joined_in_another_order(monkeypatch: pytest.MonkeyPatch) -> None:
     original = roll_steps._roll
 
     def backwards(model: Any, graph: Any, chain: Any, constants: Any) -> None:
-        first, last = chain[0].node, chain[-1].node
+        first, last = chain[0], chain[-1]
         first.inputs[0], last.inputs[0] = last.inputs[0], first.inputs[0]
         original(model, graph, chain, constants)
 

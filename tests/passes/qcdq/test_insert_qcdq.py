@@ -232,8 +232,8 @@ def test_wide_channels() -> None:
 @pytest.mark.parametrize(
     ("overrides", "found", "supported"),
     [
-        (["group_size=32"], "group_size = 32 with bits = 8", "2 to 4 bits"),
-        (["group_size=32", "bits=5"], "group_size = 32 with bits = 5", "2 to 4 bits"),
+        (["group_size=32"], "group_size = 32 with bits = 8", "2 to 6 bits"),
+        (["group_size=32", "bits=7"], "group_size = 32 with bits = 7", "2 to 6 bits"),
         (["group_size=32", "bits=4", "granularity=per-tensor"], "with granularity = per-tensor", "per-channel"),
         (["group_size=32", "bits=4", "narrow=false"], "group_size = 32 with narrow = false", "narrow = true"),
         (
