@@ -68,6 +68,10 @@ class Verification(Result):
         """Whether all is as asked for."""
         return not self.failures
 
+    def __bool__(self) -> bool:
+        """`ok`."""
+        return self.ok
+
     @property
     def verdict(self) -> Verdict | None:
         """Whether the outputs are near enough, in the words of `rnnqc.report`; None without outputs.

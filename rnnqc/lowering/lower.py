@@ -22,7 +22,7 @@ from rnnqc.lowering.report import Lowered
 from rnnqc.lowering.run import run
 from rnnqc.passes import Instrument, Pass
 from rnnqc.proto.given import Given, as_given
-from rnnqc.recipes.recipe import Recipe
+from rnnqc.recipes.recipe import Recipe, override_texts
 
 
 @refusing_invalid_models
@@ -100,8 +100,9 @@ def lower(
     """
     start, model = time.perf_counter(), as_given(model)
     options = LowerOptions(
-        recipe, form, unroll, dims or {}, tuple(overrides), verify, None if reproducer is None else Path(reproducer),
-        measure, stats, calibration, state, strict, patience, rest, strict_rest, bind or {}, batch, remove_sorting,
+        recipe, form, unroll, dims or {}, override_texts(overrides), verify,
+        None if reproducer is None else Path(reproducer), measure,
+        stats, calibration, state, strict, patience, rest, strict_rest, bind or {}, batch, remove_sorting,
     )  # fmt: skip
     plan = make_plan(model, options)
     with located(plan.model.source):

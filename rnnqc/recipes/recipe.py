@@ -8,6 +8,7 @@ point and key the first rule that has both counts; overrides (`--set 'encoder/*.
 from __future__ import annotations
 
 import functools
+import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -69,11 +70,7 @@ class Recipe:
         Raises:
             UsageError: An override is malformed or names an unknown key.
         """
-        if isinstance(overrides, str):
-            raise UsageError(
-                f"overrides = {overrides!r} is one text.", supported="a list of texts such as '*.weight.bits=4'"
-            )
-        parsed = tuple(parse_override(o) for o in overrides)
+        parsed = tuple(parse_override(o) for o in override_texts(overrides))
         if not parsed:
             return self
         own = self.own + len(parsed) if self.own else 0
@@ -228,12 +225,33 @@ def _base(name: Any, source: str) -> Recipe | None:
     return parse_recipe(text, f"{name}.toml")
 
 
-def load_recipe(name: str) -> Recipe:
+def override_texts(overrides: Iterable[str]) -> tuple[str, ...]:
+    """The texts of a list of overrides.
+
+    Raises:
+        UsageError: It is one text.
+    """
+    if isinstance(overrides, str):
+        raise UsageError(
+            f"overrides = {overrides!r} is one text.", supported="a list of texts such as '*.weight.bits=4'"
+        )
+    return tuple(overrides)
+
+
+def load_recipe(given: str | os.PathLike[str]) -> Recipe:
     """A recipe that comes with rnnqc, or one from a `.toml` file.
 
     Raises:
         UsageError: There is no such recipe or file.
     """
+    try:
+        name = os.fspath(given)
+    except TypeError as error:
+        raise UsageError(
+            f"recipe is a {type(given).__name__}.",
+            supported="a name, a .toml file, a Recipe",
+            action="data is given as calibration=...",
+        ) from error
     if name.endswith(".toml"):
         try:
             recipe = parse_recipe(Path(name).read_text(encoding="utf-8"), name)

@@ -44,7 +44,7 @@ class ErrorReport(Result):
         found = self.evidence
         sqnr = "" if found.sqnr_db is None else f": {found.sqnr_db:.1f} dB"
         text = f"{found.quantized_model} against {found.float_model}{sqnr}"
-        text += "" if found.verdict is None else f"; {found.verdict.line}"
+        text += "" if found.verdict is None else f"; {found.verdict.line.rstrip('.')}"
         for repair in found.repairs[:1]:
             sets = " ".join(f"--set {o}" for o in repair.overrides)
             text += f"; {repair.sqnr_before:.1f} -> {repair.sqnr_after:.1f} dB with {sets}"

@@ -197,6 +197,14 @@ def test_errors_name_the_file(tmp_path: Path) -> None:
         lower(path, unroll=True)
 
 
+def test_arguments_in_the_wrong_place_are_named() -> None:
+    """Data in the place of the recipe, and one text where a list of overrides belongs."""
+    with pytest.raises(UsageError, match=r"recipe is a list\..*data is given as calibration="):
+        lower(LstmCase().model(), [{"X": np.zeros(1)}])  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match=r"overrides = '\*\.weight\.bits=4' is one text"):
+        lower(LstmCase().model(), overrides="*.weight.bits=4")
+
+
 def test_layers_in_a_row_pass_codes() -> None:
     """The second cell takes the first one's uint8 codes: nothing between them goes back to float."""
     lowered = lower(stacked_model([LstmCase(), LstmCase(I=4, seed=1), LstmCase(I=4, H=3, seed=2)]))
