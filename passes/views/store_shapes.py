@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 from rnnqc.evaluation.numerics import Bitwise
 from rnnqc.ir import Graph, Model, Node, Value, captured_values, subgraphs
 from rnnqc.passes.base import Pass, PassInfo, PassResult
 from rnnqc.passes.graph.known_values import known_array, store_array
 from rnnqc.passes.views.shapes import infer_shapes_of_values
+
+_ASKING = ("Shape", "Size")
 
 
 class StoreShapes(Pass):
@@ -27,30 +31,37 @@ class StoreShapes(Pass):
 
     def run(self, model: Model) -> PassResult:
         """Looks at every graph; a shape that is not known to onnxruntime before a run does no harm."""
-        if not any(n.op in ("Shape", "Size") and not n.domain for g in model.graphs() for n in g.nodes):
+        asking = [g for g in model.graphs() if any(n.op in _ASKING and not n.domain for n in g.nodes)]
+        inside = _inputs_of_branches(model) if asking else {}
+        found = [(graph, branches) for graph in asking if (branches := _read_in_branches(graph, inside))]
+        if not found:
             return PassResult(False)
         infer_shapes_of_values(model)
         stored = 0
-        for graph in list(model.graphs()):
-            branches = _read_in_branches(model, graph)
-            for node in list(graph.nodes) if branches else []:
-                array = known_array(node) if node.op in ("Shape", "Size") else None
+        for graph, branches in found:
+            for node in list(graph.nodes):
+                array = known_array(node) if node.op in _ASKING else None
                 if array is not None and _is_removed_with(node, branches, graph):
                     store_array(model, graph, node.outputs[0], array)
                     stored += 1
         return PassResult(stored > 0, (), {"shapes": stored})
 
 
-def _read_in_branches(model: Model, graph: Graph) -> frozenset[int]:
-    """Values that nodes of the graph read in their subgraphs, or in those of their function bodies alone, by `id`."""
-    outside = {
-        (f.domain, f.name): [k for k, name in enumerate(f.input) if not any(name in n.input for n in f.node)]
+def _inputs_of_branches(model: Model) -> dict[tuple[str, str], list[int]]:
+    """By domain and name of a function the inputs that its body does not read, or in subgraphs alone."""
+    read = {(f.domain, f.name): {name for n in f.node for name in n.input} for f in model.functions}
+    return {
+        (f.domain, f.name): [k for k, name in enumerate(f.input) if name not in read[f.domain, f.name]]
         for f in model.functions
     }
+
+
+def _read_in_branches(graph: Graph, inside: Mapping[tuple[str, str], Sequence[int]]) -> frozenset[int]:
+    """Values that nodes of the graph read in their subgraphs, or in those of their function bodies alone, by `id`."""
     found: list[Value] = []
     for node in graph.nodes:
         found += captured_values(node)
-        found += [node.inputs[k] for k in outside.get((node.domain or "", node.op), ()) if k < len(node.inputs)]
+        found += [node.inputs[k] for k in inside.get((node.domain or "", node.op), ()) if k < len(node.inputs)]
     return frozenset(id(v) for v in found if v.name and v.inputs)
 
 

@@ -233,7 +233,7 @@ class Model:
 
         Args:
             known: Shapes by the names of values. With them, declared shapes are not believed but for those of the
-                model's inputs; a value of which nothing is found has none.
+                model's inputs; a value whose shape is not inferred has none.
         """
         with without_large_contents(self.graphs()):
             proto = self.proto

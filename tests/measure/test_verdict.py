@@ -1,6 +1,6 @@
 """The verdict on a lowered model.
 
-What these would catch: a NaN that is called good, an error that grows and nobody is told of, token numbers judged by
+What these would catch: a NaN that is called good, an error that grows without a warning, token numbers judged by
 their SQNR, a task that is lost behind good outputs or excuses what is not finite.
 """
 

@@ -58,7 +58,7 @@ def test_data_and_its_statistics_give_the_same_bytes(
 
 
 def test_a_batch_is_that_of_the_statistics(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """Positions of another batch than the one asked for, which nobody is told of."""
+    """Statistics of another batch size are refused, not silently used."""
     model, data, stats = tmp_path / "model.onnx", tmp_path / "data.npz", tmp_path / "stats.json"
     onnx.save(CASE.replace(dynamic_batch=True).model(), model)
     np.savez(data, X=np.stack([f["X"] for f in FEEDS]))
