@@ -14,7 +14,6 @@ struct OrtRunOptions;
 struct OrtSession;
 
 enum LoggingLevel : int { kLogFatal = 4 };
-enum AllocatorType : int { kArenaAllocator = 1 };
 
 // X(name, position in OrtApi, result, parameters)
 #define RNNQC_ORT_SESSION_API(X)                                                                                \

@@ -14,6 +14,7 @@ from rnnqc.passes.brevitas.lower_quant_operators import LowerQuantOperators
 from rnnqc.passes.brevitas.read_quant_lstm_cell import ReadQuantLstmCell
 from rnnqc.passes.brevitas.write_qonnx import WriteQonnx
 from rnnqc.passes.cells.decompose_lstm import DecomposeLstm
+from rnnqc.passes.custom_cells.fuse_custom_cells import FuseCustomCells
 from rnnqc.passes.custom_cells.quantize_custom_cells import QuantizeCustomCells
 from rnnqc.passes.invariants import Property
 from rnnqc.passes.linear.quantize_linear import QuantizeLinear
@@ -168,6 +169,7 @@ def _rendered(form: str, unroll: bool) -> list[Pass]:
         passes += [Unroll(), Cleanup()]  # render: loops become copies of their bodies
     if form == FUSED:
         passes += [FuseQuantLstmCell(), Cleanup()]  # render: each cell becomes one node, backed by a function
+        passes.append(FuseCustomCells())  # custom_cells: so do loops of other equations
         passes.append(ShortenNames())  # render: of what stands in functions
     return passes
 

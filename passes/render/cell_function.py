@@ -79,7 +79,7 @@ def cell_function(model: Model, site: CellSite) -> CellFunction:
     scratch = scratch_model(model.opset, model.ir_version)
     head = Builder(scratch)
     tail = Builder(scratch)
-    checked, insists = _checked(head, formal["B"])
+    checked, insists = checked_constant(head, formal["B"])
     inner = {**formal, "B": checked}
     for name, axis in ((n, axis) for k, (names, axis) in DIRECTION_AXES.items() if k in site.axes for n in names):
         if name not in formal:
@@ -127,19 +127,19 @@ def arithmetic_of(numbers: Numbers, w: Operands, *, dispatch: bool) -> Arithmeti
     return LutArithmetic(numbers, w, dispatch)
 
 
-def _checked(head: Builder, bias: Value) -> tuple[Value, Node]:
-    """The bias, by way of an axis that it has only if the node's attribute `configuration` is some number.
+def checked_constant(head: Builder, value: Value) -> tuple[Value, Node]:
+    """A constant, by way of an axis that it has only if the node's attribute `configuration` is some number.
 
-    Beside it the node that subtracts this number, zero so far. The bias is constant and small: onnxruntime folds all of
-    this when it creates the session, and fails there.
+    Beside it the node that subtracts this number, zero so far. onnxruntime folds all of this when it creates the
+    session, and fails there; so the constant should be small.
     """
     given = head.value("configuration")
     head.add("Constant", [], [given], "configuration", value_int=attribute_reference(CONFIGURATION, int))
     difference = head.op("Sub", [given, head.i64([0])], "configuration.difference")
     insists = head.nodes[-1]
     distance = head.op("Abs", [difference], "configuration.distance")
-    row = head.op("Unsqueeze", [bias, distance], TWO_BODIES)
-    return head.op("Squeeze", [row, head.i64([0])], "B.checked"), insists
+    row = head.op("Unsqueeze", [value, distance], TWO_BODIES)
+    return head.op("Squeeze", [row, head.i64([0])], f"{value.name}.checked"), insists
 
 
 def scratch_model(opset: int, ir_version: int) -> Model:

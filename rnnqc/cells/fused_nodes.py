@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from typing import Protocol
 
 import onnx
 
@@ -53,11 +54,26 @@ def given_inputs(node: onnx.NodeProto, names: Sequence[str]) -> dict[str, str]:
     return {names[p]: v for p, v in zip(fused_places(node), node.input, strict=True) if v}
 
 
-def name_of_body(type_: CellType, number: int, taken: Collection[str]) -> str:
+class BodyNames(Protocol):
+    """What names are there for the bodies of a kind of node."""
+
+    @property
+    def fused(self) -> str:
+        """The operator."""
+
+    @property
+    def aliases(self) -> int:
+        """How many further operators the native library has for it."""
+
+    def fused_name(self, number: int) -> str:
+        """One of these."""
+
+
+def name_of_body(type_: BodyNames, number: int, taken: Collection[str]) -> str:
     """An operator of the native library for a function body.
 
     Args:
-        type_: Of the cell.
+        type_: Of the cell, or what else has several bodies.
         number: The body's `configuration`.
         taken: Names that other bodies have.
 

@@ -18,6 +18,8 @@ struct OrtCustomOp;
 struct OrtCustomOpDomain;
 struct OrtKernelContext;
 struct OrtKernelInfo;
+struct OrtMemoryInfo;
+struct OrtOp;
 struct OrtOpAttr;
 struct OrtSessionOptions;
 struct OrtShapeInferContext;
@@ -27,9 +29,19 @@ struct OrtTypeInfo;
 struct OrtValue;
 
 enum ErrorCode : int { kFail = 1, kInvalidArgument = 2 };
-enum ElementType : int { kUndefined = 0, kFloat = 1, kUint8 = 2, kInt8 = 3, kInt16 = 5, kInt32 = 6 };
+enum ElementType : int {
+  kUndefined = 0,
+  kFloat = 1,
+  kUint8 = 2,
+  kInt8 = 3,
+  kInt16 = 5,
+  kInt32 = 6,
+  kBool = 9,
+  kDouble = 11
+};
 enum Characteristic : int { kRequired = 0, kOptional = 1, kVariadic = 2 };
-enum OpAttrType : int { kAttributeInt = 1 };
+enum OpAttrType : int { kAttributeInt = 1, kAttributeFloat = 3 };
+enum AllocatorType : int { kDeviceAllocator = 0, kArenaAllocator = 1 };
 enum MemoryType : int { kMemoryDefault = 0 };
 
 // X(name, position in OrtApi, result, parameters)
@@ -39,6 +51,8 @@ enum MemoryType : int { kMemoryDefault = 0 };
   X(CreateCustomOpDomain, 26, OrtStatus*, (const char*, OrtCustomOpDomain**))                                       \
   X(CustomOpDomain_Add, 27, OrtStatus*, (OrtCustomOpDomain*, const OrtCustomOp*))                                   \
   X(AddCustomOpDomain, 28, OrtStatus*, (OrtSessionOptions*, OrtCustomOpDomain*))                                    \
+  X(CreateTensorWithDataAsOrtValue, 49, OrtStatus*,                                                                 \
+    (const OrtMemoryInfo*, void*, size_t, const int64_t*, size_t, ElementType, OrtValue**))                         \
   X(GetTensorMutableData, 51, OrtStatus*, (OrtValue*, void**))                                                      \
   X(CastTypeInfoToTensorInfo, 55, OrtStatus*, (const OrtTypeInfo*, const OrtTensorTypeAndShapeInfo**))              \
   X(CreateTensorTypeAndShapeInfo, 57, OrtStatus*, (OrtTensorTypeAndShapeInfo**))                                    \
@@ -49,6 +63,7 @@ enum MemoryType : int { kMemoryDefault = 0 };
   X(GetDimensions, 62, OrtStatus*, (const OrtTensorTypeAndShapeInfo*, int64_t*, size_t))                            \
   X(GetSymbolicDimensions, 63, OrtStatus*, (const OrtTensorTypeAndShapeInfo*, const char**, size_t))                \
   X(GetTensorTypeAndShape, 65, OrtStatus*, (const OrtValue*, OrtTensorTypeAndShapeInfo**))                          \
+  X(CreateCpuMemoryInfo, 69, OrtStatus*, (AllocatorType, MemoryType, OrtMemoryInfo**))                              \
   X(KernelInfoGetAttribute_float, 85, OrtStatus*, (const OrtKernelInfo*, const char*, float*))                      \
   X(KernelInfoGetAttribute_int64, 86, OrtStatus*, (const OrtKernelInfo*, const char*, int64_t*))                    \
   X(KernelInfoGetAttribute_string, 87, OrtStatus*, (const OrtKernelInfo*, const char*, char*, size_t*))             \
@@ -57,10 +72,20 @@ enum MemoryType : int { kMemoryDefault = 0 };
   X(KernelContext_GetInput, 90, OrtStatus*, (const OrtKernelContext*, size_t, const OrtValue**))                    \
   X(KernelContext_GetOutput, 91, OrtStatus*, (OrtKernelContext*, size_t, const int64_t*, size_t, OrtValue**))       \
   X(ReleaseStatus, 93, void, (OrtStatus*))                                                                          \
+  X(ReleaseMemoryInfo, 94, void, (OrtMemoryInfo*))                                                                  \
+  X(ReleaseValue, 96, void, (OrtValue*))                                                                            \
   X(ReleaseTypeInfo, 98, void, (OrtTypeInfo*))                                                                      \
   X(ReleaseTensorTypeAndShapeInfo, 99, void, (OrtTensorTypeAndShapeInfo*))                                          \
   X(KernelInfoGetAttributeArray_float, 162, OrtStatus*, (const OrtKernelInfo*, const char*, float*, size_t*))       \
   X(KernelInfoGetAttributeArray_int64, 163, OrtStatus*, (const OrtKernelInfo*, const char*, int64_t*, size_t*))     \
+  X(CreateOpAttr, 211, OrtStatus*, (const char*, const void*, int, OpAttrType, OrtOpAttr**))                        \
+  X(ReleaseOpAttr, 212, void, (OrtOpAttr*))                                                                         \
+  X(CreateOp, 213, OrtStatus*,                                                                                      \
+    (const OrtKernelInfo*, const char*, const char*, int, const char**, const ElementType*, int,                    \
+     const OrtOpAttr* const*, int, int, int, OrtOp**))                                                              \
+  X(InvokeOp, 214, OrtStatus*,                                                                                      \
+    (const OrtKernelContext*, const OrtOp*, const OrtValue* const*, int, OrtValue* const*, int))                    \
+  X(ReleaseOp, 215, void, (OrtOp*))                                                                                 \
   X(KernelInfo_GetInputCount, 230, OrtStatus*, (const OrtKernelInfo*, size_t*))                                     \
   X(KernelInfo_GetOutputCount, 231, OrtStatus*, (const OrtKernelInfo*, size_t*))                                    \
   X(KernelInfo_GetInputTypeInfo, 234, OrtStatus*, (const OrtKernelInfo*, size_t, OrtTypeInfo**))                    \

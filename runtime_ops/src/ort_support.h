@@ -79,6 +79,8 @@ class KernelInfo {
   bool InputType(size_t index, TensorType* type) const;
   bool HasOutput(size_t index) const;
 
+  const OrtKernelInfo* raw() const { return info_; }
+
   // Value of a constant input, or null.
   const OrtValue* ConstantInput(size_t index) const;
 

@@ -8,6 +8,7 @@
 #include "kernels/common/linear_tables.h"
 #include "kernels/common/packing.h"
 #include "kernels/common/reciprocal.h"
+#include "kernels/common/vector.h"
 
 namespace rnnqc {
 
@@ -193,6 +194,7 @@ struct KernelTable {
   HiddenCellFn* gru_reset;
   HiddenCellFn* gru_output;
   HiddenCellFn* rnn_cell;  // acc [1], p [1]: y = look(0, a + p), h its codes
+  VectorFn* vector;
 };
 
 // The formats of matrices of each width: those of int8 where the instruction set has no others.

@@ -12,6 +12,7 @@ std::vector<RegisteredOperator> QuantLstmCellOps(const ort::OrtApi* api, bool in
 std::vector<RegisteredOperator> QuantGruCellOps(const ort::OrtApi* api, bool infers_shapes);
 std::vector<RegisteredOperator> QuantRnnCellOps(const ort::OrtApi* api, bool infers_shapes);
 std::vector<RegisteredOperator> QuantLinearOps(const ort::OrtApi* api, bool infers_shapes);
+std::vector<RegisteredOperator> QuantCustomCellOps(const ort::OrtApi* api, bool infers_shapes);
 
 }  // namespace rnnqc
 

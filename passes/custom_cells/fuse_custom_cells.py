@@ -1,0 +1,195 @@
+"""Puts the loop of each quantized custom cell into one node, backed by a function with this loop."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import onnx
+
+from rnnqc.cells.custom_nodes import PROGRAM, REVERSE, CustomNames
+from rnnqc.cells.fused_nodes import CONFIGURATION, has_kernel, name_of_body
+from rnnqc.errors import Outcome, Remark
+from rnnqc.evaluation.numerics import Bitwise
+from rnnqc.ir import (
+    CUSTOM_TAG,
+    DOMAIN,
+    Constant,
+    Graph,
+    Model,
+    Node,
+    Value,
+    Variable,
+    attribute,
+    constant_array,
+    display_name,
+    dtype_of,
+    graph_info,
+    info,
+)
+from rnnqc.ir.builder import Builder, body_nodes
+from rnnqc.passes.base import Pass, PassInfo, PassResult
+from rnnqc.passes.custom_cells.step_operators import runs_backwards, step_program
+from rnnqc.passes.custom_cells.step_program import StepProgram
+from rnnqc.passes.graph.lstm_node import NotHandled
+from rnnqc.passes.render.cell_function import CellFunction, checked_constant, scratch_model
+
+
+class FuseCustomCells(Pass):
+    """Replaces the loop of each quantized custom cell by one node and a model-local function with the same loop.
+
+    Before: `Scan(h, c, x)` whose body is a step of quantized operators, with its weights
+
+    After: `ai.rnnqc::QuantCustomCell_07(h, c, x, weights, ...) -> h_next, c_next, Y`
+
+    The attribute `program` says the same step in the instructions that the native library runs
+    (docs/quant_custom_cell.md). A step with an operator that they do not have stays a loop, with a remark; so do a Loop
+    and an unrolled recurrence.
+    """
+
+    info = PassInfo(
+        name="fuse-custom-cells",
+        summary="fuse the loop of each custom cell into one node backed by a function",
+        numerics=Bitwise(),
+    )
+
+    def run(self, model: Model) -> PassResult:
+        """Looks at every loop that was quantized."""
+        remarks: list[Remark] = []
+        sites = list(_sites(model))
+        if any(site.loop.op == "Scan" for site in sites):
+            model.infer_shapes()
+        taken = {f.name for f in model.functions if f.domain == DOMAIN}
+        count = 0
+        for site in sites:
+            try:
+                program = site.program(model)
+            except NotHandled as why:
+                remarks.append(
+                    self.remark(Outcome.NOTE, site.path, site.loop.op, why.reason, why.found, why.action)
+                )
+                continue
+            name = _fuse(model, site, program, taken)
+            taken.add(name)
+            count += 1
+            if not has_kernel(name):
+                remarks.append(self._without_kernel(site))
+        if count:
+            model.remove_dead()
+            model.sort()
+        return PassResult(count > 0, tuple(remarks), {"cells": count})
+
+    def _without_kernel(self, site: _Site) -> Remark:
+        reason = "it runs in standard operators, with the native library, too: no operator of it is left for this cell."
+        found = f"more than {CustomNames.aliases} custom cells"
+        return self.remark(
+            Outcome.WARNING, site.path, site.loop.op, reason, found, "lower parts of the model into files of their own"
+        )
+
+
+@dataclass(frozen=True)
+class _Site:
+    """The loop of a quantized custom cell."""
+
+    path: str
+    graph: Graph
+    loop: Node
+
+    def program(self, model: Model) -> StepProgram:
+        if self.loop.op != "Scan":
+            raise NotHandled(
+                "it stays a loop of standard operators, with the native library, too.",
+                f"a {self.loop.op}, not a Scan",
+                "make the layer of a model of one step with `rnnqc layer`",
+            )
+        return step_program(self.loop, model.opset)
+
+
+def _sites(model: Model) -> Iterator[_Site]:
+    for path, graph in list(model.paths()):
+        for node in list(graph.nodes):
+            if node.op in ("Scan", "Loop") and not node.domain and CUSTOM_TAG in info(node).metadata:
+                yield _Site(f"{path}{display_name(node)}", graph, node)
+
+
+def _fuse(model: Model, site: _Site, program: StepProgram, taken: set[str]) -> str:
+    """Replaces a loop; returns the name of the operator in its place."""
+    loop = site.loop
+    given, made = list(loop.inputs), list(loop.outputs)
+    lifted = [_lifted(model, loop.attrs["body"], value) for value in program.constants]
+    attributes: dict[str, object] = {PROGRAM: program.text, **({REVERSE: 1} if runs_backwards(loop) else {})}
+    metadata = {CUSTOM_TAG: info(loop).metadata[CUSTOM_TAG]}
+    position = next(k for k, n in enumerate(site.graph.nodes) if n is loop)
+    del site.graph.nodes[position]
+    made += [Variable.empty() for _ in range(len(loop.attrs["body"].outputs) - len(made))]
+    loop.inputs.clear()
+    loop.outputs.clear()
+    function = _function(model, loop, given, list(zip(program.constants, lifted, strict=True)))
+    number = int.from_bytes(hashlib.sha256(function.numbered(0).SerializeToString(deterministic=True)).digest()[:6])
+    proto = function.numbered(number)
+    proto.name = name_of_body(CustomNames(), number, taken)
+    for inner in [*function.nodes, *loop.attrs["body"].nodes]:
+        inner.inputs.clear()  # so that the model knows which of its constants nothing reads any more
+    model.functions.append(proto)
+    node = Node(
+        proto.name, display_name(loop), {**attributes, CONFIGURATION: number}, [*given, *lifted], made, DOMAIN
+    )
+    info(node).metadata |= metadata
+    site.graph.nodes.insert(position, node)
+    return proto.name
+
+
+def _lifted(model: Model, body: Graph, value: Value) -> Value:
+    """A constant of the loop's body where the node can read it."""
+    held = graph_info(body).initializers
+    if isinstance(value, Constant) and held.get(value.name) is value:
+        del held[value.name]
+        graph_info(model.graph).initializers[value.name] = value
+        return value
+    if isinstance(value, Constant):
+        return value
+    array = constant_array(value)
+    assert array is not None
+    return model.add_initializer(value.name, array)
+
+
+def _function(model: Model, loop: Node, given: list[Value], constants: list[tuple[Value, Value]]) -> CellFunction:
+    """The function around a loop, whose body reads `constants` as its inputs from now on."""
+    body: Graph = loop.attrs["body"]
+    scratch = scratch_model(model.opset, model.ir_version)
+    head = Builder(scratch)
+    count = len(given) - attribute(loop, "num_scan_inputs", 1)
+    names = [f"state_{k}" if k < count else f"x_{k - count}" for k in range(len(given))]
+    formal = [Variable(n, dtype=dtype_of(v)) for n, v in zip(names, given, strict=True)]
+    parameters = [Variable(f"constant_{k}", dtype=dtype_of(v)) for k, (v, _) in enumerate(constants)]
+    inside: list[Value] = list(parameters)
+    smallest = min(range(len(constants)), key=lambda k: (dtype_of(constants[k][0]) != np.float32, _size(constants[k][0])))
+    inside[smallest], insists = checked_constant(head, parameters[smallest])
+    for node in body.nodes:
+        for (old, _), new in zip(constants, inside, strict=True):
+            for position, value in enumerate(node.inputs):
+                if value is old:
+                    node.inputs[position] = new
+    body.nodes[:] = [n for n in body.nodes if n.op != "Constant" or _is_read(body, n.outputs[0])]
+    graph_info(body).initializers.clear()
+    loop.inputs.extend(formal)
+    results = [f"final_{k}" if k < count else f"Y_{k - count}" for k in range(len(body.outputs))]
+    loop.outputs.extend(Variable(n, dtype=np.float32) for n in results)
+    function = onnx.FunctionProto(domain=DOMAIN, name=CustomNames.fused)
+    function.doc_string = "A custom cell over a whole sequence, with quantized weights."
+    function.input.extend([*names, *(p.name for p in parameters)])
+    function.output.extend(results)
+    function.attribute.append(CONFIGURATION)
+    function.opset_import.add(domain="", version=model.opset)
+    return CellFunction(function, [*head.nodes, loop], scratch, insists)
+
+
+def _size(value: Value) -> int:
+    array = constant_array(value)
+    return 0 if array is None else int(array.nbytes)
+
+
+def _is_read(body: Graph, value: Value) -> bool:
+    return any(v is value for n in body.nodes for v in n.inputs) or any(v is value for v in body.outputs)

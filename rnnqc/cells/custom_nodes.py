@@ -1,0 +1,40 @@
+"""Nodes of custom cells: the names of their operators, inputs and outputs (docs/quant_custom_cell.md)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+OPERATOR = "QuantCustomCell"
+ALIASES = 32
+"""How many further operators the native library has, one for each function body."""
+PROGRAM = "program"
+REVERSE = "reverse"
+_NAME = re.compile(rf"{OPERATOR}(_\w+)?$")
+_INPUT = re.compile(r"(state|x|constant)_\d+$")
+_OUTPUT = re.compile(r"(final|Y)_\d+$")
+
+
+class CustomNames:
+    """How the operators of the native library for custom cells are called."""
+
+    fused = OPERATOR
+    aliases = ALIASES
+
+    def fused_name(self, number: int) -> str:
+        """Operator `number` < `aliases`."""
+        return f"{OPERATOR}_{number:02d}"
+
+
+def is_custom_node(op: str) -> bool:
+    """Whether an operator of rnnqc's domain runs a custom cell, whatever prefix tools have put before its name."""
+    return _NAME.search(op) is not None
+
+
+def is_custom_function(name: str, inputs: Iterable[str], outputs: Iterable[str]) -> bool:
+    """Whether a function has the name and the signature of one behind such an operator."""
+    return (
+        _NAME.match(name) is not None
+        and all(_INPUT.match(n) for n in inputs)
+        and all(_OUTPUT.match(n) for n in outputs)
+    )

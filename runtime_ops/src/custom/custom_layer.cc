@@ -1,0 +1,86 @@
+#include "custom/custom_layer.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+namespace rnnqc {
+namespace {
+
+// What is computed ahead of the steps, of all values together, should stay in the second-level cache.
+constexpr int64_t kAheadBytes = 512 * 1024;
+constexpr int64_t kLeastAheadRows = 8;
+constexpr int64_t kMostAheadRows = 96;
+
+const uint8_t* Bytes(const std::vector<const void*>& constants, const Program& program, int32_t value) {
+  const auto place = std::find(program.constants.begin(), program.constants.end(), value);
+  return static_cast<const uint8_t*>(constants[static_cast<size_t>(place - program.constants.begin())]);
+}
+
+}  // namespace
+
+CustomLayer::CustomLayer(const Program& program, const KernelTable& kernels, const std::vector<const void*>& constants)
+    : program_(program), kernels_(kernels), once_(program.values.size()), products_(program.instructions.size()) {
+  int64_t ahead_bytes = 0;
+  for (size_t i = 0; i < program.values.size(); ++i) {
+    const ProgramValue& value = program.values[i];
+    const int64_t bytes = RoundUp(value.columns * SizeOf(value.type), static_cast<int64_t>(kAlignment));
+    if (value.stage == Stage::kAhead) ahead_bytes += bytes;
+    if (value.stage != Stage::kOnce || value.kind == ValueKind::kMatrix) continue;
+    once_[i] = AlignedArray<uint8_t>(RowStride(value) * SizeOf(value.type));
+    const size_t size = static_cast<size_t>(value.columns * SizeOf(value.type));
+    if (value.kind == ValueKind::kNumber) std::memcpy(once_[i].data(), &value.number, size);
+    if (value.kind == ValueKind::kConstant) {
+      std::memcpy(once_[i].data(), Bytes(constants, program, static_cast<int32_t>(i)), size);
+    }
+  }
+  ahead_rows_ = std::min(std::max(kAheadBytes / std::max<int64_t>(1, ahead_bytes), kLeastAheadRows), kMostAheadRows);
+  for (size_t i = 0; i < program.instructions.size(); ++i) {
+    if (program.instructions[i].action == Action::kProduct) {
+      products_[i] = MakeProduct(program.instructions[i], constants);
+    }
+  }
+  RunningProgram running(program_, kernels_, once_, products_);
+  running.RunOnce();
+}
+
+ProgramProduct CustomLayer::MakeProduct(const Instruction& instruction,
+                                        const std::vector<const void*>& constants) const {
+  const int32_t index = instruction.operands[1];
+  const ProgramValue& value = program_.value(index);
+  const uint8_t* numbers = Bytes(constants, program_, index);
+  const int64_t count = value.depth * value.columns;
+  std::vector<int8_t> centred(static_cast<size_t>(count));
+  for (int64_t i = 0; i < count; ++i) {
+    centred[static_cast<size_t>(i)] = static_cast<int8_t>(static_cast<int32_t>(numbers[i]) - 128);
+  }
+  ProgramProduct product;
+  product.zero_point = *once_[static_cast<size_t>(instruction.operands[2])].data();
+  Matrix w{};
+  w.weights = centred.data();
+  w.k = value.depth;
+  w.units = value.columns;
+  w.gates = 1;
+  product.matrix = PackMatrix(Formats(kernels_), Width::kFewest, w, product.zero_point);
+  const int32_t zeros = instruction.operands[3];
+  const uint8_t* zero = once_[static_cast<size_t>(zeros)].data();
+  std::vector<int32_t> sums(static_cast<size_t>(value.columns));
+  for (int64_t i = 0; i < value.columns; ++i) {
+    sums[static_cast<size_t>(i)] = 128 - static_cast<int32_t>(zero[program_.value(zeros).columns == 1 ? 0 : i]);
+  }
+  if (std::any_of(sums.begin(), sums.end(), [](int32_t sum) { return sum != 0; })) product.row_sums = std::move(sums);
+  return product;
+}
+
+void CustomLayer::Run(const CustomArgs& args, Scratch* scratch, OperatorCaller* caller) const {
+  const int64_t steps = std::min(args.time, std::max<int64_t>(1, ahead_rows_ / args.batch));
+  RunningProgram running(program_, kernels_, once_, products_);
+  ScratchPieces count;
+  running.VisitScratch(count, args.batch, steps);
+  scratch->Reset(1, count.bytes());
+  ScratchPieces pieces(scratch->Share(0));
+  running.VisitScratch(pieces, args.batch, steps);
+  running.Run(args, steps, caller);
+}
+
+}  // namespace rnnqc

@@ -1,0 +1,101 @@
+#ifndef RNNQC_CUSTOM_RUNNING_PROGRAM_H_
+#define RNNQC_CUSTOM_RUNNING_PROGRAM_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "cells/driver/scratch.h"
+#include "custom/program.h"
+#include "kernels/kernel_table.h"
+
+namespace rnnqc {
+
+// Computes a program's calls of onnxruntime's operators during one run.
+class OperatorCaller {
+ public:
+  virtual ~OperatorCaller() = default;
+  // Says, before the first Call(index), that it is about x [rows, columns] and y, the same memory at every step.
+  virtual void Bind(size_t index, const float* x, float* y, int64_t rows, int64_t columns) = 0;
+  virtual void Call(size_t index) = 0;
+};
+
+// One call of a layer. States and the elements of inputs and outputs are [batch, columns of the value].
+struct CustomArgs {
+  int64_t time;   // at least 1
+  int64_t batch;  // at least 1
+  bool reverse;
+  std::vector<const void*> inputs;    // [time, batch, columns]
+  std::vector<const float*> initial;  // of each state
+  std::vector<float*> final;          // null for those that are not wanted
+  std::vector<float*> outputs;        // [time, batch, columns], or null
+};
+
+// A matrix that a program multiplies with, whose numbers are stored less 128.
+struct ProgramProduct {
+  PackedMatrix matrix;
+  // What the sum over a row's centred numbers is multiplied by, for each column, and added to its sum: where the zero
+  // points of the matrix are not all 128. Empty if they are.
+  std::vector<int32_t> row_sums;
+  int32_t zero_point = 0;  // of the left operand
+};
+
+// From one row of a value to the next, in numbers. Rows of integers have room for what products read and write.
+inline int64_t RowStride(const ProgramValue& value) {
+  const bool padded = value.type == NumberType::kU8 || value.type == NumberType::kI32;
+  return padded ? RoundUp(value.columns, kBlockColumns) : value.columns;
+}
+
+// A program with the memory of one run.
+class RunningProgram {
+ public:
+  // By value the memory of those of stage kOnce; by instruction the products.
+  RunningProgram(const Program& program, const KernelTable& kernels, const std::vector<AlignedArray<uint8_t>>& once,
+                 const std::vector<ProgramProduct>& products);
+
+  // Writes the values of stage kOnce that instructions make.
+  void RunOnce();
+
+  // Memory for so many steps whose values of stage kAhead are computed together.
+  void VisitScratch(ScratchPieces& pieces, int64_t batch, int64_t steps);
+  void Run(const CustomArgs& args, int64_t steps, OperatorCaller* caller);
+
+ private:
+  // Where a value lies; the rows of a step are `advance` bytes behind those of the step before in time.
+  struct Place {
+    uint8_t* data = nullptr;
+    int64_t stride = 0;
+    int64_t advance = 0;
+  };
+
+  bool IsView(const Instruction& instruction) const;
+  void PlaceViews();
+  void BindCalls();
+  VectorOperand Operand(int32_t value, int64_t step) const;
+  void RunStage(Stage stage, int64_t rows, int64_t step);
+  void Execute(size_t index, int64_t rows, int64_t step);
+  void Vector(const Instruction& instruction, int64_t rows, int64_t step) const;
+  void Slice(const Instruction& instruction, int64_t rows, int64_t step) const;
+  void Concat(const Instruction& instruction, int64_t rows, int64_t step) const;
+  void Quantize(const Instruction& instruction, int64_t rows, int64_t step) const;
+  void Multiply(size_t index, int64_t rows, int64_t step) const;
+  void Take(const Instruction& instruction, int64_t rows, int64_t step) const;
+  void Call(const Instruction& instruction, int64_t step);
+  void Write(const CustomArgs& args, int64_t time, int64_t step) const;
+  void KeepStates(int64_t step);
+  // Side by side.
+  void CopyRows(int32_t value, int64_t step, int64_t rows, uint8_t* target) const;
+
+  const Program& program_;
+  const KernelTable& kernels_;
+  const std::vector<ProgramProduct>& products_;
+  std::vector<Place> places_;
+  std::vector<uint8_t*> kept_;         // what states become, until all of them are read
+  std::vector<float*> call_operands_;  // by call: a copy of its operand, or null if that is read where it is
+  int64_t batch_ = 1;
+  int64_t ahead_rows_ = 1;
+  OperatorCaller* caller_ = nullptr;
+};
+
+}  // namespace rnnqc
+
+#endif  // RNNQC_CUSTOM_RUNNING_PROGRAM_H_

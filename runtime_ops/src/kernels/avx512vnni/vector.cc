@@ -1,0 +1,17 @@
+#include "kernels/common/vector.h"
+
+#include <cstdint>
+#include <cstring>
+
+#include "kernels/kernel_table.h"
+
+namespace rnnqc {
+namespace {
+
+#include "kernels/common/vector.inc"
+
+}  // namespace
+
+void vector__avx512vnni(const VectorArgs& args) { Run(args); }
+
+}  // namespace rnnqc

@@ -1,0 +1,147 @@
+#include "ops/called_operators.h"
+
+#include <stdexcept>
+#include <string>
+
+namespace rnnqc {
+namespace {
+
+using ort::OrtApi;
+
+struct Known {
+  const char* name;
+  int least_operands;
+  int most_operands;
+  int types;  // how many type constraints its kernel has
+};
+
+constexpr Known kKnown[] = {
+    {"Elu", 1, 1, 1},         {"Erf", 1, 1, 1},       {"Exp", 1, 1, 1},
+    {"HardSigmoid", 1, 1, 1}, {"LeakyRelu", 1, 1, 1}, {"Log", 1, 1, 1},
+    {"Reciprocal", 1, 1, 1},  {"Relu", 1, 1, 1},      {"Selu", 1, 1, 1},
+    {"Sigmoid", 1, 1, 1},     {"Softplus", 1, 1, 1},  {"Softsign", 1, 1, 1},
+    {"Sqrt", 1, 1, 1},        {"Tanh", 1, 1, 1},      {"LayerNormalization", 2, 3, 2},
+};
+
+const Known& KnownOperator(const CalledOperator& called, size_t operands) {
+  for (const Known& each : kKnown) {
+    if (called.name != each.name) continue;
+    if (operands < static_cast<size_t>(each.least_operands) || operands > static_cast<size_t>(each.most_operands)) {
+      throw std::invalid_argument("attribute program: call of " + called.name + " with " + std::to_string(operands) +
+                                  " operands");
+    }
+    return each;
+  }
+  throw std::invalid_argument("attribute program: \"" + called.name +
+                              "\" is no operator that can be called. It may need a newer rnnqc library");
+}
+
+// What is made of a row has its shape only if the last axis is normalized.
+void CheckAxis(const CalledOperator& called) {
+  for (const CallAttribute& each : called.attributes) {
+    if (each.name == "axis" && (each.is_float || (each.number != -1 && each.number != 1))) {
+      throw std::invalid_argument("attribute program: " + called.name + " has an axis that is not the last one");
+    }
+  }
+}
+
+class Attributes {
+ public:
+  Attributes(const OrtApi& api, const CalledOperator& called) : api_(api) {
+    for (const CallAttribute& each : called.attributes) {
+      ort::OrtOpAttr* made = nullptr;
+      const void* data = each.is_float ? static_cast<const void*>(&each.real) : &each.number;
+      const ort::OpAttrType type = each.is_float ? ort::kAttributeFloat : ort::kAttributeInt;
+      ort::Check(api, api.CreateOpAttr()(each.name.c_str(), data, 1, type, &made));
+      made_.push_back(made);
+    }
+  }
+  ~Attributes() {
+    for (ort::OrtOpAttr* each : made_) api_.ReleaseOpAttr()(each);
+  }
+  Attributes(const Attributes&) = delete;
+  Attributes& operator=(const Attributes&) = delete;
+
+  const ort::OrtOpAttr* const* data() const { return made_.data(); }
+  int size() const { return static_cast<int>(made_.size()); }
+
+ private:
+  const OrtApi& api_;
+  std::vector<ort::OrtOpAttr*> made_;
+};
+
+}  // namespace
+
+CalledOperators::CalledOperators(const OrtApi& api, const ort::KernelInfo& info, const Program& program) : api_(api) {
+  try {
+    for (const Instruction& instruction : program.instructions) {
+      if (instruction.action != Action::kCall) continue;
+      if (memory_ == nullptr) {
+        ort::Check(api, api.CreateCpuMemoryInfo()(ort::kDeviceAllocator, ort::kMemoryDefault, &memory_));
+      }
+      const CalledOperator& called = program.calls[instruction.call];
+      const size_t operands = instruction.operands.size();
+      const Known& known = KnownOperator(called, operands);
+      CheckAxis(called);
+      const Attributes attributes(api, called);
+      const char* names[] = {"T", "U"};
+      const ort::ElementType types[] = {ort::kFloat, ort::kFloat};
+      ort::OrtOp* op = nullptr;
+      ort::Check(api, api.CreateOp()(info.raw(), called.name.c_str(), "", called.version, names, types, known.types,
+                                     attributes.data(), attributes.size(), static_cast<int>(operands), 1, &op));
+      ops_.push_back(op);
+    }
+  } catch (...) {
+    Release();
+    throw;
+  }
+}
+
+CalledOperators::~CalledOperators() { Release(); }
+
+void CalledOperators::Release() {
+  for (ort::OrtOp* each : ops_) api_.ReleaseOp()(each);
+  if (memory_ != nullptr) api_.ReleaseMemoryInfo()(memory_);
+}
+
+OperatorCalls::OperatorCalls(const CalledOperators& operators, const ort::OrtKernelContext* context,
+                             const std::vector<std::vector<const ort::OrtValue*>>& constants)
+    : operators_(operators), context_(context), values_(constants.size()) {
+  for (size_t i = 0; i < values_.size(); ++i) {
+    values_[i].operands.push_back(nullptr);
+    values_[i].operands.insert(values_[i].operands.end(), constants[i].begin(), constants[i].end());
+  }
+}
+
+OperatorCalls::~OperatorCalls() {
+  for (const Values& each : values_) {
+    if (each.x != nullptr) operators_.api().ReleaseValue()(each.x);
+    if (each.y != nullptr) operators_.api().ReleaseValue()(each.y);
+  }
+}
+
+ort::OrtValue* OperatorCalls::Tensor(float* data, int64_t rows, int64_t columns) const {
+  const int64_t shape[] = {rows, columns};
+  ort::OrtValue* value = nullptr;
+  const size_t bytes = static_cast<size_t>(rows * columns) * sizeof(float);
+  const OrtApi& api = operators_.api();
+  ort::Check(api,
+             api.CreateTensorWithDataAsOrtValue()(operators_.memory(), data, bytes, shape, 2, ort::kFloat, &value));
+  return value;
+}
+
+void OperatorCalls::Bind(size_t index, const float* x, float* y, int64_t rows, int64_t columns) {
+  Values& values = values_[index];
+  values.x = Tensor(const_cast<float*>(x), rows, columns);
+  values.y = Tensor(y, rows, columns);
+  values.operands[0] = values.x;
+}
+
+void OperatorCalls::Call(size_t index) {
+  const Values& values = values_[index];
+  ort::OrtStatus* status = operators_.api().InvokeOp()(context_, operators_.op(index), values.operands.data(),
+                                                       static_cast<int>(values.operands.size()), &values.y, 1);
+  ort::Check(operators_.api(), status);
+}
+
+}  // namespace rnnqc
