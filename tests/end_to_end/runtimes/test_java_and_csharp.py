@@ -1,8 +1,9 @@
 """Lowered models in Java and C#, through onnxruntime's packages for them: the bits of Python, native and stock.
 
-The environment variable RNNQC_JAVA_ONNXRUNTIME names onnxruntime's jar (Maven: com.microsoft.onnxruntime:onnxruntime, or
-what scripts/java_onnxruntime.sh makes). For C#, RNNQC_DOTNET=1 lets the test restore examples/csharp/stream.csproj from
-NuGet; RNNQC_CSHARP_ONNXRUNTIME names the folder that scripts/csharp_onnxruntime.sh made, a compiler with onnxruntime.
+The environment variable RNNQC_JAVA_ONNXRUNTIME names onnxruntime's jar (Maven: com.microsoft.onnxruntime:onnxruntime),
+or the one that scripts/java_onnxruntime.sh makes. For C#, RNNQC_DOTNET=1 lets the test restore
+examples/csharp/stream.csproj from NuGet, and RNNQC_CSHARP_ONNXRUNTIME names a folder with a compiler and onnxruntime
+that scripts/csharp_onnxruntime.sh makes.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ Runner = Callable[[list[str | Path], bytes], subprocess.CompletedProcess[bytes]]
 
 def _java() -> list[str | Path]:
     if not JAR:
-        pytest.skip("NOT TESTED in Java: set RNNQC_JAVA_ONNXRUNTIME to onnxruntime's jar (Maven, scripts/java_onnxruntime.sh)")
+        pytest.skip("NOT TESTED in Java: set RNNQC_JAVA_ONNXRUNTIME to onnxruntime's jar (Maven)")
     return [tool("java", "OpenJDK 11 or newer", "Java"), "-cp", JAR, EXAMPLES / "java" / "Stream.java"]
 
 
@@ -34,10 +35,7 @@ def _csharp(folder: Path) -> list[str | Path]:
         command(Path(CSHARP) / "compile", EXAMPLES / "csharp" / "Stream.cs", folder / "stream.dll")
         return [Path(CSHARP) / "dotnet", folder / "stream.dll"]
     if os.environ.get("RNNQC_DOTNET") != "1":
-        pytest.skip(
-            "NOT TESTED in C#: set RNNQC_DOTNET=1 where dotnet reaches NuGet, or RNNQC_CSHARP_ONNXRUNTIME to a folder of "
-            "scripts/csharp_onnxruntime.sh"
-        )
+        pytest.skip("NOT TESTED in C#: set RNNQC_DOTNET=1 where dotnet reaches NuGet, or RNNQC_CSHARP_ONNXRUNTIME")
     dotnet = tool("dotnet", ".NET 8 or newer", "C#")
     command(dotnet, "build", EXAMPLES / "csharp", "--artifacts-path", folder / "built", "--output", folder / "program")
     return [dotnet, folder / "program" / "stream.dll"]
