@@ -8,7 +8,7 @@ from typing import Any
 
 from rnnqc.cells.forms import FUSED, INTEGER
 from rnnqc.cells.stages import points_of
-from rnnqc.data.state_hints import likely_states
+from rnnqc.data.state_hints import likely_states, options_of_states
 from rnnqc.errors import Outcome, Remark, explained, located
 from rnnqc.evaluation.invalid_model_errors import refusing_invalid_models
 from rnnqc.ir import Model
@@ -28,8 +28,11 @@ from rnnqc.passes.pipeline import normal_form
 from rnnqc.proto.given import Given, as_given, proto_of
 from rnnqc.results import Result
 
+VERDICTS = {"lowered": "will be lowered", "float": "stays float", "quantized": "stays as it is", "done": "done"}
+"""By the status of a node, what lowering does with it; "done": it is lowered already."""
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, repr=False)
 class Inspection(Result):
     """The recurrent layers of a model, and the rest.
 
@@ -76,12 +79,29 @@ class Inspection(Result):
         return f"{self.model}: operator set {self.opset}, {len(self.nodes)} recurrent node(s)"
 
     @property
+    def hints(self) -> list[str]:
+        """What to know of the model, and what to do about it."""
+        found = []
+        for name, numbers in self.deciding.items():
+            chosen = " or ".join(f"--bind {name}={n}" for n in (*map(str, numbers),) or ("VALUE",))
+            found.append(f"input {name!r} decides which branches run; for one use: rnnqc lower {chosen}")
+        if self.states:
+            options = options_of_states(self.states)
+            found.append(f"carries states from call to call; where data is the calls of a stream: {options}")
+        return found + ([self.slow_stock] if self.slow_stock else [])
+
+    @property
+    def messages(self) -> list[str]:
+        """The warnings."""
+        return list(self.warnings)
+
+    @property
     def rows(self) -> list[dict[str, Any]]:
         """The recurrent nodes."""
         sizes = ("input_size", "hidden_size", "sequence_length", "batch", "direction")
         return [
             {"node": n.path, "op": n.op, **{k: n.attributes.get(k) for k in sizes}, "weight_bytes": n.weight_bytes}
-            | {"lowering": n.status, "reason": explained(*n.refusal)}
+            | {"lowering": VERDICTS[n.status], "reason": explained(*n.refusal)}
             for n in self.nodes
         ]
 
@@ -115,7 +135,7 @@ def inspect(model: Given) -> Inspection:
         >>> import rnnqc
         >>> found = rnnqc.inspect("models/digits_lstm.onnx")
         >>> [(row["op"], row["hidden_size"], row["lowering"]) for row in found.rows]
-        [('LSTM', 64, 'lowered')]
+        [('LSTM', 64, 'will be lowered')]
 
     Args:
         model: A path, a ModelProto, a `torch.onnx.ONNXProgram`, or what `rnnqc.lower` returns.
