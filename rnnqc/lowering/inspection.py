@@ -16,6 +16,7 @@ from rnnqc.layers.layer_hints import layer_hints
 from rnnqc.lowering.executable import brings_its_own
 from rnnqc.lowering.rest_report import RestReport, rest_report
 from rnnqc.lowering.stock_speed import slower_without_library
+from rnnqc.measure.time_axes import fixed_lengths
 from rnnqc.passes import DecomposeLstm, PassManager, ReadQuantLstmCell
 from rnnqc.passes.analysis.custom_products import custom_cells
 from rnnqc.passes.analysis.deciding_inputs import deciding_inputs
@@ -148,6 +149,7 @@ def inspect(model: Given) -> Inspection:
     with located(loaded.source):
         opset, constant_outputs, earlier = loaded.opset, independent_outputs(loaded), lowered_nodes(loaded)
         dropouts, deciding, points = training_dropouts(loaded), deciding_inputs(loaded), _points(loaded)
+        lengths = fixed_lengths(loaded)
         PassManager(normal_form(keep_codes=brings_its_own(loaded))).run(loaded)
         present, elementwise = recurrent_nodes(loaded), elementwise_recurrences(loaded)
         remarks = [*ReadQuantLstmCell()(loaded).remarks, *DecomposeLstm()(loaded).remarks]
@@ -166,6 +168,7 @@ def inspect(model: Given) -> Inspection:
     warnings, states = [] if nodes else layer_hints(proto), likely_states(proto)
     warnings += [warning_of(constant_outputs)] if constant_outputs else []
     warnings += [training_warning(dropouts)] if dropouts else []
+    warnings += lengths
     return Inspection(
         loaded.source, opset, nodes, cells, notes, constant_outputs, dropouts, points, rest, loaded.size, elementwise,
         deciding, warnings, states,

@@ -33,6 +33,7 @@ def warnings_of(plan: Plan, passed: Passed, entries: Sequence[Entry]) -> list[st
     return [
         *(warning_of([name]) for name in plan.constant_outputs),
         *([training_warning(plan.dropouts)] if plan.dropouts else ()),
+        *plan.fixed_lengths,
         *(map(str, plan.statistics.remarks) if plan.statistics is not None else ()),
         *passed.recovery_warnings,
         *([] if entries else layer_hints(passed.model.proto)),
