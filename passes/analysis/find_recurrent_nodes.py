@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from rnnqc.cells.base import Cell
+from rnnqc.cells.custom_nodes import SIZES
 from rnnqc.cells.forms import ORT, WEIGHT_ONLY
 from rnnqc.cells.stages import IntegerCell
 from rnnqc.cells.types import CELL_TYPES, fused_type, output_names
@@ -210,9 +211,10 @@ def lowered_nodes(model: Model) -> list[RecurrentNode]:
 
 
 def _sizes_of_loops(model: Model) -> dict[str, dict[str, Any]]:
-    """Sizes of the recurrences that were quantized in loops, by their names."""
+    """Sizes of the recurrences that were quantized in loops, in functions too, by their names."""
     loops = (n for g in model.graphs() for n in g.nodes if is_loop(n) and CUSTOM_TAG in info(n).metadata)
-    return {json.loads(info(n).metadata[CUSTOM_TAG])["name"]: sizes_of(n) for n in loops}
+    found = {json.loads(info(n).metadata[CUSTOM_TAG])["name"]: sizes_of(n) for n in loops}
+    return found | {n: r[SIZES] for n, r in custom_cells(model).items() if SIZES in r}
 
 
 def _describe(path: str, node: Node) -> RecurrentNode | None:

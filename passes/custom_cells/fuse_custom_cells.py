@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 import onnx
 
-from rnnqc.cells.custom_nodes import PROGRAM, REVERSE, CustomNames
+from rnnqc.cells.custom_nodes import PROGRAM, REVERSE, SIZES, CustomNames
 from rnnqc.cells.fused_nodes import CONFIGURATION, has_kernel, name_of_body
 from rnnqc.errors import Outcome, Remark
 from rnnqc.evaluation.numerics import Bitwise
@@ -28,11 +29,13 @@ from rnnqc.ir import (
     dtype_of,
     graph_info,
     info,
+    shape_of,
 )
-from rnnqc.ir.builder import Builder, body_nodes
+from rnnqc.ir.builder import Builder
 from rnnqc.passes.base import Pass, PassInfo, PassResult
 from rnnqc.passes.custom_cells.step_operators import runs_backwards, step_program
 from rnnqc.passes.custom_cells.step_program import StepProgram
+from rnnqc.passes.graph.loop_states import sizes_of
 from rnnqc.passes.graph.lstm_node import NotHandled
 from rnnqc.passes.render.cell_function import CellFunction, checked_constant, scratch_model
 
@@ -67,9 +70,7 @@ class FuseCustomCells(Pass):
             try:
                 program = site.program(model)
             except NotHandled as why:
-                remarks.append(
-                    self.remark(Outcome.NOTE, site.path, site.loop.op, why.reason, why.found, why.action)
-                )
+                remarks.append(self.remark(Outcome.NOTE, site.path, site.loop.op, why.reason, why.found, why.action))
                 continue
             name = _fuse(model, site, program, taken)
             taken.add(name)
@@ -102,7 +103,7 @@ class _Site:
             raise NotHandled(
                 "it stays a loop of standard operators, with the native library, too.",
                 f"a {self.loop.op}, not a Scan",
-                "make the layer of a model of one step with `rnnqc layer`",
+                "",
             )
         return step_program(self.loop, model.opset)
 
@@ -120,23 +121,21 @@ def _fuse(model: Model, site: _Site, program: StepProgram, taken: set[str]) -> s
     given, made = list(loop.inputs), list(loop.outputs)
     lifted = [_lifted(model, loop.attrs["body"], value) for value in program.constants]
     attributes: dict[str, object] = {PROGRAM: program.text, **({REVERSE: 1} if runs_backwards(loop) else {})}
-    metadata = {CUSTOM_TAG: info(loop).metadata[CUSTOM_TAG]}
+    record = {**json.loads(info(loop).metadata.pop(CUSTOM_TAG)), SIZES: sizes_of(loop)}
     position = next(k for k, n in enumerate(site.graph.nodes) if n is loop)
     del site.graph.nodes[position]
     made += [Variable.empty() for _ in range(len(loop.attrs["body"].outputs) - len(made))]
     loop.inputs.clear()
     loop.outputs.clear()
-    function = _function(model, loop, given, list(zip(program.constants, lifted, strict=True)))
+    function = _function(model, loop, given, program)
     number = int.from_bytes(hashlib.sha256(function.numbered(0).SerializeToString(deterministic=True)).digest()[:6])
     proto = function.numbered(number)
     proto.name = name_of_body(CustomNames(), number, taken)
     for inner in [*function.nodes, *loop.attrs["body"].nodes]:
         inner.inputs.clear()  # so that the model knows which of its constants nothing reads any more
     model.functions.append(proto)
-    node = Node(
-        proto.name, display_name(loop), {**attributes, CONFIGURATION: number}, [*given, *lifted], made, DOMAIN
-    )
-    info(node).metadata |= metadata
+    node = Node(proto.name, display_name(loop), {**attributes, CONFIGURATION: number}, [*given, *lifted], made, DOMAIN)
+    info(node).metadata[CUSTOM_TAG] = json.dumps(record, sort_keys=True)
     site.graph.nodes.insert(position, node)
     return proto.name
 
@@ -155,25 +154,30 @@ def _lifted(model: Model, body: Graph, value: Value) -> Value:
     return model.add_initializer(value.name, array)
 
 
-def _function(model: Model, loop: Node, given: list[Value], constants: list[tuple[Value, Value]]) -> CellFunction:
-    """The function around a loop, whose body reads `constants` as its inputs from now on."""
+def _function(model: Model, loop: Node, given: list[Value], program: StepProgram) -> CellFunction:
+    """The function around a loop, whose body reads the program's constants as its inputs from now on."""
+    constants = program.constants
     body: Graph = loop.attrs["body"]
     scratch = scratch_model(model.opset, model.ir_version)
     head = Builder(scratch)
     count = len(given) - attribute(loop, "num_scan_inputs", 1)
     names = [f"state_{k}" if k < count else f"x_{k - count}" for k in range(len(given))]
     formal = [Variable(n, dtype=dtype_of(v)) for n, v in zip(names, given, strict=True)]
-    parameters = [Variable(f"constant_{k}", dtype=dtype_of(v)) for k, (v, _) in enumerate(constants)]
+    parameters = [Variable(f"constant_{k}", dtype=dtype_of(v)) for k, v in enumerate(constants)]
     inside: list[Value] = list(parameters)
-    smallest = min(range(len(constants)), key=lambda k: (dtype_of(constants[k][0]) != np.float32, _size(constants[k][0])))
+    sizes = [(dtype_of(v) != np.float32, _size(v)) for v in constants]
+    smallest = sizes.index(min(sizes))
     inside[smallest], insists = checked_constant(head, parameters[smallest])
     for node in body.nodes:
-        for (old, _), new in zip(constants, inside, strict=True):
+        for old, new in zip(constants, inside, strict=True):
             for position, value in enumerate(node.inputs):
                 if value is old:
                     node.inputs[position] = new
     body.nodes[:] = [n for n in body.nodes if n.op != "Constant" or _is_read(body, n.outputs[0])]
     graph_info(body).initializers.clear()
+    for value, columns in zip(body.outputs, program.columns, strict=True):
+        # Without a rank onnxruntime refuses a loop inside another one.
+        value.dtype, value.shape = np.dtype(np.float32), shape_of(value) or [None, columns]
     loop.inputs.extend(formal)
     results = [f"final_{k}" if k < count else f"Y_{k - count}" for k in range(len(body.outputs))]
     loop.outputs.extend(Variable(n, dtype=np.float32) for n in results)

@@ -178,6 +178,8 @@ class _Work:
         for name, product, code in suitable:
             self.rewriter.product(name, product, code)
         self.rewriter.end_products()
+        if self.owner.integer:
+            self.rewriter.compare_extremes()
         for point in edges:
             for value in cell.edges[point]:
                 self.rewriter.edge(point, value)

@@ -10,7 +10,7 @@ from rnnqc.data.statistics import Statistics
 from rnnqc.formats.point_format import FLOAT, PointFormat
 from rnnqc.formats.rounding import Rounding
 from rnnqc.formats.scales import is_power_of_two
-from rnnqc.ir import Model, Node, Value, constant_array
+from rnnqc.ir import Model, Node, Value, constant_array, dtype_of
 from rnnqc.ir.builder import Builder
 from rnnqc.passes.analysis.custom_cell import BIAS, HIDDEN, VALUE, WEIGHT, CustomCell
 from rnnqc.passes.analysis.custom_products import CustomProduct
@@ -66,6 +66,24 @@ class CustomCellRewriter:
     def end_products(self) -> None:
         """Removes the products that were replaced."""
         self._model.remove_nodes(self._cell.graph, self._replaced)
+
+    def compare_extremes(self) -> None:
+        """Replaces Max and Min of two float values by comparisons.
+
+        Which of two zeros onnxruntime takes depends on where they stand in a tensor, and so on the rows around them.
+        """
+        for node in [n for n in self._cell.graph.nodes if id(n) in self._inside and n.op in ("Max", "Min")]:
+            kinds = {dtype_of(v) for v in node.inputs}
+            if len(node.inputs) != 2 or kinds != {np.dtype(np.float32)}:
+                continue
+            a, b = node.inputs
+            builder = Builder(self._model, prefix=node.name)
+            compared = builder.op("Less" if node.op == "Max" else "Greater", [a, b], "compared")
+            builder.op("Where", [compared, b, a], "chosen")
+            value = node.outputs[0]
+            node.outputs.clear()
+            self._make(value, builder.nodes)
+            self._model.remove_nodes(self._cell.graph, [node])
 
     def put_marks(self) -> None:
         """Marks the values of the cell by the names of their points."""

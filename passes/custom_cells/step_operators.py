@@ -23,13 +23,14 @@ from rnnqc.passes.custom_cells.step_values import (
 
 _BINARY = {
     "Add": ("f32", "f64", "i32"), "Sub": ("f32", "f64", "i32"), "Mul": ("f32", "f64", "i32"), "Div": ("f32", "f64"),
-    "Max": ("f32", "i32"), "Min": ("f32", "i32"),
+    "Max": ("i32",), "Min": ("i32",),
 }  # fmt: skip
 _UNARY = {"Neg": "neg", "Abs": "abs", "Floor": "floor", "Ceil": "ceil", "Round": "round"}
 _CASTS = {
     ("f32", "i32"), ("f32", "u8"), ("f32", "f64"), ("f64", "f32"), ("i32", "f32"), ("i32", "f64"), ("i32", "u8"),
     ("u8", "f32"), ("u8", "i32"),
 }  # fmt: skip
+_WHOLE = (onnx.TensorProto.UINT8, onnx.TensorProto.INT32, onnx.TensorProto.INT64)
 CALLED = (
     "Elu", "Erf", "Exp", "HardSigmoid", "LeakyRelu", "Log", "Reciprocal", "Relu", "Selu", "Sigmoid", "Softplus",
     "Softsign", "Sqrt", "Tanh",
@@ -79,7 +80,8 @@ class _Writer:
         self.integers: dict[int, Array] = {}
         self.handlers: dict[str, Callable[[Node], StepValue | None]] = {
             "Cast": self._cast, "Clip": self._clip, "Concat": self._concat, "DequantizeLinear": self._dequantize,
-            "Expand": self._expand, "GatherElements": self._take, "Identity": self._identity,
+            "Expand": self._expand, "GatherElements": self._take, "Greater": self._less, "Identity": self._identity,
+            "Less": self._less,
             "LayerNormalization": self._layer_normalization, "MatMulInteger": self._product,
             "QuantizeLinear": self._quantize, "ReduceMax": self._largest, "Reshape": self._reshape,
             "Slice": self._slice, "Squeeze": self._squeeze, "Unsqueeze": self._unsqueeze, "Where": self._select,
@@ -186,12 +188,24 @@ class _Writer:
             index = made.index
         return made
 
+    def _less(self, node: Node) -> StepValue:
+        """Less and Greater."""
+        values = [self._typed(node, k, "f32") for k in range(2)]
+        indices = [self._operand(node, k) for k in range(2)]
+        dims, flat = joined_dims(node, values), any(v.flat for v in values)
+        return self.program.make("bool", dims, "less", *indices[:: 1 if node.op == "Less" else -1], flat=flat)
+
     def _unary(self, node: Node) -> StepValue:
         held = self._typed(node, 0, "f32")
         return self.program.make("f32", held.dims, _UNARY[node.op], self._operand(node, 0), flat=held.flat)
 
     def _clip(self, node: Node) -> StepValue:
         held, largest = self._typed(node, 0, "f32"), float(np.finfo(np.float32).max)
+        if self._shows_zeros(node):
+            if held.flat or not held.per_row or len(node.inputs) != 3 or not all(v.name for v in node.inputs):
+                raise refusal(node, "it does not limit rows on both sides.")
+            limits = [self.program.constant(node, v) for v in node.inputs[1:]]
+            return self.program.make("f32", held.dims, *self._called(node), self._operand(node, 0), *limits)
         bounds = []
         for position, absent in ((1, -largest), (2, largest)):
             if input_or_none(node, position) is None:
@@ -201,6 +215,22 @@ class _Writer:
                 raise refusal(node, "a bound is no number.")
             bounds.append(self._operand(node, position))
         return self.program.make("f32", held.dims, "clip", self._operand(node, 0), *bounds, flat=held.flat)
+
+    def _shows_zeros(self, node: Node) -> bool:
+        """Whether it matters which zero a Clip to zero takes: onnxruntime alone knows."""
+        bounds = [v for v in node.inputs[1:] if v.name]
+        if not any((b := constant_array(v)) is None or not b.all() for v in bounds):
+            return False
+        readers = [(node.outputs[0], n) for n in node.outputs[0].outputs]
+        while readers:
+            value, reader = readers.pop()
+            if reader.op == "Cast" and attribute(reader, "to", 1) in _WHOLE:
+                continue
+            scaled = reader.op == "Mul" and any(constant_array(v) is not None for v in reader.inputs if v is not value)
+            if not scaled:
+                return True
+            readers += [(reader.outputs[0], n) for n in reader.outputs[0].outputs]
+        return False
 
     def _cast(self, node: Node) -> StepValue:
         held = self._of(node, node.inputs[0])
@@ -213,13 +243,14 @@ class _Writer:
         return self.program.make(type_, held.dims, f"to_{type_}", self._operand(node, 0), flat=held.flat)
 
     def _largest(self, node: Node) -> StepValue:
-        held = self._rows(node)
+        self._rows(node)
         self._typed(node, 0, "f32")
+        if [n.op for n in node.inputs[0].inputs] != ["Abs"]:
+            raise refusal(node, "it reduces other numbers than magnitudes.")
         axes = self._numbers(node, 1, "its axis") if len(node.inputs) > 1 else attribute(node, "axes", None)
         if axes is None or [int(a) % 2 for a in axes] != [1]:
             raise refusal(node, "it does not reduce rows.")
         dims = (BATCH, 1) if attribute(node, "keepdims", 1) else (BATCH,)
-        del held
         return self.program.make("f32", dims, "largest", self._operand(node, 0))
 
     def _expand(self, node: Node) -> StepValue:
@@ -293,6 +324,14 @@ class _Writer:
             raise refusal(node, f"its operands have the types {', '.join(v.type for v in values)}.")
         dims = joined_dims(node, values)
         flat = any(v.flat for v in values)
+        if values[1].dims != values[2].dims:  # what becomes of a zero depends on how they are broadcast
+            if flat or len(dims) != 2:
+                raise refusal(node, "its operands have different shapes.")
+            indices = [
+                self._operand(node, k) if v.per_row else self.program.constant(node, node.inputs[k])
+                for k, v in enumerate(values)
+            ]
+            return self.program.make("f32", dims, *self._called(node), *indices)
         return self.program.make("f32", dims, "select", *(self._operand(node, k) for k in range(3)), flat=flat)
 
     # ---- shapes -----------------------------------------------------------------------------------------------------

@@ -21,10 +21,12 @@ class StepProgram:
     Attributes:
         lines: One each value, and two lists of values.
         constants: The values that the node gets beside states and inputs, in order.
+        columns: Of what the body makes.
     """
 
     lines: list[str] = field(default_factory=list)
     constants: list[Value] = field(default_factory=list)
+    columns: list[int] = field(default_factory=list)
     _values: dict[int, StepValue] = field(default_factory=dict)
     _held: dict[tuple[int, str], int] = field(default_factory=dict)
     _keep: list[Value] = field(default_factory=list)
@@ -88,6 +90,17 @@ class StepProgram:
             raise refusal(node, f"{value.name!r} has the shape {list(held.dims)}.")
         return self._constant(value, "constant", held.type, held.columns)
 
+    def constant(self, node: Node, value: Value) -> int:
+        """The number of a constant that the node gets, though it be one number.
+
+        Raises:
+            NotHandled: It is no constant row of numbers.
+        """
+        held = self.known(value)
+        if held is None or held.array is None or held.columns != (held.dims or (1,))[-1]:
+            raise refusal(node, f"{value.name!r} is no constant row of numbers.")
+        return self._constant(value, "constant", held.type, held.columns)
+
     def matrix(self, node: Node, value: Value) -> tuple[int, Array]:
         """The number of a constant matrix of bytes, and its numbers.
 
@@ -146,6 +159,7 @@ class StepProgram:
             if held is None or held.type != "f32" or not held.per_row or len(held.dims) != 2 or held.index is None:
                 raise refusal(node, f"its body makes {value.name!r}, which has no row for each of the batch.")
             indices.append(held.index)
+            self.columns.append(held.columns)
         self.lines.append(" ".join(map(str, ["next", *indices[:count]])))
         if indices[count:]:
             self.lines.append(" ".join(map(str, ["output", *indices[count:]])))

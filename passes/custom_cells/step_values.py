@@ -53,7 +53,7 @@ def refusal(node: Node, reason: str) -> NotHandled:
     return NotHandled(
         "it stays a loop of standard operators, with the native library, too.",
         f"{node.op} node {node.name!r}: {reason}",
-        "none; docs/quant_custom_cell.md lists the operators that the native library runs",
+        "",
     )
 
 
@@ -89,7 +89,9 @@ def whole_numbers(node: Node, given: list[Array]) -> Array | None:
     if node.op in ("Identity", "Cast"):
         return first
     if node.op in ("Add", "Sub", "Mul", "Max", "Min"):
-        function = {"Add": np.add, "Sub": np.subtract, "Mul": np.multiply, "Max": np.maximum, "Min": np.minimum}[node.op]
+        function = {"Add": np.add, "Sub": np.subtract, "Mul": np.multiply, "Max": np.maximum, "Min": np.minimum}[
+            node.op
+        ]
         return np.asarray(function(first, given[1])) if len(given) == 2 else None
     if node.op == "Div" and np.all(given[1] > 0) and np.all(first >= 0):
         return np.asarray(first // given[1])

@@ -10,6 +10,8 @@ ALIASES = 32
 """How many further operators the native library has, one for each function body."""
 PROGRAM = "program"
 REVERSE = "reverse"
+SIZES = "sizes"
+"""Of what is recorded of a custom cell the sizes of its loop, where this stands in a function."""
 _NAME = re.compile(rf"{OPERATOR}(_\w+)?$")
 _INPUT = re.compile(r"(state|x|constant)_\d+$")
 _OUTPUT = re.compile(r"(final|Y)_\d+$")

@@ -12,10 +12,12 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 
-from rnnqc.ir import CUSTOM_TAG
+from rnnqc.cells.custom_nodes import is_custom_node
+from rnnqc.ir import CUSTOM_TAG, DOMAIN
 from rnnqc.passes.analysis.point_marks import Mark, copy_of, marks_of
 from rnnqc.passes.cells.observe import ANY_RANK, Observed
 from rnnqc.proto.graph_walks import inner_graphs
+from rnnqc.proto.inlining import inlined, key_of
 from rnnqc.tracing.rounds import Made, Trips, at
 
 Array = npt.NDArray[Any]
@@ -105,6 +107,21 @@ def quantized_custom_cells(proto: onnx.ModelProto) -> dict[str, QuantizedCustomC
     for name, cell in found.items():
         cell.record = records.get(name, {})
     return {name: r for name, r in found.items() if "given" in r.record}
+
+
+def with_loops(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """The model, its custom cells loops again where they are nodes backed by functions."""
+    own = {f.name: f for f in proto.functions if f.domain == DOMAIN and is_custom_node(f.name)}
+    if not own:
+        return proto
+    whole = onnx.ModelProto()
+    whole.CopyFrom(proto)
+    functions = {f.name: f for f in whole.functions if f.name in own and f.domain == DOMAIN}
+    for node, _ in _nodes(whole.graph):
+        if node.domain == DOMAIN and node.op_type in functions:
+            loop = next(n for n in functions[node.op_type].node if n.op_type == "Scan")
+            loop.metadata_props.extend(p for p in node.metadata_props if p.key == CUSTOM_TAG)
+    return inlined(whole, {key_of(f) for f in functions.values()})
 
 
 def _nodes(main: onnx.GraphProto) -> Iterator[tuple[onnx.NodeProto, Levels]]:

@@ -21,7 +21,7 @@ from rnnqc.passes.weight_only.quantize_weights import stored_weights_of_nodes
 from rnnqc.proto.given import Given, as_given, proto_of
 from rnnqc.tracing.boundaries import Recorder, observed_of, runs_of, stored_arrays
 from rnnqc.tracing.checks import description_of
-from rnnqc.tracing.custom_cells import QuantizedCustomCell, Runs, quantized_custom_cells
+from rnnqc.tracing.custom_cells import QuantizedCustomCell, Runs, quantized_custom_cells, with_loops
 from rnnqc.tracing.places import places_of_cells
 from rnnqc.tracing.rounds import Made
 from rnnqc.tracing.tensors import Tensor
@@ -175,7 +175,7 @@ class Tracer:
 
 def _lowered(proto: onnx.ModelProto, source: Given) -> tuple[Model, dict[str, QuantizedCustomCell]]:
     """The model, and its custom cells."""
-    loaded = Model.load(with_released_cells(proto))
+    loaded = Model.load(with_released_cells(with_loops(proto)))
     found = quantized_custom_cells(loaded.proto)
     if found or any(c.form != "float" for c in loaded.cells.values()):
         return loaded, found

@@ -44,29 +44,39 @@ CustomLayer::CustomLayer(const Program& program, const KernelTable& kernels, con
   running.RunOnce();
 }
 
-ProgramProduct CustomLayer::MakeProduct(const Instruction& instruction,
-                                        const std::vector<const void*>& constants) const {
-  const int32_t index = instruction.operands[1];
-  const ProgramValue& value = program_.value(index);
-  const uint8_t* numbers = Bytes(constants, program_, index);
-  const int64_t count = value.depth * value.columns;
-  std::vector<int8_t> centred(static_cast<size_t>(count));
-  for (int64_t i = 0; i < count; ++i) {
-    centred[static_cast<size_t>(i)] = static_cast<int8_t>(static_cast<int32_t>(numbers[i]) - 128);
+std::shared_ptr<const PackedMatrix> CustomLayer::Packed(int32_t value,
+                                                        const std::vector<const void*>& constants) const {
+  for (size_t i = 0; i < products_.size(); ++i) {
+    const Instruction& other = program_.instructions[i];
+    if (products_[i].matrix != nullptr && other.operands[1] == value) return products_[i].matrix;
   }
-  ProgramProduct product;
-  product.zero_point = *once_[static_cast<size_t>(instruction.operands[2])].data();
+  const int64_t depth = program_.value(value).depth;
+  const int64_t columns = program_.value(value).columns;
+  const uint8_t* numbers = Bytes(constants, program_, value);
+  std::vector<int8_t> centred(static_cast<size_t>(depth * columns));
+  for (size_t i = 0; i < centred.size(); ++i) {
+    centred[i] = static_cast<int8_t>(static_cast<int32_t>(numbers[i]) - 128);
+  }
   Matrix w{};
   w.weights = centred.data();
-  w.k = value.depth;
-  w.units = value.columns;
+  w.k = depth;
+  w.units = columns;
   w.gates = 1;
-  product.matrix = PackMatrix(Formats(kernels_), Width::kFewest, w, product.zero_point);
+  return std::make_shared<const PackedMatrix>(PackMatrix(Formats(kernels_), Width::kFewest, w, 1));
+}
+
+ProgramProduct CustomLayer::MakeProduct(const Instruction& instruction,
+                                        const std::vector<const void*>& constants) const {
+  ProgramProduct product;
+  product.matrix = Packed(instruction.operands[1], constants);
+  product.zero_point = *once_[static_cast<size_t>(instruction.operands[2])].data();
+  const AlignedArray<int32_t>& of_one = product.matrix->start;
+  for (int64_t i = 0; i < of_one.size(); ++i) product.start.push_back(product.zero_point * of_one.data()[i]);
   const int32_t zeros = instruction.operands[3];
   const uint8_t* zero = once_[static_cast<size_t>(zeros)].data();
-  std::vector<int32_t> sums(static_cast<size_t>(value.columns));
-  for (int64_t i = 0; i < value.columns; ++i) {
-    sums[static_cast<size_t>(i)] = 128 - static_cast<int32_t>(zero[program_.value(zeros).columns == 1 ? 0 : i]);
+  std::vector<int32_t> sums;
+  for (int64_t i = 0; i < program_.value(instruction.y).columns; ++i) {
+    sums.push_back(128 - static_cast<int32_t>(zero[program_.value(zeros).columns == 1 ? 0 : i]));
   }
   if (std::any_of(sums.begin(), sums.end(), [](int32_t sum) { return sum != 0; })) product.row_sums = std::move(sums);
   return product;

@@ -2,6 +2,7 @@
 #define RNNQC_CUSTOM_CUSTOM_LAYER_H_
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "cells/driver/scratch.h"
@@ -20,6 +21,7 @@ class CustomLayer {
   void Run(const CustomArgs& args, Scratch* scratch, OperatorCaller* caller) const;
 
  private:
+  std::shared_ptr<const PackedMatrix> Packed(int32_t value, const std::vector<const void*>& constants) const;
   ProgramProduct MakeProduct(const Instruction& instruction, const std::vector<const void*>& constants) const;
 
   const Program& program_;  // which outlives it

@@ -28,21 +28,35 @@ constexpr NumberType kU8 = NumberType::kU8;
 
 // By word and the type of the first operand.
 constexpr VectorWord kVectorWords[] = {
-    {"add", kF32, kF32, 2, VectorOp::kAddF32},         {"sub", kF32, kF32, 2, VectorOp::kSubF32},
-    {"mul", kF32, kF32, 2, VectorOp::kMulF32},         {"div", kF32, kF32, 2, VectorOp::kDivF32},
-    {"max", kF32, kF32, 2, VectorOp::kMaxF32},         {"min", kF32, kF32, 2, VectorOp::kMinF32},
-    {"add", kF64, kF64, 2, VectorOp::kAddF64},         {"sub", kF64, kF64, 2, VectorOp::kSubF64},
-    {"mul", kF64, kF64, 2, VectorOp::kMulF64},         {"div", kF64, kF64, 2, VectorOp::kDivF64},
-    {"add", kI32, kI32, 2, VectorOp::kAddI32},         {"sub", kI32, kI32, 2, VectorOp::kSubI32},
-    {"mul", kI32, kI32, 2, VectorOp::kMulI32},         {"max", kI32, kI32, 2, VectorOp::kMaxI32},
-    {"min", kI32, kI32, 2, VectorOp::kMinI32},         {"neg", kF32, kF32, 1, VectorOp::kNegF32},
-    {"abs", kF32, kF32, 1, VectorOp::kAbsF32},         {"floor", kF32, kF32, 1, VectorOp::kFloorF32},
-    {"ceil", kF32, kF32, 1, VectorOp::kCeilF32},       {"round", kF32, kF32, 1, VectorOp::kRoundF32},
-    {"largest", kF32, kF32, 1, VectorOp::kLargestF32}, {"to_i32", kF32, kI32, 1, VectorOp::kF32ToI32},
-    {"to_u8", kF32, kU8, 1, VectorOp::kF32ToU8},       {"to_f64", kF32, kF64, 1, VectorOp::kF32ToF64},
-    {"to_f32", kF64, kF32, 1, VectorOp::kF64ToF32},    {"to_f32", kI32, kF32, 1, VectorOp::kI32ToF32},
-    {"to_f64", kI32, kF64, 1, VectorOp::kI32ToF64},    {"to_u8", kI32, kU8, 1, VectorOp::kI32ToU8},
-    {"to_f32", kU8, kF32, 1, VectorOp::kU8ToF32},      {"to_i32", kU8, kI32, 1, VectorOp::kU8ToI32},
+    {"add", kF32, kF32, 2, VectorOp::kAddF32},
+    {"sub", kF32, kF32, 2, VectorOp::kSubF32},
+    {"mul", kF32, kF32, 2, VectorOp::kMulF32},
+    {"div", kF32, kF32, 2, VectorOp::kDivF32},
+    {"less", kF32, NumberType::kBool, 2, VectorOp::kLessF32},
+    {"add", kF64, kF64, 2, VectorOp::kAddF64},
+    {"sub", kF64, kF64, 2, VectorOp::kSubF64},
+    {"mul", kF64, kF64, 2, VectorOp::kMulF64},
+    {"div", kF64, kF64, 2, VectorOp::kDivF64},
+    {"add", kI32, kI32, 2, VectorOp::kAddI32},
+    {"sub", kI32, kI32, 2, VectorOp::kSubI32},
+    {"mul", kI32, kI32, 2, VectorOp::kMulI32},
+    {"max", kI32, kI32, 2, VectorOp::kMaxI32},
+    {"min", kI32, kI32, 2, VectorOp::kMinI32},
+    {"neg", kF32, kF32, 1, VectorOp::kNegF32},
+    {"abs", kF32, kF32, 1, VectorOp::kAbsF32},
+    {"floor", kF32, kF32, 1, VectorOp::kFloorF32},
+    {"ceil", kF32, kF32, 1, VectorOp::kCeilF32},
+    {"round", kF32, kF32, 1, VectorOp::kRoundF32},
+    {"largest", kF32, kF32, 1, VectorOp::kLargestF32},
+    {"to_i32", kF32, kI32, 1, VectorOp::kF32ToI32},
+    {"to_u8", kF32, kU8, 1, VectorOp::kF32ToU8},
+    {"to_f64", kF32, kF64, 1, VectorOp::kF32ToF64},
+    {"to_f32", kF64, kF32, 1, VectorOp::kF64ToF32},
+    {"to_f32", kI32, kF32, 1, VectorOp::kI32ToF32},
+    {"to_f64", kI32, kF64, 1, VectorOp::kI32ToF64},
+    {"to_u8", kI32, kU8, 1, VectorOp::kI32ToU8},
+    {"to_f32", kU8, kF32, 1, VectorOp::kU8ToF32},
+    {"to_i32", kU8, kI32, 1, VectorOp::kU8ToI32},
 };
 
 [[noreturn]] void Fail(const std::string& what) { throw std::invalid_argument(what); }
@@ -339,23 +353,27 @@ class Parser {
     Make(Action::kTake, kF32, ValueOf(index).columns, {table, index});
   }
 
-  // call NAME VERSION operands.. attribute=i:1 attribute=f:3f800000: what is made is like the first operand.
+  // call NAME VERSION operands.. attribute=i:1 attribute=f:3f800000
   void Call() {
     CalledOperator called{Word(1), static_cast<int>(Size(2, 1, 1000)), {}};
     std::vector<int32_t> operands;
     for (size_t i = 3; i < words_.size(); ++i) {
       const size_t equals = words_[i].find('=');
       if (equals == std::string::npos) {
-        operands.push_back(Operand(i, kF32));
+        const bool chooses = called.name == "Where" && operands.empty();
+        operands.push_back(Operand(i, chooses ? NumberType::kBool : kF32));
       } else {
         called.attributes.push_back(Attribute(words_[i], equals));
       }
     }
     if (operands.empty() || operands.size() > 3) Fail("expected one to three operands");
     if (!ValueOf(operands[0]).per_row) Fail("the first operand is the same for all rows");
-    const int64_t columns = ValueOf(operands[0]).columns;
-    for (size_t i = 1; i < operands.size(); ++i) {
-      if (ValueOf(operands[i]).kind != ValueKind::kConstant) Fail("further operands are constants");
+    int64_t columns = 1;
+    for (const int32_t operand : operands) {
+      const ProgramValue& value = ValueOf(operand);
+      if (!value.per_row && value.kind != ValueKind::kConstant) Fail("a further operand is made of constants");
+      if (columns != 1 && value.columns != 1 && value.columns != columns) Fail("operands of different columns");
+      columns = std::max(columns, value.columns);
     }
     Make(Action::kCall, kF32, columns, std::move(operands)).call = program_.calls.size();
     program_.calls.push_back(std::move(called));

@@ -61,7 +61,12 @@ void RunningProgram::VisitScratch(ScratchPieces& pieces, int64_t batch, int64_t 
   }
   for (const Instruction& each : program_.instructions) {
     if (each.action != Action::kCall) continue;
-    pieces(call_operands_[each.call], batch * program_.value(each.operands[0]).columns);
+    std::vector<uint8_t*>& copies = call_operands_[each.call];
+    copies.resize(each.operands.size());
+    for (size_t i = 0; i < copies.size(); ++i) {
+      const ProgramValue& value = program_.value(each.operands[i]);
+      if (value.per_row) pieces(copies[i], batch * value.columns * SizeOf(value.type));
+    }
   }
 }
 
@@ -79,13 +84,16 @@ void RunningProgram::PlaceViews() {
 void RunningProgram::BindCalls() {
   for (const Instruction& each : program_.instructions) {
     if (each.action != Action::kCall) continue;
-    const int32_t operand = each.operands[0];
-    const Place& place = places_[Index(operand)];
-    const int64_t columns = program_.value(operand).columns;
-    const bool still = place.advance == 0 && (batch_ == 1 || place.stride == columns);
-    if (still) call_operands_[each.call] = nullptr;
-    const float* x = still ? reinterpret_cast<const float*>(place.data) : call_operands_[each.call];
-    caller_->Bind(each.call, x, reinterpret_cast<float*>(places_[Index(each.y)].data), batch_, columns);
+    for (size_t i = 0; i < each.operands.size(); ++i) {
+      const ProgramValue& value = program_.value(each.operands[i]);
+      if (!value.per_row) continue;
+      const Place& place = places_[Index(each.operands[i])];
+      uint8_t*& copy = call_operands_[each.call][i];
+      if (place.advance == 0 && (batch_ == 1 || place.stride == value.columns)) copy = nullptr;
+      caller_->BindOperand(each.call, i, copy == nullptr ? place.data : copy, value.type, batch_, value.columns);
+    }
+    float* y = reinterpret_cast<float*>(places_[Index(each.y)].data);
+    caller_->BindResult(each.call, y, batch_, program_.value(each.y).columns);
   }
 }
 
@@ -222,12 +230,13 @@ void RunningProgram::Multiply(size_t index, int64_t rows, int64_t step) const {
   int32_t* sums = reinterpret_cast<int32_t*>(y.data);
   const int64_t columns = program_.value(instruction.y).columns;
   RecurrentArgs args{};
-  args.matmul = Matmul(product.matrix, numbers, a.stride, rows, 0, ColumnBlockCount(columns, 1));
+  args.matmul = Matmul(*product.matrix, numbers, a.stride, rows, 0, ColumnBlockCount(columns, 1));
+  args.matmul.start = product.start.data();
   args.acc = sums;
   args.acc_stride = y.stride;
-  MultiplyRows(kernels_, product.matrix, args);
+  MultiplyRows(kernels_, *product.matrix, args);
   if (product.row_sums.empty()) return;
-  const int64_t depth = product.matrix.k;
+  const int64_t depth = product.matrix->k;
   for (int64_t row = 0; row < rows; ++row) {
     int64_t sum = -depth * product.zero_point;
     for (int64_t i = 0; i < depth; ++i) sum += numbers[row * a.stride + i];
@@ -261,8 +270,10 @@ void RunningProgram::Take(const Instruction& instruction, int64_t rows, int64_t 
 }
 
 void RunningProgram::Call(const Instruction& instruction, int64_t step) {
-  float* copy = call_operands_[instruction.call];
-  if (copy != nullptr) CopyRows(instruction.operands[0], step, batch_, reinterpret_cast<uint8_t*>(copy));
+  const std::vector<uint8_t*>& copies = call_operands_[instruction.call];
+  for (size_t i = 0; i < copies.size(); ++i) {
+    if (copies[i] != nullptr) CopyRows(instruction.operands[i], step, batch_, copies[i]);
+  }
   caller_->Call(instruction.call);
 }
 

@@ -2,6 +2,7 @@
 #define RNNQC_CUSTOM_RUNNING_PROGRAM_H_
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "cells/driver/scratch.h"
@@ -14,8 +15,11 @@ namespace rnnqc {
 class OperatorCaller {
  public:
   virtual ~OperatorCaller() = default;
-  // Says, before the first Call(index), that it is about x [rows, columns] and y, the same memory at every step.
-  virtual void Bind(size_t index, const float* x, float* y, int64_t rows, int64_t columns) = 0;
+  // Say, before the first Call(index), that it is about x [rows, columns], the operand at `position`, and about
+  // y [rows, columns], the same memory at every step. Operands that are not bound are constants of the program.
+  virtual void BindOperand(size_t index, size_t position, const void* x, NumberType type, int64_t rows,
+                           int64_t columns) = 0;
+  virtual void BindResult(size_t index, float* y, int64_t rows, int64_t columns) = 0;
   virtual void Call(size_t index) = 0;
 };
 
@@ -30,9 +34,10 @@ struct CustomArgs {
   std::vector<float*> outputs;        // [time, batch, columns], or null
 };
 
-// A matrix that a program multiplies with, whose numbers are stored less 128.
+// A product of a program with a matrix whose numbers are stored less 128; products with one matrix share it.
 struct ProgramProduct {
-  PackedMatrix matrix;
+  std::shared_ptr<const PackedMatrix> matrix;
+  std::vector<int32_t> start;  // first values of the sums, for the zero point of the left operand
   // What the sum over a row's centred numbers is multiplied by, for each column, and added to its sum: where the zero
   // points of the matrix are not all 128. Empty if they are.
   std::vector<int32_t> row_sums;
@@ -89,8 +94,9 @@ class RunningProgram {
   const KernelTable& kernels_;
   const std::vector<ProgramProduct>& products_;
   std::vector<Place> places_;
-  std::vector<uint8_t*> kept_;         // what states become, until all of them are read
-  std::vector<float*> call_operands_;  // by call: a copy of its operand, or null if that is read where it is
+  std::vector<uint8_t*> kept_;  // what states become, until all of them are read
+  // By call and operand: where a copy of it stands at every step; null if it is read where it is.
+  std::vector<std::vector<uint8_t*>> call_operands_;
   int64_t batch_ = 1;
   int64_t ahead_rows_ = 1;
   OperatorCaller* caller_ = nullptr;

@@ -21,6 +21,7 @@ constexpr Known kKnown[] = {
     {"Reciprocal", 1, 1, 1},  {"Relu", 1, 1, 1},      {"Selu", 1, 1, 1},
     {"Sigmoid", 1, 1, 1},     {"Softplus", 1, 1, 1},  {"Softsign", 1, 1, 1},
     {"Sqrt", 1, 1, 1},        {"Tanh", 1, 1, 1},      {"LayerNormalization", 2, 3, 2},
+    {"Clip", 3, 3, 1},        {"Where", 3, 3, 1},
 };
 
 const Known& KnownOperator(const CalledOperator& called, size_t operands) {
@@ -108,33 +109,39 @@ OperatorCalls::OperatorCalls(const CalledOperators& operators, const ort::OrtKer
                              const std::vector<std::vector<const ort::OrtValue*>>& constants)
     : operators_(operators), context_(context), values_(constants.size()) {
   for (size_t i = 0; i < values_.size(); ++i) {
-    values_[i].operands.push_back(nullptr);
-    values_[i].operands.insert(values_[i].operands.end(), constants[i].begin(), constants[i].end());
+    values_[i].operands = constants[i];
+    values_[i].own.resize(constants[i].size());
   }
 }
 
 OperatorCalls::~OperatorCalls() {
   for (const Values& each : values_) {
-    if (each.x != nullptr) operators_.api().ReleaseValue()(each.x);
+    for (ort::OrtValue* own : each.own) {
+      if (own != nullptr) operators_.api().ReleaseValue()(own);
+    }
     if (each.y != nullptr) operators_.api().ReleaseValue()(each.y);
   }
 }
 
-ort::OrtValue* OperatorCalls::Tensor(float* data, int64_t rows, int64_t columns) const {
+ort::OrtValue* OperatorCalls::Tensor(void* data, NumberType type, int64_t rows, int64_t columns) const {
   const int64_t shape[] = {rows, columns};
   ort::OrtValue* value = nullptr;
-  const size_t bytes = static_cast<size_t>(rows * columns) * sizeof(float);
+  const size_t bytes = static_cast<size_t>(rows * columns * SizeOf(type));
+  const ort::ElementType element = type == NumberType::kBool ? ort::kBool : ort::kFloat;
   const OrtApi& api = operators_.api();
-  ort::Check(api,
-             api.CreateTensorWithDataAsOrtValue()(operators_.memory(), data, bytes, shape, 2, ort::kFloat, &value));
+  ort::Check(api, api.CreateTensorWithDataAsOrtValue()(operators_.memory(), data, bytes, shape, 2, element, &value));
   return value;
 }
 
-void OperatorCalls::Bind(size_t index, const float* x, float* y, int64_t rows, int64_t columns) {
+void OperatorCalls::BindOperand(size_t index, size_t position, const void* x, NumberType type, int64_t rows,
+                                int64_t columns) {
   Values& values = values_[index];
-  values.x = Tensor(const_cast<float*>(x), rows, columns);
-  values.y = Tensor(y, rows, columns);
-  values.operands[0] = values.x;
+  values.own[position] = Tensor(const_cast<void*>(x), type, rows, columns);
+  values.operands[position] = values.own[position];
+}
+
+void OperatorCalls::BindResult(size_t index, float* y, int64_t rows, int64_t columns) {
+  values_[index].y = Tensor(y, NumberType::kF32, rows, columns);
 }
 
 void OperatorCalls::Call(size_t index) {

@@ -13,8 +13,8 @@ namespace rnnqc {
 // processor to processor, and is always what a node of the operator would compute there.
 class CalledOperators {
  public:
-  // Throws std::invalid_argument for an operator that is none of those that make one number of each, or a row of each
-  // row.
+  // Throws std::invalid_argument for an operator that is none of those that make a number of each number, or a row of
+  // each row.
   CalledOperators(const ort::OrtApi& api, const ort::KernelInfo& info, const Program& program);
   ~CalledOperators();
   CalledOperators(const CalledOperators&) = delete;
@@ -32,7 +32,8 @@ class CalledOperators {
   std::vector<ort::OrtOp*> ops_;
 };
 
-// The calls of one run. `constants` are by call the further operands, as onnxruntime holds them.
+// The calls of one run. `constants` are by call the operands that are constants, as onnxruntime holds them, and null
+// for others.
 class OperatorCalls final : public OperatorCaller {
  public:
   OperatorCalls(const CalledOperators& operators, const ort::OrtKernelContext* context,
@@ -41,17 +42,19 @@ class OperatorCalls final : public OperatorCaller {
   OperatorCalls(const OperatorCalls&) = delete;
   OperatorCalls& operator=(const OperatorCalls&) = delete;
 
-  void Bind(size_t index, const float* x, float* y, int64_t rows, int64_t columns) override;
+  void BindOperand(size_t index, size_t position, const void* x, NumberType type, int64_t rows,
+                   int64_t columns) override;
+  void BindResult(size_t index, float* y, int64_t rows, int64_t columns) override;
   void Call(size_t index) override;
 
  private:
   struct Values {
-    ort::OrtValue* x = nullptr;
+    std::vector<ort::OrtValue*> own;
     ort::OrtValue* y = nullptr;
     std::vector<const ort::OrtValue*> operands;
   };
 
-  ort::OrtValue* Tensor(float* data, int64_t rows, int64_t columns) const;
+  ort::OrtValue* Tensor(void* data, NumberType type, int64_t rows, int64_t columns) const;
 
   const CalledOperators& operators_;
   const ort::OrtKernelContext* context_;

@@ -130,8 +130,10 @@ class QuantCustomCellKernel {
       if (value.kind == ValueKind::kMatrix) {
         CheckShape(i, inputs[i], {value.depth, value.columns});
       } else {
-        int64_t count = 1;
-        for (size_t k = 0; k < found.size(); ++k) count *= found[k];
+        // A row: what onnxruntime's operators make of it then has no more rows than the batch.
+        int64_t rows = 1;
+        for (size_t k = 0; k + 1 < found.size(); ++k) rows *= found[k];
+        const int64_t count = rows == 1 ? (found.empty() ? 1 : found[found.size() - 1]) : 0;
         if (count != value.columns) FailShape(i, found, {value.columns});
       }
       constants.push_back(ort::DataOf<const void>(api_, inputs[i]));
@@ -188,9 +190,10 @@ class QuantCustomCellKernel {
     for (const Instruction& each : program_.instructions) {
       if (each.action != Action::kCall) continue;
       constants.emplace_back();
-      for (size_t i = 1; i < each.operands.size(); ++i) {
-        const auto place = std::find(order_.begin(), order_.end(), each.operands[i]);
-        constants.back().push_back(inputs[static_cast<size_t>(place - order_.begin())]);
+      for (const int32_t operand : each.operands) {
+        const auto place = std::find(order_.begin() + static_cast<int64_t>(first_constant()), order_.end(), operand);
+        const bool constant = place != order_.end();
+        constants.back().push_back(constant ? inputs[static_cast<size_t>(place - order_.begin())] : nullptr);
       }
     }
     return constants;

@@ -12,8 +12,6 @@ enum class VectorOp : uint8_t {
   kSubF32,
   kMulF32,
   kDivF32,
-  kMaxF32,  // of zeros of both signs, and of NaN, onnxruntime's choice is not promised
-  kMinF32,
   kAddF64,
   kSubF64,
   kMulF64,
@@ -30,7 +28,8 @@ enum class VectorOp : uint8_t {
   kRoundF32,    // half to even
   kClipF32,     // min(max(a, b), c); b and c are one number each
   kLargestF32,  // one number: the largest of a row
-  kSelectF32,   // a ? b : c; a is bytes that are 0 or 1
+  kLessF32,     // bytes: a < b
+  kSelectF32,   // a ? b : c, where a zero of b becomes positive; a is bytes that are 0 or 1
   kF32ToI32,    // toward zero; beyond int32 and for NaN -2^31
   kF32ToU8,     // the lowest byte of that
   kF32ToF64,

@@ -1,0 +1,195 @@
+"""Custom cells as one node: the program that the native library runs gives the bits of the loop behind it.
+
+What these would catch: an instruction that computes something else than its operator, a value that is read at another
+step or row, states that overwrite each other, columns beyond a block, zero points that meet the wrong sums, an operator
+that has no instruction and is left out in silence, constants that two cells mix up.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from custom_cells import CELLS, layer, step
+
+import rnnqc
+from rnnqc.cells.custom_nodes import is_custom_node
+from tests.generate.recurrences import RecurrenceCase
+from tests.laws.parametrize import every_pair, in_turn
+from tests.native.kernel_calls import AVAILABLE
+from tests.native.quant_lstm_cases import native_session
+from tests.runs.lowered import NATIVE, STOCK, session
+from tests.runs.sessions import Array, Outputs, assert_same_bits, run
+from tests.subjects.custom_layers import feeds_of
+from tests.subjects.protos import parse
+
+RECIPES = ("int8", "pow2-int8", "pow2-int16", "int8-static", "w4a8", "pow2-w8a16", "brevitas-int8", "int16")
+SPECIAL = np.array([np.inf, -np.inf, 3.4e38, -3.4e38, 1e-45, -1e-40, -0.0, 1e-30], np.float32)
+
+
+def lowered(model: onnx.ModelProto, recipe: str = "int8", **options: Any) -> onnx.ModelProto:
+    """The model, whose custom cells are all nodes."""
+    made = rnnqc.lower(model, recipe, calibration=[feeds_of(model, seed) for seed in range(2)], strict=True, **options)
+    assert not [n for n in made.proto.graph.node if n.op_type in ("Scan", "Loop")], [str(n) for n in made.report.notes]
+    assert [n for n in made.proto.graph.node if is_custom_node(n.op_type)]
+    return made.proto
+
+
+def same_bits(proto: onnx.ModelProto, feeds: dict[str, Array], what: str = "") -> Outputs:
+    expected = run(session(proto, STOCK), feeds)
+    assert_same_bits(expected, run(session(proto, NATIVE), feeds), what)
+    return expected
+
+
+@every_pair(
+    cell=list(CELLS), recipe=list(RECIPES), units=[1, 7, 16, 33], batch=[1, 2, 5], lengths=[False, True],
+    reverse=[False, True], initial_states=[False, True],
+)  # fmt: skip
+def test_the_named_cells(
+    cell: str, recipe: str, units: int, batch: int, lengths: bool, reverse: bool, initial_states: bool
+) -> None:
+    """Also longer than what is computed ahead of the steps, and a second call with other sizes."""
+    units = max(units, 2) if cell == "layernorm" else units
+    model = layer(cell, units, 5, lengths=lengths, reverse=reverse, initial_states=initial_states)
+    proto = lowered(model, recipe)
+    native = session(proto, NATIVE)
+    for steps, rows in ((3, batch), (1, 1), (101, batch), (4, 7)):
+        feeds = feeds_of(model, steps, steps, rows)
+        assert_same_bits(run(session(proto, STOCK), feeds), run(native, feeds), f"{steps} steps of {rows}")
+
+
+@in_turn(isa=AVAILABLE, recipe=["int8", "pow2-int16", "w4a8", "brevitas-int8"])
+def test_instruction_sets(isa: str, recipe: str) -> None:
+    for cell, units in (("highway", 33), ("projection", 40), ("layernorm", 16), ("slstm", 70)):
+        model = layer(cell, units, 19)
+        proto, feeds = lowered(model, recipe), feeds_of(model, 1, 9, 3)
+        found = run(native_session(proto, 1, isa), feeds)
+        assert_same_bits(run(session(proto, STOCK), feeds), found, f"{cell} on {isa}")
+
+
+@pytest.mark.parametrize("cell", CELLS)
+def test_levels_threads_and_special_values(cell: str) -> None:
+    model = layer(cell, 24, 20, initial_states=True)
+    proto, feeds = lowered(model), feeds_of(model, 5, 12, 2)
+    feeds["x"].ravel()[:: feeds["x"].size // len(SPECIAL)][: len(SPECIAL)] = SPECIAL
+    expected = same_bits(proto, feeds)
+    for level in ("ORT_DISABLE_ALL", "ORT_ENABLE_BASIC", "ORT_ENABLE_EXTENDED", "ORT_ENABLE_ALL"):
+        for way in (STOCK, NATIVE):
+            assert_same_bits(expected, run(session(proto, way, level, 2), feeds), f"{way} {level}")
+    integer = rnnqc.lower(model, form="integer", calibration=[feeds_of(model, seed) for seed in range(2)])
+    assert_same_bits(expected, run(session(integer.proto, STOCK), feeds), "integer form")
+
+
+@pytest.mark.parametrize("cell", CELLS)
+def test_rows_and_chunks(cell: str) -> None:
+    """Rows alone, and a sequence in pieces with carried states, are the whole."""
+    model = layer(cell, 18, 11, initial_states=True)
+    proto = lowered(model)
+    native, feeds = session(proto, NATIVE), feeds_of(model, 3, 10, 4)
+    whole = run(native, feeds)
+    states = [n for n in feeds if n != "x"]
+    for row in range(4):
+        part = {n: a[:, row : row + 1] if n == "x" else a[row : row + 1] for n, a in feeds.items()}
+        if cell == "slstm":  # onnxruntime's Exp and Log depend on where a number stands
+            assert_same_bits(run(session(proto, STOCK), part), run(native, part), "one row")
+        else:
+            assert run(native, part)["Y"].tobytes() == whole["Y"][:, row : row + 1].tobytes()
+    carried, pieces = {n: feeds[n] for n in states}, []
+    for piece in np.split(feeds["x"], [1, 4, 9]):
+        made = run(native, {"x": piece, **carried})
+        carried = {n: made[f"{n}_next"] for n in states}
+        pieces.append(made["Y"])
+    assert np.concatenate(pieces).tobytes() == whole["Y"].tobytes()
+    assert all(carried[n].tobytes() == whole[f"{n}_next"].tobytes() for n in states)
+
+
+def test_sessions_and_threads_at_once() -> None:
+    """A session may be run from several threads."""
+    model = layer("layernorm", 20)
+    native = session(lowered(model), NATIVE)
+    feeds = [feeds_of(model, k, 3 + k % 4, 1 + k % 3) for k in range(24)]
+    expected = [run(native, f) for f in feeds]
+    with ThreadPoolExecutor(4) as pool:
+        for wanted, found in zip(expected, pool.map(lambda f: run(native, f), feeds), strict=True):
+            assert_same_bits(wanted, found, "at once")
+
+
+def test_empty_inputs_are_refused() -> None:
+    model = layer("highway", 8)
+    proto = lowered(model)
+    for steps in (0, 2):
+        feeds = {"x": np.zeros((steps, 0 if steps else 2, 8), np.float32)}
+        for way in (STOCK, NATIVE):
+            try:
+                made = run(session(proto, way), feeds)
+            except Exception as error:
+                assert way == STOCK or "empty sequence or batch" in str(error)
+            else:
+                assert way == STOCK, made
+                assert made["Y"].size == 0
+
+
+def test_states_that_change_places() -> None:
+    """What a state was becomes another one."""
+    text = """<ir_version: 8, opset_import: ["": 17]> cell (float[B,4] x, float[B,4] h, float[B,4] a, float[B,4] b)
+        => (float[B,4] h_next, float[B,4] a_next, float[B,4] b_next, float[B,4] seen) {
+      [from_x] p = MatMul (x, W) [from_h] q = MatMul (h, R) [sum] g = Add (p, q) [old] s = Add (g, a)
+      [soft] n = Softsign (s)
+      [mixed] h_next = Mul (n, g) a_next = Identity (b) b_next = Identity (h) [twice] seen = Add (a, b)
+    }"""
+    rng = np.random.default_rng(0)
+    arrays = {n: rng.standard_normal((4, 4)).astype(np.float32) for n in "WR"}
+    model = rnnqc.layer(parse(text, **arrays), initial_states=True)
+    same_bits(lowered(model), feeds_of(model, 2, 7, 3))
+
+
+@in_turn(op=["highway", "projection"], opset=[13, 17, 18, 21, 23])
+def test_operator_sets(op: str, opset: int) -> None:
+    model = RecurrenceCase(op=op, form="scan", time=4, I=12, H=16, batch=2).model()
+    converted = onnx.version_converter.convert_version(model, opset) if opset > 13 else model
+    made = rnnqc.lower(converted, strict=True)
+    assert [n for g in made.model.graphs() for n in g.nodes if is_custom_node(n.op)]
+    same_bits(made.proto, feeds_of(model, 1, 4, 2))
+
+
+def test_several_cells_in_one_file() -> None:
+    """Each has a body of its own."""
+    stack = rnnqc.stack([step("highway", 6, 6), step("highway", 6, 6, seed=4)], bidirectional=True)
+    proto = rnnqc.lower(stack, strict=True).proto
+    names = {n.op_type for n in proto.graph.node if is_custom_node(n.op_type)}
+    assert len(names) == 2 == len({f.name for f in proto.functions})
+    same_bits(proto, feeds_of(stack, 1, 5, 2))
+
+
+def test_joined_models() -> None:
+    """Two lowered models that are joined stay right, or are refused when the session is created."""
+    parts = [rnnqc.lower(layer("highway", 6, seed=k)).proto for k in range(2)]
+    joined = onnx.compose.merge_models(*parts, io_map=[("Y", "x")], prefix1="a/", prefix2="b/")
+    feeds = {"a/x": feeds_of(layer("highway", 6), 0, 4, 2)["x"]}
+    first = run(session(parts[0], NATIVE), {"x": feeds["a/x"]})["Y"]
+    expected = run(session(parts[1], NATIVE), {"x": first})["Y"]
+    assert run(session(joined, STOCK), feeds)["b/Y"].tobytes() == expected.tobytes()
+
+
+def test_what_has_no_instruction_stays_a_loop_and_is_named() -> None:
+    text = """<ir_version: 8, opset_import: ["": 17]> cell (float[B,4] x, float[B,4] h) => (float[B,4] h_next) {
+      [from_x] p = MatMul (x, W) [from_h] q = MatMul (h, R) [sum] g = Add (p, q) [shares] h_next = Softmax (g)
+    }"""
+    arrays = {n: np.eye(4, dtype=np.float32) for n in "WR"}
+    made = rnnqc.lower(rnnqc.layer(parse(text, **arrays)), strict=True)
+    assert "Scan" in [n.op_type for n in made.proto.graph.node]
+    (note,) = [n for n in made.report.notes if "loop of standard operators" in str(n)]
+    assert "Softmax" in str(note)
+    assert "shares" in str(note)
+
+
+def test_the_node_says_what_it_is() -> None:
+    """`inspect` of a lowered file finds the cell; lowering it again leaves it."""
+    made = rnnqc.lower(layer("highway", 8))
+    (node,) = rnnqc.inspect(made.proto).nodes
+    assert (node.form, node.op, node.attributes["state_sizes"]) == ("products", "Scan", [8, 8])
+    again = rnnqc.lower(made.proto)
+    assert [e.earlier for e in again.report.entries] == [True]
