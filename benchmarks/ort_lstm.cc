@@ -33,13 +33,13 @@ class Session {
     const char* spinning = threads == 1 ? "0" : "1";
     Check(api_.AddSessionConfigEntry()(options_, "session.intra_op.allow_spinning", spinning));
     if (library != nullptr) Check(api_.RegisterCustomOpsLibrary_V2()(options_, library));
-    Check(api_.CreateCpuMemoryInfo()(kArenaAllocator, kMemoryDefault, &memory_));
+    Check(api_.api->CreateCpuMemoryInfo()(kArenaAllocator, kMemoryDefault, &memory_));
   }
 
   std::string Version() const { return "onnxruntime " + version_ + " (C API)"; }
 
   std::string Prepare(const bursts::Shape& s) {
-    for (OrtValue* value : values_) api_.ReleaseValue()(value);
+    for (OrtValue* value : values_) api_.api->ReleaseValue()(value);
     values_.clear();
     if (session_ != nullptr) api_.ReleaseSession()(session_);
     session_ = nullptr;
@@ -53,8 +53,8 @@ class Session {
     const std::vector<int64_t> shapes[] = {{s.t, s.b, s.i}, state, state, {s.t, 1, s.b, s.h}, state, state};
     for (size_t n = 0; n < buffers_.size(); ++n) {
       OrtValue* value = nullptr;
-      Check(api_.CreateTensorWithDataAsOrtValue()(memory_, buffers_[n].data(), 4 * buffers_[n].size(), shapes[n].data(),
-                                                  shapes[n].size(), kFloat, &value));
+      Check(api_.api->CreateTensorWithDataAsOrtValue()(memory_, buffers_[n].data(), 4 * buffers_[n].size(),
+                                                       shapes[n].data(), shapes[n].size(), kFloat, &value));
       values_.push_back(value);
     }
     Run();

@@ -9,7 +9,6 @@
 namespace rnnqc::ort {
 
 struct OrtEnv;
-struct OrtMemoryInfo;
 struct OrtRunOptions;
 struct OrtSession;
 
@@ -25,11 +24,7 @@ enum LoggingLevel : int { kLogFatal = 4 };
   X(CreateSessionOptions, 10, OrtStatus*, (OrtSessionOptions**))                                                \
   X(SetIntraOpNumThreads, 24, OrtStatus*, (OrtSessionOptions*, int))                                            \
   X(SetInterOpNumThreads, 25, OrtStatus*, (OrtSessionOptions*, int))                                            \
-  X(CreateTensorWithDataAsOrtValue, 49, OrtStatus*,                                                             \
-    (const OrtMemoryInfo*, void*, size_t, const int64_t*, size_t, ElementType, OrtValue**))                     \
-  X(CreateCpuMemoryInfo, 69, OrtStatus*, (AllocatorType, MemoryType, OrtMemoryInfo**))                          \
   X(ReleaseSession, 95, void, (OrtSession*))                                                                    \
-  X(ReleaseValue, 96, void, (OrtValue*))                                                                        \
   X(AddSessionConfigEntry, 130, OrtStatus*, (OrtSessionOptions*, const char*, const char*))                     \
   X(RegisterCustomOpsLibrary_V2, 228, OrtStatus*, (OrtSessionOptions*, const char*))
 

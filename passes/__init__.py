@@ -5,6 +5,7 @@ from rnnqc.passes.brevitas.lower_quant_operators import LowerQuantOperators
 from rnnqc.passes.brevitas.read_quant_lstm_cell import ReadQuantLstmCell
 from rnnqc.passes.brevitas.write_qonnx import WriteQonnx
 from rnnqc.passes.cells.decompose_lstm import DecomposeLstm
+from rnnqc.passes.custom_cells.fuse_custom_cells import FuseCustomCells
 from rnnqc.passes.custom_cells.quantize_custom_cells import QuantizeCustomCells
 from rnnqc.passes.instruments import DumpAfterChange, Timing, VerifyModified
 from rnnqc.passes.linear.quantize_linear import QuantizeLinear
@@ -44,6 +45,7 @@ __all__ = [
     "FoldConstants",
     "FoldProductWeights",
     "FoldScales",
+    "FuseCustomCells",
     "FuseQuantLstmCell",
     "InsertQcdq",
     "Instrument",

@@ -43,13 +43,17 @@ using ShapeOf = typename Shape<T>::type;
   static_assert(std::is_same_v<ShapeOf<decltype(::OrtApi::name)>, ShapeOf<result(*) parameters>>,   \
                 #name " has another signature");
 namespace entries {
+using own::AllocatorType;
 using own::ElementType;
 using own::ErrorCode;
+using own::MemoryType;
 using own::OpAttrType;
 using own::OrtCustomOp;
 using own::OrtCustomOpDomain;
 using own::OrtKernelContext;
 using own::OrtKernelInfo;
+using own::OrtMemoryInfo;
+using own::OrtOp;
 using own::OrtOpAttr;
 using own::OrtSessionOptions;
 using own::OrtShapeInferContext;
@@ -62,11 +66,8 @@ RNNQC_ORT_API(RNNQC_CHECK)
 RNNQC_ORT_LATER_API(RNNQC_CHECK)
 static_assert(own::kShapeReferenceVersion == 24, "the version with the later entries");
 #endif
-using own::AllocatorType;
 using own::LoggingLevel;
-using own::MemoryType;
 using own::OrtEnv;
-using own::OrtMemoryInfo;
 using own::OrtRunOptions;
 using own::OrtSession;
 RNNQC_ORT_SESSION_API(RNNQC_CHECK)

@@ -7,7 +7,8 @@ from collections.abc import Iterable
 
 import onnx
 
-from rnnqc.cells.fused_nodes import CONFIGURATION, name_of_body
+from rnnqc.cells.custom_nodes import CustomNames, is_custom_node
+from rnnqc.cells.fused_nodes import CONFIGURATION, BodyNames, name_of_body
 from rnnqc.cells.linear_nodes import kind_behind_prefix
 from rnnqc.cells.types import fused_type
 from rnnqc.errors import CompileError
@@ -76,7 +77,8 @@ def name_functions(model: onnx.ModelProto) -> onnx.ModelProto:
             continue
         nodes = calls.get((function.domain, function.name), []) if any(function is o for o in ours) else []
         found = _NAME.search(function.name)
-        type_ = fused_type(found[0]) if found is not None else None
+        type_: BodyNames | None = fused_type(found[0]) if found is not None else None
+        type_ = CustomNames() if is_custom_node(function.name) else type_
         numbers = _configurations(nodes)
         if type_ is None or not numbers or function.overload:
             kept.append(function)

@@ -93,6 +93,7 @@ class QuantCustomCellKernel {
     const CustomLayer& layer = layer_ == nullptr ? *layer_now : *layer_;
     CustomArgs args = Args(inputs);
     UseOutputs(context, &args);
+    if (args.batch == 0) return;
     OperatorCalls calls(operators_, context, CallConstants(inputs));
     const ScratchPool::Lease scratch(&scratch_pool_);
     layer.Run(args, scratch.get(), &calls);
@@ -148,9 +149,9 @@ class QuantCustomCellKernel {
     if (first.size() != 3) FailShape(program_.states.size(), first, {-1, -1, -1});
     args.time = first[0];
     args.batch = first[1];
-    if (args.time < 1 || args.batch < 1) {
+    if (args.time < 1) {
       throw std::invalid_argument("input " + std::to_string(program_.states.size()) + " has shape " +
-                                  ort::ToText(first) + ": an empty sequence or batch");
+                                  ort::ToText(first) + ": an empty sequence");
     }
     for (size_t i = 0; i < first_constant(); ++i) {
       const int64_t columns = program_.value(order_[i]).columns;

@@ -34,6 +34,7 @@ from tests.generate.recurrences import RecurrenceCase
 from tests.generate.renaming import STYLES, made_values, rename
 from tests.laws.parametrize import in_turn
 from tests.runs.commands import in_process
+from tests.runs.lowered import all_nodes
 from tests.subjects.custom_layers import CELL, EVERY_VALUE, VALUES, H, I, M, feeds_of, formats_of, layer, weights
 from tests.subjects.protos import parse
 
@@ -196,7 +197,7 @@ def test_tables_that_there_are_not() -> None:
     with pytest.raises(UsageError, match=r"step/gate_\w+.\w+.value': table = 'piecewise-linear' of a custom cell"):
         rnnqc.lower(model, overrides=["*.value.table=piecewise-linear", *overrides])
     made = rnnqc.lower(model, overrides=["*.sigmoid.value.bits=none", "*.value.table=vitis", *overrides])
-    kinds = Counter(n.op for g in made.model.graphs() for n in g.nodes)
+    kinds = Counter(n.op_type for n in all_nodes(made.proto))
     assert (kinds["GatherElements"], kinds["Tanh"], kinds["Sigmoid"]) == (2, 0, 2)
     with pytest.raises(UsageError, match="table"):
         rnnqc.lower(model, overrides=["*/memory.value.table=vitis", *overrides])

@@ -21,6 +21,7 @@ from rnnqc.evaluation.numerics import sqnr_db
 from tests.generate.layers import RecurrentCase
 from tests.generate.renaming import STYLES, rename
 from tests.runs.commands import in_process
+from tests.runs.lowered import all_nodes
 from tests.subjects.protos import parse
 
 Array = npt.NDArray[Any]
@@ -108,7 +109,7 @@ def test_products_are_quantized_and_the_result_is_near(make: Any, form: str) -> 
     (entry,) = lowered.report.entries
     assert (entry.status, entry.form) == ("lowered", "products")
     assert entry.bytes < entry.float_bytes / 3.2, "a byte for four, and scales"
-    kinds = [n.op for g in lowered.model.graphs() for n in g.nodes]
+    kinds = [n.op_type for n in all_nodes(lowered.proto)]
     steps = 1 if make is looped else 4
     assert kinds.count("MatMulInteger") == (0 if form == "qcdq" else 4 * steps)
     want, got = run(model, feeds), run(lowered.proto, feeds)
@@ -256,7 +257,7 @@ def test_layers_behind_a_written_out_recurrence_stay_float() -> None:
 
 def test_weights_take_the_bits_of_the_recipe() -> None:
     model = looped()
-    lowered = rnnqc.lower(model, overrides=["*.weight.bits=4"])
+    lowered = rnnqc.lower(model, form="integer", overrides=["*.weight.bits=4"])
     arrays = [
         t.values if isinstance(t.values, np.ndarray) else None
         for g in lowered.model.graphs()
