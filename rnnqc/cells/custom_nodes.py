@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 
 OPERATOR = "QuantCustomCell"
-ALIASES = 32
+ALIASES = 12
 """How many further operators the native library has, one for each function body."""
 PROGRAM = "program"
 REVERSE = "reverse"

@@ -17,7 +17,7 @@ using ort::OrtApi;
 using ort::OrtValue;
 using ort::Shape;
 
-constexpr int64_t kAliases = 32;
+constexpr int64_t kAliases = 12;
 
 ort::ElementType ElementOf(NumberType type) {
   switch (type) {
