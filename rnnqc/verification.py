@@ -244,7 +244,7 @@ def _check_order(names: tuple[str, str], protos: Sequence[onnx.ModelProto]) -> N
         raise UsageError(
             f"{names[0]} is a lowered model, and {names[1]} is not.",
             supported="rnnqc verify FLOAT.onnx QUANT.onnx",
-            action=f"swap the two: rnnqc verify {names[1]} {names[0]}",
+            action="swap the two" + ("" if FLOAT_MODEL in names else f": rnnqc verify {names[1]} {names[0]}"),
         )
 
 

@@ -128,7 +128,7 @@ def report(
     (float_proto, float_bytes), (quant_proto, quant_bytes) = protos
     subject = Subject(
         float_proto, quant_proto, *names, float_bytes, quant_bytes,
-        statistics=Statistics.load(stats) if isinstance(stats, str | os.PathLike) else stats, data=data, state=state,
+        statistics=Statistics.of(stats), data=data, state=state,
         calibrated_by=["--stats", os.fspath(stats)] if isinstance(stats, str | os.PathLike) else [],
     )  # fmt: skip
     if metric is not None and data is None:
