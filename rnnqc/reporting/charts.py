@@ -11,7 +11,7 @@ from rnnqc.reporting.evidence import Curve, Values
 from rnnqc.search.findings import Bars, PointEvidence
 
 WIDTH, HEIGHT = 360, 200
-LEFT, RIGHT, TOP, BOTTOM = 50, 12, 12, 40
+LEFT, RIGHT, TOP, BOTTOM = 64, 12, 12, 40
 SPARK_WIDTH, SPARK_HEIGHT = 120, 28
 MARGIN_OF_RANGE = 1.5
 """How much wider than the values a histogram may be to show the range."""

@@ -107,7 +107,7 @@ def tune(
     target = _target(min_sqnr, metric, min_metric, max_bytes, max_ms)
     loaded = Model.load(model)
     source, proto = loaded.source, loaded.proto
-    statistics = Statistics.load(stats) if isinstance(stats, str | os.PathLike) else stats
+    statistics = Statistics.of(stats)
     chosen = load_recipe(recipe)
 
     def lowered_with(rules: Sequence[Rule]) -> Lowered:
