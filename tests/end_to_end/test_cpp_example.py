@@ -1,7 +1,7 @@
 """The native library as C and C++ programs find it: installed into a prefix, with CMake and pkg-config.
 
-What these would catch: a file or a symbol that is not installed, a header that is no C, states that a stream in C++
-carries otherwise than one in Python.
+What these would catch: a file or a symbol that is not installed, a header that is no C, states that a stream in C or
+C++ carries otherwise than one in Python.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import os
 import re
 import subprocess
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import onnxruntime
@@ -19,11 +20,26 @@ import rnnqc
 from tests.runs import streams
 from tests.runs.streams import ROOT, STREAMS, assert_the_bits_of_python, command
 
+EXAMPLE_IN_C = ROOT / "examples" / "c" / "stream.c"
+STRICT = ["-std=c99", "-pedantic-errors", "-Wall", "-Werror"]
 BUILDS = [cache.parent for cache in ROOT.glob("build/*/CMakeCache.txt") if "SKBUILD_STATE" in cache.read_text()]
 
 
 def tool(name: str, package: str) -> str:
     return streams.tool(name, f"Debian: {package}", "C++")
+
+
+def pc_file(prefix: Path) -> Path:
+    (path,) = prefix.rglob("rnnqc_ops.pc")
+    return path
+
+
+def pkg_config_flags(prefix: Path) -> list[str]:
+    """For the compiler and the linker; the program finds the library where it is."""
+    asked = [tool("pkg-config", "pkg-config"), "--cflags", "--libs", pc_file(prefix)]
+    flags = command(*asked).stdout.decode().split()
+    (folder,) = (flag.removeprefix("-L") for flag in flags if flag.startswith("-L"))
+    return [*flags, f"-Wl,-rpath,{folder}"]
 
 
 @pytest.fixture(scope="module")
@@ -36,26 +52,56 @@ def prefix(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@dataclass(frozen=True)
+class OnnxRuntime:
+    """Headers, and a folder with the libonnxruntime.so of the installed wheel."""
+
+    headers: str
+    folder: Path
+
+
 @pytest.fixture(scope="module")
-def stream(prefix: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The built example, linked with the libonnxruntime.so of the installed wheel."""
+def runtime(tmp_path_factory: pytest.TempPathFactory) -> OnnxRuntime:
     headers = os.environ.get("ONNXRUNTIME_INCLUDE_DIR")
     libraries = sorted(Path(onnxruntime.__file__).parent.glob("capi/libonnxruntime.so.*"))
     if not headers or not libraries:
         pytest.skip("NOT TESTED in C++: set ONNXRUNTIME_INCLUDE_DIR to what scripts/onnxruntime_headers.sh prints")
-    tool("c++", "g++")
-    folder = tmp_path_factory.mktemp("example")
+    folder = tmp_path_factory.mktemp("onnxruntime")
     for name in ("libonnxruntime.so", "libonnxruntime.so.1"):  # what the linker and the loader look for
         (folder / name).symlink_to(libraries[0])
-    named = [f"-DONNXRUNTIME_INCLUDE_DIR={headers}", f"-DONNXRUNTIME_LIBRARY={folder / 'libonnxruntime.so'}"]
+    return OnnxRuntime(headers, folder)
+
+
+def built_by_cmake(prefix: Path, runtime: OnnxRuntime, folder: Path) -> None:
+    """The example in C++."""
+    tool("c++", "g++")
+    named = [
+        f"-DONNXRUNTIME_INCLUDE_DIR={runtime.headers}",
+        f"-DONNXRUNTIME_LIBRARY={runtime.folder / 'libonnxruntime.so'}",
+    ]
     cmake = tool("cmake", "cmake")
     command(cmake, "-S", ROOT / "examples" / "cpp", "-B", folder, f"-DCMAKE_PREFIX_PATH={prefix}", *named)
     command(cmake, "--build", folder)
+
+
+def built_by_pkg_config(prefix: Path, runtime: OnnxRuntime, folder: Path) -> None:
+    """The example in C."""
+    flags = [*pkg_config_flags(prefix), f"-I{runtime.headers}", f"-L{runtime.folder}", "-lonnxruntime"]
+    command(tool("cc", "gcc"), *STRICT, EXAMPLE_IN_C, "-o", folder / "stream", *flags, f"-Wl,-rpath,{runtime.folder}")
+
+
+@pytest.fixture(scope="module", params=[built_by_cmake, built_by_pkg_config], ids=["C++", "C"])
+def stream(
+    request: pytest.FixtureRequest, prefix: Path, runtime: OnnxRuntime, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    """The built example."""
+    folder = tmp_path_factory.mktemp("example")
+    request.param(prefix, runtime, folder)
     return folder / "stream"
 
 
 @pytest.mark.parametrize("model", STREAMS)
-def test_a_stream_in_cpp_has_the_bits_of_python(
+def test_a_stream_has_the_bits_of_python(
     model: str, stream: Path, shared: Callable[[str], Path], tmp_path: Path
 ) -> None:
     def run(arguments: list[str | Path], given: bytes) -> subprocess.CompletedProcess[bytes]:
@@ -75,12 +121,7 @@ def test_the_header_is_c_and_pkg_config_finds_everything(prefix: Path, tmp_path:
         "  struct OrtStatus* (*made)(struct OrtSessionOptions*, const struct OrtApiBase*) = RegisterCustomOps;\n"
         "  return !made || puts(rnnqc_isa(NULL, 0)) < 0;\n}\n"
     )
-    (pc,) = prefix.rglob("rnnqc_ops.pc")
-    asked = [pkg_config, "--cflags", "--libs", str(pc)]
-    flags = command(*asked).stdout.decode().split()
-    version = command(pkg_config, "--modversion", str(pc)).stdout.decode().strip()
+    version = command(pkg_config, "--modversion", pc_file(prefix)).stdout.decode().strip()
     assert rnnqc.__version__.startswith(version) and re.fullmatch(r"\d+\.\d+\.\d+", version)
-    (folder,) = (flag.removeprefix("-L") for flag in flags if flag.startswith("-L"))
-    strict = ["-std=c99", "-pedantic-errors", "-Wall", "-Werror"]
-    command(compiler, *strict, program, "-o", tmp_path / "isa", *flags, f"-Wl,-rpath,{folder}")
+    command(compiler, *STRICT, program, "-o", tmp_path / "isa", *pkg_config_flags(prefix))
     assert command(tmp_path / "isa").stdout.decode().strip() == rnnqc.runtime_ops.isa()
