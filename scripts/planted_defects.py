@@ -47,6 +47,8 @@ LIKELY = {
     "quantize": ("kernels/test_kernels", "kernels/test_wide_kernels"),
     "gru_rnn": ("kernels/test_hidden_kernels", "operators/test_quant_gru_cell"),
     "fixed_point": ("fixed_point/test_grid_kernels", "fixed_point/test_grid_bytes", "fixed_point/test_grid"),
+    "packing": ("kernels/test_few_bits_kernels", "kernels/test_kernels"),
+    "packed_weights": ("operators/test_quant_lstm_cell", "operators/test_quant_linear"),
     "kernels": ("kernels/test_kernels", "kernels/test_hidden_kernels"),
     "team": ("operators/test_threads",),
     "layer": ("operators/test_threads", "operators/test_quant_gru_cell", "fixed_point/test_grid"),
