@@ -12,12 +12,14 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import onnxruntime
 import pytest
+from layers import Layer
 
 import rnnqc
 from tests.runs import streams
-from tests.runs.streams import ROOT, STREAMS, assert_the_bits_of_python, command
+from tests.runs.streams import ROOT, STREAMS, assert_the_bits_of_python, command, in_python
 
 BUILDS = [cache.parent for cache in ROOT.glob("build/*/CMakeCache.txt") if "SKBUILD_STATE" in cache.read_text()]
 
@@ -37,8 +39,8 @@ def prefix(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def stream(prefix: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The built example, linked with the libonnxruntime.so of the installed wheel."""
+def programs(prefix: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the built examples, linked with the libonnxruntime.so of the installed wheel."""
     headers = os.environ.get("ONNXRUNTIME_INCLUDE_DIR")
     libraries = sorted(Path(onnxruntime.__file__).parent.glob("capi/libonnxruntime.so.*"))
     if not headers or not libraries:
@@ -51,19 +53,38 @@ def stream(prefix: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     cmake = tool("cmake", "cmake")
     command(cmake, "-S", ROOT / "examples" / "cpp", "-B", folder, f"-DCMAKE_PREFIX_PATH={prefix}", *named)
     command(cmake, "--build", folder)
-    return folder / "stream"
+    return folder
 
 
 @pytest.mark.parametrize("model", STREAMS)
 def test_a_stream_in_cpp_has_the_bits_of_python(
-    model: str, stream: Path, shared: Callable[[str], Path], tmp_path: Path
+    model: str, programs: Path, shared: Callable[[str], Path], tmp_path: Path
 ) -> None:
     def run(arguments: list[str | Path], given: bytes) -> subprocess.CompletedProcess[bytes]:
-        return command(stream, *arguments, given=given)
+        return command(programs / "stream", *arguments, given=given)
 
     said = assert_the_bits_of_python(model, shared, tmp_path, run, [[], ["--stock"]])
     for line, isa in zip(said, (rnnqc.runtime_ops.isa(), "none"), strict=True):
         assert line.startswith("9 chunks, ") and line.endswith(f": {isa}\n")
+
+
+@pytest.mark.parametrize("way", [[], ["--stock"]], ids=["native", "stock"])
+def test_streams_have_the_bits_of_each_alone(programs: Path, way: list[str], tmp_path: Path) -> None:
+    """Six streams in rows of two threads. Catches: states of one in another, a buffer that is read after it changed."""
+    layer = Layer(1, 1, 5, 9, symbolic_batch=True, symbolic_time=True, states=True)
+    rnnqc.lower(layer.model()).save(tmp_path / "lowered.onnx")
+    states = {"h0": "Y_h", "c0": "Y_c"}
+    alone = np.random.default_rng(0).normal(0, 1, (6, 7, 1, 1, 5)).astype(np.float32)
+    expected = np.stack([in_python(tmp_path / "lowered.onnx", x, states, "Y").reshape(7, 9) for x in alone])
+    chunks = alone.reshape(2, 3, 7, 5).transpose(2, 0, 1, 3)  # threads, rows, time -> time, threads, rows
+    fed_back = [f"{before}={after}" for before, after in states.items()]
+    done = command(
+        programs / "streams", tmp_path / "lowered.onnx", "1", "3", "2", *way, *fed_back, given=chunks.tobytes()
+    )
+    written = np.frombuffer(done.stdout, np.float32).reshape(7, 6, 9).transpose(1, 0, 2)
+    np.testing.assert_array_equal(written, expected)
+    said = r"14 calls, median [\d.]+ us, \d+ chunks of a stream in a second, native kernels: "
+    assert re.fullmatch(f"{said}{'none' if way else rnnqc.runtime_ops.isa()}\n", done.stderr.decode())
 
 
 def test_the_header_is_c_and_pkg_config_finds_everything(prefix: Path, tmp_path: Path) -> None:
