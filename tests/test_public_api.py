@@ -90,6 +90,8 @@ TUNE = {
     "min_sqnr": None,
     "metric": None,
     "min_metric": None,
+    "max_bytes": None,
+    "max_ms": None,
     "recipe": "int8",
     "stats": None,
     "state": None,
