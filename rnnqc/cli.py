@@ -40,6 +40,7 @@ from rnnqc.commands.common import BAD_INPUT, CHECK_FAILED, INTERRUPTED, OK, TERM
 from rnnqc.commands.terminal import err, escape
 from rnnqc.counterparts import COMMANDS, OPTIONS, counterpart, or_counterpart
 from rnnqc.errors import InternalError, RnnqcError, UsageError
+from rnnqc.wording import command_line
 
 _COMMANDS = (
     lower,
@@ -93,8 +94,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         The exit code.
     """
+    with command_line():
+        return _run(sys.argv[1:] if argv is None else argv)
+
+
+def _run(argv: Sequence[str]) -> int:
+    """Runs one command; the exit code."""
     terminal.reset()
-    given = _separated(sys.argv[1:] if argv is None else argv)
+    given = _separated(argv)
     if not given:
         sys.stderr.write(f"{USUAL_WAY}\n")
         return BAD_INPUT

@@ -15,8 +15,11 @@ import enum
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 
-MEMORY = "<memory>"
-"""How messages would call a model that comes from no file."""
+from rnnqc.wording import worded
+
+MEMORY = "the model"
+FLOAT_MODEL, LOWERED_MODEL = "the float model", "the lowered model"
+"""How messages call models that come from no file; the second two where there are two."""
 
 
 def byte_count(count: int) -> str:
@@ -57,7 +60,7 @@ class CompileError(RnnqcError):
             text += f" Supported: {self.supported}."
         if self.action:
             text += f" Resolution: {self.action}."
-        return text
+        return worded(text)
 
     def locate(self, source: str) -> None:
         """Puts the model's name before the message, unless it is there."""

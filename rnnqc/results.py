@@ -6,14 +6,16 @@ import html
 from collections.abc import Sequence
 from typing import Any
 
+from rnnqc.wording import worded
+
 Row = dict[str, Any]
 
 
 class Result:
     """A result for people and for programs.
 
-    `print(result)` shows the headline and the rows, a notebook shows them as HTML, `pandas.DataFrame(result.rows)` is
-    the table, and `result.to_dict()` has everything.
+    `print(result)` shows the headline, the rows, messages and hints, a notebook shows them as HTML,
+    `pandas.DataFrame(result.rows)` is the table, and `result.to_dict()` has everything.
     """
 
     @property
@@ -26,15 +28,36 @@ class Result:
         """A table: one dict for each row, with the same keys in each."""
         raise NotImplementedError
 
+    @property
+    def messages(self) -> list[str]:
+        """What the command line warns of and is not in the rows: a sentence each."""
+        return []
+
+    @property
+    def hints(self) -> list[str]:
+        """What else the command line says: a sentence each."""
+        return []
+
     def to_dict(self) -> Row:
         """Everything, as JSON-ready values."""
         raise NotImplementedError
 
+    def __repr__(self) -> str:
+        return f"<rnnqc.{type(self).__name__}: {one_line(worded(self.headline))}>"
+
     def __str__(self) -> str:
-        return "\n".join([self.headline, *_text_rows(self.rows)])
+        return "\n".join([one_line(worded(self.headline)), *_text_rows(self.rows), *self._told])
 
     def _repr_html_(self) -> str:
-        return f"<p>{html.escape(self.headline)}</p>{_html_table(self.rows)}"
+        listed = "".join(f"<li>{html.escape(text)}</li>" for text in self._told)
+        text = f"<p>{html.escape(one_line(worded(self.headline)))}</p>{_html_table(self.rows)}"
+        return text + (f"<ul>{listed}</ul>" if listed else "")
+
+    @property
+    def _told(self) -> list[str]:
+        """Messages and hints, a line each."""
+        texts = [*(f"warning: {text}" for text in self.messages), *(f"note: {text}" for text in self.hints)]
+        return [one_line(worded(text)) for text in texts]
 
 
 def _text_rows(rows: Sequence[Row]) -> list[str]:
@@ -58,5 +81,9 @@ def _html_table(rows: Sequence[Row]) -> str:
 
 def cell_text(value: Any) -> str:
     """A value of a row, for people, on one line."""
-    text = "" if value is None else f"{value:.5g}" if isinstance(value, float) else str(value)
+    return one_line("" if value is None else f"{value:.5g}" if isinstance(value, float) else worded(str(value)))
+
+
+def one_line(text: str) -> str:
+    """A text on one line: names in models may hold line breaks and terminal sequences."""
     return "".join(c if c.isprintable() else " " for c in text)

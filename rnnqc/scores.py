@@ -19,7 +19,7 @@ from rnnqc.proto.given import Given, as_given, name_of, proto_of
 from rnnqc.results import Result
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Evaluation(Result):
     """A metric of a model on data.
 

@@ -68,7 +68,7 @@ class Timing:
     speedup: float
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Measurement(Result):
     """All ways of running one model.
 
@@ -102,6 +102,14 @@ class Measurement(Result):
     def rows(self) -> list[dict[str, Any]]:
         """The ways of running the model; times in microseconds."""
         return [asdict(t) for t in self.timings]
+
+    @property
+    def messages(self) -> list[str]:
+        """Why recurrent nodes of a float model were not lowered."""
+        nothing = ["no recurrent layer of the model was lowered; it was measured as it is."]
+        return [e.explanation for e in self.float_entries] + (
+            nothing if [t.name for t in self.timings] == [FLOAT] else []
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready values."""
@@ -255,7 +263,7 @@ def bench(
     with located(where):
         if inputs is not None:
             feeds = _feeds(inputs)
-            check_feed(feeds, reference, _source(inputs))
+            check_feed(feeds, reference, _source(inputs), states={})
         else:
             feeds = generated_feeds(_sized(reference, protos, dims or {}), 1)[0]
     runs = {}

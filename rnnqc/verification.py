@@ -13,7 +13,7 @@ from rnnqc.data.feeds import with_dimensions_of
 from rnnqc.data.given_data import Data, open_feeds
 from rnnqc.data.large_inputs import LargeInputs
 from rnnqc.data.streaming import checked, state_pairs
-from rnnqc.errors import CompileError, UsageError, located
+from rnnqc.errors import FLOAT_MODEL, LOWERED_MODEL, CompileError, UsageError, located
 from rnnqc.ir import Model
 from rnnqc.lowering.executable import executable
 from rnnqc.measure.compare import LevelComparison, compare_levels, compare_models, compare_native, worst_level
@@ -27,13 +27,13 @@ from rnnqc.passes.weight_only.quantize_weights import stored_weights_of_nodes
 from rnnqc.proto.given import Given, as_given, name_of, proto_of
 from rnnqc.results import Result
 
-FEEDS, STREAM = 2, 16
-"""Generated feeds of each kind, or calls of a stream."""
+FEEDS, STREAM = 1, 16
+"""Generated feeds of each kind, as `lower` measures on, or calls of a stream."""
 Threshold = float | Mapping[str, float] | None
 """For every output, or by name of the output; "" stands for all others."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Verification(Result):
     """How a quantized model compares with the float one.
 
@@ -112,6 +112,11 @@ class Verification(Result):
             for level, c in self.worst.values()
         ]  # fmt: skip
 
+    @property
+    def messages(self) -> list[str]:
+        """Inputs that are larger than the values quantized layers compute with."""
+        return list(self.warnings)
+
     def to_dict(self) -> dict[str, Any]:
         """Every figure, of every step."""
         native = [{"name": c.name, "same_bits": c.same_bits, "equal": c.equal} for c in self.native]
@@ -176,7 +181,7 @@ def verify(
     """
     float_model, quantized_model = as_given(float_model), as_given(quantized_model)
     tell = progress or _nothing
-    names = (name_of(float_model), name_of(quantized_model))
+    names = (name_of(float_model, FLOAT_MODEL), name_of(quantized_model, LOWERED_MODEL))
     thresholds = Thresholds.of(
         {"--min-sqnr": min_sqnr, "--max-abs": max_abs, "--min-cosine": min_cosine, "--min-equal": min_equal}
     )

@@ -14,6 +14,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 LAYERS: tuple[tuple[str, ...], ...] = (
+    ("wording",),
     ("errors", "counterparts", "results"),
     ("proto", "formats"),
     ("cells",),

@@ -18,6 +18,7 @@ import rnnqc
 from rnnqc.commands.common import json_text
 from rnnqc.results import Result
 from rnnqc.search.trials import Bounds
+from rnnqc.wording import worded
 
 ROOT = Path(__file__).resolve().parents[1]
 DIGITS, DATA = ROOT / "models" / "digits_lstm.onnx", ROOT / "models" / "digits_calibration.npz"
@@ -54,12 +55,33 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Result]:
 
 
 def test_text(results: dict[str, Result]) -> None:
-    """A headline, the names of the columns, and a line for each row."""
+    """A headline, the names of the columns, a line for each row and each message; and one line for `repr`."""
     for name, result in results.items():
         lines = str(result).splitlines()
-        assert len(lines) == (2 + len(result.rows) if result.rows else 1), name
-        assert lines[0] == result.headline and "object at" not in str(result), name
+        assert len(lines) == (2 + len(result.rows) if result.rows else 1) + len(result.messages) + len(result.hints), (
+            name
+        )
+        assert lines[0] == worded(result.headline) and "object at" not in str(result), name
         assert all(column in lines[1] for column in result.rows[0]), name
+        assert len(repr(result).splitlines()) == 1 and len(repr(result)) < 400, name
+        assert worded(result.headline) in repr(result), name
+
+
+def test_messages_stand_in_the_text_and_in_html(results: dict[str, Result]) -> None:
+    """What the command line warns of, in words of Python."""
+    bounded = results["report"]
+    assert any("not measured (--models" in text for text in bounded.messages)
+    assert str(bounded).splitlines()[-2].endswith("points or groups were not measured (bounds=).")
+    assert "<li>" in bounded._repr_html_() and "not measured (bounds=)" in bounded._repr_html_()
+    assert "--" not in str(bounded) + bounded._repr_html_()
+
+
+def test_a_model_that_is_lowered_already() -> None:
+    """Nothing was lowered now: the recipe asked for is not claimed."""
+    again = rnnqc.lower(rnnqc.lower(DIGITS), "w4a8")
+    assert "1 of 1 lowered already" in again.headline and "w4a8" not in again.headline
+    assert "warning: recipe 'w4a8' does not apply to 1 recurrent node(s)" in str(again)
+    assert "Resolution: lower the float model" in again._repr_html_()
 
 
 def test_rows_are_a_table(results: dict[str, Result]) -> None:
@@ -93,7 +115,7 @@ def test_html_of_hostile_names(results: dict[str, Result]) -> None:
     node.name = "<script>alert(1)</script>\x1b[31m\nnext"
     found = rnnqc.inspect(proto)
     assert "<script>" not in found._repr_html_() and "&lt;script&gt;" in found._repr_html_()
-    assert "\x1b" not in str(found) and len(str(found).splitlines()) == 3
+    assert "\x1b" not in str(found) and len(str(found).splitlines()) == 3 + len(found.messages) + len(found.hints)
     for name, result in results.items():
         assert result._repr_html_().count("<tr>") == 1 + len(result.rows), name
 

@@ -5,42 +5,55 @@
 // The model has one input that is not a state. Its first unknown dimension is STEPS, other unknown dimensions are 1; a
 // chunk is as many samples as that shape has. States begin as zeros. The first output that is not a state is written.
 // LIBRARY is librnnqc_ops of this system, with its folder; without it the file runs in standard operators, with the same
-// bits.
+// bits. The language is C# 7, which the compilers of Unity and Mono know.
 
 using System;
 using System.Collections.Generic;
 using System.Linq;
-using System.Runtime.InteropServices;
 using Microsoft.ML.OnnxRuntime;
 
 internal sealed class Stream
 {
     private readonly InferenceSession session;
-    private readonly Dictionary<string, string> states = new(); // from the input's name to the output's
-    private readonly Dictionary<string, OrtValue> fed = new();
-    private readonly string samples = "";
-    private readonly long[] shape = Array.Empty<long>();
+    // From the input's name to the output's.
+    private readonly Dictionary<string, string> states = new Dictionary<string, string>();
+    private readonly Dictionary<string, OrtValue> fed = new Dictionary<string, OrtValue>();
+    private readonly string samples;
+    private readonly long[] shape;
 
     private Stream(string[] arguments)
     {
-        using var options = new SessionOptions { IntraOpNumThreads = 1 };
-        foreach (var argument in arguments.Skip(2))
+        using (var options = new SessionOptions { IntraOpNumThreads = 1 })
         {
-            var pair = argument.Split('=', 2);
-            if (pair.Length == 2) states[pair[0]] = pair[1];
-            else options.RegisterCustomOpLibrary(argument);
+            foreach (var argument in arguments.Skip(2))
+            {
+                var pair = argument.Split(new[] { '=' }, 2);
+                if (pair.Length == 2) states[pair[0]] = pair[1];
+                else options.RegisterCustomOpLibrary(argument);
+            }
+            session = new InferenceSession(arguments[0], options);
         }
-        session = new InferenceSession(arguments[0], options);
         var steps = long.Parse(arguments[1]);
-        foreach (var (name, input) in session.InputMetadata)
+        foreach (var input in session.InputMetadata)
         {
-            var isState = states.ContainsKey(name);
-            var known = Known(input.Dimensions, isState ? 1 : steps);
-            if (isState) Feed(name, new float[Size(known)], known);
-            else if (samples == "") (samples, shape) = (name, known);
-            else throw new ArgumentException($"inputs '{samples}' and '{name}' are no states; say which output one of them is");
+            var isState = states.ContainsKey(input.Key);
+            var known = Known(input.Value.Dimensions, isState ? 1 : steps);
+            if (isState)
+            {
+                Feed(input.Key, new float[Size(known)], known);
+            }
+            else if (samples == null)
+            {
+                samples = input.Key;
+                shape = known;
+            }
+            else
+            {
+                throw new ArgumentException(
+                    $"inputs '{samples}' and '{input.Key}' are no states; say which output one of them is");
+            }
         }
-        if (samples == "" || fed.Count != states.Count)
+        if (samples == null || fed.Count != states.Count)
             throw new ArgumentException("the model has no input of a state's name, or no other input");
     }
 
@@ -68,15 +81,30 @@ internal sealed class Stream
     private float[] Run(float[] chunk)
     {
         Feed(samples, chunk, shape);
-        using var run = new RunOptions();
-        using var outputs = session.Run(run, fed, session.OutputNames);
-        var named = session.OutputNames.Zip(outputs).ToDictionary(pair => pair.First, pair => pair.Second);
-        foreach (var (input, output) in states)
+        using (var run = new RunOptions())
+        using (var outputs = session.Run(run, fed, session.OutputNames))
         {
-            var after = named[output];
-            Feed(input, after.GetTensorDataAsSpan<float>().ToArray(), after.GetTensorTypeAndShape().Shape);
+            var named = Enumerable.Range(0, outputs.Count).ToDictionary(i => session.OutputNames[i], i => outputs[i]);
+            foreach (var state in states)
+            {
+                var after = named[state.Value];
+                Feed(state.Key, after.GetTensorDataAsSpan<float>().ToArray(), after.GetTensorTypeAndShape().Shape);
+            }
+            var result = session.OutputNames.First(name => !states.ContainsValue(name));
+            return named[result].GetTensorDataAsSpan<float>().ToArray();
         }
-        return named[session.OutputNames.First(name => !states.ContainsValue(name))].GetTensorDataAsSpan<float>().ToArray();
+    }
+
+    // Fills `bytes`; false at the end of the stream.
+    private static bool Read(System.IO.Stream from, byte[] bytes)
+    {
+        for (var filled = 0; filled < bytes.Length;)
+        {
+            var read = from.Read(bytes, filled, bytes.Length - filled);
+            if (read == 0) return false;
+            filled += read;
+        }
+        return true;
     }
 
     private static int Main(string[] arguments)
@@ -87,14 +115,20 @@ internal sealed class Stream
             return 2;
         }
         var stream = new Stream(arguments);
-        using var from = Console.OpenStandardInput();
-        using var to = Console.OpenStandardOutput();
-        var bytes = new byte[Size(stream.shape) * sizeof(float)];
+        var chunk = new float[Size(stream.shape)];
+        var bytes = new byte[chunk.Length * sizeof(float)];
         var chunks = 0;
-        for (; from.ReadAtLeast(bytes, bytes.Length, throwOnEndOfStream: false) == bytes.Length; ++chunks)
+        using (var from = Console.OpenStandardInput())
+        using (var to = Console.OpenStandardOutput())
         {
-            var result = stream.Run(MemoryMarshal.Cast<byte, float>(bytes).ToArray());
-            to.Write(MemoryMarshal.AsBytes<float>(result));
+            for (; Read(from, bytes); ++chunks)
+            {
+                Buffer.BlockCopy(bytes, 0, chunk, 0, bytes.Length);
+                var result = stream.Run(chunk);
+                var written = new byte[result.Length * sizeof(float)];
+                Buffer.BlockCopy(result, 0, written, 0, written.Length);
+                to.Write(written, 0, written.Length);
+            }
         }
         Console.Error.WriteLine($"{chunks} chunks");
         return 0;

@@ -18,7 +18,7 @@ from rnnqc.cells.base import Cell, Size
 from rnnqc.ir import Model, Value, Variable
 from rnnqc.ir.builder import Builder
 from rnnqc.passes.cells.boundary import Boundary
-from rnnqc.passes.cells.sequence_lengths import LengthMasks, dimensions, reversed_sequence
+from rnnqc.passes.cells.sequence_lengths import LengthMasks, dimensions, longest, reversed_sequence
 
 HIDDEN, CELL_STATE = "hidden", "cell_state"
 HIDDEN_STEPS, CODES_STEPS, CELL_STEPS = "hidden.steps", "hidden.codes.steps", "cell_state.steps"
@@ -91,7 +91,15 @@ class Arithmetic(ABC):
         """Quantizes and projects the input, makes the initial states, and runs the loop, in branches if need be."""
 
 
-def emit_cell(model: Model, cell: Cell, at: Boundary, arithmetic: Arithmetic, codes: Value | None = None) -> Builder:
+def emit_cell(
+    model: Model,
+    cell: Cell,
+    at: Boundary,
+    arithmetic: Arithmetic,
+    codes: Value | None = None,
+    *,
+    stops_early: bool = False,
+) -> Builder:
     """The nodes of a cell between its boundary values.
 
     Args:
@@ -100,9 +108,11 @@ def emit_cell(model: Model, cell: Cell, at: Boundary, arithmetic: Arithmetic, co
         at: Its boundary.
         arithmetic: How it computes.
         codes: Value that receives the quantized hidden states `[T,B,H]`, if an integer consumer follows.
+        stops_early: Whether the loop ends at the greatest of the lengths; the number of its steps is data then.
     """
     b = Builder(model, cell.name)
-    loop = Loop(cell, at, Wanted.of(at, codes, arithmetic.hands_on_output), arithmetic.names_outputs)
+    steps = longest(b, at.sequence_lens, at.x) if stops_early and at.sequence_lens is not None else None
+    loop = Loop(cell, at, Wanted.of(at, codes, arithmetic.hands_on_output), arithmetic.names_outputs, steps)
     results = arithmetic.run(b, loop)
     _finish(b, loop, codes, results, arithmetic)
     return b
@@ -149,12 +159,14 @@ class Loop:
         at: Its boundary.
         wanted: Which results are needed.
         names_outputs: See `Arithmetic`.
+        steps: The number of steps, int64 `[1]`, where the loop ends at the greatest length; None for T.
     """
 
     cell: Cell
     at: Boundary
     wanted: Wanted
     names_outputs: bool = False
+    steps: Value | None = None
 
     @property
     def scans_backwards(self) -> bool:
@@ -162,9 +174,17 @@ class Loop:
         return self.cell.reverse and self.at.sequence_lens is None
 
     def sequence(self, b: Builder) -> Value:
-        """The input `[T,B,I]`, reversed where the cell is and lengths are given."""
-        lens = self.at.sequence_lens
-        return self.at.x if lens is None or not self.cell.reverse else reversed_sequence(b, self.at.x, lens)
+        """The input of all steps of the loop `[T,B,I]`, reversed where the cell is and lengths are given."""
+        x, lens = self.at.x, self.at.sequence_lens
+        if self.steps is not None:
+            x = b.op("Slice", [x, b.i64([0]), self.steps, b.i64([0])], "x.until_longest")
+        return x if lens is None or not self.cell.reverse else reversed_sequence(b, x, lens)
+
+    def shape(self, b: Builder, name: str) -> list[Value]:
+        """The numbers of steps and of rows, in parts for a Concat."""
+        if self.steps is None:
+            return [dimensions(b, self.at.x, 0, 2, name)]
+        return [self.steps, dimensions(b, self.at.x, 1, 2, name)]
 
     def state_shape(self, b: Builder) -> Value:
         """The shape `[B,H]`.
@@ -310,12 +330,14 @@ def _finish(b: Builder, loop: Loop, codes: Value | None, results: Results, arith
         if at.y_c is not None:
             write_cell_state(results[LAST_CELL], at.y_c)
         return
-    masks = LengthMasks(b, at.sequence_lens, at.x)
+    masks = LengthMasks(b, at.sequence_lens, at.x, loop.steps)
     if at.y is not None:
-        masks.natural_order(masks.mask_float(results[HIDDEN_STEPS], "hidden.masked"), at.y, cell.reverse, "Y")
+        masked = masks.mask_float(results[HIDDEN_STEPS], "hidden.masked")
+        masks.natural_order(masked, b.f32(0.0), at.y, cell.reverse, "Y")
     if codes is not None:
-        masked = masks.mask(results[CODES_STEPS], b.u8(arithmetic.hidden_zero_point), "codes.masked")
-        masks.natural_order(masked, codes, cell.reverse, "Y_codes")
+        blank = b.u8(arithmetic.hidden_zero_point)
+        masked = masks.mask(results[CODES_STEPS], blank, "codes.masked")
+        masks.natural_order(masked, blank, codes, cell.reverse, "Y_codes")
     if at.y_h is not None:
         b.add("Identity", [masks.pick(results[HIDDEN_STEPS], "hidden.picked")], [at.y_h], "Y_h")
     if at.y_c is not None:

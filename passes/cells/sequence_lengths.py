@@ -19,6 +19,13 @@ def dimensions(b: Builder, value: Value, start: int, end: int, name: str) -> Val
     return b.op("Slice", [whole, b.i64([start]), b.i64([end]), b.i64([0])], name)
 
 
+def longest(b: Builder, sequence_lens: Value, x: Value) -> Value:
+    """The greatest length, int64 `[1]`, within 1 .. T: lengths are checked elsewhere, and a loop has a step."""
+    greatest = b.reduce("ReduceMax", b.cast(sequence_lens, np.int64, "lens.all"), [0], "lens.greatest", keepdims=1)
+    least = b.op("Max", [greatest, b.i64([1])], "lens.greatest.at_least_one")
+    return b.op("Min", [least, dimensions(b, x, 0, 1, "time.whole")], "lens.longest")
+
+
 def reversed_sequence(b: Builder, x: Value, lens: Value) -> Value:
     """`x` `[T,B,I]`, each sequence reversed up to its length; a length of 0 reverses like 1: not at all."""
     counts = b.op("Max", [b.cast(lens, np.int64, "lens.int64"), b.i64([1])], "lens.at_least_one")
@@ -37,20 +44,26 @@ class LengthMasks:
         b: Collects the nodes.
         sequence_lens: int32 `[B]`.
         x: The sequence `[T,B,I]`.
+        steps: How many elements the loop made, int64 `[1]`; None for T.
     """
 
-    def __init__(self, b: Builder, sequence_lens: Value, x: Value) -> None:
+    def __init__(self, b: Builder, sequence_lens: Value, x: Value, steps: Value | None = None) -> None:
         self.b = b
         lens = b.cast(sequence_lens, np.int64, "lens")
         time = dimensions(b, x, 0, 1, "time")
-        steps = b.op("Squeeze", [time, b.i64([0])], "time.scalar")
-        past = b.op("Add", [steps, b.i64(1)], "time.past")
+        length = b.op("Squeeze", [time, b.i64([0])], "time.scalar")
+        past = b.op("Add", [length, b.i64(1)], "time.past")
         allowed = b.op("Range", [b.i64(0), past, b.i64(1)], "lens.allowed")
         negative = b.op("Less", [lens, b.i64(0)], "lens.negative")
         index = b.op("Where", [negative, past, lens], "lens.index")
         self.lens = b.op("Gather", [allowed, index], LENGTHS_IN_RANGE, axis=0)
+        self.left_out: Value | None = None
+        made: Value = length
+        if steps is not None:
+            made = b.op("Squeeze", [steps, b.i64([0])], "lens.longest.scalar")
+            self.left_out = b.op("Sub", [time, steps], "time.left_out")
         times = b.op(
-            "Unsqueeze", [b.op("Range", [b.i64(0), steps, b.i64(1)], "time.range"), b.i64([1, 2])], "time.column"
+            "Unsqueeze", [b.op("Range", [b.i64(0), made, b.i64(1)], "time.range"), b.i64([1, 2])], "time.column"
         )
         self.valid = b.op("Less", [times, b.op("Unsqueeze", [self.lens, b.i64([0, 2])], "lens.row")], "time.valid")
 
@@ -62,13 +75,19 @@ class LengthMasks:
         """`[T,B,H]` with 0 beyond each sequence's length, and no negative zero."""
         return positive_zeros(self.b, self.mask(values, self.b.f32(0.0), f"{name}.signed"), name)
 
-    def natural_order(self, values: Value, target: Value, reverse: bool, name: str) -> None:
-        """Writes `[T,B,H]` in loop order to `target` in natural order."""
-        if reverse:
-            lens = self.b.op("Max", [self.lens, self.b.i64([1])], f"{name}.lens")
-            self.b.add("ReverseSequence", [values, lens], [target], name, batch_axis=1, time_axis=0)
+    def natural_order(self, values: Value, blank: Value, target: Value, reverse: bool, name: str) -> None:
+        """Writes what the loop made, in its order, to `target` `[T,B,H]` in natural order, with `blank` behind it."""
+        b = self.b
+        lens = b.op("Max", [self.lens, b.i64([1])], f"{name}.lens") if reverse else None
+        if self.left_out is not None:
+            if lens is not None:
+                values = b.op("ReverseSequence", [values, lens], f"{name}.made", batch_axis=1, time_axis=0)
+            pads = b.op("Concat", [b.i64([0, 0, 0]), self.left_out, b.i64([0, 0])], f"{name}.pads", axis=0)
+            b.add("Pad", [values, pads, blank], [target], name)
+        elif lens is not None:
+            b.add("ReverseSequence", [values, lens], [target], name, batch_axis=1, time_axis=0)
         else:
-            self.b.add("Identity", [values], [target], name)
+            b.add("Identity", [values], [target], name)
 
     def pick(self, values: Value, name: str) -> Value:
         """`[B,H]` after the last valid element, zeros for a length of 0."""

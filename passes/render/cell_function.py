@@ -116,8 +116,13 @@ def cell_function(model: Model, site: CellSite) -> CellFunction:
 def emit_integer(
     model: Model, cell: Cell, numbers: Numbers, at: Boundary, w: Operands, codes: Value | None, *, dispatch: bool
 ) -> list[Node]:
-    """The nodes of the integer cell in the arithmetic of its numbers."""
-    return emit_cell(model, cell, at, arithmetic_of(numbers, w, dispatch=dispatch), codes).nodes
+    """The nodes of the integer cell in the arithmetic of its numbers.
+
+    Without dispatch they can be unrolled: they make no choice, and the loop has a step for each element, whatever the
+    lengths are.
+    """
+    arithmetic = arithmetic_of(numbers, w, dispatch=dispatch)
+    return emit_cell(model, cell, at, arithmetic, codes, stops_early=dispatch).nodes
 
 
 def arithmetic_of(numbers: Numbers, w: Operands, *, dispatch: bool) -> Arithmetic:

@@ -22,7 +22,6 @@ from rnnqc.passes.cells.loop_driver import (
     State,
     Stepped,
 )
-from rnnqc.passes.cells.sequence_lengths import dimensions
 from rnnqc.passes.fold.integer_operands import Operands
 from rnnqc.passes.graph.point_names import BEYOND, SIGNED, UNSIGNED, WITHIN
 from rnnqc.passes.render.branches import choose
@@ -228,7 +227,7 @@ class _Emitter:
             return p
         cell = self.loop.cell
         columns = b.i64([len(cell.type.gates) * cell.hidden_size])
-        sizes = [dimensions(b, self.loop.at.x, 0, 2, "x.shape"), columns]
+        sizes = [*self.loop.shape(b, "x.shape"), columns]
         return b.op("Reshape", [p, b.op("Concat", sizes, "x.projection.shape", axis=0)], "x.projection.steps")
 
     def _step(

@@ -16,6 +16,7 @@ from rnnqc.calibration.samples import Selection, batch_axes, batches, joined_bat
 from rnnqc.data.feeds import true_inputs
 from rnnqc.data.given_data import Data, open_feeds
 from rnnqc.data.large_inputs import ACTION, LargeInputs
+from rnnqc.data.state_hints import likely_states
 from rnnqc.data.statistics import Statistics, identity
 from rnnqc.data.streaming import Piece, checked, state_pairs, stream
 from rnnqc.errors import CompileError, Outcome, Remark, UsageError, located
@@ -82,7 +83,7 @@ def calibrate(
     selection = Selection(limit, seed)
     loaded = Model.load(model)
     with located(loaded.source):
-        carried = state_pairs(state, loaded.proto)
+        carried, likely = state_pairs(state, loaded.proto), likely_states(loaded.proto)
         _check_options(bool(carried), seed, processes, scheduler, batch)
         task, cells, hidden = prepare(loaded, carried, moments)
         if hidden and all(s.linear for s in task.sites.values()):
@@ -92,7 +93,7 @@ def calibrate(
         patterns = layer_patterns(layers)
         task = only_layers(task, patterns)
         opened = open_feeds(feeds, proto, carried)
-        valid = checked(opened, proto, task.axes, carried, padded, filled=True)
+        valid = checked(opened, proto, task.axes, carried, padded, filled=True, states=likely)
         pieces: Iterator[Piece]
         if carried:
             pieces = stream(valid, proto, carried, limit)
@@ -300,4 +301,7 @@ def _statistics(
     remarks: Sequence[Remark],
 ) -> Statistics:
     found = {name: observer.statistics for name, observer in sorted(observers.items())}
-    return Statistics({n: s for n, s in found.items() if s is not None}, cells, settings, remarks=tuple(remarks))
+    points = {n: s for n, s in found.items() if s is not None}
+    made = Statistics(points, cells, settings, remarks=tuple(remarks))
+    asked = {made.cell_of(name) for name in found}
+    return replace(made, unseen=tuple(c for c in made.silent_cells if c in asked))

@@ -29,13 +29,11 @@ def add(commands: Commands) -> None:
 
 def run(a: argparse.Namespace) -> int:
     """Runs the command; the exit code."""
-    from rnnqc.timing import FLOAT, NATIVE, bench
+    from rnnqc.timing import NATIVE, bench
 
     result = bench(a.model, a.against, threads=a.threads, rounds=a.rounds, inputs=a.input, dims=pairs(a.dim, "--dim"))
-    for entry in result.float_entries:
-        err(f"[yellow]rnnqc:[/yellow] {escape(entry.explanation)}")
-    if [t.name for t in result.timings] == [FLOAT]:
-        err("[yellow]rnnqc:[/yellow] no recurrent layer of the model was lowered; it was measured as it is.")
+    for text in result.messages:
+        err(f"[yellow]rnnqc:[/yellow] {escape(text)}")
     if a.json:
         print(document({"model": a.model, "against": a.against, **result.to_dict()}))
         return OK

@@ -49,7 +49,6 @@ def run(a: argparse.Namespace) -> int:
     """Runs the command; the exit code."""
     from rnnqc.calibration.calibrate import calibrate
     from rnnqc.proto.files import check_writable
-    from rnnqc.recipes.rules import matches
 
     check_writable(Path(a.output), [a.model, a.data])
     start = time.perf_counter()
@@ -68,12 +67,8 @@ def run(a: argparse.Namespace) -> int:
             progress=lambda done, total: update(completed=done, total=total),
         )
     statistics.save(a.output)
-    for remark in statistics.remarks:
-        err(f"[yellow]rnnqc:[/yellow] {escape(str(remark))}")
-    for cell in statistics.silent_cells:
-        if a.layers and not any(matches(p, cell) for p in a.layers):
-            continue
-        err(f"[yellow]rnnqc:[/yellow] cell {escape(repr(cell))} never ran on this data; nothing is known of it.")
+    for text in statistics.messages:
+        err(f"[yellow]rnnqc:[/yellow] {escape(text)}")
     samples, points = statistics.settings["samples"], len(statistics.points)
     shapes = ", ".join(f"{name} {sizes}" for name, sizes in statistics.settings["shapes"].items())
     seconds = time.perf_counter() - start

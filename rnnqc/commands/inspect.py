@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import shlex
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -48,14 +47,8 @@ def run(a: argparse.Namespace) -> int:
     if found.points:
         _print_points(found)
     _print_rest(found)
-    for name, numbers in found.deciding.items():
-        chosen = " or ".join(f"--bind {name}={n}" for n in (*map(str, numbers),) or ("VALUE",))
-        out(f"input {escape(repr(name))} decides which branches run; for one use: rnnqc lower {escape(chosen)}")
-    if found.states:
-        options = " ".join(f"--state {shlex.quote(f'{i}:{o}')}" for i, o in sorted(found.states.items()))
-        out(f"carries states from call to call; where data is the calls of a stream: {escape(options)}")
-    if found.slow_stock:
-        out(found.slow_stock)
+    for text in found.hints:
+        out(escape(text))
     for text in found.warnings:
         err(f"[yellow]rnnqc:[/yellow] {escape(text)}")
     return OK

@@ -145,7 +145,7 @@ def run(a: argparse.Namespace) -> int:
     _write_reports(a, report, evidence)
     print_entries(report)
     if failure is None:
-        print_summary(report, a.model, a.output, time.perf_counter() - start, is_verified=a.verify)
+        print_summary(lowered, a, time.perf_counter() - start)
     if a.verbose:
         _print_details(report)
     return OK if failure is None else EXIT_CODES.get(failure.option, CHECK_FAILED)
@@ -207,9 +207,7 @@ def _evidence(a: argparse.Namespace, lowered: Lowered, bounds: Bounds) -> Eviden
 
 
 def _print_warnings(a: argparse.Namespace, report: Report) -> None:
-    from rnnqc.lowering.warnings import told
-
-    for option, text in told(report, is_bounded=a.min_sqnr is not None):
+    for option, text in report.told(is_bounded=a.min_sqnr is not None):
         err(f"[yellow]rnnqc:{' ' + option + ':' if option else ''}[/yellow] {escape(text)}")
 
 

@@ -9,7 +9,9 @@ from rnnqc.commands.common import byte_count
 from rnnqc.commands.terminal import escape, new_table, out
 
 if TYPE_CHECKING:
-    from rnnqc.lowering.report import Entry, Report
+    import argparse
+
+    from rnnqc.lowering.report import Entry, Lowered, Report
 
 LABEL = 10
 """Columns of the labels."""
@@ -27,30 +29,39 @@ def print_entries(report: Report) -> None:
     out(table)
 
 
-def print_summary(report: Report, source: str, output: str, seconds: float, *, is_verified: bool) -> None:
+def print_summary(lowered: Lowered, a: argparse.Namespace, seconds: float) -> None:
     """Prints what became of a model that was written.
 
     Args:
-        report: The report.
-        source: The float model.
-        output: The lowered one.
+        lowered: The lowered model.
+        a: The arguments of the command.
         seconds: How long it took.
-        is_verified: Whether passes were compared.
     """
+    report, output = lowered.report, a.output
     is_changed = bool(report.entries) or report.rest.is_changed
     lines = [
         ("layers", _layers(report) if report.entries else ""),
         ("rest", report.rest.summary(report.bytes) if report.rest.entries else ""),
         ("size", f"{output}: {_files(report)}, {seconds:.1f} s" if is_changed else ""),
         ("" if is_changed else "size", _growth(report)),
-        ("verified", _verified(report) if is_verified else ""),
+        ("verified", _verified(report) if a.verify else ""),
         ("accuracy", f"SQNR on generated data: at least {report.sqnr_summary}" if report.sqnr_summary else ""),
         ("speed", report.slow_stock),
-        ("next", f"rnnqc verify {shlex.quote(source)} {shlex.quote(output)}" if is_changed else ""),
+        ("next", _next(lowered, a) if report.is_changed or report.rest.is_changed else ""),
     ]
     for label, text in lines:
         if text:
             out(f"{label:{LABEL}}{escape(text)}")
+
+
+def _next(lowered: Lowered, a: argparse.Namespace) -> str:
+    """The command that compares the two models, on the data and with the states that are known."""
+    from rnnqc.data.state_hints import likely_states
+
+    known = [] if lowered.statistics is None else lowered.statistics.settings.get("states", [])
+    states = dict.fromkeys([*a.state, *known] or [f"{i}:{o}" for i, o in sorted(likely_states(lowered.proto).items())])
+    words = ["rnnqc", "verify", a.model, a.output, *(["--data", a.calibration] if a.calibration else [])]
+    return shlex.join([*words, *(word for text in states for word in ("--state", text))])
 
 
 def _growth(report: Report) -> str:
@@ -61,10 +72,8 @@ def _growth(report: Report) -> str:
 
 def _layers(report: Report) -> str:
     """How many nodes were lowered, and how."""
-    lowered = sum(e.status == "lowered" for e in report.entries)
     before, after = report.weight_bytes
-    weights = f"recurrent weights {byte_count(before)} -> {byte_count(after)}"
-    return f"{lowered} of {len(report.entries)} lowered (recipe {report.recipe}, form {report.form}), {weights}"
+    return f"{report.how_many}, recurrent weights {byte_count(before)} -> {byte_count(after)}"
 
 
 def _sizes(entry: Entry) -> str:

@@ -135,12 +135,8 @@ def check_positive(option: str, value: int | None) -> None:
 
 def tell_unmeasured(evidence: Evidence) -> None:
     """Says how much the bounds left out."""
-    if evidence.unmeasured:
-        left = len(evidence.unmeasured)
-        err(f"[yellow]rnnqc:[/yellow] {left} points or groups were not measured (--models, --seconds).")
-    if evidence.untried:
-        left = len(evidence.untried)
-        err(f"[yellow]rnnqc:[/yellow] {left} overrides of groups of points were not tried (--models, --seconds).")
+    for text in evidence.left_out:
+        err(f"[yellow]rnnqc:[/yellow] {escape(text)}")
 
 
 def measured(subject: Subject, options: Options, quiet: bool = False) -> Evidence:

@@ -100,9 +100,8 @@ def run(a: argparse.Namespace) -> int:
         )
         if tuned.verdict is not None:
             out(colored(tuned.verdict))
-    for cell in tuned.silent:
-        text = f"cell {cell!r} never ran in the calibration; it keeps the recipe's formats"
-        err(f"[yellow]rnnqc:[/yellow] {escape(text)}.")
+    for text in tuned.messages:
+        err(f"[yellow]rnnqc:[/yellow] {escape(text)}")
     if not found.reached:
         wanted = f"{a.min_sqnr:g} dB" if a.metric is None else f"{a.min_metric:g}"
         text = f"the best that was found has {tuned.worded(found.measured.quality)}, {wanted} asked for"

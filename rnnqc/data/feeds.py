@@ -10,7 +10,7 @@ import numpy.typing as npt
 import onnx
 
 from rnnqc.data.binding import bound_values_of
-from rnnqc.data.state_hints import likely_states, state_options
+from rnnqc.data.state_hints import likely_states, options_of_states
 from rnnqc.errors import CompileError
 
 Feeds = dict[str, npt.NDArray[Any]]
@@ -62,10 +62,18 @@ def with_dimensions_of(model: onnx.ModelProto, other: onnx.ModelProto) -> onnx.M
     return copy
 
 
-def check_feed(feed: Mapping[str, npt.NDArray[Any]], proto: onnx.ModelProto, source: str) -> None:
+def check_feed(
+    feed: Mapping[str, npt.NDArray[Any]], proto: onnx.ModelProto, source: str, states: Mapping[str, str] | None = None
+) -> None:
     """Checks names, types and shapes of one feed.
 
     A feed of empty arrays alone is refused: onnxruntime 1.31 ends the process where LSTM and GRU get no rows.
+
+    Args:
+        feed: Arrays by name.
+        proto: The model.
+        source: What messages call the feed.
+        states: Outputs by the input that they look like becoming; those of the model by default.
 
     Raises:
         CompileError: With the input that does not fit.
@@ -87,11 +95,11 @@ def check_feed(feed: Mapping[str, npt.NDArray[Any]], proto: onnx.ModelProto, sou
         )
     for value in inputs:
         if value.name not in feed:
-            states = state_options(proto) if value.name in likely_states(proto) else ""
+            states = likely_states(proto) if states is None else states
             raise CompileError(
                 f"{source}: no array for input {value.name!r}; arrays: {', '.join(sorted(feed)) or 'none'}.",
                 supported=f"arrays named {', '.join(i.name for i in inputs)}",
-                action="name the arrays as the model's inputs" + (f", or carry the states: {states}" if states else ""),
+                action=f"name the arrays as the model's inputs{or_carry(states if value.name in states else {})}",
             )
         array, tensor = feed[value.name], value.type.tensor_type
         dtype = element_type(value)
@@ -105,11 +113,18 @@ def check_feed(feed: Mapping[str, npt.NDArray[Any]], proto: onnx.ModelProto, sou
         fits = len(dims) == array.ndim and all(d is None or d == s for d, s in zip(dims, array.shape, strict=True))
         if tensor.HasField("shape") and not fits:
             text = ", ".join("?" if d is None else str(d) for d in dims)
+            states = {} if array.ndim != len(dims) + 1 else likely_states(proto) if states is None else states
+            calls = or_carry(states if value.name not in states else {})
             raise CompileError(
                 f"{source}: array {value.name!r} has shape {list(array.shape)}.",
                 supported=f"[{text}]",
-                action="reshape the array",
+                action=f"reshape the array{calls and f'{calls}, where its leading axis counts calls'}",
             )
+
+
+def or_carry(states: Mapping[str, str]) -> str:
+    """The end of a sentence that says which states could be carried; "" without states."""
+    return f", or carry the states: {options_of_states(states)}" if states else ""
 
 
 def _holds(array: npt.NDArray[Any], value: npt.NDArray[Any]) -> bool:

@@ -118,6 +118,7 @@ def _samples(arrays: Feeds, proto: onnx.ModelProto, source: str, once: AbstractS
     if once:
         stacked |= {i.name for i in inputs if i.name not in {*ranks, *once} and np.ndim(arrays.get(i.name, 0))}
     if not stacked:
+        _check_calls(arrays, inputs, source, once)
         return [arrays]
     for name in sorted(stacked & once):
         raise CompileError(
@@ -138,6 +139,29 @@ def _samples(arrays: Feeds, proto: onnx.ModelProto, source: str, once: AbstractS
         {k: (a[s] if k in stacked else a) for k, a in arrays.items() if s == 0 or k in stacked or k not in once}
         for s in range(counts.pop())
     ]
+
+
+def _check_calls(arrays: Feeds, inputs: Iterable[onnx.ValueInfoProto], source: str, carried: AbstractSet[str]) -> None:
+    """Refuses one call of a stream whose leading axis may be meant to count calls.
+
+    Raises:
+        CompileError: States are carried, none has a first value, and an open leading axis is longer than 1.
+    """
+    if carried & set(arrays):
+        return
+    for value in inputs:
+        array, dims = arrays.get(value.name), value.type.tensor_type.shape.dim
+        if not carried or array is None or array.ndim < 2 or not dims or dims[0].HasField("dim_value"):
+            continue
+        count, rest = array.shape[0], array.shape[1:]
+        if count > 1:
+            raise CompileError(
+                f"{source}: array {value.name!r} of shape {[count, *rest]} is one call, and states are carried from "
+                "call to call.",
+                supported=f"a leading axis that counts calls: {[count, 1, *rest]} is {count} calls of {[1, *rest]}",
+                action=f"insert that axis ({value.name}[:, None]); or, for one call, give a list of one dict or a "
+                "directory of one .npz",
+            )
 
 
 def _from_function(source: str, names: list[str]) -> Iterator[Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Mapping
 
 import onnx
 
@@ -36,6 +37,6 @@ def likely_states(proto: onnx.ModelProto) -> dict[str, str]:
     return found
 
 
-def state_options(proto: onnx.ModelProto) -> str:
-    """`--state IN:OUT` for each such state; "" without one."""
-    return " ".join(f"--state {shlex.quote(f'{i}:{o}')}" for i, o in sorted(likely_states(proto).items()))
+def options_of_states(states: Mapping[str, str]) -> str:
+    """`--state IN:OUT` for outputs by the input that they become."""
+    return " ".join(f"--state {shlex.quote(f'{i}:{o}')}" for i, o in sorted(states.items()))

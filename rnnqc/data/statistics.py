@@ -213,7 +213,7 @@ def _check_channels(point: PointStatistics, name: str, cells: Mapping[str, Mappi
             entry.refuse(f"channel_max and channel_mean of {wanted} numbers, the {size} of the cell", f"of {found}")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Statistics(Result):
     """Statistics of all quantization points of a model.
 
@@ -225,6 +225,7 @@ class Statistics(Result):
             shape of each input in a run.
         source: The file they were read from, for messages.
         remarks: Of the calibration, about recurrences that it could not observe; not in files.
+        unseen: Cells that the calibration was to measure, and that never ran; not in files.
     """
 
     points: Mapping[str, PointStatistics]
@@ -232,6 +233,7 @@ class Statistics(Result):
     settings: Mapping[str, Any] = field(default_factory=dict)
     source: str = ""
     remarks: tuple[Remark, ...] = field(default=(), compare=False)
+    unseen: tuple[str, ...] = field(default=(), compare=False)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Statistics:
@@ -297,13 +299,16 @@ class Statistics(Result):
         names = ("count", "min", "max", "mean", "std")
         return [{"point": path, **{n: getattr(p, n) for n in names}} for path, p in self.points.items()]
 
+    @property
+    def messages(self) -> list[str]:
+        """The remarks, and the cells that never ran."""
+        silent = [f"cell {cell!r} never ran on this data; nothing is known of it." for cell in self.unseen]
+        return [*map(str, self.remarks), *silent]
+
     def to_dict(self) -> dict[str, Any]:
         """The contents of the file."""
         contents: dict[str, Any] = json.loads(self.text)
         return contents
-
-    def __repr__(self) -> str:
-        return f"Statistics({len(self.cells)} cells, {len(self.points)} points)"
 
     def cell_of(self, path: str) -> str:
         """The cell of the point `<cell>.<point>`; empty for a point of none."""

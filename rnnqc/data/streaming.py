@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,9 +17,10 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 
-from rnnqc.data.feeds import Feeds, check_feed, true_inputs, zeros_of
+from rnnqc.data.feeds import Feeds, check_feed, or_carry, true_inputs, zeros_of
 from rnnqc.data.given_data import Data, open_feeds
 from rnnqc.data.npz import NpzFolder
+from rnnqc.data.state_hints import likely_states
 from rnnqc.errors import CompileError, UsageError
 
 Array = npt.NDArray[Any]
@@ -65,7 +67,9 @@ def state_pairs(state: Mapping[str, str] | Iterable[str] | None, proto: onnx.Mod
             )
         if carried.setdefault(name, output) != output:
             found = f"{carried[name]!r} and {output!r}"
-            raise UsageError(f"--state {name}: two outputs, {found}.", supported="one", action="leave one out")
+            raise UsageError(
+                f"--state: input {name!r} has two outputs, {found}.", supported="one", action="leave one out"
+            )
     return carried
 
 
@@ -155,6 +159,7 @@ def checked(
     padded: bool,
     filled: bool = False,
     labelled: bool = False,
+    states: Mapping[str, str] | None = None,
 ) -> Iterator[Feeds]:
     """The feeds, each checked when it is taken.
 
@@ -167,6 +172,7 @@ def checked(
         filled: Whether arrays of open shapes must hold something, states apart: onnxruntime 1.31 ends the process where
             a GRU gets a sequence without steps.
         labelled: Whether arrays that are no inputs are kept.
+        states: Outputs by the input that they look like becoming, for messages; those of the model by default.
 
     Raises:
         CompileError: There is none, or one does not fit, is empty or is not finite; the message names array and sample.
@@ -183,10 +189,10 @@ def checked(
             raise CompileError(
                 f"{where}: is a {type(given).__name__}.",
                 supported=f"dicts of arrays named {', '.join(known)}",
-                action="name the arrays as the model's inputs",
+                action=f"name the arrays as the model's inputs{or_carry(_left(states, proto, optional))}",
             )
         feed = {name: np.asarray(array) for name, array in given.items()}
-        check_feed(feed, _without(proto, optional - set(feed)) if optional else proto, where)
+        check_feed(feed, _without(proto, optional - set(feed)) if optional else proto, where, states)
         for name in known:
             if name in feed and feed[name].dtype.kind == "f" and not padded:
                 _check_finite(feed[name], name, where)
@@ -200,6 +206,12 @@ def checked(
         yield feed if labelled else {name: feed[name] for name in known if name in feed}
     if empty:
         raise CompileError("The data is empty.", supported="at least one sample", action="check the data")
+
+
+def _left(states: Mapping[str, str] | None, proto: onnx.ModelProto, carried: AbstractSet[str]) -> Mapping[str, str]:
+    """The likely states that are not carried."""
+    known = likely_states(proto) if states is None else states
+    return {name: output for name, output in known.items() if name not in carried}
 
 
 def _holds_nothing(declared: onnx.ValueInfoProto) -> bool:
@@ -232,26 +244,51 @@ def stream(
     """Calls of a model with states: one that gives the value of a state starts a stream, the others go on with it.
 
     Raises:
-        CompileError: A state whose shape the model leaves open has no first value.
+        CompileError: A state whose shape the model leaves open has no first value, or a call does not fit the states
+            that it goes on with.
     """
     declared = {i.name: i for i in true_inputs(proto)}
     carried = list(carried)
+    open_dims = {d.dim_param for name in carried for d in declared[name].type.tensor_type.shape.dim if d.dim_param}
+    held: dict[str, int] = {}
     for number, feed in enumerate(itertools.islice(feeds, limit)):
         restart = number == 0 or any(name in feed for name in carried)
         complete = dict(feed)
+        sizes = _named_sizes(feed, declared)
         if restart:
-            sizes = {
-                d.dim_param: n
-                for key, array in feed.items()
-                if key in declared
-                for d, n in zip(declared[key].type.tensor_type.shape.dim, array.shape, strict=False)  # no dim: any rank
-                if d.dim_param
-            }
+            held = {name: size for name, size in sizes.items() if name in open_dims}
             for name in carried:
                 if name in complete:
                     continue
                 complete[name] = _zeros(declared[name], sizes, f"sample {number}")
+        else:
+            _check_goes_on(number, feed, sizes, held)
         yield Piece(complete, number, 1, restart)
+
+
+def _named_sizes(feed: Feeds, declared: Mapping[str, onnx.ValueInfoProto]) -> dict[str, int]:
+    """The sizes that arrays give to named dimensions."""
+    return {
+        d.dim_param: n
+        for key, array in feed.items()
+        if key in declared
+        for d, n in zip(declared[key].type.tensor_type.shape.dim, array.shape, strict=False)  # no dim: any rank
+        if d.dim_param
+    }
+
+
+def _check_goes_on(number: int, feed: Feeds, sizes: Mapping[str, int], held: Mapping[str, int]) -> None:
+    """Raises CompileError for a call of other sizes than the states it goes on with, such as a smaller last batch."""
+    for name, size in held.items():
+        if sizes.get(name, size) != size:
+            shapes = ", ".join(f"{key!r} {list(array.shape)}" for key, array in feed.items())
+            raise CompileError(
+                f"sample {number}: dimension {name!r} is {sizes[name]} in its arrays ({shapes}), and {size} in the "
+                "states of the call before, with which it goes on.",
+                supported="calls of one size in a stream",
+                action="leave a smaller last batch out (DataLoader(..., drop_last=True)), or give the first values of "
+                "its states: then a new stream starts there",
+            )
 
 
 def _zeros(declared: onnx.ValueInfoProto, sizes: Mapping[str, int], where: str) -> Array:

@@ -44,6 +44,8 @@ class _Options:
 class Dump(dict[str, Any], Result):
     """The contents of `index.json`."""
 
+    __repr__ = Result.__repr__
+
     @property
     def headline(self) -> str:
         """How the model ran."""

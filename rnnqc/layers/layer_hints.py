@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import shlex
 from collections.abc import Mapping
 
 import onnx
 
+from rnnqc.data.state_hints import options_of_states
 from rnnqc.errors import CompileError
 from rnnqc.ir import Model
 from rnnqc.layers.cell_model import fitting_states
@@ -33,7 +33,7 @@ def layer_hints(proto: onnx.ModelProto) -> list[str]:
 
 
 def _text(states: Mapping[str, str]) -> str:
-    pairs = " ".join(f"--state {shlex.quote(f'{i}:{o}')}" for i, o in states.items())
+    pairs = options_of_states(states)
     return (
         f"if the model is one step of a recurrent layer, `rnnqc layer IN.onnx -o OUT.onnx {pairs}` makes a layer of "
         "it, which can be lowered (docs/custom_cells.md). The pairs are those whose shapes fit, in order: check that "

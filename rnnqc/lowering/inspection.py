@@ -8,7 +8,7 @@ from typing import Any
 
 from rnnqc.cells.forms import FUSED, INTEGER
 from rnnqc.cells.stages import points_of
-from rnnqc.data.state_hints import likely_states
+from rnnqc.data.state_hints import likely_states, options_of_states
 from rnnqc.errors import Outcome, Remark, explained, located
 from rnnqc.evaluation.invalid_model_errors import refusing_invalid_models
 from rnnqc.ir import Model
@@ -16,6 +16,7 @@ from rnnqc.layers.layer_hints import layer_hints
 from rnnqc.lowering.executable import brings_its_own
 from rnnqc.lowering.rest_report import RestReport, rest_report
 from rnnqc.lowering.stock_speed import slower_without_library
+from rnnqc.measure.time_axes import fixed_lengths
 from rnnqc.passes import DecomposeLstm, PassManager, ReadQuantLstmCell
 from rnnqc.passes.analysis.custom_products import custom_cells
 from rnnqc.passes.analysis.deciding_inputs import deciding_inputs
@@ -28,8 +29,11 @@ from rnnqc.passes.pipeline import normal_form
 from rnnqc.proto.given import Given, as_given, proto_of
 from rnnqc.results import Result
 
+VERDICTS = {"lowered": "will be lowered", "float": "stays float", "quantized": "stays as it is", "done": "done"}
+"""By the status of a node, what lowering does with it; "done": it is lowered already."""
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, repr=False)
 class Inspection(Result):
     """The recurrent layers of a model, and the rest.
 
@@ -76,12 +80,29 @@ class Inspection(Result):
         return f"{self.model}: operator set {self.opset}, {len(self.nodes)} recurrent node(s)"
 
     @property
+    def hints(self) -> list[str]:
+        """What to know of the model, and what to do about it."""
+        found = []
+        for name, numbers in self.deciding.items():
+            chosen = " or ".join(f"--bind {name}={n}" for n in (*map(str, numbers),) or ("VALUE",))
+            found.append(f"input {name!r} decides which branches run; for one use: rnnqc lower {chosen}")
+        if self.states:
+            options = options_of_states(self.states)
+            found.append(f"carries states from call to call; where data is the calls of a stream: {options}")
+        return found + ([self.slow_stock] if self.slow_stock else [])
+
+    @property
+    def messages(self) -> list[str]:
+        """The warnings."""
+        return list(self.warnings)
+
+    @property
     def rows(self) -> list[dict[str, Any]]:
         """The recurrent nodes."""
         sizes = ("input_size", "hidden_size", "sequence_length", "batch", "direction")
         return [
             {"node": n.path, "op": n.op, **{k: n.attributes.get(k) for k in sizes}, "weight_bytes": n.weight_bytes}
-            | {"lowering": n.status, "reason": explained(*n.refusal)}
+            | {"lowering": VERDICTS[n.status], "reason": explained(*n.refusal)}
             for n in self.nodes
         ]
 
@@ -115,7 +136,7 @@ def inspect(model: Given) -> Inspection:
         >>> import rnnqc
         >>> found = rnnqc.inspect("models/digits_lstm.onnx")
         >>> [(row["op"], row["hidden_size"], row["lowering"]) for row in found.rows]
-        [('LSTM', 64, 'lowered')]
+        [('LSTM', 64, 'will be lowered')]
 
     Args:
         model: A path, a ModelProto, a `torch.onnx.ONNXProgram`, or what `rnnqc.lower` returns.
@@ -128,6 +149,7 @@ def inspect(model: Given) -> Inspection:
     with located(loaded.source):
         opset, constant_outputs, earlier = loaded.opset, independent_outputs(loaded), lowered_nodes(loaded)
         dropouts, deciding, points = training_dropouts(loaded), deciding_inputs(loaded), _points(loaded)
+        lengths = fixed_lengths(loaded)
         PassManager(normal_form(keep_codes=brings_its_own(loaded))).run(loaded)
         present, elementwise = recurrent_nodes(loaded), elementwise_recurrences(loaded)
         remarks = [*ReadQuantLstmCell()(loaded).remarks, *DecomposeLstm()(loaded).remarks]
@@ -146,6 +168,7 @@ def inspect(model: Given) -> Inspection:
     warnings, states = [] if nodes else layer_hints(proto), likely_states(proto)
     warnings += [warning_of(constant_outputs)] if constant_outputs else []
     warnings += [training_warning(dropouts)] if dropouts else []
+    warnings += lengths
     return Inspection(
         loaded.source, opset, nodes, cells, notes, constant_outputs, dropouts, points, rest, loaded.size, elementwise,
         deciding, warnings, states,

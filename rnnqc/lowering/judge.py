@@ -118,5 +118,6 @@ def _measure(plan: Plan, passed: Passed, report: Report, start: float) -> None:
     generator = reference.generator
     seconds = patience * (time.perf_counter() - start)
     candidate = partial(executable, passed.model.proto)
-    measure(report, reference.proto, candidate, generator, seconds, calibrated=plan.statistics is not None)
-    report.warnings += warnings_of_measurement(report)
+    calibrated = plan.statistics is not None
+    measure(report, reference.proto, candidate, generator, seconds, calibrated=calibrated)
+    report.warnings += warnings_of_measurement(report, calibrated=calibrated)

@@ -41,7 +41,7 @@ def measure(
     start = time.perf_counter()
     done: list[LevelComparison] = []
     try:
-        levels = islice(generated_levels(generator.checked(), 2 if calibrated else 1), 1 if calibrated else None)
+        levels = islice(generated_levels(generator.checked(), 1), 1 if calibrated else None)
         for level in compare_levels(reference, candidate(), levels, timed=False, optimize=False):
             done.append(level)
             if time.perf_counter() - start > max(seconds, LEAST_SECONDS):

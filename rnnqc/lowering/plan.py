@@ -17,6 +17,7 @@ from rnnqc.ir import Model
 from rnnqc.lowering.executable import brings_its_own
 from rnnqc.lowering.options import REST_INT8, LowerOptions
 from rnnqc.lowering.verification_feeds import Remembered
+from rnnqc.measure.time_axes import fixed_lengths
 from rnnqc.passes import Pass
 from rnnqc.passes.graph.constant_outputs import ACTION, independent_outputs, lost_everything
 from rnnqc.passes.graph.training_mode import training_dropouts
@@ -59,6 +60,7 @@ class Plan:
         given: Properties that hold after the normal form.
         constant_outputs: Names of outputs that no input influences.
         dropouts: Paths of Dropout nodes in training mode.
+        fixed_lengths: A sentence for each output that is declared with a length which is open.
     """
 
     source: Given
@@ -76,6 +78,7 @@ class Plan:
     given: frozenset[Property]
     constant_outputs: Sequence[str]
     dropouts: Sequence[str]
+    fixed_lengths: Sequence[str]
 
     @cached_property
     def record(self) -> RecipeRecord:
@@ -112,6 +115,7 @@ def make_plan(source: Given, options: LowerOptions) -> Plan:
         if form not in ON_STORED_WEIGHTS:
             _refuse_later_forms(model, form, unroll)
         constant_outputs, dropouts = independent_outputs(model), training_dropouts(model)
+        lengths = fixed_lengths(model)
     recipe = replace(recipe, rest=options.rest == REST_INT8)
     fold = bool(options.dims or bound_values(model.metadata))
     return Plan(
@@ -123,6 +127,7 @@ def make_plan(source: Given, options: LowerOptions) -> Plan:
         given=EXPORTED if keeps_own else NORMAL_FORM,
         constant_outputs=constant_outputs,
         dropouts=dropouts,
+        fixed_lengths=lengths,
     )  # fmt: skip
 
 

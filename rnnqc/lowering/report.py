@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,10 +13,15 @@ import onnx
 from rnnqc.data.statistics import Statistics
 from rnnqc.errors import byte_count, explained
 from rnnqc.ir import Model
-from rnnqc.lowering.rest_report import RestReport
+from rnnqc.lowering.options import REST_INT8
+from rnnqc.lowering.rest_report import RestReport, told_of_rest
+from rnnqc.lowering.verification_feeds import CALIBRATION_DATA, GENERATED_DATA
+from rnnqc.passes.verify.pass_comparison import NOT_COMPARED, OWN_LOSS
 from rnnqc.proto.files import serialized, write_atomically
 from rnnqc.recipes.resolved import ResolvedPoint
 from rnnqc.results import Result
+
+NOTHING = "nothing was quantized"
 
 
 @dataclass
@@ -63,7 +68,7 @@ class Entry:
         return explained(f'Operator "{self.op}" (node {self.node!r}) {what}: {self.reason}', self.found, self.action)
 
 
-@dataclass
+@dataclass(repr=False)
 class Report(Result):
     """The result of a lowering, for people and for programs.
 
@@ -119,10 +124,21 @@ class Report(Result):
 
     @property
     def headline(self) -> str:
-        """Recipe, form, sizes, and the SQNR where it was measured."""
+        """Recipe, form, sizes, and the SQNR where it was measured; or that nothing was lowered."""
         files = f"file {byte_count(self.float_bytes)} -> {byte_count(self.bytes)}"
         sqnr = f"; SQNR on generated data at least {self.sqnr_summary}" if self.sqnr_summary else ""
-        return f"{self.source}, recipe {self.recipe}, form {self.form}: {files}{sqnr}"
+        if self.is_changed or self.rest.is_changed:
+            return f"{self.source}, recipe {self.recipe}, form {self.form}: {files}{sqnr}"
+        return f"{self.source}, recurrent nodes: {self.how_many}; {files}{sqnr}"
+
+    @property
+    def how_many(self) -> str:
+        """How many recurrent nodes are lowered, and with which recipe where that was now."""
+        count = sum(e.status == "lowered" for e in self.entries)
+        text = f"{count} of {len(self.entries)} lowered"
+        if self.is_changed:
+            return f"{text} (recipe {self.recipe}, form {self.form})"
+        return f"{text} already (form {self.form})" if count else text
 
     @property
     def rows(self) -> list[dict[str, Any]]:
@@ -167,12 +183,61 @@ class Report(Result):
         """The recurrent nodes that stay float."""
         return [e for e in self.entries if e.status == "float"]
 
+    def told(self, is_bounded: bool = False) -> Iterator[tuple[str, str]]:
+        """Everything that a user is to read: the option that it is about, or "", and the text.
+
+        Args:
+            is_bounded: Whether a least SQNR is asked for: then a missing measurement is an error, not a warning.
+        """
+        for entry in self.entries:
+            if entry.reason:
+                yield "", entry.explanation
+        yield from self._told_of_all(is_bounded)
+
+    def _told_of_all(self, is_bounded: bool) -> Iterator[tuple[str, str]]:
+        """What is not about one recurrent node."""
+        if not self.entries:
+            changed = "only the weights of other layers were quantized" if self.rest.is_changed else NOTHING
+            yield "", f"the model has no recurrent layer; {changed}."
+        for text in told_of_rest(self.rest.left if self.rest.option == REST_INT8 else ()):
+            yield "", text
+        for text in self.warnings:
+            yield "", text
+        yield from self._told_of_verification()
+        if self.unmeasured and (self.sqnr_db or not is_bounded):
+            what = "measured on a part of the generated data alone" if self.sqnr_db else "not measured"
+            yield "", f"the SQNR was {what}: {self.unmeasured}"
+
+    def _told_of_verification(self) -> Iterator[tuple[str, str]]:
+        """Comparisons that `verify` could not make, and losses that are the recipe's own."""
+        for name, text in sorted({c for c in self.checks if c[1].startswith(NOT_COMPARED)}):
+            reason = text.removeprefix(f"{NOT_COMPARED}: ")
+            if name == CALIBRATION_DATA:
+                text = f"the models were not compared on the calibration data, only on generated data: {reason}"
+            elif name == GENERATED_DATA:
+                text = f"the models were not compared on generated data: {reason}"
+            else:
+                text = f"pass {name!r} was {text}."
+            yield "--verify", text
+        for name, text in dict.fromkeys(c for c in self.checks if c[1].startswith(OWN_LOSS)):
+            yield "--verify", f"pass {name!r}: {text}."
+
+    @property
+    def messages(self) -> list[str]:
+        """What is told of the whole model; what is told of a node stands in its row."""
+        return [text for _, text in self._told_of_all(False)]
+
+    @property
+    def hints(self) -> list[str]:
+        """How fast it is without the native library, where that is slower than in float."""
+        return [self.slow_stock] if self.slow_stock else []
+
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready values."""
         return asdict(self)
 
 
-@dataclass
+@dataclass(repr=False)
 class Lowered(Result):
     """A lowered model.
 
@@ -205,6 +270,16 @@ class Lowered(Result):
     def rows(self) -> list[dict[str, Any]]:
         """As of the report."""
         return self.report.rows
+
+    @property
+    def messages(self) -> list[str]:
+        """As of the report."""
+        return self.report.messages
+
+    @property
+    def hints(self) -> list[str]:
+        """As of the report."""
+        return self.report.hints
 
     def to_dict(self) -> dict[str, Any]:
         """The report."""

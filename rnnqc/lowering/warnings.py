@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from rnnqc.cells.forms import QONNX
 from rnnqc.errors import Outcome
 from rnnqc.layers.layer_hints import layer_hints
-from rnnqc.lowering.options import REST_INT8
 from rnnqc.lowering.plan import Plan
 from rnnqc.lowering.record import earlier_record
 from rnnqc.lowering.report import Entry, Report
-from rnnqc.lowering.rest_report import told_of_rest
 from rnnqc.lowering.run import Passed
-from rnnqc.lowering.verification_feeds import CALIBRATION_DATA, GENERATED_DATA
 from rnnqc.passes import LowerQuantOperators, RemoveSorting
 from rnnqc.passes.analysis.custom_points import points_of_recurrences
 from rnnqc.passes.analysis.rest_weights import points_of_weights
@@ -21,17 +18,14 @@ from rnnqc.passes.formats.override_effects import idle_overrides, points_of_type
 from rnnqc.passes.graph.constant_outputs import warning_of
 from rnnqc.passes.graph.quant_operators import CELL_OP
 from rnnqc.passes.graph.training_mode import training_warning
-from rnnqc.passes.verify.pass_comparison import NOT_COMPARED, OWN_LOSS
 from rnnqc.recipes.clipping import clipping_warnings
 from rnnqc.recipes.recipe_record import not_applied
 
-NOTHING = "nothing was quantized"
 POOR_DB, POOR_REST_DB = 20.0, 30.0
 """Below this SQNR rnnqc warns; the second where weights outside the recurrent layers were quantized, too."""
-OWN_DATA = (
-    "Resolution: compare on your own data (rnnqc verify FLOAT LOWERED --data DATA); --calibration DATA fits ranges to "
-    "it, and --report OUT.html says where the loss is made."
-)
+OWN_DATA = "Resolution: compare on your own data (rnnqc verify FLOAT LOWERED --data DATA); "
+CALIBRATE = "--calibration DATA fits ranges to it, and "
+REPORT = "--report OUT.html says where the loss is made."
 
 
 def warnings_of(plan: Plan, passed: Passed, entries: Sequence[Entry]) -> list[str]:
@@ -39,6 +33,7 @@ def warnings_of(plan: Plan, passed: Passed, entries: Sequence[Entry]) -> list[st
     return [
         *(warning_of([name]) for name in plan.constant_outputs),
         *([training_warning(plan.dropouts)] if plan.dropouts else ()),
+        *plan.fixed_lengths,
         *(map(str, plan.statistics.remarks) if plan.statistics is not None else ()),
         *passed.recovery_warnings,
         *([] if entries else layer_hints(passed.model.proto)),
@@ -96,50 +91,18 @@ def _lowered_cells(plan: Plan, passed: Passed, entries: Sequence[Entry]) -> list
     return [] if text is None else [text]
 
 
-def warnings_of_measurement(report: Report) -> list[str]:
-    """Warns of a poor SQNR, and of values that are NaN or infinite in only one of the models."""
+def warnings_of_measurement(report: Report, *, calibrated: bool) -> list[str]:
+    """Warns of a poor SQNR, and of values that are NaN or infinite in only one of the models.
+
+    Args:
+        report: With what was measured.
+        calibrated: Whether ranges fit the user's data already.
+    """
+    advice = f"{OWN_DATA}{'' if calibrated else CALIBRATE}{REPORT}"
     if report.unlike:
-        return [f"{report.unlike[0]} Measured on generated data. {OWN_DATA}"]
+        return [f"{report.unlike[0]} Measured on generated data. {advice}"]
     name, least = report.worst_output, POOR_REST_DB if report.rest.is_changed else POOR_DB
     if name is None or report.sqnr_db[name] >= least:
         return []
-    poor = f"output {name!r} has an SQNR of {report.sqnr_summary} on generated data, less than {least:g} dB."
-    return [f"{poor} {OWN_DATA}"]
-
-
-def told(report: Report, is_bounded: bool = False) -> Iterator[tuple[str, str]]:
-    """Everything that a user is to read about a lowering: the option that it is about, or "", and the text.
-
-    Args:
-        report: Of the lowering.
-        is_bounded: Whether a least SQNR is asked for: then a missing measurement is an error, not a warning.
-    """
-    for entry in report.entries:
-        if entry.reason:
-            yield "", entry.explanation
-    if not report.entries:
-        changed = "only the weights of other layers were quantized" if report.rest.is_changed else NOTHING
-        yield "", f"the model has no recurrent layer; {changed}."
-    for text in told_of_rest(report.rest.left if report.rest.option == REST_INT8 else ()):
-        yield "", text
-    for text in report.warnings:
-        yield "", text
-    yield from _told_of_verification(report)
-    if report.unmeasured and (report.sqnr_db or not is_bounded):
-        what = "measured on a part of the generated data alone" if report.sqnr_db else "not measured"
-        yield "", f"the SQNR was {what}: {report.unmeasured}"
-
-
-def _told_of_verification(report: Report) -> Iterator[tuple[str, str]]:
-    """Comparisons that `verify` could not make, and losses that are the recipe's own."""
-    for name, text in sorted({c for c in report.checks if c[1].startswith(NOT_COMPARED)}):
-        reason = text.removeprefix(f"{NOT_COMPARED}: ")
-        if name == CALIBRATION_DATA:
-            text = f"the models were not compared on the calibration data, only on generated data: {reason}"
-        elif name == GENERATED_DATA:
-            text = f"the models were not compared on generated data: {reason}"
-        else:
-            text = f"pass {name!r} was {text}."
-        yield "--verify", text
-    for name, text in dict.fromkeys(c for c in report.checks if c[1].startswith(OWN_LOSS)):
-        yield "--verify", f"pass {name!r}: {text}."
+    data = "generated data, which the calibrated ranges need not fit" if calibrated else "generated data"
+    return [f"output {name!r} has an SQNR of {report.sqnr_summary} on {data}, less than {least:g} dB. {advice}"]

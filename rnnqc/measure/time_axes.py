@@ -20,8 +20,8 @@ from onnx import AttributeProto, helper
 
 from rnnqc.cells.types import CELL_TYPES, fused_type
 from rnnqc.data.feeds import true_inputs
-from rnnqc.errors import CompileError
-from rnnqc.ir import Model
+from rnnqc.errors import CompileError, explained
+from rnnqc.ir import Model, shape_of
 from rnnqc.passes import PassManager
 from rnnqc.passes.pipeline import normal_form
 from rnnqc.proto.graph_walks import blocks_of
@@ -237,3 +237,40 @@ def _shapes(model: onnx.ModelProto) -> dict[str, list[str | int | None]]:
                         for d in value.type.tensor_type.shape.dim
                     ]
     return shapes
+
+
+def fixed_lengths(model: Model) -> list[str]:
+    """A sentence for each output that is declared with a fixed length where that of an input is open.
+
+    torch's dynamo exporter declares so with `dynamic_shapes`; onnxruntime runs the model and warns at each call.
+
+    Args:
+        model: A model as `time_axes` takes it.
+    """
+    if not _may_be_fixed(model):
+        return []
+    proto, found = model.proto, []
+    axes = time_axes(proto)
+    inputs = {i.name: i.type.tensor_type.shape.dim for i in true_inputs(proto)}
+    for index, output in enumerate(proto.graph.output):
+        at = axes.get(output.name)
+        dims = output.type.tensor_type.shape.dim
+        if at is None or at.source is None or at.axis >= len(dims) or not dims[at.axis].dim_value:
+            continue
+        name, axis = at.source
+        given = inputs[name][axis]
+        if not given.HasField("dim_value"):
+            text = (
+                f"output {output.name!r} is declared with {dims[at.axis].dim_value} steps on axis {at.axis}, and has "
+                f"as many as input {name!r}, where the number is open: onnxruntime warns at each run with another."
+            )
+            place = f"graph.output[{index}].type.tensor_type.shape.dim[{at.axis}].dim_param"
+            found.append(explained(text, action=f"name the axis in the ModelProto: {place} = {given.dim_param!r}"))
+    return found
+
+
+def _may_be_fixed(model: Model) -> bool:
+    """Whether an input has an open dimension, and an output a fixed one that is not the features of a step."""
+    shapes = [shape_of(v) or () for v in model.graph.outputs]
+    is_open = any(not isinstance(d, int) for v in model.graph.inputs for d in shape_of(v) or ())
+    return is_open and any(isinstance(d, int) and d > 1 for s in shapes for d in (s[:-1] if len(s) > 2 else s))

@@ -73,7 +73,7 @@ def proto_and_size_of(model: Given) -> tuple[onnx.ModelProto, int]:
     )
 
 
-def name_of(model: Given) -> str:
-    """How messages call a model: its path."""
+def name_of(model: Given, nameless: str = MEMORY) -> str:
+    """How messages call a model: its path; `nameless` where it comes from no file."""
     held = as_given(model)
-    return MEMORY if isinstance(held, onnx.ModelProto) else os.fspath(held)
+    return nameless if isinstance(held, onnx.ModelProto) else os.fspath(held)

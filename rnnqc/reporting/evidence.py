@@ -175,6 +175,13 @@ class Evidence:
         return measured, measured + sum(not u.endswith(".*") for u in self.unmeasured)  # that is the glob of a cell
 
     @property
+    def left_out(self) -> list[str]:
+        """A sentence for everything that the bounds of the work left out."""
+        what = {"points or groups were not measured": self.unmeasured}
+        what["overrides of groups of points were not tried"] = self.untried
+        return [f"{len(names)} {text} (--models, --seconds)." for text, names in what.items() if names]
+
+    @property
     def verdict(self) -> Verdict | None:
         """Whether the lowered model is near enough to the float one; None without outputs."""
         judged = [

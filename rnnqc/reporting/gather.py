@@ -32,7 +32,16 @@ from rnnqc.reporting.description import entries_of, recipe_of, shapes_of, versio
 from rnnqc.reporting.evidence import Evidence
 from rnnqc.reporting.layer_times import time_layers
 from rnnqc.reporting.layers import layer_evidence, watch_layers, why_hidden
-from rnnqc.reporting.origin import check_float, check_same_recurrences, differences, is_lowered, mismatch, same_outputs
+from rnnqc.reporting.origin import (
+    APART_DB,
+    check_float,
+    check_same_recurrences,
+    differences,
+    distance,
+    is_lowered,
+    mismatch,
+    same_outputs,
+)
 from rnnqc.reporting.outputs import output_evidence
 from rnnqc.reporting.points import observe_activations
 from rnnqc.reporting.subject import Options, Subject
@@ -58,6 +67,15 @@ OLDER = (
 )
 NO_POINTS = "no layer has quantization points: a recipe chooses the formats of weights alone here."
 NOTHING = "no layer of the model was lowered by rnnqc."
+OTHER_STATISTICS = (
+    "The statistics that the model was calibrated with are not at hand: scales are those of the model, but what else "
+    "follows from statistics (error-compensated weights) was made from the data of this report. Give the statistics "
+    "file with --stats STATS.json."
+)
+UNKNOWN_STATISTICS = (
+    "the model was calibrated, and made again with statistics of the data of this report it is more than 1 dB apart: "
+    "give its statistics with --stats STATS.json."
+)
 ANOTHER = "made again, the model is another one (see the top of this page); what is measured on that says nothing here."
 OWN = "the model brings its own quantization; no recipe of rnnqc chose its formats."
 
@@ -135,8 +153,13 @@ class _Gathering:
         with located(self.subject.float_name):
             made = relowering.lower()
             check_same_recurrences(self.recurrences, recurrences_of(made.model))
-        if not self._is_remade(made, outputs, relowering.exact):
-            return self._without_measurements(ANOTHER)
+        unlike = self._unlike(made, outputs, relowering.exact)
+        if not relowering.exact:
+            unknown = unlike == UNKNOWN_STATISTICS
+            text = f"Layers, points and overrides were not measured: {unlike}" if unknown else OTHER_STATISTICS
+            evidence.warnings.append(text)
+        if unlike:
+            return self._without_measurements(unlike)
         self._describe(self.subject.report or made.report)
         self._layers(relowering)
         qcdq = relowering.lower(form=QCDQ) if relowering.record.form not in ON_STORED_WEIGHTS else None
@@ -166,19 +189,21 @@ class _Gathering:
         self._describe(self.subject.report)
         return self.evidence
 
-    def _is_remade(self, made: Lowered, outputs: Sequence[Mapping[str, Array]], exact: bool) -> bool:
-        """Whether the model made again can stand for the one that there is."""
+    def _unlike(self, made: Lowered, outputs: Sequence[Mapping[str, Array]], exact: bool) -> str:
+        """Why the model made again cannot stand for the one that there is; "" if it can."""
         evidence, again = self.evidence, self.quality.outputs(made.proto)
         if same_outputs(outputs, again):
             evidence.remade = "Made again from what it says about itself, the model has the same outputs, bit for bit."
-            return True
+            return ""
         assert evidence.sqnr_db is not None
         apart = self.quality.score(again).mean_db
         evidence.mismatch = mismatch(evidence.float_model, evidence.quantized_model, evidence.sqnr_db, apart, exact)
         changed = differences(self.recurrences, recurrences_of(made.model))
         text = f"Made again from what it says about itself, the model has {apart:.2f} dB"
         evidence.remade = f"{text} (formats that differ: {', '.join(changed) or 'none'})."
-        return not evidence.mismatch
+        if evidence.mismatch:
+            return ANOTHER
+        return UNKNOWN_STATISTICS if distance(evidence.sqnr_db, apart) > APART_DB else ""
 
     def _relowering(self, record: RecipeRecord) -> Relowering:
         statistics = self.subject.statistics
@@ -189,12 +214,6 @@ class _Gathering:
             with located(self.subject.float_name):
                 relowering.statistics = calibrate(self.subject.float_proto, self.feeds, state=self.state)
         relowering.pin(self.recurrences)
-        if not exact:
-            self.evidence.warnings.append(
-                "The statistics that the model was calibrated with are not at hand: scales are those of the model, but "
-                "what else follows from statistics (error-compensated weights) was made from the data of this report. "
-                "Give the statistics file with --stats."
-            )
         return relowering
 
     def _describe(self, report: Report | None) -> None:

@@ -16,8 +16,11 @@ from rnnqc.passes.graph.lstm_node import WEIGHTS_TAG
 from rnnqc.recipes.recipe_record import RECIPE_KEY
 from rnnqc.search.recurrences import Recurrence
 
-APART_DB = 1.0
-"""How far a model made again with other statistics may be from the one that there is."""
+APART_DB, ANOTHER_DB = 1.0, 10.0
+"""How far a model made again with other statistics may be from the one that there is, and beyond which it is another.
+
+Scales are held, so that only error-compensated weights and positions of weights follow from the other statistics.
+"""
 FLOAT = "float"
 
 
@@ -54,7 +57,7 @@ def same_outputs(once: Sequence[Mapping[str, Any]], again: Sequence[Mapping[str,
 
 
 def mismatch(float_name: str, quant_name: str, sqnr_db: float, again_db: float, exact: bool) -> str:
-    """What to say of a model that, made again, has other outputs; an empty text if that is to be expected.
+    """What to say of a model that, made again, is another; an empty text if other outputs are to be expected.
 
     Args:
         float_name: What the float model is called.
@@ -63,8 +66,7 @@ def mismatch(float_name: str, quant_name: str, sqnr_db: float, again_db: float, 
         again_db: Of the one made again.
         exact: Whether it was made again with the statistics of the first time, or without any as then.
     """
-    apart = 0.0 if again_db == sqnr_db else abs(again_db - sqnr_db)
-    if not exact and not math.isnan(apart) and apart <= APART_DB:
+    if not exact and distance(sqnr_db, again_db) <= ANOTHER_DB:
         return ""
     text = (
         f"{float_name} is not the model that {quant_name} was made of, or {quant_name} was changed after it was "
@@ -73,6 +75,12 @@ def mismatch(float_name: str, quant_name: str, sqnr_db: float, again_db: float, 
         "again"
     )
     return f"{text}, or give the statistics of its calibration (--stats)." if not exact else f"{text}."
+
+
+def distance(sqnr_db: float, again_db: float) -> float:
+    """How far two SQNRs are apart, in dB; infinite where that cannot be told."""
+    apart = 0.0 if again_db == sqnr_db else abs(again_db - sqnr_db)
+    return math.inf if math.isnan(apart) else apart
 
 
 def check_same_recurrences(recurrences: Mapping[str, Recurrence], made: Mapping[str, Recurrence]) -> None:

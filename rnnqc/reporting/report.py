@@ -9,7 +9,7 @@ from typing import Any
 
 from rnnqc.data.given_data import Data
 from rnnqc.data.statistics import Statistics
-from rnnqc.errors import UsageError, located
+from rnnqc.errors import FLOAT_MODEL, LOWERED_MODEL, UsageError, located
 from rnnqc.measure.metrics import MetricFunction
 from rnnqc.measure.runs import State
 from rnnqc.measure.verdict import Task
@@ -27,7 +27,7 @@ MODELS = 150
 """Sensitivities are measured with at most so many models."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ErrorReport(Result):
     """Where the errors of a lowered model come from.
 
@@ -57,6 +57,12 @@ class ErrorReport(Result):
             {"output": o.name, "sqnr_db": o.sqnr_db, "max_abs": o.max_abs, "cosine": o.cosine, "equal": o.equal}
             for o in self.evidence.outputs
         ]
+
+    @property
+    def messages(self) -> list[str]:
+        """Whether the two models fit together, what could not be measured, and what the lowering warned of."""
+        found = self.evidence
+        return [*([found.mismatch] if found.mismatch else []), *found.warnings, *found.left_out]
 
     @property
     def html(self) -> str:
@@ -115,13 +121,13 @@ def report(
         UsageError: A metric without data, or one that there is not.
     """
     models = (as_given(float_model), as_given(quantized_model))
-    protos = []
-    for model in models:
-        with located(name_of(model)):
+    names, protos = (name_of(models[0], FLOAT_MODEL), name_of(models[1], LOWERED_MODEL)), []
+    for name, model in zip(names, models, strict=True):
+        with located(name):
             protos.append(proto_and_size_of(model))
     (float_proto, float_bytes), (quant_proto, quant_bytes) = protos
     subject = Subject(
-        float_proto, quant_proto, name_of(models[0]), name_of(models[1]), float_bytes, quant_bytes,
+        float_proto, quant_proto, *names, float_bytes, quant_bytes,
         statistics=Statistics.load(stats) if isinstance(stats, str | os.PathLike) else stats, data=data, state=state,
         calibrated_by=["--stats", os.fspath(stats)] if isinstance(stats, str | os.PathLike) else [],
     )  # fmt: skip

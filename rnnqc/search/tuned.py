@@ -52,7 +52,7 @@ def with_rules(recipe: Recipe, rules: Sequence[Rule]) -> Recipe:
     return replace(recipe, rules=(*rules, *recipe.rules), own=own)
 
 
-@dataclass
+@dataclass(repr=False)
 class Tuned(Result):
     """The outcome of `tune`.
 
@@ -95,6 +95,11 @@ class Tuned(Result):
         verdict = "" if found.reached else "; the goal was not reached"
         verdict += "" if self.verdict is None else f"; {self.verdict.line}"
         return f"{self.recipe.name}, tuned: weights {byte_count(start)} -> {byte_count(end)}, {qualities}{verdict}"
+
+    @property
+    def messages(self) -> list[str]:
+        """Cells that nothing was chosen for."""
+        return [f"cell {cell!r} never ran in the calibration; it keeps the recipe's formats." for cell in self.silent]
 
     @property
     def rows(self) -> list[dict[str, Any]]:

@@ -186,7 +186,7 @@ def test_names_with_colons_carry_states() -> None:
 def test_an_input_has_one_state_and_one_text_is_no_list() -> None:
     proto = model(x=["T", "B"], h=[2, 8])
     proto.graph.output.append(helper.make_tensor_value_info("z", TensorProto.FLOAT, None))
-    with pytest.raises(UsageError, match=r"--state h: two outputs, 'y' and 'z'.*leave one out"):
+    with pytest.raises(UsageError, match=r"state: input 'h' has two outputs, 'y' and 'z'.*leave one out"):
         state_pairs(["h:y", "h:z"], proto)
     with pytest.raises(UsageError, match="state = 'h:y' is one text"):
         state_pairs("h:y", proto)

@@ -70,3 +70,32 @@ def test_outputs_that_cannot_be_stacked() -> None:
 def test_no_data() -> None:
     with pytest.raises(CompileError, match="data is empty"):
         list(calls_of([], accumulator(), STATES))
+
+
+def batched() -> onnx.ModelProto:
+    return parse(
+        '<ir_version: 8, opset_import: ["": 17]> m (float[B,2] x, float[B,2] h) => (float[B,2] g) { g = Add(x, h) }'
+    )
+
+
+def test_one_call_where_calls_may_be_meant(tmp_path: Path) -> None:
+    """Nothing would be carried: the axis is ambiguous, and the message says how to write either."""
+    array = np.ones((60, 2), np.float32)
+    save_arrays(tmp_path / "x.npz", {"x": array})
+    wanted = r"array 'x' of shape \[60, 2\] is one call.*\[60, 1, 2\] is 60 calls of \[1, 2\].*x\[:, None\]"
+    for data in (array, {"x": array}, str(tmp_path / "x.npz")):
+        with pytest.raises(CompileError, match=wanted):
+            list(calls_of(data, batched(), STATES))
+    assert len(list(calls_of(array[:, None], batched(), STATES))) == 60
+    plain = [array[:1], {"x": array, "h": array}, [{"x": array}], tmp_path]
+    assert [len(list(calls_of(data, batched(), STATES))) for data in plain] == [1] * 4
+
+
+def test_a_smaller_last_batch() -> None:
+    """onnxruntime would say that two shapes cannot be broadcast."""
+    feeds = [{"x": np.ones((n, 2), np.float32)} for n in (4, 4, 3)]
+    wanted = r"sample 2: dimension 'B' is 3 in its arrays \('x' \[3, 2\]\), and 4 in the states.*drop_last=True"
+    with pytest.raises(CompileError, match=wanted):
+        list(calls_of(feeds, batched(), STATES))
+    starts = [{**feed, "h": np.zeros_like(feed["x"])} for feed in feeds]
+    assert [c.restart for c in calls_of(starts, batched(), STATES)] == [True] * 3

@@ -19,7 +19,6 @@ from rnnqc.errors import CompileError, UsageError
 from rnnqc.ir import Model
 from rnnqc.lowering.failures import STRICT_REST, first_failure
 from rnnqc.lowering.inspection import inspect
-from rnnqc.lowering.warnings import told
 from rnnqc.recipes.recipe_record import RECIPE_KEY
 from tests.subjects.lstm_models import LstmCase
 from tests.subjects.protos import parse
@@ -98,9 +97,9 @@ def test_what_stays_float_is_told_once_for_each_reason() -> None:
     lowered = rnnqc.lower(_without("not finite"), rest="int8")
     (entry,) = lowered.report.rest.left
     assert entry.reason == "its weight has NaN or infinite entries."
-    texts = [t for _, t in told(lowered.report) if "NaN or infinite entries" in t]
+    texts = [t for _, t in lowered.report.told() if "NaN or infinite entries" in t]
     assert texts == [entry.explanation]
-    assert not [t for _, t in told(rnnqc.lower(_without("not finite")).report) if "entries" in t]
+    assert not [t for _, t in rnnqc.lower(_without("not finite")).report.told() if "entries" in t]
 
 
 def test_strict_rest() -> None:
@@ -131,8 +130,8 @@ def test_a_model_without_recurrent_layers() -> None:
     lowered = rnnqc.lower(proto, rest="int8", measure=True)
     assert lowered.report.rest.is_changed
     assert min(lowered.report.sqnr_db.values()) > 40.0
-    assert "only the weights of other layers were quantized" in " ".join(t for _, t in told(lowered.report))
-    assert "nothing was quantized" in " ".join(t for _, t in told(rnnqc.lower(proto).report))
+    assert "only the weights of other layers were quantized" in " ".join(t for _, t in lowered.report.told())
+    assert "nothing was quantized" in " ".join(t for _, t in rnnqc.lower(proto).report.told())
 
 
 def test_the_sqnr_covers_it() -> None:

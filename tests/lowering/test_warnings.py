@@ -16,7 +16,7 @@ from rnnqc.lowering.options import LowerOptions
 from rnnqc.lowering.plan import make_plan
 from rnnqc.lowering.report import Entry, Report
 from rnnqc.lowering.run import run
-from rnnqc.lowering.warnings import told, warnings_of
+from rnnqc.lowering.warnings import warnings_of
 from rnnqc.passes.verify.pass_comparison import NOT_COMPARED, OWN_LOSS
 from tests.subjects.lstm_models import LstmCase
 from tests.subjects.protos import parse
@@ -80,7 +80,7 @@ def test_everything_is_told() -> None:
     checks = [("cleanup", f"{NOT_COMPARED}: it does not run")] * 2 + [("insert-qcdq", f"{OWN_LOSS} 1 dB")]
     checks += [("calibration data", f"{NOT_COMPARED}: sizes"), ("generated data", f"{NOT_COMPARED}: none")]
     report = Report("m", "int8", "fused", [stays], warnings=["a."], checks=checks, unmeasured="no data.")
-    assert list(told(report)) == [
+    assert list(report.told()) == [
         ("", stays.explanation),
         ("", "a."),
         ("--verify", "the models were not compared on the calibration data, only on generated data: sizes"),
@@ -97,9 +97,9 @@ def test_a_missing_measurement_is_an_error_where_a_bound_is_asked_for(
 ) -> None:
     report = Report("m", "int8", "fused", [Entry("a", "LSTM", "lowered")], unmeasured="no data.")
     report.sqnr_db = {"y": 30.0} if measured else {}
-    assert len(list(told(report, is_bounded))) == count
+    assert len(list(report.told(is_bounded))) == count
 
 
 def test_a_model_without_layers() -> None:
     proto = parse('<ir_version: 10, opset_import: ["": 17]> g (float[2] x) => (float[2] y) { [n] y = Neg(x) }')
-    assert list(told(rnnqc.lower(proto).report)) == [("", "the model has no recurrent layer; nothing was quantized.")]
+    assert list(rnnqc.lower(proto).report.told()) == [("", "the model has no recurrent layer; nothing was quantized.")]

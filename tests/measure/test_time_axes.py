@@ -10,7 +10,8 @@ import numpy as np
 import onnx
 import pytest
 
-from rnnqc.measure.time_axes import TimeAxis, time_axes
+import rnnqc
+from rnnqc.measure.time_axes import TimeAxis, fixed_lengths, time_axes
 from tests.subjects.protos import parse
 
 HEADER = '<ir_version: 8, opset_import: ["": 17]>'
@@ -85,3 +86,30 @@ def test_scans_run_along_their_sequences() -> None:
         "y = Transpose <perm = [1,0,2]> (v) }"
     )
     assert time_axes(proto) == {"y": TimeAxis(1, ("x", 1))}
+
+
+@pytest.mark.parametrize(
+    ("signature", "count"),
+    [
+        ("(float[T,B,4] x) => (float[24,1,B,5] Y)", 1),
+        ("(float[T,B,4] x) => (float[T,1,B,5] Y)", 0),
+        ("(float[T,B,4] x) => (float[t,1,B,5] Y)", 0),
+        ("(float[24,B,4] x) => (float[24,1,B,5] Y)", 0),
+        ("(float[T,B,4] x) => (float Y)", 0),
+        ("(float[T,B,4] x) => (float[1,B,5] Yh)", 0),
+    ],
+)
+def test_a_length_that_is_declared_and_not_so(signature: str, count: int) -> None:
+    """As torch's dynamo exporter declares outputs; inspect and lower say so, and what to write."""
+    proto = model(signature, LSTM.format(x="x"))
+    found = fixed_lengths(rnnqc.Model.load(proto))
+    assert len(found) == count
+    lowered = rnnqc.lower(proto)
+    assert [t for t in rnnqc.inspect(proto).messages if "is declared with" in t] == found
+    assert [t for t in lowered.messages if "is declared with" in t] == found
+    if found:
+        assert "'Y' is declared with 24 steps on axis 0" in found[0] and "dim[0].dim_param = 'T'" in found[0]
+        mended = onnx.ModelProto()
+        mended.CopyFrom(proto)
+        mended.graph.output[0].type.tensor_type.shape.dim[0].dim_param = "T"
+        assert not fixed_lengths(rnnqc.Model.load(mended)), "what the message says to do"

@@ -55,5 +55,5 @@ def test_other_objects(name: str) -> None:
 
 
 def test_names_and_protos() -> None:
-    assert name_of(DIGITS) == str(DIGITS) and name_of(onnx.load(DIGITS)) == "<memory>"
+    assert name_of(DIGITS) == str(DIGITS) and name_of(onnx.load(DIGITS)) == "the model"
     assert proto_of(str(DIGITS)).SerializeToString() == proto_of(DIGITS).SerializeToString()

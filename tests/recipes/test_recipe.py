@@ -82,7 +82,7 @@ def test_override_syntax(text: str, points: str, key: str, value: Any) -> None:
 
 @pytest.mark.parametrize("text", ["", "bits=4", ".bits=4", "*.weight.bits", "=4", "*.weight"])
 def test_malformed_override(text: str) -> None:
-    with pytest.raises(UsageError, match=r"not of the form PATH\.KEY=VALUE.*--set '\*\.weight\.bits=4'"):
+    with pytest.raises(UsageError, match=r'not of the form PATH\.KEY=VALUE.*overrides=\["\*\.weight\.bits=4"\]'):
         parse_override(text)
 
 
@@ -270,7 +270,9 @@ def test_reading_settings() -> None:
     assert rounding_of({}) is Rounding.HALF_EVEN
     assert rounding_of({"rounding": "floor"}) is Rounding.FLOOR
     assert require({"scale": 0.5}, "scale", "a.input") == 0.5
-    with pytest.raises(CompileError, match=r"does not say 'scale' of 'a\.input'.*--set 'a\.input\.scale=\.\.\.'"):
+    with pytest.raises(
+        CompileError, match=r'does not say .scale. of .a\.input.*overrides=\["a\.input\.scale=\.\.\."\]'
+    ):
         require({}, "scale", "a.input")
 
 

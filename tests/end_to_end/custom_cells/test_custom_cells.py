@@ -277,7 +277,7 @@ def test_static_scales_of_what_is_multiplied(recipe: str, overrides: list[str]) 
     for a, b in zip(run(model, feeds), run(lowered.proto, feeds), strict=True):
         assert sqnr_db(a, b) > 30.0
     assert_equal(run(lowered.proto, feeds), run(lowered.proto, feeds, "ORT_DISABLE_ALL"))
-    with pytest.raises(rnnqc.CompileError, match=r"no statistics of layer.step/from_x.hidden .*--calibration DATA"):
+    with pytest.raises(rnnqc.CompileError, match=r"no statistics of layer.step/from_x.hidden .*calibration=DATA"):
         rnnqc.lower(model, recipe, overrides=overrides)
 
 

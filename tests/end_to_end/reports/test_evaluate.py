@@ -151,7 +151,7 @@ def test_metrics_are_their_definitions() -> None:
     ("values", "feed", "text"),
     [
         (LOGITS[0], {}, "data has: none. Supported: .* Resolution: add labels to the data"),
-        (LOGITS[0], {"a": LABELS[0], "b": LABELS[0]}, "has: a, b. .* name the labels with --labels"),
+        (LOGITS[0], {"a": LABELS[0], "b": LABELS[0]}, "has: a, b. .* name the labels with labels="),
         (LOGITS[0], {"label": LABELS[0].astype(np.float32)}, "are float32. Supported: whole numbers"),
         (LOGITS[0], {"label": LABELS[0][:4]}, r"shape \[4\], output 'y' \[5, 7\]. Supported: labels \[5\]"),
         (LOGITS[0], {"label": LABELS[0] + 7}, "has 7 value.* labels from 0 to 6"),

@@ -1,7 +1,9 @@
 """Lowered models in Java and C#, through onnxruntime's packages for them: the bits of Python, native and stock.
 
-The environment variable RNNQC_JAVA_ONNXRUNTIME names onnxruntime's jar (Maven: com.microsoft.onnxruntime:onnxruntime).
-For C#, RNNQC_DOTNET=1 lets the test restore examples/csharp/stream.csproj from NuGet.
+The environment variable RNNQC_JAVA_ONNXRUNTIME names onnxruntime's jar (Maven: com.microsoft.onnxruntime:onnxruntime),
+or the one that scripts/java_onnxruntime.sh makes. For C#, RNNQC_DOTNET=1 lets the test restore
+examples/csharp/stream.csproj from NuGet, and RNNQC_CSHARP_ONNXRUNTIME names a folder with a compiler and onnxruntime
+that scripts/csharp_onnxruntime.sh makes.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ import rnnqc
 from tests.runs.streams import ROOT, STREAMS, assert_the_bits_of_python, command, tool
 
 JAR = os.environ.get("RNNQC_JAVA_ONNXRUNTIME")
+CSHARP = os.environ.get("RNNQC_CSHARP_ONNXRUNTIME")
 EXAMPLES = ROOT / "examples"
 Runner = Callable[[list[str | Path], bytes], subprocess.CompletedProcess[bytes]]
 
@@ -28,8 +31,11 @@ def _java() -> list[str | Path]:
 
 
 def _csharp(folder: Path) -> list[str | Path]:
+    if CSHARP:
+        command(Path(CSHARP) / "compile", EXAMPLES / "csharp" / "Stream.cs", folder / "stream.dll")
+        return [Path(CSHARP) / "dotnet", folder / "stream.dll"]
     if os.environ.get("RNNQC_DOTNET") != "1":
-        pytest.skip("NOT TESTED in C#: set RNNQC_DOTNET=1 where dotnet reaches NuGet")
+        pytest.skip("NOT TESTED in C#: set RNNQC_DOTNET=1 where dotnet reaches NuGet, or RNNQC_CSHARP_ONNXRUNTIME")
     dotnet = tool("dotnet", ".NET 8 or newer", "C#")
     command(dotnet, "build", EXAMPLES / "csharp", "--artifacts-path", folder / "built", "--output", folder / "program")
     return [dotnet, folder / "program" / "stream.dll"]

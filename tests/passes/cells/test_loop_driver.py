@@ -82,9 +82,17 @@ class Readable(Adding):
 
 
 def _run(
-    arithmetic: Arithmetic, type_: CellType, names: Sequence[str], *, reverse: bool, lens: bool, states: bool
+    arithmetic: Arithmetic,
+    type_: CellType,
+    names: Sequence[str],
+    *,
+    reverse: bool,
+    lens: bool,
+    states: bool,
+    stops_early: bool = False,
+    lengths: npt.NDArray[np.int32] = LENGTHS,
 ) -> tuple[dict[str, Array], onnx.NodeProto]:
-    """The outputs of a cell called `names`, and its Scan."""
+    """The outputs of a cell called `names`, what its Scan makes of each step as `steps`, and the Scan."""
     inputs = {"X": onnx.TensorProto.FLOAT, "sequence_lens": onnx.TensorProto.INT32}
     inputs |= dict.fromkeys(("initial_h", "initial_c"), onnx.TensorProto.FLOAT)
     shapes = {"X": [T, "B", H], "sequence_lens": ["B"], "initial_h": ["B", H], "initial_c": ["B", H]}
@@ -104,13 +112,19 @@ def _run(
         values["X"], values["sequence_lens"] if lens else None, values["initial_h"] if states else None,
         values["initial_c"] if states else None, values.get("Y"), values.get("Y_h"), values.get("Y_c"),
     )  # fmt: skip
-    model.graph.nodes.extend(emit_cell(model, cell, at, arithmetic, values.get("Y_codes")).nodes)
+    emitted = emit_cell(model, cell, at, arithmetic, values.get("Y_codes"), stops_early=stops_early)
+    model.graph.nodes.extend(emitted.nodes)
     model.sort()
     model.check()
     made = model.proto
+    scan = next(n for n in made.graph.node if n.op_type == "Scan")
+    fetched = list(names)
+    if lens:  # states of all steps
+        made.graph.output.add(name=scan.output[-1])
+        fetched.append(scan.output[-1])
     session = ort.InferenceSession(made.SerializeToString(), providers=["CPUExecutionProvider"])
-    results = session.run(list(names), _feeds())
-    return dict(zip(names, results, strict=True)), next(n for n in made.graph.node if n.op_type == "Scan")
+    results = session.run(fetched, {**_feeds(), "sequence_lens": lengths})
+    return dict(zip([*names, *(["steps"] if lens else [])], results, strict=True)), scan
 
 
 def _feeds() -> dict[str, npt.NDArray[np.generic]]:
@@ -119,13 +133,15 @@ def _feeds() -> dict[str, npt.NDArray[np.generic]]:
     return {"X": x, "sequence_lens": LENGTHS, **states}
 
 
-def _expected(*, reverse: bool, lens: bool, states: bool, unit: float) -> dict[str, Array]:
+def _expected(
+    *, reverse: bool, lens: bool, states: bool, unit: float, lengths: npt.NDArray[np.int32] = LENGTHS
+) -> dict[str, Array]:
     """By definition, row by row."""
     feeds = _feeds()
     x = np.asarray(feeds["X"], np.float32)
     y, codes = np.zeros((T, B, H), np.float32), np.full((T, B, H), ZERO_POINT, np.uint8)
     last_h, last_c = np.zeros((B, H), np.float32), np.zeros((B, H), np.float32)
-    for row, length in enumerate(LENGTHS if lens else [T] * B):
+    for row, length in enumerate(lengths if lens else [T] * B):
         h = np.full(H, 100.0 if states else 0.0, np.float32)
         c = np.full(H, 1000.0 if states else 0.0, np.float32)
         for t in range(length)[:: -1 if reverse else 1]:
@@ -147,9 +163,38 @@ def test_all_outputs(kind: type[Adding], *, reverse: bool, lens: bool, states: b
         names = ["Y", "Y_h", "Y_codes", *(["Y_c"] if type_.cell_state else [])]
         made, _ = _run(kind(unit, codes), type_, names, reverse=reverse, lens=lens, states=states)
         expected = _expected(reverse=reverse, lens=lens, states=states, unit=unit)
-        for name, array in made.items():
+        for name in names:
+            array = made[name]
             assert array.dtype == expected[name].dtype
             assert np.array_equal(array, expected[name]), (type_.op, unit, name)
+
+
+@pytest.mark.parametrize(
+    ("lengths", "steps"), [([4, 0, 2], 4), ([2, 3, 0], 3), ([1, 0, 1], 1), ([0, 0, 0], 1)], ids=lambda v: str(v)
+)
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("codes", [False, True])
+def test_a_loop_that_ends_at_the_greatest_length(lengths: list[int], steps: int, *, reverse: bool, codes: bool) -> None:
+    """Its Scan makes no more steps, at least one; outputs are those of the loop over everything, padding included."""
+    names, given = ["Y", "Y_h", "Y_c", "Y_codes"], np.array(lengths, np.int32)
+    for states in (False, True):
+        cell = {"reverse": reverse, "lens": True, "states": states}
+        made, _ = _run(Adding(0.25, codes), LSTM, names, **cell, stops_early=True, lengths=given)
+        whole, _ = _run(Adding(0.25, codes), LSTM, names, **cell, lengths=given)
+        assert (len(made["steps"]), len(whole["steps"])) == (steps, T)
+        expected = _expected(**cell, unit=0.25, lengths=given)
+        for name in names:
+            assert made[name].tobytes() == whole[name].tobytes() == expected[name].tobytes(), name
+
+
+@pytest.mark.parametrize("length", [T + 1, -1])
+def test_lengths_beyond_the_sequence_are_refused(length: int) -> None:
+    for stops_early in (False, True):
+        with pytest.raises(Exception, match="sequence_lens_must_be_0_to_T"):
+            _run(
+                Adding(), LSTM, ["Y"], reverse=False, lens=True, states=False, stops_early=stops_early,
+                lengths=np.array([2, length, 1], np.int32),
+            )  # fmt: skip
 
 
 @pytest.mark.parametrize("name", ["Y", "Y_h", "Y_c", "Y_codes"])

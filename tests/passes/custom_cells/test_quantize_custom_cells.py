@@ -286,7 +286,7 @@ def test_recipes_that_leave_it_float(recipe: str, overrides: list[str], reason: 
 @pytest.mark.parametrize("strict", [False, True])
 def test_a_recipe_that_needs_data_is_refused_without(strict: bool) -> None:
     """As for other layers; nothing would be quantized."""
-    with pytest.raises(rnnqc.CompileError, match=r'"Scan" \(node .*no statistics of .*--calibration DATA') as caught:
+    with pytest.raises(rnnqc.CompileError, match=r'"Scan" \(node .*no statistics of .*calibration=DATA') as caught:
         rnnqc.lower(looped(), "pow2-int16", strict=strict)
     assert "recurrent nodes stay float" not in str(caught.value)
 

@@ -175,7 +175,7 @@ def test_unknown_length() -> None:
     model = before("unroll", LstmCase(dynamic_time=True).model(), INT8)
     with pytest.raises(
         CompileError,
-        match=r"Scan.*'the_lstm\.forward'.*cannot be unrolled.*length of its sequence is not known.*--dim T=100",
+        match=r"Scan.*'the_lstm\.forward'.*cannot be unrolled.*length of its sequence is not known.*dims={.T.: 100}",
     ):
         Unroll()(model)
 
@@ -186,7 +186,7 @@ def test_trips_that_depend_on_data() -> None:
     proto.graph.input.append(onnx.helper.make_tensor_value_info("trips", onnx.TensorProto.INT64, []))
     with pytest.raises(
         CompileError,
-        match=r"'loop' \(Loop\) cannot be unrolled: its number of iterations depends on data.*without --unroll",
+        match=r"'loop' \(Loop\) cannot be unrolled: its number of iterations depends on data.*without unroll=True",
     ):
         Unroll()(Model.load(proto))
 
@@ -207,7 +207,8 @@ def test_loop_that_never_starts(true: bool) -> None:
 
 def test_too_many_copies() -> None:
     with pytest.raises(
-        CompileError, match=rf"copied {LARGEST_LENGTH + 1} times.*Supported: up to {LARGEST_LENGTH}.*without --unroll"
+        CompileError,
+        match=rf"copied {LARGEST_LENGTH + 1} times.*Supported: up to {LARGEST_LENGTH}.*without unroll=True",
     ):
         Unroll()(_loop(LARGEST_LENGTH + 1))
 
@@ -216,7 +217,9 @@ def test_too_many_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Would catch copies that are not counted, or those of one loop only: each of these two is small enough alone."""
     monkeypatch.setattr(unroll, "LARGEST_MODEL", 150)
     model = before("unroll", LstmCase(T=6, placement="loop").model())
-    with pytest.raises(CompileError, match=r"\(Scan\): 6 copies .* more than 150 nodes.*up to 150.*without --unroll"):
+    with pytest.raises(
+        CompileError, match=r"\(Scan\): 6 copies .* more than 150 nodes.*up to 150.*without unroll=True"
+    ):
         Unroll()(model)
 
 
@@ -242,7 +245,7 @@ def test_bind_unknown_dimensions() -> None:
         bind_dimensions(Model.load(LstmCase(dynamic_time=True).model()), {"S": 7})
     with pytest.raises(CompileError, match=r"no symbolic dimensions"):
         bind_dimensions(Model.load(LstmCase().model()), {"S": 7})
-    with pytest.raises(CompileError, match=r"--dim T=0.*positive"):
+    with pytest.raises(CompileError, match=r"dims={.T.: 0}.*positive"):
         bind_dimensions(Model.load(LstmCase(dynamic_time=True).model()), {"T": 0})
 
 

@@ -1,0 +1,131 @@
+"""Options of the command line in messages, as Python has them.
+
+Messages name an option, such as `--calibration DATA`. To a program in Python the same text names the argument,
+`calibration=DATA`: `worded` translates, wherever a message is shown and the command line is not what shows it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterator, Sequence
+
+_FLAG, _TEXT, _PAIR, _LIST = "flag", "text", "pair", "list"
+_KINDS = {
+    "--unroll": _FLAG, "--strict": _FLAG, "--strict-rest": _FLAG, "--overwrite": _FLAG, "--verify": _FLAG,
+    "--remove-sorting": _FLAG, "--dim": _PAIR, "--bind": _PAIR, "--state": _PAIR, "--set": _LIST, "--cells": _LIST,
+    "--layers": _LIST, "--time": _FLAG,
+}  # fmt: skip
+"""How an argument is written where it is no plain value."""
+_NAMES = {
+    "--dim": "dims", "--set": "overrides", "--num-samples": "limit", "--time": "times", "--lengths": "lengths",
+    "--no-moments": "moments", "--models": "bounds", "--seconds": "bounds", "--report": "rnnqc.report",
+}  # fmt: skip
+"""Arguments that are not called like their option."""
+_SAVED = ("lower", "calibrate", "tune", "report")
+"""Commands with `-o FILE`: their functions return what has a method `save`."""
+_FUNCTIONS = (*_SAVED, "bench", "dump", "evaluate", "inspect", "layer", "verify")
+_PLACE = r"[A-Z][A-Z0-9:]*(?:\.[a-z]+)?(?!\w|\.\w)"
+_FILE = r"[^\s`'\"(),;]+\.(?:onnx|npz|json|html|toml)\b"
+_QUOTED = r"'[^'\n]*'"
+_WORD = r"(?:float|fused|integer|qcdq|qonnx|ort|weight-only|[a-z][\w-]*\d[\w-]*)(?!\w|[.-]\w)"
+_VALUE = (
+    rf"(?:{_QUOTED}|{_FILE}|[\w./*\[\]-]+[=:](?:{_QUOTED}|[\w.*\[\],-]*[\w*\]])|-?\d[\d.e-]*(?<![.-])|{_PLACE}|{_WORD})"
+)
+_OPTION = rf"(?<![\w-])--[a-z]+(?:-[a-z]+)*(?: {_VALUE}(?: (?={_QUOTED}){_VALUE})*)?"
+_PART = re.compile(rf"(?P<option>{_OPTION})|(?P<out>-o {_VALUE})|(?P<plain>{_FILE}|{_PLACE})")
+_COMMAND = re.compile(
+    rf"`?rnnqc (?P<name>{'|'.join(_FUNCTIONS)})\b"
+    rf"(?P<rest>(?: (?:{_OPTION}|-o {_VALUE}|{_FILE}|{_PLACE}))*)`?|(?P<options>{_OPTION}(?: {_OPTION})*)"
+)
+_OTHERS = re.compile(r"`rnnqc [^`]*`|rnnqc recipes --points")
+"""Commands without a function in Python, which stay as they are."""
+
+_speaks = False
+
+
+@contextlib.contextmanager
+def command_line() -> Iterator[None]:
+    """Messages made inside name options."""
+    global _speaks
+    before, _speaks = _speaks, True
+    try:
+        yield
+    finally:
+        _speaks = before
+
+
+def worded(text: str) -> str:
+    """A message in the words of whoever reads it: options on the command line, arguments in a program."""
+    return text if _speaks or ("rnnqc " not in text and "--" not in text) else in_python(text)
+
+
+def in_python(text: str) -> str:
+    """A message with the functions and arguments of Python in the place of commands and options."""
+    made, at, text = [], 0, text.replace("--models, --seconds", "--models")  # one argument, `bounds`
+    while match := _COMMAND.search(text, at):
+        kept = next((m for m in _OTHERS.finditer(text, at) if m.start() <= match.start() < m.end()), None)
+        if kept is not None and not (match["name"] and match.end() == kept.end()):
+            made.append(text[at : kept.end()])
+            at = kept.end()
+            continue
+        made += [text[at : match.start()], _call(match) if match["name"] else ", ".join(_arguments(match["options"]))]
+        at = match.end()
+    joined = "".join([*made, text[at:]])
+    return re.sub(r"\b(\w+) \(\1=\)", r"\1", re.sub(r"(?<=\w)=(?=[:.](?: |$))", "", joined))
+
+
+def _call(match: re.Match[str]) -> str:
+    """A command as a call: `rnnqc.lower("in.onnx", recipe="w4a8").save("out.onnx")`."""
+    name, rest = match["name"], match["rest"]
+    tick = "`" if match[0].startswith("`") else ""
+    out = next((m["out"] for m in _PART.finditer(rest) if m["out"]), "")
+    plain = [_written(m["plain"]) for m in _PART.finditer(rest) if m["plain"]]
+    call = f"rnnqc.{name}" + (f"({', '.join([*plain, *_arguments(rest)])})" if rest else "")
+    return f"{tick}{call}{f'.save({_written(out[3:])})' if out and name in _SAVED else ''}{tick}"
+
+
+def _arguments(text: str) -> list[str]:
+    """The arguments that options stand for, in order; values of one that is given several times are one argument."""
+    given: dict[str, list[str]] = {}
+    for match in _PART.finditer(text):
+        if match["option"]:
+            option, _, value = match["option"].partition(" ")
+            values = re.findall(_VALUE, value) if _KINDS.get(option) == _LIST else [value] if value else []
+            given.setdefault(option, []).extend(values)
+    return [_argument(option, values) for option, values in given.items()]
+
+
+def _argument(option: str, values: Sequence[str]) -> str:
+    name, kind = _NAMES.get(option, option[2:].replace("-", "_")), _KINDS.get(option, _TEXT)
+    if name.startswith("rnnqc."):
+        return name
+    if kind == _FLAG or not values:
+        return f"{name}=True" if kind == _FLAG else f"{name}="
+    if kind == _PAIR:
+        return f"{name}={{{', '.join(map(_pair, values))}}}"
+    if kind == _LIST:
+        return f"{name}=[{', '.join(map(_written, values))}]"
+    return f"{name}={_written(values[-1])}"
+
+
+def _pair(value: str) -> str:
+    """`IN:OUT` or `NAME=VALUE` as an item of a dict."""
+    bare = value.strip("'")
+    key, separator, held = bare.rpartition("=") if "=" in bare else bare.partition(":")
+    if not separator:
+        return _written(value)
+    return f'"{key}": {held if "=" in bare else _quoted(held)}'
+
+
+def _written(value: str) -> str:
+    """A value as Python writes it: numbers and words that stand for something as they are, text in quotes."""
+    bare = value.strip("'")
+    is_plain = bare == value and (
+        (re.fullmatch(_PLACE, bare) and "." not in bare) or re.fullmatch(r"-?\d[\d.e-]*", bare)
+    )
+    return bare if is_plain else _quoted(bare)
+
+
+def _quoted(text: str) -> str:
+    return f'"{text}"'
