@@ -55,7 +55,9 @@ class Layer:
         With `states` also inputs h0, c0 (LSTM) and outputs Y_h, Y_c `[1,B,H]` of the first layer.
         """
         rng = np.random.default_rng([self.seed, 1])
-        nodes, initializers = [], [numpy_helper.from_array(np.array([1], np.int64), "axis")]
+        nodes, initializers = [], []
+        if self.count > 1:
+            initializers.append(numpy_helper.from_array(np.array([1], np.int64), "axis"))
         for k in range(self.count):
             for name, width in (("W", self.I), ("R", self.H)):
                 value = rng.standard_normal((1, GATES[self.op] * self.H, width)) / np.sqrt(self.H)
