@@ -10,7 +10,7 @@ PYTEST_ARGS ?=
 
 bin = $(VENV)/bin
 bootstrap = $(PYTHON) scripts/bootstrap.py $(VENV)
-cxx_files = find runtime_ops benchmarks examples tests/runtime_ops \( -name '*.h' -o -name '*.cc' \) -print0
+cxx_files = find runtime_ops benchmarks examples tests/runtime_ops \( -name '*.h' -o -name '*.c' -o -name '*.cc' \) -print0
 
 .PHONY: demo test pytest lint mypy style format models clean python
 

@@ -1,6 +1,6 @@
-// A plugin of qemu that counts the instructions of an emulated arm64 program; see arm64_instructions.py. It prints how many
-// there were so far to standard error whenever the program asks for a process group (getpgid), which few others do. The
-// declarations are those of version 1 of the plugin interface, which qemu 4.2 to 8.2 have.
+// A plugin of qemu that counts the instructions of an emulated arm64 program; see arm64_instructions.py. It prints how
+// many there were so far to standard error whenever the program asks for a process group (getpgid), which few others
+// do. The declarations are those of version 1 of the plugin interface, which qemu 4.2 to 8.2 have.
 
 #include <inttypes.h>
 #include <stddef.h>
@@ -20,7 +20,7 @@ extern void qemu_plugin_register_vcpu_syscall_cb(plugin_id id, on_syscall* call)
 
 __attribute__((visibility("default"))) int qemu_plugin_version = 1;
 
-static uint64_t instructions; // not atomic: of programs with one thread at work
+static uint64_t instructions;  // not atomic: of programs with one thread at work
 
 static void translated(plugin_id id, struct qemu_plugin_tb* block) {
   (void)id;

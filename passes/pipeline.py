@@ -72,6 +72,7 @@ def normal_form(*, keep_codes: bool = False, fold: bool = False, remove_sorting:
         RecoverLoops(),  # recover: loops over steps become one node
         SimplifySequences(),  # normalize: detours between sequences and recurrent nodes go
         FoldProductWeights(),  # normalize: weights of custom cells that are computed from constants become constants
+        *([] if fold else [FoldConstants(floats=False)]),  # normalize: known shapes, indices, conditions are computed
     ]
 
 

@@ -38,7 +38,7 @@ from rnnqc.commands import (
 )
 from rnnqc.commands.common import BAD_INPUT, CHECK_FAILED, INTERRUPTED, OK, TERMINATED
 from rnnqc.commands.terminal import err, escape
-from rnnqc.counterparts import COMMANDS, OPTIONS, counterpart, or_counterpart
+from rnnqc.counterparts import COMMANDS, FORMATS, OPTIONS, counterpart, or_counterpart
 from rnnqc.errors import InternalError, RnnqcError, UsageError
 from rnnqc.wording import command_line
 
@@ -178,7 +178,9 @@ def _parsed(argv: Sequence[str]) -> argparse.Namespace:
 
 def _theirs(arguments: Sequence[str]) -> str:
     """What an option of another tool is called here, and its value where that is a command here; "" for others."""
-    option = counterpart(" ".join(a for a in arguments if a.startswith("--")), OPTIONS)
+    options = " ".join(a for a in arguments if a.startswith("--"))
+    option, of_formats = counterpart(options, OPTIONS), counterpart(options, FORMATS)
+    option = option or (of_formats and f"with --set, {of_formats}")
     return option and or_counterpart(option, " ".join(a for a in arguments if not a.startswith("-")), COMMANDS)
 
 

@@ -126,6 +126,7 @@ RECIPES: Words = {
     "symmetric": (_DISTILLER, "distiller-sym"),
     "asymmetric_signed": (_DISTILLER, "distiller-asym"),
     "vitis": (_VITIS, "pow2-int16, pow2-w8a16 or pow2-int8-floor"),
+    "quant_info": (_VITIS, "`rnnqc lower --save-formats FILE.toml` writes such a file, --recipe FILE.toml reads it"),
 }
 
 

@@ -124,7 +124,11 @@ def _register(options: ort.SessionOptions) -> None:
     try:
         runtime_ops.register(options)
     except (OSError, RuntimeError) as error:
-        raise CompileError(str(error)) from error
+        raise CompileError(
+            f"the native library cannot be used: {str(error).rstrip('.')}.",
+            supported="sessions without it (run and evaluate: --stock; Python: native=False); bench needs it",
+            action="`rnnqc doctor` says what is there",
+        ) from error
 
 
 def _copied(options: ort.SessionOptions) -> ort.SessionOptions:

@@ -12,6 +12,7 @@ from rnnqc.data.binding import bound_like
 from rnnqc.data.feeds import with_dimensions_of
 from rnnqc.data.given_data import Data, open_feeds
 from rnnqc.data.large_inputs import LargeInputs
+from rnnqc.data.state_hints import likely_states
 from rnnqc.data.streaming import checked, state_pairs
 from rnnqc.errors import FLOAT_MODEL, LOWERED_MODEL, CompileError, UsageError, located
 from rnnqc.ir import Model
@@ -244,7 +245,7 @@ def _check_order(names: tuple[str, str], protos: Sequence[onnx.ModelProto]) -> N
         raise UsageError(
             f"{names[0]} is a lowered model, and {names[1]} is not.",
             supported="rnnqc verify FLOAT.onnx QUANT.onnx",
-            action=f"swap the two: rnnqc verify {names[1]} {names[0]}",
+            action="swap the two" + ("" if FLOAT_MODEL in names else f": rnnqc verify {names[1]} {names[0]}"),
         )
 
 
@@ -254,7 +255,8 @@ def _levels(
     """What to run on: feeds, or the calls of a stream; of several magnitudes where they are generated."""
     if data is not None:
         opened = open_feeds(data, reference, carried)
-        return [Level("given data", list(checked(opened, reference, None, carried, True, filled=True)))]
+        likely = likely_states(reference) or likely_states(candidate)  # there recovered steps are nodes
+        return [Level("given data", list(checked(opened, reference, None, carried, True, filled=True, states=likely)))]
     generator = FeedGenerator(with_dimensions_of(reference, candidate)).checked()
     return list(generated_levels(generator, STREAM if carried else FEEDS, carried))
 

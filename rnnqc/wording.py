@@ -72,7 +72,7 @@ def in_python(text: str) -> str:
         made += [text[at : match.start()], _call(match) if match["name"] else ", ".join(_arguments(match["options"]))]
         at = match.end()
     joined = "".join([*made, text[at:]])
-    return re.sub(r"\b(\w+) \(\1=\)", r"\1", re.sub(r"(?<=\w)=(?=[:.](?: |$))", "", joined))
+    return re.sub(r"\b(\w+) \(\1=\)", r"\1", re.sub(r"(?<=\w)=(?=: )", "", joined))
 
 
 def _call(match: re.Match[str]) -> str:

@@ -55,6 +55,8 @@ def test_what_is_advised_exists(word: str, capsys: pytest.CaptureFixture[str]) -
         (["--recipe", "vitis"], "vitis (Vitis): pow2-int16"),
         (["--bitwidth", "16"], "bitwidth (Vitis): `rnnqc lower --recipe pow2-int16`"),
         (["--mode", "calib"], "calib (Vitis): `rnnqc calibrate`; mode (Distiller): --recipe distiller-sym"),
+        (["--recipe", "quant_info.json"], "quant_info (Vitis): `rnnqc lower --save-formats FILE.toml`"),
+        (["--io_quant", "none"], "Resolution: with --set, io_quant (Brevitas): '*.input.KEY=...'"),
         (["--quant-mode=calib"], "quant_mode (Vitis): `rnnqc calibrate` is calib"),
     ],
 )

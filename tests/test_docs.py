@@ -14,7 +14,7 @@ import pytest
 
 import rnnqc
 from rnnqc.cells.fused_nodes import input_names
-from rnnqc.cells.types import LSTM
+from rnnqc.cells.types import CELL_TYPES, LSTM
 from rnnqc.cli import main
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -127,3 +127,11 @@ def test_links_lead_somewhere(page: Path) -> None:
         assert linked.exists(), target
         if anchor:
             assert anchor in anchors(linked), target
+
+
+def test_the_override_of_the_readme_fits_every_layer() -> None:
+    """Its first example of an override must not depend on the model being an LSTM."""
+    (override,) = re.findall(r"--set '([^']+)' +# override", README)
+    for op in CELL_TYPES:
+        tiny = next((ROOT / "models" / "tiny").glob(f"{op.lower()}_*.onnx"))
+        assert rnnqc.lower(tiny, overrides=[override]).report.is_changed

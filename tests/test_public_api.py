@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import importlib
 import inspect
+import re
 import types
 from pathlib import Path
 
@@ -17,6 +18,7 @@ import rnnqc
 import rnnqc.passes
 from rnnqc import runtime_ops
 
+API = Path(__file__).resolve().parents[1] / "docs" / "python_api.md"
 PUBLIC = {
     "CompileError",
     "ErrorReport",
@@ -88,6 +90,8 @@ TUNE = {
     "min_sqnr": None,
     "metric": None,
     "min_metric": None,
+    "max_bytes": None,
+    "max_ms": None,
     "recipe": "int8",
     "stats": None,
     "state": None,
@@ -186,3 +190,37 @@ def test_version() -> None:
 def test_attributes_of_a_result() -> None:
     assert {"proto", "save"} <= set(vars(rnnqc.Lowered))
     assert {"model", "report"} <= set(inspect.signature(rnnqc.Lowered).parameters)
+
+
+def api_table() -> str:
+    """A line for each name of docs/python_api.md, in its order: how it is called, and what it is."""
+    lines = ["| name | |", "|---|---|"]
+    for name in re.findall(r"^::: rnnqc\.(\w+)$", API.read_text(encoding="utf-8"), flags=re.M):
+        value = getattr(rnnqc, name)
+        call = f"{name}({', '.join(_called(value))})" if inspect.isfunction(value) else name
+        sentence = (inspect.getdoc(value) or "").split("\n\n")[0].replace("\n", " ").replace("|", "\\|")
+        lines.append(f"| `rnnqc.{call}` | {sentence} |")
+    return "\n".join(lines) + "\n"
+
+
+def _called(function: types.FunctionType) -> list[str]:
+    """Parameters as they are given: those by position with their names, all others as `...`."""
+    parameters = inspect.signature(function).parameters.values()
+    first = [p.name for p in parameters if p.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD]
+    return first + (["..."] if len(first) < len(parameters) else [])
+
+
+def test_the_page_of_the_api_is_of_use_in_the_repository() -> None:
+    """mkdocstrings fills it on the site alone; `python -m tests.test_public_api` prints the table."""
+    text = API.read_text(encoding="utf-8")
+    assert text.split("<!-- api:begin -->\n")[1].split("<!-- api:end -->")[0] == api_table()
+
+
+def test_every_public_name_is_on_the_page() -> None:
+    assert set(re.findall(r"^::: rnnqc\.(\w+)$", API.read_text(encoding="utf-8"), flags=re.M)) == PUBLIC - {
+        "__version__"
+    }
+
+
+if __name__ == "__main__":
+    print(api_table(), end="")

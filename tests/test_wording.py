@@ -107,5 +107,5 @@ def _texts() -> Iterator[tuple[str, str]]:
                 text = "".join(str(v.value) if isinstance(v, ast.Constant) else " x.onnx" for v in node.values)
             elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in parts:
                 text = node.value
-            if re.search(r"(?<![\w-])--[a-z]", text):
+            if re.search(r"(?<![\w-])--[a-z]", text) and "var(--" not in text:  # colours of pictures
                 yield f"{name}:{getattr(node, 'lineno', 0)}", text

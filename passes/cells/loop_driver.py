@@ -181,10 +181,13 @@ class Loop:
         return x if lens is None or not self.cell.reverse else reversed_sequence(b, x, lens)
 
     def shape(self, b: Builder, name: str) -> list[Value]:
-        """The numbers of steps and of rows, in parts for a Concat."""
+        """The numbers of steps and of rows for a Reshape, in parts for a Concat.
+
+        Of shapes and constants alone, which may stand before a branch (`choose`): a number of steps that is data is -1.
+        """
         if self.steps is None:
             return [dimensions(b, self.at.x, 0, 2, name)]
-        return [self.steps, dimensions(b, self.at.x, 1, 2, name)]
+        return [b.i64([-1]), dimensions(b, self.at.x, 1, 2, name)]
 
     def state_shape(self, b: Builder) -> Value:
         """The shape `[B,H]`.

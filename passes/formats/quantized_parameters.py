@@ -21,6 +21,25 @@ FloatArray = npt.NDArray[np.float32]
 MULTIPLIED = {"W": "input", "R": "hidden"}
 
 
+SATURATED = 1e-2
+"""How much of its power a bias may lose at the ends of a range before it is told: 20 dB are left."""
+
+
+@dataclass(frozen=True)
+class SaturatedBias:
+    """A bias of which much lies beyond the range of its format.
+
+    Attributes:
+        bits: Of the format.
+        limit: The greatest magnitude that it represents.
+        greatest: The greatest magnitude of the bias.
+    """
+
+    bits: int
+    limit: float
+    greatest: float
+
+
 @dataclass(frozen=True)
 class QuantizedParameters:
     """Parameters of a cell.
@@ -28,10 +47,12 @@ class QuantizedParameters:
     Attributes:
         codes: Of W `[I,GH]` and R `[H,GH]`, those that are quantized.
         biases: B `[GH]` and, where the cell has it, hidden_bias `[H]`, on the grid of their point if it has one.
+        saturated: Biases that the range of their point cuts.
     """
 
     codes: Mapping[str, npt.NDArray[Any]]
     biases: Mapping[str, FloatArray]
+    saturated: tuple[SaturatedBias, ...] = ()
 
 
 def quantize_parameters(
@@ -71,13 +92,18 @@ def quantize_parameters(
             correction[candidate] = 0.0
         biases["B"] = np.asarray(biases["B"] + correction, np.float32)
     held = cell.points["bias"].static
-    if held is not None:
-        biases["B"] = held.fake_quantize(biases["B"])
-        if "hidden_bias" in biases:
-            if held.axis is not None:
-                held = replace(held, scale=held.scale[candidate], zero_points=held.zero_points[candidate])
-            biases["hidden_bias"] = held.fake_quantize(biases["hidden_bias"])
-    return QuantizedParameters(codes, biases)
+    saturated: list[SaturatedBias] = []
+    for key in list(biases) if held is not None else ():
+        assert held is not None
+        if key == "hidden_bias" and held.axis is not None:
+            held = replace(held, scale=held.scale[candidate], zero_points=held.zero_points[candidate])
+        made = held.fake_quantize(biases[key])
+        lost = np.abs(biases[key] - made) > held.scale  # more than rounding makes
+        if np.square((biases[key] - made)[lost]).sum() > SATURATED * np.square(biases[key]).sum():
+            limit, greatest = float(np.abs(made[lost]).max()), float(np.abs(biases[key]).max())
+            saturated.append(SaturatedBias(held.bits, limit, greatest))
+        biases[key] = made
+    return QuantizedParameters(codes, biases, tuple(saturated))
 
 
 def _moment(seen: PointStatistics | None) -> npt.NDArray[Any] | None:

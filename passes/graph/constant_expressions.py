@@ -40,11 +40,17 @@ def constant_expression(value: Value) -> list[Node] | None:
             done.add(id(node))
             order.append(node)
             continue
-        if subgraphs(node) or node.op in _NOT_FOLDED or node.domain not in (None, "", "ai.onnx") or info(node).overload:
+        if not makes_the_same(node):
             return None
         stack.append((current, True))
         stack.extend((v, False) for v in node.inputs)
     return order
+
+
+def makes_the_same(node: Node) -> bool:
+    """Whether a node is a standard operator without subgraphs that makes the same of the same inputs in every run."""
+    is_standard = node.domain in (None, "", "ai.onnx") and not info(node).overload
+    return is_standard and node.op not in _NOT_FOLDED and not subgraphs(node)
 
 
 class Constants:

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Collection
 
-import numpy.typing as npt
+import numpy as np
 
-from rnnqc.evaluation.evaluate import evaluate_nodes
+from rnnqc.errors import Outcome, Remark
 from rnnqc.evaluation.numerics import Bitwise, Close
-from rnnqc.ir import Graph, Model, Node, Value, constant_array, subgraphs
+from rnnqc.ir import Graph, Model, attribute, constant_array, display_name, graph_info, graphs_below
 from rnnqc.passes.base import Pass, PassInfo, PassResult
-from rnnqc.passes.graph.constant_expressions import constant_expression
 from rnnqc.passes.graph.inline_branch import inline_branch
-from rnnqc.passes.graph.known_values import known_array, store_array
+from rnnqc.passes.graph.known_regions import Followed, known_in, regions
+from rnnqc.passes.graph.known_values import store_array
+from rnnqc.passes.graph.lstm_node import is_recurrent
 from rnnqc.passes.invariants import Property
+from rnnqc.recipes.recipe_record import RECIPE_KEY
 
 LARGEST = 4096
 """Bytes of a value that is stored in place of the node that makes it."""
-_KEPT = ("Constant", "DequantizeLinear", "QuantizeLinear", "DynamicQuantizeLinear")
-"""Constants already, or stored integers, which stay integers."""
+_EVERYTHING = Followed("fiub", LARGEST)
+_SHAPE_HAS_BOUNDS = 15
+"""Operator set of its attributes."""
+_INDICES = Followed("iub", 64, read=LARGEST)
+_BRANCHES = ("then_branch", "else_branch")
 
 
 class FoldConstants(Pass):
@@ -34,8 +39,16 @@ class FoldConstants(Pass):
        Weights that are computed stay computed, because several operators may share what they are computed from.
     3. The nodes of the branch that a known condition chooses take the place of the If node.
     4. Then more shapes are known, and so on.
+    5. A Slice of a Shape that nothing else reads becomes attributes of the Shape.
 
-    A model with cells of an earlier lowering stays as it is: what they consist of is known by name.
+    Without `floats` these are integers and booleans of up to 64 bytes. That changes no bits. Connected nodes are
+    computed where what is stored for them takes no more of a file than they did, or where it chooses a branch. Only
+    sizes count that follow from the inputs of the model: what a file declares for values inside it is not believed.
+
+    Then a model that was lowered stays as it is, so that lowering it again writes the same file, and one with
+    initializers that are graph inputs as well, which a run may replace.
+
+    A model with cells of an earlier lowering always stays as it is: what they consist of is known by name.
     """
 
     info = PassInfo(
@@ -45,59 +58,95 @@ class FoldConstants(Pass):
         requires=frozenset({Property.CANONICAL}),
     )
 
+    def __init__(self, *, floats: bool = True) -> None:
+        """A pass that computes floats, too, or indices, sizes and conditions alone."""
+        self._floats = floats
+
     def run(self, model: Model) -> PassResult:
         """Applies the steps until nothing changes."""
-        statistics = {"folded": 0, "branches": 0}
-        floats = False
-        while not model.cells:
+        statistics = {"folded": 0, "branches": 0, "narrowed": 0}
+        kinds: list[str] = []
+        remarks: list[Remark] = []
+        if model.cells or not (self._floats or _is_foldable(model)):
+            return PassResult(False, (), statistics)
+        while True:
             before = sum(statistics.values())
-            model.infer_shapes()
+            model.infer_shapes(None if self._floats else {})
             for graph in list(model.graphs()):
-                kinds = _fold(model, graph)
-                statistics["folded"] += len(kinds)
-                floats |= "f" in kinds
-            while any(_take_branch(model, graph) for graph in model.graphs()):
+                stored = _fold(model, graph, _EVERYTHING if self._floats else _INDICES, grow=self._floats)
+                statistics["folded"] += len(stored)
+                kinds += stored
+                statistics["narrowed"] += _narrow(model, graph, {id(v) for g in model.graphs() for v in g.outputs})
+            while any(self._take_branch(model, graph, remarks) for graph in model.graphs()):
                 statistics["branches"] += 1
             if sum(statistics.values()) == before:
                 break
             model.remove_dead()
             model.sort()
-        return PassResult(any(statistics.values()), (), statistics, None if floats else Bitwise())
+        if not self._floats:
+            model.infer_shapes()  # the passes that follow go by declared shapes, too
+        return PassResult(any(statistics.values()), tuple(remarks), statistics, None if "f" in kinds else Bitwise())
+
+    def _take_branch(self, model: Model, graph: Graph, remarks: list[Remark]) -> bool:
+        """Puts a branch in the place of an If node of one graph whose condition is known; whether there was one."""
+        for node in graph.nodes:
+            condition = constant_array(node.inputs[0]) if node.op == "If" and not node.domain else None
+            if condition is not None and condition.size == 1:
+                taken, left = _BRANCHES if condition.ravel()[0] else _BRANCHES[::-1]
+                for layer in (n for g in graphs_below(node.attrs[left]) for n in g.nodes if is_recurrent(n)):
+                    path = f"{display_name(node)}/{left}/{display_name(layer)}"
+                    always = "true" if condition.ravel()[0] else "false"
+                    remarks.append(
+                        self.remark(
+                            Outcome.NOTE,
+                            path,
+                            layer.op,
+                            f"no run reaches it, for the condition of its If is always {always}: it is left out.",
+                        )
+                    )
+                inline_branch(model, graph, node, taken)
+                return True
+        return False
 
 
-def _fold(model: Model, graph: Graph) -> list[str]:
+def _is_foldable(model: Model) -> bool:
+    """Whether a model is none that was lowered, and has no initializer that is a graph input as well."""
+    record = graph_info(model.graph)
+    return RECIPE_KEY not in model.metadata and not any(name in record.initializers for name in record.input_order)
+
+
+def _fold(model: Model, graph: Graph, followed: Followed, *, grow: bool) -> list[str]:
     """Stores what is known in one graph; the kinds of the types that were stored."""
+    outputs = {id(v) for g in model.graphs() for v in g.outputs}
     kinds: list[str] = []
-    outputs = {id(v) for v in graph.outputs}
-    for node in list(graph.nodes):
-        if subgraphs(node) or any(id(v) in outputs for v in node.outputs):
-            continue
-        for value in node.outputs:
-            array = _array(model, node, value) if value.name and value.outputs else None
-            if array is not None and array.nbytes <= LARGEST and array.dtype.kind in "fiub":
+    for region in regions(graph, known_in(model, graph, followed), outputs):
+        if grow or region.decides or region.growth <= 0:
+            for value, array in region.stored:
                 store_array(model, graph, value, array)
                 kinds.append(array.dtype.kind)
     return kinds
 
 
-def _array(model: Model, node: Node, value: Value) -> npt.NDArray[Any] | None:
-    """What is known of an output of a node."""
-    found = known_array(node)
-    if found is not None:
-        return found
-    if node.op in _KEPT or not all(constant_array(v) is not None for v in node.inputs if v.name):
-        return None
-    if not node.inputs or constant_expression(value) is None:
-        return None
-    held = [n for v in node.inputs for n in v.inputs]  # Constant nodes
-    return evaluate_nodes(model, [*dict.fromkeys(held), node], value)
-
-
-def _take_branch(model: Model, graph: Graph) -> bool:
-    """Puts a branch in the place of an If node of one graph whose condition is known; whether there was one."""
-    for node in graph.nodes:
-        condition = constant_array(node.inputs[0]) if node.op == "If" and not node.domain else None
-        if condition is not None and condition.size == 1:
-            inline_branch(model, graph, node, "then_branch" if condition.ravel()[0] else "else_branch")
-            return True
-    return False
+def _narrow(model: Model, graph: Graph, kept: Collection[int]) -> int:
+    """Makes attributes of the bounds of each Slice of a Shape that nothing else reads; how many there were."""
+    sliced = [n for n in graph.nodes if n.op == "Slice" and not n.domain] if model.opset >= _SHAPE_HAS_BOUNDS else []
+    count = 0
+    for node in sliced:
+        shape = node.inputs[0]
+        maker = shape.inputs[0] if shape.inputs and len(shape.outputs) == 1 and id(shape) not in kept else None
+        if maker is None or maker.op != "Shape" or maker.domain or maker not in graph.nodes:
+            continue
+        if attribute(maker, "start", 0) != 0 or "end" in maker.attrs:
+            continue
+        given = {k: constant_array(v) for k, v in enumerate(node.inputs[1:]) if v.name}
+        bounds = {k: int(a.ravel()[0]) for k, a in given.items() if a is not None and a.size == 1}
+        if len(bounds) < len(given) or bounds.get(2, 0) not in (0, -1) or bounds.get(3, 1) != 1:
+            continue
+        maker.attrs["start"] = bounds[0]
+        if bounds[1] <= np.iinfo(np.int32).max:
+            maker.attrs["end"] = bounds[1]
+        (result,) = node.outputs
+        model.remove_nodes(graph, [node])
+        maker.outputs[0] = result
+        count += 1
+    return count

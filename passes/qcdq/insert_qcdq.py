@@ -36,7 +36,12 @@ from rnnqc.passes.formats.equalize_inputs import channel_scales, equalize_input,
 from rnnqc.passes.formats.formats import resolve_formats
 from rnnqc.passes.formats.limit_shifts import ShiftRemark, limit_shifts
 from rnnqc.passes.formats.override_effects import Resolution, check_overrides, effects_of_overrides, points_of_types
-from rnnqc.passes.formats.quantized_parameters import MULTIPLIED, QuantizedParameters, quantize_parameters
+from rnnqc.passes.formats.quantized_parameters import (
+    MULTIPLIED,
+    QuantizedParameters,
+    SaturatedBias,
+    quantize_parameters,
+)
 from rnnqc.passes.invariants import Property
 from rnnqc.passes.qcdq.check_insert_qcdq import InsertQcdqCheck
 from rnnqc.passes.qcdq.emit_qcdq import QuantizedWeight, hidden_splitter, qcdq_quantizer, whole_quantizer
@@ -99,6 +104,7 @@ class InsertQcdq(Pass):
             if quantized is not None and remark is None:
                 parameters = quantize_parameters(quantized, arrays[cell.name], statistics)
                 remark = self._quantize(model, graphs[cell.name], quantized, arrays[cell.name], parameters)
+                remarks += [self._of_bias(cell, b) for b in parameters.saturated]
                 made.append(quantized)
             remarks += [] if remark is None else [remark]
         if made:
@@ -188,6 +194,16 @@ class InsertQcdq(Pass):
             f"initial_h {cell.initial_h!r}, of which the graph does not say that it lies within",
             f"--set '{cell.name}.*hidden.mode=dynamic-row', or calibrate with these states and "
             f"--set '{cell.name}.*hidden.mode=static'; nothing, if no state lies beyond",
+        )
+
+    def _of_bias(self, cell: Cell, bias: SaturatedBias) -> Remark:
+        return self.remark(
+            Outcome.WARNING,
+            cell.node,
+            cell.op,
+            f"its bias saturates: {bias.bits} bits at its scale reach +-{bias.limit:.3g}.",
+            f"values up to {bias.greatest:.3g}",
+            f"--set '{cell.name}.bias.bits=32', before overrides that reach every point",
         )
 
     def _equalized(self, model: Model, graphs: Mapping[str, Graph], cells: Sequence[Cell]) -> Statistics | None:

@@ -13,7 +13,7 @@ def add(commands: Commands) -> None:
     parser = add_command(
         commands,
         "bench",
-        "measure a model stock and native, next to the float model",
+        "measure a model stock and native, next to the float model (needs the native library)",
         "rnnqc bench model.int8.onnx --against model.onnx --dim T=100",
         "rnnqc bench model.onnx --threads 2 --json",
     )

@@ -89,6 +89,7 @@ def _number_called(name: str) -> Callable[[str], float]:
 
 number = _number_called("number")
 decibels = _number_called("number of decibels")
+milliseconds = _number_called("number of milliseconds")
 
 
 def pairs(texts: Sequence[str], option: str) -> dict[str, int]:

@@ -45,7 +45,7 @@ def print_summary(lowered: Lowered, a: argparse.Namespace, seconds: float) -> No
         ("size", f"{output}: {_files(report)}, {seconds:.1f} s" if is_changed else ""),
         ("" if is_changed else "size", _growth(report)),
         ("verified", _verified(report) if a.verify else ""),
-        ("accuracy", f"SQNR on generated data: at least {report.sqnr_summary}" if report.sqnr_summary else ""),
+        ("accuracy", report.accuracy),
         ("speed", report.slow_stock),
         ("next", _next(lowered, a) if report.is_changed or report.rest.is_changed else ""),
     ]

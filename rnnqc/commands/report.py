@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import math
 import os
+import shlex
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -85,7 +86,7 @@ def run(a: argparse.Namespace) -> int:
     if evidence.verdict is not None:
         out(colored(evidence.verdict))
     for repair in evidence.repairs[:1]:
-        sets = " ".join(repair.overrides)
+        sets = " ".join(map(shlex.quote, repair.overrides))
         out(f"{repair.sqnr_before:.1f} -> {repair.sqnr_after:.1f} dB with --set {escape(sets)}")
     out(f"{escape(a.output)}: {byte_count(len(text))}, {time.perf_counter() - start:.1f} s")
     return OK

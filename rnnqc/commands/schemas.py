@@ -94,11 +94,12 @@ def _tune() -> Schema:
     from rnnqc.search.greedy import Measured
 
     measured = schema_of(Measured)
+    point = fixed({"cost": WHOLE, "quality": NUMBER, "call_seconds": NUMBER, "settings": by_name(by_name(ANY))})
     return fixed(
         {
             "model": TEXT, "recipe": TEXT, "start": measured, "result": measured, "reached": TRUTH, "tried": WHOLE,
             "weight_bytes": schema_of(tuple[int, int]), "call_seconds": schema_of(tuple[float, float]),
-            "float_quality": NUMBER, "settings": by_name(by_name(ANY)),
+            "float_quality": NUMBER, "settings": by_name(by_name(ANY)), "frontier": array(point),
         }
     )  # fmt: skip
 

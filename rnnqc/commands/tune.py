@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rnnqc.commands.common import (
     CHECK_FAILED,
@@ -15,10 +16,14 @@ from rnnqc.commands.common import (
     byte_count,
     decibels,
     document,
+    milliseconds,
     number,
 )
 from rnnqc.commands.terminal import colored, err, escape, new_table, out, progress_bar
 from rnnqc.errors import UsageError
+
+if TYPE_CHECKING:
+    from rnnqc.search.tuned import Tuned
 
 
 def add(commands: Commands) -> None:
@@ -26,9 +31,10 @@ def add(commands: Commands) -> None:
     parser = add_command(
         commands,
         "tune",
-        "search the cheapest widths with which a model is good enough",
+        "search the cheapest widths with which a model is good, small or fast enough",
         "rnnqc tune model.onnx --data samples.npz -o mine.toml --min-sqnr 30",
         "rnnqc tune model.onnx --data test.npz -o mine.toml --metric mine:accuracy --min-metric 0.97",
+        "rnnqc tune model.onnx --data samples.npz -o mine.toml --max-bytes 250000 --plot frontier.svg",
     )
     parser.add_argument("model", metavar="IN.onnx", help="the float model")
     add_data(parser, required=True)
@@ -39,6 +45,13 @@ def add(commands: Commands) -> None:
         help="instead: a function of the outputs and inputs of all calls, two lists of dicts; higher is better",
     )  # fmt: skip
     parser.add_argument("--min-metric", type=number, metavar="V", help="the least value of the metric")
+    parser.add_argument(
+        "--max-bytes", type=int, metavar="N", help="instead of a least quality: the bytes of weights allowed"
+    )
+    parser.add_argument(
+        "--max-ms", type=milliseconds, metavar="MS", help="instead: what one call may take, with one thread"
+    )
+    parser.add_argument("--plot", metavar="OUT.svg", help="draw quality against bytes")
     parser.add_argument(
         "--stats", metavar="STATS.json", help="statistics of a calibration: weights are error-compensated"
     )
@@ -58,12 +71,13 @@ def run(a: argparse.Namespace) -> int:
     from rnnqc.proto.files import check_writable, write_atomically
     from rnnqc.search.tune import tune
 
-    output = Path(a.output)
-    check_writable(output, [a.model, a.data, a.stats, a.recipe])
-    if not a.output.endswith(".toml"):
-        raise UsageError(
-            f"-o {a.output}: is no .toml file.", supported="a name that ends in .toml, as --recipe needs it"
-        )
+    output, plot = Path(a.output), None if a.plot is None else Path(a.plot)
+    for option, path, suffix in (("-o", output, ".toml"), ("--plot", plot, ".svg")):
+        if path is None:
+            continue
+        check_writable(path, [a.model, a.data, a.stats, a.recipe])
+        if path.suffix != suffix:
+            raise UsageError(f"{option} {path}: is no {suffix} file.", supported=f"a name that ends in {suffix}")
     metric = load_metric(a.metric) if a.metric else None
     with progress_bar("tuning") as update:
         tuned = tune(
@@ -72,41 +86,70 @@ def run(a: argparse.Namespace) -> int:
             min_sqnr=a.min_sqnr,
             metric=metric,
             min_metric=a.min_metric,
+            max_bytes=a.max_bytes,
+            max_ms=a.max_ms,
             recipe=a.recipe,
             stats=a.stats,
             state=a.state,
             rest=a.rest,
             progress=lambda done, total: update(completed=done, total=total),
         )
-    found, (start, end) = tuned.found, tuned.weight_bytes
+    found = tuned.found
     if found.reached:
         write_atomically(output, tuned.text.encode())
+    if plot is not None:
+        from rnnqc.reporting.frontier import frontier_svg
+
+        write_atomically(plot, frontier_svg(tuned).encode())
     if a.json:
         print(document({"model": a.model, "recipe": a.recipe, **tuned.to_dict()}))
     else:
-        table = new_table("point", "format", "cost", "quality")
-        table.add_row("", escape(tuned.recipe.name), str(found.start.cost), tuned.worded(found.start.quality))
-        for step in found.steps:
-            unit = tuned.units[step.unit]
-            text = ", ".join(f"{k} = {str(v).lower()}" for k, v in unit.choices[step.after].items()) or "as the recipe"
-            table.add_row(escape(unit.point), text, str(step.result.cost), tuned.worded(step.result.quality))
-        out(table)
-        before, after = (1e3 * s for s in tuned.call_seconds)
-        out(
-            f"{found.tried} assignments measured; weights {byte_count(start)} -> {byte_count(end)}, "
-            f"one call {before:.3g} -> {after:.3g} ms, "
-            f"{tuned.worded(found.start.quality)} -> {tuned.worded(found.measured.quality)}"
-            + ("" if tuned.decibels else f"; float model {tuned.worded(tuned.float_quality)}")
-        )
-        if tuned.verdict is not None:
-            out(colored(tuned.verdict))
+        _print(tuned)
     for text in tuned.messages:
         err(f"[yellow]rnnqc:[/yellow] {escape(text)}")
     if not found.reached:
-        wanted = f"{a.min_sqnr:g} dB" if a.metric is None else f"{a.min_metric:g}"
-        text = f"the best that was found has {tuned.worded(found.measured.quality)}, {wanted} asked for"
+        text = _missed(tuned, a)
         err(f"[red]rnnqc: tune:[/red] {escape(text)}; nothing was written.")
         return CHECK_FAILED
     if not a.json:
         out(f"{escape(a.output)}: {len(tuned.settings)} rule(s) before recipe {escape(tuned.recipe.name)}")
     return OK
+
+
+def _print(tuned: Tuned) -> None:
+    """The changes, the frontier, and what came of it."""
+    found, (start, end) = tuned.found, tuned.weight_bytes
+    table = new_table("point", "format", "cost", "quality")
+    table.add_row("", escape(tuned.recipe.name), str(found.start.cost), tuned.worded(found.start.quality))
+    for step in found.steps:
+        unit = tuned.units[step.unit]
+        text = ", ".join(f"{k} = {str(v).lower()}" for k, v in unit.choices[step.after].items()) or "as the recipe"
+        table.add_row(escape(unit.point), text, str(step.result.cost), tuned.worded(step.result.quality))
+    out(table)
+    if tuned.frontier:
+        table = new_table("frontier: cost", "quality", "one call")
+        for point in tuned.frontier:
+            text = f"{1e3 * point.seconds:.3g} ms"
+            table.add_row(str(point.measured.cost), tuned.worded(point.measured.quality), text)
+        out(table)
+    before, after = (1e3 * s for s in tuned.call_seconds)
+    out(
+        f"{found.tried} assignments measured; weights {byte_count(start)} -> {byte_count(end)}, "
+        f"one call {before:.3g} -> {after:.3g} ms, "
+        f"{tuned.worded(found.start.quality)} -> {tuned.worded(found.measured.quality)}"
+        + ("" if tuned.decibels else f"; float model {tuned.worded(tuned.float_quality)}")
+    )
+    if tuned.verdict is not None:
+        out(colored(tuned.verdict))
+
+
+def _missed(tuned: Tuned, a: argparse.Namespace) -> str:
+    """What was found where the goal was not reached."""
+    measured = tuned.found.measured
+    if a.max_bytes is not None:
+        return f"the smallest that was found has {measured.cost} bytes, at most {a.max_bytes} asked for"
+    if a.max_ms is not None:
+        took = 1e3 * tuned.call_seconds[1]
+        return f"a call of the fastest that was found takes {took:.3g} ms, at most {a.max_ms:g} asked for"
+    wanted = f"{a.min_sqnr:g} dB" if a.metric is None else f"{a.min_metric:g}"
+    return f"the best that was found has {tuned.worded(measured.quality)}, {wanted} asked for"

@@ -60,7 +60,7 @@ def bind_inputs(model: Model, given: Mapping[str, Any]) -> None:
         if name not in inputs:
             names = sorted(inputs)
             raise CompileError(
-                f"--bind {name}: the model has no input {name!r}{' any more: it is bound' if name in known else ''}.",
+                f"--bind: the model has no input {name!r}{' any more: it is bound' if name in known else ''}.",
                 supported=", ".join(names) or "nothing: the model has no inputs",
                 action=_meant(name, names) or "name an input of the model, or leave --bind out",
             )
@@ -110,7 +110,7 @@ def _fitting(name: str, value: Any, declared: Value) -> npt.NDArray[Any]:
     Raises:
         CompileError: It does not fit.
     """
-    where = f"--bind {name}: input {name!r}"
+    where = f"--bind: input {name!r}"
     dtype, shape = declared.dtype, declared.shape
     if not isinstance(dtype, type | np.dtype) or np.dtype(dtype).kind not in "fiub":
         raise CompileError(

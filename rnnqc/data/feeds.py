@@ -118,8 +118,18 @@ def check_feed(
             raise CompileError(
                 f"{source}: array {value.name!r} has shape {list(array.shape)}.",
                 supported=f"[{text}]",
-                action=f"reshape the array{calls and f'{calls}, where its leading axis counts calls'}",
+                action=_axis_of_samples(value.name, array.shape, dims)
+                or f"reshape the array{calls and f'{calls}, where its leading axis counts calls'}",
             )
+
+
+def _axis_of_samples(name: str, shape: tuple[int, ...], dims: list[int | None]) -> str:
+    """How to write rows as samples for a model that takes one row at a time; "" where that is not what differs."""
+    rows, rest = shape[:1], shape[1:]
+    fits = len(shape) == len(dims) and all(d is None or d == s for d, s in zip(dims[1:], rest, strict=False))
+    if not fits or dims[:1] != [1]:
+        return ""
+    return f"{name}[:, None] is {rows[0]} samples of {[1, *rest]}; or export the model with a dynamic batch"
 
 
 def or_carry(states: Mapping[str, str]) -> str:

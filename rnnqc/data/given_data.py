@@ -55,10 +55,11 @@ def open_feeds(source: Data, proto: onnx.ModelProto, carried: Iterable[str] = ()
     if isinstance(source, NpzFolder):
         return source
     if not isinstance(source, Iterable):
+        name = type(source).__qualname__
         raise CompileError(
-            f"the data is a {type(source).__qualname__}.",
+            f"the data is a {name}.",
             supported=f"{_FILES}, a dict of arrays, or an iterable of feeds",
-            action="give a list of dicts of arrays",
+            action="give it as --stats" if name == "Statistics" else "give a list of dicts of arrays",
         )
     feeds = (_feed(item, names) for item in source)
     return list(feeds) if isinstance(source, list | tuple) else feeds
@@ -104,6 +105,12 @@ def _from_name(source: str, proto: onnx.ModelProto, once: AbstractSet[str]) -> I
     path = Path(source)
     if path.is_dir():
         return NpzFolder(path)
+    if path.suffix == ".json" and path.exists():
+        raise CompileError(
+            f"{source}: is no file of arrays.",
+            supported=_FILES,
+            action="give a statistics file as --stats, and data as .npz, as numpy.savez writes it",
+        )
     if path.exists() or source.endswith(".npz"):
         return _samples(read_npz(path), proto, source, once)
     if ":" in source:

@@ -236,12 +236,36 @@ class Statistics(Result):
     unseen: tuple[str, ...] = field(default=(), compare=False)
 
     @classmethod
+    def of(cls, given: Statistics | str | os.PathLike[str] | None) -> Statistics | None:
+        """Statistics as a program has them: themselves, or their file.
+
+        Raises:
+            UsageError: They are something else, or the file cannot be read.
+        """
+        if given is None or isinstance(given, Statistics):
+            return given
+        if isinstance(given, str | os.PathLike):
+            return cls.load(given)
+        raise UsageError(
+            f"the statistics are a {type(given).__qualname__}.",
+            supported="what rnnqc.calibrate returns, or its file",
+            action="data belongs to calibrate, or to lower as --calibration DATA",
+        )
+
+    @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Statistics:
         """Reads a statistics file.
 
         Raises:
             UsageError: It cannot be read, or an entry makes no sense; the message names file and entry.
         """
+        if os.fspath(path).endswith((".npz", ".npy")):
+            raise UsageError(
+                f"{path}: is a file of arrays.",
+                supported="a statistics file, as written by rnnqc",
+                action=f"make one with rnnqc calibrate IN.onnx --data {path} -o STATS.json; lower takes data as "
+                "--calibration, other commands as --data",
+            )
         whole = read_json(Path(path), "a statistics file")
         if not isinstance(whole.data, dict) or whole.data.get("format") != FORMAT:
             whole.refuse(f'"format": "{FORMAT}", as written by `rnnqc calibrate`', "no statistics file")

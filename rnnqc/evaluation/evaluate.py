@@ -12,7 +12,7 @@ import onnx
 import onnxruntime as ort
 
 from rnnqc.errors import CompileError
-from rnnqc.ir import Constant, Model, Node, Value, constant_array, export_nodes
+from rnnqc.ir import Model, Node, Value, constant_array, export_nodes
 from rnnqc.proto.files import serialized
 from rnnqc.proto.shape_inference import infer_shapes
 
@@ -109,34 +109,51 @@ def run_session(
 
 def evaluate_nodes(model: Model, nodes: Sequence[Node], value: Value) -> Array | None:
     """What constant `nodes` (in order, standard operators) make `value`; None if onnxruntime cannot compute it."""
+    return evaluate_values(model, nodes, [value]).get(value.name)
+
+
+def evaluate_values(
+    model: Model, nodes: Sequence[Node], values: Sequence[Value], known: Mapping[str, Array] | None = None
+) -> dict[str, Array]:
+    """What constant `nodes` (in order, standard operators) make of some values; nothing if one cannot be computed.
+
+    Args:
+        model: The model of the nodes.
+        nodes: They read constants, each other's values, and those that are known.
+        values: By whose names the arrays come back.
+        known: Further values that the nodes read, by name.
+    """
     if any(n.op in _NOT_RUN and not n.domain for n in nodes):
-        return None
+        return {}
     for k, node in enumerate(nodes):
-        if node.op in _DIVISIONS and not node.domain and not _is_survived(model, nodes[:k], node):
-            return None
-    return _evaluated(model, nodes, value)
+        if node.op in _DIVISIONS and not node.domain and not _is_survived(model, nodes[:k], node, known or {}):
+            return {}
+    return _evaluated(model, nodes, values, known or {})
 
 
-def _evaluated(model: Model, nodes: Sequence[Node], value: Value) -> Array | None:
-    array = constant_array(value)
-    if array is not None:
-        return array
-    constants = {v.name: v for n in nodes for v in n.inputs if isinstance(v, Constant)}
+def _evaluated(
+    model: Model, nodes: Sequence[Node], values: Sequence[Value], known: Mapping[str, Array]
+) -> dict[str, Array]:
+    held = {v.name: known.get(v.name, constant_array(v)) for n in nodes for v in n.inputs if v.name}
+    held.update((v.name, known.get(v.name, constant_array(v))) for v in values)
+    constants = {name: array for name, array in held.items() if array is not None}
+    wanted = [v for v in values if v.name not in constants]
+    found = {v.name: constants[v.name] for v in values if v.name in constants}
+    if not wanted:
+        return found
     graph = onnx.GraphProto(name="constant")
-    graph.node.extend(export_nodes(nodes))
-    for name, constant in constants.items():
-        array = constant_array(constant)
-        assert array is not None
-        graph.initializer.append(onnx.numpy_helper.from_array(array, name))
-    graph.output.add(name=value.name)
+    graph.node.extend(export_nodes([n for n in nodes if not all(v.name in constants for v in n.outputs)]))
+    graph.initializer.extend(onnx.numpy_helper.from_array(array, name) for name, array in constants.items())
+    for value in wanted:
+        graph.output.add(name=value.name)
     proto = onnx.ModelProto(ir_version=10, graph=graph)
     proto.opset_import.add(domain="", version=model.opset)
     if _is_too_large(proto):
-        return None
+        return {}
     try:
-        return next(iter(run_model(proto, {}).values()))
+        return found | run_model(proto, {})
     except CompileError:
-        return None
+        return {}
 
 
 _NOT_RUN = ("GatherND", "OneHot", "SplitToSequence")
@@ -144,12 +161,13 @@ _NOT_RUN = ("GatherND", "OneHot", "SplitToSequence")
 _DIVISIONS = ("Div", "Mod")
 
 
-def _is_survived(model: Model, before: Sequence[Node], node: Node) -> bool:
+def _is_survived(model: Model, before: Sequence[Node], node: Node, known: Mapping[str, Array]) -> bool:
     """Whether a division, whose operands nodes `before` it make, is not that of the least integer by -1."""
-    arrays = [_evaluated(model, before, v) for v in node.inputs if v.name]
-    if any(a is None for a in arrays):
+    operands = [v for v in node.inputs if v.name]
+    arrays = _evaluated(model, before, operands, known)
+    if len(arrays) < len({v.name for v in operands}):
         return False
-    whole = [a for a in arrays if a is not None and a.dtype.kind == "i"]
+    whole = [arrays[v.name] for v in operands if arrays[v.name].dtype.kind == "i"]
     least = any((a == np.iinfo(a.dtype).min).any() for a in whole[:1])
     return not (least and any((a == -1).any() for a in whole[1:]))
 

@@ -165,7 +165,7 @@ def inspect(model: Given) -> Inspection:
     weights = rest_weights(loaded)
     rest = rest_report(weights, weights)
     proto = proto_of(model)
-    warnings, states = [] if nodes else layer_hints(proto), likely_states(proto)
+    warnings, states = [] if nodes else layer_hints(proto), likely_states(proto) or likely_states(loaded.proto)
     warnings += [warning_of(constant_outputs)] if constant_outputs else []
     warnings += [training_warning(dropouts)] if dropouts else []
     warnings += lengths

@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from functools import partial
 
-from rnnqc.cells.forms import FUSED, INTEGER
+from rnnqc.cells.forms import FUSED, INTEGER, QONNX
 from rnnqc.errors import CompileError, Outcome, Remark, explained
 from rnnqc.lowering.entries import make_entries
 from rnnqc.lowering.executable import executable
@@ -20,6 +20,7 @@ from rnnqc.lowering.stock_speed import slower_without_library
 from rnnqc.lowering.warnings import warnings_of, warnings_of_measurement
 from rnnqc.passes.analysis.elementwise_recurrences import ACTION, REASON, ElementwiseRecurrence
 from rnnqc.passes.custom_cells.quantize_custom_cells import CALIBRATE
+from rnnqc.passes.graph.quant_operators import CELL_OP
 
 
 def judge(plan: Plan, passed: Passed, start: float | None = None) -> Report:
@@ -35,7 +36,8 @@ def judge(plan: Plan, passed: Passed, start: float | None = None) -> Report:
     """
     start = time.perf_counter() if start is None else start
     entries = _entries(plan, passed)
-    name = AS_EXPORTED if plan.keeps_own else plan.recipe.name
+    own = plan.keeps_own or (plan.form != QONNX and bool(entries) and all(e.op == CELL_OP for e in entries))
+    name = AS_EXPORTED if own else plan.recipe.name
     report = Report(
         plan.model.source, name, plan.form, entries,
         notes=[str(r) for r in (*passed.remarks_of(Outcome.NOTE), *map(_elementwise, passed.elementwise))],

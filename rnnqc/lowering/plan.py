@@ -186,7 +186,7 @@ def _statistics(source: Given, options: LowerOptions, recipe: Recipe, name: str)
     if options.calibration is not None:
         with located(name):
             return calibrate(source, options.calibration, state=options.state, batch=options.batch)
-    statistics = given if given is None or isinstance(given, Statistics) else Statistics.load(given)
+    statistics = Statistics.of(given)
     if options.batch is not None:
         if options.statistics is None or statistics is None:
             raise UsageError(

@@ -11,7 +11,7 @@ import onnx
 
 from rnnqc.data.feeds import Feeds
 from rnnqc.errors import CompileError
-from rnnqc.evaluation.numerics import Array, max_abs
+from rnnqc.evaluation.numerics import Array, Bitwise, max_abs
 from rnnqc.ir import Model
 from rnnqc.lowering.executable import executable
 from rnnqc.lowering.plan import Plan
@@ -61,7 +61,8 @@ def in_normal_form(plan: Plan, instruments: Sequence[Instrument], generator: Fee
     """
     model, passes = plan.model, plan.normal_form
     results = PassManager(passes, instruments).run(model)
-    changed = [p for p, r in zip(passes, results, strict=True) if r.modified and isinstance(p, _REWRITING)]
+    modified = [(p, r) for p, r in zip(passes, results, strict=True) if r.modified and isinstance(p, _REWRITING)]
+    changed = [p for p, _ in modified]
     if not changed:
         return Recovered(model, results, [])
     trial = _Trial(plan, model.proto, generator)
@@ -69,6 +70,8 @@ def in_normal_form(plan: Plan, instruments: Sequence[Instrument], generator: Fee
         found = trial.difference(trial.after)
         kept = trial.wrong_sites(changed, found) if found is not None else {}
     except CompileError as error:
+        if all(isinstance(r.numerics, Bitwise) for _, r in modified):  # nothing was recovered
+            return Recovered(model, results, [])
         names = ", ".join(repr(p.info.name) for p in changed)
         text = f"the recovered layers (passes {names}) could not be compared with the original because {error.message}"
         return Recovered(model, results, [text])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -126,10 +127,17 @@ class Report(Result):
     def headline(self) -> str:
         """Recipe, form, sizes, and the SQNR where it was measured; or that nothing was lowered."""
         files = f"file {byte_count(self.float_bytes)} -> {byte_count(self.bytes)}"
-        sqnr = f"; SQNR on generated data at least {self.sqnr_summary}" if self.sqnr_summary else ""
+        sqnr = f"; {self.accuracy}" if self.sqnr_summary else ""
         if self.is_changed or self.rest.is_changed:
             return f"{self.source}, recipe {self.recipe}, form {self.form}: {files}{sqnr}"
         return f"{self.source}, recurrent nodes: {self.how_many}; {files}{sqnr}"
+
+    @property
+    def accuracy(self) -> str:
+        """What was measured on generated data; "" if nothing was."""
+        if self.sqnr_db and min(self.sqnr_db.values()) == math.inf:
+            return "on generated data the outputs are those of the float model"
+        return f"SQNR on generated data: at least {self.sqnr_summary}" if self.sqnr_summary else ""
 
     @property
     def how_many(self) -> str:

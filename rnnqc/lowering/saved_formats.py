@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 from rnnqc.errors import UsageError
@@ -10,7 +12,7 @@ from rnnqc.lowering.report import Lowered
 from rnnqc.proto.files import write_atomically
 from rnnqc.recipes.recipe import is_builtin
 from rnnqc.recipes.recipe_record import RECIPE_KEY, read_record
-from rnnqc.recipes.rules import rule_text, rules_digest, toml
+from rnnqc.recipes.rules import Rule, rule_text, rules_digest, toml
 
 STATISTICS = ".stats.json"
 
@@ -46,7 +48,7 @@ def formats_text(lowered: Lowered, statistics: str) -> str:
         )
     recipe, held = origin.recipe, lowered.statistics is not None
     rules = [(p, p.rule_of(path)) for path, p in lowered.formats.items()]
-    more = recipe.rules[: recipe.overrides] if is_builtin(recipe) else recipe.rules
+    more = recipe.rules[: recipe.overrides] if is_builtin(recipe) else _unsaid(recipe.rules, [r for _, r in rules])
     every = [*(r for _, r in rules), *more]
     head = [
         f"# Every number format of a model lowered with {recipe.name!r}. Without an edit the lowered file is the same.",
@@ -66,3 +68,12 @@ def formats_text(lowered: Lowered, statistics: str) -> str:
         blocks.append(note + rule_text(rule.points, rule.settings))
     blocks += [rule_text(r.points, r.settings) for r in more]
     return "\n\n".join(blocks) + "\n"
+
+
+def _unsaid(rules: Iterable[Rule], before: Iterable[Rule]) -> list[Rule]:
+    """`rules` without what rules `before` them say of the same points: those of a formats file that was edited."""
+    said = {r.points: r.settings for r in before}
+    left = [
+        replace(r, settings={k: v for k, v in r.settings.items() if k not in said.get(r.points, {})}) for r in rules
+    ]
+    return [r for r in left if r.settings]

@@ -242,7 +242,7 @@ def _shapes(model: onnx.ModelProto) -> dict[str, list[str | int | None]]:
 def fixed_lengths(model: Model) -> list[str]:
     """A sentence for each output that is declared with a fixed length where that of an input is open.
 
-    torch's dynamo exporter declares so with `dynamic_shapes`; onnxruntime runs the model and warns at each call.
+    torch's dynamo exporter declares so, of inner values, too; with a batch of 1 onnxruntime fuses a MatMul by that.
 
     Args:
         model: A model as `time_axes` takes it.
@@ -262,10 +262,12 @@ def fixed_lengths(model: Model) -> list[str]:
         if not given.HasField("dim_value"):
             text = (
                 f"output {output.name!r} is declared with {dims[at.axis].dim_value} steps on axis {at.axis}, and has "
-                f"as many as input {name!r}, where the number is open: onnxruntime warns at each run with another."
+                f"as many as input {name!r}, where the number is open: at each run with another onnxruntime warns, or "
+                "fails where it fused by what is declared."
             )
             place = f"graph.output[{index}].type.tensor_type.shape.dim[{at.axis}].dim_param"
-            found.append(explained(text, action=f"name the axis in the ModelProto: {place} = {given.dim_param!r}"))
+            action = f"name the axis in the ModelProto ({place} = {given.dim_param!r}) and del graph.value_info[:]"
+            found.append(explained(text, action=action))
     return found
 
 

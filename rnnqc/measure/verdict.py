@@ -119,7 +119,7 @@ def verdict_of(outputs: Iterable[Judged], task: Task | None = None) -> Verdict |
     level = worst.level if task is None or task.level is None or worst.unlike else task.level
     said = _said(worst, len(judged))
     if task is not None:
-        return Verdict(level, task.text, f"{task.text}. {said}")
+        return Verdict(level, task.text, f"{task.text}. {said[:1].upper()}{said[1:]}")
     advice = {
         "good": "",
         "watch": " Measure the task (rnnqc evaluate) before you ship it.",

@@ -11,13 +11,14 @@ from rnnqc.reporting.evidence import Curve, Values
 from rnnqc.search.findings import Bars, PointEvidence
 
 WIDTH, HEIGHT = 360, 200
-LEFT, RIGHT, TOP, BOTTOM = 50, 12, 12, 40
+LEFT, RIGHT, TOP, BOTTOM = 64, 12, 12, 40
 SPARK_WIDTH, SPARK_HEIGHT = 120, 28
 MARGIN_OF_RANGE = 1.5
 """How much wider than the values a histogram may be to show the range."""
 
 
-def _svg(width: int, height: int, label: str, *children: Element, class_: str = "chart") -> Element:
+def svg(width: int, height: int, label: str, *children: Element, class_: str = "chart") -> Element:
+    """A picture with a name."""
     return element(
         "svg", element("title", label), *children,
         viewBox=f"0 0 {width} {height}", width=width, height=height, role="img", aria_label=label, class_=class_,
@@ -39,7 +40,7 @@ def ticks(low: float, high: float, count: int) -> list[float]:
     return [k * step for k in range(first, math.floor(high / step + 1e-9) + 1)]
 
 
-def _frame(x: list[tuple[float, str]], y: list[tuple[float, str]], x_label: str, y_label: str) -> list[Element]:
+def frame(x: list[tuple[float, str]], y: list[tuple[float, str]], x_label: str, y_label: str) -> list[Element]:
     """Grid lines, tick labels and axis labels; positions in pixels."""
     right, bottom = WIDTH - RIGHT, HEIGHT - BOTTOM
     made = []
@@ -84,11 +85,11 @@ def level_chart(curve: Curve, limits: tuple[float, float], what: str) -> Element
     middles = [(start + stop) / 2 for start, stop in zip([0, *curve.stops[:-1]], curve.stops, strict=True)]
     levels = [None if level is None else high if level == math.inf else level for level in curve.sqnr_db]
     places = [None if v is None else (x(at), y(v)) for at, v in zip(middles, levels, strict=True)]
-    paths = _line(places, "curve")
+    paths = line(places, "curve")
     y_ticks = [(y(v), f"{v:g}".replace("-", "−")) for v in ticks(low, high, 4)]
     x_ticks = [(x(v), f"{v:g}") for v in ticks(0, steps, 4) if v == int(v)]
-    frame = _frame(x_ticks, y_ticks, curve.unit, "SQNR (dB)")
-    return _svg(WIDTH, HEIGHT, f"SQNR over time of {what}", *frame, *paths)
+    grid = frame(x_ticks, y_ticks, curve.unit, "SQNR (dB)")
+    return svg(WIDTH, HEIGHT, f"SQNR over time of {what}", *grid, *paths)
 
 
 def value_chart(values: Values, what: str) -> Element:
@@ -111,11 +112,11 @@ def value_chart(values: Values, what: str) -> Element:
     x_ticks = [(x(v - first), f"{v:g}") for v in ticks(first, first + last, 4) if v == int(v)]
     paths = []
     for series, class_ in ((values.float_values, "curve reference"), (values.quantized_values, "curve")):
-        paths += _line([None if v is None else (x(k), y(v)) for k, v in enumerate(series)], class_)
-    return _svg(WIDTH, HEIGHT, f"Values of {what}", *_frame(x_ticks, y_ticks, values.unit, "value"), *paths)
+        paths += line([None if v is None else (x(k), y(v)) for k, v in enumerate(series)], class_)
+    return svg(WIDTH, HEIGHT, f"Values of {what}", *frame(x_ticks, y_ticks, values.unit, "value"), *paths)
 
 
-def _line(places: Sequence[tuple[float, float] | None], class_: str) -> list[Element]:
+def line(places: Sequence[tuple[float, float] | None], class_: str) -> list[Element]:
     """A line through places, with gaps where there is none; a lone place is a dot."""
     pieces: list[list[tuple[float, float]]] = [[]]
     for place in places:
@@ -204,9 +205,7 @@ def histogram(point: PointEvidence) -> Element:
         (bottom - (bottom - top) * _height(p, most), f"{p}" if p < 1_000 else f"1e{len(str(p)) - 1}") for p in powers
     ]
     x_ticks = [(left + (v - low) * scale, short(v) if abs(v) > 1e-12 else "0") for v in ticks(low, high, 5)]
-    return _svg(
-        WIDTH, HEIGHT, f"Histogram of {point.point}", *_frame(x_ticks, y_ticks, "value", "how many (log)"), *made
-    )
+    return svg(WIDTH, HEIGHT, f"Histogram of {point.point}", *frame(x_ticks, y_ticks, "value", "how many (log)"), *made)
 
 
 def spark(point: PointEvidence) -> Element:
@@ -220,7 +219,7 @@ def spark(point: PointEvidence) -> Element:
             element("rect", x=_place(x0), y=0, width=_place(max(x1 - x0, 1.0)), height=SPARK_HEIGHT, class_="range")
         )
     made += _bar_paths(point.bars, point, limits, (0, SPARK_WIDTH, 2, SPARK_HEIGHT))
-    return _svg(SPARK_WIDTH, SPARK_HEIGHT, f"Histogram of {point.point}", *made, class_="spark")
+    return svg(SPARK_WIDTH, SPARK_HEIGHT, f"Histogram of {point.point}", *made, class_="spark")
 
 
 def gauge(share: float) -> Element:

@@ -35,7 +35,7 @@ class Values:
     """Some values of an output, of the float and of the lowered model, to look at.
 
     Attributes:
-        unit: What the steps are: that of a curve, or "value" of an output without time.
+        unit: What the steps are: that of a curve, or "entry" of an output without time.
         where: Which values they are, in words.
         first: The number of the first step.
         float_values: Of the float model; None where a value is no finite number.

@@ -39,7 +39,7 @@ def page(evidence: Evidence) -> str:
         element("meta", name="referrer", content="no-referrer"),
         element("title", title),
         element("link", rel="icon", href="data:,"),
-        _style(),
+        style(),
     ]
     top = element(
         "header",
@@ -63,7 +63,8 @@ def page(evidence: Evidence) -> str:
     return document(head, body)
 
 
-def _style() -> Element:
+def style() -> Element:
+    """The style sheet of pages and pictures."""
     made = Element("style")
     made.text = (resources.files("rnnqc.reporting") / "style.css").read_text(encoding="utf-8")
     return made

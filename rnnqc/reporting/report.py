@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -46,7 +47,7 @@ class ErrorReport(Result):
         text = f"{found.quantized_model} against {found.float_model}{sqnr}"
         text += "" if found.verdict is None else f"; {found.verdict.line.rstrip('.')}"
         for repair in found.repairs[:1]:
-            sets = " ".join(f"--set {o}" for o in repair.overrides)
+            sets = " ".join(f"--set {shlex.quote(o)}" for o in repair.overrides)
             text += f"; {repair.sqnr_before:.1f} -> {repair.sqnr_after:.1f} dB with {sets}"
         return text
 
@@ -128,7 +129,7 @@ def report(
     (float_proto, float_bytes), (quant_proto, quant_bytes) = protos
     subject = Subject(
         float_proto, quant_proto, *names, float_bytes, quant_bytes,
-        statistics=Statistics.load(stats) if isinstance(stats, str | os.PathLike) else stats, data=data, state=state,
+        statistics=Statistics.of(stats), data=data, state=state,
         calibrated_by=["--stats", os.fspath(stats)] if isinstance(stats, str | os.PathLike) else [],
     )  # fmt: skip
     if metric is not None and data is None:

@@ -64,7 +64,7 @@ def _line(x: Array, y: Array, where: str) -> Values | None:
         rows = x.reshape(1, -1), y.reshape(1, -1)
     row = int(np.argmax(_squares(*rows).sum(axis=1)))
     index = [*map(str, np.unravel_index(row, x.shape[:-1])), ":"] if len(rows[0]) > 1 or x.ndim == 1 else [":"] * x.ndim
-    return _made("value", f"{where}, [{', '.join(index)}]", rows[0][row], rows[1][row])
+    return _made("entry", f"{where}, [{', '.join(index)}]", rows[0][row], rows[1][row])
 
 
 def _made(unit: str, where: str, x: Array, y: Array) -> Values:

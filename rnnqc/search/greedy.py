@@ -1,4 +1,4 @@
-"""A greedy search for the cheapest assignment of choices to units that is good enough.
+"""A greedy search for the cheapest assignment of choices to units that is good enough, or the best of the cheap ones.
 
 An assignment is a tuple with the number of a choice for each unit. What it costs and how good it is comes from a
 function that really measures it; the search itself knows nothing of models.
@@ -6,9 +6,13 @@ function that really measures it; the search itself knows nothing of models.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
+_T = TypeVar("_T")
 Assignment = tuple[int, ...]
 
 
@@ -54,11 +58,13 @@ class Found:
 
     Attributes:
         start: The assignment it began with, measured.
-        assignment: The best one found: the cheapest that reaches the target; without one, the one of best quality.
+        assignment: The best one found: the cheapest that reaches the target, or the best within the limit; without one,
+            the one of best quality, or the cheapest.
         measured: It, measured.
-        reached: Whether it reaches the target.
+        reached: Whether it reaches the target, or is within the limit.
         steps: The changes that led there, in order.
         tried: How many assignments were measured.
+        frontier: Those for which no other one costs as little or less and is better, the cheapest first.
     """
 
     start: Measured
@@ -67,12 +73,40 @@ class Found:
     reached: bool
     steps: list[Step] = field(default_factory=list)
     tried: int = 0
+    frontier: list[tuple[Assignment, Measured]] = field(default_factory=list)
+
+    @property
+    def path(self) -> list[tuple[Assignment, Measured]]:
+        """The assignment it began with, and those after each step."""
+        results = [self.start, *(step.result for step in self.steps)]
+        assignments = [self.assignment]
+        for step in reversed(self.steps):
+            assignments.append(_with(assignments[-1], step.unit, step.before))
+        return list(zip(reversed(assignments), results, strict=True))
+
+    def end_at(self, place: int, *, reached: bool) -> None:
+        """Ends the path earlier, at a place of it."""
+        self.assignment, self.measured = self.path[place]
+        self.steps, self.reached = self.steps[:place], reached
+
+
+def thinned(places: Sequence[_T], most: int) -> list[_T]:
+    """At most so many of them, about evenly, with the first and the last."""
+    count = min(most, len(places))
+    return [places[round(k * (len(places) - 1) / max(1, count - 1))] for k in range(count)]
 
 
 class _Search:
-    def __init__(self, choices: Sequence[int], measure: Callable[[Assignment], Measured], target: float) -> None:
-        self._choices, self._measure, self.target = choices, measure, target
+    def __init__(
+        self, choices: Sequence[int], measure: Callable[[Assignment], Measured], target: float | None, limit: int | None
+    ) -> None:
+        self._choices, self._measure, self._target, self._limit = choices, measure, target, limit
         self._known: dict[Assignment, Measured] = {}
+
+    def is_reached(self, result: Measured) -> bool:
+        if self._limit is not None:
+            return result.cost <= self._limit
+        return self._target is None or result.quality >= self._target
 
     def measured(self, assignment: Assignment) -> Measured:
         if assignment not in self._known:
@@ -84,35 +118,61 @@ class _Search:
 
     def run(self, start: Assignment) -> Found:
         first = self.measured(start)
-        found = Found(first, start, first, first.quality >= self.target)
+        found = Found(first, start, first, self.is_reached(first))
         self._improve(found, free=True)
-        improved = True
-        while not found.reached and improved:
-            before = found.assignment
-            self._improve(found, free=False)  # what does nothing alone may do something after another change
-            improved = found.assignment != before
-        if found.reached:
-            self._cheapen(found)
+        if self._limit is None:
+            self._repeat(found, lambda: found.reached, math.inf)
+            if found.reached:
+                self._cheapen(found, self.is_reached)
+        else:
+            self._cheapen(found, lambda _: not found.reached)
+            self._repeat(found, lambda: not found.reached, self._limit)
+        return self._ended(found)
+
+    def run_down(self, start: Assignment) -> Found:
+        first = self.measured(start)
+        found = Found(first, start, first, reached=True)
+        self._improve(found, free=True)
+        self._repeat(found, lambda: False, sys.maxsize)
+        self._cheapen(found, lambda _: True)
+        return self._ended(found)
+
+    def _ended(self, found: Found) -> Found:
         found.tried = len(self._known)
+        found.frontier = _frontier(self._known)
         return found
 
-    def _improve(self, found: Found, free: bool) -> None:
-        """Takes changes that undo most damage for their cost: free ones, or any until the target is reached."""
+    def _repeat(self, found: Found, is_done: Callable[[], bool], most: float) -> None:
+        """Improves until that does nothing: what does nothing alone may do something after another change."""
+        improved = True
+        while improved and not is_done():
+            before = found.assignment
+            self._improve(found, free=False, most=most)
+            improved = found.assignment != before
+
+    def _improve(self, found: Found, *, free: bool, most: float = math.inf) -> None:
+        """Takes changes that undo most damage for their cost.
+
+        Args:
+            found: What is known, and is changed.
+            free: Only changes that cost nothing.
+            most: What the whole may cost; if there is no such bound, changes are taken until the target is reached.
+        """
         base, ranked = found.measured, []
         for unit, choice in self.neighbours(found.assignment):
             result = self.measured(_with(found.assignment, unit, choice))
             gain = base.damage - result.damage
-            if gain > 0 and (not free or result.cost <= base.cost):
+            if gain > 0 and result.cost <= (base.cost if free else most):
                 ranked.append((-gain / max(1, result.cost - base.cost), unit, choice))
         for _, unit, choice in sorted(ranked):
-            if found.reached and not free:
+            if found.reached and not free and most == math.inf:
                 return
             result = self.measured(_with(found.assignment, unit, choice))
-            if result.damage < found.measured.damage and (not free or result.cost <= found.measured.cost):
+            if result.damage < found.measured.damage and result.cost <= (found.measured.cost if free else most):
                 self._keep(found, unit, choice, result)
 
-    def _cheapen(self, found: Found) -> None:
-        """Takes changes that lose least for what they save, as long as the target is reached."""
+    def _cheapen(self, found: Found, is_kept: Callable[[Measured], bool]) -> None:
+        """Takes changes that lose least for what they save, those that may be kept."""
         base, ranked = found.measured, []
         for unit, choice in self.neighbours(found.assignment):
             result = self.measured(_with(found.assignment, unit, choice))
@@ -124,34 +184,59 @@ class _Search:
             if found.assignment[unit] == choice:
                 continue
             result = self.measured(_with(found.assignment, unit, choice))
-            if result.cost < found.measured.cost and result.quality >= self.target:
+            if result.cost < found.measured.cost and is_kept(result):
                 self._keep(found, unit, choice, result)
 
     def _keep(self, found: Found, unit: int, choice: int, result: Measured) -> None:
         before = found.measured
         found.steps.append(Step(unit, found.assignment[unit], choice, result, before.cost, before.quality))
         found.assignment, found.measured = _with(found.assignment, unit, choice), result
-        found.reached = result.quality >= self.target
+        found.reached = self.is_reached(result)
 
 
 def _with(assignment: Assignment, unit: int, choice: int) -> Assignment:
     return (*assignment[:unit], choice, *assignment[unit + 1 :])
 
 
-def search(
-    choices: Sequence[int], measure: Callable[[Assignment], Measured], target: float, start: Assignment | None = None
-) -> Found:
-    """The cheapest assignment found whose quality is at least `target`.
+def _frontier(known: Mapping[Assignment, Measured]) -> list[tuple[Assignment, Measured]]:
+    """Those that no other one is as good as for as little."""
+    kept: list[tuple[Assignment, Measured]] = []
+    for assignment, result in sorted(known.items(), key=lambda item: (item[1].cost, -item[1].quality, item[0])):
+        if result.quality > (kept[-1][1].quality if kept else -math.inf):
+            kept.append((assignment, result))
+    return kept
 
-    First what is better and costs nothing; then, if that is not good enough, changes of single units that undo most
-    damage per cost; then changes that lose least quality per cost saved. How much a change does is measured alone, once
-    for every unit and choice; every combination that is kept is measured as a whole. Never dearer than a start that
-    reaches the target; the same calls, in the same order, for the same measurements.
+
+def search(
+    choices: Sequence[int],
+    measure: Callable[[Assignment], Measured],
+    target: float | None = None,
+    start: Assignment | None = None,
+    *,
+    limit: int | None = None,
+) -> Found:
+    """The cheapest assignment found whose quality is at least `target`, or the best that costs at most `limit`.
+
+    First what is better and costs nothing. For a target, if that is not good enough, changes of single units that undo
+    most damage per cost; then changes that lose least quality per cost saved. For a limit these come first, until it is
+    kept, and then those that undo most, as far as it allows. How much a change does is measured alone, once for every
+    unit and choice; every combination that is kept is measured as a whole. Never dearer than a start that reaches the
+    target, never worse than a start within the limit; the same calls, in the same order, for the same measurements.
 
     Args:
         choices: How many choices each unit has.
         measure: Cost and quality of an assignment; called once for each.
         target: The quality asked for.
         start: The assignment to begin with; the first choice of every unit by default.
+        limit: Instead of a target: the cost allowed.
     """
-    return _Search(choices, measure, target).run(start if start is not None else (0,) * len(choices))
+    first = start if start is not None else (0,) * len(choices)
+    return _Search(choices, measure, target, limit).run(first)
+
+
+def descend(choices: Sequence[int], measure: Callable[[Assignment], Measured]) -> Found:
+    """From the first choice of every unit to the best assignment found, and from there to the cheapest.
+
+    Its path is for those who choose by what the search does not know.
+    """
+    return _Search(choices, measure, None, None).run_down((0,) * len(choices))

@@ -1,5 +1,7 @@
 """`rnnqc tune`: the cheapest widths of weights, matrix by matrix, with which a model is still good enough on data.
 
+Or the best widths with which it is small or fast enough.
+
 Units of the search are the matrices W and R of every cell, and the activations that are multiplied with them. Weights
 have 8 or 6 bits, 5 bits in groups of 32, or 4 bits in groups of 32, 64 or whole columns; activations what the recipe
 says, or 16 bits. The cost is the number of bytes of all recurrent weights, where those that 16-bit activations are
@@ -28,10 +30,10 @@ from rnnqc.proto.given import Given
 from rnnqc.recipes.recipe import KINDS, Recipe, load_recipe
 from rnnqc.recipes.rules import Rule
 from rnnqc.search.call_times import call_seconds
-from rnnqc.search.greedy import Assignment, Measured, search
+from rnnqc.search.greedy import Assignment, Found, Measured, descend, search, thinned
 from rnnqc.search.quality import Quality
 from rnnqc.search.trials import Trial, Trials
-from rnnqc.search.tuned import Settings, Tuned, Unit, rules_of, settings_of, with_rules
+from rnnqc.search.tuned import Point, Settings, Tuned, Unit, rules_of, settings_of, with_rules
 
 AS_THE_RECIPE: Settings = {}
 AS_A_WHOLE: Settings = {"group_size": None, "wide_channels": 0.0}
@@ -49,8 +51,10 @@ COMPENSATION: Settings = {"compensation": True}
 WEIGHTS, ACTIVATIONS = ("W.weight", "R.weight"), ("input", "hidden")
 UNSUITABLE = Measured(cost=2**63, damage=math.inf, quality=-math.inf)
 """A combination that cannot be lowered or does not run, such as groups with a recipe of per-tensor weights."""
-ROUNDS = 10
-"""How often the models whose time is measured take turns."""
+MOST_POINTS = 8
+"""How many points of the frontier are kept."""
+MOST_TIMED = 16
+"""How many assignments are timed where the time decides."""
 
 
 def tune(
@@ -60,13 +64,15 @@ def tune(
     min_sqnr: float | None = None,
     metric: MetricFunction | None = None,
     min_metric: float | None = None,
+    max_bytes: int | None = None,
+    max_ms: float | None = None,
     recipe: str = "int8",
     stats: Statistics | str | os.PathLike[str] | None = None,
     state: State = None,
     rest: str = REST_FLOAT,
     progress: Callable[[int, int], None] | None = None,
 ) -> Tuned:
-    """Searches the cheapest widths with which a model is good enough.
+    """Searches the cheapest widths with which a model is good enough, or the best with which it is small or fast.
 
     Examples:
         >>> import rnnqc
@@ -80,9 +86,13 @@ def tune(
         model: A float model: a path, a ModelProto, or a `torch.onnx.ONNXProgram`.
         data: What to measure on: data as `rnnqc.lower` takes it. It is kept in memory.
         min_sqnr: The SQNR in dB that every output must have against the float model, over all data.
-        metric: Instead: a function of the list of outputs and the list of inputs of all calls, each a dict of arrays by
-            name. Higher is better.
+        metric: Instead of SQNR: a function of the list of outputs and the list of inputs of all calls, each a dict of
+            arrays by name. Higher is better.
         min_metric: The least value of `metric`.
+        max_bytes: Instead of a least quality: the bytes of weights allowed. Those that 16-bit activations are
+            multiplied with count twice.
+        max_ms: Instead of a least quality: the milliseconds of the first call allowed, with one thread. Times differ
+            from run to run, and so may what is found.
         recipe: The recipe to begin with: its name, or a `.toml` file.
         stats: Statistics of a calibration, or their file. With them weights are error-compensated.
         state: Where the data is the calls of a stream: outputs by the input they become in the next call.
@@ -94,10 +104,10 @@ def tune(
         CompileError: The model or the data cannot be handled.
         UsageError: The options contradict each other.
     """
-    target = _target(min_sqnr, metric, min_metric)
+    target = _target(min_sqnr, metric, min_metric, max_bytes, max_ms)
     loaded = Model.load(model)
     source, proto = loaded.source, loaded.proto
-    statistics = Statistics.load(stats) if isinstance(stats, str | os.PathLike) else stats
+    statistics = Statistics.of(stats)
     chosen = load_recipe(recipe)
 
     def lowered_with(rules: Sequence[Rule]) -> Lowered:
@@ -110,31 +120,61 @@ def tune(
         calls = Calls.of(data, proto, state)
         quality = Quality(proto, calls, metric)
         trials = Trials(lowered_with, quality)
-        found = search([len(u.choices) for u in units], _measure(units, trials, progress), target)
+        counts, measure = [len(u.choices) for u in units], _measure(units, trials, progress)
+        found = search(counts, measure, target, limit=max_bytes) if max_ms is None else descend(counts, measure)
+
+        def seconds_of(assignments: Sequence[Assignment]) -> list[float]:
+            models = [lowered_with(rules_of(settings_of(units, a))).proto for a in assignments]
+            return call_seconds(models, calls.feeds[0])
+
+        if max_ms is not None:
+            _end_in_time(found, seconds_of, max_ms / 1e3)
         best = settings_of(units, found.assignment)
-        ends = [rules_of({}), rules_of(best)]
-        before, after = call_seconds([lowered_with(rules).proto for rules in ends], calls.feeds[0])
-        start, end = (trials.of(rules).weight_bytes + trials.of(rules).rest_bytes for rules in ends)
+        shown = thinned(found.frontier, MOST_POINTS)
+        before, after, *times = seconds_of([(0,) * len(units), found.assignment, *(a for a, _ in shown)])
+        frontier = [Point(m, t, settings_of(units, a)) for (a, m), t in zip(shown, times, strict=True)]
+        start, end = (
+            trials.of(rules).weight_bytes + trials.of(rules).rest_bytes for rules in (rules_of({}), rules_of(best))
+        )
     return Tuned(
-        chosen, units, found, best, (start, end), (before, after), quality.of_float, metric is None, silent, rest
+        chosen, units, found, best, (start, end), (before, after), quality.of_float, metric is None, silent, rest,
+        frontier,
     )  # fmt: skip
 
 
-def _target(min_sqnr: float | None, metric: MetricFunction | None, min_metric: float | None) -> float:
-    if (min_sqnr is None) == (metric is None) or (metric is None) != (min_metric is None):
-        given = [
-            n for n, v in (("min_sqnr", min_sqnr), ("metric", metric), ("min_metric", min_metric)) if v is not None
-        ]
+def _target(
+    min_sqnr: float | None,
+    metric: MetricFunction | None,
+    min_metric: float | None,
+    max_bytes: int | None,
+    max_ms: float | None,
+) -> float | None:
+    """The least quality, None where what the model takes is limited."""
+    goals = {"min_sqnr": min_sqnr, "min_metric": min_metric, "max_bytes": max_bytes, "max_ms": max_ms}
+    given = {name: value for name, value in goals.items() if value is not None}
+    contradict = "min_sqnr" in given if metric is not None else "min_metric" in given
+    if len(given) != 1 or contradict:
+        names = [*(["metric"] if metric is not None else []), *given]
         raise UsageError(
-            f"Goals given: {', '.join(given) or 'none'}.",
-            supported="a least SQNR, or a metric and its least value",
-            action="give --min-sqnr DB, or --metric MODULE:FUNCTION and --min-metric VALUE",
+            f"Goals given: {', '.join(names) or 'none'}.",
+            supported="one of: a least SQNR, a metric and its least value, the most bytes, the most milliseconds",
+            action="give --min-sqnr DB, or --metric MODULE:FUNCTION and --min-metric VALUE, or --max-bytes N or "
+            "--max-ms MS, with --metric or without",
         )
-    target = min_sqnr if min_sqnr is not None else min_metric
-    assert target is not None
-    if math.isnan(target):
+    ((name, goal),) = given.items()
+    if math.isnan(goal):
         raise UsageError("The goal is not a number (NaN).", supported="numbers")
-    return target
+    return None if name.startswith("max") else goal
+
+
+def _end_in_time(found: Found, seconds_of: Callable[[Sequence[Assignment]], list[float]], most: float) -> None:
+    """Goes back to the best of what a search to the cheapest kept, of those that take at most so many seconds."""
+    finest = max(range(len(found.path)), key=lambda k: found.path[k][1].quality)
+    places = sorted({finest, *thinned(range(len(found.path)), MOST_TIMED)})
+    times = dict(zip(places, seconds_of([found.path[k][0] for k in places]), strict=True))
+    quick = [k for k in places if times[k] <= most]
+    best = max(quick, key=lambda k: found.path[k][1].quality) if quick else min(places, key=times.__getitem__)
+    found.end_at(best, reached=bool(quick))
 
 
 def _units(model: Model, recipe: Recipe, compensated: bool, silent: Collection[str] = ()) -> list[Unit]:

@@ -16,7 +16,7 @@ from rnnqc.proto.files import write_atomically
 from rnnqc.recipes.recipe import Recipe, is_builtin
 from rnnqc.recipes.rules import Rule, rule_text, toml
 from rnnqc.results import Result
-from rnnqc.search.greedy import Assignment, Found
+from rnnqc.search.greedy import Assignment, Found, Measured
 
 Settings = Mapping[str, Any]
 
@@ -32,6 +32,21 @@ class Unit:
 
     point: str
     choices: tuple[Settings, ...]
+
+
+@dataclass(frozen=True)
+class Point:
+    """A point of the frontier: no other assignment that was measured costs as little or less and is better.
+
+    Attributes:
+        measured: Cost and quality.
+        seconds: Time of the first call.
+        settings: The settings, by quantization point.
+    """
+
+    measured: Measured
+    seconds: float
+    settings: Mapping[str, Settings]
 
 
 def settings_of(units: Sequence[Unit], assignment: Assignment) -> dict[str, Settings]:
@@ -67,6 +82,7 @@ class Tuned(Result):
         decibels: Whether quality is SQNR in dB.
         silent: Cells that the statistics have not seen run; nothing was chosen for them.
         rest: How the weights around the recurrent layers are stored: "float" or "int8".
+        frontier: What was measured on the way and nothing beats, the cheapest first; at most eight, about evenly.
     """
 
     recipe: Recipe
@@ -79,6 +95,7 @@ class Tuned(Result):
     decibels: bool
     silent: Sequence[str] = ()
     rest: str = REST_FLOAT
+    frontier: Sequence[Point] = ()
 
     @property
     def verdict(self) -> Verdict | None:
@@ -135,6 +152,15 @@ class Tuned(Result):
             "call_seconds": list(self.call_seconds),
             "float_quality": self.float_quality,
             "settings": {point: dict(s) for point, s in self.settings.items()},
+            "frontier": [
+                {
+                    "cost": p.measured.cost,
+                    "quality": p.measured.quality,
+                    "call_seconds": p.seconds,
+                    "settings": {point: dict(s) for point, s in p.settings.items()},
+                }
+                for p in self.frontier
+            ],
         }
 
     def worded(self, quality: float) -> str:

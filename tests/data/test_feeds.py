@@ -231,3 +231,13 @@ def test_a_carried_state_is_for_the_first_sample(tmp_path: Path) -> None:
     assert len(list(open_feeds(str(path), proto))) == 3
     with pytest.raises(CompileError, match=r"'initial_h' of a carried state.*its value for the first call"):
         open_feeds(str(path), proto, ["initial_h"])
+
+
+def test_rows_for_a_model_of_one_row() -> None:
+    """Samples that stand along the batch of a model whose batch is 1: the message says how to write them."""
+    proto = onnx.ModelProto()
+    proto.graph.input.append(onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [1, "T"]))
+    with pytest.raises(CompileError, match=r"x\[:, None\] is 70 samples of \[1, 30\]"):
+        check_feed({"x": np.zeros((70, 30), np.float32)}, proto, "data")
+    with pytest.raises(CompileError, match="reshape the array"):
+        check_feed({"x": np.zeros((70, 30, 2), np.float32)}, proto, "data")

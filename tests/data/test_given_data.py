@@ -114,3 +114,17 @@ def test_torch_is_not_imported() -> None:
     rnnqc.calibrate(onnx.load(DIGITS), Loader(), limit=2)
     assert array_of([1, 2]).tolist() == [1, 2]
     assert "torch" not in vars(sys.modules["rnnqc.data.given_data"])
+
+
+def test_files_in_each_other_s_place(tmp_path: Path) -> None:
+    """Statistics where data belongs, and data where statistics belong: the message names the right place."""
+    statistics = rnnqc.calibrate(DIGITS, {"x": ARRAY[:2]})
+    statistics.save(tmp_path / "s.json")
+    for given in (statistics, str(tmp_path / "s.json")):
+        with pytest.raises(rnnqc.CompileError, match=r"give (it|a statistics file) as stats="):
+            rnnqc.lower(DIGITS, calibration=given)
+    for made in (lambda s: rnnqc.lower(DIGITS, stats=s), lambda s: rnnqc.report(DIGITS, rnnqc.lower(DIGITS), stats=s)):
+        with pytest.raises(rnnqc.UsageError, match=r"is a file of arrays.*make one with rnnqc.calibrate.*calibration="):
+            made(str(DATA))
+        with pytest.raises(rnnqc.UsageError, match=r"the statistics are a dict.*what rnnqc\.calibrate returns"):
+            made({"x": ARRAY})

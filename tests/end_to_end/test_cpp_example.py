@@ -1,7 +1,7 @@
 """The native library as C and C++ programs find it: installed into a prefix, with CMake and pkg-config.
 
-What these would catch: a file or a symbol that is not installed, a header that is no C, states that a stream in C++
-carries otherwise than one in Python.
+What these would catch: a file or a symbol that is not installed, a header that is no C, states that a stream in C or
+C++ carries otherwise than one in Python.
 """
 
 from __future__ import annotations
@@ -21,11 +21,25 @@ import rnnqc
 from tests.runs import streams
 from tests.runs.streams import ROOT, STREAMS, assert_the_bits_of_python, command, in_python
 
+STRICT = ["-std=c99", "-pedantic-errors", "-Wall", "-Werror"]
 BUILDS = [cache.parent for cache in ROOT.glob("build/*/CMakeCache.txt") if "SKBUILD_STATE" in cache.read_text()]
 
 
 def tool(name: str, package: str) -> str:
     return streams.tool(name, f"Debian: {package}", "C++")
+
+
+def pc_file(prefix: Path) -> Path:
+    (path,) = prefix.rglob("rnnqc_ops.pc")
+    return path
+
+
+def pkg_config_flags(prefix: Path) -> list[str]:
+    """For the compiler and the linker; the program finds the library where it is."""
+    asked = [tool("pkg-config", "pkg-config"), "--cflags", "--libs", pc_file(prefix)]
+    flags = command(*asked).stdout.decode().split()
+    (folder,) = (flag.removeprefix("-L") for flag in flags if flag.startswith("-L"))
+    return [*flags, f"-Wl,-rpath,{folder}"]
 
 
 @pytest.fixture(scope="module")
@@ -53,15 +67,19 @@ def programs(prefix: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     cmake = tool("cmake", "cmake")
     command(cmake, "-S", ROOT / "examples" / "cpp", "-B", folder, f"-DCMAKE_PREFIX_PATH={prefix}", *named)
     command(cmake, "--build", folder)
+    flags = [*pkg_config_flags(prefix), f"-I{headers}", f"-L{folder}", "-lonnxruntime", f"-Wl,-rpath,{folder}"]
+    source = ROOT / "examples" / "c" / "stream.c"
+    command(tool("cc", "gcc"), *STRICT, source, "-o", folder / "stream_in_c", *flags)
     return folder
 
 
+@pytest.mark.parametrize("program", ["stream", "stream_in_c"])
 @pytest.mark.parametrize("model", STREAMS)
-def test_a_stream_in_cpp_has_the_bits_of_python(
-    model: str, programs: Path, shared: Callable[[str], Path], tmp_path: Path
+def test_a_stream_has_the_bits_of_python(
+    model: str, program: str, programs: Path, shared: Callable[[str], Path], tmp_path: Path
 ) -> None:
     def run(arguments: list[str | Path], given: bytes) -> subprocess.CompletedProcess[bytes]:
-        return command(programs / "stream", *arguments, given=given)
+        return command(programs / program, *arguments, given=given)
 
     said = assert_the_bits_of_python(model, shared, tmp_path, run, [[], ["--stock"]])
     for line, isa in zip(said, (rnnqc.runtime_ops.isa(), "none"), strict=True):
@@ -96,12 +114,7 @@ def test_the_header_is_c_and_pkg_config_finds_everything(prefix: Path, tmp_path:
         "  struct OrtStatus* (*made)(struct OrtSessionOptions*, const struct OrtApiBase*) = RegisterCustomOps;\n"
         "  return !made || puts(rnnqc_isa(NULL, 0)) < 0;\n}\n"
     )
-    (pc,) = prefix.rglob("rnnqc_ops.pc")
-    asked = [pkg_config, "--cflags", "--libs", str(pc)]
-    flags = command(*asked).stdout.decode().split()
-    version = command(pkg_config, "--modversion", str(pc)).stdout.decode().strip()
+    version = command(pkg_config, "--modversion", pc_file(prefix)).stdout.decode().strip()
     assert rnnqc.__version__.startswith(version) and re.fullmatch(r"\d+\.\d+\.\d+", version)
-    (folder,) = (flag.removeprefix("-L") for flag in flags if flag.startswith("-L"))
-    strict = ["-std=c99", "-pedantic-errors", "-Wall", "-Werror"]
-    command(compiler, *strict, program, "-o", tmp_path / "isa", *flags, f"-Wl,-rpath,{folder}")
+    command(compiler, *STRICT, program, "-o", tmp_path / "isa", *pkg_config_flags(prefix))
     assert command(tmp_path / "isa").stdout.decode().strip() == rnnqc.runtime_ops.isa()

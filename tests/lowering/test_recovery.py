@@ -178,6 +178,24 @@ def test_a_model_that_takes_no_generated_input() -> None:
     assert [(e.op, e.status) for e in lowered.report.entries] == [("LSTM", "lowered")]
 
 
+def test_indices_are_no_recovered_layers() -> None:
+    """The same beside a layer that was one from the start: folded sizes alone are nothing to be warned of."""
+    proto = LstmCase(dynamic_time=True).model()
+    x = proto.graph.input[0]
+    size = x.type.tensor_type.shape.dim[2].dim_value
+    proto.graph.node.insert(0, make_node("Shape", [x.name], ["shape"], "shape"))
+    proto.graph.node.insert(1, make_node("Gather", ["shape", "last"], ["size"], "size"))
+    proto.graph.node.insert(2, make_node("Sub", ["size", "less"], ["rest"], "rest"))
+    proto.graph.node.insert(3, make_node("Concat", ["start", "rest"], ["sizes"], "sizes", axis=0))
+    proto.graph.node.insert(4, make_node("Split", [x.name, "sizes"], ["head", "tail"], "lengths", axis=0))
+    for name, number in (("last", 2), ("less", size - 4), ("start", 3)):
+        proto.graph.initializer.append(onnx.numpy_helper.from_array(np.array([number]), name))
+    proto.graph.output.append(make_tensor_value_info("head", onnx.TensorProto.FLOAT, None))
+    lowered = rnnqc.lower(proto)
+    assert any("fold-constants" in p.value for p in lowered.proto.metadata_props)
+    assert not [w for w in lowered.report.warnings if "could not be compared" in w]
+
+
 def test_a_branch_that_no_generated_input_takes() -> None:
     """The condition is that the sum of the input is beyond 1e9."""
     inner = RecurrenceCase(form="unrolled", initial="zeros", outputs=("y",))

@@ -52,6 +52,21 @@ def test_overrides_without_effect_and_overrides_that_clip() -> None:
     assert "override '*.input.scale=0.001' clips the calibration data at 'the_lstm.forward.input'" in clipped
 
 
+@pytest.mark.parametrize("op", ["LSTM", "GRU"])
+def test_a_bias_that_saturates(op: str) -> None:
+    """Its scale is the product of two others: 16 bits of two scales of 16 bits reach 1e-4, and the bias is gone."""
+    case = CASE.replace(op=op, linear_before_reset=1) if op == "GRU" else CASE
+    statistics = rnnqc.calibrate(case.model(), [case.feeds()])
+
+    def of_bias(*overrides: str) -> list[str]:
+        found = warned(case.model(), recipe="brevitas-int8", overrides=overrides, statistics=statistics)
+        return [w for w in found if "bias saturates" in w]
+
+    text = of_bias("*.bits=16")[0]
+    assert "its bias saturates: 16 bits at its scale reach +-" in text and ".bias.bits=32'" in text
+    assert not of_bias() and not of_bias("*.bias.bits=32", "*.bits=16")
+
+
 def test_rules_of_a_recipe_file_that_match_nothing(tmp_path: Path) -> None:
     (tmp_path / "mine.toml").write_text(RECIPE)
     (text,) = warned(CASE.model(), recipe=str(tmp_path / "mine.toml"))

@@ -108,7 +108,7 @@ def test_a_length_that_is_declared_and_not_so(signature: str, count: int) -> Non
     assert [t for t in rnnqc.inspect(proto).messages if "is declared with" in t] == found
     assert [t for t in lowered.messages if "is declared with" in t] == found
     if found:
-        assert "'Y' is declared with 24 steps on axis 0" in found[0] and "dim[0].dim_param = 'T'" in found[0]
+        assert "'Y' is declared with 24 steps on axis 0" in found[0] and "dim[0].dim_param = 'T')" in found[0]
         mended = onnx.ModelProto()
         mended.CopyFrom(proto)
         mended.graph.output[0].type.tensor_type.shape.dim[0].dim_param = "T"

@@ -49,6 +49,6 @@ def test_an_output_without_time_and_what_is_not_finite() -> None:
     x = np.array([[1.0, 2.0], [3.0, np.nan]])
     found = values_of([x], [x + np.array([[0.0], [1.0]])], None, [], None)
     assert found is not None
-    assert (found.unit, found.float_values) == ("value", [3.0, None])
+    assert (found.unit, found.float_values) == ("entry", [3.0, None])
     assert values_of([np.zeros(())], [np.zeros(())], None, [], None) is None
     assert values_of([np.zeros((1, 0))], [np.zeros((1, 0))], None, [], None) is None

@@ -17,6 +17,7 @@ from tests.native.quant_linear_cases import linear_case
 from tests.runs.sessions import Array
 from tests.subjects.brevitas_models import draw_feeds, one_cell, random_lstm
 from tests.subjects.lstm_models import RecurrentCase, stacked_model
+from tests.subjects.packed_streams import packed_feeds, packed_stream
 from tests.subjects.whole_models import WholeModel, exact_feeds, exact_model
 
 SMALL = RecurrentCase(T=3, B=2, I=3, H=4)
@@ -88,6 +89,7 @@ def version_cases() -> Iterator[VersionCase]:
     for form in ("fused", "integer"):
         lowering = {"rest": "int8", "form": form}
         yield VersionCase(f"int8 embedding, {form}", WholeModel(head=False).model(), WholeModel.feeds(), lowering)
+    yield VersionCase("packed states", packed_stream(), packed_feeds(3), {"rest": "int8"})
     yield VersionCase("int8 storage", exact_model(), exact_feeds(), {"rest": "int8"})
     lstm = random_lstm(3, 3, 4)
     drawn = draw_feeds(lstm, 0, states=True, pow2=False)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rnnqc.search.greedy import Assignment, Measured, search
+from rnnqc.search.greedy import Assignment, Measured, descend, search, thinned
 
 COSTS, DAMAGES = (8, 5, 4), (0.0, 1.0, 2.0)
 
@@ -123,3 +123,75 @@ def test_what_does_nothing_alone_is_tried_again() -> None:
     found = search([2, 2], measure, target=20.0)
     assert found.reached
     assert found.assignment == (1, 1)
+
+
+def test_the_best_within_a_limit() -> None:
+    """The damage is of unit 1; what the limit leaves goes to the next one."""
+    found = search([3, 3, 3], additive([1e-3, 1e-1, 1e-5], [10, 10, 10]), limit=170)
+    assert found.reached
+    assert found.assignment == (1, 0, 2)
+    assert found.measured.cost == 170
+
+
+def test_a_limit_that_the_start_keeps_is_used() -> None:
+    found = search([3, 3], additive([1e-2, 1e-4], [10, 10]), start=(2, 2), limit=125)
+    assert (found.assignment, found.measured.cost) == ((0, 2), 120)
+
+
+def test_a_limit_out_of_reach_gives_the_cheapest() -> None:
+    found = search([3, 3], additive([1e-2, 1e-3], [10, 10]), limit=79)
+    assert not found.reached
+    assert (found.assignment, found.measured.cost) == ((2, 2), 80)
+
+
+@given(
+    st.lists(st.tuples(st.floats(0, 1), st.integers(1, 20)), min_size=1, max_size=5),
+    st.integers(1, 1000),
+)
+def test_a_limit_is_kept_and_no_start_within_it_gets_worse(units: list[tuple[float, int]], limit: int) -> None:
+    weights, sizes = zip(*units, strict=True)
+    found = search([3] * len(units), additive(weights, sizes), limit=limit)
+    assert found.reached == (found.measured.cost <= limit)
+    assert found.reached or found.measured.cost == 4 * sum(sizes)
+    if found.start.cost <= limit:
+        assert found.measured.quality >= found.start.quality
+
+
+@given(
+    st.lists(st.tuples(st.floats(0, 1), st.integers(1, 20)), min_size=1, max_size=4),
+    st.floats(-10, 40),
+)
+def test_the_frontier_is_what_nothing_measured_beats(units: list[tuple[float, int]], target: float) -> None:
+    weights, sizes = zip(*units, strict=True)
+    measure, seen = additive(weights, sizes), []
+
+    def watched(assignment: Assignment) -> Measured:
+        seen.append((assignment, measure(assignment)))
+        return seen[-1][1]
+
+    found = search([3] * len(units), watched, target)
+    assert {a for a, _ in found.frontier} <= {a for a, _ in seen}
+    for _, m in seen:
+        assert any(f.cost <= m.cost and f.quality >= m.quality for _, f in found.frontier)
+    costs, qualities = [m.cost for _, m in found.frontier], [m.quality for _, m in found.frontier]
+    assert costs == sorted(set(costs)) and qualities == sorted(set(qualities))
+
+
+def test_the_way_down() -> None:
+    """From a start that is neither the best nor the cheapest; a place of it can be gone back to."""
+    measure = additive([1e-2, 1e-3], [10, 10])
+    found = descend([3, 3], lambda a: measure(((a[0] + 1) % 3, (a[1] + 1) % 3)))
+    path = found.path
+    assert (path[0], path[-1]) == (((0, 0), found.start), (found.assignment, found.measured))
+    assert found.measured.cost == 80
+    assert max(m.quality for _, m in path) == measure((0, 0)).quality
+    place = max(range(len(path)), key=lambda k: path[k][1].quality)
+    found.end_at(place, reached=True)
+    assert (found.assignment, found.measured) == path[place] == ((2, 2), measure((0, 0)))
+    assert found.path == path[: place + 1]
+
+
+def test_thinned() -> None:
+    assert thinned(range(10), 4) == [0, 3, 6, 9]
+    assert thinned(range(3), 8) == [0, 1, 2]
+    assert thinned([7], 8) == [7]

@@ -48,6 +48,39 @@ class CellLoop(nn.Module):
         return (y, h[-1], c[-1]) if self.kind == "LSTM" else (y, h[-1])
 
 
+class WrittenLoop(nn.Module):
+    """One cell in a loop, in the ways that people write it.
+
+    Args:
+        kind: Of the cell.
+        start: "zeros" (torch.zeros), "like" (x.new_zeros), "none" (the cell makes its own), "given" (an input).
+        end: "stack", "cat" (elements with an axis of their own), "last" (the state of the last step alone).
+        batch_first: Whether x is `[B,T,I]`.
+        sizes: I and H.
+    """
+
+    def __init__(self, kind: str, start: str, end: str, batch_first: bool, sizes: tuple[int, int]):
+        super().__init__()
+        self.kind, self.start, self.end, self.batch_first = kind, start, end, batch_first
+        self.cell = CELLS[kind](*sizes)
+
+    def forward(self, x: Any, h0: Any = None) -> Any:
+        time = int(self.batch_first)
+        shape = (x.shape[1 - time], self.cell.hidden_size)
+        h = {"zeros": torch.zeros(shape), "like": x.new_zeros(shape), "none": None, "given": h0}[self.start]
+        c, out = h, []
+        for t in range(x.shape[time]):
+            x_t = x[:, t] if self.batch_first else x[t]
+            if self.kind == "LSTM":
+                h, c = self.cell(x_t, None if h is None else (h, c))
+            else:
+                h = self.cell(x_t, h)
+            out.append(h)
+        if self.end == "last":
+            return h
+        return torch.stack(out, time) if self.end == "stack" else torch.cat([v.unsqueeze(time) for v in out], time)
+
+
 class LayerLoop(nn.Module):
     """A layer that is called for each element."""
 

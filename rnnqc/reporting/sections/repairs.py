@@ -74,7 +74,7 @@ def _nothing(evidence: Evidence, left: str) -> str:
 def _table(shown: Sequence[Repair], evidence: Evidence) -> Element:
     """What to do, what it gains, and what it costs; on a phone a card for each."""
     rows = [_row(r, evidence) for r in shown]
-    heads = ("Change", "Gain", "Worst output", "Weights", "Time of a call")
+    heads = ("Change", "Gain", "Worst output", "Weights", "Cost of a call")
     head = [element("th", h, class_="n" if k in (1, 2, 3) else None, scope="col") for k, h in enumerate(heads)]
     body = []
     for change, gain, worst, weights, time in rows:

@@ -15,11 +15,13 @@ def verdict(evidence: Evidence) -> Element | None:
     found = evidence.verdict
     if found is None:
         return None
-    said = found.text[:1].upper() + found.text[1:]
+    figure = found.figure[:1].upper() + found.figure[1:]
+    text = found.text.removeprefix(f"{found.figure}. ")
+    said = text[:1].upper() + text[1:]
     words = element(
         "div",
         element("p", element("span", found.level.capitalize(), class_=f"level {found.level}"), class_="small"),
-        element("p", found.figure.replace("->", "→"), class_="figure"),
+        element("p", figure.replace("->", "→"), class_="figure"),
         element("p", said.replace("->", "→")),
         element("p", _data(evidence), class_="soft small"),
     )

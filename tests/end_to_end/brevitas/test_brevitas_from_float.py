@@ -76,3 +76,42 @@ def test_an_rnn_computes_as_quant_rnn(nonlinearity: str) -> None:
     assert len(np.unique(expected)) > 50
     for native in (STOCK, NATIVE):
         np.testing.assert_array_equal(run(session(lowered.proto, native), {"x": x.numpy()})["y"], expected)
+
+
+ACTIVATIONS = {
+    "input_gate": "input_sigmoid_quant", "forget_gate": "forget_sigmoid_quant", "output_gate": "output_sigmoid_quant",
+    "cell_gate": "cell_tanh_quant", "hidden": "hidden_state_tanh_quant",
+}  # fmt: skip
+
+
+@every_pair(op=("LSTM", "RNN"), both=(False, True), layers=(1, 2))
+def test_rounded_outputs_are_those_of_return_quant_tensor(op: str, both: bool, layers: int) -> None:
+    """Y and its integers, where every scale is Brevitas' own; without `rounded_output` Y of an LSTM is on no grid."""
+    model, statistics, layer = _trained(op, bidirectional=both, num_layers=layers)
+    tensors = type(layer)(SIZE, HIDDEN, bidirectional=both, num_layers=layers, return_quant_tensor=True)
+    tensors.load_state_dict(layer.state_dict())
+    tensors.eval()
+    scales, names = [], list(statistics.cells)
+    for name, direction in zip(names, (d for pair in tensors.layers for d in pair), strict=True):
+        cell = direction.cell
+        quantizers = {"input": "output_quant", "hidden": "output_quant"}
+        if op == "RNN":
+            quantizers["hidden_gate.acc"] = "gate_acc_quant"
+        else:
+            quantizers |= {f"{g}_gate.acc": f"{g}_acc_quant" for g in ("input", "output", "forget", "cell")}
+            quantizers |= {f"{point}.activation": q for point, q in ACTIVATIONS.items()}
+            quantizers |= dict.fromkeys(("cell_state.kept", "cell_state.added", "cell_state"), "cell_state_quant")
+        scales += [f"{name}.{p}.scale={float(getattr(cell, q).scale().detach())!r}" for p, q in quantizers.items()]
+    x = torch.randn(LENGTH, BATCH, SIZE) * 0.6
+    with moved_products(0), torch.no_grad():
+        expected = tensors(x)[0]
+    scale = float(expected.scale)
+    for native in (STOCK, NATIVE):
+        lowered = rnnqc.lower(model, "brevitas-int8", stats=statistics, overrides=scales)
+        y = run(session(lowered.proto, native), {"x": x.numpy()})["y"]
+        np.testing.assert_array_equal(y, expected.value.numpy())
+        np.testing.assert_array_equal(np.rint(y / scale), expected.int().numpy())
+    free = rnnqc.lower(model, "brevitas-int8", stats=statistics, overrides=["*.rounded_output=false", *scales])
+    y = run(session(free.proto, NATIVE), {"x": x.numpy()})["y"]
+    # The activation of an RNN has the format of the state, and is what leaves the cell then.
+    assert op == "RNN" or np.abs(y / scale - np.rint(y / scale)).max() > 0.1

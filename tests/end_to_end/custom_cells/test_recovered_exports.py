@@ -20,7 +20,7 @@ from rnnqc.evaluation.numerics import sqnr_db
 from rnnqc.ir import Model, constant_array
 from rnnqc.passes import PassManager
 from rnnqc.passes.pipeline import normal_form
-from tests.laws.parametrize import in_turn
+from tests.laws.parametrize import every_pair, in_turn
 
 torch = pytest.importorskip("torch", reason="needs torch: its exporters' loops NOT tested")
 from tests.subjects.torch_recurrences import (  # noqa: E402 - needs torch
@@ -35,6 +35,7 @@ from tests.subjects.torch_recurrences import (  # noqa: E402 - needs torch
     ScriptEquations,
     ScriptLayer,
     SumStep,
+    WrittenLoop,
     export,
     export_step,
     feeds,
@@ -81,6 +82,21 @@ def test_traced_cells(kind: str, exporter: tuple[bool, int], layers: int) -> Non
 
 
 OPTIONS: list[dict[str, Any]] = [{"backwards": True}, {"batch_first": True, "bias": False}, {"states": True}]
+
+
+@every_pair(
+    start=["zeros", "like", "none", "given"], end=["stack", "cat", "last"], batch_first=[False, True], batch=[1, 3],
+    sizes=[(6, 8), (8, 8), (100, 64)], dynamo=[False, True], kind=["GRU", "LSTM", "RNN"],
+)  # fmt: skip
+def test_loops_as_people_write_them(
+    kind: str, start: str, end: str, *, batch_first: bool, batch: int, sizes: tuple[int, int], dynamo: bool
+) -> None:
+    """dynamo writes a GRUCell as 23 matmuls of 12 steps, one fewer where the first state is zeros."""
+    _needs(dynamo)
+    x = torch.randn((batch, 12, sizes[0]) if batch_first else (12, batch, sizes[0]))
+    inputs = (x, torch.randn(batch, sizes[1])) if start == "given" else (x,)
+    loop = WrittenLoop(kind, start, end, batch_first, sizes)
+    check(export(loop, inputs, dynamo, 20 if dynamo else 17), inputs, [kind])
 
 
 @in_turn(kind=[*KINDS, *KINDS], dynamo=[False, True], options=[*OPTIONS, OPTIONS[1], OPTIONS[2], OPTIONS[0]])

@@ -48,7 +48,7 @@ WRONG: tuple[tuple[str, dict[str, Any], str], ...] = (
     ("a number for a flag", {"flag": 1}, "Supported: true, false"),
     ("beyond the range", {"pair": [1, 256]}, "uint8"),
     ("too many", {"pair": [1, 2, 3]}, r"has shape [2], the value [3]"),
-    ("an open size", {"h0": 0.0}, "--dim B=N"),
+    ("an open size", {"h0": 0.0}, 'dims={"B": N}'),
     ("not finite", {"h0": np.inf}, "finite numbers"),
 )
 
@@ -88,7 +88,8 @@ def test_what_does_not_fit_is_refused(what: str, given: dict[str, Any], text: st
     with pytest.raises(CompileError) as error:
         rnnqc.lower(source, bind=given)
     assert text in str(error.value)
-    assert str(error.value).startswith(f"{source}: --bind {next(iter(given))}: ")
+    assert str(error.value).startswith(f"{source}: bind: ")
+    assert repr(next(iter(given))) in str(error.value)
 
 
 def test_commands_know_what_is_bound(source: Path, tmp_path: Path, cli: Callable[..., Result]) -> None:
@@ -120,15 +121,18 @@ def test_commands_know_what_is_bound(source: Path, tmp_path: Path, cli: Callable
     assert "given twice" in cli("lower", source, "-o", lowered, "--bind", "rate=1", "--bind", "rate=2").err
 
 
-@pytest.mark.parametrize("name", ["silero_vad_16k_op15", "silero_vad_op18_ifless"])
-def test_silero_for_one_rate(name: str, shared: Find) -> None:
-    """No If, Shape or weight of the other rate is left; the bits are those of the model that is given the rate."""
+@pytest.mark.parametrize(("name", "share"), [("silero_vad_16k_op15", 0.99), ("silero_vad_op18_ifless", 0.6)])
+def test_silero_for_one_rate(name: str, share: float, shared: Find) -> None:
+    """No If, Shape or weight of the other rate is left; the bits are those of the model that is given the rate.
+
+    `share` is the most of the file without a rate; one of the two models has weights for one rate alone.
+    """
     path = shared(f"models/silero_vad/{name}.onnx")
     free = rnnqc.lower(path).proto
     bound = rnnqc.lower(path, bind={"sr": 16000}, dims={"batch": 1, "sequence": 576}).proto
     operators = {n.op_type for n in bound.graph.node}
     assert not operators & {"If", "Equal", "Shape", "ConstantOfShape"}
-    assert bound.ByteSize() < 0.85 * free.ByteSize()
+    assert bound.ByteSize() < share * free.ByteSize()
     rng = np.random.default_rng(0)
     feeds = {"input": rng.standard_normal((1, 576)).astype(np.float32), "state": np.zeros((2, 1, 128), np.float32)}
     level = "ORT_DISABLE_ALL"  # onnxruntime fuses convolutions in graphs and branches differently

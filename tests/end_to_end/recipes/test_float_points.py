@@ -10,9 +10,11 @@ import functools
 
 import numpy as np
 import onnx
+import pytest
 
 import rnnqc
 from rnnqc.data.statistics import Statistics
+from rnnqc.errors import CompileError
 from rnnqc.evaluation.numerics import sqnr_db
 from tests.laws.parametrize import every_pair
 from tests.runs.sessions import Array, assert_same_bits, plain_session, run
@@ -58,6 +60,15 @@ def test_one_kind_is_float(op: str, recipe: str, kind: str) -> None:
     want, stock = run(plain_session(proto), feeds(0)), run(rnnqc.session(lowered.proto, native=False), feeds(0))
     assert sqnr_db(want["y"], stock["y"]) > LEAST[recipe]
     assert_same_bits(stock, run(rnnqc.session(lowered.proto), feeds(0)), "stock and native")
+
+
+def test_strict_refuses_what_stays_float_and_not_what_an_override_leaves_float() -> None:
+    """A layer whose weights are asked to be float is lowered; one of which nothing is quantized is not."""
+    proto, _ = subject("LSTM")
+    weights = rnnqc.lower(proto, "int8", overrides=["*.weight.bits=none"], strict=True)
+    assert [e.status for e in weights.report.entries] == ["lowered"]
+    with pytest.raises(CompileError, match="the recipe quantizes nothing in it"):
+        rnnqc.lower(proto, "int8", overrides=["*.bits=none"], strict=True)
 
 
 def _bits(points: dict[str, dict[str, object]], name: str) -> bool:

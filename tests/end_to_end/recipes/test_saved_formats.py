@@ -93,6 +93,21 @@ def test_an_edit_takes_effect_and_is_read_back(tmp_path: Path) -> None:
     assert record["name"] == "pow2-int8-formats"
 
 
+def test_a_file_that_is_edited_and_saved_again_does_not_grow(tmp_path: Path) -> None:
+    """From the second on it says nothing twice, and still makes the same model."""
+    model, lowered = _lowered(CASES["LSTM"], "pow2-int8-floor")
+    names, texts, made = [tmp_path / f"{k}.toml" for k in range(4)], [], []
+    for file in names:
+        save_formats(lowered, file)
+        texts.append(file.read_text())
+        edited = texts[0].replace("scale = 0.0", "scale = 0.00", 1) if not made else texts[-1]
+        file.write_text(edited)
+        lowered = rnnqc.lower(model, str(file))
+        made.append(_bytes(lowered.proto, record=False))
+    assert texts[1].count("[[rule]]") == texts[2].count("[[rule]]") == texts[3].count("[[rule]]")
+    assert made[0] == made[1] == made[2] == made[3]
+
+
 def test_commands(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """Two layers, the second on the codes of the first; an override; the formats in the JSON and in `inspect`."""
     model = stacked_model([RecurrentCase(I=5, H=6), RecurrentCase(I=6, H=6, seed=1)])

@@ -30,6 +30,7 @@ from rnnqc.cli import main
 from rnnqc.commands import terminal
 from rnnqc.measure.compare import compare_models
 from rnnqc.recipes.recipe_record import RECIPE_KEY
+from rnnqc.search.trials import Bounds
 from tests.pages.report_pages import Page
 from tests.runs.commands import HANGS, Result, in_process, in_subprocess
 from tests.runs.sessions import Array, save_arrays
@@ -667,3 +668,75 @@ def test_cells_of_brevitas_way(cli: Cli, files: tuple[Path, Path], tmp_path: Pat
     swapped = cli("report", quant, model, "--data", data, "-o", page)
     assert swapped.code == 2
     assert "is lowered already" in swapped.err
+
+
+METRIC = """
+import numpy as np
+
+def positive(outputs, feeds):
+    return float(np.mean([np.mean(o["Y"] > 0) for o in outputs]))
+"""
+
+
+def test_a_metric_decides_the_verdict(
+    cli: Cli, files: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`--metric` from the command line to the page: accuracy on labels decides, a function's figure stands beside."""
+    root = Path(__file__).resolve().parents[3]
+    model, data = root / "models" / "digits_lstm.onnx", root / "models" / "digits_test.npz"
+    quant, page = tmp_path / "quant.onnx", tmp_path / "page.html"
+    rnnqc.lower(model).save(quant)
+    given = ["report", model, quant, "-o", page, "--json", "--models", "1"]
+    result = cli(*given, "--data", data, "--metric", "accuracy")
+    assert result.code == 0, result.err
+    task = json.loads(page.with_suffix(".json").read_text())["task"]
+    found = rnnqc.evaluate(quant, str(data), "accuracy", against=model)
+    assert (task["metric"], task["value"], task["reference"]) == ("accuracy", found.value, found.reference)
+    figures = f"accuracy {found.reference:.2%} -> {found.value:.2%}"
+    assert (
+        found.value > 0.9
+        and figures.replace("->", "→").capitalize() in Page.read(page.read_text(encoding="utf-8")).text
+    )
+    assert result.out.startswith(f"good: {figures}.")
+    (tmp_path / "mine.py").write_text(METRIC)
+    monkeypatch.chdir(tmp_path)
+    rnnqc.lower(files[0]).save(tmp_path / "lowered.onnx")
+    result = cli(
+        "report",
+        files[0],
+        tmp_path / "lowered.onnx",
+        "--data",
+        files[1],
+        "-o",
+        page,
+        "--models",
+        "1",
+        "--metric",
+        "mine:positive",
+    )
+    assert result.code == 0, result.err
+    assert "Mine:positive 0." in Page.read(page.read_text(encoding="utf-8")).text
+    result = cli(*given, "--metric", "accuracy")
+    assert result.code == 2 and "--metric without --data" in result.err
+
+
+def test_statistics_that_are_not_given_are_asked_for(cli: Cli, tmp_path: Path) -> None:
+    """Weights that were rounded with other statistics: nothing is wrong with the float model or the file."""
+    root = Path(__file__).resolve().parents[3]
+    model, quant, stats = root / "models" / "digits_lstm.onnx", tmp_path / "quant.onnx", tmp_path / "stats.json"
+    with np.load(root / "models" / "digits_calibration.npz") as held:
+        rnnqc.calibrate(model, {"x": held["x"]}).save(stats)
+    rnnqc.lower(model, "w4a8", stats=stats).save(quant)
+    rng = np.random.default_rng(0)
+    save_arrays(tmp_path / "other.npz", {"x": rng.normal(0, 1, (20, 1, 8, 8)).astype(np.float32)})
+    given = ["report", model, quant, "--data", tmp_path / "other.npz", "-o", tmp_path / "page.html", "--models", "1"]
+    result = cli(*given)
+    assert result.code == 0 and "give its statistics with --stats STATS.json" in result.err.replace("\n", " ")
+    assert "is not the model" not in result.err and "was changed" not in result.err
+    page = Page.read((tmp_path / "page.html").read_text(encoding="utf-8"))
+    assert "is not the model" not in page.text and "--stats STATS.json" in page.text
+    found = rnnqc.report(model, quant, str(tmp_path / "other.npz"), bounds=Bounds(models=1))
+    assert "warning: Layers, points and overrides were not measured" in str(found)
+    assert 'stats="STATS.json"' in str(found)
+    result = cli(*given, "--stats", stats)
+    assert result.code == 0 and "statistics" not in result.err

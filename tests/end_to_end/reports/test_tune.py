@@ -7,10 +7,11 @@ state that is ignored, results that differ from run to run.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import numpy as np
 import onnx
@@ -23,7 +24,7 @@ from rnnqc.measure.compare import compare_models
 from rnnqc.recipes.recipe import parse_recipe
 from rnnqc.recipes.rules import Rule
 from rnnqc.search.tune import tune
-from rnnqc.search.tuned import Tuned, recipe_text
+from rnnqc.search.tuned import Tuned, recipe_text, rules_of
 from tests.runs.commands import Result, in_process
 from tests.runs.sessions import Array, save_arrays
 
@@ -186,8 +187,12 @@ def test_command_and_the_same_bytes_again(
 ) -> None:
     path, data = _files(tmp_path, model, feeds)
     out = tmp_path / "tuned.toml"
-    result = cli("tune", path, "--data", data, "-o", out, "--min-sqnr", TARGET)
+    plot = tmp_path / "frontier.svg"
+    result = cli("tune", path, "--data", data, "-o", out, "--min-sqnr", TARGET, "--plot", plot)
     assert result.code == 0, result.text
+    circles = ElementTree.parse(plot).getroot().iter("{http://www.w3.org/2000/svg}circle")
+    assert len(list(circles)) == len(tuned.frontier) + 2
+    assert all(str(p.measured.cost) in result.out for p in tuned.frontier)
     assert out.read_text(encoding="utf-8") == tuned.text
     assert f"{IDLE}.forward.R.weight" in result.out
     lowered = tmp_path / "out.onnx"
@@ -201,6 +206,49 @@ def test_a_target_out_of_reach(model: onnx.ModelProto, feeds: list[dict[str, Arr
     assert result.code == 1, result.text
     assert "dB, 90 dB asked for" in result.err and "nothing was written" in result.err
     assert not (tmp_path / "tuned.toml").exists()
+
+
+def _cost(result: Tuned) -> list[tuple[int, float]]:
+    return [(p.measured.cost, p.measured.quality) for p in result.frontier]
+
+
+def test_the_frontier_leads_to_what_was_chosen(tuned: Tuned) -> None:
+    """Neither dearer for the same, nor without what was chosen; in JSON, too."""
+    costs, qualities = zip(*_cost(tuned), strict=True)
+    assert list(costs) == sorted(set(costs)) and list(qualities) == sorted(set(qualities))
+    assert 2 <= len(costs) <= 8
+    assert all(p.seconds > 0 for p in tuned.frontier)
+    assert tuned.found.measured.cost >= costs[0]
+    assert [p["cost"] for p in tuned.to_dict()["frontier"]] == list(costs)
+
+
+def test_the_best_within_so_many_bytes(tuned: Tuned, model: onnx.ModelProto, feeds: list[dict[str, Array]]) -> None:
+    """The idle layer gives what the sensitive one keeps."""
+    most = tuned.found.measured.cost
+    result = tune(model, feeds, max_bytes=most)
+    assert result.found.reached and result.found.measured.cost <= most
+    assert result.found.measured.quality >= tuned.found.measured.quality
+    lowered = rnnqc.lower(model, parse_recipe(result.text, "tuned.toml"))
+    assert sum(e.bytes for e in lowered.report.entries) == result.weight_bytes[1] <= most
+
+
+def test_the_best_within_some_time(
+    model: onnx.ModelProto, feeds: list[dict[str, Array]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Times that are made up: a nanosecond for each byte of the constants."""
+
+    def made_up(models: Sequence[onnx.ModelProto], _feed: Any) -> list[float]:
+        return [sum(t.ByteSize() for t in m.graph.initializer) * 1e-9 for m in models]
+
+    monkeypatch.setattr(rnnqc.search.tune, "call_seconds", made_up)
+    best = tune(model, feeds, max_ms=1e3)
+    assert best.found.measured.quality == max(p.measured.quality for p in best.frontier)
+    most = 0.8 * best.call_seconds[0]
+    quick = tune(model, feeds, max_ms=1e3 * most)
+    assert quick.found.reached and quick.call_seconds[1] <= most
+    assert quick.found.measured.quality < best.found.measured.quality
+    assert parse_recipe(quick.text, "tuned.toml").rules[: len(quick.settings)] == rules_of(quick.settings)
+    assert not tune(model, feeds, max_ms=1e-9).found.reached
 
 
 METRICS = """
@@ -231,8 +279,12 @@ def test_command_with_a_metric(
     ("arguments", "message"),
     [
         ([], "Goals given: none"),
-        (["--min-sqnr", "30", "--metric", "math:sqrt", "--min-metric", "1"], "Goals given: min_sqnr, metric"),
+        (["--min-sqnr", "30", "--metric", "math:sqrt", "--min-metric", "1"], "Goals given: metric, min_sqnr"),
         (["--metric", "math:sqrt"], "Goals given: metric"),
+        (["--min-metric", "1"], "Goals given: min_metric"),
+        (["--max-bytes", "1000", "--min-sqnr", "30"], "Goals given: min_sqnr, max_bytes"),
+        (["--max-ms", "nan"], "number of milliseconds"),
+        (["--min-sqnr", "30", "--plot", "out.png"], ".svg"),
         (["--min-sqnr", "30", "--metric", "no"], "module:function"),
         (["--min-sqnr", "much"], "number of decibels"),
         (["--min-sqnr", "30", "--recipe", "no"], "There is no recipe"),

@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from rnnqc.errors import Outcome
 from rnnqc.ir import Model
 from rnnqc.passes import Canonicalize, FoldConstants, PassManager
 from tests.passes.pass_testing import apply, nodes_of
@@ -107,7 +108,7 @@ def test_outputs_keep_their_names() -> None:
     }"""
     model = Model.load(parse(text))
     PassManager([Canonicalize()]).run(model)
-    assert FoldConstants()(model).statistics == {"folded": 0, "branches": 1}
+    assert FoldConstants()(model).statistics == {"folded": 0, "branches": 1, "narrowed": 0}
     assert len(nodes_of(model, "If")) == 1
     x, k2 = np.array([-1.0, 2.0], np.float32), np.array([3.0, 4.0], np.float32)
     s = np.maximum(x, 0)
@@ -128,5 +129,6 @@ def test_recurrent_layers_in_branches_keep_their_names() -> None:
         arrays = {"W": np.ones((1, 4, 3), np.float32), "R": np.ones((1, 4, 4), np.float32)}
         model = Model.load(parse(text, **arrays))
         PassManager([Canonicalize()]).run(model)
-        apply(FoldConstants(), model)
+        (note,) = apply(FoldConstants(), model).remarks
         assert [n.name for n in nodes_of(model, "RNN")] == [expected]
+        assert (note.outcome, note.node) == (Outcome.NOTE, f"Z:If/else_branch/{names[1]}")

@@ -1,0 +1,63 @@
+"""The frontier of `rnnqc tune` as a picture of its own: what quality costs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from xml.etree import ElementTree
+from xml.etree.ElementTree import Element
+
+from rnnqc.errors import byte_count
+from rnnqc.reporting.charts import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, frame, line, svg, ticks
+from rnnqc.reporting.elements import element
+from rnnqc.reporting.page import style
+from rnnqc.search.greedy import Measured
+from rnnqc.search.tuned import Tuned
+
+MARGIN = 0.05
+"""Of the range of the values, on both sides."""
+
+
+def frontier_svg(tuned: Tuned) -> str:
+    """Quality against bytes: the frontier as a line, the recipe that was tuned as a ring, what was chosen as a dot."""
+    start, chosen = tuned.found.start, tuned.found.measured
+    points = [p.measured for p in tuned.frontier]
+    shown = [m for m in (*points, start, chosen) if math.isfinite(m.quality)]
+    low_x, high_x = _range([m.cost for m in shown])
+    low_y, high_y = _range([m.quality for m in shown])
+    right, bottom = WIDTH - RIGHT, HEIGHT - BOTTOM
+
+    def x(cost: float) -> float:
+        return LEFT + (right - LEFT) * (cost - low_x) / (high_x - low_x)
+
+    def y(quality: float) -> float:
+        return bottom - (bottom - TOP) * (quality - low_y) / (high_y - low_y)
+
+    def mark(m: Measured, what: str, **attributes: object) -> list[Element]:
+        if not math.isfinite(m.quality):
+            return []
+        title = element("title", f"{what}: {byte_count(m.cost)}, {tuned.worded(m.quality)}")
+        return [element("circle", title, cx=f"{x(m.cost):.1f}", cy=f"{y(m.quality):.1f}", **attributes)]
+
+    x_ticks = [(x(v), byte_count(round(v))) for v in ticks(low_x, high_x, 4)]
+    y_ticks = [(y(v), f"{v:g}".replace("-", "−")) for v in ticks(low_y, high_y, 4)]
+    places = [(x(m.cost), y(m.quality)) for m in points if math.isfinite(m.quality)]
+    made = svg(
+        WIDTH, HEIGHT, f"Frontier of {tuned.recipe.name}",
+        style(),
+        element("rect", width="100%", height="100%", fill="var(--page)"),
+        *frame(x_ticks, y_ticks, "bytes of weights", "SQNR (dB)" if tuned.decibels else "metric"),
+        *line(places, "curve"),
+        *(c for p in tuned.frontier for c in mark(p.measured, f"{1e6 * p.seconds:.0f} us", r=2.5, class_="dot")),
+        *mark(start, tuned.recipe.name, r=5, fill="none", stroke="var(--soft)"),
+        *mark(chosen, "chosen", r=4.5, class_="dot"),
+    )  # fmt: skip
+    made.set("xmlns", "http://www.w3.org/2000/svg")
+    return ElementTree.tostring(made, encoding="unicode") + "\n"
+
+
+def _range(values: Sequence[float]) -> tuple[float, float]:
+    """Limits of an axis."""
+    low, high = min(values, default=0.0), max(values, default=1.0)
+    margin = MARGIN * (high - low) or max(1.0, abs(high) * MARGIN)
+    return low - margin, high + margin
