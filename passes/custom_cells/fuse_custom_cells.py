@@ -143,10 +143,9 @@ def _fuse(model: Model, site: _Site, program: StepProgram, taken: set[str]) -> s
 def _lifted(model: Model, body: Graph, value: Value) -> Value:
     """A constant of the loop's body where the node can read it."""
     if isinstance(value, Constant):
-        held = graph_info(body).initializers
-        if held.get(value.name) is value:
-            del held[value.name]
-            graph_info(model.graph).initializers[value.name] = value
+        held, name = graph_info(body).initializers, value.name
+        if held.get(name) is value:
+            graph_info(model.graph).initializers[name] = held.pop(name)
         return value
     array = constant_array(value)
     assert array is not None
