@@ -385,10 +385,10 @@ PROJECTED = f"""{HEADER} g (float[T,B,{I}] x, float[B,{H}] h) => (float[T,B,{H}]
         [from_h] q = MatMul (s, R) g = Add (q, e) t = Tanh (g) k = Sigmoid (q) n = Mul (t, k) m = Identity (n)
     }}> (h, px)
 }}"""
-BRANCHED = f"""{HEADER} g (float[T,B,{H}] x, float[B,{H}] h) => (float[B,{H}] last) {{
+BRANCHED = f"""{HEADER} g (float[T,B,{H}] x, float[B,{H}] h, bool yes) => (float[B,{H}] last) {{
     [layer] last, y = Scan <num_scan_inputs = 1, body = body (float[B,{H}] s, float[B,{H}] e)
         => (float[B,{H}] n, float[B,{H}] m) {{
-        yes = Constant <value = bool {{1}}> () [from_h] q = MatMul (s, R)
+        [from_h] q = MatMul (s, R)
         [way] w = If (yes) <then_branch = a () => (float[B,{H}] wa) {{ [inner] wa = MatMul (e, S) }},
             else_branch = o () => (float[B,{H}] wo) {{ wo = Identity (e) }}>
         g = Add (q, w) t = Tanh (g) k = Sigmoid (q) n = Mul (t, k) m = Identity (n) }}> (h, x)
