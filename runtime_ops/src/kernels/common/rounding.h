@@ -1,8 +1,8 @@
 #ifndef RNNQC_KERNELS_COMMON_ROUNDING_H_
 #define RNNQC_KERNELS_COMMON_ROUNDING_H_
 
-#include <cmath>
 #include <cstdint>
+#include <cstring>
 
 namespace rnnqc {
 
@@ -16,13 +16,7 @@ inline float Limit(float v, float lo, float hi) {
   return upper > lo ? upper : lo;
 }
 
-// Rounds half to even and keeps the sign of zero, in a form that compilers vectorise. From 2^23 on every float is a
-// whole number.
-inline float RoundEven(float v) {
-  const float magnitude = std::fabs(v);
-  const float shifted = (magnitude + 8388608.0f) - 8388608.0f;
-  return std::copysign(magnitude < 8388608.0f ? shifted : magnitude, v);
-}
+#include "kernels/common/rounding.inc"
 
 // The code of x less the zero point; lo .. hi are those of all codes.
 inline int32_t CodeOffset(float x, float scale, float lo, float hi) {
