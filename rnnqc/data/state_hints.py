@@ -39,4 +39,4 @@ def likely_states(proto: onnx.ModelProto) -> dict[str, str]:
 
 def options_of_states(states: Mapping[str, str]) -> str:
     """`--state IN:OUT` for outputs by the input that they become."""
-    return " ".join(f"--state {shlex.quote(f'{i}:{o}')}" for i, o in sorted(states.items()))
+    return " ".join(f"--state {shlex.quote(f'{i}:{o}')}" for i, o in states.items())

@@ -61,8 +61,11 @@ def in_normal_form(plan: Plan, instruments: Sequence[Instrument], generator: Fee
     """
     model, passes = plan.model, plan.normal_form
     results = PassManager(passes, instruments).run(model)
-    modified = [(p, r) for p, r in zip(passes, results, strict=True) if r.modified and isinstance(p, _REWRITING)]
-    changed = [p for p, _ in modified]
+    changed = [
+        p
+        for p, r in zip(passes, results, strict=True)
+        if r.modified and isinstance(p, _REWRITING) and not isinstance(r.numerics, Bitwise)
+    ]
     if not changed:
         return Recovered(model, results, [])
     trial = _Trial(plan, model.proto, generator)
@@ -70,8 +73,6 @@ def in_normal_form(plan: Plan, instruments: Sequence[Instrument], generator: Fee
         found = trial.difference(trial.after)
         kept = trial.wrong_sites(changed, found) if found is not None else {}
     except CompileError as error:
-        if all(isinstance(r.numerics, Bitwise) for _, r in modified):  # nothing was recovered
-            return Recovered(model, results, [])
         names = ", ".join(repr(p.info.name) for p in changed)
         text = f"the recovered layers (passes {names}) could not be compared with the original because {error.message}"
         return Recovered(model, results, [text])

@@ -191,7 +191,7 @@ def refusal(case: LstmCase, recipe: str = RECIPE, **options: Any) -> str:
 def test_refusals_name_what_does_not_fit() -> None:
     case = LstmCase(T=5, B=2, I=3, H=4)
     text = refusal(case, "int8")
-    for part in ("the_lstm.forward", "input", "dynamic-row", "--recipe brevitas-int8 --calibration", "hidden"):
+    for part in ("the_lstm.forward", "input", "dynamic-row", 'recipe="brevitas-int8", calibration=DATA', "hidden"):
         assert part in text
     assert "sequence_lens" in refusal(case.replace(lens=(5, 3)))
     assert "clip: 2" in refusal(case.replace(clip=2.0))

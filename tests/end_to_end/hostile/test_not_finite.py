@@ -24,7 +24,7 @@ from tests.runs.commands import Result, in_process
 from tests.runs.sessions import save_arrays
 from tests.subjects.lstm_models import LstmCase
 
-CASE = LstmCase(T=12, B=2, I=8, H=16)
+CASE = LstmCase(T=48, B=2, I=8, H=16)
 
 
 @pytest.fixture
