@@ -16,7 +16,7 @@ from rnnqc.cells.custom_nodes import is_custom_node
 from rnnqc.ir import CUSTOM_TAG, DOMAIN
 from rnnqc.passes.analysis.point_marks import Mark, copy_of, marks_of
 from rnnqc.passes.cells.observe import ANY_RANK, Observed
-from rnnqc.proto.graph_walks import inner_graphs
+from rnnqc.proto.graph_walks import blocks_of, inner_graphs
 from rnnqc.proto.inlining import inlined, key_of
 from rnnqc.tracing.rounds import Made, Trips, at
 
@@ -119,9 +119,21 @@ def with_loops(proto: onnx.ModelProto) -> onnx.ModelProto:
     functions = {f.name: f for f in whole.functions if f.name in own and f.domain == DOMAIN}
     for node, _ in _nodes(whole.graph):
         if node.domain == DOMAIN and node.op_type in functions:
-            loop = next(n for n in functions[node.op_type].node if n.op_type == "Scan")
+            loop = _unchecked(functions[node.op_type])
             loop.metadata_props.extend(p for p in node.metadata_props if p.key == CUSTOM_TAG)
     return inlined(whole, {key_of(f) for f in functions.values()})
+
+
+def _unchecked(function: onnx.FunctionProto) -> onnx.NodeProto:
+    """The loop of a custom cell's function, which reads its constants directly from now on."""
+    loop: onnx.NodeProto = next(n for n in function.node if n.op_type == "Scan")
+    sources = {o: n.input[0] for n in function.node if n.op_type in ("Squeeze", "Unsqueeze") for o in n.output}
+    for block in blocks_of(inner_graphs(loop)):
+        for node in block.node:
+            for place, name in enumerate(node.input):
+                while name in sources:
+                    name = node.input[place] = sources[name]
+    return loop
 
 
 def _nodes(main: onnx.GraphProto) -> Iterator[tuple[onnx.NodeProto, Levels]]:
