@@ -354,7 +354,7 @@ def test_states_are_suggested(cli: Callable[..., Result], source: Path, tmp_path
     assert cli("lower", source, "-o", tmp_path / "low.onnx", "-q").code == 0
     save_arrays(tmp_path / "x.npz", {"X": CASE.feeds()["X"]})
     for model in (source, tmp_path / "low.onnx"):
-        wanted = "--state initial_c:Y_c --state initial_h:Y_h"
+        wanted = "--state initial_h:Y_h --state initial_c:Y_c"
         assert wanted in cli("inspect", model).out
         missing = cli("run", model, "-i", tmp_path / "x.npz", "-o", tmp_path / "y.npz")
         assert missing.code == 2 and f"or carry the states: {wanted}" in missing.err
