@@ -13,9 +13,11 @@ import rnnqc
 from rnnqc.cells.fused_nodes import PLACES, given_inputs, input_names
 from rnnqc.cells.linear_nodes import KINDS
 from rnnqc.cells.types import fused_type
+from tests.generate.recurrences import RecurrenceCase
 from tests.native.quant_linear_cases import linear_case
 from tests.runs.sessions import Array
 from tests.subjects.brevitas_models import draw_feeds, one_cell, random_lstm
+from tests.subjects.custom_layers import feeds_of
 from tests.subjects.lstm_models import RecurrentCase, stacked_model
 from tests.subjects.packed_streams import packed_feeds, packed_stream
 from tests.subjects.whole_models import WholeModel, exact_feeds, exact_model
@@ -91,6 +93,10 @@ def version_cases() -> Iterator[VersionCase]:
         yield VersionCase(f"int8 embedding, {form}", WholeModel(head=False).model(), WholeModel.feeds(), lowering)
     yield VersionCase("packed states", packed_stream(), packed_feeds(3), {"rest": "int8"})
     yield VersionCase("int8 storage", exact_model(), exact_feeds(), {"rest": "int8"})
+    for recipe in ("pow2-int16", "int8"):
+        custom = RecurrenceCase(op="highway", form="scan", time=3, batch=2).model()
+        lowering = {"recipe": recipe, "calibrated": True}
+        yield VersionCase(f"custom cell, {recipe}", custom, feeds_of(custom, 0), lowering)
     lstm = random_lstm(3, 3, 4)
     drawn = draw_feeds(lstm, 0, states=True, pow2=False)
     yield VersionCase("LSTM of Brevitas", one_cell(lstm, drawn), drawn)

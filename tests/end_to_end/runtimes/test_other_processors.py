@@ -23,9 +23,11 @@ import pytest
 
 import rnnqc
 from rnnqc import runtime_ops
+from tests.generate.recurrences import RecurrenceCase
 from tests.native import arm64
 from tests.native.quant_linear_cases import linear_case
 from tests.runs.commands import HANGS
+from tests.subjects.custom_layers import feeds_of
 from tests.subjects.lstm_models import LstmCase
 
 INT4 = ("*.weight.bits=4", "*.weight.group_size=32")
@@ -69,7 +71,7 @@ class Case:
     """A lowering, and how it is run on the other processor.
 
     Attributes:
-        form: Of the lowering, "unrolled", or "linear" for a linear layer instead.
+        form: Of the lowering, "unrolled", "linear" for a linear layer instead, or "custom" for a custom cell.
         level: Of onnxruntime's optimizations.
         overrides: For the lowering.
         state: Magnitude of the initial hidden states; none for 0.
@@ -97,6 +99,8 @@ WITHOUT_VNNI = (
     Case("fused", overrides=INT6),
     Case("fused", overrides=INT5, native=True),
     Case("linear"),
+    Case("custom"),
+    Case("custom", native=True),
 )
 ARM64 = {
     arm64.DOT_PRODUCTS: (
@@ -107,6 +111,8 @@ ARM64 = {
         Case("fused", overrides=FIXED_POINT, native=True),
         Case("fused", overrides=WIDE_GRID),
         Case("unrolled"),
+        Case("custom"),
+        Case("custom", native=True),
     ),
     arm64.MATRIX_PRODUCTS: (
         Case("fused", native=True),
@@ -155,6 +161,10 @@ def _subject(case: Case) -> tuple[onnx.ModelProto, Mapping[str, npt.NDArray[Any]
     if case.form == "linear":
         linear = linear_case((5,), 60, 40)
         return linear.model(function=True), linear.feeds()
+    if case.form == "custom":  # tables: activations in float are each processor's own
+        custom = RecurrenceCase(op="highway", form="scan", time=5, batch=3).model()
+        given = feeds_of(custom, 0)
+        return rnnqc.lower(custom, "pow2-int16", calibration=[given]).proto, given
     states = case.state > 0
     layer = LstmCase(T=6, B=3, I=40, H=48, direction="bidirectional", lens=(6, 0, 3), gain=3.0, initial_h=states)
     unrolled = case.form == "unrolled"
