@@ -33,7 +33,8 @@ from rnnqc.ir import (
 )
 from rnnqc.ir.builder import Builder
 from rnnqc.passes.base import Pass, PassInfo, PassResult
-from rnnqc.passes.custom_cells.step_operators import runs_backwards, step_program
+from rnnqc.passes.custom_cells.mark_custom_values import runs_backwards
+from rnnqc.passes.custom_cells.step_operators import step_program
 from rnnqc.passes.custom_cells.step_program import StepProgram
 from rnnqc.passes.graph.loop_states import sizes_of
 from rnnqc.passes.graph.lstm_node import NotHandled

@@ -60,11 +60,6 @@ def step_program(loop: Node, opset: int) -> StepProgram:
     return writer.program
 
 
-def runs_backwards(loop: Node) -> bool:
-    """Whether a Scan that has a program begins with the last element."""
-    return any(attribute(loop, "scan_input_directions", ()))
-
-
 def _directions(loop: Node, name: str, count: int) -> list[int]:
     """Of each input or output of a Scan."""
     total = len(loop.inputs) - count if name == "scan_input_directions" else len(loop.attrs["body"].outputs) - count

@@ -6,9 +6,7 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-import numpy as np
-
-from rnnqc.ir import Constant, Graph, Node, Value, attribute, constant_array, dtype_of, shape_of
+from rnnqc.ir import Graph, Node, Value, attribute, constant_array, dtype_of, shape_of
 from rnnqc.passes.custom_cells.step_values import BATCH, MOST_COLUMNS, TYPES, Array, Dims, StepValue, refusal
 
 _FORMATS = {"f32": "f", "f64": "d", "i32": "i", "u8": "B", "bool": "?"}
@@ -163,12 +161,6 @@ class StepProgram:
         self.lines.append(" ".join(map(str, ["next", *indices[:count]])))
         if indices[count:]:
             self.lines.append(" ".join(map(str, ["output", *indices[count:]])))
-
-
-def is_matrix(value: Value) -> bool:
-    """Whether a value is a constant of two dimensions."""
-    array = constant_array(value)
-    return array is not None and array.ndim == 2 and isinstance(value, Constant) and np.size(array) > 1
 
 
 def axis_of(node: Node, name: str, default: int) -> int:

@@ -111,17 +111,20 @@ def quantized_custom_cells(proto: onnx.ModelProto) -> dict[str, QuantizedCustomC
 
 def with_loops(proto: onnx.ModelProto) -> onnx.ModelProto:
     """The model, its custom cells loops again where they are nodes backed by functions."""
-    own = {f.name: f for f in proto.functions if f.domain == DOMAIN and is_custom_node(f.name)}
-    if not own:
+    if not any(map(_is_custom_function, proto.functions)):
         return proto
     whole = onnx.ModelProto()
     whole.CopyFrom(proto)
-    functions = {f.name: f for f in whole.functions if f.name in own and f.domain == DOMAIN}
+    functions = {f.name: f for f in whole.functions if _is_custom_function(f)}
     for node, _ in _nodes(whole.graph):
         if node.domain == DOMAIN and node.op_type in functions:
             loop = _unchecked(functions[node.op_type])
             loop.metadata_props.extend(p for p in node.metadata_props if p.key == CUSTOM_TAG)
     return inlined(whole, {key_of(f) for f in functions.values()})
+
+
+def _is_custom_function(function: onnx.FunctionProto) -> bool:
+    return function.domain == DOMAIN and is_custom_node(function.name)
 
 
 def _unchecked(function: onnx.FunctionProto) -> onnx.NodeProto:

@@ -26,6 +26,14 @@ Shape::Shape(size_t rank) : rank_(rank) {
   }
 }
 
+bool Fits(const Shape& found, const Shape& expected) {
+  bool fits = found.size() == expected.size();
+  for (size_t i = 0; fits && i < found.size(); ++i) {
+    fits = found[i] < 0 || expected[i] < 0 || found[i] == expected[i];
+  }
+  return fits;
+}
+
 std::string ToText(const Shape& shape) {
   std::string text = "[";
   for (size_t i = 0; i < shape.size(); ++i) {

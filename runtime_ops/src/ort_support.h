@@ -34,6 +34,9 @@ class Shape {
   size_t rank_ = 0;
 };
 
+// Dimensions fit where either is not known.
+bool Fits(const Shape& found, const Shape& expected);
+
 // "[2, 3, ?]"
 std::string ToText(const Shape& shape);
 const char* ToText(ElementType type);

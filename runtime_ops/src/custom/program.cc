@@ -298,6 +298,9 @@ class Parser {
     Instruction& made = Make(Action::kSlice, ValueOf(a).type, count, {a});
     made.first = first;
     made.step = step;
+    // Rows of a product's left operand have room behind them: bytes are copied.
+    ProgramValue& y = program_.values.back();
+    if (step == 1 && y.type != kU8 && y.per_row) y.kind = ValueKind::kView;
   }
 
   void Concat() {

@@ -17,7 +17,8 @@ enum class NumberType : uint8_t { kF32, kF64, kI32, kU8, kBool };
 int64_t SizeOf(NumberType type);
 const char* NameOf(NumberType type);
 
-enum class ValueKind : uint8_t { kState, kInput, kConstant, kMatrix, kNumber, kMade };
+// kView: columns side by side of another value, which need no memory of their own.
+enum class ValueKind : uint8_t { kState, kInput, kConstant, kMatrix, kNumber, kMade, kView };
 
 // When a value is computed: it depends on nothing, on the inputs of the loop alone, or on what the step before made.
 enum class Stage : uint8_t { kOnce, kAhead, kStep };

@@ -29,31 +29,18 @@ RunningProgram::RunningProgram(const Program& program, const KernelTable& kernel
   }
 }
 
-void RunningProgram::RunOnce() {
-  PlaceViews();
-  RunStage(Stage::kOnce, 1, 0);
-}
-
-// A slice of whole numbers side by side needs no memory of its own, unless it is multiplied: rows of a product's left
-// operand have room behind them.
-bool RunningProgram::IsView(const Instruction& instruction) const {
-  return instruction.action == Action::kSlice && instruction.step == 1 &&
-         program_.value(instruction.y).type != NumberType::kU8 && program_.value(instruction.y).per_row;
-}
+void RunningProgram::RunOnce() { RunStage(Stage::kOnce, 1, 0); }
 
 void RunningProgram::VisitScratch(ScratchPieces& pieces, int64_t batch, int64_t steps) {
   batch_ = batch;
-  ahead_rows_ = steps * batch;
-  std::vector<bool> is_view(places_.size());
-  for (const Instruction& each : program_.instructions) is_view[Index(each.y)] = IsView(each);
   for (size_t i = 0; i < places_.size(); ++i) {
     const ProgramValue& value = program_.values[i];
     if (!value.per_row) continue;
     const int64_t size = SizeOf(value.type);
     places_[i].stride = RowStride(value);
     places_[i].advance = value.stage == Stage::kAhead ? batch * places_[i].stride * size : 0;
-    if (is_view[i] || value.kind == ValueKind::kInput) continue;
-    const int64_t rows = value.stage == Stage::kAhead ? ahead_rows_ : batch;
+    if (value.kind == ValueKind::kInput || value.kind == ValueKind::kView) continue;
+    const int64_t rows = value.stage == Stage::kAhead ? steps * batch : batch;
     pieces(places_[i].data, rows * places_[i].stride * size);
   }
   for (size_t i = 0; i < kept_.size(); ++i) {
@@ -72,11 +59,9 @@ void RunningProgram::VisitScratch(ScratchPieces& pieces, int64_t batch, int64_t 
 
 void RunningProgram::PlaceViews() {
   for (const Instruction& each : program_.instructions) {
-    if (!IsView(each)) continue;
-    const Place& source = places_[Index(each.operands[0])];
-    if (source.data == nullptr) continue;
+    if (program_.value(each.y).kind != ValueKind::kView) continue;
     Place& view = places_[Index(each.y)];
-    view = source;
+    view = places_[Index(each.operands[0])];
     view.data += each.first * SizeOf(program_.value(each.y).type);
   }
 }
@@ -139,8 +124,8 @@ VectorOperand RunningProgram::Operand(int32_t value, int64_t step) const {
 
 void RunningProgram::RunStage(Stage stage, int64_t rows, int64_t step) {
   for (size_t i = 0; i < program_.instructions.size(); ++i) {
-    const Instruction& instruction = program_.instructions[i];
-    if (program_.value(instruction.y).stage == stage && !IsView(instruction)) Execute(i, rows, step);
+    const ProgramValue& made = program_.value(program_.instructions[i].y);
+    if (made.stage == stage && made.kind == ValueKind::kMade) Execute(i, rows, step);
   }
 }
 

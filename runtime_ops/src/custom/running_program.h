@@ -72,7 +72,6 @@ class RunningProgram {
     int64_t advance = 0;
   };
 
-  bool IsView(const Instruction& instruction) const;
   void PlaceViews();
   void BindCalls();
   VectorOperand Operand(int32_t value, int64_t step) const;
@@ -98,7 +97,6 @@ class RunningProgram {
   // By call and operand: where a copy of it stands at every step; null if it is read where it is.
   std::vector<std::vector<uint8_t*>> call_operands_;
   int64_t batch_ = 1;
-  int64_t ahead_rows_ = 1;
   OperatorCaller* caller_ = nullptr;
 };
 

@@ -135,11 +135,7 @@ std::string CellInputs::ShapeInWords(size_t input, const Sizes& s) const {
 }
 
 void CellInputs::CheckShape(size_t input, const Shape& found, const Shape& expected, const Sizes& sizes) const {
-  bool fits = found.size() == expected.size();
-  for (size_t i = 0; fits && i < found.size(); ++i) {
-    fits = found[i] < 0 || expected[i] < 0 || found[i] == expected[i];
-  }
-  if (fits) return;
+  if (ort::Fits(found, expected)) return;
   throw std::invalid_argument("input " + std::string(op_.input_names[input]) + " has shape " + ort::ToText(found) +
                               ", expected " + ShapeInWords(input, sizes) + " = " + ort::ToText(expected));
 }

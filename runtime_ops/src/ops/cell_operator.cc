@@ -85,12 +85,8 @@ RegisteredOperator Describe(const OrtApi* api, const CellOperator& cell, bool in
 std::vector<RegisteredOperator> DescribeOperators(const OrtApi* api, const CellOperator& cell, bool infers_shapes) {
   std::vector<RegisteredOperator> ops = {Describe(api, cell, infers_shapes, cell.name)};
   for (size_t number = 0; number < cell.aliases; ++number) {
-    const std::string digits = std::to_string(number);
-    ops.push_back(Describe(api, cell, infers_shapes, cell.name + std::string(digits.size() < 2 ? "_0" : "_") + digits));
-    RegisteredOperator& op = ops.back();
-    op.GetInputTypeCount = [](const ort::OrtCustomOp*) { return size_t{1}; };
-    op.GetInputType = [](const ort::OrtCustomOp*, size_t) { return ort::kUndefined; };
-    op.GetInputCharacteristic = [](const ort::OrtCustomOp*, size_t) { return ort::kVariadic; };
+    ops.push_back(Describe(api, cell, infers_shapes, AliasName(cell.name, number)));
+    SetVariadicInput(&ops.back());
   }
   return ops;
 }

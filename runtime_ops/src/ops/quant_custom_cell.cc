@@ -17,7 +17,8 @@ using ort::OrtApi;
 using ort::OrtValue;
 using ort::Shape;
 
-constexpr int64_t kAliases = 12;
+constexpr const char* kName = "QuantCustomCell";
+constexpr size_t kAliases = 12;
 
 ort::ElementType ElementOf(NumberType type) {
   switch (type) {
@@ -118,9 +119,7 @@ class QuantCustomCellKernel {
 
   void CheckShape(size_t i, const OrtValue* value, const Shape& expected) const {
     const Shape found = ort::ShapeOf(api_, value);
-    bool fits = found.size() == expected.size();
-    for (size_t k = 0; fits && k < found.size(); ++k) fits = found[k] == expected[k];
-    if (!fits) FailShape(i, found, expected);
+    if (!ort::Fits(found, expected)) FailShape(i, found, expected);
   }
 
   std::unique_ptr<CustomLayer> MakeLayer(const std::vector<const OrtValue*>& inputs) const {
@@ -212,9 +211,7 @@ class QuantCustomCellKernel {
 
 RegisteredOperator Describe(const OrtApi* api, const std::string& name) {
   RegisteredOperator op = DescribeOperator(api, nullptr, name, name);
-  op.GetInputTypeCount = [](const ort::OrtCustomOp*) { return size_t{1}; };
-  op.GetInputType = [](const ort::OrtCustomOp*, size_t) { return ort::kUndefined; };
-  op.GetInputCharacteristic = [](const ort::OrtCustomOp*, size_t) { return ort::kVariadic; };
+  SetVariadicInput(&op);
   op.GetOutputTypeCount = [](const ort::OrtCustomOp*) { return size_t{1}; };
   op.GetOutputType = [](const ort::OrtCustomOp*, size_t) { return ort::kFloat; };
   op.GetOutputCharacteristic = [](const ort::OrtCustomOp*, size_t) { return ort::kVariadic; };
@@ -226,11 +223,8 @@ RegisteredOperator Describe(const OrtApi* api, const std::string& name) {
 }  // namespace
 
 std::vector<RegisteredOperator> QuantCustomCellOps(const OrtApi* api, bool /*infers_shapes*/) {
-  std::vector<RegisteredOperator> ops = {Describe(api, "QuantCustomCell")};
-  for (int64_t number = 0; number < kAliases; ++number) {
-    const std::string digits = std::to_string(number);
-    ops.push_back(Describe(api, "QuantCustomCell" + std::string(digits.size() < 2 ? "_0" : "_") + digits));
-  }
+  std::vector<RegisteredOperator> ops = {Describe(api, kName)};
+  for (size_t number = 0; number < kAliases; ++number) ops.push_back(Describe(api, AliasName(kName, number)));
   return ops;
 }
 

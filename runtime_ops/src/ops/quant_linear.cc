@@ -34,15 +34,6 @@ ort::ElementType OnlyLinearType(size_t input) {
                               ", expected " + words + " = " + ort::ToText(expected));
 }
 
-// Dimensions fit where either is not known.
-bool Fits(const Shape& found, const Shape& expected) {
-  bool fits = found.size() == expected.size();
-  for (size_t i = 0; fits && i < found.size(); ++i) {
-    fits = found[i] < 0 || expected[i] < 0 || found[i] == expected[i];
-  }
-  return fits;
-}
-
 LinearConfig ReadLinearConfig(const ort::KernelInfo& info) {
   LinearConfig config;
   ReadInputMode(info, &config.x_mode);
@@ -150,7 +141,7 @@ class QuantLinearKernel {
 
   const OrtValue* Checked(size_t input, const OrtValue* value, const Shape& expected) const {
     const Shape found = ort::ShapeOf(api_, value);
-    if (!Fits(found, expected)) FailShape(input, found, expected, kShapes[input]);
+    if (!ort::Fits(found, expected)) FailShape(input, found, expected, kShapes[input]);
     return value;
   }
 
@@ -161,7 +152,7 @@ class QuantLinearKernel {
     w.gates = 1;
     const Shape expected{-1, packed_ ? PackedRow(w.units, config_.bits) : w.units};
     const Shape found = ort::ShapeOf(api_, inputs[kLinearW]);
-    if (!Fits(found, expected)) {
+    if (!ort::Fits(found, expected)) {
       FailShape(kLinearW, found, expected, packed_ ? "[K, " + PackedRowInWords("N", config_.bits) + "]" : "[K, N]");
     }
     w.k = found[0];

@@ -29,6 +29,16 @@ void CheckVersion(const ort::KernelInfo& info) {
                               " on. Lower the float model again, or run the file without the library.");
 }
 
+std::string AliasName(const std::string& name, size_t number) {
+  return name + (number < 10 ? "_0" : "_") + std::to_string(number);
+}
+
+void SetVariadicInput(RegisteredOperator* op) {
+  op->GetInputTypeCount = [](const ort::OrtCustomOp*) { return size_t{1}; };
+  op->GetInputType = [](const ort::OrtCustomOp*, size_t) { return ort::kUndefined; };
+  op->GetInputCharacteristic = [](const ort::OrtCustomOp*, size_t) { return ort::kVariadic; };
+}
+
 RegisteredOperator DescribeOperator(const OrtApi* api, const void* description, std::string kind, std::string name) {
   RegisteredOperator op{};
   op.kind = std::move(kind);

@@ -33,6 +33,10 @@ struct RegisteredOperator : ort::OrtCustomOp {
 RegisteredOperator DescribeOperator(const ort::OrtApi* api, const void* description, std::string kind,
                                     std::string name);
 
+// The name of an alias, and what onnxruntime is told of its inputs: one variadic one, which costs least.
+std::string AliasName(const std::string& name, size_t number);
+void SetVariadicInput(RegisteredOperator* op);
+
 // An output's shape during shape inference.
 class OutputShape {
  public:

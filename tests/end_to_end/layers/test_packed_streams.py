@@ -11,12 +11,11 @@ depend on the form, the optimizations, the threads, the instruction set or on ho
 from __future__ import annotations
 
 import numpy as np
-import onnxruntime as ort
 import pytest
 
 from tests.laws.law import Forms, law
-from tests.native.isa_libraries import library_for
 from tests.native.kernel_calls import ISAS
+from tests.native.quant_lstm_cases import native_session
 from tests.runs.lowered import INTEGER, NATIVE, STOCK
 from tests.runs.sessions import assert_same_bits, plain_session, run, sqnr
 from tests.subjects.packed_streams import packed_feeds, packed_stream
@@ -55,11 +54,8 @@ def test_chunks(forms: Forms, way: str) -> None:
 
 @pytest.mark.parametrize("isa", ISAS)
 def test_instruction_sets(forms: Forms, isa: str) -> None:
-    options = ort.SessionOptions()
-    options.register_custom_ops_library(str(library_for(isa)))
-    session = ort.InferenceSession(forms.stock.proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
     expected = run(forms.session(STOCK), packed_feeds(STEPS, 1))
-    assert_same_bits(expected, run(session, packed_feeds(STEPS, 1)), isa)
+    assert_same_bits(expected, run(native_session(forms.stock.proto, 1, isa), packed_feeds(STEPS, 1)), isa)
 
 
 def test_a_state_beyond_the_bound(forms: Forms) -> None:
