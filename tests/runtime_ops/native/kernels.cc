@@ -171,6 +171,10 @@ RNNQC_EXPORT const char* rnnqc_test_isa_name(int32_t index) {
   return rnnqc::AvailableTables()[static_cast<size_t>(index)].isa;
 }
 
+RNNQC_EXPORT void rnnqc_test_vector(const char* isa, const rnnqc::VectorArgs* args) {
+  rnnqc::FindTable(isa)->vector(*args);
+}
+
 // Whether two instruction sets have the same kernels but for products.
 RNNQC_EXPORT int32_t rnnqc_test_same_steps(const char* isa, const char* other) {
   const rnnqc::KernelTable& a = *rnnqc::FindTable(isa);
@@ -178,7 +182,7 @@ RNNQC_EXPORT int32_t rnnqc_test_same_steps(const char* isa, const char* other) {
   return a.max_abs == b.max_abs && a.min_max == b.min_max && a.quantize_row == b.quantize_row &&
                  a.quantize_row_16 == b.quantize_row_16 && a.join == b.join && a.table_cell == b.table_cell &&
                  a.gru_cell == b.gru_cell && a.gru_reset == b.gru_reset && a.gru_output == b.gru_output &&
-                 a.rnn_cell == b.rnn_cell
+                 a.rnn_cell == b.rnn_cell && a.vector == b.vector
              ? 1
              : 0;
 }
