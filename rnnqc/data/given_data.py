@@ -152,16 +152,19 @@ def _check_calls(arrays: Feeds, inputs: Iterable[onnx.ValueInfoProto], source: s
     """Refuses one call of a stream whose leading axis may be meant to count calls.
 
     Raises:
-        CompileError: States are carried, none has a first value, and an open leading axis is longer than 1.
+        CompileError: States are carried, and an open leading axis is longer than 1, while no first value of a state has
+            as many rows. Where the next axis is open, too, and a state has its size, the leading one is time.
     """
-    if carried & set(arrays):
-        return
+    rows = {size for name in carried & set(arrays) for size in arrays[name].shape}
     for value in inputs:
         array, dims = arrays.get(value.name), value.type.tensor_type.shape.dim
-        if not carried or array is None or array.ndim < 2 or not dims or dims[0].HasField("dim_value"):
+        if not carried or value.name in carried or array is None or array.ndim < 2:
+            continue
+        if not dims or dims[0].HasField("dim_value"):
             continue
         count, rest = array.shape[0], array.shape[1:]
-        if count > 1:
+        is_batch = count in rows or (rest[0] in rows and not dims[1].HasField("dim_value"))
+        if count > 1 and not is_batch:
             raise CompileError(
                 f"{source}: array {value.name!r} of shape {[count, *rest]} is one call, and states are carried from "
                 "call to call.",

@@ -91,6 +91,21 @@ def test_one_call_where_calls_may_be_meant(tmp_path: Path) -> None:
     assert [len(list(calls_of(data, batched(), STATES))) for data in plain] == [1] * 4
 
 
+def test_rows_of_a_first_state(tmp_path: Path) -> None:
+    """A model that broadcasts would take 60 frames with the state of one stream as one call, and carry nothing."""
+    one, rows = np.ones((1, 2), np.float32), np.ones((60, 2), np.float32)
+    with pytest.raises(CompileError, match=r"array 'x' of shape \[60, 2\] is one call"):
+        list(calls_of({"x": rows, "h": one}, batched(), STATES))
+    assert len(list(calls_of({"x": rows[:, None], "h": one}, batched(), STATES))) == 60
+    assert len(list(calls_of([{"x": rows, "h": one}], batched(), STATES))) == 1
+    time_major = parse(
+        '<ir_version: 8, opset_import: ["": 17]> m (float[T,B,2] x, float[B,2] h) => (float[T,B,2] g) { g = Add(x, h) }'
+    )
+    assert len(list(calls_of({"x": np.ones((60, 1, 2), np.float32), "h": one}, time_major, STATES))) == 1
+    with pytest.raises(CompileError, match="is one call"):
+        list(calls_of({"x": np.ones((60, 3, 2), np.float32), "h": one}, time_major, STATES))
+
+
 def test_a_smaller_last_batch() -> None:
     """onnxruntime would say that two shapes cannot be broadcast."""
     feeds = [{"x": np.ones((n, 2), np.float32)} for n in (4, 4, 3)]
