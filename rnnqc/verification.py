@@ -12,7 +12,7 @@ from rnnqc.data.binding import bound_like
 from rnnqc.data.feeds import with_dimensions_of
 from rnnqc.data.given_data import Data, open_feeds
 from rnnqc.data.large_inputs import LargeInputs
-from rnnqc.data.state_hints import likely_states
+from rnnqc.data.state_hints import likely_states, state_remarks
 from rnnqc.data.streaming import checked, state_pairs
 from rnnqc.errors import FLOAT_MODEL, LOWERED_MODEL, CompileError, UsageError, located
 from rnnqc.ir import Model
@@ -49,7 +49,8 @@ class Verification(Result):
         optimized: The same with onnxruntime's graph optimizations.
         thresholds: What was asked for.
         failures: A sentence for everything that is not as asked for.
-        warnings: A sentence for each input that is larger than the values quantized layers compute with.
+        warnings: A sentence for each state that is carried oddly or not at all, and for each input that is larger than
+            the values quantized layers compute with.
     """
 
     float_model: str
@@ -190,7 +191,8 @@ def verify(
     thresholds.check([o.name for o in reference.graph.output])
     with located(names[0]):
         carried = state_pairs(state, reference)
-        levels = _levels(data, reference, candidate, carried)
+        likely = likely_states(reference) or likely_states(candidate)  # there recovered steps are nodes
+        levels = _levels(data, reference, candidate, carried, likely)
     tell("running both models")
     try:
         compared = _compared(reference, candidate, levels, names, carried, given=data is not None)
@@ -205,9 +207,11 @@ def verify(
         for o in (False, True)
     )
     unlike = dict.fromkeys(text for level in compared for text in unlike_texts(level.outputs))
+    odd = [] if data is None else state_remarks(likely, carried, len(feeds))
     return Verification(
         *names, len(feeds), data is None, [f"{i}:{o}" for i, o in carried.items()], compared, bits, optimized,
-        thresholds, [*unlike, *thresholds.violations(compared), *_other_bits(bits)], _large_inputs(levels),
+        thresholds, [*unlike, *thresholds.violations(compared), *_other_bits(bits)],
+        [*(f"{reason}. Resolution: {action}." for reason, action in odd), *_large_inputs(levels)],
     )  # fmt: skip
 
 
@@ -250,12 +254,15 @@ def _check_order(names: tuple[str, str], protos: Sequence[onnx.ModelProto]) -> N
 
 
 def _levels(
-    data: Data | None, reference: onnx.ModelProto, candidate: onnx.ModelProto, carried: Mapping[str, str]
+    data: Data | None,
+    reference: onnx.ModelProto,
+    candidate: onnx.ModelProto,
+    carried: Mapping[str, str],
+    likely: Mapping[str, str],
 ) -> list[Level]:
     """What to run on: feeds, or the calls of a stream; of several magnitudes where they are generated."""
     if data is not None:
         opened = open_feeds(data, reference, carried)
-        likely = likely_states(reference) or likely_states(candidate)  # there recovered steps are nodes
         return [Level("given data", list(checked(opened, reference, None, carried, True, filled=True, states=likely)))]
     generator = FeedGenerator(with_dimensions_of(reference, candidate)).checked()
     return list(generated_levels(generator, STREAM if carried else FEEDS, carried))

@@ -16,7 +16,7 @@ from rnnqc.calibration.samples import Selection, batch_axes, batches, joined_bat
 from rnnqc.data.feeds import true_inputs
 from rnnqc.data.given_data import Data, open_feeds
 from rnnqc.data.large_inputs import ACTION, LargeInputs
-from rnnqc.data.state_hints import likely_states
+from rnnqc.data.state_hints import likely_states, state_remarks
 from rnnqc.data.statistics import Statistics, identity
 from rnnqc.data.streaming import Piece, checked, state_pairs, stream
 from rnnqc.errors import CompileError, Outcome, Remark, UsageError, located
@@ -115,7 +115,13 @@ def calibrate(
         "shapes": counted.shapes,
         "layers": patterns,
     }
-    remarks = [*map(_remark, hidden), *map(_too_large, counted.large.texts)]
+    in_turn = batch is None and counted.most == 1  # rows of one batch do not follow each other
+    odd = state_remarks(likely, carried, counted.samples if in_turn else 0)
+    remarks = [
+        *(_about_data(reason, action) for reason, action in odd),
+        *map(_remark, hidden),
+        *map(_too_large, counted.large.texts),
+    ]
     if batch is not None and counted.most < batch:
         remarks.append(_too_few(batch, counted.most))
     return _statistics(observers, cells, settings, remarks)
@@ -246,10 +252,13 @@ def _too_large(text: str) -> Remark:
 
 
 def _too_few(batch: int, most: int) -> Remark:
-    return Remark(
-        "calibrate", Outcome.NOTE, "data", "calibrate", f"no batch has {batch} rows, the largest has {most}",
-        action="calibrate with more samples, or with smaller batches",
-    )  # fmt: skip
+    return _about_data(
+        f"no batch has {batch} rows, the largest has {most}", "calibrate with more samples, or with smaller batches"
+    )
+
+
+def _about_data(reason: str, action: str) -> Remark:
+    return Remark("calibrate", Outcome.NOTE, "data", "calibrate", reason, action=action)
 
 
 def _unobservable(proto: onnx.ModelProto, values: Sequence[Observed]) -> list[str]:

@@ -40,3 +40,30 @@ def likely_states(proto: onnx.ModelProto) -> dict[str, str]:
 def options_of_states(states: Mapping[str, str]) -> str:
     """`--state IN:OUT` for outputs by the input that they become."""
     return " ".join(f"--state {shlex.quote(f'{i}:{o}')}" for i, o in states.items())
+
+
+def state_remarks(likely: Mapping[str, str], carried: Mapping[str, str], feeds: int) -> list[tuple[str, str]]:
+    """What is odd about the states that given data carries: it may be meant, and would otherwise pass in silence.
+
+    Args:
+        likely: Outputs by the input that they look like becoming (see `likely_states`).
+        carried: Outputs by the input that they become.
+        feeds: How many feeds or calls the data has.
+
+    Returns:
+        Reason and resolution: for each carried input that gets another state's output, and for those not carried.
+    """
+    crossed = [name for name, output in carried.items() if likely.get(name, output) != output]
+    remarks = [
+        (
+            f"state {name!r} is carried from output {carried[name]!r}, and its final value is {likely[name]!r}",
+            f"{options_of_states({name: likely[name]})}, unless the other output is meant",
+        )
+        for name in crossed
+    ]
+    left = {name: output for name, output in likely.items() if name not in carried}
+    if left and feeds > 1:
+        names = ", ".join(map(repr, left))
+        reason = f"inputs that look like states are not carried from one of {feeds} feeds to the next: {names}"
+        remarks.append((reason, f"{options_of_states(left)}, if the feeds are the calls of a stream"))
+    return remarks
