@@ -139,7 +139,7 @@ def _print(tuned: Tuned) -> None:
         f"{tuned.worded(found.start.quality)} -> {tuned.worded(found.measured.quality)}"
         + ("" if tuned.decibels else f"; float model {tuned.worded(tuned.float_quality)}")
     )
-    if tuned.verdict is not None:
+    if tuned.verdict is not None and tuned.found.reached:
         out(colored(tuned.verdict))
 
 

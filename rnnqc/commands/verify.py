@@ -71,7 +71,7 @@ def _print_found(found: Verification) -> None:
     out(f"{found.feeds} {'generated' if found.generated else 'given'} {what}")
     _print([c for _, c in found.worst.values()])
     _print_levels(found.levels)
-    if found.verdict is not None:
+    if found.verdict is not None and (found.ok or found.verdict.level != "good"):
         out(colored(found.verdict))
     if found.native and all(c.same_bits for c in found.native):
         _print_native(found.native, found.optimized)
