@@ -87,6 +87,15 @@ def test_thresholds(cli: Command, option: str, threshold: float, code: int) -> N
     assert found.code == code and ("asked for" in found.err) == bool(code)
 
 
+def test_progress_counts_the_calls_of_both_models(tmp_path: Path) -> None:
+    """Would catch: a bar that begins again with the second model, or that ends before the last call."""
+    told: list[tuple[int, int]] = []
+    calls = list(text_pieces())[:3]
+    state = {"h0": "hn", "c0": "cn"}
+    rnnqc.evaluate(PYDOC, calls, "perplexity", against=PYDOC, state=state, progress=lambda *done: told.append(done))
+    assert told == [(done, 6) for done in range(1, 7)]
+
+
 def test_a_function_gets_labels_of_all_calls(cli: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "my_evaluation.py").write_text(
