@@ -150,6 +150,13 @@ def test_metrics_are_their_definitions() -> None:
     yes, truth = softmax[..., :1], LABELS > 3
     for labels in (truth, truth[..., None]):
         assert measured(Accuracy, yes, labels) == pytest.approx(np.mean((yes[..., 0] > 0.5) == truth))
+    chosen = np.where(LABELS % 2 == 0, LABELS, 6 - LABELS)  # what an argmax or a Viterbi decoder puts out
+    for classes in (chosen, chosen.astype(np.uint8)):
+        assert measured(Accuracy, classes, LABELS) == pytest.approx(np.mean(chosen == LABELS))
+        assert measured(Accuracy, classes, padded) == pytest.approx(np.mean((chosen == LABELS)[:, :3]))
+    assert measured(Accuracy, LABELS % 2 == 0, LABELS % 2 == 0) == 1.0
+    with pytest.raises(CompileError, match=r"output .y. is int64\. Supported: floats"):
+        measured(Perplexity, chosen, LABELS)
     lost = np.where(np.arange(7) == 0, np.nan, LOGITS)
     assert measured(Accuracy, lost, LOGITS.argmax(-1)) == 0.0, "NaN decides nothing"
     impossible = np.where(np.arange(7) == 0, 1.0, 0.0) + 0 * LOGITS
@@ -164,7 +171,8 @@ def test_metrics_are_their_definitions() -> None:
         (LOGITS[0], {"label": LABELS[0].astype(np.float32)}, "are float32. Supported: whole numbers"),
         (LOGITS[0], {"label": LABELS[0][:4]}, r"shape \[4\], output 'y' \[5, 7\]. Supported: labels \[5\]"),
         (LOGITS[0], {"label": LABELS[0] + 7}, "has 7 value.* labels from 0 to 6"),
-        (LOGITS[0].astype(np.int32), {"label": LABELS[0]}, "output 'y' is int32"),
+        (LOGITS[0].astype(np.int32), {"label": LABELS[0]}, r"of whole numbers, \[5, 7\]. Supported: labels \[5, 7\]"),
+        (LABELS[0].astype(str), {"label": LABELS[0]}, "output 'y' is <U.*whole numbers: the classes"),
         (LOGITS[0][:, :1], {"label": LABELS[0] > 3}, "one value a row.* a probability"),
         (LOGITS[0], {"label": LABELS[0] * 0 - 1}, "no label counts"),
     ],
