@@ -12,6 +12,7 @@ from rnnqc.passes import Pass, PassManager
 from rnnqc.passes.graph.loop_states import VIEWS
 from rnnqc.passes.graph.lstm_node import INITIAL_C, INITIAL_H, X, is_recurrent
 from rnnqc.passes.recover.recognize_steps import RecognizeSteps
+from rnnqc.passes.recover.widen_steps import WidenSteps
 
 _MARK = 1_000_003
 """A size that stands for a dimension of unknown size, so that shape inference shows where it goes."""
@@ -34,7 +35,7 @@ def rows_bound(model: Model, dims: Mapping[str, int], normal_form: Sequence[Pass
     """
     PassManager(normal_form).run(model)
     model.infer_shapes()
-    steps = [rows for p in normal_form if isinstance(p, RecognizeSteps) for rows in p.rows]
+    steps = [rows for p in normal_form if isinstance(p, RecognizeSteps | WidenSteps) for rows in p.rows]
     known = _open_dimensions(model)
     firsts = [rows[0] for rows in (*_rows_of_layers(model), *steps)]
     bound = dict(dims)
