@@ -36,6 +36,8 @@ CALLED = (
     "Softsign", "Sqrt", "Tanh",
 )  # fmt: skip
 """Operators that onnxruntime computes itself, called by the native library."""
+_UNREAD = "stash_type"
+"""Of LayerNormalization: onnxruntime's kernel of float numbers does without."""
 
 
 def step_program(loop: Node, opset: int) -> StepProgram:
@@ -169,10 +171,10 @@ class _Writer:
     def _binary(self, node: Node) -> StepValue:
         values = [self._of(node, v) for v in node.inputs]
         first, word = values[0], node.op.lower()
-        if first.type not in _BINARY[node.op] or any(v.type != first.type for v in values):
-            raise refusal(node, f"its operands have the types {', '.join(v.type for v in values)}.")
         if len(values) < 2:
             return self._identity(node)
+        if first.type not in _BINARY[node.op] or any(v.type != first.type for v in values):
+            raise refusal(node, f"its operands have the types {', '.join(v.type for v in values)}.")
         made = values[0]
         index = self._operand(node, 0)
         for position in range(1, len(values)):
@@ -399,7 +401,9 @@ class _Writer:
     def _call(self, node: Node) -> StepValue:
         held = self._rows(node)
         self._typed(node, 0, "f32")
-        return self.program.make("f32", held.dims, *self._called(node), self._operand(node, 0), *_attributes(node))
+        return self.program.make(
+            "f32", held.dims, *self._called(node), self._operand(node, 0), *_attributes(node, self.opset)
+        )
 
     def _layer_normalization(self, node: Node) -> StepValue:
         held = self._rows(node)
@@ -411,16 +415,20 @@ class _Writer:
             if parameter.array is None or parameter.dims != (held.columns,):
                 raise refusal(node, "its scale or bias is no constant row.")
         operands = [self._operand(node, k) for k in range(len(node.inputs))]
-        return self.program.make("f32", held.dims, *self._called(node), *operands, *_attributes(node))
+        return self.program.make("f32", held.dims, *self._called(node), *operands, *_attributes(node, self.opset))
 
     def _called(self, node: Node) -> tuple[object, ...]:
         return "call", node.op, onnx.defs.get_schema(node.op, self.opset).since_version
 
 
-def _attributes(node: Node) -> list[str]:
-    """The attributes of a called operator."""
+def _attributes(node: Node, opset: int) -> list[str]:
+    """The attributes of a called operator, also those that are not given: onnxruntime looks for them all."""
+    values = dict(node.attrs)
+    for name, held in onnx.defs.get_schema(node.op, opset).attributes.items():
+        if held.default_value.name and name != _UNREAD:
+            values.setdefault(name, onnx.helper.get_attribute_value(held.default_value))
     words = []
-    for name, value in node.attrs.items():
+    for name, value in values.items():
         if isinstance(value, float):
             words.append(f"{name}=f:{struct.unpack('<I', struct.pack('<f', value))[0]:x}")
         elif isinstance(value, int):

@@ -24,6 +24,7 @@ from tests.native.quant_lstm_cases import native_session
 from tests.runs.lowered import NATIVE, STOCK, session
 from tests.runs.sessions import Array, Outputs, assert_same_bits, run
 from tests.subjects.custom_layers import feeds_of
+from tests.subjects.fused_patterns import PATTERNS, patterned_layer
 from tests.subjects.protos import parse
 
 RECIPES = ("int8", "pow2-int8", "pow2-int16", "int8-static", "w4a8", "pow2-w8a16", "brevitas-int8", "int16")
@@ -188,3 +189,30 @@ def test_the_node_says_what_it_is() -> None:
     assert (node.form, node.op, node.attributes["state_sizes"]) == ("products", "Scan", [8, 8])
     again = rnnqc.lower(made.proto)
     assert [e.earlier for e in again.report.entries] == [True]
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_what_onnxruntime_would_fuse_is_computed_operator_by_operator(pattern: str) -> None:
+    """At every optimization level, in both forms of integers, as the native library does."""
+    model = patterned_layer(pattern, initial_states=True)
+    proto, feeds = lowered(model), feeds_of(model, 3, 7, 3)
+    expected = run(session(proto, STOCK, "ORT_DISABLE_ALL"), feeds)
+    integer = rnnqc.lower(model, form="integer", calibration=[feeds_of(model, seed) for seed in range(2)]).proto
+    for level in ("ORT_ENABLE_BASIC", "ORT_ENABLE_EXTENDED", "ORT_ENABLE_ALL"):
+        for what, found in (("fused", proto), ("integer", integer)):
+            assert_same_bits(expected, run(session(found, STOCK, level), feeds), f"{what} {level}")
+    assert_same_bits(expected, run(session(proto, NATIVE), feeds), "native")
+
+
+@pytest.mark.parametrize("operator", ["Elu", "Selu", "LeakyRelu", "HardSigmoid", "LayerNormalization"])
+def test_attributes_that_are_not_given(operator: str) -> None:
+    """onnxruntime's own kernel looks for every attribute that has a default."""
+    inputs = "g, scale" if operator == "LayerNormalization" else "g"
+    text = f"""<ir_version: 8, opset_import: ["": 17]> cell (float[B,4] x, float[B,4] h) => (float[B,4] h_next) {{
+      [from_x] p = MatMul (x, W) [from_h] q = MatMul (h, R) [sum] g = Add (p, q) [made] n = {operator} ({inputs})
+      [output] h_next = Softsign (n)
+    }}"""
+    rng = np.random.default_rng(0)
+    arrays = {n: rng.standard_normal((4, 4)).astype(np.float32) for n in "WR"} | {"scale": np.ones(4, np.float32)}
+    model = rnnqc.layer(parse(text, **arrays))
+    same_bits(lowered(model), feeds_of(model, 2, 7, 3))
