@@ -6,7 +6,7 @@ import argparse
 import warnings
 
 from rnnqc.commands.common import CHECK_FAILED, OK, Commands, add_command, add_data, add_state, document, number
-from rnnqc.commands.terminal import err, escape, new_table, out
+from rnnqc.commands.terminal import err, escape, new_table, out, progress_bar
 
 
 def add(commands: Commands) -> None:
@@ -41,7 +41,7 @@ def run(a: argparse.Namespace) -> int:
     """Runs the command; the exit code."""
     from rnnqc.scores import evaluate
 
-    with warnings.catch_warnings(record=True) as caught:
+    with progress_bar("evaluating") as update, warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         found = evaluate(
             a.model,
@@ -52,6 +52,7 @@ def run(a: argparse.Namespace) -> int:
             output=a.output,
             labels=a.labels,
             native=not a.stock,
+            progress=lambda done, total: update(completed=done, total=total),
         )
     for warning in caught:
         if issubclass(warning.category, UserWarning):
