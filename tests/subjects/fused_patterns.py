@@ -13,7 +13,7 @@ from tests.subjects.protos import parse
 I, H = 9, 12  # noqa: E741 - inputs and hidden units
 _CONSTANTS = {
     "zero": 0.0, "half": 0.5, "one": 1.0, "root": 2.0**0.5, "quick": 1.702, "cubic": 0.044715,
-    "slope": (2 / np.pi) ** 0.5,
+    "two": 2.0, "small": 1e-5, "slope": (2 / np.pi) ** 0.5,
 }  # fmt: skip
 PATTERNS = {
     "gelu": "d = Div (g, root) e = Erf (d) a = Add (e, one) m = Mul (g, a) n = Mul (m, half)",
@@ -24,6 +24,13 @@ PATTERNS = {
     "silu": "s = Sigmoid (g) n = Mul (g, s)",
     "quick gelu": "q = Mul (g, quick) s = Sigmoid (q) n = Mul (s, g)",
     "quotient": "p = Abs (g) s = Add (p, half) d = Div (one, s) n = Mul (d, g)",
+    "normalized rows": "u = ReduceMean <keepdims=1> (g, axes) d = Sub (g, u) s = Mul (d, d) "
+    "v = ReduceMean <keepdims=1> (s, axes) w = Add (v, small) r = Sqrt (w) q = Div (d, r) n = Mul (q, b)",
+    "normalized rows, by Pow": "u = ReduceMean <keepdims=1> (g, axes) d = Sub (g, u) s = Pow (d, two) "
+    "v = ReduceMean <keepdims=1> (s, axes) w = Add (v, small) r = Sqrt (w) q = Div (d, r) m = Mul (q, b) "
+    "n = Add (m, b)",
+    "rows by their size": "s = Pow (g, two) v = ReduceMean <keepdims=1> (s, axes) w = Add (v, small) "
+    "r = Sqrt (w) q = Div (g, r) n = Mul (q, b)",
     "sum with zero": "k = Mul (g, zero) n = Add (k, zero)",
 }
 """What a step makes of its sum `g` [B, H], by name; the result is `n`."""
@@ -35,7 +42,8 @@ def patterned_layer(name: str, **options: Any) -> onnx.ModelProto:
     constants = "\n".join(f"{n} = Constant <value = float {{{v!r}}}> ()" for n, v in _CONSTANTS.items())
     text = f"""<ir_version: 9, opset_import: ["": 20]> cell (float[B,{I}] x, float[B,{H}] h)
         => (float[B,{H}] h_next, float[B,{H}] seen) {{
-      {constants} [from_x] p0 = MatMul (x, W) [from_h] q0 = MatMul (h, R) [sum] g = Add (p0, q0)
+      {constants} axes = Constant <value = int64[1] {{-1}}> ()
+      [from_x] p0 = MatMul (x, W) [from_h] q0 = MatMul (h, R) [sum] g = Add (p0, q0)
       {PATTERNS[name]} [left] seen = Neg (n) [soft] f = Softsign (n) [output] h_next = Sub (f, g)
     }}"""
     arrays = {"W": rng.standard_normal((I, H)), "R": rng.standard_normal((H, H)) / 3, "b": rng.standard_normal(H) / 9}
