@@ -187,6 +187,8 @@ class _Work:
             if formats.static(point) is not None:
                 for value in {id(v): v for v in values}.values():
                     self.rewriter.entering(point, value)
+        if self.owner.integer:
+            self.rewriter.keep_apart()
         self.products, self.edges = len(suitable), len(edges)
         self.rewriter.put_marks()
         self._record(left + self.rewriter.stored_bytes, float_bytes)

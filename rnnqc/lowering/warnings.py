@@ -36,7 +36,7 @@ def warnings_of(plan: Plan, passed: Passed, entries: Sequence[Entry]) -> list[st
         *plan.fixed_lengths,
         *(map(str, plan.statistics.remarks) if plan.statistics is not None else ()),
         *passed.recovery_warnings,
-        *([] if entries else layer_hints(passed.model.proto)),
+        *([] if any(e.status != "float" for e in entries) else layer_hints(passed.model.proto)),
         *_idle_rules(plan, passed, entries),
         *_kept_sorting(plan, passed),
         *map(str, passed.remarks_of(Outcome.WARNING)),
