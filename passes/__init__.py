@@ -23,6 +23,7 @@ from rnnqc.passes.qcdq.insert_qcdq import InsertQcdq
 from rnnqc.passes.recover.recognize_steps import RecognizeSteps
 from rnnqc.passes.recover.recover_loops import RecoverLoops
 from rnnqc.passes.recover.roll_steps import RollSteps
+from rnnqc.passes.recover.widen_steps import WidenSteps
 from rnnqc.passes.render.cleanup import Cleanup
 from rnnqc.passes.render.fold_scales import FoldScales
 from rnnqc.passes.render.fuse_quant_lstm_cell import FuseQuantLstmCell
@@ -75,6 +76,7 @@ __all__ = [
     "Unroll",
     "VerifyModified",
     "VerifyNumerics",
+    "WidenSteps",
     "WriteOrtLstm",
     "WriteQonnx",
 ]

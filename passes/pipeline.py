@@ -31,6 +31,7 @@ from rnnqc.passes.qcdq.insert_qcdq import InsertQcdq
 from rnnqc.passes.recover.recognize_steps import RecognizeSteps
 from rnnqc.passes.recover.recover_loops import RecoverLoops
 from rnnqc.passes.recover.roll_steps import RollSteps
+from rnnqc.passes.recover.widen_steps import WidenSteps
 from rnnqc.passes.render.cleanup import Cleanup
 from rnnqc.passes.render.fold_scales import FoldScales
 from rnnqc.passes.render.fuse_quant_lstm_cell import FuseQuantLstmCell
@@ -67,6 +68,7 @@ def normal_form(*, keep_codes: bool = False, fold: bool = False, remove_sorting:
         *([FoldConstants()] if fold else []),  # normalize: known shapes, indices and conditions are computed
         ComputeInFloat32(),  # normalize: float16 and float64 nodes get Casts around them
         RemoveWholeWrites(),  # normalize: writes that overwrite a whole tensor go
+        WidenSteps(),  # recover: unrolled steps of float16 compute in float32
         RecognizeSteps(),  # recover: steps written in other operators become LSTM, GRU and RNN nodes of one step
         RollSteps(),  # recover: unrolled steps become one node
         RecoverLoops(),  # recover: loops over steps become one node

@@ -29,6 +29,7 @@ class Evaluation(Result):
         calls: How many calls the data makes.
         value: The metric of the model.
         reference: That of the float model; None without one.
+        labels: The array of the data that a built-in metric compares with; "" for a function.
     """
 
     metric: str
@@ -36,11 +37,13 @@ class Evaluation(Result):
     calls: int
     value: float
     reference: float | None = None
+    labels: str = ""
 
     @property
     def headline(self) -> str:
-        """On how much data."""
-        return f"{self.calls} call(s)" + (f", output {self.output}" if self.output else "")
+        """On how much data, and which."""
+        read = f", output {self.output} against {self.labels}" if self.output else ""
+        return f"{self.calls} call(s){read}"
 
     @property
     def rows(self) -> list[dict[str, Any]]:
@@ -101,6 +104,7 @@ def evaluate(
         calls = Calls.of(data, named[-1][1], state, labelled=True)
     made, read = _maker(metric, inputs, [o.name for o in named[-1][1].graph.output], calls, output, labels)
     values: list[float] = []
+    labelled = ""
     for name, proto in named:
         measure = made()
         runner = Runner(executable(proto), name, native=native and has_native())
@@ -111,8 +115,10 @@ def evaluate(
             if progress is not None:
                 progress(done, len(named) * len(calls.pieces))
         values.append(measure.value())
+        labelled = measure.read
     title = metric if isinstance(metric, str) else getattr(metric, "__name__", "metric")
-    return Evaluation(title, read, len(calls.pieces), values[0], values[1] if len(values) > 1 else None)
+    reference = values[1] if len(values) > 1 else None
+    return Evaluation(title, read, len(calls.pieces), values[0], reference, labelled)
 
 
 def _maker(

@@ -123,6 +123,17 @@ def shapes_of_states(node: Node) -> dict[int, list[int | str | None]]:
     return shapes
 
 
+def first_rows(node: Node) -> dict[int, int | str]:
+    """By the id of the value in the body: how many rows a state has in the first iteration, a number or its name."""
+    rows: dict[int, int | str] = {}
+    for state in states_of(node):
+        shape = shape_of(state.initial)
+        held = [d for d in shape[:-1] if d != 1] if shape is not None and len(shape) >= 2 else [None]
+        if len(held) <= 1 and (size := (held or [1])[0]) is not None:
+            rows[id(state.before)] = size
+    return rows
+
+
 def sizes_of(node: Node) -> dict[str, Any]:
     """What is known of the sizes of a Loop or Scan, None for what is not.
 

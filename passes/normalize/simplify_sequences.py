@@ -11,10 +11,11 @@ from rnnqc.passes.base import Pass, PassInfo, PassResult
 from rnnqc.passes.graph.constant_expressions import Constants
 from rnnqc.passes.graph.index_expressions import Index, Indices, unknown
 from rnnqc.passes.graph.loop_states import bodies
-from rnnqc.passes.graph.lstm_node import SEQUENCE_LENS, B, R, W, X, is_recurrent
+from rnnqc.passes.graph.lstm_node import SEQUENCE_LENS, X, is_recurrent
 from rnnqc.passes.graph.redundant_nodes import cancel_squeezes, drop_identities
 from rnnqc.passes.graph.sequence_elements import consecutive, element_of, flip_inputs, flip_of, flipped
 from rnnqc.passes.invariants import Property
+from rnnqc.passes.normalize.input_projections import take_projections
 
 FLIPPED = {"forward": "reverse", "reverse": "forward"}
 
@@ -26,7 +27,7 @@ class SimplifySequences(Pass):
     2. A layer over a sequence that is turned around becomes one of the other direction; turning twice is nothing.
     3. The last element of an output sequence becomes the final state.
     4. Squeeze after Unsqueeze, Identity and Expand that changes no shape go, where rnnqc has made them.
-    5. A layer with an identity for W, over `S MatMul V + b`, takes V for W.
+    5. A layer with an identity for W, over `S MatMul V + b`, takes V for W; views of the sum become views of S.
 
     Before: `Slice(X MatMul V + b, steps=-1) -> RNN(W = identity)`
 
@@ -54,7 +55,7 @@ class SimplifySequences(Pass):
                 statistics["joined"] += _join(model, graph, indices)
                 statistics["turned"] += _turn(model, graph, indices)
                 statistics["final"] += _final_states(model, graph, indices)
-                statistics["projections"] += _projections(model, graph, indices)
+                statistics["projections"] += take_projections(model, graph, indices)
             if sum(statistics.values()) == before:
                 break
             model.remove_dead()
@@ -228,67 +229,3 @@ def _final_states(model: Model, graph: Graph, indices: Indices) -> int:
         _replace(model, graph, node.outputs[used[0]], state, b)
         count += 1
     return count
-
-
-def _projections(model: Model, graph: Graph, indices: Indices) -> int:
-    count = 0
-    for node in list(graph.nodes):
-        if not is_recurrent(node) or attribute(node, "direction", "forward") not in FLIPPED:
-            continue
-        weights = constant_array(input_or_none(node, W))
-        if weights is None or weights.ndim != 3 or weights.shape[1] != weights.shape[2]:
-            continue
-        if not np.array_equal((weights != 0).sum(axis=2), np.ones(weights.shape[:2])) or not np.all(
-            weights[weights != 0] == 1
-        ):
-            continue
-        found = _projection(node.inputs[X], indices)
-        if found is None:
-            continue
-        source, factor, added = found
-        bias = constant_array(input_or_none(node, B)) if input_or_none(node, B) is not None else None
-        if input_or_none(node, B) is not None and bias is None:
-            continue
-        rows = weights.shape[1]
-        total = np.zeros((1, 2 * rows), np.float32) if bias is None else bias.astype(np.float32).copy()
-        if added is not None:
-            total[0, :rows] += weights[0] @ np.broadcast_to(added.reshape(-1), (rows,))
-        order = weights[0].argmax(axis=1)
-        node.inputs[W] = model.add_initializer(f"{node.name}/W", np.ascontiguousarray(factor.T[order][np.newaxis]))
-        if total.any() or bias is not None:
-            while len(node.inputs) <= R + 1:
-                node.inputs.append(model.constant(0.0, np.float32))
-            node.inputs[B] = model.add_initializer(f"{node.name}/B", total)
-        node.inputs[X] = source
-        count += 1
-    return count
-
-
-def _projection(
-    value: Value, indices: Indices
-) -> (
-    tuple[
-        Value,
-        np.ndarray[tuple[int, ...], np.dtype[np.float32]],
-        np.ndarray[tuple[int, ...], np.dtype[np.float32]] | None,
-    ]
-    | None
-):
-    """x, V and b where `value` is `x MatMul V + b`, and x has the three axes of a layer's input."""
-    added = None
-    current = value
-    node = current.inputs[0] if len(current.inputs) == 1 and not current.inputs[0].domain else None
-    if node is not None and node.op == "Add":
-        arrays = [indices.constants.array(v) for v in node.inputs]
-        at = next((k for k, a in enumerate(arrays) if a is not None), None)
-        if at is None or (added := arrays[at]) is None or added.ndim == 0 or added.size != added.shape[-1]:
-            return None
-        current = node.inputs[1 - at]
-        node = current.inputs[0] if len(current.inputs) == 1 and not current.inputs[0].domain else None
-    if node is None or node.op != "MatMul":
-        return None
-    factor = indices.constants.array(node.inputs[1])
-    shape = shape_of(node.inputs[0])
-    if factor is None or factor.ndim != 2 or factor.dtype != np.float32 or shape is None or len(shape) != 3:
-        return None
-    return node.inputs[0], factor, added

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import replace
 
 import numpy as np
@@ -17,10 +18,20 @@ from rnnqc.passes.recover.step_weights import NoNode, StepNode
 
 
 def _batch(reader: RowReader, value: Value) -> int | str | None:
+    """How many rows a value has; a state of a loop as many as in the first iteration, if its own are not known.
+
+    A step hands on the rows of its state, unless its input has more, which `rows_differ` sees.
+    """
     shape = reader.shape(value)
-    if shape is None:
-        return None
-    return next((d for d in shape[:-1] if d != 1), 1)
+    size = None if shape is None else next((d for d in shape[:-1] if d != 1), 1)
+    first = reader.first.get(id(value))
+    return first if isinstance(first, int) and not isinstance(size, int) else size
+
+
+def rows_of_step(reader: RowReader, node: StepNode) -> list[int | str | None]:
+    """How many rows the parts of a step's input and its states have, those of a loop in the first iteration."""
+    values = [v for v in (*node.x, node.h, node.c) if v is not None]
+    return [reader.first.get(id(v)) or _batch(reader, v) for v in values]
 
 
 def _first(node: StepNode) -> Value:
@@ -53,7 +64,8 @@ def rows_differ(model: Model, reader: RowReader, step: FoundStep, node: StepNode
     for atom in (step.hidden, step.cell):  # zeros, too, say how many rows there are
         rows = _batch(reader, atom.value) if atom is not None and atom.value is not None else None
         if sizes[0] == 1 and rows not in (1, None):
-            raise NoNode("one input row is used with several rows of a state.", f"{values[0].name!r} and {rows} rows")
+            found = f"{values[0].name!r} and {rows} rows"
+            raise NoNode("one input row is used with several rows of a state.", found, _bind(model, reader, node))
     if None not in sizes and len(set(sizes)) == 1:
         return False
     inputs = {id(v) for v in model.graph.inputs}
@@ -62,10 +74,22 @@ def rows_differ(model: Model, reader: RowReader, step: FoundStep, node: StepNode
             raise NoNode(
                 "its input and states are not declared to have the same number of rows.",
                 ", ".join(f"{v.name!r} {reader.shape(v)}" for v in values),
+                _bind(model, reader, node),
             )
     if len({_batch(reader, v) for v in node.x}) > 1:
         raise NoNode("the parts of its input have different numbers of rows.", ", ".join(repr(v.name) for v in node.x))
     return True
+
+
+def _bind(model: Model, reader: RowReader, node: StepNode) -> str:
+    """The options that give a step one number of rows; "" where not all that are open are dimensions of inputs."""
+    sizes = rows_of_step(reader, node)
+    names = [n for d in dict.fromkeys(sizes) if (n := model.given_name(d))]
+    size = next((d for d in sizes if isinstance(d, int)), 1)
+    if not names or any(d not in (*names, size) for d in sizes):
+        return ""
+    options = " ".join(f"--dim {shlex.quote(n)}={size}" for n in names)
+    return f"{options} (or another number of rows, the streams of a call)"
 
 
 class StepWeights:

@@ -14,13 +14,14 @@ from rnnqc.passes.graph.constant_expressions import Constants
 from rnnqc.passes.graph.loop_states import (
     bodies,
     capture_invariants,
+    first_rows,
     gather_elements,
     is_loop,
     shapes_of_states,
     states_of,
 )
 from rnnqc.passes.invariants import Property
-from rnnqc.passes.recover.emit_step_node import StepWeights, emit_step_node, rows_differ, with_zeros
+from rnnqc.passes.recover.emit_step_node import StepWeights, emit_step_node, rows_differ, rows_of_step, with_zeros
 from rnnqc.passes.recover.first_steps import with_first_steps
 from rnnqc.passes.recover.float_steps import STEP_NOTE, FloatStep
 from rnnqc.passes.recover.recovery_sites import RecoverySites
@@ -62,7 +63,15 @@ class RecognizeSteps(RecoverySites, Pass):
     * It begins with zeros, and others with its weights are no such steps: it is the first of another recurrence.
 
     Other weights than constants, and other equations, are no step.
+
+    Attributes:
+        rows: After a run, for each step: how many rows the parts of its input and its states have, as numbers or names.
     """
+
+    def __init__(self) -> None:
+        """A pass that has run on no model."""
+        super().__init__()
+        self.rows: list[list[int | str | None]] = []
 
     info = PassInfo(
         name="recognize-steps",
@@ -73,7 +82,7 @@ class RecognizeSteps(RecoverySites, Pass):
 
     def run(self, model: Model) -> PassResult:
         """Looks at every graph."""
-        self.sites = []
+        self.sites, self.rows = [], []
         captured = 0
         graphs = [(g, n, p) for g, n, p in bodies(model) if any(node.op in PRODUCTS for node in g.nodes)]
         if graphs:
@@ -87,11 +96,13 @@ class RecognizeSteps(RecoverySites, Pass):
         found: list[_Found] = []
         carried: dict[int, Value] = {}
         for graph, owner, path in graphs:
-            loop = owner is not None and is_loop(owner)
-            reader = RowReader(constants, shapes_of_states(owner) if owner is not None and loop else None)
+            loop = owner if owner is not None and is_loop(owner) else None
+            reader = (
+                RowReader(constants) if loop is None else RowReader(constants, shapes_of_states(loop), first_rows(loop))
+            )
             finder = StepFinder(reader)
             finder.walk(graph)
-            pairs = [(s.before, s.new) for s in states_of(owner)] if owner is not None and loop else []
+            pairs = [(s.before, s.new) for s in states_of(loop)] if loop is not None else []
             carried.update((id(before), new) for before, new in pairs)
             flow = partial(StateFlow, model, constants, graph, reader.shape)
             found.append((graph, path, reader, with_first_steps(finder, steps_of(finder, pairs, flow))))
@@ -122,10 +133,11 @@ class RecognizeSteps(RecoverySites, Pass):
                         check_weights(graph, inside, own)
                     check_hidden(graph, node, own, states, carried)
                     node = with_zeros(reader, step, node)
+                    self.rows.append(rows_of_step(reader, node))
                     expand = rows_differ(model, reader, step, node)
                 except NoNode as refusal:
                     reason = f"a step is not taken over: {refusal.reason}"
-                    action = _NAME_STATES if step.doubt else _STAYS
+                    action = refusal.action or (_NAME_STATES if step.doubt else _STAYS)
                     remarks.append(self.remark(Outcome.NOTE, where, step.op, reason, refusal.found, action))
                     left = FloatStep(step.op, (reason, refusal.found, action), _products_of(step, reader))
                     info(anchor).notes[STEP_NOTE] = left

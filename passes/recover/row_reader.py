@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -37,12 +37,19 @@ class RowReader:
     Args:
         constants: Of the model.
         shapes: Shapes that shape inference does not know, by the id of the value.
+        first: How many rows the states of a loop have in the first iteration, by the id of the value.
     """
 
-    def __init__(self, constants: Constants, shapes: dict[int, list[int | str | None]] | None = None) -> None:
+    def __init__(
+        self,
+        constants: Constants,
+        shapes: dict[int, list[int | str | None]] | None = None,
+        first: Mapping[int, int | str] | None = None,
+    ) -> None:
         self.atoms = Atoms()
         self.constants = constants
         self.shapes = shapes or {}
+        self.first = first or {}
         self._rows: dict[int, tuple[Value, Rows | None]] = {}
         self.indices = Indices(constants, self.shape)
 

@@ -16,7 +16,7 @@ import onnx
 
 from rnnqc.errors import CompileError
 from rnnqc.evaluation.evaluate import run_model
-from rnnqc.ir import Graph, Model, Node, Value, dtype_of, export_nodes, shape_of, subgraphs
+from rnnqc.ir import Graph, Model, Node, Value, attribute, dtype_of, export_nodes, shape_of, subgraphs
 from rnnqc.passes.graph.constant_expressions import Constants
 from rnnqc.passes.graph.layout_ops import MOVERS
 from rnnqc.passes.graph.loop_states import bodies, is_loop, states_of
@@ -36,6 +36,7 @@ _ROWS = (3, 1)
 """Sizes that are tried for dimensions that are not known: some models run with one row only."""
 _MOST_IDS = 2**24  # float32 tells them apart
 _MOST_MOVES = 200
+_FLOATS = (onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.DOUBLE)
 
 
 @dataclass(frozen=True)
@@ -215,6 +216,8 @@ class _Moves:
         node = value.inputs[0] if len(value.inputs) == 1 else None
         if node is not None and id(node) in self.flow.branches:
             return self._named(self.flow.branches[id(node)].outputs[_position(node, value)], moves, depth + 1)
+        if moves and node is not None and _is_float_cast(node):
+            return self._named(node.inputs[0], True, depth + 1)
         array = None if moves else self.flow.constants.array(value)
         if array is not None:
             self.graph.initializer.append(onnx.numpy_helper.from_array(array, value.name))
@@ -241,7 +244,7 @@ class _Moves:
             raise _Unknown
         sizes = tuple(d if isinstance(d, int) else self.rows for d in shape)
         kind, size = dtype_of(value), int(np.prod(sizes))
-        if size == 0 or self.count + size > _MOST_IDS or (moves and kind not in (None, np.dtype(np.float32))):
+        if size == 0 or self.count + size > _MOST_IDS or (moves and kind is not None and kind.kind != "f"):
             raise _Unknown
         made = f"{value.name}:{len(self.feeds)}"
         numbers = np.arange(self.count, self.count + size, dtype=np.float32) if moves else np.zeros(size, kind)
@@ -252,6 +255,12 @@ class _Moves:
             self.leaves.append((value, sizes))
             self.count += size
         return made
+
+
+def _is_float_cast(node: Node) -> bool:
+    """Whether a node changes the type of floats; the small model has numbers that float16 would not tell apart."""
+    kind = dtype_of(node.inputs[0]) if node.op == "Cast" and not node.domain else None
+    return kind is not None and kind.kind == "f" and attribute(node, "to", 0) in _FLOATS
 
 
 class _Unknown(Exception):  # noqa: N818 - no error: what the value consists of is not known

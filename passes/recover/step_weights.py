@@ -19,11 +19,11 @@ _PEEPHOLES = "iof"  # their order in P
 
 
 class NoNode(Exception):  # noqa: N818 - no error: the step stays as it is
-    """The equations match, but no ONNX node computes this step; carries the reason and what was found."""
+    """The equations match, but no ONNX node computes this step; carries the reason, what was found and what to do."""
 
-    def __init__(self, reason: str, found: str) -> None:
+    def __init__(self, reason: str, found: str, action: str = "") -> None:
         super().__init__(reason)
-        self.reason, self.found = reason, found
+        self.reason, self.found, self.action = reason, found, action
 
 
 @dataclass(frozen=True, eq=False)

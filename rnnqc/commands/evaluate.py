@@ -70,6 +70,7 @@ def run(a: argparse.Namespace) -> int:
                     "against": a.against,
                     "metric": found.metric,
                     "output": found.output or None,
+                    "labels": found.labels or None,
                     "calls": found.calls,
                     "value": found.value,
                     "reference": found.reference,
@@ -85,7 +86,7 @@ def run(a: argparse.Namespace) -> int:
         table.add_row(
             escape(a.model), _figure(found.metric, found.value), _change(found.metric, found.value, found.reference)
         )
-        out(f"{found.calls} call(s)" + (f", output {escape(found.output)}" if found.output else ""))
+        out(escape(found.headline))
         out(table)
     for text in failures:
         err(f"[red]rnnqc: evaluate:[/red] {escape(text)}")

@@ -10,6 +10,7 @@ from rnnqc.commands.terminal import escape, new_table, out
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Mapping
 
     from rnnqc.lowering.report import Entry, Lowered, Report
 
@@ -40,6 +41,7 @@ def print_summary(lowered: Lowered, a: argparse.Namespace, seconds: float) -> No
     report, output = lowered.report, a.output
     is_changed = bool(report.entries) or report.rest.is_changed
     lines = [
+        ("bound", _bound(report.dims)),
         ("layers", _layers(report) if report.entries else ""),
         ("rest", report.rest.summary(report.bytes) if report.rest.entries else ""),
         ("size", f"{output}: {_files(report)}, {seconds:.1f} s" if is_changed else ""),
@@ -62,6 +64,12 @@ def _next(lowered: Lowered, a: argparse.Namespace) -> str:
     states = dict.fromkeys([*a.state, *known] or [f"{i}:{o}" for i, o in sorted(likely_states(lowered.proto).items())])
     words = ["rnnqc", "verify", a.model, a.output, *(["--data", a.calibration] if a.calibration else [])]
     return shlex.join([*words, *(word for text in states for word in ("--state", text))])
+
+
+def _bound(dims: Mapping[str, int]) -> str:
+    """What was bound with the dimensions that were asked for."""
+    text = ", ".join(f"{n}={size}" for n, size in dims.items())
+    return f"{text}, too: the rows of a layer's input and states are as many" if dims else ""
 
 
 def _growth(report: Report) -> str:

@@ -39,6 +39,21 @@ def bind_dimensions(model: Model, dims: Mapping[str, int]) -> None:
                 supported=", ".join(known) or "nothing: the model has no symbolic dimensions",
                 action=_meant(name, known) or "name a dimension of the inputs, or leave --dim out",
             )
+    if dims:
+        _forget_other_names(model)
+
+
+def _forget_other_names(model: Model) -> None:
+    """Takes names that no input has out of the declared shapes inside a model: their sizes may be known now.
+
+    Exporters name each dimension of a loop's body anew. Such a name would hide the size that follows from the inputs.
+    """
+    known = {d for v in model.graph.inputs for d in v.shape or () if isinstance(d, str)}
+    kept = {id(v) for v in (*model.graph.inputs, *model.graph.outputs)}
+    for graph in model.graphs():
+        for value in (*graph.inputs, *graph.outputs, *(v for n in graph.nodes for v in n.outputs)):
+            if id(value) not in kept and not isinstance(value, Constant) and value.shape is not None:
+                value.shape = [d if not isinstance(d, str) or d in known else None for d in value.shape]
 
 
 def bind_inputs(model: Model, given: Mapping[str, Any]) -> None:

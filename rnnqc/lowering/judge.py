@@ -49,6 +49,7 @@ def judge(plan: Plan, passed: Passed, start: float | None = None) -> Report:
         unverified=passed.verifier.unverified,
         slow_stock=_slow_stock(passed, entries),
         rest=rest_report(passed.rest, passed.rest_left, stored_weights(passed.results), plan.options.rest),
+        dims={n: size for n, size in plan.options.dims.items() if n not in plan.asked_dims},
     )  # fmt: skip
     if plan.options.strict:
         _refuse_float_nodes(report)

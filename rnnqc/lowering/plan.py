@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -16,6 +16,7 @@ from rnnqc.errors import CompileError, UsageError, located
 from rnnqc.ir import Model
 from rnnqc.lowering.executable import brings_its_own
 from rnnqc.lowering.options import REST_INT8, LowerOptions
+from rnnqc.lowering.rows_of_layers import rows_bound
 from rnnqc.lowering.verification_feeds import Remembered
 from rnnqc.measure.time_axes import fixed_lengths
 from rnnqc.passes import Pass
@@ -61,6 +62,7 @@ class Plan:
         constant_outputs: Names of outputs that no input influences.
         dropouts: Paths of Dropout nodes in training mode.
         fixed_lengths: A sentence for each output that is declared with a length which is open.
+        asked_dims: The dimensions to bind that were named; `options` has those, too, that their layers need equal.
     """
 
     source: Given
@@ -79,6 +81,7 @@ class Plan:
     constant_outputs: Sequence[str]
     dropouts: Sequence[str]
     fixed_lengths: Sequence[str]
+    asked_dims: Collection[str] = ()
 
     @cached_property
     def record(self) -> RecipeRecord:
@@ -105,7 +108,8 @@ def make_plan(source: Given, options: LowerOptions) -> Plan:
     recipe, form = options.recipe_and_form()
     options.check_rest(form)
     unroll = options.unroll
-    options = _with_checked_data(source, options)
+    asked = frozenset(options.dims)
+    options = _with_rows_bound(source, _with_checked_data(source, options))
     model = _bound(source, options)
     statistics = _statistics(model.proto if options.bind else source, options, recipe, model.source)
     is_asked_for = options.recipe is not None or bool(options.overrides) or statistics is not None
@@ -128,6 +132,7 @@ def make_plan(source: Given, options: LowerOptions) -> Plan:
         constant_outputs=constant_outputs,
         dropouts=dropouts,
         fixed_lengths=lengths,
+        asked_dims=asked,
     )  # fmt: skip
 
 
@@ -142,6 +147,20 @@ def _bound(source: Given, options: LowerOptions) -> Model:
         bind_dimensions(model, options.dims)
         bind_inputs(model, options.bind)
     return model
+
+
+def _with_rows_bound(source: Given, options: LowerOptions) -> LowerOptions:
+    """The options; with some dimensions, the others that their layers need equal are bound, too.
+
+    Raises:
+        CompileError: Dimensions of a layer are given unequal sizes, or there is none of a name.
+    """
+    if not options.dims:
+        return options
+    _bound(source, options)
+    model = Model.load(source)
+    with located(model.source):
+        return replace(options, dims=rows_bound(model, options.dims, normal_form()))
 
 
 def _with_checked_data(source: Given, options: LowerOptions) -> LowerOptions:

@@ -79,6 +79,7 @@ class Report(Result):
         form: The form asked for.
         entries: One per recurrent node.
         rest: The float weights outside the recurrent layers.
+        dims: Dimensions that were bound besides those asked for: a layer needs as many rows of its input and states.
         slow_stock: Which of the layers are slower than in float without the native library, and what to do; or "".
         notes: Other remarks of the passes.
         warnings: See `rnnqc.lowering.warnings`.
@@ -122,6 +123,7 @@ class Report(Result):
     slow_stock: str = ""
     rest: RestReport = field(default_factory=RestReport)
     points: dict[str, dict[str, Any]] = field(default_factory=dict)
+    dims: dict[str, int] = field(default_factory=dict)
 
     @property
     def headline(self) -> str:

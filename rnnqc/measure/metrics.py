@@ -34,6 +34,11 @@ class Measure(abc.ABC):
     def value(self) -> float:
         """The figure of all calls so far."""
 
+    @property
+    def read(self) -> str:
+        """The array of labels that was read; "" where a function reads what it likes."""
+        return ""
+
 
 class OfFunction(Measure):
     """What a function of the user says of all calls, which are held until then.
@@ -77,7 +82,12 @@ class AgainstLabels(Measure):
 
     def __init__(self, output: str, inputs: Collection[str], labels: str | None = None) -> None:
         self._output, self._inputs, self._labels = output, frozenset(inputs), labels
-        self._total, self._count = 0.0, 0
+        self._total, self._count, self._read = 0.0, 0, ""
+
+    @property
+    def read(self) -> str:
+        """The array of labels."""
+        return self._read
 
     def add(self, outputs: Outputs, feed: Feeds) -> None:
         """Takes one call. Labels below 0 do not count, as in padding.
@@ -85,7 +95,7 @@ class AgainstLabels(Measure):
         Raises:
             CompileError: There are no labels, or they do not fit the output.
         """
-        name = self._labels or _name_of_labels(feed, self._inputs)
+        name = self._read = self._labels or _name_of_labels(feed, self._inputs)
         if name not in feed:
             raise CompileError(
                 f"the data has no array {name!r}; arrays: {', '.join(sorted(feed))}.",

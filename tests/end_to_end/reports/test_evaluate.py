@@ -55,6 +55,7 @@ def test_accuracy_is_that_of_the_test_images(cli: Command, tmp_path: Path) -> No
     wanted = [model_scores.digits_accuracy(rnnqc.session(p)) / 100 for p in (tmp_path / "low.onnx", DIGITS)]
     assert [found["value"], found["reference"]] == pytest.approx(wanted, abs=1e-12)
     assert found["value"] < found["reference"] and found["output"] == "logits" and found["calls"] == 1
+    assert found["labels"] == "label"
     with np.load(MODELS / "digits_test.npz") as data:
         pairs = {"x": data["x"].reshape(-1, 2, 8, 8), "label": data["label"].reshape(-1, 2)}
     np.savez(tmp_path / "pairs.npz", **pairs, names=np.arange(10))  # labels are cut with their samples

@@ -1,0 +1,104 @@
+"""Dimensions that one recurrent layer needs equal: the rows of its input and of its states, whatever their names."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+
+from rnnqc.data.binding import bind_dimensions
+from rnnqc.errors import CompileError
+from rnnqc.ir import Model, Node, Value, attribute, input_or_none, shape_of
+from rnnqc.passes import Pass, PassManager
+from rnnqc.passes.graph.loop_states import VIEWS
+from rnnqc.passes.graph.lstm_node import INITIAL_C, INITIAL_H, X, is_recurrent
+from rnnqc.passes.recover.recognize_steps import RecognizeSteps
+from rnnqc.passes.recover.widen_steps import WidenSteps
+
+_MARK = 1_000_003
+"""A size that stands for a dimension of unknown size, so that shape inference shows where it goes."""
+
+Size = int | str | None
+
+
+def rows_bound(model: Model, dims: Mapping[str, int], normal_form: Sequence[Pass]) -> dict[str, int]:
+    """Sizes by name of dimension: those given, and the same for every dimension that a layer needs equal to one.
+
+    Exporters name the rows of each input anew: Keras calls them unk__59 in the frame and unk__60 in the state.
+
+    Args:
+        model: The model, its dimensions unbound. It is changed: use it no more.
+        dims: The sizes that are given.
+        normal_form: Passes that find its layers.
+
+    Raises:
+        CompileError: Dimensions that a layer needs equal are given unequal sizes.
+    """
+    PassManager(normal_form).run(model)
+    model.infer_shapes()
+    steps = [rows for p in normal_form if isinstance(p, RecognizeSteps | WidenSteps) for rows in p.rows]
+    known = _open_dimensions(model)
+    firsts = [rows[0] for rows in (*_rows_of_layers(model), *steps)]
+    bound = dict(dims)
+    done: set[str] = set()
+    for number, name in enumerate([d for d in firsts if isinstance(d, str) and d in known] + list(dims)):
+        if name in done:
+            continue
+        equal = _equal_to(model, name, _MARK + number, steps)
+        done |= equal
+        given = [n for n in dims if n in equal]
+        if given:
+            _check(given, dims)
+            bound |= dict.fromkeys(sorted(equal - {*given}), dims[given[0]])
+    return bound
+
+
+def _open_dimensions(model: Model) -> set[str]:
+    return {d for v in model.graph.inputs for d in shape_of(v) or () if isinstance(d, str)}
+
+
+def _check(given: Sequence[str], dims: Mapping[str, int]) -> None:
+    """Raises CompileError if dimensions that have to be equal are given unequal sizes."""
+    if len({dims[n] for n in given}) > 1:
+        raise CompileError(
+            f"{_options({n: dims[n] for n in given})}: a recurrent layer needs as many rows of input as of states.",
+            supported="one number of rows for a layer",
+            action=f"for example {_options(dict.fromkeys(given, dims[given[0]]))}",
+        )
+
+
+def _options(dims: Mapping[str, int]) -> str:
+    return " ".join(f"--dim {shlex.quote(n)}={size}" for n, size in dims.items())
+
+
+def _equal_to(model: Model, name: str, mark: int, steps: Sequence[Sequence[Size]]) -> set[str]:
+    """The names of dimensions that layers need equal to one; they get the size `mark` in the model."""
+    found, new = set[str](), {name}
+    while new:
+        bind_dimensions(model, dict.fromkeys(sorted(new), mark))
+        found |= new
+        model.infer_shapes()
+        known = _open_dimensions(model)
+        groups = [*_rows_of_layers(model), *steps]
+        new = {d for g in groups if mark in g or found & set(g) for d in g if isinstance(d, str) and d in known}
+    return found
+
+
+def _rows_of_layers(model: Model) -> Iterator[list[Size]]:
+    """For each layer, the sizes of the rows of its input and states."""
+    for node in (n for g in model.graphs() for n in g.nodes if is_recurrent(n)):
+        batch = 0 if attribute(node, "layout", 0) else 1
+        shape = shape_of(node.inputs[X])
+        sizes = [shape[batch] if shape is not None and len(shape) == 3 else None]
+        yield [*sizes, *(_rows_of_state(node, k) for k in (INITIAL_H, INITIAL_C))]
+
+
+def _rows_of_state(node: Node, k: int) -> Size:
+    """The rows of a first state, before rnnqc has repeated them for the rows of the input."""
+    value: Value | None = input_or_none(node, k)
+    while value is not None and len(value.inputs) == 1 and value.inputs[0].op in (*VIEWS, "Expand"):
+        value = input_or_none(value.inputs[0], 0)
+    shape = shape_of(value)
+    if shape is None or len(shape) < 2 or shape[-1] != attribute(node, "hidden_size", shape[-1]):
+        return None
+    rows = [d for d in shape[:-1] if d != 1]
+    return rows[0] if len(rows) == 1 else None
