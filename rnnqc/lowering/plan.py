@@ -21,6 +21,7 @@ from rnnqc.lowering.verification_feeds import Remembered
 from rnnqc.measure.time_axes import fixed_lengths
 from rnnqc.passes import Pass
 from rnnqc.passes.graph.constant_outputs import ACTION, independent_outputs, lost_everything
+from rnnqc.passes.graph.float16_products import transposed_float16_products
 from rnnqc.passes.graph.training_mode import training_dropouts
 from rnnqc.passes.invariants import Property
 from rnnqc.passes.pipeline import (
@@ -61,6 +62,7 @@ class Plan:
         given: Properties that hold after the normal form.
         constant_outputs: Names of outputs that no input influences.
         dropouts: Paths of Dropout nodes in training mode.
+        fatal: Paths of nodes on which onnxruntime dies.
         fixed_lengths: A sentence for each output that is declared with a length which is open.
         asked_dims: The dimensions to bind that were named; `options` has those, too, that their layers need equal.
     """
@@ -80,6 +82,7 @@ class Plan:
     given: frozenset[Property]
     constant_outputs: Sequence[str]
     dropouts: Sequence[str]
+    fatal: Sequence[str]
     fixed_lengths: Sequence[str]
     asked_dims: Collection[str] = ()
 
@@ -131,6 +134,7 @@ def make_plan(source: Given, options: LowerOptions) -> Plan:
         given=EXPORTED if keeps_own else NORMAL_FORM,
         constant_outputs=constant_outputs,
         dropouts=dropouts,
+        fatal=transposed_float16_products(model),
         fixed_lengths=lengths,
         asked_dims=asked,
     )  # fmt: skip

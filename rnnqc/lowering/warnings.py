@@ -16,6 +16,7 @@ from rnnqc.passes.analysis.custom_points import points_of_recurrences
 from rnnqc.passes.analysis.rest_weights import points_of_weights
 from rnnqc.passes.formats.override_effects import idle_overrides, points_of_types
 from rnnqc.passes.graph.constant_outputs import warning_of
+from rnnqc.passes.graph.float16_products import float16_warning
 from rnnqc.passes.graph.quant_operators import CELL_OP
 from rnnqc.passes.graph.training_mode import training_warning
 from rnnqc.recipes.clipping import clipping_warnings
@@ -34,6 +35,7 @@ def warnings_of(plan: Plan, passed: Passed, entries: Sequence[Entry]) -> list[st
     return [
         *(warning_of([name]) for name in plan.constant_outputs),
         *([training_warning(plan.dropouts)] if plan.dropouts else ()),
+        *([float16_warning(plan.fatal)] if plan.fatal else ()),
         *plan.fixed_lengths,
         *(map(str, plan.statistics.remarks) if plan.statistics is not None else ()),
         *passed.recovery_warnings,
