@@ -103,9 +103,8 @@ class ReadQuantLstmCell(Pass):
                     read = _readable(graph, node)
                 except NotHandled as refusal:
                     info(node).metadata[FLOAT_TAG] = refusal.reason
-                    remarks.append(
-                        self.remark(Outcome.FLOAT, name, node.op, refusal.reason, refusal.found, refusal.action)
-                    )
+                    reason = f"{refusal.reason} Nothing runs it as it is."
+                    remarks.append(self.remark(Outcome.FLOAT, name, node.op, reason, refusal.found, refusal.action))
                     count += 1
                     continue
                 doubts = _doubts(read, grids)

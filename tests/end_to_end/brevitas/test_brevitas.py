@@ -169,9 +169,18 @@ def test_a_recipe_that_is_asked_for_and_does_not_apply_is_named() -> None:
     lstm = random_lstm(6)
     model = one_cell(lstm, draw_feeds(lstm, 3, False, False))
     assert not rnnqc.lower(model).report.warnings
-    for arguments in ({"recipe": "w4a8"}, {"overrides": ["*.weight.bits=4"]}):
+    for arguments, named in (({"recipe": "w4a8"}, "recipe 'w4a8'"), ({"overrides": ["*.weight.bits=4"]}, "bits=4")):
         (warning,) = rnnqc.lower(model, **arguments).report.warnings
-        assert "does not apply to 1 cell(s)" in warning
+        assert "does not apply to 1 cell(s)" in warning and named in warning and "'int8'" not in warning
+
+
+def test_single_constants_are_no_lost_layer() -> None:
+    """Would catch: a QuantTensor's scale, zero point and bits, told as layers that the exporter dropped."""
+    lstm = random_lstm(6)
+    model = one_cell(lstm, draw_feeds(lstm, 3, False, False))
+    for name in ("cell_output_scale", "cell_output_bit_width"):
+        model.graph.output.append(onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, []))
+    assert not rnnqc.lower(model).report.warnings
 
 
 @pytest.mark.parametrize("opset", [13, 17, 18, 20, 21])
@@ -355,6 +364,11 @@ def test_refusals_say_why() -> None:
         cell = next(n for n in model.graph.node if n.op_type == "QuantLSTMCell")
         cell.input[3] = "cell_W_input_raw"
 
+    def unknown(model: onnx.ModelProto) -> None:
+        cell = next(n for n in model.graph.node if n.op_type == "QuantLSTMCell")
+        next(a for a in cell.attribute if a.name == "output_rounding_mode").s = b"STOCHASTIC_ROUND"
+
+    assert "Nothing runs it as it is" in refused(unknown).reason
     assert "its input is not quantized" in refused(raw_input).reason
     assert "W is not quantized" in refused(float_weight).reason
     assert "too wide" in refused(lambda m: _initializer(m, "cell_input_acc_bit_width", 24)).reason
