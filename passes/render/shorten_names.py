@@ -32,8 +32,8 @@ class ShortenNames(Pass):
     After: `aB = Mul(Z, c)`, in a node without name
 
     The names of a function's inputs, outputs and attributes stay, and names outside functions; so do names in
-    `MESSAGES`. Nodes that cut several values of a block into parts are called as what they make: onnxruntime before
-    1.22 calls the Split in their place after the first of them, and refuses a graph with two nodes of one name.
+    `MESSAGES`. Nodes that cut several values of a loop's body into parts are called as what they make: onnxruntime
+    before 1.22 calls the Split in their place after the first of them, and refuses a graph with two nodes of one name.
     """
 
     info = PassInfo(
@@ -73,12 +73,16 @@ def _shorten(function: onnx.FunctionProto) -> int:
 
 
 def _cut(block: Block) -> set[str]:
-    """The values of a block that several of its nodes take parts of, if there are two or more of them.
+    """The values of a subgraph that several of its nodes take parts of, if there are two or more of them.
 
-    Inputs of a function do not count: those that are cut are constants, whose parts onnxruntime computes first.
+    What a function itself cuts is made of constants, and gone before onnxruntime makes a Split.
     """
-    given = [v.name for v in block.input] if isinstance(block, onnx.GraphProto) else []
-    own = {*given, *(name for node in block.node if node.op_type != "Constant" for name in node.output)}
+    if not isinstance(block, onnx.GraphProto):
+        return set()
+    own = {
+        *(v.name for v in block.input),
+        *(n for node in block.node if node.op_type != "Constant" for n in node.output),
+    }
     parts = Counter(node.input[0] for node in block.node if node.op_type in _CUTS)
     cut = {name for name, count in parts.items() if count > 1 and name in own}
     return cut if len(cut) > 1 else set()
