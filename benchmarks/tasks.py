@@ -1,6 +1,6 @@
 """Real models on real tasks: how close each recipe stays to float, and what the task says, next to quantize_dynamic.
 
-python benchmarks/tasks.py MODELS_FOLDER DATA_FOLDER [--tasks dtln silero_vad imdb rnnoise] [--rows GLOB ...]
+python benchmarks/tasks.py MODELS_FOLDER DATA_FOLDER [--tasks dtln imdb ...] [--rows GLOB ...] [--time ROUNDS]
 
 * dtln: speech enhancement; noise is added to the second half of silero_vad/test.wav. SQNR of the mask of model 1 and of
   the signal of model 2 (both fed with what the float models give), of the enhanced signal of the two in a row, and that
@@ -23,7 +23,7 @@ import argparse
 import json
 import time
 import wave
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
@@ -37,6 +37,7 @@ from variants import FLOAT, VARIANTS, Built, Outputs, Variant, build, chosen, ru
 
 import rnnqc
 from rnnqc.evaluation.numerics import sqnr_db
+from rnnqc.timing import bound_run, take_turns
 
 Feeds = dict[str, Array]
 Sessions = Mapping[str, ort.InferenceSession]
@@ -346,10 +347,20 @@ class Statistics:
         self._feeds: dict[str, list[Feeds]] = {}
         self._made: dict[str, Any] = {}
 
+    def call(self, name: str) -> Feeds:
+        """The first call of the calibration of one model."""
+        self._feeds = self._feeds or self._task.calibration(self._floats)
+        return self._feeds[name][0]
+
+    def state(self, name: str) -> Feeds:
+        """Zeros for the states of one model, of one row where that is open."""
+        shapes = {i.name: [d if isinstance(d, int) else 1 for d in i.shape] for i in self._floats[name].get_inputs()}
+        return {k: np.zeros(shapes[k], np.float32) for k in self._task.carried[name]}
+
     def of(self, name: str) -> Any:
         """The statistics of one model."""
         if name not in self._made:
-            self._feeds = self._feeds or self._task.calibration(self._floats)
+            self.call(name)
             start, model = time.perf_counter(), str(self._task.models[name])
             self._made[name] = rnnqc.calibrate(model, self._feeds[name], state=self._task.carried[name])
             seconds = time.perf_counter() - start
@@ -362,8 +373,23 @@ def _of(statistics: Statistics | None, name: str) -> Any:
     return statistics.of(name)
 
 
-def measure(task: Task, variants: Sequence[Variant], threads: int) -> list[dict[str, Any]]:
-    """One row for each variant; the first is the float model."""
+def add_times(rows: list[dict[str, Any]], calls: Sequence[Mapping[str, Callable[[], None]]], rounds: int) -> None:
+    """Microseconds of a call, of all models of the task together, and how often as fast as float that is.
+
+    Args:
+        rows: One for each variant, the first the float model.
+        calls: By variant, a call of each model.
+        rounds: How often they take turns; the shortest run counts.
+    """
+    took = take_turns({f"{k} {n}": run for k, made in enumerate(calls) for n, run in made.items()}, rounds)
+    sums = [sum(1e6 * min(took[f"{k} {name}"]) for name in made) for k, made in enumerate(calls)]
+    for row, microseconds in zip(rows, sums, strict=True):
+        row |= {"us": f"{microseconds:.1f}", "float / us": f"{sums[0] / microseconds:.2f}"}
+
+
+def measure(task: Task, variants: Sequence[Variant], threads: int, rounds: int = 0) -> list[dict[str, Any]]:
+    """One row for each variant; the first is the float model. With `rounds` they take turns, and have times, too."""
+    calls: list[dict[str, Callable[[], None]]] = []
     protos = {name: onnx.load(path) for name, path in task.models.items()}
     rows: list[dict[str, Any]] = []
     reference: Outputs = {}
@@ -377,6 +403,8 @@ def measure(task: Task, variants: Sequence[Variant], threads: int) -> list[dict[
         if statistics is None:
             reference, statistics = outputs, Statistics(task, sessions)
         sizes = [b.kilobytes for b in built.values() if b.kilobytes is not None]
+        if rounds:
+            calls.append({n: bound_run(s, {**statistics.state(n), **statistics.call(n)}) for n, s in sessions.items()})
         rows.append(
             {
                 "variant": variant.label,
@@ -387,6 +415,8 @@ def measure(task: Task, variants: Sequence[Variant], threads: int) -> list[dict[
             }
         )
         print(json.dumps(rows[-1]), flush=True)
+    if rounds:
+        add_times(rows, calls, rounds)
     return rows
 
 
@@ -399,12 +429,13 @@ def main() -> None:
     parser.add_argument("--rows", nargs="+", default=[], metavar="GLOB", help="labels; the float row is always there")
     parser.add_argument("--scale", type=float, default=1.0, help="share of the data, for short runs")
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--time", type=int, default=0, metavar="ROUNDS", help="measure the speed, too, in turns")
     parser.add_argument("--json", type=Path, help="one file for each task, its name before the suffix")
     a = parser.parse_args()
     variants = chosen(a.rows)
     assert variants[0] == VARIANTS[0] == Variant(FLOAT)
     for name in a.tasks:
-        rows = measure(TASKS[name](a.models, a.data, a.scale), variants, a.threads)
+        rows = measure(TASKS[name](a.models, a.data, a.scale), variants, a.threads, a.time)
         report(f"{name}: against float", rows, a.json and a.json.with_suffix(f".{name}{a.json.suffix}"))
 
 

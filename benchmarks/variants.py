@@ -67,6 +67,8 @@ _LISTED = (
     Variant("w4a8 calibrated, rest int8", "w4a8", calibrated=True, rest="int8"),
     Variant("int4 per channel", "int8", (INT4,)),
     Variant("int4 per channel calibrated", "int8", (INT4,), calibrated=True),
+    Variant("int5 per channel calibrated", "int8", ("*.weight.bits=5",), calibrated=True),
+    Variant("int6 per channel calibrated", "int8", ("*.weight.bits=6",), calibrated=True),
     Variant("int16", "int16"),
     Variant("int16 calibrated", "int16", calibrated=True),
     Variant("pow2-int16", "pow2-int16", calibrated=True),

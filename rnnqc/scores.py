@@ -29,6 +29,7 @@ class Evaluation(Result):
         calls: How many calls the data makes.
         value: The metric of the model.
         reference: That of the float model; None without one.
+        labels: The array of the data that a built-in metric compares with; "" for a function.
     """
 
     metric: str
@@ -36,11 +37,13 @@ class Evaluation(Result):
     calls: int
     value: float
     reference: float | None = None
+    labels: str = ""
 
     @property
     def headline(self) -> str:
-        """On how much data."""
-        return f"{self.calls} call(s)" + (f", output {self.output}" if self.output else "")
+        """On how much data, and which."""
+        read = f", output {self.output} against {self.labels}" if self.output else ""
+        return f"{self.calls} call(s){read}"
 
     @property
     def rows(self) -> list[dict[str, Any]]:
@@ -63,6 +66,7 @@ def evaluate(
     output: str | None = None,
     labels: str | None = None,
     native: bool = True,
+    progress: Callable[[int, int], None] | None = None,
 ) -> Evaluation:
     """Runs a model over data, with labels beside the inputs, and says what a metric makes of the outputs.
 
@@ -84,6 +88,7 @@ def evaluate(
         labels: The array of labels, `[...]`, whole numbers; by default the only one that is no input, or one called
             label, labels, target or targets. Labels below 0 do not count.
         native: Whether to run with the native library, if it is there; same bits.
+        progress: Called with the number of calls done so far, and of all, those of both models.
 
     Returns:
         The metric of both models.
@@ -98,16 +103,22 @@ def evaluate(
         named[-1] = named[-1][0], bound_like(named[-1][1], named[0][1])
         calls = Calls.of(data, named[-1][1], state, labelled=True)
     made, read = _maker(metric, inputs, [o.name for o in named[-1][1].graph.output], calls, output, labels)
-    values = []
+    values: list[float] = []
+    labelled = ""
     for name, proto in named:
         measure = made()
         runner = Runner(executable(proto), name, native=native and has_native())
-        for piece, outputs in zip(calls.pieces, runner.outputs(calls), strict=True):
+        before = len(values) * len(calls.pieces)
+        for done, (piece, outputs) in enumerate(zip(calls.pieces, runner.outputs(calls), strict=True), before + 1):
             with located(f"call {piece.first}"):
                 measure.add(outputs, piece.feed)
+            if progress is not None:
+                progress(done, len(named) * len(calls.pieces))
         values.append(measure.value())
+        labelled = measure.read
     title = metric if isinstance(metric, str) else getattr(metric, "__name__", "metric")
-    return Evaluation(title, read, len(calls.pieces), values[0], values[1] if len(values) > 1 else None)
+    reference = values[1] if len(values) > 1 else None
+    return Evaluation(title, read, len(calls.pieces), values[0], reference, labelled)
 
 
 def _maker(

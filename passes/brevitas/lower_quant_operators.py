@@ -32,7 +32,7 @@ from rnnqc.passes.brevitas.emit_qonnx import (
     read_trunc,
 )
 from rnnqc.passes.graph.lstm_node import NotHandled
-from rnnqc.passes.graph.quant_operators import CELL_OP, is_quant, is_trunc, read_quant
+from rnnqc.passes.graph.quant_operators import CELL_OP, check_finite, is_quant, is_trunc, read_quant
 from rnnqc.passes.graph.quantized_constants import along, byte_codes, channel_axis, stored_codes
 
 # Operators whose weights onnxruntime leaves behind a DequantizeLinear. It makes MatMulNBits of DequantizeLinear and
@@ -110,7 +110,7 @@ def _lower(model: Model, graph: Graph, node: Node) -> None:
         quantizer = read_quant(node)
         array = constant_array(source)
         if array is not None and not any(target is v for v in graph.outputs):
-            made = _constant(model, graph, node, b, quantizer(array))
+            made = _constant(model, graph, node, b, quantizer(check_finite("constant", np.asarray(array))))
             model.replace_all_uses(target, made)
         else:
             node.outputs.clear()

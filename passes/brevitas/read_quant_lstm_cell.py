@@ -31,6 +31,7 @@ from rnnqc.ir.builder import Builder
 from rnnqc.passes.base import Pass, PassInfo, PassResult
 from rnnqc.passes.brevitas.emit_exported import emit_exported_cell
 from rnnqc.passes.brevitas.exported_formats import KnownFormats, input_of, state_of
+from rnnqc.passes.brevitas.float_sums import doubt_about_sums
 from rnnqc.passes.brevitas.weight_doubts import doubt_about_weights
 from rnnqc.passes.cells.boundary import Boundary
 from rnnqc.passes.cells.sequence_lengths import dimensions
@@ -102,20 +103,18 @@ class ReadQuantLstmCell(Pass):
                     read = _readable(graph, node)
                 except NotHandled as refusal:
                     info(node).metadata[FLOAT_TAG] = refusal.reason
-                    remarks.append(
-                        self.remark(Outcome.FLOAT, name, node.op, refusal.reason, refusal.found, refusal.action)
-                    )
+                    reason = f"{refusal.reason} Nothing runs it as it is."
+                    remarks.append(self.remark(Outcome.FLOAT, name, node.op, reason, refusal.found, refusal.action))
                     count += 1
                     continue
+                doubts = _doubts(read, grids)
                 try:
                     site = _lower(model, graph, node, read, name, tables, grids)
                     if site is not None:
                         sites[site.cell.name] = site
                     reason = "keeps the quantization it was exported with; recipes do not apply to it."
                     remarks.append(self.remark(Outcome.NOTE, name, node.op, reason))
-                    doubt = doubt_about_weights(read)
-                    if doubt is not None:
-                        remarks.append(self.remark(Outcome.NOTE, name, node.op, *doubt))
+                    remarks += [self.remark(Outcome.WARNING, name, node.op, *doubt) for doubt in doubts]
                 except NotHandled as refusal:
                     _write_out(model, graph, node, read, name, grids)
                     reason = f"{refusal.reason} It runs in float32 operators, exactly but without a native kernel."
@@ -147,6 +146,15 @@ def _readable(graph: Graph, node: Node) -> QuantLstm:
     return read_quant_lstm(node)
 
 
+def _doubts(read: QuantLstm, grids: KnownFormats) -> list[tuple[str, str, str]]:
+    """Why Brevitas may compute something else than the file says."""
+    try:
+        sums = doubt_about_sums(read, grids.of(read.x, "its input"))
+    except NotHandled:
+        sums = None
+    return [doubt for doubt in (doubt_about_weights(read), sums) if doubt is not None]
+
+
 def _lower(
     model: Model, graph: Graph, node: Node, read: QuantLstm, path: str, tables: Tables | None, grids: KnownFormats
 ) -> ReadCell | None:
@@ -158,7 +166,12 @@ def _lower(
     folded = fold_quant_lstm(read, x_grid)
     points = _points_of(read)
     name, sizes = _name(model, node, read), _sizes(x, read)
+    batch = fixed(sizes[1])
     x, before, made, after = _surroundings(model, graph, node, read, x, grids)
+    rows = Builder(model, prefix=name)
+    h0 = _for_every_row(rows, h0, x, batch, read.hidden_size, "initial_h")
+    c0 = _for_every_row(rows, c0, x, batch, read.hidden_size, "initial_c")
+    before += rows.nodes
     at = Boundary(x, None, h0, c0, *made)
     bare = _cell(read, name, node.op, path, sizes, model.given_name(sizes[1]), at)
     cell = QuantizedCell.of(bare, points)
@@ -260,6 +273,17 @@ def _broadcast(b: Builder, value: Value, x: Value, hidden: int, name: str) -> Va
         value = b.f32(array[:1])
     batch = dimensions(b, x, 1, 2, f"{name}.batch")
     shape = b.op("Concat", [batch, b.i64([hidden])], f"{name}.shape", axis=0)
+    return b.op("Expand", [value, shape], name)
+
+
+def _for_every_row(
+    b: Builder, value: Value | None, x: Value, batch: int | None, hidden: int, name: str
+) -> Value | None:
+    """An initial state `[B,H]`; the only row of one stands for all rows of the input, as in float operators."""
+    rows = None if value is None else (shape_of(value) or [None])[0]
+    if value is None or rows != 1 or batch == 1:
+        return value
+    shape = b.op("Concat", [dimensions(b, x, 1, 2, f"{name}.batch"), b.i64([hidden])], f"{name}.shape", axis=0)
     return b.op("Expand", [value, shape], name)
 
 

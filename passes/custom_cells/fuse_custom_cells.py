@@ -36,6 +36,7 @@ from rnnqc.passes.base import Pass, PassInfo, PassResult
 from rnnqc.passes.custom_cells.mark_custom_values import runs_backwards
 from rnnqc.passes.custom_cells.step_operators import step_program
 from rnnqc.passes.custom_cells.step_program import StepProgram
+from rnnqc.passes.custom_cells.step_values import STAYS
 from rnnqc.passes.graph.loop_states import sizes_of
 from rnnqc.passes.graph.lstm_node import NotHandled
 from rnnqc.passes.render.cell_function import CellFunction, checked_constant, scratch_model
@@ -49,8 +50,8 @@ class FuseCustomCells(Pass):
     After: `ai.rnnqc::QuantCustomCell_07(h, c, x, weights, ...) -> h_next, c_next, Y`
 
     The attribute `program` says the same step in the instructions that the native library runs
-    (docs/quant_custom_cell.md). A step with an operator that they do not have stays a loop, with a remark; so do a Loop
-    and an unrolled recurrence.
+    (docs/quant_custom_cell.md). A step with an operator that they do not have stays a loop, with a warning; so does a
+    Loop. An unrolled recurrence stays, too.
     """
 
     info = PassInfo(
@@ -71,7 +72,7 @@ class FuseCustomCells(Pass):
             try:
                 program = site.program(model)
             except NotHandled as why:
-                remarks.append(self.remark(Outcome.NOTE, site.path, site.loop.op, why.reason, why.found, why.action))
+                remarks.append(self.remark(Outcome.WARNING, site.path, site.loop.op, why.reason, why.found, why.action))
                 continue
             name = _fuse(model, site, program, taken)
             taken.add(name)
@@ -101,11 +102,7 @@ class _Site:
 
     def program(self, model: Model) -> StepProgram:
         if self.loop.op != "Scan":
-            raise NotHandled(
-                "it stays a loop of standard operators, with the native library, too.",
-                f"a {self.loop.op}, not a Scan",
-                "",
-            )
+            raise NotHandled(STAYS, f"a {self.loop.op}, not a Scan", "none")
         return step_program(self.loop, model.opset)
 
 

@@ -24,6 +24,7 @@ from rnnqc.passes.custom_cells.check_custom import CustomCellsCheck
 from rnnqc.passes.custom_cells.custom_formats import ROW_BITS, CustomFormats, custom_formats, operand_format
 from rnnqc.passes.custom_cells.mark_custom_values import runs_backwards
 from rnnqc.passes.custom_cells.rewrite_custom_cell import CustomCellRewriter
+from rnnqc.passes.formats.derived_formats import PRODUCT
 from rnnqc.passes.formats.override_effects import Resolution, effects_of_overrides
 from rnnqc.passes.graph.lstm_node import NotHandled
 from rnnqc.passes.invariants import Property
@@ -32,6 +33,7 @@ from rnnqc.passes.qcdq.insert_qcdq import USUAL_BITS
 from rnnqc.recipes.clipping import Clipping, find_clipping
 from rnnqc.recipes.keys import Settings
 from rnnqc.recipes.recipe import Recipe
+from rnnqc.recipes.resolved import ResolvedPoint
 
 WIDEST_WEIGHT = 16
 _ACTIVATIONS = {"Sigmoid", "Tanh"}
@@ -82,6 +84,7 @@ class QuantizeCustomCells(Pass):
         clipped: list[Clipping] = []
         counts = {"products": 0, "edges": 0}
         widths: list[int] = []
+        resolved: dict[str, ResolvedPoint] = {}
         works: list[_Work] = []
         cells = custom_cells_of(model)
         if self.statistics is not None:
@@ -97,7 +100,9 @@ class QuantizeCustomCells(Pass):
             clipped += work.clipped
             counts["products"] += work.products
             counts["edges"] += work.edges
-            widths += work.widths if work.products + work.edges else []
+            if work.products + work.edges:
+                widths += work.widths
+                resolved |= work.resolved()
         count = sum(counts.values())
         if count:
             model.remove_dead()
@@ -107,7 +112,9 @@ class QuantizeCustomCells(Pass):
                 work.keep_record(alive)
         usual = all(bits >= USUAL_BITS for bits in widths) and self.statistics is None
         numerics = Lossy(10.0) if usual else None
-        return PassResult(count > 0, tuple(remarks), counts, numerics, clipped=tuple(clipped), effects=effects)
+        return PassResult(
+            count > 0, tuple(remarks), counts, numerics, clipped=tuple(clipped), effects=effects, formats=resolved
+        )
 
     def _resolution(self, cells: Sequence[CustomCell], recipe: Recipe) -> Resolution:
         """What a recipe comes to."""
@@ -187,6 +194,8 @@ class _Work:
             if formats.static(point) is not None:
                 for value in {id(v): v for v in values}.values():
                     self.rewriter.entering(point, value)
+        if self.owner.integer:
+            self.rewriter.keep_apart()
         self.products, self.edges = len(suitable), len(edges)
         self.rewriter.put_marks()
         self._record(left + self.rewriter.stored_bytes, float_bytes)
@@ -209,6 +218,12 @@ class _Work:
             lambda other: by_path(custom_formats(cell, other, statistics)),
             sources,
         )
+
+    def resolved(self) -> dict[str, ResolvedPoint]:
+        """What the recipe says of each point, and what it comes to; not of biases that have the scales of products."""
+        found = {p: ResolvedPoint(self.formats.settings[p], f) for p, f in self.formats.points.items()}
+        derived = {p for p, r in found.items() if p.endswith(f".{BIAS}") and r.settings.get("mode") == PRODUCT}
+        return {f"{self.cell.name}.{p}": r for p, r in found.items() if p not in derived}
 
     def _operands(self, name: str, product: CustomProduct, code: PointFormat | None) -> list[str]:
         """Points of a product that quantize something: what is on a grid already is not quantized again."""

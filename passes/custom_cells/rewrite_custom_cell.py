@@ -19,7 +19,9 @@ from rnnqc.passes.custom_cells.custom_formats import CustomFormats
 from rnnqc.passes.custom_cells.custom_weight import CustomWeight, store_weight
 from rnnqc.passes.custom_cells.emit_custom_product import Site, emit_grid, emit_half_quantized, emit_product
 from rnnqc.passes.custom_cells.emit_vitis_table import emit_vitis_table
+from rnnqc.passes.custom_cells.keep_apart import keep_apart
 from rnnqc.passes.custom_cells.mark_custom_values import ValueMarks
+from rnnqc.passes.custom_cells.write_out import write_out
 
 _MOVED_PAST = ("Reshape", "Transpose", "Squeeze", "Unsqueeze", "Slice")
 
@@ -84,6 +86,14 @@ class CustomCellRewriter:
             node.outputs.clear()
             self._make(value, builder.nodes)
             self._model.remove_nodes(self._cell.graph, [node])
+
+    def keep_apart(self) -> None:
+        """Has onnxruntime compute the step operator by operator, and by those that programs have."""
+        graph = self._cell.graph
+        whole = self._cell.recurrence.loop is not None
+        for change in (write_out, keep_apart):
+            nodes = {id(n) for n in graph.nodes} if whole else self._inside
+            self._inside |= {id(n) for n in change(self._model, graph, nodes)}
 
     def put_marks(self) -> None:
         """Marks the values of the cell by the names of their points."""

@@ -2,40 +2,34 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable
 
 import numpy as np
 import onnx
 
-from rnnqc.ir import Graph, Node, Value, attribute, constant_array, input_or_none, subgraphs
+from rnnqc.ir import Graph, Node, attribute, constant_array, info, input_or_none, subgraphs
+from rnnqc.passes.custom_cells.step_calls import CALLS, called
 from rnnqc.passes.custom_cells.step_program import StepProgram, axis_of
+from rnnqc.passes.custom_cells.step_reader import StepReader
 from rnnqc.passes.custom_cells.step_values import (
     BATCH,
     TYPES,
-    Array,
     StepValue,
     joined_dims,
     refusal,
     small,
-    whole_numbers,
 )
 
 _BINARY = {
     "Add": ("f32", "f64", "i32"), "Sub": ("f32", "f64", "i32"), "Mul": ("f32", "f64", "i32"), "Div": ("f32", "f64"),
     "Max": ("i32",), "Min": ("i32",),
 }  # fmt: skip
-_UNARY = {"Neg": "neg", "Abs": "abs", "Floor": "floor", "Ceil": "ceil", "Round": "round"}
+_UNARY = {"Neg": "neg", "Abs": "abs", "Floor": "floor", "Round": "round"}
 _CASTS = {
     ("f32", "i32"), ("f32", "u8"), ("f32", "f64"), ("f64", "f32"), ("i32", "f32"), ("i32", "f64"), ("i32", "u8"),
     ("u8", "f32"), ("u8", "i32"),
 }  # fmt: skip
 _WHOLE = (onnx.TensorProto.UINT8, onnx.TensorProto.INT32, onnx.TensorProto.INT64)
-CALLED = (
-    "Elu", "Erf", "Exp", "HardSigmoid", "LeakyRelu", "Log", "Reciprocal", "Relu", "Selu", "Sigmoid", "Softplus",
-    "Softsign", "Sqrt", "Tanh",
-)  # fmt: skip
-"""Operators that onnxruntime computes itself, called by the native library."""
 
 
 def step_program(loop: Node, opset: int) -> StepProgram:
@@ -66,24 +60,20 @@ def _directions(loop: Node, name: str, count: int) -> list[int]:
     return list(attribute(loop, name, [0] * total))
 
 
-class _Writer:
+class _Writer(StepReader):
     """Writes a program node by node."""
 
     def __init__(self, opset: int) -> None:
-        self.program = StepProgram()
-        self.opset = opset
-        self.integers: dict[int, Array] = {}
+        super().__init__(opset)
         self.handlers: dict[str, Callable[[Node], StepValue | None]] = {
             "Cast": self._cast, "Clip": self._clip, "Concat": self._concat, "DequantizeLinear": self._dequantize,
             "Expand": self._expand, "GatherElements": self._take, "Greater": self._less, "Identity": self._identity,
-            "Less": self._less,
-            "LayerNormalization": self._layer_normalization, "MatMulInteger": self._product,
-            "QuantizeLinear": self._quantize, "ReduceMax": self._largest, "Reshape": self._reshape,
+            "Less": self._less, "MatMulInteger": self._product,
+            "QuantizeLinear": self._quantize, "Reshape": self._reshape,
             "Slice": self._slice, "Squeeze": self._squeeze, "Unsqueeze": self._unsqueeze, "Where": self._select,
         }  # fmt: skip
         self.handlers |= dict.fromkeys(_BINARY, self._binary)
         self.handlers |= dict.fromkeys(_UNARY, self._unary)
-        self.handlers |= dict.fromkeys(CALLED, self._call)
 
     def node(self, node: Node) -> None:
         """Writes one node."""
@@ -91,125 +81,69 @@ class _Writer:
             raise refusal(node, "the native library has no instruction for it.")
         if node.op == "Constant":
             return
-        if self._is_whole(node):
+        if self.is_whole(node):
             return
         if node.op == "Split":
             self._split(node)
             return
-        handler = self.handlers.get(node.op)
-        if handler is None:
+        own = node.op == "Floor" and info(node).proto is None
+        if node.op in CALLS and not own:  # rnnqc's own one rounds: there the sign of a zero is the only doubt
+            made: StepValue | None = CALLS[node.op](self, node)
+        elif node.op in self.handlers:
+            made = self.handlers[node.op](node)
+        else:
             raise refusal(node, "the native library has no instruction for it.")
-        made = handler(node)
         if made is not None:
             self.program.define(node.outputs[0], made)
 
-    # ---- whole numbers that are known ----------------------------------------------------------------------------
-
-    def _whole(self, value: Value) -> Array | None:
-        if id(value) in self.integers:
-            return self.integers[id(value)]
-        array = constant_array(value)
-        return array if array is not None and array.dtype.kind == "i" else None
-
-    def _is_whole(self, node: Node) -> bool:
-        """Whether a node makes whole numbers that are known; notes them."""
-        if node.op == "Shape":
-            held = self._of(node, node.inputs[0])
-            if held.flat:
-                raise refusal(node, "the native library has no instruction for it.")
-            shape = np.asarray(held.dims, np.int64)
-            made: Array | None = shape[attribute(node, "start", 0) : attribute(node, "end", None)]
-        else:
-            given = [self._whole(v) for v in node.inputs if v.name]
-            arrays = [a for a in given if a is not None]
-            made = whole_numbers(node, arrays) if arrays and len(arrays) == len(given) else None
-        if made is None or (node.op == "Cast" and attribute(node, "to", 0) not in (6, 7)):
-            return False
-        self.integers[id(node.outputs[0])] = made
-        return True
-
-    def _numbers(self, node: Node, position: int, what: str) -> list[int] | None:
-        """The whole numbers of an input; None if it is absent."""
-        value = input_or_none(node, position)
-        if value is None:
-            return None
-        array = self._whole(value)
-        if array is None:
-            raise refusal(node, f"{what} is not known.")
-        return [int(v) for v in array.ravel()]
-
-    # ---- values ---------------------------------------------------------------------------------------------------
-
-    def _of(self, node: Node, value: Value) -> StepValue:
-        held = self.program.known(value)
-        if held is None:
-            raise refusal(node, f"it reads {value.name!r} from outside the loop.")
-        return held
-
-    def _typed(self, node: Node, position: int, type_: str) -> StepValue:
-        held = self._of(node, node.inputs[position])
-        if held.type != type_:
-            raise refusal(node, f"{node.inputs[position].name!r} has the type {held.type}.")
-        return held
-
-    def _rows(self, node: Node, position: int = 0) -> StepValue:
-        """An input that has a row of numbers for each of the batch."""
-        held = self._of(node, node.inputs[position])
-        if not held.per_row or len(held.dims) != 2 or held.flat:
-            raise refusal(node, f"{node.inputs[position].name!r} is no matrix of rows of the batch.")
-        return held
-
-    def _operand(self, node: Node, position: int) -> int:
-        return self.program.operand(node, node.inputs[position])
-
     def _identity(self, node: Node) -> StepValue:
-        held = self._of(node, node.inputs[0])
-        return StepValue(held.type, held.dims, self._operand(node, 0), flat=held.flat)
+        held = self.of(node, node.inputs[0])
+        return StepValue(held.type, held.dims, self.operand(node, 0), flat=held.flat)
 
     def _binary(self, node: Node) -> StepValue:
-        values = [self._of(node, v) for v in node.inputs]
+        values = [self.of(node, v) for v in node.inputs]
         first, word = values[0], node.op.lower()
-        if first.type not in _BINARY[node.op] or any(v.type != first.type for v in values):
-            raise refusal(node, f"its operands have the types {', '.join(v.type for v in values)}.")
         if len(values) < 2:
             return self._identity(node)
+        if first.type not in _BINARY[node.op] or any(v.type != first.type for v in values):
+            raise refusal(node, f"its operands have the types {', '.join(v.type for v in values)}.")
         made = values[0]
-        index = self._operand(node, 0)
+        index = self.operand(node, 0)
         for position in range(1, len(values)):
             dims = joined_dims(node, [made, values[position]])
             flat = made.flat or values[position].flat
-            made = self.program.make(first.type, dims, word, index, self._operand(node, position), flat=flat)
+            made = self.program.make(first.type, dims, word, index, self.operand(node, position), flat=flat)
             assert made.index is not None
             index = made.index
         return made
 
     def _less(self, node: Node) -> StepValue:
         """Less and Greater."""
-        values = [self._typed(node, k, "f32") for k in range(2)]
-        indices = [self._operand(node, k) for k in range(2)]
+        values = [self.typed(node, k, "f32") for k in range(2)]
+        indices = [self.operand(node, k) for k in range(2)]
         dims, flat = joined_dims(node, values), any(v.flat for v in values)
         return self.program.make("bool", dims, "less", *indices[:: 1 if node.op == "Less" else -1], flat=flat)
 
     def _unary(self, node: Node) -> StepValue:
-        held = self._typed(node, 0, "f32")
-        return self.program.make("f32", held.dims, _UNARY[node.op], self._operand(node, 0), flat=held.flat)
+        held = self.typed(node, 0, "f32")
+        return self.program.make("f32", held.dims, _UNARY[node.op], self.operand(node, 0), flat=held.flat)
 
     def _clip(self, node: Node) -> StepValue:
-        held, largest = self._typed(node, 0, "f32"), float(np.finfo(np.float32).max)
+        held, largest = self.typed(node, 0, "f32"), float(np.finfo(np.float32).max)
         if self._shows_zeros(node):
             if held.flat or not held.per_row or len(node.inputs) != 3 or not all(v.name for v in node.inputs):
                 raise refusal(node, "it does not limit rows on both sides.")
             limits = [self.program.constant(node, v) for v in node.inputs[1:]]
-            return self.program.make("f32", held.dims, *self._called(node), self._operand(node, 0), *limits)
+            return self.program.make("f32", held.dims, *called(self, node), self.operand(node, 0), *limits)
         bounds = []
         for position, absent in ((1, -largest), (2, largest)):
             if input_or_none(node, position) is None:
                 bounds.append(self.program.number("f32", absent))
                 continue
-            if self._typed(node, position, "f32").columns != 1:
+            if self.typed(node, position, "f32").columns != 1:
                 raise refusal(node, "a bound is no number.")
-            bounds.append(self._operand(node, position))
-        return self.program.make("f32", held.dims, "clip", self._operand(node, 0), *bounds, flat=held.flat)
+            bounds.append(self.operand(node, position))
+        return self.program.make("f32", held.dims, "clip", self.operand(node, 0), *bounds, flat=held.flat)
 
     def _shows_zeros(self, node: Node) -> bool:
         """Whether it matters which zero a Clip to zero takes: onnxruntime alone knows."""
@@ -228,37 +162,29 @@ class _Writer:
         return False
 
     def _cast(self, node: Node) -> StepValue:
-        held = self._of(node, node.inputs[0])
+        held = self.of(node, node.inputs[0])
         name = onnx.helper.tensor_dtype_to_np_dtype(attribute(node, "to", 1)).name
         type_ = TYPES.get(name, name)
         if held.type == type_:
             return self._identity(node)
+        if (held.type, type_) == ("bool", "f32"):
+            chosen = [self.program.number("f32", v) for v in (1.0, 0.0)]
+            return self.program.make("f32", held.dims, "select", self.operand(node, 0), *chosen, flat=held.flat)
         if (held.type, type_) not in _CASTS:
             raise refusal(node, f"from {held.type} to {type_}.")
-        return self.program.make(type_, held.dims, f"to_{type_}", self._operand(node, 0), flat=held.flat)
-
-    def _largest(self, node: Node) -> StepValue:
-        self._rows(node)
-        self._typed(node, 0, "f32")
-        if [n.op for n in node.inputs[0].inputs] != ["Abs"]:
-            raise refusal(node, "it reduces other numbers than magnitudes.")
-        axes = self._numbers(node, 1, "its axis") if len(node.inputs) > 1 else attribute(node, "axes", None)
-        if axes is None or [int(a) % 2 for a in axes] != [1]:
-            raise refusal(node, "it does not reduce rows.")
-        dims = (BATCH, 1) if attribute(node, "keepdims", 1) else (BATCH,)
-        return self.program.make("f32", dims, "largest", self._operand(node, 0))
+        return self.program.make(type_, held.dims, f"to_{type_}", self.operand(node, 0), flat=held.flat)
 
     def _expand(self, node: Node) -> StepValue:
-        held, shape = self._of(node, node.inputs[0]), self._numbers(node, 1, "its shape")
+        held, shape = self.of(node, node.inputs[0]), self.numbers(node, 1, "its shape")
         if held.array is None or held.array.size != 1 or shape != [BATCH]:
             raise refusal(node, "it repeats more than one constant number for each row.")
-        return StepValue(held.type, (BATCH,), self._operand(node, 0), array=held.array)
+        return StepValue(held.type, (BATCH,), self.operand(node, 0), array=held.array)
 
     def _quantize(self, node: Node) -> StepValue:
-        held = self._rows(node)
-        self._typed(node, 0, "f32")
-        scale = self._typed(node, 1, "f32")
-        zero = self._of(node, node.inputs[2]) if input_or_none(node, 2) is not None else None
+        held = self.rows(node)
+        self.typed(node, 0, "f32")
+        scale = self.typed(node, 1, "f32")
+        zero = self.of(node, node.inputs[2]) if input_or_none(node, 2) is not None else None
         self._check_scale(node, scale, axis_of(node, "axis", 1))
         if zero is None:
             index = self.program.number("u8", 0)
@@ -268,7 +194,7 @@ class _Writer:
             raise refusal(node, "its zero point is no constant byte.")
         if attribute(node, "block_size", 0) or attribute(node, "output_dtype", 0) not in (0, onnx.TensorProto.UINT8):
             raise refusal(node, "it makes no bytes of rows.")
-        return self.program.make("u8", held.dims, "quantize", self._operand(node, 0), self._operand(node, 1), index)
+        return self.program.make("u8", held.dims, "quantize", self.operand(node, 0), self.operand(node, 1), index)
 
     def _check_scale(self, node: Node, scale: StepValue, axis: int) -> None:
         """One scale, or one for each row."""
@@ -277,17 +203,17 @@ class _Writer:
             raise refusal(node, "its scales are those of columns.")
 
     def _dequantize(self, node: Node) -> StepValue:
-        held = self._rows(node)
-        scale = self._typed(node, 1, "f32")
+        held = self.rows(node)
+        scale = self.typed(node, 1, "f32")
         self._check_scale(node, scale, axis_of(node, "axis", 1))
         if held.type != "i32" or input_or_none(node, 2) is not None or attribute(node, "block_size", 0):
             raise refusal(node, f"it reads {held.type}, or has a zero point.")
-        real = self.program.line("to_f32", self._operand(node, 0))
-        return self.program.make("f32", held.dims, "mul", real, self._operand(node, 1))
+        real = self.program.line("to_f32", self.operand(node, 0))
+        return self.program.make("f32", held.dims, "mul", real, self.operand(node, 1))
 
     def _product(self, node: Node) -> StepValue:
-        held = self._rows(node)
-        self._typed(node, 0, "u8")
+        held = self.rows(node)
+        self.typed(node, 0, "u8")
         if held.array is not None:
             raise refusal(node, "its left operand is constant.")
         matrix, array = self.program.matrix(node, node.inputs[1])
@@ -298,23 +224,23 @@ class _Writer:
             if input_or_none(node, position) is None:
                 zeros.append(self.program.number("u8", 0))
                 continue
-            zero = self._typed(node, position, "u8")
+            zero = self.typed(node, position, "u8")
             if zero.array is None or zero.array.size not in (1, columns):
                 raise refusal(node, "a zero point is not constant.")
-            zeros.append(self._operand(node, position))
+            zeros.append(self.operand(node, position))
         return self.program.make(
-            "i32", (BATCH, array.shape[1]), "product", self._operand(node, 0), matrix, zeros[0], zeros[1]
+            "i32", (BATCH, array.shape[1]), "product", self.operand(node, 0), matrix, zeros[0], zeros[1]
         )
 
     def _take(self, node: Node) -> StepValue:
-        table, held = self._typed(node, 0, "f32"), self._typed(node, 1, "i32")
+        table, held = self.typed(node, 0, "f32"), self.typed(node, 1, "i32")
         if table.array is None or table.array.ndim != 1 or table.array.size < 2 or not held.flat:
             raise refusal(node, "it does not take entries of a constant table of one dimension.")
-        made = ("take", self._operand(node, 0), self._operand(node, 1))
+        made = ("take", self.operand(node, 0), self.operand(node, 1))
         return self.program.make("f32", held.dims, *made, flat=True)
 
     def _select(self, node: Node) -> StepValue:
-        values = [self._of(node, v) for v in node.inputs]
+        values = [self.of(node, v) for v in node.inputs]
         if [v.type for v in values] != ["bool", "f32", "f32"] or not values[0].per_row:
             raise refusal(node, f"its operands have the types {', '.join(v.type for v in values)}.")
         dims = joined_dims(node, values)
@@ -323,18 +249,18 @@ class _Writer:
             if flat or len(dims) != 2:
                 raise refusal(node, "its operands have different shapes.")
             indices = [
-                self._operand(node, k) if v.per_row else self.program.constant(node, node.inputs[k])
+                self.operand(node, k) if v.per_row else self.program.constant(node, node.inputs[k])
                 for k, v in enumerate(values)
             ]
-            return self.program.make("f32", dims, *self._called(node), *indices)
-        return self.program.make("f32", dims, "select", *(self._operand(node, k) for k in range(3)), flat=flat)
+            return self.program.make("f32", dims, *called(self, node), *indices)
+        return self.program.make("f32", dims, "select", *(self.operand(node, k) for k in range(3)), flat=flat)
 
     # ---- shapes -----------------------------------------------------------------------------------------------------
 
     def _slice(self, node: Node) -> StepValue:
-        held = self._rows(node)
-        starts, ends = self._numbers(node, 1, "its start"), self._numbers(node, 2, "its end")
-        axes, steps = self._numbers(node, 3, "its axis"), self._numbers(node, 4, "its step")
+        held = self.rows(node)
+        starts, ends = self.numbers(node, 1, "its start"), self.numbers(node, 2, "its end")
+        axes, steps = self.numbers(node, 3, "its axis"), self.numbers(node, 4, "its step")
         if starts is None or ends is None or len(starts) != 1 or axes is None or axes[0] % 2 != 1:
             raise refusal(node, "it does not take columns of rows.")
         step = small(node, steps[0], "its step") if steps else 1
@@ -345,14 +271,14 @@ class _Writer:
         return self._columns(node, held, columns)
 
     def _columns(self, node: Node, held: StepValue, columns: range) -> StepValue:
-        words = ("slice", self._operand(node, 0), columns.start, len(columns), columns.step)
+        words = ("slice", self.operand(node, 0), columns.start, len(columns), columns.step)
         return self.program.make(held.type, (BATCH, len(columns)), *words)
 
     def _split(self, node: Node) -> None:
-        held = self._rows(node)
+        held = self.rows(node)
         if axis_of(node, "axis", 0) != 1:
             raise refusal(node, "it does not split rows.")
-        sizes = self._numbers(node, 1, "a size") if len(node.inputs) > 1 else None
+        sizes = self.numbers(node, 1, "a size") if len(node.inputs) > 1 else None
         count = len(node.outputs)
         even = -(-held.columns // count)
         sizes = sizes or [min(even, held.columns - k * even) for k in range(count)]
@@ -364,17 +290,17 @@ class _Writer:
             first += size
 
     def _concat(self, node: Node) -> StepValue:
-        values = [self._rows(node, k) for k in range(len(node.inputs))]
+        values = [self.rows(node, k) for k in range(len(node.inputs))]
         if axis_of(node, "axis", 0) != 1 or any(v.type != values[0].type for v in values):
             raise refusal(node, "it does not join columns of one type.")
-        indices = [self._operand(node, k) for k in range(len(values))]
+        indices = [self.operand(node, k) for k in range(len(values))]
         return self.program.make(values[0].type, (BATCH, sum(v.columns for v in values)), "concat", *indices)
 
     def _reshape(self, node: Node) -> StepValue:
-        held, shape = self._of(node, node.inputs[0]), self._numbers(node, 1, "its shape")
+        held, shape = self.of(node, node.inputs[0]), self.numbers(node, 1, "its shape")
         if not held.per_row or len(held.dims) != 2 or attribute(node, "allowzero", 0):
             raise refusal(node, "the native library has no instruction for it.")
-        index = self._operand(node, 0)
+        index = self.operand(node, 0)
         if shape == [-1]:
             return StepValue(held.type, held.dims, index, flat=True)
         whole = shape is not None and len(shape) == 2 and shape[1] in (held.columns, -1)
@@ -383,48 +309,13 @@ class _Writer:
         raise refusal(node, "it makes other rows.")
 
     def _unsqueeze(self, node: Node) -> StepValue:
-        held, axes = self._of(node, node.inputs[0]), self._numbers(node, 1, "its axis")
+        held, axes = self.of(node, node.inputs[0]), self.numbers(node, 1, "its axis")
         if held.dims != (BATCH,) or axes not in ([1], [-1]):
             raise refusal(node, "it makes no column.")
-        return StepValue(held.type, (BATCH, 1), self._operand(node, 0))
+        return StepValue(held.type, (BATCH, 1), self.operand(node, 0))
 
     def _squeeze(self, node: Node) -> StepValue:
-        held, axes = self._of(node, node.inputs[0]), self._numbers(node, 1, "its axis")
+        held, axes = self.of(node, node.inputs[0]), self.numbers(node, 1, "its axis")
         if held.dims != (BATCH, 1) or held.flat or axes not in ([1], [-1]):
             raise refusal(node, "it removes no column.")
-        return StepValue(held.type, (BATCH,), self._operand(node, 0))
-
-    # ---- onnxruntime's own ------------------------------------------------------------------------------------------
-
-    def _call(self, node: Node) -> StepValue:
-        held = self._rows(node)
-        self._typed(node, 0, "f32")
-        return self.program.make("f32", held.dims, *self._called(node), self._operand(node, 0), *_attributes(node))
-
-    def _layer_normalization(self, node: Node) -> StepValue:
-        held = self._rows(node)
-        axis = attribute(node, "axis", -1)
-        if axis not in (1, -1) or any(v.name for v in node.outputs[1:]) or held.columns < 2:
-            raise refusal(node, "it does not normalize rows of several numbers.")
-        for position in range(1, len(node.inputs)):
-            parameter = self._typed(node, position, "f32")
-            if parameter.array is None or parameter.dims != (held.columns,):
-                raise refusal(node, "its scale or bias is no constant row.")
-        operands = [self._operand(node, k) for k in range(len(node.inputs))]
-        return self.program.make("f32", held.dims, *self._called(node), *operands, *_attributes(node))
-
-    def _called(self, node: Node) -> tuple[object, ...]:
-        return "call", node.op, onnx.defs.get_schema(node.op, self.opset).since_version
-
-
-def _attributes(node: Node) -> list[str]:
-    """The attributes of a called operator."""
-    words = []
-    for name, value in node.attrs.items():
-        if isinstance(value, float):
-            words.append(f"{name}=f:{struct.unpack('<I', struct.pack('<f', value))[0]:x}")
-        elif isinstance(value, int):
-            words.append(f"{name}=i:{value}")
-        else:
-            raise refusal(node, f"its attribute {name!r} is no number.")
-    return words
+        return StepValue(held.type, (BATCH,), self.operand(node, 0))

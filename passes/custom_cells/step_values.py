@@ -48,13 +48,15 @@ class StepValue:
         return int(np.prod(self.dims[1:] if self.per_row else self.dims, dtype=np.int64))
 
 
+STAYS = "it stays a loop of standard operators, with the native library, too."
+WRITTEN_OTHERWISE = (
+    "none is needed; where its speed counts, write the step in the operators of docs/quant_custom_cell.md"
+)
+
+
 def refusal(node: Node, reason: str) -> NotHandled:
-    """Why the step has no program."""
-    return NotHandled(
-        "it stays a loop of standard operators, with the native library, too.",
-        f"{node.op} node {node.name!r}: {reason}",
-        "",
-    )
+    """Why the step has no program; the reason is a sentence."""
+    return NotHandled(STAYS, f"{node.op} node {node.name!r}: {reason.removesuffix('.')}", WRITTEN_OTHERWISE)
 
 
 def joined_dims(node: Node, values: list[StepValue]) -> Dims:

@@ -13,10 +13,19 @@ ACTION = (
 
 
 def independent_outputs(model: Model) -> list[str]:
-    """Names of the outputs that no input has an influence on; none if the model has no inputs."""
+    """Names of the outputs that no input has an influence on; none if the model has no inputs.
+
+    Single constants are left out: no layer was lost there. Where Brevitas returns a QuantTensor, its scale, zero point
+    and bit width are outputs.
+    """
     if not any(not isinstance(v, Constant) for v in model.graph.inputs):
         return []
-    return [v.name for v in model.graph.outputs if not _depends(v)]
+    return [v.name for v in model.graph.outputs if not _depends(v) and not _is_single(v)]
+
+
+def _is_single(value: Value) -> bool:
+    array = constant_array(value)
+    return array is not None and array.size == 1
 
 
 def warning_of(names: Sequence[str]) -> str:

@@ -116,9 +116,8 @@ def read_quant(node: Node) -> QonnxQuantizer:
         return QonnxQuantizer(_constant(node, 1, "scale"), zero, 1, True, False, Rounding.HALF_EVEN)
     scale, zero_point, bits = (_constant(node, k, n) for k, n in ((1, "scale"), (2, "zeropt"), (3, "bitwidth")))
     mode = attribute(node, "rounding_mode", "ROUND")
-    return _quantizer(
-        node.op, scale, zero_point, bits, attribute(node, "signed", 1), attribute(node, "narrow", 0), mode
-    )
+    signed, narrow = _flag(node, "signed", default=True), _flag(node, "narrow", default=False)
+    return _quantizer(node.op, scale, zero_point, bits, signed, narrow, mode)
 
 
 def read_quant_lstm(node: Node) -> QuantLstm:
@@ -130,12 +129,17 @@ def read_quant_lstm(node: Node) -> QuantLstm:
     if len(node.inputs) != INPUTS:
         raise NotHandled("it is no cell as Brevitas exports it.", f"{len(node.inputs)} inputs, not {INPUTS}", _EXPORT)
     quantizers = {name: _cell_quantizer(node, k, name) for k, name in enumerate(QUANTIZERS)}
-    cifg = bool(attribute(node, "cifg", 0))
+    batch_first, reverse, cifg = (_flag(node, name) for name in ("batch_first", "reverse_input", "cifg"))
     order = [NODE_GATES.index("input" if cifg and g == "forget" else g) for g in GATES]
     w, r = ([_parameter(node, first + k, f"{GATES[n]} gate") for n, k in enumerate(order)] for first in (_W, _R))
     sequence = shape_of(node.inputs[_X])
     if sequence is not None and len(sequence) != 3:
         raise NotHandled("its sequence has not three axes.", f"shape {sequence}", _EXPORT)
+    for index, name in ((_HIDDEN, "hidden"), (_CELL, "cell")):
+        shape = shape_of(node.inputs[index])
+        if shape is not None and len(shape) != 2:
+            action = "pass states [B,H], one for each row of the input"
+            raise NotHandled(f"its initial {name} state has not two axes.", f"shape {shape}", action)
     sizes = [p.values.shape for p in (*w, *r)]
     if any(len(size) != 2 for size in sizes):
         raise NotHandled("its weights are no matrices.", f"shapes {sizes}", _EXPORT)
@@ -152,8 +156,8 @@ def read_quant_lstm(node: Node) -> QuantLstm:
     return QuantLstm(
         hidden,
         w[0].values.shape[1],
-        bool(attribute(node, "batch_first", 0)),
-        bool(attribute(node, "reverse_input", 0)),
+        batch_first,
+        reverse,
         cifg,
         quantizers,
         w,
@@ -171,10 +175,34 @@ def _cell_quantizer(node: Node, index: int, name: str) -> QonnxQuantizer:
         _constant(node, at + k, f"{name} {n}") for k, n in enumerate(("scale", "zero_point", "bit_width"))
     )
     # Every version of Brevitas writes output_sigmoid_narrow_range.
-    narrow = attribute(node, f"{name}_narrow", attribute(node, f"{name}_narrow_range", 0))
-    signed = attribute(node, f"{name}_signed", 0 if name.endswith("sigmoid") else 1)
-    mode = attribute(node, f"{name}_rounding_mode", "ROUND")
+    narrow = _flag(node, f"{name}_narrow", f"{name}_narrow_range")
+    signed = _flag(node, f"{name}_signed")
+    mode = attribute(node, f"{name}_rounding_mode", None)
+    if mode is None:
+        raise _lacks(f"{name}_rounding_mode")
     return _quantizer(name, scale, zero_point, bits, signed, narrow, mode)
+
+
+def _flag(node: Node, *names: str, default: bool | None = None) -> bool:
+    """An attribute, by any of its names, that is 0 or 1.
+
+    Raises:
+        NotHandled: It is something else; or it is not there and has no default, so that it could mean either.
+    """
+    found = [value for name in names if (value := attribute(node, name, None)) is not None]
+    if not found and default is not None:
+        return default
+    if not found:
+        raise _lacks(names[0])
+    if isinstance(found[0], bool) or found[0] not in (0, 1) or not isinstance(found[0], int):
+        raise NotHandled(f"its attribute {names[0]} is neither 0 nor 1.", f"{found[0]!r}", _EXPORT)
+    return bool(found[0])
+
+
+def _lacks(name: str) -> NotHandled:
+    return NotHandled(
+        f"it lacks the attribute {name}.", "a node that Brevitas did not write, or that was edited", _EXPORT
+    )
 
 
 def _rounding(name: str, mode: str | bytes) -> Rounding:
@@ -185,14 +213,22 @@ def _rounding(name: str, mode: str | bytes) -> Rounding:
 
 
 def _quantizer(
-    name: str, scale: FloatArray, zero_point: FloatArray, bits: FloatArray, signed: int, narrow: int, mode: str | bytes
+    name: str,
+    scale: FloatArray,
+    zero_point: FloatArray,
+    bits: FloatArray,
+    signed: bool,
+    narrow: bool,
+    mode: str | bytes,
 ) -> QonnxQuantizer:
     rounding = _rounding(name, mode)
     if bits.size != 1 or not 1 <= float(bits.ravel()[0]) <= 32 or float(bits.ravel()[0]) % 1:
         raise NotHandled(f"{name} has no bit width.", f"bit width {bits.tolist()}", "use 1 to 32 bits")
     if not (np.isfinite(scale).all() and (scale > 0).all()):
         raise NotHandled(f"{name} has a scale that is none.", f"scale {scale.ravel()[:4].tolist()}", "train the scales")
-    return QonnxQuantizer(scale, zero_point, int(bits.ravel()[0]), bool(signed), bool(narrow), rounding)
+    if not np.isfinite(zero_point).all():
+        raise NotHandled(f"{name} has a zero point that is none.", f"{zero_point.ravel()[:4].tolist()}", _EXPORT)
+    return QonnxQuantizer(scale, zero_point, int(bits.ravel()[0]), signed, narrow, rounding)
 
 
 def check_zero_point(name: str, quantizer: QonnxQuantizer) -> None:
@@ -216,14 +252,27 @@ def _parameter(node: Node, index: int, name: str) -> Parameter:
     value = node.inputs[index]
     array = constant_array(value)
     if array is not None:
-        return Parameter(np.asarray(array, np.float32))
+        return Parameter(check_finite(name, np.asarray(array, np.float32)))
     producer = value.inputs[0] if len(value.inputs) == 1 else None
     if producer is None or not is_quant(producer):
         made = "a graph input" if producer is None else f"the output of {producer.op}"
         raise NotHandled(f"the {name} is not constant.", made, _EXPORT)
     quantizer = read_quant(producer)
-    raw = _constant(producer, 0, name)
+    raw = check_finite(name, _constant(producer, 0, name))
     return Parameter(quantizer(raw), quantizer, quantizer.codes(raw), raw)
+
+
+def check_finite(name: str, array: FloatArray) -> FloatArray:
+    """The array, of which every value can be quantized.
+
+    Raises:
+        NotHandled: One is NaN or infinite.
+    """
+    odd = array[~np.isfinite(array)]
+    if odd.size:
+        found = f"{odd.size} of {array.size} values, the first {odd[0]}"
+        raise NotHandled(f"the {name} has values that are NaN or infinite.", found, "train it again, or mend the file")
+    return array
 
 
 def _constant(node: Node, index: int, name: str) -> FloatArray:

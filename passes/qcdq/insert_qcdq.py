@@ -14,7 +14,7 @@ from rnnqc.cells.activations import Activation
 from rnnqc.cells.base import Cell
 from rnnqc.cells.equations import RESET_HIDDEN
 from rnnqc.cells.stages import QuantizedCell
-from rnnqc.data.statistics import Statistics
+from rnnqc.data.statistics import Statistics, weights_digest
 from rnnqc.errors import Outcome, Remark
 from rnnqc.evaluation.numerics import Lossy
 from rnnqc.formats.point_format import PointFormat
@@ -84,12 +84,13 @@ class InsertQcdq(Pass):
         self._check(model, cells)
         graphs = graphs_of_cells(model)
         effects = self._effects(model, graphs, cells)
+        stale = self._stale(model, cells)
         statistics = self._equalized(model, graphs, cells)
         cells = [model.cells[c.name] for c in cells]
         arrays = {c.name: parameters_of(model, c) for c in cells}
         formats = resolve_formats(cells, self.recipe, arrays, statistics)
         given, notes = with_formats(model, graphs, cells, formats)
-        remarks = [self._of_shift(*note) for note in notes]
+        remarks = [*stale, *(self._of_shift(*note) for note in notes)]
         clipped = find_clipping(
             self.recipe,
             _by_path(formats),
@@ -138,6 +139,27 @@ class InsertQcdq(Pass):
                 check_overrides(self.recipe, known, rest_points(model, self.recipe))
         if cells and self.statistics is not None:
             self.statistics.check_fits(cells)
+
+    def _stale(self, model: Model, cells: Sequence[Cell]) -> list[Remark]:
+        """What is to be said of statistics that were measured with other weights."""
+        if self.statistics is None:
+            return []
+        weights = {c.name: weights_digest(parameters_of(model, c)) for c in cells}
+        others = self.statistics.of_other_weights(weights)
+        if not others:
+            return []
+        cell = model.cells[others[0]]
+        return [
+            self.remark(
+                Outcome.WARNING,
+                cell.node,
+                cell.op,
+                f"the statistics were measured with other weights of {len(others)} of {len(cells)} layers: they may be "
+                "worse than none.",
+                self.statistics.source or "statistics of a model of the same sizes",
+                "calibrate this model",
+            )
+        ]
 
     def _of_kept(self, model: Model, cell: Cell, quantized: QuantizedCell | None) -> Remark | None:
         """Why the cell stays float, of which the model keeps a note; None if it is quantized."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import string
+from collections import Counter
 from collections.abc import Iterator
 
 import onnx
@@ -19,6 +20,7 @@ MESSAGES = frozenset({TWO_BODIES, LENGTHS_IN_RANGE})
 """Names that say what is wrong where onnxruntime prints them: its messages name the node that fails."""
 _SHORT = 3
 _GRAPH = "g"
+_CUTS = ("Slice", "Gather")
 
 
 class ShortenNames(Pass):
@@ -30,7 +32,8 @@ class ShortenNames(Pass):
     After: `aB = Mul(Z, c)`, in a node without name
 
     The names of a function's inputs, outputs and attributes stay, and names outside functions; so do names in
-    `MESSAGES`.
+    `MESSAGES`. Nodes that cut several values of a block into parts are called as what they make: onnxruntime before
+    1.22 calls the Split in their place after the first of them, and refuses a graph with two nodes of one name.
     """
 
     info = PassInfo(
@@ -57,13 +60,28 @@ def _shorten(function: onnx.FunctionProto) -> int:
             block.name = _GRAPH
             for value in [*block.input, *block.output, *block.value_info, *block.initializer]:
                 value.name = renamed.get(value.name, value.name)
+        cut = _cut(block)
         for node in block.node:
-            if node.name and node.name not in MESSAGES:
-                node.name = ""
-                count += 1
+            named = node.op_type in _CUTS and node.input[0] in cut
             node.input[:] = [renamed.get(name, name) for name in node.input]
             node.output[:] = [renamed.get(name, name) for name in node.output]
+            if node.name and node.name not in MESSAGES:
+                name = node.output[0] if named else ""
+                count += node.name != name
+                node.name = name
     return count
+
+
+def _cut(block: Block) -> set[str]:
+    """The values of a block that several of its nodes take parts of, if there are two or more of them.
+
+    Inputs of a function do not count: those that are cut are constants, whose parts onnxruntime computes first.
+    """
+    given = [v.name for v in block.input] if isinstance(block, onnx.GraphProto) else []
+    own = {*given, *(name for node in block.node if node.op_type != "Constant" for name in node.output)}
+    parts = Counter(node.input[0] for node in block.node if node.op_type in _CUTS)
+    cut = {name for name, count in parts.items() if count > 1 and name in own}
+    return cut if len(cut) > 1 else set()
 
 
 def _made(block: Block) -> Iterator[str]:

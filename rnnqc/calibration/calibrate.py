@@ -17,7 +17,7 @@ from rnnqc.data.feeds import true_inputs
 from rnnqc.data.given_data import Data, open_feeds
 from rnnqc.data.large_inputs import ACTION, LargeInputs
 from rnnqc.data.state_hints import likely_states, state_remarks
-from rnnqc.data.statistics import Statistics, identity
+from rnnqc.data.statistics import Statistics, identity, weights_digest
 from rnnqc.data.streaming import Piece, checked, state_pairs, stream
 from rnnqc.errors import CompileError, Outcome, Remark, UsageError, located
 from rnnqc.evaluation.invalid_model_errors import refusing_invalid_models
@@ -25,6 +25,7 @@ from rnnqc.ir import Model, shape_of
 from rnnqc.passes.analysis.custom_cell import CustomCell
 from rnnqc.passes.analysis.custom_points import custom_cells_of, custom_identity
 from rnnqc.passes.analysis.observe_custom import MASK, dimensions_of, observe_custom_cell
+from rnnqc.passes.cells.cell_graphs import parameters_of
 from rnnqc.passes.cells.observe import LENGTHS, NotObservableError, Observed, observe_cells, with_outputs
 from rnnqc.passes.linear.observe_linear import observe_linear_layers
 from rnnqc.proto.files import serialized
@@ -86,6 +87,7 @@ def calibrate(
         carried, likely = state_pairs(state, loaded.proto), likely_states(loaded.proto)
         _check_options(bool(carried), seed, processes, scheduler, batch)
         task, cells, hidden = prepare(loaded, carried, moments)
+        weights = {cell.name: weights_digest(parameters_of(loaded, cell)) for cell in loaded.cells.values()}
         if hidden and all(s.linear for s in task.sites.values()):
             raise _not_observable(hidden[0].name)
         proto = loaded.proto
@@ -114,6 +116,7 @@ def calibrate(
         "batch": batch,
         "shapes": counted.shapes,
         "layers": patterns,
+        "weights": weights,
     }
     in_turn = batch is None and counted.most == 1  # rows of one batch do not follow each other
     odd = state_remarks(likely, carried, counted.samples if in_turn else 0)

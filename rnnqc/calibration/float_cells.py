@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from rnnqc.data.binding import bound_values
-from rnnqc.errors import CompileError
+from rnnqc.errors import CompileError, explained
 from rnnqc.ir import Model
 from rnnqc.passes.analysis.custom_products import custom_cells
+from rnnqc.passes.analysis.find_recurrent_nodes import recurrent_nodes
 from rnnqc.passes.cells.decompose_lstm import DecomposeLstm
 from rnnqc.passes.manager import PassManager
 from rnnqc.passes.pipeline import NORMAL_FORM, normal_form
@@ -36,8 +37,12 @@ def decompose(model: Model, verb: str, look: Callable[[Model], bool] | None = No
     more = look is not None and look(model)
     PassManager([DecomposeLstm()], given=NORMAL_FORM).run(model)
     if not model.cells and not more:
+        refused = next((n for n in recurrent_nodes(model) if n.status == "float"), None)
         raise CompileError(
-            "no recurrent layer that can be quantized.",
+            "no recurrent layer that can be quantized."
+            if refused is None
+            else f"no recurrent layer that can be quantized: {refused.op} {refused.path!r} stays float: "
+            + explained(*refused.refusal[:2]),
             supported="models with at least one float LSTM, GRU or RNN layer of constant weights",
             action="`rnnqc inspect` lists the recurrent layers; cells of Brevitas are lowered without data",
         )

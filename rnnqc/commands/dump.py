@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rnnqc.commands.common import CHECK_FAILED, OK, Commands, add_command, add_repeated, add_states_of_arrays
-from rnnqc.commands.terminal import err, escape, out
+from rnnqc.commands.terminal import err, escape, out, progress_bar
 from rnnqc.errors import UsageError, located
 
 if TYPE_CHECKING:
@@ -68,10 +68,10 @@ def run(a: argparse.Namespace) -> int:
             supported="another implementation's folder",
             action="choose another output",
         )
-    with located(a.model):
+    with progress_bar("steps written") as update, located(a.model):
         index = dump(
             a.model, a.input, a.output, native=not a.stock, state=a.state, cells=a.cells or ["*"],
-            row=a.row, steps=steps, text=a.text, overwrite=a.overwrite,
+            row=a.row, steps=steps, text=a.text, overwrite=a.overwrite, progress=lambda done: update(completed=done),
         )  # fmt: skip
     for name, cell in index["cells"].items():
         made = f"{cell['steps']} steps of {len(cell['tensors'])} tensors in {escape(cell['file'])}"

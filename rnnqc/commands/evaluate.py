@@ -6,7 +6,7 @@ import argparse
 import warnings
 
 from rnnqc.commands.common import CHECK_FAILED, OK, Commands, add_command, add_data, add_state, document, number
-from rnnqc.commands.terminal import err, escape, new_table, out
+from rnnqc.commands.terminal import err, escape, new_table, out, progress_bar
 
 
 def add(commands: Commands) -> None:
@@ -41,7 +41,7 @@ def run(a: argparse.Namespace) -> int:
     """Runs the command; the exit code."""
     from rnnqc.scores import evaluate
 
-    with warnings.catch_warnings(record=True) as caught:
+    with progress_bar("evaluating") as update, warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         found = evaluate(
             a.model,
@@ -52,6 +52,7 @@ def run(a: argparse.Namespace) -> int:
             output=a.output,
             labels=a.labels,
             native=not a.stock,
+            progress=lambda done, total: update(completed=done, total=total),
         )
     for warning in caught:
         if issubclass(warning.category, UserWarning):
@@ -69,6 +70,7 @@ def run(a: argparse.Namespace) -> int:
                     "against": a.against,
                     "metric": found.metric,
                     "output": found.output or None,
+                    "labels": found.labels or None,
                     "calls": found.calls,
                     "value": found.value,
                     "reference": found.reference,
@@ -84,7 +86,7 @@ def run(a: argparse.Namespace) -> int:
         table.add_row(
             escape(a.model), _figure(found.metric, found.value), _change(found.metric, found.value, found.reference)
         )
-        out(f"{found.calls} call(s)" + (f", output {escape(found.output)}" if found.output else ""))
+        out(escape(found.headline))
         out(table)
     for text in failures:
         err(f"[red]rnnqc: evaluate:[/red] {escape(text)}")

@@ -86,7 +86,14 @@ def _bench() -> Schema:
 
 
 def _evaluate() -> Schema:
-    texts = {"model": TEXT, "against": maybe(TEXT), "metric": TEXT, "output": maybe(TEXT), "failures": array(TEXT)}
+    texts = {
+        "model": TEXT,
+        "against": maybe(TEXT),
+        "metric": TEXT,
+        "output": maybe(TEXT),
+        "labels": maybe(TEXT),
+        "failures": array(TEXT),
+    }
     return fixed({**texts, "calls": WHOLE, "value": NUMBER, "reference": maybe(NUMBER), "ok": TRUTH})
 
 

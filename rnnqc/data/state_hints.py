@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Mapping
 
@@ -13,6 +14,8 @@ from rnnqc.proto.graph_walks import blocks_of
 
 _FINAL = {Role.STATE: 1, Role.CELL: 2}
 """Which output of a recurrent node has the final value of a state."""
+_NAMED_BEFORE = {"in", "input", "prev", "previous", "old", "init", "initial"}
+_NAMED_AFTER = {"out", "output", "next", "new", "final"}
 
 
 def likely_states(proto: onnx.ModelProto) -> dict[str, str]:
@@ -35,6 +38,38 @@ def likely_states(proto: onnx.ModelProto) -> dict[str, str]:
             if len(set(starts)) == len(ends) == 1:
                 found[starts[0]] = ends[0]
     return found
+
+
+def named_states(proto: onnx.ModelProto) -> dict[str, str]:
+    """Outputs by the input that they could become in the next call, by their names: `h_in` and `h_out`, `c`, `c_next`.
+
+    Shapes have to fit. A guess: unlike `likely_states` it looks at no node.
+    """
+    outputs = [o for o in proto.graph.output if _NAMED_AFTER & set(_words(o.name))]
+    found: dict[str, str] = {}
+    for value in proto.graph.input:
+        stem = [w for w in _words(value.name) if w not in _NAMED_BEFORE]
+        fitting = [
+            o.name for o in outputs
+            if stem and stem == [w for w in _words(o.name) if w not in _NAMED_AFTER] and _fits(value, o)
+        ]  # fmt: skip
+        if len(fitting) == 1:
+            found[value.name] = fitting[0]
+    return found if len(set(found.values())) == len(found) else {}
+
+
+def _words(name: str) -> list[str]:
+    return [w for w in re.split(r"[^a-z0-9]+", name.lower()) if w]
+
+
+def _fits(before: onnx.ValueInfoProto, after: onnx.ValueInfoProto) -> bool:
+    a, b = before.type.tensor_type, after.type.tensor_type
+    sizes = zip(a.shape.dim, b.shape.dim, strict=False)
+    return (
+        a.elem_type == b.elem_type
+        and len(a.shape.dim) == len(b.shape.dim)
+        and all(0 in (x.dim_value, y.dim_value) or x.dim_value == y.dim_value for x, y in sizes)
+    )
 
 
 def options_of_states(states: Mapping[str, str]) -> str:

@@ -31,7 +31,7 @@ SPANS: Mapping[str, int] = {"max": 1, "mse": 5, "mse-floor": 5}
 FIX_POSITION_BITS = (8, 16)
 NUMBERS = ("min", "max", "avg_min", "avg_max", "mean", "std", "mean_abs_dev")
 ARRAYS = ("channel_max", "channel_mean", "second_moment")
-RUNS = ("batch", "shapes", "layers")
+RUNS = ("batch", "shapes", "layers", "weights")
 """Settings that say how the samples ran; files of earlier versions have none."""
 WHOLE = re.compile(r"-?[0-9]{1,9}")
 CHANNELS: Mapping[str, str] = {".input": "input_size", ".hidden": "hidden_size"}
@@ -378,6 +378,17 @@ class Statistics(Result):
                 action="calibrate this model",
             )
 
+    def of_other_weights(self, weights: Mapping[str, str]) -> list[str]:
+        """Cells whose weights were others when they were measured, as before the model was trained again.
+
+        Args:
+            weights: For each cell what `weights_digest` makes of its parameters. Files of earlier versions say nothing.
+        """
+        known = self.settings.get("weights")
+        if not isinstance(known, Mapping):
+            return []
+        return [name for name, digest in weights.items() if known.get(name, digest) != digest]
+
     def check_batch(self, batch: int) -> None:
         """Checks that the samples ran in batches of `batch` rows.
 
@@ -414,6 +425,15 @@ def _cell(entry: Entry) -> dict[str, Any]:
         "op": at["op"].text(),
         "reverse": at["reverse"].truth(),
     }
+
+
+def weights_digest(arrays: Mapping[str, npt.NDArray[Any]]) -> str:
+    """Tells the parameters of a cell from others of the same shapes: 16 hexadecimal digits."""
+    digest = hashlib.sha256()
+    for name, array in sorted(arrays.items()):
+        digest.update(f"{name} {list(array.shape)} ".encode())
+        digest.update(np.ascontiguousarray(array, np.float32).tobytes())
+    return digest.hexdigest()[:16]
 
 
 def identity(cell: Cell) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -76,6 +76,7 @@ def dump(
     steps: tuple[int | None, int | None] = (None, None),
     text: bool = False,
     overwrite: bool = False,
+    progress: Callable[[int], None] | None = None,
 ) -> Dump:
     """Writes every tensor of every cell of a lowered model, step by step, to a folder.
 
@@ -99,6 +100,7 @@ def dump(
         steps: First step and the one after the last; None for no limit. Steps count over all runs of a cell.
         text: Whether to write text, too: one folder for each step.
         overwrite: Whether a folder that holds a dump, and nothing else, is replaced.
+        progress: Called with the number of steps done so far, those of all cells.
 
     Returns:
         The contents of `index.json`, a dict.
@@ -119,8 +121,12 @@ def dump(
         raise _cannot_write(target, error) from error
     try:
         writer = _Writer(tracer, temporary, _Options(row, steps, text))
+        done = 0
         for piece in pieces:
             writer.add(piece)
+            done += len(next(iter(piece.tensors.values())).values)
+            if progress is not None:
+                progress(done)
         index = {"format": FORMAT, "model": _identity(model), "ran": "native" if native else "stock", **writer.finish()}
         (temporary / INDEX).write_text(json.dumps(index, indent=1) + "\n", encoding="utf-8")
         replace_folder(temporary, place, overwrite=overwrite)

@@ -8,7 +8,7 @@ from typing import Any
 
 from rnnqc.cells.forms import FUSED, INTEGER
 from rnnqc.cells.stages import points_of
-from rnnqc.data.state_hints import likely_states, options_of_states
+from rnnqc.data.state_hints import likely_states, named_states, options_of_states
 from rnnqc.errors import Outcome, Remark, explained, located
 from rnnqc.evaluation.invalid_model_errors import refusing_invalid_models
 from rnnqc.ir import Model
@@ -165,7 +165,8 @@ def inspect(model: Given) -> Inspection:
     weights = rest_weights(loaded)
     rest = rest_report(weights, weights)
     proto = proto_of(model)
-    warnings, states = [] if nodes else layer_hints(proto), likely_states(proto) or likely_states(loaded.proto)
+    warnings = [] if any(n.status != "float" for n in nodes) else layer_hints(proto)
+    states = likely_states(proto) or likely_states(loaded.proto) or named_states(proto)
     warnings += [warning_of(constant_outputs)] if constant_outputs else []
     warnings += [training_warning(dropouts)] if dropouts else []
     warnings += lengths

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -147,8 +148,16 @@ class Report(Result):
         count = sum(e.status == "lowered" for e in self.entries)
         text = f"{count} of {len(self.entries)} lowered"
         if self.is_changed:
-            return f"{text} (recipe {self.recipe}, form {self.form})"
-        return f"{text} already (form {self.form})" if count else text
+            return f"{text} (recipe {self.recipe}, {self._forms})"
+        return f"{text} already ({self._forms})" if count else text
+
+    @property
+    def _forms(self) -> str:
+        """What the nodes became, which is not always the form that was asked for."""
+        count = Counter(e.form for e in self.entries if e.status == "lowered" and e.form)
+        if len(count) <= 1:
+            return f"form {next(iter(count), self.form)}"
+        return "forms " + ", ".join(f"{form} {n}" for form, n in sorted(count.items()))
 
     @property
     def rows(self) -> list[dict[str, Any]]:

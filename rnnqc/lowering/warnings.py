@@ -20,6 +20,7 @@ from rnnqc.passes.graph.quant_operators import CELL_OP
 from rnnqc.passes.graph.training_mode import training_warning
 from rnnqc.recipes.clipping import clipping_warnings
 from rnnqc.recipes.recipe_record import not_applied
+from rnnqc.recipes.rules import override_text
 
 POOR_DB, POOR_REST_DB = 20.0, 30.0
 """Below this SQNR rnnqc warns; the second where weights outside the recurrent layers were quantized, too."""
@@ -36,7 +37,7 @@ def warnings_of(plan: Plan, passed: Passed, entries: Sequence[Entry]) -> list[st
         *plan.fixed_lengths,
         *(map(str, plan.statistics.remarks) if plan.statistics is not None else ()),
         *passed.recovery_warnings,
-        *([] if entries else layer_hints(passed.model.proto)),
+        *([] if any(e.status != "float" for e in entries) else layer_hints(passed.model.proto)),
         *_idle_rules(plan, passed, entries),
         *_kept_sorting(plan, passed),
         *map(str, passed.remarks_of(Outcome.WARNING)),
@@ -75,8 +76,12 @@ def _exported_cells(plan: Plan, entries: Sequence[Entry]) -> list[str]:
     exported = [e.node for e in entries if e.op == CELL_OP]
     if not exported or plan.keeps_own or plan.form == QONNX:
         return []
+    rules = plan.recipe.rules[: plan.recipe.overrides]
+    texts = [repr(override_text(r.points, k, v)) for r in rules for k, v in r.settings.items()]
+    # With overrides alone the recipe is the default one, which nobody asked for.
+    given = f"--set {' '.join(texts)}" if texts else f"recipe {plan.recipe.name!r}"
     text = (
-        f"recipe {plan.recipe.name!r} does not apply to {len(exported)} cell(s), the first {exported[0]!r}: "
+        f"{given} does not apply to {len(exported)} cell(s), the first {exported[0]!r}: "
         "they keep the quantization that they were exported with."
     )
     return [text]

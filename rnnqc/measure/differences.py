@@ -85,6 +85,7 @@ class OutputComparison:
         steps: The same step by step, where the output has steps in time that are known; else None.
         rms: Root of the mean square of the first model's values, of those finite in both.
         rms_error: The same of the differences.
+        whole_numbers: Whether the first model's values are integers or booleans.
     """
 
     name: str
@@ -101,6 +102,7 @@ class OutputComparison:
     steps: StepComparison | None = None
     rms: float = 0.0
     rms_error: float = 0.0
+    whole_numbers: bool = False
 
 
 def unlike_text(name: str, count: int, first: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -33,6 +33,11 @@ class Measure(abc.ABC):
     @abc.abstractmethod
     def value(self) -> float:
         """The figure of all calls so far."""
+
+    @property
+    def read(self) -> str:
+        """The array of labels that was read; "" where a function reads what it likes."""
+        return ""
 
 
 class OfFunction(Measure):
@@ -70,9 +75,19 @@ class AgainstLabels(Measure):
         labels: The name of the labels; by default the only such array, or the only one with a usual name.
     """
 
+    KINDS: ClassVar[str] = "f"
+    """Kinds of dtypes that the output may have, as numpy names them."""
+    SUPPORTED: ClassVar[str] = "floats: one value for each class"
+    """The same, for messages."""
+
     def __init__(self, output: str, inputs: Collection[str], labels: str | None = None) -> None:
         self._output, self._inputs, self._labels = output, frozenset(inputs), labels
-        self._total, self._count = 0.0, 0
+        self._total, self._count, self._read = 0.0, 0, ""
+
+    @property
+    def read(self) -> str:
+        """The array of labels."""
+        return self._read
 
     def add(self, outputs: Outputs, feed: Feeds) -> None:
         """Takes one call. Labels below 0 do not count, as in padding.
@@ -80,7 +95,7 @@ class AgainstLabels(Measure):
         Raises:
             CompileError: There are no labels, or they do not fit the output.
         """
-        name = self._labels or _name_of_labels(feed, self._inputs)
+        name = self._read = self._labels or _name_of_labels(feed, self._inputs)
         if name not in feed:
             raise CompileError(
                 f"the data has no array {name!r}; arrays: {', '.join(sorted(feed))}.",
@@ -92,12 +107,15 @@ class AgainstLabels(Measure):
             raise CompileError(
                 f"labels {name!r} are {labels.dtype}.", supported="whole numbers", action="convert them with astype"
             )
-        if values.dtype.kind != "f":
+        if values.dtype.kind not in self.KINDS:
             raise CompileError(
                 f"output {self._output!r} is {values.dtype}.",
-                supported="floats: one value for each class",
+                supported=self.SUPPORTED,
                 action="name another output with --output, or give a metric module:function",
             )
+        if values.dtype.kind != "f":
+            self._add_classes(values, name, labels)
+            return
         if values.ndim == labels.ndim + 1 and values.shape[:-1] == labels.shape and values.shape[-1] > 1:
             rows, wanted = values.reshape(-1, values.shape[-1]), labels.reshape(-1).astype(np.int64)
         elif values.size == labels.size and values.shape[: labels.ndim] == labels.shape[: values.ndim]:
@@ -115,6 +133,20 @@ class AgainstLabels(Measure):
                 supported=f"labels from 0 to {most}; below 0 where a row does not count",
                 action="name other labels with --labels, or another output with --output",
             )
+        self._add_rows(rows, wanted)
+
+    def _add_classes(self, values: Array, name: str, labels: Array) -> None:
+        """Takes whole numbers: the classes themselves, as an argmax or a Viterbi decoder makes them."""
+        if values.size != labels.size or values.shape[: labels.ndim] != labels.shape[: values.ndim]:
+            raise CompileError(
+                f"labels {name!r} have shape {list(labels.shape)}, output {self._output!r}, of whole numbers, "
+                f"{list(values.shape)}.",
+                supported=f"labels {list(values.shape)}, one for each class that is put out",
+                action="reshape the labels; or name the output with --output, the labels with --labels",
+            )
+        self._add_rows(values.reshape(-1, 1), labels.reshape(-1).astype(np.int64))
+
+    def _add_rows(self, rows: Array, wanted: Array) -> None:
         counted = wanted >= 0
         self._total += self._sum(rows[counted], wanted[counted])
         self._count += int(counted.sum())
@@ -131,13 +163,18 @@ class AgainstLabels(Measure):
 
 
 class Accuracy(AgainstLabels):
-    """The share of rows whose largest value, or whose probability above 0.5, is that of the label."""
+    """The share of rows whose largest value, whose probability above 0.5, or whose class is that of the label."""
+
+    KINDS = "fiub"
+    SUPPORTED = "floats: one value for each class; or whole numbers: the classes"
 
     def value(self) -> float:
         """From 0 to 1."""
         return self._mean
 
     def _sum(self, rows: Array, labels: Array) -> float:
+        if rows.dtype.kind != "f":
+            return float(np.sum(rows[:, 0] == labels))
         known = ~np.isnan(rows).any(axis=1)  # a row with NaN decides nothing
         if rows.shape[1] > 1:
             return float(np.sum((rows.argmax(axis=1) == labels) & known))

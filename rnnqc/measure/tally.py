@@ -72,6 +72,7 @@ class OutputTally:
         self._same_bits = True
         self._unlike, self._first_unlike = 0, ""
         self._grid: GridCheck | None = GridCheck()
+        self._whole = True
 
     def add(self, reference: Array, candidate: Array, restart: bool = True) -> None:
         """Adds one call; both arrays have the same shape.
@@ -84,6 +85,7 @@ class OutputTally:
         if restart or not self._stream:
             self._offset = 0
         self._same_bits &= reference.dtype == candidate.dtype and reference.tobytes() == candidate.tobytes()
+        self._whole &= reference.dtype.kind in "iub"
         x, y = _numbers(reference), _numbers(candidate)
         if x is None or y is None:  # texts: equal or not
             x, y = np.zeros(reference.shape), (reference != candidate).astype(np.float64)
@@ -151,6 +153,7 @@ class OutputTally:
             steps if steps is not None and steps.sqnr_db else None,
             total.rms,
             total.rms_error,
+            self._whole and self._calls > 0,
         )
 
 

@@ -50,6 +50,15 @@ def _codes(c: OutputComparison) -> float:
     return c.equal if c.equal_codes is None else c.equal_codes
 
 
+def _of_whole_numbers(name: str, measure: Measure, levels: Sequence[LevelComparison]) -> str:
+    """What to ask for instead where numbers of classes or tokens are far apart, or near, without a meaning."""
+    outputs = [c for level in levels for c in level.outputs if c.name == name]
+    if measure.option == "--min-equal" or not all(c.whole_numbers for c in outputs):
+        return ""
+    least = min(c.equal for c in outputs)
+    return f"; of its whole numbers {least:.2%} are equal, which --min-equal {name}=SHARE judges"
+
+
 MEASURES = (
     Measure(
         "--min-sqnr", "DB", "has less", lambda c: c.sqnr_db, True,
@@ -172,6 +181,6 @@ class Thresholds:
                 failing = [f for f in found if measure.fails(f[0], threshold)]
                 if failing:
                     value, where = min(failing) if measure.least else max(failing)
-                    said = measure.text(value, threshold)
+                    said = measure.text(value, threshold) + _of_whole_numbers(name, measure, levels)
                     texts.append(f"{measure.option}: output {name!r} {said}{f' ({where})' if len(levels) > 1 else ''}.")
         return texts

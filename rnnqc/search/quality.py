@@ -115,6 +115,11 @@ class Quality:
         )
 
     @property
+    def has_floats(self) -> bool:
+        """Whether an output is of floats, which SQNR can judge."""
+        return next(self._floats(self.reference), None) is not None
+
+    @property
     def of_float(self) -> float:
         """Quality of the float model: infinite in dB."""
         return self._measured(self._metric, self.reference) if self._metric is not None else math.inf

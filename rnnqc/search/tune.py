@@ -119,6 +119,7 @@ def tune(
         units += _linear_units(lowered_with(()), chosen) if rest != REST_FLOAT else []
         calls = Calls.of(data, proto, state)
         quality = Quality(proto, calls, metric)
+        _check_outputs(quality, metric)
         trials = Trials(lowered_with, quality)
         counts, measure = [len(u.choices) for u in units], _measure(units, trials, progress)
         found = search(counts, measure, target, limit=max_bytes) if max_ms is None else descend(counts, measure)
@@ -140,6 +141,21 @@ def tune(
         chosen, units, found, best, (start, end), (before, after), quality.of_float, metric is None, silent, rest,
         frontier,
     )  # fmt: skip
+
+
+def _check_outputs(quality: Quality, metric: MetricFunction | None) -> None:
+    """Refuses SQNR as the judge of a model that puts out no floats.
+
+    Raises:
+        UsageError: As said.
+    """
+    if metric is None and not quality.has_floats:
+        names = ", ".join(quality.reference[0])
+        raise UsageError(
+            f"no output is of floats: {names}.",
+            supported="SQNR of floats; of classes and tokens a metric of yours",
+            action="give --metric MODULE:FUNCTION, with --min-metric VALUE or a limit of bytes or time",
+        )
 
 
 def _target(
@@ -213,6 +229,8 @@ def _measure(
 ) -> Callable[[Assignment], Measured]:
     """Cost and quality of an assignment; what cannot be lowered is `UNSUITABLE`, but for the recipe itself."""
     least = 1 + sum(len(u.choices) - 1 for u in units)
+    if progress is not None:
+        progress(trials.count, least)
 
     def measure(assignment: Assignment) -> Measured:
         rules = rules_of(settings_of(units, assignment))

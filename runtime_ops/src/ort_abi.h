@@ -40,7 +40,7 @@ enum ElementType : int {
   kDouble = 11
 };
 enum Characteristic : int { kRequired = 0, kOptional = 1, kVariadic = 2 };
-enum OpAttrType : int { kAttributeInt = 1, kAttributeFloat = 3 };
+enum OpAttrType : int { kAttributeInt = 1, kAttributeInts = 2, kAttributeFloat = 3, kAttributeString = 5 };
 enum AllocatorType : int { kDeviceAllocator = 0, kArenaAllocator = 1 };
 enum MemoryType : int { kMemoryDefault = 0 };
 

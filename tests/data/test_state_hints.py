@@ -13,7 +13,8 @@ import onnx
 import pytest
 
 import rnnqc
-from rnnqc.data.state_hints import state_remarks
+from rnnqc.data.state_hints import named_states, state_remarks
+from tests.subjects.protos import parse
 
 LIKELY = {"h": "h_out", "c": "c_out"}
 
@@ -33,6 +34,30 @@ def test_crossed_states() -> None:
 def test_states_that_are_not_carried() -> None:
     ((reason, action),) = state_remarks(LIKELY, {"h": "h_out"}, 10)
     assert reason.endswith("10 feeds to the next: 'c'") and action.startswith("--state c:c_out,")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "results", "expected"),
+    [
+        (
+            "float[1,8] rnn1_h_state_in, float[1,8] rnn1_c_state_in, float[1,3] x",
+            "float[N,8] rnn1_h_state_out, float[M,8] rnn1_c_state_out",
+            {"rnn1_h_state_in": "rnn1_h_state_out", "rnn1_c_state_in": "rnn1_c_state_out"},
+        ),
+        ("float[1,8] h, float[1,8] x", "float[1,8] h_next", {"h": "h_next"}),
+        ("float[1,8] h", "float[1,9] h_next", {}),
+        ("float[1,8] h", "float[1,1,8] h_next", {}),
+        ("float[1,8] h", "float[1,8] h_copy", {}),
+        ("float[1,8] h, float[1,8] h_in", "float[1,8] h_out", {}),
+        ("float[1,8] input", "float[1,8] output", {}),
+    ],
+)
+def test_states_by_their_names(arguments: str, results: str, expected: dict[str, str]) -> None:
+    first = arguments.split()[1].rstrip(",")
+    names = [r.split()[-1] for r in results.split(", ")]
+    body = " ".join(f"{name} = Neg ({first})" for name in names)
+    text = f'<ir_version: 8, opset_import: ["": 17]> g ({arguments}) => ({results}) {{ {body} }}'
+    assert named_states(parse(text)) == expected
 
 
 @pytest.fixture(scope="module")

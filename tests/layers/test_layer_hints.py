@@ -31,6 +31,21 @@ def step(arguments: str, results: str, body: str) -> onnx.ModelProto:
     return parse(f"{HEADER} step ({arguments}) => ({results}) {{ {body} }}", **arrays)
 
 
+def torch_style_highway() -> onnx.ModelProto:
+    """Four gates of one sum, of which a fifth part is used besides."""
+    cuts = "".join(f"g{k} = Slice (g, s{k}, s{k + 1}, one) " for k in range(5))
+    ends = "".join(f"s{k} = Constant <value = int64[1] {{{4 * k}}}> () " for k in range(6))
+    text = f"""{HEADER} step (float[B,3] x, float[B,4] h, float[B,4] c) => (float[B,4] h_next, float[B,4] c_next) {{
+      {ends} one = Constant <value = int64[1] {{1}}> ()
+      p = MatMul (x, W) q = MatMul (h, R) g = Add (p, q) {cuts}
+      i = Sigmoid (g0) f = Sigmoid (g1) o = Sigmoid (g2) u = Tanh (g3) r = Sigmoid (g4)
+      iu = Mul (i, u) fc = Mul (f, c) c_next = Add (iu, fc) t = Tanh (c_next) ot = Mul (o, t) h_next = Mul (r, ot)
+    }}"""
+    rng = np.random.default_rng(0)
+    arrays = {"W": rng.standard_normal((3, 20)), "R": rng.standard_normal((4, 20))}
+    return parse(text, **{k: v.astype(np.float32) for k, v in arrays.items()})
+
+
 STEPS = {
     "cell": (parse(CELL, **weights()), {"h": "h_next", "c": "c_next"}),
     "outputs first": (
@@ -68,6 +83,16 @@ def test_what_helps_is_said_and_helps(name: str) -> None:
 def test_models_that_are_no_step(name: str) -> None:
     assert layer_hints(OTHERS[name]) == []
     assert rnnqc.lower(OTHERS[name]).report.warnings == []
+
+
+def test_a_step_that_stays_float() -> None:
+    """It looks like a step of an LSTM and is none: as a layer it can be lowered."""
+    step = torch_style_highway()
+    lowered = rnnqc.lower(step)
+    assert [e.status for e in lowered.report.entries] == ["float"]
+    (hint,) = [w for w in lowered.report.warnings if "rnnqc layer" in w]
+    assert "--state h:h_next --state c:c_next" in hint
+    assert hint in rnnqc.inspect(step).messages
 
 
 def test_names_are_written_for_a_shell() -> None:

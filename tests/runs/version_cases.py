@@ -17,7 +17,8 @@ from tests.generate.recurrences import RecurrenceCase
 from tests.native.quant_linear_cases import linear_case
 from tests.runs.sessions import Array
 from tests.subjects.brevitas_models import draw_feeds, one_cell, random_lstm
-from tests.subjects.custom_layers import feeds_of
+from tests.subjects.custom_layers import cutting_layer, feeds_of
+from tests.subjects.fused_patterns import PATTERNS, patterned_layer
 from tests.subjects.lstm_models import RecurrentCase, stacked_model
 from tests.subjects.packed_streams import packed_feeds, packed_stream
 from tests.subjects.whole_models import WholeModel, exact_feeds, exact_model
@@ -97,6 +98,11 @@ def version_cases() -> Iterator[VersionCase]:
         custom = RecurrenceCase(op="highway", form="scan", time=3, batch=2).model()
         lowering = {"recipe": recipe, "calibrated": True}
         yield VersionCase(f"custom cell, {recipe}", custom, feeds_of(custom, 0), lowering)
+    cutting = cutting_layer()
+    yield VersionCase("custom cell that cuts two values", cutting, feeds_of(cutting, 0, 3, 2))
+    for pattern in PATTERNS:
+        patterned = patterned_layer(pattern)
+        yield VersionCase(f"custom cell with {pattern}", patterned, feeds_of(patterned, 0, 3, 2))
     lstm = random_lstm(3, 3, 4)
     drawn = draw_feeds(lstm, 0, states=True, pow2=False)
     yield VersionCase("LSTM of Brevitas", one_cell(lstm, drawn), drawn)

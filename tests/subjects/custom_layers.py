@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -43,6 +45,25 @@ CELL = f"""{HEADER} cell (float[B,{I}] x, float[B,{H}] h, float[B,{M}] c)
   [right] w = Mul (skip, rest)
   [output] h_next = Add (v, w)
 }}"""
+# Two values that are cut into parts, as torch exports slices of columns.
+CUTS = f"""{HEADER} cell (float[B,{I}] x, float[B,{H}] h) => (float[B,{H}] h_next) {{
+  [from_x] p = MatMul (x, W)
+  [from_h] s = MatMul (h, R)
+  start = Constant <value = int64[1] {{0}}> ()
+  middle = Constant <value = int64[1] {{{H}}}> ()
+  end = Constant <value = int64[1] {{{2 * H}}}> ()
+  axis = Constant <value = int64[1] {{1}}> ()
+  step = Constant <value = int64[1] {{1}}> ()
+  p1 = Slice (p, start, middle, axis, step)
+  p2 = Slice (p, middle, end, axis, step)
+  s1 = Slice (s, start, middle, axis, step)
+  s2 = Slice (s, middle, end, axis, step)
+  [gate] g = Add (p1, s1)
+  [gate_sigmoid] f = Sigmoid (g)
+  [new] n = Mul (f, s2)
+  [new_sum] m = Add (n, p2)
+  [output] h_next = Tanh (m)
+}}"""
 VALUES = [
     "from_x_sum.value", "from_h.value", "gate_sum.value", "gate_tanh.tanh.value", "gate_sigmoid.sigmoid.value",
     "kept.value", "memory.value", "memory_tanh.tanh.value", "project.value", "skip.value", "carry.sigmoid.value",
@@ -50,14 +71,20 @@ VALUES = [
 ]  # fmt: skip
 
 
-def weights() -> dict[str, Array]:
+SHAPES = {"W": (I, M), "b": (M,), "R": (H, M), "P": (M, H), "V": (I, H)}
+
+
+def weights(shapes: Mapping[str, tuple[int, ...]] = MappingProxyType(SHAPES)) -> dict[str, Array]:
     rng = np.random.default_rng(3)
-    shapes = {"W": (I, M), "b": (M,), "R": (H, M), "P": (M, H), "V": (I, H)}
     return {k: (rng.standard_normal(s) / np.sqrt(s[0])).astype(np.float32) for k, s in shapes.items()}
 
 
 def layer(**options: Any) -> onnx.ModelProto:
     return rnnqc.layer(parse(CELL, **weights()), **options)
+
+
+def cutting_layer(**options: Any) -> onnx.ModelProto:
+    return rnnqc.layer(parse(CUTS, **weights({"W": (I, 2 * H), "R": (H, 2 * H)})), **options)
 
 
 def feeds_of(model: onnx.ModelProto, seed: int, steps: int = 20, batch: int = 3) -> dict[str, Array]:

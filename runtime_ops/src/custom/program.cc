@@ -356,7 +356,7 @@ class Parser {
     Make(Action::kTake, kF32, ValueOf(index).columns, {table, index});
   }
 
-  // call NAME VERSION operands.. attribute=i:1 attribute=f:3f800000
+  // call NAME VERSION operands.. attribute=i:1 attribute=l:1,2 attribute=f:3f800000 attribute=s:text
   void Call() {
     CalledOperator called{Word(1), static_cast<int>(Size(2, 1, 1000)), {}};
     std::vector<int32_t> operands;
@@ -370,30 +370,38 @@ class Parser {
       }
     }
     if (operands.empty() || operands.size() > 3) Fail("expected one to three operands");
-    if (!ValueOf(operands[0]).per_row) Fail("the first operand is the same for all rows");
     int64_t columns = 1;
+    bool per_row = false;
     for (const int32_t operand : operands) {
       const ProgramValue& value = ValueOf(operand);
-      if (!value.per_row && value.kind != ValueKind::kConstant) Fail("a further operand is made of constants");
+      if (!value.per_row && value.kind != ValueKind::kConstant) Fail("an operand is made of constants");
       if (columns != 1 && value.columns != 1 && value.columns != columns) Fail("operands of different columns");
       columns = std::max(columns, value.columns);
+      per_row = per_row || value.per_row;
     }
-    Make(Action::kCall, kF32, columns, std::move(operands)).call = program_.calls.size();
+    if (!per_row) Fail("the operands are the same for all rows");
+    const bool reduces = called.name.compare(0, 6, "Reduce") == 0;
+    Make(Action::kCall, kF32, reduces ? 1 : columns, std::move(operands)).call = program_.calls.size();
     program_.calls.push_back(std::move(called));
   }
 
   static CallAttribute Attribute(const std::string& word, size_t equals) {
-    CallAttribute made{word.substr(0, equals), false, 0, 0};
+    CallAttribute made{word.substr(0, equals), AttributeKind::kInt, {}, 0, {}};
     const std::string text = word.substr(equals + 1);
-    if (made.name.empty() || text.size() < 3 || (text.compare(0, 2, "i:") != 0 && text.compare(0, 2, "f:") != 0)) {
-      Fail("\"" + word + "\" is no attribute");
-    }
-    made.is_float = text[0] == 'f';
-    if (made.is_float) {
-      const uint32_t bits = static_cast<uint32_t>(ToBits(text.substr(2)));
+    const size_t kind = text.size() < 3 || text[1] != ':' ? std::string::npos : std::string("ilfs").find(text[0]);
+    if (made.name.empty() || kind == std::string::npos) Fail("\"" + word + "\" is no attribute");
+    made.kind = static_cast<AttributeKind>(kind);
+    const std::string value = text.substr(2);
+    if (made.kind == AttributeKind::kFloat) {
+      const uint32_t bits = static_cast<uint32_t>(ToBits(value));
       std::memcpy(&made.real, &bits, sizeof(bits));
+    } else if (made.kind == AttributeKind::kString) {
+      made.text = value;
+    } else if (made.kind == AttributeKind::kInt) {
+      made.numbers.push_back(ToNumber(value));
     } else {
-      made.number = ToNumber(text.substr(2));
+      std::istringstream parts(value);
+      for (std::string part; std::getline(parts, part, ',');) made.numbers.push_back(ToNumber(part));
     }
     return made;
   }

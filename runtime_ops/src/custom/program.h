@@ -36,11 +36,14 @@ struct ProgramValue {
 
 enum class Action : uint8_t { kVector, kSlice, kConcat, kQuantize, kProduct, kTake, kCall };
 
+enum class AttributeKind : uint8_t { kInt, kInts, kFloat, kString };
+
 struct CallAttribute {
   std::string name;
-  bool is_float;
-  int64_t number;
+  AttributeKind kind;
+  std::vector<int64_t> numbers;  // one of kInt
   float real;
+  std::string text;
 };
 
 // One of onnxruntime's own operators.

@@ -12,16 +12,49 @@ struct Known {
   const char* name;
   int least_operands;
   int most_operands;
-  int types;  // how many type constraints its kernel has
+  const char* second_type;  // of its kernel's two type constraints the second; null if it has one
 };
 
 constexpr Known kKnown[] = {
-    {"Elu", 1, 1, 1},         {"Erf", 1, 1, 1},       {"Exp", 1, 1, 1},
-    {"HardSigmoid", 1, 1, 1}, {"LeakyRelu", 1, 1, 1}, {"Log", 1, 1, 1},
-    {"Reciprocal", 1, 1, 1},  {"Relu", 1, 1, 1},      {"Selu", 1, 1, 1},
-    {"Sigmoid", 1, 1, 1},     {"Softplus", 1, 1, 1},  {"Softsign", 1, 1, 1},
-    {"Sqrt", 1, 1, 1},        {"Tanh", 1, 1, 1},      {"LayerNormalization", 2, 3, 2},
-    {"Clip", 3, 3, 1},        {"Where", 3, 3, 1},
+    {"Atan", 1, 1, nullptr},
+    {"Ceil", 1, 1, nullptr},
+    {"Celu", 1, 1, nullptr},
+    {"Cos", 1, 1, nullptr},
+    {"Elu", 1, 1, nullptr},
+    {"Erf", 1, 1, nullptr},
+    {"Exp", 1, 1, nullptr},
+    {"Floor", 1, 1, nullptr},
+    {"Gelu", 1, 1, nullptr},
+    {"HardSigmoid", 1, 1, nullptr},
+    {"LeakyRelu", 1, 1, nullptr},
+    {"Log", 1, 1, nullptr},
+    {"Reciprocal", 1, 1, nullptr},
+    {"Relu", 1, 1, nullptr},
+    {"Selu", 1, 1, nullptr},
+    {"Sigmoid", 1, 1, nullptr},
+    {"Sign", 1, 1, nullptr},
+    {"Sin", 1, 1, nullptr},
+    {"Softplus", 1, 1, nullptr},
+    {"Softsign", 1, 1, nullptr},
+    {"Sqrt", 1, 1, nullptr},
+    {"Tanh", 1, 1, nullptr},
+    {"ThresholdedRelu", 1, 1, nullptr},
+    // Of two numbers each.
+    {"Mod", 2, 2, nullptr},
+    {"Pow", 2, 2, "T1"},
+    {"PRelu", 2, 2, nullptr},
+    // Of a row each.
+    {"LayerNormalization", 2, 3, "U"},
+    {"LogSoftmax", 1, 1, nullptr},
+    {"Softmax", 1, 1, nullptr},
+    {"ReduceL2", 1, 1, nullptr},
+    {"ReduceMax", 1, 1, nullptr},
+    {"ReduceMin", 1, 1, nullptr},
+    {"ReduceMean", 1, 1, nullptr},
+    {"ReduceSum", 1, 1, nullptr},
+    {"ReduceSumSquare", 1, 1, nullptr},
+    {"Clip", 3, 3, nullptr},
+    {"Where", 3, 3, nullptr},
 };
 
 const Known& KnownOperator(const CalledOperator& called, size_t operands) {
@@ -37,13 +70,20 @@ const Known& KnownOperator(const CalledOperator& called, size_t operands) {
                               "\" is no operator that can be called. It may need a newer rnnqc library");
 }
 
-// What is made of a row has its shape only if the last axis is normalized.
-void CheckAxis(const CalledOperator& called) {
+// What is made of a row has its shape, or one column, only if the operator works along the last axis.
+void CheckAxes(const CalledOperator& called) {
+  bool reduces = called.name.compare(0, 6, "Reduce") != 0;
   for (const CallAttribute& each : called.attributes) {
-    if (each.name == "axis" && (each.is_float || (each.number != -1 && each.number != 1))) {
+    const bool last = each.numbers.size() == 1 && (each.numbers[0] == -1 || each.numbers[0] == 1);
+    if ((each.name == "axis" || each.name == "axes") && !last) {
       throw std::invalid_argument("attribute program: " + called.name + " has an axis that is not the last one");
     }
+    if (each.name == "keepdims" && (each.numbers.size() != 1 || each.numbers[0] != 1)) {
+      throw std::invalid_argument("attribute program: " + called.name + " makes no column");
+    }
+    reduces = reduces || (each.name == "axes" && each.kind == AttributeKind::kInts);
   }
+  if (!reduces) throw std::invalid_argument("attribute program: " + called.name + " without attribute axes");
 }
 
 class Attributes {
@@ -51,9 +91,7 @@ class Attributes {
   Attributes(const OrtApi& api, const CalledOperator& called) : api_(api) {
     for (const CallAttribute& each : called.attributes) {
       ort::OrtOpAttr* made = nullptr;
-      const void* data = each.is_float ? static_cast<const void*>(&each.real) : &each.number;
-      const ort::OpAttrType type = each.is_float ? ort::kAttributeFloat : ort::kAttributeInt;
-      ort::Check(api, api.CreateOpAttr()(each.name.c_str(), data, 1, type, &made));
+      ort::Check(api, api.CreateOpAttr()(each.name.c_str(), Data(each), Length(each), Type(each.kind), &made));
       made_.push_back(made);
     }
   }
@@ -67,6 +105,23 @@ class Attributes {
   int size() const { return static_cast<int>(made_.size()); }
 
  private:
+  static const void* Data(const CallAttribute& each) {
+    if (each.kind == AttributeKind::kFloat) return &each.real;
+    if (each.kind == AttributeKind::kString) return each.text.c_str();
+    return each.numbers.data();
+  }
+
+  static int Length(const CallAttribute& each) {
+    if (each.kind == AttributeKind::kString) return static_cast<int>(each.text.size());
+    return each.kind == AttributeKind::kInts ? static_cast<int>(each.numbers.size()) : 1;
+  }
+
+  static ort::OpAttrType Type(AttributeKind kind) {
+    constexpr ort::OpAttrType kTypes[] = {ort::kAttributeInt, ort::kAttributeInts, ort::kAttributeFloat,
+                                          ort::kAttributeString};
+    return kTypes[static_cast<size_t>(kind)];
+  }
+
   const OrtApi& api_;
   std::vector<ort::OrtOpAttr*> made_;
 };
@@ -83,13 +138,14 @@ CalledOperators::CalledOperators(const OrtApi& api, const ort::KernelInfo& info,
       const CalledOperator& called = program.calls[instruction.call];
       const size_t operands = instruction.operands.size();
       const Known& known = KnownOperator(called, operands);
-      CheckAxis(called);
+      CheckAxes(called);
       const Attributes attributes(api, called);
-      const char* names[] = {"T", "U"};
+      const char* names[] = {"T", known.second_type};
       const ort::ElementType types[] = {ort::kFloat, ort::kFloat};
       ort::OrtOp* op = nullptr;
-      ort::Check(api, api.CreateOp()(info.raw(), called.name.c_str(), "", called.version, names, types, known.types,
-                                     attributes.data(), attributes.size(), static_cast<int>(operands), 1, &op));
+      ort::Check(api, api.CreateOp()(info.raw(), called.name.c_str(), "", called.version, names, types,
+                                     known.second_type == nullptr ? 1 : 2, attributes.data(), attributes.size(),
+                                     static_cast<int>(operands), 1, &op));
       ops_.push_back(op);
     }
   } catch (...) {

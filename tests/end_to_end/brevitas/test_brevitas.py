@@ -169,9 +169,18 @@ def test_a_recipe_that_is_asked_for_and_does_not_apply_is_named() -> None:
     lstm = random_lstm(6)
     model = one_cell(lstm, draw_feeds(lstm, 3, False, False))
     assert not rnnqc.lower(model).report.warnings
-    for arguments in ({"recipe": "w4a8"}, {"overrides": ["*.weight.bits=4"]}):
+    for arguments, named in (({"recipe": "w4a8"}, "recipe 'w4a8'"), ({"overrides": ["*.weight.bits=4"]}, "bits=4")):
         (warning,) = rnnqc.lower(model, **arguments).report.warnings
-        assert "does not apply to 1 cell(s)" in warning
+        assert "does not apply to 1 cell(s)" in warning and named in warning and "'int8'" not in warning
+
+
+def test_single_constants_are_no_lost_layer() -> None:
+    """Would catch: a QuantTensor's scale, zero point and bits, told as layers that the exporter dropped."""
+    lstm = random_lstm(6)
+    model = one_cell(lstm, draw_feeds(lstm, 3, False, False))
+    for name in ("cell_output_scale", "cell_output_bit_width"):
+        model.graph.output.append(onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, []))
+    assert not rnnqc.lower(model).report.warnings
 
 
 @pytest.mark.parametrize("opset", [13, 17, 18, 20, 21])
@@ -355,11 +364,82 @@ def test_refusals_say_why() -> None:
         cell = next(n for n in model.graph.node if n.op_type == "QuantLSTMCell")
         cell.input[3] = "cell_W_input_raw"
 
+    def unknown(model: onnx.ModelProto) -> None:
+        cell = next(n for n in model.graph.node if n.op_type == "QuantLSTMCell")
+        next(a for a in cell.attribute if a.name == "output_rounding_mode").s = b"STOCHASTIC_ROUND"
+
+    assert "Nothing runs it as it is" in refused(unknown).reason
     assert "its input is not quantized" in refused(raw_input).reason
     assert "W is not quantized" in refused(float_weight).reason
     assert "too wide" in refused(lambda m: _initializer(m, "cell_input_acc_bit_width", 24)).reason
     assert "zero point" in refused(lambda m: _initializer(m, "cell_cell_tanh_zero_point", 0.5)).reason
     assert "scale" in refused(lambda m: _initializer(m, "cell_output_scale", 0)).reason
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+@pytest.mark.parametrize("name", ["cell_W_input_raw", "cell_R_cell_raw", "cell_bias_output_raw"])
+def test_parameters_that_are_not_finite(name: str, value: float) -> None:
+    """Would catch: NaN that becomes the quantized value 0, infinity that becomes the largest one."""
+
+    def poison(model: onnx.ModelProto) -> None:
+        tensor = next(t for t in model.graph.initializer if t.name == name)
+        array = onnx.numpy_helper.to_array(tensor).copy()
+        array.flat[1] = value
+        tensor.CopyFrom(onnx.numpy_helper.from_array(array, name))
+
+    entry = refused(poison)
+    assert "NaN or infinite" in entry.reason and "1 of " in entry.found
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "text"),
+    [
+        ("cifg", 2, "attribute cifg is neither 0 nor 1"),
+        ("batch_first", "no", "attribute batch_first is neither 0 nor 1"),
+        ("output_signed", [0], "attribute output_signed is neither 0 nor 1"),
+        ("input_acc_narrow", -1, "attribute input_acc_narrow is neither 0 nor 1"),
+        ("reverse_input", None, "lacks the attribute reverse_input"),
+        ("cell_state_signed", None, "lacks the attribute cell_state_signed"),
+        ("output_sigmoid_narrow_range", None, "lacks the attribute output_sigmoid_narrow"),
+        ("cell_tanh_rounding_mode", None, "lacks the attribute cell_tanh_rounding_mode"),
+    ],
+)
+def test_attributes_say_what_is_meant(name: str, value: Any, text: str) -> None:
+    """Would catch: text that counts as on, an attribute that is guessed."""
+
+    def change(model: onnx.ModelProto) -> None:
+        (cell,) = (n for n in model.graph.node if n.op_type == "QuantLSTMCell")
+        kept = [a for a in cell.attribute if a.name != name]
+        assert len(kept) == len(cell.attribute) - 1, "no such attribute"
+        del cell.attribute[:]
+        cell.attribute.extend(kept)
+        if value is not None:
+            cell.attribute.append(onnx.helper.make_attribute(name, value))
+
+    assert text in refused(change).reason
+
+
+@pytest.mark.parametrize("form", ["fused", "integer", "qcdq"])
+def test_one_row_of_initial_states_stands_for_all(form: str) -> None:
+    """Would catch: states [1,H] beside inputs of three rows, which no runtime loads as they are."""
+    lstm = random_lstm(9)
+    feeds = draw_feeds(lstm, 5, True, False)
+    row = {**feeds, "h0": feeds["h0"][:, :1], "c0": feeds["c0"][:, :1]}
+    full = {**feeds, "h0": np.repeat(row["h0"], 3, 1), "c0": np.repeat(row["c0"], 3, 1)}
+    wanted = run(rnnqc.session(rnnqc.lower(one_cell(lstm, full))), full)
+    made = rnnqc.lower(one_cell(lstm, row), form=form)
+    for native in (False, True):
+        assert_same_codes(wanted, run(rnnqc.session(made, native=native), row), f"{form}, {native}")
+
+
+def test_initial_states_of_three_axes_are_refused() -> None:
+    def keep_layers(model: onnx.ModelProto) -> None:
+        (cell,) = (n for n in model.graph.node if n.op_type == "QuantLSTMCell")
+        model.graph.input.append(onnx.helper.make_tensor_value_info("h3", onnx.TensorProto.FLOAT, [1, 3, 5]))
+        cell.input[1] = "h3"
+
+    entry = refused(keep_layers)
+    assert "initial hidden state has not two axes" in entry.reason and "[B,H]" in entry.action
 
 
 def _raw_weights(model: onnx.ModelProto) -> None:

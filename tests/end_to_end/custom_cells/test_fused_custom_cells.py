@@ -24,6 +24,7 @@ from tests.native.quant_lstm_cases import native_session
 from tests.runs.lowered import NATIVE, STOCK, session
 from tests.runs.sessions import Array, Outputs, assert_same_bits, run
 from tests.subjects.custom_layers import feeds_of
+from tests.subjects.fused_patterns import PATTERNS, patterned_layer
 from tests.subjects.protos import parse
 
 RECIPES = ("int8", "pow2-int8", "pow2-int16", "int8-static", "w4a8", "pow2-w8a16", "brevitas-int8", "int16")
@@ -171,14 +172,14 @@ def test_joined_models() -> None:
 
 def test_what_has_no_instruction_stays_a_loop_and_is_named() -> None:
     text = """<ir_version: 8, opset_import: ["": 17]> cell (float[B,4] x, float[B,4] h) => (float[B,4] h_next) {
-      [from_x] p = MatMul (x, W) [from_h] q = MatMul (h, R) [sum] g = Add (p, q) [shares] h_next = Softmax (g)
+      [from_x] p = MatMul (x, W) [from_h] q = MatMul (h, R) [sum] g = Add (p, q) [shares] h_next = Hardmax (g)
     }"""
     arrays = {n: np.eye(4, dtype=np.float32) for n in "WR"}
     made = rnnqc.lower(rnnqc.layer(parse(text, **arrays)), strict=True)
     assert "Scan" in [n.op_type for n in made.proto.graph.node]
-    (note,) = [n for n in made.report.notes if "loop of standard operators" in str(n)]
-    assert "Softmax" in str(note)
-    assert "shares" in str(note)
+    (warning,) = [w for w in made.report.warnings if "loop of standard operators" in w]
+    assert "Found: Hardmax node " in warning
+    assert "shares': the native library has no instruction for it. Resolution: " in warning
 
 
 def test_the_node_says_what_it_is() -> None:
@@ -188,3 +189,65 @@ def test_the_node_says_what_it_is() -> None:
     assert (node.form, node.op, node.attributes["state_sizes"]) == ("products", "Scan", [8, 8])
     again = rnnqc.lower(made.proto)
     assert [e.earlier for e in again.report.entries] == [True]
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_what_onnxruntime_would_fuse_is_computed_operator_by_operator(pattern: str) -> None:
+    """At every optimization level, in both forms of integers, as the native library does."""
+    model = patterned_layer(pattern, initial_states=True)
+    proto, feeds = lowered(model), feeds_of(model, 3, 7, 3)
+    expected = run(session(proto, STOCK, "ORT_DISABLE_ALL"), feeds)
+    integer = rnnqc.lower(model, form="integer", calibration=[feeds_of(model, seed) for seed in range(2)]).proto
+    for level in ("ORT_ENABLE_BASIC", "ORT_ENABLE_EXTENDED", "ORT_ENABLE_ALL"):
+        for what, found in (("fused", proto), ("integer", integer)):
+            assert_same_bits(expected, run(session(found, STOCK, level), feeds), f"{what} {level}")
+    assert_same_bits(expected, run(session(proto, NATIVE), feeds), "native")
+
+
+CALLED = {
+    "pairs": "a = Abs (g) s = Pow (a, half) k = Tanh (g) t = Pow (two, k) u = PRelu (t, row) "
+    "v = Mod <fmod=1> (g, two) n = Sum3",
+    "rows": "s = Softmax (g) t = LogSoftmax <axis=1> (g) u = ReduceMean <keepdims=1> (g, axis) "
+    "v = ReduceSum <keepdims=1> (g, axis) n = Sum3",
+    "sizes of rows": "s = ReduceL2 <keepdims=1> (g, axis) t = ReduceMax (g, axis) u = ReduceMin <keepdims=1> (g, axis) "
+    "v = ReduceSumSquare <keepdims=1> (g, axis) n = Sum3",
+    "functions": 's = HardSwish (g) t = Mish (g) u = Gelu (g) v = Gelu <approximate="tanh"> (g) n = Sum3',
+    "numbers": "s = Sin (g) a = Cos (s) b = Atan (a) t = Celu (g) u = ThresholdedRelu <alpha=0.5> (b) v = Sign (g) "
+    "n = Sum3",
+    "whole numbers": "s = Floor (g) t = Ceil (g) u = Round (g) v = Abs (t) n = Sum3",
+    "comparisons": "c = GreaterOrEqual (g, p) s = Where (c, g, p) d = Less (g, q) e = Not (d) t = Where (e, g, q) "
+    "f = Cast <to=1> (d) u = Mul (f, g) i = LessOrEqual (g, p) v = Where (i, q, g) n = Sum3",
+}
+
+
+@every_pair(operators=list(CALLED), batch=[1, 2, 5], recipe=["int8", "pow2-int8", "int8-static"])
+def test_operators_that_onnxruntime_computes(operators: str, batch: int, recipe: str) -> None:
+    """Each is a call of the program; what has no kernel is written in operators that have one."""
+    body = CALLED[operators].replace("n = Sum3", "st = Add (s, t) uv = Add (u, v) n = Add (st, uv)")
+    text = f"""<ir_version: 9, opset_import: ["": 20]> cell (float[B,7] x, float[B,7] h)
+        => (float[B,7] h_next, float[B,7] seen) {{
+      half = Constant <value = float {{0.5}}> () two = Constant <value = float {{2.0}}> ()
+      axis = Constant <value = int64[1] {{1}}> ()
+      [from_x] p = MatMul (x, W) [from_h] q = MatMul (h, R) [sum] g = Add (p, q) {body}
+      [left] seen = Neg (n) [soft] f0 = Softsign (n) [output] h_next = Sub (f0, g)
+    }}"""
+    rng = np.random.default_rng(0)
+    arrays = {n: rng.standard_normal(s).astype(np.float32) for n, s in {"W": (7, 7), "R": (7, 7), "row": (7,)}.items()}
+    model = rnnqc.layer(parse(text, **arrays), initial_states=True)
+    feeds = feeds_of(model, 2, 6, batch)
+    feeds["x"].ravel()[: 2 * len(SPECIAL) : 2] = np.nan_to_num(SPECIAL, posinf=9.0, neginf=-9.0)
+    same_bits(lowered(model, recipe), {n: np.clip(a, -9, 9) for n, a in feeds.items()})
+
+
+@pytest.mark.parametrize("operator", ["Elu", "Selu", "LeakyRelu", "HardSigmoid", "LayerNormalization"])
+def test_attributes_that_are_not_given(operator: str) -> None:
+    """onnxruntime's own kernel looks for every attribute that has a default."""
+    inputs = "g, scale" if operator == "LayerNormalization" else "g"
+    text = f"""<ir_version: 8, opset_import: ["": 17]> cell (float[B,4] x, float[B,4] h) => (float[B,4] h_next) {{
+      [from_x] p = MatMul (x, W) [from_h] q = MatMul (h, R) [sum] g = Add (p, q) [made] n = {operator} ({inputs})
+      [output] h_next = Softsign (n)
+    }}"""
+    rng = np.random.default_rng(0)
+    arrays = {n: rng.standard_normal((4, 4)).astype(np.float32) for n in "WR"} | {"scale": np.ones(4, np.float32)}
+    model = rnnqc.layer(parse(text, **arrays))
+    same_bits(lowered(model), feeds_of(model, 2, 7, 3))

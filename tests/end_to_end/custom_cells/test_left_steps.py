@@ -15,11 +15,13 @@ import pytest
 from onnx.helper import make_tensor_value_info
 
 import rnnqc
+from rnnqc.calibration.calibrate import calibrate
 from tests.generate.recurrences import RecurrenceCase
 from tests.laws.parametrize import in_turn
 from tests.runs.commands import in_process
 from tests.runs.lowered import NATIVE, STOCK, session
 from tests.runs.sessions import assert_same_bits, plain_session, run, sqnr
+from tests.subjects.protos import parse
 from tests.subjects.torch_exports import exported, needed
 
 OPS = ("LSTM", "GRU")
@@ -167,3 +169,14 @@ def test_decoders_that_are_written_out(op: str, kind: str, made: tuple[bool, boo
     shapes = {tuple(sorted(p.shape)) for p in module.cell.parameters() if id(p) in held}
     floats = {tuple(sorted(t.dims)) for t in lowered.proto.graph.initializer if t.data_type == onnx.TensorProto.FLOAT}
     assert not shapes & floats
+
+
+def test_calibration_says_why_a_loop_stays_float() -> None:
+    text = """<ir_version: 8, opset_import: ["": 17]> cell (float[B,4] x, float[B,4] h) => (float[B,4] h_next) {
+      axis = Constant <value = int64[1] {1}> ()
+      [wide] u = Unsqueeze (h, axis) [filter] f = Conv <pads=[1,1]> (u, K) [narrow] s = Squeeze (f, axis)
+      [sum] g = Add (s, x) h_next = Tanh (g)
+    }"""
+    model = rnnqc.layer(parse(text, K=np.float32([[[0.1, 0.5, 0.2]]])))
+    with pytest.raises(rnnqc.CompileError, match=r"can be quantized: Scan 'layer' stays float: .*filter' \(Conv\)"):
+        calibrate(model, [{"x": np.zeros((3, 1, 4), np.float32)}])

@@ -138,6 +138,14 @@ def test_pieces_with_states_are_the_whole(tmp_path: Path, dump: Dump, recipe: st
     assert len(only_cell(tmp_path / "pieces")["runs"]) == pieces
 
 
+def test_progress_counts_steps_of_all_calls(tmp_path: Path) -> None:
+    """Would catch: a bar that begins again with each call."""
+    told: list[int] = []
+    lowered = rnnqc.lower(STREAM.model())
+    rnnqc.dump(lowered, [STREAM.feeds(), STREAM.feeds()], tmp_path / "dump", progress=told.append)
+    assert told == [12, 24]
+
+
 @pytest.mark.parametrize("direction", ["forward", "reverse"])
 def test_chunks_are_the_whole(monkeypatch: pytest.MonkeyPatch, direction: Any) -> None:
     """Long sequences are evaluated piece by piece."""

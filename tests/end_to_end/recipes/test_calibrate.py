@@ -585,3 +585,24 @@ def test_packed_imdb_counts_no_padding(kind: str, shared: Callable[[str], Path])
     statistics = rnnqc.calibrate(path, [feeds])
     assert {p.count for n, p in statistics.points.items() if not n.endswith(".input")} == {100 * 45}
     assert {p.count for n, p in statistics.points.items() if n.endswith(".input")} == {32 * 45}
+
+
+def test_statistics_of_the_weights_before_training_again(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Would catch: statistics of another training used without a word, or said of those that fit."""
+    case = LstmCase(T=6, B=3, I=4, H=5, direction="bidirectional")
+    trained, again = case.model(), case.model()
+    weights = next(t for t in again.graph.initializer if t.name == "W")
+    weights.CopyFrom(onnx.numpy_helper.from_array(1.01 * onnx.numpy_helper.to_array(weights), "W"))
+    rnnqc.calibrate(trained, [case.feeds()]).save(tmp_path / "stats.json")
+    for model, said in ((trained, False), (again, True)):
+        lowered = rnnqc.lower(model, "w4a8", stats=tmp_path / "stats.json")
+        remarks = [str(r) for r in lowered.report.warnings if "other weights of 2 of 2 layers" in str(r)]
+        assert len(remarks) == said, lowered.report.warnings
+    onnx.save(again, tmp_path / "again.onnx")
+    arguments = ("lower", tmp_path / "again.onnx", "-o", tmp_path / "out.onnx", "--stats", tmp_path / "stats.json")
+    result = in_process(capfd, *arguments)
+    assert result.code == 0 and "stats.json" in result.err and "calibrate this model" in result.err
+    older = json.loads((tmp_path / "stats.json").read_text())
+    del older["settings"]["weights"]
+    (tmp_path / "stats.json").write_text(json.dumps(older))
+    assert "other weights" not in in_process(capfd, *arguments, "--overwrite").err

@@ -23,6 +23,8 @@ from rnnqc.lowering.saved_formats import save_formats
 from rnnqc.recipes.recipe import builtin_recipes
 from tests.laws.parametrize import every_pair
 from tests.runs.commands import in_process
+from tests.subjects.custom_layers import cutting_layer, feeds_of
+from tests.subjects.custom_layers import layer as custom_layer
 from tests.subjects.lstm_models import RecurrentCase, stacked_model
 
 RECIPES = tuple(r.name for r in builtin_recipes())
@@ -49,6 +51,24 @@ def _bytes(model: onnx.ModelProto, *, record: bool = True) -> bytes:
     if not record:
         del copy.metadata_props[:]
     return copy.SerializeToString(deterministic=True)
+
+
+@every_pair(recipe=RECIPES, cell=["memory", "parts"], form=("fused", "integer", "qcdq"))
+def test_custom_cells(recipe: str, cell: str, form: str, tmp_path: Path) -> None:
+    """Their formats are in the file: with them alone the values are quantized again as they were."""
+    if recipe.startswith("weight-only") or recipe == "fp16":
+        pytest.skip("a recipe of weights alone")
+    model = custom_layer() if cell == "memory" else cutting_layer()
+    lowered = rnnqc.lower(model, recipe, calibration=[feeds_of(model, s) for s in range(2)], form=form)
+    save_formats(lowered, tmp_path / "formats.toml")
+    text = (tmp_path / "formats.toml").read_text()
+    written = {p for p in lowered.report.points if f'"{p}"' in text}
+    assert written == set(lowered.report.points) != set()
+    if any(p.endswith(".value") and f["bits"] for p, f in lowered.report.points.items()):
+        scale = re.compile(r'(points = "layer\.[^"]*\.value"\n(?:(?!\[\[).*\n)*?scale = )(\S+)')
+        assert scale.search(text)
+    again = rnnqc.lower(model, str(tmp_path / "formats.toml"), form=form)
+    assert _bytes(again.proto) == _bytes(lowered.proto)
 
 
 @every_pair(recipe=RECIPES, case=tuple(CASES), form=("fused", "integer", "qcdq"))

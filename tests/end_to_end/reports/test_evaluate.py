@@ -55,6 +55,7 @@ def test_accuracy_is_that_of_the_test_images(cli: Command, tmp_path: Path) -> No
     wanted = [model_scores.digits_accuracy(rnnqc.session(p)) / 100 for p in (tmp_path / "low.onnx", DIGITS)]
     assert [found["value"], found["reference"]] == pytest.approx(wanted, abs=1e-12)
     assert found["value"] < found["reference"] and found["output"] == "logits" and found["calls"] == 1
+    assert found["labels"] == "label"
     with np.load(MODELS / "digits_test.npz") as data:
         pairs = {"x": data["x"].reshape(-1, 2, 8, 8), "label": data["label"].reshape(-1, 2)}
     np.savez(tmp_path / "pairs.npz", **pairs, names=np.arange(10))  # labels are cut with their samples
@@ -85,6 +86,15 @@ def test_thresholds(cli: Command, option: str, threshold: float, code: int) -> N
     data = MODELS / "digits_test.npz"
     found = cli("evaluate", DIGITS, "--data", data, "--metric", "accuracy", f"{option}-metric", str(threshold))
     assert found.code == code and ("asked for" in found.err) == bool(code)
+
+
+def test_progress_counts_the_calls_of_both_models(tmp_path: Path) -> None:
+    """Would catch: a bar that begins again with the second model, or that ends before the last call."""
+    told: list[tuple[int, int]] = []
+    calls = list(text_pieces())[:3]
+    state = {"h0": "hn", "c0": "cn"}
+    rnnqc.evaluate(PYDOC, calls, "perplexity", against=PYDOC, state=state, progress=lambda *done: told.append(done))
+    assert told == [(done, 6) for done in range(1, 7)]
 
 
 def test_a_function_gets_labels_of_all_calls(cli: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,6 +151,13 @@ def test_metrics_are_their_definitions() -> None:
     yes, truth = softmax[..., :1], LABELS > 3
     for labels in (truth, truth[..., None]):
         assert measured(Accuracy, yes, labels) == pytest.approx(np.mean((yes[..., 0] > 0.5) == truth))
+    chosen = np.where(LABELS % 2 == 0, LABELS, 6 - LABELS)  # what an argmax or a Viterbi decoder puts out
+    for classes in (chosen, chosen.astype(np.uint8)):
+        assert measured(Accuracy, classes, LABELS) == pytest.approx(np.mean(chosen == LABELS))
+        assert measured(Accuracy, classes, padded) == pytest.approx(np.mean((chosen == LABELS)[:, :3]))
+    assert measured(Accuracy, LABELS % 2 == 0, LABELS % 2 == 0) == 1.0
+    with pytest.raises(CompileError, match=r"output .y. is int64\. Supported: floats"):
+        measured(Perplexity, chosen, LABELS)
     lost = np.where(np.arange(7) == 0, np.nan, LOGITS)
     assert measured(Accuracy, lost, LOGITS.argmax(-1)) == 0.0, "NaN decides nothing"
     impossible = np.where(np.arange(7) == 0, 1.0, 0.0) + 0 * LOGITS
@@ -155,7 +172,8 @@ def test_metrics_are_their_definitions() -> None:
         (LOGITS[0], {"label": LABELS[0].astype(np.float32)}, "are float32. Supported: whole numbers"),
         (LOGITS[0], {"label": LABELS[0][:4]}, r"shape \[4\], output 'y' \[5, 7\]. Supported: labels \[5\]"),
         (LOGITS[0], {"label": LABELS[0] + 7}, "has 7 value.* labels from 0 to 6"),
-        (LOGITS[0].astype(np.int32), {"label": LABELS[0]}, "output 'y' is int32"),
+        (LOGITS[0].astype(np.int32), {"label": LABELS[0]}, r"of whole numbers, \[5, 7\]. Supported: labels \[5, 7\]"),
+        (LABELS[0].astype(str), {"label": LABELS[0]}, "output 'y' is <U.*whole numbers: the classes"),
         (LOGITS[0][:, :1], {"label": LABELS[0] > 3}, "one value a row.* a probability"),
         (LOGITS[0], {"label": LABELS[0] * 0 - 1}, "no label counts"),
     ],

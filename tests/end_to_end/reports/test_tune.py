@@ -307,6 +307,25 @@ def test_bad_arguments(
     assert not list(tmp_path.glob("*.toml"))
 
 
+def test_outputs_without_floats_need_a_metric(model: onnx.ModelProto, feeds: list[dict[str, Array]]) -> None:
+    """Would catch: a search of minutes by an SQNR that no output has."""
+    tags = onnx.ModelProto()
+    tags.CopyFrom(model)
+    tags.graph.node.append(helper.make_node("ArgMax", ["Y"], ["tags"], axis=-1, keepdims=0))
+    del tags.graph.output[:]
+    tags.graph.output.append(helper.make_tensor_value_info("tags", TensorProto.INT64, None))
+    told: list[tuple[int, int]] = []
+    with pytest.raises(UsageError, match=r"no output is of floats: tags.*metric="):
+        tune(tags, feeds, min_sqnr=40, progress=lambda *done: told.append(done))
+    assert told == []
+
+    def equal(outputs: Sequence[dict[str, Array]], inputs: Sequence[dict[str, Array]]) -> float:
+        return 1.0
+
+    found = tune(tags, feeds, metric=equal, min_metric=0.5, progress=lambda *done: told.append(done))
+    assert found.found.reached and told[0][0] == 0 and told[0][1] > 1
+
+
 def test_models_without_anything_to_tune(feeds: list[dict[str, Array]], model: onnx.ModelProto) -> None:
     node = helper.make_node("Relu", ["X"], ["Y"])
     values = [helper.make_tensor_value_info(n, TensorProto.FLOAT, ["T", "B", I]) for n in "XY"]

@@ -144,6 +144,22 @@ def test_a_model_that_runs_on_nothing_generated_is_not_compared(
         assert "does not run on generated data" in result.err and "--data" in result.err
 
 
+def test_whole_numbers_have_a_threshold_of_their_own(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """Would catch: a decoder's classes judged in dB without a word of what judges classes."""
+    made = LstmCase(T=20, B=2, I=8, H=16).model()
+    made.graph.node.append(onnx.helper.make_node("ArgMax", ["Y"], ["tags"], axis=3, keepdims=0))
+    made.graph.output.append(onnx.helper.make_tensor_value_info("tags", onnx.TensorProto.INT64, None))
+    onnx.save(made, tmp_path / "float.onnx")
+    rnnqc.lower(made, overrides=["*.weight.bits=3"]).save(tmp_path / "quant.onnx")
+    arguments = ("verify", tmp_path / "float.onnx", tmp_path / "quant.onnx", "--min-sqnr", "200")
+    found = figures(in_process(capfd, *arguments, "--json"))
+    assert [found[k]["whole_numbers"] for k in ("Y", "tags")] == [False, True] and found["tags"]["equal"] < 1
+    said = [line for line in in_process(capfd, *arguments).err.splitlines() if "'tags'" in line]
+    assert len(said) == 1 and "whole numbers" in said[0] and "--min-equal tags=SHARE" in said[0]
+    other = [line for line in in_process(capfd, *arguments).err.splitlines() if "'Y'" in line]
+    assert len(other) == 1 and "whole numbers" not in other[0]
+
+
 @pytest.mark.parametrize(
     ("arguments", "wanted"),
     [

@@ -12,12 +12,14 @@ import pytest
 import rnnqc
 from rnnqc.ir import DOMAIN, Model
 from rnnqc.passes import FuseQuantLstmCell, ShortenNames
+from rnnqc.passes.render.cell_function import TWO_BODIES
 from rnnqc.passes.render.shorten_names import MESSAGES
 from rnnqc.passes.verify.equal_bodies import changed_body
 from rnnqc.proto.graph_walks import blocks_of
 from tests.laws.parametrize import in_turn
 from tests.passes.pass_testing import CASES, apply, before
 from tests.runs.sessions import assert_same_bits, plain_session, run
+from tests.subjects.custom_layers import cutting_layer
 from tests.subjects.lstm_models import LstmCase, Op, RecurrentCase
 from tests.subjects.protos import parse
 
@@ -54,6 +56,14 @@ def test_lowered_files_have_short_bodies(op: Op, rest: str) -> None:
     """Those of linear layers, too, which are made last."""
     lowered = rnnqc.lower(RecurrentCase(op=op).model(), rest=rest).proto
     assert all(not n.name or n.name in MESSAGES for block in blocks_of(lowered.functions) for n in block.node)
+
+
+def test_nodes_that_cut_several_values_keep_names() -> None:
+    """Of which onnxruntime before 1.22 makes those of a Split."""
+    lowered = rnnqc.lower(cutting_layer()).proto
+    named = {n.name: n.op_type for block in blocks_of(lowered.functions) for n in block.node if n.name}
+    assert sorted(named.values()) == ["Slice"] * 4 + ["Unsqueeze"]
+    assert {n for n in named if len(n) > 3} == {TWO_BODIES}
 
 
 def test_functions_of_others_and_models_without_stay() -> None:

@@ -92,6 +92,9 @@ def test_a_program_against_numpy() -> None:
         ("call Tanh 13 11", "call Tanh 99 11", "onnxruntime reports"),
         ("call Tanh 13 11", "call LayerNormalization 17 11 2 axis=i:0", "an axis that is not the last one"),
         ("call Tanh 13 11", "call Elu 6 11 alpha=1", "is no attribute"),
+        ("call Tanh 13 11", "call Elu 6 11 alpha=x:1", "is no attribute"),
+        ("call Tanh 13 11", "call Softmax 13 11 axis=l:0", "an axis that is not the last one"),
+        ("call Tanh 13 11", "call Pow 15 2 2", "the same for all rows"),
         ("state f32 3", "state i32 3", "a state is f32"),
         ("state f32 3", "state f32 0", "0 is not 1"),
         ("constant f32 3", "constant f32 4", "operands of"),
@@ -101,6 +104,21 @@ def test_wrong_programs(old: str, new: str, message: str) -> None:
     assert PROGRAM.count(old) == 1
     with pytest.raises(Exception, match=f'(?s)QuantCustomCell node "cell": .*{message}'):
         outputs(model(PROGRAM.replace(old, new)))
+
+
+@pytest.mark.parametrize(
+    ("attributes", "message"),
+    [
+        ("", "ReduceMean without attribute axes"),
+        ("axes=i:1", "ReduceMean without attribute axes"),
+        ("axes=l:0,1", "an axis that is not the last one"),
+        ("axes=l:1 keepdims=i:0", "makes no column"),
+    ],
+)
+def test_reductions_of_other_axes(attributes: str, message: str) -> None:
+    program = PROGRAM.replace("call Tanh 13 11", f"call ReduceMean 13 11 {attributes}\nadd 12 2")
+    with pytest.raises(Exception, match=message):
+        outputs(model(program.replace("next 12", "next 13").replace("output 12", "output 13")))
 
 
 @pytest.mark.parametrize(
