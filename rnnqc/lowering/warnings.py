@@ -20,6 +20,7 @@ from rnnqc.passes.graph.float16_products import float16_warning
 from rnnqc.passes.graph.quant_operators import CELL_OP
 from rnnqc.passes.graph.training_mode import training_warning
 from rnnqc.recipes.clipping import clipping_warnings
+from rnnqc.recipes.recipe import is_builtin
 from rnnqc.recipes.recipe_record import not_applied
 from rnnqc.recipes.rules import override_text
 
@@ -40,6 +41,7 @@ def warnings_of(plan: Plan, passed: Passed, entries: Sequence[Entry]) -> list[st
         *(map(str, plan.statistics.remarks) if plan.statistics is not None else ()),
         *passed.recovery_warnings,
         *([] if any(e.status != "float" for e in entries) else layer_hints(passed.model.proto)),
+        *_missing_statistics(plan),
         *_idle_rules(plan, passed, entries),
         *_kept_sorting(plan, passed),
         *map(str, passed.remarks_of(Outcome.WARNING)),
@@ -49,6 +51,19 @@ def warnings_of(plan: Plan, passed: Passed, entries: Sequence[Entry]) -> list[st
         *_exported_cells(plan, entries),
         *_lowered_cells(plan, passed, entries),
     ]
+
+
+def _missing_statistics(plan: Plan) -> list[str]:
+    """That rules of the user, as `tune` writes them, ask for what only statistics make possible."""
+    own = 0 if is_builtin(plan.recipe) else plan.recipe.own
+    asking = [r.points for r in plan.recipe.rules[:own] if r.settings.get("compensation") is True]
+    if plan.statistics is not None or not asking:
+        return []
+    text = (
+        f"recipe {plan.recipe.name!r}: {len(asking)} rule(s) with compensation, the first for {asking[0]!r}, and no "
+        "statistics: weights are rounded one by one. Resolution: give the statistics of the calibration (--stats)."
+    )
+    return [text]
 
 
 def _kept_sorting(plan: Plan, passed: Passed) -> list[str]:

@@ -158,6 +158,19 @@ def test_statistics_compensate(model: onnx.ModelProto, feeds: list[dict[str, Arr
     assert {s["bits"] for p, s in weights.items() if p.startswith(IDLE)} == {4}
 
 
+def test_what_was_tuned_with_statistics_asks_for_them(
+    model: onnx.ModelProto, feeds: list[dict[str, Array]], tmp_path: Path
+) -> None:
+    """Would catch: a file that loses what it was tuned for, without a word."""
+    statistics = rnnqc.calibrate(model, feeds)
+    tune(model, feeds, min_sqnr=TARGET, stats=statistics).save(tmp_path / "mine.toml")
+    recipe = str(tmp_path / "mine.toml")
+    for stats, said in ((None, 1), (statistics, 0)):
+        warnings = rnnqc.lower(model, recipe, stats=stats).report.warnings
+        assert len([w for w in warnings if "with compensation" in w and "no statistics" in w]) == said
+    assert not [w for w in rnnqc.lower(model, "w4a8").report.warnings if "compensation" in w]
+
+
 def test_states_are_carried(tmp_path: Path) -> None:
     from tests.subjects.lstm_models import LstmCase
 
