@@ -8,7 +8,6 @@ from collections.abc import Sequence
 import numpy as np
 
 from rnnqc.formats.qonnx import QonnxQuantizer
-from rnnqc.formats.scales import is_power_of_two
 from rnnqc.passes.graph.index_expressions import EXACT_TO
 from rnnqc.passes.graph.quant_operators import GATES, Parameter, QuantLstm
 
@@ -35,14 +34,11 @@ def doubt_about_sums(read: QuantLstm, x: QonnxQuantizer) -> tuple[str, str, str]
     """Why Brevitas itself may compute something else: reason, found, action.
 
     With scales that are powers of two its products are exact in any order, if their sums in units of the two scales
-    stay within 2**24, partial ones too. With other scales every product is rounded, and a sum next to a tie of its
-    quantizer may fall otherwise, whatever its size: of that docs/brevitas.md tells.
+    stay within 2**24, partial ones too. With other scales every product is rounded: of smaller sums only those next to
+    a tie of their quantizer may fall otherwise, of which docs/brevitas.md tells; of larger ones the steps of float32
+    are wider than these units, too, and the same is said.
     """
-    hidden = read.quantizers["output"]
-    quantizers = [x, hidden, *(p.quantizer for p in (*read.W, *read.R) if p.quantizer is not None)]
-    if not all(is_power_of_two(float(s)) for q in quantizers for s in q.scale.ravel()):
-        return None
-    for key, weights, values in (("W", read.W, x), ("R", read.R, hidden)):
+    for key, weights, values in (("W", read.W, x), ("R", read.R, read.quantizers["output"])):
         found = largest_sum(weights, values)
         if found is not None and found[0] > EXACT_TO:
             return (

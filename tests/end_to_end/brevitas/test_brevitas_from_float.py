@@ -5,6 +5,7 @@ What these would catch: a quantizer more or less than QuantRNN has, and calls of
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -28,13 +29,29 @@ from tests.subjects.brevitas_layers import forward, moved_products  # noqa: E402
 from tests.subjects.torch_exports import exported  # noqa: E402
 
 SIZE, HIDDEN, LENGTH, BATCH = 7, 9, 10, 4  # no quantizer sees 300 calls
+ACTIVATIONS = {
+    "input_gate": "input_sigmoid_quant", "forget_gate": "forget_sigmoid_quant", "output_gate": "output_sigmoid_quant",
+    "cell_gate": "cell_tanh_quant", "hidden": "hidden_state_tanh_quant",
+}  # fmt: skip
 
 
-def _trained(op: str, **options: Any) -> tuple[Any, Statistics, Any]:
+def _quantizers(op: str) -> dict[str, str]:
+    """By point of a cell the name of Brevitas' quantizer."""
+    if op == "RNN":
+        return {"hidden": "output_quant", "hidden_gate.acc": "gate_acc_quant"}
+    return {
+        "hidden": "output_quant",
+        **{f"{g}_gate.acc": f"{g}_acc_quant" for g in ("input", "output", "forget", "cell")},
+        **{f"{point}.activation": q for point, q in ACTIVATIONS.items()},
+        **dict.fromkeys(("cell_state.kept", "cell_state.added", "cell_state"), "cell_state_quant"),
+    }
+
+
+def _trained(op: str, wide: Mapping[str, Any] | None = None, **options: Any) -> tuple[Any, Statistics, Any]:
     """The float model, its statistics and Brevitas' layer of the same weights after two calls in training mode."""
     torch.manual_seed(1)
     plain = getattr(torch.nn, op)(SIZE, HIDDEN, **options)
-    layer = {"LSTM": QuantLSTM, "RNN": QuantRNN}[op](SIZE, HIDDEN, **options)
+    layer = {"LSTM": QuantLSTM, "RNN": QuantRNN}[op](SIZE, HIDDEN, **options, **(wide or {}))
     layer.load_state_dict(plain.state_dict(), strict=False)
     calls = [torch.randn(LENGTH, BATCH, SIZE) * 0.6 for _ in range(2)]
     layer.train()
@@ -63,6 +80,25 @@ def test_scales_are_those_that_brevitas_collects(op: str, layers: int, both: boo
         assert scale == pytest.approx(float(getattr(layer.layers[0][0].cell, quantizer).scale()), rel=0.03), quantizer
 
 
+@every_pair(op=("LSTM", "RNN"), both=(False, True), layers=(1, 2))
+def test_the_recipe_has_the_scales_of_every_quantizer(op: str, both: bool, layers: int) -> None:
+    """With 24 bits Brevitas collects what the float model holds, so that only the rules of scales could differ."""
+    roles = {"RNN": ["gate_acc_quant"], "LSTM": ["gate_acc", "sigmoid", "tanh", "cell_state"]}[op]
+    wide = {"bias_quant": None, **{f"{role}_bit_width": 24 for role in ["weight", "io", *roles]}}
+    model, statistics, layer = _trained(op, wide, bidirectional=both, num_layers=layers)
+    limited = ["*.acc", *(["*.cell_state*"] if op == "LSTM" else [])]
+    overrides = [f"{p}.range=ema-percentile" for p in ("*.input", "*.hidden", "*.activation", *limited)]
+    overrides += [f"{p}.limit=none" for p in limited]
+    points = rnnqc.lower(model, "brevitas-int8", stats=statistics, overrides=overrides).report.points
+    for name, direction in zip(statistics.cells, (d for pair in layer.layers for d in pair), strict=True):
+        for point, quantizer in _quantizers(op).items():
+            steps = (2**24 - 1) / 255 if quantizer.endswith("sigmoid_quant") else 2.0**16
+            expected = steps * float(getattr(direction.cell, quantizer).scale())
+            # The input of a second layer is no call of Brevitas'.
+            loose = layers == 2 and quantizer == "output_quant"
+            assert points[f"{name}.{point}"]["scale"] == pytest.approx([expected], rel=0.02 if loose else 1e-4), point
+
+
 @pytest.mark.parametrize("nonlinearity", ["tanh", "relu"])
 def test_an_rnn_computes_as_quant_rnn(nonlinearity: str) -> None:
     model, statistics, layer = _trained("RNN", nonlinearity=nonlinearity)
@@ -78,12 +114,6 @@ def test_an_rnn_computes_as_quant_rnn(nonlinearity: str) -> None:
         np.testing.assert_array_equal(run(session(lowered.proto, native), {"x": x.numpy()})["y"], expected)
 
 
-ACTIVATIONS = {
-    "input_gate": "input_sigmoid_quant", "forget_gate": "forget_sigmoid_quant", "output_gate": "output_sigmoid_quant",
-    "cell_gate": "cell_tanh_quant", "hidden": "hidden_state_tanh_quant",
-}  # fmt: skip
-
-
 @every_pair(op=("LSTM", "RNN"), both=(False, True), layers=(1, 2))
 def test_rounded_outputs_are_those_of_return_quant_tensor(op: str, both: bool, layers: int) -> None:
     """Y and its integers, where every scale is Brevitas' own; without `rounded_output` Y of an LSTM is on no grid."""
@@ -94,13 +124,7 @@ def test_rounded_outputs_are_those_of_return_quant_tensor(op: str, both: bool, l
     scales, names = [], list(statistics.cells)
     for name, direction in zip(names, (d for pair in tensors.layers for d in pair), strict=True):
         cell = direction.cell
-        quantizers = {"input": "output_quant", "hidden": "output_quant"}
-        if op == "RNN":
-            quantizers["hidden_gate.acc"] = "gate_acc_quant"
-        else:
-            quantizers |= {f"{g}_gate.acc": f"{g}_acc_quant" for g in ("input", "output", "forget", "cell")}
-            quantizers |= {f"{point}.activation": q for point, q in ACTIVATIONS.items()}
-            quantizers |= dict.fromkeys(("cell_state.kept", "cell_state.added", "cell_state"), "cell_state_quant")
+        quantizers = {"input": "output_quant", **_quantizers(op)}
         scales += [f"{name}.{p}.scale={float(getattr(cell, q).scale().detach())!r}" for p, q in quantizers.items()]
     x = torch.randn(LENGTH, BATCH, SIZE) * 0.6
     with moved_products(0), torch.no_grad():

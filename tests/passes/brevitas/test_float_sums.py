@@ -57,9 +57,15 @@ def test_the_bound_is_the_last_whole_number_that_float32_has_all_below_of() -> N
     assert doubt is not None and f"sum up to {EXACT_TO + 32768}" in doubt[1] and "W of the input gate" in doubt[1]
 
 
-def test_scales_and_raw_weights_of_which_nothing_is_said() -> None:
+def test_scales_that_are_no_powers_of_two_have_the_same_bound() -> None:
+    """Would catch: silence about 16-bit cells as they are trained, whose scales are any numbers."""
+    x = quantizer(16, 0.001)
+    assert doubt_about_sums(with_first_row(read_of(), [500, -12]), x) is None
+    assert doubt_about_sums(with_first_row(read_of(), [500, -12, 1]), x) is not None
+
+
+def test_raw_weights_of_which_nothing_is_said() -> None:
     read = with_first_row(read_of(), [500, -12, 1])
-    assert doubt_about_sums(read, quantizer(16, 0.001)) is None
     raw = replace(read, W=[Parameter(p.values) for p in read.W])
     assert doubt_about_sums(raw, quantizer(16, 2.0**-10)) is None
 
@@ -85,10 +91,11 @@ def test_within_the_bound_every_order_gives_the_same(seed: int) -> None:
     assert sums == {float(w @ x) * 2.0**-17}
 
 
-def test_lower_says_it() -> None:
+@pytest.mark.parametrize("pow2", [False, True])
+def test_lower_says_it(pow2: bool) -> None:
     wide = {"output": {"bits": 16, "scale": np.float32(2.0**-15)}}
     for bits, changes, said in ((8, None, 0), (16, wide, 1)):
-        lstm = random_lstm(3, pow2=True, weight_bits=bits, changes=changes)
-        model = one_cell(lstm, draw_feeds(random_lstm(3, pow2=True), 0, False, True))
+        lstm = random_lstm(3, pow2=pow2, weight_bits=bits, changes=changes)
+        model = one_cell(lstm, draw_feeds(random_lstm(3, pow2=pow2), 0, False, True))
         texts = [w for w in rnnqc.lower(model).report.warnings if "float32 sums are not exact" in w]
         assert len(texts) == said, texts
