@@ -4,7 +4,8 @@
   20 times the examples, `explore` is random; both shrink.
 * `RNNQC_SHARED` names a folder with real models and data, `../shared` next to the checkout by default; tests that
   need it skip when it is absent, and the summary says how many did.
-* `--slow` runs the tests marked `slow`, too; without it they are deselected.
+* `--slow` runs the tests marked `slow`, too; without it they are deselected. So are, of a test marked `few(n)`, all
+  cases but n that are evenly spread: each of them says nearly what its neighbours say.
 * What waits for the longest of all, the cross-compiled library, comes first: no processor is idle at the end.
 * What is there once the tests are collected is taken out of the garbage collector's sight, whose turns otherwise cost
   a tenth of the time.
@@ -88,14 +89,33 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "slow: takes more than ten seconds; runs with --slow")
+    config.addinivalue_line("markers", "few(n): without --slow n of its cases run")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if not config.getoption("--slow"):
-        slow = [item for item in items if "slow" in item.keywords]
-        config.hook.pytest_deselected(items=slow)
-        items[:] = [item for item in items if "slow" not in item.keywords]
+        left = [item for item in items if "slow" not in item.keywords]
+        left = _few(left)
+        kept = {id(item) for item in left}
+        config.hook.pytest_deselected(items=[item for item in items if id(item) not in kept])
+        items[:] = left
     items.sort(key=lambda item: "arm64_library" not in getattr(item, "fixturenames", ()))
+
+
+def _few(items: list[pytest.Item]) -> list[pytest.Item]:
+    """Without the cases that a test marked `few` can do without; in the order of `items`."""
+    cases: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        if item.get_closest_marker("few") is not None:
+            cases.setdefault(item.nodeid.split("[")[0], []).append(item)
+    gone: set[int] = set()
+    for members in cases.values():
+        marker = members[0].get_closest_marker("few")
+        assert marker is not None
+        (count,) = marker.args
+        kept = {round(k * (len(members) - 1) / max(count - 1, 1)) for k in range(count)}
+        gone.update(id(item) for k, item in enumerate(members) if k not in kept)
+    return [item for item in items if id(item) not in gone]
 
 
 def pytest_collection_finish() -> None:

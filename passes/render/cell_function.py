@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, fields, replace
 
 import numpy as np
@@ -11,7 +12,7 @@ from rnnqc.cells.base import Cell
 from rnnqc.cells.fixed_point_numbers import FixedPointNumbers
 from rnnqc.cells.fused_nodes import CONFIGURATION, fused_outputs, input_names
 from rnnqc.cells.stages import IntegerCell, Numbers
-from rnnqc.ir import DOMAIN, Graph, Model, Node, Value, Variable, attribute_reference, subgraphs
+from rnnqc.ir import DOMAIN, Graph, Model, Node, Value, Variable, attribute_reference, export_nodes, subgraphs
 from rnnqc.ir.builder import Builder, body_nodes
 from rnnqc.passes.cells.boundary import Boundary
 from rnnqc.passes.cells.loop_driver import Arithmetic, emit_cell
@@ -59,10 +60,17 @@ class CellFunction:
     def numbered(self, number: int) -> onnx.FunctionProto:
         """The function whose body insists on the configuration `number`."""
         self.insists.inputs[1] = self.scratch.constant([number], np.int64)
+        exported = self._exported
+        place = next(k for k, node in enumerate(self.nodes) if node is self.insists)
+        exported[place].input[1] = self.insists.inputs[1].name
         function = onnx.FunctionProto()
         function.CopyFrom(self.proto)
-        function.node.extend(body_nodes(self.nodes))
+        function.node.extend(body_nodes(self.nodes, exported))
         return function
+
+    @functools.cached_property
+    def _exported(self) -> list[onnx.NodeProto]:
+        return export_nodes(self.nodes)
 
 
 def cell_function(model: Model, site: CellSite) -> CellFunction:

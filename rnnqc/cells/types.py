@@ -7,6 +7,7 @@ a cell state `initial_c, P` and `Y_c`.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -92,7 +93,7 @@ class CellType:
         """Operator `number` < `aliases`: a name for one function body, with the same kernel as all others."""
         return f"{self.fused}_{number:02d}"
 
-    @property
+    @functools.cached_property
     def product_points(self) -> tuple[str, ...]:
         """Quantization points of what is added up to pre-activations."""
         return tuple(p.name for p in self.points if p.name.endswith("_product"))

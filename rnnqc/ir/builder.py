@@ -115,8 +115,13 @@ class Builder:
         return f"{self.prefix}/{name}" if self.prefix else name
 
 
-def body_nodes(nodes: Sequence[Node]) -> list[onnx.NodeProto]:
-    """`nodes` as the body of a function: the constants they use, in subgraphs too, become Constant nodes in front."""
+def body_nodes(nodes: Sequence[Node], exported: Sequence[onnx.NodeProto] | None = None) -> list[onnx.NodeProto]:
+    """`nodes` as the body of a function: the constants they use, in subgraphs too, become Constant nodes in front.
+
+    Args:
+        nodes: The nodes.
+        exported: What `export_nodes` made of them, if that is known.
+    """
     constants: dict[str, Constant] = {}
     stack = list(reversed(nodes))
     while stack:
@@ -132,7 +137,7 @@ def body_nodes(nodes: Sequence[Node]) -> list[onnx.NodeProto]:
         tensor = onnx.numpy_helper.from_array(np.asarray(constant.values))
         held = onnx.helper.make_attribute("value", tensor)
         result.append(onnx.NodeProto(op_type="Constant", name=name, output=[name], attribute=[held]))
-    return [*result, *export_nodes(nodes)]
+    return [*result, *(export_nodes(nodes) if exported is None else exported)]
 
 
 def onnx_type(dtype: Any) -> int:

@@ -102,7 +102,9 @@ def graphs_below(graph: Graph) -> Iterator[Graph]:
     while queue:
         current = queue.popleft()
         yield current
-        queue.extend(g for node in current.nodes for _, g in subgraphs(node))
+        for node in current.nodes:
+            if attrs := node.attrs:
+                queue.extend(value for value in attrs.values() if isinstance(value, Graph))
 
 
 def display_name(node: Node) -> str:

@@ -12,10 +12,13 @@ Block = onnx.GraphProto | onnx.FunctionProto
 
 def inner_graphs(node: onnx.NodeProto) -> list[onnx.GraphProto]:
     """The subgraphs of a node."""
-    attributes = node.attribute
-    if not attributes:
-        return []
-    return [g for a in attributes for g in [*([a.g] if a.HasField("g") else []), *a.graphs]]
+    found: list[onnx.GraphProto] = []
+    for attribute in node.attribute:
+        if attribute.HasField("g"):
+            found.append(attribute.g)
+        if attribute.graphs:
+            found.extend(attribute.graphs)
+    return found
 
 
 def blocks_of(roots: Iterable[Block]) -> Iterator[Block]:

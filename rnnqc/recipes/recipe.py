@@ -259,20 +259,20 @@ def load_recipe(given: str | os.PathLike[str]) -> Recipe:
             return replace(recipe, statistics=beside)
         except (OSError, UnicodeDecodeError) as error:
             raise UsageError(f"{name}: cannot be read ({error}).") from error
-    held = {r.name: r for r in builtin_recipes()}
+    held = {r.name: r for r in _builtin_recipes()}
     if name not in held:
         raise UsageError(
             f"There is no recipe {name!r}.",
             supported=", ".join(sorted(held)),
             action=or_counterpart("choose one, or name a .toml file", name, RECIPES),
         )
-    return held[name]
+    return _own_copy(held[name])
 
 
 def is_builtin(recipe: Recipe) -> bool:
     """Whether `--recipe` with its name means this recipe, overrides apart: a recipe file may have any name."""
     rules = recipe.rules[recipe.overrides :]
-    return any((r.name, r.kind, r.rules) == (recipe.name, recipe.kind, rules) for r in builtin_recipes())
+    return any((r.name, r.kind, r.rules) == (recipe.name, recipe.kind, rules) for r in _builtin_recipes())
 
 
 def recipe_text(name: str) -> str:
@@ -289,7 +289,11 @@ def recipe_text(name: str) -> str:
 
 def builtin_recipes() -> list[Recipe]:
     """The recipes that come with rnnqc, by name."""
-    return [replace(r, rules=tuple(Rule(u.points, dict(u.settings)) for u in r.rules)) for r in _builtin_recipes()]
+    return [_own_copy(r) for r in _builtin_recipes()]
+
+
+def _own_copy(recipe: Recipe) -> Recipe:
+    return replace(recipe, rules=tuple(Rule(u.points, dict(u.settings)) for u in recipe.rules))
 
 
 @functools.cache

@@ -133,6 +133,7 @@ VARIATIONS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.few(16)
 @in_turn(name=VARIATIONS, pow2=[False, True], states=[False, False, True, True], turn=[0, 1, 1, 0])
 def test_one_cell(name: str, pow2: bool, states: bool, turn: int) -> None:
     """Zeros or initial states, any scales or powers of two, and each level of optimizations, in turn."""
@@ -259,6 +260,7 @@ STACKS: dict[str, tuple[dict[str, Any], list[str]]] = {
 }
 
 
+@pytest.mark.few(3)
 @in_turn(what=STACKS, batch_first=[False, True], turn=[0, 1, 1, 0])
 def test_codes_pass_between_layers(what: str, batch_first: bool, turn: int) -> None:
     """Every layer's hidden states are an output of the model too, and the last layer runs backwards."""

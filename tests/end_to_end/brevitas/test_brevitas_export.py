@@ -144,6 +144,7 @@ def slow(values: Iterable[Any], chosen: Container[Any]) -> list[Any]:
     return [pytest.param(v, marks=pytest.mark.slow) if v in chosen else v for v in values]
 
 
+@pytest.mark.few(8)
 @pytest.mark.parametrize("name", slow(CASES, SLOW))
 def test_export(name: str) -> None:
     layer = CASES[name]
@@ -290,6 +291,7 @@ WEIGHTS_ALONE: dict[str, Layer] = {
 }
 
 
+@pytest.mark.few(5)
 @in_turn(
     made=[*((n, 14) for n in WEIGHTS_ALONE), ("batch of 2", 20), ("batch of 2", 21), ("batch first", 21)],
     qcdq=[True, False],

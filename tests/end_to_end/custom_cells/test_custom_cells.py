@@ -67,6 +67,7 @@ def test_the_points_of_a_cell() -> None:
     }
 
 
+@pytest.mark.few(3)
 @in_turn(recipe=EVERY_VALUE, reverse=[False, True])
 def test_recipes_of_every_value(recipe: str, reverse: bool) -> None:
     """Every value is on its grid; forms, optimizations, rows of the batch and chunks give the same bits."""
@@ -101,6 +102,7 @@ def test_recipes_of_every_value(recipe: str, reverse: bool) -> None:
         assert np.abs(codes + held.zero_point).max() <= 2 ** (held.bits - 1)
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("recipe", ["int8", "int16", *EVERY_VALUE])
 def test_chunks_with_carried_states_are_the_whole(recipe: str) -> None:
     model = layer(initial_states=True)
@@ -375,6 +377,7 @@ WRITTEN = [("unrolled", {}), ("scan", {"backwards": True}), ("loop", {}), ("loop
          ("keras", {"gemm": True, "products": "joined"})]  # fmt: skip
 
 
+@pytest.mark.few(3)
 @in_turn(written=WRITTEN, op=["highway", "projection"])
 def test_however_the_recurrence_is_written(op: str, written: tuple[str, dict[str, Any]]) -> None:
     form, options = written

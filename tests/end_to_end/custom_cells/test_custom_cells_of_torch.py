@@ -140,6 +140,7 @@ def check(
             np.testing.assert_array_equal(value, got[name])
 
 
+@pytest.mark.few(3)
 @in_turn(recipe=LEAST, kind=["highway", "projection"], varying=[False, True, True, False], dynamo=[False] * 5 + [True])
 def test_layers_of_cells(recipe: str, kind: str, varying: bool, dynamo: bool) -> None:
     """Forward; or backward, with lengths and states."""

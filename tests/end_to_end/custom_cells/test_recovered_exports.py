@@ -73,6 +73,7 @@ def check(proto: onnx.ModelProto, inputs: tuple[Any, ...], expected: list[str]) 
     assert max(float(np.abs(quantized[n] - v).max()) for n, v in before.items()) < 0.1
 
 
+@pytest.mark.few(3)
 @in_turn(exporter=[*EXPORTERS, (True, 20)], kind=KINDS, layers=[1, 2])
 def test_traced_cells(kind: str, exporter: tuple[bool, int], layers: int) -> None:
     dynamo, opset = exporter
@@ -84,6 +85,7 @@ def test_traced_cells(kind: str, exporter: tuple[bool, int], layers: int) -> Non
 OPTIONS: list[dict[str, Any]] = [{"backwards": True}, {"batch_first": True, "bias": False}, {"states": True}]
 
 
+@pytest.mark.few(6)
 @every_pair(
     start=["zeros", "like", "none", "given"], end=["stack", "cat", "last"], batch_first=[False, True], batch=[1, 3],
     sizes=[(6, 8), (8, 8), (100, 64)], dynamo=[False, True], kind=["GRU", "LSTM", "RNN"],
@@ -99,6 +101,7 @@ def test_loops_as_people_write_them(
     check(export(loop, inputs, dynamo, 20 if dynamo else 17), inputs, [kind])
 
 
+@pytest.mark.few(3)
 @in_turn(kind=[*KINDS, *KINDS], dynamo=[False, True], options=[*OPTIONS, OPTIONS[1], OPTIONS[2], OPTIONS[0]])
 def test_options_of_traced_cells(kind: str, dynamo: bool, options: dict[str, Any]) -> None:
     _needs(dynamo)

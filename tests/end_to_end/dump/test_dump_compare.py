@@ -58,6 +58,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 # What differs, numbered over all runs, and which of it the cell makes first.
+@pytest.mark.few(5)
 @pytest.mark.parametrize(
     ("direction", "steps", "first"),
     [
@@ -269,6 +270,7 @@ def test_options_of_no_comparison(
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("op", ["LSTM", "GRU", "RNN"])
 @pytest.mark.parametrize("recipe", ["brevitas-int8", "pow2-int8"])
 def test_forms_have_the_same_codes(tmp_path: Path, capfd: pytest.CaptureFixture[str], recipe: str, op: Any) -> None:

@@ -84,6 +84,7 @@ CELLS = {
 }
 
 
+@pytest.mark.few(3)
 @in_turn(name=CELLS, recipe=["int8", "brevitas-int8", "pow2-int16", "w4a8"])
 def test_form_qcdq_written_out(name: str, recipe: str) -> None:
     """The dump is that of the loop, bit by bit."""
@@ -94,6 +95,7 @@ def test_form_qcdq_written_out(name: str, recipe: str) -> None:
     assert_same(expected, traced(made[True], case.feeds()), f"{name}, {recipe}")
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("name", CELLS)
 def test_form_qcdq_has_the_codes_of_the_integer_form(name: str) -> None:
     """Float sums of such codes are exact, and tables hold what the activations make."""
@@ -113,6 +115,7 @@ def test_form_qcdq_has_the_codes_of_the_integer_form(name: str) -> None:
                 assert len(np.unique(other.codes)) > 5, f"{cell}: {tensor}: a trivial case"
 
 
+@pytest.mark.few(3)
 @in_turn(name=CELLS, recipe=["int8", "pow2-int8", "brevitas-int8"])
 def test_names_are_those_of_the_integer_form(name: str, recipe: str) -> None:
     """Tensors in the same order, parameters with the same values, and nothing of how the file stores them."""

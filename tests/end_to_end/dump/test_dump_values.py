@@ -113,6 +113,7 @@ def check_values(case: RecurrentCase, recipe: str) -> tuple[Steps, dict[str, Arr
     return steps, inputs, fused_node(model)
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize(("name", "recipe"), _some(TABLES, RECIPES))
 def test_tables(name: str, recipe: str) -> None:
     case = TABLES[name]
@@ -141,6 +142,7 @@ def test_tables(name: str, recipe: str) -> None:
 GRIDS = {n: c for n, c in TABLES.items() if c.op != "LSTM" or not c.initial_c}
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize(
     ("name", "recipe"), _some(GRIDS, ["brevitas-int8", "pow2-int8", "pow2-int8-floor", "pow2-int16"])
 )
@@ -161,6 +163,7 @@ def _slow(*values: str) -> Any:
     return pytest.param(*values, marks=pytest.mark.slow)
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize(
     ("recipe", "op"),
     [("int8", "LSTM"), ("int8", "RNN"), ("int8-static", "GRU"), ("int16", "GRU"), ("pow2-int8", "LSTM"),
@@ -214,6 +217,7 @@ def test_lengths(op: Any, recipe: str, direction: Any) -> None:
     assert checked > 30
 
 
+@pytest.mark.few(7)
 @pytest.mark.parametrize("native", [False, True])
 @pytest.mark.parametrize("name", [n for n in BREVITAS if n != "binary"])  # no integer form
 def test_brevitas_like(name: str, native: bool) -> None:

@@ -498,6 +498,7 @@ def _listing(folder: Path) -> dict[str, bytes]:
     return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("writer", WRITERS)
 def test_disk_full_leaves_nothing(writer: str, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A limit of 200 bytes on the size of files: every command fails half way through."""
@@ -524,6 +525,7 @@ sys.exit(rnnqc.cli.main(arguments))
 """
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("writer", EVERY_WRITER)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_signals_leave_nothing(
@@ -540,6 +542,7 @@ def test_signals_leave_nothing(
     assert _listing(tmp_path / "work") == before
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("writer", EVERY_WRITER)
 def test_killed_while_writing(
     writer: str, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
@@ -601,6 +604,7 @@ def test_outputs_in_strange_places(
     assert Path(f"dangling{suffix}").is_symlink() and Path("real/made").is_file()
 
 
+@pytest.mark.few(3)
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs the right to mount")
 @pytest.mark.parametrize("writer", EVERY_WRITER)
 def test_a_full_file_system(writer: str, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

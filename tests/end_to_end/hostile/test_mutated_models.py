@@ -37,6 +37,7 @@ MUTANTS, GROUPS = 240, 8
 Change = Callable[[onnx.ModelProto], None]
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("group", range(GROUPS))
 def test_mutated_models(group: int) -> None:
     """No exception but a refusal; and not everything is refused."""
@@ -81,6 +82,7 @@ def test_mutated_files(kind: str) -> None:
     assert target.refused > 0
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize("command", [c for c in COMMANDS if c.kind == "model"], ids=lambda c: c.arguments)
 def test_mutated_models_of_other_commands(command: Command) -> None:
     target = Target()

@@ -35,6 +35,7 @@ CASES = {
 }
 
 
+@pytest.mark.few(3)
 @in_turn(name=[*CASES, "everything"], kind=TYPES)
 def test_same_codes_as_float32(name: str, kind: str) -> None:
     case, dtype = CASES[name], TYPES[kind]

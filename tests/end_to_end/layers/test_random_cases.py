@@ -31,6 +31,7 @@ def _check(seeds: range) -> None:
     assert not found, {seed: (str(testing.generate(seed)), texts) for seed, texts in found.items()}
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("group", [pytest.param(g, marks=[pytest.mark.slow] * (g >= QUICK)) for g in range(GROUPS)])
 def test_random_cases(group: int) -> None:
     size = CASES // GROUPS
@@ -76,6 +77,7 @@ WRITTEN_OTHERWISE = {
 }  # fmt: skip
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("what", WRITTEN_OTHERWISE)
 def test_recurrences_that_are_written_otherwise(what: str) -> None:
     """Not in silence, and not float: functions hid loops, and only initializers counted as weights."""
@@ -111,6 +113,7 @@ def test_many_random_cases() -> None:
     _check(range(10000, 10000 + MANY))
 
 
+@pytest.mark.few(4)
 @in_turn(naming=STYLES, depth=[2, *[1] * (len(STYLES) - 1)])
 def test_every_kind_of_names(naming: str, depth: int) -> None:
     """Names in nested If nodes, with sizes that are bound by odd names."""

@@ -75,6 +75,7 @@ DIRECTIONS: list[dict[str, Any]] = [
 ]
 
 
+@pytest.mark.few(5)
 @every_pair(cell=CELLS, changes=DIRECTIONS, recipe=["int8", "int16", "w4a8"], way=[INTEGER, UNROLLED])
 def test_all_ways_make_the_same(cell: str, changes: dict[str, Any], recipe: str, way: str) -> None:
     case = case_of(cell, **changes)
@@ -235,6 +236,7 @@ def test_within_the_bound_the_loop_is_the_usual_one(cell: str) -> None:
         assert_same_bits(run(session(old, NATIVE), feeds), run(session(proto, way), feeds), way)
 
 
+@pytest.mark.few(5)
 @every_pair(cell=CELLS, value=[0.5, 3.0, 10.0], given=["initializer", "expanded", "of the batch"])
 def test_constant_states(cell: str, value: float, given: str) -> None:
     """Also where onnxruntime finds out that they are constants."""

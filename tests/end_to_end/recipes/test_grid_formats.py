@@ -76,6 +76,7 @@ EVERY_ACTIVATION = [
 ]
 
 
+@pytest.mark.few(7)
 @in_turn(case=EVERY_ACTIVATION, way=[INTEGER, UNROLLED])
 def test_every_activation_is_a_table(case: tuple[str, tuple[str, ...]], way: str) -> None:
     """Also those that the other arithmetic computes without one: the codes of their arguments are few."""
@@ -108,6 +109,7 @@ def test_named_recipes(recipe: str) -> None:
     assert sqnr(case.expected(feeds)["Y"], found["Y"]) > NAMED[recipe]
 
 
+@pytest.mark.few(4)
 @in_turn(name=[n for n in STATIC if "accumulators" not in n], op=OPS)
 def test_passes_keep_what_they_declare(name: str, op: str) -> None:
     case = CASE.replace(direction="bidirectional", lens=(3, 0, 2), **OPS[op])

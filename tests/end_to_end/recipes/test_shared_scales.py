@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import pytest
 from onnx import helper, numpy_helper
 
 import rnnqc
@@ -55,6 +56,7 @@ def scales(model: Any, kind: str) -> dict[str, set[float]]:
     return {n: {float(v) for v in np.ravel(p["scale"])} for n, p in found.items()}
 
 
+@pytest.mark.few(4)
 @every_pair(op=list(GATES), recipe=RECIPES, granularity=["per-tensor", "per-gate"])
 def test_one_scale_of_all_weights(op: str, recipe: str, granularity: str) -> None:
     model, statistics, feeds = subject(op)

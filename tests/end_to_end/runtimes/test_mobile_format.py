@@ -76,6 +76,7 @@ def expected_of(folder: Path, name: str, level: str = "ORT_ENABLE_ALL") -> Outpu
     return run(session, LOWERINGS[name][0].feeds())
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("name", LOWERINGS)
 def test_the_same_bits(name: str, way: str, converted: Path) -> None:

@@ -136,6 +136,7 @@ def test_meaning_is_kept(name: str) -> None:
         assert_same_bits(expected, run(session(results[way].proto, way), feeds), way)
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("cell", ["LSTM", "GRU"])
 @pytest.mark.parametrize("layers", [1, 2])
 @pytest.mark.parametrize("index", ["zeros", "lengths"])

@@ -256,6 +256,7 @@ def test_cells_of_different_configurations_do_not(other: LstmCase) -> None:
 # Packed weights
 
 
+@pytest.mark.few(9)
 @pytest.mark.parametrize("placement", ["main", "if"])
 @pytest.mark.parametrize(
     ("overrides", "packed", "groups"),

@@ -550,6 +550,7 @@ def _quick(k: int, overrides: str) -> bool:
     return (k % 11 == 0 and k // 11 % len(OVERRIDES) == turn) or (PAIRS[k] in FAST and FAST.index(PAIRS[k]) == turn)
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize(
     ("recipe", "case", "overrides"),
     [
@@ -657,6 +658,7 @@ def test_stored_weights(recipe: str) -> None:
     run_spoilt(LSTM.model(), passes, "quantize-weights", edit, said)
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("recipe", ["int8", "weight-only-int4", "pow2-int16"])
 @pytest.mark.parametrize("drawn", [LSTM, HIGHWAY, RESET_AFTER], ids=["LSTM", "highway", "GRU"])
 def test_a_verified_lowering_writes_the_same_bytes(recipe: str, drawn: Any) -> None:

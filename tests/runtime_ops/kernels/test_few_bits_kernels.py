@@ -100,6 +100,7 @@ each_tiled_kernel = pytest.mark.parametrize("kernel", TILED, ids=map(str, TILED)
 each_group_size = pytest.mark.parametrize("group_size", GROUP_SIZES)
 
 
+@pytest.mark.few(9)
 @each_kernel
 @each_group_size
 @bundled("size, rows, numbers", spread(7, SIZES, ROWS, [(128, "random"), (0, "low"), (255, "high"), (3, "corners")]))
@@ -125,6 +126,7 @@ def test_rows_with_a_zero_point_each(
 LARGE = [(1, 8200, 17), (1, 16500, 3), (2, 4103, 17), (5, 3333, 2), (17, 1100, 16), (35, 513, 33)]
 
 
+@pytest.mark.few(9)
 @each_kernel
 @each_group_size
 @bundled("size, numbers", spread(3, LARGE, [(0, "corners"), (0, "low"), (255, "low"), (0, "high")]))

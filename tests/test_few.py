@@ -1,0 +1,39 @@
+"""The marker `few`.
+
+What these would catch: a test that loses its last case, or all of one kind, and cases that never run.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+pytest_plugins = ["pytester"]
+CONFTEST = "from tests.conftest import *\n"
+CASES = """
+import pytest
+
+@pytest.mark.few({count})
+@pytest.mark.parametrize("case", range(10))
+def test_case(case):
+    print(f"case {{case}},")
+
+def test_other():
+    pass
+"""
+
+
+def _run(pytester: pytest.Pytester, count: int, *arguments: str) -> list[int]:
+    pytester.makeconftest(CONFTEST)
+    pytester.makepyfile(CASES.format(count=count))
+    result = pytester.runpytest_inprocess("-q", "-s", "-p", "no:xdist", "-p", "no:cacheprovider", *arguments)
+    assert result.ret == 0
+    return [int(line.split("case ")[1].split(",")[0]) for line in result.outlines if "case " in line]
+
+
+@pytest.mark.parametrize(("count", "left"), [(1, [0]), (4, [0, 3, 6, 9]), (20, [*range(10)])])
+def test_cases_are_evenly_spread(pytester: pytest.Pytester, count: int, left: list[int]) -> None:
+    assert _run(pytester, count) == left
+
+
+def test_all_cases_are_run_with_the_slow_ones(pytester: pytest.Pytester) -> None:
+    assert _run(pytester, 2, "--slow") == list(range(10))
