@@ -12,7 +12,7 @@ from rnnqc.data.binding import bound_like
 from rnnqc.data.feeds import with_dimensions_of
 from rnnqc.data.given_data import Data, open_feeds
 from rnnqc.data.large_inputs import LargeInputs
-from rnnqc.data.state_hints import likely_states, state_remarks
+from rnnqc.data.state_hints import likely_states, state_warnings
 from rnnqc.data.streaming import checked, state_pairs
 from rnnqc.errors import FLOAT_MODEL, LOWERED_MODEL, CompileError, UsageError, located
 from rnnqc.ir import Model
@@ -207,11 +207,11 @@ def verify(
         for o in (False, True)
     )
     unlike = dict.fromkeys(text for level in compared for text in unlike_texts(level.outputs))
-    odd = [] if data is None else state_remarks(likely, carried, len(feeds))
+    odd = [] if data is None else state_warnings((reference, candidate), carried, len(feeds))
     return Verification(
         *names, len(feeds), data is None, [f"{i}:{o}" for i, o in carried.items()], compared, bits, optimized,
         thresholds, [*unlike, *thresholds.violations(compared), *_other_bits(bits)],
-        [*(f"{reason}. Resolution: {action}." for reason, action in odd), *_large_inputs(levels)],
+        [*odd, *_large_inputs(levels)],
     )  # fmt: skip
 
 
