@@ -105,8 +105,9 @@ def _tune() -> Schema:
     return fixed(
         {
             "model": TEXT, "recipe": TEXT, "start": measured, "result": measured, "reached": TRUTH, "tried": WHOLE,
-            "weight_bytes": schema_of(tuple[int, int]), "call_seconds": schema_of(tuple[float, float]),
-            "float_quality": NUMBER, "settings": by_name(by_name(ANY)), "frontier": array(point),
+            "ended_early": TRUTH, "weight_bytes": schema_of(tuple[int, int]),
+            "call_seconds": schema_of(tuple[float, float]), "float_quality": NUMBER,
+            "settings": by_name(by_name(ANY)), "frontier": array(point),
         }
     )  # fmt: skip
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -52,6 +53,10 @@ def add(commands: Commands) -> None:
     parser.add_argument(
         "--max-ms", type=milliseconds, metavar="MS", help="instead: what one call may take, with one thread"
     )
+    parser.add_argument(
+        "--seconds", type=number, metavar="S", default=math.inf,
+        help="search for at most S seconds; how much that is depends on the machine",
+    )  # fmt: skip
     parser.add_argument("--plot", metavar="OUT.svg", help="draw quality against bytes")
     parser.add_argument(
         "--stats", metavar="STATS.json", help="statistics of a calibration: weights are error-compensated"
@@ -93,6 +98,7 @@ def run(a: argparse.Namespace) -> int:
             stats=a.stats,
             state=a.state,
             rest=a.rest,
+            seconds=a.seconds,
             progress=lambda done, total: update(completed=done, total=total),
         )
     found = tuned.found

@@ -14,6 +14,8 @@ from typing import TypeVar
 
 _T = TypeVar("_T")
 Assignment = tuple[int, ...]
+FOR_COMBINATIONS = 0.3
+"""The share of the time that is kept for combinations of changes that were measured alone."""
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,10 @@ class Measured:
     cost: int
     damage: float
     quality: float
+
+
+UNKNOWN = Measured(cost=sys.maxsize, damage=math.inf, quality=-math.inf)
+"""What was not measured, or cannot be: no better than anything."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +70,7 @@ class Found:
         reached: Whether it reaches the target, or is within the limit.
         steps: The changes that led there, in order.
         tried: How many assignments were measured.
+        ended_early: Whether there was no time for all that the search would have measured.
         frontier: Those for which no other one costs as little or less and is better, the cheapest first.
     """
 
@@ -73,6 +80,7 @@ class Found:
     reached: bool
     steps: list[Step] = field(default_factory=list)
     tried: int = 0
+    ended_early: bool = False
     frontier: list[tuple[Assignment, Measured]] = field(default_factory=list)
 
     @property
@@ -98,9 +106,15 @@ def thinned(places: Sequence[_T], most: int) -> list[_T]:
 
 class _Search:
     def __init__(
-        self, choices: Sequence[int], measure: Callable[[Assignment], Measured], target: float | None, limit: int | None
+        self,
+        choices: Sequence[int],
+        measure: Callable[[Assignment], Measured],
+        target: float | None,
+        limit: int | None,
+        time_left: Callable[[], float],
     ) -> None:
         self._choices, self._measure, self._target, self._limit = choices, measure, target, limit
+        self._time_left, self._ended_early = time_left, False
         self._known: dict[Assignment, Measured] = {}
 
     def is_reached(self, result: Measured) -> bool:
@@ -108,8 +122,12 @@ class _Search:
             return result.cost <= self._limit
         return self._target is None or result.quality >= self._target
 
-    def measured(self, assignment: Assignment) -> Measured:
+    def measured(self, assignment: Assignment, kept: float = 0.0) -> Measured:
+        """An assignment; `UNKNOWN`, which no search takes, if there is no time left for it beside the share `kept`."""
         if assignment not in self._known:
+            if self._known and self._time_left() <= kept:
+                self._ended_early = True
+                return UNKNOWN
             self._known[assignment] = self._measure(assignment)
         return self._known[assignment]
 
@@ -138,7 +156,7 @@ class _Search:
         return self._ended(found)
 
     def _ended(self, found: Found) -> Found:
-        found.tried = len(self._known)
+        found.tried, found.ended_early = len(self._known), self._ended_early
         found.frontier = _frontier(self._known)
         return found
 
@@ -160,7 +178,7 @@ class _Search:
         """
         base, ranked = found.measured, []
         for unit, choice in self.neighbours(found.assignment):
-            result = self.measured(_with(found.assignment, unit, choice))
+            result = self.measured(_with(found.assignment, unit, choice), FOR_COMBINATIONS)
             gain = base.damage - result.damage
             if gain > 0 and result.cost <= (base.cost if free else most):
                 ranked.append((-gain / max(1, result.cost - base.cost), unit, choice))
@@ -175,7 +193,7 @@ class _Search:
         """Takes changes that lose least for what they save, those that may be kept."""
         base, ranked = found.measured, []
         for unit, choice in self.neighbours(found.assignment):
-            result = self.measured(_with(found.assignment, unit, choice))
+            result = self.measured(_with(found.assignment, unit, choice), FOR_COMBINATIONS)
             saved = base.cost - result.cost
             if saved > 0:
                 loss = max(0.0, result.damage - base.damage)
@@ -214,6 +232,7 @@ def search(
     start: Assignment | None = None,
     *,
     limit: int | None = None,
+    time_left: Callable[[], float] = lambda: 1.0,
 ) -> Found:
     """The cheapest assignment found whose quality is at least `target`, or the best that costs at most `limit`.
 
@@ -229,14 +248,20 @@ def search(
         target: The quality asked for.
         start: The assignment to begin with; the first choice of every unit by default.
         limit: Instead of a target: the cost allowed.
+        time_left: The share of the time that is left, 1 at the start. At 0 nothing more is measured; changes alone are
+            not measured in the last part of it, which is for their combinations.
     """
     first = start if start is not None else (0,) * len(choices)
-    return _Search(choices, measure, target, limit).run(first)
+    return _Search(choices, measure, target, limit, time_left).run(first)
 
 
-def descend(choices: Sequence[int], measure: Callable[[Assignment], Measured]) -> Found:
+def descend(
+    choices: Sequence[int],
+    measure: Callable[[Assignment], Measured],
+    time_left: Callable[[], float] = lambda: 1.0,
+) -> Found:
     """From the first choice of every unit to the best assignment found, and from there to the cheapest.
 
     Its path is for those who choose by what the search does not know.
     """
-    return _Search(choices, measure, None, None).run_down((0,) * len(choices))
+    return _Search(choices, measure, None, None, time_left).run_down((0,) * len(choices))

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 import os
+import time
 from collections.abc import Callable, Collection, Sequence
 
 from rnnqc.calibration.float_cells import decompose
@@ -33,7 +34,7 @@ from rnnqc.proto.given import Given
 from rnnqc.recipes.recipe import KINDS, Recipe, load_recipe
 from rnnqc.recipes.rules import Rule
 from rnnqc.search.call_times import call_seconds
-from rnnqc.search.greedy import Assignment, Found, Measured, descend, search, thinned
+from rnnqc.search.greedy import UNKNOWN, Assignment, Found, Measured, descend, search, thinned
 from rnnqc.search.quality import Quality
 from rnnqc.search.trials import Trial, Trials
 from rnnqc.search.tuned import Point, Settings, Tuned, Unit, rules_of, settings_of, with_rules
@@ -52,8 +53,6 @@ LINEAR_CHOICES = WEIGHT_CHOICES[:4]
 ACTIVATION_CHOICES: tuple[Settings, ...] = ({"bits": 16},)
 COMPENSATION: Settings = {"compensation": True}
 WEIGHTS, ACTIVATIONS = ("W.weight", "R.weight"), ("input", "hidden")
-UNSUITABLE = Measured(cost=2**63, damage=math.inf, quality=-math.inf)
-"""A combination that cannot be lowered or does not run, such as groups with a recipe of per-tensor weights."""
 MOST_POINTS = 8
 """How many points of the frontier are kept."""
 MOST_TIMED = 16
@@ -73,6 +72,7 @@ def tune(
     stats: Statistics | str | os.PathLike[str] | None = None,
     state: State = None,
     rest: str = REST_FLOAT,
+    seconds: float = math.inf,
     progress: Callable[[int, int], None] | None = None,
 ) -> Tuned:
     """Searches the cheapest widths with which a model is good enough, or the best with which it is small or fast.
@@ -101,6 +101,8 @@ def tune(
         state: Where the data is the calls of a stream: outputs by the input they become in the next call.
         rest: "int8": the weights around the recurrent layers are stored as int8, and linear layers that become integer
             are searched, too; lowering needs the same option then.
+        seconds: For how long to search; the best of what was measured by then is what was found, which depends on the
+            speed of the machine.
         progress: Called with the number of models measured so far and how many there are at least.
 
     Raises:
@@ -108,6 +110,7 @@ def tune(
         UsageError: The options contradict each other.
     """
     target = _target(min_sqnr, metric, min_metric, max_bytes, max_ms)
+    time_left = _clock(seconds)
     loaded = Model.load(model)
     source, proto = loaded.source, loaded.proto
     PassManager(normal_form()).run(loaded)  # there recovered steps are nodes
@@ -126,7 +129,10 @@ def tune(
         _check_outputs(quality, metric)
         trials = Trials(lowered_with, quality)
         counts, measure = [len(u.choices) for u in units], _measure(units, trials, progress)
-        found = search(counts, measure, target, limit=max_bytes) if max_ms is None else descend(counts, measure)
+        if max_ms is None:
+            found = search(counts, measure, target, limit=max_bytes, time_left=time_left)
+        else:
+            found = descend(counts, measure, time_left)
 
         def seconds_of(assignments: Sequence[Assignment]) -> list[float]:
             models = [lowered_with(rules_of(settings_of(units, a))).proto for a in assignments]
@@ -146,6 +152,18 @@ def tune(
         chosen, units, found, best, (start, end), (before, after), quality.of_float, metric is None, silent, rest,
         frontier, odd,
     )  # fmt: skip
+
+
+def _clock(seconds: float) -> Callable[[], float]:
+    """Gives the share of so many seconds that is left.
+
+    Raises:
+        UsageError: They are none.
+    """
+    if not seconds > 0:
+        raise UsageError(f"The search cannot take {seconds} seconds.", supported="more than 0")
+    start = time.monotonic()
+    return lambda: max(0.0, 1.0 - (time.monotonic() - start) / seconds)
 
 
 def _check_outputs(quality: Quality, metric: MetricFunction | None) -> None:
@@ -232,7 +250,7 @@ def _linear_units(lowered: Lowered, recipe: Recipe) -> list[Unit]:
 def _measure(
     units: Sequence[Unit], trials: Trials, progress: Callable[[int, int], None] | None
 ) -> Callable[[Assignment], Measured]:
-    """Cost and quality of an assignment; what cannot be lowered is `UNSUITABLE`, but for the recipe itself."""
+    """Cost and quality of an assignment; `UNKNOWN` where it cannot be lowered, but for the recipe itself."""
     least = 1 + sum(len(u.choices) - 1 for u in units)
     if progress is not None:
         progress(trials.count, least)
@@ -243,7 +261,7 @@ def _measure(
         if progress is not None:
             progress(trials.count, max(least, trials.count))
         if trial is None:
-            return UNSUITABLE
+            return UNKNOWN
         return Measured(trial.cost + trial.rest_bytes, trial.score.damage, trial.score.quality)
 
     return measure

@@ -117,9 +117,14 @@ class Tuned(Result):
 
     @property
     def messages(self) -> list[str]:
-        """Cells that nothing was chosen for, and states that are carried oddly or not at all."""
-        silent = [f"cell {cell!r} never ran in the calibration; it keeps the recipe's formats." for cell in self.silent]
-        return [*silent, *self.warnings]
+        """Cells that nothing was chosen for, a search that had no time to end, and states that are carried oddly."""
+        texts = [f"cell {cell!r} never ran in the calibration; it keeps the recipe's formats." for cell in self.silent]
+        if self.found.ended_early:
+            texts.append(
+                f"the search ended before it was done, as asked: {self.found.tried} assignments were measured; with "
+                "more --seconds it may find something better."
+            )
+        return [*texts, *self.warnings]
 
     @property
     def rows(self) -> list[dict[str, Any]]:
@@ -151,6 +156,7 @@ class Tuned(Result):
             "result": asdict(found.measured),
             "reached": found.reached,
             "tried": found.tried,
+            "ended_early": found.ended_early,
             "weight_bytes": list(self.weight_bytes),
             "call_seconds": list(self.call_seconds),
             "float_quality": self.float_quality,

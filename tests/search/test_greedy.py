@@ -9,10 +9,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rnnqc.search.greedy import Assignment, Measured, descend, search, thinned
+from rnnqc.search.greedy import FOR_COMBINATIONS, Assignment, Measured, descend, search, thinned
 
 COSTS, DAMAGES = (8, 5, 4), (0.0, 1.0, 2.0)
 
@@ -195,3 +196,43 @@ def test_thinned() -> None:
     assert thinned(range(10), 4) == [0, 3, 6, 9]
     assert thinned(range(3), 8) == [0, 1, 2]
     assert thinned([7], 8) == [7]
+
+
+class Clocked:
+    """A measure that takes a tick, and time for so many."""
+
+    def __init__(self, measure: Callable[[Assignment], Measured], ticks: int) -> None:
+        self._measure, self._ticks = measure, ticks
+        self.seen: list[Assignment] = []
+
+    def __call__(self, assignment: Assignment) -> Measured:
+        self.seen.append(assignment)
+        return self._measure(assignment)
+
+    def time_left(self) -> float:
+        return max(0.0, 1.0 - len(self.seen) / self._ticks)
+
+
+@pytest.mark.parametrize("measurements", [1, 3, 5, 10])
+def test_a_search_that_runs_out_of_time_ends_with_what_it_measured(measurements: int) -> None:
+    """Would catch: a result that was never measured, one that misses a goal that the start reaches, time overrun."""
+    plain = additive([1e-5, 1e-4, 1e-5, 1e-5], [10] * 4)
+    measure = Clocked(plain, measurements)
+    found = search([3] * 4, measure, 30.0, time_left=measure.time_left)
+    assert found.ended_early and found.tried == len(measure.seen) <= measurements
+    assert found.assignment in measure.seen and found.measured == plain(found.assignment)
+    assert found.reached and found.measured.cost <= found.start.cost
+    assert all(a in measure.seen for a, _ in found.frontier)
+    whole = search([3] * 4, plain, 30.0, time_left=Clocked(plain, 1000).time_left)
+    assert not whole.ended_early and whole == search([3] * 4, plain, 30.0)
+
+
+def test_time_is_left_for_combinations() -> None:
+    """Would catch: a search that spends all of its time on single changes, and keeps one of them."""
+    plain = additive([1e-6] * 20, [10] * 20)
+    measure = Clocked(plain, 40)
+    found = search([3] * 20, measure, 30.0, time_left=measure.time_left)
+    assert found.ended_early and len(found.steps) >= 40 * FOR_COMBINATIONS / 2
+    measure = Clocked(plain, 40)
+    down = descend([3] * 20, measure, measure.time_left)
+    assert down.ended_early and len(down.steps) >= 40 * FOR_COMBINATIONS / 2

@@ -358,3 +358,17 @@ def test_models_without_anything_to_tune(feeds: list[dict[str, Array]], model: o
         tune(rnnqc.lower(model).proto, feeds, min_sqnr=30)
     with pytest.raises(UsageError, match="NaN"):
         tune(model, feeds, min_sqnr=float("nan"))
+
+
+def test_a_bound_of_time(model: onnx.ModelProto, feeds: list[dict[str, Array]], tmp_path: Path, cli: Cli) -> None:
+    """As good as none: the start is measured alone, is what was found, and the user is told."""
+    model_path, data = _files(tmp_path, model, feeds)
+    arguments = ["tune", model_path, "--data", data, "--min-sqnr", "20", "--seconds", "0.001", "--json"]
+    result = cli(*arguments, "-o", tmp_path / "tuned.toml")
+    assert result.code == 0
+    found = json.loads(result.out)
+    assert (found["tried"], found["ended_early"], found["settings"]) == (1, True, {})
+    assert "the search ended before it was done" in result.err
+    assert rnnqc.lower(model, str(tmp_path / "tuned.toml")).report.is_changed
+    with pytest.raises(UsageError, match="0 seconds"):
+        tune(model, feeds, min_sqnr=20.0, seconds=0)
