@@ -20,6 +20,7 @@ import onnx
 from rnnqc.data.feeds import Feeds, check_feed, or_carry, true_inputs
 from rnnqc.data.given_data import Data, open_feeds
 from rnnqc.data.initial_states import InitialStates
+from rnnqc.data.not_finite import first_not_finite
 from rnnqc.data.npz import NpzFolder
 from rnnqc.data.state_hints import likely_states
 from rnnqc.errors import CompileError, UsageError
@@ -228,10 +229,9 @@ def _without(proto: onnx.ModelProto, names: set[str]) -> onnx.ModelProto:
 
 
 def _check_finite(array: Array, name: str, where: str) -> None:
-    finite = np.isfinite(array)
-    if finite.all():
+    index = first_not_finite(array)
+    if index is None:
         return
-    index = tuple(int(k) for k in np.argwhere(~finite)[0])
     raise CompileError(
         f"{where}: array {name!r} holds {array[index]} at {list(index)}.",
         supported="finite numbers",
