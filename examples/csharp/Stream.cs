@@ -27,9 +27,10 @@ internal sealed class Stream
         {
             foreach (var argument in arguments.Skip(2))
             {
-                // '=' is for names with colons; a library is a file
+                // '=' is for names with colons; a library ends in .so, .dylib or .dll
+                var library = argument.EndsWith(".so") || argument.EndsWith(".dylib") || argument.EndsWith(".dll");
                 var pair = argument.Split(new[] { argument.Contains("=") ? '=' : ':' }, 2);
-                if (pair.Length == 2 && !System.IO.File.Exists(argument)) states[pair[0]] = pair[1];
+                if (pair.Length == 2 && !library) states[pair[0]] = pair[1];
                 else options.RegisterCustomOpLibrary(argument);
             }
             session = new InferenceSession(arguments[0], options);

@@ -36,10 +36,11 @@ public final class Stream {
     OrtSession.SessionOptions options = new OrtSession.SessionOptions();
     options.setIntraOpNumThreads(1);
     for (int i = 2; i < arguments.length; ++i) {
-      // '=' is for names with colons; a library is a file
+      // '=' is for names with colons; a library ends in .so, .dylib or .dll
+      boolean library = arguments[i].matches(".*\\.(so|dylib|dll)");
       String separator = arguments[i].contains("=") ? "=" : ":";
       String[] pair = arguments[i].split(separator, 2);
-      if (pair.length == 2 && !new java.io.File(arguments[i]).exists()) {
+      if (pair.length == 2 && !library) {
         states.put(pair[0], pair[1]);
       } else {
         options.registerCustomOpLibrary(arguments[i]);
