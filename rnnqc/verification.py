@@ -12,7 +12,8 @@ from rnnqc.data.binding import bound_like
 from rnnqc.data.feeds import with_dimensions_of
 from rnnqc.data.given_data import Data, open_feeds
 from rnnqc.data.large_inputs import LargeInputs
-from rnnqc.data.state_hints import likely_states, state_remarks
+from rnnqc.data.not_finite import not_finite_texts
+from rnnqc.data.state_hints import likely_states, state_warnings
 from rnnqc.data.streaming import checked, state_pairs
 from rnnqc.errors import FLOAT_MODEL, LOWERED_MODEL, CompileError, UsageError, located
 from rnnqc.ir import Model
@@ -49,8 +50,9 @@ class Verification(Result):
         optimized: The same with onnxruntime's graph optimizations.
         thresholds: What was asked for.
         failures: A sentence for everything that is not as asked for.
-        warnings: A sentence for each state that is carried oddly or not at all, and for each input that is larger than
-            the values quantized layers compute with.
+        warnings: A sentence for each state that is carried oddly or not at all, for each input that is larger than the
+            values quantized layers compute with, and for those that hold NaN or infinities where the outputs do not
+            show it; else failures say so.
     """
 
     float_model: str
@@ -206,12 +208,13 @@ def verify(
         compare_native(candidate, feeds, name=names[1], state=carried, optimize=o) if native else []
         for o in (False, True)
     )
-    unlike = dict.fromkeys(text for level in compared for text in unlike_texts(level.outputs))
-    odd = [] if data is None else state_remarks(likely, carried, len(feeds))
+    told = [] if data is None else not_finite_texts(feeds, "call" if carried else "sample")
+    unlike = dict.fromkeys(" ".join([t, *told]) for level in compared for t in unlike_texts(level.outputs))
+    odd = [] if data is None else state_warnings((reference, candidate), carried, len(feeds))
     return Verification(
         *names, len(feeds), data is None, [f"{i}:{o}" for i, o in carried.items()], compared, bits, optimized,
         thresholds, [*unlike, *thresholds.violations(compared), *_other_bits(bits)],
-        [*(f"{reason}. Resolution: {action}." for reason, action in odd), *_large_inputs(levels)],
+        [*odd, *([] if unlike else told), *_large_inputs(levels)],
     )  # fmt: skip
 
 

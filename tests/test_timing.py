@@ -136,6 +136,77 @@ def test_generated_and_given_inputs(
     assert given.inputs == {"X": "float32 [9, 4, 3]"}
 
 
+def test_samples_as_other_commands_read_them(
+    source: str, lowered: str, quick: list[ort.InferenceSession], tmp_path: Path
+) -> None:
+    """A leading axis counts samples, as for `calibrate`; the first one is measured, and named."""
+    save_arrays(tmp_path / "x.npz", {"X": np.zeros((7, 9, 4, 3), np.float32)})
+    result = bench(lowered, source, rounds=1, inputs=str(tmp_path / "x.npz"))
+    assert result.inputs == {"X": "float32 [9, 4, 3]"}
+    assert result.headline.endswith(f"(sample 0 of {tmp_path / 'x.npz'})")
+
+
+STREAM = LstmCase(T=1, B=2, I=3, H=5, dynamic_time=True, dynamic_batch=True, initial_h=True, initial_c=True)
+CARRIED = {"initial_h": "Y_h", "initial_c": "Y_c"}
+
+
+@pytest.mark.parametrize("calls", [1, 5, 40])
+def test_a_call_of_a_stream(calls: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """States have no array; the measured call has those that the float model has then, in every way of running."""
+    onnx.save(STREAM.model(), tmp_path / "float.onnx")
+    rnnqc.lower(str(tmp_path / "float.onnx")).save(tmp_path / "lowered.onnx")
+    x = np.random.default_rng(0).standard_normal((calls, 1, 2, 3)).astype(np.float32)
+    save_arrays(tmp_path / "calls.npz", {"X": x})
+    seen: list[dict[str, np.ndarray]] = []
+    monkeypatch.setattr(rnnqc.timing, "bound_run", lambda live, feed: seen.append(dict(feed)) or (lambda: None))
+    monkeypatch.setattr(rnnqc.timing, "burst", lambda run, seconds: [1.0])
+    done: list[tuple[int, int]] = []
+    result = bench(
+        str(tmp_path / "lowered.onnx"), str(tmp_path / "float.onnx"), rounds=2, inputs=str(tmp_path / "calls.npz"),
+        state=CARRIED, progress=lambda *at: done.append(at),
+    )  # fmt: skip
+    last = min(calls, 16) - 1
+    assert f"call {last} of the stream in {tmp_path / 'calls.npz'}, states initial_h:Y_h" in result.headline
+    assert done == [(k, 6) for k in range(1, 7)]
+    live = rnnqc.session(STREAM.model(), native=False)
+    names = [o.name for o in live.get_outputs()]
+    states = {name: np.zeros((1, 2, 5), np.float32) for name in CARRIED}
+    for k in range(last):
+        outputs = dict(zip(names, live.run(None, {"X": x[k], **states}), strict=True))
+        states = {name: outputs[output] for name, output in CARRIED.items()}
+    assert len(seen) == 3
+    for feed in seen:
+        assert {"X", *CARRIED} == set(feed)
+        assert np.array_equal(feed["X"], x[last]) and all(np.array_equal(feed[n], states[n]) for n in CARRIED)
+
+
+def test_rows_of_generated_states(quick: list[ort.InferenceSession], tmp_path: Path) -> None:
+    """tf2onnx names the rows of each input anew: states had 3 of them beside 12 of a frame, or 1 that was broadcast."""
+    proto = STREAM.model()
+    for value, name in zip(proto.graph.input, ("a", "b", "c"), strict=True):
+        value.type.tensor_type.shape.dim[1].dim_param = name
+    onnx.save(proto, tmp_path / "step.onnx")
+    plain = bench(str(tmp_path / "step.onnx"), rounds=1, dims={"a": 7}).inputs
+    assert plain["initial_h"] == plain["initial_c"] == "float32 [1, 7, 5]"
+    carried = bench(str(tmp_path / "step.onnx"), rounds=1, dims={"a": 7}, state=CARRIED)
+    assert carried.inputs == plain and "call 15 of the stream in generated data" in carried.headline
+
+
+def test_rows_of_generated_states_without_directions(quick: list[ort.InferenceSession], tmp_path: Path) -> None:
+    """States of [rows, units], as Keras has them: the node takes them by way of an Unsqueeze."""
+    rng = np.random.default_rng(0)
+    text = """<ir_version: 8, opset_import: ["": 17]> g (float[a,4,2] x, float[b,3] h) => (float[c,3] hn) {
+        seq = Transpose <perm = [1, 0, 2]> (x)
+        first = Unsqueeze (h, zero)
+        Y, last = GRU <hidden_size = 3> (seq, W, R, , , first)
+        hn = Squeeze (last, zero)
+    }"""
+    weights = {"W": rng.standard_normal((1, 9, 2)), "R": rng.standard_normal((1, 9, 3))}
+    proto = parse(text, zero=np.array([0]), **{n: w.astype(np.float32) for n, w in weights.items()})
+    onnx.save(proto, tmp_path / "step.onnx")
+    assert bench(str(tmp_path / "step.onnx"), rounds=1, dims={"a": 7}).inputs["h"] == "float32 [7, 3]"
+
+
 def test_sizes_that_lowering_bound(source: str, quick: list[ort.InferenceSession], tmp_path: Path) -> None:
     """The float model's symbolic dimensions follow the lowered one's."""
     rnnqc.lower(source, dims={"T": 6, "B": 1}).save(tmp_path / "bound.onnx")
@@ -188,7 +259,7 @@ def test_refused(source: str, lowered: str, tmp_path: Path) -> None:
     with pytest.raises(CompileError, match=r"No input has a dimension 'nope'.* Supported: B, T"):
         bench(source, dims={"nope": 2})
     save_arrays(tmp_path / "x.npz", {"X": np.zeros((9, 4, 2), np.float32)})
-    with pytest.raises(CompileError, match=r"x\.npz: array 'X' has shape \[9, 4, 2\]"):
+    with pytest.raises(CompileError, match=r"x\.npz: sample 0: array 'X' has shape \[9, 4, 2\]"):
         bench(lowered, inputs=str(tmp_path / "x.npz"))
 
 

@@ -1,6 +1,6 @@
 // Streams float32 samples through a model, chunk by chunk, and feeds its states back:
 //
-//   stream MODEL.onnx STEPS [--stock] [STATE_INPUT=STATE_OUTPUT ...] < inputs.f32 > outputs.f32
+//   stream MODEL.onnx STEPS [--stock] [IN:OUT ...] < inputs.f32 > outputs.f32
 //
 // The model has one input that is not a state. Its first unknown dimension is STEPS, other unknown dimensions are 1; a
 // chunk is as many samples as that shape has. States begin as zeros. The first output that is not a state is written.
@@ -109,8 +109,9 @@ static void Open(const char* model, int stock) {
 // The output that `pairs` give a state, or null.
 static const char* OutputOf(const char* input, int count, char** pairs) {
   for (int i = 0; i < count; ++i) {
-    const char* end = strchr(pairs[i], '=');
-    if (end == NULL) Fail("argument '%s' is neither --stock nor STATE_INPUT=STATE_OUTPUT", pairs[i]);
+    const char* equals = strchr(pairs[i], '=');  // for names with colons
+    const char* end = equals != NULL ? equals : strchr(pairs[i], ':');
+    if (end == NULL) Fail("argument '%s' is neither --stock nor IN:OUT", pairs[i]);
     const size_t length = (size_t)(end - pairs[i]);
     if (strlen(input) == length && memcmp(pairs[i], input, length) == 0) return end + 1;
   }
@@ -183,7 +184,7 @@ static void RunChunk(Stream* stream) {
 
 int main(int argc, char** argv) {
   if (argc < 3) {
-    fprintf(stderr, "usage: stream MODEL.onnx STEPS [--stock] [STATE_INPUT=STATE_OUTPUT ...]\n");
+    fprintf(stderr, "usage: stream MODEL.onnx STEPS [--stock] [IN:OUT ...]\n");
     return 2;
   }
   const int stock = argc > 3 && strcmp(argv[3], "--stock") == 0;

@@ -1,6 +1,6 @@
 // Streams float32 samples through a model, chunk by chunk, and feeds its states back:
 //
-//   stream MODEL.onnx STEPS [--stock] [STATE_INPUT=STATE_OUTPUT ...] < inputs.f32 > outputs.f32
+//   stream MODEL.onnx STEPS [--stock] [IN:OUT ...] < inputs.f32 > outputs.f32
 //
 // The model has one input that is not a state. Its first unknown dimension is STEPS, other unknown dimensions are 1; a
 // chunk is as many samples as that shape has. States begin as zeros. The first output that is not a state is written.
@@ -30,19 +30,20 @@ struct Arguments {
 
 Arguments Read(int argc, char** argv) {
   Arguments read;
-  if (argc < 3) throw std::runtime_error("usage: stream MODEL.onnx STEPS [--stock] [STATE_INPUT=STATE_OUTPUT ...]");
+  if (argc < 3) throw std::runtime_error("usage: stream MODEL.onnx STEPS [--stock] [IN:OUT ...]");
   read.model = argv[1];
   read.steps = std::atoll(argv[2]);
   if (read.steps < 1) throw std::runtime_error("STEPS is " + std::string(argv[2]) + "; it must be 1 or more");
   for (int i = 3; i < argc; ++i) {
     const std::string text = argv[i];
-    const size_t equals = text.find('=');
+    const size_t equals = text.find('=');  // for names with colons
+    const size_t end = equals != std::string::npos ? equals : text.find(':');
     if (text == "--stock") {
       read.stock = true;
-    } else if (equals != std::string::npos) {
-      read.states[text.substr(0, equals)] = text.substr(equals + 1);
+    } else if (end != std::string::npos) {
+      read.states[text.substr(0, end)] = text.substr(end + 1);
     } else {
-      throw std::runtime_error("argument '" + text + "' is neither --stock nor STATE_INPUT=STATE_OUTPUT");
+      throw std::runtime_error("argument '" + text + "' is neither --stock nor IN:OUT");
     }
   }
   return read;

@@ -1,6 +1,6 @@
 // Many streams through one session: THREADS threads, each with ROWS streams in the rows of its calls.
 //
-//   streams MODEL.onnx STEPS ROWS THREADS [--stock] [STATE_INPUT=STATE_OUTPUT ...] < inputs.f32 > outputs.f32
+//   streams MODEL.onnx STEPS ROWS THREADS [--stock] [IN:OUT ...] < inputs.f32 > outputs.f32
 //
 // As stream.cc, but for: unknown dimensions other than the steps are ROWS; a chunk of the input is a chunk for each
 // thread in turn, and so is one of the output. All of the input is read before the threads start. A thread waits for no
@@ -38,7 +38,7 @@ int64_t Count(const char* name, const char* text) {
 Arguments Read(int argc, char** argv) {
   Arguments read;
   if (argc < 5) {
-    throw std::runtime_error("usage: streams MODEL.onnx STEPS ROWS THREADS [--stock] [STATE_INPUT=STATE_OUTPUT ...]");
+    throw std::runtime_error("usage: streams MODEL.onnx STEPS ROWS THREADS [--stock] [IN:OUT ...]");
   }
   read.model = argv[1];
   read.steps = Count("STEPS", argv[2]);
@@ -46,13 +46,14 @@ Arguments Read(int argc, char** argv) {
   read.threads = Count("THREADS", argv[4]);
   for (int i = 5; i < argc; ++i) {
     const std::string text = argv[i];
-    const size_t equals = text.find('=');
+    const size_t equals = text.find('=');  // for names with colons
+    const size_t end = equals != std::string::npos ? equals : text.find(':');
     if (text == "--stock") {
       read.stock = true;
-    } else if (equals != std::string::npos) {
-      read.states[text.substr(0, equals)] = text.substr(equals + 1);
+    } else if (end != std::string::npos) {
+      read.states[text.substr(0, end)] = text.substr(end + 1);
     } else {
-      throw std::runtime_error("argument '" + text + "' is neither --stock nor STATE_INPUT=STATE_OUTPUT");
+      throw std::runtime_error("argument '" + text + "' is neither --stock nor IN:OUT");
     }
   }
   return read;

@@ -1,6 +1,6 @@
 // Streams float32 samples through a model, chunk by chunk, and feeds its states back:
 //
-//   dotnet run -- MODEL.onnx STEPS [LIBRARY] [STATE_INPUT=STATE_OUTPUT ...] < inputs.f32 > outputs.f32
+//   dotnet run -- MODEL.onnx STEPS [LIBRARY] [IN:OUT ...] < inputs.f32 > outputs.f32
 //
 // The model has one input that is not a state. Its first unknown dimension is STEPS, other unknown dimensions are 1; a
 // chunk is as many samples as that shape has. States begin as zeros. The first output that is not a state is written.
@@ -27,8 +27,10 @@ internal sealed class Stream
         {
             foreach (var argument in arguments.Skip(2))
             {
-                var pair = argument.Split(new[] { '=' }, 2);
-                if (pair.Length == 2) states[pair[0]] = pair[1];
+                // '=' is for names with colons; a library ends in .so, .dylib or .dll
+                var library = argument.EndsWith(".so") || argument.EndsWith(".dylib") || argument.EndsWith(".dll");
+                var pair = argument.Split(new[] { argument.Contains("=") ? '=' : ':' }, 2);
+                if (pair.Length == 2 && !library) states[pair[0]] = pair[1];
                 else options.RegisterCustomOpLibrary(argument);
             }
             session = new InferenceSession(arguments[0], options);
@@ -111,7 +113,7 @@ internal sealed class Stream
     {
         if (arguments.Length < 2)
         {
-            Console.Error.WriteLine("usage: stream MODEL.onnx STEPS [LIBRARY] [STATE_INPUT=STATE_OUTPUT ...]");
+            Console.Error.WriteLine("usage: stream MODEL.onnx STEPS [LIBRARY] [IN:OUT ...]");
             return 2;
         }
         var stream = new Stream(arguments);

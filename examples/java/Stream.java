@@ -1,6 +1,6 @@
 // Streams float32 samples through a model, chunk by chunk, and feeds its states back:
 //
-//   java -cp onnxruntime.jar examples/java/Stream.java MODEL.onnx STEPS [LIBRARY] [STATE_INPUT=STATE_OUTPUT ...] \
+//   java -cp onnxruntime.jar examples/java/Stream.java MODEL.onnx STEPS [LIBRARY] [IN:OUT ...] \
 //     < inputs.f32 > outputs.f32
 //
 // The model has one input that is not a state. Its first unknown dimension is STEPS, other unknown dimensions are 1; a
@@ -36,8 +36,11 @@ public final class Stream {
     OrtSession.SessionOptions options = new OrtSession.SessionOptions();
     options.setIntraOpNumThreads(1);
     for (int i = 2; i < arguments.length; ++i) {
-      String[] pair = arguments[i].split("=", 2);
-      if (pair.length == 2) {
+      // '=' is for names with colons; a library ends in .so, .dylib or .dll
+      boolean library = arguments[i].matches(".*\\.(so|dylib|dll)");
+      String separator = arguments[i].contains("=") ? "=" : ":";
+      String[] pair = arguments[i].split(separator, 2);
+      if (pair.length == 2 && !library) {
         states.put(pair[0], pair[1]);
       } else {
         options.registerCustomOpLibrary(arguments[i]);
@@ -109,7 +112,7 @@ public final class Stream {
 
   public static void main(String[] arguments) throws OrtException, IOException {
     if (arguments.length < 2) {
-      System.err.println("usage: Stream MODEL.onnx STEPS [LIBRARY] [STATE_INPUT=STATE_OUTPUT ...]");
+      System.err.println("usage: Stream MODEL.onnx STEPS [LIBRARY] [IN:OUT ...]");
       System.exit(2);
     }
     Stream stream = new Stream(arguments);

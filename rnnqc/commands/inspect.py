@@ -6,8 +6,9 @@ import argparse
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from rnnqc.cells.types import CELL_TYPES
 from rnnqc.commands.common import OK, Commands, add_command, byte_count, document
-from rnnqc.commands.terminal import err, escape, new_table, out
+from rnnqc.commands.terminal import LEAST_NAME, err, escape, out, out_table, shortened
 from rnnqc.errors import explained
 
 if TYPE_CHECKING:
@@ -56,30 +57,34 @@ def run(a: argparse.Namespace) -> int:
 
 def _print_points(found: Inspection) -> None:
     """The points that have a format; channels with scales of their own are counted."""
-    table = new_table("point", "bits", "scale", "zero point", "rounding", "mode")
+    rows = []
     for path, s in found.points.items():
         if s.get("bits") is None or "mode" not in s:
             continue
         scales = s.get("scale") or []
         scale = f"{scales[0]:g}" if len(scales) == 1 else f"{len(scales)} channels" if scales else ""
         zero = f"{len(s['zero_points'])} channels" if s.get("zero_points") else str(s["zero_point"])
-        table.add_row(*map(escape, [path, str(s["bits"]), scale, zero, str(s["rounding"]), str(s["mode"])]))
+        rows.append([path, str(s["bits"]), scale, zero, str(s["rounding"]), str(s["mode"])])
     out("quantization points with a format:")
-    out(table)
+    out_table(("point", "bits", "scale", "zero point", "rounding", "mode"), rows)
 
 
 def _print_nodes(found: Inspection) -> None:
+    """A row for each node, and below what is said of some."""
     from rnnqc.passes.analysis.elementwise_recurrences import ACTION, REASON
 
-    table = new_table("node", "op", "I", "H", "T", "B", "direction", "options", "lowering")
+    rows, said = [], []
     for n in found.nodes:
-        cells = [n.path, n.op, *_sizes(n.attributes), str(n.attributes.get("direction") or ""), _options(n.attributes)]
-        table.add_row(*map(escape, [*cells, _verdict(n, found)]))
+        short, text = _verdict(n, found)
+        options = _options(n.attributes)
+        rows.append([n.path, n.op, *_sizes(n.attributes), str(n.attributes.get("direction") or ""), options, short])
+        said += [f"{n.path}: {text}"] if text else []
     for e in found.elementwise:
-        table.add_row(
-            *map(escape, [e.path, e.op, *_sizes(e.sizes), "", "", f"float: {explained(REASON, action=ACTION)}"])
-        )
-    out(table)
+        rows.append([e.path, e.op, *_sizes(e.sizes), "", "", "float"])
+        said.append(f"{e.path}: float: {explained(REASON, action=ACTION)}")
+    out_table(("node", "op", "I", "H", "T", "B", "direction", "options", "lowering"), rows)
+    for text in said:
+        out(escape(text))
 
 
 def _print_rest(found: Inspection) -> None:
@@ -87,16 +92,19 @@ def _print_rest(found: Inspection) -> None:
     rest = found.rest
     if not rest.entries:
         return
-    table = new_table("node", "op", "weight", "bytes", "--rest int8")
+    rows, said = [], []
     shown = sorted(rest.entries, key=lambda e: -e.bytes)[:LISTED]
     for e in shown:
         shape = "x".join(map(str, e.shape))
         share = f" ({100 * e.bytes / found.bytes:.1f} %)" if found.bytes else ""
-        size = f"shared with {e.shares}" if e.shares else f"{byte_count(e.bytes)}{share}"
-        verdict = f"float: {explained(e.reason, e.found)}" if e.reason else "int8"
-        table.add_row(*map(escape, [e.node, e.op, shape, size, verdict]))
+        size = f"as {shortened(e.shares, LEAST_NAME)}" if e.shares else f"{byte_count(e.bytes)}{share}"
+        rows.append([e.node, e.op, shape, size, "float" if e.reason else "int8"])
+        said += [f"{e.node}: float: {explained(e.reason, e.found)}"] if e.reason else []
+        said += [f"{e.node}: has its weight in common with {e.shares}"] if e.shares else []
     out("")
-    out(table)
+    out_table(("node", "op", "weight", "bytes", "--rest int8"), rows)
+    for text in said:
+        out(escape(text))
     if len(rest.entries) > len(shown):
         out(f"... and {len(rest.entries) - len(shown)} smaller ones (--json lists all)")
     out(rest.summary(found.bytes))
@@ -109,23 +117,28 @@ def _options(at: Mapping[str, Any]) -> str:
     return " ".join([*options, *([at["type"]] if at.get("type") else [])])
 
 
-def _verdict(n: RecurrentNode, found: Inspection) -> str:
-    """How lowering would handle a node, with the notes about it."""
+def _verdict(n: RecurrentNode, found: Inspection) -> tuple[str, str]:
+    """How lowering would handle a node in a few words, and what else there is to say: reason, cells, notes."""
     from rnnqc.cells.forms import CUSTOM
+    from rnnqc.ir import safe_name
     from rnnqc.passes.analysis.custom_products import described
 
     at = n.attributes
     others = sum(p.endswith(".value") for p in at.get("points", ()))
     parts = f"{at.get('products', 0)} products, and {others} values where the recipe quantizes them"
-    verdict = {
-        "lowered": "will be lowered: " + (" ".join(found.cells.get(n.path, [])) or parts),
-        "float": f"float: {explained(*n.refusal)}",
-        "quantized": f"stays as it is: {explained(*n.refusal)}",
-        "done": f"done ({n.form})" + (f": {described(at)}" if n.form == CUSTOM else ""),
+    short = {"lowered": "will be lowered", "float": "float", "quantized": "stays as it is", "done": f"done ({n.form})"}
+    cells = found.cells.get(n.path, [])
+    usual = n.op in CELL_TYPES and all(c.rpartition(".")[0] == safe_name(n.path) for c in cells)
+    more = {
+        "lowered": "" if usual else " ".join(cells) or parts,
+        "float": explained(*n.refusal),
+        "quantized": explained(*n.refusal),
+        "done": described(at) if n.form == CUSTOM else "",
     }[n.status]
+    text = f"{short[n.status]}: {more}" if more else ""
     for r in found.notes.get(n.path, []):
-        verdict += f". Note: {explained(r.reason, r.found, r.action)}"
-    return verdict
+        text += f"{'. ' if text else ''}Note: {explained(r.reason, r.found, r.action)}"
+    return short[n.status], text
 
 
 def _sizes(attributes: Mapping[str, Any]) -> list[str]:

@@ -85,6 +85,8 @@ def run(a: argparse.Namespace) -> int:
     tell_unmeasured(evidence)
     if evidence.verdict is not None:
         out(colored(evidence.verdict))
+    if evidence.rest is not None:
+        out(escape(evidence.rest.text))
     for repair in evidence.repairs[:1]:
         sets = " ".join(map(shlex.quote, repair.overrides))
         out(f"{repair.sqnr_before:.1f} -> {repair.sqnr_after:.1f} dB with --set {escape(sets)}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -15,6 +15,10 @@ if TYPE_CHECKING:
 
 _consoles: dict[str, Console] = {}
 _quiet = False
+WIDTH = 120
+"""Of tables that go to no terminal."""
+LEAST_NAME = 24
+"""What is left of names in a narrow table."""
 
 
 def escape(text: str) -> str:
@@ -70,6 +74,35 @@ def new_table(*columns: str) -> Table:
     from rich.table import Table
 
     return Table(*columns, box=None, pad_edge=False)
+
+
+def width() -> int:
+    """How wide tables may be: as the terminal, or 120 columns where they go elsewhere."""
+    console = _console("stdout")
+    return console.width if console.is_terminal else WIDTH
+
+
+def shortened(text: str, most: int) -> str:
+    """A name of at most `most` characters: its beginning and its end, which says more."""
+    if len(text) <= most:
+        return text
+    end = (most - 1) * 2 // 3
+    return f"{text[: most - 1 - end]}…{text[len(text) - end :]}"
+
+
+def out_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Prints a table that is no wider than `width`: names in the first column are shortened, other cells wrapped.
+
+    Args:
+        columns: The heads.
+        rows: Plain text for each.
+    """
+    rest = sum(2 + max(map(len, column)) for column in list(zip(columns, *rows, strict=True))[1:])
+    table = new_table(*columns)
+    for first, *others in rows:
+        table.add_row(*map(escape, [shortened(first, max(LEAST_NAME, width() - rest)), *others]))
+    if not _quiet:
+        _console("stdout").print(table, width=width(), soft_wrap=False, crop=False, overflow="fold")
 
 
 @contextmanager

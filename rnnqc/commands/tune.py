@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -119,25 +120,36 @@ def run(a: argparse.Namespace) -> int:
         return CHECK_FAILED
     if not a.json:
         out(f"{escape(a.output)}: {len(tuned.settings)} rule(s) before recipe {escape(tuned.recipe.name)}")
+        out(f"next: {escape(_next(a))}")
     return OK
+
+
+def _next(a: argparse.Namespace) -> str:
+    """The command that lowers with what was found."""
+    model = Path(a.model)
+    words = ["rnnqc", "lower", a.model, "-o", str(model.with_name(f"{model.stem}.tuned{model.suffix}"))]
+    words += ["--recipe", a.output, *(["--stats", a.stats] if a.stats else [])]
+    return shlex.join([*words, *(["--rest", a.rest] if a.rest != "float" else [])])
 
 
 def _print(tuned: Tuned) -> None:
     """The changes, the frontier, and what came of it."""
     found, (start, end) = tuned.found, tuned.weight_bytes
     table = new_table("point", "format", "cost", "quality")
-    table.add_row("", escape(tuned.recipe.name), str(found.start.cost), tuned.worded(found.start.quality))
+    table.add_row("", escape(tuned.recipe.name), f"{found.start.cost} B", tuned.worded(found.start.quality))
     for step in found.steps:
         unit = tuned.units[step.unit]
         text = ", ".join(f"{k} = {str(v).lower()}" for k, v in unit.choices[step.after].items()) or "as the recipe"
-        table.add_row(escape(unit.point), text, str(step.result.cost), tuned.worded(step.result.quality))
+        table.add_row(escape(unit.point), text, f"{step.result.cost} B", tuned.worded(step.result.quality))
     out(table)
     if tuned.frontier:
         table = new_table("frontier: cost", "quality", "one call")
         for point in tuned.frontier:
             text = f"{1e3 * point.seconds:.3g} ms"
-            table.add_row(str(point.measured.cost), tuned.worded(point.measured.quality), text)
+            table.add_row(f"{point.measured.cost} B", tuned.worded(point.measured.quality), text)
         out(table)
+    kind = "recurrent weights" if tuned.rest == "float" else "weights"
+    out(f"cost: bytes of {kind}; those that 16-bit activations are multiplied with count twice")
     before, after = (1e3 * s for s in tuned.call_seconds)
     out(
         f"{found.tried} assignments measured; weights {byte_count(start)} -> {byte_count(end)}, "

@@ -99,6 +99,13 @@ def bound_values(metadata: Mapping[str, str]) -> dict[str, Any]:
     return held if isinstance(held, dict) else {}
 
 
+def bound_text(value: Any) -> str:
+    """A value as `--bind` takes it: one number where all elements are equal, as for an input of any fixed shape."""
+    array = np.asarray(value)
+    same = array.size > 0 and bool((array == array.flat[0]).all())
+    return json.dumps(array.flat[0].item() if same else value, separators=(",", ":"))
+
+
 def bound_values_of(proto: onnx.ModelProto) -> dict[str, Any]:
     """The values of bound inputs by name."""
     return bound_values({p.key: p.value for p in proto.metadata_props if p.key == BOUND_KEY})

@@ -22,11 +22,6 @@ def true_inputs(proto: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
     return [i for i in proto.graph.input if i.name not in stored]
 
 
-def zeros_of(value: onnx.ValueInfoProto) -> npt.NDArray[Any]:
-    """Zeros for an input whose shape is fixed."""
-    return np.zeros([max(0, d.dim_value) for d in value.type.tensor_type.shape.dim], element_type(value))
-
-
 def fixed_size(dim: onnx.TensorShapeProto.Dimension) -> int | None:
     """The size that a dimension is declared to have; None for names and for -1, which some tools write for any size."""
     return dim.dim_value if dim.HasField("dim_value") and dim.dim_value >= 0 else None

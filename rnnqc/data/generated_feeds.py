@@ -116,9 +116,10 @@ class Generation:
         named: dict[str, int] = {}
         self.shapes = {i.name: _generated_shape(i, uses.get(i.name, ()), named, sizes) for i in self._inputs}
         self._known = known_shapes(proto, self.shapes) if uses else {}
+        shared = _names_of_sequences(self._inputs, self._held)
         for value in self._inputs:
             held, shape = self._held[value.name], self.shapes[value.name]
-            _follow_batch(value, shape, [*held[Role.LENGTH], *held[Role.STATE], *held[Role.CELL]], self._known)
+            _follow_batch(value, shape, [*held[Role.LENGTH], *held[Role.STATE], *held[Role.CELL]], self._known, shared)
             if math.prod(shape) > GENERATED_MOST:
                 raise CompileError(
                     f"input {value.name!r} of shape {shape} is too large to generate.",
@@ -229,16 +230,31 @@ def _generated_shape(value: onnx.ValueInfoProto, uses: Sequence[Use], named: dic
     return shape
 
 
+def _names_of_sequences(
+    inputs: Sequence[onnx.ValueInfoProto], held: Mapping[str, Mapping[Role, Sequence[Use]]]
+) -> set[str]:
+    """Names of dimensions that inputs have which are no lengths and no states."""
+    rows = (Role.LENGTH, Role.STATE, Role.CELL)
+    others = [i for i in inputs if not any(held[i.name][role] for role in rows)]
+    return {d.dim_param for i in others for d in i.type.tensor_type.shape.dim if d.dim_param}
+
+
 def _follow_batch(
-    value: onnx.ValueInfoProto, shape: list[int], uses: Sequence[Use], known: Mapping[str, Sequence[int | None]]
+    value: onnx.ValueInfoProto,
+    shape: list[int],
+    uses: Sequence[Use],
+    known: Mapping[str, Sequence[int | None]],
+    shared: AbstractSet[str],
 ) -> None:
-    """Lets the unnamed batch axis of lengths and states have the size that the sequence has."""
+    """Lets the batch axis of lengths and states have the size of the sequence, unless its name is in `shared`."""
     for use in uses:
         sequence = known.get(use.value, ())
+        free = [axis for axis, dim in enumerate(value.type.tensor_type.shape.dim) if fixed_size(dim) is None]
         axis = 0 if use.role is Role.LENGTH else use.batch_axis
+        axis = free[0] if len(free) == 1 else axis  # a state may have no axis for directions
         if use.batch_axis < len(sequence) and axis < len(shape):
             dim, size = value.type.tensor_type.shape.dim[axis], sequence[use.batch_axis]
-            if size is not None and fixed_size(dim) is None and not dim.dim_param:
+            if size is not None and fixed_size(dim) is None and dim.dim_param not in shared:
                 shape[axis] = size
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import onnx
 
@@ -75,6 +75,18 @@ def _fits(before: onnx.ValueInfoProto, after: onnx.ValueInfoProto) -> bool:
 def options_of_states(states: Mapping[str, str]) -> str:
     """`--state IN:OUT` for outputs by the input that they become."""
     return " ".join(f"--state {shlex.quote(f'{i}:{o}')}" for i, o in states.items())
+
+
+def state_warnings(models: Iterable[onnx.ModelProto], carried: Mapping[str, str], feeds: int) -> list[str]:
+    """A sentence for each state that given data carries oddly or not at all (see `state_remarks`).
+
+    Args:
+        models: One model, as it is and as it is lowered: the first that shows states says which there are.
+        carried: Outputs by the input that they become.
+        feeds: How many feeds or calls the data has.
+    """
+    likely = next(filter(None, map(likely_states, models)), {})
+    return [f"{reason}. Resolution: {action}." for reason, action in state_remarks(likely, carried, feeds)]
 
 
 def state_remarks(likely: Mapping[str, str], carried: Mapping[str, str], feeds: int) -> list[tuple[str, str]]:

@@ -17,8 +17,10 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 
-from rnnqc.data.feeds import Feeds, check_feed, or_carry, true_inputs, zeros_of
+from rnnqc.data.feeds import Feeds, check_feed, or_carry, true_inputs
 from rnnqc.data.given_data import Data, open_feeds
+from rnnqc.data.initial_states import InitialStates
+from rnnqc.data.not_finite import first_not_finite
 from rnnqc.data.npz import NpzFolder
 from rnnqc.data.state_hints import likely_states
 from rnnqc.errors import CompileError, UsageError
@@ -227,10 +229,9 @@ def _without(proto: onnx.ModelProto, names: set[str]) -> onnx.ModelProto:
 
 
 def _check_finite(array: Array, name: str, where: str) -> None:
-    finite = np.isfinite(array)
-    if finite.all():
+    index = first_not_finite(array)
+    if index is None:
         return
-    index = tuple(int(k) for k in np.argwhere(~finite)[0])
     raise CompileError(
         f"{where}: array {name!r} holds {array[index]} at {list(index)}.",
         supported="finite numbers",
@@ -247,61 +248,46 @@ def stream(
         CompileError: A state whose shape the model leaves open has no first value, or a call does not fit the states
             that it goes on with.
     """
-    declared = {i.name: i for i in true_inputs(proto)}
     carried = list(carried)
-    open_dims = {d.dim_param for name in carried for d in declared[name].type.tensor_type.shape.dim if d.dim_param}
+    initial = InitialStates(proto, carried)
     held: dict[str, int] = {}
+    rows: set[int] = set()
     for number, feed in enumerate(itertools.islice(feeds, limit)):
         restart = number == 0 or any(name in feed for name in carried)
         complete = dict(feed)
-        sizes = _named_sizes(feed, declared)
+        named = initial.named_sizes(feed)
         if restart:
-            held = {name: size for name, size in sizes.items() if name in open_dims}
+            held, rows = named, set()
+            sizes = initial.sizes(feed)
             for name in carried:
-                if name in complete:
-                    continue
-                complete[name] = _zeros(declared[name], sizes, f"sample {number}")
+                if name not in complete:
+                    complete[name] = initial.zeros(name, sizes, f"sample {number}")
+                    rows |= {size for (state, _), size in sizes.items() if state == name}
         else:
-            _check_goes_on(number, feed, sizes, held)
+            _check_goes_on(number, feed, named, held)
+            _check_rows(number, feed, initial.open_sizes(feed), rows)
         yield Piece(complete, number, 1, restart)
-
-
-def _named_sizes(feed: Feeds, declared: Mapping[str, onnx.ValueInfoProto]) -> dict[str, int]:
-    """The sizes that arrays give to named dimensions."""
-    return {
-        d.dim_param: n
-        for key, array in feed.items()
-        if key in declared
-        for d, n in zip(declared[key].type.tensor_type.shape.dim, array.shape, strict=False)  # no dim: any rank
-        if d.dim_param
-    }
 
 
 def _check_goes_on(number: int, feed: Feeds, sizes: Mapping[str, int], held: Mapping[str, int]) -> None:
     """Raises CompileError for a call of other sizes than the states it goes on with, such as a smaller last batch."""
     for name, size in held.items():
         if sizes.get(name, size) != size:
-            shapes = ", ".join(f"{key!r} {list(array.shape)}" for key, array in feed.items())
-            raise CompileError(
-                f"sample {number}: dimension {name!r} is {sizes[name]} in its arrays ({shapes}), and {size} in the "
-                "states of the call before, with which it goes on.",
-                supported="calls of one size in a stream",
-                action="leave a smaller last batch out (DataLoader(..., drop_last=True)), or give the first values of "
-                "its states: then a new stream starts there",
-            )
+            raise _other_sizes(number, feed, f"dimension {name!r} is {sizes[name]}", size)
 
 
-def _zeros(declared: onnx.ValueInfoProto, sizes: Mapping[str, int], where: str) -> Array:
-    """Zeros for a state, with the sizes that the other arrays give the named dimensions."""
-    bound = onnx.ValueInfoProto()
-    bound.CopyFrom(declared)
-    for dim in bound.type.tensor_type.shape.dim:
-        if not dim.HasField("dim_value"):
-            if dim.dim_param not in sizes:
-                raise CompileError(
-                    f"{where}: no array for the first {declared.name!r}, whose shape the model does not fix.",
-                    supported="zeros by default, where the shape is fixed by the model or the other arrays",
-                    action="give its first value in the data",
-                )
-            dim.dim_value = sizes[dim.dim_param]
-    return zeros_of(bound)
+def _check_rows(number: int, feed: Feeds, sizes: AbstractSet[int], rows: AbstractSet[int]) -> None:
+    """The same for states whose rows have no name that an array has, too: none of its open axes has their size."""
+    for size in sorted(rows - sizes if sizes else ()):
+        raise _other_sizes(number, feed, f"open dimensions are {', '.join(map(str, sorted(sizes)))}", size)
+
+
+def _other_sizes(number: int, feed: Feeds, found: str, size: int) -> CompileError:
+    shapes = ", ".join(f"{key!r} {list(array.shape)}" for key, array in feed.items())
+    return CompileError(
+        f"sample {number}: {found} in its arrays ({shapes}), and {size} in the states of the call before, with which "
+        "it goes on.",
+        supported="calls of one size in a stream",
+        action="leave a smaller last batch out (DataLoader(..., drop_last=True)), or give the first values of "
+        "its states: then a new stream starts there",
+    )

@@ -8,11 +8,13 @@ from typing import Any
 
 import onnx
 
+from rnnqc.data.binding import bound_text, bound_values
 from rnnqc.data.feeds import Feeds
 from rnnqc.ir import Model
 from rnnqc.lowering.report import Entry
 from rnnqc.passes import PassManager
 from rnnqc.passes.analysis.find_recurrent_nodes import lowered_nodes, recurrent_nodes
+from rnnqc.passes.normalize.remove_sorting import RemoveSorting
 from rnnqc.passes.pipeline import normal_form
 from rnnqc.recipes.recipe import is_builtin
 from rnnqc.recipes.recipe_record import RecipeRecord
@@ -44,6 +46,9 @@ def recipe_of(record: RecipeRecord | None, quant: Model, calibrated_by: Sequence
         "form": record.form,
         "unroll": record.unroll,
         "dims": dict(record.dims),
+        "rest": record.rest,
+        "bind": {n: bound_text(v) for n, v in sorted(bound_values(quant.metadata).items())},
+        "remove_sorting": RemoveSorting.info.name in quant.provenance,
         "calibrated": bool(record.statistics),
         "statistics": list(calibrated_by),
         "overrides": settings_text(recipe.rules[: recipe.overrides]),

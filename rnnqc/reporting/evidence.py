@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from rnnqc.errors import byte_count
 from rnnqc.measure.verdict import Judged, Task, Verdict, verdict_of
 from rnnqc.search.findings import PointEvidence, Repair, Sensitivity
 
@@ -114,6 +115,37 @@ class LayerTime:
     native_us: float | None
 
 
+@dataclass(frozen=True)
+class RestCost:
+    """What `--rest int8` costs.
+
+    Attributes:
+        sqnr_without: SQNR of the outputs where the weights around the recurrent layers stay float.
+        sqnr_with: As the model is.
+        worst_without: Of the worst output, where they stay float.
+        worst_with: As the model is.
+        bytes_without: Of these weights in float.
+        bytes_with: As the model has them.
+    """
+
+    sqnr_without: float
+    sqnr_with: float
+    worst_without: float
+    worst_with: float
+    bytes_without: int
+    bytes_with: int
+
+    @property
+    def text(self) -> str:
+        """The costs, as a sentence."""
+        sizes = f"{byte_count(self.bytes_without)} -> {byte_count(self.bytes_with)}"
+        return (
+            f"--rest int8 stores the weights around the recurrent layers in {sizes}; with them in float the outputs "
+            f"have {self.sqnr_without:.1f} instead of {self.sqnr_with:.1f} dB, the worst one {self.worst_without:.1f} "
+            f"instead of {self.worst_with:.1f} dB."
+        )
+
+
 @dataclass
 class Evidence:
     """Everything a report says.
@@ -141,6 +173,7 @@ class Evidence:
         remade: How well the model could be made again from what it says about itself.
         missing: Sections that are left out, and why.
         mismatch: That the lowered model was not made of this float model; empty where nothing speaks against it.
+        rest: What int8 weights around the recurrent layers cost; None where there are none.
         task: What a metric makes of the two models, if one was asked for.
     """
 
@@ -166,6 +199,7 @@ class Evidence:
     remade: str = ""
     missing: dict[str, str] = field(default_factory=dict)
     mismatch: str = ""
+    rest: RestCost | None = None
     task: Task | None = None
 
     @property

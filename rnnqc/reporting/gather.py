@@ -17,19 +17,22 @@ from rnnqc.cells.forms import ON_STORED_WEIGHTS
 from rnnqc.data.binding import bound_like
 from rnnqc.data.feeds import Feeds, with_dimensions_of
 from rnnqc.data.given_data import open_feeds
+from rnnqc.data.state_hints import state_warnings
 from rnnqc.data.streaming import Outputs, Piece, checked, state_pairs, stream
 from rnnqc.errors import CompileError, located
 from rnnqc.ir import Model
 from rnnqc.lowering.executable import brings_its_own, executable
+from rnnqc.lowering.options import REST_FLOAT
 from rnnqc.lowering.report import Lowered, Report
 from rnnqc.measure.feeds import generated_feeds
 from rnnqc.measure.runs import Calls
 from rnnqc.measure.time_axes import output_axes
+from rnnqc.passes.normalize.remove_sorting import RemoveSorting
 from rnnqc.recipes.clipping import CLIPS
 from rnnqc.recipes.recipe_record import RecipeRecord, read_record
 from rnnqc.recipes.rules import parse_override
 from rnnqc.reporting.description import entries_of, recipe_of, shapes_of, versions
-from rnnqc.reporting.evidence import Evidence
+from rnnqc.reporting.evidence import Evidence, RestCost
 from rnnqc.reporting.layer_times import time_layers
 from rnnqc.reporting.layers import layer_evidence, watch_layers, why_hidden
 from rnnqc.reporting.origin import (
@@ -126,6 +129,8 @@ class _Gathering:
             recipe_of(self.record, self.quant, subject.calibrated_by),
             sizes={"float_file": subject.float_bytes, "quantized_file": subject.quant_bytes},
         )
+        if subject.data is not None:
+            self.evidence.warnings += state_warnings((reference, candidate), self.state, len(self.feeds))
 
     def _feeds(self, reference: onnx.ModelProto, candidate: onnx.ModelProto) -> list[Feeds]:
         data = self.subject.data
@@ -161,6 +166,7 @@ class _Gathering:
         if unlike:
             return self._without_measurements(unlike)
         self._describe(self.subject.report or made.report)
+        self._rest(relowering, made)
         self._layers(relowering)
         qcdq = relowering.lower(form=QCDQ) if relowering.record.form not in ON_STORED_WEIGHTS else None
         if qcdq is None or not any(r.quantized for r in recurrences_of(qcdq.model).values()):
@@ -208,7 +214,8 @@ class _Gathering:
     def _relowering(self, record: RecipeRecord) -> Relowering:
         statistics = self.subject.statistics
         exact = statistics.digest == record.statistics if statistics is not None else not record.statistics
-        relowering = Relowering(self.subject.float_proto, record, statistics, exact)
+        sorts = RemoveSorting.info.name in self.quant.provenance
+        relowering = Relowering(self.subject.float_proto, record, statistics, exact, remove_sorting=sorts)
         if record.statistics and statistics is None:
             self.options.tell("calibrate")
             with located(self.subject.float_name):
@@ -226,6 +233,18 @@ class _Gathering:
         evidence.entries = [asdict(e) for e in entries]
         evidence.sizes["quantized_weights"] = sum(e.bytes for e in entries)
         evidence.sizes["float_weights"] = sum(e.float_bytes for e in entries)
+
+    def _rest(self, relowering: Relowering, made: Lowered) -> None:
+        """What the int8 weights around the recurrent layers cost: the model lowered again without them."""
+        if not made.report.rest.is_changed:
+            return
+        self.options.tell("rest")
+        plain = relowering.lower(rest=REST_FLOAT)
+        before, after = (self.quality.score(self.quality.outputs(m.proto)) for m in (plain, made))
+        self.evidence.rest = RestCost(
+            before.mean_db, after.mean_db, before.worst_db, after.worst_db,
+            made.report.rest.float_bytes, made.report.rest.bytes,
+        )  # fmt: skip
 
     def _layers(self, relowering: Relowering) -> None:
         evidence = self.evidence

@@ -34,6 +34,7 @@ class Relowering:
         statistics: Of a calibration; None if there was none.
         exact: Whether these are the statistics that the model was lowered with, or there were none.
         pins: Scales and zero points that are held, by the names of their points.
+        remove_sorting: Whether sorts of a batch by length were taken out.
     """
 
     model: onnx.ModelProto
@@ -41,6 +42,7 @@ class Relowering:
     statistics: Statistics | None = None
     exact: bool = True
     pins: dict[str, dict[str, Any]] = field(default_factory=dict)
+    remove_sorting: bool = False
 
     def lower(
         self,
@@ -48,6 +50,7 @@ class Relowering:
         form: str | None = None,
         model: onnx.ModelProto | None = None,
         pinned: bool = True,
+        rest: str | None = None,
     ) -> Lowered:
         """The model lowered again.
 
@@ -56,6 +59,7 @@ class Relowering:
             form: Another form than its own.
             model: The float model with other outputs.
             pinned: Whether scales are held of which the statistics that they followed from are known.
+            rest: How the weights around the recurrent layers are stored, instead of as they were.
 
         Raises:
             CompileError: It cannot be lowered so.
@@ -78,7 +82,8 @@ class Relowering:
             stats=self.statistics,
             unroll=record.unroll and own,
             dims=record.dims if own else None,
-            rest=record.rest,
+            rest=record.rest if rest is None else rest,
+            remove_sorting=self.remove_sorting,
         )
 
     def held(self, rules: Sequence[Rule] = ()) -> list[Rule]:

@@ -18,6 +18,7 @@ from collections.abc import Callable, Collection, Sequence
 
 from rnnqc.calibration.float_cells import decompose
 from rnnqc.data.given_data import Data
+from rnnqc.data.state_hints import state_warnings
 from rnnqc.data.statistics import Statistics
 from rnnqc.errors import UsageError, located
 from rnnqc.ir import Model, safe_name
@@ -26,7 +27,9 @@ from rnnqc.lowering.options import REST_FLOAT
 from rnnqc.lowering.report import Lowered
 from rnnqc.measure.metrics import MetricFunction
 from rnnqc.measure.runs import Calls, State
+from rnnqc.passes import PassManager
 from rnnqc.passes.linear.quantize_linear import FORM as LINEAR_FORM
+from rnnqc.passes.pipeline import normal_form
 from rnnqc.proto.given import Given
 from rnnqc.recipes.recipe import KINDS, Recipe, load_recipe
 from rnnqc.recipes.rules import Rule
@@ -110,6 +113,7 @@ def tune(
     time_left = _clock(seconds)
     loaded = Model.load(model)
     source, proto = loaded.source, loaded.proto
+    PassManager(normal_form()).run(loaded)  # there recovered steps are nodes
     statistics = Statistics.of(stats)
     chosen = load_recipe(recipe)
 
@@ -143,9 +147,10 @@ def tune(
         start, end = (
             trials.of(rules).weight_bytes + trials.of(rules).rest_bytes for rules in (rules_of({}), rules_of(best))
         )
+        odd = state_warnings((proto, loaded.proto), calls.carried, len(calls.pieces))
     return Tuned(
         chosen, units, found, best, (start, end), (before, after), quality.of_float, metric is None, silent, rest,
-        frontier,
+        frontier, odd,
     )  # fmt: skip
 
 

@@ -83,6 +83,7 @@ class Tuned(Result):
         silent: Cells that the statistics have not seen run; nothing was chosen for them.
         rest: How the weights around the recurrent layers are stored: "float" or "int8".
         frontier: What was measured on the way and nothing beats, the cheapest first; at most eight, about evenly.
+        warnings: A sentence for each state that the data carries oddly or not at all.
     """
 
     recipe: Recipe
@@ -96,6 +97,7 @@ class Tuned(Result):
     silent: Sequence[str] = ()
     rest: str = REST_FLOAT
     frontier: Sequence[Point] = ()
+    warnings: Sequence[str] = ()
 
     @property
     def verdict(self) -> Verdict | None:
@@ -115,14 +117,14 @@ class Tuned(Result):
 
     @property
     def messages(self) -> list[str]:
-        """Cells that nothing was chosen for, and a search that had no time to end."""
+        """Cells that nothing was chosen for, a search that had no time to end, and states that are carried oddly."""
         texts = [f"cell {cell!r} never ran in the calibration; it keeps the recipe's formats." for cell in self.silent]
         if self.found.ended_early:
             texts.append(
                 f"the search ended before it was done, as asked: {self.found.tried} assignments were measured; with "
                 "more --seconds it may find something better."
             )
-        return texts
+        return [*texts, *self.warnings]
 
     @property
     def rows(self) -> list[dict[str, Any]]:

@@ -16,7 +16,7 @@ import onnx
 import pytest
 from hypothesis import given
 
-from rnnqc.data.feeds import check_feed, true_inputs, zeros_of
+from rnnqc.data.feeds import check_feed, true_inputs
 from rnnqc.data.generated_feeds import generate_feeds
 from rnnqc.data.given_data import open_feeds
 from rnnqc.data.npz import npz_bytes, read_npz
@@ -112,11 +112,6 @@ def test_texts_cannot_be_generated() -> None:
 def test_sequences_are_no_tensors() -> None:
     with pytest.raises(CompileError, match=r"input 'list' is no tensor"):
         generate_feeds(rich_model())
-
-
-def test_zeros() -> None:
-    got = zeros_of(onnx.helper.make_tensor_value_info("x", onnx.TensorProto.INT64, [2, 3]))
-    assert (str(got.dtype), got.tolist()) == ("int64", [[0] * 3] * 2)
 
 
 def test_npz_comes_back_whatever_the_names(tmp_path: Path) -> None:

@@ -517,3 +517,26 @@ def test_small_layers_without_the_library_are_told_of(cli: Callable[..., Result]
     made = cli("lower", source, "-o", tmp_path / "ort.onnx", "--form", "ort")
     assert made.code == 0 and "lowered (ort)" in made.out and "slower than in float" not in made.out
     assert "done (ort)" in " ".join(cli("inspect", tmp_path / "ort.onnx").out.split())
+
+
+def test_tables_of_inspect_keep_to_a_width(cli: Callable[..., Result], tmp_path: Path) -> None:
+    """Keras' names have a hundred characters, reasons two hundred: rows of 420 columns wrap beyond reading."""
+    long = "functional/" + "while/lstm_cell/" * 12 + "layer"
+    proto = CASE.model()
+    (node,) = [n for n in proto.graph.node if n.op_type == "LSTM"]
+    node.name = long
+    onnx.save(proto, tmp_path / "long.onnx")
+    shown = cli("inspect", tmp_path / "long.onnx").out.splitlines()
+    table = next(k for k, line in enumerate(shown) if line.startswith("node"))
+    assert max(map(len, shown[table : table + 2])) <= 120
+    assert shown[table + 1].startswith("functional/") and "layer  LSTM" in shown[table + 1]
+    assert "will be lowered" in shown[table + 1]
+    assert long in cli("inspect", tmp_path / "long.onnx", "--json").out
+    weights = helper.make_tensor_value_info(node.input[1], onnx.TensorProto.FLOAT, None)
+    proto.graph.input.append(weights)  # no constant
+    kept = [t for t in proto.graph.initializer if t.name != weights.name]
+    del proto.graph.initializer[:]
+    proto.graph.initializer.extend(kept)
+    onnx.save(proto, tmp_path / "float.onnx")
+    shown = cli("inspect", tmp_path / "float.onnx").out.splitlines()
+    assert any(line.startswith(f"{long}: float: ") and "Resolution" in line for line in shown), "the reason is whole"

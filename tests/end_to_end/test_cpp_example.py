@@ -95,7 +95,8 @@ def test_streams_have_the_bits_of_each_alone(programs: Path, way: list[str], tmp
     alone = np.random.default_rng(0).normal(0, 1, (6, 7, 1, 1, 5)).astype(np.float32)
     expected = np.stack([in_python(tmp_path / "lowered.onnx", x, states, "Y").reshape(7, 9) for x in alone])
     chunks = alone.reshape(2, 3, 7, 5).transpose(2, 0, 1, 3)  # threads, rows, time -> time, threads, rows
-    fed_back = [f"{before}={after}" for before, after in states.items()]
+    separator = "=" if way else ":"  # both are taken
+    fed_back = [f"{before}{separator}{after}" for before, after in states.items()]
     done = command(
         programs / "streams", tmp_path / "lowered.onnx", "1", "3", "2", *way, *fed_back, given=chunks.tobytes()
     )

@@ -84,7 +84,7 @@ def assert_the_bits_of_python(
     rnnqc.lower(path, strict=True).save(folder / "lowered.onnx")
     chunks = np.random.default_rng(0).normal(0, 1, (9, *shape)).astype(np.float32)
     expected = in_python(folder / "lowered.onnx", chunks, states, result).tobytes()
-    fed_back = [f"{before}={after}" for before, after in states.items()]
+    fed_back = [f"{before}:{after}" for before, after in states.items()]
     said = []
     for way in ways:
         done = stream([folder / "lowered.onnx", str(shape[0]), *way, *fed_back], chunks.tobytes() + b"rest")

@@ -9,6 +9,7 @@ from pathlib import PurePath
 from xml.etree.ElementTree import Element
 
 from rnnqc.errors import byte_count
+from rnnqc.lowering.options import REST_FLOAT
 from rnnqc.recipes.rules import parse_override, rule_text
 from rnnqc.reporting.elements import Child, command, decibels, difference, element, name, number, quoted
 from rnnqc.reporting.evidence import Evidence
@@ -21,7 +22,12 @@ NOISE = 0.1
 
 
 def repairs(evidence: Evidence) -> list[Child]:
-    """Overrides that were measured, best first."""
+    """Overrides that were measured, best first, and what `--rest int8` costs."""
+    rest: list[Child] = [] if evidence.rest is None else [element("p", evidence.rest.text.replace("->", "→"))]
+    return [*_overrides(evidence), *rest]
+
+
+def _overrides(evidence: Evidence) -> list[Child]:
     if "sensitivity" in evidence.missing:
         return [element("p", f"Left out: {evidence.missing['sensitivity']}", class_="note")]
     left = left_out(evidence)
@@ -147,6 +153,9 @@ def folded_command(repair: Repair, evidence: Evidence) -> Element:
         ["--form", recipe["form"]] if recipe["form"] in ("integer", "qcdq", "qonnx") and not recipe["unroll"] else []
     )
     words += ["--unroll"] if recipe["unroll"] else []
+    words += ["--rest", recipe["rest"]] if recipe.get("rest", REST_FLOAT) != REST_FLOAT else []
+    words += ["--remove-sorting"] if recipe.get("remove_sorting") else []
+    words += ["--bind", *(quoted(f"{k}={v}") for k, v in recipe["bind"].items())] if recipe.get("bind") else []
     words += ["--dim", *(quoted(f"{k}={v}") for k, v in recipe["dims"].items())] if recipe["dims"] else []
     lines = [" ".join(words) + " --set \\"]
     overrides = [quoted(o) for o in (*repair.overrides, *recipe["overrides"])]

@@ -34,6 +34,7 @@ from rnnqc.search.trials import Bounds
 from tests.pages.report_pages import Page
 from tests.runs.commands import HANGS, Result, in_process, in_subprocess
 from tests.runs.sessions import Array, save_arrays
+from tests.subjects.protos import parse
 
 T, B, I, H = 24, 2, 12, 16  # noqa: E741
 BAD = "lstm_b.forward.forget_gate.acc"
@@ -740,3 +741,64 @@ def test_statistics_that_are_not_given_are_asked_for(cli: Cli, tmp_path: Path) -
     assert 'stats="STATS.json"' in str(found)
     result = cli(*given, "--stats", stats)
     assert result.code == 0 and "statistics" not in result.err
+
+
+def _streaming() -> onnx.ModelProto:
+    """An LSTM of one step with its states outside, and a linear layer."""
+    rng = np.random.default_rng(3)
+    text = f"""<ir_version: 8, opset_import: ["": 17]>
+    g (float[1,1,{I}] x, float[1,1,{H}] h, float[1,1,{H}] c, int64[1] unused)
+    => (float[1,512] y, float[1,1,{H}] hn, float[1,1,{H}] cn) {{
+        z = Cast <to = 1> (unused)
+        xz = Mul (x, z)
+        Y, hn, cn = LSTM <hidden_size = {H}> (xz, W, R, , , h, c)
+        flat = Reshape (hn, rows)
+        y = MatMul (flat, M)
+    }}"""
+    weights = {"W": (1, 4 * H, I), "R": (1, 4 * H, H), "M": (H, 512)}
+    arrays = {n: rng.normal(0, 0.5, s).astype(np.float32) for n, s in weights.items()}
+    arrays["M"][0] *= 30.0  # columns have large values, and small ones that int8 loses
+    return parse(text, rows=np.array([1, H]), **arrays)
+
+
+def test_the_rest_and_the_states_are_part_of_it(cli: Cli, tmp_path: Path) -> None:
+    """`--rest int8` can cost most, and a command without it makes another model."""
+    model, quant, page = tmp_path / "m.onnx", tmp_path / "q.onnx", tmp_path / "r.html"
+    onnx.save(_streaming(), model)
+    save_arrays(tmp_path / "calls.npz", {"x": np.random.default_rng(4).normal(size=(20, 1, 1, I)).astype(np.float32)})
+    options = ("--rest", "int8", "--bind", "unused=1")
+    assert cli("lower", model, "-o", quant, *options).code == 0
+    states = ("--state", "h:hn", "--state", "c:cn")
+    said = cli("report", model, quant, "--data", tmp_path / "calls.npz", "-o", page, "--json", *states, *FEW)
+    assert said.code == 0, said.text
+    rest = json.loads(page.with_suffix(".json").read_text())["rest"]
+    assert rest["sqnr_without"] > rest["sqnr_with"] + 1.0 and rest["bytes_with"] < rest["bytes_without"]
+    assert f"have {rest['sqnr_without']:.1f} instead of {rest['sqnr_with']:.1f} dB" in said.out
+    read = Page.read(page.read_text())
+    assert f"have {rest['sqnr_without']:.1f} instead of" in read.text
+    whole = [c for c in read.commands if c.startswith("rnnqc lower")]
+    assert whole and all(" --rest int8 " in c and " --bind unused=1 " in c for c in whole)
+    # the same as lowering without the option
+    assert cli("lower", model, "-o", tmp_path / "plain.onnx", *options[2:]).code == 0
+    plain = cli("verify", model, tmp_path / "plain.onnx", "--data", tmp_path / "calls.npz", *states, "--json")
+    levels = [o["sqnr_db"] for o in json.loads(plain.out)["outputs"]]
+    assert min(levels) == pytest.approx(rest["worst_without"], abs=0.05)
+
+
+def test_states_that_are_not_carried_are_told(cli: Cli, tmp_path: Path) -> None:
+    """`verify` says so, and every figure of the report is of another use then."""
+    model, quant, page = tmp_path / "m.onnx", tmp_path / "q.onnx", tmp_path / "r.html"
+    onnx.save(_streaming(), model)
+    draw = np.random.default_rng(4).normal
+    shapes = {"x": (5, 1, 1, I), "h": (5, 1, 1, H), "c": (5, 1, 1, H)}
+    arrays = {n: draw(size=s).astype(np.float32) for n, s in shapes.items()}
+    save_arrays(tmp_path / "calls.npz", arrays | {"unused": np.ones((5, 1), np.int64)})
+    assert cli("lower", model, "-o", quant).code == 0
+    data = ("--data", tmp_path / "calls.npz")
+    verified = cli("verify", model, quant, *data)
+    wanted = "inputs that look like states are not carried from one of 5 feeds to the next: 'h', 'c'. Resolution: "
+    assert wanted in verified.err
+    reported = cli("report", model, quant, *data, "-o", page, *FEW)
+    assert wanted in reported.err and wanted in Page.read(page.read_text()).text
+    tuned = cli("tune", model, *data, "-o", tmp_path / "t.toml", "--min-sqnr", "5")
+    assert wanted in tuned.err

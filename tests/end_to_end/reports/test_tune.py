@@ -7,6 +7,7 @@ state that is ignored, results that differ from run to run.
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -216,6 +217,13 @@ def test_command_and_the_same_bytes_again(
     assert all(str(p.measured.cost) in result.out for p in tuned.frontier)
     assert out.read_text(encoding="utf-8") == tuned.text
     assert f"{IDLE}.forward.R.weight" in result.out
+    assert f"{tuned.found.measured.cost} B" in result.out, "a cost has its unit"
+    assert "cost: bytes of recurrent weights" in result.out
+    *_, told = result.out.splitlines()
+    words = shlex.split(told.removeprefix("next: rnnqc "))
+    assert cli(*words).code == 0, "the next command is whole"
+    made = Path(words[words.index("-o") + 1])
+    assert cli("verify", path, made, "--data", data, "--min-sqnr", TARGET).code == 0
     lowered = tmp_path / "out.onnx"
     assert cli("lower", path, "-o", lowered, "--recipe", out).code == 0
     assert cli("verify", path, lowered, "--data", data, "--min-sqnr", TARGET).code == 0

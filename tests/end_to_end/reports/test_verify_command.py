@@ -242,3 +242,18 @@ def test_bits_of_the_native_library(verify: Callable[..., Result], monkeypatch: 
     result = verify("--native")
     assert result.code == 1 and "output 'Y': the native library is not bit-exact (" in result.err
     assert json.loads(verify("--native", "--json").out)["native"][0]["same_bits"] is False
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_not_finite_data_is_named(value: float, verify: Callable[..., Result], tmp_path: Path) -> None:
+    """NaN counts as 0 in quantized layers and spreads in float ones: a failure that says nothing of its cause."""
+    calls = [CASE.replace(seed=k).feeds() for k in range(5)]
+    x = np.stack([c["X"] for c in calls])
+    x[3, 4, 1, 2] = value
+    save_arrays(tmp_path / "calls.npz", {"X": x})
+    said = verify("--data", tmp_path / "calls.npz", *STATES)
+    wanted = f"value(s) that are NaN or infinite (the first is {value} in call 3 at [4, 1, 2])"
+    assert wanted in said.err
+    assert said.code == (1 if math.isnan(value) else 0)
+    if math.isnan(value):
+        assert any("output 'Y'" in line and wanted in line for line in said.err.splitlines())
