@@ -231,7 +231,7 @@ def _cell(
 def _integer_cell(
     model: Model, graph: Graph, cell: QuantizedCell, folded: FoldedFixedPoint, tables: Tables, at: Boundary
 ) -> ReadCell:
-    operands = integer_operands(model, graph, cell, folded, tables, unsigned=False)
+    operands = integer_operands(model, graph, cell, folded, tables, True)
     made = IntegerCell.of_quantized(cell, folded.numbers, operands.names, None)
     return ReadCell(made, graph, folded.numbers, at, operands)
 

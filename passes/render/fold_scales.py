@@ -55,17 +55,15 @@ class FoldScales(Pass):
         sets=frozenset({Property.SCALES_FOLDED}),
     )
 
-    def __init__(self, *, dispatch: bool = True, unsigned: bool | None = None, functions: bool = True) -> None:
+    def __init__(self, *, dispatch: bool = True, functions: bool = True) -> None:
         """Prepares the pass.
 
         Args:
-            dispatch: Whether cells choose between int8 and uint8 weights when a session is created. Without, they
-                compute with uint8 ones with zero point 128: exact everywhere, slower where the processor has VNNI.
-            unsigned: Whether weights are stored as uint8, which excludes dispatch; by default they are without it.
+            dispatch: Whether cells choose between int8 and uint8 weights when a session is created. Without, weights
+            are uint8 with zero point 128: exact everywhere, slower where the processor has VNNI.
             functions: Whether tables may be calls of a model-local function.
         """
         self.dispatch = dispatch
-        self.unsigned = not dispatch if unsigned is None else unsigned
         self.functions = functions
 
     def run(self, model: Model) -> PassResult:
@@ -100,7 +98,7 @@ class FoldScales(Pass):
                     folded[cell.name] = _fold(model, graph, cell)
             sites.append((cell, graph, at))
         for cell, graph, at in sites:
-            operands = integer_operands(model, graph, cell, folded[cell.name], tables, unsigned=self.unsigned)
+            operands = integer_operands(model, graph, cell, folded[cell.name], tables, self.dispatch)
             target = codes.get(cell.name)
             numbers = folded[cell.name].numbers
             replace_cell(
@@ -165,7 +163,7 @@ def _is_data(value: Value) -> bool:
 
 
 def integer_operands(
-    model: Model, graph: Graph, cell: Cell, folded: Folded, tables: Tables, *, unsigned: bool
+    model: Model, graph: Graph, cell: Cell, folded: Folded, tables: Tables, dispatch: bool
 ) -> Operands:
     """The constants of the cell, in its own graph: onnxruntime packs weights of an outer graph anew in every call."""
 
@@ -183,7 +181,7 @@ def integer_operands(
     def weight(key: str, name: str) -> Value:
         codes = constant_array(model.initializer(name, graph))
         assert codes is not None
-        if not unsigned:
+        if dispatch:
             return add(key, codes)
         if key == "W" and folded.numbers.zero_point_rows:
             codes = with_zero_point_rows(codes, folded.numbers.zero_point_rows)

@@ -62,9 +62,8 @@ class LutArithmetic(Arithmetic):
 
     Attributes:
         numbers: The scalars of the cell.
-        w: Its constants. W and R are int8, or packed; without dispatch they may be uint8 with zero point 128, where W
-            has its zero-point rows already.
-        dispatch: Whether to choose between int8 and uint8 weights when the session is created; uint8 ones if not.
+        w: Its constants. Without dispatch W and R are uint8 with zero point 128, and W has its zero-point rows already.
+        dispatch: Whether to choose between int8 and uint8 weights when the session is created.
     """
 
     numbers: LutNumbers
@@ -89,29 +88,25 @@ class LutArithmetic(Arithmetic):
         bounded = BoundedHidden(b, loop.cell, numbers, given, loop.at.x) if given is not None else None
         states = initial_states(b, loop, numbers) if bounded is None else []
         emitter = _Emitter(loop, numbers, self.w, x_codes, row_scale, states, bounded)
-        if self.dispatch:
-            return self._dispatched(b, emitter)
-        w, r = self.w.W, self.w.R
-        if w.dtype != np.uint8:
-            w, r = (shifted(b, v, k) for k, v in zip(("W", "R"), self._weights(b, loop), strict=True))
-        return emitter.emit(b, w, r, b.u8(128))
-
-    def _weights(self, b: Builder, loop: Loop) -> tuple[Value, Value]:
-        """W, with its zero-point rows, and R, int8."""
-        w, r = (unpacked(b, loop.cell, self.numbers, self.w, key) for key in ("W", "R"))
-        rows = self.numbers.zero_point_rows
-        return (with_zero_point_rows(b, w, rows) if rows else w), r
+        if not self.dispatch:
+            return emitter.emit(b, self.w.W, self.w.R, b.u8(128))
+        return self._dispatched(b, emitter)
 
     def _dispatched(self, b: Builder, emitter: _Emitter) -> Results:
         """An If on whether this machine multiplies uint8 by int8 exactly; onnxruntime keeps one branch of it."""
         exact = multiplies_exactly(b)
 
+        def weights(inner: Builder) -> tuple[Value, Value]:
+            w, r = (unpacked(inner, emitter.loop.cell, self.numbers, self.w, key) for key in ("W", "R"))
+            rows = self.numbers.zero_point_rows
+            return (with_zero_point_rows(inner, w, rows) if rows else w), r
+
         def unsigned(inner: Builder) -> Results:
-            w, r = self._weights(inner, emitter.loop)
+            w, r = weights(inner)
             return emitter.emit(inner, shifted(inner, w, "W"), shifted(inner, r, "R"), inner.u8(128))
 
         def signed(inner: Builder) -> Results:
-            return emitter.emit(inner, *self._weights(inner, emitter.loop), None)
+            return emitter.emit(inner, *weights(inner), None)
 
         constants = [v for f in fields(Operands) if (v := getattr(self.w, f.name)) is not None]
         return choose(b, exact, (SIGNED, signed), (UNSIGNED, unsigned), constants)
