@@ -235,7 +235,11 @@ class _Writer:
                 held.spool.fix(key, array)
             held.spool.write(self._folder / held.file)
             if self._text is not None and held.written:
-                self._text.write_weights(name, weights)
+                scales = {
+                    f"{t.name}.scale": t.scale for t in held.tensors.values() if t.scale is not None and t.scale.ndim
+                }
+                others = {f"operand.{k}": v for k, v in constants.items() if f"{k}.weight.codes" not in weights}
+                self._text.write_weights(name, {**weights, **scales, **others})
             cells[name] = {
                 "file": held.file,
                 **self._tracer.describe(name),

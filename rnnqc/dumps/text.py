@@ -51,10 +51,10 @@ class TextFrames:
                 self._put(self._frame(first + k), name, array[k, 0])
 
     def write_weights(self, cell: str, weights: Mapping[str, Array]) -> None:
-        """Writes constants once, to the first frame of the cell."""
+        """Writes constants once, to the first frame of the cell, real ones with all of their digits."""
         for name, array in weights.items():
             file = self._name(cell, name, f"{name.removesuffix(CODES)}{FIXED if array.dtype.kind in 'iu' else ''}")
-            self._put(self._frame(self._first[cell]), file, array)
+            self._put(self._frame(self._first[cell]), file, array, exact=True)
 
     def finish(self) -> None:
         """Writes the list of shapes."""
@@ -71,9 +71,10 @@ class TextFrames:
         frame.mkdir(exist_ok=True)
         return frame
 
-    def _put(self, frame: Path, name: str, array: Array) -> None:
+    def _put(self, frame: Path, name: str, array: Array, *, exact: bool = False) -> None:
         self._shapes.setdefault(name, array.shape)
-        form = "%d" if array.dtype.kind in "iu" else "%12g"
+        digits = 9 if array.dtype == np.float32 else 17
+        form = "%d" if array.dtype.kind in "iu" else f"%.{digits}g" if exact else "%12g"
         np.savetxt(frame / f"{name}.txt", array.reshape(-1), form)
 
 

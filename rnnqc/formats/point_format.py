@@ -127,6 +127,11 @@ class PointFormat:
             del made["bits"]
         return made
 
+    def described(self) -> dict[str, Any]:
+        """As `as_dict`, with the lowest and the highest quantized value: all that it takes to quantize a value."""
+        limits = {} if self.format is None else {"minimum": self.format.minimum, "maximum": self.format.maximum}
+        return {**self.as_dict(), **limits}
+
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> PointFormat:
         """The inverse of `as_dict`.

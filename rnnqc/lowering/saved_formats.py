@@ -44,7 +44,8 @@ def formats_text(lowered: Lowered, statistics: str) -> str:
         raise UsageError(
             "Formats of a model that no recipe has quantized now.",
             supported="a float model with recurrent layers, lowered by a recipe",
-            action="lower the float model",
+            action="lower the float model; formats that a file has already, such as an export of Brevitas, are what "
+            "rnnqc inspect LOWERED prints",
         )
     recipe, held = origin.recipe, lowered.statistics is not None
     rules = [(p, p.rule_of(path)) for path, p in lowered.formats.items()]

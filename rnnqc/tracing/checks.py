@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from rnnqc.cells.base import FORGET, Cell
 from rnnqc.cells.fixed_point_numbers import FixedPointNumbers
-from rnnqc.cells.stages import IntegerCell
+from rnnqc.cells.stages import IntegerCell, points_of
 from rnnqc.errors import CompileError, InternalError
 
 Array = npt.NDArray[Any]
@@ -69,6 +69,8 @@ def description_of(cell: Cell) -> dict[str, Any]:
         "hidden_size": cell.hidden_size,
         "input_size": cell.input_size,
         **({"unused_columns": coupled} if coupled else {}),
+        **({"attributes": cell.numbers.attributes(cell)} if isinstance(cell, IntegerCell) else {}),
+        "points": {name: point.described() for name, point in points_of(cell).items() if not point.is_float},
     }
 
 

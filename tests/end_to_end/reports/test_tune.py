@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from rnnqc.errors import UsageError
 from rnnqc.measure.compare import compare_models
 from rnnqc.recipes.recipe import parse_recipe
 from rnnqc.recipes.rules import Rule
-from rnnqc.search.tune import tune
+from rnnqc.search.tune import WEIGHT_CHOICES, tune
 from rnnqc.search.tuned import Tuned, recipe_text, rules_of
 from tests.runs.commands import Result, in_process
 from tests.runs.sessions import Array, save_arrays
@@ -39,6 +39,14 @@ Cli = Callable[..., Result]
 @pytest.fixture
 def cli(capfd: pytest.CaptureFixture[str]) -> Cli:
     return lambda *arguments: in_process(capfd, *arguments)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def few_formats() -> Iterator[None]:
+    """Half of the formats of weights: each is a model more at every search."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("rnnqc.search.tune.WEIGHT_CHOICES", WEIGHT_CHOICES[::2])
+        yield
 
 
 @pytest.fixture(scope="module")
