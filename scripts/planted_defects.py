@@ -10,7 +10,8 @@ Texts are searched in all sources, so that a defect survives a move. Each is pla
 its tests run until one fails, and all others if none does. A defect of the native library is compiled first; where it
 shows on processors of one instruction set alone, `isa` names that.
 
-Exit code 0: every defect was found. 1: one was not. 2: a text is missing, or stands in several places.
+Exit code 0: every defect was found. 1: one was not. 2: a text is missing, or stands in several places; with --check
+also: a test that it names is missing.
 """
 
 from __future__ import annotations
@@ -205,9 +206,12 @@ def main() -> int:
     missing = {name: place for name, place in places.items() if isinstance(place, str)}
     for name, place in missing.items():
         print(f"{name}: the text is {place}", file=sys.stderr)
+    gone = [(d.name, t) for d in chosen for t in d.tests if not (root / "tests" / t).exists()]
+    for name, test in gone:
+        print(f"{name}: there is no tests/{test}", file=sys.stderr)
     if arguments.check:
         print(f"{len(chosen) - len(missing)} of {len(chosen)} defects can be planted")
-        return 2 if missing else 0
+        return 2 if missing or gone else 0
     chosen = [d for d in chosen if d.name not in missing]
     unfound = 0
     with tempfile.TemporaryDirectory(prefix="planted_") as folder:
@@ -239,7 +243,7 @@ def _arguments() -> Any:
     parser.add_argument("--root", type=Path, default=ROOT, metavar="FOLDER", help="the checkout, default: this one")
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="how many at a time")
     parser.add_argument("--likely-only", action="store_true", help="not all tests where the likely ones find nothing")
-    parser.add_argument("--check", action="store_true", help="only whether every text stands in one place")
+    parser.add_argument("--check", action="store_true", help="only whether texts and tests are there")
     parser.add_argument("--library", type=Path, default=None, help="the native library, default: the installed one")
     arguments = parser.parse_args()
     if arguments.library is None:

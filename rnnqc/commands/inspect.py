@@ -62,11 +62,17 @@ def _print_points(found: Inspection) -> None:
         if s.get("bits") is None or "mode" not in s:
             continue
         scales = s.get("scale") or []
-        scale = f"{scales[0]:g}" if len(scales) == 1 else f"{len(scales)} channels" if scales else ""
+        apart = not scales and s.get("axis") is not None
+        scale = f"{scales[0]:g}" if len(scales) == 1 else f"{len(scales)} channels" if scales else "channels" * apart
         zero = f"{len(s['zero_points'])} channels" if s.get("zero_points") else str(s["zero_point"])
         rows.append([path, str(s["bits"]), scale, zero, str(s["rounding"]), str(s["mode"])])
     out("quantization points with a format:")
     out_table(("point", "bits", "scale", "zero point", "rounding", "mode"), rows)
+    if any(row[2] == "channels" for row in rows):
+        out(
+            'Scales of "channels" are in the operator\'s multipliers; rnnqc lower --json and --save-formats write them, '
+            "rnnqc dump writes the units of the products."
+        )
 
 
 def _print_nodes(found: Inspection) -> None:
