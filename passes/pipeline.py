@@ -164,8 +164,8 @@ def _quantized(recipe: Recipe, form: str, unroll: bool, statistics: Statistics |
         InsertQcdq(recipe, statistics),  # qcdq: every point gets its format, and quantizers in the graph
     ]
     if form != QCDQ:
-        # render: integer matmuls, look-ups; a fused node's function chooses later
-        passes.append(FoldScales(dispatch=form != FUSED and not unroll, unsigned=unroll, functions=form == FUSED))
+        chosen = form != FUSED and not unroll  # a fused node's function chooses later
+        passes.append(FoldScales(dispatch=chosen, unsigned=unroll, functions=form == FUSED))  # render: integer matmuls
     return passes
 
 
