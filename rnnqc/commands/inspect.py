@@ -70,8 +70,8 @@ def _print_points(found: Inspection) -> None:
     out_table(("point", "bits", "scale", "zero point", "rounding", "mode"), rows)
     if any(row[2] == "channels" for row in rows):
         out(
-            'Scales of "channels" are in the operator\'s multipliers; rnnqc lower --json and --save-formats write '
-            "them, rnnqc dump writes the units of the products."
+            "Scales of 'channels' are in the operator's multipliers; rnnqc lower --json and --save-formats write them, "
+            "rnnqc dump writes the units of the products."
         )
 
 

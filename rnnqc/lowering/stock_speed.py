@@ -28,6 +28,6 @@ def slower_without_library(nodes: Iterable[RecurrentNode]) -> str:
     small = min(len(CELL_TYPES[n.op].gates) * int(n.attributes["hidden_size"]) for n in slow)
     return (
         f"In stock onnxruntime, without rnnqc's library, {len(slow)} of {len(layers)} recurrent layers are slower than "
-        f"in float (W and R of {small} columns; {STOCK_COLUMNS} break even). For programs that cannot load the library: "
-        f"{', '.join(choices)}, or the float model."
+        f"in float (W and R of {small} columns; {STOCK_COLUMNS} break even). For programs that cannot load the "
+        f"library: {', '.join(choices)}, or the float model."
     )
