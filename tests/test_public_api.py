@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import importlib
 import inspect
+import math
 import re
 import types
 from pathlib import Path
@@ -96,6 +97,7 @@ TUNE = {
     "stats": None,
     "state": None,
     "rest": "float",
+    "seconds": math.inf,
     "progress": None,
 }
 BY_POSITION = {"model", "recipe", "form", "native", "options", "kwargs"}

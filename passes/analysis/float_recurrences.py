@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from rnnqc.ir import CELL_TAG, CUSTOM_TAG, Graph, Model, Node, Value, constant_array, display_name, info, subgraphs
+from rnnqc.passes.graph.constant_expressions import Constants
 from rnnqc.passes.graph.loop_reach import WHOLE_NUMBERS, comes_back, reached, users_of
 from rnnqc.passes.graph.loop_states import State, bodies, is_loop, is_real, owners, states_of
 from rnnqc.passes.graph.lstm_node import is_recurrent
@@ -62,6 +63,7 @@ def float_recurrences(model: Model) -> Iterator[FloatRecurrence]:
     A row inside the step of such a loop belongs to the loop.
     """
     held: set[int] = set()
+    constants = Constants(model)
     for graph, _, path in bodies(model):
         inside = owners(graph)
         for node in graph.nodes:
@@ -70,7 +72,7 @@ def float_recurrences(model: Model) -> Iterator[FloatRecurrence]:
                 if found is not None:
                     held |= {id(n) for n in found.products}
                     yield found
-        yield from _written_out(graph, inside, path, held)
+        yield from _written_out(graph, inside, path, held, constants)
 
 
 def _loop(node: Node, path: str) -> FloatRecurrence | None:
@@ -151,27 +153,33 @@ def _leading_to(own: set[int], graph: Graph, inside: dict[int, Node]) -> set[int
     return found
 
 
-def _written_out(graph: Graph, inside: dict[int, Node], path: str, held: set[int]) -> Iterator[FloatRecurrence]:
-    users: dict[int, list[Node]] = {}
-    weights: dict[int, Value] = {}
+def _written_out(
+    graph: Graph, inside: dict[int, Node], path: str, held: set[int], constants: Constants
+) -> Iterator[FloatRecurrence]:
+    users: dict[Hashable, list[Node]] = {}
+    weights: dict[Hashable, Value] = {}
     for node in graph.nodes:
-        if node.op not in ("MatMul", "Gemm") or node.domain or CELL_TAG in info(node).metadata or id(node) in held:
+        if node.op not in PRODUCTS or node.domain or CELL_TAG in info(node).metadata or id(node) in held:
             continue
-        array = constant_array(node.inputs[1])
+        weight = node.inputs[1]
+        array = constant_array(weight)
+        key: Hashable = id(weight)
+        if array is None and node.op == "Conv":  # Keras cuts the kernels of a step out of one, in each step again
+            array = constants.array(weight)
+            key = None if array is None else (array.shape, array.tobytes())
         if array is None or array.size < _MATRIX or constant_array(node.inputs[0]) is not None:
             continue
-        users.setdefault(id(node.inputs[1]), []).append(node)
-        weights[id(node.inputs[1])] = node.inputs[1]
+        users.setdefault(key, []).append(node)
+        weights[key] = weight
     taken: set[int] = set()
     for key, nodes in users.items():
         if len(nodes) < _STEPS or id(nodes[0]) in taken:
             continue
-        behind = reached(nodes[0].outputs, inside, is_real)
-        row = [nodes[0], *(n for n in nodes[1:] if id(n.inputs[0]) in behind)]
+        row, behind = _row(nodes, inside)
         between = {n.op for v in behind.values() for n in users_of(v, inside)}
         if len(row) < _STEPS or "Softmax" in between:  # layers with attention that share weights are no recurrence
             continue
-        own = {id(nodes[0]), *(id(n) for v in behind.values() for n in users_of(v, inside))}
+        own = {id(row[0]), *(id(n) for v in behind.values() for n in users_of(v, inside))}
         # The first step's other products come from the same state.
         own |= {id(n) for same in users.values() if any(id(n) in own for n in same) for n in same}
         taken |= own
@@ -181,6 +189,21 @@ def _written_out(graph: Graph, inside: dict[int, Node], path: str, held: set[int
         # What is used less often is no part of a step.
         tied = {id(n) for same in users.values() if len(same) >= _STEPS for n in same}
         products = tuple(n for n in graph.nodes if id(n) in own & tied)
-        found = f"{len(row)} matmuls with {weights[key].name!r}, each of which depends on the one before"
-        name = f"{path}{display_name(nodes[0])}"
-        yield FloatRecurrence(name, nodes[0].op, len(row), found, products)
+        found = f"{len(row)} products with {weights[key].name!r}, each of which depends on the one before"
+        name = f"{path}{display_name(row[0])}"
+        yield FloatRecurrence(name, row[0].op, len(row), found, products)
+
+
+def _row(nodes: Sequence[Node], inside: dict[int, Node]) -> tuple[list[Node], dict[int, Value]]:
+    """The products that depend on one before them, which comes first, and what is made of that.
+
+    The first of all may be none of them: Keras computes a step more, of which it takes the shape alone.
+    """
+    for start in range(max(1, len(nodes) - _STEPS + 1)):
+        behind = reached(nodes[start].outputs, inside, is_real)
+        row = [nodes[start], *(n for n in nodes[start + 1 :] if id(n.inputs[0]) in behind)]
+        if start == 0:
+            first = row, behind
+        if len(row) >= _STEPS:
+            return row, behind
+    return first

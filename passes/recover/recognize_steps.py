@@ -33,11 +33,13 @@ from rnnqc.passes.recover.step_roles import steps_of
 from rnnqc.passes.recover.step_weights import NoNode, step_node
 
 _STAYS = (
-    "export the layer as an ONNX LSTM, GRU or RNN node (torch.nn.LSTM over one element), or let the step stay float"
+    "export the layer as an ONNX LSTM, GRU or RNN node (torch.nn.LSTM over one element; Keras: without Masking and "
+    "mask_zero=True, for sequences of one length), or let the step stay float"
 )
 _NAME_STATES = (
     "name its inputs and outputs of states alike (h and h_next as c and c_next), or make a layer of the step by "
-    "`rnnqc layer --state`"
+    "`rnnqc layer --state`; a step that Keras computes for its shape alone goes with the mask: export without Masking "
+    "and mask_zero=True"
 )
 
 

@@ -1,0 +1,76 @@
+"""Recurrences that are written out, as Keras exports them with PyTorch's backend.
+
+What these would catch: a recurrence that is not listed, so that `--strict` passes a model of which nothing is lowered.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+
+import rnnqc
+from rnnqc.errors import CompileError
+from tests.subjects.protos import parse
+
+STEPS = 5
+
+
+def with_a_step_more() -> onnx.ModelProto:
+    """Each step is held by a mask from outside; one more is computed in front, of which the shape alone is used."""
+    lines = ["p = Gather <axis = 1> (x, t0) q = MatMul (p, W) extra = Tanh (q)", "size = Shape (extra)"]
+    lines += [
+        "h0 = ConstantOfShape (size)",
+        "e = MatMul (extra, R) size_e = Shape (e) zeros = ConstantOfShape (size_e)",
+    ]
+    for t in range(STEPS):
+        lines.append(f"m{t} = Gather <axis = 1> (mask, c{t})")
+        lines.append(f"x{t} = Gather <axis = 1> (x, t{t}) p{t} = MatMul (x{t}, W) r{t} = MatMul (h{t}, R)")
+        lines.append(f"s{t} = Add (p{t}, r{t}) n{t} = Tanh (s{t}) h{t + 1} = Where (m{t}, n{t}, h{t})")
+    rng = np.random.default_rng(0)
+    stored = {f"t{t}": np.array(t) for t in range(STEPS)} | {f"c{t}": np.array([t]) for t in range(STEPS)}
+    return parse(
+        f'<ir_version: 9, opset_import: ["": 18]> m (float[B,{STEPS},8] x, bool[B,{STEPS}] mask) => (float[B,8] y) '
+        f"{{ {' '.join(lines)} y = Add (h{STEPS}, zeros) }}",
+        W=rng.normal(0, 0.4, (8, 8)).astype(np.float32), R=rng.normal(0, 0.4, (8, 8)).astype(np.float32), **stored,
+    )  # fmt: skip
+
+
+def test_a_step_in_front_hides_no_recurrence() -> None:
+    """The first product with R leads to no other."""
+    found = rnnqc.inspect(with_a_step_more())
+    assert [n.status for n in found.nodes] == ["lowered"]
+    assert found.nodes[0].attributes["sequence_length"] == STEPS
+    rng = np.random.default_rng(1)
+    mask = np.ones((3, STEPS), bool)
+    mask[1, 2:] = mask[2, 1] = False
+    feed = {"x": rng.standard_normal((3, STEPS, 8)).astype(np.float32), "mask": mask}
+    lowered = rnnqc.lower(with_a_step_more(), strict=True)
+    a, b, c = (
+        rnnqc.session(m, native=n).run(None, feed)[0]
+        for m, n in ((with_a_step_more(), False), (lowered, False), (lowered, True))
+    )
+    assert np.array_equal(b, c)
+    assert np.mean((a - b) ** 2) < 1e-3 * np.mean(a**2)
+
+
+def convolutional() -> onnx.ModelProto:
+    """A state that goes through a convolution, whose kernel every step cuts out of the stored one again."""
+    lines = []
+    for t in range(STEPS):
+        lines.append(f"x{t} = Gather <axis = 1> (x, t{t}) k{t}, l{t} = Split <axis = 3, num_outputs = 2> (K)")
+        lines.append(f"w{t} = Transpose <perm = [3, 2, 0, 1]> (k{t})")
+        lines.append(f"c{t} = Conv <pads = [1, 1, 1, 1]> (h{t}, w{t}) s{t} = Add (c{t}, x{t}) h{t + 1} = Tanh (s{t})")
+    kernel = np.random.default_rng(0).normal(0, 0.2, (3, 3, 4, 8)).astype(np.float32)
+    return parse(
+        f'<ir_version: 9, opset_import: ["": 18]> m (float[B,{STEPS},4,6,6] x, float[B,4,6,6] h0) '
+        f"=> (float[B,4,6,6] y) {{ {' '.join(lines)} y = Neg (h{STEPS}) }}",
+        K=kernel, **{f"t{t}": np.array(t) for t in range(STEPS)},
+    )  # fmt: skip
+
+
+def test_a_convolution_that_comes_back_is_listed() -> None:
+    (node,) = rnnqc.inspect(convolutional()).nodes
+    assert (node.op, node.status) == ("Conv", "float") and f"these {STEPS} unrolled steps" in node.refusal[0]
+    with pytest.raises(CompileError, match="recurrent nodes stay float"):
+        rnnqc.lower(convolutional(), strict=True)
