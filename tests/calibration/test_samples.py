@@ -165,8 +165,10 @@ def test_streams() -> None:
     assert first.shape == (2, 3, 8) and not first.any() and first.dtype == np.float32
     assert "h" not in pieces[1].feed and pieces[2].feed["h"].all()
     assert len(list(stream([x, x, given], proto, ["h"], 2))) == 2
-    with pytest.raises(CompileError, match="first 'h', whose shape the model does not fix"):
-        list(stream([x], model(x=["T", "B"], h=[2, "other", 8]), ["h"], None))
+    (piece,) = stream([x], model(x=["T", "B"], h=[2, "other", 8]), ["h"], None)
+    assert piece.feed["h"].shape == (2, 3, 8)  # as the same axis of x
+    with pytest.raises(CompileError, match=r"no array for the first 'h' of shape \[2, \?, \?\]"):
+        list(stream([x], model(x=["T", "B"], h=[2, "other", "more"]), ["h"], None))
 
 
 def test_states() -> None:

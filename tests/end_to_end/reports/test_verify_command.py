@@ -246,7 +246,18 @@ def test_bits_of_the_native_library(verify: Callable[..., Result], monkeypatch: 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 def test_not_finite_data_is_named(value: float, verify: Callable[..., Result], tmp_path: Path) -> None:
-    """NaN counts as 0 in quantized layers and spreads in float ones: a failure that says nothing of its cause."""
+    """A failure that says nothing of its cause: the float model hands NaN on, the quantized one counts it as 0.
+
+    Whether onnxruntime's LSTM does so depends on the processor; a sum with the input does everywhere.
+    """
+    spreading = onnx.load(tmp_path / "float.onnx")
+    node = next(n for n in spreading.graph.node if "Y" in n.output)
+    node.output[list(node.output).index("Y")] = "Y/clean"
+    spreading.graph.node.append(onnx.helper.make_node("ReduceSum", ["X"], ["sum"], keepdims=0))
+    spreading.graph.node.append(onnx.helper.make_node("Mul", ["sum", "nothing"], ["zero"]))
+    spreading.graph.node.append(onnx.helper.make_node("Add", ["Y/clean", "zero"], ["Y"]))
+    spreading.graph.initializer.append(numpy_helper.from_array(np.float32(0), "nothing"))
+    onnx.save(spreading, tmp_path / "float.onnx")
     calls = [CASE.replace(seed=k).feeds() for k in range(5)]
     x = np.stack([c["X"] for c in calls])
     x[3, 4, 1, 2] = value
@@ -254,6 +265,5 @@ def test_not_finite_data_is_named(value: float, verify: Callable[..., Result], t
     said = verify("--data", tmp_path / "calls.npz", *STATES)
     wanted = f"value(s) that are NaN or infinite (the first is {value} in call 3 at [4, 1, 2])"
     assert wanted in said.err
-    assert said.code == (1 if math.isnan(value) else 0)
-    if math.isnan(value):
-        assert any("output 'Y'" in line and wanted in line for line in said.err.splitlines())
+    assert said.code == 1
+    assert any("output 'Y'" in line and wanted in line for line in said.err.splitlines())
