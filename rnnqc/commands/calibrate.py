@@ -8,6 +8,10 @@ from pathlib import Path
 
 from rnnqc.commands.common import OK, Commands, add_command, add_data, add_repeated, add_state
 from rnnqc.commands.terminal import err, escape, out, progress_bar
+from rnnqc.errors import UsageError
+
+OTHER_FILES = (".npz", ".npy", ".onnx", ".toml")
+"""Endings of files that are no statistics."""
 
 
 def add(commands: Commands) -> None:
@@ -50,7 +54,12 @@ def run(a: argparse.Namespace) -> int:
     from rnnqc.calibration.calibrate import calibrate
     from rnnqc.proto.files import check_writable
 
-    check_writable(Path(a.output), [a.model, a.data])
+    output = Path(a.output)
+    if output.suffix in OTHER_FILES:
+        raise UsageError(
+            f"-o {output}: statistics are JSON.", supported="names such as stats.json", action="choose another name"
+        )
+    check_writable(output, [a.model, a.data])
     start = time.perf_counter()
     with progress_bar("calibrating") as update:
         statistics = calibrate(

@@ -114,7 +114,8 @@ def check_feed(
                 f"{source}: array {value.name!r} has shape {list(array.shape)}.",
                 supported=f"[{text}]",
                 action=_axis_of_samples(value.name, array.shape, dims)
-                or f"reshape the array{calls and f'{calls}, where its leading axis counts calls'}",
+                or f"{_one_of_samples(value.name, array.shape, dims) or 'reshape the array'}"
+                f"{calls and f'{calls}, where its leading axis counts calls'}",
             )
 
 
@@ -125,6 +126,12 @@ def _axis_of_samples(name: str, shape: tuple[int, ...], dims: list[int | None]) 
     if not fits or dims[:1] != [1]:
         return ""
     return f"{name}[:, None] is {rows[0]} samples of {[1, *rest]}; or export the model with a dynamic batch"
+
+
+def _one_of_samples(name: str, shape: tuple[int, ...], dims: list[int | None]) -> str:
+    """How to take one sample of stacked ones; "" where the array is none of such."""
+    fits = len(shape) == len(dims) + 1 and all(d is None or d == s for d, s in zip(dims, shape[1:], strict=True))
+    return f"give one call, {name}[0], where the leading axis counts samples" if fits else ""
 
 
 def or_carry(states: Mapping[str, str]) -> str:

@@ -116,8 +116,8 @@ def check_writable(path: Path, inputs: Iterable[str | None] = ()) -> None:
         inputs: What is read; not to be replaced.
 
     Raises:
-        CompileError: It is a directory, its folder does not exist, its name is too long, either is write-protected, or
-            it is one of the inputs.
+        CompileError: It is a directory or stands for standard output, its folder does not exist, its name is too long,
+            either is write-protected, or it is one of the inputs.
     """
     for name in inputs:
         if name is not None and os.path.exists(name) and os.path.exists(path) and os.path.samefile(name, path):
@@ -127,6 +127,8 @@ def check_writable(path: Path, inputs: Iterable[str | None] = ()) -> None:
                 action="choose another output path",
             )
     folder = path.parent
+    if str(path) == "-":
+        raise CompileError("-: outputs are written to files.", supported="names of files", action="name a file")
     if os.path.isdir(path):
         raise CompileError(f"{path}: is a directory.", supported="a file", action="name the file to write")
     if not os.path.isdir(folder):

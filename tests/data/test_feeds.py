@@ -236,3 +236,5 @@ def test_rows_for_a_model_of_one_row() -> None:
         check_feed({"x": np.zeros((70, 30), np.float32)}, proto, "data")
     with pytest.raises(CompileError, match="reshape the array"):
         check_feed({"x": np.zeros((70, 30, 2), np.float32)}, proto, "data")
+    with pytest.raises(CompileError, match=r"give one call, x\[0\], where the leading axis counts samples"):
+        check_feed({"x": np.zeros((70, 1, 30), np.float32)}, proto, "data")

@@ -540,3 +540,13 @@ def test_tables_of_inspect_keep_to_a_width(cli: Callable[..., Result], tmp_path:
     onnx.save(proto, tmp_path / "float.onnx")
     shown = cli("inspect", tmp_path / "float.onnx").out.splitlines()
     assert any(line.startswith(f"{long}: float: ") and "Resolution" in line for line in shown), "the reason is whole"
+
+
+@pytest.mark.parametrize("name", ["stats.npz", "stats.onnx"])
+def test_statistics_have_no_name_of_other_files(name: str, cli: Callable[..., Result], tmp_path: Path) -> None:
+    """Would catch: JSON that stands in a file which other commands take for arrays or a model."""
+    model, data = (
+        Path(rnnqc.__file__).parents[1] / "models" / n for n in ("digits_lstm.onnx", "digits_calibration.npz")
+    )
+    result = cli("calibrate", model, "--data", data, "-o", tmp_path / name)
+    assert result.code == 2 and "statistics are JSON" in result.err and not list(tmp_path.iterdir())

@@ -595,7 +595,7 @@ def test_outputs_in_strange_places(
     Path(f"dangling{suffix}").symlink_to("real/made")
     Path(f"circle{suffix}").symlink_to(f"circle{suffix}")
     before = _listing(tmp_path / "work")
-    for name in ("folder", "absent/out", "in.onnx/out", "o" * 300, "circle"):
+    for name in ("folder", "absent/out", "in.onnx/out", "o" * 300, "circle", *(["-"] if not suffix else [])):
         _refused(in_process(capfd, *_arguments(writer, name)))
         assert _listing(tmp_path / "work") == before, name
     assert in_process(capfd, *_arguments(writer, "linked/out")).code == 0
