@@ -55,11 +55,11 @@ def run(a: argparse.Namespace) -> int:
     from rnnqc.proto.files import check_writable
 
     output = Path(a.output)
+    check_writable(output, [a.model, a.data])
     if output.suffix in OTHER_FILES:
         raise UsageError(
             f"-o {output}: statistics are JSON.", supported="names such as stats.json", action="choose another name"
         )
-    check_writable(output, [a.model, a.data])
     start = time.perf_counter()
     with progress_bar("calibrating") as update:
         statistics = calibrate(
