@@ -81,6 +81,6 @@ def run(a: argparse.Namespace) -> int:
     samples, points = statistics.settings["samples"], len(statistics.points)
     shapes = ", ".join(f"{name} {sizes}" for name, sizes in statistics.settings["shapes"].items())
     seconds = time.perf_counter() - start
-    text = f"{points} quantization points, {samples} sample(s), at most {shapes} at once, {seconds:.1f} s"
-    out(escape(f"{a.output}: {text}"))
+    counted = f"{points} quantization points, {samples} {'sample' if samples == 1 else 'samples'}"
+    out(escape(f"{a.output}: {counted}, at most {shapes} at once, {seconds:.1f} s"))
     return OK

@@ -35,6 +35,6 @@ def not_finite_texts(feeds: Iterable[Mapping[str, Array]], unit: str = "sample")
             counts[name] = counts.get(name, 0) + int(array.size - np.isfinite(array).sum())
     return [
         f"input {name!r} of the data has {count} value(s) that are NaN or infinite ({first[name]}): quantized layers "
-        "count NaN as 0 and saturate at infinities, float layers hand them on."
+        "count NaN as 0 and saturate at infinities, float layers may hand them on."
         for name, count in counts.items()
     ]

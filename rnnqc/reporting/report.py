@@ -136,9 +136,11 @@ def report(
         raise UsageError(
             "--metric without --data.", supported="a metric of data with labels", action="give --data, or no metric"
         )
-    evidence = gather(subject, Options(samples, bounds or Bounds(MODELS), times, progress))
-    if metric is not None and data is not None:
+    task = None
+    if metric is not None and data is not None:  # first: what is wrong with a metric is told before all is measured
         found = evaluate(models[1], data, metric, against=models[0], state=state)
         assert found.reference is not None
-        evidence.task = Task(found.metric, found.value, found.reference)
+        task = Task(found.metric, found.value, found.reference)
+    evidence = gather(subject, Options(samples, bounds or Bounds(MODELS), times, progress))
+    evidence.task = task
     return ErrorReport(evidence)

@@ -33,6 +33,8 @@ CLIPPED = 1e-4
 """Share of values beyond a range from which on another scale is tried."""
 UNUSED = 0.25
 WIDTHS = (4, 8, 16)
+WEIGHT_WIDTHS = (5, 6)
+"""Further widths of weights: they are stored in fewer bytes than 8 bits, and keep their groups."""
 BIASED = {Rounding.FLOOR: "down", Rounding.CEIL: "up", Rounding.TOWARD_ZERO: "towards zero"}
 """Roundings to one side, whose errors have a mean."""
 TO_NEAREST: Settings = {"rounding": "half_even"}
@@ -75,22 +77,25 @@ class Candidates:
 
     def wider(self, glob: str, points: Sequence[str]) -> list[Override]:
         """More bits for all of `points` that have fewer, the fewest first."""
-        widths = [self._point(p).bits or 0 for p in points]
-        if not widths or not all("bits" in keys_of(p) for p in points):
+        held = [self._point(p).bits or 0 for p in points]
+        if not held or not all("bits" in keys_of(p) for p in points):
             return []
-        least, most = min(widths), max(widths)
+        least, most = min(held), max(held)
         extra, now = self._undone(points), f"{least}" if least == most else f"{least} to {most}"
         follow = any(self._recipe.settings(p).get("same_as") for p in points)
         ways: list[tuple[Settings, str]] = [
             ({}, ""),
             *([({"same_as": None}, ", and a scale of its own")] if follow else []),
         ]
+        widths: dict[int, Settings] = dict.fromkeys(WIDTHS, extra)
+        if all(p.endswith(".weight") for p in points):
+            widths |= {bits: {} for bits in WEIGHT_WIDTHS}
         return [
             Override(
-                glob, (Rule(glob, {"bits": bits, **extra, **own}),), f"{bits} bits instead of {now}{more}", len(points)
+                glob, (Rule(glob, {"bits": bits, **more, **own}),), f"{bits} bits instead of {now}{text}", len(points)
             )
-            for bits in WIDTHS
-            for own, more in ways
+            for bits, more in sorted(widths.items())
+            for own, text in ways
             if bits >= most and bits > least
         ]
 

@@ -679,6 +679,20 @@ def positive(outputs, feeds):
 """
 
 
+def test_a_metric_that_fails_is_told_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not after minutes of measuring."""
+    monkeypatch.setattr(
+        "rnnqc.reporting.report.gather", lambda *_: pytest.fail("measured before the metric was called")
+    )
+
+    def failing(*_: object) -> float:
+        raise KeyError("labels")
+
+    digits = TINY.parent / "digits_lstm.onnx"
+    with pytest.raises(rnnqc.UsageError, match=r"the metric failed \(KeyError: 'labels'\)"):
+        rnnqc.report(digits, digits, TINY.parent / "digits_test.npz", metric=failing)
+
+
 def test_a_metric_decides_the_verdict(
     cli: Cli, files: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
