@@ -8,6 +8,7 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -76,6 +77,20 @@ def test_python_of_the_readme_runs(tmp_path: Path) -> None:
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert "lowered" in done.stdout
+
+
+def test_score_of_entities_of_the_page() -> None:
+    """An entity that begins where another ends, one of another kind that goes on, and padding."""
+    page = (ROOT / "docs" / "evaluate.md").read_text(encoding="utf-8")
+    (code,) = (c for c in blocks("python", page) if "def entities" in c)
+    scope: dict[str, Any] = {}
+    exec(code, scope)
+    assert scope["entities"]([1, 2, 2, 0, 3, 1, 0, 2, 2]) == {(0, 3, 1), (4, 5, 3), (5, 6, 1)}
+    assert scope["entities"]([1, 1, 4]) == {(0, 1, 1), (1, 2, 1)}
+    scores, labels = np.eye(5)[[[1, 2, 0, 3, 4]]], np.array([[1, 2, 0, 3, -1]])
+    assert scope["f1"]([{"scores": scores}], [{"labels": labels}]) == 1
+    labels[0, -1] = 0  # no padding any more: 3, 4 is one entity of the output, 3 of the labels
+    assert scope["f1"]([{"scores": scores}], [{"labels": labels}]) == 0.5
 
 
 def test_operator_page_lists_what_is_written() -> None:
