@@ -315,7 +315,8 @@ class Statistics(Result):
     @property
     def headline(self) -> str:
         """How much was measured on how much."""
-        return f"{len(self.points)} quantization points, {self.settings.get('samples', 'unknown')} sample(s)"
+        samples = self.settings.get("samples", "unknown")
+        return f"{len(self.points)} quantization points, {samples} {'sample' if samples == 1 else 'samples'}"
 
     @property
     def rows(self) -> list[dict[str, Any]]:

@@ -346,7 +346,7 @@ def test_command(model: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str])
     out = tmp_path / "stats.json"
     result = in_process(capfd, "calibrate", model, "--data", folder, "-o", out)
     assert result.code == 0, result.text
-    assert "22 quantization points, 6 sample(s)" in result.out and result.err == ""
+    assert "22 quantization points, 6 samples" in result.out and result.err == ""
     text = out.read_text()
     assert text == rnnqc.calibrate(model, feeds).text
     for data, options in ((tmp_path / "all.npz", []), (folder, ["--processes", "2"])):
@@ -359,7 +359,7 @@ def test_command(model: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str])
     assert json.loads(out.read_text())["settings"]["samples"] == 3
     options = ["--batch", "4", "--layers", "*.forward"]
     result = in_process(capfd, "calibrate", model, "--data", folder, "-o", out, *options)
-    assert result.code == 0 and result.err == "" and "6 sample(s), at most X [5, 4, 3] at once" in result.out
+    assert result.code == 0 and result.err == "" and "6 samples, at most X [5, 4, 3] at once" in result.out
 
 
 def test_another_process_writes_the_same_bytes(model: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
