@@ -9,7 +9,7 @@ from rnnqc.passes.graph.redundant_nodes import drop_identities
 from rnnqc.passes.invariants import Property
 from rnnqc.passes.views.emit import replace_region
 from rnnqc.passes.views.plans import make_plan
-from rnnqc.passes.views.regions import find_regions
+from rnnqc.passes.views.regions import find_regions, has_views
 from rnnqc.passes.views.shapes import infer_shapes_of_values
 
 
@@ -49,6 +49,8 @@ class JoinViews(Pass):
         return PassResult(replaced > 0, (), {"regions": replaced})
 
     def _sweep(self, model: Model) -> int:
+        if not has_views(model):
+            return 0  # most models of one layer; inference takes longer than all else here
         infer_shapes_of_values(model)
         replaced = 0
         for graph in list(model.graphs()):

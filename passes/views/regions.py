@@ -64,6 +64,11 @@ class Region:
     copied: int
 
 
+def has_views(model: Model) -> bool:
+    """Whether any operator may belong to a region, whatever the shapes are."""
+    return any(_may_be_view(n) for g in model.graphs() for n in g.nodes)
+
+
 def find_regions(model: Model, graph: Graph) -> list[Region]:
     """The regions of one graph; shapes have to be inferred before."""
     views = [n for n in graph.nodes if _is_view(n)]
@@ -78,8 +83,12 @@ def moved(node: Node) -> list[Value]:
     return list(node.inputs) if places is None else [node.inputs[k] for k in places]
 
 
+def _may_be_view(node: Node) -> bool:
+    return not node.domain and node.op in _MOVED and CELL_TAG not in info(node).metadata
+
+
 def _is_view(node: Node) -> bool:
-    if node.domain or node.op not in _MOVED or CELL_TAG in info(node).metadata:
+    if not _may_be_view(node):
         return False
     places = _MOVED[node.op]
     if places is not None and len(node.inputs) <= max(places):
