@@ -1,7 +1,7 @@
 """Hypothesis profiles, the optional folder of real models, and the slow tests' switch.
 
 * `HYPOTHESIS_PROFILE=ci` (default) is derandomised and small and reports a failing example as it is, `nightly` has
-  20 times the examples, `explore` is random; both shrink.
+  60 times the examples, `explore` is random; both shrink.
 * `RNNQC_SHARED` names a folder with real models and data, `../shared` next to the checkout by default; tests that
   need it skip when it is absent, and the summary says how many did.
 * `--slow` runs the tests marked `slow`, too; without it they are deselected. So are, of a test marked `few(n)`, all
@@ -30,7 +30,7 @@ _COMMON = {
     "suppress_health_check": [HealthCheck.too_slow, HealthCheck.data_too_large],
 }
 _CI_PHASES = [Phase.explicit, Phase.generate]
-settings.register_profile("ci", derandomize=True, max_examples=20, database=None, phases=_CI_PHASES, **_COMMON)  # type: ignore[arg-type]
+settings.register_profile("ci", derandomize=True, max_examples=10, database=None, phases=_CI_PHASES, **_COMMON)  # type: ignore[arg-type]
 settings.register_profile("nightly", derandomize=True, max_examples=600, database=None, **_COMMON)  # type: ignore[arg-type]
 settings.register_profile("explore", max_examples=300, **_COMMON)  # type: ignore[arg-type]
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))

@@ -50,6 +50,7 @@ def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("model", SECTIONS)
 def test_commands_run(model: str, folder: Path) -> None:
     """Every recurrent layer is lowered (`--strict`), and the file is no larger than the page says."""

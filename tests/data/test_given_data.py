@@ -63,7 +63,7 @@ WAYS = {
 }
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("way", WAYS)
 def test_the_same_statistics_as_from_a_file(way: str) -> None:
     assert rnnqc.calibrate(DIGITS, WAYS[way]).text == rnnqc.calibrate(DIGITS, DATA).text

@@ -73,6 +73,7 @@ def programs(prefix: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("program", ["stream", "stream_in_c"])
 @pytest.mark.parametrize("model", STREAMS)
 def test_a_stream_has_the_bits_of_python(

@@ -117,6 +117,7 @@ def test_least_squares_is_no_worse(format_: FormatRequest, granularity: str) -> 
     assert sum(best) < sum(plain) or (format_.bits, granularity) == (2, "per-tensor")
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("bits", [1, 2, 3, 4, 8])
 def test_least_squares_is_the_least(bits: int) -> None:
     """Against 2000 scales for each column."""

@@ -79,6 +79,7 @@ def shapes(lowered: Lowered) -> dict[str, list[int | str]]:
     }
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("model", [loops, cells])
 @pytest.mark.parametrize("dims", [{"b0": 2}, {"b1": 2}, {"b2": 2}, {"b0": 2, "b1": 2, "b2": 2}])
 def test_one_name_binds_the_rows_of_every_layer(model: object, dims: Mapping[str, int]) -> None:

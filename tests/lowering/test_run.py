@@ -44,6 +44,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[FeedGenerator]:
     return found
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(
     ("model", "options", "count"),
     [

@@ -82,6 +82,7 @@ def test_modified_that_is_wrong(changes: bool) -> None:
         manager.run(Model.load(LstmCase().model()))
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("form", "unroll", "cases"),
     [
@@ -138,6 +139,7 @@ def test_no_false_alarm_about_canonicalize(case: LstmCase) -> None:
     rnnqc.lower(case.model(), verify=True)
 
 
+@pytest.mark.few(2)
 @in_turn(op=["LSTM", "GRU", "RNN"], dtype=["float32", "float64", "float64", "float16"], layout=[1, 0, 1, 1])
 def test_layers_that_onnxruntime_refuses_are_compared(op: Op, dtype: str, layout: int) -> None:
     """Would catch a false alarm where only one side of a pass runs, and passes that nothing was compared around."""

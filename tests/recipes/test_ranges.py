@@ -186,6 +186,7 @@ def test_least_squares_is_no_worse_than_min_max(name: str, format_: FormatReques
         assert best < plain / 1.5
 
 
+@pytest.mark.few(8)
 @pytest.mark.parametrize("bits", [2, 4, 8])
 @pytest.mark.parametrize("name", list(DISTRIBUTIONS))
 def test_least_squares_is_the_least(name: str, bits: int) -> None:

@@ -87,6 +87,7 @@ def check(
             assert_same_codes(expected, run(session(lowered.proto, way, level), feeds), f"{way}, {level}")
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("name", CASES)
 def test_exported_by_brevitas(name: str, shared: Callable[[str], Path]) -> None:
     path = shared(f"brevitas/{name}/model.onnx")
@@ -133,7 +134,7 @@ VARIATIONS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.few(16)
+@pytest.mark.few(8)
 @in_turn(name=VARIATIONS, pow2=[False, True], states=[False, False, True, True], turn=[0, 1, 1, 0])
 def test_one_cell(name: str, pow2: bool, states: bool, turn: int) -> None:
     """Zeros or initial states, any scales or powers of two, and each level of optimizations, in turn."""
@@ -184,6 +185,7 @@ def test_single_constants_are_no_lost_layer() -> None:
     assert not rnnqc.lower(model).report.warnings
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("opset", [13, 17, 18, 20, 21])
 def test_operator_sets(opset: int) -> None:
     lstm = random_lstm(6)
@@ -464,6 +466,7 @@ WITHOUT_INTEGER_FORM: dict[str, dict[str, Any]] = {
 FLAGS: list[dict[str, bool]] = [{}, {"reverse": True}, {"batch_first": True, "cifg": True}]
 
 
+@pytest.mark.few(4)
 @every_pair(name=WITHOUT_INTEGER_FORM, flags=FLAGS, states=[False, True])
 def test_cells_without_an_integer_form(name: str, states: bool, flags: dict[str, bool]) -> None:
     """They run in float32, in Brevitas' order, and the report says why."""

@@ -144,7 +144,7 @@ def slow(values: Iterable[Any], chosen: Container[Any]) -> list[Any]:
     return [pytest.param(v, marks=pytest.mark.slow) if v in chosen else v for v in values]
 
 
-@pytest.mark.few(8)
+@pytest.mark.few(4)
 @pytest.mark.parametrize("name", slow(CASES, SLOW))
 def test_export(name: str) -> None:
     layer = CASES[name]
@@ -263,6 +263,7 @@ def test_float_weights_run() -> None:
             assert_same(expected, run(session(lowered.proto, way, level), feeds_of(model, inputs)), f"{way}, {level}")
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", ["bidirectional", "cifg", "states"])
 def test_cells_without_an_integer_form(name: str) -> None:
     """Binary states: the slow path takes every variation of the cell."""
@@ -291,7 +292,7 @@ WEIGHTS_ALONE: dict[str, Layer] = {
 }
 
 
-@pytest.mark.few(5)
+@pytest.mark.few(2)
 @in_turn(
     made=[*((n, 14) for n in WEIGHTS_ALONE), ("batch of 2", 20), ("batch of 2", 21), ("batch first", 21)],
     qcdq=[True, False],
@@ -321,6 +322,7 @@ def test_weights_alone(made: tuple[str, int], qcdq: bool) -> None:
             assert float(np.abs(got - wanted).max()) < 1e-6, what
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("qcdq", [True, False], ids=["export_onnx_qcdq", "export_qonnx"])
 @pytest.mark.parametrize("name", slow(WEIGHTS_ALONE, set(WEIGHTS_ALONE) - {"batch of 2", "batch first"}))
 def test_weights_alone_with_a_recipe(name: str, qcdq: bool) -> None:

@@ -102,7 +102,7 @@ def cells(model: onnx.ModelProto) -> list[onnx.NodeProto]:
     return [n for n in model.graph.node if n.op_type == "QuantLSTMCell"]
 
 
-@pytest.mark.few(6)
+@pytest.mark.few(3)
 @pytest.mark.parametrize("name", CASES)
 def test_round_trip(name: str) -> None:
     case = CASES[name]
@@ -112,7 +112,7 @@ def test_round_trip(name: str) -> None:
     round_trip(case.model(), calibration, case.feeds())
 
 
-@pytest.mark.few(8)
+@pytest.mark.few(4)
 @pytest.mark.parametrize("name", VARIATIONS)
 def test_other_formats(name: str) -> None:
     case = LstmCase(T=9, B=3, I=11, H=13, initial_h=True, initial_c=True, gain=2.0)
@@ -123,6 +123,7 @@ def test_other_formats(name: str) -> None:
     assert cell.numbers.arithmetic == "grid32"
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("overrides", [[], VARIATIONS["16-bit states"], VARIATIONS["toward zero"]])
 def test_layers(overrides: Sequence[str]) -> None:
     """Two layers of two directions: the second one has no quantizer of its own in front."""

@@ -102,7 +102,7 @@ def test_recipes_of_every_value(recipe: str, reverse: bool) -> None:
         assert np.abs(codes + held.zero_point).max() <= 2 ** (held.bits - 1)
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("recipe", ["int8", "int16", *EVERY_VALUE])
 def test_chunks_with_carried_states_are_the_whole(recipe: str) -> None:
     model = layer(initial_states=True)
@@ -208,6 +208,7 @@ def test_tables_that_there_are_not() -> None:
 SHIFTS = ["*.weight.shift_limits=true", "*.weight.bits=16", "*.weight.granularity=per-tensor", "*.hidden.bits=16"]
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("weight", "source", "result", "expected"),
     [(12, 12, 7, (11, 7)), (12, 12, 8, (12, 8)), (3, 2, 9, (3, 5)), (14, 12, 4, (8, 4))],
@@ -236,6 +237,7 @@ def test_everything_off_is_the_float_model() -> None:
     assert_equal(run(model, feeds), run(lowered.proto, feeds))
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     "point", ["from_x.weight", "from_h.hidden", "from_x.bias", "memory.value", "output.value", "x.input.value"]
 )
@@ -377,7 +379,7 @@ WRITTEN = [("unrolled", {}), ("scan", {"backwards": True}), ("loop", {}), ("loop
          ("keras", {"gemm": True, "products": "joined"})]  # fmt: skip
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(1)
 @in_turn(written=WRITTEN, op=["highway", "projection"])
 def test_however_the_recurrence_is_written(op: str, written: tuple[str, dict[str, Any]]) -> None:
     form, options = written

@@ -101,6 +101,7 @@ def torch_stack(cells: list[Any], x: Any, bidirectional: bool) -> Any:
     return x
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("bidirectional", [False, True], ids=["alternating", "bidirectional"])
 def test_stacks_of_highway_layers(bidirectional: bool) -> None:
     """Four layers, all but the first of equal sizes: the float model is torch's, every layer is quantized."""
@@ -140,7 +141,7 @@ def check(
             np.testing.assert_array_equal(value, got[name])
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(1)
 @in_turn(recipe=LEAST, kind=["highway", "projection"], varying=[False, True, True, False], dynamo=[False] * 5 + [True])
 def test_layers_of_cells(recipe: str, kind: str, varying: bool, dynamo: bool) -> None:
     """Forward; or backward, with lengths and states."""
@@ -149,6 +150,7 @@ def test_layers_of_cells(recipe: str, kind: str, varying: bool, dynamo: bool) ->
     check(*layer(kind, dynamo, varying), recipe, LEAST[recipe])
 
 
+@pytest.mark.few(1)
 @in_turn(
     module=[HighwayScript, Highway, Highway], dynamo=[False, False, True], recipe=["int8", "pow2-int16", "pow2-int16"]
 )
@@ -159,6 +161,7 @@ def test_loops(module: Any, dynamo: bool, recipe: str) -> None:
     check(*loop(module, dynamo, module is HighwayScript), recipe, {"int8": 40.0, "pow2-int16": 48.0}[recipe])
 
 
+@pytest.mark.few(1)
 @in_turn(bias=[True, False], recipe=["int8", "pow2-int16"])
 def test_no_weight_of_a_traced_layer_stays_float(recipe: str, bias: bool) -> None:
     """Without a bias torch writes a copy of the weights for each step, and the first step alone were an LSTM."""

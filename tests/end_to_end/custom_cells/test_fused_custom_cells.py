@@ -45,7 +45,7 @@ def same_bits(proto: onnx.ModelProto, feeds: dict[str, Array], what: str = "") -
     return expected
 
 
-@pytest.mark.few(14)
+@pytest.mark.few(7)
 @every_pair(
     cell=list(CELLS), recipe=list(RECIPES), units=[1, 7, 16, 33], batch=[1, 2, 5], lengths=[False, True],
     reverse=[False, True], initial_states=[False, True],
@@ -63,6 +63,7 @@ def test_the_named_cells(
         assert_same_bits(run(session(proto, STOCK), feeds), run(native, feeds), f"{steps} steps of {rows}")
 
 
+@pytest.mark.few(2)
 @in_turn(isa=AVAILABLE, recipe=["int8", "pow2-int16", "w4a8", "brevitas-int8"])
 def test_instruction_sets(isa: str, recipe: str) -> None:
     for cell, units in (("highway", 33), ("projection", 40), ("layernorm", 16), ("slstm", 70)):
@@ -72,6 +73,7 @@ def test_instruction_sets(isa: str, recipe: str) -> None:
         assert_same_bits(run(session(proto, STOCK), feeds), found, f"{cell} on {isa}")
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("cell", CELLS)
 def test_levels_threads_and_special_values(cell: str) -> None:
     model = layer(cell, 24, 20, initial_states=True)
@@ -85,6 +87,7 @@ def test_levels_threads_and_special_values(cell: str) -> None:
     assert_same_bits(expected, run(session(integer.proto, STOCK), feeds), "integer form")
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("cell", CELLS)
 def test_rows_and_chunks(cell: str) -> None:
     """Rows alone, and a sequence in pieces with carried states, are the whole."""
@@ -192,6 +195,7 @@ def test_the_node_says_what_it_is() -> None:
     assert [e.earlier for e in again.report.entries] == [True]
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("pattern", PATTERNS)
 def test_what_onnxruntime_would_fuse_is_computed_operator_by_operator(pattern: str) -> None:
     """At every optimization level, in both forms of integers, as the native library does."""
@@ -221,6 +225,7 @@ CALLED = {
 }
 
 
+@pytest.mark.few(8)
 @every_pair(operators=list(CALLED), batch=[1, 2, 5], recipe=["int8", "pow2-int8", "int8-static"])
 def test_operators_that_onnxruntime_computes(operators: str, batch: int, recipe: str) -> None:
     """Each is a call of the program; what has no kernel is written in operators that have one."""

@@ -59,7 +59,7 @@ def _law(
     return forms
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("type_", "recipe"), [*((MGU, r) for r in (*LOOK_UP, *FIXED_POINT)), (LEAKY, "int8"), (LEAKY, "pow2-int16")]
 )

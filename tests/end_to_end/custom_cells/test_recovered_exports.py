@@ -85,7 +85,7 @@ def test_traced_cells(kind: str, exporter: tuple[bool, int], layers: int) -> Non
 OPTIONS: list[dict[str, Any]] = [{"backwards": True}, {"batch_first": True, "bias": False}, {"states": True}]
 
 
-@pytest.mark.few(6)
+@pytest.mark.few(3)
 @every_pair(
     start=["zeros", "like", "none", "given"], end=["stack", "cat", "last"], batch_first=[False, True], batch=[1, 3],
     sizes=[(6, 8), (8, 8), (100, 64)], dynamo=[False, True], kind=["GRU", "LSTM", "RNN"],
@@ -113,6 +113,7 @@ def test_options_of_traced_cells(kind: str, dynamo: bool, options: dict[str, Any
 RNNS = [({}, 1), ({"nonlinearity": "relu", "bias": False}, 1), ({"num_layers": 2, "bidirectional": True}, 4)]
 
 
+@pytest.mark.few(1)
 @in_turn(layer=RNNS, opset=[18, 20])
 def test_dynamo_writes_rnn_out(opset: int, layer: tuple[dict[str, Any], int]) -> None:
     options, count = layer
@@ -128,6 +129,7 @@ def test_layers_called_for_each_element(kind: str, dynamo: bool) -> None:
     check(export(LayerLoop(kind), inputs, dynamo, 20 if dynamo else 17), inputs, [kind])
 
 
+@pytest.mark.few(1)
 @in_turn(kind=KINDS, backwards=[False, True])
 def test_higher_order_scan(kind: str, backwards: bool) -> None:
     _needs(True)
@@ -146,6 +148,7 @@ def test_script_loops(script: tuple[Any, int], opset: int) -> None:
     check(proto, inputs, ["LSTM"] * count)
 
 
+@pytest.mark.few(1)
 @in_turn(swapped=[False, True, False], width=[12, 7, 7], dynamo=[False, False, True])
 def test_a_step_whose_input_is_as_wide_as_its_state(dynamo: bool, swapped: bool, width: int) -> None:
     """Stacked states say what h is; names do; and W is the weight of x."""
@@ -179,6 +182,7 @@ def test_a_step_without_names_is_not_guessed(dynamo: bool) -> None:
     assert any("which of its operands is the hidden state" in n for n in lowered.report.notes)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("dynamo", [False, True])
 def test_highway_is_no_layer(dynamo: bool, tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:
     """Its last gate reads the same products as the others; what is listed are the products in a row."""

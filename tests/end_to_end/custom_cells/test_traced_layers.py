@@ -47,6 +47,7 @@ class TracedLstm(torch.nn.Module):  # type: ignore[misc, name-defined]
         return output, h, c
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("forward", "bias", "batch", "dynamo"),
     [(True, True, 3, False), (False, False, 1, False), (False, True, 2, True)],

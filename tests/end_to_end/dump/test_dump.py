@@ -121,6 +121,7 @@ def test_rows_and_steps(tmp_path: Path, dump: Dump) -> None:
     assert only_cell(tmp_path / "some")["first_step"] == 1
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("pieces", [1, 3, 12])
 @pytest.mark.parametrize("recipe", ["int8", "pow2-int8"])
 def test_pieces_with_states_are_the_whole(tmp_path: Path, dump: Dump, recipe: str, pieces: int) -> None:

@@ -38,6 +38,7 @@ from tests.subjects.torch_exports import exported, needed
 Array = npt.NDArray[Any]
 
 
+@pytest.mark.few(3)
 @in_turn(name=BREVITAS, unroll=[False, True])
 def test_brevitas_like_in_form_qcdq(name: str, unroll: bool) -> None:
     lstm, model, feeds = brevitas_like(name)
@@ -47,6 +48,7 @@ def test_brevitas_like_in_form_qcdq(name: str, unroll: bool) -> None:
     assert_weights_of_brevitas(lstm, weights, name)
 
 
+@pytest.mark.few(2)
 @in_turn(name=CASES, unroll=[False, True])
 def test_exported_by_brevitas_in_form_qcdq(name: str, unroll: bool, shared: Callable[[str], Path]) -> None:
     path = shared(f"brevitas/{name}/model.onnx")
@@ -95,7 +97,7 @@ def test_form_qcdq_written_out(name: str, recipe: str) -> None:
     assert_same(expected, traced(made[True], case.feeds()), f"{name}, {recipe}")
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", CELLS)
 def test_form_qcdq_has_the_codes_of_the_integer_form(name: str) -> None:
     """Float sums of such codes are exact, and tables hold what the activations make."""
@@ -115,7 +117,7 @@ def test_form_qcdq_has_the_codes_of_the_integer_form(name: str) -> None:
                 assert len(np.unique(other.codes)) > 5, f"{cell}: {tensor}: a trivial case"
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(1)
 @in_turn(name=CELLS, recipe=["int8", "pow2-int8", "brevitas-int8"])
 def test_names_are_those_of_the_integer_form(name: str, recipe: str) -> None:
     """Tensors in the same order, parameters with the same values, and nothing of how the file stores them."""
@@ -147,6 +149,7 @@ def test_names_are_those_of_the_integer_form(name: str, recipe: str) -> None:
     assert all(not tracer.constants(cell) for cell in tracer.names)
 
 
+@pytest.mark.few(1)
 @in_turn(kind=["script", "traced", "dynamo"], recipe=["int8", "pow2-int16", "brevitas-int8"])
 def test_exports_of_torch(kind: str, recipe: str) -> None:
     """Layers as a Loop with a list of tensors, and as written-out steps from a state of zeros."""

@@ -77,6 +77,7 @@ def test_rnnoise_in_pieces(shared: Shared, tmp_path: Path) -> None:
         assert files[0].read_bytes() == files[1].read_bytes()
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("options", [{}, {"unroll": True, "dims": {"T": 1}}], ids=["loop", "unrolled"])
 def test_rnnoise_in_form_qcdq(shared: Shared, tmp_path: Path, options: dict[str, Any]) -> None:
     """Sums of floats behind Relu, which depend on what onnxruntime fuses."""

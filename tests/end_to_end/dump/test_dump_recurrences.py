@@ -155,7 +155,7 @@ def valid_rows(feeds: Mapping[str, Array], steps: Steps) -> Array:
     return np.arange(time)[:, None] < lens[None, :]
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(2)
 @in_turn(recipe=[*EVERY_VALUE, 8, 10], varying=[False, True])
 def test_every_quantizer_at_every_step(recipe: str | int, varying: bool) -> None:
     options = {"lengths": True, "reverse": True, "initial_states": True} if varying else {}
@@ -199,6 +199,7 @@ def test_every_quantizer_at_every_step(recipe: str | int, varying: bool) -> None
         assert np.array_equal(initial, given * F32(points[f"step/{name}.value"]["scale"][0]))
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("recipe", ["int8", "int16", "w4a8"])
 def test_rows_with_a_scale_each(recipe: str) -> None:
     """Values stay float, codes have the largest magnitude of their row as the largest code."""
@@ -219,6 +220,7 @@ def test_rows_with_a_scale_each(recipe: str) -> None:
         assert all(steps[f"step/{v}"].codes is None for v in VALUES)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("recipe", ["int8", "pow2-int16", "brevitas-int8"])
 def test_forms_write_the_same(recipe: str) -> None:
     """Loop and written out bit by bit; form qcdq, which has no tables, where powers of two make its sums exact."""

@@ -113,7 +113,7 @@ def check_values(case: RecurrentCase, recipe: str) -> tuple[Steps, dict[str, Arr
     return steps, inputs, fused_node(model)
 
 
-@pytest.mark.few(5)
+@pytest.mark.few(2)
 @pytest.mark.parametrize(("name", "recipe"), _some(TABLES, RECIPES))
 def test_tables(name: str, recipe: str) -> None:
     case = TABLES[name]
@@ -142,7 +142,7 @@ def test_tables(name: str, recipe: str) -> None:
 GRIDS = {n: c for n, c in TABLES.items() if c.op != "LSTM" or not c.initial_c}
 
 
-@pytest.mark.few(5)
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("name", "recipe"), _some(GRIDS, ["brevitas-int8", "pow2-int8", "pow2-int8-floor", "pow2-int16"])
 )
@@ -163,7 +163,7 @@ def _slow(*values: str) -> Any:
     return pytest.param(*values, marks=pytest.mark.slow)
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("recipe", "op"),
     [("int8", "LSTM"), ("int8", "RNN"), ("int8-static", "GRU"), ("int16", "GRU"), ("pow2-int8", "LSTM"),
@@ -188,6 +188,7 @@ def test_every_form_and_way_is_the_same(recipe: str, op: Any) -> None:
             assert_same(expected, traced(made[form], feeds, native), f"{form}, native = {native}")
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("direction", ["forward", "reverse"])
 @pytest.mark.parametrize(("op", "recipe"), [("LSTM", "int8"), ("GRU", "int8"), ("LSTM", "pow2-int8")])
 def test_lengths(op: Any, recipe: str, direction: Any) -> None:
@@ -217,7 +218,7 @@ def test_lengths(op: Any, recipe: str, direction: Any) -> None:
     assert checked > 30
 
 
-@pytest.mark.few(7)
+@pytest.mark.few(4)
 @pytest.mark.parametrize("native", [False, True])
 @pytest.mark.parametrize("name", [n for n in BREVITAS if n != "binary"])  # no integer form
 def test_brevitas_like(name: str, native: bool) -> None:
@@ -229,6 +230,7 @@ def test_brevitas_like(name: str, native: bool) -> None:
     assert_weights_of_brevitas(lstm, weights, name)
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("native", [False, True])
 @pytest.mark.parametrize("name", CASES)
 def test_exported_by_brevitas(name: str, native: bool, shared: Callable[[str], Path]) -> None:

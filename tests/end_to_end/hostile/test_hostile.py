@@ -749,6 +749,7 @@ def test_an_empty_batch_does_not_end_the_process(tmp_path: Path) -> None:
 LENGTHS = {"beyond": [6, 2], "negative": [-1, 2], "far": [-(2**31), 2**31 - 1]}
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("flags", [[], ["--stock"]])
 @pytest.mark.parametrize("what", LENGTHS)
 def test_lengths_that_are_none(what: str, flags: list[str], tmp_path: Path) -> None:

@@ -200,6 +200,7 @@ def _sparse_model(shape: Sequence[int], name: str = "W") -> onnx.ModelProto:
     return model
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("shape", [(1, 2**40, 3), (1, 16, 2**33), (2**20, 2**20, 2**20), (1, -16, 3)])
 def test_sparse_tensors_that_would_fill_the_memory(shape: tuple[int, ...], tmp_path: Path) -> None:
     path = _write(_sparse_model(shape), tmp_path / "in.onnx")
@@ -291,6 +292,7 @@ FATAL: dict[str, Callable[[], onnx.ModelProto]] = {
 }  # fmt: skip
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("what", FATAL)
 def test_constants_that_end_the_process(what: str, tmp_path: Path) -> None:
     """onnxruntime divides by zero, overflows, or reads beyond an array: such values count as not constant."""
@@ -525,7 +527,7 @@ sys.exit(rnnqc.cli.main(arguments))
 """
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("writer", EVERY_WRITER)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_signals_leave_nothing(

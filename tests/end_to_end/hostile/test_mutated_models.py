@@ -37,7 +37,7 @@ MUTANTS, GROUPS = 240, 8
 Change = Callable[[onnx.ModelProto], None]
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("group", range(GROUPS))
 def test_mutated_models(group: int) -> None:
     """No exception but a refusal; and not everything is refused."""
@@ -64,6 +64,7 @@ FILES = {
 }
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("kind", ["toml", "json", "npz", "text"])
 def test_mutated_files(kind: str) -> None:
     """Recipes, statistics, data and overrides, each given to the commands that read it."""
@@ -82,7 +83,7 @@ def test_mutated_files(kind: str) -> None:
     assert target.refused > 0
 
 
-@pytest.mark.few(5)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("command", [c for c in COMMANDS if c.kind == "model"], ids=lambda c: c.arguments)
 def test_mutated_models_of_other_commands(command: Command) -> None:
     target = Target()
@@ -227,6 +228,7 @@ def _called_chain(length: int, calls: int = 1) -> onnx.ModelProto:
     return model
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("length", [3000, 12000])
 def test_long_chains_of_functions(length: int) -> None:
     """Nothing calls them; onnx's inliner takes 10,000 functions, and calls 100 deep."""
@@ -238,6 +240,7 @@ def test_a_chain_of_functions(length: int) -> None:
     assert [e.status for e in rnnqc.lower(_called_chain(length)).report.entries] == ["lowered"]
 
 
+@pytest.mark.slow
 def test_functions_that_call_others_many_times() -> None:
     """40 functions of a few bytes that come to 2**40 nodes."""
     with pytest.raises(rnnqc.CompileError, match=r"functions cannot be inlined.*Supported: up to \d+ nodes"):

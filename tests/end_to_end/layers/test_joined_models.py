@@ -61,12 +61,14 @@ def _by_hand(first: onnx.ModelProto, second: onnx.ModelProto) -> onnx.ModelProto
     return joined
 
 
+@pytest.mark.few(2)
 @any_second
 def test_functions_merged_by_name(second: RecurrentCase) -> None:
     joined = _by_hand(_lowered(FIRST, "a/", functions=False), _lowered(second, "b/", functions=False))
     _assert_right(joined, {"a/": FIRST, "b/": second})
 
 
+@pytest.mark.few(2)
 @any_second
 def test_merged_with_prefixes(second: RecurrentCase) -> None:
     """As they come, and with kernels again."""
@@ -149,6 +151,7 @@ def _many(count: int) -> onnx.ModelProto:
     return result
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("kind", KINDS, ids=lambda k: k.name)
 def test_linear_layers(kind: LinearKind) -> None:
     """Of other sizes, with one function for both; a prefix on it takes the kernel away until functions are named."""

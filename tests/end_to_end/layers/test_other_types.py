@@ -35,7 +35,7 @@ CASES = {
 }
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(1)
 @in_turn(name=[*CASES, "everything"], kind=TYPES)
 def test_same_codes_as_float32(name: str, kind: str) -> None:
     case, dtype = CASES[name], TYPES[kind]
@@ -113,6 +113,7 @@ def test_bfloat16_is_reported(tmp_path: Path, capfd: pytest.CaptureFixture[str])
     assert 'Operator "LSTM"' in text and "W is bfloat16." in text and "convert the layer to float32" in text
 
 
+@pytest.mark.few(1)
 @in_turn(kind=[*TYPES, "float16"], cell=["GRU", "LSTM"], dynamo=[False, False, True])
 def test_exports_of_torch(kind: str, cell: str, dynamo: bool) -> None:
     """Two bidirectional layers, batch first, as PyTorch's exporters write them; against PyTorch in float32."""

@@ -77,7 +77,7 @@ WRITTEN_OTHERWISE = {
 }  # fmt: skip
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("what", WRITTEN_OTHERWISE)
 def test_recurrences_that_are_written_otherwise(what: str) -> None:
     """Not in silence, and not float: functions hid loops, and only initializers counted as weights."""
@@ -91,6 +91,7 @@ def test_float64_with_weights_that_are_computed() -> None:
     assert not testing.check(testing.Case(layers=(testing.RecurrentCase(weights="computed"),), dtype="float64"))
 
 
+@pytest.mark.few(2)
 @in_turn(source=testing.outer_forms.SOURCES, dtype=testing.outer_forms.DTYPES)
 def test_types_and_sources_of_weights(dtype: str, source: str) -> None:
     if source == "codes" and dtype != "float32":
@@ -98,6 +99,7 @@ def test_types_and_sources_of_weights(dtype: str, source: str) -> None:
     assert not testing.check(testing.Case(layers=(testing.RecurrentCase(),), dtype=dtype, source=source))
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("wiring", testing.layers.WIRINGS)
 def test_wirings(wiring: str) -> None:
     first = testing.RecurrentCase(I=4, opset=17)
@@ -113,7 +115,7 @@ def test_many_random_cases() -> None:
     _check(range(10000, 10000 + MANY))
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(2)
 @in_turn(naming=STYLES, depth=[2, *[1] * (len(STYLES) - 1)])
 def test_every_kind_of_names(naming: str, depth: int) -> None:
     """Names in nested If nodes, with sizes that are bound by odd names."""

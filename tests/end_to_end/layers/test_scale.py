@@ -42,6 +42,7 @@ def test_unrolled_file_grows_linearly() -> None:
     assert (counts[1] - counts[0]) / 50 <= 40, "nodes per step"
 
 
+@pytest.mark.slow
 def test_a_thousand_steps() -> None:
     """Deeper than Python's recursion limit."""
     model = _unrolled(1000)

@@ -54,6 +54,7 @@ def float_outputs(model: onnx.ModelProto, feeds: dict[str, Array]) -> dict[str, 
     return run(plain_session(model), feeds)
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("size", [0.1, 3.0, 30.0])
 @pytest.mark.parametrize("cell", CELLS)
 def test_no_less_than_with_a_scale_for_each_row(cell: str, size: float) -> None:
@@ -75,7 +76,7 @@ DIRECTIONS: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.few(5)
+@pytest.mark.few(2)
 @every_pair(cell=CELLS, changes=DIRECTIONS, recipe=["int8", "int16", "w4a8"], way=[INTEGER, UNROLLED])
 def test_all_ways_make_the_same(cell: str, changes: dict[str, Any], recipe: str, way: str) -> None:
     case = case_of(cell, **changes)
@@ -108,6 +109,7 @@ def _stack(cell: str) -> onnx.ModelProto:
     return first
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("cell", CELLS)
 def test_the_layer_behind_gets_all_of_it(cell: str) -> None:
     """A GRU keeps a share of its state in every step: codes that end at the bound cannot pass it on; others' can."""
@@ -119,6 +121,7 @@ def test_the_layer_behind_gets_all_of_it(cell: str) -> None:
     assert len(passed) == (0 if cell.startswith("GRU") else 1)
 
 
+@pytest.mark.few(2)
 @in_turn(cell=[*CELLS, "GRU1"], activation=[None, "HardSigmoid", None])
 def test_form_qcdq_loses_no_more_than_the_others(cell: str, activation: str | None) -> None:
     """For every first step: forwards, backwards, of rows of other lengths, in a row of steps."""
@@ -156,6 +159,7 @@ FLOAT_OPERATORS: list[tuple[str, list[str]]] = [
 ]
 
 
+@pytest.mark.few(7)
 @every_pair(cell=CELLS, changes=DIRECTIONS, made=FLOAT_OPERATORS)
 def test_float_operators_with_quantizers(cell: str, changes: dict[str, Any], made: tuple[str, list[str]]) -> None:
     case, (form, overrides) = case_of(cell, **changes), made
@@ -236,7 +240,7 @@ def test_within_the_bound_the_loop_is_the_usual_one(cell: str) -> None:
         assert_same_bits(run(session(old, NATIVE), feeds), run(session(proto, way), feeds), way)
 
 
-@pytest.mark.few(5)
+@pytest.mark.few(2)
 @every_pair(cell=CELLS, value=[0.5, 3.0, 10.0], given=["initializer", "expanded", "of the batch"])
 def test_constant_states(cell: str, value: float, given: str) -> None:
     """Also where onnxruntime finds out that they are constants."""
@@ -375,6 +379,7 @@ def _messages(torch: Any) -> tuple[Any, list[Array]]:
     return Messages(), [rng.normal(0, 3, (12, 32)), (rng.random((12, 12)) < 0.3).astype(np.float32)]
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("module", [_learned, _captioning, _slots, _messages])
 def test_torch_models(module: Callable[[Any], tuple[Any, list[Array]]]) -> None:
     torch = torch_exports.needed("states from outside in models of torch")

@@ -27,6 +27,7 @@ LARGE = 512  # bytes; codes of the weights of a tied layer are larger, everythin
 SAME_ROUNDING = ("*.weight.compensation=false", "*.input.equalize=false")
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("recipe", "overrides", "calibrated"),
     [

@@ -139,6 +139,7 @@ def test_not_worse_than_dynamic_quantization(size: int, seed: int, tmp_path: Pat
     assert ours >= theirs - ALLOWED_BELOW_ONNXRUNTIME_DB, f"{ours:.2f} dB against onnxruntime's {theirs:.2f} dB"
 
 
+@pytest.mark.few(5)
 @every_pair(op=[GRU, LINEAR, RNN], size=[32, 64, 128, 256], seed=range(3))
 def test_gru_and_rnn_without_data(op: dict[str, Any], size: int, seed: int) -> None:
     """onnxruntime has no int8 GRU or RNN to compare with; the floor is that of the rounding itself, less a margin.
@@ -157,6 +158,7 @@ def test_gru_and_rnn_without_data(op: dict[str, Any], size: int, seed: int) -> N
     assert reached >= floor
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("op", [GRU, LINEAR, RNN], ids=["GRU", "GRU linear_before_reset", "RNN"])
 def test_calibration_is_no_loss(op: dict[str, Any]) -> None:
     """With statistics the result is better on inputs whose features go together and have a mean, as real ones do."""
@@ -185,7 +187,7 @@ def _features(case: RecurrentCase, k: int) -> Array:
     return np.asarray(x, np.float32)
 
 
-@pytest.mark.few(37)
+@pytest.mark.few(18)
 @pytest.mark.parametrize("feature", FEATURES)
 def test_every_feature(feature: str, tmp_path: Path) -> None:
     case = FEATURES[feature]

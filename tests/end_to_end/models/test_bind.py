@@ -121,6 +121,7 @@ def test_commands_know_what_is_bound(source: Path, tmp_path: Path, cli: Callable
     assert "given twice" in cli("lower", source, "-o", lowered, "--bind", "rate=1", "--bind", "rate=2").err
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("name", "share"), [("silero_vad_16k_op15", 0.99), ("silero_vad_op18_ifless", 0.6)])
 def test_silero_for_one_rate(name: str, share: float, shared: Find) -> None:
     """No If, Shape or weight of the other rate is left; the bits are those of the model that is given the rate.

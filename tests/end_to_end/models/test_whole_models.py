@@ -136,6 +136,7 @@ def test_inspect_lists_them(cli: Callable[..., Result], source: Path) -> None:
     assert rest["file_bytes"] == source.stat().st_size
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", ["embedded", "filtered", "logits"])
 def test_an_override_leaves_one_weight_float(name: str) -> None:
     """Embedding, convolution or decoder, in every form: the others are stored as without the override."""
@@ -151,6 +152,7 @@ def test_an_override_leaves_one_weight_float(name: str) -> None:
     run(session(made.proto, STOCK), WholeModel.feeds())
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("tied", [True, False])
 def test_an_override_stores_one_weight_as_float16(tied: bool) -> None:
     """The bits of the model whose decoder, or tied table, holds float16 values, others float, in every form."""
@@ -187,6 +189,7 @@ def test_overrides_of_the_rest_are_told(cli: Callable[..., Result], source: Path
     assert without.code == 2 and "matches 'logits*.weight'" in without.err
 
 
+@pytest.mark.slow
 def test_tuning_searches_linear_layers(tmp_path: Path, cli: Callable[..., Result]) -> None:
     """The recipe that is found lowers the linear layer to 4 bits, into as many bytes as `tune` says, and as good."""
     source, recipe, target = tmp_path / "in.onnx", tmp_path / "tuned.toml", tmp_path / "out.onnx"

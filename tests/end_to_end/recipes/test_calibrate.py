@@ -114,6 +114,7 @@ OTHER_CASES = {
 }
 
 
+@pytest.mark.few(8)
 @pytest.mark.parametrize("op", OTHERS)
 @pytest.mark.parametrize("name", OTHER_CASES)
 def test_every_point_is_that_of_an_independent_gru_or_rnn(name: str, op: str) -> None:
@@ -295,6 +296,7 @@ def test_processes_give_the_same_bytes(statistics_of_one_process: str) -> None:
     assert multiprocessing.active_children() == []
 
 
+@pytest.mark.slow
 def test_machines_give_the_same_bytes(statistics_of_one_process: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rnnqc.calibration.distribute.TIMEOUT", HANGS)
     distributed = pytest.importorskip("distributed", reason="dask.distributed is absent: calibration on it NOT tested")

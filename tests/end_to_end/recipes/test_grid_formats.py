@@ -33,6 +33,7 @@ PARAMETERS: dict[str, tuple[float, ...]] = {
 }  # fmt: skip
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("op", OPS)
 def test_codes_pass_between_layers(op: str) -> None:
     """Without going back to float, where both have the format; between operators, too."""
@@ -48,6 +49,7 @@ def test_codes_pass_between_layers(op: str) -> None:
         assert assert_equals_reference(lowered.proto, {"X": layers[0].feeds()["X"]}) == 2
 
 
+@pytest.mark.few(6)
 @in_turn(name=[n for n in STATIC for _ in range(2)], op=OPS)
 def test_qcdq_form_is_close(name: str, op: str) -> None:
     """Float32 quantizers at the same points, exact for powers of two but for long sums and onnxruntime's Sigmoid, Tanh.
@@ -109,7 +111,7 @@ def test_named_recipes(recipe: str) -> None:
     assert sqnr(case.expected(feeds)["Y"], found["Y"]) > NAMED[recipe]
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(2)
 @in_turn(name=[n for n in STATIC if "accumulators" not in n], op=OPS)
 def test_passes_keep_what_they_declare(name: str, op: str) -> None:
     case = CASE.replace(direction="bidirectional", lens=(3, 0, 2), **OPS[op])

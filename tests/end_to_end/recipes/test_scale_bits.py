@@ -41,6 +41,7 @@ def multiplier(scale: float) -> int:
     return numerator // (numerator & -numerator)
 
 
+@pytest.mark.few(8)
 @pytest.mark.parametrize("recipe", RECIPES)
 @pytest.mark.parametrize("bits", BITS)
 def test_every_scale_has_a_multiplier_of_so_many_bits(recipe: str, bits: int) -> None:
@@ -93,6 +94,7 @@ def hidden(recipe: str, *overrides: str) -> tuple[Array, Any]:
     return run(session(lowered.proto, STOCK), CASE.feeds())["Y"], cell.points
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("recipe", [r for r in RECIPES if not r.startswith("distiller")])
 def test_fifteen_bits_move_outputs_by_one_code_at_most(recipe: str) -> None:
     """A code of 8 bits."""

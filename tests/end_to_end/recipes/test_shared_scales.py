@@ -56,7 +56,7 @@ def scales(model: Any, kind: str) -> dict[str, set[float]]:
     return {n: {float(v) for v in np.ravel(p["scale"])} for n, p in found.items()}
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(2)
 @every_pair(op=list(GATES), recipe=RECIPES, granularity=["per-tensor", "per-gate"])
 def test_one_scale_of_all_weights(op: str, recipe: str, granularity: str) -> None:
     model, statistics, feeds = subject(op)
@@ -84,6 +84,7 @@ def test_one_scale_of_all_weights(op: str, recipe: str, granularity: str) -> Non
     )
 
 
+@pytest.mark.few(3)
 @every_pair(op=list(GATES), recipe=RECIPES, kind=["hidden", "acc"])
 def test_one_scale_of_all_points_of_a_kind(op: str, recipe: str, kind: str) -> None:
     model, statistics, _ = subject(op)

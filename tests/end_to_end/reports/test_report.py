@@ -172,6 +172,7 @@ def test_without_the_statistics_scales_are_those_of_the_model(
     assert any("--stats" in w for w in evidence["warnings"])
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("given", [True, False])
 def test_another_width_has_a_scale_of_its_own(cli: Cli, files: tuple[Path, Path], tmp_path: Path, given: bool) -> None:
     """Scales that are held are those of the width that a point has."""
@@ -249,6 +250,7 @@ def test_lowering_with_a_report(cli: Cli, files: tuple[Path, Path], tmp_path: Pa
     assert plain.read_bytes() == quant.read_bytes()
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("given", ["--calibration", "--stats"])
 def test_the_whole_command_of_a_calibrated_model(
     cli: Cli, files: tuple[Path, Path], tmp_path: Path, given: str
@@ -422,6 +424,7 @@ def test_models_of_other_outputs(cli: Cli, files: tuple[Path, Path], tmp_path: P
     assert not (tmp_path / "page.html").exists()
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("batch", ["B", B])
 def test_data_without_time_steps(tmp_path: Path, batch: str | int) -> None:
     """onnxruntime 1.31 ends the process where a GRU in float gets a sequence without steps."""
@@ -574,6 +577,7 @@ def test_in_a_browser(cli: Cli, files: tuple[Path, Path], tmp_path: Path) -> Non
     assert seen.texts["title"][0] == f"{quant} – rnnqc report"
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(
     ("model", "layers"),
     [
@@ -799,6 +803,7 @@ def test_the_rest_and_the_states_are_part_of_it(cli: Cli, tmp_path: Path) -> Non
     assert min(levels) == pytest.approx(rest["worst_without"], abs=0.05)
 
 
+@pytest.mark.slow
 def test_states_that_are_not_carried_are_told(cli: Cli, tmp_path: Path) -> None:
     """`verify` says so, and every figure of the report is of another use then."""
     model, quant, page = tmp_path / "m.onnx", tmp_path / "q.onnx", tmp_path / "r.html"

@@ -94,6 +94,7 @@ def test_a_bias_that_sits_in_every_value() -> None:
     assert "no override helps" not in read.text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("op", ["LSTM", pytest.param("GRU", marks=pytest.mark.slow)])
 def test_tables_hide_roundings_of_layers(op: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """The coarse tables first; without their errors, rounding to nearest gains as much again. As the command says."""
@@ -119,6 +120,7 @@ def test_tables_hide_roundings_of_layers(op: str, tmp_path: Path, capfd: pytest.
     assert after.sqnr_db == pytest.approx(together.sqnr_after, abs=2.0)
 
 
+@pytest.mark.slow
 def test_tables_hide_roundings_of_custom_cells() -> None:
     evidence = _report(*_highway(), "pow2-int16", [])
     best, together = evidence.repairs[0], evidence.together
@@ -128,6 +130,7 @@ def test_tables_hide_roundings_of_custom_cells() -> None:
     assert together.gain_db > best.gain_db + 6
 
 
+@pytest.mark.slow
 def test_an_override_of_the_user_is_taken_back() -> None:
     evidence = _report(*_highway(), "pow2-int16", ["*.max_fix_position=15"])
     best = evidence.repairs[0]
@@ -148,6 +151,7 @@ def test_more_bits_for_a_kind_of_point() -> None:
     assert (kind.level, kind.members) == ("kind", 2)
 
 
+@pytest.mark.slow
 def test_scales_of_their_own() -> None:
     """With one scale for the cell, 8 bits are too few."""
     evidence = _report(*_layers("GRU"), "pow2-int8-floor", [], Bounds(40))

@@ -109,6 +109,7 @@ def test_a_planted_range_comes_first_and_the_override_mends_it(op: str, form: st
     assert evidence.missing.keys() == {"times"}
 
 
+@pytest.mark.few(2)
 @in_turn(form=FORMS, made=[({}, "pow2-int16"), ({"backwards": True}, "int8")])
 def test_the_states_are_those_that_the_outputs_are_made_of(form: str, made: tuple[dict[str, Any], str]) -> None:
     """Output y is the hidden states of all steps: both have one curve, in the order of the steps."""
@@ -151,6 +152,7 @@ def test_a_stream(tmp_path: Path) -> None:
     assert layer.curve.sqnr_db == pytest.approx(output.curve.sqnr_db)
 
 
+@pytest.mark.slow
 def test_both_kinds_on_one_page(tmp_path: Path) -> None:
     """An LSTM behind a recurrence of other equations: both in every section."""
     model, data = case("highway", "scan", outputs=("y",))
@@ -224,6 +226,7 @@ def test_an_override_that_takes_the_integers_from_products_says_so() -> None:
     assert "The form is then float" in Page.read(page(evidence)).text
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("kind", "recipe"),
     [
@@ -245,6 +248,7 @@ def test_layers_of_torch(kind: str, recipe: str) -> None:
     assert [c.cell for c in evidence.layers] == ["layer"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["scan", "script"])
 def test_times_of_loops(form: str) -> None:
     """Alone, with the states and numbers of trips that they have."""

@@ -118,6 +118,7 @@ def test_the_file_gives_the_model_that_was_measured(
     assert tuned.text.count("[[rule]]") == tuned.text.count("# When this was chosen") == len(tuned.settings)
 
 
+@pytest.mark.slow
 def test_a_start_that_is_too_coarse_gets_wider(model: onnx.ModelProto, feeds: list[dict[str, Array]]) -> None:
     """From w4a8 the sensitive layer needs more bits; the idle one does not."""
     result = tune(model, feeds, min_sqnr=TARGET, recipe="w4a8")
@@ -134,6 +135,7 @@ def test_a_recipe_with_the_name_of_another_keeps_its_rules(tuned: Tuned) -> None
     assert parse_recipe(text, "tuned.toml").rules[-len(mine.rules) :] == mine.rules
 
 
+@pytest.mark.slow
 def test_sixteen_bit_activations_are_for_what_eight_do_not_reach(
     tuned: Tuned, model: onnx.ModelProto, feeds: list[dict[str, Array]]
 ) -> None:
@@ -159,6 +161,7 @@ def test_a_metric_decides(model: onnx.ModelProto, feeds: list[dict[str, Array]])
     assert set(seen) == {(3, float(feeds[0]["X"].sum()))}
 
 
+@pytest.mark.slow
 def test_statistics_compensate(model: onnx.ModelProto, feeds: list[dict[str, Array]]) -> None:
     statistics = rnnqc.calibrate(model, feeds)
     result = tune(model, feeds, min_sqnr=TARGET, stats=statistics)
@@ -167,6 +170,7 @@ def test_statistics_compensate(model: onnx.ModelProto, feeds: list[dict[str, Arr
     assert {s["bits"] for p, s in weights.items() if p.startswith(IDLE)} == {4}
 
 
+@pytest.mark.slow
 def test_what_was_tuned_with_statistics_asks_for_them(
     model: onnx.ModelProto, feeds: list[dict[str, Array]], tmp_path: Path
 ) -> None:
@@ -229,6 +233,7 @@ def test_command_and_the_same_bytes_again(
     assert cli("verify", path, lowered, "--data", data, "--min-sqnr", TARGET).code == 0
 
 
+@pytest.mark.slow
 def test_a_target_out_of_reach(model: onnx.ModelProto, feeds: list[dict[str, Array]], tmp_path: Path, cli: Cli) -> None:
     path, data = _files(tmp_path, model, feeds)
     result = cli("tune", path, "--data", data, "-o", tmp_path / "tuned.toml", "--min-sqnr", "90")
@@ -261,6 +266,7 @@ def test_the_best_within_so_many_bytes(tuned: Tuned, model: onnx.ModelProto, fee
     assert sum(e.bytes for e in lowered.report.entries) == result.weight_bytes[1] <= most
 
 
+@pytest.mark.slow
 def test_the_best_within_some_time(
     model: onnx.ModelProto, feeds: list[dict[str, Array]], monkeypatch: pytest.MonkeyPatch
 ) -> None:

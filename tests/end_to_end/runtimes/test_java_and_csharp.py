@@ -47,6 +47,7 @@ def stream(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     return lambda arguments, given: command(*program, *arguments, given=given)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("model", STREAMS)
 def test_a_stream_has_the_bits_of_python(
     model: str, stream: Runner, shared: Callable[[str], Path], tmp_path: Path

@@ -76,7 +76,7 @@ def expected_of(folder: Path, name: str, level: str = "ORT_ENABLE_ALL") -> Outpu
     return run(session, LOWERINGS[name][0].feeds())
 
 
-@pytest.mark.few(5)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("name", LOWERINGS)
 def test_the_same_bits(name: str, way: str, converted: Path) -> None:
@@ -95,6 +95,7 @@ def test_a_native_file_needs_the_library(converted: Path) -> None:
     assert_same_bits(expected_of(converted, FUSED), found, "stock with the library")
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("way", WAYS)
 def test_a_speech_denoiser(way: str, shared: Callable[[str], Path], tmp_path: Path) -> None:
     """The first model of DTLN: float layers around two LSTMs of 128 units."""

@@ -68,6 +68,7 @@ def _lowered(
     return lowered.proto
 
 
+@pytest.mark.few(4)
 @in_turn(case=[*CASES, "LSTM, states"], form=["integer", "qcdq"])
 def test_written_out_cells(case: str, form: str, tmp_path: Path) -> None:
     made = CASES[case]
@@ -75,6 +76,7 @@ def test_written_out_cells(case: str, form: str, tmp_path: Path) -> None:
     _assert_same(_lowered(made.model(), feeds, "int8", form), feeds, tmp_path)
 
 
+@pytest.mark.few(3)
 @in_turn(recipe=RECIPES[1:], op=OPERATORS)
 def test_every_arithmetic(op: str, recipe: str, tmp_path: Path) -> None:
     made = CASES[f"{op}, states"]

@@ -94,7 +94,7 @@ def lowered(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     return request.param, path
 
 
-@pytest.mark.few(16)
+@pytest.mark.few(8)
 @pytest.mark.parametrize("tool", TOOLS)
 def test_a_tool_keeps_the_bits_or_fails(tool: str, lowered: tuple[str, Path], tmp_path: Path) -> None:
     if tool in ("onnxslim", "onnxsim") and importlib.util.find_spec(tool) is None:
@@ -115,6 +115,7 @@ def test_a_tool_keeps_the_bits_or_fails(tool: str, lowered: tuple[str, Path], tm
         made()
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("lowering", "least_db"),
     [

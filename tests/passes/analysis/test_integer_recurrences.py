@@ -47,6 +47,7 @@ def _quantized(form: str, how: str, folder: Path) -> Path:
     return target
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("form", "how", "op"),
     [
@@ -125,6 +126,7 @@ def test_products_of_the_elements_alone(kind: str) -> None:
     assert rnnqc.lower(_scan(kind, carried=False)).report.entries == []
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("form", ["fused", "integer", "qcdq"])
 @pytest.mark.parametrize("unroll", [False, True])
 @pytest.mark.parametrize("custom", [False, True])

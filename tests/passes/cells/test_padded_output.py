@@ -119,6 +119,7 @@ def test_ordinary_uses(name: str) -> None:
     assert notes(model(SILENT[name])) == []
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("name", [n for n in NOTES if n != "masked"])
 def test_meaning_is_kept(name: str) -> None:
     """The same steps are taken out, and padding is 0, however the lowered layer is executed."""
@@ -136,7 +137,7 @@ def test_meaning_is_kept(name: str) -> None:
         assert_same_bits(expected, run(session(results[way].proto, way), feeds), way)
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("cell", ["LSTM", "GRU"])
 @pytest.mark.parametrize("layers", [1, 2])
 @pytest.mark.parametrize("index", ["zeros", "lengths"])

@@ -38,6 +38,7 @@ def test_any_configuration(case: LinearCase) -> None:
     assert_same_bits(stock(case), case.expected())
 
 
+@pytest.mark.few(4)
 @every_kind
 def test_levels_and_threads(kind: LinearKind) -> None:
     case = linear_case((70,), 130, 65, kind=kind)
@@ -46,6 +47,7 @@ def test_levels_and_threads(kind: LinearKind) -> None:
             assert_same_bits(stock(case, level, threads), case.expected())
 
 
+@pytest.mark.few(4)
 @every_kind
 def test_operator_sets(kind: LinearKind) -> None:
     case = linear_case((3, 2), 33, 35, kind=kind)
@@ -55,6 +57,7 @@ def test_operator_sets(kind: LinearKind) -> None:
         assert_same_bits(run_stock(model, case), case.expected())
 
 
+@pytest.mark.few(4)
 @every_kind
 def test_ranks_and_no_rows(kind: LinearKind) -> None:
     for shape in ((), (1,), (2, 1, 3), (0,), (3, 0), (0, 3)):

@@ -135,6 +135,7 @@ def export(cell: str, layers: int, both: bool, batch_first: bool, used: str) -> 
 USED = [(1, False, "all"), (1, True, "output"), (2, True, "all"), (2, False, "states"), (2, True, "output")]
 
 
+@pytest.mark.few(4)
 @in_turn(made=[*USED, *USED], cell=["LSTM", "GRU", "RNN"], batch_first=[False, True])
 def test_exports_of_torch(cell: str, made: tuple[int, bool, str], batch_first: bool) -> None:
     """PyTorch cannot export a layer of which the states alone are used where it is the only one."""
@@ -151,6 +152,7 @@ def test_exports_of_torch(cell: str, made: tuple[int, bool, str], batch_first: b
         np.testing.assert_allclose(got, expected.numpy(), atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cell", ["LSTM", "GRU"])
 def test_lowered_results_are_the_same_bits(cell: str) -> None:
     """Rows of a lowered layer do not depend on each other, nor on their order."""

@@ -63,6 +63,7 @@ def check(case: RecurrenceCase, count: int = 1) -> Model:
     return model
 
 
+@pytest.mark.few(5)
 @every_pair(form=FORMS, op=GATES, backwards=[False, True])
 def test_every_form_of_every_layer(op: str, form: str, backwards: bool) -> None:
     case = RecurrenceCase(op=op, form=form, backwards=backwards)
@@ -72,6 +73,7 @@ def test_every_form_of_every_layer(op: str, form: str, backwards: bool) -> None:
     assert not any(n.op in ("Slice", "Concat", "Split", "Gather", "Tanh", "MatMul", "Gemm") for n in model.graph.nodes)
 
 
+@pytest.mark.few(7)
 @every_pair(form=FORMS, initial=["zeros", "constant", "input", "dynamic"], batch=[1, 3, "B"])
 def test_initial_states(form: str, initial: str, batch: int | str) -> None:
     if initial in ("zeros", "constant") and batch == "B":
@@ -83,6 +85,7 @@ def test_initial_states(form: str, initial: str, batch: int | str) -> None:
         assert bool(states) == (initial in ("constant", "input"))
 
 
+@pytest.mark.few(6)
 @every_pair(form=FORMS, op=GATES, outputs=[("y",), ("final",)], batch_first=[False, True])
 def test_outputs(form: str, op: str, outputs: tuple[str, ...], batch_first: bool) -> None:
     check(RecurrenceCase(op=op, form=form, outputs=outputs, batch_first=batch_first, backwards=batch_first))
@@ -148,6 +151,7 @@ def test_all_ways_to_write_a_layer(case: RecurrenceCase) -> None:
     check(case)
 
 
+@pytest.mark.few(2)
 @every_pair(op=GATES, gemm=[False, True], squeeze=[False, True])
 def test_gemm_that_adds_the_product_of_the_state(op: str, gemm: bool, squeeze: bool) -> None:
     """As tf2onnx fuses `x W + h R`; of one row the second product may have lost its axis of rows."""
@@ -155,6 +159,7 @@ def test_gemm_that_adds_the_product_of_the_state(op: str, gemm: bool, squeeze: b
     check(RecurrenceCase(op=op, form="keras", products="added", gemm=gemm, squeeze=squeeze, batch=1, counter="trips"))
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize("counter", COUNTERS)
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_counters_of_every_type(counter: str, dynamic: bool) -> None:
@@ -164,6 +169,7 @@ def test_counters_of_every_type(counter: str, dynamic: bool) -> None:
     check(RecurrenceCase(form="keras", counter=counter, dynamic_time=dynamic, time=6))
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("form", ["scan", "loop", "script", "keras"])
 def test_constants_of_the_body(form: str) -> None:
     """What is made outside the loop of the body's own constants has them outside, too."""
@@ -332,6 +338,7 @@ def test_a_value_inside_the_step_that_is_used() -> None:
     assert layers(model) == []
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("op", ["highway", "projection"])
 def test_other_cells_are_no_nodes_and_are_named(op: str, form: str) -> None:
@@ -344,6 +351,7 @@ def test_other_cells_are_no_nodes_and_are_named(op: str, form: str) -> None:
     assert (entry.node, entry.form) == (found[0].path, "products"), "its products, by a pass of their own"
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("form", FORMS)
 def test_an_lstm_inside_another_recurrence_stays_part_of_it(form: str) -> None:
     """A highway layer with a product for each gate holds whole LSTM steps; its states leave the bounds of an LSTM's."""
@@ -355,6 +363,7 @@ def test_an_lstm_inside_another_recurrence_stays_part_of_it(form: str) -> None:
     assert min(c.sqnr_db for c in comparison) > 40.0
 
 
+@pytest.mark.few(2)
 @in_turn(form=[*FORMS, *FORMS[:1]], op=GATES)
 def test_what_is_made_is_lowered(op: str, form: str) -> None:
     case = RecurrenceCase(op=op, form=form, initial="zeros", time=5)

@@ -229,6 +229,7 @@ def test_cells_of_one_configuration_share_a_function() -> None:
     assert len(_functions(model)) == 1
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(
     "other",
     [
@@ -256,7 +257,7 @@ def test_cells_of_different_configurations_do_not(other: LstmCase) -> None:
 # Packed weights
 
 
-@pytest.mark.few(9)
+@pytest.mark.few(4)
 @pytest.mark.parametrize("placement", ["main", "if"])
 @pytest.mark.parametrize(
     ("overrides", "packed", "groups"),

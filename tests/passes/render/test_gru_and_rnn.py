@@ -163,6 +163,7 @@ def test_different_formats_of_both_hidden_codes_are_refused() -> None:
     assert _cell(model).form == "qcdq"
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("lens", [None, (3, 5)])
 @EACH
 def test_fused_nodes(case: RecurrentCase, lens: tuple[int, int] | None) -> None:

@@ -374,6 +374,7 @@ def test_a_constant_of_an_exported_cell(name: str) -> None:
     run_spoilt(proto, exported_passes("integer", False), "read-quant-lstm-cell", edit, f"{FOUND}: .*{said}")
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("pass_name", ["cleanup", "fuse-quant-lstm-cell"])
 @pytest.mark.parametrize("recipe", ["int8", "w4a8", "pow2-int16"])
 def test_a_constant_of_a_cell_that_is_moved(recipe: str, pass_name: str) -> None:
@@ -464,6 +465,7 @@ OTHER_BRANCHES: dict[str, tuple[Edit, str]] = {
 }  # fmt: skip
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize("pass_name", ["fold-scales", "cleanup"])
 @pytest.mark.parametrize("name", OTHER_BRANCHES)
 def test_every_branch_is_compared(name: str, pass_name: str) -> None:
@@ -485,6 +487,7 @@ FLOAT_STATE = {
 }
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("name", FLOAT_STATE)
 def test_states_beyond_their_limit_raise_no_alarm(name: str) -> None:
     """Integer forms limit a float state to 2^60, which output activations without bounds and peepholes show; and tables
@@ -550,7 +553,7 @@ def _quick(k: int, overrides: str) -> bool:
     return (k % 11 == 0 and k // 11 % len(OVERRIDES) == turn) or (PAIRS[k] in FAST and FAST.index(PAIRS[k]) == turn)
 
 
-@pytest.mark.few(5)
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("recipe", "case", "overrides"),
     [
@@ -627,6 +630,7 @@ def test_a_constant_of_a_recurrence_of_other_equations(name: str) -> None:
     run_spoilt(proto, passes, "quantize-custom-cells", edit, f"{FOUND}: .*{said}")
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("recipe", sorted(RECIPES))
 @pytest.mark.parametrize("form", ["integer", pytest.param("qcdq", marks=pytest.mark.slow)])
 def test_right_recurrences_raise_no_alarm(recipe: str, form: str) -> None:
@@ -658,7 +662,7 @@ def test_stored_weights(recipe: str) -> None:
     run_spoilt(LSTM.model(), passes, "quantize-weights", edit, said)
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("recipe", ["int8", "weight-only-int4", "pow2-int16"])
 @pytest.mark.parametrize("drawn", [LSTM, HIGHWAY, RESET_AFTER], ids=["LSTM", "highway", "GRU"])
 def test_a_verified_lowering_writes_the_same_bytes(recipe: str, drawn: Any) -> None:

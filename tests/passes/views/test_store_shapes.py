@@ -51,6 +51,7 @@ def feeds() -> dict[str, Array]:
     return {k: rng.standard_normal(v).astype(np.float32) for k, v in sizes.items()}
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("read", READ)
 @pytest.mark.parametrize("form", [FUSED, INTEGER, QCDQ])
 def test_the_state_reaches_the_cell(form: str, read: str) -> None:

@@ -497,6 +497,7 @@ REAL = (
 )
 
 
+@pytest.mark.few(3)
 @in_turn(path=REAL, name=RECIPES)
 def test_real_models(shared: Callable[[str], Path], path: str, name: str) -> None:
     model = Model.load(shared(f"models/{path}"))

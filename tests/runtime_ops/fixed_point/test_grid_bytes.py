@@ -179,6 +179,7 @@ def assert_same(found: Result, wanted: Result) -> None:
 UNITS = [1, 15, 16, 17, 31, 47, 48, 63, 64, 65, 113, 256, 300]
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("isa", ISAS)
 @bundled("units, rows, kind", spread(2, UNITS, [1, 3], [0, 1, 2]))
 def test_kernels_are_the_reference(isa: str, units: int, rows: int, kind: int, guarded: Guarded) -> None:

@@ -72,6 +72,7 @@ def test_drawn_cases_are_not_trivial() -> None:
     assert_not_trivial(grid_cases((GRU, RNN)), expected)
 
 
+@pytest.mark.few(26)
 @each_way
 @each_cell
 @pytest.mark.parametrize("bits", [4, 8, 16])
@@ -127,6 +128,7 @@ def test_accumulators_saturate(bits: int, op: str, linear: bool, way: Any) -> No
     assert_same_bits(way(case), wanted)
 
 
+@pytest.mark.few(6)
 @each_way
 @pytest.mark.parametrize("sign", [-1, 1])
 @pytest.mark.parametrize("weight_bits", [8, 16])

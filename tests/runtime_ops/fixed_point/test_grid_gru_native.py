@@ -137,6 +137,7 @@ def test_long_sequence(type_: CellType, linear: bool) -> None:
         assert_same_bits(run_native(case.node, threads=2), expected(case))
 
 
+@pytest.mark.few(4)
 @types
 @pytest.mark.parametrize("batch", [8, 9, 11, 40])
 def test_groups_of_rows_on_threads(type_: CellType, linear: bool, batch: int) -> None:

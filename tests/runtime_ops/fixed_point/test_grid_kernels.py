@@ -242,6 +242,7 @@ STEPS = pytest.mark.parametrize("units", [16, 32, 48, 128, 336])
 VARIANTS = range(16)
 
 
+@pytest.mark.few(18)
 @pytest.mark.parametrize("isa", AVAILABLE)
 @pytest.mark.parametrize("linear", [False, True])
 @STEPS

@@ -100,7 +100,7 @@ each_tiled_kernel = pytest.mark.parametrize("kernel", TILED, ids=map(str, TILED)
 each_group_size = pytest.mark.parametrize("group_size", GROUP_SIZES)
 
 
-@pytest.mark.few(9)
+@pytest.mark.few(4)
 @each_kernel
 @each_group_size
 @bundled("size, rows, numbers", spread(7, SIZES, ROWS, [(128, "random"), (0, "low"), (255, "high"), (3, "corners")]))
@@ -110,6 +110,7 @@ def test_products(
     check_product(guarded, example(guarded, kernel, rows, *size, numbers[0], group_size, numbers[1]))
 
 
+@pytest.mark.few(7)
 @each_kernel
 @each_group_size
 @bundled("rows", ROWS)
@@ -126,7 +127,7 @@ def test_rows_with_a_zero_point_each(
 LARGE = [(1, 8200, 17), (1, 16500, 3), (2, 4103, 17), (5, 3333, 2), (17, 1100, 16), (35, 513, 33)]
 
 
-@pytest.mark.few(9)
+@pytest.mark.few(4)
 @each_kernel
 @each_group_size
 @bundled("size, numbers", spread(3, LARGE, [(0, "corners"), (0, "low"), (255, "low"), (0, "high")]))
@@ -161,6 +162,7 @@ def test_tiled_products(
     check_blocks(guarded, product, 1, 2)
 
 
+@pytest.mark.few(2)
 @each_kernel
 @bundled("group_size, rows, kind", spread(2, [0, 32, 65536, 65568], [1, 3], ["low", "high"]))
 def test_largest_depth_does_not_overflow(
@@ -178,6 +180,7 @@ def test_largest_depth_does_not_overflow(
     check_product(guarded, product, np.int32([255, *[0] * (rows - 1)]))
 
 
+@pytest.mark.few(5)
 @each_kernel
 @pytest.mark.parametrize("group_size", [0, 32, 64])
 @bundled("rows, span", spread(2, [1, 2, 7, 20], [(0, 0), *((b, e) for e in range(1, 6) for b in range(e))]))
@@ -187,6 +190,7 @@ def test_products_write_their_blocks_only(
     check_blocks(guarded, example(guarded, kernel, rows, 101, 70, 77, group_size, "random"), *span)
 
 
+@pytest.mark.few(2)
 @each_kernel
 @bundled("half", [0, 4])
 @bundled("tenth", range(10))

@@ -195,6 +195,7 @@ def guarded() -> Guarded:
 UNITS = [1, 7, 8, 9, 15, 16, 17, 33, 48, 61, 64, 65, 128, 300]
 
 
+@pytest.mark.few(9)
 @pytest.mark.parametrize("isa", STEP_ISAS)
 @pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("wild", [False, True])
@@ -330,6 +331,7 @@ def _with_options(kernel: str, rows: int, units: int, kinds: list[str], seed: in
     return case
 
 
+@pytest.mark.few(35)
 @pytest.mark.parametrize("isa", STEP_ISAS)
 @pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("kind", KINDS)
@@ -343,6 +345,7 @@ def test_kinds_of_activations(isa: str, kernel: str, kind: str, units: int, line
         assert case.check(isa, guarded) == (linear and "table" in kinds)
 
 
+@pytest.mark.few(9)
 @pytest.mark.parametrize("isa", STEP_ISAS)
 @pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("codes", [True, False])

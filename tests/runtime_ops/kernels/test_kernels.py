@@ -215,6 +215,7 @@ LARGE_PRODUCTS = [
 ]
 
 
+@pytest.mark.few(9)
 @pytest.mark.parametrize("isa", PRODUCT_ISAS)
 @pytest.mark.parametrize(
     ("zero_point", "kind"), [(128, "random"), (0, "low"), (255, "high"), (0, "high"), (77, "low"), (3, "corners")]
@@ -226,6 +227,7 @@ def test_integer_products(
     check_product(guarded, example(guarded, isa, rows, k, units, zero_point, kind))
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("isa", PRODUCT_ISAS)
 @pytest.mark.parametrize(("zero_point", "kind"), [(128, "random"), (0, "corners")])
 @bundled("rows, k, units", LARGE_PRODUCTS)
@@ -567,6 +569,7 @@ def _limited_case(
     return case
 
 
+@pytest.mark.few(87)
 @pytest.mark.parametrize("isa", STEP_ISAS)
 @pytest.mark.parametrize("name", LIMITS)
 @pytest.mark.parametrize("specials", [WITHIN, JUST_BEYOND, BEYOND], ids=["within", "just beyond", "beyond"])
@@ -618,6 +621,7 @@ def test_linear_cell_of_some_blocks(
     _check_span(_limited_case(specials=specials, **limits), isa, guarded, begin, end)
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("isa", STEP_ISAS)
 @bundled("entry", [0, 1, 63, 4095, 4096, 4160, 5000, 8191])
 @pytest.mark.parametrize("gate", range(GATES))

@@ -268,12 +268,13 @@ def _outcome(case: Case) -> bool | None:
 def test_mutated_nodes() -> None:
     """Refused by name, or the reference's values; enough of both, or the test would show little."""
     outcomes = []
+    examples = 10 * settings().max_examples
 
-    @settings(max_examples=10 * settings().max_examples)
+    @settings(max_examples=examples)
     @given(mutated())
     def check(case: Case) -> None:
         outcomes.append(_outcome(case))
 
     check()
-    assert outcomes.count(None) > 60
-    assert outcomes.count(True) > 30
+    assert outcomes.count(None) > 0.3 * examples
+    assert outcomes.count(True) > 0.15 * examples

@@ -39,6 +39,7 @@ def test_aliases_are_those_of_the_compiler(type_: CellType) -> None:
         assert "is not a registered" in _refusal(op)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("op", WITH_KERNEL)
 @pytest.mark.parametrize("outputs", [("Y",), ("Y_h",)])
 def test_nodes_of_earlier_files(op: Op, outputs: tuple[str, ...]) -> None:

@@ -75,6 +75,7 @@ def test_axes_for_the_direction(operator: Operator, linear: int, y: int, states:
     check(case)
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(("operator", "linear"), OPERATORS)
 @bundled("inputs, hidden, group_size", spread(2, [1, 32, 65], [1, 15, 33, 127], [0, 32]))
 @pytest.mark.parametrize("bits", [4, 5, 6])
@@ -135,6 +136,7 @@ def test_chunks_with_carried_states_equal_the_whole(operator: Operator, linear: 
     assert_same_bits({"Y": np.concatenate(parts), "Y_h": h}, whole)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("direction", ["forward", "reverse"])
 @pytest.mark.parametrize(("operator", "linear"), OPERATORS)
 def test_long_sequence_is_projected_in_several_chunks(operator: Operator, linear: int, direction: str) -> None:
@@ -239,6 +241,7 @@ def test_concurrent_runs_of_one_session(operator: Operator, linear: int) -> None
         list(pool.map(run, range(60)))
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("isa", AVAILABLE)
 def test_every_instruction_set_gives_the_same_bits(isa: str) -> None:
     shapes = itertools.cycle([(1, 33), (3, 127), (8, 80), (2, 260)])

@@ -38,6 +38,7 @@ def test_any_configuration(case: LinearCase) -> None:
     check(case)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("isa", AVAILABLE)
 @bundled(
     "rows, inputs, outputs",
@@ -63,7 +64,7 @@ def test_nothing_is_touched_beyond_the_arrays(isa: str, rows: int, outputs: int,
     assert_same_bits({"Y": y}, {"Y": expected})
 
 
-@pytest.mark.few(8)
+@pytest.mark.few(4)
 @pytest.mark.parametrize("kind", KINDS, ids=lambda k: k.name)
 @pytest.mark.parametrize("threads", [2, 3])
 @bundled("rows, outputs", [(1, 2000), (2, 2000), (64, 700), (300, 65), (300, 64)])

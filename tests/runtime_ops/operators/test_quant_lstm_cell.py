@@ -236,6 +236,7 @@ def _linear_case(time: int) -> Case:
     return case
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("far", ["one input row", "a later chunk", "B", "x_multiplier", "h_multiplier"])
 @bundled("size", [2.0**8, 2.0**18, 2.0**24, 2.0**40, 3e38])
 def test_far_pre_activations(far: str, size: float) -> None:

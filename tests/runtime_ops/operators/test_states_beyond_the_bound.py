@@ -119,6 +119,7 @@ def test_within_the_bound_nothing_changes(kind: str, bits: int) -> None:
     assert run_native(case)["Y"].tobytes() != run_native(old)["Y"].tobytes()
 
 
+@pytest.mark.few(12)
 @pytest.mark.parametrize("lens", [None, (5, 0, 2, 4)])
 @pytest.mark.parametrize("direction", ["forward", "reverse"])
 @pytest.mark.parametrize(("kind", "bits"), KINDS)
@@ -153,6 +154,7 @@ def test_pieces_make_the_whole(kind: str, bits: int) -> None:
     assert beyond > 1 if kind.startswith("GRU") else beyond == 1
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(("kind", "bits"), KINDS)
 def test_threads(kind: str, bits: int) -> None:
     for batch, hidden in ((1, 700), (64, 100)):

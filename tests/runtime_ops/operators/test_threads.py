@@ -57,6 +57,7 @@ def _run_team(
     return cells, members
 
 
+@pytest.mark.few(11)
 @pytest.mark.parametrize("threads", [1, 2, 3, 4, 8, 70])
 @pytest.mark.parametrize("largest", [1, 2, 3, 8, 64])
 def test_team(threads: int, largest: int) -> None:
@@ -175,6 +176,7 @@ def _case(shape: tuple[int, ...], variant: str) -> Case:
     return case
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("threads", [1, 2, 4, 8])
 @bundled("shape, variant", spread(4, SHAPES, VARIANTS))
 def test_threads_give_the_same_bits(variant: str, shape: tuple[int, ...], threads: int) -> None:
@@ -197,6 +199,7 @@ def test_groups_of_unequal_size_have_their_memory(batch: int) -> None:
         assert_same_bits(dict(zip(case.outputs, session.run(list(case.outputs), case.feeds()), strict=True)), expected)
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("threads", [1, 2, 4])
 @pytest.mark.parametrize("variant", ["plain", "lengths", "peepholes", "int4 in groups, lengths"])
 def test_concurrent_runs_of_one_session(variant: str, threads: int) -> None:
@@ -224,6 +227,7 @@ def test_concurrent_runs_of_one_session(variant: str, threads: int) -> None:
 WIDE = [0, 1, 2, 63, 64, 65, 128, 129, 300, 399, 400, 401, 800]
 
 
+@pytest.mark.few(1)
 @bundled("batch, count", spread(3, [1, 3, 8, 37], WIDE))
 @pytest.mark.parametrize(("few", "many"), [(4, 8), (6, 8), (4, 6)])
 def test_columns_of_more_bits_than_the_others(few: int, many: int, batch: int, count: int) -> None:
