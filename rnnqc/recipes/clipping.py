@@ -126,7 +126,7 @@ def _action(c: Clipping) -> str:
     times = max(c.max / c.high if c.high > 0.0 else 1.0, c.min / c.low if c.low < 0.0 else 1.0)
     bound = max(abs(c.min), abs(c.max))
     ways = {
-        "scale": f", or give a scale {times:.1f} times as large",
+        "scale": f", or give a scale {times:.2g} times as large",
         "limit": f", or give a limit of {bound:.4g} or more",
         "max_fix_position": ", or give a lower max_fix_position",
         "signed": ", or give signed = true",

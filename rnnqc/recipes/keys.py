@@ -124,7 +124,7 @@ KEYS: dict[str, Key] = {
         _one_of("dynamic-row", "static", "bounded", "activation", "product"),
     ),
     "scale": Key(
-        "a positive number, or a list of them",
+        "a number from 2**-100 to 2**100, or a list of them",
         "real value of one quantization step; of weights and biases one for each channel, too",
         _or_list(_number(2.0**-100, 2.0**100)),
     ),
@@ -234,9 +234,26 @@ def checked(key: str, value: Any, where: str) -> Any:
     try:
         return KEYS[key].parse(value)
     except (ValueError, TypeError) as error:
+        wrong, which = _first_wrong(key, value)
         raise UsageError(
-            f"{where}: {key} = {value!r}.", supported=KEYS[key].accepts, action=counterpart(str(value), FORMATS)
+            f"{where}: {key}{which} = {wrong!r}.", supported=KEYS[key].accepts, action=counterpart(str(wrong), FORMATS)
         ) from error
+
+
+def _first_wrong(key: str, value: Any) -> tuple[Any, str]:
+    """What a key does not accept: the value, or the first such element of a list and its index."""
+    if isinstance(value, list) and value:
+        index = next(k for k in range(len(value)) if not _accepts(key, value[: k + 1]))
+        return value[index], f"[{index}]"
+    return value, ""
+
+
+def _accepts(key: str, value: Any) -> bool:
+    try:
+        KEYS[key].parse(value)
+    except (ValueError, TypeError):
+        return False
+    return True
 
 
 def rounding_of(settings: Mapping[str, Any]) -> Rounding:

@@ -32,6 +32,8 @@ _BUILTIN = resources.files("rnnqc.recipes") / "builtin"
 Points = Sequence[str] | Mapping[str, Sequence[str]]
 """Names of cells, with those of their points where not all of them count."""
 KINDS = ("cells", "weight-only")
+MOST_MISSED = 3
+"""Rules without a point, and cells, that one message names."""
 SAVED = ("statistics", "origin", "digest")
 """What files of formats have beside rules."""
 
@@ -159,8 +161,14 @@ class Recipe:
             elsewhere: Paths of points that stand in no cell; every key is taken there.
         """
         whole = Recipe(self.name, "", self.rules, self.own)
-        missed = [f"no quantization point matches {points!r}" for points in whole.unmatched(cells, elsewhere)]
-        return missed + [
+        missed = whole.unmatched(cells, elsewhere)
+        texts = [f"no quantization point matches {points!r}" for points in missed]
+        if len(missed) > MOST_MISSED:
+            named = ", ".join(map(repr, missed[:MOST_MISSED]))
+            more, there = len(missed) - MOST_MISSED, ", ".join(map(repr, list(cells)[:MOST_MISSED]))
+            text = f"no quantization point matches {len(missed)} of its rules: {named} and {more} more"
+            texts = [f"{text}; the cells of this model are {there}"]
+        return texts + [
             f"{points}.{key}: no quantization point that matches understands {key!r}"
             for points, key, _ in whole.without_effect(cells)
         ]

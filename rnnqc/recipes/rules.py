@@ -8,6 +8,7 @@ import hashlib
 import json
 import re
 import sys
+import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -126,7 +127,9 @@ def check_points(points: str, where: str) -> None:
     """Raises UsageError for a regular expression (after `re:`) that is none; messages begin with `where`."""
     if points.startswith(REGEX):
         try:
-            re.compile(points.removeprefix(REGEX))
+            with warnings.catch_warnings():  # of sets that future versions of Python may read otherwise
+                warnings.simplefilter("ignore", FutureWarning)
+                re.compile(points.removeprefix(REGEX))
         except re.error as error:
             raise UsageError(
                 f"{where}: {points!r} is no regular expression ({error}).",

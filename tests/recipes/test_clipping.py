@@ -56,6 +56,7 @@ def _warnings(model: onnx.ModelProto, recipe: str, statistics: Statistics, *over
     return [w for w in lowered.report.warnings if "clips" in w]
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("form", ["scan", "unrolled"])
 def test_fix_positions_of_other_recurrences(form: str) -> None:
     """With 15 bits behind the point the values of the cell have a range of 2."""

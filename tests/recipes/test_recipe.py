@@ -253,6 +253,26 @@ def test_what_a_file_says_in_vain() -> None:
     assert load_recipe("int8").idle(["a.forward"]) == []
 
 
+def test_formats_of_another_cell_are_one_message() -> None:
+    """A saved file has some thirty rules for each cell; the first few and the name that is there are enough."""
+    texts = [f'[[rule]]\npoints = "old.{point}"\nbits = 8\n' for point in ("input", "hidden", "W.weight", "R.weight")]
+    assert parse_recipe("".join(texts), "mine.toml").idle(["new.forward"]) == [
+        "no quantization point matches 4 of its rules: 'old.input', 'old.hidden', 'old.W.weight' and 1 more; "
+        "the cells of this model are 'new.forward'"
+    ]
+
+
+def test_the_wrong_number_of_a_list_is_named() -> None:
+    text = f'[[rule]]\npoints = "*.weight"\nscale = {[0.5] * 200 + [0.0] + [0.5] * 55}\n'
+    with pytest.raises(UsageError, match=r"^mine\.toml, rule 1: scale\[200\] = 0\.0\. Supported: a number from 2"):
+        parse_recipe(text, "mine.toml")
+
+
+def test_python_s_warnings_of_sets_are_not_shown(recwarn: pytest.WarningsRecorder) -> None:
+    parse_recipe('[[rule]]\npoints = "re:a[[b]"\nbits = 8\n', "mine.toml")
+    assert not recwarn.list
+
+
 def test_text_of_a_recipe(tmp_path: Path) -> None:
     assert parse_recipe(recipe_text("w4a8"), "w4a8.toml").rules == load_recipe("w4a8").rules
     (tmp_path / "mine.toml").write_text(TEXT, encoding="utf-8")
