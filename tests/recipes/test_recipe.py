@@ -256,10 +256,9 @@ def test_what_a_file_says_in_vain() -> None:
 def test_formats_of_another_cell_are_one_message() -> None:
     """A saved file has some thirty rules for each cell; the first few and the name that is there are enough."""
     texts = [f'[[rule]]\npoints = "old.{point}"\nbits = 8\n' for point in ("input", "hidden", "W.weight", "R.weight")]
-    assert parse_recipe("".join(texts), "mine.toml").idle(["new.forward"]) == [
-        "no quantization point matches 4 of its rules: 'old.input', 'old.hidden', 'old.W.weight' and 1 more; "
-        "the cells of this model are 'new.forward'"
-    ]
+    (text,) = parse_recipe("".join(texts), "mine.toml").idle(["new.forward"])
+    assert text.startswith("no quantization point matches 4 of its rules: 'old.input', 'old.hidden', 'old.W.weight' ")
+    assert text.endswith("and 1 more; the cells of this model are 'new.forward'")
 
 
 def test_the_wrong_number_of_a_list_is_named() -> None:
