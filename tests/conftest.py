@@ -88,7 +88,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "slow: takes more than ten seconds; runs with --slow")
+    config.addinivalue_line("markers", "slow: takes long for what it adds to the others; runs with --slow")
     config.addinivalue_line("markers", "few(n): without --slow n of its cases run")
 
 

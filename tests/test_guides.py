@@ -25,6 +25,8 @@ TASKS = [
     ROOT / "docs" / f"{name}.md"
     for name in ("getting_started", "pytorch", "streaming", "four_bits", "hardware", "file_formats")
 ]
+LONG = {"pytorch", "four_bits", "from_vitis_custom_lstm", "from_distiller"}
+"""Pages that take more than four seconds."""
 TOOLS = {"Brevitas": "brevitas", "Distiller": "distiller", "Vitis": "vitis", "torch-neuron": "torch_neuron"}
 
 
@@ -49,7 +51,10 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("page", [*PAGES, *TASKS], ids=lambda p: p.stem)
+@pytest.mark.parametrize(
+    "page",
+    [pytest.param(p, id=p.stem, marks=[pytest.mark.slow] if p.stem in LONG else []) for p in [*PAGES, *TASKS]],
+)
 def test_page_runs(page: Path, folder: Path) -> None:
     text = page.read_text(encoding="utf-8")
     blocks = re.findall(r"^```(\w*)\n(.*?)^```", text, flags=re.M | re.S)

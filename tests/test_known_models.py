@@ -50,8 +50,10 @@ def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.few(3)
-@pytest.mark.parametrize("model", SECTIONS)
+@pytest.mark.few(2)
+@pytest.mark.parametrize(
+    "model", [pytest.param(s, marks=[pytest.mark.slow] if "language model" in s else []) for s in SECTIONS]
+)
 def test_commands_run(model: str, folder: Path) -> None:
     """Every recurrent layer is lowered (`--strict`), and the file is no larger than the page says."""
     lines = [line for block in SECTIONS[model] for line in block.splitlines()]

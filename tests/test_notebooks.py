@@ -29,7 +29,7 @@ def test_outputs_are_not_stored(path: Path) -> None:
     assert all(c.get("outputs", []) == [] and c.get("execution_count") is None for c in book.cells)
 
 
-@pytest.mark.few(2)
+@pytest.mark.slow
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)
 def test_notebook_runs(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in NEEDS[path.stem]:

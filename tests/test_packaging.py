@@ -99,6 +99,7 @@ def test_the_command_is_installed() -> None:
     assert callable(command.load())
 
 
+@pytest.mark.slow
 def test_sdist_has_every_source_once(sdist: Path) -> None:
     with tarfile.open(sdist) as archive:
         members = archive.getmembers()
@@ -119,6 +120,7 @@ def test_sdist_has_every_source_once(sdist: Path) -> None:
         assert expected and expected <= names, pattern
 
 
+@pytest.mark.few(1)
 def test_wheel_has_python_and_the_library_but_no_cxx(wheel: Path, request: pytest.FixtureRequest) -> None:
     platform = "any" if COMPILED not in request.node.name else r"(?!any)\w+"
     assert re.fullmatch(rf"rnnqc-[\d.]+-py3-none-{platform}\.whl", wheel.name)
@@ -191,6 +193,7 @@ def test_a_python_without_ensurepip_is_told_what_to_install(tmp_path: Path) -> N
     assert not (tmp_path / "venv").exists()
 
 
+@pytest.mark.slow
 def test_a_build_without_a_compiler_says_what_to_do(unpacked: Path, tmp_path: Path) -> None:
     tools = {name: shutil.which(name) for name in ("sh", "cmake", "ninja")}
     if None in tools.values():

@@ -20,6 +20,7 @@ RNNT = runpy.run_path(str(Path(__file__).parents[2] / "examples" / "rnnt.py"))
 WAYS = (whole.FLOAT, "ort quantize_dynamic", "rnnqc int8", "rnnqc int8 stock")
 
 
+@pytest.mark.slow
 def test_rows(tmp_path: Path) -> None:
     """Of the RNN-T network, the only case without files."""
     one, eight = whole.cases(tmp_path, tmp_path, RNNT["prediction_network"])

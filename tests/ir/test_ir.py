@@ -419,6 +419,7 @@ def _reversed_chain(count: int) -> onnx.ModelProto:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
+@pytest.mark.slow
 def test_sorts_twenty_thousand_nodes_in_reverse_order() -> None:
     model = Model.load(_reversed_chain(20_000))
     with pytest.raises(StructureError, match="before it exists"):

@@ -145,6 +145,7 @@ def test_one_wrong_site_of_two(monkeypatch: pytest.MonkeyPatch) -> None:
     assert sorted(e.op for e in lowered.report.entries) == ["LSTM", "Scan"]
 
 
+@pytest.mark.slow
 def test_both_branches_are_compared(shared: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
     """One branch is for 16,000 samples a second, the other for 8,000."""
     path = shared("models/silero_vad/silero_vad_op18_ifless.onnx")

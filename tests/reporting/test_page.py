@@ -99,6 +99,7 @@ def test_any_text_is_only_text(text: str) -> None:
     assert not any(c in read.text for c in text if not c.isprintable() and c != "\n")
 
 
+@pytest.mark.slow
 @given(st.text(max_size=40))
 def test_no_text_escapes(text: str) -> None:
     made = Page.read(document([], [element("p", name(text), text, title=None, aria_label=text), command(text, text)]))

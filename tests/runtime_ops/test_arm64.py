@@ -1,6 +1,7 @@
 """The native library on an emulated arm64 processor: the tests of its kernels and of its operator, run there.
 
-The kernels are compared with the scalar reference bit by bit, on buffers that end at a guard page.
+The kernels are compared with the scalar reference bit by bit, on buffers that end at a guard page. Compiling and
+emulation take minutes: all of them are slow tests.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ PROCESSORS = {
     arm64.NO_DOT_PRODUCTS: "neon",
     "cortex-a72": "neon",
 }
+pytestmark = pytest.mark.slow
 emulated = pytest.mark.skipif(arm64.NO_PROCESSOR is not None, reason=str(arm64.NO_PROCESSOR))
 
 
@@ -50,46 +52,40 @@ def test_what_the_processor_has_is_used(processor: str, isa: str, arm64_library:
 
 
 @emulated
-@pytest.mark.parametrize("isa", ["neon", pytest.param("portable", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("isa", ["neon", "portable"])
 def test_kernels(isa: str, arm64_library: Path) -> None:
     """ "neon" stands for all whose names begin so."""
     run_tests(arm64_library, "kernels/test_kernels.py", "-k", f"{isa} or expected_instruction_sets or guard_pages_work")
 
 
 @emulated
-@pytest.mark.slow
 @pytest.mark.parametrize("isa", ["neon", "portable"])
 def test_kernels_of_cells_with_a_hidden_state_only(isa: str, arm64_library: Path) -> None:
     run_tests(arm64_library, "kernels/test_hidden_kernels.py", "-k", isa)
 
 
 @emulated
-@pytest.mark.slow
 def test_operator(arm64_library: Path) -> None:
     # The emulated Python cannot start another one, as the tests of RNNQC_ISA want.
     run_tests(arm64_library, "operators/test_quant_lstm_cell.py", "-k", "not isa_override")
 
 
 @emulated
-@pytest.mark.slow
 def test_kernels_of_16_bit_codes(arm64_library: Path) -> None:
     run_tests(arm64_library, "kernels/test_wide_kernels.py", "-k", "neon or portable")
 
 
 @emulated
-@pytest.mark.slow
 def test_gru_and_rnn(arm64_library: Path) -> None:
     run_tests(arm64_library, "operators/test_quant_gru_cell.py", "-k", "not every_instruction_set and not threads")
 
 
 @emulated
-@pytest.mark.slow
 def test_linear_layer(arm64_library: Path) -> None:
     run_tests(arm64_library, "operators/test_quant_linear.py", "-k", "sizes or beyond_the_arrays or special_values")
 
 
 @emulated
-@pytest.mark.slow
 def test_operator_on_grids(arm64_library: Path) -> None:
     selected = "sizes or ties or largest_sums or saturate or native_is_the_reference"
     run_tests(arm64_library, "fixed_point/test_grid.py", "-k", selected)

@@ -174,6 +174,7 @@ def test_every_form(name: str) -> None:
             assert_same(expected, run(session(lowered.proto, way, level), feeds_of(model, inputs)), f"{way}, {level}")
 
 
+@pytest.mark.slow
 def test_near_ties_of_the_input() -> None:
     """Inputs on ties and one unit in the last place beside them: a reciprocal or a float64 quotient shows."""
     layer = CASES["default"]
@@ -385,6 +386,7 @@ def test_weights_alone_with_dynamic_sizes() -> None:
     assert names == [["T", "B", 9], [1, "B", 9], [1, "B", 9]]
 
 
+@pytest.mark.slow
 def test_batch_and_length_are_free() -> None:
     """Traced with a batch of 1 and 3 steps; the zeros of the initial states held that batch."""
     layer = SMALL
@@ -417,6 +419,7 @@ def test_lost_layer(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert "dynamo=False" in inspected.err
 
 
+@pytest.mark.slow
 def test_rounding_of_weights_that_is_not_exported() -> None:
     """Brevitas writes ROUND for weights whatever they were trained with; the note says what cannot be known."""
     modes = {**rounding("FLOOR"), "weight_float_to_int_impl_type": "FLOOR"}

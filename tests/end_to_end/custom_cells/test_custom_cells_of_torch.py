@@ -101,7 +101,7 @@ def torch_stack(cells: list[Any], x: Any, bidirectional: bool) -> Any:
     return x
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("bidirectional", [False, True], ids=["alternating", "bidirectional"])
 def test_stacks_of_highway_layers(bidirectional: bool) -> None:
     """Four layers, all but the first of equal sizes: the float model is torch's, every layer is quantized."""

@@ -74,7 +74,7 @@ def test_a_step_of_another_recurrence_has_no_entry_of_its_own(form: str, lowered
         assert (entry.status, entry.form) == ("lowered", "products")
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("op", OPS)
 @pytest.mark.parametrize("batch", [2, "B"])
 def test_a_step_without_an_input(op: str, batch: int | str) -> None:
@@ -151,7 +151,7 @@ def decoder(kind: str, op: str, static: bool) -> tuple[Any, tuple[Any, ...]]:
     return module, (torch.randint(0, V, (2, T)), torch.randn(2, S, H))
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @in_turn(op=[*OPS, *OPS], kind=["attention", "greedy"], made=[(False, False), (False, True), (True, True)])
 def test_decoders_that_are_written_out(op: str, kind: str, made: tuple[bool, bool]) -> None:
     """The input of a step is made from the step before: each step is a cell, and all share one copy of the weights."""

@@ -73,7 +73,7 @@ def check(proto: onnx.ModelProto, inputs: tuple[Any, ...], expected: list[str]) 
     assert max(float(np.abs(quantized[n] - v).max()) for n, v in before.items()) < 0.1
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(1)
 @in_turn(exporter=[*EXPORTERS, (True, 20)], kind=KINDS, layers=[1, 2])
 def test_traced_cells(kind: str, exporter: tuple[bool, int], layers: int) -> None:
     dynamo, opset = exporter
@@ -85,7 +85,7 @@ def test_traced_cells(kind: str, exporter: tuple[bool, int], layers: int) -> Non
 OPTIONS: list[dict[str, Any]] = [{"backwards": True}, {"batch_first": True, "bias": False}, {"states": True}]
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @every_pair(
     start=["zeros", "like", "none", "given"], end=["stack", "cat", "last"], batch_first=[False, True], batch=[1, 3],
     sizes=[(6, 8), (8, 8), (100, 64)], dynamo=[False, True], kind=["GRU", "LSTM", "RNN"],
@@ -129,7 +129,7 @@ def test_layers_called_for_each_element(kind: str, dynamo: bool) -> None:
     check(export(LayerLoop(kind), inputs, dynamo, 20 if dynamo else 17), inputs, [kind])
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @in_turn(kind=KINDS, backwards=[False, True])
 def test_higher_order_scan(kind: str, backwards: bool) -> None:
     _needs(True)

@@ -305,6 +305,7 @@ def test_a_folder_that_is_there_hides_nothing(tmp_path: Path, dump: Dump) -> Non
     assert [p.name for p in (tmp_path / "mine").iterdir()] == ["file"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["integer", "qcdq"])
 def test_bytes_do_not_depend_on_hashes(tmp_path: Path, form: str, capfd: pytest.CaptureFixture[str]) -> None:
     case = RecurrentCase(op="GRU")

@@ -117,7 +117,7 @@ def test_form_qcdq_has_the_codes_of_the_integer_form(name: str) -> None:
                 assert len(np.unique(other.codes)) > 5, f"{cell}: {tensor}: a trivial case"
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @in_turn(name=CELLS, recipe=["int8", "pow2-int8", "brevitas-int8"])
 def test_names_are_those_of_the_integer_form(name: str, recipe: str) -> None:
     """Tensors in the same order, parameters with the same values, and nothing of how the file stores them."""

@@ -30,6 +30,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_tracing(folder: Path) -> None:
     printed = run("import rnnqc\n" + TRACE, folder)
     assert len(printed.splitlines()) == 22

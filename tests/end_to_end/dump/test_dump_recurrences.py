@@ -345,6 +345,7 @@ def test_files(tmp_path: Path, capfd: pytest.CaptureFixture[str], recipe: str) -
         assert array.tobytes() == pieces[name].tobytes(), name
 
 
+@pytest.mark.slow
 def test_comparison(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """The first value that a step makes differently is named; steps that do not make it do not count."""
     case = RecurrenceCase(op="highway", form="unrolled", time=5, I=12, H=16, initial="zeros")

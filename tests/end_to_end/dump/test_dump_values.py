@@ -163,7 +163,7 @@ def _slow(*values: str) -> Any:
     return pytest.param(*values, marks=pytest.mark.slow)
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("recipe", "op"),
     [("int8", "LSTM"), ("int8", "RNN"), ("int8-static", "GRU"), ("int16", "GRU"), ("pow2-int8", "LSTM"),

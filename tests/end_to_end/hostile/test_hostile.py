@@ -267,6 +267,7 @@ def test_directory(lower: Callable[..., Result], tmp_path: Path) -> None:
     _assert_refused(lower(tmp_path / "folder.onnx"), tmp_path, "folder.onnx")
 
 
+@pytest.mark.slow
 def test_a_file_larger_than_protobuf_allows(tmp_path: Path) -> None:
     """Refused by its size: nothing of it is read."""
     with (tmp_path / "in.onnx").open("wb") as stream:
@@ -685,6 +686,7 @@ def test_interrupt_before_the_rename(
     assert not existing or target.read_bytes() == b"earlier"
 
 
+@pytest.mark.slow
 def test_disk_full(tmp_path: Path) -> None:
     """A limit on file size makes the write fail half way."""
     (tmp_path / "in.onnx").write_bytes(CASE.model().SerializeToString())
@@ -749,7 +751,7 @@ def test_an_empty_batch_does_not_end_the_process(tmp_path: Path) -> None:
 LENGTHS = {"beyond": [6, 2], "negative": [-1, 2], "far": [-(2**31), 2**31 - 1]}
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("flags", [[], ["--stock"]])
 @pytest.mark.parametrize("what", LENGTHS)
 def test_lengths_that_are_none(what: str, flags: list[str], tmp_path: Path) -> None:

@@ -176,6 +176,7 @@ def test_protos_with_external_data_have_no_folder(tmp_path: Path, monkeypatch: p
 # ---- other inputs ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("path", ["/dev/zero", "/dev/null", "/dev/tty"])
 def test_a_device_is_no_model(path: str) -> None:
     _refused(in_subprocess("inspect", path, memory=4 * GIGABYTE, seconds=60), path)
@@ -200,7 +201,7 @@ def _sparse_model(shape: Sequence[int], name: str = "W") -> onnx.ModelProto:
     return model
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("shape", [(1, 2**40, 3), (1, 16, 2**33), (2**20, 2**20, 2**20), (1, -16, 3)])
 def test_sparse_tensors_that_would_fill_the_memory(shape: tuple[int, ...], tmp_path: Path) -> None:
     path = _write(_sparse_model(shape), tmp_path / "in.onnx")
@@ -253,6 +254,7 @@ BOMBS: dict[str, Callable[[], onnx.ModelProto]] = {
 }  # fmt: skip
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("what", BOMBS)
 def test_constants_that_would_fill_the_memory(what: str, tmp_path: Path) -> None:
     """A kilobyte of model asks for terabytes: the layer stays float, or the model is refused."""
@@ -292,7 +294,7 @@ FATAL: dict[str, Callable[[], onnx.ModelProto]] = {
 }  # fmt: skip
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("what", FATAL)
 def test_constants_that_end_the_process(what: str, tmp_path: Path) -> None:
     """onnxruntime divides by zero, overflows, or reads beyond an array: such values count as not constant."""
@@ -500,7 +502,7 @@ def _listing(folder: Path) -> dict[str, bytes]:
     return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
 
 
-@pytest.mark.few(3)
+@pytest.mark.slow
 @pytest.mark.parametrize("writer", WRITERS)
 def test_disk_full_leaves_nothing(writer: str, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A limit of 200 bytes on the size of files: every command fails half way through."""
@@ -527,7 +529,7 @@ sys.exit(rnnqc.cli.main(arguments))
 """
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("writer", EVERY_WRITER)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_signals_leave_nothing(
@@ -544,7 +546,7 @@ def test_signals_leave_nothing(
     assert _listing(tmp_path / "work") == before
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("writer", EVERY_WRITER)
 def test_killed_while_writing(
     writer: str, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
@@ -584,7 +586,7 @@ def test_outputs_that_are_inputs(
         assert _listing(tmp_path / "work") == before
 
 
-@pytest.mark.parametrize("writer", FILES)
+@pytest.mark.parametrize("writer", [w for w in EVERY_WRITER if w.values != ("dump",)])
 def test_outputs_in_strange_places(
     writer: str, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -606,7 +608,7 @@ def test_outputs_in_strange_places(
     assert Path(f"dangling{suffix}").is_symlink() and Path("real/made").is_file()
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(1)
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs the right to mount")
 @pytest.mark.parametrize("writer", EVERY_WRITER)
 def test_a_full_file_system(writer: str, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

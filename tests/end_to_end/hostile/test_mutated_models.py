@@ -97,6 +97,7 @@ def test_mutated_models_of_other_commands(command: Command) -> None:
     assert target.lowered + target.refused == 6
 
 
+@pytest.mark.slow
 def test_every_way_lowers_something() -> None:
     """Otherwise a way would fuzz its arguments."""
     model = LstmCase(outputs=("Y",), opset=17).model().SerializeToString()

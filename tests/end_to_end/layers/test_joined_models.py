@@ -124,6 +124,7 @@ def test_the_way_out_opens_in_a_session_of_rnnqc() -> None:
             assert_same_bits(expected, run(rnnqc.session(proto, native=native), feeds), f"native {native}")
 
 
+@pytest.mark.slow
 def test_more_configurations_than_names() -> None:
     """What is beyond runs in standard operators, in a native session, too."""
     model = _many(LSTM.aliases + 2)

@@ -76,6 +76,7 @@ def test_the_report_counts_what_is_in_the_file() -> None:
     assert {e.bytes for e in sizes.values()} == {single.bytes}
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("kind", TYPES)
 def test_checks_and_comparisons(kind: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """onnxruntime computes no recurrent layer of float64: its normal form stands for it."""
@@ -92,6 +93,7 @@ def test_checks_and_comparisons(kind: str, tmp_path: Path, capfd: pytest.Capture
     assert inspected.code == 0 and inspected.out.count(kind) == 2 and "will be lowered" in inspected.out
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("kind", TYPES)
 def test_batches_first_are_calibrated(kind: str, tmp_path: Path) -> None:
     """onnxruntime ends the process over a Transpose, a Cast and a MatMul in a row, which these layers had."""

@@ -30,6 +30,7 @@ def forms() -> Forms:
     return law(packed_stream(), feeds=[packed_feeds(STEPS)], dims={"T": STEPS}, settings=settings, rest="int8")
 
 
+@pytest.mark.slow
 def test_what_it_is_made_of(forms: Forms) -> None:
     """One integer decoder, an int8 table for it and the embedding; fewer views around the states; the same model."""
     proto = forms.stock.proto

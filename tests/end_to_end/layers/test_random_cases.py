@@ -31,7 +31,7 @@ def _check(seeds: range) -> None:
     assert not found, {seed: (str(testing.generate(seed)), texts) for seed, texts in found.items()}
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("group", [pytest.param(g, marks=[pytest.mark.slow] * (g >= QUICK)) for g in range(GROUPS)])
 def test_random_cases(group: int) -> None:
     size = CASES // GROUPS
@@ -115,7 +115,7 @@ def test_many_random_cases() -> None:
     _check(range(10000, 10000 + MANY))
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @in_turn(naming=STYLES, depth=[2, *[1] * (len(STYLES) - 1)])
 def test_every_kind_of_names(naming: str, depth: int) -> None:
     """Names in nested If nodes, with sizes that are bound by odd names."""
@@ -275,6 +275,7 @@ def test_shrinking_ends() -> None:
 # ---- the command ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_command_without_findings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--cases", "2", "--seed", "3", "-o", str(tmp_path / "found")]) == 0
     assert "2 case(s) from seed 3: 0 with findings" in capsys.readouterr().out

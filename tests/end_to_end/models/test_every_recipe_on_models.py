@@ -163,7 +163,7 @@ def _outputs(running: ort.InferenceSession, case: Case) -> Feeds:
     return {name: np.concatenate([s[name].ravel() for s in steps]) for name in steps[0]}
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("name", "recipe"), RUNS)
 def test_lowers_and_runs(name: str, recipe: str, shared: Find) -> None:
     path = shared(f"models/{name}.onnx")

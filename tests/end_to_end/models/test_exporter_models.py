@@ -80,6 +80,7 @@ def _magnitudes(path: Path) -> Array:
     return np.abs(np.fft.rfft(frames)).astype(np.float32)[:, None, None, :]
 
 
+@pytest.mark.slow
 def test_steps_with_a_computed_bias_are_no_new_layers(shared: Find) -> None:
     """What was right stays: two layers each, recovered from nothing."""
     for name, layers in (("ten_vad.onnx", 2), ("deepfilternet_enc.onnx", 1), ("deepfilternet_df_dec.onnx", 2)):

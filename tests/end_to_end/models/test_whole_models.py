@@ -152,7 +152,7 @@ def test_an_override_leaves_one_weight_float(name: str) -> None:
     run(session(made.proto, STOCK), WholeModel.feeds())
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("tied", [True, False])
 def test_an_override_stores_one_weight_as_float16(tied: bool) -> None:
     """The bits of the model whose decoder, or tied table, holds float16 values, others float, in every form."""

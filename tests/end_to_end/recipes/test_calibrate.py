@@ -291,6 +291,7 @@ def statistics_of_one_process() -> str:
     return rnnqc.calibrate(SHAPES.model(), samples(300)).text
 
 
+@pytest.mark.slow
 def test_processes_give_the_same_bytes(statistics_of_one_process: str) -> None:
     assert rnnqc.calibrate(SHAPES.model(), samples(300), processes=2).text == statistics_of_one_process
     assert multiprocessing.active_children() == []
@@ -310,6 +311,7 @@ def test_machines_give_the_same_bytes(statistics_of_one_process: str, monkeypatc
     assert many.text == statistics_of_one_process
 
 
+@pytest.mark.slow
 def test_samples_are_not_kept() -> None:
     case = LstmCase(T=1, B=1, I=128, H=8, dynamic_time=True, dynamic_batch=True, outputs=("Y_h",))
     made: list[weakref.ref[Array]] = []
@@ -456,6 +458,7 @@ def test_wrong_options(name: str, model: Path, tmp_path: Path, capfd: pytest.Cap
     assert not out.exists()
 
 
+@pytest.mark.slow
 def test_a_scheduler_that_is_not_there(
     model: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

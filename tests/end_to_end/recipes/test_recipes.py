@@ -100,6 +100,7 @@ def test_same_bits(name: str, way: str) -> None:
     assert_same_bits(_stock(name), run_model(proto, CASE.feeds(), optimize=way == UNROLLED), way)
 
 
+@pytest.mark.slow
 def test_every_point_can_be_turned_off_alone() -> None:
     """Turning off one point leaves the others as they were."""
     base = rnnqc.lower(CASE.model(), form="qcdq")

@@ -131,6 +131,7 @@ def test_a_planted_range_comes_first_and_the_override_mends_it(
     assert again.sqnr_db == after.sqnr_db
 
 
+@pytest.mark.slow
 def test_an_edited_statistics_file(cli: Cli, files: tuple[Path, Path], tmp_path: Path) -> None:
     model, data = files
     stats, bad, page = tmp_path / "stats.json", tmp_path / "bad.onnx", tmp_path / "bad.html"
@@ -172,7 +173,7 @@ def test_without_the_statistics_scales_are_those_of_the_model(
     assert any("--stats" in w for w in evidence["warnings"])
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("given", [True, False])
 def test_another_width_has_a_scale_of_its_own(cli: Cli, files: tuple[Path, Path], tmp_path: Path, given: bool) -> None:
     """Scales that are held are those of the width that a point has."""
@@ -234,6 +235,7 @@ def test_the_page_is_the_same_again_and_loads_nothing(cli: Cli, files: tuple[Pat
     assert "default-src 'none'" in text
 
 
+@pytest.mark.slow
 def test_lowering_with_a_report(cli: Cli, files: tuple[Path, Path], tmp_path: Path) -> None:
     """The same numbers as of `rnnqc report` afterwards, on the calibration data; the JSON has them, too."""
     model, data = files
@@ -250,7 +252,7 @@ def test_lowering_with_a_report(cli: Cli, files: tuple[Path, Path], tmp_path: Pa
     assert plain.read_bytes() == quant.read_bytes()
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("given", ["--calibration", "--stats"])
 def test_the_whole_command_of_a_calibrated_model(
     cli: Cli, files: tuple[Path, Path], tmp_path: Path, given: str
@@ -282,6 +284,7 @@ def test_the_whole_command_of_a_calibrated_model(
     assert quant.read_bytes() == before
 
 
+@pytest.mark.slow
 def test_names_of_models_cannot_write_into_the_page(cli: Cli, tmp_path: Path) -> None:
     model, quant, page = tmp_path / "model.onnx", tmp_path / "quant.onnx", tmp_path / "page.html"
     onnx.save(_model(HOSTILE, "x=y\n--set", x=BIDI, y="</pre><img src=x onerror=alert(1)>"), model)
@@ -424,7 +427,7 @@ def test_models_of_other_outputs(cli: Cli, files: tuple[Path, Path], tmp_path: P
     assert not (tmp_path / "page.html").exists()
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("batch", ["B", B])
 def test_data_without_time_steps(tmp_path: Path, batch: str | int) -> None:
     """onnxruntime 1.31 ends the process where a GRU in float gets a sequence without steps."""
@@ -463,6 +466,7 @@ def test_bounds_are_told(cli: Cli, files: tuple[Path, Path], tmp_path: Path) -> 
     assert "NOT measured" in Page.read(page.read_text(encoding="utf-8")).text
 
 
+@pytest.mark.slow
 def test_bounds_of_a_lowering(cli: Cli, files: tuple[Path, Path], tmp_path: Path) -> None:
     """The options of `rnnqc report`, and its progress."""
     model, data = files
@@ -490,6 +494,7 @@ class PromptProgress(Progress):
         super().update(task_id, **changes, refresh=True)
 
 
+@pytest.mark.slow
 def test_progress(files: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of `lower --report` and of `report`: the stages, and how many of the models are measured."""
     monkeypatch.setattr("rich.progress.Progress", PromptProgress)
@@ -538,6 +543,7 @@ def test_what_was_not_measured_is_not_said_to_gain_nothing(
         )
 
 
+@pytest.mark.slow
 def test_times_of_layers(cli: Cli, files: tuple[Path, Path], tmp_path: Path) -> None:
     model, data = files
     quant, page = tmp_path / "quant.onnx", tmp_path / "page.html"
@@ -739,6 +745,7 @@ def test_a_metric_decides_the_verdict(
     assert result.code == 2 and "--metric without --data" in result.err
 
 
+@pytest.mark.slow
 def test_statistics_that_are_not_given_are_asked_for(cli: Cli, tmp_path: Path) -> None:
     """Weights that were rounded with other statistics: nothing is wrong with the float model or the file."""
     root = Path(__file__).resolve().parents[3]
@@ -779,6 +786,7 @@ def _streaming() -> onnx.ModelProto:
     return parse(text, rows=np.array([1, H]), **arrays)
 
 
+@pytest.mark.slow
 def test_the_rest_and_the_states_are_part_of_it(cli: Cli, tmp_path: Path) -> None:
     """`--rest int8` can cost most, and a command without it makes another model."""
     model, quant, page = tmp_path / "m.onnx", tmp_path / "q.onnx", tmp_path / "r.html"

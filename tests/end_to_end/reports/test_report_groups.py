@@ -77,6 +77,7 @@ def _report(
     return evidence
 
 
+@pytest.mark.slow
 def test_a_bias_that_sits_in_every_value() -> None:
     """Rounded down everywhere: no single point gains much, all together do. (The tables would hide it.)"""
     evidence = _report(*_highway(), "pow2-int16", ["*.value.table=exact"])
@@ -159,6 +160,7 @@ def test_scales_of_their_own() -> None:
     assert apart.gain_db > 3
 
 
+@pytest.mark.slow
 def test_groups_keep_to_the_bounds() -> None:
     """Nothing is said of an override that was not tried."""
     evidence = _report(*_highway(), "pow2-int16", [], Bounds(4))

@@ -109,7 +109,7 @@ def test_a_planted_range_comes_first_and_the_override_mends_it(op: str, form: st
     assert evidence.missing.keys() == {"times"}
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @in_turn(form=FORMS, made=[({}, "pow2-int16"), ({"backwards": True}, "int8")])
 def test_the_states_are_those_that_the_outputs_are_made_of(form: str, made: tuple[dict[str, Any], str]) -> None:
     """Output y is the hidden states of all steps: both have one curve, in the order of the steps."""
@@ -226,7 +226,7 @@ def test_an_override_that_takes_the_integers_from_products_says_so() -> None:
     assert "The form is then float" in Page.read(page(evidence)).text
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "recipe"),
     [

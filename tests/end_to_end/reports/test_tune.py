@@ -256,6 +256,7 @@ def test_the_frontier_leads_to_what_was_chosen(tuned: Tuned) -> None:
     assert [p["cost"] for p in tuned.to_dict()["frontier"]] == list(costs)
 
 
+@pytest.mark.slow
 def test_the_best_within_so_many_bytes(tuned: Tuned, model: onnx.ModelProto, feeds: list[dict[str, Array]]) -> None:
     """The idle layer gives what the sensitive one keeps."""
     most = tuned.found.measured.cost
@@ -294,6 +295,7 @@ number = 3
 """
 
 
+@pytest.mark.slow
 def test_command_with_a_metric(
     model: onnx.ModelProto, feeds: list[dict[str, Array]], tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -342,6 +344,7 @@ def test_bad_arguments(
     assert not list(tmp_path.glob("*.toml"))
 
 
+@pytest.mark.slow
 def test_outputs_without_floats_need_a_metric(model: onnx.ModelProto, feeds: list[dict[str, Array]]) -> None:
     """Would catch: a search of minutes by an SQNR that no output has."""
     tags = onnx.ModelProto()

@@ -73,6 +73,7 @@ def test_a_stream(verify: Callable[..., Result], tmp_path: Path) -> None:
     assert "12 given call(s) of a stream" in text.out and "call " in text.out and "time step " in text.out
 
 
+@pytest.mark.slow
 def test_generated_streams(verify: Callable[..., Result]) -> None:
     result = verify(*STATES, "--min-sqnr", "20", "--native", "--json")
     assert result.code == 0, result.text

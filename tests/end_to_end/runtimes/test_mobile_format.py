@@ -76,7 +76,7 @@ def expected_of(folder: Path, name: str, level: str = "ORT_ENABLE_ALL") -> Outpu
     return run(session, LOWERINGS[name][0].feeds())
 
 
-@pytest.mark.few(2)
+@pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("name", LOWERINGS)
 def test_the_same_bits(name: str, way: str, converted: Path) -> None:
@@ -87,6 +87,7 @@ def test_the_same_bits(name: str, way: str, converted: Path) -> None:
         assert_same_bits(expected_of(converted, name, level), found, f"{name}{kind}, {way}")
 
 
+@pytest.mark.slow
 def test_a_native_file_needs_the_library(converted: Path) -> None:
     """Its functions are gone: it says so, and does not compute otherwise. A stock one runs with the library, too."""
     with pytest.raises(Exception, match=r"ai\.rnnqc:QuantLSTMCell.* is not a registered function/op"):

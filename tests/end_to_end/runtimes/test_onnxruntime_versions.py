@@ -79,6 +79,7 @@ def _assert_same(expected: Outputs, found: Outputs) -> None:
     assert not wrong, f"other bits: {wrong}"
 
 
+@pytest.mark.slow
 def test_every_way_in_the_installed_version(installed: Outputs) -> None:
     assert len(installed) > 250
 

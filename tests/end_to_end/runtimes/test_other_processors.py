@@ -183,6 +183,7 @@ def _assert_found(cases: Sequence[Case], folder: Path, expected: Sequence[Result
         assert [r.tobytes() for r in results] == [w.tobytes() for w in wanted], case
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(
     EMULATOR is None or platform.machine() != "x86_64",
     reason="NOT TESTED without VNNI: qemu-x86_64 is absent (Debian: qemu-user)",
@@ -204,6 +205,7 @@ def test_same_bits_without_vnni(tmp_path: Path) -> None:
     _assert_found(WITHOUT_VNNI, tmp_path, expected)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(arm64.NO_PROCESSOR is not None, reason=str(arm64.NO_PROCESSOR))
 @pytest.mark.parametrize("processor", ARM64)
 def test_same_bits_on_arm64(processor: str, arm64_library: Path, tmp_path: Path) -> None:

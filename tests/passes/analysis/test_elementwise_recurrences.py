@@ -57,7 +57,7 @@ def written(nodes: str) -> onnx.ModelProto:
     return parse(HEAD.format("int64[2] sizes = {2, 6}, int64[1] at = {0}", nodes), **arrays)
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("dynamo", [False, True])
 @pytest.mark.parametrize("name", NAMES)
 def test_exports_of_torch(name: str, dynamo: bool) -> None:

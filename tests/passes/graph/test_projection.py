@@ -60,7 +60,7 @@ def test_other_invalid_shapes(hidden: int, r: tuple[int, int], states: tuple[int
     assert "projection" not in str(caught.value)
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_export_of_torch(dynamic: bool, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     torch = needed("PyTorch's export of proj_size", dynamo=True)

@@ -230,7 +230,7 @@ def _results(model: Model) -> list[Mapping[str, Array]]:
     return [run(session, feed) for feed in feeds]
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "fewer"),
     [("gtcrn/gtcrn", 1000), ("silero_vad/silero_vad_16k_op15", 70), ("exporters/deepfilternet_df_dec", 20)],

@@ -116,7 +116,7 @@ DRIFTING = {
 }  # fmt: skip
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("name", DRIFTING)
 def test_right_models_that_drift(name: str) -> None:
     """Offsets of values whose inputs differ between the two forms already, or that hardly vary at all."""

@@ -162,7 +162,7 @@ def test_tiled_products(
     check_blocks(guarded, product, 1, 2)
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @each_kernel
 @bundled("group_size, rows, kind", spread(2, [0, 32, 65536, 65568], [1, 3], ["low", "high"]))
 def test_largest_depth_does_not_overflow(

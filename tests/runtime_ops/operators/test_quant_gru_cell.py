@@ -199,6 +199,7 @@ VARIANTS: dict[str, Callable[[Case], None]] = {
 SHAPES = [(1, 1, 300, 130), (1, 9, 30, 300), (30, 1, 9, 130), (25, 1, 300, 200), (20, 8, 40, 100), (5, 3, 20, 450)]
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(("operator", "linear"), OPERATORS)
 @bundled("shape, variant", spread(3, SHAPES, VARIANTS))
 def test_threads_give_the_same_bits(operator: Operator, linear: int, variant: str, shape: tuple[int, ...]) -> None:

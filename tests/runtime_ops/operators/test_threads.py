@@ -176,7 +176,7 @@ def _case(shape: tuple[int, ...], variant: str) -> Case:
     return case
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("threads", [1, 2, 4, 8])
 @bundled("shape, variant", spread(4, SHAPES, VARIANTS))
 def test_threads_give_the_same_bits(variant: str, shape: tuple[int, ...], threads: int) -> None:
