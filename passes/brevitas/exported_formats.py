@@ -13,7 +13,7 @@ from rnnqc.ir import Value, constant_array
 from rnnqc.passes.fold.fold_quant_lstm import check_one_scale, grid_of
 from rnnqc.passes.graph.layout_ops import MOVERS, sources_of
 from rnnqc.passes.graph.lstm_node import NotHandled
-from rnnqc.passes.graph.quant_operators import QuantLstm, is_quant, read_quant
+from rnnqc.passes.graph.quant_operators import QuantLstm, check_finite, is_quant, read_quant
 from rnnqc.passes.render.chain_codes import NEAREST
 
 _MOVED = {**MOVERS, "Split": (0,)}
@@ -69,6 +69,7 @@ def state_of(value: Value, own: QonnxQuantizer, what: str, grids: KnownFormats) 
     array = constant_array(value)
     nearest = own.rounding.value in NEAREST
     if array is not None:
+        check_finite(what.removeprefix("the "), array)
         if not array.any():
             return None
         if nearest and np.array_equal(own(array), array):

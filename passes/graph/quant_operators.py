@@ -28,6 +28,10 @@ _X, _HIDDEN, _CELL, _W, _R, _BIAS, _FIRST = 0, 1, 2, 3, 7, 11, 15
 INPUTS = _FIRST + 3 * len(QUANTIZERS)
 ACTIVATIONS = (make_activation("Sigmoid"), make_activation("Tanh"), make_activation("Tanh"))
 WIDEST_WEIGHT = 16
+_CELL_ATTRIBUTES = {
+    *("batch_first", "reverse_input", "cifg"),
+    *(f"{q}_{end}" for q in QUANTIZERS for end in ("signed", "narrow", "narrow_range", "rounding_mode")),
+}
 _EXPORT = "export the model again with brevitas.export.export_qonnx and constant parameters"
 
 
@@ -128,6 +132,10 @@ def read_quant_lstm(node: Node) -> QuantLstm:
     """
     if len(node.inputs) != INPUTS:
         raise NotHandled("it is no cell as Brevitas exports it.", f"{len(node.inputs)} inputs, not {INPUTS}", _EXPORT)
+    unknown = sorted(set(node.attrs) - _CELL_ATTRIBUTES)
+    if unknown:
+        action = "export the model with a version of Brevitas that rnnqc knows; what the attribute changes is not known"
+        raise NotHandled("it has an attribute that no version of Brevitas writes.", ", ".join(unknown), action)
     quantizers = {name: _cell_quantizer(node, k, name) for k, name in enumerate(QUANTIZERS)}
     batch_first, reverse, cifg = (_flag(node, name) for name in ("batch_first", "reverse_input", "cifg"))
     order = [NODE_GATES.index("input" if cifg and g == "forget" else g) for g in GATES]
@@ -135,11 +143,6 @@ def read_quant_lstm(node: Node) -> QuantLstm:
     sequence = shape_of(node.inputs[_X])
     if sequence is not None and len(sequence) != 3:
         raise NotHandled("its sequence has not three axes.", f"shape {sequence}", _EXPORT)
-    for index, name in ((_HIDDEN, "hidden"), (_CELL, "cell")):
-        shape = shape_of(node.inputs[index])
-        if shape is not None and len(shape) != 2:
-            action = "pass states [B,H], one for each row of the input"
-            raise NotHandled(f"its initial {name} state has not two axes.", f"shape {shape}", action)
     sizes = [p.values.shape for p in (*w, *r)]
     if any(len(size) != 2 for size in sizes):
         raise NotHandled("its weights are no matrices.", f"shapes {sizes}", _EXPORT)
@@ -147,6 +150,8 @@ def read_quant_lstm(node: Node) -> QuantLstm:
     expected = [(hidden, w[0].values.shape[-1])] * len(w) + [(hidden, hidden)] * len(r)
     if sizes != expected:
         raise NotHandled("its weights do not fit together.", f"shapes {sizes}", _EXPORT)
+    for index, name in ((_HIDDEN, "hidden"), (_CELL, "cell")):
+        _check_state(node.inputs[index], name, hidden)
     bias: list[FloatArray] = []
     for n, k in enumerate(order):
         values = _parameter(node, _BIAS + k, f"bias of the {GATES[n]} gate").values
@@ -167,6 +172,15 @@ def read_quant_lstm(node: Node) -> QuantLstm:
         node.inputs[_HIDDEN],
         node.inputs[_CELL],
     )
+
+
+def _check_state(value: Value, name: str, hidden: int) -> None:
+    shape = shape_of(value)
+    action = "pass states [B,H], one for each row of the input"
+    if shape is not None and len(shape) != 2:
+        raise NotHandled(f"its initial {name} state has not two axes.", f"shape {shape}", action)
+    if shape is not None and isinstance(shape[1], int) and shape[1] != hidden:
+        raise NotHandled(f"its initial {name} state does not fit.", f"shape {shape}, H = {hidden}", action)
 
 
 def _cell_quantizer(node: Node, index: int, name: str) -> QonnxQuantizer:

@@ -446,6 +446,35 @@ def test_initial_states_of_three_axes_are_refused() -> None:
     assert "initial hidden state has not two axes" in entry.reason and "[B,H]" in entry.action
 
 
+@pytest.mark.parametrize(
+    ("state", "text"),
+    [
+        (np.zeros((3, 8), np.float32), "initial hidden state does not fit"),
+        (np.full((3, 9), np.nan, np.float32), "initial hidden state has values that are NaN or infinite"),
+    ],
+)
+def test_initial_states_that_are_none(state: npt.NDArray[np.float32], text: str) -> None:
+    """Would catch: zeros of any width that count as no state, NaN that becomes a quantized value."""
+
+    def change(model: onnx.ModelProto) -> None:
+        (cell,) = (n for n in model.graph.node if n.op_type == "QuantLSTMCell")
+        model.graph.initializer.append(onnx.numpy_helper.from_array(state, "other_state"))
+        cell.input[1] = "other_state"
+
+    assert text in refused(change).reason
+
+
+def test_attributes_of_another_version_are_refused() -> None:
+    """Would catch: a cell that computes something else, read as the one that is known."""
+
+    def change(model: onnx.ModelProto) -> None:
+        (cell,) = (n for n in model.graph.node if n.op_type == "QuantLSTMCell")
+        cell.attribute.append(onnx.helper.make_attribute("peephole_signed", 1))
+
+    entry = refused(change)
+    assert "attribute that no version of Brevitas writes" in entry.reason and entry.found == "peephole_signed"
+
+
 def _raw_weights(model: onnx.ModelProto) -> None:
     cell = next(n for n in model.graph.node if n.op_type == "QuantLSTMCell")
     for k in range(3, 11):
