@@ -97,6 +97,47 @@ def test_every_tensor_follows_from_the_ones_before_it(recipe: str, tmp_path: Pat
     np.testing.assert_array_equal(d.quantized("hidden", o * d.real("hidden.activation")), d.codes("hidden"))
 
 
+@pytest.mark.parametrize("linear_before_reset", [False, True])
+@pytest.mark.parametrize("recipe", ["pow2-int8", "distiller-asym"])
+def test_every_tensor_of_a_gru_follows_from_the_ones_before_it(
+    recipe: str, linear_before_reset: bool, tmp_path: Path
+) -> None:
+    case = RecurrentCase(T=6, B=3, I=7, H=9, op="GRU", linear_before_reset=linear_before_reset)
+    lowered = rnnqc.lower(case.model(), recipe, stats=calibrate(case.model(), [case.feeds()]))
+    rnnqc.dump(lowered, case.feeds(), tmp_path / "dump")
+    d, h = Dumped(tmp_path / "dump"), case.H
+    points, offsets = d.entry["points"], d.entry["attributes"]["gate_table_offset"]
+
+    def step(point: str, values: Array) -> Array:
+        np.testing.assert_array_equal(d.quantized(point, values), d.codes(point), err_msg=point)
+        return d.real(point)
+
+    step("input", case.feeds()["X"].astype(np.float64))
+    x = (d.codes("input") - points["input"]["zero_point"]) @ d.weights("W") * d.real("x.product.scale") + d.real("bias")
+    before, weights = d.codes("hidden.previous") - points["hidden"]["zero_point"], d.weights("R")
+    hidden = before @ weights[:, : d.codes("hidden.product").shape[-1]]
+    np.testing.assert_array_equal(hidden, d.codes("hidden.product"))
+    hidden = hidden * d.real("hidden.product.scale")
+    made: dict[str, Array] = {}
+    for k, gate in enumerate(("update_gate", "reset_gate", "hidden_gate")):
+        columns = slice(k * h, (k + 1) * h)
+        if gate == "hidden_gate" and not linear_before_reset:
+            reset = step("reset.hidden", made["reset_gate"] * d.real("hidden.previous"))
+            whole = np.rint(reset / points["reset.hidden"]["scale"][0]).astype(np.int64) @ weights[:, columns]
+            np.testing.assert_array_equal(whole, d.codes("reset.hidden.product"))
+            part = step(f"{gate}.hidden_product", whole * d.real("reset.hidden.product.scale"))
+        else:
+            part = step(f"{gate}.hidden_product", hidden[..., columns])
+        if gate == "hidden_gate" and linear_before_reset:
+            part = step(f"{gate}.reset_product", made["reset_gate"] * (part + d.real("hidden_bias")))
+        step(f"{gate}.acc", step(f"{gate}.input_product", x[..., columns]) + part)
+        made[gate] = d.looked_up("gate_table", f"{gate}.acc", offsets[k])
+        np.testing.assert_array_equal(made[gate], d.real(f"{gate}.activation"))
+    kept = step("hidden_state.kept", made["update_gate"] * d.real("hidden.previous"))
+    added = step("hidden_state.added", (1.0 - made["update_gate"]) * made["hidden_gate"])
+    step("hidden", step("hidden_state", kept + added))
+
+
 def test_text_has_all_constants_and_all_of_their_digits(tmp_path: Path) -> None:
     case = RecurrentCase(T=2, B=1, I=3, H=5)
     lowered = rnnqc.lower(case.model(), "int8-static", stats=calibrate(case.model(), [case.feeds()]))
