@@ -78,6 +78,7 @@ def test_labels_of_a_loader() -> None:
     assert rnnqc.evaluate(DIGITS, pairs, "accuracy").value == wanted > 0.9
 
 
+@pytest.mark.slow
 def test_verification_reads_a_loader_again() -> None:
     """`verify` needs some of the calibration data after the calibration."""
     for data in (Loader(), iter(Loader()), {"x": ARRAY}, Tensor(ARRAY)):

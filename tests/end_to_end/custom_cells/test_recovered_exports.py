@@ -101,7 +101,7 @@ def test_loops_as_people_write_them(
     check(export(loop, inputs, dynamo, 20 if dynamo else 17), inputs, [kind])
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(1)
 @in_turn(kind=[*KINDS, *KINDS], dynamo=[False, True], options=[*OPTIONS, OPTIONS[1], OPTIONS[2], OPTIONS[0]])
 def test_options_of_traced_cells(kind: str, dynamo: bool, options: dict[str, Any]) -> None:
     _needs(dynamo)

@@ -735,6 +735,7 @@ def test_bad_recipe_file(lower: Callable[..., Result], tmp_path: Path) -> None:
         _assert_refused(lower(CASE.model(), "--recipe", str(path)), tmp_path, path.name)
 
 
+@pytest.mark.slow
 def test_an_empty_batch_does_not_end_the_process(tmp_path: Path) -> None:
     """As onnxruntime's LSTM and GRU do."""
     model = CASE.replace(dynamic_time=True, dynamic_batch=True, lens=None).model()

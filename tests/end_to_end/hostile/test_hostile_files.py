@@ -133,6 +133,7 @@ def test_a_link_that_comes_after_the_check_is_not_followed(tmp_path: Path, monke
             rnnqc.lower(path)
 
 
+@pytest.mark.slow
 def test_data_that_is_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "weights.bin")
     path = _write(_external(location="weights.bin"), tmp_path / "in.onnx")
@@ -182,6 +183,7 @@ def test_a_device_is_no_model(path: str) -> None:
     _refused(in_subprocess("inspect", path, memory=4 * GIGABYTE, seconds=60), path)
 
 
+@pytest.mark.slow
 def test_a_pipe_is_a_model(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "rnnqc", "lower", "/dev/stdin", "-o", tmp_path / "out.onnx"],
@@ -546,7 +548,7 @@ def test_signals_leave_nothing(
     assert _listing(tmp_path / "work") == before
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("writer", EVERY_WRITER)
 def test_killed_while_writing(
     writer: str, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]

@@ -93,7 +93,7 @@ def test_checks_and_comparisons(kind: str, tmp_path: Path, capfd: pytest.Capture
     assert inspected.code == 0 and inspected.out.count(kind) == 2 and "will be lowered" in inspected.out
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", TYPES)
 def test_batches_first_are_calibrated(kind: str, tmp_path: Path) -> None:
     """onnxruntime ends the process over a Transpose, a Cast and a MatMul in a row, which these layers had."""

@@ -558,6 +558,7 @@ def test_times_of_layers(cli: Cli, files: tuple[Path, Path], tmp_path: Path) -> 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(CHROMIUM is None, reason="WARNING: no chromium, the page was NOT opened in a browser")
 def test_in_a_browser(cli: Cli, files: tuple[Path, Path], tmp_path: Path) -> None:
     """The browser's own tree has what the page says, and nothing of a hostile name runs."""

@@ -173,6 +173,7 @@ def test_both_kinds_on_one_page(tmp_path: Path) -> None:
     assert evidence.unmeasured == []
 
 
+@pytest.mark.slow
 def test_the_command(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """Without the statistics it asks for them; with them, what is printed can be pasted."""
     model, data = case("highway", "loop")

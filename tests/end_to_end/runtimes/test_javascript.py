@@ -60,7 +60,7 @@ def _unpacked(found: dict[str, Any]) -> dict[str, Array]:
     }
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("package", [NODE, WEB])
 def test_the_same_bits_as_in_python(package: str, tmp_path: Path) -> None:
     if not (Path(MODULES) / package).is_dir() or not MODULES or shutil.which("node") is None:
@@ -111,7 +111,7 @@ STREAMS: dict[str, tuple[tuple[int, ...], str, dict[str, str], str]] = {
 }
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("name", STREAMS)
 def test_a_stream_in_a_browser(name: str, site: str, tmp_path: Path, shared: Callable[[str], Path]) -> None:
     """A model with its states going round, as the example's page runs it; one is a speech denoiser."""

@@ -96,7 +96,7 @@ def test_a_native_file_needs_the_library(converted: Path) -> None:
     assert_same_bits(expected_of(converted, FUSED), found, "stock with the library")
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS)
 def test_a_speech_denoiser(way: str, shared: Callable[[str], Path], tmp_path: Path) -> None:
     """The first model of DTLN: float layers around two LSTMs of 128 units."""
