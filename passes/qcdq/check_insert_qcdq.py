@@ -22,6 +22,7 @@ from rnnqc.passes.formats.equalize_inputs import channel_scales, divided
 from rnnqc.passes.formats.formats import resolve_formats
 from rnnqc.passes.formats.limit_shifts import limit_shifts
 from rnnqc.passes.formats.quantized_parameters import QuantizedParameters, quantize_parameters
+from rnnqc.passes.formats.shared_weights import merge_for_shared_weights
 from rnnqc.passes.graph.flat_model import FlatModel
 from rnnqc.passes.qcdq.check_quantizers import QUANTIZED, WEIGHTS, check_quantizers, written_quantizers
 from rnnqc.passes.qcdq.without_quantizers import bypassed
@@ -55,7 +56,7 @@ class InsertQcdqCheck(ConstantCheck):
         found = Findings()
         cells = {n: c for n, c in self._cells.items() if n in after.cells}
         arrays = {n: dict(a) for n, a in self._arrays.items()}
-        statistics = self._statistics
+        statistics = None if self._statistics is None else merge_for_shared_weights(self._statistics, arrays)
         for cell in cells.values():
             statistics = self._equalized(found, after, cell, arrays[cell.name], statistics)
         formats = resolve_formats(list(cells.values()), self._recipe, arrays, statistics)

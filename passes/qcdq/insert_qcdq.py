@@ -42,6 +42,7 @@ from rnnqc.passes.formats.quantized_parameters import (
     SaturatedBias,
     quantize_parameters,
 )
+from rnnqc.passes.formats.shared_weights import merge_for_shared_weights
 from rnnqc.passes.invariants import Property
 from rnnqc.passes.qcdq.check_insert_qcdq import InsertQcdqCheck
 from rnnqc.passes.qcdq.emit_qcdq import QuantizedWeight, hidden_splitter, qcdq_quantizer, whole_quantizer
@@ -83,9 +84,12 @@ class InsertQcdq(Pass):
         cells = [c for c in model.cells.values() if type(c) is Cell and c.name not in model.kept]
         self._check(model, cells)
         graphs = graphs_of_cells(model)
-        effects = self._effects(model, graphs, cells)
+        seen = self.statistics
+        if seen is not None:
+            seen = merge_for_shared_weights(seen, {c.name: parameters_of(model, c) for c in cells})
+        effects = self._effects(model, graphs, cells, seen)
         stale = self._stale(model, cells)
-        statistics = self._equalized(model, graphs, cells)
+        statistics = self._equalized(model, graphs, cells, seen)
         cells = [model.cells[c.name] for c in cells]
         arrays = {c.name: parameters_of(model, c) for c in cells}
         formats = resolve_formats(cells, self.recipe, arrays, statistics)
@@ -228,21 +232,27 @@ class InsertQcdq(Pass):
             f"--set '{cell.name}.bias.bits=32', before overrides that reach every point",
         )
 
-    def _equalized(self, model: Model, graphs: Mapping[str, Graph], cells: Sequence[Cell]) -> Statistics | None:
+    def _equalized(
+        self, model: Model, graphs: Mapping[str, Graph], cells: Sequence[Cell], statistics: Statistics | None
+    ) -> Statistics | None:
         """Equalizes the inputs that gain from it; statistics of what the cells get then."""
-        statistics = self.statistics
-        found = self._channel_scales(model, graphs, cells, self.recipe)
+        found = self._channel_scales(model, graphs, cells, self.recipe, statistics)
         for cell in cells:
             if cell.name in found and statistics is not None:
                 statistics = equalize_input(model, graphs[cell.name], cell, statistics, found[cell.name])
         return statistics
 
     def _channel_scales(
-        self, model: Model, graphs: Mapping[str, Graph], cells: Sequence[Cell], recipe: Recipe
+        self,
+        model: Model,
+        graphs: Mapping[str, Graph],
+        cells: Sequence[Cell],
+        recipe: Recipe,
+        statistics: Statistics | None,
     ) -> dict[str, npt.NDArray[np.float64]]:
         """For each cell whose input gains from equalization by what to divide its channels."""
         found: dict[str, npt.NDArray[np.float64]] = {}
-        points = self.statistics.points if self.statistics is not None else {}
+        points = statistics.points if statistics is not None else {}
         for cell in cells:
             settings, seen = recipe.settings(f"{cell.name}.input"), points.get(f"{cell.name}.input")
             if not wanted(settings) or seen is None or "W" not in (arrays := parameters_of(model, cell)):
@@ -255,7 +265,9 @@ class InsertQcdq(Pass):
                 found[cell.name] = scales
         return found
 
-    def _effects(self, model: Model, graphs: Mapping[str, Graph], cells: Sequence[Cell]) -> dict[int, str]:
+    def _effects(
+        self, model: Model, graphs: Mapping[str, Graph], cells: Sequence[Cell], statistics: Statistics | None
+    ) -> dict[int, str]:
         """For each override why it changes nothing, as `effects_of_overrides` says."""
         if not self.recipe.overrides:
             return {}
@@ -263,10 +275,11 @@ class InsertQcdq(Pass):
         known: dict[str, PointFormat] = {}
 
         def resolve(recipe: Recipe) -> Resolution:
-            formats = resolve_formats(cells, recipe, arrays, self.statistics, known)
-            return self._resolution(model, graphs, cells, recipe, formats)
+            formats = resolve_formats(cells, recipe, arrays, statistics, known)
+            scales = self._channel_scales(model, graphs, cells, recipe, statistics)
+            return self._resolution(model, graphs, cells, recipe, formats, scales)
 
-        return effects_of_overrides(self.recipe, resolve, self.statistics is not None)
+        return effects_of_overrides(self.recipe, resolve, statistics is not None)
 
     def _resolution(
         self,
@@ -275,6 +288,7 @@ class InsertQcdq(Pass):
         cells: Sequence[Cell],
         recipe: Recipe,
         formats: Mapping[str, FormatsOfCell | None],
+        scales: Mapping[str, npt.NDArray[np.float64]],
     ) -> Resolution:
         """What a recipe comes to."""
         given, _ = with_formats(model, graphs, cells, formats)
@@ -285,7 +299,6 @@ class InsertQcdq(Pass):
             if (quantized := given.get(cell.name)) is not None:
                 points = quantized.points.items()
                 made |= {f"{cell.name}.{p}": self._effective(quantized, p, point) for p, point in points}
-        scales = self._channel_scales(model, graphs, cells, recipe)
         return Resolution(settings, made, {name: s.tolist() for name, s in scales.items()})
 
     def _effective(self, cell: QuantizedCell, name: str, point: PointFormat) -> PointFormat:

@@ -1,0 +1,54 @@
+"""What calibration says of cells that have the same weights: the steps of a decoder that was written out, tied layers.
+
+What rounds a matrix, or scales the rows of it, is the data that it is multiplied with. Where several cells have the
+same matrix, that is the data of all of them: its quantized values are the same in each, and stored once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from rnnqc.cells.equations import RESET_HIDDEN
+from rnnqc.data.statistics import PointStatistics, Statistics
+
+MULTIPLIED = {"W": ("input",), "R": ("hidden", RESET_HIDDEN)}
+"""The points whose values W and R are multiplied with."""
+
+
+def merge_for_shared_weights(
+    statistics: Statistics, arrays: Mapping[str, Mapping[str, npt.NDArray[Any]]]
+) -> Statistics:
+    """The statistics, with what concerns a matrix of several cells taken over all of them.
+
+    Args:
+        statistics: Of a calibration.
+        arrays: W and R of the cells, as floats.
+    """
+    merged: dict[str, PointStatistics] = {}
+    for key, points in MULTIPLIED.items():
+        groups: dict[tuple[Any, ...], list[str]] = {}
+        for cell, held in arrays.items():
+            if key in held:
+                groups.setdefault((held[key].shape, held[key].tobytes()), []).append(cell)
+        for cells in groups.values():
+            for point in points:
+                names = [f"{c}.{point}" for c in cells if f"{c}.{point}" in statistics.points]
+                if len(names) > 1:
+                    merged |= dict(zip(names, _merged([statistics.points[n] for n in names]), strict=True))
+    return replace(statistics, points={**statistics.points, **merged}) if merged else statistics
+
+
+def _merged(points: Sequence[PointStatistics]) -> list[PointStatistics]:
+    weights = [p.count for p in points]
+    largest = [p.channel_max for p in points if p.channel_max is not None]
+    moments = [p.second_moment for p in points if p.second_moment is not None]
+    if len(largest) == len(points):
+        points = [replace(p, channel_max=np.max(largest, axis=0)) for p in points]
+    if len(moments) == len(points):
+        points = [replace(p, second_moment=np.average(moments, axis=0, weights=weights)) for p in points]
+    return list(points)
