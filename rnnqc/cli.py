@@ -200,6 +200,8 @@ def _unknown(arguments: Sequence[str], command: argparse.ArgumentParser) -> Usag
         action = f"{theirs}; "
     elif given in _REPLACING and "--output" in options and "--overwrite" not in options:
         action = "leave it out, an output that exists is replaced; "
+    elif not given and "--against" in options:
+        action = "one model is measured, a float one beside it is named by --against; "
     else:
         action = f"{near[0]} may be meant; " if near else ""
     return UsageError(f"unrecognized arguments: {' '.join(arguments)}.", action=f"{action}see `{command.prog} --help`")

@@ -376,6 +376,7 @@ def test_bad_usage(arguments: list[str], cli: Callable[..., Result]) -> None:
         ("lower in.onnx -o out.onnx --reciep=int16", "--recipe may be meant"),
         ("lower in.onnx -o out.onnx --data in.npz", "--calibration may be meant"),
         ("inspect in.onnx --jsn", "--json may be meant"),
+        ("bench in.onnx low.onnx", "one model is measured, a float one beside it is named by --against"),
     ],
 )
 def test_unknown_options(arguments: str, action: str, cli: Callable[..., Result]) -> None:
