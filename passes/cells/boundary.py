@@ -24,10 +24,14 @@ class Boundary:
 
 def boundary_of(model: Model, graph: Graph, cell: Cell) -> Boundary:
     """Looks the boundary values of `cell` up in `graph` (and around it)."""
+    names = {cell.x, cell.sequence_lens, cell.initial_h, cell.initial_c, cell.y, cell.y_h, cell.y_c} - {None, ""}
     table: dict[str, Value] = {}
     for candidate in [model.graph, graph]:
         for node in candidate.nodes:
-            table.update({v.name: v for v in [*node.inputs, *node.outputs] if v.name})
+            for values in (node.inputs, node.outputs):
+                for value in values:
+                    if value.name in names:
+                        table[value.name] = value
         table.update({v.name: v for v in [*candidate.inputs, *candidate.outputs]})
 
     def get(name: str | None) -> Value | None:

@@ -22,8 +22,14 @@ _NOT_FOLDED = (
 )
 
 
-def constant_expression(value: Value) -> list[Node] | None:
-    """The nodes that make `value` from constants alone, in order; None if it depends on anything else."""
+def constant_expression(value: Value, variable: dict[int, Value] | None = None) -> list[Node] | None:
+    """The nodes that make `value` from constants alone, in order; None if it depends on anything else.
+
+    Args:
+        value: The value.
+        variable: Values that are known to depend on something else, by `id`; those found on the way are added.
+    """
+    known = {} if variable is None else variable
     order: list[Node] = []
     done: set[int] = set()
     stack: list[tuple[Value, bool]] = [(value, False)]
@@ -31,7 +37,8 @@ def constant_expression(value: Value) -> list[Node] | None:
         current, expanded = stack.pop()
         if isinstance(current, Constant) or not current.name:
             continue
-        if not current.inputs:
+        if id(current) in known or not current.inputs or not makes_the_same(current.inputs[0]):
+            known |= {id(v): v for v, expanded in [*stack, (current, True)] if expanded}  # the way to it
             return None
         node = current.inputs[0]
         if id(node) in done:
@@ -40,8 +47,6 @@ def constant_expression(value: Value) -> list[Node] | None:
             done.add(id(node))
             order.append(node)
             continue
-        if not makes_the_same(node):
-            return None
         stack.append((current, True))
         stack.extend((v, False) for v in node.inputs)
     return order
@@ -63,6 +68,7 @@ class Constants:
         self.model = model
         self._arrays: dict[int, tuple[Value, npt.NDArray[Any] | None]] = {}
         self._keys: dict[int, tuple[Any, tuple[Any, ...]]] = {}
+        self._variable: dict[int, Value] = {}
 
     def array(self, value: Value | None) -> npt.NDArray[Any] | None:
         """The array of `value`; None if it depends on an input of a graph."""
@@ -110,16 +116,13 @@ class Constants:
         return held[1]
 
     def _evaluate(self, value: Value) -> npt.NDArray[Any] | None:
+        while value.inputs and value.inputs[0].op == "Identity" and not value.inputs[0].domain:
+            value = value.inputs[0].inputs[0]
         array = constant_array(value)
         if array is not None or isinstance(value, Constant) or not value.inputs:
             return array
         node = value.inputs[0]
         if not node.inputs or node.domain:
             return None
-        arrays = [self.array(v) if v.name else None for v in node.inputs]
-        if any(a is None and v.name for a, v in zip(arrays, node.inputs, strict=True)):
-            return None
-        if node.op == "Identity":
-            return arrays[0]
-        nodes = constant_expression(value)
+        nodes = constant_expression(value, self._variable)
         return evaluate_nodes(self.model, nodes, value) if nodes is not None else None

@@ -58,6 +58,7 @@ def _share_initializers(model: Model) -> int:
     shared = 0
     originals = {t.name for g in model.graphs() if (p := graph_info(g).proto) is not None for t in p.initializer}
     held = graph_info(model.graph).initializers
+    graphs = list(model.graphs())
     for name, constant in list(held.items()):
         if name in originals:
             continue
@@ -68,6 +69,6 @@ def _share_initializers(model: Model) -> int:
         first = seen.setdefault(key, constant)
         if first is not constant:
             rename_in_cells(model, constant.name, first.name)
-            model.replace_all_uses(constant, first)
+            model.replace_all_uses(constant, first, graphs)
             shared += 1
     return shared

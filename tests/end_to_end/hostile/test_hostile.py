@@ -267,7 +267,6 @@ def test_directory(lower: Callable[..., Result], tmp_path: Path) -> None:
     _assert_refused(lower(tmp_path / "folder.onnx"), tmp_path, "folder.onnx")
 
 
-@pytest.mark.slow
 def test_a_file_larger_than_protobuf_allows(tmp_path: Path) -> None:
     """Refused by its size: nothing of it is read."""
     with (tmp_path / "in.onnx").open("wb") as stream:
