@@ -16,10 +16,11 @@ from hypothesis import strategies as st
 from rnnqc.cells.base import Cell
 from rnnqc.ir import constant_array, graph_info
 from rnnqc.passes.fold.fold_lut import FoldedLut, fold_lut, with_zero_point_rows, zero_point_rows_needed
+from rnnqc.passes.fold.lut_formats import state_bound
 from rnnqc.passes.graph.lstm_node import NotHandled
 from tests.generate.float_layer import Activation
 from tests.passes.pass_testing import INT8, before, make_pass
-from tests.subjects.lstm_models import LstmCase
+from tests.subjects.lstm_models import LstmCase, RecurrentCase
 
 TANH = Activation("Tanh")
 
@@ -50,6 +51,37 @@ def test_multipliers_and_bias_by_hand() -> None:
     numbers = folded.numbers
     assert (numbers.x_mode, numbers.x_scale, numbers.x_zero_point) == ("static", 0.125, 128)
     assert (numbers.h_mode, numbers.h_scale, numbers.h_zero_point) == ("static", s_h, 128)
+
+
+def test_peepholes_are_in_units_of_their_own_gates() -> None:
+    case = LstmCase(peepholes=True)
+    cell, folded = _folded(case, "*.output_gate.acc.bits=12", "*.forget_gate.acc.bits=11")
+    assert folded.P is not None
+    steps = np.repeat([16 / 4096, 16 / 2048, 16 / 1024], cell.hidden_size)  # of i, o, f
+    np.testing.assert_allclose(folded.P, case.parameters()["P"][0] * 2.0**-11 / steps, rtol=1e-6)
+
+
+def test_the_candidate_of_a_gru_multiplies_what_the_reset_gate_made() -> None:
+    """Its columns of R have the scale of `r * h`, those of the gates the scale of h."""
+    cell, folded = _folded(RecurrentCase(op="GRU"), "*.reset.hidden.mode=static", "*.reset.hidden.scale=0.02")
+    h, candidate = cell.hidden_size, cell.candidate_columns
+    scales = np.full(3 * h, cell.points["hidden"].scale[0])
+    scales[candidate] = cell.points["reset.hidden"].scale[0]
+    assert scales[candidate][0] > 1.9 * scales[0]
+    steps = np.repeat([16 / 4096, 16 / 4096, 8 / 4096], h)
+    expected = np.asarray(cell.points["R.weight"].complete.scale) * scales / steps
+    np.testing.assert_allclose(folded.h_multiplier, expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize(("activation", "has_room"), [(TANH, False), (Activation("ScaledTanh", 1.7, 1.0), True)])
+def test_a_gru_has_room_beyond_its_activations(activation: Activation, has_room: bool) -> None:
+    """Roundings of `(1 - z) * n + z * h` add up; where the bound is a power of two they cannot pass it."""
+    case = RecurrentCase(op="GRU", initial_h=True, activations=(Activation("Sigmoid"), activation))
+    cell = next(iter(before("fold-scales", case.model(), INT8).cells.values()))
+    bound = cell.points["hidden"].bound
+    assert bound is not None and bound == pytest.approx(1.7 if has_room else 1.0, rel=1e-2)
+    # The state that is one rounding above the largest n.
+    assert bool(state_bound(cell) >= np.nextafter(np.float32(bound), np.float32(2.0))) is has_room
 
 
 def test_default_numbers() -> None:
