@@ -79,6 +79,7 @@ class RecurrentNode:
         op: Operator type.
         attributes: What `rnnqc inspect` prints.
         weight_bytes: Size of its constant W, R, B and P.
+        weights: The same of each of them by name, of the operators LSTM, GRU and RNN.
         refusal: Reason, found, action; empty texts if it can be lowered.
         form: The form it was lowered to already, or "".
         quantized: Whether another tool has quantized it; `refusal` says so.
@@ -89,6 +90,7 @@ class RecurrentNode:
     op: str
     attributes: dict[str, Any] = field(default_factory=dict)
     weight_bytes: int = 0
+    weights: dict[str, int] = field(default_factory=dict)
     refusal: tuple[str, str, str] = ("", "", "")
     form: str = ""
     quantized: bool = False
@@ -143,7 +145,7 @@ def _steps_left(model: Model, cells: Iterable[CustomCell]) -> Iterator[Recurrent
             shape = shape_of(node.outputs[0])
             attributes = {"hidden_size": shape[-1] if shape else None}
             size = constant_bytes(step.products)
-            yield RecurrentNode(f"{path}{name}", name, step.op, attributes, size, step.refusal)
+            yield RecurrentNode(f"{path}{name}", name, step.op, attributes, size, refusal=step.refusal)
 
 
 def _of_codes(product: Node) -> bool:
@@ -153,7 +155,7 @@ def _of_codes(product: Node) -> bool:
 
 def _quantized(found: IntegerRecurrence) -> RecurrentNode:
     refusal = ("its matmuls are quantized already, by another tool.", found.found, LOWER_THE_FLOAT_MODEL)
-    return RecurrentNode(found.path, found.path, found.op, {}, found.weight_bytes, refusal, quantized=True)
+    return RecurrentNode(found.path, found.path, found.op, {}, found.weight_bytes, refusal=refusal, quantized=True)
 
 
 def _describe_recurrence(cell: CustomCell) -> RecurrentNode:
@@ -166,7 +168,7 @@ def _describe_recurrence(cell: CustomCell) -> RecurrentNode:
         refusal = (f"{found.reason} {why.reason[0].upper()}{why.reason[1:]}", why.found, why.action)
     sizes = {"sequence_length": found.steps} if found.loop is None else sizes_of(found.loop)
     attributes = {"products": count, "name": cell.name, "points": cell.points, **sizes}
-    return RecurrentNode(found.path, found.path, found.op, attributes, found.weight_bytes, refusal)
+    return RecurrentNode(found.path, found.path, found.op, attributes, found.weight_bytes, refusal=refusal)
 
 
 def lowered_nodes(model: Model) -> list[RecurrentNode]:
@@ -236,9 +238,14 @@ def _describe(path: str, node: Node) -> RecurrentNode | None:
     if CELL_TAG in info(node).metadata:
         return None
     type_ = CELL_TYPES[node.op]
-    arrays = [constant_array(input_or_none(node, k)) for k in (W, R, B, P) if k < input_count(type_)]
     dtype = info(node).metadata.get(TYPE_TAG)
-    size = sum(int(a.size) * (a if dtype is None else np.dtype(dtype)).itemsize for a in arrays if a is not None)
+    values = [v for k in (W, R, B, P) if k < input_count(type_) and (v := input_or_none(node, k)) is not None]
+    weights = {
+        v.name: int(a.size) * (a if dtype is None else np.dtype(dtype)).itemsize
+        for v in values
+        if (a := constant_array(v)) is not None
+    }
+    size = sum(weights.values())
     shape = shape_of(input_or_none(node, 0))
     attributes = {
         "direction": attribute(node, "direction", "forward"),
@@ -256,18 +263,18 @@ def _describe(path: str, node: Node) -> RecurrentNode | None:
         "depth": path.count("/") // 2,
     }
     if WEIGHTS_TAG in info(node).metadata and any(constant_array(node.inputs[k]) is None for k in (W, R)):
-        return RecurrentNode(full, name, node.op, attributes, size, form=WEIGHT_ONLY)
+        return RecurrentNode(full, name, node.op, attributes, size, weights, form=WEIGHT_ONLY)
     try:
         layer = read_layer(node)
     except NotHandled as error:
-        return RecurrentNode(full, name, node.op, attributes, size, (error.reason, error.found, error.action))
+        return RecurrentNode(full, name, node.op, attributes, size, weights, (error.reason, error.found, error.action))
     attributes["hidden_size"], attributes["input_size"] = layer.hidden_size, layer.input_size
     attributes["peepholes"] = layer.weights["P"] is not None
     earlier = info(node).metadata.get(FLOAT_TAG)
     if earlier is not None:
         refusal = (earlier, "an earlier lowering left it float", "lower the original model")
-        return RecurrentNode(full, name, node.op, attributes, size, refusal)
-    return RecurrentNode(full, name, node.op, attributes, size)
+        return RecurrentNode(full, name, node.op, attributes, size, weights, refusal)
+    return RecurrentNode(full, name, node.op, attributes, size, weights)
 
 
 def _describe_quant_lstm(full: str, name: str, node: Node) -> RecurrentNode:
@@ -287,11 +294,16 @@ def _describe_quant_lstm(full: str, name: str, node: Node) -> RecurrentNode:
     size = sum(int(p.values.nbytes) for p in (*read.W, *read.R)) + sum(int(b.nbytes) for b in read.bias)
     earlier = info(node).metadata.get(FLOAT_TAG)
     refusal = ("", "", "") if earlier is None else (earlier, "an earlier lowering left it", "lower the original model")
-    return RecurrentNode(full, name, node.op, attributes, size, refusal)
+    return RecurrentNode(full, name, node.op, attributes, size, refusal=refusal)
 
 
 def weight_bytes(model: Model, cells: Iterable[Cell]) -> int:
     """Size of the initializers with the weights of `cells`, each counted once; tables belong to no single layer."""
+    return sum(weight_sizes(model, cells).values())
+
+
+def weight_sizes(model: Model, cells: Iterable[Cell]) -> dict[str, int]:
+    """The initializers that `weight_bytes` counts, and their sizes."""
     names = {
         n
         for c in cells
@@ -305,5 +317,5 @@ def weight_bytes(model: Model, cells: Iterable[Cell]) -> int:
     held: dict[str, Constant] = {}
     for graph in model.graphs():
         held.update(graph_info(graph).initializers)
-    arrays = (constant_array(held.get(name)) for name in names)
-    return sum(int(a.nbytes) for a in arrays if a is not None)
+    arrays = {name: constant_array(held.get(name)) for name in sorted(names)}
+    return {name: int(a.nbytes) for name, a in arrays.items() if a is not None}

@@ -34,6 +34,7 @@ class WeightMatrix:
         moments: Second moments of the inputs, from the calibration of every use.
         stored: The dequantized value `[1,rows,K]`, once it is made.
         size: Bytes of the stored constants.
+        counted: Whether a node has counted them.
     """
 
     name: str
@@ -45,6 +46,7 @@ class WeightMatrix:
     moments: list[npt.NDArray[Any]] = field(default_factory=list)
     stored: Value | None = None
     size: int = 0
+    counted: bool = False
 
     @property
     def array(self) -> npt.NDArray[np.float32]:

@@ -182,7 +182,9 @@ class QuantizeWeights(Pass):
                 record["float_bytes"] += _size(node, k)
             else:
                 store_weights(model, node, k, used[k])
-                record["bytes"] += sum(m.size for m in used[k] if m)
+                for matrix in (m for m in used[k] if m and not m.counted):
+                    record["bytes"] += matrix.size
+                    matrix.counted = True
         info(node).metadata[WEIGHTS_TAG] = json.dumps(record, sort_keys=True)
         remarks = [self.remark(Outcome.NOTE, path, node.op, f"weights stored in {record['bytes']} bytes.")]
         if replaced:

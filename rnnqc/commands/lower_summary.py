@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import shlex
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
 
 LABEL = 10
 """Columns of the labels."""
+MOST_ALIKE = 8
+"""Layers in a row that are printed one by one although the same is said of each; steps may be hundreds."""
 
 
 def print_entries(report: Report) -> None:
@@ -23,11 +26,21 @@ def print_entries(report: Report) -> None:
     if not report.entries:
         return
     table = new_table("node", "op", "status", "weights")
-    for e in report.entries:
-        status = f"{e.status}{' already' if e.earlier else ''}" + (f" ({e.summary or e.form})" if e.form else "")
-        status += f": {escape(e.reason)}" if e.reason and e.status == "lowered" else ""
-        table.add_row(escape(e.node), e.op, status, _sizes(e))
+    for (op, status, sizes), alike in itertools.groupby(report.entries, _cells):
+        entries = list(alike)
+        shown = entries if len(entries) <= MOST_ALIKE else entries[:1]
+        for e in shown:
+            table.add_row(escape(e.node), op, status, sizes)
+        if len(shown) < len(entries):
+            table.add_row(f"  and {len(entries) - 1} more", op, status, sizes)
     out(table)
+
+
+def _cells(e: Entry) -> tuple[str, str, str]:
+    """What the table says of an entry, besides its name."""
+    status = f"{e.status}{' already' if e.earlier else ''}" + (f" ({e.summary or e.form})" if e.form else "")
+    status += f": {escape(e.reason)}" if e.reason and e.status == "lowered" else ""
+    return e.op, status, _sizes(e)
 
 
 def print_summary(lowered: Lowered, a: argparse.Namespace, seconds: float) -> None:
@@ -85,6 +98,8 @@ def _layers(report: Report) -> str:
 
 
 def _sizes(entry: Entry) -> str:
+    if entry.status == "lowered" and not entry.float_bytes:
+        return "shared" + (f" + {byte_count(entry.bytes)}" if entry.bytes else "")
     before = byte_count(entry.float_bytes)
     return f"{before} -> {byte_count(entry.bytes)}" if entry.status == "lowered" else before
 

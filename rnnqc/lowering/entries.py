@@ -12,7 +12,7 @@ from rnnqc.errors import Outcome, Remark
 from rnnqc.lowering.report import Entry
 from rnnqc.lowering.run import Passed
 from rnnqc.passes.analysis.custom_products import custom_cells, described
-from rnnqc.passes.analysis.find_recurrent_nodes import RecurrentNode, weight_bytes
+from rnnqc.passes.analysis.find_recurrent_nodes import RecurrentNode, weight_sizes
 from rnnqc.passes.graph.quant_operators import CELL_OP
 from rnnqc.passes.weight_only.quantize_weights import stored_weights_of_nodes
 
@@ -55,11 +55,13 @@ class _Made:
         self.model, self.cells, self.form = passed.model, passed.cells, form
         self.stored = stored_weights_of_nodes(self.model)
         self.custom = custom_cells(self.model)  # those that have no entry yet
+        self.counted: tuple[set[str], set[str]] = (set(), set())  # initializers before and after
 
     def entry(self, node: RecurrentNode, refusal: Remark | None) -> Entry:
         """The entry of one node."""
         cells = [c for c in self.cells.values() if c.node == node.path]
-        entry = Entry(node.path, node.op, "lowered", float_bytes=node.weight_bytes, earlier=bool(node.form))
+        size = _uncounted(node.weights, self.counted[0]) if node.weights else node.weight_bytes
+        entry = Entry(node.path, node.op, "lowered", float_bytes=size, earlier=bool(node.form))
         if node.path in self.stored:
             entry.form, entry.bytes = self.stored[node.path]
             if node.form:  # it came with these weights
@@ -67,14 +69,18 @@ class _Made:
         elif node.attributes.get("name") in self.custom:
             self._describe(entry, self.custom.pop(node.attributes["name"]))
         elif self.form == QONNX and refusal is None and (cells or node.op == CELL_OP):
-            entry.form, entry.bytes, entry.cells = QONNX, node.weight_bytes, [c.name for c in cells]
+            entry.form, entry.bytes, entry.cells = QONNX, size, [c.name for c in cells]
         elif refusal is not None or not cells:
-            entry.status, entry.bytes = "quantized" if node.quantized else "float", node.weight_bytes
+            entry.status, entry.bytes = "quantized" if node.quantized else "float", size
             entry.reason, entry.found, entry.action = self._why(node, refusal)
         else:
-            entry.form, entry.bytes = cells[0].form, weight_bytes(self.model, cells)
+            entry.form, entry.bytes = cells[0].form, self._size(cells)
             entry.cells = [c.name for c in cells]
         return entry
+
+    def _size(self, cells: Sequence[Cell]) -> int:
+        """Bytes of the weights of some cells that no entry has counted yet."""
+        return _uncounted(weight_sizes(self.model, cells), self.counted[1])
 
     @staticmethod
     def _describe(entry: Entry, record: Mapping[str, Any]) -> None:
@@ -96,11 +102,18 @@ class _Made:
         listed = {c for e in entries for c in e.cells}
         floats = {e.node for e in entries if e.status == "float"}
         cells = [c for n, c in self.cells.items() if n not in listed and c.node not in floats]
-        found = [_lowered_earlier(c, weight_bytes(self.model, [c])) for c in cells]
+        found = [_lowered_earlier(c, self._size([c])) for c in cells]
         for record in self.custom.values():
             found.append(Entry(record["path"], record["op"], "lowered", earlier=True))
             self._describe(found[-1], {**record, "float_bytes": record["bytes"]})
         return found
+
+
+def _uncounted(sizes: Mapping[str, int], counted: set[str]) -> int:
+    """The sum of what is not counted yet, which is then."""
+    found = sum(size for name, size in sizes.items() if name not in counted)
+    counted.update(sizes)
+    return found
 
 
 def _lowered_earlier(cell: Cell, size: int) -> Entry:

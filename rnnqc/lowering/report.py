@@ -39,8 +39,8 @@ class Entry:
         found: The cause in the model.
         action: What to do about it.
         cells: Names of the cells it became, one per direction.
-        float_bytes: Size of its W, R, B and P before.
-        bytes: Size of the quantized weights with their multipliers, B and P; initializers that cells share count once.
+        float_bytes: Size of its W, R, B and P before; what layers share counts at the first of them.
+        bytes: Size of the quantized weights with their multipliers, B and P; what cells share counts at the first.
         summary: Of a custom cell: how much of it was quantized.
         points: Of a custom cell: the bits of each quantization point, None where it is float.
         earlier: Whether an earlier lowering made it what it is.

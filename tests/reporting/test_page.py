@@ -120,6 +120,13 @@ def test_the_sections_are_all_there() -> None:
     assert "runs slower" in read.text
 
 
+def test_the_worst_output_is_on_top() -> None:
+    outputs = [OutputEvidence(n, level, 0.5, 0.9, 0.25) for n, level in (("a", 41.5), ("b", 12.25), ("c", 30.0))]
+    text = Page.read(page(replace(_evidence(), outputs=outputs))).text
+    after = text[text.index("Worst output") :]
+    assert re.match(r"Worst output\s*12\.2 dB\s*worst of 3 outputs", after), after[:60]
+
+
 @pytest.mark.parametrize("name", ["int8", "pow2-int8", "weight-only-int4"])
 def test_the_whole_command_names_a_recipe_only_if_it_means_that_one(name: str, tmp_path: Path) -> None:
     """A recipe file may be called as a built-in one: the command would make another model."""

@@ -52,6 +52,11 @@ def feeds() -> dict[str, npt.NDArray[np.float32]]:
     return {name: (rng.normal(size=shape) * size).astype(np.float32) for name, size in sizes.items()}
 
 
+def onnx_bytes(model: onnx.ModelProto, name: str) -> int:
+    (found,) = (t for t in model.graph.initializer if t.name == name)
+    return int(onnx.numpy_helper.to_array(found).nbytes)
+
+
 def stored(model: onnx.ModelProto) -> list[tuple[int, ...]]:
     """The shapes of the matrices of the file."""
     return [tuple(t.dims) for t in model.graph.initializer if len(t.dims) >= 2 and min(t.dims) > 2]
@@ -64,6 +69,11 @@ def test_weights_stand_in_the_file_once(op: str, form: str) -> None:
         model = two_uses(op, other)
         lowered = rnnqc.lower(model, form=form, calibration=[feeds()], verify=True)
         assert [e.status for e in lowered.report.entries] == ["lowered"] * 2
+        before, after = lowered.report.weight_bytes
+        first, second = lowered.report.entries
+        assert (before, after) == (first.float_bytes + second.float_bytes, first.bytes + second.bytes)
+        assert second.float_bytes == (onnx_bytes(model, "W2") if other else 0), "weights that are shared count once"
+        assert second.bytes <= (0.6 if other else 0.1) * first.bytes
         found = stored(lowered.proto)
         assert len(found) == (3 if other else 2), f"other weights of the second one: {other}, {found}"
 

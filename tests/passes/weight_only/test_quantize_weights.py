@@ -8,6 +8,7 @@ kind left out, a model that fails with some optimization level of onnxruntime.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+import rnnqc
 from rnnqc.data.generated_feeds import generate_feeds
 from rnnqc.errors import CompileError, Outcome, UsageError
 from rnnqc.formats.compensation import squared_error
@@ -269,6 +271,15 @@ def test_size(name: str, share: float) -> None:
     assert record["W"] == record["R"] == [name]
     held = sum(numpy_helper.to_array(t).nbytes for t in model.proto.graph.initializer if t.name.startswith("layer."))
     assert record["bytes"] == held
+
+
+def test_what_stays_float_is_counted() -> None:
+    case = LstmCase(peepholes=True)
+    (entry,) = rnnqc.lower(case.model(), "weight-only-int8").report.entries
+    (note,) = (n for n in rnnqc.lower(case.model(), "weight-only-int8").report.notes if "weights stored in" in n)
+    (stored,) = re.findall(r"stored in (\d+) bytes", note)
+    parameters = case.parameters()
+    assert entry.bytes == int(stored) + parameters["B"].nbytes + parameters["P"].nbytes
 
 
 def test_rules_choose_the_matrices() -> None:
