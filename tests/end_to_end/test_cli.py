@@ -128,6 +128,27 @@ def test_summary(cli: Callable[..., Result], source: Path, tmp_path: Path) -> No
     assert cli(*shlex.split(lines["next"])[1:]).code == 0
 
 
+def test_many_layers_alike_are_two_lines(cli: Callable[..., Result], tmp_path: Path) -> None:
+    """Would catch: three hundred lines for the steps of a decoder, weights that count once for each of them."""
+    model = RecurrentCase(T=1, B=2, I=8, H=16).model()
+    (first,) = model.graph.node
+    for k in range(1, 30):
+        node = model.graph.node.add()
+        node.CopyFrom(first)
+        node.name = f"step_{k}"
+        node.output[:] = [f"{name}_{k}" if name else "" for name in first.output]
+        output = model.graph.output.add()
+        output.CopyFrom(model.graph.output[0])
+        output.name = node.output[0]
+    onnx.save(model, tmp_path / "in.onnx")
+    text = cli("lower", tmp_path / "in.onnx", "-o", tmp_path / "out.onnx").out
+    rows = [line.split() for line in text.split("layers  ")[0].splitlines()[1:]]
+    assert [row[0] for row in rows] == [NODE_NAME, "step_1", "and"]
+    assert rows[1][-1] == "shared" and rows[2][:3] == ["and", "28", "more"]
+    before = sum(v.nbytes for v in RecurrentCase(T=1, B=2, I=8, H=16).parameters().values())
+    assert f"30 of 30 lowered (recipe int8, form fused), recurrent weights {before} B -> " in text
+
+
 def test_json_report(cli: Callable[..., Result], source: Path, tmp_path: Path) -> None:
     assert cli("lower", source, "-o", tmp_path / "out.onnx", "--json", tmp_path / "report.json").code == 0
     text = (tmp_path / "report.json").read_text()

@@ -59,6 +59,16 @@ def _raised(model: onnx.ModelProto, by: float) -> onnx.ModelProto:
     return model
 
 
+@pytest.mark.parametrize("scale", [0.0003, 0.001, 0.007])
+def test_ties_of_initial_cell_states(scale: float) -> None:
+    """Halves of a step: a division is one, and no product with a rounded inverse."""
+    case = LstmCase(T=1, B=4, I=3, H=64, initial_c=True)
+    codes = np.random.default_rng(1).integers(-900, 900, case.feeds()["initial_c"].shape)
+    feeds = case.feeds() | {"initial_c": ((codes + 0.5) * scale).astype(np.float32)}
+    overrides = (f"*.cell_state.scale={scale}", "*.cell_state.bits=16")
+    law(case.model(), overrides=overrides, feeds=[feeds], settings=(), dims=case.dims)
+
+
 @pytest.mark.parametrize("name", LIMITS)
 def test_same_bits(name: str) -> None:
     limit = LIMITS[name]
