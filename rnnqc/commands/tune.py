@@ -140,7 +140,7 @@ def _print(tuned: Tuned) -> None:
     for step in found.steps:
         unit = tuned.units[step.unit]
         text = ", ".join(f"{k} = {str(v).lower()}" for k, v in unit.choices[step.after].items()) or "as the recipe"
-        table.add_row(escape(unit.point), text, f"{step.result.cost} B", tuned.worded(step.result.quality))
+        table.add_row(escape(unit.name), text, f"{step.result.cost} B", tuned.worded(step.result.quality))
     out(table)
     if tuned.frontier:
         table = new_table("frontier: cost", "quality", "one call")

@@ -11,10 +11,13 @@ of the model count.
 
 from __future__ import annotations
 
+import hashlib
 import math
 import os
 import time
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
+from typing import Any
 
 from rnnqc.calibration.float_cells import decompose
 from rnnqc.data.given_data import Data
@@ -28,6 +31,7 @@ from rnnqc.lowering.report import Lowered
 from rnnqc.measure.metrics import MetricFunction
 from rnnqc.measure.runs import Calls, State
 from rnnqc.passes import PassManager
+from rnnqc.passes.cells.cell_graphs import parameters_of
 from rnnqc.passes.linear.quantize_linear import FORM as LINEAR_FORM
 from rnnqc.passes.pipeline import normal_form
 from rnnqc.proto.given import Given
@@ -219,19 +223,26 @@ def _end_in_time(found: Found, seconds_of: Callable[[Sequence[Assignment]], list
 def _units(model: Model, recipe: Recipe, compensated: bool, silent: Collection[str] = ()) -> list[Unit]:
     """The matrices and activations of every cell of a float model that the statistics have seen run, in order."""
     decompose(model, "tune")
-    units = []
+    extra = COMPENSATION if compensated else {}
+    alike: dict[tuple[Any, ...], Unit] = {}
     for cell in model.cells.values():
         if cell.name in silent:
             continue  # nothing that it does could be measured
+        held = {k: hashlib.sha256(a.tobytes()).digest() for k, a in parameters_of(model, cell).items()}
+        both = held.get("W"), held.get("R")
         for name in WEIGHTS:
-            point = f"{cell.name}.{name}"
-            extra = COMPENSATION if compensated else {}
-            own = {**AS_A_WHOLE, **recipe.settings(point)}
-            choices = ({**choice, **extra} for choice in WEIGHT_CHOICES)
-            units.append(Unit(point, (AS_THE_RECIPE, *(c for c in choices if c != {k: own.get(k) for k in c}))))
-        if recipe.kind == KINDS[0]:
-            units += [Unit(f"{cell.name}.{name}", (AS_THE_RECIPE, *ACTIVATION_CHOICES)) for name in ACTIVATIONS]
-    return units
+            own = {**AS_A_WHOLE, **recipe.settings(f"{cell.name}.{name}")}
+            choices = tuple(c for choice in WEIGHT_CHOICES if (c := {**choice, **extra}) != {k: own.get(k) for k in c})
+            _add(alike, (name, held.get(name[0]), repr(own)), f"{cell.name}.{name}", (AS_THE_RECIPE, *choices))
+        for name in ACTIVATIONS if recipe.kind == KINDS[0] else ():
+            _add(alike, (name, both), f"{cell.name}.{name}", (AS_THE_RECIPE, *ACTIVATION_CHOICES))
+    return list(alike.values())
+
+
+def _add(alike: dict[tuple[Any, ...], Unit], key: tuple[Any, ...], point: str, choices: tuple[Settings, ...]) -> None:
+    """Adds a point to the unit of the same weights; the first one makes it."""
+    known = alike.get(key)
+    alike[key] = Unit(point, choices) if known is None else replace(known, more=(*known.more, point))
 
 
 def _linear_units(lowered: Lowered, recipe: Recipe) -> list[Unit]:

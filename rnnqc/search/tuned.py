@@ -23,15 +23,27 @@ Settings = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Unit:
-    """Something whose format is chosen: a quantization point.
+    """Something whose format is chosen: a quantization point, or that of several layers of the same weights.
 
     Attributes:
         point: Its path.
         choices: What may be set; the first is the recipe's own format.
+        more: The same points of further layers of these weights, which are stored once only in one format.
     """
 
     point: str
     choices: tuple[Settings, ...]
+    more: tuple[str, ...] = ()
+
+    @property
+    def points(self) -> tuple[str, ...]:
+        """The paths of all of them."""
+        return (self.point, *self.more)
+
+    @property
+    def name(self) -> str:
+        """For people."""
+        return self.point + (f" and {len(self.more)} more" if self.more else "")
 
 
 @dataclass(frozen=True)
@@ -51,7 +63,7 @@ class Point:
 
 def settings_of(units: Sequence[Unit], assignment: Assignment) -> dict[str, Settings]:
     """The settings of an assignment, by point, where they are not the recipe's own format."""
-    return {u.point: u.choices[c] for u, c in zip(units, assignment, strict=True) if c}
+    return {p: u.choices[c] for u, c in zip(units, assignment, strict=True) if c for p in u.points}
 
 
 def rules_of(settings: Mapping[str, Settings]) -> tuple[Rule, ...]:
@@ -131,7 +143,7 @@ class Tuned(Result):
         """The changes that were kept, in order, with what each led to."""
         return [
             {
-                "point": self.units[s.unit].point,
+                "point": self.units[s.unit].name,
                 "format": ", ".join(f"{k} = {str(v).lower()}" for k, v in self.units[s.unit].choices[s.after].items()),
                 "cost": s.result.cost,
                 "quality": s.result.quality,
@@ -202,7 +214,8 @@ def recipe_text(tuned: Tuned) -> str:
                 f"# When this was chosen: cost {step.cost_before} -> {step.result.cost}, "
                 f"{tuned.worded(step.quality_before)} -> {tuned.worded(step.result.quality)}."
             )
-            blocks.append(f"{note}\n{rule_text(glob.escape(unit.point), tuned.settings[unit.point])}")
+            rules = [rule_text(glob.escape(point), tuned.settings[point]) for point in unit.points]
+            blocks.append("\n\n".join([f"{note}\n{rules[0]}", *rules[1:]]))
     if not builtin:
         blocks += [rule_text(r.points, r.settings) for r in recipe.rules]
     return "\n\n".join(blocks) + "\n"

@@ -28,6 +28,7 @@ from rnnqc.search.tune import WEIGHT_CHOICES, tune
 from rnnqc.search.tuned import Tuned, recipe_text, rules_of
 from tests.runs.commands import Result, in_process
 from tests.runs.sessions import Array, save_arrays
+from tests.subjects.lstm_models import RecurrentCase
 
 T, B, I, H = 12, 2, 16, 32  # noqa: E741
 SENSITIVE, IDLE = "main", "side"
@@ -389,3 +390,26 @@ def test_a_bound_of_time(model: onnx.ModelProto, feeds: list[dict[str, Array]], 
     assert rnnqc.lower(model, str(tmp_path / "tuned.toml")).report.is_changed
     with pytest.raises(UsageError, match="0 seconds"):
         tune(model, feeds, min_sqnr=20.0, seconds=0)
+
+
+def test_layers_of_the_same_weights_are_one_unit() -> None:
+    """Would catch: a width that one of two steps gets, for which the other one's weights stay beside the new ones."""
+    case = RecurrentCase(T=4, B=2, I=16, H=32)
+    proto = case.model()
+    (first,) = proto.graph.node
+    second = proto.graph.node.add()
+    second.CopyFrom(first)
+    second.name = "second"
+    second.output[:] = [f"{name}_2" if name else "" for name in first.output]
+    for output in list(proto.graph.output):
+        added = proto.graph.output.add()
+        added.CopyFrom(output)
+        added.name = f"{output.name}_2"
+    tuned = tune(proto, [case.feeds()], min_sqnr=15.0)
+    assert [len(u.points) for u in tuned.units] == [2] * 4
+    saved = [u for u in tuned.units if u.point in tuned.settings and u.point.endswith(".weight")]
+    assert saved and all(tuned.settings[p] == tuned.settings[u.point] for u in saved for p in u.points)
+    assert tuned.weight_bytes[1] < 0.7 * tuned.weight_bytes[0]
+    lowered = rnnqc.lower(proto, parse_recipe(recipe_text(tuned), "tuned.toml"))
+    assert lowered.report.weight_bytes[1] == tuned.weight_bytes[1]
+    assert " and 1 more" in tuned.rows[0]["point"]
