@@ -10,7 +10,7 @@ from rnnqc.passes.invariants import Property
 from rnnqc.passes.views.emit import replace_region
 from rnnqc.passes.views.plans import make_plan
 from rnnqc.passes.views.regions import find_regions, has_views
-from rnnqc.passes.views.shapes import infer_shapes_of_values
+from rnnqc.passes.views.shapes import Types, infer_shapes_of_values
 
 
 class JoinViews(Pass):
@@ -41,17 +41,17 @@ class JoinViews(Pass):
     def run(self, model: Model) -> PassResult:
         """Replaces regions in every graph until none gets smaller."""
         replaced, size = 0, _size(model)
-        while found := self._sweep(model):
+        types: Types = {}
+        while has_views(model):  # without any, inference takes longer than all else here
+            types = infer_shapes_of_values(model, types)
+            found = self._sweep(model)
             replaced += found
             before, size = size, _size(model)
-            if size >= before:
+            if not found or size >= before:
                 break  # so there is a last sweep, whatever plans say
         return PassResult(replaced > 0, (), {"regions": replaced})
 
     def _sweep(self, model: Model) -> int:
-        if not has_views(model):
-            return 0  # most models of one layer; inference takes longer than all else here
-        infer_shapes_of_values(model)
         replaced = 0
         for graph in list(model.graphs()):
             for region in find_regions(model, graph):

@@ -2,45 +2,61 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+
+import onnx
+from onnx.helper import make_tensor_type_proto, np_dtype_to_tensor_dtype
 
 from rnnqc.cells.stages import FusedCell
-from rnnqc.ir import Model, Value, shape_of
+from rnnqc.ir import Model, Value, dtype_of, shape_of
 
-Shape = list[int | str | None]
+Types = Mapping[str, onnx.TypeProto]
 _SWEEPS = 16
 
 
-def infer_shapes_of_values(model: Model) -> None:
-    """Notes the shapes that follow from the inputs of the model, from constants, and from the sizes of cells."""
+def infer_shapes_of_values(model: Model, guess: Types = MappingProxyType({})) -> Types:
+    """Notes the shapes that follow from the inputs of the model, from constants, and from the sizes of cells.
+
+    Args:
+        model: The model.
+        guess: What this returned for a similar model. A wrong one costs time, and changes nothing.
+
+    Returns:
+        The types of the outputs of fused cells.
+    """
     values = {v.name: v for g in model.graphs() for n in g.nodes for v in [*n.inputs, *n.outputs]}
-    known: dict[str, Shape] = {}
+    known = guess
     for _ in range(_SWEEPS):
         model.infer_shapes(known)
         found = {
-            name: shape
+            name: described
             for cell in model.cells.values()
             if isinstance(cell, FusedCell)
-            for name, shape in _outputs(cell, shape_of(values.get(cell.x)), values).items()
+            for name, described in _outputs(cell, shape_of(values.get(cell.x)), values).items()
         }
         if found == known:
-            return
+            break
         known = found
+    return known
 
 
-def _outputs(cell: FusedCell, x: Sequence[int | str | None] | None, values: dict[str, Value]) -> dict[str, Shape]:
-    """The shapes of a fused cell's outputs, as far as that of its input is known."""
-    found: dict[str, Shape] = {}
+def _outputs(
+    cell: FusedCell, x: Sequence[int | str | None] | None, values: Mapping[str, Value]
+) -> dict[str, onnx.TypeProto]:
+    """The types of a fused cell's outputs, as far as the shape of its input is known."""
+    found: dict[str, onnx.TypeProto] = {}
     if x is None or len(x) != 3:
         return found
     length, batch, _ = x
     for name, sequence in ((cell.y, True), (cell.y_codes, True), (cell.y_h, False), (cell.y_c, False)):
-        before = shape_of(values.get(name)) if name is not None else None
-        if name is None or before is None:
+        value = values.get(name) if name is not None else None
+        before, dtype = shape_of(value), dtype_of(value)
+        if value is None or before is None or dtype is None:
             continue
-        plain: Shape = [length, batch, cell.hidden_size] if sequence else [batch, cell.hidden_size]
-        if len(before) == len(plain) + 1:
-            plain.insert(1 if sequence else 0, 1)
-        if len(before) == len(plain):
-            found[name] = plain
+        shape: list[int | str | None] = [length, batch, cell.hidden_size] if sequence else [batch, cell.hidden_size]
+        if len(before) == len(shape) + 1:
+            shape.insert(1 if sequence else 0, 1)
+        if len(before) == len(shape):
+            found[value.name] = make_tensor_type_proto(np_dtype_to_tensor_dtype(dtype), shape)
     return found

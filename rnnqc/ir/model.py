@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +44,7 @@ from rnnqc.ir.structure import check_structure
 from rnnqc.proto.external_data import refuse_external
 from rnnqc.proto.files import load_proto_and_size, proto_size, serialized, write_atomically
 from rnnqc.proto.given import Given, as_given
+from rnnqc.proto.graph_walks import blocks_of
 from rnnqc.proto.respell_names import respell
 from rnnqc.proto.shape_inference import INFERENCE_ERRORS, declare_shapes, infer_shapes
 from rnnqc.proto.validation import check_model
@@ -128,10 +129,7 @@ class Model:
     @property
     def proto(self) -> onnx.ModelProto:
         """The model as a new ModelProto."""
-        result = onnx.ModelProto()
-        result.CopyFrom(self._header)
-        result.ir_version = self.ir_version
-        result.functions.extend(self.functions)
+        result = self._exported(self.functions)
         metadata = dict(self.metadata)
         metadata.pop(CELLS_KEY, None)
         metadata.pop(PROVENANCE_KEY, None)
@@ -141,6 +139,14 @@ class Model:
             metadata[PROVENANCE_KEY] = json.dumps(self.provenance, separators=(",", ":"))
         for key, text in metadata.items():
             result.metadata_props.add(key=key, value=text)
+        return result
+
+    def _exported(self, functions: Sequence[onnx.FunctionProto]) -> onnx.ModelProto:
+        """The graph and some of the functions, without the model's metadata."""
+        result = onnx.ModelProto()
+        result.CopyFrom(self._header)
+        result.ir_version = self.ir_version
+        result.functions.extend(functions)
         export_graph(self.graph, result.graph)
         used = {n.domain or "" for g in self.graphs() for n in g.nodes} | {f.domain for f in self.functions}
         used |= {n.domain for f in self.functions for n in f.node}
@@ -228,15 +234,16 @@ class Model:
         if all(o.domain != domain for o in self._header.opset_import):
             self._header.opset_import.add(domain=domain, version=version)
 
-    def infer_shapes(self, known: Mapping[str, Sequence[int | str | None]] | None = None) -> None:
+    def infer_shapes(self, known: Mapping[str, onnx.TypeProto] | None = None) -> None:
         """Runs onnx's shape inference and notes what it finds beside the values (see `shape_of`); no graph changes.
 
         Args:
-            known: Shapes by the names of values. With them, declared shapes are not believed but for those of the
-                model's inputs; a value whose shape is not inferred has none.
+            known: Element types and shapes by the names of values. With them, declared shapes are not believed but for
+                those of the model's inputs; a value whose shape is not inferred has none. The function behind a node
+                whose outputs are all known is not looked at.
         """
         with without_large_contents(self.graphs()):
-            proto = self.proto
+            proto = self._exported(self._functions_of_unknown(known or {}))
         if known is not None:
             declare_shapes(proto.graph, known)
         try:
@@ -257,6 +264,23 @@ class Model:
                 work.extend((g, inner[name]) for name, g in subgraphs(node))
             for value in graph.inputs:
                 note_shape(value, found.get(value.name, nothing))
+
+    def _functions_of_unknown(self, known: Collection[str]) -> list[onnx.FunctionProto]:
+        """The functions whose nodes have outputs other than known ones, and those that they call."""
+        pending = [
+            (n.domain, n.op)
+            for g in self.graphs()
+            for n in g.nodes
+            if any(v.name not in known for v in n.outputs if v.name)
+        ]
+        functions = {(f.domain, f.name): f for f in self.functions}
+        needed: set[tuple[str, str]] = set()
+        while pending:
+            key = pending.pop()
+            if key in functions and key not in needed:
+                needed.add(key)
+                pending.extend((n.domain, n.op_type) for b in blocks_of([functions[key]]) for n in b.node)
+        return [f for key, f in functions.items() if key in needed]
 
     def reload(self, proto: onnx.ModelProto) -> None:
         """Replaces the whole content by `proto`."""

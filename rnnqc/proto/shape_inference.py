@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 import onnx
@@ -53,24 +53,18 @@ def infer_shapes(proto: onnx.ModelProto) -> onnx.ModelProto:
     return onnx.shape_inference.infer_shapes(inferred)
 
 
-def declare_shapes(graph: onnx.GraphProto, known: Mapping[str, Sequence[int | str | None]]) -> None:
-    """Declares the shapes of some values, by name, and takes away every other but for those of the graph's inputs."""
+def declare_shapes(graph: onnx.GraphProto, known: Mapping[str, onnx.TypeProto]) -> None:
+    """Declares the types of some values, by name, and takes away every other shape but those of the graph's inputs."""
     del graph.value_info[:]
     listed = {v.name: v for v in graph.output}
     for value in graph.output:
         value.type.tensor_type.ClearField("shape")
     for name in (o for node in graph.node for o in node.output if o in known):
-        _declare(listed.get(name) or graph.value_info.add(name=name), known[name])
+        (listed.get(name) or graph.value_info.add(name=name)).type.CopyFrom(known[name])
     for body in (g for node in graph.node for g in inner_graphs(node)):
         for value in body.input:
             value.type.tensor_type.ClearField("shape")
         declare_shapes(body, known)
-
-
-def _declare(value: onnx.ValueInfoProto, shape: Sequence[int | str | None]) -> None:
-    dims = value.type.tensor_type.shape.dim
-    for size in shape:
-        dims.add(**({"dim_value": size} if isinstance(size, int) else {"dim_param": size} if size else {}))
 
 
 def _lend_constants(
