@@ -50,7 +50,7 @@ def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     "model", [pytest.param(s, marks=[pytest.mark.slow] if "language model" in s else []) for s in SECTIONS]
 )

@@ -97,8 +97,12 @@ def _attach(graph: Graph, proto: onnx.GraphProto) -> None:
             for value in [*node.inputs, *node.outputs]:
                 if isinstance(value, Constant):
                     local.setdefault(value.name, value)
+                else:
+                    value.__class__ = Variable
         for value in [*current.inputs, *current.outputs]:
             local.setdefault(value.name, value)
+            if not isinstance(value, Constant):
+                value.__class__ = Variable
         inner_constants = _constants_below(current)
         for name, tensor in zip(stored, [*source.initializer, *source.sparse_initializer], strict=True):
             constant = local.get(name) or inner_constants.get(name)

@@ -45,6 +45,7 @@ def low(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Path:
     return path
 
 
+@pytest.mark.few(6)
 @pytest.mark.parametrize("case", [*PRINTED, *WRITTEN])
 def test_documents_fit(case: str, low: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     line = {**PRINTED, **WRITTEN}[case].format(low=low, folder=tmp_path)

@@ -444,6 +444,7 @@ LOWERED: dict[str, tuple[LstmCase, Mutation]] = {
 }
 
 
+@pytest.mark.few(12)
 @pytest.mark.parametrize("what", LOWERED)
 def test_unusual_but_valid(what: str, lower: Callable[..., Result], tmp_path: Path) -> None:
     case, mutate = LOWERED[what]

@@ -131,6 +131,7 @@ def test_quant(mode: str, live: bool) -> None:
     check(operators, live)
 
 
+@pytest.mark.few(9)
 @pytest.mark.parametrize("live", [False, True], ids=["constant", "live"])
 @pytest.mark.parametrize("mode", ROUNDINGS)
 def test_trunc(mode: str, live: bool) -> None:

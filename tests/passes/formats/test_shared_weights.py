@@ -62,6 +62,7 @@ def stored(model: onnx.ModelProto) -> list[tuple[int, ...]]:
     return [tuple(t.dims) for t in model.graph.initializer if len(t.dims) >= 2 and min(t.dims) > 2]
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("form", ["fused", "qcdq"])
 @pytest.mark.parametrize("op", ["LSTM", "GRU"])
 def test_weights_stand_in_the_file_once(op: str, form: str) -> None:
