@@ -101,7 +101,8 @@ class Pass(abc.ABC):
                 raise InternalError(
                     f"Pass {self.info.name!r} requires {property_.value!r}, which does not hold: {reason}."
                 )
-        result = self.run(model)
+        with model.identities():
+            result = self.run(model)
         model.check()
         for property_ in sorted(self.info.sets, key=lambda p: p.value):
             reason = violated(model, property_)

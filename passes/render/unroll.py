@@ -285,6 +285,7 @@ class _Copier:
             copy = Node(node.op, self.model.fresh_name(f"{self.prefix}/{short}"), attrs, inputs, outputs, node.domain)
             info(copy).metadata.update(copied_marks(info(node).metadata, self.step))
             info(copy).overload = info(node).overload
+            self.model.hold(copy)
             made.append(copy)
         return made
 
@@ -304,5 +305,6 @@ class _Copier:
             return Variable.empty()
         short = value.name.rsplit("/", 1)[-1]
         copy = Variable(self.model.fresh_name(f"{self.prefix}/{short}"), dtype=value.dtype, shape=value.shape)
+        self.model.hold(copy)
         self.values[id(value)] = copy
         return copy

@@ -28,9 +28,10 @@ class Builder:
 
     def value(self, name: str, dtype: Any = None, shape: Sequence[int | str | None] | None = None) -> Variable:
         """A value with a fresh name below the prefix."""
-        return Variable(
-            self.model.fresh_name(self._path(name)), dtype=dtype, shape=None if shape is None else list(shape)
-        )
+        name = self.model.fresh_name(self._path(name))
+        made = Variable(name, dtype=dtype, shape=None if shape is None else list(shape))
+        self.model.hold(made)
+        return made
 
     def op(self, op: str, inputs: Sequence[Value | None], name: str, **attrs: Any) -> Variable:
         """Adds a standard operator with one output, called `name`; None stands for an absent input."""
@@ -65,6 +66,7 @@ class Builder:
         if self.cell:
             info(node).metadata[CELL_TAG] = self.cell
         self.nodes.append(node)
+        self.model.hold(node)
         return node
 
     def body(self) -> Builder:

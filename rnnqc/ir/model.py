@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -96,6 +97,7 @@ class Model:
             ) from error
         self._constants: dict[str, Constant] = {}
         self.constant_prefix = "rnnqc/"
+        self._held: list[Graph | Node | Value] | None = None
         self._names: set[str] = set()
         tagged: set[str] = set()
         for graph in self.graphs():
@@ -197,6 +199,30 @@ class Model:
 
     # ---- editing ------------------------------------------------------------------------------------------------
 
+    @contextlib.contextmanager
+    def identities(self) -> Iterator[None]:
+        """As long as this lasts, `id` names one graph, node or value, even of those that are removed from the model.
+
+        A pass notes by `id` what it has seen. Python gives the address of what is gone to what is made next.
+        """
+        before, self._held = self._held, self._contents()
+        try:
+            yield
+        finally:
+            self._held = before
+
+    def hold(self, *made: Graph | Node | Value) -> None:
+        """Has what is new last as long as `identities`."""
+        if self._held is not None:
+            self._held += made
+
+    def _contents(self) -> list[Graph | Node | Value]:
+        contents: list[Graph | Node | Value] = []
+        for graph in self.graphs():
+            contents += [graph, *graph.nodes, *graph.inputs, *graph.outputs, *graph_info(graph).initializers.values()]
+            contents += [v for n in graph.nodes for v in (*n.inputs, *n.outputs)]
+        return contents
+
     def fresh_name(self, hint: str) -> str:
         """A name that no value or node of any graph has: `hint`, or `hint_2`, ..."""
         name, k = hint, 1
@@ -213,6 +239,7 @@ class Model:
     def add_initializer(self, name: str, array: npt.NDArray[Any], graph: Graph | None = None) -> Constant:
         """Adds a constant to `graph` (the main graph, visible everywhere, unless said otherwise)."""
         constant = Constant(self.fresh_name(name), np.asarray(array))
+        self.hold(constant)
         graph_info(graph or self.graph).initializers[constant.name] = constant
         return constant
 
@@ -284,9 +311,11 @@ class Model:
 
     def reload(self, proto: onnx.ModelProto) -> None:
         """Replaces the whole content by `proto`."""
-        size = self.size
+        size, held = self.size, self._held
         Model.__init__(self, proto, self.source)
-        self.size = size
+        self.size, self._held = size, held
+        if held is not None:
+            self.hold(*self._contents())
 
     def initializer(self, name: str, graph: Graph) -> Constant | None:
         """The initializer called `name` of `graph` or of the main graph."""

@@ -1,10 +1,12 @@
 """What every pass has to do.
 
-What these would catch: a pass whose requirements or promises are not checked, a declaration that does not fit the file.
+What these would catch: a pass whose requirements or promises are not checked, a declaration that does not fit the file,
+a node that is made where a removed one was, which the pass then takes for that one.
 """
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,6 +16,7 @@ import rnnqc.passes
 from rnnqc.errors import InternalError, Outcome, StructureError
 from rnnqc.evaluation.numerics import Bitwise
 from rnnqc.ir import Model
+from rnnqc.ir.builder import Builder
 from rnnqc.passes import Canonicalize, DecomposeLstm, Pass, PassInfo, PassResult
 from rnnqc.passes.invariants import CHECKS, Property, violated
 from tests.passes.pass_testing import CASES, ORDER, apply, before, make_pass, nodes_of
@@ -94,6 +97,40 @@ class Careless(Pass):
     def run(self, model: Model) -> PassResult:
         model.graph.nodes.reverse()
         return PassResult(True)
+
+
+class Forgetful(Pass):
+    """Makes nodes and throws them away, and keeps nothing but where they were."""
+
+    info = PassInfo("forgetful", "replace every node many times", Bitwise())
+
+    def __init__(self, *, reload: bool) -> None:
+        self.reload = reload
+        self.seen: list[int] = []
+
+    def run(self, model: Model) -> PassResult:
+        if self.reload:
+            model.reload(model.proto)
+        for _ in range(20):
+            nodes = list(model.graph.nodes)
+            self.seen += [id(o) for n in nodes for o in (n, *n.outputs)]
+            model.remove_nodes(model.graph, nodes)
+            del nodes[:]
+            gc.collect()
+            made = Builder(model)
+            for k in range(10):
+                made.op("Neg", [model.constant(k, "float32")], "y")
+            model.graph.nodes.extend(made.nodes)
+        return PassResult(True)
+
+
+@pytest.mark.parametrize("reload", [False, True])
+def test_what_a_pass_removes_is_not_mistaken_for_what_it_makes(reload: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Model, "check", lambda _: None)
+    pass_ = Forgetful(reload=reload)
+    pass_(Model.load(LstmCase().model()))
+    assert len(pass_.seen) > 300
+    assert len(set(pass_.seen)) == len(pass_.seen)
 
 
 def test_promise_is_checked_on_the_graph() -> None:
