@@ -187,6 +187,7 @@ QUICK = ("dtln", "imdb")
 """One stream and one that is none; the same models run every day in tests/end_to_end/models/test_real_models.py."""
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("name", "measure", "least"),
     [pytest.param(*task, marks=[] if task[0] in QUICK else pytest.mark.slow) for task in TASKS],

@@ -213,7 +213,7 @@ def test_weights_for_other_languages(tmp_path: Path) -> None:
         assert (theirs[rows * LAYER.H :][: LAYER.H] == ours[:, gate].T).all()
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @needs_linux
 @needs_compiler
 @pytest.mark.parametrize("name", ["rnnqc int8", "rnnqc stock", "ort float", "ort identity"])

@@ -51,6 +51,7 @@ def test_what_is_lowered_already_is_listed(name: str, form: str) -> None:
     assert record_of(once.proto)["name"] == record_of(again.proto)["name"] == "int8"
 
 
+@pytest.mark.few(2)
 @each_model
 def test_another_recipe_than_that_of_what_is_lowered_already(name: str) -> None:
     """A warning names both, and the first node; none where nothing else was asked for than what there is."""

@@ -262,7 +262,7 @@ STACKS: dict[str, tuple[dict[str, Any], list[str]]] = {
 }
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @in_turn(what=STACKS, batch_first=[False, True], turn=[0, 1, 1, 0])
 def test_codes_pass_between_layers(what: str, batch_first: bool, turn: int) -> None:
     """Every layer's hidden states are an output of the model too, and the last layer runs backwards."""

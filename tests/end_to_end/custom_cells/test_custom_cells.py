@@ -67,7 +67,7 @@ def test_the_points_of_a_cell() -> None:
     }
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @in_turn(recipe=EVERY_VALUE, reverse=[False, True])
 def test_recipes_of_every_value(recipe: str, reverse: bool) -> None:
     """Every value is on its grid; forms, optimizations, rows of the batch and chunks give the same bits."""
@@ -254,6 +254,7 @@ def test_one_point_off(point: str) -> None:
         assert sqnr_db(a, b) > 40.0
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("recipe", ["int8", "int16", "w4a8"])
 def test_overrides_turn_values_on(recipe: str) -> None:
     model = layer()
@@ -323,6 +324,7 @@ def test_padding_is_not_observed() -> None:
     assert_equal(run(proto, feeds), run(proto, poisoned))
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("form", ["scan", "loop", "unrolled"])
 def test_initial_states_are_values_of_the_state(form: str) -> None:
     """States of the data that lie beyond what the steps make are in the range of the state's point, once."""
@@ -481,6 +483,7 @@ def test_a_loop_and_an_lstm_of_one_name() -> None:
     assert_equal(*results)
 
 
+@pytest.mark.few(2)
 @in_turn(form=["scan", "loop", "unrolled"], op=["highway", "projection"])
 def test_no_name_has_a_safe_character(op: str, form: str) -> None:
     """Inside the recurrence, too; formats and results are those of other names."""

@@ -45,7 +45,7 @@ def same_bits(proto: onnx.ModelProto, feeds: dict[str, Array], what: str = "") -
     return expected
 
 
-@pytest.mark.few(7)
+@pytest.mark.few(5)
 @every_pair(
     cell=list(CELLS), recipe=list(RECIPES), units=[1, 7, 16, 33], batch=[1, 2, 5], lengths=[False, True],
     reverse=[False, True], initial_states=[False, True],

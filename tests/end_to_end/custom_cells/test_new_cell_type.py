@@ -76,6 +76,7 @@ def test_every_form_has_the_same_bits_and_is_close_to_float(type_: CellType, rec
     assert sqnr(expected["Y"], run(rnnqc.session(qcdq.proto, native=False), given)["Y"]) > 35.0
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("overrides", [["*.hidden.mode=dynamic-row"], ["*.scale_bits=8"], ["*.weight.bits=4"]])
 def test_other_formats(overrides: list[str], statistics: Statistics) -> None:
     _law("int8", statistics, overrides)
@@ -131,6 +132,7 @@ def test_recipes_list_its_points(capfd: pytest.CaptureFixture[str]) -> None:
     assert told["forget_gate.acc"].startswith("LSTM, MGU, Leaky pre-activation")
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(("recipe", "form"), [("int8", "fused"), ("pow2-int16", "integer"), ("int8", "qcdq")])
 def test_dump(
     recipe: str, form: str, statistics: Statistics, tmp_path: Path, capfd: pytest.CaptureFixture[str]

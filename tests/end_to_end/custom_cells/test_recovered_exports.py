@@ -122,6 +122,7 @@ def test_dynamo_writes_rnn_out(opset: int, layer: tuple[dict[str, Any], int]) ->
     check(export(Layer("RNN", **options), inputs, True, opset), inputs, ["RNN"] * count)
 
 
+@pytest.mark.few(1)
 @in_turn(kind=KINDS, dynamo=[False, True])
 def test_layers_called_for_each_element(kind: str, dynamo: bool) -> None:
     _needs(dynamo)

@@ -86,7 +86,7 @@ CELLS = {
 }
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @in_turn(name=CELLS, recipe=["int8", "brevitas-int8", "pow2-int16", "w4a8"])
 def test_form_qcdq_written_out(name: str, recipe: str) -> None:
     """The dump is that of the loop, bit by bit."""

@@ -46,6 +46,7 @@ def lowered(shared: Shared, name: str, folder: Path, **arguments: Any) -> Path:
     return path
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("form", ["fused", "qcdq"])
 def test_imdb(shared: Shared, tmp_path: Path, form: str) -> None:
     model = lowered(shared, "vitis_rnn/imdb_lstm_torch.onnx", tmp_path, form=form)

@@ -148,6 +148,7 @@ def reference(fused: onnx.ModelProto, feeds: dict[str, Array], name: str) -> dic
     return made
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("name", MODELS)
 def test_every_run_in_every_form(name: str) -> None:
     feeds = feeds_of()

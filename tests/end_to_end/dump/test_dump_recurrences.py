@@ -260,7 +260,7 @@ def assert_ends_in(piece: Any, y: Array) -> str:
     return found[0]
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @in_turn(case=[*CASES, CASES[0]], around=["", "if", "loop", "scan"])
 def test_ways_to_write_a_loop(case: RecurrenceCase, around: str) -> None:
     """Everything is there, in the order of the steps, in nested graphs, too, where each trip around is a run."""
@@ -314,6 +314,7 @@ def arrays(folder: Path) -> dict[str, Array]:
         return dict(held)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("recipe", ["int8", "pow2-int16"])
 def test_files(tmp_path: Path, capfd: pytest.CaptureFixture[str], recipe: str) -> None:
     """Stock and native, pieces with states, rows, steps and text say what the whole says."""

@@ -76,6 +76,7 @@ DIRECTIONS: list[dict[str, Any]] = [
 ]
 
 
+@pytest.mark.few(8)
 @every_pair(cell=CELLS, changes=DIRECTIONS, recipe=["int8", "int16", "w4a8"], way=[INTEGER, UNROLLED])
 def test_all_ways_make_the_same(cell: str, changes: dict[str, Any], recipe: str, way: str) -> None:
     case = case_of(cell, **changes)
@@ -120,7 +121,7 @@ def test_the_layer_behind_gets_all_of_it(cell: str) -> None:
     assert len(passed) == (0 if cell.startswith("GRU") else 1)
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @in_turn(cell=[*CELLS, "GRU1"], activation=[None, "HardSigmoid", None])
 def test_form_qcdq_loses_no_more_than_the_others(cell: str, activation: str | None) -> None:
     """For every first step: forwards, backwards, of rows of other lengths, in a row of steps."""

@@ -187,7 +187,7 @@ def _features(case: RecurrentCase, k: int) -> Array:
     return np.asarray(x, np.float32)
 
 
-@pytest.mark.few(18)
+@pytest.mark.few(10)
 @pytest.mark.parametrize("feature", FEATURES)
 def test_every_feature(feature: str, tmp_path: Path) -> None:
     case = FEATURES[feature]

@@ -260,6 +260,7 @@ def test_imdb_all_reviews(shared: Find) -> None:
     _imdb(shared, "imdb_lstm_torch", None, ("float", STOCK, NATIVE))
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("order", ["sorted", "unsorted"])
 def test_imdb_packed(order: str, shared: Find) -> None:
     """Lengths as a live input; the tokens beyond them must not matter."""

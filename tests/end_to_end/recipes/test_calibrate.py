@@ -504,6 +504,7 @@ def test_the_model_is_not_changed_and_lowering_finds_the_same_cells() -> None:
         statistics.check_fits(other.cells.values())
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("recipe", ["int8-static", "distiller-asym", "pow2-int8"])
 def test_lowering_from_the_file_is_lowering_with_the_data(recipe: str, tmp_path: Path) -> None:
     case = LstmCase(T=8, H=6, direction="bidirectional")

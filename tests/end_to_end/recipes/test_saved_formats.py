@@ -53,7 +53,7 @@ def _bytes(model: onnx.ModelProto, *, record: bool = True) -> bytes:
     return copy.SerializeToString(deterministic=True)
 
 
-@pytest.mark.few(8)
+@pytest.mark.few(3)
 @every_pair(recipe=RECIPES, cell=["memory", "parts"], form=("fused", "integer", "qcdq"))
 def test_custom_cells(recipe: str, cell: str, form: str, tmp_path: Path) -> None:
     """Their formats are in the file: with them alone the values are quantized again as they were."""
@@ -72,7 +72,7 @@ def test_custom_cells(recipe: str, cell: str, form: str, tmp_path: Path) -> None
     assert _bytes(again.proto) == _bytes(lowered.proto)
 
 
-@pytest.mark.few(12)
+@pytest.mark.few(6)
 @every_pair(recipe=RECIPES, case=tuple(CASES), form=("fused", "integer", "qcdq"))
 def test_the_same_file_without_data(recipe: str, case: str, form: str, tmp_path: Path) -> None:
     options = {} if recipe.startswith("weight-only") or recipe == "fp16" else {"form": form}

@@ -91,6 +91,7 @@ def _level(model: onnx.ModelProto, lowered: onnx.ModelProto, data: Feeds) -> flo
     return min(c.sqnr_db for c in compare_models(model, lowered, data))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("op", "form", "recipe"),
     [

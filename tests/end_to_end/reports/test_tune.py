@@ -147,6 +147,7 @@ def test_sixteen_bit_activations_are_for_what_eight_do_not_reach(
     assert wide and all(p.startswith(SENSITIVE) for p in wide)
 
 
+@pytest.mark.slow
 def test_a_metric_decides(model: onnx.ModelProto, feeds: list[dict[str, Array]]) -> None:
     """One that does not look at values lets everything become cheap; what it is given is what the models made."""
     seen: list[tuple[int, float]] = []

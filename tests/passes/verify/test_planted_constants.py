@@ -157,6 +157,7 @@ TABLES: dict[str, tuple[RecurrentCase, str, Edit, str]] = {
 }  # fmt: skip
 
 
+@pytest.mark.few(7)
 @pytest.mark.parametrize("name", TABLES)
 def test_an_entry_of_a_table(name: str) -> None:
     case, recipe, edit, message = TABLES[name]
@@ -327,6 +328,7 @@ FOLDED: dict[str, tuple[RecurrentCase, str, Edit, str]] = {
 }  # fmt: skip
 
 
+@pytest.mark.few(10)
 @pytest.mark.parametrize("name", FOLDED)
 def test_a_constant_of_the_integer_form(name: str) -> None:
     case, recipe, edit, message = FOLDED[name]

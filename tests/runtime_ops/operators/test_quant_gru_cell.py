@@ -56,6 +56,7 @@ def test_operators_differ() -> None:
 HIDDEN = [1, 2, 15, 16, 17, 31, 33, 48, 63, 64, 65, 96, 127, 130]
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(("operator", "linear"), OPERATORS)
 @bundled("inputs, hidden, batch", spread(3, [1, 4, 61], HIDDEN, [1, 2, 7]))
 def test_sizes(operator: Operator, linear: int, inputs: int, hidden: int, batch: int) -> None:
