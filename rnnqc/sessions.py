@@ -12,6 +12,7 @@ import onnxruntime as ort
 
 from rnnqc import runtime_ops
 from rnnqc.errors import CompileError, located
+from rnnqc.evaluation.evaluate import exact_options
 from rnnqc.ir import CELLS_KEY, Model
 from rnnqc.ir.joining import check_bodies
 from rnnqc.lowering.runnable import runnable
@@ -45,7 +46,8 @@ def session(
     Args:
         model: A path, a ModelProto, or what `rnnqc.lower` returns.
         native: Whether to register rnnqc's library; without it the functions of standard operators run. Same bits.
-        options: Session options to start from. They stay as they are and serve for any number of sessions. Only where
+        options: Session options to start from, by default onnxruntime's with `session.x64quantprecision`, so that
+            products of int8 weights do not saturate on x86 without VNNI. They stay as they are and serve for any number of sessions. Only where
             they hold another library of operators that the model needs, which onnxruntime does not copy, rnnqc's is
             registered with them, too.
         kwargs: Passed to `onnxruntime.InferenceSession`.
@@ -95,7 +97,7 @@ class _Opener:
     def __init__(self, given: ort.SessionOptions | None, native: bool, arguments: dict[str, Any]) -> None:
         self.given, self.native = given, native
         self.arguments = {"providers": ["CPUExecutionProvider"], **arguments}
-        self.options = given if given is not None else ort.SessionOptions()
+        self.options = given if given is not None else exact_options()
         if native:
             self.options = _copied(given) if given is not None else self.options
             _register(self.options)

@@ -33,13 +33,11 @@ def add(commands: Commands) -> None:
 
 def run(a: argparse.Namespace) -> int:
     """Runs the command; the exit code."""
-    import onnxruntime as ort
-
     from rnnqc.data.feeds import check_feed
     from rnnqc.data.large_inputs import LargeInputs
     from rnnqc.data.npz import npz_bytes, read_npz
     from rnnqc.data.streaming import calls_of, run_calls, stacked, state_pairs
-    from rnnqc.evaluation.evaluate import run_session
+    from rnnqc.evaluation.evaluate import exact_options, run_session
     from rnnqc.ir import CELLS_KEY
     from rnnqc.proto.files import check_writable, load_proto, write_atomically
     from rnnqc.sessions import session
@@ -57,7 +55,7 @@ def run(a: argparse.Namespace) -> int:
     if any(p.key == CELLS_KEY for p in proto.metadata_props):
         for feed in [call.feed for call in calls] if carried else [feeds]:
             large.look(feed)
-    options = ort.SessionOptions()
+    options = exact_options()
     options.log_severity_level = 4
     with located(a.model), warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

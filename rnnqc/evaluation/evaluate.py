@@ -23,6 +23,17 @@ _ELEMENT = 4  # most constants are float32
 _SMALL = 64
 
 
+def exact_options() -> ort.SessionOptions:
+    """Session options with which uint8 x int8 products are exact on every processor.
+
+    By default onnxruntime adds pairs of them in a saturating int16 on x86 without VNNI, also where it makes such a
+    product of DequantizeLinear and MatMul (onnxruntime_session_options_config_keys.h, `session.x64quantprecision`).
+    """
+    options = ort.SessionOptions()
+    options.add_session_config_entry("session.x64quantprecision", "1")
+    return options
+
+
 def make_session(
     model: onnx.ModelProto | bytes | str, *, native: bool = False, optimize: bool = True
 ) -> ort.InferenceSession:
@@ -36,7 +47,7 @@ def make_session(
     Raises:
         CompileError: onnxruntime refuses the model.
     """
-    options = ort.SessionOptions()
+    options = exact_options()
     options.intra_op_num_threads = 1
     options.log_severity_level = 4
     if not optimize:

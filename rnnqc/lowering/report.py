@@ -139,7 +139,7 @@ class Report(Result):
     def accuracy(self) -> str:
         """What was measured on generated data; "" if nothing was."""
         if self.sqnr_db and min(self.sqnr_db.values()) == math.inf:
-            return "on generated data the outputs are those of the float model"
+            return "on generated data the outputs are those of the model given"
         return f"SQNR on generated data: at least {self.sqnr_summary}" if self.sqnr_summary else ""
 
     @property

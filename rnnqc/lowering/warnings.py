@@ -19,6 +19,7 @@ from rnnqc.passes.graph.constant_outputs import warning_of
 from rnnqc.passes.graph.float16_products import float16_warning
 from rnnqc.passes.graph.quant_operators import CELL_OP
 from rnnqc.passes.graph.training_mode import training_warning
+from rnnqc.passes.qcdq.saturating_products import saturating_products, saturation_warning
 from rnnqc.recipes.clipping import clipping_warnings
 from rnnqc.recipes.recipe import is_builtin
 from rnnqc.recipes.recipe_record import not_applied
@@ -50,6 +51,7 @@ def warnings_of(plan: Plan, passed: Passed, entries: Sequence[Entry]) -> list[st
         *clipping_warnings(c for r in passed.results for c in r.clipped),
         *_exported_cells(plan, entries),
         *_lowered_cells(plan, passed, entries),
+        *([saturation_warning(found)] if (found := saturating_products(passed.model)) else ()),
     ]
 
 

@@ -137,7 +137,7 @@ def _said(worst: Judged, count: int) -> str:
     if worst.unlike:
         return f"{what} has {worst.unlike} value(s) that are NaN or infinite in one of the models only."
     if worst.sqnr_db == math.inf:
-        return f"{what} is that of the float model."
+        return f"{what} is the same in both models."
     text = f"{what} has {worst.sqnr_db:.1f} dB: its error is {error_share(worst.sqnr_db)} of its values"
     text += f", {worst.equal:.1%} of them are equal" if worst.equal >= SAME and worst.sqnr_db < GOOD_DB else ""
     return f"{text}, and grows over time." if worst.growing else f"{text}."

@@ -16,7 +16,7 @@ from rnnqc.cells.base import Cell
 from rnnqc.cells.stages import IntegerCell
 from rnnqc.data.feeds import Feeds
 from rnnqc.errors import CompileError, InternalError
-from rnnqc.evaluation.evaluate import run_session
+from rnnqc.evaluation.evaluate import exact_options, run_session
 from rnnqc.ir import dense_array
 from rnnqc.passes.cells.observe import NotObservableError, Observed, with_outputs
 from rnnqc.proto.graph_walks import blocks_of
@@ -105,7 +105,7 @@ class Recorder:
 
 
 def _options(optimize: bool) -> ort.SessionOptions:
-    options = ort.SessionOptions()
+    options = exact_options()
     options.log_severity_level = 4
     if not optimize:
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL

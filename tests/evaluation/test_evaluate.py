@@ -12,6 +12,7 @@ import pytest
 from rnnqc.errors import CompileError
 from rnnqc.evaluation.evaluate import evaluate_nodes, make_session, run_model, run_session
 from rnnqc.ir import Model
+from rnnqc.sessions import session
 from tests.subjects.protos import parse
 
 HEADER = '<ir_version: 8, opset_import: ["": 17]>'
@@ -76,3 +77,22 @@ def test_expression_that_cannot_be_computed() -> None:
         parse(f"{HEADER} g (float[2] x) => (float[2] y) {{ a = Reshape(k, s) y = Add(x, a) }}", k=A, s=np.array([7]))
     )
     assert evaluate_nodes(model, model.graph.nodes[:1], model.graph.nodes[0].outputs[0]) is None
+
+
+PRODUCT = """<ir_version: 8, opset_import: ["": 17]>
+g (float[1,4] x) => (float[1,4] y)
+<float s = {1}, uint8 z = {0}, int8 wz = {0}, int8[4,4] w = {127,127,127,127, 127,127,127,127, 127,127,127,127, 127,127,127,127}>
+{
+  q = QuantizeLinear(x, s, z)
+  a = DequantizeLinear(q, s, z)
+  b = DequantizeLinear(w, s, wz)
+  y = MatMul(a, b)
+}"""
+
+
+def test_fused_products_of_int8_weights_are_exact() -> None:
+    """onnxruntime makes an integer product of them, which saturates at 16 bits on x86 without VNNI by default."""
+    feed = {"x": np.full((1, 4), 255, np.float32)}
+    proto = parse(PRODUCT)
+    runs = [make_session(proto), make_session(proto, optimize=False), session(proto, native=False)]
+    assert [run_session(live, feed)["y"].max() for live in runs] == [4 * 255 * 127] * 3

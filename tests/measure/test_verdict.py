@@ -16,7 +16,7 @@ from rnnqc.measure.verdict import Judged, Task, verdict_of
 @pytest.mark.parametrize(
     ("output", "level", "said"),
     [
-        (Judged("y", math.inf, 1.0), "good", "is that of the float model"),
+        (Judged("y", math.inf, 1.0), "good", "is the same in both models"),
         (Judged("y", 40.0, 0.0), "good", "40.0 dB: its error is 1 % of its values."),
         (Judged("y", 40.0, 0.0, growing=True), "watch", "grows over time. Measure the task"),
         (Judged("y", 25.0, 0.0), "watch", "5.6 %"),

@@ -63,7 +63,7 @@ def left_out(evidence: Evidence) -> str:
 def _nothing(evidence: Evidence, left: str) -> str:
     """Why no override is proposed."""
     if evidence.sqnr_db == math.inf:
-        return "There is nothing to gain: the outputs are those of the float model."
+        return "There is nothing to gain: the outputs are the same in both models."
     measured, meant = evidence.tried
     if left and not measured:
         return left

@@ -1,0 +1,51 @@
+"""Analysis: products of dequantized values that onnxruntime may compute in saturating integers. Reads only."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from rnnqc.ir import Model, Node, Value, constant_array, display_name, dtype_of
+
+EXACT_MAGNITUDE = 64
+"""Of int8 weights: 255 * (64 + 64) is an int16."""
+
+
+def saturating_products(model: Model) -> list[str]:
+    """Paths of products of 8-bit values and int8 weights that onnxruntime fuses, and saturates on x86 without VNNI.
+
+    Of DequantizeLinear and MatMul it makes an integer product, in which pairs are added in a saturating int16.
+    """
+    return [
+        f"{path}{display_name(node)}"
+        for path, graph in model.paths()
+        for node in graph.nodes
+        if node.op in ("MatMul", "Gemm") and not node.domain and _saturates(node)
+    ]
+
+
+def saturation_warning(nodes: Sequence[str]) -> str:
+    """What is said of a lowered model with such nodes."""
+    more = f" and {len(nodes) - 1} more" if len(nodes) > 1 else ""
+    return (
+        f"product {nodes[0]!r}{more}: on x86 processors without VNNI onnxruntime fuses it with its quantizers and adds "
+        "products in a saturating int16. Resolution: session option session.x64quantprecision = 1 there, as rnnqc's "
+        "own sessions have it."
+    )
+
+
+def _saturates(node: Node) -> bool:
+    values, weights = (_dequantized(v) for v in node.inputs[:2])
+    if values is None or weights is None or dtype_of(values) not in (np.uint8, np.int8):
+        return False
+    codes = constant_array(weights)
+    if codes is None and weights.inputs and weights.inputs[0].op == "Clip":
+        codes = constant_array(weights.inputs[0].inputs[0])
+    return codes is not None and codes.dtype == np.int8 and bool(np.abs(codes.astype(np.int16)).max() > EXACT_MAGNITUDE)
+
+
+def _dequantized(value: Value) -> Value | None:
+    """The quantized value behind a DequantizeLinear."""
+    maker = value.inputs[0] if value.inputs else None
+    return maker.inputs[0] if maker is not None and maker.op == "DequantizeLinear" else None

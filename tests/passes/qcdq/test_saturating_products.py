@@ -1,0 +1,28 @@
+"""Products that onnxruntime computes in saturating integers on some processors.
+
+What these would catch: a warning for a file that is exact everywhere, none for one that is not.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import rnnqc
+
+DIGITS = Path("models/digits_lstm.onnx")
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"form": "qcdq"}, True),
+        ({"form": "qcdq", "overrides": ["*.weight.bits=7"]}, False),  # 255 * (64 + 64) is an int16
+        ({"form": "qcdq", "overrides": ["*.input.bits=16", "*.hidden.bits=16"]}, False),
+        ({}, False),
+    ],
+)
+def test_only_where_fused_products_may_saturate(options: dict[str, object], expected: bool) -> None:
+    lowered = rnnqc.lower(DIGITS, **options)  # type: ignore[arg-type]
+    assert any("x64quantprecision" in text for text in lowered.report.warnings) is expected
