@@ -46,7 +46,7 @@ def session(
     Args:
         model: A path, a ModelProto, or what `rnnqc.lower` returns.
         native: Whether to register rnnqc's library; without it the functions of standard operators run. Same bits.
-        options: Session options to start from, by default onnxruntime's with `session.x64quantprecision`: products of
+        options: Session options to start from, by default onnxruntime's with `session.disable_quant_qdq`: products of
             int8 weights do not saturate on x86 without VNNI. They stay as they are and serve for any number of
             sessions. Only where they hold another library of operators that the model needs, which onnxruntime does
             not copy, rnnqc's is registered with them, too.
