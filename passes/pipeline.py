@@ -36,6 +36,7 @@ from rnnqc.passes.recover.widen_steps import WidenSteps
 from rnnqc.passes.render.cleanup import Cleanup
 from rnnqc.passes.render.fold_scales import FoldScales
 from rnnqc.passes.render.fuse_quant_lstm_cell import FuseQuantLstmCell
+from rnnqc.passes.render.restore_nodes import RestoreNodes
 from rnnqc.passes.render.shorten_names import ShortenNames
 from rnnqc.passes.render.unroll import Unroll
 from rnnqc.passes.rest.int8_weights import Int8Weights
@@ -165,6 +166,8 @@ def _quantized(recipe: Recipe, form: str, unroll: bool, statistics: Statistics |
     ]
     if form != QCDQ:
         passes.append(FoldScales(dispatch=not unroll, functions=form == FUSED))  # render: integer matmuls, look-ups
+    if not unroll:
+        passes.append(RestoreNodes())  # render: cells that stay float become nodes again
     return passes
 
 

@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from rnnqc.cells.activations import takes_alpha, takes_beta
+from rnnqc.cells.activations import Activation
 from rnnqc.cells.types import CELL_TYPES
 from rnnqc.ir import Value
 from rnnqc.passes.graph.constant_expressions import Constants
+from rnnqc.passes.graph.node_attributes import node_attributes
 from rnnqc.passes.recover.row_algebra import Atom, Floats
 from rnnqc.passes.recover.step_matcher import FoundStep
 
@@ -210,18 +211,11 @@ def _state(atom: Atom | None, constants: Constants) -> Value | None:
 
 
 def _attributes(step: FoundStep) -> dict[str, Any]:
-    made: dict[str, Any] = {"hidden_size": step.width}
-    names = [a.name for a in step.activations]
-    if names != list(CELL_TYPES[step.op].activations) or any(a.parameters for a in step.activations):
-        made["activations"] = names
-        alphas = [dict(a.parameters)["alpha"] for a in step.activations if takes_alpha(a.name)]
-        betas = [dict(a.parameters)["beta"] for a in step.activations if takes_beta(a.name)]
-        if alphas:
-            made["activation_alpha"] = alphas
-        if betas:
-            made["activation_beta"] = betas
-    if step.op == "GRU" and step.recurrent is not None:
-        made["linear_before_reset"] = 1
-    if step.input_forget:
-        made["input_forget"] = 1
-    return made
+    linear_before_reset = step.op == "GRU" and step.recurrent is not None
+    return node_attributes(
+        CELL_TYPES[step.op],
+        step.width,
+        [Activation(a.name, **dict(a.parameters)) for a in step.activations],
+        linear_before_reset=linear_before_reset,
+        input_forget=step.input_forget,
+    )

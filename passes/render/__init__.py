@@ -1,6 +1,7 @@
 """Last stage: a cell with quantizers becomes integer arithmetic.
 
-Passes in order: FoldScales writes the integer Scan in standard operators, FuseQuantLstmCell puts it into one node
-with a function body (the native kernel computes the same bits), or Unroll writes the steps one after the other;
-Cleanup removes dead nodes and joins equal constants. Leaves: forms integer, fused and unrolled.
+Passes in order: FoldScales writes the integer Scan in standard operators, RestoreNodes makes nodes again of cells that
+stay float, FuseQuantLstmCell puts a Scan into one node with a function body (the native kernel computes the same bits),
+or Unroll writes the steps one after the other; Cleanup removes dead nodes and joins equal constants. Leaves: forms
+integer, fused and unrolled.
 """

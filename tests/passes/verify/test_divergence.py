@@ -21,6 +21,7 @@ from rnnqc.passes.verify.divergence import first_divergence
 from rnnqc.proto.inlining import inlined
 from tests.laws.parametrize import in_turn
 from tests.passes.pass_testing import plain_op
+from tests.runs.processors import product_branch
 from tests.runs.sessions import assert_same_bits, plain_session, run
 from tests.subjects.lstm_models import LstmCase, Placement
 
@@ -94,14 +95,17 @@ def test_no_divergence_where_there_is_none(placement: Placement, form: str) -> N
     [
         ("insert-qcdq", "Tanh", "cell_gate.value", "Sigmoid", "the_lstm.forward/cell_gate.value", ["Scan"]),
         ("insert-qcdq", "Add", "cell_state.sum", "Sub", "the_lstm.forward/cell_state.sum", ["Scan"]),
-        ("cleanup", "Round", "cell_state.rounded", "Floor", "the_lstm.forward/int8/cell_state.rounded", ["If", "Scan"]),
+        (
+            "cleanup", "Round", "cell_state.rounded", "Floor",
+            f"the_lstm.forward/{product_branch()}/cell_state.rounded", ["If", "Scan"],
+        ),
         (
             "fuse-quant-lstm-cell", "Round", "cell_state.rounded", "Ceil",
-            "the_lstm.forward/int8/cell_state.rounded", ["If", "Scan"],
+            f"the_lstm.forward/{product_branch()}/cell_state.rounded", ["If", "Scan"],
         ),
         (
             "fuse-quant-lstm-cell", "Mul", "hidden.value", "Add",
-            "the_lstm.forward/int8/hidden.value", ["If", "Scan"],
+            f"the_lstm.forward/{product_branch()}/hidden.value", ["If", "Scan"],
         ),
         ("decompose-lstm", "Tanh", "cell_gate.value", "Sigmoid", "Y", []),
     ],
@@ -120,7 +124,7 @@ def test_inside_a_loop() -> None:
     case = CASES["loop"]
     before, after, numerics = stages(case)["fuse-quant-lstm-cell"]
     found = first_divergence(before, planted(after, "Mul", "hidden.value", "Add"), case.feeds(), numerics)
-    assert found is not None and found.value == "body_the_lstm.forward/int8/within_bound/hidden.value"
+    assert found is not None and found.value == f"body_the_lstm.forward/{product_branch()}/within_bound/hidden.value"
     assert [text.split()[0] for text in found.inside] == ["Loop", "If", "If", "Scan"]
 
 

@@ -78,7 +78,7 @@ class Planted:
 
 def step(value: str, gate: str = r"\w+_gate") -> str:
     """What is said of a value of a single step: its name, the gate and the column."""
-    return rf"'\S+forward/(int8/)?{value}' is not '\S+' in a single step: {gate}, column \d+"
+    return rf"'\S+forward/(u?int8/)?{value}' is not '\S+' in a single step: {gate}, column \d+"
 
 
 PLANTED = {
@@ -138,7 +138,7 @@ PLANTED = {
     ),
     "cleanup: a value in the loop": Planted(
         "cleanup", nodes("Round", "cell_state.rounded", becomes("Floor")),
-        r"diverges is 'the_lstm.forward/int8/cell_state.rounded' in Scan .* in If .* at step 0",
+        r"diverges is 'the_lstm.forward/u?int8/cell_state.rounded' in Scan .* in If .* at step 0",
     ),
     "unroll: one of the steps": Planted(
         "unroll", one_step("Round", "the_lstm.forward/step_3/cell_state.rounded", "Ceil"),

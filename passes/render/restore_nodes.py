@@ -1,0 +1,102 @@
+"""Makes nodes again of cells that stay float: onnxruntime runs its own kernels for them."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rnnqc.cells.base import Cell
+from rnnqc.evaluation.numerics import Close
+from rnnqc.ir import FLOAT_TAG, Model, Node, Value, Variable, constant_array, graph_info, info
+from rnnqc.ir.builder import Builder
+from rnnqc.passes.base import Pass, PassInfo, PassResult
+from rnnqc.passes.cells.boundary import Boundary, boundary_of
+from rnnqc.passes.cells.cell_graphs import graphs_of_cells, replace_cell
+from rnnqc.passes.graph.node_attributes import node_attributes
+from rnnqc.passes.invariants import Property
+
+
+class RestoreNodes(Pass):
+    """Replaces each float cell that the recipe leaves as it is by a node of one direction.
+
+    Before: `MatMul, Add -> Scan(MatMul, Add, Split, activations, Mul, Add)`
+
+    After: `LSTM(x, W, R, B, sequence_lens, Unsqueeze(initial_h), Unsqueeze(initial_c), P) -> Squeeze -> Y, Y_h, Y_c`,
+    or GRU, RNN. The node notes why its layer is float, so that lowering the file again leaves it alone.
+
+    Explicit loops are about thirty times slower than the kernels of onnxruntime.
+    """
+
+    info = PassInfo(
+        name="restore-nodes",
+        summary="make nodes again of cells that stay float",
+        numerics=Close(1e-5),
+        requires=frozenset({Property.CANONICAL}),
+    )
+
+    def run(self, model: Model) -> PassResult:
+        """Looks at the cells that the model notes as kept."""
+        graphs = graphs_of_cells(model)
+        floats = [c for c in model.cells.values() if type(c) is Cell and c.name in model.kept and c.name in graphs]
+        for cell in floats:
+            graph = graphs[cell.name]
+            replace_cell(model, graph, cell, _node(model, cell, boundary_of(model, graph, cell)))
+            del model.cells[cell.name], model.kept[cell.name]
+        if floats:
+            model.remove_dead()
+            model.sort()
+            model.infer_shapes()
+        return PassResult(bool(floats), (), {"cells": len(floats)})
+
+
+def _node(model: Model, cell: Cell, at: Boundary) -> list[Node]:
+    """The node of a cell, and the views between its layouts and those of the cell."""
+    b = Builder(model, prefix=cell.name)
+    states = [
+        b.op("Unsqueeze", [v, b.i64([0])], f"{k}.node") if v is not None else None
+        for k, v in (("initial_h", at.initial_h), ("initial_c", at.initial_c))
+    ]
+    inputs: list[Value | None] = [at.x, *_parameters(model, cell), at.sequence_lens, states[0]]
+    outputs = [at.y, at.y_h]
+    if cell.op == "LSTM":
+        p = cell.P and model.add_initializer(f"{cell.name}/P", _array(model, cell.P)[np.newaxis])
+        inputs, outputs = [*inputs, states[1], p or None], [*outputs, at.y_c]
+    while inputs[-1] is None:
+        inputs.pop()
+    made = [
+        b.value(f"{k}.node") if v is not None else Variable.empty()
+        for k, v in zip(("Y", "Y_h", "Y_c"), outputs, strict=False)
+    ]
+    attributes = node_attributes(
+        cell.type,
+        cell.hidden_size,
+        cell.activations,
+        linear_before_reset=cell.linear_before_reset,
+        input_forget=cell.input_forget,
+    )
+    if cell.reverse:
+        attributes["direction"] = "reverse"
+    if cell.clip is not None:
+        attributes["clip"] = cell.clip
+    node = b.add(cell.op, inputs, made, cell.name, **attributes)
+    node.name = cell.name
+    info(node).metadata[FLOAT_TAG] = model.kept[cell.name]
+    for axis, value, target in zip((1, 0, 0), made, outputs, strict=False):
+        if target is not None:
+            b.add("Squeeze", [value, b.i64([axis])], [target], f"{target.name}.squeezed")
+    return b.nodes
+
+
+def _array(model: Model, name: str) -> np.ndarray:
+    array = constant_array(graph_info(model.graph).initializers[name])
+    assert array is not None
+    return array
+
+
+def _parameters(model: Model, cell: Cell) -> list[Value]:
+    """W `[1,GH,I]`, R `[1,GH,H]` and B `[1,2GH]`, of which the second half is what a GRU's reset gate multiplies."""
+    size = cell.hidden_size
+    bias, inner = _array(model, cell.B), np.zeros(len(cell.type.gates) * size, np.float32)
+    if cell.hidden_bias is not None:
+        inner[-size:] = _array(model, cell.hidden_bias)
+    arrays = {"W": _array(model, cell.W).T, "R": _array(model, cell.R).T, "B": np.concatenate([bias, inner])}
+    return [model.add_initializer(f"{cell.name}/{k}", np.ascontiguousarray(a[np.newaxis])) for k, a in arrays.items()]
