@@ -11,8 +11,9 @@ import onnx
 from rnnqc.data.binding import bound_like
 from rnnqc.data.feeds import true_inputs
 from rnnqc.data.given_data import Data
-from rnnqc.errors import UsageError, located
+from rnnqc.errors import FLOAT_MODEL, LOWERED_MODEL, UsageError, located
 from rnnqc.lowering.executable import executable
+from rnnqc.lowering.lowered_before import check_order
 from rnnqc.measure.metrics import BUILTIN, Measure, MetricFunction, OfFunction, load_metric
 from rnnqc.measure.runs import Calls, Runner, State, has_native
 from rnnqc.proto.given import Given, as_given, name_of, proto_of
@@ -94,10 +95,13 @@ def evaluate(
         The metric of both models.
 
     Raises:
-        UsageError: There is no such metric or output, or a function fails.
+        UsageError: There is no such metric or output, the models are in the wrong order, or a function fails.
         CompileError: A model does not run, the data does not fit, or labels do not fit the output.
     """
     named = [(name_of(m), _loaded(m)) for m in (as_given(m) for m in (model, against) if m is not None)]
+    if against is not None:
+        names, protos = (name_of(against, FLOAT_MODEL), name_of(model, LOWERED_MODEL)), [p for _, p in named]
+        check_order(names, protos[::-1], "rnnqc evaluate QUANT.onnx --against FLOAT.onnx")
     inputs = {i.name for _, proto in named for i in true_inputs(proto)}
     with located(named[-1][0]):
         named[-1] = named[-1][0], bound_like(named[-1][1], named[0][1])

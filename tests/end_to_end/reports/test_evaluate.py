@@ -1,7 +1,8 @@
 """`rnnqc evaluate` and `rnnqc.evaluate`: figures of tasks, on the models of the repository.
 
 What these would catch: labels that are not cut with their samples, states that are not carried or are those of the
-other model, a row that should not count, a threshold that is not kept, an error that does not say what to do.
+other model, a row that should not count, a threshold that is not kept, an error that does not say what to do, a float
+model that is taken for the lowered one.
 """
 
 from __future__ import annotations
@@ -61,6 +62,20 @@ def test_accuracy_is_that_of_the_test_images(cli: Command, tmp_path: Path) -> No
     np.savez(tmp_path / "pairs.npz", **pairs, names=np.arange(10))  # labels are cut with their samples
     again = json.loads(cli(*arguments, tmp_path / "pairs.npz", "--labels", "label").out)
     assert again == {**found, "calls": 225}
+
+
+def test_the_wrong_order_is_refused(cli: Command, tmp_path: Path) -> None:
+    """A loss would be told as a gain; two float or two lowered models are fine."""
+    lowered, data = rnnqc.lower(DIGITS), MODELS / "digits_test.npz"
+    lowered.save(tmp_path / "low.onnx")
+    found = cli("evaluate", DIGITS, "--against", tmp_path / "low.onnx", "--data", data, "--metric", "accuracy")
+    assert found.code == 2 and not found.out
+    told = " ".join(found.err.split())
+    assert f"{tmp_path / 'low.onnx'} is a lowered model, and {DIGITS} is not." in told
+    assert f"swap the two: rnnqc evaluate {tmp_path / 'low.onnx'} --against {DIGITS}" in told
+    with pytest.raises(rnnqc.UsageError, match=r"the float model is a lowered model, .*\. Resolution: swap the two\.$"):
+        rnnqc.evaluate(rnnqc.Model.load(DIGITS), data, "accuracy", against=lowered)
+    assert rnnqc.evaluate(lowered, data, "accuracy", against=lowered).reference is not None
 
 
 def test_perplexity_of_a_stream(cli: Command, tmp_path: Path) -> None:
