@@ -14,7 +14,8 @@ from rnnqc.data.given_data import Data, open_feeds
 from rnnqc.data.large_inputs import LargeInputs
 from rnnqc.data.not_finite import not_finite_texts
 from rnnqc.data.state_hints import likely_states, state_warnings
-from rnnqc.data.streaming import checked, state_pairs
+from rnnqc.data.state_pairs import state_pairs
+from rnnqc.data.streaming import checked
 from rnnqc.errors import FLOAT_MODEL, LOWERED_MODEL, CompileError, located
 from rnnqc.lowering.executable import executable
 from rnnqc.lowering.lowered_before import check_order

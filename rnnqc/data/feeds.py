@@ -10,7 +10,7 @@ import numpy.typing as npt
 import onnx
 
 from rnnqc.data.binding import bound_values_of
-from rnnqc.data.state_hints import likely_states, options_of_states
+from rnnqc.data.state_hints import hinted_states, options_of_states
 from rnnqc.errors import CompileError
 
 Feeds = dict[str, npt.NDArray[Any]]
@@ -90,7 +90,7 @@ def check_feed(
         )
     for value in inputs:
         if value.name not in feed:
-            states = likely_states(proto) if states is None else states
+            states = hinted_states(proto, states)
             raise CompileError(
                 f"{source}: no array for input {value.name!r}; arrays: {', '.join(sorted(feed)) or 'none'}.",
                 supported=f"arrays named {', '.join(i.name for i in inputs)}",
@@ -108,7 +108,7 @@ def check_feed(
         fits = len(dims) == array.ndim and all(d is None or d == s for d, s in zip(dims, array.shape, strict=True))
         if tensor.HasField("shape") and not fits:
             text = ", ".join("?" if d is None else str(d) for d in dims)
-            states = {} if array.ndim != len(dims) + 1 else likely_states(proto) if states is None else states
+            states = {} if array.ndim != len(dims) + 1 else hinted_states(proto, states)
             calls = or_carry(states if value.name not in states else {})
             raise CompileError(
                 f"{source}: array {value.name!r} has shape {list(array.shape)}.",

@@ -13,7 +13,8 @@ import onnxruntime as ort
 from rnnqc import runtime_ops
 from rnnqc.data.feeds import Feeds
 from rnnqc.data.given_data import Data
-from rnnqc.data.streaming import Outputs, Piece, calls_of, run_calls, state_pairs
+from rnnqc.data.state_pairs import state_pairs
+from rnnqc.data.streaming import Outputs, Piece, calls_of, run_calls
 from rnnqc.errors import located
 from rnnqc.evaluation.evaluate import make_session, run_session
 
