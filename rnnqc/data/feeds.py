@@ -10,6 +10,7 @@ import numpy.typing as npt
 import onnx
 
 from rnnqc.data.binding import bound_values_of
+from rnnqc.data.npz import RAGGED
 from rnnqc.data.state_hints import hinted_states, options_of_states
 from rnnqc.errors import CompileError
 
@@ -102,7 +103,7 @@ def check_feed(
             raise CompileError(
                 f"{source}: array {value.name!r} is {array.dtype}.",
                 supported=str(dtype),
-                action="convert the array with numpy.astype",
+                action=RAGGED if array.dtype.kind == "O" else "convert the array with numpy.astype",
             )
         dims = [fixed_size(d) for d in tensor.shape.dim]
         fits = len(dims) == array.ndim and all(d is None or d == s for d, s in zip(dims, array.shape, strict=True))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import Any
@@ -13,14 +13,15 @@ import numpy.typing as npt
 import onnx
 
 from rnnqc.data.feeds import Feeds, true_inputs
-from rnnqc.data.npz import NpzFolder, read_npz
+from rnnqc.data.npz import RAGGED, NpzFolder, read_npz
 from rnnqc.data.user_code import importable_working_folder, named_object
 from rnnqc.errors import CompileError
 
 Data = str | os.PathLike[str] | Mapping[str, Any] | Iterable[Any]
 """The name of an `.npz`, of a directory of `.npz`, or `module:function`; a dict of arrays as an `.npz` holds them; or
 any iterable of feeds, such as a `torch.utils.data.DataLoader`. Arrays may be torch tensors. A feed is a dict of arrays
-by name of input, or arrays in the order of the inputs, after which one of labels may follow."""
+by name of input, or arrays in the order of the inputs, after which one of labels may follow; a tuple of such arrays for
+several inputs is read as the dict of them."""
 LABEL = "label"
 """The name of an array that follows those of the inputs."""
 _FILES = ".npz, a directory of .npz, or module:function"
@@ -50,6 +51,8 @@ def open_feeds(source: Data, proto: onnx.ModelProto, carried: Iterable[str] = ()
     names = [i.name for i in true_inputs(proto) if i.name not in set(carried)]
     if is_array(source):
         source = {names[0]: source} if len(names) == 1 else [source]
+    elif isinstance(source, list | tuple) and len(names) > 1:
+        source = _in_order(source, names) or source
     if isinstance(source, Mapping):
         return _samples({k: array_of(v) for k, v in source.items()}, proto, "the dict", set(carried))
     if isinstance(source, NpzFolder):
@@ -69,10 +72,15 @@ def array_of(value: Any) -> npt.NDArray[Any]:
     """A numpy array, or a torch tensor wherever it is, as a numpy array.
 
     Raises:
-        CompileError: numpy has no such type.
+        CompileError: numpy has no such type, or rows of different lengths are given for an array.
     """
     if not callable(getattr(value, "detach", None)):
-        return np.asarray(value)
+        try:
+            return np.asarray(value)
+        except ValueError as error:
+            raise CompileError(
+                f"a {type(value).__name__} cannot become a numpy array ({error}).", supported="arrays", action=RAGGED
+            ) from error
     try:
         return np.asarray(value.detach().cpu().numpy())
     except (TypeError, RuntimeError) as error:
@@ -96,9 +104,15 @@ def _feed(item: Any, names: list[str]) -> Any:
         return {name: array_of(value) for name, value in item.items()}
     if is_array(item) and len(names) == 1:
         return {names[0]: array_of(item)}
-    if isinstance(item, list | tuple) and len(names) <= len(item) <= len(names) + 1 and all(map(is_array, item)):
-        return {name: array_of(value) for name, value in zip([*names, LABEL], item, strict=False)}
-    return item
+    made = _in_order(item, names) if isinstance(item, list | tuple) else None
+    return item if made is None else made
+
+
+def _in_order(arrays: Sequence[Any], names: Sequence[str]) -> Feeds | None:
+    """Arrays in the order of the inputs, after which one of labels may follow, by name; None of what is none of it."""
+    if not len(names) <= len(arrays) <= len(names) + 1 or not all(map(is_array, arrays)):
+        return None
+    return {name: array_of(value) for name, value in zip([*names, LABEL], arrays, strict=False)}
 
 
 def _from_name(source: str, proto: onnx.ModelProto, once: AbstractSet[str]) -> Iterable[Any]:

@@ -153,7 +153,7 @@ def checked(
         if not isinstance(given, Mapping):
             raise CompileError(
                 f"{where}: is a {type(given).__name__}.",
-                supported=f"dicts of arrays named {', '.join(known)}",
+                supported=f"dicts of arrays named {', '.join(known)}; arrays in this order, then one of labels",
                 action=f"name the arrays as the model's inputs{or_carry(_left(states, proto, optional))}",
             )
         feed = {name: np.asarray(array) for name, array in given.items()}
