@@ -18,7 +18,7 @@ import numpy.typing as npt
 import onnx
 
 from rnnqc.data.feeds import Feeds, check_feed, or_carry, true_inputs
-from rnnqc.data.given_data import Data, open_feeds
+from rnnqc.data.given_data import LABEL, Data, open_feeds
 from rnnqc.data.initial_states import InitialStates
 from rnnqc.data.not_finite import first_not_finite
 from rnnqc.data.npz import NpzFolder
@@ -52,7 +52,7 @@ def calls_of(
     carried: Mapping[str, str],
     *,
     limit: int | None = None,
-    labelled: bool = False,
+    labels: str | None = None,
 ) -> Iterator[Piece]:
     """The calls that `data` makes of a model, each checked when it is taken.
 
@@ -61,14 +61,15 @@ def calls_of(
         proto: The model.
         carried: Outputs by the input they become (see `state_pairs`); empty where every feed stands alone.
         limit: How many at most.
-        labelled: Whether arrays that are no inputs are kept.
+        labels: Arrays that are no inputs are kept, and one that follows those of the inputs gets this name; by default
+            they are left out.
 
     Raises:
         CompileError: The data cannot be read, is empty or does not fit, or a state has no first value.
     """
-    return stream(
-        checked(open_feeds(data, proto, carried), proto, None, carried, True, labelled=labelled), proto, carried, limit
-    )
+    opened = open_feeds(data, proto, carried, labels or LABEL)
+    feeds = checked(opened, proto, None, carried, True, labelled=labels is not None)
+    return stream(feeds, proto, carried, limit)
 
 
 def run_calls(
