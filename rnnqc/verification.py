@@ -22,6 +22,7 @@ from rnnqc.lowering.lowered_before import check_order
 from rnnqc.measure.compare import LevelComparison, compare_levels, compare_models, compare_native, worst_level
 from rnnqc.measure.differences import OutputComparison, unlike_texts
 from rnnqc.measure.feeds import FeedGenerator, Level, generated_levels
+from rnnqc.measure.padding import padding_notes
 from rnnqc.measure.runs import State
 from rnnqc.measure.thresholds import Thresholds
 from rnnqc.measure.verdict import Judged, Verdict, verdict_of
@@ -52,6 +53,7 @@ class Verification(Result):
         warnings: A sentence for each state that is carried oddly or not at all, for each input that is larger than the
             values quantized layers compute with, and for those that hold NaN or infinities where the outputs do not
             show it; else failures say so.
+        notes: Of given data: that padding is part of the figures, where an input of lengths shows it.
     """
 
     float_model: str
@@ -65,6 +67,7 @@ class Verification(Result):
     thresholds: Thresholds
     failures: Sequence[str] = field(default_factory=list)
     warnings: Sequence[str] = field(default_factory=list)
+    notes: Sequence[str] = field(default_factory=list)
 
     @property
     def ok(self) -> bool:
@@ -119,6 +122,11 @@ class Verification(Result):
     def messages(self) -> list[str]:
         """Inputs that are larger than the values quantized layers compute with."""
         return list(self.warnings)
+
+    @property
+    def hints(self) -> list[str]:
+        """How much of given data is padding."""
+        return list(self.notes)
 
     def to_dict(self) -> dict[str, Any]:
         """Every figure, of every step."""
@@ -214,6 +222,7 @@ def verify(
         *names, len(feeds), data is None, [f"{i}:{o}" for i, o in carried.items()], compared, bits, optimized,
         thresholds, [*unlike, *thresholds.violations(compared), *_other_bits(bits)],
         [*odd, *([] if unlike else told), *_large_inputs(levels)],
+        [] if data is None else padding_notes(reference, feeds, compared[0].outputs),
     )  # fmt: skip
 
 

@@ -72,6 +72,8 @@ def _print_found(found: Verification) -> None:
     _print([c for _, c in found.worst.values()])
     _print_over_time(found.levels)
     _print_levels(found.levels)
+    for text in found.notes:
+        out(f"note: {escape(text)}")
     if found.verdict is not None and (found.ok or found.verdict.level != "good"):
         out(colored(found.verdict))
     if found.native and all(c.same_bits for c in found.native):
