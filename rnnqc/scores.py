@@ -132,10 +132,7 @@ def evaluate(
         CompileError: A model does not run, the data does not fit, or labels do not fit the output.
     """
     named = [(name_of(m), _loaded(m)) for m in (as_given(m) for m in (model, against) if m is not None)]
-    names = [name_of(model)]
-    if against is not None:
-        names = [name_of(model, LOWERED_MODEL), name_of(against, FLOAT_MODEL)]
-        check_order((names[1], names[0]), (named[1][1], named[0][1]), "rnnqc evaluate QUANT.onnx --against FLOAT.onnx")
+    names = _names(model, against, [proto for _, proto in named])
     inputs = {i.name for _, proto in named for i in true_inputs(proto)}
     with located(named[-1][0]):
         named[-1] = named[-1][0], bound_like(named[-1][1], named[0][1])
@@ -157,6 +154,19 @@ def evaluate(
     title = metric if isinstance(metric, str) else getattr(metric, "__name__", "metric")
     reference = values[1] if len(values) > 1 else None
     return Evaluation(title, read, len(calls.pieces), values[0], reference, labelled, *names)
+
+
+def _names(model: Given, against: Given | None, protos: Sequence[onnx.ModelProto]) -> list[str]:
+    """What the model is called, and the float one where there is one.
+
+    Raises:
+        UsageError: They are in the wrong order.
+    """
+    if against is None:
+        return [name_of(model)]
+    names = (name_of(against, FLOAT_MODEL), name_of(model, LOWERED_MODEL))
+    check_order(names, protos[::-1], "rnnqc evaluate QUANT.onnx --against FLOAT.onnx")
+    return list(names[::-1])
 
 
 def _maker(
