@@ -30,7 +30,7 @@ from layers import Layer
 from reporting import report
 
 import rnnqc
-from rnnqc.data.streaming import state_pairs
+from rnnqc.data.state_pairs import state_pairs
 
 Array = npt.NDArray[Any]
 OWN, JOINED = "own calls", "one call"

@@ -29,6 +29,11 @@ class Result:
         raise NotImplementedError
 
     @property
+    def shown(self) -> list[Row]:
+        """The rows as people read them, with the same keys: `print` and notebooks show these."""
+        return self.rows
+
+    @property
     def messages(self) -> list[str]:
         """What the command line warns of and is not in the rows: a sentence each."""
         return []
@@ -46,11 +51,11 @@ class Result:
         return f"<rnnqc.{type(self).__name__}: {one_line(worded(self.headline))}>"
 
     def __str__(self) -> str:
-        return "\n".join([one_line(worded(self.headline)), *_text_rows(self.rows), *self._told])
+        return "\n".join([one_line(worded(self.headline)), *_text_rows(self.shown), *self._told])
 
     def _repr_html_(self) -> str:
         listed = "".join(f"<li>{html.escape(text)}</li>" for text in self._told)
-        text = f"<p>{html.escape(one_line(worded(self.headline)))}</p>{_html_table(self.rows)}"
+        text = f"<p>{html.escape(one_line(worded(self.headline)))}</p>{_html_table(self.shown)}"
         return text + (f"<ul>{listed}</ul>" if listed else "")
 
     @property

@@ -10,13 +10,17 @@ import onnx
 
 from rnnqc.data.binding import bound_like
 from rnnqc.data.feeds import true_inputs
-from rnnqc.data.given_data import Data
-from rnnqc.errors import UsageError, located
+from rnnqc.data.given_data import LABEL, Data
+from rnnqc.errors import FLOAT_MODEL, LOWERED_MODEL, MEMORY, UsageError, located
 from rnnqc.lowering.executable import executable
-from rnnqc.measure.metrics import BUILTIN, Measure, MetricFunction, OfFunction, load_metric
+from rnnqc.lowering.lowered_before import check_order
+from rnnqc.measure.metrics import ACCURACY, BUILTIN, PERPLEXITY, Measure, MetricFunction, OfFunction, load_metric
 from rnnqc.measure.runs import Calls, Runner, State, has_native
 from rnnqc.proto.given import Given, as_given, name_of, proto_of
 from rnnqc.results import Result
+
+CHANGE = "against float"
+"""What a lowered model lost or won, in tables."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -29,7 +33,9 @@ class Evaluation(Result):
         calls: How many calls the data makes.
         value: The metric of the model.
         reference: That of the float model; None without one.
-        labels: The array of the data that a built-in metric compares with; "" for a function.
+        labels: The array of the data that a built-in metric compares with; for a function what it was called, or "".
+        model: What the model is called.
+        against: What the float model is called; "" without one.
     """
 
     metric: str
@@ -38,6 +44,8 @@ class Evaluation(Result):
     value: float
     reference: float | None = None
     labels: str = ""
+    model: str = MEMORY
+    against: str = ""
 
     @property
     def headline(self) -> str:
@@ -47,9 +55,33 @@ class Evaluation(Result):
 
     @property
     def rows(self) -> list[dict[str, Any]]:
-        """The metric of the model, and of the float one where it was given."""
-        figures = {"model": self.value} | ({} if self.reference is None else {"float": self.reference})
-        return [{"model": name, self.metric: value} for name, value in figures.items()]
+        """The metric of the float model where it was given, and of the model, with what it lost or won.
+
+        That is the difference, of a perplexity the quotient of both less 1.
+        """
+        if self.reference is None:
+            return [{"model": self.model, self.metric: self.value}]
+        lost = self.value / self.reference - 1 if self.metric == PERPLEXITY else self.value - self.reference
+        return [
+            {"model": self.against, self.metric: self.reference, CHANGE: None},
+            {"model": self.model, self.metric: self.value, CHANGE: lost},
+        ]
+
+    @property
+    def shown(self) -> list[dict[str, Any]]:
+        """The rows with an accuracy in percent."""
+        written = {self.metric: self._figure, CHANGE: self._change}
+        return [{k: written.get(k, str)(v) for k, v in row.items()} for row in self.rows]
+
+    def _figure(self, value: float) -> str:
+        form = {ACCURACY: ".2%", PERPLEXITY: ".3f"}.get(self.metric, ".6g")
+        return f"{value:{form}}"
+
+    def _change(self, lost: float | None) -> str:
+        if lost is None:
+            return ""
+        points = self.metric == ACCURACY
+        return f"{100 * lost:+.2f} points" if points else f"{lost:{'+.3%' if self.metric == PERPLEXITY else '+.3g'}}"
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready values."""
@@ -86,7 +118,9 @@ def evaluate(
         output: The output that a built-in metric reads, `[...,classes]` or, for accuracy, a probability; by default the
             first that is no state.
         labels: The array of labels, `[...]`, whole numbers; by default the only one that is no input, or one called
-            label, labels, target or targets. Labels below 0 do not count.
+            label, labels, target or targets. Labels below 0 do not count. Arrays that follow those of the inputs, as in
+            a batch of a `DataLoader`, have this name, or else "label", also in the feeds that a function gets; for it
+            every call has to have an array of the name that is given here.
         native: Whether to run with the native library, if it is there; same bits.
         progress: Called with the number of calls done so far, and of all, those of both models.
 
@@ -94,14 +128,15 @@ def evaluate(
         The metric of both models.
 
     Raises:
-        UsageError: There is no such metric or output, or a function fails.
+        UsageError: There is no such metric or output, the models are in the wrong order, or a function fails.
         CompileError: A model does not run, the data does not fit, or labels do not fit the output.
     """
     named = [(name_of(m), _loaded(m)) for m in (as_given(m) for m in (model, against) if m is not None)]
+    names = _names(model, against, [proto for _, proto in named])
     inputs = {i.name for _, proto in named for i in true_inputs(proto)}
     with located(named[-1][0]):
         named[-1] = named[-1][0], bound_like(named[-1][1], named[0][1])
-        calls = Calls.of(data, named[-1][1], state, labelled=True)
+        calls = Calls.of(data, named[-1][1], state, labels=labels or LABEL)
     made, read = _maker(metric, inputs, [o.name for o in named[-1][1].graph.output], calls, output, labels)
     values: list[float] = []
     labelled = ""
@@ -118,7 +153,20 @@ def evaluate(
         labelled = measure.read
     title = metric if isinstance(metric, str) else getattr(metric, "__name__", "metric")
     reference = values[1] if len(values) > 1 else None
-    return Evaluation(title, read, len(calls.pieces), values[0], reference, labelled)
+    return Evaluation(title, read, len(calls.pieces), values[0], reference, labelled, *names)
+
+
+def _names(model: Given, against: Given | None, protos: Sequence[onnx.ModelProto]) -> list[str]:
+    """What the model is called, and the float one where there is one.
+
+    Raises:
+        UsageError: They are in the wrong order.
+    """
+    if against is None:
+        return [name_of(model)]
+    names = (name_of(against, FLOAT_MODEL), name_of(model, LOWERED_MODEL))
+    check_order(names, protos[::-1], "rnnqc evaluate QUANT.onnx --against FLOAT.onnx")
+    return list(names[::-1])
 
 
 def _maker(
@@ -136,14 +184,13 @@ def _maker(
     """
     if not isinstance(metric, str) or metric not in BUILTIN:
         function = load_metric(metric, tuple(BUILTIN)) if isinstance(metric, str) else metric
-        for option, given in (("output", output), ("labels", labels)):
-            if given is not None:
-                raise UsageError(
-                    f"--{option} {given} with a metric of your own.",
-                    supported=f"--{option} with {' and '.join(BUILTIN)}",
-                    action=f"leave --{option} out: your function gets all outputs and all arrays",
-                )
-        return lambda: OfFunction(function), ""
+        if output is not None:
+            raise UsageError(
+                f"--output {output} with a metric of your own.",
+                supported=f"--output with {' and '.join(BUILTIN)}",
+                action="leave --output out: your function gets all outputs",
+            )
+        return lambda: OfFunction(function, labels), ""
     values = [name for name in outputs if name not in calls.carried.values()]
     read = output if output is not None else values[0] if values else ""
     if read not in outputs:

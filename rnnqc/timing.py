@@ -29,12 +29,12 @@ from rnnqc.errors import CompileError, UsageError, located
 from rnnqc.ir import Model
 from rnnqc.lowering.executable import executable
 from rnnqc.lowering.lower import lower
+from rnnqc.lowering.lowered_before import is_lowered
 from rnnqc.lowering.plan import AS_EXPORTED
 from rnnqc.lowering.report import Entry
 from rnnqc.measure.measured_call import measured_call
 from rnnqc.measure.runs import State
 from rnnqc.passes.analysis.find_recurrent_nodes import lowered_nodes
-from rnnqc.passes.weight_only.quantize_weights import stored_weights_of_nodes
 from rnnqc.proto.given import Given, as_given, name_of, proto_of
 from rnnqc.results import Result
 from rnnqc.sessions import session
@@ -322,12 +322,12 @@ def _check_options(threads: int, rounds: int, inputs: Any, dims: Mapping[str, in
 def _ways(model: Given, against: Given | None) -> tuple[dict[str, onnx.ModelProto], list[Entry]]:
     """What to run, the base of the ratios first, and what lowering on the fly left float."""
     proto, name = proto_of(model), name_of(model)
-    if _is_lowered(proto, name):
+    if is_lowered(proto, name):
         lowered = {STOCK: proto, **({NATIVE: proto} if _has_cells(proto, name) else {})}
         if against is None:
             return lowered, []
         reference = bound_like(proto_of(against), proto)
-        if _is_lowered(reference, name_of(against)):
+        if is_lowered(reference, name_of(against)):
             raise UsageError(
                 f"--against {name_of(against)}: is a lowered model.",
                 supported="the float model",
@@ -351,12 +351,6 @@ def _ways(model: Given, against: Given | None) -> tuple[dict[str, onnx.ModelProt
     if without_library.report.is_changed:
         ways[ORT] = without_library.proto
     return ways, entries
-
-
-def _is_lowered(proto: onnx.ModelProto, source: str) -> bool:
-    with located(source):
-        loaded = Model.load(proto)
-        return bool(lowered_nodes(loaded) or stored_weights_of_nodes(loaded))
 
 
 def _has_cells(proto: onnx.ModelProto, source: str) -> bool:

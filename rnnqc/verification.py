@@ -14,18 +14,18 @@ from rnnqc.data.given_data import Data, open_feeds
 from rnnqc.data.large_inputs import LargeInputs
 from rnnqc.data.not_finite import not_finite_texts
 from rnnqc.data.state_hints import likely_states, state_warnings
-from rnnqc.data.streaming import checked, state_pairs
-from rnnqc.errors import FLOAT_MODEL, LOWERED_MODEL, CompileError, UsageError, located
-from rnnqc.ir import Model
+from rnnqc.data.state_pairs import state_pairs
+from rnnqc.data.streaming import checked
+from rnnqc.errors import FLOAT_MODEL, LOWERED_MODEL, CompileError, located
 from rnnqc.lowering.executable import executable
+from rnnqc.lowering.lowered_before import check_order
 from rnnqc.measure.compare import LevelComparison, compare_levels, compare_models, compare_native, worst_level
 from rnnqc.measure.differences import OutputComparison, unlike_texts
 from rnnqc.measure.feeds import FeedGenerator, Level, generated_levels
+from rnnqc.measure.padding import padding_notes
 from rnnqc.measure.runs import State
 from rnnqc.measure.thresholds import Thresholds
 from rnnqc.measure.verdict import Judged, Verdict, verdict_of
-from rnnqc.passes.analysis.find_recurrent_nodes import lowered_nodes
-from rnnqc.passes.weight_only.quantize_weights import stored_weights_of_nodes
 from rnnqc.proto.given import Given, as_given, name_of, proto_of
 from rnnqc.results import Result
 
@@ -53,6 +53,7 @@ class Verification(Result):
         warnings: A sentence for each state that is carried oddly or not at all, for each input that is larger than the
             values quantized layers compute with, and for those that hold NaN or infinities where the outputs do not
             show it; else failures say so.
+        notes: Of given data: that padding is part of the figures, where an input of lengths shows it.
     """
 
     float_model: str
@@ -66,6 +67,7 @@ class Verification(Result):
     thresholds: Thresholds
     failures: Sequence[str] = field(default_factory=list)
     warnings: Sequence[str] = field(default_factory=list)
+    notes: Sequence[str] = field(default_factory=list)
 
     @property
     def ok(self) -> bool:
@@ -120,6 +122,11 @@ class Verification(Result):
     def messages(self) -> list[str]:
         """Inputs that are larger than the values quantized layers compute with."""
         return list(self.warnings)
+
+    @property
+    def hints(self) -> list[str]:
+        """How much of given data is padding."""
+        return list(self.notes)
 
     def to_dict(self) -> dict[str, Any]:
         """Every figure, of every step."""
@@ -215,6 +222,7 @@ def verify(
         *names, len(feeds), data is None, [f"{i}:{o}" for i, o in carried.items()], compared, bits, optimized,
         thresholds, [*unlike, *thresholds.violations(compared), *_other_bits(bits)],
         [*odd, *([] if unlike else told), *_large_inputs(levels)],
+        [] if data is None else padding_notes(reference, feeds, compared[0].outputs),
     )  # fmt: skip
 
 
@@ -230,30 +238,11 @@ def _runnable(
     for name, model in zip(names, (float_model, quantized_model), strict=True):
         with located(name):
             loaded.append(proto_of(model))
-    _check_order(names, loaded)
+    check_order(names, loaded, "rnnqc verify FLOAT.onnx QUANT.onnx")
     with located(names[0]):
         reference = executable(bound_like(*loaded))
     with located(names[1]):
         return reference, executable(loaded[1])
-
-
-def _check_order(names: tuple[str, str], protos: Sequence[onnx.ModelProto]) -> None:
-    """Refuses the two models in the wrong order: the noise would be set against the quantized signal.
-
-    Raises:
-        UsageError: The first one is lowered, the second one is not.
-    """
-    lowered = []
-    for name, proto in zip(names, protos, strict=True):
-        with located(name):
-            loaded = Model.load(proto)
-            lowered.append(bool(lowered_nodes(loaded) or stored_weights_of_nodes(loaded)))
-    if lowered == [True, False]:
-        raise UsageError(
-            f"{names[0]} is a lowered model, and {names[1]} is not.",
-            supported="rnnqc verify FLOAT.onnx QUANT.onnx",
-            action="swap the two" + ("" if FLOAT_MODEL in names else f": rnnqc verify {names[1]} {names[0]}"),
-        )
 
 
 def _levels(

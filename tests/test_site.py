@@ -51,6 +51,15 @@ def test_overview_leads_to_every_page() -> None:
     assert {p.name for p in DOCS.glob("*.md")} - set(re.findall(r"\((\w+\.md)", text)) == {"index.md"}
 
 
+def test_overview_leads_to_the_command_line_without_the_site() -> None:
+    """Its page is made with the site; a reader of the repository finds what makes it."""
+    (line,) = (t for t in (DOCS / "index.md").read_text(encoding="utf-8").splitlines() if "(command_line.md)" in t)
+    others = [target for target in re.findall(r"\]\(([^)#]+)", line) if target != "command_line.md"]
+    assert others and all((DOCS / target).exists() for target in others)
+    made = subprocess.run([sys.executable, DOCS / others[0]], capture_output=True, text=True, check=True)
+    assert "rnnqc lower" in made.stdout
+
+
 def test_command_line_has_every_option() -> None:
     """Of every command, with its help text."""
     page = script("command_line").page()

@@ -13,12 +13,14 @@ from rnnqc.calibration.distribute import reduced
 from rnnqc.calibration.float_cells import decompose
 from rnnqc.calibration.observation import Observers, Site, Task
 from rnnqc.calibration.samples import Selection, batch_axes, batches, joined_batches, sample_count
+from rnnqc.cells.base import Cell
 from rnnqc.data.feeds import true_inputs
 from rnnqc.data.given_data import Data, open_feeds
 from rnnqc.data.large_inputs import ACTION, LargeInputs
 from rnnqc.data.state_hints import likely_states, state_remarks
+from rnnqc.data.state_pairs import state_pairs
 from rnnqc.data.statistics import Statistics, identity, weights_digest
-from rnnqc.data.streaming import Piece, checked, state_pairs, stream
+from rnnqc.data.streaming import Piece, checked, stream
 from rnnqc.errors import CompileError, Outcome, Remark, UsageError, located
 from rnnqc.evaluation.invalid_model_errors import refusing_invalid_models
 from rnnqc.ir import Model, display_name, shape_of
@@ -86,9 +88,9 @@ def calibrate(
     selection = Selection(limit, seed)
     loaded = Model.load(model)
     with located(loaded.source):
-        carried, likely = state_pairs(state, loaded.proto), likely_states(loaded.proto)
+        carried = state_pairs(state, loaded.proto)
         _check_options(bool(carried), seed, processes, scheduler, batch)
-        task, cells, hidden = prepare(loaded, carried, moments)
+        task, cells, hidden, likely = prepare(loaded, carried, moments)
         weights = {cell.name: weights_digest(parameters_of(loaded, cell)) for cell in loaded.cells.values()}
         if hidden and all(s.linear for s in task.sites.values()):
             raise _not_observable(hidden[0].name)
@@ -158,7 +160,7 @@ def _check_options(streamed: bool, seed: int | None, processes: int, scheduler: 
 
 def prepare(
     model: Model, carried: Mapping[str, str], moments: bool
-) -> tuple[Task, dict[str, dict[str, Any]], list[CustomCell]]:
+) -> tuple[Task, dict[str, dict[str, Any]], list[CustomCell], dict[str, str]]:
     """Decomposes a float model, in place, and makes its quantization points observable.
 
     Args:
@@ -167,7 +169,8 @@ def prepare(
         moments: Whether to keep second moments.
 
     Returns:
-        What to run, the sizes of the cells in it, and custom cells that cannot be observed.
+        What to run, the sizes of the cells in it, custom cells that cannot be observed, and outputs by the input that
+        they look like becoming in the next call.
 
     Raises:
         CompileError: It has no recurrent layer that can be observed, or is lowered already; one stands where its values
@@ -175,9 +178,11 @@ def prepare(
     """
     others: list[CustomCell] = []
     named: dict[str, str] = {}
+    likely = likely_states(model.proto)
 
     def look(normal: Model) -> bool:
         named.update(_batches_of_sorted(normal))
+        likely.update({} if likely else likely_states(normal.proto))  # there recovered steps are nodes
         others.extend(c for c in custom_cells_of(normal) if c.products)
         return bool(others)
 
@@ -191,12 +196,7 @@ def prepare(
         sites[other.name] = Site(other.name, False, False, length, batch, custom=True)
         values += observe_custom_cell(model, other)
         identities[other.name] = custom_identity(other)
-    for cell in model.cells.values():
-        shape = shape_of(model.find(cell.x)) or [None, None]
-        flipped = cell.reverse and cell.sequence_lens is None
-        length, batch = cell.static_length or shape[0], cell.static_batch or shape[1]
-        batch = named.get(cell.node, batch) if isinstance(batch, str) else batch
-        sites[cell.name] = Site(cell.name, flipped, cell.initial_h is not None, length, batch)
+    sites |= {cell.name: _site_of(model, cell, named.get(cell.node)) for cell in model.cells.values()}
     for value, layer in observe_linear_layers(model) if moments else ():
         sites[value.cell] = Site(value.cell, False, False, None, None, custom=True, linear=True)
         values.append(value)
@@ -216,7 +216,14 @@ def prepare(
     axes = None if carried else batch_axes(proto, [s.batch for s in sites.values() if not s.linear])
     task = Task(serialized(proto, model.source), sites, tuple(values), _dimensions(proto), axes, carried, moments)
     cells = {**{cell.name: identity(cell) for cell in model.cells.values()}, **identities}
-    return task, cells, [c for c in others if c.name in hidden]
+    return task, cells, [c for c in others if c.name in hidden], likely
+
+
+def _site_of(model: Model, cell: Cell, named: str | None) -> Site:
+    shape = shape_of(model.find(cell.x)) or [None, None]
+    flipped = cell.reverse and cell.sequence_lens is None
+    length, batch = cell.static_length or shape[0], cell.static_batch or named or shape[1]
+    return Site(cell.name, flipped, cell.initial_h is not None, length, batch)
 
 
 def _batches_of_sorted(model: Model) -> dict[str, str]:

@@ -80,27 +80,12 @@ def run(a: argparse.Namespace) -> int:
             )
         )
     else:
-        table = new_table("model", escape(found.metric), "against float")
-        if found.reference is not None:
-            table.add_row(escape(a.against), _figure(found.metric, found.reference), "")
-        table.add_row(
-            escape(a.model), _figure(found.metric, found.value), _change(found.metric, found.value, found.reference)
-        )
+        shown = found.shown
+        table = new_table(*map(escape, shown[0]))
+        for row in shown:
+            table.add_row(*map(escape, row.values()))
         out(escape(found.headline))
         out(table)
     for text in failures:
         err(f"[red]rnnqc: evaluate:[/red] {escape(text)}")
     return CHECK_FAILED if failures else OK
-
-
-def _figure(metric: str, value: float) -> str:
-    return f"{value:.2%}" if metric == "accuracy" else f"{value:.3f}" if metric == "perplexity" else f"{value:.6g}"
-
-
-def _change(metric: str, value: float, reference: float | None) -> str:
-    """What the lowered model lost or won."""
-    if reference is None:
-        return ""
-    if metric == "accuracy":
-        return f"{100 * (value - reference):+.2f} points"
-    return f"{value / reference - 1:+.3%}" if metric == "perplexity" else f"{value - reference:+.3g}"

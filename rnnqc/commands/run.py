@@ -36,7 +36,8 @@ def run(a: argparse.Namespace) -> int:
     from rnnqc.data.feeds import check_feed
     from rnnqc.data.large_inputs import LargeInputs
     from rnnqc.data.npz import npz_bytes, read_npz
-    from rnnqc.data.streaming import calls_of, run_calls, stacked, state_pairs
+    from rnnqc.data.state_pairs import state_pairs
+    from rnnqc.data.streaming import calls_of, run_calls, stacked
     from rnnqc.evaluation.evaluate import exact_options, run_session
     from rnnqc.ir import CELLS_KEY
     from rnnqc.proto.files import check_writable, load_proto, write_atomically

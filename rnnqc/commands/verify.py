@@ -70,7 +70,10 @@ def _print_found(found: Verification) -> None:
     what = "call(s) of a stream" if found.states else "feed(s)"
     out(f"{found.feeds} {'generated' if found.generated else 'given'} {what}")
     _print([c for _, c in found.worst.values()])
+    _print_over_time(found.levels)
     _print_levels(found.levels)
+    for text in found.notes:
+        out(f"note: {escape(text)}")
     if found.verdict is not None and (found.ok or found.verdict.level != "good"):
         out(colored(found.verdict))
     if found.native and all(c.same_bits for c in found.native):
@@ -114,16 +117,22 @@ def _print(comparison: Sequence[OutputComparison]) -> None:
             escape(c.name), f"{c.sqnr_db:.1f}", f"{c.max_abs:.3g}", f"{c.cosine:.6f}", f"{c.equal:.1%}", *share
         )
     out(table)
-    timed = [(c.name, c.steps) for c in comparison if c.steps is not None and len(c.steps.sqnr_db) > 1]
+
+
+def _print_over_time(compared: Sequence[LevelComparison]) -> None:
+    """How errors develop on the data that the verdict is about, which comes first."""
+    first = compared[0]
+    timed = [(c.name, c.steps) for c in first.outputs if c.steps is not None and len(c.steps.sqnr_db) > 1]
     if timed:
         spans = max(len(s.spans_db) for _, s in timed)
         numbers = [str(k + 1) for k in range(spans)]
-        table = new_table("SQNR dB over time", "steps", *numbers, "worst", "trend")
+        title = "SQNR dB over time" + (f", {first.name}" if len(compared) > 1 else "")
+        table = new_table(title, "steps", *numbers, "worst", "trend")
         for name, s in timed:
             levels = [f"{v:.1f}" for v in s.spans_db] + [""] * (spans - len(s.spans_db))
             worst = f"{s.unit} {s.worst}: {s.sqnr_db[s.worst]:.1f}" if s.sqnr_db[s.worst] < math.inf else "-"
             table.add_row(escape(name), str(len(s.sqnr_db)), *levels, worst, "growing" if s.growing else "steady")
         out(table)
-    untimed = [escape(c.name) for c in comparison if c.steps is None]
+    untimed = [escape(c.name) for c in first.outputs if c.steps is None]
     if untimed:
         out(f"without time steps: {', '.join(untimed)} (no axis along which recurrent layers run is known)")

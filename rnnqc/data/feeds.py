@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,7 +11,8 @@ import numpy.typing as npt
 import onnx
 
 from rnnqc.data.binding import bound_values_of
-from rnnqc.data.state_hints import likely_states, options_of_states
+from rnnqc.data.npz import RAGGED
+from rnnqc.data.state_hints import hinted_states, options_of_states
 from rnnqc.errors import CompileError
 
 Feeds = dict[str, npt.NDArray[Any]]
@@ -90,7 +92,7 @@ def check_feed(
         )
     for value in inputs:
         if value.name not in feed:
-            states = likely_states(proto) if states is None else states
+            states = hinted_states(proto, states)
             raise CompileError(
                 f"{source}: no array for input {value.name!r}; arrays: {', '.join(sorted(feed)) or 'none'}.",
                 supported=f"arrays named {', '.join(i.name for i in inputs)}",
@@ -102,30 +104,55 @@ def check_feed(
             raise CompileError(
                 f"{source}: array {value.name!r} is {array.dtype}.",
                 supported=str(dtype),
-                action="convert the array with numpy.astype",
+                action=RAGGED if array.dtype.kind == "O" else "convert the array with numpy.astype",
             )
         dims = [fixed_size(d) for d in tensor.shape.dim]
         fits = len(dims) == array.ndim and all(d is None or d == s for d, s in zip(dims, array.shape, strict=True))
         if tensor.HasField("shape") and not fits:
             text = ", ".join("?" if d is None else str(d) for d in dims)
-            states = {} if array.ndim != len(dims) + 1 else likely_states(proto) if states is None else states
+            states = {} if array.ndim != len(dims) + 1 else hinted_states(proto, states)
             calls = or_carry(states if value.name not in states else {})
             raise CompileError(
                 f"{source}: array {value.name!r} has shape {list(array.shape)}.",
                 supported=f"[{text}]",
-                action=_axis_of_samples(value.name, array.shape, dims)
+                action=_axes_to_insert(value.name, array.shape, dims)
                 or f"{_one_of_samples(value.name, array.shape, dims) or 'reshape the array'}"
                 f"{calls and f'{calls}, where its leading axis counts calls'}",
             )
 
 
-def _axis_of_samples(name: str, shape: tuple[int, ...], dims: list[int | None]) -> str:
-    """How to write rows as samples for a model that takes one row at a time; "" where that is not what differs."""
-    rows, rest = shape[:1], shape[1:]
-    fits = len(shape) == len(dims) and all(d is None or d == s for d, s in zip(dims[1:], rest, strict=False))
-    if not fits or dims[:1] != [1]:
-        return ""
-    return f"{name}[:, None] is {rows[0]} samples of {[1, *rest]}; or export the model with a dynamic batch"
+def _axes_to_insert(name: str, shape: tuple[int, ...], dims: list[int | None]) -> str:
+    """How to write an array that lacks axes of size 1; "" where that is not what differs.
+
+    Its leading axis counts samples, as of a model that takes one row at a time, or the array is one call.
+    """
+    places = _places_of_ones(shape[1:], dims)
+    if places and (len(shape) < len(dims) or places == (0,)):
+        text = f"{name}[:, {_indexed(places)}] is {shape[0]} samples of {_filled(shape[1:], places)}"
+        return text + ("; or export the model with a dynamic batch" if len(shape) == len(dims) else "")
+    places = _places_of_ones(shape, dims)
+    return f"{name}[{_indexed(places)}] is one call of {_filled(shape, places)}" if places else ""
+
+
+def _places_of_ones(shape: tuple[int, ...], dims: list[int | None]) -> tuple[int, ...]:
+    """The first axes of size 1 without which `dims` are those of an array of `shape`; empty if there are none."""
+    ones = [k for k, d in enumerate(dims) if d == 1]
+    for places in itertools.combinations(ones, max(0, len(dims) - len(shape))):
+        rest = [d for k, d in enumerate(dims) if k not in places]
+        if len(rest) == len(shape) and all(d is None or d == s for d, s in zip(rest, shape, strict=True)):
+            return places
+    return ()
+
+
+def _indexed(places: tuple[int, ...]) -> str:
+    """What inserts axes of size 1 there, as numpy has it."""
+    return ", ".join("None" if k in places else ":" for k in range(places[-1] + 1))
+
+
+def _filled(shape: tuple[int, ...], places: tuple[int, ...]) -> list[int]:
+    """The shape with these axes."""
+    sizes = iter(shape)
+    return [1 if k in places else next(sizes) for k in range(len(shape) + len(places))]
 
 
 def _one_of_samples(name: str, shape: tuple[int, ...], dims: list[int | None]) -> str:

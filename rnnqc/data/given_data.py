@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import Any
@@ -13,20 +13,21 @@ import numpy.typing as npt
 import onnx
 
 from rnnqc.data.feeds import Feeds, true_inputs
-from rnnqc.data.npz import NpzFolder, read_npz
-from rnnqc.data.user_code import importable_working_folder, named_object
+from rnnqc.data.npz import RAGGED, NpzFolder, read_npz
+from rnnqc.data.user_code import check_names_a_module, importable_working_folder, named_object
 from rnnqc.errors import CompileError
 
 Data = str | os.PathLike[str] | Mapping[str, Any] | Iterable[Any]
 """The name of an `.npz`, of a directory of `.npz`, or `module:function`; a dict of arrays as an `.npz` holds them; or
 any iterable of feeds, such as a `torch.utils.data.DataLoader`. Arrays may be torch tensors. A feed is a dict of arrays
-by name of input, or arrays in the order of the inputs, after which one of labels may follow."""
+by name of input, or arrays in the order of the inputs, after which one of labels may follow; a tuple of such arrays for
+several inputs is read as the dict of them."""
 LABEL = "label"
 """The name of an array that follows those of the inputs."""
 _FILES = ".npz, a directory of .npz, or module:function"
 
 
-def open_feeds(source: Data, proto: onnx.ModelProto, carried: Iterable[str] = ()) -> Iterable[Any]:
+def open_feeds(source: Data, proto: onnx.ModelProto, carried: Iterable[str] = (), label: str = LABEL) -> Iterable[Any]:
     """The feeds of some data, taken one at a time and not checked.
 
     In an `.npz` or a dict, arrays are named as the model's inputs; where an array has one dimension more than the
@@ -38,6 +39,7 @@ def open_feeds(source: Data, proto: onnx.ModelProto, carried: Iterable[str] = ()
         source: The data.
         proto: The model.
         carried: Inputs whose array is for the first sample of an `.npz` or a dict alone.
+        label: The name of an array that follows those of the inputs.
 
     Returns:
         The feeds; what is no feed is left as it is, for `checked` to refuse.
@@ -46,10 +48,12 @@ def open_feeds(source: Data, proto: onnx.ModelProto, carried: Iterable[str] = ()
         CompileError: The data cannot be read, at once or when a feed is taken.
     """
     if isinstance(source, str | os.PathLike):
-        return _from_name(os.fspath(source), proto, set(carried))
+        return _from_name(os.fspath(source), proto, set(carried), label)
     names = [i.name for i in true_inputs(proto) if i.name not in set(carried)]
     if is_array(source):
         source = {names[0]: source} if len(names) == 1 else [source]
+    elif isinstance(source, list | tuple) and len(names) > 1:
+        source = _in_order(source, names, label) or source
     if isinstance(source, Mapping):
         return _samples({k: array_of(v) for k, v in source.items()}, proto, "the dict", set(carried))
     if isinstance(source, NpzFolder):
@@ -61,7 +65,7 @@ def open_feeds(source: Data, proto: onnx.ModelProto, carried: Iterable[str] = ()
             supported=f"{_FILES}, a dict of arrays, or an iterable of feeds",
             action="give it as --stats" if name == "Statistics" else "give a list of dicts of arrays",
         )
-    feeds = (_feed(item, names) for item in source)
+    feeds = (_feed(item, names, label) for item in source)
     return list(feeds) if isinstance(source, list | tuple) else feeds
 
 
@@ -69,10 +73,15 @@ def array_of(value: Any) -> npt.NDArray[Any]:
     """A numpy array, or a torch tensor wherever it is, as a numpy array.
 
     Raises:
-        CompileError: numpy has no such type.
+        CompileError: numpy has no such type, or rows of different lengths are given for an array.
     """
     if not callable(getattr(value, "detach", None)):
-        return np.asarray(value)
+        try:
+            return np.asarray(value)
+        except ValueError as error:
+            raise CompileError(
+                f"a {type(value).__name__} cannot become a numpy array ({error}).", supported="arrays", action=RAGGED
+            ) from error
     try:
         return np.asarray(value.detach().cpu().numpy())
     except (TypeError, RuntimeError) as error:
@@ -90,18 +99,24 @@ def is_array(value: Any) -> bool:
     )
 
 
-def _feed(item: Any, names: list[str]) -> Any:
+def _feed(item: Any, names: list[str], label: str) -> Any:
     """An element of an iterable as arrays by name; unchanged where it is no feed."""
     if isinstance(item, Mapping):
         return {name: array_of(value) for name, value in item.items()}
     if is_array(item) and len(names) == 1:
         return {names[0]: array_of(item)}
-    if isinstance(item, list | tuple) and len(names) <= len(item) <= len(names) + 1 and all(map(is_array, item)):
-        return {name: array_of(value) for name, value in zip([*names, LABEL], item, strict=False)}
-    return item
+    made = _in_order(item, names, label) if isinstance(item, list | tuple) else None
+    return item if made is None else made
 
 
-def _from_name(source: str, proto: onnx.ModelProto, once: AbstractSet[str]) -> Iterable[Any]:
+def _in_order(arrays: Sequence[Any], names: Sequence[str], label: str) -> Feeds | None:
+    """Arrays in the order of the inputs, after which one of labels may follow, by name; None of what is none of it."""
+    if not len(names) <= len(arrays) <= len(names) + 1 or not all(map(is_array, arrays)):
+        return None
+    return {name: array_of(value) for name, value in zip([*names, label], arrays, strict=False)}
+
+
+def _from_name(source: str, proto: onnx.ModelProto, once: AbstractSet[str], label: str) -> Iterable[Any]:
     path = Path(source)
     if path.is_dir():
         return NpzFolder(path)
@@ -114,7 +129,7 @@ def _from_name(source: str, proto: onnx.ModelProto, once: AbstractSet[str]) -> I
     if path.exists() or source.endswith(".npz"):
         return _samples(read_npz(path), proto, source, once)
     if ":" in source:
-        return _from_function(source, [i.name for i in true_inputs(proto) if i.name not in once])
+        return _from_function(source, [i.name for i in true_inputs(proto) if i.name not in once], label)
     raise CompileError(f"{source}: no such file.", supported=_FILES, action="check the path")
 
 
@@ -174,12 +189,13 @@ def _check_calls(arrays: Feeds, inputs: Iterable[onnx.ValueInfoProto], source: s
             )
 
 
-def _from_function(source: str, names: list[str]) -> Iterator[Any]:
+def _from_function(source: str, names: list[str], label: str) -> Iterator[Any]:
+    check_names_a_module(source, source)
     with importable_working_folder():  # to the end: the function may be a generator that imports
         try:
             result: Iterable[Any] = named_object(source)()
             for feed in result:
-                yield _feed(feed, names)
+                yield _feed(feed, names, label)
         except CompileError:
             raise
         except Exception as error:

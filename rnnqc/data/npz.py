@@ -6,7 +6,7 @@ import io
 import zipfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +15,11 @@ from rnnqc.data.limits import physical_memory
 from rnnqc.errors import CompileError
 
 Arrays = dict[str, npt.NDArray[Any]]
+RAGGED = (
+    "pad rows of different lengths to one length (and give the lengths, where the model takes some), write a directory "
+    "of .npz, one sample each, or give an iterable of dicts, one for each sample (on the command line module:function)"
+)
+"""What to do with an array of objects: numpy makes one of rows of different lengths."""
 
 
 def read_npz(path: Path) -> Arrays:
@@ -56,8 +61,21 @@ def _arrays_of(path: Path) -> Arrays:
         _check_size(archive, path)
         for name in names:
             with archive.open(name) as stream:
-                arrays[name.removesuffix(".npy")] = np.lib.format.read_array(stream, allow_pickle=False)
+                arrays[name.removesuffix(".npy")] = _read_array(stream, name.removesuffix(".npy"), path)
     return arrays
+
+
+def _read_array(stream: IO[bytes], name: str, path: Path) -> npt.NDArray[Any]:
+    try:
+        return np.lib.format.read_array(stream, allow_pickle=False)
+    except ValueError as error:
+        if "Object arrays" not in str(error):
+            raise
+        raise CompileError(
+            f"{path}: array {name!r} holds objects, as numpy.savez makes of rows of different lengths.",
+            supported=_NPZ,
+            action=RAGGED,
+        ) from error
 
 
 def _check_size(archive: zipfile.ZipFile, path: Path) -> None:

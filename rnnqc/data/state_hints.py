@@ -58,6 +58,11 @@ def named_states(proto: onnx.ModelProto) -> dict[str, str]:
     return found if len(set(found.values())) == len(found) else {}
 
 
+def hinted_states(proto: onnx.ModelProto, known: Mapping[str, str] | None = None) -> Mapping[str, str]:
+    """For messages: outputs by the input that they look like becoming; `known` where there are, else a guess."""
+    return known or likely_states(proto) or named_states(proto)
+
+
 def _words(name: str) -> list[str]:
     return [w for w in re.split(r"[^a-z0-9]+", name.lower()) if w]
 

@@ -8,7 +8,7 @@ Without states every feed stands alone.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any
@@ -18,12 +18,12 @@ import numpy.typing as npt
 import onnx
 
 from rnnqc.data.feeds import Feeds, check_feed, or_carry, true_inputs
-from rnnqc.data.given_data import Data, open_feeds
+from rnnqc.data.given_data import LABEL, Data, open_feeds
 from rnnqc.data.initial_states import InitialStates
 from rnnqc.data.not_finite import first_not_finite
 from rnnqc.data.npz import NpzFolder
-from rnnqc.data.state_hints import likely_states
-from rnnqc.errors import CompileError, UsageError
+from rnnqc.data.state_hints import hinted_states
+from rnnqc.errors import CompileError
 
 Array = npt.NDArray[Any]
 Outputs = dict[str, Array]
@@ -46,50 +46,13 @@ class Piece:
     restart: bool = False
 
 
-def state_pairs(state: Mapping[str, str] | Iterable[str] | None, proto: onnx.ModelProto) -> dict[str, str]:
-    """Inputs that carry states, and the outputs that become them, from such pairs or from texts `IN:OUT`.
-
-    Raises:
-        UsageError: A text names no input or no output of the model, or an input twice.
-    """
-    if isinstance(state, str):
-        raise UsageError(f"state = {state!r} is one text.", supported="a list of texts such as 'IN:OUT', or a dict")
-    inputs = {i.name for i in true_inputs(proto)}
-    outputs = {o.name for o in proto.graph.output}
-    given = list(state.items()) if isinstance(state, Mapping) else [_split(t, inputs, outputs) for t in state or ()]
-    carried: dict[str, str] = {}
-    for name, output in given:
-        if name not in inputs or output not in outputs:
-            wrong = f"no input {name!r}" if name not in inputs else f"no output {output!r}"
-            text = f"{name}:{output}" if output else name
-            raise UsageError(
-                f"--state {text!r}: " + (f"the model has {wrong}." if output else "not of the form IN:OUT."),
-                supported=f"inputs {sorted(inputs)}, outputs {sorted(outputs)}",
-                action="name an input of the model and the output that becomes it",
-            )
-        if carried.setdefault(name, output) != output:
-            found = f"{carried[name]!r} and {output!r}"
-            raise UsageError(
-                f"--state: input {name!r} has two outputs, {found}.", supported="one", action="leave one out"
-            )
-    return carried
-
-
-def _split(text: str, inputs: Container[str], outputs: Container[str]) -> tuple[str, str]:
-    """Input and output of `IN:OUT`, at the colon that gives names of the model: names may have some, too."""
-    parts = text.split(":")
-    pairs = [(":".join(parts[:k]), ":".join(parts[k:])) for k in range(1, len(parts))]
-    known = [(name, output) for name, output in pairs if name in inputs and output in outputs]
-    return (*known, *pairs, (text, ""))[0]
-
-
 def calls_of(
     data: Data,
     proto: onnx.ModelProto,
     carried: Mapping[str, str],
     *,
     limit: int | None = None,
-    labelled: bool = False,
+    labels: str | None = None,
 ) -> Iterator[Piece]:
     """The calls that `data` makes of a model, each checked when it is taken.
 
@@ -98,14 +61,15 @@ def calls_of(
         proto: The model.
         carried: Outputs by the input they become (see `state_pairs`); empty where every feed stands alone.
         limit: How many at most.
-        labelled: Whether arrays that are no inputs are kept.
+        labels: Arrays that are no inputs are kept, and one that follows those of the inputs gets this name; by default
+            they are left out.
 
     Raises:
         CompileError: The data cannot be read, is empty or does not fit, or a state has no first value.
     """
-    return stream(
-        checked(open_feeds(data, proto, carried), proto, None, carried, True, labelled=labelled), proto, carried, limit
-    )
+    opened = open_feeds(data, proto, carried, labels or LABEL)
+    feeds = checked(opened, proto, None, carried, True, labelled=labels is not None)
+    return stream(feeds, proto, carried, limit)
 
 
 def run_calls(
@@ -190,7 +154,7 @@ def checked(
         if not isinstance(given, Mapping):
             raise CompileError(
                 f"{where}: is a {type(given).__name__}.",
-                supported=f"dicts of arrays named {', '.join(known)}",
+                supported=f"dicts of arrays named {', '.join(known)}; arrays in this order, then one of labels",
                 action=f"name the arrays as the model's inputs{or_carry(_left(states, proto, optional))}",
             )
         feed = {name: np.asarray(array) for name, array in given.items()}
@@ -212,8 +176,7 @@ def checked(
 
 def _left(states: Mapping[str, str] | None, proto: onnx.ModelProto, carried: AbstractSet[str]) -> Mapping[str, str]:
     """The likely states that are not carried."""
-    known = likely_states(proto) if states is None else states
-    return {name: output for name, output in known.items() if name not in carried}
+    return {name: output for name, output in hinted_states(proto, states).items() if name not in carried}
 
 
 def _holds_nothing(declared: onnx.ValueInfoProto) -> bool:

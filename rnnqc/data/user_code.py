@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from rnnqc.errors import UsageError
+
 
 @contextmanager
 def importable_working_folder() -> Iterator[None]:
@@ -20,6 +22,21 @@ def importable_working_folder() -> Iterator[None]:
     finally:
         if folder in sys.path:
             sys.path.remove(folder)
+
+
+def check_names_a_module(source: str, named: str) -> None:
+    """Refuses the path of a file where a module is asked for, in what messages call `named`.
+
+    Raises:
+        UsageError: As said.
+    """
+    module, _, name = source.partition(":")
+    if module.endswith(".py"):
+        path = Path(module)
+        elsewhere = "" if path.parent == Path() else f", in the folder {path.parent}"
+        raise UsageError(
+            f"{named}: {module} is a file.", supported="module:function", action=f"write {path.stem}:{name}{elsewhere}"
+        )
 
 
 def named_object(source: str) -> Any:

@@ -10,7 +10,7 @@ import onnx
 from onnx import TensorProto, helper
 
 from rnnqc.data.feeds import true_inputs
-from rnnqc.data.streaming import state_pairs
+from rnnqc.data.state_pairs import state_pairs
 from rnnqc.errors import CompileError
 from rnnqc.proto.shape_inference import infer_shapes
 

@@ -102,7 +102,10 @@ class _Made:
         listed = {c for e in entries for c in e.cells}
         floats = {e.node for e in entries if e.status == "float"}
         cells = [c for n, c in self.cells.items() if n not in listed and c.node not in floats]
-        found = [_lowered_earlier(c, self._size([c])) for c in cells]
+        nodes: dict[str, list[Cell]] = {}
+        for cell in cells:
+            nodes.setdefault(cell.node, []).append(cell)  # one for each direction
+        found = [_lowered_earlier(of_node, self._size(of_node)) for of_node in nodes.values()]
         for record in self.custom.values():
             found.append(Entry(record["path"], record["op"], "lowered", earlier=True))
             self._describe(found[-1], {**record, "float_bytes": record["bytes"]})
@@ -116,7 +119,7 @@ def _uncounted(sizes: Mapping[str, int], counted: set[str]) -> int:
     return found
 
 
-def _lowered_earlier(cell: Cell, size: int) -> Entry:
-    return Entry(
-        cell.node, cell.op, "lowered", cell.form, cells=[cell.name], float_bytes=size, bytes=size, earlier=True
-    )
+def _lowered_earlier(cells: Sequence[Cell], size: int) -> Entry:
+    """The entry of a node that an earlier lowering has made these cells of."""
+    names, first = [c.name for c in cells], cells[0]
+    return Entry(first.node, first.op, "lowered", first.form, cells=names, float_bytes=size, bytes=size, earlier=True)

@@ -151,6 +151,8 @@ def inspect(model: Given) -> Inspection:
         dropouts, deciding, points = training_dropouts(loaded), deciding_inputs(loaded), _points(loaded)
         lengths = fixed_lengths(loaded)
         PassManager(normal_form(keep_codes=brings_its_own(loaded))).run(loaded)
+        proto = proto_of(model)
+        states = likely_states(proto) or likely_states(loaded.proto) or named_states(proto)
         present, elementwise = recurrent_nodes(loaded), elementwise_recurrences(loaded)
         remarks = [*ReadQuantLstmCell()(loaded).remarks, *DecomposeLstm()(loaded).remarks]
     refused = {r.node: r for r in remarks if r.outcome is Outcome.FLOAT}
@@ -164,9 +166,7 @@ def inspect(model: Given) -> Inspection:
             notes.setdefault(remark.node, []).append(remark)
     weights = rest_weights(loaded)
     rest = rest_report(weights, weights)
-    proto = proto_of(model)
     warnings = [] if any(n.status != "float" for n in nodes) else layer_hints(proto)
-    states = likely_states(proto) or likely_states(loaded.proto) or named_states(proto)
     warnings += [warning_of(constant_outputs)] if constant_outputs else []
     warnings += [training_warning(dropouts)] if dropouts else []
     warnings += lengths

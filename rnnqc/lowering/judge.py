@@ -17,8 +17,9 @@ from rnnqc.lowering.report import Entry, Report
 from rnnqc.lowering.rest_report import rest_report, stored_weights, told_of_rest
 from rnnqc.lowering.run import Passed
 from rnnqc.lowering.stock_speed import slower_without_library
-from rnnqc.lowering.warnings import warnings_of, warnings_of_measurement
+from rnnqc.lowering.warnings import lowered_otherwise, warnings_of, warnings_of_measurement
 from rnnqc.passes.analysis.elementwise_recurrences import ACTION, REASON, ElementwiseRecurrence
+from rnnqc.passes.analysis.foreign_operators import LOWER_THE_FLOAT_MODEL
 from rnnqc.passes.custom_cells.quantize_custom_cells import CALIBRATE
 from rnnqc.passes.graph.quant_operators import CELL_OP
 
@@ -32,7 +33,8 @@ def judge(plan: Plan, passed: Passed, start: float | None = None) -> Report:
         start: When the lowering began (`time.perf_counter`), for `patience`; now by default.
 
     Raises:
-        CompileError: Nothing was lowered for want of calibration data; with `strict`: a recurrent node was not lowered.
+        CompileError: Nothing was lowered for want of calibration data, or because an earlier lowering had lowered it
+            otherwise than asked for; with `strict`: a recurrent node was not lowered.
     """
     start = time.perf_counter() if start is None else start
     entries = _entries(plan, passed)
@@ -51,6 +53,7 @@ def judge(plan: Plan, passed: Passed, start: float | None = None) -> Report:
         rest=rest_report(passed.rest, passed.rest_left, stored_weights(passed.results), plan.options.rest),
         dims={n: size for n, size in plan.options.dims.items() if n not in plan.asked_dims},
     )  # fmt: skip
+    _refuse_idle_recipe(plan, passed, report)
     if plan.options.strict:
         _refuse_float_nodes(report)
     if plan.options.strict_rest:
@@ -89,6 +92,17 @@ def _refuse_uncalibrated(entries: Sequence[Entry], passed: Passed) -> None:
             explained(f'Operator "{first.op}" (node {first.node!r}): {first.reason}', first.found),
             supported="a scale for every point, or calibration data",
             action=first.action,
+        )
+
+
+def _refuse_idle_recipe(plan: Plan, passed: Passed, report: Report) -> None:
+    """Raises CompileError where a quantization is asked for, and all there is was lowered otherwise before."""
+    text = lowered_otherwise(plan, passed, report.entries)
+    if text is not None and not report.is_changed and not report.rest.is_changed:
+        raise CompileError(
+            text,
+            supported="float models; the recipe that made the nodes",
+            action=f"{LOWER_THE_FLOAT_MODEL}; without --recipe, --set and --stats what is lowered stays as it is",
         )
 
 

@@ -10,7 +10,8 @@ import onnx
 
 from rnnqc.data.feeds import Feeds
 from rnnqc.data.given_data import Data
-from rnnqc.data.streaming import calls_of, run_calls, state_pairs
+from rnnqc.data.state_pairs import state_pairs
+from rnnqc.data.streaming import calls_of, run_calls
 from rnnqc.errors import CompileError
 from rnnqc.evaluation.evaluate import make_session, run_model, run_session
 from rnnqc.measure.feeds import FeedGenerator

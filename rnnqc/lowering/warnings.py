@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from rnnqc.cells.forms import INTEGER, QCDQ, QONNX
 from rnnqc.cells.stages import QuantizedCell
 from rnnqc.cells.vitis_tables import VITIS
-from rnnqc.errors import Outcome
+from rnnqc.errors import Outcome, explained
 from rnnqc.layers.layer_hints import layer_hints
 from rnnqc.lowering.plan import Plan
 from rnnqc.lowering.record import earlier_record
@@ -15,6 +15,7 @@ from rnnqc.lowering.report import Entry, Report
 from rnnqc.lowering.run import Passed
 from rnnqc.passes import LowerQuantOperators, RemoveSorting
 from rnnqc.passes.analysis.custom_points import points_of_recurrences
+from rnnqc.passes.analysis.foreign_operators import LOWER_THE_FLOAT_MODEL
 from rnnqc.passes.analysis.rest_weights import points_of_weights
 from rnnqc.passes.formats.override_effects import idle_overrides, points_of_types
 from rnnqc.passes.graph.constant_outputs import warning_of
@@ -111,11 +112,16 @@ def _exported_cells(plan: Plan, entries: Sequence[Entry]) -> list[str]:
 
 def _lowered_cells(plan: Plan, passed: Passed, entries: Sequence[Entry]) -> list[str]:
     """Nodes that an earlier lowering has lowered, and otherwise than asked for now."""
+    text = lowered_otherwise(plan, passed, entries)
+    return [] if text is None else [explained(text, action=LOWER_THE_FLOAT_MODEL)]
+
+
+def lowered_otherwise(plan: Plan, passed: Passed, entries: Sequence[Entry]) -> str | None:
+    """That an earlier lowering has lowered nodes otherwise than asked for now: one sentence; None if none has."""
     done = [e.node for e in entries if e.earlier]
     if not done or not plan.is_asked_for:
-        return []
-    text = not_applied(plan.record, earlier_record(passed.model, entries), done)
-    return [] if text is None else [text]
+        return None
+    return not_applied(plan.record, earlier_record(passed.model, entries), done)
 
 
 def _left_out_tables(passed: Passed) -> list[str]:

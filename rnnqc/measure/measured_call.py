@@ -11,7 +11,8 @@ import onnx
 
 from rnnqc.data.feeds import Feeds
 from rnnqc.data.given_data import Data, open_feeds
-from rnnqc.data.streaming import calls_of, checked, run_calls, state_pairs, with_states
+from rnnqc.data.state_pairs import state_pairs
+from rnnqc.data.streaming import calls_of, checked, run_calls, with_states
 from rnnqc.errors import located
 from rnnqc.evaluation.evaluate import make_session, run_session
 from rnnqc.measure.feeds import generated_feeds

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from rnnqc.data.feeds import Feeds
 from rnnqc.data.streaming import Outputs
-from rnnqc.data.user_code import importable_working_folder, named_object
+from rnnqc.data.user_code import check_names_a_module, importable_working_folder, named_object
 from rnnqc.errors import CompileError, UsageError
 
 Array = npt.NDArray[Any]
@@ -45,15 +45,21 @@ class OfFunction(Measure):
 
     Args:
         function: Of the list of outputs and the list of feeds.
+        labels: The name of the labels, which every call has to have then.
     """
 
-    def __init__(self, function: MetricFunction) -> None:
-        self._function = function
+    def __init__(self, function: MetricFunction, labels: str | None = None) -> None:
+        self._function, self._labels = function, labels
         self._outputs: list[Outputs] = []
         self._feeds: list[Feeds] = []
 
     def add(self, outputs: Outputs, feed: Feeds) -> None:
-        """Keeps the call."""
+        """Keeps the call.
+
+        Raises:
+            CompileError: It has no array of that name.
+        """
+        _check_there(self._labels, feed)
         self._outputs.append(outputs)
         self._feeds.append(feed)
 
@@ -64,6 +70,11 @@ class OfFunction(Measure):
             UsageError: It fails, or returns no number.
         """
         return called(self._function, self._outputs, self._feeds)
+
+    @property
+    def read(self) -> str:
+        """The array of labels, where it was named."""
+        return self._labels or ""
 
 
 class AgainstLabels(Measure):
@@ -96,12 +107,7 @@ class AgainstLabels(Measure):
             CompileError: There are no labels, or they do not fit the output.
         """
         name = self._read = self._labels or _name_of_labels(feed, self._inputs)
-        if name not in feed:
-            raise CompileError(
-                f"the data has no array {name!r}; arrays: {', '.join(sorted(feed))}.",
-                supported="labels beside the inputs",
-                action="name them with --labels",
-            )
+        _check_there(name, feed)
         labels, values = feed[name], np.asarray(outputs[self._output])
         if labels.dtype.kind not in "iub":
             raise CompileError(
@@ -210,8 +216,19 @@ class Perplexity(AgainstLabels):
             return float(np.sum(np.log(np.exp(wide - peak[:, None]).sum(axis=1)) + peak - chosen))
 
 
-BUILTIN: Mapping[str, type[AgainstLabels]] = {"accuracy": Accuracy, "perplexity": Perplexity}
+ACCURACY, PERPLEXITY = "accuracy", "perplexity"
+BUILTIN: Mapping[str, type[AgainstLabels]] = {ACCURACY: Accuracy, PERPLEXITY: Perplexity}
 """By the names that `--metric` has for them."""
+
+
+def _check_there(labels: str | None, feed: Feeds) -> None:
+    """Raises CompileError where the labels have a name, and the data has no array of it."""
+    if labels is not None and labels not in feed:
+        raise CompileError(
+            f"the data has no array {labels!r}; arrays: {', '.join(sorted(feed))}.",
+            supported="labels beside the inputs",
+            action="name them with --labels",
+        )
 
 
 def _name_of_labels(feed: Feeds, inputs: Collection[str]) -> str:
@@ -265,6 +282,7 @@ def load_metric(source: str, builtin: Collection[str] = ()) -> MetricFunction:
     module, separator, name = source.partition(":")
     if not separator or not module or not name:
         raise UsageError(f"--metric {source!r}.", supported=supported, action="for example my_task:accuracy")
+    check_names_a_module(source, f"--metric {source!r}")
     try:
         with importable_working_folder():
             function: MetricFunction = named_object(source)

@@ -13,7 +13,8 @@ import onnxruntime as ort
 from rnnqc import runtime_ops
 from rnnqc.data.feeds import Feeds
 from rnnqc.data.given_data import Data
-from rnnqc.data.streaming import Outputs, Piece, calls_of, run_calls, state_pairs
+from rnnqc.data.state_pairs import state_pairs
+from rnnqc.data.streaming import Outputs, Piece, calls_of, run_calls
 from rnnqc.errors import located
 from rnnqc.evaluation.evaluate import make_session, run_session
 
@@ -33,20 +34,20 @@ class Calls:
     carried: Mapping[str, str]
 
     @classmethod
-    def of(cls, data: Data, model: onnx.ModelProto, state: State = None, *, labelled: bool = False) -> Calls:
+    def of(cls, data: Data, model: onnx.ModelProto, state: State = None, *, labels: str | None = None) -> Calls:
         """The calls that data makes of a model.
 
         Args:
             data: See `Data`.
             model: The model.
             state: Outputs by the input they become in the next call, or texts `IN:OUT`.
-            labelled: Whether arrays that are no inputs are kept.
+            labels: Keep arrays that are no inputs (see `calls_of`).
 
         Raises:
             CompileError: The data cannot be read, is empty or does not fit.
         """
         carried = state_pairs(state, model)
-        return cls(list(calls_of(data, model, carried, labelled=labelled)), carried)
+        return cls(list(calls_of(data, model, carried, labels=labels)), carried)
 
     @property
     def feeds(self) -> list[Feeds]:

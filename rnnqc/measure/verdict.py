@@ -117,7 +117,7 @@ def verdict_of(outputs: Iterable[Judged], task: Task | None = None) -> Verdict |
         return None
     worst = max(judged, key=lambda o: (LEVELS.index(o.level), o.unlike, -o.sqnr_db))
     level = worst.level if task is None or task.level is None or worst.unlike else task.level
-    said = _said(worst, len(judged))
+    said = _said(worst, len(judged), worst.sqnr_db == min(o.sqnr_db for o in judged))
     if task is not None:
         return Verdict(level, task.text, f"{task.text}. {said[:1].upper()}{said[1:]}")
     advice = {
@@ -130,9 +130,10 @@ def verdict_of(outputs: Iterable[Judged], task: Task | None = None) -> Verdict |
     return Verdict(level, figure.replace("-", "−") if not exact else figure, said + advice[level])
 
 
-def _said(worst: Judged, count: int) -> str:
-    """What the worst output says."""
-    what = f"output {worst.name!r}" if count == 1 else f"{worst.name!r}, the worst of {count} outputs,"
+def _said(worst: Judged, count: int, is_least: bool) -> str:
+    """What the worst output says; `is_least`: no output has less SQNR."""
+    which = "the worst" if is_least or worst.unlike else "one"
+    what = f"output {worst.name!r}" if count == 1 else f"{worst.name!r}, {which} of {count} outputs,"
     what = what if worst.name else "the worst output"
     if worst.unlike:
         return f"{what} has {worst.unlike} value(s) that are NaN or infinite in one of the models only."

@@ -66,7 +66,7 @@ def not_applied(asked: RecipeRecord, earlier: RecipeRecord | None, nodes: Sequen
         nodes: Their names, at least one.
 
     Returns:
-        One sentence; None if they were made as asked.
+        The finding, one sentence; None if they were made as asked.
     """
     same = earlier is not None and earlier.recipe.rules == asked.recipe.rules
     if earlier is not None and same and asked.statistics in ("", earlier.statistics):
@@ -74,7 +74,7 @@ def not_applied(asked: RecipeRecord, earlier: RecipeRecord | None, nodes: Sequen
     made_with = "the model does not say with which recipe" if earlier is None else f"with {_called(earlier)}"
     return (
         f"{_called(asked)} does not apply to {len(nodes)} recurrent node(s), the first {nodes[0]!r}: they are lowered "
-        f"already, {made_with}. Resolution: lower the float model."
+        f"already, {made_with}."
     )
 
 

@@ -18,7 +18,8 @@ from rnnqc.data.binding import bound_like
 from rnnqc.data.feeds import Feeds, with_dimensions_of
 from rnnqc.data.given_data import open_feeds
 from rnnqc.data.state_hints import state_warnings
-from rnnqc.data.streaming import Outputs, Piece, checked, state_pairs, stream
+from rnnqc.data.state_pairs import state_pairs
+from rnnqc.data.streaming import Outputs, Piece, checked, stream
 from rnnqc.errors import CompileError, located
 from rnnqc.ir import Model
 from rnnqc.lowering.executable import brings_its_own, executable

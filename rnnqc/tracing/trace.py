@@ -12,7 +12,8 @@ import numpy.typing as npt
 import onnx
 
 from rnnqc.data.given_data import Data
-from rnnqc.data.streaming import Piece, calls_of, run_calls, state_pairs
+from rnnqc.data.state_pairs import state_pairs
+from rnnqc.data.streaming import Piece, calls_of, run_calls
 from rnnqc.errors import CompileError, UsageError
 from rnnqc.ir import Model, with_released_cells
 from rnnqc.lowering.runnable import runnable

@@ -17,7 +17,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from rnnqc.calibration.samples import Selection, batch_axes, batches, joined_batches, sample_count
-from rnnqc.data.streaming import state_pairs, stream
+from rnnqc.data.streaming import stream
 from rnnqc.errors import CompileError, UsageError
 
 Array = npt.NDArray[Any]
@@ -169,29 +169,6 @@ def test_streams() -> None:
     assert piece.feed["h"].shape == (2, 3, 8)  # as the same axis of x
     with pytest.raises(CompileError, match=r"no array for the first 'h' of shape \[2, \?, \?\]"):
         list(stream([x], model(x=["T", "B"], h=[2, "other", "more"]), ["h"], None))
-
-
-def test_states() -> None:
-    proto = model(x=["T", "B"], h=[2, "B", 8])
-    assert state_pairs(["h:y"], proto) == {"h": "y"}
-    for text, message in (("h", "not of the form"), ("q:y", "no input 'q'"), ("h:q", "no output 'q'")):
-        with pytest.raises(UsageError, match=message):
-            state_pairs([text], proto)
-
-
-def test_names_with_colons_carry_states() -> None:
-    proto = model(**{"x": ["T", "B"], "h:0": [2, 8]})
-    proto.graph.output[0].name = "y:0"
-    assert state_pairs(["h:0:y:0"], proto) == state_pairs({"h:0": "y:0"}, proto) == {"h:0": "y:0"}
-
-
-def test_an_input_has_one_state_and_one_text_is_no_list() -> None:
-    proto = model(x=["T", "B"], h=[2, 8])
-    proto.graph.output.append(helper.make_tensor_value_info("z", TensorProto.FLOAT, None))
-    with pytest.raises(UsageError, match=r"state: input 'h' has two outputs, 'y' and 'z'.*leave one out"):
-        state_pairs(["h:y", "h:z"], proto)
-    with pytest.raises(UsageError, match="state = 'h:y' is one text"):
-        state_pairs("h:y", proto)
 
 
 def test_a_stream_beside_an_input_of_any_rank() -> None:

@@ -18,7 +18,7 @@ from hypothesis import given
 
 from rnnqc.data.feeds import check_feed, true_inputs
 from rnnqc.data.generated_feeds import generate_feeds
-from rnnqc.data.given_data import open_feeds
+from rnnqc.data.given_data import Data, open_feeds
 from rnnqc.data.npz import npz_bytes, read_npz
 from rnnqc.data.streaming import checked
 from rnnqc.errors import CompileError
@@ -30,7 +30,7 @@ from tests.subjects.protos import parse, rich_model
 CASE = LstmCase(dynamic_time=True, dynamic_batch=True, lens=(3, 5), initial_h=True)
 
 
-def _read(source: str, proto: onnx.ModelProto) -> list[dict[str, npt.NDArray[Any]]]:
+def _read(source: Data, proto: onnx.ModelProto) -> list[dict[str, npt.NDArray[Any]]]:
     """All feeds, checked as calibration does."""
     return list(checked(open_feeds(source, proto), proto, None, (), padded=False))
 
@@ -130,7 +130,7 @@ def test_objects_are_refused(tmp_path: Path) -> None:
     with pytest.raises(CompileError, match=r"output 'y' of type object cannot be written"):
         npz_bytes({"y": np.array([{}], object)})
     np.savez(tmp_path / "o.npz", X=np.array([{}], object))
-    with pytest.raises(CompileError, match=r"o\.npz: cannot be read"):
+    with pytest.raises(CompileError, match=r"o\.npz: array 'X' holds objects"):
         read_npz(tmp_path / "o.npz")
 
 
@@ -238,3 +238,36 @@ def test_rows_for_a_model_of_one_row() -> None:
         check_feed({"x": np.zeros((70, 30, 2), np.float32)}, proto, "data")
     with pytest.raises(CompileError, match=r"give one call, x\[0\], where the leading axis counts samples"):
         check_feed({"x": np.zeros((70, 1, 30), np.float32)}, proto, "data")
+
+
+@pytest.mark.parametrize(
+    ("dims", "shape", "wanted"),
+    [
+        ([1, 1, 65], [4000, 65], "x[:, None, None] is 4000 samples of [1, 1, 65]."),
+        (
+            [1, 1, 65],
+            [4000, 1, 65],
+            "x[:, None] is 4000 samples of [1, 1, 65]; or export the model with a dynamic batch.",
+        ),
+        (["T", 1, 65], [4000, 20, 65], "reshape the array"),
+        ([1, 65, 1], [40, 65], "x[:, None, :, None] is 40 samples of [1, 65, 1]."),
+        ([1, "T", 65], [40, 65], "x[None] is one call of [1, 40, 65]."),
+        (["T", 1, 65], [40, 65], "x[:, None] is one call of [40, 1, 65]."),
+        (["T", "B", 65], [40, 65], "reshape the array"),
+        ([1, 1, 65], [65], "x[None, None] is one call of [1, 1, 65]."),
+        ([1, 1, 65], [40, 64], "reshape the array"),
+        ([1, 1, 65], [], "reshape the array"),
+    ],
+)
+def test_axes_that_are_missing(dims: list[int | str], shape: list[int], wanted: str) -> None:
+    """The message says how to insert them, and what the array is then; that fits."""
+    proto = onnx.ModelProto()
+    proto.graph.input.append(onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, dims))
+    x = np.zeros(shape, np.float32)
+    with pytest.raises(CompileError) as caught:
+        check_feed({"x": x}, proto, "data")
+    assert f"Resolution: {wanted}" in str(caught.value)
+    if wanted.startswith("x["):
+        made = x[eval(wanted[2 : wanted.index("]")].replace(":", "slice(None)") + ",")]
+        count = int(wanted.split(" is ")[1].split()[0]) if " samples of " in wanted else 1
+        assert len(_read(made, proto)) == count

@@ -96,6 +96,36 @@ def test_several_inputs_in_order() -> None:
     assert list(feed) == names[:1]
 
 
+def test_one_tuple_of_the_inputs() -> None:
+    """What a model with several inputs is called with is one sample; with a leading axis more it is as many."""
+    case = LstmCase(T=3, B=2, I=4, H=4, initial_h=True)
+    arrays = [case.feeds()[i.name] for i in case.model().graph.input]
+    for given in (tuple(arrays), [Tensor(a) for a in arrays], (*arrays, np.zeros(2))):
+        (feed,) = open_feeds(given, case.model())
+        assert all(feed[n].shape == case.feeds()[n].shape for n in case.feeds())
+        assert ("label" in feed) == (len(given) == 3)
+    assert len(list(open_feeds(tuple(np.stack([a] * 5) for a in arrays), case.model()))) == 5
+    found = rnnqc.verify(case.model(), rnnqc.lower(case.model()), tuple(arrays))
+    assert found.feeds == 1 and found.rows == rnnqc.verify(case.model(), rnnqc.lower(case.model()), [case.feeds()]).rows
+    with pytest.raises(rnnqc.CompileError, match=r"sample 0: is a ndarray.*arrays named .*; arrays in this order"):
+        rnnqc.verify(case.model(), rnnqc.lower(case.model()), tuple(arrays[:1]))
+
+
+def test_rows_of_different_lengths(tmp_path: Path) -> None:
+    """As an array of objects, as a list, and as numpy.savez writes them: what helps is said, and not to convert."""
+    rows = [ARRAY[0][:2], ARRAY[0][:3]]
+    objects = np.empty(2, object)
+    objects[:] = rows
+    np.savez(tmp_path / "ragged.npz", x=objects)
+    for data, found in (
+        ({"x": objects}, "array 'x' is object"),
+        ({"x": rows}, "a list cannot become a numpy array"),
+        (tmp_path / "ragged.npz", "array 'x' holds objects"),
+    ):
+        with pytest.raises(rnnqc.CompileError, match=rf"{found}.*pad rows .* directory of \.npz, .* iterable of dicts"):
+            rnnqc.calibrate(DIGITS, data)
+
+
 @pytest.mark.parametrize(
     ("data", "wanted"),
     [

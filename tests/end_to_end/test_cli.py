@@ -499,6 +499,11 @@ def test_lowering_a_lowered_model(cli: Callable[..., Result], source: Path, tmp_
     assert done.code == 0
     assert "lowered already (fused)" in done.out
     assert again.read_bytes() == fused.read_bytes()
+    other = tmp_path / "other.onnx"
+    for arguments in (["--recipe", "w4a8"], ["--set", "*.weight.bits=4"], ["--recipe", "w4a8", "--form", "fused"]):
+        refused = cli("lower", fused, "-o", other, *arguments)
+        assert refused.code == 2 and not other.exists()
+        assert f"{fused}: recipe" in refused.err and "lowered already, with recipe 'int8'" in refused.err
     assert cli("lower", qcdq, "-o", again).code == 0
     assert "QuantLSTMCell" in {plain_op(n.op_type) for n in onnx.load(again).graph.node}
 

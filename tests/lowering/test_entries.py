@@ -7,7 +7,9 @@ recipe in the place of the one that made the codes, sizes that `inspect` and `lo
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -31,6 +33,8 @@ MODELS = {
     "loop": LOOP.model(),
     "written out": RecurrenceCase(op="highway", form="unrolled", time=4).model(),
 }
+DIGITS = Path(__file__).resolve().parents[2] / "models" / "digits_lstm.onnx"
+"""Has a linear layer, too."""
 each_model = pytest.mark.parametrize("name", MODELS)
 
 
@@ -41,35 +45,58 @@ def record_of(proto: onnx.ModelProto) -> Any:
 @each_model
 @pytest.mark.parametrize("form", ["fused", "qcdq"])
 def test_what_is_lowered_already_is_listed(name: str, form: str) -> None:
-    once = rnnqc.lower(MODELS[name], form=form)
-    again = rnnqc.lower(once.proto, "int16", form)
+    once = rnnqc.lower(MODELS[name], form=form, overrides=["*.weight.bits=6"])
+    again = rnnqc.lower(once.proto, form=form)
     (first,), (second,) = once.report.entries, again.report.entries
     assert (first.earlier, second.earlier) == (False, True)
     assert (second.node, second.op, second.status, second.form) == (first.node, first.op, "lowered", first.form)
     assert (second.bytes, second.float_bytes) == (first.bytes, first.bytes)
     assert (second.cells, second.points, second.summary) == (first.cells, first.points, first.summary)
-    assert record_of(once.proto)["name"] == record_of(again.proto)["name"] == "int8"
+    assert record_of(once.proto)["overrides"] == record_of(again.proto)["overrides"] == 1
+
+
+@pytest.mark.parametrize("form", ["fused", "integer"])
+def test_a_layer_of_two_directions_is_one_entry_again(form: str) -> None:
+    """As at the first lowering, with the bytes of both."""
+    once = rnnqc.lower(RecurrentCase(T=3, B=2, I=4, H=5, direction="bidirectional").model(), form=form)
+    again = rnnqc.lower(once.proto, form=form)
+    (first,), (second,) = once.report.entries, again.report.entries
+    assert len(first.cells) == 2
+    assert (second.node, second.cells, second.bytes) == (first.node, first.cells, first.bytes)
+    assert "1 of 1 lowered already" in again.headline
 
 
 @pytest.mark.few(2)
 @each_model
 def test_another_recipe_than_that_of_what_is_lowered_already(name: str) -> None:
-    """A warning names both, and the first node; none where nothing else was asked for than what there is."""
+    """It is refused; the message names both, and the first node. Nothing else than what there is may be asked for."""
     once = rnnqc.lower(MODELS[name], "int16", overrides=["*.weight.bits=6"])
     node = once.report.entries[0].node
-    (warning,) = rnnqc.lower(once.proto, "w4a8").report.warnings
-    assert f"recipe 'w4a8' does not apply to 1 recurrent node(s), the first {node!r}" in warning
-    assert "lowered already, with recipe 'int16' (1 override(s)). Resolution: lower the float model" in warning
+    refused(once.proto, "w4a8", told=f"recipe 'w4a8' does not apply to 1 recurrent node(s), the first {node!r}")
+    refused(once.proto, "w4a8", told="lowered already, with recipe 'int16' (1 override(s)). Supported: float models")
     assert rnnqc.lower(once.proto).report.warnings == []
     assert rnnqc.lower(once.proto, "int16", overrides=["*.weight.bits=6"]).report.warnings == []
     for other in ([], ["*.weight.bits=5"]):
-        (warning,) = rnnqc.lower(once.proto, "int16", overrides=other).report.warnings
-        assert "with recipe 'int16' (1 override(s))" in warning
+        refused(once.proto, "int16", overrides=other, told="with recipe 'int16' (1 override(s))")
     bare = onnx.ModelProto()
     bare.CopyFrom(once.proto)
     del bare.metadata_props[[p.key for p in bare.metadata_props].index(RECIPE_KEY)]
-    (warning,) = rnnqc.lower(bare, "int16").report.warnings
-    assert "the model does not say with which recipe" in warning
+    refused(bare, "int16", told="the model does not say with which recipe")
+
+
+def refused(proto: onnx.ModelProto, recipe: str, *, told: str, **options: Any) -> None:
+    with pytest.raises(rnnqc.CompileError, match=re.escape(told)) as caught:
+        rnnqc.lower(proto, recipe, **options)
+    assert "Resolution: lower the float model that it was made from" in str(caught.value)
+
+
+def test_another_recipe_for_what_is_left() -> None:
+    """Where it applies to something, what it does not apply to is warned of."""
+    once = rnnqc.lower(DIGITS, "int16")
+    again = rnnqc.lower(once.proto, "w4a8", rest="int8")
+    assert again.report.rest.is_changed
+    (warning,) = (w for w in again.report.warnings if "does not apply" in w)
+    assert "lowered already, with recipe 'int16'. Resolution: lower the float model" in warning
 
 
 def test_other_statistics_than_those_of_what_is_lowered_already() -> None:
@@ -78,16 +105,16 @@ def test_other_statistics_than_those_of_what_is_lowered_already() -> None:
     statistics = [rnnqc.calibrate(MODELS["LSTM"], [f]) for f in (feeds, wider)]
     once = rnnqc.lower(MODELS["LSTM"], "int8-static", stats=statistics[0])
     assert rnnqc.lower(once.proto, "int8-static", stats=statistics[0]).report.warnings == []
-    (warning,) = rnnqc.lower(once.proto, "int8-static", stats=statistics[1]).report.warnings
-    assert "recipe 'int8-static' (statistics " in warning.partition("does not apply")[0]
+    refused(once.proto, "int8-static", stats=statistics[1], told="recipe 'int8-static' (statistics ")
 
 
 def test_the_record_has_the_form_that_cells_have_now() -> None:
     """Its rules stay those that made the codes."""
-    once = record_of((lowered := rnnqc.lower(MODELS["LSTM"], form="qcdq")).proto)
-    again = record_of(rnnqc.lower(lowered.proto, "int16", "fused").proto)
+    once = record_of((lowered := rnnqc.lower(MODELS["LSTM"], "int16", "qcdq")).proto)
+    again = record_of(rnnqc.lower(lowered.proto, form="fused").proto)
     assert (once["form"], again["form"]) == ("qcdq", "fused")
     assert {**again, "form": "qcdq"} == once
+    refused(lowered.proto, "int8", form="fused", told="recipe 'int8' does not apply")
 
 
 @each_model

@@ -5,6 +5,7 @@ What these would catch: a list that says otherwise than lowering does, a model t
 
 from __future__ import annotations
 
+import numpy as np
 import onnx
 import pytest
 
@@ -24,6 +25,34 @@ def weights_as_input() -> onnx.ModelProto:
     return proto
 
 
+def written_out_step() -> onnx.ModelProto:
+    """A step of an LSTM in elementary operators; the names of its outputs say nothing."""
+    proto = parse(
+        """
+        <ir_version: 8, opset_import: ["": 17]>
+        step (float[B,5] x, float[B,7] h, float[B,7] c) => (float[B,7] first, float[B,7] second) {
+          xw = MatMul (x, W)
+          hr = MatMul (h, R)
+          products = Add (xw, hr)
+          sums = Add (products, b)
+          i, f, g, o = Split <axis = 1> (sums)
+          i_ = Sigmoid (i)
+          f_ = Sigmoid (f)
+          o_ = Sigmoid (o)
+          g_ = Tanh (g)
+          kept = Mul (f_, c)
+          added = Mul (i_, g_)
+          second = Add (kept, added)
+          squashed = Tanh (second)
+          first = Mul (o_, squashed)
+        }
+        """,
+        **{n: np.random.default_rng(0).normal(0, 0.5, s).astype(np.float32) for n, s in SHAPES.items()},
+    )
+    return proto
+
+
+SHAPES = {"W": (5, 28), "R": (7, 28), "b": (28,)}
 MODELS = {
     "layers in a row": stacked_model([LstmCase(), LstmCase(I=4, seed=1)]),
     "both directions": LstmCase(direction="bidirectional").model(),
@@ -55,6 +84,19 @@ def test_lowered_layers_are_done(name: str) -> None:
 def test_invalid_models_are_refused() -> None:
     with pytest.raises(CompileError):
         inspect(onnx.ModelProto())
+
+
+def test_states_of_a_step_that_is_written_out() -> None:
+    """They are those of the layer that it becomes, whatever their names, as `lower` and `calibrate` say."""
+    proto = written_out_step()
+    assert inspect(proto).states == {"h": "first", "c": "second"}
+    frames = [{"x": np.ones((1, 5), np.float32)}] * 3
+    with pytest.raises(CompileError, match=r"no array for input .h.*or carry the states: .*\"h\": \"first\""):
+        rnnqc.calibrate(proto, frames)
+    zeros = {n: np.zeros((1, 7), np.float32) for n in "hc"}
+    (remark,) = rnnqc.calibrate(proto, [{**f, **zeros} for f in frames]).remarks
+    assert "inputs that look like states are not carried" in str(remark)
+    assert not rnnqc.calibrate(proto, frames, state={"h": "first", "c": "second"}).remarks
 
 
 def test_inputs_that_decide() -> None:

@@ -11,6 +11,7 @@ import onnx
 import pytest
 
 import rnnqc
+from rnnqc.lowering.entries import make_entries
 from rnnqc.lowering.judge import judge
 from rnnqc.lowering.options import LowerOptions
 from rnnqc.lowering.plan import make_plan
@@ -94,8 +95,13 @@ def test_outputs_that_no_input_influences() -> None:
 def test_a_lowered_model_under_another_recipe() -> None:
     lowered = rnnqc.lower(CASE.model()).proto
     assert warned(lowered, recipe=None) == warned(lowered, recipe="int8") == []
-    (text,) = warned(lowered, recipe="int16")
+    plan = make_plan(lowered, LowerOptions(recipe="int16"))
+    passed = run(plan)
+    (text,) = warnings_of(plan, passed, make_entries(passed, plan.form))
     assert "recipe 'int16' does not apply to 1 recurrent node(s), the first 'the_lstm'" in text
+    assert text.endswith("Resolution: lower the float model that it was made from.")
+    with pytest.raises(rnnqc.CompileError, match="'int16' does not apply"):
+        judge(plan, passed)  # nor to anything else
 
 
 def test_everything_is_told() -> None:

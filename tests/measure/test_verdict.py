@@ -43,6 +43,14 @@ def test_the_worst_output_decides() -> None:
     assert verdict_of([]) is None
 
 
+@pytest.mark.parametrize(("other", "words"), [(43.6, "'mask', one of 2 outputs,"), (50.0, "'mask', the worst of 2")])
+def test_the_worst_is_only_what_has_the_least_sqnr(other: float, words: str) -> None:
+    """An output whose error grows decides before others, whose figures stand in the same tables."""
+    found = verdict_of([Judged("h", other, 0.0), Judged("mask", 48.3, 0.0, growing=True)])
+    assert found is not None
+    assert found.level == "watch" and found.text.startswith(f"{words}") and "grows over time" in found.text
+
+
 @pytest.mark.parametrize(
     ("task", "sqnr", "level"),
     [

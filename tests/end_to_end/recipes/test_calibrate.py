@@ -438,11 +438,11 @@ OPTIONS: dict[str, tuple[list[str], str]] = {
     "state": (["--state", "X:nothing"], "no output 'nothing'"),
     "colon": (["--state", "X"], "not of the form IN:OUT"),
     "seed alone": (["--seed", "1"], "A seed chooses samples"),
-    "seed of a stream": (["--state", "X:Y", "--seed", "1", "--num-samples", "1"], "no random subset"),
-    "processes of a stream": (["--state", "X:Y", "--processes", "2"], "call after call"),
+    "seed of a stream": (["--state", "initial_h:Y_h", "--seed", "1", "--num-samples", "1"], "no random subset"),
+    "processes of a stream": (["--state", "initial_h:Y_h", "--processes", "2"], "call after call"),
     "no samples": (["--num-samples", "0"], "0 samples"),
     "no batch": (["--batch", "0"], "batches of 0 rows"),
-    "batches of a stream": (["--state", "X:Y", "--batch", "2"], "the batches that the data has"),
+    "batches of a stream": (["--state", "initial_h:Y_h", "--batch", "2"], "the batches that the data has"),
     "no such layer": (["--layers", "*decoder*"], "matches no cell"),
     "no processes": (["--processes", "0"], "0 processes"),
 }
@@ -451,6 +451,8 @@ OPTIONS: dict[str, tuple[list[str], str]] = {
 @pytest.mark.parametrize("name", OPTIONS)
 def test_wrong_options(name: str, model: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     options, message = OPTIONS[name]
+    if "stream" in name:
+        onnx.save(LstmCase(initial_h=True).model(), model)
     save_arrays(tmp_path / "data.npz", LstmCase().feeds())
     out = tmp_path / "stats.json"
     result = in_process(capfd, "calibrate", model, "--data", tmp_path / "data.npz", "-o", out, *options)

@@ -1,7 +1,8 @@
 """`rnnqc evaluate` and `rnnqc.evaluate`: figures of tasks, on the models of the repository.
 
 What these would catch: labels that are not cut with their samples, states that are not carried or are those of the
-other model, a row that should not count, a threshold that is not kept, an error that does not say what to do.
+other model, a row that should not count, a threshold that is not kept, an error that does not say what to do, a float
+model that is taken for the lowered one.
 """
 
 from __future__ import annotations
@@ -63,6 +64,20 @@ def test_accuracy_is_that_of_the_test_images(cli: Command, tmp_path: Path) -> No
     assert again == {**found, "calls": 225}
 
 
+def test_the_wrong_order_is_refused(cli: Command, tmp_path: Path) -> None:
+    """A loss would be told as a gain; two float or two lowered models are fine."""
+    lowered, data = rnnqc.lower(DIGITS), MODELS / "digits_test.npz"
+    lowered.save(tmp_path / "low.onnx")
+    found = cli("evaluate", DIGITS, "--against", tmp_path / "low.onnx", "--data", data, "--metric", "accuracy")
+    assert found.code == 2 and not found.out
+    told = " ".join(found.err.split())
+    assert f"{tmp_path / 'low.onnx'} is a lowered model, and {DIGITS} is not." in told
+    assert f"swap the two: rnnqc evaluate {tmp_path / 'low.onnx'} --against {DIGITS}" in told
+    with pytest.raises(rnnqc.UsageError, match=r"the float model is a lowered model, .*\. Resolution: swap the two\.$"):
+        rnnqc.evaluate(rnnqc.Model.load(DIGITS), data, "accuracy", against=lowered)
+    assert rnnqc.evaluate(lowered, data, "accuracy", against=lowered).reference is not None
+
+
 def test_perplexity_of_a_stream(cli: Command, tmp_path: Path) -> None:
     data = write_pieces(tmp_path / "pieces")
     rnnqc.lower(PYDOC).save(tmp_path / "low.onnx")
@@ -114,7 +129,45 @@ def test_a_function_gets_labels_of_all_calls(cli: Command, tmp_path: Path, monke
     ]:
         found = cli(*arguments, metric)
         assert found.code == 2 and text in " ".join(found.err.split()), found.err
-    assert "leave --labels out" in " ".join(cli(*arguments, "my_evaluation:wrong", "--labels", "label").err.split())
+    assert "leave --output out" in " ".join(cli(*arguments, "my_evaluation:wrong", "--output", "logits").err.split())
+    found = cli(*arguments, "my_evaluation.py:wrong")
+    assert found.code == 2 and "my_evaluation.py is a file" in found.err and "write my_evaluation:wrong." in found.err
+    data = ("evaluate", DIGITS, "--data", "folder/my_data.py:calls", "--metric", "accuracy")
+    assert "write my_data:calls, in the folder folder." in " ".join(cli(*data).err.split())
+
+
+def test_the_labels_of_a_function_have_the_name_that_is_asked_for() -> None:
+    """Arrays in the order of the inputs have no names: a batch of a loader, a tuple of arrays."""
+    with np.load(MODELS / "digits_test.npz") as held:
+        batch = (held["x"], held["label"])
+
+    def right(outputs: Any, feeds: Any) -> float:
+        return float(np.mean([o["logits"].argmax(1) == f["y"] for o, f in zip(outputs, feeds, strict=True)]))
+
+    found = rnnqc.evaluate(DIGITS, [batch], right, labels="y")
+    wanted = rnnqc.evaluate(DIGITS, [batch], "accuracy")
+    assert found.value == wanted.value and (found.labels, wanted.labels) == ("y", "label")
+    assert rnnqc.evaluate(DIGITS, [batch], "accuracy", labels="y").labels == "y"
+    with pytest.raises(CompileError, match="the data has no array 'y'; arrays: label, x"):
+        rnnqc.evaluate(DIGITS, MODELS / "digits_test.npz", right, labels="y")
+
+
+def test_python_prints_what_the_command_line_does(cli: Command, tmp_path: Path) -> None:
+    lowered = rnnqc.lower(DIGITS, overrides=["*.weight.bits=2"])
+    lowered.save(tmp_path / "low.onnx")
+    data = MODELS / "digits_test.npz"
+    for metric, against in [
+        ("accuracy", ["--against", DIGITS]),
+        ("accuracy", []),
+        ("perplexity", ["--against", DIGITS]),
+    ]:
+        told = cli("evaluate", tmp_path / "low.onnx", *against, "--data", data, "--metric", metric)
+        found = rnnqc.evaluate(tmp_path / "low.onnx", data, metric, against=DIGITS if against else None)
+        assert str(found).split() == told.out.split()
+    found = rnnqc.evaluate(lowered, data, "accuracy", against=DIGITS)
+    assert found.rows[1]["against float"] == found.value - (found.reference or 0.0) < 0
+    assert [row["model"] for row in found.rows] == [str(DIGITS), "the lowered model"]
+    assert f"{found.value:.2%}" in found._repr_html_() and " points" in str(found)
 
 
 def test_a_bound_input_is_bound_in_the_float_model_too(cli: Command, tmp_path: Path) -> None:

@@ -117,6 +117,19 @@ def test_inner_results_of_cells_are_compared(tmp_path: Path, capfd: pytest.Captu
     assert {n["name"] for n in json.loads(result.out)["native"]} > {"sign"}
 
 
+def test_errors_over_time_are_those_of_the_verdict(verify: Callable[..., Result], tmp_path: Path) -> None:
+    """On generated data: of the first kind, not of the kind on which the figures of the output are worst."""
+    told = " ".join(verify(*STATES).out.split())
+    found = rnnqc.verify(tmp_path / "float.onnx", tmp_path / "quant.onnx", state=STATES[1::2])
+    assert len(found.levels) > 1 and "SQNR dB over time, magnitude 1 steps" in told
+    for output in found.levels[0].outputs:
+        steps = output.steps
+        assert steps is not None
+        trend = "growing" if steps.growing else "steady"
+        assert f"{output.name} {len(steps.sqnr_db)} {' '.join(f'{v:.1f}' for v in steps.spans_db)} {steps.unit}" in told
+        assert f"{steps.unit} {steps.worst}: {steps.sqnr_db[steps.worst]:.1f} {trend}" in told
+
+
 def test_the_wrong_order_is_refused(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """The figures would be those of another question; both orders of two lowered models are fine."""
     first, second = tmp_path / "float.onnx", tmp_path / "quant.onnx"
