@@ -99,7 +99,7 @@ class Report(Result):
         unmeasured: Why the SQNR was not measured, or not at all magnitudes.
         unlike: Of the same measurement: a sentence for each output with values that are NaN or infinite in one of the
             models only.
-        points: The format of each quantization point of LSTM, GRU and RNN layers, with its source.
+        points: The format of each quantization point of LSTM, GRU and RNN layers, exported ones too, with its source.
     """
 
     source: str
@@ -123,7 +123,7 @@ class Report(Result):
     unlike: list[str] = field(default_factory=list)
     slow_stock: str = ""
     rest: RestReport = field(default_factory=RestReport)
-    points: dict[str, dict[str, Any]] = field(default_factory=dict)
+    points: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     dims: dict[str, int] = field(default_factory=dict)
 
     @property

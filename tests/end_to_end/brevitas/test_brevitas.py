@@ -6,6 +6,7 @@ left out, applied twice or read from the wrong inputs, a gate in the place of an
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -542,6 +543,19 @@ def test_command_line(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None
     again = in_process(capfd, "lower", target, "-o", tmp_path / "again.onnx")
     assert again.code == 0, again.text
     assert "no recurrent layer" in again.err
+
+
+def test_what_inspect_says_of_scales_is_true(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """It names a command that writes the scales of channels, and does."""
+    lstm = random_lstm(9)
+    source, target, said = (tmp_path / n for n in ("exported.onnx", "lowered.onnx", "said.json"))
+    onnx.save(one_cell(lstm, draw_feeds(lstm, 5, False, False)), source)
+    assert in_process(capfd, "lower", source, "-o", target, "--json", said).code == 0
+    inspected = in_process(capfd, "inspect", target)
+    assert "rnnqc lower EXPORT --json writes them" in " ".join(inspected.out.split())
+    assert "save-formats" not in inspected.out
+    points = json.loads(said.read_text())["points"]
+    assert {len(p["scale"]) for n, p in points.items() if n.endswith(".weight")} == {4 * 9}
 
 
 def test_float_layers_beside() -> None:
