@@ -7,8 +7,8 @@ import time
 from collections.abc import Sequence
 from functools import partial
 
-from rnnqc.cells.forms import FUSED, INTEGER, QONNX
-from rnnqc.errors import CompileError, Outcome, Remark, explained
+from rnnqc.cells.forms import FUSED, INTEGER, QCDQ, QONNX
+from rnnqc.errors import CompileError, Outcome, Remark, UsageError, explained
 from rnnqc.lowering.entries import make_entries
 from rnnqc.lowering.executable import executable
 from rnnqc.lowering.measurement import measure
@@ -19,6 +19,7 @@ from rnnqc.lowering.run import Passed
 from rnnqc.lowering.stock_speed import slower_without_library
 from rnnqc.lowering.warnings import warnings_of, warnings_of_measurement
 from rnnqc.passes.analysis.elementwise_recurrences import ACTION, REASON, ElementwiseRecurrence
+from rnnqc.passes.analysis.released_cells import WRITTEN_OUT
 from rnnqc.passes.custom_cells.quantize_custom_cells import CALIBRATE
 from rnnqc.passes.graph.quant_operators import CELL_OP
 
@@ -33,6 +34,7 @@ def judge(plan: Plan, passed: Passed, start: float | None = None) -> Report:
 
     Raises:
         CompileError: Nothing was lowered for want of calibration data; with `strict`: a recurrent node was not lowered.
+        UsageError: The form asked for is none that its cells, lowered already, can have.
     """
     start = time.perf_counter() if start is None else start
     entries = _entries(plan, passed)
@@ -73,6 +75,8 @@ def _entries(plan: Plan, passed: Passed) -> list[Entry]:
     entries = make_entries(passed, plan.form)
     if plan.statistics is None:
         _refuse_uncalibrated(entries, passed)
+    if plan.options.form not in (None, QCDQ):
+        _refuse_written_out(entries)
     for entry in entries if plan.keeps_own else ():
         if entry.status == "float" and not entry.reason:
             entry.reason = "other layers bring their own quantization, and no recipe was asked for."
@@ -89,6 +93,18 @@ def _refuse_uncalibrated(entries: Sequence[Entry], passed: Passed) -> None:
             explained(f'Operator "{first.op}" (node {first.node!r}): {first.reason}', first.found),
             supported="a scale for every point, or calibration data",
             action=first.action,
+        )
+
+
+def _refuse_written_out(entries: Sequence[Entry]) -> None:
+    """Raises UsageError where all that a model has are cells of form qcdq that no pass takes to the form asked for."""
+    reason, found, action = WRITTEN_OUT
+    stay = [e for e in entries if e.reason == reason]
+    if stay and all(e.earlier for e in entries):
+        raise UsageError(
+            f"cell {stay[0].cells[0]!r} is lowered already, to form {QCDQ}: {explained(reason, found)}",
+            supported=f"--form {QCDQ}",
+            action=action,
         )
 
 

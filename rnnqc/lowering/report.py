@@ -66,7 +66,7 @@ class Entry:
     def explanation(self) -> str:
         """The reason why the node stays float, or is not in the form asked for, as a sentence for people."""
         stays = {"float": "stays float", "quantized": "stays as it is"}
-        what = stays.get(self.status) or f"becomes {self.form}"
+        what = stays.get(self.status) or f"{'stays in form' if self.earlier else 'becomes'} {self.form}"
         return explained(f'Operator "{self.op}" (node {self.node!r}) {what}: {self.reason}', self.found, self.action)
 
 

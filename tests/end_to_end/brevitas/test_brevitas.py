@@ -19,6 +19,7 @@ import onnx
 import pytest
 
 import rnnqc
+from rnnqc.ir import RELEASED_TAG
 from tests.laws.parametrize import every_pair, in_turn
 from tests.runs.commands import in_process
 from tests.runs.lowered import (
@@ -542,7 +543,7 @@ def test_command_line(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None
     assert_same_codes(oracle(lstm, feeds), run(session(onnx.load(target), STOCK), feeds), "form qcdq by the command")
     again = in_process(capfd, "lower", target, "-o", tmp_path / "again.onnx")
     assert again.code == 0, again.text
-    assert "no recurrent layer" in again.err
+    assert "stays in form qcdq" in again.err
 
 
 def test_what_inspect_says_of_scales_is_true(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -556,6 +557,37 @@ def test_what_inspect_says_of_scales_is_true(tmp_path: Path, capfd: pytest.Captu
     assert "save-formats" not in inspected.out
     points = json.loads(said.read_text())["points"]
     assert {len(p["scale"]) for n, p in points.items() if n.endswith(".weight")} == {4 * 9}
+
+
+@pytest.mark.parametrize("unroll", [False, True])
+def test_its_own_file_of_form_qcdq_is_known(tmp_path: Path, capfd: pytest.CaptureFixture[str], unroll: bool) -> None:
+    """No pass takes such cells further: every command says that they are there, in which formats, and what to do."""
+    lstm = random_lstm(9, pow2=True)
+    source, out = tmp_path / "qcdq.onnx", tmp_path / "out.onnx"
+    rnnqc.lower(one_cell(lstm, draw_feeds(lstm, 5, False, True)), form="qcdq", unroll=unroll).save(source)
+    found = rnnqc.inspect(source)
+    (node,) = found.nodes
+    assert (node.op, node.status, node.form, node.attributes["hidden_size"]) == ("QuantLSTMCell", "done", "qcdq", 9)
+    assert {f"{node.path}.{p}" for p in ("W.weight", "cell_state", "hidden")} <= set(found.points)
+    printed = in_process(capfd, "inspect", source)
+    assert "done (qcdq)" in printed.out and "lower the exported model" in printed.out
+    for options in (["--strict"], ["--form", "qcdq"], []):
+        lowered = in_process(capfd, "lower", source, "-o", out, *options)
+        assert lowered.code == 0, lowered.text
+        assert "1 of 1 lowered already (form qcdq)" in lowered.text
+        assert ("stays in form qcdq" in lowered.err) == ("--form" not in options)
+        out.unlink()
+    refused = in_process(capfd, "lower", source, "-o", out, "--form", "integer")
+    assert refused.code == 2 and not out.exists()
+    assert "Supported: --form qcdq. Resolution: for another form lower the exported model" in " ".join(
+        refused.err.split()
+    )
+    proto = onnx.load(source)
+    next(p for p in proto.metadata_props if p.key == RELEASED_TAG).value = "zlib:?"
+    onnx.save(proto, source)
+    for command in (["inspect", source], ["lower", source, "-o", out]):
+        damaged = in_process(capfd, *command)
+        assert damaged.code == 2 and "is damaged" in damaged.err, damaged.text
 
 
 def test_float_layers_beside() -> None:
