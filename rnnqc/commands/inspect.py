@@ -99,7 +99,11 @@ def _print_nodes(found: Inspection) -> None:
 
 def _print_rest(found: Inspection) -> None:
     """The largest float weights outside the recurrent layers, and the sum of all."""
+    from rnnqc.lowering.rest_report import told_of_rest
+
     rest = found.rest
+    for text in told_of_rest(rest.exported):
+        out(escape(text))
     if not rest.entries:
         return
     rows, said = [], []

@@ -21,6 +21,7 @@ from rnnqc.passes import DecomposeLstm, PassManager, ReadQuantLstmCell
 from rnnqc.passes.analysis.custom_products import custom_cells
 from rnnqc.passes.analysis.deciding_inputs import deciding_inputs
 from rnnqc.passes.analysis.elementwise_recurrences import REASON, ElementwiseRecurrence, elementwise_recurrences
+from rnnqc.passes.analysis.exported_weights import exported_weights
 from rnnqc.passes.analysis.find_recurrent_nodes import RecurrentNode, lowered_nodes, recurrent_nodes
 from rnnqc.passes.analysis.released_cells import WRITTEN_OUT, released_cells
 from rnnqc.passes.analysis.rest_weights import rest_weights
@@ -150,7 +151,7 @@ def inspect(model: Given) -> Inspection:
     with located(loaded.source):
         opset, constant_outputs, earlier = loaded.opset, independent_outputs(loaded), lowered_nodes(loaded)
         dropouts, deciding, points = training_dropouts(loaded), deciding_inputs(loaded), _points(loaded)
-        lengths, written_out = fixed_lengths(loaded), released_cells(loaded)
+        lengths, written_out, exported = fixed_lengths(loaded), released_cells(loaded), exported_weights(loaded)
         PassManager(normal_form(keep_codes=brings_its_own(loaded))).run(loaded)
         present, elementwise = recurrent_nodes(loaded), elementwise_recurrences(loaded)
         remarks = [*ReadQuantLstmCell()(loaded).remarks, *DecomposeLstm()(loaded).remarks]
@@ -166,7 +167,7 @@ def inspect(model: Given) -> Inspection:
     for cell in written_out.values():
         notes.setdefault(cell.name, []).append(Remark("inspect", Outcome.NOTE, cell.name, cell.op, *WRITTEN_OUT))
     weights = rest_weights(loaded)
-    rest = rest_report(weights, weights)
+    rest = rest_report(weights, weights, exported=exported)
     proto = proto_of(model)
     warnings = [] if any(n.status != "float" for n in nodes) else layer_hints(proto)
     states = likely_states(proto) or likely_states(loaded.proto) or named_states(proto)

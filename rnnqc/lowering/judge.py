@@ -50,7 +50,9 @@ def judge(plan: Plan, passed: Passed, start: float | None = None) -> Report:
         verified=passed.verifier.verified,
         unverified=passed.verifier.unverified,
         slow_stock=_slow_stock(passed, entries),
-        rest=rest_report(passed.rest, passed.rest_left, stored_weights(passed.results), plan.options.rest),
+        rest=rest_report(
+            passed.rest, passed.rest_left, stored_weights(passed.results), plan.options.rest, passed.exported
+        ),
         dims={n: size for n, size in plan.options.dims.items() if n not in plan.asked_dims},
     )  # fmt: skip
     if plan.options.strict:

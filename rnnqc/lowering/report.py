@@ -218,7 +218,7 @@ class Report(Result):
         if not self.entries:
             changed = "only the weights of other layers were quantized" if self.rest.is_changed else NOTHING
             yield "", f"the model has no recurrent layer; {changed}."
-        for text in told_of_rest(self.rest.left if self.rest.option == REST_INT8 else ()):
+        for text in told_of_rest([*self.rest.left, *self.rest.exported] if self.rest.option == REST_INT8 else ()):
             yield "", text
         for text in self.warnings:
             yield "", text
