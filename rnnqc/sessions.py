@@ -46,10 +46,10 @@ def session(
     Args:
         model: A path, a ModelProto, or what `rnnqc.lower` returns.
         native: Whether to register rnnqc's library; without it the functions of standard operators run. Same bits.
-        options: Session options to start from, by default onnxruntime's with `session.x64quantprecision`, so that
-            products of int8 weights do not saturate on x86 without VNNI. They stay as they are and serve for any number of sessions. Only where
-            they hold another library of operators that the model needs, which onnxruntime does not copy, rnnqc's is
-            registered with them, too.
+        options: Session options to start from, by default onnxruntime's with `session.disable_quant_qdq`: products of
+            int8 weights do not saturate on x86 without VNNI. They stay as they are and serve for any number of
+            sessions. Only where they hold another library of operators that the model needs, which onnxruntime does
+            not copy, rnnqc's is registered with them, too.
         kwargs: Passed to `onnxruntime.InferenceSession`.
 
     Raises:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rnnqc.ir import Node, Value, attribute, constant_array, shape_of
+from rnnqc.ir import Model, Node, Value, attribute, constant_array, shape_of
 
 SIZES = frozenset(("Gather", "Slice", "Reshape", "Squeeze", "Unsqueeze", "Cast", "Identity", "ReduceProd", "Concat"))
 """Operators that pass the only entry of a shape on."""
@@ -43,6 +43,19 @@ def read_sort(node: Node) -> Sort | None:
     if not scatters or not all(_is_inverse(u, order, same) for u in scatters):
         return None
     return Sort(source, node.outputs[0], tuple(order), tuple(v for u in scatters for v in _copies(u.outputs[0])))
+
+
+def sizes_of_sorted(model: Model) -> dict[str, str]:
+    """Names that shape inference gave to the size of what is sorted, and the name of that size before."""
+    found: dict[str, str] = {}
+    for node in (n for g in model.graphs() for n in g.nodes if n.op == "TopK" and not n.domain):
+        sort = read_sort(node)
+        given = shape_of(sort.source) if sort is not None else None
+        if sort is None or given is None or not isinstance(given[0], str):
+            continue
+        made = [shape_of(v) for v in (sort.sorted, *sort.order)]
+        found.update((s[0], given[0]) for s in made if s is not None and isinstance(s[0], str) and s[0] != given[0])
+    return found
 
 
 def _is_inverse(node: Node, order: Sequence[Value], same: Sequence[Value]) -> bool:

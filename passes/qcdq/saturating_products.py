@@ -30,7 +30,7 @@ def saturation_warning(nodes: Sequence[str]) -> str:
     more = f" and {len(nodes) - 1} more" if len(nodes) > 1 else ""
     return (
         f"product {nodes[0]!r}{more}: on x86 processors without VNNI onnxruntime fuses it with its quantizers and adds "
-        "products in a saturating int16. Resolution: session option session.x64quantprecision = 1 there, as rnnqc's "
+        "products in a saturating int16. Resolution: session option session.disable_quant_qdq = 1 there, as rnnqc's "
         "own sessions have it."
     )
 

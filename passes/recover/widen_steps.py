@@ -92,6 +92,9 @@ def _widened(proto: onnx.ModelProto) -> onnx.ModelProto | None:
     narrow |= {
         n.output[0] for n in nodes if n.op_type == "Constant" and n.attribute and n.attribute[0].t.data_type == F16
     }
+    narrow |= {
+        n.output[0] for n in nodes if n.op_type == "Cast" and any(a.name == "to" and a.i == F16 for a in n.attribute)
+    }
     if not any(i in narrow for n in nodes if n.op_type in _PRODUCTS for i in n.input):
         return None
     if proto.functions or any(b.sparse_initializer for b in blocks if isinstance(b, onnx.GraphProto)):

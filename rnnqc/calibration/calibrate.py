@@ -21,13 +21,15 @@ from rnnqc.data.statistics import Statistics, identity, weights_digest
 from rnnqc.data.streaming import Piece, checked, state_pairs, stream
 from rnnqc.errors import CompileError, Outcome, Remark, UsageError, located
 from rnnqc.evaluation.invalid_model_errors import refusing_invalid_models
-from rnnqc.ir import Model, shape_of
+from rnnqc.ir import Model, display_name, shape_of
 from rnnqc.passes.analysis.custom_cell import CustomCell
 from rnnqc.passes.analysis.custom_points import custom_cells_of, custom_identity
 from rnnqc.passes.analysis.observe_custom import MASK, dimensions_of, observe_custom_cell
 from rnnqc.passes.cells.cell_graphs import parameters_of
 from rnnqc.passes.cells.observe import LENGTHS, NotObservableError, Observed, observe_cells, with_outputs
+from rnnqc.passes.graph.lstm_node import is_recurrent
 from rnnqc.passes.linear.observe_linear import observe_linear_layers
+from rnnqc.passes.normalize.batch_sorts import sizes_of_sorted
 from rnnqc.proto.files import serialized
 from rnnqc.proto.given import Given
 
@@ -172,8 +174,10 @@ def prepare(
             cannot be observed.
     """
     others: list[CustomCell] = []
+    named: dict[str, str] = {}
 
     def look(normal: Model) -> bool:
+        named.update(_batches_of_sorted(normal))
         others.extend(c for c in custom_cells_of(normal) if c.products)
         return bool(others)
 
@@ -191,6 +195,7 @@ def prepare(
         shape = shape_of(model.find(cell.x)) or [None, None]
         flipped = cell.reverse and cell.sequence_lens is None
         length, batch = cell.static_length or shape[0], cell.static_batch or shape[1]
+        batch = named.get(cell.node, batch) if isinstance(batch, str) else batch
         sites[cell.name] = Site(cell.name, flipped, cell.initial_h is not None, length, batch)
     for value, layer in observe_linear_layers(model) if moments else ():
         sites[value.cell] = Site(value.cell, False, False, None, None, custom=True, linear=True)
@@ -212,6 +217,18 @@ def prepare(
     task = Task(serialized(proto, model.source), sites, tuple(values), _dimensions(proto), axes, carried, moments)
     cells = {**{cell.name: identity(cell) for cell in model.cells.values()}, **identities}
     return task, cells, [c for c in others if c.name in hidden]
+
+
+def _batches_of_sorted(model: Model) -> dict[str, str]:
+    """The names of the batch sizes of recurrent nodes whose batch is sorted, as the inputs have them."""
+    same = sizes_of_sorted(model)
+    sizes = {
+        f"{path}{display_name(n)}": (shape_of(n.inputs[0]) or [None, None])[1]
+        for path, graph in model.paths()
+        for n in graph.nodes
+        if is_recurrent(n)
+    }
+    return {node: same[size] for node, size in sizes.items() if isinstance(size, str) and size in same}
 
 
 def _dimensions(proto: onnx.ModelProto) -> dict[str, tuple[int | str | None, ...]]:

@@ -24,13 +24,14 @@ _SMALL = 64
 
 
 def exact_options() -> ort.SessionOptions:
-    """Session options with which uint8 x int8 products are exact on every processor.
+    """Session options with which products of dequantized values are exact on every processor.
 
-    By default onnxruntime adds pairs of them in a saturating int16 on x86 without VNNI, also where it makes such a
-    product of DequantizeLinear and MatMul (onnxruntime_session_options_config_keys.h, `session.x64quantprecision`).
+    By default onnxruntime makes an integer product of DequantizeLinear and MatMul, and on x86 without VNNI it adds
+    pairs of products of uint8 and int8 in a saturating int16 (onnxruntime_session_options_config_keys.h; its option
+    `session.x64quantprecision` refuses models whose weights share a zero point).
     """
     options = ort.SessionOptions()
-    options.add_session_config_entry("session.x64quantprecision", "1")
+    options.add_session_config_entry("session.disable_quant_qdq", "1")
     return options
 
 

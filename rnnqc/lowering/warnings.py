@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rnnqc.cells.forms import QONNX
+from rnnqc.cells.forms import INTEGER, QCDQ, QONNX
+from rnnqc.cells.stages import QuantizedCell
+from rnnqc.cells.vitis_tables import VITIS
 from rnnqc.errors import Outcome
 from rnnqc.layers.layer_hints import layer_hints
 from rnnqc.lowering.plan import Plan
@@ -51,6 +53,7 @@ def warnings_of(plan: Plan, passed: Passed, entries: Sequence[Entry]) -> list[st
         *clipping_warnings(c for r in passed.results for c in r.clipped),
         *_exported_cells(plan, entries),
         *_lowered_cells(plan, passed, entries),
+        *_left_out_tables(passed),
         *([saturation_warning(found)] if (found := saturating_products(passed.model)) else ()),
     ]
 
@@ -113,6 +116,20 @@ def _lowered_cells(plan: Plan, passed: Passed, entries: Sequence[Entry]) -> list
         return []
     text = not_applied(plan.record, earlier_record(passed.model, entries), done)
     return [] if text is None else [text]
+
+
+def _left_out_tables(passed: Passed) -> list[str]:
+    """Cells whose recipe asks for the tables of Vitis, in a form that has none."""
+    cells = [c for c in passed.model.cells.values() if isinstance(c, QuantizedCell) and c.form == QCDQ]
+    asking = [c.name for c in cells if any(p.table == VITIS for p in c.points.values())]
+    if not asking:
+        return []
+    more = f" and {len(asking) - 1} more" if len(asking) > 1 else ""
+    text = (
+        f"cell {asking[0]!r}{more}: form {QCDQ} has Sigmoid and Tanh in place of the recipe's tables, so its "
+        f"outputs are not those of the other forms. Resolution: --form {INTEGER} for tables in standard operators."
+    )
+    return [text]
 
 
 def warnings_of_measurement(report: Report, *, calibrated: bool) -> list[str]:

@@ -79,20 +79,23 @@ def test_expression_that_cannot_be_computed() -> None:
     assert evaluate_nodes(model, model.graph.nodes[:1], model.graph.nodes[0].outputs[0]) is None
 
 
-PRODUCT = """<ir_version: 8, opset_import: ["": 17]>
-g (float[1,4] x) => (float[1,4] y)
-<float s = {1}, uint8 z = {0}, int8 wz = {0}, int8[4,4] w = {127,127,127,127, 127,127,127,127, 127,127,127,127, 127,127,127,127}>
+PRODUCTS = """<ir_version: 8, opset_import: ["": 17]>
+g (float[1,4] x) => (float[1,2] y, float[1,2] z)
+<float s = {1}, uint8 zero = {0}, int8 none = {0},
+ int8[4,2] w = {127,127,127,127,127,127,127,127}, int8[4,2] v = {127,127,127,127,127,127,127,127}>
 {
-  q = QuantizeLinear(x, s, z)
-  a = DequantizeLinear(q, s, z)
-  b = DequantizeLinear(w, s, wz)
+  q = QuantizeLinear(x, s, zero)
+  a = DequantizeLinear(q, s, zero)
+  b = DequantizeLinear(w, s, none)
+  c = DequantizeLinear(v, s, none)
   y = MatMul(a, b)
+  z = MatMul(a, c)
 }"""
 
 
-def test_fused_products_of_int8_weights_are_exact() -> None:
-    """onnxruntime makes an integer product of them, which saturates at 16 bits on x86 without VNNI by default."""
+def test_products_of_dequantized_weights_are_exact() -> None:
+    """onnxruntime makes integer products of them, which saturate at 16 bits on x86 without VNNI by default."""
     feed = {"x": np.full((1, 4), 255, np.float32)}
-    proto = parse(PRODUCT)
+    proto = parse(PRODUCTS)
     runs = [make_session(proto), make_session(proto, optimize=False), session(proto, native=False)]
-    assert [run_session(live, feed)["y"].max() for live in runs] == [4 * 255 * 127] * 3
+    assert [float(v.max()) for live in runs for v in run_session(live, feed).values()] == [4 * 255 * 127] * 6

@@ -67,6 +67,15 @@ def test_a_bias_that_saturates(op: str) -> None:
     assert not of_bias() and not of_bias("*.bias.bits=32", "*.bits=16")
 
 
+@pytest.mark.parametrize(
+    ("form", "overrides", "said"), [("qcdq", (), 1), ("integer", (), 0), ("qcdq", ("*.activation.table=exact",), 0)]
+)
+def test_tables_that_a_form_does_not_have(form: str, overrides: tuple[str, ...], said: int) -> None:
+    statistics = rnnqc.calibrate(CASE.model(), [CASE.feeds()])
+    found = warned(CASE.model(), recipe="pow2-int16", overrides=overrides, statistics=statistics, form=form)
+    assert sum("in place of the recipe's tables" in text for text in found) == said
+
+
 def test_rules_of_a_recipe_file_that_match_nothing(tmp_path: Path) -> None:
     (tmp_path / "mine.toml").write_text(RECIPE)
     (text,) = warned(CASE.model(), recipe=str(tmp_path / "mine.toml"))

@@ -25,4 +25,4 @@ DIGITS = Path("models/digits_lstm.onnx")
 )
 def test_only_where_fused_products_may_saturate(options: dict[str, object], expected: bool) -> None:
     lowered = rnnqc.lower(DIGITS, **options)  # type: ignore[arg-type]
-    assert any("x64quantprecision" in text for text in lowered.report.warnings) is expected
+    assert any("disable_quant_qdq" in text for text in lowered.report.warnings) is expected

@@ -44,12 +44,20 @@ g (float[T, 2, 3] x, float16[2, 4] h0, float16[2, 4] c0) => (float16[T, 2, 4] y,
     + "  e = Mul (h2, one) }> }"
 )
 
+OWN_WEIGHTS = (
+    LOOP.replace("xz = Cast", "Wf = Cast <to = 10> (W32)  Rf = Cast <to = 10> (R32)  xz = Cast")
+    .replace(", W)", ", Wf)")
+    .replace(", R)", ", Rf)")
+)
+"""Variables of float32, which Keras' cells cast in the loop."""
+
 
 def arrays() -> dict[str, np.ndarray]:
     rng = np.random.default_rng(0)
     shapes = {"W": (3, 4 * H), "R": (H, 4 * H), "b": (4 * H,), "V": (H, 2)}
     floats = {n: rng.normal(0, 0.5, s).astype(np.float16) for n, s in shapes.items()}
-    return floats | {"zero": np.asarray(0, np.int64), "one": np.ones(1, np.float16)}
+    wide = {f"{n}32": floats[n].astype(np.float32) for n in "WR"}
+    return floats | wide | {"zero": np.asarray(0, np.int64), "one": np.ones(1, np.float16)}
 
 
 def model(text: str) -> Model:
@@ -58,7 +66,7 @@ def model(text: str) -> Model:
     return loaded
 
 
-@pytest.mark.parametrize("text", [CELL, LOOP])
+@pytest.mark.parametrize("text", [CELL, LOOP, OWN_WEIGHTS])
 def test_fires(text: str) -> None:
     loaded = model(text)
     typed = [(v.name, np.dtype(v.dtype)) for v in (*loaded.graph.inputs, *loaded.graph.outputs)]
@@ -69,15 +77,15 @@ def test_fires(text: str) -> None:
     assert len(nodes_of(loaded, "LSTM")) == 1
 
 
-@pytest.mark.parametrize("text", [CELL, LOOP])
+@pytest.mark.parametrize("text", [CELL, LOOP, OWN_WEIGHTS])
 def test_a_lowered_step_computes_the_same(text: str) -> None:
     """In int8, with inputs and outputs of float16 as before."""
     proto = parse(text, **arrays())
     lowered = rnnqc.lower(proto, strict=True)
     assert [e.op for e in lowered.report.entries] == ["LSTM"]
     rng = np.random.default_rng(1)
-    feeds = {v.name: rng.uniform(-1, 1, (5, 2, 3) if v.name == "x" and text is LOOP else (2, 3 if v.name == "x" else H))
-             for v in proto.graph.input}  # fmt: skip
+    x = (2, 3) if text is CELL else (5, 2, 3)
+    feeds = {v.name: rng.uniform(-1, 1, x if v.name == "x" else (2, H)) for v in proto.graph.input}
     typed = {n: a.astype(np.float32 if n == "x" else np.float16) for n, a in feeds.items()}
     expected = run_model(proto, typed)
     for name, got in run(session(lowered.proto, STOCK), typed).items():
