@@ -205,29 +205,28 @@ def stored_weights(key: str, parameters: Sequence[Parameter]) -> StoredWeights:
         NotHandled: They are floats, too wide, or have zero points or scales that do not fit.
     """
     codes: list[npt.NDArray[np.int64]] = []
+    unsigned: list[npt.NDArray[np.bool_]] = []  # of the columns
+    binary: list[npt.NDArray[np.bool_]] = []
     bits = 0
-    unsigned = False
     for p in parameters:
         if p.quantizer is None or p.codes is None:
             raise NotHandled(f"{key} is not quantized.", "float weights", "export with weight_quant set")
         if p.quantizer.bits > WIDEST_WEIGHT:
             raise NotHandled(f"{key} is too wide.", f"{p.quantizer.bits} bits", f"use up to {WIDEST_WEIGHT} bits")
         bits = max(bits, p.quantizer.bits)
-        unsigned |= not p.quantizer.signed
         check_zero_point(key, p.quantizer)
         codes.append(p.codes.T)
+        unsigned.append(np.full(len(p.codes), not p.quantizer.signed))
+        binary.append(np.full(len(p.codes), p.quantizer.bipolar))
     columns = np.array(_columns(parameters), np.float64)
     joined = np.concatenate(codes, axis=1)
     wide = bits > _BYTE_BITS
     largest = 2 ** (15 if wide else 7)
-    shift = largest if unsigned and joined.max(initial=0) >= largest else 0
-    zero_point = (columns[:, 0] - shift).astype(np.int32)
-    bipolar = np.concatenate(
-        [np.full(p.values.shape[0], p.quantizer is not None and p.quantizer.bipolar) for p in parameters]
-    )
-    zero_point[bipolar] = -shift
+    shift = largest if joined.max(initial=0) >= largest else 0  # none of signed ones is
+    lowered = shift * np.concatenate(unsigned)
+    zero_point = (np.where(np.concatenate(binary), 0, columns[:, 0]) - lowered).astype(np.int32)
     dtype = np.int16 if wide else np.int8
-    return StoredWeights((joined - shift).astype(dtype), zero_point, columns[:, 1], shift)
+    return StoredWeights((joined - lowered).astype(dtype), zero_point, columns[:, 1], shift)
 
 
 def _gate_table(node: QuantLstm, gate: str, argument: FixedPointQuantizer) -> FixedPointTable:

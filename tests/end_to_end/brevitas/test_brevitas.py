@@ -145,6 +145,19 @@ def test_one_cell(name: str, pow2: bool, states: bool, turn: int) -> None:
     check(one_cell(lstm, feeds), feeds, oracle(lstm, feeds), LEVELS[int(states) :][:1], FEW_WAYS[turn])
 
 
+@pytest.mark.few(2)
+@in_turn(bits=[8, 16], form=["fused", "integer", "qcdq"])
+def test_gates_of_unsigned_and_of_signed_weights(bits: int, form: str) -> None:
+    """Unsigned ones are stored lowered, signed ones are not: their lowest codes would leave the type."""
+    lstm = random_lstm(
+        3, pow2=True, weight_bits=bits, weight_narrow=0, weight_signed=0, weight_zero_point=2.0 ** (bits - 1)
+    )
+    lstm.weight[1] = replace(lstm.weight[1], signed=1, zero_point=np.float32(0))
+    feeds = draw_feeds(lstm, 3, False, True)
+    lowered = rnnqc.lower(one_cell(lstm, feeds), form=form, strict=True)
+    assert_same_codes(oracle(lstm, feeds), run(rnnqc.session(lowered.proto), feeds), form)
+
+
 @in_turn(domain=DOMAINS, misspelt=[False, True])
 def test_spellings(domain: str, misspelt: bool) -> None:
     """The narrow output sigmoid shows in the codes: a reader that misses the attribute gives others."""
