@@ -38,6 +38,7 @@ from rnnqc.passes.analysis.custom_products import custom_cells
 from rnnqc.passes.analysis.float_recurrences import constant_bytes
 from rnnqc.passes.analysis.foreign_operators import LOWER_THE_FLOAT_MODEL, QUANTIZED, foreign_refusal
 from rnnqc.passes.analysis.integer_recurrences import IntegerRecurrence, integer_recurrences
+from rnnqc.passes.analysis.released_cells import released_cells
 from rnnqc.passes.graph.loop_states import is_loop, owners, sizes_of
 from rnnqc.passes.graph.lstm_node import (
     INPUT_NAMES,
@@ -195,7 +196,7 @@ def lowered_nodes(model: Model) -> list[RecurrentNode]:
             weight_bytes(model, [c]),
             form=c.form,
         )
-        for c in model.cells.values()
+        for c in (*model.cells.values(), *released_cells(model).values())
     ]
     for path, graph in model.paths():
         for node in graph.nodes:

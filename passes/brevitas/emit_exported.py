@@ -111,8 +111,8 @@ def exported_quantizer(
 
 def _weight(key: str, parameters: Sequence[Parameter]) -> tuple[dict[str, npt.NDArray[np.generic]], Format]:
     """Quantized values `[K,4H]`, scale and zero point (one, or one for each column) as DequantizeLinear takes them."""
-    codes, zero_points, scales = stored_weights(key, parameters)
-    zeros = np.zeros(len(scales), np.int32) if zero_points is None else zero_points
+    stored = stored_weights(key, parameters)
+    codes, zeros, scales = stored.codes, stored.zero_point, stored.scale
     axis: int | None = 1
     if (scales == scales[0]).all() and (zeros == zeros[0]).all():
         scales, zeros, axis = scales[0].reshape(()), zeros[0].reshape(()), None

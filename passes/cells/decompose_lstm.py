@@ -18,7 +18,6 @@ from rnnqc.ir import (
     Node,
     Value,
     display_name,
-    graph_info,
     info,
     input_or_none,
     safe_name,
@@ -30,6 +29,7 @@ from rnnqc.passes.cells.boundary import Boundary
 from rnnqc.passes.cells.float_arithmetic import FloatArithmetic
 from rnnqc.passes.cells.loop_driver import emit_cell
 from rnnqc.passes.cells.padded_output import check_padded_output, padded_output_notes
+from rnnqc.passes.graph.listed_weights import STORED_COUNT, TAKE_OFF, found_listed, listed_weights
 from rnnqc.passes.graph.lstm_node import (
     INITIAL_C,
     INITIAL_H,
@@ -101,8 +101,7 @@ class DecomposeLstm(Pass):
                     )
                     count += 1
                     continue
-                listed = [n for n in (v.name for v in node.inputs) if n in graph_info(model.graph).input_order]
-                stored = [n for n in listed if n in graph_info(model.graph).initializers]
+                stored = listed_weights(model, node)
                 notes = padded_output_notes(node)
                 _decompose(model, graph, node, layer, name)
                 count += 1
@@ -111,12 +110,8 @@ class DecomposeLstm(Pass):
                 )
                 remarks += [self.remark(Outcome.NOTE, name, node.op, *note) for note in notes]
                 if stored:
-                    reason = (
-                        "its weights are defaults that a run could replace; the stored ones count, and the inputs go."
-                    )
-                    action = "take the initializers off the graph inputs, if the weights are constant"
-                    found = f"{', '.join(map(repr, stored))} both stored and listed as graph inputs"
-                    remarks.append(self.remark(Outcome.NOTE, name, node.op, reason, found, action))
+                    found = found_listed(stored)
+                    remarks.append(self.remark(Outcome.NOTE, name, node.op, STORED_COUNT, found, TAKE_OFF))
         if count:
             model.remove_dead()
             _remove_bodies(model)

@@ -7,7 +7,7 @@ Brevitas multiplies float32 matrices in an unspecified order.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -109,16 +109,15 @@ def fold_quant_lstm(node: QuantLstm, x: FixedPointQuantizer) -> FoldedFixedPoint
         rounded_output=True,
         arithmetic=FIXED_POINT32,
     )
-    w, w_zero, w_scale = stored_weights("W", node.W)
-    r, r_zero, r_scale = stored_weights("R", node.R)
+    w, r = stored_weights("W", node.W), stored_weights("R", node.R)
     return FoldedFixedPoint(
         numbers=numbers,
-        W=w,
-        R=r,
-        W_zero_point=w_zero,
-        R_zero_point=r_zero,
-        x_multiplier=stored_multiplier(w_scale * x.scale),
-        h_multiplier=stored_multiplier(r_scale * hidden.scale),
+        W=w.codes,
+        R=r.codes,
+        W_zero_point=w.zero_point if w.zero_point.any() else None,
+        R_zero_point=r.zero_point if r.zero_point.any() else None,
+        x_multiplier=stored_multiplier(w.scale * x.scale),
+        h_multiplier=stored_multiplier(r.scale * hidden.scale),
         B=np.concatenate(node.bias),
         P=None,
         gate_tables=tuple(tables),
@@ -135,9 +134,7 @@ def points_of(node: QuantLstm) -> dict[str, PointFormat]:
     q = node.quantizers
     points = {"input": q["output"].format(), "hidden": replace(q["output"].format(), rounded_output=True)}
     for key, parameters in (("W", node.W), ("R", node.R)):
-        used = [p.quantizer for p in parameters if p.quantizer is not None]
-        scale = tuple(float(s) for _, s in _columns(parameters))
-        points[f"{key}.weight"] = used[0].format(bits=max(p.bits for p in used), scale=scale, axis=1)
+        points[f"{key}.weight"] = _format_of(stored_weights(key, parameters), parameters)
     for gate in GATES:
         source = "input" if node.cifg and gate == "forget" else gate
         points[f"{gate}_gate.acc"] = q[f"{source}_acc"].format()
@@ -147,6 +144,25 @@ def points_of(node: QuantLstm) -> dict[str, PointFormat]:
         points[name] = q["cell_state"].format()
     points["hidden.activation"] = q["hidden_state_tanh"].format()
     return points
+
+
+def _format_of(stored: StoredWeights, parameters: Sequence[Parameter]) -> PointFormat:
+    """The format of the quantized values as they are stored: unsigned ones may be lowered to signed ones."""
+    used = [p.quantizer for p in parameters if p.quantizer is not None]
+    bits, signs, narrow = max(q.bits for q in used), {q.signed for q in used}, all(q.narrow for q in used)
+    if stored.lowered or len(signs) > 1:
+        bits, signs, narrow = stored.codes.dtype.itemsize * 8, {True}, False
+    zeros = stored.zero_point.tolist()
+    same = len(set(zeros)) == 1
+    return used[0].format(
+        bits=bits,
+        signed=signs.pop(),
+        narrow=narrow,
+        scale=tuple(stored.scale.tolist()),
+        axis=1,
+        zero_point=zeros[0] if same else 0,
+        zero_points=() if same else tuple(zeros),
+    )
 
 
 def _columns(parameters: Sequence[Parameter]) -> list[tuple[float, float]]:
@@ -165,34 +181,52 @@ def _columns(parameters: Sequence[Parameter]) -> list[tuple[float, float]]:
     return found
 
 
-def stored_weights(
-    key: str, parameters: Sequence[Parameter]
-) -> tuple[npt.NDArray[np.signedinteger[Any]], npt.NDArray[np.int32] | None, npt.NDArray[np.float64]]:
-    """Quantized values `[K,4H]`, zero points `[4H]` or None, scales `[4H]`."""
+@dataclass(frozen=True)
+class StoredWeights:
+    """W or R as an integer cell stores it.
+
+    Attributes:
+        codes: Quantized values `[K,4H]`, int8 or int16.
+        zero_point: Of the columns, int32 `[4H]`.
+        scale: Of the columns, float64 `[4H]`.
+        lowered: What was subtracted from unsigned values and their zero points, to store them as signed ones.
+    """
+
+    codes: npt.NDArray[np.signedinteger[Any]]
+    zero_point: npt.NDArray[np.int32]
+    scale: npt.NDArray[np.float64]
+    lowered: int
+
+
+def stored_weights(key: str, parameters: Sequence[Parameter]) -> StoredWeights:
+    """The quantized values of all gates.
+
+    Raises:
+        NotHandled: They are floats, too wide, or have zero points or scales that do not fit.
+    """
     codes: list[npt.NDArray[np.int64]] = []
+    unsigned: list[npt.NDArray[np.bool_]] = []  # of the columns
+    binary: list[npt.NDArray[np.bool_]] = []
     bits = 0
-    unsigned = False
     for p in parameters:
         if p.quantizer is None or p.codes is None:
             raise NotHandled(f"{key} is not quantized.", "float weights", "export with weight_quant set")
         if p.quantizer.bits > WIDEST_WEIGHT:
             raise NotHandled(f"{key} is too wide.", f"{p.quantizer.bits} bits", f"use up to {WIDEST_WEIGHT} bits")
         bits = max(bits, p.quantizer.bits)
-        unsigned |= not p.quantizer.signed
         check_zero_point(key, p.quantizer)
         codes.append(p.codes.T)
+        unsigned.append(np.full(len(p.codes), not p.quantizer.signed))
+        binary.append(np.full(len(p.codes), p.quantizer.bipolar))
     columns = np.array(_columns(parameters), np.float64)
     joined = np.concatenate(codes, axis=1)
     wide = bits > _BYTE_BITS
     largest = 2 ** (15 if wide else 7)
-    shift = largest if unsigned and joined.max(initial=0) >= largest else 0
-    zero_point = (columns[:, 0] - shift).astype(np.int32)
-    bipolar = np.concatenate(
-        [np.full(p.values.shape[0], p.quantizer is not None and p.quantizer.bipolar) for p in parameters]
-    )
-    zero_point[bipolar] = -shift
+    shift = largest if joined.max(initial=0) >= largest else 0  # none of signed ones is
+    lowered = shift * np.concatenate(unsigned)
+    zero_point = (np.where(np.concatenate(binary), 0, columns[:, 0]) - lowered).astype(np.int32)
     dtype = np.int16 if wide else np.int8
-    return (joined - shift).astype(dtype), zero_point if zero_point.any() else None, columns[:, 1]
+    return StoredWeights((joined - lowered).astype(dtype), zero_point, columns[:, 1], shift)
 
 
 def _gate_table(node: QuantLstm, gate: str, argument: FixedPointQuantizer) -> FixedPointTable:

@@ -14,6 +14,7 @@ from rnnqc.evaluation.numerics import Close
 from rnnqc.ir import Model, Node, Value, constant_array, display_name, info, input_or_none, safe_name
 from rnnqc.ir.builder import Builder
 from rnnqc.passes.base import Pass, PassInfo, PassResult
+from rnnqc.passes.graph.listed_weights import found_listed, unlist_weights
 from rnnqc.passes.graph.lstm_node import WEIGHTS_TAG, B, P, R, W, is_recurrent
 from rnnqc.passes.graph.quantized_constants import along, byte_codes, channel_axis, is_stored_as_codes, stored_codes
 
@@ -29,6 +30,7 @@ class ReadWeightCodes(Pass):
     After: `codes int8 [1,GH,K] -> DequantizeLinear(scale [GH], axis=1) -> LSTM` where codes are kept, otherwise the
     floats they stand for. Operators between the two would break sessions of operator sets from 21 on.
 
+    * Where codes are kept, other constants of the node that are graph inputs as well are so no longer.
     * Weights that differ in scale along their inputs, that have more than 8 bits, or that are made in a way that is not
       known, become floats or stay as they are.
     The bits of the weights are equal either way; onnxruntime multiplies constants in another order than values.
@@ -69,14 +71,21 @@ class ReadWeightCodes(Pass):
                 if any(m is not None and m.format for m in used.values()):
                     record = _record(node, used)
                     info(node).metadata[WEIGHTS_TAG] = json.dumps(record, sort_keys=True)
-                    reason = "keeps the weights it was exported with."
-                    found, action = "no recipe", "--recipe int8 makes an integer cell of it"
-                    name = f"{path}{display_name(node)}"
-                    remarks.append(self.remark(Outcome.NOTE, name, node.op, reason, found, action))
+                    remarks.append(self._kept(model, node, f"{path}{display_name(node)}"))
         if count:
             model.remove_dead()
             model.sort()
         return PassResult(count > 0, tuple(remarks), {"nodes": count})
+
+    def _kept(self, model: Model, node: Node, name: str) -> Remark:
+        """Takes the other constants of a node off the graph inputs, and says that it keeps its weights."""
+        reason, found = "keeps the weights it was exported with", "no recipe"
+        listed = unlist_weights(model, node)
+        if listed:
+            reason += "; others are defaults that a run could replace: the stored ones count, and the inputs go"
+            found += f", {found_listed(listed)}"
+        action = "--recipe int8 makes an integer cell of it"
+        return self.remark(Outcome.NOTE, name, node.op, f"{reason}.", found, action)
 
     def _read(self, model: Model, made: dict[int, _Made], node: Node, k: int) -> _Made | None:
         value = input_or_none(node, k)

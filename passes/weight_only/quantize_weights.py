@@ -33,6 +33,7 @@ from rnnqc.passes.constant_checks import ConstantCheck
 from rnnqc.passes.formats.override_effects import Resolution, check_overrides, effects_of_overrides
 from rnnqc.passes.formats.quantized_parameters import MULTIPLIED
 from rnnqc.passes.formats.weight_formats import weight_format
+from rnnqc.passes.graph.listed_weights import STORED_COUNT, TAKE_OFF, found_listed, unlist_weights
 from rnnqc.passes.graph.lstm_node import (
     DIRECTIONS,
     INPUT_NAMES,
@@ -174,7 +175,7 @@ class QuantizeWeights(Pass):
             reason, found = "the recipe quantizes nothing in it.", "bits = none for W and R"
             action = "choose another recipe, or give points bits with --set"
             return [self.remark(Outcome.FLOAT, path, node.op, reason, found, action)]
-        replaced = _defaults(model, node, used)
+        listed = unlist_weights(model, node)
         record: dict[str, Any] = {"bytes": 0, "float_bytes": sum(_size(node, k) for k in (B, P))}
         for k, key in ((W, "W"), (R, "R")):
             record[key] = [format_of(m) for m in used[k]]
@@ -187,11 +188,9 @@ class QuantizeWeights(Pass):
                     matrix.counted = True
         info(node).metadata[WEIGHTS_TAG] = json.dumps(record, sort_keys=True)
         remarks = [self.remark(Outcome.NOTE, path, node.op, f"weights stored in {record['bytes']} bytes.")]
-        if replaced:
-            reason = "its weights are defaults that a run could replace; the stored ones count."
-            found = f"{', '.join(map(repr, replaced))} both stored and listed as graph inputs"
-            action = "take the initializers off the graph inputs, if the weights are constant"
-            remarks.append(self.remark(Outcome.NOTE, path, node.op, reason, found, action))
+        if listed:
+            found = found_listed(listed)
+            remarks.append(self.remark(Outcome.NOTE, path, node.op, STORED_COUNT, found, TAKE_OFF))
         return remarks
 
     def _resolution(self, recipe: Recipe, weights: Mapping[str, tuple[npt.NDArray[np.float32], int]]) -> Resolution:
@@ -359,9 +358,3 @@ def _check_settings(s: Settings, point: str) -> None:
                 supported="weights with scales of their own, biases as they are",
                 action=f"--set '{point}.{key}={'none' if key == 'share' else 'false'}'",
             )
-
-
-def _defaults(model: Model, node: Node, used: Mapping[int, Sequence[WeightMatrix | None]]) -> list[str]:
-    """Names of the weights to be replaced that are graph inputs as well."""
-    listed = graph_info(model.graph).input_order
-    return [node.inputs[k].name for k, matrices in used.items() if any(matrices) and node.inputs[k].name in listed]

@@ -57,6 +57,8 @@ def run(a: argparse.Namespace) -> int:
 
 def _print_points(found: Inspection) -> None:
     """The points that have a format; channels with scales of their own are counted."""
+    from rnnqc.passes.graph.quant_operators import CELL_OP
+
     rows = []
     for path, s in found.points.items():
         if s.get("bits") is None or "mode" not in s:
@@ -69,8 +71,10 @@ def _print_points(found: Inspection) -> None:
     out("quantization points with a format:")
     out_table(("point", "bits", "scale", "zero point", "rounding", "mode"), rows)
     if any(row[2] == "channels" for row in rows):
+        exported = any(n.op == CELL_OP for n in found.nodes)
+        writers = "rnnqc lower EXPORT --json writes" if exported else "rnnqc lower --json and --save-formats write"
         out(
-            "Scales of 'channels' are in the operator's multipliers; rnnqc lower --json and --save-formats write them, "
+            f"Scales of 'channels' are in the operator's multipliers; {writers} them, "
             "rnnqc dump writes the units of the products."
         )
 
@@ -95,7 +99,11 @@ def _print_nodes(found: Inspection) -> None:
 
 def _print_rest(found: Inspection) -> None:
     """The largest float weights outside the recurrent layers, and the sum of all."""
+    from rnnqc.lowering.rest_report import told_of_rest
+
     rest = found.rest
+    for text in told_of_rest(rest.exported):
+        out(escape(text))
     if not rest.entries:
         return
     rows, said = [], []

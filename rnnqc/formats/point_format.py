@@ -114,7 +114,7 @@ class PointFormat:
             made |= {
                 "signed": self.format.signed,
                 "narrow": self.format.narrow,
-                "zero_point": self.format.zero_point,
+                **({} if self.format.zero_points else {"zero_point": self.format.zero_point}),
                 "rounding": self.format.rounding.value,
                 "mode": self.mode,
             }

@@ -6,13 +6,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rnnqc.cells.base import Cell
-from rnnqc.cells.forms import CUSTOM, ORT, QONNX, WEIGHT_ONLY
+from rnnqc.cells.forms import CUSTOM, ORT, QCDQ, QONNX, WEIGHT_ONLY
 from rnnqc.cells.types import CELL_TYPES
 from rnnqc.errors import Outcome, Remark
 from rnnqc.lowering.report import Entry
 from rnnqc.lowering.run import Passed
 from rnnqc.passes.analysis.custom_products import custom_cells, described
 from rnnqc.passes.analysis.find_recurrent_nodes import RecurrentNode, weight_sizes
+from rnnqc.passes.analysis.released_cells import WRITTEN_OUT, released_cells
 from rnnqc.passes.graph.quant_operators import CELL_OP
 from rnnqc.passes.weight_only.quantize_weights import stored_weights_of_nodes
 
@@ -106,6 +107,12 @@ class _Made:
         for cell in cells:
             nodes.setdefault(cell.node, []).append(cell)  # one for each direction
         found = [_lowered_earlier(of_node, self._size(of_node)) for of_node in nodes.values()]
+        for cell in released_cells(self.model).values():
+            if cell.name in listed:  # now
+                continue
+            found.append(_lowered_earlier([cell], self._size([cell])))
+            if self.form != QCDQ:
+                found[-1].reason, found[-1].found, found[-1].action = WRITTEN_OUT
         for record in self.custom.values():
             found.append(Entry(record["path"], record["op"], "lowered", earlier=True))
             self._describe(found[-1], {**record, "float_bytes": record["bytes"]})

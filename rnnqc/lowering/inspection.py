@@ -21,7 +21,9 @@ from rnnqc.passes import DecomposeLstm, PassManager, ReadQuantLstmCell
 from rnnqc.passes.analysis.custom_products import custom_cells
 from rnnqc.passes.analysis.deciding_inputs import deciding_inputs
 from rnnqc.passes.analysis.elementwise_recurrences import REASON, ElementwiseRecurrence, elementwise_recurrences
+from rnnqc.passes.analysis.exported_weights import exported_weights
 from rnnqc.passes.analysis.find_recurrent_nodes import RecurrentNode, lowered_nodes, recurrent_nodes
+from rnnqc.passes.analysis.released_cells import WRITTEN_OUT, released_cells
 from rnnqc.passes.analysis.rest_weights import rest_weights
 from rnnqc.passes.graph.constant_outputs import independent_outputs, warning_of
 from rnnqc.passes.graph.training_mode import training_dropouts, training_warning
@@ -149,7 +151,7 @@ def inspect(model: Given) -> Inspection:
     with located(loaded.source):
         opset, constant_outputs, earlier = loaded.opset, independent_outputs(loaded), lowered_nodes(loaded)
         dropouts, deciding, points = training_dropouts(loaded), deciding_inputs(loaded), _points(loaded)
-        lengths = fixed_lengths(loaded)
+        lengths, written_out, exported = fixed_lengths(loaded), released_cells(loaded), exported_weights(loaded)
         PassManager(normal_form(keep_codes=brings_its_own(loaded))).run(loaded)
         proto = proto_of(model)
         states = likely_states(proto) or likely_states(loaded.proto) or named_states(proto)
@@ -164,8 +166,10 @@ def inspect(model: Given) -> Inspection:
     for remark in remarks:
         if remark.outcome is Outcome.NOTE and remark.action:
             notes.setdefault(remark.node, []).append(remark)
+    for cell in written_out.values():
+        notes.setdefault(cell.name, []).append(Remark("inspect", Outcome.NOTE, cell.name, cell.op, *WRITTEN_OUT))
     weights = rest_weights(loaded)
-    rest = rest_report(weights, weights)
+    rest = rest_report(weights, weights, exported=exported)
     warnings = [] if any(n.status != "float" for n in nodes) else layer_hints(proto)
     warnings += [warning_of(constant_outputs)] if constant_outputs else []
     warnings += [training_warning(dropouts)] if dropouts else []
@@ -178,6 +182,7 @@ def inspect(model: Given) -> Inspection:
 
 def _points(model: Model) -> dict[str, Mapping[str, Any]]:
     """The formats that a lowered model says its points have; integer forms hold scales of channels apart."""
-    found = {f"{c.name}.{p}": s.as_dict() for c in model.cells.values() for p, s in points_of(c).items()}
+    cells = (*model.cells.values(), *released_cells(model).values())
+    found = {f"{c.name}.{p}": s.as_dict() for c in cells for p, s in points_of(c).items()}
     others = [(r["name"], r.get("formats", {})) for r in custom_cells(model).values()]
     return found | {f"{name}.{p}": s for name, formats in others for p, s in formats.items()}

@@ -7,8 +7,8 @@ import time
 from collections.abc import Sequence
 from functools import partial
 
-from rnnqc.cells.forms import FUSED, INTEGER, QONNX
-from rnnqc.errors import CompileError, Outcome, Remark, explained
+from rnnqc.cells.forms import FUSED, INTEGER, QCDQ, QONNX
+from rnnqc.errors import CompileError, Outcome, Remark, UsageError, explained
 from rnnqc.lowering.entries import make_entries
 from rnnqc.lowering.executable import executable
 from rnnqc.lowering.measurement import measure
@@ -20,6 +20,7 @@ from rnnqc.lowering.stock_speed import slower_without_library
 from rnnqc.lowering.warnings import lowered_otherwise, warnings_of, warnings_of_measurement
 from rnnqc.passes.analysis.elementwise_recurrences import ACTION, REASON, ElementwiseRecurrence
 from rnnqc.passes.analysis.foreign_operators import LOWER_THE_FLOAT_MODEL
+from rnnqc.passes.analysis.released_cells import WRITTEN_OUT
 from rnnqc.passes.custom_cells.quantize_custom_cells import CALIBRATE
 from rnnqc.passes.graph.quant_operators import CELL_OP
 
@@ -35,6 +36,7 @@ def judge(plan: Plan, passed: Passed, start: float | None = None) -> Report:
     Raises:
         CompileError: Nothing was lowered for want of calibration data, or because an earlier lowering had lowered it
             otherwise than asked for; with `strict`: a recurrent node was not lowered.
+        UsageError: The form asked for is none that its cells, lowered already, can have.
     """
     start = time.perf_counter() if start is None else start
     entries = _entries(plan, passed)
@@ -50,7 +52,9 @@ def judge(plan: Plan, passed: Passed, start: float | None = None) -> Report:
         verified=passed.verifier.verified,
         unverified=passed.verifier.unverified,
         slow_stock=_slow_stock(passed, entries),
-        rest=rest_report(passed.rest, passed.rest_left, stored_weights(passed.results), plan.options.rest),
+        rest=rest_report(
+            passed.rest, passed.rest_left, stored_weights(passed.results), plan.options.rest, passed.exported
+        ),
         dims={n: size for n, size in plan.options.dims.items() if n not in plan.asked_dims},
     )  # fmt: skip
     _refuse_idle_recipe(plan, passed, report)
@@ -76,6 +80,8 @@ def _entries(plan: Plan, passed: Passed) -> list[Entry]:
     entries = make_entries(passed, plan.form)
     if plan.statistics is None:
         _refuse_uncalibrated(entries, passed)
+    if plan.options.form not in (None, QCDQ):
+        _refuse_written_out(entries)
     for entry in entries if plan.keeps_own else ():
         if entry.status == "float" and not entry.reason:
             entry.reason = "other layers bring their own quantization, and no recipe was asked for."
@@ -103,6 +109,18 @@ def _refuse_idle_recipe(plan: Plan, passed: Passed, report: Report) -> None:
             text,
             supported="float models; the recipe that made the nodes",
             action=f"{LOWER_THE_FLOAT_MODEL}; without --recipe, --set and --stats what is lowered stays as it is",
+        )
+
+
+def _refuse_written_out(entries: Sequence[Entry]) -> None:
+    """Raises UsageError where all that a model has are cells of form qcdq that no pass takes to the form asked for."""
+    reason, found, action = WRITTEN_OUT
+    stay = [e for e in entries if e.reason == reason]
+    if stay and all(e.earlier for e in entries):
+        raise UsageError(
+            f"cell {stay[0].cells[0]!r} is lowered already, to form {QCDQ}: {explained(reason, found)}",
+            supported=f"--form {QCDQ}",
+            action=action,
         )
 
 

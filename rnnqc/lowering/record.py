@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
+from rnnqc.cells.stages import points_of
 from rnnqc.ir import Model
 from rnnqc.lowering.file_contents import contents
-from rnnqc.lowering.plan import Plan
+from rnnqc.lowering.plan import AS_EXPORTED, Plan
 from rnnqc.lowering.report import Entry, Lowered, Report
 from rnnqc.lowering.run import Passed
+from rnnqc.passes.graph.quant_operators import CELL_OP
 from rnnqc.proto.files import proto_size
 from rnnqc.recipes.recipe_record import RECIPE_KEY, RecipeRecord, read_record
 
@@ -25,12 +28,23 @@ def record(plan: Plan, passed: Passed, report: Report) -> Lowered:
     if made is not None:
         model.metadata[RECIPE_KEY] = made.text
     formats = {path: point for r in passed.results for path, point in r.formats.items()}
-    report.points = {path: point.as_dict() for path, point in formats.items()}
+    report.points = _exported_points(passed, report) | {path: point.as_dict() for path, point in formats.items()}
     lowered = Lowered(model, report, plan.statistics, formats)
     report.bytes = proto_size(lowered.proto, "The lowered model")
     if report.bytes > report.float_bytes:
         report.contents = contents(lowered.proto)
     return lowered
+
+
+def _exported_points(passed: Passed, report: Report) -> dict[str, Mapping[str, Any]]:
+    """The formats of Brevitas' cells that were read now, with scales of channels, which the lowered file has not."""
+    earlier = {cell for e in report.entries if e.earlier for cell in e.cells}
+    cells = [c for c in passed.cells.values() if c.op == CELL_OP and c.name not in earlier]
+    return {
+        f"{c.name}.{name}": {**point.as_dict(), "source": AS_EXPORTED}
+        for c in cells
+        for name, point in points_of(c).items()
+    }
 
 
 def earlier_record(model: Model, entries: Sequence[Entry]) -> RecipeRecord | None:

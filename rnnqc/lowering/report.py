@@ -66,7 +66,7 @@ class Entry:
     def explanation(self) -> str:
         """The reason why the node stays float, or is not in the form asked for, as a sentence for people."""
         stays = {"float": "stays float", "quantized": "stays as it is"}
-        what = stays.get(self.status) or f"becomes {self.form}"
+        what = stays.get(self.status) or f"{'stays in form' if self.earlier else 'becomes'} {self.form}"
         return explained(f'Operator "{self.op}" (node {self.node!r}) {what}: {self.reason}', self.found, self.action)
 
 
@@ -99,7 +99,7 @@ class Report(Result):
         unmeasured: Why the SQNR was not measured, or not at all magnitudes.
         unlike: Of the same measurement: a sentence for each output with values that are NaN or infinite in one of the
             models only.
-        points: The format of each quantization point of LSTM, GRU and RNN layers, with its source.
+        points: The format of each quantization point of LSTM, GRU and RNN layers, exported ones too, with its source.
     """
 
     source: str
@@ -123,7 +123,7 @@ class Report(Result):
     unlike: list[str] = field(default_factory=list)
     slow_stock: str = ""
     rest: RestReport = field(default_factory=RestReport)
-    points: dict[str, dict[str, Any]] = field(default_factory=dict)
+    points: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     dims: dict[str, int] = field(default_factory=dict)
 
     @property
@@ -218,7 +218,7 @@ class Report(Result):
         if not self.entries:
             changed = "only the weights of other layers were quantized" if self.rest.is_changed else NOTHING
             yield "", f"the model has no recurrent layer; {changed}."
-        for text in told_of_rest(self.rest.left if self.rest.option == REST_INT8 else ()):
+        for text in told_of_rest([*self.rest.left, *self.rest.exported] if self.rest.option == REST_INT8 else ()):
             yield "", text
         for text in self.warnings:
             yield "", text

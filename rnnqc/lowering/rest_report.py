@@ -6,10 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from rnnqc.errors import byte_count, explained
+from rnnqc.passes.analysis.exported_weights import CAME_QUANTIZED, ExportedWeight
 from rnnqc.passes.analysis.rest_weights import CONVOLUTION, EMBEDDING, LINEAR, RestWeight, WeightUse
 from rnnqc.passes.base import PassResult, StoredWeight
 
-FLOAT, QUANTIZED = "float", "quantized"
+FLOAT, QUANTIZED, EXPORTED = "float", "quantized", "exported"
 NOT_ASKED = "--rest int8 was not asked for."
 
 
@@ -23,7 +24,7 @@ class RestEntry:
         kind: "linear layers", "embeddings" or "convolutions".
         weight: Name of the weight.
         shape: Of the weight.
-        status: "float" or "quantized".
+        status: "float", "quantized" now, or "exported": it came quantized, and stays as it is.
         form: What a quantized weight became, such as "int8 rows".
         reason: Why int8 does not store it; "" if it could.
         found: The cause in the model.
@@ -52,7 +53,8 @@ class RestEntry:
     @property
     def explanation(self) -> str:
         """The reason why the weight stays float, as a sentence for people."""
-        what = f'Operator "{self.op}" (node {self.node!r}) stays float: {self.reason or NOT_ASKED}'
+        stays = "stays as it is" if self.status == EXPORTED else "stays float"
+        what = f'Operator "{self.op}" (node {self.node!r}) {stays}: {self.reason or NOT_ASKED}'
         return explained(what, self.found, self.action)
 
 
@@ -66,6 +68,7 @@ class RestReport:
         float_bytes: Size of all weights before.
         bytes: Size of what stands for them now.
         int8_bytes: About what `--rest int8` makes of all of them.
+        exported: One for each operator whose weight came quantized; they count in no sum.
     """
 
     option: str = FLOAT
@@ -73,6 +76,7 @@ class RestReport:
     float_bytes: int = 0
     bytes: int = 0
     int8_bytes: int = 0
+    exported: list[RestEntry] = field(default_factory=list)
 
     @property
     def is_changed(self) -> bool:
@@ -122,6 +126,7 @@ def rest_report(
     left: Sequence[RestWeight],
     stored: Mapping[str, StoredWeight] | None = None,
     option: str = FLOAT,
+    exported: Sequence[ExportedWeight] = (),
 ) -> RestReport:
     """The report of the weights around the recurrent layers.
 
@@ -130,8 +135,11 @@ def rest_report(
         left: Those that are float now.
         stored: What operators have in place of the others.
         option: What was asked for.
+        exported: Operators whose weights came quantized; those that are floats after all have entries as such.
     """
     report, stored = RestReport(option), stored or {}
+    listed = {u.path for w in weights for u in w.uses}
+    report.exported = [_exported(e) for e in exported if e.path not in listed]
     floats = {u.path for w in left for u in w.uses}
     constants: dict[str, int] = {}
     for weight in weights:
@@ -143,6 +151,12 @@ def rest_report(
         report.bytes += weight.bytes if any(u.path in floats for u in weight.uses) else 0
     report.bytes += sum(constants.values())
     return report
+
+
+def _exported(found: ExportedWeight) -> RestEntry:
+    reason, what, action = CAME_QUANTIZED
+    shape = list(found.shape)
+    return RestEntry(found.path, found.op, found.kind, found.weight, shape, EXPORTED, "", reason, what, action)
 
 
 def _entry(weight: RestWeight, use: WeightUse, is_float: bool, stored: StoredWeight | None) -> RestEntry:
@@ -159,7 +173,7 @@ def _entry(weight: RestWeight, use: WeightUse, is_float: bool, stored: StoredWei
 
 
 def told_of_rest(left: Sequence[RestEntry]) -> Iterator[str]:
-    """A sentence for each reason why operators stay float, with the first of them."""
+    """A sentence for each reason why operators stay as they are, with the first of them."""
     groups: dict[str, list[RestEntry]] = {}
     for entry in left:
         groups.setdefault(entry.reason, []).append(entry)

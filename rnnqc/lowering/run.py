@@ -19,6 +19,7 @@ from rnnqc.lowering.verification_feeds import CALIBRATION_DATA, GENERATED_DATA, 
 from rnnqc.measure.feeds import FeedGenerator
 from rnnqc.passes import Instrument, PassManager, PassResult, Timing, VerifyNumerics
 from rnnqc.passes.analysis.elementwise_recurrences import ElementwiseRecurrence, elementwise_recurrences
+from rnnqc.passes.analysis.exported_weights import ExportedWeight, exported_weights
 from rnnqc.passes.analysis.find_recurrent_nodes import RecurrentNode, recurrent_nodes
 from rnnqc.passes.analysis.rest_weights import RestWeight, rest_weights
 from rnnqc.passes.graph.quant_operators import CELL_OP
@@ -64,6 +65,7 @@ class Passed:
         verifier: Compared every pass where `verify` is asked for; otherwise none.
         reference: The float model, where `measure` is asked for.
         elementwise: Recurrences of the normal form without matrices, which stay float.
+        exported: Operators outside the recurrent layers whose weights came quantized.
     """
 
     model: Model
@@ -77,6 +79,7 @@ class Passed:
     verifier: VerifyNumerics
     reference: Reference | None = None
     elementwise: Sequence[ElementwiseRecurrence] = ()
+    exported: Sequence[ExportedWeight] = ()
 
     @property
     def remarks(self) -> list[Remark]:
@@ -99,6 +102,7 @@ def run(plan: Plan, instruments: Sequence[Instrument] = ()) -> Passed:
     reference = Reference(executable(plan.model.proto)) if options.verify or options.measure else None
     verifier = _verifier(plan, reference) if options.verify and reference is not None else None
     observers = [timing, *instruments, *([] if verifier is None else [verifier])]
+    exported = exported_weights(plan.model)
     model, results, warnings = _normalize(plan, observers, reference)
     nodes, elementwise = recurrent_nodes(model), elementwise_recurrences(model)
     results += PassManager(plan.passes, observers, given=plan.given).run(model)
@@ -112,7 +116,7 @@ def run(plan: Plan, instruments: Sequence[Instrument] = ()) -> Passed:
     verified = verifier or VerifyNumerics([])
     return Passed(
         model, cells, nodes, rest, rest_left, results, warnings, timing.seconds, verified, measured,
-        elementwise,
+        elementwise, exported,
     )  # fmt: skip
 
 

@@ -13,6 +13,7 @@ from rnnqc.cells.base import FORGET
 from rnnqc.cells.equations import RESET_HIDDEN, RESET_PRODUCT
 from rnnqc.cells.stages import QuantizedCell
 from rnnqc.formats.format import Format
+from rnnqc.formats.scales import is_power_of_two
 from rnnqc.passes.cells.float_step import ACCUMULATORS
 from rnnqc.passes.fold.fold_fixed_point import needs_fixed_point
 from rnnqc.passes.graph.quant_operators import CELL_OP
@@ -86,7 +87,10 @@ class QcdqReader:
         """Pre-activation and value of one gate, in the order in which the integer forms have them."""
         cell, name = self.cell, self.cell.type.gates[k]
         if self._is_coupled(k):
-            yield from self._points([f"{name}.activation"], values)
+            for made in self._points([f"{name}.activation"], values):
+                # A rounded difference, 1 - i: with other scales it is no exact multiple, or only by chance.
+                exact = made.scale is not None and is_power_of_two(float(made.scale))
+                yield made if exact else Tensor(made.name, made.values)
             return
         candidate = k == cell.type.candidate
         if candidate and not cell.linear_before_reset:

@@ -126,10 +126,12 @@ class RecordedTensors:
     def _reals(self, name: str, values: Array) -> Tensor:
         unit = self._units.get(name)
         real = values if unit is None else np.asarray(values * unit)
-        if name not in self._steps or name == self._coupled:
+        if name not in self._steps:
             return Tensor(name, real)
         step, zero_point, integers = self._steps[name]
-        if unit is not None and not is_power_of_two(unit):
+        # 1 - i is a rounded difference: with other steps it is no exact multiple, or only by chance.
+        units = [*([] if unit is None else [unit]), *([step] if name == self._coupled else [])]
+        if not all(map(is_power_of_two, units)):
             return Tensor(name, real)
         made = dequantized(name, np.rint(real / step).astype(integers) + zero_point, scale=step, zero_point=zero_point)
         return made if np.array_equal(made.values, real) else Tensor(name, real)

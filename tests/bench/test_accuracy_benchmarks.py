@@ -134,7 +134,9 @@ def test_variants_are_what_they_say(language_model: onnx.ModelProto) -> None:
     np.testing.assert_array_equal(outputs[FLOAT], run(plain_session(recurrent), feeds)["y"])
     assert [made[k].form for k in (FLOAT, PER_TENSOR, PER_CHANNEL, "int8")] == ["float", "dynamic", "dynamic", "fused"]
     close = {label: sqnr(outputs[FLOAT], y) for label, y in outputs.items() if label != FLOAT}
-    exact = (PER_TENSOR, PER_CHANNEL, "int8") if product_branch() == "int8" else ("int8",)  # onnxruntime saturates there
+    exact = (
+        (PER_TENSOR, PER_CHANNEL, "int8") if product_branch() == "int8" else ("int8",)
+    )  # onnxruntime saturates there
     assert all(25 < close[k] < 60 for k in exact), close
     assert close["int4 per channel"] < close["int8"] - 10
     assert close["int4 per channel"] != close["int4 per channel calibrated"]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
 
@@ -60,6 +61,24 @@ def test_the_recipe_of_an_earlier_lowering_stays_in_the_form_of_now() -> None:
     assert again.model.metadata[RECIPE_KEY] == text.replace('"dims":{}', "").replace(
         '"form"', '"dims":{"T":3},"form"', 1
     ).replace('"rules"', '"rules"').replace("}]}", '}],"unroll":true}')
+
+
+@pytest.mark.parametrize("form", ["fused", "integer", "qcdq"])
+def test_formats_of_an_export_have_the_scales_of_channels(form: str) -> None:
+    """They are in no lowered file of an integer form."""
+    lstm = random_lstm(4, per_channel=True, weight_zero_point=3.0, weight_narrow=0)
+    _, lowered = recorded(one_cell(lstm, draw_feeds(lstm, 4, False, False)), form=form)
+    gates = [0, 3, 1, 2]  # ONNX's i, o, f, c of Brevitas' i, f, c, o
+    scales = np.concatenate([np.ravel(lstm.weight[k].scale) for k in gates])
+    points = {path.rpartition("forward.")[2]: point for path, point in lowered.report.points.items()}
+    for key in ("W", "R"):
+        point = points[f"{key}.weight"]
+        assert np.array_equal(np.float32(point["scale"]), scales)
+        assert (point["zero_point"], point["bits"], point["source"]) == (3, 8, "as exported")
+    assert points["cell_state"]["scale"] == [float(lstm.quantizers["cell_state"].scale)]
+    if form == "fused":
+        _, again = recorded(lowered.proto)
+        assert again.report.points == {}, "what is lowered already was not read now"
 
 
 def test_a_damaged_record_is_refused() -> None:

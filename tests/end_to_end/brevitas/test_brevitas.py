@@ -6,6 +6,7 @@ left out, applied twice or read from the wrong inputs, a gate in the place of an
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -18,6 +19,7 @@ import onnx
 import pytest
 
 import rnnqc
+from rnnqc.ir import RELEASED_TAG
 from tests.laws.parametrize import every_pair, in_turn
 from tests.runs.commands import in_process
 from tests.runs.lowered import (
@@ -141,6 +143,19 @@ def test_one_cell(name: str, pow2: bool, states: bool, turn: int) -> None:
     lstm = random_lstm(100 + len(name), pow2=pow2, **VARIATIONS[name])
     feeds = draw_feeds(lstm, 1, states, pow2)
     check(one_cell(lstm, feeds), feeds, oracle(lstm, feeds), LEVELS[int(states) :][:1], FEW_WAYS[turn])
+
+
+@pytest.mark.few(2)
+@in_turn(bits=[8, 16], form=["fused", "integer", "qcdq"])
+def test_gates_of_unsigned_and_of_signed_weights(bits: int, form: str) -> None:
+    """Unsigned ones are stored lowered, signed ones are not: their lowest codes would leave the type."""
+    lstm = random_lstm(
+        3, pow2=True, weight_bits=bits, weight_narrow=0, weight_signed=0, weight_zero_point=2.0 ** (bits - 1)
+    )
+    lstm.weight[1] = replace(lstm.weight[1], signed=1, zero_point=np.float32(0))
+    feeds = draw_feeds(lstm, 3, False, True)
+    lowered = rnnqc.lower(one_cell(lstm, feeds), form=form, strict=True)
+    assert_same_codes(oracle(lstm, feeds), run(rnnqc.session(lowered.proto), feeds), form)
 
 
 @in_turn(domain=DOMAINS, misspelt=[False, True])
@@ -541,7 +556,51 @@ def test_command_line(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None
     assert_same_codes(oracle(lstm, feeds), run(session(onnx.load(target), STOCK), feeds), "form qcdq by the command")
     again = in_process(capfd, "lower", target, "-o", tmp_path / "again.onnx")
     assert again.code == 0, again.text
-    assert "no recurrent layer" in again.err
+    assert "stays in form qcdq" in again.err
+
+
+def test_what_inspect_says_of_scales_is_true(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """It names a command that writes the scales of channels, and does."""
+    lstm = random_lstm(9)
+    source, target, said = (tmp_path / n for n in ("exported.onnx", "lowered.onnx", "said.json"))
+    onnx.save(one_cell(lstm, draw_feeds(lstm, 5, False, False)), source)
+    assert in_process(capfd, "lower", source, "-o", target, "--json", said).code == 0
+    inspected = in_process(capfd, "inspect", target)
+    assert "rnnqc lower EXPORT --json writes them" in " ".join(inspected.out.split())
+    assert "save-formats" not in inspected.out
+    points = json.loads(said.read_text())["points"]
+    assert {len(p["scale"]) for n, p in points.items() if n.endswith(".weight")} == {4 * 9}
+
+
+@pytest.mark.parametrize("unroll", [False, True])
+def test_its_own_file_of_form_qcdq_is_known(tmp_path: Path, capfd: pytest.CaptureFixture[str], unroll: bool) -> None:
+    """No pass takes such cells further: every command says that they are there, in which formats, and what to do."""
+    lstm = random_lstm(9, pow2=True)
+    source, out = tmp_path / "qcdq.onnx", tmp_path / "out.onnx"
+    rnnqc.lower(one_cell(lstm, draw_feeds(lstm, 5, False, True)), form="qcdq", unroll=unroll).save(source)
+    found = rnnqc.inspect(source)
+    (node,) = found.nodes
+    assert (node.op, node.status, node.form, node.attributes["hidden_size"]) == ("QuantLSTMCell", "done", "qcdq", 9)
+    assert {f"{node.path}.{p}" for p in ("W.weight", "cell_state", "hidden")} <= set(found.points)
+    printed = in_process(capfd, "inspect", source)
+    assert "done (qcdq)" in printed.out and "lower the exported model" in printed.out
+    for options in (["--strict"], ["--form", "qcdq"], []):
+        lowered = in_process(capfd, "lower", source, "-o", out, *options)
+        assert lowered.code == 0, lowered.text
+        assert "1 of 1 lowered already (form qcdq)" in lowered.text
+        assert ("stays in form qcdq" in lowered.err) == ("--form" not in options)
+        out.unlink()
+    refused = in_process(capfd, "lower", source, "-o", out, "--form", "integer")
+    assert refused.code == 2 and not out.exists()
+    assert "Supported: --form qcdq. Resolution: for another form lower the exported model" in " ".join(
+        refused.err.split()
+    )
+    proto = onnx.load(source)
+    next(p for p in proto.metadata_props if p.key == RELEASED_TAG).value = "zlib:?"
+    onnx.save(proto, source)
+    for command in (["inspect", source], ["lower", source, "-o", out]):
+        damaged = in_process(capfd, *command)
+        assert damaged.code == 2 and "is damaged" in damaged.err, damaged.text
 
 
 def test_float_layers_beside() -> None:

@@ -1,13 +1,15 @@
 """`rnnqc dump` of recurrences as PyTorch exports them, and of Brevitas' cells in form qcdq.
 
 What these would catch: a way in which an exporter writes a loop whose values are lost or belong to other steps, codes
-that are not Brevitas' in the form that other tools read.
+that are not Brevitas' in the form that other tools read, formats that the index gives to other codes than the arrays
+hold, a gate f = 1 - i without the codes that its format promises.
 """
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +33,7 @@ from tests.pages.dumped import (
     traced,
     traced_with_parameters,
 )
-from tests.subjects.brevitas_models import CASES, read_lstms
+from tests.subjects.brevitas_models import CASES, draw_feeds, one_cell, random_lstm, read_lstms
 from tests.subjects.lstm_models import RecurrentCase
 from tests.subjects.torch_exports import exported, needed
 
@@ -46,6 +48,55 @@ def test_brevitas_like_in_form_qcdq(name: str, unroll: bool) -> None:
     (steps,), (weights,) = cells.values(), parameters.values()
     assert_equals_brevitas(lstm, steps, name)
     assert_weights_of_brevitas(lstm, weights, name)
+
+
+UNEVEN: dict[str, tuple[dict[str, Any], tuple[int, int]]] = {
+    "unsigned, 8 bits": ({"weight_signed": 0}, (-128, 127)),
+    "unsigned, 6 bits": ({"weight_signed": 0, "weight_bits": 6}, (0, 63)),
+    "unsigned, 16 bits": ({"weight_signed": 0, "weight_bits": 16}, (-(2**15), 2**15 - 1)),
+    "signed, 5 bits": ({"weight_bits": 5}, (-16, 15)),
+}
+"""Weights whose channels have zero points of their own, and the limits of the codes as they are stored."""
+
+
+@pytest.mark.few(4)
+@in_turn(name=UNEVEN, form=["fused", "integer"], per_channel=[True, False])
+def test_formats_of_weights_are_those_of_the_arrays(name: str, form: str, per_channel: bool) -> None:
+    arguments, limits = UNEVEN[name]
+    lstm = random_lstm(3, pow2=True, per_channel=per_channel, weight_narrow=0, **arguments)
+    middle = 0 if lstm.weight[0].signed else 2 ** (lstm.weight[0].bits - 1)
+    for k, q in enumerate(lstm.weight):
+        zeros = middle + np.arange(np.size(q.zero_point), dtype=np.float32) % 5 - k
+        lstm.weight[k] = replace(q, zero_point=zeros.reshape(np.shape(q.zero_point)))
+    feeds = draw_feeds(lstm, 3, False, True)
+    tracer = rnnqc.Tracer(rnnqc.lower(one_cell(lstm, feeds), form=form).proto)
+    list(tracer.trace([feeds]))
+    (cell,) = tracer.names
+    weights, points = tracer.weights(cell), tracer.describe(cell)["points"]
+    for key in ("W", "R"):
+        point, codes = points[f"{key}.weight"], weights[f"{key}.weight.codes"]
+        assert point["zero_points"] == weights[f"{key}.weight.zero_point"].tolist()
+        assert "zero_point" not in point
+        assert (point["minimum"], point["maximum"]) == limits
+        assert point["signed"] == (limits[0] < 0)
+        assert limits[0] <= codes.min() < np.mean(limits) < codes.max() <= limits[1]
+
+
+@pytest.mark.parametrize("pow2", [True, False])
+def test_a_coupled_gate_has_codes_where_they_are_exact(pow2: bool) -> None:
+    """With a power of two as scale 1 - i is a multiple of it, in every form; with others it is a rounded difference."""
+    lstm = random_lstm(5, pow2=pow2, cifg=True)
+    feeds = draw_feeds(lstm, 5, False, pow2)
+    for form in ("fused", "integer", "qcdq"):
+        (steps,) = traced(rnnqc.lower(one_cell(lstm, feeds), form=form).proto, feeds).values()
+        i, f = steps["input_gate.activation"], steps["forget_gate.activation"]
+        one = np.asarray(lstm.quantizers["input_sigmoid"](np.float32(1)))
+        assert np.array_equal(f.values, one - i.values), form
+        assert (f.codes is not None) == pow2, form
+        if f.codes is not None:
+            ones = lstm.quantizers["input_sigmoid"].codes(np.float32(1))
+            assert i.codes is not None and np.array_equal(f.codes, ones - i.codes), form
+            assert f.scale == i.scale
 
 
 @pytest.mark.few(2)

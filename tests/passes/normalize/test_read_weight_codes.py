@@ -1,7 +1,7 @@
 """read-weight-codes: fires, declines, edges.
 
 What these would catch: codes in the place of others, scales along the wrong axis, weights of a value other than the
-graph computes.
+graph computes, constants that stay graph inputs, of which every session warns.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from rnnqc.ir import Model, constant_array
@@ -129,3 +130,20 @@ def test_a_matrix_that_is_shared_is_stored_once() -> None:
     model = Model.load(proto)
     apply(ReadWeightCodes(keep=True), model)
     assert len(nodes_of(model, "DequantizeLinear")) == 2
+
+
+@pytest.mark.parametrize("keep", [True, False])
+def test_a_bias_that_is_a_graph_input_as_well(keep: bool) -> None:
+    """As Brevitas lists it. Where the weights stay, nothing else would take it off."""
+    proto = layer()
+    proto.graph.node[-1].input.append("bias")
+    proto.graph.initializer.append(numpy_helper.from_array(np.ones((1, 8 * H), np.float32), "bias"))
+    proto.graph.input.append(helper.make_tensor_value_info("bias", TensorProto.FLOAT, [1, 8 * H]))
+    model = Model.load(proto)
+    result = apply(ReadWeightCodes(keep=keep), model)
+    listed_now = [v.name for v in model.proto.graph.input]
+    assert ("bias" in listed_now) != keep
+    if keep:
+        (remark,) = result.remarks
+        assert "the inputs go" in remark.reason and "'bias' both stored and listed" in remark.found
+        assert "bias" in {t.name for t in model.proto.graph.initializer}

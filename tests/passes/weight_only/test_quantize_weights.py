@@ -526,3 +526,19 @@ def test_real_models(shared: Callable[[str], Path], path: str, name: str) -> Non
     values = {i for n in recurrent for i in n.input[1:3]}
     float_bytes = sum(array.nbytes for value, array in _Weights(float_proto).constants.items() if value in values)
     assert 0 < stored < {"int8": 0.4, "int4": 0.3, "float16": 0.51}[name] * float_bytes
+
+
+@pytest.mark.parametrize("recipe", ["weight-only-int8", "fp16", "int8"])
+def test_no_constant_of_a_layer_stays_a_graph_input(recipe: str) -> None:
+    """onnxruntime warns of such constants in every session."""
+    proto = LstmCase(peepholes=True).model()
+    node = next(n for n in proto.graph.node if n.op_type == "LSTM")
+    held = {t.name: t for t in proto.graph.initializer}
+    for tensor in (held[n] for n in node.input if n in held):
+        proto.graph.input.append(helper.make_tensor_value_info(tensor.name, tensor.data_type, list(tensor.dims)))
+    lowered = rnnqc.lower(proto, recipe)
+    assert not {v.name for v in lowered.proto.graph.input} & {t.name for t in lowered.proto.graph.initializer}
+    (entry,) = lowered.report.entries
+    assert entry.status == "lowered" and "the inputs go" in entry.reason
+    for name in (node.input[k] for k in (1, 2, 3, 7)):
+        assert repr(name) in entry.found
