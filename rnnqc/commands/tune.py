@@ -157,6 +157,7 @@ def _print(tuned: Tuned) -> None:
         f"{tuned.worded(found.start.quality)} -> {tuned.worded(found.measured.quality)}"
         + ("" if tuned.decibels else f"; float model {tuned.worded(tuned.float_quality)}")
     )
+    out("one call: the shortest run of the first call, one thread; all of these models took turns")
     if tuned.verdict is not None and tuned.found.reached:
         out(colored(tuned.verdict))
 

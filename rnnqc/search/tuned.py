@@ -29,11 +29,17 @@ class Unit:
         point: Its path.
         choices: What may be set; the first is the recipe's own format.
         more: The same points of further layers of these weights, which are stored once only in one format.
+        layer: The cell or the operator that it is of.
+        size: How many weights it is, or is multiplied with.
+        bits: Its width as the recipe has it; None where that is float.
     """
 
     point: str
     choices: tuple[Settings, ...]
     more: tuple[str, ...] = ()
+    layer: str = ""
+    size: int = 0
+    bits: int | None = None
 
     @property
     def points(self) -> tuple[str, ...]:
@@ -128,13 +134,23 @@ class Tuned(Result):
         return f"{self.recipe.name}, tuned: weights {byte_count(start)} -> {byte_count(end)}, {qualities}{verdict}"
 
     @property
+    def unseen_layers(self) -> list[str]:
+        """Cells and operators of which the search has measured no other format; none without a bound of time."""
+        unseen = set(self.found.unseen)
+        seen = {unit.layer for k, unit in enumerate(self.units) if k not in unseen}
+        return list(dict.fromkeys(unit.layer for unit in self.units if unit.layer not in seen))
+
+    @property
     def messages(self) -> list[str]:
         """Cells that nothing was chosen for, a search that had no time to end, and states that are carried oddly."""
         texts = [f"cell {cell!r} never ran in the calibration; it keeps the recipe's formats." for cell in self.silent]
         if self.found.ended_early:
+            done, all_of_them = self.found.alone
+            unseen = f" Never looked at: {', '.join(self.unseen_layers)}." if self.unseen_layers else ""
             texts.append(
-                f"the search ended before it was done, as asked: {self.found.tried} assignments were measured; with "
-                "more --seconds it may find something better."
+                f"the search ended before it was done, as asked: {self.found.tried} assignments were measured, {done} "
+                f"of {all_of_them} changes of a single point among them; with more --seconds it may find something "
+                f"better.{unseen}"
             )
         return [*texts, *self.warnings]
 
@@ -169,6 +185,7 @@ class Tuned(Result):
             "reached": found.reached,
             "tried": found.tried,
             "ended_early": found.ended_early,
+            "unseen_layers": self.unseen_layers,
             "weight_bytes": list(self.weight_bytes),
             "call_seconds": list(self.call_seconds),
             "float_quality": self.float_quality,

@@ -11,6 +11,7 @@ import shlex
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from xml.etree import ElementTree
 
@@ -24,8 +25,9 @@ from rnnqc.errors import UsageError
 from rnnqc.measure.compare import compare_models
 from rnnqc.recipes.recipe import parse_recipe
 from rnnqc.recipes.rules import Rule
-from rnnqc.search.tune import WEIGHT_CHOICES, tune
+from rnnqc.search.tune import tune
 from rnnqc.search.tuned import Tuned, recipe_text, rules_of
+from rnnqc.search.units import WEIGHT_CHOICES
 from tests.runs.commands import Result, in_process
 from tests.runs.sessions import Array, save_arrays
 from tests.subjects.lstm_models import RecurrentCase
@@ -46,7 +48,7 @@ def cli(capfd: pytest.CaptureFixture[str]) -> Cli:
 def few_formats() -> Iterator[None]:
     """Half of the formats of weights: each is a model more at every search."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("rnnqc.search.tune.WEIGHT_CHOICES", WEIGHT_CHOICES[::2])
+        patch.setattr("rnnqc.search.units.WEIGHT_CHOICES", WEIGHT_CHOICES[::2])
         yield
 
 
@@ -391,6 +393,55 @@ def test_a_bound_of_time(model: onnx.ModelProto, feeds: list[dict[str, Array]], 
     assert rnnqc.lower(model, str(tmp_path / "tuned.toml")).report.is_changed
     with pytest.raises(UsageError, match="0 seconds"):
         tune(model, feeds, min_sqnr=20.0, seconds=0)
+
+
+class Work:
+    """A clock that goes on by a second with every lowering."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.lowerings = 0
+
+        def counted(*arguments: Any, **options: Any) -> Any:
+            self.lowerings += 1
+            return rnnqc.lower(*arguments, **options)
+
+        monkeypatch.setattr("rnnqc.search.tune.lower", counted)
+        monkeypatch.setattr("rnnqc.search.tune.time", SimpleNamespace(monotonic=lambda: float(self.lowerings)))
+
+
+def test_a_bound_of_time_is_kept_and_spent_on_all_layers(
+    model: onnx.ModelProto, feeds: list[dict[str, Array]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Would catch: a layer that no time is left for, without a word; models lowered again when the time is over."""
+    work = Work(monkeypatch)
+    found = tune(model, feeds, min_sqnr=20.0, seconds=9.0)
+    assert found.found.ended_early and work.lowerings <= 10
+    assert found.unseen_layers == [] and {p.split(".")[0] for p in found.settings} == {SENSITIVE, IDLE}
+    work.lowerings = 0
+    short = tune(model, feeds, min_sqnr=20.0, seconds=2.0)
+    assert len(short.unseen_layers) == 1 and f"Never looked at: {short.unseen_layers[0]}." in short.messages[0]
+    assert short.to_dict()["unseen_layers"] == short.unseen_layers
+
+
+def test_a_time_is_measured_once(
+    model: onnx.ModelProto, feeds: list[dict[str, Array]], tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Would catch: two times of one model, which contradict each other on a busy machine."""
+    told: list[int] = []
+
+    def made_up(models: Sequence[onnx.ModelProto], _feed: Any) -> list[float]:
+        told.append(len({m.SerializeToString(deterministic=True) for m in models}))
+        assert told[-1] == len(models)
+        return [1.0 + 0.001 * k for k in range(len(models))]
+
+    monkeypatch.setattr("rnnqc.search.tune.call_seconds", made_up)
+    path, data = _files(tmp_path, model, feeds)
+    result = cli("tune", path, "--data", data, "-o", tmp_path / "tuned.toml", "--max-bytes", 12000, "--json")
+    assert len(told) == 1, "all models in one measurement"
+    found = json.loads(result.out)
+    assert result.code == 0, result.text
+    times = {p["cost"]: p["call_seconds"] for p in found["frontier"]}
+    assert found["call_seconds"][1] == times[found["result"]["cost"]]
 
 
 def test_layers_of_the_same_weights_are_one_unit() -> None:
