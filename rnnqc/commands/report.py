@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import math
 import os
-import shlex
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -87,9 +86,8 @@ def run(a: argparse.Namespace) -> int:
         out(colored(evidence.verdict))
     if evidence.rest is not None:
         out(escape(evidence.rest.text))
-    for repair in evidence.repairs[:1]:
-        sets = " ".join(map(shlex.quote, repair.overrides))
-        out(f"{repair.sqnr_before:.1f} -> {repair.sqnr_after:.1f} dB with --set {escape(sets)}")
+    for suggestion in evidence.suggestions:
+        out(escape(suggestion))
     out(f"{escape(a.output)}: {byte_count(len(text))}, {time.perf_counter() - start:.1f} s")
     return OK
 

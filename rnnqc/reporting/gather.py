@@ -293,9 +293,8 @@ class _Gathering:
         few = repairs.of_few(evidence.sensitivities)
         found = [*few, *repairs.of_many(evidence.sensitivities, few)]
         evidence.untried = repairs.untried
-        best_first = sorted(found, key=lambda r: (bool(r.forms), -r.gain_db, r.members, r.points))
-        evidence.repairs = repairs.apart(best_first)
-        evidence.together = repairs.together(evidence.repairs)
+        evidence.repairs = repairs.apart(found)
+        evidence.together = repairs.together(found)
 
     def _take(self, found: Sensitivities) -> None:
         evidence = self.evidence

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -41,15 +40,12 @@ class ErrorReport(Result):
 
     @property
     def headline(self) -> str:
-        """What was compared, and the best override that was found."""
+        """What was compared, and the cheapest and the best override that were found."""
         found = self.evidence
         sqnr = "" if found.sqnr_db is None else f": {found.sqnr_db:.1f} dB"
         text = f"{found.quantized_model} against {found.float_model}{sqnr}"
         text += "" if found.verdict is None else f"; {found.verdict.line.rstrip('.')}"
-        for repair in found.repairs[:1]:
-            sets = " ".join(f"--set {shlex.quote(o)}" for o in repair.overrides)
-            text += f"; {repair.sqnr_before:.1f} -> {repair.sqnr_after:.1f} dB with {sets}"
-        return text
+        return "; ".join([text, *found.suggestions])
 
     @property
     def rows(self) -> list[dict[str, Any]]:

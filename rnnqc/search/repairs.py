@@ -96,19 +96,20 @@ class Repairs:
         return kept
 
     def apart(self, repairs: Sequence[Repair]) -> list[Repair]:
-        """The same, each with the better one that changes the same thing at some of the same points.
+        """The same, the cheapest for its gain first, those that another one makes needless marked as inside of it.
 
-        Args:
-            repairs: Best first.
+        Such a one changes the same thing at some of the same points, gains about as much, and costs no more bytes. One
+        that takes the integer form from a cell is inside of any that changes the same thing.
         """
         made: list[Repair] = []
-        taken: dict[tuple[str, str], str] = {}
-        for repair in repairs:
+        kept: list[tuple[Repair, set[tuple[str, str]]]] = []
+        for repair in sorted(repairs, key=lambda r: (bool(r.forms), -r.gain_per_byte, -r.gain_db, r.members, r.points)):
             changed = self._changed([parse_override(o) for o in repair.overrides])
-            inside = next((taken[c] for c in sorted(changed) if c in taken), "")
+            rivals = (k for k, subjects in kept if subjects & changed and (repair.forms or _makes_needless(k, repair)))
+            inside = next((k.points for k in rivals), "")
             made.append(replace(repair, inside=inside))
             if not inside:
-                taken |= dict.fromkeys(changed, repair.points)
+                kept.append((repair, changed))
         return made
 
     def together(self, repairs: Sequence[Repair]) -> Repair | None:
@@ -117,9 +118,9 @@ class Repairs:
         Roundings and the like that gain nothing alone may do so behind others, whose errors hide theirs.
 
         Args:
-            repairs: Best first.
+            repairs: In any order; those that gain most are combined first.
         """
-        keeping = [r for r in repairs if not r.forms]
+        keeping = sorted((r for r in repairs if not r.forms), key=lambda r: (-r.gain_db, r.members, r.points))
         taken: set[tuple[str, str]] = set()
         chosen: list[Sequence[Rule]] = []
         for rules in ([parse_override(o) for o in r.overrides] for r in keeping):
@@ -221,6 +222,11 @@ class Repairs:
     def _changed(self, rules: Iterable[Rule]) -> set[tuple[str, str]]:
         """Points, each with what rules change about it."""
         return {(p, what) for r in rules for p in self._before.points if r.matches(p) for what in _subjects(r)}
+
+
+def _makes_needless(one: Repair, other: Repair) -> bool:
+    """Whether another one, of the same points, is not worth its bytes or its override."""
+    return one.extra_bytes <= other.extra_bytes and other.gain_db < one.gain_db + WORTH_DB
 
 
 def _about(repair: Repair) -> set[str]:

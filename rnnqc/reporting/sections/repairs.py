@@ -22,7 +22,7 @@ NOISE = 0.1
 
 
 def repairs(evidence: Evidence) -> list[Child]:
-    """Overrides that were measured, best first, and what `--rest int8` costs."""
+    """Overrides that were measured, the cheapest for their gain first, and what `--rest int8` costs."""
     rest: list[Child] = [] if evidence.rest is None else [element("p", evidence.rest.text.replace("->", "→"))]
     return [*_overrides(evidence), *rest]
 
@@ -35,6 +35,7 @@ def _overrides(evidence: Evidence) -> list[Child]:
         return [element("p", _nothing(evidence, left), class_="note warning" if left else None)]
     intro = (
         "Each override below was applied to this model, in its own form, and measured on this data. "
+        "Those that gain most for each byte come first. "
         "Put them in front of other options --set: the first match counts."
     )
     if all(r.members > 1 for r in evidence.repairs):
