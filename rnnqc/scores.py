@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -11,9 +11,10 @@ import onnx
 from rnnqc.data.binding import bound_like
 from rnnqc.data.feeds import true_inputs
 from rnnqc.data.given_data import Data
-from rnnqc.errors import UsageError, located
+from rnnqc.errors import located
 from rnnqc.lowering.executable import executable
-from rnnqc.measure.metrics import BUILTIN, Measure, MetricFunction, OfFunction, load_metric
+from rnnqc.measure.chosen_metric import measure_maker
+from rnnqc.measure.metrics import MetricFunction
 from rnnqc.measure.runs import Calls, Runner, State, has_native
 from rnnqc.proto.given import Given, as_given, name_of, proto_of
 from rnnqc.results import Result
@@ -102,7 +103,9 @@ def evaluate(
     with located(named[-1][0]):
         named[-1] = named[-1][0], bound_like(named[-1][1], named[0][1])
         calls = Calls.of(data, named[-1][1], state, labelled=True)
-    made, read = _maker(metric, inputs, [o.name for o in named[-1][1].graph.output], calls, output, labels)
+    made, read = measure_maker(
+        metric, inputs, [o.name for o in named[-1][1].graph.output], calls.carried, output, labels
+    )
     values: list[float] = []
     labelled = ""
     for name, proto in named:
@@ -119,40 +122,6 @@ def evaluate(
     title = metric if isinstance(metric, str) else getattr(metric, "__name__", "metric")
     reference = values[1] if len(values) > 1 else None
     return Evaluation(title, read, len(calls.pieces), values[0], reference, labelled)
-
-
-def _maker(
-    metric: str | MetricFunction,
-    inputs: Collection[str],
-    outputs: Sequence[str],
-    calls: Calls,
-    output: str | None,
-    labels: str | None,
-) -> tuple[Callable[[], Measure], str]:
-    """What makes the measure of a model, and the output that it reads.
-
-    Raises:
-        UsageError: There is no such metric, or no such output.
-    """
-    if not isinstance(metric, str) or metric not in BUILTIN:
-        function = load_metric(metric, tuple(BUILTIN)) if isinstance(metric, str) else metric
-        for option, given in (("output", output), ("labels", labels)):
-            if given is not None:
-                raise UsageError(
-                    f"--{option} {given} with a metric of your own.",
-                    supported=f"--{option} with {' and '.join(BUILTIN)}",
-                    action=f"leave --{option} out: your function gets all outputs and all arrays",
-                )
-        return lambda: OfFunction(function), ""
-    values = [name for name in outputs if name not in calls.carried.values()]
-    read = output if output is not None else values[0] if values else ""
-    if read not in outputs:
-        raise UsageError(
-            f"--output {read!r}: the model has no such output.",
-            supported=", ".join(outputs),
-            action="name an output of the model",
-        )
-    return lambda: BUILTIN[metric](read, inputs, labels), read
 
 
 def _loaded(source: Given) -> onnx.ModelProto:

@@ -91,6 +91,7 @@ TUNE = {
     "min_sqnr": None,
     "metric": None,
     "min_metric": None,
+    "max_metric": None,
     "max_bytes": None,
     "max_ms": None,
     "recipe": "int8",

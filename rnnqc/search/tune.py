@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import onnx
 
+from rnnqc.data.feeds import true_inputs
 from rnnqc.data.given_data import Data
 from rnnqc.data.state_hints import state_warnings
 from rnnqc.data.statistics import Statistics
@@ -26,7 +27,8 @@ from rnnqc.ir import Model
 from rnnqc.lowering.lower import lower
 from rnnqc.lowering.options import REST_FLOAT
 from rnnqc.lowering.report import Lowered
-from rnnqc.measure.metrics import MetricFunction
+from rnnqc.measure.chosen_metric import is_falling, metric_function
+from rnnqc.measure.metrics import BUILTIN, MetricFunction
 from rnnqc.measure.runs import Calls, State
 from rnnqc.passes import PassManager
 from rnnqc.passes.pipeline import normal_form
@@ -44,6 +46,7 @@ MOST_POINTS = 8
 """How many points of the frontier are kept."""
 MOST_TIMED = 16
 """How many assignments are timed where the time decides."""
+METRIC_GOALS = ("min_metric", "max_metric")
 
 
 def tune(
@@ -51,8 +54,9 @@ def tune(
     data: Data,
     *,
     min_sqnr: float | None = None,
-    metric: MetricFunction | None = None,
+    metric: str | MetricFunction | None = None,
     min_metric: float | None = None,
+    max_metric: float | None = None,
     max_bytes: int | None = None,
     max_ms: float | None = None,
     recipe: str = "int8",
@@ -74,11 +78,14 @@ def tune(
 
     Args:
         model: A float model: a path, a ModelProto, or a `torch.onnx.ONNXProgram`.
-        data: What to measure on: data as `rnnqc.lower` takes it. It is kept in memory.
+        data: What to measure on: data as `rnnqc.lower` takes it, with labels beside the inputs if a metric reads
+            them. It is kept in memory.
         min_sqnr: The SQNR in dB that every output must have against the float model, over all data.
-        metric: Instead of SQNR: a function of the list of outputs and the list of inputs of all calls, each a dict of
-            arrays by name. Higher is better.
+        metric: Instead of SQNR: a metric as `rnnqc.evaluate` takes it: "accuracy", "perplexity", the name
+            `module:function`, or a function of the list of outputs and the list of feeds of all calls, each a dict of
+            arrays by name. More is better, but of perplexity, and where `max_metric` is given.
         min_metric: The least value of `metric`.
+        max_metric: The most of it, where less is better.
         max_bytes: Instead of a least quality: the bytes of weights allowed. Those that 16-bit activations are
             multiplied with count twice.
         max_ms: Instead of a least quality: the milliseconds of the first call allowed, with one thread. Times differ
@@ -96,7 +103,8 @@ def tune(
         CompileError: The model or the data cannot be handled.
         UsageError: The options contradict each other.
     """
-    target = _target(min_sqnr, metric, min_metric, max_bytes, max_ms)
+    falling = is_falling(metric) or max_metric is not None
+    target = _target(min_sqnr, metric, min_metric, max_metric, max_bytes, max_ms)
     time_left = _clock(seconds)
     loaded = Model.load(model)
     source, proto = loaded.source, loaded.proto
@@ -111,8 +119,8 @@ def tune(
         silent = sorted(statistics.silent_cells) if statistics is not None else []
         units = units_of(Model.load(proto), chosen, statistics is not None, silent)
         units += linear_units(lowered_with(()), chosen) if rest != REST_FLOAT else []
-        calls = Calls.of(data, proto, state)
-        quality = Quality(proto, calls, metric)
+        calls = Calls.of(data, proto, state, labelled=metric is not None)
+        quality = Quality(proto, calls, None if metric is None else _judge(metric, proto, calls, falling=falling))
         _check_outputs(quality, metric)
         kept = Kept(lowered_with, lambda a: rules_of(settings_of(units, a)), (0,) * len(units))
         trials = Trials(kept.lowered, quality)
@@ -138,7 +146,7 @@ def tune(
         odd = state_warnings((proto, loaded.proto), calls.carried, len(calls.pieces))
     return Tuned(
         chosen, units, found, best, (start, end), (times[found.path[0][0]], times[found.assignment]),
-        quality.of_float, metric is None, silent, rest, frontier, odd,
+        quality.of_float, metric is None, silent, rest, frontier, odd, falling,
     )  # fmt: skip
 
 
@@ -154,7 +162,18 @@ def _clock(seconds: float) -> Callable[[], float]:
     return lambda: max(0.0, 1.0 - (time.monotonic() - start) / seconds)
 
 
-def _check_outputs(quality: Quality, metric: MetricFunction | None) -> None:
+def _judge(metric: str | MetricFunction, proto: onnx.ModelProto, calls: Calls, *, falling: bool) -> MetricFunction:
+    """The metric as a function of which more is better.
+
+    Raises:
+        UsageError: There is no such metric.
+    """
+    inputs, outputs = {i.name for i in true_inputs(proto)}, [o.name for o in proto.graph.output]
+    function = metric_function(metric, inputs, outputs, calls.carried)
+    return (lambda results, feeds: -function(results, feeds)) if falling else function
+
+
+def _check_outputs(quality: Quality, metric: str | MetricFunction | None) -> None:
     """Refuses SQNR as the judge of a model that puts out no floats.
 
     Raises:
@@ -165,33 +184,42 @@ def _check_outputs(quality: Quality, metric: MetricFunction | None) -> None:
         raise UsageError(
             f"no output is of floats: {names}.",
             supported="SQNR of floats; of classes and tokens a metric of yours",
-            action="give --metric MODULE:FUNCTION, with --min-metric VALUE or a limit of bytes or time",
+            action="give --metric NAME, with --min-metric VALUE or a limit of bytes or time",
         )
 
 
 def _target(
     min_sqnr: float | None,
-    metric: MetricFunction | None,
+    metric: str | MetricFunction | None,
     min_metric: float | None,
+    max_metric: float | None,
     max_bytes: int | None,
     max_ms: float | None,
 ) -> float | None:
     """The least quality, None where what the model takes is limited."""
-    goals = {"min_sqnr": min_sqnr, "min_metric": min_metric, "max_bytes": max_bytes, "max_ms": max_ms}
+    goals = {
+        "min_sqnr": min_sqnr, "min_metric": min_metric, "max_metric": max_metric, "max_bytes": max_bytes,
+        "max_ms": max_ms,
+    }  # fmt: skip
     given = {name: value for name, value in goals.items() if value is not None}
-    contradict = "min_sqnr" in given if metric is not None else "min_metric" in given
+    contradict = "min_sqnr" in given if metric is not None else not given.keys().isdisjoint(METRIC_GOALS)
     if len(given) != 1 or contradict:
         names = [*(["metric"] if metric is not None else []), *given]
         raise UsageError(
             f"Goals given: {', '.join(names) or 'none'}.",
-            supported="one of: a least SQNR, a metric and its least value, the most bytes, the most milliseconds",
-            action="give --min-sqnr DB, or --metric MODULE:FUNCTION and --min-metric VALUE, or --max-bytes N or "
-            "--max-ms MS, with --metric or without",
+            supported="one of: a least SQNR, a metric and its least value (or the most of one where less is better), "
+            "the most bytes, the most milliseconds",
+            action="give --min-sqnr DB, or --metric NAME and --min-metric VALUE or --max-metric VALUE, or "
+            "--max-bytes N or --max-ms MS, with --metric or without",
         )
+    wrong = METRIC_GOALS[0] if is_falling(metric) else METRIC_GOALS[1]
+    if wrong in given and metric in BUILTIN:
+        better, right = ("less", "--max-metric") if is_falling(metric) else ("more", "--min-metric")
+        raise UsageError(f"Of {metric} {better} is better.", supported=right, action=f"give {right} VALUE")
     ((name, goal),) = given.items()
     if math.isnan(goal):
         raise UsageError("The goal is not a number (NaN).", supported="numbers")
-    return None if name.startswith("max") else goal
+    return -goal if name == METRIC_GOALS[1] else None if name.startswith("max") else goal
 
 
 def _to_time(

@@ -102,6 +102,7 @@ class Tuned(Result):
         rest: How the weights around the recurrent layers are stored: "float" or "int8".
         frontier: What was measured on the way and nothing beats, the cheapest first; at most eight, about evenly.
         warnings: A sentence for each state that the data carries oddly or not at all.
+        falling: Whether less of the metric is better; the search has it with its sign turned.
     """
 
     recipe: Recipe
@@ -116,6 +117,7 @@ class Tuned(Result):
     rest: str = REST_FLOAT
     frontier: Sequence[Point] = ()
     warnings: Sequence[str] = ()
+    falling: bool = False
 
     @property
     def verdict(self) -> Verdict | None:
@@ -162,7 +164,7 @@ class Tuned(Result):
                 "point": self.units[s.unit].name,
                 "format": ", ".join(f"{k} = {str(v).lower()}" for k, v in self.units[s.unit].choices[s.after].items()),
                 "cost": s.result.cost,
-                "quality": s.result.quality,
+                "quality": self.said(s.result.quality),
             }
             for s in self.found.steps
         ]
@@ -180,20 +182,20 @@ class Tuned(Result):
         """JSON-ready values."""
         found = self.found
         return {
-            "start": asdict(found.start),
-            "result": asdict(found.measured),
+            "start": {**asdict(found.start), "quality": self.said(found.start.quality)},
+            "result": {**asdict(found.measured), "quality": self.said(found.measured.quality)},
             "reached": found.reached,
             "tried": found.tried,
             "ended_early": found.ended_early,
             "unseen_layers": self.unseen_layers,
             "weight_bytes": list(self.weight_bytes),
             "call_seconds": list(self.call_seconds),
-            "float_quality": self.float_quality,
+            "float_quality": self.said(self.float_quality),
             "settings": {point: dict(s) for point, s in self.settings.items()},
             "frontier": [
                 {
                     "cost": p.measured.cost,
-                    "quality": p.measured.quality,
+                    "quality": self.said(p.measured.quality),
                     "call_seconds": p.seconds,
                     "settings": {point: dict(s) for point, s in p.settings.items()},
                 }
@@ -201,9 +203,13 @@ class Tuned(Result):
             ],
         }
 
+    def said(self, quality: float) -> float:
+        """What the user calls a quality of the search."""
+        return -quality if self.falling else quality
+
     def worded(self, quality: float) -> str:
-        """A quality for people."""
-        return f"{quality:.2f} dB" if self.decibels else f"{quality:.6g}"
+        """A quality of the search for people."""
+        return f"{quality:.2f} dB" if self.decibels else f"{self.said(quality):.6g}"
 
 
 def recipe_text(tuned: Tuned) -> str:

@@ -326,7 +326,10 @@ def test_command_with_a_metric(
         (["--max-bytes", "1000", "--min-sqnr", "30"], "Goals given: min_sqnr, max_bytes"),
         (["--max-ms", "nan"], "number of milliseconds"),
         (["--min-sqnr", "30", "--plot", "out.png"], ".svg"),
-        (["--min-sqnr", "30", "--metric", "no"], "module:function"),
+        (["--metric", "no", "--min-metric", "1"], "accuracy, perplexity, module:function"),
+        (["--metric", "accuracy", "--min-metric", "1"], "labels"),
+        (["--metric", "accuracy", "--max-metric", "1"], "more is better"),
+        (["--metric", "perplexity", "--min-metric", "1"], "less is better"),
         (["--min-sqnr", "much"], "number of decibels"),
         (["--min-sqnr", "30", "--recipe", "no"], "There is no recipe"),
         (["--min-sqnr", "30", "--state", "X"], "IN:OUT"),
@@ -366,6 +369,34 @@ def test_outputs_without_floats_need_a_metric(model: onnx.ModelProto, feeds: lis
 
     found = tune(tags, feeds, metric=equal, min_metric=0.5, progress=lambda *done: told.append(done))
     assert found.found.reached and told[0][0] == 0 and told[0][1] > 1
+
+
+def labelled(outputs: Sequence[dict[str, Array]], inputs: Sequence[dict[str, Array]]) -> float:
+    """Accuracy, by a function of the user."""
+    right = [o["Y"].argmax(-1) == f["labels"] for o, f in zip(outputs, inputs, strict=True)]
+    return float(np.mean(right))
+
+
+def test_metrics_are_those_of_evaluate(
+    model: onnx.ModelProto, feeds: list[dict[str, Array]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Would catch: labels of the data that do not reach a metric, a metric that only other commands know."""
+    monkeypatch.setattr("rnnqc.search.units.WEIGHT_CHOICES", WEIGHT_CHOICES[3:4])
+    made = [rnnqc.session(model).run(["Y"], f)[0] for f in feeds]
+    data = [{**f, "labels": y.argmax(-1)} for f, y in zip(feeds, made, strict=True)]
+    found = [tune(model, data, metric=m, min_metric=0.8) for m in ("accuracy", labelled)]
+    assert found[0].text == found[1].text and found[0].float_quality == 1.0
+    assert found[0].found.reached and found[0].settings
+    lowered = rnnqc.lower(model, parse_recipe(found[0].text, "tuned.toml"))
+    assert rnnqc.evaluate(lowered, data, "accuracy").value == found[0].found.measured.quality
+    most = 1.001 * rnnqc.evaluate(model, data, "perplexity").value
+    less = tune(model, data, metric="perplexity", max_metric=most)
+    told = less.to_dict()
+    assert less.found.reached and 1 < told["result"]["quality"] <= most
+    assert told["float_quality"] == pytest.approx(most / 1.001) and f"{told['result']['quality']:.6g}" in less.headline
+    lowered = rnnqc.lower(model, parse_recipe(less.text, "tuned.toml"))
+    assert rnnqc.evaluate(lowered, data, "perplexity").value == told["result"]["quality"]
+    assert not tune(model, data, metric="perplexity", max_metric=1.0).found.reached
 
 
 def test_models_without_anything_to_tune(feeds: list[dict[str, Array]], model: onnx.ModelProto) -> None:
