@@ -70,7 +70,7 @@ def run(a: argparse.Namespace) -> int:
     with _progress() as tell:
         made = report(
             a.float_model, a.quantized_model, a.data, state=a.state, stats=a.stats, samples=a.num_samples,
-            bounds=bounds, times=a.time, metric=a.metric, progress=tell,
+            models=bounds.models, seconds=bounds.seconds, times=a.time, metric=a.metric, progress=tell,
         )  # fmt: skip
     evidence = made.evidence
     text = made.html.encode()

@@ -167,7 +167,7 @@ class Evidence:
         base_sqnr_db: What sensitivities are measured against: form qcdq.
         sensitivities: Worst first.
         unmeasured: Globs that were left out to bound the work.
-        untried: Overrides of groups that were left out to bound the work.
+        untried: Overrides that were left out to bound the work.
         repairs: Overrides that gain something, those that gain most for each byte first, and those that keep the form
             of cells before others.
         together: All in one that keep it and can be combined.
@@ -214,7 +214,7 @@ class Evidence:
     def left_out(self) -> list[str]:
         """A sentence for everything that the bounds of the work left out."""
         what = {"points or groups were not measured": self.unmeasured}
-        what["overrides of groups of points were not tried"] = self.untried
+        what["overrides were not tried"] = self.untried
         return [f"{len(names)} {text} (--models, --seconds)." for text, names in what.items() if names]
 
     @property

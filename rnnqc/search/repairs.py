@@ -7,7 +7,7 @@ combined, together.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from rnnqc.recipes.rules import Rule, parse_override
@@ -40,14 +40,23 @@ class Repairs:
         trials: Of the model in its own form.
         before: The model as it is.
         candidates: What may be tried.
-        budget: How many overrides of many points may be tried.
+        budget: How many overrides of many points may be tried, and for how long any.
+        progress: Called with the number of overrides measured so far.
 
     Attributes:
-        untried: Overrides of many points that the budget left out.
+        untried: Overrides that the budget left out.
     """
 
-    def __init__(self, trials: Trials, before: Trial, candidates: Candidates, budget: Budget) -> None:
+    def __init__(
+        self,
+        trials: Trials,
+        before: Trial,
+        candidates: Candidates,
+        budget: Budget,
+        progress: Callable[[int], None] | None = None,
+    ) -> None:
         self.untried: list[str] = []
+        self._progress, self._count = progress, 0
         self._trials, self._before, self._budget = trials, before, budget
         self._candidates = candidates
         self._recurrences: Mapping[str, Recurrence] = candidates.recurrences
@@ -127,7 +136,7 @@ class Repairs:
             if not self._changed(rules) & taken:
                 taken |= self._changed(rules)
                 chosen.append(rules)
-        if not chosen:
+        if not chosen or self._budget.is_late:
             return None
         best = keeping[0]
         made = self._all_of(chosen) if len(chosen) > 1 else best
@@ -144,6 +153,9 @@ class Repairs:
     def _measured(self, override: Override) -> Repair | None:
         """What an override does; None if the model cannot be lowered with it, or loses formats."""
         trial, before = self._trials.tried(override.rules), self._before
+        self._count += 1
+        if self._progress is not None:
+            self._progress(self._count)
         if trial is None:
             return None
         lost = before.points.keys() - trial.points.keys()
@@ -169,6 +181,9 @@ class Repairs:
         """The first candidate that is good enough, or the best; None if none is worth anything."""
         tried: list[Repair] = []
         for override in self._candidates.for_points(sensitivity.points, points):
+            if self._budget.is_late:
+                self.untried += override.texts
+                break
             result = self._measured(override)
             if result is None or result.gain_db < (WORTH_A_FORM_DB if result.forms else WORTH_DB):
                 continue

@@ -24,6 +24,8 @@ BIAS = "bias"
 MANY_CELLS = 3
 LEVELS = (POINT, GROUP, KIND, CELL)
 MOST_OF_IT = 0.8
+FOR_OVERRIDES = 0.4
+"""The share of a bound of time that is kept for the overrides which follow from the measurements."""
 MATTERS_DB = 0.05
 """Groups that gain less are not divided."""
 
@@ -181,7 +183,7 @@ class _Search:
         """Measures units as far as the bounds allow; their globs and gains, the largest first."""
         gains: list[tuple[str, float]] = []
         for unit in units:
-            if not self.budget.spend(self.kept):
+            if not self.budget.spend(self.kept, FOR_OVERRIDES):
                 self.found.left.append(unit.glob)
                 continue
             result = self._measure(unit)

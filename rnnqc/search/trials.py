@@ -152,11 +152,17 @@ class Budget:
         self.count = 0
         self._start = time.monotonic()
 
-    def spend(self, kept: int = 0) -> bool:
-        """Takes one model; False if there is none left beside `kept` ones, or no time."""
-        share = 1.0 - kept / self.bounds.models
-        late = time.monotonic() - self._start >= self.bounds.seconds * share
-        if late or self.count + kept >= self.bounds.models:
+    def spend(self, kept: int = 0, kept_time: float = 0.0) -> bool:
+        """Takes one model; False if there is none left beside `kept` ones, or no time beside a share of it."""
+        if self._is_late(kept_time) or self.count + kept >= self.bounds.models:
             return False
         self.count += 1
         return True
+
+    @property
+    def is_late(self) -> bool:
+        """Whether no time is left."""
+        return self._is_late(0.0)
+
+    def _is_late(self, kept_time: float) -> bool:
+        return time.monotonic() - self._start >= self.bounds.seconds * (1.0 - kept_time)

@@ -6,16 +6,25 @@ starting value that contradicts the verdict.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
+
+import rnnqc
+from rnnqc.recipes.recipe import load_recipe
+from rnnqc.recipes.rules import Rule
 from rnnqc.reporting.evidence import Evidence
 from rnnqc.reporting.report import ErrorReport
-from rnnqc.search.findings import Repair
+from rnnqc.search.candidates import Candidates
+from rnnqc.search.findings import Repair, Sensitivity
 from rnnqc.search.quality import Score
+from rnnqc.search.recurrences import quantized_points, recurrences_of
 from rnnqc.search.repairs import Repairs
 from rnnqc.search.trials import Bounds, Budget, Trial, Trials
+from tests.subjects.lstm_models import LstmCase
 
 POINTS = ("a.W.weight", "a.R.weight", "a.input", "b.W.weight", "b.R.weight", "b.input")
 BEFORE = Trial(Score({"y": 30.0}), 1000, 0, 1000, {}, dict.fromkeys(POINTS))
@@ -60,6 +69,35 @@ def test_what_takes_the_integer_form_comes_last_and_never_beside_another() -> No
     assert [(r.points, bool(r.inside)) for r in apart(floats, alone, ONE)] == [
         (ONE.points, False), (floats.points, True), (alone.points, False)
     ]  # fmt: skip
+
+
+class Lowering:
+    """Trials in which more bits for one point win 5 dB; each takes a second."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.seconds = 0
+        monkeypatch.setattr("rnnqc.search.trials.time", SimpleNamespace(monotonic=lambda: float(self.seconds)))
+
+    def tried(self, rules: Sequence[Rule]) -> Trial:
+        self.seconds += 1
+        return replace(BEFORE, score=Score({"y": 35.0}))
+
+
+def test_no_override_is_measured_when_the_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Would catch: a bound of time that holds for sensitivities alone; overrides that are left out in silence."""
+    [held] = recurrences_of(rnnqc.lower(LstmCase(T=2, B=1, I=4, H=4).model(), "w4a8").model).values()
+    candidates = Candidates(load_recipe("w4a8"), {held.name: held}, {}, calibrated=False)
+    costly = [Sensitivity(f"{held.name}.{p}", 1, "point", 40.0, 10.0, 0.9) for p in ("W.weight", "R.weight", "input")]
+    for seconds, count in ((2, 2), (0, 0)):
+        lowering = Lowering(monkeypatch)
+        told: list[int] = []
+        before = replace(BEFORE, points=dict.fromkeys(quantized_points({held.name: held})))
+        budget = Budget(Bounds(seconds=seconds))
+        made = Repairs(cast(Trials, lowering), before, candidates, budget, told.append)
+        few = made.of_few(costly)
+        assert lowering.seconds == len(told) == count
+        assert made.untried and all(any(o.startswith(s.points) for s in costly) for o in made.untried)
+        assert made.together(few) is None and lowering.seconds == count
 
 
 def evidence(*repairs: Repair) -> Evidence:

@@ -55,9 +55,7 @@ def left_out(evidence: Evidence) -> str:
     """What was not measured, as a sentence; empty if that is nothing."""
     measured, meant = evidence.tried
     texts = [f"{meant - measured} of {meant} points and groups"] if measured < meant else []
-    texts += [f"{len(evidence.untried)} override{'s' if len(evidence.untried) > 1 else ''} of groups of points"] * bool(
-        evidence.untried
-    )
+    texts += [f"{len(evidence.untried)} override{'s' * (len(evidence.untried) > 1)}"] if evidence.untried else []
     return f"NOT measured, to bound the work (--models, --seconds): {' and '.join(texts)}." if texts else ""
 
 
