@@ -39,7 +39,7 @@ from rnnqc.search.call_times import Kept, call_seconds
 from rnnqc.search.greedy import UNKNOWN, Assignment, Found, Measured, descend, search, thinned
 from rnnqc.search.quality import Quality
 from rnnqc.search.trials import Trial, Trials
-from rnnqc.search.tuned import Point, Tuned, Unit, rules_of, settings_of, with_rules
+from rnnqc.search.tuned import Point, Tuned, Unit, rules_of, settings_of, shown_frontier, with_rules
 from rnnqc.search.units import in_turns, linear_units, units_of
 
 MOST_POINTS = 8
@@ -133,13 +133,14 @@ def tune(
             found = search(counts, measure, target, limit=max_bytes, time_left=time_left, order=order)
         else:
             found = descend(counts, measure, time_left, order)
-        shown = thinned(found.frontier, MOST_POINTS)
-        models = _to_time(found, [a for a, _ in shown], kept, time_left, whole_path=max_ms is not None)
+        models = _to_time(
+            found, [a for a, _ in thinned(found.frontier, MOST_POINTS)], kept, time_left, whole_path=max_ms is not None
+        )
         times = dict(zip(models, call_seconds(list(models.values()), calls.feeds[0]), strict=True))
         if max_ms is not None:
             _end_in_time(found, times, max_ms / 1e3)
         best = settings_of(units, found.assignment)
-        frontier = [Point(m, times[a], settings_of(units, a)) for a, m in shown]
+        frontier = [Point(m, times[a], settings_of(units, a)) for a, m in shown_frontier(found, MOST_POINTS)]
         start, end = (
             trials.of(rules).weight_bytes + trials.of(rules).rest_bytes for rules in (rules_of({}), rules_of(best))
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import os
+from bisect import bisect
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -16,7 +17,7 @@ from rnnqc.proto.files import write_atomically
 from rnnqc.recipes.recipe import Recipe, is_builtin
 from rnnqc.recipes.rules import Rule, rule_text, toml
 from rnnqc.results import Result
-from rnnqc.search.greedy import Assignment, Found, Measured
+from rnnqc.search.greedy import Assignment, Found, Measured, thinned
 
 Settings = Mapping[str, Any]
 
@@ -65,6 +66,17 @@ class Point:
     measured: Measured
     seconds: float
     settings: Mapping[str, Settings]
+
+
+def shown_frontier(found: Found, most: int) -> list[tuple[Assignment, Measured]]:
+    """At most so many points of the frontier, about evenly, with both ends and with what was chosen."""
+    shown = thinned(found.frontier, most)
+    costs = [m.cost for _, m in shown]
+    chosen = next((p for p in found.frontier if p[0] == found.assignment), None)
+    if chosen is not None and chosen not in shown and most > 2:
+        above = bisect(costs, chosen[1].cost)
+        shown[above - 1 if above > 1 else above] = chosen
+    return shown
 
 
 def settings_of(units: Sequence[Unit], assignment: Assignment) -> dict[str, Settings]:
