@@ -26,6 +26,8 @@ LEVELS = (POINT, GROUP, KIND, CELL)
 MOST_OF_IT = 0.8
 FOR_OVERRIDES = 0.4
 """The share of a bound of time that is kept for the overrides which follow from the measurements."""
+ENOUGH_FOR_CELLS = 3
+"""For how many models a cell there must be room that cells as a whole are measured: no override follows from these."""
 MATTERS_DB = 0.05
 """Groups that gain less are not divided."""
 
@@ -152,7 +154,10 @@ class _Search:
                 Unit(f"{exactly(name)}.*", tuple(m for u in found for m in u.members), CELL, _biases(name))
                 for name, found in units.items()
             ]
-            self._ranked(whole)
+            if self.budget.left(self.kept, FOR_OVERRIDES) >= ENOUGH_FOR_CELLS * len(whole):
+                self._ranked(whole)
+            else:
+                self.found.left += [u.glob for u in whole]
         groups = self._costliest_first(units)
         self.groups = [*groups, *kinds]
         by_glob = {u.glob: u for u in groups}

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import cast
 
 import pytest
@@ -51,13 +52,38 @@ def test_what_costs_most_is_measured_before_a_bound_ends_it(count: int) -> None:
     noise = dict.fromkeys(quantized_points(recurrences), 1e-07)
     noise |= {f"{last}.W.weight": 8e-4, f"{last}.R.weight": 7e-4, f"{second}.W.weight": 1e-4, f"{second}.hidden": 5e-5}
     before = len(kinds_of(recurrences)) + (count if count > 3 else 0)
+    more = 4 if count == 2 else 2 * count
     trials = cast(Trials, Noise(noise))
-    found = find_sensitivities(trials, trials.of([]), recurrences, Budget(Bounds(models=before + 4)))
+    found = find_sensitivities(trials, trials.of([]), recurrences, Budget(Bounds(models=before + more)))
     single = [s.points for s in found.measured if s.level not in (CELL, KIND)]
-    assert len(single) == 4 and {f"{last}.W.weight", f"{last}.R.weight", f"{second}.W.weight"} <= set(single)
+    assert len(single) == more and {f"{last}.W.weight", f"{last}.R.weight", f"{second}.W.weight"} <= set(single)
     assert len(found.left) >= 8 and not {f"{last}.W.weight", f"{second}.W.weight"} & set(found.left)
-    again = find_sensitivities(trials, trials.of([]), recurrences, Budget(Bounds(models=before + 4)))
+    again = find_sensitivities(trials, trials.of([]), recurrences, Budget(Bounds(models=before + more)))
     assert (again.measured, again.left) == (found.measured, found.left)
+
+
+@pytest.mark.parametrize(("seconds", "whole"), [(60.0, True), (30.0, False)])
+def test_in_little_time_single_points_are_measured_rather_than_cells(
+    seconds: float, whole: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Would catch: a bound of time after which nothing is known that an override could mend."""
+    recurrences = cells(5)
+    noise = dict.fromkeys(quantized_points(recurrences), 1e-7) | {f"c{k}.W.weight": 1e-4 for k in range(5)}
+    taken = 0
+
+    class Slow(Noise):
+        def of(self, rules: Sequence[Rule]) -> Trial:
+            nonlocal taken
+            taken += 1
+            return super().of(rules)
+
+    monkeypatch.setattr("rnnqc.search.trials.time", SimpleNamespace(monotonic=lambda: float(taken)))
+    trials = cast(Trials, Slow(noise))
+    budget = Budget(Bounds(seconds=seconds))
+    found = find_sensitivities(trials, trials.of([]), recurrences, budget)
+    assert taken <= 0.6 * seconds + 1 and found.left
+    assert any(s.level == CELL for s in found.measured) == whole
+    assert {f"c{k}.W.weight" for k in range(5)} <= {s.points for s in found.measured}
 
 
 def test_cells_take_turns_between_equals() -> None:
