@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -11,10 +11,11 @@ import onnx
 from rnnqc.data.binding import bound_like
 from rnnqc.data.feeds import true_inputs
 from rnnqc.data.given_data import LABEL, Data
-from rnnqc.errors import FLOAT_MODEL, LOWERED_MODEL, MEMORY, UsageError, located
+from rnnqc.errors import FLOAT_MODEL, LOWERED_MODEL, MEMORY, located
 from rnnqc.lowering.executable import executable
 from rnnqc.lowering.lowered_before import check_order
-from rnnqc.measure.metrics import ACCURACY, BUILTIN, PERPLEXITY, Measure, MetricFunction, OfFunction, load_metric
+from rnnqc.measure.chosen_metric import measure_maker
+from rnnqc.measure.metrics import ACCURACY, PERPLEXITY, MetricFunction
 from rnnqc.measure.runs import Calls, Runner, State, has_native
 from rnnqc.proto.given import Given, as_given, name_of, proto_of
 from rnnqc.results import Result
@@ -137,7 +138,9 @@ def evaluate(
     with located(named[-1][0]):
         named[-1] = named[-1][0], bound_like(named[-1][1], named[0][1])
         calls = Calls.of(data, named[-1][1], state, labels=labels or LABEL)
-    made, read = _maker(metric, inputs, [o.name for o in named[-1][1].graph.output], calls, output, labels)
+    made, read = measure_maker(
+        metric, inputs, [o.name for o in named[-1][1].graph.output], calls.carried, output, labels
+    )
     values: list[float] = []
     labelled = ""
     for name, proto in named:
@@ -167,39 +170,6 @@ def _names(model: Given, against: Given | None, protos: Sequence[onnx.ModelProto
     names = (name_of(against, FLOAT_MODEL), name_of(model, LOWERED_MODEL))
     check_order(names, protos[::-1], "rnnqc evaluate QUANT.onnx --against FLOAT.onnx")
     return list(names[::-1])
-
-
-def _maker(
-    metric: str | MetricFunction,
-    inputs: Collection[str],
-    outputs: Sequence[str],
-    calls: Calls,
-    output: str | None,
-    labels: str | None,
-) -> tuple[Callable[[], Measure], str]:
-    """What makes the measure of a model, and the output that it reads.
-
-    Raises:
-        UsageError: There is no such metric, or no such output.
-    """
-    if not isinstance(metric, str) or metric not in BUILTIN:
-        function = load_metric(metric, tuple(BUILTIN)) if isinstance(metric, str) else metric
-        if output is not None:
-            raise UsageError(
-                f"--output {output} with a metric of your own.",
-                supported=f"--output with {' and '.join(BUILTIN)}",
-                action="leave --output out: your function gets all outputs",
-            )
-        return lambda: OfFunction(function, labels), ""
-    values = [name for name in outputs if name not in calls.carried.values()]
-    read = output if output is not None else values[0] if values else ""
-    if read not in outputs:
-        raise UsageError(
-            f"--output {read!r}: the model has no such output.",
-            supported=", ".join(outputs),
-            action="name an output of the model",
-        )
-    return lambda: BUILTIN[metric](read, inputs, labels), read
 
 
 def _loaded(source: Given) -> onnx.ModelProto:

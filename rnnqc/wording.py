@@ -19,7 +19,7 @@ _KINDS = {
 """How an argument is written where it is no plain value."""
 _NAMES = {
     "--dim": "dims", "--set": "overrides", "--num-samples": "limit", "--time": "times", "--lengths": "lengths",
-    "--no-moments": "moments", "--models": "bounds", "--seconds": "bounds", "--report": "rnnqc.report",
+    "--no-moments": "moments", "--report": "rnnqc.report",
 }  # fmt: skip
 """Arguments that are not called like their option."""
 _SAVED = ("lower", "calibrate", "tune", "report")
@@ -62,7 +62,7 @@ def worded(text: str) -> str:
 
 def in_python(text: str) -> str:
     """A message with the functions and arguments of Python in the place of commands and options."""
-    made, at, text = [], 0, text.replace("--models, --seconds", "--models")  # one argument, `bounds`
+    made, at = [], 0
     while match := _COMMAND.search(text, at):
         kept = next((m for m in _OTHERS.finditer(text, at) if m.start() <= match.start() < m.end()), None)
         if kept is not None and not (match["name"] and match.end() == kept.end()):

@@ -91,6 +91,7 @@ TUNE = {
     "min_sqnr": None,
     "metric": None,
     "min_metric": None,
+    "max_metric": None,
     "max_bytes": None,
     "max_ms": None,
     "recipe": "int8",
@@ -100,6 +101,7 @@ TUNE = {
     "seconds": math.inf,
     "progress": None,
 }
+REPORT = {"models": 150, "seconds": math.inf, "samples": None, "metric": None, "progress": None}
 BY_POSITION = {"model", "recipe", "form", "native", "options", "kwargs"}
 
 
@@ -121,6 +123,14 @@ def test_passes() -> None:
     assert public == set(rnnqc.passes.__all__)
     defined = [c for c in rnnqc.passes.Pass.__subclasses__() if c.__module__.startswith("rnnqc.passes")]
     assert {c.__name__ for c in defined} <= public, "every pass is exported"
+
+
+def test_bounds_of_a_report_are_plain_keywords() -> None:
+    """Would catch: a class of an inner module that has to be imported to measure less."""
+    parameters = inspect.signature(rnnqc.report).parameters
+    assert {n: parameters[n].default for n in REPORT} == REPORT
+    with pytest.raises(rnnqc.CompileError, match="models=0"):
+        rnnqc.report("a.onnx", "b.onnx", models=0)
 
 
 def test_signature_of_lower() -> None:

@@ -17,7 +17,6 @@ import pytest
 import rnnqc
 from rnnqc.commands.common import json_text
 from rnnqc.results import Result
-from rnnqc.search.trials import Bounds
 from rnnqc.wording import worded
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -47,7 +46,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Result]:
         "lower": lowered,
         "calibrate": rnnqc.calibrate(DIGITS, DATA, limit=5),
         "verify": rnnqc.verify(DIGITS, lowered, DATA, min_sqnr={"logits": 100.0}),
-        "report": rnnqc.report(DIGITS, lowered, DATA, bounds=Bounds(models=2)),
+        "report": rnnqc.report(DIGITS, lowered, DATA, models=2),
         "bench": rnnqc.bench(DIGITS, rounds=1, inputs={"x": np.zeros((1, 8, 8), np.float32)}),
         "tune": rnnqc.tune(DIGITS, DATA, min_sqnr=1.0),
         "dump": rnnqc.dump(lowered, DATA, folder, row=0, steps=(0, 1)),
@@ -72,8 +71,8 @@ def test_messages_stand_in_the_text_and_in_html(results: dict[str, Result]) -> N
     """What the command line warns of, in words of Python."""
     bounded = results["report"]
     assert any("not measured (--models" in text for text in bounded.messages)
-    assert str(bounded).splitlines()[-2].endswith("points or groups were not measured (bounds=).")
-    assert "<li>" in bounded._repr_html_() and "not measured (bounds=)" in bounded._repr_html_()
+    assert str(bounded).splitlines()[-2].endswith("points or groups were not measured (models=, seconds=).")
+    assert "<li>" in bounded._repr_html_() and "not measured (models=, seconds=)" in bounded._repr_html_()
     assert "--" not in str(bounded) + bounded._repr_html_()
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import math
 import os
-import shlex
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -71,7 +70,7 @@ def run(a: argparse.Namespace) -> int:
     with _progress() as tell:
         made = report(
             a.float_model, a.quantized_model, a.data, state=a.state, stats=a.stats, samples=a.num_samples,
-            bounds=bounds, times=a.time, metric=a.metric, progress=tell,
+            models=bounds.models, seconds=bounds.seconds, times=a.time, metric=a.metric, progress=tell,
         )  # fmt: skip
     evidence = made.evidence
     text = made.html.encode()
@@ -87,9 +86,8 @@ def run(a: argparse.Namespace) -> int:
         out(colored(evidence.verdict))
     if evidence.rest is not None:
         out(escape(evidence.rest.text))
-    for repair in evidence.repairs[:1]:
-        sets = " ".join(map(shlex.quote, repair.overrides))
-        out(f"{repair.sqnr_before:.1f} -> {repair.sqnr_after:.1f} dB with --set {escape(sets)}")
+    for suggestion in evidence.suggestions:
+        out(escape(suggestion))
     out(f"{escape(a.output)}: {byte_count(len(text))}, {time.perf_counter() - start:.1f} s")
     return OK
 

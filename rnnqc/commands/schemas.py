@@ -105,7 +105,7 @@ def _tune() -> Schema:
     return fixed(
         {
             "model": TEXT, "recipe": TEXT, "start": measured, "result": measured, "reached": TRUTH, "tried": WHOLE,
-            "ended_early": TRUTH, "weight_bytes": schema_of(tuple[int, int]),
+            "ended_early": TRUTH, "unseen_layers": array(TEXT), "weight_bytes": schema_of(tuple[int, int]),
             "call_seconds": schema_of(tuple[float, float]), "float_quality": NUMBER,
             "settings": by_name(by_name(ANY)), "frontier": array(point),
         }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TextIO
@@ -17,6 +18,8 @@ _consoles: dict[str, Console] = {}
 _quiet = False
 WIDTH = 120
 """Of tables that go to no terminal."""
+EVERY = 10.0
+"""Seconds between two lines of progress where remarks go to no terminal."""
 LEAST_NAME = 24
 """What is left of names in a narrow table."""
 
@@ -109,7 +112,7 @@ def out_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 def progress_bar(
     description: str, *, spinner: bool = False, counted: bool = True, quiet: bool = False
 ) -> Iterator[Callable[..., Any]]:
-    """A bar among the remarks, where these go to a terminal; it vanishes at the end.
+    """A bar among the remarks, which vanishes at the end; where these go to no terminal, a plain line now and then.
 
     Args:
         description: What is shown at first.
@@ -126,7 +129,36 @@ def progress_bar(
     first = (SpinnerColumn(),) if spinner else ()
     counts = (MofNCompleteColumn(),) if counted else ()
     columns = (*first, TextColumn("{task.description}"), BarColumn(), *counts, TimeElapsedColumn())
-    disable = quiet or _quiet or not console.is_terminal
+    if not console.is_terminal:
+        yield _Lines(description, silent=quiet or _quiet).update
+        return
+    disable = quiet or _quiet
     with Progress(*columns, console=console, transient=True, disable=disable) as shown:
         bar = shown.add_task(description, total=None)
         yield lambda **changes: shown.update(bar, **changes)
+
+
+class _Lines:
+    """How far something is, as a plain line every `EVERY` seconds, where it tells often enough.
+
+    Args:
+        description: What is done at first.
+        silent: Whether nothing is printed.
+    """
+
+    def __init__(self, description: str, *, silent: bool) -> None:
+        self._description, self._silent = description, silent
+        self._completed, self._total = 0, 0
+        self._start = self._last = time.monotonic()
+
+    def update(self, *, description: str | None = None, completed: int = 0, total: int | None = None) -> None:
+        """Notes what a bar would show, and prints it if the last line is long ago."""
+        if description is not None and description != self._description:
+            self._description, self._total = description, 0
+        self._completed, self._total = completed, total or self._total
+        now = time.monotonic()
+        if self._silent or now - self._last < EVERY:
+            return
+        self._last = now
+        count = f" {self._completed} of {self._total}" if self._total else f" {self._completed}" if completed else ""
+        err(f"rnnqc: {escape(self._description)}{count}, {now - self._start:.0f} s")

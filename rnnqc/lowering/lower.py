@@ -91,7 +91,7 @@ def lower(
             too small to gain.
         remove_sorting: Take out sorts of a batch by length, which no recurrent layer needs, where nobody sees them.
         instruments: More observers of the passes.
-        progress: Called with the name of each pass before it runs.
+        progress: Called with the name of each pass before it runs, and in a calibration with how far that is.
 
     Raises:
         CompileError: The model or the options cannot be handled; with `strict`: a recurrent node stays as it is; with
@@ -104,7 +104,7 @@ def lower(
         None if reproducer is None else Path(reproducer), measure,
         stats, calibration, state, strict, patience, rest, strict_rest, bind or {}, batch, remove_sorting,
     )  # fmt: skip
-    plan = make_plan(model, options)
+    plan = make_plan(model, options, progress)
     with located(plan.model.source):
         passed = run(plan, [*instruments, *_told(progress)])
         report = judge(plan, passed, start)

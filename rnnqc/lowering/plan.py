@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -101,8 +101,13 @@ class Plan:
         return _bound(self.source, self.options)
 
 
-def make_plan(source: Given, options: LowerOptions) -> Plan:
+def make_plan(source: Given, options: LowerOptions, tell: Callable[[str], None] | None = None) -> Plan:
     """Chooses recipe, form and passes, and calibrates.
+
+    Args:
+        source: The model.
+        options: How to lower it.
+        tell: Called with how far a calibration is.
 
     Raises:
         CompileError: The model cannot be lowered, or not to this form.
@@ -114,7 +119,7 @@ def make_plan(source: Given, options: LowerOptions) -> Plan:
     asked = frozenset(options.dims)
     options = _with_rows_bound(source, _with_checked_data(source, options))
     model = _bound(source, options)
-    statistics = _statistics(model.proto if options.bind else source, options, recipe, model.source)
+    statistics = _statistics(model.proto if options.bind else source, options, recipe, model.source, tell)
     is_asked_for = options.recipe is not None or bool(options.overrides) or statistics is not None
     keeps_own = not is_asked_for and brings_its_own(model)
     with located(model.source):
@@ -184,7 +189,9 @@ def _with_checked_data(source: Given, options: LowerOptions) -> LowerOptions:
     return options
 
 
-def _statistics(source: Given, options: LowerOptions, recipe: Recipe, name: str) -> Statistics | None:
+def _statistics(
+    source: Given, options: LowerOptions, recipe: Recipe, name: str, tell: Callable[[str], None] | None
+) -> Statistics | None:
     """The statistics to lower with: those given, of a calibration, or those that the formats of a file came from.
 
     Messages about a calibration call the model `name`.
@@ -208,7 +215,13 @@ def _statistics(source: Given, options: LowerOptions, recipe: Recipe, name: str)
         )
     if options.calibration is not None:
         with located(name):
-            return calibrate(source, options.calibration, state=options.state, batch=options.batch)
+
+            def told(done: int, total: int | None) -> None:
+                if tell is not None:
+                    tell(f"calibrate, {done}{f' of {total}' if total else ''} samples done")
+
+            data, state, batch = options.calibration, options.state, options.batch
+            return calibrate(source, data, state=state, batch=batch, progress=told)
     statistics = Statistics.of(given)
     if options.batch is not None:
         if options.statistics is None or statistics is None:

@@ -90,6 +90,8 @@ class AgainstLabels(Measure):
     """Kinds of dtypes that the output may have, as numpy names them."""
     SUPPORTED: ClassVar[str] = "floats: one value for each class"
     """The same, for messages."""
+    FALLING: ClassVar[bool] = False
+    """Whether less is better."""
 
     def __init__(self, output: str, inputs: Collection[str], labels: str | None = None) -> None:
         self._output, self._inputs, self._labels = output, frozenset(inputs), labels
@@ -196,6 +198,8 @@ class Accuracy(AgainstLabels):
 class Perplexity(AgainstLabels):
     """The exponential of the mean negative log-likelihood of the labels."""
 
+    FALLING = True
+
     def value(self) -> float:
         """From 1 on; infinite where it has no number."""
         return math.exp(self._mean) if self._mean < LARGEST_EXPONENT else math.inf
@@ -257,6 +261,8 @@ def called(function: MetricFunction, outputs: Sequence[Outputs], feeds: Sequence
     """
     try:
         value = float(function(outputs, feeds))
+    except CompileError:
+        raise  # it says what is wrong
     except Exception as error:
         raise UsageError(
             f"the metric failed ({type(error).__name__}: {error}).",
@@ -287,10 +293,13 @@ def load_metric(source: str, builtin: Collection[str] = ()) -> MetricFunction:
         with importable_working_folder():
             function: MetricFunction = named_object(source)
     except Exception as error:
+        action = "import it in Python to see the error in full"
+        if module.endswith(".py"):
+            action = f"name the module, not its file: --metric {module.removesuffix('.py')}:{name}"
         raise UsageError(
             f"--metric {source!r}: cannot be loaded ({type(error).__name__}: {error}).",
             supported=supported,
-            action="import it in Python to see the error in full",
+            action=action,
         ) from error
     if not callable(function):
         raise UsageError(f"--metric {source!r}: is a {type(function).__name__}.", supported="a function")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -166,8 +167,9 @@ class Evidence:
         base_sqnr_db: What sensitivities are measured against: form qcdq.
         sensitivities: Worst first.
         unmeasured: Globs that were left out to bound the work.
-        untried: Overrides of groups that were left out to bound the work.
-        repairs: Overrides that gain something, best first, those that keep the form of cells before others.
+        untried: Overrides that were left out to bound the work.
+        repairs: Overrides that gain something, those that gain most for each byte first, and those that keep the form
+            of cells before others.
         together: All in one that keep it and can be combined.
         times: Of single layers, where they were asked for.
         remade: How well the model could be made again from what it says about itself.
@@ -212,8 +214,22 @@ class Evidence:
     def left_out(self) -> list[str]:
         """A sentence for everything that the bounds of the work left out."""
         what = {"points or groups were not measured": self.unmeasured}
-        what["overrides of groups of points were not tried"] = self.untried
+        what["overrides were not tried"] = self.untried
         return [f"{len(names)} {text} (--models, --seconds)." for text, names in what.items() if names]
+
+    @property
+    def best_repair(self) -> Repair | None:
+        """The override that gains most, of those that keep the form of cells if there is one."""
+        return max(self.repairs, key=lambda r: (not r.forms, r.gain_db), default=None)
+
+    @property
+    def suggestions(self) -> list[str]:
+        """What the override does that gains most for each byte, and what the one does that gains most of all."""
+        best = self.best_repair
+        shown = (
+            [] if best is None else [self.repairs[0], *([best] if best.overrides != self.repairs[0].overrides else [])]
+        )
+        return [f"{r.outcome} with --set {' '.join(map(shlex.quote, r.overrides))}" for r in shown]
 
     @property
     def verdict(self) -> Verdict | None:

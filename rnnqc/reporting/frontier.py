@@ -40,7 +40,7 @@ def frontier_svg(tuned: Tuned) -> str:
         return [element("circle", title, cx=f"{x(m.cost):.1f}", cy=f"{y(m.quality):.1f}", **attributes)]
 
     x_ticks = [(x(v), byte_count(round(v))) for v in ticks(low_x, high_x, 4)]
-    y_ticks = [(y(v), f"{v:g}".replace("-", "−")) for v in ticks(low_y, high_y, 4)]
+    y_ticks = [(y(v), f"{tuned.said(v):g}".replace("-", "−")) for v in ticks(low_y, high_y, 4)]
     places = [(x(m.cost), y(m.quality)) for m in points if math.isfinite(m.quality)]
     made = svg(
         WIDTH, HEIGHT, f"Frontier of {tuned.recipe.name}",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -95,6 +95,7 @@ def gather(subject: Subject, options: Options | None = None) -> Evidence:
 
 class _Gathering:
     def __init__(self, subject: Subject, options: Options) -> None:
+        self.budget = Budget(options.bounds)
         bound = bound_like(subject.float_proto, subject.quant_proto)
         self.subject = subject = replace(subject, float_proto=bound)
         self.options = options
@@ -220,7 +221,10 @@ class _Gathering:
         if record.statistics and statistics is None:
             self.options.tell("calibrate")
             with located(self.subject.float_name):
-                relowering.statistics = calibrate(self.subject.float_proto, self.feeds, state=self.state)
+                relowering.statistics = calibrate(
+                    self.subject.float_proto, self.feeds, state=self.state,
+                    progress=lambda done, total: self.options.tell("calibrate", done, total),
+                )  # fmt: skip
         relowering.pin(self.recurrences)
         return relowering
 
@@ -270,9 +274,15 @@ class _Gathering:
                 if self.state
                 else batches(self.feeds, task.axes, Selection(), task.rows)
             )
-            found += observe_activations(task, pieces, recurrences_of(qcdq.model))
+            found += observe_activations(task, self._told("points", pieces), recurrences_of(qcdq.model))
         found.sort(key=lambda p: (-p.clipped if p.clipped > CLIPS else 0.0, p.sqnr_db, p.point))
         self.evidence.points = found
+
+    def _told(self, stage: str, pieces: Iterable[Piece]) -> Iterator[Piece]:
+        """The same pieces, each told."""
+        for count, piece in enumerate(pieces):
+            self.options.tell(f"{stage}, {count} done")
+            yield piece
 
     def _sensitivities(self, relowering: Relowering, made: Lowered, qcdq: Lowered) -> None:
         evidence, options = self.evidence, self.options
@@ -285,8 +295,12 @@ class _Gathering:
         float_points = Trials(lambda rules: relowering.lower(rules, QCDQ), quality, optimize=False)
         calibrated = relowering.statistics is not None
         candidates = Candidates(relowering.record.recipe, recurrences_of(made.model), seen, calibrated)
-        budget = Budget(options.bounds)
-        repairs = Repairs(own, own.measured(made), candidates, budget)
+
+        def tried(count: int) -> None:
+            options.tell(f"repairs, {count} tried")
+
+        budget = self.budget
+        repairs = Repairs(own, own.measured(made), candidates, budget, tried)
         kept = min(repairs.most_of_many, options.bounds.models // SHARE_OF_GROUPS)
         base, points = float_points.measured(qcdq), recurrences_of(qcdq.model)
         self._take(find_sensitivities(float_points, base, points, budget, kept, told))
@@ -294,9 +308,8 @@ class _Gathering:
         few = repairs.of_few(evidence.sensitivities)
         found = [*few, *repairs.of_many(evidence.sensitivities, few)]
         evidence.untried = repairs.untried
-        best_first = sorted(found, key=lambda r: (bool(r.forms), -r.gain_db, r.members, r.points))
-        evidence.repairs = repairs.apart(best_first)
-        evidence.together = repairs.together(evidence.repairs)
+        evidence.repairs = repairs.apart(found)
+        evidence.together = repairs.together(found)
 
     def _take(self, found: Sensitivities) -> None:
         evidence = self.evidence

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import math
 import os
-import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -41,15 +41,12 @@ class ErrorReport(Result):
 
     @property
     def headline(self) -> str:
-        """What was compared, and the best override that was found."""
+        """What was compared, and the cheapest and the best override that were found."""
         found = self.evidence
         sqnr = "" if found.sqnr_db is None else f": {found.sqnr_db:.1f} dB"
         text = f"{found.quantized_model} against {found.float_model}{sqnr}"
         text += "" if found.verdict is None else f"; {found.verdict.line.rstrip('.')}"
-        for repair in found.repairs[:1]:
-            sets = " ".join(f"--set {shlex.quote(o)}" for o in repair.overrides)
-            text += f"; {repair.sqnr_before:.1f} -> {repair.sqnr_after:.1f} dB with {sets}"
-        return text
+        return "; ".join([text, *found.suggestions])
 
     @property
     def rows(self) -> list[dict[str, Any]]:
@@ -87,7 +84,8 @@ def report(
     state: State = None,
     stats: Statistics | str | os.PathLike[str] | None = None,
     samples: int | None = None,
-    bounds: Bounds | None = None,
+    models: int = MODELS,
+    seconds: float = math.inf,
     times: bool = False,
     metric: str | MetricFunction | None = None,
     progress: Tell | None = None,
@@ -96,9 +94,8 @@ def report(
 
     Examples:
         >>> import rnnqc
-        >>> from rnnqc.search.trials import Bounds
         >>> quantized = rnnqc.lower("models/digits_lstm.onnx", recipe="w4a8")
-        >>> found = rnnqc.report("models/digits_lstm.onnx", quantized, bounds=Bounds(models=3))
+        >>> found = rnnqc.report("models/digits_lstm.onnx", quantized, models=3)
         >>> [output["output"] for output in found.rows], found.html[:15].lower()
         (['logits'], '<!doctype html>')
 
@@ -109,7 +106,8 @@ def report(
         state: The data is the calls of a stream: outputs by the input they become in the next call, or texts `IN:OUT`.
         stats: The statistics that the quantized model was lowered with, or their file.
         samples: How many feeds to use; all by default.
-        bounds: How many models to measure sensitivities with, and for how many seconds; 150 models by default.
+        models: How many models to measure sensitivities, and overrides of many points, with.
+        seconds: After how many seconds to measure no more of these; how much that is depends on the machine.
         times: Whether to measure times of layers; without, two runs give the same.
         metric: A metric of the task, as `rnnqc.evaluate` takes it: it decides the verdict. It needs `data` with labels.
         progress: Called with a stage, how much of it is done, and how much there is.
@@ -119,11 +117,13 @@ def report(
 
     Raises:
         CompileError: A model or the data cannot be used.
-        UsageError: A metric without data, or one that there is not.
+        UsageError: A metric without data, or one that there is not; no models.
     """
-    models = (as_given(float_model), as_given(quantized_model))
-    names, protos = (name_of(models[0], FLOAT_MODEL), name_of(models[1], LOWERED_MODEL)), []
-    for name, model in zip(names, models, strict=True):
+    if models < 1:
+        raise UsageError(f"--models {models}.", supported="1 or more", action="choose a larger number")
+    pair = (as_given(float_model), as_given(quantized_model))
+    names, protos = (name_of(pair[0], FLOAT_MODEL), name_of(pair[1], LOWERED_MODEL)), []
+    for name, model in zip(names, pair, strict=True):
         with located(name):
             protos.append(proto_and_size_of(model))
     (float_proto, float_bytes), (quant_proto, quant_bytes) = protos
@@ -138,9 +138,9 @@ def report(
         )
     task = None
     if metric is not None and data is not None:  # first: what is wrong with a metric is told before all is measured
-        found = evaluate(models[1], data, metric, against=models[0], state=state)
+        found = evaluate(pair[1], data, metric, against=pair[0], state=state)
         assert found.reference is not None
         task = Task(found.metric, found.value, found.reference)
-    evidence = gather(subject, Options(samples, bounds or Bounds(MODELS), times, progress))
+    evidence = gather(subject, Options(samples, Bounds(models, seconds), times, progress))
     evidence.task = task
     return ErrorReport(evidence)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
+
+from rnnqc.errors import byte_count
 
 
 @dataclass(frozen=True)
@@ -104,7 +107,8 @@ class Repair:
             were asked for.
         read_bytes: What the matmuls of a step read, before and with the override: matrices that are multiplied with
             more than 8 bits count twice.
-        inside: The points of a better one that changes the same thing at some of the same points; "" of most.
+        inside: The points of one that changes the same thing at some of the same points, gains as much and costs no
+            more; "" of most.
     """
 
     points: str
@@ -126,3 +130,26 @@ class Repair:
     def gain_db(self) -> float:
         """SQNR won."""
         return self.sqnr_after - self.sqnr_before
+
+    @property
+    def extra_bytes(self) -> int:
+        """Bytes more that are stored, or that the matmuls of a step read, whichever is more."""
+        return max(self.bytes_after - self.bytes_before, self.read_bytes[1] - self.read_bytes[0])
+
+    @property
+    def gain_per_byte(self) -> float:
+        """SQNR won for each byte more; infinite where there is none."""
+        return self.gain_db / self.extra_bytes if self.extra_bytes > 0 else math.inf
+
+    @property
+    def outcome(self) -> str:
+        """What is won for what, in the figures of a verdict: those of the worst output come first."""
+        worst = f"{self.worst_before:.1f} -> {self.worst_after:.1f} dB"
+        mean = f"{self.sqnr_before:.1f} -> {self.sqnr_after:.1f} dB"
+        several = self.sqnr_before != self.worst_before or self.sqnr_after != self.worst_after
+        levels = f"worst output {worst}, all outputs together {mean}," if several else worst
+        sizes = f"{byte_count(self.bytes_before)} -> {byte_count(self.bytes_after)}"
+        cost = f" and weights {sizes}" if self.bytes_after != self.bytes_before else ""
+        if not cost and self.extra_bytes > 0:
+            cost = f" and matmuls that read {' -> '.join(map(byte_count, self.read_bytes))}"
+        return f"{levels}{cost}"

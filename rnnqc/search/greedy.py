@@ -14,6 +14,8 @@ from typing import TypeVar
 
 _T = TypeVar("_T")
 Assignment = tuple[int, ...]
+Order = Callable[[bool], Sequence[tuple[int, int]]]
+"""Single changes, each a unit and a choice, the most promising first: to get cheaper (True), or better."""
 FOR_COMBINATIONS = 0.3
 """The share of the time that is kept for combinations of changes that were measured alone."""
 
@@ -72,6 +74,8 @@ class Found:
         tried: How many assignments were measured.
         ended_early: Whether there was no time for all that the search would have measured.
         frontier: Those for which no other one costs as little or less and is better, the cheapest first.
+        unseen: Units of which nothing but their first choice was measured.
+        alone: How many single changes of the start were measured, and how many there are.
     """
 
     start: Measured
@@ -82,6 +86,8 @@ class Found:
     tried: int = 0
     ended_early: bool = False
     frontier: list[tuple[Assignment, Measured]] = field(default_factory=list)
+    unseen: list[int] = field(default_factory=list)
+    alone: tuple[int, int] = (0, 0)
 
     @property
     def path(self) -> list[tuple[Assignment, Measured]]:
@@ -112,10 +118,12 @@ class _Search:
         target: float | None,
         limit: int | None,
         time_left: Callable[[], float],
+        order: Order | None,
     ) -> None:
         self._choices, self._measure, self._target, self._limit = choices, measure, target, limit
         self._time_left, self._ended_early = time_left, False
         self._known: dict[Assignment, Measured] = {}
+        self._order, self._places = order, dict[tuple[int, int], int]()
 
     def is_reached(self, result: Measured) -> bool:
         if self._limit is not None:
@@ -132,10 +140,19 @@ class _Search:
         return self._known[assignment]
 
     def neighbours(self, assignment: Assignment) -> list[tuple[int, int]]:
-        return [(u, c) for u, count in enumerate(self._choices) for c in range(count) if c != assignment[u]]
+        changes = [(u, c) for u, count in enumerate(self._choices) for c in range(count) if c != assignment[u]]
+        return sorted(changes, key=lambda change: self._places.get(change, len(self._places)))
+
+    def _begin(self, start: Assignment, *, cheaper: bool | None = None) -> Measured:
+        """Measures the start; where it leaves something to save, what saves most is looked at first."""
+        self._start, first = start, self.measured(start)
+        cheaper = self.is_reached(first) == (self._limit is None) if cheaper is None else cheaper
+        if self._order is not None:
+            self._places = {change: place for place, change in enumerate(self._order(cheaper))}
+        return first
 
     def run(self, start: Assignment) -> Found:
-        first = self.measured(start)
+        first = self._begin(start)
         found = Found(first, start, first, self.is_reached(first))
         self._improve(found, free=True)
         if self._limit is None:
@@ -148,7 +165,7 @@ class _Search:
         return self._ended(found)
 
     def run_down(self, start: Assignment) -> Found:
-        first = self.measured(start)
+        first = self._begin(start, cheaper=True)
         found = Found(first, start, first, reached=True)
         self._improve(found, free=True)
         self._repeat(found, lambda: False, sys.maxsize)
@@ -158,7 +175,21 @@ class _Search:
     def _ended(self, found: Found) -> Found:
         found.tried, found.ended_early = len(self._known), self._ended_early
         found.frontier = _frontier(self._known)
+        found.unseen = [u for u in range(len(self._choices)) if len({a[u] for a in self._known}) < 2]
+        changes = [(u, c) for u, count in enumerate(self._choices) for c in range(count) if c != self._start[u]]
+        found.alone = sum(_with(self._start, u, c) in self._known for u, c in changes), len(changes)
         return found
+
+    def _expected(self, found: Found, unit: int, choice: int) -> Measured:
+        """What a change would give: measured, or, where no time is left for that, as it changed the start."""
+        result = self.measured(_with(found.assignment, unit, choice), FOR_COMBINATIONS)
+        if result is not UNKNOWN:
+            return result
+        held, base = found.assignment[unit], found.measured
+        before, after = (self._known.get(_with(self._start, unit, c), UNKNOWN) for c in (held, choice))
+        if UNKNOWN in (before, after):
+            return UNKNOWN
+        return Measured(base.cost + after.cost - before.cost, base.damage + after.damage - before.damage, -math.inf)
 
     def _repeat(self, found: Found, is_done: Callable[[], bool], most: float) -> None:
         """Improves until that does nothing: what does nothing alone may do something after another change."""
@@ -178,7 +209,7 @@ class _Search:
         """
         base, ranked = found.measured, []
         for unit, choice in self.neighbours(found.assignment):
-            result = self.measured(_with(found.assignment, unit, choice), FOR_COMBINATIONS)
+            result = self._expected(found, unit, choice)
             gain = base.damage - result.damage
             if gain > 0 and result.cost <= (base.cost if free else most):
                 ranked.append((-gain / max(1, result.cost - base.cost), unit, choice))
@@ -193,7 +224,7 @@ class _Search:
         """Takes changes that lose least for what they save, those that may be kept."""
         base, ranked = found.measured, []
         for unit, choice in self.neighbours(found.assignment):
-            result = self.measured(_with(found.assignment, unit, choice), FOR_COMBINATIONS)
+            result = self._expected(found, unit, choice)
             saved = base.cost - result.cost
             if saved > 0:
                 loss = max(0.0, result.damage - base.damage)
@@ -233,6 +264,7 @@ def search(
     *,
     limit: int | None = None,
     time_left: Callable[[], float] = lambda: 1.0,
+    order: Order | None = None,
 ) -> Found:
     """The cheapest assignment found whose quality is at least `target`, or the best that costs at most `limit`.
 
@@ -250,18 +282,20 @@ def search(
         limit: Instead of a target: the cost allowed.
         time_left: The share of the time that is left, 1 at the start. At 0 nothing more is measured; changes alone are
             not measured in the last part of it, which is for their combinations.
+        order: In which order single changes are measured; by default that of the units. It matters where time ends.
     """
     first = start if start is not None else (0,) * len(choices)
-    return _Search(choices, measure, target, limit, time_left).run(first)
+    return _Search(choices, measure, target, limit, time_left, order).run(first)
 
 
 def descend(
     choices: Sequence[int],
     measure: Callable[[Assignment], Measured],
     time_left: Callable[[], float] = lambda: 1.0,
+    order: Order | None = None,
 ) -> Found:
     """From the first choice of every unit to the best assignment found, and from there to the cheapest.
 
     Its path is for those who choose by what the search does not know.
     """
-    return _Search(choices, measure, None, None, time_left).run_down((0,) * len(choices))
+    return _Search(choices, measure, None, None, time_left, order).run_down((0,) * len(choices))

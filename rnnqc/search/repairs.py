@@ -7,7 +7,7 @@ combined, together.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from rnnqc.recipes.rules import Rule, parse_override
@@ -40,14 +40,23 @@ class Repairs:
         trials: Of the model in its own form.
         before: The model as it is.
         candidates: What may be tried.
-        budget: How many overrides of many points may be tried.
+        budget: How many overrides of many points may be tried, and for how long any.
+        progress: Called with the number of overrides measured so far.
 
     Attributes:
-        untried: Overrides of many points that the budget left out.
+        untried: Overrides that the budget left out.
     """
 
-    def __init__(self, trials: Trials, before: Trial, candidates: Candidates, budget: Budget) -> None:
+    def __init__(
+        self,
+        trials: Trials,
+        before: Trial,
+        candidates: Candidates,
+        budget: Budget,
+        progress: Callable[[int], None] | None = None,
+    ) -> None:
         self.untried: list[str] = []
+        self._progress, self._count = progress, 0
         self._trials, self._before, self._budget = trials, before, budget
         self._candidates = candidates
         self._recurrences: Mapping[str, Recurrence] = candidates.recurrences
@@ -96,19 +105,20 @@ class Repairs:
         return kept
 
     def apart(self, repairs: Sequence[Repair]) -> list[Repair]:
-        """The same, each with the better one that changes the same thing at some of the same points.
+        """The same, the cheapest for its gain first, those that another one makes needless marked as inside of it.
 
-        Args:
-            repairs: Best first.
+        Such a one changes the same thing at some of the same points, gains about as much, and costs no more bytes. One
+        that takes the integer form from a cell is inside of any that changes the same thing.
         """
         made: list[Repair] = []
-        taken: dict[tuple[str, str], str] = {}
-        for repair in repairs:
+        kept: list[tuple[Repair, set[tuple[str, str]]]] = []
+        for repair in sorted(repairs, key=lambda r: (bool(r.forms), -r.gain_per_byte, -r.gain_db, r.members, r.points)):
             changed = self._changed([parse_override(o) for o in repair.overrides])
-            inside = next((taken[c] for c in sorted(changed) if c in taken), "")
+            rivals = (k for k, subjects in kept if subjects & changed and (repair.forms or _makes_needless(k, repair)))
+            inside = next((k.points for k in rivals), "")
             made.append(replace(repair, inside=inside))
             if not inside:
-                taken |= dict.fromkeys(changed, repair.points)
+                kept.append((repair, changed))
         return made
 
     def together(self, repairs: Sequence[Repair]) -> Repair | None:
@@ -117,16 +127,16 @@ class Repairs:
         Roundings and the like that gain nothing alone may do so behind others, whose errors hide theirs.
 
         Args:
-            repairs: Best first.
+            repairs: In any order; those that gain most are combined first.
         """
-        keeping = [r for r in repairs if not r.forms]
+        keeping = sorted((r for r in repairs if not r.forms), key=lambda r: (-r.gain_db, r.members, r.points))
         taken: set[tuple[str, str]] = set()
         chosen: list[Sequence[Rule]] = []
         for rules in ([parse_override(o) for o in r.overrides] for r in keeping):
             if not self._changed(rules) & taken:
                 taken |= self._changed(rules)
                 chosen.append(rules)
-        if not chosen:
+        if not chosen or self._budget.is_late:
             return None
         best = keeping[0]
         made = self._all_of(chosen) if len(chosen) > 1 else best
@@ -143,6 +153,9 @@ class Repairs:
     def _measured(self, override: Override) -> Repair | None:
         """What an override does; None if the model cannot be lowered with it, or loses formats."""
         trial, before = self._trials.tried(override.rules), self._before
+        self._count += 1
+        if self._progress is not None:
+            self._progress(self._count)
         if trial is None:
             return None
         lost = before.points.keys() - trial.points.keys()
@@ -168,6 +181,9 @@ class Repairs:
         """The first candidate that is good enough, or the best; None if none is worth anything."""
         tried: list[Repair] = []
         for override in self._candidates.for_points(sensitivity.points, points):
+            if self._budget.is_late:
+                self.untried += override.texts
+                break
             result = self._measured(override)
             if result is None or result.gain_db < (WORTH_A_FORM_DB if result.forms else WORTH_DB):
                 continue
@@ -221,6 +237,11 @@ class Repairs:
     def _changed(self, rules: Iterable[Rule]) -> set[tuple[str, str]]:
         """Points, each with what rules change about it."""
         return {(p, what) for r in rules for p in self._before.points if r.matches(p) for what in _subjects(r)}
+
+
+def _makes_needless(one: Repair, other: Repair) -> bool:
+    """Whether another one, of the same points, is not worth its bytes or its override."""
+    return one.extra_bytes <= other.extra_bytes and other.gain_db < one.gain_db + WORTH_DB
 
 
 def _about(repair: Repair) -> set[str]:

@@ -1,8 +1,8 @@
 """Which quantization points cost most: the outputs with one of them, or a few, in float, and everything else as it is.
 
 Measured in form qcdq, which is made fastest: all points of a kind first, then cells where there are many, then groups
-of points of like kind (the gates of a cell), then single points of the groups that matter. The order, and so what a
-bound leaves out, depends on the measurements alone.
+of points of like kind (the gates of a cell), those of costly kinds and cells first, then single points of the groups
+that matter. The order, and so what a bound leaves out, depends on the measurements alone.
 """
 
 from __future__ import annotations
@@ -24,6 +24,10 @@ BIAS = "bias"
 MANY_CELLS = 3
 LEVELS = (POINT, GROUP, KIND, CELL)
 MOST_OF_IT = 0.8
+FOR_OVERRIDES = 0.4
+"""The share of a bound of time that is kept for the overrides which follow from the measurements."""
+ENOUGH_FOR_CELLS = 3
+"""For how many models a cell there must be room that cells as a whole are measured: no override follows from these."""
 MATTERS_DB = 0.05
 """Groups that gain less are not divided."""
 
@@ -150,9 +154,11 @@ class _Search:
                 Unit(f"{exactly(name)}.*", tuple(m for u in found for m in u.members), CELL, _biases(name))
                 for name, found in units.items()
             ]
-            gains = dict(self._ranked(whole))
-            units = dict(sorted(units.items(), key=lambda u: -gains.get(f"{exactly(u[0])}.*", 0.0)))
-        groups = [u for found in units.values() for u in found]
+            if self.budget.left(self.kept, FOR_OVERRIDES) >= ENOUGH_FOR_CELLS * len(whole):
+                self._ranked(whole)
+            else:
+                self.found.left += [u.glob for u in whole]
+        groups = self._costliest_first(units)
         self.groups = [*groups, *kinds]
         by_glob = {u.glob: u for u in groups}
         for glob, gain in self._ranked(groups):
@@ -164,11 +170,25 @@ class _Search:
         self.found.measured = sorted(self.found.measured, key=self._rank)
         return self.found
 
+    def _costliest_first(self, units: Mapping[str, Sequence[Unit]]) -> list[Unit]:
+        """The units of all cells, those first that seem to cost most, so that no bound leaves out a cell that matters.
+
+        The guess is the share of the noise that its kind of point has in all cells, times that of its cell; what was
+        not measured may have all of it. Between equals cells take turns.
+        """
+        shares = {s.points: max(0.0, s.noise_share) for s in self.found.measured}
+        guesses: list[tuple[float, int, int]] = []
+        for k, (name, found) in enumerate(units.items()):
+            of_cell = shares.get(f"{exactly(name)}.*", 1.0)
+            guesses += [(-of_cell * shares.get(f"*.{kind_of(u.members[0])}", 1.0), j, k) for j, u in enumerate(found)]
+        cells = list(units.values())
+        return [cells[k][j] for _, j, k in sorted(guesses)]
+
     def _ranked(self, units: Sequence[Unit]) -> list[tuple[str, float]]:
         """Measures units as far as the bounds allow; their globs and gains, the largest first."""
         gains: list[tuple[str, float]] = []
         for unit in units:
-            if not self.budget.spend(self.kept):
+            if not self.budget.spend(self.kept, FOR_OVERRIDES):
                 self.found.left.append(unit.glob)
                 continue
             result = self._measure(unit)

@@ -150,13 +150,29 @@ class Budget:
     def __init__(self, bounds: Bounds) -> None:
         self.bounds = bounds
         self.count = 0
-        self._start = time.monotonic()
+        self._start = self._first = time.monotonic()
 
-    def spend(self, kept: int = 0) -> bool:
-        """Takes one model; False if there is none left beside `kept` ones, or no time."""
-        share = 1.0 - kept / self.bounds.models
-        late = time.monotonic() - self._start >= self.bounds.seconds * share
-        if late or self.count + kept >= self.bounds.models:
+    def spend(self, kept: int = 0, kept_time: float = 0.0) -> bool:
+        """Takes one model; False if there is none left beside `kept` ones, or no time beside a share of it."""
+        if self._is_late(kept_time) or self.count + kept >= self.bounds.models:
             return False
+        if not self.count:
+            self._first = time.monotonic()
         self.count += 1
         return True
+
+    def left(self, kept: int = 0, kept_time: float = 0.0) -> float:
+        """How many models may still be taken, if they take as long as those before."""
+        now = time.monotonic()
+        time_left = self.bounds.seconds * (1.0 - kept_time) - (now - self._start)
+        each = (now - self._first) / self.count if self.count else 0.0
+        models = self.bounds.models - self.count - kept
+        return max(0.0, min(models, time_left / each if each > 0.0 else math.inf))
+
+    @property
+    def is_late(self) -> bool:
+        """Whether no time is left."""
+        return self._is_late(0.0)
+
+    def _is_late(self, kept_time: float) -> bool:
+        return time.monotonic() - self._start >= self.bounds.seconds * (1.0 - kept_time)

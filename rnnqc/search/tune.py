@@ -11,56 +11,42 @@ of the model count.
 
 from __future__ import annotations
 
-import hashlib
 import math
 import os
 import time
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import replace
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
 
-from rnnqc.calibration.float_cells import decompose
-from rnnqc.data.given_data import Data
+import onnx
+
+from rnnqc.data.feeds import true_inputs
+from rnnqc.data.given_data import LABEL, Data
 from rnnqc.data.state_hints import state_warnings
 from rnnqc.data.statistics import Statistics
 from rnnqc.errors import UsageError, located
-from rnnqc.ir import Model, safe_name
+from rnnqc.ir import Model
 from rnnqc.lowering.lower import lower
 from rnnqc.lowering.options import REST_FLOAT
 from rnnqc.lowering.report import Lowered
-from rnnqc.measure.metrics import MetricFunction
+from rnnqc.measure.chosen_metric import is_falling, metric_function
+from rnnqc.measure.metrics import BUILTIN, MetricFunction
 from rnnqc.measure.runs import Calls, State
 from rnnqc.passes import PassManager
-from rnnqc.passes.cells.cell_graphs import parameters_of
-from rnnqc.passes.linear.quantize_linear import FORM as LINEAR_FORM
 from rnnqc.passes.pipeline import normal_form
 from rnnqc.proto.given import Given
-from rnnqc.recipes.recipe import KINDS, Recipe, load_recipe
+from rnnqc.recipes.recipe import load_recipe
 from rnnqc.recipes.rules import Rule
-from rnnqc.search.call_times import call_seconds
+from rnnqc.search.call_times import Kept, call_seconds
 from rnnqc.search.greedy import UNKNOWN, Assignment, Found, Measured, descend, search, thinned
 from rnnqc.search.quality import Quality
 from rnnqc.search.trials import Trial, Trials
-from rnnqc.search.tuned import Point, Settings, Tuned, Unit, rules_of, settings_of, with_rules
+from rnnqc.search.tuned import Point, Tuned, Unit, rules_of, settings_of, shown_frontier, with_rules
+from rnnqc.search.units import in_turns, linear_units, units_of
 
-AS_THE_RECIPE: Settings = {}
-AS_A_WHOLE: Settings = {"group_size": None, "wide_channels": 0.0}
-WEIGHT_CHOICES: tuple[Settings, ...] = (
-    {"bits": 8, **AS_A_WHOLE},
-    {"bits": 6, **AS_A_WHOLE},
-    {"bits": 5, "group_size": 32, "wide_channels": 0.0},
-    {"bits": 4, "group_size": 32, "wide_channels": 0.0},
-    {"bits": 4, "group_size": 64, "wide_channels": 0.0},
-    {"bits": 4, **AS_A_WHOLE},
-)
-LINEAR_CHOICES = WEIGHT_CHOICES[:4]
-ACTIVATION_CHOICES: tuple[Settings, ...] = ({"bits": 16},)
-COMPENSATION: Settings = {"compensation": True}
-WEIGHTS, ACTIVATIONS = ("W.weight", "R.weight"), ("input", "hidden")
 MOST_POINTS = 8
 """How many points of the frontier are kept."""
 MOST_TIMED = 16
 """How many assignments are timed where the time decides."""
+METRIC_GOALS = ("min_metric", "max_metric")
 
 
 def tune(
@@ -68,8 +54,9 @@ def tune(
     data: Data,
     *,
     min_sqnr: float | None = None,
-    metric: MetricFunction | None = None,
+    metric: str | MetricFunction | None = None,
     min_metric: float | None = None,
+    max_metric: float | None = None,
     max_bytes: int | None = None,
     max_ms: float | None = None,
     recipe: str = "int8",
@@ -91,11 +78,14 @@ def tune(
 
     Args:
         model: A float model: a path, a ModelProto, or a `torch.onnx.ONNXProgram`.
-        data: What to measure on: data as `rnnqc.lower` takes it. It is kept in memory.
+        data: What to measure on: data as `rnnqc.lower` takes it, with labels beside the inputs if a metric reads
+            them. It is kept in memory.
         min_sqnr: The SQNR in dB that every output must have against the float model, over all data.
-        metric: Instead of SQNR: a function of the list of outputs and the list of inputs of all calls, each a dict of
-            arrays by name. Higher is better.
+        metric: Instead of SQNR: a metric as `rnnqc.evaluate` takes it: "accuracy", "perplexity", the name
+            `module:function`, or a function of the list of outputs and the list of feeds of all calls, each a dict of
+            arrays by name. More is better, but of perplexity, and where `max_metric` is given.
         min_metric: The least value of `metric`.
+        max_metric: The most of it, where less is better.
         max_bytes: Instead of a least quality: the bytes of weights allowed. Those that 16-bit activations are
             multiplied with count twice.
         max_ms: Instead of a least quality: the milliseconds of the first call allowed, with one thread. Times differ
@@ -113,7 +103,8 @@ def tune(
         CompileError: The model or the data cannot be handled.
         UsageError: The options contradict each other.
     """
-    target = _target(min_sqnr, metric, min_metric, max_bytes, max_ms)
+    falling = is_falling(metric) or max_metric is not None
+    target = _target(min_sqnr, metric, min_metric, max_metric, max_bytes, max_ms)
     time_left = _clock(seconds)
     loaded = Model.load(model)
     source, proto = loaded.source, loaded.proto
@@ -126,35 +117,37 @@ def tune(
 
     with located(source):
         silent = sorted(statistics.silent_cells) if statistics is not None else []
-        units = _units(Model.load(proto), chosen, statistics is not None, silent)
-        units += _linear_units(lowered_with(()), chosen) if rest != REST_FLOAT else []
-        calls = Calls.of(data, proto, state)
-        quality = Quality(proto, calls, metric)
+        units = units_of(Model.load(proto), chosen, statistics is not None, silent)
+        units += linear_units(lowered_with(()), chosen) if rest != REST_FLOAT else []
+        calls = Calls.of(data, proto, state, labels=LABEL if metric is not None else None)
+        quality = Quality(proto, calls, None if metric is None else _judge(metric, proto, calls, falling=falling))
         _check_outputs(quality, metric)
-        trials = Trials(lowered_with, quality)
-        counts, measure = [len(u.choices) for u in units], _measure(units, trials, progress)
+        kept = Kept(lowered_with, lambda a: rules_of(settings_of(units, a)), (0,) * len(units))
+        trials = Trials(kept.lowered, quality)
+        counts, measure = [len(u.choices) for u in units], _measure(units, trials, kept, progress)
+
+        def order(cheaper: bool) -> list[tuple[int, int]]:
+            return in_turns(units, cheaper=cheaper)
+
         if max_ms is None:
-            found = search(counts, measure, target, limit=max_bytes, time_left=time_left)
+            found = search(counts, measure, target, limit=max_bytes, time_left=time_left, order=order)
         else:
-            found = descend(counts, measure, time_left)
-
-        def seconds_of(assignments: Sequence[Assignment]) -> list[float]:
-            models = [lowered_with(rules_of(settings_of(units, a))).proto for a in assignments]
-            return call_seconds(models, calls.feeds[0])
-
+            found = descend(counts, measure, time_left, order)
+        models = _to_time(
+            found, [a for a, _ in thinned(found.frontier, MOST_POINTS)], kept, time_left, whole_path=max_ms is not None
+        )
+        times = dict(zip(models, call_seconds(list(models.values()), calls.feeds[0]), strict=True))
         if max_ms is not None:
-            _end_in_time(found, seconds_of, max_ms / 1e3)
+            _end_in_time(found, times, max_ms / 1e3)
         best = settings_of(units, found.assignment)
-        shown = thinned(found.frontier, MOST_POINTS)
-        before, after, *times = seconds_of([(0,) * len(units), found.assignment, *(a for a, _ in shown)])
-        frontier = [Point(m, t, settings_of(units, a)) for (a, m), t in zip(shown, times, strict=True)]
+        frontier = [Point(m, times[a], settings_of(units, a)) for a, m in shown_frontier(found, MOST_POINTS)]
         start, end = (
             trials.of(rules).weight_bytes + trials.of(rules).rest_bytes for rules in (rules_of({}), rules_of(best))
         )
         odd = state_warnings((proto, loaded.proto), calls.carried, len(calls.pieces))
     return Tuned(
-        chosen, units, found, best, (start, end), (before, after), quality.of_float, metric is None, silent, rest,
-        frontier, odd,
+        chosen, units, found, best, (start, end), (times[found.path[0][0]], times[found.assignment]),
+        quality.of_float, metric is None, silent, rest, frontier, odd, falling,
     )  # fmt: skip
 
 
@@ -170,7 +163,18 @@ def _clock(seconds: float) -> Callable[[], float]:
     return lambda: max(0.0, 1.0 - (time.monotonic() - start) / seconds)
 
 
-def _check_outputs(quality: Quality, metric: MetricFunction | None) -> None:
+def _judge(metric: str | MetricFunction, proto: onnx.ModelProto, calls: Calls, *, falling: bool) -> MetricFunction:
+    """The metric as a function of which more is better.
+
+    Raises:
+        UsageError: There is no such metric.
+    """
+    inputs, outputs = {i.name for i in true_inputs(proto)}, [o.name for o in proto.graph.output]
+    function = metric_function(metric, inputs, outputs, calls.carried)
+    return (lambda results, feeds: -function(results, feeds)) if falling else function
+
+
+def _check_outputs(quality: Quality, metric: str | MetricFunction | None) -> None:
     """Refuses SQNR as the judge of a model that puts out no floats.
 
     Raises:
@@ -181,85 +185,75 @@ def _check_outputs(quality: Quality, metric: MetricFunction | None) -> None:
         raise UsageError(
             f"no output is of floats: {names}.",
             supported="SQNR of floats; of classes and tokens a metric of yours",
-            action="give --metric MODULE:FUNCTION, with --min-metric VALUE or a limit of bytes or time",
+            action="give --metric NAME, with --min-metric VALUE or a limit of bytes or time",
         )
 
 
 def _target(
     min_sqnr: float | None,
-    metric: MetricFunction | None,
+    metric: str | MetricFunction | None,
     min_metric: float | None,
+    max_metric: float | None,
     max_bytes: int | None,
     max_ms: float | None,
 ) -> float | None:
     """The least quality, None where what the model takes is limited."""
-    goals = {"min_sqnr": min_sqnr, "min_metric": min_metric, "max_bytes": max_bytes, "max_ms": max_ms}
+    goals = {
+        "min_sqnr": min_sqnr, "min_metric": min_metric, "max_metric": max_metric, "max_bytes": max_bytes,
+        "max_ms": max_ms,
+    }  # fmt: skip
     given = {name: value for name, value in goals.items() if value is not None}
-    contradict = "min_sqnr" in given if metric is not None else "min_metric" in given
+    contradict = "min_sqnr" in given if metric is not None else not given.keys().isdisjoint(METRIC_GOALS)
     if len(given) != 1 or contradict:
         names = [*(["metric"] if metric is not None else []), *given]
         raise UsageError(
             f"Goals given: {', '.join(names) or 'none'}.",
-            supported="one of: a least SQNR, a metric and its least value, the most bytes, the most milliseconds",
-            action="give --min-sqnr DB, or --metric MODULE:FUNCTION and --min-metric VALUE, or --max-bytes N or "
-            "--max-ms MS, with --metric or without",
+            supported="one of: a least SQNR, a metric and its least value (or the most of one where less is better), "
+            "the most bytes, the most milliseconds",
+            action="give --min-sqnr DB, or --metric NAME and --min-metric VALUE or --max-metric VALUE, or "
+            "--max-bytes N or --max-ms MS, with --metric or without",
         )
+    wrong = METRIC_GOALS[0] if is_falling(metric) else METRIC_GOALS[1]
+    if wrong in given and metric in BUILTIN:
+        better, right = ("less", "--max-metric") if is_falling(metric) else ("more", "--min-metric")
+        raise UsageError(f"Of {metric} {better} is better.", supported=right, action=f"give {right} VALUE")
     ((name, goal),) = given.items()
     if math.isnan(goal):
         raise UsageError("The goal is not a number (NaN).", supported="numbers")
-    return None if name.startswith("max") else goal
+    return -goal if name == METRIC_GOALS[1] else None if name.startswith("max") else goal
 
 
-def _end_in_time(found: Found, seconds_of: Callable[[Sequence[Assignment]], list[float]], most: float) -> None:
+def _to_time(
+    found: Found, shown: Sequence[Assignment], kept: Kept, time_left: Callable[[], float], *, whole_path: bool
+) -> dict[Assignment, onnx.ModelProto]:
+    """The models to time, each once: the start, those of the frontier, and what was found or some of the way there.
+
+    Of the way, only the best and the last are lowered again where no time is left.
+    """
+    path = found.path
+    needed = [path[0][0], *shown, path[-1][0]]
+    further: list[Assignment] = []
+    if whole_path:
+        needed.append(max(path, key=lambda place: place[1].quality)[0])
+        further = [a for a, _ in thinned(path, MOST_TIMED)]
+    models = {a: kept.of(a) for a in dict.fromkeys(needed)}
+    for assignment in dict.fromkeys(further):
+        if assignment not in models and (kept.has(assignment) or time_left() > 0):
+            models[assignment] = kept.of(assignment)
+    return models
+
+
+def _end_in_time(found: Found, times: Mapping[Assignment, float], most: float) -> None:
     """Goes back to the best of what a search to the cheapest kept, of those that take at most so many seconds."""
-    finest = max(range(len(found.path)), key=lambda k: found.path[k][1].quality)
-    places = sorted({finest, *thinned(range(len(found.path)), MOST_TIMED)})
-    times = dict(zip(places, seconds_of([found.path[k][0] for k in places]), strict=True))
-    quick = [k for k in places if times[k] <= most]
-    best = max(quick, key=lambda k: found.path[k][1].quality) if quick else min(places, key=times.__getitem__)
+    path = found.path
+    places = [k for k, (assignment, _) in enumerate(path) if assignment in times]
+    quick = [k for k in places if times[path[k][0]] <= most]
+    best = max(quick, key=lambda k: path[k][1].quality) if quick else min(places, key=lambda k: times[path[k][0]])
     found.end_at(best, reached=bool(quick))
 
 
-def _units(model: Model, recipe: Recipe, compensated: bool, silent: Collection[str] = ()) -> list[Unit]:
-    """The matrices and activations of every cell of a float model that the statistics have seen run, in order."""
-    decompose(model, "tune")
-    extra = COMPENSATION if compensated else {}
-    alike: dict[tuple[Any, ...], Unit] = {}
-    for cell in model.cells.values():
-        if cell.name in silent:
-            continue  # nothing that it does could be measured
-        held = {k: hashlib.sha256(a.tobytes()).digest() for k, a in parameters_of(model, cell).items()}
-        both = held.get("W"), held.get("R")
-        for name in WEIGHTS:
-            own = {**AS_A_WHOLE, **recipe.settings(f"{cell.name}.{name}")}
-            choices = tuple(c for choice in WEIGHT_CHOICES if (c := {**choice, **extra}) != {k: own.get(k) for k in c})
-            _add(alike, (name, held.get(name[0]), repr(own)), f"{cell.name}.{name}", (AS_THE_RECIPE, *choices))
-        for name in ACTIVATIONS if recipe.kind == KINDS[0] else ():
-            _add(alike, (name, both), f"{cell.name}.{name}", (AS_THE_RECIPE, *ACTIVATION_CHOICES))
-    return list(alike.values())
-
-
-def _add(alike: dict[tuple[Any, ...], Unit], key: tuple[Any, ...], point: str, choices: tuple[Settings, ...]) -> None:
-    """Adds a point to the unit of the same weights; the first one makes it."""
-    known = alike.get(key)
-    alike[key] = Unit(point, choices) if known is None else replace(known, more=(*known.more, point))
-
-
-def _linear_units(lowered: Lowered, recipe: Recipe) -> list[Unit]:
-    """The weights of linear layers that became integer, but for those that several operators share."""
-    entries, units = lowered.report.rest.entries, []
-    shared = {e.shares for e in entries}
-    for entry in entries:
-        if entry.form == LINEAR_FORM and not entry.shares and entry.node not in shared:
-            point = f"{safe_name(entry.node)}.weight"
-            own = {**AS_A_WHOLE, **recipe.settings(point)}
-            choices = (c for c in LINEAR_CHOICES if c != {k: own.get(k) for k in c})
-            units.append(Unit(point, (AS_THE_RECIPE, *choices)))
-    return units
-
-
 def _measure(
-    units: Sequence[Unit], trials: Trials, progress: Callable[[int, int], None] | None
+    units: Sequence[Unit], trials: Trials, kept: Kept, progress: Callable[[int, int], None] | None
 ) -> Callable[[Assignment], Measured]:
     """Cost and quality of an assignment; `UNKNOWN` where it cannot be lowered, but for the recipe itself."""
     least = 1 + sum(len(u.choices) - 1 for u in units)
@@ -273,6 +267,8 @@ def _measure(
             progress(trials.count, max(least, trials.count))
         if trial is None:
             return UNKNOWN
-        return Measured(trial.cost + trial.rest_bytes, trial.score.damage, trial.score.quality)
+        made = Measured(trial.cost + trial.rest_bytes, trial.score.damage, trial.score.quality)
+        kept.note(assignment, made)
+        return made
 
     return measure

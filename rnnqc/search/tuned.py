@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import os
+from bisect import bisect
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -16,7 +17,7 @@ from rnnqc.proto.files import write_atomically
 from rnnqc.recipes.recipe import Recipe, is_builtin
 from rnnqc.recipes.rules import Rule, rule_text, toml
 from rnnqc.results import Result
-from rnnqc.search.greedy import Assignment, Found, Measured
+from rnnqc.search.greedy import Assignment, Found, Measured, thinned
 
 Settings = Mapping[str, Any]
 
@@ -29,11 +30,17 @@ class Unit:
         point: Its path.
         choices: What may be set; the first is the recipe's own format.
         more: The same points of further layers of these weights, which are stored once only in one format.
+        layer: The cell or the operator that it is of.
+        size: How many weights it is, or is multiplied with.
+        bits: Its width as the recipe has it; None where that is float.
     """
 
     point: str
     choices: tuple[Settings, ...]
     more: tuple[str, ...] = ()
+    layer: str = ""
+    size: int = 0
+    bits: int | None = None
 
     @property
     def points(self) -> tuple[str, ...]:
@@ -59,6 +66,17 @@ class Point:
     measured: Measured
     seconds: float
     settings: Mapping[str, Settings]
+
+
+def shown_frontier(found: Found, most: int) -> list[tuple[Assignment, Measured]]:
+    """At most so many points of the frontier, about evenly, with both ends and with what was chosen."""
+    shown = thinned(found.frontier, most)
+    costs = [m.cost for _, m in shown]
+    chosen = next((p for p in found.frontier if p[0] == found.assignment), None)
+    if chosen is not None and chosen not in shown and most > 2:
+        above = bisect(costs, chosen[1].cost)
+        shown[above - 1 if above > 1 else above] = chosen
+    return shown
 
 
 def settings_of(units: Sequence[Unit], assignment: Assignment) -> dict[str, Settings]:
@@ -96,6 +114,7 @@ class Tuned(Result):
         rest: How the weights around the recurrent layers are stored: "float" or "int8".
         frontier: What was measured on the way and nothing beats, the cheapest first; at most eight, about evenly.
         warnings: A sentence for each state that the data carries oddly or not at all.
+        falling: Whether less of the metric is better; the search has it with its sign turned.
     """
 
     recipe: Recipe
@@ -110,6 +129,7 @@ class Tuned(Result):
     rest: str = REST_FLOAT
     frontier: Sequence[Point] = ()
     warnings: Sequence[str] = ()
+    falling: bool = False
 
     @property
     def verdict(self) -> Verdict | None:
@@ -128,13 +148,23 @@ class Tuned(Result):
         return f"{self.recipe.name}, tuned: weights {byte_count(start)} -> {byte_count(end)}, {qualities}{verdict}"
 
     @property
+    def unseen_layers(self) -> list[str]:
+        """Cells and operators of which the search has measured no other format; none without a bound of time."""
+        unseen = set(self.found.unseen)
+        seen = {unit.layer for k, unit in enumerate(self.units) if k not in unseen}
+        return list(dict.fromkeys(unit.layer for unit in self.units if unit.layer not in seen))
+
+    @property
     def messages(self) -> list[str]:
         """Cells that nothing was chosen for, a search that had no time to end, and states that are carried oddly."""
         texts = [f"cell {cell!r} never ran in the calibration; it keeps the recipe's formats." for cell in self.silent]
         if self.found.ended_early:
+            done, all_of_them = self.found.alone
+            unseen = f" Never looked at: {', '.join(self.unseen_layers)}." if self.unseen_layers else ""
             texts.append(
-                f"the search ended before it was done, as asked: {self.found.tried} assignments were measured; with "
-                "more --seconds it may find something better."
+                f"the search ended before it was done, as asked: {self.found.tried} assignments were measured, {done} "
+                f"of {all_of_them} changes of a single point among them; with more --seconds it may find something "
+                f"better.{unseen}"
             )
         return [*texts, *self.warnings]
 
@@ -146,7 +176,7 @@ class Tuned(Result):
                 "point": self.units[s.unit].name,
                 "format": ", ".join(f"{k} = {str(v).lower()}" for k, v in self.units[s.unit].choices[s.after].items()),
                 "cost": s.result.cost,
-                "quality": s.result.quality,
+                "quality": self.said(s.result.quality),
             }
             for s in self.found.steps
         ]
@@ -164,19 +194,20 @@ class Tuned(Result):
         """JSON-ready values."""
         found = self.found
         return {
-            "start": asdict(found.start),
-            "result": asdict(found.measured),
+            "start": {**asdict(found.start), "quality": self.said(found.start.quality)},
+            "result": {**asdict(found.measured), "quality": self.said(found.measured.quality)},
             "reached": found.reached,
             "tried": found.tried,
             "ended_early": found.ended_early,
+            "unseen_layers": self.unseen_layers,
             "weight_bytes": list(self.weight_bytes),
             "call_seconds": list(self.call_seconds),
-            "float_quality": self.float_quality,
+            "float_quality": self.said(self.float_quality),
             "settings": {point: dict(s) for point, s in self.settings.items()},
             "frontier": [
                 {
                     "cost": p.measured.cost,
-                    "quality": p.measured.quality,
+                    "quality": self.said(p.measured.quality),
                     "call_seconds": p.seconds,
                     "settings": {point: dict(s) for point, s in p.settings.items()},
                 }
@@ -184,9 +215,13 @@ class Tuned(Result):
             ],
         }
 
+    def said(self, quality: float) -> float:
+        """What the user calls a quality of the search."""
+        return -quality if self.falling else quality
+
     def worded(self, quality: float) -> str:
-        """A quality for people."""
-        return f"{quality:.2f} dB" if self.decibels else f"{quality:.6g}"
+        """A quality of the search for people."""
+        return f"{quality:.2f} dB" if self.decibels else f"{self.said(quality):.6g}"
 
 
 def recipe_text(tuned: Tuned) -> str:

@@ -131,6 +131,9 @@ def test_instruments_and_progress_see_every_pass() -> None:
     passes = [*default_passes(load_recipe("int8"), "fused", False), *last_passes("fused")]
     assert seen == [p.info.name for p in passes]
     assert all(seconds >= 0 for _, seconds in lowered.report.seconds)
+    told.clear()
+    lower(CASE.model(), calibration=[CASE.feeds()] * 2, progress=told.append)
+    assert "calibrate, 2 of 2 samples done" in told
 
 
 def test_overrides_reach_the_cells() -> None:

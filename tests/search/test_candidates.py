@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import rnnqc
-from rnnqc.search.trials import Bounds
 
 MODELS = Path(__file__).resolve().parents[2] / "models"
 
@@ -12,7 +11,7 @@ def test_weights_of_4_bits_get_6_where_that_is_enough() -> None:
     """Not 8 at once: 5 and 6 bits are stored as such. Groups stay, so the override is `bits` alone."""
     model = MODELS / "digits_lstm.onnx"
     lowered = rnnqc.lower(model, "w4a8")
-    found = rnnqc.report(model, lowered, MODELS / "digits_calibration.npz", samples=20, bounds=Bounds(60)).evidence
+    found = rnnqc.report(model, lowered, MODELS / "digits_calibration.npz", samples=20, models=60).evidence
     (few,) = [r for r in found.repairs if not r.points.startswith("*")]
     assert few.overrides in ([f"{few.points}.bits=5"], [f"{few.points}.bits=6"])
     assert few.bytes_before < few.bytes_after < 1.5 * few.bytes_before

@@ -236,3 +236,38 @@ def test_time_is_left_for_combinations() -> None:
     measure = Clocked(plain, 40)
     down = descend([3] * 20, measure, measure.time_left)
     assert down.ended_early and len(down.steps) >= 40 * FOR_COMBINATIONS / 2
+
+
+def test_what_seems_most_promising_is_measured_first() -> None:
+    """Would catch: a search that spends a bound of time on the first units, and hides what it never looked at."""
+    plain = additive([1e-6] * 4, [10] * 4)
+    asked: list[bool] = []
+
+    def order(cheaper: bool) -> list[tuple[int, int]]:
+        asked.append(cheaper)
+        return [(u, c) for c in (2, 1) for u in (3, 1, 0, 2)]
+
+    measure = Clocked(plain, 5)
+    found = search([3] * 4, measure, 30.0, time_left=measure.time_left, order=order)
+    assert measure.seen[:4] == [(0, 0, 0, 0), (0, 0, 0, 2), (0, 2, 0, 0), (2, 0, 0, 0)]
+    assert found.unseen == [2] and found.alone == (3, 8)
+    search([3] * 4, plain, 99.0, order=order)
+    search([3] * 4, plain, limit=1, order=order)
+    search([3] * 4, plain, limit=1000, order=order)
+    descend([3] * 4, plain, order=order)
+    assert asked == [True, False, True, False, True]
+    whole = search([3] * 4, plain, 30.0, order=order)
+    assert whole == search([3] * 4, plain, 30.0) and whole.unseen == [] and whole.alone == (8, 8)
+
+
+def test_after_the_first_change_those_measured_alone_still_count() -> None:
+    """Would catch: a search with a bound of time that keeps one change for nothing, and then knows of no other."""
+
+    def measure(assignment: Assignment) -> Measured:
+        free, *others = assignment
+        damage = (1e-3, 1e-5)[free] + 1e-6 * sum(others)
+        return Measured(100 - 10 * sum(others), damage, -10 * math.log10(damage))
+
+    clocked = Clocked(measure, 10)
+    found = search([2] * 6, clocked, 30.0, time_left=clocked.time_left)
+    assert found.ended_early and found.assignment[0] == 1 and sum(found.assignment[1:]) >= 2

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import cache
+from types import SimpleNamespace
 
 import pytest
 
@@ -111,3 +112,13 @@ def test_a_budget_keeps_some_models_for_later() -> None:
     assert [budget.spend(kept=1), budget.spend(kept=1), budget.spend(kept=1)] == [True, True, False]
     assert [budget.spend(), budget.spend()] == [True, False]
     assert not Budget(Bounds(seconds=0.0)).spend()
+
+
+def test_a_budget_keeps_some_time_for_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 50.0
+    monkeypatch.setattr("rnnqc.search.trials.time", SimpleNamespace(monotonic=lambda: now))
+    budget = Budget(Bounds(seconds=10.0))
+    now += 6.5
+    assert (budget.spend(kept_time=0.4), budget.spend(kept_time=0.3), budget.is_late) == (False, True, False)
+    now += 3.5
+    assert budget.is_late and not budget.spend()

@@ -6,6 +6,7 @@ taken for the recipe's own so that they do not end a `same_as`.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,8 +14,8 @@ import pytest
 
 import rnnqc
 from rnnqc.recipes.recipe import Recipe, load_recipe, parse_recipe
-from rnnqc.search.greedy import Found, Measured, Step
-from rnnqc.search.tuned import Settings, Tuned, Unit, rules_of, with_rules
+from rnnqc.search.greedy import Found, Measured, Step, thinned
+from rnnqc.search.tuned import Settings, Tuned, Unit, rules_of, shown_frontier, with_rules
 from tests.subjects.lstm_models import LstmCase
 
 MINE = """
@@ -71,3 +72,15 @@ def test_the_file_lowers_as_the_model_that_was_measured(tmp_path: Path) -> None:
     assert {c.name: c.points for c in read.model.cells.values()} == {
         c.name: c.points for c in measured.model.cells.values()
     }
+
+
+@pytest.mark.parametrize("chosen", range(20))
+def test_the_frontier_that_is_shown_has_what_was_chosen(chosen: int) -> None:
+    """Would catch: a table of the frontier without the line of the result."""
+    points = [((k,), Measured(10 + k, 1.0, float(k))) for k in range(20)]
+    found = Found(points[0][1], *points[chosen], reached=True, frontier=points)
+    shown = shown_frontier(found, 8)
+    assert len(shown) == 8 and points[chosen] in shown and shown == sorted(shown)
+    assert (shown[0], shown[-1]) == (points[0], points[-1])
+    assert shown_frontier(replace(found, assignment=(99,)), 8) == thinned(points, 8)
+    assert shown_frontier(found, 30) == points

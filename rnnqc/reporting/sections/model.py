@@ -39,8 +39,8 @@ def facts(evidence: Evidence) -> Element:
 def _to_be_gained(evidence: Evidence) -> list[Child]:
     """The best override, or why there is none."""
     measured, meant = evidence.tried
-    if evidence.repairs:
-        best = evidence.repairs[0]
+    best = evidence.best_repair
+    if best is not None:
         how = "with one override" if len(best.overrides) == 1 else f"with {len(best.overrides)} overrides"
         how += f" of {best.members} points" if best.members > 1 else ""
         more: list[Child] = []

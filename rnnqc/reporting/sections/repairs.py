@@ -22,7 +22,7 @@ NOISE = 0.1
 
 
 def repairs(evidence: Evidence) -> list[Child]:
-    """Overrides that were measured, best first, and what `--rest int8` costs."""
+    """Overrides that were measured, the cheapest for their gain first, and what `--rest int8` costs."""
     rest: list[Child] = [] if evidence.rest is None else [element("p", evidence.rest.text.replace("->", "→"))]
     return [*_overrides(evidence), *rest]
 
@@ -35,6 +35,7 @@ def _overrides(evidence: Evidence) -> list[Child]:
         return [element("p", _nothing(evidence, left), class_="note warning" if left else None)]
     intro = (
         "Each override below was applied to this model, in its own form, and measured on this data. "
+        "Those that gain most for each byte come first. "
         "Put them in front of other options --set: the first match counts."
     )
     if all(r.members > 1 for r in evidence.repairs):
@@ -54,9 +55,7 @@ def left_out(evidence: Evidence) -> str:
     """What was not measured, as a sentence; empty if that is nothing."""
     measured, meant = evidence.tried
     texts = [f"{meant - measured} of {meant} points and groups"] if measured < meant else []
-    texts += [f"{len(evidence.untried)} override{'s' if len(evidence.untried) > 1 else ''} of groups of points"] * bool(
-        evidence.untried
-    )
+    texts += [f"{len(evidence.untried)} override{'s' * (len(evidence.untried) > 1)}"] if evidence.untried else []
     return f"NOT measured, to bound the work (--models, --seconds): {' and '.join(texts)}." if texts else ""
 
 

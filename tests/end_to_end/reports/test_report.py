@@ -30,7 +30,6 @@ from rnnqc.cli import main
 from rnnqc.commands import terminal
 from rnnqc.measure.compare import compare_models
 from rnnqc.recipes.recipe_record import RECIPE_KEY
-from rnnqc.search.trials import Bounds
 from tests.pages.report_pages import Page
 from tests.runs.commands import HANGS, Result, in_process, in_subprocess
 from tests.runs.sessions import Array, save_arrays
@@ -762,7 +761,7 @@ def test_statistics_that_are_not_given_are_asked_for(cli: Cli, tmp_path: Path) -
     assert "is not the model" not in result.err and "was changed" not in result.err
     page = Page.read((tmp_path / "page.html").read_text(encoding="utf-8"))
     assert "is not the model" not in page.text and "--stats STATS.json" in page.text
-    found = rnnqc.report(model, quant, str(tmp_path / "other.npz"), bounds=Bounds(models=1))
+    found = rnnqc.report(model, quant, str(tmp_path / "other.npz"), models=1)
     assert "warning: Layers, points and overrides were not measured" in str(found)
     assert 'stats="STATS.json"' in str(found)
     result = cli(*given, "--stats", stats)

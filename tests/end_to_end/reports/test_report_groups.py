@@ -168,7 +168,7 @@ def test_groups_keep_to_the_bounds() -> None:
     assert evidence.repairs == []
     assert "*.rounding=half_even" in evidence.untried
     text = Page.read(page(evidence)).text
-    assert "overrides of groups of points" in text
+    assert "NOT measured" in text and " overrides." in text
     assert "no override helps" not in text
     more = _report(*_highway(), "pow2-int16", [], Bounds(10))
     assert len(more.sensitivities) == 8
@@ -203,7 +203,7 @@ GROUP = replace(SINGLE, points="*", overrides=["*.rounding=half_even"], sqnr_aft
         ({"sqnr_db": np.inf}, "nothingthe outputs are exact", "There is nothing to gain", "spread"),
         ({"unmeasured": ["b.input"]}, "unknownnothing among the 1 of 2", "1 of 2 points and groups.", "no override"),
         ({"unmeasured": ["b.input"], "sensitivities": []}, "not measurednone of the 1", "1 of 1 points", "No override"),
-        ({"untried": ["*.rounding=half_even"]}, "unknown", "1 override of groups of points.", "is spread over"),
+        ({"untried": ["*.rounding=half_even"]}, "unknown", "models, --seconds): 1 override.", "is spread over"),
         ({"repairs": [SINGLE]}, "+1.0 dBwith one override, see", "16 bits instead of 8.", "of a single point gains"),
         ({"repairs": [GROUP]}, "+5.0 dBwith one override of 7 points", "No override of a single point", "NOT"),
         ({"repairs": [GROUP, SINGLE]}, "+5.0 dBwith one override of 7 points", "All 7 points", "of a single point"),

@@ -11,6 +11,7 @@ import shlex
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from xml.etree import ElementTree
 
@@ -24,8 +25,9 @@ from rnnqc.errors import UsageError
 from rnnqc.measure.compare import compare_models
 from rnnqc.recipes.recipe import parse_recipe
 from rnnqc.recipes.rules import Rule
-from rnnqc.search.tune import WEIGHT_CHOICES, tune
+from rnnqc.search.tune import tune
 from rnnqc.search.tuned import Tuned, recipe_text, rules_of
+from rnnqc.search.units import WEIGHT_CHOICES
 from tests.runs.commands import Result, in_process
 from tests.runs.sessions import Array, save_arrays
 from tests.subjects.lstm_models import RecurrentCase
@@ -46,7 +48,7 @@ def cli(capfd: pytest.CaptureFixture[str]) -> Cli:
 def few_formats() -> Iterator[None]:
     """Half of the formats of weights: each is a model more at every search."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("rnnqc.search.tune.WEIGHT_CHOICES", WEIGHT_CHOICES[::2])
+        patch.setattr("rnnqc.search.units.WEIGHT_CHOICES", WEIGHT_CHOICES[::2])
         yield
 
 
@@ -324,7 +326,10 @@ def test_command_with_a_metric(
         (["--max-bytes", "1000", "--min-sqnr", "30"], "Goals given: min_sqnr, max_bytes"),
         (["--max-ms", "nan"], "number of milliseconds"),
         (["--min-sqnr", "30", "--plot", "out.png"], ".svg"),
-        (["--min-sqnr", "30", "--metric", "no"], "module:function"),
+        (["--metric", "no", "--min-metric", "1"], "accuracy, perplexity, module:function"),
+        (["--metric", "accuracy", "--min-metric", "1"], "labels"),
+        (["--metric", "accuracy", "--max-metric", "1"], "more is better"),
+        (["--metric", "perplexity", "--min-metric", "1"], "less is better"),
         (["--min-sqnr", "much"], "number of decibels"),
         (["--min-sqnr", "30", "--recipe", "no"], "There is no recipe"),
         (["--min-sqnr", "30", "--state", "X"], "IN:OUT"),
@@ -366,6 +371,34 @@ def test_outputs_without_floats_need_a_metric(model: onnx.ModelProto, feeds: lis
     assert found.found.reached and told[0][0] == 0 and told[0][1] > 1
 
 
+def labelled(outputs: Sequence[dict[str, Array]], inputs: Sequence[dict[str, Array]]) -> float:
+    """Accuracy, by a function of the user."""
+    right = [o["Y"].argmax(-1) == f["labels"] for o, f in zip(outputs, inputs, strict=True)]
+    return float(np.mean(right))
+
+
+def test_metrics_are_those_of_evaluate(
+    model: onnx.ModelProto, feeds: list[dict[str, Array]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Would catch: labels of the data that do not reach a metric, a metric that only other commands know."""
+    monkeypatch.setattr("rnnqc.search.units.WEIGHT_CHOICES", WEIGHT_CHOICES[3:4])
+    made = [rnnqc.session(model).run(["Y"], f)[0] for f in feeds]
+    data = [{**f, "labels": y.argmax(-1)} for f, y in zip(feeds, made, strict=True)]
+    found = [tune(model, data, metric=m, min_metric=0.8) for m in ("accuracy", labelled)]
+    assert found[0].text == found[1].text and found[0].float_quality == 1.0
+    assert found[0].found.reached and found[0].settings
+    lowered = rnnqc.lower(model, parse_recipe(found[0].text, "tuned.toml"))
+    assert rnnqc.evaluate(lowered, data, "accuracy").value == found[0].found.measured.quality
+    most = 1.001 * rnnqc.evaluate(model, data, "perplexity").value
+    less = tune(model, data, metric="perplexity", max_metric=most)
+    told = less.to_dict()
+    assert less.found.reached and 1 < told["result"]["quality"] <= most
+    assert told["float_quality"] == pytest.approx(most / 1.001) and f"{told['result']['quality']:.6g}" in less.headline
+    lowered = rnnqc.lower(model, parse_recipe(less.text, "tuned.toml"))
+    assert rnnqc.evaluate(lowered, data, "perplexity").value == told["result"]["quality"]
+    assert not tune(model, data, metric="perplexity", max_metric=1.0).found.reached
+
+
 def test_models_without_anything_to_tune(feeds: list[dict[str, Array]], model: onnx.ModelProto) -> None:
     node = helper.make_node("Relu", ["X"], ["Y"])
     values = [helper.make_tensor_value_info(n, TensorProto.FLOAT, ["T", "B", I]) for n in "XY"]
@@ -391,6 +424,55 @@ def test_a_bound_of_time(model: onnx.ModelProto, feeds: list[dict[str, Array]], 
     assert rnnqc.lower(model, str(tmp_path / "tuned.toml")).report.is_changed
     with pytest.raises(UsageError, match="0 seconds"):
         tune(model, feeds, min_sqnr=20.0, seconds=0)
+
+
+class Work:
+    """A clock that goes on by a second with every lowering."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.lowerings = 0
+
+        def counted(*arguments: Any, **options: Any) -> Any:
+            self.lowerings += 1
+            return rnnqc.lower(*arguments, **options)
+
+        monkeypatch.setattr("rnnqc.search.tune.lower", counted)
+        monkeypatch.setattr("rnnqc.search.tune.time", SimpleNamespace(monotonic=lambda: float(self.lowerings)))
+
+
+def test_a_bound_of_time_is_kept_and_spent_on_all_layers(
+    model: onnx.ModelProto, feeds: list[dict[str, Array]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Would catch: a layer that no time is left for, without a word; models lowered again when the time is over."""
+    work = Work(monkeypatch)
+    found = tune(model, feeds, min_sqnr=20.0, seconds=9.0)
+    assert found.found.ended_early and work.lowerings <= 10
+    assert found.unseen_layers == [] and {p.split(".")[0] for p in found.settings} == {SENSITIVE, IDLE}
+    work.lowerings = 0
+    short = tune(model, feeds, min_sqnr=20.0, seconds=2.0)
+    assert len(short.unseen_layers) == 1 and f"Never looked at: {short.unseen_layers[0]}." in short.messages[0]
+    assert short.to_dict()["unseen_layers"] == short.unseen_layers
+
+
+def test_a_time_is_measured_once(
+    model: onnx.ModelProto, feeds: list[dict[str, Array]], tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Would catch: two times of one model, which contradict each other on a busy machine."""
+    told: list[int] = []
+
+    def made_up(models: Sequence[onnx.ModelProto], _feed: Any) -> list[float]:
+        told.append(len({m.SerializeToString(deterministic=True) for m in models}))
+        assert told[-1] == len(models)
+        return [1.0 + 0.001 * k for k in range(len(models))]
+
+    monkeypatch.setattr("rnnqc.search.tune.call_seconds", made_up)
+    path, data = _files(tmp_path, model, feeds)
+    result = cli("tune", path, "--data", data, "-o", tmp_path / "tuned.toml", "--max-bytes", 12000, "--json")
+    assert len(told) == 1, "all models in one measurement"
+    found = json.loads(result.out)
+    assert result.code == 0, result.text
+    times = {p["cost"]: p["call_seconds"] for p in found["frontier"]}
+    assert found["call_seconds"][1] == times[found["result"]["cost"]]
 
 
 def test_layers_of_the_same_weights_are_one_unit() -> None:

@@ -1,0 +1,60 @@
+"""Progress of commands whose remarks go to no terminal.
+
+What these would catch: minutes without a word into a pipe or a log, a line for every sample, lines that -q should stop.
+"""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from rnnqc.commands import terminal
+
+
+class Clock:
+    """A clock that goes when it is told to."""
+
+    now = 100.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    made = Clock()
+    monkeypatch.setattr(terminal, "EVERY", 10.0)
+    monkeypatch.setattr(terminal, "time", SimpleNamespace(monotonic=made.monotonic))
+    terminal.reset()
+    return made
+
+
+def test_a_line_every_ten_seconds(clock: Clock, capfd: pytest.CaptureFixture[str]) -> None:
+    with terminal.progress_bar("calibrating") as update:
+        for k in range(1, 42):
+            clock.now += 0.5
+            update(completed=k, total=100)
+        update(description="points [a]", completed=0, total=None)
+        clock.now += 10
+        update(description="points [a]", completed=0, total=None)
+        clock.now += 15
+        update(completed=3, total=None)
+    captured = capfd.readouterr()
+    assert captured.err.splitlines() == [
+        "rnnqc: calibrating 20 of 100, 10 s",
+        "rnnqc: calibrating 40 of 100, 20 s",
+        "rnnqc: points [a], 30 s",
+        "rnnqc: points [a] 3, 46 s",
+    ]
+    assert captured.out == ""
+
+
+@pytest.mark.parametrize("everywhere", [True, False])
+def test_nothing_for_those_who_want_quiet(clock: Clock, capfd: pytest.CaptureFixture[str], everywhere: bool) -> None:
+    terminal.reset(quiet=everywhere)
+    with terminal.progress_bar("tuning", quiet=not everywhere) as update:
+        clock.now += 1000
+        update(completed=1, total=2)
+    terminal.reset()
+    assert capfd.readouterr().err == ""
