@@ -293,13 +293,10 @@ def load_metric(source: str, builtin: Collection[str] = ()) -> MetricFunction:
         with importable_working_folder():
             function: MetricFunction = named_object(source)
     except Exception as error:
-        action = "import it in Python to see the error in full"
-        if module.endswith(".py"):
-            action = f"name the module, not its file: --metric {module.removesuffix('.py')}:{name}"
         raise UsageError(
             f"--metric {source!r}: cannot be loaded ({type(error).__name__}: {error}).",
             supported=supported,
-            action=action,
+            action="import it in Python to see the error in full",
         ) from error
     if not callable(function):
         raise UsageError(f"--metric {source!r}: is a {type(function).__name__}.", supported="a function")

@@ -416,7 +416,7 @@ WRONG: dict[str, tuple[Callable[[Path], Path], str]] = {
     "infinity": (_wrong(lambda f: {"X": f["X"] / np.float32(0)}), "array 'X' holds"),
     "no samples": (_wrong(lambda f: {"X": np.zeros((0, 5, 2, 3), np.float32)}), "data is empty"),
     "no rows": (_wrong(lambda f: {"X": np.zeros((5, 0, 3), np.float32)}), "'X' [5, 0, 3]"),
-    "pickle": (_pickle, "cannot be read as .npz"),
+    "pickle": (_pickle, "array 'X' holds objects"),
     "absent": (lambda folder: folder / "nothing.npz", "No such file"),
     "empty folder": (_empty_folder, "holds no .npz files"),
     "one of a folder": (_file_in_folder, "1.npz: array 'X' has shape [5, 2, 7]"),

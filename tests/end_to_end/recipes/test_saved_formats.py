@@ -80,7 +80,7 @@ def test_the_same_file_without_data(recipe: str, case: str, form: str, tmp_path:
     save_formats(lowered, tmp_path / "formats.toml")
     again = rnnqc.lower(model, str(tmp_path / "formats.toml"), **options)
     assert _bytes(again.proto) == _bytes(lowered.proto)
-    assert not again.report.warnings
+    assert again.report.warnings == (lowered.report.warnings if form == "qcdq" else [])
 
 
 @pytest.mark.parametrize("recipe", ["brevitas-int8", "pow2-int8-floor", "distiller-asym"])

@@ -125,7 +125,6 @@ def test_a_function_gets_labels_of_all_calls(cli: Command, tmp_path: Path, monke
     for metric, text in [
         ("my_evaluation:failing", "the metric failed (KeyError: 'nothing')"),
         ("my_evaluation:none", "cannot be loaded"),
-        ("my_evaluation.py:own", "name the module, not its file: --metric my_evaluation:own"),
         ("loss", "Supported: accuracy, perplexity, module:function"),
     ]:
         found = cli(*arguments, metric)
