@@ -83,3 +83,43 @@ def test_other_bits_where_the_step_was_calibrated_without_its_states() -> None:
     assert not same(full, each)
     error = np.mean((full["y"] - each["y"]) ** 2) / np.mean(full["y"] ** 2)
     assert error < 1e-2
+
+
+def stack(op: str, *, step: bool, states: bool) -> onnx.ModelProto:
+    """Two layers."""
+    rng = np.random.default_rng(3)
+    shapes = {"W": (GATES[op] * H, I), "R": (GATES[op] * H, H), "W2": (GATES[op] * H, H), "R2": (GATES[op] * H, H)}
+    arrays = {n: rng.normal(0, 0.3, (1, *s)).astype(np.float32) for n, s in shapes.items()}
+    names = ["h", "c"] if op == "LSTM" else ["h"]
+    length = 1 if step else "T"
+    inputs = ", ".join([f"float[{length},1,{I}] x", *(f"float[1,1,{H}] {s}{k}" for k in "12" for s in names if states)])
+    outputs = ", ".join([f"float[{length},1,1,{H}] y", *(f"float[1,1,{H}] {s}n{k}" for k in "12" for s in names)])
+    first, second = (f", , , {', '.join(f'{s}{k}' for s in names)}" if states else "" for k in "12")
+    finals = [", ".join(f"{s}n{k}" for s in names) for k in "12"]
+    body = f"""y1, {finals[0]} = {op} <hidden_size = {H}> (x, W, R{first})  x2 = Squeeze (y1, one)
+      y, {finals[1]} = {op} <hidden_size = {H}> (x2, W2, R2{second})"""
+    text = f'<ir_version: 8, opset_import: ["": 17]> m ({inputs}) => ({outputs}) <int64[1] one = {{1}}> {{ {body} }}'
+    return parse(text, **arrays)
+
+
+@pytest.mark.parametrize(
+    ("op", "states", "overrides", "alike"),
+    [
+        ("LSTM", False, [], True),
+        ("GRU", False, [], False),  # the step's states are not bounded, so its second layer does not take them as codes
+        ("GRU", False, ["*.input.chain=false"], True),
+        ("GRU", True, [], True),
+    ],
+)
+def test_stacks(op: str, states: bool, overrides: list[str], alike: bool) -> None:
+    whole, step = (rnnqc.session(rnnqc.lower(stack(op, step=s, states=s or states), overrides=o))
+                   for s, o in ((False, overrides), (True, ())))  # fmt: skip
+    names = [o.name for o in whole.get_outputs()]
+    held = {i.name: np.zeros((1, 1, H), np.float32) for i in step.get_inputs() if i.name != "x"}
+    full = dict(zip(names, whole.run(names, {"x": X, **(held if states else {})}), strict=True))
+    y = []
+    for frame in X:
+        made = dict(zip(names, step.run(names, {"x": frame[None], **held}), strict=True))
+        held = {s: made[f"{s[0]}n{s[1]}"] for s in held}
+        y.append(made["y"])
+    assert np.array_equal(full["y"], np.concatenate(y)) is alike
