@@ -61,7 +61,7 @@ def warnings_of(plan: Plan, passed: Passed, entries: Sequence[Entry]) -> list[st
 
 def _missing_statistics(plan: Plan) -> list[str]:
     """That rules of the user, as `tune` writes them, ask for what only statistics make possible."""
-    own = 0 if is_builtin(plan.recipe) else plan.recipe.own
+    own = 0 if is_builtin(plan.recipe) or plan.recipe.origin else plan.recipe.own  # formats of a lowering without any
     asking = [r.points for r in plan.recipe.rules[:own] if r.settings.get("compensation") is True]
     if plan.statistics is not None or not asking:
         return []

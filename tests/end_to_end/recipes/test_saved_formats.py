@@ -83,6 +83,14 @@ def test_the_same_file_without_data(recipe: str, case: str, form: str, tmp_path:
     assert again.report.warnings == (lowered.report.warnings if form == "qcdq" else [])
 
 
+def test_a_lowering_without_data_asks_for_none(tmp_path: Path) -> None:
+    lowered = rnnqc.lower(CASES["LSTM"].model(), "int8")
+    save_formats(lowered, tmp_path / "formats.toml")
+    again = rnnqc.lower(CASES["LSTM"].model(), str(tmp_path / "formats.toml"))
+    assert _bytes(again.proto) == _bytes(lowered.proto)
+    assert not again.report.warnings
+
+
 @pytest.mark.parametrize("recipe", ["brevitas-int8", "pow2-int8-floor", "distiller-asym"])
 def test_the_file_alone_says_every_format(recipe: str, tmp_path: Path) -> None:
     """Statistics are read for weights that are rounded together, and for nothing else."""
