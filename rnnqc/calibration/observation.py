@@ -255,8 +255,10 @@ class Runner:
     def _update(self, name: str, values: Values, observers: Observers, piece: Piece) -> None:
         channels = name.endswith((".input", ".hidden"))
         moments = self.task.moments and channels and values.array.shape[2] <= MOMENT_LIMIT
+        if name not in observers:
+            observers[name] = PointObserver(channels, moments)
         try:
-            observers.setdefault(name, PointObserver(channels, moments)).update(values)
+            observers[name].update(values)
         except NotFiniteError:
             which = f"sample {piece.first}"
             if piece.samples > 1:

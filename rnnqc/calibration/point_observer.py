@@ -103,6 +103,7 @@ class PointObserver:
         self.channel_sum: ReproducibleSum | None = None
         self.moment: ReproducibleSum | None = None
         self._waiting: list[tuple[Array, Array | None]] = []
+        self._waiting_size = 0
 
     def update(self, values: Values) -> None:
         """Adds the values of one run; small ones wait for more of the same shape.
@@ -128,7 +129,8 @@ class PointObserver:
         if self._waiting and self._waiting[0][0].shape[1:] != array.shape[1:]:
             self.flush()
         self._waiting.append((array, valid))
-        if sum(a.size for a, _ in self._waiting) >= ENOUGH:
+        self._waiting_size += array.size
+        if self._waiting_size >= ENOUGH:
             self.flush()
 
     def update_gates(self, lows: Array, highs: Array, valid: Array | None, count: int) -> None:
@@ -151,7 +153,7 @@ class PointObserver:
         arrays = [a for a, _ in self._waiting]
         masks = [np.ones(a.shape[:2], np.bool_) if v is None else v for a, v in self._waiting]
         padded = any(v is not None for _, v in self._waiting)
-        self._waiting = []
+        self._waiting, self._waiting_size = [], 0
         self._reduce(np.concatenate(arrays), np.concatenate(masks) if padded else None, steps=True)
 
     def _reduce(self, array: Array, valid: Array | None, *, steps: bool) -> None:
