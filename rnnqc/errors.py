@@ -127,7 +127,7 @@ class Remark:
         pass_name: The pass that speaks.
         outcome: Whether the site was lowered, stays float, or is only commented on or warned of.
         node: Name of the node (or its first output, for a node without a name), with its path through subgraphs.
-        op: Operator type.
+        op: Operator type; "" where the node is none, such as the data.
         reason: Why.
         found: What the pass met, e.g. "W is the output of node 'x' (MatMul)".
         action: What the user can do.
@@ -146,5 +146,6 @@ class Remark:
         return {**asdict(self), "outcome": self.outcome.value}
 
     def __str__(self) -> str:
-        text = f'Operator "{self.op}" (node {self.node!r}) {self.outcome.value}: {self.reason}'
+        about = f'Operator "{self.op}" (node {self.node!r}) {self.outcome.value}' if self.op else self.node
+        text = f"{about}: {self.reason}"
         return explained(text, self.found, self.action)

@@ -275,7 +275,7 @@ def _remark(cell: CustomCell) -> Remark:
 
 
 def _too_large(text: str) -> Remark:
-    return Remark("calibrate", Outcome.NOTE, "data", "calibrate", text, action=ACTION)
+    return Remark("calibrate", Outcome.NOTE, "data", "", text, action=ACTION)
 
 
 def _too_few(batch: int, most: int) -> Remark:
@@ -285,7 +285,7 @@ def _too_few(batch: int, most: int) -> Remark:
 
 
 def _about_data(reason: str, action: str) -> Remark:
-    return Remark("calibrate", Outcome.NOTE, "data", "calibrate", reason, action=action)
+    return Remark("calibrate", Outcome.NOTE, "data", "", reason, action=action)
 
 
 def _unobservable(proto: onnx.ModelProto, values: Sequence[Observed]) -> list[str]:
