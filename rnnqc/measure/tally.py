@@ -113,7 +113,7 @@ class OutputTally:
 
     def spans(self, parts: int) -> list[tuple[int, float]]:
         """Where each of up to `parts` equal spans of time ends, and its SQNR."""
-        return [(b, self._rows.merged(a, b).sqnr_db) for a, b in _spans(len(self._rows.count), parts)]
+        return [(b, self._rows.merged(a, b).sqnr_db) for a, b in _spans(self._rows.size, parts)]
 
     def result(self) -> OutputComparison:
         """The comparison of everything added so far."""
@@ -121,11 +121,11 @@ class OutputTally:
         codes = None
         step = self._grid.step() if self._grid is not None else None
         if self._grid is not None and step is not None:
-            codes = self._grid.equal_codes(step, len(rows.count))
-        total = rows.merged(0, len(rows.count))
+            codes = self._grid.equal_codes(step, rows.size)
+        total = rows.merged(0, rows.size)
         steps = None
         if self._axis is not None or self._stream:
-            by_step = [rows.merged(t, t + 1) for t in range(len(rows.count))]
+            by_step = [rows.merged(t, t + 1) for t in range(rows.size)]
             by_call = self._axis is None or (self._stream and self._single)
             steps = StepComparison(
                 "call" if by_call else "time step",
@@ -188,8 +188,8 @@ class _Rows:
     """Sums over the values of each step."""
 
     def __init__(self) -> None:
-        self.count = np.zeros(0, np.int64)
-        self._equal = np.zeros(0, np.int64)
+        self.size = 0
+        self._count, self._equal = np.zeros(0, np.int64), np.zeros(0, np.int64)
         self._signal, self._noise, self._dot, self._other, self._max = (np.zeros(0) for _ in range(5))
 
     def add(self, start: int, x: Array, y: Array, equal: Array) -> int:
@@ -207,14 +207,21 @@ class _Rows:
         largest = np.where(finite | equal, np.abs(difference), np.inf).max(axis=1, initial=0.0)
         self._max[at] = np.maximum(self._max[at], largest)
         self._equal[at] += np.count_nonzero(equal, axis=1)
-        self.count[at] += x.shape[1]
+        self._count[at] += x.shape[1]
         return len(x)
 
+    @property
+    def count(self) -> npt.NDArray[np.int64]:
+        """How many values each step has."""
+        return self._count[: self.size]
+
     def _grow(self, size: int) -> None:
-        more = size - len(self.count)
-        if more > 0:
+        self.size = max(self.size, size)
+        if size > len(self._count):
+            more = max(size, 2 * len(self._count)) - len(self._count)  # a stream adds a step with each call
             for name, array in vars(self).items():
-                setattr(self, name, np.pad(array, (0, more)))
+                if isinstance(array, np.ndarray):
+                    setattr(self, name, np.pad(array, (0, more)))
 
     def merged(self, start: int, stop: int) -> _Figures:
         """Figures of the steps from `start` to `stop` together."""
@@ -222,7 +229,7 @@ class _Rows:
         signal, noise = float(self._signal[at].sum()), float(self._noise[at].sum())
         other, dot = float(self._other[at].sum()), float(self._dot[at].sum())
         norm = math.sqrt(signal) * math.sqrt(other)
-        count = int(self.count[at].sum())
+        count = int(self._count[at].sum())
         cosine = dot / norm if norm else 1.0 if signal == other else 0.0
         return _Figures(
             decibels(signal, noise),
