@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,7 +44,7 @@ def check_overrides(recipe: Recipe, cells: Points, elsewhere: Sequence[str] = ()
     """
     missed = recipe.unmatched(cells, elsewhere)
     if missed:
-        first = next(iter(cells))
+        first = _most_like(missed[0], cells)
         points = list(cells[first])[:3] if isinstance(cells, Mapping) else ["W.weight", "R.weight"]
         if not points:
             raise UsageError(
@@ -64,6 +65,12 @@ def check_overrides(recipe: Recipe, cells: Points, elsewhere: Sequence[str] = ()
             supported=f"{', '.join(keys_of(kind))} for {kind!r}",
             action="leave the override out",
         )
+
+
+def _most_like(glob: str, cells: Collection[str]) -> str:
+    """The first cell with most of the words of a pattern in its name."""
+    words = [w for w in re.split(r"[^a-z0-9_]+", glob.lower()) if w]
+    return max(cells, key=lambda cell: sum(w in cell.lower() for w in words))
 
 
 def points_of_types(cells: Sequence[Cell]) -> dict[str, list[str]]:

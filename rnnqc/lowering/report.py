@@ -140,6 +140,8 @@ class Report(Result):
         """What was measured on generated data; "" if nothing was."""
         if self.sqnr_db and min(self.sqnr_db.values()) == math.inf:
             return "on generated data the outputs are those of the model given"
+        if len(self.sqnr_levels) == 1:  # with calibration data; what lies beyond its ranges says nothing of them
+            return f"SQNR on generated data of {next(iter(self.sqnr_levels))}: {self.sqnr_summary}"
         return f"SQNR on generated data: at least {self.sqnr_summary}" if self.sqnr_summary else ""
 
     @property
