@@ -15,7 +15,7 @@ import onnx
 from rnnqc.data.feeds import Feeds, true_inputs
 from rnnqc.data.npz import RAGGED, NpzFolder, read_npz
 from rnnqc.data.user_code import check_names_a_module, importable_working_folder, named_object
-from rnnqc.errors import CompileError
+from rnnqc.errors import CompileError, UsageError
 
 Data = str | os.PathLike[str] | Mapping[str, Any] | Iterable[Any]
 """The name of an `.npz`, of a directory of `.npz`, or `module:function`; a dict of arrays as an `.npz` holds them; or
@@ -46,7 +46,14 @@ def open_feeds(source: Data, proto: onnx.ModelProto, carried: Iterable[str] = ()
 
     Raises:
         CompileError: The data cannot be read, at once or when a feed is taken.
+        UsageError: A DataLoader shuffles calls that carry states.
     """
+    if set(carried) and type(getattr(source, "sampler", None)).__name__ == "RandomSampler":
+        raise UsageError(
+            f"the {type(source).__name__} shuffles, and states go from call to call.",
+            supported="calls in their order",
+            action="shuffle=False",
+        )
     if isinstance(source, str | os.PathLike):
         return _from_name(os.fspath(source), proto, set(carried), label)
     names = [i.name for i in true_inputs(proto) if i.name not in set(carried)]

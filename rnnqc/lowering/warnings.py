@@ -6,8 +6,10 @@ from collections.abc import Sequence
 
 from rnnqc.cells.forms import INTEGER, QCDQ, QONNX
 from rnnqc.cells.stages import QuantizedCell
+from rnnqc.cells.types import CELL_TYPES
 from rnnqc.cells.vitis_tables import VITIS
 from rnnqc.errors import Outcome, explained
+from rnnqc.ir import safe_name
 from rnnqc.layers.layer_hints import layer_hints
 from rnnqc.lowering.plan import Plan
 from rnnqc.lowering.record import earlier_record
@@ -90,8 +92,20 @@ def _idle_rules(plan: Plan, passed: Passed, entries: Sequence[Entry]) -> list[st
         return []
     known = [cells[n] for n in names if n in cells]
     rest = points_of_weights(passed.rest) if recipe.rest else ()
-    idle = recipe.idle(points_of_types(known) | others if len(known) == len(names) else names, rest)
+    left = _points_left_float(passed, entries)
+    idle = recipe.idle(points_of_types(known) | others | left if len(known) == len(names) else [*names, *left], rest)
     return [f"recipe {recipe.name!r}: {text}." for text in idle]
+
+
+def _points_left_float(passed: Passed, entries: Sequence[Entry]) -> dict[str, list[str]]:
+    """For the cells of layers that stay float the names of their points: rules that leave them so do match."""
+    floats = {e.node for e in entries if e.status == "float"}
+    return {
+        f"{safe_name(node.name)}.{word}": [p.name for p in CELL_TYPES[node.op].points]
+        for node in passed.nodes
+        if node.path in floats and node.op in CELL_TYPES
+        for word in ("forward", "reverse")
+    }
 
 
 def _exported_cells(plan: Plan, entries: Sequence[Entry]) -> list[str]:

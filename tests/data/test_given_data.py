@@ -18,7 +18,9 @@ import pytest
 
 import rnnqc
 from rnnqc.data.given_data import array_of, open_feeds
+from rnnqc.errors import UsageError
 from tests.subjects.lstm_models import LstmCase
+from tests.subjects.protos import parse
 
 MODELS = Path(__file__).resolve().parents[2] / "models"
 DIGITS, DATA = MODELS / "digits_lstm.onnx", MODELS / "digits_calibration.npz"
@@ -160,3 +162,21 @@ def test_files_in_each_other_s_place(tmp_path: Path) -> None:
             made(str(DATA))
         with pytest.raises(rnnqc.UsageError, match=r"the statistics are a dict.*what rnnqc\.calibrate returns"):
             made({"x": ARRAY})
+
+
+def test_calls_of_a_stream_are_not_shuffled() -> None:
+    """As torch's DataLoader(shuffle=True): what it would measure is no stream."""
+
+    class RandomSampler:
+        pass
+
+    class Shuffling(Loader):
+        sampler = RandomSampler()
+
+    proto = parse(
+        '<ir_version: 8, opset_import: ["": 17]> g (float[2] x, float[2] h) => (float[2] y) { y = Add(x, h) }'
+    )
+    data = Shuffling()
+    open_feeds(data, proto)
+    with pytest.raises(UsageError, match="shuffles, and states go from call to call"):
+        open_feeds(data, proto, ["h"])
