@@ -109,7 +109,8 @@ def check_values(case: RecurrentCase, recipe: str) -> tuple[Steps, dict[str, Arr
     assert_follows_the_rule(steps, cell)
     nodes = lowered(case, recipe, "integer", unroll=True).proto
     compared = assert_equals_nodes(case.op, steps, unrolled_values(nodes, feeds, cell), case.direction == "reverse")
-    assert len(compared) >= {"LSTM": 6, "GRU": 6, "RNN": 2}[case.op], sorted(compared)
+    in_parts = recipe == "int16"  # the products, which are not compared here
+    assert len(compared) >= {"LSTM": 6, "GRU": 6, "RNN": 2}[case.op] - in_parts, sorted(compared)
     return steps, inputs, fused_node(model)
 
 
