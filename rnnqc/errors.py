@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import enum
-from collections.abc import Iterator
+from collections.abc import Iterator, Sized
 from dataclasses import asdict, dataclass
 
 from rnnqc.wording import worded
@@ -33,6 +33,11 @@ def explained(text: str, found: str = "", action: str = "") -> str:
     """A sentence with its cause and the way out, where these are known."""
     text += f" Found: {found}." if found else ""
     return text + (f" Resolution: {action}." if action else "")
+
+
+def and_more(things: Sized) -> str:
+    """What follows the first of several things in a sentence: how many more there are; "" where it is the only one."""
+    return f" and {len(things) - 1} more" if len(things) > 1 else ""
 
 
 class RnnqcError(Exception):

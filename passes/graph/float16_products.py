@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from rnnqc.errors import and_more
 from rnnqc.ir import Model, Value, display_name, dtype_of
 
 
@@ -26,11 +27,11 @@ def transposed_float16_products(model: Model) -> list[str]:
 
 def float16_warning(nodes: Sequence[str]) -> str:
     """What is said of a model with such nodes."""
-    more = f" and {len(nodes) - 1} more" if len(nodes) > 1 else ""
     return (
-        f'Operator "MatMul" (node {nodes[0]!r}){more}: of float16, behind a Transpose; onnxruntime 1.24 and newer may '
-        "end the process when such a model runs on a CPU, as it is and lowered. Resolution: export the model in "
-        "float32 (PyTorch: model.float()), or switch onnxruntime's graph optimizations of level ORT_ENABLE_ALL off."
+        f'Operator "MatMul" (node {nodes[0]!r}){and_more(nodes)}: of float16, behind a Transpose; onnxruntime '
+        "1.24 and newer may end the process when such a model runs on a CPU, as it is and lowered. Resolution: "
+        "export the model in float32 (PyTorch: model.float()), or switch onnxruntime's graph "
+        "optimizations of level ORT_ENABLE_ALL off."
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from rnnqc.errors import and_more
 from rnnqc.ir import Model, constant_array, display_name, input_or_none
 
 RATIO, TRAINING = 1, 2
@@ -24,9 +25,8 @@ def training_dropouts(model: Model) -> list[str]:
 
 def training_warning(nodes: Sequence[str]) -> str:
     """What is said of a model with such nodes."""
-    more = f" and {len(nodes) - 1} more" if len(nodes) > 1 else ""
     return (
-        f'Operator "Dropout" (node {nodes[0]!r}){more}: training_mode is true, so that each run drops other values. '
-        "Resolution: export the model in evaluation mode (PyTorch: model.eval(), and no "
+        f'Operator "Dropout" (node {nodes[0]!r}){and_more(nodes)}: training_mode is true, so that each run '
+        "drops other values. Resolution: export the model in evaluation mode (PyTorch: model.eval(), and no "
         "training=TrainingMode.TRAINING)."
     )

@@ -6,7 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from rnnqc.ir import Model, Node, Value, constant_array, display_name, dtype_of
+from rnnqc.errors import and_more
+from rnnqc.ir import Model, Node, Value, display_name, dtype_of
+from rnnqc.passes.graph.constant_expressions import Constants
 
 EXACT_MAGNITUDE = 64
 """Of int8 weights: 255 * (64 + 64) is an int16."""
@@ -17,31 +19,29 @@ def saturating_products(model: Model) -> list[str]:
 
     Of DequantizeLinear and MatMul it makes an integer product, in which pairs are added in a saturating int16.
     """
+    constants = Constants(model)
     return [
         f"{path}{display_name(node)}"
         for path, graph in model.paths()
         for node in graph.nodes
-        if node.op in ("MatMul", "Gemm") and not node.domain and _saturates(node)
+        if node.op in ("MatMul", "Gemm") and not node.domain and _saturates(node, constants)
     ]
 
 
 def saturation_warning(nodes: Sequence[str]) -> str:
     """What is said of a lowered model with such nodes."""
-    more = f" and {len(nodes) - 1} more" if len(nodes) > 1 else ""
     return (
-        f"product {nodes[0]!r}{more}: on x86 processors without VNNI onnxruntime fuses it with its quantizers and adds "
-        "products in a saturating int16. Resolution: session option session.disable_quant_qdq = 1 there, as rnnqc's "
-        "own sessions have it."
+        f"product {nodes[0]!r}{and_more(nodes)}: on x86 processors without VNNI onnxruntime fuses it with its "
+        "quantizers and adds products in a saturating int16. Resolution: session option "
+        "session.disable_quant_qdq = 1 there, as rnnqc's own sessions have it."
     )
 
 
-def _saturates(node: Node) -> bool:
+def _saturates(node: Node, constants: Constants) -> bool:
     values, weights = (_dequantized(v) for v in node.inputs[:2])
     if values is None or weights is None or dtype_of(values) not in (np.uint8, np.int8):
         return False
-    codes = constant_array(weights)
-    if codes is None and weights.inputs and weights.inputs[0].op == "Clip":
-        codes = constant_array(weights.inputs[0].inputs[0])
+    codes = constants.array(weights)
     return codes is not None and codes.dtype == np.int8 and bool(np.abs(codes.astype(np.int16)).max() > EXACT_MAGNITUDE)
 
 

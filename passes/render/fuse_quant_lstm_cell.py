@@ -18,7 +18,7 @@ from rnnqc.cells.fused_nodes import (
     places_of,
 )
 from rnnqc.cells.stages import FusedCell, IntegerCell
-from rnnqc.errors import CompileError, Outcome, Remark
+from rnnqc.errors import CompileError, Outcome, Remark, and_more
 from rnnqc.evaluation.numerics import Bitwise
 from rnnqc.formats.packing import BYTE_BITS, factorize, fits_bits, pack, stored_bits
 from rnnqc.ir import CELL_TAG, DOMAIN, Graph, Model, Node, Value, Variable, constant_array, info
@@ -92,7 +92,7 @@ class FuseQuantLstmCell(Pass):
 
     def _without_kernel(self, name: str, bodies: list[list[CellSite]]) -> Remark:
         cells, type_ = [s.cell for members in bodies for s in members], bodies[0][0].cell.type
-        more = f" and {len(cells) - 1} more" if len(cells) > 1 else ""
+        more = and_more(cells)
         if not type_.aliases:
             reason = f"{len(cells)} cell(s), {cells[0].name!r}{more}, run in standard operators: {name} has no kernel."
             return self.remark(Outcome.NOTE, cells[0].node, type_.op, reason)

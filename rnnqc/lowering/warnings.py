@@ -8,7 +8,7 @@ from rnnqc.cells.forms import INTEGER, QCDQ, QONNX
 from rnnqc.cells.stages import QuantizedCell
 from rnnqc.cells.types import CELL_TYPES
 from rnnqc.cells.vitis_tables import VITIS
-from rnnqc.errors import Outcome, explained
+from rnnqc.errors import Outcome, and_more, explained
 from rnnqc.ir import safe_name
 from rnnqc.layers.layer_hints import layer_hints
 from rnnqc.lowering.plan import Plan
@@ -144,12 +144,11 @@ def _left_out_tables(passed: Passed) -> list[str]:
     asking = [c.name for c in cells if any(p.table == VITIS for p in c.points.values())]
     if not asking:
         return []
-    more = f" and {len(asking) - 1} more" if len(asking) > 1 else ""
     text = (
-        f"cell {asking[0]!r}{more}: form {QCDQ} has Sigmoid and Tanh in place of the recipe's tables, so its "
-        f"outputs are not those of the other forms. Resolution: --form {INTEGER} for tables in standard operators."
+        f"cell {asking[0]!r}{and_more(asking)}: form {QCDQ} has Sigmoid and Tanh in place of the recipe's tables, "
+        "so its outputs are not those of the other forms."
     )
-    return [text]
+    return [explained(text, action=f"--form {INTEGER} for tables in standard operators")]
 
 
 def warnings_of_measurement(report: Report, *, calibrated: bool) -> list[str]:
