@@ -38,7 +38,7 @@ def run(a: argparse.Namespace) -> int:
     from rnnqc.data.npz import npz_bytes, read_npz
     from rnnqc.data.state_pairs import state_pairs
     from rnnqc.data.streaming import calls_of, run_calls, stacked
-    from rnnqc.evaluation.evaluate import exact_options, run_session
+    from rnnqc.evaluation.evaluate import quiet_options, run_session
     from rnnqc.ir import CELLS_KEY
     from rnnqc.proto.files import check_writable, load_proto, write_atomically
     from rnnqc.sessions import session
@@ -56,11 +56,9 @@ def run(a: argparse.Namespace) -> int:
     if any(p.key == CELLS_KEY for p in proto.metadata_props):
         for feed in [call.feed for call in calls] if carried else [feeds]:
             large.look(feed)
-    options = exact_options()
-    options.log_severity_level = 4
     with located(a.model), warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        live = session(proto, native=not a.stock, options=options)
+        live = session(proto, native=not a.stock, options=quiet_options())
         run_call = partial(run_session, live)
         results = stacked(list(run_calls(run_call, calls, carried)), carried) if carried else run_call(feeds)
         write_atomically(Path(a.output), npz_bytes(results))

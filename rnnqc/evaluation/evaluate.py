@@ -35,6 +35,19 @@ def exact_options() -> ort.SessionOptions:
     return options
 
 
+def quiet_options(*, optimize: bool = True) -> ort.SessionOptions:
+    """`exact_options` with which onnxruntime logs nothing but what ends the process.
+
+    Args:
+        optimize: Whether onnxruntime may optimize the graph.
+    """
+    options = exact_options()
+    options.log_severity_level = 4
+    if not optimize:
+        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    return options
+
+
 def make_session(
     model: onnx.ModelProto | bytes | str, *, native: bool = False, optimize: bool = True
 ) -> ort.InferenceSession:
@@ -48,11 +61,8 @@ def make_session(
     Raises:
         CompileError: onnxruntime refuses the model.
     """
-    options = exact_options()
+    options = quiet_options(optimize=optimize)
     options.intra_op_num_threads = 1
-    options.log_severity_level = 4
-    if not optimize:
-        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     if native:
         from rnnqc import runtime_ops
 

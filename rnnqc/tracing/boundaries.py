@@ -9,14 +9,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import onnx
-import onnxruntime as ort
 from onnx import TensorProto
 
 from rnnqc.cells.base import Cell
 from rnnqc.cells.stages import IntegerCell
 from rnnqc.data.feeds import Feeds
 from rnnqc.errors import CompileError, InternalError
-from rnnqc.evaluation.evaluate import exact_options, run_session
+from rnnqc.evaluation.evaluate import quiet_options, run_session
 from rnnqc.ir import dense_array
 from rnnqc.passes.cells.observe import NotObservableError, Observed, with_outputs
 from rnnqc.proto.graph_walks import blocks_of
@@ -78,8 +77,8 @@ class Recorder:
                 supported="such Scans with outputs whose ranks are declared in their bodies",
                 action="declare them, or stack along the first axis and transpose behind the Scan",
             ) from error
-        self._plain = session(proto, native=native, options=_options(optimize))
-        self._exposed = session_of_exposed(exposed, native, _options(optimize))
+        self._plain = session(proto, native=native, options=quiet_options(optimize=optimize))
+        self._exposed = session_of_exposed(exposed, native, quiet_options(optimize=optimize))
 
     def run(self, feed: Feeds) -> tuple[dict[str, Array], dict[str, Made]]:
         """Runs the model once.
@@ -102,14 +101,6 @@ class Recorder:
         known = {n: r.made(n, {v: results[o] for v, o in self._where.items()}) for n, r in self._rounds.items()}
         known |= {name: {(): np.asarray(feed[name])} for name in self._given if name in feed}
         return {name: expected[name] for name in self._outputs}, known
-
-
-def _options(optimize: bool) -> ort.SessionOptions:
-    options = exact_options()
-    options.log_severity_level = 4
-    if not optimize:
-        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    return options
 
 
 def observed_of(place: Place, stored: Container[str]) -> list[Observed]:
