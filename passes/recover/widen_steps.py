@@ -92,9 +92,7 @@ def _widened(proto: onnx.ModelProto) -> onnx.ModelProto | None:
     narrow |= {
         n.output[0] for n in nodes if n.op_type == "Constant" and n.attribute and n.attribute[0].t.data_type == F16
     }
-    narrow |= {
-        n.output[0] for n in nodes if n.op_type == "Cast" and any(a.name == "to" and a.i == F16 for a in n.attribute)
-    }
+    narrow |= {n.output[0] for n in nodes if _to_float16(n)}
     if not any(i in narrow for n in nodes if n.op_type in _PRODUCTS for i in n.input):
         return None
     if proto.functions or any(b.sparse_initializer for b in blocks if isinstance(b, onnx.GraphProto)):
@@ -107,6 +105,11 @@ def _widened(proto: onnx.ModelProto) -> onnx.ModelProto | None:
     except INFERENCE_ERRORS:
         return None
     return made
+
+
+def _to_float16(node: onnx.NodeProto) -> list[onnx.AttributeProto]:
+    """The attribute by which a Cast makes float16; of other nodes nothing."""
+    return [a for a in node.attribute if node.op_type == "Cast" and a.name == "to" and a.i == F16]
 
 
 class _Widening:
@@ -136,9 +139,8 @@ class _Widening:
         for tensor in [*block.initializer, *(a.t for a in held)]:
             if tensor.data_type == F16:
                 tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor).astype("f4"), tensor.name))
-        for node in (n for n in block.node if n.op_type == "Cast"):
-            for to in (a for a in node.attribute if a.name == "to" and a.i == F16):
-                to.i = F32
+        for to in (a for node in block.node for a in _to_float16(node)):
+            to.i = F32
 
     def _cast_boundary(self, graph: onnx.GraphProto) -> None:
         """Casts behind inputs and in front of outputs of float16, which stay as they are declared."""

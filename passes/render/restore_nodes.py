@@ -10,7 +10,7 @@ from rnnqc.ir import FLOAT_TAG, Model, Node, Value, Variable, constant_array, gr
 from rnnqc.ir.builder import Builder
 from rnnqc.passes.base import Pass, PassInfo, PassResult
 from rnnqc.passes.cells.boundary import Boundary, boundary_of
-from rnnqc.passes.cells.cell_graphs import graphs_of_cells, replace_cell
+from rnnqc.passes.cells.cell_graphs import graphs_of_cells, parameters_of, replace_cell
 from rnnqc.passes.graph.node_attributes import node_attributes
 from rnnqc.passes.invariants import Property
 
@@ -58,8 +58,7 @@ def _node(model: Model, cell: Cell, at: Boundary) -> list[Node]:
     inputs: list[Value | None] = [at.x, *_parameters(model, cell), at.sequence_lens, states[0]]
     outputs = [at.y, at.y_h]
     if cell.op == "LSTM":
-        p = cell.P and model.add_initializer(f"{cell.name}/P", _array(model, cell.P)[np.newaxis])
-        inputs, outputs = [*inputs, states[1], p or None], [*outputs, at.y_c]
+        inputs, outputs = [*inputs, states[1], _peepholes(model, cell)], [*outputs, at.y_c]
     while inputs[-1] is None:
         inputs.pop()
     made = [
@@ -86,17 +85,17 @@ def _node(model: Model, cell: Cell, at: Boundary) -> list[Node]:
     return b.nodes
 
 
-def _array(model: Model, name: str) -> np.ndarray:
-    array = constant_array(graph_info(model.graph).initializers[name])
-    assert array is not None
-    return array
-
-
 def _parameters(model: Model, cell: Cell) -> list[Value]:
     """W `[1,GH,I]`, R `[1,GH,H]` and B `[1,2GH]`, of which the second half is what a GRU's reset gate multiplies."""
-    size = cell.hidden_size
-    bias, inner = _array(model, cell.B), np.zeros(len(cell.type.gates) * size, np.float32)
+    held = parameters_of(model, cell)
+    inner = np.zeros_like(held["B"])
     if cell.hidden_bias is not None:
-        inner[-size:] = _array(model, cell.hidden_bias)
-    arrays = {"W": _array(model, cell.W).T, "R": _array(model, cell.R).T, "B": np.concatenate([bias, inner])}
+        inner[-cell.hidden_size :] = held["hidden_bias"]
+    arrays = {"W": held["W"].T, "R": held["R"].T, "B": np.concatenate([held["B"], inner])}
     return [model.add_initializer(f"{cell.name}/{k}", np.ascontiguousarray(a[np.newaxis])) for k, a in arrays.items()]
+
+
+def _peepholes(model: Model, cell: Cell) -> Value | None:
+    """P `[1,3H]`."""
+    array = None if cell.P is None else constant_array(graph_info(model.graph).initializers[cell.P])
+    return None if array is None else model.add_initializer(f"{cell.name}/P", array[np.newaxis])

@@ -226,9 +226,10 @@ class Evidence:
     def suggestions(self) -> list[str]:
         """What the override does that gains most for each byte, and what the one does that gains most of all."""
         best = self.best_repair
-        shown = (
-            [] if best is None else [self.repairs[0], *([best] if best.overrides != self.repairs[0].overrides else [])]
-        )
+        if best is None:
+            return []
+        cheapest = self.repairs[0]
+        shown = [cheapest] if cheapest.overrides == best.overrides else [cheapest, best]
         return [f"{r.outcome} with --set {' '.join(map(shlex.quote, r.overrides))}" for r in shown]
 
     @property
