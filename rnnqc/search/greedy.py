@@ -74,7 +74,7 @@ class Found:
         tried: How many assignments were measured.
         ended_early: Whether there was no time for all that the search would have measured.
         frontier: Those for which no other one costs as little or less and is better, the cheapest first.
-        unseen: Units of which nothing but their first choice was measured.
+        unseen: Units with only their first choice measured.
         alone: How many single changes of the start were measured, and how many there are.
     """
 

@@ -1,6 +1,6 @@
 """Progress of commands whose remarks go to no terminal.
 
-What these would catch: minutes without a word into a pipe or a log, a line for every sample, lines that -q should stop.
+What these would catch: no output for minutes in a pipe or a log, a line for every sample, lines that -q should stop.
 """
 
 from __future__ import annotations

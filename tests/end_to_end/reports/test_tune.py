@@ -443,7 +443,7 @@ class Work:
 def test_a_bound_of_time_is_kept_and_spent_on_all_layers(
     model: onnx.ModelProto, feeds: list[dict[str, Array]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Would catch: a layer that no time is left for, without a word; models lowered again when the time is over."""
+    """Would catch: a layer that is left out for want of time, unsaid; models lowered again when the time is over."""
     work = Work(monkeypatch)
     found = tune(model, feeds, min_sqnr=20.0, seconds=9.0)
     assert found.found.ended_early and work.lowerings <= 10
