@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import fields, replace
 from typing import Any
@@ -243,6 +244,12 @@ def cell_is_bounded(cell: Cell, limit: float) -> bool:
 
 
 def stays_between_bounds(cell: Cell) -> bool:
-    """Whether the hidden state of a GRU cannot pass `STATE_LIMIT`: it stays between the candidate and what it was."""
+    """Whether the state of a cell cannot pass `STATE_LIMIT`.
+
+    The hidden state of a GRU stays between the candidate and what it was. A cell state of 2**60 keeps every bit when
+    |i * g| of a few units is added, and |f| <= 1.
+    """
+    if cell.type.cell_state:
+        return cell_is_bounded(cell, math.inf)
     candidate = cell.gate_activation(len(cell.type.gates) - 1)
     return keeps_hidden_bounded(cell) and (candidate.bounds is not None or candidate.kind in ("Relu", RELU_TABLE))

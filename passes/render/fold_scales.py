@@ -17,6 +17,7 @@ from rnnqc.ir.builder import Builder
 from rnnqc.passes.base import Pass, PassInfo, PassResult
 from rnnqc.passes.cells.boundary import Boundary, boundary_of
 from rnnqc.passes.cells.cell_graphs import chain_sources, graphs_of_cells, replace_cell
+from rnnqc.passes.fold.coarse_gates import coarse_gate
 from rnnqc.passes.fold.fold_fixed_point import FoldedFixedPoint
 from rnnqc.passes.fold.fold_lut import FoldedLut, with_zero_point_rows
 from rnnqc.passes.fold.integer_forms import Folded, integer_form, is_within
@@ -79,6 +80,7 @@ class FoldScales(Pass):
                 remarks.append(self.remark(Outcome.NOTE, cell.node, cell.op, reason, result.found, result.action))
             else:
                 folded[cell.name] = result
+                remarks += self._of_coarse_gate(model, graphs[cell.name], cell)
         tables = Tables(model, functions=self.functions)
         codes: dict[str, Value] = {}
         sites: list[tuple[QuantizedCell, Graph, Boundary]] = []
@@ -112,6 +114,18 @@ class FoldScales(Pass):
         widths = [p.bits for c, _, _ in sites for p in c.points.values() if p.bits is not None]
         usual = all(bits >= USUAL_BITS for bits in widths)
         return PassResult(bool(sites), tuple(remarks), {"cells": len(sites)}, Lossy(20.0) if usual else None)
+
+    def _of_coarse_gate(self, model: Model, graph: Graph, cell: QuantizedCell) -> list[Remark]:
+        bias = constant_array(model.initializer(cell.B, graph))
+        found = None if bias is None else coarse_gate(cell, bias)
+        if found is None:
+            return []
+        gate, largest = found
+        table = f"the table of the {gate.replace('_', ' ')}"
+        reason = f"its states last for thousands of steps, which {table} shortens or prolongs."
+        text = f"biases up to {largest:.3g}, and values in steps of 2^-15"
+        action = f"--set '{cell.name}.*.activation.table=exact'"
+        return [self.remark(Outcome.WARNING, cell.node, cell.op, reason, text, action)]
 
 
 def _fold(model: Model, graph: Graph, cell: QuantizedCell) -> Folded:

@@ -195,7 +195,7 @@ class IntegerStep:
             if f.cell_is_wide:
                 return whole
             return body.op("Clip", [whole, body.f32(-f.cell_max), body.f32(f.cell_max)], point)
-        if self.cell.type.reads_hidden and stays_between_bounds(self.cell):
+        if stays_between_bounds(self.cell):
             return u
         return body.op("Clip", [u, body.f32(-STATE_LIMIT), body.f32(STATE_LIMIT)], point)
 

@@ -331,9 +331,9 @@ class CellSide:
         if self.form == REAL:
             return (f"{port}.quantized" if points_of(self.cell).get(port, FLOAT).is_quantized else f"{port}.sum",)
         is_float = encoding(self.cell, port) is None if self.form == FIXED_POINT else not self.numbers["cell_scale"]
-        if is_float:  # limited, but for a state that stays between the bounds of its activations
-            is_sum = self.form == LUT and self.cell.type.reads_hidden and stays_between_bounds(self.cell)
-            return (f"{port}.sum" if is_sum else port,)
+        if is_float:  # limited, but for a state that stays within bounds by itself
+            is_sum = self.form == LUT and stays_between_bounds(self.cell)
+            return (port, f"{port}.sum") if is_sum else (port,)
         numbers = self.cell.numbers if isinstance(self.cell, IntegerCell) else None
         return (f"{port}.rounded",) if isinstance(numbers, LutNumbers) and numbers.cell_is_wide else (port,)
 

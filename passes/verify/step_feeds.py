@@ -16,7 +16,7 @@ from rnnqc.cells.stages import points_of
 from rnnqc.formats.format import Format
 from rnnqc.formats.point_format import CHAINED, FLOAT, ROWS
 from rnnqc.passes.fold.fold_lut import RESIDUAL_BITS
-from rnnqc.passes.formats.point_format import INDEX_BITS
+from rnnqc.passes.formats.point_format import INDEX_BITS, stays_between_bounds
 from rnnqc.passes.verify.cell_sides import (
     CANDIDATE_PRODUCT,
     GATE,
@@ -84,7 +84,7 @@ class StepFeeds:
             rasters[f"{g}.{PREACTIVATION}"] = self._raster(point, activation, RESIDUAL_BITS, is_read=is_read)
         is_read = SQUASHED in wanted
         rasters[f"{state}.kept"] = self._raster(state, cell.output_activation, INDEX_BITS, is_read=is_read)
-        if cell.type.cell_state and encoding(cell, state) is None:
+        if cell.type.cell_state and encoding(cell, state) is None and not stays_between_bounds(cell):
             rasters[f"{state}.kept"][:2] = BEYOND, -BEYOND
         rasters[VALUE] = self._raster("hidden")
         rows = _ROWS + max((-(-len(r) // size) for p, r in rasters.items() if p in ports), default=0)

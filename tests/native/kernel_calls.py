@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import mmap
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -100,6 +100,7 @@ class _Cell(ctypes.Structure):
         ("gate_max", ctypes.c_float * GATES),
         ("gate_table", ctypes.c_void_p * GATES),
         ("cell_max", ctypes.c_float),
+        ("cell_index_scale", ctypes.c_float),
         ("cell_table", ctypes.c_void_p),
         ("cell_table_size", ctypes.c_int32),
         ("h_scale", ctypes.c_float),
@@ -325,6 +326,15 @@ class CellCase:
     cell_max: float
     h_scale: float
     h_zero_point: int
+    cell_index_scale: float = 0.0
+
+    def of_float_cell(self, scale: float) -> CellCase:
+        """The case with a float cell of `scale` codes in a unit; every second state lies between two codes."""
+        c = self.c.copy()
+        c[:, 1::2] += np.resize(np.float32([0.5, -0.5, 0.49, -0.49, 1.5, 0.3]), c[:, 1::2].shape)
+        unit = np.float32(scale)
+        tables = [*self.gate_tables[:3], self.gate_tables[3] / unit]
+        return replace(self, c=c / unit, gate_tables=tables, cell_index_scale=scale)
 
     def run(self, isa: str, guarded: Guarded, span: tuple[int, int] | None = None) -> CellResult:
         """Runs all blocks, or those of `span` only."""
@@ -348,6 +358,7 @@ class CellCase:
             gate_max=(ctypes.c_float * GATES)(*self.gate_max),
             gate_table=(ctypes.c_void_p * GATES)(*(table.ctypes.data for table in gate_tables)),
             cell_max=self.cell_max,
+            cell_index_scale=self.cell_index_scale,
             cell_table=cell_table.ctypes.data,
             cell_table_size=self.cell_table.size,
             h_scale=self.h_scale,

@@ -253,7 +253,7 @@ def test_a_model_that_onnxruntime_does_not_run() -> None:
 
 
 class Rounding(Pass):
-    """Rounds the cell state inside the loop of a fused cell's function down, where it should be to nearest."""
+    """Rounds the index of a table inside the loop of a fused cell's function down, where it should be to nearest."""
 
     info = PassInfo("rounding", "spoil a value in the function of a cell", Bitwise())
 
@@ -263,7 +263,7 @@ class Rounding(Pass):
         while blocks:
             for node in blocks.pop().node:
                 blocks += [a.g for a in node.attribute if a.type == onnx.AttributeProto.GRAPH]
-                if node.op_type == "Round" and "cell_state" in node.output[0]:
+                if node.op_type == "Round" and "hidden.squashed" in node.output[0]:
                     node.op_type = "Floor"
         wrong = Model.load(proto)
         model.__dict__.update(wrong.__dict__)
@@ -287,7 +287,7 @@ def test_a_value_in_the_loop_of_a_function_is_named_and_the_command_reproduces_i
     with pytest.raises(NumericsError) as caught:
         PassManager([Rounding()], [verifier]).run(fused)
     message = str(caught.value)
-    value = f"the_lstm.forward/{product_branch()}/cell_state.rounded"
+    value = f"the_lstm.forward/{product_branch()}/hidden.squashed.rounded"
     assert f"diverges is '{value}' in Scan " in message and " at step 0: " in message
     command = shlex.split(message.split("Reproducer: ")[1])
     result = in_process(capfd, *command[1:])

@@ -94,6 +94,7 @@ struct TableCellArgs {
   float gate_max[kGates];
   const float* gate_table[kGates];  // valid at trunc(gate_min) .. trunc(gate_max)
   float cell_max;                   // a whole number <= 2^60
+  float cell_index_scale;           // codes in a unit of a float cell; 0 of a cell of whole numbers, which are codes
   const float* cell_table;          // code k stands at k, or at k + cell_table_size if k < 0; codes beyond saturate
   int32_t cell_table_size;          // even, at least 2
   const LinearTables* linear;       // the same tables in another form; null if they have none

@@ -7,7 +7,7 @@ up to the whole, a folder that is half written or somebody else's, a deviation o
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -45,9 +45,15 @@ def dump(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> Dump:
     return run
 
 
-def prepare(folder: Path, case: RecurrentCase, recipe: str = "int8", feeds: Mapping[str, Array] | None = None) -> None:
+def prepare(
+    folder: Path,
+    case: RecurrentCase,
+    recipe: str = "int8",
+    feeds: Mapping[str, Array] | None = None,
+    overrides: Sequence[str] = (),
+) -> None:
     """Writes the lowered model and its feeds."""
-    made = rnnqc.lower(case.model(), recipe=recipe, calibration=[case.feeds()])
+    made = rnnqc.lower(case.model(), recipe=recipe, calibration=[case.feeds()], overrides=overrides)
     made.save(folder / "model.onnx")
     save_arrays(folder / "in.npz", case.feeds() if feeds is None else feeds)
 
@@ -330,7 +336,7 @@ def test_fused_and_integer_form_write_the_same_arrays(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("direction", "first", "array"), [("forward", 1, "cell_state"), ("reverse", 3, "hidden")])
 def test_comparison(tmp_path: Path, dump: Dump, direction: Any, first: int, array: str) -> None:
     """The first step in the order of the direction; of its arrays the first that a step makes."""
-    prepare(tmp_path, RecurrentCase(direction=direction))
+    prepare(tmp_path, RecurrentCase(direction=direction), overrides=["*.cell_state.bits=24"])
     assert dump("one").code == 0
     (file,) = (tmp_path / "one").glob("*.npz")
     held = {n: a for n, a in arrays(tmp_path / "one").items() if n not in ("input", "input.codes", "cell_state")}

@@ -24,7 +24,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A lowered model, its data and its dump."""
     path = tmp_path_factory.mktemp("page")
     case = RecurrentCase()
-    rnnqc.lower(case.model()).save(path / "lowered.onnx")
+    rnnqc.lower(case.model(), overrides=["*.cell_state.bits=24"]).save(path / "lowered.onnx")
     save_arrays(path / "in.npz", case.feeds())
     rnnqc.dump(path / "lowered.onnx", path / "in.npz", path / "dump")
     return path

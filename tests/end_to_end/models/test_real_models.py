@@ -46,7 +46,7 @@ DTLN_FRAME, DTLN_SHIFT = 512, 128
 SILERO_CHUNKS = 300
 SILERO_CHUNK, SILERO_CONTEXT = 512, 64
 FEW_REVIEWS = 200
-PACKED_REVIEWS = 32
+PACKED_REVIEWS = 96
 
 
 def _sessions(path: Path, layers: int, rest: str = "float") -> dict[str, ort.InferenceSession]:

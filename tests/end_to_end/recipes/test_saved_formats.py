@@ -163,7 +163,7 @@ def test_commands(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     ("text", "message"),
     [
         ('points = "*.W.weight"\nscale = [0.1, 0.2]', r"W.weight.*scale is a list of 2 numbers.*a list of 128"),
-        ('points = "*.cell_state"\nscale = [0.1, 0.2]', r"cell_state.*scale is a list.*weights and biases"),
+        ('points = "*.cell_state"\nbits = 24\nscale = [0.1, 0.2]', r"cell_state.*scale is a list.*weights and biases"),
         ('points = "*.W.weight"\nscale = []', r"scale = \[\]"),
     ],
 )

@@ -23,6 +23,8 @@ from tests.passes.pass_testing import INT8, before, make_pass
 from tests.subjects.lstm_models import LstmCase, RecurrentCase
 
 TANH = Activation("Tanh")
+WHOLE = "*.cell_state.bits=24"
+"""A cell state in whole steps."""
 
 
 def _folded(case: LstmCase | None = None, *overrides: str) -> tuple[Cell, FoldedLut]:
@@ -36,7 +38,7 @@ def _folded(case: LstmCase | None = None, *overrides: str) -> tuple[Cell, Folded
 
 
 def test_multipliers_and_bias_by_hand() -> None:
-    cell, folded = _folded(LstmCase(peepholes=True), "*.input.mode=static", "*.input.scale=0.125")
+    cell, folded = _folded(LstmCase(peepholes=True), "*.input.mode=static", "*.input.scale=0.125", WHOLE)
     h = cell.hidden_size
     s_g = np.repeat([16 / 4096, 16 / 4096, 16 / 4096, 8 / 4096], h)
     s_w, s_r = (np.asarray(cell.points[f"{k}.weight"].complete.scale) for k in ("W", "R"))
@@ -55,7 +57,7 @@ def test_multipliers_and_bias_by_hand() -> None:
 
 def test_peepholes_are_in_units_of_their_own_gates() -> None:
     case = LstmCase(peepholes=True)
-    cell, folded = _folded(case, "*.output_gate.acc.bits=12", "*.forget_gate.acc.bits=11")
+    cell, folded = _folded(case, "*.output_gate.acc.bits=12", "*.forget_gate.acc.bits=11", WHOLE)
     assert folded.P is not None
     steps = np.repeat([16 / 4096, 16 / 2048, 16 / 1024], cell.hidden_size)  # of i, o, f
     np.testing.assert_allclose(folded.P, case.parameters()["P"][0] * 2.0**-11 / steps, rtol=1e-6)
@@ -94,11 +96,11 @@ def test_default_numbers() -> None:
     assert numbers.gate_table_size == 8192
     assert [(t.activation.name, t.size, t.unit) for t in folded.gate_tables] == [
         ("Sigmoid", 8192, 1.0),
-        ("Tanh", 8192, 2.0**-11),
+        ("Tanh", 8192, 1.0),
     ]
-    assert (numbers.cell_scale, numbers.cell_max, numbers.cell_is_wide) == (2.0**-11, 2.0**60, True)
+    assert (numbers.cell_scale, numbers.cell_index_scale) == (0.0, 4096.0)
     assert folded.cell_table is not None
-    assert (folded.cell_table.size, folded.cell_table.step, numbers.cell_table_size) == (65536, 2.0**-11, 65536)
+    assert (folded.cell_table.size, folded.cell_table.step, numbers.cell_table_size) == (65536, 2.0**-12, 65536)
     assert all(t.piecewise_linear for t in (*folded.gate_tables, folded.cell_table))
 
 
@@ -108,14 +110,18 @@ def test_clip_limits_the_codes() -> None:
     assert numbers.gate_max == [4096.5 + 256] * 3 + [4096.5 + 512]
 
 
+def test_a_cell_state_in_whole_steps_has_no_limit_of_its_own() -> None:
+    _, folded = _folded(None, WHOLE)
+    numbers = folded.numbers
+    assert (numbers.cell_scale, numbers.cell_max, numbers.cell_is_wide) == (2.0**-11, 2.0**60, True)
+    assert folded.cell_table is not None
+    assert (folded.cell_table.size, folded.cell_table.step, numbers.cell_table_size) == (65536, 2.0**-11, 65536)
+    assert folded.gate_tables[1].unit == 2.0**-11
+
+
 def test_narrow_cell_state_saturates() -> None:
     numbers = _folded(None, "*.cell_state.bits=16")[1].numbers
     assert (numbers.cell_max, numbers.cell_is_wide) == (32767.0, False)
-
-
-def test_float_cell_state() -> None:
-    numbers = _folded(None, "*.cell_state.bits=none")[1].numbers
-    assert (numbers.cell_scale, numbers.cell_index_scale, numbers.cell_table_size) == (0.0, 4096.0, 65536)
 
 
 @pytest.mark.parametrize(
@@ -124,7 +130,7 @@ def test_float_cell_state() -> None:
         ((Activation("HardSigmoid", 0.2, 0.5), TANH, TANH), ["HardSigmoid"] * 3 + ["table"], [8192]),
         ((Activation("Sigmoid"), Activation("Relu"), TANH), ["table"] * 3 + ["Relu"], [8192]),
         ((Activation("Sigmoid"), Activation("Elu", 1.0), TANH), ["table"] * 3 + ["relu_table"], [8192, 8192]),
-        ((TANH, TANH, TANH), ["table"] * 4, [8192, 8192]),
+        ((TANH, TANH, TANH), ["table"] * 4, [8192]),
     ],
 )
 def test_kinds(activations: tuple[Activation, ...], kinds: list[str], sizes: list[int]) -> None:
@@ -183,7 +189,7 @@ REFUSED = [
     (["*.acc.bits=32"], "the input gate has too large a table", "input_gate.acc.bits = 32"),
     (["*.acc.rounding=half_even"], "the input gate is not tabulated", "half_even"),
     (["*.hidden.activation.bits=none"], "the output activation is not tabulated", "hidden.activation.bits = none"),
-    (["*.cell_state.rounding=floor"], "the cell state has a format", "floor"),
+    ([WHOLE, "*.cell_state.rounding=floor"], "the cell state has a format", "floor"),
 ]
 
 

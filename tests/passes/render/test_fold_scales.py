@@ -115,7 +115,7 @@ def test_tables_of_other_forms_are_initializers() -> None:
     (cell,) = model.cells.values()
     table = constant_array(graph_info(model.graph).initializers[cell.operands.cell_table])
     assert table is not None
-    np.testing.assert_allclose(table[[0, 1, -1]], np.tanh(np.array([0, 1, -1]) * 2.0**-11), rtol=1e-6)
+    np.testing.assert_allclose(table[[0, 1, -1]], np.tanh(np.array([0, 1, -1]) * 2.0**-12), rtol=1e-6)
 
 
 @pytest.mark.parametrize("placement", ["if", "loop", "scan"])

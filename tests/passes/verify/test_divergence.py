@@ -96,12 +96,12 @@ def test_no_divergence_where_there_is_none(placement: Placement, form: str) -> N
         ("insert-qcdq", "Tanh", "cell_gate.value", "Sigmoid", "the_lstm.forward/cell_gate.value", ["Scan"]),
         ("insert-qcdq", "Add", "cell_state.sum", "Sub", "the_lstm.forward/cell_state.sum", ["Scan"]),
         (
-            "cleanup", "Round", "cell_state.rounded", "Floor",
-            f"the_lstm.forward/{product_branch()}/cell_state.rounded", ["If", "Scan"],
+            "cleanup", "Round", "hidden.squashed.rounded", "Floor",
+            f"the_lstm.forward/{product_branch()}/hidden.squashed.rounded", ["If", "Scan"],
         ),
         (
-            "fuse-quant-lstm-cell", "Round", "cell_state.rounded", "Ceil",
-            f"the_lstm.forward/{product_branch()}/cell_state.rounded", ["If", "Scan"],
+            "fuse-quant-lstm-cell", "Round", "hidden.squashed.rounded", "Ceil",
+            f"the_lstm.forward/{product_branch()}/hidden.squashed.rounded", ["If", "Scan"],
         ),
         (
             "fuse-quant-lstm-cell", "Mul", "hidden.value", "Add",
@@ -134,10 +134,10 @@ def test_the_step_of_a_written_out_loop() -> None:
     before, after, numerics = stages(case, "integer", True)["unroll"]
     wrong = onnx.ModelProto()
     wrong.CopyFrom(after)
-    (node,) = [n for n in wrong.graph.node if "/step_2/cell_state.rounded" in n.output[0]]
+    (node,) = [n for n in wrong.graph.node if "/step_2/hidden.squashed.rounded" in n.output[0]]
     node.op_type = "Ceil"
     found = first_divergence(before, wrong, case.feeds(), numerics)
-    assert found is not None and alias(found.value)[0] == "the_lstm.forward/cell_state.rounded"
+    assert found is not None and alias(found.value)[0] == "the_lstm.forward/hidden.squashed.rounded"
     assert found.step == 2 and found.inside[0].startswith("Scan")
 
 

@@ -238,14 +238,15 @@ def test_a_scale_that_is_wrong_wherever_it_is_used(point: str, share: float, mon
 
     def wrong(*arguments: Any) -> Any:
         made = right(*arguments)
-        for points in filter(None, made.values()):
+        for points in (p for p in made.values() if p is not None and not p[point].is_float):
             held = points[point].complete
             scale = (*held.scale[:-1], held.scale[-1] * (1 + share / 100))
             points[point] = replace(points[point], format=replace(held, scale=scale))
         return made
 
     monkeypatch.setattr(module, "resolve_formats", wrong)
-    passes, proto = default_passes(load_recipe("int8"), "integer", False), LSTM.model()
+    recipe = load_recipe("int8").with_overrides(["*.cell_state.bits=24"])
+    passes, proto = default_passes(recipe, "integer", False), LSTM.model()
     with pytest.raises(NumericsError, match=rf"Pass 'insert-qcdq' wrote a wrong constant: scale of .*{point}"):
         run(passes, proto, verifier_of(proto))
 
@@ -338,7 +339,7 @@ def test_a_constant_of_the_integer_form(name: str) -> None:
 LIMITED: dict[str, tuple[RecurrentCase, list[str]]] = {
     "preactivation.limited": (LSTM, []),
     "hidden_gate.limited": (GRU, []),
-    "cell_state": (LSTM, ["*.cell_state.bits=none"]),
+    "cell_state": (LSTM.replace(activations=(Activation("Sigmoid"), Activation("Tanh"), Activation("Relu"))), []),
 }
 
 
@@ -417,7 +418,7 @@ REFUSED = "changed a step of a cell: the fused node of 'the_lstm.forward' does n
 ATTRIBUTES: dict[str, tuple[RecurrentCase, str, Edit, str]] = {
     "h_scale, 1 %": (FUSED, "int8", attribute("h_scale", percent(1.0)), OTHER.format("Y")),
     "h_zero_point": (FUSED, "int8", attribute("h_zero_point", plus(1)), OTHER.format("Y")),
-    "cell_scale, 0.1 %": (FUSED, "int8", attribute("cell_scale", percent(0.1)), OTHER.format("Y")),
+    "cell_index_scale, 1 %": (FUSED, "int8", attribute("cell_index_scale", percent(1.0)), OTHER.format("Y")),
     "input_forget": (FUSED, "int8", attribute("input_forget", plus(1)), OTHER.format("Y")),
     "the table of a gate": (
         FUSED, "int8", attribute("gate_table_offset", plus(-8192)), OTHER.format("Y"),
@@ -456,13 +457,13 @@ OTHER_BRANCHES: dict[str, tuple[Edit, str]] = {
     "W of uint8": (node_constant("Add", "/W.shifted", 1, plus(1)), "x.projection.steps"),
     "R of uint8": (node_constant("Add", "/R.shifted", 1, plus(1)), "hidden.units"),
     "a gate of uint8": (in_branch("uint8", "Split", "/input_gate", lambda n: n.outputs.reverse()), r"\w+_gate"),
-    "the state of uint8": (in_branch("uint8", "Round", "/cell_state.rounded", becomes("Floor")), STATE),
-    "the state of int8": (in_branch("int8", "Round", "/cell_state.rounded", becomes("Floor")), STATE),
+    "the state of uint8": (in_branch("uint8", "Round", "/hidden.squashed.rounded", becomes("Floor")), STATE),
+    "the state of int8": (in_branch("int8", "Round", "/hidden.squashed.rounded", becomes("Floor")), STATE),
     "states beyond the bound": (
-        in_branch("beyond_bound", "Round", "/cell_state.rounded", becomes("Floor")), STATE,
+        in_branch("beyond_bound", "Round", "/hidden.squashed.rounded", becomes("Floor")), STATE,
     ),
     "states within the bound": (
-        in_branch("within_bound", "Round", "/cell_state.rounded", becomes("Floor")), STATE,
+        in_branch("within_bound", "Round", "/hidden.squashed.rounded", becomes("Floor")), STATE,
     ),
 }  # fmt: skip
 

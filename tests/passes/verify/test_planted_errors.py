@@ -137,12 +137,12 @@ PLANTED = {
         GRU,
     ),
     "cleanup: a value in the loop": Planted(
-        "cleanup", nodes("Round", "cell_state.rounded", becomes("Floor")),
-        r"diverges is 'the_lstm.forward/u?int8/cell_state.rounded' in Scan .* in If .* at step 0",
+        "cleanup", nodes("Round", "hidden.squashed.rounded", becomes("Floor")),
+        r"diverges is 'the_lstm.forward/u?int8/hidden.squashed.rounded' in Scan .* in If .* at step 0",
     ),
     "unroll: one of the steps": Planted(
-        "unroll", one_step("Round", "the_lstm.forward/step_3/cell_state.rounded", "Ceil"),
-        r"diverges is 'the_lstm.forward/cell_state.rounded\w*' in Scan .* at step 3",
+        "unroll", one_step("Round", "the_lstm.forward/step_3/hidden.squashed.rounded", "Ceil"),
+        r"diverges is 'the_lstm.forward/hidden.squashed.rounded\w*' in Scan .* at step 3",
         LstmCase(T=5, B=3, I=6, H=16), True,
     ),
 }  # fmt: skip

@@ -31,7 +31,7 @@ from rnnqc.passes.verify.pass_comparison import OWN_LOSS
 from rnnqc.passes.verify.step_feeds import StepFeeds
 from rnnqc.recipes.recipe import load_recipe
 from tests.generate.float_layer import Activation
-from tests.passes.pass_testing import before
+from tests.passes.pass_testing import INT8, before
 from tests.passes.planting import Spoilt, verifier_of
 from tests.runs.commands import in_process
 from tests.subjects.lstm_models import LstmCase, RecurrentCase, stacked_model
@@ -223,7 +223,8 @@ def test_a_value_whose_name_went_to_another_raises_no_alarm(recipe: str) -> None
 
 
 def test_every_code_is_tried_where_a_table_is_read_and_few_elsewhere() -> None:
-    (cell,) = before("fold-scales", CASE.model()).cells.values()
+    recipe = INT8.with_overrides(["*.cell_state.bits=24"])
+    (cell,) = before("fold-scales", CASE.model(), recipe).cells.values()
     assert isinstance(cell, QuantizedCell)
     read = {"input_gate.preactivation": "input_gate.activation", "cell_state.kept": "hidden.squashed"}
     made = StepFeeds(cell).of([*read, "x"], list(read.values()))

@@ -369,7 +369,8 @@ def test_table_cell(
     isa: str, units: int, rows: int, zero_point: int, wild: bool, cell_max: float, guarded: Guarded
 ) -> None:
     case = _table_case(rows, units, zero_point, wild, cell_max)
-    case.run(isa, guarded).assert_same_bits(case.run("reference", guarded))
+    for kind in (case, case.of_float_cell(4.0), case.of_float_cell(0.37)):
+        kind.run(isa, guarded).assert_same_bits(kind.run("reference", guarded))
 
 
 def _check_span(case: CellCase, isa: str, guarded: Guarded, begin: int, end: int) -> None:
@@ -401,7 +402,9 @@ SPANS = [
 @bundled("rows", [1, 3])
 def test_table_cell_of_some_blocks(isa: str, count: int, begin: int, end: int, rows: int, guarded: Guarded) -> None:
     # As threads run that take some of the columns each.
-    _check_span(_table_case(rows, count * BLOCK - 3, 128, True, 300.0), isa, guarded, begin, end)
+    case = _table_case(rows, count * BLOCK - 3, 128, True, 300.0)
+    for kind in (case, case.of_float_cell(4.0)):
+        _check_span(kind, isa, guarded, begin, end)
 
 
 class LinearTables:
@@ -442,9 +445,9 @@ class LinearTables:
             h_zero_point=128,
         )
 
-    def run(self, isa: str, guarded: Guarded) -> tuple[bool, bytes, npt.NDArray[np.float32]]:
-        """Whether the kernels get the linear form; all results; y `[rows, units]`."""
-        case = self.case()
+    def run(self, isa: str, guarded: Guarded, index_scale: float = 0.0) -> tuple[bool, bytes, npt.NDArray[np.float32]]:
+        """Whether the kernels get the linear form; all results; y `[rows, units]`. `index_scale`: of a float cell."""
+        case = self.case().of_float_cell(index_scale) if index_scale else self.case()
         result = case.run(isa, guarded)
         results = (result.y, result.c[:, : case.units], result.h[:, : case.units])
         return result.linear, b"".join(array.tobytes() for array in results), result.y
@@ -471,9 +474,10 @@ class LinearTables:
 def test_linear_tables(isa: str, sizes: dict[str, float], fused: bool, guarded: Guarded) -> None:
     tables = LinearTables(**sizes)  # type: ignore[arg-type]
     assert tables.is_fused(guarded) == fused
-    linear, found, _ = tables.run(isa, guarded)
-    assert linear
-    assert found == tables.run("reference", guarded)[1]
+    for index_scale in (0.0, 4096.0, 0.25):
+        linear, found, _ = tables.run(isa, guarded, index_scale)
+        assert linear
+        assert found == tables.run("reference", guarded, index_scale)[1]
 
 
 # What decides which limits of a linear cell need instructions, on both sides of each condition.
@@ -575,11 +579,12 @@ def _limited_case(
 @pytest.mark.parametrize("specials", [WITHIN, JUST_BEYOND, BEYOND], ids=["within", "just beyond", "beyond"])
 def test_limits_of_linear_cells(isa: str, specials: Sequence[float], name: str, guarded: Guarded) -> None:
     case = _limited_case(specials=specials, **LIMITS[name])
-    expected = case.run("reference", guarded)
-    found = case.run(isa, guarded)
-    assert found.linear
-    assert found.fused == (specials is WITHIN and name in FUSED)
-    found.assert_same_bits(expected)
+    for kind in (case, replace(case, cell_index_scale=2.0), replace(case, cell_index_scale=0.3)):
+        expected = kind.run("reference", guarded)
+        found = kind.run(isa, guarded)
+        assert found.linear
+        assert found.fused == (specials is WITHIN and name in FUSED)
+        found.assert_same_bits(expected)
 
 
 @pytest.mark.parametrize("isa", STEP_ISAS)

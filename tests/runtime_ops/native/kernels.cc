@@ -99,6 +99,7 @@ struct rnnqc_test_cell {
   float gate_max[4];
   const float* gate_table[4];
   float cell_max;
+  float cell_index_scale;
   const float* cell_table;
   int32_t cell_table_size;
   float h_scale;
@@ -136,6 +137,7 @@ static rnnqc::TableCellArgs CellArgsOf(const rnnqc_test_cell& cell, rnnqc::Linea
   args.v_max = LargestPreActivation(args);
   args.h_reciprocal = rnnqc::FindReciprocal(args.h_scale);
   args.cell_max = cell.cell_max;
+  args.cell_index_scale = cell.cell_index_scale;
   args.cell_table = cell.cell_table;
   args.cell_table_size = cell.cell_table_size;
   args.c = cell.c;

@@ -223,9 +223,12 @@ void s32_table_cell_1__reference(const TableCellArgs& args) {
       float* c = args.c + row * args.c_stride + unit;
       const float kept = gates[2] * *c;
       const float added = gates[0] * gates[3];
-      *c = std::fmax(std::fmin(std::nearbyint(kept + added), args.cell_max), -args.cell_max);
+      const bool whole = args.cell_index_scale == 0.0f;
+      const float next = whole ? std::nearbyint(kept + added) : kept + added;
+      *c = std::fmax(std::fmin(next, args.cell_max), -args.cell_max);
       const float half = static_cast<float>(args.cell_table_size / 2);
-      const int32_t code = static_cast<int32_t>(std::fmax(std::fmin(*c, half - 1.0f), -half));
+      const float steps = whole ? *c : std::nearbyint(*c * args.cell_index_scale);
+      const int32_t code = static_cast<int32_t>(std::fmax(std::fmin(steps, half - 1.0f), -half));
       const float y = gates[1] * args.cell_table[code < 0 ? code + args.cell_table_size : code];
       if (unit < args.units) args.y[row][unit] = y;
       args.h[row * args.h_stride + unit] = Code(y, args.h_scale, args.h_zero_point);

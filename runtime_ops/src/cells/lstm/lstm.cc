@@ -13,8 +13,8 @@ namespace rnnqc {
 namespace {
 
 bool HasTablesOnly(const LstmConfig& config) {
-  return HasTableGates(config) && config.output_kind == Kind::kTable && config.cell_is_quantized() &&
-         config.h_mode == CodeMode::kStatic && !config.input_forget;
+  return HasTableGates(config) && config.output_kind == Kind::kTable && config.h_mode == CodeMode::kStatic &&
+         !config.input_forget;
 }
 
 bool UsesTableKernel(const LstmConfig& config, const PackedLstm& packed) {
@@ -100,7 +100,8 @@ class LstmRun final : public SequenceRun {
       cell_.gate_max[g] = config_.gates[g].max;
       cell_.gate_table[g] = args_.gate_table + config_.gates[g].table_offset;
     }
-    cell_.cell_max = lstm_.cell_max;
+    cell_.cell_max = lstm_.cell_is_quantized() ? lstm_.cell_max : kLargestMagnitude;
+    cell_.cell_index_scale = lstm_.cell_is_quantized() ? 0.0f : lstm_.cell_index_scale;
     cell_.cell_table = args_.cell_table;
     cell_.cell_table_size = static_cast<int32_t>(args_.cell_table_size);
     cell_.linear = args_.linear;

@@ -18,7 +18,8 @@ inline __m256 Floats8(const int32_t* sums) {
 
 const LinearTables kNoTables{};
 
-template <bool kLinear>
+// kWhole: the cell state is a whole number.
+template <bool kLinear, bool kWhole>
 class Cells {
  public:
   explicit Cells(const TableCellArgs& args)
@@ -30,6 +31,7 @@ class Cells {
         cell_table_size_(_mm256_set1_epi32(args.cell_table_size)),
         cell_min_(_mm256_set1_ps(-args.cell_max)),
         cell_max_(_mm256_set1_ps(args.cell_max)),
+        cell_index_scale_(_mm256_set1_ps(args.cell_index_scale)),
         code_min_(_mm256_set1_ps(static_cast<float>(-(args.cell_table_size / 2)))),
         code_max_(_mm256_set1_ps(static_cast<float>(args.cell_table_size / 2 - 1))),
         // Indices up to 2^16 - 1 and the zero up to 2^15: codes fit into int16, modulo 2^16 as the subtraction goes.
@@ -145,11 +147,14 @@ class Cells {
   RNNQC_FORCEINLINE void NextCell(float* c, __m256 i, __m256 f, __m256 d) const {
     const __m256 sum = _mm256_add_ps(_mm256_mul_ps(f, _mm256_loadu_ps(c)), _mm256_mul_ps(i, d));
     const __m256 limited = Limit(sum, cell_min_, cell_max_);
-    _mm256_storeu_ps(c, _mm256_round_ps(limited, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+    const __m256 whole = _mm256_round_ps(limited, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+    _mm256_storeu_ps(c, kWhole ? whole : limited);
   }
 
   RNNQC_FORCEINLINE __m256i CellCode(const float* c) const {
-    return _mm256_cvttps_epi32(Limit(_mm256_loadu_ps(c), code_min_, code_max_));
+    const __m256 next = _mm256_loadu_ps(c);
+    const __m256 steps = kWhole ? next : _mm256_mul_ps(next, cell_index_scale_);
+    return _mm256_cvtps_epi32(Limit(steps, code_min_, code_max_));
   }
 
   RNNQC_FORCEINLINE Units CellCodes(const Place& at, int64_t block) const {
@@ -185,24 +190,25 @@ class Cells {
   const float* cell_table_;
   __m256i cell_table_size_;
   __m256 gate_min_[kGates], gate_max_[kGates], gate_scale_[kGates], gate_offset_[kGates];
-  __m256 cell_min_, cell_max_, code_min_, code_max_;
+  __m256 cell_min_, cell_max_, cell_index_scale_, code_min_, code_max_;
   __m256i gate_zero_;
   __m256 cell_scale_;
 };
 
-template <bool kLinear>
+template <bool kLinear, bool kWhole>
 void RunCells(const TableCellArgs& args) {
-  const Cells<kLinear> cells(args);
+  const Cells<kLinear, kWhole> cells(args);
   for (int64_t row = 0; row < args.rows; ++row) cells.Row(args, row);
 }
 
 }  // namespace
 
 void s32_table_cell_32__avx2(const TableCellArgs& args) {
+  const bool whole = args.cell_index_scale == 0.0f;
   if (args.linear != nullptr) {
-    RunCells<true>(args);
+    whole ? RunCells<true, true>(args) : RunCells<true, false>(args);
   } else {
-    RunCells<false>(args);
+    whole ? RunCells<false, true>(args) : RunCells<false, false>(args);
   }
 }
 

@@ -20,7 +20,8 @@ enum class Form {
   kFused,  // linear in fewer operations: see IsFusedCell
 };
 
-template <Form kForm>
+// kWhole: the cell state is a whole number.
+template <Form kForm, bool kWhole>
 class Cells {
  public:
   explicit Cells(const TableCellArgs& args) : args_(args) {
@@ -33,6 +34,7 @@ class Cells {
     code_max_ = _mm512_set1_ps(half - 1.0f);
     cell_max_ = _mm512_set1_ps(args.cell_max);
     cell_min_ = _mm512_set1_ps(-args.cell_max);
+    cell_index_scale_ = _mm512_set1_ps(args.cell_index_scale);
     h_scale_ = _mm512_set1_ps(args.h_scale);
     h_upper_ = _mm512_set1_ps(args.h_reciprocal.upper);
     h_lower_ = _mm512_set1_ps(args.h_reciprocal.lower);
@@ -95,8 +97,8 @@ class Cells {
   }
 
   __m512i CellCode(__m512 c) const {
-    const __m512 upper = _mm512_min_ps(c, code_max_);
-    return _mm512_cvttps_epi32(kForm == Form::kFused ? upper : _mm512_max_ps(upper, code_min_));
+    const __m512 upper = _mm512_min_ps(kWhole ? c : _mm512_mul_ps(c, cell_index_scale_), code_max_);
+    return _mm512_cvtps_epi32(kForm == Form::kFused ? upper : _mm512_max_ps(upper, code_min_));
   }
 
   __m512 CellEntry(__m512i code) const {
@@ -109,7 +111,7 @@ class Cells {
     const __m512 kept = _mm512_mul_ps(gates[2], _mm512_loadu_ps(c));
     const __m512 sum = _mm512_add_ps(kept, _mm512_mul_ps(gates[0], gates[3]));
     const __m512 limited = kForm == Form::kFused ? sum : _mm512_max_ps(_mm512_min_ps(sum, cell_max_), cell_min_);
-    return _mm512_roundscale_ps(limited, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+    return kWhole ? _mm512_roundscale_ps(limited, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC) : limited;
   }
 
   void StoreOutput(int64_t row, int64_t block, __m512 y) const {
@@ -190,15 +192,20 @@ class Cells {
   LinearForm<kForm == Form::kFused> form_;
   LinearEntries<kForm == Form::kFused> gate_entries_[kGates], cell_entries_;
   __m512 min_[kGates], max_[kGates];
-  __m512 code_min_, code_max_, cell_min_, cell_max_;
+  __m512 code_min_, code_max_, cell_min_, cell_max_, cell_index_scale_;
   __m512 h_scale_, h_upper_, h_lower_, h_min_, h_max_;
   __m512i h_zero_point_, gate_zero_, gate_last_, gate_shift_, gate_position_, cell_last_, cell_shift_, cell_position_;
 };
 
+template <Form kForm, bool kWhole>
+void AllRows(const TableCellArgs& args) {
+  const Cells<kForm, kWhole> cells(args);
+  for (int64_t row = 0; row < args.rows; ++row) cells.Row(row);
+}
+
 template <Form kForm>
 void AllRows(const TableCellArgs& args) {
-  const Cells<kForm> cells(args);
-  for (int64_t row = 0; row < args.rows; ++row) cells.Row(row);
+  args.cell_index_scale == 0.0f ? AllRows<kForm, true>(args) : AllRows<kForm, false>(args);
 }
 
 }  // namespace

@@ -18,7 +18,8 @@ using Indices = int32x4_t[4];
 
 const LinearTables kNoTables{};
 
-template <bool kLinear>
+// kWhole: the cell state is a whole number.
+template <bool kLinear, bool kWhole>
 class Cells {
  public:
   explicit Cells(const TableCellArgs& args)
@@ -39,9 +40,11 @@ class Cells {
     for (int i = 0; i < 4; ++i) {
       const float32x4_t kept = vmulq_f32(gates[2][i], vld1q_f32(c + i * 4));
       const float32x4_t sum = vaddq_f32(kept, vmulq_f32(gates[0][i], gates[3][i]));
-      const float32x4_t next = vrndnq_f32(Limit(sum, -args_.cell_max, args_.cell_max));
+      const float32x4_t limited = Limit(sum, -args_.cell_max, args_.cell_max);
+      const float32x4_t next = kWhole ? vrndnq_f32(limited) : limited;
       vst1q_f32(c + i * 4, next);
-      code[i] = vcvtq_s32_f32(Limit(next, -half, half - 1.0f));
+      const float32x4_t steps = kWhole ? next : vmulq_n_f32(next, args_.cell_index_scale);
+      code[i] = vcvtnq_s32_f32(Limit(steps, -half, half - 1.0f));
     }
     Floats y;
     Activated(code, y);
@@ -112,9 +115,9 @@ class Cells {
   Grid grid_;
 };
 
-template <bool kLinear>
+template <bool kLinear, bool kWhole>
 void RunCells(const TableCellArgs& args) {
-  const Cells<kLinear> cells(args);
+  const Cells<kLinear, kWhole> cells(args);
   for (int64_t row = 0; row < args.rows; ++row) {
     for (int64_t block = args.block_begin; block < args.block_end; ++block) cells.Block(row, block);
   }
@@ -123,10 +126,11 @@ void RunCells(const TableCellArgs& args) {
 }  // namespace
 
 void s32_table_cell_16__neon(const TableCellArgs& args) {
+  const bool whole = args.cell_index_scale == 0.0f;
   if (args.linear != nullptr) {
-    RunCells<true>(args);
+    whole ? RunCells<true, true>(args) : RunCells<true, false>(args);
   } else {
-    RunCells<false>(args);
+    whole ? RunCells<false, true>(args) : RunCells<false, false>(args);
   }
 }
 

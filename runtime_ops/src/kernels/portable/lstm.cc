@@ -18,6 +18,8 @@ struct TableCellRow {
   uint8_t* h;
 };
 
+// kWhole: the cell state is a whole number.
+template <bool kWhole>
 inline void TableCellBlock(const TableCellArgs& args, const TableCellRow& row) {
   float gates[kGates][kBlockUnits];
   for (int64_t g = 0; g < kGates; ++g) {
@@ -37,9 +39,13 @@ inline void TableCellBlock(const TableCellArgs& args, const TableCellRow& row) {
   for (int64_t u = 0; u < kBlockUnits; ++u) {
     const float kept = gates[2][u] * row.c[u];
     const float added = gates[0][u] * gates[3][u];
-    const float c = RoundEven(Limit(kept + added, -args.cell_max, args.cell_max));
-    row.c[u] = c;
-    const int32_t code = static_cast<int32_t>(Limit(c, -half, half - 1.0f));
+    const float c = Limit(kept + added, -args.cell_max, args.cell_max);
+    row.c[u] = kWhole ? RoundEven(c) : c;
+  }
+  for (int64_t u = 0; u < kBlockUnits; ++u) {
+    const float c = kWhole ? row.c[u] : row.c[u] * args.cell_index_scale;
+    const float limited = Limit(c, -half, half - 1.0f);
+    const int32_t code = static_cast<int32_t>(kWhole ? limited : RoundEven(limited));
     index[u] = code + ((code >> 31) & args.cell_table_size);
   }
   const float lo = static_cast<float>(-args.h_zero_point);
@@ -50,9 +56,8 @@ inline void TableCellBlock(const TableCellArgs& args, const TableCellRow& row) {
   }
 }
 
-}  // namespace
-
-void s32_table_cell_16__portable(const TableCellArgs& args) {
+template <bool kWhole>
+void RunCells(const TableCellArgs& args) {
   for (int64_t row = 0; row < args.rows; ++row) {
     for (int64_t block = args.block_begin; block < args.block_end; ++block) {
       const int64_t unit = block * kBlockUnits;
@@ -66,9 +71,19 @@ void s32_table_cell_16__portable(const TableCellArgs& args) {
       part.c = args.c + row * args.c_stride + unit;
       part.h = args.h + row * args.h_stride + unit;
       part.y = left >= kBlockUnits ? args.y[row] + unit : tail;
-      TableCellBlock(args, part);
+      TableCellBlock<kWhole>(args, part);
       if (left < kBlockUnits) std::memcpy(args.y[row] + unit, tail, static_cast<size_t>(left) * sizeof(float));
     }
+  }
+}
+
+}  // namespace
+
+void s32_table_cell_16__portable(const TableCellArgs& args) {
+  if (args.cell_index_scale == 0.0f) {
+    RunCells<true>(args);
+  } else {
+    RunCells<false>(args);
   }
 }
 
