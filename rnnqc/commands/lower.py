@@ -110,7 +110,12 @@ def add(commands: Commands) -> None:
     parser.add_argument(
         "--verify", action="store_true", help="compare the numerics after every pass with what it declares"
     )
-    parser.add_argument("--min-sqnr", type=decibels, metavar="DB", help="fail if an output has less, on generated data")
+    parser.add_argument(
+        "--min-sqnr",
+        type=decibels,
+        metavar="DB",
+        help="fail if an output has less, on the calibration data or on generated data",
+    )
     parser.add_argument(
         "--report", metavar="OUT.html", dest="report_path",
         help="write a page that says where errors come from: on the calibration data, or on generated data",

@@ -22,7 +22,7 @@ from rnnqc.commands.common import (
     number,
 )
 from rnnqc.commands.terminal import colored, err, escape, new_table, out, progress_bar
-from rnnqc.errors import UsageError
+from rnnqc.errors import UsageError, explained
 
 if TYPE_CHECKING:
     from rnnqc.search.tuned import Tuned
@@ -115,8 +115,8 @@ def run(a: argparse.Namespace) -> int:
     for text in tuned.messages:
         err(f"[yellow]rnnqc:[/yellow] {escape(text)}")
     if not found.reached:
-        text = _missed(tuned, a)
-        err(f"[red]rnnqc: tune:[/red] {escape(text)}; nothing was written.")
+        text = explained(f"{_missed(tuned, a)}; nothing was written.", action=_instead(a))
+        err(f"[red]rnnqc: tune:[/red] {escape(text)}")
         return CHECK_FAILED
     if not a.json:
         out(f"{escape(a.output)}: {len(tuned.settings)} rule(s) before recipe {escape(tuned.recipe.name)}")
@@ -160,6 +160,14 @@ def _print(tuned: Tuned) -> None:
     out("one call: the shortest run of the first call, one thread; all of these models took turns")
     if tuned.verdict is not None and tuned.found.reached:
         out(colored(tuned.verdict))
+
+
+def _instead(a: argparse.Namespace) -> str:
+    """What to do where the goal was not reached."""
+    if a.max_bytes is not None or a.max_ms is not None:
+        return "ask for more, or begin with a recipe of fewer bits (--recipe w4a8)"
+    calibrated = "" if a.stats else "--stats of `rnnqc calibrate` rounds weights together; "
+    return f"{calibrated}`rnnqc report FLOAT LOWERED --data DATA` says where the rest of the loss is made"
 
 
 def _missed(tuned: Tuned, a: argparse.Namespace) -> str:

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 
 from rnnqc.cells.forms import FUSED, INTEGER, QCDQ, QONNX
 from rnnqc.errors import CompileError, Outcome, Remark, UsageError, explained
 from rnnqc.lowering.entries import make_entries
 from rnnqc.lowering.executable import executable
-from rnnqc.lowering.measurement import measure
+from rnnqc.lowering.measurement import generated, given, measure
 from rnnqc.lowering.plan import AS_EXPORTED, Plan
 from rnnqc.lowering.report import Entry, Report
 from rnnqc.lowering.rest_report import rest_report, stored_weights, told_of_rest
 from rnnqc.lowering.run import Passed
 from rnnqc.lowering.stock_speed import slower_without_library
 from rnnqc.lowering.warnings import lowered_otherwise, warnings_of, warnings_of_measurement
+from rnnqc.measure.feeds import Level
 from rnnqc.passes.analysis.elementwise_recurrences import ACTION, REASON, ElementwiseRecurrence
 from rnnqc.passes.analysis.foreign_operators import LOWER_THE_FLOAT_MODEL
 from rnnqc.passes.analysis.released_cells import WRITTEN_OUT
@@ -150,9 +151,15 @@ def _measure(plan: Plan, passed: Passed, report: Report, start: float) -> None:
     reference, patience = passed.reference, plan.options.patience
     if reference is None or not (report.is_changed or report.rest.is_changed or patience == math.inf):
         return
-    generator = reference.generator
     seconds = patience * (time.perf_counter() - start)
-    candidate = partial(executable, passed.model.proto)
-    calibrated = plan.statistics is not None
-    measure(report, reference.proto, candidate, generator, seconds, calibrated=calibrated)
+    candidate, calibrated = partial(executable, passed.model.proto), plan.statistics is not None
+    levels: Iterable[Level] = generated(reference.generator, calibrated=calibrated)
+    data, state = plan.options.calibration, plan.options.state
+    if data is not None:
+        try:
+            levels = [given(reference.proto, data, state)]
+        except CompileError as error:
+            state = None
+            report.warnings.append(f"the SQNR was measured on generated data, not on the calibration data: {error}")
+    measure(report, reference.proto, candidate, levels, seconds, state=state)
     report.warnings += warnings_of_measurement(report, calibrated=calibrated)

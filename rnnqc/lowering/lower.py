@@ -81,9 +81,10 @@ def lower(
         verify: Compare the numerics after every pass with what the pass declares, on generated feeds and some of the
             calibration data.
         reproducer: Folder for the files that reproduce a failed comparison; those of an earlier run are removed.
-        measure: Measure the SQNR of every output against the float model, on generated data of several magnitudes
-            (`report.sqnr_db` and what follows it). Not by default: who lowers in a program may do so a hundred times,
-            and has data to compare on (`compare_models`).
+        measure: Measure the SQNR of every output against the float model, on some of the calibration data (the first
+            calls of a stream), or on generated data of several magnitudes (`report.sqnr_db` and what follows it). Not
+            by default: who lowers in a program may do so a hundred times, and has data to compare on
+            (`compare_models`).
         patience: Measure for so many times as long as the lowering takes, at most; and only what was lowered now.
         rest: "float" (default), or "int8": embeddings, linear layers and convolutions around the recurrent layers are
             stored as int8 (see `docs/whole_models.md`).

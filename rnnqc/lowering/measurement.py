@@ -1,32 +1,39 @@
-"""Measures the SQNR of a lowered model against the float one on generated data of several magnitudes."""
+"""Measures the SQNR of a lowered model against the float one, on calibration data or on generated data."""
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 
 import onnx
 
+from rnnqc.data.given_data import Data
+from rnnqc.data.state_pairs import state_pairs
+from rnnqc.data.streaming import calls_of
 from rnnqc.errors import CompileError
 from rnnqc.lowering.report import Report
+from rnnqc.lowering.verification_feeds import CALIBRATION_DATA, REMEMBERED_CALLS, Remembered, spread
 from rnnqc.measure.compare import LevelComparison, compare_levels, worst_level
 from rnnqc.measure.differences import unlike_texts
-from rnnqc.measure.feeds import FeedGenerator, generated_levels
+from rnnqc.measure.feeds import FeedGenerator, Level, generated_levels
+from rnnqc.measure.runs import State
 
 LEAST_SECONDS = 1.0
 """Measuring does not end before."""
+MEASURED_SAMPLES = 16
+"""Of calibration data."""
 
 
 def measure(
     report: Report,
     reference: onnx.ModelProto,
     candidate: Callable[[], onnx.ModelProto],
-    generator: FeedGenerator,
+    levels: Iterable[Level],
     seconds: float = math.inf,
     *,
-    calibrated: bool = False,
+    state: State = None,
 ) -> None:
     """Measures the SQNR of every output into a report, which says so where it cannot be measured.
 
@@ -34,15 +41,14 @@ def measure(
         report: Gets the results.
         reference: The float model, as onnxruntime runs it.
         candidate: Makes the lowered one.
-        generator: Of feeds.
+        levels: The feeds.
         seconds: After this no further level is begun.
-        calibrated: Ranges fit the user's data: only usual values are generated, since others lie beyond them.
+        state: Outputs by the input they become in the next call, where the feeds of a level are the calls of a stream.
     """
     start = time.perf_counter()
     done: list[LevelComparison] = []
     try:
-        levels = islice(generated_levels(generator.checked(), 1), 1 if calibrated else None)
-        for level in compare_levels(reference, candidate(), levels, timed=False, optimize=False):
+        for level in compare_levels(reference, candidate(), levels, state=state, timed=False, optimize=False):
             done.append(level)
             if time.perf_counter() - start > max(seconds, LEAST_SECONDS):
                 report.unmeasured = (
@@ -57,6 +63,27 @@ def measure(
     report.sqnr_levels = {level.name: {o.name: o.sqnr_db for o in level.outputs} for level in done}
     report.sqnr_summary = _summary(report)
     report.unlike = list(dict.fromkeys(text for level in done for text in unlike_texts(level.outputs)))
+
+
+def generated(generator: FeedGenerator, *, calibrated: bool) -> Iterator[Level]:
+    """Feeds of several magnitudes; where ranges fit the user's data of the usual one alone: others lie beyond them.
+
+    Raises:
+        CompileError: The model runs on nothing that was generated.
+    """
+    yield from islice(generated_levels(generator.checked(), 1), 1 if calibrated else None)
+
+
+def given(proto: onnx.ModelProto, data: Data, state: State) -> Level:
+    """The first calls of a stream, or some of the first samples that stand alone.
+
+    Raises:
+        CompileError: The data does not fit the model: dimensions were bound to other sizes, say.
+    """
+    carried = state_pairs(state, proto)
+    again = data.first if isinstance(data, Remembered) else data
+    calls = [piece.feed for piece in calls_of(again, proto, carried, limit=REMEMBERED_CALLS)]
+    return Level(CALIBRATION_DATA, calls if carried else spread(calls, MEASURED_SAMPLES))
 
 
 def _summary(report: Report) -> str:

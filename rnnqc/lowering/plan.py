@@ -173,12 +173,12 @@ def _with_rows_bound(source: Given, options: LowerOptions) -> LowerOptions:
 
 
 def _with_checked_data(source: Given, options: LowerOptions) -> LowerOptions:
-    """The options, with calibration data that verification can read again; the reproducer takes the place of no input.
+    """The options, with calibration data that comparisons can read again; the reproducer takes the place of no input.
 
     Raises:
         UsageError: It would.
     """
-    if not options.verify:
+    if not (options.verify or options.measure):
         return options
     if options.reproducer is not None:
         read = (source, options.calibration, options.statistics)

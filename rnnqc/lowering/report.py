@@ -91,10 +91,10 @@ class Report(Result):
         verified: Passes whose outputs `verify` compared each time that they changed the model.
         unverified: Passes that changed the model at a time when `verify` could not compare it; `checks` says why.
         contents: The largest parts of the file, if it has grown.
-        sqnr_db: SQNR of each output against the float model on generated data, where it was measured: the least of
-            several magnitudes, of the values that are finite in both.
-        sqnr_level: Of each output where it has that, such as "magnitude 10".
-        sqnr_levels: Of each magnitude the SQNR of each output.
+        sqnr_db: SQNR of each output against the float model, where it was measured: on some of the calibration data, or
+            the least on generated data of several magnitudes; of the values that are finite in both.
+        sqnr_level: Of each output where it has that, such as "magnitude 10" or "calibration data".
+        sqnr_levels: Of each of these the SQNR of each output.
         sqnr_summary: The least of them in words; "" where nothing was measured.
         unmeasured: Why the SQNR was not measured, or not at all magnitudes.
         unlike: Of the same measurement: a sentence for each output with values that are NaN or infinite in one of the
@@ -137,12 +137,24 @@ class Report(Result):
 
     @property
     def accuracy(self) -> str:
-        """What was measured on generated data; "" if nothing was."""
+        """What was measured; "" if nothing was."""
         if self.sqnr_db and min(self.sqnr_db.values()) == math.inf:
-            return "on generated data the outputs are those of the model given"
-        if len(self.sqnr_levels) == 1:  # with calibration data; what lies beyond its ranges says nothing of them
-            return f"SQNR on generated data of {next(iter(self.sqnr_levels))}: {self.sqnr_summary}"
-        return f"SQNR on generated data: at least {self.sqnr_summary}" if self.sqnr_summary else ""
+            return f"on {self.measured_on} the outputs are those of the model given"
+        if self.is_measured_on_calibration:
+            return f"SQNR on {self.measured_on}: {self.sqnr_summary}"
+        if len(self.sqnr_levels) == 1:  # with statistics; what lies beyond their ranges says nothing of them
+            return f"SQNR on {self.measured_on} of {next(iter(self.sqnr_levels))}: {self.sqnr_summary}"
+        return f"SQNR on {self.measured_on}: at least {self.sqnr_summary}" if self.sqnr_summary else ""
+
+    @property
+    def is_measured_on_calibration(self) -> bool:
+        """Whether the SQNR is that on some of the calibration data."""
+        return CALIBRATION_DATA in self.sqnr_levels
+
+    @property
+    def measured_on(self) -> str:
+        """The data of the SQNR, in words."""
+        return "the calibration data" if self.is_measured_on_calibration else "generated data"
 
     @property
     def how_many(self) -> str:

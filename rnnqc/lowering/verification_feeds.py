@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,8 +18,8 @@ from rnnqc.measure.feeds import FeedGenerator
 
 CALIBRATION_DATA, GENERATED_DATA = "calibration data", "generated data"
 """What stands for the name of a pass where a check is about them."""
-REMEMBERED_CALLS, VERIFIED_CALLS = 64, 4
-"""Calls of calibration data among which passes are verified on so many."""
+REMEMBERED_CALLS, VERIFIED_CALLS = 256, 4
+"""Calls of calibration data that are kept, and on how many of them passes are verified."""
 
 
 class Remembered:
@@ -47,6 +47,12 @@ class VerificationFeeds(NamedTuple):
     usual: list[Feeds]
     extreme: list[Feeds]
     left_out: str = ""
+
+
+def spread(feeds: Sequence[Feeds], count: int) -> list[Feeds]:
+    """At most so many of the feeds, from the first to the last."""
+    places = np.linspace(0, len(feeds) - 1, count).round().astype(int)
+    return [feeds[k] for k in sorted(set(places.tolist()))]
 
 
 def verification_feeds(
@@ -85,8 +91,7 @@ def verification_feeds(
 
         for _ in run_calls(run, calls_of(data, proto, carried, limit=REMEMBERED_CALLS), carried):
             pass
-        spread = np.linspace(0, len(fed) - 1, VERIFIED_CALLS).round().astype(int)
-        usual += [fed[k] for k in sorted(set(spread.tolist()))]
+        usual += spread(fed, VERIFIED_CALLS)
     except CompileError as error:  # of other sizes than those that dimensions were bound to, say
         return VerificationFeeds(usual, extreme, str(error))
     return VerificationFeeds(usual, extreme)

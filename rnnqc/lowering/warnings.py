@@ -159,10 +159,13 @@ def warnings_of_measurement(report: Report, *, calibrated: bool) -> list[str]:
         calibrated: Whether ranges fit the user's data already.
     """
     advice = f"{OWN_DATA}{'' if calibrated else CALIBRATE}{REPORT}"
+    if report.is_measured_on_calibration:
+        advice = f"Resolution: {REPORT}"
     if report.unlike:
-        return [f"{report.unlike[0]} Measured on generated data. {advice}"]
+        return [f"{report.unlike[0]} Measured on {report.measured_on}. {advice}"]
     name, least = report.worst_output, POOR_REST_DB if report.rest.is_changed else POOR_DB
     if name is None or report.sqnr_db[name] >= least:
         return []
-    data = "generated data, which the calibrated ranges need not fit" if calibrated else "generated data"
+    beyond = calibrated and not report.is_measured_on_calibration
+    data = f"{report.measured_on}{', which the calibrated ranges need not fit' if beyond else ''}"
     return [f"output {name!r} has an SQNR of {report.sqnr_summary} on {data}, less than {least:g} dB. {advice}"]

@@ -8,7 +8,7 @@ from typing import Any
 
 from rnnqc.errors import byte_count
 from rnnqc.measure.verdict import Judged, Task, Verdict, verdict_of
-from rnnqc.search.findings import PointEvidence, Repair, Sensitivity
+from rnnqc.search.findings import WORTH_DB, PointEvidence, Repair, Sensitivity, change_of_levels
 
 
 @dataclass(frozen=True)
@@ -147,6 +147,34 @@ class RestCost:
         )
 
 
+@dataclass(frozen=True)
+class CalibrationGain:
+    """What a calibration with the data of the report makes of a model that was lowered without one.
+
+    Attributes:
+        sqnr_before: SQNR of the outputs as the model is.
+        sqnr_after: On the same data, with which it was calibrated.
+        worst_before: Of the worst output as the model is.
+        worst_after: Calibrated.
+    """
+
+    sqnr_before: float
+    sqnr_after: float
+    worst_before: float
+    worst_after: float
+
+    @property
+    def is_worth_it(self) -> bool:
+        """Whether the outputs, or the worst of them, gain from it."""
+        return max(self.sqnr_after - self.sqnr_before, self.worst_after - self.worst_before) >= WORTH_DB
+
+    @property
+    def text(self) -> str:
+        """The gain, as a sentence."""
+        levels = change_of_levels((self.worst_before, self.worst_after), (self.sqnr_before, self.sqnr_after))
+        return f"{levels} with --calibration DATA, at the same size and speed (calibrated and measured on this data)"
+
+
 @dataclass
 class Evidence:
     """Everything a report says.
@@ -176,6 +204,7 @@ class Evidence:
         missing: Sections that are left out, and why.
         mismatch: That the lowered model was not made of this float model; empty where nothing speaks against it.
         rest: What int8 weights around the recurrent layers cost; None where there are none.
+        calibration: What a calibration would do; None where the model has one, or no data was given.
         task: What a metric makes of the two models, if one was asked for.
     """
 
@@ -202,6 +231,7 @@ class Evidence:
     missing: dict[str, str] = field(default_factory=dict)
     mismatch: str = ""
     rest: RestCost | None = None
+    calibration: CalibrationGain | None = None
     task: Task | None = None
 
     @property
@@ -224,13 +254,14 @@ class Evidence:
 
     @property
     def suggestions(self) -> list[str]:
-        """What the override does that gains most for each byte, and what the one does that gains most of all."""
+        """What a calibration does, the override that gains most for each byte, and the one that gains most of all."""
+        first = [self.calibration.text] if self.calibration is not None and self.calibration.is_worth_it else []
         best = self.best_repair
         if best is None:
-            return []
+            return first
         cheapest = self.repairs[0]
         shown = [cheapest] if cheapest.overrides == best.overrides else [cheapest, best]
-        return [f"{r.outcome} with --set {' '.join(map(shlex.quote, r.overrides))}" for r in shown]
+        return [*first, *(f"{r.outcome} with --set {' '.join(map(shlex.quote, r.overrides))}" for r in shown)]
 
     @property
     def verdict(self) -> Verdict | None:

@@ -19,6 +19,7 @@ from rnnqc.data.feeds import Feeds, with_dimensions_of
 from rnnqc.data.given_data import open_feeds
 from rnnqc.data.state_hints import state_warnings
 from rnnqc.data.state_pairs import state_pairs
+from rnnqc.data.statistics import Statistics
 from rnnqc.data.streaming import Outputs, Piece, checked, stream
 from rnnqc.errors import CompileError, located
 from rnnqc.ir import Model
@@ -33,7 +34,7 @@ from rnnqc.recipes.clipping import CLIPS
 from rnnqc.recipes.recipe_record import RecipeRecord, read_record
 from rnnqc.recipes.rules import parse_override
 from rnnqc.reporting.description import entries_of, recipe_of, shapes_of, versions
-from rnnqc.reporting.evidence import Evidence, RestCost
+from rnnqc.reporting.evidence import CalibrationGain, Evidence, RestCost
 from rnnqc.reporting.layer_times import time_layers
 from rnnqc.reporting.layers import layer_evidence, watch_layers, why_hidden
 from rnnqc.reporting.origin import (
@@ -169,6 +170,7 @@ class _Gathering:
             return self._without_measurements(unlike)
         self._describe(self.subject.report or made.report)
         self._rest(relowering, made)
+        self._calibration(relowering, made)
         self._layers(relowering)
         qcdq = relowering.lower(form=QCDQ) if relowering.record.form not in ON_STORED_WEIGHTS else None
         if qcdq is None or not any(r.quantized for r in recurrences_of(qcdq.model).values()):
@@ -219,12 +221,7 @@ class _Gathering:
         sorts = RemoveSorting.info.name in self.quant.provenance
         relowering = Relowering(self.subject.float_proto, record, statistics, exact, remove_sorting=sorts)
         if record.statistics and statistics is None:
-            self.options.tell("calibrate")
-            with located(self.subject.float_name):
-                relowering.statistics = calibrate(
-                    self.subject.float_proto, self.feeds, state=self.state,
-                    progress=lambda done, total: self.options.tell("calibrate", done, total),
-                )  # fmt: skip
+            relowering.statistics = self._statistics()
         relowering.pin(self.recurrences)
         return relowering
 
@@ -250,6 +247,22 @@ class _Gathering:
             before.mean_db, after.mean_db, before.worst_db, after.worst_db,
             made.report.rest.float_bytes, made.report.rest.bytes,
         )  # fmt: skip
+
+    def _calibration(self, relowering: Relowering, made: Lowered) -> None:
+        """What a calibration with the data of the report would do, where there was none."""
+        if self.subject.data is None or relowering.statistics is not None or self.budget.is_late:
+            return
+        calibrated = replace(relowering, statistics=self._statistics()).lower()
+        before, after = (self.quality.score(self.quality.outputs(m.proto)) for m in (made, calibrated))
+        self.evidence.calibration = CalibrationGain(before.mean_db, after.mean_db, before.worst_db, after.worst_db)
+
+    def _statistics(self) -> Statistics:
+        self.options.tell("calibrate")
+        with located(self.subject.float_name):
+            return calibrate(
+                self.subject.float_proto, self.feeds, state=self.state,
+                progress=lambda done, total: self.options.tell("calibrate", done, total),
+            )  # fmt: skip
 
     def _layers(self, relowering: Relowering) -> None:
         evidence = self.evidence

@@ -7,6 +7,15 @@ from dataclasses import dataclass, field
 
 from rnnqc.errors import byte_count
 
+WORTH_DB = 0.3
+"""What is not worth a change of the model."""
+
+
+def change_of_levels(worst: tuple[float, float], mean: tuple[float, float]) -> str:
+    """In words: the SQNR of the worst output before and after a change, and of all, where that is another."""
+    of_worst, of_all = (f"{before:.1f} -> {after:.1f} dB" for before, after in (worst, mean))
+    return of_worst if worst == mean else f"worst output {of_worst}, all outputs together {of_all},"
+
 
 @dataclass(frozen=True)
 class Bars:
@@ -144,10 +153,7 @@ class Repair:
     @property
     def outcome(self) -> str:
         """What is won for what, in the figures of a verdict: those of the worst output come first."""
-        worst = f"{self.worst_before:.1f} -> {self.worst_after:.1f} dB"
-        mean = f"{self.sqnr_before:.1f} -> {self.sqnr_after:.1f} dB"
-        several = self.sqnr_before != self.worst_before or self.sqnr_after != self.worst_after
-        levels = f"worst output {worst}, all outputs together {mean}," if several else worst
+        levels = change_of_levels((self.worst_before, self.worst_after), (self.sqnr_before, self.sqnr_after))
         sizes = f"{byte_count(self.bytes_before)} -> {byte_count(self.bytes_after)}"
         cost = f" and weights {sizes}" if self.bytes_after != self.bytes_before else ""
         if not cost and self.extra_bytes > 0:

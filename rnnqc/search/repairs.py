@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from rnnqc.recipes.rules import Rule, parse_override
 from rnnqc.search.candidates import Candidates
-from rnnqc.search.findings import Repair, Sensitivity
+from rnnqc.search.findings import WORTH_DB, Repair, Sensitivity
 from rnnqc.search.overrides import Override
 from rnnqc.search.recurrences import Recurrence
 from rnnqc.search.sensitivity import CELL, KIND, members
@@ -22,8 +22,6 @@ MOST = 5
 """How many repairs of few points are looked for."""
 MOST_KINDS = 3
 """Of how many kinds wider values are tried."""
-WORTH_DB = 0.3
-"""What is not worth an override."""
 WORTH_A_FORM_DB = 3.0
 """What is not worth an override that takes the integer form from a cell."""
 ENOUGH = 0.8

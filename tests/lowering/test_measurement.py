@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -18,9 +19,11 @@ from onnx import TensorProto, helper, numpy_helper
 
 import rnnqc
 from rnnqc.commands import lower as command
+from rnnqc.data.feeds import Feeds
 from rnnqc.lowering.file_contents import contents
+from rnnqc.lowering.verification_feeds import CALIBRATION_DATA
 from rnnqc.lowering.warnings import POOR_DB
-from rnnqc.measure.compare import judged, unit_outputs
+from rnnqc.measure.compare import compare_models, judged, unit_outputs
 from rnnqc.measure.differences import OutputComparison
 from tests.runs.commands import in_process
 from tests.subjects.lstm_models import LstmCase
@@ -73,10 +76,55 @@ def test_states_that_leave_their_range_are_warned_of() -> None:
 
 def test_values_beyond_what_was_calibrated_are_not_generated() -> None:
     """Static ranges fit the user's data: at magnitude 30 nothing is left, and the warning would say nothing."""
-    feeds = [CASE.feeds()]
-    report = rnnqc.lower(CASE.model(), "int8-static", calibration=feeds, measure=True).report
+    statistics = rnnqc.calibrate(CASE.model(), [CASE.feeds()])
+    report = rnnqc.lower(CASE.model(), "int8-static", stats=statistics, measure=True).report
     assert list(report.sqnr_levels) == ["magnitude 1"]
+    assert report.accuracy.startswith("SQNR on generated data of magnitude 1: ")
     assert not [text for text in report.warnings if "SQNR" in text]
+
+
+def _once(feeds: list[Feeds]) -> Iterator[Feeds]:
+    yield from feeds
+
+
+@pytest.mark.parametrize("again", [True, False], ids=["list", "generator"])
+def test_calibration_data_is_measured_on(again: bool) -> None:
+    """What the user's data shows and generated data does not: Relu states that leave the range of 8 bits."""
+    feeds = [{k: 30.0 * v for k, v in CASE.feeds(seed).items()} for seed in range(40)]
+    report = rnnqc.lower(CASE.model(), calibration=feeds if again else _once(feeds), measure=True).report
+    lowered = rnnqc.lower(CASE.model(), calibration=feeds)
+    some = [feeds[k] for k in np.linspace(0, 39, 16).round().astype(int)]
+    expected = {c.name: c.sqnr_db for c in compare_models(CASE.model(), lowered.proto, some)}
+    assert report.sqnr_levels == {CALIBRATION_DATA: pytest.approx(expected)}
+    assert report.accuracy == f"SQNR on the calibration data: {min(expected.values()):.1f} dB"
+
+
+def test_the_calls_of_a_stream_are_measured_in_order() -> None:
+    """States go on from call to call: what grows over a stream shows."""
+    case = CASE.replace(initial_h=True, initial_c=True)
+    proto, states = case.model(), {"initial_h": "Y_h", "initial_c": "Y_c"}
+    feeds = [case.feeds(seed) for seed in range(40)]
+    feeds = [feeds[0], *({"X": feed["X"]} for feed in feeds[1:])]
+    report = rnnqc.lower(proto, calibration=feeds, state=states, measure=True).report
+    lowered = rnnqc.lower(proto, calibration=feeds, state=states)
+    expected = compare_models(proto, lowered.proto, feeds, state=states)
+    assert report.sqnr_levels == {CALIBRATION_DATA: pytest.approx({c.name: c.sqnr_db for c in expected})}
+
+
+def test_calibration_data_that_no_longer_fits_is_told() -> None:
+    """Of a length that the lowered model no longer takes."""
+    feeds = [CASE.feeds()]
+    length = next(iter(feeds[0].values())).shape[0]
+    report = rnnqc.lower(CASE.model(), calibration=feeds, dims={"T": length + 1}, unroll=True, measure=True).report
+    assert CALIBRATION_DATA not in report.sqnr_levels
+    assert any("not on the calibration data" in w for w in report.warnings)
+
+
+def test_a_poor_result_on_calibration_data_is_warned_of() -> None:
+    proto, overrides = CASE.model(), ["*.weight.bits=2"]
+    report = rnnqc.lower(proto, calibration=[CASE.feeds()], overrides=overrides, measure=True).report
+    (warning,) = (w for w in report.warnings if "SQNR" in w)
+    assert "on the calibration data, less than" in warning and "verify" not in warning and "--report" in warning
 
 
 def test_bounded_states_are_not() -> None:

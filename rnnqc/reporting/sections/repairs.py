@@ -12,19 +12,29 @@ from rnnqc.errors import byte_count
 from rnnqc.lowering.options import REST_FLOAT
 from rnnqc.recipes.rules import parse_override, rule_text
 from rnnqc.reporting.elements import Child, command, decibels, difference, element, name, number, quoted
-from rnnqc.reporting.evidence import Evidence
+from rnnqc.reporting.evidence import CalibrationGain, Evidence
 from rnnqc.reporting.tables import folded
-from rnnqc.search.findings import Repair
-from rnnqc.search.repairs import WORTH_A_FORM_DB, WORTH_DB
+from rnnqc.search.findings import WORTH_DB, Repair
+from rnnqc.search.repairs import WORTH_A_FORM_DB
 
 NOISE = 0.1
 """Shares of a time below which a difference may be one of the runs."""
 
 
 def repairs(evidence: Evidence) -> list[Child]:
-    """Overrides that were measured, the cheapest for their gain first, and what `--rest int8` costs."""
-    rest: list[Child] = [] if evidence.rest is None else [element("p", evidence.rest.text.replace("->", "→"))]
-    return [*_overrides(evidence), *rest]
+    """What a calibration does, overrides that were measured, and what `--rest int8` costs."""
+    gain, rest = evidence.calibration, evidence.rest
+    first = [_calibration(gain, evidence)] if gain is not None and gain.is_worth_it else []
+    last: list[Child] = [] if rest is None else [element("p", rest.text.replace("->", "→"))]
+    return [*first, *_overrides(evidence), *last]
+
+
+def _calibration(gain: CalibrationGain, evidence: Evidence) -> Element:
+    text = f"{gain.text[:1].upper()}{gain.text[1:]}.".replace("->", "→")
+    data = evidence.data["source"]
+    words = ["--calibration", quoted(data) if PurePath(data).suffix == ".npz" else "DATA"]
+    words += ["--state", *map(quoted, evidence.data["states"])] if evidence.data["states"] else []
+    return element("div", element("h3", "Calibrate"), element("p", text), command(" ".join(words)))
 
 
 def _overrides(evidence: Evidence) -> list[Child]:

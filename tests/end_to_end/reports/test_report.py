@@ -221,6 +221,34 @@ def test_the_page_has_the_numbers_of_its_json(cli: Cli, files: tuple[Path, Path]
             assert name in read.text, (group, name)
 
 
+def test_what_a_calibration_does_is_measured_and_comes_first(
+    cli: Cli, files: tuple[Path, Path], tmp_path: Path
+) -> None:
+    """4-bit weights that are rounded one by one: a calibration rounds them together, at no cost."""
+    model, data = files
+    quant, page = tmp_path / "quant.onnx", tmp_path / "page.html"
+    assert cli("lower", model, "-o", quant, "--recipe", "w4a8", "-q").code == 0
+    result = cli("report", model, quant, "--data", data, "-o", page, "--json", "--models", "1")
+    gain = json.loads(page.with_suffix(".json").read_text())["calibration"]
+    feeds = _feeds()
+    calibrated = rnnqc.lower(model, "w4a8", calibration=feeds).proto
+    for key, proto in (("sqnr_before", onnx.load(quant)), ("sqnr_after", calibrated)):
+        [compared] = compare_models(_model(), proto, feeds)
+        assert gain[key] == pytest.approx(compared.sqnr_db, abs=1e-6)
+    assert f"{gain['worst_before']:.1f} -> {gain['worst_after']:.1f} dB with --calibration DATA" in result.out
+    text = Page.read(page.read_text(encoding="utf-8")).text
+    assert text.index(f"--calibration {data}") < text.index("--set")
+
+
+def test_a_calibrated_model_needs_no_calibration(cli: Cli, files: tuple[Path, Path], tmp_path: Path) -> None:
+    model, data = files
+    quant, page = tmp_path / "quant.onnx", tmp_path / "page.html"
+    assert cli("lower", model, "-o", quant, "--calibration", data, "-q").code == 0
+    result = cli("report", model, quant, "--data", data, "-o", page, "--json", "--models", "1")
+    assert json.loads(page.with_suffix(".json").read_text())["calibration"] is None
+    assert "with --calibration" not in result.out
+
+
 def test_the_page_is_the_same_again_and_loads_nothing(cli: Cli, files: tuple[Path, Path], tmp_path: Path) -> None:
     model, data = files
     quant, pages = tmp_path / "quant.onnx", [tmp_path / "a.html", tmp_path / "b.html"]
