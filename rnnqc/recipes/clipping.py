@@ -1,7 +1,8 @@
-"""Overrides whose formats clip the calibration data: what calibration saw at a point, against its range.
+"""Formats that clip the calibration data: what calibration saw at a point, against its range.
 
-Ranges by votes or percentiles leave out rare values on purpose, and so do formats of few bits. What is told is a range
-that loses much more than one that covered the values, where the recipe without the overrides does not.
+Ranges by votes or percentiles leave out rare values on purpose, and so do formats of few bits. Told of overrides is a
+range that loses much more than one that covered the values, where the recipe without them does not; of a recipe by
+itself, one that loses most of the signal, where its own bits could hold it.
 """
 
 from __future__ import annotations
@@ -31,17 +32,20 @@ CLIPS = 1e-3
 LOST, MUCH = 1e-3, 1e-2
 """What clipping has to lose, as a share of the power of the values or of what an activation makes of them, to be told:
 less than 30 dB are left. Beyond the second, how few values they are does not matter."""
+RUINED = 0.1
+"""The same share where the recipe itself is to blame: less than 10 dB are left."""
+FEW_BITS = 8
 WORSE = 4.0
 """How much more noise clipping has to make than a range that covers the values, or than the recipe's own: 6 dB."""
 
 
 @dataclass(frozen=True)
 class Clipping:
-    """A point whose range an override makes too small.
+    """A point whose range is too small.
 
     Attributes:
         point: `<cell>.<point>`.
-        override: As `--set` takes it.
+        override: The override that makes it so, as `--set` takes it; "" where the recipe does by itself.
         key: Of the override.
         low: Lowest number that the format represents.
         high: Highest number.
@@ -50,6 +54,7 @@ class Clipping:
         share: Share of the values that lie beyond.
         lost: Noise that clipping makes of the values, over their power; of a value that an activation alone uses, of
             what the activation makes of it.
+        remedy: An override with which the range covers the values, where the recipe is to blame.
     """
 
     point: str
@@ -61,6 +66,7 @@ class Clipping:
     max: float
     share: float
     lost: float
+    remedy: str = ""
 
 
 def find_clipping(
@@ -71,7 +77,7 @@ def find_clipping(
     resolve: Callable[[Recipe], Formats],
     sources: Mapping[str, str] | None = None,
 ) -> list[Clipping]:
-    """Points whose formats clip because of an override, or of a rule of a recipe file.
+    """Points whose formats clip because of an override, or of a rule of a recipe file; and those that lose nearly all.
 
     Args:
         recipe: What the formats follow from.
@@ -81,48 +87,89 @@ def find_clipping(
         resolve: Formats by another recipe.
         sources: The points that others take their formats from, by these.
     """
+    if statistics is None:
+        return []
     mine = max(recipe.overrides, recipe.own)
-    if statistics is None or not mine:
-        return []
-    seen = {p: s for p, s in statistics.points.items() if p in formats}
-    lost = {p: _loss(formats[p], s, activations.get(p)) for p, s in seen.items()}
+    seen = _Seen({p: s for p, s in statistics.points.items() if p in formats}, activations)
+    lost = seen.losses(formats)
     found = {p: loss for p, loss in lost.items() if loss[1] > MUCH or (loss[1] > LOST and loss[0] > CLIPS)}
-    named = {p: _cause(recipe, mine, (p, (sources or {}).get(p, p))) for p in found}
-    if not any(named.values()):
-        return []
+    causes = {p: _cause(recipe, mine, (p, (sources or {}).get(p, p))) for p in found}
     own = replace(recipe, rules=recipe.rules[mine + recipe.held :], overrides=0, own=0, held=0)
-    try:
-        usual = resolve(own)
-    except CompileError:
-        usual = {}
-    made = []
-    for point, (share, noise) in found.items():
-        cause, values = named[point], seen[point]
-        without = _loss(usual[point], values, activations.get(point))[1] if point in usual else 0.0
-        if cause is not None and noise > WORSE * without:
-            low, high = formats[point].complete.range
-            made.append(Clipping(point, *cause, low, high, values.min, values.max, share, noise))
+    usual = seen.losses(_resolved(resolve, own)) if any(causes.values()) else {}
+    made = [
+        seen.clipping(p, formats, *cause)
+        for p, cause in causes.items()
+        if cause is not None and found[p][1] > WORSE * usual.get(p, (0.0, 0.0))[1]
+    ]
+    ruined = [p for p, (_, noise) in found.items() if noise > RUINED and causes[p] is None]
+    for remedy, points in _remedies(ruined, formats).items():
+        after = seen.losses(_resolved(resolve, recipe.with_overrides([remedy])))
+        mended = [p for p in points if p in after and found[p][1] > WORSE * after[p][1]]
+        made += [replace(seen.clipping(p, formats), remedy=remedy) for p in mended]
     return made
 
 
+@dataclass(frozen=True)
+class _Seen:
+    """The statistics of points, and the activations of those whose values nothing but an activation uses."""
+
+    points: Mapping[str, PointStatistics]
+    activations: Mapping[str, Activation]
+
+    def losses(self, formats: Formats) -> dict[str, tuple[float, float]]:
+        """What formats lose at each point: see `_loss`."""
+        return {p: _loss(formats[p], s, self.activations.get(p)) for p, s in self.points.items() if p in formats}
+
+    def clipping(self, point: str, formats: Formats, override: str = "", key: str = "") -> Clipping:
+        """The clipping of a point."""
+        values, held = self.points[point], formats[point]
+        loss = _loss(held, values, self.activations.get(point))
+        return Clipping(point, override, key, *held.complete.range, values.min, values.max, *loss)
+
+
+def _resolved(resolve: Callable[[Recipe], Formats], recipe: Recipe) -> Formats:
+    """Formats by a recipe; none if it has no format somewhere."""
+    try:
+        return resolve(recipe)
+    except CompileError:
+        return {}
+
+
+def _remedies(points: Iterable[str], formats: Formats) -> dict[str, list[str]]:
+    """Overrides for ranges that cover all states of a kind, and which of some points they are for.
+
+    Of states alone: an activation softens what clipping does to other sums, and recipes count on that. And not of few
+    bits, whose coarse steps add up from step to step of time.
+    """
+    found: dict[str, list[str]] = {}
+    for point, state in ((p, s) for p in points for s in ("cell_state", "hidden_state") if f".{s}" in p):
+        if formats[point].integers.bits <= FEW_BITS:
+            continue
+        covering = "pow2-max" if is_power_of_two(formats[point].complete.scale[0]) else "min-max"
+        found.setdefault(f"*.{state}*.range={covering}", []).append(point)
+    return found
+
+
 def clipping_warnings(found: Iterable[Clipping]) -> list[str]:
-    """A sentence or two for each override, about the point that loses most."""
+    """A sentence or two for each override, or for each that would mend it, about the point that loses most."""
     by_override: dict[str, list[Clipping]] = {}
     for clipping in found:
-        by_override.setdefault(clipping.override, []).append(clipping)
+        by_override.setdefault(clipping.override or clipping.remedy, []).append(clipping)
     return [_text(max(group, key=lambda c: c.lost), len(group) - 1) for group in by_override.values()]
 
 
 def _text(c: Clipping, others: int) -> str:
     more = f" and at {others} other point{'s' if others > 1 else ''}" if others else ""
     return (
-        f"override {c.override!r} clips the calibration data at {c.point!r}{more}. "
+        f"{'the recipe' if c.remedy else f'override {c.override!r}'} clips the calibration data at {c.point!r}{more}. "
         f"Found: a range from {c.low:.4g} to {c.high:.4g}; the values reach from {c.min:.4g} to {c.max:.4g}, and "
         f"{100.0 * c.share:.2g} % of them lie beyond. Resolution: {_action(c)}."
     )
 
 
 def _action(c: Clipping) -> str:
+    if c.remedy:
+        return f"--set '{c.remedy}'"
     times = max(c.max / c.high if c.high > 0.0 else 1.0, c.min / c.low if c.low < 0.0 else 1.0)
     bound = max(abs(c.min), abs(c.max))
     ways = {

@@ -131,6 +131,41 @@ def test_recipes_alone_are_not_told_of(recipe: str) -> None:
             assert _warnings(model, recipe, statistics, *overrides) == []
 
 
+def _integrator() -> tuple[onnx.ModelProto, Statistics]:
+    """An LSTM that adds up its input for 400 steps: its cell state grows to more than 100."""
+    model = _layer()
+    bias = np.zeros((1, 8 * H), np.float32)
+    bias[0, : 3 * H] = 12.0  # all gates are open
+    bias[0, 3 * H : 4 * H] = 2.0
+    model.graph.initializer.append(numpy_helper.from_array(bias, "B"))
+    model.graph.node[0].input.append("B")
+    for value in (model.graph.input[0], model.graph.output[0]):
+        value.type.tensor_type.shape.dim[0].dim_param = "T"
+    rng = np.random.default_rng(2)
+    feeds = [{"X": rng.normal(0, 0.3, (400, 1, I)).astype(np.float32)}]
+    return model, rnnqc.calibrate(model, feeds)
+
+
+def test_a_recipe_that_loses_the_cell_state_is_told_of() -> None:
+    """One scale in the cell, of the hidden state: a state of hundreds saturates at 8; and the setting mends it."""
+    model, statistics = _integrator()
+    assert statistics.points["layer.forward.cell_state"].max > 100
+    [warning] = _warnings(model, "pow2-int16", statistics)
+    assert "the recipe clips" in warning and "a range from -8 to 8" in warning
+    remedy = warning.split("--set '")[1].split("'")[0]
+    lowered = rnnqc.lower(model, "pow2-int16", stats=statistics, overrides=[remedy])
+    assert not [w for w in lowered.report.warnings if "clips" in w]
+    points = lowered.report.points["layer.forward.cell_state"]
+    assert points["bits"] == 16 and 2**15 * points["scale"][0] > 100
+
+
+@pytest.mark.parametrize("recipe", ["int8", "int8-static", "pow2-int8-floor"])
+def test_no_other_recipe_is(recipe: str) -> None:
+    """Float states, and those whose steps would be too coarse with a range that covers them."""
+    model, statistics = _integrator()
+    assert _warnings(model, recipe, statistics) == []
+
+
 def test_rare_values_that_a_percentile_leaves_out_are_meant() -> None:
     model, data = _layer(), _feeds()
     statistics = rnnqc.calibrate(model, data)
