@@ -59,15 +59,7 @@ def add(commands: Commands) -> None:
         "--recipe", metavar="NAME|FILE.toml",
         help="default int8, or none for a model that brings its own quantization; `rnnqc recipes` lists them",
     )  # fmt: skip
-    source = parser.add_mutually_exclusive_group()
-    source.add_argument(
-        "--calibration", metavar="DATA", help="calibrate with an .npz, a directory of .npz, or module:function"
-    )
-    source.add_argument("--stats", metavar="STATS.json", help="statistics of `rnnqc calibrate`")
-    add_state(parser, "the calibration data is the calls of a stream: output OUT of one is input IN of the next")
-    parser.add_argument(
-        "--batch", type=int, metavar="N", help="calibrate in batches of N rows; of --stats: they must be of this batch"
-    )
+    _add_calibration(parser)
     parser.add_argument(
         "--form",
         choices=("fused", "integer", "qcdq", "qonnx", "ort"),
@@ -82,6 +74,26 @@ def add(commands: Commands) -> None:
     parser.add_argument(
         "--unroll", action="store_true", help="unroll loops; needs static sequence lengths, implies --form integer"
     )
+    _add_changes(parser)
+    _add_checks(parser)
+    parser.set_defaults(command=run)
+
+
+def _add_calibration(parser: argparse.ArgumentParser) -> None:
+    """Where ranges come from."""
+    source = parser.add_mutually_exclusive_group()
+    source.add_argument(
+        "--calibration", metavar="DATA", help="calibrate with an .npz, a directory of .npz, or module:function"
+    )
+    source.add_argument("--stats", metavar="STATS.json", help="statistics of `rnnqc calibrate`")
+    add_state(parser, "the calibration data is the calls of a stream: output OUT of one is input IN of the next")
+    parser.add_argument(
+        "--batch", type=int, metavar="N", help="calibrate in batches of N rows; of --stats: they must be of this batch"
+    )
+
+
+def _add_changes(parser: argparse.ArgumentParser) -> None:
+    """Changes of the model and of the recipe."""
     add_repeated(parser, "--dim", "NAME=N", "bind symbolic dimensions; several may follow")
     add_repeated(parser, "--bind", "NAME=VALUE", "make an input a constant: a number, true, false, or [1,2]")
     parser.add_argument(
@@ -100,6 +112,10 @@ def add(commands: Commands) -> None:
         "--save-formats", metavar="FILE.toml", dest="formats_path",
         help="write every number format as a recipe file; --recipe FILE.toml lowers from it without data",
     )  # fmt: skip
+
+
+def _add_checks(parser: argparse.ArgumentParser) -> None:
+    """Checks of the result, and what is written of it."""
     parser.add_argument(
         "--strict", action="store_true", help="fail (exit code 3) if a recurrent node, or a part of it, is not lowered"
     )
@@ -122,7 +138,6 @@ def add(commands: Commands) -> None:
     )  # fmt: skip
     add_bounds(parser, MODELS, "for --report: measure the sensitivity")
     parser.add_argument("--json", metavar="OUT.json", dest="json_path", help="write the report")
-    parser.set_defaults(command=run)
 
 
 def run(a: argparse.Namespace) -> int:
