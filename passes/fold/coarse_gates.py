@@ -1,39 +1,54 @@
-"""Gates so close to 1 that a piecewise-linear table cannot tell how far away (no graph here)."""
+"""Gates so close to 1, or to 0, that a piecewise-linear table cannot tell how far away (no graph here)."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from rnnqc.cells.base import FORGET, INPUT, Cell
+from rnnqc.cells.base import FORGET, INPUT
 from rnnqc.cells.stages import QuantizedCell
-from rnnqc.formats.point_format import PointFormat
 
-STEADY_BIAS = 8.0
-"""Here 1 - sigmoid is 11 steps of the table, and a state decays in 3,000 steps of time."""
+STEADY_BIAS = 7.0
+"""Here 1 - sigmoid is 30 steps of the table, and a state decays in 1,100 steps of time."""
 
 
-def coarse_gate(cell: QuantizedCell, bias: npt.NDArray[np.float32]) -> tuple[str, float] | None:
-    """The gate that keeps the state, and its largest bias, if its table is too coarse for it; else None.
+@dataclass(frozen=True)
+class CoarseGates:
+    """Gates of units whose states last long.
+
+    Attributes:
+        gates: Their names: the one that keeps the state, and the input gate where it adds as little.
+        bias: The largest of the first.
+    """
+
+    gates: tuple[str, ...]
+    bias: float
+
+
+def coarse_gates(cell: QuantizedCell, bias: npt.NDArray[np.float32]) -> CoarseGates | None:
+    """The gates whose tables are too coarse for units of a cell; None if there are none.
 
     Args:
         cell: The cell.
         bias: `[GH]`, of all gates.
     """
-    k = _keeping_gate(cell)
-    if k is None or cell.gate_activation(k).name != "Sigmoid" or not _is_piecewise_linear(cell, k):
+    kept_by = cell.type.update if not cell.type.cell_state else INPUT if cell.input_forget else FORGET
+    if kept_by is None:
         return None
-    of_gate = bias[k * cell.hidden_size : (k + 1) * cell.hidden_size]
-    largest = float(np.max(-of_gate if k == INPUT and cell.input_forget else of_gate))
-    return (cell.type.gates[k], largest) if largest >= STEADY_BIAS else None
+    of_gates = bias.reshape(len(cell.type.gates), cell.hidden_size)
+    keeping = -of_gates[INPUT] if cell.type.cell_state and cell.input_forget else of_gates[kept_by]
+    steady = keeping >= STEADY_BIAS
+    if not steady.any():
+        return None
+    concerned = [kept_by]
+    if cell.type.cell_state and kept_by == FORGET and (of_gates[INPUT][steady] <= -STEADY_BIAS).any():
+        concerned.append(INPUT)
+    found = tuple(cell.type.gates[k] for k in concerned if _is_coarse(cell, k))
+    return CoarseGates(found, float(keeping.max())) if found else None
 
 
-def _keeping_gate(cell: Cell) -> int | None:
-    if not cell.type.cell_state:
-        return cell.type.update
-    return INPUT if cell.input_forget else FORGET
-
-
-def _is_piecewise_linear(cell: QuantizedCell, k: int) -> bool:
-    point: PointFormat = cell.points[f"{cell.type.gates[k]}.activation"]
-    return point.table == "piecewise-linear"
+def _is_coarse(cell: QuantizedCell, gate: int) -> bool:
+    point = cell.points[f"{cell.type.gates[gate]}.activation"]
+    return cell.gate_activation(gate).name == "Sigmoid" and point.table == "piecewise-linear"

@@ -17,7 +17,7 @@ from rnnqc.ir.builder import Builder
 from rnnqc.passes.base import Pass, PassInfo, PassResult
 from rnnqc.passes.cells.boundary import Boundary, boundary_of
 from rnnqc.passes.cells.cell_graphs import chain_sources, graphs_of_cells, replace_cell
-from rnnqc.passes.fold.coarse_gates import coarse_gate
+from rnnqc.passes.fold.coarse_gates import coarse_gates
 from rnnqc.passes.fold.fold_fixed_point import FoldedFixedPoint
 from rnnqc.passes.fold.fold_lut import FoldedLut, with_zero_point_rows
 from rnnqc.passes.fold.integer_forms import Folded, integer_form, is_within
@@ -80,7 +80,7 @@ class FoldScales(Pass):
                 remarks.append(self.remark(Outcome.NOTE, cell.node, cell.op, reason, result.found, result.action))
             else:
                 folded[cell.name] = result
-                remarks += self._of_coarse_gate(model, graphs[cell.name], cell)
+                remarks += self._of_coarse_gates(model, graphs[cell.name], cell)
         tables = Tables(model, functions=self.functions)
         codes: dict[str, Value] = {}
         sites: list[tuple[QuantizedCell, Graph, Boundary]] = []
@@ -115,17 +115,21 @@ class FoldScales(Pass):
         usual = all(bits >= USUAL_BITS for bits in widths)
         return PassResult(bool(sites), tuple(remarks), {"cells": len(sites)}, Lossy(20.0) if usual else None)
 
-    def _of_coarse_gate(self, model: Model, graph: Graph, cell: QuantizedCell) -> list[Remark]:
+    def _of_coarse_gates(self, model: Model, graph: Graph, cell: QuantizedCell) -> list[Remark]:
         bias = constant_array(model.initializer(cell.B, graph))
-        found = None if bias is None else coarse_gate(cell, bias)
+        found = None if bias is None else coarse_gates(cell, bias)
         if found is None:
             return []
-        gate, largest = found
-        table = f"the table of the {gate.replace('_', ' ')}"
-        reason = f"its states last for thousands of steps, which {table} shortens or prolongs."
-        text = f"biases up to {largest:.3g}, and values in steps of 2^-15"
-        action = f"--set '{cell.name}.*.activation.table=exact'"
-        return [self.remark(Outcome.WARNING, cell.node, cell.op, reason, text, action)]
+        gates = " and ".join(g.replace("_", " ") for g in found.gates)
+        reason = (
+            f"its states last for a thousand steps and more; tables of the {gates} in steps of 2^-15 may make them too "
+            "large or too small over as many."
+        )
+        action = (
+            "rnnqc verify on sequences as long as yours; exact tables, 33 kB in the file, are "
+             "--set " + " ".join(f"'{cell.name}.{g}.activation.table=exact'" for g in found.gates)
+        )  # fmt: skip
+        return [self.remark(Outcome.WARNING, cell.node, cell.op, reason, f"biases up to {found.bias:.3g}", action)]
 
 
 def _fold(model: Model, graph: Graph, cell: QuantizedCell) -> Folded:

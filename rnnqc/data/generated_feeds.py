@@ -14,7 +14,7 @@ import onnx
 
 from rnnqc.data.feeds import Feeds, element_type, fixed_size, true_inputs
 from rnnqc.data.input_ranges import input_spreads
-from rnnqc.data.input_uses import Role, Use, input_uses, known_shapes
+from rnnqc.data.input_uses import Role, Use, input_uses, known_shapes, names_of_axes
 from rnnqc.errors import CompileError
 
 GENERATED_LENGTH = 12
@@ -114,6 +114,8 @@ class Generation:
         }
         self._spreads = input_spreads(proto)
         named: dict[str, int] = {}
+        times, batches = names_of_axes(proto)
+        named |= dict.fromkeys(times, sizes.length) | dict.fromkeys(batches, sizes.batch)
         self.shapes = {i.name: _generated_shape(i, uses.get(i.name, ()), named, sizes) for i in self._inputs}
         self._known = known_shapes(proto, self.shapes) if uses else {}
         shared = _names_of_sequences(self._inputs, self._held)

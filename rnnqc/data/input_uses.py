@@ -143,6 +143,29 @@ def _sources(
 
 def known_shapes(proto: onnx.ModelProto, bound: Mapping[str, Sequence[int]]) -> dict[str, list[int | None]]:
     """Shapes of values, inferred for inputs of the shapes `bound`; what cannot be inferred is left out."""
+    return {
+        name: [d.dim_value if d.HasField("dim_value") else None for d in dims]
+        for name, dims in _inferred(proto, bound).items()
+    }
+
+
+def names_of_axes(proto: onnx.ModelProto) -> tuple[set[str], set[str]]:
+    """Names of dimensions along which recurrent nodes run, and names of those that are rows of their batches."""
+    shapes, times, batches = _inferred(proto, {}), set[str](), set[str]()
+    for node in _walk(proto)[0]:
+        uses = [use for _, use in uses_of(node) if use.role is Role.STATE]
+        for use in uses:
+            dims = shapes.get(use.value, ())
+            for axis, names in ((use.batch_axis, batches), (1 - use.batch_axis, times)):
+                if axis < len(dims) and dims[axis].dim_param:
+                    names.add(dims[axis].dim_param)
+    return times - batches, batches - times
+
+
+def _inferred(
+    proto: onnx.ModelProto, bound: Mapping[str, Sequence[int]]
+) -> dict[str, Sequence[onnx.TensorShapeProto.Dimension]]:
+    """Shapes of the values of the main graph, inferred for inputs of the shapes `bound`."""
     skeleton = onnx.ModelProto(ir_version=proto.ir_version, opset_import=proto.opset_import, functions=proto.functions)
     graph = skeleton.graph
     graph.name = "shapes"
@@ -152,9 +175,9 @@ def known_shapes(proto: onnx.ModelProto, bound: Mapping[str, Sequence[int]]) -> 
         count = 1
         for dim in tensor.dims:
             count *= dim
-        stored = graph.initializer.add(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims)
+        kept = graph.initializer.add(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims)
         if count <= _LARGE:
-            stored.CopyFrom(tensor)
+            kept.CopyFrom(tensor)
     for value in proto.graph.input:
         described = graph.input.add()
         described.CopyFrom(value)
@@ -163,9 +186,9 @@ def known_shapes(proto: onnx.ModelProto, bound: Mapping[str, Sequence[int]]) -> 
                 dim.dim_value = size
     with contextlib.suppress(*INFERENCE_ERRORS):  # then what is declared is known
         graph.CopyFrom(infer_shapes(skeleton).graph)
-    shapes: dict[str, list[int | None]] = {t.name: list(t.dims) for t in graph.initializer}
+    stored = {t.name: [onnx.TensorShapeProto.Dimension(dim_value=n) for n in t.dims] for t in graph.initializer}
+    shapes: dict[str, Sequence[onnx.TensorShapeProto.Dimension]] = {**stored}
     for value in [*graph.value_info, *graph.input, *graph.output]:
-        tensor_type = value.type.tensor_type
-        if tensor_type.HasField("shape"):
-            shapes[value.name] = [d.dim_value if d.HasField("dim_value") else None for d in tensor_type.shape.dim]
+        if value.type.tensor_type.HasField("shape"):
+            shapes[value.name] = list(value.type.tensor_type.shape.dim)
     return shapes

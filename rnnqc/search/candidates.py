@@ -115,10 +115,10 @@ class Candidates:
         return [*self._as_the_recipe(), *self._covering(), *self._apart()]
 
     def tables(self) -> list[Override]:
-        """Exact activations everywhere: of the gates of cells, of the values of custom cells."""
+        """Exact activations: of gates, everywhere in cells where tables have few entries, of values of custom cells."""
         found = [f"{r.name}.{p}" for r in self.recurrences.values() for p in r.points]
         made: list[Override] = []
-        for glob in ("*.activation", "*.value"):
+        for glob in ("*.activation", "*_gate.activation", "*.value"):
             tabulated = self._exact_tables(glob, self.matching(glob, found))
             made += [Override(glob, t.rules, t.reason, len(self.matching(glob))) for t in tabulated]
         return made
@@ -143,10 +143,17 @@ class Candidates:
         return Override(glob, (Rule(glob, TO_NEAREST),), reason, len(points))
 
     def _exact_tables(self, glob: str, points: Sequence[str]) -> list[Override]:
-        """Activations without the error of tables that have fewer entries than their arguments have values."""
-        if not any(self._point(p).table == VITIS for p in points):
+        """Activations without the error of tables that have fewer entries than their arguments have values.
+
+        Piecewise-linear ones of gates alone: an exact one of the output activation takes 262 kB.
+        """
+        tables = {self._point(p).table for p in points}
+        if VITIS in tables:
+            reason = "exact activations instead of tables of 2048 entries"
+        elif "piecewise-linear" in tables and all("_gate." in p for p in points):
+            reason = "exact activations of gates instead of piecewise-linear ones, 33 to 66 kB in the file"
+        else:
             return []
-        reason = "exact activations instead of tables of 2048 entries"
         return [Override(glob, (Rule(glob, {"table": "exact"}),), reason, len(points))]
 
     def _ranges(self, glob: str, points: Sequence[str]) -> list[Override]:

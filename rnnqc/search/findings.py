@@ -158,4 +158,5 @@ class Repair:
         cost = f" and weights {sizes}" if self.bytes_after != self.bytes_before else ""
         if not cost and self.extra_bytes > 0:
             cost = f" and matmuls that read {' -> '.join(map(byte_count, self.read_bytes))}"
-        return f"{levels}{cost}"
+        slower = f" in form {', '.join(self.forms)}, without integer arithmetic: much slower," if self.forms else ""
+        return f"{levels}{cost}{slower}"

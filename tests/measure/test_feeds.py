@@ -41,6 +41,22 @@ def test_sizes_that_the_model_runs_with(text: str, constants: dict[str, np.ndarr
     assert feeds["x"].shape == shape
 
 
+@pytest.mark.parametrize("names", [("basins", "days"), ("batch", "days"), ("T", "N"), ("", "")])
+def test_axes_are_those_of_the_recurrent_layer(names: tuple[str, str]) -> None:
+    """Batch first, as torch exports it; whatever the axes are called. Without names nothing tells them apart."""
+    rng = np.random.default_rng(0)
+    shapes = {"w": (1, 16, 5), "r": (1, 16, 4)}
+    held = {n: rng.normal(0, 0.3, s).astype(np.float32) for n, s in shapes.items()}
+    nodes = "t = Transpose<perm = [1, 0, 2]>(x) y = LSTM<hidden_size = 4>(t, w, r)"
+    proto = parse(f"{HEAD}(float[A, B, 5] x) => (float[B, 1, A, 4] y) {{ {nodes} }}", **held)
+    for dims in (proto.graph.input[0].type.tensor_type.shape.dim, proto.graph.output[0].type.tensor_type.shape.dim):
+        for dim in dims:
+            if dim.dim_param:
+                dim.dim_param = names["AB".index(dim.dim_param)]
+    batch, length = (3, 12) if names[0] else (12, 3)
+    assert FeedGenerator(proto).feeds(0)["x"].shape == (batch, length, 5)
+
+
 def test_minus_one_is_any_size() -> None:
     """Some exporters write it for dimensions that they leave open."""
     proto = parse(f"{HEAD}(float[T, 2, 3] x) => (float[T, 2, 3] y) {{ y = Identity(x) }}")

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import rnnqc
+from tests.subjects.slow_layers import Slow
 
 MODELS = Path(__file__).resolve().parents[2] / "models"
 
@@ -17,3 +18,13 @@ def test_weights_of_4_bits_get_6_where_that_is_enough() -> None:
     assert few.bytes_before < few.bytes_after < 1.5 * few.bytes_before
     kind = next(r for r in found.repairs if r.points == "*.weight")
     assert kind.overrides == ["*.weight.bits=8", "*.weight.group_size=none"], "6 bits are less than 80 % of the gain"
+
+
+def test_exact_tables_of_gates_are_tried() -> None:
+    """A layer that remembers for thousands of steps: no other format of a point mends what its tables lose."""
+    case = Slow("LSTM", 2, 10.0, -9.0)
+    feeds = [{k: v[:1500] for k, v in case.feeds().items()}]
+    found = rnnqc.report(case.model(), rnnqc.lower(case.model()), feeds, models=30).evidence
+    repair = next(r for r in found.repairs if r.overrides == ["*_gate.activation.table=exact"])
+    assert repair.gain_db > 6.0 and not repair.forms
+    assert any("*_gate.activation.table=exact" in text for text in found.suggestions)
