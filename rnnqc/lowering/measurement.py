@@ -14,7 +14,7 @@ from rnnqc.data.state_pairs import state_pairs
 from rnnqc.data.streaming import calls_of
 from rnnqc.errors import CompileError
 from rnnqc.lowering.report import Report
-from rnnqc.lowering.verification_feeds import CALIBRATION_DATA, REMEMBERED_CALLS, Remembered, spread
+from rnnqc.lowering.verification_feeds import CALIBRATION_DATA, Remembered, first_calls, spread
 from rnnqc.measure.compare import LevelComparison, compare_levels, worst_level
 from rnnqc.measure.differences import unlike_texts
 from rnnqc.measure.feeds import FeedGenerator, Level, generated_levels
@@ -82,7 +82,7 @@ def given(proto: onnx.ModelProto, data: Data, state: State) -> Level:
     """
     carried = state_pairs(state, proto)
     again = data.first if isinstance(data, Remembered) else data
-    calls = [piece.feed for piece in calls_of(again, proto, carried, limit=REMEMBERED_CALLS)]
+    calls = first_calls(calls_of(again, proto, carried))
     return Level(CALIBRATION_DATA, calls if carried else spread(calls, MEASURED_SAMPLES))
 
 

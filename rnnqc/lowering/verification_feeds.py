@@ -11,7 +11,7 @@ import onnx
 from rnnqc.data.feeds import Feeds
 from rnnqc.data.given_data import Data
 from rnnqc.data.state_pairs import state_pairs
-from rnnqc.data.streaming import calls_of, run_calls
+from rnnqc.data.streaming import Piece, calls_of, run_calls
 from rnnqc.errors import CompileError
 from rnnqc.evaluation.evaluate import make_session, run_model, run_session
 from rnnqc.measure.feeds import FeedGenerator
@@ -20,19 +20,39 @@ CALIBRATION_DATA, GENERATED_DATA = "calibration data", "generated data"
 """What stands for the name of a pass where a check is about them."""
 REMEMBERED_CALLS, VERIFIED_CALLS = 256, 4
 """Calls of calibration data that are kept, and on how many of them passes are verified."""
+MOST_BYTES = 2**27
+"""Of the feeds of calls that are kept; the first is kept in any case."""
 
 
 class Remembered:
     """Feeds, as they are given, that are taken once, and the first of them again."""
 
     def __init__(self, feeds: Iterable[Any]) -> None:
-        self._feeds, self.first = feeds, list[Any]()
+        self._feeds, self.first, self._bytes = feeds, list[Any](), 0
 
     def __iter__(self) -> Iterator[Any]:
         for feed in self._feeds:
-            if len(self.first) < REMEMBERED_CALLS:
+            if len(self.first) < REMEMBERED_CALLS and self._bytes < MOST_BYTES:
                 self.first.append(feed)
+                self._bytes += _bytes_of(feed)
             yield feed
+
+
+def first_calls(calls: Iterable[Piece]) -> list[Feeds]:
+    """The feeds of the first of some calls, as many as are kept."""
+    made, size = list[Feeds](), 0
+    for call in calls:
+        made.append(call.feed)
+        size += _bytes_of(call.feed)
+        if len(made) == REMEMBERED_CALLS or size >= MOST_BYTES:
+            break
+    return made
+
+
+def _bytes_of(feed: Any) -> int:
+    """Of the arrays and tensors of a feed, in whatever they come."""
+    values = feed.values() if isinstance(feed, Mapping) else feed if isinstance(feed, tuple | list) else [feed]
+    return sum(int(getattr(v, "nbytes", 0)) for v in values)
 
 
 class VerificationFeeds(NamedTuple):

@@ -21,7 +21,8 @@ import rnnqc
 from rnnqc.commands import lower as command
 from rnnqc.data.feeds import Feeds
 from rnnqc.lowering.file_contents import contents
-from rnnqc.lowering.verification_feeds import CALIBRATION_DATA
+from rnnqc.lowering.measurement import given
+from rnnqc.lowering.verification_feeds import CALIBRATION_DATA, Remembered
 from rnnqc.lowering.warnings import POOR_DB
 from rnnqc.measure.compare import compare_models, judged, unit_outputs
 from rnnqc.measure.differences import OutputComparison
@@ -97,6 +98,17 @@ def test_calibration_data_is_measured_on(again: bool) -> None:
     expected = {c.name: c.sqnr_db for c in compare_models(CASE.model(), lowered.proto, some)}
     assert report.sqnr_levels == {CALIBRATION_DATA: pytest.approx(expected)}
     assert report.accuracy == f"SQNR on the calibration data: {min(expected.values()):.1f} dB"
+
+
+def test_large_feeds_are_not_all_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A DataLoader of large batches: those that fit into a bound of memory, and the first in any case."""
+    feeds = [CASE.feeds(seed) for seed in range(8)]
+    size = sum(v.nbytes for v in feeds[0].values())
+    for bytes_, kept in ((1, 1), (3 * size, 3), (100 * size, 8)):
+        monkeypatch.setattr("rnnqc.lowering.verification_feeds.MOST_BYTES", bytes_)
+        remembered = Remembered(_once(feeds))
+        assert len(list(remembered)) == 8 and len(remembered.first) == kept
+        assert len(given(CASE.model(), feeds, None).feeds) == kept
 
 
 def test_the_calls_of_a_stream_are_measured_in_order() -> None:
