@@ -65,6 +65,8 @@ SITE = """import sys
 sys.meta_path[:] = [f for f in sys.meta_path if not type(f).__name__.startswith("ScikitBuild")]
 """
 """Takes the editable installation of another checkout out of the way; Python runs it at its start."""
+NONE_COLLECTED = 5
+"""pytest's exit code."""
 FAILED = re.compile(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", re.MULTILINE)
 
 
@@ -138,7 +140,7 @@ class Copy:
         (folder / ".site" / "sitecustomize.py").write_text(SITE)
 
     def run(self, tests: list[str]) -> str | None:
-        """The first test that fails, or what else went wrong; None if all pass."""
+        """The first test that fails, or what else went wrong; None if all pass, or none is there to run."""
         path = os.pathsep.join([str(self.folder / ".site"), str(self.folder)])
         environment = os.environ | {
             "PYTHONPATH": path,
@@ -147,7 +149,7 @@ class Copy:
         }
         command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-p", "no:xdist", *tests]
         done = subprocess.run(command, cwd=self.folder, env=environment, capture_output=True, text=True, check=False)
-        if done.returncode == 0:
+        if done.returncode in (0, NONE_COLLECTED):
             return None
         match = FAILED.search(done.stdout)
         if match is None:
@@ -218,6 +220,11 @@ def main() -> int:
         copies: queue.Queue[Copy] = queue.Queue()
         for k in range(arguments.jobs):
             copies.put(Copy(root, Path(folder) / str(k), arguments.library.resolve()))
+        # Tests that nothing imports find every defect.
+        broken = copies.queue[0].run(["--collect-only", "tests"]) if chosen else None
+        if broken is not None:
+            print(f"the tests cannot run here, without any defect: {broken}", file=sys.stderr)
+            return 2
 
         def find(defect: Defect) -> str | None:
             copy = copies.get()
