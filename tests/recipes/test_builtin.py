@@ -29,7 +29,7 @@ def points_of(case: str, recipe: str) -> dict[str, dict[str, Any]]:
     subject = RecurrentCase(T=12, B=3, I=6, H=8, seed=3, **CASES[case])
     lowered = rnnqc.lower(subject.model(), recipe, calibration=[subject.feeds()])
     (cell,) = lowered.model.cells
-    return {n.removeprefix(f"{cell}."): p for n, p in lowered.report.points.items() if p.get("scale")}
+    return {n.removeprefix(f"{cell}."): dict(p) for n, p in lowered.report.points.items() if p.get("scale")}
 
 
 @pytest.mark.parametrize("case", CASES)
