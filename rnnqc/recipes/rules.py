@@ -126,8 +126,11 @@ def parse_rules(entries: Any, source: str) -> tuple[Rule, ...]:
     return tuple(rules)
 
 
-def check_points(points: str, where: str) -> None:
-    """Raises UsageError for a regular expression (after `re:`) that is none; messages begin with `where`."""
+def check_points(points: str, where: str, of: str = "<cell>.<point>") -> None:
+    """Raises UsageError for a regular expression (after `re:`) that is none; messages begin with `where`.
+
+    `of` is what patterns match.
+    """
     if points.startswith(REGEX):
         try:
             with warnings.catch_warnings():  # of sets that future versions of Python may read otherwise
@@ -136,7 +139,7 @@ def check_points(points: str, where: str) -> None:
         except re.error as error:
             raise UsageError(
                 f"{where}: {points!r} is no regular expression ({error}).",
-                supported="a glob over <cell>.<point>, or re: and a regular expression",
+                supported=f"a glob over {of}, or re: and a regular expression",
             ) from error
 
 
