@@ -13,7 +13,7 @@ from rnnqc.errors import CompileError, UsageError
 from rnnqc.formats.point_format import CHAINED, ROWS, PointFormat
 from rnnqc.recipes.keys import KEYS_OF_RULES, RANGE_KEYS, Settings, keys_of
 from rnnqc.recipes.recipe import Points, Recipe
-from rnnqc.recipes.rules import override_text
+from rnnqc.recipes.rules import Rule, override_text
 
 DATA_KEYS = ("compensation", "bias_correction", "equalize")
 
@@ -98,9 +98,19 @@ def effects_of_overrides(recipe: Recipe, resolve: Callable[[Recipe], Resolution]
             continue
         (key,) = rule.settings
         points = [p for p in made.settings if rule.matches(p) and key in keys_of(p)]
-        if points:
+        fronts = [_in_front(p, key, overrides[:number]) for p in points]
+        points, hidden = [p for p, front in zip(points, fronts, strict=True) if not front], points
+        if hidden and not points:
+            found[number] = f"{hidden[0]}: {fronts[0]!r} stands in front of it, and the first that matches counts"
+        elif points:
             found[number] = _why(key, points, made, resolve, recipe.without_override(number), calibrated)
     return found
+
+
+def _in_front(point: str, key: str, rules: Sequence[Rule]) -> str:
+    """The override among `rules` that gives the point the key; "" for none."""
+    texts = (override_text(r.points, key, r.settings[key]) for r in rules if key in r.settings and r.matches(point))
+    return next(texts, "")
 
 
 def idle_overrides(recipe: Recipe, effects: Sequence[Mapping[int, str]]) -> list[str]:

@@ -22,7 +22,7 @@ from rnnqc.recipes.rules import Rule, override_text
 BITS = 8
 HALF, LARGEST_HALF = "float16", 65504.0
 _ANY_CELL = "cell.W.weight"
-"""What an override matches that does not speak of operators outside the recurrent layers alone."""
+"""What a rule matches that does not speak of operators outside the recurrent layers alone."""
 
 
 @dataclass
@@ -81,11 +81,11 @@ class Int8Weights:
         return chosen_weights(model, self._recipe)
 
     def is_half(self, weight: RestWeight) -> bool:
-        """Whether overrides of an operator of the weight ask for float16 (`store = "float16"`)."""
+        """Whether rules of the user for an operator of the weight ask for float16 (`store = "float16"`)."""
         return is_half(weight, self._recipe)
 
     def unheard(self, speaker: Pass, uses: Iterable[WeightUse]) -> list[Remark]:
-        """A warning for each operator whose weight has 8 bits although an override of it asks for another format."""
+        """A warning for each operator whose weight has 8 bits although the user asks for another format."""
         remarks: list[Remark] = []
         for use in uses:
             settings = [
@@ -93,8 +93,9 @@ class Int8Weights:
             ]
             asked = [override_text(*setting) for setting in settings if setting[1:] != ("bits", BITS)]
             if asked:
-                why = ("its weight is stored in 8 bits; an override has no effect.", ", ".join(asked))
-                action = "leave the override out, or leave the weight float with bits = none"
+                reason = "its weight is stored in 8 bits; a rule of the recipe or an override has no effect."
+                why = (reason, ", ".join(asked))
+                action = "leave it out, or leave the weight float with bits = none"
                 remarks.append(speaker.remark(Outcome.WARNING, use.path, use.node.op, *why, action))
         return remarks
 
@@ -123,13 +124,14 @@ class Int8Weights:
 
 
 def is_half(weight: RestWeight, recipe: Recipe | None) -> bool:
-    """Whether overrides of an operator of the weight ask for float16."""
-    return any(rule.settings.get("store") == HALF for use in weight.uses for rule in _own_rules(use, recipe))
+    """Whether rules of the user for an operator of the weight ask for float16; the first that says counts."""
+    said = ([r.settings["store"] for r in _own_rules(u, recipe) if "store" in r.settings] for u in weight.uses)
+    return any(stores[0] == HALF for stores in said if stores)
 
 
 def _own_rules(use: WeightUse, recipe: Recipe | None) -> list[Rule]:
-    """Overrides of the weight of an operator that do not speak of recurrent layers, too."""
-    rules = () if recipe is None else recipe.rules[: recipe.overrides]
+    """Rules of the user for the weight of an operator that do not speak of recurrent layers, too."""
+    rules = () if recipe is None else recipe.rules[: recipe.of_user]
     return [r for r in rules if r.matches(f"{use.point}.weight") and not r.matches(_ANY_CELL)]
 
 
@@ -164,7 +166,7 @@ def _judged(weight: RestWeight, recipe: Recipe) -> RestWeight:
             return replace(weight, refusal=why)
     array = constant_array(weight.value) if is_half(weight, recipe) else None
     if array is not None and np.abs(array).max() > LARGEST_HALF:
-        why = ("it has weights that float16 does not hold.", f"store = {HALF!r}", "leave the override out")
+        why = ("it has weights that float16 does not hold.", f"store = {HALF!r}", "leave it out")
         return replace(weight, refusal=why)
     return weight
 

@@ -26,7 +26,7 @@ class StoreWeights(Pass):
     nothing but their scales, and hold channels with a few large weights. A table that rows are read from as int8, and
     that something else computes with, has the one scale for each row.
 
-    With an override `<node>.weight.store=float16` the weight is float16, with a Cast.
+    With `store = "float16"` for `<node>.weight`, in an override or a recipe file, the weight is float16, with a Cast.
 
     onnxruntime folds all of it when a session is created, so the model runs as fast as before, with the same operators.
     The result is that of the float model with the weights that the int8 values stand for.

@@ -20,7 +20,7 @@ def layer_patterns(layers: Iterable[str]) -> list[str]:
         raise UsageError(f"layers = {layers!r} is one text.", supported="a list of globs such as '*encoder*'")
     patterns = list(layers)
     for pattern in patterns:
-        check_points(pattern, "layers (--layers)")
+        check_points(pattern, "layers (--layers)", "names of cells")
     return patterns
 
 

@@ -64,8 +64,8 @@ def add(commands: Commands) -> None:
         "--form",
         choices=("fused", "integer", "qcdq", "qonnx", "ort"),
         default=None,
-        help="default fused; qonnx: Brevitas' cells; ort: onnxruntime's own quantized LSTM, for programs that cannot "
-        "load the native library",
+        help="default fused, but recipes of weights alone have a form of their own; qonnx: Brevitas' cells; ort: "
+        "onnxruntime's own quantized LSTM, for programs that cannot load the native library",
     )
     parser.add_argument(
         "--rest", choices=("float", "int8"), default="float",

@@ -8,7 +8,7 @@ from typing import Any
 from rnnqc.cells.base import Cell
 from rnnqc.cells.forms import CUSTOM, ORT, QCDQ, QONNX, WEIGHT_ONLY
 from rnnqc.cells.types import CELL_TYPES
-from rnnqc.errors import Outcome, Remark
+from rnnqc.errors import Outcome, Remark, and_more
 from rnnqc.lowering.report import Entry
 from rnnqc.lowering.run import Passed
 from rnnqc.passes.analysis.custom_products import custom_cells, described
@@ -37,16 +37,26 @@ def make_entries(passed: Passed, form: str) -> list[Entry]:
         form: The form asked for.
     """
     refused = {r.node: r for r in passed.remarks_of(Outcome.FLOAT)}
-    notes = {r.node: r for r in passed.remarks_of(Outcome.NOTE) if r.action}
+    notes: dict[str, list[Remark]] = {}
+    for remark in passed.remarks_of(Outcome.NOTE):
+        if remark.action:
+            notes.setdefault(remark.node, []).append(remark)
     made = _Made(passed, form)
     entries = []
     for node in passed.nodes:
         entry = made.entry(node, refused.get(node.path))
-        note = notes.get(node.path)
-        if entry.status == "lowered" and note is not None:
-            entry.reason, entry.found, entry.action = note.reason, note.found, note.action
+        told = notes.get(node.path)
+        if entry.status == "lowered" and told:
+            alike = [r for r in told if r.action == told[-1].action]
+            entry.reason, entry.found, entry.action = _with_others(alike), alike[0].found, alike[0].action
         entries.append(entry)
     return entries + made.earlier(entries)
+
+
+def _with_others(remarks: Sequence[Remark]) -> str:
+    """The reason of the first of several remarks about one node, and how many more there are."""
+    reason = remarks[0].reason
+    return f"{reason.removesuffix('.')},{and_more(remarks)}." if len(remarks) > 1 else reason
 
 
 class _Made:

@@ -69,6 +69,11 @@ class Entry:
         what = stays.get(self.status) or f"{'stays in form' if self.earlier else 'becomes'} {self.form}"
         return explained(f'Operator "{self.op}" (node {self.node!r}) {what}: {self.reason}', self.found, self.action)
 
+    @property
+    def remark(self) -> str:
+        """The reason of a node that is in the form asked for, which is a remark about how it came to it."""
+        return explained(f'Operator "{self.op}" (node {self.node!r}): {self.reason}', self.found, self.action)
+
 
 @dataclass(repr=False)
 class Report(Result):
@@ -224,7 +229,8 @@ class Report(Result):
         """
         for entry in self.entries:
             if entry.reason:
-                yield "", entry.explanation
+                is_as_asked = (entry.status, entry.form) == ("lowered", self.form) and not entry.left
+                yield "", entry.remark if is_as_asked else entry.explanation
         yield from self._told_of_all(is_bounded)
 
     def _told_of_all(self, is_bounded: bool) -> Iterator[tuple[str, str]]:

@@ -89,7 +89,7 @@ def find_clipping(
     """
     if statistics is None:
         return []
-    mine = max(recipe.overrides, recipe.own)
+    mine = recipe.of_user
     seen = _Seen({p: s for p, s in statistics.points.items() if p in formats}, activations)
     lost = seen.losses(formats)
     found = {p: loss for p, loss in lost.items() if loss[1] > MUCH or (loss[1] > LOST and loss[0] > CLIPS)}

@@ -21,7 +21,7 @@ from rnnqc.cells.types import all_points
 from rnnqc.counterparts import RECIPES, or_counterpart
 from rnnqc.errors import UsageError
 from rnnqc.recipes.keys import FORMAT_KEYS, KEYS_OF_RULES, RULES, Settings, keys_of
-from rnnqc.recipes.rules import Rule, parse_override, parse_rules, rules_digest
+from rnnqc.recipes.rules import Rule, parse_override, parse_rules, rules_digest, without_old_scale
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -53,6 +53,7 @@ class Recipe:
         rest: Whether rules speak of operators around the recurrent layers, too.
         statistics: Of a file of formats: the file with the statistics that they came from; "" for none.
         origin: Of a file of formats: the record of the lowering that it came from, unless it was edited; "" otherwise.
+        formats: Whether it is a file of formats. An override of `bits` ends the scale that such a file gives a point.
     """
 
     name: str
@@ -65,6 +66,7 @@ class Recipe:
     rest: bool = False
     statistics: str = ""
     origin: str = ""
+    formats: bool = False
 
     def with_overrides(self, overrides: Iterable[str]) -> Recipe:
         """This recipe with `PATH=VALUE` overrides in front; the first that matches wins.
@@ -76,7 +78,15 @@ class Recipe:
         if not parsed:
             return self
         own = self.own + len(parsed) if self.own else 0
-        return replace(self, rules=(*parsed, *self.rules), overrides=len(parsed) + self.overrides, own=own, origin="")
+        rules = self.rules
+        if self.formats:
+            rules = tuple(without_old_scale(r, (*parsed, *rules[: self.overrides])) for r in rules)
+        return replace(self, rules=(*parsed, *rules), overrides=len(parsed) + self.overrides, own=own, origin="")
+
+    @property
+    def of_user(self) -> int:
+        """How many rules, from the first on, are the user's: overrides, and those that stand in a recipe file."""
+        return max(self.overrides, self.own)
 
     def settings(self, path: str) -> Settings:
         """Everything the rules say about the quantization point `path`."""
@@ -218,7 +228,7 @@ def parse_recipe(text: str, source: str) -> Recipe:
         rules += base.rules
     return Recipe(
         str(data.get("name", source)), str(data.get("summary", "")), tuple(rules), kind=kind, own=own,
-        statistics=saved["statistics"], origin=saved["origin"] if unedited else "",
+        statistics=saved["statistics"], origin=saved["origin"] if unedited else "", formats=bool(saved["digest"]),
     )  # fmt: skip
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import glob
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from rnnqc.formats.point_format import STATIC, PointFormat
 from rnnqc.recipes.keys import RANGE_KEYS, Settings, keys_of
-from rnnqc.recipes.rules import REGEX, Rule
+from rnnqc.recipes.rules import Rule, pattern_of
 
 DERIVED = ("same_as", "share")
 """Keys that a rule with a scale of its own ends."""
@@ -62,8 +61,7 @@ class ResolvedPoint:
             ended = (*RANGE_KEYS, *DERIVED)
             settings = {k: v for k, v in settings.items() if k not in ended} | given
             settings |= {k: None for k in DERIVED if self.settings.get(k) and k in understood}
-        name = glob.escape(path)
-        return Rule(f"?{name[1:]}" if name.startswith(REGEX) else name, settings)
+        return Rule(pattern_of(path), settings)
 
     def _given(self, understood: Iterable[str]) -> Settings | None:
         """Scale and zero point, and what they belong to; None where the model alone gives them, or a rule cannot."""

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import fnmatch
 import functools
+import glob
 import hashlib
 import json
 import re
 import sys
 import warnings
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from rnnqc.errors import UsageError
@@ -22,6 +23,8 @@ else:
     import tomli as tomllib
 
 REGEX = "re:"
+_WITH_SCALE = ("scale", "zero_point", "mode", "share", "same_as")
+"""What a file of formats says of a point with its scale."""
 
 
 @functools.lru_cache(2**16)
@@ -123,8 +126,11 @@ def parse_rules(entries: Any, source: str) -> tuple[Rule, ...]:
     return tuple(rules)
 
 
-def check_points(points: str, where: str) -> None:
-    """Raises UsageError for a regular expression (after `re:`) that is none; messages begin with `where`."""
+def check_points(points: str, where: str, of: str = "<cell>.<point>") -> None:
+    """Raises UsageError for a regular expression (after `re:`) that is none; messages begin with `where`.
+
+    `of` is what patterns match.
+    """
     if points.startswith(REGEX):
         try:
             with warnings.catch_warnings():  # of sets that future versions of Python may read otherwise
@@ -133,7 +139,7 @@ def check_points(points: str, where: str) -> None:
         except re.error as error:
             raise UsageError(
                 f"{where}: {points!r} is no regular expression ({error}).",
-                supported="a glob over <cell>.<point>, or re: and a regular expression",
+                supported=f"a glob over {of}, or re: and a regular expression",
             ) from error
 
 
@@ -144,6 +150,30 @@ def _literal(text: str) -> Any:
         return tomllib.loads(f"value = {text}")["value"]
     except (tomllib.TOMLDecodeError, RecursionError):
         return text
+
+
+def pattern_of(path: str) -> str:
+    """The glob that matches the point `path` alone."""
+    name = glob.escape(path)
+    return f"?{name[1:]}" if name.startswith(REGEX) else name
+
+
+def _path_of(points: str) -> str:
+    """The inverse of `pattern_of`; "" for other patterns."""
+    path = re.sub(r"\[([*?[])\]", r"\1", points)
+    path = f"{REGEX[0]}{path[1:]}" if path.startswith(f"?{REGEX[1:]}") else path
+    return path if pattern_of(path) == points else ""
+
+
+def without_old_scale(rule: Rule, overrides: Iterable[Rule]) -> Rule:
+    """A rule of a file of formats, without its scale where an override gives the point another number of bits."""
+    path, bits = _path_of(rule.points), rule.settings.get("bits")
+    if not path or "scale" not in rule.settings:
+        return rule
+    given = next((o.settings["bits"] for o in overrides if "bits" in o.settings and o.matches(path)), bits)
+    if given in (None, bits):
+        return rule
+    return replace(rule, settings={k: v for k, v in rule.settings.items() if k not in _WITH_SCALE})
 
 
 def rules_digest(rules: Iterable[Rule]) -> str:

@@ -165,3 +165,15 @@ def test_sizes_of_a_recurrence(overrides: list[str]) -> None:
     codes = sum(size + 4 * 5 for name, size in integer.items() if name not in left)  # a byte each, scales of columns
     assert entry.bytes == codes + 4 * 25 * len(left)
     assert _sizes(lowered.proto) == [entry.bytes]
+
+
+def test_several_remarks_of_one_kind_about_a_node() -> None:
+    """The first is told with how many more there are, without a form that it is no reason for; notes have them all."""
+    overrides = ["*.same_as=none", "*.input.scale=4.0"]
+    report = rnnqc.lower(MODELS["LSTM"], "pow2-int16", overrides=overrides, calibration=[LSTM.feeds()]).report
+    notes = [n for n in report.notes if "is lowered to" in n]
+    assert len(notes) > 1
+    (entry,) = report.entries
+    assert re.search(rf"fix position \d+ is lowered to -?\d+, and {len(notes) - 1} more\.$", entry.reason)
+    (text,) = (t for _, t in report.told() if "is lowered to" in t)
+    assert text.startswith(f'Operator "LSTM" (node {entry.node!r}): {entry.reason} Found: ')

@@ -53,6 +53,20 @@ def test_overrides_without_effect_and_overrides_that_clip() -> None:
     assert "override '*.input.scale=0.001' clips the calibration data at 'the_lstm.forward.input'" in clipped
 
 
+def test_an_override_behind_another_that_matches() -> None:
+    """The one in front is named, unless some point is left for the one behind it."""
+    statistics = rnnqc.calibrate(CASE.model(), [CASE.feeds()])
+
+    def told(*overrides: str) -> list[str]:
+        return warned(CASE.model(), recipe="pow2-int8-floor", overrides=overrides, statistics=statistics)
+
+    (idle,) = (t for t in told("*.same_as=none", "*.bias.same_as=input_product") if "changes nothing" in t)
+    assert "'*.bias.same_as=input_product' changes nothing: the_lstm.forward.bias: '*.same_as=none' stands in" in idle
+    assert not any("changes nothing" in t for t in told("*.bias.same_as=input_product", "*.same_as=none"))
+    (idle,) = (t for t in told("*.W.weight.bits=4", "*.weight.bits=8") if "changes nothing" in t)
+    assert "'*.weight.bits=8' changes nothing: the_lstm.forward.R.weight: the recipe says so already" in idle
+
+
 @pytest.mark.parametrize("op", ["LSTM", "GRU"])
 def test_a_bias_that_saturates(op: str) -> None:
     """Its scale is the product of two others: 16 bits of two scales of 16 bits reach 1e-4, and the bias is gone."""

@@ -189,6 +189,32 @@ def test_overrides_of_the_rest_are_told(cli: Callable[..., Result], source: Path
     assert without.code == 2 and "matches 'logits*.weight'" in without.err
 
 
+def test_rules_of_a_recipe_file_count_as_overrides_do(cli: Callable[..., Result], tmp_path: Path) -> None:
+    """The same bytes; told of where they have no effect; and kept in a file of formats."""
+    onnx.save(WholeModel(tied=False).model(), source := tmp_path / "in.onnx")
+    rule, saved = tmp_path / "mine.toml", tmp_path / "formats.toml"
+    rule.write_text(
+        'name = "mine"\nbase = "int8"\n[[rule]]\npoints = "logits*.weight"\nstore = "float16"\n'
+        '[[rule]]\npoints = "embedded*.weight"\nbits = 4\n'
+    )
+
+    def types(path: Path) -> dict[str, int]:
+        return {t.name: t.data_type for t in onnx.load(path).graph.initializer}
+
+    rest = ("--rest", "int8")
+    made = [tmp_path / f"{k}.onnx" for k in range(3)]
+    found = cli("lower", source, "-o", made[0], *rest, "--recipe", rule)
+    assert found.code == 0 and "has no effect. Found: embedded*.weight.bits=4" in " ".join(found.err.split())
+    override = ("--set", "logits*.weight.store=float16", "--save-formats", saved)
+    assert cli("lower", source, "-o", made[1], *rest, *override).code == 0
+    assert cli("lower", source, "-o", made[2], *rest, "--recipe", saved).code == 0
+    assert types(made[0])["decoder_table.float16"] == onnx.TensorProto.FLOAT16
+    assert types(made[0]) == types(made[1])
+    assert made[1].read_bytes() == made[2].read_bytes()
+    found = cli("lower", source, "-o", made[0], *rest, "--recipe", rule, "--set", "logits*.weight.store=integer")
+    assert found.code == 0 and "decoder_table.float16" not in types(made[0]), "the first that matches wins"
+
+
 @pytest.mark.slow
 def test_tuning_searches_linear_layers(tmp_path: Path, cli: Callable[..., Result]) -> None:
     """The recipe that is found lowers the linear layer to 4 bits, into as many bytes as `tune` says, and as good."""

@@ -21,6 +21,7 @@ from rnnqc.data.statistics import Statistics
 from rnnqc.errors import CompileError, UsageError
 from rnnqc.lowering.saved_formats import save_formats
 from rnnqc.recipes.recipe import builtin_recipes
+from rnnqc.recipes.rules import parse_override
 from tests.laws.parametrize import every_pair
 from tests.runs.commands import in_process
 from tests.subjects.custom_layers import cutting_layer, feeds_of
@@ -121,6 +122,45 @@ def test_an_edit_takes_effect_and_is_read_back(tmp_path: Path) -> None:
     assert _bytes(rnnqc.lower(model, str(tmp_path / "more.toml")).proto) == _bytes(again.proto)
     record = json.loads(next(p.value for p in again.proto.metadata_props if p.key == "rnnqc.recipe"))
     assert record["name"] == "pow2-int8-formats"
+
+
+@pytest.mark.parametrize(
+    ("recipe", "override", "bits", "same_file"),
+    [
+        ("distiller-sym", "*.weight.granularity=per-channel", "*.W.weight.bits=4", False),
+        ("distiller-asym", "*.weight.granularity=per-channel", "*.W.weight.bits=4", False),
+        ("distiller-avg", "*.acc.limit=5.0", "*.cell_state.bits=6", True),
+        ("pow2-int8-floor", "*.R.weight.bits=7", "*.cell_state.bits=16", True),
+        ("pow2-int8-floor", "*.R.weight.bits=7", "*.bits=12", True),
+        ("int8", "*.R.weight.bits=7", "*.W.weight.bits=4", True),
+        ("brevitas-int8", "*.R.weight.rounding=floor", "*.hidden.activation.bits=7", True),
+    ],
+)
+def test_an_override_of_bits_makes_a_new_scale(
+    recipe: str, override: str, bits: str, same_file: bool, tmp_path: Path
+) -> None:
+    """The format, and where nothing follows from it the file, that the recipe gives with both overrides."""
+    case, file = CASES["LSTM"].replace(direction="forward"), tmp_path / "formats.toml"
+    model, lowered = _lowered(case, recipe, overrides=[override])
+    save_formats(lowered, file)
+    again = rnnqc.lower(model, str(file), overrides=[bits])
+    direct = rnnqc.lower(model, recipe, stats=_statistics(case), overrides=[bits, override])
+    rule = parse_override(bits)
+    points = [p for p in direct.report.points if rule.matches(p)]
+    assert points and {p: again.report.points[p] for p in points} == {p: direct.report.points[p] for p in points}
+    assert again.report.points != lowered.report.points
+    if same_file:
+        assert _bytes(again.proto, record=False) == _bytes(direct.proto, record=False)
+
+
+def test_an_override_of_the_same_bits_or_of_the_scale_keeps_the_file(tmp_path: Path) -> None:
+    model, lowered = _lowered(CASES["RNN"], "distiller-asym")
+    save_formats(lowered, file := tmp_path / "formats.toml")
+    same = rnnqc.lower(model, str(file), overrides=["*.W.weight.bits=8"])
+    assert _bytes(same.proto, record=False) == _bytes(lowered.proto, record=False)
+    given = rnnqc.lower(model, str(file), overrides=["*.hidden.bits=7", "*.hidden.scale=0.125"])
+    (hidden,) = (p for n, p in given.report.points.items() if n.endswith(".hidden"))
+    assert (hidden["bits"], hidden["scale"]) == (7, [0.125])
 
 
 def test_a_file_that_is_edited_and_saved_again_does_not_grow(tmp_path: Path) -> None:
