@@ -189,7 +189,7 @@ def prepare(
 
     def look(normal: Model) -> bool:
         named.update(_batches_of_sorted(normal))
-        likely.update({} if likely else likely_states(normal.proto))  # there recovered steps are nodes
+        likely.update({**likely_states(normal.proto), **likely})  # there recovered steps are nodes
         others.extend(c for c in custom_cells_of(normal) if c.products)
         return bool(others)
 

@@ -9,7 +9,7 @@ from typing import Any
 from rnnqc.cells.forms import FUSED, INTEGER
 from rnnqc.cells.stages import points_of
 from rnnqc.data.binding import bound_model, bound_values
-from rnnqc.data.state_hints import likely_states, named_states, options_of_states
+from rnnqc.data.state_hints import named_states, options_of_states, states_of
 from rnnqc.errors import Outcome, Remark, explained, located
 from rnnqc.evaluation.invalid_model_errors import refusing_invalid_models
 from rnnqc.ir import Model
@@ -161,7 +161,7 @@ def inspect(
         proto = loaded.proto if dims or bind else proto_of(model)
         fold = bool(dims or bound_values(loaded.metadata))
         PassManager(normal_form(keep_codes=brings_its_own(loaded), fold=fold)).run(loaded)
-        states = likely_states(proto) or likely_states(loaded.proto) or named_states(proto)
+        states = states_of(proto, loaded.proto) or named_states(proto)
         present, elementwise = recurrent_nodes(loaded), elementwise_recurrences(loaded)
         remarks = [*ReadQuantLstmCell()(loaded).remarks, *DecomposeLstm()(loaded).remarks]
     refused = {r.node: r for r in remarks if r.outcome is Outcome.FLOAT}
