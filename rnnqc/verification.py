@@ -13,7 +13,7 @@ from rnnqc.data.feeds import with_dimensions_of
 from rnnqc.data.given_data import Data, open_feeds
 from rnnqc.data.large_inputs import LargeInputs
 from rnnqc.data.not_finite import not_finite_texts
-from rnnqc.data.state_hints import likely_states, state_warnings
+from rnnqc.data.state_hints import state_warnings, states_of
 from rnnqc.data.state_pairs import state_pairs
 from rnnqc.data.streaming import checked
 from rnnqc.errors import FLOAT_MODEL, LOWERED_MODEL, CompileError, located
@@ -200,7 +200,7 @@ def verify(
     thresholds.check([o.name for o in reference.graph.output])
     with located(names[0]):
         carried = state_pairs(state, reference)
-        likely = likely_states(reference) or likely_states(candidate)  # there recovered steps are nodes
+        likely = states_of(reference, candidate)
         levels = _levels(data, reference, candidate, carried, likely)
     tell("running both models")
     try:
@@ -217,7 +217,7 @@ def verify(
     )
     told = [] if data is None else not_finite_texts(feeds, "call" if carried else "sample")
     unlike = dict.fromkeys(" ".join([t, *told]) for level in compared for t in unlike_texts(level.outputs))
-    odd = [] if data is None else state_warnings((reference, candidate), carried, len(feeds))
+    odd = [] if data is None and not carried else state_warnings((reference, candidate), carried, len(feeds))
     return Verification(
         *names, len(feeds), data is None, [f"{i}:{o}" for i, o in carried.items()], compared, bits, optimized,
         thresholds, [*unlike, *thresholds.violations(compared), *_other_bits(bits)],

@@ -84,6 +84,8 @@ CALIBRATE = {
     "moments": True,
     "batch": None,
     "layers": (),
+    "dims": None,
+    "bind": None,
 }
 TUNE = {
     "model": inspect.Parameter.empty,

@@ -16,6 +16,12 @@ from rnnqc.passes.recover.row_reader import RowReader
 from rnnqc.passes.recover.step_matcher import FoundStep
 from rnnqc.passes.recover.step_weights import NoNode, StepNode
 
+STAYS = (
+    "export the layer as an ONNX LSTM, GRU or RNN node (torch.nn.LSTM over one element; Keras: without Masking and "
+    "mask_zero=True, for sequences of one length), or let the step stay float"
+)
+"""What to do about a step of which nothing makes a node."""
+
 
 def _batch(reader: RowReader, value: Value) -> int | str | None:
     """How many rows a value has; a state of a loop as many as in the first iteration, if its own are not known.
@@ -82,14 +88,16 @@ def rows_differ(model: Model, reader: RowReader, step: FoundStep, node: StepNode
 
 
 def _bind(model: Model, reader: RowReader, node: StepNode) -> str:
-    """The options that give a step one number of rows; "" where not all that are open are dimensions of inputs."""
+    """The options that give a step one number of rows, or may do so; "" where no open size is a dimension of inputs."""
     sizes = rows_of_step(reader, node)
     names = [n for d in dict.fromkeys(sizes) if (n := model.given_name(d))]
     size = next((d for d in sizes if isinstance(d, int)), 1)
-    if not names or any(d not in (*names, size) for d in sizes):
+    others = [d for d in sizes if d not in (*names, size)]
+    if not names or any(isinstance(d, int) for d in others):
         return ""
     options = " ".join(f"--dim {shlex.quote(n)}={size}" for n in names)
-    return f"{options} (or another number of rows, the streams of a call)"
+    more = f", from which the other sizes may follow; else {STAYS}" if others else ""
+    return f"{options} (or another number of rows, the streams of a call){more}"
 
 
 class StepWeights:

@@ -21,7 +21,14 @@ from rnnqc.passes.graph.loop_states import (
     states_of,
 )
 from rnnqc.passes.invariants import Property
-from rnnqc.passes.recover.emit_step_node import StepWeights, emit_step_node, rows_differ, rows_of_step, with_zeros
+from rnnqc.passes.recover.emit_step_node import (
+    STAYS,
+    StepWeights,
+    emit_step_node,
+    rows_differ,
+    rows_of_step,
+    with_zeros,
+)
 from rnnqc.passes.recover.first_steps import with_first_steps
 from rnnqc.passes.recover.float_steps import STEP_NOTE, FloatStep
 from rnnqc.passes.recover.recovery_sites import RecoverySites
@@ -32,10 +39,6 @@ from rnnqc.passes.recover.step_matcher import FoundStep, StepFinder
 from rnnqc.passes.recover.step_roles import steps_of
 from rnnqc.passes.recover.step_weights import NoNode, step_node
 
-_STAYS = (
-    "export the layer as an ONNX LSTM, GRU or RNN node (torch.nn.LSTM over one element; Keras: without Masking and "
-    "mask_zero=True, for sequences of one length), or let the step stay float"
-)
 _NAME_STATES = (
     "name its inputs and outputs of states alike (h and h_next as c and c_next), or make a layer of the step by "
     "`rnnqc layer --state`; a step that Keras computes for its shape alone goes with the mask: export without Masking "
@@ -139,7 +142,7 @@ class RecognizeSteps(RecoverySites, Pass):
                     expand = rows_differ(model, reader, step, node)
                 except NoNode as refusal:
                     reason = f"a step is not taken over: {refusal.reason}"
-                    action = refusal.action or (_NAME_STATES if step.doubt else _STAYS)
+                    action = refusal.action or (_NAME_STATES if step.doubt else STAYS)
                     remarks.append(self.remark(Outcome.NOTE, where, step.op, reason, refusal.found, action))
                     left = FloatStep(step.op, (reason, refusal.found, action), _products_of(step, reader))
                     info(anchor).notes[STEP_NOTE] = left

@@ -8,6 +8,7 @@ from typing import Any
 
 import onnx
 
+from rnnqc.calibration.as_lowered import model_as_lowered
 from rnnqc.calibration.chosen_layers import layer_patterns, only_layers
 from rnnqc.calibration.distribute import reduced
 from rnnqc.calibration.float_cells import decompose
@@ -52,6 +53,8 @@ def calibrate(
     moments: bool = True,
     batch: int | None = None,
     layers: Iterable[str] = (),
+    dims: Mapping[str, int] | None = None,
+    bind: Mapping[str, Any] | None = None,
 ) -> Statistics:
     """Measures the values at all quantization points of a float model while it runs on data.
 
@@ -80,17 +83,20 @@ def calibrate(
         batch: How many rows run at once: samples are cut and joined to batches of so many, the last may have fewer. By
             default samples are not joined, and up to 32 rows of one feed run at once.
         layers: Only measure cells whose names match one of these globs, or regular expressions after `re:`.
+        dims: Symbolic dimensions that lowering binds, by name (see `rnnqc.lower`). They stay open, and data of other
+            sizes runs, unless binding them changes which layers there are.
+        bind: Values of inputs that lowering binds, by name.
 
     Raises:
         CompileError: The model or the data cannot be handled.
         UsageError: The options contradict each other.
     """
     selection = Selection(limit, seed)
-    loaded = Model.load(model)
+    loaded, fold = model_as_lowered(model, dims or {}, bind or {})
     with located(loaded.source):
         carried = state_pairs(state, loaded.proto)
         _check_options(bool(carried), seed, processes, scheduler, batch)
-        task, cells, hidden, likely = prepare(loaded, carried, moments)
+        task, cells, hidden, likely = prepare(loaded, carried, moments, fold=fold)
         weights = {cell.name: weights_digest(parameters_of(loaded, cell)) for cell in loaded.cells.values()}
         if hidden and all(s.linear for s in task.sites.values()):
             raise _not_observable(hidden[0].name)
@@ -159,7 +165,7 @@ def _check_options(streamed: bool, seed: int | None, processes: int, scheduler: 
 
 
 def prepare(
-    model: Model, carried: Mapping[str, str], moments: bool
+    model: Model, carried: Mapping[str, str], moments: bool, *, fold: bool = False
 ) -> tuple[Task, dict[str, dict[str, Any]], list[CustomCell], dict[str, str]]:
     """Decomposes a float model, in place, and makes its quantization points observable.
 
@@ -167,6 +173,7 @@ def prepare(
         model: The model.
         carried: Outputs by the input they become.
         moments: Whether to keep second moments.
+        fold: Whether what is known of its inputs is computed first (see `model_as_lowered`).
 
     Returns:
         What to run, the sizes of the cells in it, custom cells that cannot be observed, and outputs by the input that
@@ -182,11 +189,11 @@ def prepare(
 
     def look(normal: Model) -> bool:
         named.update(_batches_of_sorted(normal))
-        likely.update({} if likely else likely_states(normal.proto))  # there recovered steps are nodes
+        likely.update({**likely_states(normal.proto), **likely})  # there recovered steps are nodes
         others.extend(c for c in custom_cells_of(normal) if c.products)
         return bool(others)
 
-    decompose(model, "calibrate", look)
+    decompose(model, "calibrate", look, fold=fold)
     model.infer_shapes()
     sites = {}
     values: list[Observed] = []

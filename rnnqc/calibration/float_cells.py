@@ -14,13 +14,15 @@ from rnnqc.passes.manager import PassManager
 from rnnqc.passes.pipeline import NORMAL_FORM, normal_form
 
 
-def decompose(model: Model, verb: str, look: Callable[[Model], bool] | None = None) -> None:
+def decompose(model: Model, verb: str, look: Callable[[Model], bool] | None = None, *, fold: bool = False) -> None:
     """Lowers the recurrent layers of a float model to explicit loops, in place; then it has cells.
 
     Args:
         model: The model.
         verb: What it is wanted for, for messages.
         look: Called with the model in normal form; whether it has found something else that is wanted.
+        fold: Whether what is known of its inputs is computed first, as where dimensions are bound; always where
+            inputs are.
 
     Raises:
         CompileError: It has no recurrent layer that can be quantized, or is lowered already.
@@ -33,7 +35,7 @@ def decompose(model: Model, verb: str, look: Callable[[Model], bool] | None = No
             supported="float models",
             action=f"{verb} the model that it was lowered from",
         )
-    PassManager(normal_form(fold=bool(bound_values(model.metadata)))).run(model)
+    PassManager(normal_form(fold=fold or bool(bound_values(model.metadata)))).run(model)
     more = look is not None and look(model)
     PassManager([DecomposeLstm()], given=NORMAL_FORM).run(model)
     if not model.cells and not more:

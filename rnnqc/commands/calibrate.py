@@ -6,7 +6,17 @@ import argparse
 import time
 from pathlib import Path
 
-from rnnqc.commands.common import OK, Commands, add_command, add_data, add_repeated, add_state
+from rnnqc.commands.common import (
+    OK,
+    Commands,
+    add_bindings,
+    add_command,
+    add_data,
+    add_repeated,
+    add_state,
+    pairs,
+    values,
+)
 from rnnqc.commands.terminal import err, escape, out, progress_bar
 from rnnqc.errors import UsageError
 
@@ -29,6 +39,7 @@ def add(commands: Commands) -> None:
         "-o", "--output", required=True, metavar="STATS.json", help="the statistics, for `rnnqc lower --stats`"
     )
     add_state(parser)
+    add_bindings(parser)
     parser.add_argument("--num-samples", type=int, metavar="N", help="use N samples, the first ones")
     parser.add_argument("--seed", type=int, metavar="S", help="draw the N samples at random")
     parser.add_argument(
@@ -73,6 +84,8 @@ def run(a: argparse.Namespace) -> int:
             moments=a.moments,
             batch=a.batch,
             layers=a.layers,
+            dims=pairs(a.dim, "--dim"),
+            bind=values(a.bind, "--bind"),
             progress=lambda done, total: update(completed=done, total=total),
         )
     statistics.save(a.output)

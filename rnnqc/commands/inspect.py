@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from rnnqc.cells.types import CELL_TYPES
-from rnnqc.commands.common import OK, Commands, add_command, byte_count, document
+from rnnqc.commands.common import OK, Commands, add_bindings, add_command, byte_count, document, pairs, values
 from rnnqc.commands.terminal import LEAST_NAME, err, escape, out, out_table, shortened
 from rnnqc.errors import explained
 
@@ -30,6 +30,7 @@ def add(commands: Commands) -> None:
         "rnnqc inspect model.int8.onnx --json",
     )
     parser.add_argument("model", metavar="MODEL", help="a float or a lowered model")
+    add_bindings(parser)
     parser.add_argument("--json", action="store_true", help="print everything as JSON, all operators included")
     parser.set_defaults(command=run)
 
@@ -38,7 +39,7 @@ def run(a: argparse.Namespace) -> int:
     """Runs the command; the exit code."""
     from rnnqc.lowering.inspection import inspect
 
-    found = inspect(a.model)
+    found = inspect(a.model, dims=pairs(a.dim, "--dim"), bind=values(a.bind, "--bind"))
     if a.json:
         print(document(found.to_dict()))
         return OK

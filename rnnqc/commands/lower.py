@@ -15,8 +15,8 @@ from rnnqc.commands.common import (
     OK,
     STRICT,
     Commands,
+    add_bindings,
     add_command,
-    add_repeated,
     add_state,
     decibels,
     document,
@@ -94,8 +94,7 @@ def _add_calibration(parser: argparse.ArgumentParser) -> None:
 
 def _add_changes(parser: argparse.ArgumentParser) -> None:
     """Changes of the model and of the recipe."""
-    add_repeated(parser, "--dim", "NAME=N", "bind symbolic dimensions; several may follow")
-    add_repeated(parser, "--bind", "NAME=VALUE", "make an input a constant: a number, true, false, or [1,2]")
+    add_bindings(parser)
     parser.add_argument(
         "--remove-sorting", action="store_true",
         help="take out sorts of a batch by length around recurrent layers (pack_padded_sequence, enforce_sorted=False)",
@@ -204,11 +203,11 @@ def _lowered(a: argparse.Namespace) -> Lowered:
 
         return lower(
             a.model, a.recipe, a.form, calibration=a.calibration, stats=a.stats, state=a.state, batch=a.batch,
-            unroll=a.unroll, dims=pairs(a.dim, "--dim"), bind=values(a.bind, "--bind"), overrides=a.overrides,
-            verify=a.verify, remove_sorting=a.remove_sorting,
+            unroll=a.unroll, overrides=a.overrides, verify=a.verify, remove_sorting=a.remove_sorting,
             reproducer=f"{a.output}.reproducer" if a.verify else None,
             measure=a.min_sqnr is not None or a.json_path is not None or not a.quiet,
             patience=PATIENCE if a.min_sqnr is None else math.inf, rest=a.rest, progress=tell,
+            dims=pairs(a.dim, "--dim"), bind=values(a.bind, "--bind"),
         )  # fmt: skip
 
 

@@ -11,11 +11,25 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 
-from rnnqc.errors import CompileError
+from rnnqc.errors import CompileError, located
 from rnnqc.ir import Constant, Model, Value, graph_info
+from rnnqc.proto.given import Given
 
 BOUND_KEY = "rnnqc.bind"
 """Metadata of a model whose inputs were bound: their values by name, as JSON."""
+
+
+def bound_model(source: Given, dims: Mapping[str, int], given: Mapping[str, Any]) -> Model:
+    """The model with its dimensions and inputs bound.
+
+    Raises:
+        CompileError: It has no dimension or no input of a name, or a value does not fit.
+    """
+    model = Model.load(source)
+    with located(model.source):
+        bind_dimensions(model, dims)
+        bind_inputs(model, given)
+    return model
 
 
 def bind_dimensions(model: Model, dims: Mapping[str, int]) -> None:

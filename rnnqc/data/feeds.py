@@ -11,6 +11,7 @@ import numpy.typing as npt
 import onnx
 
 from rnnqc.data.binding import bound_values_of
+from rnnqc.data.declared_shapes import fixed_size
 from rnnqc.data.npz import RAGGED
 from rnnqc.data.state_hints import hinted_states, options_of_states
 from rnnqc.errors import CompileError
@@ -22,11 +23,6 @@ def true_inputs(proto: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
     """Graph inputs that are not initializers."""
     stored = {t.name for t in proto.graph.initializer} | {t.values.name for t in proto.graph.sparse_initializer}
     return [i for i in proto.graph.input if i.name not in stored]
-
-
-def fixed_size(dim: onnx.TensorShapeProto.Dimension) -> int | None:
-    """The size that a dimension is declared to have; None for names and for -1, which some tools write for any size."""
-    return dim.dim_value if dim.HasField("dim_value") and dim.dim_value >= 0 else None
 
 
 def element_type(value: onnx.ValueInfoProto) -> np.dtype[Any]:

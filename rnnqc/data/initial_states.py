@@ -9,7 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 
-from rnnqc.data.feeds import Feeds, element_type, fixed_size, true_inputs
+from rnnqc.data.declared_shapes import fixed_size
+from rnnqc.data.feeds import Feeds, element_type, true_inputs
 from rnnqc.data.input_uses import Role, Use, input_uses, known_shapes
 from rnnqc.errors import CompileError
 

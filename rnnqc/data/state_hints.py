@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 import onnx
 
 from rnnqc.cells.types import CELL_TYPES, fused_type
+from rnnqc.data.declared_shapes import declared_sizes, shapes_fit
 from rnnqc.data.input_uses import Role, sources_of, uses_of
 from rnnqc.proto.graph_walks import blocks_of
 
@@ -21,10 +22,13 @@ _NAMED_AFTER = {"out", "output", "next", "new", "final"}
 def likely_states(proto: onnx.ModelProto) -> dict[str, str]:
     """Outputs by the input that they could become in the next call.
 
-    The input is the initial state of a recurrent node, or a part of it, and one output alone is its final state.
+    The input is the initial state of a recurrent node, or a part of it, and of the outputs that are its final state one
+    alone has its shape.
     """
+    outputs = proto.graph.output
+    declared = {i.name: i for i in proto.graph.input}
     nodes = [n for block in blocks_of([proto.graph]) for n in block.node]
-    inputs = {i.name for i in proto.graph.input}
+    inputs = {*declared}
     found: dict[str, str] = {}
     for node in nodes:
         if node.op_type not in CELL_TYPES and not fused_type(node.op_type):
@@ -34,9 +38,20 @@ def likely_states(proto: onnx.ModelProto) -> dict[str, str]:
                 continue
             starts = sources_of(node.input[index], proto, inputs)
             final = node.output[_FINAL[use.role]]
-            ends = [o.name for o in proto.graph.output if final and sources_of(o.name, proto, {final})]
-            if len(set(starts)) == len(ends) == 1:
-                found[starts[0]] = ends[0]
+            if not final or len(set(starts)) != 1:
+                continue
+            before = declared[starts[0]]
+            ends = [o.name for o in outputs if _fits(before, o) and sources_of(o.name, proto, {final})]
+            if len(ends) == 1:
+                found[before.name] = ends[0]
+    return found
+
+
+def states_of(*models: onnx.ModelProto) -> dict[str, str]:
+    """What `likely_states` finds in a model as it is and in other states of it: recovered steps are nodes later on."""
+    found: dict[str, str] = {}
+    for proto in models:
+        found = {**likely_states(proto), **found}
     return found
 
 
@@ -68,13 +83,8 @@ def _words(name: str) -> list[str]:
 
 
 def _fits(before: onnx.ValueInfoProto, after: onnx.ValueInfoProto) -> bool:
-    a, b = before.type.tensor_type, after.type.tensor_type
-    sizes = zip(a.shape.dim, b.shape.dim, strict=False)
-    return (
-        a.elem_type == b.elem_type
-        and len(a.shape.dim) == len(b.shape.dim)
-        and all(0 in (x.dim_value, y.dim_value) or x.dim_value == y.dim_value for x, y in sizes)
-    )
+    types = before.type.tensor_type.elem_type, after.type.tensor_type.elem_type
+    return types[0] == types[1] and shapes_fit(declared_sizes(before), declared_sizes(after))
 
 
 def options_of_states(states: Mapping[str, str]) -> str:
@@ -86,11 +96,11 @@ def state_warnings(models: Iterable[onnx.ModelProto], carried: Mapping[str, str]
     """A sentence for each state that given data carries oddly or not at all (see `state_remarks`).
 
     Args:
-        models: One model, as it is and as it is lowered: the first that shows states says which there are.
+        models: One model, as it is and as it is lowered.
         carried: Outputs by the input that they become.
         feeds: How many feeds or calls the data has.
     """
-    likely = next(filter(None, map(likely_states, models)), {})
+    likely = states_of(*models)
     return [f"{reason}. Resolution: {action}." for reason, action in state_remarks(likely, carried, feeds)]
 
 

@@ -6,7 +6,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import onnx
 
-from rnnqc.data.feeds import fixed_size, true_inputs
+from rnnqc.data.declared_shapes import declared_sizes, shapes_fit
+from rnnqc.data.feeds import true_inputs
 from rnnqc.data.state_hints import hinted_states, options_of_states
 from rnnqc.errors import UsageError
 
@@ -73,11 +74,8 @@ def _check_fits(value: onnx.ValueInfoProto, output: onnx.ValueInfoProto, proto: 
     Raises:
         UsageError: As said.
     """
-    before, after = _sizes(value), _sizes(output)
-    if before is None or after is None:
-        return
-    fits = len(before) == len(after) and all(None in (a, b) or a == b for a, b in zip(before, after, strict=True))
-    if fits:
+    before, after = declared_sizes(value), declared_sizes(output)
+    if before is None or after is None or shapes_fit(before, after):
         return
     likely = hinted_states(proto)
     name = value.name
@@ -89,12 +87,6 @@ def _check_fits(value: onnx.ValueInfoProto, output: onnx.ValueInfoProto, proto: 
         if likely.get(name, output.name) != output.name
         else "name the output that is the state after the call",
     )
-
-
-def _sizes(value: onnx.ValueInfoProto) -> list[int | None] | None:
-    """The sizes that a value is declared with, None where one is open; None of a value of unknown rank."""
-    tensor = value.type.tensor_type
-    return [fixed_size(d) for d in tensor.shape.dim] if tensor.HasField("shape") else None
 
 
 def _text(sizes: Sequence[int | None]) -> str:

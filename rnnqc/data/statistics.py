@@ -361,7 +361,7 @@ class Statistics(Result):
                 raise UsageError(
                     f"{self._where}nothing about cell {cell.name!r}; cells: {known}.",
                     supported="statistics of the same model",
-                    action="calibrate this model",
+                    action="calibrate this model, with the --dim and --bind that it is lowered with",
                 )
             self.check_cell(cell.name, identity(cell))
 

@@ -39,7 +39,7 @@ def first_failure(
 
     Args:
         report: Of the lowering.
-        strict: Every recurrent node has to be lowered.
+        strict: Every recurrent node has to be lowered, and a model without any must not look like a step of one.
         strict_rest: No weight around the recurrent layers may stay float, but for those too small to gain.
         form: The form asked for: "qonnx" needs a cell of it.
         verify: A pass at least has to be compared.
@@ -48,6 +48,8 @@ def first_failure(
     if strict and report.entries_not_lowered:
         count = len(report.entries_not_lowered)
         return Failure(STRICT, [f"{count} recurrent node(s) {report.how_they_stay}; {NOT_WRITTEN}"])
+    if strict and report.suspicion:
+        return Failure(STRICT, [f"{report.suspicion}; {NOT_WRITTEN}"])
     if strict_rest and report.rest.left:
         return Failure(STRICT_REST, [f"{report.rest.how_many_stay}; {NOT_WRITTEN}"])
     if form == QONNX and not any(e.form == QONNX for e in report.entries):

@@ -8,7 +8,8 @@ from typing import Any
 
 from rnnqc.cells.forms import FUSED, INTEGER
 from rnnqc.cells.stages import points_of
-from rnnqc.data.state_hints import likely_states, named_states, options_of_states
+from rnnqc.data.binding import bound_model, bound_values
+from rnnqc.data.state_hints import named_states, options_of_states, states_of
 from rnnqc.errors import Outcome, Remark, explained, located
 from rnnqc.evaluation.invalid_model_errors import refusing_invalid_models
 from rnnqc.ir import Model
@@ -25,6 +26,7 @@ from rnnqc.passes.analysis.exported_weights import exported_weights
 from rnnqc.passes.analysis.find_recurrent_nodes import RecurrentNode, lowered_nodes, recurrent_nodes
 from rnnqc.passes.analysis.released_cells import WRITTEN_OUT, released_cells
 from rnnqc.passes.analysis.rest_weights import rest_weights
+from rnnqc.passes.analysis.rows_of_layers import dimensions_to_bind
 from rnnqc.passes.graph.constant_outputs import independent_outputs, warning_of
 from rnnqc.passes.graph.training_mode import training_dropouts, training_warning
 from rnnqc.passes.pipeline import normal_form
@@ -131,7 +133,9 @@ class Inspection(Result):
 
 
 @refusing_invalid_models
-def inspect(model: Given) -> Inspection:
+def inspect(
+    model: Given, *, dims: Mapping[str, int] | None = None, bind: Mapping[str, Any] | None = None
+) -> Inspection:
     """Finds the recurrent layers of a model, what lowering would do with each, and the float weights around them.
 
     Examples:
@@ -142,19 +146,22 @@ def inspect(model: Given) -> Inspection:
 
     Args:
         model: A path, a ModelProto, a `torch.onnx.ONNXProgram`, or what `rnnqc.lower` returns.
+        dims: Symbolic dimensions that lowering binds, by name (see `rnnqc.lower`).
+        bind: Values of inputs that lowering binds, by name.
 
     Raises:
-        CompileError: It is not a valid model.
+        CompileError: It is not a valid model, or has no dimension or no input of a name.
     """
-    model = as_given(model)
-    loaded = Model.load(model)
+    model, dims, bind = as_given(model), dims or {}, bind or {}
+    loaded = bound_model(model, dimensions_to_bind(model, dims, bind, normal_form()), bind)
     with located(loaded.source):
         opset, constant_outputs, earlier = loaded.opset, independent_outputs(loaded), lowered_nodes(loaded)
         dropouts, deciding, points = training_dropouts(loaded), deciding_inputs(loaded), _points(loaded)
         lengths, written_out, exported = fixed_lengths(loaded), released_cells(loaded), exported_weights(loaded)
-        PassManager(normal_form(keep_codes=brings_its_own(loaded))).run(loaded)
-        proto = proto_of(model)
-        states = likely_states(proto) or likely_states(loaded.proto) or named_states(proto)
+        proto = loaded.proto if dims or bind else proto_of(model)
+        fold = bool(dims or bound_values(loaded.metadata))
+        PassManager(normal_form(keep_codes=brings_its_own(loaded), fold=fold)).run(loaded)
+        states = states_of(proto, loaded.proto) or named_states(proto)
         present, elementwise = recurrent_nodes(loaded), elementwise_recurrences(loaded)
         remarks = [*ReadQuantLstmCell()(loaded).remarks, *DecomposeLstm()(loaded).remarks]
     refused = {r.node: r for r in remarks if r.outcome is Outcome.FLOAT}

@@ -17,7 +17,7 @@ from rnnqc.lowering.report import Entry, Report
 from rnnqc.lowering.rest_report import rest_report, stored_weights, told_of_rest
 from rnnqc.lowering.run import Passed
 from rnnqc.lowering.stock_speed import slower_without_library
-from rnnqc.lowering.warnings import lowered_otherwise, warnings_of, warnings_of_measurement
+from rnnqc.lowering.warnings import lowered_otherwise, suspected_steps, warnings_of, warnings_of_measurement
 from rnnqc.measure.feeds import Level
 from rnnqc.passes.analysis.elementwise_recurrences import ACTION, REASON, ElementwiseRecurrence
 from rnnqc.passes.analysis.foreign_operators import LOWER_THE_FLOAT_MODEL
@@ -36,17 +36,18 @@ def judge(plan: Plan, passed: Passed, start: float | None = None) -> Report:
 
     Raises:
         CompileError: Nothing was lowered for want of calibration data, or because an earlier lowering had lowered it
-            otherwise than asked for; with `strict`: a recurrent node was not lowered.
+            otherwise than asked for; with `strict`: a recurrent node, or what may be a step of one, was not lowered.
         UsageError: The form asked for is none that its cells, lowered already, can have.
     """
     start = time.perf_counter() if start is None else start
     entries = _entries(plan, passed)
+    steps = suspected_steps(passed, entries)
     own = plan.keeps_own or (plan.form != QONNX and bool(entries) and all(e.op == CELL_OP for e in entries))
     name = AS_EXPORTED if own else plan.recipe.name
     report = Report(
         plan.model.source, name, plan.form, entries,
         notes=[str(r) for r in (*passed.remarks_of(Outcome.NOTE), *map(_elementwise, passed.elementwise))],
-        warnings=warnings_of(plan, passed, entries),
+        warnings=warnings_of(plan, passed, entries, steps),
         float_bytes=plan.model.size,
         seconds=passed.seconds,
         checks=passed.verifier.checks,
@@ -57,6 +58,7 @@ def judge(plan: Plan, passed: Passed, start: float | None = None) -> Report:
             passed.rest, passed.rest_left, stored_weights(passed.results), plan.options.rest, passed.exported
         ),
         dims={n: size for n, size in plan.options.dims.items() if n not in plan.asked_dims},
+        suspected_steps=steps,
     )  # fmt: skip
     _refuse_idle_recipe(plan, passed, report)
     if plan.options.strict:
@@ -126,12 +128,18 @@ def _refuse_written_out(entries: Sequence[Entry]) -> None:
 
 
 def _refuse_float_nodes(report: Report) -> None:
-    """Raises CompileError where a recurrent node was not lowered."""
+    """Raises CompileError where a recurrent node was not lowered, or the model may be a step of one that was not."""
     if report.entries_not_lowered:
         raise CompileError(
             f"recurrent nodes {report.how_they_stay}: " + " ".join(e.explanation for e in report.entries_not_lowered),
             supported="models whose recurrent nodes can all be lowered, where strict = True",
             action="see each node's, or leave strict out",
+        )
+    if report.suspected_steps:
+        raise CompileError(
+            f"{report.suspicion}: {' '.join(report.suspected_steps)}",
+            supported="models with recurrent layers that can all be lowered, where strict = True",
+            action="make a layer of the step, or leave strict out",
         )
 
 

@@ -9,17 +9,17 @@ from functools import cached_property
 
 from rnnqc.calibration.calibrate import calibrate
 from rnnqc.cells.forms import EVERY_FORM, FLOAT, FUSED, ON_STORED_WEIGHTS
-from rnnqc.data.binding import bind_dimensions, bind_inputs, bound_values
+from rnnqc.data.binding import bound_model, bound_values
 from rnnqc.data.given_data import is_array
 from rnnqc.data.statistics import Statistics
 from rnnqc.errors import CompileError, UsageError, located
 from rnnqc.ir import Model
 from rnnqc.lowering.executable import brings_its_own
 from rnnqc.lowering.options import REST_INT8, LowerOptions
-from rnnqc.lowering.rows_of_layers import rows_bound
 from rnnqc.lowering.verification_feeds import Remembered
 from rnnqc.measure.time_axes import fixed_lengths
 from rnnqc.passes import Pass
+from rnnqc.passes.analysis.rows_of_layers import dimensions_to_bind
 from rnnqc.passes.graph.constant_outputs import ACTION, independent_outputs, lost_everything
 from rnnqc.passes.graph.float16_products import transposed_float16_products
 from rnnqc.passes.graph.training_mode import training_dropouts
@@ -98,7 +98,7 @@ class Plan:
 
     def read(self) -> Model:
         """The model anew, as it was before any pass."""
-        return _bound(self.source, self.options)
+        return bound_model(self.source, self.options.dims, self.options.bind)
 
 
 def make_plan(source: Given, options: LowerOptions, tell: Callable[[str], None] | None = None) -> Plan:
@@ -117,9 +117,10 @@ def make_plan(source: Given, options: LowerOptions, tell: Callable[[str], None] 
     options.check_rest(form)
     unroll = options.unroll
     asked = frozenset(options.dims)
-    options = _with_rows_bound(source, _with_checked_data(source, options))
-    model = _bound(source, options)
-    statistics = _statistics(model.proto if options.bind else source, options, recipe, model.source, tell)
+    options = _with_checked_data(source, options)
+    options = replace(options, dims=dimensions_to_bind(source, options.dims, options.bind, normal_form()))
+    model = bound_model(source, options.dims, options.bind)
+    statistics = _statistics(source, options, recipe, model.source, tell)
     is_asked_for = options.recipe is not None or bool(options.overrides) or statistics is not None
     keeps_own = not is_asked_for and brings_its_own(model)
     with located(model.source):
@@ -143,33 +144,6 @@ def make_plan(source: Given, options: LowerOptions, tell: Callable[[str], None] 
         fixed_lengths=lengths,
         asked_dims=asked,
     )  # fmt: skip
-
-
-def _bound(source: Given, options: LowerOptions) -> Model:
-    """The model with its dimensions and inputs bound.
-
-    Raises:
-        CompileError: It has no dimension or no input of a name, or a value does not fit.
-    """
-    model = Model.load(source)
-    with located(model.source):
-        bind_dimensions(model, options.dims)
-        bind_inputs(model, options.bind)
-    return model
-
-
-def _with_rows_bound(source: Given, options: LowerOptions) -> LowerOptions:
-    """The options; with some dimensions, the others that their layers need equal are bound, too.
-
-    Raises:
-        CompileError: Dimensions of a layer are given unequal sizes, or there is none of a name.
-    """
-    if not options.dims:
-        return options
-    _bound(source, options)
-    model = Model.load(source)
-    with located(model.source):
-        return replace(options, dims=rows_bound(model, options.dims, normal_form()))
 
 
 def _with_checked_data(source: Given, options: LowerOptions) -> LowerOptions:
@@ -220,8 +194,10 @@ def _statistics(
                 if tell is not None:
                     tell(f"calibrate, {done}{f' of {total}' if total else ''} samples done")
 
-            data, state, batch = options.calibration, options.state, options.batch
-            return calibrate(source, data, state=state, batch=batch, progress=told)
+            return calibrate(
+                source, options.calibration, state=options.state, batch=options.batch, progress=told,
+                dims=options.dims, bind=options.bind,
+            )  # fmt: skip
     statistics = Statistics.of(given)
     if options.batch is not None:
         if options.statistics is None or statistics is None:

@@ -105,6 +105,8 @@ class Report(Result):
         unlike: Of the same measurement: a sentence for each output with values that are NaN or infinite in one of the
             models only.
         points: The format of each quantization point of LSTM, GRU and RNN layers, exported ones too, with its source.
+        suspected_steps: What to do with a model in which nothing recurrent was lowered, and that may be one step of a
+            recurrent layer; `warnings` says it, too.
     """
 
     source: str
@@ -130,6 +132,7 @@ class Report(Result):
     rest: RestReport = field(default_factory=RestReport)
     points: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     dims: dict[str, int] = field(default_factory=dict)
+    suspected_steps: list[str] = field(default_factory=list)
 
     @property
     def headline(self) -> str:
@@ -215,6 +218,11 @@ class Report(Result):
         if len(self.float_entries) == len(self.entries_not_lowered):
             return "stay float"
         return "stay float in part" if all(e.left for e in self.entries_not_lowered) else "are not lowered"
+
+    @property
+    def suspicion(self) -> str:
+        """Why `strict` refuses a model without a node that stays float; "" if it does not."""
+        return "the model may be one step of a recurrent layer, and is lowered as none" if self.suspected_steps else ""
 
     @property
     def float_entries(self) -> Sequence[Entry]:

@@ -37,8 +37,20 @@ CALIBRATE = "--calibration DATA fits ranges to it, and "
 REPORT = "--report OUT.html says where the loss is made."
 
 
-def warnings_of(plan: Plan, passed: Passed, entries: Sequence[Entry]) -> list[str]:
-    """The warnings about the model, the data, the passes and parts of the recipe that have no effect, in this order."""
+def suspected_steps(passed: Passed, entries: Sequence[Entry]) -> list[str]:
+    """What to do with a model that may be a step of a recurrent layer, where no layer of it is lowered."""
+    return [] if any(e.status != "float" for e in entries) else layer_hints(passed.model.proto)
+
+
+def warnings_of(plan: Plan, passed: Passed, entries: Sequence[Entry], steps: Sequence[str] = ()) -> list[str]:
+    """The warnings about the model, the data, the passes and parts of the recipe that have no effect, in this order.
+
+    Args:
+        plan: Of the lowering.
+        passed: The result of its passes.
+        entries: Of its report.
+        steps: What `suspected_steps` found.
+    """
     return [
         *(warning_of([name]) for name in plan.constant_outputs),
         *([training_warning(plan.dropouts)] if plan.dropouts else ()),
@@ -46,7 +58,7 @@ def warnings_of(plan: Plan, passed: Passed, entries: Sequence[Entry]) -> list[st
         *plan.fixed_lengths,
         *(map(str, plan.statistics.remarks) if plan.statistics is not None else ()),
         *passed.recovery_warnings,
-        *([] if any(e.status != "float" for e in entries) else layer_hints(passed.model.proto)),
+        *steps,
         *_missing_statistics(plan),
         *_idle_rules(plan, passed, entries),
         *_kept_sorting(plan, passed),

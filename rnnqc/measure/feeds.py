@@ -10,7 +10,8 @@ from functools import cached_property
 import numpy as np
 import onnx
 
-from rnnqc.data.feeds import Feeds, fixed_size
+from rnnqc.data.declared_shapes import fixed_size
+from rnnqc.data.feeds import Feeds
 from rnnqc.data.generated_feeds import (
     EXTREME_LENGTH,
     GENERATED_BATCH,

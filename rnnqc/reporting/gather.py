@@ -11,6 +11,7 @@ from typing import Any
 import numpy.typing as npt
 import onnx
 
+from rnnqc.calibration.as_lowered import model_as_lowered
 from rnnqc.calibration.calibrate import calibrate, prepare
 from rnnqc.calibration.samples import Selection, batches
 from rnnqc.cells.forms import ON_STORED_WEIGHTS
@@ -176,7 +177,7 @@ class _Gathering:
         if qcdq is None or not any(r.quantized for r in recurrences_of(qcdq.model).values()):
             evidence.missing |= {POINTS: NO_POINTS, SENSITIVITY: NO_POINTS}
             return evidence
-        self._points(qcdq)
+        self._points(qcdq, relowering.record)
         self._sensitivities(relowering, made, qcdq)
         if self.options.times:
             self._times(relowering)
@@ -221,7 +222,7 @@ class _Gathering:
         sorts = RemoveSorting.info.name in self.quant.provenance
         relowering = Relowering(self.subject.float_proto, record, statistics, exact, remove_sorting=sorts)
         if record.statistics and statistics is None:
-            relowering.statistics = self._statistics()
+            relowering.statistics = self._statistics(record)
         relowering.pin(self.recurrences)
         return relowering
 
@@ -252,22 +253,23 @@ class _Gathering:
         """What a calibration with the data of the report would do, where there was none."""
         if self.subject.data is None or relowering.statistics is not None or self.budget.is_late:
             return
-        calibrated = replace(relowering, statistics=self._statistics()).lower()
+        calibrated = replace(relowering, statistics=self._statistics(relowering.record)).lower()
         before, after = (self.quality.score(self.quality.outputs(m.proto)) for m in (made, calibrated))
         self.evidence.calibration = CalibrationGain(before.mean_db, after.mean_db, before.worst_db, after.worst_db)
 
-    def _statistics(self) -> Statistics:
+    def _statistics(self, record: RecipeRecord) -> Statistics:
         self.options.tell("calibrate")
         with located(self.subject.float_name):
             return calibrate(
-                self.subject.float_proto, self.feeds, state=self.state,
+                self.subject.float_proto, self.feeds, state=self.state, dims=record.dims,
                 progress=lambda done, total: self.options.tell("calibrate", done, total),
             )  # fmt: skip
 
     def _layers(self, relowering: Relowering) -> None:
         evidence = self.evidence
         self.options.tell("layers over time")
-        watched = watch_layers(self.subject.float_proto)
+        proto, fold = self._as_lowered(relowering.record)
+        watched = watch_layers(proto, fold=fold)
         quality = self._quality(watched.proto)
         lowered = relowering.lower(model=watched.proto)
         made = quality.outputs(lowered.proto)
@@ -277,11 +279,17 @@ class _Gathering:
         if hidden:
             evidence.missing[LAYERS] = hidden
 
-    def _points(self, qcdq: Lowered) -> None:
+    def _as_lowered(self, record: RecipeRecord) -> tuple[onnx.ModelProto, bool]:
+        """The float model in which the layers are those of the lowered one (see `model_as_lowered`)."""
+        model, fold = model_as_lowered(self.subject.float_proto, record.dims, {})
+        return (model.proto if fold else self.subject.float_proto), fold
+
+    def _points(self, qcdq: Lowered, record: RecipeRecord) -> None:
         with located(self.subject.float_name):
-            found = weights_evidence(Model.load(self.subject.float_proto), qcdq)
+            proto, fold = self._as_lowered(record)
+            found = weights_evidence(Model.load(proto), qcdq, fold=fold)
             self.options.tell("points")
-            task, *_ = prepare(Model.load(self.subject.float_proto), self.state, False)
+            task, *_ = prepare(Model.load(proto), self.state, False, fold=fold)
             pieces: Iterable[Piece] = (
                 stream(self.feeds, self.subject.float_proto, self.state, None)
                 if self.state

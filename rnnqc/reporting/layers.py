@@ -63,13 +63,17 @@ class Watched:
     outputs: Mapping[str, Seen]
 
 
-def watch_layers(model: onnx.ModelProto) -> Watched:
+def watch_layers(model: onnx.ModelProto, *, fold: bool = False) -> Watched:
     """Makes the hidden states of every recurrence an output; of those inside branches and loops, where it can be done.
 
     They are Y of a recurrent node, and of a custom cell the first state that is multiplied.
+
+    Args:
+        model: The float model.
+        fold: Whether lowering computes what is known of its inputs (see `model_as_lowered`).
     """
     loaded = Model.load(model)
-    PassManager(normal_form()).run(loaded)
+    PassManager(normal_form(fold=fold)).run(loaded)
     inside: list[tuple[str, Observed]] = []
     for other in custom_cells_of(loaded):
         value = observe_states(loaded, other)

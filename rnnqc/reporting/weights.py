@@ -20,15 +20,16 @@ from rnnqc.search.recurrences import recurrences_of
 Array = npt.NDArray[Any]
 
 
-def weights_evidence(float_model: Model, qcdq: Lowered) -> list[PointEvidence]:
+def weights_evidence(float_model: Model, qcdq: Lowered, *, fold: bool = False) -> list[PointEvidence]:
     """The matrices of every quantized recurrence.
 
     Args:
         float_model: The float model, which is consumed.
         qcdq: It, lowered to form qcdq.
+        fold: Whether lowering computes what is known of its inputs (see `model_as_lowered`).
     """
     found = []
-    arrays = dict(_arrays(float_model))
+    arrays = dict(_arrays(float_model, fold))
     for recurrence in recurrences_of(qcdq.model).values():
         cell = recurrence.cell
         for point in (p for p in recurrence.quantized if p.endswith(f".{WEIGHT}")):
@@ -46,7 +47,7 @@ def weights_evidence(float_model: Model, qcdq: Lowered) -> list[PointEvidence]:
     return found
 
 
-def _arrays(float_model: Model) -> Iterator[tuple[str, Array]]:
+def _arrays(float_model: Model, fold: bool) -> Iterator[tuple[str, Array]]:
     """The float matrices by the paths of their points."""
     others: list[CustomCell] = []
 
@@ -54,7 +55,7 @@ def _arrays(float_model: Model) -> Iterator[tuple[str, Array]]:
         others.extend(custom_cells_of(normal))
         return bool(others)
 
-    decompose(float_model, "report on", look)
+    decompose(float_model, "report on", look, fold=fold)
     floats = graph_info(float_model.graph).initializers
     for cell in float_model.cells.values():
         for key in ("W", "R"):

@@ -75,13 +75,14 @@ class Relowering:
         )
         own = form is None
         asked = record.form if form is None else form
+        chosen = self.model if model is None else model
         return lower(
-            self.model if model is None else model,
+            chosen,
             recipe,
             None if record.form == WEIGHT_ONLY else asked,
             stats=self.statistics,
             unroll=record.unroll and own,
-            dims=record.dims if own else None,
+            dims={n: size for n, size in record.dims.items() if n in _open_dimensions(chosen)},
             rest=record.rest if rest is None else rest,
             remove_sorting=self.remove_sorting,
         )
@@ -108,3 +109,8 @@ class Relowering:
 def _single(point: PointFormat) -> bool:
     """Whether the format has one scale that a rule can give; weights in groups, and biases, have others."""
     return not point.is_float and len(point.scale) == 1 and point.mode == STATIC
+
+
+def _open_dimensions(proto: onnx.ModelProto) -> set[str]:
+    """The names of the dimensions of the inputs; a model that is bound already has fewer."""
+    return {d.dim_param for v in proto.graph.input for d in v.type.tensor_type.shape.dim if d.HasField("dim_param")}

@@ -1,6 +1,7 @@
 """What is said of states that given data carries oddly.
 
-What these would catch: crossed states, and states that nobody carries, that pass without a word.
+What these would catch: crossed states, and states that nobody carries, that pass without a word; a state that is missed
+because another output is its value in another shape; a pair that `--state` refuses.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ import onnx
 import pytest
 
 import rnnqc
-from rnnqc.data.state_hints import named_states, state_remarks
+from rnnqc.data.state_hints import likely_states, named_states, state_remarks, states_of
+from rnnqc.data.state_pairs import state_pairs
 from tests.subjects.protos import parse
 
 LIKELY = {"h": "h_out", "c": "c_out"}
@@ -60,6 +62,53 @@ def test_states_by_their_names(arguments: str, results: str, expected: dict[str,
     assert named_states(parse(text)) == expected
 
 
+@pytest.mark.parametrize(
+    ("results", "expected"),
+    [
+        ("float[1,4] out", {"h": "out"}),
+        ("float[1,1,4] seen, float[1,4] out", {"h": "out"}),
+        ("float[1,4] out, float[1,1,1,4] deep", {"h": "out"}),
+        ("float[A,B] out, float[C,D,E] seen", {"h": "out"}),
+        ("float[1,1,4] seen", {}),
+        ("float[C,D,E] seen", {}),
+        ("float[1,4] out, float[1,4] again", {}),
+    ],
+)
+def test_one_output_has_the_shape_of_the_state(results: str, expected: dict[str, str]) -> None:
+    """Others may be its final value with more axes. What is found is what `--state` takes."""
+    names = {r.split()[-1] for r in results.split(", ")}
+    makers = {
+        "out": "out = Squeeze (last, first)", "again": "again = Identity (out)",
+        "seen": "seen = Identity (last)", "deep": "deep = Unsqueeze (last, first)",
+    }  # fmt: skip
+    proto = parse(
+        '<ir_version: 8, opset_import: ["": 17]> g (float[1,1,3] x, float[1,4] h) => (' + results + ")"
+        " <int64[1] first = {0}> { before = Unsqueeze (h, first)"
+        " all, last = RNN <hidden_size = 4> (x, W, R, , , before) "
+        + " ".join(text for name, text in makers.items() if name in names)
+        + " }",
+        W=np.ones((1, 4, 3), np.float32),
+        R=np.ones((1, 4, 4), np.float32),
+    )
+    assert likely_states(proto) == expected
+    assert state_pairs(expected, proto) == expected
+
+
+def test_states_that_only_the_lowered_model_shows() -> None:
+    """Recovered steps are nodes there; what the model itself shows stays."""
+    proto = parse(
+        '<ir_version: 8, opset_import: ["": 17]> g (float[1,1,3] x, float[1,1,4] h, float[1,1,4] p)'
+        " => (float[1,1,4] hn, float[1,1,4] pn) { all, hn = RNN <hidden_size = 4> (x, W, R, , , h) pn = Neg (p) }",
+        W=np.ones((1, 4, 3), np.float32),
+        R=np.ones((1, 4, 4), np.float32),
+    )
+    later = onnx.ModelProto()
+    later.CopyFrom(proto)
+    later.graph.node[1].CopyFrom(later.graph.node[0])
+    later.graph.node[1].input[5], later.graph.node[1].output[:] = "p", ["", "pn"]
+    assert states_of(proto, later) == {"h": "hn", "p": "pn"} and states_of(proto) == {"h": "hn"}
+
+
 @pytest.fixture(scope="module")
 def model() -> onnx.ModelProto:
     rng = np.random.default_rng(0)
@@ -94,3 +143,12 @@ def test_verify_and_calibrate_say_it(
     option = re.compile(r"--state \S+:\w+(?: --state \S+:\w+)*")
     for texts in (found.warnings, [r.action for r in statistics.remarks]):
         assert [m.group() for text in texts for m in [option.search(text)] if m] == wanted
+
+
+def test_verify_without_data_says_what_is_left_of_a_stream(model: onnx.ModelProto) -> None:
+    """Where one state is carried, the others may be forgotten; where none is, the generated feeds stand alone."""
+    lowered = rnnqc.lower(model).model
+    (warning,) = rnnqc.verify(model, lowered, state=["h:h_out"]).warnings
+    assert "not carried" in warning and "--state c:c_out" in warning
+    assert rnnqc.verify(model, lowered, state=["h:h_out", "c:c_out"]).warnings == []
+    assert rnnqc.verify(model, lowered).warnings == []

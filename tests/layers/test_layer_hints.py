@@ -14,6 +14,7 @@ import onnx
 import pytest
 
 import rnnqc
+from rnnqc.errors import CompileError
 from rnnqc.layers.layer_hints import layer_hints
 from tests.generate.renaming import rename
 from tests.runs.commands import in_process
@@ -79,10 +80,27 @@ def test_what_helps_is_said_and_helps(name: str) -> None:
     assert again.warnings == []
 
 
+def test_strict_refuses_a_step_of_which_nothing_is_lowered(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """What `torch.nn.RNNCell` is written as could be any dense layer: a file of floats is not what was asked for."""
+    model = step(
+        "float[1,12] x, float[1,16] h",
+        "float[1,16] n",
+        "p = MatMul (x, W) q = MatMul (h, R) m = Add (p, q) n = Tanh (m)",
+    )
+    source, output = tmp_path / "step.onnx", tmp_path / "out.onnx"
+    onnx.save(model, source)
+    with pytest.raises(CompileError, match=r"may be one step of a recurrent layer.*rnnqc\.layer\("):
+        rnnqc.lower(model, strict=True)
+    result = in_process(capfd, "lower", source, "-o", output, "--strict")
+    assert result.code == 3 and not output.exists()
+    assert "rnnqc layer" in result.err and "--strict: the model may be one step of a recurrent layer" in result.err
+    assert in_process(capfd, "lower", source, "-o", output).code == 0 and output.exists()
+
+
 @pytest.mark.parametrize("name", OTHERS)
 def test_models_that_are_no_step(name: str) -> None:
     assert layer_hints(OTHERS[name]) == []
-    assert rnnqc.lower(OTHERS[name]).report.warnings == []
+    assert rnnqc.lower(OTHERS[name], strict=True).report.warnings == []
 
 
 def test_a_step_that_stays_float() -> None:

@@ -23,6 +23,7 @@ def report(**given: Any) -> Report:
 CASES: dict[str, tuple[Report, dict[str, Any], str]] = {
     "strict": (report(entries=[LOWERED, FLOAT]), {"strict": True}, STRICT),
     "in part": (report(entries=[Entry("c", "Scan", "lowered", left=["m"])]), {"strict": True}, STRICT),
+    "suspected": (report(suspected_steps=["make a layer of it."]), {"strict": True}, STRICT),
     "form": (report(entries=[LOWERED]), {"form": "qonnx"}, FORM),
     "verify": (report(unverified=["cleanup"]), {"verify": True}, VERIFY),
     "unmeasured": (report(unmeasured="no data."), {"min_sqnr": 1.0}, MIN_SQNR),

@@ -1,23 +1,48 @@
-"""Dimensions that one recurrent layer needs equal: the rows of its input and of its states, whatever their names."""
+"""Analysis: dimensions that one recurrent layer needs equal, the rows of its input and of its states."""
 
 from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
-from rnnqc.data.binding import bind_dimensions
-from rnnqc.errors import CompileError
+from rnnqc.data.binding import bind_dimensions, bound_model
+from rnnqc.errors import CompileError, located
 from rnnqc.ir import Model, Node, Value, attribute, input_or_none, shape_of
-from rnnqc.passes import Pass, PassManager
+from rnnqc.passes.base import Pass
 from rnnqc.passes.graph.loop_states import VIEWS
 from rnnqc.passes.graph.lstm_node import INITIAL_C, INITIAL_H, X, is_recurrent
+from rnnqc.passes.manager import PassManager
 from rnnqc.passes.recover.recognize_steps import RecognizeSteps
 from rnnqc.passes.recover.widen_steps import WidenSteps
+from rnnqc.proto.given import Given
 
 _MARK = 1_000_003
 """A size that stands for a dimension of unknown size, so that shape inference shows where it goes."""
 
 Size = int | str | None
+
+
+def dimensions_to_bind(
+    source: Given, dims: Mapping[str, int], bind: Mapping[str, Any], normal_form: Sequence[Pass]
+) -> dict[str, int]:
+    """The sizes that are given by name, and those of the dimensions that their layers need equal.
+
+    Args:
+        source: The model.
+        dims: The sizes that are given.
+        bind: The values of inputs that are given.
+        normal_form: Passes that find its layers.
+
+    Raises:
+        CompileError: Dimensions of a layer are given unequal sizes, or there is no dimension or input of a name.
+    """
+    if not dims:
+        return {}
+    bound_model(source, dims, bind)
+    model = Model.load(source)
+    with located(model.source):
+        return rows_bound(model, dims, normal_form)
 
 
 def rows_bound(model: Model, dims: Mapping[str, int], normal_form: Sequence[Pass]) -> dict[str, int]:

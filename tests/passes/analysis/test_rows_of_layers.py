@@ -137,3 +137,26 @@ def test_a_step_that_stays_float_says_what_to_type() -> None:
         f"--dim b0=1 --dim {n}=1 (or another number of rows, the streams of a call)" for n in ("b1", "b2")
     ]
     assert 'dims={"b0": 1, "b1": 1} (or another' in in_python(entries[0].explanation)
+
+
+def test_a_size_that_may_follow_from_a_dimension_names_it_first() -> None:
+    """The rows of the input are computed from those of the state: binding these lowers the step, and is said first."""
+    proto = cells()
+    text = """<ir_version: 10, opset_import: ["": 18]> g (float[b0, 4] frame) => (float[r, 4] x)
+      <int64[1] least = {1}, int64[1] first = {0}> {
+      s = Shape <end = 1> (frame)  c = Less (s, least)  d = Where (c, least, s)
+      x = Slice (frame, first, d, first) }"""
+    made = parse(text)
+    for node in proto.graph.node:
+        node.input[:] = ["x" if name == "frame" else name for name in node.input]
+    nodes = [*made.graph.node, *proto.graph.node]
+    del proto.graph.node[:]
+    proto.graph.node.extend(nodes)
+    proto.graph.initializer.extend(made.graph.initializer)
+    for value in proto.graph.input:
+        if value.name != "side":
+            value.type.tensor_type.shape.dim[0].dim_param = "b0"
+    first = rnnqc.lower(proto).report.entries[0]
+    assert first.status == "float" and "'x'" in first.found
+    assert first.action.startswith("--dim b0=1 (or another number of rows") and "; else export" in first.action
+    assert [e.status for e in rnnqc.lower(proto, dims={"b0": 1}, strict=True).report.entries] == ["lowered"] * 2
