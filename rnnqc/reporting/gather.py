@@ -253,7 +253,10 @@ class _Gathering:
         """What a calibration with the data of the report would do, where there was none."""
         if self.subject.data is None or relowering.statistics is not None or self.budget.is_late:
             return
-        calibrated = replace(relowering, statistics=self._statistics(relowering.record)).lower()
+        try:
+            calibrated = replace(relowering, statistics=self._statistics(relowering.record)).lower()
+        except CompileError:  # of values that are no numbers, which show elsewhere
+            return
         before, after = (self.quality.score(self.quality.outputs(m.proto)) for m in (made, calibrated))
         self.evidence.calibration = CalibrationGain(before.mean_db, after.mean_db, before.worst_db, after.worst_db)
 
