@@ -141,7 +141,7 @@ def _on_machines(task: Task, chunks: Iterable[Chunk], address: str) -> Iterator[
         raise UsageError(
             "dask.distributed is not installed.",
             supported="a scheduler with the extra [dist]",
-            action="pip install 'rnnqc[dist]', or use --processes",
+            action="pip install dask distributed, or use --processes",
         ) from error
     if not ADDRESS.fullmatch(address):
         raise _no_scheduler(address, "no such address")

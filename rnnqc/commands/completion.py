@@ -8,7 +8,7 @@ from rnnqc.commands.common import OK, Commands, add_command
 from rnnqc.errors import UsageError
 
 SHELLS = ("bash", "zsh", "fish")
-INSTALL = "pip install 'rnnqc[completion]'"
+INSTALL = "pip install shtab"
 
 _FILES = {
     **dict.fromkeys(("onnx", "npz", "json", "toml", "html", "MODEL", "DATA"), "FILE"),

@@ -55,4 +55,4 @@ def test_what_bash_completes(tmp_path: Path, capfd: pytest.CaptureFixture[str]) 
 def test_without_shtab(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setitem(sys.modules, "shtab", None)
     result = in_process(capfd, "completion", "bash")
-    assert result.code == 2 and "Resolution: pip install 'rnnqc[completion]'." in result.err
+    assert result.code == 2 and "Resolution: pip install shtab." in result.err
