@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from rnnqc.cells.base import FORGET, INPUT
 from rnnqc.cells.stages import QuantizedCell
+from rnnqc.cells.tables import PIECEWISE_LINEAR
 
 STEADY_BIAS = 7.0
 """Here 1 - sigmoid is 30 steps of the table, and a state decays in 1,100 steps of time."""
@@ -34,16 +35,17 @@ def coarse_gates(cell: QuantizedCell, bias: npt.NDArray[np.float32]) -> CoarseGa
         cell: The cell.
         bias: `[GH]`, of all gates.
     """
-    kept_by = cell.type.update if not cell.type.cell_state else INPUT if cell.input_forget else FORGET
+    coupled = cell.type.cell_state and cell.input_forget
+    kept_by = INPUT if coupled else FORGET if cell.type.cell_state else cell.type.update
     if kept_by is None:
         return None
     of_gates = bias.reshape(len(cell.type.gates), cell.hidden_size)
-    keeping = -of_gates[INPUT] if cell.type.cell_state and cell.input_forget else of_gates[kept_by]
+    keeping = -of_gates[kept_by] if coupled else of_gates[kept_by]
     steady = keeping >= STEADY_BIAS
     if not steady.any():
         return None
     concerned = [kept_by]
-    if cell.type.cell_state and kept_by == FORGET and (of_gates[INPUT][steady] <= -STEADY_BIAS).any():
+    if cell.type.cell_state and not coupled and (of_gates[INPUT][steady] <= -STEADY_BIAS).any():
         concerned.append(INPUT)
     found = tuple(cell.type.gates[k] for k in concerned if _is_coarse(cell, k))
     return CoarseGates(found, float(keeping.max())) if found else None
@@ -51,4 +53,4 @@ def coarse_gates(cell: QuantizedCell, bias: npt.NDArray[np.float32]) -> CoarseGa
 
 def _is_coarse(cell: QuantizedCell, gate: int) -> bool:
     point = cell.points[f"{cell.type.gates[gate]}.activation"]
-    return cell.gate_activation(gate).name == "Sigmoid" and point.table == "piecewise-linear"
+    return cell.gate_activation(gate).name == "Sigmoid" and point.table == PIECEWISE_LINEAR

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from rnnqc.cells.activations import Activation
 from rnnqc.cells.fixed_point_numbers import FixedPointQuantizer
 from rnnqc.cells.stages import QuantizedCell
-from rnnqc.cells.tables import KNOT_UNIT, piecewise_linear_tanh
+from rnnqc.cells.tables import KNOT_UNIT, PIECEWISE_LINEAR, piecewise_linear_tanh
 from rnnqc.cells.vitis_tables import ENTRIES, STEP_BITS, VITIS, vitis_values
 from rnnqc.formats.fix_position import position_of
 from rnnqc.formats.point_format import PointFormat
@@ -20,8 +20,8 @@ from rnnqc.passes.fold.fold_lut import FloatArray, linear_length
 from rnnqc.passes.formats.point_format import INDEX_BITS
 from rnnqc.passes.graph.lstm_node import NotHandled
 
-EXACT, LINEAR = "exact", "piecewise-linear"
-"""Kinds of tables, beside `VITIS`."""
+EXACT = "exact"
+"""A kind of tables, beside `PIECEWISE_LINEAR` and `VITIS`."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ def fixed_point_table(
         quantized = on_activation_grid(point, values)
         pays = len(values) > 2 * ENTRIES and np.array_equal(values, quantized)
         return FixedPointTable(quantized, steps if pays else None)
-    if kind == LINEAR and n is not None:
+    if kind == PIECEWISE_LINEAR and n is not None:
         tanh = piecewise_linear_tanh(codes.astype(np.int64), n) * KNOT_UNIT
         values = (tanh if activation.name == "Tanh" else 0.5 + 0.5 * tanh).astype(np.float32)
     else:
@@ -118,7 +118,7 @@ def table_kind(cell: QuantizedCell, name: str, kind: str) -> str:
     if activation is None or activation.name not in STEP_BITS:
         return EXACT
     argument = cell.points[f"{gate}.acc" if gate in gates else "cell_state"]
-    if kind != LINEAR or len(argument.scale) != 1:
+    if kind != PIECEWISE_LINEAR or len(argument.scale) != 1:
         return kind
     held = argument.complete
     bits = max(2, max(-held.minimum, held.maximum + 1, 1).bit_length())

@@ -23,6 +23,7 @@ from rnnqc.cells.activations import RELU_TABLE, TABLE, Activation
 from rnnqc.cells.base import CELL, FORGET, INPUT
 from rnnqc.cells.lut_numbers import LutNumbers
 from rnnqc.cells.stages import QuantizedCell
+from rnnqc.cells.tables import PIECEWISE_LINEAR
 from rnnqc.passes.fold.lut_formats import LutFormats, gate_format, state_bound
 from rnnqc.passes.formats.point_format import INDEX_BITS, stored_multiplier
 
@@ -229,7 +230,7 @@ def zero_point_rows_needed(codes: npt.NDArray[np.int8]) -> int:
 
 def _table(cell: QuantizedCell, name: str, activation: Activation, bits: int, step: float, unit: float) -> TableSpec:
     linear = (
-        cell.points[f"{name}.activation"].table == "piecewise-linear"
+        cell.points[f"{name}.activation"].table == PIECEWISE_LINEAR
         and activation.name in ("Sigmoid", "Tanh")
         and linear_length(activation, bits, step) is not None
     )

@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from rnnqc.cells.base import FORGET, GATES, Cell
 from rnnqc.cells.equations import RESET_HIDDEN, RESET_PRODUCT
+from rnnqc.cells.tables import PIECEWISE_LINEAR
 from rnnqc.cells.vitis_tables import STEP_BITS, UNIT, VITIS
 from rnnqc.data.statistics import Statistics
 from rnnqc.errors import CompileError, UsageError
@@ -230,7 +231,7 @@ class _Resolver:
         return self._measured_point(cell, name, {"signed": True, "narrow": narrow, **s})
 
     def _activation(self, cell: Cell, name: str, s: Settings) -> PointFormat:
-        table, gate, gates = s.get("table", "piecewise-linear"), name.rpartition(".")[0], cell.type.gates
+        table, gate, gates = s.get("table", PIECEWISE_LINEAR), name.rpartition(".")[0], cell.type.gates
         activation = cell.gate_activation(gates.index(gate)) if gate in gates else cell.output_activation
         assert activation is not None
         if "scale" not in s and s.get("mode") == "static" and table == VITIS and activation.name in STEP_BITS:

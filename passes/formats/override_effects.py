@@ -97,11 +97,12 @@ def effects_of_overrides(recipe: Recipe, resolve: Callable[[Recipe], Resolution]
         if len(rule.settings) != 1:
             continue
         (key,) = rule.settings
-        points = [p for p in made.settings if rule.matches(p) and key in keys_of(p)]
-        fronts = [_in_front(p, key, overrides[:number]) for p in points]
-        points, hidden = [p for p, front in zip(points, fronts, strict=True) if not front], points
-        if hidden and not points:
-            found[number] = f"{hidden[0]}: {fronts[0]!r} stands in front of it, and the first that matches counts"
+        matched = [p for p in made.settings if rule.matches(p) and key in keys_of(p)]
+        fronts = {p: _in_front(p, key, overrides[:number]) for p in matched}
+        points = [p for p in matched if not fronts[p]]
+        if matched and not points:
+            first = matched[0]
+            found[number] = f"{first}: {fronts[first]!r} stands in front of it, and the first that matches counts"
         elif points:
             found[number] = _why(key, points, made, resolve, recipe.without_override(number), calibrated)
     return found

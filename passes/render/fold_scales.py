@@ -125,10 +125,8 @@ class FoldScales(Pass):
             f"its states last for a thousand steps and more; tables of the {gates} in steps of 2^-15 may make them too "
             "large or too small over as many."
         )
-        action = (
-            "rnnqc verify on sequences as long as yours; exact tables, 33 kB in the file, are "
-             "--set " + " ".join(f"'{cell.name}.{g}.activation.table=exact'" for g in found.gates)
-        )  # fmt: skip
+        overrides = " ".join(f"'{cell.name}.{g}.activation.table=exact'" for g in found.gates)
+        action = f"rnnqc verify on sequences as long as yours; exact tables, 33 kB in the file, are --set {overrides}"
         return [self.remark(Outcome.WARNING, cell.node, cell.op, reason, f"biases up to {found.bias:.3g}", action)]
 
 

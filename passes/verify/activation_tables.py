@@ -11,7 +11,7 @@ from rnnqc.cells.activations import RELU_TABLE, TABLE, Activation
 from rnnqc.cells.base import Cell
 from rnnqc.cells.fixed_point_numbers import FIXED_POINT32
 from rnnqc.cells.stages import points_of
-from rnnqc.cells.tables import KNOT_UNIT, piecewise_linear_tanh
+from rnnqc.cells.tables import KNOT_UNIT, PIECEWISE_LINEAR, piecewise_linear_tanh
 from rnnqc.cells.vitis_tables import STEP_BITS, VITIS, vitis_values
 from rnnqc.formats.format import Format
 from rnnqc.formats.point_format import FLOAT
@@ -21,7 +21,6 @@ from rnnqc.passes.formats.point_format import INDEX_BITS
 Array = npt.NDArray[Any]
 LINEAR_ERROR = {"Tanh": 1.02e-3, "Sigmoid": 5.2e-4}
 """How far the piecewise-linear tables are from the functions, with a little room."""
-PIECEWISE = "piecewise-linear"
 _VITIS_BITS = 16
 
 
@@ -39,7 +38,7 @@ def table_values(activation: Activation, kind: str, codes: Array, step: float, b
         values = vitis_values(activation.name, -round(float(np.log2(step))), _VITIS_BITS)
         return np.asarray(values[codes + 2 ** (_VITIS_BITS - 1)], np.float64)
     n = linear_length(activation, bits, step) if activation.name in STEP_BITS else None
-    if kind == PIECEWISE and n is not None:
+    if kind == PIECEWISE_LINEAR and n is not None:
         tanh = piecewise_linear_tanh(codes.astype(np.int64), n) * KNOT_UNIT
         return np.asarray(tanh if activation.name == "Tanh" else 0.5 + 0.5 * tanh)
     return np.asarray(activation(codes * step), np.float64)

@@ -20,12 +20,13 @@ from rnnqc.cells.equations import RESET_PRODUCT
 from rnnqc.cells.fixed_point_numbers import FIXED_POINT, FIXED_POINT32
 from rnnqc.cells.lut_numbers import STATE_LIMIT
 from rnnqc.cells.stages import points_of
+from rnnqc.cells.tables import PIECEWISE_LINEAR
 from rnnqc.errors import CompileError
 from rnnqc.formats.format import Format
 from rnnqc.formats.point_format import FLOAT
 from rnnqc.passes.formats.point_format import INDEX_BITS
 from rnnqc.passes.graph.flat_digests import FlatDigests
-from rnnqc.passes.verify.activation_tables import LINEAR_ERROR, PIECEWISE, activated
+from rnnqc.passes.verify.activation_tables import LINEAR_ERROR, activated
 from rnnqc.passes.verify.cell_sides import (
     CANDIDATE_PRODUCT,
     CODES,
@@ -202,7 +203,7 @@ class SingleStep:
             return np.inf
         activation = cell.output_activation if port == SQUASHED else cell.gate_activation(cell.type.gates.index(name))
         point = points_of(cell).get(f"{name}.activation", FLOAT)
-        if activation is None or point.table != PIECEWISE or point.scale or activation.name not in LINEAR_ERROR:
+        if activation is None or point.table != PIECEWISE_LINEAR or point.scale or activation.name not in LINEAR_ERROR:
             return np.inf
         is_rounded = port == SQUASHED and encoding(cell, "cell_state") is None  # to the table's own index
         return LINEAR_ERROR[activation.name] + (activation.limit / 2**INDEX_BITS if is_rounded else 0.0)

@@ -16,6 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 SEGMENTS = 64
+PIECEWISE_LINEAR = "piecewise-linear"
+"""The kind of these tables, as recipes say it."""
 KNOT_UNIT = 2.0**-14
 TANH_LIMIT = 8.0
 SIGMOID_LIMIT = 16.0

@@ -153,10 +153,9 @@ def names_of_axes(proto: onnx.ModelProto) -> tuple[set[str], set[str]]:
     """Names of dimensions along which recurrent nodes run, and names of those that are rows of their batches."""
     shapes, times, batches = _inferred(proto, {}), set[str](), set[str]()
     for node in _walk(proto)[0]:
-        uses = [use for _, use in uses_of(node) if use.role is Role.STATE]
-        for use in uses:
+        for use in (use for _, use in uses_of(node) if use.role is Role.STATE):
             dims = shapes.get(use.value, ())
-            for axis, names in ((use.batch_axis, batches), (1 - use.batch_axis, times)):
+            for axis, names in ((use.batch_axis, batches), (use.axis, times)):
                 if axis < len(dims) and dims[axis].dim_param:
                     names.add(dims[axis].dim_param)
     return times - batches, batches - times
@@ -175,9 +174,9 @@ def _inferred(
         count = 1
         for dim in tensor.dims:
             count *= dim
-        kept = graph.initializer.add(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims)
+        stored = graph.initializer.add(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims)
         if count <= _LARGE:
-            kept.CopyFrom(tensor)
+            stored.CopyFrom(tensor)
     for value in proto.graph.input:
         described = graph.input.add()
         described.CopyFrom(value)
@@ -186,8 +185,9 @@ def _inferred(
                 dim.dim_value = size
     with contextlib.suppress(*INFERENCE_ERRORS):  # then what is declared is known
         graph.CopyFrom(infer_shapes(skeleton).graph)
-    stored = {t.name: [onnx.TensorShapeProto.Dimension(dim_value=n) for n in t.dims] for t in graph.initializer}
-    shapes: dict[str, Sequence[onnx.TensorShapeProto.Dimension]] = {**stored}
+    shapes: dict[str, Sequence[onnx.TensorShapeProto.Dimension]] = {
+        t.name: [onnx.TensorShapeProto.Dimension(dim_value=n) for n in t.dims] for t in graph.initializer
+    }
     for value in [*graph.value_info, *graph.input, *graph.output]:
         if value.type.tensor_type.HasField("shape"):
             shapes[value.name] = list(value.type.tensor_type.shape.dim)

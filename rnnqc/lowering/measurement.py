@@ -11,10 +11,9 @@ import onnx
 
 from rnnqc.data.given_data import Data
 from rnnqc.data.state_pairs import state_pairs
-from rnnqc.data.streaming import calls_of
 from rnnqc.errors import CompileError
 from rnnqc.lowering.report import Report
-from rnnqc.lowering.verification_feeds import CALIBRATION_DATA, Remembered, first_calls, spread
+from rnnqc.lowering.verification_feeds import CALIBRATION_DATA, first_calls, spread
 from rnnqc.measure.compare import LevelComparison, compare_levels, worst_level
 from rnnqc.measure.differences import unlike_texts
 from rnnqc.measure.feeds import FeedGenerator, Level, generated_levels
@@ -81,8 +80,7 @@ def given(proto: onnx.ModelProto, data: Data, state: State) -> Level:
         CompileError: The data does not fit the model: dimensions were bound to other sizes, say.
     """
     carried = state_pairs(state, proto)
-    again = data.first if isinstance(data, Remembered) else data
-    calls = first_calls(calls_of(again, proto, carried))
+    calls = [call.feed for call in first_calls(proto, data, carried)]
     return Level(CALIBRATION_DATA, calls if carried else spread(calls, MEASURED_SAMPLES))
 
 

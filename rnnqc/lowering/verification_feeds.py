@@ -38,15 +38,15 @@ class Remembered:
             yield feed
 
 
-def first_calls(calls: Iterable[Piece]) -> list[Feeds]:
-    """The feeds of the first of some calls, as many as are kept."""
-    made, size = list[Feeds](), 0
-    for call in calls:
-        made.append(call.feed)
+def first_calls(proto: onnx.ModelProto, data: Data, carried: Mapping[str, str]) -> Iterator[Piece]:
+    """The first calls that calibration data makes of a model, as many as may be kept."""
+    size = 0
+    again = data.first if isinstance(data, Remembered) else data
+    for call in calls_of(again, proto, carried, limit=REMEMBERED_CALLS):
+        yield call
         size += _bytes_of(call.feed)
-        if len(made) == REMEMBERED_CALLS or size >= MOST_BYTES:
-            break
-    return made
+        if size >= MOST_BYTES:
+            return
 
 
 def _bytes_of(feed: Any) -> int:
@@ -99,7 +99,6 @@ def verification_feeds(
         extreme.pop()
     if calibration is None:
         return VerificationFeeds(usual, extreme)
-    data = calibration.first if isinstance(calibration, Remembered) else calibration
     try:
         carried = state_pairs(state, proto)
         session = make_session(proto)
@@ -109,7 +108,7 @@ def verification_feeds(
             fed.append(feed)
             return run_session(session, feed) if carried else {}
 
-        for _ in run_calls(run, calls_of(data, proto, carried, limit=REMEMBERED_CALLS), carried):
+        for _ in run_calls(run, first_calls(proto, calibration, carried), carried):
             pass
         usual += spread(fed, VERIFIED_CALLS)
     except CompileError as error:  # of other sizes than those that dimensions were bound to, say

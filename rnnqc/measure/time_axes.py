@@ -18,8 +18,9 @@ import numpy.typing as npt
 import onnx
 from onnx import AttributeProto, helper
 
-from rnnqc.cells.types import CELL_TYPES, fused_type
+from rnnqc.cells.types import CELL_TYPES
 from rnnqc.data.feeds import true_inputs
+from rnnqc.data.input_uses import Role, uses_of
 from rnnqc.errors import CompileError, explained
 from rnnqc.ir import Model, shape_of
 from rnnqc.passes import PassManager
@@ -166,10 +167,9 @@ def _sequences(model: onnx.ModelProto) -> Iterator[_Sequence]:
     for block in blocks_of([model.graph]):
         for node in block.node:
             numbers = {a.name: a.i for a in node.attribute if a.type == AttributeProto.INT}
-            if (node.op_type in CELL_TYPES or fused_type(node.op_type)) and node.input:
-                first = numbers.get("layout", 0) == 1
-                yield _Sequence(node, node.input[0], int(first), 1 - int(first))
-            elif node.op_type == "Scan" and "num_scan_inputs" in numbers:
+            for use in (use for _, use in uses_of(node) if use.role is Role.STATE):
+                yield _Sequence(node, use.value, use.axis, use.batch_axis)
+            if node.op_type == "Scan" and "num_scan_inputs" in numbers:
                 count = numbers["num_scan_inputs"]
                 axes = next((list(a.ints) for a in node.attribute if a.name == "scan_input_axes"), [0] * count)
                 for name, axis in zip(node.input[len(node.input) - count :], axes, strict=False):

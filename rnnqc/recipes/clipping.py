@@ -97,7 +97,7 @@ def find_clipping(
     own = replace(recipe, rules=recipe.rules[mine + recipe.held :], overrides=0, own=0, held=0)
     usual = seen.losses(_resolved(resolve, own)) if any(causes.values()) else {}
     made = [
-        seen.clipping(p, formats, *cause)
+        seen.clipping(p, formats, found[p], *cause)
         for p, cause in causes.items()
         if cause is not None and found[p][1] > WORSE * usual.get(p, (0.0, 0.0))[1]
     ]
@@ -105,7 +105,7 @@ def find_clipping(
     for remedy, points in _remedies(ruined, formats).items():
         after = seen.losses(_resolved(resolve, recipe.with_overrides([remedy])))
         mended = [p for p in points if p in after and found[p][1] > WORSE * after[p][1]]
-        made += [replace(seen.clipping(p, formats), remedy=remedy) for p in mended]
+        made += [replace(seen.clipping(p, formats, found[p]), remedy=remedy) for p in mended]
     return made
 
 
@@ -120,11 +120,12 @@ class _Seen:
         """What formats lose at each point: see `_loss`."""
         return {p: _loss(formats[p], s, self.activations.get(p)) for p, s in self.points.items() if p in formats}
 
-    def clipping(self, point: str, formats: Formats, override: str = "", key: str = "") -> Clipping:
-        """The clipping of a point."""
-        values, held = self.points[point], formats[point]
-        loss = _loss(held, values, self.activations.get(point))
-        return Clipping(point, override, key, *held.complete.range, values.min, values.max, *loss)
+    def clipping(
+        self, point: str, formats: Formats, loss: tuple[float, float], override: str = "", key: str = ""
+    ) -> Clipping:
+        """The clipping of a point that loses so much."""
+        values = self.points[point]
+        return Clipping(point, override, key, *formats[point].complete.range, values.min, values.max, *loss)
 
 
 def _resolved(resolve: Callable[[Recipe], Formats], recipe: Recipe) -> Formats:

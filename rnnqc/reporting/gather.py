@@ -172,12 +172,13 @@ class _Gathering:
         self._describe(self.subject.report or made.report)
         self._rest(relowering, made)
         self._calibration(relowering, made)
+        self.as_lowered = self._as_lowered(self.record)
         self._layers(relowering)
         qcdq = relowering.lower(form=QCDQ) if relowering.record.form not in ON_STORED_WEIGHTS else None
         if qcdq is None or not any(r.quantized for r in recurrences_of(qcdq.model).values()):
             evidence.missing |= {POINTS: NO_POINTS, SENSITIVITY: NO_POINTS}
             return evidence
-        self._points(qcdq, relowering.record)
+        self._points(qcdq)
         self._sensitivities(relowering, made, qcdq)
         if self.options.times:
             self._times(relowering)
@@ -271,7 +272,7 @@ class _Gathering:
     def _layers(self, relowering: Relowering) -> None:
         evidence = self.evidence
         self.options.tell("layers over time")
-        proto, fold = self._as_lowered(relowering.record)
+        proto, fold = self.as_lowered
         watched = watch_layers(proto, fold=fold)
         quality = self._quality(watched.proto)
         lowered = relowering.lower(model=watched.proto)
@@ -287,9 +288,9 @@ class _Gathering:
         model, fold = model_as_lowered(self.subject.float_proto, record.dims, {})
         return (model.proto if fold else self.subject.float_proto), fold
 
-    def _points(self, qcdq: Lowered, record: RecipeRecord) -> None:
+    def _points(self, qcdq: Lowered) -> None:
         with located(self.subject.float_name):
-            proto, fold = self._as_lowered(record)
+            proto, fold = self.as_lowered
             found = weights_evidence(Model.load(proto), qcdq, fold=fold)
             self.options.tell("points")
             task, *_ = prepare(Model.load(proto), self.state, False, fold=fold)

@@ -12,6 +12,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from rnnqc.cells.tables import PIECEWISE_LINEAR
 from rnnqc.cells.vitis_tables import VITIS
 from rnnqc.formats.format import Format
 from rnnqc.formats.point_format import STATIC, PointFormat
@@ -150,7 +151,7 @@ class Candidates:
         tables = {self._point(p).table for p in points}
         if VITIS in tables:
             reason = "exact activations instead of tables of 2048 entries"
-        elif "piecewise-linear" in tables and all("_gate." in p for p in points):
+        elif PIECEWISE_LINEAR in tables and all("_gate." in p for p in points):
             reason = "exact activations of gates instead of piecewise-linear ones, 33 to 66 kB in the file"
         else:
             return []

@@ -15,6 +15,7 @@ from rnnqc.cells.equations import RESET_HIDDEN, RESET_PRODUCT
 from rnnqc.cells.fixed_point_numbers import FixedPointNumbers, point_of, quantizers_of
 from rnnqc.cells.lut_numbers import LutNumbers
 from rnnqc.cells.stages import IntegerCell
+from rnnqc.cells.tables import PIECEWISE_LINEAR
 from rnnqc.formats.scales import is_power_of_two
 from rnnqc.reference.recording import CODES, ROW_SCALE, ZERO_POINT, tensor_names
 from rnnqc.tracing.tensors import Tensor, dequantized
@@ -23,7 +24,7 @@ Array = npt.NDArray[Any]
 Arrays = Mapping[str, Array]
 Numbers = LutNumbers | FixedPointNumbers
 F32 = np.float32
-PIECEWISE_LINEAR = {"Sigmoid": 2.0**-15, "Tanh": 2.0**-14}
+GRIDS = {"Sigmoid": 2.0**-15, "Tanh": 2.0**-14}
 """Grids of the default tables."""
 _ROWS_OF = {
     "x.product": "input",
@@ -234,6 +235,6 @@ def _table_steps(cell: IntegerCell, *, is_fixed_point: bool) -> Steps:
         held = cell.point(point)
         if is_fixed_point and len(held.scale) == 1:
             found[point] = F32(held.scale[0]), held.complete.zero_point, np.int64
-        elif not is_fixed_point and name in PIECEWISE_LINEAR and held.table == "piecewise-linear":
-            found[point] = F32(PIECEWISE_LINEAR[name]), 0, np.int32
+        elif not is_fixed_point and name in GRIDS and held.table == PIECEWISE_LINEAR:
+            found[point] = F32(GRIDS[name]), 0, np.int32
     return found

@@ -42,7 +42,7 @@ def files(tmp_path: Path) -> tuple[Path, Path]:
 
 
 def test_layers_that_are_there_once_dimensions_are_bound(files: tuple[Path, Path], tmp_path: Path, cli: Cli) -> None:
-    """At once, or with statistics of a calibration that is told of them: the same bytes. Inspect finds them, too."""
+    """`lower --calibration`, and `calibrate` with the same --dim and `lower --stats`, write the same bytes."""
     model, data = files
     stats, once, later = (tmp_path / n for n in ("stats.json", "once.onnx", "later.onnx"))
     recipe = ["--recipe", "pow2-int8", "--strict", "--dim", "b0=1"]

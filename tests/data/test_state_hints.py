@@ -1,6 +1,6 @@
 """What is said of states that given data carries oddly.
 
-What these would catch: crossed states, and states that nobody carries, that pass without a word; a state that is missed
+What these would catch: crossed states and states left out of a stream without a warning; a state that is missed
 because another output is its value in another shape; a pair that `--state` refuses.
 """
 
