@@ -126,7 +126,8 @@ def _fuse(model: Model, site: _Site, program: StepProgram, taken: set[str]) -> s
     loop.inputs.clear()
     loop.outputs.clear()
     function = _function(model, loop, given, program)
-    number = int.from_bytes(hashlib.sha256(function.numbered(0).SerializeToString(deterministic=True)).digest()[:6])
+    digest = hashlib.sha256(function.numbered(0).SerializeToString(deterministic=True)).digest()
+    number = int.from_bytes(digest[:6], "big")
     proto = function.numbered(number)
     proto.name = name_of_body(CustomNames(), number, taken)
     for inner in [*function.nodes, *loop.attrs["body"].nodes]:
