@@ -169,6 +169,13 @@ def rnn_step(atom: Atom, value: Value, hidden: Atom | None) -> FoundStep | None:
     return step if any(a is not hidden for a in atom.form.terms) else None
 
 
+def _activated(atom: Atom) -> Atom:
+    """An atom as an activation; a sum without one is that of Affine, as Keras writes `activation="linear"`."""
+    if atom.kind != "linear":
+        return atom
+    return replace(atom, kind="activation", name="Affine", parameters=(("alpha", 1.0), ("beta", 0.0)))
+
+
 def _parameters(atom: Atom) -> object:
     return atom.name, atom.parameters
 
@@ -270,6 +277,7 @@ def _gru(value: Value, form: Form) -> FoundStep | None:
 
 
 def _gru_gates(value: Value, new: Atom, hidden: Atom, update: Atom, negated: tuple[str, ...]) -> FoundStep | None:
+    new = _activated(new)
     if new.kind != "activation" or update.kind != "activation" or new.form is None or update.form is None:
         return None
     if negated and update.name != "Sigmoid":
