@@ -128,7 +128,7 @@ class StepFinder:
             atom = form.single
             if atom is None and not form.linear:
                 self.forms[id(value)] = form
-            if atom is not None and atom.kind == "activation" and node.op == atom.name:
+            if atom is not None and atom.kind == "activation" and node.op in (atom.name, "Clip", "Max", "Min"):
                 self.activations.setdefault(atom, value)
 
     def _lstm(self, value: Value, form: Form) -> FoundStep | None:

@@ -113,17 +113,23 @@ def test_grus(order: str, update: str, reset_after: bool) -> None:
 
 @pytest.mark.few(4)
 @every_pair(
-    op=["LSTM", "GRU"], form=["keras", "scan", "unrolled"], sigmoid=["clipped", "limited"], rest=["Tanh", "linear"],
+    op=["LSTM", "GRU", "RNN"],
+    form=["keras", "scan", "unrolled"],
+    sigmoid=["clipped", "limited"],
+    rest=["Tanh", "linear"],
     products=["fused", "separate"],
-)  # fmt: skip
+)
 def test_activations_as_keras_writes_them(op: str, form: str, sigmoid: str, rest: str, products: str) -> None:
     """A hard sigmoid of sums and limits; a GRU without activation; an input times ones, as wake words of Precise."""
-    written = (sigmoid, rest if op == "GRU" else "Tanh")
+    written = (sigmoid, {"LSTM": "Tanh", "GRU": rest, "RNN": sigmoid}[op])
     case = RecurrenceCase(op, form, products=products, activations=written, update="keras", dropout=True)
     case = replace(case, reset_after=False)
     model = check(case)
     (node,) = [n for n in model.graph.nodes if n.op == op]
-    assert node.attrs["activations"][:2] == ["HardSigmoid", "Affine" if written[1] == "linear" else "Tanh"]
+    kinds = {"clipped": "HardSigmoid", "limited": "HardSigmoid", "linear": "Affine", "Tanh": "Tanh"}
+    of_gates, of_rest = (kinds[name] for name in written)
+    expected = {"LSTM": [of_gates, of_rest, of_rest], "GRU": [of_gates, of_rest], "RNN": [of_rest]}
+    assert node.attrs["activations"] == expected[op]
 
 
 @pytest.mark.parametrize(("low", "high"), [(0.0, 6.0), (-1.0, 1.0)])
@@ -145,7 +151,8 @@ def cases(draw: st.DrawFn) -> RecurrenceCase:
     sigmoid = draw(st.sampled_from(["Sigmoid", "HardSigmoid", "clipped", "limited"]))
     update = draw(st.sampled_from(["torch", "keras"] + ["paper"] * (sigmoid == "Sigmoid")))
     linear = op == "GRU" and update != "torch"
-    rest = draw(st.sampled_from(["Tanh", "Relu", "Softsign"] + ["linear"] * linear))
+    more = ["linear"] * linear + ["clipped", "limited"] * (op == "RNN")
+    rest = draw(st.sampled_from(["Tanh", "Relu", "Softsign", *more]))
     return RecurrenceCase(
         op=op,
         form=draw(st.sampled_from(FORMS)),
