@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
@@ -82,12 +83,15 @@ class Verification(Result):
     def verdict(self) -> Verdict | None:
         """Whether the outputs are near enough, in the words of `rnnqc.report`; None without outputs.
 
-        Of generated data the usual magnitude counts, which comes first.
+        Of generated data the usual magnitude counts, which comes first; models make something nearly constant of noise.
         """
         made = verdict_of(
-            Judged(c.name, c.sqnr_db, c.equal, c.unlike, c.steps is not None and c.steps.growing)
+            Judged(
+                c.name, c.sqnr_db, c.equal, c.unlike, c.steps is not None and c.steps.growing,
+                math.inf if self.generated else c.varying_db,
+            )
             for c in self.levels[0].outputs
-        )
+        )  # fmt: skip
         if made is None or not self.generated:
             return made
         return replace(

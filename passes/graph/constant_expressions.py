@@ -20,6 +20,18 @@ _NOT_FOLDED = (
     "Multinomial",
     "Dropout",
 )
+_KEEP_NUMBERS = (
+    "Expand",
+    "Unsqueeze",
+    "Squeeze",
+    "Reshape",
+    "Transpose",
+    "Identity",
+    "Cast",
+    "Slice",
+    "Tile",
+)
+"""Operators all of whose results are elements of their first input."""
 
 
 def constant_expression(value: Value, variable: dict[int, Value] | None = None) -> list[Node] | None:
@@ -82,28 +94,22 @@ class Constants:
 
     def zero(self, value: Value) -> bool:
         """Whether all elements of `value` are 0, whatever its shape."""
+        return self.uniform(value) == 0
+
+    def uniform(self, value: Value) -> float | None:
+        """The number that every element of `value` is, whatever its shape; None if they differ or are not known."""
         while True:
             array = self.array(value)
             if array is not None:
-                return not array.any()
+                return _only(array)
             if len(value.inputs) != 1 or value.inputs[0].domain:
-                return False
+                return None
             node = value.inputs[0]
             if node.op == "ConstantOfShape":
                 held = node.attrs.get("value")
-                return held is None or not np.asarray(held.values).any()
-            if node.op not in (
-                "Expand",
-                "Unsqueeze",
-                "Squeeze",
-                "Reshape",
-                "Transpose",
-                "Identity",
-                "Cast",
-                "Slice",
-                "Tile",
-            ):
-                return False
+                return 0.0 if held is None else _only(np.asarray(held.values))
+            if node.op not in _KEEP_NUMBERS:
+                return None
             value = node.inputs[0]
 
     def key(self, array: npt.NDArray[Any]) -> tuple[Any, ...]:
@@ -126,3 +132,13 @@ class Constants:
             return None
         nodes = constant_expression(value, self._variable)
         return evaluate_nodes(self.model, nodes, value) if nodes is not None else None
+
+
+def _only(array: npt.NDArray[Any]) -> float | None:
+    """The number that every element is; 0 where there is none."""
+    if array.dtype.kind not in "biuf":
+        return None
+    if not array.size:
+        return 0.0
+    first = array.reshape(-1)[0]
+    return float(first) if np.all(array == first) else None

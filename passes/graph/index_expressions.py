@@ -92,6 +92,22 @@ class Indices:
         size = shape[axis]
         return Index(size) if isinstance(size, int) else unknown(size or (id(value), axis % len(shape)))
 
+    def dimensions(self, value: Value) -> list[Index] | None:
+        """Every dimension, also of what an Expand or ConstantOfShape has filled; None if the rank is not known."""
+        node = value.inputs[0] if len(value.inputs) == 1 and not value.inputs[0].domain else None
+        sizes = None
+        if node is not None and node.op == "ConstantOfShape":
+            sizes = self.vector(node.inputs[0])
+        elif node is not None and node.op == "Expand":
+            number = self.constants.array(node.inputs[0])
+            sizes = self.vector(node.inputs[1]) if number is not None and number.ndim == 0 else None
+        if sizes is not None:
+            return sizes
+        shape = self.shape(value)
+        if shape is None:
+            return None
+        return [Index(d) if isinstance(d, int) else unknown(d or (id(value), k)) for k, d in enumerate(shape)]
+
     def rows(self, value: Value) -> Index | None:
         """The second to last dimension, also where only the operator that makes `value` tells."""
         shape = self.shape(value)

@@ -28,6 +28,8 @@ from rnnqc.passes.graph.constant_expressions import Constants
 
 VIEWS = ("Squeeze", "Unsqueeze", "Identity", "Reshape")
 """Operators that change the shape and keep the order of the elements."""
+ENDLESS = 2**31 - 1
+"""A trip count from here on is none: a condition ends the loop, as tf2onnx writes it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -148,7 +150,7 @@ def sizes_of(node: Node) -> dict[str, Any]:
     batch = known[0][-2] if known and len(known[0]) > 1 else None
     length = constant_array(node.inputs[0]) if node.op == "Loop" else None
     sizes = {"state_sizes": [s[-1] for s in known], "batch": batch, "sequence_length": None, "input_size": None}
-    if length is not None and length.size == 1:
+    if length is not None and length.size == 1 and length.item() < ENDLESS:
         sizes["sequence_length"] = int(length.item())
     count = attribute(node, "num_scan_inputs", 0)
     axes = attribute(node, "scan_input_axes", None) or [0] * count

@@ -15,10 +15,9 @@ from rnnqc.ir import Graph, Node, Value, attribute, display_name, input_or_none,
 from rnnqc.ir.builder import Builder
 from rnnqc.passes.graph.constant_expressions import Constants
 from rnnqc.passes.graph.index_expressions import EXACT_TO, Index, Indices, unknown
-from rnnqc.passes.graph.loop_states import VIEWS, states_of
+from rnnqc.passes.graph.loop_states import ENDLESS, VIEWS, states_of
 from rnnqc.passes.recover.step_weights import NoNode
 
-ENDLESS = 2**31 - 1
 _COMPARISONS = {"Less": (0, 1, 0), "Greater": (1, 0, 0), "LessOrEqual": (0, 1, 1), "GreaterOrEqual": (1, 0, 1)}
 """Which operand is the smaller one, which the larger one, and whether they may be equal."""
 _COUNTERS = (np.int32, np.int64, np.float32, np.float64)

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from rnnqc.ir import Node, Value, attribute, dtype_of, input_or_none, shape_of
 from rnnqc.passes.graph.constant_expressions import Constants
-from rnnqc.passes.graph.index_expressions import Indices
+from rnnqc.passes.graph.index_expressions import Index, Indices
 from rnnqc.passes.recover.row_algebra import ONE, Atom, Atoms, Form, Weight
 from rnnqc.passes.recover.row_layouts import sliced_columns, split_columns, viewed
 from rnnqc.passes.recover.rows import Rows, aligned, broadcast, checked
@@ -51,6 +51,8 @@ class RowReader:
         self.shapes = shapes or {}
         self.first = first or {}
         self._rows: dict[int, tuple[Value, Rows | None]] = {}
+        self._times_ones: dict[int, Value] = {}
+        """What is multiplied by ones, by the id of the product."""
         self.indices = Indices(constants, self.shape)
 
     def shape(self, value: Value | None) -> list[int | str | None] | None:
@@ -124,13 +126,17 @@ class RowReader:
             return [self._arithmetic(node)]
         if op in ("MatMul", "Gemm"):
             return [self._product(node)]
+        between = self._between_zero_and_one(node)
+        if between is not None:
+            inner = self.rows(between)
+            return [] if inner is None else [self._hard_sigmoid(inner)]
         first = input_or_none(node, 0)
         if first is None or self._array(first) is not None:
             return []
         rows = self.rows(first)
         if rows is None:
             return []
-        if op in ACTIVATIONS or op == "Clip":
+        if op in ACTIVATIONS:
             return [self._activation(node, rows)]
         if op in ("Identity", "Dropout", "Cast"):
             same = op != "Cast" or attribute(node, "to", 0) == 1
@@ -147,8 +153,50 @@ class RowReader:
             return [viewed(node, rows, self.indices)]
         return []
 
+    def _between_zero_and_one(self, node: Node) -> Value | None:
+        """What `node` limits to 0 and 1: `Clip(v, 0, 1)`, or Min with 1 and Max with 0 in either order."""
+        if node.op == "Clip":
+            low, high = (self._number(input_or_none(node, k)) for k in (1, 2))
+            return node.inputs[0] if (low, high) == (0.0, 1.0) else None
+        limits = {"Min": 1.0, "Max": 0.0}
+        value: Value = node.outputs[0]
+        while limits:
+            made = value.inputs[0] if len(value.inputs) == 1 else None
+            if made is None or made.domain or made.op not in limits or len(made.inputs) != 2:
+                return None
+            limit = limits.pop(made.op)
+            held = [v for v in made.inputs if self._number(v) != limit]
+            if len(held) != 1 or self.constants.array(held[0]) is not None:
+                return None
+            (value,) = held
+        return value
+
+    def _number(self, value: Value | None) -> float | None:
+        """The number that a constant of one element holds."""
+        array = self.constants.array(value)
+        return None if array is None or array.size != 1 else float(array.reshape(-1)[0])
+
+    def _is_unchanged(self, value: Value, factor: Value) -> bool:
+        """Whether `factor` is ones that do not repeat `value`, as Keras writes a dropout that drops nothing."""
+        if self.constants.array(factor) is not None or self.constants.uniform(factor) != 1:
+            return False
+        if _is_shape_of(factor, value):
+            return True
+        ones, own = self.indices.dimensions(factor), self.indices.dimensions(value)
+        if ones is None or own is None or len(ones) > len(own):
+            return False
+        return all(one in (Index(1), size) for one, size in zip(ones[::-1], own[::-1], strict=False))
+
+    def _without_ones(self, value: Value) -> Value:
+        return self._times_ones.get(id(value), value)
+
     def _arithmetic(self, node: Node) -> Rows | None:
         a, b = node.inputs
+        if node.op == "Mul":
+            for value, factor in ((a, b), (b, a)):
+                if self._is_unchanged(value, factor):
+                    self._times_ones[id(node.outputs[0])] = self._without_ones(value)
+                    return self.rows(value)
         constants = [self._array(v) for v in (a, b)]
         if all(c is not None for c in constants):
             return None
@@ -236,7 +284,7 @@ class RowReader:
             if atom is None:
                 atom = self.atoms.linear(segment)
                 if atom.value is None and len(rows.segments) == 1:
-                    atom.value = node.inputs[0]
+                    atom.value = self._without_ones(node.inputs[0])
             whole_key = key if len(rows.segments) == 1 else (*key, low, low + segment.width)
             weight = Weight(whole_key, factor[low : low + segment.width])
             low += segment.width
@@ -284,18 +332,15 @@ class RowReader:
         self._rows[id(value)] = (value, rows)
         return rows
 
-    def _activation(self, node: Node, rows: Rows) -> Rows | None:
-        name = node.op
-        if name == "Clip":
-            limits = [self.constants.array(input_or_none(node, k)) for k in (1, 2)]
-            if any(v is None or v.size != 1 for v in limits) or [
-                float(v.reshape(-1)[0]) for v in limits if v is not None
-            ] != [0.0, 1.0]:
-                return None
-            name = "HardSigmoid"
-            parameters = {"alpha": 1.0, "beta": 0.0}
-        else:
-            parameters = {k: float(attribute(node, k, d)) for k, d in ACTIVATIONS[name].items()}
+    def _activation(self, node: Node, rows: Rows) -> Rows:
+        defaults = ACTIVATIONS[node.op]
+        return self._activated(node.op, {k: float(attribute(node, k, d)) for k, d in defaults.items()}, rows)
+
+    def _hard_sigmoid(self, rows: Rows) -> Rows:
+        """The sums between 0 and 1: slope and offset, such as Keras' 0.2 and 0.5, are in their weights."""
+        return self._activated("HardSigmoid", {"alpha": 1.0, "beta": 0.0}, rows)
+
+    def _activated(self, name: str, parameters: dict[str, float], rows: Rows) -> Rows:
         forms = []
         for segment in rows.segments:
             atom = self.atoms.activation(name, segment, tuple(parameters.items()))
@@ -319,5 +364,16 @@ class RowReader:
         for part, value in zip(known, node.inputs, strict=True):
             if part.single is None and len(part.segments) == 1:
                 atom = self.atoms.linear(part.segments[0])
-                atom.value = atom.value or value
+                atom.value = atom.value or self._without_ones(value)
         return checked(lead, tuple(s for p in known for s in p.segments))
+
+
+def _is_shape_of(filled: Value, value: Value) -> bool:
+    """Whether `filled` is what Expand makes of the shape of `value`, which need not be known."""
+    if len(filled.inputs) != 1 or filled.inputs[0].op != "Expand":
+        return False
+    sizes = filled.inputs[0].inputs[1]
+    while len(sizes.inputs) == 1 and sizes.inputs[0].op in ("Cast", "Identity"):
+        sizes = sizes.inputs[0].inputs[0]
+    made = sizes.inputs[0] if len(sizes.inputs) == 1 else None
+    return made is not None and made.op == "Shape" and made.inputs[0] is value and not made.attrs

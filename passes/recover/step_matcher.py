@@ -128,7 +128,7 @@ class StepFinder:
             atom = form.single
             if atom is None and not form.linear:
                 self.forms[id(value)] = form
-            if atom is not None and atom.kind == "activation" and node.op == atom.name:
+            if atom is not None and atom.kind == "activation" and node.op in (atom.name, "Clip", "Max", "Min"):
                 self.activations.setdefault(atom, value)
 
     def _lstm(self, value: Value, form: Form) -> FoundStep | None:
@@ -167,6 +167,13 @@ def rnn_step(atom: Atom, value: Value, hidden: Atom | None) -> FoundStep | None:
     if hidden is not None and hidden not in step.candidates():
         return None
     return step if any(a is not hidden for a in atom.form.terms) else None
+
+
+def _activated(atom: Atom) -> Atom:
+    """An atom as an activation; a sum without one is that of Affine, as Keras writes `activation="linear"`."""
+    if atom.kind != "linear":
+        return atom
+    return replace(atom, kind="activation", name="Affine", parameters=(("alpha", 1.0), ("beta", 0.0)))
 
 
 def _parameters(atom: Atom) -> object:
@@ -270,6 +277,7 @@ def _gru(value: Value, form: Form) -> FoundStep | None:
 
 
 def _gru_gates(value: Value, new: Atom, hidden: Atom, update: Atom, negated: tuple[str, ...]) -> FoundStep | None:
+    new = _activated(new)
     if new.kind != "activation" or update.kind != "activation" or new.form is None or update.form is None:
         return None
     if negated and update.name != "Sigmoid":

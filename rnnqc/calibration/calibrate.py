@@ -18,7 +18,7 @@ from rnnqc.cells.base import Cell
 from rnnqc.data.feeds import true_inputs
 from rnnqc.data.given_data import Data, open_feeds
 from rnnqc.data.large_inputs import ACTION, LargeInputs
-from rnnqc.data.state_hints import likely_states, state_remarks
+from rnnqc.data.state_hints import state_remarks, states_of
 from rnnqc.data.state_pairs import state_pairs
 from rnnqc.data.statistics import Statistics, identity, weights_digest
 from rnnqc.data.streaming import Piece, checked, stream
@@ -185,11 +185,11 @@ def prepare(
     """
     others: list[CustomCell] = []
     named: dict[str, str] = {}
-    likely = likely_states(model.proto)
+    likely = states_of(model.proto)
 
     def look(normal: Model) -> bool:
         named.update(_batches_of_sorted(normal))
-        likely.update({**likely_states(normal.proto), **likely})  # there recovered steps are nodes
+        likely.update({**states_of(normal.proto), **likely})  # there recovered steps are nodes
         others.extend(c for c in custom_cells_of(normal) if c.products)
         return bool(others)
 

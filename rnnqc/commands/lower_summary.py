@@ -71,10 +71,10 @@ def print_summary(lowered: Lowered, a: argparse.Namespace, seconds: float) -> No
 
 def _next(lowered: Lowered, a: argparse.Namespace) -> str:
     """The command that compares the two models, on the data and with the states that are known."""
-    from rnnqc.data.state_hints import likely_states
+    from rnnqc.data.state_hints import states_of
 
     known = [] if lowered.statistics is None else lowered.statistics.settings.get("states", [])
-    states = dict.fromkeys([*a.state, *known] or [f"{i}:{o}" for i, o in sorted(likely_states(lowered.proto).items())])
+    states = dict.fromkeys([*a.state, *known] or [f"{i}:{o}" for i, o in sorted(states_of(lowered.proto).items())])
     words = ["rnnqc", "verify", a.model, a.output, *(["--data", a.calibration] if a.calibration else [])]
     return shlex.join([*words, *(word for text in states for word in ("--state", text))])
 

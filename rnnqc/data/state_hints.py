@@ -15,8 +15,8 @@ from rnnqc.proto.graph_walks import blocks_of
 
 _FINAL = {Role.STATE: 1, Role.CELL: 2}
 """Which output of a recurrent node has the final value of a state."""
-_NAMED_BEFORE = {"in", "input", "prev", "previous", "old", "init", "initial"}
-_NAMED_AFTER = {"out", "output", "next", "new", "final"}
+_NAMED_BEFORE = frozenset({"in", "input", "prev", "previous", "old", "init", "initial"})
+_NAMED_AFTER = frozenset({"out", "output", "next", "new", "final"})
 
 
 def likely_states(proto: onnx.ModelProto) -> dict[str, str]:
@@ -48,11 +48,18 @@ def likely_states(proto: onnx.ModelProto) -> dict[str, str]:
 
 
 def states_of(*models: onnx.ModelProto) -> dict[str, str]:
-    """What `likely_states` finds in a model as it is and in other states of it: recovered steps are nodes later on."""
+    """What `likely_states` finds in a model as it is and in other states of it: recovered steps are nodes later on.
+
+    With it come inputs whose outputs are named after them in the same way, such as caches of convolutions: `cache` and
+    `next_cache` beside `h` and `next_h`. They are a guess: where no input would be left for data, there are none.
+    """
     found: dict[str, str] = {}
     for proto in models:
         found = {**likely_states(proto), **found}
-    return found
+    ways = {_way(*pair) for pair in found.items()}
+    named = {i: o for i, o in named_states(models[0]).items() if _way(i, o) in ways} if found else {}
+    more = {i: o for i, o in named.items() if i not in found and o not in found.values()}
+    return {**found, **more} if any(i.name not in found | more for i in models[0].graph.input) else found
 
 
 def named_states(proto: onnx.ModelProto) -> dict[str, str]:
@@ -63,11 +70,7 @@ def named_states(proto: onnx.ModelProto) -> dict[str, str]:
     outputs = [o for o in proto.graph.output if _NAMED_AFTER & set(_words(o.name))]
     found: dict[str, str] = {}
     for value in proto.graph.input:
-        stem = [w for w in _words(value.name) if w not in _NAMED_BEFORE]
-        fitting = [
-            o.name for o in outputs
-            if stem and stem == [w for w in _words(o.name) if w not in _NAMED_AFTER] and _fits(value, o)
-        ]  # fmt: skip
+        fitting = [o.name for o in outputs if _way(value.name, o.name) is not None and _fits(value, o)]
         if len(fitting) == 1:
             found[value.name] = fitting[0]
     return found if len(set(found.values())) == len(found) else {}
@@ -75,7 +78,16 @@ def named_states(proto: onnx.ModelProto) -> dict[str, str]:
 
 def hinted_states(proto: onnx.ModelProto, known: Mapping[str, str] | None = None) -> Mapping[str, str]:
     """For messages: outputs by the input that they look like becoming; `known` where there are, else a guess."""
-    return known or likely_states(proto) or named_states(proto)
+    return known or states_of(proto) or named_states(proto)
+
+
+def _way(before: str, after: str) -> tuple[frozenset[str], frozenset[str]] | None:
+    """The words that tell an input and an output of one state apart; None if they have more or less in common."""
+    first, second = _words(before), _words(after)
+    stem = [w for w in first if w not in _NAMED_BEFORE]
+    if not stem or stem != [w for w in second if w not in _NAMED_AFTER]:
+        return None
+    return _NAMED_BEFORE & set(first), _NAMED_AFTER & set(second)
 
 
 def _words(name: str) -> list[str]:

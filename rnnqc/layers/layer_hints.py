@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 import onnx
 
+from rnnqc.cells.types import CELL_TYPES
 from rnnqc.data.state_hints import options_of_states
 from rnnqc.errors import CompileError
 from rnnqc.ir import Model
@@ -15,14 +16,17 @@ from rnnqc.layers.layer import layer
 from rnnqc.passes import PassManager
 from rnnqc.passes.analysis.find_recurrent_nodes import recurrent_nodes
 from rnnqc.passes.pipeline import normal_form
+from rnnqc.proto.graph_walks import blocks_of
 
 
 def layer_hints(proto: onnx.ModelProto) -> list[str]:
     """Suggests how to turn the model into a layer that can be lowered; empty if no such layer is found.
 
     Args:
-        proto: A model without recurrent layers.
+        proto: A model of which no recurrent layer is lowered; one that has recurrent nodes is more than a step.
     """
+    if any(node.op_type in CELL_TYPES for block in blocks_of([proto.graph]) for node in block.node):
+        return []
     for states in fitting_states(proto):
         with contextlib.suppress(CompileError):
             made = Model.load(layer(proto, state=states))

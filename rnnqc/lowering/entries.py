@@ -22,6 +22,7 @@ _ONLY_OPERATORS = (
     "a custom cell",
     "choose a recipe of cells, such as int8: the matmuls of the custom cell become integer",
 )
+_UNUSED = ("nothing uses it.", "no used output", "remove the node")
 _ONLY_LSTM = (
     "the form asked for has LSTM layers only.",
     "a custom cell",
@@ -103,7 +104,7 @@ class _Made:
         if refusal is not None:
             return refusal.reason, refusal.found, refusal.action
         if self.form == WEIGHT_ONLY and not node.refusal[0]:
-            return _ONLY_OPERATORS
+            return _UNUSED if node.op in CELL_TYPES else _ONLY_OPERATORS
         if self.form in (QONNX, ORT) and node.op not in (*CELL_TYPES, CELL_OP) and not node.refusal[0]:
             return _ONLY_LSTM
         return node.refusal

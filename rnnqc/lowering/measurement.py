@@ -61,6 +61,8 @@ def measure(
             report.sqnr_db[name], report.sqnr_level[name] = output.sqnr_db, level_name
     report.sqnr_levels = {level.name: {o.name: o.sqnr_db for o in level.outputs} for level in done}
     report.sqnr_summary = _summary(report)
+    own = [level for level in done if level.name == CALIBRATION_DATA]
+    report.varying_db = {o.name: o.varying_db for level in own for o in level.outputs if o.varying_db < math.inf}
     report.unlike = list(dict.fromkeys(text for level in done for text in unlike_texts(level.outputs)))
 
 

@@ -104,6 +104,7 @@ class Report(Result):
         unmeasured: Why the SQNR was not measured, or not at all magnitudes.
         unlike: Of the same measurement: a sentence for each output with values that are NaN or infinite in one of the
             models only.
+        varying_db: On calibration data, of each output of which nearly all is its mean: the SQNR of what varies.
         points: The format of each quantization point of LSTM, GRU and RNN layers, exported ones too, with its source.
         suspected_steps: What to do with a model in which nothing recurrent was lowered, and that may be one step of a
             recurrent layer; `warnings` says it, too.
@@ -128,6 +129,7 @@ class Report(Result):
     sqnr_summary: str = ""
     unmeasured: str = ""
     unlike: list[str] = field(default_factory=list)
+    varying_db: dict[str, float] = field(default_factory=dict)
     slow_stock: str = ""
     rest: RestReport = field(default_factory=RestReport)
     points: dict[str, Mapping[str, Any]] = field(default_factory=dict)

@@ -176,8 +176,14 @@ def warnings_of_measurement(report: Report, *, calibrated: bool) -> list[str]:
     if report.unlike:
         return [f"{report.unlike[0]} Measured on {report.measured_on}. {advice}"]
     name, least = report.worst_output, POOR_REST_DB if report.rest.is_changed else POOR_DB
-    if name is None or report.sqnr_db[name] >= least:
+    if name is None:
         return []
+    if report.sqnr_db[name] >= least:
+        return [
+            f"output {output!r} has an SQNR of {db:.1f} dB in what varies on {report.measured_on}, less than "
+            f"{POOR_DB:g} dB: nearly all of it is its mean, which hides the error. {advice}"
+            for output, db in report.varying_db.items() if db < POOR_DB
+        ]  # fmt: skip
     beyond = calibrated and not report.is_measured_on_calibration
     data = f"{report.measured_on}{', which the calibrated ranges need not fit' if beyond else ''}"
     return [f"output {name!r} has an SQNR of {report.sqnr_summary} on {data}, less than {least:g} dB. {advice}"]

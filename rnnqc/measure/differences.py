@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rnnqc.errors import CompileError
+from rnnqc.evaluation.numerics import decibels
 
 Array = npt.NDArray[Any]
 
@@ -21,6 +22,8 @@ FEWEST_STEPS = 8
 MOST_CODES = 2**16
 """Values of more different magnitudes lie on no grid."""
 _FEWEST_MAGNITUDES = 4
+NEARLY_CONSTANT = 0.99
+"""Share of an output's power from which its mean hides what varies: values within a tenth around it."""
 
 
 @dataclass(frozen=True)
@@ -86,6 +89,7 @@ class OutputComparison:
         rms: Root of the mean square of the first model's values, of those finite in both.
         rms_error: The same of the differences.
         whole_numbers: Whether the first model's values are integers or booleans.
+        mean: The mean of the first model's values, of those finite in both.
     """
 
     name: str
@@ -103,6 +107,19 @@ class OutputComparison:
     rms: float = 0.0
     rms_error: float = 0.0
     whole_numbers: bool = False
+    mean: float = 0.0
+
+    @property
+    def varying_db(self) -> float:
+        """The SQNR of what varies, where nearly all of the output is its mean: that of a predicted price, say.
+
+        Infinite elsewhere, and where nothing varies.
+        """
+        power = self.rms**2
+        varying = power - self.mean**2
+        if not 0.0 < varying <= (1.0 - NEARLY_CONSTANT) * power:
+            return math.inf
+        return decibels(varying, self.rms_error**2)
 
 
 def unlike_text(name: str, count: int, first: str) -> str:

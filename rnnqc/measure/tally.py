@@ -154,6 +154,7 @@ class OutputTally:
             total.rms,
             total.rms_error,
             self._whole and self._calls > 0,
+            total.mean,
         )
 
 
@@ -182,6 +183,7 @@ class _Figures:
     equal: float
     rms: float
     rms_error: float
+    mean: float
 
 
 class _Rows:
@@ -191,6 +193,7 @@ class _Rows:
         self.size = 0
         self._count, self._equal = np.zeros(0, np.int64), np.zeros(0, np.int64)
         self._signal, self._noise, self._dot, self._other, self._max = (np.zeros(0) for _ in range(5))
+        self._sum = np.zeros(0)
 
     def add(self, start: int, x: Array, y: Array, equal: Array) -> int:
         """Adds steps from `start` on, `[steps, values]`; how many they are."""
@@ -200,6 +203,7 @@ class _Rows:
         finite = np.isfinite(x) & np.isfinite(y)
         a, b = np.where(finite, x, 0.0), np.where(finite, y, 0.0)
         difference = a - b
+        self._sum[at] += a.sum(axis=1)
         self._signal[at] += np.einsum("ij,ij->i", a, a)
         self._noise[at] += np.einsum("ij,ij->i", difference, difference)
         self._dot[at] += np.einsum("ij,ij->i", a, b)
@@ -238,4 +242,5 @@ class _Rows:
             _share(self._equal[at].sum(), count),
             math.sqrt(signal / max(1, count)),
             math.sqrt(noise / max(1, count)),
+            float(self._sum[at].sum()) / max(1, count),
         )

@@ -28,6 +28,7 @@ class Judged:
         equal: Share of equal values.
         unlike: How many values are NaN or infinite in one of the models only.
         growing: Whether the error grows over time.
+        varying_db: The SQNR of what varies, where nearly all of the output is its mean.
     """
 
     name: str
@@ -35,6 +36,7 @@ class Judged:
     equal: float
     unlike: int = 0
     growing: bool = False
+    varying_db: float = math.inf
 
     @property
     def level(self) -> Level:
@@ -42,9 +44,14 @@ class Judged:
         if self.unlike:
             return "bad"
         near = self.sqnr_db >= GOOD_DB or self.equal >= SAME
-        if near and not self.growing:
+        if near and not self.growing and not self.hides:
             return "good"
         return "watch" if near or self.sqnr_db >= WATCH_DB else "bad"
+
+    @property
+    def hides(self) -> bool:
+        """Whether the SQNR hides that what varies is much worse."""
+        return self.varying_db < WATCH_DB <= self.sqnr_db and self.equal < SAME
 
 
 @dataclass(frozen=True)
@@ -141,4 +148,6 @@ def _said(worst: Judged, count: int, is_least: bool) -> str:
         return f"{what} is the same in both models."
     text = f"{what} has {worst.sqnr_db:.1f} dB: its error is {error_share(worst.sqnr_db)} of its values"
     text += f", {worst.equal:.1%} of them are equal" if worst.equal >= SAME and worst.sqnr_db < GOOD_DB else ""
+    if worst.hides:
+        text += f", but {error_share(worst.varying_db)} of what varies: nearly all of the output is its mean"
     return f"{text}, and grows over time." if worst.growing else f"{text}."

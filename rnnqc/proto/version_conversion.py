@@ -11,6 +11,8 @@ from rnnqc.proto.graph_walks import blocks_of
 NOT_CONVERTED = 13
 """The operator set from which on a model stays as it is."""
 FIRST_SCAN_WITHOUT_BATCH = 9
+FIRST_IR_WITH_PLAIN_INITIALIZERS = 4
+"""In files before it every initializer has to be an input, too."""
 
 
 def convert_version(proto: onnx.ModelProto, old: int, new: int, what: str) -> onnx.ModelProto:
@@ -34,11 +36,17 @@ def convert_version(proto: onnx.ModelProto, old: int, new: int, what: str) -> on
             supported=f"Scan of operator set {FIRST_SCAN_WITHOUT_BATCH} and later",
             action="export the model again with a newer operator set",
         )
+    version, plain = proto.ir_version, onnx.ModelProto()
+    plain.CopyFrom(proto)
+    plain.ir_version = max(version, FIRST_IR_WITH_PLAIN_INITIALIZERS)  # onnxruntime asks for no inputs of older files
     try:
-        return onnx.version_converter.convert_version(proto, new)
+        converted = onnx.version_converter.convert_version(plain, new)
     except Exception as error:  # onnx raises errors of its checker, its shape inference, its converter and others
         raise CompileError(
             f"{what} cannot be converted from operator set {old} to {new} ({error}).",
             supported=f"operator sets from {NOT_CONVERTED} on without conversion",
             action="export the model again with a newer operator set",
         ) from error
+    if version != plain.ir_version:
+        converted.ir_version = version
+    return converted

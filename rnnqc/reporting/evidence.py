@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -65,6 +66,7 @@ class OutputEvidence:
         unlike: How many values are NaN or infinite in one of the models only; the ratios are of the others.
         first_unlike: Where the first of these is, in words.
         values: The values that are furthest from those of the float model, over time; None of whole numbers.
+        varying_db: The SQNR of what varies, where nearly all of the output is its mean; else infinite.
     """
 
     name: str
@@ -76,6 +78,7 @@ class OutputEvidence:
     unlike: int = 0
     first_unlike: str = ""
     values: Values | None = None
+    varying_db: float = math.inf
 
 
 @dataclass(frozen=True)
@@ -267,8 +270,11 @@ class Evidence:
     def verdict(self) -> Verdict | None:
         """Whether the lowered model is near enough to the float one; None without outputs."""
         judged = [
-            Judged(o.name, o.sqnr_db, o.equal, o.unlike, o.curve is not None and o.curve.growing) for o in self.outputs
-        ]
+            Judged(
+                o.name, o.sqnr_db, o.equal, o.unlike, o.curve is not None and o.curve.growing, o.varying_db
+            )
+            for o in self.outputs
+        ]  # fmt: skip
         return verdict_of(judged, self.task)
 
     def to_dict(self) -> dict[str, Any]:

@@ -94,6 +94,29 @@ def test_one_output_has_the_shape_of_the_state(results: str, expected: dict[str,
     assert state_pairs(expected, proto) == expected
 
 
+@pytest.mark.parametrize(
+    ("inputs", "more"),
+    [
+        ("float[1,1,3] x, float[1,8] cache", {"cache": "next_cache"}),
+        ("float[1,1,3] x, float[1,9] cache", {}),
+        ("float[1,1,3] x, float[1,8] cache_in", {}),
+        ("float[1,1,3] cache", {}),
+    ],
+)
+def test_states_that_are_named_as_the_layers_are(inputs: str, more: dict[str, str]) -> None:
+    """A cache of a convolution is no state of a recurrent node; one input has to be left for data."""
+    first = inputs.split()[1].rstrip(",")
+    cache = inputs.split()[-1]
+    proto = parse(
+        f'<ir_version: 8, opset_import: ["": 17]> g ({inputs}, float[1,1,4] h) => (float[1,1,4] next_h, '
+        f"float{'[1,1,3]' if cache == first else '[1,8]'} next_cache)"
+        f" {{ all, next_h = RNN <hidden_size = 4> ({first}, W, R, , , h) next_cache = Neg ({cache}) }}",
+        W=np.ones((1, 4, 3), np.float32),
+        R=np.ones((1, 4, 4), np.float32),
+    )
+    assert states_of(proto) == {"h": "next_h", **more}
+
+
 def test_states_that_only_the_lowered_model_shows() -> None:
     """Recovered steps are nodes there; what the model itself shows stays."""
     proto = parse(

@@ -54,7 +54,9 @@ class RecurrenceCase:
         cut: How gates are cut out: "split", "slice", or "slices" (over both axes).
         reset_after: Of a GRU: linear_before_reset.
         update: Of a GRU: "torch" `n + z * (h - n)`, "keras" `z * h + (1 - z) * n`, or "paper" `(1 - z) * h + z * n`.
-        activations: Of the gates and of the rest.
+        activations: Of the gates and of the rest: operators, "linear" (none), or a hard sigmoid as Keras writes it,
+            "clipped" `Clip(0.2 v + 0.5, 0, 1)` or "limited" `Max(Min(0.2 v + 0.5, 1), 0)`.
+        dropout: The step multiplies its input by ones of its shape, as a dropout that drops nothing.
         initial: One of INITIAL.
         magnitude: Of initial states that are no zeros.
         between: One of BETWEEN.
@@ -87,6 +89,7 @@ class RecurrenceCase:
     reset_after: bool = True
     update: str = "torch"
     activations: tuple[str, str] = ("Sigmoid", "Tanh")
+    dropout: bool = False
     initial: str = "input"
     backwards: bool = False
     batch_first: bool = False
@@ -517,11 +520,14 @@ class _Layer:
     def step(self, b: Nodes, into: Nodes, x: str, states: list[str], suffix: str = "") -> list[str]:
         """Adds one step to `into`; the new states. Weights are called by their names and `suffix`."""
         case = self.case
+        if case.dropout:
+            one = b.constant("one_f", 1, np.float32)
+            x = b.op("Mul", [x, b.op("Expand", [one, b.op("Shape", [x], "x_shape")], "x_ones")], "x_dropped")
         gate = self._gates(b, x, states[0], suffix)
         squash, rest = case.activations
         new: list[str]
         if case.op == "RNN":
-            new = [b.op(rest, [b.op("Add", self._ordered(*gate("n")), "pre")], "h")]
+            new = [self._activated(b, rest, b.op("Add", self._ordered(*gate("n")), "pre"), "h")]
         elif case.op == "GRU":
             new = [self._gru(b, gate, states[0], suffix)]
         elif case.op == "random":
@@ -531,12 +537,12 @@ class _Layer:
 
             new = random_step(b, gate, states, product, case.seed)
         else:
-            i, f, o = (b.op(squash, [self._sum(b, gate, k)], f"gate_{k}") for k in "ifo")
-            g = b.op(rest, [self._sum(b, gate, "g")], "gate_g")
+            i, f, o = (self._activated(b, squash, self._sum(b, gate, k), f"gate_{k}") for k in "ifo")
+            g = self._activated(b, rest, self._sum(b, gate, "g"), "gate_g")
             c = b.op("Add", [b.op("Mul", [f, states[1]], "kept"), b.op("Mul", [i, g], "added")], "c")
-            h = b.op("Mul", [o, b.op(rest, [c], "squashed")], "h" if case.op == "LSTM" else "inner")
+            h = b.op("Mul", [o, self._activated(b, rest, c, "squashed")], "h" if case.op == "LSTM" else "inner")
             if case.op == "highway":
-                r = b.op(squash, [self._sum(b, gate, "r")], "gate_r")
+                r = self._activated(b, squash, self._sum(b, gate, "r"), "gate_r")
                 through = b.op("MatMul", [x, self._weight(b, "extra", self.extra, suffix)], "through")
                 left = b.op("Sub", [b.constant("one_f", 1, np.float32), r], "left")
                 h = b.op("Add", [b.op("Mul", [r, h], "changed"), b.op("Mul", [left, through], "carried")], "h")
@@ -564,7 +570,7 @@ class _Layer:
     def _gru(self, b: Nodes, gate: Any, h: str, suffix: str) -> str:
         case = self.case
         squash, rest = case.activations
-        z, r = (b.op(squash, [self._sum(b, gate, k)], f"gate_{k}") for k in "zr")
+        z, r = (self._activated(b, squash, self._sum(b, gate, k), f"gate_{k}") for k in "zr")
         x_part, h_part = gate("n")
         if case.reset_after:
             h_part = b.op("Mul", [r, h_part], "reset")
@@ -575,13 +581,28 @@ class _Layer:
             if case.bias in ("h", "both"):
                 row = self._weight(b, "reset_b", self.rb[k * case.H : (k + 1) * case.H], suffix)
                 h_part = b.op("Add", [h_part, row], "reset_sum")
-        n = b.op(rest, [b.op("Add", self._ordered(x_part, h_part), "pre_n")], "gate_n")
+        n = self._activated(b, rest, b.op("Add", self._ordered(x_part, h_part), "pre_n"), "gate_n")
         if case.update == "torch":
             return b.op("Add", [b.op("Mul", [z, b.op("Sub", [h, n], "gap")], "step"), n], "h")
         one = b.constant("one_f", 1, np.float32)
         left = b.op("Sub", [one, z], "left")
         first, second = (h, n) if case.update == "keras" else (n, h)
         return b.op("Add", [b.op("Mul", [z, first], "one_part"), b.op("Mul", [left, second], "other_part")], "h")
+
+    def _activated(self, b: Nodes, activation: str, value: str, name: str) -> str:
+        """An activation of `value`."""
+        if activation == "linear":
+            return b.op("Identity", [value], name)
+        if activation not in ("clipped", "limited"):
+            return b.op(activation, [value], name)
+        slope, offset, zero, one = (
+            b.constant(f"{key}_f", number, np.float32)
+            for key, number in (("slope", 0.2), ("offset", 0.5), ("zero", 0), ("one", 1))
+        )
+        line = b.op("Add", [b.op("Mul", [value, slope], f"{name}_slope"), offset], f"{name}_line")
+        if activation == "clipped":
+            return b.op("Clip", [line, zero, one], name)
+        return b.op("Max", [b.op("Min", [line, one], f"{name}_limited"), zero], name)
 
     def _sum(self, b: Nodes, gate: Any, key: str) -> str:
         """The pre-activation of a gate."""

@@ -97,6 +97,22 @@ def test_strict_refuses_a_step_of_which_nothing_is_lowered(tmp_path: Path, capfd
     assert in_process(capfd, "lower", source, "-o", output).code == 0 and output.exists()
 
 
+def test_a_model_of_whole_sequences_is_no_step(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """A GRU that stays float in form ort, and an output that has the shape of an input."""
+    model = parse(
+        f"{HEADER} g (float[T,B,12] x, float[B,16] target) => (float[B,16] y) <int64[1] zero = {{0}}> {{"
+        " all, last = GRU <hidden_size = 16> (x, W, R) h = Squeeze (last, zero) p = MatMul (h, P)"
+        " q = Add (p, target) y = Tanh (q) }",
+        W=np.ones((1, 48, 12), np.float32),
+        R=np.ones((1, 48, 16), np.float32),
+        P=np.ones((16, 16), np.float32),
+    )
+    assert layer_hints(model) == []
+    onnx.save(model, tmp_path / "model.onnx")
+    result = in_process(capfd, "lower", tmp_path / "model.onnx", "-o", tmp_path / "out.onnx", "--form", "ort")
+    assert result.code == 0 and "rnnqc layer" not in result.err
+
+
 @pytest.mark.parametrize("name", OTHERS)
 def test_models_that_are_no_step(name: str) -> None:
     assert layer_hints(OTHERS[name]) == []

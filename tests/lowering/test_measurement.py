@@ -237,6 +237,27 @@ def test_probabilities_near_zero_are_judged_by_their_full_scale() -> None:
     assert p.sqnr_db == pytest.approx(60.0) and z.sqnr_db == loud.sqnr_db == 0.0
 
 
+def test_an_output_that_is_nearly_its_mean(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """A prediction of 1000 and a little: what `lower` and `verify` say of the user's data is about the little."""
+    rng = np.random.default_rng(0)
+    proto = parse(
+        '<ir_version: 8, opset_import: ["": 17]> g (float[T,1,8] x) => (float[1,1,16] price) <float offset = {1000.0}> '
+        "{ all, last = LSTM <hidden_size = 16> (x, W, R) price = Add (last, offset) }",
+        W=rng.standard_normal((1, 64, 8)).astype(np.float32),
+        R=rng.standard_normal((1, 64, 16)).astype(np.float32),
+    )
+    files = tmp_path / "in.onnx", tmp_path / "out.onnx", tmp_path / "data.npz"
+    onnx.save(proto, files[0])
+    np.savez(files[2], x=rng.standard_normal((9, 12, 1, 8)).astype(np.float32))
+    result = in_process(capfd, "lower", *files[:1], "-o", files[1], "--recipe", "w4a8", "--calibration", files[2],
+                        "--set", "*.weight.bits=2")  # fmt: skip
+    said = re.search(r"output 'price' has an SQNR of (-?[\d.]+) dB in what varies on the calibration data", result.err)
+    assert said is not None and float(said[1]) < 20, result.err
+    verdict = rnnqc.verify(*files).verdict
+    assert verdict is not None and verdict.level == "watch" and "of what varies" in verdict.text
+    assert "of what varies" not in in_process(capfd, "verify", *files[:2]).out
+
+
 def test_a_probability_that_an_if_chooses() -> None:
     text = (
         '<ir_version: 8, opset_import: ["": 17]> g (float[2] x, bool c) => (float[2] p) '

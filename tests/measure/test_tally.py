@@ -122,6 +122,22 @@ def test_infinite_in_one_only(x: float, y: float, unlike: int) -> None:
     assert result.equal == (1.0 if unlike == 0 and y != 2.0 else 5 / 6)
 
 
+@pytest.mark.parametrize(
+    ("mean", "found"), [(100.0, 20.0), (-100.0, 20.0), (9.0, math.inf), (11.0, 20.0), (0.0, math.inf)]
+)
+def test_what_varies_around_a_mean(mean: float, found: float) -> None:
+    """A constant part is no signal: of values within a tenth around their mean, what varies is compared apart."""
+    tally = OutputTally("y", None, False)
+    for _ in range(4):
+        x = np.array([[mean + 1.0, mean - 1.0]])
+        tally.add(x, x + 0.1)
+    result = tally.result()
+    assert result.mean == pytest.approx(mean) and result.varying_db == pytest.approx(found)
+    same = OutputTally("y", None, False)
+    same.add(x, x)
+    assert same.result().varying_db == math.inf
+
+
 def test_bits_of_zeros() -> None:
     tally = OutputTally("y", None, False)
     tally.add(np.zeros(2), -np.zeros(2))

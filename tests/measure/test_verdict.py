@@ -24,6 +24,9 @@ from rnnqc.measure.verdict import Judged, Task, verdict_of
         (Judged("y", -3.0, 0.0), "bad", "more than all of its values"),
         (Judged("y", -math.inf, 0.0), "bad", "more than all"),
         (Judged("tokens", 12.0, 0.995), "good", "99.5% of them are equal"),
+        (Judged("price", 66.9, 0.0, varying_db=12.2), "watch", "but 25 % of what varies: nearly all of the output is"),
+        (Judged("price", 66.9, 0.0, varying_db=20.1), "good", "of its values."),
+        (Judged("price", 12.0, 0.0, varying_db=-9.0), "bad", "25 % of its values."),
         (Judged("y", 60.0, 1.0, unlike=3), "bad", "3 value(s) that are NaN or infinite"),
     ],
 )

@@ -158,6 +158,13 @@ def test_sizes_of_other_recurrences(form: Any, known: dict[str, Any], after: dic
         assert {k: node.attributes[k] for k in names if node.attributes.get(k) is not None} == expected
 
 
+def test_a_trip_count_without_end_is_no_length() -> None:
+    """tf2onnx writes 2^63 - 1 where a condition ends the loop."""
+    case = RecurrenceCase(op="highway", form="keras", dynamic_time=True)
+    (node,) = _nodes(case.model())
+    assert node.attributes["sequence_length"] is None
+
+
 def test_sizes_of_a_lowered_layer() -> None:
     lowered = rnnqc.lower(LstmCase(T=6).model())
     (node,) = lowered_nodes(lowered.model)

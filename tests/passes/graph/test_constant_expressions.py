@@ -49,3 +49,21 @@ def test_what_depends_on_an_input_is_found_out_once(monkeypatch: pytest.MonkeyPa
     for node in reversed(model.graph.nodes):
         assert constants.array(node.outputs[0]) is None
     assert len(looked) == LENGTH
+
+
+@pytest.mark.parametrize(
+    ("array", "number"),
+    [(np.ones((2, 3), np.float32), 1.0), (np.array([1, 2]), None), (np.zeros(0), 0.0), (np.full(2, np.nan), None)],
+)
+def test_the_only_number_of_a_value_of_unknown_shape(array: np.ndarray, number: float | None) -> None:
+    """Also behind operators that repeat it: ones of the shape of an input."""
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", *array.shape])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
+    nodes = [helper.make_node("Shape", ["x"], ["s"]), helper.make_node("Expand", ["a", "s"], ["e"])]
+    nodes.append(helper.make_node("Cast", ["e"], ["y"], to=TensorProto.FLOAT))
+    graph = helper.make_graph(nodes, "filled", [x], [y], [numpy_helper.from_array(array, "a")])
+    model = Model(onnx.helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8))
+    constants = Constants(model)
+    assert constants.uniform(model.graph.outputs[0]) == number
+    assert constants.zero(model.graph.outputs[0]) == (number == 0)
+    assert constants.uniform(model.graph.inputs[0]) is None

@@ -178,6 +178,20 @@ def test_conversion_keeps_functions() -> None:
     assert_close(expected, run(plain_session(model.proto), feeds), 1e-6, "converted")
 
 
+@pytest.mark.parametrize("opset", [8, 9, 11])
+def test_initializers_that_are_no_inputs_of_an_old_file(opset: int) -> None:
+    """IR version 3 asks for them among the inputs; onnxruntime does not, and onnx's converter would refuse the file."""
+    case = LstmCase(opset=opset)
+    proto = case.model()
+    proto.ir_version = 3
+    del proto.graph.input[1:]
+    feeds = case.feeds()
+    model = Model.load(proto)
+    Canonicalize()(model)
+    assert proto.ir_version == 3 and [v.name for v in model.proto.graph.input] == ["X"]
+    assert_close(run(plain_session(proto), feeds), run(plain_session(model.proto), feeds), 1e-6, "converted")
+
+
 def test_ancient_operator_sets_are_refused() -> None:
     proto = LstmCase(opset=7).model()
     proto.opset_import[0].version = 6

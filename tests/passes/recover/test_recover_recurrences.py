@@ -14,6 +14,7 @@ import onnx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from onnx import numpy_helper
 
 import rnnqc
 from rnnqc.evaluation.evaluate import run_model
@@ -110,14 +111,48 @@ def test_grus(order: str, update: str, reset_after: bool) -> None:
     assert node.attrs.get("linear_before_reset", 0) == int(reset_after)
 
 
+@pytest.mark.few(4)
+@every_pair(
+    op=["LSTM", "GRU", "RNN"],
+    form=["keras", "scan", "unrolled"],
+    sigmoid=["clipped", "limited"],
+    rest=["Tanh", "linear"],
+    products=["fused", "separate"],
+)
+def test_activations_as_keras_writes_them(op: str, form: str, sigmoid: str, rest: str, products: str) -> None:
+    """A hard sigmoid of sums and limits; a GRU without activation; an input times ones, as wake words of Precise."""
+    written = (sigmoid, {"LSTM": "Tanh", "GRU": rest, "RNN": sigmoid}[op])
+    case = RecurrenceCase(op, form, products=products, activations=written, update="keras", dropout=True)
+    case = replace(case, reset_after=False)
+    model = check(case)
+    (node,) = [n for n in model.graph.nodes if n.op == op]
+    kinds = {"clipped": "HardSigmoid", "limited": "HardSigmoid", "linear": "Affine", "Tanh": "Tanh"}
+    of_gates, of_rest = (kinds[name] for name in written)
+    expected = {"LSTM": [of_gates, of_rest, of_rest], "GRU": [of_gates, of_rest], "RNN": [of_rest]}
+    assert node.attrs["activations"] == expected[op]
+
+
+@pytest.mark.parametrize(("low", "high"), [(0.0, 6.0), (-1.0, 1.0)])
+def test_other_limits_are_no_hard_sigmoid(low: float, high: float) -> None:
+    case = RecurrenceCase(op="GRU", form="keras", activations=("limited", "Tanh"), update="keras")
+    proto = case.model()
+    for tensor in proto.graph.initializer:
+        if tensor.name in ("zero_f", "one_f"):
+            tensor.CopyFrom(numpy_helper.from_array(np.float32(low if tensor.name == "zero_f" else high), tensor.name))
+    model, _ = recovered(proto)
+    assert "GRU" not in layers(model)
+
+
 @st.composite
 def cases(draw: st.DrawFn) -> RecurrenceCase:
     op = draw(st.sampled_from(sorted(GATES)))
     products = draw(st.sampled_from(["fused", "separate", "added"] + ["joined"] * (op != "GRU")))
     squeeze = products in ("separate", "added") and draw(st.booleans())
-    sigmoid = draw(st.sampled_from(["Sigmoid", "HardSigmoid"]))
-    rest = draw(st.sampled_from(["Tanh", "Relu", "Softsign"]))
+    sigmoid = draw(st.sampled_from(["Sigmoid", "HardSigmoid", "clipped", "limited"]))
     update = draw(st.sampled_from(["torch", "keras"] + ["paper"] * (sigmoid == "Sigmoid")))
+    linear = op == "GRU" and update != "torch"
+    more = ["linear"] * linear + ["clipped", "limited"] * (op == "RNN")
+    rest = draw(st.sampled_from(["Tanh", "Relu", "Softsign", *more]))
     return RecurrenceCase(
         op=op,
         form=draw(st.sampled_from(FORMS)),
@@ -134,6 +169,7 @@ def cases(draw: st.DrawFn) -> RecurrenceCase:
         reset_after=draw(st.booleans()),
         update=update,
         activations=(sigmoid, rest),
+        dropout=draw(st.booleans()),
         initial=draw(st.sampled_from(["zeros", "constant", "input", "dynamic"])),
         backwards=draw(st.booleans()),
         batch_first=draw(st.booleans()),
