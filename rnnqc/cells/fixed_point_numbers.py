@@ -196,7 +196,8 @@ class FixedPointNumbers:
 
     def attributes(self, cell: Cell) -> dict[str, Any]:
         """The attributes of the fused node, with those at their defaults."""
-        kept = {k: v for k, v in asdict(self).items() if k != "one"}
+        left_out = {"one", *(() if cell.type.cell_state else ("rounded_output",))}
+        kept = {k: v for k, v in asdict(self).items() if k not in left_out}
         kept["grid_rounding"] = ",".join(self.grid_rounding)  # custom operators cannot read lists of strings
         if cell.clip is not None:
             gates = len(cell.type.gates)
