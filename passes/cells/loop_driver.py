@@ -183,7 +183,7 @@ class Loop:
     def shape(self, b: Builder, name: str) -> list[Value]:
         """The numbers of steps and of rows for a Reshape, in parts for a Concat.
 
-        Of shapes and constants alone, which may stand before a branch (`choose`): a number of steps that is data is -1.
+        Of shapes and constants alone: a number of steps that is data is -1.
         """
         if self.steps is None:
             return [dimensions(b, self.at.x, 0, 2, name)]

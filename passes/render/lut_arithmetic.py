@@ -66,7 +66,7 @@ class LutArithmetic(Arithmetic):
         return self.numbers.h_zero_point
 
     def run(self, b: Builder, loop: Loop) -> Results:
-        """Quantizes the input and the states, and emits the loop for one kind of weights or for both."""
+        """Quantizes the input and the states, and emits the loop."""
         numbers = self.numbers
         x_codes, row_scale = input_codes(b, loop, numbers)
         given = loop.at.initial_h if numbers.h_bound and self.dispatch else None
