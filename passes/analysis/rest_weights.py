@@ -230,10 +230,15 @@ def _uses_of(
 
 def _scales_int8_rows(node: Node) -> bool:
     """Whether a Gather reads the scales of int8 rows, which rnnqc has made of an embedding."""
-    if node.op != "Gather" or [c.op for c in node.outputs[0].outputs] != ["Mul"]:
+    if node.op != "Gather" or node.domain:
         return False
-    (product,) = node.outputs[0].outputs
-    makers = [n for v in product.inputs for n in v.inputs if n is not node]
+    last = node
+    if [c.op for c in node.outputs[0].outputs] == ["Cast"]:
+        (last,) = node.outputs[0].outputs
+    if [c.op for c in last.outputs[0].outputs] != ["Mul"]:
+        return False
+    (product,) = last.outputs[0].outputs
+    makers = [n for v in product.inputs for n in v.inputs if n is not last]
     if [n.op for n in makers] != ["Cast"]:
         return False
     rows = makers[0].inputs[0].inputs
@@ -290,4 +295,5 @@ def _int8_bytes(shape: Sequence[int], axis: int, uses: Sequence[WeightUse]) -> i
         return 0
     if shape and not any(u.reads_rows for u in uses):
         return groups_of(shape, axis).bytes
-    return int(np.prod(shape)) + 4 * (shape[axis] if shape else 1)
+    scale = 2 if all(u.reads_rows for u in uses) else 4
+    return int(np.prod(shape)) + scale * (shape[axis] if shape else 1)

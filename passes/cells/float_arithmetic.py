@@ -60,7 +60,8 @@ class FloatArithmetic(Arithmetic):
             states[0], lost = self.split(b, INITIAL_STATES[0], states[0])
             beyond = b.op("MatMul", [lost, r], f"{INITIAL_STATES[0]}.lost.product")
             name = "x.projection.float"  # what integer forms call alike is in other units
-            p = loop.with_first_step(b, p, lambda step: b.op("Add", [step, beyond], f"{name}.first.sum"), name)
+            element = b.op("Add", [loop.first_step(b, p, name), beyond], f"{name}.first.sum")
+            p = loop.with_first_step(b, p, element, name)
 
         def step(body: Builder, previous: Sequence[Value], projected: Sequence[Value]) -> Stepped:
             flags = {"products": self.products, "bias_last": self.bias_last}

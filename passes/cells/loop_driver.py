@@ -183,7 +183,7 @@ class Loop:
     def shape(self, b: Builder, name: str) -> list[Value]:
         """The numbers of steps and of rows for a Reshape, in parts for a Concat.
 
-        Of shapes and constants alone, which may stand before a branch (`choose`): a number of steps that is data is -1.
+        Of shapes and constants alone: a number of steps that is data is -1.
         """
         if self.steps is None:
             return [dimensions(b, self.at.x, 0, 2, name)]
@@ -201,15 +201,23 @@ class Loop:
         parts = [dimensions(b, self.at.x, 1, 2, "batch"), b.i64([self.cell.hidden_size])]
         return b.op("Concat", parts, "state.shape", axis=0)
 
-    def with_first_step(
-        self, b: Builder, p: Value, change: Callable[[Value], Value], name: str = "x.projection"
-    ) -> Value:
-        """`p` `[T,B,GH]`, its element `[B,GH]` of the first step replaced by what `change` makes of it."""
+    def first_step(self, b: Builder, p: Value, name: str = "x.projection") -> Value:
+        """The element `[1,B,GH]` of `p` `[T,B,GH]` in the first step of the loop."""
+        if self.cell.static_length == 1:
+            return p
+        return b.op("Gather", [p, b.i64([self._first])], f"{name}.first", axis=0)
+
+    def with_first_step(self, b: Builder, p: Value, element: Value, name: str = "x.projection") -> Value:
+        """`p` `[T,B,GH]` with another element `[1,B,GH]` in the first step of the loop."""
+        if self.cell.static_length == 1:
+            return element
+        return b.op("ScatterND", [p, b.i64([[self._first]]), element], f"{name}.whole")
+
+    @property
+    def _first(self) -> int:
+        """Where the loop begins."""
         last = -1 if self.cell.static_length is None else self.cell.static_length - 1
-        first = last if self.scans_backwards else 0
-        step = b.op("Gather", [p, b.i64(first)], f"{name}.first", axis=0)
-        element = b.op("Unsqueeze", [change(step), b.i64([0])], f"{name}.first.element")
-        return b.op("ScatterND", [p, b.i64([[first]]), element], f"{name}.whole")
+        return last if self.scans_backwards else 0
 
     def run(
         self,

@@ -14,11 +14,9 @@ import onnx
 from rnnqc.cells.linear_nodes import DYNAMIC_ROW, LinearKind
 from rnnqc.ir import DOMAIN, Value, Variable, attribute_reference
 from rnnqc.ir.builder import Builder, body_nodes
-from rnnqc.passes.graph.point_names import SIGNED, UNSIGNED
-from rnnqc.passes.render.branches import choose
+from rnnqc.passes.render.byte_weights import ByteWeights, multiplies_exactly
 from rnnqc.passes.render.cell_function import scratch_model
 from rnnqc.passes.render.emit_codes import row_range, with_zero_point_rows, without_nan
-from rnnqc.passes.render.lut_arithmetic import multiplies_exactly, shifted
 from rnnqc.passes.render.lut_product import GroupSizes, Planes, unpacked_matrix
 
 _FIRST_WITH_ALLOWZERO = 14
@@ -143,14 +141,5 @@ class _Layer:
 
     def _product(self, codes: Value, w: Value, zero_point: Value) -> Value:
         """Exact sums of rows of quantized values and W, on any machine."""
-
-        def signed(inner: Builder) -> dict[str, Value]:
-            return {"product": inner.op("MatMulInteger", [codes, w, zero_point], "product")}
-
-        def unsigned(inner: Builder) -> dict[str, Value]:
-            raised = [shifted(inner, w, "W"), zero_point, inner.u8(128)]
-            return {"product": inner.op("MatMulInteger", [codes, *raised], "product")}
-
-        constants = [*(v for n, v in self.given.items() if n != "X"), w]
         exact = multiplies_exactly(self.b)
-        return choose(self.b, exact, (SIGNED, signed), (UNSIGNED, unsigned), constants)["product"]
+        return ByteWeights.of(self.b, w, exact, "W").product(self.b, codes, zero_point, "product")

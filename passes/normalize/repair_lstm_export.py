@@ -1,9 +1,10 @@
-"""Makes LSTM nodes run whose surroundings an exporter wrote for a batch of one."""
+"""Makes recurrent nodes run whose surroundings an exporter wrote for a batch of one."""
 
 from __future__ import annotations
 
 import numpy as np
 
+from rnnqc.cells.types import LSTM
 from rnnqc.errors import Outcome, Remark
 from rnnqc.evaluation.numerics import Bitwise
 from rnnqc.ir import (
@@ -22,7 +23,18 @@ from rnnqc.ir import (
     shape_of,
 )
 from rnnqc.passes.base import Pass, PassInfo, PassResult
-from rnnqc.passes.graph.lstm_node import DIRECTIONS, INITIAL_C, INITIAL_H, INPUT_NAMES, SEQUENCE_LENS, R, X
+from rnnqc.passes.graph.constant_expressions import Constants
+from rnnqc.passes.graph.index_expressions import Indices
+from rnnqc.passes.graph.lstm_node import (
+    DIRECTIONS,
+    INITIAL_C,
+    INITIAL_H,
+    INPUT_NAMES,
+    SEQUENCE_LENS,
+    R,
+    X,
+    is_recurrent,
+)
 from rnnqc.passes.graph.output_shapes import infer_output_shapes
 from rnnqc.passes.graph.projection import check_projection
 
@@ -32,15 +44,15 @@ _MOVERS = ("Identity", "Cast", "Unsqueeze", "Squeeze", "Reshape", "Transpose", "
 
 
 class RepairLstmExport(Pass):
-    """Replaces what binds an LSTM node to the batch it was traced with by what means the same for that batch.
+    """Replaces what binds a recurrent node to the batch it was traced with by what means the same for that batch.
 
     1. A Squeeze that takes the batch axis of Y (with layout 1: the time axis) instead of that of the direction runs
        only where both are 1, and gives the same with the other axis. Brevitas exports such Squeezes.
 
            Before: LSTM -> Y [T,1,B,H] -> Squeeze(axes=2)
            After:  LSTM -> Y [T,1,B,H] -> Squeeze(axes=1)
-    2. Initial states that are zeros are what LSTM takes by default; they go, and the batch in their shapes with them.
-       A node with a state of another size than the layer's is left alone: something else is wrong with it.
+    2. Initial states that are zeros are what LSTM, GRU and RNN take by default; they go, and the batch in their shapes
+       with them. A node with a state of another size than the layer's is left alone: something else is wrong with it.
     3. Sequence lengths that are all the length of X go as well.
 
     An LSTM with the shapes of a projection is an error (see `rnnqc.passes.graph.projection`): without its states it
@@ -50,30 +62,31 @@ class RepairLstmExport(Pass):
 
     info = PassInfo(
         name="repair-lstm-export",
-        summary="make the exported fixed batch dimension of LSTM nodes dynamic",
+        summary="make the exported fixed batch dimension of recurrent nodes dynamic",
         numerics=Bitwise(),
     )
 
     def run(self, model: Model) -> PassResult:
-        """Repairs every LSTM node of every graph."""
+        """Repairs every recurrent node of every graph."""
         remarks: list[Remark] = []
         counts = {"squeezes": 0, "states": 0, "lengths": 0}
         before = [n for g in model.graphs() for n in g.nodes]
         model.sort()
         after = [n for g in model.graphs() for n in g.nodes]
-        sites = [(p, g, n) for p, g in model.paths() for n in g.nodes if n.op == "LSTM" and not n.domain]
+        sites = [(p, g, n) for p, g in model.paths() for n in g.nodes if is_recurrent(n) and not n.domain]
         if any(input_or_none(n, k) is not None for *_, n in sites for k in (SEQUENCE_LENS, INITIAL_H, INITIAL_C)):
             model.infer_shapes()
+        sizes = Indices(Constants(model), shape_of)
         for path, graph, node in sites:
             hidden = attribute(node, "hidden_size", None)
-            if isinstance(hidden, int):  # the shapes of the states say it, which go
+            if node.op == LSTM.op and isinstance(hidden, int):  # the shapes of the states say it, which go
                 check_projection(node, hidden, {INPUT_NAMES[k]: shape_of(input_or_none(node, k)) for k in STATED})
             squeezed = _repair_squeezes(model, node)
             counts["squeezes"] += squeezed
             if squeezed:
                 reason = "a Squeeze of Y took the wrong axis; it takes that of the direction now."
                 remarks.append(self.remark(Outcome.NOTE, f"{path}{display_name(node)}", node.op, reason))
-            for k in _zero_states(node, _listed(model, graph)):
+            for k in _zero_states(node, sizes, _listed(model, graph)):
                 node.inputs[k] = Variable.empty()
                 counts["states"] += 1
         if counts["squeezes"]:
@@ -92,7 +105,7 @@ class RepairLstmExport(Pass):
 def squeezes_wrong_axis(node: Node) -> list[Node]:
     """The Squeezes of Y of an LSTM node that take the axis next to that of its one direction."""
     y = output_or_none(node, 0)
-    if y is None or len(DIRECTIONS.get(attribute(node, "direction", "forward"), ())) != 1:
+    if node.op != LSTM.op or y is None or len(DIRECTIONS.get(attribute(node, "direction", "forward"), ())) != 1:
         return []
     wrong = (1, -3) if attribute(node, "layout", 0) else (2, -2)
     return [c for c in y.outputs if c.op == "Squeeze" and not c.domain and _axes(c) in [[w] for w in wrong]]
@@ -120,24 +133,27 @@ def _listed(model: Model, graph: Graph) -> set[str]:
     return {n for g in (model.graph, graph) for n in graph_info(g).input_order}
 
 
-def _zero_states(node: Node, listed: set[str]) -> list[int]:
+def _zero_states(node: Node, sizes: Indices, listed: set[str]) -> list[int]:
     """The inputs of `node` that are zeros; none if one has another size than the layer, which is no such layer then."""
     given = [k for k in (INITIAL_H, INITIAL_C) if input_or_none(node, k) is not None]
     r = shape_of(input_or_none(node, R))
     hidden = attribute(node, "hidden_size", r[-1] if r else None)
-    if any(_width(node.inputs[k]) != hidden for k in given):
+    if any(_width(node.inputs[k], sizes) != hidden for k in given):
         return []
     return [k for k in given if _is_zero(node.inputs[k], listed)]
 
 
-def _width(value: Value) -> int | str | None:
-    """The last dimension of a state, of the constant that it is spread from if nothing else is known."""
+def _width(value: Value, sizes: Indices) -> int | str | None:
+    """The last dimension of a state, of what it is spread from or over if its shape does not tell."""
     shape = shape_of(value)
     if shape and isinstance(shape[-1], int):
         return shape[-1]
     node = value.inputs[0] if len(value.inputs) == 1 else None
-    if node is None or node.op != "Expand" or node.domain:
+    if node is None or node.op not in ("Expand", "ConstantOfShape") or node.domain:
         return None
+    if node.op == "ConstantOfShape":
+        spread = sizes.sizes(node.inputs[0])
+        return spread[-1] if spread else None
     array = constant_array(node.inputs[0])
     return array.shape[-1] if array is not None and array.ndim and array.shape[-1] > 1 else None
 

@@ -232,17 +232,17 @@ def limited(b: Builder, state: Value, name: str) -> Value:
     return b.op("Clip", [state, b.f32(-LARGEST_ROW), b.f32(LARGEST_ROW)], f"{name}.limited")
 
 
-def initial_states(b: Builder, loop: Loop, numbers: LutNumbers, bounded: BoundedHidden | None = None) -> list[Value]:
+def initial_states(b: Builder, loop: Loop, numbers: LutNumbers, hidden: Value | None = None) -> list[Value]:
     """What the loop carries: the hidden state, quantized or float, and an LSTM's cell state in its units, `[B,H]`.
 
     Args:
         b: Collects the nodes.
         loop: The loop.
         numbers: The scalars of the cell.
-        bounded: The initial hidden state, if it is known to lie within the bound.
+        hidden: What it carries of the initial hidden state, if that is made already.
     """
     cell, at = loop.cell, loop.at
-    made = [initial_hidden(b, cell, numbers, at) if bounded is None else bounded.within(b)]
+    made = [hidden or initial_hidden(b, cell, numbers, at)]
     if cell.type.cell_state:
         made.append(_initial_cell_state(b, numbers, at))
     if all(v is not None for v in made):

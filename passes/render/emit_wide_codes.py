@@ -14,6 +14,7 @@ import numpy as np
 
 from rnnqc.ir import Value
 from rnnqc.ir.builder import Builder
+from rnnqc.passes.render.byte_weights import ByteWeights
 
 WIDE_BITS = 16
 WIDE_TOP = 2.0**WIDE_BITS - 1
@@ -49,7 +50,7 @@ def zero_planes(b: Builder, zero_point: int, shape: Value, name: str) -> Value:
     return b.op("Concat", halves, name, axis=0)
 
 
-def low_correction(b: Builder, w: Value, weight_zero_point: Value | None, zero_point: int, name: str) -> Value | None:
+def low_correction(b: Builder, w: ByteWeights, zero_point: int, name: str) -> Value | None:
     """What is missing in the product of the low bytes with the zero point of the high ones, int32 `[1,n]`.
 
     MatMulInteger takes one zero point for both planes. With -128 <= W < 128 and K <= 65024 everything stays in int32.
@@ -57,7 +58,6 @@ def low_correction(b: Builder, w: Value, weight_zero_point: Value | None, zero_p
     Args:
         b: Collects the nodes.
         w: The weights `[K,n]`.
-        weight_zero_point: Their zero point 128, or None for 0.
         zero_point: Of the 16-bit values.
         name: Prefix of the values.
 
@@ -67,12 +67,8 @@ def low_correction(b: Builder, w: Value, weight_zero_point: Value | None, zero_p
     difference = (zero_point >> 8) - (zero_point & 255)
     if not difference:
         return None
-    wide: Value = b.cast(w, np.int32, f"{name}.int32")
-    if weight_zero_point is not None:
-        wide = b.op("Sub", [wide, b.i32(128)], f"{name}.signed")
-    return b.op(
-        "Mul", [b.reduce_sum(wide, [0], f"{name}.column_sums", keepdims=1), b.i32(difference)], f"{name}.low_correction"
-    )
+    sums = b.reduce_sum(w.int32(b, name), [0], f"{name}.column_sums", keepdims=1)
+    return b.op("Mul", [sums, b.i32(difference)], f"{name}.low_correction")
 
 
 def weighted_sum(b: Builder, high: Value, low: Value, name: str) -> Value:

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import onnx
 
+from rnnqc.cells.attributes import without_defaults
 from rnnqc.cells.fused_nodes import (
     CONFIGURATION,
     PLACES,
@@ -156,16 +157,15 @@ def _site(model: Model, graph: Graph, cell: IntegerCell) -> CellSite:
 def _fuse(model: Model, site: CellSite, function: onnx.FunctionProto, number: int) -> None:
     cell = site.cell
     places = places_of(input_names(cell.type), list(function.input))
+    attributes = {**without_defaults(cell.type, cell.numbers.attributes(cell)), **site.axes, CONFIGURATION: number}
     node = Node(
         function.name,
         name=cell.name,
-        attrs={
-            **cell.numbers.attributes(cell), **site.axes, CONFIGURATION: number, **({PLACES: places} if places else {}),
-        },
+        attrs={**attributes, **({PLACES: places} if places else {})},
         inputs=[site.inputs[n] for n in function.input],
         outputs=[],
         domain=DOMAIN,
-    )  # fmt: skip
+    )
     info(node).metadata[CELL_TAG] = cell.name
     replace_cell(model, site.graph, cell, [node])
     for lift in site.lifts:

@@ -6,7 +6,7 @@ docs/quant_lstm_cell.md and docs/quant_gru_cell.md say the same in words, step b
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -23,8 +23,9 @@ from rnnqc.passes.cells.loop_driver import (
     Stepped,
 )
 from rnnqc.passes.fold.integer_operands import Operands
-from rnnqc.passes.graph.point_names import BEYOND, SIGNED, UNSIGNED, WITHIN
+from rnnqc.passes.graph.point_names import BEYOND, WITHIN
 from rnnqc.passes.render.branches import choose
+from rnnqc.passes.render.byte_weights import ByteWeights, multiplies_exactly
 from rnnqc.passes.render.emit_codes import (
     BoundedHidden,
     carries_codes,
@@ -38,22 +39,6 @@ from rnnqc.passes.render.emit_codes import (
 from rnnqc.passes.render.emit_wide_codes import WIDE_BITS, weighted_sum
 from rnnqc.passes.render.lut_product import HiddenProduct, hidden_products, unpacked
 from rnnqc.passes.render.lut_step import IntegerStep, LoopConstants, loop_constants
-
-
-def multiplies_exactly(b: Builder) -> Value:
-    """Whether this machine multiplies uint8 by int8 without saturation: a constant that onnxruntime folds."""
-    left = b.u8(np.full((2, 16), 255))
-    right = b.model.constant(np.full((16, 16), 127), np.int8)
-    product = b.op("MatMulInteger", [left, right], "exact.product")
-    equal = b.op("Equal", [product, b.i32(255 * 127 * 16)], "exact.entries")
-    least = b.reduce("ReduceMin", b.cast(equal, np.int32, "exact.numbers"), [0, 1], "exact.least", keepdims=0)
-    return b.cast(least, np.bool_, "uint8_by_int8_is_exact")
-
-
-def shifted(b: Builder, weights: Value, name: str) -> Value:
-    """Weights int8 as uint8 with zero point 128."""
-    raised = b.op("Add", [b.cast(weights, np.int32, f"{name}.int32"), b.i32(128)], f"{name}.shifted")
-    return b.cast(raised, np.uint8, f"{name}.uint8")
 
 
 @dataclass(frozen=True)
@@ -81,40 +66,24 @@ class LutArithmetic(Arithmetic):
         return self.numbers.h_zero_point
 
     def run(self, b: Builder, loop: Loop) -> Results:
-        """Quantizes the input and the states, and emits the loop for one kind of weights or for both."""
+        """Quantizes the input and the states, and emits the loop."""
         numbers = self.numbers
         x_codes, row_scale = input_codes(b, loop, numbers)
         given = loop.at.initial_h if numbers.h_bound and self.dispatch else None
         bounded = BoundedHidden(b, loop.cell, numbers, given, loop.at.x) if given is not None else None
-        states = initial_states(b, loop, numbers) if bounded is None else []
-        emitter = _Emitter(loop, numbers, self.w, x_codes, row_scale, states, bounded)
+        emitter = _Emitter(loop, numbers, self.w, x_codes, row_scale, bounded)
         if not self.dispatch:
-            return emitter.emit(b, self.w.W, self.w.R, b.u8(128))
-        return self._dispatched(b, emitter)
-
-    def _dispatched(self, b: Builder, emitter: _Emitter) -> Results:
-        """An If on whether this machine multiplies uint8 by int8 exactly; onnxruntime keeps one branch of it."""
+            return emitter.emit(b, ByteWeights(self.w.W), ByteWeights(self.w.R))
         exact = multiplies_exactly(b)
-
-        def weights(inner: Builder) -> tuple[Value, Value]:
-            w, r = (unpacked(inner, emitter.loop.cell, self.numbers, self.w, key) for key in ("W", "R"))
-            rows = self.numbers.zero_point_rows
-            return (with_zero_point_rows(inner, w, rows) if rows else w), r
-
-        def unsigned(inner: Builder) -> Results:
-            w, r = weights(inner)
-            return emitter.emit(inner, shifted(inner, w, "W"), shifted(inner, r, "R"), inner.u8(128))
-
-        def signed(inner: Builder) -> Results:
-            return emitter.emit(inner, *weights(inner), None)
-
-        constants = [v for f in fields(Operands) if (v := getattr(self.w, f.name)) is not None]
-        return choose(b, exact, (SIGNED, signed), (UNSIGNED, unsigned), constants)
+        w, r = (unpacked(b, loop.cell, numbers, self.w, key) for key in ("W", "R"))
+        if numbers.zero_point_rows:
+            w = with_zero_point_rows(b, w, numbers.zero_point_rows)
+        return emitter.emit(b, ByteWeights.of(b, w, exact, "W"), ByteWeights.of(b, r, exact, "R"))
 
 
 @dataclass(frozen=True)
 class _Emitter:
-    """The products and the loop, for one form of the weights.
+    """The products and the loop.
 
     Attributes:
         loop: The loop.
@@ -122,7 +91,6 @@ class _Emitter:
         w: Its constants.
         x_codes: Quantized values of the input, in one plane or two.
         row_scale: The scales of its rows, or None.
-        states: What the loop starts from; empty if `bounded` decides that.
         bounded: An initial hidden state that may lie beyond the bound.
     """
 
@@ -131,52 +99,64 @@ class _Emitter:
     w: Operands
     x_codes: Sequence[Value]
     row_scale: Value | None
-    states: Sequence[Value]
     bounded: BoundedHidden | None
 
-    def emit(self, b: Builder, w: Value, r: Value, weight_zero_point: Value | None) -> Results:
+    def emit(self, b: Builder, w: ByteWeights, r: ByteWeights) -> Results:
         """Emits into `b`; returns the wanted results by name.
 
         Args:
             b: Collects the nodes.
             w: W, with its zero-point rows.
             r: R.
-            weight_zero_point: Zero point of both; None for 0.
         """
         cell, numbers, at = self.loop.cell, self.numbers, self.loop.at
-        zero_points = [weight_zero_point] if weight_zero_point is not None else []
-        p = self._projection(b, w, zero_points)
+        p = self._projection(b, w)
         before = loop_constants(b, cell, numbers, self.w)
-        products = hidden_products(b, cell, numbers, r, self.w.h_multiplier, zero_points)
+        products = hidden_products(b, cell, numbers, r, self.w.h_multiplier)
         if at.initial_h is None or not numbers.h_bound:
-            return self._run(b, p, before, products, self.states)
+            return self._run(b, p, before, products, initial_states(b, self.loop, numbers))
+        bounded = self.bounded
+        if carries_codes(cell, numbers):
+            hidden, p = self._with_whole_first_step(b, p, products[0], bounded)
+            return self._run(b, p, before, products, initial_states(b, self.loop, numbers, hidden))
+        whole = [replace(v, is_whole=True) for v in products]
+        if bounded is None:
+            return self._run(b, p, before, whole, initial_states(b, self.loop, numbers))
 
         def within(inner: Builder) -> Results:
-            states = initial_states(inner, self.loop, numbers, bounded)
+            states = initial_states(inner, self.loop, numbers, bounded.within(inner))
             return self._run(inner, p, before, [v.in_branch(inner) for v in products], states)
 
         def beyond(inner: Builder) -> Results:
-            own, states = products, self.states
-            if bounded is not None:
-                own = [v.in_branch(inner) for v in products]
-                states = initial_states(inner, self.loop, numbers)
-            if not carries_codes(cell, numbers):
-                return self._run(inner, p, before, [replace(v, is_whole=True) for v in own], states)
-            return self._run(inner, self._with_whole_first_step(inner, p, own[0]), before, own, states)
+            states = initial_states(inner, self.loop, numbers)
+            return self._run(inner, p, before, [v.in_branch(inner) for v in whole], states)
 
-        bounded = self.bounded
-        if bounded is None:
-            return beyond(b)
         # Whatever branch is taken, rows within the bound have the same bits.
         return choose(b, bounded.is_within, (WITHIN, within), (BEYOND, beyond))
 
-    def _with_whole_first_step(self, b: Builder, p: Value, product: HiddenProduct) -> Value:
-        """`p` `[T,B,GH]`, in the first step of the loop with what the quantized values of the initial state lose."""
-        given = self.loop.at.initial_h
+    def _with_whole_first_step(
+        self, b: Builder, p: Value, product: HiddenProduct, bounded: BoundedHidden | None
+    ) -> tuple[Value, Value]:
+        """What the loop carries of the initial hidden state, and `p` with what is lost of that in its first step."""
+        given, numbers, step = self.loop.at.initial_h, self.numbers, self.loop.first_step(b, p)
         assert given is not None
-        state = limited(b, without_nan(b, given, "initial_h"), "initial_h")
-        whole = replace(product, name="initial_h")
-        return self.loop.with_first_step(b, p, lambda step: whole.without_loss(b, step, state))
+        codes, element = "initial_h.codes", "x.projection.first.whole"
+
+        def within(inner: Builder) -> Results:
+            assert bounded is not None
+            return {codes: bounded.within(inner), element: inner.op("Identity", [step], element)}
+
+        def beyond(inner: Builder) -> Results:
+            clean = without_nan(inner, given, "initial_h")
+            whole = replace(product, name="initial_h")
+            return {
+                codes: static_codes(inner, clean, numbers, codes),
+                element: whole.without_loss(inner, step, limited(inner, clean, "initial_h")),
+            }
+
+        # A row within the bound has the same bits in both branches.
+        made = beyond(b) if bounded is None else choose(b, bounded.is_within, (WITHIN, within), (BEYOND, beyond))
+        return made[codes], self.loop.with_first_step(b, p, made[element])
 
     def _run(
         self, b: Builder, p: Value, before: LoopConstants, products: Sequence[HiddenProduct], initial: Sequence[Value]
@@ -204,13 +184,13 @@ class _Emitter:
             results[CODES_STEPS] = static_codes(b, results[HIDDEN_STEPS], numbers, "hidden.codes")
         return results
 
-    def _projection(self, b: Builder, w: Value, zero_points: Sequence[Value]) -> Value:
+    def _projection(self, b: Builder, w: ByteWeights) -> Value:
         """Returns x W + B in units of pre-activations, `[T,B,GH]`."""
         numbers, wide = self.numbers, self.numbers.x_bits == WIDE_BITS
         x_zero_point = 0 if self.row_scale is not None else numbers.x_zero_point
         x_zero_points = [x_zero_point >> 8, x_zero_point & 255] if wide else [x_zero_point]
         products = [
-            b.op("MatMulInteger", [codes, w, b.u8(z), *zero_points], f"x.product{plane}")
+            w.product(b, codes, b.u8(z), f"x.product{plane}")
             for codes, z, plane in zip(self.x_codes, x_zero_points, (".high", ".low") if wide else ("",), strict=True)
         ]
         if wide:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -15,6 +14,7 @@ from rnnqc.formats.packing import NIBBLE_BITS, plane_columns
 from rnnqc.ir import Value
 from rnnqc.ir.builder import Builder
 from rnnqc.passes.fold.integer_operands import Operands
+from rnnqc.passes.render.byte_weights import ByteWeights
 from rnnqc.passes.render.emit_codes import beyond_codes, row_codes, static_codes
 from rnnqc.passes.render.emit_wide_codes import WIDE_BITS, combined, low_correction
 from rnnqc.passes.render.lut_step import for_each_row
@@ -134,7 +134,6 @@ class HiddenProduct:
     Attributes:
         numbers: Of the cell.
         r: The columns `[H,n]`.
-        weight_zero_points: Zero point of R, or nothing for 0.
         correction: Of the low bytes of 16-bit values, or None.
         multiplier: `[n]`, or `[B,n]` for a batch that is known.
         grid: Scale and zero point of the quantized values.
@@ -143,8 +142,7 @@ class HiddenProduct:
     """
 
     numbers: LutNumbers
-    r: Value
-    weight_zero_points: Sequence[Value]
+    r: ByteWeights
     correction: Value | None
     multiplier: Value
     grid: tuple[float, int]
@@ -160,7 +158,7 @@ class HiddenProduct:
 
     def in_branch(self, b: Builder) -> HiddenProduct:
         """The same with R as a constant of a branch: onnxruntime packs no weights for a loop in a branch otherwise."""
-        return replace(self, r=b.op("Tile", [self.r, b.i64([1, 1])], f"{self.name}.R"))
+        return replace(self, r=self.r.each(lambda r, _: b.op("Tile", [r, b.i64([1, 1])], f"{self.name}.R")))
 
     def without_loss(self, b: Builder, units: Value, state: Value) -> Value:
         """`units` and the product with what the quantized values of a state `[B,H]` lose beyond the bound.
@@ -178,7 +176,7 @@ class HiddenProduct:
         name, zero_point = f"{self.name}.product", self.grid[1]
         wide = self.numbers.h_bits == WIDE_BITS
         first = body.u8(zero_point >> 8 if wide else zero_point)
-        acc = body.op("MatMulInteger", [codes, self.r, first, *self.weight_zero_points], name)
+        acc = self.r.product(body, codes, first, name)
         if wide:
             real: Value = combined(body, acc, self.correction, name)
             if scale is not None:
@@ -192,7 +190,7 @@ class HiddenProduct:
 
 
 def hidden_products(
-    b: Builder, cell: Cell, numbers: LutNumbers, r: Value, h_multiplier: Value, zero_points: Sequence[Value]
+    b: Builder, cell: Cell, numbers: LutNumbers, r: ByteWeights, h_multiplier: Value
 ) -> list[HiddenProduct]:
     """The product of all gates or, where a gate resets the state first, of the other gates and of the candidate."""
     hidden, gates = cell.hidden_size, len(cell.type.gates)
@@ -201,14 +199,13 @@ def hidden_products(
         part, multiplier = r, h_multiplier
         if end - begin < gates:
             bounds = [b.i64([v * hidden]) for v in (begin, end)]
-            part = b.op("Slice", [r, *bounds, b.i64([1])], f"R.{name}")
+            part = r.each(lambda v, _: b.op("Slice", [v, *bounds, b.i64([1])], f"R.{name}"))
             multiplier = b.op("Slice", [multiplier, *bounds, b.i64([0])], f"h_multiplier.{name}")
         correction = None
         if numbers.h_bits == WIDE_BITS:
-            weight = zero_points[0] if zero_points else None
-            correction = low_correction(b, part, weight, grid[1], "R" if part is r else f"R.{name}")
+            correction = low_correction(b, part, grid[1], "R" if part is r else f"R.{name}")
         rows = for_each_row(b, cell, multiplier, end - begin, "h_multiplier.rows")
-        return HiddenProduct(numbers, part, zero_points, correction, rows, grid, name)
+        return HiddenProduct(numbers, part, correction, rows, grid, name)
 
     of_hidden = numbers.h_scale, numbers.h_zero_point
     if not cell.resets_state:

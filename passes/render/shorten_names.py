@@ -17,7 +17,7 @@ from rnnqc.passes.render.cell_function import TWO_BODIES
 from rnnqc.proto.graph_walks import Block, blocks_of
 
 MESSAGES = frozenset({TWO_BODIES, LENGTHS_IN_RANGE})
-"""Names that say what is wrong where onnxruntime prints them: its messages name the node that fails."""
+"""Names of nodes that say what is wrong where onnxruntime prints them: its messages name the node that fails."""
 _SHORT = 3
 _GRAPH = "g"
 _CUTS = ("Slice", "Gather")
@@ -31,7 +31,7 @@ class ShortenNames(Pass):
 
     After: `aB = Mul(Z, c)`, in a node without name
 
-    The names of a function's inputs, outputs and attributes stay, and names outside functions; so do names in
+    The names of a function's inputs, outputs and attributes stay, and names outside functions; so do those of nodes in
     `MESSAGES`. Nodes that cut several values of a loop's body into parts are called as what they make: onnxruntime
     before 1.22 calls the Split in their place after the first of them, and refuses a graph with two nodes of one name.
     """
@@ -49,7 +49,7 @@ class ShortenNames(Pass):
 def _shorten(function: onnx.FunctionProto) -> int:
     blocks = list(blocks_of([function]))
     made = dict.fromkeys(name for block in blocks for name in _made(block))
-    kept = {*function.input, *function.output, *MESSAGES}
+    kept = {*function.input, *function.output}
     kept |= {name for name in made if len(name) <= _SHORT}
     free = (name for name in _names() if name not in kept)
     renamed = {name: next(free) for name in made if name not in kept}

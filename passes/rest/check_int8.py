@@ -24,6 +24,19 @@ def expected_scale(array: Array, axis: int) -> Array:
     return np.where(largest < 2.0**-100, 1.0, largest / 127.0).astype(np.float32)
 
 
+def expected_row_scale(array: Array) -> Array:
+    """Scales `[n,1,...]` of rows that are read one by one: the least float16 numbers with which no entry exceeds 127.
+
+    float32 ones if one of them has less than the 11 bits of float16.
+    """
+    largest = np.abs(array.astype(np.float64)).max(axis=tuple(range(1, array.ndim)), keepdims=True)
+    exact = np.where(largest < 2.0**-100, 1.0, largest / 127.0)
+    if exact.min() < 2.0**-14 or exact.max() > 65504.0:
+        return expected_scale(array, 0)
+    unit = np.ldexp(1.0, np.frexp(exact)[1] - 11)
+    return np.asarray(np.ceil(exact / unit) * unit).astype(np.float16)
+
+
 def expected_groups(array: Array, axis: int) -> Array:
     """The floats of groups of about 16 weights of a channel, shaped as the weight.
 
@@ -57,23 +70,24 @@ class EmbeddingsCheck(ConstantCheck):
     """The int8 rows that every Gather reads, and the scales that they are multiplied by."""
 
     def __init__(self, weights: Iterable[RestWeight]) -> None:
-        self._rows: list[tuple[str, Array]] = []
+        self._rows: list[tuple[str, Array, bool]] = []
         for weight in weights:
             array = constant_array(weight.value)
             for use in weight.uses if not weight.refusal[0] else ():
                 if array is not None and use.reads_rows and constant_array(use.node.inputs[1]) is None:
-                    self._rows.append((use.path, array))
+                    self._rows.append((use.path, array, all(u.reads_rows for u in weight.uses)))
 
     def findings(self, after: Model) -> Findings:
         """Compares tables and scales, each entry."""
         found, nodes = Findings(), _nodes(after)
-        for path, array in self._rows:
+        for path, array, rows_only in self._rows:
             gather = nodes[path]
-            scale = expected_scale(array, 0)
-            found.input(f"int8 rows of {path}", gather, 0, expected_values(array, scale))
+            scale = expected_row_scale(array) if rows_only else expected_scale(array, 0)
+            found.input(f"int8 rows of {path}", gather, 0, expected_values(array, scale.astype(np.float32)))
             (cast,) = gather.outputs[0].outputs
             (product,) = cast.outputs[0].outputs
-            found.input(f"scales of {path}", product.inputs[1].inputs[0], 0, scale)
+            maker = product.inputs[1].inputs[0]
+            found.input(f"scales of {path}", maker.inputs[0].inputs[0] if maker.op == "Cast" else maker, 0, scale)
         return found
 
 

@@ -14,7 +14,7 @@ from rnnqc.ir import Model, Value, constant_array, safe_name
 from rnnqc.ir.builder import Builder
 from rnnqc.passes.analysis.rest_weights import RestWeight
 from rnnqc.passes.analysis.weight_groups import Groups, groups_of
-from rnnqc.passes.rest.int8_weights import BITS, LARGEST_HALF
+from rnnqc.passes.rest.int8_weights import BITS, LARGEST_HALF, not_below
 
 FloatArray = npt.NDArray[np.float32]
 LARGEST = 127
@@ -66,7 +66,7 @@ def quantized_groups(array: FloatArray, groups: Groups) -> tuple[npt.NDArray[np.
     exact = [np.broadcast_to(s, groups.scale_shape) for s in (*ranges, power_of_two_from(ranges[0]))]
     fits = ranges[1].min(initial=1.0) >= LEAST_HALF and max(s.max(initial=0.0) for s in exact) <= LARGEST_HALF
     dtype = np.float16 if fits else np.float32
-    stored = [_not_below(s, dtype) for s in exact]
+    stored = [not_below(s, dtype) for s in exact]
     values, scale = np.empty(cut.shape, np.int8), np.empty(groups.scale_shape, dtype)
     for rows in blocks(len(cut)):
         values[rows], scale[rows] = _best(cut[rows], [s[rows] for s in stored], groups.axes)
@@ -88,12 +88,3 @@ def _best(
         error = np.where(is_better, other, error)
         values, best = np.where(is_better, steps, values), np.where(is_better, scale, best)
     return values, best
-
-
-def _not_below(exact: npt.NDArray[np.float64], dtype: type[np.floating[Any]]) -> npt.NDArray[Any]:
-    """Float16 scales with which int8 reaches the largest magnitudes, or float32 ones next to them."""
-    made = exact.astype(dtype)
-    if dtype == np.float16:
-        up = (made == 0) | (made.astype(np.float64) < exact)
-        made = np.where(up, np.nextafter(made, np.float16(np.inf)), made)
-    return made

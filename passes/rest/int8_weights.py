@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +22,8 @@ from rnnqc.recipes.rules import Rule, override_text
 
 BITS = 8
 HALF, LARGEST_HALF = "float16", 65504.0
+_LEAST_WHOLE_HALF = 2.0**-14
+"""From this on float16 has all its 11 bits."""
 _ANY_CELL = "cell.W.weight"
 """What a rule matches that does not speak of operators outside the recurrent layers alone."""
 
@@ -33,7 +36,8 @@ class Int8Weight:
         source: The float weight.
         graph: Where it stands, and its int8 values with it.
         values: int8, of the shape of the weight, from -127 to 127.
-        scale: float32, `[1,...,n,...,1]`: the largest magnitude of each channel is 127 times its scale.
+        scale: float32 or float16, `[1,...,n,...,1]`: the largest magnitude of each channel is 127 times its scale, or
+            up to a thousandth less.
         axis: The axis of the channels.
     """
 
@@ -105,12 +109,15 @@ class Int8Weights:
         return known if known is not None and known.source is weight.value else None
 
     def of(self, model: Model, weight: RestWeight) -> Int8Weight:
-        """The weight as int8, with scales along `weight.axis`; the same object where both are the same."""
+        """The weight as int8, with scales along `weight.axis`; the same object where both are the same.
+
+        Scales of rows that are read one by one, and by nothing else, are float16 where that has all its bits for them.
+        """
         known = self.known(weight)
         if known is None:
             array = constant_array(weight.value)
             assert array is not None
-            values, scale = quantized(array, weight.axis)
+            values, scale = quantized(array, weight.axis, may_be_half=all(u.reads_rows for u in weight.uses))
             name = safe_name(weight.value.name)
             known = Int8Weight(
                 weight.value,
@@ -171,21 +178,35 @@ def _judged(weight: RestWeight, recipe: Recipe) -> RestWeight:
     return weight
 
 
-def quantized(array: npt.NDArray[np.float32], axis: int) -> tuple[npt.NDArray[np.int8], npt.NDArray[np.float32]]:
+def quantized(
+    array: npt.NDArray[np.float32], axis: int, *, may_be_half: bool = False
+) -> tuple[npt.NDArray[np.int8], npt.NDArray[Any]]:
     """int8 values of a weight, symmetric, with a scale for each channel along `axis`.
 
     Returns:
-        int8 values of the same shape, and float32 scales `[1,...,n,...,1]`.
+        int8 values of the same shape, and scales `[1,...,n,...,1]`: float32, or float16 where it may be and all of
+        them are normal numbers of it.
     """
     channels = np.moveaxis(array, axis, 0)
     rows = channels.reshape(len(channels), -1)
     values = np.empty(rows.shape, np.int8)
-    scale = np.empty(len(rows), np.float32)
+    largest = [np.abs(rows[block]).max(axis=1, initial=0.0) for block in blocks(len(rows))]
+    exact = symmetric_scale(np.concatenate([np.empty(0), *largest]), BITS)
+    is_half = may_be_half and exact.min(initial=1.0) >= _LEAST_WHOLE_HALF and exact.max(initial=0.0) <= LARGEST_HALF
+    scale = not_below(exact, np.float16 if is_half else np.float32)
     for block in blocks(len(rows)):
         part = rows[block]
-        scale[block] = symmetric_scale(np.abs(part).max(axis=1, initial=0.0), BITS)
         format_ = Format(BITS, True, narrow=True, axis=0, scale=tuple(map(float, scale[block])))
         values[block] = format_.quantize(part)
     shape = [1] * array.ndim
     shape[axis] = -1
     return np.ascontiguousarray(np.moveaxis(values.reshape(channels.shape), 0, axis)), scale.reshape(shape)
+
+
+def not_below(exact: npt.NDArray[np.float64], dtype: type[np.floating[Any]]) -> npt.NDArray[Any]:
+    """Float16 scales with which int8 reaches the largest magnitudes, or float32 ones next to them."""
+    made = exact.astype(dtype)
+    if dtype == np.float16:
+        up = (made == 0) | (made.astype(np.float64) < exact)
+        made = np.where(up, np.nextafter(made, np.float16(np.inf)), made)
+    return made

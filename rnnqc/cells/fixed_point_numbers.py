@@ -10,7 +10,7 @@ import numpy as np
 
 from rnnqc.cells.base import Cell
 from rnnqc.cells.equations import RESET_HIDDEN, RESET_PRODUCT
-from rnnqc.cells.packed_weights import PACKED_DEFAULTS, version_of
+from rnnqc.cells.packed_weights import version_of
 from rnnqc.cells.types import LSTM, CellType
 from rnnqc.formats.format import Format
 from rnnqc.formats.rounding import Rounding
@@ -195,11 +195,9 @@ class FixedPointNumbers:
         return 8 if self.hidden.maximum <= BYTE else 16
 
     def attributes(self, cell: Cell) -> dict[str, Any]:
-        """The attributes of the fused node; those at their defaults are left out."""
-        numbers = asdict(self)
-        optional: dict[str, Any] = {"accumulator_bits": 0, "rounded_output": 0, **PACKED_DEFAULTS}
-        optional["grid_offset"] = [0] * len(self.grid_scale)
-        kept = {k: v for k, v in numbers.items() if optional.get(k) != v and k != "one"}
+        """The attributes of the fused node, with those at their defaults."""
+        left_out = {"one", *(() if cell.type.cell_state else ("rounded_output",))}
+        kept = {k: v for k, v in asdict(self).items() if k not in left_out}
         kept["grid_rounding"] = ",".join(self.grid_rounding)  # custom operators cannot read lists of strings
         if cell.clip is not None:
             gates = len(cell.type.gates)

@@ -6,15 +6,13 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from rnnqc.cells.base import Cell
-from rnnqc.cells.packed_weights import PACKED_DEFAULTS, version_of
+from rnnqc.cells.packed_weights import version_of
 
 STATE_LIMIT = 2.0**60
 """The largest magnitude of a state: every intermediate value stays finite."""
 _CELL_STATE_ONLY = ("cell_scale", "cell_max", "cell_index_scale")
 _RESET_ONLY = ("reset_scale", "reset_zero_point")
 _BODY_ONLY = ("gate_table_size", "cell_table_size", "zero_point_rows", "h_is_data")
-# Attributes that are left out at their default: a library that does not know them runs files without them.
-_OPTIONAL = {**PACKED_DEFAULTS, "x_bits": 8, "h_bits": 8, "h_bound": 0.0}
 
 
 @dataclass(frozen=True)
@@ -88,10 +86,10 @@ class LutNumbers:
         return self.cell_max >= STATE_LIMIT
 
     def attributes(self, cell: Cell) -> dict[str, Any]:
-        """The attributes of the fused node."""
+        """The attributes of the fused node, with those at their defaults."""
         gates = [cell.gate_activation(k) for k in range(len(cell.type.gates))]
         left_out = {*_BODY_ONLY, *(() if cell.type.cell_state else _CELL_STATE_ONLY), *_RESET_ONLY}
-        numbers = {k: v for k, v in asdict(self).items() if k not in left_out and _OPTIONAL.get(k) != v}
+        numbers = {k: v for k, v in asdict(self).items() if k not in left_out}
         common = {
             "hidden_size": cell.hidden_size,
             "direction": "reverse" if cell.reverse else "forward",

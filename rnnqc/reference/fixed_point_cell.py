@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from rnnqc.cells.attributes import FIXED_POINT_ARITHMETICS, FIXED_POINT_REQUIRED, fixed_point_defaults
 from rnnqc.cells.base import FORGET
 from rnnqc.cells.equations import RESET_HIDDEN, RESET_PRODUCT
 from rnnqc.cells.fixed_point_numbers import FIXED_POINT32, RESET, quantizers_of
 from rnnqc.cells.types import CellType
-from rnnqc.reference.attributes import FIXED_POINT_ARITHMETICS, FIXED_POINT_REQUIRED, fixed_point_defaults
 from rnnqc.reference.codes import LARGEST_MAGNITUDE, exact_product, exact_weights, weight_codes
 from rnnqc.reference.loop import Array, ReferenceCell, State
 from rnnqc.reference.quantizer import Quantizer

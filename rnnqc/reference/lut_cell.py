@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from rnnqc.cells.attributes import FIXED_POINT_REQUIRED, LUT_REQUIRED, fixed_point_defaults, lut_defaults
 from rnnqc.cells.base import FORGET
 from rnnqc.cells.equations import RESET_HIDDEN
 from rnnqc.cells.fused_nodes import CONFIGURATION, PLACES
 from rnnqc.cells.types import CellType
-from rnnqc.reference.attributes import FIXED_POINT_REQUIRED, LUT_REQUIRED, fixed_point_defaults, lut_defaults
 from rnnqc.reference.codes import (
     F32,
     Activation,

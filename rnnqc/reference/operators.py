@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy.typing as npt
 
+from rnnqc.cells.attributes import FIXED_POINT_ARITHMETICS
 from rnnqc.cells.types import CellType
-from rnnqc.reference.attributes import FIXED_POINT_ARITHMETICS
 from rnnqc.reference.fixed_point_cell import FixedPointCell
 from rnnqc.reference.loop import ReferenceCell
 from rnnqc.reference.lut_cell import LutCell

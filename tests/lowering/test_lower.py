@@ -214,7 +214,7 @@ def test_layers_in_a_row_pass_codes() -> None:
     nodes = {
         n.name: n for n in lowered.proto.graph.node if n.domain == DOMAIN and n.op_type.startswith("QuantLSTMCell")
     }
-    modes = {k: next(a.s for a in n.attribute if a.name == "x_mode") for k, n in nodes.items()}
+    modes = {k: next((a.s for a in n.attribute if a.name == "x_mode"), b"dynamic_row") for k, n in nodes.items()}
     assert modes == {"layer0.forward": b"dynamic_row", "layer1.forward": b"codes", "layer2.forward": b"codes"}
     makers = {o: n for n in lowered.proto.graph.node for o in n.output if o}
     for k in (1, 2):

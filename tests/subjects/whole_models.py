@@ -105,10 +105,11 @@ def rounded_to_int8(model: onnx.ModelProto) -> onnx.ModelProto:
     """The model with the floats that int8 values of the weights around the LSTM stand for."""
     made = onnx.ModelProto()
     made.CopyFrom(model)
+    of_table = in_rows if any(t.name == "decoder_table" for t in model.graph.initializer) else in_float32_rows
     for tensor in made.graph.initializer:
         if tensor.name in AXES:
             array, axis = numpy_helper.to_array(tensor), AXES[tensor.name]
-            rounded = int8_format(array, 0).fake_quantize(array) if tensor.name == "table" else in_groups(array, axis)
+            rounded = of_table(array) if tensor.name == "table" else in_groups(array, axis)
             tensor.CopyFrom(numpy_helper.from_array(rounded, tensor.name))
     return made
 
@@ -152,17 +153,29 @@ def _group(part: Array, channel: Array, whole: Array) -> Array:
     for values, is_power in ((part, False), (channel, False), (whole, False), (part, True)):
         wanted = float(np.abs(values).max()) / 127 or 1.0
         wanted = 2.0 ** int(np.ceil(np.log2(wanted))) if is_power else wanted
-        scale = np.float16(wanted)
-        while float(scale) < wanted:
-            scale = np.nextafter(scale, np.float16(np.inf))
-        step = np.float32(scale)
+        step = np.float32(_half_not_below(wanted))
         floats = np.clip(np.rint(part / step), -127, 127).astype(np.float32) * step
         tried.append((float(np.square(floats - part).astype(np.float64).sum()), floats))
     return np.asarray(min(tried, key=lambda t: t[0])[1])
 
 
-def int8_format(array: Array, axis: int) -> Format:
-    """Symmetric int8 with a scale for each channel."""
-    others = tuple(k for k in range(array.ndim) if k != axis)
-    scale = symmetric_scale(np.abs(array).max(axis=others), 8)
-    return Format(8, True, narrow=True, axis=axis, scale=tuple(map(float, scale.astype(np.float32))))
+def _half_not_below(wanted: float) -> np.float16:
+    scale = np.float16(wanted)
+    while float(scale) < wanted:
+        scale = np.nextafter(scale, np.float16(np.inf))
+    return scale
+
+
+def in_rows(array: Array) -> Array:
+    """The floats that int8 rows with a float16 scale each stand for: what an embedding reads."""
+    made = np.empty_like(array)
+    for row, given in zip(made, array, strict=True):
+        step = np.float32(_half_not_below(float(np.abs(given).max()) / 127 or 1.0))
+        row[...] = np.clip(np.rint(given / step), -127, 127).astype(np.int8) * step
+    return made
+
+
+def in_float32_rows(array: Array) -> Array:
+    """The same with float32 scales: what an embedding reads whose table is the weight of a linear layer, too."""
+    scale = symmetric_scale(np.abs(array).max(axis=tuple(range(1, array.ndim))), 8).astype(np.float32)
+    return Format(8, True, narrow=True, axis=0, scale=tuple(map(float, scale))).fake_quantize(array)

@@ -18,6 +18,7 @@ import onnx
 import pytest
 
 import rnnqc
+from rnnqc.cells.attributes import lut_defaults
 from rnnqc.cells.types import CELL_TYPES
 from rnnqc.data.statistics import Statistics
 from tests.pages.dumped import (
@@ -119,7 +120,7 @@ def check_values(case: RecurrentCase, recipe: str) -> tuple[Steps, dict[str, Arr
 def test_tables(name: str, recipe: str) -> None:
     case = TABLES[name]
     steps, inputs, node = check_values(case, recipe)
-    attributes = attributes_of(node)
+    attributes = {**lut_defaults(CELL_TYPES[case.op]), **attributes_of(node)}
     for k, gate in enumerate(CELL_TYPES[case.op].gates):
         if case.input_forget and gate == "forget_gate":
             assert np.array_equal(

@@ -83,7 +83,6 @@ REFUSED = {
     ("onnx.version_converter", FUSED): "is not a registered function/op",  # the converter drops functions
     ("onnx.utils.extract_model", INTEGER): LOST_CAPTURES,
     ("onnx.utils.extract_model", QCDQ): LOST_CAPTURES,
-    ("onnxsim", INTEGER): LOST_CAPTURES,
 }
 
 

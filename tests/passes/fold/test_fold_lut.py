@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rnnqc.cells.attributes import LUT_REQUIRED, lut_defaults, without_defaults
 from rnnqc.cells.base import Cell
 from rnnqc.ir import constant_array, graph_info
 from rnnqc.passes.fold.fold_lut import FoldedLut, fold_lut, with_zero_point_rows, zero_point_rows_needed
@@ -142,13 +143,11 @@ def test_kinds(activations: tuple[Activation, ...], kinds: list[str], sizes: lis
 def test_attributes_are_those_of_the_operator() -> None:
     cell, folded = _folded(LstmCase(direction="reverse", input_forget=True))
     attributes = folded.numbers.attributes(cell)
-    documented = {
-        *("hidden_size", "direction", "x_mode", "x_scale", "x_zero_point", "h_mode", "h_scale", "h_zero_point"),
-        *("cell_scale", "cell_max", "gate_kinds", "gate_min", "gate_max", "gate_alpha", "gate_beta"),
-        *("gate_table_offset", "gate_index_scale", "gate_index_size", "output_kind", "output_alpha", "output_beta"),
-        *("cell_index_scale", "input_forget", "one"),
+    assert set(attributes) <= {*lut_defaults(cell.type), *LUT_REQUIRED}
+    assert set(without_defaults(cell.type, attributes)) == {
+        *("hidden_size", "direction", "h_scale", "cell_max", "gate_min", "gate_max", "gate_table_offset"),
+        *("cell_index_scale", "input_forget"),
     }
-    assert set(attributes) == documented
     assert (attributes["direction"], attributes["input_forget"], attributes["gate_kinds"]) == (
         "reverse",
         1,
@@ -168,7 +167,7 @@ def test_widths_of_activations() -> None:
     attributes = numbers.attributes(cell)
     assert (attributes["x_bits"], attributes["h_bits"]) == (16, 16)
     mixed, folded = _folded(None, "*.hidden.bits=16")
-    attributes = folded.numbers.attributes(mixed)
+    attributes = without_defaults(mixed.type, folded.numbers.attributes(mixed))
     assert attributes["h_bits"] == 16
     assert "x_bits" not in attributes, "an attribute at its default is left out"
 

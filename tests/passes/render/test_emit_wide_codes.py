@@ -14,6 +14,7 @@ import pytest
 
 from rnnqc.ir import Model, Value, Variable
 from rnnqc.ir.builder import Builder
+from rnnqc.passes.render.byte_weights import ByteWeights
 from rnnqc.passes.render.emit_wide_codes import (
     combined,
     low_correction,
@@ -84,10 +85,10 @@ def test_products(opset: int, zero_point: int, weight_zero_point: int | None) ->
     b, x = _builder(opset)
     stored = (signed + weight_zero_point).astype(np.uint8) if weight_zero_point is not None else signed.astype(np.int8)
     w = b.model.add_initializer("w", stored)
-    given = b.u8(128) if weight_zero_point is not None else None
-    zero_points = [given] if given is not None else []
+    weights = ByteWeights(w) if weight_zero_point is not None else ByteWeights(w, w)
+    zero_points = [b.u8(128)] if weight_zero_point is not None else []
     stacked = b.op("MatMulInteger", [planes(b, x, "x"), w, b.u8(zero_point >> 8), *zero_points], "product")
-    first = combined(b, stacked, low_correction(b, w, given, zero_point, "w"), "sum")
+    first = combined(b, stacked, low_correction(b, weights, zero_point, "w"), "sum")
     apart = [
         b.op("MatMulInteger", [plane, w, b.u8(z), *zero_points], f"product.{k}")
         for k, (plane, z) in enumerate(
@@ -105,9 +106,9 @@ def test_products(opset: int, zero_point: int, weight_zero_point: int | None) ->
 
 def test_a_correction_only_where_the_bytes_of_the_zero_point_differ() -> None:
     b, _ = _builder(17)
-    w = b.model.add_initializer("w", np.ones((2, 2), np.int8))
-    assert low_correction(b, w, None, 257, "w") is None
-    assert low_correction(b, w, None, 256, "w") is not None
+    w = ByteWeights(b.model.add_initializer("w", np.ones((2, 2), np.uint8)))
+    assert low_correction(b, w, 257, "w") is None
+    assert low_correction(b, w, 256, "w") is not None
 
 
 def test_zero() -> None:

@@ -11,6 +11,7 @@ import pytest
 
 import rnnqc
 from rnnqc.calibration.calibrate import calibrate
+from rnnqc.cells.attributes import lut_defaults, without_defaults
 from rnnqc.cells.base import Cell
 from rnnqc.cells.fused_nodes import PLACES, fused_outputs, input_names
 from rnnqc.cells.stages import QuantizedCell
@@ -139,20 +140,23 @@ def test_multipliers_and_biases_by_hand(case: RecurrentCase) -> None:
 
 
 def test_attributes_of_the_operators() -> None:
-    common = {
-        *("hidden_size", "direction", "x_mode", "x_scale", "x_zero_point", "h_mode", "h_scale", "h_zero_point"),
-        *("gate_kinds", "gate_min", "gate_max", "gate_alpha", "gate_beta"),
-        *("gate_table_offset", "gate_index_scale", "gate_index_size"),
-    }
+    """Nodes have those that are not at their defaults."""
     found = {}
     for name, case in (("reset first", RESET_FIRST), ("linear", LINEAR), ("rnn", RNN)):
         cell, folded = _folded(case)
-        found[name] = folded.numbers.attributes(cell)
-    assert set(found["rnn"]) == common
-    assert set(found["linear"]) - common <= {"linear_before_reset", "reset_scale", "reset_zero_point"}
-    assert (found["linear"]["linear_before_reset"], found["reset first"]["linear_before_reset"]) == (1, 0)
+        whole = folded.numbers.attributes(cell)
+        found[name] = without_defaults(cell.type, whole)
+        assert {**lut_defaults(cell.type), **whole}.keys() == {**lut_defaults(cell.type), **found[name]}.keys()
+    assert set(found["rnn"]) == {"hidden_size", "h_scale", "gate_min", "gate_max"}
+    assert set(found["linear"]) == {*found["rnn"], "gate_table_offset", "linear_before_reset"}
+    assert set(found["reset first"]) == {*found["rnn"], "gate_table_offset", "reset_scale"}
+    assert found["linear"]["linear_before_reset"] == 1
     assert found["reset first"]["reset_scale"] == float(np.float32(1 / 127))
-    assert found["reset first"]["gate_kinds"] == "table,table,table" and found["rnn"]["gate_kinds"] == "table"
+
+
+def test_a_zero_with_another_sign_is_no_default() -> None:
+    whole = {"gate_alpha": [0.0, 0.0, 0.0], "gate_beta": [0.0, -0.0, 0.0]}
+    assert without_defaults(CELL_TYPES["GRU"], whole) == {"gate_beta": [0.0, -0.0, 0.0]}
 
 
 def test_different_formats_of_both_hidden_codes_are_refused() -> None:

@@ -21,7 +21,7 @@ from rnnqc.passes import Canonicalize, PassManager, QuantizeEmbeddings
 from tests.passes.pass_testing import apply, nodes_of, op_types
 from tests.runs.sessions import LEVELS, Array, options, run
 from tests.subjects.protos import parse
-from tests.subjects.whole_models import WholeModel, int8_format
+from tests.subjects.whole_models import WholeModel, in_float32_rows, in_rows
 
 SHAPES = ((300, 8), (90, 4, 6))
 HEAD = '<ir_version: 8, opset_import: ["" : 17]>'
@@ -60,8 +60,8 @@ def test_rows_are_those_of_the_int8_format(dtype: str, shape: tuple[int, ...], l
     indices = np.random.default_rng(1).integers(-shape[0], shape[0], (7, 2)).astype(dtype)
     result = apply(QuantizeEmbeddings(), model, [{"tokens": indices}])
     assert {p: s.form for p, s in result.stored.items()} == {n.name: "int8 rows" for n in nodes_of(model, "Gather")[:1]}
-    assert op_types(model.graph) == ["Gather", "Gather", "Cast", "Mul"]
-    wanted = int8_format(table, 0).fake_quantize(table)[indices]
+    assert op_types(model.graph) == ["Gather", "Gather", "Cast", "Cast", "Mul"]
+    wanted = in_rows(table)[indices]
     got = run(_session(model.proto, level), {"tokens": indices})["y"]
     assert got.tobytes() == np.ascontiguousarray(wanted).tobytes()
 
@@ -73,7 +73,7 @@ def test_bytes_of_the_table() -> None:
     (stored,) = apply(QuantizeEmbeddings(), model).stored.values()
     held = {t.name: numpy_helper.to_array(t) for t in model.proto.graph.initializer}
     assert stored.constants == {n: a.nbytes for n, a in held.items()}
-    assert sorted(stored.constants.values()) == [table.shape[0] * 4, table.size]
+    assert sorted(stored.constants.values()) == [table.shape[0] * 2, table.size]
 
 
 def test_no_session_makes_floats_of_the_table(tmp_path: Path) -> None:
@@ -85,7 +85,7 @@ def test_no_session_makes_floats_of_the_table(tmp_path: Path) -> None:
     ort.InferenceSession(model.proto.SerializeToString(), chosen, providers=["CPUExecutionProvider"])
     saved = onnx.load(chosen.optimized_model_filepath)
     sizes = {t.data_type: int(np.prod(t.dims)) for t in saved.graph.initializer}
-    assert sizes == {TensorProto.INT8: 2400, TensorProto.FLOAT: 300}
+    assert sizes == {TensorProto.INT8: 2400, TensorProto.FLOAT16: 300}
 
 
 def test_indices_out_of_range_fail_as_before() -> None:
@@ -96,6 +96,21 @@ def test_indices_out_of_range_fail_as_before() -> None:
     for session in (_session(proto), _session(model.proto)):
         with pytest.raises(Exception, match="indices element out of data bounds, idx=300"):
             run(session, feeds)
+
+
+@pytest.mark.parametrize(("largest", "is_half"), [(127 * 2.0**-14, True), (127 * 2.0**-14.1, False), (9e6, False)])
+def test_scales_that_float16_does_not_hold(largest: float, is_half: bool) -> None:
+    """One of them is enough."""
+    table = _table()
+    table[7] *= np.float32(largest) / np.abs(table[7]).max()
+    model = _canonical(_gather(table))
+    apply(QuantizeEmbeddings(), model)
+    assert {i.data_type == TensorProto.FLOAT16 for i in model.proto.graph.initializer if i.name == "table.scale"} == {
+        is_half
+    }
+    wanted = (in_rows if is_half else in_float32_rows)(table)
+    got = run(_session(model.proto), {"tokens": np.arange(300)[np.newaxis]})["y"][0]
+    assert got.tobytes() == wanted.tobytes()
 
 
 def test_rows_of_zeros_and_of_large_numbers() -> None:
@@ -156,7 +171,7 @@ def test_in_a_subgraph() -> None:
     session = _session(model.proto)
     for given, seed in zip(feeds, (0, 3), strict=True):
         table = _table(seed=seed)
-        wanted = int8_format(table, 0).fake_quantize(table)[indices]
+        wanted = in_rows(table)[indices]
         assert run(session, given)["y"].tobytes() == wanted.tobytes()
 
 

@@ -18,6 +18,8 @@ import pytest
 
 import rnnqc
 from rnnqc.calibration.calibrate import calibrate
+from rnnqc.cells.attributes import lut_defaults
+from rnnqc.cells.types import CELL_TYPES
 from rnnqc.data.statistics import Statistics
 from rnnqc.errors import NumericsError
 from rnnqc.ir import Constant, Model, Node, Variable
@@ -269,7 +271,7 @@ def test_a_scale_that_is_wrong_where_it_is_defined(share: float, monkeypatch: py
         run(passes, proto, verifier_of(proto))
 
 
-VALUE = r"'the_lstm.forward/\S*{}' is not 'the_lstm.forward/\S+' in a single step: {}, column {}(, the code)? is"
+VALUE = r"'the_lstm.forward/\S*{}(_\d+)?' is not 'the_lstm.forward/\S+' in a single step: {}, column {}(, the code)? is"
 
 
 def said(value: str, gate: str, column: int | str = r"\d+") -> str:
@@ -309,7 +311,7 @@ FOLDED: dict[str, tuple[RecurrentCase, str, Edit, str]] = {
     ),
     "the zero point of h": (
         LSTM, "int8", node_constant("QuantizeLinear", "/hidden.codes", 2, plus(1)),
-        said("hidden.previous:next", "hidden.next"),
+        said(r"hidden.previous(_\d+)?:next", "hidden.next"),
     ),
     "the zero point of h in a product": (
         LSTM, "int8", node_constant("MatMulInteger", "/hidden.product", 2, plus(1)), said("hidden.units", r"\w+_gate"),
@@ -350,7 +352,7 @@ def test_limits_that_are_not_there(value: str) -> None:
     passes = default_passes(load_recipe("int8").with_overrides(overrides), "integer", False)
     edit, said = (
         nodes("Clip", f"/{value}", becomes_input(0)),
-        rf".*the_lstm.forward/u?int8/{value}' is not .*, column \d+",
+        rf".*the_lstm.forward/{value}' is not .*, column \d+",
     )
     run_spoilt(case.model(), passes, "fold-scales", edit, said)
 
@@ -402,8 +404,8 @@ def attribute(name: str, change: Callable[[Any], Any], position: int = -1) -> Ed
     """Changes an attribute of the fused node; of a list one element."""
 
     def edit(model: Model) -> bool:
-        (node,) = [n for n in model.graph.nodes if name in n.attrs and n.op.startswith("Quant")]
-        held = node.attrs[name]
+        (node,) = [n for n in model.graph.nodes if n.op.startswith("Quant")]
+        held = node.attrs[name] if name in node.attrs else lut_defaults(CELL_TYPES["LSTM"])[name]
         if isinstance(held, list):
             held[position] = change(held[position])
         else:
@@ -452,18 +454,22 @@ def in_branch(branch: str, op: str, ending: str, change: Callable[[Node], None])
     return edit
 
 
-STATE = "(cell_state|hidden.squashed)"
-OTHER_BRANCHES: dict[str, tuple[Edit, str]] = {
-    "W of uint8": (node_constant("Add", "/W.shifted", 1, plus(1)), "x.projection.steps"),
-    "R of uint8": (node_constant("Add", "/R.shifted", 1, plus(1)), "hidden.units"),
-    "a gate of uint8": (in_branch("uint8", "Split", "/input_gate", lambda n: n.outputs.reverse()), r"\w+_gate"),
-    "the state of uint8": (in_branch("uint8", "Round", "/hidden.squashed.rounded", becomes("Floor")), STATE),
-    "the state of int8": (in_branch("int8", "Round", "/hidden.squashed.rounded", becomes("Floor")), STATE),
+FROM_STATES = LSTM.replace(initial_h=True)
+GRU_FROM_STATES = GRU.replace(initial_h=True)
+OTHER_BRANCHES: dict[str, tuple[RecurrentCase, Edit, str]] = {
+    "W of uint8": (FROM_STATES, node_constant("Add", "/W.shifted", 1, plus(1)), "x.projection.steps"),
+    "R of uint8": (FROM_STATES, node_constant("Add", "/R.shifted", 1, plus(1)), "hidden.units"),
+    "the product of uint8": (
+        FROM_STATES, in_branch("uint8", "MatMulInteger", "/hidden.product", lambda n: n.inputs.pop()), "hidden.units",
+    ),
+    "the product of int8": (
+        FROM_STATES, in_branch("int8", "MatMulInteger", "/hidden.product", lambda n: n.inputs.pop()), "hidden.units",
+    ),
     "states beyond the bound": (
-        in_branch("beyond_bound", "Round", "/hidden.squashed.rounded", becomes("Floor")), STATE,
+        GRU_FROM_STATES, in_branch("beyond_bound", "Mul", "/hidden.units", becomes("Add")), "hidden.units",
     ),
     "states within the bound": (
-        in_branch("within_bound", "Round", "/hidden.squashed.rounded", becomes("Floor")), STATE,
+        GRU_FROM_STATES, in_branch("within_bound", "Mul", "/hidden.units", becomes("Add")), "hidden.units",
     ),
 }  # fmt: skip
 
@@ -473,8 +479,7 @@ OTHER_BRANCHES: dict[str, tuple[Edit, str]] = {
 @pytest.mark.parametrize("name", OTHER_BRANCHES)
 def test_every_branch_is_compared(name: str, pass_name: str) -> None:
     """That of another processor, and that of states that no data has."""
-    edit, value = OTHER_BRANCHES[name]
-    case = LSTM.replace(initial_h=True)
+    case, edit, value = OTHER_BRANCHES[name]
     if pass_name == "fold-scales":
         run_case(case, "int8", pass_name, edit, rf"'the_lstm.forward/\S*{value}\S*' is not '\S+' in a single step")
         return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,15 @@ from rnnqc.cells.types import CellType
 FIXED_POINT_ARITHMETICS = (FIXED_POINT, FIXED_POINT32)
 LUT_REQUIRED = ("hidden_size", "gate_min", "gate_max")
 FIXED_POINT_REQUIRED = ("hidden_size", "grid_scale", "grid_zero_point", "grid_min", "grid_max")
+
+
+def without_defaults(type_: CellType, attributes: Mapping[str, Any]) -> dict[str, Any]:
+    """The attributes of a node, but for those that have the values which they have without being there."""
+    arithmetic = attributes.get("arithmetic")
+    known = lut_defaults(type_) if arithmetic is None else fixed_point_defaults(type_)
+    # By their digits: a zero with another sign is another value.
+    defaults = {k: repr(list(v) if isinstance(v, tuple) else v) for k, v in known.items() if k != "arithmetic"}
+    return {k: v for k, v in attributes.items() if repr(v) != defaults.get(k)}
 
 
 def lut_defaults(type_: CellType) -> dict[str, Any]:
