@@ -7,6 +7,7 @@ a node that is made where a removed one was, which the pass then takes for that 
 from __future__ import annotations
 
 import gc
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 
@@ -131,6 +132,30 @@ def test_what_a_pass_removes_is_not_mistaken_for_what_it_makes(reload: bool, mon
     pass_(Model.load(LstmCase().model()))
     assert len(pass_.seen) > 300
     assert len(set(pass_.seen)) == len(pass_.seen)
+
+
+class Remover(Pass):
+    """Removes every node, and looks which of them are still there."""
+
+    info = PassInfo("remover", "remove every node", Bitwise())
+
+    def __init__(self) -> None:
+        self.left: list[bool] = []
+
+    def run(self, model: Model) -> PassResult:
+        removed = [weakref.ref(n) for n in model.graph.nodes]
+        model.remove_nodes(model.graph, list(model.graph.nodes))
+        gc.collect()
+        self.left = [r() is not None for r in removed]
+        return PassResult(True)
+
+
+def test_what_a_pass_removes_lasts_as_long_as_the_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether an address is given away again is up to Python; whether something may have it is not."""
+    monkeypatch.setattr(Model, "check", lambda _: None)
+    pass_ = Remover()
+    pass_(Model.load(LstmCase().model()))
+    assert pass_.left and all(pass_.left)
 
 
 def test_promise_is_checked_on_the_graph() -> None:
