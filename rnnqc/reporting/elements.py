@@ -127,4 +127,5 @@ def document(head: Iterable[Element], body: Iterable[Element]) -> str:
     """A whole page."""
     page = element("html", element("head", head), element("body", body), lang="en")
     text = ElementTree.tostring(page, encoding="unicode", method="html", short_empty_elements=False)
+    text = text.replace("</wbr>", "")  # Python 3.10 does not know that it has no end; texts have no "<"
     return f"<!DOCTYPE html>\n{text}\n"
