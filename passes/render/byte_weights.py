@@ -50,10 +50,10 @@ class ByteWeights:
         raised = b.op("Add", [b.cast(signed, np.int32, f"{name}.int32"), b.i32(MIDDLE)], f"{name}.shifted")
         return cls(b.cast(raised, np.uint8, f"{name}.uint8"), signed, exact)
 
-    def each(self, change: Callable[[Value, str], Value]) -> ByteWeights:
-        """Both forms changed alike; `change` gets a form and a name for it."""
-        signed = None if self.signed is None else change(self.signed, SIGNED)
-        return ByteWeights(change(self.unsigned, UNSIGNED), signed, self.exact)
+    def each(self, change: Callable[[Value], Value]) -> ByteWeights:
+        """Both forms changed alike."""
+        signed = None if self.signed is None else change(self.signed)
+        return ByteWeights(change(self.unsigned), signed, self.exact)
 
     def int32(self, b: Builder, name: str) -> Value:
         """The weights as int32."""

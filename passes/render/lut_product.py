@@ -158,7 +158,7 @@ class HiddenProduct:
 
     def in_branch(self, b: Builder) -> HiddenProduct:
         """The same with R as a constant of a branch: onnxruntime packs no weights for a loop in a branch otherwise."""
-        return replace(self, r=self.r.each(lambda r, _: b.op("Tile", [r, b.i64([1, 1])], f"{self.name}.R")))
+        return replace(self, r=self.r.each(lambda r: b.op("Tile", [r, b.i64([1, 1])], f"{self.name}.R")))
 
     def without_loss(self, b: Builder, units: Value, state: Value) -> Value:
         """`units` and the product with what the quantized values of a state `[B,H]` lose beyond the bound.
@@ -199,7 +199,7 @@ def hidden_products(
         part, multiplier = r, h_multiplier
         if end - begin < gates:
             bounds = [b.i64([v * hidden]) for v in (begin, end)]
-            part = r.each(lambda v, _: b.op("Slice", [v, *bounds, b.i64([1])], f"R.{name}"))
+            part = r.each(lambda v: b.op("Slice", [v, *bounds, b.i64([1])], f"R.{name}"))
             multiplier = b.op("Slice", [multiplier, *bounds, b.i64([0])], f"h_multiplier.{name}")
         correction = None
         if numbers.h_bits == WIDE_BITS:

@@ -185,11 +185,12 @@ def prepare(
     """
     others: list[CustomCell] = []
     named: dict[str, str] = {}
-    likely = states_of(model.proto)
+    given = model.proto
+    likely = states_of(given)
 
     def look(normal: Model) -> bool:
         named.update(_batches_of_sorted(normal))
-        likely.update({**states_of(normal.proto), **likely})  # there recovered steps are nodes
+        likely.update(states_of(given, normal.proto))  # there recovered steps are nodes
         others.extend(c for c in custom_cells_of(normal) if c.products)
         return bool(others)
 

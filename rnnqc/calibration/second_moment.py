@@ -40,4 +40,4 @@ def _session() -> ort.InferenceSession:
     y = helper.make_tensor_value_info("y", TensorProto.DOUBLE, ["K", "K"])
     graph = helper.make_graph(nodes, "second_moment", [x], [y])
     model: onnx.ModelProto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    return make_session(model, optimize=False)  # onnxruntime 1.23 fuses the two to what it has no kernel for
+    return make_session(model, optimize=False)  # onnxruntime up to 1.25 fuses the two to what it cannot run
