@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from rnnqc.lowering.inspection import Inspection, inspect
     from rnnqc.lowering.lower import lower
     from rnnqc.lowering.options import LowerOptions
-    from rnnqc.lowering.report import Lowered
+    from rnnqc.lowering.reports.report import Lowered
     from rnnqc.measure.compare import compare_models
     from rnnqc.measure.differences import OutputComparison, StepComparison
     from rnnqc.passes.manager import PassManager
@@ -47,7 +47,7 @@ _NAMES = {
     "lowering.inspection": ("Inspection", "inspect"),
     "lowering.lower": ("lower",),
     "lowering.options": ("LowerOptions",),
-    "lowering.report": ("Lowered",),
+    "lowering.reports.report": ("Lowered",),
     "measure.compare": ("compare_models",),
     "measure.differences": ("OutputComparison", "StepComparison"),
     "passes.manager": ("PassManager",),

@@ -31,7 +31,7 @@ from rnnqc.lowering.executable import executable
 from rnnqc.lowering.lower import lower
 from rnnqc.lowering.lowered_before import is_lowered
 from rnnqc.lowering.plan import AS_EXPORTED
-from rnnqc.lowering.report import Entry
+from rnnqc.lowering.reports.report import Entry
 from rnnqc.measure.measured_call import measured_call
 from rnnqc.measure.runs import State
 from rnnqc.passes.analysis.find_recurrent_nodes import lowered_nodes

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from rnnqc.ir import Graph, Node, Value, constant_array
 from rnnqc.passes.analysis.custom_products import CustomProduct
 from rnnqc.passes.analysis.float_recurrences import FloatRecurrence
-from rnnqc.passes.graph.loop_states import State
-from rnnqc.passes.graph.lstm_node import NotHandled
+from rnnqc.passes.graph.loops.loop_states import State
+from rnnqc.passes.graph.nodes.lstm_node import NotHandled
 
 WEIGHT, HIDDEN, BIAS, VALUE = "weight", "hidden", "bias", "value"
 MEANINGS = (

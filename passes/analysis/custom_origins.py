@@ -14,11 +14,11 @@ import numpy as np
 from rnnqc.ir import CELL_TAG, Node, Value, constant_array, display_name, dtype_of, info
 from rnnqc.passes.analysis.custom_cell import BIAS, HIDDEN, VALUE, WEIGHT, CustomCell
 from rnnqc.passes.analysis.custom_products import CustomProduct
-from rnnqc.passes.graph.constant_expressions import Constants
-from rnnqc.passes.graph.layout_ops import MOVERS
-from rnnqc.passes.graph.loop_states import states_of
-from rnnqc.passes.graph.lstm_node import is_recurrent
+from rnnqc.passes.graph.loops.loop_states import states_of
+from rnnqc.passes.graph.nodes.lstm_node import is_recurrent
 from rnnqc.passes.graph.point_names import distinct_names
+from rnnqc.passes.graph.values.constant_expressions import Constants
+from rnnqc.passes.graph.values.layout_ops import MOVERS
 
 _NAMED = {"Sigmoid": "sigmoid", "Tanh": "tanh"}
 # With the inputs whose values come out again; None for all.

@@ -25,9 +25,9 @@ from rnnqc.passes.analysis.custom_origins import Owner, Reader, owner_of
 from rnnqc.passes.analysis.custom_products import CustomProduct, custom_cells, read_product
 from rnnqc.passes.analysis.custom_rows import rows_of
 from rnnqc.passes.analysis.float_recurrences import FloatRecurrence, float_recurrences
-from rnnqc.passes.graph.constant_expressions import Constants
-from rnnqc.passes.graph.lstm_node import NotHandled
+from rnnqc.passes.graph.nodes.lstm_node import NotHandled
 from rnnqc.passes.graph.point_names import distinct_names
+from rnnqc.passes.graph.values.constant_expressions import Constants
 
 
 def custom_cells_of(model: Model) -> list[CustomCell]:

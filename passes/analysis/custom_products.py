@@ -22,7 +22,7 @@ from rnnqc.ir import (
     info,
     input_or_none,
 )
-from rnnqc.passes.graph.lstm_node import NotHandled
+from rnnqc.passes.graph.nodes.lstm_node import NotHandled
 
 LARGEST_DEPTH = 65024  # |acc| <= 65024 * 255 * 127 < 2**31
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from rnnqc.ir import Constant, Graph, Node, Value, attribute, constant_array, subgraphs
 from rnnqc.passes.analysis.float_recurrences import FloatRecurrence
-from rnnqc.passes.graph.layout_ops import MOVERS
+from rnnqc.passes.graph.values.layout_ops import MOVERS
 
 _OUTSIDE = "outside"
 _SMALL = 64  # elements of a constant that is told by its contents

@@ -12,12 +12,12 @@ from typing import Any
 
 from rnnqc.ir import CELL_TAG, CUSTOM_TAG, Graph, Model, Node, Value, display_name, graphs_below, info, shape_of
 from rnnqc.passes.analysis.float_recurrences import float_recurrences
-from rnnqc.passes.graph.constant_expressions import Constants
-from rnnqc.passes.graph.index_expressions import Indices
-from rnnqc.passes.graph.loop_reach import reached
-from rnnqc.passes.graph.loop_states import bodies, is_loop, is_real, owners, sizes_of, states_of
-from rnnqc.passes.graph.lstm_node import is_recurrent
-from rnnqc.passes.graph.sequence_elements import element_of
+from rnnqc.passes.graph.loops.loop_reach import reached
+from rnnqc.passes.graph.loops.loop_states import bodies, is_loop, is_real, owners, sizes_of, states_of
+from rnnqc.passes.graph.nodes.lstm_node import is_recurrent
+from rnnqc.passes.graph.values.constant_expressions import Constants
+from rnnqc.passes.graph.values.index_expressions import Indices
+from rnnqc.passes.graph.values.sequence_elements import element_of
 
 REASON = "an elementwise recurrence, h = f(x) * h + g(x): it has no weights of its own."
 ACTION = "--rest int8 quantizes the projections around it"

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from rnnqc.ir import CELL_TAG, CUSTOM_TAG, RELEASED_TAG, Model, Node, display_name, graphs_below, info
 from rnnqc.passes.analysis.rest_weights import WEIGHT_OPERANDS
-from rnnqc.passes.graph.loop_states import is_loop
-from rnnqc.passes.graph.quantized_constants import is_stored_as_codes, stored_codes
+from rnnqc.passes.graph.loops.loop_states import is_loop
+from rnnqc.passes.graph.values.quantized_constants import is_stored_as_codes, stored_codes
 
 CAME_QUANTIZED = (
     "its weight came quantized already; float operators compute with exactly what the quantized values stand for.",

@@ -39,8 +39,8 @@ from rnnqc.passes.analysis.float_recurrences import constant_bytes
 from rnnqc.passes.analysis.foreign_operators import LOWER_THE_FLOAT_MODEL, QUANTIZED, foreign_refusal
 from rnnqc.passes.analysis.integer_recurrences import IntegerRecurrence, integer_recurrences
 from rnnqc.passes.analysis.released_cells import released_cells
-from rnnqc.passes.graph.loop_states import is_loop, owners, sizes_of
-from rnnqc.passes.graph.lstm_node import (
+from rnnqc.passes.graph.loops.loop_states import is_loop, owners, sizes_of
+from rnnqc.passes.graph.nodes.lstm_node import (
     INPUT_NAMES,
     TYPE_TAG,
     WEIGHTS_TAG,
@@ -53,7 +53,7 @@ from rnnqc.passes.graph.lstm_node import (
     is_recurrent,
     read_layer,
 )
-from rnnqc.passes.graph.quant_operators import is_quant_lstm, read_quant_lstm
+from rnnqc.passes.graph.nodes.quant_operators import is_quant_lstm, read_quant_lstm
 from rnnqc.passes.recover.float_steps import STEP_NOTE, FloatStep
 
 PARAMETERS = (

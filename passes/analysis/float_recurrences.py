@@ -6,10 +6,10 @@ from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from rnnqc.ir import CELL_TAG, CUSTOM_TAG, Graph, Model, Node, Value, constant_array, display_name, info, subgraphs
-from rnnqc.passes.graph.constant_expressions import Constants
-from rnnqc.passes.graph.loop_reach import WHOLE_NUMBERS, comes_back, reached, users_of
-from rnnqc.passes.graph.loop_states import State, bodies, is_loop, is_real, owners, states_of
-from rnnqc.passes.graph.lstm_node import is_recurrent
+from rnnqc.passes.graph.loops.loop_reach import WHOLE_NUMBERS, comes_back, reached, users_of
+from rnnqc.passes.graph.loops.loop_states import State, bodies, is_loop, is_real, owners, states_of
+from rnnqc.passes.graph.nodes.lstm_node import is_recurrent
+from rnnqc.passes.graph.values.constant_expressions import Constants
 
 PRODUCTS = ("MatMul", "Gemm", "Conv")
 _MATRIX = 64  # elements from which on a constant is looked at as the weight of a layer

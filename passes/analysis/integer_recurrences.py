@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from rnnqc.ir import CELL_TAG, CUSTOM_TAG, RELEASED_TAG, Graph, Model, Node, Value, constant_array, display_name, info
 from rnnqc.passes.analysis.custom_products import custom_cells
 from rnnqc.passes.analysis.float_recurrences import PRODUCTS
-from rnnqc.passes.graph.loop_reach import comes_back, reached, users_of
-from rnnqc.passes.graph.loop_states import bodies, is_loop, owners, states_of
+from rnnqc.passes.graph.loops.loop_reach import comes_back, reached, users_of
+from rnnqc.passes.graph.loops.loop_states import bodies, is_loop, owners, states_of
 
 _MICROSOFT = "com.microsoft"
 QUANTIZED_PRODUCTS = frozenset(

@@ -10,7 +10,7 @@ from rnnqc.ir import Graph, Model, Value, attribute, shape_of
 from rnnqc.ir.builder import Builder
 from rnnqc.passes.analysis.custom_cell import HIDDEN, CustomCell
 from rnnqc.passes.cells.observe import ANY_RANK, Observed
-from rnnqc.passes.graph.loop_states import behind_views
+from rnnqc.passes.graph.loops.loop_states import behind_views
 
 MASK = "mask"
 """Stands for the value that says which rows are no padding."""

@@ -27,7 +27,7 @@ from rnnqc.ir import (
 )
 from rnnqc.passes.analysis.float_recurrences import float_recurrences
 from rnnqc.passes.analysis.weight_groups import groups_of
-from rnnqc.passes.graph.loop_states import is_loop
+from rnnqc.passes.graph.loops.loop_states import is_loop
 from rnnqc.passes.recover.float_steps import STEP_NOTE, FloatStep
 from rnnqc.recipes.recipe import Recipe
 

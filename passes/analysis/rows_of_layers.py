@@ -10,8 +10,8 @@ from rnnqc.data.binding import bind_dimensions, bound_model
 from rnnqc.errors import CompileError, located
 from rnnqc.ir import Model, Node, Value, attribute, input_or_none, shape_of
 from rnnqc.passes.base import Pass
-from rnnqc.passes.graph.loop_states import VIEWS
-from rnnqc.passes.graph.lstm_node import INITIAL_C, INITIAL_H, X, is_recurrent
+from rnnqc.passes.graph.loops.loop_states import VIEWS
+from rnnqc.passes.graph.nodes.lstm_node import INITIAL_C, INITIAL_H, X, is_recurrent
 from rnnqc.passes.manager import PassManager
 from rnnqc.passes.recover.recognize_steps import RecognizeSteps
 from rnnqc.passes.recover.widen_steps import WidenSteps

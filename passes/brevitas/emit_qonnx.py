@@ -10,8 +10,8 @@ from rnnqc.formats.qonnx import QonnxQuantizer
 from rnnqc.formats.rounding import Rounding
 from rnnqc.ir import Node, Value, attribute, constant_array, input_or_none
 from rnnqc.ir.builder import Builder
-from rnnqc.passes.graph.lstm_node import NotHandled
-from rnnqc.passes.graph.quant_operators import rounding_of
+from rnnqc.passes.graph.nodes.lstm_node import NotHandled
+from rnnqc.passes.graph.nodes.quant_operators import rounding_of
 from rnnqc.passes.qcdq.emit_rounding import emit_rounding
 
 Limits = tuple[Value, Value]

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from rnnqc.formats.qonnx import QonnxQuantizer
-from rnnqc.passes.graph.index_expressions import EXACT_TO
-from rnnqc.passes.graph.quant_operators import GATES, Parameter, QuantLstm
+from rnnqc.passes.graph.nodes.quant_operators import GATES, Parameter, QuantLstm
+from rnnqc.passes.graph.values.index_expressions import EXACT_TO
 
 
 def largest_sum(weights: Sequence[Parameter], values: QonnxQuantizer) -> tuple[int, str] | None:

@@ -31,9 +31,9 @@ from rnnqc.passes.brevitas.emit_qonnx import (
     read_live_quant,
     read_trunc,
 )
-from rnnqc.passes.graph.lstm_node import NotHandled
-from rnnqc.passes.graph.quant_operators import CELL_OP, check_finite, is_quant, is_trunc, read_quant
-from rnnqc.passes.graph.quantized_constants import along, byte_codes, channel_axis, stored_codes
+from rnnqc.passes.graph.nodes.lstm_node import NotHandled
+from rnnqc.passes.graph.nodes.quant_operators import CELL_OP, check_finite, is_quant, is_trunc, read_quant
+from rnnqc.passes.graph.values.quantized_constants import along, byte_codes, channel_axis, stored_codes
 
 # Operators whose weights onnxruntime leaves behind a DequantizeLinear. It makes MatMulNBits of DequantizeLinear and
 # MatMul (1.31), which quantizes the other operand to 8 bits, and fails on one before view operators (operator set 21).

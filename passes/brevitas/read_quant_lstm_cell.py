@@ -37,14 +37,14 @@ from rnnqc.passes.cells.boundary import Boundary
 from rnnqc.passes.cells.sequence_lengths import dimensions
 from rnnqc.passes.fold.fold_fixed_point import FoldedFixedPoint
 from rnnqc.passes.fold.fold_quant_lstm import fold_quant_lstm, points_of
-from rnnqc.passes.graph.lstm_node import NotHandled
-from rnnqc.passes.graph.output_shapes import infer_output_shapes
-from rnnqc.passes.graph.quant_operators import ACTIVATIONS, CELL_OP, QuantLstm, is_quant_lstm, read_quant_lstm
+from rnnqc.passes.graph.nodes.lstm_node import NotHandled
+from rnnqc.passes.graph.nodes.quant_operators import ACTIVATIONS, CELL_OP, QuantLstm, is_quant_lstm, read_quant_lstm
+from rnnqc.passes.graph.values.output_shapes import infer_output_shapes
 from rnnqc.passes.invariants import Property
 from rnnqc.passes.qcdq.insert_qcdq import USUAL_BITS
 from rnnqc.passes.render.chain_codes import ReadCell, chain_codes
-from rnnqc.passes.render.emit_tables import Tables
 from rnnqc.passes.render.fold_scales import integer_operands
+from rnnqc.passes.render.lut.emit_tables import Tables
 
 
 class ReadQuantLstmCell(Pass):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from rnnqc.formats.qonnx import FloatArray, QonnxQuantizer
-from rnnqc.passes.graph.quant_operators import GATES, Parameter, QuantLstm
+from rnnqc.passes.graph.nodes.quant_operators import GATES, Parameter, QuantLstm
 
 _NEAREST = ("half_even", "half_away", "half_up", "half_even_up", "half_toward_zero")
 _MOST_CODES = 256

@@ -19,7 +19,7 @@ from rnnqc.passes.base import Pass, PassInfo, PassResult
 from rnnqc.passes.cells.boundary import Boundary, boundary_of
 from rnnqc.passes.cells.cell_graphs import graphs_of_cells, replace_cell
 from rnnqc.passes.formats.brevitas_contract import ROUNDING_NAMES, Misfit, bias_quantizers, misfits, quant_lstm_of
-from rnnqc.passes.graph.quant_operators import CELL_OP, GATES, NODE_GATES, QUANTIZERS, QuantLstm
+from rnnqc.passes.graph.nodes.quant_operators import CELL_OP, GATES, NODE_GATES, QUANTIZERS, QuantLstm
 from rnnqc.passes.invariants import Property
 
 DOMAIN, DOMAIN_VERSION = DOMAINS[0], 2

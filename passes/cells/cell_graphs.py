@@ -13,9 +13,9 @@ from rnnqc.cells.stages import QuantizedCell, points_of
 from rnnqc.formats.point_format import CHAINED, STATIC
 from rnnqc.ir import CELL_TAG, Graph, Model, Node, Value, constant_array, graph_info, info
 from rnnqc.passes.cells.boundary import boundary_of
-from rnnqc.passes.graph.constant_expressions import Constants
-from rnnqc.passes.graph.layout_ops import sources_of
-from rnnqc.passes.graph.quant_operators import CELL_OP
+from rnnqc.passes.graph.nodes.quant_operators import CELL_OP
+from rnnqc.passes.graph.values.constant_expressions import Constants
+from rnnqc.passes.graph.values.layout_ops import sources_of
 
 
 def parameters_of(model: Model, cell: Cell) -> dict[str, npt.NDArray[np.float32]]:

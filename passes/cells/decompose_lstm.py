@@ -29,8 +29,8 @@ from rnnqc.passes.cells.boundary import Boundary
 from rnnqc.passes.cells.float_arithmetic import FloatArithmetic
 from rnnqc.passes.cells.loop_driver import emit_cell
 from rnnqc.passes.cells.padded_output import check_padded_output, padded_output_notes
-from rnnqc.passes.graph.listed_weights import STORED_COUNT, TAKE_OFF, found_listed, listed_weights
-from rnnqc.passes.graph.lstm_node import (
+from rnnqc.passes.graph.nodes.listed_weights import STORED_COUNT, TAKE_OFF, found_listed, listed_weights
+from rnnqc.passes.graph.nodes.lstm_node import (
     INITIAL_C,
     INITIAL_H,
     SEQUENCE_LENS,

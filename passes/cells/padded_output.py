@@ -14,7 +14,7 @@ import numpy as np
 import onnx
 
 from rnnqc.ir import Node, Value, attribute, constant_array, display_name, input_or_none, output_or_none
-from rnnqc.passes.graph.lstm_node import SEQUENCE_LENS, NotHandled
+from rnnqc.passes.graph.nodes.lstm_node import SEQUENCE_LENS, NotHandled
 
 TIME, DIRECTION, BATCH, UNIT = "T", "D", "B", "H"
 BOOL = int(onnx.TensorProto.BOOL)

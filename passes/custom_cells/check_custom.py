@@ -25,7 +25,7 @@ from rnnqc.passes.constant_checks import ConstantCheck, Findings
 from rnnqc.passes.custom_cells.custom_formats import activation_of, custom_formats, operand_format
 from rnnqc.passes.custom_cells.emit_vitis_table import FIRST, LAST, vitis_entries
 from rnnqc.passes.formats.quantized_parameters import weight_codes
-from rnnqc.passes.graph.flat_model import FlatModel, MissingValueError
+from rnnqc.passes.graph.flat.flat_model import FlatModel, MissingValueError
 from rnnqc.passes.graph.point_names import alias, plain_name
 from rnnqc.passes.qcdq.check_quantizers import WrittenQuantizer, check_static, first_of
 from rnnqc.passes.qcdq.without_quantizers import bypassed

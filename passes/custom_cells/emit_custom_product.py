@@ -31,8 +31,8 @@ from rnnqc.passes.qcdq.emit_qcdq import (
     emit_weight,
     is_usual,
 )
-from rnnqc.passes.render.emit_codes import row_codes, row_scales
-from rnnqc.passes.render.emit_wide_codes import WIDE_BITS, separate_planes, weighted_sum, wide_codes
+from rnnqc.passes.render.operands.emit_codes import row_codes, row_scales
+from rnnqc.passes.render.operands.emit_wide_codes import WIDE_BITS, separate_planes, weighted_sum, wide_codes
 
 _OPSET_OF_PROPAGATION = 21
 _FLOAT32_BITS = 24

@@ -37,8 +37,8 @@ from rnnqc.passes.custom_cells.mark_custom_values import runs_backwards
 from rnnqc.passes.custom_cells.step_operators import step_program
 from rnnqc.passes.custom_cells.step_program import StepProgram
 from rnnqc.passes.custom_cells.step_values import STAYS
-from rnnqc.passes.graph.loop_states import sizes_of
-from rnnqc.passes.graph.lstm_node import NotHandled
+from rnnqc.passes.graph.loops.loop_states import sizes_of
+from rnnqc.passes.graph.nodes.lstm_node import NotHandled
 from rnnqc.passes.render.cell_function import CellFunction, checked_constant, scratch_model
 
 

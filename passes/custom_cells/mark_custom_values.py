@@ -11,7 +11,7 @@ from rnnqc.ir import Node, Value, attribute, shape_of
 from rnnqc.passes.analysis.custom_cell import VALUE, CustomCell
 from rnnqc.passes.analysis.observe_custom import mask_of
 from rnnqc.passes.analysis.point_marks import MASK, REAL, mark_made, mark_taken
-from rnnqc.passes.graph.layout_ops import MOVERS
+from rnnqc.passes.graph.values.layout_ops import MOVERS
 
 FROM_OUTSIDE = f".input.{VALUE}"
 _RANK = 2

@@ -26,7 +26,7 @@ from rnnqc.passes.custom_cells.mark_custom_values import runs_backwards
 from rnnqc.passes.custom_cells.rewrite_custom_cell import CustomCellRewriter
 from rnnqc.passes.formats.derived_formats import PRODUCT
 from rnnqc.passes.formats.override_effects import Resolution, effects_of_overrides
-from rnnqc.passes.graph.lstm_node import NotHandled
+from rnnqc.passes.graph.nodes.lstm_node import NotHandled
 from rnnqc.passes.invariants import Property
 from rnnqc.passes.qcdq.emit_qcdq import WIDEST
 from rnnqc.passes.qcdq.insert_qcdq import USUAL_BITS

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rnnqc.ir import Node, attribute
-from rnnqc.passes.graph.lstm_node import NotHandled
+from rnnqc.passes.graph.nodes.lstm_node import NotHandled
 
 Array = npt.NDArray[Any]
 BATCH = 2**40 + 15485863

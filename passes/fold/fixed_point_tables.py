@@ -18,7 +18,7 @@ from rnnqc.formats.point_format import PointFormat
 from rnnqc.formats.scales import is_power_of_two
 from rnnqc.passes.fold.fold_lut import FloatArray, linear_length
 from rnnqc.passes.formats.point_format import INDEX_BITS
-from rnnqc.passes.graph.lstm_node import NotHandled
+from rnnqc.passes.graph.nodes.lstm_node import NotHandled
 
 EXACT = "exact"
 """A kind of tables, beside `PIECEWISE_LINEAR` and `VITIS`."""

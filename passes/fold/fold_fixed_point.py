@@ -38,7 +38,7 @@ from rnnqc.passes.fold.fixed_point_tables import FixedPointTable, fixed_point_ta
 from rnnqc.passes.fold.fold_lut import FloatArray
 from rnnqc.passes.fold.lut_formats import EXACT_POINTS
 from rnnqc.passes.formats.point_format import INDEX_BITS, stored_multiplier
-from rnnqc.passes.graph.lstm_node import NotHandled
+from rnnqc.passes.graph.nodes.lstm_node import NotHandled
 
 WIDEST_CODES = 16
 WIDEST_OTHER = 32

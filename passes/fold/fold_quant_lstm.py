@@ -21,8 +21,15 @@ from rnnqc.formats.rounding import QONNX_ONLY
 from rnnqc.passes.fold.fixed_point_tables import FixedPointTable, place
 from rnnqc.passes.fold.fold_fixed_point import FoldedFixedPoint
 from rnnqc.passes.formats.point_format import INDEX_BITS, stored_multiplier
-from rnnqc.passes.graph.lstm_node import NotHandled
-from rnnqc.passes.graph.quant_operators import ACTIVATIONS, GATES, WIDEST_WEIGHT, Parameter, QuantLstm, check_zero_point
+from rnnqc.passes.graph.nodes.lstm_node import NotHandled
+from rnnqc.passes.graph.nodes.quant_operators import (
+    ACTIVATIONS,
+    GATES,
+    WIDEST_WEIGHT,
+    Parameter,
+    QuantLstm,
+    check_zero_point,
+)
 
 _BYTE_BITS = 8
 

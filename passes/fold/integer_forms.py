@@ -17,8 +17,8 @@ from rnnqc.passes.fold.fold_lut import FloatArray, FoldedLut, fold_lut
 from rnnqc.passes.fold.fold_quant_lstm import fold_quant_lstm, grid_of
 from rnnqc.passes.fold.lut_formats import state_bound
 from rnnqc.passes.formats.brevitas_contract import misfits, quant_lstm_of
-from rnnqc.passes.graph.constant_expressions import Constants
-from rnnqc.passes.graph.lstm_node import NotHandled
+from rnnqc.passes.graph.nodes.lstm_node import NotHandled
+from rnnqc.passes.graph.values.constant_expressions import Constants
 
 Folded = FoldedLut | FoldedFixedPoint
 

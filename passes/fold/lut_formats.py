@@ -18,7 +18,7 @@ from rnnqc.formats.point_format import CHAINED, ROWS
 from rnnqc.formats.rounding import Rounding
 from rnnqc.formats.scales import is_power_of_two
 from rnnqc.passes.formats.point_format import INDEX_BITS, cell_is_bounded
-from rnnqc.passes.graph.lstm_node import NotHandled
+from rnnqc.passes.graph.nodes.lstm_node import NotHandled
 
 WIDE_CELL_BITS = 24
 EXACT_POINTS = frozenset(

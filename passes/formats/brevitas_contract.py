@@ -23,8 +23,8 @@ from rnnqc.formats.qonnx import FloatArray, QonnxQuantizer
 from rnnqc.formats.rounding import Rounding
 from rnnqc.ir import Variable
 from rnnqc.passes.formats.point_format import INDEX_BITS
-from rnnqc.passes.graph.quant_operators import ACTIVATIONS, WIDEST_WEIGHT, Parameter, QuantLstm
-from rnnqc.passes.graph.quant_operators import GATES as SHORT_GATES
+from rnnqc.passes.graph.nodes.quant_operators import ACTIVATIONS, WIDEST_WEIGHT, Parameter, QuantLstm
+from rnnqc.passes.graph.nodes.quant_operators import GATES as SHORT_GATES
 
 ROUNDING_NAMES: Mapping[Rounding, str] = {
     Rounding.HALF_EVEN: "ROUND",

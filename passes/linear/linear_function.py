@@ -14,10 +14,10 @@ import onnx
 from rnnqc.cells.linear_nodes import DYNAMIC_ROW, LinearKind
 from rnnqc.ir import DOMAIN, Value, Variable, attribute_reference
 from rnnqc.ir.builder import Builder, body_nodes
-from rnnqc.passes.render.byte_weights import ByteWeights, multiplies_exactly
 from rnnqc.passes.render.cell_function import scratch_model
-from rnnqc.passes.render.emit_codes import row_range, with_zero_point_rows, without_nan
-from rnnqc.passes.render.lut_product import GroupSizes, Planes, unpacked_matrix
+from rnnqc.passes.render.lut.lut_product import GroupSizes, Planes, unpacked_matrix
+from rnnqc.passes.render.operands.byte_weights import ByteWeights, multiplies_exactly
+from rnnqc.passes.render.operands.emit_codes import row_range, with_zero_point_rows, without_nan
 
 _FIRST_WITH_ALLOWZERO = 14
 _FIRST_WITH_ENDS_OF_SHAPES = 15

@@ -11,8 +11,8 @@ import numpy.typing as npt
 
 from rnnqc.ir import Graph, Model, Node, Value, attribute, constant_array, dtype_of, shape_of
 from rnnqc.passes.analysis.rest_weights import LINEAR, RestWeight, WeightUse, rest_weights
-from rnnqc.passes.graph.constant_expressions import Constants
-from rnnqc.passes.graph.lstm_node import NotHandled
+from rnnqc.passes.graph.nodes.lstm_node import NotHandled
+from rnnqc.passes.graph.values.constant_expressions import Constants
 
 FloatArray = npt.NDArray[np.float32]
 INPUT = "input"

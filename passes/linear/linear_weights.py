@@ -14,8 +14,8 @@ from rnnqc.ir import Graph, Model, Value
 from rnnqc.ir.builder import Builder
 from rnnqc.passes.formats.quantized_parameters import weight_codes
 from rnnqc.passes.formats.weight_formats import weight_format
-from rnnqc.passes.graph.constant_expressions import Constants
-from rnnqc.passes.graph.lstm_node import NotHandled
+from rnnqc.passes.graph.nodes.lstm_node import NotHandled
+from rnnqc.passes.graph.values.constant_expressions import Constants
 from rnnqc.passes.linear.linear_sites import LinearSite
 from rnnqc.passes.rest.int8_weights import Int8Weights
 from rnnqc.recipes.keys import Settings

@@ -10,7 +10,7 @@ from rnnqc.ir import Model, Value
 from rnnqc.ir.builder import Builder
 from rnnqc.passes.analysis.rest_weights import LINEAR
 from rnnqc.passes.cells.observe import ANY_RANK, Observed
-from rnnqc.passes.graph.constant_expressions import Constants
+from rnnqc.passes.graph.values.constant_expressions import Constants
 from rnnqc.passes.linear.linear_sites import INPUT, LinearSite, every_linear_site, linear_identity
 from rnnqc.passes.linear.quantize_linear import LEAST_WEIGHTS
 

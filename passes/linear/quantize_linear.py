@@ -19,8 +19,8 @@ from rnnqc.ir.builder import Builder
 from rnnqc.passes.analysis.rest_weights import RestWeight, WeightUse, rest_weights
 from rnnqc.passes.base import Pass, PassInfo, PassResult, StoredWeight
 from rnnqc.passes.constant_checks import ConstantCheck
-from rnnqc.passes.graph.constant_expressions import Constants
-from rnnqc.passes.graph.lstm_node import NotHandled
+from rnnqc.passes.graph.nodes.lstm_node import NotHandled
+from rnnqc.passes.graph.values.constant_expressions import Constants
 from rnnqc.passes.invariants import Property
 from rnnqc.passes.linear.check_linear import LinearCheck
 from rnnqc.passes.linear.linear_function import emit_linear, linear_function

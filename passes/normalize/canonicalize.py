@@ -26,8 +26,8 @@ from rnnqc.ir import (
 )
 from rnnqc.ir.builder import Builder
 from rnnqc.passes.base import Pass, PassInfo, PassResult
-from rnnqc.passes.graph.constant_expressions import constant_expression
-from rnnqc.passes.graph.lstm_node import WEIGHTS_TAG, B, P, R, W, is_recurrent
+from rnnqc.passes.graph.nodes.lstm_node import WEIGHTS_TAG, B, P, R, W, is_recurrent
+from rnnqc.passes.graph.values.constant_expressions import constant_expression
 from rnnqc.passes.invariants import Property
 from rnnqc.passes.normalize.own_functions import check_own_functions
 from rnnqc.passes.normalize.share_weights import share_weights

@@ -25,7 +25,7 @@ from rnnqc.ir import (
 )
 from rnnqc.ir.builder import Builder, onnx_type
 from rnnqc.passes.base import Pass, PassInfo, PassResult
-from rnnqc.passes.graph.lstm_node import INITIAL_C, INITIAL_H, INPUT_NAMES, TYPE_TAG, B, P, R, W, X, is_recurrent
+from rnnqc.passes.graph.nodes.lstm_node import INITIAL_C, INITIAL_H, INPUT_NAMES, TYPE_TAG, B, P, R, W, X, is_recurrent
 from rnnqc.passes.invariants import Property
 
 OTHER_TYPES = (np.dtype(np.float16), np.dtype(np.float64))

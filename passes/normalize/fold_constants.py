@@ -11,9 +11,9 @@ from rnnqc.evaluation.numerics import Bitwise, Close
 from rnnqc.ir import Graph, Model, attribute, constant_array, display_name, graph_info, graphs_below
 from rnnqc.passes.base import Pass, PassInfo, PassResult
 from rnnqc.passes.graph.inline_branch import inline_branch
-from rnnqc.passes.graph.known_regions import Followed, known_in, regions
-from rnnqc.passes.graph.known_values import store_array
-from rnnqc.passes.graph.lstm_node import is_recurrent
+from rnnqc.passes.graph.nodes.lstm_node import is_recurrent
+from rnnqc.passes.graph.values.known_regions import Followed, known_in, regions
+from rnnqc.passes.graph.values.known_values import store_array
 from rnnqc.passes.invariants import Property
 from rnnqc.recipes.recipe_record import RECIPE_KEY
 

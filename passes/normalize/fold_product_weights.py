@@ -10,8 +10,8 @@ import numpy as np
 from rnnqc.evaluation.numerics import Close
 from rnnqc.ir import CELL_TAG, Constant, Graph, Model, Node, Value, constant_array, dtype_of, info
 from rnnqc.passes.base import Pass, PassInfo, PassResult
-from rnnqc.passes.graph.constant_expressions import Constants, constant_expression
-from rnnqc.passes.graph.loop_states import bodies, is_loop
+from rnnqc.passes.graph.loops.loop_states import bodies, is_loop
+from rnnqc.passes.graph.values.constant_expressions import Constants, constant_expression
 from rnnqc.passes.invariants import Property
 
 _PRODUCTS = ("MatMul", "Gemm")

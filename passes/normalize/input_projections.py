@@ -11,9 +11,9 @@ from onnx import TensorProto
 
 from rnnqc.ir import Constant, Graph, Model, Node, Value, attribute, constant_array, dtype_of, input_or_none, shape_of
 from rnnqc.ir.builder import Builder
-from rnnqc.passes.graph.index_expressions import Indices
-from rnnqc.passes.graph.lstm_node import B, R, W, X, is_recurrent
-from rnnqc.passes.graph.sequence_elements import changed_axes, slice_bounds
+from rnnqc.passes.graph.nodes.lstm_node import B, R, W, X, is_recurrent
+from rnnqc.passes.graph.values.index_expressions import Indices
+from rnnqc.passes.graph.values.sequence_elements import changed_axes, slice_bounds
 
 Floats = npt.NDArray[np.float32]
 _ONE_DIRECTION = ("forward", "reverse")

@@ -14,9 +14,15 @@ from rnnqc.evaluation.numerics import Close
 from rnnqc.ir import Model, Node, Value, constant_array, display_name, info, input_or_none, safe_name
 from rnnqc.ir.builder import Builder
 from rnnqc.passes.base import Pass, PassInfo, PassResult
-from rnnqc.passes.graph.listed_weights import found_listed, unlist_weights
-from rnnqc.passes.graph.lstm_node import WEIGHTS_TAG, B, P, R, W, is_recurrent
-from rnnqc.passes.graph.quantized_constants import along, byte_codes, channel_axis, is_stored_as_codes, stored_codes
+from rnnqc.passes.graph.nodes.listed_weights import found_listed, unlist_weights
+from rnnqc.passes.graph.nodes.lstm_node import WEIGHTS_TAG, B, P, R, W, is_recurrent
+from rnnqc.passes.graph.values.quantized_constants import (
+    along,
+    byte_codes,
+    channel_axis,
+    is_stored_as_codes,
+    stored_codes,
+)
 
 _OLDEST_OPSET = 13  # DequantizeLinear with an axis
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rnnqc.evaluation.numerics import Bitwise
 from rnnqc.ir import Graph, Model, Node, Value, shape_of
 from rnnqc.passes.base import Pass, PassInfo, PassResult
-from rnnqc.passes.graph.known_regions import Followed, known_in
+from rnnqc.passes.graph.values.known_regions import Followed, known_in
 from rnnqc.passes.invariants import Property
 
 _CONDITIONS = Followed("iub", 64, read=4096)

@@ -9,7 +9,7 @@ from rnnqc.errors import Outcome, Remark
 from rnnqc.evaluation.numerics import Bitwise, Close
 from rnnqc.ir import Model, Node, Value, attribute, constant_array, display_name, input_or_none, shape_of
 from rnnqc.passes.base import Pass, PassInfo, PassResult
-from rnnqc.passes.graph.lstm_node import INITIAL_C, INITIAL_H, SEQUENCE_LENS, B, P, R, W, X, is_recurrent
+from rnnqc.passes.graph.nodes.lstm_node import INITIAL_C, INITIAL_H, SEQUENCE_LENS, B, P, R, W, X, is_recurrent
 from rnnqc.passes.invariants import Property
 from rnnqc.passes.normalize.batch_sorts import COPIES, Sort, read_sort
 

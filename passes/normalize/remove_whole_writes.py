@@ -8,7 +8,7 @@ from rnnqc.evaluation.numerics import Bitwise
 from rnnqc.ir import Graph, Model, Node, Value, attribute, shape_of
 from rnnqc.ir.builder import Builder
 from rnnqc.passes.base import Pass, PassInfo, PassResult
-from rnnqc.passes.graph.constant_expressions import Constants
+from rnnqc.passes.graph.values.constant_expressions import Constants
 from rnnqc.passes.invariants import Property
 
 

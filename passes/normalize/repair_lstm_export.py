@@ -23,9 +23,7 @@ from rnnqc.ir import (
     shape_of,
 )
 from rnnqc.passes.base import Pass, PassInfo, PassResult
-from rnnqc.passes.graph.constant_expressions import Constants
-from rnnqc.passes.graph.index_expressions import Indices
-from rnnqc.passes.graph.lstm_node import (
+from rnnqc.passes.graph.nodes.lstm_node import (
     DIRECTIONS,
     INITIAL_C,
     INITIAL_H,
@@ -35,8 +33,10 @@ from rnnqc.passes.graph.lstm_node import (
     X,
     is_recurrent,
 )
-from rnnqc.passes.graph.output_shapes import infer_output_shapes
-from rnnqc.passes.graph.projection import check_projection
+from rnnqc.passes.graph.nodes.projection import check_projection
+from rnnqc.passes.graph.values.constant_expressions import Constants
+from rnnqc.passes.graph.values.index_expressions import Indices
+from rnnqc.passes.graph.values.output_shapes import infer_output_shapes
 
 STATED = (R, INITIAL_H, INITIAL_C)
 _STEPS = 64
@@ -55,9 +55,9 @@ class RepairLstmExport(Pass):
        with them. A node with a state of another size than the layer's is left alone: something else is wrong with it.
     3. Sequence lengths that are all the length of X go as well.
 
-    An LSTM with the shapes of a projection is an error (see `rnnqc.passes.graph.projection`): without its states it
-    would look like another one. Constants that are graph inputs as well may be replaced by a run and stay. Graphs are
-    sorted topologically.
+    An LSTM with the shapes of a projection is an error (see `rnnqc.passes.graph.nodes.projection`): without its states
+    it would look like another one. Constants that are graph inputs as well may be replaced by a run and stay. Graphs
+    are sorted topologically.
     """
 
     info = PassInfo(

@@ -6,7 +6,7 @@ from collections import Counter
 from typing import Any
 
 from rnnqc.ir import CELL_TAG, Constant, Model, Node, Value, constant_array, dtype_of, info, shape_of
-from rnnqc.passes.graph.constant_expressions import Constants
+from rnnqc.passes.graph.values.constant_expressions import Constants
 
 _PRODUCTS = ("MatMul", "Gemm")
 _Turns = tuple[str, ...]

@@ -8,12 +8,12 @@ from rnnqc.evaluation.numerics import Close
 from rnnqc.ir import Graph, Model, Node, Value, attribute, constant_array, info, input_or_none, output_or_none, shape_of
 from rnnqc.ir.builder import Builder
 from rnnqc.passes.base import Pass, PassInfo, PassResult
-from rnnqc.passes.graph.constant_expressions import Constants
-from rnnqc.passes.graph.index_expressions import Index, Indices, unknown
-from rnnqc.passes.graph.loop_states import bodies
-from rnnqc.passes.graph.lstm_node import SEQUENCE_LENS, X, is_recurrent
+from rnnqc.passes.graph.loops.loop_states import bodies
+from rnnqc.passes.graph.nodes.lstm_node import SEQUENCE_LENS, X, is_recurrent
 from rnnqc.passes.graph.redundant_nodes import cancel_squeezes, drop_identities
-from rnnqc.passes.graph.sequence_elements import consecutive, element_of, flip_inputs, flip_of, flipped
+from rnnqc.passes.graph.values.constant_expressions import Constants
+from rnnqc.passes.graph.values.index_expressions import Index, Indices, unknown
+from rnnqc.passes.graph.values.sequence_elements import consecutive, element_of, flip_inputs, flip_of, flipped
 from rnnqc.passes.invariants import Property
 from rnnqc.passes.normalize.input_projections import take_projections
 

@@ -23,7 +23,7 @@ from rnnqc.passes.formats.formats import resolve_formats
 from rnnqc.passes.formats.limit_shifts import limit_shifts
 from rnnqc.passes.formats.quantized_parameters import QuantizedParameters, quantize_parameters
 from rnnqc.passes.formats.shared_weights import merge_for_shared_weights
-from rnnqc.passes.graph.flat_model import FlatModel
+from rnnqc.passes.graph.flat.flat_model import FlatModel
 from rnnqc.passes.qcdq.check_quantizers import QUANTIZED, WEIGHTS, check_quantizers, written_quantizers
 from rnnqc.passes.qcdq.without_quantizers import bypassed
 from rnnqc.recipes.keys import Settings

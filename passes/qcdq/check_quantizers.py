@@ -17,7 +17,7 @@ from rnnqc.formats.format import Format
 from rnnqc.formats.point_format import FLOAT, ROWS, PointFormat
 from rnnqc.passes.cells.float_step import ACCUMULATORS
 from rnnqc.passes.constant_checks import Findings
-from rnnqc.passes.graph.flat_model import FlatModel
+from rnnqc.passes.graph.flat.flat_model import FlatModel
 from rnnqc.passes.graph.point_names import plain_name
 from rnnqc.passes.qcdq.emit_qcdq import ALIASES
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from rnnqc.errors import and_more
 from rnnqc.ir import Model, Node, Value, display_name, dtype_of
-from rnnqc.passes.graph.constant_expressions import Constants
+from rnnqc.passes.graph.values.constant_expressions import Constants
 
 EXACT_MAGNITUDE = 64
 """Of int8 weights: 255 * (64 + 64) is an int16."""

@@ -10,8 +10,7 @@ from rnnqc.errors import Outcome, Remark
 from rnnqc.evaluation.numerics import Close
 from rnnqc.ir import Graph, Model, Node, Value, display_name, info
 from rnnqc.passes.base import Pass, PassInfo, PassResult
-from rnnqc.passes.graph.constant_expressions import Constants
-from rnnqc.passes.graph.loop_states import (
+from rnnqc.passes.graph.loops.loop_states import (
     bodies,
     capture_invariants,
     first_rows,
@@ -20,8 +19,12 @@ from rnnqc.passes.graph.loop_states import (
     shapes_of_states,
     states_of,
 )
+from rnnqc.passes.graph.values.constant_expressions import Constants
 from rnnqc.passes.invariants import Property
-from rnnqc.passes.recover.emit_step_node import (
+from rnnqc.passes.recover.float_steps import STEP_NOTE, FloatStep
+from rnnqc.passes.recover.recovery_sites import RecoverySites
+from rnnqc.passes.recover.rows.row_reader import RowReader
+from rnnqc.passes.recover.steps.emit_step_node import (
     STAYS,
     StepWeights,
     emit_step_node,
@@ -29,15 +32,12 @@ from rnnqc.passes.recover.emit_step_node import (
     rows_of_step,
     with_zeros,
 )
-from rnnqc.passes.recover.first_steps import with_first_steps
-from rnnqc.passes.recover.float_steps import STEP_NOTE, FloatStep
-from rnnqc.passes.recover.recovery_sites import RecoverySites
-from rnnqc.passes.recover.row_reader import RowReader
-from rnnqc.passes.recover.state_flow import StateFlow
-from rnnqc.passes.recover.step_checks import PRODUCTS, check_hidden, check_uses, check_weights
-from rnnqc.passes.recover.step_matcher import FoundStep, StepFinder
-from rnnqc.passes.recover.step_roles import steps_of
-from rnnqc.passes.recover.step_weights import NoNode, step_node
+from rnnqc.passes.recover.steps.first_steps import with_first_steps
+from rnnqc.passes.recover.steps.state_flow import StateFlow
+from rnnqc.passes.recover.steps.step_checks import PRODUCTS, check_hidden, check_uses, check_weights
+from rnnqc.passes.recover.steps.step_matcher import FoundStep, StepFinder
+from rnnqc.passes.recover.steps.step_roles import steps_of
+from rnnqc.passes.recover.steps.step_weights import NoNode, step_node
 
 _NAME_STATES = (
     "name its inputs and outputs of states alike (h and h_next as c and c_next), or make a layer of the step by "

@@ -7,14 +7,14 @@ from rnnqc.evaluation.numerics import Close
 from rnnqc.ir import Graph, Model, Node, display_name, graph_info
 from rnnqc.ir.builder import Builder
 from rnnqc.passes.base import Pass, PassInfo, PassResult
-from rnnqc.passes.graph.constant_expressions import Constants
-from rnnqc.passes.graph.loop_states import bodies, is_loop
+from rnnqc.passes.graph.loops.loop_states import bodies, is_loop
+from rnnqc.passes.graph.values.constant_expressions import Constants
 from rnnqc.passes.invariants import Property
-from rnnqc.passes.recover.loop_bounds import trips_of
-from rnnqc.passes.recover.loop_layers import LoopLayers, layers_of
-from rnnqc.passes.recover.loop_results import LoopResults
+from rnnqc.passes.recover.loops.loop_bounds import trips_of
+from rnnqc.passes.recover.loops.loop_layers import LoopLayers, layers_of
+from rnnqc.passes.recover.loops.loop_results import LoopResults
 from rnnqc.passes.recover.recovery_sites import RecoverySites
-from rnnqc.passes.recover.step_weights import NoNode
+from rnnqc.passes.recover.steps.step_weights import NoNode
 
 
 class RecoverLoops(RecoverySites, Pass):

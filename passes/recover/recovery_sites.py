@@ -6,7 +6,7 @@ import copy
 from collections.abc import Mapping
 from typing import TypeVar
 
-from rnnqc.passes.recover.step_weights import NoNode
+from rnnqc.passes.recover.steps.step_weights import NoNode
 
 Sites = TypeVar("Sites", bound="RecoverySites")
 

@@ -20,14 +20,14 @@ from rnnqc.ir import (
 )
 from rnnqc.ir.builder import Builder
 from rnnqc.passes.base import Pass, PassInfo, PassResult
-from rnnqc.passes.graph.constant_expressions import Constants
-from rnnqc.passes.graph.index_expressions import Index, Indices, unknown
-from rnnqc.passes.graph.loop_states import VIEWS, bodies, owners
-from rnnqc.passes.graph.lstm_node import INITIAL_C, INITIAL_H, SEQUENCE_LENS, B, P, R, W, X, is_recurrent
-from rnnqc.passes.graph.sequence_elements import is_unsqueezed_in_front, keeps_all
+from rnnqc.passes.graph.loops.loop_states import VIEWS, bodies, owners
+from rnnqc.passes.graph.nodes.lstm_node import INITIAL_C, INITIAL_H, SEQUENCE_LENS, B, P, R, W, X, is_recurrent
+from rnnqc.passes.graph.values.constant_expressions import Constants
+from rnnqc.passes.graph.values.index_expressions import Index, Indices, unknown
+from rnnqc.passes.graph.values.sequence_elements import is_unsqueezed_in_front, keeps_all
 from rnnqc.passes.invariants import Property
 from rnnqc.passes.recover.recovery_sites import RecoverySites
-from rnnqc.passes.recover.step_weights import NoNode
+from rnnqc.passes.recover.steps.step_weights import NoNode
 
 _CONSTANTS = (W, R, B, P)
 

@@ -17,8 +17,8 @@ from rnnqc.ir.builder import Builder, body_nodes
 from rnnqc.passes.cells.boundary import Boundary
 from rnnqc.passes.cells.loop_driver import Arithmetic, emit_cell
 from rnnqc.passes.fold.integer_operands import Operands
-from rnnqc.passes.render.fixed_point_arithmetic import FixedPointArithmetic
-from rnnqc.passes.render.lut_arithmetic import LutArithmetic
+from rnnqc.passes.render.fixed_point.fixed_point_arithmetic import FixedPointArithmetic
+from rnnqc.passes.render.lut.lut_arithmetic import LutArithmetic
 
 # Values that may keep ONNX's axis for the direction, by the attribute that says so, and where the axis stands.
 DIRECTION_AXES = {

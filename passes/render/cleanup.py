@@ -9,8 +9,8 @@ import numpy as np
 from rnnqc.evaluation.numerics import Bitwise
 from rnnqc.ir import Constant, Model, constant_array, graph_info
 from rnnqc.passes.base import Pass, PassInfo, PassResult
+from rnnqc.passes.graph.loops.unused_states import drop_unused_states
 from rnnqc.passes.graph.redundant_nodes import cancel_squeezes, drop_identities, rename_in_cells
-from rnnqc.passes.graph.unused_states import drop_unused_states
 
 SHARED_FROM = 64  # bytes; smaller constants are shared when they are made
 

@@ -22,12 +22,12 @@ from rnnqc.passes.fold.fold_fixed_point import FoldedFixedPoint
 from rnnqc.passes.fold.fold_lut import FoldedLut, with_zero_point_rows
 from rnnqc.passes.fold.integer_forms import Folded, integer_form, is_within
 from rnnqc.passes.fold.integer_operands import Operands
-from rnnqc.passes.graph.layout_ops import MOVERS
-from rnnqc.passes.graph.lstm_node import NotHandled
+from rnnqc.passes.graph.nodes.lstm_node import NotHandled
+from rnnqc.passes.graph.values.layout_ops import MOVERS
 from rnnqc.passes.invariants import Property
 from rnnqc.passes.qcdq.insert_qcdq import USUAL_BITS
 from rnnqc.passes.render.cell_function import emit_integer
-from rnnqc.passes.render.emit_tables import Tables
+from rnnqc.passes.render.lut.emit_tables import Tables
 
 SHORT_BITS = 8
 

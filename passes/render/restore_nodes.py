@@ -11,7 +11,7 @@ from rnnqc.ir.builder import Builder
 from rnnqc.passes.base import Pass, PassInfo, PassResult
 from rnnqc.passes.cells.boundary import Boundary, boundary_of
 from rnnqc.passes.cells.cell_graphs import graphs_of_cells, parameters_of, replace_cell
-from rnnqc.passes.graph.node_attributes import node_attributes
+from rnnqc.passes.graph.nodes.node_attributes import node_attributes
 from rnnqc.passes.invariants import Property
 
 

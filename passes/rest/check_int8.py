@@ -12,7 +12,7 @@ from rnnqc.ir import Model, Node, Value, constant_array, display_name
 from rnnqc.passes.analysis.rest_weights import RestWeight
 from rnnqc.passes.analysis.weight_groups import groups_of
 from rnnqc.passes.constant_checks import ConstantCheck, Findings
-from rnnqc.passes.graph.constant_expressions import Constants
+from rnnqc.passes.graph.values.constant_expressions import Constants
 
 Array = npt.NDArray[Any]
 

@@ -22,7 +22,7 @@ from rnnqc.cells.stages import IntegerCell, points_of
 from rnnqc.formats.format import Format
 from rnnqc.formats.point_format import FLOAT
 from rnnqc.passes.formats.point_format import stays_between_bounds
-from rnnqc.passes.graph.flat_model import FlatModel
+from rnnqc.passes.graph.flat.flat_model import FlatModel
 
 Array = npt.NDArray[Any]
 REAL, LUT = "real", "lut"

@@ -14,7 +14,7 @@ import onnx
 from rnnqc.cells.base import Cell
 from rnnqc.cells.stages import FusedCell, QonnxCell, QuantizedCell
 from rnnqc.errors import CompileError
-from rnnqc.passes.graph.flat_model import FlatModel, MissingValueError
+from rnnqc.passes.graph.flat.flat_model import FlatModel, MissingValueError
 from rnnqc.passes.verify.cell_sides import REAL, CellSide
 from rnnqc.passes.verify.equal_bodies import changed_body
 from rnnqc.passes.verify.single_step import SingleStep, WrongValue

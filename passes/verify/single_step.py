@@ -25,7 +25,7 @@ from rnnqc.errors import CompileError
 from rnnqc.formats.format import Format
 from rnnqc.formats.point_format import FLOAT
 from rnnqc.passes.formats.point_format import INDEX_BITS
-from rnnqc.passes.graph.flat_digests import FlatDigests
+from rnnqc.passes.graph.flat.flat_digests import FlatDigests
 from rnnqc.passes.verify.activation_tables import LINEAR_ERROR, activated
 from rnnqc.passes.verify.cell_sides import (
     CANDIDATE_PRODUCT,

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from rnnqc.evaluation.numerics import Bitwise
 from rnnqc.ir import Graph, Model, Node, Value, captured_values, subgraphs
 from rnnqc.passes.base import Pass, PassInfo, PassResult
-from rnnqc.passes.graph.known_values import known_array, store_array
+from rnnqc.passes.graph.values.known_values import known_array, store_array
 from rnnqc.passes.views.shapes import infer_shapes_of_values
 
 _ASKING = ("Shape", "Size")

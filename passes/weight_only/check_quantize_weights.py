@@ -15,7 +15,7 @@ from rnnqc.ir import Constant, Model, Node, Value, constant_array, display_name
 from rnnqc.passes.constant_checks import ConstantCheck, Findings
 from rnnqc.passes.formats.quantized_parameters import weight_codes
 from rnnqc.passes.formats.weight_formats import weight_format
-from rnnqc.passes.graph.lstm_node import R, W, is_recurrent
+from rnnqc.passes.graph.nodes.lstm_node import R, W, is_recurrent
 from rnnqc.passes.weight_only.emit_weights import is_float16
 from rnnqc.recipes.recipe import Recipe
 

@@ -33,8 +33,8 @@ from rnnqc.passes.constant_checks import ConstantCheck
 from rnnqc.passes.formats.override_effects import Resolution, check_overrides, effects_of_overrides
 from rnnqc.passes.formats.quantized_parameters import MULTIPLIED
 from rnnqc.passes.formats.weight_formats import weight_format
-from rnnqc.passes.graph.listed_weights import STORED_COUNT, TAKE_OFF, found_listed, unlist_weights
-from rnnqc.passes.graph.lstm_node import (
+from rnnqc.passes.graph.nodes.listed_weights import STORED_COUNT, TAKE_OFF, found_listed, unlist_weights
+from rnnqc.passes.graph.nodes.lstm_node import (
     DIRECTIONS,
     INPUT_NAMES,
     WEIGHTS_TAG,

@@ -29,7 +29,17 @@ from rnnqc.ir import (
 )  # fmt: skip
 from rnnqc.ir.builder import Builder
 from rnnqc.passes.base import Pass, PassInfo, PassResult
-from rnnqc.passes.graph.lstm_node import INPUT_NAMES, SEQUENCE_LENS, WEIGHTS_TAG, NotHandled, P, R, W, X, is_recurrent
+from rnnqc.passes.graph.nodes.lstm_node import (
+    INPUT_NAMES,
+    SEQUENCE_LENS,
+    WEIGHTS_TAG,
+    NotHandled,
+    P,
+    R,
+    W,
+    X,
+    is_recurrent,
+)
 from rnnqc.passes.invariants import Property
 
 _DOMAIN_VERSION = 1

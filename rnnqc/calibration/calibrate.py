@@ -30,7 +30,7 @@ from rnnqc.passes.analysis.custom_points import custom_cells_of, custom_identity
 from rnnqc.passes.analysis.observe_custom import MASK, dimensions_of, observe_custom_cell
 from rnnqc.passes.cells.cell_graphs import parameters_of
 from rnnqc.passes.cells.observe import LENGTHS, NotObservableError, Observed, observe_cells, with_outputs
-from rnnqc.passes.graph.lstm_node import is_recurrent
+from rnnqc.passes.graph.nodes.lstm_node import is_recurrent
 from rnnqc.passes.linear.observe_linear import observe_linear_layers
 from rnnqc.passes.normalize.batch_sorts import sizes_of_sorted
 from rnnqc.proto.files import serialized

@@ -1,8 +1,8 @@
 """The equations of LSTM, GRU and RNN, each written once.
 
 They are written against `Step`, which every arithmetic implements: float operators with or without quantizers
-(`rnnqc.passes.cells.float_step`), look-ups (`rnnqc.passes.render.lut_step`), fixed point
-(`rnnqc.passes.render.fixed_point_step`). Source: ONNX operators LSTM, GRU and RNN.
+(`rnnqc.passes.cells.float_step`), look-ups (`rnnqc.passes.render.lut.lut_step`), fixed point
+(`rnnqc.passes.render.fixed_point.fixed_point_step`). Source: ONNX operators LSTM, GRU and RNN.
 """
 
 from __future__ import annotations

@@ -58,7 +58,7 @@ def run(a: argparse.Namespace) -> int:
 
 def _print_points(found: Inspection) -> None:
     """The points that have a format; channels with scales of their own are counted."""
-    from rnnqc.passes.graph.quant_operators import CELL_OP
+    from rnnqc.passes.graph.nodes.quant_operators import CELL_OP
 
     rows = []
     for path, s in found.points.items():
@@ -100,7 +100,7 @@ def _print_nodes(found: Inspection) -> None:
 
 def _print_rest(found: Inspection) -> None:
     """The largest float weights outside the recurrent layers, and the sum of all."""
-    from rnnqc.lowering.rest_report import told_of_rest
+    from rnnqc.lowering.reports.rest_report import told_of_rest
 
     rest = found.rest
     for text in told_of_rest(rest.exported):

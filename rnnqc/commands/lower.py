@@ -30,7 +30,7 @@ from rnnqc.errors import CompileError, UsageError
 
 if TYPE_CHECKING:
     from rnnqc.lowering.failures import Failure
-    from rnnqc.lowering.report import Lowered, Report
+    from rnnqc.lowering.reports.report import Lowered, Report
     from rnnqc.reporting.evidence import Evidence
     from rnnqc.search.trials import Bounds
 

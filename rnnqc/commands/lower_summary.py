@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Mapping
 
-    from rnnqc.lowering.report import Entry, Lowered, Report
+    from rnnqc.lowering.reports.report import Entry, Lowered, Report
 
 LABEL = 10
 """Columns of the labels."""

@@ -64,7 +64,7 @@ def _properties(kind: Any, *without: str) -> dict[str, Schema]:
 
 
 def _lower() -> Schema:
-    from rnnqc.lowering.report import Report
+    from rnnqc.lowering.reports.report import Report
 
     return fixed({**_properties(Report, "seconds"), "evidence": _report()}, optional=("evidence",))
 
@@ -130,7 +130,7 @@ def _verify() -> Schema:
 
 
 def _inspect() -> Schema:
-    from rnnqc.lowering.rest_report import RestReport
+    from rnnqc.lowering.reports.rest_report import RestReport
     from rnnqc.passes.analysis.elementwise_recurrences import ElementwiseRecurrence
 
     why = {"reason": TEXT, "found": TEXT, "action": TEXT}

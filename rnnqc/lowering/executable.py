@@ -11,8 +11,8 @@ from rnnqc.evaluation.invalid_model_errors import refusing_invalid_models
 from rnnqc.formats.qonnx import DOMAINS
 from rnnqc.ir import Model, Node, attribute, dtype_of, input_or_none
 from rnnqc.passes import PassManager
-from rnnqc.passes.graph.lstm_node import W, is_recurrent
-from rnnqc.passes.graph.quant_operators import CELL_OP, QUANT_OPS, TRUNC_OP, is_quant, is_quant_lstm, is_trunc
+from rnnqc.passes.graph.nodes.lstm_node import W, is_recurrent
+from rnnqc.passes.graph.nodes.quant_operators import CELL_OP, QUANT_OPS, TRUNC_OP, is_quant, is_quant_lstm, is_trunc
 from rnnqc.passes.normalize.read_weight_codes import has_weight_codes
 from rnnqc.passes.normalize.repair_lstm_export import squeezes_wrong_axis
 from rnnqc.passes.pipeline import EXPORTED, exported_passes

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rnnqc.cells.forms import QONNX
-from rnnqc.lowering.report import Report
+from rnnqc.lowering.reports.report import Report
 
 STRICT, STRICT_REST, FORM = "--strict", "--strict-rest", "--form qonnx"
 VERIFY, MIN_SQNR = "--verify", "--min-sqnr"

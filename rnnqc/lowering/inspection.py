@@ -15,8 +15,8 @@ from rnnqc.evaluation.invalid_model_errors import refusing_invalid_models
 from rnnqc.ir import Model
 from rnnqc.layers.layer_hints import layer_hints
 from rnnqc.lowering.executable import brings_its_own
-from rnnqc.lowering.rest_report import RestReport, rest_report
-from rnnqc.lowering.stock_speed import slower_without_library
+from rnnqc.lowering.reports.rest_report import RestReport, rest_report
+from rnnqc.lowering.reports.stock_speed import slower_without_library
 from rnnqc.measure.time_axes import fixed_lengths
 from rnnqc.passes import DecomposeLstm, PassManager, ReadQuantLstmCell
 from rnnqc.passes.analysis.custom_products import custom_cells

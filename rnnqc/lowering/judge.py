@@ -9,21 +9,21 @@ from functools import partial
 
 from rnnqc.cells.forms import FUSED, INTEGER, QCDQ, QONNX
 from rnnqc.errors import CompileError, Outcome, Remark, UsageError, explained
-from rnnqc.lowering.entries import make_entries
 from rnnqc.lowering.executable import executable
 from rnnqc.lowering.measurement import generated, given, measure
 from rnnqc.lowering.plan import AS_EXPORTED, Plan
-from rnnqc.lowering.report import Entry, Report
-from rnnqc.lowering.rest_report import rest_report, stored_weights, told_of_rest
+from rnnqc.lowering.reports.entries import make_entries
+from rnnqc.lowering.reports.report import Entry, Report
+from rnnqc.lowering.reports.rest_report import rest_report, stored_weights, told_of_rest
+from rnnqc.lowering.reports.stock_speed import slower_without_library
+from rnnqc.lowering.reports.warnings import lowered_otherwise, suspected_steps, warnings_of, warnings_of_measurement
 from rnnqc.lowering.run import Passed
-from rnnqc.lowering.stock_speed import slower_without_library
-from rnnqc.lowering.warnings import lowered_otherwise, suspected_steps, warnings_of, warnings_of_measurement
 from rnnqc.measure.feeds import Level
 from rnnqc.passes.analysis.elementwise_recurrences import ACTION, REASON, ElementwiseRecurrence
 from rnnqc.passes.analysis.foreign_operators import LOWER_THE_FLOAT_MODEL
 from rnnqc.passes.analysis.released_cells import WRITTEN_OUT
 from rnnqc.passes.custom_cells.quantize_custom_cells import CALIBRATE
-from rnnqc.passes.graph.quant_operators import CELL_OP
+from rnnqc.passes.graph.nodes.quant_operators import CELL_OP
 
 
 def judge(plan: Plan, passed: Passed, start: float | None = None) -> Report:

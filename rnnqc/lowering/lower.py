@@ -18,7 +18,7 @@ from rnnqc.lowering.judge import judge
 from rnnqc.lowering.options import REST_FLOAT, LowerOptions
 from rnnqc.lowering.plan import make_plan
 from rnnqc.lowering.record import record
-from rnnqc.lowering.report import Lowered
+from rnnqc.lowering.reports.report import Lowered
 from rnnqc.lowering.run import run
 from rnnqc.passes import Instrument, Pass
 from rnnqc.proto.given import Given, as_given

@@ -12,7 +12,7 @@ import onnx
 from rnnqc.data.given_data import Data
 from rnnqc.data.state_pairs import state_pairs
 from rnnqc.errors import CompileError
-from rnnqc.lowering.report import Report
+from rnnqc.lowering.reports.report import Report
 from rnnqc.lowering.verification_feeds import CALIBRATION_DATA, first_calls, spread
 from rnnqc.measure.compare import LevelComparison, compare_levels, worst_level
 from rnnqc.measure.differences import unlike_texts

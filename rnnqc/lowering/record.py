@@ -10,9 +10,9 @@ from rnnqc.cells.stages import points_of
 from rnnqc.ir import Model
 from rnnqc.lowering.file_contents import contents
 from rnnqc.lowering.plan import AS_EXPORTED, Plan
-from rnnqc.lowering.report import Entry, Lowered, Report
+from rnnqc.lowering.reports.report import Entry, Lowered, Report
 from rnnqc.lowering.run import Passed
-from rnnqc.passes.graph.quant_operators import CELL_OP
+from rnnqc.passes.graph.nodes.quant_operators import CELL_OP
 from rnnqc.proto.files import proto_size
 from rnnqc.recipes.recipe_record import RECIPE_KEY, RecipeRecord, read_record
 

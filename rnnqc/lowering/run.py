@@ -22,7 +22,7 @@ from rnnqc.passes.analysis.elementwise_recurrences import ElementwiseRecurrence,
 from rnnqc.passes.analysis.exported_weights import ExportedWeight, exported_weights
 from rnnqc.passes.analysis.find_recurrent_nodes import RecurrentNode, recurrent_nodes
 from rnnqc.passes.analysis.rest_weights import RestWeight, rest_weights
-from rnnqc.passes.graph.quant_operators import CELL_OP
+from rnnqc.passes.graph.nodes.quant_operators import CELL_OP
 from rnnqc.passes.rest.int8_weights import chosen_weights
 from rnnqc.passes.verify.pass_comparison import NOT_COMPARED
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from rnnqc.errors import UsageError
-from rnnqc.lowering.report import Lowered
+from rnnqc.lowering.reports.report import Lowered
 from rnnqc.proto.files import write_atomically
 from rnnqc.recipes.recipe import is_builtin
 from rnnqc.recipes.recipe_record import RECIPE_KEY, read_record

@@ -8,6 +8,6 @@ output.
 3. `tally` sums up the differences, call by call, over all values and step by step; `time_axes` says which axis is
    time. `differences` holds the results.
 4. `compare` does 2 and 3 for two models, for several kinds of feeds, and for one model without and with the library.
-5. The verdict belongs to who asked: `rnnqc verify` sets thresholds, `lower` warns (`rnnqc.lowering.warnings`), and
-   `rnnqc.search` ranks overrides.
+5. The verdict belongs to who asked: `rnnqc verify` sets thresholds, `lower` warns (`rnnqc.lowering.reports.warnings`),
+   and `rnnqc.search` ranks overrides.
 """

@@ -11,7 +11,7 @@ import onnx
 from rnnqc.data.binding import bound_text, bound_values
 from rnnqc.data.feeds import Feeds
 from rnnqc.ir import Model
-from rnnqc.lowering.report import Entry
+from rnnqc.lowering.reports.report import Entry
 from rnnqc.passes import PassManager
 from rnnqc.passes.analysis.find_recurrent_nodes import lowered_nodes, recurrent_nodes
 from rnnqc.passes.normalize.remove_sorting import RemoveSorting

@@ -26,7 +26,7 @@ from rnnqc.errors import CompileError, located
 from rnnqc.ir import Model
 from rnnqc.lowering.executable import brings_its_own, executable
 from rnnqc.lowering.options import REST_FLOAT
-from rnnqc.lowering.report import Lowered, Report
+from rnnqc.lowering.reports.report import Lowered, Report
 from rnnqc.measure.feeds import generated_feeds
 from rnnqc.measure.runs import Calls
 from rnnqc.measure.time_axes import output_axes

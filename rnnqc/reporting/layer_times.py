@@ -19,7 +19,7 @@ from rnnqc.evaluation.evaluate import make_session, run_session
 from rnnqc.ir import Model
 from rnnqc.lowering.lower import lower
 from rnnqc.passes import PassManager
-from rnnqc.passes.graph.lstm_node import W
+from rnnqc.passes.graph.nodes.lstm_node import W
 from rnnqc.passes.pipeline import normal_form
 from rnnqc.proto.graph_walks import reads
 from rnnqc.reporting.evidence import LayerTime

@@ -12,7 +12,7 @@ from rnnqc.errors import CompileError, UsageError
 from rnnqc.ir import Model, info
 from rnnqc.lowering.executable import brings_its_own
 from rnnqc.passes.analysis.find_recurrent_nodes import lowered_nodes
-from rnnqc.passes.graph.lstm_node import WEIGHTS_TAG
+from rnnqc.passes.graph.nodes.lstm_node import WEIGHTS_TAG
 from rnnqc.recipes.recipe_record import RECIPE_KEY
 from rnnqc.search.recurrences import Recurrence
 

@@ -10,7 +10,7 @@ import onnx
 
 from rnnqc.data.given_data import Data
 from rnnqc.data.statistics import Statistics
-from rnnqc.lowering.report import Lowered, Report
+from rnnqc.lowering.reports.report import Lowered, Report
 from rnnqc.proto.files import load_proto_and_size
 from rnnqc.search.trials import Bounds
 

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from rnnqc.calibration.float_cells import decompose
 from rnnqc.ir import Model, constant_array, graph_info
-from rnnqc.lowering.report import Lowered
+from rnnqc.lowering.reports.report import Lowered
 from rnnqc.passes.analysis.custom_cell import WEIGHT, CustomCell
 from rnnqc.passes.analysis.custom_points import custom_cells_of
 from rnnqc.reporting.points import weight_evidence

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import onnx
 
 from rnnqc.data.feeds import Feeds
-from rnnqc.lowering.report import Lowered
+from rnnqc.lowering.reports.report import Lowered
 from rnnqc.measure.runs import has_native
 from rnnqc.recipes.rules import Rule
 from rnnqc.search.greedy import Assignment, Measured

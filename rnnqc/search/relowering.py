@@ -12,7 +12,7 @@ from rnnqc.cells.forms import WEIGHT_ONLY
 from rnnqc.data.statistics import Statistics
 from rnnqc.formats.point_format import STATIC, PointFormat
 from rnnqc.lowering.lower import lower
-from rnnqc.lowering.report import Lowered
+from rnnqc.lowering.reports.report import Lowered
 from rnnqc.recipes.clipping import RANGE_KEYS
 from rnnqc.recipes.recipe_record import RecipeRecord
 from rnnqc.recipes.rules import Rule

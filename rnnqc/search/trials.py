@@ -12,7 +12,7 @@ from rnnqc.data.streaming import Outputs
 from rnnqc.errors import CompileError
 from rnnqc.formats.point_format import FLOAT
 from rnnqc.lowering.options import REST_FLOAT
-from rnnqc.lowering.report import Lowered
+from rnnqc.lowering.reports.report import Lowered
 from rnnqc.recipes.rules import Rule
 from rnnqc.search.overrides import settings_text
 from rnnqc.search.quality import Quality, Score

@@ -26,7 +26,7 @@ from rnnqc.errors import UsageError, located
 from rnnqc.ir import Model
 from rnnqc.lowering.lower import lower
 from rnnqc.lowering.options import REST_FLOAT
-from rnnqc.lowering.report import Lowered
+from rnnqc.lowering.reports.report import Lowered
 from rnnqc.measure.chosen_metric import is_falling, metric_function
 from rnnqc.measure.metrics import BUILTIN, MetricFunction
 from rnnqc.measure.runs import Calls, State

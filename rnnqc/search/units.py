@@ -11,7 +11,7 @@ from typing import Any
 
 from rnnqc.calibration.float_cells import decompose
 from rnnqc.ir import Model, safe_name
-from rnnqc.lowering.report import Lowered
+from rnnqc.lowering.reports.report import Lowered
 from rnnqc.passes.cells.cell_graphs import parameters_of
 from rnnqc.passes.linear.quantize_linear import FORM as LINEAR_FORM
 from rnnqc.recipes.recipe import KINDS, Recipe

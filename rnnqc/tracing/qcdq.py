@@ -16,7 +16,7 @@ from rnnqc.formats.format import Format
 from rnnqc.formats.scales import is_power_of_two
 from rnnqc.passes.cells.float_step import ACCUMULATORS
 from rnnqc.passes.fold.fold_fixed_point import needs_fixed_point
-from rnnqc.passes.graph.quant_operators import CELL_OP
+from rnnqc.passes.graph.nodes.quant_operators import CELL_OP
 from rnnqc.tracing.tensors import Tensor, dequantized
 
 Array = npt.NDArray[Any]

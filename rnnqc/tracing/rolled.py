@@ -20,8 +20,8 @@ from rnnqc.passes.cells.cell_graphs import graphs_of_cells
 from rnnqc.passes.cells.float_arithmetic import FloatArithmetic
 from rnnqc.passes.cells.float_step import Quantizer
 from rnnqc.passes.cells.loop_driver import emit_cell
+from rnnqc.passes.graph.nodes.quant_operators import CELL_OP
 from rnnqc.passes.graph.point_names import plain_name
-from rnnqc.passes.graph.quant_operators import CELL_OP
 from rnnqc.passes.qcdq.emit_qcdq import ALIASES, qcdq_quantizer
 from rnnqc.passes.qcdq.insert_qcdq import emit_flags
 from rnnqc.proto.graph_walks import needed

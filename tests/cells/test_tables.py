@@ -26,7 +26,7 @@ from rnnqc.cells.tables import (
 )
 from rnnqc.evaluation.evaluate import make_session
 from rnnqc.ir import DOMAIN, DOMAIN_VERSION
-from rnnqc.passes.render.emit_tables import table_function
+from rnnqc.passes.render.lut.emit_tables import table_function
 from tests.runs.sessions import LEVELS, options
 
 LENGTHS = (64, 128, 4096, 16384)

@@ -20,7 +20,7 @@ from onnx import helper, numpy_helper
 import rnnqc
 from rnnqc.cells.types import all_points
 from rnnqc.cli import _parsed, _parser, _separated
-from rnnqc.lowering.report import Lowered
+from rnnqc.lowering.reports.report import Lowered
 from rnnqc.recipes.keys import KEYS
 from rnnqc.recipes.recipe import builtin_recipes
 from tests.passes.pass_testing import plain_op

@@ -20,7 +20,7 @@ from rnnqc.evaluation.evaluate import make_session, run_session
 from rnnqc.evaluation.numerics import max_abs, sqnr_db
 from rnnqc.lowering.executable import executable
 from rnnqc.lowering.lower import lower
-from rnnqc.lowering.report import Lowered
+from rnnqc.lowering.reports.report import Lowered
 from rnnqc.proto.files import serialized
 from rnnqc.recipes.recipe import builtin_recipes
 from tests.generate.cases import Case

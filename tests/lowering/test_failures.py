@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from rnnqc.lowering.failures import FORM, MIN_SQNR, STRICT, VERIFY, first_failure
-from rnnqc.lowering.report import Entry, Report
+from rnnqc.lowering.reports.report import Entry, Report
 
 LOWERED, FLOAT = Entry("a", "LSTM", "lowered", "fused"), Entry("b", "GRU", "float")
 LEVELS = {"magnitude 1": {"y": 40.0}, "magnitude 30": {"y": 12.5}}

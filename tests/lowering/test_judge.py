@@ -15,7 +15,7 @@ from rnnqc.errors import CompileError
 from rnnqc.lowering.judge import judge
 from rnnqc.lowering.options import LowerOptions
 from rnnqc.lowering.plan import make_plan
-from rnnqc.lowering.report import Report
+from rnnqc.lowering.reports.report import Report
 from rnnqc.lowering.run import run
 from tests.subjects.lstm_models import LstmCase, stacked_model
 

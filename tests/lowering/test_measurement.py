@@ -22,8 +22,8 @@ from rnnqc.commands import lower as command
 from rnnqc.data.feeds import Feeds
 from rnnqc.lowering.file_contents import contents
 from rnnqc.lowering.measurement import given
+from rnnqc.lowering.reports.warnings import POOR_DB
 from rnnqc.lowering.verification_feeds import CALIBRATION_DATA, Remembered
-from rnnqc.lowering.warnings import POOR_DB
 from rnnqc.measure.compare import compare_models, judged, unit_outputs
 from rnnqc.measure.differences import OutputComparison
 from tests.runs.commands import in_process

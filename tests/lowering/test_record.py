@@ -19,7 +19,7 @@ from rnnqc.lowering.judge import judge
 from rnnqc.lowering.options import LowerOptions
 from rnnqc.lowering.plan import Plan, make_plan
 from rnnqc.lowering.record import record
-from rnnqc.lowering.report import Lowered
+from rnnqc.lowering.reports.report import Lowered
 from rnnqc.lowering.run import run
 from rnnqc.recipes.recipe_record import RECIPE_KEY
 from tests.subjects.brevitas_models import draw_feeds, one_cell, random_lstm

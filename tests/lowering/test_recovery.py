@@ -20,10 +20,11 @@ import rnnqc
 from rnnqc.evaluation.evaluate import run_model
 from rnnqc.evaluation.numerics import sqnr_db
 from rnnqc.lowering import recovery
-from rnnqc.lowering.report import Lowered
+from rnnqc.lowering.reports.report import Lowered
 from rnnqc.passes.normalize import simplify_sequences
-from rnnqc.passes.recover import loop_layers, recognize_steps, recover_loops, roll_steps
-from rnnqc.passes.recover.step_weights import StepNode, step_node
+from rnnqc.passes.recover import recognize_steps, recover_loops, roll_steps
+from rnnqc.passes.recover.loops import loop_layers
+from rnnqc.passes.recover.steps.step_weights import StepNode, step_node
 from tests.generate.recurrences import RecurrenceCase
 from tests.generate.renaming import rename
 from tests.subjects.lstm_models import LstmCase

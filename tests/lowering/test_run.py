@@ -20,7 +20,7 @@ from rnnqc.lowering.run import run
 from rnnqc.measure.feeds import FeedGenerator
 from rnnqc.passes import Instrument, Pass
 from rnnqc.passes.base import PassResult
-from rnnqc.passes.recover import loop_layers
+from rnnqc.passes.recover.loops import loop_layers
 from tests.generate.recurrences import RecurrenceCase
 from tests.subjects.brevitas_models import draw_feeds, one_cell, random_lstm
 from tests.subjects.lstm_models import LstmCase

@@ -17,7 +17,7 @@ import rnnqc
 from rnnqc.data.feeds import Feeds
 from rnnqc.data.streaming import Outputs
 from rnnqc.errors import CompileError, UsageError
-from rnnqc.lowering.report import Lowered
+from rnnqc.lowering.reports.report import Lowered
 from rnnqc.measure.metrics import MetricFunction
 from rnnqc.measure.runs import Calls
 from rnnqc.recipes.rules import Rule

@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include "kernels/common/activation.h"
-#include "kernels/common/fixed_point_bytes.h"
+#include "kernels/common/fixed_point/fixed_point_bytes.h"
 #include "kernels/common/linear_tables.h"
 #include "kernels/common/packing.h"
 #include "kernels/common/reciprocal.h"

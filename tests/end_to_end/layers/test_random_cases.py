@@ -16,7 +16,7 @@ import pytest
 from onnx import numpy_helper
 
 from rnnqc.lowering.lower import lower
-from rnnqc.lowering.report import Lowered
+from rnnqc.lowering.reports.report import Lowered
 from tests import generate as testing
 from tests.generate import checks, draws
 from tests.generate.__main__ import main

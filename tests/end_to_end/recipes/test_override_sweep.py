@@ -18,7 +18,7 @@ from rnnqc.calibration.float_cells import decompose
 from rnnqc.data.statistics import Statistics
 from rnnqc.errors import CompileError
 from rnnqc.ir import Model
-from rnnqc.lowering.report import Lowered
+from rnnqc.lowering.reports.report import Lowered
 from rnnqc.passes import PassManager
 from rnnqc.passes.analysis.custom_points import points_of_recurrences
 from rnnqc.passes.formats.override_effects import points_of_types

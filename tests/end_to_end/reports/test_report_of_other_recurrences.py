@@ -17,7 +17,7 @@ import pytest
 
 import rnnqc
 from rnnqc.data.statistics import Statistics
-from rnnqc.lowering.report import Lowered
+from rnnqc.lowering.reports.report import Lowered
 from rnnqc.measure.compare import compare_models
 from rnnqc.reporting.evidence import Evidence
 from rnnqc.reporting.gather import gather

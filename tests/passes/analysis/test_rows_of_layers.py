@@ -16,7 +16,7 @@ import pytest
 import rnnqc
 from rnnqc.errors import CompileError
 from rnnqc.evaluation.evaluate import run_model
-from rnnqc.lowering.report import Lowered
+from rnnqc.lowering.reports.report import Lowered
 from rnnqc.wording import in_python
 from tests.runs.lowered import STOCK, session
 from tests.runs.sessions import run

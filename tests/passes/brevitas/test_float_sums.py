@@ -15,8 +15,8 @@ from rnnqc.formats.qonnx import QonnxQuantizer
 from rnnqc.formats.rounding import Rounding
 from rnnqc.ir import Model
 from rnnqc.passes.brevitas.float_sums import doubt_about_sums, largest_sum
-from rnnqc.passes.graph.index_expressions import EXACT_TO
-from rnnqc.passes.graph.quant_operators import Parameter, QuantLstm, is_quant_lstm, read_quant_lstm
+from rnnqc.passes.graph.nodes.quant_operators import Parameter, QuantLstm, is_quant_lstm, read_quant_lstm
+from rnnqc.passes.graph.values.index_expressions import EXACT_TO
 from tests.subjects.brevitas_models import draw_feeds, one_cell, random_lstm
 
 

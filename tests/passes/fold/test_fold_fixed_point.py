@@ -21,7 +21,7 @@ from rnnqc.formats.format import Format
 from rnnqc.formats.rounding import Rounding
 from rnnqc.ir import constant_array
 from rnnqc.passes.fold.fold_fixed_point import FoldedFixedPoint, fold_fixed_point, needs_fixed_point
-from rnnqc.passes.graph.lstm_node import NotHandled
+from rnnqc.passes.graph.nodes.lstm_node import NotHandled
 from tests.generate.float_layer import Activation
 from tests.passes.pass_testing import INT8, apply, before, make_pass
 from tests.subjects.lstm_models import LstmCase, RecurrentCase

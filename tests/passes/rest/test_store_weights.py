@@ -18,7 +18,7 @@ from onnx import TensorProto, helper, numpy_helper
 from rnnqc.errors import Outcome
 from rnnqc.ir import Model
 from rnnqc.passes import Canonicalize, Cleanup, PassManager, QuantizeEmbeddings, StoreWeights
-from rnnqc.passes.graph.constant_expressions import Constants
+from rnnqc.passes.graph.values.constant_expressions import Constants
 from rnnqc.passes.rest.int8_weights import Int8Weights
 from tests.passes.pass_testing import apply, declines, nodes_of
 from tests.runs.sessions import LEVELS, Array, assert_same_bits, options, run

@@ -25,7 +25,7 @@ from rnnqc.errors import NumericsError
 from rnnqc.ir import Constant, Model, Node, Variable
 from rnnqc.lowering.executable import executable
 from rnnqc.passes import VerifyNumerics
-from rnnqc.passes.graph.flat_model import FlatModel
+from rnnqc.passes.graph.flat.flat_model import FlatModel
 from rnnqc.passes.graph.point_names import alias
 from rnnqc.passes.pipeline import default_passes, exported_passes
 from rnnqc.recipes.recipe import load_recipe
@@ -170,7 +170,7 @@ def test_an_entry_of_a_table(name: str) -> None:
 def test_knots_that_are_wrong_where_they_are_defined(recipe: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The definition and the pass have them from one place: then the function itself says what is wrong."""
     from rnnqc.cells import tables
-    from rnnqc.passes.render import emit_tables
+    from rnnqc.passes.render.lut import emit_tables
 
     knots = list(tables.TANH_KNOTS)
     knots[5] += 30

@@ -28,7 +28,7 @@ from rnnqc.formats.format import Format
 from rnnqc.formats.scales import symmetric_scale
 from rnnqc.ir import Model, graph_info, info
 from rnnqc.passes import Canonicalize, PassManager, QuantizeWeights
-from rnnqc.passes.graph.lstm_node import WEIGHTS_TAG
+from rnnqc.passes.graph.nodes.lstm_node import WEIGHTS_TAG
 from rnnqc.recipes.recipe import Recipe
 from rnnqc.recipes.rules import Rule, parse_override
 from tests.laws.parametrize import every_pair, in_turn

@@ -18,7 +18,7 @@ from rnnqc.cells.forms import ORT, ORT_LSTM
 from rnnqc.errors import CompileError, Outcome, UsageError
 from rnnqc.ir import Model, constant_array
 from rnnqc.passes import Canonicalize, PassManager, QuantizeWeights, WriteOrtLstm
-from rnnqc.passes.graph.lstm_node import R, W
+from rnnqc.passes.graph.nodes.lstm_node import R, W
 from rnnqc.recipes.recipe import Recipe, load_recipe
 from rnnqc.recipes.rules import Rule
 from tests.laws.parametrize import every_pair

@@ -1,6 +1,6 @@
 // The part of the ABI of kernels.cc for the elementwise kernels of the arithmetic "grid" in binary64.
 
-#include "kernels/common/fixed_point.h"
+#include "kernels/common/fixed_point/fixed_point.h"
 
 #include <cmath>
 #include <cstdint>

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <string>
 
-#include "kernels/common/fixed_point.h"
+#include "kernels/common/fixed_point/fixed_point.h"
 
 namespace rnnqc {
 

@@ -7,7 +7,7 @@
 #include "cells/driver/cell_run.h"
 #include "cells/driver/sequence_driver.h"
 #include "cells/fixed_point/product.h"
-#include "kernels/common/fixed_point.h"
+#include "kernels/common/fixed_point/fixed_point.h"
 #include "kernels/kernel_table.h"
 
 namespace rnnqc {

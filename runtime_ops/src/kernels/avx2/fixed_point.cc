@@ -1,14 +1,14 @@
-#include "kernels/common/fixed_point.h"
+#include "kernels/common/fixed_point/fixed_point.h"
 
 #include "kernels/kernel_table.h"
 
 namespace rnnqc {
 namespace {
 
-#include "kernels/common/fixed_point.inc"
+#include "kernels/common/fixed_point/fixed_point.inc"
 // After it, whose functions they call.
-#include "kernels/common/fixed_point_bytes.inc"
-#include "kernels/common/fixed_point_gru_rnn.inc"
+#include "kernels/common/fixed_point/fixed_point_bytes.inc"
+#include "kernels/common/fixed_point/fixed_point_gru_rnn.inc"
 
 }  // namespace
 

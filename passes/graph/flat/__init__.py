@@ -1,0 +1,1 @@
+"""A model as one flat graph, whose parts run alone or are compared without a run."""

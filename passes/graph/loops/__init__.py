@@ -1,0 +1,1 @@
+"""What Loop and Scan nodes carry, read and return."""

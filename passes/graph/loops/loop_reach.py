@@ -1,0 +1,65 @@
+"""Analysis: what values of a loop's body, or of a row of steps, depend on others. Reads only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+
+from rnnqc.ir import Node, Value
+from rnnqc.passes.graph.loops.loop_states import State
+from rnnqc.passes.graph.nodes.lstm_node import is_recurrent
+
+WHOLE_NUMBERS = ("Shape", "Size", "ArgMax", "ArgMin", "NonZero", "Less", "Greater", "Equal", "SequenceLength")
+"""Operators whose results count or choose; what is made of them depends on no real number."""
+
+
+def users_of(value: Value, inside: Mapping[int, Node]) -> list[Node]:
+    """The nodes that read a value, by what `owners` says of their graph."""
+    return [inside[id(n)] for n in value.outputs if id(n) in inside]
+
+
+def reached(
+    start: Iterable[Value], inside: Mapping[int, Node], follows: Callable[[Value], bool] = lambda _: True
+) -> dict[int, Value]:
+    """Values that depend on `start`, by id, without those behind recurrent nodes and counts.
+
+    Args:
+        start: Values of the graph; those without a name are left out.
+        inside: What `owners` says of the graph.
+        follows: Whether a value carries the dependence on.
+    """
+    found = {id(v): v for v in start if v.name}
+    stack = list(found.values())
+    while stack:
+        for node in users_of(stack.pop(), inside):
+            if is_recurrent(node) or node.op in WHOLE_NUMBERS:
+                continue
+            for made in node.outputs:
+                if made.name and id(made) not in found and follows(made):
+                    found[id(made)] = made
+                    stack.append(made)
+    return found
+
+
+def comes_back(
+    state: State, values: Collection[int], states: Iterable[State], onward: Callable[[State], Collection[int]]
+) -> bool:
+    """Whether what is made of `values` becomes the state again after some iterations.
+
+    Args:
+        state: One of `states`.
+        values: Of the body, by id.
+        states: Of the loop.
+        onward: The values of the body that depend on a state, by id.
+    """
+    known = list(states)
+    open_ = [s for s in known if id(s.after) in values]
+    seen: set[int] = set()
+    while open_:
+        current = open_.pop()
+        if current is state:
+            return True
+        if current.index not in seen:
+            seen.add(current.index)
+            made = onward(current)
+            open_ += [s for s in known if id(s.after) in made]
+    return False

@@ -1,0 +1,87 @@
+"""What a Loop or Scan carries, reads and returns, and nothing uses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from rnnqc.ir import Graph, Model, Node, Value, attribute, captured_values
+from rnnqc.passes.graph.loops.loop_states import bodies, capture_invariants, is_loop, states_of
+
+
+def drop_unused_states(model: Model) -> int:
+    """Takes from every Loop and Scan the states, sequences and outputs that nothing uses; returns how many.
+
+    A state that only makes itself goes, too. A body uses what it gets unchanged from outside as an outer value, so that
+    weights that a while loop carries are no states of it. A Scan keeps one sequence: it says how many elements there
+    are.
+    """
+    count = 0
+    kept = {id(v) for g in model.graphs() for v in g.outputs}
+    for _, owner, _ in reversed(list(bodies(model))):
+        if owner is not None and is_loop(owner):
+            count += capture_invariants(model, owner)
+            count += _drop(owner, kept)
+    return count
+
+
+def _drop(node: Node, kept: set[int]) -> int:
+    body: Graph = node.attrs["body"]
+    states = states_of(node)
+    total = len(states)
+    lead_in, lead_out = (2, 1) if node.op == "Loop" else (0, 0)
+
+    def used(value: Value | None) -> bool:
+        return value is not None and bool(value.name) and (bool(value.outputs) or id(value) in kept)
+
+    results = [k for k in range(len(body.outputs) - lead_out - total) if used(_at(node.outputs, total + k))]
+    live = {k for k, s in enumerate(states) if used(s.final)}
+    needed = [*body.outputs[:lead_out], *(body.outputs[lead_out + total + k] for k in results)]
+    read = _read(body, [*needed, *(states[k].after for k in live)])
+    while more := {k for k, s in enumerate(states) if k not in live and id(s.before) in read}:
+        live |= more
+        read = _read(body, [*needed, *(states[k].after for k in live)])
+    sequences = body.inputs[lead_in + total :]
+    taken = [k for k, v in enumerate(sequences) if id(v) in read] or list(range(len(sequences[:1])))
+    dropped = total - len(live) + len(sequences) - len(taken) + len(body.outputs) - lead_out - total - len(results)
+    if not dropped:
+        return 0
+    order = sorted(live)
+    inputs = [*range(lead_in), *(lead_in + k for k in order), *(lead_in + total + k for k in taken)]
+    outputs = [*order, *(total + k for k in results)]
+    body.inputs[:] = [body.inputs[k] for k in inputs]
+    body.outputs[:] = [*body.outputs[:lead_out], *(body.outputs[lead_out + k] for k in outputs)]
+    given, made = [node.inputs[k] for k in inputs], [node.outputs[k] for k in outputs if k < len(node.outputs)]
+    node.inputs.clear()
+    node.inputs.extend(given)
+    node.outputs.clear()
+    node.outputs.extend(made)
+    if node.op == "Scan":
+        node.attrs["num_scan_inputs"] = len(taken)
+        for key, chosen in (("scan_input", taken), ("scan_output", results)):
+            for name in (f"{key}_axes", f"{key}_directions"):
+                held = attribute(node, name, None)
+                if held and chosen:
+                    node.attrs[name] = [held[k] for k in chosen]
+                elif held:
+                    del node.attrs[name]
+    return dropped
+
+
+def _at(values: list[Value], index: int) -> Value | None:
+    return values[index] if index < len(values) else None
+
+
+def _read(body: Graph, made: Iterable[Value]) -> set[int]:
+    """The values of `body` that those of `made` depend on, by id."""
+    found: set[int] = set()
+    stack = list(made)
+    local = {id(n) for n in body.nodes}
+    while stack:
+        value = stack.pop()
+        if id(value) in found:
+            continue
+        found.add(id(value))
+        for node in value.inputs:
+            if id(node) in local:
+                stack += [*node.inputs, *captured_values(node)]
+    return found

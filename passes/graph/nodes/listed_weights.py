@@ -1,0 +1,34 @@
+"""Weights of recurrent nodes that are graph inputs as well: defaults that a run could replace."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rnnqc.ir import Model, Node, graph_info
+from rnnqc.passes.graph.nodes.lstm_node import B, P, R, W
+
+STORED_COUNT = "its weights are defaults that a run could replace; the stored ones count, and the inputs go."
+TAKE_OFF = "take the initializers off the graph inputs, if the weights are constant"
+
+
+def listed_weights(model: Model, node: Node) -> list[str]:
+    """Names of the inputs of a node that are both stored and listed as graph inputs."""
+    graph = graph_info(model.graph)
+    return [n for n in (v.name for v in node.inputs) if n in graph.input_order and n in graph.initializers]
+
+
+def found_listed(names: Sequence[str]) -> str:
+    """What a remark says was found."""
+    return f"{', '.join(map(repr, names))} both stored and listed as graph inputs"
+
+
+def unlist_weights(model: Model, node: Node) -> list[str]:
+    """Takes the stored W, R, B and P of a node off the graph inputs; their names.
+
+    onnxruntime warns of each in every session, and cannot compute ahead with what a run may replace.
+    """
+    weights = {node.inputs[k].name for k in (W, R, B, P) if k < len(node.inputs)}
+    listed = [n for n in listed_weights(model, node) if n in weights]
+    record = graph_info(model.graph)
+    record.input_order = [n for n in record.input_order if n not in listed]
+    return listed

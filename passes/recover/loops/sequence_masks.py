@@ -1,0 +1,158 @@
+"""Masks that keep the state of rows whose sequence has ended."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rnnqc.ir import Node, Value, attribute, dtype_of, input_or_none, shape_of
+from rnnqc.passes.graph.loops.loop_states import VIEWS
+from rnnqc.passes.graph.values.index_expressions import unknown
+from rnnqc.passes.graph.values.sequence_elements import element_of, flip_of
+from rnnqc.passes.recover.loops.loop_bounds import TRIP
+from rnnqc.passes.recover.loops.loop_to_sequence import Vectorizer
+from rnnqc.passes.recover.steps.step_weights import NoNode
+
+_VIEWS = (*VIEWS, "Expand", "Tile")
+
+
+@dataclass(frozen=True, eq=False)
+class Lengths:
+    """Lengths of the rows of a batch.
+
+    Attributes:
+        value: `[B]`, in the graph around the loop.
+        backwards: Whether the loop begins at the end of the sequences: with rows as long as they are.
+    """
+
+    value: Value
+    backwards: bool
+
+    def same(self, other: Lengths | None) -> bool:
+        """Whether both say the same."""
+        return other is not None and self.value is other.value and self.backwards == other.backwards
+
+
+def mask_lengths(mask: Value, scanned: dict[int, tuple[Value, int, bool]], vectorizer: Vectorizer) -> Lengths:
+    """The lengths where `mask` is `time < lengths`, by row.
+
+    Args:
+        mask: The condition of a Where in a loop's body.
+        scanned: Of a Scan: the sequence behind each input of the body, its axis, and whether it runs backwards.
+        vectorizer: Of the loop.
+
+    Raises:
+        NoNode: The mask is something else.
+    """
+    found = _of_counter(mask, vectorizer) or _of_sequence(mask, scanned, vectorizer)
+    if found is None:
+        raise NoNode("a mask does not follow from sequence lengths.", f"{mask.name!r}")
+    return found
+
+
+def _of_counter(mask: Value, vectorizer: Vectorizer) -> Lengths | None:
+    """`trip < lengths`."""
+    value = mask
+    views: list[Node] = []
+    while (node := _producer(value)) is not None and (node.op in ("Expand", "Identity", "Unsqueeze") or _to_bool(node)):
+        views.append(node)
+        value = node.inputs[0]
+    axes = ["rows"]
+    for node in reversed(views):
+        added = vectorizer.trips.indices.numbers(input_or_none(node, 1)) if node.op == "Unsqueeze" else []
+        if added is None:
+            return None
+        for axis in sorted(a % (len(axes) + len(added)) for a in added):
+            axes.insert(axis, "one")
+    if axes[-2:] != ["rows", "one"]:
+        return None
+    pair = _less(value)
+    if pair is None:
+        return None
+    counter = vectorizer.trips.indices.scalar(_plain(pair[0]))
+    lengths = vectorizer.outer(_plain(pair[1]))
+    if counter != unknown(TRIP) or lengths is None or not _whole_numbers(_plain(pair[1])):
+        return None
+    return Lengths(lengths, False)
+
+
+def _of_sequence(mask: Value, scanned: dict[int, tuple[Value, int, bool]], vectorizer: Vectorizer) -> Lengths | None:
+    """An element of `arange(T)[:, None, None] < lengths[None, :, None]`."""
+    value = mask
+    while (node := _producer(value)) is not None and (node.op in ("Expand", "Identity") or _to_bool(node)):
+        value = node.inputs[0]
+    if id(value) in scanned:
+        source, axis, backwards = scanned[id(value)]
+        kept = None
+    else:
+        element = element_of(value, vectorizer.trips.indices)
+        if element is None or element.index != unknown(TRIP) or vectorizer.outer(element.sequence) is None:
+            return None
+        source, axis, backwards = element.sequence, element.axis, False
+        kept = element.axes
+    turned = flip_of(source, vectorizer.trips.indices)
+    if turned is not None and turned[1] == axis:
+        source, backwards = turned[0], not backwards
+    pair = _less(source)
+    shape = shape_of(source)
+    if pair is None or shape is None:
+        return None
+    whole = kept if kept is not None else tuple(k for k in range(len(shape)) if k != axis)
+    times, rows = (_with_rank(shape_of(v), len(shape)) for v in pair)
+    if times is None or rows is None or len(whole) < 2:
+        return None
+    # Times along the axis of the loop, rows along the second to last axis of an element, and nothing else anywhere.
+    if any(d != 1 for k, d in enumerate(times) if k != axis):
+        return None
+    if any(d != 1 for k, d in enumerate(rows) if k != whole[-2]) or whole[-2] in (axis, -1):
+        return None
+    counter, lengths = _plain(pair[0]), vectorizer.outer(_plain(pair[1]))
+    made = _producer(counter)
+    if made is None or made.op != "Range" or lengths is None or not _whole_numbers(_plain(pair[1])):
+        return None
+    first, step = (vectorizer.trips.indices.numbers(input_or_none(made, k)) for k in (0, 2))
+    return Lengths(lengths, backwards) if (first, step) == ([0], [1]) else None
+
+
+def _producer(value: Value) -> Node | None:
+    return value.inputs[0] if len(value.inputs) == 1 and not value.inputs[0].domain else None
+
+
+def _with_rank(shape: list[int | str | None] | None, rank: int) -> list[int | str | None] | None:
+    ones: list[int | str | None] = [1]
+    return None if shape is None else ones * (rank - len(shape)) + shape
+
+
+def _to_bool(node: Node) -> bool:
+    return bool(node.op == "Cast" and attribute(node, "to", 0) == 9)
+
+
+def _less(value: Value) -> tuple[Value, Value] | None:
+    """The smaller and the larger side of a comparison."""
+    node = _producer(value)
+    if node is None or node.op not in ("Less", "Greater"):
+        return None
+    a, b = node.inputs
+    return (a, b) if node.op == "Less" else (b, a)
+
+
+def _whole_numbers(value: Value) -> bool:
+    """Whether `value` is a vector of integers."""
+    shape = shape_of(value)
+    return shape is not None and len(shape) == 1 and _is_whole(value)
+
+
+def _is_whole(value: Value) -> bool:
+    kind = dtype_of(value)
+    return kind is not None and kind.kind in "iu"
+
+
+def _plain(value: Value) -> Value:
+    """What stands behind views and changes of type that keep whole numbers as they are."""
+    while (node := _producer(value)) is not None and (node.op in _VIEWS or _keeps_numbers(node)):
+        value = node.inputs[0]
+    return value
+
+
+def _keeps_numbers(node: Node) -> bool:
+    """Whether `node` turns integers into int32, int64, float32 or float64."""
+    return node.op == "Cast" and attribute(node, "to", 0) in (1, 6, 7, 11) and _is_whole(node.inputs[0])

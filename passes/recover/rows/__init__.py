@@ -1,0 +1,1 @@
+"""Rows of values as expressions: products with constant matrices, sums, activations."""

@@ -1,0 +1,88 @@
+"""Operators that take rows apart, or give them other dimensions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from rnnqc.ir import Node, attribute, input_or_none, shape_of
+from rnnqc.passes.graph.values.index_expressions import Indices
+from rnnqc.passes.graph.values.sequence_elements import changed_axes, keeps_axis, slice_bounds
+from rnnqc.passes.recover.rows.row_algebra import Atoms
+from rnnqc.passes.recover.rows.rows import Lead, Rows, checked, columns_of
+
+
+def split_columns(atoms: Atoms, node: Node, rows: Rows, indices: Indices) -> Sequence[Rows | None]:
+    """The outputs of a Split of columns; none if it is no such one."""
+    if attribute(node, "axis", 0) not in (-1, len(rows.lead)):
+        return []
+    count = len(node.outputs)
+    given = indices.numbers(input_or_none(node, 1))
+    if input_or_none(node, 1) is not None and given is None:
+        return []
+    size = -(-rows.width // count)
+    sizes = given or [min(size, rows.width - size * k) for k in range(count)]
+    if sum(sizes) != rows.width or len(sizes) != count or min(sizes) <= 0:
+        return []
+    ends = np.cumsum(sizes).tolist()
+    return [columns_of(atoms, rows, end - n, end) for n, end in zip(sizes, ends, strict=True)]
+
+
+def sliced_columns(atoms: Atoms, node: Node, rows: Rows, indices: Indices) -> Rows | None:
+    """The output of a Slice of columns, or of whole rows; None if it is no such one."""
+    bounds = slice_bounds(node, indices)
+    if bounds is None:
+        return None
+    last = len(rows.lead)
+    if any(not keeps_axis(held, rows.lead[k]) for k, held in bounds.items() if k != last):
+        return None
+    if last not in bounds:
+        return rows
+    start, end, step = bounds[last][0].number, bounds[last][1].number, bounds[last][2]
+    if start is None or end is None or step != 1:
+        return None
+    low, high, _ = slice(start, end).indices(rows.width)
+    return columns_of(atoms, rows, low, high) if low < high else None
+
+
+def viewed(node: Node, rows: Rows, indices: Indices) -> Rows | None:
+    """The output of an operator that gives the same rows other dimensions; None if it mixes them."""
+    lead = rows.lead
+    rank = len(lead) + 1
+    if node.op == "Transpose":
+        perm = attribute(node, "perm", list(range(rank))[::-1])
+        return Rows(tuple(lead[p] for p in perm[:-1]), rows.segments) if perm[-1] == rank - 1 else None
+    if node.op in ("Squeeze", "Unsqueeze"):
+        axes = changed_axes(node, indices)
+        if axes is None:
+            return None
+        total = rank + len(axes) if node.op == "Unsqueeze" else rank
+        axes = [a % total for a in axes]
+        if node.op == "Squeeze":
+            if any(a == rank - 1 or lead[a] != 1 for a in axes):
+                return None
+            kept: Lead = tuple(d for k, d in enumerate(lead) if k not in axes)
+        else:
+            rest = iter(lead)
+            if total - 1 in axes:
+                return None
+            kept = tuple(1 if k in axes else next(rest) for k in range(total - 1))
+        return checked(kept, rows.segments)
+    shape = shape_of(node.outputs[0]) or _target(node, indices)
+    if not shape or shape[-1] != rows.width:
+        return None
+    batch = [d for d in lead if d != 1]
+    made = [d for d in shape[:-1] if d != 1]
+    if len(made) > 1:
+        return None
+    size = batch[0] if batch else 1
+    if not made and size != 1:
+        return None
+    return checked(tuple(size if d != 1 else 1 for d in shape[:-1]), rows.segments)
+
+
+def _target(node: Node, indices: Indices) -> list[int | str | None] | None:
+    """What a Reshape asks for: -1 and 0 stand for the batch."""
+    target = indices.sizes(input_or_none(node, 1)) if node.op == "Reshape" else None
+    return None if target is None else [None if d in (-1, 0) else d for d in target]

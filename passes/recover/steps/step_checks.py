@@ -1,0 +1,96 @@
+"""What keeps a step from becoming a node: values that are used elsewhere, weights and states of other recurrences."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from rnnqc.ir import Graph, Node, Value, display_name
+from rnnqc.passes.recover.rows.row_reader import RowReader
+from rnnqc.passes.recover.steps.step_matcher import FoundStep
+from rnnqc.passes.recover.steps.step_weights import NoNode, StepNode
+
+PRODUCTS = ("MatMul", "Gemm")
+
+
+def check_hidden(
+    graph: Graph, step: StepNode, own: set[int], states: Mapping[int, bytes], carried: Mapping[int, Value]
+) -> None:
+    """Refuses a step whose hidden state is made of that of the step before by products outside steps.
+
+    Such a state (of a highway layer, say) need not lie within the bounds of what steps make. Masks of lengths are
+    no products, and what a first step begins with is not made of another step.
+    """
+    local = {id(n) for n in graph.nodes}
+    stack, seen = [step.h] if step.h is not None else [], set[int]()
+    foreign: Node | None = None
+    continued = False
+    while stack:
+        value = stack.pop()
+        if id(value) in seen:
+            continue
+        seen.add(id(value))
+        if id(value) in states:
+            continued |= states[id(value)] == step.R.tobytes()
+            continue
+        if id(value) in carried:
+            stack.append(carried[id(value)])
+            continue
+        for producer in value.inputs:
+            if id(producer) not in local or id(producer) in own:
+                continue
+            if producer.op in PRODUCTS:
+                foreign = producer
+            else:
+                stack.extend(producer.inputs)
+    if foreign is not None and continued:
+        found = f"node {display_name(foreign)!r} ({foreign.op}) between two of its steps"
+        raise NoNode("matmuls of another recurrence use its hidden state.", found)
+
+
+def check_weights(graph: Graph, inside: Mapping[int, Node], own: set[int]) -> None:
+    """Refuses a step of whose weights `graph` makes products outside steps."""
+    local = {id(n) for n in graph.nodes}
+    for node in inside.values():
+        for value in node.inputs[1:2] if node.op in PRODUCTS else ():
+            for user in value.outputs:
+                if user.op in PRODUCTS and id(user) in local and id(user) not in own:
+                    found = f"{value.name!r}, used by node {display_name(user)!r} ({user.op})"
+                    raise NoNode("its weights also belong to another recurrence.", found)
+
+
+def check_uses(graph: Graph, reader: RowReader, step: FoundStep, node: StepNode) -> dict[int, Node]:
+    """The nodes inside a step; refuses one that has a value that is used elsewhere."""
+    stops = {id(v) for v in (*node.x, node.h, node.c) if v is not None}
+    ends = {id(v) for v in (node.h_next, node.c_next) if v is not None}
+    inside: dict[int, Node] = {}
+    stack = [v for v in (node.h_next, node.c_next) if v is not None]
+    while stack:
+        value = stack.pop()
+        for producer in value.inputs:
+            if id(producer) in inside or (id(value) in stops and id(value) not in ends):
+                continue
+            if reader.constants.array(value) is not None:
+                continue
+            inside[id(producer)] = producer
+            stack.extend(v for v in producer.inputs if id(v) not in stops)
+    outputs = {id(v) for v in graph.outputs}
+    states = {a for a in (step.hidden, step.cell) if a is not None}
+    for producer in inside.values():
+        for value in producer.outputs:
+            users = [u for u in value.outputs if id(u) not in inside and not _is_unused(u, graph, outputs)]
+            if id(value) in ends or not (users or id(value) in outputs):
+                continue
+            rows = reader.known(value)
+            if rows is None:
+                continue
+            forms = rows.segments
+            plain = all(f.linear and not (f.dense and states & set(f.terms)) for f in forms)
+            if not plain:
+                user = f"node {display_name(users[0])!r} ({users[0].op})" if users else "an output of the graph"
+                raise NoNode("a value inside the step is used elsewhere.", f"{value.name!r}, used by {user}")
+    return inside
+
+
+def _is_unused(node: Node, graph: Graph, outputs: set[int]) -> bool:
+    """As a part of a product is that belongs to a gate whose sum comes of another product."""
+    return not any(v.outputs or id(v) in outputs for v in node.outputs) and any(n is node for n in graph.nodes)

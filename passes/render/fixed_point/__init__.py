@@ -1,0 +1,1 @@
+"""The fixed-point arithmetic in standard operators: every value on its grid."""

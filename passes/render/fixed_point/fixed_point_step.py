@@ -1,0 +1,214 @@
+"""The equations of a cell in fixed-point arithmetic: every value on its grid, activations from tables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from rnnqc.cells.base import Cell
+from rnnqc.cells.equations import RESET_HIDDEN
+from rnnqc.cells.fixed_point_numbers import FixedPointNumbers, FixedPointQuantizer, point_of, quantizers_of
+from rnnqc.cells.lut_numbers import STATE_LIMIT
+from rnnqc.ir import Value
+from rnnqc.passes.fold.integer_operands import Operands
+from rnnqc.passes.render.fixed_point.fixed_point_quantizers import GridEmitter, is_uniform
+
+
+@dataclass(frozen=True)
+class GridConstants:
+    """Constants of a loop in the real type.
+
+    Attributes:
+        h_multiplier: `[GH]`.
+        gate_table: `[N]`, or a row of it with a batch of 1: look-ups need no Reshape then.
+        cell_table: The same of the output activation, or None.
+        peepholes: Of the gates of P, `[H]` each, or None.
+        hidden_bias: `[H]`, or None.
+    """
+
+    h_multiplier: Value
+    gate_table: Value
+    cell_table: Value | None
+    peepholes: Sequence[Value] | None
+    hidden_bias: Value | None
+
+
+def grid_constants(e: GridEmitter, cell: Cell, w: Operands) -> GridConstants:
+    """The constants of the loop of `cell`."""
+    b = e.b
+
+    def table(given: Value, name: str) -> Value:
+        real = e.cast(given, f"{name}.real")
+        return b.op("Unsqueeze", [real, b.i64([0])], f"{name}.row") if cell.static_batch == 1 else real
+
+    assert w.gate_table is not None
+    gate_table = table(w.gate_table, "gate_table")
+    cell_table = table(w.cell_table, "cell_table") if w.cell_table is not None else None
+    peepholes: Sequence[Value] | None = None
+    if w.P is not None:
+        gates = [cell.type.gates[k] for k in cell.type.peephole_gates]
+        sizes = b.i64([cell.hidden_size] * len(gates))
+        peepholes = b.ops("Split", [e.cast(w.P, "P.real"), sizes], [f"{g}.peephole" for g in gates], axis=0)
+    multiplier = e.cast(w.h_multiplier, "h_multiplier.real")
+    hidden_bias = e.cast(w.hidden_bias, "hidden_bias.real") if w.hidden_bias is not None else None
+    return GridConstants(multiplier, gate_table, cell_table, peepholes, hidden_bias)
+
+
+class GridStep:
+    """`rnnqc.cells.equations.Step` on real numbers.
+
+    Args:
+        e: Emits the nodes of the step.
+        cell: The cell.
+        numbers: Its scalars.
+        before: Constants of the loop.
+        joint: Pre-activations `[B,nH]` of the gates that have sums of both products.
+        state: The state before the step `[B,H]`; None for an RNN.
+        projected: x W + B `[B,H]` of a GRU's candidate.
+        recurrent: Its h R with linear_before_reset.
+        product: Makes (r * h) R of it, without.
+    """
+
+    def __init__(
+        self,
+        e: GridEmitter,
+        cell: Cell,
+        numbers: FixedPointNumbers,
+        before: GridConstants,
+        joint: Value,
+        state: Value | None,
+        projected: Value | None = None,
+        recurrent: Value | None = None,
+        product: Callable[[GridEmitter, Value], Value] | None = None,
+    ) -> None:
+        self.e, self.cell, self.numbers, self.before = e, cell, numbers, before
+        self.input_forget, self.linear_before_reset = cell.input_forget, cell.linear_before_reset
+        self._state, self._projected, self._recurrent, self._product = state, projected, recurrent, product
+        self._grids = _quantizers(cell, numbers)
+        self._multiples: Value | None = None
+        names = cell.type.gates[: cell.type.joint]
+        accs = [self._grids[f"{n}.acc"] for n in names]
+        self._values: Sequence[Value] = []
+        self._sums: Sequence[Value] = [joint]
+        if before.peepholes is None and is_uniform(accs):
+            self._values = self._all_at_once(joint, names, accs)
+        elif len(names) > 1:
+            self._sums = self._split(joint, [f"{n}.product" for n in names])
+
+    @property
+    def state(self) -> Value:
+        """The state before the step."""
+        assert self._state is not None
+        return self._state
+
+    def gate(self, k: int, peephole: Value | None = None) -> Value:
+        """The activation of gate k."""
+        if self._values:
+            return self._values[k]
+        value, name, b = self._sums[k], self.cell.type.gates[k], self.e.b
+        if self.before.peepholes is not None and peephole is not None:
+            weights = self.before.peepholes[self.cell.type.peephole_gates.index(k)]
+            term = b.op("Mul", [weights, peephole], f"{name}.peephole.product")
+            value = b.op("Add", [value, term], f"{name}.sum")
+        return self._gate(k, value)
+
+    def projected(self, k: int) -> Value:
+        """Returns x W + B of gate k."""
+        assert self._projected is not None
+        return self._projected
+
+    def recurrent(self, k: int) -> Value:
+        """Returns h R of gate k, with the bias that stays with it."""
+        biased = [self._recurrent, self.before.hidden_bias]
+        return self.e.b.op("Add", biased, f"{self.cell.type.gates[k]}.hidden_product.biased")
+
+    def recurrent_of(self, k: int, value: Value) -> Value:
+        """Returns value R of gate k."""
+        assert self._product is not None
+        return self._product(self.e, value)
+
+    def activated(self, k: int, part: Value, projected: Value) -> Value:
+        """The activation of gate k: of part + projected."""
+        return self._gate(k, self.e.b.op("Add", [part, projected], f"{self.cell.type.gates[k]}.product"))
+
+    def coupled(self, gate: Value) -> Value:
+        """1 - gate, where 1 has the number format of the gate."""
+        return self.e.b.op("Sub", [self.e.constant(self.numbers.one), gate], "forget_gate.coupled")
+
+    def complement(self, gate: Value) -> Value:
+        """1 - gate."""
+        return self.e.b.op("Sub", [self.e.constant(1.0), gate], "complement")
+
+    def product(self, a: Value, b: Value, point: str) -> Value:
+        """Returns a * b, on the grid of its point; what R multiplies next becomes quantized values there."""
+        value = self.e.b.op("Mul", [a, b], point)
+        return (
+            value
+            if point == RESET_HIDDEN
+            else self.e.quantized(value, self._grids.get(point, FixedPointQuantizer()), point)
+        )
+
+    def total(self, kept: Value, added: Value, point: str) -> Value:
+        """Returns kept + added, the state after the step; a GRU's is a float32 number."""
+        e, grid = self.e, self._grids[point]
+        value: Value = e.b.op("Add", [kept, added], f"{point}.sum")
+        if not self.cell.type.reads_hidden:
+            self._multiples = e.multiples(value, grid, point)
+            return e.b.op("Mul", [self._multiples, e.constant(grid.scale)], point)
+        value = e.quantized(value, grid, point)
+        if not grid.scale or grid.scale * max(-grid.low, grid.high) > STATE_LIMIT:
+            value = e.b.op("Clip", [value, e.constant(-STATE_LIMIT), e.constant(STATE_LIMIT)], f"{point}.limited")
+        return e.b.cast(value, np.float32, point)
+
+    def squashed(self, state: Value) -> Value:
+        """The output activation of the cell state, which `total` made."""
+        assert self._multiples is not None and self.before.cell_table is not None
+        first, hidden = -self._grids["cell_state"].low, self.cell.hidden_size
+        return self._lookup(self.before.cell_table, self._multiples, first, hidden, "hidden.squashed")
+
+    def _all_at_once(self, joint: Value, names: Sequence[str], accs: Sequence[FixedPointQuantizer]) -> Sequence[Value]:
+        """The activations of all joint gates, whose grids round alike, in one look-up."""
+        multiples = self.e.multiples_of_gates(self._clipped(joint, "preactivation"), accs, "preactivation")
+        first = [o - a.low for o, a in zip(self.numbers.gate_table_offset, accs, strict=False)]
+        offsets = np.repeat(first, self.cell.hidden_size) if len(set(first)) > 1 else first[0]
+        width = len(names) * self.cell.hidden_size
+        values = self._lookup(self.before.gate_table, multiples, offsets, width, "gates")
+        return self._split(values, names) if len(names) > 1 else [values]
+
+    def _split(self, value: Value, names: Sequence[str]) -> Sequence[Value]:
+        return self.e.b.ops("Split", [value, self.e.b.i64([self.cell.hidden_size] * len(names))], names, axis=1)
+
+    def _gate(self, k: int, value: Value) -> Value:
+        name, numbers = self.cell.type.gates[k], self.numbers
+        grid = self._grids[f"{name}.acc"]
+        multiples = self.e.multiples(self._clipped(value, name), grid, f"{name}.acc")
+        first = numbers.gate_table_offset[k] - grid.low
+        return self._lookup(self.before.gate_table, multiples, first, self.cell.hidden_size, name)
+
+    def _clipped(self, value: Value, name: str) -> Value:
+        clip = self.cell.clip
+        if clip is None:
+            return value
+        limit = float(np.float32(clip))
+        return self.e.b.op("Clip", [value, self.e.constant(-limit), self.e.constant(limit)], f"{name}.limited")
+
+    def _lookup(self, table: Value, multiples: Value, offset: npt.ArrayLike, width: int, name: str) -> Value:
+        """The entries at `multiples + offset`."""
+        b = self.e.b
+        index: Value = b.cast(multiples, np.int32, f"{name}.multiples.int32")
+        if np.any(offset):
+            index = b.op("Add", [index, b.i32(offset)], f"{name}.index")
+        if self.cell.static_batch == 1:
+            return b.op("GatherElements", [table, index], f"{name}.values", axis=1)
+        # GatherElements takes 0.6 ns per element in onnxruntime, Gather 8.
+        flat = b.op("Reshape", [index, b.i64([-1])], f"{name}.indices")
+        taken = b.op("GatherElements", [table, flat], f"{name}.taken", axis=0)
+        return b.op("Reshape", [taken, b.i64([-1, width])], f"{name}.values")
+
+
+def _quantizers(cell: Cell, numbers: FixedPointNumbers) -> Mapping[str, FixedPointQuantizer]:
+    """By quantization point."""
+    return {point_of(cell, n): numbers.quantizer(cell.type, n) for n in quantizers_of(cell.type)}

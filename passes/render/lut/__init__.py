@@ -1,0 +1,1 @@
+"""The lut arithmetic in standard operators: activations are look-ups in tables."""

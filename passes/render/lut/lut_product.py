@@ -1,0 +1,214 @@
+"""Products of integers with W and R in the lut arithmetic, in standard operators, and the weights for them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from rnnqc.cells.base import Cell
+from rnnqc.cells.equations import RESET_HIDDEN
+from rnnqc.cells.lut_numbers import LutNumbers
+from rnnqc.cells.packed_weights import PackedNumbers
+from rnnqc.formats.packing import NIBBLE_BITS, plane_columns
+from rnnqc.ir import Value
+from rnnqc.ir.builder import Builder
+from rnnqc.passes.fold.integer_operands import Operands
+from rnnqc.passes.render.lut.lut_step import for_each_row
+from rnnqc.passes.render.operands.byte_weights import ByteWeights
+from rnnqc.passes.render.operands.emit_codes import beyond_codes, row_codes, static_codes
+from rnnqc.passes.render.operands.emit_wide_codes import WIDE_BITS, combined, low_correction
+
+_END = 2**31 - 1
+"""Of a slice to the last column."""
+
+
+def unpacked(b: Builder, cell: Cell, numbers: PackedNumbers, w: Operands, key: str) -> Value:
+    """W or R as integers, from packed numbers if they are stored so (rnnqc/formats/packing.py)."""
+    columns = len(cell.type.gates) * cell.hidden_size
+    size, bits = {
+        "W": (numbers.w_group_size, numbers.w_bits),
+        "R": (numbers.r_group_size, numbers.r_bits),
+    }[key]
+    stored, multiplier, rows = {
+        "W": (w.W, w.W_group_multiplier, cell.input_size),
+        "R": (w.R, w.R_group_multiplier, cell.hidden_size),
+    }[key]
+    if stored.dtype != np.uint8:
+        return stored
+    groups = None
+    if multiplier is not None:
+        last = b.i64([rows]) if rows % size else None
+        groups = GroupSizes(multiplier, b.i64([1, size, 1]), b.i64([-1, columns]), last)
+    planes = Planes(bits, b.i64([columns]), columns)
+    return unpacked_matrix(b, stored, planes, groups, key)
+
+
+@dataclass(frozen=True)
+class GroupSizes:
+    """Groups of rows of a packed matrix `[K,n]` that share a multiplier.
+
+    Attributes:
+        multiplier: `[groups,n]`.
+        group: `[1, size, 1]`.
+        row: `[-1, n]`.
+        rows: `[K]` if the last group has fewer rows.
+    """
+
+    multiplier: Value
+    group: Value
+    row: Value
+    rows: Value | None
+
+
+@dataclass(frozen=True)
+class Planes:
+    """How the numbers of a packed matrix `[K,n]` are stored.
+
+    Attributes:
+        bits: Their width, 4 to 6.
+        columns: `[n]`.
+        known: n, or None where the nodes stand for any.
+    """
+
+    bits: int
+    columns: Value
+    known: int | None
+
+    def split(self, b: Builder, stored: Value, key: str) -> tuple[Value, Value | None]:
+        """The planes of nibbles and, with more than 4 bits, of the upper bits."""
+        if self.bits == NIBBLE_BITS:
+            return stored, None
+        if self.known is not None:
+            end: Value = b.i64([plane_columns(self.known, self.bits)[0]])
+        else:
+            end = b.op(
+                "Div", [b.op("Add", [self.columns, b.i64([1])], f"{key}.even"), b.i64([2])], f"{key}.nibbles.end"
+            )
+        first, last, axis = b.i64([0]), b.i64([_END]), b.i64([1])
+        nibbles = b.op("Slice", [stored, first, end, axis], f"{key}.nibbles.plane")
+        return nibbles, b.op("Slice", [stored, end, last, axis], f"{key}.upper.plane")
+
+    def present(self, b: Builder, found: Value, parts: int, name: str) -> Value:
+        """The columns that are in the matrix, of those in the parts of a plane, as int32."""
+        if self.known is None or self.known % parts:
+            found = b.op("Slice", [found, b.i64([0]), self.columns, b.i64([1])], f"{name}.present")
+        return b.cast(found, np.int32, f"{name}.int32")
+
+    def upper(self, b: Builder, plane: Value, name: str) -> Value:
+        """What the bits above the nibbles add to the numbers, `[K,n]`."""
+        bits = self.bits - NIBBLE_BITS
+        shifts = b.u8([[shift] for shift in range(0, 8, bits)])
+        row = b.op("Unsqueeze", [plane, b.i64([1])], f"{name}.row")
+        parts = b.op("BitShift", [row, shifts], f"{name}.parts", direction="RIGHT")
+        found = b.op("Reshape", [b.op("Mod", [parts, b.u8(2**bits)], f"{name}.each"), b.i64([0, -1])], name)
+        return b.op("Mul", [self.present(b, found, 8 // bits, name), b.i32(16)], f"{name}.raised")
+
+
+def unpacked_matrix(b: Builder, stored: Value, planes: Planes, groups: GroupSizes | None, key: str) -> Value:
+    """Packed numbers as int8 `[K,n]`."""
+    plane, rest = planes.split(b, stored, key)
+    low = b.op("Mod", [plane, b.u8(16)], f"{key}.low")
+    high = b.op("BitShift", [plane, b.u8(4)], f"{key}.high", direction="RIGHT")
+    both = b.op("Concat", [low, high], f"{key}.nibbles", axis=1)
+    numbers = planes.present(b, both, 2, f"{key}.nibbles")
+    if rest is not None:
+        numbers = b.op("Add", [numbers, planes.upper(b, rest, f"{key}.upper")], f"{key}.numbers")
+    codes = b.op("Sub", [numbers, b.i32(2 ** (planes.bits - 1))], f"{key}.codes.int32")
+    if groups is not None:
+        name = f"{key}.multiplier"
+        held = b.cast(groups.multiplier, np.int32, f"{name}.int32")
+        column = b.op("Unsqueeze", [held, b.i64([1])], f"{name}.groups")
+        repeated = b.op("Expand", [column, groups.group], f"{name}.expanded")
+        each: Value = b.op("Reshape", [repeated, groups.row], f"{name}.rows")
+        if groups.rows is not None:
+            each = b.op("Slice", [each, b.i64([0]), groups.rows, b.i64([0])], f"{name}.rows.present")
+        codes = b.op("Mul", [codes, each], f"{key}.codes.multiplied")
+    return b.cast(codes, np.int8, f"{key}.codes")
+
+
+@dataclass(frozen=True)
+class HiddenProduct:
+    """The product of quantized hidden states with (some columns of) R in a loop, in units of pre-activations.
+
+    Attributes:
+        numbers: Of the cell.
+        r: The columns `[H,n]`.
+        correction: Of the low bytes of 16-bit values, or None.
+        multiplier: `[n]`, or `[B,n]` for a batch that is known.
+        grid: Scale and zero point of the quantized values.
+        name: Prefix of the values.
+        is_whole: Whether the product with what the quantized values lose beyond the bound belongs to that with a state.
+    """
+
+    numbers: LutNumbers
+    r: ByteWeights
+    correction: Value | None
+    multiplier: Value
+    grid: tuple[float, int]
+    name: str
+    is_whole: bool = False
+
+    def of_state(self, body: Builder, state: Value) -> Value:
+        """The product with the quantized values of real values `[B,H]`."""
+        if self.numbers.h_mode != "static":
+            return self.of_codes(body, *row_codes(body, state, self.numbers.h_bits, self.name, self.grid[1]))
+        units = self.of_codes(body, static_codes(body, state, self.numbers, f"{self.name}.codes", self.grid), None)
+        return self.without_loss(body, units, state) if self.is_whole else units
+
+    def in_branch(self, b: Builder) -> HiddenProduct:
+        """The same with R as a constant of a branch: onnxruntime packs no weights for a loop in a branch otherwise."""
+        return replace(self, r=self.r.each(lambda r: b.op("Tile", [r, b.i64([1, 1])], f"{self.name}.R")))
+
+    def without_loss(self, b: Builder, units: Value, state: Value) -> Value:
+        """`units` and the product with what the quantized values of a state `[B,H]` lose beyond the bound.
+
+        Rows that lose nothing have a difference of 0, and not -0: taking it away changes no bit of theirs.
+        """
+        name = f"{self.name}.beyond"
+        for k, (codes, scale) in enumerate(beyond_codes(b, state, self.numbers, name, self.grid)):
+            part = replace(self, name=f"{name}.{k}").of_codes(b, codes, scale)
+            units = b.op("Sub", [units, part], f"{name}.{k}.taken_away")
+        return units
+
+    def of_codes(self, body: Builder, codes: Value, scale: Value | None) -> Value:
+        """The product with quantized values, and the scales of their rows if each has its own."""
+        name, zero_point = f"{self.name}.product", self.grid[1]
+        wide = self.numbers.h_bits == WIDE_BITS
+        first = body.u8(zero_point >> 8 if wide else zero_point)
+        acc = self.r.product(body, codes, first, name)
+        if wide:
+            real: Value = combined(body, acc, self.correction, name)
+            if scale is not None:
+                column = body.op("Unsqueeze", [scale, body.i64([1])], f"{self.name}.scale.for_product")
+                real = body.op("Mul", [real, column], f"{name}.scaled")
+        elif scale is not None:
+            real = body.op("DequantizeLinear", [acc, scale], f"{name}.scaled", axis=0)
+        else:
+            real = body.cast(acc, np.float32, f"{name}.float")
+        return body.op("Mul", [real, self.multiplier], f"{self.name}.units")
+
+
+def hidden_products(
+    b: Builder, cell: Cell, numbers: LutNumbers, r: ByteWeights, h_multiplier: Value
+) -> list[HiddenProduct]:
+    """The product of all gates or, where a gate resets the state first, of the other gates and of the candidate."""
+    hidden, gates = cell.hidden_size, len(cell.type.gates)
+
+    def product(begin: int, end: int, grid: tuple[float, int], name: str) -> HiddenProduct:
+        part, multiplier = r, h_multiplier
+        if end - begin < gates:
+            bounds = [b.i64([v * hidden]) for v in (begin, end)]
+            part = r.each(lambda v: b.op("Slice", [v, *bounds, b.i64([1])], f"R.{name}"))
+            multiplier = b.op("Slice", [multiplier, *bounds, b.i64([0])], f"h_multiplier.{name}")
+        correction = None
+        if numbers.h_bits == WIDE_BITS:
+            correction = low_correction(b, part, grid[1], "R" if part is r else f"R.{name}")
+        rows = for_each_row(b, cell, multiplier, end - begin, "h_multiplier.rows")
+        return HiddenProduct(numbers, part, correction, rows, grid, name)
+
+    of_hidden = numbers.h_scale, numbers.h_zero_point
+    if not cell.resets_state:
+        return [product(0, gates, of_hidden, "hidden")]
+    of_reset, joint = (numbers.reset_scale, numbers.reset_zero_point), cell.type.joint
+    return [product(0, joint, of_hidden, "hidden"), product(joint, gates, of_reset, RESET_HIDDEN)]

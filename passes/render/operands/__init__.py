@@ -1,0 +1,1 @@
+"""Integer inputs, states and weights in standard operators, for both arithmetics."""

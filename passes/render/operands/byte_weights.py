@@ -1,0 +1,76 @@
+"""Weights of 8 bits in the form in which onnxruntime multiplies uint8 values with them exactly, on any machine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from rnnqc.ir import Value
+from rnnqc.ir.builder import Builder
+from rnnqc.passes.graph.point_names import SIGNED, UNSIGNED
+from rnnqc.passes.render.operands.branches import choose
+
+MIDDLE = 128
+"""Zero point of weights that are stored as uint8."""
+
+
+def multiplies_exactly(b: Builder) -> Value:
+    """Whether this machine multiplies uint8 by int8 without saturation: a constant that onnxruntime folds."""
+    left = b.u8(np.full((2, 16), 255))
+    right = b.op("Expand", [b.model.constant(127, np.int8), b.i64([16, 16])], "exact.weights")
+    product = b.op("MatMulInteger", [left, right], "exact.product")
+    equal = b.op("Equal", [product, b.i32(255 * 127 * 16)], "exact.entries")
+    least = b.reduce("ReduceMin", b.cast(equal, np.int32, "exact.numbers"), [0, 1], "exact.least", keepdims=0)
+    return b.cast(least, np.bool_, "uint8_by_int8_is_exact")
+
+
+@dataclass(frozen=True)
+class ByteWeights:
+    """Weights `[K,n]`, and a choice of a product for each of their forms.
+
+    Every product is an If on `exact` of its own, with nothing in its branches but the two products: onnxruntime folds
+    the condition when it creates the session, and keeps one of them.
+
+    Attributes:
+        unsigned: uint8 with zero point 128. Products with them are exact on every machine.
+        signed: int8. Products with them are faster where the processor has VNNI, and saturate where it has not. None
+            for products with `unsigned` on every machine.
+        exact: Whether this machine multiplies uint8 by int8 exactly; None without `signed`.
+    """
+
+    unsigned: Value
+    signed: Value | None = None
+    exact: Value | None = None
+
+    @classmethod
+    def of(cls, b: Builder, signed: Value, exact: Value, name: str) -> ByteWeights:
+        """Both forms of int8 weights; `exact` is what `multiplies_exactly` made."""
+        raised = b.op("Add", [b.cast(signed, np.int32, f"{name}.int32"), b.i32(MIDDLE)], f"{name}.shifted")
+        return cls(b.cast(raised, np.uint8, f"{name}.uint8"), signed, exact)
+
+    def each(self, change: Callable[[Value], Value]) -> ByteWeights:
+        """Both forms changed alike."""
+        signed = None if self.signed is None else change(self.signed)
+        return ByteWeights(change(self.unsigned), signed, self.exact)
+
+    def int32(self, b: Builder, name: str) -> Value:
+        """The weights as int32."""
+        if self.signed is not None:
+            return b.cast(self.signed, np.int32, f"{name}.int32")
+        return b.op("Sub", [b.cast(self.unsigned, np.int32, f"{name}.int32"), b.i32(MIDDLE)], f"{name}.signed")
+
+    def product(self, b: Builder, codes: Value, zero_point: Value, name: str) -> Value:
+        """Exact sums of products of uint8 `codes` with the weights, int32."""
+
+        def unsigned(inner: Builder) -> dict[str, Value]:
+            operands = [codes, self.unsigned, zero_point, inner.u8(MIDDLE)]
+            return {name: inner.op("MatMulInteger", operands, name)}
+
+        def signed(inner: Builder) -> dict[str, Value]:
+            return {name: inner.op("MatMulInteger", [codes, self.signed, zero_point], name)}
+
+        if self.exact is None:
+            return unsigned(b)[name]
+        return choose(b, self.exact, (SIGNED, signed), (UNSIGNED, unsigned))[name]

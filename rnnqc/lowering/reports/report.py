@@ -1,0 +1,339 @@
+"""The result of a lowering: the model and the report, with one entry for each recurrent node."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import onnx
+
+from rnnqc.data.statistics import Statistics
+from rnnqc.errors import byte_count, explained
+from rnnqc.ir import Model
+from rnnqc.lowering.options import REST_INT8
+from rnnqc.lowering.reports.rest_report import RestReport, told_of_rest
+from rnnqc.lowering.verification_feeds import CALIBRATION_DATA, GENERATED_DATA
+from rnnqc.passes.verify.pass_comparison import NOT_COMPARED, OWN_LOSS
+from rnnqc.proto.files import serialized, write_atomically
+from rnnqc.recipes.resolved import ResolvedPoint
+from rnnqc.results import Result
+
+NOTHING = "nothing was quantized"
+
+
+@dataclass
+class Entry:
+    """The result for one recurrent node.
+
+    Attributes:
+        node: Its name, with the path through subgraphs.
+        op: Operator type.
+        status: "lowered", "float", or "quantized": already, by another tool.
+        form: "fused", "integer", "qcdq", "qonnx", "ort", "weight-only", "products", or "" for a float node.
+        reason: Why it stays as it is, or why its form is not the one asked for.
+        found: The cause in the model.
+        action: What to do about it.
+        cells: Names of the cells it became, one per direction.
+        float_bytes: Size of its W, R, B and P before; what layers share counts at the first of them.
+        bytes: Size of the quantized weights with their multipliers, B and P; what cells share counts at the first.
+        summary: Of a custom cell: how much of it was quantized.
+        points: Of a custom cell: the bits of each quantization point, None where it is float.
+        earlier: Whether an earlier lowering made it what it is.
+        left: Of a custom cell: its matmuls that cannot be quantized.
+    """
+
+    node: str
+    op: str
+    status: str
+    form: str = ""
+    reason: str = ""
+    found: str = ""
+    action: str = ""
+    cells: list[str] = field(default_factory=list)
+    float_bytes: int = 0
+    bytes: int = 0
+    summary: str = ""
+    points: dict[str, int | None] = field(default_factory=dict)
+    earlier: bool = False
+    left: list[str] = field(default_factory=list)
+
+    @property
+    def explanation(self) -> str:
+        """The reason why the node stays float, or is not in the form asked for, as a sentence for people."""
+        stays = {"float": "stays float", "quantized": "stays as it is"}
+        what = stays.get(self.status) or f"{'stays in form' if self.earlier else 'becomes'} {self.form}"
+        return explained(f'Operator "{self.op}" (node {self.node!r}) {what}: {self.reason}', self.found, self.action)
+
+    @property
+    def remark(self) -> str:
+        """The reason of a node that is in the form asked for, which is a remark about how it came to it."""
+        return explained(f'Operator "{self.op}" (node {self.node!r}): {self.reason}', self.found, self.action)
+
+
+@dataclass(repr=False)
+class Report(Result):
+    """The result of a lowering, for people and for programs.
+
+    Attributes:
+        source: The model that was lowered.
+        recipe: Name of the recipe.
+        form: The form asked for.
+        entries: One per recurrent node.
+        rest: The float weights outside the recurrent layers.
+        dims: Dimensions that were bound besides those asked for: a layer needs as many rows of its input and states.
+        slow_stock: Which of the layers are slower than in float without the native library, and what to do; or "".
+        notes: Other remarks of the passes.
+        warnings: See `rnnqc.lowering.reports.warnings`.
+        float_bytes: Size of the model before, its external data included.
+        bytes: Size of the model after.
+        seconds: Time of each pass.
+        checks: Comparisons of `verify` (pass, result), and those it could not make, with the reason.
+        verified: Passes whose outputs `verify` compared each time that they changed the model.
+        unverified: Passes that changed the model at a time when `verify` could not compare it; `checks` says why.
+        contents: The largest parts of the file, if it has grown.
+        sqnr_db: SQNR of each output against the float model, where it was measured: on some of the calibration data, or
+            the least on generated data of several magnitudes; of the values that are finite in both.
+        sqnr_level: Of each output where it has that, such as "magnitude 10" or "calibration data".
+        sqnr_levels: Of each of these the SQNR of each output.
+        sqnr_summary: The least of them in words; "" where nothing was measured.
+        unmeasured: Why the SQNR was not measured, or not at all magnitudes.
+        unlike: Of the same measurement: a sentence for each output with values that are NaN or infinite in one of the
+            models only.
+        varying_db: On calibration data, of each output of which nearly all is its mean: the SQNR of what varies.
+        points: The format of each quantization point of LSTM, GRU and RNN layers, exported ones too, with its source.
+        suspected_steps: What to do with a model in which nothing recurrent was lowered, and that may be one step of a
+            recurrent layer; `warnings` says it, too.
+    """
+
+    source: str
+    recipe: str
+    form: str
+    entries: list[Entry] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    float_bytes: int = 0
+    bytes: int = 0
+    seconds: list[tuple[str, float]] = field(default_factory=list)
+    checks: list[tuple[str, str]] = field(default_factory=list)
+    verified: list[str] = field(default_factory=list)
+    unverified: list[str] = field(default_factory=list)
+    contents: str = ""
+    sqnr_db: dict[str, float] = field(default_factory=dict)
+    sqnr_level: dict[str, str] = field(default_factory=dict)
+    sqnr_levels: dict[str, dict[str, float]] = field(default_factory=dict)
+    sqnr_summary: str = ""
+    unmeasured: str = ""
+    unlike: list[str] = field(default_factory=list)
+    varying_db: dict[str, float] = field(default_factory=dict)
+    slow_stock: str = ""
+    rest: RestReport = field(default_factory=RestReport)
+    points: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+    dims: dict[str, int] = field(default_factory=dict)
+    suspected_steps: list[str] = field(default_factory=list)
+
+    @property
+    def headline(self) -> str:
+        """Recipe, form, sizes, and the SQNR where it was measured; or that nothing was lowered."""
+        files = f"file {byte_count(self.float_bytes)} -> {byte_count(self.bytes)}"
+        sqnr = f"; {self.accuracy}" if self.sqnr_summary else ""
+        if self.is_changed or self.rest.is_changed:
+            return f"{self.source}, recipe {self.recipe}, form {self.form}: {files}{sqnr}"
+        return f"{self.source}, recurrent nodes: {self.how_many}; {files}{sqnr}"
+
+    @property
+    def accuracy(self) -> str:
+        """What was measured; "" if nothing was."""
+        if self.sqnr_db and min(self.sqnr_db.values()) == math.inf:
+            return f"on {self.measured_on} the outputs are those of the model given"
+        if self.is_measured_on_calibration:
+            return f"SQNR on {self.measured_on}: {self.sqnr_summary}"
+        if len(self.sqnr_levels) == 1:  # with statistics; what lies beyond their ranges says nothing of them
+            return f"SQNR on {self.measured_on} of {next(iter(self.sqnr_levels))}: {self.sqnr_summary}"
+        return f"SQNR on {self.measured_on}: at least {self.sqnr_summary}" if self.sqnr_summary else ""
+
+    @property
+    def is_measured_on_calibration(self) -> bool:
+        """Whether the SQNR is that on some of the calibration data."""
+        return CALIBRATION_DATA in self.sqnr_levels
+
+    @property
+    def measured_on(self) -> str:
+        """The data of the SQNR, in words."""
+        return "the calibration data" if self.is_measured_on_calibration else "generated data"
+
+    @property
+    def how_many(self) -> str:
+        """How many recurrent nodes are lowered, and with which recipe where that was now."""
+        count = sum(e.status == "lowered" for e in self.entries)
+        text = f"{count} of {len(self.entries)} lowered"
+        if self.is_changed:
+            return f"{text} (recipe {self.recipe}, {self._forms})"
+        return f"{text} already ({self._forms})" if count else text
+
+    @property
+    def _forms(self) -> str:
+        """What the nodes became, which is not always the form that was asked for."""
+        count = Counter(e.form for e in self.entries if e.status == "lowered" and e.form)
+        if len(count) <= 1:
+            return f"form {next(iter(count), self.form)}"
+        return "forms " + ", ".join(f"{form} {n}" for form, n in sorted(count.items()))
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """The recurrent nodes."""
+        return [
+            {
+                "node": e.node, "op": e.op, "status": e.status, "form": e.form, "float_bytes": e.float_bytes,
+                "bytes": e.bytes, "reason": explained(e.reason, e.found, e.action) if e.reason else "",
+            }
+            for e in self.entries
+        ]  # fmt: skip
+
+    @property
+    def worst_output(self) -> str | None:
+        """The output with the least SQNR; None if nothing was measured."""
+        return min(self.sqnr_db, key=lambda name: self.sqnr_db[name], default=None)
+
+    @property
+    def is_changed(self) -> bool:
+        """Whether something was lowered now, and not by an earlier lowering."""
+        return any(e.status == "lowered" and not e.earlier for e in self.entries)
+
+    @property
+    def weight_bytes(self) -> tuple[int, int]:
+        """Bytes of all recurrent weights, before and after."""
+        return sum(e.float_bytes for e in self.entries), sum(e.bytes for e in self.entries)
+
+    @property
+    def entries_not_lowered(self) -> Sequence[Entry]:
+        """Nodes that `strict` refuses: they stay float, in whole or in part, or another tool has quantized them."""
+        return [e for e in self.entries if e.status != "lowered" or e.left]
+
+    @property
+    def how_they_stay(self) -> str:
+        """The verb for nodes that are not lowered, for messages."""
+        if len(self.float_entries) == len(self.entries_not_lowered):
+            return "stay float"
+        return "stay float in part" if all(e.left for e in self.entries_not_lowered) else "are not lowered"
+
+    @property
+    def suspicion(self) -> str:
+        """Why `strict` refuses a model without a node that stays float; "" if it does not."""
+        return "the model may be one step of a recurrent layer, and is lowered as none" if self.suspected_steps else ""
+
+    @property
+    def float_entries(self) -> Sequence[Entry]:
+        """The recurrent nodes that stay float."""
+        return [e for e in self.entries if e.status == "float"]
+
+    def told(self, is_bounded: bool = False) -> Iterator[tuple[str, str]]:
+        """Everything that a user is to read: the option that it is about, or "", and the text.
+
+        Args:
+            is_bounded: Whether a least SQNR is asked for: then a missing measurement is an error, not a warning.
+        """
+        for entry in self.entries:
+            if entry.reason:
+                is_as_asked = (entry.status, entry.form) == ("lowered", self.form) and not entry.left
+                yield "", entry.remark if is_as_asked else entry.explanation
+        yield from self._told_of_all(is_bounded)
+
+    def _told_of_all(self, is_bounded: bool) -> Iterator[tuple[str, str]]:
+        """What is not about one recurrent node."""
+        if not self.entries:
+            changed = "only the weights of other layers were quantized" if self.rest.is_changed else NOTHING
+            yield "", f"the model has no recurrent layer; {changed}."
+        for text in told_of_rest([*self.rest.left, *self.rest.exported] if self.rest.option == REST_INT8 else ()):
+            yield "", text
+        for text in self.warnings:
+            yield "", text
+        yield from self._told_of_verification()
+        if self.unmeasured and (self.sqnr_db or not is_bounded):
+            what = "measured on a part of the generated data alone" if self.sqnr_db else "not measured"
+            yield "", f"the SQNR was {what}: {self.unmeasured}"
+
+    def _told_of_verification(self) -> Iterator[tuple[str, str]]:
+        """Comparisons that `verify` could not make, and losses that are the recipe's own."""
+        for name, text in sorted({c for c in self.checks if c[1].startswith(NOT_COMPARED)}):
+            reason = text.removeprefix(f"{NOT_COMPARED}: ")
+            if name == CALIBRATION_DATA:
+                text = f"the models were not compared on the calibration data, only on generated data: {reason}"
+            elif name == GENERATED_DATA:
+                text = f"the models were not compared on generated data: {reason}"
+            else:
+                text = f"pass {name!r} was {text}."
+            yield "--verify", text
+        for name, text in dict.fromkeys(c for c in self.checks if c[1].startswith(OWN_LOSS)):
+            yield "--verify", f"pass {name!r}: {text}."
+
+    @property
+    def messages(self) -> list[str]:
+        """What is told of the whole model; what is told of a node stands in its row."""
+        return [text for _, text in self._told_of_all(False)]
+
+    @property
+    def hints(self) -> list[str]:
+        """How fast it is without the native library, where that is slower than in float."""
+        return [self.slow_stock] if self.slow_stock else []
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready values."""
+        return asdict(self)
+
+
+@dataclass(repr=False)
+class Lowered(Result):
+    """A lowered model.
+
+    Attributes:
+        model: The model.
+        report: The report.
+        statistics: Of the calibration, if there was one.
+        formats: By point of an LSTM, GRU or RNN what the recipe says and the format it comes to.
+    """
+
+    model: Model
+    report: Report
+    statistics: Statistics | None = None
+    formats: Mapping[str, ResolvedPoint] = field(default_factory=dict)
+    _proto: onnx.ModelProto | None = None
+
+    @property
+    def proto(self) -> onnx.ModelProto:
+        """The lowered ModelProto."""
+        if self._proto is None:
+            self._proto = self.model.proto
+        return self._proto
+
+    @property
+    def headline(self) -> str:
+        """As of the report."""
+        return self.report.headline
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """As of the report."""
+        return self.report.rows
+
+    @property
+    def messages(self) -> list[str]:
+        """As of the report."""
+        return self.report.messages
+
+    @property
+    def hints(self) -> list[str]:
+        """As of the report."""
+        return self.report.hints
+
+    def to_dict(self) -> dict[str, Any]:
+        """The report."""
+        return self.report.to_dict()
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes the model to `path`, atomically."""
+        write_atomically(Path(path), serialized(self.proto, os.fspath(path)))

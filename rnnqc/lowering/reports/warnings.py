@@ -1,0 +1,189 @@
+"""Every warning of a lowering: a sentence about the finding and, after "Resolution:", one about the way out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rnnqc.cells.forms import INTEGER, QCDQ, QONNX
+from rnnqc.cells.stages import QuantizedCell
+from rnnqc.cells.types import CELL_TYPES
+from rnnqc.cells.vitis_tables import VITIS
+from rnnqc.errors import Outcome, and_more, explained
+from rnnqc.ir import safe_name
+from rnnqc.layers.layer_hints import layer_hints
+from rnnqc.lowering.plan import Plan
+from rnnqc.lowering.record import earlier_record
+from rnnqc.lowering.reports.report import Entry, Report
+from rnnqc.lowering.run import Passed
+from rnnqc.passes import LowerQuantOperators, RemoveSorting
+from rnnqc.passes.analysis.custom_points import points_of_recurrences
+from rnnqc.passes.analysis.foreign_operators import LOWER_THE_FLOAT_MODEL
+from rnnqc.passes.analysis.rest_weights import points_of_weights
+from rnnqc.passes.formats.override_effects import idle_overrides, points_of_types
+from rnnqc.passes.graph.constant_outputs import warning_of
+from rnnqc.passes.graph.float16_products import float16_warning
+from rnnqc.passes.graph.nodes.quant_operators import CELL_OP
+from rnnqc.passes.graph.training_mode import training_warning
+from rnnqc.passes.qcdq.saturating_products import saturating_products, saturation_warning
+from rnnqc.recipes.clipping import clipping_warnings
+from rnnqc.recipes.recipe import is_builtin
+from rnnqc.recipes.recipe_record import not_applied
+from rnnqc.recipes.rules import override_text
+
+POOR_DB, POOR_REST_DB = 20.0, 30.0
+"""Below this SQNR rnnqc warns; the second where weights outside the recurrent layers were quantized, too."""
+OWN_DATA = "Resolution: compare on your own data (rnnqc verify FLOAT LOWERED --data DATA); "
+CALIBRATE = "--calibration DATA fits ranges to it, and "
+REPORT = "--report OUT.html says where the loss is made."
+
+
+def suspected_steps(passed: Passed, entries: Sequence[Entry]) -> list[str]:
+    """What to do with a model that may be a step of a recurrent layer, where no layer of it is lowered."""
+    return [] if any(e.status != "float" for e in entries) else layer_hints(passed.model.proto)
+
+
+def warnings_of(plan: Plan, passed: Passed, entries: Sequence[Entry], steps: Sequence[str] = ()) -> list[str]:
+    """The warnings about the model, the data, the passes and parts of the recipe that have no effect, in this order.
+
+    Args:
+        plan: Of the lowering.
+        passed: The result of its passes.
+        entries: Of its report.
+        steps: What `suspected_steps` found.
+    """
+    return [
+        *(warning_of([name]) for name in plan.constant_outputs),
+        *([training_warning(plan.dropouts)] if plan.dropouts else ()),
+        *([float16_warning(plan.fatal)] if plan.fatal else ()),
+        *plan.fixed_lengths,
+        *(map(str, plan.statistics.remarks) if plan.statistics is not None else ()),
+        *passed.recovery_warnings,
+        *steps,
+        *_missing_statistics(plan),
+        *_idle_rules(plan, passed, entries),
+        *_kept_sorting(plan, passed),
+        *map(str, passed.remarks_of(Outcome.WARNING)),
+        *(str(r) for r in passed.remarks if r.pass_name == LowerQuantOperators.info.name and r.action),
+        *idle_overrides(plan.recipe, [r.effects for r in passed.results]),
+        *clipping_warnings(c for r in passed.results for c in r.clipped),
+        *_exported_cells(plan, entries),
+        *_lowered_cells(plan, passed, entries),
+        *_left_out_tables(passed),
+        *([saturation_warning(found)] if (found := saturating_products(passed.model)) else ()),
+    ]
+
+
+def _missing_statistics(plan: Plan) -> list[str]:
+    """That rules of the user, as `tune` writes them, ask for what only statistics make possible."""
+    own = 0 if is_builtin(plan.recipe) or plan.recipe.origin else plan.recipe.own  # formats of a lowering without any
+    asking = [r.points for r in plan.recipe.rules[:own] if r.settings.get("compensation") is True]
+    if plan.statistics is not None or not asking:
+        return []
+    text = (
+        f"recipe {plan.recipe.name!r}: {len(asking)} rule(s) with compensation, the first for {asking[0]!r}, and no "
+        "statistics: weights are rounded one by one. Resolution: give the statistics of the calibration (--stats)."
+    )
+    return [text]
+
+
+def _kept_sorting(plan: Plan, passed: Passed) -> list[str]:
+    """That a sort was to be taken out, and none was."""
+    name = RemoveSorting.info.name
+    if not plan.options.remove_sorting or any(r.pass_name == name for r in passed.remarks):
+        return []
+    reason = "no TopK sorts the batch of recurrent layers by length, or something else reads the sorted batch"
+    return [f"{name} changes nothing: {reason}."]
+
+
+def _idle_rules(plan: Plan, passed: Passed, entries: Sequence[Entry]) -> list[str]:
+    """Rules of the recipe that match no point of the model."""
+    cells, recipe = passed.model.cells, plan.recipe
+    names = [c for e in entries for c in e.cells]
+    others = points_of_recurrences(passed.model) if recipe.own else {}
+    if not names and not others:
+        return []
+    known = [cells[n] for n in names if n in cells]
+    rest = points_of_weights(passed.rest) if recipe.rest else ()
+    left = _points_left_float(passed, entries)
+    idle = recipe.idle(points_of_types(known) | others | left if len(known) == len(names) else [*names, *left], rest)
+    return [f"recipe {recipe.name!r}: {text}." for text in idle]
+
+
+def _points_left_float(passed: Passed, entries: Sequence[Entry]) -> dict[str, list[str]]:
+    """For the cells of layers that stay float the names of their points: rules that leave them so do match."""
+    floats = {e.node for e in entries if e.status == "float"}
+    return {
+        f"{safe_name(node.name)}.{word}": [p.name for p in CELL_TYPES[node.op].points]
+        for node in passed.nodes
+        if node.path in floats and node.op in CELL_TYPES
+        for word in ("forward", "reverse")
+    }
+
+
+def _exported_cells(plan: Plan, entries: Sequence[Entry]) -> list[str]:
+    """Cells of Brevitas that the recipe does not apply to."""
+    exported = [e.node for e in entries if e.op == CELL_OP]
+    if not exported or plan.keeps_own or plan.form == QONNX:
+        return []
+    rules = plan.recipe.rules[: plan.recipe.overrides]
+    texts = [repr(override_text(r.points, k, v)) for r in rules for k, v in r.settings.items()]
+    # With overrides alone the recipe is the default one, which nobody asked for.
+    given = f"--set {' '.join(texts)}" if texts else f"recipe {plan.recipe.name!r}"
+    text = (
+        f"{given} does not apply to {len(exported)} cell(s), the first {exported[0]!r}: "
+        "they keep the quantization that they were exported with."
+    )
+    return [text]
+
+
+def _lowered_cells(plan: Plan, passed: Passed, entries: Sequence[Entry]) -> list[str]:
+    """Nodes that an earlier lowering has lowered, and otherwise than asked for now."""
+    text = lowered_otherwise(plan, passed, entries)
+    return [] if text is None else [explained(text, action=LOWER_THE_FLOAT_MODEL)]
+
+
+def lowered_otherwise(plan: Plan, passed: Passed, entries: Sequence[Entry]) -> str | None:
+    """That an earlier lowering has lowered nodes otherwise than asked for now: one sentence; None if none has."""
+    done = [e.node for e in entries if e.earlier]
+    if not done or not plan.is_asked_for:
+        return None
+    return not_applied(plan.record, earlier_record(passed.model, entries), done)
+
+
+def _left_out_tables(passed: Passed) -> list[str]:
+    """Cells whose recipe asks for the tables of Vitis, in a form that has none."""
+    cells = [c for c in passed.model.cells.values() if isinstance(c, QuantizedCell) and c.form == QCDQ]
+    asking = [c.name for c in cells if any(p.table == VITIS for p in c.points.values())]
+    if not asking:
+        return []
+    text = (
+        f"cell {asking[0]!r}{and_more(asking)}: form {QCDQ} has Sigmoid and Tanh in place of the recipe's tables, "
+        "so its outputs are not those of the other forms."
+    )
+    return [explained(text, action=f"--form {INTEGER} for tables in standard operators")]
+
+
+def warnings_of_measurement(report: Report, *, calibrated: bool) -> list[str]:
+    """Warns of a poor SQNR, and of values that are NaN or infinite in only one of the models.
+
+    Args:
+        report: With what was measured.
+        calibrated: Whether ranges fit the user's data already.
+    """
+    advice = f"{OWN_DATA}{'' if calibrated else CALIBRATE}{REPORT}"
+    if report.is_measured_on_calibration:
+        advice = f"Resolution: {REPORT}"
+    if report.unlike:
+        return [f"{report.unlike[0]} Measured on {report.measured_on}. {advice}"]
+    name, least = report.worst_output, POOR_REST_DB if report.rest.is_changed else POOR_DB
+    if name is None:
+        return []
+    if report.sqnr_db[name] >= least:
+        return [
+            f"output {output!r} has an SQNR of {db:.1f} dB in what varies on {report.measured_on}, less than "
+            f"{POOR_DB:g} dB: nearly all of it is its mean, which hides the error. {advice}"
+            for output, db in report.varying_db.items() if db < POOR_DB
+        ]  # fmt: skip
+    beyond = calibrated and not report.is_measured_on_calibration
+    data = f"{report.measured_on}{', which the calibrated ranges need not fit' if beyond else ''}"
+    return [f"output {name!r} has an SQNR of {report.sqnr_summary} on {data}, less than {least:g} dB. {advice}"]

@@ -1,0 +1,94 @@
+"""Guides, and the pages for people who come from other tools, run as they stand, from their first line to their last.
+
+A page is a session: its Python blocks and its `rnnqc` lines, in order, in one folder that has the models of the
+repository. Needs torch, and Brevitas for its page.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rnnqc.cli import main
+from rnnqc.counterparts import COMMANDS, FORMATS, OPTIONS, RECIPES
+
+ROOT = Path(__file__).resolve().parents[2]
+MODELS = ROOT / "models"
+PAGES = sorted((ROOT / "docs").glob("from_*.md"))
+TASKS = [
+    ROOT / "docs" / f"{name}.md"
+    for name in ("getting_started", "pytorch", "streaming", "four_bits", "hardware", "file_formats")
+]
+LONG = {"pytorch", "four_bits", "from_vitis_custom_lstm", "from_distiller", "from_brevitas"}
+"""Pages that take more than three seconds."""
+TOOLS = {"Brevitas": "brevitas", "Distiller": "distiller", "Vitis": "vitis", "torch-neuron": "torch_neuron"}
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working folder with a classifier, a language model, and data for both."""
+    monkeypatch.chdir(tmp_path)
+    for name, source in {
+        "model.onnx": "digits_lstm.onnx",
+        "test.npz": "digits_test.npz",
+        "lm.onnx": "pydoc_lstm.onnx",
+    }.items():
+        (tmp_path / name).write_bytes((MODELS / source).read_bytes())
+    with np.load(MODELS / "digits_calibration.npz") as data:
+        np.savez("samples.npz", x=data["x"])
+        np.savez("first.npz", x=data["x"][0, :1])
+    with np.load(MODELS / "pydoc_calibration.npz") as data:
+        np.savez("lm_samples.npz", tokens=data["tokens"])
+    with np.load(MODELS / "pydoc_test.npz") as data:
+        columns = data["codes"].astype(np.int64)[:4096].reshape(8, -1).T
+    np.savez("lm_test.npz", tokens=columns[:-1].reshape(7, 73, 8), targets=columns[1:].reshape(7, 73, 8))
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    "page",
+    [pytest.param(p, id=p.stem, marks=[pytest.mark.slow] if p.stem in LONG else []) for p in [*PAGES, *TASKS]],
+)
+def test_page_runs(page: Path, folder: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    blocks = re.findall(r"^```(\w*)\n(.*?)^```", text, flags=re.M | re.S)
+    for module in ("torch", "brevitas"):
+        if any(re.search(rf"^(import|from) {module}\b", code, re.M) for language, code in blocks if language):
+            pytest.importorskip(module, reason=f"needs {module}: {page.name} NOT tested")
+    scope: dict[str, Any] = {}
+    ran = 0
+    for language, code in blocks:
+        if language == "python":
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                exec(compile(code, page.name, "exec"), scope)
+        for line in code.splitlines() if not language else []:
+            words = shlex.split(line, comments=True)
+            if words[:1] == ["mkdir"]:
+                (folder / words[1]).mkdir()
+            elif words[:1] == ["rnnqc"]:
+                few = ["--models", "5"] if words[1] == "report" else []  # what a page finds, other tests see
+                assert main([*words[1:], *few]) == 0, line
+                ran += 1
+    assert ran >= 3
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.stem)
+def test_page_has_a_table_of_words(page: Path) -> None:
+    """Each page has one, with the words of its tool that messages know, and the README leads to it."""
+    assert f"docs/{page.name}" in (ROOT / "README.md").read_text(encoding="utf-8")
+    assert re.search(r"^\| .+ \| rnnqc \|$", page.read_text(encoding="utf-8"), re.M)
+
+
+@pytest.mark.parametrize("tool", TOOLS)
+def test_pages_know_the_words_of_messages(tool: str) -> None:
+    pages = [p.read_text(encoding="utf-8").lower().replace("-", "_") for p in PAGES if TOOLS[tool] in p.stem]
+    words = {w for table in (FORMATS, OPTIONS, COMMANDS, RECIPES) for w, (whose, _) in table.items() if whose == tool}
+    missing = {w for w in words if not any(w in page for page in pages)}
+    assert not missing

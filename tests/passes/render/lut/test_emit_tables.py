@@ -1,0 +1,156 @@
+"""Activation tables in a model (the formula and the function are tested in core/test_tables.py).
+
+What these would catch: a table with the wrong scale or offset, tables in the wrong order, one made twice.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+import pytest
+
+from rnnqc.cells.activations import make_activation
+from rnnqc.cells.tables import KNOT_UNIT, piecewise_linear_tanh
+from rnnqc.cells.vitis_tables import vitis_values
+from rnnqc.ir import DOMAIN, Model, Value, constant_array
+from rnnqc.passes.fold.fixed_point_tables import FixedPointTable, VitisSteps
+from rnnqc.passes.fold.fold_lut import TableSpec, linear_length
+from rnnqc.passes.render.lut.emit_tables import PREFIX, Tables, table_function
+from tests.runs.sessions import options
+from tests.subjects.protos import parse
+
+SIGMOID = TableSpec(make_activation("Sigmoid"), 13, 16 / 4096, 1.0, True)
+TANH = TableSpec(make_activation("Tanh"), 13, 8 / 4096, 2.0**-11, True)
+CELL = TableSpec(make_activation("Tanh"), 16, 2.0**-11, 1.0, True)
+EXACT = TableSpec(make_activation("Sigmoid"), 8, 0.25, 0.5, False)
+ELU = TableSpec(make_activation("Elu", 0.5), 8, 0.125)
+
+
+def _model() -> Model:
+    return Model.load(
+        parse('<ir_version: 10, opset_import: ["": 17]> g (float[2] x) => (float[2] y) { [n] y = Neg(x) }')
+    )
+
+
+def _expected(spec: TableSpec) -> npt.NDArray[Any]:
+    """Entries in ascending order of codes."""
+    codes = np.arange(-spec.size // 2, spec.size // 2)
+    if spec.piecewise_linear:
+        n = linear_length(spec.activation, spec.bits, spec.step)
+        assert n is not None
+        tanh = piecewise_linear_tanh(codes, n) * KNOT_UNIT
+        real = tanh if spec.activation.name == "Tanh" else 0.5 + 0.5 * tanh
+    else:
+        function = spec.activation.residual if spec.activation.kind == "relu_table" else spec.activation
+        real = function(codes * spec.step)
+    return np.asarray(real / spec.unit).astype(np.float32)
+
+
+def _value(model: Model, table: Value) -> npt.NDArray[Any]:
+    """What onnxruntime computes; the model goes through a file."""
+    array = constant_array(table)
+    if array is not None:
+        return array
+    import onnxruntime as ort
+
+    table.dtype, table.shape = np.dtype(np.float32), [None]
+    model.graph.outputs.append(table)
+    proto = model.proto
+    onnx.checker.check_model(proto, full_check=True)
+    session = ort.InferenceSession(
+        proto.SerializeToString(), options("ORT_DISABLE_ALL"), providers=["CPUExecutionProvider"]
+    )
+    return np.asarray(session.run([table.name], {"x": np.zeros(2, np.float32)})[0])
+
+
+@pytest.mark.parametrize(
+    "spec", [SIGMOID, TANH, EXACT, ELU], ids=["sigmoid", "tanh in cell units", "exact", "elu residual"]
+)
+def test_one_gate_table(spec: TableSpec) -> None:
+    model = _model()
+    np.testing.assert_array_equal(_value(model, Tables(model).gate_table([spec])), _expected(spec))
+
+
+def test_gate_tables_one_after_the_other() -> None:
+    model = _model()
+    got = _value(model, Tables(model).gate_table([SIGMOID, TANH]))
+    np.testing.assert_array_equal(got, np.concatenate([_expected(SIGMOID), _expected(TANH)]))
+
+
+@pytest.mark.parametrize("spec", [CELL, EXACT], ids=["piecewise linear", "exact"])
+def test_cell_table_is_by_code(spec: TableSpec) -> None:
+    model = _model()
+    got, ascending = _value(model, Tables(model).cell_table(spec)), _expected(spec)
+    half = spec.size // 2
+    for code in (-half, -1, 0, 1, half - 1):
+        assert got[code] == ascending[code + half]
+    np.testing.assert_array_equal(np.roll(got, half), ascending)
+
+
+def test_tables_are_made_once() -> None:
+    model = _model()
+    tables = Tables(model)
+    first = tables.gate_table([SIGMOID, TANH])
+    assert tables.gate_table([SIGMOID, TANH]) is first
+    assert tables.cell_table(CELL) is tables.cell_table(CELL)
+    assert tables.gate_table([SIGMOID]) is not tables.gate_table([TANH])
+    assert [f.name for f in model.functions] == ["ActivationTable"]
+    calls = [n for n in model.graph.nodes if n.domain == DOMAIN]
+    assert len(calls) == 4
+    model.check()
+
+
+def test_tables_stand_first_in_the_main_graph() -> None:
+    model = _model()
+    Tables(model).gate_table([SIGMOID, TANH])
+    assert [n.name.startswith(PREFIX) for n in model.graph.nodes] == [True, True, True, False]
+
+
+def test_the_function_is_the_same_in_every_model() -> None:
+    first, second = (table_function(17).SerializeToString(deterministic=True) for _ in range(2))
+    assert first == second
+
+
+@pytest.mark.parametrize(
+    ("step", "bits", "length"),
+    [
+        (8 / 4096, 13, 4096),
+        (2.0**-11, 16, 16384),
+        (0.125, 7, 64),
+        (0.25, 8, None),
+        (0.3, 13, None),
+        (8 / 4096, 12, None),
+    ],
+)
+def test_where_the_knots_fit(step: float, bits: int, length: int | None) -> None:
+    assert linear_length(make_activation("Tanh"), bits, step) == length
+
+
+def _vitis(activation: str, fix_position: int, low: int, high: int) -> FixedPointTable:
+    values = vitis_values(activation, fix_position, 16)[low + 2**15 : high + 2**15 + 1]
+    return FixedPointTable(values, VitisSteps(activation, fix_position, low, high))
+
+
+@pytest.mark.parametrize("fix_position", [-3, 0, 5, 7, 8, 9, 12, 15])
+@pytest.mark.parametrize("activation", ["Sigmoid", "Tanh"])
+def test_vitis_tables_from_their_steps(activation: str, fix_position: int) -> None:
+    """Every code, those beyond the table and ranges that are not centred among them."""
+    for low, high in ((-(2**15), 2**15 - 1), (-5000, 3), (0, 4095)):
+        model = _model()
+        table = _vitis(activation, fix_position, low, high)
+        np.testing.assert_array_equal(_value(model, Tables(model).fixed_point_table([table])), table.values)
+
+
+def test_grid_tables_one_after_the_other() -> None:
+    plain = FixedPointTable(np.float32([1.0, 2.5]))
+    tables = [_vitis("Sigmoid", 9, -100, 90), plain, _vitis("Tanh", 9, -100, 90)]
+    model = _model()
+    made = Tables(model)
+    table = made.fixed_point_table(tables)
+    assert made.fixed_point_table(tables) is table
+    np.testing.assert_array_equal(_value(model, table), np.concatenate([t.values for t in tables]))
+    model = _model()
+    np.testing.assert_array_equal(constant_array(Tables(model).fixed_point_table([plain, plain])), [1.0, 2.5] * 2)
