@@ -34,6 +34,7 @@ from rnnqc.passes.render.unroll import Unroll
 from rnnqc.passes.rest.quantize_embeddings import QuantizeEmbeddings
 from rnnqc.passes.rest.store_weights import StoreWeights
 from rnnqc.passes.verify.verify_numerics import VerifyNumerics
+from rnnqc.passes.views.fuse_views import FuseViews
 from rnnqc.passes.views.join_views import JoinViews
 from rnnqc.passes.views.store_shapes import StoreShapes
 from rnnqc.passes.weight_only.quantize_weights import QuantizeWeights
@@ -50,6 +51,7 @@ __all__ = [
     "FoldScales",
     "FuseCustomCells",
     "FuseQuantLstmCell",
+    "FuseViews",
     "InsertQcdq",
     "Instrument",
     "JoinViews",

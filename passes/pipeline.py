@@ -42,6 +42,7 @@ from rnnqc.passes.render.unroll import Unroll
 from rnnqc.passes.rest.int8_weights import Int8Weights
 from rnnqc.passes.rest.quantize_embeddings import QuantizeEmbeddings
 from rnnqc.passes.rest.store_weights import StoreWeights
+from rnnqc.passes.views.fuse_views import FuseViews
 from rnnqc.passes.views.join_views import JoinViews
 from rnnqc.passes.views.store_shapes import StoreShapes
 from rnnqc.passes.weight_only.quantize_weights import QuantizeWeights
@@ -128,6 +129,7 @@ def last_passes(form: str) -> list[Pass]:
     return [
         JoinViews(),  # views: chains of views become fewer operators
         StoreShapes(),  # views: shapes that would make onnxruntime lose a state become initializers
+        *([FuseViews(), ShortenNames()] if form == FUSED else []),  # views: what still moves elements becomes one node
     ]
 
 

@@ -119,7 +119,7 @@ def _fold(model: Model, graph: Graph, followed: Followed, *, grow: bool) -> list
     """Stores what is known in one graph; the kinds of the types that were stored."""
     outputs = {id(v) for g in model.graphs() for v in g.outputs}
     kinds: list[str] = []
-    for region in regions(graph, known_in(model, graph, followed), outputs):
+    for region in regions(graph, known_in(model, graph.nodes, followed), outputs):
         if grow or region.decides or region.growth <= 0:
             for value, array in region.stored:
                 store_array(model, graph, value, array)

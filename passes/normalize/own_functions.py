@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 import onnx
 
-from rnnqc.cells import custom_nodes
+from rnnqc.cells import custom_nodes, rearrange_nodes
 from rnnqc.cells.fused_nodes import FUNCTION, FUNCTION_INPUTS, fused_outputs, input_names
 from rnnqc.cells.linear_nodes import OPERATOR, linear_kind
 from rnnqc.cells.types import CELL_TYPES, fused_type
@@ -29,7 +29,8 @@ def check_own_functions(functions: Iterable[onnx.FunctionProto], source: str) ->
     for function in functions:
         if function.domain == DOMAIN and not _is_own(function):
             found = f"{function.name}({', '.join(function.input)}) -> {', '.join(function.output)}"
-            own = ", ".join([*(t.fused for t in CELL_TYPES.values()), custom_nodes.OPERATOR, OPERATOR, FUNCTION])
+            cells = [t.fused for t in CELL_TYPES.values()]
+            own = ", ".join([*cells, custom_nodes.OPERATOR, OPERATOR, rearrange_nodes.OPERATOR, FUNCTION])
             raise CompileError(
                 f"{source}: a model-local function of domain {DOMAIN!r} is not one of rnnqc's. Found: {found}.",
                 supported=f"in this domain the functions that rnnqc writes: {own}",
@@ -42,6 +43,8 @@ def _is_own(function: onnx.FunctionProto) -> bool:
     if name == FUNCTION:
         return list(function.input) == list(FUNCTION_INPUTS) and len(function.output) == 1
     if custom_nodes.is_custom_function(name, function.input, function.output):
+        return True
+    if rearrange_nodes.is_rearrange_function(name, function.input, function.output):
         return True
     kind, type_ = linear_kind(name), fused_type(name)
     if kind is not None:

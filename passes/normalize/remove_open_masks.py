@@ -40,7 +40,7 @@ class RemoveOpenMasks(Pass):
         model.infer_shapes({})
         count = 0
         for graph in graphs:
-            known = known_in(model, graph, _CONDITIONS)
+            known = known_in(model, graph.nodes, _CONDITIONS)
             taken: dict[int, tuple[Value, Value]] = {}
             for node in _choices(graph):
                 condition = known.get(id(node.inputs[0]))

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 import onnx
 
+from rnnqc.cells.rearrange_nodes import is_rearrange_node
 from rnnqc.evaluation.numerics import Bitwise
 from rnnqc.ir import DOMAIN, Model
 from rnnqc.passes.base import Pass, PassInfo, PassResult
@@ -75,10 +76,12 @@ def _shorten(function: onnx.FunctionProto) -> int:
 def _cut(block: Block) -> set[str]:
     """The values of a subgraph that several of its nodes take parts of, if there are two or more of them.
 
-    What a function itself cuts is made of constants, and gone before onnxruntime makes a Split.
+    What a function itself cuts is made of constants, and gone before onnxruntime makes a Split; but for one that
+    rearranges its inputs, as others beside it in the graph do.
     """
-    if not isinstance(block, onnx.GraphProto):
-        return set()
+    if isinstance(block, onnx.FunctionProto):
+        moving = is_rearrange_node(block.name)
+        return {name for node in block.node if moving and node.op_type in _CUTS for name in node.input[:1]}
     own = {
         *(v.name for v in block.input),
         *(n for node in block.node if node.op_type != "Constant" for n in node.output),

@@ -9,7 +9,7 @@ from rnnqc.passes.graph.redundant_nodes import drop_identities
 from rnnqc.passes.invariants import Property
 from rnnqc.passes.views.emit import replace_region
 from rnnqc.passes.views.plans import make_plan
-from rnnqc.passes.views.regions import find_regions, has_views
+from rnnqc.passes.views.regions import computed_indices, find_regions, has_views
 from rnnqc.passes.views.shapes import Types, infer_shapes_of_values
 
 
@@ -26,9 +26,10 @@ class JoinViews(Pass):
     make the same elements are looked for, and run on the numbers, too. What does not make them, or does not save an
     operator, changes nothing.
 
-    An operator stays as it is if a shape is not known, if its indices are no constants, if all that it moves is
-    constant, if it belongs to a cell, or if its values have more than 262144 elements. Shapes that a file declares are
-    not believed but for those of the inputs of the model, which onnxruntime enforces.
+    An operator stays as it is if a shape is not known, if its indices are no constants (of a ScatterND, not computed
+    from constants either), if all that it moves is constant, if it belongs to a cell, or if its values have more than
+    262144 elements. Shapes that a file declares are not believed but for those of the inputs of the model, which
+    onnxruntime enforces.
     """
 
     info = PassInfo(
@@ -54,7 +55,7 @@ class JoinViews(Pass):
     def _sweep(self, model: Model) -> int:
         replaced = 0
         for graph in list(model.graphs()):
-            for region in find_regions(model, graph):
+            for region in find_regions(model, graph, computed_indices(model, graph)):
                 plan = make_plan(region)
                 replaced += plan is not None and replace_region(model, graph, region, plan)
         if replaced:

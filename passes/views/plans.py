@@ -34,10 +34,10 @@ def make_plan(region: Region) -> Plan | None:
     """A plan with fewer operators than the region; None if none is found."""
     sources = [View(Source(k), table) for k, table in enumerate(region.starts)]
     views = _with_parts(region, sources, _one_by_one(region, sources))
-    kept = _needed(region, [k for k, v in enumerate(views) if v is None])
+    kept = needed_nodes(region, [k for k, v in enumerate(views) if v is None])
     count, copied, _ = cost(v for v in views if v is not None)
     saved = len(region.nodes) - count - len(kept) - _identities(region, views)
-    copied += sum(t.size for n in kept for t in _tables_of(region, n))
+    copied += copied_by(region, kept)
     if saved <= 0 or copied > region.copied + WORTH * saved:
         return None
     return Plan(views, kept)
@@ -95,7 +95,7 @@ def _disjoint(tables: Sequence[Table]) -> bool:
     return bool((whole[1:] != whole[:-1]).all())
 
 
-def _needed(region: Region, outputs: Sequence[int]) -> list[Node]:
+def needed_nodes(region: Region, outputs: Sequence[int]) -> list[Node]:
     """The operators of a region that some of its outputs need."""
     wanted = {id(region.outputs[k]) for k in outputs}
     found: list[Node] = []
@@ -106,6 +106,7 @@ def _needed(region: Region, outputs: Sequence[int]) -> list[Node]:
     return found[::-1]
 
 
-def _tables_of(region: Region, node: Node) -> list[Table]:
-    made = {id(v) for v in node.outputs}
-    return [t for v, t in zip(region.outputs, region.tables, strict=True) if id(v) in made]
+def copied_by(region: Region, nodes: Sequence[Node]) -> int:
+    """Elements of outputs of a region that some of its operators make."""
+    made = {id(v) for n in nodes for v in n.outputs}
+    return sum(t.size for v, t in zip(region.outputs, region.tables, strict=True) if id(v) in made)

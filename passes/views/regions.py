@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import onnx
 
 from rnnqc.errors import CompileError
@@ -24,6 +27,7 @@ from rnnqc.ir import (
     info,
     shape_of,
 )
+from rnnqc.passes.graph.values.known_regions import Followed, known_in
 from rnnqc.passes.views.moves import Table
 
 LARGEST = 2**18
@@ -37,6 +41,10 @@ _FREE = ("Identity", "Reshape", "Flatten", "Squeeze", "Unsqueeze")
 """Operators that copy nothing."""
 _TYPES = frozenset(np.dtype(t) for t in (np.float32, np.int32, np.int64, np.uint8, np.int8, np.float64, np.bool_))
 _IR_VERSION = 10
+_LARGEST_INDICES = 2**23
+"""Bytes of indices that are computed."""
+Operands = Mapping[int, npt.NDArray[Any]]
+"""Constants that are computed in the graph, by `id` of the value."""
 
 
 @dataclass(frozen=True)
@@ -69,12 +77,39 @@ def has_views(model: Model) -> bool:
     return any(_may_be_view(n) for g in model.graphs() for n in g.nodes)
 
 
-def find_regions(model: Model, graph: Graph) -> list[Region]:
-    """The regions of one graph; shapes have to be inferred before."""
-    views = [n for n in graph.nodes if _is_view(n)]
+def find_regions(model: Model, graph: Graph, indices: Operands = MappingProxyType({})) -> list[Region]:
+    """The regions of one graph; shapes have to be inferred before.
+
+    Args:
+        model: Of the graph.
+        graph: The graph.
+        indices: Operands that are computed from constants; see `computed_indices`.
+    """
+    views = [n for n in graph.nodes if _is_view(n, indices)]
     held = {id(v) for g in model.graphs() for v in g.outputs}
-    found = (_region(model, nodes, held) for nodes in _connected(views))
+    found = (_region(model, nodes, held, indices) for nodes in _connected(views))
     return [r for r in found if r is not None]
+
+
+def computed_indices(model: Model, graph: Graph) -> Operands:
+    """Indices of ScatterND nodes that nodes of the graph compute from constants, by `id` of the value.
+
+    So torch's exporter writes `x[:, :, a:b] = y`. onnxruntime computes them when it creates a session.
+    """
+    written = [n.inputs[1] for n in graph.nodes if n.op == "ScatterND" and not n.domain and len(n.inputs) > 2]
+    pending = [v for v in written if constant_array(v) is None]
+    wanted = {id(v) for v in pending}
+    makers: dict[int, Node] = {}
+    while pending:
+        value = pending.pop()
+        for maker in value.inputs:
+            if id(maker) not in makers and all(_is_followed(v) for v in maker.outputs if v.name):
+                makers[id(maker)] = maker
+                pending += maker.inputs
+    if not makers:
+        return {}
+    known = known_in(model, [n for n in graph.nodes if id(n) in makers], Followed("iub", _LARGEST_INDICES))
+    return {key: array for key, array in known.items() if key in wanted}
 
 
 def moved(node: Node) -> list[Value]:
@@ -87,7 +122,7 @@ def _may_be_view(node: Node) -> bool:
     return not node.domain and node.op in _MOVED and CELL_TAG not in info(node).metadata
 
 
-def _is_view(node: Node) -> bool:
+def _is_view(node: Node, indices: Operands) -> bool:
     if not _may_be_view(node):
         return False
     places = _MOVED[node.op]
@@ -95,12 +130,12 @@ def _is_view(node: Node) -> bool:
         return False
     values = moved(node)
     others = [v for v in node.inputs if v.name and not any(v is m for m in values)]
-    if any(constant_array(v) is None for v in others) or all(constant_array(v) is not None for v in values):
+    if any(_operand(v, indices) is None for v in others) or all(constant_array(v) is not None for v in values):
         return False
     types = {dtype_of(v) for v in values}
     if len(types) != 1 or not types <= _TYPES or not all(_is_followed(v) for v in [*values, *node.outputs] if v.name):
         return False
-    return _moves_only(node)
+    return _moves_only(node, indices)
 
 
 def _is_followed(value: Value) -> bool:
@@ -109,18 +144,22 @@ def _is_followed(value: Value) -> bool:
     return shape is not None and len(sizes) == len(shape) and 0 < math.prod(sizes) <= LARGEST
 
 
-def _moves_only(node: Node) -> bool:
+def _moves_only(node: Node, indices: Operands) -> bool:
     """Whether an operator that may also compute something moves elements as it stands."""
     if node.op == "Pad":
         pads = constant_array(node.inputs[1]) if len(node.inputs) > 1 else None
         return pads is not None and not pads.any()
     if node.op == "ScatterND":
-        rows = constant_array(node.inputs[1])
+        rows = _operand(node.inputs[1], indices)
         assert rows is not None
         rows = rows.reshape(-1, rows.shape[-1])
         plain = attribute(node, "reduction", "none") == "none"
         return plain and bool((rows >= 0).all()) and len(np.unique(rows, axis=0)) == len(rows)
     return True
+
+
+def _operand(value: Value, indices: Operands) -> npt.NDArray[Any] | None:
+    return indices.get(id(value), constant_array(value))
 
 
 def _connected(views: Sequence[Node]) -> list[list[Node]]:
@@ -142,7 +181,7 @@ def _connected(views: Sequence[Node]) -> list[list[Node]]:
     return list(groups.values())
 
 
-def _region(model: Model, nodes: Sequence[Node], held: set[int]) -> Region | None:
+def _region(model: Model, nodes: Sequence[Node], held: set[int], indices: Operands) -> Region | None:
     """The region of some operators; None if none can go, onnxruntime does not run them, or nothing uses them."""
     inside, made = {id(n) for n in nodes}, {id(v): n for n in nodes for v in n.outputs}
     sources = list({id(v): v for n in nodes for v in moved(n) if id(v) not in made}.values())
@@ -155,13 +194,14 @@ def _region(model: Model, nodes: Sequence[Node], held: set[int]) -> Region | Non
         sizes = [d for d in shape_of(value) or () if isinstance(d, int)]
         starts.append(np.arange(offset, offset + math.prod(sizes)).reshape(sizes))
         offset += math.prod(sizes)
-    tables = elements(model, nodes, dict(zip((v.name for v in sources), starts, strict=True)), [v.name for v in used])
+    given = dict(zip((v.name for v in sources), starts, strict=True))
+    tables = elements(model, nodes, given, [v.name for v in used], indices)
     if not outputs or tables is None:
         return None
     copied = sum(tables[v.name].size for n in nodes if n.op not in _FREE for v in n.outputs if v.name)
-    reach, given = _reach(nodes, sources), [id(v) in held for v in outputs]
+    reach, leaves = _reach(nodes, sources), [id(v) in held for v in outputs]
     values = [tables[v.name] for v in outputs]
-    return Region(nodes, sources, starts, outputs, values, [reach[id(v)] for v in outputs], given, copied)
+    return Region(nodes, sources, starts, outputs, values, [reach[id(v)] for v in outputs], leaves, copied)
 
 
 def _reach(nodes: Sequence[Node], sources: Sequence[Value]) -> dict[int, frozenset[int]]:
@@ -174,12 +214,16 @@ def _reach(nodes: Sequence[Node], sources: Sequence[Value]) -> dict[int, frozens
 
 
 def elements(
-    model: Model, nodes: Iterable[Node], sources: dict[str, Table], names: Sequence[str]
+    model: Model,
+    nodes: Iterable[Node],
+    sources: Mapping[str, Table],
+    names: Sequence[str],
+    indices: Operands = MappingProxyType({}),
 ) -> dict[str, Table] | None:
     """What operators make of numbered elements, in onnxruntime; None if it does not run them."""
     held = list(nodes)
     graph = onnx.GraphProto(name="views", node=export_nodes(held))
-    operands = {v.name: constant_array(v) for n in held for v in n.inputs if v.name and v.name not in sources}
+    operands = {v.name: _operand(v, indices) for n in held for v in n.inputs if v.name and v.name not in sources}
     for name, array in operands.items():
         if array is not None:
             graph.initializer.append(onnx.numpy_helper.from_array(array, name))

@@ -10,6 +10,7 @@ import onnx
 from rnnqc.cells.custom_nodes import CustomNames, is_custom_node
 from rnnqc.cells.fused_nodes import CONFIGURATION, BodyNames, name_of_body
 from rnnqc.cells.linear_nodes import kind_behind_prefix
+from rnnqc.cells.rearrange_nodes import RearrangeNames, is_rearrange_node
 from rnnqc.cells.types import fused_type
 from rnnqc.errors import CompileError
 from rnnqc.ir import DOMAIN
@@ -47,7 +48,7 @@ def _configurations(nodes: Iterable[onnx.NodeProto]) -> set[int]:
 
 
 def name_functions(model: onnx.ModelProto) -> onnx.ModelProto:
-    """A copy in which the functions of quantized cells and linear layers are named as `lower` names them.
+    """A copy in which the functions behind the operators of rnnqc are named as `lower` names them.
 
     Tools that put a prefix before the names of functions (`onnx.compose.add_prefix`, and `merge_models` with
     prefixes) take the native kernels away: such a model runs in standard operators. This brings the kernels back.
@@ -79,6 +80,7 @@ def name_functions(model: onnx.ModelProto) -> onnx.ModelProto:
         found = _NAME.search(function.name)
         type_: BodyNames | None = fused_type(found[0]) if found is not None else None
         type_ = CustomNames() if is_custom_node(function.name) else type_
+        type_ = RearrangeNames() if is_rearrange_node(function.name) else type_
         numbers = _configurations(nodes)
         if type_ is None or not numbers or function.overload:
             kept.append(function)

@@ -79,6 +79,12 @@ size_t KernelInfo::InputCount() const {
   return count;
 }
 
+size_t KernelInfo::OutputCount() const {
+  size_t count = 0;
+  Check(api_, api_.KernelInfo_GetOutputCount()(info_, &count));
+  return count;
+}
+
 bool KernelInfo::InputType(size_t index, TensorType* type) const {
   OrtTypeInfo* owned = nullptr;
   if (index >= InputCount() || !Ok(api_, api_.KernelInfo_GetInputTypeInfo()(info_, index, &owned))) return false;
@@ -97,10 +103,8 @@ bool KernelInfo::InputType(size_t index, TensorType* type) const {
 }
 
 bool KernelInfo::HasOutput(size_t index) const {
-  size_t count = 0;
-  Check(api_, api_.KernelInfo_GetOutputCount()(info_, &count));
   OrtTypeInfo* owned = nullptr;
-  if (index >= count || !Ok(api_, api_.KernelInfo_GetOutputTypeInfo()(info_, index, &owned))) return false;
+  if (index >= OutputCount() || !Ok(api_, api_.KernelInfo_GetOutputTypeInfo()(info_, index, &owned))) return false;
   api_.ReleaseTypeInfo()(owned);
   return true;
 }

@@ -77,6 +77,7 @@ class KernelInfo {
 
   std::string NodeName() const;
   size_t InputCount() const;
+  size_t OutputCount() const;
 
   // The type of input or output `index`; false if it is absent.
   bool InputType(size_t index, TensorType* type) const;

@@ -38,7 +38,7 @@ OrtCustomOpDomain* Domain(const OrtApi& api, const rnnqc::ort::OrtApiBase* base)
     rnnqc::ort::Check(api, api.CreateCustomOpDomain()("ai.rnnqc", &created));
     // As the domain, they are never released.
     for (const auto& make : {rnnqc::QuantLstmCellOps, rnnqc::QuantGruCellOps, rnnqc::QuantRnnCellOps,
-                             rnnqc::QuantLinearOps, rnnqc::QuantCustomCellOps}) {
+                             rnnqc::QuantLinearOps, rnnqc::QuantCustomCellOps, rnnqc::RearrangeOps}) {
       const auto* const ops = new std::vector<rnnqc::RegisteredOperator>(make(&api, infers_shapes));
       for (const auto& op : *ops) rnnqc::ort::Check(api, api.CustomOpDomain_Add()(created, &op));
     }

@@ -76,7 +76,8 @@ def test_last_passes(form: str) -> None:
     """They come after every other, whatever the form; readers of QONNX files know the operators as they are."""
     passes = last_passes(form)
     PassManager(passes, given=EXPORTED)
-    assert [p.info.name for p in passes] == ([] if form == "qonnx" else ["join-views", "store-shapes"])
+    fused = ["fuse-views", "shorten-names"] if form == "fused" else []
+    assert [p.info.name for p in passes] == ([] if form == "qonnx" else ["join-views", "store-shapes", *fused])
 
 
 def test_weights_alone() -> None:

@@ -20,7 +20,7 @@ from tests.subjects.brevitas_models import draw_feeds, one_cell, random_lstm
 from tests.subjects.custom_layers import cutting_layer, feeds_of
 from tests.subjects.fused_patterns import PATTERNS, patterned_layer
 from tests.subjects.lstm_models import RecurrentCase, stacked_model
-from tests.subjects.packed_streams import packed_feeds, packed_stream
+from tests.subjects.packed_streams import cut_caches, packed_feeds, packed_step, packed_stream
 from tests.subjects.whole_models import WholeModel, exact_feeds, exact_model
 
 SMALL = RecurrentCase(T=3, B=2, I=3, H=4)
@@ -93,6 +93,8 @@ def version_cases() -> Iterator[VersionCase]:
         lowering = {"rest": "int8", "form": form}
         yield VersionCase(f"int8 embedding, {form}", WholeModel(head=False).model(), WholeModel.feeds(), lowering)
     yield VersionCase("packed states", packed_stream(), packed_feeds(3), {"rest": "int8"})
+    for name, moving in (("a packed step", packed_step()), ("cut caches", cut_caches())):
+        yield VersionCase(name, moving, feeds_of(moving, 0))
     yield VersionCase("int8 storage", exact_model(), exact_feeds(), {"rest": "int8"})
     for recipe in ("pow2-int16", "int8"):
         custom = RecurrenceCase(op="highway", form="scan", time=3, batch=2).model()

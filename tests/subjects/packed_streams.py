@@ -48,3 +48,43 @@ def packed_feeds(steps: int, seed: int = 0) -> dict[str, Array]:
     rng = np.random.default_rng(seed)
     state = rng.uniform(-0.9, 0.9, STATE).astype(np.float32)
     return {"tokens": rng.integers(0, TOKENS, (steps, 1)), "state": state}
+
+
+def packed_step() -> onnx.ModelProto:
+    """One step of an LSTM whose state, h and c beside each other, comes and goes in one tensor."""
+    rng = np.random.default_rng(0)
+    weights = {n: rng.normal(0, 0.3, z).astype(np.float32) for n, z in (("W", (1, 64, 8)), ("R", (1, 64, 16)))}
+    operands = {"zero": [0], "one": [1], "two": [2], "last": [-1]}
+    return parse(
+        """<ir_version: 8, opset_import: ["": 17]>
+        g (float[1,1,8] x, float[1,16,2] s) => (float[1,16] y, float[1,16,2] n)
+        { p = Slice (s, zero, one, two) q = Squeeze (p, two) h = Unsqueeze (q, zero)
+          u = Slice (s, one, two, two) v = Squeeze (u, two) c = Unsqueeze (v, zero)
+          y4, h2, c2 = LSTM <hidden_size = 16> (x, W, R, , , h, c) y3 = Squeeze (y4, one) y = Squeeze (y3, zero)
+          h3 = Squeeze (h2, zero) c3 = Squeeze (c2, zero) h4 = Unsqueeze (h3, last) c4 = Unsqueeze (c3, last)
+          n = Concat <axis = 2> (h4, c4) }""",
+        **{n: np.array(z) for n, z in operands.items()},
+        **weights,
+    )
+
+
+def cut_caches() -> onnx.ModelProto:
+    """Two caches that are cut into halves: a second half and the next frame go into an LSTM, a first half elsewhere.
+
+    onnxruntime makes a Split of the two Slices of a cache, before 1.22 with the name of the first of them.
+    """
+    rng = np.random.default_rng(0)
+    weights = {n: rng.normal(0, 0.3, z).astype(np.float32) for n, z in (("W", (1, 64, 39)), ("R", (1, 64, 16)))}
+    operands = {"zero": [0], "one": [1], "two": [2], "end": [2**62], "wide": [1, 1, 24], "narrow": [1, 1, 15]}
+    return parse(
+        """<ir_version: 8, opset_import: ["": 17]>
+        g (float[1,1,8] x, float[1,4,8] s, float[1,1,5] z, float[1,4,5] t)
+            => (float[1,1,1,16] y, float[1,4,8] s_next, float[1,4,5] t_next)
+        { a = Slice (s, zero, two, one) b = Slice (s, two, end, one) c = Concat <axis = 1> (b, x) d = Reshape (c, wide)
+          e = Slice (t, zero, two, one) f = Slice (t, two, end, one) h = Concat <axis = 1> (f, z)
+          i = Reshape (h, narrow) w = Concat <axis = 2> (d, i) k = Relu (w)
+          y, l, m = LSTM <hidden_size = 16> (k, W, R) n = Neg (a) s_next = Concat <axis = 1> (n, n)
+          o = Neg (e) t_next = Concat <axis = 1> (o, o) }""",
+        **{n: np.array(v) for n, v in operands.items()},
+        **weights,
+    )

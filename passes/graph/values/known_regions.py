@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -87,12 +87,15 @@ def _bytes(listed: Sequence[onnx.TensorProto | onnx.NodeProto]) -> int:
     return sum(int(message.ByteSize()) + 2 + (message.ByteSize() > 127) for message in listed)
 
 
-def known_in(model: Model, graph: Graph, followed: Followed) -> dict[int, Array]:
-    """What nodes of a graph make that is known before a run, by `id` of the value; shapes have been inferred."""
+def known_in(model: Model, nodes: Iterable[Node], followed: Followed) -> dict[int, Array]:
+    """What nodes of a graph make that is known before a run, by `id` of the value.
+
+    Nodes are in order, and shapes have been inferred.
+    """
     found: dict[int, Array] = {}
     computed: list[Node] = []
     ready: set[int] = set()
-    for node in graph.nodes:
+    for node in nodes:
         array = known_array(node)
         if array is not None and followed.keeps(array):
             found[id(node.outputs[0])] = array

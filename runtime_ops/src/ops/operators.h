@@ -13,6 +13,7 @@ std::vector<RegisteredOperator> QuantGruCellOps(const ort::OrtApi* api, bool inf
 std::vector<RegisteredOperator> QuantRnnCellOps(const ort::OrtApi* api, bool infers_shapes);
 std::vector<RegisteredOperator> QuantLinearOps(const ort::OrtApi* api, bool infers_shapes);
 std::vector<RegisteredOperator> QuantCustomCellOps(const ort::OrtApi* api, bool infers_shapes);
+std::vector<RegisteredOperator> RearrangeOps(const ort::OrtApi* api, bool infers_shapes);
 
 }  // namespace rnnqc
 

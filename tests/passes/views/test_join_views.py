@@ -13,12 +13,12 @@ import numpy as np
 import onnx
 import pytest
 from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from rnnqc.ir import Model
 from rnnqc.passes import Canonicalize, JoinViews, PassManager
 from rnnqc.passes.views.regions import LARGEST
 from tests.passes.pass_testing import apply, nodes_of
+from tests.passes.views.random_views import feeds_of_views, random_views
 from tests.runs.sessions import Array, assert_same_bits, plain_session, run
 from tests.subjects.protos import parse
 
@@ -91,6 +91,13 @@ FIRES = {
         "float[1,128] o, float[2,128] n",
         """t = Concat <axis = 0> (a, b) c = Neg (a) u = ScatterND (t, index, c) i = Gather (u, zero) o = Relu (i)
         n = ScatterND (u, index1, o)""",
+        ["Concat", "Neg", "Relu"],
+    ),
+    "rows that are written at computed places": (
+        # As torch's exporter writes an assignment to a part.
+        "float[1,128] o, float[2,128] n",
+        """t = Concat <axis = 0> (a, b) c = Neg (a) x = Add (index, index) u = ScatterND (t, x, c) i = Gather (u, zero)
+        o = Relu (i) y = Add (index, index1) n = ScatterND (u, y, o)""",
         ["Concat", "Neg", "Relu"],
     ),
     "one row in place of the other": (
@@ -196,32 +203,11 @@ def test_nodes_of_cells_stay() -> None:
     assert not JoinViews().run(canonical(proto)).modified
 
 
-SHAPES = ((2, 3, 4), (1, 6, 2), (12,), (4, 1, 3), (2, 3))
-
-
 @settings(max_examples=60, deadline=None)
-@given(st.data())
-def test_random_views(data: st.DataObject) -> None:
+@given(random_views())
+def test_random_views(proto: onnx.ModelProto) -> None:
     """Random chains and bundles give the same bits with no more operators, and with the fewest at the second run."""
-    shapes = data.draw(st.lists(st.sampled_from(SHAPES), min_size=1, max_size=3))
-    values = [(f"x{k}", np.zeros(s)) for k, s in enumerate(shapes)]
-    inputs = [onnx.helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, a.shape) for n, a in values]
-    nodes: list[onnx.NodeProto] = []
-    constants: list[onnx.TensorProto] = []
-    for _ in range(data.draw(st.integers(1, 8))):
-        _add_view(data, values, nodes, constants)
-    made = [name for node in nodes for name in node.output]
-    chosen = data.draw(st.lists(st.sampled_from(made), min_size=1, max_size=3, unique=True))
-    given_away = [data.draw(st.booleans(), label=name) for name in chosen]
-    names = [name if leaves else f"y{k}" for k, (name, leaves) in enumerate(zip(chosen, given_away, strict=True))]
-    for k, (name, leaves) in enumerate(zip(chosen, given_away, strict=True)):
-        if not leaves:
-            nodes.append(onnx.helper.make_node("Neg", [name], [f"y{k}"], name=f"neg{k}"))
-    outputs = [onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None) for name in names]
-    graph = onnx.helper.make_graph(nodes, "g", inputs, outputs, constants)
-    proto = onnx.helper.make_model(graph, ir_version=10, opset_imports=[onnx.helper.make_opsetid("", 17)])
-    rng = np.random.default_rng(0)
-    feeds = {f"x{k}": rng.standard_normal(s).astype(np.float32) for k, s in enumerate(shapes)}
+    feeds = feeds_of_views(proto)
     model = Model.load(proto)
     model.remove_dead()
     before = len(model.graph.nodes)
@@ -230,53 +216,3 @@ def test_random_views(data: st.DataObject) -> None:
     assert (len(model.graph.nodes) < before) == result.modified
     assert_same_bits(run(plain_session(proto), feeds), run(plain_session(model.proto), feeds), "views")
     assert not JoinViews().run(model).modified
-
-
-def _add_view(
-    data: st.DataObject, values: list[tuple[str, Array]], nodes: list[onnx.NodeProto], constants: list[onnx.TensorProto]
-) -> None:
-    """Adds an operator that moves one of the values, or some of them."""
-    name, array = data.draw(st.sampled_from(values))
-    axis = data.draw(st.integers(0, array.ndim - 1)) if array.ndim else 0
-    op = data.draw(st.sampled_from(["Reshape", "Transpose", "Unsqueeze", "Slice", "Gather", "Split", "Concat"]))
-    out, operands, attributes, sources = f"t{len(nodes)}", [], {}, [name]
-    made: list[Array]
-    if op == "Reshape":
-        sizes = data.draw(st.sampled_from([[-1], [1, -1], [-1, 2], [-1, 3], [2, -1, 1]]))
-        if array.size % abs(int(np.prod(sizes))):
-            return
-        operands, made = [sizes], [array.reshape(sizes)]
-    elif op == "Transpose":
-        order = data.draw(st.permutations(range(array.ndim)))
-        attributes, made = {"perm": order}, [array.transpose(order)]
-    elif op == "Unsqueeze":
-        operands, made = [[axis]], [np.expand_dims(array, axis)]
-    elif not array.ndim or not array.size or array.ndim > 4:
-        return
-    elif op == "Slice":
-        start, end = sorted(data.draw(st.lists(st.integers(0, array.shape[axis]), min_size=2, max_size=2, unique=True)))
-        step = data.draw(st.sampled_from([1, 2]))
-        operands, made = [[start], [end], [axis], [step]], [np.take(array, range(start, end, step), axis)]
-    elif op == "Gather":
-        where = st.integers(0, array.shape[axis] - 1)
-        index = data.draw(st.one_of(where, st.lists(where, min_size=1, max_size=3)))
-        operands, attributes, made = [index], {"axis": axis}, [np.take(array, index, axis)]
-    elif op == "Split":
-        if array.shape[axis] < 2:
-            return
-        first = data.draw(st.integers(1, array.shape[axis] - 1))
-        operands, attributes = [[first, array.shape[axis] - first]], {"axis": axis}
-        made = np.split(array, [first], axis)
-    else:
-        others = [n for k, n in enumerate(array.shape) if k != axis]
-        fitting = [v for v in values if v[1].ndim == array.ndim and np.delete(v[1].shape, axis).tolist() == others]
-        chosen = data.draw(st.lists(st.sampled_from(fitting), min_size=1, max_size=3))
-        sources, attributes = [n for n, _ in chosen], {"axis": axis}
-        made = [np.concatenate([a for _, a in chosen], axis)]
-    names = [f"{out}_{k}" for k in range(len(made))]
-    given_ = [f"{out}_c{k}" for k in range(len(operands))]
-    constants += [
-        onnx.numpy_helper.from_array(np.asarray(o, np.int64), n) for n, o in zip(given_, operands, strict=True)
-    ]
-    nodes.append(onnx.helper.make_node(op, [*sources, *given_], names, name=out, **attributes))
-    values += zip(names, made, strict=True)
