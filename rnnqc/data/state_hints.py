@@ -65,9 +65,16 @@ def states_of(*models: onnx.ModelProto) -> dict[str, str]:
 def named_states(proto: onnx.ModelProto) -> dict[str, str]:
     """Outputs by the input that they could become in the next call, by their names: `h_in` and `h_out`, `c`, `c_next`.
 
-    Shapes have to fit. A guess: unlike `likely_states` it looks at no node.
+    Shapes have to fit. A guess: unlike `likely_states` it looks at no node but those that copy. An output that is an
+    input, such as a mask that is handed on, is no state: nothing comes back that the caller did not give.
     """
-    outputs = [o for o in proto.graph.output if _NAMED_AFTER & set(_words(o.name))]
+    inputs = {i.name for i in proto.graph.input}
+    copies = {n.output[0]: n.input[0] for n in proto.graph.node if n.op_type == "Identity"}
+    outputs = [
+        o
+        for o in proto.graph.output
+        if _NAMED_AFTER & set(_words(o.name)) and _original(o.name, copies) not in inputs
+    ]
     found: dict[str, str] = {}
     for value in proto.graph.input:
         fitting = [o.name for o in outputs if _way(value.name, o.name) is not None and _fits(value, o)]
@@ -79,6 +86,13 @@ def named_states(proto: onnx.ModelProto) -> dict[str, str]:
 def hinted_states(proto: onnx.ModelProto, known: Mapping[str, str] | None = None) -> Mapping[str, str]:
     """For messages: outputs by the input that they look like becoming; `known` where there are, else a guess."""
     return known or states_of(proto) or named_states(proto)
+
+
+def _original(value: str, copies: Mapping[str, str]) -> str:
+    """What `value` is a copy of, or itself."""
+    while value in copies:
+        value = copies[value]
+    return value
 
 
 def _way(before: str, after: str) -> tuple[frozenset[str], frozenset[str]] | None:

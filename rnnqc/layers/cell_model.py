@@ -133,12 +133,19 @@ def _width(before: onnx.ValueInfoProto, after: onnx.ValueInfoProto) -> int:
     kind, dims = before.type.tensor_type.elem_type, before.type.tensor_type.shape.dim
     if kind not in _FLOATS or len(dims) != 2 or dims[1].dim_value <= 0:
         shown = [d.dim_value or d.dim_param or "?" for d in dims]
+        found = f"{_type_text(before)} of shape {shown}" if kind else _type_text(before)
         raise CompileError(
-            f"state {before.name!r} is {helper.tensor_dtype_to_string(kind)} of shape {shown}.",
+            f"state {before.name!r} is {found}.",
             supported="float states [B, H] with a known H",
             action="export the cell with states of rank 2; where it needs others, it can Unsqueeze and Squeeze them",
         )
     other = after.type.tensor_type
+    if other.elem_type != kind:
+        raise CompileError(
+            f"state {before.name!r} is {_type_text(before)}, and {after.name!r} {_type_text(after)}.",
+            supported="states that keep their type",
+            action="name the states and what becomes of them (--state IN:OUT)",
+        )
     if other.HasField("shape"):
         width = other.shape.dim[1].dim_value if len(other.shape.dim) == 2 else 0
         if len(other.shape.dim) != 2 or width not in (0, dims[1].dim_value):
@@ -149,3 +156,8 @@ def _width(before: onnx.ValueInfoProto, after: onnx.ValueInfoProto) -> int:
                 action="name the states and what becomes of them (--state IN:OUT)",
             )
     return int(dims[1].dim_value)
+
+
+def _type_text(value: onnx.ValueInfoProto) -> str:
+    kind = value.type.tensor_type.elem_type
+    return helper.tensor_dtype_to_string(kind) if kind else "no tensor"

@@ -62,6 +62,15 @@ def test_states_by_their_names(arguments: str, results: str, expected: dict[str,
     assert named_states(parse(text)) == expected
 
 
+@pytest.mark.parametrize(("operator", "expected"), [("Identity", {}), ("Neg", {"mask": "mask_out"})])
+def test_an_input_that_is_handed_on_is_no_state(operator: str, expected: dict[str, str]) -> None:
+    """The mask of an encoder, which its decoder reads as well."""
+    text = f"""<ir_version: 8, opset_import: ["": 17]> g (float[B,T] src, float[B,T] mask)
+      => (float[B,T] memory, float[B,T] mask_out)
+      {{ memory = Mul (src, mask) copy = {operator} (mask) mask_out = Identity (copy) }}"""
+    assert named_states(parse(text)) == expected
+
+
 @pytest.mark.parametrize(
     ("results", "expected"),
     [

@@ -60,6 +60,12 @@ OTHERS = {
     "nothing comes back through a matrix": step(
         "float[B,12] x, float[B,16] h", "float[B,16] n", "p = MatMul (x, W) n = Add (p, h)"
     ),
+    "an input that is no tensor": step(
+        "seq(float[16]) several, float[16] bias", "seq(float[16]) more", "more = SequenceInsert (several, bias)"
+    ),
+    "an output that is no tensor": step(
+        "float[B,12] x, float[B,16] h", "seq(float[B,16]) more", f"{GATED} more = SequenceConstruct (n)"
+    ),
     "another width": step("float[B,12] x, float[B,16] h", "float[B,10] y", f"{GATED} y = MatMul (n, P)"),
     "rows that are no states": step(
         "float[B,12] x, float[B,2,16] h", "float[B,2,16] n", "q = MatMul (h, R) p = MatMul (x, W) n = Add (p, q)"
