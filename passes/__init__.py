@@ -15,6 +15,7 @@ from rnnqc.passes.normalize.compute_in_float32 import ComputeInFloat32
 from rnnqc.passes.normalize.fold_constants import FoldConstants
 from rnnqc.passes.normalize.fold_product_weights import FoldProductWeights
 from rnnqc.passes.normalize.read_weight_codes import ReadWeightCodes
+from rnnqc.passes.normalize.remove_idle_casts import RemoveIdleCasts
 from rnnqc.passes.normalize.remove_open_masks import RemoveOpenMasks
 from rnnqc.passes.normalize.remove_sorting import RemoveSorting
 from rnnqc.passes.normalize.remove_whole_writes import RemoveWholeWrites
@@ -68,6 +69,7 @@ __all__ = [
     "ReadWeightCodes",
     "RecognizeSteps",
     "RecoverLoops",
+    "RemoveIdleCasts",
     "RemoveOpenMasks",
     "RemoveSorting",
     "RemoveWholeWrites",

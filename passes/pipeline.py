@@ -23,6 +23,7 @@ from rnnqc.passes.normalize.compute_in_float32 import ComputeInFloat32
 from rnnqc.passes.normalize.fold_constants import FoldConstants
 from rnnqc.passes.normalize.fold_product_weights import FoldProductWeights
 from rnnqc.passes.normalize.read_weight_codes import ReadWeightCodes
+from rnnqc.passes.normalize.remove_idle_casts import RemoveIdleCasts
 from rnnqc.passes.normalize.remove_open_masks import RemoveOpenMasks
 from rnnqc.passes.normalize.remove_sorting import RemoveSorting
 from rnnqc.passes.normalize.remove_whole_writes import RemoveWholeWrites
@@ -70,6 +71,7 @@ def normal_form(*, keep_codes: bool = False, fold: bool = False, remove_sorting:
         Canonicalize(keep_codes=keep_codes),  # normalize: recurrent nodes get one layout and explicit attributes
         *([FoldConstants()] if fold else []),  # normalize: known shapes, indices and conditions are computed
         ComputeInFloat32(),  # normalize: float16 and float64 nodes get Casts around them
+        RemoveIdleCasts(),  # normalize: casts in loops that convert nothing go
         RemoveOpenMasks(),  # normalize: masks over states that no step is held by go
         RemoveWholeWrites(),  # normalize: writes that overwrite a whole tensor go
         WidenSteps(),  # recover: unrolled steps of float16 compute in float32

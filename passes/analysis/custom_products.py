@@ -85,15 +85,15 @@ def read_product(node: Node) -> CustomProduct:
     transposed = False
     if node.op == "Gemm":
         alpha, beta, turned = (attribute(node, k, d) for k, d in (("alpha", 1.0), ("beta", 1.0), ("transA", 0)))
-        if alpha != 1.0 or beta != 1.0 or turned:
+        bias = input_or_none(node, 2) if beta else None
+        if alpha != 1.0 or (bias is not None and beta != 1.0) or turned:
             raise NotHandled(
                 "a Gemm scales or transposes its operands.",
                 f"node {name!r}: alpha = {alpha}, beta = {beta}, transA = {turned}",
-                "alpha = beta = 1 and transA = 0 are supported",
+                "alpha = 1, beta = 1 (or 0) and transA = 0 are supported",
             )
         transposed = bool(attribute(node, "transB", 0))
         array = array.T if transposed else array
-        bias = input_or_none(node, 2)
     return CustomProduct(node, name, node.inputs[0], source, transposed, np.ascontiguousarray(array), bias)
 
 

@@ -71,9 +71,7 @@ def named_states(proto: onnx.ModelProto) -> dict[str, str]:
     inputs = {i.name for i in proto.graph.input}
     copies = {n.output[0]: n.input[0] for n in proto.graph.node if n.op_type == "Identity"}
     outputs = [
-        o
-        for o in proto.graph.output
-        if _NAMED_AFTER & set(_words(o.name)) and _original(o.name, copies) not in inputs
+        o for o in proto.graph.output if _NAMED_AFTER & set(_words(o.name)) and _original(o.name, copies) not in inputs
     ]
     found: dict[str, str] = {}
     for value in proto.graph.input:

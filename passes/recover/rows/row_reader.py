@@ -62,8 +62,10 @@ class RowReader:
         held = self._rows.get(id(value))
         if held is not None and held[1] is not None:
             return [*held[1].lead, held[1].width]
-        known = shape_of(value)
-        return known if known is not None else self.shapes.get(id(value))
+        known, told = shape_of(value), self.shapes.get(id(value))
+        if known is None or told is None or len(known) != len(told):
+            return known if known is not None else told
+        return [*known[:-1], known[-1] if isinstance(known[-1], int) else told[-1]]
 
     def rows(self, value: Value) -> Rows | None:
         """What `value` is; a leaf if nothing else is known, None if it has no rows."""
@@ -356,10 +358,10 @@ class RowReader:
         if attribute(node, "axis", 0) not in (-1, rank) or any(len(p.lead) != rank for p in known):
             return None
         lead = known[0].lead
-        for part in known[1:]:
-            if any(None not in (d, e) and d != e for d, e in zip(lead, part.lead, strict=True)):
+        for part in known[1:]:  # a Concat runs with equal sizes alone, whatever names they have
+            if any(isinstance(d, int) and isinstance(e, int) and d != e for d, e in zip(lead, part.lead, strict=True)):
                 return None
-            lead = tuple(e if d is None else d for d, e in zip(lead, part.lead, strict=True))
+            lead = tuple(e if d is None or isinstance(e, int) else d for d, e in zip(lead, part.lead, strict=True))
         known = [self._opaque(v, p) or p for v, p in zip(node.inputs, known, strict=True)]
         for part, value in zip(known, node.inputs, strict=True):
             if part.single is None and len(part.segments) == 1:
