@@ -23,6 +23,8 @@ MOVERS: dict[str, int | None] = {
     **dict.fromkeys(("Concat", "Min", "Max", *REARRANGE_NAMES), None),
 }
 """Operators that move or convert values and keep their meaning: the input they take them from, None for all."""
+_CHOSEN = slice(1, 3)
+"""Of a Where: the values that it chooses from."""
 _LARGE = 1024
 
 
@@ -136,7 +138,8 @@ def _sources(
             stack.extend(m for m in more if m not in seen)
             seen.update(more)
         elif name in makers:
-            branches = branch_results(makers[name], name)
+            where = makers[name].op_type == "Where"
+            branches = makers[name].input[_CHOSEN] if where else branch_results(makers[name], name)
             stack.extend(b for b in branches if b not in seen)
             seen.update(branches)
     return found

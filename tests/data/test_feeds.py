@@ -88,6 +88,17 @@ def test_tokens_are_rows_of_the_embedding() -> None:
     assert tokens.shape[1] > tokens.shape[0], "the axis called seq is time"
 
 
+def test_tokens_that_may_count_from_the_end_and_are_masked() -> None:
+    """As Keras writes them with torch's backend: compared with 0 for the mask, they are no choice of 0 alone."""
+    text = """<ir_version: 8, opset_import: ["": 17]> g (int32[batch, seq] tokens)
+      => (float[A, B, C] y, bool[batch, seq] mask) {
+      zero = Constant <value = int32 {0}> () rows = Constant <value = int32 {7}> ()
+      mask = Equal (tokens, zero) below = Less (tokens, zero) from_end = Add (tokens, rows)
+      index = Where (below, from_end, tokens) y = Gather (table, index) }"""
+    tokens = generate_feeds(parse(text, table=np.zeros((7, 2), np.float32)))["tokens"]
+    assert tokens.min() >= 0 and 1 < tokens.max() < 7
+
+
 def test_types() -> None:
     text = (
         '<ir_version: 8, opset_import: ["": 17]> g (float16[2] a, double[3] b, bool[2] c, uint8[2] '
