@@ -12,6 +12,7 @@ from onnx import TensorProto, helper
 from rnnqc.data.feeds import true_inputs
 from rnnqc.data.state_pairs import state_pairs
 from rnnqc.errors import CompileError
+from rnnqc.proto.graph_walks import reads
 from rnnqc.proto.shape_inference import infer_shapes
 
 _FLOATS = (TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16)
@@ -55,6 +56,8 @@ def read_cell(proto: onnx.ModelProto, state: Mapping[str, str] | Iterable[str] |
     pairs = state_pairs(state, proto) if state else _pairs_in_order(inputs, outputs)
     named = {v.name: v for v in [*inputs, *outputs]}
     others = [i for i in inputs if i.name not in pairs]
+    if len(others) > 1:
+        others = [i for i in others if i.name in _read(proto)]
     if len(others) != 1:
         raise CompileError(
             f"{len(others)} inputs are no states: {[i.name for i in others]}.",
@@ -75,14 +78,19 @@ def fitting_states(proto: onnx.ModelProto) -> Iterator[dict[str, str]]:
     Yields:
         For each other input the first output of its shape that is not taken, by name.
     """
-    inputs = true_inputs(proto)
+    inputs, read = true_inputs(proto), _read(proto)
     if not 2 <= len(inputs) <= _MOST_INPUTS:
         return
     outputs = list(_inferred_outputs(proto).values())
     for x in inputs:
-        pairs = _pairs_by_shape([i for i in inputs if i is not x], outputs)
+        pairs = _pairs_by_shape([i for i in inputs if i is not x and i.name in read], outputs)
         if pairs:
             yield pairs
+
+
+def _read(proto: onnx.ModelProto) -> set[str]:
+    """Values that something reads; torch's dynamo exporter keeps inputs that nothing does (the length of one step)."""
+    return {o.name for o in proto.graph.output}.union(*(reads(n) for n in proto.graph.node))
 
 
 def _pairs_in_order(inputs: Values, outputs: Values) -> dict[str, str]:

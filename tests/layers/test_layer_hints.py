@@ -53,6 +53,10 @@ STEPS = {
         step("float[B,12] x, float[B,16] h", "float[B,10] y, float[B,16] n", f"{GATED} y = MatMul (n, P)"),
         {"h": "n"},
     ),
+    "an input that nothing reads": (
+        step("float[B,12] x, int32[B] lengths, float[B,16] h", "float[B,16] n", GATED),
+        {"h": "n"},
+    ),
     "state first": (step("float[B,16] h, float[B,12] x", "float[B,16] n", GATED), {"h": "n"}),
 }
 OTHERS = {
