@@ -6,7 +6,7 @@ from rnnqc.evaluation.numerics import Bitwise
 from rnnqc.ir import Model, attribute, dtype_of
 from rnnqc.ir.builder import onnx_type
 from rnnqc.passes.base import Pass, PassInfo, PassResult
-from rnnqc.passes.graph.loop_states import bodies, is_loop
+from rnnqc.passes.graph.loops.loop_states import bodies, is_loop
 from rnnqc.passes.invariants import Property
 
 
