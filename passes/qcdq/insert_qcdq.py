@@ -170,7 +170,7 @@ class InsertQcdq(Pass):
         if quantized is None:
             reason, found = "the recipe needs calibration data, and none reached it.", "no statistics"
             action = "calibrate with data that runs it, or choose a recipe that needs none"
-        elif all(p.is_float for p in quantized.points.values()):
+        elif quantized.is_float:
             reason, found = "the recipe quantizes nothing in it.", "bits = none at every quantization point"
             action = "choose another recipe, or give points bits with --set"
         else:

@@ -49,6 +49,11 @@ class QuantizedCell(Cell):
         """Whether hidden states are rounded where they are made, and not where they are used."""
         return self.type.cell_state and self.point("hidden").rounded_output
 
+    @property
+    def is_float(self) -> bool:
+        """Whether nothing is quantized."""
+        return all(p.is_float for p in self.points.values())
+
     def point(self, name: str) -> PointFormat:
         """The format of a quantization point; float where none is known."""
         return self.points.get(name, FLOAT)

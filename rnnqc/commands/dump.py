@@ -22,11 +22,11 @@ def add(commands: Commands) -> None:
     parser = add_command(
         commands,
         "dump",
-        "write every tensor of the cells of a lowered model, step by step",
+        "write every tensor of the cells of a lowered or float model, step by step",
         "rnnqc dump model.int8.onnx -i inputs.npz -o dump",
         "rnnqc dump model.int8.onnx -i inputs.npz -o dump --row 0 --steps 0:10 --compare theirs",
     )
-    parser.add_argument("model", metavar="MODEL", help="a lowered model, or one that Brevitas exported")
+    parser.add_argument("model", metavar="MODEL", help="a lowered model, a float one, or one that Brevitas exported")
     parser.add_argument("-i", "--input", required=True, metavar="IN.npz", help="data, as `rnnqc run` takes it")
     parser.add_argument("-o", "--output", required=True, metavar="DIR", help="a new folder")
     parser.add_argument("--stock", action="store_true", help="without the native library; the arrays are the same")

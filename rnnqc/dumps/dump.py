@@ -78,7 +78,7 @@ def dump(
     overwrite: bool = False,
     progress: Callable[[int], None] | None = None,
 ) -> Dump:
-    """Writes every tensor of every cell of a lowered model, step by step, to a folder.
+    """Writes every tensor of every cell of a lowered or float model, step by step, to a folder.
 
     Examples:
         >>> import rnnqc, tempfile
@@ -90,7 +90,7 @@ def dump(
 
     Args:
         model: A lowered model: a path, a ModelProto, or what `rnnqc.lower` returns; one that Brevitas exported is
-            lowered first.
+            lowered first. Of a float model, the values at its quantization points.
         feeds: Data (see `rnnqc.lower`).
         folder: Is made; nothing is left of it if something fails. A link to a folder stays one.
         native: Whether the model runs with the native library. The arrays are the same.

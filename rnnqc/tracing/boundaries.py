@@ -106,7 +106,7 @@ class Recorder:
 def observed_of(place: Place, stored: Container[str]) -> list[Observed]:
     """What a model has to bring out for a cell, without its constants."""
     formals = [(f, n) for f, n in [*place.inputs.items(), *place.outputs.items()] if n not in stored]
-    return [Observed(place.cell.name, f, n, False, _RANK, 0, _kind(place.cell, n)) for f, n in formals]
+    return [Observed(place.cell.name, f, n, False, _rank(place, n), 0, _kind(place.cell, n)) for f, n in formals]
 
 
 def runs_of(place: Place, known: Mapping[str, Made]) -> list[Run]:
@@ -122,6 +122,16 @@ def runs_of(place: Place, known: Mapping[str, Made]) -> list[Run]:
         if all(v.size for v in outputs.values()):
             made.append(Run({f: at(known[n], trips) for f, n in place.inputs.items()}, outputs, trips))
     return made
+
+
+def _rank(place: Place, name: str) -> int:
+    """Of a value in front of or behind a loop; a fused node may have more axes, and its states, too."""
+    cell = place.cell
+    if place.node is not None:
+        return _RANK
+    if name == cell.sequence_lens:
+        return 1
+    return 2 if name in (cell.initial_h, cell.initial_c, cell.y_h, cell.y_c) else _RANK
 
 
 def _kind(cell: Cell, name: str) -> int:

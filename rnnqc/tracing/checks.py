@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from rnnqc.cells.base import FORGET, Cell
 from rnnqc.cells.fixed_point_numbers import FixedPointNumbers
-from rnnqc.cells.stages import IntegerCell, points_of
+from rnnqc.cells.stages import IntegerCell, QuantizedCell, points_of
 from rnnqc.errors import CompileError, InternalError
 
 Array = npt.NDArray[Any]
@@ -63,7 +63,7 @@ def description_of(cell: Cell) -> dict[str, Any]:
     coupled = [FORGET * cell.hidden_size, (FORGET + 1) * cell.hidden_size] if cell.input_forget else None
     return {
         "op": cell.op,
-        "form": cell.form,
+        "form": Cell.form if isinstance(cell, QuantizedCell) and cell.is_float else cell.form,
         "direction": "reverse" if cell.reverse else "forward",
         "arithmetic": _arithmetic(cell),
         "hidden_size": cell.hidden_size,

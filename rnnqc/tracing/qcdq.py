@@ -41,7 +41,7 @@ class QcdqReader:
         names = ("hidden.previous", *(f"hidden.{p}" for p in _PARTS), "hidden/codes", "hidden/sign")
         self.entering = () if cell.rounds_output else names
         # Only there do parts of pre-activations stand for the same values in the integer forms.
-        self._grid = cell.op == CELL_OP or needs_fixed_point(cell)
+        self._grid = cell.op == CELL_OP or cell.is_float or needs_fixed_point(cell)
 
     def in_front(self, values: Mapping[str, Array], x: Array) -> Iterator[Tensor]:
         """What is computed before the loop: the input and its product, of the whole sequence.
@@ -105,7 +105,8 @@ class QcdqReader:
         quantized = not self.cell.point(f"{name}.acc").is_float
         if sums is not None and (self._grid or not quantized):
             yield Tensor(f"{name}.preactivation", sums)
-        yield from self._points([f"{name}.acc"] * quantized + [f"{name}.activation"], values)
+        seen = [f"{name}.acc"] if quantized or cell.is_float else []
+        yield from self._points([*seen, f"{name}.activation"], values)
 
     def _is_coupled(self, k: int) -> bool:
         """Whether gate k is f = 1 - i, without products of its own."""

@@ -1,4 +1,4 @@
-"""Traces a lowered model: which tensors its cells have in each time step, with or without the native library."""
+"""Traces a model: which tensors its cells have in each time step, with or without the native library."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from rnnqc.proto.given import Given, as_given, proto_of
 from rnnqc.tracing.boundaries import Recorder, observed_of, runs_of, stored_arrays
 from rnnqc.tracing.checks import description_of
 from rnnqc.tracing.custom_cells import QuantizedCustomCell, Runs, quantized_custom_cells, with_loops
+from rnnqc.tracing.float_model import with_float_cells
 from rnnqc.tracing.places import places_of_cells
 from rnnqc.tracing.rounds import Made
 from rnnqc.tracing.tensors import Tensor
@@ -60,16 +61,16 @@ class CellSteps:
 
 
 class Tracer:
-    """A lowered model that can be traced.
+    """A lowered or float model that can be traced.
 
     Args:
         model: A path, a ModelProto, or what `rnnqc.lower` returns; one as Brevitas exported it is lowered first, as
-            `rnnqc.session` does.
+            `rnnqc.session` does. A float model is traced as it is, without quantized values.
         native: Whether the model runs with the native library.
         cells: Patterns of the names of the cells that matter.
 
     Raises:
-        CompileError: The model cannot be read or has no lowered cell, or no name matches.
+        CompileError: The model cannot be read or has no recurrent layer, or no name matches.
     """
 
     def __init__(self, model: Given, *, native: bool = True, cells: Sequence[str] = ("*",)) -> None:
@@ -100,7 +101,7 @@ class Tracer:
         wanted += [v for r in self._runs.values() for v in r.observed()]
         # onnxruntime joins quantizers with what stands between them, unless their values are outputs; and sums of
         # floats depend on what it joins.
-        joined = any(r.cell.record["form"] == "qcdq" for r in self._runs.values())
+        joined = any(r.cell.record["form"] != "integer" for r in self._runs.values())
         joined |= any(p.cell.form == "qcdq" for p in self._places.values())
         self._recorder = Recorder(self.proto, wanted, native, optimize=not joined)
 
@@ -191,9 +192,5 @@ def _lowered(proto: onnx.ModelProto, source: Given) -> tuple[Model, dict[str, Qu
     if exported is not None:
         loaded = Model.load(exported)
     if not any(c.form != "float" for c in loaded.cells.values()):
-        raise CompileError(
-            "The model has no lowered cell.",
-            supported="models that `rnnqc lower` wrote (forms fused, integer and qcdq), and exports of Brevitas",
-            action="lower it first: rnnqc lower MODEL -o LOWERED.onnx",
-        )
+        loaded = Model.load(with_released_cells(with_float_cells(loaded)))
     return loaded, quantized_custom_cells(loaded.proto)

@@ -27,6 +27,7 @@ from tests.runs.sessions import save_arrays
 from tests.subjects.around import TRIPS, in_loop, in_scan
 from tests.subjects.custom_layers import EVERY_VALUE, VALUES, feeds_of, formats_of, layer
 from tests.subjects.lstm_models import RecurrentCase
+from tests.subjects.protos import parse
 
 Array = npt.NDArray[Any]
 F32 = np.float32
@@ -377,6 +378,7 @@ def test_refusals(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     model = layer()
     feeds = feeds_of(model, 9, steps=6)
     case = RecurrentCase()
+    without = parse('<ir_version: 8, opset_import: ["" : 17]> g (float[2] x) => (float[2] y) { y = Tanh(x) }')
 
     def refused(proto: onnx.ModelProto, given: Mapping[str, Array], *texts: str, options: tuple[str, ...] = ()) -> None:
         path, data = write(tmp_path, proto, given)
@@ -386,7 +388,7 @@ def test_refusals(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
             assert text in " ".join(result.err.split()), result.err
         assert not (tmp_path / "out").exists()
 
-    refused(model, feeds, "no lowered cell", "rnnqc lower MODEL")
+    refused(without, {"x": np.zeros(2, F32)}, "no recurrent layer")
     for recipe in ("weight-only-int8", "fp16"):
         weights = rnnqc.lower(case.model(), recipe=recipe).proto
         refused(weights, case.feeds(), "stores the weights alone", "without quantized values", "--recipe int8")
