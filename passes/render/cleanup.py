@@ -34,8 +34,9 @@ class Cleanup(Pass):
         """Applies the five steps until the graph is tidy."""
         statistics = {"dead": 0, "states": 0, "identities": 0, "squeezes": 0, "shared": 0}
         statistics["dead"] += model.remove_dead()
-        statistics["states"] += drop_unused_states(model)
-        statistics["dead"] += model.remove_dead()
+        if states := drop_unused_states(model):
+            statistics["states"] += states
+            statistics["dead"] += model.remove_dead()
         graphs = list(model.graphs())
         # Each of the two can make room for the other.
         while True:
@@ -46,7 +47,8 @@ class Cleanup(Pass):
             if not squeezes + identities:
                 break
         statistics["shared"] = _share_initializers(model)
-        statistics["dead"] += model.remove_dead()
+        if statistics["squeezes"] or statistics["identities"] or statistics["shared"]:
+            statistics["dead"] += model.remove_dead()
         before = [n for g in model.graphs() for n in g.nodes]
         model.sort()
         moved = any(a is not b for a, b in zip(before, (n for g in model.graphs() for n in g.nodes), strict=True))

@@ -10,7 +10,7 @@ from rnnqc.passes.invariants import Property
 from rnnqc.passes.views.emit import replace_region
 from rnnqc.passes.views.plans import make_plan
 from rnnqc.passes.views.regions import computed_indices, find_regions, has_views
-from rnnqc.passes.views.shapes import Types, infer_shapes_of_values
+from rnnqc.passes.views.shapes import infer_shapes_of_values
 
 
 class JoinViews(Pass):
@@ -42,9 +42,8 @@ class JoinViews(Pass):
     def run(self, model: Model) -> PassResult:
         """Replaces regions in every graph until none gets smaller."""
         replaced, size = 0, _size(model)
-        types: Types = {}
         while has_views(model):  # without any, inference takes longer than all else here
-            types = infer_shapes_of_values(model, types)
+            infer_shapes_of_values(model)
             found = self._sweep(model)
             replaced += found
             before, size = size, _size(model)

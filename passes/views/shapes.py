@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType
 
 import onnx
 from onnx.helper import make_tensor_type_proto, np_dtype_to_tensor_dtype
@@ -11,34 +10,33 @@ from onnx.helper import make_tensor_type_proto, np_dtype_to_tensor_dtype
 from rnnqc.cells.stages import FusedCell
 from rnnqc.ir import Model, Value, dtype_of, shape_of
 
-Types = Mapping[str, onnx.TypeProto]
 _SWEEPS = 16
 
 
-def infer_shapes_of_values(model: Model, guess: Types = MappingProxyType({})) -> Types:
+def infer_shapes_of_values(model: Model) -> None:
     """Notes the shapes that follow from the inputs of the model, from constants, and from the sizes of cells.
 
-    Args:
-        model: The model.
-        guess: What this returned for a similar model. A wrong one costs time, and changes nothing.
-
-    Returns:
-        The types of the outputs of fused cells.
+    The first guess at the outputs of fused cells goes by the shapes that are noted. A wrong one costs time, and changes
+    nothing: what is known at the end follows from itself.
     """
     values = {v.name: v for g in model.graphs() for n in g.nodes for v in [*n.inputs, *n.outputs]}
-    known = guess
+    known = _outputs_of_cells(model, values)
     for _ in range(_SWEEPS):
         model.infer_shapes(known)
-        found = {
-            name: described
-            for cell in model.cells.values()
-            if isinstance(cell, FusedCell)
-            for name, described in _outputs(cell, shape_of(values.get(cell.x)), values).items()
-        }
+        found = _outputs_of_cells(model, values)
         if found == known:
             break
         known = found
-    return known
+
+
+def _outputs_of_cells(model: Model, values: Mapping[str, Value]) -> dict[str, onnx.TypeProto]:
+    """The types of the outputs of fused cells, as far as the shapes of their inputs are noted."""
+    return {
+        name: described
+        for cell in model.cells.values()
+        if isinstance(cell, FusedCell)
+        for name, described in _outputs(cell, shape_of(values.get(cell.x)), values).items()
+    }
 
 
 def _outputs(

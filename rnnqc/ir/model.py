@@ -95,9 +95,10 @@ class Model:
                 supported="what rnnqc writes there",
                 action="lower the float model again, or remove these metadata_props",
             ) from error
-        self._constants: dict[str, Constant] = {}
+        self._constants: dict[tuple[str, tuple[int, ...], bytes], Constant] = {}
         self.constant_prefix = "rnnqc/"
         self._held: list[Graph | Node | Value] | None = None
+        self._last_inferred: tuple[bytes, onnx.ModelProto] | None = None
         self._names: set[str] = set()
         tagged: set[str] = set()
         for graph in self.graphs():
@@ -246,13 +247,13 @@ class Model:
     def constant(self, value: Any, dtype: npt.DTypeLike) -> Constant:
         """A small constant of the main graph, one for each distinct value, named after it."""
         array = np.asarray(value, dtype=dtype)
-        key = f"{array.dtype.str}{array.shape}{array.tobytes().hex()}"
-        if key not in self._constants:
+        key = (array.dtype.str, array.shape, array.tobytes())
+        constant = self._constants.get(key)
+        if constant is None:
             text = "_".join(f"{v:.9g}" for v in array.ravel()[:4].tolist()) + ("_etc" if array.size > 4 else "")
             rank = f"x{'x'.join(map(str, array.shape))}" if array.shape else ""
             name = f"{self.constant_prefix}{array.dtype.name}{rank}_{safe_name(text)}"
-            self._constants[key] = self.add_initializer(name, array)
-        constant = self._constants[key]
+            constant = self._constants[key] = self.add_initializer(name, array)
         graph_info(self.graph).initializers.setdefault(constant.name, constant)
         return constant
 
@@ -274,7 +275,7 @@ class Model:
         if known is not None:
             declare_shapes(proto.graph, known)
         try:
-            inferred = infer_shapes(proto)
+            inferred = self._inferred(proto)
         except INFERENCE_ERRORS:
             if known is None:
                 return
@@ -291,6 +292,13 @@ class Model:
                 work.extend((g, inner[name]) for name, g in subgraphs(node))
             for value in graph.inputs:
                 note_shape(value, found.get(value.name, nothing))
+
+    def _inferred(self, proto: onnx.ModelProto) -> onnx.ModelProto:
+        """`infer_shapes`; the last result is kept, as most passes find nothing to change."""
+        given = proto.SerializeToString()
+        if self._last_inferred is None or self._last_inferred[0] != given:
+            self._last_inferred = given, infer_shapes(proto)
+        return self._last_inferred[1]
 
     def _functions_of_unknown(self, known: Collection[str]) -> list[onnx.FunctionProto]:
         """The functions whose nodes have outputs other than known ones, and those that they call."""

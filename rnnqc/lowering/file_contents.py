@@ -40,13 +40,14 @@ def contents(proto: onnx.ModelProto) -> str:
 
 def _large_floats(proto: onnx.ModelProto) -> Iterator[tuple[int, str]]:
     blocks = list(blocks_of([proto.graph, *proto.functions]))
+    floats = [t for b in blocks for t in stored_tensors(b) if t.data_type in _FLOATS]
+    sizes = [math.prod(t.dims) * (4 if t.data_type == onnx.TensorProto.FLOAT else 8) for t in floats]
+    large = [(t, size) for t, size in zip(floats, sizes, strict=True) if size >= _SMALL]
     readers: dict[str, onnx.NodeProto] = {}
-    for node in (n for b in blocks for n in b.node):
+    for node in (n for b in blocks for n in b.node) if large else ():
         for name in node.input:
             readers.setdefault(name, node)
-    for tensor in (t for b in blocks for t in stored_tensors(b)):
-        size = math.prod(tensor.dims) * (4 if tensor.data_type == onnx.TensorProto.FLOAT else 8)
-        if tensor.data_type in _FLOATS and size >= _SMALL:
-            reader = readers.get(tensor.name)
-            where = f" by {reader.op_type} {reader.name!r}" if reader is not None else ""
-            yield size, f"{tensor.name!r}{where}" if tensor.name else byte_count(size)
+    for tensor, size in large:
+        reader = readers.get(tensor.name)
+        where = f" by {reader.op_type} {reader.name!r}" if reader is not None else ""
+        yield size, f"{tensor.name!r}{where}" if tensor.name else byte_count(size)

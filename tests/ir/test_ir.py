@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import onnx
+import onnx_graphsurgeon as gs  # noqa: TID251 - what rnnqc.ir is compared with
 import pytest
 from conftest import SHARED_MISSING, shared_folder
 from onnx import AttributeProto, TensorProto, helper, numpy_helper
@@ -324,6 +325,34 @@ def test_infer_shapes_reaches_subgraphs() -> None:
     model.infer_shapes()
     assert shape_of(model.find("t")) == [3, 2]
     assert dtype_of(model.find("t")) == np.float32
+
+
+def test_infer_shapes_sees_what_has_changed() -> None:
+    """The last result is kept for models that are the same as before alone."""
+    model = Model.load(parse(f"{HEADER} g (float[2, 3] x) => (float[N, M] y) {{ a = Relu(x) y = Relu(a) }}"))
+    a = model.find("a")
+    model.infer_shapes()
+    assert shape_of(a) == [2, 3]
+    model.graph.nodes[0].op = "Transpose"
+    model.infer_shapes()
+    assert shape_of(a) == [3, 2]
+
+
+def test_objects_have_what_graphsurgeon_gives_them() -> None:
+    """Their constructors are rnnqc's own."""
+    x, y = Variable("x", dtype=np.float32, shape=[1]), Variable("y")
+    given = [gs.Variable("x", dtype=np.float32, shape=[1]), gs.Variable("y")]
+    made = Node("Add", name="n", attrs={"k": 1}, inputs=[x, x], outputs=[y])
+    theirs = gs.Node("Add", name="n", attrs={"k": 1}, inputs=[given[0]] * 2, outputs=given[1:])
+    for ours, other in ((made, theirs), (x, given[0]), (y, given[1])):
+        lists = ("inputs", "outputs")
+        plain = {k: v for k, v in vars(ours).items() if k not in lists}
+        assert plain == {k: v for k, v in vars(other).items() if k not in lists}
+        for name in lists:
+            mine, wanted = getattr(ours, name), getattr(other, name)
+            assert type(mine) is type(wanted) and mine.field_name == wanted.field_name
+            assert mine.parent_obj is ours and [v.name for v in mine] == [v.name for v in wanted]
+    assert vars(Node("Add")).keys() == vars(gs.Node("Add")).keys()
 
 
 def test_infer_shapes_keeps_large_initializers() -> None:
