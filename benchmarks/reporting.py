@@ -13,6 +13,10 @@ from rich.table import Table
 from rnnqc.timing import environment
 
 
+_WIDEST = 400
+"""Characters of a line; a table is no wider than it has to be, and a number is never cut."""
+
+
 def _text(value: object) -> str:
     """Three digits at least, one after the point up to 1000."""
     if not isinstance(value, float):
@@ -27,7 +31,7 @@ def print_table(title: str, rows: Sequence[Mapping[str, Any]]) -> None:
         table.add_column(column, justify="right", no_wrap=not isinstance(rows[0][column], float))
     for row in rows:
         table.add_row(*map(_text, row.values()))
-    Console(width=160).print(table)
+    Console(width=_WIDEST).print(table)
 
 
 def report(title: str, rows: Sequence[Mapping[str, Any]], json_path: Path | None) -> None:
