@@ -62,9 +62,8 @@ class CustomCellRewriter:
 
     @property
     def stored_bytes(self) -> int:
-        """Size of the weights of the products that were replaced; equal ones are stored once."""
-        stored = [w for w in self._held.values() if w is not None]
-        return sum({(w.array.tobytes(), w.format.scale): w.nbytes for w in stored}.values())
+        """Size of the weights of the products that were replaced."""
+        return sum(w.nbytes for w in self._held.values() if w is not None)
 
     def end_products(self) -> None:
         """Removes the products that were replaced."""

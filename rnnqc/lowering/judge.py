@@ -128,18 +128,18 @@ def _refuse_written_out(entries: Sequence[Entry]) -> None:
 
 
 def _refuse_float_nodes(report: Report) -> None:
-    """Raises CompileError where a recurrent node was not lowered, the model may be a step of one, or has nothing."""
+    """Raises CompileError where a recurrent node was not lowered, or the model may be a step of one that was not."""
     if report.entries_not_lowered:
         raise CompileError(
             f"recurrent nodes {report.how_they_stay}: " + " ".join(e.explanation for e in report.entries_not_lowered),
             supported="models whose recurrent nodes can all be lowered, where strict = True",
             action="see each node's, or leave strict out",
         )
-    if report.suspicion:
+    if report.suspected_steps:
         raise CompileError(
-            f"{report.suspicion}." + "".join(f" {s}" for s in report.suspected_steps),
+            f"{report.suspicion}: {' '.join(report.suspected_steps)}",
             supported="models with recurrent layers that can all be lowered, where strict = True",
-            action="make a layer of the step, if it is one, or leave strict out",
+            action="make a layer of the step, or leave strict out",
         )
 
 

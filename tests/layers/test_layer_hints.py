@@ -126,7 +126,7 @@ def test_a_model_of_whole_sequences_is_no_step(tmp_path: Path, capfd: pytest.Cap
 @pytest.mark.parametrize("name", OTHERS)
 def test_models_that_are_no_step(name: str) -> None:
     assert layer_hints(OTHERS[name]) == []
-    assert rnnqc.lower(OTHERS[name]).report.warnings == []
+    assert rnnqc.lower(OTHERS[name], strict=True).report.warnings == []
 
 
 def test_a_step_that_stays_float() -> None:

@@ -224,10 +224,7 @@ class Report(Result):
     @property
     def suspicion(self) -> str:
         """Why `strict` refuses a model without a node that stays float; "" if it does not."""
-        if self.suspected_steps:
-            return "the model may be one step of a recurrent layer, and is lowered as none"
-        idle = not (self.entries or self.notes or self.rest.is_changed)
-        return "the model has no recurrent layer" if idle else ""
+        return "the model may be one step of a recurrent layer, and is lowered as none" if self.suspected_steps else ""
 
     @property
     def float_entries(self) -> Sequence[Entry]:

@@ -303,17 +303,6 @@ def test_a_recurrence_without_a_product_that_can_be_integer_stays_float(recipe: 
     assert "alpha = 2.0" in entry.found
 
 
-def test_equal_weights_count_once() -> None:
-    """Unrolled steps have copies of them, which the file holds once."""
-    text = "p = MatMul (h, S) t = Tanh (p) q = MatMul (t, S2) next = Softmax (q)"
-    S = weights()["S"]
-    model = parse(
-        f"{HEADER} cell (float[B,{H}] x, float[B,{H}] h) => (float[B,{H}] next) {{ {text} }}", S=S, S2=S.copy()
-    )
-    (entry,) = rnnqc.lower(rnnqc.layer(model)).report.entries
-    assert (entry.bytes, entry.float_bytes) == (H * H + 4 * H, S.nbytes)
-
-
 def test_a_recurrence_without_data_stays_float_beside_what_is_lowered() -> None:
     case = RecurrentCase(T=3, B=2, I=4, H=5)
     both = onnx.compose.merge_models(looped(), case.model(), io_map=[], prefix2="two/")
@@ -375,12 +364,12 @@ def _in_a_branch(prefix: str, more: str) -> str:
 
 def test_loops_of_one_name_in_branches_without_names() -> None:
     """Each has a line of its own, with its own products and bytes."""
-    more = "[second] bs = MatMul (bh, S) bq2 = Add (bs, bq)"
+    more = "[second] bs = MatMul (bh, R) bq2 = Add (bs, bq)"
     second = _in_a_branch("b", more).replace("Tanh (bq)", "Tanh (bq2)")
     text = f"""{HEADER} g (float[5,3,{H}] x, bool go) => (float[5,3,{H}] y) {{
         zero = Constant <value = float[3,{H}] {{{", ".join(["0.0"] * 3 * H)}}}> ()
         {_in_a_branch("a", "")} {second} y = Add (ar, br) }}"""
-    lowered = rnnqc.lower(parse(text, R=weights()["R"], S=weights()["S"]))
+    lowered = rnnqc.lower(parse(text, R=weights()["R"]))
     first, other = lowered.report.entries
     assert first.node != other.node
     assert first.node.rpartition("/")[2] == other.node.rpartition("/")[2] == "loop"
