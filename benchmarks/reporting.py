@@ -12,7 +12,6 @@ from rich.table import Table
 
 from rnnqc.timing import environment
 
-
 _WIDEST = 400
 """Characters of a line; a table is no wider than it has to be, and a number is never cut."""
 
