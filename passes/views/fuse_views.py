@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 
 from rnnqc.cells.fused_nodes import CONFIGURATION, has_kernel, name_of_body
-from rnnqc.cells.rearrange_nodes import COPIES, INPUT_SHAPES, MOST, OUTPUT_SHAPES, RearrangeNames
+from rnnqc.cells.rearrange_nodes import COPIES, INPUT_SHAPES, MOST, MOST_DIMENSIONS, OUTPUT_SHAPES, RearrangeNames
 from rnnqc.evaluation.numerics import Bitwise
 from rnnqc.ir import DOMAIN, Graph, Model, Node, dtype_of, safe_name
 from rnnqc.passes.base import Pass, PassInfo, PassResult
@@ -35,8 +35,8 @@ class FuseViews(Pass):
     The attribute `copies` says where each element comes from, for the native library, which copies them all in one
     call (docs/rearrange.md). A node has the outputs that depend on the same values; so it waits for no more than its
     operators did. Regions are those of `join-views`, and float32 here. A model without another function of rnnqc stays
-    as it is: it needs no library. So does a region that has no operand of integers, more than 32768 elements, no
-    order that 64 boxes describe, or for which no operator of the library is left.
+    as it is: it needs no library. So does a region that has no operand of integers, more than 32768 elements or 8
+    dimensions, no order that 64 boxes describe, or for which no operator of the library is left.
     """
 
     info = PassInfo(
@@ -131,12 +131,14 @@ def _groups(model: Model, region: Region) -> list[_Group]:
 
 
 def _group(model: Model, region: Region, sources: Sequence[int], outputs: Sequence[int]) -> _Group | None:
-    tables = [region.tables[k] for k in outputs]
+    tables, starts = [region.tables[k] for k in outputs], [region.starts[k] for k in sources]
     nodes = needed_nodes(region, outputs)
-    floats = all(dtype_of(region.sources[k]) == np.float32 for k in sources)
-    if len(nodes) < 2 or not floats or max(len(sources), len(outputs)) > MOST or sum(t.size for t in tables) > _LARGEST:
+    if len(nodes) < 2 or any(dtype_of(region.sources[k]) != np.float32 for k in sources):
         return None
-    starts = [region.starts[k] for k in sources]
+    if max(len(sources), len(outputs)) > MOST or max(t.ndim for t in (*starts, *tables)) > MOST_DIMENSIONS:
+        return None
+    if sum(t.size for t in tables) > _LARGEST:
+        return None
     boxes = [b for t in tables if (b := boxes_of(t, starts)) is not None]
     if len(boxes) < len(tables):
         return None

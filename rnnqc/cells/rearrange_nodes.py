@@ -10,6 +10,8 @@ ALIASES = 32
 """How many further operators the native library has, one for each function body."""
 MOST = 32
 """Inputs, or outputs, of one node."""
+MOST_DIMENSIONS = 8
+"""Of one input or output."""
 INPUT_SHAPES = "input_shapes"
 OUTPUT_SHAPES = "output_shapes"
 COPIES = "copies"

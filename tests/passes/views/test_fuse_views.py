@@ -29,6 +29,7 @@ OPERANDS = {
     "flat24": [2, 4],
     "flat44": [4, 4],
     "many": [5000, 8],
+    "nine": [1, 2, 2, 2, 2, 1, 2, 1, 1],
     "tall": [2, 20000],
     "flat": [4, 8],
     "fours": [1, 1, 1, 1],
@@ -105,6 +106,7 @@ KEPT = {
     "one operator": "t = Transpose <perm = [0, 1, 3, 2]> (s) o = Abs (t)",
     "no operand of integers": "t = Transpose <perm = [1, 0]> (a) u = Concat <axis = 0> (t, t) o = Abs (u)",
     "integers": "i = Cast <to = 7> (s) t = Transpose <perm = [0, 1, 3, 2]> (i) u = Reshape (t, flat) o = Abs (u)",
+    "many dimensions": "t = Reshape (s, nine) u = Transpose <perm = [8, 7, 6, 5, 4, 3, 2, 1, 0]> (t) o = Abs (u)",
     "many elements": """e = Expand (a, many) t = Transpose <perm = [1, 0]> (e) u = Reshape (t, tall) w = Neg (e)
     x = Add (e, w) o = Abs (u)""",
 }
