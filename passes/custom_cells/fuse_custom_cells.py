@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -10,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx
 
-from rnnqc.cells.custom_nodes import PROGRAM, REVERSE, SIZES, CustomNames
+from rnnqc.cells.custom_nodes import ALIASES, NAMES, OPERATOR, PROGRAM, REVERSE, SIZES
 from rnnqc.cells.fused_nodes import CONFIGURATION, has_kernel, name_of_body
 from rnnqc.errors import Outcome, Remark
 from rnnqc.evaluation.numerics import Bitwise
@@ -86,7 +85,7 @@ class FuseCustomCells(Pass):
 
     def _without_kernel(self, site: _Site) -> Remark:
         reason = "it runs in standard operators, with the native library, too: no operator of it is left for this cell."
-        found = f"more than {CustomNames.aliases} custom cells"
+        found = f"more than {ALIASES} custom cells"
         return self.remark(
             Outcome.WARNING, site.path, site.loop.op, reason, found, "lower parts of the model into files of their own"
         )
@@ -126,14 +125,14 @@ def _fuse(model: Model, site: _Site, program: StepProgram, taken: set[str]) -> s
     loop.inputs.clear()
     loop.outputs.clear()
     function = _function(model, loop, given, program)
-    digest = hashlib.sha256(function.numbered(0).SerializeToString(deterministic=True)).digest()
-    number = int.from_bytes(digest[:6], "big")
-    proto = function.numbered(number)
-    proto.name = name_of_body(CustomNames(), number, taken)
+    proto = function.numbered(function.number)
+    proto.name = name_of_body(NAMES, function.number, taken)
     for inner in [*function.nodes, *loop.attrs["body"].nodes]:
         inner.inputs.clear()  # so that the model knows which of its constants nothing reads any more
     model.functions.append(proto)
-    node = Node(proto.name, display_name(loop), {**attributes, CONFIGURATION: number}, [*given, *lifted], made, DOMAIN)
+    node = Node(
+        proto.name, display_name(loop), {**attributes, CONFIGURATION: function.number}, [*given, *lifted], made, DOMAIN
+    )
     info(node).metadata[CUSTOM_TAG] = json.dumps(record, sort_keys=True)
     site.graph.nodes.insert(position, node)
     return proto.name
@@ -178,7 +177,7 @@ def _function(model: Model, loop: Node, given: list[Value], program: StepProgram
     loop.inputs.extend(formal)
     results = [f"final_{k}" if k < count else f"Y_{k - count}" for k in range(len(body.outputs))]
     loop.outputs.extend(Variable(n, dtype=np.float32) for n in results)
-    function = onnx.FunctionProto(domain=DOMAIN, name=CustomNames.fused)
+    function = onnx.FunctionProto(domain=DOMAIN, name=OPERATOR)
     function.doc_string = "A custom cell over a whole sequence, with quantized weights."
     function.input.extend([*names, *(p.name for p in parameters)])
     function.output.extend(results)

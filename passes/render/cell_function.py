@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 from dataclasses import dataclass, fields, replace
 
 import numpy as np
@@ -56,6 +57,12 @@ class CellFunction:
     nodes: list[Node]
     scratch: Model
     insists: Node
+
+    @functools.cached_property
+    def number(self) -> int:
+        """The configuration: what stands for the content of the body, its hash of 48 bits."""
+        digest = hashlib.sha256(self.numbered(0).SerializeToString(deterministic=True)).digest()
+        return int.from_bytes(digest[:6], "big")
 
     def numbered(self, number: int) -> onnx.FunctionProto:
         """The function whose body insists on the configuration `number`."""

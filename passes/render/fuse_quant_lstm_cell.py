@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import replace
 
 import numpy as np
@@ -72,9 +71,8 @@ class FuseQuantLstmCell(Pass):
         functions: dict[int, CellFunction] = {}
         for site in sites:
             made = cell_function(model, site)
-            number = _number(made.numbered(0))
-            functions.setdefault(number, made)
-            groups.setdefault(number, []).append(site)
+            functions.setdefault(made.number, made)
+            groups.setdefault(made.number, []).append(site)
         taken: set[str] = set()
         nameless: dict[str, list[list[CellSite]]] = {}
         for number, members in groups.items():
@@ -185,9 +183,3 @@ def _fuse(model: Model, site: CellSite, function: onnx.FunctionProto, number: in
 
 def _name(value: Value | None) -> str | None:
     return None if value is None else value.name
-
-
-def _number(function: onnx.FunctionProto) -> int:
-    """What stands for the content of a body: its hash, of 48 bits."""
-    digest = hashlib.sha256(function.SerializeToString(deterministic=True)).digest()
-    return int.from_bytes(digest[:6], "big")

@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 
 from rnnqc.cells.fused_nodes import CONFIGURATION, has_kernel, name_of_body
-from rnnqc.cells.rearrange_nodes import COPIES, INPUT_SHAPES, MOST, MOST_DIMENSIONS, OUTPUT_SHAPES, RearrangeNames
+from rnnqc.cells.rearrange_nodes import COPIES, INPUT_SHAPES, MOST, MOST_DIMENSIONS, NAMES, OUTPUT_SHAPES
 from rnnqc.evaluation.numerics import Bitwise
 from rnnqc.ir import DOMAIN, Graph, Model, Node, dtype_of, safe_name
 from rnnqc.passes.base import Pass, PassInfo, PassResult
@@ -103,7 +103,7 @@ class _Library:
         for group in groups:
             if group.number in self._names or group.number in fresh:
                 continue
-            name = name_of_body(RearrangeNames(), group.number, {*self._taken, *(n for n, _ in fresh.values())})
+            name = name_of_body(NAMES, group.number, {*self._taken, *(n for n, _ in fresh.values())})
             if not has_kernel(name):
                 return False
             fresh[group.number] = name, group.function

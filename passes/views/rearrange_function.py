@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 
 import numpy as np
@@ -61,6 +60,4 @@ def rearrange_function(
     function.attribute.append(CONFIGURATION)
     function.opset_import.add(domain="", version=model.opset)
     body = CellFunction(function, b.nodes, scratch, insists)
-    digest = hashlib.sha256(body.numbered(0).SerializeToString(deterministic=True)).digest()
-    number = int.from_bytes(digest[:6], "big")
-    return number, body.numbered(number)
+    return body.number, body.numbered(body.number)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+from rnnqc.cells.fused_nodes import OperatorNames
+
 OPERATOR = "QuantCustomCell"
 ALIASES = 12
 """How many further operators the native library has, one for each function body."""
@@ -17,15 +19,7 @@ _INPUT = re.compile(r"(state|x|constant)_\d+$")
 _OUTPUT = re.compile(r"(final|Y)_\d+$")
 
 
-class CustomNames:
-    """How the operators of the native library for custom cells are called."""
-
-    fused = OPERATOR
-    aliases = ALIASES
-
-    def fused_name(self, number: int) -> str:
-        """Operator `number` < `aliases`."""
-        return f"{OPERATOR}_{number:02d}"
+NAMES = OperatorNames(OPERATOR, ALIASES)
 
 
 def is_custom_node(op: str) -> bool:

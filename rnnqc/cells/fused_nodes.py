@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 import onnx
 
-from rnnqc.cells.types import CellType, output_names
+from rnnqc.cells.types import CellType, alias_name, output_names
 
 CONFIGURATION = "configuration"
 PLACES = "input_places"
@@ -55,7 +56,7 @@ def given_inputs(node: onnx.NodeProto, names: Sequence[str]) -> dict[str, str]:
 
 
 class BodyNames(Protocol):
-    """What names are there for the bodies of a kind of node."""
+    """What names there are for the bodies of a kind of node."""
 
     @property
     def fused(self) -> str:
@@ -67,6 +68,23 @@ class BodyNames(Protocol):
 
     def fused_name(self, number: int) -> str:
         """One of these."""
+
+
+@dataclass(frozen=True)
+class OperatorNames:
+    """The names for a kind of node that is no cell of a type.
+
+    Attributes:
+        fused: The operator.
+        aliases: How many further operators the native library has for it.
+    """
+
+    fused: str
+    aliases: int
+
+    def fused_name(self, number: int) -> str:
+        """Operator `number` < `aliases`."""
+        return alias_name(self.fused, number)
 
 
 def name_of_body(type_: BodyNames, number: int, taken: Collection[str]) -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+from rnnqc.cells.fused_nodes import OperatorNames
+
 OPERATOR = "Rearrange"
 ALIASES = 32
 """How many further operators the native library has, one for each function body."""
@@ -18,19 +20,9 @@ COPIES = "copies"
 _NAME = re.compile(rf"{OPERATOR}(_\w+)?$")
 
 
-class RearrangeNames:
-    """How the operators of the native library are called."""
-
-    fused = OPERATOR
-    aliases = ALIASES
-
-    def fused_name(self, number: int) -> str:
-        """Operator `number` < `aliases`."""
-        return f"{OPERATOR}_{number:02d}"
-
-
-NAMES = (OPERATOR, *map(RearrangeNames().fused_name, range(ALIASES)))
-"""Of all operators of the native library."""
+NAMES = OperatorNames(OPERATOR, ALIASES)
+OPERATORS = (OPERATOR, *map(NAMES.fused_name, range(ALIASES)))
+"""All of the native library."""
 
 
 def input_name(number: int) -> str:

@@ -91,12 +91,17 @@ class CellType:
 
     def fused_name(self, number: int) -> str:
         """Operator `number` < `aliases`: a name for one function body, with the same kernel as all others."""
-        return f"{self.fused}_{number:02d}"
+        return alias_name(self.fused, number)
 
     @functools.cached_property
     def product_points(self) -> tuple[str, ...]:
         """Quantization points of what is added up to pre-activations."""
         return tuple(p.name for p in self.points if p.name.endswith("_product"))
+
+
+def alias_name(operator: str, number: int) -> str:
+    """A further operator of the native library with the kernel of this one."""
+    return f"{operator}_{number:02d}"
 
 
 def points_of(

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import onnx
 
 from rnnqc.cells.fused_nodes import fused_places
-from rnnqc.cells.rearrange_nodes import NAMES as REARRANGE_NAMES
+from rnnqc.cells.rearrange_nodes import OPERATORS as REARRANGES
 from rnnqc.cells.types import CELL_TYPES, fused_type
 from rnnqc.proto.graph_walks import blocks_of, branch_results
 from rnnqc.proto.shape_inference import INFERENCE_ERRORS, infer_shapes
@@ -20,7 +20,7 @@ MOVERS: dict[str, int | None] = {
         ("Cast", "Identity", "Reshape", "Squeeze", "Unsqueeze", "Transpose", "Flatten", "Expand", "Tile"), 0
     ),
     **dict.fromkeys(("Slice", "Split", "Gather", "GatherElements", "TopK", "Clip"), 0),
-    **dict.fromkeys(("Concat", "Min", "Max", *REARRANGE_NAMES), None),
+    **dict.fromkeys(("Concat", "Min", "Max", *REARRANGES), None),
 }
 """Operators that move or convert values and keep their meaning: the input they take them from, None for all."""
 _CHOSEN = slice(1, 3)

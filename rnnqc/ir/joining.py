@@ -7,10 +7,9 @@ from collections.abc import Iterable
 
 import onnx
 
-from rnnqc.cells.custom_nodes import CustomNames, is_custom_node
+from rnnqc.cells import custom_nodes, rearrange_nodes
 from rnnqc.cells.fused_nodes import CONFIGURATION, BodyNames, name_of_body
 from rnnqc.cells.linear_nodes import kind_behind_prefix
-from rnnqc.cells.rearrange_nodes import RearrangeNames, is_rearrange_node
 from rnnqc.cells.types import fused_type
 from rnnqc.errors import CompileError
 from rnnqc.ir import DOMAIN
@@ -77,10 +76,7 @@ def name_functions(model: onnx.ModelProto) -> onnx.ModelProto:
             linear.add(kind.name)
             continue
         nodes = calls.get((function.domain, function.name), []) if any(function is o for o in ours) else []
-        found = _NAME.search(function.name)
-        type_: BodyNames | None = fused_type(found[0]) if found is not None else None
-        type_ = CustomNames() if is_custom_node(function.name) else type_
-        type_ = RearrangeNames() if is_rearrange_node(function.name) else type_
+        type_ = _names_behind(function.name)
         numbers = _configurations(nodes)
         if type_ is None or not numbers or function.overload:
             kept.append(function)
@@ -97,3 +93,13 @@ def name_functions(model: onnx.ModelProto) -> onnx.ModelProto:
     del result.functions[:]
     result.functions.extend(copies)
     return result
+
+
+def _names_behind(name: str) -> BodyNames | None:
+    """What a function may be called, whatever prefix tools have put before its name; None for one without bodies."""
+    if custom_nodes.is_custom_node(name):
+        return custom_nodes.NAMES
+    if rearrange_nodes.is_rearrange_node(name):
+        return rearrange_nodes.NAMES
+    found = _NAME.search(name)
+    return fused_type(found[0]) if found is not None else None

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
-from rnnqc.cells.rearrange_nodes import ALIASES, NAMES, OPERATOR
+from rnnqc.cells.rearrange_nodes import ALIASES, OPERATOR, OPERATORS
 from tests.native.quant_lstm_cases import native_session
 from tests.runtime_ops.operators.test_mutated_nodes import REFUSALS
 
@@ -87,7 +87,7 @@ def reference(attributes: dict[str, list[int]]) -> list[Any] | None:
     )
 
 
-@pytest.mark.parametrize("op", NAMES)
+@pytest.mark.parametrize("op", OPERATORS)
 def test_elements_and_names(op: str) -> None:
     y, z = outputs(model(op))
     assert y.tolist() == [3, 4, 5, 6, 7]
