@@ -50,34 +50,37 @@ def fingerprint() -> str:
     return digest.hexdigest()
 
 
-def pip(python: Path, *arguments: str) -> int:
-    """Run pip in the environment and return its exit code; Python compiles what it imports, which is little of it."""
+def pip(python: Path, *arguments: str) -> list[str]:
+    """Command of pip in the environment; Python compiles what it imports, which is little of it."""
     options = ["--disable-pip-version-check", "install", "--quiet", "--no-compile"]
-    command = [str(python), "-m", "pip", *options, *arguments]
-    return subprocess.run(command, cwd=ROOT, check=False).returncode
+    return [str(python), "-m", "pip", *options, *arguments]
 
 
-def install_torch(python: Path) -> bool:
-    """Install exactly the torch of pyproject.toml; whether that worked.
+def install(python: Path, *arguments: str) -> bool:
+    """Run pip in the environment; whether that worked."""
+    return subprocess.run(pip(python, *arguments), cwd=ROOT, check=False).returncode == 0
 
-    Without it the tests of its exporters are skipped.
+
+def requirements(name: str) -> list[str]:
+    """A list of pyproject.toml: `dependencies`, or an extra. Python 3.10 has nothing that reads the file."""
+    text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    match = re.search(rf"^{name} = (\[.*?\])$", text, re.MULTILINE | re.DOTALL)
+    if match is None:
+        sys.exit(f"rnnqc: pyproject.toml has no list '{name} = [...]'; restore it")
+    return list(ast.literal_eval(match[1]))
+
+
+def install_packages(python: Path, wanted: set[str]) -> bool:
+    """Install what the checkout needs; whether it is all there but torch and Brevitas.
+
+    Without those two, tests of exporters are skipped. torch comes first: others would bring it in any version.
     """
-    match = re.search(r'"(torch==[^"]+)"', (ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-    if match is None:
-        sys.exit("rnnqc: pyproject.toml names no torch==VERSION; restore its extra 'torch'")
-    if pip(python, match[1]):
-        print(f"rnnqc: {match[1]} could not be installed; tests that need it will be skipped", file=sys.stderr)
-        return False
-    return True
-
-
-def install_brevitas(python: Path) -> None:
-    """Install the packages of the extra 'brevitas', which need torch; without them their tests are skipped."""
-    match = re.search(r"^brevitas = (\[.*\])$", (ROOT / "pyproject.toml").read_text(encoding="utf-8"), re.MULTILINE)
-    if match is None:
-        sys.exit("rnnqc: pyproject.toml has no line 'brevitas = [...]'; restore that extra")
-    if pip(python, *ast.literal_eval(match[1])):
-        print("rnnqc: brevitas could not be installed; tests that need it will be skipped", file=sys.stderr)
+    if "torch" in wanted:
+        if not install(python, *requirements("torch")):
+            print("rnnqc: torch could not be installed; tests that need it will be skipped", file=sys.stderr)
+        elif not install(python, *requirements("brevitas")):
+            print("rnnqc: brevitas could not be installed; tests that need it will be skipped", file=sys.stderr)
+    return install(python, *requirements("dependencies"), *(requirements("dev") if "dev" in wanted else []))
 
 
 def main() -> int:
@@ -103,9 +106,10 @@ def main() -> int:
         print(f"rnnqc: could not make the environment {environment}; see the message above", file=sys.stderr)
         return 1
     wanted |= set(have)
-    if "torch" in wanted and install_torch(python):
-        install_brevitas(python)
-    if pip(python, "-e", ".[dev]" if "dev" in wanted else "."):
+    # The library is compiled while packages are downloaded.
+    with subprocess.Popen(pip(python, "--no-deps", "-e", "."), cwd=ROOT) as checkout:
+        complete = install_packages(python, wanted)
+    if checkout.returncode or not complete:
         print("rnnqc: the installation failed; see pip's message above", file=sys.stderr)
         return 1
     stamp.write_text("\n".join([fingerprint(), *sorted(wanted)]) + "\n", encoding="utf-8")
