@@ -8,13 +8,14 @@ from __future__ import annotations
 import argparse
 import contextlib
 import difflib
+import functools
 import os
 import signal
 import sys
 import threading
 import time
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NoReturn
 
 from rnnqc.commands import (
@@ -163,9 +164,8 @@ def _parsed(argv: Sequence[str]) -> argparse.Namespace:
     Raises:
         UsageError: It does not have some of them, or lacks others.
     """
-    commands: dict[str, argparse.ArgumentParser] = {}
+    parser, commands = _parsers()
     try:
-        parser = _parser(commands)
         arguments, unknown = parser.parse_known_args(argv)
     except UsageError as error:
         error.action = "; ".join(filter(None, (_theirs(argv), error.action)))
@@ -207,8 +207,9 @@ def _unknown(arguments: Sequence[str], command: argparse.ArgumentParser) -> Usag
     return UsageError(f"unrecognized arguments: {' '.join(arguments)}.", action=f"{action}see `{command.prog} --help`")
 
 
-def _parser(added: dict[str, argparse.ArgumentParser]) -> argparse.ArgumentParser:
-    """The parser of all commands; those of each are put into `added`, by name."""
+@functools.cache
+def _parsers() -> tuple[argparse.ArgumentParser, Mapping[str, argparse.ArgumentParser]]:
+    """The parser of all commands, and those of each, by name."""
     parser = _Parser(
         prog="rnnqc", description="Quantizes recurrent layers of ONNX models and runs them in onnxruntime.",
         epilog="the usual way:\n" + USUAL_WAY.split("\n\n", 2)[1], formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -217,8 +218,7 @@ def _parser(added: dict[str, argparse.ArgumentParser]) -> argparse.ArgumentParse
     commands = parser.add_subparsers(dest="name", required=True, parser_class=_Parser, metavar="COMMAND")
     for command in _COMMANDS:
         command.add(commands)
-    added.update(commands.choices)
-    return parser
+    return parser, commands.choices
 
 
 class _Version(argparse.Action):

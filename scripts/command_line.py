@@ -62,8 +62,7 @@ def _section(name: str, summary: str, command: argparse.ArgumentParser) -> Itera
 def page() -> str:
     """The whole page."""
     os.environ["COLUMNS"] = "84"  # what argparse wraps at, wherever this runs
-    commands: dict[str, argparse.ArgumentParser] = {}
-    parser = cli._parser(commands)
+    parser, commands = cli._parsers()
     (subparsers,) = (a for a in parser._actions if isinstance(a, argparse._SubParsersAction))
     lines = []
     for choice in subparsers._choices_actions:

@@ -6,7 +6,6 @@ value that is lost or not quoted, a command without a function that is torn apar
 
 from __future__ import annotations
 
-import argparse
 import ast
 import re
 from collections.abc import Iterator
@@ -85,8 +84,7 @@ def test_options_in_messages() -> None:
 
 
 def _options() -> set[str]:
-    commands: dict[str, argparse.ArgumentParser] = {}
-    cli._parser(commands)
+    _, commands = cli._parsers()
     return {o for c in commands.values() for a in c._actions for o in a.option_strings}
 
 

@@ -6,7 +6,6 @@ command line leaves out, a link that a build refuses. The build itself needs mkd
 
 from __future__ import annotations
 
-import argparse
 import importlib.util
 import re
 import subprocess
@@ -63,8 +62,7 @@ def test_overview_leads_to_the_command_line_without_the_site() -> None:
 def test_command_line_has_every_option() -> None:
     """Of every command, with its help text."""
     page = script("command_line").page()
-    commands: dict[str, argparse.ArgumentParser] = {}
-    cli._parser(commands)
+    _, commands = cli._parsers()
     sections = dict(re.findall(r"^## rnnqc (\w+)\n(.*?)(?=^## |\Z)", page, re.M | re.S))
     assert sections.keys() == commands.keys()
     for name, command in commands.items():

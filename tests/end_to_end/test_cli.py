@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import re
@@ -19,7 +18,7 @@ from onnx import helper, numpy_helper
 
 import rnnqc
 from rnnqc.cells.types import all_points
-from rnnqc.cli import _parsed, _parser, _separated
+from rnnqc.cli import _parsed, _parsers, _separated
 from rnnqc.lowering.reports.report import Lowered
 from rnnqc.recipes.keys import KEYS
 from rnnqc.recipes.recipe import builtin_recipes
@@ -35,8 +34,7 @@ COMMANDS = (
     "doctor", "completion", "schema",
 )  # fmt: skip
 
-PARSERS: dict[str, argparse.ArgumentParser] = {}
-_parser(PARSERS)
+_, PARSERS = _parsers()
 
 
 @pytest.fixture

@@ -6,13 +6,12 @@ without its version, a command with --json and no schema.
 
 from __future__ import annotations
 
-import argparse
 import json
 from pathlib import Path
 
 import pytest
 
-from rnnqc.cli import _parser
+from rnnqc.cli import _parsers
 from rnnqc.commands import schema as command
 from rnnqc.commands.schemas import SCHEMAS, schema, schema_of
 from tests.runs.commands import in_process
@@ -68,8 +67,7 @@ def test_schemas(name: str, capfd: pytest.CaptureFixture[str]) -> None:
 
 
 def test_every_json_has_a_schema() -> None:
-    parsers: dict[str, argparse.ArgumentParser] = {}
-    _parser(parsers)
+    _, parsers = _parsers()
     with_json = {n for n, p in parsers.items() if any("--json" in a.option_strings for a in p._actions)}
     assert with_json == set(SCHEMAS) == set(command.NAMES)
 
