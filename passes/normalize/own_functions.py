@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 import onnx
 
 from rnnqc.cells import custom_nodes, rearrange_nodes
-from rnnqc.cells.fused_nodes import FUNCTION, FUNCTION_INPUTS, fused_outputs, input_names
+from rnnqc.cells.fused_nodes import FUNCTION, FUNCTION_INPUTS, FUNCTION_OUTPUTS, fused_outputs, input_names
 from rnnqc.cells.linear_nodes import OPERATOR, linear_kind
 from rnnqc.cells.types import CELL_TYPES, fused_type
 from rnnqc.errors import CompileError
@@ -41,7 +41,7 @@ def check_own_functions(functions: Iterable[onnx.FunctionProto], source: str) ->
 def _is_own(function: onnx.FunctionProto) -> bool:
     name = _PREFIX.sub("", function.name)
     if name == FUNCTION:
-        return list(function.input) == list(FUNCTION_INPUTS) and len(function.output) == 1
+        return tuple(function.input) == FUNCTION_INPUTS and tuple(function.output) == FUNCTION_OUTPUTS
     if custom_nodes.is_custom_function(name, function.input, function.output):
         return True
     if rearrange_nodes.is_rearrange_function(name, function.input, function.output):

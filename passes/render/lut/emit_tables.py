@@ -1,8 +1,8 @@
 """Activation tables as values of the main graph, shared by all cells.
 
-A piecewise-linear table is a call of the model-local function `ai.rnnqc::ActivationTable` on the 65 knots, a large
-Vitis table a look-up in its steps. onnxruntime folds both into constants when a session is created. Any other table is
-an initializer.
+A piecewise-linear table is made of the halves that a call of the model-local function `ai.rnnqc::ActivationTable`
+computes from the knots, a large Vitis table is a look-up in its steps. onnxruntime folds both into constants when a
+session is created. Any other table is an initializer.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import onnx
 
-from rnnqc.cells.fused_nodes import FUNCTION, FUNCTION_INPUTS
+from rnnqc.cells.fused_nodes import FUNCTION, FUNCTION_INPUTS, FUNCTION_OUTPUTS
 from rnnqc.cells.tables import KNOT_UNIT, SEGMENTS, TANH_KNOTS, by_code, table_of
 from rnnqc.cells.vitis_tables import ENTRIES, STEP_BITS, UNIT, vitis_ends, vitis_table
 from rnnqc.ir import DOMAIN, Model, Value, Variable, safe_name
@@ -35,30 +35,32 @@ class Tables:
         self.model = model
         self.functions = functions
         self._made: dict[str, Value] = {}
+        self._halves_made: dict[str, tuple[Value, Value]] = {}
         self._nodes = 0
 
     def gate_table(self, specs: Sequence[TableSpec]) -> Value:
         """The tables one after the other, `[N]` float32, quantized values in ascending order."""
-        parts = [self._ascending(s) for s in specs]
-        if len(parts) == 1:
-            return parts[0]
+        if not any(s.piecewise_linear for s in specs) and len(specs) == 1:
+            return self._initializer(specs[0], by_code_order=False)
         name = "+".join(_name(s) for s in specs)
-        return self._once(name, lambda b, n: b.op("Concat", parts, n, axis=0))
+
+        def make(b: Builder, name: str) -> Value:
+            parts: list[Value] = []
+            for spec in specs:
+                if spec.piecewise_linear:
+                    from_zero, below_zero = self._halves(spec)
+                    parts += [below_zero, from_zero]
+                else:
+                    parts.append(self._initializer(spec, by_code_order=False))
+            return b.op("Concat", parts, name, axis=0)
+
+        return self._once(name, make)
 
     def cell_table(self, spec: TableSpec) -> Value:
         """`[M]` float32, entry k for quantized value k, negative quantized values in the upper half."""
         if not spec.piecewise_linear:
             return self._initializer(spec, by_code_order=True)
-        half = spec.size // 2
-
-        def make(b: Builder, name: str) -> Value:
-            parts = [
-                self._call(b, spec, 0, half, f"{name}.from_zero"),
-                self._call(b, spec, -half, 0, f"{name}.below_zero"),
-            ]
-            return b.op("Concat", parts, name, axis=0)
-
-        return self._once(f"{_name(spec)}.by_code", make)
+        return self._once(f"{_name(spec)}.by_code", lambda b, n: b.op("Concat", self._halves(spec), n, axis=0))
 
     def fixed_point_table(self, tables: Sequence[FixedPointTable]) -> Value:
         """The tables of fixed-point arithmetic one after the other, `[N]` float32."""
@@ -96,31 +98,36 @@ class Tables:
         text = f"vitis_{table.activation.lower()}_{table.fix_position}_{table.low}_{table.high}"
         return self._once(safe_name(text), make)
 
-    def _ascending(self, spec: TableSpec) -> Value:
-        if not spec.piecewise_linear:
-            return self._initializer(spec, by_code_order=False)
-        half = spec.size // 2
-        return self._once(_name(spec), lambda b, n: self._call(b, spec, -half, half, n))
+    def _halves(self, spec: TableSpec) -> tuple[Value, Value]:
+        """The entries for quantized values from 0 on, and those for the ones below, each in ascending order."""
+        name = _name(spec)
+        if name not in self._halves_made:
+            builder = Builder(self.model, prefix=PREFIX)
+            self._halves_made[name] = self._call(builder, spec, name)
+            self._insert(builder)
+        return self._halves_made[name]
 
-    def _call(self, b: Builder, spec: TableSpec, first: int, end: int, name: str) -> Value:
+    def _call(self, b: Builder, spec: TableSpec, name: str) -> tuple[Value, Value]:
         n = linear_length(spec.activation, spec.bits, spec.step)
         assert n is not None
         unit = np.float32(spec.unit)
         tanh = spec.activation.name == "Tanh"
         scale = np.float32(KNOT_UNIT if tanh else KNOT_UNIT / 2) / unit
         offset = np.float32(0.0 if tanh else 0.5) / unit
-        knots = self.model.constant(np.asarray(TANH_KNOTS), np.int32)
-        inputs = [knots, b.i32(first), b.i32(end), b.i32(n), b.f32(scale), b.f32(offset)]
+        knots = np.asarray(TANH_KNOTS, np.int32).reshape(-1, 1)
+        segments = [b.i32(knots[:-1]), b.i32(np.diff(knots, axis=0))]
+        padding = b.i64([0, spec.size // 2 - n + 1])
+        inputs = [*segments, b.i32(n // SEGMENTS), padding, b.f32(scale), b.f32(offset)]
         if not self.functions:
             inner = Builder(self.model, prefix=f"{b.prefix}/{name}")
-            result = _emit_entries(inner, inputs)
+            results = _emit_halves(inner, inputs)
             b.nodes += inner.nodes
-            return result
-        result = b.value(name, np.float32, [None])
-        b.add(FUNCTION, inputs, [result], name, domain=DOMAIN)
+            return results
+        from_zero, below_zero = (b.value(f"{name}.{part}") for part in FUNCTION_OUTPUTS)
+        b.add(FUNCTION, inputs, [from_zero, below_zero], name, domain=DOMAIN)
         if not any((f.domain, f.name) == (DOMAIN, FUNCTION) for f in self.model.functions):
             self.model.functions.append(table_function(self.model.opset))
-        return result
+        return from_zero, below_zero
 
     def _initializer(self, spec: TableSpec, by_code_order: bool) -> Value:
         activation = spec.activation
@@ -133,17 +140,22 @@ class Tables:
         if full not in self._made:
             builder = Builder(self.model, prefix=PREFIX)
             self._made[full] = make(builder, name)
-            self.model.graph.nodes[self._nodes : self._nodes] = builder.nodes
-            self._nodes += len(builder.nodes)
+            self._insert(builder)
         return self._made[full]
+
+    def _insert(self, builder: Builder) -> None:
+        """Puts nodes behind those of earlier tables, at the head of the main graph."""
+        self.model.graph.nodes[self._nodes : self._nodes] = builder.nodes
+        self._nodes += len(builder.nodes)
 
 
 def table_function(opset: int) -> onnx.FunctionProto:
-    """`ActivationTable(knots, first, end, n, scale, offset) -> table [end - first]`.
+    """`ActivationTable(low [64,1], rise [64,1], length, padding [2], scale, offset) -> from_zero [N], below_zero [N]`.
 
-    `scale * T(k) + offset` for the quantized values `first <= k < end`, where T is the piecewise-linear tanh of
-    docs/quant_lstm_cell.md, "The default tables", in units of the knots. Everything but the last two operations is
-    in int32.
+    `scale * T(k) + offset` for the quantized values `0 <= k < N` and `-N <= k < 0`, where T is the piecewise-linear
+    tanh of docs/quant_lstm_cell.md, "The default tables", in units of the knots. `low` and `rise` are the first knot of
+    each segment and what the next one is above it, `length` how many quantized values a segment has, `padding` 0 and
+    `N + 1 - 64 * length`. Everything but the products with `scale` and what follows is in integers.
     """
     proto = onnx.ModelProto(ir_version=10)
     proto.opset_import.add(domain="", version=opset)
@@ -151,32 +163,33 @@ def table_function(opset: int) -> onnx.FunctionProto:
     scratch = Model(proto)
     scratch.constant_prefix = ""
     b = Builder(scratch)
-    table = _emit_entries(b, [Variable(name) for name in FUNCTION_INPUTS])
+    halves = _emit_halves(b, [Variable(name) for name in FUNCTION_INPUTS])
     function = onnx.FunctionProto(domain=DOMAIN, name=FUNCTION)
-    function.doc_string = "Entries of a piecewise-linear activation table: scale * T(k) + offset for first <= k < end."
+    function.doc_string = (
+        "Halves of a piecewise-linear activation table: scale * T(k) + offset for k >= 0 and for k < 0."
+    )
     function.input.extend(FUNCTION_INPUTS)
-    function.output.append(table.name)
+    function.output.extend(v.name for v in halves)
     function.opset_import.add(domain="", version=opset)
     function.node.extend(body_nodes(b.nodes))
     return function
 
 
-def _emit_entries(b: Builder, inputs: Sequence[Value]) -> Variable:
-    """The nodes of `ActivationTable`."""
-    knots, first, end, n, scale, offset = inputs
-    length = b.op("Div", [n, b.i32(SEGMENTS)], "length")
-    codes = b.op("Range", [first, end, b.i32(1)], "codes")
-    u = b.op("Min", [b.constant_size(codes, "size"), n], "u")
-    segment = b.op("Min", [b.op("Div", [u, length], "quotient"), b.i32(SEGMENTS - 1)], "segment")
-    v = b.op("Sub", [u, b.op("Mul", [segment, length], "start")], "v")
-    low = b.op("Gather", [knots, segment], "low", axis=0)
-    high = b.op("Gather", [knots, b.op("Add", [segment, b.i32(1)], "next")], "high", axis=0)
-    rise = b.op("Mul", [b.op("Sub", [high, low], "difference"), v], "rise")
-    half = b.op("Div", [length, b.i32(2)], "half")
-    part = b.op("Div", [b.op("Add", [rise, half], "rise.raised"), length], "part")
-    signed = b.op("Mul", [b.op("Sign", [codes], "sign"), b.op("Add", [low, part], "magnitude")], "T")
-    scaled = b.op("Mul", [b.cast(signed, np.float32, "T.float"), scale], "T.scaled")
-    return b.op("Add", [scaled, offset], "table")
+def _emit_halves(b: Builder, inputs: Sequence[Value]) -> tuple[Variable, Variable]:
+    """The nodes of `ActivationTable`.
+
+    onnxruntime takes 40 us for each node that it folds, so this takes few: T is odd, and each segment is a row.
+    """
+    low, rise, length, padding, scale, offset = inputs
+    place = b.op("Range", [b.i32(0), length, b.i32(1)], "place")
+    raised = b.op("Add", [b.op("Mul", [rise, place], "rises"), b.op("Div", [length, b.i32(2)], "half")], "raised")
+    rows = b.op("Add", [b.op("Div", [raised, length], "parts"), low], "rows")
+    inside = b.op("Reshape", [rows, b.i64([-1])], "inside")
+    magnitudes = b.op("Pad", [inside, padding, b.i32(TANH_KNOTS[-1])], "magnitudes")
+    scaled = b.op("Mul", [b.cast(magnitudes, np.float32, "magnitudes.float"), scale], "scaled")
+    rising = b.op("Slice", [scaled, b.i64([0]), b.i64([-1])], "rising")
+    falling = b.op("Slice", [scaled, *(b.i64([i]) for i in (-1, 0, 0, -1))], "falling")
+    return b.op("Add", [rising, offset], FUNCTION_OUTPUTS[0]), b.op("Sub", [offset, falling], FUNCTION_OUTPUTS[1])
 
 
 def _name(spec: TableSpec) -> str:

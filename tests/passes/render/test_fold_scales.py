@@ -93,7 +93,7 @@ def test_cell_gates_of_every_kind(gate: str, name: str) -> None:
 def test_tables_are_shared() -> None:
     model = _folded(stacked_model([LstmCase(), LstmCase(I=4, seed=1), LstmCase(I=4, seed=2, direction="reverse")]))
     calls = [n for n in nodes_of(model, "ActivationTable") if n.domain == DOMAIN]
-    assert len(calls) == 4, "sigmoid, tanh of the cell gate, and the two halves of the output table"
+    assert len(calls) == 3, "sigmoid, tanh of the cell gate, and the output table"
     assert len([f for f in model.functions if f.name == "ActivationTable"]) == 1
     assert len({c.operands.gate_table for c in model.cells.values()}) == 1
     assert len({c.operands.cell_table for c in model.cells.values()}) == 1

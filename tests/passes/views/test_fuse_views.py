@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 
 import rnnqc
+from rnnqc.cells.fused_nodes import FUNCTION, FUNCTION_INPUTS, FUNCTION_OUTPUTS
 from rnnqc.cells.rearrange_nodes import ALIASES, is_rearrange_node
 from rnnqc.data.state_hints import states_of
 from rnnqc.ir import DOMAIN, Model
@@ -49,8 +50,9 @@ def lowered(
 
 def with_function(proto: onnx.ModelProto) -> Model:
     function = onnx.helper.make_function(
-        DOMAIN, "ActivationTable", ["knots", "first", "end", "n", "scale", "offset"], ["table"],
-        [onnx.helper.make_node("Identity", ["knots"], ["table"])], [onnx.helper.make_opsetid("", 17)],
+        DOMAIN, FUNCTION, FUNCTION_INPUTS, FUNCTION_OUTPUTS,
+        [onnx.helper.make_node("Identity", ["scale"], [name]) for name in FUNCTION_OUTPUTS],
+        [onnx.helper.make_opsetid("", 17)],
     )  # fmt: skip
     model = Model.load(proto)
     model.functions.append(function)

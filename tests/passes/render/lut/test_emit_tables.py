@@ -1,4 +1,4 @@
-"""Activation tables in a model (the formula and the function are tested in core/test_tables.py).
+"""Activation tables in a model (the formula and the function are tested in cells/test_tables.py).
 
 What these would catch: a table with the wrong scale or offset, tables in the wrong order, one made twice.
 """
@@ -99,7 +99,7 @@ def test_tables_are_made_once() -> None:
     assert tables.gate_table([SIGMOID]) is not tables.gate_table([TANH])
     assert [f.name for f in model.functions] == ["ActivationTable"]
     calls = [n for n in model.graph.nodes if n.domain == DOMAIN]
-    assert len(calls) == 4
+    assert len(calls) == 3
     model.check()
 
 
