@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from rnnqc.formats.format import Format
 from rnnqc.formats.point_format import PointFormat
-from rnnqc.ir import Graph, Model, Value
+from rnnqc.ir import Constant, Graph, Model, Value
 from rnnqc.passes.analysis.custom_products import CustomProduct
 from rnnqc.passes.formats.quantized_parameters import weight_codes
 from rnnqc.passes.qcdq.emit_qcdq import WIDEST
@@ -35,6 +35,7 @@ class CustomWeight:
         array: The quantized values.
         byte_count: How many bytes make up a weight, side by side `[K,2N]` if there are two: the high ones and the low
             ones; 0 if they are no bytes.
+        nbytes: Size of quantized values and scales; what was stored before for another product is not counted.
     """
 
     format: Format
@@ -43,20 +44,39 @@ class CustomWeight:
     zero_point: Value
     array: npt.NDArray[Any]
     byte_count: int
+    nbytes: int
 
-    @property
-    def nbytes(self) -> int:
-        """Size of quantized values and scales."""
-        return int(self.array.nbytes) + 4 * len(self.format.scale)
+
+class CustomWeights:
+    """The arrays of the quantized weights in one model: equal ones in a graph are stored once."""
+
+    def __init__(self, model: Model) -> None:
+        self._model = model
+        self._held: dict[tuple[int, str, tuple[int, ...], bytes], Constant] = {}
+
+    def add(self, name: str, array: npt.NDArray[Any], graph: Graph) -> tuple[Constant, int]:
+        """The constant that holds an array, and by how many bytes the graph has grown."""
+        key = (id(graph), array.dtype.str, array.shape, array.tobytes())
+        grows = key not in self._held
+        if grows:
+            self._held[key] = self._model.add_initializer(name, array, graph)
+        return self._held[key], array.nbytes if grows else 0
 
 
 def store_weight(
-    model: Model, graph: Graph, path: str, product: CustomProduct, point: PointFormat, moment: Any, *, integer: bool
+    weights: CustomWeights,
+    graph: Graph,
+    path: str,
+    product: CustomProduct,
+    point: PointFormat,
+    moment: Any,
+    *,
+    integer: bool,
 ) -> CustomWeight:
     """Adds the weights of a product, as quantized values, to the graph that it stands in.
 
     Args:
-        model: The model.
+        weights: What the model has already.
         graph: The graph.
         path: Of the quantization point.
         product: The product.
@@ -81,5 +101,7 @@ def store_weight(
         "scale": scale,
         "zero_point": np.asarray(zero_point).astype(stored.dtype),
     }
-    held = {k: model.add_initializer(f"{path}.{k}", a, graph) for k, a in arrays.items()}
-    return CustomWeight(format_, **held, array=stored, byte_count=byte_count)
+    added = {k: weights.add(f"{path}.{k}", a, graph) for k, a in arrays.items()}
+    held, grown = ({k: part[n] for k, part in added.items()} for n in (0, 1))
+    nbytes = grown["codes"] + grown["scale"]
+    return CustomWeight(format_, **held, array=stored, byte_count=byte_count, nbytes=nbytes)

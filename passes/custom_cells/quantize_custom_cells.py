@@ -22,6 +22,7 @@ from rnnqc.passes.base import Pass, PassInfo, PassResult
 from rnnqc.passes.constant_checks import ConstantCheck
 from rnnqc.passes.custom_cells.check_custom import CustomCellsCheck
 from rnnqc.passes.custom_cells.custom_formats import ROW_BITS, CustomFormats, custom_formats, operand_format
+from rnnqc.passes.custom_cells.custom_weight import CustomWeights
 from rnnqc.passes.custom_cells.mark_custom_values import runs_backwards
 from rnnqc.passes.custom_cells.rewrite_custom_cell import CustomCellRewriter
 from rnnqc.passes.formats.derived_formats import PRODUCT
@@ -86,6 +87,7 @@ class QuantizeCustomCells(Pass):
         widths: list[int] = []
         resolved: dict[str, ResolvedPoint] = {}
         works: list[_Work] = []
+        weights = CustomWeights(model)
         cells = custom_cells_of(model)
         if self.statistics is not None:
             for cell in cells:
@@ -94,7 +96,7 @@ class QuantizeCustomCells(Pass):
             self.recipe, lambda recipe: self._resolution(cells, recipe), self.statistics is not None
         )
         for cell in cells:
-            work = _Work(self, model, cell)
+            work = _Work(self, model, cell, weights)
             works.append(work)
             remarks += work.run()
             clipped += work.clipped
@@ -143,14 +145,14 @@ class QuantizeCustomCells(Pass):
 class _Work:
     """The quantization of one recurrence."""
 
-    def __init__(self, owner: QuantizeCustomCells, model: Model, cell: CustomCell) -> None:
+    def __init__(self, owner: QuantizeCustomCells, model: Model, cell: CustomCell, weights: CustomWeights) -> None:
         self.owner, self.cell = owner, cell
         self.formats: CustomFormats = custom_formats(cell, owner.recipe, owner.statistics)
         if not owner.integer:
             self.formats.points = {p: replace(f, table=None) for p, f in self.formats.points.items()}
         self.products = self.edges = 0
         self.widths = [p.bits for p in self.formats.points.values() if p.bits is not None]
-        self.rewriter = CustomCellRewriter(model, cell, self.formats, owner.statistics, integer=owner.integer)
+        self.rewriter = CustomCellRewriter(model, cell, self.formats, owner.statistics, weights, integer=owner.integer)
         self.text = ""
         self.used: set[str] = set()
         self.clipped: list[Clipping] = []

@@ -16,7 +16,7 @@ from rnnqc.passes.analysis.custom_cell import BIAS, HIDDEN, VALUE, WEIGHT, Custo
 from rnnqc.passes.analysis.custom_products import CustomProduct
 from rnnqc.passes.analysis.point_marks import CONSTANT
 from rnnqc.passes.custom_cells.custom_formats import CustomFormats
-from rnnqc.passes.custom_cells.custom_weight import CustomWeight, store_weight
+from rnnqc.passes.custom_cells.custom_weight import CustomWeight, CustomWeights, store_weight
 from rnnqc.passes.custom_cells.emit_custom_product import Site, emit_grid, emit_half_quantized, emit_product
 from rnnqc.passes.custom_cells.emit_vitis_table import emit_vitis_table
 from rnnqc.passes.custom_cells.keep_apart import keep_apart
@@ -36,6 +36,7 @@ class CustomCellRewriter:
         cell: The cell in it.
         formats: Of its points.
         statistics: Their second moments count.
+        weights: What the model has of quantized weights.
         integer: Whether products become integer, or stay products of fake-quantized floats (form qcdq).
 
     Attributes:
@@ -44,10 +45,17 @@ class CustomCellRewriter:
     """
 
     def __init__(
-        self, model: Model, cell: CustomCell, formats: CustomFormats, statistics: Statistics | None, *, integer: bool
+        self,
+        model: Model,
+        cell: CustomCell,
+        formats: CustomFormats,
+        statistics: Statistics | None,
+        weights: CustomWeights,
+        *,
+        integer: bool,
     ) -> None:
         self._model, self._cell, self._formats, self._statistics = model, cell, formats, statistics
-        self._integer = integer
+        self._weights, self._integer = weights, integer
         self._held: dict[tuple[str, int, bool], CustomWeight | None] = {}
         self._replaced: list[Node] = []
         made = (*cell.edges.values(), *(cell.entering.values() if cell.recurrence.loop is None else ()))
@@ -62,7 +70,7 @@ class CustomCellRewriter:
 
     @property
     def stored_bytes(self) -> int:
-        """Size of the weights of the products that were replaced."""
+        """What the weights of the products that were replaced add to the model."""
         return sum(w.nbytes for w in self._held.values() if w is not None)
 
     def end_products(self) -> None:
@@ -150,7 +158,7 @@ class CustomCellRewriter:
         seen = self._statistics.points.get(f"{path}.{HIDDEN}") if self._statistics is not None else None
         moment = None if seen is None else seen.second_moment
         name, integer = f"{path}.{WEIGHT}", self._integer
-        return store_weight(self._model, self._cell.graph, name, product, weight, moment, integer=integer)
+        return store_weight(self._weights, self._cell.graph, name, product, weight, moment, integer=integer)
 
     def _comes_from_a_quantizer(self, value: Value) -> bool:
         """Whether onnxruntime sees the DequantizeLinear that makes `value`, which it moves past some views."""

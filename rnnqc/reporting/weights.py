@@ -9,10 +9,11 @@ import numpy as np
 import numpy.typing as npt
 
 from rnnqc.calibration.float_cells import decompose
-from rnnqc.ir import Model, constant_array, graph_info
+from rnnqc.ir import Model, constant_array, graph_info, info
 from rnnqc.lowering.reports.report import Lowered
 from rnnqc.passes.analysis.custom_cell import WEIGHT, CustomCell
 from rnnqc.passes.analysis.custom_points import custom_cells_of
+from rnnqc.passes.analysis.point_marks import CODES, marks_of
 from rnnqc.reporting.points import weight_evidence
 from rnnqc.search.findings import PointEvidence
 from rnnqc.search.recurrences import recurrences_of
@@ -29,13 +30,14 @@ def weights_evidence(float_model: Model, qcdq: Lowered, *, fold: bool = False) -
         fold: Whether lowering computes what is known of its inputs (see `model_as_lowered`).
     """
     found = []
-    arrays = dict(_arrays(float_model, fold))
+    arrays, marked = dict(_arrays(float_model, fold)), _marked(qcdq.model)
     for recurrence in recurrences_of(qcdq.model).values():
         cell = recurrence.cell
         for point in (p for p in recurrence.quantized if p.endswith(f".{WEIGHT}")):
             path = f"{recurrence.name}.{point}"
-            name = f"{path}.codes" if cell is None else getattr(cell, point.removesuffix(f".{WEIGHT}"))
-            codes, array = _stored(qcdq.model, name), arrays.get(path)
+            name = None if cell is None else getattr(cell, point.removesuffix(f".{WEIGHT}"))
+            codes = marked.get(path) if name is None else _stored(qcdq.model, name)
+            array = arrays.get(path)
             if codes is None or array is None:
                 continue
             factor = _stored(qcdq.model, f"{recurrence.name}/input.factor") if point == "W.weight" else None
@@ -65,6 +67,17 @@ def _arrays(float_model: Model, fold: bool) -> Iterator[tuple[str, Array]]:
     for other in others:
         for name, sites in other.products.items():
             yield f"{other.name}.{name}.{WEIGHT}", sites[0].weights
+
+
+def _marked(model: Model) -> dict[str, Array]:
+    """The quantized weights of custom cells by the paths of their points: several points may share one array."""
+    found = {}
+    for node in (n for g in model.graphs() for n in g.nodes):
+        for mark in marks_of(info(node).metadata):
+            array = constant_array(node.inputs[-1 - mark.place]) if mark.part == CODES and mark.place < 0 else None
+            if array is not None and mark.tensor.endswith(f".{WEIGHT}"):
+                found[f"{mark.cell}.{mark.tensor}"] = array
+    return found
 
 
 def _stored(model: Model, name: str) -> Array | None:

@@ -18,6 +18,9 @@ from onnx import numpy_helper
 
 import rnnqc
 from rnnqc.evaluation.numerics import sqnr_db
+from rnnqc.ir import Model
+from rnnqc.proto.graph_walks import blocks_of, stored_tensors
+from rnnqc.reporting.weights import weights_evidence
 from tests.generate.layers import RecurrentCase
 from tests.generate.renaming import STYLES, rename
 from tests.runs.commands import in_process
@@ -179,6 +182,49 @@ def test_two_loops_that_share_their_weights() -> None:
     got = run(lowered.proto, feeds)
     for a, b in zip(got[: len(got) // 2], got[len(got) // 2 :], strict=True):
         np.testing.assert_array_equal(a, b)
+
+
+def stored(model: onnx.ModelProto) -> list[Array]:
+    """The quantized weights of a file."""
+    blocks = blocks_of([model.graph, *model.functions])
+    arrays = [numpy_helper.to_array(t) for b in blocks for t in stored_tensors(b)]
+    return [a for a in arrays if a.ndim == 2 and a.dtype in (np.uint8, np.int8)]
+
+
+TWICE = f"""{HEADER} cell (float[B,{H}] x, float[B,{H}] h) => (float[B,{H}] next) {{
+    [one] p = MatMul (h, S) t = Tanh (p) [two] q = MatMul (t, COPY) s = Add (q, x) next = Softsign (s) }}"""
+
+
+@pytest.mark.parametrize("copied", [False, True], ids=["one", "copies"])
+@pytest.mark.parametrize("make", [rnnqc.layer, lambda one: written_out(4, one)], ids=["loop", "unrolled"])
+@pytest.mark.parametrize("form", FORMS)
+def test_equal_weights_are_stored_and_counted_once(form: str, make: Any, copied: bool) -> None:
+    """Two products of one matrix, or of copies of it."""
+    S = weights()["S"]
+    one = parse(TWICE if copied else TWICE.replace("COPY", "S"), S=S, **({"COPY": S.copy()} if copied else {}))
+    lowered = rnnqc.lower(make(one), form=form)
+    (entry,) = lowered.report.entries
+    assert [a.shape for a in stored(lowered.proto)] == [S.shape]
+    assert entry.bytes == H * H + 4 * H
+
+
+def test_equal_quantized_values_of_unequal_scales() -> None:
+    """They share what they have in common."""
+    S = weights()["S"]
+    model = rnnqc.layer(parse(TWICE, S=S, COPY=S * 2))
+    lowered = rnnqc.lower(model)
+    assert len(stored(lowered.proto)) == 1
+    assert lowered.report.entries[0].bytes == H * H + 2 * 4 * H
+    rng = np.random.default_rng(5)
+    feeds = {i.name: rng.standard_normal((5, 3, H)).astype(np.float32) for i in model.graph.input}
+    assert sqnr_db(run(model, feeds)[0], run(lowered.proto, feeds)[0]) > 35.0
+
+
+def test_the_report_has_every_weight_of_a_shared_array() -> None:
+    S = weights()["S"]
+    model = rnnqc.layer(parse(TWICE, S=S, COPY=S.copy()))
+    found = weights_evidence(Model.load(model), rnnqc.lower(model, form="qcdq"))
+    assert sorted(e.point.rpartition("/")[2] for e in found) == ["one.weight", "two.weight"]
 
 
 def named(left: str, right: str, size: float) -> onnx.ModelProto:
@@ -364,12 +410,12 @@ def _in_a_branch(prefix: str, more: str) -> str:
 
 def test_loops_of_one_name_in_branches_without_names() -> None:
     """Each has a line of its own, with its own products and bytes."""
-    more = "[second] bs = MatMul (bh, R) bq2 = Add (bs, bq)"
+    more = "[second] bs = MatMul (bh, S) bq2 = Add (bs, bq)"
     second = _in_a_branch("b", more).replace("Tanh (bq)", "Tanh (bq2)")
     text = f"""{HEADER} g (float[5,3,{H}] x, bool go) => (float[5,3,{H}] y) {{
         zero = Constant <value = float[3,{H}] {{{", ".join(["0.0"] * 3 * H)}}}> ()
         {_in_a_branch("a", "")} {second} y = Add (ar, br) }}"""
-    lowered = rnnqc.lower(parse(text, R=weights()["R"]))
+    lowered = rnnqc.lower(parse(text, R=weights()["R"], S=weights()["S"]))
     first, other = lowered.report.entries
     assert first.node != other.node
     assert first.node.rpartition("/")[2] == other.node.rpartition("/")[2] == "loop"
