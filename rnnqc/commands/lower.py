@@ -141,6 +141,7 @@ def _add_checks(parser: argparse.ArgumentParser) -> None:
 
 def run(a: argparse.Namespace) -> int:
     """Runs the command; the exit code."""
+    from rnnqc.evaluation.invalid_model_errors import refuse_invalid_input
     from rnnqc.lowering.failures import first_failure
 
     _check_paths(a)
@@ -154,6 +155,8 @@ def run(a: argparse.Namespace) -> int:
         report, strict=a.strict, strict_rest=a.strict_rest, form=a.form, verify=a.verify, min_sqnr=a.min_sqnr
     )
     if failure is None:
+        if not report.sqnr_db:  # otherwise both models ran
+            refuse_invalid_input(a.model, lowered.proto)
         if a.formats_path:
             from rnnqc.lowering.saved_formats import save_formats
 

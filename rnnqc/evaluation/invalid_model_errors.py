@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ParamSpec, TypeVar
+
+import onnx
 
 from rnnqc.errors import CompileError, InternalError, RnnqcError, UsageError
 from rnnqc.evaluation.evaluate import make_session
@@ -13,6 +15,10 @@ from rnnqc.formats.qonnx import DOMAINS
 from rnnqc.proto.given import Given, as_given, name_of, proto_of
 from rnnqc.proto.graph_walks import blocks_of
 
+_INVALID = ("INVALID_GRAPH", "invalid model", "InferenceError")
+"""What onnxruntime says of a graph that contradicts itself, wherever it is to run."""
+_UNKNOWN = ("No Op registered", "is not a registered function/op")
+"""What it says of operators that another onnxruntime, or one with a library of custom operators, may have."""
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -41,6 +47,30 @@ def refusing_invalid_models(function: Callable[P, T]) -> Callable[P, T]:
             return function(*args, **kwargs)
 
     return wrapped
+
+
+def refuse_invalid_input(model: Given, lowered: onnx.ModelProto) -> None:
+    """Refuses a model whose graph onnxruntime calls invalid, unless lowering has repaired it.
+
+    A model that needs operators, types or versions that this onnxruntime does not have is left to those that have them.
+
+    Args:
+        model: The model that was lowered.
+        lowered: What was made of it.
+
+    Raises:
+        CompileError: Neither of the two can run.
+    """
+    try:
+        make_session(lowered, optimize=False)
+    except CompileError:
+        refusal = _refusal(model)
+        if refusal is not None and _says(refusal, _INVALID) and not _says(refusal, _UNKNOWN):
+            raise refusal from None
+
+
+def _says(error: CompileError, texts: Sequence[str]) -> bool:
+    return any(t in error.message for t in texts)
 
 
 def _refusal(model: Given) -> CompileError | None:

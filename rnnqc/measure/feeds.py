@@ -21,7 +21,7 @@ from rnnqc.data.generated_feeds import (
     Values,
     generate_feeds,
 )
-from rnnqc.errors import CompileError
+from rnnqc.errors import CompileError, located
 from rnnqc.evaluation.evaluate import make_session, run_session
 from rnnqc.ir import Model
 from rnnqc.passes import PassManager
@@ -93,7 +93,8 @@ class FeedGenerator:
         tried: list[dict[str, list[int]]] = []
         reason = ""
         try:
-            session = make_session(proto, optimize=False)
+            with located("the float model cannot be run"):
+                session = make_session(proto, optimize=False)
             for sizes in candidate_sizes(proto):
                 generation = Generation(self._readable, sizes)
                 if generation.shapes in tried:

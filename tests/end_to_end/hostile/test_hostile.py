@@ -464,6 +464,52 @@ def test_unusual_but_valid(what: str, lower: Callable[..., Result], tmp_path: Pa
     assert sqnr(expected.values(), got.values()) > 20.0
 
 
+def _behind(op: str, **details: str) -> Mutation:
+    """A node behind the layer, with weights of five rows."""
+
+    def mutate(model: onnx.ModelProto) -> None:
+        model.graph.initializer.append(numpy_helper.from_array(np.ones((5, 3), np.float32), "behind"))
+        model.graph.node.append(helper.make_node(op, [_node(model).output[0], "behind"], ["more"], "beyond", **details))
+        model.graph.output.append(helper.make_tensor_value_info("more", TensorProto.FLOAT, None))
+        model.opset_import.append(helper.make_opsetid("com.example", 1))
+
+    return mutate
+
+
+def _of_a_type_without_kernel(model: onnx.ModelProto) -> None:
+    for op, name, made, details in (("Cast", _node(model).output[0], "cast", {"to": TensorProto.BFLOAT16}),
+                                    ("Tanh", "cast", "more", {})):  # fmt: skip
+        model.graph.node.append(helper.make_node(op, [name], [made], f"beyond_{op}", **details))
+    model.graph.output.append(helper.make_tensor_value_info("more", TensorProto.BFLOAT16, None))
+
+
+UNRUNNABLE: dict[str, tuple[Mutation, int, str]] = {
+    "shapes that do not fit": (_behind("MatMul"), 2, "Incompatible dimensions"),
+    "types that do not fit": (_behind("And"), 2, "Type Error"),
+    "an operator of somebody's library": (_behind("Sum", domain="com.example"), 0, "com.example:Sum"),
+    "a type without kernel": (_of_a_type_without_kernel, 0, "Could not find an implementation for Tanh"),
+}
+
+
+@pytest.mark.parametrize("quiet", [False, True], ids=["", "quiet"])
+@pytest.mark.parametrize("what", UNRUNNABLE)
+def test_a_model_that_onnxruntime_does_not_run(
+    what: str, quiet: bool, lower: Callable[..., Result], tmp_path: Path
+) -> None:
+    """Refused in onnxruntime's words where it is invalid; what another onnxruntime may run is written."""
+    mutate, code, words = UNRUNNABLE[what]
+    model = LstmCase(opset=17).model()
+    mutate(model)
+    result = lower(model, *(["-q"] if quiet else []))
+    if code == 2:
+        _assert_refused(result, tmp_path, words)
+        return
+    assert (result.code, (tmp_path / "out.onnx").exists()) == (0, True), result.text
+    assert quiet or all(
+        t in " ".join(result.err.split()) for t in ("the float model cannot be run: onnxruntime", words)
+    )
+
+
 NOT_RUN: dict[str, Mutation] = {
     "no hidden_size": _remove("hidden_size"),
     "a declared length of 0": _dims(0, 2, 3),

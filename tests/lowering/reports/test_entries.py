@@ -160,9 +160,10 @@ def test_sizes_of_a_recurrence(overrides: list[str]) -> None:
     lowered = rnnqc.lower(model, overrides=overrides)
     (entry,) = lowered.report.entries
     assert (entry.status, entry.float_bytes) == ("lowered", before)
-    integer = {"g": 15, "s": 25, "t": 25, "u": 25}
+    integer = {"g": ("W", 15), "s": ("R", 25), "t": ("R", 25), "u": ("S", 25)}
     left = {o.partition("/")[2].partition(".")[0] for o in overrides}
-    codes = sum(size + 4 * 5 for name, size in integer.items() if name not in left)  # a byte each, scales of columns
+    stored = {what for name, what in integer.items() if name not in left}
+    codes = sum(size + 4 * 5 for _, size in stored)  # a byte each, scales of columns
     assert entry.bytes == codes + 4 * 25 * len(left)
     assert _sizes(lowered.proto) == [entry.bytes]
 
