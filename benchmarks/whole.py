@@ -307,7 +307,8 @@ def measure(case: Case, ways: Sequence[str], threads: int, rounds: int) -> list[
         rows.append({
             "model": case.name, "way": t.name, "us": t.min_us, "x": t.speedup,
             "goal": case.goal if t.name.startswith("rnnqc int8") and "stock" not in t.name else "",
-            "kB": made.bytes / 1e3, "size": made.bytes / built[FLOAT].bytes, "dB": min(db, 200.0), "note": "",
+            "kB": made.bytes / 1e3, "size": made.bytes / built[FLOAT].bytes,
+            "dB": "" if t.name == FLOAT else min(db, 200.0), "note": "",
         })  # fmt: skip
     empty = dict.fromkeys(("us", "x", "goal", "kB", "size", "dB"), "")
     return rows + [{"model": case.name, "way": w, **empty, "note": text} for w, text in refused.items()]

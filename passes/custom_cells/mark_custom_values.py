@@ -74,6 +74,22 @@ def runs_backwards(loop: Node | None) -> bool:
     return bool(directions) and all(directions)
 
 
+def record_of(cell: CustomCell, form: str, formats: Mapping[str, Any], given: Mapping[str, str]) -> dict[str, Any]:
+    """What a node of a cell says of it, so that its values can be traced.
+
+    Args:
+        cell: The cell.
+        form: The form of its values.
+        formats: Of the points that quantize something.
+        given: The point whose format the operand of a product has, by the operand's label.
+    """
+    at = cell.recurrence
+    return {
+        "path": at.path, "op": at.op, "name": cell.name, "form": form, "reverse": runs_backwards(at.loop),
+        "formats": dict(formats), "given": dict(given),
+    }  # fmt: skip
+
+
 def _step(cell: CustomCell, value: Value) -> int | None:
     """The step that makes a value, or takes it."""
     nodes = [*value.inputs, *value.outputs]

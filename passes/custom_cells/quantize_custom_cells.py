@@ -23,7 +23,7 @@ from rnnqc.passes.constant_checks import ConstantCheck
 from rnnqc.passes.custom_cells.check_custom import CustomCellsCheck
 from rnnqc.passes.custom_cells.custom_formats import ROW_BITS, CustomFormats, custom_formats, operand_format
 from rnnqc.passes.custom_cells.custom_weight import CustomWeights
-from rnnqc.passes.custom_cells.mark_custom_values import runs_backwards
+from rnnqc.passes.custom_cells.mark_custom_values import record_of
 from rnnqc.passes.custom_cells.rewrite_custom_cell import CustomCellRewriter
 from rnnqc.passes.formats.derived_formats import PRODUCT
 from rnnqc.passes.formats.override_effects import Resolution, effects_of_overrides
@@ -290,11 +290,10 @@ class _Work:
         used = {p: f for p, f in self.formats.points.items() if p in self.used and not f.is_float}
         if self.owner.integer:
             used = {p: f.without_channel_scales(zero_points=False) for p, f in used.items()}
-        record: dict[str, Any] = {
-            "path": at.path, "op": at.op, "bytes": size, "float_bytes": float_bytes, "name": self.cell.name,
-            "products": self.products, "points": {p: f.bits for p, f in self.formats.points.items()},
-            "form": "integer" if self.owner.integer else "qcdq", "reverse": runs_backwards(at.loop),
-            "formats": {p: f.as_dict() for p, f in used.items()}, "given": self.rewriter.given, "left": self.left,
+        form = "integer" if self.owner.integer else "qcdq"
+        record = record_of(self.cell, form, {p: f.as_dict() for p, f in used.items()}, self.rewriter.given) | {
+            "bytes": size, "float_bytes": float_bytes, "products": self.products, "left": self.left,
+            "points": {p: f.bits for p, f in self.formats.points.items()},
         }  # fmt: skip
         text = json.dumps(record, sort_keys=True)
         for node in ([at.loop] if at.loop is not None else []) + self.rewriter.tagged[:1]:

@@ -16,7 +16,7 @@ from rnnqc.passes.cells.boundary import boundary_of
 from rnnqc.passes.cells.cell_graphs import graphs_of_cells, replace_cell
 from rnnqc.passes.cells.float_arithmetic import FloatArithmetic
 from rnnqc.passes.cells.loop_driver import emit_cell
-from rnnqc.passes.custom_cells.mark_custom_values import ValueMarks, runs_backwards
+from rnnqc.passes.custom_cells.mark_custom_values import ValueMarks, record_of
 
 
 def with_float_cells(model: Model) -> onnx.ModelProto:
@@ -50,9 +50,5 @@ def _mark(cell: CustomCell) -> bool:
     if not nodes:
         return False
     ValueMarks(cell).put(set(cell.region), {})
-    record = {
-        "path": at.path, "op": at.op, "name": cell.name, "form": "float", "reverse": runs_backwards(at.loop),
-        "formats": {}, "given": {},
-    }  # fmt: skip
-    info(nodes[0]).metadata[CUSTOM_TAG] = json.dumps(record, sort_keys=True)
+    info(nodes[0]).metadata[CUSTOM_TAG] = json.dumps(record_of(cell, "float", {}, {}), sort_keys=True)
     return True

@@ -29,6 +29,7 @@ def test_rows(tmp_path: Path) -> None:
     rows = {r["way"]: r for r in whole.measure(one, WAYS, threads=1, rounds=1)}
     assert tuple(rows) == WAYS
     assert rows[whole.FLOAT]["x"] == rows[whole.FLOAT]["size"] == 1
+    assert rows[whole.FLOAT]["dB"] == "", "it is what the others are measured against"
     for way in WAYS[1:]:
         assert rows[way]["x"] == rows[whole.FLOAT]["us"] / rows[way]["us"]
         assert rows[way]["size"] < 0.27

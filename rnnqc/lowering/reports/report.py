@@ -67,12 +67,15 @@ class Entry:
         """The reason why the node stays float, or is not in the form asked for, as a sentence for people."""
         stays = {"float": "stays float", "quantized": "stays as it is"}
         what = stays.get(self.status) or f"{'stays in form' if self.earlier else 'becomes'} {self.form}"
-        return explained(f'Operator "{self.op}" (node {self.node!r}) {what}: {self.reason}', self.found, self.action)
+        return self._said(f" {what}")
 
     @property
     def remark(self) -> str:
         """The reason of a node that is in the form asked for, which is a remark about how it came to it."""
-        return explained(f'Operator "{self.op}" (node {self.node!r}): {self.reason}', self.found, self.action)
+        return self._said("")
+
+    def _said(self, what: str) -> str:
+        return explained(f'Operator "{self.op}" (node {self.node!r}){what}: {self.reason}', self.found, self.action)
 
 
 @dataclass(repr=False)

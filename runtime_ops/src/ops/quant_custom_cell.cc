@@ -212,10 +212,7 @@ class QuantCustomCellKernel {
 RegisteredOperator Describe(const OrtApi* api, const std::string& name) {
   RegisteredOperator op = DescribeOperator(api, nullptr, name, name);
   SetVariadicInput(&op);
-  op.GetOutputTypeCount = [](const ort::OrtCustomOp*) { return size_t{1}; };
-  op.GetOutputType = [](const ort::OrtCustomOp*, size_t) { return ort::kFloat; };
-  op.GetOutputCharacteristic = [](const ort::OrtCustomOp*, size_t) { return ort::kVariadic; };
-  op.GetVariadicOutputHomogeneity = [](const ort::OrtCustomOp*) { return 1; };
+  SetVariadicFloatOutput(&op);
   SetKernel<QuantCustomCellKernel>(&op);
   return op;
 }

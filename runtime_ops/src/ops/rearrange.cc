@@ -147,10 +147,7 @@ RegisteredOperator Describe(const OrtApi* api, const std::string& name, bool inf
   SetVariadicInput(&op);
   op.GetInputType = [](const ort::OrtCustomOp*, size_t) { return ort::kFloat; };  // costs less than any type
   op.GetVariadicInputHomogeneity = [](const ort::OrtCustomOp*) { return 1; };
-  op.GetOutputTypeCount = [](const ort::OrtCustomOp*) { return size_t{1}; };
-  op.GetOutputType = [](const ort::OrtCustomOp*, size_t) { return ort::kFloat; };
-  op.GetOutputCharacteristic = [](const ort::OrtCustomOp*, size_t) { return ort::kVariadic; };
-  op.GetVariadicOutputHomogeneity = [](const ort::OrtCustomOp*) { return 1; };
+  SetVariadicFloatOutput(&op);
   op.InferOutputShapeFn = infers_shapes ? InferShapes : nullptr;
   SetKernel<RearrangeKernel>(&op);
   return op;

@@ -39,6 +39,13 @@ void SetVariadicInput(RegisteredOperator* op) {
   op->GetInputCharacteristic = [](const ort::OrtCustomOp*, size_t) { return ort::kVariadic; };
 }
 
+void SetVariadicFloatOutput(RegisteredOperator* op) {
+  op->GetOutputTypeCount = [](const ort::OrtCustomOp*) { return size_t{1}; };
+  op->GetOutputType = [](const ort::OrtCustomOp*, size_t) { return ort::kFloat; };
+  op->GetOutputCharacteristic = [](const ort::OrtCustomOp*, size_t) { return ort::kVariadic; };
+  op->GetVariadicOutputHomogeneity = [](const ort::OrtCustomOp*) { return 1; };
+}
+
 RegisteredOperator DescribeOperator(const OrtApi* api, const void* description, std::string kind, std::string name) {
   RegisteredOperator op{};
   op.kind = std::move(kind);

@@ -37,6 +37,9 @@ RegisteredOperator DescribeOperator(const ort::OrtApi* api, const void* descript
 std::string AliasName(const std::string& name, size_t number);
 void SetVariadicInput(RegisteredOperator* op);
 
+// One or more float32 tensors as outputs.
+void SetVariadicFloatOutput(RegisteredOperator* op);
+
 // An output's shape during shape inference.
 class OutputShape {
  public:
