@@ -65,7 +65,7 @@ def read_product(node: Node) -> CustomProduct:
         )
     source = node.inputs[1]
     array = constant_array(source)
-    if array is None or array.ndim != 2 or constant_array(node.inputs[0]) is not None:
+    if array is None or array.ndim != 2:
         raise NotHandled(
             "the right operand of a matmul is not a constant matrix.",
             f"node {name!r} multiplies {node.inputs[0].name!r} by {source.name!r}",

@@ -51,10 +51,16 @@ class FloatRecurrence:
 
 
 def constant_bytes(products: Iterable[Node]) -> int:
-    """Size of the constants that products multiply, each counted once; what they add does not count."""
-    factors = {id(v): v for node in products for v in node.inputs[:2]}
+    """Size of the constants that products multiply by, each counted once; what they add does not count."""
+    factors = {id(v): v for node in products for v in [_weights(node)]}
     arrays = [constant_array(v) for v in factors.values()]
     return sum(int(a.nbytes) for a in arrays if a is not None)
+
+
+def _weights(node: Node) -> Value:
+    """What a product multiplies by; the right operand where both are constant, as in a step from a state of zeros."""
+    left, right = node.inputs[:2]
+    return left if constant_array(right) is None else right
 
 
 def float_recurrences(model: Model) -> Iterator[FloatRecurrence]:
@@ -167,7 +173,7 @@ def _written_out(
         if array is None and node.op == "Conv":  # Keras cuts the kernels of a step out of one, in each step again
             array = constants.array(weight)
             key = None if array is None else (array.shape, array.tobytes())
-        if array is None or array.size < _MATRIX or constant_array(node.inputs[0]) is not None:
+        if array is None or array.size < _MATRIX:
             continue
         users.setdefault(key, []).append(node)
         weights[key] = weight

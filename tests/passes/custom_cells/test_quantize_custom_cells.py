@@ -287,6 +287,34 @@ def test_one_matrix_as_it_stands_and_transposed_in_written_out_steps() -> None:
         np.testing.assert_array_equal(a, b)
 
 
+def from_state(state: Array) -> onnx.ModelProto:
+    """Steps from a state that the file holds, as exporters write zeros for a batch of known size."""
+    model = written_out()
+    inputs = [i for i in model.graph.input if i.name != "h0"]
+    del model.graph.input[:]
+    model.graph.input.extend(inputs)
+    model.graph.initializer.append(numpy_helper.from_array(state, "h0"))
+    return model
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("scale", [0.0, 1.0], ids=["zeros", "learned"])
+@pytest.mark.parametrize("rows", [1, 3])
+def test_the_first_step_from_a_constant_state(rows: int, scale: float, form: str) -> None:
+    """Its products are quantized as those of the other steps are: nobody needs their weights as floats."""
+    state = (scale * np.random.default_rng(4).standard_normal((rows, H))).astype(np.float32)
+    model, given = from_state(state), written_out()
+    feeds = feeds_of(model)
+    lowered = rnnqc.lower(model, form=form, strict=True)
+    (entry,) = lowered.report.entries
+    assert (entry.summary.partition(",")[0], entry.left) == ("16 products", [])
+    assert entry.float_bytes == 4 * (2 * I * H + 2 * H * H), "the state is no weight"
+    floats = [t for t in lowered.proto.graph.initializer if t.data_type == onnx.TensorProto.FLOAT]
+    assert max(int(np.prod(t.dims)) for t in floats) <= rows * H
+    wanted = run(rnnqc.lower(given, form=form).proto, feeds | {"h0": np.repeat(state, 3 // rows, axis=0)})
+    np.testing.assert_array_equal(run(lowered.proto, feeds)[0], wanted[0])
+
+
 def test_layers_behind_a_written_out_recurrence_stay_float() -> None:
     model = written_out()
     rng = np.random.default_rng(3)
