@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rnnqc.cells.forms import INTEGER, QCDQ, QONNX
-from rnnqc.cells.stages import QuantizedCell
+from rnnqc.cells.forms import FUSED, INTEGER, QCDQ, QONNX
+from rnnqc.cells.stages import IntegerCell, QuantizedCell
 from rnnqc.cells.types import CELL_TYPES
 from rnnqc.cells.vitis_tables import VITIS
 from rnnqc.errors import Outcome, and_more, explained
+from rnnqc.formats.packing import BYTE_BITS, stored_bits
 from rnnqc.ir import safe_name
 from rnnqc.layers.layer_hints import layer_hints
 from rnnqc.lowering.plan import Plan
@@ -69,6 +70,7 @@ def warnings_of(plan: Plan, passed: Passed, entries: Sequence[Entry], steps: Seq
         *_exported_cells(plan, entries),
         *_lowered_cells(plan, passed, entries),
         *_left_out_tables(passed),
+        *_bytes_of_few_bits(plan, passed),
         *([saturation_warning(found)] if (found := saturating_products(passed.model)) else ()),
     ]
 
@@ -161,6 +163,25 @@ def _left_out_tables(passed: Passed) -> list[str]:
         "so its outputs are not those of the other forms."
     )
     return [explained(text, action=f"--form {INTEGER} for tables in standard operators")]
+
+
+def _bytes_of_few_bits(plan: Plan, passed: Passed) -> list[str]:
+    """Cells whose recipe asks for weights of fewer bits than the form stores them in."""
+    cells = [c for c in passed.model.cells.values() if isinstance(c, IntegerCell) and plan.form == INTEGER]
+    few = {
+        c.name: point.bits
+        for c in cells
+        for point in (c.point(f"{k}.weight") for k in ("R", "W"))
+        if stored_bits(point.bits) < BYTE_BITS and not point.wide_channels
+    }
+    if not few:
+        return []
+    name, bits = next(iter(few.items()))
+    text = (
+        f"cell {name!r}{and_more([*few])}: form {INTEGER} stores weights of {bits} bits as int8, a byte each, for "
+        "MatMulInteger takes no narrower ones: the file is no smaller than with 8 bits."
+    )
+    return [explained(text, action=f"--form {FUSED}, which packs them and runs in stock onnxruntime, too")]
 
 
 def warnings_of_measurement(report: Report, *, calibrated: bool) -> list[str]:

@@ -91,6 +91,21 @@ def test_tables_that_a_form_does_not_have(form: str, overrides: tuple[str, ...],
     assert sum("in place of the recipe's tables" in text for text in found) == said
 
 
+@pytest.mark.parametrize(
+    ("form", "overrides", "said"),
+    [
+        ("integer", ("*.weight.bits=6",), 1),
+        ("integer", ("*.R.weight.bits=4",), 1),
+        ("integer", ("*.weight.bits=7",), 0),
+        ("integer", ("*.weight.bits=4", "*.weight.wide_channels=0.1"), 0),  # a byte in every form
+        ("fused", ("*.weight.bits=4",), 0),
+    ],
+)
+def test_weights_of_few_bits_that_take_a_byte(form: str, overrides: tuple[str, ...], said: int) -> None:
+    found = warned(CASE.model(), overrides=overrides, form=form)
+    assert sum("as int8, a byte each" in text for text in found) == said
+
+
 def test_rules_of_a_recipe_file_that_match_nothing(tmp_path: Path) -> None:
     (tmp_path / "mine.toml").write_text(RECIPE)
     (text,) = warned(CASE.model(), recipe=str(tmp_path / "mine.toml"))
