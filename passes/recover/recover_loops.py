@@ -57,7 +57,7 @@ class RecoverLoops(RecoverySites, Pass):
                     made = recovery.run()
                 except NoNode as refusal:
                     recovery.undo()
-                    action = "none; the steps inside the loop are layers of their own"
+                    action = refusal.action or "none; the steps inside the loop are layers of their own"
                     remarks.append(
                         self.remark(Outcome.NOTE, name, op, f"the loop stays: {refusal.reason}", refusal.found, action)
                     )

@@ -154,9 +154,9 @@ def run(a: argparse.Namespace) -> int:
     failure = first_failure(
         report, strict=a.strict, strict_rest=a.strict_rest, form=a.form, verify=a.verify, min_sqnr=a.min_sqnr
     )
+    if failure is None and not report.sqnr_db:  # with an SQNR both models ran
+        refuse_invalid_input(a.model, lowered.proto)
     if failure is None:
-        if not report.sqnr_db:  # otherwise both models ran
-            refuse_invalid_input(a.model, lowered.proto)
         if a.formats_path:
             from rnnqc.lowering.saved_formats import save_formats
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rnnqc.ir import Node, Value, attribute, dtype_of, input_or_none, shape_of
+from rnnqc.ir import Node, Value, attribute, display_name, dtype_of, input_or_none, shape_of
 from rnnqc.passes.graph.loops.loop_states import VIEWS
 from rnnqc.passes.graph.values.index_expressions import unknown
 from rnnqc.passes.graph.values.sequence_elements import element_of, flip_of
@@ -45,8 +45,28 @@ def mask_lengths(mask: Value, scanned: dict[int, tuple[Value, int, bool]], vecto
     """
     found = _of_counter(mask, vectorizer) or _of_sequence(mask, scanned, vectorizer)
     if found is None:
-        raise NoNode("a mask does not follow from sequence lengths.", f"{mask.name!r}")
+        reason = "a mask does not follow from sequence lengths: rows may have gaps, which recurrent nodes do not skip."
+        action = (
+            "compare the number of the step with lengths, which are whole numbers from outside the loop; for sequences "
+            "of one length leave the mask out (Keras: mask_zero=False)"
+        )
+        raise NoNode(reason, _described(mask, scanned, vectorizer), action)
     return found
+
+
+def _described(mask: Value, scanned: dict[int, tuple[Value, int, bool]], vectorizer: Vectorizer) -> str:
+    """The mask and the operator that makes it, in front of the loop where it is an element of a sequence."""
+    value = mask
+    while (node := _producer(value)) is not None and (node.op in _VIEWS or _to_bool(node)):
+        value = node.inputs[0]
+    element = element_of(value, vectorizer.trips.indices)
+    if id(value) in scanned:
+        value = scanned[id(value)][0]
+    elif element is not None:
+        value = element.sequence
+    node = _producer(value)
+    made = f" by {node.op} node {display_name(node)!r}" if node is not None else ""
+    return f"{mask.name!r}, made of {value.name!r}{made}"
 
 
 def _of_counter(mask: Value, vectorizer: Vectorizer) -> Lengths | None:

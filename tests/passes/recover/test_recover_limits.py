@@ -145,6 +145,31 @@ def test_lengths_that_are_no_whole_numbers(kind: str, before: str, prepare: str,
     assert_same(model, made, {"X": sequence(), "lengths": lengths})
 
 
+def test_a_mask_that_is_computed_from_data() -> None:
+    """Keras masks what is equal to 0, wherever it stands: a row may go on behind a gap."""
+    model = proto(f"""
+    g (float[7,3,5] X) => (float[7,3,6] Y, float[3,6] out) {{
+      zero = Constant<value = float {{0.0}}>()
+      size = ReduceMax<axes = [2], keepdims = 0>(X)
+      [tells] live = Greater(size, zero)
+      out, Y = Loop<body = body (int64 i, bool keep, float[3,6] h) => (bool kept, float[3,6] hn, float[3,6] y) {{
+          {STEP.format(h="h")}
+          now = Gather(live, i)
+          mask = Unsqueeze(now, axis_1)
+          hn = Where(mask, hq, h)
+          y = Where(mask, hq, nothing)
+          kept = Identity(keep)
+      }}>(T, true, start)
+    }}""")
+    loaded = Model.load(model)
+    results = PassManager(normal_form()).run(loaded)
+    assert "Loop" in operators(loaded.proto)
+    (told,) = (r for result in results for r in result.remarks if "rows may have gaps" in r.reason)
+    assert told.found == "'mask', made of 'live' by Greater node 'tells'"
+    assert "mask_zero=False" in told.action
+    assert_same(model, loaded.proto, {"X": sequence()})
+
+
 def test_a_masked_state_with_views_around_the_mask() -> None:
     """The final state has the shape that the loop carries."""
     model = proto(f"""
