@@ -15,7 +15,15 @@ import onnx
 from rnnqc.data.declared_shapes import fixed_size
 from rnnqc.data.feeds import Feeds, element_type, true_inputs
 from rnnqc.data.input_ranges import input_spreads
-from rnnqc.data.input_uses import Role, Use, input_uses, known_shapes, names_of_axes
+from rnnqc.data.input_uses import (
+    Role,
+    Use,
+    input_uses,
+    known_shapes,
+    name_of_axis,
+    names_of_axes,
+    widths_of_axes,
+)
 from rnnqc.errors import CompileError
 
 GENERATED_LENGTH = 12
@@ -116,7 +124,7 @@ class Generation:
         self._spreads = input_spreads(proto)
         named: dict[str, int] = {}
         times, batches = names_of_axes(proto)
-        named |= dict.fromkeys(times, sizes.length) | dict.fromkeys(batches, sizes.batch)
+        named |= dict.fromkeys(times, sizes.length) | dict.fromkeys(batches, sizes.batch) | widths_of_axes(proto)
         self.shapes = {i.name: _generated_shape(i, uses.get(i.name, ()), named, sizes) for i in self._inputs}
         self._known = known_shapes(proto, self.shapes) if uses else {}
         shared = _names_of_sequences(self._inputs, self._held)
@@ -229,7 +237,7 @@ def _generated_shape(value: onnx.ValueInfoProto, uses: Sequence[Use], named: dic
         elif name in ("t", "s") or any(word in name for word in ("seq", "time", "len", "frame", "sample")):
             is_time = True
         default = sizes.length if is_time else 1 if axis == direction_axis else sizes.batch
-        shape.append(named.setdefault(dim.dim_param or f"{value.name}:{axis}", default))
+        shape.append(named.setdefault(name_of_axis(value, axis), default))
     return shape
 
 

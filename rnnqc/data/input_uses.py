@@ -12,6 +12,7 @@ import onnx
 from rnnqc.cells.fused_nodes import fused_places
 from rnnqc.cells.rearrange_nodes import OPERATORS as REARRANGES
 from rnnqc.cells.types import CELL_TYPES, fused_type
+from rnnqc.data.declared_shapes import fixed_size
 from rnnqc.proto.graph_walks import blocks_of, branch_results
 from rnnqc.proto.shape_inference import INFERENCE_ERRORS, infer_shapes
 
@@ -26,6 +27,8 @@ MOVERS: dict[str, int | None] = {
 _CHOSEN = slice(1, 3)
 """Of a Where: the values that it chooses from."""
 _LARGE = 1024
+_SHARED_AXES = {**dict.fromkeys(CELL_TYPES, (-1, 2)), "MatMul": (-1, -2), "Gemm": (-1, 0), "Conv": (1, 1)}
+"""Of operators with weights: axes of the input and of the weights that have one size."""
 
 
 class Role(enum.Enum):
@@ -165,6 +168,29 @@ def names_of_axes(proto: onnx.ModelProto) -> tuple[set[str], set[str]]:
     return times - batches, batches - times
 
 
+def widths_of_axes(proto: onnx.ModelProto) -> dict[str, int]:
+    """Sizes of axes that inputs leave open and that weights fix, by their names (see `name_of_axis`).
+
+    Such as the features of a sequence, which a recurrent node multiplies by a matrix of as many columns.
+    """
+    shapes, widths = _inferred(proto, {}), dict[str, int]()
+    for node in _walk(proto)[0]:
+        axes = _SHARED_AXES.get(node.op_type) or ((-1, -2) if fused_type(node.op_type) else None)
+        dims, weight = (shapes.get(name, ()) for name in (*node.input[:2], "", "")[:2])
+        numbers = {a.name: a.i for a in node.attribute}
+        if axes is None or len(dims) < 2 or len(weight) < 2 or numbers.get("transA") or numbers.get("group", 1) != 1:
+            continue
+        size, name = weight[1 if numbers.get("transB") else axes[1]].dim_value, dims[axes[0]].dim_param
+        if size > 0 and name:
+            widths[name] = size
+    return widths
+
+
+def name_of_axis(value: onnx.ValueInfoProto, axis: int) -> str:
+    """The name of an axis of an input, or what stands for it."""
+    return value.type.tensor_type.shape.dim[axis].dim_param or f"{value.name}:{axis}"
+
+
 def _inferred(
     proto: onnx.ModelProto, bound: Mapping[str, Sequence[int]]
 ) -> dict[str, Sequence[onnx.TensorShapeProto.Dimension]]:
@@ -187,6 +213,9 @@ def _inferred(
         if value.name in bound:
             for dim, size in zip(described.type.tensor_type.shape.dim, bound[value.name], strict=True):
                 dim.dim_value = size
+        for axis, dim in enumerate(described.type.tensor_type.shape.dim):
+            if fixed_size(dim) is None:
+                dim.dim_param = name_of_axis(value, axis)
     with contextlib.suppress(*INFERENCE_ERRORS):  # then what is declared is known
         graph.CopyFrom(infer_shapes(skeleton).graph)
     shapes: dict[str, Sequence[onnx.TensorShapeProto.Dimension]] = {

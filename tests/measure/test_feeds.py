@@ -43,7 +43,7 @@ def test_sizes_that_the_model_runs_with(text: str, constants: dict[str, np.ndarr
 
 @pytest.mark.parametrize("names", [("basins", "days"), ("batch", "days"), ("T", "N"), ("", "")])
 def test_axes_are_those_of_the_recurrent_layer(names: tuple[str, str]) -> None:
-    """Batch first, as torch exports it; whatever the axes are called. Without names nothing tells them apart."""
+    """Batch first, as torch exports it; whatever the axes are called, if they are."""
     rng = np.random.default_rng(0)
     shapes = {"w": (1, 16, 5), "r": (1, 16, 4)}
     held = {n: rng.normal(0, 0.3, s).astype(np.float32) for n, s in shapes.items()}
@@ -53,8 +53,31 @@ def test_axes_are_those_of_the_recurrent_layer(names: tuple[str, str]) -> None:
         for dim in dims:
             if dim.dim_param:
                 dim.dim_param = names["AB".index(dim.dim_param)]
-    batch, length = (3, 12) if names[0] else (12, 3)
-    assert FeedGenerator(proto).feeds(0)["x"].shape == (batch, length, 5)
+    assert FeedGenerator(proto).feeds(0)["x"].shape == (3, 12, 5)
+
+
+@pytest.mark.parametrize("names", [("T", "C"), ("", ""), ("batch", "length")])
+def test_features_are_as_many_as_the_weights_have_columns(names: tuple[str, str]) -> None:
+    """Models of madmom declare the frames of a recording as `[frames, bins]` and leave both open."""
+    rng = np.random.default_rng(0)
+    held = {"w": rng.normal(0, 0.3, (1, 16, 5)), "r": rng.normal(0, 0.3, (1, 16, 4)), "one": np.array([1])}
+    nodes = "s = Unsqueeze(x, one) y = LSTM<hidden_size = 4>(s, w, r)"
+    arrays = {n: a.astype(np.float32 if a.dtype.kind == "f" else np.int64) for n, a in held.items()}
+    proto = parse(f"{HEAD}(float[A, B] x) => (float[A, 1, 1, 4] y) {{ {nodes} }}", **arrays)
+    for dim, name in zip(proto.graph.input[0].type.tensor_type.shape.dim, names, strict=True):
+        dim.dim_param = name
+    for model in (proto, lower(proto).proto):
+        generator = FeedGenerator(model).checked()
+        assert generator.feeds(0)["x"].shape[1] == 5
+
+
+@pytest.mark.parametrize(
+    ("node", "shape"), [("MatMul(x, w)", (7, 3)), ("Gemm<transB = 1>(x, w)", (3, 7)), ("Conv(image, w)", (3, 7, 1))]
+)
+def test_features_of_other_weights(node: str, shape: tuple[int, ...]) -> None:
+    view = "axis = Constant<value_ints = [2]>() image = Unsqueeze(x, axis) " if "image" in node else ""
+    model = parse(f"{HEAD}(float[A, B] x) => (float[C, D] y) {{ {view}y = {node} }}", w=np.ones(shape, np.float32))
+    assert generate_feeds(model)["x"].shape[1] == 7
 
 
 def test_minus_one_is_any_size() -> None:
