@@ -86,6 +86,11 @@ def hinted_states(proto: onnx.ModelProto, known: Mapping[str, str] | None = None
     return known or states_of(proto) or named_states(proto)
 
 
+def named_alike(before: str, after: str) -> bool:
+    """Whether two names are those of one state before and after a call."""
+    return _way(before, after) is not None
+
+
 def _original(value: str, copies: Mapping[str, str]) -> str:
     """What `value` is a copy of, or itself."""
     while value in copies:

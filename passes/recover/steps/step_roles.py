@@ -6,11 +6,13 @@ step, in the next call of the model; or another step with the same weights. No w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
+from functools import cache
 
 import numpy as np
 
-from rnnqc.ir import Value
+from rnnqc.data.state_hints import named_alike
+from rnnqc.ir import Value, shape_of
 from rnnqc.passes.recover.rows.row_algebra import Atom, Form, Weight
 from rnnqc.passes.recover.rows.row_reader import RowReader
 from rnnqc.passes.recover.steps.state_flow import Following, StateFlow
@@ -18,6 +20,8 @@ from rnnqc.passes.recover.steps.step_matcher import FoundStep, StepFinder, rnn_s
 
 Pairs = Sequence[tuple[Value, Value]]
 """States of a loop: the value a body gets, and the value it hands on."""
+_NUMBER_OF_AXES = 3
+"""Of a state of torch.nn.RNN: layers, rows and units."""
 
 
 def steps_of(finder: StepFinder, pairs: Pairs, flow: Callable[[], StateFlow]) -> list[FoundStep]:
@@ -32,6 +36,8 @@ def steps_of(finder: StepFinder, pairs: Pairs, flow: Callable[[], StateFlow]) ->
     steps = [*finder.steps, *_loop_rnns(finder, pairs)]
     rnns = {id(s.h_next) for s in steps if s.op == "RNN"}
     steps += [s for s in _chained_rnns(finder) if id(s.h_next) not in rnns]
+    flow = cache(flow)
+    steps += _called_rnns(finder, {id(s.h_next) for s in steps}, flow)
     states = {_atom(reader, s.c_next): s for s in steps if s.c_next is not None}
     open_: list[FoundStep] = []
     for step in steps:
@@ -180,6 +186,32 @@ def _loop_rnns(finder: StepFinder, pairs: Pairs) -> Iterable[FoundStep]:
         value = finder.activations.get(atom)
         step = rnn_step(atom, value, hidden.single) if value is not None else None
         if step is not None:
+            yield step
+
+
+def _called_rnns(finder: StepFinder, taken: Collection[int], flow: Callable[[], StateFlow]) -> Iterable[FoundStep]:
+    """Steps of RNN layers whose hidden state is an input of the model and comes back as an output.
+
+    A sum of two products could be any dense layer: names have to say that it is a state, or the layout of torch.nn.RNN,
+    with an axis of layers in front. Where that may be the layout of several operands, names decide.
+    """
+    for atom, value in finder.activations.items():
+        step = rnn_step(atom, value, None) if id(value) not in taken else None
+        if step is None:
+            continue
+        states: dict[Atom, bool] = {}
+        for hidden in step.candidates():
+            if hidden.value is None or rnn_step(atom, value, hidden) is None:
+                continue
+            followings = [f for f in flow().followings(hidden.value) if f.value is value and f.output is not None]
+            named = any(named_alike(f.source.name, f.output.name) for f in followings if f.output is not None)
+            if named or any(len(shape_of(f.source) or ()) == _NUMBER_OF_AXES for f in followings):
+                states[hidden] = named
+        step.doubt = _operands(step) if states else ""
+        _decide(step, [a for a, named in states.items() if named] or states)
+        if step.hidden is not None:
+            step.doubt = ""
+        if states:
             yield step
 
 
