@@ -55,7 +55,7 @@ class RecurrenceCase:
         reset_after: Of a GRU: linear_before_reset.
         update: Of a GRU: "torch" `n + z * (h - n)`, "keras" `z * h + (1 - z) * n`, or "paper" `(1 - z) * h + z * n`.
         activations: Of the gates and of the rest: operators, "linear" (none), or a hard sigmoid as Keras writes it,
-            "clipped" `Clip(0.2 v + 0.5, 0, 1)` or "limited" `Max(Min(0.2 v + 0.5, 1), 0)`.
+            "clipped" `Clip(0.2 v + 0.5, 0, 1)`, "limited" `Max(Min(0.2 v + 0.5, 1), 0)` or "relu6" `Clip(v + 3, 0, 6) / 6`.
         dropout: The step multiplies its input by ones of its shape, as a dropout that drops nothing.
         initial: One of INITIAL.
         magnitude: Of initial states that are no zeros.
@@ -593,6 +593,10 @@ class _Layer:
         """An activation of `value`."""
         if activation == "linear":
             return b.op("Identity", [value], name)
+        if activation == "relu6":
+            zero, three, six = (b.constant(f"{n}_f", n, np.float32) for n in (0, 3, 6))
+            limited = b.op("Clip", [b.op("Add", [value, three], f"{name}_line"), zero, six], f"{name}_limited")
+            return b.op("Div", [limited, six], name)
         if activation not in ("clipped", "limited"):
             return b.op(activation, [value], name)
         slope, offset, zero, one = (

@@ -128,10 +128,10 @@ class RowReader:
             return [self._arithmetic(node)]
         if op in ("MatMul", "Gemm"):
             return [self._product(node)]
-        between = self._between_zero_and_one(node)
+        between = self._between_zero_and(node)
         if between is not None:
-            inner = self.rows(between)
-            return [] if inner is None else [self._hard_sigmoid(inner)]
+            inner = self.rows(between[0])
+            return [] if inner is None else [self._hard_sigmoid(inner, np.float32(between[1]))]
         first = input_or_none(node, 0)
         if first is None or self._array(first) is not None:
             return []
@@ -144,7 +144,9 @@ class RowReader:
             same = op != "Cast" or attribute(node, "to", 0) == 1
             return [rows if (same and op != "Dropout") or (input_or_none(node, 2) is None and same) else None]
         if op == "Neg":
-            return [Rows(rows.lead, tuple(s.times(np.float32(-1)) for s in rows.segments))]
+            return [rows.times(np.float32(-1))]
+        if op == "Div":
+            return [self._quotient(node, rows)]
         if op == "Split":
             return split_columns(self.atoms, node, rows, self.indices)
         if op == "Slice":
@@ -155,11 +157,11 @@ class RowReader:
             return [viewed(node, rows, self.indices)]
         return []
 
-    def _between_zero_and_one(self, node: Node) -> Value | None:
-        """What `node` limits to 0 and 1: `Clip(v, 0, 1)`, or Min with 1 and Max with 0 in either order."""
+    def _between_zero_and(self, node: Node) -> tuple[Value, float] | None:
+        """What `node` limits to 0 and a number: `Clip(v, 0, 6)`, or Min with 1 and Max with 0 in either order."""
         if node.op == "Clip":
             low, high = (self._number(input_or_none(node, k)) for k in (1, 2))
-            return node.inputs[0] if (low, high) == (0.0, 1.0) else None
+            return (node.inputs[0], high) if low == 0 and high is not None and 0 < high < np.inf else None
         limits = {"Min": 1.0, "Max": 0.0}
         value: Value = node.outputs[0]
         while limits:
@@ -171,7 +173,7 @@ class RowReader:
             if len(held) != 1 or self.constants.array(held[0]) is not None:
                 return None
             (value,) = held
-        return value
+        return value, 1.0
 
     def _number(self, value: Value | None) -> float | None:
         """The number that a constant of one element holds."""
@@ -211,6 +213,15 @@ class RowReader:
         if constants[1] is not None:
             return None if left is None else self._combined(node.op, left, self._constant_side(b, constants[1], left))
         return self._combined(node.op, left, right)
+
+    def _quotient(self, node: Node, rows: Rows) -> Rows | None:
+        """What is divided by a number: Keras 3 and torch end a hard sigmoid with a division by 6."""
+        divisor = self._array(node.inputs[1])
+        if divisor is None or divisor.size != 1 or divisor.dtype != np.float32 or not np.all(divisor):
+            return None
+        return self._combined(
+            "Mul", rows, self._constant_side(node.inputs[1], np.float32(1) / np.asarray(divisor, np.float32), rows)
+        )
 
     def _combined(self, op: str, left: Side | None, right: Side | None) -> Rows | None:
         """The sum, difference or product of two operands; None if one is None or they do not fit."""
@@ -338,9 +349,14 @@ class RowReader:
         defaults = ACTIVATIONS[node.op]
         return self._activated(node.op, {k: float(attribute(node, k, d)) for k, d in defaults.items()}, rows)
 
-    def _hard_sigmoid(self, rows: Rows) -> Rows:
-        """The sums between 0 and 1: slope and offset, such as Keras' 0.2 and 0.5, are in their weights."""
-        return self._activated("HardSigmoid", {"alpha": 1.0, "beta": 0.0}, rows)
+    def _hard_sigmoid(self, rows: Rows, high: np.float32) -> Rows:
+        """The sums between 0 and `high`: slope and offset, such as Keras 2's 0.2 and 0.5, are in their weights.
+
+        Keras 3 and torch write `Clip(v + 3, 0, 6) / 6`.
+        """
+        if high == 1:
+            return self._activated("HardSigmoid", {"alpha": 1.0, "beta": 0.0}, rows)
+        return self._activated("HardSigmoid", {"alpha": 1.0, "beta": 0.0}, rows.times(1 / high)).times(high)
 
     def _activated(self, name: str, parameters: dict[str, float], rows: Rows) -> Rows:
         forms = []

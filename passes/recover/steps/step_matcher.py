@@ -13,6 +13,8 @@ from rnnqc.passes.recover.rows.row_algebra import Atom, Floats, Form
 from rnnqc.passes.recover.rows.row_reader import RowReader
 
 Gates = dict[str, Form]
+_ENDS = ("Clip", "Max", "Min", "Mul", "Div")
+"""Operators that a hard sigmoid may end with."""
 
 
 @dataclass(eq=False)
@@ -128,7 +130,7 @@ class StepFinder:
             atom = form.single
             if atom is None and not form.linear:
                 self.forms[id(value)] = form
-            if atom is not None and atom.kind == "activation" and node.op in (atom.name, "Clip", "Max", "Min"):
+            if atom is not None and atom.kind == "activation" and node.op in (atom.name, *_ENDS):
                 self.activations.setdefault(atom, value)
 
     def _lstm(self, value: Value, form: Form) -> FoundStep | None:

@@ -115,7 +115,7 @@ def test_grus(order: str, update: str, reset_after: bool) -> None:
 @every_pair(
     op=["LSTM", "GRU", "RNN"],
     form=["keras", "scan", "unrolled"],
-    sigmoid=["clipped", "limited"],
+    sigmoid=["clipped", "limited", "relu6"],
     rest=["Tanh", "linear"],
     products=["fused", "separate"],
 )
@@ -126,7 +126,7 @@ def test_activations_as_keras_writes_them(op: str, form: str, sigmoid: str, rest
     case = replace(case, reset_after=False)
     model = check(case)
     (node,) = [n for n in model.graph.nodes if n.op == op]
-    kinds = {"clipped": "HardSigmoid", "limited": "HardSigmoid", "linear": "Affine", "Tanh": "Tanh"}
+    kinds = {**dict.fromkeys(("clipped", "limited", "relu6"), "HardSigmoid"), "linear": "Affine", "Tanh": "Tanh"}
     of_gates, of_rest = (kinds[name] for name in written)
     expected = {"LSTM": [of_gates, of_rest, of_rest], "GRU": [of_gates, of_rest], "RNN": [of_rest]}
     assert node.attrs["activations"] == expected[op]
@@ -148,7 +148,7 @@ def cases(draw: st.DrawFn) -> RecurrenceCase:
     op = draw(st.sampled_from(sorted(GATES)))
     products = draw(st.sampled_from(["fused", "separate", "added"] + ["joined"] * (op != "GRU")))
     squeeze = products in ("separate", "added") and draw(st.booleans())
-    sigmoid = draw(st.sampled_from(["Sigmoid", "HardSigmoid", "clipped", "limited"]))
+    sigmoid = draw(st.sampled_from(["Sigmoid", "HardSigmoid", "clipped", "limited", "relu6"]))
     update = draw(st.sampled_from(["torch", "keras"] + ["paper"] * (sigmoid == "Sigmoid")))
     linear = op == "GRU" and update != "torch"
     more = ["linear"] * linear + ["clipped", "limited"] * (op == "RNN")
