@@ -33,6 +33,7 @@ from rnnqc.passes.recover.steps.emit_step_node import (
     with_zeros,
 )
 from rnnqc.passes.recover.steps.first_steps import with_first_steps
+from rnnqc.passes.recover.steps.shapes_of_steps import without_shapes_alone
 from rnnqc.passes.recover.steps.state_flow import StateFlow
 from rnnqc.passes.recover.steps.step_checks import PRODUCTS, check_hidden, check_uses, check_weights
 from rnnqc.passes.recover.steps.step_matcher import FoundStep, StepFinder
@@ -41,8 +42,7 @@ from rnnqc.passes.recover.steps.step_weights import NoNode, step_node
 
 _NAME_STATES = (
     "name its inputs and outputs of states alike (h and h_next as c and c_next), or make a layer of the step by "
-    "`rnnqc layer --state`; a step that Keras computes for its shape alone goes with the mask: export without Masking "
-    "and mask_zero=True"
+    "`rnnqc layer --state`"
 )
 
 
@@ -64,6 +64,7 @@ class RecognizeSteps(RecoverySites, Pass):
     * It is not known which of its operands is the hidden state: nothing shows where the new one comes back.
     * A value inside the step is used elsewhere.
     * x, h and c are inputs of the model that are not declared to have the same number of rows.
+    * Its shape alone is used: that is computed without it.
     * Its hidden state is made of that of the step before by other products: it is part of another recurrence.
     * It begins with zeros, and others with its weights are no such steps: it is the first of another recurrence.
 
@@ -100,6 +101,7 @@ class RecognizeSteps(RecoverySites, Pass):
         constants = Constants(model)
         found: list[_Found] = []
         carried: dict[int, Value] = {}
+        shapes = False
         for graph, owner, path in graphs:
             loop = owner if owner is not None and is_loop(owner) else None
             reader = (
@@ -110,14 +112,16 @@ class RecognizeSteps(RecoverySites, Pass):
             pairs = [(s.before, s.new) for s in states_of(loop)] if loop is not None else []
             carried.update((id(before), new) for before, new in pairs)
             flow = partial(StateFlow, model, constants, graph, reader.shape)
-            found.append((graph, path, reader, with_first_steps(finder, steps_of(finder, pairs, flow))))
+            steps, less = without_shapes_alone(model, graph, reader, steps_of(finder, pairs, flow))
+            shapes |= less
+            found.append((graph, path, reader, with_first_steps(finder, steps)))
         remarks = self._replaced(model, constants, found, carried)
         made = len(self.sites)
-        if made:
+        if made or shapes:
             model.remove_dead()
             model.sort()
             model.infer_shapes()
-        return PassResult(bool(made or captured), tuple(remarks), {"steps": made})
+        return PassResult(bool(made or captured or shapes), tuple(remarks), {"steps": made})
 
     def _replaced(
         self, model: Model, constants: Constants, found: Sequence[_Found], carried: Mapping[int, Value]

@@ -26,6 +26,7 @@ MOVERS: dict[str, int | None] = {
 """Operators that move or convert values and keep their meaning: the input they take them from, None for all."""
 _CHOSEN = slice(1, 3)
 """Of a Where: the values that it chooses from."""
+_CONDITIONS = ("Not", "And", "Or", "Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual")
 _LARGE = 1024
 _SHARED_AXES = {**dict.fromkeys(CELL_TYPES, (-1, 2)), "MatMul": (-1, -2), "Gemm": (-1, 0), "Conv": (1, 1)}
 """Of operators with weights: axes of the input and of the weights that have one size."""
@@ -143,9 +144,26 @@ def _sources(
         elif name in makers:
             where = makers[name].op_type == "Where"
             branches = makers[name].input[_CHOSEN] if where else branch_results(makers[name], name)
+            branches = branches or _chosen(makers[name], makers)
             stack.extend(b for b in branches if b not in seen)
             seen.update(branches)
     return found
+
+
+def _chosen(node: onnx.NodeProto, makers: Mapping[str, onnx.NodeProto]) -> list[str]:
+    """What a sum of products with conditions chooses from, as tf2onnx writes a Where: `a * cond + b * not cond`."""
+    products = [makers.get(name) for name in node.input] if node.op_type == "Add" else []
+    found = [
+        [n for n in p.input if not _is_condition(n, makers)] for p in products if p is not None and p.op_type == "Mul"
+    ]
+    return [n for (n,) in found] if len(found) == len(products) and all(len(f) == 1 for f in found) else []
+
+
+def _is_condition(value: str, makers: Mapping[str, onnx.NodeProto]) -> bool:
+    """Whether a value is a condition as a number."""
+    cast = makers.get(value)
+    made = makers.get(cast.input[0]) if cast is not None and cast.op_type == "Cast" else None
+    return made is not None and made.op_type in _CONDITIONS
 
 
 def known_shapes(proto: onnx.ModelProto, bound: Mapping[str, Sequence[int]]) -> dict[str, list[int | None]]:

@@ -99,6 +99,18 @@ def test_tokens_that_may_count_from_the_end_and_are_masked() -> None:
     assert tokens.min() >= 0 and 1 < tokens.max() < 7
 
 
+def test_tokens_whose_choice_is_written_as_a_sum_of_products() -> None:
+    """As tf2onnx writes Keras' embedding with `mask_zero`: all tokens were 0, so that everything was masked."""
+    text = """<ir_version: 8, opset_import: ["": 17]> g (int32[batch, seq] tokens)
+      => (float[A, B, C] y, bool[batch, seq] mask) {
+      zero = Constant <value = int32 {0}> () rows = Constant <value = int32 {7}> ()
+      mask = Equal (tokens, zero) below = Less (tokens, zero) other = Not (below) from_end = Add (tokens, rows)
+      a = Cast<to = 6> (below) b = Cast<to = 6> (other) p = Mul (from_end, a) q = Mul (tokens, b)
+      index = Add (p, q) y = Gather (table, index) }"""
+    tokens = generate_feeds(parse(text, table=np.zeros((7, 2), np.float32)))["tokens"]
+    assert tokens.min() >= 0 and 1 < tokens.max() < 7
+
+
 def test_types() -> None:
     text = (
         '<ir_version: 8, opset_import: ["": 17]> g (float16[2] a, double[3] b, bool[2] c, uint8[2] '

@@ -54,8 +54,9 @@ class RecurrenceCase:
         cut: How gates are cut out: "split", "slice", or "slices" (over both axes).
         reset_after: Of a GRU: linear_before_reset.
         update: Of a GRU: "torch" `n + z * (h - n)`, "keras" `z * h + (1 - z) * n`, or "paper" `(1 - z) * h + z * n`.
-        activations: Of the gates and of the rest: operators, "linear" (none), or a hard sigmoid as Keras writes it,
-            "clipped" `Clip(0.2 v + 0.5, 0, 1)`, "limited" `Max(Min(0.2 v + 0.5, 1), 0)` or "relu6" `Clip(v + 3, 0, 6) / 6`.
+        activations: Of the gates and of the rest: operators, "linear" (none), or a hard sigmoid as Keras writes it:
+            "clipped" `Clip(0.2 v + 0.5, 0, 1)`, "limited" `Max(Min(0.2 v + 0.5, 1), 0)`, "relu6"
+            `Clip(v + 3, 0, 6) / 6`.
         dropout: The step multiplies its input by ones of its shape, as a dropout that drops nothing.
         initial: One of INITIAL.
         magnitude: Of initial states that are no zeros.
