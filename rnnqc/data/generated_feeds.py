@@ -115,7 +115,7 @@ class Generation:
     """
 
     def __init__(self, proto: onnx.ModelProto, sizes: Sizes) -> None:
-        self._proto = proto
+        self._proto, self._sizes = proto, sizes
         self._inputs = true_inputs(proto)
         uses = input_uses(proto)
         self._held = {
@@ -178,7 +178,7 @@ class Generation:
         if dtype.itemsize <= SMALL_INTEGER and not any(held.values()):
             limits = np.iinfo(dtype)
             return rng.integers(limits.min, limits.max, shape, endpoint=True)
-        low, high = _whole_numbers(held, self._known)
+        low, high = _whole_numbers(held, self._known, self._sizes.length)
         drawn = rng.integers(low, high, shape)
         if values.frequent and high > LARGE_TABLE and not held[Role.LENGTH]:
             drawn = np.asarray(high ** rng.random(shape), np.int64) - 1
@@ -269,15 +269,19 @@ def _follow_batch(
                 shape[axis] = size
 
 
-def _whole_numbers(held: Mapping[Role, Sequence[Use]], known: Mapping[str, Sequence[int | None]]) -> tuple[int, int]:
-    """The lowest number and one more than the highest."""
-    role = Role.LENGTH if held[Role.LENGTH] else Role.INDEX
+def _whole_numbers(
+    held: Mapping[Role, Sequence[Use]], known: Mapping[str, Sequence[int | None]], length: int
+) -> tuple[int, int]:
+    """The lowest number and one more than the highest; `length`: of sequences of unknown length."""
+    role = next((r for r in (Role.LENGTH, Role.INDEX) if held[r]), Role.COUNT)
     sizes = []
     for use in held[role]:
         shape = known.get(use.value, ())
         size = shape[use.axis] if -len(shape) <= use.axis < len(shape) else None
         if size is not None:
             sizes.append(size)
+    if role is Role.COUNT and held[role]:
+        return 1, max(1, min(sizes, default=length)) + 1
     if role is Role.LENGTH:
         return 1, max(1, min(sizes, default=1)) + 1
     return 0, max(1, min(sizes, default=2))

@@ -26,7 +26,8 @@ MOVERS: dict[str, int | None] = {
 """Operators that move or convert values and keep their meaning: the input they take them from, None for all."""
 _CHOSEN = slice(1, 3)
 """Of a Where: the values that it chooses from."""
-_CONDITIONS = ("Not", "And", "Or", "Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual")
+_COMPARISONS = ("Less", "LessOrEqual", "Greater", "GreaterOrEqual")
+_CONDITIONS = ("Not", "And", "Or", "Equal", *_COMPARISONS)
 _LARGE = 1024
 _SHARED_AXES = {**dict.fromkeys(CELL_TYPES, (-1, 2)), "MatMul": (-1, -2), "Gemm": (-1, 0), "Conv": (1, 1)}
 """Of operators with weights: axes of the input and of the weights that have one size."""
@@ -45,6 +46,8 @@ class Role(enum.Enum):
     """A cell state of a recurrent layer."""
     TRIPS = "trips"
     """How often a loop runs."""
+    COUNT = "count"
+    """A number of steps: one that is compared with 0, 1, 2 and so on for a mask."""
     CHOICE = "choice"
     """A number that is compared with a constant."""
 
@@ -55,8 +58,8 @@ class Use:
 
     Attributes:
         role: What it is.
-        value: LENGTH, STATE, CELL: the sequence; INDEX: the table; CHOICE: the constant it is compared with.
-        axis: LENGTH: the time axis of the sequence; INDEX: the axis of the table that is indexed.
+        value: LENGTH, STATE, CELL: the sequence; INDEX: the table; CHOICE, COUNT: what it is compared with.
+        axis: LENGTH, COUNT: the time axis of the value; INDEX: the axis of the table that is indexed.
         batch_axis: LENGTH, STATE, CELL: the batch axis of the sequence.
     """
 
@@ -76,7 +79,19 @@ def input_uses(proto: onnx.ModelProto) -> dict[str, list[Use]]:
             if index < len(node.input) and node.input[index]:
                 for name in _sources(node.input[index], makers, entries, inputs):
                     uses.setdefault(name, []).append(use)
+        for index in (0, 1) if node.op_type in _COMPARISONS else ():
+            if _is_counter(node.input[1 - index], makers):
+                for name in _sources(node.input[index], makers, entries, inputs):
+                    uses.setdefault(name, []).append(Use(Role.COUNT, node.input[1 - index], -1))
     return uses
+
+
+def _is_counter(value: str, makers: Mapping[str, onnx.NodeProto]) -> bool:
+    """Whether a value is a Range, moved or converted."""
+    node = makers.get(value)
+    while node is not None and MOVERS.get(node.op_type) == 0:
+        node = makers.get(node.input[0])
+    return node is not None and node.op_type == "Range"
 
 
 def uses_of(node: onnx.NodeProto) -> Iterator[tuple[int, Use]]:
@@ -175,15 +190,26 @@ def known_shapes(proto: onnx.ModelProto, bound: Mapping[str, Sequence[int]]) -> 
 
 
 def names_of_axes(proto: onnx.ModelProto) -> tuple[set[str], set[str]]:
-    """Names of dimensions along which recurrent nodes run, and names of those that are rows of their batches."""
+    """Names of dimensions along which recurrent nodes and loops run, and names of the rows of their batches."""
     shapes, times, batches = _inferred(proto, {}), set[str](), set[str]()
     for node in _walk(proto)[0]:
-        for use in (use for _, use in uses_of(node) if use.role is Role.STATE):
-            dims = shapes.get(use.value, ())
-            for axis, names in ((use.batch_axis, batches), (use.axis, times)):
+        uses = [(use.value, use.axis, use.batch_axis) for _, use in uses_of(node) if use.role is Role.STATE]
+        for value, time_axis, batch_axis in [*uses, *_stepped(node)]:
+            dims = shapes.get(value, ())
+            for axis, names in ((batch_axis, batches), (time_axis, times)):
                 if axis < len(dims) and dims[axis].dim_param:
                     names.add(dims[axis].dim_param)
     return times - batches, batches - times
+
+
+def _stepped(node: onnx.NodeProto) -> Iterator[tuple[str, int, int]]:
+    """Values of which a Loop takes an element in each iteration, `[T,B,...]`, with the axes of time and batch."""
+    for body in (a.g for a in node.attribute if a.name == "body" and node.op_type == "Loop"):
+        inputs = {i.name for i in body.input}
+        for inner in body.node:
+            whole = all(a.name != "axis" or a.i == 0 for a in inner.attribute)
+            if inner.op_type == "Gather" and whole and inner.input[1] in inputs:
+                yield inner.input[0], 0, 1
 
 
 def widths_of_axes(proto: onnx.ModelProto) -> dict[str, int]:

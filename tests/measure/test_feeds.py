@@ -71,6 +71,25 @@ def test_features_are_as_many_as_the_weights_have_columns(names: tuple[str, str]
         assert generator.feeds(0)["x"].shape[1] == 5
 
 
+@pytest.mark.parametrize("batch_first", [False, True])
+def test_lengths_that_make_a_mask_of_a_loop(batch_first: bool) -> None:
+    """Keras with a mask of lengths, by tf2onnx: one row of length 0 was compared, nothing of which counts."""
+    view = "Transpose<perm = [1, 0, 2]> (x)" if batch_first else "Identity (x)"
+    axis = "at1" if batch_first else "at0"
+    text = f"""{HEAD}(float[A, B, 5] x, int32[C] n) => (float[D, E] h) {{
+      s = {view} size = Shape (x) steps = Gather (size, {axis}) counter = Range (first, steps, one)
+      column = Unsqueeze (n, last) number = Cast<to = 7> (column) mask = Less (counter, number)
+      m = Cast<to = 1> (mask) mt = Transpose<perm = [1, 0]> (m) h0 = ReduceSum<keepdims = 0> (s, many)
+      h = Loop (steps, , h0) <body = b (int64 i, bool c, float[R, S] before) => (bool more, float[R, S] after) {{
+        more = Identity (c) element = Gather (s, i) row = Gather (mt, i) held = Unsqueeze (row, last)
+        p = MatMul (before, W) q = Add (p, element) k = Mul (q, held) after = Add (before, k) }}> }}"""
+    ints = {"first": 0, "one": 1, "at0": 0, "at1": 1, "last": [1], "many": [0]}
+    model = parse(text, **{n: np.array(v) for n, v in ints.items()}, W=np.ones((5, 5), np.float32))
+    feeds = FeedGenerator(model).checked().feeds(0)
+    assert feeds["x"].shape == ((3, 12, 5) if batch_first else (12, 3, 5))
+    assert feeds["n"].shape == (3,) and feeds["n"].min() >= 1 and 1 < feeds["n"].max() <= 12
+
+
 @pytest.mark.parametrize(
     ("node", "shape"), [("MatMul(x, w)", (7, 3)), ("Gemm<transB = 1>(x, w)", (3, 7)), ("Conv(image, w)", (3, 7, 1))]
 )

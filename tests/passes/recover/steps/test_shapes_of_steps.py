@@ -1,7 +1,7 @@
 """Steps that a model computes for their shape alone.
 
-What these would catch: Keras' masked layers by tf2onnx, whose step in front of the loop stayed float, fails --strict and
-runs for nothing; a shape of other rows than the step's; a step that is dropped though its values are used.
+What these would catch: Keras' masked layers by tf2onnx, whose step in front of the loop stayed float, so that --strict
+refused them; a shape of other rows than the step's; a step that is dropped though its values are used.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ nz = Sub (one, z) zh = Mul (z, h) zn = Mul (nz, n) h_next = Add (zh, zn)"""
 def _model(step: str, used: str) -> onnx.ModelProto:
     rng = np.random.default_rng(1)
     text = f"""{HEAD}(float[A, 12] x, float[B, 1] rows) => (float[C, 8] y) {{
-      size = Shape (rows) first = Slice (size, at0, at1) shape = Concat<axis = 0> (first, units) h = Expand (zero, shape)
+      size = Shape (rows) first = Slice (size, at0, at1) shape = Concat<axis = 0> (first, units)
+      h = Expand (zero, shape)
       {step} like = Shape (h_next) zeros = ConstantOfShape (like) {used} }}"""
     held = {"W": (12, 32), "R": (8, 32), "b": (32,)}
     floats = {n: rng.normal(0, 0.4, s).astype(np.float32) for n, s in held.items()}
