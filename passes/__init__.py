@@ -21,6 +21,7 @@ from rnnqc.passes.normalize.remove_sorting import RemoveSorting
 from rnnqc.passes.normalize.remove_whole_writes import RemoveWholeWrites
 from rnnqc.passes.normalize.repair_lstm_export import RepairLstmExport
 from rnnqc.passes.normalize.simplify_sequences import SimplifySequences
+from rnnqc.passes.normalize.write_choices import WriteChoices
 from rnnqc.passes.qcdq.insert_qcdq import InsertQcdq
 from rnnqc.passes.recover.recognize_steps import RecognizeSteps
 from rnnqc.passes.recover.recover_loops import RecoverLoops
@@ -85,6 +86,7 @@ __all__ = [
     "VerifyModified",
     "VerifyNumerics",
     "WidenSteps",
+    "WriteChoices",
     "WriteOrtLstm",
     "WriteQonnx",
 ]

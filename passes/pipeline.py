@@ -29,6 +29,7 @@ from rnnqc.passes.normalize.remove_sorting import RemoveSorting
 from rnnqc.passes.normalize.remove_whole_writes import RemoveWholeWrites
 from rnnqc.passes.normalize.repair_lstm_export import RepairLstmExport
 from rnnqc.passes.normalize.simplify_sequences import SimplifySequences
+from rnnqc.passes.normalize.write_choices import WriteChoices
 from rnnqc.passes.qcdq.insert_qcdq import InsertQcdq
 from rnnqc.passes.recover.recognize_steps import RecognizeSteps
 from rnnqc.passes.recover.recover_loops import RecoverLoops
@@ -72,6 +73,7 @@ def normal_form(*, keep_codes: bool = False, fold: bool = False, remove_sorting:
         *([FoldConstants()] if fold else []),  # normalize: known shapes, indices and conditions are computed
         ComputeInFloat32(),  # normalize: float16 and float64 nodes get Casts around them
         RemoveIdleCasts(),  # normalize: casts in loops that convert nothing go
+        WriteChoices(),  # normalize: sums of products with a condition and its opposite become choices
         RemoveOpenMasks(),  # normalize: masks over states that no step is held by go
         RemoveWholeWrites(),  # normalize: writes that overwrite a whole tensor go
         WidenSteps(),  # recover: unrolled steps of float16 compute in float32

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rnnqc.ir import Node, Value, attribute, display_name, dtype_of, input_or_none, shape_of
@@ -112,12 +113,12 @@ def _of_sequence(mask: Value, scanned: dict[int, tuple[Value, int, bool]], vecto
     turned = flip_of(source, vectorizer.trips.indices)
     if turned is not None and turned[1] == axis:
         source, backwards = turned[0], not backwards
-    pair = _less(source)
+    pair, views = _compared(source)
     shape = shape_of(source)
     if pair is None or shape is None:
         return None
     whole = kept if kept is not None else tuple(k for k in range(len(shape)) if k != axis)
-    times, rows = (_with_rank(shape_of(v), len(shape)) for v in pair)
+    times, rows = (_viewed(shape_of(v), views, len(shape), vectorizer) for v in pair)
     if times is None or rows is None or len(whole) < 2:
         return None
     # Times along the axis of the loop, rows along the second to last axis of an element, and nothing else anywhere.
@@ -140,6 +141,34 @@ def _producer(value: Value) -> Node | None:
 def _with_rank(shape: list[int | str | None] | None, rank: int) -> list[int | str | None] | None:
     ones: list[int | str | None] = [1]
     return None if shape is None else ones * (rank - len(shape)) + shape
+
+
+def _compared(value: Value) -> tuple[tuple[Value, Value] | None, list[Node]]:
+    """The comparison (see `_less`) that `value` is a view of, and the views, the first one first."""
+    views: list[Node] = []
+    while (node := _producer(value)) is not None and node.op in ("Transpose", "Unsqueeze", "Identity"):
+        views.insert(0, node)
+        value = node.inputs[0]
+    return _less(value), views
+
+
+def _viewed(
+    shape: list[int | str | None] | None, views: Sequence[Node], rank: int, vectorizer: Vectorizer
+) -> list[int | str | None] | None:
+    """The shape of one side of a comparison, seen through the views of its result of rank `rank`."""
+    added = [vectorizer.trips.indices.numbers(input_or_none(n, 1)) if n.op == "Unsqueeze" else [] for n in views]
+    axes = [a for a in added if a is not None]
+    if len(axes) < len(added):
+        return None
+    shape = _with_rank(shape, rank - sum(map(len, axes)))
+    for node, new in zip(views, axes, strict=True):
+        if shape is None:
+            return None
+        if node.op == "Transpose":
+            shape = [shape[k] for k in attribute(node, "perm", [*reversed(range(len(shape)))])]
+        for axis in sorted(a % (len(shape) + len(new)) for a in new):
+            shape.insert(axis, 1)
+    return shape
 
 
 def _to_bool(node: Node) -> bool:
