@@ -54,9 +54,9 @@ class Layer:
     arguments: Mapping[str, Any] = field(default_factory=dict)
     input_size: int = 7
     hidden: int = 9
-    length: int = 6
+    length: int = 4
     batch: int = 2
-    steps: int = 4
+    steps: int = 2
     qat: int = 0
     states: bool = False
     exact: bool = False

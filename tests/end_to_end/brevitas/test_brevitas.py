@@ -89,7 +89,7 @@ def check(
             assert_same_codes(expected, run(session(lowered.proto, way, level), feeds), f"{way}, {level}")
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", CASES)
 def test_exported_by_brevitas(name: str, shared: Callable[[str], Path]) -> None:
     path = shared(f"brevitas/{name}/model.onnx")
@@ -136,7 +136,7 @@ VARIATIONS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.few(8)
+@pytest.mark.few(5)
 @in_turn(name=VARIATIONS, pow2=[False, True], states=[False, False, True, True], turn=[0, 1, 1, 0])
 def test_one_cell(name: str, pow2: bool, states: bool, turn: int) -> None:
     """Zeros or initial states, any scales or powers of two, and each level of optimizations, in turn."""
@@ -211,14 +211,14 @@ def test_operator_sets(opset: int) -> None:
 def test_ties() -> None:
     """Untrained scales: inputs and accumulators fall on ties all the time, and their sums are exact in any order."""
     powers = {"*": {"scale": 2.0**-7}, **{f"{g}_sigmoid": {"scale": 1 / 255} for g in ("input", "forget", "output")}}
-    for zero in (0.0, 1.0):
+    for zero, ways in zip((0.0, 1.0), FEW_WAYS, strict=True):
         changes = {
             **powers,
             **{k: {"scale": 2.0**-7, "zero_point": zero} for k in ("output", "cell_state", "input_acc")},
         }
         lstm = random_lstm(7, pow2=True, changes=changes)
         feeds = {"x": (np.random.default_rng(4).integers(-256, 256, (6, 3, 7)) / 256).astype(np.float32)}
-        check(one_cell(lstm, feeds), feeds, oracle(lstm, feeds), LEVELS[:1])
+        check(one_cell(lstm, feeds), feeds, oracle(lstm, feeds), LEVELS[:1], ways)
 
 
 def test_layers_and_directions() -> None:
@@ -277,7 +277,7 @@ STACKS: dict[str, tuple[dict[str, Any], list[str]]] = {
 }
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @in_turn(what=STACKS, batch_first=[False, True], turn=[0, 1, 1, 0])
 def test_codes_pass_between_layers(what: str, batch_first: bool, turn: int) -> None:
     """Every layer's hidden states are an output of the model too, and the last layer runs backwards."""
@@ -395,6 +395,7 @@ def test_refusals_say_why() -> None:
     assert "scale" in refused(lambda m: _initializer(m, "cell_output_scale", 0)).reason
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 @pytest.mark.parametrize("name", ["cell_W_input_raw", "cell_R_cell_raw", "cell_bias_output_raw"])
 def test_parameters_that_are_not_finite(name: str, value: float) -> None:
@@ -410,6 +411,7 @@ def test_parameters_that_are_not_finite(name: str, value: float) -> None:
     assert "NaN or infinite" in entry.reason and "1 of " in entry.found
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize(
     ("name", "value", "text"),
     [
@@ -438,6 +440,7 @@ def test_attributes_say_what_is_meant(name: str, value: Any, text: str) -> None:
     assert text in refused(change).reason
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("form", ["fused", "integer", "qcdq"])
 def test_one_row_of_initial_states_stands_for_all(form: str) -> None:
     """Would catch: states [1,H] beside inputs of three rows, which no runtime loads as they are."""
@@ -572,6 +575,7 @@ def test_what_inspect_says_of_scales_is_true(tmp_path: Path, capfd: pytest.Captu
     assert {len(p["scale"]) for n, p in points.items() if n.endswith(".weight")} == {4 * 9}
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("unroll", [False, True])
 def test_its_own_file_of_form_qcdq_is_known(tmp_path: Path, capfd: pytest.CaptureFixture[str], unroll: bool) -> None:
     """No pass takes such cells further: every command says that they are there, in which formats, and what to do."""

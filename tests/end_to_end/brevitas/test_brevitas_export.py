@@ -46,7 +46,7 @@ def rounding(mode: str) -> dict[str, str]:
 
 CASES: dict[str, Layer] = {
     "default": Layer(),
-    "trained": Layer(qat=12),
+    "trained": Layer(qat=6),
     "trained, two bidirectional layers": Layer({**BOTH, "num_layers": 2}, qat=3, hidden=5, length=3, batch=1),
     "untrained": Layer(steps=0, input_scale=0.3),
     "two layers": Layer({"num_layers": 2}, length=5),
@@ -144,7 +144,7 @@ def slow(values: Iterable[Any], chosen: Container[Any]) -> list[Any]:
     return [pytest.param(v, marks=pytest.mark.slow) if v in chosen else v for v in values]
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("name", slow(CASES, SLOW))
 def test_export(name: str) -> None:
     layer = CASES[name]
@@ -203,7 +203,7 @@ def test_near_ties_of_the_input() -> None:
     assert found == 2
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("opset", slow([9, 10, 11, 12, 13, 15, 18, 19, 20, 21], (10, 11, 12, 15, 18, 19, 20)))
 def test_operator_sets(opset: int) -> None:
     layer = Layer(hidden=5, length=3, batch=1)
@@ -213,6 +213,8 @@ def test_operator_sets(opset: int) -> None:
     check(model, feeds_of(model, inputs), expected, f"operator set {opset}")
 
 
+@pytest.mark.slow
+@pytest.mark.few(1)
 @pytest.mark.parametrize("domain", ["onnx.brevitas", "finn.custom_op.general"])
 def test_other_domains(domain: str) -> None:
     """As earlier versions of Brevitas write it."""
@@ -239,10 +241,12 @@ def test_quantized_tensors_are_outputs() -> None:
         assert all(v.size == 1 for k, v in enumerate(got) if k % 6)
 
 
+@pytest.mark.slow
 def test_separate_cell_states() -> None:
     """`cat_output_cell_states=False`: one of the two is a quantized tensor of six outputs."""
-    layer = Layer({"num_layers": 2, "cat_output_cell_states": False})
-    _, inputs, (outputs, h, c) = prepared(Layer({"num_layers": 2}))
+    small = {"hidden": 5, "length": 3, "batch": 1}
+    layer = Layer({"num_layers": 2, "cat_output_cell_states": False}, **small)
+    _, inputs, (outputs, h, c) = prepared(Layer({"num_layers": 2}, **small))
     model = export(layer.module(), inputs)
     assert len(model.graph.output) == 9
     lowered = rnnqc.lower(model)
@@ -266,13 +270,14 @@ def test_float_weights_run() -> None:
             assert_same(expected, run(session(lowered.proto, way, level), feeds_of(model, inputs)), f"{way}, {level}")
 
 
+@pytest.mark.slow
 @pytest.mark.few(1)
 @pytest.mark.parametrize("name", ["bidirectional", "cifg", "states"])
 def test_cells_without_an_integer_form(name: str) -> None:
     """Binary states: the slow path takes every variation of the cell."""
     binary = {"io_quant": "SignedBinaryActPerTensorConst", "io_scaling_init": 0.1}
     given = {} if name == "states" else dict(CASES[name].arguments)
-    layer = Layer({**given, **binary}, states=name == "states")
+    layer = Layer({**given, **binary}, states=name == "states", hidden=5, length=3)
     module, inputs, expected = prepared(layer)
     model = export(module, inputs)
     lowered = rnnqc.lower(model)

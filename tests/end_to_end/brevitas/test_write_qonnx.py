@@ -102,7 +102,7 @@ def cells(model: onnx.ModelProto) -> list[onnx.NodeProto]:
     return [n for n in model.graph.node if n.op_type == "QuantLSTMCell"]
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("name", CASES)
 def test_round_trip(name: str) -> None:
     case = CASES[name]
@@ -112,7 +112,7 @@ def test_round_trip(name: str) -> None:
     round_trip(case.model(), calibration, case.feeds())
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(3)
 @pytest.mark.parametrize("name", VARIATIONS)
 def test_other_formats(name: str) -> None:
     case = LstmCase(T=9, B=3, I=11, H=13, initial_h=True, initial_c=True, gain=2.0)
@@ -277,6 +277,7 @@ def test_two_lowerings_write_the_same_bytes() -> None:
     assert first == second
 
 
+@pytest.mark.slow
 def test_published_model(shared: Callable[[str], Path]) -> None:
     """DTLN's first network: two layers that get their states from outside, and dense layers around."""
     path = shared("models/dtln/model_1.onnx")
@@ -309,7 +310,7 @@ def test_other_layers_stay_as_they_are() -> None:
     assert np.array_equal(got, expected)
 
 
-@settings(max_examples=max(3, settings().max_examples // 2))
+@settings(max_examples=max(3, settings().max_examples // 3))
 @given(
     lstm_cases(
         layouts=(0, 0, 1), placements=("main", "main", "if", "loop", "scan", "function"),
@@ -330,6 +331,7 @@ def test_any_layer_comes_back(case: LstmCase) -> None:
     assert_same_bits(expected, run(session(read.proto, STOCK), feeds), "read again against the direct lowering")
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("name", ["initial states", "coupled gates", "reverse", "large values"])
 def test_form_qcdq_is_the_same_cell(name: str) -> None:
     """With powers of two the order of sums does not matter: the float operations are those of the integer cell."""
@@ -346,7 +348,8 @@ def test_form_qcdq_is_the_same_cell(name: str) -> None:
             assert np.array_equal(got[output], wanted), f"{output}, {level}"
 
 
-@pytest.mark.parametrize("opset", [17, 21])
+@pytest.mark.few(1)
+@pytest.mark.parametrize("opset", [21, 17])
 def test_form_qcdq_written_out(opset: int) -> None:
     """onnxruntime 1.31 fails on quantizers of signed states from operator set 21 on, where steps are written out."""
     case = LstmCase(T=4, B=2, I=5, H=6, opset=opset, initial_h=True, initial_c=True)
