@@ -142,7 +142,7 @@ def test_an_override_of_the_user_is_taken_back() -> None:
 
 
 def test_more_bits_for_a_kind_of_point() -> None:
-    evidence = _report(*_layers("LSTM"), "brevitas-int8", ["*.hidden.bits=4"])
+    evidence = _report(*_layers("LSTM"), "brevitas-int8", ["*.hidden.bits=4"], Bounds(12))
     found = {r.overrides[0]: r for r in evidence.repairs}
     both = found.get("*.hidden.bits=8") or found["*.hidden.bits=16"]
     assert both.members == 2

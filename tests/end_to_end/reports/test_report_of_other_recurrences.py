@@ -133,6 +133,7 @@ def test_states_are_kept_behind_the_end_of_a_sequence() -> None:
     assert layer.sqnr_db == pytest.approx(output.sqnr_db)
 
 
+@pytest.mark.slow
 def test_a_stream(tmp_path: Path) -> None:
     """States carried from call to call."""
     model = RecurrenceCase(op="projection", form="scan", time=1, batch=1, outputs=("y", "final")).model()
@@ -217,6 +218,7 @@ def test_what_is_multiplied_and_weights_are_told_apart() -> None:
     assert repair.forms == []
 
 
+@pytest.mark.slow
 def test_an_override_that_takes_the_integers_from_products_says_so() -> None:
     model, data = case("highway", "scan")
     evidence = report(model, rnnqc.lower(model, "int16").proto, data, None)
