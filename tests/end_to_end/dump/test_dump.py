@@ -72,11 +72,11 @@ def only_cell(path: Path) -> dict[str, Any]:
 
 
 def test_stock_and_native_write_the_same_bytes(tmp_path: Path, dump: Dump) -> None:
-    prepare(tmp_path, RecurrentCase(direction="bidirectional", lens=(5, 2)))
+    prepare(tmp_path, RecurrentCase(T=3, direction="bidirectional", lens=(3, 2)))
     for name, way in (("native", ()), ("stock", ("--stock",)), ("again", ())):
         result = dump(name, "--text", *way)
         assert result.code == 0, result.text
-        assert result.out.count("5 steps of 22 tensors") == 2
+        assert result.out.count("3 steps of 22 tensors") == 2
     files = sorted(p.relative_to(tmp_path / "native") for p in (tmp_path / "native").rglob("*") if p.is_file())
     assert len([f for f in files if f.suffix == ".npz"]) == 2
     assert len([f for f in files if f.suffix == ".txt"]) > 100
@@ -127,7 +127,7 @@ def test_rows_and_steps(tmp_path: Path, dump: Dump) -> None:
     assert only_cell(tmp_path / "some")["first_step"] == 1
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("pieces", [1, 3, 12])
 @pytest.mark.parametrize("recipe", ["int8", "pow2-int8"])
 def test_pieces_with_states_are_the_whole(tmp_path: Path, dump: Dump, recipe: str, pieces: int) -> None:
@@ -153,6 +153,7 @@ def test_progress_counts_steps_of_all_calls(tmp_path: Path) -> None:
     assert told == [12, 24]
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("direction", ["forward", "reverse"])
 def test_chunks_are_the_whole(monkeypatch: pytest.MonkeyPatch, direction: Any) -> None:
     """Long sequences are evaluated piece by piece."""
@@ -169,6 +170,7 @@ def test_chunks_are_the_whole(monkeypatch: pytest.MonkeyPatch, direction: Any) -
         assert pieces.tobytes() == tensor.values.tobytes(), name
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(("placement", "steps"), [("if", 5), ("loop", ITERATIONS * 5), ("function", 5)])
 def test_cells_in_subgraphs(tmp_path: Path, dump: Dump, placement: Any, steps: int) -> None:
     case = RecurrentCase(placement=placement, initial_h=True)
@@ -180,6 +182,7 @@ def test_cells_in_subgraphs(tmp_path: Path, dump: Dump, placement: Any, steps: i
     assert sorted(counts) == ([0, 5] if placement == "if" else [steps])
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("form", ["fused", "integer", "qcdq"])
 def test_cells_in_a_scan(form: str) -> None:
     """Each step of the Scan is a run of the cell."""
@@ -193,6 +196,7 @@ def test_cells_in_a_scan(form: str) -> None:
     assert np.ptp(y[0] - y[1]) > 0
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("op", ["LSTM", "GRU"])
 def test_form_qcdq(op: Any) -> None:
     """Real values that are on the grids of the recipe, and the state that the model hands out."""
@@ -333,7 +337,8 @@ def test_fused_and_integer_form_write_the_same_arrays(tmp_path: Path) -> None:
     assert one.name == other.name and one.read_bytes() == other.read_bytes()
 
 
-@pytest.mark.parametrize(("direction", "first", "array"), [("forward", 1, "cell_state"), ("reverse", 3, "hidden")])
+@pytest.mark.few(1)
+@pytest.mark.parametrize(("direction", "first", "array"), [("reverse", 3, "hidden"), ("forward", 1, "cell_state")])
 def test_comparison(tmp_path: Path, dump: Dump, direction: Any, first: int, array: str) -> None:
     """The first step in the order of the direction; of its arrays the first that a step makes."""
     prepare(tmp_path, RecurrentCase(direction=direction), overrides=["*.cell_state.bits=24"])

@@ -272,7 +272,7 @@ def test_options_of_no_comparison(
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("op", ["LSTM", "GRU", "RNN"])
 @pytest.mark.parametrize("recipe", ["brevitas-int8", "pow2-int8"])
 def test_forms_have_the_same_codes(tmp_path: Path, capfd: pytest.CaptureFixture[str], recipe: str, op: Any) -> None:

@@ -59,7 +59,7 @@ UNEVEN: dict[str, tuple[dict[str, Any], tuple[int, int]]] = {
 """Weights whose channels have zero points of their own, and the limits of the codes as they are stored."""
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(2)
 @in_turn(name=UNEVEN, form=["fused", "integer"], per_channel=[True, False])
 def test_formats_of_weights_are_those_of_the_arrays(name: str, form: str, per_channel: bool) -> None:
     arguments, limits = UNEVEN[name]
@@ -137,7 +137,7 @@ CELLS = {
 }
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @in_turn(name=CELLS, recipe=["int8", "brevitas-int8", "pow2-int16", "w4a8"])
 def test_form_qcdq_written_out(name: str, recipe: str) -> None:
     """The dump is that of the loop, bit by bit."""
@@ -255,6 +255,8 @@ def test_steps_of_values_that_some_steps_lack() -> None:
     np.testing.assert_allclose(made["/m/Gemm.hidden"][1:], gated[1:], atol=1e-3)
 
 
+@pytest.mark.slow
+@pytest.mark.few(1)
 @in_turn(kind=["highway", "projection"], recipe=["int8", "pow2-int16"])
 def test_layers_of_exported_steps(kind: str, recipe: str) -> None:
     """A step that torch exports, made a layer with lengths, in both directions: each row is as it is alone."""

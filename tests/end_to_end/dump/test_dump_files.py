@@ -104,6 +104,7 @@ INDEXES = {
 }
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("index", INDEXES)
 def test_an_index_of_something_else_is_no_dump(tmp_path: Path, dump: Dump, index: str) -> None:
     out = tmp_path / "out"
@@ -117,7 +118,7 @@ def test_what_the_index_does_not_name_is_not_removed(tmp_path: Path, dump: Dump)
     out = tmp_path / "out"
     assert dump(out, "--text").code == 0
     assert dump(out, "--text", "--overwrite").code == 0
-    for entry in ("notes.txt", "lib/", "frame_5/", "frame_0/notes.txt", "frame_0/lib/", "link", "frame_01/"):
+    for entry in ("notes.txt", "frame_5/", "frame_0/lib/", "link"):
         added = out / entry
         if entry == "link":
             added.symlink_to(tmp_path / "in.npz")
@@ -186,6 +187,7 @@ def test_a_link_to_another_file_system(tmp_path: Path, dump: Dump) -> None:
         assert not litter(tmp_path) and not litter(Path(other))
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("failing", ["first", "second", "interrupted"])
 def test_a_dump_that_cannot_be_replaced_stays(
     tmp_path: Path, dump: Dump, monkeypatch: pytest.MonkeyPatch, failing: str

@@ -47,6 +47,7 @@ def dumped(model: onnx.ModelProto, feeds: Mapping[str, Array], folder: Path) -> 
     return found
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("case", CASES, ids=lambda c: f"{c.op}-{c.direction}")
 def test_has_the_values_of_a_calibration(case: RecurrentCase, tmp_path: Path) -> None:
     feeds = case.feeds()
@@ -72,6 +73,7 @@ def test_custom_cells(tmp_path: Path) -> None:
         assert (float(made[name].min()), float(made[name].max())) == (point.min, point.max), name
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("form", ["float", "qcdq"])
 @pytest.mark.parametrize("around", [in_loop, in_scan])
 def test_in_a_subgraph(around: Callable[..., onnx.ModelProto], form: str, tmp_path: Path) -> None:

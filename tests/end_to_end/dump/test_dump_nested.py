@@ -148,7 +148,7 @@ def reference(fused: onnx.ModelProto, feeds: dict[str, Array], name: str) -> dic
     return made
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", MODELS)
 def test_every_run_in_every_form(name: str) -> None:
     feeds = feeds_of()
@@ -188,7 +188,7 @@ def test_a_branch_that_is_never_taken_has_no_steps() -> None:
     assert not list(rnnqc.Tracer(proto).trace([{**feeds_of(), "take": np.zeros(4, bool)}]))
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("around", ["scan", "loop", "scan in scan", "scan in loop", "loop in scan"])
 @pytest.mark.parametrize("kind", ["scan", "loop"])
 def test_other_recurrences(kind: Any, around: str) -> None:

@@ -226,10 +226,10 @@ def test_rows_with_a_scale_each(recipe: str) -> None:
 def test_forms_write_the_same(recipe: str) -> None:
     """Loop and written out bit by bit; form qcdq, which has no tables, where powers of two make its sums exact."""
     model = layer(reverse=True, initial_states=True)
-    feeds = feeds_of(model, 9, steps=6)
+    feeds = feeds_of(model, 9, steps=3)
     made = {f: lowered(model, recipe, f) for f in ("fused", "integer", "qcdq")}
-    made["unrolled"] = lowered(model, recipe, unroll=True, dims={"T": 6})
-    made["unrolled qcdq"] = lowered(model, recipe, "qcdq", unroll=True, dims={"T": 6})
+    made["unrolled"] = lowered(model, recipe, unroll=True, dims={"T": 3})
+    made["unrolled qcdq"] = lowered(model, recipe, "qcdq", unroll=True, dims={"T": 3})
     expected = traced(made["fused"], feeds, native=True)
     for form in ("integer", "unrolled"):
         assert_same(expected, traced(made[form], feeds), form)
@@ -395,5 +395,6 @@ def test_refusals(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     bad = {**feeds, "x": feeds["x"].copy()}
     bad["x"][4, 1, 2] = np.nan
     refused(lowered(model, "brevitas-int8"), bad, "layer", "step/", "is nan in step 4")
-    refused(lowered(model, "pow2-int8"), feeds, "--row 3", "3 rows", options=("--row", "3"))
-    refused(lowered(model, "pow2-int8"), feeds, "no cell has such a name", "layer", options=("--cells", "lstm*"))
+    made = lowered(model, "pow2-int8")
+    refused(made, feeds, "--row 3", "3 rows", options=("--row", "3"))
+    refused(made, feeds, "no cell has such a name", "layer", options=("--cells", "lstm*"))

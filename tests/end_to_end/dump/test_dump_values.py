@@ -190,7 +190,7 @@ def test_every_form_and_way_is_the_same(recipe: str, op: Any) -> None:
             assert_same(expected, traced(made[form], feeds, native), f"{form}, native = {native}")
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("direction", ["forward", "reverse"])
 @pytest.mark.parametrize(("op", "recipe"), [("LSTM", "int8"), ("GRU", "int8"), ("LSTM", "pow2-int8")])
 def test_lengths(op: Any, recipe: str, direction: Any) -> None:
@@ -220,7 +220,7 @@ def test_lengths(op: Any, recipe: str, direction: Any) -> None:
     assert checked > 30
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("native", [False, True])
 @pytest.mark.parametrize("name", [n for n in BREVITAS if n != "binary"])  # no integer form
 def test_brevitas_like(name: str, native: bool) -> None:
@@ -232,7 +232,7 @@ def test_brevitas_like(name: str, native: bool) -> None:
     assert_weights_of_brevitas(lstm, weights, name)
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("native", [False, True])
 @pytest.mark.parametrize("name", CASES)
 def test_exported_by_brevitas(name: str, native: bool, shared: Callable[[str], Path]) -> None:
