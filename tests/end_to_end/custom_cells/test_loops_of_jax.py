@@ -16,6 +16,7 @@ from rnnqc.ir import Model
 from rnnqc.passes import PassManager
 from rnnqc.passes.pipeline import normal_form
 from tests.laws.law import law
+from tests.runs.lowered import INTEGER
 from tests.subjects.protos import parse
 
 T, I, H = 5, 6, 8  # noqa: E741 - as in equations
@@ -81,7 +82,7 @@ def test_becomes_one_layer(kind: str) -> None:
     recurrent = [n.op for g in model.graphs() for n in g.nodes if n.op in ("LSTM", "GRU", "RNN", "Loop", "Scan")]
     assert recurrent == [kind.split(",")[0]]
     np.testing.assert_allclose(run_model(model.proto, feed())["y"], run_model(proto, feed())["y"], rtol=0, atol=1e-5)
-    law(proto, feeds=[feed()])
+    law(proto, feeds=[feed()], settings=(), ways=[INTEGER])
 
 
 def test_other_cells_have_products_without_a_bias() -> None:

@@ -59,7 +59,7 @@ def _law(
     return forms
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("type_", "recipe"), [*((MGU, r) for r in (*LOOK_UP, *FIXED_POINT)), (LEAKY, "int8"), (LEAKY, "pow2-int16")]
 )
@@ -76,7 +76,7 @@ def test_every_form_has_the_same_bits_and_is_close_to_float(type_: CellType, rec
     assert sqnr(expected["Y"], run(rnnqc.session(qcdq.proto, native=False), given)["Y"]) > 35.0
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("overrides", [["*.hidden.mode=dynamic-row"], ["*.scale_bits=8"], ["*.weight.bits=4"]])
 def test_other_formats(overrides: list[str], statistics: Statistics) -> None:
     _law("int8", statistics, overrides)
@@ -100,6 +100,7 @@ def test_pieces_give_the_bits_of_the_whole(statistics: Statistics) -> None:
     np.testing.assert_array_equal(rest["Y_h"], whole["Y_h"])
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("recipe", ["int8", "pow2-int16"])
 def test_verification_raises_no_alarm(recipe: str, statistics: Statistics) -> None:
     lowered = rnnqc.lower(model(), recipe, stats=statistics, verify=True)

@@ -85,7 +85,7 @@ def test_traced_cells(kind: str, exporter: tuple[bool, int], layers: int) -> Non
 OPTIONS: list[dict[str, Any]] = [{"backwards": True}, {"batch_first": True, "bias": False}, {"states": True}]
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @every_pair(
     start=["zeros", "like", "none", "given"], end=["stack", "cat", "last"], batch_first=[False, True], batch=[1, 3],
     sizes=[(6, 8), (8, 8), (100, 64)], dynamo=[False, True], kind=["GRU", "LSTM", "RNN"],
@@ -113,6 +113,7 @@ def test_options_of_traced_cells(kind: str, dynamo: bool, options: dict[str, Any
 RNNS = [({}, 1), ({"nonlinearity": "relu", "bias": False}, 1), ({"num_layers": 2, "bidirectional": True}, 4)]
 
 
+@pytest.mark.slow
 @pytest.mark.few(1)
 @in_turn(layer=RNNS, opset=[18, 20])
 def test_dynamo_writes_rnn_out(opset: int, layer: tuple[dict[str, Any], int]) -> None:
@@ -140,6 +141,7 @@ def test_higher_order_scan(kind: str, backwards: bool) -> None:
     check(proto, inputs, [kind])
 
 
+@pytest.mark.few(2)
 @in_turn(script=[(ScriptCells, 2), (ScriptLayer, 1), (ScriptEquations, 1)], opset=[11, 13, 17])
 def test_script_loops(script: tuple[Any, int], opset: int) -> None:
     module, count = script
@@ -174,6 +176,7 @@ def test_a_step_whose_input_is_as_wide_as_its_state(dynamo: bool, swapped: bool,
         assert all(sqnr_db(v, after[n]) > 30 for n, v in before.items())
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("dynamo", [False, True])
 def test_a_step_without_names_is_not_guessed(dynamo: bool) -> None:
     _needs(dynamo)

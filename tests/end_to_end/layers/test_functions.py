@@ -22,13 +22,15 @@ from tests.subjects.function_models import feeds_of, random_model
 CANONICAL = 1e-6
 LEAST_DB = 30.0
 OFF = ["*.bits=none"]
-MODELS, MOST_REFUSED = 24, 3
-"""Random models, and how many of them onnxruntime may refuse: not every version infers shapes through functions."""
+MODELS, GROUPS, MOST_REFUSED = 24, 3, 1
+"""Random models, and how many of a group onnxruntime may refuse: not every version infers shapes through functions."""
 
 
-def test_random_functions() -> None:
+@pytest.mark.few(1)
+@pytest.mark.parametrize("group", range(GROUPS))
+def test_random_functions(group: int) -> None:
     refused = []
-    for seed in range(MODELS):
+    for seed in range(group, MODELS, GROUPS):
         proto, feeds = random_model(seed), feeds_of(seed)
         try:
             expected = run(plain_session(proto), feeds)
@@ -77,6 +79,7 @@ def _layer(key: str, default: object, kind: int) -> onnx.FunctionProto:
     return helper.make_function("f", "Layer", ["a", "w", "r"], ["z"], [node], IMPORTS, [], defaults)
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize(
     ("key", "default", "kind"),
     [

@@ -61,7 +61,7 @@ def _by_hand(first: onnx.ModelProto, second: onnx.ModelProto) -> onnx.ModelProto
     return joined
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @any_second
 def test_functions_merged_by_name(second: RecurrentCase) -> None:
     joined = _by_hand(_lowered(FIRST, "a/", functions=False), _lowered(second, "b/", functions=False))
@@ -152,7 +152,7 @@ def _many(count: int) -> onnx.ModelProto:
     return result
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("kind", KINDS, ids=lambda k: k.name)
 def test_linear_layers(kind: LinearKind) -> None:
     """Of other sizes, with one function for both; a prefix on it takes the kernel away until functions are named."""

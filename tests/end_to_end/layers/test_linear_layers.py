@@ -52,6 +52,7 @@ def feeds(seed: int = 0) -> dict[str, Array]:
     return {"tokens": np.random.default_rng(seed).integers(0, TOKENS, (5, 3))}
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("tied", [True, False])
 def test_the_law_with_a_decoder(tied: bool) -> None:
     proto = language_model(tied)

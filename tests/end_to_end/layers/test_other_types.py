@@ -49,6 +49,7 @@ def test_same_codes_as_float32(name: str, kind: str) -> None:
         assert_same_bits(retyped_arrays(expected, dtype), found, f"{kind}, {way}")
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("recipe", ["weight-only-int8", "int8-static"])
 @pytest.mark.parametrize("kind", TYPES)
 def test_other_recipes(recipe: str, kind: str) -> None:

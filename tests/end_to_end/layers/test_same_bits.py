@@ -31,7 +31,7 @@ every_op = pytest.mark.parametrize("op", OPS, ids=lambda o: o["op"] + ("_linear"
 WAYS = (STOCK, NATIVE)
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @every_op
 def test_threads_on_a_large_layer(op: dict[str, Any]) -> None:
     """Large enough for onnxruntime and the kernel to split the products."""
@@ -56,6 +56,7 @@ def test_saturated_weights_and_inputs(op: dict[str, Any]) -> None:
     law(model, feeds=[feeds], settings=())
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("direction", ["forward", "reverse"])
 @pytest.mark.parametrize("lens", [None, (1,)])
 def test_negative_zero(direction: Direction, lens: tuple[int, ...] | None) -> None:
@@ -73,7 +74,7 @@ def test_negative_zero(direction: Direction, lens: tuple[int, ...] | None) -> No
     assert np.signbit(found["Y"]).all() == (lens is None)
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @every_op
 def test_second_shape_in_the_same_session(op: dict[str, Any]) -> None:
     case = RecurrentCase(dynamic_time=True, dynamic_batch=True, lens=(5, 0), initial_h=True, **op)

@@ -54,7 +54,7 @@ def float_outputs(model: onnx.ModelProto, feeds: dict[str, Array]) -> dict[str, 
     return run(plain_session(model), feeds)
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("size", [0.1, 3.0, 30.0])
 @pytest.mark.parametrize("cell", CELLS)
 def test_no_less_than_with_a_scale_for_each_row(cell: str, size: float) -> None:
@@ -76,7 +76,7 @@ DIRECTIONS: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.few(8)
+@pytest.mark.few(4)
 @every_pair(cell=CELLS, changes=DIRECTIONS, recipe=["int8", "int16", "w4a8"], way=[INTEGER, UNROLLED])
 def test_all_ways_make_the_same(cell: str, changes: dict[str, Any], recipe: str, way: str) -> None:
     case = case_of(cell, **changes)
@@ -140,6 +140,7 @@ def test_form_qcdq_loses_no_more_than_the_others(cell: str, activation: str | No
         assert min(found) > max(31.0, found[0] - 4.0), (size, found)
 
 
+@pytest.mark.few(2)
 @in_turn(cell=CELLS, clip=[0.5, 3.0])
 def test_cells_with_clip_and_static_inputs(cell: str, clip: float) -> None:
     case = case_of(cell, clip=clip)
@@ -180,6 +181,7 @@ def test_one_of_two_hidden_codes_of_a_gru() -> None:
     assert sqnr(float_outputs(case.model(), feeds)["Y"], run(made, feeds)["Y"]) > 33
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("overrides", [[], ["*.hidden.rounding=floor"]], ids=str)
 @pytest.mark.parametrize("cell", CELLS)
 def test_states_that_are_known_to_lie_within_get_the_usual_quantizers(cell: str, overrides: list[str]) -> None:
@@ -199,6 +201,7 @@ def test_states_that_are_known_to_lie_within_get_the_usual_quantizers(cell: str,
 FLOOR = ["*.input.mode=static", "*.input.scale=0.03", "*.acc.rounding=floor"]
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize("form", ["fused", "integer", "qcdq"])
 @pytest.mark.parametrize("cell", ["GRU0", "GRU1", "RNN"])
 def test_an_arithmetic_that_saturates_warns(cell: str, form: str) -> None:
@@ -222,6 +225,7 @@ def test_an_arithmetic_that_saturates_warns(cell: str, form: str) -> None:
     assert not [w for w in without if "saturate" in w]
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("cell", CELLS)
 def test_within_the_bound_the_loop_is_the_usual_one(cell: str) -> None:
     """A node that knows no bound makes the same bits."""
@@ -269,6 +273,7 @@ def test_constant_states(cell: str, value: float, given: str) -> None:
     assert sqnr(float_outputs(model, feeds)["Y"], run(forms.session(STOCK), feeds)["Y"]) > 36
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("between", ["residual", "normalized"])
 @pytest.mark.parametrize("cell", ["LSTM", "GRU0", "GRU1"])
 def test_states_that_change_between_steps(cell: str, between: str) -> None:

@@ -63,7 +63,7 @@ def lowered(op: str, recipe: str, data: str) -> tuple[Any, Any]:
     return tuple(rnnqc.lower(model(op, step=s), recipe=recipe, **options[s]) for s in (False, True))
 
 
-@pytest.mark.few(5)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("op", GATES)
 @pytest.mark.parametrize(
     ("recipe", "data"),
