@@ -45,7 +45,7 @@ def model(domain: str, op: str, attributes: dict[str, str], branch: bool = False
     return proto
 
 
-@pytest.mark.few(10)
+@pytest.mark.few(6)
 @pytest.mark.parametrize("branch", [False, True], ids=["main graph", "branch"])
 @pytest.mark.parametrize("name", FOREIGN)
 def test_reported(name: str, branch: bool, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

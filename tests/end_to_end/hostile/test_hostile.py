@@ -19,7 +19,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import rnnqc
 from tests.generate.float_layer import Activation
-from tests.runs.commands import Result, in_new_python, in_process, in_subprocess
+from tests.runs.commands import Result, in_process, in_subprocess
 from tests.runs.lowered import assert_all_lowered
 from tests.runs.sessions import Array, plain_session, run, save_arrays, sqnr
 from tests.subjects.lstm_models import NODE_NAME, LstmCase
@@ -444,7 +444,7 @@ LOWERED: dict[str, tuple[LstmCase, Mutation]] = {
 }
 
 
-@pytest.mark.few(12)
+@pytest.mark.few(5)
 @pytest.mark.parametrize("what", LOWERED)
 def test_unusual_but_valid(what: str, lower: Callable[..., Result], tmp_path: Path) -> None:
     case, mutate = LOWERED[what]
@@ -703,6 +703,7 @@ def test_output_in_a_linked_folder(tmp_path: Path, capfd: pytest.CaptureFixture[
     assert [p.name for p in (tmp_path / "real").iterdir()] == ["out.onnx"]
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("existing", [False, True])
 @pytest.mark.parametrize("stop", [KeyboardInterrupt, OSError])
 def test_interrupt_before_the_rename(
@@ -821,7 +822,7 @@ def test_unrolling_a_million_steps_is_refused(tmp_path: Path) -> None:
 def test_no_traceback_from_the_real_command(tmp_path: Path) -> None:
     """Also what the C libraries print themselves."""
     (tmp_path / "in.onnx").write_bytes(struct.pack("<Q", 2**63) * 100)
-    _assert_refused(in_new_python("lower", tmp_path / "in.onnx", "-o", tmp_path / "out.onnx"), tmp_path, "in.onnx")
+    _assert_refused(in_subprocess("lower", tmp_path / "in.onnx", "-o", tmp_path / "out.onnx"), tmp_path, "in.onnx")
 
 
 @pytest.mark.parametrize("command", ["inspect", "run", "verify"])

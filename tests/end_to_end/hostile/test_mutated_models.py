@@ -37,7 +37,7 @@ MUTANTS, GROUPS = 240, 8
 Change = Callable[[onnx.ModelProto], None]
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("group", range(GROUPS))
 def test_mutated_models(group: int) -> None:
     """No exception but a refusal; and not everything is refused."""
@@ -291,6 +291,7 @@ def test_exported_cells_that_are_damaged_stay(what: str) -> None:
     assert entry.reason.strip() and entry.found.strip() and entry.action.strip()
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("place", range(4))
 def test_quantizers_without_an_input(place: int, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """A division by nothing was written; and what onnxruntime said to that ended `run` with a traceback."""

@@ -88,6 +88,7 @@ def cells_of(statistics: rnnqc.Statistics) -> list[str]:
     return sorted(statistics.cells)  # forward before reverse
 
 
+@pytest.mark.few(10)
 @pytest.mark.parametrize("name", CASES)
 def test_every_point_is_that_of_an_independent_lstm(name: str) -> None:
     case = CASES[name]
@@ -132,6 +133,7 @@ def test_every_point_is_that_of_an_independent_gru_or_rnn(name: str, op: str) ->
         check(statistics, cell, expected, name)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("condition", [True, False])
 def test_only_the_branch_that_ran_is_seen(condition: bool) -> None:
     case = LstmCase(placement="if", T=6, direction="bidirectional")
@@ -370,6 +372,7 @@ def test_command(model: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str])
     assert result.code == 0 and result.err == "" and "6 samples, at most X [5, 4, 3] at once" in result.out
 
 
+@pytest.mark.slow
 def test_another_process_writes_the_same_bytes(model: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """Whose strings have other hashes."""
     save_arrays(tmp_path / "data.npz", LstmCase().feeds())
@@ -510,7 +513,7 @@ def test_the_model_is_not_changed_and_lowering_finds_the_same_cells() -> None:
         statistics.check_fits(other.cells.values())
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("recipe", ["int8-static", "distiller-asym", "pow2-int8"])
 def test_lowering_from_the_file_is_lowering_with_the_data(recipe: str, tmp_path: Path) -> None:
     case = LstmCase(T=8, H=6, direction="bidirectional")

@@ -91,6 +91,7 @@ def test_an_edit_of_the_file_changes_one_scale(files: tuple[Path, Path, Path]) -
     assert points[1]["forget_gate.acc"].scale == (np.float32(50 / 127),)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("recipe", ["distiller-asym", "distiller-avg"])
 def test_limits_in_the_file_are_the_limit_of_the_recipe(files: tuple[Path, Path, Path], recipe: str) -> None:
     """The edit of docs/from_distiller.md, where it clips another number than `limit` does."""

@@ -146,7 +146,7 @@ def test_every_key_has_values() -> None:
 EVERY = [(cell, recipe) for cell in CELLS for recipe in RECIPES]
 
 
-@pytest.mark.few(5)
+@pytest.mark.few(3)
 @pytest.mark.parametrize(
     ("cell", "recipe"),
     # Each recipe with two cells in turn.

@@ -54,7 +54,7 @@ def _bytes(model: onnx.ModelProto, *, record: bool = True) -> bytes:
     return copy.SerializeToString(deterministic=True)
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @every_pair(recipe=RECIPES, cell=["memory", "parts"], form=("fused", "integer", "qcdq"))
 def test_custom_cells(recipe: str, cell: str, form: str, tmp_path: Path) -> None:
     """Their formats are in the file: with them alone the values are quantized again as they were."""
@@ -92,6 +92,7 @@ def test_a_lowering_without_data_asks_for_none(tmp_path: Path) -> None:
     assert not again.report.warnings
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("recipe", ["brevitas-int8", "pow2-int8-floor", "distiller-asym"])
 def test_the_file_alone_says_every_format(recipe: str, tmp_path: Path) -> None:
     """Statistics are read for weights that are rounded together, and for nothing else."""
@@ -124,6 +125,7 @@ def test_an_edit_takes_effect_and_is_read_back(tmp_path: Path) -> None:
     assert record["name"] == "pow2-int8-formats"
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(
     ("recipe", "override", "bits", "same_file"),
     [

@@ -56,7 +56,7 @@ def scales(model: Any, kind: str) -> dict[str, set[float]]:
     return {n: {float(v) for v in np.ravel(p["scale"])} for n, p in found.items()}
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @every_pair(op=list(GATES), recipe=RECIPES, granularity=["per-tensor", "per-gate"])
 def test_one_scale_of_all_weights(op: str, recipe: str, granularity: str) -> None:
     model, statistics, feeds = subject(op)

@@ -53,7 +53,7 @@ def lowered() -> Lowered:
     }
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(2)
 @pytest.mark.filterwarnings("ignore:Specified provider")
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("provider", [*ABSENT, *ort.get_available_providers()])
