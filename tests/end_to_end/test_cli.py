@@ -116,7 +116,9 @@ def test_quiet_and_verbose(cli: Callable[..., Result], source: Path, tmp_path: P
 def test_summary(cli: Callable[..., Result], source: Path, tmp_path: Path) -> None:
     """What a person reads in five seconds, each line with a label; the next command runs as it is printed."""
     out = tmp_path / "out of it.onnx"
-    text = cli("lower", source, "-o", out, "--verify").out
+    result = cli("lower", source, "-o", out, "--verify")
+    text = result.out
+    assert result.code == 0, result.text
     lines = {line[:10].strip(): line[10:] for line in text.splitlines()}
     labels = [k for k in lines if k in ("layers", "rest", "size", "verified", "accuracy", "speed", "next")]
     assert labels == ["layers", "size", "verified", "accuracy", "speed", "next"]
@@ -130,7 +132,7 @@ def test_many_layers_alike_are_two_lines(cli: Callable[..., Result], tmp_path: P
     """Would catch: three hundred lines for the steps of a decoder, weights that count once for each of them."""
     model = RecurrentCase(T=1, B=2, I=8, H=16).model()
     (first,) = model.graph.node
-    for k in range(1, 30):
+    for k in range(1, 12):
         node = model.graph.node.add()
         node.CopyFrom(first)
         node.name = f"step_{k}"
@@ -142,9 +144,9 @@ def test_many_layers_alike_are_two_lines(cli: Callable[..., Result], tmp_path: P
     text = cli("lower", tmp_path / "in.onnx", "-o", tmp_path / "out.onnx").out
     rows = [line.split() for line in text.split("layers  ")[0].splitlines()[1:]]
     assert [row[0] for row in rows] == [NODE_NAME, "step_1", "and"]
-    assert rows[1][-1] == "shared" and rows[2][:3] == ["and", "28", "more"]
+    assert rows[1][-1] == "shared" and rows[2][:3] == ["and", "10", "more"]
     before = sum(v.nbytes for v in RecurrentCase(T=1, B=2, I=8, H=16).parameters().values())
-    assert f"30 of 30 lowered (recipe int8, form fused), recurrent weights {before} B -> " in text
+    assert f"12 of 12 lowered (recipe int8, form fused), recurrent weights {before} B -> " in text
 
 
 def test_json_report(cli: Callable[..., Result], source: Path, tmp_path: Path) -> None:
@@ -152,10 +154,6 @@ def test_json_report(cli: Callable[..., Result], source: Path, tmp_path: Path) -
     text = (tmp_path / "report.json").read_text()
     assert isinstance(json.loads(text), dict)
     assert NODE_NAME in text and "lowered" in text
-
-
-def test_verify_flag(cli: Callable[..., Result], source: Path, tmp_path: Path) -> None:
-    assert cli("lower", source, "-o", tmp_path / "out.onnx", "--verify").code == 0
 
 
 def test_min_sqnr(cli: Callable[..., Result], source: Path, tmp_path: Path) -> None:
@@ -191,7 +189,8 @@ def test_no_report_of_a_model_that_cannot_be_written(
     assert sorted(p.name for p in tmp_path.iterdir()) == ["in.onnx"]
 
 
-@pytest.mark.parametrize("bits", ["8", "4"])
+@pytest.mark.few(1)
+@pytest.mark.parametrize("bits", ["4", "8"])
 def test_set(bits: str, cli: Callable[..., Result], source: Path, tmp_path: Path) -> None:
     """Fewer bits, other codes."""
     assert cli("lower", source, "-o", tmp_path / "a.onnx").code == 0
@@ -419,13 +418,14 @@ def test_an_option_that_nothing_resembles(command: str, cli: Callable[..., Resul
 
 
 def test_same_bytes_every_time(cli: Callable[..., Result], source: Path, tmp_path: Path) -> None:
-    """From two processes with different string hashes."""
-    out, other = tmp_path / "out.onnx", tmp_path / "other.onnx"
-    assert cli("lower", source, "-o", out).code == in_new_python("lower", source, "-o", other).code == 0
+    """From two processes with different string hashes, with what is measured in each."""
+    out, other, data = tmp_path / "out.onnx", tmp_path / "other.onnx", _npz(tmp_path / "data.npz")
+    given = ("lower", source, "--recipe", "int8-static", "--calibration", data, "-o")
+    assert cli(*given, out).code == in_new_python(*given, other).code == 0
     assert out.read_bytes() == other.read_bytes()
-    assert rnnqc.lower(source).proto.SerializeToString(deterministic=True) == onnx.load(out).SerializeToString(
+    assert rnnqc.lower(source, "int8-static", calibration=str(data)).proto.SerializeToString(
         deterministic=True
-    )
+    ) == onnx.load(out).SerializeToString(deterministic=True)
 
 
 def test_input_model_is_not_changed() -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+import rnnqc
 from rnnqc.cli import _parsers
 from rnnqc.commands import schema as command
 from rnnqc.commands.schemas import SCHEMAS, schema, schema_of
@@ -33,14 +34,14 @@ WRITTEN = {
     "lower": f"lower {DIGITS} -o {{folder}}/o.onnx --json {{folder}}/out.json",
     "lower calibrated": f"lower {DIGITS} -o {{folder}}/o.onnx --recipe w4a8 --rest int8 --calibration {DATA} --verify "
     "--report {folder}/o.html --models 3 --json {folder}/out.json",
-    "report": f"report {DIGITS} {{low}} -o {{folder}}/out.html --models 3 --time --json",
+    "report": f"report {DIGITS} {{low}} -o {{folder}}/out.html --models 1 --time --json",
 }
 
 
-@pytest.fixture
-def low(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Path:
-    path = tmp_path / "low.onnx"
-    assert in_process(capfd, "lower", DIGITS, "-o", path, "-q").code == 0
+@pytest.fixture(scope="module")
+def low(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("lowered") / "low.onnx"
+    rnnqc.lower(DIGITS).save(path)
     return path
 
 

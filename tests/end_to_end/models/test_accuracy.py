@@ -126,6 +126,7 @@ def _onnxruntime_per_channel(model: onnx.ModelProto, folder: Path) -> ort.Infere
     return ort.InferenceSession(target, options(), providers=["CPUExecutionProvider"])
 
 
+@pytest.mark.few(4)
 @in_turn(size=[32, 64, 128, 256, 32, 64], seed=range(3))
 def test_not_worse_than_dynamic_quantization(size: int, seed: int, tmp_path: Path) -> None:
     case = RecurrentCase(T=50, B=1, I=size, H=size, bias=False, outputs=("Y",), seed=seed)
@@ -187,7 +188,7 @@ def _features(case: RecurrentCase, k: int) -> Array:
     return np.asarray(x, np.float32)
 
 
-@pytest.mark.few(10)
+@pytest.mark.few(6)
 @pytest.mark.parametrize("feature", FEATURES)
 def test_every_feature(feature: str, tmp_path: Path) -> None:
     case = FEATURES[feature]

@@ -108,7 +108,7 @@ def test_commands_know_what_is_bound(source: Path, tmp_path: Path, cli: Callable
         ("verify", source, lowered, "--min-sqnr", "15", "--native"),
         ("verify", source, lowered, "--data", data, "--min-sqnr", "25"),
         ("bench", lowered, "--against", source, "--rounds", "1"),
-        ("report", source, lowered, "-o", tmp_path / "page.html", "--models", "3", "--data", data),
+        ("report", source, lowered, "-o", tmp_path / "page.html", "--models", "1", "--data", data),
     ):
         result = cli(*command)
         assert result.code == 0, result.text
@@ -121,6 +121,7 @@ def test_commands_know_what_is_bound(source: Path, tmp_path: Path, cli: Callable
     assert "given twice" in cli("lower", source, "-o", lowered, "--bind", "rate=1", "--bind", "rate=2").err
 
 
+@pytest.mark.slow
 @pytest.mark.few(1)
 @pytest.mark.parametrize(("name", "share"), [("silero_vad_16k_op15", 0.99), ("silero_vad_op18_ifless", 0.6)])
 def test_silero_for_one_rate(name: str, share: float, shared: Find) -> None:

@@ -29,7 +29,7 @@ KERAS = {
 DTLN_AEC_DB = {"Identity": 34.0, "Identity_1": 47.0}
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", KERAS)
 def test_loops_of_keras(name: str, shared: Find) -> None:
     path = shared(f"models/exporters/{name}")

@@ -50,9 +50,10 @@ PACKED_REVIEWS = 96
 
 
 def _sessions(path: Path, layers: int, rest: str = "float") -> dict[str, ort.InferenceSession]:
-    """Float, stock and native sessions; asserts that there were `layers` recurrent layers and all were lowered."""
+    """Float, stock and native sessions; asserts that `layers` layers were lowered, and inputs and outputs kept."""
     lowered = rnnqc.lower(path, rest=rest, strict_rest=rest == "int8")
     assert_all_lowered(lowered, path.name)
+    assert _signature(onnx.load(path)) == _signature(lowered.proto), "names, types and shapes"
     assert len(lowered.report.entries) == layers
     float_session = ort.InferenceSession(str(path), options(), providers=["CPUExecutionProvider"])
     return {
@@ -107,6 +108,7 @@ def test_dtln_1(shared: Find) -> None:
     _compare(outputs, {"activation_2": DTLN_MASK_DB, "tf_op_layer_stack_2": DTLN_STATE_DB}, "dtln/model_1")
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("rest", "signal_db"), [("float", DTLN_2_SIGNAL_DB), ("int8", DTLN_2_REST_DB)])
 def test_dtln_2(shared: Find, rest: str, signal_db: float) -> None:
     """Its cells are written out as MatMul, Split, Sigmoid, Tanh for one step; they are recognized."""
@@ -165,6 +167,7 @@ def test_imdb(name: str, shared: Find) -> None:
     _imdb(shared, name, FEW_REVIEWS, ("float", STOCK, NATIVE))
 
 
+@pytest.mark.slow
 def test_imdb_gru(shared: Find) -> None:
     _imdb(shared, "imdb_gru_torch", FEW_REVIEWS, ("float", STOCK, NATIVE), IMDB_GRU_DB)
 
@@ -190,6 +193,7 @@ def _gtcrn_state() -> dict[str, Array]:
 GTCRN_FED_BACK = {k: f"{k}_out" for k in _gtcrn_state()}
 
 
+@pytest.mark.slow
 def test_gtcrn(shared: Find) -> None:
     """14 GRUs, 4 of which are bidirectional; spectra frame by frame, three caches fed back."""
     sessions = _sessions(shared("models/gtcrn/gtcrn_simple.onnx"), layers=14)
@@ -223,6 +227,7 @@ def _rnnoise_feeds(find: Find) -> dict[str, Array]:
     }
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("calibrated", [False, True], ids=["without data", "calibrated"])
 def test_rnnoise(calibrated: bool, shared: Find) -> None:
     """Three GRUs with Relu candidates over 6,000 frames: nothing limits the states, and their errors do not add up."""
@@ -289,13 +294,6 @@ def test_byte_sb_bidirectional(shared: Find) -> None:
     outputs = {way: run(running, feeds) for way, running in sessions.items()}
     assert np.abs(outputs["float"]["output"] - published).max() < 1e-4
     _compare(outputs, {"output": BYTE_SB_DB}, "byte_sb_bidi_lstm")
-
-
-def test_names_and_shapes_are_kept(shared: Find) -> None:
-    for name in ("dtln/model_1", "silero_vad/silero_vad_16k_op15", "vitis_rnn/imdb_lstm_packed_unsorted"):
-        path = shared(f"models/{name}.onnx")
-        before, after = onnx.load(path), rnnqc.lower(path).proto
-        assert _signature(before) == _signature(after), name
 
 
 def _signature(model: onnx.ModelProto) -> list[Any]:

@@ -28,6 +28,7 @@ OPS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("kind", ["LSTM", "GRU"])
 def test_chunks_of_an_export(kind: str) -> None:
     """Two layers whose states go in and out: the same bits, however the sequence is cut.

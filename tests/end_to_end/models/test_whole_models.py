@@ -35,6 +35,7 @@ def source(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("recipe", ["int8", "w4a8"])
 def test_the_law_with_an_int8_embedding(recipe: str) -> None:
     """Every form, way, level and number of threads: the same bits."""
@@ -43,6 +44,7 @@ def test_the_law_with_an_int8_embedding(recipe: str) -> None:
     assert [e.form for e in forms.stock.report.rest.entries] == ["int8 rows"]
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("tied", [True, False])
 def test_stored_weights_are_those_of_int8(tied: bool) -> None:
     """The bits of the model whose float weights are rounded to int8, in every form and at every level."""
@@ -143,7 +145,9 @@ def test_an_override_leaves_one_weight_float(name: str) -> None:
     proto = WholeModel(tied=False).model()
     for form in ("fused", "integer", "qcdq"):
         plain = rnnqc.lower(proto, form=form, rest="int8")
-        made = rnnqc.lower(proto, form=form, rest="int8", overrides=[f"{name}*.weight.bits=none"], verify=True)
+        made = rnnqc.lower(
+            proto, form=form, rest="int8", overrides=[f"{name}*.weight.bits=none"], verify=form == "fused"
+        )
         before, after = ({e.node.split(":")[0]: e for e in m.report.rest.entries} for m in (plain, made))
         assert before[name].status == "quantized" and after.pop(name).status == "float"
         assert after == {n: e for n, e in before.items() if n != name}
