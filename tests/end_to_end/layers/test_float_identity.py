@@ -40,7 +40,7 @@ def _compiled(case: RecurrentCase, unroll: bool) -> onnx.ModelProto:
     return model
 
 
-@pytest.mark.few(10)
+@pytest.mark.few(16)
 @pytest.mark.parametrize("case", float_layers(), ids=lambda c: f"{c.seed} {c.op}")
 def test_equals_onnxruntime_and_the_reference(case: RecurrentCase) -> None:
     """And unrolling keeps the bits. (onnxruntime has no layout 1.)"""
