@@ -22,7 +22,7 @@ from tests.subjects.lstm_models import LstmCase
 
 Cli = Callable[..., Result]
 STATE = ["s1:n1", "s2:n2"]
-CALLS = 12
+CALLS = 4
 
 
 @pytest.fixture
@@ -73,7 +73,7 @@ def test_a_report_of_such_layers(files: tuple[Path, Path], tmp_path: Path, cli: 
     lowered, page = tmp_path / "lowered.onnx", tmp_path / "page.html"
     for more in (["--calibration", data, "--state", *STATE], []):
         assert cli("lower", model, "-o", lowered, "--dim", "b0=1", *more).code == 0
-        bounds = ["--models", "2", "--data", data, "--state", *STATE]
+        bounds = ["--models", "1", "--data", data, "--state", *STATE]
         result = cli("report", model, lowered, "-o", page, *bounds)
         assert result.code == 0, result.text
         assert "n1" in page.read_text(encoding="utf-8")

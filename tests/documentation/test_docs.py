@@ -54,6 +54,7 @@ def test_commands_of_pages_run(page: str, tmp_path: Path, monkeypatch: pytest.Mo
     recipe = ROOT / "rnnqc" / "recipes" / "builtin" / "int8.toml"
     (tmp_path / "mine.toml").write_text(recipe.read_text(encoding="utf-8"))
     (tmp_path / "quantized").mkdir()
+    bounds = {"report": ["--models", "1"], "bench": ["--rounds", "1"]}
     np.savez(tmp_path / "inputs.npz", x=np.zeros((2, 8, 8), np.float32))
     np.savez(tmp_path / "samples.npz", x=np.random.default_rng(0).random((6, 8, 8), np.float32))
     rnnqc.lower("model.onnx").save("model.int8.onnx")
@@ -63,7 +64,7 @@ def test_commands_of_pages_run(page: str, tmp_path: Path, monkeypatch: pytest.Mo
     assert len(commands) >= 4
     for command in commands:
         arguments = [a.replace("encoder/*", "*") for a in shlex.split(command)[1:]]
-        assert main(arguments) == 0, command
+        assert main([*arguments, *bounds.get(arguments[0], [])]) == 0, command
 
 
 def test_python_of_the_readme_runs(tmp_path: Path) -> None:

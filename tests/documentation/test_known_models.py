@@ -50,9 +50,8 @@ def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.few(1)
 @pytest.mark.parametrize(
-    "model", [pytest.param(s, marks=[pytest.mark.slow] if "language model" in s else []) for s in SECTIONS]
+    "model", [pytest.param(s, marks=[pytest.mark.slow] if s != "RNNoise" else []) for s in SECTIONS if SECTIONS[s]]
 )
 def test_commands_run(model: str, folder: Path) -> None:
     """Every recurrent layer is lowered (`--strict`), and the file is no larger than the page says."""

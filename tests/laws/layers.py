@@ -26,7 +26,7 @@ CELLS: dict[str, dict[str, Any]] = {
 }
 RECIPES = tuple(r.name for r in builtin_recipes() if r.kind == "cells")
 WITHOUT_DATA = tuple(r for r in RECIPES if r not in NEED_DATA)
-SIZES = ((1, 1, 1, 1), (5, 3, 3, 4), (7, 2, 20, 17), (6, 3, 40, 35), (3, 4, 70, 65))
+SIZES = ((1, 1, 1, 1), (5, 3, 3, 4), (4, 2, 20, 17), (3, 3, 40, 35), (2, 4, 70, 65))
 """T, B, I, H: smaller than a vector, no multiple of one, larger than one."""
 SHORT = 4
 """Steps at most of activations without bounds: states grow from step to step."""

@@ -98,7 +98,7 @@ def test_modified_is_exact_in_every_lowering(form: str, unroll: bool, cases: Seq
         rnnqc.lower(case.model(), form=form, unroll=unroll, dims=dims, instruments=[VerifyModified()])
 
 
-@settings(max_examples=max(8, settings().max_examples // 2))
+@settings(max_examples=max(4, settings().max_examples // 2))
 @given(lstm_cases(layouts=(0, 0, 1), weights="initializer", opsets=(9, 22)), st.sampled_from(FORMS), st.booleans())
 def test_modified_and_numerics_of_any_layer(case: LstmCase, form: str, unroll: bool) -> None:
     """Every pass changes what it says, by as much as it says."""

@@ -268,7 +268,7 @@ def _outcome(case: Case) -> bool | None:
 def test_mutated_nodes() -> None:
     """Refused by name, or the reference's values; enough of both, or the test would show little."""
     outcomes = []
-    examples = 10 * settings().max_examples
+    examples = 6 * settings().max_examples
 
     @settings(max_examples=examples)
     @given(mutated())

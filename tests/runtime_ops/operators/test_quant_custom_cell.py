@@ -186,7 +186,7 @@ def test_programs_that_random_changes_made() -> None:
     """They are refused with a message, or run: memory that is not theirs stays untouched (run it with sanitizers)."""
     rng = random.Random(4)
     ran = refused = 0
-    for _ in range(400):
+    for _ in range(150):
         words = PROGRAM.split("\n")
         for _ in range(rng.randint(1, 3)):
             line = rng.randrange(len(words))
@@ -204,5 +204,5 @@ def test_programs_that_random_changes_made() -> None:
         except Exception as error:
             assert "QuantCustomCell" in str(error) or "ONNXRuntimeError" in str(error)
             refused += 1
-    assert ran > 10
-    assert refused > 100
+    assert ran > 4
+    assert refused > 40

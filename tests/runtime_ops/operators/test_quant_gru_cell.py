@@ -202,7 +202,7 @@ SHAPES = [(1, 1, 300, 130), (1, 9, 30, 300), (30, 1, 9, 130), (25, 1, 300, 200),
 
 @pytest.mark.few(2)
 @pytest.mark.parametrize(("operator", "linear"), OPERATORS)
-@bundled("shape, variant", spread(3, SHAPES, VARIANTS))
+@bundled("shape, variant", spread(6, SHAPES, VARIANTS))
 def test_threads_give_the_same_bits(operator: Operator, linear: int, variant: str, shape: tuple[int, ...]) -> None:
     case = table_case(operator, *shape, seed=1, linear_before_reset=linear)
     VARIANTS[variant](case)

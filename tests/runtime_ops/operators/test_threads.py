@@ -178,7 +178,7 @@ def _case(shape: tuple[int, ...], variant: str) -> Case:
 
 @pytest.mark.few(1)
 @pytest.mark.parametrize("threads", [1, 2, 4, 8])
-@bundled("shape, variant", spread(4, SHAPES, VARIANTS))
+@bundled("shape, variant", spread(6, SHAPES, VARIANTS))
 def test_threads_give_the_same_bits(variant: str, shape: tuple[int, ...], threads: int) -> None:
     case = _case(shape, variant)
     expected = _expected(shape, variant)
@@ -228,7 +228,7 @@ WIDE = [0, 1, 2, 63, 64, 65, 128, 129, 300, 399, 400, 401, 800]
 
 
 @pytest.mark.few(1)
-@bundled("batch, count", spread(3, [1, 3, 8, 37], WIDE))
+@bundled("batch, count", spread(4, [1, 3, 8, 37], WIDE))
 @pytest.mark.parametrize(("few", "many"), [(4, 8), (6, 8), (4, 6)])
 def test_columns_of_more_bits_than_the_others(few: int, many: int, batch: int, count: int) -> None:
     time, hidden = 8, 200
