@@ -96,7 +96,10 @@ def _texts() -> Iterator[tuple[str, str]]:
         name = path.relative_to(ROOT).as_posix()
         if name.startswith(apart) or not path.is_relative_to(path.parent.resolve()):
             continue
-        tree = ast.parse(path.read_text(encoding="utf-8"))
+        source = path.read_text(encoding="utf-8")
+        if not re.search(r"--[a-z]", source):
+            continue
+        tree = ast.parse(source)
         parts = {id(v) for n in ast.walk(tree) if isinstance(n, ast.JoinedStr) for v in n.values}
         parts |= {id(n.value) for n in ast.walk(tree) if isinstance(n, ast.Expr)}  # docstrings
         for node in ast.walk(tree):

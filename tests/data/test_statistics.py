@@ -30,9 +30,16 @@ def statistics() -> Statistics:
     return rnnqc.calibrate(CASE.model(), [CASE.feeds()])
 
 
+@pytest.fixture(scope="module")
+def saved(statistics: Statistics, tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = tmp_path_factory.mktemp("saved") / "stats.json"
+    statistics.save(path)
+    return path.read_text()
+
+
 @pytest.fixture
-def file(statistics: Statistics, tmp_path: Path) -> Path:
-    statistics.save(tmp_path / "stats.json")
+def file(saved: str, tmp_path: Path) -> Path:
+    (tmp_path / "stats.json").write_text(saved)
     return tmp_path / "stats.json"
 
 

@@ -44,7 +44,7 @@ def test_docstring_says_before_and_after(name: str) -> None:
     assert ("before:" in text.lower() and "after" in text.lower()) or "1." in text
 
 
-@pytest.mark.few(16)
+@pytest.mark.few(10)
 @pytest.mark.parametrize("name", ORDER)
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_every_pass_on_every_layer(case: LstmCase, name: str) -> None:
@@ -53,7 +53,7 @@ def test_every_pass_on_every_layer(case: LstmCase, name: str) -> None:
     apply(make_pass(name), model, [case.feeds(padding=0.0, condition=c) for c in (True, False)])
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("case", [c for c in CASES if not c.dynamic_time], ids=str)
 def test_unroll_on_every_layer(case: LstmCase) -> None:
     model = before("unroll", case.model())

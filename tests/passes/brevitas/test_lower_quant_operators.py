@@ -116,6 +116,7 @@ def check(operators: Sequence[Operator], live: bool) -> None:
 FORMATS = ((4, 1, 0), (5, 1, 1), (3, 0, 0), (6, 0, 1), (1, 1, 0), (1, 0, 0), (8, 1, 0))
 
 
+@pytest.mark.few(11)
 @pytest.mark.parametrize("live", [False, True], ids=["constant", "live"])
 @pytest.mark.parametrize("mode", ROUNDINGS)
 def test_quant(mode: str, live: bool) -> None:
@@ -131,7 +132,7 @@ def test_quant(mode: str, live: bool) -> None:
     check(operators, live)
 
 
-@pytest.mark.few(9)
+@pytest.mark.few(6)
 @pytest.mark.parametrize("live", [False, True], ids=["constant", "live"])
 @pytest.mark.parametrize("mode", ROUNDINGS)
 def test_trunc(mode: str, live: bool) -> None:

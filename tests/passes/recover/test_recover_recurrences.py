@@ -92,6 +92,7 @@ def test_outputs(form: str, op: str, outputs: tuple[str, ...], batch_first: bool
     check(RecurrenceCase(op=op, form=form, outputs=outputs, batch_first=batch_first, backwards=batch_first))
 
 
+@pytest.mark.few(10)
 @in_turn(
     order=["".join(p) for p in itertools.permutations("ifgo")],
     written=[{"form": "scan"}, {"form": "unrolled", "products": "joined", "cut": "slice"}, {"form": "scan"}],
@@ -100,6 +101,7 @@ def test_orders_of_lstm_gates(order: str, written: dict[str, str]) -> None:
     check(RecurrenceCase(order=order, **written))  # type: ignore[arg-type]
 
 
+@pytest.mark.few(8)
 @every_pair(
     order=["".join(p) for p in itertools.permutations("zrn")],
     update=["torch", "keras", "paper"],
@@ -205,7 +207,7 @@ def test_counters_of_every_type(counter: str, dynamic: bool) -> None:
     check(RecurrenceCase(form="keras", counter=counter, dynamic_time=dynamic, time=6))
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("form", ["scan", "loop", "script", "keras"])
 def test_constants_of_the_body(form: str) -> None:
     """What is made outside the loop of the body's own constants has them outside, too."""
@@ -387,11 +389,11 @@ def test_other_cells_are_no_nodes_and_are_named(op: str, form: str) -> None:
     assert (entry.node, entry.form) == (found[0].path, "products"), "its products, by a pass of their own"
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("form", FORMS)
 def test_an_lstm_inside_another_recurrence_stays_part_of_it(form: str) -> None:
     """A highway layer with a product for each gate holds whole LSTM steps; its states leave the bounds of an LSTM's."""
-    case = RecurrenceCase(op="highway", form=form, products="separate", time=8, H=12)
+    case = RecurrenceCase(op="highway", form=form, products="separate", time=4, H=12)
     model, _ = recovered(case.model())
     assert layers(model).count("LSTM") == (1 if form == "unrolled" else 0)  # the first step alone begins with inputs
     lowered = rnnqc.lower(case.model())

@@ -86,6 +86,7 @@ def test_inputs_stand_where_the_operator_has_them(case: LstmCase) -> None:
         }
 
 
+@pytest.mark.few(6)
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_functions_are_valid_onnx(case: LstmCase) -> None:
     model = _fused(case.model())
@@ -131,6 +132,7 @@ def test_names_in_use_are_passed_over() -> None:
     assert all(fused_type(n) is LSTM for n in names)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("recipe", ["int8", "int16", "brevitas-int8"])
 def test_bodies_fail_when_another_configuration_calls_them(recipe: str) -> None:
     """When the session is created, as in two models that were joined and have one name for two bodies."""
@@ -245,7 +247,7 @@ def test_cells_of_different_configurations_do_not(other: LstmCase) -> None:
 # Packed weights
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(3)
 @pytest.mark.parametrize("placement", ["main", "if"])
 @pytest.mark.parametrize(
     ("overrides", "packed", "groups"),

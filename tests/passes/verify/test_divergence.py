@@ -89,6 +89,7 @@ def test_no_divergence_where_there_is_none(placement: Placement, form: str) -> N
         assert first_divergence(before, after, case.feeds(), numerics) is None
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(
     ("name", "op", "output", "other", "value", "inside"),
     [

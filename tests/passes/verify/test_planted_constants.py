@@ -159,7 +159,7 @@ TABLES: dict[str, tuple[RecurrentCase, str, Edit, str]] = {
 }  # fmt: skip
 
 
-@pytest.mark.few(7)
+@pytest.mark.few(4)
 @pytest.mark.parametrize("name", TABLES)
 def test_an_entry_of_a_table(name: str) -> None:
     case, recipe, edit, message = TABLES[name]
@@ -224,6 +224,7 @@ INSERTED: dict[str, tuple[RecurrentCase, str, Edit, str]] = {
 }  # fmt: skip
 
 
+@pytest.mark.few(7)
 @pytest.mark.parametrize("name", INSERTED)
 def test_a_constant_of_a_quantizer(name: str) -> None:
     case, recipe, edit, said = INSERTED[name]
@@ -331,7 +332,7 @@ FOLDED: dict[str, tuple[RecurrentCase, str, Edit, str]] = {
 }  # fmt: skip
 
 
-@pytest.mark.few(10)
+@pytest.mark.few(6)
 @pytest.mark.parametrize("name", FOLDED)
 def test_a_constant_of_the_integer_form(name: str) -> None:
     case, recipe, edit, message = FOLDED[name]
@@ -371,6 +372,7 @@ EXPORTED: dict[str, tuple[Edit, str]] = {
 }  # fmt: skip
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("name", EXPORTED)
 def test_a_constant_of_an_exported_cell(name: str) -> None:
     edit, said = EXPORTED[name]
@@ -432,6 +434,7 @@ ATTRIBUTES: dict[str, tuple[RecurrentCase, str, Edit, str]] = {
 }  # fmt: skip
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize("name", ATTRIBUTES)
 def test_an_attribute_of_a_fused_node(name: str) -> None:
     """Function bodies hold their own constants: only the native library reads attributes."""
@@ -474,7 +477,7 @@ OTHER_BRANCHES: dict[str, tuple[RecurrentCase, Edit, str]] = {
 }  # fmt: skip
 
 
-@pytest.mark.few(5)
+@pytest.mark.few(3)
 @pytest.mark.parametrize("pass_name", ["fold-scales", "cleanup"])
 @pytest.mark.parametrize("name", OTHER_BRANCHES)
 def test_every_branch_is_compared(name: str, pass_name: str) -> None:
@@ -495,7 +498,7 @@ FLOAT_STATE = {
 }
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", FLOAT_STATE)
 def test_states_beyond_their_limit_raise_no_alarm(name: str) -> None:
     """Integer forms limit a float state to 2^60, which output activations without bounds and peepholes show; and tables
@@ -561,7 +564,7 @@ def _quick(k: int, overrides: str) -> bool:
     return (k % 11 == 0 and k // 11 % len(OVERRIDES) == turn) or (PAIRS[k] in FAST and FAST.index(PAIRS[k]) == turn)
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("recipe", "case", "overrides"),
     [
@@ -621,6 +624,7 @@ CUSTOM: dict[str, tuple[str, Edit, str]] = {
 }  # fmt: skip
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("index", [0, 7, 1024, 2049])
 def test_an_entry_of_a_table_of_a_custom_cell(index: int) -> None:
     """One that differs by the last bit, at either end or between."""
@@ -630,6 +634,7 @@ def test_an_entry_of_a_table_of_a_custom_cell(index: int) -> None:
     run_spoilt(proto, passes, "quantize-custom-cells", edit, rf"{FOUND}: .*table of .*\.value")
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("name", CUSTOM)
 def test_a_constant_of_a_recurrence_of_other_equations(name: str) -> None:
     form, edit, said = CUSTOM[name]
@@ -638,7 +643,7 @@ def test_a_constant_of_a_recurrence_of_other_equations(name: str) -> None:
     run_spoilt(proto, passes, "quantize-custom-cells", edit, f"{FOUND}: .*{said}")
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("recipe", sorted(RECIPES))
 @pytest.mark.parametrize("form", ["integer", pytest.param("qcdq", marks=pytest.mark.slow)])
 def test_right_recurrences_raise_no_alarm(recipe: str, form: str) -> None:
@@ -670,7 +675,7 @@ def test_stored_weights(recipe: str) -> None:
     run_spoilt(LSTM.model(), passes, "quantize-weights", edit, said)
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("recipe", ["int8", "weight-only-int4", "pow2-int16"])
 @pytest.mark.parametrize("drawn", [LSTM, HIGHWAY, RESET_AFTER], ids=["LSTM", "highway", "GRU"])
 def test_a_verified_lowering_writes_the_same_bytes(recipe: str, drawn: Any) -> None:

@@ -148,7 +148,7 @@ PLANTED = {
 }  # fmt: skip
 
 
-@pytest.mark.few(7)
+@pytest.mark.few(4)
 @pytest.mark.parametrize("name", PLANTED)
 def test_pass_and_value_are_named(name: str) -> None:
     planted = PLANTED[name]
@@ -186,6 +186,7 @@ GRID_CASES = {
 }
 
 
+@pytest.mark.few(8)
 @pytest.mark.parametrize("error", GRID_ERRORS)
 @pytest.mark.parametrize("op", GRID_CASES)
 @pytest.mark.parametrize("recipe", slow_but("pow2-int8", "pow2-int8", "pow2-int16", "brevitas-int8", "distiller-asym"))
@@ -247,6 +248,7 @@ def test_errors_of_a_grid32_are_named() -> None:
     run_spoilt(LSTM.model(), calibrated_passes(LSTM, "brevitas-int8"), "fold-scales", edit, f"changed .*{said}")
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("error", EXPORTED)
 def test_errors_of_exported_cells_are_named(error: str) -> None:
     """What a compared cell of Brevitas is compared with is its float32 form, "grid32"."""

@@ -203,7 +203,7 @@ def test_nodes_of_cells_stay() -> None:
     assert not JoinViews().run(canonical(proto)).modified
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(random_views())
 def test_random_views(proto: onnx.ModelProto) -> None:
     """Random chains and bundles give the same bits with no more operators, and with the fewest at the second run."""

@@ -102,7 +102,7 @@ def guarded() -> Guarded:
     return Guarded()
 
 
-@settings(max_examples=6 * EXAMPLES)
+@settings(max_examples=4 * EXAMPLES)
 @given(byte_grid_cases())
 def test_native_is_the_reference(case: GridCase) -> None:
     assert_same_bits(run_native(case.node), expected(case))
@@ -205,6 +205,7 @@ def test_some_blocks(isa: str, begin: int, end: int, guarded: Guarded) -> None:
     assert (untouched[2] == SENTINEL).all()
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize("threads", [1, 2, 3])
 @pytest.mark.parametrize("batch", [1, 8, 11])
 def test_threads(batch: int, threads: int) -> None:

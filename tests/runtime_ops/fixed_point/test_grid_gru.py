@@ -49,19 +49,19 @@ WAYS = [run_stock, run_natively]
 each_way = pytest.mark.parametrize("way", WAYS)
 
 
-@settings(max_examples=8 * EXAMPLES)
+@settings(max_examples=5 * EXAMPLES)
 @given(grid_cases((GRU, RNN)))
 def test_native_is_the_reference(case: GridCase) -> None:
     assert_same_bits(run_natively(case), expected(case))
 
 
-@settings(max_examples=6 * EXAMPLES)
+@settings(max_examples=3 * EXAMPLES)
 @given(grid_cases((GRU, RNN)), st.sampled_from([13, 17, 18, 21, 23]))
 def test_stock_is_the_reference(case: GridCase, opset: int) -> None:
     assert_same_bits(run_stock(case, opset), expected(case))
 
 
-@settings(max_examples=EXAMPLES)
+@settings(max_examples=EXAMPLES // 2)
 @given(grid_cases((GRU, RNN)))
 def test_optimization_levels_and_threads(case: GridCase) -> None:
     assert_levels_and_threads_do_not_matter(case, expected(case))
@@ -72,7 +72,7 @@ def test_drawn_cases_are_not_trivial() -> None:
     assert_not_trivial(grid_cases((GRU, RNN)), expected)
 
 
-@pytest.mark.few(26)
+@pytest.mark.few(16)
 @each_way
 @each_cell
 @pytest.mark.parametrize("bits", [4, 8, 16])
@@ -85,6 +85,7 @@ def test_sizes(inputs: int, hidden: int, bits: int, op: str, linear: bool, way: 
     assert_same_bits(way(case), wanted)
 
 
+@pytest.mark.few(18)
 @each_way
 @each_cell
 @pytest.mark.parametrize("rounding", ROUNDINGS)
@@ -154,6 +155,7 @@ def test_largest_sums_of_the_reset_hidden_state(code_bits: int, weight_bits: int
     assert_same_bits(way(case), wanted)
 
 
+@pytest.mark.few(11)
 @each_way
 @each_cell
 @pytest.mark.parametrize("reverse", [False, True])

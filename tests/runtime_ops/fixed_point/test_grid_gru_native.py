@@ -47,6 +47,7 @@ def changed(case: GridCase, column: str, quantizer: str, value: Any) -> GridCase
     return replace(case, numbers=replace(case.numbers, **{column: values}))
 
 
+@pytest.mark.few(11)
 @types
 @pytest.mark.parametrize("hidden", [47, 48, 63, 64, 65, 97, 128, 130])
 def test_blocks_of_columns(type_: CellType, linear: bool, hidden: int) -> None:
@@ -75,6 +76,7 @@ def test_tables_at_the_ends_of_their_ranges(type_: CellType, linear: bool, entry
     assert (wanted != 0).all()
 
 
+@pytest.mark.few(11)
 @types
 @pytest.mark.parametrize("weight_bits", [8, 16])
 @pytest.mark.parametrize("code_bits", [8, 16])
@@ -115,6 +117,7 @@ def test_widths_of_both_products_of_a_gru(hidden_bits: int, reset_bits: int, wei
     assert len(np.unique(check(case)["Y"])) > 20
 
 
+@pytest.mark.few(10)
 @types
 @pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan, 3e38, -3e38, -0.0, 1e-42])
 def test_unusual_initial_states(type_: CellType, linear: bool, value: float) -> None:

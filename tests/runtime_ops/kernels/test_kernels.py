@@ -215,7 +215,7 @@ LARGE_PRODUCTS = [
 ]
 
 
-@pytest.mark.few(9)
+@pytest.mark.few(6)
 @pytest.mark.parametrize("isa", PRODUCT_ISAS)
 @pytest.mark.parametrize(
     ("zero_point", "kind"), [(128, "random"), (0, "low"), (255, "high"), (0, "high"), (77, "low"), (3, "corners")]
@@ -457,6 +457,7 @@ class LinearTables:
         return self.case().run("reference", guarded).fused
 
 
+@pytest.mark.few(9)
 @pytest.mark.parametrize("isa", STEP_ISAS)
 @pytest.mark.parametrize(
     ("sizes", "fused"),
@@ -573,7 +574,7 @@ def _limited_case(
     return case
 
 
-@pytest.mark.few(87)
+@pytest.mark.few(53)
 @pytest.mark.parametrize("isa", STEP_ISAS)
 @pytest.mark.parametrize("name", LIMITS)
 @pytest.mark.parametrize("specials", [WITHIN, JUST_BEYOND, BEYOND], ids=["within", "just beyond", "beyond"])

@@ -76,7 +76,7 @@ def test_axes_for_the_direction(operator: Operator, linear: int, y: int, states:
     check(case)
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @pytest.mark.parametrize(("operator", "linear"), OPERATORS)
 @bundled("inputs, hidden, group_size", spread(2, [1, 32, 65], [1, 15, 33, 127], [0, 32]))
 @pytest.mark.parametrize("bits", [4, 5, 6])
@@ -95,6 +95,7 @@ def test_packed_sizes(operator: Operator, linear: int, inputs: int, hidden: int,
         assert_same_bits(run_native(case), before)
 
 
+@pytest.mark.few(9)
 @pytest.mark.parametrize("count", [1, 63, 64, 65, 150, 151, 300])
 @pytest.mark.parametrize(("operator", "linear"), OPERATORS)
 def test_columns_of_eight_bits_among_columns_of_four(operator: Operator, linear: int, count: int) -> None:

@@ -85,6 +85,7 @@ def test_packed_sizes(inputs: int, hidden: int, group_size: int, bits: int) -> N
     check(case)
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(("bits", "high", "low"), [(4, 18, 16), (5, 8, 8), (6, 4, 4)])
 @pytest.mark.parametrize("batch", [1, 3])
 def test_saturated_packed_weights(bits: int, high: int, low: int, batch: int) -> None:

@@ -71,6 +71,7 @@ def check(case: Case, threads: int = 1) -> dict[str, Array]:
     return found
 
 
+@pytest.mark.few(14)
 @pytest.mark.parametrize("size", MAGNITUDES)
 @pytest.mark.parametrize(("kind", "bits"), KINDS)
 def test_whole_states(kind: str, bits: int, size: float) -> None:
