@@ -7,6 +7,8 @@
 * `--slow` runs the tests marked `slow`, too; without it they are deselected. So are, of a test marked `few(n)`, all
   cases but n that are evenly spread: each of them says nearly what its neighbours say.
 * What waits for the longest of all, the cross-compiled library, comes first: no processor is idle at the end.
+* BLAS and OpenMP have one thread: products are small, and threads that wait for the next one take processors from
+  the other processes of the run.
 * What is there once the tests are collected is taken out of the garbage collector's sight, whose turns otherwise cost
   a tenth of the time.
 """
@@ -18,6 +20,9 @@ import math
 import os
 from collections.abc import Callable
 from pathlib import Path
+
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # before numpy is imported
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings

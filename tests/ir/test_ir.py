@@ -154,7 +154,7 @@ def test_models_of_the_repository_come_back(path: Path) -> None:
 
 
 def test_real_models_come_back() -> None:
-    files = sorted(p for p in (shared_folder() / "models").rglob("*.onnx") if p.stat().st_size < 4_000_000)
+    files = sorted(p for p in (shared_folder() / "models").rglob("*.onnx") if p.stat().st_size < 1_000_000)
     if not files:
         pytest.skip(f"{SHARED_MISSING}: no {shared_folder() / 'models'}; set RNNQC_SHARED")
     lost = {}

@@ -122,7 +122,7 @@ def _calibrated() -> list[tuple[onnx.ModelProto, Statistics]]:
     return [(model, rnnqc.calibrate(model, data)) for model, data in subjects]
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("recipe", CALIBRATED)
 def test_recipes_alone_are_not_told_of(recipe: str) -> None:
     """Nor are overrides that leave ranges as they are, or give others that hold the values."""

@@ -66,7 +66,7 @@ def test_a_layer_of_two_directions_is_one_entry_again(form: str) -> None:
     assert "1 of 1 lowered already" in again.headline
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @each_model
 def test_another_recipe_than_that_of_what_is_lowered_already(name: str) -> None:
     """It is refused; the message names both, and the first node. Nothing else than what there is may be asked for."""

@@ -256,7 +256,7 @@ def test_errors_of_exported_cells_are_named(error: str) -> None:
     run_spoilt(exported_cell(9), exported_passes("integer", False), "read-quant-lstm-cell", edit, f"changed .*{said}")
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("options", [{}, {"pow2": True}, {"per_channel": True}, {"weight_bits": 4}, {"cifg": True}])
 @pytest.mark.parametrize("seed", [9, pytest.param(10, marks=pytest.mark.slow)])
 def test_right_exported_cells_raise_no_alarm(seed: int, options: dict[str, Any]) -> None:

@@ -74,7 +74,7 @@ def test_packed_weights(case: Case) -> None:
 
 
 @pytest.mark.few(2)
-@bundled("inputs, hidden, group_size", spread(2, [1, 31, 32, 33, 65, 200], [1, 15, 16, 33, 127], [0, 32, 64]))
+@bundled("inputs, hidden, group_size", spread(5, [1, 31, 32, 33, 65, 200], [1, 15, 16, 33, 127], [0, 32, 64]))
 @pytest.mark.parametrize("bits", [4, 5, 6])
 def test_packed_sizes(inputs: int, hidden: int, group_size: int, bits: int) -> None:
     case = table_case(time=3, batch=2, inputs=inputs, hidden=hidden)
