@@ -249,7 +249,8 @@ class _Resolver:
         else:
             like = format_request({**s, "zero_point": None})
             made = replace(_static(s, float(like.finished(symmetric_scale(bound, s["bits"])))), bound=bound)
-        return replace(made, rounded_output=bool(s.get("rounded_output")))
+        # A GRU's reset hidden state is none of its outputs.
+        return replace(made, rounded_output=name == "hidden" and bool(s.get("rounded_output")))
 
     def _row_scales(self, s: Settings) -> PointFormat:
         if s.get("rounded_output"):

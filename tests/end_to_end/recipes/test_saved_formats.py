@@ -84,6 +84,14 @@ def test_the_same_file_without_data(recipe: str, case: str, form: str, tmp_path:
     assert again.report.warnings == [w for w in lowered.report.warnings if form == "qcdq" or "a byte each" in w]
 
 
+def test_the_reset_hidden_state_of_a_gru_is_no_output(tmp_path: Path) -> None:
+    """Rules for `*.hidden` reach its format, too, which the file gives once more without what it follows from."""
+    model, lowered = _lowered(CASES["GRU"], "pow2-int16")
+    save_formats(lowered, tmp_path / "formats.toml")
+    again = rnnqc.lower(model, str(tmp_path / "formats.toml"))
+    assert _bytes(again.proto) == _bytes(lowered.proto)
+
+
 def test_a_lowering_without_data_asks_for_none(tmp_path: Path) -> None:
     lowered = rnnqc.lower(CASES["LSTM"].model(), "int8")
     save_formats(lowered, tmp_path / "formats.toml")
