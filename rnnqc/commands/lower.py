@@ -197,21 +197,24 @@ def _check_paths(a: argparse.Namespace) -> None:
 
 
 def _lowered(a: argparse.Namespace) -> Lowered:
-    from rnnqc.lowering.lower import lower
+    from rnnqc.lowering.lower import lower_to_report
+    from rnnqc.lowering.options import LowerOptions
+    from rnnqc.recipes.recipe import override_texts
 
     with progress_bar("load", spinner=True, counted=False, quiet=a.quiet) as update:
 
         def tell(name: str) -> None:
             update(description=name)
 
-        return lower(
-            a.model, a.recipe, a.form, calibration=a.calibration, stats=a.stats, state=a.state, batch=a.batch,
-            unroll=a.unroll, overrides=a.overrides, verify=a.verify, remove_sorting=a.remove_sorting,
-            reproducer=f"{a.output}.reproducer" if a.verify else None,
+        options = LowerOptions(
+            a.recipe, a.form, a.unroll, calibration=a.calibration, statistics=a.stats, state=a.state, batch=a.batch,
+            overrides=override_texts(a.overrides), verify=a.verify, remove_sorting=a.remove_sorting,
+            reproducer=Path(f"{a.output}.reproducer") if a.verify else None,
             measure=a.min_sqnr is not None or a.json_path is not None or not a.quiet,
-            patience=PATIENCE if a.min_sqnr is None else math.inf, rest=a.rest, progress=tell,
+            patience=PATIENCE if a.min_sqnr is None else math.inf, rest=a.rest,
             dims=pairs(a.dim, "--dim"), bind=values(a.bind, "--bind"),
         )  # fmt: skip
+        return lower_to_report(a.model, options, progress=tell)
 
 
 def _evidence(a: argparse.Namespace, lowered: Lowered, bounds: Bounds) -> Evidence:

@@ -1,4 +1,4 @@
-"""JSON that people edit: written one entry a line in a fixed order, and read with every entry checked."""
+"""JSON that people edit: written one entry a line in a fixed order, read from YAML, too, with every entry checked."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ from typing import Any, NoReturn
 import numpy as np
 import numpy.typing as npt
 
+from rnnqc.data.yaml_text import read_yaml
 from rnnqc.errors import UsageError
+
+YAML = (".yaml", ".yml")
 
 
 def json_text(data: Mapping[str, Any]) -> str:
@@ -58,16 +61,17 @@ def floats_text(values: npt.NDArray[np.float64]) -> str:
 
 
 def read_json(path: Path, kind: str) -> Entry:
-    """The object in a JSON file.
+    """The object in a JSON file, or in a file of YAML by its name.
 
     Args:
         path: The file.
         kind: What it should be, for messages.
 
     Raises:
-        UsageError: It cannot be read, is not JSON, or holds a key twice.
+        UsageError: It cannot be read, is not JSON (not YAML), or holds a key twice.
     """
     supported = f"{kind}, as written by rnnqc"
+    language = "YAML" if path.suffix.lower() in YAML else "JSON"
 
     def refuse(message: str) -> NoReturn:
         raise UsageError(f"{path}: {message}.", supported=supported, action="write the file again")
@@ -82,13 +86,13 @@ def read_json(path: Path, kind: str) -> Entry:
 
     try:
         text = path.read_text(encoding="utf-8")
-        data = json.loads(text, object_pairs_hook=unique)
+        data = read_yaml(text) if language == "YAML" else json.loads(text, object_pairs_hook=unique)
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror or error}.", supported=supported, action="check the path") from error
     except UnicodeDecodeError:
-        refuse("is not JSON (not UTF-8)")
+        refuse(f"is not {language} (not UTF-8)")
     except (ValueError, RecursionError) as error:
-        refuse(f"is not JSON ({error})")
+        refuse(f"is not {language} ({error})")
     return Entry(data, str(path), "")
 
 

@@ -127,6 +127,16 @@ def _refuse_written_out(entries: Sequence[Entry]) -> None:
         )
 
 
+def refuse_other_forms(report: Report, form: str | None) -> None:
+    """Raises CompileError where form qonnx is asked for and no layer has a cell of it."""
+    if form == QONNX and not any(e.form == QONNX for e in report.entries):
+        raise CompileError(
+            f"no cell of form {QONNX} was made: " + (" ".join(e.explanation for e in report.entries) or "no layer."),
+            supported="LSTM layers with the formats of Brevitas' cell",
+            action="see each node's, or choose another form",
+        )
+
+
 def _refuse_float_nodes(report: Report) -> None:
     """Raises CompileError where a recurrent node was not lowered, or the model may be a step of one that was not."""
     if report.entries_not_lowered:

@@ -14,7 +14,7 @@ from rnnqc.data.statistics import Statistics
 from rnnqc.errors import located
 from rnnqc.evaluation.invalid_model_errors import refusing_invalid_models
 from rnnqc.ir import Model
-from rnnqc.lowering.judge import judge
+from rnnqc.lowering.judge import judge, refuse_other_forms
 from rnnqc.lowering.options import REST_FLOAT, LowerOptions
 from rnnqc.lowering.plan import make_plan
 from rnnqc.lowering.record import record
@@ -25,7 +25,6 @@ from rnnqc.proto.given import Given, as_given
 from rnnqc.recipes.recipe import Recipe, override_texts
 
 
-@refusing_invalid_models
 def lower(
     model: Given,
     recipe: str | Recipe | None = None,
@@ -96,15 +95,34 @@ def lower(
 
     Raises:
         CompileError: The model or the options cannot be handled; with `strict`: a recurrent node stays as it is; with
-            `strict_rest`: a weight around them stays float.
+            `strict_rest`: a weight around them stays float; with form "qonnx": no layer has a cell of it.
         NumericsError: With `verify`: a pass changed more than it declares.
     """
-    start, model = time.perf_counter(), as_given(model)
     options = LowerOptions(
         recipe, form, unroll, dims or {}, override_texts(overrides), verify,
         None if reproducer is None else Path(reproducer), measure,
         stats, calibration, state, strict, patience, rest, strict_rest, bind or {}, batch, remove_sorting,
     )  # fmt: skip
+    lowered = lower_to_report(model, options, instruments, progress)
+    with located(lowered.report.source):
+        refuse_other_forms(lowered.report, form)
+    return lowered
+
+
+@refusing_invalid_models
+def lower_to_report(
+    model: Given,
+    options: LowerOptions,
+    instruments: Sequence[Instrument] = (),
+    progress: Callable[[str], None] | None = None,
+) -> Lowered:
+    """`lower`, but a form that no layer has is in the report alone, for callers who write it before they refuse.
+
+    Raises:
+        CompileError: As `lower`.
+        NumericsError: As `lower`.
+    """
+    start, model = time.perf_counter(), as_given(model)
     plan = make_plan(model, options, progress)
     with located(plan.model.source):
         passed = run(plan, [*instruments, *_told(progress)])

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -187,6 +189,49 @@ WRONG: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
     "no base64": (_set("points", POINT, "second_moment", value="%%"), "no base64"),
     "NaN moments": (_set("points", POINT, "second_moment", value="AADAfwAAwH8AAMB/AADAfwAAwH8AAMB/"), "not all finite"),
 }
+
+
+def test_a_tool_for_yaml_may_write_it_again(statistics: Statistics, file: Path) -> None:
+    """Block style with plain texts, and small numbers without a point, as tools of YAML 1.2 write them."""
+    data = yaml.safe_load(file.read_text())
+    assert data == json.loads(file.read_text())
+    data["settings"]["weights"] = {"the_lstm.forward": "5089216102452e11"}
+    data["points"][POINT]["mean"] = 1.5e-07
+    written = yaml.safe_dump(data).replace("1.5e-07", "15e-08")
+    assert "the_lstm.forward: 5089216102452e11" in written and "mean: 15e-08" in written
+    for name in ("stats.yaml", "stats.YML"):
+        path = file.with_name(name)
+        path.write_text(written)
+        loaded = Statistics.load(path)
+        assert loaded.settings["weights"] == data["settings"]["weights"]
+        assert {n: p.as_dict() for n, p in loaded.points.items()} == data["points"]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "the whole is no statistics file"),
+        ("a: [1", "is not YAML"),
+        ("[" * 100_000, "is not YAML"),
+        ("a: 1\na: 2", "key 'a' stands there twice"),
+        ("a: &x [1]\nb: *x", "an alias, line 1"),
+        ("[a]: 1", "a key that is no text"),
+        ("a: 1\n---\nb: 2", "is not YAML"),
+        ("a: !!python/object/apply:os.abort []", "the whole is no statistics file"),
+    ],
+)
+def test_wrong_yaml(text: str, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "stats.yaml"
+    path.write_text(text)
+    with pytest.raises(rnnqc.UsageError, match=message):
+        Statistics.load(path)
+
+
+def test_yaml_without_its_library(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "yaml", None)
+    assert Statistics.load(file).points
+    with pytest.raises(rnnqc.UsageError, match=r"PyYAML is not installed.*pip install pyyaml"):
+        Statistics.load(file.rename(file.with_name("stats.yaml")))
 
 
 @pytest.mark.parametrize("name", WRONG)

@@ -18,7 +18,7 @@ from hypothesis import given, settings
 
 import rnnqc
 from rnnqc.calibration.calibrate import calibrate
-from rnnqc.errors import UsageError
+from rnnqc.errors import CompileError, UsageError
 from rnnqc.passes import VerifyModified
 from rnnqc.passes.brevitas.write_qonnx import DOMAIN
 from tests.generate.strategies import lstm_cases
@@ -220,6 +220,14 @@ def test_other_activations_are_refused() -> None:
     names = ("HardSigmoid", "Tanh", "Tanh")
     case = LstmCase(T=5, B=2, I=3, H=4, activations=tuple(Activation(n) for n in names))
     assert "activations: HardSigmoid" in refusal(case)
+
+
+def test_only_lstms_have_such_a_cell() -> None:
+    """A float model in the place of the form asked for would pass for one."""
+    for op in ("GRU", "RNN"):
+        case = RecurrentCase(op=op, T=5, B=2, I=3, H=4)
+        with pytest.raises(CompileError, match=f'no cell of form qonnx was made: Operator "{op}".*LSTM alone'):
+            rnnqc.lower(case.model(), RECIPE, form="qonnx", calibration=[case.feeds()])
 
 
 def test_command_line(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
