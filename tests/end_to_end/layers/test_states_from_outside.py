@@ -76,7 +76,7 @@ DIRECTIONS: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.few(8)
+@pytest.mark.few(9)
 @every_pair(cell=CELLS, changes=DIRECTIONS, recipe=["int8", "int16", "w4a8"], way=[INTEGER, UNROLLED])
 def test_all_ways_make_the_same(cell: str, changes: dict[str, Any], recipe: str, way: str) -> None:
     case = case_of(cell, **changes)
