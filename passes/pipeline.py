@@ -16,6 +16,7 @@ from rnnqc.passes.brevitas.write_qonnx import WriteQonnx
 from rnnqc.passes.cells.decompose_lstm import DecomposeLstm
 from rnnqc.passes.custom_cells.fuse_custom_cells import FuseCustomCells
 from rnnqc.passes.custom_cells.quantize_custom_cells import QuantizeCustomCells
+from rnnqc.passes.custom_cells.write_scans import WriteScans
 from rnnqc.passes.invariants import Property
 from rnnqc.passes.linear.quantize_linear import QuantizeLinear
 from rnnqc.passes.normalize.canonicalize import Canonicalize
@@ -82,6 +83,7 @@ def normal_form(*, keep_codes: bool = False, fold: bool = False, remove_sorting:
         RecoverLoops(),  # recover: loops over steps become one node
         SimplifySequences(),  # normalize: detours between sequences and recurrent nodes go
         FoldProductWeights(),  # normalize: weights of custom cells that are computed from constants become constants
+        WriteScans(),  # custom_cells: loops of custom cells become Scans
         *([] if fold else [FoldConstants(floats=False)]),  # normalize: known shapes, indices, conditions are computed
     ]
 

@@ -36,6 +36,7 @@ from rnnqc.passes.custom_cells.mark_custom_values import runs_backwards
 from rnnqc.passes.custom_cells.step_operators import step_program
 from rnnqc.passes.custom_cells.step_program import StepProgram
 from rnnqc.passes.custom_cells.step_values import STAYS
+from rnnqc.passes.custom_cells.write_scans import STAYS_LOOP
 from rnnqc.passes.graph.loops.loop_states import sizes_of
 from rnnqc.passes.graph.nodes.lstm_node import NotHandled
 from rnnqc.passes.render.cell_function import CellFunction, checked_constant, scratch_model
@@ -50,7 +51,7 @@ class FuseCustomCells(Pass):
 
     The attribute `program` says the same step in the instructions that the native library runs
     (docs/quant_custom_cell.md). A step with an operator that they do not have stays a loop, with a warning; so does a
-    Loop. An unrolled recurrence stays, too.
+    Loop (see write-scans). An unrolled recurrence stays, too.
     """
 
     info = PassInfo(
@@ -101,7 +102,8 @@ class _Site:
 
     def program(self, model: Model) -> StepProgram:
         if self.loop.op != "Scan":
-            raise NotHandled(STAYS, f"a {self.loop.op}, not a Scan", "none")
+            why = info(self.loop).notes.get(STAYS_LOOP)
+            raise NotHandled(STAYS, f"a {self.loop.op}, not a Scan{': ' + why if why else ''}", "none")
         return step_program(self.loop, model.opset)
 
 

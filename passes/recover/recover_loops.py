@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from rnnqc.errors import Outcome, Remark
 from rnnqc.evaluation.numerics import Close
-from rnnqc.ir import Graph, Model, Node, display_name, graph_info
-from rnnqc.ir.builder import Builder
+from rnnqc.ir import Model, display_name
 from rnnqc.passes.base import Pass, PassInfo, PassResult
 from rnnqc.passes.graph.loops.loop_states import bodies, is_loop
 from rnnqc.passes.graph.values.constant_expressions import Constants
@@ -13,6 +12,7 @@ from rnnqc.passes.invariants import Property
 from rnnqc.passes.recover.loops.loop_bounds import trips_of
 from rnnqc.passes.recover.loops.loop_layers import LoopLayers, layers_of
 from rnnqc.passes.recover.loops.loop_results import LoopResults
+from rnnqc.passes.recover.loops.loop_rewrite import LoopRewrite
 from rnnqc.passes.recover.recovery_sites import RecoverySites
 from rnnqc.passes.recover.steps.step_weights import NoNode
 
@@ -71,13 +71,8 @@ class RecoverLoops(RecoverySites, Pass):
         return PassResult(bool(count), tuple(remarks), {"loops": count})
 
 
-class _Recovery:
-    """The work on one loop; nothing is connected before it is known that all can be done."""
-
-    def __init__(self, model: Model, graph: Graph, node: Node) -> None:
-        self.model, self.graph, self.node = model, graph, node
-        self.b = Builder(model, prefix=display_name(node))
-        self.before = set(graph_info(model.graph).initializers)
+class _Recovery(LoopRewrite):
+    """The work on one loop."""
 
     def run(self) -> list[str]:
         """Names of the new nodes.
@@ -89,21 +84,5 @@ class _Recovery:
         layers = LoopLayers(self.graph, self.node, trips, self.b)
         for layer in layers_of(self.node):
             layers.add(layer)
-        results = LoopResults(self.graph, self.node, layers, self.b).all()
-        self.model.insert_nodes(self.graph, self.node, self.b.nodes)
-        makers = {id(n): n for old, _ in results for n in old.inputs}  # the loop, and ConcatFromSequence behind it
-        self.model.remove_nodes(self.graph, [self.node, *makers.values()])
-        tail = Builder(self.model, prefix=self.b.prefix)
-        for old, new in results:
-            tail.add("Identity", [new], [old], "result")
-        self.graph.nodes.extend(tail.nodes)
+        self.connect(LoopResults(self.graph, self.node, layers, self.b).all())
         return [f"{n.op} {n.name!r}" for n in layers.made]
-
-    def undo(self) -> None:
-        """Takes back what was prepared."""
-        for node in self.b.nodes:
-            node.inputs.clear()
-            node.outputs.clear()
-        held = graph_info(self.model.graph).initializers
-        for name in [n for n in held if n not in self.before]:
-            del held[name]

@@ -200,6 +200,28 @@ class ScriptEquations(nn.Module):
         return torch.stack(out), h, c
 
 
+class NormalizedScript(nn.Module):
+    """An LSTM with LayerNorm at every sum, over a list of elements, for torch.jit.script."""
+
+    def __init__(self, backwards: bool = False) -> None:
+        super().__init__()
+        self.backwards = backwards
+        self.x, self.h = nn.Linear(I, 28, bias=False), nn.Linear(7, 28, bias=False)
+        self.of_x, self.of_h, self.of_c = nn.LayerNorm(28), nn.LayerNorm(28), nn.LayerNorm(7)
+
+    def forward(self, x, h, c):  # type: ignore[no-untyped-def]
+        parts = x.unbind(0)
+        out: list[torch.Tensor] = []
+        for k in range(len(parts)):
+            part = parts[len(parts) - 1 - k] if self.backwards else parts[k]
+            sums = self.of_x(self.x(part)) + self.of_h(self.h(h))
+            i, f, g, o = sums.chunk(4, 1)
+            c = self.of_c(torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g))
+            h = torch.sigmoid(o) * torch.tanh(c)
+            out += [h]
+        return torch.stack(out), h, c
+
+
 class Highway(nn.Module):
     """An LSTM with a highway around it, which is no LSTM."""
 
@@ -354,9 +376,18 @@ class Decoder(nn.Module):
 
 
 def export(
-    module: nn.Module, inputs: tuple[Any, ...], dynamo: bool, opset: int, script: bool = False
+    module: nn.Module, inputs: tuple[Any, ...], dynamo: bool, opset: int, script: bool = False, **given: Any
 ) -> onnx.ModelProto:
-    """The exported model, of which onnxruntime computes what torch does."""
+    """The exported model, of which onnxruntime computes what torch does.
+
+    Args:
+        module: The module.
+        inputs: Its inputs.
+        dynamo: The exporter.
+        opset: Operator set.
+        script: Whether torch.jit.script compiles the module first.
+        **given: More for the exporter without dynamo.
+    """
     module = module.eval()
     file = io.BytesIO()
     with warnings.catch_warnings():
@@ -366,7 +397,7 @@ def export(
             torch.onnx.export(module, inputs, file, dynamo=True, opset_version=opset, **options)  # type: ignore[arg-type]
         else:
             source = torch.jit.script(module) if script else module
-            torch.onnx.export(source, inputs, file, dynamo=False, opset_version=opset)
+            torch.onnx.export(source, inputs, file, dynamo=False, opset_version=opset, **given)
     return onnx.load_from_string(file.getvalue())
 
 

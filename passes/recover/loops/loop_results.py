@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from rnnqc.ir import Graph, Node, Value, attribute, display_name, input_or_none, output_or_none, shape_of
+from rnnqc.ir import Graph, Node, Value, attribute, display_name, output_or_none, shape_of
 from rnnqc.ir.builder import Builder
 from rnnqc.passes.graph.loops.loop_states import State
 from rnnqc.passes.graph.nodes.lstm_node import is_recurrent
 from rnnqc.passes.graph.values.sequence_elements import flipped
+from rnnqc.passes.recover.loops.filled_sequences import Results, check_filled, filled_results, insert_of, moved
 from rnnqc.passes.recover.loops.loop_layers import LoopLayers
 from rnnqc.passes.recover.loops.sequence_operators import Sequence
 from rnnqc.passes.recover.steps.step_weights import NoNode
-
-Results = list[tuple[Value, Value]]
-"""A value of the graph around the loop, and what takes its place."""
 
 
 class LoopResults:
@@ -53,9 +51,11 @@ class LoopResults:
             return [(state.final, self._viewed(state))]
         if state.invariant:
             return [(state.final, state.initial)]
-        insert = state.after.inputs[0] if len(state.after.inputs) == 1 else None
-        if insert is not None and insert.op == "SequenceInsert" and insert.inputs[0] is state.before:
-            return self._inserted(state, insert)
+        insert = insert_of(state)
+        if insert is not None:
+            check_filled(state, insert)
+            element = insert.inputs[1]
+            return filled_results(self.graph, state, element, self.vectorizer.sequence(element), self.b)
         index = self.trips.indices.given.get(id(state.before))
         if index is not None:
             raise NoNode("the counter of the loop is used after it.", f"{state.final.name!r}")
@@ -92,54 +92,6 @@ class LoopResults:
         if shapes[0] is not None and shapes[1] is not None and len(shapes[0]) != len(shapes[1]):
             raise NoNode("a mask changes the rank of a state.", f"node {display_name(node)!r} {shapes}")
 
-    def _inserted(self, state: State, insert: Node) -> Results:
-        """A sequence that grows by one element in each iteration."""
-        assert state.final is not None
-        start = state.initial.inputs[0] if len(state.initial.inputs) == 1 else None
-        if start is None or start.op != "SequenceEmpty" or input_or_none(insert, 2) is not None:
-            raise NoNode("a sequence is not filled from empty, element by element.", f"{state.initial.name!r}")
-        if any(u is not insert for u in state.before.outputs):
-            raise NoNode("a sequence is read while it is filled.", f"{state.before.name!r}")
-        elements = self.vectorizer.sequence(insert.inputs[1])
-        found: Results = []
-        for user in state.final.outputs:
-            if user.op != "ConcatFromSequence" or not any(n is user for n in self.graph.nodes):
-                break
-            found.append((user.outputs[0], self._concatenated(user, elements, insert.inputs[1])))
-        if len(found) == len(state.final.outputs) and not any(v is state.final for v in self.graph.outputs):
-            return found
-        return [
-            (state.final, self.b.op("SplitToSequence", [elements.value], f"final.{state.index}", axis=0, keepdims=0))
-        ]
-
-    def _concatenated(self, user: Node, elements: Sequence, element: Value) -> Value:
-        axis = attribute(user, "axis", 0)
-        if attribute(user, "new_axis", 0):
-            return self._moved(elements, axis % (elements.rank + 1), display_name(user))
-        axis %= elements.rank
-        name = display_name(user)
-        shape = shape_of(element)
-        if axis in elements.ones or (shape is not None and shape[axis] == 1):
-            one = self.b.op("Squeeze", [elements.value, self.b.i64([axis + 1])], f"{name}.elements")
-            return self._moved(Sequence(one, elements.rank - 1), axis, name)
-        value = self._moved(elements, axis, f"{name}.elements")
-        whole = self.b.op("Shape", [value], f"{name}.sizes")
-        parts = [
-            self.b.op("Slice", [whole, self.b.i64([low]), self.b.i64([high])], f"{name}.sizes.{low}")
-            for low, high in ((0, axis), (axis + 2, elements.rank + 1))
-            if low < high
-        ]
-        parts.insert(1 if axis else 0, self.b.i64([-1]))
-        target = self.b.op("Concat", parts, f"{name}.joined", axis=0) if len(parts) > 1 else parts[0]
-        return self.b.op("Reshape", [value, target], name)
-
-    def _moved(self, sequence: Sequence, axis: int, name: str) -> Value:
-        if axis == 0:
-            return sequence.value
-        perm = list(range(1, sequence.rank + 1))
-        perm.insert(axis, 0)
-        return self.b.op("Transpose", [sequence.value], name, perm=perm)
-
     def _outputs(self) -> Results:
         """What takes the place of the values emitted in each iteration."""
         count = len(self.states)
@@ -153,5 +105,5 @@ class LoopResults:
                 continue
             sequence = self.vectorizer.sequence(value)
             made = flipped(self.b, sequence.value, 0, "output.backwards") if direction else sequence.value
-            found.append((target, self._moved(Sequence(made, sequence.rank), axis % (sequence.rank + 1), "output")))
+            found.append((target, moved(self.b, Sequence(made, sequence.rank), axis % (sequence.rank + 1), "output")))
         return found

@@ -115,7 +115,7 @@ class Vectorizer:
         if len(value.inputs) != 1:
             raise NoNode("a loop-invariant value is emitted every iteration.", f"{value.name!r}")
         node = value.inputs[0]
-        element = self._element(value)
+        element = self.element(value)
         if element is not None:
             return element
         self._busy.add(id(value))
@@ -127,7 +127,12 @@ class Vectorizer:
         finally:
             self._busy.discard(id(value))
 
-    def _element(self, value: Value) -> Sequence | None:
+    def element(self, value: Value) -> Sequence | None:
+        """`value` for all iterations, if it is an element of a sequence from outside; None if it is none.
+
+        Raises:
+            NoNode: The elements are not taken one after the other.
+        """
         found = element_of(value, self.trips.indices)
         if found is None:
             return None

@@ -89,6 +89,6 @@ def test_other_cells_have_products_without_a_bias() -> None:
     """A Gemm whose third operand counts nothing is a product as any other."""
     step = ONE_PRODUCT + " s = Softmax <axis = -1> (pq) d = Mul (s, s) h_new = Tanh (d)"
     lowered = rnnqc.lower(looped("RNN", step), strict=True)
-    assert [(e.op, e.status) for e in lowered.report.entries] == [("Loop", "lowered")]
+    assert [(e.op, e.status) for e in lowered.report.entries] == [("Scan", "lowered")]
     expected = run_model(looped("RNN", step), feed())["y"]
     np.testing.assert_allclose(run_model(lowered.proto, feed())["y"], expected, rtol=0, atol=0.02)

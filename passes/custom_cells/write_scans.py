@@ -1,0 +1,302 @@
+"""Writes loops of custom cells as Scans, which become one node each."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rnnqc.errors import Outcome, Remark
+from rnnqc.evaluation.numerics import Bitwise
+from rnnqc.ir import Graph, Model, Node, Value, Variable, display_name, dtype_of, info, shape_of, subgraphs
+from rnnqc.ir.builder import Builder
+from rnnqc.passes.analysis.float_recurrences import float_recurrences
+from rnnqc.passes.base import Pass, PassInfo, PassResult
+from rnnqc.passes.graph.loops.loop_states import bodies, states_of
+from rnnqc.passes.graph.nodes.lstm_node import is_recurrent
+from rnnqc.passes.graph.values.constant_expressions import Constants
+from rnnqc.passes.graph.values.index_expressions import Index
+from rnnqc.passes.graph.values.sequence_elements import NEW, Element, changed_axes, element_of
+from rnnqc.passes.invariants import Property
+from rnnqc.passes.recover.loops.filled_sequences import Results, check_filled, filled_results, insert_of
+from rnnqc.passes.recover.loops.loop_bounds import TRIP, trips_of
+from rnnqc.passes.recover.loops.loop_rewrite import LoopRewrite
+from rnnqc.passes.recover.loops.loop_to_sequence import Vectorizer
+from rnnqc.passes.recover.loops.sequence_operators import Sequence
+from rnnqc.passes.recover.loops.step_shapes import Sizes, StepShapes
+from rnnqc.passes.recover.recovery_sites import RecoverySites
+from rnnqc.passes.recover.steps.step_weights import NoNode
+
+STAYS_LOOP = "stays a Loop"
+"""Key of a note: why a Loop was not written as a Scan."""
+_ROWS = 2
+"""Rank of states and elements that a node of a custom cell has: rows of the batch."""
+
+
+class WriteScans(RecoverySites, Pass):
+    """Replaces the Loop of a custom cell by a Scan over the same sequences.
+
+    Before: `Loop(T, true, [], h, c; x_t = X[t]; ...; seq' = SequenceInsert(seq, h')) -> seq, h', c'`, and
+    `ConcatFromSequence(seq)`
+
+    After: `Scan(h, c, X; ...) -> h', c', Y`
+
+    Elements that the body takes of sequences from outside become inputs of the Scan, sequences that it fills become
+    outputs. Counters, conditions and what nothing reads go. A Loop stays, with a note, where this is not known to be
+    the same, or where fuse-custom-cells could not make a node of the Scan:
+
+    * the number of iterations depends on data, or the step reads its number or the condition;
+    * a state may have another shape after an iteration than before;
+    * a state or an element is no matrix of floats (elements may be booleans);
+    * the step holds recurrent nodes, nodes with subgraphs, or operators of other domains.
+    """
+
+    info = PassInfo(
+        name="write-scans",
+        summary="write loops of custom cells as Scan",
+        numerics=Bitwise(),
+        requires=frozenset({Property.CANONICAL}),
+    )
+
+    def run(self, model: Model) -> PassResult:
+        """Looks at every Loop that holds a custom cell."""
+        self.sites = []
+        if not any(n.op == "Loop" and not n.domain for g in model.graphs() for n in g.nodes):
+            return PassResult(False)
+        model.infer_shapes()
+        remarks: list[Remark] = []
+        loops = {id(r.loop): r.path for r in float_recurrences(model) if r.loop is not None and r.loop.op == "Loop"}
+        homes = [(g, n) for g, _, _ in reversed(list(bodies(model))) for n in g.nodes if id(n) in loops]
+        for graph, node in homes:
+            path = loops[id(node)]
+            writing = _Writing(model, graph, node)
+            try:
+                self.check_kept(path)
+                writing.run()
+            except NoNode as why:
+                writing.undo()
+                info(node).notes[STAYS_LOOP] = f"{why.reason.removesuffix('.')} ({why.found})"
+                reason = f"the loop stays: {why.reason}"
+                remarks.append(self.remark(Outcome.NOTE, path, "Loop", reason, why.found, why.action))
+                continue
+            self.sites.append(path)
+            remarks.append(self.remark(Outcome.NOTE, path, "Loop", "written as a Scan."))
+            model.remove_dead()
+            model.sort()
+            model.infer_shapes()
+        return PassResult(bool(self.sites), tuple(remarks), {"scans": len(self.sites)})
+
+
+class _Step:
+    """What the results of a loop need of one iteration.
+
+    Attributes:
+        states: The states that are read, or used behind the loop; filled sequences are none of them.
+        filled: Sequences that are filled and used, with the node that does so.
+        emitted: Values of each iteration that are used, with the result of the loop.
+        elements: What the body takes of sequences, in the order of the body.
+        nodes: The nodes that make something, in order.
+    """
+
+    def __init__(self, model: Model, node: Node, vectorizer: Vectorizer) -> None:
+        self.node, self.vectorizer = node, vectorizer
+        self.body: Graph = node.attrs["body"]
+        kept = {id(v) for g in model.graphs() for v in g.outputs}
+
+        def used(value: Value | None) -> bool:
+            return value is not None and bool(value.name) and (bool(value.outputs) or id(value) in kept)
+
+        every = states_of(node)
+        held = [(s, insert_of(s)) for s in every]
+        self.filled = [(s, n) for s, n in held if n is not None and used(s.final)]
+        for state, insert in self.filled:
+            check_filled(state, insert)
+        plain = [s for s, n in held if n is None]
+        results = list(zip(node.outputs[len(every) :], self.body.outputs[1 + len(every) :], strict=False))
+        self.emitted = [(final, value) for final, value in results if used(final)]
+        self._read: dict[int, Value] = {}
+        self._makers: set[int] = set()
+        self._elements: dict[int, tuple[Value, Element]] = {}
+        self._inside = {id(n) for n in self.body.nodes}
+        live = {s.index for s in plain if used(s.final)}
+        self._visit([v for _, v in self.emitted] + [n.inputs[1] for _, n in self.filled])
+        self._visit([s.after for s in plain if s.index in live])
+        while more := [s for s in plain if s.index not in live and id(s.before) in self._read]:
+            live |= {s.index for s in more}
+            self._visit([s.after for s in more])
+        self.states = [s for s in plain if s.index in live]
+        self.nodes = [n for n in self.body.nodes if id(n) in self._makers]
+        self._check_inputs({id(s.before) for s in self.states})
+        order = {id(v): k for k, v in enumerate(v for n in self.body.nodes for v in n.outputs)}
+        self.elements = sorted(self._elements.values(), key=lambda held: order[id(held[0])])
+
+    def _visit(self, roots: list[Value]) -> None:
+        stack = list(roots)
+        while stack:
+            value = stack.pop()
+            if id(value) in self._read or not value.name:
+                continue
+            self._read[id(value)] = value
+            for node in value.inputs:
+                if id(node) not in self._inside:
+                    continue
+                element = element_of(value, self.vectorizer.trips.indices)
+                if element is not None and self._moves(element):
+                    self._elements[id(value)] = value, element
+                    continue
+                if node.domain or subgraphs(node) or is_recurrent(node):
+                    reason = "its step has an operator that no node of a custom cell has."
+                    raise NoNode(reason, f"node {display_name(node)!r} ({node.op})")
+                self._makers.add(id(node))
+                stack += node.inputs
+
+    def _moves(self, element: Element) -> bool:
+        """Whether an element is another one in each iteration, of a sequence that is the same in each."""
+        return (
+            any(key == TRIP for key, _ in element.index.terms) and self.vectorizer.outer(element.sequence) is not None
+        )
+
+    def _check_inputs(self, states: set[int]) -> None:
+        counter, condition, *_ = self.body.inputs
+        if id(counter) in self._read:
+            raise NoNode("its step reads the number of the iteration.", f"{counter.name!r}")
+        if id(condition) in self._read:
+            raise NoNode("its step reads its condition.", f"{condition.name!r}")
+        for value in self.body.inputs[2:]:
+            if id(value) in self._read and id(value) not in states:
+                raise NoNode("a sequence is read while it is filled.", f"{value.name!r}")
+
+
+class _Writing(LoopRewrite):
+    """The work on one loop."""
+
+    def run(self) -> None:
+        """Puts the Scan in the place of the loop.
+
+        Raises:
+            NoNode: The loop has to stay.
+        """
+        constants = Constants(self.model)
+        trips = trips_of(self.node, constants)
+        self.indices = trips.indices
+        vectorizer = Vectorizer(self.node.attrs["body"], {}, trips, constants, self.b)
+        step = _Step(self.model, self.node, vectorizer)
+        if not step.elements:
+            raise NoNode("its step takes no elements of a sequence.", "a Scan needs one")
+        self.shapes = self._shapes(step)
+        for state in step.states:
+            sizes = self._rows(state.before)
+            if self.shapes.of(state.after) != sizes:
+                found = f"{state.before.name!r} {sizes} becomes {state.after.name!r} {self.shapes.of(state.after)}"
+                raise NoNode("a state may have another shape after an iteration than before.", found)
+        formal, sequences = self._sequences(step, vectorizer)
+        made: list[Value] = [s.after for s in step.states]
+        outputs: list[Value] = [s.final or Variable.empty() for s in step.states]
+        results: Results = []
+        for final, value in step.emitted:
+            row, axes = self._row(value)
+            made.append(row)
+            outputs.append(self.b.value("output", np.float32) if axes else final)
+            if axes:
+                results.append((final, self._viewed(outputs[-1], axes)))
+        for state, insert in step.filled:
+            row, axes = self._row(insert.inputs[1])
+            if None in (self.shapes.of(row) or ()):
+                raise NoNode("a sequence may be filled with elements of different shapes.", f"{row.name!r}")
+            made.append(row)
+            outputs.append(self.b.value("output", np.float32))
+            whole = Sequence(self._viewed(outputs[-1], axes), _ROWS + len(axes), frozenset(axes))
+            results += filled_results(self.graph, state, insert.inputs[1], whole, self.b)
+        self._scan(step, formal, sequences, made, outputs)
+        self.connect(results)
+
+    def _shapes(self, step: _Step) -> StepShapes:
+        given: list[tuple[Value, list[Index]]] = [
+            (s.before, self.indices.dimensions(s.initial) or []) for s in step.states
+        ]
+        for value, element in step.elements:
+            sizes = self.indices.dimensions(element.sequence) or []
+            given.append((value, [Index(1) if a in (NEW, element.axis) else sizes[a] for a in element.axes]))
+        return StepShapes(self.model, step.nodes, given, self.indices)
+
+    def _rows(self, value: Value, kinds: str = "f") -> Sizes:
+        """The dimensions of a state or element.
+
+        Raises:
+            NoNode: No node of a custom cell has one like this.
+        """
+        sizes, kind = self.shapes.of(value), dtype_of(value)
+        known = kind == np.float32 or (kind is not None and kind.kind in kinds.replace("f", ""))
+        if not known or sizes is None or len(sizes) != _ROWS or not isinstance(sizes[1], int):
+            reason = "a state or element of its step is no matrix of float32 with a known number of columns."
+            raise NoNode(reason, f"{value.name!r} {kind} {sizes}")
+        return sizes
+
+    def _row(self, value: Value) -> tuple[Value, list[int]]:
+        """What the body makes `value` of by adding axes of size 1, and these axes.
+
+        Raises:
+            NoNode: It is no matrix.
+        """
+        axes: list[int] = []
+        node = value.inputs[0] if len(value.inputs) == 1 else None
+        row = value
+        if node is not None and node.op == "Unsqueeze":
+            changed = changed_axes(node, self.indices) or []
+            axes, row = sorted(a % (_ROWS + len(changed)) for a in changed), node.inputs[0]
+        sizes = self.shapes.of(row)
+        if dtype_of(row) != np.float32 or sizes is None or len(sizes) != _ROWS:
+            raise NoNode("a result of its step is no matrix of float32.", f"{row.name!r} {dtype_of(row)} {sizes}")
+        return row, axes
+
+    def _viewed(self, value: Value, axes: list[int]) -> Value:
+        return self.b.op("Unsqueeze", [value, self.b.i64([a + 1 for a in axes])], "elements") if axes else value
+
+    def _sequences(self, step: _Step, vectorizer: Vectorizer) -> tuple[dict[int, Variable], list[Value]]:
+        """Inputs of the Scan's body by the ids of the elements that they stand for, and the sequences they are from."""
+        formal: dict[int, Variable] = {}
+        sequences: list[Value] = []
+        same: dict[tuple[int, int, Index, tuple[int, ...]], Variable] = {}
+        for value, element in step.elements:
+            sizes = self._rows(value, "fb")
+            key = (id(element.sequence), element.axis, element.index, element.axes)
+            if key not in same:
+                sequence = vectorizer.element(value)
+                if sequence is None:
+                    raise NoNode("it does not go through a sequence element by element.", f"{value.name!r}")
+                sequences.append(sequence.value)
+                shape = shape_of(element.sequence) or []
+                rows = 1 if element.axes[0] in (NEW, element.axis) else shape[element.axes[0]]
+                name = self.model.fresh_name(f"{element.sequence.name}.element")
+                same[key] = Variable(name, dtype_of(value), [rows, sizes[1]])
+                self.model.hold(same[key])
+            formal[id(value)] = same[key]
+        return formal, sequences
+
+    def _scan(
+        self, step: _Step, formal: dict[int, Variable], sequences: list[Value], made: list[Value], outputs: list[Value]
+    ) -> None:
+        """Makes the Scan of the loop's body, which is the loop's no more."""
+        body: Graph = self.node.attrs.pop("body")
+        for state in step.states:
+            shape = shape_of(state.initial) or [None]
+            state.before.dtype, state.before.shape = np.float32, [shape[0], self._rows(state.before)[1]]
+        inner = Builder(self.model, prefix=self.b.prefix)
+        inside = {id(v) for n in step.nodes for v in n.outputs}
+        results: list[Value] = []
+        for value in made:
+            sizes = self.shapes.of(value) or [None, None]
+            value = formal.get(id(value), value)
+            if id(value) not in inside or any(v is value for v in results):
+                value = inner.op("Identity", [value], "result")
+            value.dtype, value.shape = np.float32, [None, sizes[1] if isinstance(sizes[1], int) else None]
+            results.append(value)
+        body.nodes.extend(inner.nodes)
+        for value, _ in step.elements:
+            self.model.replace_all_uses(value, formal[id(value)], [body])
+        body.inputs[:] = [*(s.before for s in step.states), *{id(v): v for v in formal.values()}.values()]
+        body.outputs[:] = results
+        given = [*(s.initial for s in step.states), *sequences]
+        attrs = {"body": body, "num_scan_inputs": len(sequences)}
+        scan = Node("Scan", self.node.name, attrs, given, outputs)
+        info(scan).metadata, info(scan).doc_string = info(self.node).metadata, info(self.node).doc_string
+        self.model.hold(scan)
+        self.b.nodes.append(scan)

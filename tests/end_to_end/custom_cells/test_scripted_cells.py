@@ -1,0 +1,86 @@
+"""Custom cells in loops of torch.jit.script: lowered, they are nodes that the native library runs.
+
+What these would catch: a scripted recurrence that stays a loop of standard operators, a number of steps or rows that is
+that of the export, a form, a recipe or a command that does not know the loop any more.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+import rnnqc
+from rnnqc.cells.custom_nodes import is_custom_node
+from rnnqc.evaluation.evaluate import run_model
+from rnnqc.evaluation.numerics import sqnr_db
+from tests.laws.parametrize import in_turn
+from tests.runs.commands import in_process
+from tests.runs.lowered import NATIVE, STOCK, session
+from tests.runs.sessions import Array, assert_same_bits, run
+
+torch = pytest.importorskip("torch", reason="needs torch: scripted cells NOT tested")
+from tests.subjects.torch_recurrences import I, NormalizedScript, export  # noqa: E402 - needs torch
+
+AXES = {"x": {0: "T", 1: "B"}, "h": {0: "B"}, "c": {0: "B"}}
+SIZES = ((1, 1), (50, 2), (3, 5))
+"""T and B."""
+
+
+@cache
+def exported(backwards: bool, opset: int) -> onnx.ModelProto:
+    torch.manual_seed(0)
+    inputs = (torch.zeros(4, 2, I), torch.zeros(2, 7), torch.zeros(2, 7))
+    names: dict[str, Any] = {"input_names": list(AXES), "output_names": ["y", "h_last", "c_last"]}
+    return export(NormalizedScript(backwards), inputs, False, opset, True, dynamic_axes=AXES, **names)
+
+
+def feeds(steps: int, rows: int) -> dict[str, Array]:
+    rng = np.random.default_rng(steps)
+    shapes = {"x": (steps, rows, I), "h": (rows, 7), "c": (rows, 7)}
+    return {n: (0.5 * rng.standard_normal(s)).astype(np.float32) for n, s in shapes.items()}
+
+
+@pytest.mark.few(3)
+@in_turn(backwards=[False, True, True], opset=[17, 11, 14], recipe=["int8", "pow2-int16", "int8-static"])
+def test_forms(backwards: bool, opset: int, recipe: str) -> None:
+    """Fused with the bits of the loop and of form integer, for other lengths and batches than the export's."""
+    model = exported(backwards, opset)
+    statistics = rnnqc.calibrate(model, [feeds(20, 3), feeds(9, 2)])
+    made = {f: rnnqc.lower(model, recipe, form=f, stats=statistics, strict=True) for f in ("fused", "integer", "qcdq")}
+    fused = made["fused"].proto
+    assert [n for n in fused.graph.node if is_custom_node(n.op_type)], made["fused"].report.warnings
+    assert not [n for n in fused.graph.node if n.op_type in ("Loop", "Scan")]
+    for steps, rows in SIZES:
+        data = feeds(steps, rows)
+        expected = run(session(fused, STOCK), data)
+        assert_same_bits(expected, run(session(fused, NATIVE), data), f"{steps} steps of {rows}")
+        assert_same_bits(expected, run(session(made["integer"].proto, STOCK), data), "integer")
+        if steps > 3:  # errors grow with the steps
+            continue
+        for lowered in (fused, made["qcdq"].proto):
+            got = run_model(lowered, data)
+            for name, value in run_model(model, data).items():
+                assert sqnr_db(value, got[name]) > 20.0, f"{name}, {steps} steps"
+
+
+def test_commands(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """calibrate, lower with a report, verify and dump."""
+    onnx.save(exported(False, 17), tmp_path / "a.onnx")
+    np.savez(tmp_path / "data.npz", **feeds(6, 2))
+    path, data, lowered, stats = (str(tmp_path / n) for n in ("a.onnx", "data.npz", "a8.onnx", "stats.json"))
+    assert "quantization points" in in_process(capfd, "calibrate", path, "--data", data, "-o", stats).out
+    report = tmp_path / "a.html"
+    made = in_process(
+        capfd, "lower", path, "--recipe", "pow2-int16", "--stats", stats, "-o", lowered, "--report", str(report)
+    )
+    assert made.code == 0, made.err
+    assert "stays a loop" not in made.err
+    assert report.stat().st_size
+    assert in_process(capfd, "verify", path, lowered, "--data", data).code == 0
+    assert in_process(capfd, "dump", lowered, "-i", data, "-o", str(tmp_path / "dump")).code == 0
+    assert [f for f in (tmp_path / "dump").rglob("*") if f.is_file()]
