@@ -171,6 +171,7 @@ def _function(model: Model, loop: Node, given: list[Value], program: StepProgram
             for position, value in enumerate(node.inputs):
                 if value is old:
                     node.inputs[position] = new
+    _take_numbers_in(body)
     body.nodes[:] = [n for n in body.nodes if n.op != "Constant" or _is_read(body, n.outputs[0])]
     graph_info(body).initializers.clear()
     for value, columns in zip(body.outputs, program.columns, strict=True):
@@ -186,6 +187,19 @@ def _function(model: Model, loop: Node, given: list[Value], program: StepProgram
     function.attribute.append(CONFIGURATION)
     function.opset_import.add(domain="", version=model.opset)
     return CellFunction(function, [*head.nodes, loop], scratch, insists)
+
+
+def _take_numbers_in(body: Graph) -> None:
+    """Shapes, bounds and positions that Constant nodes outside of the loop make become constants of the function."""
+    inside = {id(v) for v in (*body.inputs, *(v for n in body.nodes for v in n.outputs))}
+    taken: dict[int, Constant] = {}
+    for node in body.nodes:
+        for position, value in enumerate(node.inputs):
+            if id(value) in inside or isinstance(value, Constant) or not value.name:
+                continue
+            array = constant_array(value)
+            if array is not None:
+                node.inputs[position] = taken.setdefault(id(value), Constant(value.name, np.asarray(array)))
 
 
 def _size(value: Value) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import accumulate, pairwise
 
 import numpy as np
 import onnx
@@ -65,11 +66,13 @@ class _Writer(StepReader):
 
     def __init__(self, opset: int) -> None:
         super().__init__(opset)
+        self._sequences: dict[int, tuple[Node, list[range]]] = {}
         self.handlers: dict[str, Callable[[Node], StepValue | None]] = {
             "Cast": self._cast, "Clip": self._clip, "Concat": self._concat, "DequantizeLinear": self._dequantize,
             "Expand": self._expand, "GatherElements": self._take, "Greater": self._less, "Identity": self._identity,
             "Less": self._less, "MatMulInteger": self._product,
             "QuantizeLinear": self._quantize, "Reshape": self._reshape,
+            "SequenceAt": self._at,
             "Slice": self._slice, "Squeeze": self._squeeze, "Unsqueeze": self._unsqueeze, "Where": self._select,
         }  # fmt: skip
         self.handlers |= dict.fromkeys(_BINARY, self._binary)
@@ -84,7 +87,11 @@ class _Writer(StepReader):
         if self.is_whole(node):
             return
         if node.op == "Split":
-            self._split(node)
+            for output, columns in zip(node.outputs, self._parts(node), strict=True):
+                self.program.define(output, self._columns(node, columns))
+            return
+        if node.op == "SplitToSequence":
+            self._sequences[id(node.outputs[0])] = node, self._parts(node)
             return
         own = node.op == "Floor" and info(node).proto is None
         if node.op in CALLS and not own:  # rnnqc's own one rounds: there the sign of a zero is the only doubt
@@ -268,26 +275,39 @@ class _Writer(StepReader):
         columns = range(held.columns)[slice(bounds[0], bounds[1], step)]
         if not columns:
             raise refusal(node, "it takes no columns.")
-        return self._columns(node, held, columns)
+        return self._columns(node, columns)
 
-    def _columns(self, node: Node, held: StepValue, columns: range) -> StepValue:
+    def _columns(self, node: Node, columns: range) -> StepValue:
+        held = self.rows(node)
         words = ("slice", self.operand(node, 0), columns.start, len(columns), columns.step)
         return self.program.make(held.type, (BATCH, len(columns)), *words)
 
-    def _split(self, node: Node) -> None:
-        held = self.rows(node)
+    def _parts(self, node: Node) -> list[range]:
+        """The columns of each part that a Split or SplitToSequence makes."""
+        total = self.rows(node).columns
         if axis_of(node, "axis", 0) != 1:
             raise refusal(node, "it does not split rows.")
-        sizes = self.numbers(node, 1, "a size") if len(node.inputs) > 1 else None
-        count = len(node.outputs)
-        even = -(-held.columns // count)
-        sizes = sizes or [min(even, held.columns - k * even) for k in range(count)]
-        first = 0
-        for output, size in zip(node.outputs, sizes, strict=True):
-            if size < 1 or first + size > held.columns:
-                raise refusal(node, f"its parts have {sizes} columns.")
-            self.program.define(output, self._columns(node, held, range(first, first + size)))
-            first += size
+        sizes = self.numbers(node, 1, "a size")
+        if node.op == "SplitToSequence":
+            if sizes is None:
+                raise refusal(node, "it makes no parts of several columns.")
+            given = self.whole(node.inputs[1])
+            even = 0 if given is None or given.ndim else max(sizes[0], 1)
+        else:
+            even = 0 if sizes else -(-total // len(node.outputs))
+        ends = [*range(even, total, even), total] if even else list(accumulate(sizes or []))
+        parts = [range(low, high) for low, high in pairwise([0, *ends])]
+        if not all(parts) or ends[-1] > total or (node.op == "Split" and len(parts) != len(node.outputs)):
+            raise refusal(node, f"its parts have {[len(p) for p in parts]} columns.")
+        return parts
+
+    def _at(self, node: Node) -> StepValue:
+        """SequenceAt of what a SplitToSequence makes."""
+        maker, parts = self._sequences.get(id(node.inputs[0]), (node, []))
+        at = self.numbers(node, 1, "its position")
+        if at is None or not -len(parts) <= at[0] < len(parts):
+            raise refusal(node, "it does not take a part that a SplitToSequence makes.")
+        return self._columns(maker, parts[at[0]])
 
     def _concat(self, node: Node) -> StepValue:
         values = [self.rows(node, k) for k in range(len(node.inputs))]

@@ -156,6 +156,26 @@ def test_operator_sets(op: str, opset: int) -> None:
     same_bits(made.proto, feeds_of(model, 1, 4, 2))
 
 
+def test_bounds_from_outside_of_the_loop() -> None:
+    """They are made by Constant nodes around the Scan; the function behind the node holds them."""
+    model = parse(
+        """<ir_version: 8, opset_import: ["": 17]> g (float[T,B,4] x, float[B,4] first) => (float[T,b,4] Y) {
+          zero = Constant<value_ints = [0]>() half = Constant<value_ints = [4]>() all = Constant<value_ints = [8]>()
+          axis = Constant<value_ints = [1]>()
+          last, Y = Scan<num_scan_inputs = 1, body = body (float[b,4] h, float[b,4] x_t)
+          => (float[b,4] hn, float[b,4] y) {
+            p = MatMul(x_t, W) q = MatMul(h, R) s = Add(p, q)
+            a = Slice(s, zero, half, axis) b = Slice(s, half, all, axis)
+            t = Tanh(a) u = Sigmoid(b) hn = Mul(t, u) y = Identity(hn)
+          }>(first, x)
+        }""",
+        **{n: np.random.default_rng(0).standard_normal((4, 8)).astype(np.float32) for n in "WR"},
+    )
+    rng = np.random.default_rng(1)
+    shapes = {"x": (5, 3, 4), "first": (3, 4)}
+    same_bits(rnnqc.lower(model, strict=True).proto, {k: rng.random(s, np.float32) for k, s in shapes.items()})
+
+
 def test_several_cells_in_one_file() -> None:
     """Each has a body of its own."""
     stack = rnnqc.stack([step("highway", 6, 6), step("highway", 6, 6, seed=4)], bidirectional=True)

@@ -18,13 +18,14 @@ import rnnqc
 from rnnqc.cells.custom_nodes import is_custom_node
 from rnnqc.evaluation.evaluate import run_model
 from rnnqc.evaluation.numerics import sqnr_db
+from rnnqc.proto.graph_walks import blocks_of
 from tests.laws.parametrize import in_turn
 from tests.runs.commands import in_process
 from tests.runs.lowered import NATIVE, STOCK, session
 from tests.runs.sessions import Array, assert_same_bits, run
 
 torch = pytest.importorskip("torch", reason="needs torch: scripted cells NOT tested")
-from tests.subjects.torch_recurrences import I, NormalizedScript, export  # noqa: E402 - needs torch
+from tests.subjects.torch_recurrences import B, HighwayScript, I, NormalizedScript, T, export  # noqa: E402 - needs torch
 
 AXES = {"x": {0: "T", 1: "B"}, "h": {0: "B"}, "c": {0: "B"}}
 SIZES = ((1, 1), (50, 2), (3, 5))
@@ -66,6 +67,24 @@ def test_forms(backwards: bool, opset: int, recipe: str) -> None:
             got = run_model(lowered, data)
             for name, value in run_model(model, data).items():
                 assert sqnr_db(value, got[name]) > 20.0, f"{name}, {steps} steps"
+
+
+@pytest.mark.few(2)
+@in_turn(opset=[11, 13, 17], recipe=["int8", "pow2-int16", "int8-static"])
+def test_parts_of_a_sequence(opset: int, recipe: str) -> None:
+    """`chunk` whose parts are indexed: a sequence in the step, and positions that are constants outside of the loop."""
+    torch.manual_seed(0)
+    model = export(HighwayScript(), (torch.zeros(T, B, I),), False, opset, True)
+    assert {"SplitToSequence", "SequenceAt"} <= {n.op_type for b in blocks_of([model.graph]) for n in b.node}
+    rng = np.random.default_rng(0)
+    data = [{model.graph.input[0].name: rng.standard_normal((T, B, I)).astype(np.float32)} for _ in range(3)]
+    made = {f: rnnqc.lower(model, recipe, form=f, calibration=data, strict=True).proto for f in ("fused", "integer")}
+    assert [n for n in made["fused"].graph.node if is_custom_node(n.op_type)]
+    expected = run(session(made["fused"], STOCK), data[0])
+    assert_same_bits(expected, run(session(made["fused"], NATIVE), data[0]), "native")
+    assert_same_bits(expected, run(session(made["integer"], STOCK), data[0]), "integer")
+    for name, value in run_model(model, data[0]).items():
+        assert sqnr_db(value, expected[name]) > 25.0, name
 
 
 def test_commands(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

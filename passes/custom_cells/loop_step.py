@@ -1,0 +1,100 @@
+"""What a Scan in the place of a Loop has to take, to carry and to compute."""
+
+from __future__ import annotations
+
+from rnnqc.ir import Graph, Model, Node, Value, display_name, subgraphs
+from rnnqc.passes.graph.loops.loop_states import states_of
+from rnnqc.passes.graph.nodes.lstm_node import is_recurrent
+from rnnqc.passes.graph.values.sequence_elements import Element, element_of
+from rnnqc.passes.recover.loops.filled_sequences import check_filled, insert_of
+from rnnqc.passes.recover.loops.loop_bounds import TRIP
+from rnnqc.passes.recover.loops.loop_to_sequence import Vectorizer
+from rnnqc.passes.recover.steps.step_weights import NoNode
+
+
+class LoopStep:
+    """What the results of a loop need of one iteration.
+
+    Args:
+        model: The model.
+        node: The Loop.
+        vectorizer: Of its body.
+
+    Raises:
+        NoNode: No Scan does the same, or no node of a custom cell.
+
+    Attributes:
+        states: The states that are read, or used behind the loop; filled sequences are none of them.
+        filled: Sequences that are filled and used, with the node that does so.
+        emitted: Values of each iteration that are used, with the result of the loop.
+        elements: What the body takes of sequences, in the order of the body.
+        nodes: The nodes that make something, in order.
+    """
+
+    def __init__(self, model: Model, node: Node, vectorizer: Vectorizer) -> None:
+        self.node, self.vectorizer = node, vectorizer
+        self.body: Graph = node.attrs["body"]
+        kept = {id(v) for g in model.graphs() for v in g.outputs}
+
+        def used(value: Value | None) -> bool:
+            return value is not None and bool(value.name) and (bool(value.outputs) or id(value) in kept)
+
+        every = states_of(node)
+        held = [(s, insert_of(s)) for s in every]
+        self.filled = [(s, n) for s, n in held if n is not None and used(s.final)]
+        for state, insert in self.filled:
+            check_filled(state, insert)
+        plain = [s for s, n in held if n is None]
+        results = list(zip(node.outputs[len(every) :], self.body.outputs[1 + len(every) :], strict=False))
+        self.emitted = [(final, value) for final, value in results if used(final)]
+        self._read: dict[int, Value] = {}
+        self._makers: set[int] = set()
+        self._elements: dict[int, tuple[Value, Element]] = {}
+        self._inside = {id(n) for n in self.body.nodes}
+        live = {s.index for s in plain if used(s.final)}
+        self._visit([v for _, v in self.emitted] + [n.inputs[1] for _, n in self.filled])
+        self._visit([s.after for s in plain if s.index in live])
+        while more := [s for s in plain if s.index not in live and id(s.before) in self._read]:
+            live |= {s.index for s in more}
+            self._visit([s.after for s in more])
+        self.states = [s for s in plain if s.index in live]
+        self.nodes = [n for n in self.body.nodes if id(n) in self._makers]
+        self._check_inputs({id(s.before) for s in self.states})
+        order = {id(v): k for k, v in enumerate(v for n in self.body.nodes for v in n.outputs)}
+        self.elements = sorted(self._elements.values(), key=lambda held: order[id(held[0])])
+
+    def _visit(self, roots: list[Value]) -> None:
+        stack = list(roots)
+        while stack:
+            value = stack.pop()
+            if id(value) in self._read or not value.name:
+                continue
+            self._read[id(value)] = value
+            for node in value.inputs:
+                if id(node) not in self._inside:
+                    continue
+                element = element_of(value, self.vectorizer.trips.indices)
+                if element is not None and self._moves(element):
+                    self._elements[id(value)] = value, element
+                    continue
+                if node.domain or subgraphs(node) or is_recurrent(node):
+                    reason = "its step has an operator that no node of a custom cell has."
+                    raise NoNode(reason, f"node {display_name(node)!r} ({node.op})")
+                self._makers.add(id(node))
+                stack += node.inputs
+
+    def _moves(self, element: Element) -> bool:
+        """Whether an element is another one in each iteration, of a sequence that is the same in each."""
+        return (
+            any(key == TRIP for key, _ in element.index.terms) and self.vectorizer.outer(element.sequence) is not None
+        )
+
+    def _check_inputs(self, states: set[int]) -> None:
+        counter, condition, *_ = self.body.inputs
+        if id(counter) in self._read:
+            raise NoNode("its step reads the number of the iteration.", f"{counter.name!r}")
+        if id(condition) in self._read:
+            raise NoNode("its step reads its condition.", f"{condition.name!r}")
+        for value in self.body.inputs[2:]:
+            if id(value) in self._read and id(value) not in states:
+                raise NoNode("a sequence is read while it is filled.", f"{value.name!r}")
