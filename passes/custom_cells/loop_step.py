@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from rnnqc.ir import Graph, Model, Node, Value, display_name, subgraphs
+import numpy as np
+
+from rnnqc.ir import Graph, Model, Node, Value, display_name, dtype_of, subgraphs
 from rnnqc.passes.graph.loops.loop_states import states_of
 from rnnqc.passes.graph.nodes.lstm_node import is_recurrent
 from rnnqc.passes.graph.values.sequence_elements import Element, element_of
 from rnnqc.passes.recover.loops.filled_sequences import check_filled, insert_of
 from rnnqc.passes.recover.loops.loop_bounds import TRIP
 from rnnqc.passes.recover.loops.loop_to_sequence import Vectorizer
+from rnnqc.passes.recover.loops.sequence_operators import Sequence
 from rnnqc.passes.recover.steps.step_weights import NoNode
 
 
@@ -28,6 +31,8 @@ class LoopStep:
         filled: Sequences that are filled and used, with the node that does so.
         emitted: Values of each iteration that are used, with the result of the loop.
         elements: What the body takes of sequences, in the order of the body.
+        masks: Conditions that follow from the number of the iteration alone, with the same for all iterations.
+        counters: What these are made of: the number of the iteration, and states that count.
         nodes: The nodes that make something, in order.
     """
 
@@ -50,6 +55,8 @@ class LoopStep:
         self._read: dict[int, Value] = {}
         self._makers: set[int] = set()
         self._elements: dict[int, tuple[Value, Element]] = {}
+        self.masks: list[tuple[Value, Sequence]] = []
+        self.counters: dict[int, Value] = {}
         self._inside = {id(n) for n in self.body.nodes}
         live = {s.index for s in plain if used(s.final)}
         self._visit([v for _, v in self.emitted] + [n.inputs[1] for _, n in self.filled])
@@ -77,6 +84,8 @@ class LoopStep:
                 if element is not None and self._moves(element):
                     self._elements[id(value)] = value, element
                     continue
+                if self._is_mask(value):
+                    continue
                 if node.domain or subgraphs(node) or is_recurrent(node):
                     reason = "its step has an operator that no node of a custom cell has."
                     raise NoNode(reason, f"node {display_name(node)!r} ({node.op})")
@@ -88,6 +97,32 @@ class LoopStep:
         return (
             any(key == TRIP for key, _ in element.index.terms) and self.vectorizer.outer(element.sequence) is not None
         )
+
+    def _is_mask(self, value: Value) -> bool:
+        """Whether `value` is a condition on counters, such as `t < lengths`; notes it."""
+        makers: set[int] = set()
+        counters: dict[int, Value] = {}
+        stack = [value] if dtype_of(value) == np.bool_ else []
+        while stack:
+            current = stack.pop()
+            node = next((n for n in current.inputs if id(n) in self._inside), None)
+            if id(current) in self.vectorizer.trips.indices.given:
+                counters[id(current)] = current
+            elif node is not None and not node.domain and not subgraphs(node):
+                makers.add(id(node))
+                stack += [v for v in node.inputs if v.name]
+            kind = dtype_of(current)
+            if kind is None or kind.kind not in "iub" or any(v is current for v in self.body.inputs[1:2]):
+                return False
+        if not counters:
+            return False
+        try:
+            self.masks.append((value, self.vectorizer.sequence(value)))
+        except NoNode:
+            return False
+        self.counters |= counters
+        self._makers |= makers
+        return True
 
     def _check_inputs(self, states: set[int]) -> None:
         counter, condition, *_ = self.body.inputs

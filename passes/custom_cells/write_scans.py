@@ -39,11 +39,13 @@ class WriteScans(RecoverySites, Pass):
 
     After: `Scan(h, c, X; ...) -> h', c', Y`
 
-    Elements that the body takes of sequences from outside become inputs of the Scan, sequences that it fills become
-    outputs. Counters, conditions and what nothing reads go. A Loop stays, with a note, where this is not known to be
-    the same, or where fuse-custom-cells could not make a node of the Scan:
+    Elements that the body takes of sequences from outside become inputs of the Scan, and so do conditions on the number
+    of the iteration (`t < lengths`); sequences that it fills become outputs. Counters, the condition of the loop and
+    what nothing reads go. A Loop stays, with a note, where this is not known to be the same, or where fuse-custom-cells
+    could not make a node of the Scan:
 
-    * the number of iterations depends on data, or the step reads its number or the condition;
+    * the number of iterations depends on data, or the step computes floats with its number, or reads the
+      condition;
     * a state may have another shape after an iteration than before;
     * a state or an element is no matrix of floats (elements may be booleans);
     * the step holds recurrent nodes, nodes with subgraphs, or operators of other domains.
@@ -135,6 +137,7 @@ class _Writing(LoopRewrite):
         for value, element in step.elements:
             sizes = self.indices.dimensions(element.sequence) or []
             given.append((value, [Index(1) if a in (NEW, element.axis) else sizes[a] for a in element.axes]))
+        given += [(v, []) for v in step.counters.values()]
         return StepShapes(self.model, step.nodes, given, self.indices)
 
     def _rows(self, value: Value, kinds: str = "f") -> Sizes:
@@ -144,7 +147,7 @@ class _Writing(LoopRewrite):
             NoNode: No node of a custom cell has one like this.
         """
         sizes, kind = self.shapes.of(value), dtype_of(value)
-        known = kind == np.float32 or (kind is not None and kind.kind in kinds.replace("f", ""))
+        known = kind is not None and kind.kind in kinds and (kind.kind != "f" or kind == np.float32)
         if not known or sizes is None or len(sizes) != _ROWS or not isinstance(sizes[1], int):
             reason = "a state or element of its step is no matrix of float32 with a known number of columns."
             raise NoNode(reason, f"{value.name!r} {kind} {sizes}")
@@ -189,6 +192,12 @@ class _Writing(LoopRewrite):
                 same[key] = Variable(name, dtype_of(value), [rows, sizes[1]])
                 self.model.hold(same[key])
             formal[id(value)] = same[key]
+        for value, sequence in step.masks:
+            rows, columns = self._rows(value, "b")
+            sequences.append(sequence.value)
+            name = self.model.fresh_name(f"{value.name}.element")
+            formal[id(value)] = Variable(name, np.bool_, [rows if isinstance(rows, int) else None, columns])
+            self.model.hold(formal[id(value)])
         return formal, sequences
 
     def _scan(
@@ -215,7 +224,7 @@ class _Writing(LoopRewrite):
             value.dtype, value.shape = np.float32, [None, sizes[1] if isinstance(sizes[1], int) else None]
             results.append(value)
         body.nodes.extend(inner.nodes)
-        for value, _ in step.elements:
+        for value, _ in (*step.elements, *step.masks):
             self.model.replace_all_uses(value, formal[id(value)], [body])
         body.inputs[:] = [*(s.before for s in step.states), *{id(v): v for v in formal.values()}.values()]
         body.outputs[:] = results

@@ -201,11 +201,16 @@ class ScriptEquations(nn.Module):
 
 
 class NormalizedScript(nn.Module):
-    """An LSTM with LayerNorm at every sum, over a list of elements, for torch.jit.script."""
+    """An LSTM with LayerNorm at every sum, over a list of elements, for torch.jit.script.
 
-    def __init__(self, backwards: bool = False) -> None:
+    Args:
+        backwards: Whether it begins with the last element.
+        joined: Whether outputs are concatenated, rather than stacked.
+    """
+
+    def __init__(self, backwards: bool = False, joined: bool = False) -> None:
         super().__init__()
-        self.backwards = backwards
+        self.backwards, self.joined = backwards, joined
         self.x, self.h = nn.Linear(I, 28, bias=False), nn.Linear(7, 28, bias=False)
         self.of_x, self.of_h, self.of_c = nn.LayerNorm(28), nn.LayerNorm(28), nn.LayerNorm(7)
 
@@ -218,8 +223,8 @@ class NormalizedScript(nn.Module):
             i, f, g, o = sums.chunk(4, 1)
             c = self.of_c(torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g))
             h = torch.sigmoid(o) * torch.tanh(c)
-            out += [h]
-        return torch.stack(out), h, c
+            out += [h.unsqueeze(0) if self.joined else h]
+        return torch.cat(out) if self.joined else torch.stack(out), h, c
 
 
 class Highway(nn.Module):

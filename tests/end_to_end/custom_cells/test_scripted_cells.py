@@ -33,11 +33,11 @@ SIZES = ((1, 1), (50, 2), (3, 5))
 
 
 @cache
-def exported(backwards: bool, opset: int) -> onnx.ModelProto:
+def exported(backwards: bool, joined: bool, opset: int) -> onnx.ModelProto:
     torch.manual_seed(0)
     inputs = (torch.zeros(4, 2, I), torch.zeros(2, 7), torch.zeros(2, 7))
     names: dict[str, Any] = {"input_names": list(AXES), "output_names": ["y", "h_last", "c_last"]}
-    return export(NormalizedScript(backwards), inputs, False, opset, True, dynamic_axes=AXES, **names)
+    return export(NormalizedScript(backwards, joined), inputs, False, opset, True, dynamic_axes=AXES, **names)
 
 
 def feeds(steps: int, rows: int) -> dict[str, Array]:
@@ -47,10 +47,15 @@ def feeds(steps: int, rows: int) -> dict[str, Array]:
 
 
 @pytest.mark.few(3)
-@in_turn(backwards=[False, True, True], opset=[17, 11, 14], recipe=["int8", "pow2-int16", "int8-static"])
-def test_forms(backwards: bool, opset: int, recipe: str) -> None:
+@in_turn(
+    backwards=[False, True, True],
+    joined=[False, True, False],
+    opset=[17, 11, 14],
+    recipe=["int8", "pow2-int16", "int8-static"],
+)
+def test_forms(backwards: bool, joined: bool, opset: int, recipe: str) -> None:
     """Fused with the bits of the loop and of form integer, for other lengths and batches than the export's."""
-    model = exported(backwards, opset)
+    model = exported(backwards, joined, opset)
     statistics = rnnqc.calibrate(model, [feeds(20, 3), feeds(9, 2)])
     made = {f: rnnqc.lower(model, recipe, form=f, stats=statistics, strict=True) for f in ("fused", "integer", "qcdq")}
     fused = made["fused"].proto
@@ -89,7 +94,7 @@ def test_parts_of_a_sequence(opset: int, recipe: str) -> None:
 
 def test_commands(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """calibrate, lower with a report, verify and dump."""
-    onnx.save(exported(False, 17), tmp_path / "a.onnx")
+    onnx.save(exported(False, False, 17), tmp_path / "a.onnx")
     np.savez(tmp_path / "data.npz", **feeds(6, 2))
     path, data, lowered, stats = (str(tmp_path / n) for n in ("a.onnx", "data.npz", "a8.onnx", "stats.json"))
     assert "quantization points" in in_process(capfd, "calibrate", path, "--data", data, "-o", stats).out

@@ -24,7 +24,8 @@ from rnnqc.passes.pipeline import normal_form
 from tests.generate.recurrences import RecurrenceCase
 from tests.laws.parametrize import in_turn
 from tests.passes.pass_testing import apply, nodes_of
-from tests.runs.sessions import Array, assert_same_bits
+from tests.runs.lowered import NATIVE, STOCK, session
+from tests.runs.sessions import Array, assert_same_bits, run
 from tests.subjects.protos import parse
 
 I, H = 5, 6  # noqa: E741 - inputs and units
@@ -62,7 +63,7 @@ CASES: tuple[dict[str, Any], ...] = (
 @pytest.mark.few(6)
 @in_turn(form=["loop", "script", "keras"], case=CASES, op=["highway", "random", "projection"])
 def test_loops_of_exporters(form: str, case: dict[str, Any], op: str) -> None:
-    """For several lengths and batches; then the node has the native library's bits (tests/end_to_end/custom_cells)."""
+    """For several lengths and batches."""
     op = "highway" if "twice" in case else op
     layer = RecurrenceCase(op=op, form=form, batch="B", dynamic_time=True, **case)
     model = before(layer.model())
@@ -73,6 +74,22 @@ def test_loops_of_exporters(form: str, case: dict[str, Any], op: str) -> None:
     written(model, feeds)
     proto = rnnqc.lower(layer.model(), strict=True).proto
     assert [n for n in proto.graph.node if is_custom_node(n.op_type)]
+    for values in feeds:
+        assert_same_bits(run(session(proto, STOCK), values), run(session(proto, NATIVE), values), form)
+
+
+@pytest.mark.few(2)
+@in_turn(lengths=["zeros", "held"], backwards=[False, True], op=["highway", "projection"])
+def test_lengths(lengths: str, backwards: bool, op: str) -> None:
+    """A mask of the number of the iteration is computed for all iterations in front of the Scan."""
+    layer = RecurrenceCase(op=op, form="loop", lengths=lengths, backwards=backwards, batch="B", dynamic_time=True)
+    model = before(layer.model())
+    written(model, [replace(layer, time=t, dynamic_time=False).feeds(t) for t in (1, 4, 9)])
+    assert len(nodes_of(model, "Where")) in (2, 3), "they stay in the body"
+    proto = rnnqc.lower(layer.model(), strict=True).proto
+    assert [n for n in proto.graph.node if is_custom_node(n.op_type)]
+    same = layer.feeds()
+    assert_same_bits(run(session(proto, STOCK), same), run(session(proto, NATIVE), same), lengths)
 
 
 # A cell that no node computes: h' = tanh(x W + softmax(h R)).
@@ -123,6 +140,12 @@ def feeds_of(*sizes: tuple[int, int]) -> list[Mapping[str, Array]]:
 WRITTEN: dict[str, dict[str, str]] = {
     "as it is": {},
     "backwards": {"element": "last = Sub(size, one) at = Sub(last, i) x = Gather<axis = 0>(X, at)"},
+    "along the second axis": {
+        "X": 'float["B","T",5] X',
+        "graph": "steps = Gather<axis = 0>(shape, one)",
+        "trips": "steps",
+        "element": "x = Gather<axis = 1>(X, i)",
+    },
     "from the second element on": {
         "graph": "less = Sub(size, one)",
         "trips": "less",
@@ -144,6 +167,8 @@ def test_written_by_hand(change: dict[str, str]) -> None:
     proto = loop(**change)
     model = before(proto)
     feeds = feeds_of((4, 3), (9, 1))
+    if "axis = 1" in change.get("element", ""):
+        feeds = [{**values, "X": values["X"].swapaxes(0, 1)} for values in feeds]
     written(model, feeds)
     for values in feeds:
         assert_same_bits(run_model(proto, values), run_model(model.proto, values), "in the optimizing runtime")
@@ -161,6 +186,10 @@ STAY: dict[str, tuple[dict[str, str], str]] = {
     "the number is read": (
         {"result": "f = Cast<to = 1>(i) y = Mul(hn, f)"},
         "its step reads the number of the iteration",
+    ),
+    "a condition that is one number": (
+        {"result": "few = Less(i, three) y = Where(few, hn, h)"},
+        "is no matrix of float32",
     ),
     "a state that grows": ({"first": "float[1,6] first"}, "another shape after an iteration"),
     "rows of other names": ({"first": 'float["N",6] first'}, "another shape after an iteration"),
