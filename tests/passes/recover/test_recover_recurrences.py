@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from onnx import numpy_helper
 
 import rnnqc
+from rnnqc.errors import CompileError
 from rnnqc.evaluation.evaluate import run_model
 from rnnqc.ir import Model
 from rnnqc.layers.layer import layer
@@ -423,6 +424,6 @@ def test_shared_steps_are_one_initializer() -> None:
 
 
 def test_other_recurrences_in_form_qonnx_are_named() -> None:
-    (entry,) = rnnqc.lower(RecurrenceCase(op="highway").model(), form="qonnx").report.entries
-    assert (entry.status, entry.reason) == ("float", "the form asked for has LSTM layers only.")
-    assert entry.found and entry.action
+    with pytest.raises(CompileError, match=r"the form asked for has LSTM layers only\.") as caught:
+        rnnqc.lower(RecurrenceCase(op="highway").model(), form="qonnx")
+    assert "Found: " in caught.value.message and "Resolution: " in caught.value.message
