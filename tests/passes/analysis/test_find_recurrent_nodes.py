@@ -144,12 +144,12 @@ def test_shared_weights_count_once() -> None:
     ("form", "known", "after"),
     [
         ("scan", {"input_size": 5, "state_sizes": [6, 6], "sequence_length": 4, "batch": 3}, {}),
-        ("loop", {"state_sizes": [6, 6], "batch": 3}, {"sequence_length": 4}),
+        ("loop", {"state_sizes": [6, 6], "batch": 3}, {"sequence_length": 4, "input_size": 5}),
         ("unrolled", {"sequence_length": 4}, {}),
     ],
 )
 def test_sizes_of_other_recurrences(form: Any, known: dict[str, Any], after: dict[str, Any]) -> None:
-    """As far as they are known, before as after; how often a loop runs is computed in between."""
+    """As far as they are known, before as after; how often a loop runs, and over what, is found in between."""
     proto = RecurrenceCase(op="highway", form=form, time=4, batch=3).model()
     names = ("input_size", "state_sizes", "sequence_length", "batch")
     done = lowered_nodes(rnnqc.lower(proto).model)

@@ -87,11 +87,11 @@ def test_what_is_left(kind: str, results: str, states: int, outputs: int) -> Non
 
 
 def test_weights_that_a_loop_carries() -> None:
-    """A loop that stays a loop holds no float copy of what its products have as codes."""
+    """The loop of a custom cell holds no float copy of what its products have as codes."""
     case = RecurrenceCase(op="highway", form="keras", time=5, I=48, H=64, initial="zeros", spare=True)
     lowered = rnnqc.lower(case.model())
     (entry,) = lowered.report.entries
-    assert (entry.op, entry.status) == ("Loop", "lowered")
+    assert (entry.op, entry.status) == ("Scan", "lowered")
     large = [
         t for t in lowered.proto.graph.initializer if t.data_type == onnx.TensorProto.FLOAT and np.prod(t.dims) > 999
     ]
