@@ -18,11 +18,10 @@ from rnnqc.data.input_ranges import input_spreads
 from rnnqc.data.input_uses import (
     Role,
     Use,
+    free_axes,
     input_uses,
     known_shapes,
     name_of_axis,
-    names_of_axes,
-    widths_of_axes,
 )
 from rnnqc.errors import CompileError
 
@@ -122,9 +121,8 @@ class Generation:
             i.name: {role: [u for u in uses.get(i.name, ()) if u.role is role] for role in Role} for i in self._inputs
         }
         self._spreads = input_spreads(proto)
-        named: dict[str, int] = {}
-        times, batches = names_of_axes(proto)
-        named |= dict.fromkeys(times, sizes.length) | dict.fromkeys(batches, sizes.batch) | widths_of_axes(proto)
+        free = free_axes(proto)
+        named = dict.fromkeys(free.times, sizes.length) | dict.fromkeys(free.batches, sizes.batch) | free.widths
         self.shapes = {i.name: _generated_shape(i, uses.get(i.name, ()), named, sizes) for i in self._inputs}
         self._known = known_shapes(proto, self.shapes) if uses else {}
         shared = _names_of_sequences(self._inputs, self._held)

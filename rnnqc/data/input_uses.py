@@ -6,6 +6,7 @@ import contextlib
 import enum
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import onnx
 
@@ -31,6 +32,9 @@ _CONDITIONS = ("Not", "And", "Or", "Equal", *_COMPARISONS)
 _LARGE = 1024
 _SHARED_AXES = {**dict.fromkeys(CELL_TYPES, (-1, 2)), "MatMul": (-1, -2), "Gemm": (-1, 0), "Conv": (1, 1)}
 """Of operators with weights: axes of the input and of the weights that have one size."""
+
+
+_Shapes = dict[str, Sequence[onnx.TensorShapeProto.Dimension]]
 
 
 class Role(enum.Enum):
@@ -189,9 +193,24 @@ def known_shapes(proto: onnx.ModelProto, bound: Mapping[str, Sequence[int]]) -> 
     }
 
 
-def names_of_axes(proto: onnx.ModelProto) -> tuple[set[str], set[str]]:
-    """Names of dimensions along which recurrent nodes and loops run, and names of the rows of their batches."""
-    shapes, times, batches = _inferred(proto, {}), set[str](), set[str]()
+class Axes(NamedTuple):
+    """Names of free dimensions of inputs (see `name_of_axis`), by what they are.
+
+    Attributes:
+        times: Those along which recurrent nodes and loops run.
+        batches: Rows of their batches.
+        widths: Those whose size weights fix, with the size: the features of a sequence, which a recurrent node
+            multiplies by a matrix of as many columns.
+    """
+
+    times: set[str]
+    batches: set[str]
+    widths: dict[str, int]
+
+
+def free_axes(proto: onnx.ModelProto) -> Axes:
+    """What is known of the dimensions that inputs leave open."""
+    shapes, times, batches, widths = _inferred(proto, {}), set[str](), set[str](), dict[str, int]()
     for node in _walk(proto)[0]:
         uses = [(use.value, use.axis, use.batch_axis) for _, use in uses_of(node) if use.role is Role.STATE]
         for value, time_axis, batch_axis in [*uses, *_stepped(node)]:
@@ -199,7 +218,8 @@ def names_of_axes(proto: onnx.ModelProto) -> tuple[set[str], set[str]]:
             for axis, names in ((batch_axis, batches), (time_axis, times)):
                 if axis < len(dims) and dims[axis].dim_param:
                     names.add(dims[axis].dim_param)
-    return times - batches, batches - times
+        widths |= _width(node, shapes)
+    return Axes(times - batches, batches - times, widths)
 
 
 def _stepped(node: onnx.NodeProto) -> Iterator[tuple[str, int, int]]:
@@ -212,22 +232,15 @@ def _stepped(node: onnx.NodeProto) -> Iterator[tuple[str, int, int]]:
                 yield inner.input[0], 0, 1
 
 
-def widths_of_axes(proto: onnx.ModelProto) -> dict[str, int]:
-    """Sizes of axes that inputs leave open and that weights fix, by their names (see `name_of_axis`).
-
-    Such as the features of a sequence, which a recurrent node multiplies by a matrix of as many columns.
-    """
-    shapes, widths = _inferred(proto, {}), dict[str, int]()
-    for node in _walk(proto)[0]:
-        axes = _SHARED_AXES.get(node.op_type) or ((-1, -2) if fused_type(node.op_type) else None)
-        dims, weight = (shapes.get(name, ()) for name in (*node.input[:2], "", "")[:2])
-        numbers = {a.name: a.i for a in node.attribute}
-        if axes is None or len(dims) < 2 or len(weight) < 2 or numbers.get("transA") or numbers.get("group", 1) != 1:
-            continue
-        size, name = weight[1 if numbers.get("transB") else axes[1]].dim_value, dims[axes[0]].dim_param
-        if size > 0 and name:
-            widths[name] = size
-    return widths
+def _width(node: onnx.NodeProto, shapes: _Shapes) -> dict[str, int]:
+    """The free axis of the input that a node multiplies by weights, with the size that these have."""
+    axes = _SHARED_AXES.get(node.op_type) or ((-1, -2) if fused_type(node.op_type) else None)
+    dims, weight = (shapes.get(name, ()) for name in (*node.input[:2], "", "")[:2])
+    numbers = {a.name: a.i for a in node.attribute}
+    if axes is None or len(dims) < 2 or len(weight) < 2 or numbers.get("transA") or numbers.get("group", 1) != 1:
+        return {}
+    size, name = weight[1 if numbers.get("transB") else axes[1]].dim_value, dims[axes[0]].dim_param
+    return {name: size} if size > 0 and name else {}
 
 
 def name_of_axis(value: onnx.ValueInfoProto, axis: int) -> str:
@@ -235,9 +248,7 @@ def name_of_axis(value: onnx.ValueInfoProto, axis: int) -> str:
     return value.type.tensor_type.shape.dim[axis].dim_param or f"{value.name}:{axis}"
 
 
-def _inferred(
-    proto: onnx.ModelProto, bound: Mapping[str, Sequence[int]]
-) -> dict[str, Sequence[onnx.TensorShapeProto.Dimension]]:
+def _inferred(proto: onnx.ModelProto, bound: Mapping[str, Sequence[int]]) -> _Shapes:
     """Shapes of the values of the main graph, inferred for inputs of the shapes `bound`."""
     skeleton = onnx.ModelProto(ir_version=proto.ir_version, opset_import=proto.opset_import, functions=proto.functions)
     graph = skeleton.graph
@@ -262,7 +273,7 @@ def _inferred(
                 dim.dim_param = name_of_axis(value, axis)
     with contextlib.suppress(*INFERENCE_ERRORS):  # then what is declared is known
         graph.CopyFrom(infer_shapes(skeleton).graph)
-    shapes: dict[str, Sequence[onnx.TensorShapeProto.Dimension]] = {
+    shapes: _Shapes = {
         t.name: [onnx.TensorShapeProto.Dimension(dim_value=n) for n in t.dims] for t in graph.initializer
     }
     for value in [*graph.value_info, *graph.input, *graph.output]:
