@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from rnnqc.evaluation.numerics import Close
-from rnnqc.ir import Model, Node, Value, attribute, dtype_of
+from rnnqc.ir import Model, Value, attribute, dtype_of, maker_of
 from rnnqc.passes.base import Pass, PassInfo, PassResult
 from rnnqc.passes.graph.loops.loop_states import bodies, is_loop
 from rnnqc.passes.graph.values.constant_expressions import Constants
@@ -57,7 +57,7 @@ class WriteChoices(Pass):
 
 def _product(value: Value, constants: Constants) -> _Choice | None:
     """`value` as a product with a condition."""
-    node = _producer(value)
+    node = maker_of(value)
     if node is None or node.op != "Mul":
         return None
     for factor, other in (node.inputs, node.inputs[::-1]):
@@ -70,22 +70,18 @@ def _product(value: Value, constants: Constants) -> _Choice | None:
 def _condition(value: Value, constants: Constants) -> tuple[Value, bool] | None:
     """The condition that `value` is as a number, and whether it is not the opposite."""
     holds = True
-    node = _producer(value)
+    node = maker_of(value)
     if node is not None and node.op == "Sub":
         one = constants.array(node.inputs[0])
         if one is None or np.any(one != 1):
             return None
-        holds, node = False, _producer(node.inputs[1])
+        holds, node = False, maker_of(node.inputs[1])
     if node is None or node.op != "Cast" or dtype_of(node.inputs[0]) != np.bool_:
         return None
     kind = dtype_of(node.outputs[0])
     if attribute(node, "to", 0) != 1 and (kind is None or kind.kind != "f"):
         return None
     condition: Value = node.inputs[0]
-    while (node := _producer(condition)) is not None and node.op == "Not":
+    while (node := maker_of(condition)) is not None and node.op == "Not":
         holds, condition = not holds, node.inputs[0]
     return condition, holds
-
-
-def _producer(value: Value) -> Node | None:
-    return value.inputs[0] if len(value.inputs) == 1 and not value.inputs[0].domain else None

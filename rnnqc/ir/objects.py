@@ -173,6 +173,11 @@ def input_or_none(node: Node, index: int) -> Value | None:
     return node.inputs[index]
 
 
+def maker_of(value: Value) -> Node | None:
+    """The node of ONNX's own domain that makes `value`; None if there is none."""
+    return value.inputs[0] if len(value.inputs) == 1 and not value.inputs[0].domain else None
+
+
 def output_or_none(node: Node, index: int) -> Value | None:
     """Output `index` of `node`; None if it is absent or empty."""
     if index >= len(node.outputs) or node.outputs[index].name == "":

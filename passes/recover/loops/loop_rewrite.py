@@ -1,4 +1,4 @@
-"""The work on one loop, which nothing of is connected before it is known that all can be done."""
+"""The work on one loop: nothing is connected before it is known that all can be done."""
 
 from __future__ import annotations
 

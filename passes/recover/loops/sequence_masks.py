@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rnnqc.ir import Node, Value, attribute, display_name, dtype_of, input_or_none, shape_of
+from rnnqc.ir import Node, Value, attribute, display_name, dtype_of, input_or_none, maker_of, shape_of
 from rnnqc.passes.graph.loops.loop_states import VIEWS
 from rnnqc.passes.graph.values.index_expressions import unknown
 from rnnqc.passes.graph.values.sequence_elements import element_of, flip_of
@@ -58,14 +58,14 @@ def mask_lengths(mask: Value, scanned: dict[int, tuple[Value, int, bool]], vecto
 def _described(mask: Value, scanned: dict[int, tuple[Value, int, bool]], vectorizer: Vectorizer) -> str:
     """The mask and the operator that makes it, in front of the loop where it is an element of a sequence."""
     value = mask
-    while (node := _producer(value)) is not None and (node.op in _VIEWS or _to_bool(node)):
+    while (node := maker_of(value)) is not None and (node.op in _VIEWS or _to_bool(node)):
         value = node.inputs[0]
     element = element_of(value, vectorizer.trips.indices)
     if id(value) in scanned:
         value = scanned[id(value)][0]
     elif element is not None:
         value = element.sequence
-    node = _producer(value)
+    node = maker_of(value)
     made = f" by {node.op} node {display_name(node)!r}" if node is not None else ""
     return f"{mask.name!r}, made of {value.name!r}{made}"
 
@@ -74,7 +74,7 @@ def _of_counter(mask: Value, vectorizer: Vectorizer) -> Lengths | None:
     """`trip < lengths`."""
     value = mask
     views: list[Node] = []
-    while (node := _producer(value)) is not None and (node.op in ("Expand", "Identity", "Unsqueeze") or _to_bool(node)):
+    while (node := maker_of(value)) is not None and (node.op in ("Expand", "Identity", "Unsqueeze") or _to_bool(node)):
         views.append(node)
         value = node.inputs[0]
     axes = ["rows"]
@@ -99,7 +99,7 @@ def _of_counter(mask: Value, vectorizer: Vectorizer) -> Lengths | None:
 def _of_sequence(mask: Value, scanned: dict[int, tuple[Value, int, bool]], vectorizer: Vectorizer) -> Lengths | None:
     """An element of `arange(T)[:, None, None] < lengths[None, :, None]`."""
     value = mask
-    while (node := _producer(value)) is not None and (node.op in ("Expand", "Identity") or _to_bool(node)):
+    while (node := maker_of(value)) is not None and (node.op in ("Expand", "Identity") or _to_bool(node)):
         value = node.inputs[0]
     if id(value) in scanned:
         source, axis, backwards = scanned[id(value)]
@@ -127,15 +127,11 @@ def _of_sequence(mask: Value, scanned: dict[int, tuple[Value, int, bool]], vecto
     if any(d != 1 for k, d in enumerate(rows) if k != whole[-2]) or whole[-2] in (axis, -1):
         return None
     counter, lengths = _plain(pair[0]), vectorizer.outer(_plain(pair[1]))
-    made = _producer(counter)
+    made = maker_of(counter)
     if made is None or made.op != "Range" or lengths is None or not _whole_numbers(_plain(pair[1])):
         return None
     first, step = (vectorizer.trips.indices.numbers(input_or_none(made, k)) for k in (0, 2))
     return Lengths(lengths, backwards) if (first, step) == ([0], [1]) else None
-
-
-def _producer(value: Value) -> Node | None:
-    return value.inputs[0] if len(value.inputs) == 1 and not value.inputs[0].domain else None
 
 
 def _with_rank(shape: list[int | str | None] | None, rank: int) -> list[int | str | None] | None:
@@ -146,7 +142,7 @@ def _with_rank(shape: list[int | str | None] | None, rank: int) -> list[int | st
 def _compared(value: Value) -> tuple[tuple[Value, Value] | None, list[Node]]:
     """The comparison (see `_less`) that `value` is a view of, and the views, the first one first."""
     views: list[Node] = []
-    while (node := _producer(value)) is not None and node.op in ("Transpose", "Unsqueeze", "Identity"):
+    while (node := maker_of(value)) is not None and node.op in ("Transpose", "Unsqueeze", "Identity"):
         views.insert(0, node)
         value = node.inputs[0]
     return _less(value), views
@@ -177,7 +173,7 @@ def _to_bool(node: Node) -> bool:
 
 def _less(value: Value) -> tuple[Value, Value] | None:
     """The smaller and the larger side of a comparison."""
-    node = _producer(value)
+    node = maker_of(value)
     if node is None or node.op not in ("Less", "Greater"):
         return None
     a, b = node.inputs
@@ -197,7 +193,7 @@ def _is_whole(value: Value) -> bool:
 
 def _plain(value: Value) -> Value:
     """What stands behind views and changes of type that keep whole numbers as they are."""
-    while (node := _producer(value)) is not None and (node.op in _VIEWS or _keeps_numbers(node)):
+    while (node := maker_of(value)) is not None and (node.op in _VIEWS or _keeps_numbers(node)):
         value = node.inputs[0]
     return value
 

@@ -40,7 +40,7 @@ class Tables:
 
     def gate_table(self, specs: Sequence[TableSpec]) -> Value:
         """The tables one after the other, `[N]` float32, quantized values in ascending order."""
-        if not any(s.piecewise_linear for s in specs) and len(specs) == 1:
+        if len(specs) == 1 and not specs[0].piecewise_linear:
             return self._initializer(specs[0], by_code_order=False)
         name = "+".join(_name(s) for s in specs)
 
