@@ -12,7 +12,7 @@ bin = $(VENV)/bin
 bootstrap = $(PYTHON) scripts/bootstrap.py $(VENV)
 cxx_files = find runtime_ops benchmarks examples tests/runtime_ops \( -name '*.h' -o -name '*.c' -o -name '*.cc' \) -print0
 
-.PHONY: demo test pytest lint mypy style format models clean python
+.PHONY: demo test pytest lint environment mypy style format models clean python
 
 demo: python
 	@$(bootstrap)
@@ -25,9 +25,11 @@ test: lint
 pytest:
 	PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 $(bin)/python -m pytest -p xdist -n auto --dist worksteal $(PYTEST_ARGS)
 
-lint: python
-	@$(bootstrap) --dev $(if $(filter no,$(TORCH)),--no-torch)
+lint: environment
 	@$(MAKE) --no-print-directory -j 2 mypy style
+
+environment: python
+	@$(bootstrap) --dev $(if $(filter no,$(TORCH)),--no-torch)
 
 # With the numpy that Python 3.10 has, types are other ones.
 mypy:
