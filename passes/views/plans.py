@@ -38,7 +38,7 @@ def make_plan(region: Region) -> Plan | None:
     count, copied, _ = cost(v for v in views if v is not None)
     saved = len(region.nodes) - count - len(kept) - _identities(region, views)
     copied += copied_by(region, kept)
-    if saved <= 0 or copied > region.copied + WORTH * saved:
+    if saved <= 0 or copied > region.copied + WORTH * saved or not any(views):  # unused operators are saved, too
         return None
     return Plan(views, kept)
 

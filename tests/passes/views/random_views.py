@@ -55,6 +55,8 @@ def _add_view(
             return
         operands, made = [sizes], [array.reshape(sizes)]
     elif op == "Transpose":
+        if not array.ndim:
+            return
         order = draw(st.permutations(range(array.ndim)))
         attributes, made = {"perm": order}, [array.transpose(order)]
     elif op == "Unsqueeze":

@@ -203,7 +203,18 @@ def test_nodes_of_cells_stay() -> None:
     assert not JoinViews().run(canonical(proto)).modified
 
 
-@settings(max_examples=30, deadline=None)
+def test_unused_operators_of_a_region_that_stays() -> None:
+    """They are none that a plan saves."""
+    constants = {**operands(), "again": np.zeros(2, np.int64)}
+    proto = parse(
+        f"""{HEAD} => (float[1,2,128,1] o) {{ t = Gather <axis = 1> (s, again) u = Slice (t, zero, one, three)
+        unused = Reshape (s, flat) other = Reshape (s, flat) o = Relu (u) }}""",
+        **constants,
+    )
+    assert not JoinViews().run(Model.load(proto)).modified
+
+
+@settings(max_examples=max(30, settings().max_examples))
 @given(random_views())
 def test_random_views(proto: onnx.ModelProto) -> None:
     """Random chains and bundles give the same bits with no more operators, and with the fewest at the second run."""
