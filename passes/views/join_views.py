@@ -42,21 +42,34 @@ class JoinViews(Pass):
     def run(self, model: Model) -> PassResult:
         """Replaces regions in every graph until none gets smaller."""
         replaced, size = 0, _size(model)
+        best: set[tuple[int, ...]] = set()
         while has_views(model):  # without any, inference takes longer than all else here
             infer_shapes_of_values(model)
-            found = self._sweep(model)
+            found = self._sweep(model, best)
             replaced += found
             before, size = size, _size(model)
             if not found or size >= before:
                 break  # so there is a last sweep, whatever plans say
         return PassResult(replaced > 0, (), {"regions": replaced})
 
-    def _sweep(self, model: Model) -> int:
+    def _sweep(self, model: Model, best: set[tuple[int, ...]]) -> int:
+        """Replaces what it can, once.
+
+        Args:
+            model: With inferred shapes.
+            best: The regions that no plan makes smaller, by the `id` of what they have; it is added to.
+        """
         replaced = 0
         for graph in list(model.graphs()):
             for region in find_regions(model, graph, computed_indices(model, graph)):
+                key = tuple(map(id, (*region.nodes, *region.sources, *region.outputs)))
+                if key in best:
+                    continue
                 plan = make_plan(region)
-                replaced += plan is not None and replace_region(model, graph, region, plan)
+                if plan is None:
+                    best.add(key)
+                else:
+                    replaced += replace_region(model, graph, region, plan)
         if replaced:
             graphs = list(model.graphs())
             for graph in graphs:

@@ -34,6 +34,9 @@ def _candidates(target: Table, index: Table, source: View) -> Iterator[View]:
 def _places(target: Table, table: Table) -> Table | None:
     """For each element of `target` where it stands in `table`; None if one stands nowhere or any stands twice."""
     flat = table.ravel()
+    if flat.size and (flat[1:] - flat[:-1] == 1).all():  # as the elements of a source are numbered
+        index = target - flat[0]
+        return index if ((index >= 0) & (index < flat.size)).all() else None
     order = np.arange(flat.size) if (flat[1:] > flat[:-1]).all() else np.argsort(flat, kind="stable")
     ordered = flat[order]
     if (ordered[1:] == ordered[:-1]).any():
@@ -149,6 +152,8 @@ def _boxes(target: Table, index: Table, source: View) -> Iterator[View]:
 
 
 def _distinct(places: Table, ordered: bool) -> Table:
+    if (places[1:] > places[:-1]).all():
+        return places
     values, first = np.unique(places, return_index=True)
     return values if ordered else places[np.sort(first)]
 

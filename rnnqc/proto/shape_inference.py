@@ -11,7 +11,7 @@ import onnx
 from rnnqc.proto.graph_walks import blocks_of, inner_graphs
 
 LARGEST_RANGE = 2**16
-LONG_RANGE = 2**12
+LONG_RANGE = 2**5
 """Elements of a Range whose values are no shape."""
 _HIDDEN = "RangeWhoseValuesAreNotFollowed"
 LARGEST_LOAN = 64
