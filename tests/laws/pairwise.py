@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 Row = dict[str, Any]
 Pair = tuple[int, int, int, int]
 """Field, value, a later field, value; all by their positions."""
+Missing = dict[tuple[int, int], set[tuple[int, int]]]
+"""By field and value the values of other fields that it has not met."""
 TRIES = 12
 """How many rows are drawn for each one that is taken."""
 
@@ -39,20 +41,26 @@ def pairwise(fields: Mapping[str, Sequence[Any]], repaired: Callable[[Row], Row]
 
     pairs = itertools.combinations(range(len(names)), 2)
     every = [(a, i, b, j) for a, b in pairs for i in range(counts[a]) for j in range(counts[b])]
-    missing = {p for p in every if can_be(p)}
+    possible = [p for p in every if can_be(p)]
+    missing: Missing = {(k, v): set() for k, count in enumerate(counts) for v in range(count)}
+    for a, i, b, j in possible:
+        missing[a, i].add((b, j))
+        missing[b, j].add((a, i))
     drawn: list[list[int]] = []
-    for pair in sorted(missing, key=lambda p: (-counts[p[0]] * counts[p[2]], p)):
-        if pair not in missing:
+    for pair in sorted(possible, key=lambda p: (-counts[p[0]] * counts[p[2]], p)):
+        a, i, b, j = pair
+        if (b, j) not in missing[a, i]:
             continue
         candidates = [valid(_filled(pair, counts, missing, turn)) for turn in range(TRIES)]
-        held = [c for c in candidates if (c[pair[0]], c[pair[2]]) == (pair[1], pair[3])]
-        best = max(held or candidates, key=lambda c: len(missing.intersection(_pairs(c))))
+        held = [c for c in candidates if (c[a], c[b]) == (i, j)]
+        best = max(held or candidates, key=lambda c: _brought(c, missing))
         drawn.append(best)
-        missing.difference_update(_pairs(best))
+        for place in enumerate(best):
+            missing[place].difference_update(enumerate(best))
     return [{n: values[k][row[k]] for k, n in enumerate(names)} for row in drawn]
 
 
-def _filled(pair: Pair, counts: Sequence[int], missing: set[Pair], turn: int) -> list[int]:
+def _filled(pair: Pair, counts: Sequence[int], missing: Missing, turn: int) -> list[int]:
     """A row with this pair, whose other values bring as many missing pairs as one value after the other can."""
     a, i, b, j = pair
     chosen = {a: i, b: j}
@@ -60,20 +68,13 @@ def _filled(pair: Pair, counts: Sequence[int], missing: set[Pair], turn: int) ->
     for field in order[turn:] + order[:turn]:
         if field in chosen:
             continue
-        best, most = 0, -1
-        for step in range(counts[field]):
-            value = (step + turn) % counts[field]
-            brought = sum(_ordered(field, value, other, held) in missing for other, held in chosen.items())
-            if brought > most:
-                best, most = value, brought
-        chosen[field] = best
+        held = set(chosen.items())
+        values = [(step + turn) % counts[field] for step in range(counts[field])]
+        chosen[field] = max(values, key=lambda value: len(missing[field, value] & held))
     return [chosen[k] for k in range(len(counts))]
 
 
-def _ordered(a: int, i: int, b: int, j: int) -> Pair:
-    return (a, i, b, j) if a < b else (b, j, a, i)
-
-
-def _pairs(row: Sequence[int]) -> Iterator[Pair]:
-    for a, b in itertools.combinations(range(len(row)), 2):
-        yield a, row[a], b, row[b]
+def _brought(row: Sequence[int], missing: Missing) -> int:
+    """How many missing pairs a row has, each counted twice."""
+    places = set(enumerate(row))
+    return sum(len(missing[place] & places) for place in places)
