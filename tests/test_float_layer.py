@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 
 from tests.generate.float_layer import run_node
+from tests.generate.random_layers import SMALL_GAIN
 from tests.generate.strategies import any_cases, gru_and_rnn_cases, lstm_cases
 from tests.runs.sessions import assert_close, assert_same_bits, plain_session, run
 from tests.subjects.lstm_models import BACKEND_CASES, RecurrentCase
@@ -35,6 +36,9 @@ def test_reference_equals_onnxruntime_gru_and_rnn(case: RecurrentCase) -> None:
 
 
 def _compare(case: RecurrentCase, *, condition: bool) -> None:
+    """Within the tolerance; an activation steeper than 1, which makes differences grow, gets small weights."""
+    if any(a.name == "ScaledTanh" and a.alpha * a.beta > 1 for a in case.activations or ()):
+        case = case.replace(gain=SMALL_GAIN)
     feeds = case.feeds(padding=0.0, condition=condition)
     assert_close(case.expected(feeds), run(plain_session(case.model()), feeds), TOLERANCE, "onnxruntime")
 
