@@ -141,7 +141,6 @@ def _add_checks(parser: argparse.ArgumentParser) -> None:
 
 def run(a: argparse.Namespace) -> int:
     """Runs the command; the exit code."""
-    from rnnqc.evaluation.invalid_model_errors import refuse_invalid_input
     from rnnqc.lowering.failures import first_failure
 
     _check_paths(a)
@@ -154,8 +153,6 @@ def run(a: argparse.Namespace) -> int:
     failure = first_failure(
         report, strict=a.strict, strict_rest=a.strict_rest, form=a.form, verify=a.verify, min_sqnr=a.min_sqnr
     )
-    if failure is None and not report.sqnr_db:  # with an SQNR both models ran
-        refuse_invalid_input(a.model, lowered.proto)
     if failure is None:
         if a.formats_path:
             from rnnqc.lowering.saved_formats import save_formats

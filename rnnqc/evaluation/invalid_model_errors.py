@@ -61,12 +61,13 @@ def refuse_invalid_input(model: Given, lowered: onnx.ModelProto) -> None:
     Raises:
         CompileError: Neither of the two can run.
     """
+    refusal = _refusal(model)
+    if refusal is None or not _says(refusal, _INVALID) or _says(refusal, _UNKNOWN):
+        return
     try:
         make_session(lowered, optimize=False)
     except CompileError:
-        refusal = _refusal(model)
-        if refusal is not None and _says(refusal, _INVALID) and not _says(refusal, _UNKNOWN):
-            raise refusal from None
+        raise refusal from None
 
 
 def _says(error: CompileError, texts: Sequence[str]) -> bool:

@@ -12,7 +12,7 @@ from typing import Any
 from rnnqc.data.given_data import Data
 from rnnqc.data.statistics import Statistics
 from rnnqc.errors import located
-from rnnqc.evaluation.invalid_model_errors import refusing_invalid_models
+from rnnqc.evaluation.invalid_model_errors import refuse_invalid_input, refusing_invalid_models
 from rnnqc.ir import Model
 from rnnqc.lowering.judge import judge, refuse_other_forms
 from rnnqc.lowering.options import REST_FLOAT, LowerOptions
@@ -94,8 +94,9 @@ def lower(
         progress: Called with the name of each pass before it runs, and in a calibration with how far that is.
 
     Raises:
-        CompileError: The model or the options cannot be handled; with `strict`: a recurrent node stays as it is; with
-            `strict_rest`: a weight around them stays float; with form "qonnx": no layer has a cell of it.
+        CompileError: The model or the options cannot be handled; onnxruntime calls the graph invalid, and what was made
+            of it, too; with `strict`: a recurrent node stays as it is; with `strict_rest`: a weight around them stays
+            float; with form "qonnx": no layer has a cell of it.
         NumericsError: With `verify`: a pass changed more than it declares.
     """
     options = LowerOptions(
@@ -127,7 +128,10 @@ def lower_to_report(
     with located(plan.model.source):
         passed = run(plan, [*instruments, *_told(progress)])
         report = judge(plan, passed, start)
-        return record(plan, passed, report)
+        lowered = record(plan, passed, report)
+    if not report.sqnr_db:  # with an SQNR both models ran
+        refuse_invalid_input(model, lowered.proto)
+    return lowered
 
 
 def _told(progress: Callable[[str], None] | None) -> list[Instrument]:

@@ -510,6 +510,18 @@ def test_a_model_that_onnxruntime_does_not_run(
     )
 
 
+@pytest.mark.parametrize("what", UNRUNNABLE)
+def test_python_refuses_what_the_command_refuses(what: str) -> None:
+    mutate, code, words = UNRUNNABLE[what]
+    model = LstmCase(opset=17).model()
+    mutate(model)
+    if code == 2:
+        with pytest.raises(rnnqc.CompileError, match=f"The model is not valid: .*{words}"):
+            rnnqc.lower(model)
+    else:
+        assert not rnnqc.lower(model).report.entries_not_lowered
+
+
 NOT_RUN: dict[str, Mutation] = {
     "no hidden_size": _remove("hidden_size"),
     "a declared length of 0": _dims(0, 2, 3),
