@@ -96,6 +96,7 @@ class _Cell(ctypes.Structure):
 
     _fields_ = (
         *STEP_FIELDS,
+        ("peephole", ctypes.c_void_p),
         ("gate_min", ctypes.c_float * GATES),
         ("gate_max", ctypes.c_float * GATES),
         ("gate_table", ctypes.c_void_p * GATES),
@@ -312,7 +313,7 @@ def check_blocks(
 
 @dataclass
 class CellCase:
-    """One call of a table cell. Rows of `p`, `acc` and `c` are padded to whole blocks."""
+    """One call of a table cell, or of a peephole cell. Rows of `p`, `acc` and `c` are padded to whole blocks."""
 
     units: int
     acc: npt.NDArray[np.int32]
@@ -327,6 +328,16 @@ class CellCase:
     h_scale: float
     h_zero_point: int
     cell_index_scale: float = 0.0
+    peephole: npt.NDArray[np.float32] | None = None
+
+    def of_peepholes(self) -> CellCase:
+        """The case with peepholes, of pre-activations of i and f about as large and as often whole numbers."""
+        rng = np.random.default_rng(self.units)
+        peephole = rng.normal(0, 1, (blocks(self.units), GATES, BLOCK)).astype(np.float32)
+        peephole *= np.float32(20 / max(np.median(np.abs(self.c)), 1))
+        seen = self.c.reshape(len(self.c), -1, 1, BLOCK) * peephole
+        seen[:, :, (1, 3)] = 0
+        return replace(self, p=self.p - seen.reshape(self.p.shape), peephole=peephole.reshape(-1))
 
     def of_float_cell(self, scale: float) -> CellCase:
         """The case with a float cell of `scale` codes in a unit; every second state lies between two codes."""
@@ -340,6 +351,7 @@ class CellCase:
         """Runs all blocks, or those of `span` only."""
         rows = len(self.p)
         acc, p, h_multiplier, c = (guarded.array(v, 64) for v in (self.acc, self.p, self.h_multiplier, self.c))
+        peephole = None if self.peephole is None else guarded.array(self.peephole, 64)
         h = guarded.empty(c.shape, np.uint8, 16)
         y, row_pointers = guarded.rows(rows, self.units)
         # Without slack: a look-up beyond a table's last or before its first entry meets a guard page.
@@ -354,6 +366,7 @@ class CellCase:
             acc=acc.ctypes.data,
             p=p.ctypes.data,
             h_multiplier=h_multiplier.ctypes.data,
+            peephole=None if peephole is None else peephole.ctypes.data,
             gate_min=(ctypes.c_float * GATES)(*self.gate_min),
             gate_max=(ctypes.c_float * GATES)(*self.gate_max),
             gate_table=(ctypes.c_void_p * GATES)(*(table.ctypes.data for table in gate_tables)),

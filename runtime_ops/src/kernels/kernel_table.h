@@ -77,8 +77,9 @@ struct JoinArgs {
   int64_t p_stride;
 };
 
-// One step of the cell from accumulators to hidden codes: four table gates, quantized cell state, output table,
-// static hidden scale, no peepholes. Works on blocks [block_begin, block_end).
+// One step of the LSTM from accumulators to hidden codes: four table gates, output table, codes of a static scale.
+// Works on blocks [block_begin, block_end). With v = f32(acc) * h_multiplier + p of a gate, peephole_cell takes v +
+// peephole * c: the state before the step for gates i and f, the one after it for o.
 struct TableCellArgs {
   int64_t rows;
   int64_t units;
@@ -89,7 +90,8 @@ struct TableCellArgs {
   const float* p;  // block order
   int64_t p_stride;
   const float* h_multiplier;  // block order
-  float v_max;                // |acc * h_multiplier + p| is at most this; infinite or NaN if that is not known
+  const float* peephole;      // block order; of peephole_cell only
+  float v_max;                // of table_cell: |v| is at most this; infinite or NaN if that is not known
   float gate_min[kGates];
   float gate_max[kGates];
   const float* gate_table[kGates];  // valid at trunc(gate_min) .. trunc(gate_max)
@@ -190,6 +192,7 @@ struct KernelTable {
   ProjectFn* project_s6;      // of kS6Blocks; null if there is none: such matrices are packed as int8 then
   RecurrentFn* recurrent_s6;  // null exactly if project_s6 is
   TableCellFn* table_cell;
+  TableCellFn* peephole_cell;
   GridBytesFn* grid_bytes;
   HiddenCellFn* gru_cell;
   HiddenCellFn* gru_reset;

@@ -370,7 +370,8 @@ def test_table_cell(
 ) -> None:
     case = _table_case(rows, units, zero_point, wild, cell_max)
     for kind in (case, case.of_float_cell(4.0), case.of_float_cell(0.37)):
-        kind.run(isa, guarded).assert_same_bits(kind.run("reference", guarded))
+        for each in (kind, kind.of_peepholes()):
+            each.run(isa, guarded).assert_same_bits(each.run("reference", guarded))
 
 
 def _check_span(case: CellCase, isa: str, guarded: Guarded, begin: int, end: int) -> None:
@@ -403,7 +404,7 @@ SPANS = [
 def test_table_cell_of_some_blocks(isa: str, count: int, begin: int, end: int, rows: int, guarded: Guarded) -> None:
     # As threads run that take some of the columns each.
     case = _table_case(rows, count * BLOCK - 3, 128, True, 300.0)
-    for kind in (case, case.of_float_cell(4.0)):
+    for kind in (case, case.of_float_cell(4.0), case.of_peepholes()):
         _check_span(kind, isa, guarded, begin, end)
 
 
@@ -586,6 +587,8 @@ def test_limits_of_linear_cells(isa: str, specials: Sequence[float], name: str, 
         assert found.linear
         assert found.fused == (specials is WITHIN and name in FUSED)
         found.assert_same_bits(expected)
+        seeing = kind.of_peepholes()
+        seeing.run(isa, guarded).assert_same_bits(seeing.run("reference", guarded))
 
 
 @pytest.mark.parametrize("isa", STEP_ISAS)
@@ -624,7 +627,9 @@ def test_lower_limit_at_the_second_code(
 def test_linear_cell_of_some_blocks(
     isa: str, begin: int, end: int, limits: dict[str, float], specials: Sequence[float], guarded: Guarded
 ) -> None:
-    _check_span(_limited_case(specials=specials, **limits), isa, guarded, begin, end)
+    case = _limited_case(specials=specials, **limits)
+    for kind in (case, case.of_peepholes()):
+        _check_span(kind, isa, guarded, begin, end)
 
 
 @pytest.mark.few(4)

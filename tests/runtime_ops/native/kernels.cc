@@ -95,6 +95,7 @@ struct rnnqc_test_cell {
   const int32_t* acc;
   const float* p;
   const float* h_multiplier;
+  const float* peephole;  // null of a cell without
   float gate_min[4];
   float gate_max[4];
   const float* gate_table[4];
@@ -136,6 +137,7 @@ static rnnqc::TableCellArgs CellArgsOf(const rnnqc_test_cell& cell, rnnqc::Linea
   args.linear = FindLinear(cell, linear) ? linear : nullptr;
   args.v_max = LargestPreActivation(args);
   args.h_reciprocal = rnnqc::FindReciprocal(args.h_scale);
+  args.peephole = cell.peephole;
   args.cell_max = cell.cell_max;
   args.cell_index_scale = cell.cell_index_scale;
   args.cell_table = cell.cell_table;
@@ -147,7 +149,8 @@ static rnnqc::TableCellArgs CellArgsOf(const rnnqc_test_cell& cell, rnnqc::Linea
 
 RNNQC_EXPORT void rnnqc_test_table_cell(const char* isa, const rnnqc_test_cell* cell) {
   rnnqc::LinearTables linear;
-  rnnqc::FindTable(isa)->table_cell(CellArgsOf(*cell, &linear));
+  const rnnqc::KernelTable& kernels = *rnnqc::FindTable(isa);
+  (cell->peephole == nullptr ? kernels.table_cell : kernels.peephole_cell)(CellArgsOf(*cell, &linear));
 }
 
 // Whether rnnqc_test_table_cell gives the kernel a linear form of the tables, and whether the cell is fused.
@@ -183,8 +186,8 @@ RNNQC_EXPORT int32_t rnnqc_test_same_steps(const char* isa, const char* other) {
   const rnnqc::KernelTable& b = *rnnqc::FindTable(other);
   return a.max_abs == b.max_abs && a.min_max == b.min_max && a.quantize_row == b.quantize_row &&
                  a.quantize_row_16 == b.quantize_row_16 && a.join == b.join && a.table_cell == b.table_cell &&
-                 a.gru_cell == b.gru_cell && a.gru_reset == b.gru_reset && a.gru_output == b.gru_output &&
-                 a.rnn_cell == b.rnn_cell && a.vector == b.vector
+                 a.peephole_cell == b.peephole_cell && a.gru_cell == b.gru_cell && a.gru_reset == b.gru_reset &&
+                 a.gru_output == b.gru_output && a.rnn_cell == b.rnn_cell && a.vector == b.vector
              ? 1
              : 0;
 }

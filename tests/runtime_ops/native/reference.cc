@@ -209,32 +209,46 @@ void u8s4_f32_project_1x1__reference(const ProjectArgs& args) { Project(WeightS4
 void u8s6_s32_recurrent_1x1__reference(const RecurrentArgs& args) { Recurrent(WeightS6, args); }
 void u8s6_f32_project_1x1__reference(const ProjectArgs& args) { Project(WeightS6, args); }
 
-void s32_table_cell_1__reference(const TableCellArgs& args) {
+namespace {
+
+// The entry of a gate of one unit, whose peephole, if any, sees `seen`.
+float GateEntry(const TableCellArgs& args, int64_t row, int64_t unit, int64_t gate, const float* seen) {
+  const int64_t j = (unit / kBlockUnits) * kBlockColumns + gate * kBlockUnits + unit % kBlockUnits;
+  const float product = static_cast<float>(args.acc[row * args.acc_stride + j]) * args.h_multiplier[j];
+  float v = product + args.p[row * args.p_stride + j];
+  if (seen != nullptr) {
+    const float term = args.peephole[j] * *seen;
+    v = v + term;
+  }
+  const float limited = std::fmax(std::fmin(v, args.gate_max[gate]), args.gate_min[gate]);
+  return args.gate_table[gate][static_cast<int32_t>(limited)];
+}
+
+void TableCell(const TableCellArgs& args, bool peepholes) {
   for (int64_t row = 0; row < args.rows; ++row) {
     for (int64_t unit = args.block_begin * kBlockUnits; unit < args.block_end * kBlockUnits; ++unit) {
-      float gates[kGates];
-      for (int64_t g = 0; g < kGates; ++g) {
-        const int64_t j = (unit / kBlockUnits) * kBlockColumns + g * kBlockUnits + unit % kBlockUnits;
-        const float product = static_cast<float>(args.acc[row * args.acc_stride + j]) * args.h_multiplier[j];
-        const float v = product + args.p[row * args.p_stride + j];
-        const float limited = std::fmax(std::fmin(v, args.gate_max[g]), args.gate_min[g]);
-        gates[g] = args.gate_table[g][static_cast<int32_t>(limited)];
-      }
       float* c = args.c + row * args.c_stride + unit;
-      const float kept = gates[2] * *c;
-      const float added = gates[0] * gates[3];
+      const float* seen = peepholes ? c : nullptr;
+      const float kept = GateEntry(args, row, unit, 2, seen) * *c;
+      const float added = GateEntry(args, row, unit, 0, seen) * GateEntry(args, row, unit, 3, nullptr);
       const bool whole = args.cell_index_scale == 0.0f;
       const float next = whole ? std::nearbyint(kept + added) : kept + added;
       *c = std::fmax(std::fmin(next, args.cell_max), -args.cell_max);
       const float half = static_cast<float>(args.cell_table_size / 2);
       const float steps = whole ? *c : std::nearbyint(*c * args.cell_index_scale);
       const int32_t code = static_cast<int32_t>(std::fmax(std::fmin(steps, half - 1.0f), -half));
-      const float y = gates[1] * args.cell_table[code < 0 ? code + args.cell_table_size : code];
+      const float entry = args.cell_table[code < 0 ? code + args.cell_table_size : code];
+      const float y = GateEntry(args, row, unit, 1, seen) * entry;
       if (unit < args.units) args.y[row][unit] = y;
       args.h[row * args.h_stride + unit] = Code(y, args.h_scale, args.h_zero_point);
     }
   }
 }
+
+}  // namespace
+
+void s32_table_cell_1__reference(const TableCellArgs& args) { TableCell(args, false); }
+void s32_peephole_cell_1__reference(const TableCellArgs& args) { TableCell(args, true); }
 
 namespace {
 

@@ -12,13 +12,10 @@
 namespace rnnqc {
 namespace {
 
+// Whether kernels run the step.
 bool HasTablesOnly(const LstmConfig& config) {
   return HasTableGates(config) && config.output_kind == Kind::kTable && config.h_mode == CodeMode::kStatic &&
          !config.input_forget;
-}
-
-bool UsesTableKernel(const LstmConfig& config, const PackedLstm& packed) {
-  return HasTablesOnly(config) && packed.peephole.size() == 0;
 }
 
 // The largest magnitude, infinite if there is a NaN.
@@ -44,7 +41,7 @@ class LstmRun final : public SequenceRun {
       : SequenceRun(config, kernels, packed, args, first, stride),
         lstm_(config),
         weights_(packed),
-        table_kernel_(UsesTableKernel(config, packed)) {}
+        table_kernel_(HasTablesOnly(config)) {}
 
  private:
   void VisitScratch(ScratchPieces& pieces) override {
@@ -95,6 +92,7 @@ class LstmRun final : public SequenceRun {
     cell_.acc_stride = stride_;
     cell_.p_stride = stride_;
     cell_.h_multiplier = packed_.h_multiplier.data();
+    cell_.peephole = weights_.peephole.data();
     for (int64_t g = 0; g < kGates; ++g) {
       cell_.gate_min[g] = config_.gates[g].min;
       cell_.gate_max[g] = config_.gates[g].max;
@@ -122,7 +120,7 @@ class LstmRun final : public SequenceRun {
     cell.p = p_step_;
     cell.v_max = first_loses_ && step_ == 0 ? INFINITY : weights_.x_reach * x_scale_max_ + weights_.reach;
     cell.h = h_planes_ == 2 ? h_of_eight_ : CodesAfter(step_);
-    kernels_.table_cell(cell);
+    (weights_.peephole.size() == 0 ? kernels_.table_cell : kernels_.peephole_cell)(cell);
   }
 
   void GenericCells() {

@@ -19,7 +19,7 @@ inline __m256 Floats8(const int32_t* sums) {
 const LinearTables kNoTables{};
 
 // kWhole: the cell state is a whole number.
-template <bool kLinear, bool kWhole>
+template <bool kPeepholes, bool kLinear, bool kWhole>
 class Cells {
  public:
   explicit Cells(const TableCellArgs& args)
@@ -54,6 +54,7 @@ class Cells {
                      args.acc + row * args.acc_stride + column,
                      args.p + row * args.p_stride + column,
                      args.h_multiplier + column,
+                     kPeepholes ? args.peephole + column : nullptr,
                      args.c + row * args.c_stride + unit,
                      args.units - unit,
                      args.y[row] + unit,
@@ -69,6 +70,7 @@ class Cells {
     const int32_t* acc;
     const float* p;
     const float* h_multiplier;
+    const float* peephole;
     float* c;
     int64_t units;  // that are left
     float* y;
@@ -76,24 +78,14 @@ class Cells {
   };
 
   void Chunk(const Place& at) const {
-    Units forms[2 * kChunk];
     Floats o[kChunk];
-    if (kLinear) {
-      for (int64_t i = 0; i < 2 * at.blocks; ++i) forms[i] = GateCodes(at, i / 2, i % 2 == 0 ? 0 : 2);
-      gate_form_(forms, 2 * at.blocks);
+    if (kPeepholes) {
+      SeeingStates(at);
+      SeeingOutputGates(at, o);
+    } else {
+      States(at, o);
     }
-    for (int64_t b = 0; b < at.blocks; ++b) {
-      Floats gates[kGates];
-      RNNQC_UNROLL(2)
-      for (int g = 0; g < 4; g += 2) {
-        gates[g] = kLinear ? GateValues(forms[2 * b + g / 2].low, g) : GateEntries(at, b, g);
-        gates[g + 1] = kLinear ? GateValues(forms[2 * b + g / 2].high, g + 1) : GateEntries(at, b, g + 1);
-      }
-      float* c = at.c + b * kBlockUnits;
-      NextCell(c, gates[0].low, gates[2].low, gates[3].low);
-      NextCell(c + 8, gates[0].high, gates[2].high, gates[3].high);
-      o[b] = gates[1];
-    }
+    Units forms[kChunk];
     if (kLinear) {
       for (int64_t b = 0; b < at.blocks; b += 2) {
         const Units first = CellCodes(at, b);
@@ -104,7 +96,7 @@ class Cells {
     }
     for (int64_t b = 0; b < at.blocks; ++b) {
       if (kLinear) {
-        const __m256i t = b % 2 == 0 ? forms[b / 2].low : forms[b / 2].high;
+        const __m256i t = OfPair(forms, b);
         Output(at, b, o[b], {_mm256_mul_ps(Low(t), cell_scale_), _mm256_mul_ps(High(t), cell_scale_)});
       } else {
         const Units code = CellCodes(at, b);
@@ -113,24 +105,92 @@ class Cells {
     }
   }
 
-  RNNQC_FORCEINLINE __m256i GateIndex(const Place& at, int64_t column, int gate) const {
+  // The states after the step, and gate o.
+  RNNQC_FORCEINLINE void States(const Place& at, Floats* o) const {
+    Units forms[2 * kChunk];
+    if (kLinear) {
+      for (int64_t i = 0; i < 2 * at.blocks; ++i) {
+        const int gate = i % 2 == 0 ? 0 : 2;
+        forms[i] = GateCodes(GateIndices<false>(at, i / 2, gate), GateIndices<false>(at, i / 2, gate + 1));
+      }
+      gate_form_(forms, 2 * at.blocks);
+    }
+    for (int64_t b = 0; b < at.blocks; ++b) {
+      Floats gates[kGates];
+      RNNQC_UNROLL(2)
+      for (int g = 0; g < 4; g += 2) {
+        gates[g] = kLinear ? GateValues(forms[2 * b + g / 2].low, g) : GateEntries<false>(at, b, g);
+        gates[g + 1] = kLinear ? GateValues(forms[2 * b + g / 2].high, g + 1) : GateEntries<false>(at, b, g + 1);
+      }
+      NextCells(at, b, gates[0], gates[2], gates[3]);
+      o[b] = gates[1];
+    }
+  }
+
+  // The states after the step, of gates that see those before it.
+  RNNQC_FORCEINLINE void SeeingStates(const Place& at) const {
+    Units forms[2 * kChunk];
+    Units* const of_d = forms + at.blocks;
+    if (kLinear) {
+      for (int64_t b = 0; b < at.blocks; ++b)
+        forms[b] = GateCodes(GateIndices<true>(at, b, 0), GateIndices<true>(at, b, 2));
+      PairCodes<false>(at, 3, of_d);
+      gate_form_(forms, at.blocks + (at.blocks + 1) / 2);
+    }
+    for (int64_t b = 0; b < at.blocks; ++b) {
+      const Floats i = kLinear ? GateValues(forms[b].low, 0) : GateEntries<true>(at, b, 0);
+      const Floats f = kLinear ? GateValues(forms[b].high, 2) : GateEntries<true>(at, b, 2);
+      const Floats d = kLinear ? GateValues(OfPair(of_d, b), 3) : GateEntries<false>(at, b, 3);
+      NextCells(at, b, i, f, d);
+    }
+  }
+
+  // Gate o, which sees the states after the step.
+  RNNQC_FORCEINLINE void SeeingOutputGates(const Place& at, Floats* o) const {
+    Units forms[kChunk];
+    if (kLinear) {
+      PairCodes<true>(at, 1, forms);
+      gate_form_(forms, (at.blocks + 1) / 2);
+    }
+    for (int64_t b = 0; b < at.blocks; ++b) {
+      o[b] = kLinear ? GateValues(OfPair(forms, b), 1) : GateEntries<true>(at, b, 1);
+    }
+  }
+
+  // kSees: the gate has a peephole on at.c.
+  template <bool kSees>
+  RNNQC_FORCEINLINE __m256i GateIndex(const Place& at, int64_t column, const float* c, int gate) const {
     const __m256 acc = Floats8(at.acc + column);
     const __m256 product = _mm256_mul_ps(acc, _mm256_loadu_ps(at.h_multiplier + column));
-    const __m256 v = _mm256_add_ps(product, _mm256_loadu_ps(at.p + column));
+    __m256 v = _mm256_add_ps(product, _mm256_loadu_ps(at.p + column));
+    if (kSees) v = _mm256_add_ps(v, _mm256_mul_ps(_mm256_loadu_ps(at.peephole + column), _mm256_loadu_ps(c)));
     return _mm256_cvttps_epi32(Limit(v, gate_min_[gate], gate_max_[gate]));
   }
 
+  template <bool kSees>
   RNNQC_FORCEINLINE Units GateIndices(const Place& at, int64_t block, int gate) const {
     const int64_t column = block * kBlockColumns + gate * kBlockUnits;
-    return {GateIndex(at, column, gate), GateIndex(at, column + 8, gate)};
+    const float* c = at.c + block * kBlockUnits;
+    return {GateIndex<kSees>(at, column, c, gate), GateIndex<kSees>(at, column + 8, c + 8, gate)};
   }
 
-  // Codes of sixteen units of a gate and of the next gate.
-  RNNQC_FORCEINLINE Units GateCodes(const Place& at, int64_t block, int gate) const {
-    const Units a = GateIndices(at, block, gate);
-    const Units b = GateIndices(at, block, gate + 1);
+  // Codes of twice sixteen units.
+  RNNQC_FORCEINLINE Units GateCodes(const Units& a, const Units& b) const {
     return {_mm256_sub_epi16(_mm256_packus_epi32(a.low, a.high), gate_zero_),
             _mm256_sub_epi16(_mm256_packus_epi32(b.low, b.high), gate_zero_)};
+  }
+
+  // Codes of one gate, two blocks to an element; the last block may stand twice in its own.
+  template <bool kSees>
+  RNNQC_FORCEINLINE void PairCodes(const Place& at, int gate, Units* codes) const {
+    for (int64_t b = 0; b < at.blocks; b += 2) {
+      const Units second = GateIndices<kSees>(at, Least(b + 1, at.blocks - 1), gate);
+      codes[b / 2] = GateCodes(GateIndices<kSees>(at, b, gate), second);
+    }
+  }
+
+  static __m256i OfPair(const Units* pairs, int64_t block) {
+    return block % 2 == 0 ? pairs[block / 2].low : pairs[block / 2].high;
   }
 
   RNNQC_FORCEINLINE Floats GateValues(__m256i t, int gate) const {
@@ -138,10 +198,18 @@ class Cells {
             _mm256_add_ps(_mm256_mul_ps(High(t), gate_scale_[gate]), gate_offset_[gate])};
   }
 
+  template <bool kSees>
   Floats GateEntries(const Place& at, int64_t block, int gate) const {
-    const Units index = GateIndices(at, block, gate);
+    const Units index = GateIndices<kSees>(at, block, gate);
     return {_mm256_i32gather_ps(gate_table_[gate], index.low, 4),
             _mm256_i32gather_ps(gate_table_[gate], index.high, 4)};
+  }
+
+  RNNQC_FORCEINLINE void NextCells(const Place& at, int64_t block, const Floats& i, const Floats& f,
+                                   const Floats& d) const {
+    float* c = at.c + block * kBlockUnits;
+    NextCell(c, i.low, f.low, d.low);
+    NextCell(c + 8, i.high, f.high, d.high);
   }
 
   RNNQC_FORCEINLINE void NextCell(float* c, __m256 i, __m256 f, __m256 d) const {
@@ -195,21 +263,26 @@ class Cells {
   __m256 cell_scale_;
 };
 
-template <bool kLinear, bool kWhole>
+template <bool kPeepholes, bool kLinear, bool kWhole>
 void RunCells(const TableCellArgs& args) {
-  const Cells<kLinear, kWhole> cells(args);
+  const Cells<kPeepholes, kLinear, kWhole> cells(args);
   for (int64_t row = 0; row < args.rows; ++row) cells.Row(args, row);
+}
+
+template <bool kPeepholes>
+void RunCellsOfKind(const TableCellArgs& args) {
+  const bool whole = args.cell_index_scale == 0.0f;
+  if (args.linear != nullptr) {
+    whole ? RunCells<kPeepholes, true, true>(args) : RunCells<kPeepholes, true, false>(args);
+  } else {
+    whole ? RunCells<kPeepholes, false, true>(args) : RunCells<kPeepholes, false, false>(args);
+  }
 }
 
 }  // namespace
 
-void s32_table_cell_32__avx2(const TableCellArgs& args) {
-  const bool whole = args.cell_index_scale == 0.0f;
-  if (args.linear != nullptr) {
-    whole ? RunCells<true, true>(args) : RunCells<true, false>(args);
-  } else {
-    whole ? RunCells<false, true>(args) : RunCells<false, false>(args);
-  }
-}
+void s32_table_cell_32__avx2(const TableCellArgs& args) { RunCellsOfKind<false>(args); }
+
+void s32_peephole_cell_32__avx2(const TableCellArgs& args) { RunCellsOfKind<true>(args); }
 
 }  // namespace rnnqc

@@ -19,7 +19,7 @@ using Indices = int32x4_t[4];
 const LinearTables kNoTables{};
 
 // kWhole: the cell state is a whole number.
-template <bool kLinear, bool kWhole>
+template <bool kPeepholes, bool kLinear, bool kWhole>
 class Cells {
  public:
   explicit Cells(const TableCellArgs& args)
@@ -31,10 +31,12 @@ class Cells {
         grid_(args.h_scale, args.h_zero_point) {}
 
   void Block(int64_t row, int64_t block) const {
-    Floats gates[kGates];
-    for (int gate = 0; gate < kGates; ++gate) Gate(row, block, gate, gates[gate]);
     const int64_t unit = block * kBlockUnits;
     float* c = args_.c + row * args_.c_stride + unit;
+    Floats gates[kGates];
+    Gate<kPeepholes>(row, block, 0, c, gates[0]);
+    Gate<kPeepholes>(row, block, 2, c, gates[2]);
+    Gate<false>(row, block, 3, c, gates[3]);
     const float half = static_cast<float>(args_.cell_table_size / 2);
     Indices code;
     for (int i = 0; i < 4; ++i) {
@@ -46,6 +48,7 @@ class Cells {
       const float32x4_t steps = kWhole ? next : vmulq_n_f32(next, args_.cell_index_scale);
       code[i] = vcvtnq_s32_f32(Limit(steps, -half, half - 1.0f));
     }
+    Gate<kPeepholes>(row, block, 1, c, gates[1]);
     Floats y;
     Activated(code, y);
     for (int i = 0; i < 4; ++i) y[i] = vmulq_f32(gates[1][i], y[i]);
@@ -54,7 +57,9 @@ class Cells {
   }
 
  private:
-  void Gate(int64_t row, int64_t block, int gate, Floats& values) const {
+  // kSees: the gate has a peephole on c.
+  template <bool kSees>
+  void Gate(int64_t row, int64_t block, int gate, const float* c, Floats& values) const {
     const int64_t column = block * kBlockColumns + gate * kBlockUnits;
     const int32_t* acc = args_.acc + row * args_.acc_stride + column;
     const float* p = args_.p + row * args_.p_stride + column;
@@ -62,7 +67,8 @@ class Cells {
     for (int i = 0; i < 4; ++i) {
       const float32x4_t multiplier = vld1q_f32(args_.h_multiplier + column + i * 4);
       const float32x4_t product = vmulq_f32(vcvtq_f32_s32(vld1q_s32(acc + i * 4)), multiplier);
-      const float32x4_t v = vaddq_f32(product, vld1q_f32(p + i * 4));
+      float32x4_t v = vaddq_f32(product, vld1q_f32(p + i * 4));
+      if (kSees) v = vaddq_f32(v, vmulq_f32(vld1q_f32(args_.peephole + column + i * 4), vld1q_f32(c + i * 4)));
       index[i] = vcvtq_s32_f32(Limit(v, args_.gate_min[gate], args_.gate_max[gate]));
     }
     if (kLinear) {
@@ -115,23 +121,28 @@ class Cells {
   Grid grid_;
 };
 
-template <bool kLinear, bool kWhole>
+template <bool kPeepholes, bool kLinear, bool kWhole>
 void RunCells(const TableCellArgs& args) {
-  const Cells<kLinear, kWhole> cells(args);
+  const Cells<kPeepholes, kLinear, kWhole> cells(args);
   for (int64_t row = 0; row < args.rows; ++row) {
     for (int64_t block = args.block_begin; block < args.block_end; ++block) cells.Block(row, block);
   }
 }
 
-}  // namespace
-
-void s32_table_cell_16__neon(const TableCellArgs& args) {
+template <bool kPeepholes>
+void RunCellsOfKind(const TableCellArgs& args) {
   const bool whole = args.cell_index_scale == 0.0f;
   if (args.linear != nullptr) {
-    whole ? RunCells<true, true>(args) : RunCells<true, false>(args);
+    whole ? RunCells<kPeepholes, true, true>(args) : RunCells<kPeepholes, true, false>(args);
   } else {
-    whole ? RunCells<false, true>(args) : RunCells<false, false>(args);
+    whole ? RunCells<kPeepholes, false, true>(args) : RunCells<kPeepholes, false, false>(args);
   }
 }
+
+}  // namespace
+
+void s32_table_cell_16__neon(const TableCellArgs& args) { RunCellsOfKind<false>(args); }
+
+void s32_peephole_cell_16__neon(const TableCellArgs& args) { RunCellsOfKind<true>(args); }
 
 }  // namespace rnnqc
