@@ -10,8 +10,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from rnnqc.cells.fused_nodes import has_kernel
 from rnnqc.ir import (
     CUSTOM_TAG,
+    DOMAIN,
     Model,
     Node,
     Value,
@@ -106,6 +108,12 @@ def custom_cells(model: Model) -> dict[str, dict[str, Any]]:
     """
     held = (info(n).metadata.get(CUSTOM_TAG) for g in model.graphs() for n in g.nodes)
     return {r["name"]: r for r in (json.loads(text) for text in held if text)}
+
+
+def cells_with_kernels(model: Model) -> set[str]:
+    """The names of those that the native library runs."""
+    nodes = (n for g in model.graphs() for n in g.nodes if n.domain == DOMAIN and has_kernel(n.op))
+    return {json.loads(text)["name"] for n in nodes if (text := info(n).metadata.get(CUSTOM_TAG))}
 
 
 def described(record: Mapping[str, Any]) -> str:

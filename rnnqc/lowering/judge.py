@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterable, Sequence
 from functools import partial
 
-from rnnqc.cells.forms import FUSED, INTEGER, QCDQ, QONNX
+from rnnqc.cells.forms import CUSTOM, FUSED, INTEGER, QCDQ, QONNX
 from rnnqc.errors import CompileError, Outcome, Remark, UsageError, explained
 from rnnqc.lowering.executable import executable
 from rnnqc.lowering.measurement import generated, given, measure
@@ -53,7 +53,7 @@ def judge(plan: Plan, passed: Passed, start: float | None = None) -> Report:
         checks=passed.verifier.checks,
         verified=passed.verifier.verified,
         unverified=passed.verifier.unverified,
-        slow_stock=_slow_stock(passed, entries),
+        slow_stock=_slow_stock(plan, passed, entries),
         rest=rest_report(
             passed.rest, passed.rest_left, stored_weights(passed.results), plan.options.rest, passed.exported
         ),
@@ -73,8 +73,9 @@ def _elementwise(found: ElementwiseRecurrence) -> Remark:
     return Remark("lower", Outcome.FLOAT, found.path, found.op, REASON, action=ACTION)
 
 
-def _slow_stock(passed: Passed, entries: Sequence[Entry]) -> str:
-    made = {e.node for e in entries if e.form in (FUSED, INTEGER)}
+def _slow_stock(plan: Plan, passed: Passed, entries: Sequence[Entry]) -> str:
+    forms = (FUSED, INTEGER, *((CUSTOM,) if plan.form in (FUSED, INTEGER) else ()))
+    made = {e.node for e in entries if e.form in forms}
     return slower_without_library(n for n in passed.nodes if n.path in made)
 
 

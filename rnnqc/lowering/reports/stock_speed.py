@@ -1,22 +1,54 @@
-"""Says which lowered layers are slower than float where the native library is absent, and what to choose there."""
+"""Says which lowered layers are slower than float in standard operators, and what to choose there."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from rnnqc.cells.types import CELL_TYPES, LSTM
+from rnnqc.passes.analysis.custom_cell import WEIGHT
 from rnnqc.passes.analysis.find_recurrent_nodes import RecurrentNode
 
 STOCK_COLUMNS = 4 * 256
 """Columns of W and R, gates times units, from which on a cell in standard operators is about as fast as in float."""
+STOCK_WEIGHTS = 2**17
+"""Of a matmul of a custom cell, in the mean: from there on the cell is about as fast in standard operators as in float,
+in a loop and unrolled. Highway, projection, LayerNorm and sLSTM cells break even between 1.1 and 1.5 times 10^5."""
 
 
 def slower_without_library(nodes: Iterable[RecurrentNode]) -> str:
     """A sentence about the layers that are slower than float in stock onnxruntime; "" if there are none.
 
     Args:
-        nodes: LSTM, GRU and RNN nodes that become, or have become, cells of form fused or integer.
+        nodes: Nodes that become, or have become, cells of form fused or integer, and custom cells.
     """
+    nodes = list(nodes)
+    return " ".join(filter(None, (_slow_layers(nodes), _slow_cells(nodes))))
+
+
+def slow_custom_cells(nodes: Iterable[RecurrentNode]) -> list[tuple[RecurrentNode, int]]:
+    """Custom cells that are slower in standard operators than in float, and the weights of a matmul of each."""
+    cells = [(n, _weights_of_a_matmul(n)) for n in nodes if n.op not in CELL_TYPES]
+    return [(n, weights) for n, weights in cells if 0 < weights < STOCK_WEIGHTS]
+
+
+def _weights_of_a_matmul(node: RecurrentNode) -> int:
+    """In the mean of a float custom cell; 0 of another node."""
+    matmuls = sum(p.endswith(f".{WEIGHT}") for p in node.attributes.get("points", ()))
+    return 0 if node.form or not matmuls else node.weight_bytes // 4 // matmuls
+
+
+def _slow_cells(nodes: Sequence[RecurrentNode]) -> str:
+    slow = slow_custom_cells(nodes)
+    if not slow:
+        return ""
+    return (
+        f"In standard operators, without rnnqc's library, {len(slow)} custom cell(s) are slower than in float (matmuls "
+        f"of {min(weights for _, weights in slow)} weights; {STOCK_WEIGHTS} break even): for programs that cannot load "
+        "the library the float model is faster."
+    )
+
+
+def _slow_layers(nodes: Sequence[RecurrentNode]) -> str:
     layers = [n for n in nodes if n.op in CELL_TYPES and n.attributes.get("hidden_size")]
     slow = [n for n in layers if len(CELL_TYPES[n.op].gates) * int(n.attributes["hidden_size"]) < STOCK_COLUMNS]
     if not slow:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rnnqc.cells.forms import FUSED, INTEGER, QCDQ, QONNX
+from rnnqc.cells.forms import CUSTOM, FUSED, INTEGER, QCDQ, QONNX
 from rnnqc.cells.stages import IntegerCell, QuantizedCell
 from rnnqc.cells.types import CELL_TYPES
 from rnnqc.cells.vitis_tables import VITIS
@@ -15,9 +15,11 @@ from rnnqc.layers.layer_hints import layer_hints
 from rnnqc.lowering.plan import Plan
 from rnnqc.lowering.record import earlier_record
 from rnnqc.lowering.reports.report import Entry, Report
+from rnnqc.lowering.reports.stock_speed import STOCK_WEIGHTS, slow_custom_cells
 from rnnqc.lowering.run import Passed
 from rnnqc.passes import LowerQuantOperators, RemoveSorting
 from rnnqc.passes.analysis.custom_points import points_of_recurrences
+from rnnqc.passes.analysis.custom_products import cells_with_kernels
 from rnnqc.passes.analysis.foreign_operators import LOWER_THE_FLOAT_MODEL
 from rnnqc.passes.analysis.rest_weights import points_of_weights
 from rnnqc.passes.formats.override_effects import idle_overrides, points_of_types
@@ -71,6 +73,7 @@ def warnings_of(plan: Plan, passed: Passed, entries: Sequence[Entry], steps: Seq
         *_lowered_cells(plan, passed, entries),
         *_left_out_tables(passed),
         *_bytes_of_few_bits(plan, passed),
+        *_slow_everywhere(plan, passed, entries),
         *([saturation_warning(found)] if (found := saturating_products(passed.model)) else ()),
     ]
 
@@ -120,6 +123,22 @@ def _points_left_float(passed: Passed, entries: Sequence[Entry]) -> dict[str, li
         if node.path in floats and node.op in CELL_TYPES
         for word in ("forward", "reverse")
     }
+
+
+def _slow_everywhere(plan: Plan, passed: Passed, entries: Sequence[Entry]) -> list[str]:
+    """Custom cells that have no kernel, and are slower than in float where they run."""
+    if plan.form != FUSED:
+        return []
+    made = {e.node for e in entries if e.form == CUSTOM and not e.earlier}
+    fast = cells_with_kernels(passed.model)
+    return [
+        f"custom cell {node.path!r} runs in standard operators, with the native library, too, and is slower there "
+        f"than in float: its matmuls have {weights} weights in the mean, and {STOCK_WEIGHTS} break even. Resolution: a "
+        "model of one step and `rnnqc layer` make a loop with a kernel; "
+        f"--set '{node.attributes['name']}.*.bits=none' leaves the cell float."
+        for node, weights in slow_custom_cells(n for n in passed.nodes if n.path in made)
+        if node.attributes["name"] not in fast
+    ]
 
 
 def _exported_cells(plan: Plan, entries: Sequence[Entry]) -> list[str]:
