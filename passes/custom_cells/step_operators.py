@@ -8,7 +8,7 @@ from itertools import accumulate, pairwise
 import numpy as np
 import onnx
 
-from rnnqc.ir import Graph, Node, attribute, constant_array, info, input_or_none, subgraphs
+from rnnqc.ir import Graph, Node, attribute, constant_array, info, input_or_none, shape_of, subgraphs
 from rnnqc.passes.custom_cells.step_calls import CALLS, called
 from rnnqc.passes.custom_cells.step_program import StepProgram, axis_of
 from rnnqc.passes.custom_cells.step_reader import StepReader
@@ -16,10 +16,12 @@ from rnnqc.passes.custom_cells.step_values import (
     BATCH,
     TYPES,
     StepValue,
+    depends_on_batch,
     joined_dims,
     refusal,
     small,
 )
+from rnnqc.passes.graph.values.sequence_elements import TO_THE_END
 
 _BINARY = {
     "Add": ("f32", "f64", "i32"), "Sub": ("f32", "f64", "i32"), "Mul": ("f32", "f64", "i32"), "Div": ("f32", "f64"),
@@ -268,14 +270,26 @@ class _Writer(StepReader):
         held = self.rows(node)
         starts, ends = self.numbers(node, 1, "its start"), self.numbers(node, 2, "its end")
         axes, steps = self.numbers(node, 3, "its axis"), self.numbers(node, 4, "its step")
-        if starts is None or ends is None or len(starts) != 1 or axes is None or axes[0] % 2 != 1:
+        if starts is None or ends is None:
             raise refusal(node, "it does not take columns of rows.")
-        step = small(node, steps[0], "its step") if steps else 1
-        bounds = [small(node, v, "a bound") for v in (starts[0], ends[0])]
-        columns = range(held.columns)[slice(bounds[0], bounds[1], step)]
+        columns = range(held.columns)
+        axes, steps = axes or list(range(len(starts))), steps or [1] * len(starts)
+        for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
+            if axis % 2 == 1:
+                low, high = (small(node, v, "a bound") for v in (start, end))
+                columns = columns[slice(low, high, small(node, step, "its step"))]
+            elif (start, step) != (0, 1) or not self._is_all_rows(node, end):
+                raise refusal(node, "it takes some of the rows.")
         if not columns:
             raise refusal(node, "it takes no columns.")
         return self._columns(node, columns)
+
+    @staticmethod
+    def _is_all_rows(node: Node, end: int) -> bool:
+        """Whether a Slice to there from the first row takes all of them."""
+        rows = (shape_of(node.inputs[0]) or [None])[0]
+        far = end >= TO_THE_END and not depends_on_batch(end)
+        return end == BATCH or far or (isinstance(rows, int) and end >= rows)
 
     def _columns(self, node: Node, columns: range) -> StepValue:
         held = self.rows(node)

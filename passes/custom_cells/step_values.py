@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from rnnqc.ir import Node, attribute
 from rnnqc.passes.graph.nodes.lstm_node import NotHandled
+from rnnqc.passes.graph.values.sequence_elements import TO_THE_END
 
 Array = npt.NDArray[Any]
 BATCH = 2**40 + 15485863
@@ -113,14 +114,19 @@ def whole_numbers(node: Node, given: list[Array]) -> Array | None:
     return None
 
 
+def depends_on_batch(value: int) -> bool:
+    """Whether a whole number was computed from the size of the batch, and is none that stands for the end."""
+    return BATCH // 1024 < abs(value) < BATCH * 1024 and abs(value) not in (TO_THE_END, TO_THE_END + 1)
+
+
 def small(node: Node, value: int, what: str) -> int:
     """A whole number that does not depend on the size of the batch; far ones mean the end.
 
     Raises:
         NotHandled: It does.
     """
-    if abs(value) > MOST_COLUMNS and abs(value) < 2**31 - 1:
+    if abs(value) > MOST_COLUMNS and abs(value) < TO_THE_END:
         raise refusal(node, f"{what} is not known.")
-    if BATCH // 1024 < abs(value) < BATCH * 1024:
+    if depends_on_batch(value):
         raise refusal(node, f"{what} depends on the size of the batch.")
     return value

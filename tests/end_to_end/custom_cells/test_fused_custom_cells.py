@@ -176,6 +176,45 @@ def test_bounds_from_outside_of_the_loop() -> None:
     same_bits(rnnqc.lower(model, strict=True).proto, {k: rng.random(s, np.float32) for k, s in shapes.items()})
 
 
+ALL_ROWS = {
+    "to the end in 64 bits": "9223372036854775807",
+    "to the end in 32 bits": "2147483647",
+    "to the known number of rows": "3",
+    "to the size of the batch": None,
+}
+
+
+def two_axes(start: str, end: str | None) -> onnx.ModelProto:
+    """A custom cell that takes rows from `start` to `end`, or to the size of the batch, and half of the columns."""
+    rows = "3" if end == "3" else "B"
+    bound = f"[end] bound = Constant<value_ints = [{end}, 4]>()"
+    if end is None:
+        bound = """size = Shape(x) zero = Constant<value_ints = [0]>() rows = Gather<axis = 0>(size, zero)
+          half = Constant<value_ints = [4]>() bound = Concat<axis = 0>(rows, half)"""
+    text = f"""<ir_version: 8, opset_import: ["": 17]>
+    cell (float[{rows},4] x, float[{rows},4] h) => (float[{rows},4] hn) {{
+      p = MatMul (x, W) q = MatMul (h, R) s = Add (p, q) {bound}
+      first = Constant<value_ints = [{start}, 0]>() middle = Constant<value_ints = [0, 4]>()
+      last = Constant<value_ints = [9223372036854775807, 2147483647]>() axes = Constant<value_ints = [0, 1]>()
+      a = Slice (s, first, bound, axes) b = Slice (s, middle, last)
+      t = Tanh (a) u = Sigmoid (b) hn = Mul (t, u)
+    }}"""
+    held = {n: np.random.default_rng(0).standard_normal((4, 8)).astype(np.float32) for n in "WR"}
+    return rnnqc.layer(parse(text, **held))
+
+
+@pytest.mark.parametrize("end", ALL_ROWS.values(), ids=ALL_ROWS)
+def test_slices_over_rows_and_columns(end: str | None) -> None:
+    model = two_axes("0", end)
+    same_bits(lowered(model), feeds_of(model, 1, 5, 3))
+
+
+@pytest.mark.parametrize(("start", "end"), [("0", "-1"), ("0", "2"), ("-3", "9223372036854775807")])
+def test_slices_that_may_take_some_rows_stay_in_a_loop(start: str, end: str) -> None:
+    (warning,) = [w for w in rnnqc.lower(two_axes(start, end)).report.warnings if "loop of standard operators" in w]
+    assert "it takes some of the rows" in warning
+
+
 def test_several_cells_in_one_file() -> None:
     """Each has a body of its own."""
     stack = rnnqc.stack([step("highway", 6, 6), step("highway", 6, 6, seed=4)], bidirectional=True)
