@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 
-from rnnqc.ir import Graph, Node, Value, attribute, display_name, input_or_none, output_or_none, shape_of
+from rnnqc.ir import Graph, Node, Value, attribute, display_name, dtype_of, input_or_none, output_or_none, shape_of
 from rnnqc.ir.builder import Builder
 from rnnqc.passes.graph.loops.loop_states import VIEWS, State, behind_views, states_of
-from rnnqc.passes.graph.nodes.lstm_node import INITIAL_C, INITIAL_H, SEQUENCE_LENS, X, is_recurrent
+from rnnqc.passes.graph.nodes.lstm_node import INITIAL_C, INITIAL_H, SEQUENCE_LENS, W, X, is_recurrent
 from rnnqc.passes.graph.values.index_expressions import Index
 from rnnqc.passes.graph.values.sequence_elements import element_of, flipped, is_unsqueezed_in_front
 from rnnqc.passes.recover.loops.loop_bounds import Trips
 from rnnqc.passes.recover.loops.loop_to_sequence import Vectorizer
-from rnnqc.passes.recover.loops.sequence_masks import Lengths, mask_lengths
+from rnnqc.passes.recover.loops.sequence_masks import Lengths, read_mask, skipped
 from rnnqc.passes.recover.loops.sequence_operators import Sequence
+from rnnqc.passes.recover.loops.skipped_steps import MovedSteps, Skipped
 from rnnqc.passes.recover.steps.step_weights import NoNode
 
 _VIEWS = (*VIEWS, "Expand")
@@ -46,10 +47,11 @@ class LoopLayers:
         self.constants = trips.indices.constants
         self.states = states_of(node)
         self.scanned: dict[int, tuple[Value, int, bool]] = {}  # of a Scan: sequences, their axes and directions
-        self.lengths: dict[int, list[Lengths | None]] = {}  # of each layer's states
+        self.masks: dict[int, list[Lengths | Skipped | None]] = {}  # of each layer's states
         self.own: dict[int, list[State]] = {}  # each layer's states
         self.finals: dict[int, Value] = {}
         self.made: list[Node] = []
+        self._added: set[int] = set()
         self.vectorizer = Vectorizer(self.body, self._scanned(), trips, self.constants, b)
         self.vectorizer.recurrent = self.add
 
@@ -79,9 +81,10 @@ class LoopLayers:
 
     def add(self, layer: Node) -> None:
         """Puts the node for all iterations next to the loop, and what it computes into the vectorizer."""
-        outputs = [output_or_none(layer, k) for k in range(3)]
-        if any(v is not None and id(v) in self.vectorizer.known for v in outputs):
+        if id(layer) in self._added:
             return
+        self._added.add(id(layer))
+        outputs = [output_or_none(layer, k) for k in range(3)]
         name = display_name(layer)
         self._check_step(layer)
         x = self.vectorizer.sequence(layer.inputs[X])
@@ -89,7 +92,17 @@ class LoopLayers:
             raise NoNode("the input of a layer has another rank than 3.", f"node {name!r} ({layer.op})")
         sequence = self.b.op("Squeeze", [x.value, self.b.i64([1])], f"{name}/X")
         inputs = self._inputs(layer, sequence)
-        lengths, backwards = self._lengths(layer, sequence)
+        mask = self._mask(layer)
+        choices = [] if mask is None else self._masked(layer)
+        if isinstance(mask, Lengths) and any(s is not None and not self._owns(layer, s) for _, s in choices):
+            mask = skipped(behind_views(self.own[id(layer)][0].after).inputs[0].inputs[0], self.vectorizer)
+        backwards = isinstance(mask, Lengths) and mask.backwards
+        moved = MovedSteps(mask.value, sequence, self.b) if isinstance(mask, Skipped) else None
+        if moved is not None:
+            inputs[X] = moved.front(sequence, f"{name}/X")
+        lengths = moved.lengths if moved is not None else None
+        if isinstance(mask, Lengths):
+            lengths = self._lengths(mask, sequence)
         attrs = dict(layer.attrs)
         if lengths is not None:
             inputs += [None] * (SEQUENCE_LENS + 1 - len(inputs))
@@ -107,9 +120,10 @@ class LoopLayers:
         node = self.b.add(layer.op, inputs, made, name, **attrs)
         node.name = node.name if name in taken else name
         self.made.append(node)
-        if lengths is not None:
-            self._check_padding(layer)
         self._keep_finals(layer, made)
+        if moved is not None:
+            self._hold(layer, made[0], moved, choices)
+            return
         if backwards:
             made[0] = flipped(self.b, made[0], 0, f"{name}/Y.of_trips")
         y, h = outputs[0], outputs[1]
@@ -154,45 +168,74 @@ class LoopLayers:
                 inputs.append(outside)
         return inputs
 
-    def _lengths(self, layer: Node, sequence: Value) -> tuple[Value | None, bool]:
-        """`sequence_lens`, where all states of the layer are masked by the same lengths; whether they run backwards."""
-        found = self.lengths.get(id(layer), [])
+    def _mask(self, layer: Node) -> Lengths | Skipped | None:
+        """The mask of all states of a layer."""
+        found = self.masks.get(id(layer), [])
         first = found[0] if found else None
         if any(v is not None if first is None else not first.same(v) for v in found):
-            raise NoNode(
-                "one state of a layer has a mask of lengths and another none.", f"node {display_name(layer)!r}"
-            )
-        if first is None:
-            return None, False
+            raise NoNode("one state of a layer has a mask and another none.", f"node {display_name(layer)!r}")
+        return first
+
+    def _lengths(self, mask: Lengths, sequence: Value) -> Value:
+        """`sequence_lens`: no row is longer than the sequence."""
         b = self.b
         most = b.op("Slice", [b.op("Shape", [sequence], "X.sizes"), b.i64([0]), b.i64([1])], "X.length")
-        least = b.op("Min", [b.cast(first.value, np.int64, "lengths"), most], "lengths.least")
-        return b.cast(least, np.int32, "sequence_lens"), first.backwards
+        least = b.op("Min", [b.cast(mask.value, np.int64, "lengths"), most], "lengths.least")
+        return b.cast(least, np.int32, "sequence_lens")
 
-    def _check_padding(self, layer: Node) -> None:
-        """With lengths, what the layer computes behind the end of a row is not what the node puts out there."""
+    def _masked(self, layer: Node) -> list[tuple[Node, State | None]]:
+        """The choices by the mask of a layer's states between its outputs and zeros (None), or a state before the step.
+
+        Raises:
+            NoNode: Something else reads an output, and so what the layer computes where the mask is false.
+        """
+        conditions = [behind_views(s.after).inputs[0].inputs[0] for s in self.own[id(layer)]]
+        found: list[tuple[Node, State | None]] = []
         stack = [v for v in layer.outputs if v.name]
         while stack:
             value = stack.pop()
-            users = list(value.outputs)
             if any(v is value for v in self.body.outputs):
-                raise NoNode("what a layer computes behind the end of a row is used.", f"{value.name!r}, an output")
-            for user in users:
+                raise NoNode("what a layer computes where its mask is false is used.", f"{value.name!r}, an output")
+            for user in value.outputs:
                 if user.op in ("Squeeze", "Unsqueeze", "Identity", "Reshape") and any(
                     n is user for n in self.body.nodes
                 ):
                     stack += user.outputs
                     continue
-                own = self.own[id(layer)]
                 masked = (
                     user.op == "Where"
                     and behind_views(user.inputs[1]) is behind_views(value)
-                    and any(user.inputs[0] is behind_views(s.after).inputs[0].inputs[0] for s in own)
+                    and any(user.inputs[0] is c for c in conditions)
                 )
-                kept = any(behind_views(s.after) is user.outputs[0] for s in own)
+                kept = next((s for s in self.states if behind_views(s.after) is user.outputs[0]), None)
+                if kept is not None and kept.new is kept.after:
+                    kept = None
                 if not masked or not (kept or self.constants.zero(user.inputs[2])):
-                    found = f"{value.name!r}, used by node {display_name(user)!r} ({user.op})"
-                    raise NoNode("what a layer computes behind the end of a row is used.", found)
+                    found_ = f"{value.name!r}, used by node {display_name(user)!r} ({user.op})"
+                    raise NoNode("what a layer computes where its mask is false is used.", found_)
+                found.append((user, kept))
+        return found
+
+    def _owns(self, layer: Node, state: State) -> bool:
+        return any(s is state for s in self.own[id(layer)])
+
+    def _hold(self, layer: Node, y: Value, moved: MovedSteps, choices: list[tuple[Node, State | None]]) -> None:
+        """Puts what the mask makes of the outputs `y` `[T,1,B,H]` into the vectorizer."""
+        name = display_name(layer)
+        values = self.b.op("Squeeze", [y, self.b.i64([1])], f"{name}/Y.steps")
+        zero = self.b.model.constant(0.0, dtype_of(layer.inputs[W]) or np.float32)
+        for node, state in choices:
+            if layer.op == "LSTM" and behind_views(node.inputs[1]) is output_or_none(layer, 2):
+                continue
+            shape, initial = shape_of(node.outputs[0]), zero
+            if state is not None and not self.constants.zero(state.initial):
+                initial = state.initial
+            if shape is None or len(shape) not in (2, 3) or (initial is not zero and shape_of(initial) is None):
+                raise NoNode("the rank of a state is not known.", f"{node.outputs[0].name!r}")
+            if len(shape) == 3 or (initial is not zero and len(shape_of(initial) or []) != 2):
+                raise NoNode("a mask holds a state of rank 3.", f"{node.outputs[0].name!r} {shape}")
+            made = (moved.counting if state is None else moved.held)(values, initial, f"{name}/{node.outputs[0].name}")
+            self.vectorizer.known[id(node.outputs[0])] = Sequence(made, 2)
 
     def _one_step(self, x: Value) -> bool:
         shape = shape_of(x)
@@ -222,10 +265,8 @@ class LoopLayers:
                 f"state {state.index} comes from {made} ({source.name!r})",
             )
         if mask is not None and not self.constants.zero(state.initial):
-            raise NoNode(
-                "rows of length 0 would lose their initial state.", f"a mask of lengths and initial state {state.index}"
-            )
-        self.lengths.setdefault(id(layer), []).append(mask)
+            raise NoNode("rows of length 0 would lose their initial state.", f"a mask and initial state {state.index}")
+        self.masks.setdefault(id(layer), []).append(mask)
         self.own.setdefault(id(layer), []).append(state)
         self._check_state(state, layer, k)
         start: Value = state.initial
@@ -283,12 +324,12 @@ class LoopLayers:
             return None
         return indices.dimension(source, [k for k in range(len(whole)) if k != axis][-2])
 
-    def _unmasked(self, state: State) -> tuple[Lengths | None, Value]:
-        """The lengths of the rows, where they mask the new state (None: they do not), and the new state itself."""
+    def _unmasked(self, state: State) -> tuple[Lengths | Skipped | None, Value]:
+        """The mask of the new state (None: there is none), and the new state itself."""
         if state.new is state.after:
             return None, behind_views(state.after)
         mask = behind_views(state.after).inputs[0].inputs[0]
-        return mask_lengths(mask, self.scanned, self.vectorizer), behind_views(state.new)
+        return read_mask(mask, self.scanned, self.vectorizer), behind_views(state.new)
 
     def _check_state(self, state: State, layer: Node, k: int) -> None:
         """The state goes nowhere but into the layer (and its rows into nothing but shapes)."""
@@ -310,9 +351,9 @@ class LoopLayers:
             raise NoNode("the state before a step is an output of the loop.", f"{state.before.name!r}")
 
     def _keep_finals(self, layer: Node, made: list[Value]) -> None:
-        unmasked = self.lengths[id(layer)][0] is None
+        unmasked = self.masks[id(layer)][0] is None
         for state in self.states:
-            if state.new is not state.after and (unmasked or not any(s is state for s in self.own[id(layer)])):
+            if state.new is not state.after and (unmasked or not self._owns(layer, state)):
                 continue
             source = behind_views(state.new)
             for k, value in enumerate(made):

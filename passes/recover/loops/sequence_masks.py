@@ -11,6 +11,7 @@ from rnnqc.passes.graph.values.index_expressions import unknown
 from rnnqc.passes.graph.values.sequence_elements import element_of, flip_of
 from rnnqc.passes.recover.loops.loop_bounds import TRIP
 from rnnqc.passes.recover.loops.loop_to_sequence import Vectorizer
+from rnnqc.passes.recover.loops.skipped_steps import Skipped
 from rnnqc.passes.recover.steps.step_weights import NoNode
 
 _VIEWS = (*VIEWS, "Expand", "Tile")
@@ -28,13 +29,13 @@ class Lengths:
     value: Value
     backwards: bool
 
-    def same(self, other: Lengths | None) -> bool:
+    def same(self, other: object) -> bool:
         """Whether both say the same."""
-        return other is not None and self.value is other.value and self.backwards == other.backwards
+        return isinstance(other, Lengths) and self.value is other.value and self.backwards == other.backwards
 
 
-def mask_lengths(mask: Value, scanned: dict[int, tuple[Value, int, bool]], vectorizer: Vectorizer) -> Lengths:
-    """The lengths where `mask` is `time < lengths`, by row.
+def read_mask(mask: Value, scanned: dict[int, tuple[Value, int, bool]], vectorizer: Vectorizer) -> Lengths | Skipped:
+    """The lengths where `mask` is `time < lengths`, by row; otherwise the steps that it skips.
 
     Args:
         mask: The condition of a Where in a loop's body.
@@ -42,17 +43,26 @@ def mask_lengths(mask: Value, scanned: dict[int, tuple[Value, int, bool]], vecto
         vectorizer: Of the loop.
 
     Raises:
-        NoNode: The mask is something else.
+        NoNode: The mask is something else than one truth value for each row.
     """
     found = _of_counter(mask, vectorizer) or _of_sequence(mask, scanned, vectorizer)
-    if found is None:
-        reason = "a mask does not follow from sequence lengths: rows may have gaps, which recurrent nodes do not skip."
+    return found or skipped(mask, vectorizer, _described(mask, scanned, vectorizer))
+
+
+def skipped(mask: Value, vectorizer: Vectorizer, described: str = "") -> Skipped:
+    """The steps that a mask skips.
+
+    Raises:
+        NoNode: The mask is something else than one truth value for each row, of shape `[B,1]`, or depends on states.
+    """
+    shape = shape_of(mask)
+    if shape is None or len(shape) != 2 or shape[1] != 1:
         action = (
-            "compare the number of the step with lengths, which are whole numbers from outside the loop; for sequences "
-            "of one length leave the mask out (Keras: mask_zero=False)"
+            "compare the number of the step with lengths, which are whole numbers from outside the loop, or give each "
+            "row and step one truth value"
         )
-        raise NoNode(reason, _described(mask, scanned, vectorizer), action)
-    return found
+        raise NoNode("a mask is not known to have one truth value for each row.", described or f"{mask.name!r}", action)
+    return Skipped(mask, vectorizer.sequence(mask).value)
 
 
 def _described(mask: Value, scanned: dict[int, tuple[Value, int, bool]], vectorizer: Vectorizer) -> str:

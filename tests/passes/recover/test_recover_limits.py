@@ -93,7 +93,7 @@ def test_the_output_masked_by_another_layers_lengths(mask: str, stays: bool) -> 
     }}""")
     made, reasons = normalized(model)
     assert ("Loop" in operators(made)) == stays
-    assert any("behind the end of a row" in r for r in reasons) == stays
+    assert any("where its mask is false" in r for r in reasons) == stays
     assert_same(model, made, {"X": sequence(), "first": np.array([3, 2, 5]), "second": np.array([7, 6, 5])})
 
 
@@ -116,7 +116,7 @@ def test_a_state_masked_by_other_lengths_than_the_layers() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "before", "prepare", "stays"),
+    ("kind", "before", "prepare", "moves"),
     [
         ("int64", "lens = Cast<to = 1>(lengths)", "t = Cast<to = 1>(i) less = Less(t, lens)", False),
         ("int32", "", "t = Cast<to = 6>(i) less = Less(t, lengths)", False),
@@ -124,8 +124,8 @@ def test_a_state_masked_by_other_lengths_than_the_layers() -> None:
         ("float", "", "t = Cast<to = 1>(i) less = Less(t, lengths)", True),
     ],
 )
-def test_lengths_that_are_no_whole_numbers(kind: str, before: str, prepare: str, stays: bool) -> None:
-    """2.5 elements are three trips, and `sequence_lens` says two."""
+def test_lengths_that_are_no_whole_numbers(kind: str, before: str, prepare: str, moves: bool) -> None:
+    """2.5 elements are three trips, and `sequence_lens` would say two: the steps that count are counted."""
     model = proto(f"""
     g (float[7,3,5] X, {kind}[3] lengths) => (float[7,3,6] Y, float[3,6] out) {{
       {before}
@@ -138,36 +138,90 @@ def test_lengths_that_are_no_whole_numbers(kind: str, before: str, prepare: str,
           kept = Identity(keep)
       }}>(T, true, start)
     }}""")
-    made, reasons = normalized(model)
-    assert ("Loop" in operators(made)) == stays
-    assert any("a mask does not follow from sequence lengths" in r for r in reasons) == stays
+    made, _ = normalized(model)
+    assert operators(made) == ["RNN"]
+    assert any(n.op_type == "TopK" for n in made.graph.node) == moves
     lengths = np.array([6.5, 2.5, 4.5]).astype({"int64": np.int64, "int32": np.int32, "float": np.float32}[kind])
     assert_same(model, made, {"X": sequence(), "lengths": lengths})
 
 
-def test_a_mask_that_is_computed_from_data() -> None:
-    """Keras masks what is equal to 0, wherever it stands: a row may go on behind a gap."""
-    model = proto(f"""
-    g (float[7,3,5] X) => (float[7,3,6] Y, float[3,6] out) {{
-      zero = Constant<value = float {{0.0}}>()
-      size = ReduceMax<axes = [2], keepdims = 0>(X)
-      [tells] live = Greater(size, zero)
-      out, Y = Loop<body = body (int64 i, bool keep, float[3,6] h) => (bool kept, float[3,6] hn, float[3,6] y) {{
-          {STEP.format(h="h")}
+MASKED = """
+    g (float[7,3,5] X, bool[7,3] live, float[3,6] first) => (float[7,3,6] Y, float[3,6] out, float[3,6] last) {{
+      out, last, Y = Loop<body = body (int64 i, bool keep, float[3,6] h, float[3,6] shown)
+        => (bool kept, float[3,6] hn, float[3,6] shown_n, float[3,6] y) {{
+          {step}
           now = Gather(live, i)
           mask = Unsqueeze(now, axis_1)
+          {more}
           hn = Where(mask, hq, h)
-          y = Where(mask, hq, nothing)
+          shown_n = Where(mask, hq, shown)
+          y = {y}
           kept = Identity(keep)
-      }}>(T, true, start)
-    }}""")
-    loaded = Model.load(model)
-    results = PassManager(normal_form()).run(loaded)
-    assert "Loop" in operators(loaded.proto)
-    (told,) = (r for result in results for r in result.remarks if "rows may have gaps" in r.reason)
-    assert told.found == "'mask', made of 'live' by Greater node 'tells'"
-    assert "mask_zero=False" in told.action
-    assert_same(model, loaded.proto, {"X": sequence()})
+      }}>(T, true, {start}, {shown})
+    }}"""
+"""A loop with a mask that has gaps, as Keras writes it: the output, too, holds what it was."""
+
+
+def masked(y: str = "Identity(shown_n)", start: str = "start", shown: str = "start", more: str = "") -> onnx.ModelProto:
+    return proto(MASKED.format(step=STEP.format(h="h"), y=y, start=start, shown=shown, more=more))
+
+
+def gaps() -> dict[str, np.ndarray]:
+    """Rows that begin late, with gaps, and without a step that counts."""
+    live = np.array([[0, 1, 0], [1, 0, 0], [1, 1, 0], [0, 0, 0], [0, 1, 0], [1, 1, 0], [0, 1, 0]], bool)
+    first = np.random.default_rng(5).uniform(-1, 1, (ROWS, H)).astype(np.float32)
+    return {"X": sequence(), "live": live, "first": first}
+
+
+@pytest.mark.parametrize(
+    "y", ["Identity(shown_n)", "Identity(hn)", "Where(mask, hq, nothing)", "Mul(shown_n, shown_n)"]
+)
+@pytest.mark.parametrize("shown", ["start", "first"])
+def test_steps_that_a_mask_skips(y: str, shown: str) -> None:
+    """The steps that count move to the front; what is held, and from where on, differs from row to row."""
+    model = masked(y, shown=shown)
+    made, _ = normalized(model)
+    assert operators(made) == ["RNN"]
+    (node,) = [n for n in made.graph.node if n.op_type == "RNN"]
+    assert node.input[4]
+    assert_same(model, made, gaps())
+    assert_same(model, made, gaps() | {"live": np.ones((T, ROWS), bool)})
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"start": "first"}, "rows of length 0 would lose their initial state"),
+        ({"y": "Identity(hq)"}, "what a layer computes where its mask is false is used"),
+        ({"y": "Where(mask, hq, h)"}, "the state before a step is used"),
+        ({"more": "other = Not(mask)", "y": "Where(other, hq, nothing)"}, "where its mask is false is used"),
+    ],
+)
+def test_masked_loops_that_stay(changes: dict[str, str], reason: str) -> None:
+    model = masked(**changes)
+    made, reasons = normalized(model)
+    assert "Loop" in operators(made)
+    assert any(reason in r for r in reasons), reasons
+    assert_same(model, made, gaps())
+
+
+def test_a_mask_of_every_unit_stays() -> None:
+    model = masked()
+    body = next(n for n in model.graph.node if n.op_type == "Loop").attribute[0].g
+    next(n for n in body.node if n.op_type == "Unsqueeze" and n.output[0] == "mask").input[0] = "column"
+    position = next(k for k, n in enumerate(body.node) if "column" in n.input)
+    nodes = [
+        onnx.helper.make_node("Unsqueeze", ["now", "axis_1"], ["wide"]),
+        onnx.helper.make_node("Greater", ["h", "nothing"], ["grown"]),
+        onnx.helper.make_node("Or", ["wide", "grown"], ["mask"]),
+    ]
+    kept = [*body.node[:position], *nodes, *body.node[position + 1 :]]
+    del body.node[:]
+    body.node.extend(kept)
+    made, reasons = normalized(model)
+    assert "Loop" in operators(made)
+    assert any("one truth value for each row" in r for r in reasons), reasons
+    assert_same(model, made, gaps())
 
 
 def test_a_masked_state_with_views_around_the_mask() -> None:

@@ -1,0 +1,99 @@
+"""Steps that a mask skips, in each row others: those that count move to the front, and results go back.
+
+A recurrence that keeps its states where the mask is false is one over the steps that count, whose number is the length:
+
+    order = the steps that count, then the others; lengths = how many count
+    X' = X in this order;  Y' = layer(X', sequence_lens = lengths)
+    state after step t = Y'[count(t) - 1], or the initial one where count(t) = 0; count(t) = steps up to t that count
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from rnnqc.ir import Value
+from rnnqc.ir.builder import Builder
+
+
+@dataclass(frozen=True, eq=False)
+class Skipped:
+    """A mask of steps.
+
+    Attributes:
+        condition: In the body, `[B,1]`.
+        value: Of all iterations, `[T,B,1]`, in the graph around the loop.
+    """
+
+    condition: Value
+    value: Value
+
+    def same(self, other: object) -> bool:
+        """Whether both say the same."""
+        return isinstance(other, Skipped) and self.condition is other.condition
+
+
+class MovedSteps:
+    """Values of steps and of those that count, in a Builder for the graph around the loop.
+
+    Args:
+        mask: `[T,B,1]`; B may be 1 beside more rows.
+        sequence: What a layer reads, `[T,B,I]`.
+        b: Takes the new nodes.
+
+    Attributes:
+        mask: `[T,B,1]`.
+        lengths: int32 `[B]`, how many steps of each row count.
+    """
+
+    def __init__(self, mask: Value, sequence: Value, b: Builder) -> None:
+        self.b = b
+        size = b.op("Shape", [sequence], "X.sizes")
+        steps, self._rows = (b.op("Slice", [size, b.i64([k]), b.i64([k + 1])], f"X.{k}") for k in range(2))
+        whole = b.op("Concat", [steps, self._rows, b.i64([1])], "mask.sizes", axis=0)
+        self.mask = b.op("Expand", [mask, whole], "mask.of_rows")
+        counts = b.cast(self.mask, np.int64, "mask.numbers")
+        self._counted = b.op("CumSum", [counts, b.i64(0)], "steps.counted")
+        self._last = b.op("Max", [b.op("Sub", [self._counted, b.i64(1)], "steps.last"), b.i64(0)], "steps.held")
+        total = b.op("ReduceSum", [counts, b.i64([0, 2])], "lengths", keepdims=0)
+        self.lengths = b.cast(total, np.int32, "sequence_lens")
+        numbers = b.op("Unsqueeze", [self._numbers(steps, "steps"), b.i64([1, 2])], "steps")
+        keys = b.op("Where", [self.mask, numbers, b.op("Add", [numbers, steps], "steps.behind")], "steps.keys")
+        _, self._order = b.ops("TopK", [keys, steps], ["steps.sorted", "steps.order"], axis=0, largest=0)
+        self._row = b.op("Unsqueeze", [self._numbers(self._rows, "rows"), b.i64([0, 2])], "rows")
+
+    def _numbers(self, count: Value, name: str) -> Value:
+        """0 .. count - 1."""
+        b = self.b
+        end = b.op("Squeeze", [count, b.i64([0])], f"{name}.count")
+        return b.op("Range", [b.i64(0), end, b.i64(1)], f"{name}.numbers")
+
+    def front(self, sequence: Value, name: str) -> Value:
+        """`[T,B,n]` with the steps that count in front."""
+        return self._taken(sequence, self._order, name)
+
+    def held(self, values: Value, initial: Value, name: str) -> Value:
+        """Of results `[T,B,n]` of the steps in their new order, what holds after each step; `initial` before the first.
+
+        Args:
+            values: The results.
+            initial: `[B,n]`, or one number.
+            name: Of the result.
+        """
+        b = self.b
+        begun = b.op("Greater", [self._counted, b.i64(0)], f"{name}.begun")
+        return b.op("Where", [begun, self._taken(values, self._last, name), initial], f"{name}.held")
+
+    def counting(self, values: Value, other: Value, name: str) -> Value:
+        """The same of the steps that count; `other`, one number, elsewhere."""
+        b = self.b
+        return b.op("Where", [self.mask, self._taken(values, self._last, name), other], f"{name}.counting")
+
+    def _taken(self, values: Value, steps: Value, name: str) -> Value:
+        """`values` `[T,B,n]` at `steps` `[T,B,1]`, by row."""
+        b = self.b
+        at = b.op("Add", [b.op("Mul", [steps, self._rows], f"{name}.first"), self._row], f"{name}.places")
+        size = b.op("Slice", [b.op("Shape", [values], f"{name}.sizes"), b.i64([2]), b.i64([3])], f"{name}.columns")
+        flat = b.op("Reshape", [values, b.op("Concat", [b.i64([-1]), size], f"{name}.flat", axis=0)], f"{name}.rows")
+        return b.op("Gather", [flat, b.op("Squeeze", [at, b.i64([2])], f"{name}.place")], f"{name}.moved", axis=0)
