@@ -58,13 +58,16 @@ EXPORTED = frozenset({Property.CANONICAL, Property.SCALES_FOLDED})
 """The same for a model that keeps its own quantization: it has no cell with scales to fold."""
 
 
-def normal_form(*, keep_codes: bool = False, fold: bool = False, remove_sorting: bool = False) -> list[Pass]:
+def normal_form(
+    *, keep_codes: bool = False, fold: bool = False, remove_sorting: bool = False, scans: bool = True
+) -> list[Pass]:
     """Any exporter's file becomes one whose recurrent layers are clean recurrent nodes.
 
     Args:
         keep_codes: Whether weights that are stored as quantized values stay so.
         fold: Whether what is known of inputs, by binding them or their dimensions, is computed now.
         remove_sorting: Whether sorts of a batch by length go.
+        scans: Whether loops of custom cells become Scans; where they stay float that gains nothing.
     """
     return [
         *([Canonicalize(keep_codes=keep_codes), *optional_passes()] if remove_sorting else []),  # normalize: sorts go
@@ -83,14 +86,15 @@ def normal_form(*, keep_codes: bool = False, fold: bool = False, remove_sorting:
         RecoverLoops(),  # recover: loops over steps become one node
         SimplifySequences(),  # normalize: detours between sequences and recurrent nodes go
         FoldProductWeights(),  # normalize: weights of custom cells that are computed from constants become constants
-        WriteScans(),  # custom_cells: loops of custom cells become Scans
+        *([WriteScans()] if scans else []),  # custom_cells: loops of custom cells become Scans
         *([] if fold else [FoldConstants(floats=False)]),  # normalize: known shapes, indices, conditions are computed
     ]
 
 
 def default_passes(recipe: Recipe, form: str, unroll: bool, statistics: Statistics | None = None) -> list[Pass]:
     """A lowering by a recipe."""
-    return [*normal_form(), *recipe_passes(recipe, form, unroll, statistics)]
+    scans = quantizes_custom_cells(recipe, form)
+    return [*normal_form(scans=scans), *recipe_passes(recipe, form, unroll, statistics)]
 
 
 def exported_passes(form: str, unroll: bool) -> list[Pass]:
@@ -98,11 +102,16 @@ def exported_passes(form: str, unroll: bool) -> list[Pass]:
     return [*normal_form(keep_codes=True), *own_passes(form, unroll)]
 
 
+def quantizes_custom_cells(recipe: Recipe, form: str) -> bool:
+    """Whether `recipe_passes` quantize anything but LSTM, GRU and RNN."""
+    return form not in (QONNX, ORT) and recipe.kind != WEIGHT_ONLY
+
+
 def recipe_passes(recipe: Recipe, form: str, unroll: bool, statistics: Statistics | None = None) -> list[Pass]:
     """The passes after the normal form in `default_passes`."""
     if form == QONNX:
         return _qonnx(recipe, statistics)
-    if form == ORT or recipe.kind == WEIGHT_ONLY:
+    if not quantizes_custom_cells(recipe, form):
         return [*_brevitas(form), *_weight_only(recipe, statistics, form)]
     return [*_brevitas(form), *_quantized(recipe, form, unroll, statistics), *_rendered(form, unroll)]
 

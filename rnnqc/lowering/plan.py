@@ -30,6 +30,7 @@ from rnnqc.passes.pipeline import (
     last_passes,
     normal_form,
     own_passes,
+    quantizes_custom_cells,
     recipe_passes,
     rest_passes,
 )
@@ -130,10 +131,12 @@ def make_plan(source: Given, options: LowerOptions, tell: Callable[[str], None] 
         constant_outputs, dropouts = independent_outputs(model), training_dropouts(model)
         lengths = fixed_lengths(model)
     recipe = replace(recipe, rest=options.rest == REST_INT8)
-    fold = bool(options.dims or bound_values(model.metadata))
+    fold, scans = bool(options.dims or bound_values(model.metadata)), quantizes_custom_cells(recipe, form)
     return Plan(
         source, options, recipe, form, statistics, model, is_asked_for, keeps_own,
-        normal_form=normal_form(keep_codes=keeps_own, fold=fold, remove_sorting=options.remove_sorting),
+        normal_form=normal_form(
+            keep_codes=keeps_own, fold=fold, remove_sorting=options.remove_sorting, scans=scans
+        ),
         passes=own_passes(form, unroll) if keeps_own else recipe_passes(recipe, form, unroll, statistics),
         rest_passes=rest_passes(recipe, form, statistics) if options.rest == REST_INT8 else (),
         last_passes=last_passes(form),

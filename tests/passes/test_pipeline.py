@@ -26,6 +26,7 @@ from rnnqc.passes.pipeline import (
     normal_form,
     optional_passes,
     own_passes,
+    quantizes_custom_cells,
     recipe_passes,
     rest_passes,
 )
@@ -51,8 +52,10 @@ def test_default_passes_are_a_possible_order(form: str, unroll: bool) -> None:
 @pytest.mark.parametrize("form", EVERY_FORM)
 def test_lists_go_on_from_the_normal_form(form: str) -> None:
     """`lower` runs them in two parts: what the second requires holds after the first."""
+    scans = quantizes_custom_cells(INT8, form)
+    assert scans == (form not in ("qonnx", "ort"))
     for whole, parts, given in (
-        (default_passes(INT8, form, False), [normal_form(), recipe_passes(INT8, form, False)], NORMAL_FORM),
+        (default_passes(INT8, form, False), [normal_form(scans=scans), recipe_passes(INT8, form, False)], NORMAL_FORM),
         (exported_passes(form, False), [normal_form(keep_codes=True), own_passes(form, False)], EXPORTED),
     ):
         assert [p.info.name for p in whole] == [p.info.name for part in parts for p in part]

@@ -229,6 +229,16 @@ def test_what_stays(change: dict[str, str], reason: str) -> None:
     assert remark.reason.removeprefix("the loop stays: ").removesuffix(".") in warning
 
 
+@pytest.mark.parametrize("options", [{"recipe": "weight-only-int8"}, {"form": "ort"}, {"recipe": "fp16"}])
+def test_loops_of_cells_that_stay_float_stay_loops(options: dict[str, str]) -> None:
+    """What becomes of them would gain nothing."""
+    made = rnnqc.lower(loop(), **options)
+    assert nodes_of(made.model, "Loop") and not nodes_of(made.model, "Scan")
+    assert [e.status for e in made.report.entries] == ["float"]
+    for feeds in feeds_of(*SIZES):
+        assert_same_bits(run(session(loop(), STOCK), feeds), run(session(made.proto, STOCK), feeds), "")
+
+
 def test_a_loop_without_a_custom_cell_stays() -> None:
     """A recurrence without a matmul, silently."""
     model = before(loop(step="p = MatMul(x, W) d = Add(p, h) hn = Tanh(d)"))
