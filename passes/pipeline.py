@@ -194,7 +194,7 @@ def _rendered(form: str, unroll: bool) -> list[Pass]:
         passes += [Unroll(), Cleanup()]  # render: loops become copies of their bodies
     if form == FUSED:
         passes += [FuseQuantLstmCell(), Cleanup()]  # render: each cell becomes one node, backed by a function
-        passes.append(FuseCustomCells())  # custom_cells: so do loops of other equations
+        passes += [FuseCustomCells(), Cleanup()]  # custom_cells: so do loops of other equations, on shared weights
         passes.append(ShortenNames())  # render: of what stands in functions
     return passes
 

@@ -110,10 +110,24 @@ def custom_cells(model: Model) -> dict[str, dict[str, Any]]:
     return {r["name"]: r for r in (json.loads(text) for text in held if text)}
 
 
+def fused_cells(model: Model) -> dict[str, Node]:
+    """The nodes of those that are one node, by their names."""
+    nodes = (n for g in model.graphs() for n in g.nodes if n.domain == DOMAIN)
+    return {json.loads(text)["name"]: n for n in nodes if (text := info(n).metadata.get(CUSTOM_TAG))}
+
+
 def cells_with_kernels(model: Model) -> set[str]:
     """The names of those that the native library runs."""
-    nodes = (n for g in model.graphs() for n in g.nodes if n.domain == DOMAIN and has_kernel(n.op))
-    return {json.loads(text)["name"] for n in nodes if (text := info(n).metadata.get(CUSTOM_TAG))}
+    return {name for name, node in fused_cells(model).items() if has_kernel(node.op)}
+
+
+def matrices_of_cells(model: Model) -> dict[str, dict[str, int]]:
+    """Sizes of the matrices of quantized weights that these nodes read, by name of the cell and of the initializer."""
+    found: dict[str, dict[str, int]] = {}
+    for name, node in fused_cells(model).items():
+        arrays = {v.name: a for v in node.inputs if (a := constant_array(v)) is not None}
+        found[name] = {n: a.nbytes for n, a in arrays.items() if a.ndim == 2 and a.dtype == np.uint8}
+    return found
 
 
 def described(record: Mapping[str, Any]) -> str:

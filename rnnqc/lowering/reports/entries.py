@@ -11,7 +11,7 @@ from rnnqc.cells.types import CELL_TYPES
 from rnnqc.errors import Outcome, Remark, and_more
 from rnnqc.lowering.reports.report import Entry
 from rnnqc.lowering.run import Passed
-from rnnqc.passes.analysis.custom_products import custom_cells, described
+from rnnqc.passes.analysis.custom_products import custom_cells, described, matrices_of_cells
 from rnnqc.passes.analysis.find_recurrent_nodes import RecurrentNode, weight_sizes
 from rnnqc.passes.analysis.released_cells import WRITTEN_OUT, released_cells
 from rnnqc.passes.graph.nodes.quant_operators import CELL_OP
@@ -67,6 +67,7 @@ class _Made:
         self.model, self.cells, self.form = passed.model, passed.cells, form
         self.stored = stored_weights_of_nodes(self.model)
         self.custom = custom_cells(self.model)  # those that have no entry yet
+        self.matrices = matrices_of_cells(self.model)
         self.counted: tuple[set[str], set[str]] = (set(), set())  # initializers before and after
 
     def entry(self, node: RecurrentNode, refusal: Remark | None) -> Entry:
@@ -94,9 +95,10 @@ class _Made:
         """Bytes of the weights of some cells that no entry has counted yet."""
         return _uncounted(weight_sizes(self.model, cells), self.counted[1])
 
-    @staticmethod
-    def _describe(entry: Entry, record: Mapping[str, Any]) -> None:
-        entry.form, entry.bytes, entry.float_bytes = CUSTOM, record["bytes"], record["float_bytes"]
+    def _describe(self, entry: Entry, record: Mapping[str, Any]) -> None:
+        matrices = self.matrices.get(record["name"], {})
+        shared = sum(matrices.values()) - _uncounted(matrices, self.counted[1])
+        entry.form, entry.bytes, entry.float_bytes = CUSTOM, record["bytes"] - shared, record["float_bytes"]
         entry.points, entry.summary, entry.left = record["points"], described(record), list(record.get("left", ()))
 
     def _why(self, node: RecurrentNode, refusal: Remark | None) -> tuple[str, str, str]:

@@ -224,6 +224,17 @@ def test_several_cells_in_one_file() -> None:
     same_bits(proto, feeds_of(stack, 1, 5, 2))
 
 
+def test_cells_of_equal_weights_store_them_once() -> None:
+    """In two loops; the entries count what the file holds."""
+    stack = rnnqc.stack([step("highway", 16, 16), step("highway", 16, 16)])
+    made = rnnqc.lower(stack, strict=True)
+    matrices = [i for i in made.proto.graph.initializer if len(i.dims) == 2 and i.data_type == onnx.TensorProto.UINT8]
+    assert sorted(i.dims[1] for i in matrices) == [5 * 16, 6 * 16]
+    first, second = (e.bytes for e in made.report.entries)
+    assert first - second == sum(i.dims[0] * i.dims[1] for i in matrices)
+    same_bits(made.proto, feeds_of(stack, 1, 5, 2))
+
+
 def test_joined_models() -> None:
     """Two lowered models that are joined stay right, or are refused when the session is created."""
     parts = [rnnqc.lower(layer("highway", 6, seed=k)).proto for k in range(2)]
