@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from rnnqc.ir import Graph, Model, Node, Value, display_name, dtype_of, subgraphs
-from rnnqc.passes.graph.loops.loop_states import states_of
+from rnnqc.passes.graph.loops.loop_states import is_used, live_states, states_of
 from rnnqc.passes.graph.nodes.lstm_node import is_recurrent
 from rnnqc.passes.graph.values.sequence_elements import Element, element_of
 from rnnqc.passes.recover.loops.filled_sequences import check_filled, insert_of
@@ -40,37 +42,29 @@ class LoopStep:
         self.node, self.vectorizer = node, vectorizer
         self.body: Graph = node.attrs["body"]
         kept = {id(v) for g in model.graphs() for v in g.outputs}
-
-        def used(value: Value | None) -> bool:
-            return value is not None and bool(value.name) and (bool(value.outputs) or id(value) in kept)
-
         every = states_of(node)
         held = [(s, insert_of(s)) for s in every]
-        self.filled = [(s, n) for s, n in held if n is not None and used(s.final)]
+        self.filled = [(s, n) for s, n in held if n is not None and is_used(s.final, kept)]
         for state, insert in self.filled:
             check_filled(state, insert)
         plain = [s for s, n in held if n is None]
         results = list(zip(node.outputs[len(every) :], self.body.outputs[1 + len(every) :], strict=False))
-        self.emitted = [(final, value) for final, value in results if used(final)]
+        self.emitted = [(final, value) for final, value in results if is_used(final, kept)]
         self._read: dict[int, Value] = {}
         self._makers: set[int] = set()
         self._elements: dict[int, tuple[Value, Element]] = {}
         self.masks: list[tuple[Value, Sequence]] = []
         self.counters: dict[int, Value] = {}
         self._inside = {id(n) for n in self.body.nodes}
-        live = {s.index for s in plain if used(s.final)}
         self._visit([v for _, v in self.emitted] + [n.inputs[1] for _, n in self.filled])
-        self._visit([s.after for s in plain if s.index in live])
-        while more := [s for s in plain if s.index not in live and id(s.before) in self._read]:
-            live |= {s.index for s in more}
-            self._visit([s.after for s in more])
-        self.states = [s for s in plain if s.index in live]
+        self.states = live_states(plain, kept, self._visit)
         self.nodes = [n for n in self.body.nodes if id(n) in self._makers]
         self._check_inputs({id(s.before) for s in self.states})
         order = {id(v): k for k, v in enumerate(v for n in self.body.nodes for v in n.outputs)}
         self.elements = sorted(self._elements.values(), key=lambda held: order[id(held[0])])
 
-    def _visit(self, roots: list[Value]) -> None:
+    def _visit(self, roots: list[Value]) -> Mapping[int, Value]:
+        """What these values and those before are made of, by id."""
         stack = list(roots)
         while stack:
             value = stack.pop()
@@ -91,6 +85,7 @@ class LoopStep:
                     raise NoNode(reason, f"node {display_name(node)!r} ({node.op})")
                 self._makers.add(id(node))
                 stack += node.inputs
+        return self._read
 
     def _moves(self, element: Element) -> bool:
         """Whether an element is another one in each iteration, of a sequence that is the same in each."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -98,6 +98,29 @@ def states_of(node: Node) -> list[State]:
         State(k, start, old, new, node.outputs[k] if k < len(node.outputs) else None)
         for k, (start, old, new) in enumerate(zip(initial, before, after, strict=False))
     ]
+
+
+def is_used(value: Value | None, kept: Container[int]) -> bool:
+    """Whether a result of a loop is read, or among the outputs `kept`, by id."""
+    return value is not None and bool(value.name) and (bool(value.outputs) or id(value) in kept)
+
+
+def live_states(
+    states: Sequence[State], kept: Container[int], read: Callable[[list[Value]], Container[int]]
+) -> list[State]:
+    """The states that results of a loop need, in any number of iterations.
+
+    Args:
+        states: Those to choose from.
+        kept: Outputs of graphs, by id.
+        read: The ids of what the other results and the values given so far depend on.
+    """
+    live = {s.index for s in states if is_used(s.final, kept)}
+    held = read([s.after for s in states if s.index in live])
+    while more := [s for s in states if s.index not in live and id(s.before) in held]:
+        live |= {s.index for s in more}
+        held = read([s.after for s in more])
+    return [s for s in states if s.index in live]
 
 
 def bodies(model: Model) -> Iterator[tuple[Graph, Node | None, str]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from rnnqc.ir import Graph, Model, Node, Value, attribute, captured_values
-from rnnqc.passes.graph.loops.loop_states import bodies, capture_invariants, is_loop, states_of
+from rnnqc.passes.graph.loops.loop_states import bodies, capture_invariants, is_loop, is_used, live_states, states_of
 
 
 def drop_unused_states(model: Model) -> int:
@@ -30,22 +30,20 @@ def _drop(node: Node, kept: set[int]) -> int:
     total = len(states)
     lead_in, lead_out = (2, 1) if node.op == "Loop" else (0, 0)
 
-    def used(value: Value | None) -> bool:
-        return value is not None and bool(value.name) and (bool(value.outputs) or id(value) in kept)
+    results = [k for k in range(len(body.outputs) - lead_out - total) if is_used(_at(node.outputs, total + k), kept)]
+    read: set[int] = set()
 
-    results = [k for k in range(len(body.outputs) - lead_out - total) if used(_at(node.outputs, total + k))]
-    live = {k for k, s in enumerate(states) if used(s.final)}
-    needed = [*body.outputs[:lead_out], *(body.outputs[lead_out + total + k] for k in results)]
-    read = _read(body, [*needed, *(states[k].after for k in live)])
-    while more := {k for k, s in enumerate(states) if k not in live and id(s.before) in read}:
-        live |= more
-        read = _read(body, [*needed, *(states[k].after for k in live)])
+    def reads(values: Iterable[Value]) -> set[int]:
+        _read(body, values, read)
+        return read
+
+    reads([*body.outputs[:lead_out], *(body.outputs[lead_out + total + k] for k in results)])
+    order = [s.index for s in live_states(states, kept, reads)]
     sequences = body.inputs[lead_in + total :]
     taken = [k for k, v in enumerate(sequences) if id(v) in read] or list(range(len(sequences[:1])))
-    dropped = total - len(live) + len(sequences) - len(taken) + len(body.outputs) - lead_out - total - len(results)
+    dropped = total - len(order) + len(sequences) - len(taken) + len(body.outputs) - lead_out - total - len(results)
     if not dropped:
         return 0
-    order = sorted(live)
     inputs = [*range(lead_in), *(lead_in + k for k in order), *(lead_in + total + k for k in taken)]
     outputs = [*order, *(total + k for k in results)]
     body.inputs[:] = [body.inputs[k] for k in inputs]
@@ -71,9 +69,8 @@ def _at(values: list[Value], index: int) -> Value | None:
     return values[index] if index < len(values) else None
 
 
-def _read(body: Graph, made: Iterable[Value]) -> set[int]:
-    """The values of `body` that those of `made` depend on, by id."""
-    found: set[int] = set()
+def _read(body: Graph, made: Iterable[Value], found: set[int]) -> None:
+    """Adds to `found` the values of `body` that those of `made` depend on, by id."""
     stack = list(made)
     local = {id(n) for n in body.nodes}
     while stack:
@@ -84,4 +81,3 @@ def _read(body: Graph, made: Iterable[Value]) -> set[int]:
         for node in value.inputs:
             if id(node) in local:
                 stack += [*node.inputs, *captured_values(node)]
-    return found
