@@ -38,7 +38,7 @@ class MovedSteps:
     """Values of steps and of those that count, in a Builder for the graph around the loop.
 
     Args:
-        mask: `[T,B,1]`; B may be 1 beside more rows.
+        mask: `[T,B,1]`; it or the sequence may have one row for all.
         sequence: What a layer reads, `[T,B,I]`.
         b: Takes the new nodes.
 
@@ -50,8 +50,8 @@ class MovedSteps:
     def __init__(self, mask: Value, sequence: Value, b: Builder) -> None:
         self.b = b
         size = b.op("Shape", [sequence], "X.sizes")
-        steps, self._rows = (b.op("Slice", [size, b.i64([k]), b.i64([k + 1])], f"X.{k}") for k in range(2))
-        whole = b.op("Concat", [steps, self._rows, b.i64([1])], "mask.sizes", axis=0)
+        steps, rows = (b.op("Slice", [size, b.i64([k]), b.i64([k + 1])], f"X.{k}") for k in range(2))
+        whole = b.op("Concat", [steps, rows, b.i64([1])], "mask.sizes", axis=0)
         self.mask = b.op("Expand", [mask, whole], "mask.of_rows")
         counts = b.cast(self.mask, np.int64, "mask.numbers")
         self._counted = b.op("CumSum", [counts, b.i64(0)], "steps.counted")
@@ -61,7 +61,6 @@ class MovedSteps:
         numbers = b.op("Unsqueeze", [self._numbers(steps, "steps"), b.i64([1, 2])], "steps")
         keys = b.op("Where", [self.mask, numbers, b.op("Add", [numbers, steps], "steps.behind")], "steps.keys")
         _, self._order = b.ops("TopK", [keys, steps], ["steps.sorted", "steps.order"], axis=0, largest=0)
-        self._row = b.op("Unsqueeze", [self._numbers(self._rows, "rows"), b.i64([0, 2])], "rows")
 
     def _numbers(self, count: Value, name: str) -> Value:
         """0 .. count - 1."""
@@ -93,7 +92,9 @@ class MovedSteps:
     def _taken(self, values: Value, steps: Value, name: str) -> Value:
         """`values` `[T,B,n]` at `steps` `[T,B,1]`, by row."""
         b = self.b
-        at = b.op("Add", [b.op("Mul", [steps, self._rows], f"{name}.first"), self._row], f"{name}.places")
-        size = b.op("Slice", [b.op("Shape", [values], f"{name}.sizes"), b.i64([2]), b.i64([3])], f"{name}.columns")
-        flat = b.op("Reshape", [values, b.op("Concat", [b.i64([-1]), size], f"{name}.flat", axis=0)], f"{name}.rows")
+        size = b.op("Shape", [values], f"{name}.sizes")
+        rows, columns = (b.op("Slice", [size, b.i64([k]), b.i64([k + 1])], f"{name}.{k}") for k in (1, 2))
+        row = b.op("Unsqueeze", [self._numbers(rows, f"{name}.rows"), b.i64([0, 2])], f"{name}.row")
+        at = b.op("Add", [b.op("Mul", [steps, rows], f"{name}.first"), row], f"{name}.places")
+        flat = b.op("Reshape", [values, b.op("Concat", [b.i64([-1]), columns], f"{name}.flat", axis=0)], f"{name}.2d")
         return b.op("Gather", [flat, b.op("Squeeze", [at, b.i64([2])], f"{name}.place")], f"{name}.moved", axis=0)

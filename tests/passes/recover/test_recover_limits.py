@@ -188,6 +188,14 @@ def test_steps_that_a_mask_skips(y: str, shown: str) -> None:
     assert_same(model, made, gaps() | {"live": np.ones((T, ROWS), bool)})
 
 
+def test_one_mask_for_all_rows() -> None:
+    model = masked()
+    model.graph.input[1].type.tensor_type.shape.dim[1].dim_value = 1
+    made, _ = normalized(model)
+    assert operators(made) == ["RNN"]
+    assert_same(model, made, gaps() | {"live": gaps()["live"][:, 1:2]})
+
+
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
