@@ -64,6 +64,8 @@ _LISTED = (
     Variant("w4a8", "w4a8"),
     Variant("w4a8, rest int8", "w4a8", rest="int8"),
     Variant("w4a8 calibrated", "w4a8", calibrated=True),
+    Variant("w4a8-uneven", "w4a8-uneven"),
+    Variant("w4a8-uneven calibrated", "w4a8-uneven", calibrated=True),
     Variant("w4a8 calibrated, rest int8", "w4a8", calibrated=True, rest="int8"),
     Variant("int4 per channel", "int8", (INT4,)),
     Variant("int4 per channel calibrated", "int8", (INT4,), calibrated=True),

@@ -27,7 +27,7 @@ ROW_BITS = (8, 16)
 """Quantized values of rows that have a scale each."""
 EXACT = "exact"
 # What follows from a layer's gates, or needs groups of rows.
-_NOT_OF_WEIGHTS = ("bias_correction", "shift_limits", "group_size", "wide_channels", "share")
+_NOT_OF_WEIGHTS = ("bias_correction", "shift_limits", "group_size", "codebook", "wide_channels", "share")
 
 
 @dataclass

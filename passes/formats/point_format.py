@@ -15,7 +15,7 @@ from rnnqc.cells.activations import RELU_TABLE, TABLE
 from rnnqc.cells.base import CELL, FORGET, OUTPUT, Cell
 from rnnqc.errors import CompileError
 from rnnqc.formats.format import Format, FormatError, IntegerFormat
-from rnnqc.formats.packing import PACKED_BITS
+from rnnqc.formats.packing import NIBBLE_BITS, PACKED_BITS
 from rnnqc.formats.point_format import STATIC, WIDE_BITS, PointFormat
 from rnnqc.formats.scales import multiplier_and_shift
 from rnnqc.formats.weights import group_scales, mixed_scales
@@ -120,7 +120,7 @@ def weight_point(
     elif scales is not None:
         scale, zero_points = scales
     else:
-        scale = group_scales(array, s["bits"])
+        scale = group_scales(array, s["bits"], s.get("codebook"))
     given = s.get("zero_point", 0)
     zero_point = int(zero_points[0]) if per_tensor else 0 if isinstance(given, list) else given
     own = () if per_tensor or len(zero_points) == 1 or not zero_points.any() else tuple(int(v) for v in zero_points)
@@ -133,6 +133,7 @@ def weight_point(
         replace(made, bits=WIDE_BITS) if group_size or wide else made,
         STATIC,
         group_size=group_size or 0,
+        codebook=s.get("codebook"),
         wide_channels=wide or 0.0,
         compensation=bool(s.get("compensation")),
         bias_correction=bool(s.get("bias_correction")),
@@ -166,6 +167,11 @@ def _check_weight(s: Settings, path: str) -> None:
         )
 
     per_tensor = s.get("granularity", "per-channel") != "per-channel"
+    if s.get("codebook"):
+        if s["bits"] != NIBBLE_BITS:
+            raise contradiction("codebook", "bits", "codebooks of weights of 4 bits")
+        if not s.get("group_size"):
+            raise contradiction("codebook", "group_size", "codebooks of weights in groups")
     if s.get("group_size"):
         if s["bits"] > PACKED_BITS:
             raise contradiction("group_size", "bits", "groups of weights of 2 to 6 bits")

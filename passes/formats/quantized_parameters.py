@@ -12,9 +12,9 @@ import numpy.typing as npt
 from rnnqc.cells.equations import RESET_HIDDEN
 from rnnqc.cells.stages import QuantizedCell
 from rnnqc.data.statistics import PointStatistics, Statistics
-from rnnqc.formats.compensation import bias_correction, compensate_groups, compensate_matrix
+from rnnqc.formats.compensation import bias_correction, compensate_codebooks, compensate_groups, compensate_matrix
 from rnnqc.formats.point_format import PointFormat
-from rnnqc.formats.weights import quantize_groups, quantize_matrix
+from rnnqc.formats.weights import quantize_codebooks, quantize_groups, quantize_matrix
 
 FloatArray = npt.NDArray[np.float32]
 # The points whose values W and R are multiplied with.
@@ -130,6 +130,10 @@ def weight_codes(point: PointFormat, array: FloatArray, moment: npt.ArrayLike | 
     moment = moment if point.compensation else None
     if point.group_size:
         scale = np.asarray(held.scale, np.float32)
+        if point.codebook is not None:
+            if moment is None:
+                return quantize_codebooks(array, scale, point.group_size)[0]
+            return compensate_codebooks(array, scale, point.group_size, moment)
         if moment is None:
             return quantize_groups(array, scale, bits, point.group_size, held.rounding)
         return compensate_groups(array, scale, bits, point.group_size, held.rounding, moment)

@@ -136,7 +136,7 @@ class _Layer:
             b.add("Constant", [], [size], "group_size", value_int=attribute_reference("group_size", int))
             group = b.op("Concat", [one, b.op("Reshape", [size, one], "group"), one], "group.rows", axis=0)
         row = b.op("Concat", [b.i64([-1]), self.columns], "W.row", axis=0)
-        groups = GroupSizes(given["W_group_multiplier"], group, row, self.depth)
+        groups = GroupSizes(given["W_group_multiplier"], group, row, self.depth, bool(self.kind.codebook))
         return unpacked_matrix(b, given["W"], Planes(self.kind.bits, self.columns, None), groups, "W")
 
     def _product(self, codes: Value, w: Value, zero_point: Value) -> Value:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from rnnqc.formats.codebooks import factorize_codebooks
 from rnnqc.formats.packing import BYTE_BITS, factorize, pack, stored_bits
 from rnnqc.ir import Graph, Model, Value
 from rnnqc.ir.builder import Builder
@@ -38,6 +39,7 @@ class LinearWeight:
         group_multiplier: uint8 `[G,N]` with a packed matrix.
         group_size: Its rows that share a multiplier.
         bits: Width of its stored numbers.
+        codebook: 1 if its groups have sets of values of their own, else 0.
     """
 
     values: Value
@@ -48,6 +50,7 @@ class LinearWeight:
     group_multiplier: Value | None = None
     group_size: int = 0
     bits: int = BYTE_BITS
+    codebook: int = 0
 
 
 def linear_settings(recipe: Recipe | None, point: str) -> Settings:
@@ -95,13 +98,17 @@ def stored_weight(
     scale = np.broadcast_to(np.asarray(format_.complete.scale, np.float32), array.shape[1:]).copy()
     arrays: dict[str, npt.NDArray[Any]] = {"W": np.ascontiguousarray(values, np.int8), "multiplier": scale}
     size, bits = format_.group_size or -(-len(array) // 32) * 32, stored_bits(format_.bits)
-    factors = factorize(arrays["W"], size, bits) if bits < BYTE_BITS else None
+    codebook = int(format_.codebook is not None)
+    if codebook:
+        factors = factorize_codebooks(arrays["W"], size)
+    else:
+        factors = factorize(arrays["W"], size, bits) if bits < BYTE_BITS else None
     if factors is not None:
         arrays |= {"W": pack(factors[0], bits), "W_group_multiplier": factors[1]}
     held = {k: model.add_initializer(f"{point}.{k}", a, home) for k, a in arrays.items()}
     return LinearWeight(
         held["W"], scale, held["multiplier"], home, {c.name: arrays[k].nbytes for k, c in held.items()},
-        held.get("W_group_multiplier"), *((size, bits) if factors is not None else (0, BYTE_BITS)),
+        held.get("W_group_multiplier"), *((size, bits, codebook) if factors is not None else (0, BYTE_BITS, 0)),
     )  # fmt: skip
 
 

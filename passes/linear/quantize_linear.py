@@ -164,9 +164,9 @@ class QuantizeLinear(Pass):
     def _replace(self, model: Model, graph: Graph, site: LinearSite, weight: LinearWeight) -> None:
         """Puts one node, or those of its function, into the place of a matmul and of the addition of its bias."""
         old, output, name = site.use.node, site.output, display_name(site.use.node)
-        kind = LinearKind(bits=weight.bits)
+        kind = LinearKind(bits=weight.bits, codebook=weight.codebook)
         given = _inputs(model, site, weight)
-        attributes = {"group_size": weight.group_size, **kind.width} if kind.packed else {}
+        attributes = {"group_size": weight.group_size, **kind.packing} if kind.packed else {}
         gone = [old, *([] if site.add is None else [site.add])]
         position = next(k for k, n in enumerate(graph.nodes) if n is old)
         for node in gone:

@@ -20,6 +20,7 @@ from rnnqc.cells.fused_nodes import (
 from rnnqc.cells.stages import FusedCell, IntegerCell
 from rnnqc.errors import CompileError, Outcome, Remark, and_more
 from rnnqc.evaluation.numerics import Bitwise
+from rnnqc.formats.codebooks import factorize_codebooks
 from rnnqc.formats.packing import BYTE_BITS, factorize, fits_bits, pack, stored_bits
 from rnnqc.ir import CELL_TAG, DOMAIN, Graph, Model, Node, Value, Variable, constant_array, info
 from rnnqc.passes.base import Pass, PassInfo, PassResult
@@ -116,7 +117,10 @@ def _packed(model: Model, graph: Graph, cell: IntegerCell) -> IntegerCell:
         if codes is None or codes.dtype != np.int8 or bits == BYTE_BITS or point.wide_channels:
             continue
         if point.group_size:
-            factors = factorize(codes, point.group_size, bits)
+            if point.codebook is not None:
+                factors = factorize_codebooks(codes, point.group_size)
+            else:
+                factors = factorize(codes, point.group_size, bits)
             if factors is None:
                 continue
             arrays = {key: pack(factors[0], bits), f"{key}_group_multiplier": factors[1]}
@@ -125,7 +129,8 @@ def _packed(model: Model, graph: Graph, cell: IntegerCell) -> IntegerCell:
         else:
             continue
         names = {k: model.add_initializer(f"{cell.name}/{k}.packed", a, graph).name for k, a in arrays.items()}
-        cell = cell.with_packed(key, names[key], bits, names.get(f"{key}_group_multiplier"), point.group_size)
+        multiplier, codebook = names.get(f"{key}_group_multiplier"), int(point.codebook is not None)
+        cell = cell.with_packed(key, names[key], bits, multiplier, point.group_size, codebook)
     return cell
 
 

@@ -344,12 +344,12 @@ def _check_settings(s: Settings, point: str) -> None:
             supported="weights alone in 2 to 8 bits, or store = float16",
             action=f"--set '{point}.bits=8'",
         )
-    for key in ("group_size", "wide_channels"):
+    for key in ("group_size", "codebook", "wide_channels"):
         if s.get(key):
             raise CompileError(
                 f"Quantization point {point!r}: {key} = {s[key]} where weights alone are quantized.",
                 supported="one scale for each channel, or one for all",
-                action=f"--set '{point}.{key}={'none' if key == 'group_size' else 0}'",
+                action=f"--set '{point}.{key}={0 if key == 'wide_channels' else 'none'}'",
             )
     for key in ("share", "bias_correction", "shift_limits"):
         if s.get(key):

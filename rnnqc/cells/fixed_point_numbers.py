@@ -108,6 +108,8 @@ class FixedPointNumbers:
         r_group_size: The same of R.
         w_bits: Width of the numbers of a packed W, 4 to 6.
         r_bits: The same of R.
+        w_codebook: 1 if the groups of a packed W have sets of values of their own; else 0.
+        r_codebook: The same of R.
         arithmetic: `FIXED_POINT`, or `FIXED_POINT32`: in float32, with the bias added to the sum of both products.
         grid_offset: Of each quantizer.
     """
@@ -126,6 +128,8 @@ class FixedPointNumbers:
     r_group_size: int = 0
     w_bits: int = 4
     r_bits: int = 4
+    w_codebook: int = 0
+    r_codebook: int = 0
     arithmetic: str = FIXED_POINT
     grid_offset: list[int] = field(kw_only=True)
 

@@ -12,6 +12,7 @@ OPERATOR = "QuantLinear"
 LINEAR_INPUTS = ("X", "W", "multiplier", "B", "W_group_multiplier")
 DYNAMIC_ROW = "dynamic_row"
 _SUFFIXES = {DYNAMIC_ROW: "", "static": "Static", "codes": "Codes"}
+_VALUES = ("", "Uneven")
 _ATTRIBUTES = {DYNAMIC_ROW: (), "static": ("x_scale", "x_zero_point"), "codes": ("x_zero_point",)}
 
 
@@ -22,10 +23,12 @@ class LinearKind:
     Attributes:
         x_mode: As the node's attribute.
         bits: Of W: 8 for int8, or 4 to 6 for packed numbers with multipliers of groups.
+        codebook: 1 if the groups of packed numbers of 4 bits have sets of values of their own; else 0.
     """
 
     x_mode: str = DYNAMIC_ROW
     bits: int = BYTE_BITS
+    codebook: int = 0
 
     @property
     def packed(self) -> bool:
@@ -35,7 +38,7 @@ class LinearKind:
     @property
     def name(self) -> str:
         """Of the operator."""
-        return OPERATOR + _SUFFIXES[self.x_mode] + (f"Int{self.bits}" if self.packed else "")
+        return OPERATOR + _SUFFIXES[self.x_mode] + (f"Int{self.bits}" if self.packed else "") + _VALUES[self.codebook]
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -45,18 +48,20 @@ class LinearKind:
     @property
     def attributes(self) -> tuple[str, ...]:
         """Those of the function; its nodes have all of them."""
-        own = () if not self.packed else ("group_size",) if self.bits == NIBBLE_BITS else ("group_size", "bits")
-        return (*_ATTRIBUTES[self.x_mode], *own)
+        groups = ("group_size",) if self.packed else ()
+        return (*_ATTRIBUTES[self.x_mode], *groups, *self.packing)
 
     @property
-    def width(self) -> dict[str, int]:
-        """The attribute that says it, of nodes that have it."""
-        return {"bits": self.bits} if "bits" in self.attributes else {}
+    def packing(self) -> dict[str, int]:
+        """The attributes that say how W is packed, of nodes that have them."""
+        bits = {} if self.bits in (BYTE_BITS, NIBBLE_BITS) else {"bits": self.bits}
+        return bits | ({"codebook": self.codebook} if self.codebook else {})
 
 
-KINDS = tuple(LinearKind(mode, bits) for mode, bits in product(_SUFFIXES, (BYTE_BITS, 4, 5, 6)))
+_WEIGHTS = ((BYTE_BITS, 0), (4, 0), (4, 1), (5, 0), (6, 0))
+KINDS = tuple(LinearKind(mode, *weights) for mode, weights in product(_SUFFIXES, _WEIGHTS))
 _BY_NAME = {kind.name: kind for kind in KINDS}
-_NAME = re.compile(rf"{OPERATOR}(Static|Codes)?(Int[456])?$")
+_NAME = re.compile(rf"{OPERATOR}(Static|Codes)?(Int4Uneven|Int[456])?$")
 
 
 def linear_kind(op: str) -> LinearKind | None:

@@ -42,6 +42,8 @@ class LutNumbers:
         r_group_size: The same of R.
         w_bits: Width of the numbers of a packed W, 4 to 6.
         r_bits: The same of R.
+        w_codebook: 1 if the groups of a packed W have sets of values of their own; else 0.
+        r_codebook: The same of R.
         x_bits: Width of the input's quantized values, 8 or 16.
         h_bits: Width of the quantized hidden states, 8 or 16.
         reset_scale: Where a gate multiplies the hidden state before R: scale of static quantized values of `r * h`.
@@ -73,6 +75,8 @@ class LutNumbers:
     r_group_size: int = 0
     w_bits: int = 4
     r_bits: int = 4
+    w_codebook: int = 0
+    r_codebook: int = 0
     x_bits: int = 8
     h_bits: int = 8
     reset_scale: float = 0.0

@@ -9,8 +9,11 @@ from rnnqc.formats.packing import NIBBLE_BITS
 VERSION = "operator_version"
 FEW_BITS_VERSION = 2
 """Version of the operators whose packed weights may have 5 and 6 bits."""
+CODEBOOK_VERSION = 3
+"""Version of the operators whose groups of packed weights may have codebooks."""
 PACKED_WIDTHS: dict[str, Any] = {"w_bits": NIBBLE_BITS, "r_bits": NIBBLE_BITS}
-PACKED_DEFAULTS: dict[str, Any] = {"w_group_size": 0, "r_group_size": 0, **PACKED_WIDTHS}
+CODEBOOKS: dict[str, Any] = {"w_codebook": 0, "r_codebook": 0}
+PACKED_DEFAULTS: dict[str, Any] = {"w_group_size": 0, "r_group_size": 0, **PACKED_WIDTHS, **CODEBOOKS}
 """Attributes that are left out at their default: a library that does not know them runs files without them."""
 
 
@@ -33,7 +36,17 @@ class PackedNumbers(Protocol):
     def r_bits(self) -> int:
         """The same of R."""
 
+    @property
+    def w_codebook(self) -> int:
+        """1: the groups of a packed W have sets of values (`rnnqc.formats.codebooks`); else 0."""
+
+    @property
+    def r_codebook(self) -> int:
+        """The same of R."""
+
 
 def version_of(numbers: PackedNumbers) -> dict[str, int]:
     """The attribute that makes older libraries refuse what they cannot unpack; nothing where they can."""
+    if numbers.w_codebook or numbers.r_codebook:
+        return {VERSION: CODEBOOK_VERSION}
     return {} if numbers.w_bits == numbers.r_bits == NIBBLE_BITS else {VERSION: FEW_BITS_VERSION}

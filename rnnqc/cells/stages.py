@@ -130,7 +130,9 @@ class IntegerCell(QuantizedCell):
         """Names of the output values that exist, quantized values included."""
         return [*super().outputs, *([self.y_codes] if self.y_codes is not None else [])]
 
-    def with_packed(self: N, key: str, codes: str, bits: int, multiplier: str | None, group_size: int) -> N:
+    def with_packed(
+        self: N, key: str, codes: str, bits: int, multiplier: str | None, group_size: int, codebook: int
+    ) -> N:
         """The cell with W or R (`key`) packed.
 
         Args:
@@ -139,13 +141,14 @@ class IntegerCell(QuantizedCell):
             bits: Their width.
             multiplier: Name of the multipliers of groups, or None.
             group_size: Rows of a group, or 0.
+            codebook: 1 if groups have sets of values of their own, else 0.
         """
         if key == "W":
             operands = replace(self.operands, W=codes, W_group_multiplier=multiplier)
-            numbers: Numbers = replace(self.numbers, w_group_size=group_size, w_bits=bits)
+            numbers: Numbers = replace(self.numbers, w_group_size=group_size, w_bits=bits, w_codebook=codebook)
             return replace(self, W=codes, operands=operands, numbers=numbers)
         operands = replace(self.operands, R=codes, R_group_multiplier=multiplier)
-        numbers = replace(self.numbers, r_group_size=group_size, r_bits=bits)
+        numbers = replace(self.numbers, r_group_size=group_size, r_bits=bits, r_codebook=codebook)
         return replace(self, R=codes, operands=operands, numbers=numbers)
 
     def without_dead_outputs(self: N, alive: Collection[str]) -> N:

@@ -13,14 +13,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from rnnqc.formats.codebooks import VALUES
 from rnnqc.formats.format import Format
 from rnnqc.formats.rounding import Rounding, round_to_integer
-from rnnqc.formats.weights import group_multipliers, quantize_matrix, quantize_with_multipliers
+from rnnqc.formats.weights import group_multipliers, quantize_codebooks, quantize_matrix, quantize_with_multipliers
 
 FloatArray = npt.NDArray[np.float32]
 DoubleArray = npt.NDArray[np.float64]
@@ -31,6 +32,22 @@ DAMPING = 0.02
 SWEEPS = 4
 BLOCK = 32
 COLUMNS = 1024
+
+
+class Choices(Protocol):
+    """The values each entry of a matrix `[K,n]` may take, and their quantized values."""
+
+    def columns(self, chosen: slice) -> Choices:
+        """Those of some of the columns."""
+
+    def nearest(self, row: int, values: DoubleArray) -> DoubleArray:
+        """Of values `[n]` of one row, the nearest ones that may be taken."""
+
+    def codes(self, values: DoubleArray) -> IntArray:
+        """Quantized values for values that may be taken, `[K,n]`."""
+
+    def values(self, codes: npt.ArrayLike) -> DoubleArray:
+        """Values of quantized ones `[K,n]`."""
 
 
 @dataclass(frozen=True)
@@ -106,6 +123,39 @@ class Lattice:
         return np.asarray((np.asarray(codes, np.float64) - self.zero_point[p]) * self.step[p])
 
 
+@dataclass(frozen=True)
+class Codebooks:
+    """Choices of groups of rows between sixteen values each, which need not be evenly spaced.
+
+    Attributes:
+        step: Real value of one quantized value, `[n]`.
+        entries: Quantized values of each group and column, rising, `[G,n,16]`.
+        part: Which group each row belongs to, `[K]`.
+    """
+
+    step: DoubleArray
+    entries: DoubleArray
+    part: IntArray
+
+    def columns(self, chosen: slice) -> Codebooks:
+        """Those of some of the columns."""
+        return replace(self, step=self.step[chosen], entries=np.ascontiguousarray(self.entries[:, chosen]))
+
+    def nearest(self, row: int, values: DoubleArray) -> DoubleArray:
+        """Of values `[n]` of one row, the nearest ones that may be taken; the lower one of two as near."""
+        entries = self.entries[self.part[row]]
+        above = (values / self.step)[:, None] > (entries[:, 1:] + entries[:, :-1]) / 2
+        return np.asarray(np.take_along_axis(entries, above.sum(axis=1)[:, None], axis=1)[:, 0] * self.step)
+
+    def codes(self, values: DoubleArray) -> IntArray:
+        """Quantized values for values that may be taken, `[K,n]`."""
+        return np.asarray(np.rint(values / self.step)).astype(np.int64)
+
+    def values(self, codes: npt.ArrayLike) -> DoubleArray:
+        """Values of quantized ones `[K,n]`."""
+        return np.asarray(np.asarray(codes, np.float64) * self.step)
+
+
 def squared_error(error: npt.ArrayLike, moment: npt.ArrayLike) -> DoubleArray:
     """Mean squares `[n]` of what an error `[K,n]` of a matrix changes of its products: the diagonal of `E^T G E`."""
     e, g = np.asarray(error, np.float64), np.asarray(moment, np.float64)
@@ -125,7 +175,7 @@ def bias_correction(error: npt.ArrayLike, mean: npt.ArrayLike) -> FloatArray:
 def compensate(
     array: npt.ArrayLike,
     plain: npt.ArrayLike,
-    lattice: Lattice,
+    lattice: Choices,
     moment: npt.ArrayLike,
     damping: float = DAMPING,
     sweeps: int = SWEEPS,
@@ -203,6 +253,23 @@ def compensate_groups(
     return (compensate(array, plain // factors, lattice, moment) * factors).astype(np.int8)
 
 
+def compensate_codebooks(
+    array: FloatArray, scale: FloatArray, group_size: int, moment: npt.ArrayLike
+) -> npt.NDArray[np.int8]:
+    """Quantized values as `rnnqc.formats.weights.quantize_codebooks` makes them, from the same sets, compensated.
+
+    Args:
+        array: `[K,n]`.
+        scale: Real value of one int8 step, one or one for each channel.
+        group_size: Rows of a group.
+        moment: As for `compensate`.
+    """
+    plain, chosen = quantize_codebooks(array, scale, group_size)
+    step = np.broadcast_to(np.asarray(scale, np.float32).astype(np.float64), array.shape[1:])
+    lattice = Codebooks(step, VALUES[chosen].astype(np.float64), np.arange(len(array)) // group_size)
+    return compensate(array, plain, lattice, moment).astype(np.int8)
+
+
 def _slices(count: int, size: int) -> Iterator[slice]:
     return (slice(start, min(start + size, count)) for start in range(0, count, size))
 
@@ -234,7 +301,7 @@ def _factor(damped: DoubleArray, order: IntArray) -> DoubleArray | None:
     return np.asarray(upper) if np.isfinite(upper).all() else None
 
 
-def _round_in_order(target: DoubleArray, lattice: Lattice, order: IntArray, factor: DoubleArray) -> DoubleArray:
+def _round_in_order(target: DoubleArray, lattice: Choices, order: IntArray, factor: DoubleArray) -> DoubleArray:
     """Values of the lattice `[K,n]`; rows are rounded in `order`, later ones make good what earlier ones lose."""
     work, values = target[order], np.empty_like(target)
     for rows in _slices(len(order), BLOCK):
@@ -249,7 +316,7 @@ def _round_in_order(target: DoubleArray, lattice: Lattice, order: IntArray, fact
 
 
 def _choose_again(
-    target: DoubleArray, values: DoubleArray, lattice: Lattice, g: DoubleArray, sweeps: int
+    target: DoubleArray, values: DoubleArray, lattice: Choices, g: DoubleArray, sweeps: int
 ) -> DoubleArray:
     """Values with each entry the best one given all others of its channel, as far as `sweeps` go."""
     values = values.copy()

@@ -31,6 +31,7 @@ class PointFormat:
         rounded_output: Hidden states: whether Y and Y_h are rounded to this format.
         on_grid: Input: whether its values have this format already.
         group_size: Weights: rows that share a multiplier; 0 for none.
+        codebook: Weights in groups: which values there are, by name (`rnnqc.formats.codebooks`); None for even ones.
         wide_channels: Weights: share of the output channels that have `WIDE_BITS` bits.
         compensation: Weights: whether their errors cancel on the data of a calibration.
         bias_correction: Weights: whether the bias makes up for the mean of their errors.
@@ -46,6 +47,7 @@ class PointFormat:
     rounded_output: bool = False
     on_grid: bool = False
     group_size: int = 0
+    codebook: str | None = None
     wide_channels: float = 0.0
     compensation: bool = False
     bias_correction: bool = False
@@ -159,7 +161,7 @@ class PointFormat:
 
 
 _OPTIONS = (
-    *("rounded_output", "on_grid", "group_size", "wide_channels"),
+    *("rounded_output", "on_grid", "group_size", "codebook", "wide_channels"),
     *("compensation", "bias_correction", "shift_limits"),
 )
 FLOAT = PointFormat()

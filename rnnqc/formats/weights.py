@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from rnnqc.formats import codebooks
 from rnnqc.formats.format import Format
 from rnnqc.formats.packing import largest_multiplier
 from rnnqc.formats.rounding import Rounding, round_to_integer
@@ -63,8 +64,10 @@ def mixed_scales(
     return scales
 
 
-def group_scales(array: FloatArray, bits: int) -> FloatArray:
+def group_scales(array: FloatArray, bits: int, codebook: str | None = None) -> FloatArray:
     """Scales `[n]` with which the largest weight of a channel is the largest multiplier times the largest value."""
+    if codebook is not None:
+        return np.asarray(symmetric_scale(largest_magnitudes(array) / codebooks.LARGEST_UNIT, 1), np.float32)
     return np.asarray(symmetric_scale(largest_magnitudes(array), bits) / largest_multiplier(bits), np.float32)
 
 
@@ -124,6 +127,38 @@ def quantize_with_multipliers(
         steps = multipliers[group].astype(np.float32)
         codes[rows] = _multiples(_units(array[rows], scale, bits), steps, bits, rounding)
     return codes
+
+
+def quantize_codebooks(
+    array: FloatArray, scale: FloatArray, group_size: int
+) -> tuple[npt.NDArray[np.int8], npt.NDArray[np.int64]]:
+    """Int8 values of groups that each take the set and the multiplier with the smallest sum of squared errors.
+
+    Args:
+        array: The weights `[K,n]`.
+        scale: Real value of one int8 step, one or one for each channel.
+        group_size: Rows of a group.
+
+    Returns:
+        The nearest values, the lower one of two as near, `[K,n]`; and for each group and channel the row of
+        `rnnqc.formats.codebooks.VALUES` that they are from, the first one of equals, `[ceil(K / group_size),n]`.
+    """
+    codes = np.empty(array.shape, np.int8)
+    chosen = np.zeros((-(-len(array) // group_size), array.shape[1]), np.int64)
+    for group, rows in enumerate(blocks(len(array), group_size)):
+        units = np.asarray(np.clip(array[rows] / scale, -_FAR, _FAR), np.float32)
+        least = np.full(array.shape[1], np.inf, np.float32)
+        for row, values in enumerate(codebooks.VALUES.astype(np.float32)):
+            nearest = values[np.searchsorted((values[1:] + values[:-1]) / 2, units)]
+            noise = np.square(nearest - units).sum(axis=0)
+            better = noise < least
+            chosen[group, better], least[better] = row, noise[better]
+            codes[rows][:, better] = nearest[:, better]
+    return codes, chosen
+
+
+_FAR = np.float32(256)
+"""Twice as far as quantized values reach."""
 
 
 def _units(array: FloatArray, scale: FloatArray, bits: int) -> FloatArray:

@@ -10,6 +10,7 @@ from typing import Any
 
 from rnnqc.counterparts import FORMATS, counterpart
 from rnnqc.errors import CompileError, UsageError
+from rnnqc.formats.codebooks import UNEVEN
 from rnnqc.formats.packing import GROUP_UNIT
 from rnnqc.formats.rounding import RECIPE_ROUNDINGS, Rounding
 from rnnqc.formats.weight_scales import WEIGHT_RULES
@@ -115,6 +116,11 @@ KEYS: dict[str, Key] = {
         "weights of up to 4 bits: inputs whose weights share a multiplier 1 to 18 per channel",
         _or_none(_whole(GROUP_UNIT, 2**30, GROUP_UNIT)),
     ),
+    "codebook": Key(
+        f"{UNEVEN}, or none",
+        "4-bit weights in groups: each group takes one of five sets of sixteen whole numbers; none: all the even one",
+        _or_none(_one_of(UNEVEN)),
+    ),
     "wide_channels": Key(
         "a number from 0 to 1", "share of output channels that keep 8 bits, where fewer hurt most", _number(0.0, 1.0)
     ),
@@ -190,9 +196,9 @@ FORMAT_KEYS = ("bits", "signed", "narrow", "symmetric", "mode", "scale", "zero_p
 # What each kind of quantization point understands, by the last part of its name.
 POINT_KEYS: dict[str, tuple[str, ...]] = {
     "weight": (
-        "bits", "signed", "narrow", "symmetric", "granularity", "group_size", "wide_channels", "scale", "zero_point",
-        "rounding", "range", "percentile", "limit", "levels", "pow2", "max_fix_position", "scale_bits", "share",
-        "compensation", "bias_correction", "shift_limits", "store",
+        "bits", "signed", "narrow", "symmetric", "granularity", "group_size", "codebook", "wide_channels", "scale",
+        "zero_point", "rounding", "range", "percentile", "limit", "levels", "pow2", "max_fix_position", "scale_bits",
+        "share", "compensation", "bias_correction", "shift_limits", "store",
     ),
     "bias": ("bits", "mode", "scale", "rounding", *RANGE_KEYS, "same_as"),
     "input": (*_STATIC, "chain", "equalize", *RANGE_KEYS, *_SHARING),

@@ -98,6 +98,7 @@ def weight_codes(
     columns: int | None = None,
     bits: int = 4,
     operator: str = "QuantLSTMCell",
+    codebook: int = 0,
 ) -> npt.NDArray[np.int8]:
     """Quantized W or R.
 
@@ -109,10 +110,12 @@ def weight_codes(
         columns: Columns of a packed matrix; by default, an even number.
         bits: Of packed numbers, 4 to 6.
         operator: For messages.
+        codebook: 1 if the upper bits of multipliers choose sets of values.
 
     Raises:
         ValueError: other bits, a plane of another width, multipliers without packed weights or the other way round,
-            other groups than `group_size` makes, a multiplier outside 1 .. 18, or a product that is no int8.
+            other groups than `group_size` makes, a multiplier outside 1 .. 18, a set or a codebook that there is not,
+            or a product that is no int8.
     """
     if (multipliers is not None) != (group_size > 0) or (multipliers is not None and stored.dtype != np.uint8):
         raise ValueError(f"{operator}: group multipliers need packed weights and a group size, and the reverse")
@@ -123,8 +126,14 @@ def weight_codes(
         groups = -(-len(codes) // group_size)
         if group_size % 32 or multipliers.shape != (groups, codes.shape[1]):
             raise ValueError(f"{operator}: multipliers {multipliers.shape} for groups of {group_size}")
-        codes = codes * multipliers[np.arange(len(codes)) // group_size]
-        if multipliers.min() < 1 or multipliers.max() > 18 or codes.min() < -128 or codes.max() > 127:
+        each = multipliers[np.arange(len(codes)) // group_size].astype(np.int64)
+        if codebook:
+            sets = each >> 5
+            if codebook != 1 or bits != 4 or sets.max() >= len(_SETS):
+                raise ValueError(f"{operator}: codebook {codebook} of {bits} bits, set {sets.max()}")
+            codes, each = _SETS[sets, codes + 8], each & 31
+        codes = codes * each
+        if each.min() < 1 or each.max() > 18 or codes.min() < -128 or codes.max() > 127:
             raise ValueError(f"{operator}: a multiplier is outside 1 .. 18, or a product is no int8")
     return codes.astype(np.int8)
 
@@ -144,6 +153,18 @@ def _numbers(stored: npt.NDArray[np.uint8], columns: int | None, bits: int, oper
         place, byte = divmod(column, upper)
         numbers[:, column] += (rest[:, byte] >> place * (bits - 4)) % 2 ** (bits - 4) * 16
     return numbers
+
+
+_SETS = np.array(
+    [
+        range(-8, 8),
+        [-15, -10, -8, -6, -4, -3, -2, -1, 0, 1, 2, 4, 6, 8, 11, 15],
+        [-10, -8, -6, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 8, 10],
+        [-9, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 8],
+        [-8, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7, 9],
+    ]
+)
+"""Of the sets of codebook 1, what the nibbles 0 .. 15 stand for."""
 
 
 def relu(v: FloatArray) -> FloatArray:

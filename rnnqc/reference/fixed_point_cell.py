@@ -89,10 +89,11 @@ class FixedPointCell(ReferenceCell):
 
     def _weights(self, key: str) -> Array:
         """Quantized W or R less their zero points."""
-        size, bits = (int(self.attributes[f"{key.lower()}_{name}"]) for name in ("group_size", "bits"))
+        names = ("group_size", "bits", "codebook")
+        size, bits, codebook = (int(self.attributes[f"{key.lower()}_{name}"]) for name in names)
         multipliers = self.inputs.get(f"{key}_group_multiplier")
         codes = weight_codes(
-            self.inputs[key], multipliers, size, len(self.type.gates) * self.hidden, bits, self.type.fused
+            self.inputs[key], multipliers, size, len(self.type.gates) * self.hidden, bits, self.type.fused, codebook
         )
         multiplied = ("input",) if key == "W" else ("hidden", RESET)
         quantizers = [self.quantizers[n] for n in multiplied if n in self.quantizers]

@@ -97,10 +97,12 @@ class LutCell(ReferenceCell):
 
     def _weights(self, key: str) -> WholeArray:
         """Quantized W or R."""
-        size, bits = (int(self.attributes[f"{key.lower()}_{name}"]) for name in ("group_size", "bits"))
+        names = ("group_size", "bits", "codebook")
+        size, bits, codebook = (int(self.attributes[f"{key.lower()}_{name}"]) for name in names)
         multipliers = self.inputs.get(f"{key}_group_multiplier")
         columns = len(self.type.gates) * self.hidden
-        return exact_weights(weight_codes(self.inputs[key], multipliers, size, columns, bits, self.type.fused), 255)
+        codes = weight_codes(self.inputs[key], multipliers, size, columns, bits, self.type.fused, codebook)
+        return exact_weights(codes, 255)
 
     def number(self, name: str) -> np.float32:
         """An attribute as float32."""

@@ -10,7 +10,14 @@ import numpy.typing as npt
 
 from rnnqc.reference.codes import F32, code, exact_weights, products, quantize_rows, weight_codes, without_nan
 
-_DEFAULTS: dict[str, Any] = {"x_mode": "dynamic_row", "x_scale": 0.0, "x_zero_point": 128, "group_size": 0, "bits": 4}
+_DEFAULTS: dict[str, Any] = {
+    "x_mode": "dynamic_row",
+    "x_scale": 0.0,
+    "x_zero_point": 128,
+    "group_size": 0,
+    "bits": 4,
+    "codebook": 0,
+}
 _OPERATOR = "QuantLinear"
 
 
@@ -33,8 +40,8 @@ def run(inputs: Mapping[str, npt.NDArray[Any]], attributes: Mapping[str, Any]) -
         raise ValueError(f"{_OPERATOR}: attributes {sorted(unknown)}, x_mode = {settings['x_mode']!r}")
     columns = inputs["multiplier"].size
     multipliers = inputs.get("W_group_multiplier")
-    size, bits = int(settings["group_size"]), int(settings["bits"])
-    held = weight_codes(inputs["W"], multipliers, size, columns, bits, _OPERATOR)
+    size, bits, codebook = (int(settings[name]) for name in ("group_size", "bits", "codebook"))
+    held = weight_codes(inputs["W"], multipliers, size, columns, bits, _OPERATOR, codebook)
     weights = exact_weights(held, 255)
     given = inputs["X"]
     x = given.reshape(-1, given.shape[-1])

@@ -130,7 +130,8 @@ class FormatObserver:
 def _worded(point: PointFormat, bits: int, rows: bool, single: bool) -> str:
     kind = f"{'int' if point.integers.signed else 'uint'}{bits}"
     if point.group_size:
-        return f"{kind} in groups of {point.group_size}"
+        codebook = "" if point.codebook is None else f", {point.codebook} values"
+        return f"{kind} in groups of {point.group_size}{codebook}"
     if point.wide_channels:
         return f"{kind}, {point.wide_channels:.0%} of the channels int8"
     if point.mode == CHAINED:

@@ -90,7 +90,7 @@ class Candidates:
         ]
         widths: dict[int, Settings] = dict.fromkeys(WIDTHS, extra)
         if all(p.endswith(".weight") for p in points):
-            widths |= {bits: {} for bits in WEIGHT_WIDTHS}
+            widths |= {bits: {k: v for k, v in extra.items() if k == "codebook"} for bits in WEIGHT_WIDTHS}
         return [
             Override(
                 glob, (Rule(glob, {"bits": bits, **more, **own}),), f"{bits} bits instead of {now}{text}", len(points)
@@ -186,6 +186,7 @@ class Candidates:
         """Settings to take back where weights of few bits get more."""
         held = [self._point(p) for p in points]
         undone: dict[str, Any] = {"group_size": None} if any(p.group_size for p in held) else {}
+        undone |= {"codebook": None} if any(p.codebook for p in held) else {}
         return undone | ({"wide_channels": 0.0} if any(p.wide_channels for p in held) else {})
 
     def _as_the_recipe(self) -> list[Override]:

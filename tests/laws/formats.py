@@ -13,6 +13,10 @@ STATE_POINTS = {
 TABLES: dict[str, list[str]] = {
     "int4": ["*.weight.bits=4"],
     "int4, groups of 32": ["*.weight.bits=4", "*.weight.group_size=32"],
+    "int4, codebooks": ["*.weight.bits=4", "*.weight.group_size=32", "*.weight.codebook=uneven"],
+    "int4 recurrence, codebooks of 64, int8 input": [
+        *("*.R.weight.bits=4", "*.R.weight.group_size=64", "*.R.weight.codebook=uneven"),
+    ],
     "int4 recurrence, groups of 64": ["*.R.weight.bits=4", "*.R.weight.group_size=64"],
     "int4 input, row scales of the hidden state": ["*.W.weight.bits=4", "*.hidden.mode=dynamic-row"],
     "int6": ["*.weight.bits=6"],

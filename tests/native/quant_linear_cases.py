@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
 from rnnqc.cells.linear_nodes import KINDS, LINEAR_INPUTS, LinearKind
+from rnnqc.formats.codebooks import GROUP_BYTES
 from rnnqc.formats.packing import plane_columns
 from rnnqc.passes.linear.linear_function import linear_function
 from rnnqc.reference import quant_linear
@@ -91,13 +92,15 @@ def linear_case(
     arrays: Arrays = {"X": x, "W": rng.integers(-128, 128, (inputs, outputs), dtype=np.int8)}
     if kind.packed:
         attributes["group_size"] = 32
-        attributes |= kind.width
+        attributes |= kind.packing
         arrays["W"] = rng.integers(0, 256, (inputs, sum(plane_columns(outputs, kind.bits))), dtype=np.uint8)
     arrays["multiplier"] = rng.uniform(1e-3, 1e-2, outputs).astype(np.float32)
     arrays["B"] = rng.normal(0, 0.3, outputs if rng.random() < 0.7 else 1).astype(np.float32)
     if kind.packed:
         shape = (-(-inputs // 32), outputs)
         arrays["W_group_multiplier"] = rng.integers(1, {4: 16, 5: 8, 6: 4}[kind.bits], shape, dtype=np.uint8)
+    if kind.codebook:
+        arrays["W_group_multiplier"] = rng.choice(GROUP_BYTES, shape)
     return LinearCase(kind, arrays, attributes)
 
 

@@ -15,6 +15,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from rnnqc import runtime_ops
 from rnnqc.cells.fused_nodes import PLACES
+from rnnqc.formats.codebooks import GROUP_BYTES
 from rnnqc.formats.packing import pack
 from tests.native.isa_libraries import library_for
 
@@ -261,7 +262,10 @@ GROUP_MULTIPLIERS = ("W_group_multiplier", "R_group_multiplier")
 
 
 def pack_at_random(case: Case, key: str, group_size: int, rng: np.random.Generator, bits: int = 0) -> None:
-    """Other weights for W or R of `case`: any numbers of `bits` (0: 4, 5 or 6), and multipliers to int8 products."""
+    """Other weights for W or R of `case`: any numbers of `bits` (0: 4, 5 or 6), and multipliers to int8 products.
+
+    Half of those of 4 bits in groups have codebooks.
+    """
     rows, columns = case.inputs[key].shape
     bits = bits or int(rng.choice([4, 5, 6]))
     half = 2 ** (bits - 1)
@@ -269,8 +273,12 @@ def pack_at_random(case: Case, key: str, group_size: int, rng: np.random.Generat
     if group_size:
         groups = -(-rows // group_size)
         multipliers = rng.integers(1, 19, (groups, columns), dtype=np.uint8)
-        scale = np.repeat(multipliers, group_size, axis=0)[:rows].astype(int)
-        numbers = np.clip(numbers, -(128 // scale), 127 // scale)
+        if bits == 4 and rng.random() < 0.5:
+            multipliers = rng.choice(GROUP_BYTES, (groups, columns))
+            case.attributes[f"{key.lower()}_codebook"] = 1
+        else:
+            scale = np.repeat(multipliers, group_size, axis=0)[:rows].astype(int)
+            numbers = np.clip(numbers, -(128 // scale), 127 // scale)
         case.inputs[f"{key}_group_multiplier"] = multipliers
         case.attributes[f"{key.lower()}_group_size"] = group_size
     case.inputs[key] = with_any_padding(pack(numbers, bits), columns, bits, rng)

@@ -67,6 +67,7 @@ def version_cases() -> Iterator[VersionCase]:
         yield _case(f"{op} with int4", both, recipe="w4a8")
         yield _case(f"{op} with int5", both, recipe="w5a8")
         yield _case(f"{op} with int6", both, recipe="w6a8")
+        yield _case(f"{op} with codebooks", both, recipe="w4a8-uneven")
         yield _case(f"{op} on grids", both, recipe="pow2-int8", calibrated=True)
         yield _case(f"{op} of earlier files", SMALL.replace(op=op, initial_h=True, outputs=("Y_h",)), earlier=True)
         yield _case(f"{op}, integer form", both, form="integer")

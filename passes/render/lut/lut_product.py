@@ -10,6 +10,7 @@ from rnnqc.cells.base import Cell
 from rnnqc.cells.equations import RESET_HIDDEN
 from rnnqc.cells.lut_numbers import LutNumbers
 from rnnqc.cells.packed_weights import PackedNumbers
+from rnnqc.formats.codebooks import MULTIPLIER_MASK, SETS
 from rnnqc.formats.packing import NIBBLE_BITS, plane_columns
 from rnnqc.ir import Value
 from rnnqc.ir.builder import Builder
@@ -26,9 +27,9 @@ _END = 2**31 - 1
 def unpacked(b: Builder, cell: Cell, numbers: PackedNumbers, w: Operands, key: str) -> Value:
     """W or R as integers, from packed numbers if they are stored so (rnnqc/formats/packing.py)."""
     columns = len(cell.type.gates) * cell.hidden_size
-    size, bits = {
-        "W": (numbers.w_group_size, numbers.w_bits),
-        "R": (numbers.r_group_size, numbers.r_bits),
+    size, bits, codebook = {
+        "W": (numbers.w_group_size, numbers.w_bits, numbers.w_codebook),
+        "R": (numbers.r_group_size, numbers.r_bits, numbers.r_codebook),
     }[key]
     stored, multiplier, rows = {
         "W": (w.W, w.W_group_multiplier, cell.input_size),
@@ -39,7 +40,7 @@ def unpacked(b: Builder, cell: Cell, numbers: PackedNumbers, w: Operands, key: s
     groups = None
     if multiplier is not None:
         last = b.i64([rows]) if rows % size else None
-        groups = GroupSizes(multiplier, b.i64([1, size, 1]), b.i64([-1, columns]), last)
+        groups = GroupSizes(multiplier, b.i64([1, size, 1]), b.i64([-1, columns]), last, bool(codebook))
     planes = Planes(bits, b.i64([columns]), columns)
     return unpacked_matrix(b, stored, planes, groups, key)
 
@@ -53,12 +54,24 @@ class GroupSizes:
         group: `[1, size, 1]`.
         row: `[-1, n]`.
         rows: `[K]` if the last group has fewer rows.
+        codebooks: Whether multipliers choose sets of values, too.
     """
 
     multiplier: Value
     group: Value
     row: Value
     rows: Value | None
+    codebooks: bool = False
+
+    def each(self, b: Builder, name: str) -> Value:
+        """The multiplier of every entry of the matrix, int32 `[K,n]`."""
+        held = b.cast(self.multiplier, np.int32, f"{name}.int32")
+        column = b.op("Unsqueeze", [held, b.i64([1])], f"{name}.groups")
+        repeated = b.op("Expand", [column, self.group], f"{name}.expanded")
+        each: Value = b.op("Reshape", [repeated, self.row], f"{name}.rows")
+        if self.rows is not None:
+            each = b.op("Slice", [each, b.i64([0]), self.rows, b.i64([0])], f"{name}.rows.present")
+        return each
 
 
 @dataclass(frozen=True)
@@ -114,17 +127,23 @@ def unpacked_matrix(b: Builder, stored: Value, planes: Planes, groups: GroupSize
     numbers = planes.present(b, both, 2, f"{key}.nibbles")
     if rest is not None:
         numbers = b.op("Add", [numbers, planes.upper(b, rest, f"{key}.upper")], f"{key}.numbers")
+    if groups is not None and groups.codebooks:
+        codes = _from_codebooks(b, numbers, groups.each(b, f"{key}.multiplier"), key)
+        return b.cast(codes, np.int8, f"{key}.codes")
     codes = b.op("Sub", [numbers, b.i32(2 ** (planes.bits - 1))], f"{key}.codes.int32")
     if groups is not None:
-        name = f"{key}.multiplier"
-        held = b.cast(groups.multiplier, np.int32, f"{name}.int32")
-        column = b.op("Unsqueeze", [held, b.i64([1])], f"{name}.groups")
-        repeated = b.op("Expand", [column, groups.group], f"{name}.expanded")
-        each: Value = b.op("Reshape", [repeated, groups.row], f"{name}.rows")
-        if groups.rows is not None:
-            each = b.op("Slice", [each, b.i64([0]), groups.rows, b.i64([0])], f"{name}.rows.present")
-        codes = b.op("Mul", [codes, each], f"{key}.codes.multiplied")
+        codes = b.op("Mul", [codes, groups.each(b, f"{key}.multiplier")], f"{key}.codes.multiplied")
     return b.cast(codes, np.int8, f"{key}.codes")
+
+
+def _from_codebooks(b: Builder, nibbles: Value, each: Value, key: str) -> Value:
+    """Quantized values int32 of nibbles and the bytes of their groups, `[K,n]` (rnnqc/formats/codebooks.py)."""
+    steps = b.i32(MULTIPLIER_MASK + 1)
+    number = b.op("Mul", [b.op("Div", [each, steps], f"{key}.codebook"), b.i32(16)], f"{key}.codebook.first")
+    entries = b.op("Add", [number, nibbles], f"{key}.codebook.entries")
+    table = b.model.constant([v for values in SETS for v in values], np.int8)
+    values = b.cast(b.op("Gather", [table, entries], f"{key}.values"), np.int32, f"{key}.values.int32")
+    return b.op("Mul", [values, b.op("Mod", [each, steps], f"{key}.factors")], f"{key}.codes.multiplied")
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ struct LinearConfig {
   int64_t x_zero_point = 128;
   int64_t bits = 4;        // of the numbers of packed W
   int64_t group_size = 0;  // rows of packed W that share a multiplier; 0 without
+  int64_t codebook = 0;    // 1: groups of packed W choose sets of values
 };
 
 // One call: y [rows, N] of x [rows, K].

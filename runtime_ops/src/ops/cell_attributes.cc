@@ -93,6 +93,10 @@ void ReadCell(const ort::KernelInfo& info, CellConfig* config) {
   info.Read("r_bits", &config->r_bits);
   CheckPackedBits("w_bits", config->w_bits);
   CheckPackedBits("r_bits", config->r_bits);
+  info.Read("w_codebook", &config->w_codebook);
+  info.Read("r_codebook", &config->r_codebook);
+  CheckCodebook("w_codebook", config->w_codebook, config->w_bits, config->w_group_size);
+  CheckCodebook("r_codebook", config->r_codebook, config->r_bits, config->r_group_size);
 }
 
 void ReadCodes(const ort::KernelInfo& info, CellConfig* config) {

@@ -346,14 +346,20 @@ CellInputs::Weights CellInputs::UnpackedWeights(size_t input, const OrtValue* co
     matrix.wide = CheckedData<int16_t>(input, inputs, sizes);
   } else if (is_w ? sizes.packed_w : sizes.packed_r) {
     const uint8_t* packed = CheckedData<uint8_t>(input, inputs, sizes);
-    matrix.multipliers = CheckedData<uint8_t>(is_w ? kWGroupMultiplier : kRGroupMultiplier, inputs, sizes);
+    const uint8_t* multipliers = CheckedData<uint8_t>(is_w ? kWGroupMultiplier : kRGroupMultiplier, inputs, sizes);
+    const int64_t codebook = is_w ? config_.w_codebook : config_.r_codebook;
     try {
-      weights.codes = UnpackWeights(packed, is_w ? sizes.w_bits : sizes.r_bits, matrix.k, matrix.columns(),
-                                    matrix.multipliers, matrix.group_size);
+      weights.codes = UnpackWeights(packed, is_w ? sizes.w_bits : sizes.r_bits, matrix.k, matrix.columns(), multipliers,
+                                    matrix.group_size, codebook);
     } catch (const std::invalid_argument& error) {
       throw std::invalid_argument("input " + std::string(op_.input_names[input]) + ": " + error.what());
     }
     matrix.weights = weights.codes.data();
+    if (codebook == kEven) {
+      matrix.multipliers = multipliers;  // without them kernels see int8 weights of no groups
+    } else {
+      matrix.group_size = 0;
+    }
   } else {
     matrix.weights = CheckedData<int8_t>(input, inputs, sizes);
   }

@@ -14,6 +14,14 @@ constexpr int64_t kMostBits = 6;
 // Throws std::invalid_argument for another width.
 void CheckPackedBits(const char* attribute, int64_t bits);
 
+// Which values the groups of packed weights have: kEven, or kUneven, where the upper bits of a multiplier choose a set.
+constexpr int64_t kEven = 0;
+constexpr int64_t kUneven = 1;
+
+// Throws std::invalid_argument for another codebook, and for kUneven without groups (a size of 0) or with other bits
+// than 4.
+void CheckCodebook(const char* attribute, int64_t codebook, int64_t bits, int64_t group_size);
+
 // Bytes of a row of packed weights, and the same in words for a number of columns that is given in words.
 int64_t PackedRow(int64_t columns, int64_t bits);
 std::string PackedRowInWords(const std::string& columns, int64_t bits);
@@ -26,10 +34,13 @@ std::string PackedRowInWords(const std::string& columns, int64_t bits);
 // bytes. A number is its nibble and 16 times its upper bits, less 2^(bits - 1). With `multipliers`
 // [GroupCount(k, group_size), columns] a code is the number times that of its group and column.
 //
-// Throws std::invalid_argument, naming the place, for a multiplier outside 1 .. kLargestMultiplier and for a code
-// outside int8.
+// With kUneven the lower five bits of a multiplier are the multiplier and the upper three the number of a set of
+// sixteen values, of which the nibble is an index.
+//
+// Throws std::invalid_argument, naming the place, for a multiplier outside 1 .. kLargestMultiplier, for a set that
+// there is not, and for a code outside int8.
 std::vector<int8_t> UnpackWeights(const uint8_t* packed, int64_t bits, int64_t k, int64_t columns,
-                                  const uint8_t* multipliers, int64_t group_size);
+                                  const uint8_t* multipliers, int64_t group_size, int64_t codebook);
 
 }  // namespace rnnqc
 

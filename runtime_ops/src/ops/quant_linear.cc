@@ -45,6 +45,8 @@ LinearConfig ReadLinearConfig(const ort::KernelInfo& info) {
   if (config.x_mode != CodeMode::kDynamicRow) CheckZeroPoint("x_zero_point", config.x_zero_point, 8);
   CheckGroupSize("group_size", config.group_size);
   CheckPackedBits("bits", config.bits);
+  info.Read("codebook", &config.codebook);
+  CheckCodebook("codebook", config.codebook, config.bits, config.group_size);
   return config;
 }
 
@@ -166,7 +168,7 @@ class QuantLinearKernel {
     if (packed_) {
       values = Unpacked(inputs, w);
       w.weights = values.data();
-      if (inputs[kGroupMultiplier] != nullptr) {
+      if (inputs[kGroupMultiplier] != nullptr && config_.codebook == kEven) {
         w.multipliers = ort::DataOf<const uint8_t>(api_, inputs[kGroupMultiplier]);
         w.group_size = config_.group_size;
       }
@@ -195,7 +197,7 @@ class QuantLinearKernel {
     }
     const uint8_t* packed = ort::DataOf<const uint8_t>(api_, inputs[kLinearW]);
     try {
-      return UnpackWeights(packed, config_.bits, w.k, w.units, multipliers, config_.group_size);
+      return UnpackWeights(packed, config_.bits, w.k, w.units, multipliers, config_.group_size, config_.codebook);
     } catch (const std::invalid_argument& error) {
       throw std::invalid_argument(std::string("input W: ") + error.what());
     }
@@ -245,7 +247,7 @@ ort::OrtStatus* InferLinearShape(const ort::OrtCustomOp* raw, ort::OrtShapeInfer
 std::vector<RegisteredOperator> QuantLinearOps(const OrtApi* api, bool infers_shapes) {
   std::vector<RegisteredOperator> ops;
   for (const char* input : {"", "Static", "Codes"}) {
-    for (const char* weights : {"", "Int4", "Int5", "Int6"}) {
+    for (const char* weights : {"", "Int4", "Int4Uneven", "Int5", "Int6"}) {
       const std::string name = "QuantLinear" + std::string(input) + weights;
       ops.push_back(DescribeOperator(api, nullptr, name, name));
       RegisteredOperator& op = ops.back();

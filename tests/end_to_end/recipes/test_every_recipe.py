@@ -22,7 +22,7 @@ OPS: tuple[tuple[Op, bool], ...] = (("GRU", False), ("GRU", True), ("RNN", False
 CELLS = [r.name for r in builtin_recipes() if r.kind == "cells"]
 # Of Y of one calibrated layer of 24 units: what each reaches, less about 3 dB.
 SQNR_DB = {
-    "int8": 39.5, "int8-static": 36.0, "int16": 42.0, "w4a8": 17.7, "w5a8": 20.0, "w6a8": 25.0,
+    "int8": 39.5, "int8-static": 36.0, "int16": 42.0, "w4a8": 17.7, "w4a8-uneven": 19.0, "w5a8": 20.0, "w6a8": 25.0,
     "pow2-int16": 35.0, "pow2-int8": 25.5, "pow2-w8a16": 33.0, "pow2-int8-floor": 11.0,
     "brevitas-int8": 22.8, "distiller-sym": 27.3, "distiller-asym": 27.9, "distiller-avg": 13.0,
 }  # fmt: skip

@@ -32,7 +32,7 @@ RECIPES = [r.name for r in builtin_recipes()]
 VALUES: dict[str, tuple[str, ...]] = {
     "bits": ("none", "6", "16", "4"), "signed": ("true", "false"), "narrow": ("true", "false"),
     "symmetric": ("true", "false"), "granularity": ("per-channel", "per-gate", "per-tensor"),
-    "group_size": ("32", "none"), "wide_channels": ("0.25", "0"),
+    "group_size": ("32", "none"), "codebook": ("uneven", "none"), "wide_channels": ("0.25", "0"),
     "mode": ("static", "dynamic-row", "bounded", "activation", "product"), "scale": ("0.03125",),
     "zero_point": ("3", "0"), "rounding": ("floor", "half_away"), "table": ("exact", "piecewise-linear", "vitis"),
     "equalize": ("true", "false"), "chain": ("true", "false"), "range": ("min-max", "mse", "pow2-max", "percentile"),

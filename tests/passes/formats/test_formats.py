@@ -177,6 +177,8 @@ def test_the_bias_at_the_scale_of_products() -> None:
             ["*.weight.limit=0.5", "*.weight.group_size=32", "*.weight.bits=4", "*.weight.narrow=true"],
             r"weight.*group_size = 32 with limit = 0.5",
         ),
+        (["*.weight.codebook=uneven"], r"codebook = uneven with bits = 8.*weights of 4 bits"),
+        (["*.weight.codebook=uneven", "*.weight.bits=4"], r"codebook = uneven with group_size = none.*in groups"),
         (["*.half_range=true", "*.weight.range=min-max", "*.range=gauss"], r"half_range = true with symmetric = true"),
         (["*.hidden.bits=1"], r"layer0.forward.hidden.*bits = 1.*no weight.*hidden.bits=2"),
         (["*.cell_state.bits=1"], r"layer0.forward.cell_state.*bits = 1"),

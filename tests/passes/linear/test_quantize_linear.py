@@ -252,15 +252,18 @@ def test_a_weight_that_is_an_embedding(transposed: bool) -> None:
         assert len([t for t in model.proto.graph.initializer if t.data_type == onnx.TensorProto.INT8]) == 1
 
 
-@pytest.mark.parametrize(("bits", "row", "least"), [(4, 17, 16), (5, 22, 22), (6, 26, 28)])
-def test_few_bits_in_groups(bits: int, row: int, least: float) -> None:
+@pytest.mark.parametrize(
+    ("name", "suffix", "row", "least"),
+    [("w4a8", "4", 17, 16), ("w4a8-uneven", "4Uneven", 17, 18), ("w5a8", "5", 22, 22), ("w6a8", "6", 26, 28)],
+)
+def test_few_bits_in_groups(name: str, suffix: str, row: int, least: float) -> None:
     """A recipe with weights of few bits: packed, and compensated where second moments are known."""
     model = canonical(parse(f"{HEAD} g (float[R,70] x) => (float[R,33] y) {{ y = MatMul (x, w) }}", w=draw(70, 33)))
     nodes_of(model, "MatMul")[0].name = "fc"
     mixed = draw(70, 70, seed=4)
     x = draw(200, 70, seed=5) @ mixed
     expected = run(plain_session(model.proto), {"x": x})["y"]
-    reached, recipe = [], load_recipe("w4a8").with_overrides([f"*.weight.bits={bits}"])
+    reached, recipe = [], load_recipe(name)
     for statistics in (None, statistics_of(x, "fc", (70, 33))):
         lowered = Model.load(model.proto)
         apply(
@@ -268,7 +271,7 @@ def test_few_bits_in_groups(bits: int, row: int, least: float) -> None:
             lowered,
             [{"x": x}],
         )
-        (node,) = nodes_of(lowered, f"QuantLinearInt{bits}")
+        (node,) = nodes_of(lowered, f"QuantLinearInt{suffix}")
         assert node.inputs[1].shape == (70, row)
         stock = run(session(lowered.proto, STOCK), {"x": x})
         assert_same_bits(stock, run(session(lowered.proto, NATIVE), {"x": x}), "native")

@@ -245,6 +245,7 @@ def test_cells_of_different_configurations_do_not(other: LstmCase) -> None:
 
 
 # Packed weights
+UNEVEN_R = ("*.R.weight.codebook=uneven", "*.R.weight.bits=4", "*.R.weight.group_size=32")
 
 
 @pytest.mark.few(3)
@@ -262,6 +263,8 @@ def test_cells_of_different_configurations_do_not(other: LstmCase) -> None:
         (["*.weight.bits=6", "*.R.weight.group_size=32"], {"W": 6, "R": 6}, "R"),
         (["*.W.weight.bits=5", "*.W.weight.group_size=64"], {"W": 5}, "W"),
         (["*.weight.bits=7"], {}, ""),
+        ([*UNEVEN_R], {"R": 4}, "R"),
+        ([*UNEVEN_R, "*.W.weight.bits=6"], {"R": 4, "W": 6}, "R"),
     ],
     ids=str,
 )
@@ -285,11 +288,15 @@ def test_weights_of_up_to_6_bits_are_packed(
             bits = packed.get(key, 8)
             assert (stored[key].dtype, stored[key].shape) == (np.uint8 if bits < 8 else np.int8, (rows, 17 * bits))
             assert node.attrs.get(f"{key.lower()}_bits", 4) == packed.get(key, 4)
-            codes = weight_codes(stored[key], stored.get(f"{key}_group_multiplier"), size, 136, min(bits, 6))
+            codebook = node.attrs.get(f"{key.lower()}_codebook", 0)
+            assert codebook == (UNEVEN_R[0] in overrides and key == "R")
+            multipliers = stored.get(f"{key}_group_multiplier")
+            codes = weight_codes(stored[key], multipliers, size, 136, min(bits, 6), codebook=codebook)
             np.testing.assert_array_equal(codes, expected[cell.name][key])
         assert (cell.operands.W, cell.operands.R) == (cell.W, cell.R)
         needs_newer = any(bits > 4 for bits in packed.values())
-        assert node.attrs.get("operator_version", 1) == (2 if needs_newer else 1)
+        newest = 3 if UNEVEN_R[0] in overrides else 2
+        assert node.attrs.get("operator_version", 1) == (newest if needs_newer or newest == 3 else 1)
     feeds = case.feeds() if placement == "main" else case.feeds(condition=True)
     unoptimized = run(plain_session(model.proto), feeds)
     optimized = run(rnnqc.session(model.proto, native=False), feeds)

@@ -25,8 +25,8 @@ REFUSED_AT_CREATION: list[tuple[str, Change]] = [
     ("h_scale has another type than the expected float", set_attribute(h_scale=1)),
     ("direction has another type than the expected string", set_attribute(direction=1)),
     (
-        r"has version 3 .* up to version 2\. Use a newer library, or run the file without",
-        set_attribute(operator_version=3),
+        r"has version 4 .* up to version 3\. Use a newer library, or run the file without",
+        set_attribute(operator_version=4),
     ),
     ("has version 0 .* from version 1 on. Lower the float model again", set_attribute(operator_version=0)),
     ("gate_min has 0 elements, expected 4", set_attribute(gate_min=0.5)),
@@ -157,6 +157,27 @@ def few_bits(key: str, bits: int, row: int) -> Change:
 
 
 REFUSED_INT4: list[tuple[str, Change]] = [
+    (
+        r"attribute w_codebook is 2, expected 0, or 1 with numbers of 4 bits in groups\. Other values may need a newer",
+        all_of(packed("W", 32, 1, 1), set_attribute(w_codebook=2)),
+    ),
+    (r"attribute r_codebook is 1, expected 0, or 1 with numbers of 4 bits in groups", set_attribute(r_codebook=1)),
+    (
+        r"attribute w_codebook is 1, expected 0, or 1 with numbers of 4 bits in groups",
+        all_of(packed("W", 32, 1, 1), few_bits("W", 5, 53), set_attribute(w_codebook=1)),
+    ),
+    (
+        r"input R: the group multiplier at \[0, 83\] is 3 of set 5, expected 1 \.\. 18 of sets 0 \.\. 4",
+        all_of(packed("R", 32, 1, 1), one_value("R_group_multiplier", (0, 83), 163), set_attribute(r_codebook=1)),
+    ),
+    (
+        r"input R: the group multiplier at \[0, 2\] is 0 of set 1, expected 1 \.\. 18 of sets 0 \.\. 4",
+        all_of(packed("R", 32, 1, 1), one_value("R_group_multiplier", (0, 2), 32), set_attribute(r_codebook=1)),
+    ),
+    (
+        r"input W: the weight at \[0, 0\], 15 times 9, is outside -128 \.\. 127",
+        all_of(packed("W", 32, 7, 32 + 9), set_attribute(w_codebook=1)),
+    ),
     (
         r"attribute w_bits is 7, expected 4, 5 or 6\. Other values may need a newer rnnqc library",
         few_bits("W", 7, 74),

@@ -196,6 +196,6 @@ def test_shapes_are_inferred() -> None:
 
 
 def test_all_names_have_a_kernel() -> None:
-    assert len({k.name for k in KINDS}) == 3 * 4  # modes of x and widths of W
+    assert len({k.name for k in KINDS}) == 3 * 5  # modes of x and widths of W, of four bits with codebooks, too
     for kind in KINDS:
         check(linear_case((2,), 5, 7, kind=kind))

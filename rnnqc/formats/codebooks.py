@@ -1,0 +1,69 @@
+"""Sixteen uneven whole numbers for 4-bit weights: each group of rows takes the set and the multiplier that suit it.
+
+A set is a codebook: the nibble `v` stands for its entry `v`. Large weights are rare, so that the numbers lie closer
+near 0; two of the sets reach further to one side. With set 0, the even numbers, a quantized value is what it is without
+codebooks. All products with multipliers are int8 values, so sums of products stay exact.
+
+The byte of a group (`W_group_multiplier`) holds the set in its upper three bits and the multiplier in its lower five.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import numpy.typing as npt
+
+UNEVEN = "uneven"
+"""Name of the codebook in recipes."""
+SETS: tuple[tuple[int, ...], ...] = (
+    (-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7),
+    (-15, -10, -8, -6, -4, -3, -2, -1, 0, 1, 2, 4, 6, 8, 11, 15),
+    (-10, -8, -6, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 8, 10),
+    (-9, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 8),
+    (-8, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7, 9),
+)
+"""By number; each rising."""
+SET_SHIFT = 5
+MULTIPLIER_MASK = 2**SET_SHIFT - 1
+LARGEST_UNIT = 120
+"""What the largest weight of a channel is in units of its scale: what most sets reach with a whole multiplier."""
+
+
+def _rows() -> Iterator[tuple[int, tuple[int, ...]]]:
+    for number, values in enumerate(SETS):
+        for multiplier in range(1, 127 // max(map(abs, values)) + 1):
+            yield number << SET_SHIFT | multiplier, tuple(multiplier * v for v in values)
+
+
+GROUP_BYTES: npt.NDArray[np.uint8] = np.array([byte for byte, _ in _rows()], np.uint8)
+"""Every set with every multiplier, as the byte of a group says it, `[S]`."""
+VALUES: npt.NDArray[np.int8] = np.array([values for _, values in _rows()], np.int8)
+"""What the sixteen nibbles stand for with each of them, `[S,16]`."""
+
+
+def factorize_codebooks(
+    codes: npt.NDArray[np.int8], group_size: int
+) -> tuple[npt.NDArray[np.int8], npt.NDArray[np.uint8]] | None:
+    """Quantized values as nibbles less 8, `[K,n]`, and bytes of groups `[ceil(K / group_size),n]`.
+
+    Returns:
+        Of several bytes that do, the first in `GROUP_BYTES`; None if none does.
+    """
+    places = np.full((len(VALUES), 256), -1, np.int8)
+    places[np.arange(len(VALUES))[:, None], VALUES.astype(np.int64) + 128] = np.arange(16)
+    numbers = np.empty_like(codes)
+    bytes_ = np.zeros((-(-len(codes) // group_size), codes.shape[1]), np.uint8)
+    for group, start in enumerate(range(0, len(codes), group_size)):
+        block = codes[start : start + group_size].astype(np.int64) + 128
+        open_ = np.ones(codes.shape[1], np.bool_)
+        for byte, place in zip(GROUP_BYTES, places, strict=True):
+            found = place[block[:, open_]]
+            fits = (found >= 0).all(axis=0)
+            columns = np.flatnonzero(open_)[fits]
+            numbers[start : start + group_size, columns] = found[:, fits] - 8
+            bytes_[group, columns] = byte
+            open_[columns] = False
+        if open_.any():
+            return None
+    return numbers, bytes_
