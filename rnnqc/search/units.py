@@ -10,6 +10,7 @@ from itertools import zip_longest
 from typing import Any
 
 from rnnqc.calibration.float_cells import decompose
+from rnnqc.formats.codebooks import UNEVEN
 from rnnqc.ir import Model, safe_name
 from rnnqc.lowering.reports.report import Lowered
 from rnnqc.passes.cells.cell_graphs import parameters_of
@@ -18,16 +19,18 @@ from rnnqc.recipes.recipe import KINDS, Recipe
 from rnnqc.search.tuned import Settings, Unit
 
 AS_THE_RECIPE: Settings = {}
-AS_A_WHOLE: Settings = {"group_size": None, "wide_channels": 0.0}
+EVEN: Settings = {"codebook": None, "wide_channels": 0.0}
+AS_A_WHOLE: Settings = {"group_size": None, **EVEN}
 WEIGHT_CHOICES: tuple[Settings, ...] = (
     {"bits": 8, **AS_A_WHOLE},
     {"bits": 6, **AS_A_WHOLE},
-    {"bits": 5, "group_size": 32, "wide_channels": 0.0},
-    {"bits": 4, "group_size": 32, "wide_channels": 0.0},
-    {"bits": 4, "group_size": 64, "wide_channels": 0.0},
+    {"bits": 5, "group_size": 32, **EVEN},
+    {"bits": 4, "group_size": 32, **EVEN, "codebook": UNEVEN},
+    {"bits": 4, "group_size": 32, **EVEN},
+    {"bits": 4, "group_size": 64, **EVEN},
     {"bits": 4, **AS_A_WHOLE},
 )
-LINEAR_CHOICES = WEIGHT_CHOICES[:4]
+LINEAR_CHOICES = WEIGHT_CHOICES[:5]
 ACTIVATION_CHOICES: tuple[Settings, ...] = ({"bits": 16},)
 COMPENSATION: Settings = {"compensation": True}
 WEIGHTS, ACTIVATIONS = ("W.weight", "R.weight"), ("input", "hidden")
