@@ -256,7 +256,10 @@ def compensate_groups(
 def compensate_codebooks(
     array: FloatArray, scale: FloatArray, group_size: int, moment: npt.ArrayLike
 ) -> npt.NDArray[np.int8]:
-    """Quantized values as `rnnqc.formats.weights.quantize_codebooks` makes them, from the same sets, compensated.
+    """Quantized values of groups that each take one set and one multiplier, compensated.
+
+    At first these are those that fit the weights best. Then each group takes those that fit best what the others leave
+    it to make good, and each channel keeps the better of the two results.
 
     Args:
         array: `[K,n]`.
@@ -264,10 +267,25 @@ def compensate_codebooks(
         group_size: Rows of a group.
         moment: As for `compensate`.
     """
-    plain, chosen = quantize_codebooks(array, scale, group_size)
     step = np.broadcast_to(np.asarray(scale, np.float32).astype(np.float64), array.shape[1:])
-    lattice = Codebooks(step, VALUES[chosen].astype(np.float64), np.arange(len(array)) // group_size)
-    return compensate(array, plain, lattice, moment).astype(np.int8)
+    part = np.arange(len(array)) // group_size
+
+    def made(plain: npt.NDArray[np.int8], chosen: IntArray) -> IntArray:
+        return compensate(array, plain, Codebooks(step, VALUES[chosen].astype(np.float64), part), moment)
+
+    codes = made(*quantize_codebooks(array, scale, group_size))
+    g = _normalized(moment)
+    if g is None:
+        return codes.astype(np.int8)
+    damped = g + DAMPING * np.eye(len(g))
+    wanted = np.empty(array.shape, np.float32)
+    for columns in _slices(array.shape[1], COLUMNS):
+        wanted[:, columns] = _left_to_groups(array[:, columns], codes[:, columns] * step[columns], group_size, damped)
+    again = made(*quantize_codebooks(wanted, scale, group_size, np.diagonal(damped)))
+    for columns in _slices(array.shape[1], COLUMNS):
+        first, second = (squared_error(c[:, columns] * step[columns] - array[:, columns], g) for c in (codes, again))
+        codes[:, columns] = np.where(second < first, again[:, columns], codes[:, columns])
+    return codes.astype(np.int8)
 
 
 def _slices(count: int, size: int) -> Iterator[slice]:
@@ -299,6 +317,16 @@ def _factor(damped: DoubleArray, order: IntArray) -> DoubleArray | None:
         return None
     upper = np.triu(upper / np.diagonal(upper)[:, None])
     return np.asarray(upper) if np.isfinite(upper).all() else None
+
+
+def _left_to_groups(target: FloatArray, values: DoubleArray, group_size: int, g: DoubleArray) -> DoubleArray:
+    """What the rows of each group would have to be, given the values of all others, for the least error."""
+    error, wanted = values - target, np.empty(values.shape)
+    for start in range(0, len(g), group_size):
+        rows = slice(start, start + group_size)
+        own = g[rows, rows]
+        wanted[rows] = target[rows] - np.linalg.solve(own, g[rows] @ error - own @ error[rows])
+    return wanted
 
 
 def _round_in_order(target: DoubleArray, lattice: Choices, order: IntArray, factor: DoubleArray) -> DoubleArray:

@@ -130,7 +130,7 @@ def quantize_with_multipliers(
 
 
 def quantize_codebooks(
-    array: FloatArray, scale: FloatArray, group_size: int
+    array: FloatArray, scale: FloatArray, group_size: int, importance: npt.ArrayLike | None = None
 ) -> tuple[npt.NDArray[np.int8], npt.NDArray[np.int64]]:
     """Int8 values of groups that each take the set and the multiplier with the smallest sum of squared errors.
 
@@ -138,19 +138,22 @@ def quantize_codebooks(
         array: The weights `[K,n]`.
         scale: Real value of one int8 step, one or one for each channel.
         group_size: Rows of a group.
+        importance: What squared errors of each row count, `[K]`; all the same without.
 
     Returns:
         The nearest values, the lower one of two as near, `[K,n]`; and for each group and channel the row of
         `rnnqc.formats.codebooks.VALUES` that they are from, the first one of equals, `[ceil(K / group_size),n]`.
     """
     codes = np.empty(array.shape, np.int8)
+    counts = np.ones(len(array)) if importance is None else np.asarray(importance)
+    counts = counts.astype(np.float32)[:, None]
     chosen = np.zeros((-(-len(array) // group_size), array.shape[1]), np.int64)
     for group, rows in enumerate(blocks(len(array), group_size)):
         units = np.asarray(np.clip(array[rows] / scale, -_FAR, _FAR), np.float32)
         least = np.full(array.shape[1], np.inf, np.float32)
         for row, values in enumerate(codebooks.VALUES.astype(np.float32)):
             nearest = values[np.searchsorted((values[1:] + values[:-1]) / 2, units)]
-            noise = np.square(nearest - units).sum(axis=0)
+            noise = (np.square(nearest - units) * counts[rows]).sum(axis=0)
             better = noise < least
             chosen[group, better], least[better] = row, noise[better]
             codes[rows][:, better] = nearest[:, better]
