@@ -35,6 +35,8 @@ LARGE_TABLE = 256
 """Rows from which on a table may be a vocabulary."""
 SMALL_INTEGER = 2
 """Bytes of whole numbers that are samples or pixels where nothing else is known of them."""
+_WHOLE = (Role.LENGTH, Role.INDEX, Role.TRIPS)
+"""Uses that take whole numbers, also of an input of floats, which the model converts: tokens in Keras, say."""
 
 
 @dataclass(frozen=True)
@@ -147,11 +149,12 @@ class Generation:
 
     def _array(self, value: onnx.ValueInfoProto, values: Values, rng: np.random.Generator) -> npt.NDArray[Any]:
         dtype = element_type(value)
-        if dtype.kind == "f":
+        whole = any(self._held[value.name][role] for role in _WHOLE)
+        if dtype.kind == "f" and not whole:
             return self._floats(value.name, values, rng).astype(dtype)
         if dtype.kind == "b":
             return np.ones(self.shapes[value.name], dtype)
-        if dtype.kind in "iu":
+        if dtype.kind in "fiu":
             return self._whole_numbers(value.name, dtype, values, rng).astype(dtype)
         raise CompileError(
             f"input {value.name!r} of type {dtype} cannot be generated.",
@@ -173,7 +176,7 @@ class Generation:
         self, name: str, dtype: np.dtype[Any], values: Values, rng: np.random.Generator
     ) -> npt.NDArray[Any]:
         held, shape = self._held[name], self.shapes[name]
-        if dtype.itemsize <= SMALL_INTEGER and not any(held.values()):
+        if dtype.kind in "iu" and dtype.itemsize <= SMALL_INTEGER and not any(held.values()):
             limits = np.iinfo(dtype)
             return rng.integers(limits.min, limits.max, shape, endpoint=True)
         low, high = _whole_numbers(held, self._known, self._sizes.length)

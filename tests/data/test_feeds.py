@@ -88,6 +88,17 @@ def test_tokens_are_rows_of_the_embedding() -> None:
     assert tokens.shape[1] > tokens.shape[0], "the axis called seq is time"
 
 
+def test_tokens_that_are_floats() -> None:
+    """Keras' inputs are floats unless their type is given: tokens were normal numbers, and Gather failed."""
+    text = """<ir_version: 8, opset_import: ["": 17]> g (float[batch, seq] tokens)
+        => (float[A, B, C] y, bool[batch, seq] mask) {
+      zero = Constant<value = float {0}> () mask = Equal (tokens, zero)
+      rows = Cast<to = 6> (tokens) y = Gather (table, rows) }"""
+    tokens = generate_feeds(parse(text, table=np.zeros((7, 2), np.float32)))["tokens"]
+    assert tokens.dtype == np.float32
+    assert tokens.min() >= 0 and 1 < tokens.max() < 7 and np.array_equal(tokens, np.round(tokens))
+
+
 def test_tokens_that_may_count_from_the_end_and_are_masked() -> None:
     """As Keras writes them with torch's backend: compared with 0 for the mask, they are no choice of 0 alone."""
     text = """<ir_version: 8, opset_import: ["": 17]> g (int32[batch, seq] tokens)
