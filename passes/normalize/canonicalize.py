@@ -30,7 +30,7 @@ from rnnqc.passes.graph.nodes.lstm_node import WEIGHTS_TAG, B, P, R, W, is_recur
 from rnnqc.passes.graph.values.constant_expressions import constant_expression
 from rnnqc.passes.invariants import Property
 from rnnqc.passes.normalize.own_functions import check_own_functions
-from rnnqc.passes.normalize.share_weights import share_weights
+from rnnqc.passes.normalize.share_weights import share_weights, source_of
 from rnnqc.proto.graph_walks import blocks_of
 from rnnqc.proto.inlining import FunctionKey, inlined, key_of
 from rnnqc.proto.version_conversion import NOT_CONVERTED, convert_version
@@ -159,6 +159,11 @@ class Canonicalize(Pass):
             if value is None or isinstance(value, Constant):
                 continue
             if self.keep_codes and k in (W, R) and WEIGHTS_TAG in info(node).metadata:
+                continue
+            root, turns = source_of(value)
+            if isinstance(root, Constant) and not turns:  # a copy, as PyTorch writes for weights that layers share
+                node.inputs[k] = root
+                folded += 1
                 continue
             array = constant_array(value)
             if array is None:

@@ -26,7 +26,7 @@ def share_weights(model: Model) -> int:
     constants = Constants(model)
     count = 0
     for graph in model.graphs():
-        found = [(n, *_source(n.inputs[1])) for n in graph.nodes if _is_product(n)]
+        found = [(n, *source_of(n.inputs[1])) for n in graph.nodes if _is_product(n)]
         sites = [(n, root, turns) for n, root, turns in found if _is_stored(root)]
         alike = Counter(_looks(root, turns) for _, root, turns in sites)
         first: dict[Any, Value] = {}
@@ -51,7 +51,7 @@ def _is_stored(value: Value) -> bool:
     return isinstance(value, Constant) or (len(value.inputs) == 1 and value.inputs[0].op == "Constant")
 
 
-def _source(value: Value) -> tuple[Value, _Turns]:
+def source_of(value: Value) -> tuple[Value, _Turns]:
     """What `value` is a copy of, and the transpositions in between."""
     turns: list[str] = []
     while len(value.inputs) == 1 and value.inputs[0].op in ("Identity", "Transpose") and not value.inputs[0].domain:

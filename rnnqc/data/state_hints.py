@@ -70,12 +70,11 @@ def named_states(proto: onnx.ModelProto) -> dict[str, str]:
     """
     inputs = {i.name for i in proto.graph.input}
     copies = {n.output[0]: n.input[0] for n in proto.graph.node if n.op_type == "Identity"}
-    outputs = [
-        o for o in proto.graph.output if _NAMED_AFTER & set(_words(o.name)) and _original(o.name, copies) not in inputs
-    ]
+    outputs = [o for o in proto.graph.output if _original(o.name, copies) not in inputs]
     found: dict[str, str] = {}
     for value in proto.graph.input:
-        fitting = [o.name for o in outputs if _way(value.name, o.name) is not None and _fits(value, o)]
+        ways = {o.name: _way(value.name, o.name) for o in outputs if _fits(value, o)}
+        fitting = [name for name, way in ways.items() if way is not None and way[1]]
         if len(fitting) == 1:
             found[value.name] = fitting[0]
     return found if len(set(found.values())) == len(found) else {}
@@ -99,7 +98,12 @@ def _original(value: str, copies: Mapping[str, str]) -> str:
 
 
 def _way(before: str, after: str) -> tuple[frozenset[str], frozenset[str]] | None:
-    """The words that tell an input and an output of one state apart; None if they have more or less in common."""
+    """The words that tell an input and an output of one state apart; None if they have more or less in common.
+
+    One letter does, too, behind a number: `r1i` and `r1o`.
+    """
+    if re.search(r"\di$", before) and after == f"{before[:-1]}o":
+        return frozenset("i"), frozenset("o")
     first, second = _words(before), _words(after)
     stem = [w for w in first if w not in _NAMED_BEFORE]
     if not stem or stem != [w for w in second if w not in _NAMED_AFTER]:

@@ -52,6 +52,8 @@ def test_states_that_are_not_carried() -> None:
         ("float[1,8] h", "float[1,8] h_copy", {}),
         ("float[1,8] h, float[1,8] h_in", "float[1,8] h_out", {}),
         ("float[1,8] input", "float[1,8] output", {}),
+        ("float[1,4,6,6] r1i, float[1,3] src", "float[1,4,6,6] r1o", {"r1i": "r1o"}),
+        ("float[1,8] ni, float[1,3] x", "float[1,8] no", {}),
     ],
 )
 def test_states_by_their_names(arguments: str, results: str, expected: dict[str, str]) -> None:

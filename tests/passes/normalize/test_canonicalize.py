@@ -289,6 +289,23 @@ def test_weights_that_depend_on_inputs_are_not_folded() -> None:
     assert _weights(model) == [False, True, True]
 
 
+def test_copies_of_weights_are_one_value() -> None:
+    """PyTorch writes them for layers that share weights: the report counted each, more than the file holds."""
+    text = (
+        '<ir_version: 10, opset_import: ["": 17]> g (float[3, 1, 4] X) => (float[3, 1, 1, 4] Y) { '
+        "[a] A = GRU <hidden_size = 4> (X, W, R) x = Squeeze (A, one) V = Identity (W) S = Identity (R) "
+        "[b] Y = GRU <hidden_size = 4> (x, V, S) }"
+    )
+    rng = np.random.default_rng(0)
+    weights = {k: rng.random((1, 12, 4), np.float32) for k in "WR"}
+    proto = parse(text, **weights, one=np.array([1]))
+    model = Model.load(proto)
+    apply(Canonicalize(), model)
+    first, second = nodes_of(model, "GRU")
+    assert all(a is b for a, b in zip(first.inputs[1:3], second.inputs[1:3], strict=True))
+    assert sum(e.float_bytes for e in rnnqc.lower(proto).report.entries) == sum(w.nbytes for w in weights.values())
+
+
 def test_weights_of_other_layers_are_folded_too() -> None:
     text = (
         '<ir_version: 10, opset_import: ["": 17]> g (float[3, 1, 2] X) => (float[3, 1, 1, 4] Y) { '
