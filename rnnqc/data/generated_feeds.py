@@ -22,6 +22,7 @@ from rnnqc.data.input_uses import (
     input_uses,
     known_shapes,
     name_of_axis,
+    undivided,
 )
 from rnnqc.errors import CompileError
 
@@ -122,7 +123,7 @@ class Generation:
         self._held = {
             i.name: {role: [u for u in uses.get(i.name, ()) if u.role is role] for role in Role} for i in self._inputs
         }
-        self._spreads = input_spreads(proto)
+        self._spreads, self._undivided = input_spreads(proto), undivided(proto)
         free = free_axes(proto)
         named = dict.fromkeys(free.times, sizes.length) | dict.fromkeys(free.batches, sizes.batch) | free.widths
         self.shapes = {i.name: _generated_shape(i, uses.get(i.name, ()), named, sizes) for i in self._inputs}
@@ -150,8 +151,12 @@ class Generation:
     def _array(self, value: onnx.ValueInfoProto, values: Values, rng: np.random.Generator) -> npt.NDArray[Any]:
         dtype = element_type(value)
         whole = any(self._held[value.name][role] for role in _WHOLE)
-        if dtype.kind == "f" and not whole:
-            return self._floats(value.name, values, rng).astype(dtype)
+        if dtype.kind == "f" and not (whole and value.name in self._undivided):
+            floats = self._floats(value.name, values, rng)
+            if whole:  # features of which some are indices
+                most = _whole_numbers(self._held[value.name], self._known, self._sizes.length)[1] - 1
+                floats = np.minimum(np.abs(floats), most)
+            return floats.astype(dtype)
         if dtype.kind == "b":
             return np.ones(self.shapes[value.name], dtype)
         if dtype.kind in "fiu":

@@ -29,6 +29,10 @@ _CHOSEN = slice(1, 3)
 """Of a Where: the values that it chooses from."""
 _COMPARISONS = ("Less", "LessOrEqual", "Greater", "GreaterOrEqual")
 _CONDITIONS = ("Not", "And", "Or", "Equal", *_COMPARISONS)
+_UNDIVIDED = frozenset(
+    {"Cast", "Identity", "Shape", "Reshape", "Squeeze", "Unsqueeze", "Transpose", "Flatten", "Equal", *_COMPARISONS}
+)
+"""Operators that take an input as a whole, and compute nothing with it."""
 _LARGE = 1024
 _SHARED_AXES = {**dict.fromkeys(CELL_TYPES, (-1, 2)), "MatMul": (-1, -2), "Gemm": (-1, 0), "Conv": (1, 1)}
 """Of operators with weights: axes of the input and of the weights that have one size."""
@@ -88,6 +92,12 @@ def input_uses(proto: onnx.ModelProto) -> dict[str, list[Use]]:
                 for name in _sources(node.input[index], makers, entries, inputs):
                     uses.setdefault(name, []).append(Use(Role.COUNT, node.input[1 - index], -1))
     return uses
+
+
+def undivided(proto: onnx.ModelProto) -> set[str]:
+    """Inputs of the main graph that are used as a whole, and not for arithmetic: tokens, but no table of features."""
+    readers = [(name, n.op_type) for block in blocks_of([proto.graph]) for n in block.node for name in n.input]
+    return {i.name for i in proto.graph.input} - {name for name, op in readers if op not in _UNDIVIDED}
 
 
 def _is_counter(value: str, makers: Mapping[str, onnx.NodeProto]) -> bool:

@@ -99,6 +99,16 @@ def test_tokens_that_are_floats() -> None:
     assert tokens.min() >= 0 and 1 < tokens.max() < 7 and np.array_equal(tokens, np.round(tokens))
 
 
+def test_features_of_which_one_is_an_index() -> None:
+    """The others stay real numbers of the magnitude that is asked for."""
+    text = """<ir_version: 8, opset_import: ["": 17]> g (float[batch, seq, 3] x)
+        => (float[A, B, C] y, float[batch, seq, 3] z) {
+      two = Constant<value = int64 {2}> () last = Gather<axis = 2> (x, two)
+      rows = Cast<to = 7> (last) y = Gather (table, rows) z = Neg (x) }"""
+    x = generate_feeds(parse(text, table=np.zeros((2, 2), np.float32)), extreme=True)["x"]
+    assert x.min() >= 0 and x.max() <= 1 and not np.array_equal(x, np.round(x))
+
+
 def test_tokens_that_may_count_from_the_end_and_are_masked() -> None:
     """As Keras writes them with torch's backend: compared with 0 for the mask, they are no choice of 0 alone."""
     text = """<ir_version: 8, opset_import: ["": 17]> g (int32[batch, seq] tokens)
