@@ -18,33 +18,46 @@ def check_hidden(
     """Refuses a step whose hidden state is made of that of the step before by products outside steps.
 
     Such a state (of a highway layer, say) need not lie within the bounds of what steps make. Masks of lengths are
-    no products, and what a first step begins with is not made of another step.
+    no products, and what a first step begins with is not made of another step. Products of data alone do not count: the
+    decay of a hidden state, say.
     """
     local = {id(n) for n in graph.nodes}
-    stack, seen = [step.h] if step.h is not None else [], set[int]()
-    foreign: Node | None = None
-    continued = False
-    while stack:
-        value = stack.pop()
-        if id(value) in seen:
-            continue
-        seen.add(id(value))
-        if id(value) in states:
-            continued |= states[id(value)] == step.R.tobytes()
-            continue
-        if id(value) in carried:
-            stack.append(carried[id(value)])
-            continue
-        for producer in value.inputs:
-            if id(producer) not in local or id(producer) in own:
+
+    def met(starts: list[Value], *, through: bool) -> tuple[list[Node], bool]:
+        """The products that values are made of, and whether an earlier step of the layer is among what makes them."""
+        stack, seen = starts, set[int]()
+        products: list[Node] = []
+        continued = False
+        while stack:
+            value = stack.pop()
+            if id(value) in seen:
                 continue
-            if producer.op in PRODUCTS:
-                foreign = producer
-            else:
-                stack.extend(producer.inputs)
-    if foreign is not None and continued:
-        found = f"node {display_name(foreign)!r} ({foreign.op}) between two of its steps"
+            seen.add(id(value))
+            if id(value) in states:
+                continued |= states[id(value)] == step.R.tobytes()
+                continue
+            if id(value) in carried:
+                stack.append(carried[id(value)])
+                continue
+            for producer in value.inputs:
+                if id(producer) not in local or id(producer) in own:
+                    continue
+                if producer.op in PRODUCTS:
+                    products.append(producer)
+                if producer.op not in PRODUCTS or through:
+                    stack.extend(producer.inputs)
+        return products, continued
+
+    products, continued = met([step.h] if step.h is not None else [], through=False)
+    foreign = [p for p in products if continued and any(met(list(u.inputs), through=True)[1] for u in _alike(p, local))]
+    if foreign:
+        found = f"node {display_name(foreign[0])!r} ({foreign[0].op}) between two of its steps"
         raise NoNode("matmuls of another recurrence use its hidden state.", found)
+
+
+def _alike(product: Node, local: set[int]) -> list[Node]:
+    """Products of the same weights: those of the first step may multiply an initial state."""
+    return [u for v in product.inputs[1:2] for u in v.outputs if u.op in PRODUCTS and id(u) in local]
 
 
 def check_weights(graph: Graph, inside: Mapping[int, Node], own: set[int]) -> None:

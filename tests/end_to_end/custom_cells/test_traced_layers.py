@@ -71,3 +71,25 @@ def test_a_traced_layer_is_one_lstm(forward: bool, bias: bool, batch: int, dynam
     assert [(e.op, e.status) for e in lowered.report.entries] == [("LSTM", "lowered")]
     made = run(plain_session(lowered.proto), feeds)
     assert all(sqnr_db(v, made[o.name]) > 30.0 for v, o in zip(want, proto.graph.output, strict=True))
+
+
+class DecayedLstm(torch.nn.Module):  # type: ignore[misc, name-defined]
+    """An LSTM whose hidden state fades with the time since the last observation, as in BRITS."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cell, self.decay = torch.nn.LSTMCell(I, H), torch.nn.Linear(I, H)
+
+    def forward(self, x: Any, gaps: Any) -> Any:
+        h = c = x.new_zeros(x.shape[1], H)
+        for step in range(x.shape[0]):
+            h, c = self.cell(x[step], (h * torch.exp(-torch.relu(self.decay(gaps[step]))), c))
+        return h, c
+
+
+def test_steps_whose_state_is_multiplied_by_a_function_of_data() -> None:
+    """The matmul that makes the factor was taken for one of the state: a custom cell, and four times the file."""
+    torch.manual_seed(0)
+    proto = export(DecayedLstm(), (torch.randn(4, 2, I), torch.rand(4, 2, I)), False, 17)
+    lowered = rnnqc.lower(proto, strict=True)
+    assert [(e.op, e.form) for e in lowered.report.entries] == [("LSTM", "fused")] * 4
