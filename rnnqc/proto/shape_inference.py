@@ -17,6 +17,13 @@ _HIDDEN = "RangeWhoseValuesAreNotFollowed"
 LARGEST_LOAN = 64
 INFERENCE_ERRORS = (onnx.shape_inference.InferenceError, onnx.checker.ValidationError, RuntimeError, ValueError)
 """What `infer_shapes` raises for models that contradict themselves."""
+_MICROSOFT = "com.microsoft"
+_SHAPED_LIKE = {
+    "FusedConv": "Conv", "FusedGemm": "Gemm", "FusedMatMul": "MatMul",
+    "Gelu": "Identity", "QuickGelu": "Identity", "FastGelu": "Identity", "BiasGelu": "Identity",
+}  # fmt: skip
+"""Operators of onnxruntime's optimizer, whose shapes onnx does not know, and those whose results have the same."""
+_TURNS = ("transA", "transB", "transBatchA", "transBatchB")
 WHOLE = (onnx.TensorProto.INT32, onnx.TensorProto.INT64)
 
 
@@ -27,6 +34,8 @@ def infer_shapes(proto: onnx.ModelProto) -> onnx.ModelProto:
     one of many elements, or of a number that does not follow from constants at once, values are not followed. Those of
     a Range that is longer than any shape, such as the indices of a table, are not followed either: the time goes there.
 
+    Of what onnxruntime's optimizer has fused, the shapes are those of the operators without what was fused into them.
+
     onnx does not look for constants of outer graphs. In the result, the bodies of If, Loop and Scan have copies of the
     small ones that they read.
 
@@ -36,21 +45,42 @@ def infer_shapes(proto: onnx.ModelProto) -> onnx.ModelProto:
     loans = list(_lend_constants(proto.graph, {}))
     ranges = _ranges(proto)
     long = [node for node, size in ranges if LONG_RANGE < size <= LARGEST_RANGE]
+    fused = {k: node.op_type for k, node in enumerate(_nodes(proto)) if _is_fused(node)}
     try:
         for node in long:
             node.op_type = _HIDDEN
+        _spell(proto, {k: ("", _SHAPED_LIKE[op]) for k, op in fused.items()})
         follow = all(size <= LARGEST_RANGE for _, size in ranges)
         inferred = onnx.shape_inference.infer_shapes(proto, data_prop=follow)
     finally:
+        _spell(proto, {k: (_MICROSOFT, op) for k, op in fused.items()})
         for node in long:
             node.op_type = "Range"
         for body, count in loans:
             del body.initializer[len(body.initializer) - count :]
-    if not long:
-        return inferred
-    for node in (n for g in blocks_of([inferred.graph, *inferred.functions]) for n in g.node if n.op_type == _HIDDEN):
-        node.op_type = "Range"
-    return onnx.shape_inference.infer_shapes(inferred)
+    if long:
+        for node in (n for n in _nodes(inferred) if n.op_type == _HIDDEN):
+            node.op_type = "Range"
+        inferred = onnx.shape_inference.infer_shapes(inferred)
+    _spell(inferred, {k: (_MICROSOFT, op) for k, op in fused.items()})
+    return inferred
+
+
+def _nodes(proto: onnx.ModelProto) -> list[onnx.NodeProto]:
+    return [node for block in blocks_of([proto.graph, *proto.functions]) for node in block.node]
+
+
+def _is_fused(node: onnx.NodeProto) -> bool:
+    """Whether the shape of a node is that of its counterpart in `_SHAPED_LIKE`."""
+    turned = node.op_type == "FusedMatMul" and any(a.name in _TURNS and a.i for a in node.attribute)
+    return node.domain == _MICROSOFT and node.op_type in _SHAPED_LIKE and not turned
+
+
+def _spell(proto: onnx.ModelProto, names: Mapping[int, tuple[str, str]]) -> None:
+    """Gives some nodes, by their position, other domains and operators."""
+    nodes = _nodes(proto) if names else []
+    for k, (domain, op) in names.items():
+        nodes[k].domain, nodes[k].op_type = domain, op
 
 
 def declare_shapes(graph: onnx.GraphProto, known: Mapping[str, onnx.TypeProto]) -> None:

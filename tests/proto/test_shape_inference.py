@@ -59,3 +59,23 @@ def test_shapes_are_followed_beside_a_long_range() -> None:
     )
     shapes = {v.name: v.type.tensor_type.shape for v in infer_shapes(parse(text)).graph.value_info}
     assert [d.dim_value for n in ("codes", "w") for d in shapes[n].dim] == [2**16, 2, 3]
+
+
+FUSED = """<ir_version: 10, opset_import: ["": 17, "com.microsoft": 1]>
+g (float[2,1,9] x) => (float[N,M] y) <float[4,1,3] w, float[28,5] v> {
+  a = com.microsoft.FusedConv <activation = "Relu"> (x, w) b = Flatten (a)
+  c = com.microsoft.FusedGemm <activation = "Tanh"> (b, v) d = com.microsoft.QuickGelu <alpha = 1.7> (c)
+  e = com.microsoft.FusedMatMul <transA = 1> (d, d) y = Neg (d)
+}"""
+
+
+def test_operators_of_the_optimizer_of_onnxruntime() -> None:
+    """Models that onnxruntime has optimized and saved: behind these no layer was recognized."""
+    proto = parse(FUSED)
+    before = proto.SerializeToString()
+    inferred = infer_shapes(proto)
+    shapes = {v.name: [d.dim_value for d in v.type.tensor_type.shape.dim] for v in inferred.graph.value_info}
+    assert {k: shapes[k] for k in "abcd"} == {"a": [2, 4, 7], "b": [2, 28], "c": [2, 5], "d": [2, 5]}
+    assert "e" not in shapes, "what is transposed stays unknown"
+    assert proto.SerializeToString() == before
+    assert [(n.domain, n.op_type) for n in inferred.graph.node] == [(n.domain, n.op_type) for n in proto.graph.node]
