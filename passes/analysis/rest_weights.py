@@ -42,6 +42,13 @@ WEIGHT_OPERANDS: Mapping[str, tuple[str, Sequence[int]]] = {
     "ConvTranspose": (CONVOLUTION, (1,)),
 }
 """By operator what it is called, and the numbers of the inputs that hold its weights; biases do not count."""
+_MICROSOFT = "com.microsoft"
+_FUSED_OPERANDS: Mapping[str, tuple[str, Sequence[int]]] = {
+    "FusedMatMul": (LINEAR, (0, 1)),
+    "FusedGemm": (LINEAR, (0, 1)),
+    "FusedConv": (CONVOLUTION, (1,)),
+}
+"""The same of operators that onnxruntime's optimizer makes, whose weights stay float."""
 VIEWS = ("Identity", "Transpose", "Reshape", "Squeeze", "Unsqueeze", "Flatten")
 """Operators that may stand between a weight and the operator that computes with it."""
 
@@ -70,7 +77,7 @@ class WeightUse:
     @property
     def kind(self) -> str:
         """LINEAR, EMBEDDING or CONVOLUTION."""
-        return WEIGHT_OPERANDS[self.node.op][0]
+        return _operands(self.node)[0]
 
     @property
     def reads_rows(self) -> bool:
@@ -218,14 +225,20 @@ def _uses_of(
         others += ["an output of the graph"] if id(current) in outputs else []
         for node in dict.fromkeys(current.outputs):
             for k in (k for k, v in enumerate(node.inputs) if v is current):
-                is_known = id(node) not in recurrent and not node.domain and not _scales_int8_rows(node)
-                if is_known and node.op in WEIGHT_OPERANDS and k in WEIGHT_OPERANDS[node.op][1]:
+                is_known = id(node) not in recurrent and not _scales_int8_rows(node)
+                if is_known and k in _operands(node)[1]:
                     uses.append(WeightUse(paths[id(node)], node, k, views))
-                elif is_known and node.op in VIEWS and k == 0:
+                elif is_known and node.op in VIEWS and not node.domain and k == 0:
                     stack.append((node.outputs[0], (*views, node)))
                 else:
                     others.append(f"{node.op} {display_name(node)!r}")
     return uses, others
+
+
+def _operands(node: Node) -> tuple[str, Sequence[int]]:
+    """What an operator is called, and the numbers of the inputs that hold its weights; none of most operators."""
+    known = {"": WEIGHT_OPERANDS, _MICROSOFT: _FUSED_OPERANDS}.get(node.domain or "", {})
+    return known.get(node.op, ("", ()))
 
 
 def _scales_int8_rows(node: Node) -> bool:
@@ -250,7 +263,7 @@ def _described(
 ) -> RestWeight:
     axis, refusal = channel_axis(value, uses), _refusal(value, others, replaceable)
     if refusal[0] or _bytes(value) - _int8_bytes(_shape(value), axis, uses) >= LEAST_SAVING:
-        return RestWeight(value, graph, tuple(uses), axis, refusal)
+        return RestWeight(value, graph, tuple(uses), axis, refusal if refusal[0] else _fused(uses))
     found = f"shape {list(_shape(value))}, {_bytes(value)} bytes"
     small = (f"int8 would save less than {LEAST_SAVING} bytes.", found, "none; nothing is to be gained")
     return RestWeight(value, graph, tuple(uses), axis, small, is_small=True)
@@ -271,6 +284,15 @@ def _refusal(value: Value, others: Sequence[str], replaceable: set[str]) -> tupl
         found = f"{value.name!r} is also read by {others[0]}"
         return "its weight is read as floats by another operator.", found, "store a copy of it for each use"
     return "", "", ""
+
+
+def _fused(uses: Sequence[WeightUse]) -> tuple[str, str, str]:
+    """The reason why a weight stays float that an operator of onnxruntime's optimizer reads, if one does."""
+    fused = next((u.node for u in uses if u.node.domain), None)
+    if fused is None:
+        return "", "", ""
+    reason = "onnxruntime's optimizer has fused its operator with others."
+    return reason, f"{fused.domain}.{fused.op}", "lower the model as it was exported, before onnxruntime optimized it"
 
 
 def _shape(value: Value) -> tuple[int, ...]:

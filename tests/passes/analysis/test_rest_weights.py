@@ -111,6 +111,18 @@ def test_a_weight_of_a_layer_and_of_an_operator_stays() -> None:
     assert weight.int8_bytes == weight.bytes
 
 
+def test_weights_of_operators_that_onnxruntime_has_fused() -> None:
+    """`--strict-rest` passed models that onnxruntime had optimized, and no message named these weights."""
+    text = """<ir_version: 10, opset_import: ["": 17, "com.microsoft": 1]> g (float[2,40] x) => (float[N,M] y) {
+      [one] h = com.microsoft.FusedGemm <activation = "Relu"> (x, a)
+      [two] y = com.microsoft.FusedMatMul <alpha = 0.5> (h, b) }"""
+    rng = np.random.default_rng(0)
+    proto = parse(text, a=rng.random((40, 60), np.float32), b=rng.random((60, 2), np.float32))
+    large, small = _found(proto)
+    assert (large.uses[0].path, large.uses[0].kind, large.refusal[1]) == ("one", LINEAR, "com.microsoft.FusedGemm")
+    assert small.is_small
+
+
 def test_integers_and_computed_weights_do_not_count() -> None:
     text = """<ir_version: 8, opset_import: ["" : 17]> g (float[24,40] x, int64[N] k) => (float[N,40] y, int64[N] z) {
         q = DequantizeLinear (codes, scale)
