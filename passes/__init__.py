@@ -22,6 +22,7 @@ from rnnqc.passes.normalize.remove_sorting import RemoveSorting
 from rnnqc.passes.normalize.remove_whole_writes import RemoveWholeWrites
 from rnnqc.passes.normalize.repair_lstm_export import RepairLstmExport
 from rnnqc.passes.normalize.simplify_sequences import SimplifySequences
+from rnnqc.passes.normalize.split_fused_operators import SplitFusedOperators
 from rnnqc.passes.normalize.write_choices import WriteChoices
 from rnnqc.passes.qcdq.insert_qcdq import InsertQcdq
 from rnnqc.passes.recover.recognize_steps import RecognizeSteps
@@ -80,6 +81,7 @@ __all__ = [
     "RollSteps",
     "ShortenNames",
     "SimplifySequences",
+    "SplitFusedOperators",
     "StoreShapes",
     "StoreWeights",
     "Timing",
