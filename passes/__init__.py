@@ -32,6 +32,7 @@ from rnnqc.passes.recover.widen_steps import WidenSteps
 from rnnqc.passes.render.cleanup import Cleanup
 from rnnqc.passes.render.fold_scales import FoldScales
 from rnnqc.passes.render.fuse_quant_lstm_cell import FuseQuantLstmCell
+from rnnqc.passes.render.quantize_outputs import QuantizeOutputs
 from rnnqc.passes.render.restore_nodes import RestoreNodes
 from rnnqc.passes.render.shorten_names import ShortenNames
 from rnnqc.passes.render.unroll import Unroll
@@ -67,6 +68,7 @@ __all__ = [
     "QuantizeCustomCells",
     "QuantizeEmbeddings",
     "QuantizeLinear",
+    "QuantizeOutputs",
     "QuantizeWeights",
     "ReadQuantLstmCell",
     "ReadWeightCodes",

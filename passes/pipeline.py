@@ -6,6 +6,8 @@ recipe and form ask for. The pass manager checks what each pass requires of the 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from rnnqc.cells.forms import FUSED, ORT, QCDQ, QONNX, WEIGHT_ONLY
 from rnnqc.cells.types import LSTM
 from rnnqc.data.statistics import Statistics
@@ -40,6 +42,7 @@ from rnnqc.passes.recover.widen_steps import WidenSteps
 from rnnqc.passes.render.cleanup import Cleanup
 from rnnqc.passes.render.fold_scales import FoldScales
 from rnnqc.passes.render.fuse_quant_lstm_cell import FuseQuantLstmCell
+from rnnqc.passes.render.quantize_outputs import QuantizeOutputs
 from rnnqc.passes.render.restore_nodes import RestoreNodes
 from rnnqc.passes.render.shorten_names import ShortenNames
 from rnnqc.passes.render.unroll import Unroll
@@ -139,6 +142,13 @@ def rest_passes(recipe: Recipe | None = None, form: str = FUSED, statistics: Sta
     ]
 
 
+def output_passes(names: Sequence[str] = ()) -> list[Pass]:
+    """What makes quantized values of outputs so called, after the passes of the recipe."""
+    return [
+        QuantizeOutputs(names),  # render: outputs that are states of cells
+    ]
+
+
 def last_passes(form: str) -> list[Pass]:
     """What follows all passes above; a QONNX file keeps the operators that its readers know."""
     if form == QONNX:
@@ -159,7 +169,7 @@ def every_pass(recipe: Recipe, weight_only: Recipe) -> list[Pass]:
         WriteQonnx(),
         *_weight_only(weight_only, None, ORT),
     ]
-    passes += [*rest_passes(), *last_passes(FUSED)]
+    passes += [*rest_passes(), *output_passes(), *last_passes(FUSED)]
     return list({type(p): p for p in passes}.values())
 
 

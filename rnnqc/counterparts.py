@@ -39,7 +39,7 @@ FORMATS: Words = {
     "float_to_int_impl_type": (_BREVITAS, "rounding=half_even for ROUND, floor, ceil, toward_zero"),
     "round": (_BREVITAS, "rounding=half_even"),
     "round_to_zero": (_BREVITAS, "rounding=toward_zero"),
-    "return_quant_tensor": (_BREVITAS, "'*.hidden.rounded_output=true'"),
+    "return_quant_tensor": (_BREVITAS, "'*.hidden.rounded_output=true', --quantized-outputs NAME for integers"),
     "shared_intra_layer_weight_quant": (
         _BREVITAS, "'*.weight.granularity=per-tensor' with '*.weight.share={cell}/weight', as brevitas-int8 has it",
     ),
@@ -103,6 +103,7 @@ OPTIONS: Words = {
     "qe_per_channel": (_DISTILLER, f"--set {_PER_CHANNEL}"),
     "clip_acts": (_DISTILLER, "--set '*.range=average' for AVG, or --recipe distiller-avg"),
     "overrides": (_DISTILLER, "--set, or --recipe FILE.toml"),
+    "return_quant_tensor": (_BREVITAS, "--quantized-outputs NAME"),
     "weight_bit_width": (_BREVITAS, "--set '*.weight.bits=4'"),
     "io_bit_width": (_BREVITAS, "--set '*.input.bits=6' '*.hidden.bits=6'"),
 }

@@ -41,7 +41,11 @@ def test_what_is_advised_exists(word: str, capsys: pytest.CaptureFixture[str]) -
     for key, value in pairs:
         checked(key, {"true": True, "false": False}.get(value, float(value) if key == "scale" else value), word)
     keys = [k for k in ("bits", "half_range", "scale_bits", "n_std") if text.startswith(k)]
-    options = [o for o in ("-o", "--rest", "--recipe", "--calibration", "--stats", "--set") if text.startswith(o)]
+    options = [
+        o
+        for o in ("-o", "--rest", "--recipe", "--calibration", "--stats", "--set", "--quantized-outputs")
+        if text.startswith(o)
+    ]
     assert overrides or commands or recipes or pairs or options or (keys and set(keys) <= set(KEYS)), text
 
 

@@ -37,6 +37,7 @@ def add(commands: Commands) -> None:
 
 def run(a: argparse.Namespace) -> int:
     """Runs the command; the exit code."""
+    from rnnqc.formats.quantized_outputs import described_outputs
     from rnnqc.lowering.inspection import inspect
 
     found = inspect(a.model, dims=pairs(a.dim, "--dim"), bind=values(a.bind, "--bind"))
@@ -48,6 +49,8 @@ def run(a: argparse.Namespace) -> int:
         _print_nodes(found)
     if found.points:
         _print_points(found)
+    for text in described_outputs(found.quantized_outputs):
+        out(f"quantized output {escape(text)}")
     _print_rest(found)
     for text in found.hints:
         out(escape(text))

@@ -100,6 +100,10 @@ def _add_changes(parser: argparse.ArgumentParser) -> None:
         help="take out sorts of a batch by length around recurrent layers (pack_padded_sequence, enforce_sorted=False)",
     )  # fmt: skip
     parser.add_argument(
+        "--quantized-outputs", nargs="+", action="extend", default=[], metavar="NAME",
+        help="outputs that become quantized values of the format that their hidden or cell states have",
+    )  # fmt: skip
+    parser.add_argument(
         "--set",
         action="append",
         default=[],
@@ -209,6 +213,7 @@ def _lowered(a: argparse.Namespace) -> Lowered:
             reproducer=Path(f"{a.output}.reproducer") if a.verify else None,
             measure=a.min_sqnr is not None or a.json_path is not None or not a.quiet,
             patience=PATIENCE if a.min_sqnr is None else math.inf, rest=a.rest,
+            quantized_outputs=a.quantized_outputs,
             dims=pairs(a.dim, "--dim"), bind=values(a.bind, "--bind"),
         )  # fmt: skip
         return lower_to_report(a.model, options, progress=tell)

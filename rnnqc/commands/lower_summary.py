@@ -59,6 +59,7 @@ def print_summary(lowered: Lowered, a: argparse.Namespace, seconds: float) -> No
         ("rest", report.rest.summary(report.bytes) if report.rest.entries else ""),
         ("size", f"{output}: {_files(report)}, {seconds:.1f} s" if is_changed else ""),
         ("" if is_changed else "size", _growth(report)),
+        ("outputs", _outputs(lowered)),
         ("verified", _verified(report) if a.verify else ""),
         ("accuracy", report.accuracy),
         ("speed", report.slow_stock),
@@ -77,6 +78,13 @@ def _next(lowered: Lowered, a: argparse.Namespace) -> str:
     states = dict.fromkeys([*a.state, *known] or [f"{i}:{o}" for i, o in sorted(states_of(lowered.proto).items())])
     words = ["rnnqc", "verify", a.model, a.output, *(["--data", a.calibration] if a.calibration else [])]
     return shlex.join([*words, *(word for text in states for word in ("--state", text))])
+
+
+def _outputs(lowered: Lowered) -> str:
+    """The quantized outputs, and how they are read."""
+    from rnnqc.formats.quantized_outputs import described_outputs, read_outputs
+
+    return "; ".join(described_outputs(read_outputs(lowered.model.metadata)))
 
 
 def _bound(dims: Mapping[str, int]) -> str:

@@ -38,7 +38,8 @@ def run(a: argparse.Namespace) -> int:
     from rnnqc.data.npz import npz_bytes, read_npz
     from rnnqc.data.state_pairs import state_pairs
     from rnnqc.data.streaming import calls_of, run_calls, stacked
-    from rnnqc.evaluation.evaluate import quiet_options, run_session
+    from rnnqc.evaluation.evaluate import quantized_outputs, quiet_options, run_session
+    from rnnqc.formats.quantized_outputs import described_outputs, real_values
     from rnnqc.ir import CELLS_KEY
     from rnnqc.proto.files import check_writable, load_proto, write_atomically
     from rnnqc.sessions import session
@@ -59,11 +60,14 @@ def run(a: argparse.Namespace) -> int:
     with located(a.model), warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         live = session(proto, native=not a.stock, options=quiet_options())
-        run_call = partial(run_session, live)
-        results = stacked(list(run_calls(run_call, calls, carried)), carried) if carried else run_call(feeds)
+        run_call, formats = partial(run_session, live, stored=True), quantized_outputs(live)
+        real = partial(real_values, formats=formats)
+        results = stacked(list(run_calls(run_call, calls, carried, real)), carried) if carried else run_call(feeds)
         write_atomically(Path(a.output), npz_bytes(results))
     for text in [*(str(warning.message) for warning in caught), *large.texts]:
         err(f"[yellow]rnnqc:[/yellow] {escape(text)}")
     for name, value in results.items():
         out(f"{escape(name)}: {value.dtype} {list(value.shape)}")
+    for text in described_outputs(formats):
+        out(f"quantized output {escape(text)}")
     return OK

@@ -146,7 +146,7 @@ def _inspect() -> Schema:
             "model": TEXT, "opset": WHOLE, "nodes": array(node), "independent_outputs": array(TEXT),
             "training_dropouts": array(TEXT), "rest": fixed({**_properties(RestReport), "file_bytes": WHOLE}),
             "slow_stock": TEXT, "points": by_name(by_name(ANY)), "deciding_inputs": by_name(array(WHOLE)),
-            "likely_states": by_name(TEXT),
+            "likely_states": by_name(TEXT), "quantized_outputs": by_name(by_name(ANY)),
             "elementwise_recurrences": array(fixed({**_properties(ElementwiseRecurrence), "reason": TEXT})),
         }
     )  # fmt: skip

@@ -73,7 +73,10 @@ def calls_of(
 
 
 def run_calls(
-    run: Callable[[Feeds], Mapping[str, Array]], calls: Iterable[Piece], carried: Mapping[str, str]
+    run: Callable[[Feeds], Mapping[str, Array]],
+    calls: Iterable[Piece],
+    carried: Mapping[str, str],
+    real: Callable[[Mapping[str, Array]], Mapping[str, Array]] = dict,
 ) -> Iterator[Outputs]:
     """Runs one model over calls; it carries its own states.
 
@@ -81,6 +84,7 @@ def run_calls(
         run: From a feed to all outputs, by name: `functools.partial(run_session, session)`, say.
         calls: In order.
         carried: Outputs by the input they become.
+        real: From outputs to what of them becomes an input, where some are quantized.
 
     Yields:
         The outputs of each call.
@@ -88,7 +92,8 @@ def run_calls(
     states: Feeds = {}
     for call in calls:
         outputs = dict(run(with_states(call, states)))
-        states = {name: outputs[output] for name, output in carried.items()}
+        reals = real(outputs)
+        states = {name: reals[output] for name, output in carried.items()}
         yield outputs
 
 

@@ -12,6 +12,8 @@ import onnx
 import onnxruntime as ort
 
 from rnnqc.errors import CompileError
+from rnnqc.formats.format import Format
+from rnnqc.formats.quantized_outputs import read_outputs, real_values
 from rnnqc.ir import Model, Node, Value, constant_array, export_nodes
 from rnnqc.proto.files import serialized
 from rnnqc.proto.shape_inference import infer_shapes
@@ -91,14 +93,15 @@ def run_model(
 
 
 def run_session(
-    session: ort.InferenceSession, feeds: Mapping[str, Array], *, sequences: bool = False
+    session: ort.InferenceSession, feeds: Mapping[str, Array], *, sequences: bool = False, stored: bool = False
 ) -> dict[str, Any]:
-    """Runs a session once; outputs by name.
+    """Runs a session once; outputs by name, real values of those that `lower` made quantized.
 
     Args:
         session: The session.
         feeds: Inputs by name; what is no input is left out.
         sequences: Whether outputs may be sequences of tensors, too; they are lists of arrays.
+        stored: Whether quantized outputs stay so.
 
     Raises:
         CompileError: The feeds do not fit, onnxruntime fails, or an output is no tensor.
@@ -126,7 +129,18 @@ def run_session(
                 supported="tensors",
                 action="remove the output from the model",
             )
-    return dict(zip(names, values, strict=True))
+    made = dict(zip(names, values, strict=True))
+    return made if stored else real_values(made, quantized_outputs(session))
+
+
+def quantized_outputs(session: ort.InferenceSession) -> dict[str, Format]:
+    """The formats of the outputs that `lower` made quantized, by name."""
+    if not any(o.type in _QUANTIZED for o in session.get_outputs()):
+        return {}
+    return read_outputs(session.get_modelmeta().custom_metadata_map)
+
+
+_QUANTIZED = ("tensor(int8)", "tensor(uint8)", "tensor(int16)", "tensor(uint16)")
 
 
 def evaluate_nodes(model: Model, nodes: Sequence[Node], value: Value) -> Array | None:

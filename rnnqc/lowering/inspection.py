@@ -12,6 +12,8 @@ from rnnqc.data.binding import bound_model, bound_values
 from rnnqc.data.state_hints import named_states, options_of_states, states_of
 from rnnqc.errors import Outcome, Remark, explained, located
 from rnnqc.evaluation.invalid_model_errors import refusing_invalid_models
+from rnnqc.formats.format import Format
+from rnnqc.formats.quantized_outputs import as_dicts, read_outputs
 from rnnqc.ir import Model
 from rnnqc.layers.layer_hints import layer_hints
 from rnnqc.lowering.executable import brings_its_own
@@ -56,6 +58,7 @@ class Inspection(Result):
         deciding: By name of each input of one number that decides an If, the numbers it is compared to.
         warnings: What a user should know before lowering.
         states: Outputs by the input that they look like becoming in the next call of a stream.
+        quantized_outputs: The formats of outputs that are quantized values, by name.
     """
 
     model: str
@@ -72,6 +75,7 @@ class Inspection(Result):
     deciding: Mapping[str, Sequence[int]]
     warnings: Sequence[str]
     states: Mapping[str, str]
+    quantized_outputs: Mapping[str, Format]
 
     @property
     def slow_stock(self) -> str:
@@ -128,6 +132,7 @@ class Inspection(Result):
             "model": self.model, "opset": self.opset, "nodes": nodes, "independent_outputs": self.constant_outputs,
             "training_dropouts": self.dropouts, "rest": rest, "slow_stock": self.slow_stock,
             "points": self.points, "deciding_inputs": self.deciding, "likely_states": dict(self.states),
+            "quantized_outputs": as_dicts(self.quantized_outputs),
             "elementwise_recurrences": [{**asdict(e), "reason": REASON} for e in self.elementwise],
         }  # fmt: skip
 
@@ -183,7 +188,7 @@ def inspect(
     warnings += lengths
     return Inspection(
         loaded.source, opset, nodes, cells, notes, constant_outputs, dropouts, points, rest, loaded.size, elementwise,
-        deciding, warnings, states,
+        deciding, warnings, states, read_outputs(loaded.metadata),
     )  # fmt: skip
 
 

@@ -46,6 +46,7 @@ def lower(
     rest: str = REST_FLOAT,
     strict_rest: bool = False,
     remove_sorting: bool = False,
+    quantized_outputs: Sequence[str] = (),
     instruments: Sequence[Instrument] = (),
     progress: Callable[[str], None] | None = None,
 ) -> Lowered:
@@ -90,6 +91,8 @@ def lower(
         strict_rest: Refuse a model in which a weight around the recurrent layers stays float, but for those that are
             too small to gain.
         remove_sorting: Take out sorts of a batch by length, which no recurrent layer needs, where nobody sees them.
+        quantized_outputs: Names of outputs that become quantized values (int8, ...) of the format that their hidden or
+            cell states have; `report.quantized_outputs` and the metadata say how real values follow from them.
         instruments: More observers of the passes.
         progress: Called with the name of each pass before it runs, and in a calibration with how far that is.
 
@@ -103,6 +106,7 @@ def lower(
         recipe, form, unroll, dims or {}, override_texts(overrides), verify,
         None if reproducer is None else Path(reproducer), measure,
         stats, calibration, state, strict, patience, rest, strict_rest, bind or {}, batch, remove_sorting,
+        tuple(quantized_outputs),
     )  # fmt: skip
     lowered = lower_to_report(model, options, instruments, progress)
     with located(lowered.report.source):

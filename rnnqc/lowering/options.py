@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rnnqc.cells.forms import EVERY_FORM, FUSED, INTEGER, ORT, QONNX, WEIGHT_ONLY
+from rnnqc.cells.forms import EVERY_FORM, FORMS, FUSED, INTEGER, ORT, QONNX, WEIGHT_ONLY
 from rnnqc.data.given_data import Data
 from rnnqc.data.statistics import Statistics
 from rnnqc.errors import UsageError
@@ -43,6 +43,7 @@ class LowerOptions:
     bind: Mapping[str, Any] = field(default_factory=dict)
     batch: int | None = None
     remove_sorting: bool = False
+    quantized_outputs: Sequence[str] = ()
 
     @property
     def resolved_form(self) -> str:
@@ -71,6 +72,15 @@ class LowerOptions:
                 f"rest {self.rest!r} with form {QONNX}, which has a notation of its own for quantized weights.",
                 supported=f"rest = {REST_FLOAT}, or another form",
                 action="leave one of the two out",
+            )
+
+    def check_outputs(self, form: str) -> None:
+        """Checks `quantized_outputs` against the form to produce; raises UsageError."""
+        if self.quantized_outputs and form not in FORMS:
+            raise UsageError(
+                f"Outputs cannot be quantized in form {form}.",
+                supported=f"quantized outputs (return_quant_tensor in Brevitas) of forms {', '.join(FORMS)}",
+                action="choose one of these forms, or leave the outputs float",
             )
 
     def recipe_and_form(self) -> tuple[Recipe, str]:

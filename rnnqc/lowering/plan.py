@@ -29,6 +29,7 @@ from rnnqc.passes.pipeline import (
     NORMAL_FORM,
     last_passes,
     normal_form,
+    output_passes,
     own_passes,
     quantizes_custom_cells,
     recipe_passes,
@@ -59,6 +60,7 @@ class Plan:
         normal_form: The passes to the normal form.
         passes: The passes after it.
         rest_passes: After those, the passes for the weights around the recurrent layers.
+        output_passes: After those, the passes for outputs that become quantized.
         last_passes: After those, the passes for operators that only move elements.
         given: Properties that hold after the normal form.
         constant_outputs: Names of outputs that no input influences.
@@ -79,6 +81,7 @@ class Plan:
     normal_form: Sequence[Pass]
     passes: Sequence[Pass]
     rest_passes: Sequence[Pass]
+    output_passes: Sequence[Pass]
     last_passes: Sequence[Pass]
     given: frozenset[Property]
     constant_outputs: Sequence[str]
@@ -116,6 +119,7 @@ def make_plan(source: Given, options: LowerOptions, tell: Callable[[str], None] 
     """
     recipe, form = options.recipe_and_form()
     options.check_rest(form)
+    options.check_outputs(form)
     unroll = options.unroll
     asked = frozenset(options.dims)
     options = _with_checked_data(source, options)
@@ -139,6 +143,7 @@ def make_plan(source: Given, options: LowerOptions, tell: Callable[[str], None] 
         ),
         passes=own_passes(form, unroll) if keeps_own else recipe_passes(recipe, form, unroll, statistics),
         rest_passes=rest_passes(recipe, form, statistics) if options.rest == REST_INT8 else (),
+        output_passes=output_passes(options.quantized_outputs) if options.quantized_outputs else (),
         last_passes=last_passes(form),
         given=EXPORTED if keeps_own else NORMAL_FORM,
         constant_outputs=constant_outputs,

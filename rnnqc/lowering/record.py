@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from rnnqc.cells.stages import points_of
+from rnnqc.formats.quantized_outputs import as_dicts, read_outputs
 from rnnqc.ir import Model
 from rnnqc.lowering.file_contents import contents
 from rnnqc.lowering.plan import AS_EXPORTED, Plan
@@ -29,6 +30,7 @@ def record(plan: Plan, passed: Passed, report: Report) -> Lowered:
         model.metadata[RECIPE_KEY] = made.text
     formats = {path: point for r in passed.results for path, point in r.formats.items()}
     report.points = _exported_points(passed, report) | {path: point.as_dict() for path, point in formats.items()}
+    report.quantized_outputs = as_dicts(read_outputs(model.metadata))
     lowered = Lowered(model, report, plan.statistics, formats)
     report.bytes = proto_size(lowered.proto, "The lowered model")
     if report.bytes > report.float_bytes:

@@ -109,6 +109,7 @@ def run(plan: Plan, instruments: Sequence[Instrument] = ()) -> Passed:
     rest = chosen_weights(model, plan.recipe) if plan.rest_passes else rest_weights(model)
     results += PassManager(plan.rest_passes, observers, given=plan.given).run(model)
     rest_left = chosen_weights(model, plan.recipe) if plan.rest_passes else rest
+    results += PassManager(plan.output_passes, observers, given=plan.given).run(model)
     results += PassManager(plan.last_passes, observers, given=plan.given).run(model)
     cells = model.cells
     _release_finished_cells(model, plan.form)

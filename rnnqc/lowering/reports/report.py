@@ -109,6 +109,7 @@ class Report(Result):
             models only.
         varying_db: On calibration data, of each output of which nearly all is its mean: the SQNR of what varies.
         points: The format of each quantization point of LSTM, GRU and RNN layers, exported ones too, with its source.
+        quantized_outputs: The formats of outputs that are quantized values, by name.
         suspected_steps: What to do with a model in which nothing recurrent was lowered, and that may be one step of a
             recurrent layer; `warnings` says it, too.
     """
@@ -138,6 +139,7 @@ class Report(Result):
     points: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     dims: dict[str, int] = field(default_factory=dict)
     suspected_steps: list[str] = field(default_factory=list)
+    quantized_outputs: dict[str, Mapping[str, Any]] = field(default_factory=dict)
 
     @property
     def headline(self) -> str:
