@@ -62,6 +62,14 @@ def test_what_is_advised_exists(word: str, capsys: pytest.CaptureFixture[str]) -
         (["--recipe", "quant_info.json"], "quant_info (Vitis): `rnnqc lower --save-formats FILE.toml`"),
         (["--io_quant", "none"], "Resolution: with --set, io_quant (Brevitas): '*.input.KEY=...'"),
         (["--quant-mode=calib"], "quant_mode (Vitis): `rnnqc calibrate` is calib"),
+        (["--return-quant-tensor"], "return_quant_tensor (Brevitas): --quantized-outputs NAME"),
+        (["--set", "*.eltwiseadd.bits=8"], "eltwiseadd (Distiller): '*.acc.KEY=...'"),
+        (["--set", "*.weight.fp=7"], "fp (Vitis): scale=0.0625 for fix position 4"),
+        (["--set", "*.input.scaling_stats_momentum=0.1"], "scaling_stats_momentum (Brevitas): range=ema-percentile"),
+        (["--qe-no-quant-layers", "decoder"], "qe_no_quant_layers (Distiller): --set 'layer*.bits=none'"),
+        (["--fast_finetune"], "fast_finetune (Vitis): `rnnqc calibrate` for --stats"),
+        (["--enforce_sorted"], "enforce_sorted (torch-neuron): not needed"),
+        (["--recipe", "QuantLSTM"], "QuantLSTM (Brevitas): brevitas-int8"),
     ],
 )
 def test_messages_name_the_counterpart(
@@ -74,6 +82,8 @@ def test_messages_name_the_counterpart(
 
 def test_commands_of_others(capfd: pytest.CaptureFixture[str]) -> None:
     assert "calib (Vitis): `rnnqc calibrate`; see `rnnqc --help`" in in_process(capfd, "calib", "m.onnx").err
+    assert "export_xmodel (Vitis): `rnnqc lower`" in in_process(capfd, "export_xmodel", "m.onnx").err
+    assert "nndct_stat (Vitis): `rnnqc report`" in in_process(capfd, "nndct_stat", "m.onnx").err
     missing = in_process(capfd, "calibrate", "m.onnx", "--quant_mode", "calib").err
     assert "required: --data" in missing and "quant_mode (Vitis)" in missing
     assert "calib (Vitis)" not in in_process(capfd, "calibrate", "m.onnx").err
