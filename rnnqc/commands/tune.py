@@ -58,6 +58,12 @@ def add(commands: Commands) -> None:
         "--seconds", type=number, metavar="S", default=math.inf,
         help="search for at most S seconds; how much that is depends on the machine",
     )  # fmt: skip
+    parser.add_argument(
+        "--models",
+        type=int,
+        metavar="N",
+        help="measure at most N models; two runs find the same, unlike with --seconds",
+    )
     parser.add_argument("--plot", metavar="OUT.svg", help="draw quality against bytes")
     parser.add_argument(
         "--stats", metavar="STATS.json", help="statistics of a calibration: weights are error-compensated"
@@ -99,6 +105,7 @@ def run(a: argparse.Namespace) -> int:
             state=a.state,
             rest=a.rest,
             seconds=a.seconds,
+            models=a.models,
             progress=lambda done, total: update(completed=done, total=total),
         )
     found = tuned.found

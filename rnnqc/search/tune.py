@@ -64,6 +64,7 @@ def tune(
     state: State = None,
     rest: str = REST_FLOAT,
     seconds: float = math.inf,
+    models: int | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Tuned:
     """Searches the cheapest widths with which a model is good enough, or the best with which it is small or fast.
@@ -97,6 +98,7 @@ def tune(
             are searched, too; lowering needs the same option then.
         seconds: For how long to search; the best of what was measured by then is what was found, which depends on the
             speed of the machine.
+        models: How many models to measure at most; the best of them is what was found, the same in every run.
         progress: Called with the number of models measured so far and how many there are at least.
 
     Raises:
@@ -105,7 +107,7 @@ def tune(
     """
     falling = is_falling(metric) or max_metric is not None
     target = _target(min_sqnr, metric, min_metric, max_metric, max_bytes, max_ms)
-    time_left = _clock(seconds)
+    clock = _clock(seconds, models)
     loaded = Model.load(model)
     source, proto = loaded.source, loaded.proto
     PassManager(normal_form()).run(loaded)  # there recovered steps are nodes
@@ -124,6 +126,10 @@ def tune(
         _check_outputs(quality, metric)
         kept = Kept(lowered_with, lambda a: rules_of(settings_of(units, a)), (0,) * len(units))
         trials = Trials(kept.lowered, quality)
+
+        def time_left() -> float:
+            return clock(trials.count)
+
         counts, measure = [len(u.choices) for u in units], _measure(units, trials, kept, progress)
 
         def order(cheaper: bool) -> list[tuple[int, int]]:
@@ -133,10 +139,10 @@ def tune(
             found = search(counts, measure, target, limit=max_bytes, time_left=time_left, order=order)
         else:
             found = descend(counts, measure, time_left, order)
-        models = _to_time(
+        timed = _to_time(
             found, [a for a, _ in thinned(found.frontier, MOST_POINTS)], kept, time_left, whole_path=max_ms is not None
         )
-        times = dict(zip(models, call_seconds(list(models.values()), calls.feeds[0]), strict=True))
+        times = dict(zip(timed, call_seconds(list(timed.values()), calls.feeds[0]), strict=True))
         if max_ms is not None:
             _end_in_time(found, times, max_ms / 1e3)
         best = settings_of(units, found.assignment)
@@ -151,16 +157,18 @@ def tune(
     )  # fmt: skip
 
 
-def _clock(seconds: float) -> Callable[[], float]:
-    """Gives the share of so many seconds that is left.
+def _clock(seconds: float, models: int | None) -> Callable[[int], float]:
+    """Gives the share of so many seconds that is left, or of so many models where some are measured, whichever is less.
 
     Raises:
         UsageError: They are none.
     """
     if not seconds > 0:
         raise UsageError(f"The search cannot take {seconds} seconds.", supported="more than 0")
-    start = time.monotonic()
-    return lambda: max(0.0, 1.0 - (time.monotonic() - start) / seconds)
+    if models is not None and models < 1:
+        raise UsageError(f"The search cannot measure {models} models.", supported="1 or more")
+    start, most = time.monotonic(), math.inf if models is None else models
+    return lambda count: max(0.0, 1.0 - max((time.monotonic() - start) / seconds, count / most))
 
 
 def _judge(metric: str | MetricFunction, proto: onnx.ModelProto, calls: Calls, *, falling: bool) -> MetricFunction:

@@ -163,8 +163,8 @@ class Tuned(Result):
             unseen = f" Never looked at: {', '.join(self.unseen_layers)}." if self.unseen_layers else ""
             texts.append(
                 f"the search ended before it was done, as asked: {self.found.tried} assignments were measured, {done} "
-                f"of {all_of_them} changes of a single point among them; with more --seconds it may find something "
-                f"better.{unseen}"
+                f"of {all_of_them} changes of a single point among them; with more of --seconds or --models it may "
+                f"find something better.{unseen}"
             )
         return [*texts, *self.warnings]
 

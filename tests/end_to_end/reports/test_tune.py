@@ -429,6 +429,22 @@ def test_a_bound_of_time(model: onnx.ModelProto, feeds: list[dict[str, Array]], 
         tune(model, feeds, min_sqnr=20.0, seconds=0)
 
 
+def test_a_bound_of_models(model: onnx.ModelProto, feeds: list[dict[str, Array]], tmp_path: Path, cli: Cli) -> None:
+    """No more are measured, combinations among them, and two runs find the same."""
+    model_path, data = _files(tmp_path, model, feeds)
+    texts = []
+    for run in range(2):
+        recipe = tmp_path / f"{run}.toml"
+        given = ["--data", data, "--min-sqnr", "20", "--models", "9", "--json"]
+        result = cli("tune", model_path, *given, "-o", recipe)
+        found = json.loads(result.out)
+        assert result.code == 0 and 1 < found["tried"] <= 9 and found["ended_early"] and found["settings"]
+        texts.append(recipe.read_text())
+    assert texts[0] == texts[1]
+    with pytest.raises(UsageError, match="0 models"):
+        tune(model, feeds, min_sqnr=20.0, models=0)
+
+
 class Work:
     """A clock that goes on by a second with every lowering."""
 
