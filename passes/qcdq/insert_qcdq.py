@@ -299,7 +299,8 @@ class InsertQcdq(Pass):
             if (quantized := given.get(cell.name)) is not None:
                 points = quantized.points.items()
                 made |= {f"{cell.name}.{p}": self._effective(quantized, p, point) for p, point in points}
-        return Resolution(settings, made, {name: s.tolist() for name, s in scales.items()})
+        fits = [name for name, cell in given.items() if not misfits(cell)]  # they compute as Brevitas does
+        return Resolution(settings, made, (fits, {name: s.tolist() for name, s in scales.items()}))
 
     def _effective(self, cell: QuantizedCell, name: str, point: PointFormat) -> PointFormat:
         """A format without what has had its effect on others, and without what needs data that there is not."""

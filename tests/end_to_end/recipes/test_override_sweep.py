@@ -139,6 +139,13 @@ def cases(cell: str, recipe: str) -> list[str]:
     return [f"{name}.{p}.{k}={value}" for p in chosen for k in keys_of(p) if tried(p, k) for value in VALUES[k]]
 
 
+def test_another_arithmetic_is_an_effect() -> None:
+    """The formats are the same, but a cell with such a table does not compute as Brevitas does."""
+    override = "l1.forward.hidden.activation.table=piecewise-linear"
+    assert wrong("LSTM", "brevitas-int8", override) is None
+    assert computed(lowered("LSTM", "brevitas-int8", [override]).proto) != plain("LSTM", "brevitas-int8")
+
+
 def test_every_key_has_values() -> None:
     assert set(VALUES) == set(KEYS)
 
