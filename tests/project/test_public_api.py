@@ -101,6 +101,7 @@ TUNE = {
     "state": None,
     "rest": "float",
     "seconds": math.inf,
+    "models": None,
     "progress": None,
 }
 REPORT = {"models": 150, "seconds": math.inf, "samples": None, "metric": None, "progress": None}
