@@ -11,7 +11,11 @@ from rnnqc.errors import CompileError
 from rnnqc.proto.graph_walks import blocks_of
 from rnnqc.proto.structure import EXPORT_AGAIN, node_text
 
-_BITS = {"INT4": 4, "UINT4": 4, "FLOAT4E2M1": 4, "INT2": 2, "UINT2": 2}
+# Of types that are packed, and of those that onnx before 1.19 has no numpy type for.
+_BITS = {
+    "INT2": 2, "UINT2": 2, "INT4": 4, "UINT4": 4, "FLOAT4E2M1": 4, "FLOAT6E2M3": 6, "FLOAT6E3M2": 6,
+    "FLOAT8E4M3FN": 8, "FLOAT8E4M3FNUZ": 8, "FLOAT8E5M2": 8, "FLOAT8E5M2FNUZ": 8, "FLOAT8E8M0": 8, "BFLOAT16": 16,
+}  # fmt: skip
 # Numbers per element in the fields of TensorProto that hold values one by one; other types are packed into int32_data.
 _FIELDS = {
     "FLOAT": ("float_data", 1),
@@ -104,7 +108,7 @@ def check_tensor(tensor: onnx.TensorProto, where: str) -> None:
         found, wanted, unit = len(tensor.raw_data), tensor_bytes(tensor, where), "bytes"
     else:
         field, numbers = _FIELDS.get(name, ("int32_data", 1))
-        per_number = 8 // _BITS.get(name, 8)
+        per_number = max(8 // _BITS.get(name, 8), 1)
         found, wanted, unit = (
             len(getattr(tensor, field)),
             (count * numbers + per_number - 1) // per_number,

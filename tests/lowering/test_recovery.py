@@ -205,8 +205,9 @@ def test_a_branch_that_no_generated_input_takes() -> None:
     body = inner.model()
     branches = []
     for k in range(2):
-        branch = onnx.compose.add_prefix(body, f"{k}.", rename_inputs=False).graph
+        branch = onnx.compose.add_prefix(body, f"{k}.").graph
         del branch.input[:]
+        branch.node.insert(0, make_node("Identity", ["x"], [f"{k}.x"]))
         branches.append(branch)
     nodes = [
         make_node("ReduceSum", ["x"], ["sum"], keepdims=0),

@@ -96,8 +96,8 @@ def test_lengths(lengths: str, backwards: bool, op: str) -> None:
 STEP = "p = MatMul(x, W) q = MatMul(h, R) s = Softmax(q) d = Add(p, s) hn = Tanh(d)"
 DEFAULTS = {
     "graph": "", "inputs": "", "element": "x = Gather<axis = 0>(X, i)", "step": STEP, "result": "y = Identity(hn)",
-    "keep": "kept = Identity(go)", "trips": "size", "go": "true", "start": "first", "first": 'float["B",6] first',
-    "X": 'float["T","B",5] X', "y": "float[b,6] y", "h": "float[b,6] h", "Y": "float[t,b,6] Y",
+    "keep": "kept = Identity(go)", "trips": "size", "go": "true", "start": "first", "first": 'float[B,6] first',
+    "X": 'float[T,B,5] X', "y": "float[b,6] y", "h": "float[b,6] h", "Y": "float[t,b,6] Y",
 }  # fmt: skip
 
 
@@ -141,7 +141,7 @@ WRITTEN: dict[str, dict[str, str]] = {
     "as it is": {},
     "backwards": {"element": "last = Sub(size, one) at = Sub(last, i) x = Gather<axis = 0>(X, at)"},
     "along the second axis": {
-        "X": 'float["B","T",5] X',
+        "X": "float[B,T,5] X",
         "graph": "steps = Gather<axis = 0>(shape, one)",
         "trips": "steps",
         "element": "x = Gather<axis = 1>(X, i)",
@@ -192,8 +192,8 @@ STAY: dict[str, tuple[dict[str, str], str]] = {
         "is no matrix of float32",
     ),
     "a state that grows": ({"first": "float[1,6] first"}, "another shape after an iteration"),
-    "rows of other names": ({"first": 'float["N",6] first'}, "another shape after an iteration"),
-    "no elements": ({"element": "x = Identity(x0)", "inputs": ', float["B",5] x0'}, "takes no elements"),
+    "rows of other names": ({"first": "float[N,6] first"}, "another shape after an iteration"),
+    "no elements": ({"element": "x = Identity(x0)", "inputs": ", float[B,5] x0"}, "takes no elements"),
     "an element of every second index": (
         {"element": "twice = Add(i, i) at = Mul(twice, one) x = Gather<axis = 0>(X, at)", "trips": "one"},
         "element by element",
@@ -207,7 +207,7 @@ STAY: dict[str, tuple[dict[str, str], str]] = {
         "has an operator that no node of a custom cell has",
     ),
     "a state of another rank": (
-        {"first": 'float[1,"B",6] first', "h": "float[n,b,6] h", "y": "float[n,b,6] y"},
+        {"first": "float[1,B,6] first", "h": "float[n,b,6] h", "y": "float[n,b,6] y"},
         "is no matrix of float32",
     ),
 }

@@ -23,7 +23,7 @@ def loop(
 ) -> onnx.ModelProto:
     """A loop over X with counters n (0, 1, ...), f (0.0, 1.0, ...) and two (0, 2, ...); `condition` makes `kept`."""
     model = onnx.parser.parse_model(f"""<ir_version: 10, opset_import: ["": 17]>
-    g (float[9,2,3] X{inputs}) => (float["T",2,4] Y, float[2,4] out) {{
+    g (float[9,2,3] X{inputs}) => (float[T,2,4] Y, float[2,4] out) {{
       {before}
       n_end, f_end, two_end, out, Y = Loop<body = body
         (int64 i, bool keep, int32 n, float f, int64 two, float[2,4] h)
