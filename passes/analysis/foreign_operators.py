@@ -17,11 +17,11 @@ KNOWN: dict[tuple[str, str], tuple[str, str]] = {
         "it is already quantized, dynamically, by onnxruntime's tool.",
         LOWER_THE_FLOAT_MODEL,
     ),
-    ("com.microsoft", "AttnLSTM"): (
+    (ORT_DOMAIN, "AttnLSTM"): (
         "its attention is a part of the step.",
         "export the layer as a Scan of its step, with the attention in it",
     ),
-    **{("com.microsoft", op): _SEARCH for op in ("BeamSearch", "GreedySearch", "Sampling", "WhisperBeamSearch")},
+    **{(ORT_DOMAIN, op): _SEARCH for op in ("BeamSearch", "GreedySearch", "Sampling", "WhisperBeamSearch")},
 }
 """Reason and action by domain and operator."""
 QUANTIZED = frozenset({(ORT_DOMAIN, ORT_LSTM)})

@@ -5,26 +5,26 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from rnnqc.cells.forms import ORT_DOMAIN
 from rnnqc.ir import CELL_TAG, CUSTOM_TAG, RELEASED_TAG, Graph, Model, Node, Value, constant_array, display_name, info
 from rnnqc.passes.analysis.custom_products import custom_cells
 from rnnqc.passes.analysis.float_recurrences import PRODUCTS
 from rnnqc.passes.graph.loops.loop_reach import comes_back, reached, users_of
 from rnnqc.passes.graph.loops.loop_states import bodies, is_loop, owners, states_of
 
-_MICROSOFT = "com.microsoft"
 QUANTIZED_PRODUCTS = frozenset(
     {
         ("", "ConvInteger"),
         ("", "MatMulInteger"),
         ("", "QLinearConv"),
         ("", "QLinearMatMul"),
-        (_MICROSOFT, "DynamicQuantizeMatMul"),
-        (_MICROSOFT, "MatMulBnb4"),
-        (_MICROSOFT, "MatMulInteger16"),
-        (_MICROSOFT, "MatMulIntegerToFloat"),
-        (_MICROSOFT, "MatMulNBits"),
-        (_MICROSOFT, "QGemm"),
-        (_MICROSOFT, "QLinearConv"),
+        (ORT_DOMAIN, "DynamicQuantizeMatMul"),
+        (ORT_DOMAIN, "MatMulBnb4"),
+        (ORT_DOMAIN, "MatMulInteger16"),
+        (ORT_DOMAIN, "MatMulIntegerToFloat"),
+        (ORT_DOMAIN, "MatMulNBits"),
+        (ORT_DOMAIN, "QGemm"),
+        (ORT_DOMAIN, "QLinearConv"),
     }
 )
 _STEPS = 3

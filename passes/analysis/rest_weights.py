@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from rnnqc.cells.forms import ORT_DOMAIN
 from rnnqc.ir import (
     CELL_TAG,
     CUSTOM_TAG,
@@ -42,7 +43,6 @@ WEIGHT_OPERANDS: Mapping[str, tuple[str, Sequence[int]]] = {
     "ConvTranspose": (CONVOLUTION, (1,)),
 }
 """By operator what it is called, and the numbers of the inputs that hold its weights; biases do not count."""
-_MICROSOFT = "com.microsoft"
 _FUSED_OPERANDS: Mapping[str, tuple[str, Sequence[int]]] = {
     "FusedMatMul": (LINEAR, (0, 1)),
     "FusedGemm": (LINEAR, (0, 1)),
@@ -237,7 +237,7 @@ def _uses_of(
 
 def _operands(node: Node) -> tuple[str, Sequence[int]]:
     """What an operator is called, and the numbers of the inputs that hold its weights; none of most operators."""
-    known = {"": WEIGHT_OPERANDS, _MICROSOFT: _FUSED_OPERANDS}.get(node.domain or "", {})
+    known = {"": WEIGHT_OPERANDS, ORT_DOMAIN: _FUSED_OPERANDS}.get(node.domain or "", {})
     return known.get(node.op, ("", ()))
 
 

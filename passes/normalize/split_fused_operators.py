@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from rnnqc.cells.forms import ORT_DOMAIN
 from rnnqc.evaluation.numerics import Close
 from rnnqc.ir import Graph, Model, Node, attribute
 from rnnqc.ir.builder import Builder
 from rnnqc.passes.base import Pass, PassInfo, PassResult
 from rnnqc.passes.invariants import Property
 
-_OPERATORS = {("com.microsoft", "FusedGemm"): "Gemm", ("com.microsoft", "FusedConv"): "Conv"}
+_OPERATORS = {(ORT_DOMAIN, "FusedGemm"): "Gemm", (ORT_DOMAIN, "FusedConv"): "Conv"}
 _ACTIVATIONS = ("Relu", "Sigmoid", "Tanh")
 
 

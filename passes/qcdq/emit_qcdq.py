@@ -137,10 +137,18 @@ def emit_accumulator(b: Builder, point: str, value: Value, cell: QuantizedCell) 
 
 def emit_qcdq(b: Builder, point: str, value: Value, format_: Format) -> Value:
     """QuantizeLinear -> Clip (where the format is smaller than its type) -> DequantizeLinear."""
+    codes = emit_codes(b, point, value, format_)
+    scale, zero_point = (b.model.constant(v, v.dtype) for v in format_.linear_parameters())
+    attrs = {} if format_.axis is None else {"axis": format_.axis}
+    return b.op("DequantizeLinear", [codes, scale, zero_point], f"{point}.quantized", **attrs)
+
+
+def emit_codes(b: Builder, point: str, value: Value, format_: Format) -> Value:
+    """QuantizeLinear -> Clip (where the format is smaller than its type)."""
     scale, zero_point = (b.model.constant(v, v.dtype) for v in format_.linear_parameters())
     attrs = {} if format_.axis is None else {"axis": format_.axis}
     codes: Value = b.op("QuantizeLinear", [value, scale, zero_point], f"{point}.codes", **attrs)
-    return b.op("DequantizeLinear", [_clip(b, point, codes, format_), scale, zero_point], f"{point}.quantized", **attrs)
+    return _clip(b, point, codes, format_)
 
 
 def emit_weight(b: Builder, point: str, weight: QuantizedWeight, format_: Format, *, written_out: bool) -> Value:

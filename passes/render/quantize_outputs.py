@@ -16,7 +16,7 @@ from rnnqc.ir import Model, Value, Variable, display_name, shape_of
 from rnnqc.ir.builder import Builder
 from rnnqc.passes.base import Pass, PassInfo, PassResult
 from rnnqc.passes.graph.values.layout_ops import sources_of
-from rnnqc.passes.qcdq.emit_qcdq import has_operators
+from rnnqc.passes.qcdq.emit_qcdq import emit_codes, has_operators
 from rnnqc.passes.qcdq.emit_rounding import emit_rounding
 
 Source = tuple[Cell, str]
@@ -146,17 +146,13 @@ def _quantize(model: Model, real: Value, held: Format) -> None:
     model.hold(made)
     b = Builder(model, prefix=name)
     if has_operators(b, held):
-        scale, zero_point = (model.constant(v, v.dtype) for v in held.linear_parameters())
-        codes = b.op("QuantizeLinear", [real, scale, zero_point], "codes")
-        if held.clip is not None:
-            low, high = (model.constant(v, held.dtype) for v in held.clip)
-            codes = b.op("Clip", [codes, low, high], "clipped")
+        emit_codes(b, "quantized", real, held)
     else:
         units = b.op("Div", [real, b.f32(held.scale_array(0))], "units")
         whole = emit_rounding(b, units, held.rounding, "codes")
         shifted = b.op("Add", [whole, b.f32(held.zero_point)], "shifted") if held.zero_point else whole
         limited = b.op("Clip", [shifted, b.f32(held.minimum), b.f32(held.maximum)], "clipped")
-        codes = b.cast(limited, held.dtype, "codes")
+        b.cast(limited, held.dtype, "codes")
     b.nodes[-1].outputs[0] = made
     model.graph.nodes.extend(b.nodes)
     model.graph.outputs[:] = [made if v is real else v for v in model.graph.outputs]

@@ -1,6 +1,6 @@
-"""What is told of layers that are slower than in float in standard operators.
+"""`lower` says which layers standard operators run slower than onnxruntime runs the float ones.
 
-What these would catch: a custom cell that is slower than in float without a word, a fast one that is called slow.
+What these would catch: a slow custom cell that `lower` does not name, a fast one that it calls slow.
 """
 
 from __future__ import annotations
