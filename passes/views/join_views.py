@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rnnqc.evaluation.numerics import Bitwise
-from rnnqc.ir import Model
+from rnnqc.ir import Model, Node, Value
 from rnnqc.passes.base import Pass, PassInfo, PassResult
 from rnnqc.passes.graph.redundant_nodes import drop_identities
 from rnnqc.passes.invariants import Property
@@ -11,6 +11,9 @@ from rnnqc.passes.views.emit import replace_region
 from rnnqc.passes.views.plans import make_plan
 from rnnqc.passes.views.regions import computed_indices, find_regions, has_views
 from rnnqc.passes.views.shapes import infer_shapes_of_values
+
+Unplanned = dict[tuple[int, ...], tuple[Node | Value, ...]]
+"""Nodes and values of regions by their ids, which nothing else can take as long as they are held."""
 
 
 class JoinViews(Pass):
@@ -42,7 +45,7 @@ class JoinViews(Pass):
     def run(self, model: Model) -> PassResult:
         """Replaces regions in every graph until none gets smaller."""
         replaced, size = 0, _size(model)
-        best: set[tuple[int, ...]] = set()
+        best: Unplanned = {}
         while has_views(model):  # without any, inference takes longer than all else here
             infer_shapes_of_values(model)
             found = self._sweep(model, best)
@@ -52,22 +55,23 @@ class JoinViews(Pass):
                 break  # so there is a last sweep, whatever plans say
         return PassResult(replaced > 0, (), {"regions": replaced})
 
-    def _sweep(self, model: Model, best: set[tuple[int, ...]]) -> int:
+    def _sweep(self, model: Model, best: Unplanned) -> int:
         """Replaces what it can, once.
 
         Args:
             model: With inferred shapes.
-            best: The regions that no plan makes smaller, by the `id` of what they have; it is added to.
+            best: The regions that no plan makes smaller; it is added to.
         """
         replaced = 0
         for graph in list(model.graphs()):
             for region in find_regions(model, graph, computed_indices(model, graph)):
-                key = tuple(map(id, (*region.nodes, *region.sources, *region.outputs)))
+                held = (*region.nodes, *region.sources, *region.outputs)
+                key = tuple(map(id, held))
                 if key in best:
                     continue
                 plan = make_plan(region)
                 if plan is None:
-                    best.add(key)
+                    best[key] = held
                 else:
                     replaced += replace_region(model, graph, region, plan)
         if replaced:

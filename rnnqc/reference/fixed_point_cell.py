@@ -17,7 +17,7 @@ from rnnqc.cells.base import FORGET
 from rnnqc.cells.equations import RESET_HIDDEN, RESET_PRODUCT
 from rnnqc.cells.fixed_point_numbers import FIXED_POINT32, RESET, quantizers_of
 from rnnqc.cells.types import CellType
-from rnnqc.reference.codes import LARGEST_MAGNITUDE, exact_product, exact_weights, weight_codes
+from rnnqc.reference.codes import LARGEST_MAGNITUDE, exact_product, exact_weights
 from rnnqc.reference.loop import Array, ReferenceCell, State
 from rnnqc.reference.quantizer import Quantizer
 from rnnqc.reference.recording import CODES, Recorder
@@ -89,16 +89,12 @@ class FixedPointCell(ReferenceCell):
 
     def _weights(self, key: str) -> Array:
         """Quantized W or R less their zero points."""
-        names = ("group_size", "bits", "codebook")
-        size, bits, codebook = (int(self.attributes[f"{key.lower()}_{name}"]) for name in names)
-        multipliers = self.inputs.get(f"{key}_group_multiplier")
-        codes = weight_codes(
-            self.inputs[key], multipliers, size, len(self.type.gates) * self.hidden, bits, self.type.fused, codebook
-        )
         multiplied = ("input",) if key == "W" else ("hidden", RESET)
         quantizers = [self.quantizers[n] for n in multiplied if n in self.quantizers]
         largest = max(max(abs(q.low - q.zero_point), abs(q.high - q.zero_point)) for q in quantizers)
-        return exact_weights(codes.astype(np.int64) - self.inputs.get(f"{key}_zero_point", np.int64(0)), largest)
+        return exact_weights(
+            self.weight_codes(key).astype(np.int64) - self.inputs.get(f"{key}_zero_point", np.int64(0)), largest
+        )
 
     def widened(self, values: Array) -> Array:
         """Values in the real type."""

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rnnqc.cells.types import CellType
+from rnnqc.reference.codes import weight_codes
 from rnnqc.reference.recording import CODES, ROW_SCALE, Recorder
 
 Array = npt.NDArray[Any]
@@ -35,6 +36,9 @@ class ReferenceCell(ABC):
         ValueError: T = 0, B = 0, a sequence length outside 0 .. T, or `hidden_bias` without `linear_before_reset` or
             the other way round.
     """
+
+    attributes: dict[str, Any]
+    """Values by the operator's attribute names, with the defaults of those that are left out; a subclass sets them."""
 
     def __init__(
         self, type_: CellType, inputs: Mapping[str, Array], attributes: Mapping[str, Any], recorder: Recorder | None
@@ -104,6 +108,13 @@ class ReferenceCell(ABC):
         for names, axis in self._axes.values():
             outputs.update({n: np.expand_dims(outputs[n], axis) for n in names if n in outputs})
         return outputs
+
+    def weight_codes(self, key: str) -> npt.NDArray[np.int8]:
+        """Quantized W or R (`key`), unpacked; ValueError if its packing does not fit together."""
+        names = ("group_size", "bits", "codebook")
+        size, bits, codebook = (int(self.attributes[f"{key.lower()}_{name}"]) for name in names)
+        multipliers, columns = self.inputs.get(f"{key}_group_multiplier"), len(self.type.gates) * self.hidden
+        return weight_codes(self.inputs[key], multipliers, size, columns, bits, self.type.fused, codebook)
 
     def note(self, name: str, values: Array) -> None:
         """Hands a value to the recorder; see `rnnqc.reference.recording`."""

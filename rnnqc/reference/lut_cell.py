@@ -33,7 +33,6 @@ from rnnqc.reference.codes import (
     quantize_rows,
     relu,
     rne,
-    weight_codes,
     without_nan,
 )
 from rnnqc.reference.loop import ReferenceCell, State
@@ -97,12 +96,7 @@ class LutCell(ReferenceCell):
 
     def _weights(self, key: str) -> WholeArray:
         """Quantized W or R."""
-        names = ("group_size", "bits", "codebook")
-        size, bits, codebook = (int(self.attributes[f"{key.lower()}_{name}"]) for name in names)
-        multipliers = self.inputs.get(f"{key}_group_multiplier")
-        columns = len(self.type.gates) * self.hidden
-        codes = weight_codes(self.inputs[key], multipliers, size, columns, bits, self.type.fused, codebook)
-        return exact_weights(codes, 255)
+        return exact_weights(self.weight_codes(key), 255)
 
     def number(self, name: str) -> np.float32:
         """An attribute as float32."""
