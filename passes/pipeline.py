@@ -18,6 +18,7 @@ from rnnqc.passes.brevitas.write_qonnx import WriteQonnx
 from rnnqc.passes.cells.decompose_lstm import DecomposeLstm
 from rnnqc.passes.custom_cells.fuse_custom_cells import FuseCustomCells
 from rnnqc.passes.custom_cells.quantize_custom_cells import QuantizeCustomCells
+from rnnqc.passes.custom_cells.roll_custom_steps import RollCustomSteps
 from rnnqc.passes.custom_cells.write_scans import WriteScans
 from rnnqc.passes.invariants import Property
 from rnnqc.passes.linear.quantize_linear import QuantizeLinear
@@ -89,8 +90,9 @@ def normal_form(
         RecognizeSteps(),  # recover: steps written in other operators become LSTM, GRU and RNN nodes of one step
         RollSteps(),  # recover: unrolled steps become one node
         RecoverLoops(),  # recover: loops over steps become one node
-        SimplifySequences(),  # normalize: detours between sequences and recurrent nodes go
         FoldProductWeights(),  # normalize: weights of custom cells that are computed from constants become constants
+        *([RollCustomSteps()] if scans else []),  # custom_cells: unrolled steps of custom cells become Scans
+        SimplifySequences(),  # normalize: detours between sequences and recurrent nodes go
         *([WriteScans()] if scans else []),  # custom_cells: loops of custom cells become Scans
         *([] if fold else [FoldConstants(floats=False)]),  # normalize: known shapes, indices, conditions are computed
     ]

@@ -91,7 +91,7 @@ class _Steps:
         self.step: dict[int, tuple[int, ...]] = {}
         self.apart: set[int] = set()
         self.keys: dict[int, Hashable] = {}
-        rows = sorted(_rows_of_products(graph, recurrence), key=len, reverse=True)
+        rows = sorted(rows_of_products(graph, recurrence), key=len, reverse=True)
         counting: list[set[int]] = []
         for row in rows:
             # One row counts for all matrices of a layer, but not for a layer that runs backwards behind it.
@@ -178,7 +178,7 @@ def _plain(value: object) -> str:
     return repr(value.tolist()) if hasattr(value, "tolist") else repr(value)
 
 
-def _rows_of_products(graph: Graph, recurrence: FloatRecurrence) -> list[list[int]]:
+def rows_of_products(graph: Graph, recurrence: FloatRecurrence) -> list[list[int]]:
     """For each matrix the products with it of which each depends on the one before."""
     rows = []
     for weight in dict.fromkeys(id(n.inputs[1]) for n in recurrence.products):

@@ -44,7 +44,7 @@ class SimplifySequences(Pass):
     def run(self, model: Model) -> PassResult:
         """Applies the steps until nothing changes."""
         statistics = {"views": 0, "joined": 0, "turned": 0, "final": 0, "projections": 0}
-        graphs = [g for g, _, _ in bodies(model) if any(is_recurrent(n) for n in g.nodes)]
+        graphs = [g for g, _, _ in bodies(model) if any(is_recurrent(n) or n.op == "Scan" for n in g.nodes)]
         every = list(model.graphs())
         while graphs:
             before = sum(statistics.values())

@@ -40,6 +40,18 @@ def reached(
     return found
 
 
+def everything_behind(start: Iterable[Value], inside: Mapping[int, Node]) -> set[int]:
+    """The ids of `start` and of all values that depend on it, in any way."""
+    stack = [v for v in start if v.name]
+    found = {id(v) for v in stack}
+    while stack:
+        for node in users_of(stack.pop(), inside):
+            more = [v for v in node.outputs if v.name and id(v) not in found]
+            found |= {id(v) for v in more}
+            stack += more
+    return found
+
+
 def comes_back(
     state: State, values: Collection[int], states: Iterable[State], onward: Callable[[State], Collection[int]]
 ) -> bool:

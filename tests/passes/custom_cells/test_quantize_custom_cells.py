@@ -17,6 +17,7 @@ import pytest
 from onnx import numpy_helper
 
 import rnnqc
+from rnnqc.cells.custom_nodes import is_custom_node
 from rnnqc.evaluation.numerics import sqnr_db
 from rnnqc.ir import Model
 from rnnqc.proto.graph_walks import blocks_of, stored_tensors
@@ -113,8 +114,7 @@ def test_products_are_quantized_and_the_result_is_near(make: Any, form: str) -> 
     assert (entry.status, entry.form) == ("lowered", "products")
     assert entry.bytes < entry.float_bytes / 3.2, "a byte for four, and scales"
     kinds = [n.op_type for n in all_nodes(lowered.proto)]
-    steps = 1 if make is looped else 4
-    assert kinds.count("MatMulInteger") == (0 if form == "qcdq" else 4 * steps)
+    assert kinds.count("MatMulInteger") == (0 if form == "qcdq" else 4)
     want, got = run(model, feeds), run(lowered.proto, feeds)
     for a, b in zip(want, got, strict=True):
         assert 35.0 < sqnr_db(a, b) < 80.0
@@ -307,12 +307,14 @@ def test_the_first_step_from_a_constant_state(rows: int, scale: float, form: str
     feeds = feeds_of(model)
     lowered = rnnqc.lower(model, form=form, strict=True)
     (entry,) = lowered.report.entries
-    assert (entry.summary.partition(",")[0], entry.left) == ("16 products", [])
+    assert (entry.summary.partition(",")[0], entry.left) == ("4 products", [])
     assert entry.float_bytes == 4 * (2 * I * H + 2 * H * H), "the state is no weight"
     floats = [t for t in lowered.proto.graph.initializer if t.data_type == onnx.TensorProto.FLOAT]
     assert max(int(np.prod(t.dims)) for t in floats) <= rows * H
-    wanted = run(rnnqc.lower(given, form=form).proto, feeds | {"h0": np.repeat(state, 3 // rows, axis=0)})
-    np.testing.assert_array_equal(run(lowered.proto, feeds)[0], wanted[0])
+    # With a known batch onnxruntime adds up the real products of form qcdq in another order.
+    level = "ORT_DISABLE_ALL" if form == "qcdq" else "ORT_ENABLE_ALL"
+    wanted = run(rnnqc.lower(given, form=form).proto, feeds | {"h0": np.repeat(state, 3 // rows, axis=0)}, level)
+    np.testing.assert_array_equal(run(lowered.proto, feeds, level)[0], wanted[0])
 
 
 def test_layers_behind_a_written_out_recurrence_stay_float() -> None:
@@ -326,7 +328,7 @@ def test_layers_behind_a_written_out_recurrence_stay_float() -> None:
     model.graph.output[0].name = "head"
     kinds = {n.name: n.op_type for n in rnnqc.lower(model).proto.graph.node}
     assert kinds["head"] == "MatMul"
-    assert list(kinds.values()).count("MatMulInteger") == 16
+    assert sum(map(is_custom_node, kinds.values())) == 1
 
 
 def test_weights_take_the_bits_of_the_recipe() -> None:

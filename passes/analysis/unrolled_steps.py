@@ -1,0 +1,285 @@
+"""Analysis: what each step of an unrolled recurrence does, where all steps do the same. Reads only.
+
+From the last two products with one matrix on, both are followed back in lockstep: where two nodes do the same, so do
+the nodes that make their inputs. That finds for each node the one that does the same in the next step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from rnnqc.ir import Graph, Node, Value, constant_array, display_name, dtype_of, shape_of, subgraphs
+from rnnqc.passes.analysis.custom_rows import rows_of_products
+from rnnqc.passes.analysis.float_recurrences import PRODUCTS, FloatRecurrence
+from rnnqc.passes.graph.loops.loop_reach import everything_behind
+from rnnqc.passes.graph.loops.loop_states import owners
+from rnnqc.passes.graph.nodes.lstm_node import NotHandled
+from rnnqc.passes.graph.values.index_expressions import Indices
+from rnnqc.passes.graph.values.sequence_elements import element_of
+
+_STEPS = 3
+_WITHIN = 4
+"""How often one matrix may multiply within a step."""
+STAYS = "its unrolled steps are not joined: they do not do the same."
+
+
+@dataclass(eq=False)
+class Source:
+    """What an input of a node is in one step after the other.
+
+    Attributes:
+        values: One for each step.
+        maker: The node of a step that makes it; None for a value from outside.
+        output: Which output of that node.
+        late: Whether the step before makes it; `values[0]` is what the first step gets.
+        same: Whether all steps read the same.
+    """
+
+    values: list[Value]
+    maker: SameNode | None = None
+    output: int = 0
+    late: bool = False
+    same: bool = False
+
+    @property
+    def element(self) -> bool:
+        """Whether every step reads another value from outside."""
+        return self.maker is None and not self.same
+
+
+@dataclass(eq=False)
+class SameNode:
+    """Nodes that do the same in one step after the other, from the first step on.
+
+    Attributes:
+        nodes: One for each step; the last step may lack one that nothing uses.
+        inputs: Of each.
+    """
+
+    nodes: list[Node]
+    inputs: list[Source] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class UnrolledSteps:
+    """An unrolled recurrence.
+
+    Attributes:
+        count: How many steps there are.
+        nodes: What a step does, in order.
+    """
+
+    count: int
+    nodes: Sequence[SameNode]
+
+    @property
+    def members(self) -> list[Node]:
+        """The nodes of all steps."""
+        return [n for same in self.nodes for n in same.nodes[: self.count]]
+
+
+def unrolled_steps(graph: Graph, recurrence: FloatRecurrence, indices: Indices) -> UnrolledSteps:
+    """The steps of a recurrence that is unrolled in `graph`.
+
+    Raises:
+        NotHandled: They are not known to do the same.
+    """
+    inside = owners(graph)
+    row = [inside[n] for n in max(rows_of_products(graph, recurrence), key=len, default=[])]
+    refusals: list[NotHandled] = []
+    for within in range(1, _WITHIN + 1):
+        if len(row) < _STEPS * within:
+            break
+        pairs = _Pairs(graph, inside, indices)
+        try:
+            pairs.follow(row[-1 - within], row[-1])
+            pairs.extend()
+            return _checked(inside, _of_whole_steps(list(pairs.rows()), row[-1]))
+        except NotHandled as why:
+            refusals.append(why)
+    raise refusals[0] if refusals else _stays("fewer than three products with one matrix, each made of the one before")
+
+
+def _of_whole_steps(rows: list[list[Node]], product: Node) -> list[SameNode]:
+    """What does the same in all steps, of which each has one node like `product`."""
+    spine = next(len(r) for r in rows if any(n is product for n in r))
+    rows = [r for r in rows if len(r) >= spine - 1]
+    count = max(len(r) for r in rows if r[0].op in PRODUCTS)
+    # An initial state may be computed like the states that follow, from something else.
+    return [SameNode(r[max(0, len(r) - count) :]) for r in rows]
+
+
+class _Pairs:
+    """For each node the one that does the same in the next step."""
+
+    def __init__(self, graph: Graph, inside: dict[int, Node], indices: Indices) -> None:
+        self.graph, self.inside, self.indices = graph, inside, indices
+        self.after: dict[int, Node] = {}
+        self.before: dict[int, Node] = {}
+
+    def follow(self, one: Node, other: Node) -> list[Node]:
+        """Pairs two nodes, and what their inputs are made of; returns the first of each new pair.
+
+        Raises:
+            NotHandled: One of them has another partner.
+        """
+        stack, new = [(one, other)], []
+        while stack:
+            one, other = stack.pop()
+            if id(one) in self.after or id(other) in self.before:
+                if self.after.get(id(one)) is not other:
+                    raise _different(one, other)
+                continue
+            self.after[id(one)], self.before[id(other)] = other, one
+            new.append(one)
+            for a, b in zip(one.inputs, other.inputs, strict=True):
+                if a is not b and constant_array(b) is None and not self._elements(a, b):
+                    before, after = self._maker(a), self._maker(b)
+                    alike = before is not None and after is not None and _alike(before, after)
+                    if alike and _output(before, a) == _output(after, b):
+                        stack.append((before, after))
+        return new
+
+    def _maker(self, value: Value) -> Node | None:
+        return self.inside.get(id(value.inputs[0])) if len(value.inputs) == 1 else None
+
+    def extend(self) -> None:
+        """Pairs what the last two steps make of pairs, too."""
+        stack = list(self.graph.nodes)
+        while stack:
+            node = stack.pop()
+            other = self.after.get(id(node))
+            if other is None:
+                continue
+            for value, next_ in zip(node.outputs, other.outputs, strict=True):
+                for user in value.outputs:
+                    if id(user) in self.before and id(user) not in self.after:
+                        found = self._same_user(user, value, next_)
+                        if found is not None:
+                            stack += self.follow(user, found)
+
+    def _same_user(self, user: Node, value: Value, other: Value) -> Node | None:
+        places = [k for k, v in enumerate(user.inputs) if v is value]
+        for node in other.outputs:
+            free = id(node) in self.inside and id(node) not in self.before
+            if free and _alike(user, node) and places == [k for k, v in enumerate(node.inputs) if v is other]:
+                return node
+        return None
+
+    def _elements(self, a: Value, b: Value) -> bool:
+        one, other = element_of(a, self.indices), element_of(b, self.indices)
+        return one is not None and other is not None and one.sequence is other.sequence
+
+    def rows(self) -> Iterator[list[Node]]:
+        """The nodes that do the same, each row from its first step on, in the order of the graph."""
+        for node in self.graph.nodes:
+            if id(node) in self.after and id(node) not in self.before:
+                row = [node]
+                while id(row[-1]) in self.after:
+                    row.append(self.after[id(row[-1])])
+                yield row
+
+
+def _checked(inside: dict[int, Node], held: list[SameNode]) -> UnrolledSteps:
+    place = {id(n): (same, k) for same in held for k, n in enumerate(same.nodes)}
+    for same in held:
+        same.inputs = [_source(same, k, place) for k in range(len(same.nodes[0].inputs))]
+    if not any(x.element for same in held for x in same.inputs):
+        raise _stays("they take no elements of a sequence")
+    reads = [len(s.nodes) for s in held if any(x.element for x in s.inputs)]
+    count = min(reads)
+    for same in held:
+        more = same.nodes[count:]
+        if more and same.nodes[0].op in PRODUCTS:
+            raise _stays(f"one more node like {display_name(same.nodes[0])!r} ({same.nodes[0].op})")
+    steps = UnrolledSteps(count, held)
+    made = everything_behind([v for n in steps.members for v in n.outputs], inside)
+    for same in held:
+        for source in same.inputs:
+            outside = source.values[:1] if source.late else source.values if source.maker is None else []
+            for value in outside[:count]:
+                if id(value) in made:
+                    raise _stays(f"{value.name!r}, which a step reads, is made from an earlier step")
+    return steps
+
+
+def _source(same: SameNode, position: int, place: dict[int, tuple[SameNode, int]]) -> Source:
+    """What an input is in all steps.
+
+    Raises:
+        NotHandled: Another thing in one step than in another.
+    """
+    values = [n.inputs[position] for n in same.nodes]
+    if all(equal_values(values[0], v) for v in values):
+        return Source(values, same=True)
+    made = [place.get(id(v.inputs[0])) if len(v.inputs) == 1 else None for v in values]
+    second = made[1]
+    if second is None:
+        if any(m is not None for m in made) or any(_kind(v) != _kind(values[0]) for v in values):
+            raise _different(same.nodes[0], same.nodes[1])
+        return Source(values)
+    maker, step = second
+    output, late = _output(maker.nodes[step], values[1]), step == 0
+    first = 1 if late else 0
+    for k, (value, found) in enumerate(zip(values[first:], made[first:], strict=True), first):
+        at = None if found is None else (found[0], found[1], _output(found[0].nodes[found[1]], value))
+        if at != (maker, k - first, output):
+            raise _different(same.nodes[0], same.nodes[k])
+    if late and (made[0] is not None or _kind(values[0]) != _kind(values[1])):
+        raise _different(same.nodes[0], same.nodes[1])
+    return Source(values, maker, output, late)
+
+
+def _stays(found: str) -> NotHandled:
+    return NotHandled(STAYS, found, "none; every step has its own nodes")
+
+
+def _different(one: Node, other: Node) -> NotHandled:
+    return _stays(f"nodes {display_name(one)!r} and {display_name(other)!r} ({one.op}) read other things")
+
+
+def _kind(value: Value) -> tuple[np.dtype | None, int | None, int | str | None]:
+    """Data type, rank and columns."""
+    shape = shape_of(value)
+    return dtype_of(value), None if shape is None else len(shape), shape[-1] if shape else None
+
+
+def _output(node: Node, value: Value) -> int:
+    return next(k for k, v in enumerate(node.outputs) if v is value)
+
+
+def equal_values(a: Value, b: Value) -> bool:
+    """Whether two values are one, or equal constants."""
+    if a is b:
+        return True
+    one, other = constant_array(a), constant_array(b)
+    if one is None or other is None:
+        return not a.name and not b.name
+    return one.dtype == other.dtype and one.shape == other.shape and one.tobytes() == other.tobytes()
+
+
+def _alike(one: Node, other: Node) -> bool:
+    """Whether two nodes have one operator, one configuration, and the same constants."""
+    return (
+        one is not other
+        and (one.op, one.domain) == (other.op, other.domain)
+        and len(one.inputs) == len(other.inputs)
+        and len(one.outputs) == len(other.outputs)
+        and not subgraphs(one)
+        and {k: _plain(v) for k, v in one.attrs.items()} == {k: _plain(v) for k, v in other.attrs.items()}
+        and all(
+            equal_values(a, b) if _fixed(a) and _fixed(b) else bool(a.name) == bool(b.name)
+            for a, b in zip(one.inputs, other.inputs, strict=True)
+        )
+    )
+
+
+def _fixed(value: Value) -> bool:
+    return constant_array(value) is not None
+
+
+def _plain(value: object) -> str:
+    return repr(value.tolist()) if hasattr(value, "tolist") else repr(value)

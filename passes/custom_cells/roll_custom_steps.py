@@ -1,0 +1,248 @@
+"""Joins the unrolled steps of a custom cell into a Scan."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rnnqc.errors import Outcome, Remark
+from rnnqc.evaluation.numerics import Close
+from rnnqc.ir import Graph, Model, Value, Variable, display_name, dtype_of, shape_of
+from rnnqc.ir.builder import Builder
+from rnnqc.passes.analysis.float_recurrences import FloatRecurrence, float_recurrences
+from rnnqc.passes.analysis.unrolled_steps import SameNode, Source, UnrolledSteps, equal_values, unrolled_steps
+from rnnqc.passes.base import Pass, PassInfo, PassResult
+from rnnqc.passes.graph.loops.loop_states import bodies
+from rnnqc.passes.graph.nodes.lstm_node import NotHandled
+from rnnqc.passes.graph.values.constant_expressions import Constants
+from rnnqc.passes.graph.values.index_expressions import Index, Indices
+from rnnqc.passes.invariants import Property
+from rnnqc.passes.recover.loops.step_shapes import StepShapes
+from rnnqc.passes.recover.recovery_sites import RecoverySites
+from rnnqc.passes.recover.steps.step_weights import NoNode
+
+_ROWS = 2
+"""Rank of states and elements: rows of the batch."""
+
+
+class RollCustomSteps(RecoverySites, Pass):
+    """Replaces the unrolled steps of a custom cell by a Scan over the stacked inputs.
+
+    Before: `h_0 = f(x_0, h); h_1 = f(x_1, h_0); ...`, one copy of the nodes of f for each step
+
+    After: `Scan(h, Concat(Unsqueeze(x_0), Unsqueeze(x_1), ...); f) -> h_n, Y; Split(Y) -> Squeeze -> h_0; ...`
+
+    What a step does is proven node by node: every node of a step reads what the same step makes, what the step before
+    makes, what all steps read, or an element of its own that no step makes. The steps stay, with a note, where that is
+    not so, or where a state may have another shape than the initial one. An initial state of one row for all is
+    repeated, and its products may be added up in another order then; else the bits stay.
+    """
+
+    info = PassInfo(
+        name="roll-custom-steps",
+        summary="join the unrolled steps of custom cells into Scan",
+        numerics=Close(1e-5),
+        requires=frozenset({Property.CANONICAL}),
+    )
+
+    def run(self, model: Model) -> PassResult:
+        """Looks at every graph."""
+        self.sites = []
+        remarks: list[Remark] = []
+        seen: set[str] = set()
+        steps = 0
+        while (found := _next(model, seen)) is not None:
+            graph, recurrence = found
+            path, op = recurrence.path, recurrence.op
+            try:
+                self.check_kept(path)
+                indices = Indices(Constants(model), shape_of)
+                rolled = unrolled_steps(graph, recurrence, indices)
+                batch = _rows_to_repeat(model, rolled, indices)
+            except (NoNode, NotHandled) as why:
+                remarks.append(self.remark(Outcome.NOTE, path, op, why.reason, why.found, why.action))
+                seen.add(path)
+                continue
+            _Rolling(model, graph, rolled, recurrence, batch).run()
+            self.sites.append(path)
+            steps += rolled.count
+            remarks.append(self.remark(Outcome.NOTE, path, op, f"a Scan made of {rolled.count} unrolled steps."))
+            model.remove_dead()
+            model.sort()
+            model.infer_shapes()
+        return PassResult(bool(self.sites), tuple(remarks), {"scans": len(self.sites), "steps": steps})
+
+
+def _next(model: Model, seen: set[str]) -> tuple[Graph, FloatRecurrence] | None:
+    """An unrolled recurrence that was not looked at, and its graph."""
+    found = next((r for r in float_recurrences(model) if r.loop is None and r.path not in seen), None)
+    if found is None:
+        return None
+    first = found.products[0]
+    return next(g for g, _, _ in bodies(model) if any(n is first for n in g.nodes)), found
+
+
+def _rows_to_repeat(model: Model, steps: UnrolledSteps, indices: Indices) -> Value | None:
+    """An element with as many rows as the batch, where initial states have one row for all; else None.
+
+    Raises:
+        NotHandled: A state is not known to keep the shape of its initial value.
+    """
+    sources = [s for same in steps.nodes for s in same.inputs if s.late or s.element]
+    entering = {id(s.values[0]): s.values[0] for s in sources}
+    dims = {k: list(d) for k, v in entering.items() if (d := indices.dimensions(v)) is not None}
+    elements = [s.values[0] for s in sources if s.element and len(dims.get(id(s.values[0]), [])) == _ROWS]
+    repeated: Value | None = None
+    for source in sources:
+        start = dims.get(id(source.values[0]), [])
+        if source.late and len(start) == _ROWS and start[0] == Index(1) and elements:
+            batch = dims[id(elements[0])][0]
+            if batch != Index(1):
+                repeated, start[0] = elements[0], batch
+    given = [(v, dims[k]) for k, v in entering.items() if k in dims]
+    shapes = StepShapes(model, [same.nodes[0] for same in steps.nodes], given, indices)
+    for source in sources:
+        if source.maker is not None:
+            start, made = source.values[0], source.maker.nodes[0].outputs[source.output]
+            sizes = shapes.of(start), shapes.of(made)
+            declared = shape_of(start), shape_of(made)
+            if not any(_known(one) and one == other for one, other in (sizes, declared)):
+                found = f"{start.name!r} {sizes[0]} becomes {made.name!r} {sizes[1]}"
+                raise NotHandled("its unrolled steps stay: a state may change its shape.", found, "none")
+    return repeated
+
+
+def _known(sizes: Sequence[int | str | None] | None) -> bool:
+    return sizes is not None and None not in sizes
+
+
+@dataclass(eq=False)
+class _Formal:
+    """An input of the Scan's body.
+
+    Attributes:
+        source: What it stands for.
+        value: The input.
+    """
+
+    source: Source
+    value: Variable
+
+
+@dataclass(eq=False)
+class _Result:
+    """What a node of a step makes.
+
+    Attributes:
+        values: In one step after the other.
+        used: The numbers of the steps whose value is read behind them.
+        inside: The same in the body of the Scan.
+    """
+
+    values: list[Value]
+    used: list[int]
+    inside: Value
+
+
+class _Rolling:
+    """The work on one recurrence."""
+
+    def __init__(
+        self, model: Model, graph: Graph, steps: UnrolledSteps, recurrence: FloatRecurrence, batch: Value | None
+    ) -> None:
+        self.model, self.graph, self.steps, self.batch = model, graph, steps, batch
+        self.name = model.fresh_name(f"{display_name(recurrence.products[0])}.steps")
+        self.b, self.inner = Builder(model, prefix=self.name), Builder(model, prefix=self.name)
+        self.states: list[_Formal] = []
+        self.elements: list[_Formal] = []
+        self._members = {id(n) for n in steps.members}
+        self._kept = {id(v) for g in model.graphs() for v in g.outputs}
+
+    def run(self) -> None:
+        """Puts the Scan in the place of the steps."""
+        given = [[self._given(s) for s in same.inputs] for same in self.steps.nodes]
+        made = {id(same): self._results(same) for same in self.steps.nodes}
+        self.model.remove_nodes(self.graph, self.steps.members)
+        for same, inputs in zip(self.steps.nodes, given, strict=True):
+            node = same.nodes[0]
+            for source, value in zip(same.inputs, inputs, strict=True):
+                earlier = None if source.late else source.maker
+                node.inputs.append(value if earlier is None else made[id(earlier)][source.output].inside)
+            node.outputs.extend([r.inside for r in made[id(same)]])
+            self.inner.nodes.append(node)
+        carried = [made[id(f.source.maker)][f.source.output] for f in self.states]
+        self._scan(carried, [r for results in made.values() for r in results])
+        self.graph.nodes.extend(self.b.nodes)
+
+    def _results(self, same: SameNode) -> list[_Result]:
+        """What the nodes of all steps make, for each output."""
+        results = []
+        for values in zip(*(n.outputs for n in same.nodes[: self.steps.count]), strict=True):
+            used = [k for k, v in enumerate(values) if self._is_used(v)]
+            inside = values[0]
+            if 0 in used:
+                inside = self.inner.value(f"{inside.name}.step", dtype_of(inside), shape_of(inside))
+            results.append(_Result(list(values), used, inside))
+        return results
+
+    def _is_used(self, value: Value) -> bool:
+        return id(value) in self._kept or any(id(n) not in self._members for n in value.outputs)
+
+    def _given(self, source: Source) -> Value:
+        """What a node of the body reads; of what its own step makes the value of the first step."""
+        if not (source.late or source.element):
+            return source.values[0]
+        held = self.states if source.late else self.elements
+        same = next((f for f in held if self._equal(f.source, source)), None)
+        if same is None:
+            first = source.values[0]
+            name = self.model.fresh_name(f"{first.name}.{'before' if source.late else 'element'}")
+            shape = shape_of(source.values[1 if source.late else 0])
+            same = _Formal(source, Variable(name, dtype_of(first), shape))
+            self.model.hold(same.value)
+            held.append(same)
+        return same.value
+
+    def _equal(self, one: Source, other: Source) -> bool:
+        if one.late:
+            made = one.maker is other.maker and one.output == other.output
+            return made and equal_values(one.values[0], other.values[0])
+        count = self.steps.count
+        return all(a is b for a, b in zip(one.values[:count], other.values[:count], strict=True))
+
+    def _scan(self, carried: Sequence[_Result], every: Sequence[_Result]) -> None:
+        """Makes the Scan, and behind it the values of single steps that are read."""
+        outputs: list[Value] = []
+        for result in carried:
+            if result.used == [self.steps.count - 1]:
+                outputs.append(result.values[-1])
+                result.used = []
+            else:
+                outputs.append(self.b.value("final", dtype_of(result.inside)))
+        read = [r for r in every if r.used]
+        outputs += [self.b.value("output", dtype_of(r.inside)) for r in read]
+        distinct: list[Value] = []
+        for value in [r.inside for r in (*carried, *read)]:
+            again = any(v is value for v in distinct)
+            distinct.append(self.inner.op("Identity", [value], "result") if again else value)
+        body = self.inner.graph([f.value for f in (*self.states, *self.elements)], distinct, "body")
+        given = [*map(self._initial, self.states), *map(self._sequence, self.elements)]
+        scan = self.b.add("Scan", given, outputs, "scan", body=body, num_scan_inputs=len(self.elements))
+        scan.name = self.name
+        for result, sequence in zip(read, outputs[len(carried) :], strict=True):
+            for k in result.used:
+                self.b.add("Gather", [sequence, self.b.i64(k)], [result.values[k]], "step", axis=0)
+
+    def _initial(self, state: _Formal) -> Value:
+        value = state.source.values[0]
+        shape = shape_of(value)
+        if self.batch is None or shape is None or len(shape) != _ROWS or shape[0] != 1:
+            return value
+        rows = self.b.op("Slice", [self.b.op("Shape", [self.batch], "shape"), self.b.i64([0]), self.b.i64([1])], "rows")
+        sizes = self.b.op("Concat", [rows, self.b.i64([1])], "sizes", axis=0)
+        return self.b.op("Expand", [value, sizes], "initial")
+
+    def _sequence(self, element: _Formal) -> Value:
+        values = element.source.values[: self.steps.count]
+        rows = [self.b.op("Unsqueeze", [v, self.b.i64([0])], "row") for v in values]
+        return self.b.op("Concat", rows, "sequence", axis=0)

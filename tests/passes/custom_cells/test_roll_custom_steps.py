@@ -1,0 +1,167 @@
+"""Unrolled steps of custom cells that become Scans, and those that stay.
+
+What these would catch: an element of another step, a state with another initial value, a value of a step that is lost,
+a step that differs from the others and is computed like them, one that reads what an earlier step made as an element.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+import rnnqc
+from rnnqc.cells.custom_nodes import is_custom_node
+from rnnqc.ir import Model
+from rnnqc.passes import PassManager, RollCustomSteps
+from rnnqc.passes.pipeline import normal_form
+from tests.generate.recurrences import RecurrenceCase
+from tests.laws.parametrize import in_turn
+from tests.passes.pass_testing import apply, nodes_of
+from tests.runs.lowered import NATIVE, STOCK, session
+from tests.runs.sessions import Array, assert_same_bits, run
+from tests.subjects.protos import parse
+
+T, I, H = 5, 8, 10  # noqa: E741 - steps, inputs and units
+
+
+def before(proto: onnx.ModelProto) -> Model:
+    """The model as the pass meets it."""
+    model = Model.load(proto)
+    passes = normal_form()
+    PassManager(passes[: next(k for k, p in enumerate(passes) if isinstance(p, RollCustomSteps))]).run(model)
+    return model
+
+
+CASES: tuple[dict[str, Any], ...] = (
+    {"backwards": True, "batch_first": True},
+    {"initial": "computed", "outputs": ("final",)},
+    {"initial": "dynamic", "batch": "B"},
+    {"initial": "learned", "batch": "B"},
+    {"between": "normalized", "outputs": ("y",)},
+    {"between": "residual", "products": "joined", "gemm": True},
+    {"twice": True, "I": H},
+)
+
+
+@in_turn(case=CASES, op=["highway", "projection", "random"])
+def test_layers_in_all_writings(case: dict[str, Any], op: str) -> None:
+    op = "highway" if "twice" in case else op
+    layer = RecurrenceCase(op=op, form="unrolled", **{"time": T, "I": I, "H": H, **case})
+    model = before(layer.model())
+    result = apply(RollCustomSteps(), model, [layer.feeds()])
+    layers = 2 if layer.twice else 1
+    assert result.statistics == {"scans": layers, "steps": layers * T}
+    assert len(nodes_of(model, "Scan")) == layers
+    products = [n.name for n in model.graph.nodes if n.op in ("MatMul", "Gemm")]
+    assert len(products) == {"computed": 2}.get(layer.initial, 0), products
+    lowered = rnnqc.lower(layer.model(), strict=True).proto
+    assert sum(is_custom_node(n.op_type) for n in lowered.graph.node) == layers
+    feeds = layer.feeds()
+    assert_same_bits(run(session(lowered, STOCK), feeds), run(session(lowered, NATIVE), feeds), op)
+
+
+def steps(
+    body: str = "",
+    count: int = T,
+    outputs: tuple[str, ...] = (f"h{T}",),
+    change: Callable[[str, int], str] = lambda s, _: s,
+    start: str = f"float[B,{H}] h0",
+) -> onnx.ModelProto:
+    """Steps of `h' = tanh(x V + h R) + h`, or of another body; `change` makes another text of a step."""
+    body = body or "a = MatMul (x, V) b = MatMul (h, R) c = Add (a, b) d = Tanh (c) next = Add (d, h)"
+    names = ("a", "b", "c", "d", "e", "f", "g", "k")
+    text = ""
+    for number in range(count):
+        own = {"x": f"x{number}", "h": f"h{number}", "next": f"h{number + 1}"} | {w: f"{w}_{number}" for w in names}
+        step = change(body, number)
+        for sign in "(),":
+            step = step.replace(sign, f" {sign} ")
+        words = [own.get(w, w) for w in step.split()]
+        text += " ".join(words) + "\n"
+    given = ", ".join([*(f"float[B,{I}] x{k}" for k in range(count)), *([start] if start else [])])
+    made = ", ".join(f"float[B,{H}] {o}" for o in outputs)
+    rng = np.random.default_rng(3)
+    arrays = {
+        "V": rng.standard_normal((I, H)),
+        "R": rng.standard_normal((H, H)) / 4,
+        "S": rng.standard_normal((H, H)) / 4,
+        "Q": rng.standard_normal((I, H)),
+        "W": rng.standard_normal((H, I)) / 4,
+    } | ({} if start else {"h0": rng.standard_normal((1, H))})
+    header = '<ir_version: 8, opset_import: ["": 17]>'
+    used = {k: np.asarray(v, np.float32) for k, v in arrays.items() if f" {k} " in f" {text} ".replace("\n", " ")}
+    return parse(f"{header} steps ({given}) => ({made}) {{ {text} }}", **used)
+
+
+def feeds_of(model: onnx.ModelProto, batch: int = 3) -> dict[str, Array]:
+    rng = np.random.default_rng(5)
+    sizes = {i.name: i.type.tensor_type.shape.dim[1].dim_value for i in model.graph.input}
+    return {n: rng.standard_normal((batch, size)).astype(np.float32) for n, size in sizes.items()}
+
+
+def test_values_of_steps_that_are_read() -> None:
+    """States in the middle, a value that is no state, the last state: each is that of its step."""
+    proto = steps(outputs=("h2", "d_3", f"h{T}", "d_0"))
+    assert apply(RollCustomSteps(), before(proto), [feeds_of(proto)]).statistics == {"scans": 1, "steps": T}
+
+
+def test_one_matrix_twice_in_a_step() -> None:
+    """Each second product is one of the next step."""
+    text = "b = MatMul (h, R) c = Mul (b, h) d = MatMul (c, R) e = Add (a, d) f = Tanh (e) next = Add (f, h)"
+    proto = steps(f"a = MatMul (x, V) {text}")
+    assert apply(RollCustomSteps(), before(proto), [feeds_of(proto)]).statistics == {"scans": 1, "steps": T}
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+def test_one_row_of_an_initial_state_is_for_all(batch: int) -> None:
+    proto = steps(start="")
+    model = before(proto)
+    assert apply(RollCustomSteps(), model, [feeds_of(proto, batch)]).statistics["scans"] == 1
+    assert nodes_of(model, "Expand")
+
+
+def test_the_first_product_of_zeros_that_an_exporter_folded() -> None:
+    """What enters the loop then is the product, not the state."""
+    proto = steps(change=lambda s, k: s if k else "c = MatMul (x, V) next = Tanh (c)", start="")
+    model = before(proto)
+    apply(RollCustomSteps(), model, [feeds_of(proto)])
+
+
+STAY: dict[str, Callable[[str], str]] = {
+    "another activation": lambda s: s.replace("Tanh", "Sigmoid"),
+    "another matrix": lambda s: s.replace("(h, R)", "(h, S)"),
+    "parts in another order": lambda s: s.replace("Concat <axis = 1> (f, e)", "Concat <axis = 1> (e, f)"),
+    "operands in another order": lambda s: s.replace("Sub (a, b)", "Sub (b, a)"),
+    "a state of two steps before": lambda s: s.replace("Add (g, h)", "Add (g, h1)"),
+    "an element made of a state": lambda s: s.replace("a = MatMul (x, V)", "k = MatMul (h, W) a = MatMul (k, V)"),
+}
+
+
+@pytest.mark.parametrize("kind", list(STAY))
+def test_a_step_that_differs(kind: str) -> None:
+    """It is not computed like the others."""
+    parts = "d = Tanh (c) e, f = Split <axis = 1> (d) g = Concat <axis = 1> (f, e)"
+    body = f"a = MatMul (x, V) b = MatMul (h, R) c = Sub (a, b) {parts} next = Add (g, h)"
+    proto = steps(body, change=lambda s, k: STAY[kind](s) if k == 3 else s)
+    result = apply(RollCustomSteps(), before(proto), [feeds_of(proto)])
+    assert result.statistics["steps"] < T
+    assert [r for r in result.remarks if "unrolled steps" in r.reason]
+
+
+def test_what_no_state_goes_into_may_differ() -> None:
+    """It is computed in front of the Scan."""
+    proto = steps(change=lambda s, k: s.replace("(x, V)", "(x, Q)") if k == 3 else s)
+    assert apply(RollCustomSteps(), before(proto), [feeds_of(proto)]).statistics == {"scans": 1, "steps": T}
+
+
+def test_kept_steps() -> None:
+    """What does not compute the same is left out, and named."""
+    model = before(steps())
+    (name,) = [n.name for n in model.graph.nodes if n.outputs[0].name == "b_0"]
+    result = RollCustomSteps().keeping({name: "a difference"})(model)
+    assert not result.modified
+    assert "a difference" in result.remarks[0].found
