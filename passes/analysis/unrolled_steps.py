@@ -21,6 +21,7 @@ from rnnqc.passes.graph.values.index_expressions import Indices
 from rnnqc.passes.graph.values.sequence_elements import element_of
 
 _STEPS = 3
+_BEHIND, _IN_FRONT = "behind", "in front"
 _WITHIN = 4
 """How often one matrix may multiply within a step."""
 STAYS = "its unrolled steps are not joined: they do not do the same."
@@ -93,22 +94,30 @@ def unrolled_steps(graph: Graph, recurrence: FloatRecurrence, indices: Indices) 
     for within in range(1, _WITHIN + 1):
         if len(row) < _STEPS * within:
             break
-        pairs = _Pairs(graph, inside, indices)
-        try:
-            pairs.follow(row[-1 - within], row[-1])
-            pairs.extend()
-            return _checked(inside, _of_whole_steps(list(pairs.rows()), row[-1]))
-        except NotHandled as why:
-            refusals.append(why)
+        for cut in (_BEHIND, _IN_FRONT):
+            pairs = _Pairs(graph, inside, indices)
+            try:
+                pairs.follow(row[-1 - within], row[-1])
+                pairs.extend()
+                return _checked(inside, _of_whole_steps(pairs, row[-1], cut), row[-1])
+            except NotHandled as why:
+                refusals.append(why)
     raise refusals[0] if refusals else _stays("fewer than three products with one matrix, each made of the one before")
 
 
-def _of_whole_steps(rows: list[list[Node]], product: Node) -> list[SameNode]:
-    """What does the same in all steps, of which each has one node like `product`."""
+def _of_whole_steps(pairs: _Pairs, product: Node, cut: str) -> list[SameNode]:
+    """What does the same in all steps, of which each has one node like `product`.
+
+    Something like it may stand behind the last step; or in front of the first, where an initial state is computed like
+    the states that follow. `cut` says which of these is left out, where a row is that long.
+    """
+    rows = list(pairs.rows())
     spine = next(len(r) for r in rows if any(n is product for n in r))
     rows = [r for r in rows if len(r) >= spine - 1]
     count = max(len(r) for r in rows if r[0].op in PRODUCTS)
-    # An initial state may be computed like the states that follow, from something else.
+    for row in rows:
+        while cut == _BEHIND and len(row) > count and id(row[-1]) in pairs.behind:
+            row.pop()
     return [SameNode(r[max(0, len(r) - count) :]) for r in rows]
 
 
@@ -119,6 +128,8 @@ class _Pairs:
         self.graph, self.inside, self.indices = graph, inside, indices
         self.after: dict[int, Node] = {}
         self.before: dict[int, Node] = {}
+        self.behind: set[int] = set()
+        """Nodes that `extend` has found."""
 
     def follow(self, one: Node, other: Node) -> list[Node]:
         """Pairs two nodes, and what their inputs are made of; returns the first of each new pair.
@@ -159,7 +170,9 @@ class _Pairs:
                     if id(user) in self.before and id(user) not in self.after:
                         found = self._same_user(user, value, next_)
                         if found is not None:
-                            stack += self.follow(user, found)
+                            new = self.follow(user, found)
+                            self.behind |= {id(self.after[id(n)]) for n in new}
+                            stack += new
 
     def _same_user(self, user: Node, value: Value, other: Value) -> Node | None:
         places = [k for k, v in enumerate(user.inputs) if v is value]
@@ -183,35 +196,51 @@ class _Pairs:
                 yield row
 
 
-def _checked(inside: dict[int, Node], held: list[SameNode]) -> UnrolledSteps:
-    place = {id(n): (same, k) for same in held for k, n in enumerate(same.nodes)}
-    for same in held:
-        same.inputs = [_source(same, k, place) for k in range(len(same.nodes[0].inputs))]
-    if not any(x.element for same in held for x in same.inputs):
+def _checked(inside: dict[int, Node], held: list[SameNode], product: Node) -> UnrolledSteps:
+    """The steps of what reads inputs of one kind in all of them; values of other nodes come from outside.
+
+    Raises:
+        NotHandled: `product`, which every step has, is none of it.
+    """
+    while True:
+        refusals = _with_sources(held)
+        count = min((len(s.nodes) for s in held if any(x.element for x in s.inputs)), default=0)
+        steps = UnrolledSteps(count, held)
+        made = everything_behind([v for n in steps.members for v in n.outputs], inside)
+        for same in held:
+            for source in same.inputs:
+                outside = source.values[:1] if source.late else source.values[:count] if source.element else []
+                for value in outside:
+                    if id(value) in made:
+                        text = f"{value.name!r}, which a step reads, is made from an earlier step"
+                        refusals.setdefault(id(same), _stays(text))
+        if not refusals:
+            break
+        for same in held:
+            if id(same) in refusals and any(n is product for n in same.nodes):
+                raise refusals[id(same)]
+        held = [s for s in held if id(s) not in refusals]
+    if not count:
         raise _stays("they take no elements of a sequence")
-    reads = [len(s.nodes) for s in held if any(x.element for x in s.inputs)]
-    count = min(reads)
     for same in held:
-        more = same.nodes[count:]
-        if more and same.nodes[0].op in PRODUCTS:
+        if same.nodes[count:] and same.nodes[0].op in PRODUCTS:
             raise _stays(f"one more node like {display_name(same.nodes[0])!r} ({same.nodes[0].op})")
-    steps = UnrolledSteps(count, held)
-    made = everything_behind([v for n in steps.members for v in n.outputs], inside)
-    for same in held:
-        for source in same.inputs:
-            outside = source.values[:1] if source.late else source.values if source.maker is None else []
-            for value in outside[:count]:
-                if id(value) in made:
-                    raise _stays(f"{value.name!r}, which a step reads, is made from an earlier step")
     return steps
 
 
-def _source(same: SameNode, position: int, place: dict[int, tuple[SameNode, int]]) -> Source:
-    """What an input is in all steps.
+def _with_sources(held: list[SameNode]) -> dict[int, NotHandled]:
+    """Notes what the inputs of each are; returns why those of some are nothing of one kind, by id."""
+    place = {id(n): (same, k) for same in held for k, n in enumerate(same.nodes)}
+    refusals: dict[int, NotHandled] = {}
+    for same in held:
+        sources = [_source(same, k, place) for k in range(len(same.nodes[0].inputs))]
+        same.inputs = [s for s in sources if isinstance(s, Source)]
+        refusals |= {id(same): s for s in sources if not isinstance(s, Source)}
+    return refusals
 
-    Raises:
-        NotHandled: Another thing in one step than in another.
-    """
+
+def _source(same: SameNode, position: int, place: dict[int, tuple[SameNode, int]]) -> Source | NotHandled:
+    """What an input is in all steps, or why it is another thing in one step than in another."""
     values = [n.inputs[position] for n in same.nodes]
     if all(equal_values(values[0], v) for v in values):
         return Source(values, same=True)
@@ -219,7 +248,7 @@ def _source(same: SameNode, position: int, place: dict[int, tuple[SameNode, int]
     second = made[1]
     if second is None:
         if any(m is not None for m in made) or any(_kind(v) != _kind(values[0]) for v in values):
-            raise _different(same.nodes[0], same.nodes[1])
+            return _different(same.nodes[0], same.nodes[1])
         return Source(values)
     maker, step = second
     output, late = _output(maker.nodes[step], values[1]), step == 0
@@ -227,9 +256,9 @@ def _source(same: SameNode, position: int, place: dict[int, tuple[SameNode, int]
     for k, (value, found) in enumerate(zip(values[first:], made[first:], strict=True), first):
         at = None if found is None else (found[0], found[1], _output(found[0].nodes[found[1]], value))
         if at != (maker, k - first, output):
-            raise _different(same.nodes[0], same.nodes[k])
+            return _different(same.nodes[0], same.nodes[k])
     if late and (made[0] is not None or _kind(values[0]) != _kind(values[1])):
-        raise _different(same.nodes[0], same.nodes[1])
+        return _different(same.nodes[0], same.nodes[1])
     return Source(values, maker, output, late)
 
 

@@ -152,6 +152,29 @@ def test_a_step_that_differs(kind: str) -> None:
     assert [r for r in result.remarks if "unrolled steps" in r.reason]
 
 
+def test_both_directions_and_a_layer_above() -> None:
+    """Steps that run against each other are no steps of one layer; a Concat behind the last one is no part of it."""
+    text = ""
+    for k in range(T):
+        for name, element in (("f", k), ("b", T - 1 - k)):
+            text += (
+                f"{name}j{k} = Concat <axis = 1> (x{element}, {name}h{k}) {name}p{k} = MatMul ({name}j{k}, {name}W) "
+            )
+            text += f"{name}t{k} = Tanh ({name}p{k}) {name}h{k + 1} = Add ({name}t{k}, {name}h{k})\n"
+    for k in range(T):
+        text += f"e{k} = Concat <axis = 1> (fh{k + 1}, bh{T - k}) j{k} = Concat <axis = 1> (e{k}, h{k}) "
+        text += f"p{k} = MatMul (j{k}, W) t{k} = Tanh (p{k}) h{k + 1} = Add (t{k}, h{k})\n"
+    rng = np.random.default_rng(3)
+    zeros = np.zeros((3, H), np.float32)
+    widths = {"fW": I + H, "bW": I + H, "W": 3 * H}
+    arrays = {n: (rng.standard_normal((w, H)) / 4).astype(np.float32) for n, w in widths.items()}
+    given = ", ".join(f"float[3,{I}] x{k}" for k in range(T))
+    header = '<ir_version: 8, opset_import: ["": 17]>'
+    proto = parse(f"{header} g ({given}) => (float[3,{H}] h{T}) {{ {text} }}", fh0=zeros, bh0=zeros, h0=zeros, **arrays)
+    result = apply(RollCustomSteps(), before(proto), [feeds_of(proto)])
+    assert result.statistics == {"scans": 3, "steps": 3 * T}
+
+
 def test_what_no_state_goes_into_may_differ() -> None:
     """It is computed in front of the Scan."""
     proto = steps(change=lambda s, k: s.replace("(x, V)", "(x, Q)") if k == 3 else s)
