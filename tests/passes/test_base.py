@@ -125,6 +125,7 @@ class Forgetful(Pass):
         return PassResult(True)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("reload", [False, True])
 def test_what_a_pass_removes_is_not_mistaken_for_what_it_makes(reload: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Model, "check", lambda _: None)

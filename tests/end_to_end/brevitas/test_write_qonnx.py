@@ -102,7 +102,7 @@ def cells(model: onnx.ModelProto) -> list[onnx.NodeProto]:
     return [n for n in model.graph.node if n.op_type == "QuantLSTMCell"]
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", CASES)
 def test_round_trip(name: str) -> None:
     case = CASES[name]
@@ -112,7 +112,7 @@ def test_round_trip(name: str) -> None:
     round_trip(case.model(), calibration, case.feeds())
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("name", VARIATIONS)
 def test_other_formats(name: str) -> None:
     case = LstmCase(T=9, B=3, I=11, H=13, initial_h=True, initial_c=True, gain=2.0)
@@ -274,6 +274,7 @@ def test_a_model_without_such_a_cell(tmp_path: Path, capfd: pytest.CaptureFixtur
     assert in_process(capfd, "lower", tmp_path / "gru.onnx", *common[2:], "--recipe", RECIPE, "--strict").code == 3
 
 
+@pytest.mark.slow
 def test_two_lowerings_write_the_same_bytes() -> None:
     case = CASES["two directions"]
     first, second = (
@@ -339,7 +340,7 @@ def test_any_layer_comes_back(case: LstmCase) -> None:
     assert_same_bits(expected, run(session(read.proto, STOCK), feeds), "read again against the direct lowering")
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", ["initial states", "coupled gates", "reverse", "large values"])
 def test_form_qcdq_is_the_same_cell(name: str) -> None:
     """With powers of two the order of sums does not matter: the float operations are those of the integer cell."""

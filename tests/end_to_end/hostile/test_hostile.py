@@ -444,7 +444,7 @@ LOWERED: dict[str, tuple[LstmCase, Mutation]] = {
 }
 
 
-@pytest.mark.few(5)
+@pytest.mark.few(3)
 @pytest.mark.parametrize("what", LOWERED)
 def test_unusual_but_valid(what: str, lower: Callable[..., Result], tmp_path: Path) -> None:
     case, mutate = LOWERED[what]

@@ -188,7 +188,7 @@ def _features(case: RecurrentCase, k: int) -> Array:
     return np.asarray(x, np.float32)
 
 
-@pytest.mark.few(6)
+@pytest.mark.few(4)
 @pytest.mark.parametrize("feature", FEATURES)
 def test_every_feature(feature: str, tmp_path: Path) -> None:
     case = FEATURES[feature]

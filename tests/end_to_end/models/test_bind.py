@@ -71,6 +71,7 @@ def source(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("form", ["fused", "integer", "qcdq"])
 def test_bound_or_fed_gives_the_same_bits(form: str) -> None:
     """Every input bound but one, and only one left."""

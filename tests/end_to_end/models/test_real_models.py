@@ -251,6 +251,7 @@ def test_rnnoise(calibrated: bool, shared: Find) -> None:
         assert last >= first - RNNOISE_DRIFT_DB, name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", [STOCK, NATIVE])
 def test_rnnoise_frame_by_frame(way: str, shared: Find) -> None:
     """As it runs in a call: one frame each time, states handed on, the same bits as the whole."""

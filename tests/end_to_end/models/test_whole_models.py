@@ -141,9 +141,9 @@ def test_inspect_lists_them(cli: Callable[..., Result], source: Path) -> None:
 @pytest.mark.few(1)
 @pytest.mark.parametrize("name", ["embedded", "filtered", "logits"])
 def test_an_override_leaves_one_weight_float(name: str) -> None:
-    """Embedding, convolution or decoder, in every form: the others are stored as without the override."""
+    """Embedding, convolution or decoder, beside integers and floats: the others are stored as without the override."""
     proto = WholeModel(tied=False).model()
-    for form in ("fused", "integer", "qcdq"):
+    for form in ("fused", "qcdq"):
         plain = rnnqc.lower(proto, form=form, rest="int8")
         made = rnnqc.lower(
             proto, form=form, rest="int8", overrides=[f"{name}*.weight.bits=none"], verify=form == "fused"

@@ -174,7 +174,7 @@ def test_whole_numbers_have_a_threshold_of_their_own(capfd: pytest.CaptureFixtur
     assert len(other) == 1 and "whole numbers" not in other[0]
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("arguments", "wanted"),
     [

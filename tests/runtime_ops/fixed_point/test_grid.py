@@ -144,6 +144,7 @@ def test_accumulators_saturate(bits: int) -> None:
     assert_same_bits(run_stock(case), wanted)
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("rounded", [False, True])
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("bits", [8, 16])

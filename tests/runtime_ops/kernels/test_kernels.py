@@ -458,7 +458,7 @@ class LinearTables:
         return self.case().run("reference", guarded).fused
 
 
-@pytest.mark.few(9)
+@pytest.mark.few(5)
 @pytest.mark.parametrize("isa", STEP_ISAS)
 @pytest.mark.parametrize(
     ("sizes", "fused"),
@@ -575,7 +575,7 @@ def _limited_case(
     return case
 
 
-@pytest.mark.few(53)
+@pytest.mark.few(27)
 @pytest.mark.parametrize("isa", STEP_ISAS)
 @pytest.mark.parametrize("name", LIMITS)
 @pytest.mark.parametrize("specials", [WITHIN, JUST_BEYOND, BEYOND], ids=["within", "just beyond", "beyond"])

@@ -226,7 +226,7 @@ def test_an_output_that_may_be_a_state_of_another_cell() -> None:
     assert_roles(recovered(step.model())[0], step)
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("swapped", [False, True])
 @pytest.mark.parametrize(("width", "projected"), [(H, 5), (H, H), (5, H), (5, 5), (6, 5)])
 def test_a_projection_is_no_hidden_state(swapped: bool, width: int, projected: int) -> None:
@@ -243,6 +243,7 @@ def test_a_projection_is_no_hidden_state(swapped: bool, width: int, projected: i
         assert 10 * np.log10(np.sum(value**2) / np.sum((value - found[name]) ** 2)) > 30
 
 
+@pytest.mark.few(8)
 @every_pair(op=["LSTM", "GRU", "RNN"], form=FORMS, products=["fused", "separate", "joined"])
 def test_layers_whose_input_is_as_wide_as_their_state(op: str, form: str, products: str) -> None:
     if op == "GRU" and products == "joined":
