@@ -109,7 +109,7 @@ def test_commands_know_what_is_bound(source: Path, tmp_path: Path, cli: Callable
         ("verify", source, lowered, "--min-sqnr", "15", "--native"),
         ("verify", source, lowered, "--data", data, "--min-sqnr", "25"),
         ("bench", lowered, "--against", source, "--rounds", "1"),
-        ("report", source, lowered, "-o", tmp_path / "page.html", "--models", "1", "--data", data),
+        ("report", source, lowered, "-o", tmp_path / "page.html", "--seconds", "0", "--data", data),
     ):
         result = cli(*command)
         assert result.code == 0, result.text

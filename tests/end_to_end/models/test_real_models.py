@@ -164,6 +164,7 @@ def _imdb(find: Find, name: str, count: int | None, ways: tuple[str, ...], bar: 
     _compare(outputs, {"prob": bar}, name)
 
 
+@pytest.mark.slow
 @pytest.mark.few(1)
 @pytest.mark.parametrize("name", ["imdb_lstm_torch", "imdb_lstm_torch_dynamo"])
 def test_imdb(name: str, shared: Find) -> None:

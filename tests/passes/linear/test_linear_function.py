@@ -32,7 +32,7 @@ def run_stock(model: onnx.ModelProto, case: LinearCase, level: str = "ORT_ENABLE
     return {"Y": session.run(None, case.feeds())[0]}
 
 
-@settings(max_examples=max(30, settings().max_examples))
+@settings(max_examples=max(15, settings().max_examples))
 @given(linear_cases())
 def test_any_configuration(case: LinearCase) -> None:
     assert_same_bits(stock(case), case.expected())

@@ -40,13 +40,13 @@ def expected(case: GridCase) -> Arrays:
     return reference.run(CELL_TYPES["LSTM"], case.inputs, case.node.attributes)
 
 
-@settings(max_examples=5 * EXAMPLES)
+@settings(max_examples=max(30, 2 * EXAMPLES))
 @given(grid_cases())
 def test_native_is_the_reference(case: GridCase) -> None:
     assert_same_bits(run_native(case.node), expected(case))
 
 
-@settings(max_examples=3 * EXAMPLES)
+@settings(max_examples=max(15, EXAMPLES))
 @given(grid_cases(), st.sampled_from([13, 17, 18, 21, 23]))
 def test_stock_is_the_reference(case: GridCase, opset: int) -> None:
     assert_same_bits(run_stock(case, opset), expected(case))

@@ -102,7 +102,7 @@ def guarded() -> Guarded:
     return Guarded()
 
 
-@settings(max_examples=4 * EXAMPLES)
+@settings(max_examples=2 * EXAMPLES)
 @given(byte_grid_cases())
 def test_native_is_the_reference(case: GridCase) -> None:
     assert_same_bits(run_native(case.node), expected(case))

@@ -49,13 +49,13 @@ WAYS = [run_stock, run_natively]
 each_way = pytest.mark.parametrize("way", WAYS)
 
 
-@settings(max_examples=5 * EXAMPLES)
+@settings(max_examples=max(30, 2 * EXAMPLES))
 @given(grid_cases((GRU, RNN)))
 def test_native_is_the_reference(case: GridCase) -> None:
     assert_same_bits(run_natively(case), expected(case))
 
 
-@settings(max_examples=3 * EXAMPLES)
+@settings(max_examples=max(15, EXAMPLES))
 @given(grid_cases((GRU, RNN)), st.sampled_from([13, 17, 18, 21, 23]))
 def test_stock_is_the_reference(case: GridCase, opset: int) -> None:
     assert_same_bits(run_stock(case, opset), expected(case))
