@@ -15,7 +15,7 @@ from tests.laws.law import assert_on_grids, layer_law
 from tests.laws.layers import LawCase, law_cases
 
 
-@pytest.mark.few(26)
+@pytest.mark.few(30)
 @pytest.mark.parametrize("case", law_cases(), ids=lambda c: c.name)
 def test_same_bits(case: LawCase) -> None:
     arguments = {"settings": [case.setting], "ways": [case.form], "name": case.name, "stats": case.statistics}

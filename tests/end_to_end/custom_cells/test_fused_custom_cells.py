@@ -45,7 +45,7 @@ def same_bits(proto: onnx.ModelProto, feeds: dict[str, Array], what: str = "") -
     return expected
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(3)
 @every_pair(
     cell=list(CELLS), recipe=list(RECIPES), units=[1, 7, 16, 33], batch=[1, 2, 5], lengths=[False, True],
     reverse=[False, True], initial_states=[False, True],
@@ -297,7 +297,7 @@ CALLED = {
 }
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(3)
 @every_pair(operators=list(CALLED), batch=[1, 2, 5], recipe=["int8", "pow2-int8", "int8-static"])
 def test_operators_that_onnxruntime_computes(operators: str, batch: int, recipe: str) -> None:
     """Each is a call of the program; what has no kernel is written in operators that have one."""

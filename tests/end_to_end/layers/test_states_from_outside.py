@@ -76,7 +76,7 @@ DIRECTIONS: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.few(5)
+@pytest.mark.few(6)
 @every_pair(cell=CELLS, changes=DIRECTIONS, recipe=["int8", "int16", "w4a8"], way=[INTEGER, UNROLLED])
 def test_all_ways_make_the_same(cell: str, changes: dict[str, Any], recipe: str, way: str) -> None:
     case = case_of(cell, **changes)
@@ -160,7 +160,7 @@ FLOAT_OPERATORS: list[tuple[str, list[str]]] = [
 ]
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(5)
 @every_pair(cell=CELLS, changes=DIRECTIONS, made=FLOAT_OPERATORS)
 def test_float_operators_with_quantizers(cell: str, changes: dict[str, Any], made: tuple[str, list[str]]) -> None:
     case, (form, overrides) = case_of(cell, **changes), made

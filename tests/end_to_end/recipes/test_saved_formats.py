@@ -73,7 +73,7 @@ def test_custom_cells(recipe: str, cell: str, form: str, tmp_path: Path) -> None
     assert _bytes(again.proto) == _bytes(lowered.proto)
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(5)
 @every_pair(recipe=RECIPES, case=tuple(CASES), form=("fused", "integer", "qcdq"))
 def test_the_same_file_without_data(recipe: str, case: str, form: str, tmp_path: Path) -> None:
     options = {} if recipe.startswith("weight-only") or recipe == "fp16" else {"form": form}

@@ -30,11 +30,11 @@ RECIPES = ("int8", "int8-static", "int16", "w4a8", "pow2-int8", "pow2-int16", "p
 OPERATORS = ("LSTM", "GRU", "RNN")
 CASES = {
     "LSTM, states": LstmCase(T=3, B=2, I=9, H=12, initial_h=True, initial_c=True),
+    "GRU, states": LstmCase(op="GRU", T=3, B=2, I=9, H=12, initial_h=True),
     "LSTM, one row": LstmCase(T=2, B=1, I=20, H=33, direction="bidirectional"),
     "LSTM, lengths": LstmCase(T=4, B=3, I=9, H=12, lens=(2, 0, 4)),
     "LSTM, peepholes": LstmCase(T=3, B=2, I=9, H=12, peepholes=True, clip=0.7, direction="reverse"),
     "LSTM, Relu": LstmCase(T=3, B=1, I=9, H=12, activations=tuple(map(Activation, ("Sigmoid", "Relu", "Relu")))),
-    "GRU, states": LstmCase(op="GRU", T=3, B=2, I=9, H=12, initial_h=True),
     "GRU, one row": LstmCase(op="GRU", T=2, B=1, I=9, H=12, linear_before_reset=True),
     "GRU, Softsign": LstmCase(
         op="GRU", T=3, B=2, I=9, H=12, activations=tuple(map(Activation, ("HardSigmoid", "Softsign")))

@@ -238,7 +238,7 @@ WEIGHTS: list[tuple[dict[str, Any], int | None]] = [
 ]
 
 
-@pytest.mark.few(5)
+@pytest.mark.few(9)
 @every_pair(weight=WEIGHTS, op=["Gemm", "MatMul", "Conv"], opset=[13, 17, 21])
 def test_weights(weight: tuple[dict[str, Any], int | None], op: str, opset: int) -> None:
     """Codes of up to 8 bits that stand for the same floats; floats else.

@@ -75,7 +75,7 @@ def test_every_form_of_every_layer(op: str, form: str, backwards: bool) -> None:
     assert not any(n.op in ("Slice", "Concat", "Split", "Gather", "Tanh", "MatMul", "Gemm") for n in model.graph.nodes)
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(5)
 @every_pair(form=FORMS, initial=["zeros", "constant", "input", "dynamic"], batch=[1, 3, "B"])
 def test_initial_states(form: str, initial: str, batch: int | str) -> None:
     if initial in ("zeros", "constant") and batch == "B":
@@ -87,7 +87,7 @@ def test_initial_states(form: str, initial: str, batch: int | str) -> None:
         assert bool(states) == (initial in ("constant", "input"))
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(5)
 @every_pair(form=FORMS, op=GATES, outputs=[("y",), ("final",)], batch_first=[False, True])
 def test_outputs(form: str, op: str, outputs: tuple[str, ...], batch_first: bool) -> None:
     check(RecurrenceCase(op=op, form=form, outputs=outputs, batch_first=batch_first, backwards=batch_first))
@@ -198,7 +198,7 @@ def test_gemm_that_adds_the_product_of_the_state(op: str, gemm: bool, squeeze: b
     check(RecurrenceCase(op=op, form="keras", products="added", gemm=gemm, squeeze=squeeze, batch=1, counter="trips"))
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(5)
 @pytest.mark.parametrize("counter", COUNTERS)
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_counters_of_every_type(counter: str, dynamic: bool) -> None:

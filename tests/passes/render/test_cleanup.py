@@ -222,7 +222,6 @@ def test_order() -> None:
     assert op_types(model.graph) == ["Neg", "Exp"]
 
 
-@pytest.mark.few(2)
 @pytest.mark.parametrize("name", ["insert-qcdq", "fold-scales", "fuse-quant-lstm-cell", "unroll"])
 def test_after_every_pass_cells_name_values_that_exist(name: str) -> None:
     for case in (

@@ -77,7 +77,7 @@ def test_tables_at_the_ends_of_their_ranges(type_: CellType, linear: bool, entry
     assert (wanted != 0).all()
 
 
-@pytest.mark.few(6)
+@pytest.mark.few(7)
 @types
 @pytest.mark.parametrize("weight_bits", [8, 16])
 @pytest.mark.parametrize("code_bits", [8, 16])

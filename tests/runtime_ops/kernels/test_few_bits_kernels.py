@@ -127,7 +127,7 @@ def test_rows_with_a_zero_point_each(
 LARGE = [(1, 8200, 17), (1, 16500, 3), (2, 4103, 17), (5, 3333, 2), (17, 1100, 16), (35, 513, 33)]
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(4)
 @each_kernel
 @each_group_size
 @bundled("size, numbers", spread(3, LARGE, [(0, "corners"), (0, "low"), (255, "low"), (0, "high")]))

@@ -458,7 +458,6 @@ class LinearTables:
         return self.case().run("reference", guarded).fused
 
 
-@pytest.mark.few(5)
 @pytest.mark.parametrize("isa", STEP_ISAS)
 @pytest.mark.parametrize(
     ("sizes", "fused"),

@@ -216,7 +216,6 @@ def test_threads_give_the_same_bits(operator: Operator, linear: int, variant: st
             assert_same_bits(dict(zip(case.outputs, found, strict=True)), wanted)
 
 
-@pytest.mark.few(2)
 @pytest.mark.parametrize(("operator", "linear"), OPERATORS)
 def test_groups_of_unequal_size_have_their_memory(operator: Operator, linear: int) -> None:
     """A group of fewer rows takes more steps at a time, and here more memory; what it lacked shows as a crash only."""

@@ -226,7 +226,7 @@ def test_an_output_that_may_be_a_state_of_another_cell() -> None:
     assert_roles(recovered(step.model())[0], step)
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(4)
 @pytest.mark.parametrize("swapped", [False, True])
 @pytest.mark.parametrize(("width", "projected"), [(H, 5), (H, H), (5, H), (5, 5), (6, 5)])
 def test_a_projection_is_no_hidden_state(swapped: bool, width: int, projected: int) -> None:
