@@ -88,6 +88,7 @@ def _once(feeds: list[Feeds]) -> Iterator[Feeds]:
     yield from feeds
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("again", [True, False], ids=["list", "generator"])
 def test_calibration_data_is_measured_on(again: bool) -> None:
     """What the user's data shows and generated data does not: Relu states that leave the range of 8 bits."""

@@ -44,7 +44,7 @@ def test_docstring_says_before_and_after(name: str) -> None:
     assert ("before:" in text.lower() and "after" in text.lower()) or "1." in text
 
 
-@pytest.mark.few(10)
+@pytest.mark.few(8)
 @pytest.mark.parametrize("name", ORDER)
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_every_pass_on_every_layer(case: LstmCase, name: str) -> None:

@@ -272,6 +272,7 @@ def test_options_of_no_comparison(
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.few(1)
 @pytest.mark.parametrize("op", ["LSTM", "GRU", "RNN"])
 @pytest.mark.parametrize("recipe", ["brevitas-int8", "pow2-int8"])

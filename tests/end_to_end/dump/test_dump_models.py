@@ -93,6 +93,7 @@ def test_rnnoise_in_form_qcdq(shared: Shared, tmp_path: Path, options: dict[str,
     assert list(counts(index).values()) == [6] * 3
 
 
+@pytest.mark.slow
 def test_silero(shared: Shared, tmp_path: Path) -> None:
     """The declared size of the state chooses one of two branches."""
     model = lowered(shared, "silero_vad/silero_vad_16k_op15.onnx", tmp_path)
@@ -102,6 +103,7 @@ def test_silero(shared: Shared, tmp_path: Path) -> None:
     assert list(counts(index).values()) == [3]
 
 
+@pytest.mark.slow
 def test_lengths_of_a_packed_export(shared: Shared, tmp_path: Path) -> None:
     model = lowered(shared, "vitis_rnn/imdb_lstm_packed_unsorted.onnx", tmp_path)
     with np.load(shared("models/vitis_rnn/imdb_demo_tokens.npz")) as held:

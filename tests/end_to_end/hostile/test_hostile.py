@@ -529,6 +529,7 @@ NOT_RUN: dict[str, Mutation] = {
 }
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("what", NOT_RUN)
 def test_what_onnxruntime_does_not_run_is_lowered(what: str) -> None:
     """As the specification has it; with the same weights."""

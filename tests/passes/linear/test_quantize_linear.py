@@ -86,7 +86,7 @@ def every_size(**arguments: Any) -> QuantizeLinear:
     return QuantizeLinear(least_weights=1, **arguments)
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(3)
 @pytest.mark.parametrize("name", CASES)
 def test_sites(name: str) -> None:
     """Stock, native and numpy reference agree, and are near the float model."""

@@ -65,7 +65,7 @@ def check(case: RecurrenceCase, count: int = 1) -> Model:
     return model
 
 
-@pytest.mark.few(5)
+@pytest.mark.few(3)
 @every_pair(form=FORMS, op=GATES, backwards=[False, True])
 def test_every_form_of_every_layer(op: str, form: str, backwards: bool) -> None:
     case = RecurrenceCase(op=op, form=form, backwards=backwards)
@@ -102,7 +102,7 @@ def test_orders_of_lstm_gates(order: str, written: dict[str, str]) -> None:
     check(RecurrenceCase(order=order, **written))  # type: ignore[arg-type]
 
 
-@pytest.mark.few(8)
+@pytest.mark.few(5)
 @every_pair(
     order=["".join(p) for p in itertools.permutations("zrn")],
     update=["torch", "keras", "paper"],

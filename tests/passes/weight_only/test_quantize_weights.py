@@ -205,6 +205,7 @@ def test_every_kind_of_layer(op: str, direction: str, name: str) -> None:
     assert node.input[3] == "B"
 
 
+@pytest.mark.few(4)
 @in_turn(opset=[13, 15, 18, 20, 21, 23], name=RECIPES)
 def test_operator_sets(name: str, opset: int) -> None:
     float_proto, model = _quantized(_layer("LSTM", direction="bidirectional", opset=opset), RECIPES[name])

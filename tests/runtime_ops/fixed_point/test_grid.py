@@ -63,7 +63,7 @@ def test_drawn_cases_are_not_trivial() -> None:
     assert_not_trivial(grid_cases(), expected)
 
 
-@pytest.mark.few(11)
+@pytest.mark.few(6)
 @pytest.mark.parametrize("bits", [4, 8, 12, 16])
 @pytest.mark.parametrize(("inputs", "hidden"), [(1, 1), (4, 16), (15, 17), (64, 32), (61, 130)])
 def test_sizes(inputs: int, hidden: int, bits: int) -> None:

@@ -157,7 +157,7 @@ def test_pieces_make_the_whole(kind: str, bits: int) -> None:
     assert beyond > 1 if kind.startswith("GRU") else beyond == 1
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @pytest.mark.parametrize(("kind", "bits"), KINDS)
 def test_threads(kind: str, bits: int) -> None:
     for batch, hidden in ((1, 700), (64, 100)):
