@@ -156,13 +156,20 @@ def _chosen(cases: Sequence[frozenset[object]], count: int) -> set[int]:
 
 
 def _values_of(item: pytest.Item) -> frozenset[object]:
-    """The values of a case's parameters; of a dataclass those of its fields."""
+    """The values of a case's parameters; those of what is made of several, a dataclass or a list, one by one."""
     found: set[object] = set()
 
     def add(name: str, value: Any) -> None:
         if dataclasses.is_dataclass(value) and not isinstance(value, type):
             for field in dataclasses.fields(value):
                 add(f"{name}.{field.name}", getattr(value, field.name))
+        elif isinstance(value, dict):
+            for key, part in value.items():
+                add(f"{name}.{key}", part)
+        elif isinstance(value, list | tuple):
+            found.add((name, len(value)))
+            for part in value:
+                add(name, part)
         else:
             try:
                 found.add((name, type(value), hash(value), value))
