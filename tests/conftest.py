@@ -5,7 +5,8 @@
 * `RNNQC_SHARED` names a folder with real models and data, `../shared` next to the checkout by default; tests that
   need it skip when it is absent, and the summary says how many did.
 * `--slow` runs the tests marked `slow`, too; without it they are deselected. So are, of a test marked `few(n)`, all
-  cases but n that are evenly spread: each of them says nearly what its neighbours say.
+  cases but n, in which as many values of its parameters stand as n cases can have; of equals those that are evenly
+  spread.
 * What waits for the longest of all, the cross-compiled library, comes first: no processor is idle at the end.
 * BLAS and OpenMP have one thread: products are small, and threads that wait for the next one take processors from
   the other processes of the run.
@@ -18,12 +19,14 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import gc
 import importlib
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # before numpy is imported
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -134,9 +137,48 @@ def _few(items: list[pytest.Item]) -> list[pytest.Item]:
         marker = members[0].get_closest_marker("few")
         assert marker is not None
         (count,) = marker.args
-        kept = {round(k * (len(members) - 1) / max(count - 1, 1)) for k in range(count)}
+        kept = _chosen([_values_of(item) for item in members], count)
         gone.update(id(item) for k, item in enumerate(members) if k not in kept)
     return [item for item in items if id(item) not in gone]
+
+
+def _chosen(cases: Sequence[frozenset[object]], count: int) -> set[int]:
+    """Each has more values than any other that none before it has; of equals those that are evenly spread."""
+    spread = [round(k * (len(cases) - 1) / max(count - 1, 1)) for k in range(count)]
+    left, seen = list(dict.fromkeys([*spread, *range(len(cases))])), set[object]()
+    kept: set[int] = set()
+    while left and len(kept) < count:
+        place = max(left, key=lambda k: len(cases[k] - seen))  # the first one of equals
+        left.remove(place)
+        kept.add(place)
+        seen |= cases[place]
+    return kept
+
+
+def _values_of(item: pytest.Item) -> frozenset[object]:
+    """The values of a case's parameters; those of what is made of several, a dataclass or a list, one by one."""
+    found: set[object] = set()
+
+    def add(name: str, value: Any) -> None:
+        if dataclasses.is_dataclass(value) and not isinstance(value, type):
+            for field in dataclasses.fields(value):
+                add(f"{name}.{field.name}", getattr(value, field.name))
+        elif isinstance(value, dict):
+            for key, part in value.items():
+                add(f"{name}.{key}", part)
+        elif isinstance(value, list | tuple):
+            found.add((name, len(value)))
+            for part in value:
+                add(name, part)
+        else:
+            try:
+                found.add((name, type(value), hash(value), value))
+            except TypeError:
+                found.add((name, type(value), id(value)))
+
+    for name, value in item.callspec.params.items() if hasattr(item, "callspec") else ():
+        add(name, value)
+    return frozenset(found)
 
 
 def pytest_collection_finish() -> None:

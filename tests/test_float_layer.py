@@ -23,13 +23,13 @@ TOLERANCE = 1e-5
 EXAMPLES = settings().max_examples
 
 
-@settings(max_examples=10 * EXAMPLES)
+@settings(max_examples=5 * EXAMPLES)
 @given(lstm_cases())
 def test_reference_equals_onnxruntime(case: RecurrentCase) -> None:
     _compare(case, condition=True)
 
 
-@settings(max_examples=10 * EXAMPLES)
+@settings(max_examples=5 * EXAMPLES)
 @given(gru_and_rnn_cases())
 def test_reference_equals_onnxruntime_gru_and_rnn(case: RecurrentCase) -> None:
     _compare(case, condition=True)

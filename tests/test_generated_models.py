@@ -63,7 +63,7 @@ ORDERS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.few(8)
+@pytest.mark.few(4)
 @pytest.mark.parametrize("what", ORDERS)
 @pytest.mark.parametrize("products", ["fused", "separate", "joined"])
 @pytest.mark.parametrize("op", ["LSTM", "RNN", "highway", "projection"])

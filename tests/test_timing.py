@@ -150,6 +150,7 @@ STREAM = LstmCase(T=1, B=2, I=3, H=5, dynamic_time=True, dynamic_batch=True, ini
 CARRIED = {"initial_h": "Y_h", "initial_c": "Y_c"}
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("calls", [1, 5, 40])
 def test_a_call_of_a_stream(calls: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """States have no array; the measured call has those that the float model has then, in every way of running."""

@@ -53,6 +53,7 @@ def _look_up(name: str, codes: npt.NDArray[np.int64], position: int) -> npt.NDAr
     return result
 
 
+@pytest.mark.few(7)
 @pytest.mark.parametrize("position", [0, 4, 7, 8, 11, 12, 15])
 @pytest.mark.parametrize("name", list(FUNCTIONS))
 def test_all_codes_of_16_bits(name: str, position: int) -> None:

@@ -66,7 +66,7 @@ WAYS = {
 }
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("way", WAYS)
 def test_the_same_statistics_as_from_a_file(way: str) -> None:
     assert rnnqc.calibrate(DIGITS, WAYS[way]).text == _of_the_file()

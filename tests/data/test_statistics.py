@@ -25,6 +25,7 @@ from rnnqc.formats.histogram import Histogram
 from tests.subjects.lstm_models import LstmCase
 
 CASE = LstmCase(direction="bidirectional", B=3, T=6)
+ONE = LstmCase(T=2, B=1)
 
 
 @pytest.fixture(scope="module")
@@ -104,6 +105,20 @@ def test_any_numbers_survive(bounds: list[float], count: int, exponent: int, pos
         path.unlink()
     assert loaded.points["a.input"].as_dict() == point.as_dict() and loaded.text == text
     assert "1.0e-05" in text and not re.search(r"[\[,: ]-?\d+e", text), "YAML takes 1e-05 for a text"
+
+
+@pytest.fixture(scope="module")
+def saved_of_one(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Of fewer numbers: for what is wrong in one of them."""
+    path = tmp_path_factory.mktemp("one") / "stats.json"
+    rnnqc.calibrate(ONE.model(), [ONE.feeds()]).save(path)
+    return path.read_text()
+
+
+@pytest.fixture
+def small_file(saved_of_one: str, tmp_path: Path) -> Path:
+    (tmp_path / "stats.json").write_text(saved_of_one)
+    return tmp_path / "stats.json"
 
 
 def edited(file: Path, change: Callable[[dict[str, Any]], Any]) -> Path:
@@ -237,8 +252,9 @@ def test_yaml_without_its_library(file: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_wrong_entries(name: str, file: Path) -> None:
+def test_wrong_entries(name: str, small_file: Path) -> None:
     change, message = WRONG[name]
+    file = small_file
     with pytest.raises(rnnqc.UsageError) as caught:
         Statistics.load(edited(file, change))
     assert str(caught.value).startswith(f"{file}: ") and message in str(caught.value)

@@ -54,7 +54,7 @@ def test_commands_of_pages_run(page: str, tmp_path: Path, monkeypatch: pytest.Mo
     recipe = ROOT / "rnnqc" / "recipes" / "builtin" / "int8.toml"
     (tmp_path / "mine.toml").write_text(recipe.read_text(encoding="utf-8"))
     (tmp_path / "quantized").mkdir()
-    bounds = {"report": ["--models", "1"], "bench": ["--rounds", "1"]}
+    bounds = {"report": ["--seconds", "0"], "bench": ["--rounds", "1"], "tune": ["--models", "4"]}
     np.savez(tmp_path / "inputs.npz", x=np.zeros((2, 8, 8), np.float32))
     np.savez(tmp_path / "samples.npz", x=np.random.default_rng(0).random((6, 8, 8), np.float32))
     rnnqc.lower("model.onnx").save("model.int8.onnx")

@@ -27,7 +27,7 @@ TASKS = [
 ]
 LONG = {"pytorch", "four_bits", "from_vitis_custom_lstm", "from_distiller", "from_brevitas"}
 """Pages that take more than three seconds."""
-BOUNDS = {"report": ["--models", "1"], "bench": ["--rounds", "1"]}
+BOUNDS = {"tune": ["--models", "4"], "report": ["--seconds", "0"], "bench": ["--rounds", "1"]}
 """Behind the options of a page: what a command finds, other tests see."""
 TOOLS = {"Brevitas": "brevitas", "Distiller": "distiller", "Vitis": "vitis", "torch-neuron": "torch_neuron"}
 

@@ -53,6 +53,7 @@ def test_is_the_exhaustive_search(values: list[float], bits: int, candidates: in
     assert fix_position(values, bits, candidates, rounding=rounding) == _slow(values, bits, candidates, rounding)
 
 
+@pytest.mark.few(11)
 @pytest.mark.parametrize("rounding", RECIPE_ROUNDINGS)
 @pytest.mark.parametrize("bits", [4, 8, 16])
 def test_random_tensors(bits: int, rounding: Rounding) -> None:

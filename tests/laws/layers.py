@@ -96,6 +96,7 @@ class LawCase:
     setting: Setting
     form: str
     """Besides the fused one."""
+    format: str
     name: str
     static: bool
     """Whether every point has a static format."""
@@ -180,6 +181,7 @@ def _case(row: Row, seed: int) -> LawCase:
         tuple(given),
         row["setting"],
         row["form"],
+        row["format"],
         name,
         row["format"] in STATIC,
     )

@@ -77,6 +77,7 @@ OTHERS = {
 }
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("name", STEPS)
 def test_what_helps_is_said_and_helps(name: str) -> None:
     model, states = STEPS[name]

@@ -141,6 +141,7 @@ def cell_of_functions(seed: int, opset: int = 17) -> onnx.ModelProto:
     return parse(text, **{k: rng.normal(0, 0.7, (H, H)).astype(np.float32) for k in ("W", "R")})
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("opset", [17, 9])
 def test_functions_of_cells(opset: int) -> None:
     cells = [cell_of_functions(k, opset) for k in range(2)]

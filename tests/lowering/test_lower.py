@@ -173,12 +173,6 @@ def test_strict() -> None:
         lower(model, strict=True)
 
 
-def test_verify_fills_the_checks() -> None:
-    lowered = lower(CASE.model(), verify=True)
-    assert [name for name, _ in lowered.report.checks if name == "fold-scales"]
-    assert lower(CASE.model()).report.checks == []
-
-
 def test_measure() -> None:
     lowered = lower(CASE.model(), measure=True)
     assert set(lowered.report.sqnr_db) == {"Y", "Y_h", "Y_c"}

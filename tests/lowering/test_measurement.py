@@ -88,13 +88,14 @@ def _once(feeds: list[Feeds]) -> Iterator[Feeds]:
     yield from feeds
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("again", [True, False], ids=["list", "generator"])
 def test_calibration_data_is_measured_on(again: bool) -> None:
     """What the user's data shows and generated data does not: Relu states that leave the range of 8 bits."""
-    feeds = [{k: 30.0 * v for k, v in CASE.feeds(seed).items()} for seed in range(40)]
+    feeds = [{k: 30.0 * v for k, v in CASE.feeds(seed).items()} for seed in range(20)]
     report = rnnqc.lower(CASE.model(), calibration=feeds if again else _once(feeds), measure=True).report
     lowered = rnnqc.lower(CASE.model(), calibration=feeds)
-    some = [feeds[k] for k in np.linspace(0, 39, 16).round().astype(int)]
+    some = [feeds[k] for k in np.linspace(0, 19, 16).round().astype(int)]
     expected = {c.name: c.sqnr_db for c in compare_models(CASE.model(), lowered.proto, some)}
     assert report.sqnr_levels == {CALIBRATION_DATA: pytest.approx(expected)}
     assert report.accuracy == f"SQNR on the calibration data: {min(expected.values()):.1f} dB"

@@ -69,7 +69,7 @@ def assert_taken_back(lowered: Lowered, proto: onnx.ModelProto, case: Recurrence
     assert all(sqnr_db(value, found[name]) > 30 for name, value in expected.items())
 
 
-@pytest.mark.few(5)
+@pytest.mark.few(4)
 @pytest.mark.parametrize("form", ["scan", "loop", "unrolled"])
 @pytest.mark.parametrize("change", [swapped_gates, without_bias, nearly, other_activation])
 def test_wrong_steps(form: str, change: Callable[[StepNode], StepNode], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,6 +89,7 @@ def unturned(b: Any, value: Any, axis: int, name: str) -> Any:
     return value
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("op", ["LSTM", "GRU", "RNN"])
 def test_a_loop_read_from_the_wrong_end(op: str, monkeypatch: pytest.MonkeyPatch) -> None:
     case = RecurrenceCase(op=op, form="scan", backwards=True)

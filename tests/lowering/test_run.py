@@ -65,6 +65,7 @@ def test_sizes_are_found_once(
     assert len(made) == count
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("options", [{}, {"verify": True}])
 def test_shared_inputs_are_those_of_a_generator_of_its_own(options: dict[str, bool]) -> None:
     """Every level of the measurement has the same SQNR, to the last bit, as with nothing shared."""

@@ -44,7 +44,7 @@ def test_docstring_says_before_and_after(name: str) -> None:
     assert ("before:" in text.lower() and "after" in text.lower()) or "1." in text
 
 
-@pytest.mark.few(10)
+@pytest.mark.few(8)
 @pytest.mark.parametrize("name", ORDER)
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_every_pass_on_every_layer(case: LstmCase, name: str) -> None:
@@ -125,6 +125,7 @@ class Forgetful(Pass):
         return PassResult(True)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("reload", [False, True])
 def test_what_a_pass_removes_is_not_mistaken_for_what_it_makes(reload: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Model, "check", lambda _: None)

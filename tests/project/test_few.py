@@ -37,3 +37,24 @@ def test_cases_are_evenly_spread(pytester: pytest.Pytester, count: int, left: li
 
 def test_all_cases_are_run_with_the_slow_ones(pytester: pytest.Pytester) -> None:
     assert _run(pytester, 2, "--slow") == list(range(10))
+
+
+PRODUCT = """
+import pytest
+
+@pytest.mark.few(3)
+@pytest.mark.parametrize("a", range(3))
+@pytest.mark.parametrize("b", range(3))
+@pytest.mark.parametrize("c", range(2))
+def test_case(a, b, c):
+    print(f"case {a}{b}{c},")
+"""
+
+
+def test_every_value_stands(pytester: pytest.Pytester) -> None:
+    """Evenly spread cases of a product may all have one value of a parameter."""
+    pytester.makeconftest(CONFTEST)
+    pytester.makepyfile(PRODUCT)
+    result = pytester.runpytest_inprocess("-q", "-s", "-p", "no:xdist", "-p", "no:cacheprovider")
+    cases = [line.split("case ")[1][:3] for line in result.outlines if "case " in line]
+    assert [set(values) for values in zip(*cases, strict=True)] == [set("012"), set("012"), set("01")]

@@ -41,7 +41,7 @@ def test_pow2_int8_rounds_to_nearest_and_every_point_has_its_own_scale(case: str
         assert point["source"].startswith("as input_product" if name == "bias" else "range "), name
 
 
-@pytest.mark.few(6)
+@pytest.mark.few(3)
 @pytest.mark.parametrize("recipe", FLOOR)
 @pytest.mark.parametrize("case", CASES)
 def test_vitis_arithmetic_rounds_down_and_has_one_scale_in_the_cell(case: str, recipe: str) -> None:

@@ -159,6 +159,7 @@ def test_a_recipe_that_loses_the_cell_state_is_told_of() -> None:
     assert points["bits"] == 16 and 2**15 * points["scale"][0] > 100
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("recipe", ["int8", "int8-static", "pow2-int8-floor"])
 def test_no_other_recipe_is(recipe: str) -> None:
     """Float states, and those whose steps would be too coarse with a range that covers them."""

@@ -82,6 +82,7 @@ def _divergence(counts: list[float], end: int, levels: int) -> float:
     return sum(a * math.log(a / b) for a, b in zip(*smooth, strict=True))
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("bits", [3, 5])
 def test_divergence_is_the_definition(bits: int) -> None:
     rng = np.random.default_rng(bits)

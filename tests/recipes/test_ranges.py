@@ -174,7 +174,7 @@ def test_the_percentile_of_a_call_is_brevitas_kth_value() -> None:
     assert scale != pytest.approx(float(np.abs(values).max()) / 128, rel=1e-6)
 
 
-@pytest.mark.few(12)
+@pytest.mark.few(6)
 @pytest.mark.parametrize("format_", FORMATS)
 @pytest.mark.parametrize("name", list(DISTRIBUTIONS))
 def test_least_squares_is_no_worse_than_min_max(name: str, format_: FormatRequest) -> None:
@@ -187,7 +187,7 @@ def test_least_squares_is_no_worse_than_min_max(name: str, format_: FormatReques
         assert best < plain / 1.5
 
 
-@pytest.mark.few(5)
+@pytest.mark.few(3)
 @pytest.mark.parametrize("bits", [2, 4, 8])
 @pytest.mark.parametrize("name", list(DISTRIBUTIONS))
 def test_least_squares_is_the_least(name: str, bits: int) -> None:
@@ -199,7 +199,7 @@ def test_least_squares_is_the_least(name: str, bits: int) -> None:
     assert found <= least * 1.02
 
 
-@pytest.mark.few(5)
+@pytest.mark.few(3)
 @pytest.mark.parametrize("bits", [2, 4, 8])
 @pytest.mark.parametrize("name", ["one side", "shifted", "outliers"])
 def test_least_squares_asymmetric_is_near_the_least(name: str, bits: int) -> None:

@@ -136,7 +136,7 @@ VARIATIONS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.few(5)
+@pytest.mark.few(3)
 @in_turn(name=VARIATIONS, pow2=[False, True], states=[False, False, True, True], turn=[0, 1, 1, 0])
 def test_one_cell(name: str, pow2: bool, states: bool, turn: int) -> None:
     """Zeros or initial states, any scales or powers of two, and each level of optimizations, in turn."""
@@ -200,7 +200,7 @@ def test_single_constants_are_no_lost_layer() -> None:
     assert not rnnqc.lower(model).report.warnings
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("opset", [13, 17, 18, 20, 21])
 def test_operator_sets(opset: int) -> None:
     lstm = random_lstm(6)
@@ -304,6 +304,7 @@ def test_codes_pass_between_layers(what: str, batch_first: bool, turn: int) -> N
     check(model, {"x": x}, expected, LEVELS[turn:][:1], FEW_WAYS[turn])
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("changes", "mode"),
     [({}, "codes"), ({"scale": np.float32(0.0071)}, "static"), ({"bits": 7}, "static"), ({"mode": "FLOOR"}, "static")],
@@ -440,7 +441,7 @@ def test_attributes_say_what_is_meant(name: str, value: Any, text: str) -> None:
     assert text in refused(change).reason
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("form", ["fused", "integer", "qcdq"])
 def test_one_row_of_initial_states_stands_for_all(form: str) -> None:
     """Would catch: states [1,H] beside inputs of three rows, which no runtime loads as they are."""
@@ -513,7 +514,7 @@ WITHOUT_INTEGER_FORM: dict[str, dict[str, Any]] = {
 FLAGS: list[dict[str, bool]] = [{}, {"reverse": True}, {"batch_first": True, "cifg": True}]
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(3)
 @every_pair(name=WITHOUT_INTEGER_FORM, flags=FLAGS, states=[False, True])
 def test_cells_without_an_integer_form(name: str, states: bool, flags: dict[str, bool]) -> None:
     """They run in float32, in Brevitas' order, and the report says why."""

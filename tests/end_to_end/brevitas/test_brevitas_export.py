@@ -144,7 +144,7 @@ def slow(values: Iterable[Any], chosen: Container[Any]) -> list[Any]:
     return [pytest.param(v, marks=pytest.mark.slow) if v in chosen else v for v in values]
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", slow(CASES, SLOW))
 def test_export(name: str) -> None:
     layer = CASES[name]
@@ -163,6 +163,7 @@ def test_export(name: str) -> None:
     check(model, feeds_of(model, inputs), expected, name)
 
 
+@pytest.mark.slow
 @pytest.mark.few(1)
 @pytest.mark.parametrize("name", ["initial states", "zero points"])
 def test_every_form(name: str) -> None:
@@ -203,6 +204,7 @@ def test_near_ties_of_the_input() -> None:
     assert found == 2
 
 
+@pytest.mark.slow
 @pytest.mark.few(1)
 @pytest.mark.parametrize("opset", slow([9, 10, 11, 12, 13, 15, 18, 19, 20, 21], (10, 11, 12, 15, 18, 19, 20)))
 def test_operator_sets(opset: int) -> None:

@@ -81,7 +81,7 @@ def test_scales_are_those_that_brevitas_collects(op: str, layers: int, both: boo
         assert scale == pytest.approx(float(getattr(layer.layers[0][0].cell, quantizer).scale()), rel=0.03), quantizer
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @every_pair(op=("LSTM", "RNN"), both=(False, True), layers=(1, 2))
 def test_the_recipe_has_the_scales_of_every_quantizer(op: str, both: bool, layers: int) -> None:
     """With 24 bits Brevitas collects what the float model holds, so that only the rules of scales could differ."""
@@ -116,7 +116,7 @@ def test_an_rnn_computes_as_quant_rnn(nonlinearity: str) -> None:
         np.testing.assert_array_equal(run(session(lowered.proto, native), {"x": x.numpy()})["y"], expected)
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @every_pair(op=("LSTM", "RNN"), both=(False, True), layers=(1, 2))
 def test_rounded_outputs_are_those_of_return_quant_tensor(op: str, both: bool, layers: int) -> None:
     """Y and its integers, where every scale is Brevitas' own; without `rounded_output` Y of an LSTM is on no grid."""

@@ -6,6 +6,7 @@ once more on the way, a direct lowering that computes in another order or precis
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -102,7 +103,7 @@ def cells(model: onnx.ModelProto) -> list[onnx.NodeProto]:
     return [n for n in model.graph.node if n.op_type == "QuantLSTMCell"]
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", CASES)
 def test_round_trip(name: str) -> None:
     case = CASES[name]
@@ -112,7 +113,7 @@ def test_round_trip(name: str) -> None:
     round_trip(case.model(), calibration, case.feeds())
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("name", VARIATIONS)
 def test_other_formats(name: str) -> None:
     case = LstmCase(T=9, B=3, I=11, H=13, initial_h=True, initial_c=True, gain=2.0)
@@ -183,10 +184,14 @@ def test_names_of_roundings() -> None:
     assert b"DOWN" in [a.s for a in quant.attribute]
 
 
+@functools.cache
+def statistics_of(case: LstmCase) -> rnnqc.Statistics:
+    return calibrate(case.model(), [case.feeds()])
+
+
 def refusal(case: LstmCase, recipe: str = RECIPE, **options: Any) -> str:
-    feeds = case.feeds()
     with pytest.raises(UsageError) as raised:
-        rnnqc.lower(case.model(), recipe, form="qonnx", calibration=[feeds], **options)
+        rnnqc.lower(case.model(), recipe, form="qonnx", stats=statistics_of(case), **options)
     assert "the_lstm" in str(raised.value)
     return str(raised.value)
 
@@ -274,6 +279,7 @@ def test_a_model_without_such_a_cell(tmp_path: Path, capfd: pytest.CaptureFixtur
     assert in_process(capfd, "lower", tmp_path / "gru.onnx", *common[2:], "--recipe", RECIPE, "--strict").code == 3
 
 
+@pytest.mark.slow
 def test_two_lowerings_write_the_same_bytes() -> None:
     case = CASES["two directions"]
     first, second = (
@@ -339,7 +345,7 @@ def test_any_layer_comes_back(case: LstmCase) -> None:
     assert_same_bits(expected, run(session(read.proto, STOCK), feeds), "read again against the direct lowering")
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", ["initial states", "coupled gates", "reverse", "large values"])
 def test_form_qcdq_is_the_same_cell(name: str) -> None:
     """With powers of two the order of sums does not matter: the float operations are those of the integer cell."""

@@ -412,16 +412,16 @@ def test_however_the_recurrence_is_written(op: str, written: tuple[str, dict[str
 
 
 def test_steps_share_their_points() -> None:
-    """Five steps, one format: a value is observed in each."""
-    model = RecurrenceCase(op="highway", form="unrolled", time=5, I=12, H=16).model()
+    """Three steps, one format: a value is observed in each."""
+    model = RecurrenceCase(op="highway", form="unrolled", time=3, I=12, H=16).model()
     statistics = rnnqc.calibrate(model, [feeds_of(model, 0)])
     (cell,) = statistics.cells
     calls = {p.removeprefix(f"{cell}."): s.calls for p, s in statistics.points.items()}
-    assert sorted(calls.values()) == [5] * (len(calls) - 2) + [6, 6]  # the states have initial values, too
+    assert sorted(calls.values()) == [3] * (len(calls) - 2) + [4, 4]  # the states have initial values, too
     lowered = rnnqc.lower(model, "pow2-int16", stats=statistics)
     (entry,) = lowered.report.entries
     assert set(calls) == {p for p in entry.points if p.endswith((".value", ".hidden"))}
-    scan = RecurrenceCase(op="highway", form="scan", time=5, I=12, H=16).model()
+    scan = RecurrenceCase(op="highway", form="scan", time=3, I=12, H=16).model()
     looped = rnnqc.calibrate(scan, [feeds_of(scan, 0)])
     assert_equal(
         run(lowered.proto, feeds_of(model, 3)),

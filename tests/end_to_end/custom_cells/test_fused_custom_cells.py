@@ -87,7 +87,7 @@ def test_levels_threads_and_special_values(cell: str) -> None:
     assert_same_bits(expected, run(session(integer.proto, STOCK), feeds), "integer form")
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("cell", CELLS)
 def test_rows_and_chunks(cell: str) -> None:
     """Rows alone, and a sequence in pieces with carried states, are the whole."""
@@ -122,6 +122,7 @@ def test_sessions_and_threads_at_once() -> None:
             assert_same_bits(wanted, found, "at once")
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("recipe", ["int8", "pow2-int16"])
 def test_empty_sequences_are_refused_and_empty_batches_are_empty(recipe: str) -> None:
     proto = lowered(layer("highway", 8), recipe)
@@ -266,7 +267,7 @@ def test_the_node_says_what_it_is() -> None:
     assert [e.earlier for e in again.report.entries] == [True]
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("pattern", PATTERNS)
 def test_what_onnxruntime_would_fuse_is_computed_operator_by_operator(pattern: str) -> None:
     """At every optimization level, in both forms of integers, as the native library does."""
@@ -296,7 +297,7 @@ CALLED = {
 }
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(3)
 @every_pair(operators=list(CALLED), batch=[1, 2, 5], recipe=["int8", "pow2-int8", "int8-static"])
 def test_operators_that_onnxruntime_computes(operators: str, batch: int, recipe: str) -> None:
     """Each is a call of the program; what has no kernel is written in operators that have one."""

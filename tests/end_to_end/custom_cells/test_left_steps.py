@@ -36,6 +36,7 @@ def with_gate(case: RecurrenceCase, gate: str) -> onnx.ModelProto:
     return model
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("op", OPS)
 @pytest.mark.parametrize("time", [1, 2])
 def test_a_step_that_stays_float_has_an_entry(op: str, time: int) -> None:

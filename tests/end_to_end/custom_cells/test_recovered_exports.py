@@ -141,7 +141,7 @@ def test_higher_order_scan(kind: str, backwards: bool) -> None:
     check(proto, inputs, [kind])
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @in_turn(script=[(ScriptCells, 2), (ScriptLayer, 1), (ScriptEquations, 1)], opset=[11, 13, 17])
 def test_script_loops(script: tuple[Any, int], opset: int) -> None:
     module, count = script

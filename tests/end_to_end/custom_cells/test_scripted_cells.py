@@ -46,7 +46,7 @@ def feeds(steps: int, rows: int) -> dict[str, Array]:
     return {n: (0.5 * rng.standard_normal(s)).astype(np.float32) for n, s in shapes.items()}
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(1)
 @in_turn(
     backwards=[False, True, True],
     joined=[False, True, False],
@@ -74,7 +74,7 @@ def test_forms(backwards: bool, joined: bool, opset: int, recipe: str) -> None:
                 assert sqnr_db(value, got[name]) > 20.0, f"{name}, {steps} steps"
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @in_turn(opset=[11, 13, 17], recipe=["int8", "pow2-int16", "int8-static"])
 def test_parts_of_a_sequence(opset: int, recipe: str) -> None:
     """`chunk` whose parts are indexed: a sequence in the step, and positions that are constants outside of the loop."""
@@ -92,6 +92,7 @@ def test_parts_of_a_sequence(opset: int, recipe: str) -> None:
         assert sqnr_db(value, expected[name]) > 25.0, name
 
 
+@pytest.mark.slow
 def test_commands(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """calibrate, lower with a report, verify and dump."""
     onnx.save(exported(False, False, 17), tmp_path / "a.onnx")

@@ -329,6 +329,7 @@ def test_bytes_do_not_depend_on_hashes(tmp_path: Path, form: str, capfd: pytest.
     assert len(made[0]) == 2 and made[0] == made[1]
 
 
+@pytest.mark.slow
 def test_fused_and_integer_form_write_the_same_arrays(tmp_path: Path) -> None:
     case = RecurrentCase(direction="reverse", initial_h=True)
     for form in ("fused", "integer"):

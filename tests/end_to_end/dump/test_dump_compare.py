@@ -60,7 +60,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 # What differs, numbered over all runs, and which of it the cell makes first.
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("direction", "steps", "first"),
     [
@@ -272,6 +272,7 @@ def test_options_of_no_comparison(
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.few(1)
 @pytest.mark.parametrize("op", ["LSTM", "GRU", "RNN"])
 @pytest.mark.parametrize("recipe", ["brevitas-int8", "pow2-int8"])

@@ -40,7 +40,7 @@ from tests.subjects.torch_exports import exported, needed
 Array = npt.NDArray[Any]
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @in_turn(name=BREVITAS, unroll=[False, True])
 def test_brevitas_like_in_form_qcdq(name: str, unroll: bool) -> None:
     lstm, model, feeds = brevitas_like(name)
@@ -99,7 +99,7 @@ def test_a_coupled_gate_has_codes_where_they_are_exact(pow2: bool) -> None:
             assert f.scale == i.scale
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @in_turn(name=CASES, unroll=[False, True])
 def test_exported_by_brevitas_in_form_qcdq(name: str, unroll: bool, shared: Callable[[str], Path]) -> None:
     path = shared(f"brevitas/{name}/model.onnx")
@@ -155,17 +155,16 @@ def test_form_qcdq_has_the_codes_of_the_integer_form(name: str) -> None:
     case = CELLS[name]
     arguments: dict[str, Any] = {"recipe": "brevitas-int8", "overrides": POWERS_OF_TWO, "calibration": [case.feeds()]}
     integer = traced(rnnqc.lower(case.model(), form="integer", **arguments).proto, case.feeds())
-    for unroll in (False, True):
-        written = rnnqc.lower(case.model(), form="qcdq", unroll=unroll, **arguments).proto
-        for cell, steps in traced(written, case.feeds()).items():
-            both = [n for n, t in steps.items() if t.codes is not None]
-            assert {"input", "hidden", "hidden.previous"} <= set(both)
-            assert len(both) >= {"LSTM": 13, "GRU": 9, "RNN": 5}[case.op]
-            for tensor in both:
-                one, other = integer[cell][tensor], steps[tensor]
-                assert np.array_equal(one.codes, other.codes), f"{cell}: {tensor}"
-                assert np.array_equal(one.values, other.values), f"{cell}: {tensor}"
-                assert len(np.unique(other.codes)) > 5, f"{cell}: {tensor}: a trivial case"
+    written = rnnqc.lower(case.model(), form="qcdq", **arguments).proto
+    for cell, steps in traced(written, case.feeds()).items():
+        both = [n for n, t in steps.items() if t.codes is not None]
+        assert {"input", "hidden", "hidden.previous"} <= set(both)
+        assert len(both) >= {"LSTM": 13, "GRU": 9, "RNN": 5}[case.op]
+        for tensor in both:
+            one, other = integer[cell][tensor], steps[tensor]
+            assert np.array_equal(one.codes, other.codes), f"{cell}: {tensor}"
+            assert np.array_equal(one.values, other.values), f"{cell}: {tensor}"
+            assert len(np.unique(other.codes)) > 5, f"{cell}: {tensor}: a trivial case"
 
 
 @pytest.mark.slow

@@ -59,7 +59,7 @@ def lowered_stack(*names: str) -> onnx.ModelProto:
     return rnnqc.lower(model).proto
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("names", [("a.b", "a_b"), ("a b", "a_b"), ("cell", "Cell"), ("r", "r/forward")])
 def test_cells_with_similar_names_have_files_of_their_own(tmp_path: Path, names: tuple[str, str]) -> None:
     x = RecurrentCase(I=4, H=4).feeds()["X"]
@@ -104,7 +104,7 @@ INDEXES = {
 }
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("index", INDEXES)
 def test_an_index_of_something_else_is_no_dump(tmp_path: Path, dump: Dump, index: str) -> None:
     out = tmp_path / "out"

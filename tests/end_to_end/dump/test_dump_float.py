@@ -47,7 +47,7 @@ def dumped(model: onnx.ModelProto, feeds: Mapping[str, Array], folder: Path) -> 
     return found
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("case", CASES, ids=lambda c: f"{c.op}-{c.direction}")
 def test_has_the_values_of_a_calibration(case: RecurrentCase, tmp_path: Path) -> None:
     feeds = case.feeds()

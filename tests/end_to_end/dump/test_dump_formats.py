@@ -58,7 +58,7 @@ class Dumped:
         return np.asarray(self.arrays[f"operand.{table}"][place].astype(np.float64))
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("recipe", ["pow2-int8", "pow2-int8-floor", "pow2-int16", "distiller-asym"])
 def test_every_tensor_follows_from_the_ones_before_it(recipe: str, tmp_path: Path) -> None:
     case = RecurrentCase(T=6, B=3, I=7, H=9)
@@ -98,7 +98,7 @@ def test_every_tensor_follows_from_the_ones_before_it(recipe: str, tmp_path: Pat
     np.testing.assert_array_equal(d.quantized("hidden", o * d.real("hidden.activation")), d.codes("hidden"))
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("linear_before_reset", [False, True])
 @pytest.mark.parametrize("recipe", ["pow2-int8", "distiller-asym"])
 def test_every_tensor_of_a_gru_follows_from_the_ones_before_it(

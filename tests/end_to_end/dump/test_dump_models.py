@@ -46,6 +46,7 @@ def lowered(shared: Shared, name: str, folder: Path, **arguments: Any) -> Path:
     return path
 
 
+@pytest.mark.slow
 @pytest.mark.few(1)
 @pytest.mark.parametrize("form", ["fused", "qcdq"])
 def test_imdb(shared: Shared, tmp_path: Path, form: str) -> None:
@@ -56,6 +57,7 @@ def test_imdb(shared: Shared, tmp_path: Path, form: str) -> None:
     assert list(counts(index).values()) == [tokens.shape[1]]
 
 
+@pytest.mark.slow
 def test_dtln(shared: Shared, tmp_path: Path) -> None:
     model = lowered(shared, "dtln/model_1.onnx", tmp_path)
     x = np.abs(np.random.default_rng(0).normal(size=(4, 1, 1, 257))).astype(np.float32)
@@ -79,6 +81,7 @@ def test_rnnoise_in_pieces(shared: Shared, tmp_path: Path) -> None:
         assert files[0].read_bytes() == files[1].read_bytes()
 
 
+@pytest.mark.slow
 @pytest.mark.few(1)
 @pytest.mark.parametrize("options", [{}, {"unroll": True, "dims": {"T": 1}}], ids=["loop", "unrolled"])
 def test_rnnoise_in_form_qcdq(shared: Shared, tmp_path: Path, options: dict[str, Any]) -> None:
@@ -90,6 +93,7 @@ def test_rnnoise_in_form_qcdq(shared: Shared, tmp_path: Path, options: dict[str,
     assert list(counts(index).values()) == [6] * 3
 
 
+@pytest.mark.slow
 def test_silero(shared: Shared, tmp_path: Path) -> None:
     """The declared size of the state chooses one of two branches."""
     model = lowered(shared, "silero_vad/silero_vad_16k_op15.onnx", tmp_path)
@@ -99,6 +103,7 @@ def test_silero(shared: Shared, tmp_path: Path) -> None:
     assert list(counts(index).values()) == [3]
 
 
+@pytest.mark.slow
 def test_lengths_of_a_packed_export(shared: Shared, tmp_path: Path) -> None:
     model = lowered(shared, "vitis_rnn/imdb_lstm_packed_unsorted.onnx", tmp_path)
     with np.load(shared("models/vitis_rnn/imdb_demo_tokens.npz")) as held:

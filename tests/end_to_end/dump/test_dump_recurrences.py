@@ -156,7 +156,7 @@ def valid_rows(feeds: Mapping[str, Array], steps: Steps) -> Array:
     return np.arange(time)[:, None] < lens[None, :]
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @in_turn(recipe=[*EVERY_VALUE, 8, 10], varying=[False, True])
 def test_every_quantizer_at_every_step(recipe: str | int, varying: bool) -> None:
     options = {"lengths": True, "reverse": True, "initial_states": True} if varying else {}
@@ -261,7 +261,7 @@ def assert_ends_in(piece: Any, y: Array) -> str:
     return found[0]
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @in_turn(case=[*CASES, CASES[0]], around=["", "if", "loop", "scan"])
 def test_ways_to_write_a_loop(case: RecurrenceCase, around: str) -> None:
     """Everything is there, in the order of the steps, in nested graphs, too, where each trip around is a run."""

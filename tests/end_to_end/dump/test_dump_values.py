@@ -144,7 +144,7 @@ def test_tables(name: str, recipe: str) -> None:
 GRIDS = {n: c for n, c in TABLES.items() if c.op != "LSTM" or not c.initial_c}
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("name", "recipe"), _some(GRIDS, ["brevitas-int8", "pow2-int8", "pow2-int8-floor", "pow2-int16"])
 )
@@ -232,7 +232,7 @@ def test_brevitas_like(name: str, native: bool) -> None:
     assert_weights_of_brevitas(lstm, weights, name)
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("native", [False, True])
 @pytest.mark.parametrize("name", CASES)
 def test_exported_by_brevitas(name: str, native: bool, shared: Callable[[str], Path]) -> None:

@@ -45,7 +45,7 @@ def model(domain: str, op: str, attributes: dict[str, str], branch: bool = False
     return proto
 
 
-@pytest.mark.few(6)
+@pytest.mark.few(4)
 @pytest.mark.parametrize("branch", [False, True], ids=["main graph", "branch"])
 @pytest.mark.parametrize("name", FOREIGN)
 def test_reported(

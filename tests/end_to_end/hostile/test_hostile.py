@@ -444,7 +444,7 @@ LOWERED: dict[str, tuple[LstmCase, Mutation]] = {
 }
 
 
-@pytest.mark.few(5)
+@pytest.mark.few(3)
 @pytest.mark.parametrize("what", LOWERED)
 def test_unusual_but_valid(what: str, lower: Callable[..., Result], tmp_path: Path) -> None:
     case, mutate = LOWERED[what]
@@ -529,6 +529,7 @@ NOT_RUN: dict[str, Mutation] = {
 }
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("what", NOT_RUN)
 def test_what_onnxruntime_does_not_run_is_lowered(what: str) -> None:
     """As the specification has it; with the same weights."""

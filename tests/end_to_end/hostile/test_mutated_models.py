@@ -64,7 +64,7 @@ FILES = {
 }
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("kind", ["toml", "json", "npz", "text"])
 def test_mutated_files(kind: str) -> None:
     """Recipes, statistics, data and overrides, each given to the commands that read it."""
@@ -83,7 +83,7 @@ def test_mutated_files(kind: str) -> None:
     assert target.refused > 0
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("command", [c for c in COMMANDS if c.kind == "model"], ids=lambda c: c.arguments)
 def test_mutated_models_of_other_commands(command: Command) -> None:
     target = Target()
@@ -291,7 +291,7 @@ def test_exported_cells_that_are_damaged_stay(what: str) -> None:
     assert entry.reason.strip() and entry.found.strip() and entry.action.strip()
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("place", range(4))
 def test_quantizers_without_an_input(place: int, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """A division by nothing was written; and what onnxruntime said to that ended `run` with a traceback."""

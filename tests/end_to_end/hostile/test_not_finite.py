@@ -98,7 +98,7 @@ def test_a_report_on_padding_of_nan(cli: Callable[..., Result], tmp_path: Path) 
             feeds["X"][length:, k] = filler
         save_arrays(tmp_path / "data.npz", feeds)
         command = (tmp_path / "in.onnx", tmp_path / "out.onnx", "--data", tmp_path / "data.npz", "--json")
-        result = cli("report", *command, "-o", tmp_path / "page.html", "--models", "1")
+        result = cli("report", *command, "-o", tmp_path / "page.html", "--seconds", "0")
         assert result.code == 0, result.text
         points.append(json.loads((tmp_path / "page.json").read_text())["points"])
     assert points[0] == points[1] and points[0]

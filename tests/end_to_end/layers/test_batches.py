@@ -50,7 +50,7 @@ def dims(value: onnx.ValueInfoProto) -> list[onnx.TensorShapeProto.Dimension]:
     return list(value.type.tensor_type.shape.dim)
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @every_pair(op=GATES, form=["fused", "integer", "qcdq"], time=[4, "T"], directions=[1, 2])
 def test_every_layer_has_its_batch(op: str, time: int | str, directions: int, form: str) -> None:
     made = model(op, time, directions)

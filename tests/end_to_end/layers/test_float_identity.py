@@ -67,6 +67,7 @@ def test_passes_by_hand(case: RecurrentCase) -> None:
     assert_same_bits(expected, run(plain_session(model.proto), feeds), "the passes by hand")
 
 
+@pytest.mark.few(24)
 @pytest.mark.parametrize("name", BACKEND_CASES)
 @pytest.mark.parametrize("unroll", [False, True], ids=["decomposed", "unrolled"])
 def test_onnx_node_case(name: str, unroll: bool, shared: Callable[[str], Path]) -> None:

@@ -68,7 +68,7 @@ def test_functions_merged_by_name(second: RecurrentCase) -> None:
     _assert_right(joined, {"a/": FIRST, "b/": second})
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @any_second
 def test_merged_with_prefixes(second: RecurrentCase) -> None:
     """As they come, and with kernels again."""

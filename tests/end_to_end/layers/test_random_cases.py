@@ -117,7 +117,7 @@ def test_many_random_cases() -> None:
 
 
 @pytest.mark.few(1)
-@in_turn(naming=STYLES, depth=[2, *[1] * (len(STYLES) - 1)])
+@in_turn(naming=[*STYLES][::-1], depth=[*[1] * (len(STYLES) - 1), 2])
 def test_every_kind_of_names(naming: str, depth: int) -> None:
     """Names in nested If nodes, with sizes that are bound by odd names."""
     layer = testing.RecurrentCase(T=3, dynamic_time=True, dynamic_batch=True, lens=(3, 1), initial_h=True)

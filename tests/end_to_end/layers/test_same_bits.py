@@ -43,7 +43,7 @@ def test_threads_on_a_large_layer(op: dict[str, Any]) -> None:
         assert_same_bits(expected, found, f"{way}, {threads} threads")
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @every_op
 def test_saturated_weights_and_inputs(op: dict[str, Any]) -> None:
     """Weights of one magnitude become codes of +-127: 16-bit pair products saturate on processors without VNNI."""
@@ -101,6 +101,7 @@ def test_native_session_takes_the_kernel(native: bool, present: bool, tmp_path: 
     assert ("QuantLSTMCell" in executed) == present, executed
 
 
+@pytest.mark.few(2)
 @every_op
 def test_length_out_of_range_is_an_error(op: dict[str, Any]) -> None:
     case = RecurrentCase(lens=(5, 1), **op)
@@ -112,6 +113,7 @@ def test_length_out_of_range_is_an_error(op: dict[str, Any]) -> None:
                 run(chosen, case.feeds() | {"sequence_lens": np.array(lens, np.int32)})
 
 
+@pytest.mark.few(2)
 @every_op
 def test_empty_sequence_or_batch_is_an_error(op: dict[str, Any]) -> None:
     proto = rnnqc.lower(RecurrentCase(dynamic_time=True, dynamic_batch=True, **op).model()).proto

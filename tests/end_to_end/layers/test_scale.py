@@ -35,11 +35,11 @@ def _unrolled(steps: int) -> onnx.ModelProto:
 
 
 def test_unrolled_file_grows_linearly() -> None:
-    counts, sizes = zip(*[(len(m.graph.node), m.ByteSize()) for m in map(_unrolled, (20, 30, 40))], strict=True)
+    counts, sizes = zip(*[(len(m.graph.node), m.ByteSize()) for m in map(_unrolled, (10, 14, 18))], strict=True)
     assert counts[2] - counts[1] == counts[1] - counts[0]
     # Names with more digits are longer.
     assert sizes[2] - sizes[1] <= 1.05 * (sizes[1] - sizes[0])
-    assert (counts[1] - counts[0]) / 10 <= 40, "nodes per step"
+    assert (counts[1] - counts[0]) / 4 <= 40, "nodes per step"
 
 
 @pytest.mark.slow

@@ -76,7 +76,7 @@ DIRECTIONS: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.few(9)
+@pytest.mark.few(6)
 @every_pair(cell=CELLS, changes=DIRECTIONS, recipe=["int8", "int16", "w4a8"], way=[INTEGER, UNROLLED])
 def test_all_ways_make_the_same(cell: str, changes: dict[str, Any], recipe: str, way: str) -> None:
     case = case_of(cell, **changes)
@@ -160,7 +160,7 @@ FLOAT_OPERATORS: list[tuple[str, list[str]]] = [
 ]
 
 
-@pytest.mark.few(7)
+@pytest.mark.few(5)
 @every_pair(cell=CELLS, changes=DIRECTIONS, made=FLOAT_OPERATORS)
 def test_float_operators_with_quantizers(cell: str, changes: dict[str, Any], made: tuple[str, list[str]]) -> None:
     case, (form, overrides) = case_of(cell, **changes), made
@@ -201,7 +201,7 @@ def test_states_that_are_known_to_lie_within_get_the_usual_quantizers(cell: str,
 FLOOR = ["*.input.mode=static", "*.input.scale=0.03", "*.acc.rounding=floor"]
 
 
-@pytest.mark.few(5)
+@pytest.mark.few(3)
 @pytest.mark.parametrize("form", ["fused", "integer", "qcdq"])
 @pytest.mark.parametrize("cell", ["GRU0", "GRU1", "RNN"])
 def test_an_arithmetic_that_saturates_warns(cell: str, form: str) -> None:
@@ -273,7 +273,7 @@ def test_constant_states(cell: str, value: float, given: str) -> None:
     assert sqnr(float_outputs(model, feeds)["Y"], run(forms.session(STOCK), feeds)["Y"]) > 36
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("between", ["residual", "normalized"])
 @pytest.mark.parametrize("cell", ["LSTM", "GRU0", "GRU1"])
 def test_states_that_change_between_steps(cell: str, between: str) -> None:
@@ -384,7 +384,7 @@ def _messages(torch: Any) -> tuple[Any, list[Array]]:
     return Messages(), [rng.normal(0, 3, (12, 32)), (rng.random((12, 12)) < 0.3).astype(np.float32)]
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("module", [_learned, _captioning, _slots, _messages])
 def test_torch_models(module: Callable[[Any], tuple[Any, list[Array]]]) -> None:
     torch = torch_exports.needed("states from outside in models of torch")

@@ -27,7 +27,7 @@ LARGE = 512  # bytes; codes of the weights of a tied layer are larger, everythin
 SAME_ROUNDING = ("*.weight.compensation=false", "*.input.equalize=false")
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("recipe", "overrides", "calibrated"),
     [
@@ -113,6 +113,7 @@ def feeds() -> dict[str, Array]:
     return {"X": np.random.default_rng(1).standard_normal((7, 2, I)).astype(np.float32)}
 
 
+@pytest.mark.few(3)
 @in_turn(how=["Identity", "Cast", "Transpose", "Concat", "DequantizeLinear"], op=GATES)
 def test_constant_expressions(op: str, how: str) -> None:
     """The bits of the layer with plain initializers; codes of one scale that are kept are others, and as good."""

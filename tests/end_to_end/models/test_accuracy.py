@@ -126,7 +126,7 @@ def _onnxruntime_per_channel(model: onnx.ModelProto, folder: Path) -> ort.Infere
     return ort.InferenceSession(target, options(), providers=["CPUExecutionProvider"])
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(3)
 @in_turn(size=[32, 64, 128, 256, 32, 64], seed=range(3))
 def test_not_worse_than_dynamic_quantization(size: int, seed: int, tmp_path: Path) -> None:
     case = RecurrentCase(T=50, B=1, I=size, H=size, bias=False, outputs=("Y",), seed=seed)
@@ -140,7 +140,7 @@ def test_not_worse_than_dynamic_quantization(size: int, seed: int, tmp_path: Pat
     assert ours >= theirs - ALLOWED_BELOW_ONNXRUNTIME_DB, f"{ours:.2f} dB against onnxruntime's {theirs:.2f} dB"
 
 
-@pytest.mark.few(5)
+@pytest.mark.few(4)
 @every_pair(op=[GRU, LINEAR, RNN], size=[32, 64, 128, 256], seed=range(3))
 def test_gru_and_rnn_without_data(op: dict[str, Any], size: int, seed: int) -> None:
     """onnxruntime has no int8 GRU or RNN to compare with; the floor is that of the rounding itself, less a margin.
@@ -188,7 +188,7 @@ def _features(case: RecurrentCase, k: int) -> Array:
     return np.asarray(x, np.float32)
 
 
-@pytest.mark.few(6)
+@pytest.mark.few(4)
 @pytest.mark.parametrize("feature", FEATURES)
 def test_every_feature(feature: str, tmp_path: Path) -> None:
     case = FEATURES[feature]

@@ -71,6 +71,7 @@ def source(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("form", ["fused", "integer", "qcdq"])
 def test_bound_or_fed_gives_the_same_bits(form: str) -> None:
     """Every input bound but one, and only one left."""
@@ -108,7 +109,7 @@ def test_commands_know_what_is_bound(source: Path, tmp_path: Path, cli: Callable
         ("verify", source, lowered, "--min-sqnr", "15", "--native"),
         ("verify", source, lowered, "--data", data, "--min-sqnr", "25"),
         ("bench", lowered, "--against", source, "--rounds", "1"),
-        ("report", source, lowered, "-o", tmp_path / "page.html", "--models", "1", "--data", data),
+        ("report", source, lowered, "-o", tmp_path / "page.html", "--seconds", "0", "--data", data),
     ):
         result = cli(*command)
         assert result.code == 0, result.text

@@ -164,6 +164,7 @@ def _imdb(find: Find, name: str, count: int | None, ways: tuple[str, ...], bar: 
     _compare(outputs, {"prob": bar}, name)
 
 
+@pytest.mark.slow
 @pytest.mark.few(1)
 @pytest.mark.parametrize("name", ["imdb_lstm_torch", "imdb_lstm_torch_dynamo"])
 def test_imdb(name: str, shared: Find) -> None:
@@ -251,6 +252,7 @@ def test_rnnoise(calibrated: bool, shared: Find) -> None:
         assert last >= first - RNNOISE_DRIFT_DB, name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", [STOCK, NATIVE])
 def test_rnnoise_frame_by_frame(way: str, shared: Find) -> None:
     """As it runs in a call: one frame each time, states handed on, the same bits as the whole."""

@@ -73,7 +73,7 @@ def test_chunks_of_an_export(kind: str) -> None:
             assert_same_bits(whole, joined, f"{way}, cut at {cuts}")
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @in_turn(name=[*OPS, *OPS], lens=[(5, 4, 2), (2, 5, 0), (5, 5, 5)], direction=["forward"] * 4 + ["bidirectional"] * 4)
 def test_final_states_alone(name: str, direction: Any, lens: tuple[int, ...]) -> None:
     """The same as with all outputs; no sequence of hidden states is made, and NaN in the padding does not matter."""

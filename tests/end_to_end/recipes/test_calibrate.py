@@ -88,7 +88,7 @@ def cells_of(statistics: rnnqc.Statistics) -> list[str]:
     return sorted(statistics.cells)  # forward before reverse
 
 
-@pytest.mark.few(10)
+@pytest.mark.few(6)
 @pytest.mark.parametrize("name", CASES)
 def test_every_point_is_that_of_an_independent_lstm(name: str) -> None:
     case = CASES[name]
@@ -115,7 +115,7 @@ OTHER_CASES = {
 }
 
 
-@pytest.mark.few(8)
+@pytest.mark.few(5)
 @pytest.mark.parametrize("op", OTHERS)
 @pytest.mark.parametrize("name", OTHER_CASES)
 def test_every_point_is_that_of_an_independent_gru_or_rnn(name: str, op: str) -> None:

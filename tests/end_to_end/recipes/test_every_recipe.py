@@ -43,13 +43,13 @@ def _accuracy(recipe: str, case: RecurrentCase) -> None:
     assert reached >= SQNR_DB[recipe], recipe
 
 
-@pytest.mark.few(5)
+@pytest.mark.few(3)
 @pytest.mark.parametrize("recipe", CELLS)
 def test_accuracy_of_a_layer(recipe: str) -> None:
     _accuracy(recipe, RecurrentCase(T=24, B=4, I=16, H=24, seed=3))
 
 
-@pytest.mark.few(5)
+@pytest.mark.few(3)
 @in_turn(recipe=CELLS, op=OPS)
 def test_accuracy_of_a_gru_or_rnn(recipe: str, op: tuple[Op, bool]) -> None:
     """As close to float as an LSTM with the same recipe."""

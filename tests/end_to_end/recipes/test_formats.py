@@ -16,7 +16,7 @@ from tests.subjects.lstm_models import LstmCase
 CASE = LstmCase(T=6, B=3, I=70, H=65, initial_h=True, initial_c=True)
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("name", TABLES)
 def test_qcdq_form_is_close(name: str) -> None:
     """The same number formats, in standard quantizers: gates are exact there, and everything else is rounded alike."""

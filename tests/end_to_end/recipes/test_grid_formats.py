@@ -49,7 +49,7 @@ def test_codes_pass_between_layers(op: str) -> None:
         assert assert_equals_reference(lowered.proto, {"X": layers[0].feeds()["X"]}) == 2
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @in_turn(name=[n for n in STATIC for _ in range(2)], op=OPS)
 def test_qcdq_form_is_close(name: str, op: str) -> None:
     """Float32 quantizers at the same points, exact for powers of two but for long sums and onnxruntime's Sigmoid, Tanh.
@@ -78,7 +78,7 @@ EVERY_ACTIVATION = [
 ]
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(2)
 @in_turn(case=EVERY_ACTIVATION, way=[INTEGER, UNROLLED])
 def test_every_activation_is_a_table(case: tuple[str, tuple[str, ...]], way: str) -> None:
     """Also those that the other arithmetic computes without one: the codes of their arguments are few."""
@@ -100,7 +100,7 @@ NAMED = {
 }  # fmt: skip
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("recipe", NAMED)
 def test_named_recipes(recipe: str) -> None:
     """Those whose points are all static, with states and lengths."""

@@ -42,7 +42,7 @@ def files(tmp_path: Path) -> tuple[Path, Path, Path]:
     return model, data, stats
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("recipe", ["int8", "w4a8", "brevitas-int8", "pow2-int16", "distiller-asym"])
 def test_data_and_its_statistics_give_the_same_bytes(
     files: tuple[Path, Path, Path], recipe: str, capfd: pytest.CaptureFixture[str]

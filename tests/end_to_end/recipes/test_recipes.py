@@ -74,7 +74,7 @@ def _stock(name: str) -> dict[str, np.ndarray]:
     return run_model(_fused(name).proto, CASE.feeds(), optimize=True)
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("name", OVERRIDES)
 def test_override(name: str) -> None:
     form = OVERRIDES[name][1]
@@ -88,7 +88,7 @@ def test_override(name: str) -> None:
     assert np.array_equal(_stock("nothing")["Y"], stock["Y"]) == (name in HARMLESS)
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @in_turn(
     name=[n for n, (o, form) in OVERRIDES.items() if form == "fused" and o not in TABLES.values()],
     way=[INTEGER, UNROLLED],

@@ -73,7 +73,7 @@ def test_custom_cells(recipe: str, cell: str, form: str, tmp_path: Path) -> None
     assert _bytes(again.proto) == _bytes(lowered.proto)
 
 
-@pytest.mark.few(6)
+@pytest.mark.few(5)
 @every_pair(recipe=RECIPES, case=tuple(CASES), form=("fused", "integer", "qcdq"))
 def test_the_same_file_without_data(recipe: str, case: str, form: str, tmp_path: Path) -> None:
     options = {} if recipe.startswith("weight-only") or recipe == "fp16" else {"form": form}
@@ -100,7 +100,7 @@ def test_a_lowering_without_data_asks_for_none(tmp_path: Path) -> None:
     assert not again.report.warnings
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("recipe", ["brevitas-int8", "pow2-int8-floor", "distiller-asym"])
 def test_the_file_alone_says_every_format(recipe: str, tmp_path: Path) -> None:
     """Statistics are read for weights that are rounded together, and for nothing else."""
@@ -133,7 +133,7 @@ def test_an_edit_takes_effect_and_is_read_back(tmp_path: Path) -> None:
     assert record["name"] == "pow2-int8-formats"
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("recipe", "override", "bits", "same_file"),
     [

@@ -41,7 +41,7 @@ def multiplier(scale: float) -> int:
     return numerator // (numerator & -numerator)
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("recipe", RECIPES)
 @pytest.mark.parametrize("bits", BITS)
 def test_every_scale_has_a_multiplier_of_so_many_bits(recipe: str, bits: int) -> None:

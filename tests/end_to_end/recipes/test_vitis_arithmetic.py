@@ -109,7 +109,7 @@ def small_weights() -> tuple[Array, Array, Array]:
     return held["W"][0], held["R"][0], (B[:half] + B[half:]).astype(np.float64)
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @each_row
 def test_fix_positions_and_codes_of_a_small_model(row: Row) -> None:
     data = [feeds(seed) for seed in (1, 2, 3)]

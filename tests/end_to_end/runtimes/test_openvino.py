@@ -30,11 +30,11 @@ RECIPES = ("int8", "int8-static", "int16", "w4a8", "pow2-int8", "pow2-int16", "p
 OPERATORS = ("LSTM", "GRU", "RNN")
 CASES = {
     "LSTM, states": LstmCase(T=3, B=2, I=9, H=12, initial_h=True, initial_c=True),
+    "GRU, states": LstmCase(op="GRU", T=3, B=2, I=9, H=12, initial_h=True),
     "LSTM, one row": LstmCase(T=2, B=1, I=20, H=33, direction="bidirectional"),
     "LSTM, lengths": LstmCase(T=4, B=3, I=9, H=12, lens=(2, 0, 4)),
     "LSTM, peepholes": LstmCase(T=3, B=2, I=9, H=12, peepholes=True, clip=0.7, direction="reverse"),
     "LSTM, Relu": LstmCase(T=3, B=1, I=9, H=12, activations=tuple(map(Activation, ("Sigmoid", "Relu", "Relu")))),
-    "GRU, states": LstmCase(op="GRU", T=3, B=2, I=9, H=12, initial_h=True),
     "GRU, one row": LstmCase(op="GRU", T=2, B=1, I=9, H=12, linear_before_reset=True),
     "GRU, Softsign": LstmCase(
         op="GRU", T=3, B=2, I=9, H=12, activations=tuple(map(Activation, ("HardSigmoid", "Softsign")))
@@ -68,7 +68,7 @@ def _lowered(
     return lowered.proto
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @in_turn(case=[*CASES, "LSTM, states"], form=["integer", "qcdq"])
 def test_written_out_cells(case: str, form: str, tmp_path: Path) -> None:
     made = CASES[case]
@@ -76,7 +76,7 @@ def test_written_out_cells(case: str, form: str, tmp_path: Path) -> None:
     _assert_same(_lowered(made.model(), feeds, "int8", form), feeds, tmp_path)
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @in_turn(recipe=RECIPES[1:], op=OPERATORS)
 def test_every_arithmetic(op: str, recipe: str, tmp_path: Path) -> None:
     made = CASES[f"{op}, states"]
@@ -84,7 +84,7 @@ def test_every_arithmetic(op: str, recipe: str, tmp_path: Path) -> None:
     _assert_same(_lowered(made.model(), feeds, recipe, "integer"), feeds, tmp_path)
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @in_turn(op=[*OPERATORS, *OPERATORS[:1]], setting=[None, "*.hidden.mode=dynamic-row", "*.hidden.rounding=half_away"])
 def test_constant_states(op: str, setting: str | None, tmp_path: Path) -> None:
     """What is computed from constants alone: codes and magnitudes of states that are negative, too."""

@@ -93,7 +93,7 @@ def lowered(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     return request.param, path
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("tool", TOOLS)
 def test_a_tool_keeps_the_bits_or_fails(tool: str, lowered: tuple[str, Path], tmp_path: Path) -> None:
     if tool in ("onnxslim", "onnxsim") and importlib.util.find_spec(tool) is None:

@@ -42,6 +42,7 @@ def record_of(proto: onnx.ModelProto) -> Any:
     return json.loads({p.key: p.value for p in proto.metadata_props}[RECIPE_KEY])
 
 
+@pytest.mark.few(3)
 @each_model
 @pytest.mark.parametrize("form", ["fused", "qcdq"])
 def test_what_is_lowered_already_is_listed(name: str, form: str) -> None:
@@ -55,6 +56,7 @@ def test_what_is_lowered_already_is_listed(name: str, form: str) -> None:
     assert record_of(once.proto)["overrides"] == record_of(again.proto)["overrides"] == 1
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("form", ["fused", "integer"])
 def test_a_layer_of_two_directions_is_one_entry_again(form: str) -> None:
     """As at the first lowering, with the bytes of both."""
@@ -145,6 +147,7 @@ STEP = """
 """
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("overrides", [[], ["*/t.weight.bits=none"], ["*/u.weight.bits=none"]])
 def test_sizes_of_a_recurrence(overrides: list[str]) -> None:
     """The weights of matmuls, each constant once, without biases, before and after, also those that stay float."""

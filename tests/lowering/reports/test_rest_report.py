@@ -46,7 +46,7 @@ def _without(change: str) -> onnx.ModelProto:
     return proto
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(3)
 @pytest.mark.parametrize("tied", [True, False])
 @pytest.mark.parametrize("options", FORMS, ids=str)
 def test_int8_in_every_form(options: dict[str, Any], tied: bool) -> None:

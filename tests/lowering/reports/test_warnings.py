@@ -67,6 +67,7 @@ def test_an_override_behind_another_that_matches() -> None:
     assert "'*.weight.bits=8' changes nothing: the_lstm.forward.R.weight: the recipe says so already" in idle
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("op", ["LSTM", "GRU"])
 def test_a_bias_that_saturates(op: str) -> None:
     """Its scale is the product of two others: 16 bits of two scales of 16 bits reach 1e-4, and the bias is gone."""

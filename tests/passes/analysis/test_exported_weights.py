@@ -43,6 +43,7 @@ def test_a_linear_layer_of_brevitas() -> None:
     assert (found.path, found.op, found.kind, found.shape) == ("y_node", "MatMul", "linear layers", (9, 4))
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("form", ["fused", "integer", "qcdq"])
 def test_it_is_told_and_fails_nothing(form: str) -> None:
     proto = with_linear()

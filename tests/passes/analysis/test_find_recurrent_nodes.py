@@ -140,6 +140,7 @@ def test_shared_weights_count_once() -> None:
     assert both < 2 * alone
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("form", "known", "after"),
     [

@@ -126,7 +126,7 @@ def test_products_of_the_elements_alone(kind: str) -> None:
     assert rnnqc.lower(_scan(kind, carried=False)).report.entries == []
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(3)
 @pytest.mark.parametrize("form", ["fused", "integer", "qcdq"])
 @pytest.mark.parametrize("unroll", [False, True])
 @pytest.mark.parametrize("custom", [False, True])

@@ -67,6 +67,7 @@ def test_a_recurrent_layer_alone_has_none(case: object) -> None:
     assert rest_weights(model) == []
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("form", ["scan", "loop", "unrolled"])
 def test_a_custom_cell_alone(form: str) -> None:
     """Its matmuls have an entry of their own, before they are quantized and afterwards."""

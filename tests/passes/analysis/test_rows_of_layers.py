@@ -79,7 +79,7 @@ def shapes(lowered: Lowered) -> dict[str, list[int | str]]:
     }
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("model", [loops, cells])
 @pytest.mark.parametrize("dims", [{"b0": 2}, {"b1": 2}, {"b2": 2}, {"b0": 2, "b1": 2, "b2": 2}])
 def test_one_name_binds_the_rows_of_every_layer(model: object, dims: Mapping[str, int]) -> None:
@@ -93,6 +93,7 @@ def test_one_name_binds_the_rows_of_every_layer(model: object, dims: Mapping[str
     assert not {n.op_type for n in lowered.proto.graph.node} & {"Loop", "Expand"}
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("model", [loops, cells])
 def test_what_is_bound_runs_and_computes_the_same(model: object) -> None:
     proto = loops() if model is loops else cells()

@@ -91,6 +91,7 @@ def test_within_the_bound_every_order_gives_the_same(seed: int) -> None:
     assert sums == {float(w @ x) * 2.0**-17}
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("pow2", [False, True])
 def test_lower_says_it(pow2: bool) -> None:
     wide = {"output": {"bits": 16, "scale": np.float32(2.0**-15)}}

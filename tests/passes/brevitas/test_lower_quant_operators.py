@@ -121,7 +121,8 @@ FORMATS = ((4, 1, 0), (5, 1, 1), (3, 0, 0), (6, 0, 1), (1, 1, 0), (1, 0, 0), (8,
 @pytest.mark.parametrize("mode", ROUNDINGS)
 def test_quant(mode: str, live: bool) -> None:
     operators = []
-    for (k, scale), zero, (n, given) in itertools.product(enumerate(SCALES), (0.0, 3.0, 2.5), enumerate(FORMATS)):
+    drawn = list(itertools.product(enumerate(SCALES), (0.0, 3.0, 2.5), enumerate(FORMATS)))
+    for (k, scale), zero, (n, given) in drawn[list(ROUNDINGS).index(mode) % 2 :: 2]:  # every two meet in either half
         bits, signed, narrow = given
         x = inputs_for(scale)
         parameters = {"scale": scale, "zeropt": np.array(zero, F32), "bitwidth": np.array(bits, F32)}
@@ -144,7 +145,7 @@ def test_trunc(mode: str, live: bool) -> None:
         first = {**given, "out_bits": np.array(5, F32)}
         expected = trunc(x, *first.values(), mode=mode, signed=1, narrow=0)
         operators.append(Operator("Trunc", x, first, DOMAINS[k], {"rounding_mode": mode}, expected))
-        for factor, signed, narrow in itertools.product((8.0, 4.4), (0, 1), (0, 1)):
+        for factor, signed, narrow in ((8.0, 0, 0), (4.4, 0, 1), (4.4, 1, 0), (8.0, 1, 1)):
             second = {**given, "out_scale": np.asarray(scale * F32(factor)), "out_bits": np.array(4, F32)}
             limited = {"signed": signed, "narrow": narrow}
             expected = trunc(x, *second.values(), mode=mode, **limited)
@@ -237,7 +238,7 @@ WEIGHTS: list[tuple[dict[str, Any], int | None]] = [
 ]
 
 
-@pytest.mark.few(10)
+@pytest.mark.few(9)
 @every_pair(weight=WEIGHTS, op=["Gemm", "MatMul", "Conv"], opset=[13, 17, 21])
 def test_weights(weight: tuple[dict[str, Any], int | None], op: str, opset: int) -> None:
     """Codes of up to 8 bits that stand for the same floats; floats else.

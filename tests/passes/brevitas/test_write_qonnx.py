@@ -49,7 +49,7 @@ def test_golden(golden: Callable[[str, str], None]) -> None:
     golden("write_qonnx.txt", text_of(written(CASE.replace(outputs=("Y_h",), direction="reverse"))))
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("placement", ["main", "if", "loop", "scan"])
 @pytest.mark.parametrize("direction", ["forward", "bidirectional"])
 def test_fires(placement: str, direction: str) -> None:

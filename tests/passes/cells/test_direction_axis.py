@@ -41,6 +41,7 @@ def _check(proto: onnx.ModelProto, case: LstmCase, model: Model) -> None:
         assert_same_bits(expected, run(session(fused, way), case.feeds()), way)
 
 
+@pytest.mark.few(3)
 @in_turn(outputs=[("Y", "Y_h", "Y_c"), ("Y",), ("Y_h",), ("Y_c",), ("Y", "Y_c")], lens=[None, (1,)])
 def test_a_streaming_cell_is_one_node(outputs: tuple[str, ...], lens: tuple[int, ...] | None) -> None:
     case = STREAMING.replace(outputs=outputs, lens=lens)

@@ -152,7 +152,7 @@ def _expected(
     return {"Y": y, "Y_h": last_h, "Y_c": last_c, "Y_codes": codes}
 
 
-@pytest.mark.few(12)
+@pytest.mark.few(6)
 @pytest.mark.parametrize("kind", [Adding, Readable])
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("lens", [False, True])
@@ -170,7 +170,7 @@ def test_all_outputs(kind: type[Adding], *, reverse: bool, lens: bool, states: b
             assert np.array_equal(array, expected[name]), (type_.op, unit, name)
 
 
-@pytest.mark.few(6)
+@pytest.mark.few(4)
 @pytest.mark.parametrize(
     ("lengths", "steps"), [([4, 0, 2], 4), ([2, 3, 0], 3), ([1, 0, 1], 1), ([0, 0, 0], 1)], ids=lambda v: str(v)
 )

@@ -32,6 +32,7 @@ def decomposed(proto: onnx.ModelProto) -> Model:
     return model
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("placement", ["main", "if", "loop", "scan", "function"])
 def test_the_observed_model_runs_and_makes_the_same_outputs(placement: Any) -> None:
     case = LstmCase(placement=placement, direction="bidirectional", lens=(5, 2))
@@ -137,6 +138,7 @@ def test_a_branch_inside_a_scan_is_refused() -> None:
         rnnqc.calibrate(proto, [feeds])
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("budget", [1, 3000, 2**28])
 def test_cells_one_after_the_other_give_the_same(budget: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the observations of a feed would be too large, cells are observed in separate runs."""

@@ -119,7 +119,7 @@ def test_ordinary_uses(name: str) -> None:
     assert notes(model(SILENT[name])) == []
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", [n for n in NOTES if n != "masked"])
 def test_meaning_is_kept(name: str) -> None:
     """The same steps are taken out, and padding is 0, however the lowered layer is executed."""

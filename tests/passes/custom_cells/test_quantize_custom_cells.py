@@ -104,6 +104,7 @@ def run(model: onnx.ModelProto, feeds: dict[str, Array], level: str = "ORT_ENABL
     return list(session.run(None, feeds))
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("make", [looped, written_out])
 def test_products_are_quantized_and_the_result_is_near(make: Any, form: str) -> None:
@@ -124,17 +125,16 @@ def test_same_bits_however_it_is_run() -> None:
     """Forms, optimizations, loops written out, rows of the batch."""
     model = looped()
     feeds = feeds_of(model, steps=9)
-    expected = run(rnnqc.lower(model).proto, feeds)
-    unrolled = rnnqc.lower(model, unroll=True, dims={"T": 9}).proto
+    fused, written = rnnqc.lower(model).proto, rnnqc.lower(model, unroll=True, dims={"T": 9}, strict=True)
+    expected, unrolled = run(fused, feeds), written.proto
     assert "Scan" not in [n.op_type for n in unrolled.graph.node]
     for other in (rnnqc.lower(model, form="integer").proto, unrolled):
         for level in ("ORT_DISABLE_ALL", "ORT_ENABLE_ALL"):
             for a, b in zip(expected, run(other, feeds, level), strict=True):
                 np.testing.assert_array_equal(a, b)
-    entries = rnnqc.lower(model, unroll=True, dims={"T": 9}, strict=True).report.entries
-    assert [(e.status, e.form) for e in entries] == [("lowered", "products")]
+    assert [(e.status, e.form) for e in written.report.entries] == [("lowered", "products")]
     for row in range(3):
-        alone = run(rnnqc.lower(model).proto, {"x": feeds["x"][:, row : row + 1]})
+        alone = run(fused, {"x": feeds["x"][:, row : row + 1]})
         np.testing.assert_array_equal(expected[0][:, row : row + 1], alone[0])
 
 
@@ -195,6 +195,7 @@ TWICE = f"""{HEADER} cell (float[B,{H}] x, float[B,{H}] h) => (float[B,{H}] next
     [one] p = MatMul (h, S) t = Tanh (p) [two] q = MatMul (t, COPY) s = Add (q, x) next = Softsign (s) }}"""
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("copied", [False, True], ids=["one", "copies"])
 @pytest.mark.parametrize("make", [rnnqc.layer, lambda one: written_out(4, one)], ids=["loop", "unrolled"])
 @pytest.mark.parametrize("form", FORMS)
@@ -242,6 +243,7 @@ def named(left: str, right: str, size: float) -> onnx.ModelProto:
     return model
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("recipe", ["int8", "w4a8"])
 def test_names_that_differ_in_replaced_characters(recipe: str) -> None:
     """Each product has the scales of its own weights, and all results are those of other names."""
@@ -253,6 +255,7 @@ def test_names_that_differ_in_replaced_characters(recipe: str) -> None:
         np.testing.assert_array_equal(a, b)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("make", [looped, written_out])
 def test_no_name_has_a_safe_character(make: Any) -> None:
     plain, alike = make(), make()
@@ -297,6 +300,7 @@ def from_state(state: Array) -> onnx.ModelProto:
     return model
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("scale", [0.0, 1.0], ids=["zeros", "learned"])
 @pytest.mark.parametrize("rows", [1, 3])

@@ -60,7 +60,7 @@ CASES: tuple[dict[str, Any], ...] = (
 )
 
 
-@pytest.mark.few(6)
+@pytest.mark.few(3)
 @in_turn(form=["loop", "script", "keras"], case=CASES, op=["highway", "random", "projection"])
 def test_loops_of_exporters(form: str, case: dict[str, Any], op: str) -> None:
     """For several lengths and batches."""
@@ -78,7 +78,7 @@ def test_loops_of_exporters(form: str, case: dict[str, Any], op: str) -> None:
         assert_same_bits(run(session(proto, STOCK), values), run(session(proto, NATIVE), values), form)
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @in_turn(lengths=["zeros", "held"], backwards=[False, True], op=["highway", "projection"])
 def test_lengths(lengths: str, backwards: bool, op: str) -> None:
     """A mask of the number of the iteration is computed for all iterations in front of the Scan."""

@@ -24,6 +24,7 @@ def _sqnr(float_model: onnx.ModelProto, lowered: onnx.ModelProto) -> float:
     return sqnr(*outputs)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("form", ["integer", "qcdq"])
 def test_a_cell_that_adds_little_in_each_step(form: str) -> None:
     """What it adds is below 2^-12, half a step of a cell state in whole steps of 2^-11: those lost it."""
@@ -35,6 +36,7 @@ def test_a_cell_that_adds_little_in_each_step(form: str) -> None:
     assert _sqnr(case.model(), lowered.proto) > 40.0
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("case", "gate"),
     [
@@ -55,6 +57,7 @@ def test_the_setting_that_the_warning_names_helps(case: Slow, gate: str) -> None
     assert _sqnr(case.model(), exact.proto) > max(40.0, _sqnr(case.model(), lowered.proto) + 10.0)
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(
     "case",
     [

@@ -337,6 +337,7 @@ def test_formats_of_gru_and_rnn_that_the_other_arithmetic_would_leave_out(
     assert needs_fixed_point(cell) == expected
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("name", ["Relu", "Elu", "Softsign", "HardSigmoid"])
 def test_vitis_tables_are_those_of_sigmoid_and_tanh(name: str) -> None:
     """Others are exact, and have the format of their own range."""

@@ -104,7 +104,7 @@ def test_every_product_is_the_same_float() -> None:
     assert sorted(map(bytes, gates)) == sorted(map(bytes, before.astype(np.float32)))
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     "case",
     [

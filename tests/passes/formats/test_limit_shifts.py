@@ -47,16 +47,17 @@ def notes(result: Any) -> list[str]:
     return [n for n in result.report.notes if "fix position" in n or "shifts" in n]
 
 
-def test_usual_models_stay_as_they_are() -> None:
-    for recipe in ("pow2-int16", "pow2-w8a16", "pow2-int8", "pow2-int8-floor"):
-        with_, without = (
-            rnnqc.lower(CASE.model(), recipe, calibration=[FEEDS], overrides=o)
-            for o in ((), ("*.weight.shift_limits=false",))
-        )
-        assert not notes(with_) and points(with_)["W.weight"].shift_limits
-        assert [points(with_)[p] for p in ("bias", "hidden", "input")] == [
-            points(without)[p] for p in ("bias", "hidden", "input")
-        ]
+@pytest.mark.few(2)
+@pytest.mark.parametrize("recipe", ["pow2-int16", "pow2-w8a16", "pow2-int8", "pow2-int8-floor"])
+def test_usual_models_stay_as_they_are(recipe: str) -> None:
+    with_, without = (
+        rnnqc.lower(CASE.model(), recipe, calibration=[FEEDS], overrides=o)
+        for o in ((), ("*.weight.shift_limits=false",))
+    )
+    assert not notes(with_) and points(with_)["W.weight"].shift_limits
+    assert [points(with_)[p] for p in ("bias", "hidden", "input")] == [
+        points(without)[p] for p in ("bias", "hidden", "input")
+    ]
 
 
 @pytest.mark.parametrize("linear", [False, True])

@@ -32,13 +32,13 @@ def run_stock(model: onnx.ModelProto, case: LinearCase, level: str = "ORT_ENABLE
     return {"Y": session.run(None, case.feeds())[0]}
 
 
-@settings(max_examples=max(30, settings().max_examples))
+@settings(max_examples=max(15, settings().max_examples))
 @given(linear_cases())
 def test_any_configuration(case: LinearCase) -> None:
     assert_same_bits(stock(case), case.expected())
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(2)
 @every_kind
 def test_levels_and_threads(kind: LinearKind) -> None:
     case = linear_case((70,), 130, 65, kind=kind)
@@ -47,7 +47,7 @@ def test_levels_and_threads(kind: LinearKind) -> None:
             assert_same_bits(stock(case, level, threads), case.expected())
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(2)
 @every_kind
 def test_operator_sets(kind: LinearKind) -> None:
     case = linear_case((3, 2), 33, 35, kind=kind)
@@ -57,7 +57,7 @@ def test_operator_sets(kind: LinearKind) -> None:
         assert_same_bits(run_stock(model, case), case.expected())
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(2)
 @every_kind
 def test_ranks_and_no_rows(kind: LinearKind) -> None:
     for shape in ((), (1,), (2, 1, 3), (0,), (3, 0), (0, 3)):
@@ -68,6 +68,7 @@ def test_ranks_and_no_rows(kind: LinearKind) -> None:
             assert_same_bits(found, case.expected())
 
 
+@pytest.mark.few(6)
 @every_kind
 def test_branch_of_processors_without_vnni(kind: LinearKind) -> None:
     """Weights as uint8 with zero point 128: what is taken where the probe finds other sums."""

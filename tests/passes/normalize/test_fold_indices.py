@@ -202,7 +202,7 @@ def _expressions(draw: st.DrawFn) -> tuple[str, int]:
     return "\n".join(lines), values
 
 
-@settings(max_examples=max(25, settings().max_examples))
+@settings(max_examples=max(15, settings().max_examples))
 @given(_expressions(), st.data())
 def test_any_expression_of_sizes(drawn: tuple[str, int], data: st.DataObject) -> None:
     """The same bits for sizes that are not known, from files that are not larger."""

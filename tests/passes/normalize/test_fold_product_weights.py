@@ -33,6 +33,7 @@ def _model(source: str, case: RecurrenceCase = CASE) -> onnx.ModelProto:
     return model
 
 
+@pytest.mark.few(7)
 @pytest.mark.parametrize("form", ["scan", "loop", "unrolled", "keras"])
 @pytest.mark.parametrize("source", ["transposed", "half", "sum", "identity"])
 def test_fires(source: str, form: str) -> None:

@@ -50,7 +50,7 @@ def test_own_functions_are_refused(name: str, tmp_path: Path, capfd: pytest.Capt
     assert not (tmp_path / "out.onnx").exists()
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("op", ["LSTM", "GRU", "RNN"])
 @pytest.mark.parametrize("recipe", ["int8", "pow2-int8"])
 def test_functions_of_rnnqc_are_not(op: str, recipe: str) -> None:

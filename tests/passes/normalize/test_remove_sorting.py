@@ -135,7 +135,7 @@ def export(cell: str, layers: int, both: bool, batch_first: bool, used: str) -> 
 USED = [(1, False, "all"), (1, True, "output"), (2, True, "all"), (2, False, "states"), (2, True, "output")]
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(2)
 @in_turn(made=[*USED, *USED], cell=["LSTM", "GRU", "RNN"], batch_first=[False, True])
 def test_exports_of_torch(cell: str, made: tuple[int, bool, str], batch_first: bool) -> None:
     """PyTorch cannot export a layer of which the states alone are used where it is the only one."""
@@ -169,6 +169,7 @@ def test_lowered_results_are_the_same_bits(cell: str) -> None:
         assert_same_bits(run(session(with_sort, way), fed), run(session(without, way), fed), way)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", ["never put back", "no inverse"])
 def test_who_asks_is_told_that_a_sort_stays(name: str) -> None:
     made = rnnqc.lower(loaded(SEEN[name]).proto, remove_sorting=True)

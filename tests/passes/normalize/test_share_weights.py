@@ -54,6 +54,7 @@ def feeds() -> dict[str, Array]:
     return {"x": rng.standard_normal((T, 3, I)).astype(np.float32), "h": np.zeros((3, H), np.float32)}
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("kind", list(COPIES))
 def test_copies_of_weights_are_one(kind: str) -> None:
     """The bits stay, and every product of every step is quantized."""

@@ -38,7 +38,7 @@ def test_fake_quant_is_the_encoding(bits: int, signed: bool, zero_point: int, ro
     np.testing.assert_array_equal(run(plain_session(model.proto), {"x": x})["y"], expected)
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @in_turn(recipe=["distiller-avg", "distiller-sym", "pow2-int8", "brevitas-int8"], op=["LSTM", "GRU", "RNN"])
 def test_signed_codes_in_new_operator_sets(recipe: str, op: Op) -> None:
     """Optimized and not, operator set 21 gives the bits of 20: onnxruntime moves Q and DQ there and breaks models.

@@ -282,6 +282,7 @@ def test_a_bidirectional_layer_in_front() -> None:
     assert model.cells["layer1.forward"].points["input"].mode == "codes"
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     "overrides",
     [

@@ -73,6 +73,7 @@ def feeds() -> dict[str, np.ndarray]:
     return {n: rng.uniform(-1, 1, (3, k)).astype(np.float32) for n, k in (("x", INPUTS), ("h", H), ("c", H))}
 
 
+@pytest.mark.few(9)
 @in_turn(order=["".join(p) for p in itertools.permutations("ifgo")], gemm=[False, True, True])
 def test_every_order_of_gates(order: str, gemm: bool) -> None:
     proto = step(order, gemm)

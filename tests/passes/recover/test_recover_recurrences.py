@@ -65,7 +65,7 @@ def check(case: RecurrenceCase, count: int = 1) -> Model:
     return model
 
 
-@pytest.mark.few(5)
+@pytest.mark.few(3)
 @every_pair(form=FORMS, op=GATES, backwards=[False, True])
 def test_every_form_of_every_layer(op: str, form: str, backwards: bool) -> None:
     case = RecurrenceCase(op=op, form=form, backwards=backwards)
@@ -75,7 +75,7 @@ def test_every_form_of_every_layer(op: str, form: str, backwards: bool) -> None:
     assert not any(n.op in ("Slice", "Concat", "Split", "Gather", "Tanh", "MatMul", "Gemm") for n in model.graph.nodes)
 
 
-@pytest.mark.few(7)
+@pytest.mark.few(5)
 @every_pair(form=FORMS, initial=["zeros", "constant", "input", "dynamic"], batch=[1, 3, "B"])
 def test_initial_states(form: str, initial: str, batch: int | str) -> None:
     if initial in ("zeros", "constant") and batch == "B":
@@ -87,13 +87,13 @@ def test_initial_states(form: str, initial: str, batch: int | str) -> None:
         assert bool(states) == (initial in ("constant", "input"))
 
 
-@pytest.mark.few(6)
+@pytest.mark.few(5)
 @every_pair(form=FORMS, op=GATES, outputs=[("y",), ("final",)], batch_first=[False, True])
 def test_outputs(form: str, op: str, outputs: tuple[str, ...], batch_first: bool) -> None:
     check(RecurrenceCase(op=op, form=form, outputs=outputs, batch_first=batch_first, backwards=batch_first))
 
 
-@pytest.mark.few(10)
+@pytest.mark.few(4)
 @in_turn(
     order=["".join(p) for p in itertools.permutations("ifgo")],
     written=[{"form": "scan"}, {"form": "unrolled", "products": "joined", "cut": "slice"}, {"form": "scan"}],
@@ -102,7 +102,7 @@ def test_orders_of_lstm_gates(order: str, written: dict[str, str]) -> None:
     check(RecurrenceCase(order=order, **written))  # type: ignore[arg-type]
 
 
-@pytest.mark.few(8)
+@pytest.mark.few(5)
 @every_pair(
     order=["".join(p) for p in itertools.permutations("zrn")],
     update=["torch", "keras", "paper"],
@@ -241,6 +241,7 @@ def layer_of_lstm_step(reverse: bool = False, lengths: bool = False) -> onnx.Mod
     return layer(step, reverse=reverse, lengths=lengths)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("lengths", [False, True])
 def test_layers_of_a_cell(reverse: bool, lengths: bool) -> None:
@@ -378,7 +379,7 @@ def test_a_value_inside_the_step_that_is_used() -> None:
     assert layers(model) == []
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("op", ["highway", "projection"])
 def test_other_cells_are_no_nodes_and_are_named(op: str, form: str) -> None:
@@ -403,7 +404,7 @@ def test_an_lstm_inside_another_recurrence_stays_part_of_it(form: str) -> None:
     assert min(c.sqnr_db for c in comparison) > 40.0
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @in_turn(form=[*FORMS, *FORMS[:1]], op=GATES)
 def test_what_is_made_is_lowered(op: str, form: str) -> None:
     case = RecurrenceCase(op=op, form=form, initial="zeros", time=5)

@@ -77,6 +77,7 @@ def test_fires(text: str) -> None:
     assert len(nodes_of(loaded, "LSTM")) == 1
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("text", [CELL, LOOP, OWN_WEIGHTS])
 def test_a_lowered_step_computes_the_same(text: str) -> None:
     """In int8, with inputs and outputs of float16 as before."""

@@ -80,6 +80,7 @@ ALPHAS = {"Affine": 0.5, "ScaledTanh": 0.75, "LeakyRelu": 0.1, "ThresholdedRelu"
 BETAS = {"Affine": 0.1, "ScaledTanh": 1.25, "HardSigmoid": 0.5}
 
 
+@pytest.mark.few(6)
 @in_turn(name=ACTIVATION_NAMES, gate=["Sigmoid", "HardSigmoid"])
 def test_cell_gates_of_every_kind(gate: str, name: str) -> None:
     names = (gate, name, "Tanh")

@@ -65,6 +65,7 @@ def test_one_node_in_place_of_the_cell() -> None:
     assert (DOMAIN, 1) in [(o.domain, o.version) for o in model.proto.opset_import]
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("case", [c for c in CASES if c.placement == "main"], ids=str)
 def test_inputs_stand_where_the_operator_has_them(case: LstmCase) -> None:
     model = _fused(case.model())
@@ -86,7 +87,7 @@ def test_inputs_stand_where_the_operator_has_them(case: LstmCase) -> None:
         }
 
 
-@pytest.mark.few(6)
+@pytest.mark.few(3)
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_functions_are_valid_onnx(case: LstmCase) -> None:
     model = _fused(case.model())
@@ -132,7 +133,7 @@ def test_names_in_use_are_passed_over() -> None:
     assert all(fused_type(n) is LSTM for n in names)
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("recipe", ["int8", "int16", "brevitas-int8"])
 def test_bodies_fail_when_another_configuration_calls_them(recipe: str) -> None:
     """When the session is created, as in two models that were joined and have one name for two bodies."""
@@ -219,7 +220,7 @@ def test_cells_of_one_configuration_share_a_function() -> None:
     assert len(_functions(model)) == 1
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     "other",
     [
@@ -248,7 +249,7 @@ def test_cells_of_different_configurations_do_not(other: LstmCase) -> None:
 UNEVEN_R = ("*.R.weight.codebook=uneven", "*.R.weight.bits=4", "*.R.weight.group_size=32")
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(4)
 @pytest.mark.parametrize("placement", ["main", "if"])
 @pytest.mark.parametrize(
     ("overrides", "packed", "groups"),

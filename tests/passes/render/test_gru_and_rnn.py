@@ -167,7 +167,7 @@ def test_different_formats_of_both_hidden_codes_are_refused() -> None:
     assert _cell(model).form == "qcdq"
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("lens", [None, (3, 5)])
 @EACH
 def test_fused_nodes(case: RecurrentCase, lens: tuple[int, int] | None) -> None:
@@ -201,6 +201,7 @@ def test_each_configuration_has_a_name() -> None:
     assert {info(n).overload for n in nodes} == {""}
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("groups", [0, 32])
 @pytest.mark.parametrize("op", ["GRU", "RNN"])
 def test_packed_weights_with_an_odd_number_of_columns(op: Op, groups: int) -> None:

@@ -18,7 +18,7 @@ OFF = ["*.bits=none"]
 OPERATORS = {"LSTM", "GRU", "RNN"}
 
 
-@pytest.mark.few(8)
+@pytest.mark.few(5)
 @pytest.mark.parametrize("case", float_layers(), ids=lambda c: f"{c.seed} {c.op}")
 def test_computes_as_before(case: RecurrentCase) -> None:
     lowered = rnnqc.lower(case.model(), overrides=OFF)

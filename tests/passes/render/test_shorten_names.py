@@ -37,7 +37,7 @@ def _names(model: onnx.ModelProto) -> set[str]:
     return {name for n in nodes for name in (n.name, *n.input, *n.output)}
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("case", CASES)
 def test_bodies_are_short_and_compute_the_same(case: LstmCase) -> None:
     model = _fused(case.model())

@@ -148,6 +148,7 @@ def test_loop_inside_a_loop() -> None:
     assert not nodes_of(model, "Loop", "Scan")
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("placement", ["main", "if", "scan"])
 def test_lowered_layers(placement: str) -> None:
     case = LstmCase(placement=placement, direction="bidirectional", lens=(2, 5))  # type: ignore[arg-type]

@@ -80,7 +80,7 @@ CASES: dict[Placement, LstmCase] = {
 }
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @in_turn(placement=[*CASES, "main"], form=["fused", "integer", "fused", "integer", "integer"])
 def test_no_divergence_where_there_is_none(placement: Placement, form: str) -> None:
     """Of the integer form the unrolled one, whose passes are those of the loop and one more."""

@@ -159,7 +159,7 @@ TABLES: dict[str, tuple[RecurrentCase, str, Edit, str]] = {
 }  # fmt: skip
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("name", TABLES)
 def test_an_entry_of_a_table(name: str) -> None:
     case, recipe, edit, message = TABLES[name]
@@ -224,13 +224,14 @@ INSERTED: dict[str, tuple[RecurrentCase, str, Edit, str]] = {
 }  # fmt: skip
 
 
-@pytest.mark.few(7)
+@pytest.mark.few(4)
 @pytest.mark.parametrize("name", INSERTED)
 def test_a_constant_of_a_quantizer(name: str) -> None:
     case, recipe, edit, said = INSERTED[name]
     run_case(case, recipe, "insert-qcdq", edit, said)
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("share", [1.0, 0.1])
 @pytest.mark.parametrize("point", ["W.weight", "hidden", "cell_state"])
 def test_a_scale_that_is_wrong_wherever_it_is_used(point: str, share: float, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -332,7 +333,7 @@ FOLDED: dict[str, tuple[RecurrentCase, str, Edit, str]] = {
 }  # fmt: skip
 
 
-@pytest.mark.few(6)
+@pytest.mark.few(4)
 @pytest.mark.parametrize("name", FOLDED)
 def test_a_constant_of_the_integer_form(name: str) -> None:
     case, recipe, edit, message = FOLDED[name]
@@ -372,7 +373,7 @@ EXPORTED: dict[str, tuple[Edit, str]] = {
 }  # fmt: skip
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("name", EXPORTED)
 def test_a_constant_of_an_exported_cell(name: str) -> None:
     edit, said = EXPORTED[name]
@@ -434,7 +435,7 @@ ATTRIBUTES: dict[str, tuple[RecurrentCase, str, Edit, str]] = {
 }  # fmt: skip
 
 
-@pytest.mark.few(5)
+@pytest.mark.few(3)
 @pytest.mark.parametrize("name", ATTRIBUTES)
 def test_an_attribute_of_a_fused_node(name: str) -> None:
     """Function bodies hold their own constants: only the native library reads attributes."""
@@ -624,7 +625,7 @@ CUSTOM: dict[str, tuple[str, Edit, str]] = {
 }  # fmt: skip
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("index", [0, 7, 1024, 2049])
 def test_an_entry_of_a_table_of_a_custom_cell(index: int) -> None:
     """One that differs by the last bit, at either end or between."""
@@ -634,7 +635,7 @@ def test_an_entry_of_a_table_of_a_custom_cell(index: int) -> None:
     run_spoilt(proto, passes, "quantize-custom-cells", edit, rf"{FOUND}: .*table of .*\.value")
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("name", CUSTOM)
 def test_a_constant_of_a_recurrence_of_other_equations(name: str) -> None:
     form, edit, said = CUSTOM[name]
@@ -643,7 +644,7 @@ def test_a_constant_of_a_recurrence_of_other_equations(name: str) -> None:
     run_spoilt(proto, passes, "quantize-custom-cells", edit, f"{FOUND}: .*{said}")
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("recipe", sorted(RECIPES))
 @pytest.mark.parametrize("form", ["integer", pytest.param("qcdq", marks=pytest.mark.slow)])
 def test_right_recurrences_raise_no_alarm(recipe: str, form: str) -> None:
@@ -657,7 +658,7 @@ def test_right_recurrences_raise_no_alarm(recipe: str, form: str) -> None:
 
 def test_right_recurrences_of_other_places_raise_no_alarm() -> None:
     """The first step multiplies a constant state, the others what the step before has made, in another format."""
-    case = replace(HIGHWAY, form="unrolled", initial="constant", time=4)
+    case = replace(HIGHWAY, form="unrolled", initial="constant", time=3)
     proto = case.model()
     statistics = calibrate(proto, [case.feeds(seed=s) for s in (1, 2, 3)])
     checks = rnnqc.lower(proto, "brevitas-int8", stats=statistics, verify=True).report.checks

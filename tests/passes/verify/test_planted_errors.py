@@ -186,7 +186,7 @@ GRID_CASES = {
 }
 
 
-@pytest.mark.few(8)
+@pytest.mark.few(4)
 @pytest.mark.parametrize("error", GRID_ERRORS)
 @pytest.mark.parametrize("op", GRID_CASES)
 @pytest.mark.parametrize("recipe", slow_but("pow2-int8", "pow2-int8", "pow2-int16", "brevitas-int8", "distiller-asym"))
@@ -197,6 +197,7 @@ def test_errors_of_grids_are_named(recipe: str, op: str, error: str) -> None:
     run_spoilt(case.model(), calibrated_passes(case, recipe), "fold-scales", edit, f"changed .*{said}")
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("op", GRID_CASES)
 @pytest.mark.parametrize("recipe", slow_but("brevitas-int8", *GRID_RECIPES))
 def test_right_grids_raise_no_alarm(recipe: str, op: str) -> None:
@@ -210,6 +211,7 @@ def test_right_grids_raise_no_alarm(recipe: str, op: str) -> None:
     assert text == f"single steps: {parts} values of 1 cells compared"
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("scale", ["input", "hidden", "reset"])
 def test_a_scale_of_codes(scale: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Codes that are made with another scale than the multipliers know."""
@@ -248,7 +250,7 @@ def test_errors_of_a_grid32_are_named() -> None:
     run_spoilt(LSTM.model(), calibrated_passes(LSTM, "brevitas-int8"), "fold-scales", edit, f"changed .*{said}")
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("error", EXPORTED)
 def test_errors_of_exported_cells_are_named(error: str) -> None:
     """What a compared cell of Brevitas is compared with is its float32 form, "grid32"."""

@@ -64,7 +64,7 @@ def tables(draw: st.DrawFn) -> Table:
     return values[-1]
 
 
-@settings(max_examples=max(100, settings().max_examples))
+@settings(max_examples=max(50, settings().max_examples))
 @given(tables())
 def test_every_element_once(table: Table) -> None:
     starts = numbered(*SOURCES)

@@ -149,7 +149,7 @@ def test_as_many_as_there_are_names() -> None:
     assert_moves_the_same(before, model.proto)
 
 
-@settings(max_examples=max(20, settings().max_examples))
+@settings(max_examples=settings().max_examples)
 @given(random_views())
 def test_random_views(proto: onnx.ModelProto) -> None:
     model = with_function(proto)

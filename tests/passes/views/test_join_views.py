@@ -214,7 +214,7 @@ def test_unused_operators_of_a_region_that_stays() -> None:
     assert not JoinViews().run(Model.load(proto)).modified
 
 
-@settings(max_examples=max(30, settings().max_examples))
+@settings(max_examples=max(15, settings().max_examples))
 @given(random_views())
 def test_random_views(proto: onnx.ModelProto) -> None:
     """Random chains and bundles give the same bits with no more operators, and with the fewest at the second run."""

@@ -183,6 +183,7 @@ def _layer(op: str, *, size: int = 6, inputs: int = 3, direction: str = "forward
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=10)
 
 
+@pytest.mark.few(6)
 @in_turn(case=CASES, name=RECIPES)
 def test_every_way_an_lstm_can_stand(case: LstmCase, name: str) -> None:
     float_proto, model = _quantized(case.model(), RECIPES[name])
@@ -190,6 +191,7 @@ def test_every_way_an_lstm_can_stand(case: LstmCase, name: str) -> None:
     _assert_float_with_dequantized_weights(float_proto, model.proto)
 
 
+@pytest.mark.few(6)
 @every_pair(op=RECURRENT, direction=["forward", "reverse", "bidirectional"], name=RECIPES)
 def test_every_kind_of_layer(op: str, direction: str, name: str) -> None:
     float_proto, model = _quantized(_layer(op, direction=direction, size=5), RECIPES[name])
@@ -203,6 +205,7 @@ def test_every_kind_of_layer(op: str, direction: str, name: str) -> None:
     assert node.input[3] == "B"
 
 
+@pytest.mark.few(4)
 @in_turn(opset=[13, 15, 18, 20, 21, 23], name=RECIPES)
 def test_operator_sets(name: str, opset: int) -> None:
     float_proto, model = _quantized(_layer("LSTM", direction="bidirectional", opset=opset), RECIPES[name])
@@ -508,7 +511,7 @@ REAL = (
 )
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(1)
 @in_turn(path=REAL, name=RECIPES)
 def test_real_models(shared: Callable[[str], Path], path: str, name: str) -> None:
     model = Model.load(shared(f"models/{path}"))

@@ -36,6 +36,7 @@ def session(proto: Any) -> Any:
     return rnnqc.session(proto, native=False, options=options())
 
 
+@pytest.mark.few(7)
 @every_pair(
     direction=["forward", "reverse", "bidirectional"],
     lens=[None, (5, 3)],

@@ -40,13 +40,13 @@ def expected(case: GridCase) -> Arrays:
     return reference.run(CELL_TYPES["LSTM"], case.inputs, case.node.attributes)
 
 
-@settings(max_examples=5 * EXAMPLES)
+@settings(max_examples=max(30, 2 * EXAMPLES))
 @given(grid_cases())
 def test_native_is_the_reference(case: GridCase) -> None:
     assert_same_bits(run_native(case.node), expected(case))
 
 
-@settings(max_examples=3 * EXAMPLES)
+@settings(max_examples=max(15, EXAMPLES))
 @given(grid_cases(), st.sampled_from([13, 17, 18, 21, 23]))
 def test_stock_is_the_reference(case: GridCase, opset: int) -> None:
     assert_same_bits(run_stock(case, opset), expected(case))
@@ -63,7 +63,7 @@ def test_drawn_cases_are_not_trivial() -> None:
     assert_not_trivial(grid_cases(), expected)
 
 
-@pytest.mark.few(11)
+@pytest.mark.few(6)
 @pytest.mark.parametrize("bits", [4, 8, 12, 16])
 @pytest.mark.parametrize(("inputs", "hidden"), [(1, 1), (4, 16), (15, 17), (64, 32), (61, 130)])
 def test_sizes(inputs: int, hidden: int, bits: int) -> None:
@@ -144,6 +144,7 @@ def test_accumulators_saturate(bits: int) -> None:
     assert_same_bits(run_stock(case), wanted)
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("rounded", [False, True])
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("bits", [8, 16])

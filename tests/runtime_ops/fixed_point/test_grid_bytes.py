@@ -102,12 +102,13 @@ def guarded() -> Guarded:
     return Guarded()
 
 
-@settings(max_examples=4 * EXAMPLES)
+@settings(max_examples=2 * EXAMPLES)
 @given(byte_grid_cases())
 def test_native_is_the_reference(case: GridCase) -> None:
     assert_same_bits(run_native(case.node), expected(case))
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("pow2", [False, True])
 @pytest.mark.parametrize("bits", [2, 4, 8])
 def test_cells_of_brevitas_have_the_form(bits: int, pow2: bool, guarded: Guarded) -> None:

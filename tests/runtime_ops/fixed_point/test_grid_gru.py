@@ -49,13 +49,13 @@ WAYS = [run_stock, run_natively]
 each_way = pytest.mark.parametrize("way", WAYS)
 
 
-@settings(max_examples=5 * EXAMPLES)
+@settings(max_examples=max(30, 2 * EXAMPLES))
 @given(grid_cases((GRU, RNN)))
 def test_native_is_the_reference(case: GridCase) -> None:
     assert_same_bits(run_natively(case), expected(case))
 
 
-@settings(max_examples=3 * EXAMPLES)
+@settings(max_examples=max(15, EXAMPLES))
 @given(grid_cases((GRU, RNN)), st.sampled_from([13, 17, 18, 21, 23]))
 def test_stock_is_the_reference(case: GridCase, opset: int) -> None:
     assert_same_bits(run_stock(case, opset), expected(case))
@@ -72,7 +72,7 @@ def test_drawn_cases_are_not_trivial() -> None:
     assert_not_trivial(grid_cases((GRU, RNN)), expected)
 
 
-@pytest.mark.few(16)
+@pytest.mark.few(9)
 @each_way
 @each_cell
 @pytest.mark.parametrize("bits", [4, 8, 16])
@@ -85,7 +85,7 @@ def test_sizes(inputs: int, hidden: int, bits: int, op: str, linear: bool, way: 
     assert_same_bits(way(case), wanted)
 
 
-@pytest.mark.few(18)
+@pytest.mark.few(9)
 @each_way
 @each_cell
 @pytest.mark.parametrize("rounding", ROUNDINGS)
@@ -117,6 +117,7 @@ def test_every_quantizer_counts(op: str, linear: bool) -> None:
         assert_same_bits(run_stock(changed), wanted)
 
 
+@pytest.mark.few(8)
 @each_way
 @each_cell
 @pytest.mark.parametrize("bits", [2, 7, 16, 31])
@@ -155,7 +156,7 @@ def test_largest_sums_of_the_reset_hidden_state(code_bits: int, weight_bits: int
     assert_same_bits(way(case), wanted)
 
 
-@pytest.mark.few(11)
+@pytest.mark.few(5)
 @each_way
 @each_cell
 @pytest.mark.parametrize("reverse", [False, True])
@@ -181,6 +182,7 @@ def test_chunks_with_carried_states(rounding: str, reverse: bool, op: str, linea
     assert_same_bits({"Y": joined, "Y_h": got["Y_h"]}, whole)
 
 
+@pytest.mark.few(3)
 @each_way
 @each_cell
 def test_batch_equals_row_by_row(op: str, linear: bool, way: Any) -> None:

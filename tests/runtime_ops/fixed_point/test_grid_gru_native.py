@@ -57,6 +57,7 @@ def test_blocks_of_columns(type_: CellType, linear: bool, hidden: int) -> None:
         assert_same_bits(run_native(case.node), expected(case))
 
 
+@pytest.mark.few(3)
 @types
 @pytest.mark.parametrize("entry", [0, -1])
 def test_tables_at_the_ends_of_their_ranges(type_: CellType, linear: bool, entry: int) -> None:
@@ -76,7 +77,7 @@ def test_tables_at_the_ends_of_their_ranges(type_: CellType, linear: bool, entry
     assert (wanted != 0).all()
 
 
-@pytest.mark.few(11)
+@pytest.mark.few(7)
 @types
 @pytest.mark.parametrize("weight_bits", [8, 16])
 @pytest.mark.parametrize("code_bits", [8, 16])
@@ -130,6 +131,7 @@ def test_unusual_initial_states(type_: CellType, linear: bool, value: float) -> 
     assert np.isfinite(check(case)["Y"]).all()
 
 
+@pytest.mark.few(2)
 @types
 def test_long_sequence(type_: CellType, linear: bool) -> None:
     """Several chunks of the input's projection."""
@@ -155,6 +157,7 @@ def test_groups_of_rows_on_threads(type_: CellType, linear: bool, batch: int) ->
             assert_same_bits(found, wanted)
 
 
+@pytest.mark.few(3)
 @types
 @pytest.mark.parametrize("batch", [9, 11])
 def test_groups_of_unequal_size_have_their_memory(type_: CellType, linear: bool, batch: int) -> None:

@@ -114,6 +114,7 @@ def guarded() -> Guarded:
     return Guarded()
 
 
+@pytest.mark.few(12)
 @pytest.mark.parametrize("isa", AVAILABLE)
 @pytest.mark.parametrize("gates", [1, 2, 3, 4])
 @pytest.mark.parametrize("planes", [1, 2, 4])
@@ -242,7 +243,7 @@ STEPS = pytest.mark.parametrize("units", [16, 32, 48, 128, 336])
 VARIANTS = range(16)
 
 
-@pytest.mark.few(18)
+@pytest.mark.few(9)
 @pytest.mark.parametrize("isa", AVAILABLE)
 @pytest.mark.parametrize("linear", [False, True])
 @STEPS
@@ -263,6 +264,7 @@ def test_gru_gates(isa: str, units: int, linear: bool, guarded: Guarded) -> None
             assert len(np.unique(codes)) > 5
 
 
+@pytest.mark.few(8)
 @pytest.mark.parametrize("isa", AVAILABLE)
 @STEPS
 def test_gru_output(isa: str, units: int, guarded: Guarded) -> None:
@@ -279,6 +281,7 @@ def test_gru_output(isa: str, units: int, guarded: Guarded) -> None:
         assert len(np.unique(wanted)) > 5
 
 
+@pytest.mark.few(8)
 @pytest.mark.parametrize("isa", AVAILABLE)
 @STEPS
 def test_rnn_step(isa: str, units: int, guarded: Guarded) -> None:

@@ -75,7 +75,7 @@ def _case(lstm: VitisLstm, x: np.ndarray) -> GridCase:
     return GridCase(a_cell(inputs, hidden), numbers, arrays, OUTPUTS[:1])
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("format_", FORMATS, ids=str)
 def test_every_hidden_state(format_: Format) -> None:
     assert len(TENSORS) == len(QUANTIZERS)

@@ -100,7 +100,7 @@ each_tiled_kernel = pytest.mark.parametrize("kernel", TILED, ids=map(str, TILED)
 each_group_size = pytest.mark.parametrize("group_size", GROUP_SIZES)
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(3)
 @each_kernel
 @each_group_size
 @bundled("size, rows, numbers", spread(7, SIZES, ROWS, [(128, "random"), (0, "low"), (255, "high"), (3, "corners")]))
@@ -110,7 +110,7 @@ def test_products(
     check_product(guarded, example(guarded, kernel, rows, *size, numbers[0], group_size, numbers[1]))
 
 
-@pytest.mark.few(7)
+@pytest.mark.few(4)
 @each_kernel
 @each_group_size
 @bundled("rows", ROWS)
@@ -180,7 +180,7 @@ def test_largest_depth_does_not_overflow(
     check_product(guarded, product, np.int32([255, *[0] * (rows - 1)]))
 
 
-@pytest.mark.few(5)
+@pytest.mark.few(3)
 @each_kernel
 @pytest.mark.parametrize("group_size", [0, 32, 64])
 @bundled("rows, span", spread(2, [1, 2, 7, 20], [(0, 0), *((b, e) for e in range(1, 6) for b in range(e))]))

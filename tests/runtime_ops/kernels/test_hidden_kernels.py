@@ -195,7 +195,7 @@ def guarded() -> Guarded:
 UNITS = [1, 7, 8, 9, 15, 16, 17, 33, 48, 61, 64, 65, 128, 300]
 
 
-@pytest.mark.few(9)
+@pytest.mark.few(5)
 @pytest.mark.parametrize("isa", STEP_ISAS)
 @pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("wild", [False, True])
@@ -206,6 +206,7 @@ def test_look_ups(isa: str, kernel: str, wild: bool, zero_point: int, units: int
     assert not case.check(isa, guarded)
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("isa", STEP_ISAS)
 @pytest.mark.parametrize("kernel", KERNELS)
 @bundled("n, units, wild", spread(2, [64, 1024, 4096, 32768], [1, 17, 64, 61, 300], [False, True]))
@@ -265,6 +266,7 @@ def test_codes_far_outside(isa: str, kernel: str, scale: float, guarded: Guarded
         case.check(isa, guarded)
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("isa", STEP_ISAS)
 @pytest.mark.parametrize("kernel", KERNELS)
 @bundled("entry", [0, 63, 4095, 4096, 5000, 8191])
@@ -279,6 +281,7 @@ def test_a_table_that_differs_in_one_entry_is_looked_up(isa: str, kernel: str, e
 SPANS = [(0, 1), (0, 3), (1, 5), (2, 9), (3, 20), (0, 17), (19, 20), (7, 7), (0, 20)]
 
 
+@pytest.mark.few(6)
 @pytest.mark.parametrize("isa", [*STEP_ISAS, "reference"])
 @pytest.mark.parametrize("kernel", KERNELS)
 @bundled("begin, end", SPANS)
@@ -331,7 +334,7 @@ def _with_options(kernel: str, rows: int, units: int, kinds: list[str], seed: in
     return case
 
 
-@pytest.mark.few(35)
+@pytest.mark.few(19)
 @pytest.mark.parametrize("isa", STEP_ISAS)
 @pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("kind", KINDS)
@@ -345,7 +348,7 @@ def test_kinds_of_activations(isa: str, kernel: str, kind: str, units: int, line
         assert case.check(isa, guarded) == (linear and "table" in kinds)
 
 
-@pytest.mark.few(9)
+@pytest.mark.few(5)
 @pytest.mark.parametrize("isa", STEP_ISAS)
 @pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("codes", [True, False])

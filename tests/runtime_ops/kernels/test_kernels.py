@@ -215,7 +215,7 @@ LARGE_PRODUCTS = [
 ]
 
 
-@pytest.mark.few(6)
+@pytest.mark.few(4)
 @pytest.mark.parametrize("isa", PRODUCT_ISAS)
 @pytest.mark.parametrize(
     ("zero_point", "kind"), [(128, "random"), (0, "low"), (255, "high"), (0, "high"), (77, "low"), (3, "corners")]
@@ -361,6 +361,7 @@ def _table_case(rows: int, units: int, zero_point: int, wild: bool, cell_max: fl
 UNITS = [1, 2, 3, 8, 15, 16, 17, 31, 32, 33, 48, 61, 64, 67, 128]
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize("isa", STEP_ISAS)
 @pytest.mark.parametrize("cell_max", [300.0, 2.0**60])
 @pytest.mark.parametrize("wild", [False, True])
@@ -458,7 +459,6 @@ class LinearTables:
         return self.case().run("reference", guarded).fused
 
 
-@pytest.mark.few(9)
 @pytest.mark.parametrize("isa", STEP_ISAS)
 @pytest.mark.parametrize(
     ("sizes", "fused"),
@@ -575,7 +575,7 @@ def _limited_case(
     return case
 
 
-@pytest.mark.few(53)
+@pytest.mark.few(27)
 @pytest.mark.parametrize("isa", STEP_ISAS)
 @pytest.mark.parametrize("name", LIMITS)
 @pytest.mark.parametrize("specials", [WITHIN, JUST_BEYOND, BEYOND], ids=["within", "just beyond", "beyond"])
@@ -621,6 +621,7 @@ def test_lower_limit_at_the_second_code(
     found.assert_same_bits(case.run("reference", guarded))
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("isa", STEP_ISAS)
 @bundled("begin, end", [(0, 1), (0, 3), (1, 5), (2, 9), (3, 32), (5, 22), (31, 32)])
 @pytest.mark.parametrize(("limits", "specials"), [({}, WITHIN), ({}, BEYOND), ({"cell_max": 1000.0}, WITHIN)])

@@ -76,7 +76,7 @@ def test_axes_for_the_direction(operator: Operator, linear: int, y: int, states:
     check(case)
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("operator", "linear"), OPERATORS)
 @bundled("inputs, hidden, group_size", spread(2, [1, 32, 65], [1, 15, 33, 127], [0, 32]))
 @pytest.mark.parametrize("bits", [4, 5, 6])
@@ -149,6 +149,7 @@ def test_long_sequence_is_projected_in_several_chunks(operator: Operator, linear
         check(case, threads)
 
 
+@pytest.mark.few(12)
 @pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan, 3e38])
 @pytest.mark.parametrize("mode", ["static", "dynamic_row"])
 @pytest.mark.parametrize(("operator", "linear"), OPERATORS)
@@ -201,7 +202,7 @@ VARIANTS: dict[str, Callable[[Case], None]] = {
 SHAPES = [(1, 1, 300, 130), (1, 9, 30, 300), (30, 1, 9, 130), (25, 1, 300, 200), (20, 8, 40, 100), (5, 3, 20, 450)]
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("operator", "linear"), OPERATORS)
 @bundled("shape, variant", spread(6, SHAPES, VARIANTS))
 def test_threads_give_the_same_bits(operator: Operator, linear: int, variant: str, shape: tuple[int, ...]) -> None:

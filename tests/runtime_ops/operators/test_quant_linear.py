@@ -111,6 +111,7 @@ def test_special_values() -> None:
     check(case)
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("kind", KINDS, ids=lambda k: k.name)
 def test_weights_that_are_not_constant(kind: Any) -> None:
     case = linear_case((3,), 40, 70, kind=kind)

@@ -71,7 +71,7 @@ def check(case: Case, threads: int = 1) -> dict[str, Array]:
     return found
 
 
-@pytest.mark.few(14)
+@pytest.mark.few(8)
 @pytest.mark.parametrize("size", MAGNITUDES)
 @pytest.mark.parametrize(("kind", "bits"), KINDS)
 def test_whole_states(kind: str, bits: int, size: float) -> None:
@@ -106,6 +106,7 @@ def test_any_configuration(case: Case) -> None:
     check(case)
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize(("kind", "bits"), KINDS)
 def test_within_the_bound_nothing_changes(kind: str, bits: int) -> None:
     """The bits of a node that knows no bound."""
@@ -120,7 +121,7 @@ def test_within_the_bound_nothing_changes(kind: str, bits: int) -> None:
     assert run_native(case)["Y"].tobytes() != run_native(old)["Y"].tobytes()
 
 
-@pytest.mark.few(12)
+@pytest.mark.few(6)
 @pytest.mark.parametrize("lens", [None, (5, 0, 2, 4)])
 @pytest.mark.parametrize("direction", ["forward", "reverse"])
 @pytest.mark.parametrize(("kind", "bits"), KINDS)
@@ -139,6 +140,7 @@ def test_rows_are_independent(kind: str, bits: int, direction: str, lens: tuple[
             assert alone[name].tobytes() == np.ascontiguousarray(part).tobytes(), name
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize(("kind", "bits"), KINDS)
 def test_pieces_make_the_whole(kind: str, bits: int) -> None:
     """Of a GRU's sequence some pieces begin beyond the bound."""
@@ -155,7 +157,7 @@ def test_pieces_make_the_whole(kind: str, bits: int) -> None:
     assert beyond > 1 if kind.startswith("GRU") else beyond == 1
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @pytest.mark.parametrize(("kind", "bits"), KINDS)
 def test_threads(kind: str, bits: int) -> None:
     for batch, hidden in ((1, 700), (64, 100)):

@@ -199,7 +199,7 @@ def test_groups_of_unequal_size_have_their_memory(batch: int) -> None:
         assert_same_bits(dict(zip(case.outputs, session.run(list(case.outputs), case.feeds()), strict=True)), expected)
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(3)
 @pytest.mark.parametrize("threads", [1, 2, 4])
 @pytest.mark.parametrize("variant", ["plain", "lengths", "peepholes", "int4 in groups, lengths"])
 def test_concurrent_runs_of_one_session(variant: str, threads: int) -> None:

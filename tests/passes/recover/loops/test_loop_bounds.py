@@ -111,6 +111,7 @@ def test_limits_that_are_numbers(condition: str, trips: int) -> None:
     assert outcome(loop(condition)) == (trips, "")
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("kind", [1, 6, 7, 11])
 @pytest.mark.parametrize("inside", [False, True])
 def test_limits_that_are_inputs(kind: int, inside: bool) -> None:

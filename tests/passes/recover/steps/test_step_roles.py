@@ -243,6 +243,7 @@ def test_a_projection_is_no_hidden_state(swapped: bool, width: int, projected: i
         assert 10 * np.log10(np.sum(value**2) / np.sum((value - found[name]) ** 2)) > 30
 
 
+@pytest.mark.few(8)
 @every_pair(op=["LSTM", "GRU", "RNN"], form=FORMS, products=["fused", "separate", "joined"])
 def test_layers_whose_input_is_as_wide_as_their_state(op: str, form: str, products: str) -> None:
     if op == "GRU" and products == "joined":
