@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 
 from rnnqc.ir.objects import Graph, Node, Value, captured_by, captured_values, graph_info, graphs_below, subgraphs
 
@@ -12,7 +12,7 @@ def remove_nodes(graph: Graph, nodes: Iterable[Node]) -> None:
     doomed = {id(n) for n in nodes}
     for node in [n for n in graph.nodes if id(n) in doomed]:
         for _, inner in subgraphs(node):
-            remove_nodes(inner, list(inner.nodes))
+            remove_nodes(inner, inner.nodes)
         node.inputs.clear()
         node.outputs.clear()
     graph.nodes[:] = [n for n in graph.nodes if id(n) not in doomed]
@@ -47,19 +47,19 @@ def _remove_dead_nodes_once(root: Graph) -> tuple[int, bool]:
     removed, bodies = 0, False
     captured: dict[int, list[Value]] = {}
     for graph in reversed(list(graphs_below(root))):
-        kept = {id(v) for v in graph.outputs}
-        live: set[int] = set()
-        stack = [n for n in graph.nodes if any(id(v) in kept for v in n.outputs)]
         # Consumers in subgraphs of dead nodes have been cut already: inner graphs are visited with their node.
         local = {id(n) for n in graph.nodes}
-        stack += [n for n in graph.nodes if any(id(c) not in local for v in n.outputs for c in v.outputs)]
+        outside = {id(v) for v in graph.outputs}
+        stack = [n for n in graph.nodes if _is_used_outside(n, outside, local)]
+        live: set[int] = set()
         while stack:
             node = stack.pop()
             if id(node) in live:
                 continue
             live.add(id(node))
-            for value in [*node.inputs, *captured_values(node, captured)]:
-                stack.extend(p for p in value.inputs if id(p) in local and id(p) not in live)
+            for value in [*node.inputs, *captured_values(node, captured)] if node.attrs else node.inputs:
+                if value.inputs:
+                    stack += [p for p in value.inputs if id(p) in local and id(p) not in live]
         dead = [n for n in graph.nodes if id(n) not in live]
         if dead:
             removed += len(dead)
@@ -68,3 +68,14 @@ def _remove_dead_nodes_once(root: Graph) -> tuple[int, bool]:
         if graph is not root:
             captured[id(graph)] = captured_by(graph, captured)
     return removed, bodies
+
+
+def _is_used_outside(node: Node, outputs: Container[int], local: Container[int]) -> bool:
+    """Whether something that a node makes is among the outputs of its graph, or used by a node that is not in it."""
+    for value in node.outputs:
+        if id(value) in outputs:
+            return True
+        for consumer in value.outputs:
+            if id(consumer) not in local:
+                return True
+    return False

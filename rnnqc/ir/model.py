@@ -33,6 +33,7 @@ from rnnqc.ir.objects import (
     graph_info,
     graphs_below,
     info,
+    make_constant,
     names_in,
     note_shape,
     safe_name,
@@ -98,7 +99,7 @@ class Model:
         self._constants: dict[tuple[str, tuple[int, ...], bytes], Constant] = {}
         self.constant_prefix = "rnnqc/"
         self._held: list[Graph | Node | Value] | None = None
-        self._last_inferred: tuple[bytes, onnx.ModelProto] | None = None
+        self._last_inferred: dict[bool, tuple[bytes, onnx.ModelProto]] = {}
         self._names: set[str] = set()
         tagged: set[str] = set()
         for graph in self.graphs():
@@ -221,7 +222,9 @@ class Model:
         contents: list[Graph | Node | Value] = []
         for graph in self.graphs():
             contents += [graph, *graph.nodes, *graph.inputs, *graph.outputs, *graph_info(graph).initializers.values()]
-            contents += [v for n in graph.nodes for v in (*n.inputs, *n.outputs)]
+            for node in graph.nodes:
+                contents += node.inputs
+                contents += node.outputs
         return contents
 
     def fresh_name(self, hint: str) -> str:
@@ -239,7 +242,7 @@ class Model:
 
     def add_initializer(self, name: str, array: npt.NDArray[Any], graph: Graph | None = None) -> Constant:
         """Adds a constant to `graph` (the main graph, visible everywhere, unless said otherwise)."""
-        constant = Constant(self.fresh_name(name), np.asarray(array))
+        constant = make_constant(self.fresh_name(name), np.asarray(array))
         self.hold(constant)
         graph_info(graph or self.graph).initializers[constant.name] = constant
         return constant
@@ -275,7 +278,7 @@ class Model:
         if known is not None:
             declare_shapes(proto.graph, known)
         try:
-            inferred = self._inferred(proto)
+            inferred = self._inferred(proto, declared=known is None)
         except INFERENCE_ERRORS:
             if known is None:
                 return
@@ -293,12 +296,12 @@ class Model:
             for value in graph.inputs:
                 note_shape(value, found.get(value.name, nothing))
 
-    def _inferred(self, proto: onnx.ModelProto) -> onnx.ModelProto:
-        """`infer_shapes`; the last result is kept, as most passes find nothing to change."""
-        given = proto.SerializeToString()
-        if self._last_inferred is None or self._last_inferred[0] != given:
-            self._last_inferred = given, infer_shapes(proto)
-        return self._last_inferred[1]
+    def _inferred(self, proto: onnx.ModelProto, *, declared: bool) -> onnx.ModelProto:
+        """`infer_shapes`; the last results with and without declared shapes are kept, as most passes change nothing."""
+        given, last = proto.SerializeToString(), self._last_inferred.get(declared)
+        if last is None or last[0] != given:
+            last = self._last_inferred[declared] = given, infer_shapes(proto)
+        return last[1]
 
     def _functions_of_unknown(self, known: Collection[str]) -> list[onnx.FunctionProto]:
         """The functions whose nodes have outputs other than known ones, and those that they call."""

@@ -23,14 +23,18 @@ def sorted_nodes(graph: Graph, captured: Mapping[int, list[Value]], source: str)
     index = {id(n): k for k, n in enumerate(graph.nodes)}
     consumers: list[list[int]] = [[] for _ in graph.nodes]
     missing = [0] * len(graph.nodes)
+    sorted_already = True
     for k, node in enumerate(graph.nodes):
-        producers = [p for v in [*node.inputs, *captured_values(node, captured)] for p in v.inputs]
-        if any(p is node for p in producers):
+        values = [*node.inputs, *captured_values(node, captured)] if node.attrs else node.inputs
+        sources = {index[id(p)] for v in values for p in v.inputs if id(p) in index}
+        if k in sources:
             raise _cyclic(source, node)
-        sources = {index[id(p)] for p in producers if id(p) in index}
         missing[k] = len(sources)
         for p in sources:
             consumers[p].append(k)
+            sorted_already = sorted_already and p < k
+    if sorted_already:
+        return list(graph.nodes)
     ready = [k for k, count in enumerate(missing) if count == 0]
     heapq.heapify(ready)
     order: list[Node] = []

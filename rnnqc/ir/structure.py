@@ -26,7 +26,7 @@ def check_structure(root: Graph) -> None:
                 raise StructureError(f"Two values {where} are called {value.name!r}.")
             available.add(id(value))
         for node in graph.nodes:
-            inner = subgraphs(node)
+            inner = subgraphs(node) if node.attrs else ()
             for value in [*node.inputs, *captured_values(node, captured)] if inner else node.inputs:
                 if id(value) not in available and value.name:
                     where = f"Node {display_name(node)!r} ({node.op})"
@@ -39,7 +39,8 @@ def check_structure(root: Graph) -> None:
                     raise StructureError(f"Value {name!r} has more than one producer.")
                 seen[name] = id(value)
                 available.add(id(value))
-            work.extend((body, seen) for _, body in inner)
+            for _, body in inner:
+                work.append((body, seen))
         for value in graph.outputs:
             if id(value) not in available:
                 raise StructureError(f"Graph output {value.name!r} is made by no node.")
