@@ -40,6 +40,7 @@ from rnnqc.ir import (
     shape_of,
     subgraphs,
 )
+from rnnqc.ir.objects import make_constant
 from tests.runs.sessions import plain_session, run
 from tests.subjects.lstm_models import LstmCase
 from tests.subjects.protos import differences, in_order, metadata, parse, rich_model
@@ -350,9 +351,12 @@ def test_objects_have_what_graphsurgeon_gives_them() -> None:
         assert plain == {k: v for k, v in vars(other).items() if k not in lists}
         for name in lists:
             mine, wanted = getattr(ours, name), getattr(other, name)
-            assert type(mine) is type(wanted) and mine.field_name == wanted.field_name
+            assert isinstance(mine, type(wanted)) and mine.field_name == wanted.field_name
             assert mine.parent_obj is ours and [v.name for v in mine] == [v.name for v in wanted]
     assert vars(Node("Add")).keys() == vars(gs.Node("Add")).keys()
+    array = np.zeros(2, np.float32)
+    constant, other = make_constant("c", array), gs.Constant("c", array)
+    assert vars(constant) == vars(other) and constant.values is array and constant.export_dtype == other.export_dtype
 
 
 def test_infer_shapes_keeps_large_initializers() -> None:
