@@ -38,10 +38,20 @@ else:
 
         field_name = "outputs"
 
+        def clear(self) -> None:
+            for other in self:
+                list.remove(other.outputs, self.parent_obj)
+            list.clear(self)
+
     class _Outputs(SynchronizedList):
         """The list `outputs` of a node or a value."""
 
         field_name = "inputs"
+
+        def clear(self) -> None:
+            for other in self:
+                list.remove(other.inputs, self.parent_obj)
+            list.clear(self)
 
     def _give_edges(owner: Any) -> None:
         """Gives a node or a value its lists `inputs` and `outputs`, empty."""

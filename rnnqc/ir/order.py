@@ -21,9 +21,10 @@ def sorted_nodes(graph: Graph, captured: Mapping[int, list[Value]], source: str)
         CompileError: The graph has a cycle.
     """
     index = {id(n): k for k, n in enumerate(graph.nodes)}
+    if _is_sorted(graph, index, captured):
+        return list(graph.nodes)
     consumers: list[list[int]] = [[] for _ in graph.nodes]
     missing = [0] * len(graph.nodes)
-    sorted_already = True
     for k, node in enumerate(graph.nodes):
         values = [*node.inputs, *captured_values(node, captured)] if node.attrs else node.inputs
         sources = {index[id(p)] for v in values for p in v.inputs if id(p) in index}
@@ -32,9 +33,6 @@ def sorted_nodes(graph: Graph, captured: Mapping[int, list[Value]], source: str)
         missing[k] = len(sources)
         for p in sources:
             consumers[p].append(k)
-            sorted_already = sorted_already and p < k
-    if sorted_already:
-        return list(graph.nodes)
     ready = [k for k, count in enumerate(missing) if count == 0]
     heapq.heapify(ready)
     order: list[Node] = []
@@ -49,6 +47,16 @@ def sorted_nodes(graph: Graph, captured: Mapping[int, list[Value]], source: str)
         k = next(k for k, count in enumerate(missing) if count > 0)
         raise _cyclic(source, graph.nodes[k])
     return order
+
+
+def _is_sorted(graph: Graph, index: Mapping[int, int], captured: Mapping[int, list[Value]]) -> bool:
+    """Whether every node of a graph, at `index` by its identity, comes after those whose values it uses."""
+    for k, node in enumerate(graph.nodes):
+        for value in [*node.inputs, *captured_values(node, captured)] if node.attrs else node.inputs:
+            for producer in value.inputs:
+                if index.get(id(producer), -1) >= k:
+                    return False
+    return True
 
 
 def _cyclic(source: str, node: Node) -> CompileError:

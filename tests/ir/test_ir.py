@@ -585,7 +585,7 @@ def test_check_looks_into_subgraphs() -> None:
     model = Model.load(LstmCase(placement="if").model())
     inner = _node(model, "LSTM")
     inner.inputs[0] = Variable("stranger", np.float32, [5, 2, 3])
-    with pytest.raises(StructureError, match=r"'choice' \(If\) uses 'stranger' before it exists"):
+    with pytest.raises(StructureError, match=r"\(LSTM\) uses 'stranger' before it exists"):
         model.check()
 
 
