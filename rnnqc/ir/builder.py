@@ -35,12 +35,14 @@ class Builder:
 
     def op(self, op: str, inputs: Sequence[Value | None], name: str, **attrs: Any) -> Variable:
         """Adds a standard operator with one output, called `name`; None stands for an absent input."""
-        return self.ops(op, inputs, [name], **attrs)[0]
+        output = self.value(name)
+        self._add(op, inputs, [output], self._path(name), None, attrs)
+        return output
 
     def ops(self, op: str, inputs: Sequence[Value | None], names: Sequence[str], **attrs: Any) -> list[Variable]:
         """Adds a standard operator with several outputs; "" stands for an absent output."""
         outputs = [self.value(n) if n else Variable("") for n in names]
-        self.add(op, inputs, outputs, names[0], **attrs)
+        self._add(op, inputs, outputs, self._path(names[0]), None, attrs)
         return outputs
 
     def add(
@@ -53,12 +55,20 @@ class Builder:
         **attrs: Any,
     ) -> Node:
         """Adds a node with given output values."""
-        path = self._path(name)
-        made = outputs[0].name if outputs else ""
+        return self._add(op, inputs, outputs, self._path(name), domain, attrs)
+
+    def _add(
+        self,
+        op: str,
+        inputs: Sequence[Value | None],
+        outputs: Sequence[Value],
+        path: str,
+        domain: str | None,
+        attrs: dict[str, Any],
+    ) -> Node:
         # Values and nodes have separate namespaces: a node is called as the value it makes.
-        called = path if made == path else self.model.fresh_name(path)
-        given = [v if v is not None else Variable("") for v in inputs]
-        node = Node(op, called, attrs, given, outputs, domain)
+        called = path if outputs and outputs[0].name == path else self.model.fresh_name(path)
+        node = Node(op, called, attrs, [v if v is not None else Variable("") for v in inputs], outputs, domain)
         if self.cell:
             info(node).metadata[CELL_TAG] = self.cell
         self.nodes.append(node)

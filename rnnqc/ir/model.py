@@ -96,7 +96,7 @@ class Model:
                 supported="what rnnqc writes there",
                 action="lower the float model again, or remove these metadata_props",
             ) from error
-        self._constants: dict[tuple[str, tuple[int, ...], bytes], Constant] = {}
+        self._constants: dict[tuple[np.dtype[Any], tuple[int, ...], bytes], Constant] = {}
         self.constant_prefix = "rnnqc/"
         self._held: list[Graph | Node | Value] | None = None
         self._last_inferred: dict[bool, tuple[bytes, onnx.ModelProto]] = {}
@@ -250,10 +250,10 @@ class Model:
     def constant(self, value: Any, dtype: npt.DTypeLike) -> Constant:
         """A small constant of the main graph, one for each distinct value, named after it."""
         array = np.asarray(value, dtype=dtype)
-        key = (array.dtype.str, array.shape, array.tobytes())
+        key = (array.dtype, array.shape, array.tobytes())
         constant = self._constants.get(key)
         if constant is None:
-            text = "_".join(f"{v:.9g}" for v in array.ravel()[:4].tolist()) + ("_etc" if array.size > 4 else "")
+            text = "_".join([f"{v:.9g}" for v in array.ravel()[:4].tolist()]) + ("_etc" if array.size > 4 else "")
             rank = f"x{'x'.join(map(str, array.shape))}" if array.shape else ""
             name = f"{self.constant_prefix}{array.dtype.name}{rank}_{safe_name(text)}"
             constant = self._constants[key] = self.add_initializer(name, array)

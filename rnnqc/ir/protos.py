@@ -163,11 +163,13 @@ def export_graph(graph: Graph, target: onnx.GraphProto) -> None:
     if record.proto is not None:
         target.doc_string = record.proto.doc_string
         target.metadata_props.extend(record.proto.metadata_props)
-        known = names_in(graph)
-        target.quantization_annotation.extend(a for a in record.proto.quantization_annotation if a.tensor_name in known)
+        if annotations := record.proto.quantization_annotation:
+            known = names_in(graph)
+            target.quantization_annotation.extend(a for a in annotations if a.tensor_name in known)
     inputs = {v.name: v for v in graph.inputs}
     order = [n for n in record.input_order if n in inputs or n in record.initializers]
-    order += [v.name for v in graph.inputs if v.name not in set(order)]
+    ordered = set(order)
+    order += [name for name in inputs if name not in ordered]
     for name in order:
         target.input.append(_value_info(inputs.get(name) or record.initializers[name], record))
     for value in graph.outputs:
