@@ -291,8 +291,9 @@ class Model:
             for node, described_node in zip(graph.nodes, described.node, strict=True):
                 for value in node.outputs:
                     note_shape(value, found.get(value.name, nothing))
-                inner = {a.name: a.g for a in described_node.attribute if a.type == onnx.AttributeProto.GRAPH}
-                work.extend((g, inner[name]) for name, g in subgraphs(node))
+                if bodies := subgraphs(node) if node.attrs else []:
+                    inner = {a.name: a.g for a in described_node.attribute if a.type == onnx.AttributeProto.GRAPH}
+                    work.extend((g, inner[name]) for name, g in bodies)
             for value in graph.inputs:
                 note_shape(value, found.get(value.name, nothing))
 

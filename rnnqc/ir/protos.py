@@ -238,8 +238,8 @@ def _export_node(node: Node, target: onnx.NodeProto) -> None:
         target.domain = node.domain
     target.overload = record.overload
     target.doc_string = record.doc_string
-    target.input.extend(v.name for v in node.inputs)
-    target.output.extend(v.name for v in node.outputs)
+    target.input.extend([v.name for v in node.inputs])
+    target.output.extend([v.name for v in node.outputs])
     for key, text in record.metadata.items():
         target.metadata_props.add(key=key, value=text)
     if record.proto is not None and hasattr(target, "device_configurations"):  # from onnx 1.18 on
