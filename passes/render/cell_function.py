@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 
 import numpy as np
 import onnx
@@ -14,7 +14,7 @@ from rnnqc.cells.fixed_point_numbers import FixedPointNumbers
 from rnnqc.cells.fused_nodes import CONFIGURATION, fused_outputs, input_names
 from rnnqc.cells.stages import IntegerCell, Numbers
 from rnnqc.ir import DOMAIN, Graph, Model, Node, Value, Variable, attribute_reference, export_nodes, subgraphs
-from rnnqc.ir.builder import Builder, body_nodes
+from rnnqc.ir.builder import Builder, constant_node, constants_of
 from rnnqc.passes.cells.boundary import Boundary
 from rnnqc.passes.cells.loop_driver import Arithmetic, emit_cell
 from rnnqc.passes.fold.integer_operands import Operands
@@ -51,12 +51,14 @@ class CellFunction:
         nodes: Its body.
         scratch: The model they were made in.
         insists: The node of the body that subtracts the number.
+        constants: The Constant nodes of the body made so far, by name.
     """
 
     proto: onnx.FunctionProto
     nodes: list[Node]
     scratch: Model
     insists: Node
+    constants: dict[str, onnx.NodeProto] = field(default_factory=dict)
 
     @functools.cached_property
     def number(self) -> int:
@@ -70,9 +72,12 @@ class CellFunction:
         exported = self._exported
         place = next(k for k, node in enumerate(self.nodes) if node is self.insists)
         exported[place].input[1] = self.insists.inputs[1].name
+        constants = constants_of(self.nodes)
+        self.constants.update({n: constant_node(c) for n, c in constants.items() if n not in self.constants})
         function = onnx.FunctionProto()
         function.CopyFrom(self.proto)
-        function.node.extend(body_nodes(self.nodes, exported))
+        function.node.extend(self.constants[name] for name in constants)
+        function.node.extend(exported)
         return function
 
     @functools.cached_property

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import string
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, MutableSequence
 
 import onnx
 
@@ -59,18 +59,27 @@ def _shorten(function: onnx.FunctionProto) -> int:
         if isinstance(block, onnx.GraphProto):
             count += block.name != _GRAPH
             block.name = _GRAPH
-            for value in [*block.input, *block.output, *block.value_info, *block.initializer]:
+            for value in [*block.input, *block.output, *block.value_info, *block.initializer] if renamed else ():
                 value.name = renamed.get(value.name, value.name)
         cut = _cut(block)
         for node in block.node:
             named = node.op_type in _CUTS and node.input[0] in cut
-            node.input[:] = [renamed.get(name, name) for name in node.input]
-            node.output[:] = [renamed.get(name, name) for name in node.output]
-            if node.name and node.name not in MESSAGES:
+            if renamed:
+                _rename(node.input, renamed)
+                _rename(node.output, renamed)
+            if (before := node.name) and before not in MESSAGES:
                 name = node.output[0] if named else ""
-                count += node.name != name
+                count += before != name
                 node.name = name
     return count
+
+
+def _rename(names: MutableSequence[str], renamed: Mapping[str, str]) -> None:
+    """Puts the new names in the place of those that change."""
+    for k, name in enumerate(names):
+        new = renamed.get(name)
+        if new is not None:
+            names[k] = new
 
 
 def _cut(block: Block) -> set[str]:

@@ -139,23 +139,26 @@ def _one_gather(target: Table, index: Table, source: View) -> Iterator[View]:
 
 def _boxes(target: Table, index: Table, source: View) -> Iterator[View]:
     """Parts of the axes of the source, by one Slice or by Gathers, in the order of the target or in their own."""
-    places = [np.asarray(p).ravel() for p in np.unravel_index(index, source.shape)]
-    for ordered in (False, True):
-        taken = [_distinct(p, ordered) for p in places]
-        if math.prod(t.size for t in taken) != index.size:
-            return
-        cut = {a: t for a, t in enumerate(taken) if not np.array_equal(t, np.arange(source.shape[a]))}
+    taken = [_distinct(np.asarray(p).ravel()) for p in np.unravel_index(index, source.shape)]
+    if math.prod(t.size for t in taken) != index.size:
+        return
+    own = [np.sort(t) for t in taken]
+    differs = any(not np.array_equal(t, o) for t, o in zip(taken, own, strict=True))
+    for order in (taken, own) if differs else (taken,):
+        cut = {a: t for a, t in enumerate(order) if not np.array_equal(t, np.arange(source.shape[a]))}
         for part in _parts(source, cut):
             rest = _places(target, part.table)
             if rest is not None and _is_permutation(rest, part.table.size):
                 yield from _permuted(target.shape, rest, part)
 
 
-def _distinct(places: Table, ordered: bool) -> Table:
+def _distinct(places: Table) -> Table:
+    """Each place once, in the order in which they come."""
     if (places[1:] > places[:-1]).all():
         return places
-    values, first = np.unique(places, return_index=True)
-    return values if ordered else places[np.sort(first)]
+    first = np.full(int(places.max()) + 1, -1)
+    first[places[::-1]] = np.arange(places.size)[::-1]  # of those for one place the last stays
+    return np.asarray(places[np.sort(first[first >= 0])])
 
 
 def _parts(source: View, cut: dict[int, Table]) -> Iterator[View]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -14,6 +15,8 @@ from rnnqc.passes.views.several_sources import from_any, parts_of
 
 WORTH = 512
 """Elements that may be copied for each operator that goes: copying them takes about as long as calling it."""
+_FEW = 8
+"""Outputs whose pairs are looked at."""
 Views = tuple[View | None, ...]
 
 
@@ -32,6 +35,8 @@ class Plan:
 
 def make_plan(region: Region) -> Plan | None:
     """A plan with fewer operators than the region; None if none is found."""
+    if not _may_save(region):
+        return None
     sources = [View(Source(k), table) for k, table in enumerate(region.starts)]
     views = _with_parts(region, sources, _one_by_one(region, sources))
     kept = needed_nodes(region, [k for k, v in enumerate(views) if v is None])
@@ -41,6 +46,19 @@ def make_plan(region: Region) -> Plan | None:
     if saved <= 0 or copied > region.copied + WORTH * saved or not any(views):  # unused operators are saved, too
         return None
     return Plan(views, kept)
+
+
+def _may_save(region: Region) -> bool:
+    """Whether fewer operators are conceivable: each output takes one, unless it is something else or a part of a Split.
+
+    The two halves of a table that overlap, say, take a search through all of its elements for nothing.
+    """
+    tables = region.tables
+    if len(region.nodes) > len(tables) or len(tables) > _FEW:
+        return True
+    pairs = list(itertools.combinations(tables, 2))
+    same = any(np.array_equal(t, s) for t in tables for s in region.starts)
+    return same or any(np.array_equal(a, b) or _disjoint([a, b]) for a, b in pairs)
 
 
 def _identities(region: Region, views: Views) -> int:
@@ -91,8 +109,10 @@ def _bundles(region: Region, source: View, views: Views) -> Iterator[list[int]]:
 
 
 def _disjoint(tables: Sequence[Table]) -> bool:
-    whole = np.sort(np.concatenate([t.ravel() for t in tables]))
-    return bool((whole[1:] != whole[:-1]).all())
+    whole = np.concatenate([t.ravel() for t in tables])
+    taken = np.zeros(int(whole.max(initial=-1)) + 1, np.bool_)
+    taken[whole] = True
+    return int(np.count_nonzero(taken)) == whole.size
 
 
 def needed_nodes(region: Region, outputs: Sequence[int]) -> list[Node]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
+import numpy as np
 import onnx
 from onnx.helper import make_tensor_type_proto, np_dtype_to_tensor_dtype
 
@@ -30,31 +32,36 @@ def infer_shapes_of_values(model: Model) -> None:
 
 
 def _outputs_of_cells(model: Model, values: Mapping[str, Value]) -> dict[str, onnx.TypeProto]:
-    """The types of the outputs of fused cells, as far as the shapes of their inputs are noted."""
-    return {
-        name: described
-        for cell in model.cells.values()
-        if isinstance(cell, FusedCell)
-        for name, described in _outputs(cell, shape_of(values.get(cell.x)), values).items()
-    }
+    """The types of the outputs of fused cells, as far as the shapes of their inputs are noted, or follow from others'.
+
+    In a stack of layers those of the last one follow from the input of the first.
+    """
+    found: dict[str, onnx.TypeProto] = {}
+    shapes: dict[str, list[int | str | None]] = {}
+    for cell in model.cells.values():
+        if isinstance(cell, FusedCell):
+            x = shapes.get(cell.x) or shape_of(values.get(cell.x))
+            for value, dtype, shape in _outputs(cell, x, values):
+                shapes[value.name] = shape
+                found[value.name] = make_tensor_type_proto(np_dtype_to_tensor_dtype(dtype), shape)
+    return found
 
 
 def _outputs(
     cell: FusedCell, x: Sequence[int | str | None] | None, values: Mapping[str, Value]
-) -> dict[str, onnx.TypeProto]:
-    """The types of a fused cell's outputs, as far as the shape of its input is known."""
-    found: dict[str, onnx.TypeProto] = {}
+) -> Iterator[tuple[Value, np.dtype[Any], list[int | str | None]]]:
+    """The types and shapes of a fused cell's outputs, as far as the shape of its input is known."""
     if x is None or len(x) != 3:
-        return found
+        return
     length, batch, _ = x
     for name, sequence in ((cell.y, True), (cell.y_codes, True), (cell.y_h, False), (cell.y_c, False)):
         value = values.get(name) if name is not None else None
-        before, dtype = shape_of(value), dtype_of(value)
-        if value is None or before is None or dtype is None:
+        dtype = dtype_of(value)
+        if value is None or dtype is None:
             continue
         shape: list[int | str | None] = [length, batch, cell.hidden_size] if sequence else [batch, cell.hidden_size]
-        if len(before) == len(shape) + 1:
+        before = shape if name == cell.y_codes else shape_of(value)  # codes have no axis for the direction
+        if before is not None and len(before) == len(shape) + 1:
             shape.insert(1 if sequence else 0, 1)
-        if len(before) == len(shape):
-            found[value.name] = make_tensor_type_proto(np_dtype_to_tensor_dtype(dtype), shape)
-    return found
+        if before is not None and len(before) == len(shape):
+            yield value, dtype, shape

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-import multiprocessing
 import pickle
 import re
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 from typing import Any
 
 from rnnqc.calibration.observation import Observers, Runner, Task, merge
@@ -96,6 +93,10 @@ def _run_here(chunk: Chunk) -> Observers:
 
 
 def _in_processes(task: Task, chunks: Iterable[Chunk], processes: int) -> Iterator[tuple[Observers, int]]:
+    import multiprocessing
+    from concurrent.futures import Future, ProcessPoolExecutor
+    from concurrent.futures.process import BrokenProcessPool
+
     # onnxruntime's threads do not survive a fork.
     context = multiprocessing.get_context("spawn")
     pool = ProcessPoolExecutor(processes, context, _start_worker, (pickle.dumps(task),))

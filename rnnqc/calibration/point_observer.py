@@ -204,9 +204,7 @@ class PointObserver:
         found = fix_positions_of_calls(calls, FIX_POSITION_BITS, SPANS["mse"])
         for bits, kinds in found.items():
             for kind, positions in kinds.items():
-                numbers, votes = np.unique(positions, return_counts=True)
-                for number, count in zip(numbers.tolist(), votes.tolist(), strict=True):
-                    self.fix_positions[bits, kind][number] += count
+                self.fix_positions[bits, kind].update(positions.tolist())
 
     def _update_channels(self, rows: Array) -> None:
         size = rows.shape[1]

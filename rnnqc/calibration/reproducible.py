@@ -11,6 +11,8 @@ import numpy.typing as npt
 
 Array = npt.NDArray[Any]
 LIMB_BITS = 30
+_HUGE = 1000
+"""The exponent from which on a digit, rounded up, may be too large for a float64."""
 
 
 class ReproducibleSum:
@@ -40,10 +42,20 @@ class ReproducibleSum:
             return
         exponent = math.frexp(largest)[1]  # largest < 2**exponent
         top = self._raise_to(-(-(exponent - LIMB_BITS + 1) // LIMB_BITS) * LIMB_BITS)
+        if not rest.ndim and exponent < _HUGE:
+            self._add_number(float(rest), top)
+            return
         for k, limb in enumerate(self.limbs):
             digits = np.rint(np.ldexp(rest, LIMB_BITS * k - top))
             limb += digits.astype(np.int64)
             rest -= np.ldexp(digits, top - LIMB_BITS * k)
+
+    def _add_number(self, rest: float, top: int) -> None:
+        """Adds a single number as `add` does, without arrays: in the same steps, each of which is exact or IEEE's."""
+        for k, limb in enumerate(self.limbs):
+            digit = round(math.ldexp(rest, LIMB_BITS * k - top))
+            limb += digit
+            rest -= math.ldexp(digit, top - LIMB_BITS * k)
 
     def merge(self, other: ReproducibleSum) -> None:
         """Adds all terms of another sum."""

@@ -148,10 +148,10 @@ def run(a: argparse.Namespace) -> int:
     from rnnqc.lowering.failures import first_failure
 
     _check_paths(a)
-    bounds = bounds_of(a, MODELS)
+    bounds = bounds_of(a, MODELS) if a.report_path else None
     start = time.perf_counter()
     lowered = _lowered(a)
-    evidence = _evidence(a, lowered, bounds) if a.report_path else None
+    evidence = None if bounds is None else _evidence(a, lowered, bounds)
     report = lowered.report
     _print_warnings(a, report)
     failure = first_failure(
@@ -246,7 +246,6 @@ def _print_failure(failure: Failure) -> None:
 def _write_reports(a: argparse.Namespace, report: Report, evidence: Evidence | None) -> None:
     """Writes the JSON and the page that were asked for."""
     from rnnqc.proto.files import write_atomically
-    from rnnqc.reporting.page import page
 
     if a.json_path:
         data = {k: v for k, v in report.to_dict().items() if k != "seconds"}  # two runs write the same bytes
@@ -254,6 +253,8 @@ def _write_reports(a: argparse.Namespace, report: Report, evidence: Evidence | N
             data["evidence"] = evidence.to_dict()
         write_atomically(Path(a.json_path), (document(data) + "\n").encode())
     if evidence is not None:
+        from rnnqc.reporting.page import page
+
         write_atomically(Path(a.report_path), page(evidence).encode())
         tell_unmeasured(evidence)
 

@@ -123,15 +123,15 @@ def progress_bar(
     Yields:
         What changes the bar: it takes `description`, `completed` and `total`.
     """
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-
     console = _console("stderr")
-    first = (SpinnerColumn(),) if spinner else ()
-    counts = (MofNCompleteColumn(),) if counted else ()
-    columns = (*first, TextColumn("{task.description}"), BarColumn(), *counts, TimeElapsedColumn())
     if not console.is_terminal:
         yield _Lines(description, silent=quiet or _quiet).update
         return
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    first = (SpinnerColumn(),) if spinner else ()
+    counts = (MofNCompleteColumn(),) if counted else ()
+    columns = (*first, TextColumn("{task.description}"), BarColumn(), *counts, TimeElapsedColumn())
     disable = quiet or _quiet
     with Progress(*columns, console=console, transient=True, disable=disable) as shown:
         bar = shown.add_task(description, total=None)

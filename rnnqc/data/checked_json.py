@@ -8,6 +8,7 @@ import json
 import math
 import re
 from collections.abc import Iterable, Mapping
+from json.encoder import encode_basestring_ascii
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -51,7 +52,7 @@ def _laid_out(data: Any, indent: str) -> str:
         return "{}"
     inner = indent + "  "
     keys = sorted(data, key=lambda k: (0, int(k), "") if str(k).lstrip("-").isdecimal() else (1, 0, str(k)))
-    lines = [f"{inner}{_ENCODED(str(key))}: {_laid_out(data[key], inner)}" for key in keys]
+    lines = [f"{inner}{encode_basestring_ascii(str(key))}: {_laid_out(data[key], inner)}" for key in keys]
     return "{\n" + ",\n".join(lines) + f"\n{indent}}}"
 
 

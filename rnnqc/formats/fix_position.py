@@ -91,7 +91,9 @@ def best_positions(
         candidates: How many positions are tried.
         rounding: How reals become integers.
     """
-    errors = np.stack([_squared_errors(units, bits, k, rounding) for k in range(candidates)])
+    errors = np.empty((candidates, len(units)))
+    for k in range(candidates):
+        errors[k] = _squared_errors(units, bits, k, rounding)
     return np.asarray(widest + np.argmin(errors, axis=0))
 
 
@@ -101,7 +103,9 @@ def _squared_errors(
     """Of quantized values that are finer than the units `[calls, n]` by `shift` bits; `[calls]`."""
     fine = units * 2.0**shift
     codes = round_to_integer(fine, rounding)
-    np.clip(codes, -(2 ** (bits - 1)), 2 ** (bits - 1) - 1, out=codes)
+    half = 2.0 ** (bits - 1)
+    np.maximum(codes, -half, out=codes)
+    np.minimum(codes, half - 1, out=codes)
     codes -= fine
     codes *= 2.0**-shift
     return np.asarray(np.einsum("ij,ij->i", codes, codes))

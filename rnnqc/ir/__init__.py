@@ -45,7 +45,7 @@ from rnnqc.ir.objects import (
     shape_of,
     subgraphs,
 )
-from rnnqc.ir.protos import export_nodes, with_released_cells
+from rnnqc.ir.protos import export_nodes, tensor_of, with_released_cells
 
 __all__ = [
     "CELLS_KEY", "CELL_TAG", "CUSTOM_TAG", "DOMAIN", "DOMAIN_VERSION", "FLOAT_TAG", "PROVENANCE_KEY", "RELEASED_TAG",
@@ -53,5 +53,5 @@ __all__ = [
     "Graph", "GraphInfo", "Model", "Node", "NodeInfo", "Value", "Variable", "attribute", "attribute_reference",
     "captured_values", "captures", "constant_array", "dense_array", "display_name", "dtype_of", "export_nodes",
     "graph_info", "graphs_below", "info", "input_or_none", "maker_of", "output_or_none", "safe_name", "shape_of",
-    "subgraphs", "with_released_cells",
+    "subgraphs", "tensor_of", "with_released_cells",
 ]  # fmt: skip

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import onnx
 
-from rnnqc.ir import CELL_TAG, Constant, Graph, Model, Node, Value, Variable, export_nodes, info, subgraphs
+from rnnqc.ir import CELL_TAG, Constant, Graph, Model, Node, Value, Variable, export_nodes, info, subgraphs, tensor_of
 
 
 class Builder:
@@ -35,12 +35,14 @@ class Builder:
 
     def op(self, op: str, inputs: Sequence[Value | None], name: str, **attrs: Any) -> Variable:
         """Adds a standard operator with one output, called `name`; None stands for an absent input."""
-        return self.ops(op, inputs, [name], **attrs)[0]
+        output = self.value(name)
+        self._add(op, inputs, [output], self._path(name), None, attrs)
+        return output
 
     def ops(self, op: str, inputs: Sequence[Value | None], names: Sequence[str], **attrs: Any) -> list[Variable]:
         """Adds a standard operator with several outputs; "" stands for an absent output."""
-        outputs = [self.value(n) if n else Variable.empty() for n in names]
-        self.add(op, inputs, outputs, names[0], **attrs)
+        outputs = [self.value(n) if n else Variable("") for n in names]
+        self._add(op, inputs, outputs, self._path(names[0]), None, attrs)
         return outputs
 
     def add(
@@ -53,16 +55,20 @@ class Builder:
         **attrs: Any,
     ) -> Node:
         """Adds a node with given output values."""
-        made = outputs[0].name if outputs else ""
-        node = Node(
-            op,
-            # Values and nodes have separate namespaces: a node is called as the value it makes.
-            name=made if made == self._path(name) else self.model.fresh_name(self._path(name)),
-            attrs=dict(attrs),
-            inputs=[v if v is not None else Variable.empty() for v in inputs],
-            outputs=list(outputs),
-            domain=domain,
-        )
+        return self._add(op, inputs, outputs, self._path(name), domain, attrs)
+
+    def _add(
+        self,
+        op: str,
+        inputs: Sequence[Value | None],
+        outputs: Sequence[Value],
+        path: str,
+        domain: str | None,
+        attrs: dict[str, Any],
+    ) -> Node:
+        # Values and nodes have separate namespaces: a node is called as the value it makes.
+        called = path if outputs and outputs[0].name == path else self.model.fresh_name(path)
+        node = Node(op, called, attrs, [v if v is not None else Variable("") for v in inputs], outputs, domain)
         if self.cell:
             info(node).metadata[CELL_TAG] = self.cell
         self.nodes.append(node)
@@ -117,13 +123,8 @@ class Builder:
         return f"{self.prefix}/{name}" if self.prefix else name
 
 
-def body_nodes(nodes: Sequence[Node], exported: Sequence[onnx.NodeProto] | None = None) -> list[onnx.NodeProto]:
-    """`nodes` as the body of a function: the constants they use, in subgraphs too, become Constant nodes in front.
-
-    Args:
-        nodes: The nodes.
-        exported: What `export_nodes` made of them, if that is known.
-    """
+def constants_of(nodes: Sequence[Node]) -> dict[str, Constant]:
+    """The constants that nodes use, in subgraphs too, by name, in the order of their first use."""
     constants: dict[str, Constant] = {}
     stack = list(reversed(nodes))
     while stack:
@@ -131,15 +132,22 @@ def body_nodes(nodes: Sequence[Node], exported: Sequence[onnx.NodeProto] | None 
         for value in node.inputs:
             if isinstance(value, Constant):
                 constants.setdefault(value.name, value)
-        for _, graph in subgraphs(node):
-            constants.update({v.name: v for v in graph.outputs if isinstance(v, Constant)})
-            stack.extend(reversed(graph.nodes))
-    result = []
-    for name, constant in constants.items():
-        tensor = onnx.numpy_helper.from_array(np.asarray(constant.values))
-        held = onnx.helper.make_attribute("value", tensor)
-        result.append(onnx.NodeProto(op_type="Constant", name=name, output=[name], attribute=[held]))
-    return [*result, *(export_nodes(nodes) if exported is None else exported)]
+        if node.attrs:
+            for _, graph in subgraphs(node):
+                constants.update({v.name: v for v in graph.outputs if isinstance(v, Constant)})
+                stack.extend(reversed(graph.nodes))
+    return constants
+
+
+def constant_node(constant: Constant) -> onnx.NodeProto:
+    """The Constant node that stands for a constant in the body of a function."""
+    held = onnx.AttributeProto(name="value", type=onnx.AttributeProto.TENSOR, t=tensor_of(np.asarray(constant.values)))
+    return onnx.NodeProto(op_type="Constant", name=constant.name, output=[constant.name], attribute=[held])
+
+
+def body_nodes(nodes: Sequence[Node]) -> list[onnx.NodeProto]:
+    """`nodes` as the body of a function: the constants they use become Constant nodes in front."""
+    return [*map(constant_node, constants_of(nodes).values()), *export_nodes(nodes)]
 
 
 def onnx_type(dtype: Any) -> int:

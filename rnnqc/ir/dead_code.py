@@ -4,25 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from rnnqc.ir.objects import Graph, Node, Value, captured_by, captured_values, graph_info, graphs_below, subgraphs
+from rnnqc.ir.objects import Graph, Node, graph_info, graphs_below, subgraphs
 
 
 def remove_nodes(graph: Graph, nodes: Iterable[Node]) -> None:
     """Removes `nodes` from `graph` and cuts their edges."""
     doomed = {id(n) for n in nodes}
     for node in [n for n in graph.nodes if id(n) in doomed]:
-        for _, inner in subgraphs(node):
-            remove_nodes(inner, list(inner.nodes))
-        node.inputs.clear()
-        node.outputs.clear()
+        _cut(node)
     graph.nodes[:] = [n for n in graph.nodes if id(n) not in doomed]
 
 
 def remove_dead_nodes(root: Graph) -> int:
     """Removes the nodes that nothing uses from a graph and its subgraphs; returns how many."""
-    removed, again = _remove_dead_nodes_once(root)
-    while again:
-        dead, again = _remove_dead_nodes_once(root)
+    removed = 0
+    while dead := _remove_dead_nodes_once(root):
         removed += dead
     return removed
 
@@ -42,29 +38,32 @@ def remove_dead_constants(root: Graph) -> int:
     return removed
 
 
-def _remove_dead_nodes_once(root: Graph) -> tuple[int, bool]:
-    """How many were removed, and whether subgraphs were, too: what those used around them is dead only now."""
-    removed, bodies = 0, False
-    captured: dict[int, list[Value]] = {}
-    for graph in reversed(list(graphs_below(root))):
-        kept = {id(v) for v in graph.outputs}
-        live: set[int] = set()
-        stack = [n for n in graph.nodes if any(id(v) in kept for v in n.outputs)]
-        # Consumers in subgraphs of dead nodes have been cut already: inner graphs are visited with their node.
-        local = {id(n) for n in graph.nodes}
-        stack += [n for n in graph.nodes if any(id(c) not in local for v in n.outputs for c in v.outputs)]
-        while stack:
-            node = stack.pop()
-            if id(node) in live:
-                continue
-            live.add(id(node))
-            for value in [*node.inputs, *captured_values(node, captured)]:
-                stack.extend(p for p in value.inputs if id(p) in local and id(p) not in live)
-        dead = [n for n in graph.nodes if id(n) not in live]
+def _remove_dead_nodes_once(root: Graph) -> int:
+    """How many were removed: all, where nodes are sorted, for then consumers go before it is asked who consumes.
+
+    What a removed body hands on of the graphs around it is dead the next time only.
+    """
+    graphs = list(graphs_below(root))
+    kept = {id(v) for g in graphs for v in g.outputs}
+    removed = 0
+    for graph in reversed(graphs):
+        dead: list[Node] = []
+        for node in reversed(graph.nodes):
+            if not any(v.outputs or id(v) in kept for v in node.outputs):
+                dead.append(node)
+                _cut(node)
         if dead:
             removed += len(dead)
-            bodies |= any(subgraphs(n) for n in dead)
-            remove_nodes(graph, dead)
-        if graph is not root:
-            captured[id(graph)] = captured_by(graph, captured)
-    return removed, bodies
+            gone = set(map(id, dead))
+            graph.nodes[:] = [n for n in graph.nodes if id(n) not in gone]
+    return removed
+
+
+def _cut(node: Node) -> None:
+    """Makes a node, and those of its subgraphs, a user and producer of nothing."""
+    for _, inner in subgraphs(node) if node.attrs else ():
+        for below in inner.nodes:
+            _cut(below)
+        inner.nodes.clear()
+    node.inputs.clear()
+    node.outputs.clear()

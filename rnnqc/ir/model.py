@@ -33,6 +33,7 @@ from rnnqc.ir.objects import (
     graph_info,
     graphs_below,
     info,
+    make_constant,
     names_in,
     note_shape,
     safe_name,
@@ -95,10 +96,10 @@ class Model:
                 supported="what rnnqc writes there",
                 action="lower the float model again, or remove these metadata_props",
             ) from error
-        self._constants: dict[tuple[str, tuple[int, ...], bytes], Constant] = {}
+        self._constants: dict[tuple[np.dtype[Any], tuple[int, ...], bytes], Constant] = {}
         self.constant_prefix = "rnnqc/"
         self._held: list[Graph | Node | Value] | None = None
-        self._last_inferred: tuple[bytes, onnx.ModelProto] | None = None
+        self._last_inferred: dict[bool, tuple[bytes, onnx.ModelProto]] = {}
         self._names: set[str] = set()
         tagged: set[str] = set()
         for graph in self.graphs():
@@ -221,7 +222,9 @@ class Model:
         contents: list[Graph | Node | Value] = []
         for graph in self.graphs():
             contents += [graph, *graph.nodes, *graph.inputs, *graph.outputs, *graph_info(graph).initializers.values()]
-            contents += [v for n in graph.nodes for v in (*n.inputs, *n.outputs)]
+            for node in graph.nodes:
+                contents += node.inputs
+                contents += node.outputs
         return contents
 
     def fresh_name(self, hint: str) -> str:
@@ -239,7 +242,7 @@ class Model:
 
     def add_initializer(self, name: str, array: npt.NDArray[Any], graph: Graph | None = None) -> Constant:
         """Adds a constant to `graph` (the main graph, visible everywhere, unless said otherwise)."""
-        constant = Constant(self.fresh_name(name), np.asarray(array))
+        constant = make_constant(self.fresh_name(name), np.asarray(array))
         self.hold(constant)
         graph_info(graph or self.graph).initializers[constant.name] = constant
         return constant
@@ -247,10 +250,10 @@ class Model:
     def constant(self, value: Any, dtype: npt.DTypeLike) -> Constant:
         """A small constant of the main graph, one for each distinct value, named after it."""
         array = np.asarray(value, dtype=dtype)
-        key = (array.dtype.str, array.shape, array.tobytes())
+        key = (array.dtype, array.shape, array.tobytes())
         constant = self._constants.get(key)
         if constant is None:
-            text = "_".join(f"{v:.9g}" for v in array.ravel()[:4].tolist()) + ("_etc" if array.size > 4 else "")
+            text = "_".join([f"{v:.9g}" for v in array.ravel()[:4].tolist()]) + ("_etc" if array.size > 4 else "")
             rank = f"x{'x'.join(map(str, array.shape))}" if array.shape else ""
             name = f"{self.constant_prefix}{array.dtype.name}{rank}_{safe_name(text)}"
             constant = self._constants[key] = self.add_initializer(name, array)
@@ -275,7 +278,7 @@ class Model:
         if known is not None:
             declare_shapes(proto.graph, known)
         try:
-            inferred = self._inferred(proto)
+            inferred = self._inferred(proto, declared=known is None)
         except INFERENCE_ERRORS:
             if known is None:
                 return
@@ -288,17 +291,18 @@ class Model:
             for node, described_node in zip(graph.nodes, described.node, strict=True):
                 for value in node.outputs:
                     note_shape(value, found.get(value.name, nothing))
-                inner = {a.name: a.g for a in described_node.attribute if a.type == onnx.AttributeProto.GRAPH}
-                work.extend((g, inner[name]) for name, g in subgraphs(node))
+                if bodies := subgraphs(node) if node.attrs else []:
+                    inner = {a.name: a.g for a in described_node.attribute if a.type == onnx.AttributeProto.GRAPH}
+                    work.extend((g, inner[name]) for name, g in bodies)
             for value in graph.inputs:
                 note_shape(value, found.get(value.name, nothing))
 
-    def _inferred(self, proto: onnx.ModelProto) -> onnx.ModelProto:
-        """`infer_shapes`; the last result is kept, as most passes find nothing to change."""
-        given = proto.SerializeToString()
-        if self._last_inferred is None or self._last_inferred[0] != given:
-            self._last_inferred = given, infer_shapes(proto)
-        return self._last_inferred[1]
+    def _inferred(self, proto: onnx.ModelProto, *, declared: bool) -> onnx.ModelProto:
+        """`infer_shapes`; the last results with and without declared shapes are kept, as most passes change nothing."""
+        given, last = proto.SerializeToString(), self._last_inferred.get(declared)
+        if last is None or last[0] != given:
+            last = self._last_inferred[declared] = given, infer_shapes(proto)
+        return last[1]
 
     def _functions_of_unknown(self, known: Collection[str]) -> list[onnx.FunctionProto]:
         """The functions whose nodes have outputs other than known ones, and those that they call."""

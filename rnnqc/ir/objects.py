@@ -19,26 +19,46 @@ __all__ = [
     "CELLS_KEY", "CELL_TAG", "CUSTOM_TAG", "DOMAIN", "DOMAIN_VERSION", "FLOAT_TAG", "PROVENANCE_KEY", "RELEASED_TAG",
     "Constant", "Graph", "GraphInfo", "Node", "NodeInfo", "Value", "Variable", "attribute", "attribute_reference",
     "captured_by", "captured_values", "captures", "constant_array", "dense_array", "display_name", "dtype_of",
-    "graph_info", "graphs_below", "info", "input_or_none", "names_in", "note_shape", "output_or_none", "safe_name",
-    "shape_of", "subgraphs",
+    "graph_info", "graphs_below", "info", "input_or_none", "make_constant", "names_in", "note_shape", "output_or_none",
+    "safe_name", "shape_of", "subgraphs",
 ]  # fmt: skip
 
 if TYPE_CHECKING:
     from onnx_graphsurgeon import Node, Variable
+
+    def _give_edges(owner: Any) -> None: ...
+
 else:
     from onnx_graphsurgeon import Node as ComparedNode
     from onnx_graphsurgeon import Variable as SlowVariable
     from onnx_graphsurgeon.util.misc import SynchronizedList
 
-    def _edges(owner: Any, field: str, held: Any = ()) -> SynchronizedList:
-        """The list `SynchronizedList(owner, field, held)`, without the detours of its methods."""
-        made = SynchronizedList.__new__(SynchronizedList)
-        made.parent_obj, made.field_name = owner, field
-        if held:
-            list.extend(made, held)
-            for other in held:
-                list.append(getattr(other, field), owner)
-        return made
+    class _Inputs(SynchronizedList):
+        """The list `inputs` of a node or a value: `SynchronizedList(owner, "outputs", ())` without its detours."""
+
+        field_name = "outputs"
+
+        def clear(self) -> None:
+            for other in self:
+                list.remove(other.outputs, self.parent_obj)
+            list.clear(self)
+
+    class _Outputs(SynchronizedList):
+        """The list `outputs` of a node or a value."""
+
+        field_name = "inputs"
+
+        def clear(self) -> None:
+            for other in self:
+                list.remove(other.inputs, self.parent_obj)
+            list.clear(self)
+
+    def _give_edges(owner: Any) -> None:
+        """Gives a node or a value its lists `inputs` and `outputs`, empty."""
+        held = owner.__dict__
+        held["inputs"] = inputs = _Inputs.__new__(_Inputs)
+        held["outputs"] = outputs = _Outputs.__new__(_Outputs)
+        inputs.parent_obj = outputs.parent_obj = owner
 
     class _Edges:
         """Sets the lists `inputs` and `outputs` as graphsurgeon does, that is their contents once they are there.
@@ -69,8 +89,15 @@ else:
             held = self.__dict__
             held["op"], held["name"], held["domain"] = op, name, domain
             held["attrs"] = {} if attrs is None else attrs
-            held["inputs"] = _edges(self, "outputs", inputs)
-            held["outputs"] = _edges(self, "inputs", outputs)
+            _give_edges(self)
+            if inputs:
+                list.extend(held["inputs"], inputs)
+                for value in inputs:
+                    list.append(value.outputs, self)
+            if outputs:
+                list.extend(held["outputs"], outputs)
+                for value in outputs:
+                    list.append(value.inputs, self)
 
     class Variable(_Edges, SlowVariable):
         """A value that is computed or given."""
@@ -78,7 +105,7 @@ else:
         def __init__(self, name: str, dtype: Any = None, shape: Any = None, type: str = "tensor_type") -> None:
             held = self.__dict__
             held["name"], held["dtype"], held["shape"], held["type"] = name, dtype, shape, type
-            held["inputs"], held["outputs"] = _edges(self, "outputs"), _edges(self, "inputs")
+            _give_edges(self)
 
 
 DOMAIN = "ai.rnnqc"
@@ -146,7 +173,9 @@ def graphs_below(graph: Graph) -> Iterator[Graph]:
         yield current
         for node in current.nodes:
             if attrs := node.attrs:
-                queue.extend(value for value in attrs.values() if isinstance(value, Graph))
+                for value in attrs.values():
+                    if isinstance(value, Graph):
+                        queue.append(value)
 
 
 def display_name(node: Node) -> str:
@@ -185,6 +214,7 @@ def output_or_none(node: Node, index: int) -> Value | None:
     return node.outputs[index]
 
 
+_UNSAFE = re.compile(r"[^0-9A-Za-z_./-]")
 _CONSTANT_TYPES = {"value_float": np.float32, "value_floats": np.float32, "value_int": np.int64, "value_ints": np.int64}
 
 
@@ -284,8 +314,9 @@ def captured_by(graph: Graph, below: Mapping[int, list[Value]]) -> list[Value]:
         made.update(map(id, node.outputs))
         for value in node.inputs:
             used[id(value)] = value
-        for _, inner in subgraphs(node):
-            used |= {id(v): v for v in below[id(inner)]}
+        if node.attrs:
+            for _, inner in subgraphs(node):
+                used |= {id(v): v for v in below[id(inner)]}
     used |= {id(v): v for v in graph.outputs}
     return [v for key, v in used.items() if key not in made and v.name]
 
@@ -306,6 +337,15 @@ def captured_values(node: Node, below: Mapping[int, list[Value]] | None = None) 
     return list({id(v): v for _, g in inner for v in below[id(g)]}.values())
 
 
+def make_constant(name: str, array: npt.NDArray[Any]) -> Constant:
+    """`Constant(name, array)`, without the detours of graphsurgeon's constructor."""
+    made: Constant = Constant.__new__(Constant)
+    held = made.__dict__
+    held["name"], held["_values"], held["data_location"], held["_export_dtype"] = name, array, None, None
+    _give_edges(made)
+    return made
+
+
 def safe_name(text: str) -> str:
     """`text` with everything but letters, digits, `_`, `-`, `.` and `/` replaced by `_`."""
-    return re.sub(r"[^0-9A-Za-z_./-]", "_", text)
+    return _UNSAFE.sub("_", text)

@@ -21,13 +21,15 @@ def sorted_nodes(graph: Graph, captured: Mapping[int, list[Value]], source: str)
         CompileError: The graph has a cycle.
     """
     index = {id(n): k for k, n in enumerate(graph.nodes)}
+    if _is_sorted(graph, index, captured):
+        return list(graph.nodes)
     consumers: list[list[int]] = [[] for _ in graph.nodes]
     missing = [0] * len(graph.nodes)
     for k, node in enumerate(graph.nodes):
-        producers = [p for v in [*node.inputs, *captured_values(node, captured)] for p in v.inputs]
-        if any(p is node for p in producers):
+        values = [*node.inputs, *captured_values(node, captured)] if node.attrs else node.inputs
+        sources = {index[id(p)] for v in values for p in v.inputs if id(p) in index}
+        if k in sources:
             raise _cyclic(source, node)
-        sources = {index[id(p)] for p in producers if id(p) in index}
         missing[k] = len(sources)
         for p in sources:
             consumers[p].append(k)
@@ -45,6 +47,16 @@ def sorted_nodes(graph: Graph, captured: Mapping[int, list[Value]], source: str)
         k = next(k for k, count in enumerate(missing) if count > 0)
         raise _cyclic(source, graph.nodes[k])
     return order
+
+
+def _is_sorted(graph: Graph, index: Mapping[int, int], captured: Mapping[int, list[Value]]) -> bool:
+    """Whether every node of a graph, at `index` by its identity, comes after those whose values it uses."""
+    for k, node in enumerate(graph.nodes):
+        for value in [*node.inputs, *captured_values(node, captured)] if node.attrs else node.inputs:
+            for producer in value.inputs:
+                if index.get(id(producer), -1) >= k:
+                    return False
+    return True
 
 
 def _cyclic(source: str, node: Node) -> CompileError:

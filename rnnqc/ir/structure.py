@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rnnqc.errors import StructureError
-from rnnqc.ir.objects import Graph, captured_values, captures, display_name, graph_info, subgraphs
+from rnnqc.ir.objects import Graph, display_name, graph_info, subgraphs
 
 
 def check_structure(root: Graph) -> None:
@@ -14,32 +14,48 @@ def check_structure(root: Graph) -> None:
     Raises:
         StructureError: One does not hold.
     """
-    captured = captures(root)
-    work: list[tuple[Graph, dict[str, int]]] = [(root, {})]
-    while work:
-        graph, around = work.pop()
-        seen = dict(around)  # names to identities
-        available = set(seen.values())
-        for value in [*graph.inputs, *graph_info(graph).initializers.values()]:
-            if seen.setdefault(value.name, id(value)) != id(value):
-                where = "of a graph and of one around it" if value.name in around else "of one graph"
-                raise StructureError(f"Two values {where} are called {value.name!r}.")
-            available.add(id(value))
-        for node in graph.nodes:
-            inner = subgraphs(node)
-            for value in [*node.inputs, *captured_values(node, captured)] if inner else node.inputs:
-                if id(value) not in available and value.name:
-                    where = f"Node {display_name(node)!r} ({node.op})"
-                    raise StructureError(f"{where} uses {value.name!r} before it exists.")
-            for value in node.outputs:
-                name = value.name
-                if not name:
-                    continue
-                if len(value.inputs) != 1 or name in seen:
-                    raise StructureError(f"Value {name!r} has more than one producer.")
-                seen[name] = id(value)
-                available.add(id(value))
-            work.extend((body, seen) for _, body in inner)
-        for value in graph.outputs:
-            if id(value) not in available:
-                raise StructureError(f"Graph output {value.name!r} is made by no node.")
+    _check(root, {})
+
+
+def _check(graph: Graph, seen: dict[str, int]) -> set[str]:
+    """Checks a graph and those in it; the names that they define.
+
+    Args:
+        graph: The graph.
+        seen: The identities, by name, of the values that exist around it. As long as this lasts, of those in it, too.
+    """
+    own: list[str] = []
+    below: set[str] = set()
+    for value in [*graph.inputs, *graph_info(graph).initializers.values()]:
+        name = value.name
+        if name not in seen:
+            seen[name] = id(value)
+            own.append(name)
+        elif seen[name] != id(value):
+            where = "of one graph" if name in own else "of a graph and of one around it"
+            raise StructureError(f"Two values {where} are called {name!r}.")
+    for node in graph.nodes:
+        for value in node.inputs:
+            if seen.get(value.name) != id(value) and value.name:
+                where = f"Node {display_name(node)!r} ({node.op})"
+                raise StructureError(f"{where} uses {value.name!r} before it exists.")
+        if node.attrs:
+            for _, inner in subgraphs(node):
+                below |= _check(inner, seen)
+        for value in node.outputs:
+            name = value.name
+            if not name:
+                continue
+            if len(value.inputs) != 1 or name in seen:
+                raise StructureError(f"Value {name!r} has more than one producer.")
+            if name in below:
+                raise StructureError(f"Two values of a graph and of one around it are called {name!r}.")
+            seen[name] = id(value)
+            own.append(name)
+    for value in graph.outputs:
+        if seen.get(value.name) != id(value):
+            raise StructureError(f"Graph output {value.name!r} is made by no node.")
+    for name in own:
+        del seen[name]
+    below.update(own)
+    return below

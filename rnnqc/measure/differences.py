@@ -166,6 +166,12 @@ def check_same_outputs(first: str, second: str, a: Mapping[str, Any], b: Mapping
             raise CompileError(f"output {name!r} has shape {shapes} in {first} and {second}.", **belong)
 
 
+def _distinct(values: Array) -> Array:
+    """Finite numbers in order, each once: `np.unique`, which imports numpy.ma, and that takes longer than a sort."""
+    ordered = np.sort(values, axis=None)
+    return ordered[np.diff(ordered, prepend=-np.inf) > 0]
+
+
 def grid_step(values: Array, precision: float = 2.0**-24) -> float | None:
     """The step s of a grid on which `values` lie, that is of which all are whole multiples; None if there is none.
 
@@ -176,7 +182,7 @@ def grid_step(values: Array, precision: float = 2.0**-24) -> float | None:
         values: Finite numbers.
         precision: Their relative rounding error.
     """
-    seen = np.unique(np.abs(np.asarray(values, np.float64).ravel()))
+    seen = _distinct(np.abs(np.asarray(values, np.float64)))
     seen = seen[seen > 0]
     if not _FEWEST_MAGNITUDES <= seen.size <= MOST_CODES:
         return None
@@ -222,7 +228,7 @@ class GridCheck:
             return False
         self._held.append((start, x, y))
         if self._precision >= 0.0:
-            self._seen = np.union1d(self._seen, np.abs(y[np.isfinite(y)]))
+            self._seen = _distinct(np.concatenate([self._seen, np.abs(y[np.isfinite(y)])]))
         return len(self._seen) <= MOST_CODES and (len(self._seen) < 256 or self.step() is not None)
 
     def step(self) -> float | None:

@@ -27,7 +27,8 @@ def blocks_of(roots: Iterable[Block]) -> Iterator[Block]:
     while pending:
         block = pending.popleft()
         yield block
-        pending.extend(inner for node in block.node for inner in inner_graphs(node))
+        for node in block.node:
+            pending.extend(inner_graphs(node))
 
 
 def defined(graph: onnx.GraphProto) -> set[str]:

@@ -43,9 +43,10 @@ def infer_shapes(proto: onnx.ModelProto) -> onnx.ModelProto:
         Exception: One of INFERENCE_ERRORS: what onnx raises for models that contradict themselves.
     """
     loans = list(_lend_constants(proto.graph, {}))
-    ranges = _ranges(proto)
+    nodes = _nodes(proto)
+    ranges = _ranges(proto) if any(node.op_type == "Range" for node in nodes) else []
     long = [node for node, size in ranges if LONG_RANGE < size <= LARGEST_RANGE]
-    fused = {k: node.op_type for k, node in enumerate(_nodes(proto)) if _is_fused(node)}
+    fused = {k: node.op_type for k, node in enumerate(nodes) if _is_fused(node)}
     try:
         for node in long:
             node.op_type = _HIDDEN
@@ -72,8 +73,9 @@ def _nodes(proto: onnx.ModelProto) -> list[onnx.NodeProto]:
 
 def _is_fused(node: onnx.NodeProto) -> bool:
     """Whether the shape of a node is that of its counterpart in `_SHAPED_LIKE`."""
-    turned = node.op_type == "FusedMatMul" and any(a.name in _TURNS and a.i for a in node.attribute)
-    return node.domain == _MICROSOFT and node.op_type in _SHAPED_LIKE and not turned
+    if node.op_type not in _SHAPED_LIKE or node.domain != _MICROSOFT:
+        return False
+    return not (node.op_type == "FusedMatMul" and any(a.name in _TURNS and a.i for a in node.attribute))
 
 
 def _spell(proto: onnx.ModelProto, names: Mapping[int, tuple[str, str]]) -> None:
@@ -116,8 +118,6 @@ def _ranges(proto: onnx.ModelProto) -> list[tuple[onnx.NodeProto, float]]:
     """Every Range, and how many elements it has."""
     blocks = list(blocks_of([proto.graph, *proto.functions]))
     ranges = [node for block in blocks for node in block.node if node.op_type == "Range"]
-    if not ranges:
-        return []
     held: dict[str, onnx.TensorProto] = {}
     for block in blocks:
         if isinstance(block, onnx.GraphProto):

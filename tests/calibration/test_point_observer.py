@@ -61,6 +61,20 @@ def test_any_order_and_grouping_of_a_sum_has_the_same_bits(terms: list[Array], l
     assert len(results) == 1
 
 
+def test_sums_of_numbers_are_those_of_arrays() -> None:
+    """Numbers go another way, without arrays."""
+    rng = np.random.default_rng(5)
+    for spread in (60, 900):
+        number, vector = ReproducibleSum(), ReproducibleSum((1,))
+        for _ in range(200):
+            term = math.ldexp(rng.normal(), int(rng.integers(-spread, spread)))
+            number.add(np.float64(term))
+            vector.add([term])
+        assert number.top == vector.top
+        assert [int(limb) for limb in number.limbs] == [int(limb[0]) for limb in vector.limbs]
+        assert float(number.value) == float(vector.value[0])
+
+
 @given(st.lists(FLOATS, min_size=1, max_size=20))
 def test_a_sum_is_exact_up_to_its_last_digit(numbers: list[float]) -> None:
     total = ReproducibleSum()

@@ -356,6 +356,19 @@ def test_help_needs_no_onnx() -> None:
     assert done.stdout.splitlines()[-1] == "0 []"
 
 
+def test_lowering_loads_what_it_needs(source: Path, tmp_path: Path) -> None:
+    """No pages, no progress bar where nobody watches, no processes; numpy.ma comes with np.unique."""
+    names = ("numpy.ma", "multiprocessing.context", "rich.progress", "rnnqc.reporting.page", "rnnqc.search")
+    code = (
+        f"import sys; from rnnqc.cli import main; code = main(['lower', {str(source)!r}, '-o', sys.argv[1]]); "
+        f"print(code, [m for m in {names} if m in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path / "o.onnx")], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.splitlines()[-1] == "0 []"
+
+
 def test_quiet_and_verbose_everywhere(cli: Callable[..., Result], source: Path, tmp_path: Path) -> None:
     """-q leaves remarks and errors, -v says how long it took."""
     quiet = cli("inspect", source, "-q")

@@ -32,6 +32,7 @@ from rnnqc.ir import (
     constant_array,
     display_name,
     dtype_of,
+    export_nodes,
     graph_info,
     info,
     input_or_none,
@@ -39,7 +40,10 @@ from rnnqc.ir import (
     safe_name,
     shape_of,
     subgraphs,
+    tensor_of,
 )
+from rnnqc.ir.objects import make_constant
+from rnnqc.proto.shape_inference import infer_shapes
 from tests.runs.sessions import plain_session, run
 from tests.subjects.lstm_models import LstmCase
 from tests.subjects.protos import differences, in_order, metadata, parse, rich_model
@@ -350,9 +354,41 @@ def test_objects_have_what_graphsurgeon_gives_them() -> None:
         assert plain == {k: v for k, v in vars(other).items() if k not in lists}
         for name in lists:
             mine, wanted = getattr(ours, name), getattr(other, name)
-            assert type(mine) is type(wanted) and mine.field_name == wanted.field_name
+            assert isinstance(mine, type(wanted)) and mine.field_name == wanted.field_name
             assert mine.parent_obj is ours and [v.name for v in mine] == [v.name for v in wanted]
     assert vars(Node("Add")).keys() == vars(gs.Node("Add")).keys()
+    array = np.zeros(2, np.float32)
+    constant, other = make_constant("c", array), gs.Constant("c", array)
+    assert vars(constant) == vars(other) and constant.values is array and constant.export_dtype == other.export_dtype
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "float64", "int64", "int32", "int8", "uint8", "bool"])
+@pytest.mark.parametrize("shape", [(), (0,), (2, 3)])
+def test_tensors_are_those_of_onnx(dtype: str, shape: tuple[int, ...]) -> None:
+    array = np.arange(np.prod(shape)).reshape(shape).astype(dtype)
+    for name in ("", "w"):
+        assert tensor_of(array, name) == numpy_helper.from_array(array, name or None)
+
+
+@pytest.mark.parametrize("value", [0, -3, 0.0, 1.5, "", "half", [1, 2], [1.0], ["a"], np.int64(4), np.float32(2), True])
+def test_attributes_are_those_of_onnx(value: Any) -> None:
+    (node,) = export_nodes([Node("Op", attrs={"k": value})])
+    assert list(node.attribute) == [helper.make_attribute("k", value)]
+
+
+def test_equal_models_are_inferred_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With declared shapes and without, in turn, as the passes ask for them."""
+    runs: list[onnx.ModelProto] = []
+
+    def counted(proto: onnx.ModelProto) -> onnx.ModelProto:
+        runs.append(proto)
+        return infer_shapes(proto)
+
+    monkeypatch.setattr("rnnqc.ir.model.infer_shapes", counted)
+    model = _chain()
+    for known in (None, {}, None, {}):
+        model.infer_shapes(known)
+    assert len(runs) == 2
 
 
 def test_infer_shapes_keeps_large_initializers() -> None:
@@ -435,6 +471,28 @@ def test_remove_dead_takes_a_dead_if_with_what_it_used() -> None:
     )
     model = Model.load(parse(f"{HEADER} {text}"))
     assert model.remove_dead() == 2
+    assert model.graph.nodes == []
+
+
+@pytest.mark.parametrize(("output", "left"), [("y", ["Neg", "If", "Abs"]), ("x", [])])
+def test_remove_dead_knows_what_a_branch_hands_on(output: str, left: list[str]) -> None:
+    """A value from outside that is a branch's output, and has no node that uses it."""
+    text = (
+        f"g (float[2] x, bool c) => (float[2] {output}) {{ a = Neg(x) y = If(c) <then_branch = t () => "
+        "(float[2] p) { p = Identity(a) }, else_branch = e () => (float[2] q) { q = Abs(x) }> }"
+    )
+    model = Model.load(parse(f"{HEADER} {text}"))
+    identity, branch = _node(model, "Identity"), subgraphs(_node(model, "If"))[0][1]
+    branch.outputs[0] = identity.inputs[0]
+    model.remove_nodes(branch, [identity])
+    assert model.remove_dead() == (0 if left else 2)
+    assert [n.op for g in model.graphs() for n in g.nodes] == left
+
+
+def test_remove_dead_of_nodes_that_are_not_sorted() -> None:
+    model = Model.load(_reversed_chain(4))
+    model.graph.outputs.clear()
+    assert model.remove_dead() == 4
     assert model.graph.nodes == []
 
 
@@ -581,7 +639,7 @@ def test_check_looks_into_subgraphs() -> None:
     model = Model.load(LstmCase(placement="if").model())
     inner = _node(model, "LSTM")
     inner.inputs[0] = Variable("stranger", np.float32, [5, 2, 3])
-    with pytest.raises(StructureError, match=r"'choice' \(If\) uses 'stranger' before it exists"):
+    with pytest.raises(StructureError, match=r"\(LSTM\) uses 'stranger' before it exists"):
         model.check()
 
 
@@ -592,6 +650,18 @@ def test_check_refuses_a_name_of_the_graph_around() -> None:
     inner.outputs[0].name = "X"
     assert old != "X"
     with pytest.raises(StructureError, match="'X'"):
+        model.check()
+
+
+def test_check_refuses_a_name_that_is_made_behind_the_subgraph() -> None:
+    text = (
+        "g (float[2] x, bool c) => (float[2] y) { a = If(c) <then_branch = t () => (float[2] p) { p = Neg(x) }, "
+        "else_branch = e () => (float[2] q) { q = Abs(x) }> late = Exp(a) y = Neg(late) }"
+    )
+    model = Model.load(parse(f"{HEADER} {text}"))
+    model.check()
+    _node(model, "Exp").outputs[0].name = "p"
+    with pytest.raises(StructureError, match="Two values of a graph and of one around it are called 'p'"):
         model.check()
 
 

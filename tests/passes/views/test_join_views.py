@@ -14,9 +14,15 @@ import onnx
 import pytest
 from hypothesis import given, settings
 
-from rnnqc.ir import Model
+from rnnqc.cells.stages import FusedCell
+from rnnqc.cells.types import fused_type
+from rnnqc.ir import Model, shape_of
+from rnnqc.lowering.lower import lower
 from rnnqc.passes import Canonicalize, JoinViews, PassManager
 from rnnqc.passes.views.regions import LARGEST
+from rnnqc.passes.views.shapes import infer_shapes_of_values
+from rnnqc.proto.shape_inference import infer_shapes
+from tests.generate.layers import RecurrentCase, stacked_model
 from tests.passes.pass_testing import apply, nodes_of
 from tests.passes.views.random_views import feeds_of_views, random_views
 from tests.runs.sessions import Array, assert_same_bits, plain_session, run
@@ -201,6 +207,36 @@ def test_nodes_of_cells_stay() -> None:
     )
     proto.graph.node[0].metadata_props.add(key="rnnqc.cell", value="the_lstm.forward")
     assert not JoinViews().run(canonical(proto)).modified
+
+
+def test_halves_that_overlap_take_no_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So tables with the differences between their entries are read: two outputs take two operators at least."""
+    searched: list[object] = []
+    monkeypatch.setattr("rnnqc.passes.views.plans.from_any", lambda *_, **__: searched.append(1))
+    proto = parse(
+        f"""{HEAD} => (float[1,127] o, float[1,127] p) {{ t = Slice (a, zero, last, one)
+        u = Slice (a, one, end, one) o = Relu (t) p = Relu (u) }}""",
+        **operands(),
+    )
+    assert not JoinViews().run(canonical(proto)).modified
+    assert not searched
+
+
+def test_shapes_of_a_stack_are_inferred_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of the last layer follow from the input of the first, without a look into functions."""
+    runs: list[onnx.ModelProto] = []
+
+    def counted(proto: onnx.ModelProto) -> onnx.ModelProto:
+        runs.append(proto)
+        return infer_shapes(proto)
+
+    layers = [RecurrentCase(I=4, H=4, outputs=("Y",), dynamic_time=True, dynamic_batch=True)] * 3
+    model = Model.load(lower(stacked_model(layers)))
+    assert [type(c) for c in model.cells.values()] == [FusedCell] * 3
+    monkeypatch.setattr("rnnqc.ir.model.infer_shapes", counted)
+    infer_shapes_of_values(model)
+    assert len(runs) == 1 and not any(fused_type(f.name) for f in runs[0].functions)
+    assert shape_of(model.graph.outputs[0]) == ["T", "B", 4]
 
 
 def test_unused_operators_of_a_region_that_stays() -> None:
