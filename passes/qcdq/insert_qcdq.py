@@ -12,7 +12,6 @@ import numpy.typing as npt
 
 from rnnqc.cells.activations import Activation
 from rnnqc.cells.base import Cell
-from rnnqc.cells.equations import RESET_HIDDEN
 from rnnqc.cells.stages import QuantizedCell
 from rnnqc.data.statistics import Statistics, weights_digest
 from rnnqc.errors import Outcome, Remark
@@ -27,9 +26,7 @@ from rnnqc.passes.cells.cell_graphs import chain_input, chain_sources, graphs_of
 from rnnqc.passes.cells.float_arithmetic import FloatArithmetic
 from rnnqc.passes.cells.loop_driver import emit_cell
 from rnnqc.passes.constant_checks import ConstantCheck
-from rnnqc.passes.fold.fixed_point_tables import table_kind
 from rnnqc.passes.fold.integer_forms import bound_to_exceed, loses_states
-from rnnqc.passes.formats.brevitas_contract import misfits
 from rnnqc.passes.formats.derived_formats import Points as FormatsOfCell
 from rnnqc.passes.formats.derived_formats import targets_of
 from rnnqc.passes.formats.equalize_inputs import channel_scales, equalize_input, wanted
@@ -37,7 +34,6 @@ from rnnqc.passes.formats.formats import resolve_formats
 from rnnqc.passes.formats.limit_shifts import ShiftRemark, limit_shifts
 from rnnqc.passes.formats.override_effects import Resolution, check_overrides, effects_of_overrides, points_of_types
 from rnnqc.passes.formats.quantized_parameters import (
-    MULTIPLIED,
     QuantizedParameters,
     SaturatedBias,
     quantize_parameters,
@@ -45,7 +41,8 @@ from rnnqc.passes.formats.quantized_parameters import (
 from rnnqc.passes.formats.shared_weights import merge_for_shared_weights
 from rnnqc.passes.invariants import Property
 from rnnqc.passes.qcdq.check_insert_qcdq import InsertQcdqCheck
-from rnnqc.passes.qcdq.emit_qcdq import QuantizedWeight, hidden_splitter, qcdq_quantizer, whole_quantizer
+from rnnqc.passes.qcdq.emit_qcdq import QuantizedWeight, emit_flags, hidden_splitter, qcdq_quantizer, whole_quantizer
+from rnnqc.passes.qcdq.resolution import PARAMETERS, written_of
 from rnnqc.recipes.clipping import find_clipping
 from rnnqc.recipes.keys import Settings
 from rnnqc.recipes.recipe import Recipe
@@ -75,9 +72,17 @@ class InsertQcdq(Pass):
         sets=frozenset({Property.CELLS_QUANTIZED}),
     )
 
-    def __init__(self, recipe: Recipe, statistics: Statistics | None = None) -> None:
+    def __init__(self, recipe: Recipe, statistics: Statistics | None = None, *, integer: bool = True) -> None:
+        """A pass with the formats of `recipe`.
+
+        Args:
+            recipe: Rules and overrides.
+            statistics: Of a calibration.
+            integer: Whether the cells become integer arithmetic after it: only then all of a format shows in the file.
+        """
         self.recipe = recipe
         self.statistics = statistics
+        self.integer = integer
 
     def run(self, model: Model) -> PassResult:
         """Resolves the recipe for every float cell and rewrites the cell."""
@@ -274,53 +279,30 @@ class InsertQcdq(Pass):
         arrays = {c.name: parameters_of(model, c) for c in cells}
         known: dict[str, PointFormat] = {}
 
+        quantized: dict[tuple[Any, ...], QuantizedParameters] = {}
+
+        def parameters(cell: QuantizedCell) -> QuantizedParameters:
+            """Quantized once for the same formats."""
+            key = (cell.name, *(cell.points[p] for p in PARAMETERS))
+            if key not in quantized:
+                quantized[key] = quantize_parameters(cell, arrays[cell.name], statistics)
+            return quantized[key]
+
         def resolve(recipe: Recipe) -> Resolution:
             formats = resolve_formats(cells, recipe, arrays, statistics, known)
+            made, _ = with_formats(model, graphs, cells, formats)
+            settings = {f"{c.name}.{p}": s for c in cells for p, s in self._settings(c, recipe).items()}
+            points = {f"{name}.{p}": point for name, c in made.items() for p, point in c.points.items()}
             scales = self._channel_scales(model, graphs, cells, recipe, statistics)
-            return self._resolution(model, graphs, cells, recipe, formats, scales)
+            written = {
+                name: functools.partial(
+                    written_of, c, arrays[name], functools.partial(parameters, c), integer=self.integer
+                )
+                for name, c in made.items()
+            }
+            return Resolution(settings, points, {name: s.tolist() for name, s in scales.items()}, written)
 
         return effects_of_overrides(self.recipe, resolve, statistics is not None)
-
-    def _resolution(
-        self,
-        model: Model,
-        graphs: Mapping[str, Graph],
-        cells: Sequence[Cell],
-        recipe: Recipe,
-        formats: Mapping[str, FormatsOfCell | None],
-        scales: Mapping[str, npt.NDArray[np.float64]],
-    ) -> Resolution:
-        """What a recipe comes to."""
-        given, _ = with_formats(model, graphs, cells, formats)
-        settings: dict[str, Settings] = {}
-        made: dict[str, Any] = {}
-        for cell in cells:
-            settings |= {f"{cell.name}.{p}": s for p, s in self._settings(cell, recipe).items()}
-            if (quantized := given.get(cell.name)) is not None:
-                points = quantized.points.items()
-                made |= {f"{cell.name}.{p}": self._effective(quantized, p, point) for p, point in points}
-        fits = [name for name, cell in given.items() if not misfits(cell)]  # they compute as Brevitas does
-        return Resolution(settings, made, (fits, {name: s.tolist() for name, s in scales.items()}))
-
-    def _effective(self, cell: QuantizedCell, name: str, point: PointFormat) -> PointFormat:
-        """A format without what has had its effect on others, and without what needs data that there is not."""
-        made = point
-        if point.chain is not None or point.shift_limits:
-            made = replace(point, chain=None, shift_limits=False)
-        if name in ("W.weight", "R.weight"):
-            points = self.statistics.points if self.statistics is not None else {}
-            source = f"{cell.name}.{MULTIPLIED[name[0]]}"
-            seen = [points[p] for p in (source, f"{cell.name}.{RESET_HIDDEN}") if p in points]
-            made = replace(
-                made,
-                compensation=made.compensation and any(s.second_moment is not None for s in seen),
-                bias_correction=made.bias_correction and any(s.channel_mean is not None for s in seen),
-            )
-        if made.table is not None:
-            made = replace(made, table=table_kind(cell, name, made.table))
-            if made.format is None and made.bits is not None:
-                made = replace(made, bits=0)  # values of the table itself
-        return made
 
 
 def with_formats(
@@ -342,12 +324,6 @@ def activations_of(cells: Iterable[Cell]) -> dict[str, Activation]:
 
 def _by_path(formats: Mapping[str, FormatsOfCell | None]) -> dict[str, PointFormat]:
     return {f"{cell}.{p}": made for cell, points in formats.items() for p, made in (points or {}).items()}
-
-
-def emit_flags(cell: QuantizedCell) -> dict[str, Any]:
-    """How `FloatArithmetic` puts together a cell of a recipe, whose points are resolved."""
-    products = any(not cell.points[p].is_float for p in cell.type.product_points)
-    return {"products": products, "bias_last": not misfits(cell)}
 
 
 def _stored_weights(
