@@ -215,6 +215,8 @@ def _reason(key: str, point: str, made: Resolution, before: Settings, calibrated
         return f"it has the format of {s['same_as']!r} (same_as), unless same_as = none"
     if held.mode == CHAINED:
         return "it reads the quantized values of the layer before directly (chain), unless chain = false"
+    if held.on_grid:
+        return "its values come quantized, in this format (chain), unless chain = false"
     if key == "bits" and s.get("table") and held.static is None:
         return "values of its table have no scale of their own, unless mode = static or a scale is given"
     if key == "rounded_output" and f"{point.rpartition('.')[0]}.cell_state" not in made.settings:

@@ -16,13 +16,21 @@ from rnnqc.cells.stages import QuantizedCell
 from rnnqc.data.statistics import Statistics, weights_digest
 from rnnqc.errors import Outcome, Remark
 from rnnqc.evaluation.numerics import Lossy
-from rnnqc.formats.point_format import PointFormat
+from rnnqc.formats.format import Format
+from rnnqc.formats.point_format import ROWS, PointFormat
 from rnnqc.ir import Graph, Model
 from rnnqc.passes.analysis.custom_points import points_of_recurrences
 from rnnqc.passes.analysis.rest_weights import rest_points
 from rnnqc.passes.base import Pass, PassInfo, PassResult
 from rnnqc.passes.cells.boundary import boundary_of
-from rnnqc.passes.cells.cell_graphs import chain_input, chain_sources, graphs_of_cells, parameters_of, replace_cell
+from rnnqc.passes.cells.cell_graphs import (
+    chain_input,
+    chain_sources,
+    given_format,
+    graphs_of_cells,
+    parameters_of,
+    replace_cell,
+)
 from rnnqc.passes.cells.float_arithmetic import FloatArithmetic
 from rnnqc.passes.cells.loop_driver import emit_cell
 from rnnqc.passes.constant_checks import ConstantCheck
@@ -107,6 +115,7 @@ class InsertQcdq(Pass):
             activations_of(cells),
             lambda recipe: _by_path(resolve_formats(cells, recipe, arrays, statistics)),
         )
+        given_inputs = {c.name: given_format(boundary_of(model, graphs[c.name], c).x) for c in cells}
         made: list[QuantizedCell] = []
         for cell in cells:
             quantized = given.get(cell.name)
@@ -115,6 +124,7 @@ class InsertQcdq(Pass):
                 parameters = quantize_parameters(quantized, arrays[cell.name], statistics)
                 remark = self._quantize(model, graphs[cell.name], quantized, arrays[cell.name], parameters)
                 remarks += [self._of_bias(cell, b) for b in parameters.saturated]
+                remarks += self._of_given_input(quantized, given_inputs[cell.name])
                 made.append(quantized)
             remarks += [] if remark is None else [remark]
         if made:
@@ -227,6 +237,28 @@ class InsertQcdq(Pass):
             f"--set '{cell.name}.*hidden.mode=static'; nothing, if no state lies beyond",
         )
 
+    def _of_given_input(self, cell: QuantizedCell, given: Format | None) -> list[Remark]:
+        """That the recipe gives an input another scale than the model brings."""
+        held = cell.points["input"].static
+        if (
+            given is None
+            or held is None
+            or (held.scale == given.scale and held.low <= given.low <= given.high <= held.high)
+        ):
+            return []
+        zero_point = given.zero_point - (2 ** (given.bits - 1) if held.signed else 0)
+        overrides = f"'{cell.name}.input.scale={given.scale[0]!r}' '{cell.name}.input.zero_point={zero_point}'"
+        return [
+            self.remark(
+                Outcome.NOTE,
+                cell.node,
+                cell.op,
+                "its input comes quantized, and is quantized again with another scale.",
+                f"scale {given.scale[0]:.6g} in front of it, {held.scale[0]:.6g} in the recipe",
+                f"--set {overrides}; nothing, where hardware quantizes it again, too",
+            )
+        ]
+
     def _of_bias(self, cell: Cell, bias: SaturatedBias) -> Remark:
         return self.remark(
             Outcome.WARNING,
@@ -262,7 +294,10 @@ class InsertQcdq(Pass):
             settings, seen = recipe.settings(f"{cell.name}.input"), points.get(f"{cell.name}.input")
             if not wanted(settings) or seen is None or "W" not in (arrays := parameters_of(model, cell)):
                 continue
-            if settings.get("chain") and chain_sources(model, boundary_of(model, graphs[cell.name], cell).x):
+            x = boundary_of(model, graphs[cell.name], cell).x
+            quantized = given_format(x) if settings.get("mode") == ROWS else None
+            has_format = quantized is not None and quantized.bits <= settings["bits"]
+            if settings.get("chain") and (has_format or chain_sources(model, x)):
                 continue
             widths = settings["bits"], recipe.settings(f"{cell.name}.W.weight").get("bits")
             scales = channel_scales(seen, arrays["W"], widths)
