@@ -52,8 +52,7 @@ def _written(
 ) -> Iterator[Any]:
     """What the file is written from, the cheaper things first."""
     paths = {name: f"{cell.name}.{name}" for name in cell.products}
-    scales = [scales_alone(formats[f"{path}.{WEIGHT}"]) for path in paths.values()]
-    yield [f.with_one_scale() for f in scales] if integer else scales
+    yield [scales_alone(formats[f"{path}.{WEIGHT}"]) for path in paths.values()]
     values = {p: f for p, f in formats.items() if not p.endswith((f".{WEIGHT}", f".{BIAS}"))}
     yield (
         values
