@@ -330,9 +330,7 @@ class InsertQcdq(Pass):
             points = {f"{name}.{p}": point for name, c in made.items() for p, point in c.points.items()}
             scales = self._channel_scales(model, graphs, cells, recipe, statistics)
             written = {
-                name: functools.partial(
-                    written_of, c, arrays[name], functools.partial(parameters, c), integer=self.integer
-                )
+                name: functools.partial(written_of, c, arrays[name], parameters, integer=self.integer)
                 for name, c in made.items()
             }
             return Resolution(settings, points, {name: s.tolist() for name, s in scales.items()}, written)

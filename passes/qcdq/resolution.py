@@ -24,7 +24,7 @@ PARAMETERS = (*WEIGHTS.values(), "bias")
 
 
 def written_of(
-    cell: QuantizedCell, arrays: Arrays, parameters: Callable[[], QuantizedParameters], *, integer: bool
+    cell: QuantizedCell, arrays: Arrays, parameters: Callable[[QuantizedCell], QuantizedParameters], *, integer: bool
 ) -> Iterator[Any]:
     """What a file is written from, the cheaper things first: equal ones make equal nodes and constants of a cell.
 
@@ -36,8 +36,16 @@ def written_of(
     """
     scales = {p: scales_alone(cell.points[p]) for p in WEIGHTS.values()}
     yield {p: f.with_one_scale() for p, f in scales.items()} if integer else scales
-    made = parameters()
-    yield _numbers(cell, arrays, made) if integer else (made.codes, made.biases, _quantizers(cell))
+    for part in (_with_plain_weights(cell), cell):
+        made = parameters(part)
+        yield _numbers(part, arrays, made) if integer else (made.codes, made.biases, _quantizers(part))
+
+
+def _with_plain_weights(cell: QuantizedCell) -> QuantizedCell:
+    """The cell with weights of the same scales that are rounded one by one, which takes no time."""
+    for name in WEIGHTS.values():
+        cell = cell.with_point(name, scales_alone(cell.points[name]))
+    return cell
 
 
 def _numbers(cell: QuantizedCell, arrays: Arrays, made: QuantizedParameters) -> Any:
