@@ -193,7 +193,7 @@ def _quantized(recipe: Recipe, form: str, unroll: bool, statistics: Statistics |
     passes: list[Pass] = [
         QuantizeCustomCells(recipe, statistics, integer=form != QCDQ),  # custom_cells: matmuls become integer in place
         DecomposeLstm(),  # cells: LSTM, GRU and RNN nodes become explicit Scan loops, float
-        InsertQcdq(recipe, statistics),  # qcdq: every point gets its format, and quantizers in the graph
+        InsertQcdq(recipe, statistics, integer=form != QCDQ),  # qcdq: every point gets its format and quantizer
     ]
     if form != QCDQ:
         passes.append(FoldScales(dispatch=not unroll, functions=form == FUSED))  # render: integer matmuls, look-ups
@@ -225,7 +225,7 @@ def _weight_only(recipe: Recipe, statistics: Statistics | None, form: str) -> li
 def _qonnx(recipe: Recipe, statistics: Statistics | None) -> list[Pass]:
     return [
         DecomposeLstm((LSTM.op,)),  # cells: LSTM nodes alone
-        InsertQcdq(recipe, statistics),  # qcdq
+        InsertQcdq(recipe, statistics, integer=False),  # qcdq
         WriteQonnx(),  # brevitas: quantized cells become Brevitas' nodes
         Cleanup(),  # render
     ]

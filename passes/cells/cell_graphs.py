@@ -10,7 +10,8 @@ import numpy.typing as npt
 
 from rnnqc.cells.base import Cell
 from rnnqc.cells.stages import QuantizedCell, points_of
-from rnnqc.formats.point_format import CHAINED, STATIC
+from rnnqc.formats.format import Format, FormatError
+from rnnqc.formats.point_format import CHAINED, ROWS, STATIC, PointFormat
 from rnnqc.ir import CELL_TAG, Graph, Model, Node, Value, constant_array, graph_info, info
 from rnnqc.passes.cells.boundary import boundary_of
 from rnnqc.passes.graph.nodes.quant_operators import CELL_OP
@@ -57,8 +58,37 @@ def chain_sources(model: Model, value: Value) -> list[tuple[Cell, Value]] | None
     return found
 
 
+def given_format(value: Value) -> Format | None:
+    """The format of values that DequantizeLinear makes, moved but not changed; None if anything else is in `value`.
+
+    Signed quantized values are raised to be unsigned: the same real values.
+    """
+    found = {known for _, known in sources_of(value, _dequantized_format)}
+    return found.pop() if len(found) == 1 else None
+
+
+def _dequantized_format(value: Value) -> Format | None:
+    node = value.inputs[0] if len(value.inputs) == 1 else None
+    if node is None or node.domain or node.op != "DequantizeLinear" or len(node.inputs) < 3:
+        return None
+    scale, zero_point = map(constant_array, node.inputs[1:3])
+    if scale is None or zero_point is None or scale.size != 1 or zero_point.size != 1:
+        return None
+    if zero_point.dtype.kind not in "iu" or zero_point.dtype.itemsize > 2:
+        return None
+    bits = 8 * zero_point.dtype.itemsize
+    raised = 2 ** (bits - 1) if zero_point.dtype.kind == "i" else 0
+    try:
+        return Format(bits, False, (float(scale.item()),), zero_point=int(zero_point.item()) + raised)
+    except FormatError:  # a scale of zero
+        return None
+
+
 def chain_input(model: Model, graph: Graph, cell: QuantizedCell, others: Mapping[str, QuantizedCell]) -> QuantizedCell:
-    """The cell, its input in the number format of the hidden states it consists of, if it may take that.
+    """The cell, its input in the number format of the values it consists of, if it may take that.
+
+    That is the format of hidden states of other cells; or, in the place of a scale for each row, that of a
+    DequantizeLinear, which a model brings that was trained with quantizers, if it has no more bits.
 
     Args:
         model: The model.
@@ -69,7 +99,11 @@ def chain_input(model: Model, graph: Graph, cell: QuantizedCell, others: Mapping
     point = cell.points["input"]
     if point.format is None or not point.chain:
         return cell
-    found = chain_sources(model, boundary_of(model, graph, cell).x)
+    x = boundary_of(model, graph, cell).x
+    given = given_format(x) if point.mode == ROWS else None
+    if given is not None and given.bits <= point.format.bits:
+        return cell.with_point("input", PointFormat.of(given, chain=True, on_grid=True))
+    found = chain_sources(model, x)
     if not found:
         return cell
     sources = [others.get(c.name, c) for c, _ in found]

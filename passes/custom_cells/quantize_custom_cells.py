@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 from rnnqc.cells.activations import Activation, make_activation
 from rnnqc.data.statistics import Statistics
@@ -22,17 +20,17 @@ from rnnqc.passes.base import Pass, PassInfo, PassResult
 from rnnqc.passes.constant_checks import ConstantCheck
 from rnnqc.passes.custom_cells.check_custom import CustomCellsCheck
 from rnnqc.passes.custom_cells.custom_formats import ROW_BITS, CustomFormats, custom_formats, operand_format
+from rnnqc.passes.custom_cells.custom_resolution import custom_resolution
 from rnnqc.passes.custom_cells.custom_weight import CustomWeights
 from rnnqc.passes.custom_cells.mark_custom_values import record_of
 from rnnqc.passes.custom_cells.rewrite_custom_cell import CustomCellRewriter
 from rnnqc.passes.formats.derived_formats import PRODUCT
-from rnnqc.passes.formats.override_effects import Resolution, effects_of_overrides
+from rnnqc.passes.formats.override_effects import effects_of_overrides
 from rnnqc.passes.graph.nodes.lstm_node import NotHandled
 from rnnqc.passes.invariants import Property
 from rnnqc.passes.qcdq.emit_qcdq import WIDEST
 from rnnqc.passes.qcdq.insert_qcdq import USUAL_BITS
 from rnnqc.recipes.clipping import Clipping, find_clipping
-from rnnqc.recipes.keys import Settings
 from rnnqc.recipes.recipe import Recipe
 from rnnqc.recipes.resolved import ResolvedPoint
 
@@ -93,7 +91,9 @@ class QuantizeCustomCells(Pass):
             for cell in cells:
                 self.statistics.check_cell(cell.name, custom_identity(cell))
         effects = effects_of_overrides(
-            self.recipe, lambda recipe: self._resolution(cells, recipe), self.statistics is not None
+            self.recipe,
+            lambda recipe: custom_resolution(cells, recipe, self.statistics, integer=self.integer),
+            self.statistics is not None,
         )
         for cell in cells:
             work = _Work(self, model, cell, weights)
@@ -117,25 +117,6 @@ class QuantizeCustomCells(Pass):
         return PassResult(
             count > 0, tuple(remarks), counts, numerics, clipped=tuple(clipped), effects=effects, formats=resolved
         )
-
-    def _resolution(self, cells: Sequence[CustomCell], recipe: Recipe) -> Resolution:
-        """What a recipe comes to."""
-        settings: dict[str, Settings] = {}
-        made: dict[str, Any] = {}
-        for cell in cells:
-            formats = custom_formats(cell, recipe, self.statistics)
-            found: dict[str, Any] = {f"{cell.name}.{p}": point for p, point in formats.points.items()}
-            for name, sites in cell.products.items():
-                # Formats of what is multiplied count where it has none of its own.
-                path = f"{cell.name}.{name}"
-                codes = [_without_zero_point(operand_format(cell, formats, name, p)) for p in sites]
-                found[f"{path}.{HIDDEN}"] = codes if len(codes) > 1 else codes[0]
-                seen = self.statistics.points.get(f"{path}.{HIDDEN}") if self.statistics is not None else None
-                if seen is None or seen.second_moment is None:
-                    found[f"{path}.{WEIGHT}"] = replace(found[f"{path}.{WEIGHT}"], compensation=False)
-            settings |= {f"{cell.name}.{p}": s for p, s in formats.settings.items()}
-            made |= found
-        return Resolution(settings, made)
 
     def constant_check(self, model: Model) -> ConstantCheck:
         """Formats from the recipe, the weights and the statistics; constants of the graph from these."""
@@ -316,13 +297,6 @@ def activations_of(cell: CustomCell) -> dict[str, Activation]:
         if len(users) == 1 and users <= _ACTIVATIONS and not any(id(v) in results for v in values):
             made[f"{cell.name}.{point}"] = make_activation(users.pop())
     return made
-
-
-def _without_zero_point(point: PointFormat | None) -> PointFormat | None:
-    """A format of rows without the zero point, which is that of their quantized values."""
-    if point is None or point.mode == STATIC:
-        return point
-    return replace(point, format=replace(point.integers, zero_point=0))
 
 
 def _refusal_of_formats(weight: PointFormat, code: PointFormat | None, integer: bool) -> NotHandled | None:

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rnnqc.cells.stages import QuantizedCell
-from rnnqc.formats.point_format import CHAINED
+from rnnqc.formats.point_format import CHAINED, STATIC
 from rnnqc.ir import Model, Value
 from rnnqc.passes.fold.fold_fixed_point import FoldedFixedPoint, fold_fixed_point, needs_fixed_point
 from rnnqc.passes.fold.fold_lut import FloatArray, FoldedLut, fold_lut
@@ -21,6 +21,8 @@ from rnnqc.passes.graph.nodes.lstm_node import NotHandled
 from rnnqc.passes.graph.values.constant_expressions import Constants
 
 Folded = FoldedLut | FoldedFixedPoint
+SHORT_BITS = 8
+"""Widest quantized values that pass from layer to layer."""
 
 
 def integer_form(
@@ -61,6 +63,17 @@ def _fold_as_brevitas(cell: QuantizedCell, w: npt.NDArray[Any], r: npt.NDArray[A
     x = grid_of("input", lstm.quantizers["output"], unsigned=True, on_grid=chained or point.on_grid)
     folded = fold_quant_lstm(lstm, x)
     return replace(folded, numbers=replace(folded.numbers, x_mode="codes")) if chained else folded
+
+
+def with_own_codes(cell: QuantizedCell) -> QuantizedCell:
+    """The cell, whose input has the format of the layer before: the same quantized values, made of float states."""
+    return cell.with_point("input", replace(cell.points["input"], mode=STATIC, on_grid=True))
+
+
+def without_long_codes(cell: QuantizedCell) -> QuantizedCell:
+    """The cell with quantized values of its own, where those of the layer before are too wide to pass."""
+    point = cell.points["input"]
+    return with_own_codes(cell) if point.mode == CHAINED and point.integers.bits > SHORT_BITS else cell
 
 
 def loses_states(cell: QuantizedCell, parameters: Mapping[str, npt.NDArray[Any]]) -> bool:

@@ -99,8 +99,6 @@ def _check_exact_points(cell: QuantizedCell) -> None:
         if not point.is_float and exact:
             action = "leave it float, or use --form qcdq"
             raise NotHandled(f"{name} is quantized.", f"{name}.bits = {point.bits}", action)
-    if cell.points["hidden"].rounded_output:
-        raise NotHandled("its output is rounded.", "hidden.rounded_output = true", "leave it out, or use --form qcdq")
 
 
 def _weight_format(cell: QuantizedCell, name: str) -> Format:

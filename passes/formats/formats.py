@@ -249,8 +249,9 @@ class _Resolver:
         else:
             like = format_request({**s, "zero_point": None})
             made = replace(_static(s, float(like.finished(symmetric_scale(bound, s["bits"])))), bound=bound)
-        # A GRU's reset hidden state is none of its outputs.
-        return replace(made, rounded_output=name == "hidden" and bool(s.get("rounded_output")))
+        # A GRU's reset hidden state is none of its outputs, and what a GRU or RNN puts out is the state that it keeps.
+        rounded = name == "hidden" and cell.type.cell_state and bool(s.get("rounded_output"))
+        return replace(made, rounded_output=rounded)
 
     def _row_scales(self, s: Settings) -> PointFormat:
         if s.get("rounded_output"):

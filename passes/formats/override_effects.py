@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, is_dataclass, replace
+from itertools import zip_longest
 from typing import Any
+
+import numpy as np
 
 from rnnqc.cells.base import Cell
 from rnnqc.counterparts import FORMATS, or_counterpart
 from rnnqc.errors import CompileError, UsageError
 from rnnqc.formats.point_format import CHAINED, ROWS, PointFormat
+from rnnqc.formats.rounding import Rounding
 from rnnqc.recipes.keys import KEYS_OF_RULES, RANGE_KEYS, Settings, keys_of
 from rnnqc.recipes.recipe import Points, Recipe
 from rnnqc.recipes.rules import Rule, override_text
@@ -27,11 +31,14 @@ class Resolution:
         formats: By point its `PointFormat`, without options that have no effect there; the name of a float type that
             weights are stored in; or a list of formats, one for each use.
         others: Anything else that follows from the recipe.
+        written: By cell what its formats come to in the file, one thing after the other, those that cost least first;
+            of a cell without it every format comes to something else.
     """
 
     settings: Mapping[str, Settings]
     formats: Mapping[str, Any]
     others: Any = None
+    written: Mapping[str, Callable[[], Iterator[Any]]] = field(default_factory=dict)
 
 
 def check_overrides(recipe: Recipe, cells: Points, elsewhere: Sequence[str] = ()) -> None:
@@ -114,6 +121,18 @@ def _in_front(point: str, key: str, rules: Sequence[Rule]) -> str:
     return next(texts, "")
 
 
+def scales_alone(held: Any) -> Any:
+    """A format of weights without what shows in their quantized values, and only there."""
+    if not isinstance(held, PointFormat):
+        return held
+    if held.format is not None:
+        plain = replace(
+            held.format, signed=True, narrow=False, zero_point=0, zero_points=(), rounding=Rounding.HALF_EVEN
+        )
+        held = replace(held, format=plain)
+    return replace(held, compensation=False, bias_correction=False, shift_limits=False)
+
+
 def idle_overrides(recipe: Recipe, effects: Sequence[Mapping[int, str]]) -> list[str]:
     """A sentence for each override that changes nothing in any pass."""
     texts = []
@@ -137,23 +156,48 @@ def _why(
         other = resolve(without)
     except CompileError:  # it takes the override to make formats
         return ""
-    if made.others != other.others or not _are_alike(made.formats, other.formats):
+    unlike = _unlike(made.formats, other.formats)
+    if made.others != other.others or not _are_written_alike(unlike, made, other):
         return ""
     before = {p: other.settings.get(p, {}) for p in points}
     reasons = [_reason(key, p, made, before[p], calibrated) for p in points]
-    first = next((r for r in reasons if r), "the number formats are the same with it and without")
+    what = "the numbers in the file" if unlike else "the number formats"
+    first = next((r for r in reasons if r), f"{what} are the same with it and without")
     return f"{points[reasons.index(first)] if first in reasons else points[0]}: {first}"
 
 
-def _are_alike(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Whether all formats are equal, where equal scales of all channels are as one."""
-    return one.keys() == other.keys() and all(
-        held == other[p] or _with_one_scale(held) == _with_one_scale(other[p]) for p, held in one.items()
+def _unlike(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
+    """The points whose formats differ."""
+    return [p for p in dict.fromkeys((*one, *other)) if one.get(p) != other.get(p)]
+
+
+def _are_written_alike(points: Collection[str], one: Resolution, other: Resolution) -> bool:
+    """Whether formats of these points, which differ, come to the same in the file."""
+    cells = {p: next((c for c in one.written if p.startswith(f"{c}.")), "") for p in points}
+    if not other.written.keys() >= set(cells.values()):
+        return False
+    return all(
+        _are_same(a, b)
+        for c in dict.fromkeys(cells.values())
+        for a, b in zip_longest(one.written[c](), other.written[c]())
     )
 
 
-def _with_one_scale(held: Any) -> Any:
-    return held.with_one_scale() if isinstance(held, PointFormat) else held
+def _are_same(one: Any, other: Any) -> bool:
+    """Whether two values are equal, bit for bit where they are arrays."""
+    if one is other:
+        return True
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, np.ndarray):
+        return (one.dtype, one.shape, one.tobytes()) == (other.dtype, other.shape, other.tobytes())
+    if is_dataclass(one):
+        return all(_are_same(getattr(one, f.name), getattr(other, f.name)) for f in fields(one))
+    if isinstance(one, Mapping):
+        return one.keys() == other.keys() and all(_are_same(v, other[k]) for k, v in one.items())
+    if isinstance(one, list | tuple):
+        return len(one) == len(other) and all(_are_same(a, b) for a, b in zip(one, other, strict=True))
+    return bool(one == other)
 
 
 def _reason(key: str, point: str, made: Resolution, before: Settings, calibrated: bool) -> str:
@@ -171,8 +215,12 @@ def _reason(key: str, point: str, made: Resolution, before: Settings, calibrated
         return f"it has the format of {s['same_as']!r} (same_as), unless same_as = none"
     if held.mode == CHAINED:
         return "it reads the quantized values of the layer before directly (chain), unless chain = false"
+    if held.on_grid:
+        return "its values come quantized, in this format (chain), unless chain = false"
     if key == "bits" and s.get("table") and held.static is None:
         return "values of its table have no scale of their own, unless mode = static or a scale is given"
+    if key == "rounded_output" and f"{point.rpartition('.')[0]}.cell_state" not in made.settings:
+        return "its outputs are the states that it keeps"
     if key == "zero_point" and held.mode == ROWS:
         return "each row has a zero point of its own (mode = dynamic-row)"
     scaled = key in (*RANGE_KEYS, "share")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -21,6 +22,7 @@ from rnnqc.formats.rounding import Rounding
 from rnnqc.ir import Value
 from rnnqc.ir.builder import Builder
 from rnnqc.passes.cells.float_step import ACCUMULATORS, INITIAL_STATES, ONE, Quantizer, Splitter
+from rnnqc.passes.formats.brevitas_contract import misfits
 from rnnqc.passes.qcdq.emit_rounding import emit_rounding
 
 SMALLEST_ROW = 2.0**-100
@@ -221,3 +223,9 @@ def emit_row_fake_quant(b: Builder, point: str, value: Value, rows: IntegerForma
     if lowest > -positive or highest < positive:
         codes = b.op("Clip", [codes, b.f32(lowest), b.f32(highest)], f"{point}.clipped")
     return b.op("Mul", [codes, scale], f"{point}.quantized")
+
+
+def emit_flags(cell: QuantizedCell) -> dict[str, Any]:
+    """How `FloatArithmetic` puts together a cell of a recipe, whose points are resolved."""
+    products = any(not cell.points[p].is_float for p in cell.type.product_points)
+    return {"products": products, "bias_last": not misfits(cell)}

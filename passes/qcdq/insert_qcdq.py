@@ -12,24 +12,29 @@ import numpy.typing as npt
 
 from rnnqc.cells.activations import Activation
 from rnnqc.cells.base import Cell
-from rnnqc.cells.equations import RESET_HIDDEN
 from rnnqc.cells.stages import QuantizedCell
 from rnnqc.data.statistics import Statistics, weights_digest
 from rnnqc.errors import Outcome, Remark
 from rnnqc.evaluation.numerics import Lossy
-from rnnqc.formats.point_format import PointFormat
+from rnnqc.formats.format import Format
+from rnnqc.formats.point_format import ROWS, PointFormat
 from rnnqc.ir import Graph, Model
 from rnnqc.passes.analysis.custom_points import points_of_recurrences
 from rnnqc.passes.analysis.rest_weights import rest_points
 from rnnqc.passes.base import Pass, PassInfo, PassResult
 from rnnqc.passes.cells.boundary import boundary_of
-from rnnqc.passes.cells.cell_graphs import chain_input, chain_sources, graphs_of_cells, parameters_of, replace_cell
+from rnnqc.passes.cells.cell_graphs import (
+    chain_input,
+    chain_sources,
+    given_format,
+    graphs_of_cells,
+    parameters_of,
+    replace_cell,
+)
 from rnnqc.passes.cells.float_arithmetic import FloatArithmetic
 from rnnqc.passes.cells.loop_driver import emit_cell
 from rnnqc.passes.constant_checks import ConstantCheck
-from rnnqc.passes.fold.fixed_point_tables import table_kind
 from rnnqc.passes.fold.integer_forms import bound_to_exceed, loses_states
-from rnnqc.passes.formats.brevitas_contract import misfits
 from rnnqc.passes.formats.derived_formats import Points as FormatsOfCell
 from rnnqc.passes.formats.derived_formats import targets_of
 from rnnqc.passes.formats.equalize_inputs import channel_scales, equalize_input, wanted
@@ -37,7 +42,6 @@ from rnnqc.passes.formats.formats import resolve_formats
 from rnnqc.passes.formats.limit_shifts import ShiftRemark, limit_shifts
 from rnnqc.passes.formats.override_effects import Resolution, check_overrides, effects_of_overrides, points_of_types
 from rnnqc.passes.formats.quantized_parameters import (
-    MULTIPLIED,
     QuantizedParameters,
     SaturatedBias,
     quantize_parameters,
@@ -45,7 +49,8 @@ from rnnqc.passes.formats.quantized_parameters import (
 from rnnqc.passes.formats.shared_weights import merge_for_shared_weights
 from rnnqc.passes.invariants import Property
 from rnnqc.passes.qcdq.check_insert_qcdq import InsertQcdqCheck
-from rnnqc.passes.qcdq.emit_qcdq import QuantizedWeight, hidden_splitter, qcdq_quantizer, whole_quantizer
+from rnnqc.passes.qcdq.emit_qcdq import QuantizedWeight, emit_flags, hidden_splitter, qcdq_quantizer, whole_quantizer
+from rnnqc.passes.qcdq.resolution import PARAMETERS, written_of
 from rnnqc.recipes.clipping import find_clipping
 from rnnqc.recipes.keys import Settings
 from rnnqc.recipes.recipe import Recipe
@@ -75,9 +80,17 @@ class InsertQcdq(Pass):
         sets=frozenset({Property.CELLS_QUANTIZED}),
     )
 
-    def __init__(self, recipe: Recipe, statistics: Statistics | None = None) -> None:
+    def __init__(self, recipe: Recipe, statistics: Statistics | None = None, *, integer: bool = True) -> None:
+        """A pass with the formats of `recipe`.
+
+        Args:
+            recipe: Rules and overrides.
+            statistics: Of a calibration.
+            integer: Whether the cells become integer arithmetic after it: only then all of a format shows in the file.
+        """
         self.recipe = recipe
         self.statistics = statistics
+        self.integer = integer
 
     def run(self, model: Model) -> PassResult:
         """Resolves the recipe for every float cell and rewrites the cell."""
@@ -102,6 +115,7 @@ class InsertQcdq(Pass):
             activations_of(cells),
             lambda recipe: _by_path(resolve_formats(cells, recipe, arrays, statistics)),
         )
+        given_inputs = {c.name: given_format(boundary_of(model, graphs[c.name], c).x) for c in cells}
         made: list[QuantizedCell] = []
         for cell in cells:
             quantized = given.get(cell.name)
@@ -110,6 +124,7 @@ class InsertQcdq(Pass):
                 parameters = quantize_parameters(quantized, arrays[cell.name], statistics)
                 remark = self._quantize(model, graphs[cell.name], quantized, arrays[cell.name], parameters)
                 remarks += [self._of_bias(cell, b) for b in parameters.saturated]
+                remarks += self._of_given_input(quantized, given_inputs[cell.name])
                 made.append(quantized)
             remarks += [] if remark is None else [remark]
         if made:
@@ -222,6 +237,28 @@ class InsertQcdq(Pass):
             f"--set '{cell.name}.*hidden.mode=static'; nothing, if no state lies beyond",
         )
 
+    def _of_given_input(self, cell: QuantizedCell, given: Format | None) -> list[Remark]:
+        """That the recipe gives an input another scale than the model brings."""
+        held = cell.points["input"].static
+        if (
+            given is None
+            or held is None
+            or (held.scale == given.scale and held.low <= given.low <= given.high <= held.high)
+        ):
+            return []
+        zero_point = given.zero_point - (2 ** (given.bits - 1) if held.signed else 0)
+        overrides = f"'{cell.name}.input.scale={given.scale[0]!r}' '{cell.name}.input.zero_point={zero_point}'"
+        return [
+            self.remark(
+                Outcome.NOTE,
+                cell.node,
+                cell.op,
+                "its input comes quantized, and is quantized again with another scale.",
+                f"scale {given.scale[0]:.6g} in front of it, {held.scale[0]:.6g} in the recipe",
+                f"--set {overrides}; nothing, where hardware quantizes it again, too",
+            )
+        ]
+
     def _of_bias(self, cell: Cell, bias: SaturatedBias) -> Remark:
         return self.remark(
             Outcome.WARNING,
@@ -257,7 +294,10 @@ class InsertQcdq(Pass):
             settings, seen = recipe.settings(f"{cell.name}.input"), points.get(f"{cell.name}.input")
             if not wanted(settings) or seen is None or "W" not in (arrays := parameters_of(model, cell)):
                 continue
-            if settings.get("chain") and chain_sources(model, boundary_of(model, graphs[cell.name], cell).x):
+            x = boundary_of(model, graphs[cell.name], cell).x
+            quantized = given_format(x) if settings.get("mode") == ROWS else None
+            has_format = quantized is not None and quantized.bits <= settings["bits"]
+            if settings.get("chain") and (has_format or chain_sources(model, x)):
                 continue
             widths = settings["bits"], recipe.settings(f"{cell.name}.W.weight").get("bits")
             scales = channel_scales(seen, arrays["W"], widths)
@@ -274,53 +314,28 @@ class InsertQcdq(Pass):
         arrays = {c.name: parameters_of(model, c) for c in cells}
         known: dict[str, PointFormat] = {}
 
+        quantized: dict[tuple[Any, ...], QuantizedParameters] = {}
+
+        def parameters(cell: QuantizedCell) -> QuantizedParameters:
+            """Quantized once for the same formats."""
+            key = (cell.name, *(cell.points[p] for p in PARAMETERS))
+            if key not in quantized:
+                quantized[key] = quantize_parameters(cell, arrays[cell.name], statistics)
+            return quantized[key]
+
         def resolve(recipe: Recipe) -> Resolution:
             formats = resolve_formats(cells, recipe, arrays, statistics, known)
+            made, _ = with_formats(model, graphs, cells, formats)
+            settings = {f"{c.name}.{p}": s for c in cells for p, s in self._settings(c, recipe).items()}
+            points = {f"{name}.{p}": point for name, c in made.items() for p, point in c.points.items()}
             scales = self._channel_scales(model, graphs, cells, recipe, statistics)
-            return self._resolution(model, graphs, cells, recipe, formats, scales)
+            written = {
+                name: functools.partial(written_of, c, arrays[name], parameters, integer=self.integer)
+                for name, c in made.items()
+            }
+            return Resolution(settings, points, {name: s.tolist() for name, s in scales.items()}, written)
 
         return effects_of_overrides(self.recipe, resolve, statistics is not None)
-
-    def _resolution(
-        self,
-        model: Model,
-        graphs: Mapping[str, Graph],
-        cells: Sequence[Cell],
-        recipe: Recipe,
-        formats: Mapping[str, FormatsOfCell | None],
-        scales: Mapping[str, npt.NDArray[np.float64]],
-    ) -> Resolution:
-        """What a recipe comes to."""
-        given, _ = with_formats(model, graphs, cells, formats)
-        settings: dict[str, Settings] = {}
-        made: dict[str, Any] = {}
-        for cell in cells:
-            settings |= {f"{cell.name}.{p}": s for p, s in self._settings(cell, recipe).items()}
-            if (quantized := given.get(cell.name)) is not None:
-                points = quantized.points.items()
-                made |= {f"{cell.name}.{p}": self._effective(quantized, p, point) for p, point in points}
-        fits = [name for name, cell in given.items() if not misfits(cell)]  # they compute as Brevitas does
-        return Resolution(settings, made, (fits, {name: s.tolist() for name, s in scales.items()}))
-
-    def _effective(self, cell: QuantizedCell, name: str, point: PointFormat) -> PointFormat:
-        """A format without what has had its effect on others, and without what needs data that there is not."""
-        made = point
-        if point.chain is not None or point.shift_limits:
-            made = replace(point, chain=None, shift_limits=False)
-        if name in ("W.weight", "R.weight"):
-            points = self.statistics.points if self.statistics is not None else {}
-            source = f"{cell.name}.{MULTIPLIED[name[0]]}"
-            seen = [points[p] for p in (source, f"{cell.name}.{RESET_HIDDEN}") if p in points]
-            made = replace(
-                made,
-                compensation=made.compensation and any(s.second_moment is not None for s in seen),
-                bias_correction=made.bias_correction and any(s.channel_mean is not None for s in seen),
-            )
-        if made.table is not None:
-            made = replace(made, table=table_kind(cell, name, made.table))
-            if made.format is None and made.bits is not None:
-                made = replace(made, bits=0)  # values of the table itself
-        return made
 
 
 def with_formats(
@@ -342,12 +357,6 @@ def activations_of(cells: Iterable[Cell]) -> dict[str, Activation]:
 
 def _by_path(formats: Mapping[str, FormatsOfCell | None]) -> dict[str, PointFormat]:
     return {f"{cell}.{p}": made for cell, points in formats.items() for p, made in (points or {}).items()}
-
-
-def emit_flags(cell: QuantizedCell) -> dict[str, Any]:
-    """How `FloatArithmetic` puts together a cell of a recipe, whose points are resolved."""
-    products = any(not cell.points[p].is_float for p in cell.type.product_points)
-    return {"products": products, "bias_last": not misfits(cell)}
 
 
 def _stored_weights(

@@ -11,7 +11,7 @@ from rnnqc.cells.base import Cell
 from rnnqc.cells.stages import IntegerCell, QuantizedCell
 from rnnqc.errors import Outcome, Remark
 from rnnqc.evaluation.numerics import Lossy
-from rnnqc.formats.point_format import CHAINED, STATIC
+from rnnqc.formats.point_format import CHAINED
 from rnnqc.ir import Constant, Graph, Model, Node, Value, Variable, constant_array
 from rnnqc.ir.builder import Builder
 from rnnqc.passes.base import Pass, PassInfo, PassResult
@@ -20,7 +20,7 @@ from rnnqc.passes.cells.cell_graphs import chain_sources, graphs_of_cells, repla
 from rnnqc.passes.fold.coarse_gates import coarse_gates
 from rnnqc.passes.fold.fold_fixed_point import FoldedFixedPoint
 from rnnqc.passes.fold.fold_lut import FoldedLut, with_zero_point_rows
-from rnnqc.passes.fold.integer_forms import Folded, integer_form, is_within
+from rnnqc.passes.fold.integer_forms import Folded, integer_form, is_within, with_own_codes, without_long_codes
 from rnnqc.passes.fold.integer_operands import Operands
 from rnnqc.passes.graph.nodes.lstm_node import NotHandled
 from rnnqc.passes.graph.values.layout_ops import MOVERS
@@ -28,8 +28,6 @@ from rnnqc.passes.invariants import Property
 from rnnqc.passes.qcdq.insert_qcdq import USUAL_BITS
 from rnnqc.passes.render.cell_function import emit_integer
 from rnnqc.passes.render.lut.emit_tables import Tables
-
-SHORT_BITS = 8
 
 
 class FoldScales(Pass):
@@ -71,7 +69,8 @@ class FoldScales(Pass):
         """Folds every quantized cell."""
         remarks: list[Remark] = []
         folded: dict[str, Folded] = {}
-        cells = [c for c in model.cells.values() if type(c) is QuantizedCell and c.name not in model.kept]
+        found = (c for c in model.cells.values() if type(c) is QuantizedCell and c.name not in model.kept)
+        cells = list(map(without_long_codes, found))
         graphs = graphs_of_cells(model)
         for cell in cells:
             result = _try_fold(model, graphs[cell.name], cell)
@@ -87,16 +86,13 @@ class FoldScales(Pass):
         for cell in [c for c in cells if c.name in folded]:
             graph = graphs[cell.name]
             at = boundary_of(model, graph, cell)
-            entering = cell.points["input"]
-            if entering.mode == CHAINED:
+            if cell.points["input"].mode == CHAINED:
                 sources = chain_sources(model, at.x) or []
-                short = entering.integers.bits <= SHORT_BITS
-                if sources and short and all(c.name in folded for c, _ in sources):
+                if sources and all(c.name in folded for c, _ in sources):
                     at = replace(at, x=pass_codes(model, graph, cell, at.x, codes))
                     cell = replace(cell, x=at.x.name)
                 else:
-                    # The same quantized values, from the float hidden states.
-                    cell = cell.with_point("input", replace(entering, mode=STATIC, on_grid=True))
+                    cell = with_own_codes(cell)
                     folded[cell.name] = _fold(model, graph, cell)
             sites.append((cell, graph, at))
         for cell, graph, at in sites:

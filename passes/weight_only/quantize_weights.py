@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from rnnqc.cells.forms import ORT, ORT_DOMAIN, WEIGHT_ONLY
 from rnnqc.cells.types import CELL_TYPES
 from rnnqc.errors import CompileError, Outcome, Remark, UsageError
 from rnnqc.evaluation.numerics import Lossy
+from rnnqc.formats.point_format import PointFormat
 from rnnqc.ir import (
     Graph,
     Model,
@@ -30,8 +32,8 @@ from rnnqc.ir import (
 from rnnqc.passes.analysis.rest_weights import rest_points
 from rnnqc.passes.base import Pass, PassInfo, PassResult
 from rnnqc.passes.constant_checks import ConstantCheck
-from rnnqc.passes.formats.override_effects import Resolution, check_overrides, effects_of_overrides
-from rnnqc.passes.formats.quantized_parameters import MULTIPLIED
+from rnnqc.passes.formats.override_effects import Resolution, check_overrides, effects_of_overrides, scales_alone
+from rnnqc.passes.formats.quantized_parameters import MULTIPLIED, weight_codes
 from rnnqc.passes.formats.weight_formats import weight_format
 from rnnqc.passes.graph.nodes.listed_weights import STORED_COUNT, TAKE_OFF, found_listed, unlist_weights
 from rnnqc.passes.graph.nodes.lstm_node import (
@@ -204,11 +206,23 @@ class QuantizeWeights(Pass):
                 continue
             if s.get("bits"):
                 _check_settings(s, point)
-            made = weight_format(s, array, np.ones(array.shape[1]), point, gates)
-            cell, _, matrix = point.removesuffix(".weight").rpartition(".")
-            moment = self.moments.get(f"{cell}.{MULTIPLIED[matrix]}")
-            formats[point] = made if moment is not None else replace(made, compensation=False)
-        return Resolution(settings, formats)
+            formats[point] = weight_format(s, array, np.ones(array.shape[1]), point, gates)
+        cells: dict[str, list[str]] = {}
+        for point in weights:
+            cells.setdefault(point.removesuffix(".weight").rpartition(".")[0], []).append(point)
+
+        def written(points: Sequence[str]) -> Iterator[Any]:
+            yield [scales_alone(formats[p]) for p in points]
+            yield [self._codes(p, formats[p], weights[p][0]) for p in points]
+
+        return Resolution(settings, formats, written={c: partial(written, points) for c, points in cells.items()})
+
+    def _codes(self, point: str, held: Any, array: npt.NDArray[np.float32]) -> npt.NDArray[Any]:
+        """Weights as they are stored; floats as they are."""
+        if not isinstance(held, PointFormat) or held.is_float:
+            return array
+        cell, _, matrix = point.removesuffix(".weight").rpartition(".")
+        return weight_codes(held, array, self.moments.get(f"{cell}.{MULTIPLIED[matrix]}"))
 
     def constant_check(self, model: Model) -> ConstantCheck:
         """The floats that stored weights stand for, from the recipe and the weights before."""

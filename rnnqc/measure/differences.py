@@ -90,6 +90,7 @@ class OutputComparison:
         rms_error: The same of the differences.
         whole_numbers: Whether the first model's values are integers or booleans.
         mean: The mean of the first model's values, of those finite in both.
+        deviation: Root of the mean square of what varies of them (`rnnqc.measure.spread`); 0 where nothing does.
     """
 
     name: str
@@ -108,16 +109,17 @@ class OutputComparison:
     rms_error: float = 0.0
     whole_numbers: bool = False
     mean: float = 0.0
+    deviation: float = 0.0
 
     @property
     def varying_db(self) -> float:
         """The SQNR of what varies, where nearly all of the output is its mean: that of a predicted price, say.
 
-        Infinite elsewhere, and where nothing varies.
+        Or where each channel of its last axis is: predicted prices of several things. Infinite elsewhere, and where
+        nothing varies.
         """
-        power = self.rms**2
-        varying = power - self.mean**2
-        if not 0.0 < varying <= (1.0 - NEARLY_CONSTANT) * power:
+        varying = self.deviation**2
+        if not 0.0 < varying <= (1.0 - NEARLY_CONSTANT) * self.rms**2:
             return math.inf
         return decibels(varying, self.rms_error**2)
 

@@ -15,6 +15,7 @@ from rnnqc.data.streaming import Outputs
 from rnnqc.evaluation.numerics import decibels
 from rnnqc.measure.differences import GridCheck, OutputComparison, StepComparison, check_same_outputs, unlike_values
 from rnnqc.measure.runs import Calls
+from rnnqc.measure.spread import Spread
 from rnnqc.measure.time_axes import TimeAxis
 
 Array = npt.NDArray[Any]
@@ -66,6 +67,7 @@ class OutputTally:
         self.name = name
         self._axis, self._stream = axis, stream
         self._rows = _Rows()
+        self._spread = Spread()
         self._offset = 0
         self._calls = 0
         self._single = True
@@ -96,6 +98,7 @@ class OutputTally:
             index = [int(k) for k in np.argwhere(unlike)[0]]
             self._first_unlike = f"call {self._calls}, {index}: {x[tuple(index)]:g} and {y[tuple(index)]:g}"
         self._unlike += int(np.count_nonzero(unlike))
+        self._spread.add(x, np.isfinite(x) & np.isfinite(y), reference.dtype, apart=self._axis != x.ndim - 1)
         start = self._offset
         rows = self._rows.add(start, self._in_steps(x), self._in_steps(y), self._in_steps(equal))
         if self._grid is not None and not self._grid.add(start, self._in_steps(x), self._in_steps(y), candidate.dtype):
@@ -155,6 +158,7 @@ class OutputTally:
             total.rms_error,
             self._whole and self._calls > 0,
             total.mean,
+            self._spread.deviation,
         )
 
 

@@ -14,7 +14,8 @@ def respell(proto: onnx.ModelProto) -> None:
     """Changes `proto` in place.
 
     1. The standard domain is called "" everywhere.
-    2. A value of a subgraph that is called as one outside gets a name of its own: graphsurgeon takes the two for one.
+    2. A value of a subgraph that is called as one outside, or in another subgraph, gets a name of its own: graphsurgeon
+       takes the first two for one, and cells know their values by name.
     3. Of initializers with one name the last stays, which is the one that counts.
     4. Dimensions below 0 are unknown ones.
     5. Values that a subgraph may use before their node is listed are declared: graphsurgeon would make a second value.
@@ -30,7 +31,7 @@ def respell(proto: onnx.ModelProto) -> None:
             if node.domain:
                 node.domain = _domain(node.domain)
     forget_negative_sizes(proto)
-    _unshadow(proto.graph)
+    _make_unique(proto.graph)
     for block in blocks_of([proto.graph]):
         if not isinstance(block, onnx.GraphProto):
             continue
@@ -71,14 +72,15 @@ def _domain(name: str) -> str:
     return "" if name in STANDARD_DOMAINS else name
 
 
-def _unshadow(graph: onnx.GraphProto) -> None:
+def _make_unique(graph: onnx.GraphProto) -> None:
     taken = {name for block in blocks_of([graph]) if isinstance(block, onnx.GraphProto) for name in defined(block)}
-    work: list[tuple[onnx.GraphProto, frozenset[str], Mapping[str, str]]] = [(graph, frozenset(), {})]
+    seen: set[str] = set()
+    work: list[tuple[onnx.GraphProto, Mapping[str, str]]] = [(graph, {})]
     while work:
-        current, outer, renamed = work.pop()
+        current, renamed = work.pop()
         made = defined(current)
         names = {k: v for k, v in renamed.items() if k not in made}
-        for name in sorted(made & outer):
+        for name in sorted(made & seen):
             fresh, k = f"{name}_inner", 1
             while fresh in taken:
                 k += 1
@@ -87,8 +89,8 @@ def _unshadow(graph: onnx.GraphProto) -> None:
             names[name] = fresh
         if names:
             _rename(current, names)
-        visible = outer | made
-        work.extend((inner, visible, names) for node in current.node for inner in inner_graphs(node))
+        seen |= made
+        work.extend((inner, names) for node in current.node for inner in reversed(inner_graphs(node)))
 
 
 def _rename(graph: onnx.GraphProto, names: Mapping[str, str]) -> None:

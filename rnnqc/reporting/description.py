@@ -10,6 +10,7 @@ import onnx
 
 from rnnqc.data.binding import bound_text, bound_values
 from rnnqc.data.feeds import Feeds
+from rnnqc.formats.quantized_outputs import read_outputs
 from rnnqc.ir import Model
 from rnnqc.lowering.reports.report import Entry
 from rnnqc.passes import PassManager
@@ -48,6 +49,7 @@ def recipe_of(record: RecipeRecord | None, quant: Model, calibrated_by: Sequence
         "dims": dict(record.dims),
         "rest": record.rest,
         "bind": {n: bound_text(v) for n, v in sorted(bound_values(quant.metadata).items())},
+        "quantized_outputs": [*read_outputs(quant.metadata)],
         "remove_sorting": RemoveSorting.info.name in quant.provenance,
         "calibrated": bool(record.statistics),
         "statistics": list(calibrated_by),

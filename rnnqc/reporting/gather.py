@@ -23,6 +23,7 @@ from rnnqc.data.state_pairs import state_pairs
 from rnnqc.data.statistics import Statistics
 from rnnqc.data.streaming import Outputs, Piece, checked, stream
 from rnnqc.errors import CompileError, located
+from rnnqc.formats.quantized_outputs import read_outputs
 from rnnqc.ir import Model
 from rnnqc.lowering.executable import brings_its_own, executable
 from rnnqc.lowering.options import REST_FLOAT
@@ -174,7 +175,9 @@ class _Gathering:
         self._calibration(relowering, made)
         self.as_lowered = self._as_lowered(self.record)
         self._layers(relowering)
-        qcdq = relowering.lower(form=QCDQ) if relowering.record.form not in ON_STORED_WEIGHTS else None
+        # Points are made float one by one, and float states cannot be quantized outputs.
+        self.readable = replace(relowering, quantized_outputs=())
+        qcdq = self.readable.lower(form=QCDQ) if relowering.record.form not in ON_STORED_WEIGHTS else None
         if qcdq is None or not any(r.quantized for r in recurrences_of(qcdq.model).values()):
             evidence.missing |= {POINTS: NO_POINTS, SENSITIVITY: NO_POINTS}
             return evidence
@@ -221,7 +224,10 @@ class _Gathering:
         statistics = self.subject.statistics
         exact = statistics.digest == record.statistics if statistics is not None else not record.statistics
         sorts = RemoveSorting.info.name in self.quant.provenance
-        relowering = Relowering(self.subject.float_proto, record, statistics, exact, remove_sorting=sorts)
+        relowering = Relowering(
+            self.subject.float_proto, record, statistics, exact, remove_sorting=sorts,
+            quantized_outputs=[*read_outputs(self.quant.metadata)],
+        )  # fmt: skip
         if record.statistics and statistics is None:
             relowering.statistics = self._statistics(record)
         relowering.pin(self.recurrences)
@@ -317,7 +323,7 @@ class _Gathering:
 
         quality, seen = self.quality, {p.point: p for p in evidence.points}
         own = Trials(lambda rules: relowering.lower(rules, pinned=False), quality)
-        float_points = Trials(lambda rules: relowering.lower(rules, QCDQ), quality, optimize=False)
+        float_points = Trials(lambda rules: self.readable.lower(rules, QCDQ), quality, optimize=False)
         calibrated = relowering.statistics is not None
         candidates = Candidates(relowering.record.recipe, recurrences_of(made.model), seen, calibrated)
 

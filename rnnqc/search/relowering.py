@@ -35,6 +35,7 @@ class Relowering:
         exact: Whether these are the statistics that the model was lowered with, or there were none.
         pins: Scales and zero points that are held, by the names of their points.
         remove_sorting: Whether sorts of a batch by length were taken out.
+        quantized_outputs: Names of outputs that are quantized values.
     """
 
     model: onnx.ModelProto
@@ -43,6 +44,7 @@ class Relowering:
     exact: bool = True
     pins: dict[str, dict[str, Any]] = field(default_factory=dict)
     remove_sorting: bool = False
+    quantized_outputs: Sequence[str] = ()
 
     def lower(
         self,
@@ -85,6 +87,7 @@ class Relowering:
             dims={n: size for n, size in record.dims.items() if n in _open_dimensions(chosen)},
             rest=record.rest if rest is None else rest,
             remove_sorting=self.remove_sorting,
+            quantized_outputs=[v.name for v in chosen.graph.output if v.name in self.quantized_outputs],
         )
 
     def held(self, rules: Sequence[Rule] = ()) -> list[Rule]:

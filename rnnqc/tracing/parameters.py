@@ -19,17 +19,21 @@ _REAL = {"B": "bias", "hidden_bias": "hidden_bias", "P": "peepholes"}
 _PASSED = ("Cast", "Clip", "Identity")
 
 
-def parameters_of_operator(cell: IntegerCell, operands: Mapping[str, Array]) -> dict[str, Array]:
+def parameters_of_operator(
+    cell: IntegerCell, operands: Mapping[str, Array], scales: Mapping[str, Array]
+) -> dict[str, Array]:
     """The parameters of a cell in its integer form by their names in a dump; nothing if there are no operands.
 
-    `W.weight.codes` `[I,GH]` and `R.weight.codes` `[H,GH]`, unpacked; their zero points where these are not 0; `bias`,
-    `hidden_bias` and `peepholes` where the cell has them as real values.
+    `W.weight.codes` `[I,GH]` and `R.weight.codes` `[H,GH]`, unpacked; their scales, and their zero points where these
+    are not 0; `bias`, `hidden_bias` and `peepholes` where the cell has them as real values.
 
     Args:
         cell: The cell.
         operands: Its constants, by the names of the operator's inputs.
+        scales: Those of W and R.
     """
     weights = {key: _of_operator(cell, key, operands) for key in ("W", "R")}
+    weights = {k: {**parts, "scale": scales[k]} if parts and k in scales else parts for k, parts in weights.items()}
     # In look-up arithmetic the others are in quantization steps, with zero points.
     has_real = isinstance(cell.numbers, FixedPointNumbers)
     return _named(weights, {key: operands.get(key) for key in _REAL} if has_real else {})

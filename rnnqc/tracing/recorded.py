@@ -108,6 +108,28 @@ class RecordedTensors:
             elif name in held:
                 yield self._reals(name, held[name])
 
+    @property
+    def weight_scales(self) -> dict[str, Array]:
+        """The scales of W and R, by key: the unit of their products, without that of what they are multiplied with.
+
+        A file has them in multipliers, which are rounded: they may be off in the last bit where they differ by column,
+        and other scales are no powers of two.
+        """
+        made: dict[str, Array] = {}
+        sources = {"W": {"x.product": "input"}, "R": {"hidden.product": "hidden"}}
+        if self._cell.resets_state:
+            sources["R"][f"{RESET_HIDDEN}.product"] = RESET_HIDDEN
+        for key, products in sources.items():
+            held = self._cell.point(f"{key}.weight")
+            if held.is_float:
+                continue
+            if len(held.scale) == 1:
+                made[key] = np.asarray(held.scale[0], F32)
+                continue
+            parts = [self._formats[p].scale / np.float64(self._formats[x].scale or 1.0) for p, x in products.items()]
+            made[key] = np.concatenate(parts).astype(F32)
+        return made
+
     def _integers(self, name: str, held: Arrays) -> Tensor:
         form, codes = self._formats[name], held[name + CODES]
         if codes.dtype == np.uint16:

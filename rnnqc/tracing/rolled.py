@@ -22,8 +22,7 @@ from rnnqc.passes.cells.float_step import Quantizer
 from rnnqc.passes.cells.loop_driver import emit_cell
 from rnnqc.passes.graph.nodes.quant_operators import CELL_OP
 from rnnqc.passes.graph.point_names import plain_name
-from rnnqc.passes.qcdq.emit_qcdq import ALIASES, qcdq_quantizer
-from rnnqc.passes.qcdq.insert_qcdq import emit_flags
+from rnnqc.passes.qcdq.emit_qcdq import ALIASES, emit_flags, qcdq_quantizer
 from rnnqc.proto.graph_walks import needed
 
 

@@ -88,7 +88,8 @@ class TracedCell:
     @property
     def weights(self) -> dict[str, Array]:
         """Quantized W and R, unpacked, and the other parameters that the cell has as such."""
-        return parameters_of_operator(self.cell, self._operands)
+        scales = self._tensors.weight_scales if self._tensors is not None else {}
+        return parameters_of_operator(self.cell, self._operands, scales)
 
     @contextlib.contextmanager
     def _as_written(self) -> Iterator[None]:

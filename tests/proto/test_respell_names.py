@@ -1,4 +1,4 @@
-"""Dimensions that are declared below 0.
+"""Dimensions that are declared below 0, and values of subgraphs that share a name.
 
 What these would catch: -1 taken for a size: inputs of one row for a model of any batch, data that is refused.
 """
@@ -13,10 +13,13 @@ import pytest
 from onnx import helper
 
 import rnnqc
+from rnnqc.evaluation.numerics import sqnr_db
+from rnnqc.proto.graph_walks import blocks_of
 from rnnqc.proto.respell_names import forget_negative_sizes
 from tests.runs.commands import in_process
 from tests.runs.sessions import plain_session, run, save_arrays
 from tests.subjects.lstm_models import LstmCase
+from tests.subjects.protos import parse
 
 CASE = LstmCase(dynamic_batch=True)
 
@@ -75,3 +78,34 @@ def test_a_model_of_any_batch(tmp_path: Path, capfd: pytest.CaptureFixture[str])
     ):
         result = in_process(capfd, *command)
         assert result.code == 0, result.text
+
+
+BRANCHES = """<ir_version: 8, opset_import: ["": 17]>
+g (float[T,B,3] x, bool fast, bool small) => (float[T,B,1,N] y) {
+    y = If (fast) <
+        then_branch = then () => (r) {
+            r = If (small) <
+                then_branch = lstm () => (q) { Y, Yh = LSTM <hidden_size = 4> (x, W, R)  q = Transpose <perm = [0, 2, 1, 3]> (Y) },
+                else_branch = gru () => (q) { Y, Yh = GRU <hidden_size = 4> (x, V, S)  q = Transpose <perm = [0, 2, 1, 3]> (Y) }
+            >
+        },
+        else_branch = rnn () => (r) { Y, Yh = RNN <hidden_size = 5> (x, U, Q)  r = Transpose <perm = [0, 2, 1, 3]> (Y) }
+    >
+}"""  # noqa: E501
+
+
+def test_branches_with_values_of_the_same_names() -> None:
+    """Cells know their values by name: `verify` ended in an internal error at such nodes, of which none has a name."""
+    rng = np.random.default_rng(0)
+    shapes = {"W": (16, 3), "R": (16, 4), "V": (12, 3), "S": (12, 4), "U": (5, 3), "Q": (5, 5)}
+    weights = {k: rng.standard_normal((1, *s)).astype(np.float32) * np.float32(0.4) for k, s in shapes.items()}
+    model = parse(BRANCHES, **weights)
+    lowered = rnnqc.lower(model, verify=True)
+    assert sorted((r["op"], r["status"]) for r in lowered.rows) == [(op, "lowered") for op in ("GRU", "LSTM", "RNN")]
+    names = [o for block in blocks_of([lowered.proto.graph]) for n in block.node for o in n.output if o]
+    assert len(names) == len(set(names))
+    x = rng.standard_normal((7, 2, 3)).astype(np.float32)
+    for fast, small in ((True, True), (True, False), (False, False)):
+        feeds = {"x": x, "fast": np.array(fast), "small": np.array(small)}
+        expected, found = (run(plain_session(m), feeds)["y"] for m in (model, lowered.proto))
+        assert sqnr_db(expected, found) > 30.0

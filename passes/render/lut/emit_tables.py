@@ -7,7 +7,7 @@ session is created. Any other table is an initializer.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 
 import numpy as np
 import onnx
@@ -34,8 +34,8 @@ class Tables:
     def __init__(self, model: Model, *, functions: bool = True) -> None:
         self.model = model
         self.functions = functions
-        self._made: dict[str, Value] = {}
-        self._halves_made: dict[str, tuple[Value, Value]] = {}
+        self._made: dict[Hashable, Value] = {}
+        self._halves_made: dict[TableSpec, tuple[Value, Value]] = {}
         self._nodes = 0
 
     def gate_table(self, specs: Sequence[TableSpec]) -> Value:
@@ -54,13 +54,13 @@ class Tables:
                     parts.append(self._initializer(spec, by_code_order=False))
             return b.op("Concat", parts, name, axis=0)
 
-        return self._once(name, make)
+        return self._once(tuple(specs), name, make)
 
     def cell_table(self, spec: TableSpec) -> Value:
         """`[M]` float32, entry k for quantized value k, negative quantized values in the upper half."""
         if not spec.piecewise_linear:
             return self._initializer(spec, by_code_order=True)
-        return self._once(f"{_name(spec)}.by_code", lambda b, n: b.op("Concat", self._halves(spec), n, axis=0))
+        return self._once(spec, f"{_name(spec)}.by_code", lambda b, n: b.op("Concat", self._halves(spec), n, axis=0))
 
     def fixed_point_table(self, tables: Sequence[FixedPointTable]) -> Value:
         """The tables of fixed-point arithmetic one after the other, `[N]` float32."""
@@ -70,7 +70,7 @@ class Tables:
         if len(parts) == 1:
             return parts[0]
         name = "+".join(v.name.removeprefix(f"{PREFIX}/") for v in parts)
-        return self._once(name, lambda b, n: b.op("Concat", parts, n, axis=0))
+        return self._once(name, name, lambda b, n: b.op("Concat", parts, n, axis=0))
 
     def _steps(self, table: VitisSteps) -> Value:
         """Entry `floor(code * steps per unit)` of the Vitis table, for all quantized values."""
@@ -96,16 +96,15 @@ class Tables:
             return b.op("Mul", [b.cast(taken, np.float32, f"{name}.units"), b.f32(UNIT)], name)
 
         text = f"vitis_{table.activation.lower()}_{table.fix_position}_{table.low}_{table.high}"
-        return self._once(safe_name(text), make)
+        return self._once(table, safe_name(text), make)
 
     def _halves(self, spec: TableSpec) -> tuple[Value, Value]:
         """The entries for quantized values from 0 on, and those for the ones below, each in ascending order."""
-        name = _name(spec)
-        if name not in self._halves_made:
+        if spec not in self._halves_made:
             builder = Builder(self.model, prefix=PREFIX)
-            self._halves_made[name] = self._call(builder, spec, name)
+            self._halves_made[spec] = self._call(builder, spec, _name(spec))
             self._insert(builder)
-        return self._halves_made[name]
+        return self._halves_made[spec]
 
     def _call(self, b: Builder, spec: TableSpec, name: str) -> tuple[Value, Value]:
         n = linear_length(spec.activation, spec.bits, spec.step)
@@ -135,13 +134,13 @@ class Tables:
         entries = table_of(lambda x: function(x) / spec.unit, spec.step, spec.bits)
         return self.model.constant(by_code(entries) if by_code_order else entries, np.float32)
 
-    def _once(self, name: str, make: Callable[[Builder, str], Value]) -> Value:
-        full = f"{PREFIX}/{name}"
-        if full not in self._made:
+    def _once(self, what: Hashable, name: str, make: Callable[[Builder, str], Value]) -> Value:
+        """The value of `what`, made once; other tables may have the same name, which says less of them."""
+        if what not in self._made:
             builder = Builder(self.model, prefix=PREFIX)
-            self._made[full] = make(builder, name)
+            self._made[what] = make(builder, name)
             self._insert(builder)
-        return self._made[full]
+        return self._made[what]
 
     def _insert(self, builder: Builder) -> None:
         """Puts nodes behind those of earlier tables, at the head of the main graph."""

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import PurePath
 from xml.etree.ElementTree import Element
 
+from rnnqc.cells.forms import FUSED, INTEGER, WEIGHT_ONLY
 from rnnqc.errors import byte_count
 from rnnqc.lowering.options import REST_FLOAT
 from rnnqc.recipes.rules import parse_override, rule_text
@@ -158,11 +159,12 @@ def folded_command(repair: Repair, evidence: Evidence) -> Element:
     words = ["rnnqc", "lower", quoted(evidence.float_model), "-o", quoted(new_name(evidence))]
     words += ["--recipe", quoted(recipe["name"]) if recipe["builtin"] else "RECIPE.toml"]
     words += map(quoted, recipe.get("statistics") or ["--stats", "STATS.json"]) if recipe["calibrated"] else []
-    words += (
-        ["--form", recipe["form"]] if recipe["form"] in ("integer", "qcdq", "qonnx") and not recipe["unroll"] else []
-    )
+    form, implied = recipe["form"], INTEGER if recipe["unroll"] else FUSED
+    words += ["--form", form] if form not in (implied, WEIGHT_ONLY) else []
     words += ["--unroll"] if recipe["unroll"] else []
     words += ["--rest", recipe["rest"]] if recipe.get("rest", REST_FLOAT) != REST_FLOAT else []
+    outputs = recipe.get("quantized_outputs") or []
+    words += ["--quantized-outputs", *map(quoted, outputs)] if outputs else []
     words += ["--remove-sorting"] if recipe.get("remove_sorting") else []
     words += ["--bind", *(quoted(f"{k}={v}") for k, v in recipe["bind"].items())] if recipe.get("bind") else []
     words += ["--dim", *(quoted(f"{k}={v}") for k, v in recipe["dims"].items())] if recipe["dims"] else []

@@ -15,16 +15,18 @@ import pytest
 
 import rnnqc
 from rnnqc.calibration.float_cells import decompose
+from rnnqc.cells.forms import INTEGER, QCDQ
 from rnnqc.data.statistics import Statistics
 from rnnqc.errors import CompileError
 from rnnqc.ir import Model
 from rnnqc.lowering.reports.report import Lowered
 from rnnqc.passes import PassManager
 from rnnqc.passes.analysis.custom_points import points_of_recurrences
-from rnnqc.passes.formats.override_effects import points_of_types
-from rnnqc.passes.pipeline import normal_form
+from rnnqc.passes.formats.override_effects import idle_overrides, points_of_types
+from rnnqc.passes.pipeline import NORMAL_FORM, normal_form, recipe_passes
 from rnnqc.recipes.keys import KEYS, keys_of
 from rnnqc.recipes.recipe import builtin_recipes, load_recipe
+from tests.laws.parametrize import every_pair
 from tests.subjects.custom_layers import feeds_of, layer
 
 CELLS = ("LSTM", "GRU", "RNN", "other")
@@ -42,10 +44,8 @@ VALUES: dict[str, tuple[str, ...]] = {
     "compensation": ("true", "false"), "bias_correction": ("true", "false"), "shift_limits": ("true", "false"),
     "rounded_output": ("true", "false"), "store": ("integer", "float16"),
 }  # fmt: skip
-OF_CODES = ("rounding", "narrow", "signed", "table", "chain", ".bias.bits")
-"""Keys of whose effect the values of one model may show nothing: that the formats are other ones is enough."""
 SAMPLED = 2
-"""How many values are tried of one cell in each recipe without --slow."""
+"""How many values are tried of one cell in each recipe, and in form qcdq, without --slow."""
 
 
 @functools.cache
@@ -84,10 +84,13 @@ def subject(cell: str) -> tuple[onnx.ModelProto, Statistics, dict[str, list[str]
 
 
 def computed(model: onnx.ModelProto) -> bytes:
-    """The model without what it says about itself."""
+    """The model without what it says about itself, and without the order of its constants."""
     kept = onnx.ModelProto()
     kept.CopyFrom(model)
     del kept.metadata_props[:]
+    constants = sorted(kept.graph.initializer, key=lambda i: i.name)
+    del kept.graph.initializer[:]
+    kept.graph.initializer.extend(constants)
     pending: list[Any] = [kept.graph, *kept.functions]
     while pending:
         block = pending.pop()
@@ -108,15 +111,42 @@ def lowered(cell: str, recipe: str, overrides: list[str]) -> Lowered:
     return rnnqc.lower(model, recipe, stats=statistics, overrides=overrides)
 
 
-def wrong(cell: str, recipe: str, override: str) -> str | None:
-    """What an override does that it should not; None if it either changes the model or is reported, and not both."""
+@functools.cache
+def normalized(cell: str) -> onnx.ModelProto:
+    loaded = Model.load(subject(cell)[0])
+    PassManager(normal_form()).run(loaded)
+    return loaded.proto
+
+
+@functools.cache
+def plain_in(form: str, cell: str, recipe: str) -> bytes:
+    return by_passes(form, cell, recipe, [])[0]
+
+
+def by_passes(form: str, cell: str, recipe: str, overrides: list[str]) -> tuple[bytes, list[str]]:
+    """As `lowered`, by the passes after the normal form alone; and what is said of overrides that change nothing."""
+    asked = load_recipe(recipe).with_overrides(overrides)
+    model = Model.load(normalized(cell))
+    results = PassManager(recipe_passes(asked, form, False, subject(cell)[1]), given=NORMAL_FORM).run(model)
+    return computed(model.proto), idle_overrides(asked, [r.effects for r in results])
+
+
+def suspected(form: str, cell: str, recipe: str, override: str) -> str | None:
+    """What an override does that it should not; None if it either changes the file or is reported, and not both."""
     try:
-        made = lowered(cell, recipe, [override])
+        made, told = by_passes(form, cell, recipe, [override])
     except CompileError:
         return None
-    told = [w for w in made.report.warnings if "changes nothing" in w]
-    if not told and override.partition("=")[0].endswith(OF_CODES):
+    same = made == plain_in(form, cell, recipe)
+    return None if same == bool(told) else f"{recipe} {cell} {override}: {told or 'silent'}"
+
+
+def wrong(cell: str, recipe: str, override: str) -> str | None:
+    """The same of the whole lowering to one node for each layer."""
+    if suspected(INTEGER, cell, recipe, override) is None:
         return None
+    made = lowered(cell, recipe, [override])
+    told = [w for w in made.report.warnings if "changes nothing" in w]
     same = computed(made.proto) == plain(cell, recipe)
     return None if same == bool(told) else f"{recipe} {cell} {override}: {told or 'silent'}"
 
@@ -130,13 +160,7 @@ def cases(cell: str, recipe: str) -> list[str]:
         kind = point.rpartition(".")[2]
         kinds.setdefault((point.partition(".")[0] if kind in ("weight", "activation") else "", kind), point)
     chosen = [p for p in kinds.values() if not weight_only or p.endswith(".weight")]
-    asked = load_recipe(recipe)
-
-    def tried(point: str, key: str) -> bool:
-        """Roundings of compensated weights count only for channels where compensation does not help."""
-        return key != "rounding" or not asked.settings(f"{name}.{point}").get("compensation")
-
-    return [f"{name}.{p}.{k}={value}" for p in chosen for k in keys_of(p) if tried(p, k) for value in VALUES[k]]
+    return [f"{name}.{p}.{k}={value}" for p in chosen for k in keys_of(p) for value in VALUES[k]]
 
 
 def test_another_arithmetic_is_an_effect() -> None:
@@ -144,6 +168,32 @@ def test_another_arithmetic_is_an_effect() -> None:
     override = "l1.forward.hidden.activation.table=piecewise-linear"
     assert wrong("LSTM", "brevitas-int8", override) is None
     assert computed(lowered("LSTM", "brevitas-int8", [override]).proto) != plain("LSTM", "brevitas-int8")
+
+
+@pytest.mark.parametrize(
+    ("cell", "recipe", "override", "reason"),
+    [
+        ("RNN", "brevitas-int8", "hidden.rounded_output=false", "its outputs are the states that it keeps"),
+        ("GRU", "int8", "hidden.rounded_output=true", "its outputs are the states that it keeps"),
+        ("GRU", "pow2-int8-floor", "reset_gate.activation.zero_point=3", "the numbers in the file are the same"),
+        ("LSTM", "distiller-sym", "W.weight.signed=false", "the numbers in the file are the same"),
+    ],
+)
+def test_formats_that_come_to_the_same_numbers_are_told(cell: str, recipe: str, override: str, reason: str) -> None:
+    made = lowered(cell, recipe, [f"l1.forward.{override}"])
+    (told,) = [w for w in made.report.warnings if "changes nothing" in w]
+    assert reason in told
+    assert [r["status"] for r in made.rows] == ["lowered", "lowered"]
+    assert computed(made.proto) == plain(cell, recipe)
+
+
+def test_an_exact_table_of_one_layer_is_not_that_of_another() -> None:
+    """Tables of the same name: `l0` has the default ones."""
+    overrides = [f"l1.forward.{gate}.activation.table=exact" for gate in ("input_gate", "output_gate", "forget_gate")]
+    assert computed(lowered("LSTM", "int8", [*overrides, "l1.forward.cell_gate.activation.table=exact"]).proto) not in (
+        plain("LSTM", "int8"),
+        computed(lowered("LSTM", "int8", overrides).proto),
+    )
 
 
 def test_every_key_has_values() -> None:
@@ -169,3 +219,13 @@ def test_overrides_change_something_or_are_told(cell: str, recipe: str, request:
     if not request.config.getoption("--slow"):
         every = random.Random(f"{cell} {recipe}").sample(every, min(len(every), SAMPLED))
     assert [found for override in every if (found := wrong(cell, recipe, override))] == []
+
+
+@pytest.mark.few(2)
+@every_pair(cell=CELLS, recipe=("brevitas-int8", "int8", "pow2-int8-floor", "w4a8"))
+def test_overrides_in_form_qcdq(cell: str, recipe: str, request: pytest.FixtureRequest) -> None:
+    """Tables of activations and quantized values from layer to layer are no part of this form."""
+    every = cases(cell, recipe)
+    if not request.config.getoption("--slow"):
+        every = random.Random(f"{cell} {recipe} {QCDQ}").sample(every, SAMPLED)
+    assert [found for override in every if (found := suspected(QCDQ, cell, recipe, override))] == []

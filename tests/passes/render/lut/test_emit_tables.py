@@ -5,6 +5,7 @@ What these would catch: a table with the wrong scale or offset, tables in the wr
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -88,6 +89,25 @@ def test_cell_table_is_by_code(spec: TableSpec) -> None:
     for code in (-half, -1, 0, 1, half - 1):
         assert got[code] == ascending[code + half]
     np.testing.assert_array_equal(np.roll(got, half), ascending)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (TANH, replace(TANH, piecewise_linear=False)),
+        (replace(TANH, activation=make_activation("ScaledTanh", 0.8, 0.5), piecewise_linear=False),
+         replace(TANH, activation=make_activation("ScaledTanh", 0.4, 0.5), piecewise_linear=False)),
+    ],
+    ids=["exact", "alpha"],
+)  # fmt: skip
+def test_tables_that_differ_are_not_one(one: TableSpec, other: TableSpec) -> None:
+    """Layers of one file may differ in how a gate is tabulated, or in the alpha of its activation, and in no more."""
+    model = _model()
+    tables = Tables(model)
+    made = [tables.gate_table([SIGMOID, spec]) for spec in (one, other)]
+    for spec, table in zip((one, other), made, strict=True):
+        np.testing.assert_array_equal(_value(model, table), np.concatenate([_expected(SIGMOID), _expected(spec)]))
+    assert made[0].name != made[1].name
 
 
 def test_tables_are_made_once() -> None:

@@ -1,0 +1,86 @@
+"""What a recipe comes to in custom cells: by this an override shows whether it changes anything."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from rnnqc.data.statistics import Statistics
+from rnnqc.formats.point_format import STATIC, PointFormat
+from rnnqc.ir import constant_array
+from rnnqc.passes.analysis.custom_cell import BIAS, HIDDEN, WEIGHT, CustomCell
+from rnnqc.passes.custom_cells.custom_formats import custom_formats, operand_format
+from rnnqc.passes.formats.override_effects import Resolution, scales_alone
+from rnnqc.passes.formats.quantized_parameters import weight_codes
+from rnnqc.recipes.keys import Settings
+from rnnqc.recipes.recipe import Recipe
+
+
+def custom_resolution(
+    cells: Sequence[CustomCell], recipe: Recipe, statistics: Statistics | None, *, integer: bool
+) -> Resolution:
+    """What a recipe comes to.
+
+    Args:
+        cells: The cells.
+        recipe: With its overrides.
+        statistics: Of a calibration.
+        integer: Whether products become integer.
+    """
+    settings: dict[str, Settings] = {}
+    made: dict[str, Any] = {}
+    written: dict[str, Callable[[], Iterator[Any]]] = {}
+    for cell in cells:
+        formats = custom_formats(cell, recipe, statistics)
+        found: dict[str, Any] = {f"{cell.name}.{p}": point for p, point in formats.points.items()}
+        for name, sites in cell.products.items():
+            # Formats of what is multiplied count where it has none of its own.
+            codes = [_without_zero_point(operand_format(cell, formats, name, p)) for p in sites]
+            found[f"{cell.name}.{name}.{HIDDEN}"] = codes if len(codes) > 1 else codes[0]
+        settings |= {f"{cell.name}.{p}": s for p, s in formats.settings.items()}
+        made |= found
+        written[cell.name] = partial(_written, cell, found, statistics, integer)
+    return Resolution(settings, made, written=written)
+
+
+def _written(
+    cell: CustomCell, formats: Mapping[str, Any], statistics: Statistics | None, integer: bool
+) -> Iterator[Any]:
+    """What the file is written from, the cheaper things first."""
+    paths = {name: f"{cell.name}.{name}" for name in cell.products}
+    yield [scales_alone(formats[f"{path}.{WEIGHT}"]) for path in paths.values()]
+    values = {p: f for p, f in formats.items() if not p.endswith((f".{WEIGHT}", f".{BIAS}"))}
+    yield (
+        values
+        if integer
+        else {p: replace(f, table=None) if isinstance(f, PointFormat) else f for p, f in values.items()}
+    )
+    for name, path in paths.items():
+        weight, product = formats[f"{path}.{WEIGHT}"], cell.products[name][0]
+        seen = statistics.points.get(f"{path}.{HIDDEN}") if statistics is not None else None
+        if not weight.is_float:
+            codes = weight_codes(weight, product.weights, None if seen is None else seen.second_moment)
+            yield _raised(weight, codes) if integer else (codes, weight.complete.all_zero_points)
+        held, bias = formats.get(f"{path}.{BIAS}"), cell.bias_of(product)
+        if held is not None and held.static is not None and bias is not None:
+            array = np.asarray(constant_array(bias), np.float32)
+            yield replace(held.static, axis=None if held.static.axis is None else array.ndim - 1).fake_quantize(array)
+
+
+def _raised(weight: PointFormat, codes: Any) -> Any:
+    """Quantized values and zero points of an integer product, raised to be unsigned."""
+    held = weight.complete
+    raised = 2 ** (8 * codes.dtype.itemsize - 1) if held.signed else 0
+    zero_points = np.broadcast_to(held.all_zero_points, codes.shape[1:])
+    return codes.astype(np.int64) + raised, zero_points + raised
+
+
+def _without_zero_point(point: PointFormat | None) -> PointFormat | None:
+    """A format of rows without the zero point, which is that of their quantized values."""
+    if point is None or point.mode == STATIC:
+        return point
+    return replace(point, format=replace(point.integers, zero_point=0))

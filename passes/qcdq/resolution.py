@@ -1,0 +1,81 @@
+"""What a recipe comes to in the file, cell by cell: by this an override shows whether it changes anything."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from rnnqc.cells.stages import QuantizedCell
+from rnnqc.formats.point_format import FLOAT, PointFormat
+from rnnqc.passes.fold.fold_fixed_point import FoldedFixedPoint
+from rnnqc.passes.fold.integer_forms import integer_form, without_long_codes
+from rnnqc.passes.formats.override_effects import scales_alone
+from rnnqc.passes.formats.quantized_parameters import QuantizedParameters
+from rnnqc.passes.graph.nodes.lstm_node import NotHandled
+from rnnqc.passes.qcdq.emit_qcdq import WIDEST, emit_flags, is_usual
+
+Arrays = Mapping[str, npt.NDArray[np.float32]]
+WEIGHTS = {"W": "W.weight", "R": "R.weight"}
+PARAMETERS = (*WEIGHTS.values(), "bias")
+
+
+def written_of(
+    cell: QuantizedCell, arrays: Arrays, parameters: Callable[[QuantizedCell], QuantizedParameters], *, integer: bool
+) -> Iterator[Any]:
+    """What a file is written from, the cheaper things first: equal ones make equal nodes and constants of a cell.
+
+    Args:
+        cell: With its formats.
+        arrays: W, R, B and hidden_bias as floats.
+        parameters: Quantizes these.
+        integer: Whether the cell gets integer arithmetic, where its formats have one.
+    """
+    scales = {p: scales_alone(cell.points[p]) for p in WEIGHTS.values()}
+    yield {p: f.with_one_scale() for p, f in scales.items()} if integer else scales
+    for part in (_with_plain_weights(cell), cell):
+        made = parameters(part)
+        yield _numbers(part, arrays, made) if integer else (made.codes, made.biases, _quantizers(part))
+
+
+def _with_plain_weights(cell: QuantizedCell) -> QuantizedCell:
+    """The cell with weights of the same scales that are rounded one by one, which takes no time."""
+    for name in WEIGHTS.values():
+        cell = cell.with_point(name, scales_alone(cell.points[name]))
+    return cell
+
+
+def _numbers(cell: QuantizedCell, arrays: Arrays, made: QuantizedParameters) -> Any:
+    """What the integer form is made of; the quantizers of a cell that has none."""
+    parameters = {**arrays, **made.codes, **made.biases}
+    try:
+        folded = integer_form(without_long_codes(cell), parameters["W"], parameters["R"], parameters)
+    except NotHandled:
+        return made.codes, made.biases, _quantizers(cell)
+    return folded if isinstance(folded, FoldedFixedPoint) else (folded, made.codes)
+
+
+def _quantizers(cell: QuantizedCell) -> Any:
+    """The quantizers of a float cell, and how it is put together."""
+    made = {p: _of_weights(f) if p in WEIGHTS.values() else _of_values(p, f) for p, f in cell.points.items()}
+    return {p: f for p, f in made.items() if p != "bias"}, emit_flags(cell)
+
+
+def _of_weights(point: PointFormat) -> PointFormat:
+    """What the operators behind quantized weights say: their limits where they have DequantizeLinear."""
+    plain: PointFormat = scales_alone(point)
+    clip = point.static is not None and point.static.bits <= WIDEST
+    return replace(plain, format=point.format) if clip else plain
+
+
+def _of_values(name: str, point: PointFormat) -> Any:
+    """What the operators of a quantizer say: Div, Round, Clip and Mul have limits alone."""
+    held = point.static
+    if point.format is None and name != "accumulator":
+        return FLOAT
+    if held is not None and not is_usual(held):
+        return held.scale, held.axis, held.low, held.high, held.rounding, point.bound
+    return point.bits, point.format, point.bound
