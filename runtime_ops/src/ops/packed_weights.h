@@ -42,8 +42,9 @@ std::string PackedRowInWords(const std::string& columns, int64_t bits);
 // With kUneven the lower five bits of a multiplier are the multiplier and the upper three the number of a set of
 // sixteen values, of which the nibble is an index.
 //
-// A column all of whose multipliers are 0 is wide: a code is its nibble and 16 times another one, less 128. These others
-// stand in PackedRow(wide_columns, 4) bytes at the end of a row, packed as the nibbles of a matrix of the wide columns.
+// A column all of whose multipliers are 0 is wide: a code is its nibble and 16 times another one, less 128. These
+// others stand in PackedRow(wide_columns, 4) bytes at the end of a row, packed as the nibbles of a matrix of the wide
+// columns.
 //
 // Throws std::invalid_argument, naming the place, for a multiplier outside 1 .. kLargestMultiplier, for a set that
 // there is not, and for a code outside int8; and for another number of columns with multipliers of 0.
