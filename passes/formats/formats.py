@@ -33,6 +33,7 @@ from rnnqc.passes.formats.derived_formats import (
     waits_for,
 )
 from rnnqc.passes.formats.format_checks import check_members, check_mode
+from rnnqc.passes.formats.gate_noise import gate_noise
 from rnnqc.passes.formats.point_format import (
     accumulator_scale,
     cell_state_is_float,
@@ -206,8 +207,8 @@ class _Resolver:
 
     def _weight(self, cell: Cell, name: str, s: Settings) -> PointFormat:
         array = self.arrays[cell.name][name[0]]
-        slopes = np.repeat([cell.gate_activation(k).slope for k in range(len(cell.type.gates))], cell.hidden_size)
-        return weight_point(s, array, slopes, f"{cell.name}.{name}", self._weight_scales(cell, name, s))
+        noise = gate_noise(cell, self.arrays[cell.name], self.statistics if s.get("wide_channels") else None)
+        return weight_point(s, array, np.sqrt(noise), f"{cell.name}.{name}", self._weight_scales(cell, name, s))
 
     def _bias(self, cell: Cell, name: str, s: Settings) -> PointFormat:
         whole = {**s, "granularity": "per-tensor"}

@@ -126,7 +126,7 @@ def weight_point(
     own = () if per_tensor or len(zero_points) == 1 or not zero_points.any() else tuple(int(v) for v in zero_points)
     asked = integer_format({"signed": True, **s, "zero_point": zero_point})
     made = with_scale(asked, stored_scales(s, scale), axis=None if per_tensor else 1, zero_points=own)
-    if wide:
+    if wide and not group_size:
         made = replace(made, scale=tuple(stored_scales(s, mixed_scales(array, made, WIDE_BITS, wide, sensitivity))))
     return PointFormat(
         s["bits"],
@@ -179,8 +179,8 @@ def _check_weight(s: Settings, path: str) -> None:
             raise contradiction("group_size", "granularity", "groups in channels, granularity = per-channel")
         if not s.get("narrow", False) or not s.get("signed", True) or not s.get("symmetric", True):
             raise contradiction("group_size", "narrow", "symmetric weights in groups, narrow = true")
-        if s.get("wide_channels"):
-            raise contradiction("group_size", "wide_channels", "one of the two")
+        if s.get("wide_channels") and s["bits"] != NIBBLE_BITS:
+            raise contradiction("wide_channels", "bits", "wide channels of 8 bits among others of 4 bits in groups")
         if s.get("limit"):
             raise contradiction("group_size", "limit", "limits of weights without groups")
         if s.get("range", "min-max") != "min-max":

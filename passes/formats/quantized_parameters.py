@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,11 +12,19 @@ import numpy.typing as npt
 from rnnqc.cells.equations import RESET_HIDDEN
 from rnnqc.cells.stages import QuantizedCell
 from rnnqc.data.statistics import PointStatistics, Statistics
-from rnnqc.formats.compensation import bias_correction, compensate_codebooks, compensate_groups, compensate_matrix
+from rnnqc.formats.compensation import (
+    bias_correction,
+    compensate_codebooks,
+    compensate_groups,
+    compensate_matrix,
+    squared_error,
+)
 from rnnqc.formats.point_format import PointFormat
-from rnnqc.formats.weights import quantize_codebooks, quantize_groups, quantize_matrix
+from rnnqc.formats.weights import quantize_codebooks, quantize_groups, quantize_matrix, widest
+from rnnqc.passes.formats.gate_noise import gate_noise
 
 FloatArray = npt.NDArray[np.float32]
+Moment = npt.NDArray[Any] | None
 # The points whose values W and R are multiplied with.
 MULTIPLIED = {"W": "input", "R": "hidden"}
 
@@ -72,15 +80,15 @@ def quantize_parameters(
     biases = {k: arrays[k] for k in ("B", "hidden_bias") if k in arrays}
     seen = statistics.points if statistics is not None else {}
     candidate = cell.candidate_columns
+    noise = gate_noise(cell, arrays, statistics) if any(p.wide_channels for p in cell.points.values()) else None
     for key, source in MULTIPLIED.items():
         point, name = cell.points[f"{key}.weight"], f"{cell.name}.{source}"
         if point.is_float:
             continue
-        codes[key] = weight_codes(point, arrays[key], _moment(seen.get(name)))
         other = f"{cell.name}.{RESET_HIDDEN}"
         apart = key == "R" and other in seen  # the columns of a GRU's candidate meet other values
-        if apart:
-            codes[key][:, candidate] = weight_codes(point, arrays[key], _moment(seen[other]))[:, candidate]
+        others = (candidate, _moment(seen[other])) if apart else None
+        codes[key] = weight_codes(point, arrays[key], _moment(seen.get(name)), noise, others)
         if not point.bias_correction or name not in seen:
             continue
         error = point.complete.dequantize(codes[key]) - arrays[key]
@@ -106,7 +114,7 @@ def quantize_parameters(
     return QuantizedParameters(codes, biases, tuple(saturated))
 
 
-def _moment(seen: PointStatistics | None) -> npt.NDArray[Any] | None:
+def _moment(seen: PointStatistics | None) -> Moment:
     return None if seen is None else seen.second_moment
 
 
@@ -117,26 +125,61 @@ def _correction(error: npt.NDArray[Any], seen: PointStatistics) -> npt.NDArray[n
     return np.array(bias_correction(error, seen.channel_mean), np.float64)
 
 
-def weight_codes(point: PointFormat, array: FloatArray, moment: npt.ArrayLike | None) -> npt.NDArray[Any]:
+def weight_codes(
+    point: PointFormat,
+    array: FloatArray,
+    moment: Moment,
+    noise: npt.NDArray[np.float64] | None = None,
+    others: tuple[slice, Moment] | None = None,
+) -> npt.NDArray[Any]:
     """Quantized values of a weight matrix `[K,n]` in the format of its point.
 
     Args:
         point: With `compensation` and a moment the values are chosen together.
         array: The weights.
         moment: Second moments of the values that the matrix is multiplied with.
+        noise: What a squared error of the products of each channel counts, where some in groups are wide; all the same
+            without.
+        others: Columns that are multiplied with other values, and the second moments of these.
     """
-    held, bits = point.complete, point.bits
+
+    def of_parts(function: Callable[[Moment], npt.NDArray[Any]]) -> npt.NDArray[Any]:
+        made = function(moment)
+        if others is not None:
+            columns, own = others
+            made[..., columns] = function(own)[..., columns]
+        return made
+
+    if not point.group_size:
+        return of_parts(lambda m: _whole_codes(point, array, m, point.bits if point.wide_channels else None))
+    codes = of_parts(lambda m: _group_codes(point, array, m))
+    if point.wide_channels:
+        error = point.complete.dequantize(codes) - array
+        squares = of_parts(lambda m: squared_error(error, np.eye(len(array)) if m is None else m))
+        wide = widest(squares if noise is None else squares * noise, point.wide_channels)
+        codes[:, wide] = of_parts(lambda m: _whole_codes(point, array, m))[:, wide]
+    return codes
+
+
+def _group_codes(point: PointFormat, array: FloatArray, moment: Moment) -> npt.NDArray[np.int8]:
+    """Quantized values in groups."""
+    held, bits, size = point.complete, point.bits, point.group_size
     assert bits is not None
     moment = moment if point.compensation else None
-    if point.group_size:
-        scale = np.asarray(held.scale, np.float32)
-        if point.codebook is not None:
-            if moment is None:
-                return quantize_codebooks(array, scale, point.group_size)[0]
-            return compensate_codebooks(array, scale, point.group_size, moment)
+    scale = np.asarray(held.scale, np.float32)
+    if point.codebook is not None:
         if moment is None:
-            return quantize_groups(array, scale, bits, point.group_size, held.rounding)
-        return compensate_groups(array, scale, bits, point.group_size, held.rounding, moment)
+            return quantize_codebooks(array, scale, size)[0]
+        return compensate_codebooks(array, scale, size, moment)
     if moment is None:
-        return quantize_matrix(held, array)
-    return compensate_matrix(held, array, moment, bits if point.wide_channels else None)
+        return quantize_groups(array, scale, bits, size, held.rounding)
+    return compensate_groups(array, scale, bits, size, held.rounding, moment)
+
+
+def _whole_codes(
+    point: PointFormat, array: FloatArray, moment: Moment, narrow_bits: int | None = None
+) -> npt.NDArray[Any]:
+    """Quantized values without groups."""
+    if moment is None or not point.compensation:
+        return quantize_matrix(point.complete, array)
+    return compensate_matrix(point.complete, array, moment, narrow_bits)

@@ -36,11 +36,17 @@ def merge_for_shared_weights(
             if key in held:
                 groups.setdefault((held[key].shape, held[key].tobytes()), []).append(cell)
         for cells in groups.values():
-            for point in points:
+            for point in (*points, *(_gate_points(statistics, cells[0]) if len(cells) > 1 else ())):
                 names = [f"{c}.{point}" for c in cells if f"{c}.{point}" in statistics.points]
                 if len(names) > 1:
                     merged |= dict(zip(names, _merged([statistics.points[n] for n in names]), strict=True))
     return replace(statistics, points={**statistics.points, **merged}) if merged else statistics
+
+
+def _gate_points(statistics: Statistics, cell: str) -> list[str]:
+    """The points that tell which channels of a matrix are to be wide."""
+    points = statistics.points.items()
+    return [p.removeprefix(f"{cell}.") for p, s in points if p.startswith(f"{cell}.") and s.channel_square is not None]
 
 
 def _merged(points: Sequence[PointStatistics]) -> list[PointStatistics]:
@@ -51,4 +57,9 @@ def _merged(points: Sequence[PointStatistics]) -> list[PointStatistics]:
         points = [replace(p, channel_max=np.max(largest, axis=0)) for p in points]
     if len(moments) == len(points):
         points = [replace(p, second_moment=np.average(moments, axis=0, weights=weights)) for p in points]
+    squares = [p.channel_square for p in points if p.channel_square is not None]
+    means = [p.channel_mean for p in points if p.channel_mean is not None]
+    if len(squares) == len(means) == len(points):
+        mean, square = (np.average(a, axis=0, weights=weights) for a in (means, squares))
+        points = [replace(p, channel_mean=mean, channel_square=square) for p in points]
     return list(points)

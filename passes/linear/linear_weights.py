@@ -99,10 +99,11 @@ def stored_weight(
     arrays: dict[str, npt.NDArray[Any]] = {"W": np.ascontiguousarray(values, np.int8), "multiplier": scale}
     size, bits = format_.group_size or -(-len(array) // 32) * 32, stored_bits(format_.bits)
     codebook = int(format_.codebook is not None)
-    if codebook:
-        factors = factorize_codebooks(arrays["W"], size)
-    else:
-        factors = factorize(arrays["W"], size, bits) if bits < BYTE_BITS else None
+    factors = None
+    if bits < BYTE_BITS:
+        factors = factorize_codebooks(arrays["W"], size) if codebook else factorize(arrays["W"], size, bits)
+    if factors is not None and not factors[1].all():
+        factors = None
     if factors is not None:
         arrays |= {"W": pack(factors[0], bits), "W_group_multiplier": factors[1]}
     held = {k: model.add_initializer(f"{point}.{k}", a, home) for k, a in arrays.items()}

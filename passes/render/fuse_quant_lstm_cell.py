@@ -21,7 +21,7 @@ from rnnqc.cells.stages import FusedCell, IntegerCell
 from rnnqc.errors import CompileError, Outcome, Remark, and_more
 from rnnqc.evaluation.numerics import Bitwise
 from rnnqc.formats.codebooks import factorize_codebooks
-from rnnqc.formats.packing import BYTE_BITS, factorize, fits_bits, pack, stored_bits
+from rnnqc.formats.packing import BYTE_BITS, factorize, fits_bits, pack, pack_groups, stored_bits
 from rnnqc.ir import CELL_TAG, DOMAIN, Graph, Model, Node, Value, Variable, constant_array, info
 from rnnqc.passes.base import Pass, PassInfo, PassResult
 from rnnqc.passes.cells.boundary import boundary_of
@@ -114,23 +114,25 @@ def _packed(model: Model, graph: Graph, cell: IntegerCell) -> IntegerCell:
     for key, name in (("W", cell.operands.W), ("R", cell.operands.R)):
         point = cell.point(f"{key}.weight")
         codes, bits = constant_array(model.initializer(name, graph)), stored_bits(point.bits)
-        if codes is None or codes.dtype != np.int8 or bits == BYTE_BITS or point.wide_channels:
+        if codes is None or codes.dtype != np.int8 or bits == BYTE_BITS:
             continue
+        wide = 0
         if point.group_size:
             if point.codebook is not None:
-                factors = factorize_codebooks(codes, point.group_size)
+                numbers, multipliers = factorize_codebooks(codes, point.group_size)
             else:
-                factors = factorize(codes, point.group_size, bits)
-            if factors is None:
+                numbers, multipliers = factorize(codes, point.group_size, bits)
+            if not (multipliers.all() or point.wide_channels):
                 continue
-            arrays = {key: pack(factors[0], bits), f"{key}_group_multiplier": factors[1]}
-        elif fits_bits(codes, bits):
+            packed, wide = pack_groups(codes, numbers, multipliers, bits)
+            arrays = {key: packed, f"{key}_group_multiplier": multipliers}
+        elif fits_bits(codes, bits) and not point.wide_channels:
             arrays = {key: pack(codes, bits)}
         else:
             continue
         names = {k: model.add_initializer(f"{cell.name}/{k}.packed", a, graph).name for k, a in arrays.items()}
         multiplier, codebook = names.get(f"{key}_group_multiplier"), int(point.codebook is not None)
-        cell = cell.with_packed(key, names[key], bits, multiplier, point.group_size, codebook)
+        cell = cell.with_packed(key, names[key], bits, multiplier, point.group_size, codebook, wide)
     return cell
 
 

@@ -29,6 +29,8 @@ ROWS = 32
 """Samples that run at once, at most."""
 MOMENT_LIMIT = 4096
 """Channels up to which second moments are kept."""
+SQUARES = (".activation", ".cell_state")
+"""Ends of the names of points whose channels have means and mean squares, beside `input` and `hidden`."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +69,7 @@ class Task:
         dimensions: The dimensions of each input.
         axes: Batch axes of the inputs; None where samples cannot be cut apart.
         carried: Outputs by the input they become in the next call.
-        moments: Whether to keep second moments.
+        moments: Whether to keep second moments, and mean squares of single channels.
     """
 
     model: bytes
@@ -256,7 +258,7 @@ class Runner:
         channels = name.endswith((".input", ".hidden"))
         moments = self.task.moments and channels and values.array.shape[2] <= MOMENT_LIMIT
         if name not in observers:
-            observers[name] = PointObserver(channels, moments)
+            observers[name] = PointObserver(channels, moments, self.task.moments and name.endswith(SQUARES))
         try:
             observers[name].update(values)
         except NotFiniteError:

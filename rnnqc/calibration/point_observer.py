@@ -82,11 +82,13 @@ class PointObserver:
     Args:
         channels: Whether to keep the statistics of single channels.
         moments: Whether to keep second moments.
+        squares: Whether to keep means and mean squares of single channels alone.
     """
 
-    def __init__(self, channels: bool = False, moments: bool = False) -> None:
+    def __init__(self, channels: bool = False, moments: bool = False, squares: bool = False) -> None:
         self.channels = channels
         self.moments = moments
+        self.squares_of_channels = squares
         self.shape: tuple[int, ...] = ()
         self.count = self.calls = self.rows = 0
         self.low, self.high = math.inf, -math.inf
@@ -101,6 +103,7 @@ class PointObserver:
         }
         self.channel_max: Array | None = None
         self.channel_sum: ReproducibleSum | None = None
+        self.channel_squares: ReproducibleSum | None = None
         self.moment: ReproducibleSum | None = None
         self._waiting: list[tuple[Array, Array | None]] = []
         self._waiting_size = 0
@@ -167,6 +170,8 @@ class PointObserver:
         self.histogram.add(wide.ravel(), max(-low, high))
         if self.channels:
             self._update_channels(wide)
+        if self.squares_of_channels:
+            self._update_squares(wide)
         if valid is not None:
             array = np.where(valid[:, :, None], array, np.float32(0.0))
         if steps:
@@ -220,6 +225,12 @@ class PointObserver:
             for start in range(0, len(rows), ROWS):
                 self.moment.add(second_moment(rows[start : start + ROWS]))
 
+    def _update_squares(self, rows: Array) -> None:
+        if self.channel_sum is None or self.channel_squares is None:
+            self.channel_sum, self.channel_squares = (ReproducibleSum((rows.shape[1],)) for _ in range(2))
+        self.channel_sum.add(rows.sum(axis=0))
+        self.channel_squares.add(np.square(rows).sum(axis=0))
+
     def merge(self, other: PointObserver) -> None:
         """Adds what another observer saw after this one."""
         self.flush()
@@ -242,7 +253,7 @@ class PointObserver:
             self.channel_max = (
                 other.channel_max if self.channel_max is None else np.maximum(self.channel_max, other.channel_max)
             )
-        for name in ("channel_sum", "moment"):
+        for name in ("channel_sum", "channel_squares", "moment"):
             mine, theirs = getattr(self, name), getattr(other, name)
             if mine is None:
                 setattr(self, name, theirs)
@@ -283,6 +294,7 @@ class PointObserver:
             },
             channel_max=self.channel_max,
             channel_mean=None if self.channel_sum is None else self.channel_sum.value / self.rows,
+            channel_square=None if self.channel_squares is None else self.channel_squares.value / self.rows,
             second_moment=self._second_moment,
         )
 

@@ -64,6 +64,23 @@ class Activation:
         """Its mean slope from -2 to 2: how much of an error of the argument reaches the value."""
         return round(abs(float(self(np.array(2.0)) - self(np.array(-2.0)))) / 4.0, 4)
 
+    @property
+    def steepest_slope(self) -> float:
+        """The largest magnitude of its slope between -16 and 16."""
+        points = np.arange(-16.0, 16.0 + 2.0**-6, 2.0**-6)
+        return round(float(np.abs(np.diff(self(points))).max()) * 2.0**6, 4)
+
+    def mean_slopes(self, mean: Array, square: Array) -> Array:
+        """Mean slopes from means of values and of their squares; those from -2 to 2 where values do not tell.
+
+        The slope of a sigmoid s is `s - s^2`, that of a tanh t is `1 - t^2`.
+        """
+        if self.name == "Sigmoid":
+            return np.asarray(mean - square)
+        if self.name == "Tanh":
+            return np.asarray(1.0 - square)
+        return np.full(np.shape(square), self.slope)
+
     def __call__(self, x: Array) -> Array:
         """The value, elementwise, in the dtype of `x`."""
         return np.asarray(_TABLE[self.name].function(x, self.alpha, self.beta))

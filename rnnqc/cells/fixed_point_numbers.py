@@ -110,6 +110,8 @@ class FixedPointNumbers:
         r_bits: The same of R.
         w_codebook: 1 if the groups of a packed W have sets of values of their own; else 0.
         r_codebook: The same of R.
+        w_wide_columns: How many columns of a W that is packed in groups have 8 bits.
+        r_wide_columns: The same of R.
         arithmetic: `FIXED_POINT`, or `FIXED_POINT32`: in float32, with the bias added to the sum of both products.
         grid_offset: Of each quantizer.
     """
@@ -130,6 +132,8 @@ class FixedPointNumbers:
     r_bits: int = 4
     w_codebook: int = 0
     r_codebook: int = 0
+    w_wide_columns: int = 0
+    r_wide_columns: int = 0
     arithmetic: str = FIXED_POINT
     grid_offset: list[int] = field(kw_only=True)
 

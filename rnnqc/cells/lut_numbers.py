@@ -44,6 +44,8 @@ class LutNumbers:
         r_bits: The same of R.
         w_codebook: 1 if the groups of a packed W have sets of values of their own; else 0.
         r_codebook: The same of R.
+        w_wide_columns: How many columns of a W that is packed in groups have 8 bits.
+        r_wide_columns: The same of R.
         x_bits: Width of the input's quantized values, 8 or 16.
         h_bits: Width of the quantized hidden states, 8 or 16.
         reset_scale: Where a gate multiplies the hidden state before R: scale of static quantized values of `r * h`.
@@ -77,6 +79,8 @@ class LutNumbers:
     r_bits: int = 4
     w_codebook: int = 0
     r_codebook: int = 0
+    w_wide_columns: int = 0
+    r_wide_columns: int = 0
     x_bits: int = 8
     h_bits: int = 8
     reset_scale: float = 0.0

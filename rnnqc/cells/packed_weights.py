@@ -11,9 +11,12 @@ FEW_BITS_VERSION = 2
 """Version of the operators whose packed weights may have 5 and 6 bits."""
 CODEBOOK_VERSION = 3
 """Version of the operators whose groups of packed weights may have codebooks."""
+WIDE_VERSION = 4
+"""Version of the operators whose packed weights of 4 bits may have columns of 8 bits."""
 PACKED_WIDTHS: dict[str, Any] = {"w_bits": NIBBLE_BITS, "r_bits": NIBBLE_BITS}
 CODEBOOKS: dict[str, Any] = {"w_codebook": 0, "r_codebook": 0}
-PACKED_DEFAULTS: dict[str, Any] = {"w_group_size": 0, "r_group_size": 0, **PACKED_WIDTHS, **CODEBOOKS}
+WIDE_COLUMNS: dict[str, Any] = {"w_wide_columns": 0, "r_wide_columns": 0}
+PACKED_DEFAULTS: dict[str, Any] = {"w_group_size": 0, "r_group_size": 0, **PACKED_WIDTHS, **CODEBOOKS, **WIDE_COLUMNS}
 """Attributes that are left out at their default: a library that does not know them runs files without them."""
 
 
@@ -44,9 +47,19 @@ class PackedNumbers(Protocol):
     def r_codebook(self) -> int:
         """The same of R."""
 
+    @property
+    def w_wide_columns(self) -> int:
+        """How many columns of a W that is packed in groups have 8 bits."""
+
+    @property
+    def r_wide_columns(self) -> int:
+        """The same of R."""
+
 
 def version_of(numbers: PackedNumbers) -> dict[str, int]:
     """The attribute that makes older libraries refuse what they cannot unpack; nothing where they can."""
+    if numbers.w_wide_columns or numbers.r_wide_columns:
+        return {VERSION: WIDE_VERSION}
     if numbers.w_codebook or numbers.r_codebook:
         return {VERSION: CODEBOOK_VERSION}
     return {} if numbers.w_bits == numbers.r_bits == NIBBLE_BITS else {VERSION: FEW_BITS_VERSION}

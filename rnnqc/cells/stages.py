@@ -131,7 +131,7 @@ class IntegerCell(QuantizedCell):
         return [*super().outputs, *([self.y_codes] if self.y_codes is not None else [])]
 
     def with_packed(
-        self: N, key: str, codes: str, bits: int, multiplier: str | None, group_size: int, codebook: int
+        self: N, key: str, codes: str, bits: int, multiplier: str | None, group_size: int, codebook: int, wide: int
     ) -> N:
         """The cell with W or R (`key`) packed.
 
@@ -142,14 +142,14 @@ class IntegerCell(QuantizedCell):
             multiplier: Name of the multipliers of groups, or None.
             group_size: Rows of a group, or 0.
             codebook: 1 if groups have sets of values of their own, else 0.
+            wide: How many columns have 8 bits.
         """
-        if key == "W":
-            operands = replace(self.operands, W=codes, W_group_multiplier=multiplier)
-            numbers: Numbers = replace(self.numbers, w_group_size=group_size, w_bits=bits, w_codebook=codebook)
-            return replace(self, W=codes, operands=operands, numbers=numbers)
-        operands = replace(self.operands, R=codes, R_group_multiplier=multiplier)
-        numbers = replace(self.numbers, r_group_size=group_size, r_bits=bits, r_codebook=codebook)
-        return replace(self, R=codes, operands=operands, numbers=numbers)
+        packing = {"group_size": group_size, "bits": bits, "codebook": codebook, "wide_columns": wide}
+        named: dict[str, Any] = {f"{key.lower()}_{name}": value for name, value in packing.items()}
+        own: dict[str, Any] = {key: codes}
+        groups: dict[str, Any] = {f"{key}_group_multiplier": multiplier}
+        operands = replace(self.operands, **own, **groups)
+        return replace(self, **own, operands=operands, numbers=replace(self.numbers, **named))
 
     def without_dead_outputs(self: N, alive: Collection[str]) -> N:
         """The cell without those outputs that no node makes any more; `alive` are the values that nodes make."""

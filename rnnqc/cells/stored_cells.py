@@ -17,7 +17,7 @@ from rnnqc.cells.activations import Activation
 from rnnqc.cells.base import Cell
 from rnnqc.cells.fixed_point_numbers import FIXED_POINT, FIXED_POINT32, FixedPointNumbers
 from rnnqc.cells.lut_numbers import LutNumbers
-from rnnqc.cells.packed_weights import CODEBOOKS, PACKED_WIDTHS
+from rnnqc.cells.packed_weights import CODEBOOKS, PACKED_WIDTHS, WIDE_COLUMNS
 from rnnqc.cells.stages import FusedCell, IntegerCell, Numbers, OperandNames, QonnxCell, QuantizedCell
 from rnnqc.formats.point_format import PointFormat
 
@@ -114,7 +114,7 @@ def cell_from_json(data: Mapping[str, Any]) -> Cell:
 
 def _held(numbers: Numbers) -> dict[str, Any]:
     """Without the widths and values of packed weights that every earlier file has."""
-    usual = {**PACKED_WIDTHS, **CODEBOOKS}
+    usual = {**PACKED_WIDTHS, **CODEBOOKS, **WIDE_COLUMNS}
     return {k: v for k, v in vars(numbers).items() if usual.get(k) != v}
 
 

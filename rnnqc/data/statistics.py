@@ -30,12 +30,13 @@ SPANS: Mapping[str, int] = {"max": 1, "mse": 5, "mse-floor": 5}
 """Kinds of search for a fix position, to nearest or rounding down: how many candidates each tries."""
 FIX_POSITION_BITS = (8, 16)
 NUMBERS = ("min", "max", "avg_min", "avg_max", "mean", "std", "mean_abs_dev")
-ARRAYS = ("channel_max", "channel_mean", "second_moment")
+ARRAYS = ("channel_max", "channel_mean", "channel_square", "second_moment")
 RUNS = ("batch", "shapes", "layers", "weights")
 """Settings that say how the samples ran; files of earlier versions have none."""
 WHOLE = re.compile(r"-?[0-9]{1,9}")
-CHANNELS: Mapping[str, str] = {".input": "input_size", ".hidden": "hidden_size"}
-"""Points with statistics of single channels, and how many of these there are."""
+CHANNELS: Mapping[str, str] = {".input": "input_size", ".hidden": "hidden_size", ".cell_state": "hidden_size"}
+"""Points with statistics of single channels, and how many of these there are; others are activations."""
+ACTIVATION = re.compile(r"\.[^.]*\.activation$")
 
 
 @dataclass(frozen=True)
@@ -79,6 +80,7 @@ class PointStatistics:
             (the same, rounded down).
         channel_max: Largest magnitude of each channel, `[K]`; of `input` and `hidden`.
         channel_mean: Mean of each channel, `[K]`.
+        channel_square: Mean square of each channel, `[K]`.
         second_moment: Mean of `x x'` over the rows, not centred, `[K,K]` with float32 precision; None where that
             overflows.
         call_runs: How many of the calls of `call_percentiles` each run of the cell had, in order; empty: all were of
@@ -101,6 +103,7 @@ class PointStatistics:
     fix_positions: Mapping[int, Mapping[str, Mapping[int, int]]] = field(default_factory=dict)
     channel_max: Vector | None = None
     channel_mean: Vector | None = None
+    channel_square: Vector | None = None
     second_moment: Vector | None = None
     call_runs: tuple[int, ...] = ()
     gates: GateAverages | None = None
@@ -119,7 +122,7 @@ class PointStatistics:
             str(bits): {kind: {str(p): n for p, n in sorted(votes.items())} for kind, votes in kinds.items()}
             for bits, kinds in self.fix_positions.items()
         }
-        for name in ("channel_max", "channel_mean"):
+        for name in ("channel_max", "channel_mean", "channel_square"):
             if getattr(self, name) is not None:
                 data[name] = getattr(self, name).tolist()
         if self.second_moment is not None:
@@ -137,9 +140,9 @@ class PointStatistics:
         for low, high in (("min", "max"), ("avg_min", "avg_max")):
             if numbers[low] > numbers[high]:
                 entry.refuse(f"{low} <= {high}", f"of {low} {numbers[low]:g} and {high} {numbers[high]:g}")
-        channels = {k: at[k].floats() for k in ("channel_max", "channel_mean") if k in at}
+        channels = {k: at[k].floats() for k in ("channel_max", "channel_mean", "channel_square") if k in at}
         if len({len(v) for v in channels.values()}) > 1:
-            entry.refuse("one length of channel_max and channel_mean", "of different lengths of these")
+            entry.refuse("one length of channel_max, channel_mean and channel_square", "of different lengths of these")
         moment = None
         if "second_moment" in at:
             size = next((len(v) for v in channels.values()), 0)
@@ -163,6 +166,7 @@ class PointStatistics:
             fix_positions=_fix_positions(at["fix_positions"]) if "fix_positions" in at else {},
             channel_max=channels.get("channel_max"),
             channel_mean=channels.get("channel_mean"),
+            channel_square=channels.get("channel_square"),
             second_moment=moment,
             **numbers,
         )
@@ -206,11 +210,13 @@ def _fix_positions(entry: Entry) -> dict[int, dict[str, dict[int, int]]]:
 
 
 def _check_channels(point: PointStatistics, name: str, cells: Mapping[str, Mapping[str, Any]], entry: Entry) -> None:
-    found = next((len(v) for v in (point.channel_max, point.channel_mean) if v is not None), None)
-    for ending, size in CHANNELS.items():
-        wanted = cells.get(name.removesuffix(ending), {}).get(size)
+    arrays = (point.channel_max, point.channel_mean, point.channel_square)
+    found = next((len(v) for v in arrays if v is not None), None)
+    places = [(name.removesuffix(ending), size) for ending, size in CHANNELS.items()]
+    for cell, size in (*places, (ACTIVATION.sub("", name), "hidden_size")):
+        wanted = cells.get(cell, {}).get(size)
         if found is not None and wanted is not None and found != wanted:
-            entry.refuse(f"channel_max and channel_mean of {wanted} numbers, the {size} of the cell", f"of {found}")
+            entry.refuse(f"statistics of {wanted} channels, the {size} of the cell", f"of {found}")
 
 
 @dataclass(frozen=True, repr=False)

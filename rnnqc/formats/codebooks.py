@@ -44,15 +44,15 @@ VALUES: npt.NDArray[np.int8] = np.array([values for _, values in _rows()], np.in
 
 def factorize_codebooks(
     codes: npt.NDArray[np.int8], group_size: int
-) -> tuple[npt.NDArray[np.int8], npt.NDArray[np.uint8]] | None:
+) -> tuple[npt.NDArray[np.int8], npt.NDArray[np.uint8]]:
     """Quantized values as nibbles less 8, `[K,n]`, and bytes of groups `[ceil(K / group_size),n]`.
 
     Returns:
-        Of several bytes that do, the first in `GROUP_BYTES`; None if none does.
+        Of several bytes that do, the first in `GROUP_BYTES`; 0 where none does.
     """
     places = np.full((len(VALUES), 256), -1, np.int8)
     places[np.arange(len(VALUES))[:, None], VALUES.astype(np.int64) + 128] = np.arange(16)
-    numbers = np.empty_like(codes)
+    numbers = np.zeros_like(codes)
     bytes_ = np.zeros((-(-len(codes) // group_size), codes.shape[1]), np.uint8)
     for group, start in enumerate(range(0, len(codes), group_size)):
         block = codes[start : start + group_size].astype(np.int64) + 128
@@ -64,6 +64,4 @@ def factorize_codebooks(
             numbers[start : start + group_size, columns] = found[:, fits] - 8
             bytes_[group, columns] = byte
             open_[columns] = False
-        if open_.any():
-            return None
     return numbers, bytes_

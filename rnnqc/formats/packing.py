@@ -8,6 +8,9 @@ bits make. These stand in a second plane to the right of the first: with 6 bits 
 that byte `(k,j)` of its `p` columns holds columns `j`, `j + p`, `j + 2 p`, .. from its low bits up.
 
 With groups of `size` rows a quantized value is the packed number times the multiplier of its group and column.
+
+Of weights of 4 bits in groups some columns may be wide: their multipliers are 0, and a quantized value plus 128 is the
+nibble and 16 times another one. These others stand in a plane to the right, that of a matrix of the wide columns alone.
 """
 
 from __future__ import annotations
@@ -56,6 +59,25 @@ def pack(numbers: npt.NDArray[Any], bits: int = NIBBLE_BITS) -> ByteArray:
     return np.concatenate([nibbles, upper], axis=1)
 
 
+def pack_groups(codes: CodeArray, numbers: CodeArray, multipliers: ByteArray, bits: int) -> tuple[ByteArray, int]:
+    """Packed bytes of quantized values in groups, and the number of wide columns.
+
+    Args:
+        codes: `[K,n]`.
+        numbers: What they are before multiplication.
+        multipliers: Of groups and columns; 0 where none does. Their columns are wide, and become zeros.
+        bits: Of the numbers.
+    """
+    wide = (multipliers == 0).any(axis=0)
+    if not wide.any():
+        return pack(numbers, bits), 0
+    multipliers[:, wide] = 0
+    raised = codes[:, wide].astype(np.int16) + 128
+    numbers[:, wide] = (raised & 15) - 8
+    upper = _plane((raised >> NIBBLE_BITS).astype(np.uint8), NIBBLE_BITS, 0)
+    return np.concatenate([pack(numbers, bits), upper], axis=1), int(wide.sum())
+
+
 def _plane(values: ByteArray, bits: int, beyond: int) -> ByteArray:
     """Values of `bits` in bytes; `beyond` in the place of columns that are not there."""
     parts = 8 // bits
@@ -66,7 +88,7 @@ def _plane(values: ByteArray, bits: int, beyond: int) -> ByteArray:
     return packed
 
 
-def factorize(codes: CodeArray, group_size: int, bits: int = NIBBLE_BITS) -> tuple[CodeArray, ByteArray] | None:
+def factorize(codes: CodeArray, group_size: int, bits: int = NIBBLE_BITS) -> tuple[CodeArray, ByteArray]:
     """Quantized values as values of fewer bits times multipliers.
 
     Args:
@@ -75,8 +97,8 @@ def factorize(codes: CodeArray, group_size: int, bits: int = NIBBLE_BITS) -> tup
         bits: Width of a value before multiplication, 4 to 6.
 
     Returns:
-        Values int8 `[K,n]` and multipliers `[ceil(K / group_size),n]`, the smallest that do; None if there are none
-        up to that of `largest_multiplier`.
+        Values int8 `[K,n]` and multipliers `[ceil(K / group_size),n]`, the smallest that do; 0 where none does up to
+        that of `largest_multiplier`.
     """
     rows, columns = codes.shape
     half = 2 ** (bits - 1)
@@ -88,9 +110,7 @@ def factorize(codes: CodeArray, group_size: int, bits: int = NIBBLE_BITS) -> tup
         for multiplier in range(largest_multiplier(bits), 0, -1):
             fits = (divisor % multiplier == 0) & (low >= -half * multiplier) & (high <= (half - 1) * multiplier)
             multipliers[group, fits] = multiplier
-        if not multipliers[group].all():
-            return None
-        numbers[start : start + group_size] = block // multipliers[group]
+        numbers[start : start + group_size] = block // np.maximum(multipliers[group], 1)
     return numbers, multipliers
 
 

@@ -57,11 +57,15 @@ def mixed_scales(
     for rows in blocks(len(array)):
         error = format_.dequantize(format_.quantize(array[rows])) - array[rows]
         noise += np.square(error * sensitivity, dtype=np.float64).sum(axis=0)
-    count = math.ceil(fraction * array.shape[1])
-    wide = np.argsort(-noise, kind="stable")[:count]
+    wide = widest(noise, fraction)
     scales = np.asarray(format_.scale, np.float32)
     scales[wide] = symmetric_scale(largest_magnitudes(array)[wide], wide_bits).astype(np.float32)
     return scales
+
+
+def widest(noise: npt.NDArray[np.float64], fraction: float) -> npt.NDArray[np.int64]:
+    """The channels with the most noise: a share of all, rounded up; of equals the first."""
+    return np.argsort(-noise, kind="stable")[: math.ceil(fraction * len(noise))]
 
 
 def group_scales(array: FloatArray, bits: int, codebook: str | None = None) -> FloatArray:

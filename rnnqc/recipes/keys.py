@@ -122,7 +122,9 @@ KEYS: dict[str, Key] = {
         _or_none(_one_of(UNEVEN)),
     ),
     "wide_channels": Key(
-        "a number from 0 to 1", "share of output channels that keep 8 bits, where fewer hurt most", _number(0.0, 1.0)
+        "a number from 0 to 1",
+        "weights of up to 7 bits, or of 4 in groups: share of output channels that keep 8, where fewer hurt most",
+        _number(0.0, 1.0),
     ),
     "mode": Key(
         "dynamic-row, static, bounded, activation or product",

@@ -99,6 +99,7 @@ def weight_codes(
     bits: int = 4,
     operator: str = "QuantLSTMCell",
     codebook: int = 0,
+    wide_columns: int = 0,
 ) -> npt.NDArray[np.int8]:
     """Quantized W or R.
 
@@ -111,22 +112,30 @@ def weight_codes(
         bits: Of packed numbers, 4 to 6.
         operator: For messages.
         codebook: 1 if the upper bits of multipliers choose sets of values.
+        wide_columns: How many columns have multipliers of 0 and 8 bits, the upper four of them in a plane at the end.
 
     Raises:
         ValueError: other bits, a plane of another width, multipliers without packed weights or the other way round,
             other groups than `group_size` makes, a multiplier outside 1 .. 18, a set or a codebook that there is not,
-            or a product that is no int8.
+            another number of wide columns, or a product that is no int8.
     """
     if (multipliers is not None) != (group_size > 0) or (multipliers is not None and stored.dtype != np.uint8):
         raise ValueError(f"{operator}: group multipliers need packed weights and a group size, and the reverse")
     if stored.dtype != np.uint8:
         return stored
-    codes = _numbers(stored, columns, bits, operator)
+    upper = -(-wide_columns // 2)
+    codes = _numbers(stored[:, : stored.shape[1] - upper], columns, bits, operator)
+    if wide_columns and (multipliers is None or bits != 4):
+        raise ValueError(f"{operator}: wide columns among {bits} bits without groups")
     if multipliers is not None:
         groups = -(-len(codes) // group_size)
         if group_size % 32 or multipliers.shape != (groups, codes.shape[1]):
             raise ValueError(f"{operator}: multipliers {multipliers.shape} for groups of {group_size}")
-        each = multipliers[np.arange(len(codes)) // group_size].astype(np.int64)
+        wide = (multipliers == 0).all(axis=0)
+        if wide.sum() != wide_columns:
+            raise ValueError(f"{operator}: {wide.sum()} columns of multipliers 0, {wide_columns} wide ones")
+        each = np.where(wide, 1, multipliers)[np.arange(len(codes)) // group_size].astype(np.int64)
+        low = codes[:, wide] + 8
         if codebook:
             sets = each >> 5
             if codebook != 1 or bits != 4 or sets.max() >= len(_SETS):
@@ -135,6 +144,8 @@ def weight_codes(
         codes = codes * each
         if each.min() < 1 or each.max() > 18 or codes.min() < -128 or codes.max() > 127:
             raise ValueError(f"{operator}: a multiplier is outside 1 .. 18, or a product is no int8")
+        high = stored[:, stored.shape[1] - upper :].astype(np.int64)
+        codes[:, wide] = np.concatenate([high & 15, high >> 4], axis=1)[:, :wide_columns] * 16 + low - 128
     return codes.astype(np.int8)
 
 

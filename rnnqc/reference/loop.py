@@ -111,10 +111,10 @@ class ReferenceCell(ABC):
 
     def weight_codes(self, key: str) -> npt.NDArray[np.int8]:
         """Quantized W or R (`key`), unpacked; ValueError if its packing does not fit together."""
-        names = ("group_size", "bits", "codebook")
-        size, bits, codebook = (int(self.attributes[f"{key.lower()}_{name}"]) for name in names)
+        names = ("group_size", "bits", "codebook", "wide_columns")
+        size, bits, codebook, wide = (int(self.attributes[f"{key.lower()}_{name}"]) for name in names)
         multipliers, columns = self.inputs.get(f"{key}_group_multiplier"), len(self.type.gates) * self.hidden
-        return weight_codes(self.inputs[key], multipliers, size, columns, bits, self.type.fused, codebook)
+        return weight_codes(self.inputs[key], multipliers, size, columns, bits, self.type.fused, codebook, wide)
 
     def note(self, name: str, values: Array) -> None:
         """Hands a value to the recorder; see `rnnqc.reference.recording`."""

@@ -129,11 +129,12 @@ class FormatObserver:
 
 def _worded(point: PointFormat, bits: int, rows: bool, single: bool) -> str:
     kind = f"{'int' if point.integers.signed else 'uint'}{bits}"
+    wide = f", {point.wide_channels:.0%} of the channels int8" if point.wide_channels else ""
     if point.group_size:
         codebook = "" if point.codebook is None else f", {point.codebook} values"
-        return f"{kind} in groups of {point.group_size}{codebook}"
-    if point.wide_channels:
-        return f"{kind}, {point.wide_channels:.0%} of the channels int8"
+        return f"{kind} in groups of {point.group_size}{codebook}{wide}"
+    if wide:
+        return f"{kind}{wide}"
     if point.mode == CHAINED:
         return f"{kind}, chained"
     return kind if single else f"{kind} per {'row' if rows else 'channel'}"

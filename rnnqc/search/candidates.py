@@ -90,7 +90,7 @@ class Candidates:
         ]
         widths: dict[int, Settings] = dict.fromkeys(WIDTHS, extra)
         if all(p.endswith(".weight") for p in points):
-            widths |= {bits: {k: v for k, v in extra.items() if k == "codebook"} for bits in WEIGHT_WIDTHS}
+            widths |= {bits: {k: v for k, v in extra.items() if k != "group_size"} for bits in WEIGHT_WIDTHS}
         return [
             Override(
                 glob, (Rule(glob, {"bits": bits, **more, **own}),), f"{bits} bits instead of {now}{text}", len(points)

@@ -25,12 +25,12 @@ WEIGHT_CHOICES: tuple[Settings, ...] = (
     {"bits": 8, **AS_A_WHOLE},
     {"bits": 6, **AS_A_WHOLE},
     {"bits": 5, "group_size": 32, **EVEN},
-    {"bits": 4, "group_size": 32, **EVEN, "codebook": UNEVEN},
+    {"bits": 4, "group_size": 32, "codebook": UNEVEN, "wide_channels": 0.01},
     {"bits": 4, "group_size": 32, **EVEN},
     {"bits": 4, "group_size": 64, **EVEN},
     {"bits": 4, **AS_A_WHOLE},
 )
-LINEAR_CHOICES = WEIGHT_CHOICES[:5]
+LINEAR_CHOICES = tuple({**choice, "wide_channels": 0.0} for choice in WEIGHT_CHOICES[:5])
 ACTIVATION_CHOICES: tuple[Settings, ...] = ({"bits": 16},)
 COMPENSATION: Settings = {"compensation": True}
 WEIGHTS, ACTIVATIONS = ("W.weight", "R.weight"), ("input", "hidden")

@@ -64,11 +64,11 @@ def _of_operator(cell: IntegerCell, key: str, operands: Mapping[str, Array]) -> 
     if stored is None or stored.dtype.kind not in "iu":
         return {}
     made = {} if f"{key}_zero_point" not in operands else {"zero_point": operands[f"{key}_zero_point"]}
-    names = ("group_size", "bits", "codebook")
-    size, bits, codebook = (int(getattr(cell.numbers, f"{key.lower()}_{name}")) for name in names)
+    names = ("group_size", "bits", "codebook", "wide_columns")
+    size, bits, codebook, wide = (int(getattr(cell.numbers, f"{key.lower()}_{name}")) for name in names)
     columns = len(cell.type.gates) * cell.hidden_size
     multipliers = operands.get(f"{key}_group_multiplier")
-    return {"codes": weight_codes(stored, multipliers, size, columns, bits, cell.type.fused, codebook), **made}
+    return {"codes": weight_codes(stored, multipliers, size, columns, bits, cell.type.fused, codebook, wide), **made}
 
 
 def _of_nodes(own: QcdqNodes, key: str, constants: Mapping[str, Array]) -> dict[str, Array]:

@@ -234,6 +234,9 @@ def test_the_percentile_of_a_call_is_the_kth_value(count: int, k: int) -> None:
 # ---- the whole -----------------------------------------------------------------------------------------------------
 
 
+SQUARES = {"squares": True}
+
+
 def observe(pieces: Sequence[Values], groups: Sequence[int], **options: bool) -> PointStatistics:
     """The statistics when consecutive pieces go to observers of their own that are merged."""
     total = PointObserver(**options)
@@ -267,7 +270,9 @@ def pieces_of(seed: int, steps: bool = True) -> list[Values]:
 def test_any_grouping_of_the_pieces_gives_the_same_bytes(steps: bool) -> None:
     pieces = pieces_of(0, steps)
     texts = {
-        repr(observe(pieces, groups, channels=True, moments=True).as_dict())
+        repr(
+            [observe(pieces, groups, **options).as_dict() for options in ({"channels": True, "moments": True}, SQUARES)]
+        )
         for groups in ([6], [1] * 6, [2, 4], [5, 1], [3, 3])
     }
     assert len(texts) == 1
@@ -297,6 +302,10 @@ def test_by_hand() -> None:
     assert found.call_percentiles == (4.0, 6.0)
     assert found.channel_max is not None and found.channel_max.tolist() == [5.0, 6.0]
     assert found.channel_mean is not None and found.channel_mean.tolist() == [3.0, pytest.approx(8 / 3)]
+    squares = observe([Values(array, valid)], [1], squares=True)
+    assert squares.channel_mean is not None and squares.channel_mean.tolist() == [3.0, pytest.approx(8 / 3)]
+    assert squares.channel_square is not None
+    assert squares.channel_square.tolist() == pytest.approx([35 / 3, 56 / 3])
     expected = np.array([[35, -2 + 12 + 30], [40, 4 + 16 + 36]]) / 3
     np.testing.assert_allclose(found.second_moment, expected, rtol=1e-6)  # type: ignore[arg-type]
     # 8 bits: 4 / 127.5 and 6 / 127.5 need 2**-4 at least; whole numbers are exact there.

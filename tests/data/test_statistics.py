@@ -53,7 +53,7 @@ def test_round_trip(statistics: Statistics, file: Path, tmp_path: Path) -> None:
     for name, point in statistics.points.items():
         for key in NUMBERS:
             assert getattr(loaded.points[name], key) == getattr(point, key), f"{name}.{key}"
-        for key in ("channel_max", "channel_mean", "second_moment"):
+        for key in ("channel_max", "channel_mean", "channel_square", "second_moment"):
             a, b = getattr(loaded.points[name], key), getattr(point, key)
             assert (a is None) == (b is None)
             assert a is None or (a.dtype == b.dtype and a.tobytes() == b.tobytes()), (
@@ -143,7 +143,7 @@ def test_an_edit_changes_one_number(statistics: Statistics, file: Path) -> None:
     assert loaded.points[changed[0]].as_dict() | {"max": old} == statistics.points[changed[0]].as_dict()
 
 
-POINT = "the_lstm.forward.input"
+POINT, GATE = "the_lstm.forward.input", "the_lstm.forward.forget_gate.activation"
 
 
 def _set(*path: str, value: Any) -> Callable[[dict[str, Any]], None]:
@@ -195,8 +195,13 @@ WRONG: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
     "many bins": (_set("points", POINT, "histogram", "counts", value=[1] * 5000), "counts is of 5000 bins from"),
     "too few channels": (
         lambda data: data["points"][POINT].update(channel_max=[1.0], channel_mean=[1.0], second_moment="AACAPw=="),
-        "is of 1. Supported: channel_max and channel_mean of 3 numbers, the input_size",
+        "is of 1. Supported: statistics of 3 channels, the input_size",
     ),
+    "too few channels of a gate": (
+        lambda data: data["points"][GATE].update(channel_square=[1.0], channel_mean=[1.0]),
+        "is of 1. Supported: statistics of 4 channels, the hidden_size",
+    ),
+    "too few squares": (_set("points", GATE, "channel_square", value=[1.0]), "of different lengths"),
     "kind of votes": (_set("points", POINT, "fix_positions", "8", "best", value={}), "unknown key 'best'"),
     "bits of votes": (_set("points", POINT, "fix_positions", "x", value={}), "the key 'x'"),
     "channels": (_set("points", POINT, "channel_max", value=[1.0]), "of different lengths"),

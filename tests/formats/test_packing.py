@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rnnqc.formats.packing import factorize, largest_multiplier, pack, stored_bits
+from rnnqc.formats.packing import factorize, largest_multiplier, pack, pack_groups, stored_bits
 from rnnqc.reference.codes import weight_codes
 
 CODES = np.array([[-8, -1, 0, 7], [1, 2, 3, 4], [7, -8, -7, 5]], np.int8)
@@ -57,7 +57,6 @@ def test_groups_give_the_codes(bits: int, rows: int, columns: int, size: int, se
     numbers = rng.integers(-top, top + 1, (rows, columns))
     codes = (numbers * multipliers[np.arange(rows) // size]).astype(np.int8)
     factors = factorize(codes, size, bits)
-    assert factors is not None
     found, found_multipliers = factors
     assert (found_multipliers.dtype, found_multipliers.shape) == (np.uint8, (groups, columns))
     assert (found_multipliers <= multipliers).all(), "not the smallest"
@@ -79,9 +78,48 @@ def test_smallest_multiplier_by_hand() -> None:
     codes[1] = [-18, 4, 2, 0]
     codes[32] = [3, -128, 8, -8]
     factors = factorize(codes, 32)
-    assert factors is not None
     assert factors[1].tolist() == [[18, 2, 2, 1], [1, 16, 2, 1]]
     assert factors[0][[0, 1, 32]].tolist() == [[7, 7, -8, 0], [-1, 2, 1, 0], [3, -8, 4, -8]]
+
+
+@given(st.integers(1, 70), st.integers(1, 9), st.sets(st.integers(0, 8)), st.integers(0, 2**32 - 1))
+def test_wide_columns_beside_others(rows: int, columns: int, wide: set[int], seed: int) -> None:
+    """Their multipliers are 0, their values any; all come back, and the row has a byte for every two of them."""
+    rng = np.random.default_rng(seed)
+    codes = (rng.integers(-7, 8, (rows, columns)) * rng.integers(1, 19, columns)).astype(np.int8)
+    chosen = sorted(k for k in wide if k < columns)
+    codes[:, chosen] = rng.integers(-128, 128, (rows, len(chosen)))
+    codes[0, chosen] = 127  # a prime
+    packed, count = pack_groups(codes, *(factors := factorize(codes, 32)), 4)
+    assert count == len(chosen) and packed.shape == (rows, (columns + 1) // 2 + (count + 1) // 2)
+    assert np.flatnonzero((factors[1] == 0).all(axis=0)).tolist() == chosen
+    np.testing.assert_array_equal(weight_codes(packed, factors[1], 32, columns, wide_columns=count), codes)
+
+
+def test_wide_columns_by_hand() -> None:
+    codes = np.array([[3, -128, -1, 127]], np.int8)
+    numbers, multipliers = factorize(codes, 32)
+    assert multipliers.tolist() == [[1, 16, 1, 0]]
+    packed, count = pack_groups(codes, numbers, multipliers, 4)
+    assert (count, packed.tolist()) == (1, [[11 | 7 << 4, 0 | 15 << 4, 15]])  # 127 + 128 is 15 and 16 times 15
+
+
+@pytest.mark.parametrize(
+    ("multipliers", "options", "message"),
+    [
+        ([[0, 1]], {}, "1 columns of multipliers 0, 0 wide ones"),
+        ([[0, 1]], {"wide_columns": 2}, "1 columns of multipliers 0, 2 wide ones"),
+        ([[1, 1]], {"wide_columns": 1}, "0 columns of multipliers 0, 1 wide ones"),
+        (None, {"wide_columns": 1, "group_size": 0}, "without groups"),
+    ],
+)
+def test_reference_refuses_other_wide_columns(
+    multipliers: list[list[int]] | None, options: dict[str, int], message: str
+) -> None:
+    stored = np.zeros((32, 1 + (options.get("wide_columns", 0) + 1) // 2), np.uint8)
+    groups = None if multipliers is None else np.array(multipliers, np.uint8)
+    with pytest.raises(ValueError, match=message):
+        weight_codes(stored, groups, **{"group_size": 32, "columns": 2, **options})
 
 
 @pytest.mark.parametrize("column", [[127, 1], [126, 1], [15, 2], [19, 0], [-9, 1]])
@@ -89,4 +127,4 @@ def test_codes_that_are_no_products(column: list[int]) -> None:
     """127 and 19 are primes above 7, the others have no common divisor that makes both small enough."""
     codes = np.zeros((2, 2), np.int8)
     codes[:, 1] = column
-    assert factorize(codes, 32) is None
+    assert factorize(codes, 32)[1].tolist() == [[1, 0]]

@@ -17,6 +17,13 @@ TABLES: dict[str, list[str]] = {
     "int4 recurrence, codebooks of 64, int8 input": [
         *("*.R.weight.bits=4", "*.R.weight.group_size=64", "*.R.weight.codebook=uneven"),
     ],
+    "int4, groups of 32, some channels int8": [
+        *("*.weight.bits=4", "*.weight.group_size=32", "*.weight.wide_channels=0.1"),
+    ],
+    "int4 recurrence, codebooks, some channels int8": [
+        *("*.R.weight.bits=4", "*.R.weight.group_size=32", "*.R.weight.codebook=uneven"),
+        "*.R.weight.wide_channels=0.01",
+    ],
     "int4 recurrence, groups of 64": ["*.R.weight.bits=4", "*.R.weight.group_size=64"],
     "int4 input, row scales of the hidden state": ["*.W.weight.bits=4", "*.hidden.mode=dynamic-row"],
     "int6": ["*.weight.bits=6"],

@@ -27,9 +27,9 @@ _END = 2**31 - 1
 def unpacked(b: Builder, cell: Cell, numbers: PackedNumbers, w: Operands, key: str) -> Value:
     """W or R as integers, from packed numbers if they are stored so (rnnqc/formats/packing.py)."""
     columns = len(cell.type.gates) * cell.hidden_size
-    size, bits, codebook = {
-        "W": (numbers.w_group_size, numbers.w_bits, numbers.w_codebook),
-        "R": (numbers.r_group_size, numbers.r_bits, numbers.r_codebook),
+    size, bits, codebook, wide = {
+        "W": (numbers.w_group_size, numbers.w_bits, numbers.w_codebook, numbers.w_wide_columns),
+        "R": (numbers.r_group_size, numbers.r_bits, numbers.r_codebook, numbers.r_wide_columns),
     }[key]
     stored, multiplier, rows = {
         "W": (w.W, w.W_group_multiplier, cell.input_size),
@@ -41,7 +41,7 @@ def unpacked(b: Builder, cell: Cell, numbers: PackedNumbers, w: Operands, key: s
     if multiplier is not None:
         last = b.i64([rows]) if rows % size else None
         groups = GroupSizes(multiplier, b.i64([1, size, 1]), b.i64([-1, columns]), last, bool(codebook))
-    planes = Planes(bits, b.i64([columns]), columns)
+    planes = Planes(bits, b.i64([columns]), columns, bool(wide))
     return unpacked_matrix(b, stored, planes, groups, key)
 
 
@@ -82,15 +82,17 @@ class Planes:
         bits: Their width, 4 to 6.
         columns: `[n]`.
         known: n, or None where the nodes stand for any.
+        wide: Whether some columns of numbers of 4 bits, those with multipliers of 0, have 8.
     """
 
     bits: int
     columns: Value
     known: int | None
+    wide: bool = False
 
     def split(self, b: Builder, stored: Value, key: str) -> tuple[Value, Value | None]:
-        """The planes of nibbles and, with more than 4 bits, of the upper bits."""
-        if self.bits == NIBBLE_BITS:
+        """The planes of nibbles and, with more than 4 bits or wide columns, of the upper bits."""
+        if self.bits == NIBBLE_BITS and not self.wide:
             return stored, None
         if self.known is not None:
             end: Value = b.i64([plane_columns(self.known, self.bits)[0]])
@@ -121,19 +123,42 @@ class Planes:
 def unpacked_matrix(b: Builder, stored: Value, planes: Planes, groups: GroupSizes | None, key: str) -> Value:
     """Packed numbers as int8 `[K,n]`."""
     plane, rest = planes.split(b, stored, key)
+    numbers = planes.present(b, _both_nibbles(b, plane, key), 2, f"{key}.nibbles")
+    if rest is not None and not planes.wide:
+        numbers = b.op("Add", [numbers, planes.upper(b, rest, f"{key}.upper")], f"{key}.numbers")
+    each = None if groups is None else groups.each(b, f"{key}.multiplier")
+    if groups is not None and groups.codebooks:
+        assert each is not None
+        codes = _from_codebooks(b, numbers, each, key)
+    else:
+        codes = b.op("Sub", [numbers, b.i32(2 ** (planes.bits - 1))], f"{key}.codes.int32")
+        if each is not None:
+            codes = b.op("Mul", [codes, each], f"{key}.codes.multiplied")
+    if planes.wide and rest is not None and each is not None:
+        is_wide = b.op("Equal", [each, b.i32(0)], f"{key}.is_wide")
+        codes = b.op(
+            "Where", [is_wide, _wide_codes(b, numbers, rest, is_wide, f"{key}.wide"), codes], f"{key}.codes.all"
+        )
+    return b.cast(codes, np.int8, f"{key}.codes")
+
+
+def _both_nibbles(b: Builder, plane: Value, key: str) -> Value:
+    """The lower halves of the bytes of a plane, and the upper ones to the right of them."""
     low = b.op("Mod", [plane, b.u8(16)], f"{key}.low")
     high = b.op("BitShift", [plane, b.u8(4)], f"{key}.high", direction="RIGHT")
-    both = b.op("Concat", [low, high], f"{key}.nibbles", axis=1)
-    numbers = planes.present(b, both, 2, f"{key}.nibbles")
-    if rest is not None:
-        numbers = b.op("Add", [numbers, planes.upper(b, rest, f"{key}.upper")], f"{key}.numbers")
-    if groups is not None and groups.codebooks:
-        codes = _from_codebooks(b, numbers, groups.each(b, f"{key}.multiplier"), key)
-        return b.cast(codes, np.int8, f"{key}.codes")
-    codes = b.op("Sub", [numbers, b.i32(2 ** (planes.bits - 1))], f"{key}.codes.int32")
-    if groups is not None:
-        codes = b.op("Mul", [codes, groups.each(b, f"{key}.multiplier")], f"{key}.codes.multiplied")
-    return b.cast(codes, np.int8, f"{key}.codes")
+    return b.op("Concat", [low, high], f"{key}.nibbles", axis=1)
+
+
+def _wide_codes(b: Builder, nibbles: Value, plane: Value, is_wide: Value, name: str) -> Value:
+    """Quantized values int32 `[K,n]` of wide columns; of the others something else.
+
+    The k-th wide column has the k-th column of the plane's nibbles.
+    """
+    count = b.op("CumSum", [b.cast(is_wide, np.int32, f"{name}.flags"), b.i32(1)], f"{name}.count")
+    place = b.op("Sub", [count, b.i32(1)], f"{name}.place")  # that in front of all wide ones is -1, the last column
+    upper = b.op("GatherElements", [_both_nibbles(b, plane, name), place], f"{name}.upper", axis=1)
+    raised = b.op("Mul", [b.cast(upper, np.int32, f"{name}.upper.int32"), b.i32(16)], f"{name}.raised")
+    return b.op("Sub", [b.op("Add", [raised, nibbles], f"{name}.numbers"), b.i32(128)], f"{name}.codes")
 
 
 def _from_codebooks(b: Builder, nibbles: Value, each: Value, key: str) -> Value:

@@ -191,7 +191,7 @@ def _bytes_of_few_bits(plan: Plan, passed: Passed) -> list[str]:
         c.name: point.bits
         for c in cells
         for point in (c.point(f"{k}.weight") for k in ("R", "W"))
-        if stored_bits(point.bits) < BYTE_BITS and not point.wide_channels
+        if stored_bits(point.bits) < BYTE_BITS and (point.group_size or not point.wide_channels)
     }
     if not few:
         return []

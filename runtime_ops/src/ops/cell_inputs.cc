@@ -69,14 +69,16 @@ bool CellInputs::IsPacked(size_t input) const {
 
 Shape CellInputs::ExpectedShape(size_t input, const Sizes& s) const {
   const int64_t columns = op_.gates * s.hidden;
-  const auto stored = [columns](bool packed, int64_t bits) { return packed ? PackedRow(columns, bits) : columns; };
+  const auto stored = [columns](bool packed, int64_t bits, int64_t wide_columns) {
+    return packed ? PackedRow(columns, bits, wide_columns) : columns;
+  };
   switch (input) {
     case kX:
       return {s.time, s.batch, s.input};
     case kW:
-      return {s.input, stored(s.packed_w, s.w_bits)};
+      return {s.input, stored(s.packed_w, s.w_bits, s.w_wide_columns)};
     case kR:
-      return {s.hidden, stored(s.packed_r, s.r_bits)};
+      return {s.hidden, stored(s.packed_r, s.r_bits, s.r_wide_columns)};
     case kWGroupMultiplier:
       return {Groups(s.input, s.w_group_size), columns};
     case kRGroupMultiplier:
@@ -104,17 +106,19 @@ Shape CellInputs::ExpectedShape(size_t input, const Sizes& s) const {
 std::string CellInputs::ShapeInWords(size_t input, const Sizes& s) const {
   const auto multiple = [](int64_t count) { return (count == 1 ? "" : std::to_string(count)) + "H"; };
   const std::string columns = multiple(op_.gates);
-  const auto stored = [&](bool packed, int64_t bits) {
+  const auto stored = [&](bool packed, int64_t bits, int64_t wide_columns) {
     if (!packed) return columns;
-    return bits == kFewestBits && op_.gates % 2 == 0 ? multiple(op_.gates / 2) : PackedRowInWords(columns, bits);
+    const bool halves = bits == kFewestBits && op_.gates % 2 == 0;
+    const std::string row = halves ? multiple(op_.gates / 2) : PackedRowInWords(columns, bits);
+    return wide_columns > 0 ? row + " + " + std::to_string(PackedRow(wide_columns, kFewestBits)) : row;
   };
   switch (input) {
     case kX:
       return "[T, B, I]";
     case kW:
-      return "[I, " + stored(s.packed_w, s.w_bits) + "]";
+      return "[I, " + stored(s.packed_w, s.w_bits, s.w_wide_columns) + "]";
     case kR:
-      return "[H, " + stored(s.packed_r, s.r_bits) + "]";
+      return "[H, " + stored(s.packed_r, s.r_bits, s.r_wide_columns) + "]";
     case kWGroupMultiplier:
     case kRGroupMultiplier:
       return "[G, " + columns + "]";
@@ -182,6 +186,8 @@ void CellInputs::CheckDeclared(const ort::KernelInfo& info) {
   sizes_.r_group_size = config_.r_group_size;
   sizes_.w_bits = config_.w_bits;
   sizes_.r_bits = config_.r_bits;
+  sizes_.w_wide_columns = config_.w_wide_columns;
+  sizes_.r_wide_columns = config_.r_wide_columns;
   Sizes sizes = sizes_;
   ReadPlaces(info);
   for (size_t i = 0; i < kInputCount; ++i) {
@@ -348,14 +354,15 @@ CellInputs::Weights CellInputs::UnpackedWeights(size_t input, const OrtValue* co
     const uint8_t* packed = CheckedData<uint8_t>(input, inputs, sizes);
     const uint8_t* multipliers = CheckedData<uint8_t>(is_w ? kWGroupMultiplier : kRGroupMultiplier, inputs, sizes);
     const int64_t codebook = is_w ? config_.w_codebook : config_.r_codebook;
+    const int64_t wide_columns = is_w ? config_.w_wide_columns : config_.r_wide_columns;
     try {
       weights.codes = UnpackWeights(packed, is_w ? sizes.w_bits : sizes.r_bits, matrix.k, matrix.columns(), multipliers,
-                                    matrix.group_size, codebook);
+                                    matrix.group_size, codebook, wide_columns);
     } catch (const std::invalid_argument& error) {
       throw std::invalid_argument("input " + std::string(op_.input_names[input]) + ": " + error.what());
     }
     matrix.weights = weights.codes.data();
-    if (codebook == kEven) {
+    if (codebook == kEven && wide_columns == 0) {
       matrix.multipliers = multipliers;  // without them kernels see int8 weights of no groups
     } else {
       matrix.group_size = 0;

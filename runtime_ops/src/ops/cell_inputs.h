@@ -70,6 +70,8 @@ struct Sizes {
   int64_t r_group_size = 0;
   int64_t w_bits = 4;  // of the numbers of packed W
   int64_t r_bits = 4;
+  int64_t w_wide_columns = 0;  // of packed W
+  int64_t r_wide_columns = 0;
 };
 
 // The inputs and outputs of one node: types, shapes and values are checked here, and whatever is wrong is a

@@ -24,8 +24,24 @@ constexpr int8_t kSetValues[kSets][16] = {
 constexpr int kSetShift = 5;
 constexpr int kMultiplierMask = (1 << kSetShift) - 1;
 
-void CheckMultipliers(const uint8_t* multipliers, int64_t groups, int64_t columns, int64_t codebook) {
+// For each column its place among the wide ones, or -1.
+std::vector<int64_t> WidePlaces(const uint8_t* multipliers, int64_t groups, int64_t columns, int64_t wide_columns) {
+  std::vector<int64_t> places(static_cast<size_t>(columns), -1);
+  int64_t found = 0;
+  for (int64_t column = 0; wide_columns > 0 && column < columns; ++column) {
+    bool wide = true;
+    for (int64_t group = 0; group < groups; ++group) wide = wide && multipliers[group * columns + column] == 0;
+    if (wide) places[static_cast<size_t>(column)] = found++;
+  }
+  if (found == wide_columns) return places;
+  throw std::invalid_argument(std::to_string(found) + " columns have group multipliers of 0 alone, expected " +
+                              std::to_string(wide_columns) + " wide columns");
+}
+
+void CheckMultipliers(const uint8_t* multipliers, int64_t groups, int64_t columns, int64_t codebook,
+                      const std::vector<int64_t>& wide_places) {
   for (int64_t i = 0; i < groups * columns; ++i) {
+    if (wide_places[static_cast<size_t>(i % columns)] >= 0) continue;
     const int multiplier = codebook == kUneven ? multipliers[i] & kMultiplierMask : multipliers[i];
     const int set = codebook == kUneven ? multipliers[i] >> kSetShift : 0;
     if (multiplier >= 1 && multiplier <= kLargestMultiplier && set < kSets) continue;
@@ -52,8 +68,15 @@ void CheckCodebook(const char* attribute, int64_t codebook, int64_t bits, int64_
                               "rnnqc library.");
 }
 
-int64_t PackedRow(int64_t columns, int64_t bits) {
-  return (columns + 1) / 2 + (columns * (bits - kFewestBits) + 7) / 8;
+void CheckWideColumns(const char* attribute, int64_t wide_columns, int64_t bits, int64_t group_size) {
+  if (wide_columns == 0 || (wide_columns > 0 && bits == kFewestBits && group_size > 0)) return;
+  throw std::invalid_argument("attribute " + std::string(attribute) + " is " + std::to_string(wide_columns) +
+                              ", expected 0, or more with numbers of 4 bits in groups. Other values may need a newer "
+                              "rnnqc library.");
+}
+
+int64_t PackedRow(int64_t columns, int64_t bits, int64_t wide_columns) {
+  return (columns + 1) / 2 + (columns * (bits - kFewestBits) + 7) / 8 + (wide_columns + 1) / 2;
 }
 
 std::string PackedRowInWords(const std::string& columns, int64_t bits) {
@@ -62,13 +85,18 @@ std::string PackedRowInWords(const std::string& columns, int64_t bits) {
 }
 
 std::vector<int8_t> UnpackWeights(const uint8_t* packed, int64_t bits, int64_t k, int64_t columns,
-                                  const uint8_t* multipliers, int64_t group_size, int64_t codebook) {
+                                  const uint8_t* multipliers, int64_t group_size, int64_t codebook,
+                                  int64_t wide_columns) {
   const int64_t half = (columns + 1) / 2;
-  const int64_t row = PackedRow(columns, bits);
-  const int64_t upper = row - half;
+  const int64_t row = PackedRow(columns, bits, wide_columns);
+  const int64_t wide_half = (wide_columns + 1) / 2;
+  const int64_t upper = row - half - wide_half;
   const int64_t upper_bits = bits - kFewestBits;
+  std::vector<int64_t> wide_places(static_cast<size_t>(columns), -1);
   if (multipliers != nullptr) {
-    CheckMultipliers(multipliers, GroupCount(k, group_size), columns, codebook);
+    const int64_t groups = GroupCount(k, group_size);
+    wide_places = WidePlaces(multipliers, groups, columns, wide_columns);
+    CheckMultipliers(multipliers, groups, columns, codebook, wide_places);
   }
   std::vector<int8_t> codes(static_cast<size_t>(k * columns));
   for (int64_t i = 0; i < k; ++i) {
@@ -79,6 +107,13 @@ std::vector<int8_t> UnpackWeights(const uint8_t* packed, int64_t bits, int64_t k
       if (upper > 0) {
         const int part = packed[i * row + half + column % upper] >> (column / upper * upper_bits);
         number += (part & ((1 << upper_bits) - 1)) * 16;
+      }
+      const int64_t wide = wide_places[static_cast<size_t>(column)];
+      if (wide >= 0) {
+        const uint8_t both = packed[(i + 1) * row - wide_half + wide % wide_half];
+        const int high = wide < wide_half ? both & 15 : both >> 4;
+        codes[static_cast<size_t>(i * columns + column)] = static_cast<int8_t>(number + 8 + 16 * high - 128);
+        continue;
       }
       int multiplier = group == nullptr ? 1 : group[column];
       if (codebook == kUneven) {

@@ -22,11 +22,16 @@ constexpr int64_t kUneven = 1;
 // than 4.
 void CheckCodebook(const char* attribute, int64_t codebook, int64_t bits, int64_t group_size);
 
-// Bytes of a row of packed weights, and the same in words for a number of columns that is given in words.
-int64_t PackedRow(int64_t columns, int64_t bits);
+// Throws std::invalid_argument for a negative number of wide columns, and for some without groups (a size of 0) or with
+// other bits than 4.
+void CheckWideColumns(const char* attribute, int64_t wide_columns, int64_t bits, int64_t group_size);
+
+// Bytes of a row of packed weights, and, without wide columns, the same in words for a number of columns that is given
+// in words.
+int64_t PackedRow(int64_t columns, int64_t bits, int64_t wide_columns = 0);
 std::string PackedRowInWords(const std::string& columns, int64_t bits);
 
-// int8 codes [k, columns] of a matrix packed as numbers of `bits` [k, PackedRow(columns, bits)].
+// int8 codes [k, columns] of a matrix packed as numbers of `bits` [k, PackedRow(columns, bits, wide_columns)].
 //
 // The first half = ceil(columns / 2) bytes of row i are nibbles: the lower half of byte (i, j) is column j, the upper
 // half column j + half, if there is one. The bytes behind them hold the upper bits, one or two for each column, in
@@ -37,10 +42,15 @@ std::string PackedRowInWords(const std::string& columns, int64_t bits);
 // With kUneven the lower five bits of a multiplier are the multiplier and the upper three the number of a set of
 // sixteen values, of which the nibble is an index.
 //
+// A column all of whose multipliers are 0 is wide: a code is its nibble and 16 times another one, less 128. These
+// others stand in PackedRow(wide_columns, 4) bytes at the end of a row, packed as the nibbles of a matrix of the wide
+// columns.
+//
 // Throws std::invalid_argument, naming the place, for a multiplier outside 1 .. kLargestMultiplier, for a set that
-// there is not, and for a code outside int8.
+// there is not, and for a code outside int8; and for another number of columns with multipliers of 0.
 std::vector<int8_t> UnpackWeights(const uint8_t* packed, int64_t bits, int64_t k, int64_t columns,
-                                  const uint8_t* multipliers, int64_t group_size, int64_t codebook);
+                                  const uint8_t* multipliers, int64_t group_size, int64_t codebook,
+                                  int64_t wide_columns = 0);
 
 }  // namespace rnnqc
 

@@ -11,8 +11,8 @@ namespace {
 
 // Of every operator: what files say with the attribute operator_version, or mean without it.
 constexpr int64_t kOldestVersion = 1;
-// From 2 on packed weights may have 5 and 6 bits, from 3 on codebooks.
-constexpr int64_t kNewestVersion = 3;
+// From 2 on packed weights may have 5 and 6 bits, from 3 on codebooks, from 4 on wide columns.
+constexpr int64_t kNewestVersion = 4;
 
 }  // namespace
 

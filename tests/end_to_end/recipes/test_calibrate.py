@@ -82,6 +82,12 @@ def check(statistics: rnnqc.Statistics, cell: str, calls: dict[str, list[Call]],
             np.testing.assert_allclose(found.second_moment, rows.T @ rows / len(rows), atol=4 * TOLERANCE * scale**2)
         else:
             assert found.channel_max is None and found.second_moment is None
+        if point == "cell_state" or point.endswith(".activation"):  # what the noise of gates follows from
+            rows = np.concatenate([np.atleast_2d(s) for c in seen for s in c.samples])
+            np.testing.assert_allclose(found.channel_mean, rows.mean(axis=0), atol=TOLERANCE * scale)
+            np.testing.assert_allclose(found.channel_square, np.square(rows).mean(axis=0), atol=TOLERANCE * scale**2)
+        else:
+            assert found.channel_square is None
 
 
 def cells_of(statistics: rnnqc.Statistics) -> list[str]:

@@ -62,13 +62,14 @@ def stored(model: onnx.ModelProto) -> list[tuple[int, ...]]:
     return [tuple(t.dims) for t in model.graph.initializer if len(t.dims) >= 2 and min(t.dims) > 2]
 
 
-@pytest.mark.few(2)
-@pytest.mark.parametrize("form", ["fused", "qcdq"])
+@pytest.mark.few(3)
+@pytest.mark.parametrize(("recipe", "form"), [("int8", "fused"), ("int8", "qcdq"), ("w4a8-uneven", "fused")])
 @pytest.mark.parametrize("op", ["LSTM", "GRU"])
-def test_weights_stand_in_the_file_once(op: str, form: str) -> None:
+def test_weights_stand_in_the_file_once(op: str, recipe: str, form: str) -> None:
+    """Those with wide channels, too: which ones are, all uses say together."""
     for other in (False, True):
         model = two_uses(op, other)
-        lowered = rnnqc.lower(model, form=form, calibration=[feeds()], verify=other)
+        lowered = rnnqc.lower(model, recipe, form=form, calibration=[feeds()], verify=other)
         assert [e.status for e in lowered.report.entries] == ["lowered"] * 2
         before, after = lowered.report.weight_bytes
         first, second = lowered.report.entries

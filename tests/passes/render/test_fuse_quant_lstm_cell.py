@@ -266,6 +266,8 @@ UNEVEN_R = ("*.R.weight.codebook=uneven", "*.R.weight.bits=4", "*.R.weight.group
         (["*.weight.bits=7"], {}, ""),
         ([*UNEVEN_R], {"R": 4}, "R"),
         ([*UNEVEN_R, "*.W.weight.bits=6"], {"R": 4, "W": 6}, "R"),
+        ([*UNEVEN_R, "*.R.weight.wide_channels=0.02"], {"R": 4}, "R"),
+        (["*.weight.bits=4", "*.weight.group_size=32", "*.R.weight.wide_channels=0.02"], {"W": 4, "R": 4}, "WR"),
     ],
     ids=str,
 )
@@ -287,17 +289,24 @@ def test_weights_of_up_to_6_bits_are_packed(
             assert (f"{key}_group_multiplier" in stored) == (key in groups)
             assert bool(f"{key}_group_multiplier" in given) == (key in groups)
             bits = packed.get(key, 8)
-            assert (stored[key].dtype, stored[key].shape) == (np.uint8 if bits < 8 else np.int8, (rows, 17 * bits))
+            wide = node.attrs.get(f"{key.lower()}_wide_columns", 0)
+            assert wide == (3 if key == "R" and "*.R.weight.wide_channels=0.02" in overrides else 0)  # of 136
+            row = 17 * bits + (wide + 1) // 2
+            assert (stored[key].dtype, stored[key].shape) == (np.uint8 if bits < 8 else np.int8, (rows, row))
             assert node.attrs.get(f"{key.lower()}_bits", 4) == packed.get(key, 4)
             codebook = node.attrs.get(f"{key.lower()}_codebook", 0)
             assert codebook == (UNEVEN_R[0] in overrides and key == "R")
             multipliers = stored.get(f"{key}_group_multiplier")
-            codes = weight_codes(stored[key], multipliers, size, 136, min(bits, 6), codebook=codebook)
+            codes = weight_codes(
+                stored[key], multipliers, size, 136, min(bits, 6), codebook=codebook, wide_columns=wide
+            )
             np.testing.assert_array_equal(codes, expected[cell.name][key])
         assert (cell.operands.W, cell.operands.R) == (cell.W, cell.R)
         needs_newer = any(bits > 4 for bits in packed.values())
-        newest = 3 if UNEVEN_R[0] in overrides else 2
-        assert node.attrs.get("operator_version", 1) == (newest if needs_newer or newest == 3 else 1)
+        newest = 3 if UNEVEN_R[0] in overrides else 2 if needs_newer else 1
+        if "*.R.weight.wide_channels=0.02" in overrides:
+            newest = 4
+        assert node.attrs.get("operator_version", 1) == newest
     feeds = case.feeds() if placement == "main" else case.feeds(condition=True)
     unoptimized = run(plain_session(model.proto), feeds)
     optimized = run(rnnqc.session(model.proto, native=False), feeds)

@@ -25,8 +25,8 @@ REFUSED_AT_CREATION: list[tuple[str, Change]] = [
     ("h_scale has another type than the expected float", set_attribute(h_scale=1)),
     ("direction has another type than the expected string", set_attribute(direction=1)),
     (
-        r"has version 4 .* up to version 3\. Use a newer library, or run the file without",
-        set_attribute(operator_version=4),
+        r"has version 5 .* up to version 4\. Use a newer library, or run the file without",
+        set_attribute(operator_version=5),
     ),
     ("has version 0 .* from version 1 on. Lower the float model again", set_attribute(operator_version=0)),
     ("gate_min has 0 elements, expected 4", set_attribute(gate_min=0.5)),
@@ -146,6 +146,11 @@ def one_value(name: str, index: tuple[int, ...], value: Any) -> Change:
     return lambda case: case.inputs[name].__setitem__(index, value)
 
 
+def wider(key: str, more: int) -> Change:
+    """W or R with so many more bytes in a row."""
+    return lambda case: case.inputs.update({key: np.pad(case.inputs[key], ((0, 0), (0, more)))})
+
+
 def few_bits(key: str, bits: int, row: int) -> Change:
     """W or R packed into so many bytes a row, and the attribute that says the bits."""
 
@@ -157,6 +162,26 @@ def few_bits(key: str, bits: int, row: int) -> Change:
 
 
 REFUSED_INT4: list[tuple[str, Change]] = [
+    (
+        r"attribute w_wide_columns is -1, expected 0, or more with numbers of 4 bits in groups\. Other values may need",
+        all_of(packed("W", 32, 1, 1), set_attribute(w_wide_columns=-1)),
+    ),
+    (
+        r"attribute r_wide_columns is 1, expected 0, or more with numbers of 4 bits in groups",
+        set_attribute(r_wide_columns=1),
+    ),
+    (
+        r"input R has shape \[21, 42\], expected \[H, 2H \+ 2\] = \[21, 44\]",
+        all_of(packed("R", 32, 1, 1), set_attribute(r_wide_columns=3)),
+    ),
+    (
+        r"input R: 0 columns have group multipliers of 0 alone, expected 3 wide columns",
+        all_of(packed("R", 32, 1, 1), wider("R", 2), set_attribute(r_wide_columns=3)),
+    ),
+    (
+        r"input R: the group multiplier at \[0, 2\] is 0, expected 1 \.\. 18",
+        all_of(packed("R", 32, 1, 1), one_value("R_group_multiplier", (0, 2), 0)),
+    ),
     (
         r"attribute w_codebook is 2, expected 0, or 1 with numbers of 4 bits in groups\. Other values may need a newer",
         all_of(packed("W", 32, 1, 1), set_attribute(w_codebook=2)),

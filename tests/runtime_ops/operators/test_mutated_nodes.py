@@ -98,7 +98,7 @@ ATTRIBUTES = [
     *("input_forget", "one", "w_group_size", "r_group_size", "arithmetic", "grid_scale", "grid_zero_point", "grid_min"),
     *("grid_max", "grid_rounding", "grid_offset", "accumulator_bits", "rounded_output"),
     *("linear_before_reset", "reset_scale", "reset_zero_point", "x_bits", "h_bits", "w_bits", "r_bits"),
-    *("w_codebook", "r_codebook"),
+    *("w_codebook", "r_codebook", "w_wide_columns", "r_wide_columns"),
 ]
 
 

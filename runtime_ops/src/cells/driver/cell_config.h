@@ -55,6 +55,8 @@ struct CellConfig {
   int64_t r_bits = 4;
   int64_t w_codebook = 0;  // which values the groups of packed W have: 1 for sets that they choose
   int64_t r_codebook = 0;
+  int64_t w_wide_columns = 0;  // how many columns of packed W in groups have 8 bits
+  int64_t r_wide_columns = 0;
   bool y_direction_axis = false;      // Y is [T, 1, B, H]
   bool state_direction_axis = false;  // initial and last states are [1, B, H]
   int64_t x_bits = 8;
