@@ -95,7 +95,9 @@ def test_a_part_without_columns_is_no_gate() -> None:
     proto.graph.initializer.append(onnx.numpy_helper.from_array(np.array([H, H, H, H, 0]), "sizes"))
     model = Model.load(proto)
     assert PassManager([Canonicalize(), RecognizeSteps()]).run(model)[1].statistics == {"steps": 1}
-    np.testing.assert_allclose(run_model(model.proto, feeds())["h_next"], run_model(proto, feeds())["h_next"], atol=1e-6)
+    np.testing.assert_allclose(
+        run_model(model.proto, feeds())["h_next"], run_model(proto, feeds())["h_next"], atol=1e-6
+    )
 
 
 @pytest.mark.parametrize("change", ["hard", "used", "weights"])
