@@ -16,6 +16,9 @@ _TAKES = ("Gather", "Slice", "Split")
 _Range = tuple[int, int, int]
 """An axis, the first element along it, and how many there are."""
 
+_Lengths = dict[tuple[int, int], int | None]
+"""How many elements a value has along an axis, by the value's `id`."""
+
 
 class RemoveStacks(Pass):
     """Uses an operand of a Concat in the place of what is taken out of the Concat again.
@@ -44,10 +47,11 @@ class RemoveStacks(Pass):
             return PassResult(False)
         model.infer_shapes({})
         indices, count, graphs = Indices(Constants(model), shape_of), 0, list(model.graphs())
+        lengths: _Lengths = {}
         for graph, node in takers:
             for position, made in enumerate(node.outputs):
                 taken = _range(node, position, indices)
-                held = None if taken is None else _operand(node.inputs[0], *taken, indices)
+                held = None if taken is None else _operand(node.inputs[0], taken, indices, lengths)
                 if taken is None or held is None or any(made is v for v in graph.outputs):
                     continue
                 if node.op == "Gather" and shape_of(node.inputs[1]) == []:
@@ -110,8 +114,9 @@ def _range(node: Node, position: int, indices: Indices) -> _Range | None:
     return (axis, start, size) if start >= 0 and size > 0 else None
 
 
-def _operand(value: Value, axis: int, start: int, size: int, indices: Indices) -> Value | None:
-    """The operand of a Concat that `size` elements of `value` from `start` on are; None if they are none."""
+def _operand(value: Value, taken: _Range, indices: Indices, lengths: _Lengths) -> Value | None:
+    """The operand of a Concat that a range of `value` is; None if it is none."""
+    axis, start, size = taken
     while (node := _maker(value)) is not None:
         if node.op in ("Slice", "Split"):
             held = _range(node, next(k for k, v in enumerate(node.outputs) if v is value), indices)
@@ -124,7 +129,9 @@ def _operand(value: Value, axis: int, start: int, size: int, indices: Indices) -
             return None
         found = None
         for part in node.inputs:
-            length = _length(part, axis, indices)
+            if (id(part), axis) not in lengths:
+                lengths[id(part), axis] = _length(part, axis, indices)
+            length = lengths[id(part), axis]
             if length is None:
                 return None
             if start < length:
