@@ -20,6 +20,7 @@ from rnnqc.passes.normalize.read_weight_codes import ReadWeightCodes
 from rnnqc.passes.normalize.remove_idle_casts import RemoveIdleCasts
 from rnnqc.passes.normalize.remove_open_masks import RemoveOpenMasks
 from rnnqc.passes.normalize.remove_sorting import RemoveSorting
+from rnnqc.passes.normalize.remove_stacks import RemoveStacks
 from rnnqc.passes.normalize.remove_whole_writes import RemoveWholeWrites
 from rnnqc.passes.normalize.repair_lstm_export import RepairLstmExport
 from rnnqc.passes.normalize.simplify_sequences import SimplifySequences
@@ -78,6 +79,7 @@ __all__ = [
     "RemoveIdleCasts",
     "RemoveOpenMasks",
     "RemoveSorting",
+    "RemoveStacks",
     "RemoveWholeWrites",
     "RepairLstmExport",
     "RestoreNodes",

@@ -30,6 +30,7 @@ from rnnqc.passes.normalize.read_weight_codes import ReadWeightCodes
 from rnnqc.passes.normalize.remove_idle_casts import RemoveIdleCasts
 from rnnqc.passes.normalize.remove_open_masks import RemoveOpenMasks
 from rnnqc.passes.normalize.remove_sorting import RemoveSorting
+from rnnqc.passes.normalize.remove_stacks import RemoveStacks
 from rnnqc.passes.normalize.remove_whole_writes import RemoveWholeWrites
 from rnnqc.passes.normalize.repair_lstm_export import RepairLstmExport
 from rnnqc.passes.normalize.simplify_sequences import SimplifySequences
@@ -86,6 +87,7 @@ def normal_form(
         WriteChoices(),  # normalize: sums of products with a condition and its opposite become choices
         RemoveOpenMasks(),  # normalize: masks over states that no step is held by go
         RemoveWholeWrites(),  # normalize: writes that overwrite a whole tensor go
+        RemoveStacks(),  # normalize: stacks of values that are taken apart again go
         WidenSteps(),  # recover: unrolled steps of float16 compute in float32
         RecognizeSteps(),  # recover: steps written in other operators become LSTM, GRU and RNN nodes of one step
         RollSteps(),  # recover: unrolled steps become one node

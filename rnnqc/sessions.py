@@ -128,7 +128,7 @@ def _register(options: ort.SessionOptions) -> None:
     except (OSError, RuntimeError) as error:
         raise CompileError(
             f"the native library cannot be used: {str(error).rstrip('.')}.",
-            supported="sessions without it (run and evaluate: --stock; Python: native=False); bench needs it",
+            supported="sessions without it (run, evaluate and dump: --stock; Python: native=False); bench needs it",
             action="`rnnqc doctor` says what is there",
         ) from error
 

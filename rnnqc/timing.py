@@ -337,8 +337,8 @@ def _ways(model: Given, against: Given | None) -> tuple[dict[str, onnx.ModelProt
     if against is not None:
         raise UsageError(
             f"{name}: has no cell that rnnqc lowered; there is nothing to compare with --against {name_of(against)}.",
-            supported="a lowered model with --against, a float model without",
-            action=f"leave --against out, or lower first (rnnqc lower {name} -o OUT.onnx)",
+            supported="a model with lowered recurrent layers and --against, a float model without",
+            action="leave --against out, or name what `rnnqc lower` has written",
         )
     result = lower(model)
     entries = list(result.report.float_entries)

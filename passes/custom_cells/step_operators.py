@@ -90,7 +90,8 @@ class _Writer(StepReader):
             return
         if node.op == "Split":
             for output, columns in zip(node.outputs, self._parts(node), strict=True):
-                self.program.define(output, self._columns(node, columns))
+                if columns:
+                    self.program.define(output, self._columns(node, columns))
             return
         if node.op == "SplitToSequence":
             self._sequences[id(node.outputs[0])] = node, self._parts(node)
@@ -311,7 +312,8 @@ class _Writer(StepReader):
             even = 0 if sizes else -(-total // len(node.outputs))
         ends = [*range(even, total, even), total] if even else list(accumulate(sizes or []))
         parts = [range(low, high) for low, high in pairwise([0, *ends])]
-        if not all(parts) or ends[-1] > total or (node.op == "Split" and len(parts) != len(node.outputs)):
+        empty = [not p and (node.op != "Split" or bool(node.outputs[k].outputs)) for k, p in enumerate(parts)]
+        if any(empty) or ends[-1] > total or (node.op == "Split" and len(parts) != len(node.outputs)):
             raise refusal(node, f"its parts have {[len(p) for p in parts]} columns.")
         return parts
 

@@ -37,7 +37,7 @@ def run(a: argparse.Namespace) -> int:
         out(f"native library {escape(str(runtime_ops.library_path()))}, kernels: {runtime_ops.isa()}")
     except (OSError, RuntimeError) as error:
         err(f"[red]native library:[/red] {escape(str(error))}")
-        err("Without it `rnnqc bench` and native sessions do not work; `run` and `evaluate` take --stock.")
+        err("Without it `rnnqc bench` and native sessions do not work; `run`, `evaluate` and `dump` take --stock.")
         return CHECK_FAILED
     same = _self_test()
     out("self test: stock and native give the same bits" if same else "[red]self test: stock and native differ[/red]")

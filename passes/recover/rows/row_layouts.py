@@ -23,10 +23,10 @@ def split_columns(atoms: Atoms, node: Node, rows: Rows, indices: Indices) -> Seq
         return []
     size = -(-rows.width // count)
     sizes = given or [min(size, rows.width - size * k) for k in range(count)]
-    if sum(sizes) != rows.width or len(sizes) != count or min(sizes) <= 0:
+    if sum(sizes) != rows.width or len(sizes) != count or min(sizes) < 0:
         return []
     ends = np.cumsum(sizes).tolist()
-    return [columns_of(atoms, rows, end - n, end) for n, end in zip(sizes, ends, strict=True)]
+    return [columns_of(atoms, rows, end - n, end) if n else None for n, end in zip(sizes, ends, strict=True)]
 
 
 def sliced_columns(atoms: Atoms, node: Node, rows: Rows, indices: Indices) -> Rows | None:

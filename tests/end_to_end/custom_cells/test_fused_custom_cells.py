@@ -210,6 +210,16 @@ def test_slices_over_rows_and_columns(end: str | None) -> None:
     same_bits(lowered(model), feeds_of(model, 1, 5, 3))
 
 
+def test_a_part_without_columns() -> None:
+    """A Split may have one; nothing reads it."""
+    text = """<ir_version: 8, opset_import: ["": 17]> cell (float[B,4] x, float[B,4] h) => (float[B,4] hn) {
+      p = MatMul (x, W) q = MatMul (h, R) s = Add (p, q) sizes = Constant<value_ints = [4, 4, 0]>()
+      a, b, none = Split<axis = 1> (s, sizes) t = Tanh (a) u = Sigmoid (b) hn = Mul (t, u) }"""
+    held = {n: np.random.default_rng(0).standard_normal((4, 8)).astype(np.float32) for n in "WR"}
+    model = rnnqc.layer(parse(text, **held))
+    same_bits(lowered(model), feeds_of(model, 1, 5, 3))
+
+
 @pytest.mark.parametrize(("start", "end"), [("0", "-1"), ("0", "2"), ("-3", "9223372036854775807")])
 def test_slices_that_may_take_some_rows_stay_in_a_loop(start: str, end: str) -> None:
     (warning,) = [w for w in rnnqc.lower(two_axes(start, end)).report.warnings if "loop of standard operators" in w]

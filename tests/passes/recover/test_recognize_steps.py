@@ -87,6 +87,20 @@ def test_every_order_of_gates(order: str, gemm: bool) -> None:
     assert not RecognizeSteps()(model).modified
 
 
+def test_a_part_without_columns_is_no_gate() -> None:
+    """As tf2onnx writes the Split of a Keras GRU with reset_after=False: units, units and none."""
+    proto = step()
+    (split,) = (n for n in proto.graph.node if n.op_type == "Split")
+    split.input.append("sizes")
+    split.output.append("none")
+    proto.graph.initializer.append(onnx.numpy_helper.from_array(np.array([H, H, H, H, 0]), "sizes"))
+    model = Model.load(proto)
+    assert PassManager([Canonicalize(), RecognizeSteps()]).run(model)[1].statistics == {"steps": 1}
+    np.testing.assert_allclose(
+        run_model(model.proto, feeds())["h_next"], run_model(proto, feeds())["h_next"], atol=1e-6
+    )
+
+
 @pytest.mark.parametrize("change", ["hard", "used", "weights"])
 def test_another_form_is_left_alone(change: str) -> None:
     model = Model.load(step(change=change))
