@@ -439,10 +439,15 @@ def feeds(proto: onnx.ModelProto, inputs: tuple[Any, ...]) -> dict[str, np.ndarr
 
 
 class GatedProduct(nn.Module):
-    """A gated unit that is no GRU; the gate multiplies the state in front of a product."""
+    """A gated unit that is no GRU; the gate multiplies the state in front of a product.
 
-    def __init__(self) -> None:
+    Args:
+        differ: Whether each step adds a constant of its own.
+    """
+
+    def __init__(self, differ: bool = False) -> None:
         super().__init__()
+        self.differ = differ
         self.f, self.n = nn.Linear(I, 16), nn.Linear(I, 16)
         self.u, self.m = nn.Linear(16, 16), nn.Linear(16, 16)
 
@@ -451,6 +456,6 @@ class GatedProduct(nn.Module):
         for t in range(x.size(0)):
             f = torch.sigmoid(self.f(x[t]) + self.u(h))
             a = self.n(x[t]) + self.m(f * h)
-            h = (1 - f) * h + f * torch.tanh(a) * torch.sigmoid(a + 1)
+            h = (1 - f) * h + f * torch.tanh(a) * torch.sigmoid(a + (1 + t if self.differ else 1))
             out.append(h)
         return torch.stack(out)
