@@ -442,12 +442,12 @@ class GatedProduct(nn.Module):
     """A gated unit that is no GRU; the gate multiplies the state in front of a product.
 
     Args:
-        differ: Whether each step adds a constant of its own.
+        skip: Whether each step adds half of the state of two steps before.
     """
 
-    def __init__(self, differ: bool = False) -> None:
+    def __init__(self, skip: bool = False) -> None:
         super().__init__()
-        self.differ = differ
+        self.skip = skip
         self.f, self.n = nn.Linear(I, 16), nn.Linear(I, 16)
         self.u, self.m = nn.Linear(16, 16), nn.Linear(16, 16)
 
@@ -456,6 +456,8 @@ class GatedProduct(nn.Module):
         for t in range(x.size(0)):
             f = torch.sigmoid(self.f(x[t]) + self.u(h))
             a = self.n(x[t]) + self.m(f * h)
-            h = (1 - f) * h + f * torch.tanh(a) * torch.sigmoid(a + (1 + t if self.differ else 1))
+            h = (1 - f) * h + f * torch.tanh(a) * torch.sigmoid(a + 1)
+            if self.skip:
+                h = h + 0.5 * (out[-2] if len(out) > 1 else torch.zeros_like(h))
             out.append(h)
         return torch.stack(out)
