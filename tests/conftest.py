@@ -6,7 +6,7 @@
   need it skip when it is absent, and the summary says how many did.
 * `--slow` runs the tests marked `slow`, too; without it they are deselected. So are, of a test marked `few(n)`, all
   cases but n, in which as many values of its parameters stand as n cases can have; of equals those that are evenly
-  spread.
+  spread. Every instruction set and kernel of the machine is among them, whatever n is.
 * What waits for the longest of all, the cross-compiled library, comes first: no processor is idle at the end.
 * BLAS and OpenMP have one thread: products are small, and threads that wait for the next one take processors from
   the other processes of the run.
@@ -38,6 +38,8 @@ from rnnqc.commands import terminal
 from tests.native import arm64
 
 terminal.EVERY = math.inf  # what commands print does not depend on how long they take
+_EVERY_ONE = ("isa", "kernel")
+"""Parameters of which every value stands, whatever `few` says."""
 SHARED_MISSING = "the folder of real models is absent"
 _COMMON = {
     "deadline": None,
@@ -136,28 +138,29 @@ def _few(items: list[pytest.Item]) -> list[pytest.Item]:
     for members in cases.values():
         marker = members[0].get_closest_marker("few")
         assert marker is not None
-        (count,) = marker.args
-        kept = _chosen([_values_of(item) for item in members], count)
+        cases_of = [_values_of(item) for item in members]
+        needed = [frozenset(v for v in values if v[0] in _EVERY_ONE) for values in cases_of]
+        kept = _chosen(cases_of, needed, max(marker.args[0], len(frozenset().union(*needed))))
         gone.update(id(item) for k, item in enumerate(members) if k not in kept)
     return [item for item in items if id(item) not in gone]
 
 
-def _chosen(cases: Sequence[frozenset[object]], count: int) -> set[int]:
-    """Each has more values than any other that none before it has; of equals those that are evenly spread."""
+def _chosen(cases: Sequence[frozenset[Any]], needed: Sequence[frozenset[Any]], count: int) -> set[int]:
+    """Each has more values than any other that none before it has, needed ones first; of equals those evenly spread."""
     spread = [round(k * (len(cases) - 1) / max(count - 1, 1)) for k in range(count)]
     left, seen = list(dict.fromkeys([*spread, *range(len(cases))])), set[object]()
     kept: set[int] = set()
     while left and len(kept) < count:
-        place = max(left, key=lambda k: len(cases[k] - seen))  # the first one of equals
+        place = max(left, key=lambda k: (len(needed[k] - seen), len(cases[k] - seen)))  # the first one of equals
         left.remove(place)
         kept.add(place)
         seen |= cases[place]
     return kept
 
 
-def _values_of(item: pytest.Item) -> frozenset[object]:
+def _values_of(item: pytest.Item) -> frozenset[tuple[Any, ...]]:
     """The values of a case's parameters; those of what is made of several, a dataclass or a list, one by one."""
-    found: set[object] = set()
+    found: set[tuple[Any, ...]] = set()
 
     def add(name: str, value: Any) -> None:
         if dataclasses.is_dataclass(value) and not isinstance(value, type):
