@@ -392,7 +392,7 @@ def test_other_cells_are_no_nodes_and_are_named(op: str, form: str) -> None:
     assert (entry.node, entry.form) == (found[0].path, "products"), "its products, by a pass of their own"
 
 
-@pytest.mark.few(1)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("form", FORMS)
 def test_an_lstm_inside_another_recurrence_stays_part_of_it(form: str) -> None:
     """A highway layer with a product for each gate holds whole LSTM steps; its states leave the bounds of an LSTM's."""
