@@ -148,6 +148,6 @@ def test_links_lead_somewhere(page: Path) -> None:
 def test_the_override_of_the_readme_fits_every_layer() -> None:
     """Its first example of an override must not depend on the model being an LSTM."""
     (override,) = re.findall(r"--set '([^']+)' +# override", README)
-    for op in CELL_TYPES:
+    for op in [t.op for t in CELL_TYPES.values() if not t.domain]:
         tiny = next((ROOT / "models" / "tiny").glob(f"{op.lower()}_*.onnx"))
         assert rnnqc.lower(tiny, overrides=[override]).report.is_changed
