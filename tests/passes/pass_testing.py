@@ -31,6 +31,7 @@ from rnnqc.passes import (
     VerifyModified,
     VerifyNumerics,
 )
+from rnnqc.passes.pipeline import normal_form
 from rnnqc.recipes.recipe import Recipe, load_recipe
 from tests.runs.sessions import Array
 from tests.subjects.lstm_models import LstmCase
@@ -77,6 +78,13 @@ def before(name: str, proto: onnx.ModelProto | Model, recipe: Recipe = INT8) -> 
     stop = ORDER.index(name) if name in ORDER else ORDER.index("fuse-quant-lstm-cell")
     dispatch = name != "unroll"
     PassManager([make_pass(n, recipe, dispatch) for n in ORDER[:stop]]).run(model)
+    return model
+
+
+def in_front_of(kind: type[Pass], proto: onnx.ModelProto) -> Model:
+    """The model as a pass of the normal form meets it."""
+    model, passes = Model.load(proto), normal_form()
+    PassManager(passes[: next(k for k, p in enumerate(passes) if isinstance(p, kind))]).run(model)
     return model
 
 

@@ -7,6 +7,7 @@ a step that differs from the others and is computed like them, one that reads wh
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,25 +16,17 @@ import pytest
 
 import rnnqc
 from rnnqc.cells.custom_nodes import is_custom_node
-from rnnqc.ir import Model
-from rnnqc.passes import PassManager, RollCustomSteps
-from rnnqc.passes.pipeline import normal_form
+from rnnqc.passes import RollCustomSteps
 from tests.generate.recurrences import RecurrenceCase
 from tests.laws.parametrize import in_turn
-from tests.passes.pass_testing import apply, nodes_of
+from tests.passes.pass_testing import apply, in_front_of, nodes_of
 from tests.runs.lowered import NATIVE, STOCK, session
 from tests.runs.sessions import Array, assert_same_bits, run
 from tests.subjects.protos import parse
 
 T, I, H = 5, 8, 10  # noqa: E741 - steps, inputs and units
 
-
-def before(proto: onnx.ModelProto) -> Model:
-    """The model as the pass meets it."""
-    model = Model.load(proto)
-    passes = normal_form()
-    PassManager(passes[: next(k for k, p in enumerate(passes) if isinstance(p, RollCustomSteps))]).run(model)
-    return model
+before = partial(in_front_of, RollCustomSteps)
 
 
 CASES: tuple[dict[str, Any], ...] = (

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,11 +20,10 @@ from rnnqc.cells.custom_nodes import is_custom_node
 from rnnqc.errors import Outcome
 from rnnqc.evaluation.evaluate import run_model
 from rnnqc.ir import Model
-from rnnqc.passes import PassManager, WriteScans
-from rnnqc.passes.pipeline import normal_form
+from rnnqc.passes import WriteScans
 from tests.generate.recurrences import RecurrenceCase
 from tests.laws.parametrize import in_turn
-from tests.passes.pass_testing import apply, nodes_of
+from tests.passes.pass_testing import apply, in_front_of, nodes_of
 from tests.runs.lowered import NATIVE, STOCK, session
 from tests.runs.sessions import Array, assert_same_bits, run
 from tests.subjects.protos import parse
@@ -32,13 +32,7 @@ I, H = 5, 6  # noqa: E741 - inputs and units
 SIZES = ((1, 3), (4, 1), (9, 2))
 """T and B."""
 
-
-def before(proto: onnx.ModelProto) -> Model:
-    """The model as the pass meets it."""
-    model = Model.load(proto)
-    passes = normal_form()
-    PassManager(passes[: next(k for k, p in enumerate(passes) if isinstance(p, WriteScans))]).run(model)
-    return model
+before = partial(in_front_of, WriteScans)
 
 
 def written(model: Model, feeds: list[Mapping[str, Array]] | None = None) -> None:
