@@ -152,8 +152,7 @@ class _Steps:
         return made
 
     def _computed(self, node: Node) -> Hashable:
-        attributes = tuple(sorted((k, _plain(v)) for k, v in node.attrs.items()))
-        number = hash((node.op, node.domain, attributes, tuple(self._told(v, node) for v in node.inputs)))
+        number = hash((node.op, node.domain, configuration(node), tuple(self._told(v, node) for v in node.inputs)))
         return node.op, number
 
     def _told(self, value: Value, user: Node) -> Hashable:
@@ -174,8 +173,9 @@ class _Steps:
         return _OUTSIDE if key is None else (key, [v is value for v in maker.outputs].index(True))
 
 
-def _plain(value: object) -> str:
-    return repr(value.tolist()) if hasattr(value, "tolist") else repr(value)
+def configuration(node: Node) -> tuple[tuple[str, str], ...]:
+    """The attributes of a node, equal for equal ones."""
+    return tuple(sorted((k, repr(v.tolist() if hasattr(v, "tolist") else v)) for k, v in node.attrs.items()))
 
 
 def rows_of_products(graph: Graph, recurrence: FloatRecurrence) -> list[list[int]]:

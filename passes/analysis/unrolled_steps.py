@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from rnnqc.ir import Graph, Node, Value, constant_array, display_name, dtype_of, shape_of, subgraphs
-from rnnqc.passes.analysis.custom_rows import rows_of_products
+from rnnqc.evaluation.numerics import same_bits
+from rnnqc.ir import Graph, Node, Value, constant_array, display_name, dtype_of, output_number, shape_of, subgraphs
+from rnnqc.passes.analysis.custom_rows import configuration, rows_of_products
 from rnnqc.passes.analysis.float_recurrences import PRODUCTS, FloatRecurrence
 from rnnqc.passes.graph.loops.loop_reach import everything_behind
 from rnnqc.passes.graph.loops.loop_states import owners
@@ -24,7 +25,7 @@ _STEPS = 3
 _BEHIND, _IN_FRONT = "behind", "in front"
 _WITHIN = 4
 """How often one matrix may multiply within a step."""
-STAYS = "its unrolled steps are not joined: they do not do the same."
+_STAYS = "its unrolled steps are not joined: they do not do the same."
 
 
 @dataclass(eq=False)
@@ -91,15 +92,18 @@ def unrolled_steps(graph: Graph, recurrence: FloatRecurrence, indices: Indices) 
     inside = owners(graph)
     row = [inside[n] for n in max(rows_of_products(graph, recurrence), key=len, default=[])]
     refusals: list[NotHandled] = []
-    for within in range(1, _WITHIN + 1):
-        if len(row) < _STEPS * within:
-            break
-        for cut in (_BEHIND, _IN_FRONT):
+    for within in range(1, min(_WITHIN, len(row) // _STEPS) + 1):
+        try:
             pairs = _Pairs(graph, inside, indices)
+            pairs.follow(row[-1 - within], row[-1])
+            pairs.extend()
+        except NotHandled as why:
+            refusals.append(why)
+            continue
+        for cut in (_BEHIND, _IN_FRONT):
+            held = _of_whole_steps(pairs, row[-1], cut)
             try:
-                pairs.follow(row[-1 - within], row[-1])
-                pairs.extend()
-                return _checked(inside, _of_whole_steps(pairs, row[-1], cut), row[-1])
+                return _checked(inside, held, row[-1])
             except NotHandled as why:
                 refusals.append(why)
     raise refusals[0] if refusals else _stays("fewer than three products with one matrix, each made of the one before")
@@ -150,7 +154,7 @@ class _Pairs:
                 if a is not b and constant_array(b) is None and not self._elements(a, b):
                     before, after = self._maker(a), self._maker(b)
                     alike = before is not None and after is not None and _alike(before, after)
-                    if alike and _output(before, a) == _output(after, b):
+                    if alike and output_number(before, a) == output_number(after, b):
                         stack.append((before, after))
         return new
 
@@ -251,10 +255,10 @@ def _source(same: SameNode, position: int, place: dict[int, tuple[SameNode, int]
             return _different(same.nodes[0], same.nodes[1])
         return Source(values)
     maker, step = second
-    output, late = _output(maker.nodes[step], values[1]), step == 0
+    output, late = output_number(maker.nodes[step], values[1]), step == 0
     first = 1 if late else 0
     for k, (value, found) in enumerate(zip(values[first:], made[first:], strict=True), first):
-        at = None if found is None else (found[0], found[1], _output(found[0].nodes[found[1]], value))
+        at = None if found is None else (found[0], found[1], output_number(found[0].nodes[found[1]], value))
         if at != (maker, k - first, output):
             return _different(same.nodes[0], same.nodes[k])
     if late and (made[0] is not None or _kind(values[0]) != _kind(values[1])):
@@ -263,7 +267,7 @@ def _source(same: SameNode, position: int, place: dict[int, tuple[SameNode, int]
 
 
 def _stays(found: str) -> NotHandled:
-    return NotHandled(STAYS, found, "none; every step has its own nodes")
+    return NotHandled(_STAYS, found, "none; every step has its own nodes")
 
 
 def _different(one: Node, other: Node) -> NotHandled:
@@ -276,10 +280,6 @@ def _kind(value: Value) -> tuple[np.dtype | None, int | None, int | str | None]:
     return dtype_of(value), None if shape is None else len(shape), shape[-1] if shape else None
 
 
-def _output(node: Node, value: Value) -> int:
-    return next(k for k, v in enumerate(node.outputs) if v is value)
-
-
 def equal_values(a: Value, b: Value) -> bool:
     """Whether two values are one, or equal constants."""
     if a is b:
@@ -287,7 +287,7 @@ def equal_values(a: Value, b: Value) -> bool:
     one, other = constant_array(a), constant_array(b)
     if one is None or other is None:
         return not a.name and not b.name
-    return one.dtype == other.dtype and one.shape == other.shape and one.tobytes() == other.tobytes()
+    return same_bits(one, other)
 
 
 def _alike(one: Node, other: Node) -> bool:
@@ -298,7 +298,7 @@ def _alike(one: Node, other: Node) -> bool:
         and len(one.inputs) == len(other.inputs)
         and len(one.outputs) == len(other.outputs)
         and not subgraphs(one)
-        and {k: _plain(v) for k, v in one.attrs.items()} == {k: _plain(v) for k, v in other.attrs.items()}
+        and configuration(one) == configuration(other)
         and all(
             equal_values(a, b) if _fixed(a) and _fixed(b) else bool(a.name) == bool(b.name)
             for a, b in zip(one.inputs, other.inputs, strict=True)
@@ -308,7 +308,3 @@ def _alike(one: Node, other: Node) -> bool:
 
 def _fixed(value: Value) -> bool:
     return constant_array(value) is not None
-
-
-def _plain(value: object) -> str:
-    return repr(value.tolist()) if hasattr(value, "tolist") else repr(value)

@@ -12,7 +12,7 @@ from rnnqc.cells.base import Cell
 from rnnqc.cells.stages import QuantizedCell, points_of
 from rnnqc.formats.format import Format, FormatError
 from rnnqc.formats.point_format import CHAINED, ROWS, STATIC, PointFormat
-from rnnqc.ir import CELL_TAG, Graph, Model, Node, Value, constant_array, graph_info, info
+from rnnqc.ir import CELL_TAG, Graph, Model, Node, Value, constant_array, graph_info, info, maker_of
 from rnnqc.passes.cells.boundary import boundary_of
 from rnnqc.passes.graph.nodes.quant_operators import CELL_OP
 from rnnqc.passes.graph.values.constant_expressions import Constants
@@ -67,9 +67,15 @@ def given_format(value: Value) -> Format | None:
     return found.pop() if len(found) == 1 else None
 
 
+def taken_format(value: Value, mode: str | None, bits: int) -> Format | None:
+    """`given_format` where an input that chains takes it: in place of a scale for each row, with no more bits."""
+    given = given_format(value) if mode == ROWS else None
+    return given if given is not None and given.bits <= bits else None
+
+
 def _dequantized_format(value: Value) -> Format | None:
-    node = value.inputs[0] if len(value.inputs) == 1 else None
-    if node is None or node.domain or node.op != "DequantizeLinear" or len(node.inputs) < 3:
+    node = maker_of(value)
+    if node is None or node.op != "DequantizeLinear" or len(node.inputs) < 3:
         return None
     scale, zero_point = map(constant_array, node.inputs[1:3])
     if scale is None or zero_point is None or scale.size != 1 or zero_point.size != 1:
@@ -100,8 +106,8 @@ def chain_input(model: Model, graph: Graph, cell: QuantizedCell, others: Mapping
     if point.format is None or not point.chain:
         return cell
     x = boundary_of(model, graph, cell).x
-    given = given_format(x) if point.mode == ROWS else None
-    if given is not None and given.bits <= point.format.bits:
+    given = taken_format(x, point.mode, point.format.bits)
+    if given is not None:
         return cell.with_point("input", PointFormat.of(given, chain=True, on_grid=True))
     found = chain_sources(model, x)
     if not found:

@@ -10,7 +10,7 @@ from rnnqc.data.statistics import Statistics
 from rnnqc.formats.point_format import FLOAT, PointFormat
 from rnnqc.formats.rounding import Rounding
 from rnnqc.formats.scales import is_power_of_two
-from rnnqc.ir import Model, Node, Value, constant_array, dtype_of
+from rnnqc.ir import Model, Node, Value, constant_array, dtype_of, output_number
 from rnnqc.ir.builder import Builder
 from rnnqc.passes.analysis.custom_cell import BIAS, HIDDEN, VALUE, WEIGHT, CustomCell
 from rnnqc.passes.analysis.custom_products import CustomProduct
@@ -207,7 +207,7 @@ class CustomCellRewriter:
             return
         maker = value.inputs[0]
         raw = Builder(self._model, prefix=value.name).value("exact", value.dtype)
-        position = next(k for k, v in enumerate(maker.outputs) if v is value)
+        position = output_number(maker, value)
         maker.outputs[position] = raw
         self._make(value, self._quantizer(point, raw))
 

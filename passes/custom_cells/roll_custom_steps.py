@@ -30,7 +30,7 @@ class RollCustomSteps(RecoverySites, Pass):
 
     Before: `h_0 = f(x_0, h); h_1 = f(x_1, h_0); ...`, one copy of the nodes of f for each step
 
-    After: `Scan(h, Concat(Unsqueeze(x_0), Unsqueeze(x_1), ...); f) -> h_n, Y; Split(Y) -> Squeeze -> h_0; ...`
+    After: `Scan(h, Concat(Unsqueeze(x_0), Unsqueeze(x_1), ...); f) -> h_n, Y; Gather(Y, 0) -> h_0; ...`
 
     What a step does is proven node by node: every node of a step reads what the same step makes, what the step before
     makes, what all steps read, or an element of its own that no step makes. The steps stay, with a note, where that is

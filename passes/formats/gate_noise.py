@@ -138,7 +138,7 @@ class _NoiseStep:
         return _Noisy(value.mean, value.square, {**_added((slopes, own)), k: own})
 
     def projected(self, k: int) -> _Noisy:
-        """Returns x W + B of gate k, of which nothing is used."""
+        """Stands for x W + B of gate k; nothing reads it."""
         return self.state
 
     def recurrent(self, k: int) -> _Noisy:

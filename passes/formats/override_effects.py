@@ -13,6 +13,7 @@ import numpy as np
 from rnnqc.cells.base import Cell
 from rnnqc.counterparts import FORMATS, or_counterpart
 from rnnqc.errors import CompileError, UsageError
+from rnnqc.evaluation.numerics import same_bits
 from rnnqc.formats.point_format import CHAINED, ROWS, PointFormat
 from rnnqc.formats.rounding import Rounding
 from rnnqc.recipes.keys import KEYS_OF_RULES, RANGE_KEYS, Settings, keys_of
@@ -190,7 +191,7 @@ def _are_same(one: Any, other: Any) -> bool:
     if type(one) is not type(other):
         return False
     if isinstance(one, np.ndarray):
-        return (one.dtype, one.shape, one.tobytes()) == (other.dtype, other.shape, other.tobytes())
+        return same_bits(one, other)
     if is_dataclass(one):
         return all(_are_same(getattr(one, f.name), getattr(other, f.name)) for f in fields(one))
     if isinstance(one, Mapping):

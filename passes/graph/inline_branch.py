@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from rnnqc.ir import Graph, Model, Node, Value, display_name, graph_info
+from rnnqc.ir import Graph, Model, Node, Value, display_name, graph_info, output_number
 from rnnqc.ir.builder import Builder
 
 
@@ -47,7 +47,7 @@ def inline_branch(model: Model, graph: Graph, node: Node, name: str) -> None:
 def _take_place(model: Model, value: Value, target: Value) -> None:
     """Makes what makes `value` make `target`."""
     maker = value.inputs[0]
-    position = next(k for k, v in enumerate(maker.outputs) if v is value)
+    position = output_number(maker, value)
     maker.outputs[position] = target
     model.replace_all_uses(value, target)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from rnnqc.ir import Graph, Model, Node, constant_array, info
+from rnnqc.ir import Graph, Model, Node, constant_array, info, output_number
 
 
 def _own(node: Node) -> bool:
@@ -31,7 +31,7 @@ def drop_identities(model: Model, graph: Graph, graphs: list[Graph]) -> int:
             if source.dtype is not None and target.dtype is None:
                 target.dtype, target.shape = source.dtype, source.shape
             node.outputs.clear()
-            position = next(k for k, v in enumerate(producer.outputs) if v is source)
+            position = output_number(producer, source)
             producer.outputs[position] = target
             rename_in_cells(model, source.name, target.name)
             model.replace_all_uses(source, target, graphs)

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rnnqc.formats.codebooks import factorize_codebooks
-from rnnqc.formats.packing import BYTE_BITS, factorize, pack, stored_bits
+from rnnqc.formats.codebooks import factors_of
+from rnnqc.formats.packing import BYTE_BITS, pack, stored_bits
 from rnnqc.ir import Graph, Model, Value
 from rnnqc.ir.builder import Builder
 from rnnqc.passes.formats.quantized_parameters import weight_codes
@@ -99,9 +99,7 @@ def stored_weight(
     arrays: dict[str, npt.NDArray[Any]] = {"W": np.ascontiguousarray(values, np.int8), "multiplier": scale}
     size, bits = format_.group_size or -(-len(array) // 32) * 32, stored_bits(format_.bits)
     codebook = int(format_.codebook is not None)
-    factors = None
-    if bits < BYTE_BITS:
-        factors = factorize_codebooks(arrays["W"], size) if codebook else factorize(arrays["W"], size, bits)
+    factors = factors_of(arrays["W"], size, bits, format_.codebook) if bits < BYTE_BITS else None
     if factors is not None and not factors[1].all():
         factors = None
     if factors is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rnnqc.evaluation.numerics import Bitwise
-from rnnqc.ir import Graph, Model, Node, Value, attribute, input_or_none, shape_of
+from rnnqc.ir import Graph, Model, Node, Value, attribute, input_or_none, maker_of, output_number, shape_of
 from rnnqc.ir.builder import Builder
 from rnnqc.passes.base import Pass, PassInfo, PassResult
 from rnnqc.passes.graph.values.constant_expressions import Constants
@@ -64,16 +64,11 @@ class RemoveStacks(Pass):
         return PassResult(count > 0, (), {"elements": count})
 
 
-def _maker(value: Value) -> Node | None:
-    node = value.inputs[0] if len(value.inputs) == 1 else None
-    return None if node is None or node.domain else node
-
-
 def _of_stack(node: Node) -> bool:
     """Whether what a node takes from comes from a Concat, through others that take."""
-    maker = _maker(node.inputs[0])
+    maker = maker_of(node.inputs[0])
     while maker is not None and maker.op in ("Slice", "Split"):
-        maker = _maker(maker.inputs[0])
+        maker = maker_of(maker.inputs[0])
     return maker is not None and maker.op == "Concat"
 
 
@@ -117,9 +112,9 @@ def _range(node: Node, position: int, indices: Indices) -> _Range | None:
 def _operand(value: Value, taken: _Range, indices: Indices, lengths: _Lengths) -> Value | None:
     """The operand of a Concat that a range of `value` is; None if it is none."""
     axis, start, size = taken
-    while (node := _maker(value)) is not None:
+    while (node := maker_of(value)) is not None:
         if node.op in ("Slice", "Split"):
-            held = _range(node, next(k for k, v in enumerate(node.outputs) if v is value), indices)
+            held = _range(node, output_number(node, value), indices)
             if held is None or held[0] != axis:
                 return None
             value, start = node.inputs[0], start + held[1]
@@ -155,7 +150,7 @@ def _length(value: Value, axis: int, indices: Indices) -> int | None:
 
 def _added_axis(value: Value, indices: Indices) -> int | None:
     """The axis that an Unsqueeze has added to make `value`."""
-    node, shape = _maker(value), shape_of(value)
+    node, shape = maker_of(value), shape_of(value)
     axes = None if node is None or node.op != "Unsqueeze" or shape is None else changed_axes(node, indices)
     return axes[0] % len(shape) if axes is not None and shape is not None and len(axes) == 1 else None
 

@@ -5,7 +5,19 @@ from __future__ import annotations
 import numpy as np
 
 from rnnqc.evaluation.numerics import Close
-from rnnqc.ir import Graph, Model, Node, Value, attribute, constant_array, info, input_or_none, output_or_none, shape_of
+from rnnqc.ir import (
+    Graph,
+    Model,
+    Node,
+    Value,
+    attribute,
+    constant_array,
+    info,
+    input_or_none,
+    output_number,
+    output_or_none,
+    shape_of,
+)
 from rnnqc.ir.builder import Builder
 from rnnqc.passes.base import Pass, PassInfo, PassResult
 from rnnqc.passes.graph.loops.loop_states import bodies
@@ -68,7 +80,7 @@ def _replace(model: Model, graph: Graph, old: Value, new: Value, b: Builder) -> 
     """Makes everything use `new` instead of `old`; an output of the graph keeps its name."""
     producer = old.inputs[0]
     if any(v is old for v in graph.outputs):
-        position = next(k for k, v in enumerate(producer.outputs) if v is old)
+        position = output_number(producer, old)
         producer.outputs[position] = b.value("replaced")
         b.add("Identity", [new], [old], "same")
     else:

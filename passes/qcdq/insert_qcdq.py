@@ -17,7 +17,7 @@ from rnnqc.data.statistics import Statistics, weights_digest
 from rnnqc.errors import Outcome, Remark
 from rnnqc.evaluation.numerics import Lossy
 from rnnqc.formats.format import Format
-from rnnqc.formats.point_format import ROWS, PointFormat
+from rnnqc.formats.point_format import PointFormat
 from rnnqc.ir import Graph, Model
 from rnnqc.passes.analysis.custom_points import points_of_recurrences
 from rnnqc.passes.analysis.rest_weights import rest_points
@@ -30,6 +30,7 @@ from rnnqc.passes.cells.cell_graphs import (
     graphs_of_cells,
     parameters_of,
     replace_cell,
+    taken_format,
 )
 from rnnqc.passes.cells.float_arithmetic import FloatArithmetic
 from rnnqc.passes.cells.loop_driver import emit_cell
@@ -295,9 +296,8 @@ class InsertQcdq(Pass):
             if not wanted(settings) or seen is None or "W" not in (arrays := parameters_of(model, cell)):
                 continue
             x = boundary_of(model, graphs[cell.name], cell).x
-            quantized = given_format(x) if settings.get("mode") == ROWS else None
-            has_format = quantized is not None and quantized.bits <= settings["bits"]
-            if settings.get("chain") and (has_format or chain_sources(model, x)):
+            taken = taken_format(x, settings.get("mode"), settings["bits"])
+            if settings.get("chain") and (taken is not None or chain_sources(model, x)):
                 continue
             widths = settings["bits"], recipe.settings(f"{cell.name}.W.weight").get("bits")
             scales = channel_scales(seen, arrays["W"], widths)

@@ -15,11 +15,13 @@ from rnnqc.ir import (
     display_name,
     dtype_of,
     input_or_none,
+    output_number,
     output_or_none,
     shape_of,
 )
 from rnnqc.ir.builder import Builder
 from rnnqc.passes.base import Pass, PassInfo, PassResult
+from rnnqc.passes.graph.loops.loop_reach import everything_behind
 from rnnqc.passes.graph.loops.loop_states import VIEWS, bodies, owners
 from rnnqc.passes.graph.nodes.lstm_node import INITIAL_C, INITIAL_H, SEQUENCE_LENS, B, P, R, W, X, is_recurrent
 from rnnqc.passes.graph.values.constant_expressions import Constants
@@ -133,7 +135,7 @@ def _source(value: Value | None, indices: Indices) -> tuple[Node, int] | None:
     while value is not None and len(value.inputs) == 1:
         node = value.inputs[0]
         if is_recurrent(node):
-            return node, next(k for k, v in enumerate(node.outputs) if v is value)
+            return node, output_number(node, value)
         if not _is_view(node, indices):
             return None
         value = node.inputs[0]
@@ -188,21 +190,8 @@ def _same_layer(a: Node, b: Node, constants: Constants) -> bool:
 def _check_feedback(graph: Graph, chain: list[Node]) -> None:
     """Refuses a chain with an input that depends on an earlier step, except through the states."""
     members = set(map(id, chain))
-    owner = owners(graph)
-    reached: set[int] = set()
-    seen: set[int] = set()
-    stack_ = [v for n in chain for v in n.outputs if v.name]
-    while stack_:
-        value = stack_.pop()
-        if id(value) in reached:
-            continue
-        reached.add(id(value))
-        for user in value.outputs:
-            node = owner.get(id(user))
-            if node is None or id(node) in seen or id(node) in members:
-                continue
-            seen.add(id(node))
-            stack_.extend(v for v in node.outputs if v.name)
+    others = {k: node for k, node in owners(graph).items() if id(node) not in members}
+    reached = everything_behind([v for n in chain for v in n.outputs], others)
     for node in chain:
         if id(node.inputs[X]) in reached:
             found = f"the input {node.inputs[X].name!r} of node {display_name(node)!r}"

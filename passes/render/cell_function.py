@@ -13,7 +13,18 @@ from rnnqc.cells.base import Cell
 from rnnqc.cells.fixed_point_numbers import FixedPointNumbers
 from rnnqc.cells.fused_nodes import CONFIGURATION, fused_outputs, input_names
 from rnnqc.cells.stages import IntegerCell, Numbers
-from rnnqc.ir import DOMAIN, Graph, Model, Node, Value, Variable, attribute_reference, export_nodes, subgraphs
+from rnnqc.ir import (
+    DOMAIN,
+    Graph,
+    Model,
+    Node,
+    Value,
+    Variable,
+    attribute_reference,
+    export_nodes,
+    output_number,
+    subgraphs,
+)
 from rnnqc.ir.builder import Builder, constant_node, constants_of
 from rnnqc.passes.cells.boundary import Boundary
 from rnnqc.passes.cells.loop_driver import Arithmetic, emit_cell
@@ -196,7 +207,7 @@ def _without_identities(nodes: list[Node], fixed: list[str]) -> list[Node]:
         source, target = node.inputs[0], node.outputs[0]
         if target.name in fixed and source.inputs and source.name not in fixed and len(source.outputs) == 1:
             producer = source.inputs[0]
-            index = next(k for k, v in enumerate(producer.outputs) if v is source)
+            index = output_number(producer, source)
             node.outputs.clear()
             node.inputs.clear()
             producer.outputs[index] = target

@@ -20,8 +20,8 @@ from rnnqc.cells.fused_nodes import (
 from rnnqc.cells.stages import FusedCell, IntegerCell
 from rnnqc.errors import CompileError, Outcome, Remark, and_more
 from rnnqc.evaluation.numerics import Bitwise
-from rnnqc.formats.codebooks import factorize_codebooks
-from rnnqc.formats.packing import BYTE_BITS, factorize, fits_bits, pack, pack_groups, stored_bits
+from rnnqc.formats.codebooks import factors_of
+from rnnqc.formats.packing import BYTE_BITS, fits_bits, pack, pack_groups, stored_bits
 from rnnqc.ir import CELL_TAG, DOMAIN, Graph, Model, Node, Value, Variable, constant_array, info
 from rnnqc.passes.base import Pass, PassInfo, PassResult
 from rnnqc.passes.cells.boundary import boundary_of
@@ -118,10 +118,7 @@ def _packed(model: Model, graph: Graph, cell: IntegerCell) -> IntegerCell:
             continue
         wide = 0
         if point.group_size:
-            if point.codebook is not None:
-                numbers, multipliers = factorize_codebooks(codes, point.group_size)
-            else:
-                numbers, multipliers = factorize(codes, point.group_size, bits)
+            numbers, multipliers = factors_of(codes, point.group_size, bits, point.codebook)
             if not (multipliers.all() or point.wide_channels):
                 continue
             packed, wide = pack_groups(codes, numbers, multipliers, bits)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from rnnqc.ir import Graph, Model, Node, Value, Variable, safe_name
+from rnnqc.ir import Graph, Model, Node, Value, Variable, output_number, safe_name
 from rnnqc.ir.builder import Builder
 from rnnqc.passes.views.moves import Made, Move, Source, View, slice_operands
 from rnnqc.passes.views.plans import Plan
@@ -30,7 +30,7 @@ def replace_region(model: Model, graph: Graph, region: Region, plan: Plan) -> bo
     for (target, _), value in zip(planned, made, strict=True):
         maker = value.inputs[0]
         target.inputs.clear()
-        maker.outputs[next(k for k, v in enumerate(maker.outputs) if v is value)] = target
+        maker.outputs[output_number(maker, value)] = target
         model.replace_all_uses(value, target, [])
     return True
 

@@ -26,6 +26,12 @@ class Verdict:
     text: str
 
 
+def same_bits(a: Any, b: Any) -> bool:
+    """Whether two arrays have the same type, shape and bits."""
+    left, right = np.asarray(a), np.asarray(b)
+    return left.dtype == right.dtype and left.shape == right.shape and left.tobytes() == right.tobytes()
+
+
 def decibels(signal: float, noise: float) -> float:
     """The ratio of two powers in dB; infinity without noise, minus infinity without a signal."""
     if noise == 0.0:

@@ -14,6 +14,8 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
+from rnnqc.formats.packing import factorize
+
 UNEVEN = "uneven"
 """Name of the codebook in recipes."""
 SETS: tuple[tuple[int, ...], ...] = (
@@ -40,6 +42,13 @@ GROUP_BYTES: npt.NDArray[np.uint8] = np.array([byte for byte, _ in _rows()], np.
 """Every set with every multiplier, as the byte of a group says it, `[S]`."""
 VALUES: npt.NDArray[np.int8] = np.array([values for _, values in _rows()], np.int8)
 """What the sixteen nibbles stand for with each of them, `[S,16]`."""
+
+
+def factors_of(
+    codes: npt.NDArray[np.int8], group_size: int, bits: int, codebook: str | None
+) -> tuple[npt.NDArray[np.int8], npt.NDArray[np.uint8]]:
+    """`factorize_codebooks`, or `factorize` without a codebook."""
+    return factorize(codes, group_size, bits) if codebook is None else factorize_codebooks(codes, group_size)
 
 
 def factorize_codebooks(

@@ -40,6 +40,7 @@ from rnnqc.ir.objects import (
     info,
     input_or_none,
     maker_of,
+    output_number,
     output_or_none,
     safe_name,
     shape_of,
@@ -52,6 +53,6 @@ __all__ = [
     "Constant",
     "Graph", "GraphInfo", "Model", "Node", "NodeInfo", "Value", "Variable", "attribute", "attribute_reference",
     "captured_values", "captures", "constant_array", "dense_array", "display_name", "dtype_of", "export_nodes",
-    "graph_info", "graphs_below", "info", "input_or_none", "maker_of", "output_or_none", "safe_name", "shape_of",
-    "subgraphs", "tensor_of", "with_released_cells",
+    "graph_info", "graphs_below", "info", "input_or_none", "maker_of", "output_number", "output_or_none", "safe_name",
+    "shape_of", "subgraphs", "tensor_of", "with_released_cells",
 ]  # fmt: skip

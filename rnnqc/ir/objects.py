@@ -19,8 +19,8 @@ __all__ = [
     "CELLS_KEY", "CELL_TAG", "CUSTOM_TAG", "DOMAIN", "DOMAIN_VERSION", "FLOAT_TAG", "PROVENANCE_KEY", "RELEASED_TAG",
     "Constant", "Graph", "GraphInfo", "Node", "NodeInfo", "Value", "Variable", "attribute", "attribute_reference",
     "captured_by", "captured_values", "captures", "constant_array", "dense_array", "display_name", "dtype_of",
-    "graph_info", "graphs_below", "info", "input_or_none", "make_constant", "names_in", "note_shape", "output_or_none",
-    "safe_name", "shape_of", "subgraphs",
+    "graph_info", "graphs_below", "info", "input_or_none", "make_constant", "names_in", "note_shape", "output_number",
+    "output_or_none", "safe_name", "shape_of", "subgraphs",
 ]  # fmt: skip
 
 if TYPE_CHECKING:
@@ -33,25 +33,23 @@ else:
     from onnx_graphsurgeon import Variable as SlowVariable
     from onnx_graphsurgeon.util.misc import SynchronizedList
 
-    class _Inputs(SynchronizedList):
-        """The list `inputs` of a node or a value: `SynchronizedList(owner, "outputs", ())` without its detours."""
+    class _EdgeList(SynchronizedList):
+        """A `SynchronizedList` without its detours."""
+
+        def clear(self) -> None:
+            for other in self:
+                list.remove(getattr(other, self.field_name), self.parent_obj)
+            list.clear(self)
+
+    class _Inputs(_EdgeList):
+        """The list `inputs` of a node or a value: in `outputs` of these its owner stands."""
 
         field_name = "outputs"
 
-        def clear(self) -> None:
-            for other in self:
-                list.remove(other.outputs, self.parent_obj)
-            list.clear(self)
-
-    class _Outputs(SynchronizedList):
+    class _Outputs(_EdgeList):
         """The list `outputs` of a node or a value."""
 
         field_name = "inputs"
-
-        def clear(self) -> None:
-            for other in self:
-                list.remove(other.inputs, self.parent_obj)
-            list.clear(self)
 
     def _give_edges(owner: Any) -> None:
         """Gives a node or a value its lists `inputs` and `outputs`, empty."""
@@ -205,6 +203,11 @@ def input_or_none(node: Node, index: int) -> Value | None:
 def maker_of(value: Value) -> Node | None:
     """The node of ONNX's own domain that makes `value`; None if there is none."""
     return value.inputs[0] if len(value.inputs) == 1 and not value.inputs[0].domain else None
+
+
+def output_number(node: Node, value: Value) -> int:
+    """Which output of `node` makes `value`."""
+    return next(k for k, v in enumerate(node.outputs) if v is value)
 
 
 def output_or_none(node: Node, index: int) -> Value | None:

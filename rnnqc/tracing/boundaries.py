@@ -16,11 +16,11 @@ from rnnqc.cells.stages import IntegerCell
 from rnnqc.data.feeds import Feeds
 from rnnqc.errors import CompileError, InternalError
 from rnnqc.evaluation.evaluate import quiet_options, run_session
+from rnnqc.evaluation.numerics import same_bits
 from rnnqc.ir import dense_array
 from rnnqc.passes.cells.observe import NotObservableError, Observed, with_outputs
 from rnnqc.proto.graph_walks import blocks_of
 from rnnqc.sessions import session, session_of_exposed
-from rnnqc.tracing.checks import same_bits
 from rnnqc.tracing.places import Place
 from rnnqc.tracing.rounds import Made, Trips, at, rounds_of
 from rnnqc.tracing.scans_as_loops import write_as_loops

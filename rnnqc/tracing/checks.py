@@ -12,18 +12,13 @@ from rnnqc.cells.base import FORGET, Cell
 from rnnqc.cells.fixed_point_numbers import FixedPointNumbers
 from rnnqc.cells.stages import IntegerCell, QuantizedCell, points_of
 from rnnqc.errors import CompileError, InternalError
+from rnnqc.evaluation.numerics import same_bits
 
 Array = npt.NDArray[Any]
 
 
 class DeviationError(InternalError):
     """A run whose cells did not do what their specification says."""
-
-
-def same_bits(a: Any, b: Any) -> bool:
-    """Whether two arrays have the same type, shape and bits."""
-    left, right = np.asarray(a), np.asarray(b)
-    return left.dtype == right.dtype and left.shape == right.shape and left.tobytes() == right.tobytes()
 
 
 def check_outputs(cell: Cell, outputs: Mapping[str, Array], expected: Mapping[str, Array]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rnnqc.ir import Node, Value, attribute, constant_array, input_or_none, shape_of
+from rnnqc.ir import Node, Value, attribute, constant_array, input_or_none, output_number, shape_of
 from rnnqc.ir.builder import Builder
 from rnnqc.passes.graph.values.index_expressions import Index, Indices, Shape
 
@@ -97,7 +97,7 @@ def _taken(value: Value, node: Node, indices: Indices) -> Element | None:
         sizes = indices.numbers(input_or_none(node, 1)) if input_or_none(node, 1) is not None else None
         if (sizes is None and shape[axis] != len(node.outputs)) or (sizes is not None and set(sizes) != {1}):
             return None
-        position = next(k for k, v in enumerate(node.outputs) if v is value)
+        position = output_number(node, value)
         return Element(source, axis, Index(position), axes)
     return None
 

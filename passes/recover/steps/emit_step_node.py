@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from rnnqc.ir import Constant, Graph, Model, Value, Variable, display_name
+from rnnqc.ir import Constant, Graph, Model, Value, Variable, display_name, output_number
 from rnnqc.ir.builder import Builder
 from rnnqc.passes.graph.values.constant_expressions import Constants
 from rnnqc.passes.graph.values.index_expressions import Index, unknown
@@ -176,7 +176,7 @@ def emit_step_node(
         shape = reader.shape(target)
         assert shape is not None
         old = target.inputs[0]
-        old.outputs[next(k for k, v in enumerate(old.outputs) if v is target)] = b.value(f"{key}.replaced")
+        old.outputs[output_number(old, target)] = b.value(f"{key}.replaced")
         outputs.append(target if len(shape) == 3 and shape[0] == 1 else b.value(key, np.float32))
         if outputs[-1] is not target:
             views.append((outputs[-1], target, shape))

@@ -16,7 +16,7 @@ import onnx
 
 from rnnqc.errors import CompileError
 from rnnqc.evaluation.evaluate import run_model
-from rnnqc.ir import Graph, Model, Node, Value, attribute, dtype_of, export_nodes, shape_of, subgraphs
+from rnnqc.ir import Graph, Model, Node, Value, attribute, dtype_of, export_nodes, output_number, shape_of, subgraphs
 from rnnqc.passes.graph.loops.loop_states import bodies, is_loop, states_of
 from rnnqc.passes.graph.nodes.lstm_node import is_recurrent
 from rnnqc.passes.graph.values.constant_expressions import Constants
@@ -140,7 +140,7 @@ class StateFlow:
             for node in current.inputs:
                 branch = self.branches.get(id(node))
                 if branch is not None:
-                    stack.append(branch.outputs[_position(node, current)])
+                    stack.append(branch.outputs[output_number(node, current)])
                 elif products or not (node.op in PRODUCTS or is_recurrent(node)):
                     stack.extend(node.inputs)
         return False
@@ -170,10 +170,6 @@ class StateFlow:
         if key not in self._held:
             self._held[key] = (value, _Moves(self, rows, self._shape).of(value))
         return self._held[key][1]
-
-
-def _position(node: Node, value: Value) -> int:
-    return next(k for k, v in enumerate(node.outputs) if v is value)
 
 
 class _Moves:
@@ -215,7 +211,7 @@ class _Moves:
             return ""
         node = value.inputs[0] if len(value.inputs) == 1 else None
         if node is not None and id(node) in self.flow.branches:
-            return self._named(self.flow.branches[id(node)].outputs[_position(node, value)], moves, depth + 1)
+            return self._named(self.flow.branches[id(node)].outputs[output_number(node, value)], moves, depth + 1)
         if moves and node is not None and _is_float_cast(node):
             return self._named(node.inputs[0], True, depth + 1)
         array = None if moves else self.flow.constants.array(value)
