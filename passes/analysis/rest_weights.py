@@ -116,6 +116,12 @@ class RestWeight:
         return _bytes(self.value)
 
     @property
+    def row_readers(self) -> tuple[WeightUse, ...]:
+        """The embeddings that may read int8 rows: all of them, if one has indices that are known in a run alone."""
+        readers = tuple(u for u in self.uses if u.reads_rows)
+        return readers if any(constant_array(u.node.inputs[1]) is None for u in readers) else ()
+
+    @property
     def int8_bytes(self) -> int:
         """About that of the weight with --rest int8: int8 values and scales, or the floats that it keeps."""
         return self.bytes if self.refusal[0] else _int8_bytes(self.shape, self.axis, self.uses)

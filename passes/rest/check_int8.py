@@ -73,8 +73,8 @@ class EmbeddingsCheck(ConstantCheck):
         self._rows: list[tuple[str, Array, bool]] = []
         for weight in weights:
             array = constant_array(weight.value)
-            for use in weight.uses if not weight.refusal[0] else ():
-                if array is not None and use.reads_rows and constant_array(use.node.inputs[1]) is None:
+            for use in weight.row_readers if not weight.refusal[0] else ():
+                if array is not None:
                     self._rows.append((use.path, array, all(u.reads_rows for u in weight.uses)))
 
     def findings(self, after: Model) -> Findings:

@@ -6,7 +6,7 @@ import numpy as np
 
 from rnnqc.errors import Remark
 from rnnqc.evaluation.numerics import Lossy
-from rnnqc.ir import Graph, Model, constant_array, safe_name
+from rnnqc.ir import Graph, Model, safe_name
 from rnnqc.ir.builder import Builder
 from rnnqc.passes.analysis.rest_weights import WeightUse
 from rnnqc.passes.base import Pass, PassInfo, PassResult, StoredWeight
@@ -33,9 +33,9 @@ class QuantizeEmbeddings(Pass):
     Indices that are negative or out of range behave as before.
 
     A Gather stays with a table that is not constant, not float32, not finite, too small to gain (see
-    `rnnqc.passes.analysis.rest_weights`), or read as floats by something else; with another axis than 0 or constant
-    indices it is left to StoreWeights, which tells of every weight that stays float. A table that is also the weight of
-    a linear layer is stored once.
+    `rnnqc.passes.analysis.rest_weights`), or read as floats by something else; with another axis than 0, or where every
+    Gather from the table has constant indices, it is left to StoreWeights, which tells of every weight that stays
+    float. A table that is also the weight of a linear layer is stored once.
     """
 
     info = PassInfo(
@@ -59,7 +59,7 @@ class QuantizeEmbeddings(Pass):
         stored: dict[str, StoredWeight] = {}
         remarks: list[Remark] = []
         for weight in self._weights.candidates(model):
-            uses = [u for u in weight.uses if u.reads_rows and constant_array(u.node.inputs[1]) is None]
+            uses = weight.row_readers
             if weight.refusal[0] or not uses or self._weights.is_half(weight):
                 continue
             table = self._weights.of(model, weight)

@@ -17,7 +17,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from rnnqc.ir import Model
-from rnnqc.passes import Canonicalize, PassManager, QuantizeEmbeddings
+from rnnqc.passes import Canonicalize, PassManager, QuantizeEmbeddings, StoreWeights
 from tests.passes.pass_testing import apply, nodes_of, op_types
 from tests.runs.sessions import LEVELS, Array, options, run
 from tests.subjects.protos import parse
@@ -183,6 +183,20 @@ def test_two_embeddings_share_a_table() -> None:
     first, second = apply(QuantizeEmbeddings(), model).stored.values()
     assert first == second
     assert len(model.proto.graph.initializer) == 2
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_known_indices_beside_others(level: str) -> None:
+    """The first token of a decoder is a constant, the others are what it put out."""
+    nodes = "a = Gather (table, bos)  b = Gather (table, k)  y = Add (a, b)"
+    text = f"{HEAD} g (int64[N] k) => (float[D,8] y) {{ {nodes} }}"
+    table = _table()
+    model = _canonical(parse(text, table=table, bos=np.array([2])))
+    assert len(apply(QuantizeEmbeddings(), model, [{"k": np.arange(5)}]).stored) == 2
+    assert not StoreWeights()(model).modified
+    rows = in_rows(table)
+    got = run(_session(model.proto, level), {"k": np.arange(5)})["y"]
+    assert got.tobytes() == (rows[[2]] + rows[:5]).tobytes()
 
 
 def test_a_graph_output_keeps_its_name_and_type() -> None:
