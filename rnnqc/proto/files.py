@@ -18,6 +18,19 @@ from rnnqc.proto.respell_names import forget_negative_sizes
 _FORMAT = "ONNX models (protobuf) up to 2 GB, larger ones with external data"
 LARGEST_FILE = 2**31 - 1
 """Bytes of a model file: protobuf reads no more."""
+_OTHER_FORMATS = (
+    (
+        4,
+        b"ORTM",
+        "onnxruntime's own format",
+        "lower the ONNX model that it was made from, and convert the result",
+    ),
+    (4, b"TFL3", "a TensorFlow Lite model", "convert it: python -m tf2onnx.convert --tflite FILE --output model.onnx"),
+    (0, b"\x89HDF\r\n", "an HDF5 file, of Keras as it seems", "load it there and export it (docs/keras.md)"),
+    (0, b"PK\x03\x04", "a ZIP archive, as PyTorch and Keras write", "export it there (docs/pytorch.md, docs/keras.md)"),
+    (0, b"\x80\x02", "pickled Python objects, of PyTorch as it seems", "export it there (docs/pytorch.md)"),
+)
+"""Where the first bytes of files for other programs stand, what they are, what such a file is, and what to do."""
 
 
 def load_proto(path: Path) -> onnx.ModelProto:
@@ -44,11 +57,11 @@ def load_proto_and_size(path: Path) -> tuple[onnx.ModelProto, int]:
     try:
         proto.ParseFromString(data)
     except (google.protobuf.message.DecodeError, ValueError, RuntimeError) as error:
-        raise CompileError(
-            f"{path}: not an ONNX model, or truncated ({error}).",
-            supported=_FORMAT,
-            action="export or download the model again",
-        ) from error
+        what, action = f"not an ONNX model, or truncated ({error})", "export or download the model again"
+        for start, first, kind, advice in _OTHER_FORMATS:
+            if data.startswith(first, start):
+                what, action = f"not an ONNX model, but {kind}", advice
+        raise CompileError(f"{path}: {what}.", supported=_FORMAT, action=action) from error
     size = len(data)
     del data
     if not proto.HasField("graph"):

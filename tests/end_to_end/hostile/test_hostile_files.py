@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 import os
+import pickle
 import shutil
 import signal
 import subprocess
@@ -20,6 +21,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
@@ -184,6 +186,37 @@ def test_a_device_is_no_model(path: str) -> None:
 
 
 @pytest.mark.slow
+def _of_onnxruntime(path: Path) -> None:
+    options = onnxruntime.SessionOptions()
+    options.optimized_model_filepath = str(path)
+    options.add_session_config_entry("session.save_model_format", "ORT")
+    onnxruntime.InferenceSession(CASE.model().SerializeToString(), options, providers=["CPUExecutionProvider"])
+
+
+def _zipped(path: Path) -> None:
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("model/data.pkl", _weights())
+
+
+OTHERS: dict[str, tuple[Callable[[Path], object], str]] = {
+    "onnxruntime": (_of_onnxruntime, "lower the ONNX model that it was made from"),
+    "TensorFlow Lite": (lambda path: path.write_bytes(b"\x1c\x00\x00\x00TFL3" + _weights()), "--tflite"),
+    "HDF5": (lambda path: path.write_bytes(b"\x89HDF\r\n\x1a\n" + _weights()), "docs/keras.md"),
+    "ZIP": (_zipped, "docs/pytorch.md, docs/keras.md"),
+    "pickle": (lambda path: path.write_bytes(pickle.dumps({"W": _weights()}, 2)), "docs/pytorch.md"),
+}
+
+
+@pytest.mark.parametrize("what", OTHERS)
+def test_files_for_other_programs(what: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """The message says what such a file is, and how a model comes of it."""
+    write, action = OTHERS[what]
+    write(tmp_path / "model")
+    result = in_process(capfd, "inspect", tmp_path / "model")
+    _refused(result, "not an ONNX model, but")
+    assert action in result.err
+
+
 def test_a_pipe_is_a_model(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "rnnqc", "lower", "/dev/stdin", "-o", tmp_path / "out.onnx"],
