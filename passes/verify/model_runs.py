@@ -11,10 +11,11 @@ import onnx
 
 from rnnqc.errors import CompileError
 from rnnqc.evaluation.evaluate import make_session, run_session
-from rnnqc.proto.graph_walks import blocks_of, stored_tensors
+from rnnqc.proto.graph_walks import blocks_of, named_tensors
 
 Feeds = Mapping[str, npt.NDArray[Any]]
 Outputs = dict[str, Any]
+_RESIZING = ("Resize", "Upsample")
 
 
 class ModelRuns:
@@ -88,12 +89,17 @@ class ModelRuns:
         return run_session(self._session, feeds)
 
     def moved(self, rng: np.random.Generator) -> ModelRuns:
-        """Runs of the model with each float of its constants one unit in the last place off, up or down."""
+        """Runs of the model with each float of its constants one unit in the last place off, up or down.
+
+        Numbers of the algorithm stay: scalars, which are exponents and limits, and the scales of Resize.
+        """
         copy = onnx.ModelProto()
         copy.CopyFrom(self._proto)
-        for tensor in (t for block in blocks_of([copy.graph, *copy.functions]) for t in stored_tensors(block)):
+        blocks = list(blocks_of([copy.graph, *copy.functions]))
+        scales = {name for b in blocks for n in b.node if n.op_type in _RESIZING for name in n.input[1:]}
+        for name, tensor in (t for b in blocks for t in named_tensors(b)):
             array = onnx.numpy_helper.to_array(tensor)
-            if array.dtype.kind == "f" and array.ndim:  # scalars are numbers of the algorithm: exponents, limits
+            if array.dtype.kind == "f" and array.ndim and name not in scales:
                 tensor.CopyFrom(onnx.numpy_helper.from_array(_other(array, rng), tensor.name))
         return ModelRuns(copy, self._feeds)
 

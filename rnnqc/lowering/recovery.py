@@ -18,6 +18,7 @@ from rnnqc.lowering.plan import Plan
 from rnnqc.measure.feeds import FeedGenerator, generated_levels
 from rnnqc.passes import Instrument, Pass, PassManager
 from rnnqc.passes.base import PassResult
+from rnnqc.passes.normalize.canonicalize import MINIMUM_OPSET
 from rnnqc.passes.normalize.fold_constants import FoldConstants
 from rnnqc.passes.normalize.fold_product_weights import FoldProductWeights
 from rnnqc.passes.normalize.simplify_sequences import SimplifySequences
@@ -53,6 +54,7 @@ def in_normal_form(plan: Plan, instruments: Sequence[Instrument], generator: Fee
     """Runs the passes of the normal form, and the model before and after on generated inputs if layers were recovered.
 
     Where the results differ, the recoveries that make the difference are undone: loops and steps stay as they are.
+    A model of an old operator set is compared, too: what onnx's converter makes of it may be another one.
 
     Args:
         plan: Its model is changed.
@@ -60,24 +62,28 @@ def in_normal_form(plan: Plan, instruments: Sequence[Instrument], generator: Fee
         generator: Of inputs for the original, if there is one already.
     """
     model, passes = plan.model, plan.normal_form
+    opset = model.opset
     results = PassManager(passes, instruments).run(model)
     changed = [
         p
         for p, r in zip(passes, results, strict=True)
         if r.modified and isinstance(p, _REWRITING) and not isinstance(r.numerics, Bitwise)
     ]
-    if not changed:
+    if not changed and model.opset == opset:
         return Recovered(model, results, [])
     trial = _Trial(plan, model.proto, generator)
     try:
         found = trial.difference(trial.after)
         kept = trial.wrong_sites(changed, found) if found is not None else {}
     except CompileError as error:
+        if not changed:
+            return Recovered(model, results, [])
         names = ", ".join(repr(p.info.name) for p in changed)
         text = f"the recovered layers (passes {names}) could not be compared with the original because {error.message}"
         return Recovered(model, results, [text])
+    other = [] if trial.base is None or model.opset == opset else [_of_conversion(opset, model.opset, trial.base)]
     if not kept:  # a difference is of other passes then, which --verify compares with what they declare
-        return Recovered(model, results, trial.unreached(changed), trial.generator_of_original)
+        return Recovered(model, results, other + trial.unreached(changed), trial.generator_of_original)
     model = plan.read()
     results = PassManager(_without(passes, kept), instruments).run(model)
     warnings = [
@@ -85,7 +91,14 @@ def in_normal_form(plan: Plan, instruments: Sequence[Instrument], generator: Fee
         f"({text}); it stays as it was. Please report this model."
         for (name, site), text in kept.items()
     ]
-    return Recovered(model, results, warnings + trial.unreached(changed))
+    return Recovered(model, results, other + warnings + trial.unreached(changed))
+
+
+def _of_conversion(old: int, new: int, difference: str) -> str:
+    return (
+        f"the model in operator set {new}, as onnx converts it from {old}, does not compute the same as the original "
+        f"({difference}). Please report this model, and export it again with operator set {MINIMUM_OPSET} or later."
+    )
 
 
 Sites = Mapping[tuple[str, str], str]
@@ -115,6 +128,8 @@ class _Trial:
         self._fallback: onnx.ModelProto | None = None
         self._taken: set[str] = set()
         self._noises: list[dict[str, float]] = []
+        self.base: str | None = None
+        """How the model differs from the original where nothing is recovered; None if by roundings, or unknown."""
 
     @property
     def generator_of_original(self) -> FeedGenerator | None:
@@ -174,7 +189,8 @@ class _Trial:
             sites = [(p.info.name, "") for p in changed]
         kept = dict.fromkeys(sites, found)
         base = self._made(kept)
-        if self.difference(base) is not None:
+        self.base = self.difference(base)
+        if self.base is not None:
             self.reference, self.feeds, self._noises = None, [], []
             self._fallback = base
             again = self.difference(self.after)

@@ -26,7 +26,7 @@ from rnnqc.evaluation.evaluate import make_session, run_session
 from rnnqc.ir import Model
 from rnnqc.passes import PassManager
 from rnnqc.passes.pipeline import normal_form
-from rnnqc.proto.graph_walks import blocks_of, stored_tensors
+from rnnqc.proto.graph_walks import blocks_of, named_tensors
 
 MAGNITUDES = (1.0, 0.1, 3.0, 10.0, 30.0)
 """Of generated floats; usual ones first."""
@@ -191,11 +191,7 @@ def lengths_of(proto: onnx.ModelProto) -> list[int]:
     """Lengths that a model's declarations, convolutions, slices and reshapes speak of; the likeliest first."""
     declared = [fixed_size(d) for v in (*proto.graph.output, *proto.graph.input) for d in v.type.tensor_type.shape.dim]
     blocks = list(blocks_of([proto.graph, *proto.functions]))
-    small = {t.name: t for b in blocks for t in stored_tensors(b) if t.name and _count(t) <= _FEW}
-    for block in blocks:
-        for node in block.node:
-            if node.op_type == "Constant":
-                small.update((node.output[0], a.t) for a in node.attribute if a.HasField("t") and _count(a.t) <= _FEW)
+    small = {name: t for b in blocks for name, t in named_tensors(b) if _count(t) <= _FEW}
     found: list[int] = []
     windows = 0
     for node in (n for b in blocks for n in b.node):

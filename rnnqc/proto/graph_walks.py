@@ -39,9 +39,16 @@ def defined(graph: onnx.GraphProto) -> set[str]:
 
 def stored_tensors(block: Block) -> Iterator[onnx.TensorProto]:
     """The constants of one graph or function: its initializers, and the tensors of its Constant nodes."""
+    return (tensor for _, tensor in named_tensors(block))
+
+
+def named_tensors(block: Block) -> Iterator[tuple[str, onnx.TensorProto]]:
+    """The same with the names of their values."""
     if isinstance(block, onnx.GraphProto):
-        yield from block.initializer
-    yield from (a.t for n in block.node if n.op_type == "Constant" for a in n.attribute if a.HasField("t"))
+        yield from ((t.name, t) for t in block.initializer)
+    for node in block.node:
+        if node.op_type == "Constant":
+            yield from ((node.output[0], a.t) for a in node.attribute if a.HasField("t"))
 
 
 def branch_results(node: onnx.NodeProto, value: str) -> list[str]:

@@ -7,6 +7,7 @@ import onnx.version_converter
 
 from rnnqc.errors import CompileError
 from rnnqc.proto.graph_walks import blocks_of
+from rnnqc.proto.old_operators import keep_origins, spell_out
 
 NOT_CONVERTED = 13
 """The operator set from which on a model stays as it is."""
@@ -25,7 +26,7 @@ def convert_version(proto: onnx.ModelProto, old: int, new: int, what: str) -> on
         what: How messages call the model.
 
     Raises:
-        CompileError: onnx cannot convert it.
+        CompileError: It cannot be converted.
     """
     batched = [n for b in blocks_of([proto.graph]) for n in b.node if n.op_type == "Scan" and not n.domain]
     if old < FIRST_SCAN_WITHOUT_BATCH <= new and batched:  # onnx drops the batch axis
@@ -39,6 +40,7 @@ def convert_version(proto: onnx.ModelProto, old: int, new: int, what: str) -> on
     version, plain = proto.ir_version, onnx.ModelProto()
     plain.CopyFrom(proto)
     plain.ir_version = max(version, FIRST_IR_WITH_PLAIN_INITIALIZERS)  # onnxruntime asks for no inputs of older files
+    spell_out(plain, old, new)
     try:
         converted = onnx.version_converter.convert_version(plain, new)
     except Exception as error:  # onnx raises errors of its checker, its shape inference, its converter and others
@@ -47,6 +49,7 @@ def convert_version(proto: onnx.ModelProto, old: int, new: int, what: str) -> on
             supported=f"operator sets from {NOT_CONVERTED} on without conversion",
             action="export the model again with a newer operator set",
         ) from error
+    keep_origins(converted, old, what)
     if version != plain.ir_version:
         converted.ir_version = version
     return converted

@@ -25,6 +25,7 @@ from rnnqc.passes.normalize import simplify_sequences
 from rnnqc.passes.recover import recognize_steps, recover_loops, roll_steps
 from rnnqc.passes.recover.loops import loop_layers
 from rnnqc.passes.recover.steps.step_weights import StepNode, step_node
+from rnnqc.proto import version_conversion
 from tests.generate.recurrences import RecurrenceCase
 from tests.generate.renaming import rename
 from tests.subjects.lstm_models import LstmCase
@@ -180,6 +181,25 @@ def test_a_model_that_takes_no_generated_input() -> None:
     assert "recover-loops" in warning
     assert "Split" in warning
     assert [(e.op, e.status) for e in lowered.report.entries] == [("LSTM", "lowered")]
+
+
+def _before_resize(opset: int = 10) -> onnx.ModelProto:
+    proto = LstmCase(opset=opset).model()
+    proto.graph.node.append(make_node("Resize", ["Y", "scales"], ["resized"], mode="linear"))
+    scales = np.array([1, 1, 1, 1.5], np.float32)
+    proto.graph.initializer.append(onnx.numpy_helper.from_array(scales, "scales"))
+    proto.graph.output.append(make_tensor_value_info("resized", onnx.TensorProto.FLOAT, None))
+    return proto
+
+
+def test_a_conversion_that_computes_something_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    """onnx's converter takes over a Resize as it is, whatever it meant in the old operator set."""
+    assert not [w for w in rnnqc.lower(_before_resize()).report.warnings if SAYS in w]
+    monkeypatch.setattr(version_conversion, "keep_origins", lambda *_: None)
+    (warning,) = [w for w in rnnqc.lower(_before_resize()).report.warnings if SAYS in w]
+    assert "in operator set 17, as onnx converts it from 10" in warning
+    assert "output 'resized'" in warning
+    assert "operator set 13 or later" in warning
 
 
 def test_indices_are_no_recovered_layers() -> None:
