@@ -38,6 +38,7 @@ from rnnqc.passes.render.quantize_outputs import QuantizeOutputs
 from rnnqc.passes.render.restore_nodes import RestoreNodes
 from rnnqc.passes.render.shorten_names import ShortenNames
 from rnnqc.passes.render.unroll import Unroll
+from rnnqc.passes.rest.fold_weights import FoldWeights
 from rnnqc.passes.rest.quantize_embeddings import QuantizeEmbeddings
 from rnnqc.passes.rest.store_weights import StoreWeights
 from rnnqc.passes.verify.verify_numerics import VerifyNumerics
@@ -56,6 +57,7 @@ __all__ = [
     "FoldConstants",
     "FoldProductWeights",
     "FoldScales",
+    "FoldWeights",
     "FuseCustomCells",
     "FuseQuantLstmCell",
     "FuseViews",

@@ -48,6 +48,7 @@ from rnnqc.passes.render.quantize_outputs import QuantizeOutputs
 from rnnqc.passes.render.restore_nodes import RestoreNodes
 from rnnqc.passes.render.shorten_names import ShortenNames
 from rnnqc.passes.render.unroll import Unroll
+from rnnqc.passes.rest.fold_weights import FoldWeights
 from rnnqc.passes.rest.int8_weights import Int8Weights
 from rnnqc.passes.rest.quantize_embeddings import QuantizeEmbeddings
 from rnnqc.passes.rest.store_weights import StoreWeights
@@ -130,6 +131,13 @@ def own_passes(form: str, unroll: bool) -> list[Pass]:
     return [Cleanup()] if form == QONNX else [*_brevitas(form), *_rendered(form, unroll)]
 
 
+def rest_weight_passes() -> list[Pass]:
+    """What comes before `rest_passes`: the weights around the recurrent layers become constants of their own."""
+    return [
+        FoldWeights(),  # rest: parts of larger weights, float16 weights behind a Cast
+    ]
+
+
 def rest_passes(recipe: Recipe | None = None, form: str = FUSED, statistics: Statistics | None = None) -> list[Pass]:
     """What `--rest int8` does after the passes above: the weights around the recurrent layers become int8.
 
@@ -173,7 +181,7 @@ def every_pass(recipe: Recipe, weight_only: Recipe) -> list[Pass]:
         WriteQonnx(),
         *_weight_only(weight_only, None, ORT),
     ]
-    passes += [*rest_passes(), *output_passes(), *last_passes(FUSED)]
+    passes += [*rest_weight_passes(), *rest_passes(), *output_passes(), *last_passes(FUSED)]
     return list({type(p): p for p in passes}.values())
 
 

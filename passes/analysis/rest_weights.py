@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
+from onnx import TensorProto
 
 from rnnqc.cells.forms import ORT_DOMAIN
 from rnnqc.ir import (
@@ -29,6 +31,7 @@ from rnnqc.ir import (
 from rnnqc.passes.analysis.float_recurrences import float_recurrences
 from rnnqc.passes.analysis.weight_groups import groups_of
 from rnnqc.passes.graph.loops.loop_states import is_loop
+from rnnqc.passes.graph.values.constant_expressions import Constants, constant_expression
 from rnnqc.passes.recover.float_steps import STEP_NOTE, FloatStep
 from rnnqc.recipes.recipe import Recipe
 
@@ -38,7 +41,10 @@ LEAST_SAVING = 1024
 WEIGHT_OPERANDS: Mapping[str, tuple[str, Sequence[int]]] = {
     "MatMul": (LINEAR, (0, 1)),
     "Gemm": (LINEAR, (0, 1)),
+    "Einsum": (LINEAR, (0, 1)),
     "Gather": (EMBEDDING, (0,)),
+    "GatherND": (EMBEDDING, (0,)),
+    "GatherElements": (EMBEDDING, (0,)),
     "Conv": (CONVOLUTION, (1,)),
     "ConvTranspose": (CONVOLUTION, (1,)),
 }
@@ -51,6 +57,9 @@ _FUSED_OPERANDS: Mapping[str, tuple[str, Sequence[int]]] = {
 """The same of operators that onnxruntime's optimizer makes, whose weights stay float."""
 VIEWS = ("Identity", "Transpose", "Reshape", "Squeeze", "Unsqueeze", "Flatten")
 """Operators that may stand between a weight and the operator that computes with it."""
+_ROUNDING = ("Round", "Floor", "Ceil", "QuantizeLinear", "DequantizeLinear")
+"""Operators that make quantized values, which stay as they are."""
+_FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE, TensorProto.BFLOAT16)
 
 
 @dataclass(frozen=True)
@@ -81,8 +90,11 @@ class WeightUse:
 
     @property
     def reads_rows(self) -> bool:
-        """Whether it reads rows of the weight as it is stored: an embedding."""
-        return self.kind == EMBEDDING and not self.views and attribute(self.node, "axis", 0) == 0
+        """Whether it reads rows of the weight as it is stored: an embedding. A row of one number is none."""
+        node, reads = self.node, self.node.op == "Gather" and not self.node.domain and not self.views
+        if not reads or attribute(node, "axis", 0) != 0:
+            return False
+        return bool(np.prod(_shape(node.inputs[0])[1:]) != 1)
 
 
 @dataclass(frozen=True)
@@ -90,12 +102,14 @@ class RestWeight:
     """A float weight outside the recurrent layers, with everything that computes with it.
 
     Attributes:
-        value: The initializer, or the output of a Constant node.
+        value: The initializer, the output of a Constant node, or what other operators make of constants.
         graph: Where it stands.
         uses: At least one.
         axis: The axis along which int8 values have scales of their own: rows of an embedding, else output channels.
         refusal: Reason, found and action why int8 cannot or should not store it; empty texts if it can.
         is_small: Whether the reason is that int8 would save too little.
+        computed: What operators make of constants, where `value` is none itself.
+        itemsize: Bytes of a number of what it is computed from.
     """
 
     value: Value
@@ -104,16 +118,18 @@ class RestWeight:
     axis: int
     refusal: tuple[str, str, str] = ("", "", "")
     is_small: bool = False
+    computed: npt.NDArray[Any] | None = None
+    itemsize: int = 4
 
     @property
     def shape(self) -> tuple[int, ...]:
         """Of the weight."""
-        return _shape(self.value)
+        return _shape(self.value) if self.computed is None else self.computed.shape
 
     @property
     def bytes(self) -> int:
-        """Of the floats."""
-        return _bytes(self.value)
+        """Of the floats as the file holds them, or of those that they are computed from."""
+        return _bytes(self.value) if self.computed is None else self.computed.size * self.itemsize
 
     @property
     def row_readers(self) -> tuple[WeightUse, ...]:
@@ -130,7 +146,8 @@ class RestWeight:
 def rest_weights(model: Model) -> list[RestWeight]:
     """Every float constant that an operator outside the recurrent layers multiplies by or gathers from.
 
-    The model should be in normal form, or lowered. A weight with several uses is listed once.
+    Those that operators compute from constants come last: parts of a larger weight, say, or float16 weights behind a
+    Cast. The model should be in normal form, or lowered. A weight with several uses is listed once.
     """
     recurrent = _recurrent_nodes(model)
     paths = {id(n): f"{path}{display_name(n)}" for path, graph in model.paths() for n in graph.nodes}
@@ -142,7 +159,8 @@ def rest_weights(model: Model) -> list[RestWeight]:
             uses, others = _uses_of(value, paths, recurrent, outputs)
             if uses:
                 found.append(_described(value, graph, uses, others, replaceable))
-    return found
+    listed = {(id(u.node), u.operand) for w in found for u in w.uses}
+    return [*found, *_computed_weights(model, paths, {*listed, *((n, k) for n in recurrent for k in range(3))})]
 
 
 def rest_points(model: Model, recipe: Recipe) -> list[str]:
@@ -178,12 +196,22 @@ def _axis_of_operand(use: WeightUse, rank: int) -> int:
         return 0
     if use.node.op == "ConvTranspose":
         return 1
-    if use.node.op == "Gather":
+    if use.kind == EMBEDDING:
         axis = int(attribute(use.node, "axis", 0))
         return axis + rank if axis < 0 else axis
+    if use.node.op == "Einsum":
+        terms, made = einsum_terms(use.node)
+        others = made.translate(str.maketrans("", "", "".join(t for k, t in enumerate(terms) if k != use.operand)))
+        return next((k for k, c in enumerate(terms[use.operand]) if c in others.replace(".", "")), 0)
     transposed = use.node.op == "Gemm" and bool(attribute(use.node, "transA" if use.operand == 0 else "transB", 0))
     is_last = (use.operand == 1) != transposed
     return max(rank - 1 if is_last else rank - 2, 0)
+
+
+def einsum_terms(node: Node) -> tuple[list[str], str]:
+    """The letters of the inputs of an Einsum, and those of its output: none if it does not say them."""
+    terms, _, made = str(attribute(node, "equation", "")).replace(" ", "").partition("->")
+    return terms.split(","), made
 
 
 def _axis_of_size(shape: Sequence[int], size: int | str | None) -> int:
@@ -241,6 +269,49 @@ def _uses_of(
     return uses, others
 
 
+def _computed_weights(
+    model: Model, paths: Mapping[int, str], others: Collection[tuple[int, int]]
+) -> Iterator[RestWeight]:
+    """The weights that operators compute from constants, but for operands in `others`."""
+    constants = Constants(model)
+    read: dict[int, tuple[Value, list[WeightUse]]] = {}
+    for graph in model.graphs():
+        for node in graph.nodes:
+            for k in _operands(node)[1] if not _scales_int8_rows(node) else ():
+                value = node.inputs[k] if k < len(node.inputs) and (id(node), k) not in others else None
+                if value is not None and value.inputs and (dtype_of(value) or np.dtype(np.float32)).kind == "f":
+                    read.setdefault(id(value), (value, []))[1].append(WeightUse(paths[id(node)], node, k))
+    for value, uses in read.values():
+        weight = _computed_weight(model.graph, value, uses, constants)
+        if weight is not None:
+            yield weight
+
+
+def _computed_weight(graph: Graph, value: Value, uses: Sequence[WeightUse], constants: Constants) -> RestWeight | None:
+    """A weight that is computed from constants; None of data, quantized values, and where there is little to gain."""
+    array = constants.array(value)
+    nodes = () if array is None else constant_expression(value) or ()
+    sources = {id(v): a for n in nodes for v in n.inputs if (a := constant_array(v)) is not None}.values()
+    largest = max(sources, key=lambda a: a.size, default=None)
+    if array is None or array.dtype.kind != "f" or largest is None or largest.dtype.kind != "f":
+        return None
+    axis = channel_axis(value, uses)
+    stored = _int8_bytes(array.shape, min(axis, array.ndim - 1), uses) if array.ndim else array.nbytes
+    if any(map(_rounds, nodes)) or array.size * largest.itemsize - stored < LEAST_SAVING:
+        return None
+    refusal = next((r for r in (_refused(value.name, array), _fused(uses)) if r[0]), ("", "", ""))
+    held = sum(a.nbytes for a in sources)
+    if not refusal[0] and stored > held:
+        found = f"{held} bytes of constants become {array.size} numbers"
+        refusal = ("its weight is computed from a smaller one.", found, "multiply by the smaller one, if that can be")
+    return RestWeight(value, graph, tuple(uses), axis, refusal, computed=array, itemsize=largest.itemsize)
+
+
+def _rounds(node: Node) -> bool:
+    """Whether a node makes quantized values."""
+    return node.op in _ROUNDING or (node.op == "Cast" and attribute(node, "to", 0) not in _FLOATS)
+
+
 def _operands(node: Node) -> tuple[str, Sequence[int]]:
     """What an operator is called, and the numbers of the inputs that hold its weights; none of most operators."""
     known = {"": WEIGHT_OPERANDS, ORT_DOMAIN: _FUSED_OPERANDS}.get(node.domain or "", {})
@@ -277,18 +348,25 @@ def _described(
 
 def _refusal(value: Value, others: Sequence[str], replaceable: set[str]) -> tuple[str, str, str]:
     """Why int8 cannot store a weight."""
-    array = constant_array(value)
-    if array is None or array.dtype != np.float32:
-        found = "no dense array" if array is None else str(array.dtype)
-        return "its weight is not float32.", f"{value.name!r} is {found}", "export the model in float32"
-    if not np.isfinite(array).all():
-        return "its weight has NaN or infinite entries.", f"in {value.name!r}", "train or export the model again"
+    refusal = _refused(value.name, constant_array(value))
+    if refusal[0]:
+        return refusal
     if value.name in replaceable:
         found = f"{value.name!r} is both stored and listed as a graph input"
         return "a run may replace its weight.", found, "take the initializer off the graph inputs, if it is constant"
     if others:
         found = f"{value.name!r} is also read by {others[0]}"
         return "its weight is read as floats by another operator.", found, "store a copy of it for each use"
+    return "", "", ""
+
+
+def _refused(name: str, array: npt.NDArray[Any] | None) -> tuple[str, str, str]:
+    """Why int8 cannot store the numbers of a weight."""
+    if array is None or array.dtype != np.float32:
+        found = "no dense array" if array is None else str(array.dtype)
+        return "its weight is not float32.", f"{name!r} is {found}", "export the model in float32"
+    if not np.isfinite(array).all():
+        return "its weight has NaN or infinite entries.", f"in {name!r}", "train or export the model again"
     return "", "", ""
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rnnqc.ir import Graph, Model, Node, Value, attribute, constant_array, dtype_of, shape_of
-from rnnqc.passes.analysis.rest_weights import LINEAR, RestWeight, WeightUse, rest_weights
+from rnnqc.passes.analysis.rest_weights import LINEAR, RestWeight, WeightUse, einsum_terms, rest_weights
 from rnnqc.passes.graph.nodes.lstm_node import NotHandled
 from rnnqc.passes.graph.values.constant_expressions import Constants
 
@@ -125,6 +125,8 @@ def linear_site(weight: RestWeight, use: WeightUse, graph: Graph, constants: Con
     shape = () if array is None else array.shape
     if node.op == "Conv":
         shape, transposed = shape[:2], True
+    if node.op == "Einsum":
+        transposed = _turns_weight(node)
     if len(shape) != 2:
         raise NotHandled(
             "its weight is no matrix.", f"shape {list(shape)}", "multiply by each matrix in a node of its own"
@@ -140,6 +142,23 @@ def linear_site(weight: RestWeight, use: WeightUse, graph: Graph, constants: Con
     return LinearSite(weight, use, transposed, 1.0, bias, add)
 
 
+def _turns_weight(node: Node) -> bool:
+    """Whether an Einsum is a matmul with W transposed (`bk,nk->bn`), or with W as it is (`bk,kn->bn`).
+
+    Raises:
+        NotHandled: It is neither.
+    """
+    terms, made = einsum_terms(node)
+    if len(terms) == 2 and len(terms[1]) == 2 and terms[0] and made:
+        rows, depth, channel = terms[0][:-1], terms[0][-1], made[-1]
+        letters = [*rows.replace("...", ""), depth, channel]
+        is_product = made == rows + channel and len(set(letters)) == len(letters) and "." not in (depth, channel)
+        if is_product and terms[1] in (depth + channel, channel + depth):
+            return terms[1][0] == channel
+    found = f"equation = {attribute(node, 'equation', '')!r}"
+    raise NotHandled("it is no matmul of rows and a matrix.", found, "write it as MatMul, if it is one")
+
+
 def _own_bias(node: Node, columns: int, constants: Constants) -> FloatArray:
     """The bias of a Gemm or a Conv."""
     given = node.inputs[2] if len(node.inputs) > 2 and node.inputs[2].name else None
@@ -147,7 +166,7 @@ def _own_bias(node: Node, columns: int, constants: Constants) -> FloatArray:
     if given is None or beta == 0.0:
         return np.zeros(1, np.float32)
     array = constants.array(given)
-    if array is None or array.size not in (1, columns) or array.shape[-1:] not in ((), (1,), (columns,)):
+    if array is None or not _is_row(array, columns):
         found = f"{given.name!r} of shape {list(shape_of(given) or ())}" if array is None else f"shape {array.shape}"
         raise NotHandled("its bias is no constant row.", found, "add it in a node of its own")
     row = np.asarray(array, np.float32).reshape(-1)
@@ -167,6 +186,11 @@ def _added_bias(node: Node, graph: Graph, columns: int) -> tuple[Node | None, Fl
     if array is None or array.dtype != np.float32 or not np.isfinite(array).all():
         return none
     rank = len(shape_of(made) or ()) or 1
-    if array.size not in (1, columns) or array.shape[-1:] not in ((), (1,), (columns,)) or array.ndim > rank:
+    if not _is_row(array, columns) or array.ndim > rank:
         return none
     return add, array.reshape(-1)
+
+
+def _is_row(array: npt.NDArray[Any], columns: int) -> bool:
+    """Whether an array adds the same row to each row: one number, or one for each column."""
+    return array.size == 1 or (array.size == columns and array.shape[-1] == columns)

@@ -34,6 +34,7 @@ from rnnqc.passes.pipeline import (
     quantizes_custom_cells,
     recipe_passes,
     rest_passes,
+    rest_weight_passes,
 )
 from rnnqc.passes.verify.reproducer import check_reproducer
 from rnnqc.proto.given import Given
@@ -136,12 +137,13 @@ def make_plan(source: Given, options: LowerOptions, tell: Callable[[str], None] 
         lengths = fixed_lengths(model)
     recipe = replace(recipe, rest=options.rest == REST_INT8)
     fold, scans = bool(options.dims or bound_values(model.metadata)), quantizes_custom_cells(recipe, form)
+    passes = own_passes(form, unroll) if keeps_own else recipe_passes(recipe, form, unroll, statistics)
     return Plan(
         source, options, recipe, form, statistics, model, is_asked_for, keeps_own,
         normal_form=normal_form(
             keep_codes=keeps_own, fold=fold, remove_sorting=options.remove_sorting, scans=scans
         ),
-        passes=own_passes(form, unroll) if keeps_own else recipe_passes(recipe, form, unroll, statistics),
+        passes=[*passes, *(rest_weight_passes() if recipe.rest else [])],
         rest_passes=rest_passes(recipe, form, statistics) if options.rest == REST_INT8 else (),
         output_passes=output_passes(options.quantized_outputs) if options.quantized_outputs else (),
         last_passes=last_passes(form),

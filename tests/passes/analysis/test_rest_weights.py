@@ -121,7 +121,48 @@ def test_weights_of_operators_that_onnxruntime_has_fused() -> None:
     assert small.is_small
 
 
-def test_integers_and_computed_weights_do_not_count() -> None:
+COMPUTED = {
+    "a part": ("p, q = Split <axis = 1> (w) y = MatMul (x, p) z = MatMul (x, q)", {"w": (24, 80)}, [3840, 3840]),
+    "several": ("p = Concat <axis = 1> (w, v) y = MatMul (x, p) z = Neg (y)", {"w": (24, 40), "v": (24, 40)}, [7680]),
+    "a product": ("p = Mul (w, v) y = MatMul (x, p) z = Einsum <equation = \"bk,kn->bn\"> (x, p)", {
+        "w": (24, 40), "v": (40,)}, [3840]),
+    "halves": ("p = Cast <to = 1> (w) y = MatMul (x, p) z = Neg (y)", {"w": (48, 80), "dtype": ("float16",)}, [7680]),
+}  # fmt: skip
+"""Nodes, shapes of what they compute a weight from, and bytes of the weights, of which several operators read one."""
+
+
+@pytest.mark.parametrize("name", COMPUTED)
+def test_weights_that_are_computed(name: str) -> None:
+    """They stayed float, and no message named them."""
+    nodes, shapes, sizes = COMPUTED[name]
+    dtype = shapes.get("dtype", ("float32",))[0]
+    arrays = {n: np.ones(s, dtype) for n, s in shapes.items() if n != "dtype"}
+    depth = shapes["w"][0]
+    head = f'<ir_version: 8, opset_import: ["" : 17]> g (float[N,{depth}] x) => (float[N,M] y, float[N,M] z)'
+    found = _found(parse(f"{head} {{ {nodes} }}", **arrays))
+    assert [w.bytes for w in found] == sizes
+    assert [w.refusal[0] for w in found] == [""] * len(sizes)
+    assert all(w.computed is not None and w.int8_bytes < w.bytes for w in found)
+    assert sum(len(w.uses) for w in found) == (2 if name in ("a part", "a product") else 1)
+
+
+def test_a_weight_that_is_computed_from_a_smaller_one() -> None:
+    text = """<ir_version: 8, opset_import: ["" : 17]> g (float[9,N,24] x) => (float[9,N,40] y) {
+        s = Constant <value_ints = [9, 24, 40]> () p = Expand (w, s) y = MatMul (x, p) }"""
+    (weight,) = _found(parse(text, w=np.ones((1, 24, 40), np.float32)))
+    assert "from a smaller one" in weight.refusal[0]
+
+
+def test_rows_of_one_number_are_no_embedding() -> None:
+    """A scale for each made such a table larger."""
+    for shape in ((2000,), (2000, 1)):
+        text = '<ir_version: 8, opset_import: ["" : 17]> g (int64[N] k) => (float y) { y = Gather (w, k) }'
+        (weight,) = _found(parse(text, w=np.ones(shape, np.float32)))
+        assert not weight.uses[0].reads_rows
+        assert weight.int8_bytes < weight.bytes
+
+
+def test_integers_and_quantized_weights_do_not_count() -> None:
     text = """<ir_version: 8, opset_import: ["" : 17]> g (float[24,40] x, int64[N] k) => (float[N,40] y, int64[N] z) {
         q = DequantizeLinear (codes, scale)
         y = Gather (q, k)

@@ -50,6 +50,8 @@ CASES: dict[str, tuple[str, str, str, tuple[int, ...]]] = {
     "Conv": (f"float[2,{K},7] x", f"float[2,{N},7] y", "y = Conv (x, w, b)", (N, K, 1)),
     "Conv of one element": (f"float[1,{K},1] x", f"float[1,{N},1] y", "y = Conv (x, w)", (N, K, 1)),
     "Conv of images": (f"float[2,{K},3,5] x", f"float[2,{N},3,5] y", "y = Conv (x, w, b)", (N, K, 1, 1)),
+    "Einsum": (f"float[2,R,{K}] x", f"float[2,R,{N}] y", 'y = Einsum <equation = "btk, kn -> btn"> (x, w)', (K, N)),
+    "Einsum, transposed": (X, Y, 'p = Einsum <equation = "...k,nk->...n"> (x, w) y = Add (p, b)', (N, K)),
     "a Relu behind": (X, Y, "p = MatMul (x, w) q = Add (p, b) y = Relu (q)", (K, N)),
 }  # fmt: skip
 """Input, output, nodes, and the shape of the weight."""
@@ -96,7 +98,7 @@ def test_sites(name: str) -> None:
     assert result.statistics == {"layers": 1}
     assert [s.form for s in result.stored.values()] == ["int8 matmul"]
     (node,) = nodes_of(model, "QuantLinear")
-    assert not nodes_of(model, "MatMul", "Gemm", "Add", "Conv")
+    assert not nodes_of(model, "MatMul", "Gemm", "Add", "Conv", "Einsum")
     proto = model.proto
     stock = run(session(proto, STOCK), feeds)
     assert_same_bits(stock, run(session(proto, NATIVE), feeds), "native")
@@ -157,13 +159,29 @@ REFUSED = {
     "transposed input": (f"float[{K},R] x", Y, "y = Gemm <transA = 1> (x, w)", (K, N), "transposes its input"),
     "a bias that is data": (f"{X}, float[{N}] d", Y, "y = Gemm (x, w, d)", (K, N), "bias is no constant row"),
     "a bias for each row": (f"float[5,{K}] x", f"float[5,{N}] y", "y = Gemm (x, w, c)", (K, N), "bias is no constant"),
+    "as many rows as columns": (
+        f"float[{N},{K}] x", f"float[{N},{N}] y", "y = Gemm (x, w, s)", (K, N), "bias is no constant",
+    ),
+    "Einsum of columns": (
+        f"float[{K},R] x", f"float[{N},R] y", 'y = Einsum <equation = "kr,kn->nr"> (x, w)', (K, N), "is no matmul",
+    ),
+    "Einsum with a product": (
+        f"float[{N},{K}] x", f"float[{N},{K}] y", 'y = Einsum <equation = "bk,bk->bk"> (x, w)', (N, K), "is no matmul",
+    ),
+    "Einsum of several matrices": (
+        f"float[3,R,{K}] x", f"float[3,R,{N}] y", 'y = Einsum <equation = "bik,bkn->bin"> (x, w)', (3, K, N),
+        "is no matmul",
+    ),
 }  # fmt: skip
+
+
+BIASES = {"c": draw(5, 1), "s": draw(N, 1)}
 
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_sites_that_stay(name: str) -> None:
     given, made, nodes, shape, reason = REFUSED[name]
-    arrays = {"w": draw(*shape), **({"c": draw(5, 1)} if ", c)" in nodes else {})}
+    arrays = {"w": draw(*shape), **{n: a for n, a in BIASES.items() if f", {n})" in nodes}}
     model = canonical(parse(f"{HEAD} g ({given}) => ({made}) {{ {nodes} }}", **arrays))
     result = every_size()(model)
     assert not result.modified
@@ -203,11 +221,15 @@ def test_small_layers_stay() -> None:
         (Y, "p = MatMul (x, w) y = Add (p, p)"),
         (f"float[5,{N}] y", "p = MatMul (x, w) y = Add (p, c)"),
         (f"float[1,R,{N}] y", "p = MatMul (x, w) y = Add (p, d)"),
+        (
+            f"float[{N},{N}] y",
+            "one = Constant <value_ints = [0]> () r = Gather (x, one) p = MatMul (r, w) y = Add (p, s)",
+        ),
     ],
 )
 def test_additions_that_are_no_bias(outputs: str, nodes: str) -> None:
     """The product is read by something else, or what is added is no row: the Add stays."""
-    arrays = {"w": draw(K, N), "b": draw(N), "c": draw(5, 1), "d": draw(1, 1, N)}
+    arrays = {"w": draw(K, N), "b": draw(N), "d": draw(1, 1, N), **BIASES}
     used = {n: a for n, a in arrays.items() if f"{n})" in nodes}
     model = canonical(parse(f"{HEAD} g ({X}) => ({outputs}) {{ {nodes} }}", **used))
     apply(every_size(), model, [{"x": draw(5, K, seed=2)}])
