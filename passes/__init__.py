@@ -11,6 +11,7 @@ from rnnqc.passes.custom_cells.roll_custom_steps import RollCustomSteps
 from rnnqc.passes.custom_cells.write_scans import WriteScans
 from rnnqc.passes.instruments import DumpAfterChange, Timing, VerifyModified
 from rnnqc.passes.linear.quantize_linear import QuantizeLinear
+from rnnqc.passes.linear.unfold_convolutions import UnfoldConvolutions
 from rnnqc.passes.manager import Instrument, PassManager
 from rnnqc.passes.normalize.canonicalize import Canonicalize
 from rnnqc.passes.normalize.compute_in_float32 import ComputeInFloat32
@@ -93,6 +94,7 @@ __all__ = [
     "StoreShapes",
     "StoreWeights",
     "Timing",
+    "UnfoldConvolutions",
     "Unroll",
     "VerifyModified",
     "VerifyNumerics",

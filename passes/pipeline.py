@@ -22,6 +22,7 @@ from rnnqc.passes.custom_cells.roll_custom_steps import RollCustomSteps
 from rnnqc.passes.custom_cells.write_scans import WriteScans
 from rnnqc.passes.invariants import Property
 from rnnqc.passes.linear.quantize_linear import QuantizeLinear
+from rnnqc.passes.linear.unfold_convolutions import UnfoldConvolutions
 from rnnqc.passes.normalize.canonicalize import Canonicalize
 from rnnqc.passes.normalize.compute_in_float32 import ComputeInFloat32
 from rnnqc.passes.normalize.fold_constants import FoldConstants
@@ -135,6 +136,7 @@ def rest_weight_passes() -> list[Pass]:
     """What comes before `rest_passes`: the weights around the recurrent layers become constants of their own."""
     return [
         FoldWeights(),  # rest: parts of larger weights, float16 weights behind a Cast
+        UnfoldConvolutions(),  # linear: convolutions over few positions become matmuls
     ]
 
 
