@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import onnxruntime as ort
 from rnnqc import runtime_ops
 from rnnqc.errors import CompileError, located
 from rnnqc.evaluation.evaluate import exact_options
-from rnnqc.ir import CELLS_KEY, Model
+from rnnqc.ir import CELLS_KEY, DOMAIN, Model
 from rnnqc.ir.joining import check_bodies
 from rnnqc.lowering.runnable import runnable
 from rnnqc.passes.graph.constant_outputs import independent_outputs, warning_of
@@ -21,6 +22,7 @@ from rnnqc.passes.normalize.own_functions import check_own_functions
 from rnnqc.proto.external_data import check_external, links_are_allowed, refuse_external
 from rnnqc.proto.files import load_proto, serialized
 from rnnqc.proto.given import Given, as_given
+from rnnqc.proto.graph_walks import blocks_of
 
 _BATCH_AXIS, _RANK_OF_Y = 2, 4
 
@@ -57,7 +59,7 @@ def session(
             rnnqc's domain.
     """
     model = _checked(as_given(model))
-    made = _opened(model, _Opener(options, native, kwargs))
+    made = _opened(model, _Opener(options, native, kwargs, _operators(model)))
     lost = _lost_outputs(made, model)
     if lost:
         warnings.warn(warning_of(lost), stacklevel=2)
@@ -67,7 +69,7 @@ def session(
 def session_of_exposed(model: onnx.ModelProto, native: bool, options: ort.SessionOptions) -> ort.InferenceSession:
     """`session` for a model with values of its inside as outputs: no input need have an influence on those."""
     refuse_external(model)
-    return _opened(model, _Opener(options, native, {}))
+    return _opened(model, _Opener(options, native, {}, _operators(model)))
 
 
 def _opened(model: str | os.PathLike[str] | onnx.ModelProto, open_: _Opener) -> ort.InferenceSession:
@@ -92,15 +94,21 @@ def _opened(model: str | os.PathLike[str] | onnx.ModelProto, open_: _Opener) -> 
 
 
 class _Opener:
-    """Opens models with the caller's options, and with the library where it is wanted."""
+    """Opens models with the caller's options, and with the library where it is wanted: all of it, or some operators."""
 
-    def __init__(self, given: ort.SessionOptions | None, native: bool, arguments: dict[str, Any]) -> None:
+    def __init__(
+        self,
+        given: ort.SessionOptions | None,
+        native: bool,
+        arguments: dict[str, Any],
+        operators: Collection[str] | None,
+    ) -> None:
         self.given, self.native = given, native
         self.arguments = {"providers": ["CPUExecutionProvider"], **arguments}
         self.options = given if given is not None else exact_options()
         if native:
             self.options = _copied(given) if given is not None else self.options
-            _register(self.options)
+            _register(self.options, operators)
 
     def __call__(self, source: str | bytes) -> ort.InferenceSession:
         """A session of a model's bytes or file; raises what onnxruntime raises."""
@@ -122,15 +130,23 @@ _FILES: dict[str, Any] = {"enable_profiling": False, "optimized_model_filepath":
 """Options that let a session write a file, and their values where it does not."""
 
 
-def _register(options: ort.SessionOptions) -> None:
+def _register(options: ort.SessionOptions, operators: Collection[str] | None = None) -> None:
     try:
-        runtime_ops.register(options)
+        runtime_ops.register(options, operators)
     except (OSError, RuntimeError) as error:
         raise CompileError(
             f"the native library cannot be used: {str(error).rstrip('.')}.",
             supported="sessions without it (run, evaluate and dump: --stock; Python: native=False); bench needs it",
             action="`rnnqc doctor` says what is there",
         ) from error
+
+
+def _operators(model: str | os.PathLike[str] | onnx.ModelProto) -> set[str] | None:
+    """The operators of rnnqc in a model; None of a file, which is not read for that, and where there are none yet."""
+    if not isinstance(model, onnx.ModelProto):
+        return None
+    blocks = blocks_of([model.graph, *model.functions])
+    return {n.op_type for b in blocks for n in b.node if n.domain == DOMAIN} or None
 
 
 def _copied(options: ort.SessionOptions) -> ort.SessionOptions:

@@ -11,6 +11,7 @@ import ctypes
 import os
 import sys
 import weakref
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,8 @@ __version__ = "0.2.0"
 __all__ = ["isa", "library_path", "register"]
 
 _LIBRARY_NAMES = {"win32": "librnnqc_ops.dll", "darwin": "librnnqc_ops.dylib"}
+_OPERATORS = "rnnqc.operators"
+"""An entry of session options, which the library reads."""
 _REGISTERED = "_registered_with_rnnqc"
 """In onnxruntime, options that have the library: `rnnqc.runtime_ops` and `rnnqc_runtime` may be in one process."""
 
@@ -52,8 +55,13 @@ def library_path() -> Path:
     )
 
 
-def register(session_options: onnxruntime.SessionOptions) -> None:
+def register(session_options: onnxruntime.SessionOptions, operators: Iterable[str] | None = None) -> None:
     """Registers the native kernels with every session that is created from `session_options`; once, if called again.
+
+    Args:
+        session_options: Of the sessions.
+        operators: The names of the operators of domain `ai.rnnqc` that their models need; others run in their function
+            bodies. Each takes some 40 us whenever a session is created. By default they are all there.
 
     Raises:
         FileNotFoundError: the library has not been built.
@@ -65,6 +73,8 @@ def register(session_options: onnxruntime.SessionOptions) -> None:
     registered: weakref.WeakSet[onnxruntime.SessionOptions]
     registered = onnxruntime.__dict__.setdefault(_REGISTERED, weakref.WeakSet())
     if session_options not in registered:  # onnxruntime opens no session from options that have a library twice
+        if operators is not None:
+            session_options.add_session_config_entry(_OPERATORS, ";".join(sorted(set(operators))))
         session_options.register_custom_ops_library(str(library_path()))
         registered.add(session_options)
 

@@ -97,7 +97,7 @@ def test_options_with_another_library(lowered: rnnqc.Lowered, monkeypatch: pytes
     options.log_severity_level = 4
     options.register_custom_ops_library(str(rnnqc.runtime_ops.library_path()))  # stands for another one
     asked = []
-    monkeypatch.setattr(rnnqc.runtime_ops, "register", asked.append)
+    monkeypatch.setattr(rnnqc.runtime_ops, "register", lambda chosen, _operators=None: asked.append(chosen))
     session = rnnqc.session(_without_functions(lowered.proto), options=options)
     assert np.isfinite(run(session, CASE.feeds())["Y"]).all()
     assert asked[0] is not options and asked[1] is options
@@ -123,7 +123,7 @@ def test_refused_model_is_named(tmp_path: Path) -> None:
 
 
 def test_missing_library(monkeypatch: pytest.MonkeyPatch, lowered: rnnqc.Lowered) -> None:
-    def absent(options: ort.SessionOptions) -> None:
+    def absent(*_: object) -> None:
         raise OSError("the native library is not there")
 
     monkeypatch.setattr(rnnqc.runtime_ops, "register", absent)
@@ -176,6 +176,28 @@ def test_no_warning_of_other_models(lowered: rnnqc.Lowered) -> None:
         warnings.simplefilter("error")
         rnnqc.session(CASE.model())
         rnnqc.session(lowered.proto)
+
+
+def test_a_session_has_the_operators_of_its_model(lowered: rnnqc.Lowered) -> None:
+    """Every operator of the library takes time in every session; without its own a model runs, in its functions."""
+    (needed,) = {
+        n.op_type for n in lowered.proto.graph.node if n.domain == "ai.rnnqc" and n.op_type.startswith("Quant")
+    }
+    bare, expected = _without_functions(lowered.proto), run(rnnqc.session(lowered.proto, native=False), CASE.feeds())
+    own = rnnqc.session(bare).get_session_options().get_session_config_entry("rnnqc.operators")
+    assert needed in own.split(";") and "Rearrange_00" not in own
+    others = [{needed}, {needed, "Rearrange_00", "of another release"}, {"Rearrange_00"}, set(), None]
+    for chosen in others:
+        options = ort.SessionOptions()
+        options.log_severity_level = 4
+        rnnqc.runtime_ops.register(options, chosen)
+        found = run(ort.InferenceSession(lowered.proto.SerializeToString(), options), CASE.feeds())
+        assert_same_bits(found, expected, str(chosen))
+        if chosen is None or needed in chosen:
+            ort.InferenceSession(bare.SerializeToString(), options)
+        else:
+            with pytest.raises(Exception, match="not a registered function/op"):
+                ort.InferenceSession(bare.SerializeToString(), options)
 
 
 def test_the_runtime_package_in_the_same_process() -> None:

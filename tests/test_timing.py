@@ -6,6 +6,7 @@ that do not take turns, inputs that are not those asked for.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 
 import numpy as np
@@ -59,9 +60,9 @@ def registered(monkeypatch: pytest.MonkeyPatch) -> list[ort.SessionOptions]:
     seen: list[ort.SessionOptions] = []
     original = rnnqc.runtime_ops.register
 
-    def spy(options: ort.SessionOptions) -> None:
+    def spy(options: ort.SessionOptions, operators: Collection[str] | None = None) -> None:
         seen.append(options)
-        original(options)
+        original(options, operators)
 
     monkeypatch.setattr(rnnqc.runtime_ops, "register", spy)
     return seen

@@ -86,8 +86,8 @@ class EmbeddingsCheck(ConstantCheck):
             found.input(f"int8 rows of {path}", gather, 0, expected_values(array, scale.astype(np.float32)))
             (cast,) = gather.outputs[0].outputs
             (product,) = cast.outputs[0].outputs
-            maker = product.inputs[1].inputs[0]
-            found.input(f"scales of {path}", maker.inputs[0].inputs[0] if maker.op == "Cast" else maker, 0, scale)
+            floats = product.inputs[1].inputs[0].inputs[0]
+            found.input(f"scales of {path}", floats.inputs[0], 0, scale)
         return found
 
 

@@ -46,6 +46,7 @@ class Int8Weight:
     values: Constant
     scale: Constant
     axis: int
+    _scales_of_rows: Value | None = None
 
     @property
     def sizes(self) -> Mapping[str, int]:
@@ -67,6 +68,18 @@ class Int8Weight:
         floats = b.op("Mul", [b.cast(self.values, np.float32, "int8.cast"), self.scale], "floats")
         self.graph.nodes[:0] = b.nodes
         return floats
+
+    def scales_of_rows(self, model: Model) -> Value:
+        """The scales as float32, for a Gather, made where the weight stands.
+
+        A Cast, even of float32: onnxruntime folds it when a session is created, and its `quantize_dynamic` would
+        quantize a constant that a Gather reads.
+        """
+        if self._scales_of_rows is None:
+            b = Builder(model, prefix=safe_name(self.source.name))
+            self._scales_of_rows = b.cast(self.scale, np.float32, "scale.cast")
+            self.graph.nodes[:0] = b.nodes
+        return self._scales_of_rows
 
 
 class Int8Weights:

@@ -23,10 +23,10 @@ class QuantizeEmbeddings(Pass):
 
     Before: `Gather(table float32 [V,D], indices)`
 
-    After: `Mul(Cast(Gather(table int8 [V,D], indices)), Cast(Gather(scale float16 [V,1], indices)))`
+    After: `Mul(Cast(Gather(table int8 [V,D], indices)), Gather(Cast(scale float16 [V,1]), indices))`
 
-    Scales are float32, without a Cast, where one of them is too small or too large for float16, and those of a table
-    that is also the weight of a linear layer.
+    Scales are float32 where one of them is too small or too large for float16, and those of a table that is also the
+    weight of a linear layer.
 
     One float32 multiplication of exact integers: the same bits in every version of onnxruntime, at every level of its
     optimizations. It has nothing to fold before indices are known, so the floats of the whole table never exist.
@@ -81,9 +81,7 @@ def _read_rows(model: Model, graph: Graph, use: WeightUse, table: Int8Weight) ->
     gather.inputs[0] = table.values
     gather.outputs.clear()
     gather.outputs.append(rows)
-    scale = b.op("Gather", [table.scale, indices], "scale", axis=0)
-    if table.scale.dtype == np.float16:
-        scale = b.cast(scale, np.float32, "scale.cast")
+    scale = b.op("Gather", [table.scales_of_rows(model), indices], "scale", axis=0)
     b.add("Mul", [b.cast(rows, np.float32, "int8.cast"), scale], [made], "floats")
     position = next(k for k, n in enumerate(graph.nodes) if n is gather) + 1
     graph.nodes[position:position] = b.nodes

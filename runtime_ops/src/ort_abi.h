@@ -90,6 +90,8 @@ enum MemoryType : int { kMemoryDefault = 0 };
   X(KernelInfo_GetOutputCount, 231, OrtStatus*, (const OrtKernelInfo*, size_t*))                                    \
   X(KernelInfo_GetInputTypeInfo, 234, OrtStatus*, (const OrtKernelInfo*, size_t, OrtTypeInfo**))                    \
   X(KernelInfo_GetOutputTypeInfo, 235, OrtStatus*, (const OrtKernelInfo*, size_t, OrtTypeInfo**))                   \
+  X(HasSessionConfigEntry, 237, OrtStatus*, (const OrtSessionOptions*, const char*, int*))                          \
+  X(GetSessionConfigEntry, 238, OrtStatus*, (const OrtSessionOptions*, const char*, char*, size_t*))                \
   X(KernelInfo_GetNodeName, 244, OrtStatus*, (const OrtKernelInfo*, char*, size_t*))                                \
   X(KernelInfoGetConstantInput_tensor, 249, OrtStatus*, (const OrtKernelInfo*, size_t, int*, const OrtValue**))     \
   X(ShapeInferContext_GetInputCount, 267, OrtStatus*, (const OrtShapeInferContext*, size_t*))                       \

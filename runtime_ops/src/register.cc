@@ -1,6 +1,9 @@
 #include <cstdio>
 #include <exception>
+#include <map>
+#include <mutex>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "export.h"
@@ -25,26 +28,59 @@ bool Has(const rnnqc::ort::OrtApiBase* base, uint32_t api) {
 // when the shape of an output is set that the node does not have, and how many it has cannot be asked.
 constexpr uint32_t kInfersShapes = 28;
 
-// One domain serves every session; it must outlive them all and is never released.
-OrtCustomOpDomain* Domain(const OrtApi& api, const rnnqc::ort::OrtApiBase* base) {
-  static OrtCustomOpDomain* const domain = [&] {
+// Entry of session options: the operators that their sessions need, separated by semicolons. onnxruntime makes each
+// operator of a library anew for each session, which takes some 40 us for one. Without this entry it makes all of them.
+constexpr char kOperatorsEntry[] = "rnnqc.operators";
+constexpr char kSeparator = ';';
+constexpr char kAll[] = "*";
+
+// They must outlive every session and are never released.
+const std::vector<rnnqc::RegisteredOperator>& Operators(const OrtApi& api, const rnnqc::ort::OrtApiBase* base) {
+  static const auto* const all = [&] {
     using rnnqc::ort::kShapeReferenceVersion;
     if (Has(base, kShapeReferenceVersion)) {
       const OrtApi* later = base->GetApi(kShapeReferenceVersion);
       rnnqc::ort::UseLaterApi(api, reinterpret_cast<const rnnqc::ort::OrtLaterApi*>(later));
     }
     const bool infers_shapes = Has(base, kInfersShapes);
-    OrtCustomOpDomain* created = nullptr;
-    rnnqc::ort::Check(api, api.CreateCustomOpDomain()("ai.rnnqc", &created));
-    // As the domain, they are never released.
+    auto* const made = new std::vector<rnnqc::RegisteredOperator>;
     for (const auto& make : {rnnqc::QuantLstmCellOps, rnnqc::QuantGruCellOps, rnnqc::QuantRnnCellOps,
                              rnnqc::QuantLinearOps, rnnqc::QuantCustomCellOps, rnnqc::RearrangeOps}) {
-      const auto* const ops = new std::vector<rnnqc::RegisteredOperator>(make(&api, infers_shapes));
-      for (const auto& op : *ops) rnnqc::ort::Check(api, api.CustomOpDomain_Add()(created, &op));
+      for (auto& op : make(&api, infers_shapes)) made->push_back(std::move(op));
     }
-    return created;
+    return made;
   }();
-  return domain;
+  return *all;
+}
+
+std::string NeededOperators(const OrtApi& api, const rnnqc::ort::OrtSessionOptions* options) {
+  int present = 0;
+  rnnqc::ort::Check(api, api.HasSessionConfigEntry()(options, kOperatorsEntry, &present));
+  if (present == 0) return kAll;
+  size_t size = 0;
+  rnnqc::ort::Check(api, api.GetSessionConfigEntry()(options, kOperatorsEntry, nullptr, &size));
+  std::string names(size, '\0');
+  rnnqc::ort::Check(api, api.GetSessionConfigEntry()(options, kOperatorsEntry, names.data(), &size));
+  names.resize(size - 1);
+  return names;
+}
+
+// One domain serves all sessions that need the same operators; null for none of them.
+OrtCustomOpDomain* Domain(const OrtApi& api, const rnnqc::ort::OrtApiBase* base, const std::string& needed) {
+  static std::mutex mutex;
+  static auto* const domains = new std::map<std::string, OrtCustomOpDomain*>;
+  const std::lock_guard<std::mutex> lock(mutex);
+  const auto found = domains->find(needed);
+  if (found != domains->end()) return found->second;
+  const std::string names = kSeparator + needed + kSeparator;
+  OrtCustomOpDomain* created = nullptr;
+  for (const auto& op : Operators(api, base)) {
+    if (needed != kAll && names.find(kSeparator + op.name + kSeparator) == std::string::npos) continue;
+    if (created == nullptr) rnnqc::ort::Check(api, api.CreateCustomOpDomain()("ai.rnnqc", &created));
+    rnnqc::ort::Check(api, api.CustomOpDomain_Add()(created, &op));
+  }
+  domains->emplace(needed, created);
+  return created;
 }
 
 }  // namespace
@@ -60,8 +96,8 @@ RNNQC_EXPORT rnnqc::ort::OrtStatus* RegisterCustomOps(rnnqc::ort::OrtSessionOpti
                                            "the rnnqc library needs onnxruntime 1.17 or later; update onnxruntime");
   }
   return rnnqc::ort::Guard(*api, "rnnqc: ", [&] {
-    OrtCustomOpDomain* const domain = Domain(*api, base);
-    rnnqc::ort::Check(*api, api->AddCustomOpDomain()(options, domain));
+    OrtCustomOpDomain* const domain = Domain(*api, base, NeededOperators(*api, options));
+    if (domain != nullptr) rnnqc::ort::Check(*api, api->AddCustomOpDomain()(options, domain));
   });
 }
 

@@ -6,9 +6,12 @@ threads or on how rows are put together; a large layer that stays float in silen
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import onnx
 import pytest
+from onnxruntime.quantization import quantize_dynamic
 
 import rnnqc
 from tests.laws.law import law
@@ -70,6 +73,17 @@ def test_the_law_with_a_decoder(tied: bool) -> None:
     for way in (STOCK, NATIVE):
         rows = [run(forms.session(way), {"tokens": feeds()["tokens"][:, k : k + 1]})["logits"] for k in range(3)]
         assert_same_bits({"logits": found}, {"logits": np.concatenate(rows, axis=1)}, way)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_quantize_dynamic_afterwards(tied: bool, tmp_path: Path) -> None:
+    """It finds nothing that is float. It took the scales of an embedding: no session opened the file, or other bits."""
+    lowered = rnnqc.lower(language_model(tied), rest="int8")
+    lowered.save(tmp_path / "lowered.onnx")
+    quantize_dynamic(tmp_path / "lowered.onnx", tmp_path / "both.onnx")
+    expected = run(session(lowered.proto, STOCK), feeds())
+    for way in (STOCK, NATIVE):
+        assert_same_bits(expected, run(session(onnx.load(tmp_path / "both.onnx"), way), feeds()), way)
 
 
 def test_four_bits() -> None:

@@ -60,7 +60,7 @@ def test_rows_are_those_of_the_int8_format(dtype: str, shape: tuple[int, ...], l
     indices = np.random.default_rng(1).integers(-shape[0], shape[0], (7, 2)).astype(dtype)
     result = apply(QuantizeEmbeddings(), model, [{"tokens": indices}])
     assert {p: s.form for p, s in result.stored.items()} == {n.name: "int8 rows" for n in nodes_of(model, "Gather")[:1]}
-    assert op_types(model.graph) == ["Gather", "Gather", "Cast", "Cast", "Mul"]
+    assert op_types(model.graph) == ["Cast", "Gather", "Gather", "Cast", "Mul"]
     wanted = in_rows(table)[indices]
     got = run(_session(model.proto, level), {"tokens": indices})["y"]
     assert got.tobytes() == np.ascontiguousarray(wanted).tobytes()
@@ -85,7 +85,7 @@ def test_no_session_makes_floats_of_the_table(tmp_path: Path) -> None:
     ort.InferenceSession(model.proto.SerializeToString(), chosen, providers=["CPUExecutionProvider"])
     saved = onnx.load(chosen.optimized_model_filepath)
     sizes = {t.data_type: int(np.prod(t.dims)) for t in saved.graph.initializer}
-    assert sizes == {TensorProto.INT8: 2400, TensorProto.FLOAT16: 300}
+    assert sizes == {TensorProto.INT8: 2400, TensorProto.FLOAT: 300}
 
 
 def test_indices_out_of_range_fail_as_before() -> None:
