@@ -18,6 +18,7 @@ import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NoReturn
 
+from rnnqc.codes import Code, told
 from rnnqc.commands import (
     bench,
     calibrate,
@@ -117,10 +118,10 @@ def _run(argv: Sequence[str]) -> int:
                 err(f"{time.perf_counter() - start:8.3f} s  rnnqc {arguments.name}")
             return code
     except InternalError as error:
-        err(f"[red]rnnqc: a check failed:[/red] {escape(str(error))}")
+        err(f"[red]rnnqc: a check failed:[/red] {escape(told(error.code, str(error)))}")
         return CHECK_FAILED
     except RnnqcError as error:
-        err(f"[red]rnnqc: error:[/red] {escape(str(error))}")
+        err(f"[red]rnnqc: error:[/red] {escape(told(error.code, str(error)))}")
         return BAD_INPUT
     except SystemExit as stop:
         return int(stop.code or 0) if isinstance(stop.code, int) or stop.code is None else BAD_INPUT
@@ -128,7 +129,7 @@ def _run(argv: Sequence[str]) -> int:
         err("rnnqc: interrupted")
         return INTERRUPTED
     except MemoryError:
-        err("[red]rnnqc: error:[/red] out of memory.")
+        err(f"[red]rnnqc: error:[/red] {escape(told(Code.MEMORY, 'out of memory.'))}")
         return BAD_INPUT
     except BrokenPipeError:
         sys.stderr.close()
@@ -138,10 +139,8 @@ def _run(argv: Sequence[str]) -> int:
             raise
         frame = traceback.extract_tb(error.__traceback__)[-1]
         place = f"{type(error).__name__} in {os.path.basename(frame.filename)}:{frame.lineno}"
-        err(
-            f"[red]rnnqc: internal error:[/red] {escape(str(error))} ({escape(place)}). "
-            "Resolution: report it, with the model and the traceback that -v shows."
-        )
+        text = f"{error} ({place}). Resolution: report it, with the model and the traceback that -v shows."
+        err(f"[red]rnnqc: internal error:[/red] {escape(told(Code.INTERNAL, text))}")
         return CHECK_FAILED
 
 

@@ -14,7 +14,9 @@ import contextlib
 import enum
 from collections.abc import Iterator, Sized
 from dataclasses import asdict, dataclass
+from typing import ClassVar
 
+from rnnqc.codes import Code, Told, coded
 from rnnqc.wording import worded
 
 MEMORY = "the model"
@@ -41,7 +43,13 @@ def and_more(things: Sized) -> str:
 
 
 class RnnqcError(Exception):
-    """Base of every error rnnqc raises on purpose."""
+    """Base of every error rnnqc raises on purpose.
+
+    Attributes:
+        code: What its message ends in on the command line.
+    """
+
+    code: ClassVar[Code] = Code.REFUSED
 
 
 class CompileError(RnnqcError):
@@ -98,13 +106,19 @@ def located(source: str) -> Iterator[None]:
 class UsageError(CompileError):
     """Options that contradict each other or name something that does not exist."""
 
+    code = Code.USAGE
+
 
 class PipelineError(RnnqcError):
     """Passes in an order that cannot work."""
 
+    code = Code.INTERNAL
+
 
 class InternalError(RnnqcError):
     """A defect of rnnqc."""
+
+    code = Code.CHECK
 
 
 class StructureError(InternalError):
@@ -129,7 +143,7 @@ class Remark:
     """One statement of a pass about one site.
 
     Attributes:
-        pass_name: The pass that speaks.
+        pass_name: The pass that speaks: the code of the remark.
         outcome: Whether the site was lowered, stays float, or is only commented on or warned of.
         node: Name of the node (or its first output, for a node without a name), with its path through subgraphs.
         op: Operator type; "" where the node is none, such as the data.
@@ -154,3 +168,8 @@ class Remark:
         about = f'Operator "{self.op}" (node {self.node!r}) {self.outcome.value}' if self.op else self.node
         text = f"{about}: {self.reason}"
         return explained(text, self.found, self.action)
+
+    @property
+    def told(self) -> Told:
+        """The remark as commands print it, with the name of the pass as its code."""
+        return coded(self.pass_name, str(self))

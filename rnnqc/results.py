@@ -6,6 +6,7 @@ import html
 from collections.abc import Sequence
 from typing import Any
 
+from rnnqc.codes import Told
 from rnnqc.wording import worded
 
 Row = dict[str, Any]
@@ -34,8 +35,8 @@ class Result:
         return self.rows
 
     @property
-    def messages(self) -> list[str]:
-        """What the command line warns of and is not in the rows: a sentence each."""
+    def messages(self) -> list[Told]:
+        """What the command line warns of and is not in the rows: a sentence each, with its code."""
         return []
 
     @property

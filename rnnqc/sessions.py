@@ -12,6 +12,7 @@ import onnx
 import onnxruntime as ort
 
 from rnnqc import runtime_ops
+from rnnqc.codes import Code, told
 from rnnqc.errors import CompileError, located
 from rnnqc.evaluation.evaluate import exact_options
 from rnnqc.ir import CELLS_KEY, DOMAIN, Model
@@ -62,7 +63,7 @@ def session(
     made = _opened(model, _Opener(options, native, kwargs, _operators(model)))
     lost = _lost_outputs(made, model)
     if lost:
-        warnings.warn(warning_of(lost), stacklevel=2)
+        warnings.warn(told(Code.CONSTANT_OUTPUT, warning_of(lost)), stacklevel=2)
     return made
 
 

@@ -22,6 +22,7 @@ import onnxruntime as ort
 
 from rnnqc import runtime_ops
 from rnnqc.cells.forms import ORT
+from rnnqc.codes import Code, Told, coded, told
 from rnnqc.data.binding import bind_dimensions, bound_like
 from rnnqc.data.feeds import with_dimensions_of
 from rnnqc.data.given_data import Data
@@ -108,12 +109,11 @@ class Measurement(Result):
         return [asdict(t) for t in self.timings]
 
     @property
-    def messages(self) -> list[str]:
+    def messages(self) -> list[Told]:
         """Why recurrent nodes of a float model were not lowered."""
-        nothing = ["no recurrent layer of the model was lowered; it was measured as it is."]
-        return [e.explanation for e in self.float_entries] + (
-            nothing if [t.name for t in self.timings] == [FLOAT] else []
-        )
+        nothing = told(Code.NO_LAYER, "no recurrent layer of the model was lowered; it was measured as it is.")
+        floats = [coded(e.code, e.explanation) for e in self.float_entries]
+        return [*floats, nothing] if [t.name for t in self.timings] == [FLOAT] else floats
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready values."""

@@ -9,6 +9,7 @@ from typing import Any
 
 import onnx
 
+from rnnqc.codes import Code, Told, all_told
 from rnnqc.data.binding import bound_like
 from rnnqc.data.feeds import with_dimensions_of
 from rnnqc.data.given_data import Data, open_feeds
@@ -67,7 +68,7 @@ class Verification(Result):
     optimized: Sequence[OutputComparison]
     thresholds: Thresholds
     failures: Sequence[str] = field(default_factory=list)
-    warnings: Sequence[str] = field(default_factory=list)
+    warnings: Sequence[Told] = field(default_factory=list)
     notes: Sequence[str] = field(default_factory=list)
 
     @property
@@ -123,7 +124,7 @@ class Verification(Result):
         ]  # fmt: skip
 
     @property
-    def messages(self) -> list[str]:
+    def messages(self) -> list[Told]:
         """Inputs that are larger than the values quantized layers compute with."""
         return list(self.warnings)
 
@@ -219,13 +220,16 @@ def verify(
         compare_native(candidate, feeds, name=names[1], state=carried, optimize=o) if native else []
         for o in (False, True)
     )
-    told = [] if data is None else not_finite_texts(feeds, "call" if carried else "sample")
-    unlike = dict.fromkeys(" ".join([t, *told]) for level in compared for t in unlike_texts(level.outputs))
+    not_finite = [] if data is None else not_finite_texts(feeds, "call" if carried else "sample")
+    unlike = dict.fromkeys(" ".join([t, *not_finite]) for level in compared for t in unlike_texts(level.outputs))
     odd = [] if data is None and not carried else state_warnings((reference, candidate), carried, len(feeds))
     return Verification(
         *names, len(feeds), data is None, [f"{i}:{o}" for i, o in carried.items()], compared, bits, optimized,
         thresholds, [*unlike, *thresholds.violations(compared), *_other_bits(bits)],
-        [*odd, *([] if unlike else told), *_large_inputs(levels)],
+        [
+            *all_told(Code.STATES, odd), *all_told(Code.DATA_NOT_FINITE, [] if unlike else not_finite),
+            *all_told(Code.LARGE_INPUT, _large_inputs(levels)),
+        ],
         [] if data is None else padding_notes(reference, feeds, compared[0].outputs),
     )  # fmt: skip
 

@@ -75,7 +75,9 @@ def test_messages_stand_in_the_text_and_in_html(results: dict[str, Result]) -> N
     """What the command line warns of, in words of Python."""
     bounded = results["report"]
     assert any("not measured (--models" in text for text in bounded.messages)
-    assert str(bounded).splitlines()[-2].endswith("points or groups were not measured (models=, seconds=).")
+    assert (
+        str(bounded).splitlines()[-2].endswith("points or groups were not measured (models=, seconds=). [not-measured]")
+    )
     assert "<li>" in bounded._repr_html_() and "not measured (models=, seconds=)" in bounded._repr_html_()
     assert "--" not in str(bounded) + bounded._repr_html_()
 

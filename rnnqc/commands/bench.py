@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from rnnqc.commands.common import OK, Commands, add_command, add_repeated, add_state, document, pairs
-from rnnqc.commands.terminal import err, escape, new_table, out, progress_bar
+from rnnqc.commands.terminal import escape, new_table, out, progress_bar, tell
 
 
 def add(commands: Commands) -> None:
@@ -42,7 +42,7 @@ def run(a: argparse.Namespace) -> int:
             dims=pairs(a.dim, "--dim"), progress=lambda done, total: update(completed=done, total=total),
         )  # fmt: skip
     for text in result.messages:
-        err(f"[yellow]rnnqc:[/yellow] {escape(text)}")
+        tell(text)
     if a.json:
         print(document({"model": a.model, "against": a.against, **result.to_dict()}))
         return OK

@@ -17,7 +17,7 @@ from rnnqc.commands.common import (
     pairs,
     values,
 )
-from rnnqc.commands.terminal import err, escape, out, progress_bar
+from rnnqc.commands.terminal import escape, out, progress_bar, tell
 from rnnqc.errors import UsageError
 
 OTHER_FILES = (".npz", ".npy", ".onnx", ".toml")
@@ -90,7 +90,7 @@ def run(a: argparse.Namespace) -> int:
         )
     statistics.save(a.output)
     for text in statistics.messages:
-        err(f"[yellow]rnnqc:[/yellow] {escape(text)}")
+        tell(text)
     samples, points = statistics.settings["samples"], len(statistics.points)
     shapes = ", ".join(f"{name} {sizes}" for name, sizes in statistics.settings["shapes"].items())
     seconds = time.perf_counter() - start

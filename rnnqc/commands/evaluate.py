@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 import warnings
 
+from rnnqc.codes import Told
 from rnnqc.commands.common import CHECK_FAILED, OK, Commands, add_command, add_data, add_state, document, number
-from rnnqc.commands.terminal import err, escape, new_table, out, progress_bar
+from rnnqc.commands.terminal import err, escape, new_table, out, progress_bar, tell
 
 
 def add(commands: Commands) -> None:
@@ -56,7 +57,7 @@ def run(a: argparse.Namespace) -> int:
         )
     for warning in caught:
         if issubclass(warning.category, UserWarning):
-            err(f"[yellow]rnnqc:[/yellow] {escape(str(warning.message))}")
+            tell(Told(str(warning.message)))
     failures = []
     if a.min_metric is not None and not found.value >= a.min_metric:
         failures.append(f"{found.metric} is {found.value:.6g}, at least {a.min_metric:g} asked for")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from rnnqc.cells.types import CELL_TYPES
 from rnnqc.commands.common import OK, Commands, add_bindings, add_command, byte_count, document, pairs, values
-from rnnqc.commands.terminal import LEAST_NAME, err, escape, out, out_table, shortened
+from rnnqc.commands.terminal import LEAST_NAME, escape, out, out_table, shortened, tell
 from rnnqc.errors import explained
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def run(a: argparse.Namespace) -> int:
     for text in found.hints:
         out(escape(text))
     for text in found.warnings:
-        err(f"[yellow]rnnqc:[/yellow] {escape(text)}")
+        tell(text)
     return OK
 
 

@@ -25,7 +25,7 @@ from rnnqc.commands.common import (
 )
 from rnnqc.commands.lower_summary import print_entries, print_summary
 from rnnqc.commands.report import add_bounds, bounds_of, check_page, measured, tell_unmeasured
-from rnnqc.commands.terminal import err, escape, progress_bar
+from rnnqc.commands.terminal import err, escape, progress_bar, tell
 from rnnqc.errors import CompileError, UsageError
 
 if TYPE_CHECKING:
@@ -235,7 +235,7 @@ def _evidence(a: argparse.Namespace, lowered: Lowered, bounds: Bounds) -> Eviden
 
 def _print_warnings(a: argparse.Namespace, report: Report) -> None:
     for option, text in report.told(is_bounded=a.min_sqnr is not None):
-        err(f"[yellow]rnnqc:{' ' + option + ':' if option else ''}[/yellow] {escape(text)}")
+        tell(text, option)
 
 
 def _print_failure(failure: Failure) -> None:

@@ -12,8 +12,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rnnqc.codes import Code, told
 from rnnqc.commands.common import OK, Commands, add_command, add_data, add_state, byte_count, document, number
-from rnnqc.commands.terminal import colored, err, escape, out, progress_bar
+from rnnqc.commands.terminal import colored, err, escape, out, progress_bar, tell
 from rnnqc.errors import UsageError
 
 if TYPE_CHECKING:
@@ -67,10 +68,10 @@ def run(a: argparse.Namespace) -> int:
     check_positive("--num-samples", a.num_samples)
     bounds = bounds_of(a, MODELS)
     start = time.perf_counter()
-    with _progress() as tell:
+    with _progress() as update:
         made = report(
             a.float_model, a.quantized_model, a.data, state=a.state, stats=a.stats, samples=a.num_samples,
-            models=bounds.models, seconds=bounds.seconds, times=a.time, metric=a.metric, progress=tell,
+            models=bounds.models, seconds=bounds.seconds, times=a.time, metric=a.metric, progress=update,
         )  # fmt: skip
     evidence = made.evidence
     text = made.html.encode()
@@ -78,9 +79,9 @@ def run(a: argparse.Namespace) -> int:
     if a.json:
         write_atomically(json_path, (document(evidence.to_dict()) + "\n").encode())
     if evidence.mismatch:
-        err(f"[red]rnnqc:[/red] {escape(evidence.mismatch)}")
+        err(f"[red]rnnqc:[/red] {escape(told(Code.OTHER_MODEL, evidence.mismatch))}")
     for warning in evidence.warnings:
-        err(f"[yellow]rnnqc:[/yellow] {escape(warning)}")
+        tell(warning)
     tell_unmeasured(evidence)
     if evidence.verdict is not None:
         out(colored(evidence.verdict))
@@ -137,7 +138,7 @@ def check_positive(option: str, value: int | None) -> None:
 def tell_unmeasured(evidence: Evidence) -> None:
     """Says how much the bounds left out."""
     for text in evidence.left_out:
-        err(f"[yellow]rnnqc:[/yellow] {escape(text)}")
+        tell(text)
 
 
 def measured(subject: Subject, options: Options, quiet: bool = False) -> Evidence:

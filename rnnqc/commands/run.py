@@ -7,8 +7,9 @@ import warnings
 from functools import partial
 from pathlib import Path
 
+from rnnqc.codes import Code, Told, all_told
 from rnnqc.commands.common import OK, Commands, add_command, add_states_of_arrays
-from rnnqc.commands.terminal import err, escape, out
+from rnnqc.commands.terminal import escape, out, tell
 from rnnqc.errors import located
 
 
@@ -64,8 +65,9 @@ def run(a: argparse.Namespace) -> int:
         real = partial(real_values, formats=formats)
         results = stacked(list(run_calls(run_call, calls, carried, real)), carried) if carried else run_call(feeds)
         write_atomically(Path(a.output), npz_bytes(results))
-    for text in [*(str(warning.message) for warning in caught), *large.texts]:
-        err(f"[yellow]rnnqc:[/yellow] {escape(text)}")
+    warned = [Told(str(w.message)) for w in caught]
+    for warning in [*warned, *all_told(Code.LARGE_INPUT, large.texts)]:
+        tell(warning)
     for name, value in results.items():
         out(f"{escape(name)}: {value.dtype} {list(value.shape)}")
     for text in described_outputs(formats):

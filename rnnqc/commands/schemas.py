@@ -21,6 +21,7 @@ _PLAIN: Mapping[Any, Schema] = {str: TEXT, int: WHOLE, float: NUMBER, bool: TRUT
 
 def schema_of(kind: Any) -> Schema:
     """The schema of a type: of numbers, text, lists, tuples, mappings, unions and dataclasses."""
+    kind = getattr(kind, "__supertype__", kind)
     if kind in _PLAIN:
         return dict(_PLAIN[kind])
     if dataclasses.is_dataclass(kind):

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
+    from rnnqc.codes import Told
     from rnnqc.measure.verdict import Verdict
 
 _consoles: dict[str, Console] = {}
@@ -64,6 +65,11 @@ def out(content: object) -> None:
 def err(content: object) -> None:
     """Prints a remark or an error."""
     _console("stderr").print(content)
+
+
+def tell(text: Told, option: str = "") -> None:
+    """Prints a warning or remark, and the option that it is about if there is one."""
+    err(f"[yellow]rnnqc:{f' {option}:' if option else ''}[/yellow] {escape(text)}")
 
 
 def colored(verdict: Verdict) -> str:

@@ -21,7 +21,7 @@ from rnnqc.commands.common import (
     milliseconds,
     number,
 )
-from rnnqc.commands.terminal import colored, err, escape, new_table, out, progress_bar
+from rnnqc.commands.terminal import colored, err, escape, new_table, out, progress_bar, tell
 from rnnqc.errors import UsageError, explained
 
 if TYPE_CHECKING:
@@ -119,8 +119,8 @@ def run(a: argparse.Namespace) -> int:
         print(document({"model": a.model, "recipe": a.recipe, **tuned.to_dict()}))
     else:
         _print(tuned)
-    for text in tuned.messages:
-        err(f"[yellow]rnnqc:[/yellow] {escape(text)}")
+    for message in tuned.messages:
+        tell(message)
     if not found.reached:
         text = explained(f"{_missed(tuned, a)}; nothing was written.", action=_instead(a))
         err(f"[red]rnnqc: tune:[/red] {escape(text)}")

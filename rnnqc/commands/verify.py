@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from rnnqc.commands.common import CHECK_FAILED, OK, Commands, add_command, add_data, add_repeated, add_state, document
-from rnnqc.commands.terminal import colored, err, escape, new_table, out, progress_bar
+from rnnqc.commands.terminal import colored, err, escape, new_table, out, progress_bar, tell
 from rnnqc.measure.thresholds import MEASURES, Thresholds
 
 if TYPE_CHECKING:
@@ -59,8 +59,8 @@ def run(a: argparse.Namespace) -> int:
         print(document(found.to_dict()))
     else:
         _print_found(found)
-    for text in found.warnings:
-        err(f"[yellow]rnnqc:[/yellow] {escape(text)}")
+    for warning in found.warnings:
+        tell(warning)
     for text in found.failures:
         err(f"[red]rnnqc: verify:[/red] {escape(text)}")
     return OK if found.ok else CHECK_FAILED

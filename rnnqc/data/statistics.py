@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rnnqc.cells.base import Cell
+from rnnqc.codes import Code, Told, all_told
 from rnnqc.data.checked_json import Entry, floats_text, json_text, read_json
 from rnnqc.errors import Remark, UsageError
 from rnnqc.formats.histogram import HALF, Histogram
@@ -331,10 +332,10 @@ class Statistics(Result):
         return [{"point": path, **{n: getattr(p, n) for n in names}} for path, p in self.points.items()]
 
     @property
-    def messages(self) -> list[str]:
+    def messages(self) -> list[Told]:
         """The remarks, and the cells that never ran."""
-        silent = [f"cell {cell!r} never ran on this data; nothing is known of it." for cell in self.unseen]
-        return [*map(str, self.remarks), *silent]
+        silent = (f"cell {cell!r} never ran on this data; nothing is known of it." for cell in self.unseen)
+        return [*(r.told for r in self.remarks), *all_told(Code.UNSEEN_CELL, silent)]
 
     def to_dict(self) -> dict[str, Any]:
         """The contents of the file."""

@@ -8,6 +8,7 @@ from typing import Any
 
 from rnnqc.cells.forms import FUSED, INTEGER
 from rnnqc.cells.stages import points_of
+from rnnqc.codes import Code, Told, all_told, told
 from rnnqc.data.binding import bound_model, bound_values
 from rnnqc.data.state_hints import named_states, options_of_states, states_of
 from rnnqc.errors import Outcome, Remark, explained, located
@@ -73,7 +74,7 @@ class Inspection(Result):
     bytes: int
     elementwise: Sequence[ElementwiseRecurrence]
     deciding: Mapping[str, Sequence[int]]
-    warnings: Sequence[str]
+    warnings: Sequence[Told]
     states: Mapping[str, str]
     quantized_outputs: Mapping[str, Format]
 
@@ -100,7 +101,7 @@ class Inspection(Result):
         return found + ([self.slow_stock] if self.slow_stock else [])
 
     @property
-    def messages(self) -> list[str]:
+    def messages(self) -> list[Told]:
         """The warnings."""
         return list(self.warnings)
 
@@ -182,10 +183,10 @@ def inspect(
         notes.setdefault(cell.name, []).append(Remark("inspect", Outcome.NOTE, cell.name, cell.op, *WRITTEN_OUT))
     weights = rest_weights(loaded)
     rest = rest_report(weights, weights, exported=exported)
-    warnings = [] if any(n.status != "float" for n in nodes) else layer_hints(proto)
-    warnings += [warning_of(constant_outputs)] if constant_outputs else []
-    warnings += [training_warning(dropouts)] if dropouts else []
-    warnings += lengths
+    warnings = [] if any(n.status != "float" for n in nodes) else all_told(Code.STEP, layer_hints(proto))
+    warnings += [told(Code.CONSTANT_OUTPUT, warning_of(constant_outputs))] if constant_outputs else []
+    warnings += [told(Code.TRAINING_DROPOUT, training_warning(dropouts))] if dropouts else []
+    warnings += all_told(Code.FIXED_LENGTH, lengths)
     return Inspection(
         loaded.source, opset, nodes, cells, notes, constant_outputs, dropouts, points, rest, loaded.size, elementwise,
         deciding, warnings, states, read_outputs(loaded.metadata),

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 
 from rnnqc.cells.forms import CUSTOM, FUSED, INTEGER, QCDQ, QONNX
+from rnnqc.codes import Code, all_told, told
 from rnnqc.errors import CompileError, Outcome, Remark, UsageError, explained
 from rnnqc.lowering.executable import executable
 from rnnqc.lowering.measurement import generated, given, measure
@@ -179,6 +180,7 @@ def _measure(plan: Plan, passed: Passed, report: Report, start: float) -> None:
             levels = [given(reference.proto, data, state)]
         except CompileError as error:
             state = None
-            report.warnings.append(f"the SQNR was measured on generated data, not on the calibration data: {error}")
+            text = f"the SQNR was measured on generated data, not on the calibration data: {error}"
+            report.warnings.append(told(Code.CALIBRATION_DATA, text))
     measure(report, reference.proto, candidate, levels, seconds, state=state)
-    report.warnings += warnings_of_measurement(report, calibrated=calibrated)
+    report.warnings += all_told(Code.LOW_SQNR, warnings_of_measurement(report, calibrated=calibrated))

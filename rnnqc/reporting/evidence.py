@@ -7,6 +7,7 @@ import shlex
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from rnnqc.codes import Code, Told, all_told
 from rnnqc.errors import byte_count
 from rnnqc.measure.verdict import Judged, Task, Verdict, verdict_of
 from rnnqc.search.findings import WORTH_DB, PointEvidence, Repair, Sensitivity, change_of_levels
@@ -217,7 +218,7 @@ class Evidence:
     versions: dict[str, str]
     recipe: dict[str, Any]
     entries: list[dict[str, Any]] = field(default_factory=list)
-    warnings: list[str] = field(default_factory=list)
+    warnings: list[Told] = field(default_factory=list)
     sizes: dict[str, int] = field(default_factory=dict)
     sqnr_db: float | None = None
     outputs: list[OutputEvidence] = field(default_factory=list)
@@ -244,11 +245,12 @@ class Evidence:
         return measured, measured + sum(not u.endswith(".*") for u in self.unmeasured)  # that is the glob of a cell
 
     @property
-    def left_out(self) -> list[str]:
+    def left_out(self) -> list[Told]:
         """A sentence for everything that the bounds of the work left out."""
         what = {"points or groups were not measured": self.unmeasured}
         what["overrides were not tried"] = self.untried
-        return [f"{len(names)} {text} (--models, --seconds)." for text, names in what.items() if names]
+        texts = (f"{len(names)} {text} (--models, --seconds)." for text, names in what.items() if names)
+        return all_told(Code.NOT_MEASURED, texts)
 
     @property
     def best_repair(self) -> Repair | None:

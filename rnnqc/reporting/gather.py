@@ -15,6 +15,7 @@ from rnnqc.calibration.as_lowered import model_as_lowered
 from rnnqc.calibration.calibrate import calibrate, prepare
 from rnnqc.calibration.samples import Selection, batches
 from rnnqc.cells.forms import ON_STORED_WEIGHTS
+from rnnqc.codes import Code, all_told, told
 from rnnqc.data.binding import bound_like
 from rnnqc.data.feeds import Feeds, with_dimensions_of
 from rnnqc.data.given_data import open_feeds
@@ -135,7 +136,8 @@ class _Gathering:
             sizes={"float_file": subject.float_bytes, "quantized_file": subject.quant_bytes},
         )
         if subject.data is not None:
-            self.evidence.warnings += state_warnings((reference, candidate), self.state, len(self.feeds))
+            odd = state_warnings((reference, candidate), self.state, len(self.feeds))
+            self.evidence.warnings += all_told(Code.STATES, odd)
 
     def _feeds(self, reference: onnx.ModelProto, candidate: onnx.ModelProto) -> list[Feeds]:
         data = self.subject.data
@@ -153,7 +155,7 @@ class _Gathering:
         evidence = self.evidence
         outputs = self._outputs()
         if not is_lowered(self.quant):
-            evidence.warnings.append(f"{self.subject.quant_name}: {NOTHING}")
+            evidence.warnings.append(told(Code.NO_LAYER, f"{self.subject.quant_name}: {NOTHING}"))
             return self._without_measurements(NOTHING)
         if self.record is None:
             own = brings_its_own(Model.load(self.subject.float_proto))
@@ -167,7 +169,7 @@ class _Gathering:
         if not relowering.exact:
             unknown = unlike == UNKNOWN_STATISTICS
             text = f"Layers, points and overrides were not measured: {unlike}" if unknown else OTHER_STATISTICS
-            evidence.warnings.append(text)
+            evidence.warnings.append(told(Code.NOT_MEASURED, text))
         if unlike:
             return self._without_measurements(unlike)
         self._describe(self.subject.report or made.report)
@@ -349,7 +351,8 @@ class _Gathering:
         evidence.unmeasured = found.left
         for why, refused in itertools.groupby(sorted(found.refused.items(), key=_reason), key=_reason):
             names = ", ".join(sorted(points for points, _ in refused))
-            evidence.warnings.append(f"Not measured, because it cannot be float alone: {names} ({why}).")
+            text = f"Not measured, because it cannot be float alone: {names} ({why})."
+            evidence.warnings.append(told(Code.NOT_MEASURED, text))
 
     def _times(self, relowering: Relowering) -> None:
         self.options.tell("times")

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rnnqc.codes import Code, Told, told
 from rnnqc.data.given_data import Data
 from rnnqc.data.statistics import Statistics
 from rnnqc.errors import FLOAT_MODEL, LOWERED_MODEL, UsageError, located
@@ -57,10 +58,11 @@ class ErrorReport(Result):
         ]
 
     @property
-    def messages(self) -> list[str]:
+    def messages(self) -> list[Told]:
         """Whether the two models fit together, what could not be measured, and what the lowering warned of."""
         found = self.evidence
-        return [*([found.mismatch] if found.mismatch else []), *found.warnings, *found.left_out]
+        other = [told(Code.OTHER_MODEL, found.mismatch)] if found.mismatch else []
+        return [*other, *found.warnings, *found.left_out]
 
     @property
     def html(self) -> str:

@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import onnx
 
+from rnnqc.codes import Code, all_told
 from rnnqc.data.feeds import true_inputs
 from rnnqc.data.given_data import LABEL, Data
 from rnnqc.data.state_hints import state_warnings
@@ -150,7 +151,7 @@ def tune(
         start, end = (
             trials.of(rules).weight_bytes + trials.of(rules).rest_bytes for rules in (rules_of({}), rules_of(best))
         )
-        odd = state_warnings((proto, loaded.proto), calls.carried, len(calls.pieces))
+        odd = all_told(Code.STATES, state_warnings((proto, loaded.proto), calls.carried, len(calls.pieces)))
     return Tuned(
         chosen, units, found, best, (start, end), (times[found.path[0][0]], times[found.assignment]),
         quality.of_float, metric is None, silent, rest, frontier, odd, falling,

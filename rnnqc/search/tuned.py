@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from rnnqc.codes import Code, Told, all_told, told
 from rnnqc.errors import byte_count
 from rnnqc.lowering.options import REST_FLOAT
 from rnnqc.measure.verdict import Judged, Verdict, verdict_of
@@ -128,7 +129,7 @@ class Tuned(Result):
     silent: Sequence[str] = ()
     rest: str = REST_FLOAT
     frontier: Sequence[Point] = ()
-    warnings: Sequence[str] = ()
+    warnings: Sequence[Told] = ()
     falling: bool = False
 
     @property
@@ -155,17 +156,19 @@ class Tuned(Result):
         return list(dict.fromkeys(unit.layer for unit in self.units if unit.layer not in seen))
 
     @property
-    def messages(self) -> list[str]:
+    def messages(self) -> list[Told]:
         """Cells that nothing was chosen for, a search that had no time to end, and states that are carried oddly."""
-        texts = [f"cell {cell!r} never ran in the calibration; it keeps the recipe's formats." for cell in self.silent]
+        silent = (f"cell {cell!r} never ran in the calibration; it keeps the recipe's formats." for cell in self.silent)
+        texts = all_told(Code.UNSEEN_CELL, silent)
         if self.found.ended_early:
             done, all_of_them = self.found.alone
             unseen = f" Never looked at: {', '.join(self.unseen_layers)}." if self.unseen_layers else ""
-            texts.append(
+            text = (
                 f"the search ended before it was done, as asked: {self.found.tried} assignments were measured, {done} "
                 f"of {all_of_them} changes of a single point among them; with more of --seconds or --models it may "
                 f"find something better.{unseen}"
             )
+            texts.append(told(Code.SEARCH_ENDED, text))
         return [*texts, *self.warnings]
 
     @property

@@ -427,7 +427,7 @@ def test_an_option_that_nothing_resembles(command: str, cli: Callable[..., Resul
     result = cli(command, *given.split(), "--0123456789")
     assert (result.code, result.out) == (2, "")
     expected = f"unrecognized arguments: --0123456789. Resolution: see `rnnqc {command} --help`."
-    assert " ".join(result.err.split()) == f"rnnqc: error: {expected}"
+    assert " ".join(result.err.split()) == f"rnnqc: error: {expected} [usage]"
 
 
 def test_same_bytes_every_time(cli: Callable[..., Result], source: Path, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 LAYERS: tuple[tuple[str, ...], ...] = (
-    ("wording",),
+    ("wording", "codes"),
     ("errors", "counterparts", "results"),
     ("proto", "formats"),
     ("cells",),

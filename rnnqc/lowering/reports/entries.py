@@ -50,6 +50,7 @@ def make_entries(passed: Passed, form: str) -> list[Entry]:
         if entry.status == "lowered" and told:
             alike = [r for r in told if r.action == told[-1].action]
             entry.reason, entry.found, entry.action = _with_others(alike), alike[0].found, alike[0].action
+            entry.code = alike[0].pass_name
         entries.append(entry)
     return entries + made.earlier(entries)
 
@@ -86,6 +87,7 @@ class _Made:
         elif refusal is not None or not cells:
             entry.status, entry.bytes = "quantized" if node.quantized else "float", size
             entry.reason, entry.found, entry.action = self._why(node, refusal)
+            entry.code = entry.code if refusal is None else refusal.pass_name
         else:
             entry.form, entry.bytes = cells[0].form, self._size(cells)
             entry.cells = [c.name for c in cells]

@@ -12,6 +12,7 @@ from typing import Any
 
 import onnx
 
+from rnnqc.codes import Code, Told, all_told, coded, told
 from rnnqc.data.statistics import Statistics
 from rnnqc.errors import byte_count, explained
 from rnnqc.ir import Model
@@ -38,6 +39,7 @@ class Entry:
         reason: Why it stays as it is, or why its form is not the one asked for.
         found: The cause in the model.
         action: What to do about it.
+        code: The code of the reason: the pass that gives it, or "layer".
         cells: Names of the cells it became, one per direction.
         float_bytes: Size of its W, R, B and P before; what layers share counts at the first of them.
         bytes: Size of the quantized weights with their multipliers, B and P; what cells share counts at the first.
@@ -54,6 +56,7 @@ class Entry:
     reason: str = ""
     found: str = ""
     action: str = ""
+    code: str = Code.LAYER.word
     cells: list[str] = field(default_factory=list)
     float_bytes: int = 0
     bytes: int = 0
@@ -119,7 +122,7 @@ class Report(Result):
     form: str
     entries: list[Entry] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    warnings: list[str] = field(default_factory=list)
+    warnings: list[Told] = field(default_factory=list)
     float_bytes: int = 0
     bytes: int = 0
     seconds: list[tuple[str, float]] = field(default_factory=list)
@@ -236,7 +239,7 @@ class Report(Result):
         """The recurrent nodes that stay float."""
         return [e for e in self.entries if e.status == "float"]
 
-    def told(self, is_bounded: bool = False) -> Iterator[tuple[str, str]]:
+    def told(self, is_bounded: bool = False) -> Iterator[tuple[str, Told]]:
         """Everything that a user is to read: the option that it is about, or "", and the text.
 
         Args:
@@ -245,24 +248,23 @@ class Report(Result):
         for entry in self.entries:
             if entry.reason:
                 is_as_asked = (entry.status, entry.form) == ("lowered", self.form) and not entry.left
-                yield "", entry.remark if is_as_asked else entry.explanation
+                yield "", coded(entry.code, entry.remark if is_as_asked else entry.explanation)
         yield from self._told_of_all(is_bounded)
 
-    def _told_of_all(self, is_bounded: bool) -> Iterator[tuple[str, str]]:
+    def _told_of_all(self, is_bounded: bool) -> Iterator[tuple[str, Told]]:
         """What is not about one recurrent node."""
         if not self.entries:
             changed = "only the weights of other layers were quantized" if self.rest.is_changed else NOTHING
-            yield "", f"the model has no recurrent layer; {changed}."
-        for text in told_of_rest([*self.rest.left, *self.rest.exported] if self.rest.option == REST_INT8 else ()):
-            yield "", text
-        for text in self.warnings:
+            yield "", told(Code.NO_LAYER, f"the model has no recurrent layer; {changed}.")
+        rest = told_of_rest([*self.rest.left, *self.rest.exported] if self.rest.option == REST_INT8 else ())
+        for text in [*all_told(Code.REST, rest), *self.warnings]:
             yield "", text
         yield from self._told_of_verification()
         if self.unmeasured and (self.sqnr_db or not is_bounded):
             what = "measured on a part of the generated data alone" if self.sqnr_db else "not measured"
-            yield "", f"the SQNR was {what}: {self.unmeasured}"
+            yield "", told(Code.NOT_MEASURED, f"the SQNR was {what}: {self.unmeasured}")
 
-    def _told_of_verification(self) -> Iterator[tuple[str, str]]:
+    def _told_of_verification(self) -> Iterator[tuple[str, Told]]:
         """Comparisons that `verify` could not make, and losses that are the recipe's own."""
         for name, text in sorted({c for c in self.checks if c[1].startswith(NOT_COMPARED)}):
             reason = text.removeprefix(f"{NOT_COMPARED}: ")
@@ -272,12 +274,12 @@ class Report(Result):
                 text = f"the models were not compared on generated data: {reason}"
             else:
                 text = f"pass {name!r} was {text}."
-            yield "--verify", text
+            yield "--verify", told(Code.VERIFY, text)
         for name, text in dict.fromkeys(c for c in self.checks if c[1].startswith(OWN_LOSS)):
-            yield "--verify", f"pass {name!r}: {text}."
+            yield "--verify", told(Code.VERIFY, f"pass {name!r}: {text}.")
 
     @property
-    def messages(self) -> list[str]:
+    def messages(self) -> list[Told]:
         """What is told of the whole model; what is told of a node stands in its row."""
         return [text for _, text in self._told_of_all(False)]
 
@@ -326,7 +328,7 @@ class Lowered(Result):
         return self.report.rows
 
     @property
-    def messages(self) -> list[str]:
+    def messages(self) -> list[Told]:
         """As of the report."""
         return self.report.messages
 

@@ -8,6 +8,7 @@ from rnnqc.cells.forms import CUSTOM, FUSED, INTEGER, QCDQ, QONNX
 from rnnqc.cells.stages import IntegerCell, QuantizedCell
 from rnnqc.cells.types import CELL_TYPES
 from rnnqc.cells.vitis_tables import VITIS
+from rnnqc.codes import Code, Told, all_told, told
 from rnnqc.errors import Outcome, and_more, explained
 from rnnqc.formats.packing import BYTE_BITS, stored_bits
 from rnnqc.ir import safe_name
@@ -45,7 +46,7 @@ def suspected_steps(passed: Passed, entries: Sequence[Entry]) -> list[str]:
     return [] if any(e.status != "float" for e in entries) else layer_hints(passed.model.proto)
 
 
-def warnings_of(plan: Plan, passed: Passed, entries: Sequence[Entry], steps: Sequence[str] = ()) -> list[str]:
+def warnings_of(plan: Plan, passed: Passed, entries: Sequence[Entry], steps: Sequence[str] = ()) -> list[Told]:
     """The warnings about the model, the data, the passes and parts of the recipe that have no effect, in this order.
 
     Args:
@@ -55,26 +56,26 @@ def warnings_of(plan: Plan, passed: Passed, entries: Sequence[Entry], steps: Seq
         steps: What `suspected_steps` found.
     """
     return [
-        *(warning_of([name]) for name in plan.constant_outputs),
-        *([training_warning(plan.dropouts)] if plan.dropouts else ()),
-        *([float16_warning(plan.fatal)] if plan.fatal else ()),
-        *plan.fixed_lengths,
-        *(map(str, plan.statistics.remarks) if plan.statistics is not None else ()),
-        *passed.recovery_warnings,
-        *steps,
-        *_missing_statistics(plan),
-        *_idle_rules(plan, passed, entries),
-        *_kept_sorting(plan, passed),
-        *map(str, passed.remarks_of(Outcome.WARNING)),
-        *(str(r) for r in passed.remarks if r.pass_name == LowerQuantOperators.info.name and r.action),
-        *idle_overrides(plan.recipe, [r.effects for r in passed.results]),
-        *clipping_warnings(c for r in passed.results for c in r.clipped),
-        *_exported_cells(plan, entries),
-        *_lowered_cells(plan, passed, entries),
-        *_left_out_tables(passed),
-        *_bytes_of_few_bits(plan, passed),
-        *_slow_everywhere(plan, passed, entries),
-        *([saturation_warning(found)] if (found := saturating_products(passed.model)) else ()),
+        *all_told(Code.CONSTANT_OUTPUT, (warning_of([name]) for name in plan.constant_outputs)),
+        *([told(Code.TRAINING_DROPOUT, training_warning(plan.dropouts))] if plan.dropouts else ()),
+        *([told(Code.FLOAT16_MATMUL, float16_warning(plan.fatal))] if plan.fatal else ()),
+        *all_told(Code.FIXED_LENGTH, plan.fixed_lengths),
+        *(r.told for r in (plan.statistics.remarks if plan.statistics is not None else ())),
+        *all_told(Code.NOT_RECOVERED, passed.recovery_warnings),
+        *all_told(Code.STEP, steps),
+        *all_told(Code.NO_STATISTICS, _missing_statistics(plan)),
+        *all_told(Code.IDLE_RULE, _idle_rules(plan, passed, entries)),
+        *all_told(Code.NOT_SORTED, _kept_sorting(plan, passed)),
+        *(r.told for r in passed.remarks_of(Outcome.WARNING)),
+        *(r.told for r in passed.remarks if r.pass_name == LowerQuantOperators.info.name and r.action),
+        *all_told(Code.IDLE_OVERRIDE, idle_overrides(plan.recipe, [r.effects for r in passed.results])),
+        *all_told(Code.CLIPPED, clipping_warnings(c for r in passed.results for c in r.clipped)),
+        *all_told(Code.EXPORTED_CELL, _exported_cells(plan, entries)),
+        *all_told(Code.LOWERED_BEFORE, _lowered_cells(plan, passed, entries)),
+        *all_told(Code.LEFT_OUT_TABLE, _left_out_tables(passed)),
+        *all_told(Code.WIDE_STORAGE, _bytes_of_few_bits(plan, passed)),
+        *all_told(Code.SLOW_CELL, _slow_everywhere(plan, passed, entries)),
+        *([told(Code.SATURATION, saturation_warning(found))] if (found := saturating_products(passed.model)) else ()),
     ]
 
 

@@ -101,7 +101,7 @@ def test_what_stays_float_is_told_once_for_each_reason() -> None:
     (entry,) = lowered.report.rest.left
     assert entry.reason == "its weight has NaN or infinite entries."
     texts = [t for _, t in lowered.report.told() if "NaN or infinite entries" in t]
-    assert texts == [entry.explanation]
+    assert texts == [f"{entry.explanation} [rest]"]
     assert not [t for _, t in rnnqc.lower(_without("not finite")).report.told() if "entries" in t]
 
 

@@ -11,6 +11,7 @@ import onnx
 import pytest
 
 import rnnqc
+from rnnqc.codes import Code, told
 from rnnqc.lowering.judge import judge
 from rnnqc.lowering.options import LowerOptions
 from rnnqc.lowering.plan import make_plan
@@ -110,7 +111,7 @@ def test_weights_of_few_bits_that_take_a_byte(form: str, overrides: tuple[str, .
 def test_rules_of_a_recipe_file_that_match_nothing(tmp_path: Path) -> None:
     (tmp_path / "mine.toml").write_text(RECIPE)
     (text,) = warned(CASE.model(), recipe=str(tmp_path / "mine.toml"))
-    assert text == "recipe 'mine': no quantization point matches '*.wieght'."
+    assert text == "recipe 'mine': no quantization point matches '*.wieght'. [idle-rule]"
 
 
 def test_outputs_that_no_input_influences() -> None:
@@ -129,7 +130,7 @@ def test_a_lowered_model_under_another_recipe() -> None:
     passed = run(plan)
     (text,) = warnings_of(plan, passed, make_entries(passed, plan.form))
     assert "recipe 'int16' does not apply to 1 recurrent node(s), the first 'the_lstm'" in text
-    assert text.endswith("Resolution: lower the float model that it was made from.")
+    assert text.endswith("Resolution: lower the float model that it was made from. [lowered-before]")
     with pytest.raises(rnnqc.CompileError, match="'int16' does not apply"):
         judge(plan, passed)  # nor to anything else
 
@@ -139,15 +140,17 @@ def test_everything_is_told() -> None:
     stays = Entry("b", "GRU", "float", reason="no.")
     checks = [("cleanup", f"{NOT_COMPARED}: it does not run")] * 2 + [("insert-qcdq", f"{OWN_LOSS} 1 dB")]
     checks += [("calibration data", f"{NOT_COMPARED}: sizes"), ("generated data", f"{NOT_COMPARED}: none")]
-    report = Report("m", "int8", "fused", [stays], warnings=["a."], checks=checks, unmeasured="no data.")
+    report = Report(
+        "m", "int8", "fused", [stays], warnings=[told(Code.STEP, "a.")], checks=checks, unmeasured="no data."
+    )
     assert list(report.told()) == [
-        ("", stays.explanation),
-        ("", "a."),
-        ("--verify", "the models were not compared on the calibration data, only on generated data: sizes"),
-        ("--verify", f"pass 'cleanup' was {NOT_COMPARED}: it does not run."),
-        ("--verify", "the models were not compared on generated data: none"),
-        ("--verify", f"pass 'insert-qcdq': {OWN_LOSS} 1 dB."),
-        ("", "the SQNR was not measured: no data."),
+        ("", f"{stays.explanation} [layer]"),
+        ("", "a. [step]"),
+        ("--verify", "the models were not compared on the calibration data, only on generated data: sizes [verify]"),
+        ("--verify", f"pass 'cleanup' was {NOT_COMPARED}: it does not run. [verify]"),
+        ("--verify", "the models were not compared on generated data: none [verify]"),
+        ("--verify", f"pass 'insert-qcdq': {OWN_LOSS} 1 dB. [verify]"),
+        ("", "the SQNR was not measured: no data. [not-measured]"),
     ]
 
 
@@ -162,7 +165,9 @@ def test_a_missing_measurement_is_an_error_where_a_bound_is_asked_for(
 
 def test_a_model_without_layers() -> None:
     proto = parse('<ir_version: 10, opset_import: ["": 17]> g (float[2] x) => (float[2] y) { [n] y = Neg(x) }')
-    assert list(rnnqc.lower(proto).report.told()) == [("", "the model has no recurrent layer; nothing was quantized.")]
+    assert list(rnnqc.lower(proto).report.told()) == [
+        ("", "the model has no recurrent layer; nothing was quantized. [no-layer]")
+    ]
 
 
 def test_rules_of_a_layer_that_they_leave_float_do_match(tmp_path: Path) -> None:
