@@ -33,6 +33,7 @@ Arrays = dict[str, npt.NDArray[np.float32]]
 FACTOR = "input.equalized"
 NEAREST = (Rounding.HALF_EVEN, Rounding.HALF_AWAY, Rounding.HALF_UP, Rounding.HALF_EVEN_UP)
 ROUNDINGS = 2.0**-22
+OWN_STEPS = 2.0**-12  # how far weights that are multiples of their scale may be from these
 """What float32 adds to half a step, as a share of the largest quantized value."""
 
 
@@ -155,6 +156,8 @@ def check_reach(
 ) -> None:
     """By the rule min-max of symmetric signed values, the largest weight of a channel has the largest quantized value.
 
+    Or all of them are multiples of its scale already.
+
     What it compares is the rule itself, without the functions that make scales.
     """
     special = ("scale", "group_size", "wide_channels", "limit", "share", "pow2", "scale_bits", "max_fix_position")
@@ -170,8 +173,11 @@ def check_reach(
         largest = np.repeat(largest.reshape(gates, -1).max(axis=1), len(largest) // gates)
     if len(scale) == 1:
         largest = largest.max(keepdims=True)
-    tiny = largest < 2.0**-100
-    findings.array(f"scale of {what}", scale, np.where(tiny, 1.0, largest / top), node=what, ulps=1.0)
+    expected = np.where(largest < 2.0**-100, 1.0, largest / top)
+    units = weights / scale
+    is_own = (np.abs(units - np.rint(units)).max(axis=0) < OWN_STEPS) & (np.abs(units).max(axis=0) < top + 1.5)
+    is_own = is_own if len(scale) > 1 else is_own.all(keepdims=True)
+    findings.array(f"scale of {what}", scale, np.where(is_own, scale, expected), node=what, ulps=1.0)
 
 
 def _check_points(found: Findings, expected: QuantizedCell, made: QuantizedCell) -> None:

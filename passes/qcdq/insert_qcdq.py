@@ -18,6 +18,7 @@ from rnnqc.errors import Outcome, Remark
 from rnnqc.evaluation.numerics import Lossy
 from rnnqc.formats.format import Format
 from rnnqc.formats.point_format import PointFormat
+from rnnqc.formats.weight_grids import comes_quantized
 from rnnqc.ir import Graph, Model
 from rnnqc.passes.analysis.custom_points import points_of_recurrences
 from rnnqc.passes.analysis.rest_weights import rest_points
@@ -58,6 +59,8 @@ from rnnqc.recipes.recipe import Recipe
 from rnnqc.recipes.resolved import ResolvedPoint
 
 Arrays = Mapping[str, npt.NDArray[np.float32]]
+UNCHANGED = 1e-10
+"""Noise over signal of weights that are the same but for roundings of float32."""
 USUAL_BITS = 6  # a recipe with fewer at some point promises no SQNR
 
 
@@ -126,6 +129,7 @@ class InsertQcdq(Pass):
                 remark = self._quantize(model, graphs[cell.name], quantized, arrays[cell.name], parameters)
                 remarks += [self._of_bias(cell, b) for b in parameters.saturated]
                 remarks += self._of_given_input(quantized, given_inputs[cell.name])
+                remarks += self._of_given_weights(quantized, arrays[cell.name], parameters)
                 made.append(quantized)
             remarks += [] if remark is None else [remark]
         if made:
@@ -260,6 +264,27 @@ class InsertQcdq(Pass):
             )
         ]
 
+    def _of_given_weights(self, cell: QuantizedCell, arrays: Arrays, parameters: QuantizedParameters) -> list[Remark]:
+        """That weights which come as quantized values become others."""
+        losses: dict[str, float] = {}
+        for key, codes in parameters.codes.items():
+            error = cell.points[f"{key}.weight"].complete.dequantize(codes) - arrays[key]
+            noise = np.square(error, dtype=np.float64).sum() / np.square(arrays[key], dtype=np.float64).sum()
+            if noise > UNCHANGED and comes_quantized(arrays[key]):
+                losses[key] = -10.0 * np.log10(noise)
+        if not losses:
+            return []
+        points = {k: cell.points[f"{k}.weight"] for k in losses}
+        lowest = {k: 0 if p.group_size else 2 ** (p.complete.bits - 1) for k, p in points.items()}
+        is_full = all(n and comes_quantized(arrays[k], -n, n - 1) for k, n in lowest.items())
+        keep = " ".join(f"'{cell.name}.{k}.weight.narrow=false'" for k in losses)
+        sqnr = ", ".join(f"{k} with an SQNR of {db:.1f} dB" for k, db in losses.items())
+        found = "multiples of a step beyond what the number format of the recipe holds"
+        action = "without --recipe they stay, in float arithmetic; a recipe with more bits loses less"
+        action = f"--set {keep}" if is_full else action
+        reason = f"its weights come quantized, and are quantized again: {sqnr}."
+        return [self.remark(Outcome.NOTE, cell.node, cell.op, reason, found, action)]
+
     def _of_bias(self, cell: Cell, bias: SaturatedBias) -> Remark:
         return self.remark(
             Outcome.WARNING,
@@ -294,6 +319,8 @@ class InsertQcdq(Pass):
         for cell in cells:
             settings, seen = recipe.settings(f"{cell.name}.input"), points.get(f"{cell.name}.input")
             if not wanted(settings) or seen is None or "W" not in (arrays := parameters_of(model, cell)):
+                continue
+            if comes_quantized(arrays["W"]):  # other multiples for each row would be quantized again
                 continue
             x = boundary_of(model, graphs[cell.name], cell).x
             taken = taken_format(x, settings.get("mode"), settings["bits"])

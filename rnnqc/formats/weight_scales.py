@@ -13,6 +13,7 @@ from rnnqc.formats.fix_position import CANDIDATES, fix_position, scale_of
 from rnnqc.formats.format_request import FormatRequest
 from rnnqc.formats.percentile import kth_smallest
 from rnnqc.formats.rounding import Rounding
+from rnnqc.formats.weight_grids import HIGHEST, grid_steps
 from rnnqc.formats.weights import blocks
 
 FloatArray = npt.NDArray[np.float32]
@@ -67,7 +68,8 @@ def fit_weights(
 ) -> tuple[FloatArray, npt.NDArray[np.int64]]:
     """Scales and zero points of a weight matrix.
 
-    W and R share their scales if `array` is one above the other.
+    W and R share their scales if `array` is one above the other. By the rules "min-max" and "mse" weights that are
+    multiples of a step already, which the format holds, get this step as their scale, and stay what they are.
 
     Args:
         array: `[K, n]`, one output channel per column, the columns of a gate together.
@@ -92,9 +94,21 @@ def fit_weights(
         array = np.clip(array, np.float32(-rule.limit), np.float32(rule.limit))
     groups = {"per-channel": columns, "per-gate": rule.gates, "per-tensor": 1}[rule.granularity]
     scale, zero_point = WEIGHT_RULES[rule.name](array, groups, rule, request)
+    scale = _with_own_steps(array, scale, rule, request)
     if rule.granularity == "per-gate":
         scale, zero_point = np.repeat(scale, columns // groups), np.repeat(zero_point, columns // groups)
     return scale.astype(np.float32), zero_point
+
+
+def _with_own_steps(array: FloatArray, scale: Vector, rule: WeightRule, request: FormatRequest) -> Vector:
+    """The scales, in their places the steps of groups whose weights are multiples of one within the format."""
+    is_plain = request.symmetric and request.signed and not request.zero_point
+    if rule.name not in ("min-max", "mse") or not is_plain or request.bits < 2 or request.maximum > HIGHEST:
+        return scale
+    columns = array.reshape(len(array), len(scale), -1).swapaxes(1, 2).reshape(-1, len(scale))
+    steps = grid_steps(columns, request.minimum, request.maximum)
+    kept = np.where(np.isnan(steps), scale, steps)
+    return np.where(request.finished(kept) == kept, kept, scale)
 
 
 def _extremes(array: FloatArray, groups: int) -> tuple[Vector, Vector]:

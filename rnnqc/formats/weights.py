@@ -18,6 +18,7 @@ from rnnqc.formats.format import Format
 from rnnqc.formats.packing import largest_multiplier
 from rnnqc.formats.rounding import Rounding, round_to_integer
 from rnnqc.formats.scales import symmetric_scale
+from rnnqc.formats.weight_grids import HIGHEST, grid_steps
 
 FloatArray = npt.NDArray[np.float32]
 BLOCK = 256
@@ -59,7 +60,9 @@ def mixed_scales(
         noise += np.square(error * sensitivity, dtype=np.float64).sum(axis=0)
     wide = widest(noise, fraction)
     scales = np.asarray(format_.scale, np.float32)
-    scales[wide] = symmetric_scale(largest_magnitudes(array)[wide], wide_bits).astype(np.float32)
+    steps = grid_steps(array[:, wide], -HIGHEST, HIGHEST)  # of wide_bits
+    fitted = symmetric_scale(largest_magnitudes(array)[wide], wide_bits)
+    scales[wide] = np.where(np.isnan(steps), fitted, steps).astype(np.float32)
     return scales
 
 
@@ -69,10 +72,17 @@ def widest(noise: npt.NDArray[np.float64], fraction: float) -> npt.NDArray[np.in
 
 
 def group_scales(array: FloatArray, bits: int, codebook: str | None = None) -> FloatArray:
-    """Scales `[n]` with which the largest weight of a channel is the largest multiplier times the largest value."""
+    """Scales `[n]` with which the largest weight of a channel is the largest multiplier times the largest value.
+
+    A channel whose weights are multiples of a step already, within `bits`, has this step, if it is not the largest
+    multiplier times the scale.
+    """
     if codebook is not None:
         return np.asarray(symmetric_scale(largest_magnitudes(array) / codebooks.LARGEST_UNIT, 1), np.float32)
-    return np.asarray(symmetric_scale(largest_magnitudes(array), bits) / largest_multiplier(bits), np.float32)
+    top, largest = 2 ** (bits - 1) - 1, symmetric_scale(largest_magnitudes(array), bits)
+    steps = grid_steps(array, -top, top)
+    is_fitted = np.isnan(steps) | (steps == largest)
+    return np.asarray(np.where(is_fitted, largest / largest_multiplier(bits), steps), np.float32)
 
 
 def quantize_groups(
