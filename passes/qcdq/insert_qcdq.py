@@ -49,6 +49,7 @@ from rnnqc.passes.formats.quantized_parameters import (
     quantize_parameters,
 )
 from rnnqc.passes.formats.shared_weights import merge_for_shared_weights
+from rnnqc.passes.formats.trained_weights import quantized_again
 from rnnqc.passes.invariants import Property
 from rnnqc.passes.qcdq.check_insert_qcdq import InsertQcdqCheck
 from rnnqc.passes.qcdq.emit_qcdq import QuantizedWeight, emit_flags, hidden_splitter, qcdq_quantizer, whole_quantizer
@@ -59,8 +60,6 @@ from rnnqc.recipes.recipe import Recipe
 from rnnqc.recipes.resolved import ResolvedPoint
 
 Arrays = Mapping[str, npt.NDArray[np.float32]]
-UNCHANGED = 1e-10
-"""Noise over signal of weights that are the same but for roundings of float32."""
 USUAL_BITS = 6  # a recipe with fewer at some point promises no SQNR
 
 
@@ -266,24 +265,12 @@ class InsertQcdq(Pass):
 
     def _of_given_weights(self, cell: QuantizedCell, arrays: Arrays, parameters: QuantizedParameters) -> list[Remark]:
         """That weights which come as quantized values become others."""
-        losses: dict[str, float] = {}
-        for key, codes in parameters.codes.items():
-            error = cell.points[f"{key}.weight"].complete.dequantize(codes) - arrays[key]
-            noise = np.square(error, dtype=np.float64).sum() / np.square(arrays[key], dtype=np.float64).sum()
-            if noise > UNCHANGED and comes_quantized(arrays[key]):
-                losses[key] = -10.0 * np.log10(noise)
-        if not losses:
-            return []
-        points = {k: cell.points[f"{k}.weight"] for k in losses}
-        lowest = {k: 0 if p.group_size else 2 ** (p.complete.bits - 1) for k, p in points.items()}
-        is_full = all(n and comes_quantized(arrays[k], -n, n - 1) for k, n in lowest.items())
-        keep = " ".join(f"'{cell.name}.{k}.weight.narrow=false'" for k in losses)
-        sqnr = ", ".join(f"{k} with an SQNR of {db:.1f} dB" for k, db in losses.items())
-        found = "multiples of a step beyond what the number format of the recipe holds"
-        action = "without --recipe they stay, in float arithmetic; a recipe with more bits loses less"
-        action = f"--set {keep}" if is_full else action
-        reason = f"its weights come quantized, and are quantized again: {sqnr}."
-        return [self.remark(Outcome.NOTE, cell.node, cell.op, reason, found, action)]
+        points = {key: f"{key}.weight" for key in parameters.codes}
+        why = quantized_again(
+            (f"{cell.name}.{p}", cell.points[p], arrays[key], functools.partial(parameters.codes.__getitem__, key))
+            for key, p in points.items()
+        )
+        return [] if why is None else [self.remark(Outcome.NOTE, cell.node, cell.op, *why)]
 
     def _of_bias(self, cell: Cell, bias: SaturatedBias) -> Remark:
         return self.remark(

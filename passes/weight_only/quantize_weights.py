@@ -34,6 +34,7 @@ from rnnqc.passes.base import Pass, PassInfo, PassResult
 from rnnqc.passes.constant_checks import ConstantCheck
 from rnnqc.passes.formats.override_effects import Resolution, check_overrides, effects_of_overrides, scales_alone
 from rnnqc.passes.formats.quantized_parameters import MULTIPLIED, weight_codes
+from rnnqc.passes.formats.trained_weights import Given, quantized_again
 from rnnqc.passes.formats.weight_formats import weight_format
 from rnnqc.passes.graph.nodes.listed_weights import STORED_COUNT, TAKE_OFF, found_listed, unlist_weights
 from rnnqc.passes.graph.nodes.lstm_node import (
@@ -178,6 +179,7 @@ class QuantizeWeights(Pass):
             action = "choose another recipe, or give points bits with --set"
             return [self.remark(Outcome.FLOAT, path, node.op, reason, found, action)]
         listed = unlist_weights(model, node)
+        why = quantized_again(self._given(use))
         record: dict[str, Any] = {"bytes": 0, "float_bytes": sum(_size(node, k) for k in (B, P))}
         for k, key in ((W, "W"), (R, "R")):
             record[key] = [format_of(m) for m in used[k]]
@@ -193,7 +195,16 @@ class QuantizeWeights(Pass):
         if listed:
             found = found_listed(listed)
             remarks.append(self.remark(Outcome.NOTE, path, node.op, STORED_COUNT, found, TAKE_OFF))
+        if why is not None:
+            remarks.append(self.remark(Outcome.NOTE, path, node.op, *why))
         return remarks
+
+    def _given(self, use: _Use) -> Iterator[Given]:
+        """The weights of a node that become integers."""
+        for matrix in (m for matrices in use.matrices.values() for m in matrices if m and not is_float16(m.settings)):
+            array = matrix.array
+            held = weight_format(matrix.settings, array, np.ones(array.shape[1]), matrix.name, matrix.gates)
+            yield matrix.name, held, array, partial(self._codes, matrix.name, held, array)
 
     def _resolution(self, recipe: Recipe, weights: Mapping[str, tuple[npt.NDArray[np.float32], int]]) -> Resolution:
         """What a recipe comes to, for weights `[K,rows]` with so many gates."""

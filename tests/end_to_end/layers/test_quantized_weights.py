@@ -72,9 +72,12 @@ def test_trained_weights_are_taken_over(op: str, kind: str, per_channel: bool, c
 def test_what_a_recipe_does_not_hold_is_told() -> None:
     full = model("LSTM", "full int8", per_channel=False)
     _, reason = loss(full, "int8")
-    assert "its weights come quantized, and are quantized again: W with an SQNR of " in reason
+    assert "its weights come quantized, and are quantized again: layer.forward.W.weight with an SQNR of " in reason
     kept, reason = loss(full, "int8", overrides=["*.weight.narrow=false"])
     assert reason == "" and kept > 38.0
+    assert "quantized again" in loss(full, "weight-only-int8")[1]
+    kept, reason = loss(full, "weight-only-int8", overrides=["*.weight.narrow=false"])
+    assert reason == "" and kept > 120.0
     assert "quantized again" in loss(model("GRU", "uint8", per_channel=True), "int8")[1]
     assert "quantized again" in loss(model("RNN", "int8", per_channel=True), "w4a8")[1]
 
