@@ -7,6 +7,8 @@
 * `--slow` runs the tests marked `slow`, too; without it they are deselected. So are, of a test marked `few(n)`, all
   cases but n, in which as many values of its parameters stand as n cases can have; of equals those that are evenly
   spread. Every instruction set and kernel of the machine is among them, whatever n is.
+* Hypothesis draws no numbers that it finds in the sources: it would parse all of the product in each process, and an
+  edit anywhere would change what is drawn everywhere.
 * What waits for the longest of all, the cross-compiled library, comes first: no processor is idle at the end.
 * BLAS and OpenMP have one thread: products are small, and threads that wait for the next one take processors from
   the other processes of the run.
@@ -19,27 +21,27 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import gc
 import importlib
 import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # before numpy is imported
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
+from hypothesis.internal.conjecture import providers
 
 from rnnqc.commands import terminal
+from tests import few
 from tests.native import arm64
 
+if hasattr(providers, "_get_local_constants"):  # since Hypothesis 6.131
+    providers._get_local_constants = lambda: providers._local_constants
 terminal.EVERY = math.inf  # what commands print does not depend on how long they take
-_EVERY_ONE = ("isa", "kernel")
-"""Parameters of which every value stands, whatever `few` says."""
 SHARED_MISSING = "the folder of real models is absent"
 _COMMON = {
     "deadline": None,
@@ -105,6 +107,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    few.ALL = config.getoption("--slow")
     config.addinivalue_line("markers", "slow: takes long for what it adds to the others; runs with --slow")
     config.addinivalue_line("markers", "few(n): without --slow n of its cases run")
 
@@ -138,50 +141,10 @@ def _few(items: list[pytest.Item]) -> list[pytest.Item]:
     for members in cases.values():
         marker = members[0].get_closest_marker("few")
         assert marker is not None
-        cases_of = [_values_of(item) for item in members]
-        needed = [frozenset(v for v in values if v[0] in _EVERY_ONE) for values in cases_of]
-        kept = _chosen(cases_of, needed, max(marker.args[0], len(frozenset().union(*needed))))
+        cases_of = [item.callspec.params if hasattr(item, "callspec") else {} for item in members]
+        kept = few.chosen(cases_of, marker.args[0])
         gone.update(id(item) for k, item in enumerate(members) if k not in kept)
     return [item for item in items if id(item) not in gone]
-
-
-def _chosen(cases: Sequence[frozenset[Any]], needed: Sequence[frozenset[Any]], count: int) -> set[int]:
-    """Each has more values than any other that none before it has, needed ones first; of equals those evenly spread."""
-    spread = [round(k * (len(cases) - 1) / max(count - 1, 1)) for k in range(count)]
-    left, seen = list(dict.fromkeys([*spread, *range(len(cases))])), set[object]()
-    kept: set[int] = set()
-    while left and len(kept) < count:
-        place = max(left, key=lambda k: (len(needed[k] - seen), len(cases[k] - seen)))  # the first one of equals
-        left.remove(place)
-        kept.add(place)
-        seen |= cases[place]
-    return kept
-
-
-def _values_of(item: pytest.Item) -> frozenset[tuple[Any, ...]]:
-    """The values of a case's parameters; those of what is made of several, a dataclass or a list, one by one."""
-    found: set[tuple[Any, ...]] = set()
-
-    def add(name: str, value: Any) -> None:
-        if dataclasses.is_dataclass(value) and not isinstance(value, type):
-            for field in dataclasses.fields(value):
-                add(f"{name}.{field.name}", getattr(value, field.name))
-        elif isinstance(value, dict):
-            for key, part in value.items():
-                add(f"{name}.{key}", part)
-        elif isinstance(value, list | tuple):
-            found.add((name, len(value)))
-            for part in value:
-                add(name, part)
-        else:
-            try:
-                found.add((name, type(value), hash(value), value))
-            except TypeError:
-                found.add((name, type(value), id(value)))
-
-    for name, value in item.callspec.params.items() if hasattr(item, "callspec") else ():
-        add(name, value)
-    return frozenset(found)
 
 
 def pytest_collection_finish() -> None:

@@ -8,6 +8,7 @@ import itertools
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from tests import few as few_cases
 from tests.native.kernel_calls import Guarded
 
 
@@ -23,21 +24,26 @@ def spread(step: int, *fields: Iterable[Any]) -> list[tuple[Any, ...]]:
     return chosen
 
 
-def bundled(names: str, values: Iterable[Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def bundled(
+    names: str, values: Iterable[Any], few: int | None = None
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """As `pytest.mark.parametrize`, with all values in one test; a failure names the case, and ends the test.
 
     Args:
         names: Of the parameters, separated by commas.
         values: Of the parameter; or tuples, where there are several.
+        few: How many of them run without --slow, as of the marker of that name.
     """
     wanted, given = [name.strip() for name in names.split(",")], list(values)
     assert given
+    cases = [dict(zip(wanted, value if len(wanted) > 1 else (value,), strict=True)) for value in given]
+    if few is not None and not few_cases.ALL:
+        cases = [cases[k] for k in sorted(few_cases.chosen(cases, few))]
 
     def decorate(test: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(test)
         def run(**others: Any) -> None:
-            for value in given:
-                case = dict(zip(wanted, value if len(wanted) > 1 else (value,), strict=True))
+            for case in cases:
                 if "guarded" in others:
                     others["guarded"] = Guarded()  # mappings of one case at a time
                 try:

@@ -1,4 +1,4 @@
-"""The marker `few`.
+"""The marker `few`, and cases in one test that are as few.
 
 What these would catch: a test that loses its last case, or all of one kind, and cases that never run.
 """
@@ -6,6 +6,9 @@ What these would catch: a test that loses its last case, or all of one kind, and
 from __future__ import annotations
 
 import pytest
+
+from tests import few
+from tests.native.bundles import bundled
 
 pytest_plugins = ["pytester"]
 CONFTEST = "from tests.conftest import *\n"
@@ -58,3 +61,18 @@ def test_every_value_stands(pytester: pytest.Pytester) -> None:
     result = pytester.runpytest_inprocess("-q", "-s", "-p", "no:xdist", "-p", "no:cacheprovider")
     cases = [line.split("case ")[1][:3] for line in result.outlines if "case " in line]
     assert [set(values) for values in zip(*cases, strict=True)] == [set("012"), set("012"), set("01")]
+
+
+@pytest.mark.parametrize("everything", [False, True])
+def test_cases_in_one_test(everything: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many as the marker leaves, with every value of an instruction set."""
+    monkeypatch.setattr(few, "ALL", everything)
+    seen: list[tuple[int, str]] = []
+
+    @bundled("n, isa", [(n, isa) for n in range(4) for isa in ("avx2", "portable", "neon")], few=2)
+    def run(n: int, isa: str) -> None:
+        seen.append((n, isa))
+
+    run()
+    assert len(seen) == (12 if everything else 3)
+    assert {isa for _, isa in seen} == {"avx2", "portable", "neon"}

@@ -103,7 +103,11 @@ each_group_size = pytest.mark.parametrize("group_size", GROUP_SIZES)
 @pytest.mark.few(3)
 @each_kernel
 @each_group_size
-@bundled("size, rows, numbers", spread(7, SIZES, ROWS, [(128, "random"), (0, "low"), (255, "high"), (3, "corners")]))
+@bundled(
+    "size, rows, numbers",
+    spread(7, SIZES, ROWS, [(128, "random"), (0, "low"), (255, "high"), (3, "corners")]),
+    few=2 * len(SIZES),
+)
 def test_products(
     kernel: Kernel, size: tuple[int, int], rows: int, numbers: tuple[int, str], group_size: int, guarded: Guarded
 ) -> None:
@@ -113,7 +117,7 @@ def test_products(
 @pytest.mark.few(4)
 @each_kernel
 @each_group_size
-@bundled("rows", ROWS)
+@bundled("rows", ROWS, few=5)
 @bundled("k, units", [(9, 33), (64, 5), (131, 17), (257, 3)])
 def test_rows_with_a_zero_point_each(
     kernel: Kernel, k: int, units: int, rows: int, group_size: int, guarded: Guarded
@@ -164,7 +168,7 @@ def test_tiled_products(
 
 @pytest.mark.few(1)
 @each_kernel
-@bundled("group_size, rows, kind", spread(2, [0, 32, 65536, 65568], [1, 3], ["low", "high"]))
+@bundled("group_size, rows, kind", spread(2, [0, 32, 65536, 65568], [1, 3], ["low", "high"]), few=4)
 def test_largest_depth_does_not_overflow(
     kernel: Kernel, kind: str, rows: int, group_size: int, guarded: Guarded
 ) -> None:
@@ -183,7 +187,7 @@ def test_largest_depth_does_not_overflow(
 @pytest.mark.few(3)
 @each_kernel
 @pytest.mark.parametrize("group_size", [0, 32, 64])
-@bundled("rows, span", spread(2, [1, 2, 7, 20], [(0, 0), *((b, e) for e in range(1, 6) for b in range(e))]))
+@bundled("rows, span", spread(2, [1, 2, 7, 20], [(0, 0), *((b, e) for e in range(1, 6) for b in range(e))]), few=16)
 def test_products_write_their_blocks_only(
     kernel: Kernel, span: tuple[int, int], rows: int, group_size: int, guarded: Guarded
 ) -> None:

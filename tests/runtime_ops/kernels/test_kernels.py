@@ -104,7 +104,7 @@ def test_min_max(isa: str, n: int, guarded: Guarded) -> None:
     specials = np.float32([0, -0.0, np.nan, -np.nan, np.inf, -np.inf, 1e-45, -1e-45, 3.4e38, -3.4e38])
     rows = (x, np.abs(x), -np.abs(x), np.zeros_like(x), -np.zeros_like(x), np.full_like(x, np.nan))
     for k, (special, row) in enumerate(itertools.product(specials, rows)):
-        for place in range(k % 3, min(n, 70), 3) or [0]:
+        for place in range(k % 7, min(n, 70), 7) or [0]:
             values = row.copy()
             values[place : place + 1] = special
             held[...] = values
@@ -276,8 +276,7 @@ def test_tiled_products_of_rows_with_a_zero_point_each(
 
 
 @pytest.mark.parametrize("isa", PRODUCT_ISAS)
-@bundled("codes", list(itertools.product([0, 1, 127, 128, 255], repeat=2)))
-@bundled("rows", [1, 2, 3])
+@bundled("codes, rows", spread(3, itertools.product([0, 1, 127, 128, 255], repeat=2), [1, 2, 3]))
 def test_pairs_of_extreme_products(isa: str, rows: int, codes: tuple[int, int], guarded: Guarded) -> None:
     # Sums of two products that int16 does not hold, and weights whose negative int8 does not hold.
     weights = list(itertools.product([-128, -127, 126, 127], repeat=2))
@@ -315,11 +314,10 @@ RANGES = [(begin, end) for end in range(1, 6) for begin in range(end)]
 
 
 @pytest.mark.parametrize("isa", PRODUCT_ISAS)
-@bundled("begin, end", [*RANGES, (0, 0), (2, 2)])
-@bundled("rows", [1, 2, 7, 20])
-def test_products_write_their_blocks_only(isa: str, begin: int, end: int, rows: int, guarded: Guarded) -> None:
+@bundled("span, rows", spread(2, [*RANGES, (0, 0), (2, 2)], [1, 2, 7, 20]))
+def test_products_write_their_blocks_only(isa: str, span: tuple[int, int], rows: int, guarded: Guarded) -> None:
     # As threads do that take some of the columns each.
-    check_blocks(guarded, example(guarded, isa, rows, 37, 70, 77, "random"), begin, end)
+    check_blocks(guarded, example(guarded, isa, rows, 37, 70, 77, "random"), *span)
 
 
 def _table_case(rows: int, units: int, zero_point: int, wild: bool, cell_max: float) -> CellCase:
@@ -365,7 +363,7 @@ UNITS = [1, 2, 3, 8, 15, 16, 17, 31, 32, 33, 48, 61, 64, 67, 128]
 @pytest.mark.parametrize("isa", STEP_ISAS)
 @pytest.mark.parametrize("cell_max", [300.0, 2.0**60])
 @pytest.mark.parametrize("wild", [False, True])
-@bundled("units, rows, zero_point", spread(3, UNITS, [1, 2, 5], [0, 128, 255]))
+@bundled("units, rows, zero_point", spread(3, UNITS, [1, 2, 5], [0, 128, 255]), few=len(UNITS))
 def test_table_cell(
     isa: str, units: int, rows: int, zero_point: int, wild: bool, cell_max: float, guarded: Guarded
 ) -> None:
@@ -400,10 +398,10 @@ SPANS = [
 
 
 @pytest.mark.parametrize("isa", AVAILABLE)
-@bundled("count, begin, end", SPANS)
-@bundled("rows", [1, 3])
-def test_table_cell_of_some_blocks(isa: str, count: int, begin: int, end: int, rows: int, guarded: Guarded) -> None:
+@bundled("span, rows", spread(2, SPANS, [1, 3]))
+def test_table_cell_of_some_blocks(isa: str, span: tuple[int, int, int], rows: int, guarded: Guarded) -> None:
     # As threads run that take some of the columns each.
+    count, begin, end = span
     case = _table_case(rows, count * BLOCK - 3, 128, True, 300.0)
     for kind in (case, case.of_float_cell(4.0), case.of_peepholes()):
         _check_span(kind, isa, guarded, begin, end)
