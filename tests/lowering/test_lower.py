@@ -30,7 +30,7 @@ from tests.passes.pass_testing import plain_op
 from tests.runs.commands import in_process
 from tests.runs.lowered import all_nodes
 from tests.runs.sessions import save_arrays
-from tests.subjects.lstm_models import LstmCase, stacked_model
+from tests.subjects.lstm_models import LstmCase, RecurrentCase, stacked_model
 from tests.subjects.protos import differences, in_order, parse
 
 CASE = LstmCase()
@@ -236,8 +236,8 @@ def test_rnnqc_lower_is_the_same() -> None:
 
 def test_passes_are_verified_on_calibration_data_with_the_states_of_the_float_model() -> None:
     """Would catch data that is used up by calibration, states that every call starts anew, feeds that are not run."""
-    case = LstmCase(T=4, initial_h=True, initial_c=True)
-    state = {"initial_h": "Y_h", "initial_c": "Y_c"}
+    case = RecurrentCase(op="RNN", T=4, initial_h=True)
+    state = {"initial_h": "Y_h"}
     calls = [{"X": case.replace(seed=k).feeds()["X"]} for k in range(10)]
     proto = case.model()
     without = lower(proto, verify=True).report.checks
@@ -263,7 +263,7 @@ def test_calibration_data_that_passes_cannot_be_verified_on_is_named(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """Data of another batch size than the one bound: a `verified` that leaves it out has to say so."""
-    case = LstmCase(T=4, B=2, dynamic_batch=True)
+    case = RecurrentCase(op="RNN", T=4, B=2, dynamic_batch=True)
     onnx.save(case.model(), tmp_path / "in.onnx")
     save_arrays(tmp_path / "data.npz", case.feeds())
     command = ("lower", tmp_path / "in.onnx", "-o", tmp_path / "out.onnx", "--calibration", tmp_path / "data.npz")

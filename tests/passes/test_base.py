@@ -112,7 +112,7 @@ class Forgetful(Pass):
     def run(self, model: Model) -> PassResult:
         if self.reload:
             model.reload(model.proto)
-        for _ in range(20):
+        for _ in range(6):
             nodes = list(model.graph.nodes)
             self.seen += [id(o) for n in nodes for o in (n, *n.outputs)]
             model.remove_nodes(model.graph, nodes)
@@ -131,7 +131,7 @@ def test_what_a_pass_removes_is_not_mistaken_for_what_it_makes(reload: bool, mon
     monkeypatch.setattr(Model, "check", lambda _: None)
     pass_ = Forgetful(reload=reload)
     pass_(Model.load(LstmCase().model()))
-    assert len(pass_.seen) > 300
+    assert len(pass_.seen) > 100
     assert len(set(pass_.seen)) == len(pass_.seen)
 
 

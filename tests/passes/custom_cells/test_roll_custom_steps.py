@@ -40,6 +40,7 @@ CASES: tuple[dict[str, Any], ...] = (
 )
 
 
+@pytest.mark.few(4)
 @in_turn(case=CASES, op=["highway", "projection", "random"])
 def test_layers_in_all_writings(case: dict[str, Any], op: str) -> None:
     """Two layers, of which the second reads each step of the first, are one."""

@@ -249,7 +249,7 @@ def test_cells_of_different_configurations_do_not(other: LstmCase) -> None:
 UNEVEN_R = ("*.R.weight.codebook=uneven", "*.R.weight.bits=4", "*.R.weight.group_size=32")
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(3)
 @pytest.mark.parametrize("placement", ["main", "if"])
 @pytest.mark.parametrize(
     ("overrides", "packed", "groups"),

@@ -6,6 +6,7 @@ tools that take quantized values for real ones.
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,6 +17,8 @@ import onnx
 import pytest
 
 import rnnqc
+from rnnqc.calibration.calibrate import calibrate
+from rnnqc.data.statistics import Statistics
 from rnnqc.errors import CompileError, UsageError
 from rnnqc.evaluation.evaluate import quantized_outputs, run_session
 from rnnqc.formats.quantized_outputs import OUTPUTS_KEY, read_outputs
@@ -62,19 +65,26 @@ def feeds(model: onnx.ModelProto, seed: int = 0) -> dict[str, Array]:
     }
 
 
+@functools.cache
+def seen(cell: str = "LSTM") -> Statistics:
+    """Of a calibration of the layer of both directions."""
+    return calibrate(layer(cell), [feeds(layer(cell), k) for k in range(3)])
+
+
 def both(
-    model: onnx.ModelProto, recipe: str, form: str, names: Sequence[str], *overrides: str
+    cell: str, recipe: str, form: str, names: Sequence[str], *overrides: str
 ) -> tuple[dict[str, Array], dict[str, Array], dict[str, Array]]:
     """Stored and real outputs of the model with quantized outputs, and the outputs of the one without."""
-    data = [feeds(model, k) for k in range(3)]
+    model = layer(cell)
     plain, made = (
-        rnnqc.lower(model, recipe, form, calibration=data, overrides=overrides, quantized_outputs=q)
+        rnnqc.lower(model, recipe, form, stats=seen(cell), overrides=overrides, quantized_outputs=q)
         for q in ([], names)
     )
     assert [v.name for v in made.proto.graph.output] == [v.name for v in model.graph.output]
     session = rnnqc.session(made, native=False)
-    stored = run_session(session, data[0], stored=True)
-    return stored, run_session(session, data[0]), run_session(rnnqc.session(plain, native=False), data[0])
+    feed = feeds(model)
+    stored = run_session(session, feed, stored=True)
+    return stored, run_session(session, feed), run_session(rnnqc.session(plain, native=False), feed)
 
 
 @pytest.mark.parametrize(
@@ -87,7 +97,7 @@ def both(
     ],
 )
 def test_rounded_outputs_lose_nothing(recipe: str, form: str, names: list[str]) -> None:
-    stored, real, plain = both(layer(), recipe, form, names)
+    stored, real, plain = both("LSTM", recipe, form, names)
     for name, array in plain.items():
         assert stored[name].dtype == ((np.int8 if recipe == "brevitas-int8" else np.int16) if name in names else "f")
         assert np.array_equal(real[name], array), name
@@ -96,21 +106,22 @@ def test_rounded_outputs_lose_nothing(recipe: str, form: str, names: list[str]) 
 
 @pytest.mark.parametrize("cell", CELLS)
 def test_unrounded_states_become_what_the_recurrence_reads(cell: str) -> None:
-    stored, real, plain = both(layer(cell), "int8", "fused", ["y"])
+    stored, real, plain = both(cell, "int8", "fused", ["y"])
     assert stored["y"].dtype == np.uint8 and np.ptp(stored["y"].astype(int)) > 30
     assert 0 < np.abs(real["y"] - plain["y"]).max() <= 0.5 / 127 * 1.001
 
 
 def test_a_rounding_down_is_one() -> None:
     """An RNN's states leave it unrounded: the quantized ones are below them, as in the recurrence."""
-    _, real, plain = both(layer("RNN"), "pow2-int16", "integer", ["y"])
+    _, real, plain = both("RNN", "pow2-int16", "integer", ["y"])
     below = plain["y"] - real["y"]
     assert (below >= 0).all() and below.max() > 0.5 * 2.0**-12
 
 
 def test_native_outputs_are_the_same() -> None:
-    made = rnnqc.lower(layer(), "int8", quantized_outputs=["y", "hn"], verify=True)
-    feed = feeds(layer())
+    model = layer(direction="forward")
+    made = rnnqc.lower(model, "int8", quantized_outputs=["y", "hn"], verify=True)
+    feed = feeds(model)
     results = [run_session(rnnqc.session(made, native=native), feed, stored=True) for native in (False, True)]
     assert all(np.array_equal(results[0][n], results[1][n]) for n in results[0])
     assert ("quantize-outputs" in made.report.verified) and made.report.quantized_outputs["y"]["bits"] == 8
@@ -130,12 +141,12 @@ def test_native_outputs_are_the_same() -> None:
 def test_what_has_no_common_format_is_refused(recipe: str, form: str | None, names: list[str], found: str) -> None:
     model = layer()
     with pytest.raises(CompileError) as caught:
-        rnnqc.lower(model, recipe, form, calibration=[feeds(model)], quantized_outputs=names)
+        rnnqc.lower(model, recipe, form, stats=seen(), quantized_outputs=names)
     assert found in str(caught.value)
 
 
 def test_a_shared_scale_is_the_way_out() -> None:
-    _, real, plain = both(layer(), "distiller-asym", "fused", ["y"], "*.hidden.share=outputs")
+    _, real, plain = both("LSTM", "distiller-asym", "fused", ["y"], "*.hidden.share=outputs")
     assert np.array_equal(real["y"], plain["y"])
 
 
@@ -180,7 +191,7 @@ def test_damaged_metadata_are_refused() -> None:
 
 
 def test_lowering_again_keeps_them() -> None:
-    made = rnnqc.lower(layer(), form="integer", quantized_outputs=["y"])
+    made = rnnqc.lower(layer("GRU", "forward"), form="integer", quantized_outputs=["y"])
     again = rnnqc.lower(made.proto, form="fused", quantized_outputs=["y"])
     assert again.proto.graph.output[0].type.tensor_type.elem_type == onnx.TensorProto.UINT8
     assert set(read_outputs({p.key: p.value for p in again.proto.metadata_props})) == {"y"}
