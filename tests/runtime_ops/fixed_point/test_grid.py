@@ -40,19 +40,19 @@ def expected(case: GridCase) -> Arrays:
     return reference.run(CELL_TYPES["LSTM"], case.inputs, case.node.attributes)
 
 
-@settings(max_examples=max(30, 2 * EXAMPLES))
+@settings(max_examples=2 * EXAMPLES)
 @given(grid_cases())
 def test_native_is_the_reference(case: GridCase) -> None:
     assert_same_bits(run_native(case.node), expected(case))
 
 
-@settings(max_examples=max(15, EXAMPLES))
+@settings(max_examples=EXAMPLES)
 @given(grid_cases(), st.sampled_from([13, 17, 18, 21, 23]))
 def test_stock_is_the_reference(case: GridCase, opset: int) -> None:
     assert_same_bits(run_stock(case, opset), expected(case))
 
 
-@settings(max_examples=EXAMPLES // 2)
+@settings(max_examples=EXAMPLES // 3)
 @given(grid_cases())
 def test_optimization_levels_and_threads(case: GridCase) -> None:
     assert_levels_and_threads_do_not_matter(case, expected(case))

@@ -119,10 +119,10 @@ def test_cells_of_brevitas_have_the_form(bits: int, pow2: bool, guarded: Guarded
     found = [
         byte_form(byte_grid_case(seed=seed, bits=bits, pow2=pow2, narrow=seed % 2 == 1, input_forget=forget), guarded)
         is not None
-        for seed in range(40)
+        for seed in range(20)
         for forget in (False, True)
     ]
-    assert sum(found) >= (80 if pow2 else 72)
+    assert sum(found) >= (40 if pow2 else 36)
 
 
 def test_a_cell_without_the_form_for_its_ties(guarded: Guarded) -> None:
@@ -182,7 +182,7 @@ UNITS = [1, 15, 16, 17, 31, 47, 48, 63, 64, 65, 113, 256, 300]
 
 @pytest.mark.few(2)
 @pytest.mark.parametrize("isa", ISAS)
-@bundled("units, rows, kind", spread(2, UNITS, [1, 3], [0, 1, 2]))
+@bundled("units, rows, kind", spread(2, UNITS, [1, 3], [0, 1, 2]), few=len(UNITS))
 def test_kernels_are_the_reference(isa: str, units: int, rows: int, kind: int, guarded: Guarded) -> None:
     bits, flags = [(8, {}), (8, {"input_forget": True}), (3, {"narrow": True})][kind]
     case = byte_grid_case(hidden=units, seed=kind, bits=bits, **flags)  # type: ignore[arg-type]

@@ -49,19 +49,19 @@ WAYS = [run_stock, run_natively]
 each_way = pytest.mark.parametrize("way", WAYS)
 
 
-@settings(max_examples=max(30, 2 * EXAMPLES))
+@settings(max_examples=2 * EXAMPLES)
 @given(grid_cases((GRU, RNN)))
 def test_native_is_the_reference(case: GridCase) -> None:
     assert_same_bits(run_natively(case), expected(case))
 
 
-@settings(max_examples=max(15, EXAMPLES))
+@settings(max_examples=EXAMPLES)
 @given(grid_cases((GRU, RNN)), st.sampled_from([13, 17, 18, 21, 23]))
 def test_stock_is_the_reference(case: GridCase, opset: int) -> None:
     assert_same_bits(run_stock(case, opset), expected(case))
 
 
-@settings(max_examples=EXAMPLES // 2)
+@settings(max_examples=EXAMPLES // 3)
 @given(grid_cases((GRU, RNN)))
 def test_optimization_levels_and_threads(case: GridCase) -> None:
     assert_levels_and_threads_do_not_matter(case, expected(case))
@@ -188,7 +188,7 @@ def test_chunks_with_carried_states(rounding: str, reverse: bool, op: str, linea
 def test_batch_equals_row_by_row(op: str, linear: bool, way: Any) -> None:
     case = _plain(op, linear, 4, 9, 30, 20)
     whole = way(case)
-    for row in range(9):
+    for row in (0, 3, 7, 8):
         alone = way(replace(case, inputs=case.inputs | {"X": case.inputs["X"][:, [row]]}))
         assert_same_bits(
             {"Y": alone["Y"], "Y_codes": alone["Y_codes"]}, {k: whole[k][:, [row]] for k in ("Y", "Y_codes")}

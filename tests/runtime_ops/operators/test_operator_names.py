@@ -33,7 +33,7 @@ def _refusal(op: str) -> str:
 
 @pytest.mark.parametrize("type_", WITH_KERNEL.values(), ids=WITH_KERNEL)
 def test_aliases_are_those_of_the_compiler(type_: CellType) -> None:
-    for op in (type_.fused, *(type_.fused_name(k) for k in range(type_.aliases))):
+    for op in (type_.fused, *(type_.fused_name(k) for k in (0, 1, type_.aliases // 2, type_.aliases - 1))):
         assert "attribute" in _refusal(op), f"{op} has no kernel"
     for op in (type_.fused_name(type_.aliases), f"{type_.fused}_x0123456789ab"):
         assert "is not a registered" in _refusal(op)

@@ -187,7 +187,7 @@ def test_programs_that_random_changes_made() -> None:
     """They are refused with a message, or run: memory that is not theirs stays untouched (run it with sanitizers)."""
     rng = random.Random(4)
     ran = refused = 0
-    for _ in range(max(150, settings().max_examples)):
+    for _ in range(max(120, settings().max_examples)):
         words = PROGRAM.split("\n")
         for _ in range(rng.randint(1, 3)):
             line = rng.randrange(len(words))

@@ -58,7 +58,7 @@ HIDDEN = [1, 2, 15, 16, 17, 31, 33, 48, 63, 64, 65, 96, 127, 130]
 
 @pytest.mark.few(2)
 @pytest.mark.parametrize(("operator", "linear"), OPERATORS)
-@bundled("inputs, hidden, batch", spread(3, [1, 4, 61], HIDDEN, [1, 2, 7]))
+@bundled("inputs, hidden, batch", spread(3, [1, 4, 61], HIDDEN, [1, 2, 7]), few=12)
 def test_sizes(operator: Operator, linear: int, inputs: int, hidden: int, batch: int) -> None:
     check(table_case(operator, 3, batch, inputs, hidden, hidden * 100 + inputs, linear))
 
@@ -78,7 +78,7 @@ def test_axes_for_the_direction(operator: Operator, linear: int, y: int, states:
 
 @pytest.mark.few(1)
 @pytest.mark.parametrize(("operator", "linear"), OPERATORS)
-@bundled("inputs, hidden, group_size", spread(2, [1, 32, 65], [1, 15, 33, 127], [0, 32]))
+@bundled("inputs, hidden, group_size", spread(2, [1, 32, 65], [1, 15, 33, 127], [0, 32]), few=6)
 @pytest.mark.parametrize("bits", [4, 5, 6])
 def test_packed_sizes(operator: Operator, linear: int, inputs: int, hidden: int, group_size: int, bits: int) -> None:
     """Odd numbers of columns among them: the last high nibble does not count."""
@@ -223,7 +223,7 @@ def test_groups_of_unequal_size_have_their_memory(operator: Operator, linear: in
         case = table_case(operator, 60, batch, 16, 256, linear_before_reset=linear)
         wanted = run_native(case)
         session = native_session(case.model(), threads=2)
-        for _ in range(20):
+        for _ in range(8):
             found = session.run(list(case.outputs), case.feeds())
             assert_same_bits(dict(zip(case.outputs, found, strict=True)), wanted)
 
@@ -249,7 +249,7 @@ def test_concurrent_runs_of_one_session(operator: Operator, linear: int) -> None
 @pytest.mark.parametrize("isa", AVAILABLE)
 def test_every_instruction_set_gives_the_same_bits(isa: str) -> None:
     shapes = itertools.cycle([(1, 33), (3, 127), (8, 80), (2, 260)])
-    for (operator, linear), change in itertools.product(OPERATORS, VARIANTS.values()):
+    for (operator, linear), change in spread(2, OPERATORS, VARIANTS.values()):
         batch, hidden = next(shapes)
         case = table_case(operator, 5, batch, 20, hidden, hidden, linear)
         change(case)

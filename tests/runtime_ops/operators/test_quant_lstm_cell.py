@@ -74,7 +74,7 @@ def test_packed_weights(case: Case) -> None:
 
 
 @pytest.mark.few(2)
-@bundled("inputs, hidden, group_size", spread(5, [1, 31, 32, 33, 65, 200], [1, 15, 16, 33, 127], [0, 32, 64]))
+@bundled("inputs, hidden, group_size", spread(5, [1, 31, 32, 33, 65, 200], [1, 15, 16, 33, 127], [0, 32, 64]), few=8)
 @pytest.mark.parametrize("bits", [4, 5, 6])
 def test_packed_sizes(inputs: int, hidden: int, group_size: int, bits: int) -> None:
     case = table_case(time=3, batch=2, inputs=inputs, hidden=hidden)
@@ -118,7 +118,7 @@ def _wide_case(**shape: int) -> Case:
     return case
 
 
-@bundled("inputs, hidden", spread(2, [1, 3, 4, 16, 61], [1, 2, 15, 16, 17, 31, 32, 33, 48, 127]))
+@bundled("inputs, hidden", spread(2, [1, 3, 4, 16, 61], [1, 2, 15, 16, 17, 31, 32, 33, 48, 127]), few=10)
 def test_sizes_with_16_bit_codes(hidden: int, inputs: int) -> None:
     check(_wide_case(time=3, batch=2, inputs=inputs, hidden=hidden, seed=hidden * 100 + inputs))
 
@@ -173,7 +173,7 @@ def test_planes_are_added_with_one_rounding(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 # 16 units form a block, 16 codes of k a group of the portable packing.
-@bundled("inputs, hidden", spread(2, [1, 3, 4, 16, 61], [1, 2, 15, 16, 17, 31, 32, 33, 48, 127]))
+@bundled("inputs, hidden", spread(2, [1, 3, 4, 16, 61], [1, 2, 15, 16, 17, 31, 32, 33, 48, 127]), few=10)
 def test_sizes(hidden: int, inputs: int) -> None:
     check(table_case(time=3, batch=2, inputs=inputs, hidden=hidden, seed=hidden * 100 + inputs))
 

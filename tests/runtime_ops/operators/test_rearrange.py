@@ -152,7 +152,7 @@ def test_inputs_of_other_shapes_and_types() -> None:
         native_session(model(types=(TensorProto.FLOAT, TensorProto.DOUBLE)))
 
 
-@settings(max_examples=max(60, settings().max_examples))
+@settings(max_examples=max(30, settings().max_examples))
 @given(st.data())
 def test_random_changes(data: st.DataObject) -> None:
     """Refused with a message, or run as the page says."""

@@ -13,7 +13,7 @@ from rnnqc.ir import Model, Node
 from rnnqc.passes.graph.values import constant_expressions
 from rnnqc.passes.graph.values.constant_expressions import Constants, constant_expression
 
-LENGTH = 3000
+LENGTH = 1500
 
 
 def chain(first: str) -> Model:
