@@ -51,6 +51,13 @@ def _highway(form: str = "scan") -> tuple[onnx.ModelProto, list[dict[str, Array]
     return made.model(), [made.feeds(seed) for seed in range(4)]
 
 
+@functools.cache
+def _calibrated(subject: str) -> tuple[onnx.ModelProto, Statistics]:
+    """A layer that no test changes."""
+    model, data = _highway() if subject == "highway" else (_layer(subject), _feeds())
+    return model, rnnqc.calibrate(model, data)
+
+
 def _warnings(model: onnx.ModelProto, recipe: str, statistics: Statistics, *overrides: str) -> list[str]:
     lowered = rnnqc.lower(model, recipe, stats=statistics, overrides=overrides)
     return [w for w in lowered.report.warnings if "clips" in w]
@@ -92,16 +99,16 @@ def test_fix_positions_of_other_recurrences(form: str) -> None:
     ],
 )
 def test_every_key_of_a_range(recipe: str, override: str, point: str, advice: str) -> None:
-    model, data = _layer(), _feeds()
-    [warning] = _warnings(model, recipe, rnnqc.calibrate(model, data), override)
+    model, statistics = _calibrated("LSTM")
+    [warning] = _warnings(model, recipe, statistics, override)
     assert warning.startswith(f"override {override!r} clips the calibration data at 'layer.forward.{point}'")
     assert f"Resolution: leave the override out{advice}" in warning
 
 
 def test_two_overrides_are_told_each() -> None:
-    model, data = _layer(), _feeds()
+    model, statistics = _calibrated("LSTM")
     overrides = "*.input.limit=0.5", "*.hidden.scale=0.001"
-    found = _warnings(model, "int8-static", rnnqc.calibrate(model, data), *overrides)
+    found = _warnings(model, "int8-static", statistics, *overrides)
     assert sorted(w.split("'")[1] for w in found) == sorted(overrides)
 
 
@@ -116,22 +123,21 @@ def test_what_an_activation_does_not_see_is_not_clipped() -> None:
         assert len(_warnings(model, "int8", statistics, override)) == told
 
 
-@functools.cache
-def _calibrated() -> list[tuple[onnx.ModelProto, Statistics]]:
-    """An LSTM, a GRU and a highway layer."""
-    subjects = [(_layer(), _feeds()), (_layer("GRU"), _feeds()), _highway()]
-    return [(model, rnnqc.calibrate(model, data)) for model, data in subjects]
-
-
-@pytest.mark.few(1)
+@pytest.mark.few(3)
 @pytest.mark.parametrize("recipe", CALIBRATED)
-def test_recipes_alone_are_not_told_of(recipe: str) -> None:
+@pytest.mark.parametrize("subject", ["LSTM", "GRU", "highway"])
+@pytest.mark.parametrize(
+    "overrides",
+    [(), ("*.range=min-max",), ("*.weight.bits=8", "*.weight.group_size=none")],
+    ids=["none", "range", "bits"],
+)
+def test_recipes_alone_are_not_told_of(recipe: str, subject: str, overrides: tuple[str, ...]) -> None:
     """Nor are overrides that leave ranges as they are, or give others that hold the values."""
-    for model, statistics in _calibrated():
-        for overrides in ((), ("*.range=min-max",), ("*.weight.bits=8", "*.weight.group_size=none")):
-            assert _warnings(model, recipe, statistics, *overrides) == []
+    model, statistics = _calibrated(subject)
+    assert _warnings(model, recipe, statistics, *overrides) == []
 
 
+@functools.cache
 def _integrator() -> tuple[onnx.ModelProto, Statistics]:
     """An LSTM that adds up its input for 400 steps: its cell state grows to more than 100."""
     model = _layer()
@@ -169,8 +175,7 @@ def test_no_other_recipe_is(recipe: str) -> None:
 
 
 def test_rare_values_that_a_percentile_leaves_out_are_meant() -> None:
-    model, data = _layer(), _feeds()
-    statistics = rnnqc.calibrate(model, data)
+    model, statistics = _calibrated("LSTM")
     given = "*.input.range=percentile", "*.input.percentile=99.9"
     assert _warnings(model, "int8-static", statistics, *given) == []
     [warning] = _warnings(model, "int8-static", statistics, given[0], "*.input.percentile=60")
@@ -184,11 +189,10 @@ def test_nothing_is_known_without_data() -> None:
 
 def test_rules_of_a_recipe_file(tmp_path: Path) -> None:
     """The rules of the file are told of, those of its base are not."""
-    model, data = _layer(), _feeds()
+    model, statistics = _calibrated("LSTM")
     path = tmp_path / "mine.toml"
     text = 'name = "mine"\nbase = "int8-static"\n[[rule]]\npoints = "*.input"\nscale = 0.003\n'
     path.write_text(text)
-    statistics = rnnqc.calibrate(model, data)
     [warning] = _warnings(model, str(path), statistics)
     assert "'*.input.scale=0.003'" in warning
     path.write_text(text.replace("0.003", "0.04"))

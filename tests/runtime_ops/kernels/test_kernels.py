@@ -457,6 +457,7 @@ class LinearTables:
         return self.case().run("reference", guarded).fused
 
 
+@pytest.mark.few(8)
 @pytest.mark.parametrize("isa", STEP_ISAS)
 @pytest.mark.parametrize(
     ("sizes", "fused"),
@@ -603,6 +604,7 @@ def test_hidden_codes_next_to_ties(isa: str, guarded: Guarded) -> None:
         scaled.run(isa, guarded).assert_same_bits(scaled.run("reference", guarded))
 
 
+@pytest.mark.few(6)
 @pytest.mark.parametrize("isa", STEP_ISAS)
 @pytest.mark.parametrize("lowest", [0.0, 0.5, 1.0])
 @pytest.mark.parametrize("specials", [WITHIN, BEYOND], ids=["within", "beyond"])
