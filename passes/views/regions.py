@@ -86,6 +86,8 @@ def find_regions(model: Model, graph: Graph, indices: Operands = MappingProxyTyp
         indices: Operands that are computed from constants; see `computed_indices`.
     """
     views = [n for n in graph.nodes if _is_view(n, indices)]
+    if not views:
+        return []
     held = {id(v) for g in model.graphs() for v in g.outputs}
     found = (_region(model, nodes, held, indices) for nodes in _connected(views))
     return [r for r in found if r is not None]

@@ -114,7 +114,7 @@ def test_a_loop_that_starts_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_steps_joined_in_another_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    case = RecurrenceCase(form="unrolled")
+    case = RecurrenceCase(form="unrolled", time=3)
     original = roll_steps._roll
 
     def backwards(model: Any, graph: Any, chain: Any, constants: Any) -> None:
@@ -127,7 +127,7 @@ def test_steps_joined_in_another_order(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_layer_that_is_turned_around_wrongly(monkeypatch: pytest.MonkeyPatch) -> None:
-    case = RecurrenceCase(form="unrolled", backwards=True)
+    case = RecurrenceCase(form="unrolled", backwards=True, time=3)
     monkeypatch.setattr(simplify_sequences, "FLIPPED", {"forward": "forward", "reverse": "reverse"})
     assert_taken_back(rnnqc.lower(case.model()), case.model(), case, "simplify-sequences")
 

@@ -12,7 +12,7 @@ def test_weights_of_4_bits_get_6_where_that_is_enough() -> None:
     """Not 8 at once: 5 and 6 bits are stored as such. Groups stay, so the override is `bits` alone."""
     model = MODELS / "digits_lstm.onnx"
     lowered = rnnqc.lower(model, "w4a8")
-    found = rnnqc.report(model, lowered, MODELS / "digits_calibration.npz", samples=8, models=30).evidence
+    found = rnnqc.report(model, lowered, MODELS / "digits_calibration.npz", samples=8, models=16).evidence
     (few,) = [r for r in found.repairs if not r.points.startswith("*")]
     assert few.overrides in ([f"{few.points}.bits=5"], [f"{few.points}.bits=6"])
     assert few.bytes_before < few.bytes_after < 1.5 * few.bytes_before
