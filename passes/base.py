@@ -94,7 +94,7 @@ class Pass(abc.ABC):
 
     @final
     def __call__(self, model: Model) -> PassResult:
-        """Checks the requirements, runs, checks the structure and what the pass declares to establish."""
+        """Checks the requirements, runs, checks a structure that changed, and what the pass declares to establish."""
         for property_ in sorted(self.info.requires, key=lambda p: p.value):
             reason = violated(model, property_)
             if reason:
@@ -103,7 +103,8 @@ class Pass(abc.ABC):
                 )
         with model.identities():
             result = self.run(model)
-        model.check()
+        if result.modified:
+            model.check()
         for property_ in sorted(self.info.sets, key=lambda p: p.value):
             reason = violated(model, property_)
             if reason:

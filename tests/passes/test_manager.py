@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 
-from rnnqc.errors import PipelineError
+from rnnqc.errors import PipelineError, StructureError
 from rnnqc.evaluation.numerics import Bitwise
 from rnnqc.ir import Model
 from rnnqc.passes import (
@@ -46,6 +46,16 @@ class Failing(Pass):
 
     def run(self, model: Model) -> PassResult:
         raise RuntimeError("out of ideas")
+
+
+class Breaking(Pass):
+    """Takes the name of the first node's output for another value, too."""
+
+    info = PassInfo("breaking", "break", Bitwise())
+
+    def run(self, model: Model) -> PassResult:
+        model.graph.nodes[0].outputs[0].name = model.graph.inputs[0].name
+        return PassResult(True)
 
 
 class Recorder(Instrument):
@@ -116,6 +126,11 @@ def test_instruments_hear_of_a_failure() -> None:
         "b failed failing: out of ideas",
         "a failed failing: out of ideas",
     ]
+
+
+def test_a_structure_that_a_pass_breaks_is_found_after_it() -> None:
+    with pytest.raises(StructureError, match="more than one producer"):
+        PassManager([Breaking()]).run(Model(LstmCase().model()))
 
 
 def test_provenance_names_the_passes_that_changed_something() -> None:
