@@ -615,7 +615,7 @@ def test_every_kind_of_layer(cli: Cli, tmp_path: Path, model: str, layers: int) 
     """On generated data: in subgraphs, in both directions, with lengths; what is made again is the same model."""
     source, quant, page = TINY / f"{model}.onnx", tmp_path / "quant.onnx", tmp_path / "page.html"
     assert cli("lower", source, "-o", quant).code == 0
-    assert cli("report", source, quant, "-o", page, "--json", "--models", "1").code == 0
+    assert cli("report", source, quant, "-o", page, "--json", "--seconds", "0").code == 0
     evidence = json.loads(page.with_suffix(".json").read_text())
     assert "bit for bit" in evidence["remade"]
     found = {layer["cell"] for layer in evidence["layers"]}
@@ -690,7 +690,7 @@ def test_cells_of_brevitas_way(cli: Cli, files: tuple[Path, Path], tmp_path: Pat
     quant, page = tmp_path / "quant.onnx", tmp_path / "page.html"
     given = ["--recipe", "brevitas-int8", "--calibration", data]
     assert cli("lower", model, "-o", quant, "--form", "qonnx", *given).code == 0
-    result = cli("report", model, quant, "--data", data, "-o", page, "--json", "--models", "1")
+    result = cli("report", model, quant, "--data", data, "-o", page, "--json", "--seconds", "0")
     assert result.code == 0, result.err
     evidence = json.loads(page.with_suffix(".json").read_text())
     assert evidence["outputs"][0]["sqnr_db"] > 10

@@ -33,6 +33,8 @@ from tests.runs.sessions import Array, save_arrays
 
 T = 5
 Feeds = list[dict[str, Array]]
+UNMEASURED = Bounds(seconds=0.0)
+"""No overrides are tried."""
 FORMS = ("scan", "loop", "script", "unrolled")
 # A range of a tenth or less of the values.
 PLANTED = {"pow2-int16": 2.0**-19, "brevitas-int8": 0.0004, "int8": 0.0004, "int16": 0.0000015}
@@ -44,12 +46,10 @@ def case(op: str, form: str, **options: Any) -> tuple[onnx.ModelProto, Feeds]:
 
 
 def report(
-    model: onnx.ModelProto, lowered: onnx.ModelProto, data: Feeds, statistics: Statistics | None, models: int = 60
+    model: onnx.ModelProto, lowered: onnx.ModelProto, data: Feeds, statistics: Statistics | None, bounds: Bounds
 ) -> Evidence:
     names = "float.onnx", "quant.onnx"
-    return gather(
-        Subject(model, lowered, *names, 1, 1, statistics=statistics, data=data), Options(bounds=Bounds(models))
-    )
+    return gather(Subject(model, lowered, *names, 1, 1, statistics=statistics, data=data), Options(bounds=bounds))
 
 
 def planted_point(lowered: Lowered, recipe: str) -> str:
@@ -68,7 +68,7 @@ def check_planted(model: onnx.ModelProto, data: Feeds, recipe: str) -> Evidence:
     point = planted_point(never, recipe)
     planted = f"{point}.scale={PLANTED[recipe]!r}"
     bad = rnnqc.lower(model, recipe, stats=statistics, overrides=[planted])
-    evidence = report(model, bad.proto, data, statistics, models=30)
+    evidence = report(model, bad.proto, data, statistics, Bounds(30))
     assert "bit for bit" in evidence.remade
     assert evidence.points[0].point == point
     assert evidence.points[0].clipped > 0.2
@@ -116,7 +116,7 @@ def test_the_states_are_those_that_the_outputs_are_made_of(form: str, made: tupl
     """Output y is the hidden states of all steps: both have one curve, in the order of the steps."""
     options, recipe = made
     model, data = case("highway", form, outputs=("y",), **options)
-    evidence = report(model, rnnqc.lower(model, recipe, calibration=data).proto, data, None, models=1)
+    evidence = report(model, rnnqc.lower(model, recipe, calibration=data).proto, data, None, UNMEASURED)
     [layer], [output] = evidence.layers, evidence.outputs
     assert layer.curve is not None
     assert layer.curve.stops == list(range(1, T + 1))
@@ -128,7 +128,7 @@ def test_the_states_are_those_that_the_outputs_are_made_of(form: str, made: tupl
 
 def test_states_are_kept_behind_the_end_of_a_sequence() -> None:
     model, data = case("highway", "loop", outputs=("y",), lengths="held")
-    evidence = report(model, rnnqc.lower(model, "int8").proto, data, None, models=1)
+    evidence = report(model, rnnqc.lower(model, "int8").proto, data, None, UNMEASURED)
     [layer], [output] = evidence.layers, evidence.outputs
     assert layer.sqnr_db == pytest.approx(output.sqnr_db)
 
@@ -164,7 +164,7 @@ def test_both_kinds_on_one_page(tmp_path: Path) -> None:
         model.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
     model.graph.node.append(onnx.helper.make_node("LSTM", ["y", "lstm.W", "lstm.R"], ["z"], name="lstm", hidden_size=8))
     model.graph.output[0].CopyFrom(onnx.helper.make_tensor_value_info("z", onnx.TensorProto.FLOAT, [T, 1, None, 8]))
-    evidence = report(model, rnnqc.lower(model, "int8").proto, data, None, models=200)
+    evidence = report(model, rnnqc.lower(model, "int8").proto, data, None, Bounds(200))
     assert "bit for bit" in evidence.remade
     names = {layer.cell for layer in evidence.layers}
     assert len(names) == 2
@@ -209,7 +209,7 @@ def test_what_is_multiplied_and_weights_are_told_apart() -> None:
     """Each alone stays float in form qcdq; 16-bit weights would take the integers from products of rows."""
     model, data = case("highway", "scan")
     few = ["*.weight.bits=3"]
-    evidence = report(model, rnnqc.lower(model, "int8", overrides=few).proto, data, None)
+    evidence = report(model, rnnqc.lower(model, "int8", overrides=few).proto, data, None, Bounds(30))
     groups = {s.points.rpartition(".")[2]: s for s in evidence.sensitivities if s.level == "group"}
     assert groups["weight"].gain_db > 20 > 1 > groups["hidden"].gain_db
     assert all(s.also == [] for s in evidence.sensitivities)
@@ -221,7 +221,7 @@ def test_what_is_multiplied_and_weights_are_told_apart() -> None:
 @pytest.mark.slow
 def test_an_override_that_takes_the_integers_from_products_says_so() -> None:
     model, data = case("highway", "scan")
-    evidence = report(model, rnnqc.lower(model, "int16").proto, data, None)
+    evidence = report(model, rnnqc.lower(model, "int16").proto, data, None, Bounds(60))
     [repair] = evidence.repairs
     assert repair.overrides[0].endswith(".weight.bits=none")
     [entry] = rnnqc.lower(model, "int16", overrides=repair.overrides).report.entries
