@@ -45,6 +45,7 @@ def data(count: int = 1) -> list[dict[str, npt.NDArray[Any]]]:
     return [{"x": rng.standard_normal((3, 9, 12)).astype(np.float32)} for _ in range(count)]
 
 
+@pytest.mark.few(4)
 @every_pair(op=("LSTM", "GRU", "RNN"), kind=tuple(TYPES), form=("fused", "integer", "qcdq"))
 def test_a_format_in_front_of_a_layer_is_its_own(op: str, kind: str, form: str) -> None:
     """The layer multiplies these quantized values: nothing of them is lost, with or without a calibration."""
@@ -66,6 +67,7 @@ def test_a_format_in_front_of_a_layer_is_its_own(op: str, kind: str, form: str) 
         np.testing.assert_array_equal(array, run(session(lowered.proto, NATIVE), feeds)[name])
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("recipe", "zero_point"), [("int8-static", 120), ("brevitas-int8", -8)])
 def test_another_scale_of_a_recipe_is_told(recipe: str, zero_point: int) -> None:
     lowered = rnnqc.lower(model("LSTM", "uint8"), recipe, calibration=data(3))
