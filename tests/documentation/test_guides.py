@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rnnqc.cli import main
+from rnnqc.cli import _parsed, _separated, main
 from rnnqc.counterparts import COMMANDS, FORMATS, OPTIONS, RECIPES
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -25,8 +25,11 @@ TASKS = [
     ROOT / "docs" / f"{name}.md"
     for name in ("getting_started", "pytorch", "streaming", "four_bits", "hardware", "file_formats")
 ]
-LONG = {"pytorch", "four_bits", "from_vitis_custom_lstm", "from_distiller", "from_brevitas"}
-"""Pages that take more than three seconds."""
+LONG = {
+    *("pytorch", "four_bits", "hardware", "from_vitis_custom_lstm", "from_vitis_rnn_quantizer"),
+    *("from_distiller", "from_brevitas", "from_torch_neuron"),
+}
+"""Pages that take more than a second; of their commands the options are checked without `--slow`."""
 BOUNDS = {"tune": ["--models", "4"], "report": ["--seconds", "0"], "bench": ["--rounds", "1"]}
 """Behind the options of a page: what a command finds, other tests see."""
 TOOLS = {"Brevitas": "brevitas", "Distiller": "distiller", "Vitis": "vitis", "torch-neuron": "torch_neuron"}
@@ -58,8 +61,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     [pytest.param(p, id=p.stem, marks=[pytest.mark.slow] if p.stem in LONG else []) for p in [*PAGES, *TASKS]],
 )
 def test_page_runs(page: Path, folder: Path) -> None:
-    text = page.read_text(encoding="utf-8")
-    blocks = re.findall(r"^```(\w*)\n(.*?)^```", text, flags=re.M | re.S)
+    blocks = blocks_of(page)
     for module in ("torch", "brevitas"):
         if any(re.search(rf"^(import|from) {module}\b", code, re.M) for language, code in blocks if language):
             pytest.importorskip(module, reason=f"needs {module}: {page.name} NOT tested")
@@ -70,14 +72,33 @@ def test_page_runs(page: Path, folder: Path) -> None:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 exec(compile(code, page.name, "exec"), scope)
-        for line in code.splitlines() if not language else []:
-            words = shlex.split(line, comments=True)
+        for words in lines_of(code) if not language else []:
             if words[:1] == ["mkdir"]:
                 (folder / words[1]).mkdir()
             elif words[:1] == ["rnnqc"]:
-                assert main([*words[1:], *BOUNDS.get(words[1], [])]) == 0, line
+                assert main([*words[1:], *BOUNDS.get(words[1], [])]) == 0, words
                 ran += 1
     assert ran >= 3
+
+
+def blocks_of(page: Path) -> list[tuple[str, str]]:
+    """The language and the text of each block."""
+    return re.findall(r"^```(\w*)\n(.*?)^```", page.read_text(encoding="utf-8"), flags=re.M | re.S)
+
+
+def lines_of(code: str) -> list[list[str]]:
+    """The words of each line of a block without a language."""
+    return [shlex.split(line, comments=True) for line in code.splitlines()]
+
+
+@pytest.mark.parametrize("page", [*PAGES, *TASKS], ids=lambda p: p.stem)
+def test_commands_of_a_page_have_such_options(page: Path) -> None:
+    """The parser takes every command; what it does, `test_page_runs` tries."""
+    codes = [code for language, code in blocks_of(page) if not language]
+    commands = [words[1:] for code in codes for words in lines_of(code) if words[:1] == ["rnnqc"]]
+    assert len(commands) >= 3
+    for command in commands:
+        _parsed(_separated(command))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.stem)
