@@ -45,7 +45,7 @@ def same_bits(proto: onnx.ModelProto, feeds: dict[str, Array], what: str = "") -
     return expected
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @every_pair(
     cell=list(CELLS), recipe=list(RECIPES), units=[1, 7, 16, 33], batch=[1, 2, 5], lengths=[False, True],
     reverse=[False, True], initial_states=[False, True],
@@ -64,13 +64,15 @@ def test_the_named_cells(
 
 
 @pytest.mark.few(2)
-@in_turn(isa=AVAILABLE, recipe=["int8", "pow2-int16", "w4a8", "brevitas-int8"])
-def test_instruction_sets(isa: str, recipe: str) -> None:
-    for cell, units in (("projection", 40), ("slstm", 70)):
-        model = layer(cell, units, 19)
-        proto, feeds = lowered(model, recipe), feeds_of(model, 1, 9, 3)
-        found = run(native_session(proto, 1, isa), feeds)
-        assert_same_bits(run(session(proto, STOCK), feeds), found, f"{cell} on {isa}")
+@every_pair(
+    isa=AVAILABLE, recipe=["int8", "pow2-int16", "w4a8", "brevitas-int8"], cell=[("projection", 40), ("slstm", 70)]
+)
+def test_instruction_sets(isa: str, recipe: str, cell: tuple[str, int]) -> None:
+    name, units = cell
+    model = layer(name, units, 19)
+    proto, feeds = lowered(model, recipe), feeds_of(model, 1, 9, 3)
+    found = run(native_session(proto, 1, isa), feeds)
+    assert_same_bits(run(session(proto, STOCK), feeds), found, f"{name} on {isa}")
 
 
 @pytest.mark.few(1)
@@ -204,6 +206,7 @@ def two_axes(start: str, end: str | None) -> onnx.ModelProto:
     return rnnqc.layer(parse(text, **held))
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("end", ALL_ROWS.values(), ids=ALL_ROWS)
 def test_slices_over_rows_and_columns(end: str | None) -> None:
     model = two_axes("0", end)
@@ -327,7 +330,7 @@ def test_operators_that_onnxruntime_computes(operators: str, batch: int, recipe:
     same_bits(lowered(model, recipe), {n: np.clip(a, -9, 9) for n, a in feeds.items()})
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("operator", ["Elu", "Selu", "LeakyRelu", "HardSigmoid", "LayerNormalization"])
 def test_attributes_that_are_not_given(operator: str) -> None:
     """onnxruntime's own kernel looks for every attribute that has a default."""
