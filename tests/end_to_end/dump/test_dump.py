@@ -72,14 +72,14 @@ def only_cell(path: Path) -> dict[str, Any]:
 
 
 def test_stock_and_native_write_the_same_bytes(tmp_path: Path, dump: Dump) -> None:
-    prepare(tmp_path, RecurrentCase(T=3, direction="bidirectional", lens=(3, 2)))
+    prepare(tmp_path, RecurrentCase(T=2, lens=(2, 1)))
     for name, way in (("native", ()), ("stock", ("--stock",)), ("again", ())):
         result = dump(name, "--text", *way)
         assert result.code == 0, result.text
-        assert result.out.count("3 steps of 22 tensors") == 2
+        assert "2 steps of 22 tensors" in result.out
     files = sorted(p.relative_to(tmp_path / "native") for p in (tmp_path / "native").rglob("*") if p.is_file())
-    assert len([f for f in files if f.suffix == ".npz"]) == 2
-    assert len([f for f in files if f.suffix == ".txt"]) > 100
+    assert len([f for f in files if f.suffix == ".npz"]) == 1
+    assert len([f for f in files if f.suffix == ".txt"]) > 50
     for file in files:
         native, stock, again = ((tmp_path / n / file).read_bytes() for n in ("native", "stock", "again"))
         assert native == again, file
@@ -170,7 +170,7 @@ def test_chunks_are_the_whole(monkeypatch: pytest.MonkeyPatch, direction: Any) -
         assert pieces.tobytes() == tensor.values.tobytes(), name
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("placement", "steps"), [("if", 5), ("loop", ITERATIONS * 5), ("function", 5)])
 def test_cells_in_subgraphs(tmp_path: Path, dump: Dump, placement: Any, steps: int) -> None:
     case = RecurrentCase(placement=placement, initial_h=True)
@@ -275,6 +275,7 @@ def test_refusals(tmp_path: Path, dump: Dump) -> None:
     refused(dump("out", "--steps", "7:"), "No step", "5 steps")
     refused(dump("out", "--state", "X:Z"), "no output 'Z'")
     refused(dump("model.onnx/out"), "cannot be written")
+    refused(dump("out", "--compare", tmp_path / "absent"), "no such folder")
     model = onnx.load(tmp_path / "model.onnx")
     (at,) = (k for k, f in enumerate(model.functions) if f.name.startswith("QuantLSTMCell"))
     del model.functions[at]
@@ -338,6 +339,7 @@ def test_fused_and_integer_form_write_the_same_arrays(tmp_path: Path) -> None:
     assert one.name == other.name and one.read_bytes() == other.read_bytes()
 
 
+@pytest.mark.slow
 @pytest.mark.few(1)
 @pytest.mark.parametrize(("direction", "first", "array"), [("reverse", 3, "hidden"), ("forward", 1, "cell_state")])
 def test_comparison(tmp_path: Path, dump: Dump, direction: Any, first: int, array: str) -> None:

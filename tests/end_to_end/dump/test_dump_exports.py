@@ -59,7 +59,7 @@ UNEVEN: dict[str, tuple[dict[str, Any], tuple[int, int]]] = {
 """Weights whose channels have zero points of their own, and the limits of the codes as they are stored."""
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @in_turn(name=UNEVEN, form=["fused", "integer"], per_channel=[True, False])
 def test_formats_of_weights_are_those_of_the_arrays(name: str, form: str, per_channel: bool) -> None:
     arguments, limits = UNEVEN[name]
@@ -137,6 +137,7 @@ CELLS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.few(1)
 @in_turn(name=CELLS, recipe=["int8", "brevitas-int8", "pow2-int16", "w4a8"])
 def test_form_qcdq_written_out(name: str, recipe: str) -> None:
@@ -148,6 +149,7 @@ def test_form_qcdq_written_out(name: str, recipe: str) -> None:
     assert_same(expected, traced(made[True], case.feeds()), f"{name}, {recipe}")
 
 
+@pytest.mark.slow
 @pytest.mark.few(1)
 @pytest.mark.parametrize("name", CELLS)
 def test_form_qcdq_has_the_codes_of_the_integer_form(name: str) -> None:

@@ -187,7 +187,7 @@ def test_a_link_to_another_file_system(tmp_path: Path, dump: Dump) -> None:
         assert not litter(tmp_path) and not litter(Path(other))
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("failing", ["first", "second", "interrupted"])
 def test_a_dump_that_cannot_be_replaced_stays(
     tmp_path: Path, dump: Dump, monkeypatch: pytest.MonkeyPatch, failing: str

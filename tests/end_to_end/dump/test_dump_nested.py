@@ -188,6 +188,7 @@ def test_a_branch_that_is_never_taken_has_no_steps() -> None:
     assert not list(rnnqc.Tracer(proto).trace([{**feeds_of(), "take": np.zeros(4, bool)}]))
 
 
+@pytest.mark.slow
 @pytest.mark.few(1)
 @pytest.mark.parametrize("around", ["scan", "loop", "scan in scan", "scan in loop", "loop in scan"])
 @pytest.mark.parametrize("kind", ["scan", "loop"])

@@ -7,6 +7,7 @@ codes and the weights, forms or ways to write the loop whose dumps differ, runs 
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -18,6 +19,7 @@ import onnx
 import pytest
 
 import rnnqc
+from rnnqc.data.statistics import Statistics
 from tests.generate.nesting import condition, nested
 from tests.generate.recurrences import RecurrenceCase
 from tests.laws.parametrize import in_turn
@@ -74,8 +76,15 @@ def only(cells: Mapping[str, Steps]) -> Steps:
 
 
 def lowered(model: onnx.ModelProto, recipe: str, form: str = "integer", **arguments: Any) -> onnx.ModelProto:
-    statistics = rnnqc.calibrate(model, [feeds_of(model, seed) for seed in range(2)])
+    statistics = statistics_of(model.SerializeToString(deterministic=True))
     return rnnqc.lower(model, recipe, form=form, stats=statistics, strict=True, **arguments).proto
+
+
+@functools.cache
+def statistics_of(serialized: bytes) -> Statistics:
+    """Of a model; nothing changes them."""
+    model = onnx.load_from_string(serialized)
+    return rnnqc.calibrate(model, [feeds_of(model, seed) for seed in range(2)])
 
 
 def quantized(value: Array, point: Mapping[str, Any]) -> Array:
@@ -315,6 +324,7 @@ def arrays(folder: Path) -> dict[str, Array]:
         return dict(held)
 
 
+@pytest.mark.slow
 @pytest.mark.few(1)
 @pytest.mark.parametrize("recipe", ["int8", "pow2-int16"])
 def test_files(tmp_path: Path, capfd: pytest.CaptureFixture[str], recipe: str) -> None:
