@@ -514,7 +514,7 @@ WITHOUT_INTEGER_FORM: dict[str, dict[str, Any]] = {
 FLAGS: list[dict[str, bool]] = [{}, {"reverse": True}, {"batch_first": True, "cifg": True}]
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @every_pair(name=WITHOUT_INTEGER_FORM, flags=FLAGS, states=[False, True])
 def test_cells_without_an_integer_form(name: str, states: bool, flags: dict[str, bool]) -> None:
     """They run in float32, in Brevitas' order, and the report says why."""

@@ -302,7 +302,7 @@ WEIGHTS_ALONE: dict[str, Layer] = {
 }
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @in_turn(
     made=[*((n, 14) for n in WEIGHTS_ALONE), ("batch of 2", 20), ("batch of 2", 21), ("batch first", 21)],
     qcdq=[True, False],
@@ -352,6 +352,7 @@ def test_weights_alone_with_a_recipe(name: str, qcdq: bool) -> None:
         assert 0 < float(np.abs(stock - wanted).max()) < 0.05
 
 
+@pytest.mark.slow
 def test_weights_alone_by_command(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     layer = WEIGHTS_ALONE["batch first"]
     module = layer.module()
