@@ -445,6 +445,7 @@ def beside(left: str, right: str) -> onnx.ModelProto:
     return made
 
 
+@pytest.mark.slow
 def test_recurrences_of_names_that_differ_in_replaced_characters() -> None:
     """Each has statistics of its own sequence, which is a hundred times as large in one of them."""
     plain, alike = beside("r1", "r2"), beside("r 1", "r_1")

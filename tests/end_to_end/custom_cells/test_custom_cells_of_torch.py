@@ -150,6 +150,7 @@ def test_layers_of_cells(recipe: str, kind: str, varying: bool, dynamo: bool) ->
     check(*layer(kind, dynamo, varying), recipe, LEAST[recipe])
 
 
+@pytest.mark.slow
 @pytest.mark.few(1)
 @in_turn(
     module=[HighwayScript, Highway, Highway], dynamo=[False, False, True], recipe=["int8", "pow2-int16", "pow2-int16"]

@@ -74,7 +74,7 @@ def feed() -> dict[str, np.ndarray]:
     return {"input": np.random.default_rng(1).standard_normal((3, T, I)).astype(np.float32)}
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("kind", STEPS)
 def test_becomes_one_layer(kind: str) -> None:
     proto = looped(kind)

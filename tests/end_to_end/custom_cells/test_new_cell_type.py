@@ -133,7 +133,7 @@ def test_recipes_list_its_points(capfd: pytest.CaptureFixture[str]) -> None:
     assert told["forget_gate.acc"].startswith("LSTM, MGU, Leaky pre-activation")
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("recipe", "form"), [("int8", "fused"), ("pow2-int16", "integer"), ("int8", "qcdq")])
 def test_dump(
     recipe: str, form: str, statistics: Statistics, tmp_path: Path, capfd: pytest.CaptureFixture[str]
