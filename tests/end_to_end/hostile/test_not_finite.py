@@ -68,7 +68,7 @@ def test_the_page_names_outputs_with_infinities(cli: Callable[..., Result], loga
     output, page = tmp_path / "out.onnx", tmp_path / "page.html"
     data = _data(tmp_path)
     assert cli("lower", logarithm, "-o", output, "--recipe", "pow2-int8", "--calibration", data).code == 0
-    result = cli("report", logarithm, output, "--data", data, "-o", page, "--models", "2", "--json")
+    result = cli("report", logarithm, output, "--data", data, "-o", page, "--seconds", "0", "--json")
     assert result.code == 0, result.text
     evidence = json.loads(page.with_suffix(".json").read_text())
     [seen] = evidence["outputs"]

@@ -79,7 +79,7 @@ def _layer(key: str, default: object, kind: int) -> onnx.FunctionProto:
     return helper.make_function("f", "Layer", ["a", "w", "r"], ["z"], [node], IMPORTS, [], defaults)
 
 
-@pytest.mark.few(5)
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("key", "default", "kind"),
     [

@@ -76,7 +76,7 @@ DIRECTIONS: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.few(6)
+@pytest.mark.few(4)
 @every_pair(cell=CELLS, changes=DIRECTIONS, recipe=["int8", "int16", "w4a8"], way=[INTEGER, UNROLLED])
 def test_all_ways_make_the_same(cell: str, changes: dict[str, Any], recipe: str, way: str) -> None:
     case = case_of(cell, **changes)
@@ -109,7 +109,7 @@ def _stack(cell: str) -> onnx.ModelProto:
     return first
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("cell", CELLS)
 def test_the_layer_behind_gets_all_of_it(cell: str) -> None:
     """A GRU keeps a share of its state in every step: codes that end at the bound cannot pass it on; others' can."""
@@ -140,7 +140,7 @@ def test_form_qcdq_loses_no_more_than_the_others(cell: str, activation: str | No
         assert min(found) > max(31.0, found[0] - 4.0), (size, found)
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @in_turn(cell=CELLS, clip=[0.5, 3.0])
 def test_cells_with_clip_and_static_inputs(cell: str, clip: float) -> None:
     case = case_of(cell, clip=clip)
@@ -244,7 +244,7 @@ def test_within_the_bound_the_loop_is_the_usual_one(cell: str) -> None:
         assert_same_bits(run(session(old, NATIVE), feeds), run(session(proto, way), feeds), way)
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @every_pair(cell=CELLS, value=[0.5, 3.0, 10.0], given=["initializer", "expanded", "of the batch"])
 def test_constant_states(cell: str, value: float, given: str) -> None:
     """Also where onnxruntime finds out that they are constants."""

@@ -63,7 +63,7 @@ def lowered(op: str, recipe: str, data: str) -> tuple[Any, Any]:
     return tuple(rnnqc.lower(model(op, step=s), recipe=recipe, **options[s]) for s in (False, True))
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("op", GATES)
 @pytest.mark.parametrize(
     ("recipe", "data"),
@@ -102,6 +102,7 @@ def stack(op: str, *, step: bool, states: bool) -> onnx.ModelProto:
     return parse(text, **arrays)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("op", "states", "overrides", "alike"),
     [

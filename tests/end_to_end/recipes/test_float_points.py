@@ -46,7 +46,7 @@ def subject(op: str) -> tuple[onnx.ModelProto, Statistics]:
     return proto, rnnqc.calibrate(proto, [feeds(k) for k in range(1, 4)])
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @every_pair(op=list(GATES), recipe=list(LEAST), kind=list(FLOAT))
 def test_one_kind_is_float(op: str, recipe: str, kind: str) -> None:
     proto, statistics = subject(op)

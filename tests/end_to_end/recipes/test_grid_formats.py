@@ -49,7 +49,7 @@ def test_codes_pass_between_layers(op: str) -> None:
         assert assert_equals_reference(lowered.proto, {"X": layers[0].feeds()["X"]}) == 2
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @in_turn(name=[n for n in STATIC for _ in range(2)], op=OPS)
 def test_qcdq_form_is_close(name: str, op: str) -> None:
     """Float32 quantizers at the same points, exact for powers of two but for long sums and onnxruntime's Sigmoid, Tanh.

@@ -170,6 +170,7 @@ def test_another_arithmetic_is_an_effect() -> None:
     assert computed(lowered("LSTM", "brevitas-int8", [override]).proto) != plain("LSTM", "brevitas-int8")
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("cell", "recipe", "override", "reason"),
     [
@@ -221,7 +222,7 @@ def test_overrides_change_something_or_are_told(cell: str, recipe: str, request:
     assert [found for override in every if (found := wrong(cell, recipe, override))] == []
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @every_pair(cell=CELLS, recipe=("brevitas-int8", "int8", "pow2-int8-floor", "w4a8"))
 def test_overrides_in_form_qcdq(cell: str, recipe: str, request: pytest.FixtureRequest) -> None:
     """Tables of activations and quantized values from layer to layer are no part of this form."""

@@ -74,7 +74,7 @@ def _stock(name: str) -> dict[str, np.ndarray]:
     return run_model(_fused(name).proto, CASE.feeds(), optimize=True)
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", OVERRIDES)
 def test_override(name: str) -> None:
     form = OVERRIDES[name][1]

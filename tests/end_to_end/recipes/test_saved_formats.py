@@ -54,7 +54,7 @@ def _bytes(model: onnx.ModelProto, *, record: bool = True) -> bytes:
     return copy.SerializeToString(deterministic=True)
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @every_pair(recipe=RECIPES, cell=["memory", "parts"], form=("fused", "integer", "qcdq"))
 def test_custom_cells(recipe: str, cell: str, form: str, tmp_path: Path) -> None:
     """Their formats are in the file: with them alone the values are quantized again as they were."""
@@ -73,7 +73,7 @@ def test_custom_cells(recipe: str, cell: str, form: str, tmp_path: Path) -> None
     assert _bytes(again.proto) == _bytes(lowered.proto)
 
 
-@pytest.mark.few(5)
+@pytest.mark.few(3)
 @every_pair(recipe=RECIPES, case=tuple(CASES), form=("fused", "integer", "qcdq"))
 def test_the_same_file_without_data(recipe: str, case: str, form: str, tmp_path: Path) -> None:
     options = {} if recipe.startswith("weight-only") or recipe == "fp16" else {"form": form}
@@ -133,7 +133,7 @@ def test_an_edit_takes_effect_and_is_read_back(tmp_path: Path) -> None:
     assert record["name"] == "pow2-int8-formats"
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("recipe", "override", "bits", "same_file"),
     [
@@ -176,7 +176,7 @@ def test_an_override_of_the_same_bits_or_of_the_scale_keeps_the_file(tmp_path: P
 def test_a_file_that_is_edited_and_saved_again_does_not_grow(tmp_path: Path) -> None:
     """From the second on it says nothing twice, and still makes the same model."""
     model, lowered = _lowered(CASES["LSTM"], "pow2-int8-floor")
-    names, texts, made = [tmp_path / f"{k}.toml" for k in range(4)], [], []
+    names, texts, made = [tmp_path / f"{k}.toml" for k in range(3)], [], []
     for file in names:
         save_formats(lowered, file)
         texts.append(file.read_text())
@@ -184,8 +184,8 @@ def test_a_file_that_is_edited_and_saved_again_does_not_grow(tmp_path: Path) -> 
         file.write_text(edited)
         lowered = rnnqc.lower(model, str(file))
         made.append(_bytes(lowered.proto, record=False))
-    assert texts[1].count("[[rule]]") == texts[2].count("[[rule]]") == texts[3].count("[[rule]]")
-    assert made[0] == made[1] == made[2] == made[3]
+    assert texts[1].count("[[rule]]") == texts[2].count("[[rule]]")
+    assert made[0] == made[1] == made[2]
 
 
 def test_commands(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

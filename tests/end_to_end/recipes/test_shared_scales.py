@@ -84,7 +84,7 @@ def test_one_scale_of_all_weights(op: str, recipe: str, granularity: str) -> Non
     )
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @every_pair(op=list(GATES), recipe=RECIPES, kind=["hidden", "acc"])
 def test_one_scale_of_all_points_of_a_kind(op: str, recipe: str, kind: str) -> None:
     model, statistics, _ = subject(op)

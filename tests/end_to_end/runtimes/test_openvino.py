@@ -68,7 +68,7 @@ def _lowered(
     return lowered.proto
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @in_turn(case=[*CASES, "LSTM, states"], form=["integer", "qcdq"])
 def test_written_out_cells(case: str, form: str, tmp_path: Path) -> None:
     made = CASES[case]
@@ -84,7 +84,7 @@ def test_every_arithmetic(op: str, recipe: str, tmp_path: Path) -> None:
     _assert_same(_lowered(made.model(), feeds, recipe, "integer"), feeds, tmp_path)
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @in_turn(op=[*OPERATORS, *OPERATORS[:1]], setting=[None, "*.hidden.mode=dynamic-row", "*.hidden.rounding=half_away"])
 def test_constant_states(op: str, setting: str | None, tmp_path: Path) -> None:
     """What is computed from constants alone: codes and magnitudes of states that are negative, too."""

@@ -79,7 +79,7 @@ def pairs(lowerings: dict[str, dict[str, Any]]) -> list[tuple[str, str]]:
     ]
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(2)
 @pytest.mark.parametrize(("case", "name"), pairs(EXACT))
 def test_integers_have_the_bits_of_onnxruntime(case: str, name: str) -> None:
     model, feeds = lowered(CASES[case], EXACT[name]), CASES[case].feeds()
