@@ -116,6 +116,7 @@ def test_roofline() -> None:
     assert limits.microseconds(single, 4) == pytest.approx(500_000 / 8e3)
 
 
+@pytest.mark.slow
 @needs_compiler
 @pytest.mark.parametrize("shape", ["3x2x8x16", "1x1x8x16"])
 def test_the_meter_measures_what_the_roofline_needs(shape: str) -> None:

@@ -47,6 +47,7 @@ def test_a_way_that_fails_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert [(r["way"], r["note"]) for r in rows][1:] == [("openvino float", "does not run it: no such operator")]
 
 
+@pytest.mark.slow
 @pytest.mark.few(1)
 @pytest.mark.parametrize("batch", [1, 3])
 def test_decoding(batch: int) -> None:
