@@ -6,6 +6,7 @@ that do not take turns, inputs that are not those asked for.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Collection
 from pathlib import Path
 
@@ -34,9 +35,15 @@ def source(tmp_path: Path) -> str:
 
 
 @pytest.fixture
-def lowered(source: str, tmp_path: Path) -> str:
-    rnnqc.lower(source).save(tmp_path / "lowered.onnx")
+def lowered(tmp_path: Path) -> str:
+    (tmp_path / "lowered.onnx").write_bytes(_lowered())
     return str(tmp_path / "lowered.onnx")
+
+
+@functools.cache
+def _lowered() -> bytes:
+    """The file of the lowered layer."""
+    return rnnqc.lower(CASE.model()).proto.SerializeToString()
 
 
 @pytest.fixture

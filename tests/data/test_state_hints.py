@@ -157,6 +157,7 @@ def model() -> onnx.ModelProto:
     return proto
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("state", "wanted"),
     [

@@ -22,6 +22,7 @@ def noted(proto: onnx.ModelProto, *lengths: tuple[int, ...]) -> str:
     return " ".join(rnnqc.verify(proto, rnnqc.lower(proto), feeds).hints)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("lengths", "share"), [([(6, 3)], "25%"), ([(6, 6), (4, 2)], "10%"), ([(6, 6), (4, 4)], None), ([(6, 6)], None)]
 )

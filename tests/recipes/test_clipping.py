@@ -88,6 +88,7 @@ def test_fix_positions_of_other_recurrences(form: str) -> None:
         assert _warnings(model, "pow2-int16", statistics, harmless) == []
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(
     ("recipe", "override", "point", "advice"),
     [
