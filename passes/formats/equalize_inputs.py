@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from rnnqc.cells.base import Cell
 from rnnqc.data.statistics import PointStatistics, Statistics
+from rnnqc.formats.weight_grids import HIGHEST, comes_quantized
 from rnnqc.ir import CELL_TAG, Constant, Graph, Model, constant_array, graph_info, info
 from rnnqc.ir.builder import Builder
 from rnnqc.passes.cells.boundary import boundary_of
@@ -60,11 +61,14 @@ def channel_scales(
 
 
 def _noise(size: npt.NDArray[np.float64], weights: npt.NDArray[Any], bits: tuple[int, int | None]) -> float:
-    """Of the products, up to a factor: what the quantized input and weights add."""
+    """Of the products, up to a factor: what the quantized input and weights add, if these are not quantized already."""
     weights = weights.astype(np.float64)
     noise = (LOUD * size.max() / (2 ** bits[0] - 1)) ** 2 * np.sum(weights**2)
     if bits[1] is not None:
-        step = np.abs(weights).max(axis=0) / max(1, 2 ** (bits[1] - 1) - 1)
+        top = max(1, 2 ** (bits[1] - 1) - 1)
+        if top <= HIGHEST and comes_quantized(weights, -top, top):
+            return float(noise)
+        step = np.abs(weights).max(axis=0) / top
         noise += np.sum(step**2) * np.sum(size**2)
     return float(noise)
 

@@ -21,7 +21,7 @@ UNCHANGED = 1e-10
 def quantized_again(given: Iterable[Given]) -> tuple[str, str, str] | None:
     """That weights of one node are quantized again: reason, found, action; None where they stay or come as floats."""
     losses: dict[str, float] = {}
-    keeps: list[bool] = []
+    fits, fits_full = True, True  # in the integers, and in these with the lowest one
     for name, point, array, codes in given:
         if point.is_float or not comes_quantized(array):
             continue
@@ -30,15 +30,16 @@ def quantized_again(given: Iterable[Given]) -> tuple[str, str, str] | None:
         if noise > UNCHANGED:
             lowest = 2 ** (point.complete.bits - 1)
             losses[name] = -10.0 * np.log10(noise)
-            keeps.append(not point.group_size and comes_quantized(array, -lowest, lowest - 1))
+            fits &= not point.group_size and comes_quantized(array, 1 - lowest, lowest - 1)
+            fits_full &= not point.group_size and comes_quantized(array, -lowest, lowest - 1)
     if not losses:
         return None
     sqnr = ", ".join(f"{name} with an SQNR of {db:.1f} dB" for name, db in losses.items())
     action = "without --recipe they stay, in float arithmetic; a recipe with more bits loses less"
-    if all(keeps):
+    found = "multiples of a step beyond what the number format of the recipe holds"
+    if fits:
+        found = "multiples of a step, which is not the scale in the recipe"
+        action = "granularity = per-channel, range = min-max and no share, limit or pow2 hold them"
+    elif fits_full:
         action = "--set " + " ".join(f"'{name}.narrow=false'" for name in losses)
-    return (
-        f"its weights come quantized, and are quantized again: {sqnr}.",
-        "multiples of a step beyond what the number format of the recipe holds",
-        action,
-    )
+    return f"its weights come quantized, and are quantized again: {sqnr}.", found, action

@@ -18,7 +18,6 @@ from rnnqc.errors import Outcome, Remark
 from rnnqc.evaluation.numerics import Lossy
 from rnnqc.formats.format import Format
 from rnnqc.formats.point_format import PointFormat
-from rnnqc.formats.weight_grids import comes_quantized
 from rnnqc.ir import Graph, Model
 from rnnqc.passes.analysis.custom_points import points_of_recurrences
 from rnnqc.passes.analysis.rest_weights import rest_points
@@ -306,8 +305,6 @@ class InsertQcdq(Pass):
         for cell in cells:
             settings, seen = recipe.settings(f"{cell.name}.input"), points.get(f"{cell.name}.input")
             if not wanted(settings) or seen is None or "W" not in (arrays := parameters_of(model, cell)):
-                continue
-            if comes_quantized(arrays["W"]):  # other multiples for each row would be quantized again
                 continue
             x = boundary_of(model, graphs[cell.name], cell).x
             taken = taken_format(x, settings.get("mode"), settings["bits"])

@@ -51,8 +51,16 @@ def _are_multiples(part: FloatArray, step: Vector, low: int, high: int) -> npt.N
     return np.asarray(near & (whole.min(axis=0) >= low) & (whole.max(axis=0) <= high))
 
 
+def own_steps(array: FloatArray, low: int, high: int) -> Vector | None:
+    """The steps of `grid_steps` where every channel has one, 1 for channels of zeros; None where one has none.
+
+    All or none: some channels of floats, or of wider integers, may be multiples of a step by chance.
+    """
+    is_zero = ~array.any(axis=0)
+    steps = np.where(is_zero, 1.0, grid_steps(array, low, high))
+    return None if is_zero.all() or np.isnan(steps).any() else steps
+
+
 def comes_quantized(array: FloatArray, low: int = -MOST_STEPS, high: int = MOST_STEPS) -> bool:
     """Whether every channel of a matrix `[K,n]` is multiples of a step, from `low` to `high`; zeros say nothing."""
-    steps = grid_steps(array, low, high)
-    is_zero = ~array.any(axis=0)
-    return bool(len(array) >= _LEAST_ROWS and not is_zero.all() and (is_zero | np.isfinite(steps)).all())
+    return len(array) >= _LEAST_ROWS and own_steps(array, low, high) is not None

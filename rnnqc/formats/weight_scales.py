@@ -13,7 +13,7 @@ from rnnqc.formats.fix_position import CANDIDATES, fix_position, scale_of
 from rnnqc.formats.format_request import FormatRequest
 from rnnqc.formats.percentile import kth_smallest
 from rnnqc.formats.rounding import Rounding
-from rnnqc.formats.weight_grids import HIGHEST, grid_steps
+from rnnqc.formats.weight_grids import HIGHEST, own_steps
 from rnnqc.formats.weights import blocks
 
 FloatArray = npt.NDArray[np.float32]
@@ -101,14 +101,13 @@ def fit_weights(
 
 
 def _with_own_steps(array: FloatArray, scale: Vector, rule: WeightRule, request: FormatRequest) -> Vector:
-    """The scales, in their places the steps of groups whose weights are multiples of one within the format."""
+    """The scales, or the steps that the weights of all groups are multiples of, within the format."""
     is_plain = request.symmetric and request.signed and not request.zero_point
     if rule.name not in ("min-max", "mse") or not is_plain or request.bits < 2 or request.maximum > HIGHEST:
         return scale
     columns = array.reshape(len(array), len(scale), -1).swapaxes(1, 2).reshape(-1, len(scale))
-    steps = grid_steps(columns, request.minimum, request.maximum)
-    kept = np.where(np.isnan(steps), scale, steps)
-    return np.where(request.finished(kept) == kept, kept, scale)
+    steps = own_steps(columns, request.minimum, request.maximum)
+    return scale if steps is None or (request.finished(steps) != steps).any() else steps
 
 
 def _extremes(array: FloatArray, groups: int) -> tuple[Vector, Vector]:

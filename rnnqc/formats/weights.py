@@ -18,7 +18,7 @@ from rnnqc.formats.format import Format
 from rnnqc.formats.packing import largest_multiplier
 from rnnqc.formats.rounding import Rounding, round_to_integer
 from rnnqc.formats.scales import symmetric_scale
-from rnnqc.formats.weight_grids import HIGHEST, grid_steps
+from rnnqc.formats.weight_grids import HIGHEST, own_steps
 
 FloatArray = npt.NDArray[np.float32]
 BLOCK = 256
@@ -60,9 +60,8 @@ def mixed_scales(
         noise += np.square(error * sensitivity, dtype=np.float64).sum(axis=0)
     wide = widest(noise, fraction)
     scales = np.asarray(format_.scale, np.float32)
-    steps = grid_steps(array[:, wide], -HIGHEST, HIGHEST)  # of wide_bits
-    fitted = symmetric_scale(largest_magnitudes(array)[wide], wide_bits)
-    scales[wide] = np.where(np.isnan(steps), fitted, steps).astype(np.float32)
+    steps = own_steps(array[:, wide], -HIGHEST, HIGHEST)  # of wide_bits
+    scales[wide] = symmetric_scale(largest_magnitudes(array)[wide], wide_bits) if steps is None else steps
     return scales
 
 
@@ -74,15 +73,14 @@ def widest(noise: npt.NDArray[np.float64], fraction: float) -> npt.NDArray[np.in
 def group_scales(array: FloatArray, bits: int, codebook: str | None = None) -> FloatArray:
     """Scales `[n]` with which the largest weight of a channel is the largest multiplier times the largest value.
 
-    A channel whose weights are multiples of a step already, within `bits`, has this step, if it is not the largest
-    multiplier times the scale.
+    Where the weights of all channels are multiples of a step already, within `bits`, this is the scale of a channel, if
+    it is not the largest multiplier times that.
     """
     if codebook is not None:
         return np.asarray(symmetric_scale(largest_magnitudes(array) / codebooks.LARGEST_UNIT, 1), np.float32)
     top, largest = 2 ** (bits - 1) - 1, symmetric_scale(largest_magnitudes(array), bits)
-    steps = grid_steps(array, -top, top)
-    is_fitted = np.isnan(steps) | (steps == largest)
-    return np.asarray(np.where(is_fitted, largest / largest_multiplier(bits), steps), np.float32)
+    fitted, steps = largest / largest_multiplier(bits), own_steps(array, -top, top)
+    return np.asarray(fitted if steps is None else np.where(steps == largest, fitted, steps), np.float32)
 
 
 def quantize_groups(

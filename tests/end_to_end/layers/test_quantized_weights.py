@@ -78,15 +78,19 @@ def test_what_a_recipe_does_not_hold_is_told() -> None:
     assert "quantized again" in loss(full, "weight-only-int8")[1]
     kept, reason = loss(full, "weight-only-int8", overrides=["*.weight.narrow=false"])
     assert reason == "" and kept > 120.0
+    lowered = rnnqc.lower(model("LSTM", "int8", per_channel=True), "distiller-sym", calibration=[feeds()] * 2)
+    assert "which is not the scale in the recipe" in lowered.report.entries[0].found
     assert "quantized again" in loss(model("GRU", "uint8", per_channel=True), "int8")[1]
     assert "quantized again" in loss(model("RNN", "int8", per_channel=True), "w4a8")[1]
 
 
 @pytest.mark.parametrize("op", GATES)
-def test_inputs_are_not_equalized(op: str) -> None:
-    """Powers of two for each row of W would round it again."""
+def test_weights_that_stay_count_for_no_equalization(op: str) -> None:
+    """Powers of two for each row of W would round it again: channels have to differ by more than that costs."""
     proto = model(op, "int8", per_channel=True)
-    data = [{"x": v["x"] * np.float32(10.0) ** np.linspace(-3, 1, 12, dtype=np.float32)} for v in [feeds()] * 3]
-    lowered = rnnqc.lower(proto, "int8", calibration=data)
-    assert not any("equalized" in n.name or "input.factor" in i for n in lowered.proto.graph.node for i in n.input)
-    assert lowered.report.entries[0].reason == ""
+    sizes = np.float32(2.0) ** np.linspace(-1.0, 1.0, 12, dtype=np.float32)
+    equalized = []
+    for power in (1, 6):
+        lowered = rnnqc.lower(proto, "int8", calibration=[{"x": feeds()["x"] * sizes**power} for _ in range(3)])
+        equalized.append(any("input.factor" in i for n in lowered.proto.graph.node for i in n.input))
+    assert equalized == [False, True]
