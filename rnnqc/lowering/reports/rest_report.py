@@ -140,7 +140,7 @@ def rest_report(
     report, stored = RestReport(option), stored or {}
     listed = {u.path for w in weights for u in w.uses}
     report.exported = [_exported(e) for e in exported if e.path not in listed]
-    floats = {u.path for w in left for u in w.uses}
+    floats = {u.path for w in left for u in w.uses} - stored.keys()  # float16 weights are behind a Cast
     constants: dict[str, int] = {}
     for weight in weights:
         for use in weight.uses:

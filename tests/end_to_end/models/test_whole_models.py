@@ -20,6 +20,7 @@ from tests.laws.law import law
 from tests.runs.commands import Result, in_process
 from tests.runs.lowered import INTEGER, NATIVE, STOCK, session
 from tests.runs.sessions import LEVELS, assert_same_bits, run
+from tests.subjects.protos import parse
 from tests.subjects.whole_models import WholeModel, rounded_to_int8
 
 
@@ -175,6 +176,16 @@ def test_an_override_stores_one_weight_as_float16(tied: bool) -> None:
         assert entries["logits"].form == "float16 storage" and entries["logits"].bytes == 2 * values.size
         expected = run(session(rnnqc.lower(rounded, form=form).proto, STOCK), feeds)
         assert_same_bits(expected, run(session(made.proto, STOCK), feeds), form)
+
+
+def test_a_large_weight_as_float16_is_told() -> None:
+    """It is not one that stays float behind a Cast."""
+    weight = np.random.default_rng(0).standard_normal((64, 64)).astype(np.float32)
+    text = '<ir_version: 8, opset_import: ["" : 17]> g (float[N,64] x) => (float[N,64] y) { [fc] y = MatMul (x, w) }'
+    report = rnnqc.lower(parse(text, w=weight), rest="int8", overrides=["fc.weight.store=float16"]).report.rest
+    (entry,) = report.entries
+    assert (entry.status, entry.form, entry.bytes) == ("quantized", "float16 storage", weight.size * 2)
+    assert report.bytes == weight.size * 2
 
 
 def test_overrides_of_the_rest_are_told(cli: Callable[..., Result], source: Path, tmp_path: Path) -> None:
