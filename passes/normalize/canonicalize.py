@@ -45,8 +45,8 @@ FIRST_IR_WITH_FREE_INITIALIZERS = 4
 class Canonicalize(Pass):
     """Normalizes the model around its recurrent nodes.
 
-    1. Model-local functions that contain recurrent nodes are inlined, and those that may contain recurrences that are
-       written in another way: loops with products, products and gates.
+    1. Model-local functions that contain recurrent nodes are inlined, and those with other operators that have weights:
+       recurrences that are written in another way, linear layers, embeddings, convolutions.
     2. Operator sets below 13 are converted to 17 (the bodies of cells need 13); others stay. The IR version becomes
        10 to 13: functions with overloads need 10, onnxruntime refuses more than 13.
     3. Constant expressions that make W, R, B or P become initializers.
@@ -125,11 +125,11 @@ class Canonicalize(Pass):
         # onnx's version converter drops functions: before a conversion all are inlined.
         convert = model.opset < MINIMUM_OPSET
         keys = [key_of(f) for f in model.functions]
-        recurrent = keys if convert else _recurrent_functions(model.functions)
-        if not recurrent:
+        inner = keys if convert else _functions_with_weights(model.functions)
+        if not inner:
             return False
-        statistics["functions"] = len(recurrent)
-        model.reload(inlined(model.proto, recurrent))
+        statistics["functions"] = len(inner)
+        model.reload(inlined(model.proto, inner))
         return True
 
     def _convert(self, model: Model, remarks: list[Remark]) -> bool:
@@ -193,13 +193,11 @@ class Canonicalize(Pass):
         graph.nodes[position:position] = after.nodes
 
 
-_LOOPS = frozenset({"Loop", "Scan"})
-_PRODUCTS = frozenset({"MatMul", "Gemm"})
-_GATES = frozenset({"Sigmoid", "Tanh", "HardSigmoid", "Softsign"})
+_WEIGHTS = frozenset({"MatMul", "Gemm", "Einsum", "Gather", "Conv", "ConvTranspose"})
 
 
-def _recurrent_functions(functions: Iterable[onnx.FunctionProto]) -> list[FunctionKey]:
-    """Functions that may contain a recurrence, directly or through a call.
+def _functions_with_weights(functions: Iterable[onnx.FunctionProto]) -> list[FunctionKey]:
+    """Functions that may contain a recurrence or operators with weights, directly or through a call.
 
     Those of rnnqc's own operators have products and gates, too, and stay, as do those that are a known layer.
     """
@@ -221,8 +219,7 @@ def _recurrent_functions(functions: Iterable[onnx.FunctionProto]) -> list[Functi
                 pending.append(key[:2])
         return found
 
-    written = with_any(_PRODUCTS) & with_any(_LOOPS | _GATES)
-    wanted = with_any(CELL_TYPES) | {key for key in written if key[0] != DOMAIN}
+    wanted = with_any(CELL_TYPES) | {key for key in with_any(_WEIGHTS) if key[0] != DOMAIN}
     names = {key[:2] for key in wanted}  # onnxruntime before 1.27 does not tell overloads apart: they stay together
     return [key for key in held if key[:2] in names]
 

@@ -178,6 +178,26 @@ def test_an_override_stores_one_weight_as_float16(tied: bool) -> None:
         assert_same_bits(expected, run(session(made.proto, STOCK), feeds), form)
 
 
+def test_weights_in_functions() -> None:
+    """Linear layers and embeddings in functions of an exporter stayed float, and no message named them."""
+    text = """<ir_version: 10, opset_import: ["" : 17, "lib" : 1]>
+    g (int64[N] tokens) => (float[N,80] y) { e = lib.embedding (tokens) p = lib.linear (e, w) y = lib.silu (p) }
+    <domain: "lib", opset_import: ["" : 17]>
+    embedding (i) => (r) { t = Constant <value = float[1] {1}> () r = Gather (t, i) }
+    <domain: "lib", opset_import: ["" : 17]> linear (a, b) => (c) { c = MatMul (a, b) }
+    <domain: "lib", opset_import: ["" : 17]> silu (a) => (c) { s = Sigmoid (a) c = Mul (a, s) }"""
+    rng = np.random.default_rng(0)
+    proto = parse(text, w=rng.standard_normal((64, 80)).astype(np.float32))
+    table = numpy_helper.from_array(rng.standard_normal((200, 64)).astype(np.float32))
+    proto.functions[0].node[0].attribute[0].t.CopyFrom(table)
+    lowered = rnnqc.lower(proto, rest="int8", strict_rest=True)
+    assert {e.op: e.form for e in lowered.report.rest.entries} == {"Gather": "int8 rows", "MatMul": "int8 storage"}
+    assert [f.name for f in lowered.proto.functions] == ["silu"]
+    feeds = {"tokens": np.array([3, -1, 7])}
+    expected, found = (run(session(m, way), feeds)["y"] for m, way in ((proto, STOCK), (lowered.proto, NATIVE)))
+    assert 10 * np.log10(np.sum(expected**2) / np.sum((expected - found) ** 2)) > 35
+
+
 def test_a_large_weight_as_float16_is_told() -> None:
     """It is not one that stays float behind a Cast."""
     weight = np.random.default_rng(0).standard_normal((64, 64)).astype(np.float32)
