@@ -18,6 +18,13 @@ from rnnqc.passes.normalize.repair_lstm_export import squeezes_wrong_axis
 from rnnqc.passes.pipeline import EXPORTED, exported_passes
 from rnnqc.proto.graph_walks import blocks_of
 
+NOT_KEPT = (
+    "the model's own quantization is kept without a recipe, and this layer has none of 8 bits and a scale per channel.",
+    "no recipe",
+    "--recipe int8 quantizes it",
+)
+"""Reason, found and action of a layer that stays float beside what is kept."""
+
 
 def brings_its_own(model: Model) -> bool:
     """Whether the model has quantizers, or recurrent layers with quantized weights, and no cells of rnnqc."""

@@ -17,7 +17,7 @@ from rnnqc.formats.format import Format
 from rnnqc.formats.quantized_outputs import as_dicts, read_outputs
 from rnnqc.ir import Model
 from rnnqc.layers.layer_hints import layer_hints
-from rnnqc.lowering.executable import brings_its_own
+from rnnqc.lowering.executable import NOT_KEPT, brings_its_own
 from rnnqc.lowering.reports.rest_report import RestReport, rest_report
 from rnnqc.lowering.reports.stock_speed import slower_without_library
 from rnnqc.measure.time_axes import fixed_lengths
@@ -31,6 +31,7 @@ from rnnqc.passes.analysis.released_cells import WRITTEN_OUT, released_cells
 from rnnqc.passes.analysis.rest_weights import rest_weights
 from rnnqc.passes.analysis.rows_of_layers import dimensions_to_bind
 from rnnqc.passes.graph.constant_outputs import independent_outputs, warning_of
+from rnnqc.passes.graph.nodes.quant_operators import CELL_OP
 from rnnqc.passes.graph.training_mode import training_dropouts, training_warning
 from rnnqc.passes.pipeline import normal_form
 from rnnqc.proto.given import Given, as_given, proto_of
@@ -166,12 +167,16 @@ def inspect(
         lengths, written_out, exported = fixed_lengths(loaded), released_cells(loaded), exported_weights(loaded)
         proto = loaded.proto if dims or bind else proto_of(model)
         fold = bool(dims or bound_values(loaded.metadata))
-        PassManager(normal_form(keep_codes=brings_its_own(loaded), fold=fold)).run(loaded)
+        own = brings_its_own(loaded)
+        PassManager(normal_form(keep_codes=own, fold=fold)).run(loaded)
         states = states_of(proto, loaded.proto) or named_states(proto)
         present, elementwise = recurrent_nodes(loaded), elementwise_recurrences(loaded)
-        remarks = [*ReadQuantLstmCell()(loaded).remarks, *DecomposeLstm()(loaded).remarks]
+        remarks = [*ReadQuantLstmCell()(loaded).remarks, *([] if own else DecomposeLstm()(loaded).remarks)]
     refused = {r.node: r for r in remarks if r.outcome is Outcome.FLOAT}
     nodes = [n.refused(refused[n.path]) if n.path in refused and not n.form else n for n in present] + earlier
+    if own:
+        stays = Remark("inspect", Outcome.FLOAT, "", "", *NOT_KEPT)
+        nodes = [n.refused(stays) if n.status == "lowered" and n.op != CELL_OP else n for n in nodes]
     cells: dict[str, list[str]] = {}
     for cell in loaded.cells.values():
         cells.setdefault(cell.node, []).append(cell.name)

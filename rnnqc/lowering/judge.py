@@ -10,7 +10,7 @@ from functools import partial
 from rnnqc.cells.forms import CUSTOM, FUSED, INTEGER, QCDQ, QONNX
 from rnnqc.codes import Code, all_told, told
 from rnnqc.errors import CompileError, Outcome, Remark, UsageError, explained
-from rnnqc.lowering.executable import executable
+from rnnqc.lowering.executable import NOT_KEPT, executable
 from rnnqc.lowering.measurement import generated, given, measure
 from rnnqc.lowering.plan import AS_EXPORTED, Plan
 from rnnqc.lowering.reports.entries import make_entries
@@ -89,8 +89,7 @@ def _entries(plan: Plan, passed: Passed) -> list[Entry]:
         _refuse_written_out(entries)
     for entry in entries if plan.keeps_own else ():
         if entry.status == "float" and not entry.reason:
-            entry.reason = "other layers bring their own quantization, and no recipe was asked for."
-            entry.found, entry.action = "no recipe", "--recipe int8 quantizes it"
+            entry.reason, entry.found, entry.action = NOT_KEPT
     return entries
 
 

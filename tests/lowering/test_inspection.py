@@ -25,6 +25,20 @@ def weights_as_input() -> onnx.ModelProto:
     return proto
 
 
+def wide_codes() -> onnx.ModelProto:
+    """W and R are 16-bit values behind a DequantizeLinear, which no form of rnnqc keeps."""
+    proto = LstmCase(opset=21).model()
+    layer = next(n for n in proto.graph.node if n.op_type == "LSTM")
+    stored = {t.name: t for t in proto.graph.initializer}
+    for k in (1, 2):
+        name = layer.input[k]
+        codes = np.rint(onnx.numpy_helper.to_array(stored[name]) * 4096).astype(np.int16)
+        stored[name].CopyFrom(onnx.numpy_helper.from_array(codes, f"{name}.codes"))
+        proto.graph.node.insert(0, onnx.helper.make_node("DequantizeLinear", [f"{name}.codes", "scale"], [name]))
+    proto.graph.initializer.append(onnx.numpy_helper.from_array(np.array(1 / 4096, np.float32), "scale"))
+    return proto
+
+
 def written_out_step() -> onnx.ModelProto:
     """A step of an LSTM in elementary operators; the names of its outputs say nothing."""
     proto = parse(
@@ -59,6 +73,7 @@ MODELS = {
     "loop": RecurrenceCase(form="scan").model(),
     "custom cell": RecurrenceCase(op="highway", form="scan", time=4).model(),
     "weights that are an input": weights_as_input(),
+    "weights of 16 bits": wide_codes(),
 }
 
 
@@ -71,6 +86,7 @@ def test_it_says_what_lowering_does(name: str) -> None:
     assert [(n.path, n.op, n.status) for n in found.nodes] == [(e.node, e.op, e.status) for e in entries]
     assert [list(found.cells.get(n.path, [])) for n in found.nodes] == [e.cells for e in entries]
     assert [n.weight_bytes for n in found.nodes] == [e.float_bytes for e in entries]
+    assert [n.refusal for n in found.nodes] == [(e.reason, e.found, e.action) for e in entries]
 
 
 @pytest.mark.parametrize("name", ["layers in a row", "loop", "custom cell"])
