@@ -17,6 +17,8 @@ from rnnqc.proto.graph_walks import blocks_of
 
 _INVALID = ("INVALID_GRAPH", "invalid model", "InferenceError")
 """What onnxruntime says of a graph that contradicts itself, wherever it is to run."""
+_TYPES = "Type Error"
+"""What it says where types do not fit; of a float model this is left to other versions."""
 _UNKNOWN = ("No Op registered", "is not a registered function/op")
 """What it says of operators that another onnxruntime, or one with a library of custom operators, may have."""
 P = ParamSpec("P")
@@ -68,6 +70,22 @@ def refuse_invalid_input(model: Given, lowered: onnx.ModelProto) -> None:
         make_session(lowered, optimize=False)
     except CompileError:
         raise refusal from None
+
+
+def refuse_invalid_output(model: Given, lowered: onnx.ModelProto) -> None:
+    """Refuses a lowered model whose graph onnxruntime calls invalid though it takes the float one.
+
+    Args:
+        model: The model that was lowered.
+        lowered: What was made of it.
+
+    Raises:
+        InternalError: It is so.
+    """
+    refusal = _refusal(lowered)
+    if refusal is None or not _says(refusal, (*_INVALID, _TYPES)) or _says(refusal, _UNKNOWN) or _refusal(model):
+        return
+    raise InternalError(f"the lowered model is not valid, and was not written: {refusal.message} Please report this.")
 
 
 def _says(error: CompileError, texts: Sequence[str]) -> bool:

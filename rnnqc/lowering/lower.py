@@ -12,7 +12,11 @@ from typing import Any
 from rnnqc.data.given_data import Data
 from rnnqc.data.statistics import Statistics
 from rnnqc.errors import located
-from rnnqc.evaluation.invalid_model_errors import refuse_invalid_input, refusing_invalid_models
+from rnnqc.evaluation.invalid_model_errors import (
+    refuse_invalid_input,
+    refuse_invalid_output,
+    refusing_invalid_models,
+)
 from rnnqc.ir import Model
 from rnnqc.lowering.judge import judge, refuse_other_forms
 from rnnqc.lowering.options import REST_FLOAT, LowerOptions
@@ -126,6 +130,7 @@ def lower_to_report(
     Raises:
         CompileError: As `lower`.
         NumericsError: As `lower`.
+        InternalError: With `measure`: onnxruntime calls what was made of a valid model invalid.
     """
     start, model = time.perf_counter(), as_given(model)
     plan = make_plan(model, options, progress)
@@ -135,6 +140,8 @@ def lower_to_report(
         lowered = record(plan, passed, report)
     if not report.sqnr_db:  # with an SQNR both models ran
         refuse_invalid_input(model, lowered.proto)
+        if options.measure:  # which could not be done
+            refuse_invalid_output(model, lowered.proto)
     return lowered
 
 

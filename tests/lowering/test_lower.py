@@ -23,10 +23,11 @@ from rnnqc.lowering.lower import lower
 from rnnqc.lowering.options import LowerOptions
 from rnnqc.lowering.verification_feeds import verification_feeds
 from rnnqc.measure.feeds import FeedGenerator
-from rnnqc.passes import Instrument, Pass
+from rnnqc.passes import Instrument, Pass, QuantizeEmbeddings
+from rnnqc.passes.base import PassResult
 from rnnqc.passes.pipeline import default_passes, last_passes
 from rnnqc.recipes.recipe import load_recipe
-from tests.passes.pass_testing import plain_op
+from tests.passes.pass_testing import nodes_of, plain_op
 from tests.runs.commands import in_process
 from tests.runs.lowered import all_nodes
 from tests.runs.sessions import save_arrays
@@ -276,3 +277,31 @@ def test_calibration_data_that_passes_cannot_be_verified_on_is_named(
         t for name, t in json.loads((tmp_path / "report.json").read_text())["checks"] if name == "calibration data"
     ]
     assert "not compared: " in text and "'X' has shape [4, 2, 3]" in text
+
+
+def test_an_invalid_result_is_not_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Should a pass write operands of two types: exit code 1, no file, where the float model runs."""
+    usual = QuantizeEmbeddings.run
+
+    def run(self: QuantizeEmbeddings, model: Model) -> PassResult:
+        result = usual(self, model)
+        cast = next(n for n in nodes_of(model, "Cast") if n.outputs[0].name.endswith("scale.cast"))
+        cast.attrs["to"] = np.float16
+        return result
+
+    text = """<ir_version: 8, opset_import: ["" : 17]> g (int64[T,1] k) => (float[T,D,B,H] y) {
+        x = Gather (table, k)  y = LSTM <hidden_size = 4> (x, W, R)
+    }"""
+    rng = np.random.default_rng(0)
+    shapes = {"table": (300, 8), "W": (1, 16, 8), "R": (1, 16, 4)}
+    onnx.save(parse(text, **{n: rng.normal(0, 0.5, s).astype(np.float32) for n, s in shapes.items()}), tmp_path / "m")
+    command = ("lower", tmp_path / "m", "-o", tmp_path / "lowered.onnx", "--rest", "int8")
+    assert in_process(capfd, *command).code == 0
+    (tmp_path / "lowered.onnx").unlink()
+    monkeypatch.setattr(QuantizeEmbeddings, "run", run)
+    result = in_process(capfd, *command)
+    assert result.code == 1
+    assert "the lowered model is not valid, and was not written" in result.err
+    assert not (tmp_path / "lowered.onnx").exists()
