@@ -21,6 +21,7 @@ _TYPES = "Type Error"
 """What it says where types do not fit; of a float model this is left to other versions."""
 _UNKNOWN = ("No Op registered", "is not a registered function/op")
 """What it says of operators that another onnxruntime, or one with a library of custom operators, may have."""
+_NOT_VALID = "The model is not valid: "
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -85,7 +86,10 @@ def refuse_invalid_output(model: Given, lowered: onnx.ModelProto) -> None:
     refusal = _refusal(lowered)
     if refusal is None or not _says(refusal, (*_INVALID, _TYPES)) or _says(refusal, _UNKNOWN) or _refusal(model):
         return
-    raise InternalError(f"the lowered model is not valid, and was not written: {refusal.message} Please report this.")
+    text = refusal.message.removeprefix(_NOT_VALID)
+    raise InternalError(
+        f"the lowered model is not valid, and was not written: {text} Please report this; --form integer may do."
+    )
 
 
 def _says(error: CompileError, texts: Sequence[str]) -> bool:
@@ -105,7 +109,7 @@ def _refusal(model: Given) -> CompileError | None:
         make_session(proto, optimize=False)
     except CompileError as error:
         refusal = CompileError(
-            f"The model is not valid: {error.message}",
+            f"{_NOT_VALID}{error.message}",
             supported="models that onnxruntime loads",
             action="export the model again",
         )
