@@ -38,6 +38,7 @@ def _native() -> ctypes.CDLL:
     native.rnnqc_test_max_abs.restype = ctypes.c_float
     native.rnnqc_test_padded_depth.restype = ctypes.c_int64
     native.rnnqc_test_packed_bytes.restype = ctypes.c_int64
+    native.rnnqc_test_mixed_bytes.restype = ctypes.c_int64
     return native
 
 

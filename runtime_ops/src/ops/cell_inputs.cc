@@ -362,7 +362,7 @@ CellInputs::Weights CellInputs::UnpackedWeights(size_t input, const OrtValue* co
       throw std::invalid_argument("input " + std::string(op_.input_names[input]) + ": " + error.what());
     }
     matrix.weights = weights.codes.data();
-    if (codebook == kEven && wide_columns == 0) {
+    if (codebook == kEven) {
       matrix.multipliers = multipliers;  // without them kernels see int8 weights of no groups
     } else {
       matrix.group_size = 0;

@@ -7,6 +7,8 @@ that belong to another thread; an instruction set that silently falls back to in
 
 from __future__ import annotations
 
+import ctypes
+
 import numpy as np
 import pytest
 
@@ -16,12 +18,14 @@ from tests.native.kernel_calls import (
     FEW_BITS,
     GATES,
     ISAS_OF,
+    NATIVE,
     PRODUCT_ISAS,
     TILED_ISAS,
     Guarded,
     Product,
     check_blocks,
     check_product,
+    pointer,
 )
 
 Kernel = tuple[str, int]
@@ -225,3 +229,37 @@ def test_each_multiplier(kernel: Kernel, guarded: Guarded) -> None:
                 guarded, isa, scaled.astype(np.int8), codes, 0, bits=bits, multipliers=multipliers, group_size=32
             )
             check_product(guarded, product)
+
+
+@pytest.mark.parametrize("isa", AVAILABLE)
+@pytest.mark.parametrize("group_size", [0, 32])
+@pytest.mark.parametrize(
+    "columns, wide, apart", [(256, 0, 0), (256, 1, 1), (256, 64, 64), (256, 65, 0), (250, 3, 3), (64, 1, 0), (5, 5, 0)]
+)
+def test_columns_of_eight_bits_stand_apart(isa: str, group_size: int, columns: int, wide: int, apart: int) -> None:
+    """Where whole blocks of 64 of them take fewer bytes: the other columns have 4 bits in memory then."""
+    depth = 96
+    rng = np.random.default_rng(wide)
+    multipliers = rng.integers(1, 19, (3, columns), dtype=np.uint8)
+    scale = np.repeat(multipliers, 32, axis=0).astype(int) if group_size else np.ones((depth, columns), int)
+    weights = (np.clip(rng.integers(-8, 8, scale.shape), -(128 // scale), 127 // scale) * scale).astype(np.int8)
+    places = rng.permutation(columns)[:wide]
+    weights[:, places] = rng.integers(-128, 128, (depth, wide))
+    weights[0, places] = 127
+    multipliers[:, places] = 0
+    found = ctypes.c_int64(-1)
+    size = NATIVE.rnnqc_test_mixed_bytes(
+        isa.encode(),
+        pointer(weights),
+        pointer(multipliers if group_size else None),
+        *(ctypes.c_int64(n) for n in (group_size, depth, columns)),
+        ctypes.byref(found),
+    )
+    if isa not in ISAS_OF[4]:
+        assert found.value == 0
+        return
+    assert found.value == apart
+    blocks = -(-columns // 64)
+    bits = 8 if apart < wide else 4
+    sums = 4 * 64 * (blocks if bits == 8 else -(-apart // 64))  # which some formats of int8 have
+    assert 0 <= size - depth * 64 * (blocks * bits // 8 + -(-apart // 64)) <= sums

@@ -134,6 +134,9 @@ std::vector<int64_t> ColumnBits(const int8_t* row, int64_t k, size_t columns) {
   return bits;
 }
 
+// In bits of one k. Blocks are whole, and so is what is read of them.
+int64_t SizeOf(PackedFormat format, int64_t columns) { return RoundUp(columns, kBlockColumns) * BitsOf(format); }
+
 PackedMatrix PackAs(PackedFormat format, const Matrix& matrix, const int8_t* weights, int32_t zero_point) {
   PackedMatrix packed;
   packed.format = format;
@@ -146,31 +149,10 @@ PackedMatrix PackAs(PackedFormat format, const Matrix& matrix, const int8_t* wei
   return packed;
 }
 
-// Groups: the weights divided by their multipliers, where the instruction set has a format for such numbers.
-PackedMatrix PackGroups(const PackedFormats& formats, const Matrix& matrix, int32_t zero_point) {
-  const int64_t columns = matrix.columns();
-  std::vector<int8_t> numbers(static_cast<size_t>(matrix.k * columns));
-  for (int64_t i = 0; i < matrix.k; ++i) {
-    const uint8_t* multipliers = matrix.multipliers + i / matrix.group_size * columns;
-    for (int64_t j = 0; j < columns; ++j) {
-      numbers[static_cast<size_t>(i * columns + j)] =
-          static_cast<int8_t>(matrix.weights[i * columns + j] / multipliers[j]);
-    }
-  }
-  const std::vector<int64_t> bits = ColumnBits(numbers.data(), matrix.k, static_cast<size_t>(columns));
-  const PackedFormat format = formats.Of(*std::max_element(bits.begin(), bits.end()));
-  if (format == formats.s8) return PackAs(format, matrix, matrix.weights, zero_point);
-  PackedMatrix packed = PackAs(format, matrix, numbers.data(), zero_point);
-  const int64_t groups = GroupCount(matrix.k, matrix.group_size);
-  packed.group_size = matrix.group_size;
-  packed.multipliers = AlignedArray<uint8_t>(ColumnCount(matrix.units, matrix.gates) * groups);
-  PackMultipliers(matrix.multipliers, groups, matrix.units, packed.multipliers.data(), matrix.gates);
-  return packed;
-}
-
-// The columns of more than `narrow` bits in a matrix of their own, in block order.
+// The columns of more than `narrow` bits in a matrix of their own, in block order. `numbers` are the weights of the
+// others, divided by the multipliers of their groups.
 PackedMatrix PackMixed(const PackedFormats& formats, int64_t narrow_bits, int64_t wide_bits, const Matrix& matrix,
-                       const std::vector<int64_t>& bits, int32_t zero_point) {
+                       std::vector<int8_t> numbers, const std::vector<int64_t>& bits, int32_t zero_point) {
   const int64_t columns = matrix.columns();
   std::vector<std::pair<int32_t, int64_t>> places;  // in block order and in the matrix
   Columns{matrix.units, matrix.gates}.ForEach([&](int64_t from, int64_t to) {
@@ -180,22 +162,55 @@ PackedMatrix PackMixed(const PackedFormats& formats, int64_t narrow_bits, int64_
   const int64_t count = static_cast<int64_t>(places.size());
   const int64_t blocks = (count + kBlockColumns - 1) / kBlockColumns;
   Matrix apart{nullptr, matrix.k, blocks * kBlockUnits, nullptr, 0, kGates};
-  std::vector<int8_t> narrow(matrix.weights, matrix.weights + matrix.k * columns);
   std::vector<int8_t> columns_apart(static_cast<size_t>(matrix.k * blocks * kBlockColumns), 0);
   for (int64_t j = 0; j < count; ++j) {
     // Where PackWeights finds column j of the block order.
     const int64_t unit = j / kBlockColumns * kBlockUnits + j % kBlockUnits;
     const int64_t gate = j % kBlockColumns / kBlockUnits;
     for (int64_t i = 0; i < matrix.k; ++i) {
-      int8_t& weight = narrow[static_cast<size_t>(i * columns + places[static_cast<size_t>(j)].second)];
-      columns_apart[static_cast<size_t>(i * apart.columns() + gate * apart.units + unit)] = weight;
-      weight = 0;
+      const size_t from = static_cast<size_t>(i * columns + places[static_cast<size_t>(j)].second);
+      columns_apart[static_cast<size_t>(i * apart.columns() + gate * apart.units + unit)] = matrix.weights[from];
+      numbers[from] = 0;
     }
   }
   apart.weights = columns_apart.data();
-  PackedMatrix packed = PackAs(formats.Of(narrow_bits), matrix, narrow.data(), zero_point);
+  PackedMatrix packed = PackAs(formats.Of(narrow_bits), matrix, numbers.data(), zero_point);
   packed.wide = std::make_unique<PackedMatrix>(PackAs(formats.Of(wide_bits), apart, apart.weights, 0));
   for (const auto& place : places) packed.wide_columns.push_back(place.first);
+  return packed;
+}
+
+// Groups: the weights divided by their multipliers, where the instruction set has a format for such numbers. Columns
+// with multipliers of 0 are no numbers and stand apart, where that is wanted and takes fewer bytes.
+PackedMatrix PackGroups(const PackedFormats& formats, Width width, const Matrix& matrix, int32_t zero_point) {
+  const int64_t columns = matrix.columns();
+  std::vector<int8_t> numbers(static_cast<size_t>(matrix.k * columns));
+  for (int64_t i = 0; i < matrix.k; ++i) {
+    const uint8_t* multipliers = matrix.multipliers + i / matrix.group_size * columns;
+    for (int64_t j = 0; j < columns; ++j) {
+      const int multiplier = std::max<int>(multipliers[j], 1);
+      numbers[static_cast<size_t>(i * columns + j)] =
+          static_cast<int8_t>(multipliers[j] == 0 ? 0 : matrix.weights[i * columns + j] / multiplier);
+    }
+  }
+  std::vector<int64_t> bits = ColumnBits(numbers.data(), matrix.k, static_cast<size_t>(columns));
+  const int64_t most = *std::max_element(bits.begin(), bits.end());
+  const PackedFormat format = formats.Of(most);
+  const int64_t apart = std::count(matrix.multipliers, matrix.multipliers + columns, uint8_t{0});
+  const int64_t all = ColumnCount(matrix.units, matrix.gates);
+  const bool fewer_bytes = SizeOf(format, all) + SizeOf(formats.s8, apart) < SizeOf(formats.s8, all);
+  if (format == formats.s8 || (apart > 0 && (width != Width::kMixed || !fewer_bytes))) {
+    return PackAs(formats.s8, matrix, matrix.weights, zero_point);
+  }
+  for (int64_t j = 0; j < columns; ++j) {
+    if (matrix.multipliers[j] == 0) bits[static_cast<size_t>(j)] = 8;
+  }
+  PackedMatrix packed = apart > 0 ? PackMixed(formats, most, 8, matrix, std::move(numbers), bits, zero_point)
+                                  : PackAs(format, matrix, numbers.data(), zero_point);
+  const int64_t groups = GroupCount(matrix.k, matrix.group_size);
+  packed.group_size = matrix.group_size;
+  packed.multipliers = AlignedArray<uint8_t>(ColumnCount(matrix.units, matrix.gates) * groups);
+  PackMultipliers(matrix.multipliers, groups, matrix.units, packed.multipliers.data(), matrix.gates);
   return packed;
 }
 
@@ -302,23 +317,25 @@ void PackMultipliers(const uint8_t* multipliers, int64_t groups, int64_t units, 
 
 PackedMatrix PackMatrix(const PackedFormats& formats, Width width, const Matrix& matrix, int32_t zero_point) {
   if (width == Width::kEight) return PackAs(formats.s8, matrix, matrix.weights, zero_point);
-  if (matrix.multipliers != nullptr) return PackGroups(formats, matrix, zero_point);
+  if (matrix.multipliers != nullptr) return PackGroups(formats, width, matrix, zero_point);
   const int64_t columns = matrix.columns();
   const std::vector<int64_t> bits = ColumnBits(matrix.weights, matrix.k, static_cast<size_t>(columns));
   const int64_t most = *std::max_element(bits.begin(), bits.end());
-  // In bits of all columns of one k. A format of int8 is none for fewer.
-  int64_t least = columns * BitsOf(formats.Of(most));
+  const int64_t all = ColumnCount(matrix.units, matrix.gates);
+  int64_t least = SizeOf(formats.Of(most), all);
   int64_t narrow = most;
   for (const int64_t few : {int64_t{4}, int64_t{6}}) {
+    if (width != Width::kMixed || few >= most) continue;
     const int64_t apart = std::count_if(bits.begin(), bits.end(), [few](int64_t b) { return b > few; });
-    const bool has_format = formats.Of(few) != formats.Of(most);
-    if (width != Width::kMixed || few >= most || !has_format || 2 * apart > columns) continue;
-    const int64_t size = columns * BitsOf(formats.Of(few)) + apart * BitsOf(formats.Of(most));
-    if (size > least) continue;
+    const int64_t size = SizeOf(formats.Of(few), all) + SizeOf(formats.Of(most), apart);
+    if (size >= least) continue;
     least = size;
     narrow = few;
   }
-  if (narrow < most) return PackMixed(formats, narrow, most, matrix, bits, zero_point);
+  if (narrow < most) {
+    std::vector<int8_t> numbers(matrix.weights, matrix.weights + matrix.k * columns);
+    return PackMixed(formats, narrow, most, matrix, std::move(numbers), bits, zero_point);
+  }
   return PackAs(formats.Of(most), matrix, matrix.weights, zero_point);
 }
 

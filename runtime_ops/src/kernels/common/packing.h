@@ -148,8 +148,8 @@ struct Matrix {
   const int8_t* weights;
   int64_t k;
   int64_t units;
-  // Of [GroupCount(k, group_size), gates * units] groups, or null. Every weight is a number of at
-  // most six bits times its group's.
+  // Of [GroupCount(k, group_size), gates * units] groups, or null. Every weight is a number of at most six bits times
+  // its group's, but in columns all of whose multipliers are 0.
   const uint8_t* multipliers;
   int64_t group_size;
   int64_t gates = kGates;
@@ -177,7 +177,7 @@ struct PackedMatrix {
 enum class Width {
   kEight,
   kFewest,  // as few bits as all weights have
-  kMixed,   // or as most columns have, with at most half of the columns apart
+  kMixed,   // or as most columns have, with the others apart
 };
 
 PackedMatrix PackMatrix(const PackedFormats& formats, Width width, const Matrix& matrix, int32_t zero_point);
