@@ -55,7 +55,7 @@ AlignedArray<float> PackedColumns(const float* values, int64_t gates, int64_t hi
 PackedMatrix PackInputWeights(const CellConfig& config, const KernelTable& kernels, const Matrix& w) {
   const bool rows = config.x_mode == CodeMode::kDynamicRow || config.x_bits == 16;
   const int64_t zero_point = rows ? 1 : config.x_zero_point;
-  return PackMatrix(Formats(kernels), Width::kFewest, w, static_cast<int32_t>(zero_point));
+  return PackMatrix(Formats(kernels), Width::kMixed, w, static_cast<int32_t>(zero_point));
 }
 
 PackedMatrix PackHiddenWeights(const CellConfig& config, const KernelTable& kernels, const Matrix& r,

@@ -307,6 +307,10 @@ void SequenceRun::ProjectPlanes(int64_t begin, int64_t end, const Blocks& blocks
   sums.acc = x_acc_;
   sums.acc_stride = stride_;
   MultiplyRows(kernels_, packed_.w, sums);
+  if (packed_.w.wide != nullptr) {
+    MultiplyWideColumns(packed_.w, sums.matmul.a, stride, sums.matmul.rows, blocks,
+                        [&](int64_t row, int64_t column, int32_t sum) { x_acc_[row * stride_ + column] += sum; });
+  }
   JoinArgs join = Join(packed_.w, x_acc_, end - begin, blocks.begin, blocks.end);
   join.zero_point = x_zero_point_ + 2 * begin;
   if (config_.x_mode == CodeMode::kDynamicRow) join.row_scale = x_scale_ + begin;
@@ -330,6 +334,20 @@ void SequenceRun::ProjectRows(int64_t begin, int64_t end, const Blocks& blocks) 
   project.p = p_ + begin * stride_;
   project.p_stride = stride_;
   rnnqc::ProjectRows(kernels_, packed_.w, project);
+  if (packed_.w.wide == nullptr) return;
+  // The same as the kernel does, which has projected zeros.
+  MultiplyWideColumns(packed_.w, project.matmul.a, stride, project.matmul.rows, blocks,
+                      [&](int64_t row, int64_t column, int32_t sum) {
+                        const int32_t start = project.matmul.start[column];
+                        float value = 0.0f;
+                        if (project.row_scale == nullptr) {
+                          value = static_cast<float>(start + sum);
+                        } else {
+                          value = static_cast<float>(project.row_zero_point[row] * start + sum);
+                          value *= project.row_scale[row];
+                        }
+                        project.p[row * stride_ + column] = value * project.multiplier[column] + project.bias[column];
+                      });
 }
 
 void SequenceRun::JoinPlanes(const Product& product, const Blocks& units, const float* bias, int64_t bias_stride,
@@ -345,10 +363,13 @@ void SequenceRun::JoinPlanes(const Product& product, const Blocks& units, const 
   kernels_.join(join);
 }
 
-// Adds the sums of the wide columns. A block of them that belongs to two parts is computed by both.
-void SequenceRun::AddWideColumns(const Product& product, const Blocks& blocks, int64_t byte_rows) const {
-  const PackedMatrix& wide = *product.matrix.wide;
-  const std::vector<int32_t>& columns = product.matrix.wide_columns;
+// take(row, column, sum) for the wide columns of a matrix. A block of them that belongs to two parts is computed by
+// both.
+template <typename Take>
+void SequenceRun::MultiplyWideColumns(const PackedMatrix& matrix, const uint8_t* codes, int64_t codes_stride,
+                                      int64_t byte_rows, const Blocks& blocks, const Take& take) const {
+  const PackedMatrix& wide = *matrix.wide;
+  const std::vector<int32_t>& columns = matrix.wide_columns;
   const int32_t begin = static_cast<int32_t>(blocks.begin * kBlockColumns);
   const int32_t end = static_cast<int32_t>(blocks.end * kBlockColumns);
   const int64_t first = std::lower_bound(columns.begin(), columns.end(), begin) - columns.begin();
@@ -358,7 +379,7 @@ void SequenceRun::AddWideColumns(const Product& product, const Blocks& blocks, i
     for (int64_t row = 0; row < byte_rows; row += kWideRows) {
       const int64_t rows = std::min(kWideRows, byte_rows - row);
       RecurrentArgs recurrent{};
-      recurrent.matmul = Matmul(wide, product.codes + row * units_padded_, units_padded_, rows, 0, 1);
+      recurrent.matmul = Matmul(wide, codes + row * codes_stride, codes_stride, rows, 0, 1);
       recurrent.matmul.weights = wide.weights.data() + block * PackedBytes(wide.format, wide.k, kBlockUnits);
       recurrent.acc = sums;
       recurrent.acc_stride = kBlockColumns;
@@ -368,12 +389,17 @@ void SequenceRun::AddWideColumns(const Product& product, const Blocks& blocks, i
       const int64_t to = std::min(last, (block + 1) * kBlockColumns);
       for (int64_t r = 0; r < rows; ++r) {
         for (int64_t j = from; j < to; ++j) {
-          product.acc[(row + r) * product.stride() + columns[static_cast<size_t>(j)]] +=
-              sums[r * kBlockColumns + j % kBlockColumns];
+          take(row + r, columns[static_cast<size_t>(j)], sums[r * kBlockColumns + j % kBlockColumns]);
         }
       }
     }
   }
+}
+
+void SequenceRun::AddWideColumns(const Product& product, const Blocks& blocks, int64_t byte_rows) const {
+  MultiplyWideColumns(
+      product.matrix, product.codes, units_padded_, byte_rows, blocks,
+      [&](int64_t row, int64_t column, int32_t sum) { product.acc[row * product.stride() + column] += sum; });
 }
 
 void SequenceRun::CopyCodes(int64_t begin, int64_t end) const {

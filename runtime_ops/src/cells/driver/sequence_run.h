@@ -130,6 +130,9 @@ class SequenceRun : public SequenceDriver {
   void Project(const Blocks& units) const;
   void ProjectPlanes(int64_t begin, int64_t end, const Blocks& blocks) const;
   void ProjectRows(int64_t begin, int64_t end, const Blocks& blocks) const;
+  template <typename Take>
+  void MultiplyWideColumns(const PackedMatrix& matrix, const uint8_t* codes, int64_t codes_stride, int64_t byte_rows,
+                           const Blocks& blocks, const Take& take) const;
   void AddWideColumns(const Product& product, const Blocks& blocks, int64_t byte_rows) const;
 
   const int64_t part_blocks_;  // blocks of units that parts consist of: whole blocks of columns
