@@ -65,7 +65,7 @@ def _trained(op: str, wide: Mapping[str, Any] | None = None, **options: Any) -> 
     return model, rnnqc.calibrate(model, [{"x": x.numpy()} for x in calls]), layer
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @every_pair(op=("LSTM", "RNN"), layers=(1, 2), both=(False, True))
 def test_scales_are_those_that_brevitas_collects(op: str, layers: int, both: bool) -> None:
     _, statistics, layer = _trained(op, num_layers=layers, bidirectional=both)

@@ -64,7 +64,7 @@ def test_strict_refuses_a_step_that_stays_float(tmp_path: Path, capfd: pytest.Ca
     assert '"lowering": "float"' in in_process(capfd, "inspect", path, "--json").out
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("form", ["scan", "unrolled"])
 @pytest.mark.parametrize("lowered_as", ["fused", "qcdq"])
 def test_a_step_of_another_recurrence_has_no_entry_of_its_own(form: str, lowered_as: str) -> None:

@@ -54,7 +54,7 @@ def test_comparison_names_step_and_tensor(folder: Path) -> None:
     assert len(printed.splitlines()) == 1
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("op", "recipe"), [("LSTM", "int8"), ("LSTM", "pow2-int8"), ("GRU", "int8"), ("RNN", "int8")])
 def test_every_tensor_is_on_the_page(tmp_path: Path, op: str, recipe: str) -> None:
     case = RecurrentCase(op=op)  # type: ignore[arg-type]

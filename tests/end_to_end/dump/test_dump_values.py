@@ -115,7 +115,7 @@ def check_values(case: RecurrentCase, recipe: str) -> tuple[Steps, dict[str, Arr
     return steps, inputs, fused_node(model)
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("name", "recipe"), _some(TABLES, RECIPES))
 def test_tables(name: str, recipe: str) -> None:
     case = TABLES[name]
@@ -220,7 +220,7 @@ def test_lengths(op: Any, recipe: str, direction: Any) -> None:
     assert checked > 30
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("native", [False, True])
 @pytest.mark.parametrize("name", [n for n in BREVITAS if n != "binary"])  # no integer form
 def test_brevitas_like(name: str, native: bool) -> None:

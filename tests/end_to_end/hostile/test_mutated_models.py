@@ -236,6 +236,7 @@ def test_long_chains_of_functions(length: int) -> None:
     assert [e.status for e in rnnqc.lower(_chain(length)).report.entries] == ["lowered"]
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("length", [60, 300])
 def test_a_chain_of_functions(length: int) -> None:
     assert [e.status for e in rnnqc.lower(_called_chain(length)).report.entries] == ["lowered"]

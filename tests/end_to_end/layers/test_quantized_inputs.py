@@ -45,7 +45,7 @@ def data(count: int = 1) -> list[dict[str, npt.NDArray[Any]]]:
     return [{"x": rng.standard_normal((3, 9, 12)).astype(np.float32)} for _ in range(count)]
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(3)
 @every_pair(op=("LSTM", "GRU", "RNN"), kind=tuple(TYPES), form=("fused", "integer", "qcdq"))
 def test_a_format_in_front_of_a_layer_is_its_own(op: str, kind: str, form: str) -> None:
     """The layer multiplies these quantized values: nothing of them is lost, with or without a calibration."""

@@ -204,7 +204,7 @@ def test_every_key_has_values() -> None:
 EVERY = [(cell, recipe) for cell in CELLS for recipe in RECIPES]
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("cell", "recipe"),
     # Each recipe with two cells in turn.

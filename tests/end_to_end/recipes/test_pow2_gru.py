@@ -149,7 +149,7 @@ class WholeNumbers:
         return self._at(kept + added, "hidden_state")
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @in_turn(recipe=["pow2-int16", "pow2-w8a16", "pow2-int8-floor", "pow2-int8"], op=OPS)
 def test_every_code(op: str, recipe: str) -> None:
     case = RecurrentCase(T=30, B=6, I=10, H=16, dynamic_batch=True, gain=1.5, seed=4, **OPS[op])

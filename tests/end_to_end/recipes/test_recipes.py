@@ -88,7 +88,7 @@ def test_override(name: str) -> None:
     assert np.array_equal(_stock("nothing")["Y"], stock["Y"]) == (name in HARMLESS)
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @in_turn(
     name=[n for n, (o, form) in OVERRIDES.items() if form == "fused" and o not in TABLES.values()],
     way=[INTEGER, UNROLLED],

@@ -94,7 +94,7 @@ def hidden(recipe: str, *overrides: str) -> tuple[Array, Any]:
     return run(session(lowered.proto, STOCK), CASE.feeds())["Y"], cell.points
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("recipe", [r for r in RECIPES if not r.startswith("distiller")])
 def test_fifteen_bits_move_outputs_by_one_code_at_most(recipe: str) -> None:
     """A code of 8 bits."""

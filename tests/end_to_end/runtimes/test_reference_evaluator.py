@@ -79,7 +79,7 @@ def pairs(lowerings: dict[str, dict[str, Any]]) -> list[tuple[str, str]]:
     ]
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("case", "name"), pairs(EXACT))
 def test_integers_have_the_bits_of_onnxruntime(case: str, name: str) -> None:
     model, feeds = lowered(CASES[case], EXACT[name]), CASES[case].feeds()
@@ -87,7 +87,7 @@ def test_integers_have_the_bits_of_onnxruntime(case: str, name: str) -> None:
     assert_same_bits(expected, evaluated(model, feeds), f"{case}, {name}")
 
 
-@pytest.mark.few(5)
+@pytest.mark.few(3)
 @pytest.mark.parametrize(("case", "name"), pairs(ROUNDED))
 def test_floats_are_right_within_rounding(case: str, name: str) -> None:
     """Sums of floats in another order; onnxruntime without the fusions that replace pairs of quantizers."""
