@@ -36,6 +36,7 @@ from rnnqc.passes.cells.float_arithmetic import FloatArithmetic
 from rnnqc.passes.cells.loop_driver import emit_cell
 from rnnqc.passes.constant_checks import ConstantCheck
 from rnnqc.passes.fold.integer_forms import bound_to_exceed, loses_states
+from rnnqc.passes.formats.cut_weights import cut_weights
 from rnnqc.passes.formats.derived_formats import Points as FormatsOfCell
 from rnnqc.passes.formats.derived_formats import targets_of
 from rnnqc.passes.formats.equalize_inputs import channel_scales, equalize_input, wanted
@@ -263,13 +264,14 @@ class InsertQcdq(Pass):
         ]
 
     def _of_given_weights(self, cell: QuantizedCell, arrays: Arrays, parameters: QuantizedParameters) -> list[Remark]:
-        """That weights which come as quantized values become others."""
+        """That weights which come as quantized values become others, and that weights saturate."""
         points = {key: f"{key}.weight" for key in parameters.codes}
-        why = quantized_again(
+        given = [
             (f"{cell.name}.{p}", cell.points[p], arrays[key], functools.partial(parameters.codes.__getitem__, key))
             for key, p in points.items()
-        )
-        return [] if why is None else [self.remark(Outcome.NOTE, cell.node, cell.op, *why)]
+        ]
+        told = {Outcome.NOTE: quantized_again(given), Outcome.WARNING: cut_weights(given)}
+        return [self.remark(kind, cell.node, cell.op, *why) for kind, why in told.items() if why is not None]
 
     def _of_bias(self, cell: Cell, bias: SaturatedBias) -> Remark:
         return self.remark(

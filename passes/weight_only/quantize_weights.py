@@ -32,6 +32,7 @@ from rnnqc.ir import (
 from rnnqc.passes.analysis.rest_weights import rest_points
 from rnnqc.passes.base import Pass, PassInfo, PassResult
 from rnnqc.passes.constant_checks import ConstantCheck
+from rnnqc.passes.formats.cut_weights import cut_weights
 from rnnqc.passes.formats.override_effects import Resolution, check_overrides, effects_of_overrides, scales_alone
 from rnnqc.passes.formats.quantized_parameters import MULTIPLIED, weight_codes
 from rnnqc.passes.formats.trained_weights import Given, quantized_again
@@ -179,7 +180,8 @@ class QuantizeWeights(Pass):
             action = "choose another recipe, or give points bits with --set"
             return [self.remark(Outcome.FLOAT, path, node.op, reason, found, action)]
         listed = unlist_weights(model, node)
-        why = quantized_again(self._given(use))
+        given = list(self._given(use))
+        told = {Outcome.NOTE: quantized_again(given), Outcome.WARNING: cut_weights(given)}
         record: dict[str, Any] = {"bytes": 0, "float_bytes": sum(_size(node, k) for k in (B, P))}
         for k, key in ((W, "W"), (R, "R")):
             record[key] = [format_of(m) for m in used[k]]
@@ -195,9 +197,7 @@ class QuantizeWeights(Pass):
         if listed:
             found = found_listed(listed)
             remarks.append(self.remark(Outcome.NOTE, path, node.op, STORED_COUNT, found, TAKE_OFF))
-        if why is not None:
-            remarks.append(self.remark(Outcome.NOTE, path, node.op, *why))
-        return remarks
+        return remarks + [self.remark(kind, path, node.op, *why) for kind, why in told.items() if why is not None]
 
     def _given(self, use: _Use) -> Iterator[Given]:
         """The weights of a node that become integers."""

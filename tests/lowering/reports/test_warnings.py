@@ -85,6 +85,24 @@ def test_a_bias_that_saturates(op: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("recipe", "override", "said"),
+    [
+        ("int8", "*.R.weight.limit=0.05", 1),
+        ("int8", "*.W.weight.scale=0.0005", 1),
+        ("weight-only-int8", "*.weight.limit=0.05", 1),
+        ("int8", "*.weight.range=mse", 0),
+        ("int8", "*.weight.bits=4", 0),
+        ("w4a8", "*.weight.bits=2", 0),
+    ],
+)
+def test_weights_that_saturate(recipe: str, override: str, said: int) -> None:
+    """A range that cuts them off, in place of one that rounds them coarsely."""
+    found = [w for w in warned(CASE.model(), recipe=recipe, overrides=(override,)) if "its weights saturate" in w]
+    assert len(found) == said
+    assert all("Found: values up to" in w and "Resolution: leave out what gives them a scale" in w for w in found)
+
+
+@pytest.mark.parametrize(
     ("form", "overrides", "said"), [("qcdq", (), 1), ("integer", (), 0), ("qcdq", ("*.activation.table=exact",), 0)]
 )
 def test_tables_that_a_form_does_not_have(form: str, overrides: tuple[str, ...], said: int) -> None:
