@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -40,6 +40,8 @@ LONGEST = 2**16
 _FEW = 64
 _LENGTHS_OF = ("Reshape", "Slice", "Split", "Pad", "Expand", "Range")
 """Operators whose constant whole numbers are sizes or places along an axis."""
+_SLIDING = ("Conv", "MaxPool", "AveragePool", "LpPool")
+"""Operators that a window of a sequence makes one element of: one after the other they need as many as all see."""
 
 
 class FeedGenerator:
@@ -193,18 +195,24 @@ def lengths_of(proto: onnx.ModelProto) -> list[int]:
     blocks = list(blocks_of([proto.graph, *proto.functions]))
     small = {name: t for b in blocks for name, t in named_tensors(b) if _count(t) <= _FEW}
     found: list[int] = []
-    windows = 0
+    windows, field, stride = 0, 1, 1
     for node in (n for b in blocks for n in b.node):
         if node.op_type in _LENGTHS_OF:
             found += [abs(n) for name in node.input for n in _whole(small.get(name))]
-        window = next((a.ints for a in node.attribute if a.name == "kernel_shape"), ())
-        windows += max(window, default=0)
+        window = max(_whole_attribute(node, "kernel_shape"), default=0)
+        windows += window
+        if window and node.op_type in _SLIDING:
+            field, stride = field + (window - 1) * stride, stride * max(_whole_attribute(node, "strides"), default=1)
     found += [n for n in declared if n is not None]
     sizes = sorted({*found, windows, 2 * windows})
     usual = (GENERATED_LENGTH, LONG_LENGTH)
-    return [n for n in dict.fromkeys([*found[-len(declared) :], *sizes]) if 1 < n <= LONGEST and n not in usual][
-        :MOST_LENGTHS
-    ]
+    own = [n for n in dict.fromkeys([*found[-len(declared) :], *sizes]) if 1 < n <= LONGEST and n not in usual]
+    own = own[: MOST_LENGTHS - 1]
+    return own if 2 * field in (*own, *usual) or not 1 < field <= LONGEST // 2 else [*own, 2 * field]
+
+
+def _whole_attribute(node: onnx.NodeProto, name: str) -> Sequence[int]:
+    return next((a.ints for a in node.attribute if a.name == name), ())
 
 
 def _count(tensor: onnx.TensorProto) -> int:

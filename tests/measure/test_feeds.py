@@ -208,3 +208,16 @@ def test_lowered_models_get_the_same_feeds() -> None:
     proto = LstmCase(dynamic_time=True, initial_h=True).model()
     one, other = (generated_feeds(p, 1)[0] for p in (proto, lower(proto).proto))
     assert all(np.array_equal(one[n], other[n]) for n in one)
+
+
+def test_samples_that_a_row_of_convolutions_needs() -> None:
+    """Sound behind strided convolutions and pools, as in front of a recognizer of speakers: at least 1,801 samples."""
+    text = f"""{HEAD}(float[B, 1, samples] x) => (float[B, 4, T] y) {{
+      a = Conv<kernel_shape = [251], strides = [10]> (x, first) b = MaxPool<kernel_shape = [3], strides = [3]> (a)
+      c = Conv<kernel_shape = [5]> (b, second) d = AveragePool<kernel_shape = [3], strides = [3]> (c)
+      y = Conv<kernel_shape = [16]> (d, third) }}"""
+    shapes = {"first": (4, 1, 251), "second": (4, 4, 5), "third": (4, 4, 16)}
+    model = parse(text, **{n: np.ones(s, np.float32) for n, s in shapes.items()})
+    generator = FeedGenerator(model).checked()
+    assert generator.sizes.length >= 1801
+    assert not generator.takes_short
