@@ -17,6 +17,8 @@ from rnnqc import runtime_ops
 from rnnqc.cells.fused_nodes import PLACES
 from rnnqc.formats.codebooks import GROUP_BYTES
 from rnnqc.formats.packing import pack
+from rnnqc.ir import DOMAIN
+from rnnqc.proto.graph_walks import blocks_of
 from tests.native.isa_libraries import library_for
 
 INPUTS = (
@@ -119,13 +121,16 @@ class Case:
 
 
 def native_session(model: onnx.ModelProto, threads: int = 1, isa: str | None = None) -> ort.InferenceSession:
-    """With the library's own choice of an instruction set, or with `isa`."""
+    """With the library's own choice of an instruction set, or with `isa`; of its operators those of the model."""
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads
     options.log_severity_level = 4
+    blocks = blocks_of([model.graph, *model.functions])
+    operators = sorted({n.op_type for b in blocks for n in b.node if n.domain == DOMAIN})
     if isa is None:
-        runtime_ops.register(options)
+        runtime_ops.register(options, operators)
     else:
+        options.add_session_config_entry("rnnqc.operators", ";".join(operators))
         options.register_custom_ops_library(str(library_for(isa)))
     return ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
 
