@@ -33,8 +33,9 @@ Arrays = dict[str, npt.NDArray[np.float32]]
 FACTOR = "input.equalized"
 NEAREST = (Rounding.HALF_EVEN, Rounding.HALF_AWAY, Rounding.HALF_UP, Rounding.HALF_EVEN_UP)
 ROUNDINGS = 2.0**-22
-OWN_STEPS = 2.0**-12  # how far weights that are multiples of their scale may be from these
 """What float32 adds to half a step, as a share of the largest quantized value."""
+OWN_STEPS = 2.0**-12
+"""How far weights that are multiples of their scale may be from these."""
 
 
 class InsertQcdqCheck(ConstantCheck):

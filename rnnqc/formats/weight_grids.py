@@ -31,24 +31,22 @@ def grid_steps(array: FloatArray, low: int, high: int) -> Vector:
         low: The lowest multiple, 0 or below.
         high: The highest multiple, 1 or above.
     """
-    top = np.maximum(array.max(axis=0), -array.min(axis=0)).astype(np.float64)
-    found = np.full(top.shape, np.nan)
-    sample = array[np.linspace(0, len(array) - 1, min(_SAMPLE, len(array))).astype(int)]
-    for count in (high, *range(1, high), *range(high + 1, 1 - low)):
-        open_ = np.flatnonzero(np.isnan(found) & (top >= SMALLEST_BOUND))
-        for rows in (sample, array):
-            open_ = open_[_are_multiples(rows[:, open_], top[open_] / count, low, high)]
-        found[open_] = top[open_] / count
-    return found
+    return np.array([_grid_step(column, low, high) for column in array.T], np.float64)
 
 
-def _are_multiples(part: FloatArray, step: Vector, low: int, high: int) -> npt.NDArray[np.bool_]:
-    if not step.size:
-        return np.zeros(0, np.bool_)
-    units = part / step
-    whole = np.rint(units)
-    near = np.abs(units - whole).max(axis=0) <= _NEAR
-    return np.asarray(near & (whole.min(axis=0) >= low) & (whole.max(axis=0) <= high))
+def _grid_step(values: FloatArray, low: int, high: int) -> float:
+    top = float(max(values.max(), -values.min()))
+    if top < SMALLEST_BOUND:
+        return np.nan
+    steps = top / np.array([high, *range(1, high), *range(high + 1, 1 - low)])
+    for rows in (values[np.linspace(0, len(values) - 1, min(_SAMPLE, len(values))).astype(int)], values):
+        units = rows / steps[:, None]
+        whole = np.rint(units)
+        near = np.abs(units - whole).max(axis=1) <= _NEAR
+        steps = steps[near & (whole.min(axis=1) >= low) & (whole.max(axis=1) <= high)]
+        if not steps.size:
+            return np.nan
+    return float(steps[0])
 
 
 def own_steps(array: FloatArray, low: int, high: int) -> Vector | None:
@@ -56,9 +54,13 @@ def own_steps(array: FloatArray, low: int, high: int) -> Vector | None:
 
     All or none: some channels of floats, or of wider integers, may be multiples of a step by chance.
     """
-    is_zero = ~array.any(axis=0)
-    steps = np.where(is_zero, 1.0, grid_steps(array, low, high))
-    return None if is_zero.all() or np.isnan(steps).any() else steps
+    steps = np.ones(array.shape[1])
+    channels = np.flatnonzero(array.any(axis=0))
+    for channel in channels:  # one after the other: the first channel of floats ends it
+        steps[channel] = _grid_step(array[:, channel], low, high)
+        if np.isnan(steps[channel]):
+            return None
+    return steps if channels.size else None
 
 
 def comes_quantized(array: FloatArray, low: int = -MOST_STEPS, high: int = MOST_STEPS) -> bool:
