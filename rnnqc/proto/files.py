@@ -25,7 +25,7 @@ _OTHER_FORMATS = (
         "onnxruntime's own format",
         "lower the ONNX model that it was made from, and convert the result",
     ),
-    (4, b"TFL3", "a TensorFlow Lite model", "convert it: python -m tf2onnx.convert --tflite FILE --output model.onnx"),
+    (4, b"TFL3", "a TensorFlow Lite model", "convert it to ONNX with tf2onnx, which reads such files"),
     (0, b"\x89HDF\r\n", "an HDF5 file, of Keras as it seems", "load it there and export it (docs/keras.md)"),
     (0, b"PK\x03\x04", "a ZIP archive, as PyTorch and Keras write", "export it there (docs/pytorch.md, docs/keras.md)"),
     (0, b"\x80\x02", "pickled Python objects, of PyTorch as it seems", "export it there (docs/pytorch.md)"),

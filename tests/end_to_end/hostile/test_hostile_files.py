@@ -200,7 +200,7 @@ def _zipped(path: Path) -> None:
 
 OTHERS: dict[str, tuple[Callable[[Path], object], str]] = {
     "onnxruntime": (_of_onnxruntime, "lower the ONNX model that it was made from"),
-    "TensorFlow Lite": (lambda path: path.write_bytes(b"\x1c\x00\x00\x00TFL3" + _weights()), "--tflite"),
+    "TensorFlow Lite": (lambda path: path.write_bytes(b"\x1c\x00\x00\x00TFL3" + _weights()), "tf2onnx"),
     "HDF5": (lambda path: path.write_bytes(b"\x89HDF\r\n\x1a\n" + _weights()), "docs/keras.md"),
     "ZIP": (_zipped, "docs/pytorch.md, docs/keras.md"),
     "pickle": (lambda path: path.write_bytes(pickle.dumps({"W": _weights()}, 2)), "docs/pytorch.md"),

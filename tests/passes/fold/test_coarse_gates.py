@@ -6,6 +6,8 @@ layers that forget soon, or none where states last; a setting in the warning tha
 
 from __future__ import annotations
 
+import re
+
 import onnx
 import pytest
 
@@ -51,7 +53,7 @@ def test_the_setting_that_the_warning_names_helps(case: Slow, gate: str) -> None
     warnings = _warnings(lowered)
     assert len(warnings) == 1
     assert f"tables of the {gate} in steps" in warnings[0]
-    overrides = warnings[0].split("--set ")[1].rstrip(".").replace("'", "").split()
+    overrides = re.findall(r"[^' ]+=[^'. ]+", warnings[0].split("--set ")[1])
     exact = rnnqc.lower(case.model(), form="integer", overrides=overrides)
     assert not _warnings(exact)
     assert _sqnr(case.model(), exact.proto) > max(40.0, _sqnr(case.model(), lowered.proto) + 10.0)
