@@ -76,6 +76,12 @@ def test_kernels_of_16_bit_codes(arm64_library: Path) -> None:
 
 
 @emulated
+def test_kernels_of_few_bits(arm64_library: Path) -> None:
+    """Widths in memory, and columns of eight bits that stand apart."""
+    run_tests(arm64_library, "kernels/test_few_bits_kernels.py", "-k", "neon")
+
+
+@emulated
 def test_gru_and_rnn(arm64_library: Path) -> None:
     run_tests(arm64_library, "operators/test_quant_gru_cell.py", "-k", "not every_instruction_set and not threads")
 
