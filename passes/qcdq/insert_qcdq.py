@@ -342,10 +342,12 @@ class InsertQcdq(Pass):
             settings = {f"{c.name}.{p}": s for c in cells for p, s in self._settings(c, recipe).items()}
             points = {f"{name}.{p}": point for name, c in made.items() for p, point in c.points.items()}
             scales = self._channel_scales(model, graphs, cells, recipe, statistics)
-            written = {
-                name: functools.partial(written_of, c, arrays[name], parameters, integer=self.integer)
-                for name, c in made.items()
-            }
+            written = {}
+            for name, c in made.items():
+                exceeds = bool(bound_to_exceed(model, c, boundary_of(model, graphs[name], c).initial_h))
+                written[name] = functools.partial(
+                    written_of, c, arrays[name], parameters, integer=self.integer, exceeds=exceeds
+                )
             return Resolution(settings, points, {name: s.tolist() for name, s in scales.items()}, written)
 
         return effects_of_overrides(self.recipe, resolve, statistics is not None)

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from rnnqc.cells.stages import QuantizedCell
 from rnnqc.formats.point_format import FLOAT, PointFormat
+from rnnqc.formats.rounding import Rounding
 from rnnqc.passes.fold.fold_fixed_point import FoldedFixedPoint
 from rnnqc.passes.fold.integer_forms import integer_form, without_long_codes
 from rnnqc.passes.formats.override_effects import scales_alone
@@ -24,7 +25,12 @@ PARAMETERS = (*WEIGHTS.values(), "bias")
 
 
 def written_of(
-    cell: QuantizedCell, arrays: Arrays, parameters: Callable[[QuantizedCell], QuantizedParameters], *, integer: bool
+    cell: QuantizedCell,
+    arrays: Arrays,
+    parameters: Callable[[QuantizedCell], QuantizedParameters],
+    *,
+    integer: bool,
+    exceeds: bool,
 ) -> Iterator[Any]:
     """What a file is written from, the cheaper things first: equal ones make equal nodes and constants of a cell.
 
@@ -33,12 +39,15 @@ def written_of(
         arrays: W, R, B and hidden_bias as floats.
         parameters: Quantizes these.
         integer: Whether the cell gets integer arithmetic, where its formats have one.
+        exceeds: Whether a state may lie beyond the bounds of its format, which a float cell then keeps apart.
     """
     scales = {p: scales_alone(cell.points[p]) for p in WEIGHTS.values()}
     yield {p: f.with_one_scale() for p, f in scales.items()} if integer else scales
     for part in (_with_plain_weights(cell), cell):
         made = parameters(part)
-        yield _numbers(part, arrays, made) if integer else (made.codes, made.biases, _quantizers(part))
+        yield (
+            _numbers(part, arrays, made, exceeds) if integer else (made.codes, made.biases, _quantizers(part, exceeds))
+        )
 
 
 def _with_plain_weights(cell: QuantizedCell) -> QuantizedCell:
@@ -48,27 +57,29 @@ def _with_plain_weights(cell: QuantizedCell) -> QuantizedCell:
     return cell
 
 
-def _numbers(cell: QuantizedCell, arrays: Arrays, made: QuantizedParameters) -> Any:
-    """What the integer form is made of; the quantizers of a cell that has none."""
+def _numbers(cell: QuantizedCell, arrays: Arrays, made: QuantizedParameters, as_floats: Any) -> Any:
+    """What the integer form is made of; `as_floats` of a cell that has none."""
     parameters = {**arrays, **made.codes, **made.biases}
     try:
         folded = integer_form(without_long_codes(cell), parameters["W"], parameters["R"], parameters)
     except NotHandled:
-        return made.codes, made.biases, _quantizers(cell)
+        return as_floats
     return folded if isinstance(folded, FoldedFixedPoint) else (folded, made.codes)
 
 
-def _quantizers(cell: QuantizedCell) -> Any:
+def _quantizers(cell: QuantizedCell, exceeds: bool) -> Any:
     """The quantizers of a float cell, and how it is put together."""
     made = {p: _of_weights(f) if p in WEIGHTS.values() else _of_values(p, f) for p, f in cell.points.items()}
-    return {p: f for p, f in made.items() if p != "bias"}, emit_flags(cell)
+    bounds = {p: f.bound for p, f in cell.points.items() if exceeds}
+    return {p: f for p, f in made.items() if p != "bias"}, bounds, cell.rounds_output, emit_flags(cell)
 
 
 def _of_weights(point: PointFormat) -> PointFormat:
     """What the operators behind quantized weights say: their limits where they have DequantizeLinear."""
     plain: PointFormat = scales_alone(point)
-    clip = point.static is not None and point.static.bits <= WIDEST
-    return replace(plain, format=point.format) if clip else plain
+    if point.static is None or point.static.bits > WIDEST:
+        return plain
+    return replace(plain, format=replace(point.static, rounding=Rounding.HALF_EVEN))
 
 
 def _of_values(name: str, point: PointFormat) -> Any:
@@ -77,5 +88,5 @@ def _of_values(name: str, point: PointFormat) -> Any:
     if point.format is None and name != "accumulator":
         return FLOAT
     if held is not None and not is_usual(held):
-        return held.scale, held.axis, held.low, held.high, held.rounding, point.bound
-    return point.bits, point.format, point.bound
+        return held.scale, held.axis, held.low, held.high, held.rounding
+    return point.bits, point.format

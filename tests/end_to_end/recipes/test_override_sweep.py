@@ -188,6 +188,17 @@ def test_formats_that_come_to_the_same_numbers_are_told(cell: str, recipe: str, 
     assert computed(made.proto) == plain(cell, recipe)
 
 
+@pytest.mark.parametrize(
+    ("override", "is_idle"),
+    [("hidden.rounded_output=true", False), ("W.weight.rounding=half_away", True), ("input.same_as=hidden", True)],
+)
+def test_what_form_qcdq_writes(override: str, is_idle: bool) -> None:
+    """The rounding of weights shows in their values alone; where rounded states leave the cell, in the operators."""
+    _, told = by_passes(QCDQ, "LSTM", "int8", [f"l1.forward.{override}"])
+    assert bool(told) == is_idle
+    assert suspected(QCDQ, "LSTM", "int8", f"l1.forward.{override}") is None
+
+
 def test_an_exact_table_of_one_layer_is_not_that_of_another() -> None:
     """Tables of the same name: `l0` has the default ones."""
     overrides = [f"l1.forward.{gate}.activation.table=exact" for gate in ("input_gate", "output_gate", "forget_gate")]
