@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from rnnqc.data.statistics import Statistics
+from rnnqc.formats.format import IntegerFormat
 from rnnqc.formats.point_format import STATIC, PointFormat
 from rnnqc.ir import constant_array
 from rnnqc.passes.analysis.custom_cell import BIAS, HIDDEN, WEIGHT, CustomCell
@@ -54,11 +55,7 @@ def _written(
     paths = {name: f"{cell.name}.{name}" for name in cell.products}
     yield [scales_alone(formats[f"{path}.{WEIGHT}"]) for path in paths.values()]
     values = {p: f for p, f in formats.items() if not p.endswith((f".{WEIGHT}", f".{BIAS}"))}
-    yield (
-        values
-        if integer
-        else {p: replace(f, table=None) if isinstance(f, PointFormat) else f for p, f in values.items()}
-    )
+    yield values if integer else {p: _as_floats(f) for p, f in values.items()}
     for name, path in paths.items():
         weight, product = formats[f"{path}.{WEIGHT}"], cell.products[name][0]
         seen = statistics.points.get(f"{path}.{HIDDEN}") if statistics is not None else None
@@ -69,6 +66,16 @@ def _written(
         if held is not None and held.static is not None and bias is not None:
             array = np.asarray(constant_array(bias), np.float32)
             yield replace(held.static, axis=None if held.static.axis is None else array.ndim - 1).fake_quantize(array)
+
+
+def _as_floats(held: Any) -> Any:
+    """A format, or several, without what float operators do not show: tables, and all but the bits of rows."""
+    if isinstance(held, list):
+        return [_as_floats(f) for f in held]
+    if not isinstance(held, PointFormat):
+        return held
+    rows = held.format is not None and held.static is None
+    return replace(held, table=None, format=IntegerFormat(held.integers.bits, False) if rows else held.format)
 
 
 def _raised(weight: PointFormat, codes: Any) -> Any:
