@@ -38,7 +38,7 @@ class Code(enum.Enum):
     NO_LAYER = "no-layer", "the model has no recurrent layer, or none that was lowered"
     NO_STATISTICS = "no-statistics", "rules of a recipe need statistics, and none are given"
     NOT_MEASURED = "not-measured", "a figure was not measured, or not on all data"
-    NOT_RECOVERED = "not-recovered", "a recovered layer differs from the original, or could not be compared"
+    NOT_RECOVERED = "not-recovered", "a layer recovered, or a model converted, that differs or was not compared"
     NOT_SORTED = "not-sorted", "`--remove-sorting` finds no sort to take out"
     OTHER_MODEL = "other-model", "a lowered model that was not made of this float model, or otherwise than it says"
     REFUSED = "refused", "an error: a model, data or a file that cannot be handled"

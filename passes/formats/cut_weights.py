@@ -26,6 +26,8 @@ def cut_weights(given: Iterable[Given]) -> Why | None:
         step, zero = held.scale_array(2), held.zero_point_array(2)
         low, high = (held.minimum - zero) * step, (held.maximum - zero) * step
         is_cut = (array < low - step) | (array > high + step)  # by more than rounding makes
+        if not is_cut.any():
+            continue
         lost = np.square((array - np.clip(array, low, high))[is_cut], dtype=np.float64).sum()
         if lost > SATURATED * np.square(array, dtype=np.float64).sum():
             texts.append(f"{name} at {max(-float(low.min()), float(high.max())):.3g}")

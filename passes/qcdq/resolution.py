@@ -45,9 +45,8 @@ def written_of(
     yield {p: f.with_one_scale() for p, f in scales.items()} if integer else scales
     for part in (_with_plain_weights(cell), cell):
         made = parameters(part)
-        yield (
-            _numbers(part, arrays, made, exceeds) if integer else (made.codes, made.biases, _quantizers(part, exceeds))
-        )
+        as_floats = made.codes, made.biases, _quantizers(part, exceeds)
+        yield _numbers(part, arrays, made, as_floats) if integer else as_floats
 
 
 def _with_plain_weights(cell: QuantizedCell) -> QuantizedCell:
@@ -57,7 +56,7 @@ def _with_plain_weights(cell: QuantizedCell) -> QuantizedCell:
     return cell
 
 
-def _numbers(cell: QuantizedCell, arrays: Arrays, made: QuantizedParameters, as_floats: Any) -> Any:
+def _numbers(cell: QuantizedCell, arrays: Arrays, made: QuantizedParameters, as_floats: tuple[Any, ...]) -> Any:
     """What the integer form is made of; `as_floats` of a cell that has none."""
     parameters = {**arrays, **made.codes, **made.biases}
     try:

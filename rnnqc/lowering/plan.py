@@ -144,7 +144,7 @@ def make_plan(source: Given, options: LowerOptions, tell: Callable[[str], None] 
             keep_codes=keeps_own, fold=fold, remove_sorting=options.remove_sorting, scans=scans
         ),
         passes=[*passes, *(rest_weight_passes() if recipe.rest else [])],
-        rest_passes=rest_passes(recipe, form, statistics) if options.rest == REST_INT8 else (),
+        rest_passes=rest_passes(recipe, form, statistics) if recipe.rest else (),
         output_passes=output_passes(options.quantized_outputs) if options.quantized_outputs else (),
         last_passes=last_passes(form),
         given=EXPORTED if keeps_own else NORMAL_FORM,

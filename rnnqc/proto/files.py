@@ -19,12 +19,7 @@ _FORMAT = "ONNX models (protobuf) up to 2 GB, larger ones with external data"
 LARGEST_FILE = 2**31 - 1
 """Bytes of a model file: protobuf reads no more."""
 _OTHER_FORMATS = (
-    (
-        4,
-        b"ORTM",
-        "onnxruntime's own format",
-        "lower the ONNX model that it was made from, and convert the result",
-    ),
+    (4, b"ORTM", "onnxruntime's own format", "lower the ONNX model that it was made from, and convert the result"),
     (4, b"TFL3", "a TensorFlow Lite model", "convert it to ONNX with tf2onnx, which reads such files"),
     (0, b"\x89HDF\r\n", "an HDF5 file, of Keras as it seems", "load it there and export it (docs/keras.md)"),
     (0, b"PK\x03\x04", "a ZIP archive, as PyTorch and Keras write", "export it there (docs/pytorch.md, docs/keras.md)"),

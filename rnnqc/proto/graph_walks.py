@@ -48,7 +48,8 @@ def named_tensors(block: Block) -> Iterator[tuple[str, onnx.TensorProto]]:
         yield from ((t.name, t) for t in block.initializer)
     for node in block.node:
         if node.op_type == "Constant":
-            yield from ((node.output[0], a.t) for a in node.attribute if a.HasField("t"))
+            name = node.output[0] if node.output else ""
+            yield from ((name, a.t) for a in node.attribute if a.HasField("t"))
 
 
 def branch_results(node: onnx.NodeProto, value: str) -> list[str]:

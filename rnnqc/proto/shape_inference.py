@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 import onnx
 
-from rnnqc.proto.graph_walks import blocks_of, inner_graphs
+from rnnqc.proto.graph_walks import blocks_of, inner_graphs, named_tensors
 
 LARGEST_RANGE = 2**16
 LONG_RANGE = 2**5
@@ -118,13 +118,7 @@ def _ranges(proto: onnx.ModelProto) -> list[tuple[onnx.NodeProto, float]]:
     """Every Range, and how many elements it has."""
     blocks = list(blocks_of([proto.graph, *proto.functions]))
     ranges = [node for block in blocks for node in block.node if node.op_type == "Range"]
-    held: dict[str, onnx.TensorProto] = {}
-    for block in blocks:
-        if isinstance(block, onnx.GraphProto):
-            held.update((t.name, t) for t in block.initializer)
-        for node in block.node:
-            if node.op_type == "Constant" and node.output:
-                held.update((node.output[0], a.t) for a in node.attribute if a.name == "value")
+    held = dict(named for block in blocks for named in named_tensors(block))
     return [(node, _size(node, held)) for node in ranges]
 
 

@@ -19,7 +19,7 @@ from rnnqc.evaluation.evaluate import quiet_options, run_session
 from rnnqc.evaluation.numerics import same_bits
 from rnnqc.ir import dense_array
 from rnnqc.passes.cells.observe import NotObservableError, Observed, with_outputs
-from rnnqc.proto.graph_walks import blocks_of
+from rnnqc.proto.graph_walks import blocks_of, named_tensors
 from rnnqc.sessions import session, session_of_exposed
 from rnnqc.tracing.places import Place
 from rnnqc.tracing.rounds import Made, Trips, at, rounds_of
@@ -146,8 +146,6 @@ def stored_arrays(proto: onnx.ModelProto) -> dict[str, Array]:
     found: dict[str, Array] = {}
     for graph in blocks_of([proto.graph]):
         assert isinstance(graph, onnx.GraphProto)
-        found.update({t.name: onnx.numpy_helper.to_array(t) for t in graph.initializer})
+        found.update((name, onnx.numpy_helper.to_array(t)) for name, t in named_tensors(graph))
         found.update({t.values.name: dense_array(t) for t in graph.sparse_initializer})
-        for node in (n for n in graph.node if n.op_type == "Constant"):
-            found.update((node.output[0], onnx.numpy_helper.to_array(a.t)) for a in node.attribute if a.name == "value")
     return found

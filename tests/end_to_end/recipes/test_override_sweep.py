@@ -199,6 +199,14 @@ def test_what_form_qcdq_writes(override: str, is_idle: bool) -> None:
     assert suspected(QCDQ, "LSTM", "int8", f"l1.forward.{override}") is None
 
 
+def test_a_cell_without_integer_form_is_judged_by_its_quantizers() -> None:
+    """One whose hidden state stays float."""
+    override = "l1.forward.cell_state.rounding=floor"
+    made = lowered("LSTM", "brevitas-int8", ["l1.forward.hidden.bits=none", override])
+    assert computed(made.proto) != computed(lowered("LSTM", "brevitas-int8", ["l1.forward.hidden.bits=none"]).proto)
+    assert not any("changes nothing" in w for w in made.report.warnings)
+
+
 def test_an_exact_table_of_one_layer_is_not_that_of_another() -> None:
     """Tables of the same name: `l0` has the default ones."""
     overrides = [f"l1.forward.{gate}.activation.table=exact" for gate in ("input_gate", "output_gate", "forget_gate")]
