@@ -9,8 +9,9 @@ import numpy as np
 from rnnqc.cells.vitis_tables import STEP_BITS, VITIS
 from rnnqc.data.statistics import Statistics
 from rnnqc.errors import UsageError
+from rnnqc.formats.format import IntegerFormat
 from rnnqc.formats.point_format import FLOAT, PointFormat
-from rnnqc.ir import constant_array
+from rnnqc.ir import Value, constant_array
 from rnnqc.passes.analysis.custom_cell import BIAS, HIDDEN, VALUE, WEIGHT, CustomCell
 from rnnqc.passes.analysis.custom_products import CustomProduct
 from rnnqc.passes.custom_cells.limit_custom_shifts import limit_custom_shifts
@@ -20,12 +21,15 @@ from rnnqc.passes.formats.formats import scale_of_points
 from rnnqc.passes.formats.limit_shifts import ShiftRemark
 from rnnqc.passes.formats.point_format import integer_format, naming_point, static_format
 from rnnqc.passes.formats.weight_formats import weight_format, weight_scales
+from rnnqc.passes.qcdq.emit_qcdq import WIDEST, is_usual
 from rnnqc.recipes.keys import NAMED_ACTIVATIONS, Settings, rounding_of
 from rnnqc.recipes.recipe import Recipe
 
 ROW_BITS = (8, 16)
 """Quantized values of rows that have a scale each."""
 EXACT = "exact"
+_OPSET_OF_PROPAGATION = 21
+_MOVED_PAST = ("Reshape", "Transpose", "Squeeze", "Unsqueeze", "Slice")
 # What follows from a layer's gates, or needs groups of rows.
 _NOT_OF_WEIGHTS = ("bias_correction", "shift_limits", "group_size", "codebook", "wide_channels", "share")
 
@@ -260,3 +264,36 @@ def operand_format(cell: CustomCell, formats: CustomFormats, name: str, product:
     if held is not None and held.bits is not None and (wanted.bits is None or held.bits <= wanted.bits):
         return held
     return None if wanted.is_float else wanted
+
+
+def has_quantize_linear(opset: int, format_: IntegerFormat) -> bool:
+    """Whether QuantizeLinear and DequantizeLinear can be used for values of a format."""
+    return is_usual(format_) and opset < _OPSET_OF_PROPAGATION
+
+
+def dequantizes_weights(
+    cell: CustomCell, formats: CustomFormats, name: str, product: CustomProduct, opset: int
+) -> bool:
+    """Whether DequantizeLinear makes the weights of a product of real numbers: it says their limits.
+
+    It does where it makes x, too, or x has 8-bit values with a scale for each row. Cast, Sub and Mul do otherwise: of
+    DequantizeLinear and MatMul onnxruntime 1.31 makes a product that rounds x to 8 bits.
+    """
+    weight, code = formats.points[f"{name}.{WEIGHT}"], operand_format(cell, formats, name, product)
+    if code is None or weight.is_float or weight.integers.bits > WIDEST:
+        return False
+    if code.static is None:
+        return code.bits == WIDEST
+    given = code is formats.static(cell.origins.get(id(product.x)))
+    return has_quantize_linear(opset, code.integers) and (not given or _comes_from_a_quantizer(cell, product.x))
+
+
+def _comes_from_a_quantizer(cell: CustomCell, value: Value) -> bool:
+    """Whether onnxruntime sees the DequantizeLinear that makes `value`, which it moves past some views."""
+    made = (*cell.edges.values(), *(cell.entering.values() if cell.recurrence.loop is None else ()))
+    quantized = {id(v) for values in made for v in values}
+    while id(value) not in quantized:
+        if len(value.inputs) != 1 or value.inputs[0].op not in _MOVED_PAST:
+            return False
+        value = value.inputs[0].inputs[0]
+    return True

@@ -14,7 +14,7 @@ from rnnqc.formats.format import IntegerFormat
 from rnnqc.formats.point_format import STATIC, PointFormat
 from rnnqc.ir import constant_array
 from rnnqc.passes.analysis.custom_cell import BIAS, HIDDEN, WEIGHT, CustomCell
-from rnnqc.passes.custom_cells.custom_formats import custom_formats, operand_format
+from rnnqc.passes.custom_cells.custom_formats import custom_formats, dequantizes_weights, operand_format
 from rnnqc.passes.formats.override_effects import Resolution, scales_alone
 from rnnqc.passes.formats.quantized_parameters import weight_codes
 from rnnqc.recipes.keys import Settings
@@ -22,12 +22,13 @@ from rnnqc.recipes.recipe import Recipe
 
 
 def custom_resolution(
-    cells: Sequence[CustomCell], recipe: Recipe, statistics: Statistics | None, *, integer: bool
+    cells: Sequence[CustomCell], opset: int, recipe: Recipe, statistics: Statistics | None, *, integer: bool
 ) -> Resolution:
     """What a recipe comes to.
 
     Args:
         cells: The cells.
+        opset: The operator set of the model.
         recipe: With its overrides.
         statistics: Of a calibration.
         integer: Whether products become integer.
@@ -37,23 +38,30 @@ def custom_resolution(
     written: dict[str, Callable[[], Iterator[Any]]] = {}
     for cell in cells:
         formats = custom_formats(cell, recipe, statistics)
+        limits: dict[str, Any] = {}
         found: dict[str, Any] = {f"{cell.name}.{p}": point for p, point in formats.points.items()}
         for name, sites in cell.products.items():
             # Formats of what is multiplied count where it has none of its own.
             codes = [_without_zero_point(operand_format(cell, formats, name, p)) for p in sites]
             found[f"{cell.name}.{name}.{HIDDEN}"] = codes if len(codes) > 1 else codes[0]
+            if not integer and any(dequantizes_weights(cell, formats, name, p, opset) for p in sites):
+                limits[name] = formats.points[f"{name}.{WEIGHT}"].complete.clip
         settings |= {f"{cell.name}.{p}": s for p, s in formats.settings.items()}
         made |= found
-        written[cell.name] = partial(_written, cell, found, statistics, integer)
+        written[cell.name] = partial(_written, cell, found, limits, statistics, integer)
     return Resolution(settings, made, written=written)
 
 
 def _written(
-    cell: CustomCell, formats: Mapping[str, Any], statistics: Statistics | None, integer: bool
+    cell: CustomCell,
+    formats: Mapping[str, Any],
+    limits: Mapping[str, Any],
+    statistics: Statistics | None,
+    integer: bool,
 ) -> Iterator[Any]:
-    """What the file is written from, the cheaper things first."""
+    """What the file is written from, the cheaper things first; `limits` of weights where operators say them."""
     paths = {name: f"{cell.name}.{name}" for name in cell.products}
-    yield [scales_alone(formats[f"{path}.{WEIGHT}"]) for path in paths.values()]
+    yield limits, [scales_alone(formats[f"{path}.{WEIGHT}"]) for path in paths.values()]
     values = {p: f for p, f in formats.items() if not p.endswith((f".{WEIGHT}", f".{BIAS}"))}
     yield values if integer else {p: _as_floats(f) for p, f in values.items()}
     for name, path in paths.items():

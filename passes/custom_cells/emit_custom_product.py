@@ -16,10 +16,11 @@ import numpy.typing as npt
 from rnnqc.formats.format import Format, IntegerFormat
 from rnnqc.formats.point_format import PointFormat
 from rnnqc.formats.rounding import Rounding
-from rnnqc.ir import Model, Node, Value, shape_of
+from rnnqc.ir import Node, Value, shape_of
 from rnnqc.ir.builder import Builder, onnx_type
 from rnnqc.passes.analysis.custom_products import CustomProduct
 from rnnqc.passes.analysis.point_marks import CODES, HIGH, LOW, REAL, ROWS, SUMS, UNIT, mark_made, mark_taken
+from rnnqc.passes.custom_cells.custom_formats import has_quantize_linear
 from rnnqc.passes.custom_cells.custom_weight import BYTE, LARGEST_SUM, MIDDLE, WIDE_MIDDLE, CustomWeight
 from rnnqc.passes.formats.point_format import stored_multiplier
 from rnnqc.passes.qcdq.emit_qcdq import (
@@ -29,12 +30,10 @@ from rnnqc.passes.qcdq.emit_qcdq import (
     emit_qcdq,
     emit_row_fake_quant,
     emit_weight,
-    is_usual,
 )
 from rnnqc.passes.render.operands.emit_codes import row_codes, row_scales
 from rnnqc.passes.render.operands.emit_wide_codes import WIDE_BITS, separate_planes, weighted_sum, wide_codes
 
-_OPSET_OF_PROPAGATION = 21
 _FLOAT32_BITS = 24
 
 
@@ -49,13 +48,8 @@ def emit_grid(b: Builder, name: str, value: Value, format_: Format, *, readable:
         readable: Whether to use QuantizeLinear and DequantizeLinear where they can say it. onnxruntime computes between
             them in ways of its own; and from operator set 21 on it moves them past views and refuses the model.
     """
-    emit = emit_qcdq if readable and has_quantize_linear(b.model, format_) else emit_fake_quant
+    emit = emit_qcdq if readable and has_quantize_linear(b.model.opset, format_) else emit_fake_quant
     return emit(b, name, value, format_)
-
-
-def has_quantize_linear(model: Model, format_: IntegerFormat) -> bool:
-    """Whether QuantizeLinear and DequantizeLinear can be used for values of a format."""
-    return is_usual(format_) and model.opset < _OPSET_OF_PROPAGATION
 
 
 @dataclass(frozen=True)
@@ -107,7 +101,7 @@ def emit_product(
     point: PointFormat,
     *,
     given: bool,
-    apart: bool,
+    readable: bool,
     integer: bool,
 ) -> Value:
     """`x W`, without what is added to it.
@@ -119,15 +113,14 @@ def emit_product(
         weight: Its weights.
         point: The format of x: one scale, or one for each row.
         given: Whether x is on that grid already.
-        apart: Whether x is not what a quantizer of that format makes, but what is taken out of that.
+        readable: Whether DequantizeLinear makes the weights of a product of real numbers (`dequantizes_weights`).
         integer: Whether to multiply quantized values, or real numbers.
     """
     if integer:
         y = _integer_product(b, site, product, weight, point, given)
     else:
-        x, static = _on_grid(b, site, product.x, point, given), point.static is not None
-        dequantized = static and not apart and has_quantize_linear(b.model, point.integers)
-        y = _real_product(b, x, weight, point, dequantized or (point.bits == WIDEST and not static))
+        x = _on_grid(b, site, product.x, point, given)
+        y = _real_product(b, x, weight, point, readable)
         site.mark_real(b.nodes, x, point, y)
     site.mark_weight(b.nodes, weight)
     return y
@@ -200,12 +193,7 @@ def _takes_bytes(held: Format) -> bool:
 
 
 def _real_product(b: Builder, x: Value, weight: CustomWeight, point: PointFormat, readable: bool) -> Value:
-    """The product of real numbers; in float64 where float32 cannot hold the sums of products of wide values.
-
-    Weights are dequantized by DequantizeLinear where x is, too, or has 8-bit values with a scale for each row.
-    Otherwise by Cast, Sub, Mul: of DequantizeLinear and MatMul onnxruntime 1.31 makes a product that rounds x to 8
-    bits so.
-    """
+    """The product of real numbers; in float64 where float32 cannot hold the sums of products of wide values."""
     depth = weight.array.shape[0]
     held = QuantizedWeight(weight.codes, weight.scale, weight.zero_point)
     w = emit_weight(b, "weight", held, weight.format, written_out=not readable)

@@ -92,7 +92,7 @@ class QuantizeCustomCells(Pass):
                 self.statistics.check_cell(cell.name, custom_identity(cell))
         effects = effects_of_overrides(
             self.recipe,
-            lambda recipe: custom_resolution(cells, recipe, self.statistics, integer=self.integer),
+            lambda recipe: custom_resolution(cells, model.opset, recipe, self.statistics, integer=self.integer),
             self.statistics is not None,
         )
         for cell in cells:

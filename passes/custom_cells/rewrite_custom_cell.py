@@ -15,15 +15,13 @@ from rnnqc.ir.builder import Builder
 from rnnqc.passes.analysis.custom_cell import BIAS, HIDDEN, VALUE, WEIGHT, CustomCell
 from rnnqc.passes.analysis.custom_products import CustomProduct
 from rnnqc.passes.analysis.point_marks import CONSTANT
-from rnnqc.passes.custom_cells.custom_formats import CustomFormats
+from rnnqc.passes.custom_cells.custom_formats import CustomFormats, dequantizes_weights
 from rnnqc.passes.custom_cells.custom_weight import CustomWeight, CustomWeights, store_weight
 from rnnqc.passes.custom_cells.emit_custom_product import Site, emit_grid, emit_half_quantized, emit_product
 from rnnqc.passes.custom_cells.emit_vitis_table import emit_vitis_table
 from rnnqc.passes.custom_cells.keep_apart import keep_apart
 from rnnqc.passes.custom_cells.mark_custom_values import ValueMarks
 from rnnqc.passes.custom_cells.write_out import write_out
-
-_MOVED_PAST = ("Reshape", "Transpose", "Squeeze", "Unsqueeze", "Slice")
 
 
 class CustomCellRewriter:
@@ -58,8 +56,6 @@ class CustomCellRewriter:
         self._weights, self._integer = weights, integer
         self._held: dict[tuple[str, int, bool], CustomWeight | None] = {}
         self._replaced: list[Node] = []
-        made = (*cell.edges.values(), *(cell.entering.values() if cell.recurrence.loop is None else ()))
-        self._quantized = {id(v) for values in made for v in values}
         self._inside = set(cell.region)
         self._biases: dict[tuple[str, int], Value] = {}
         self._kinds: dict[str, list[str]] = {}
@@ -122,8 +118,8 @@ class CustomCellRewriter:
         if held is None or code is None:
             y = emit_half_quantized(b, site, product, held, code, given=given)
         else:
-            apart = given and not self._comes_from_a_quantizer(product.x)
-            y = emit_product(b, site, product, held, code, given=given, apart=apart, integer=self._integer)
+            readable = dequantizes_weights(cell, self._formats, name, product, model.opset)
+            y = emit_product(b, site, product, held, code, given=given, readable=readable, integer=self._integer)
         bias, adding = self._bias(name, product) or cell.bias_of(product) or product.bias, b.nodes
         if product.bias is not None:
             b.op("Add", [y, bias], "sum")
@@ -159,14 +155,6 @@ class CustomCellRewriter:
         moment = None if seen is None else seen.second_moment
         name, integer = f"{path}.{WEIGHT}", self._integer
         return store_weight(self._weights, self._cell.graph, name, product, weight, moment, integer=integer)
-
-    def _comes_from_a_quantizer(self, value: Value) -> bool:
-        """Whether onnxruntime sees the DequantizeLinear that makes `value`, which it moves past some views."""
-        while id(value) not in self._quantized:
-            if len(value.inputs) != 1 or value.inputs[0].op not in _MOVED_PAST:
-                return False
-            value = value.inputs[0].inputs[0]
-        return True
 
     def _bias(self, name: str, product: CustomProduct) -> Value | None:
         """What is added to a product in its format, put into the Add that follows if there is one."""

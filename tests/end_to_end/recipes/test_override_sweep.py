@@ -189,14 +189,24 @@ def test_formats_that_come_to_the_same_numbers_are_told(cell: str, recipe: str, 
 
 
 @pytest.mark.parametrize(
-    ("override", "is_idle"),
-    [("hidden.rounded_output=true", False), ("W.weight.rounding=half_away", True), ("input.same_as=hidden", True)],
+    ("cell", "recipe", "override", "is_idle"),
+    [
+        ("LSTM", "int8", "l1.forward.hidden.rounded_output=true", False),
+        ("LSTM", "int8", "l1.forward.W.weight.rounding=half_away", True),
+        ("LSTM", "int8", "l1.forward.input.same_as=hidden", True),
+        ("other", "int8", "layer.step/from_h.weight.narrow=false", False),
+        ("other", "brevitas-int8", "layer.step/from_x.weight.narrow=false", False),
+        ("other", "brevitas-int8", "layer.step/from_h.weight.narrow=false", True),
+    ],
 )
-def test_what_form_qcdq_writes(override: str, is_idle: bool) -> None:
-    """The rounding of weights shows in their values alone; where rounded states leave the cell, in the operators."""
-    _, told = by_passes(QCDQ, "LSTM", "int8", [f"l1.forward.{override}"])
+def test_what_form_qcdq_writes(cell: str, recipe: str, override: str, is_idle: bool) -> None:
+    """The rounding of weights shows in their values alone; where rounded states leave the cell, in the operators.
+
+    Limits of weights show in the Clip in front of a DequantizeLinear, where a product has one.
+    """
+    _, told = by_passes(QCDQ, cell, recipe, [override])
     assert bool(told) == is_idle
-    assert suspected(QCDQ, "LSTM", "int8", f"l1.forward.{override}") is None
+    assert suspected(QCDQ, cell, recipe, override) is None
 
 
 def test_a_cell_without_integer_form_is_judged_by_its_quantizers() -> None:
