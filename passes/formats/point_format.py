@@ -179,8 +179,6 @@ def _check_weight(s: Settings, path: str) -> None:
             raise contradiction("group_size", "granularity", "groups in channels, granularity = per-channel")
         if not s.get("narrow", False) or not s.get("signed", True) or not s.get("symmetric", True):
             raise contradiction("group_size", "narrow", "symmetric weights in groups, narrow = true")
-        if s.get("wide_channels") and s["bits"] != NIBBLE_BITS:
-            raise contradiction("wide_channels", "bits", "wide channels of 8 bits among others of 4 bits in groups")
         if s.get("limit"):
             raise contradiction("group_size", "limit", "limits of weights without groups")
         if s.get("range", "min-max") != "min-max":

@@ -12,7 +12,7 @@ FEW_BITS_VERSION = 2
 CODEBOOK_VERSION = 3
 """Version of the operators whose groups of packed weights may have codebooks."""
 WIDE_VERSION = 4
-"""Version of the operators whose packed weights of 4 bits may have columns of 8 bits."""
+"""Version of the operators whose packed weights in groups may have columns of 8 bits."""
 PACKED_WIDTHS: dict[str, Any] = {"w_bits": NIBBLE_BITS, "r_bits": NIBBLE_BITS}
 CODEBOOKS: dict[str, Any] = {"w_codebook": 0, "r_codebook": 0}
 WIDE_COLUMNS: dict[str, Any] = {"w_wide_columns": 0, "r_wide_columns": 0}

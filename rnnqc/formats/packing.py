@@ -9,8 +9,9 @@ that byte `(k,j)` of its `p` columns holds columns `j`, `j + p`, `j + 2 p`, .. f
 
 With groups of `size` rows a quantized value is the packed number times the multiplier of its group and column.
 
-Of weights of 4 bits in groups some columns may be wide: their multipliers are 0, and a quantized value plus 128 is the
-nibble and 16 times another one. These others stand in a plane to the right, that of a matrix of the wide columns alone.
+Of weights in groups some columns may be wide: their multipliers are 0, and a quantized value plus 128 has its lower
+bits where the others have all of theirs, and its upper ones in a nibble. These nibbles stand in a plane to the right,
+that of a matrix of the wide columns alone.
 """
 
 from __future__ import annotations
@@ -73,8 +74,8 @@ def pack_groups(codes: CodeArray, numbers: CodeArray, multipliers: ByteArray, bi
         return pack(numbers, bits), 0
     multipliers[:, wide] = 0
     raised = codes[:, wide].astype(np.int16) + 128
-    numbers[:, wide] = (raised & 15) - 8
-    upper = _plane((raised >> NIBBLE_BITS).astype(np.uint8), NIBBLE_BITS, 0)
+    numbers[:, wide] = (raised & 2**bits - 1) - 2 ** (bits - 1)
+    upper = _plane((raised >> bits).astype(np.uint8), NIBBLE_BITS, 0)
     return np.concatenate([pack(numbers, bits), upper], axis=1), int(wide.sum())
 
 

@@ -123,7 +123,7 @@ KEYS: dict[str, Key] = {
     ),
     "wide_channels": Key(
         "a number from 0 to 1",
-        "weights of up to 7 bits, or of 4 in groups: share of output channels that keep 8, where fewer hurt most",
+        "weights of up to 7 bits, or of up to 6 in groups: share of output channels that keep 8, where fewer hurt most",
         _number(0.0, 1.0),
     ),
     "mode": Key(

@@ -112,7 +112,7 @@ def weight_codes(
         bits: Of packed numbers, 4 to 6.
         operator: For messages.
         codebook: 1 if the upper bits of multipliers choose sets of values.
-        wide_columns: How many columns have multipliers of 0 and 8 bits, the upper four of them in a plane at the end.
+        wide_columns: How many columns have multipliers of 0 and 8 bits, the upper ones in nibbles at the end.
 
     Raises:
         ValueError: other bits, a plane of another width, multipliers without packed weights or the other way round,
@@ -125,8 +125,8 @@ def weight_codes(
         return stored
     upper = -(-wide_columns // 2)
     codes = _numbers(stored[:, : stored.shape[1] - upper], columns, bits, operator)
-    if wide_columns and (multipliers is None or bits != 4):
-        raise ValueError(f"{operator}: wide columns among {bits} bits without groups")
+    if wide_columns and multipliers is None:
+        raise ValueError(f"{operator}: wide columns without groups")
     if multipliers is not None:
         groups = -(-len(codes) // group_size)
         if group_size % 32 or multipliers.shape != (groups, codes.shape[1]):
@@ -135,17 +135,17 @@ def weight_codes(
         if wide.sum() != wide_columns:
             raise ValueError(f"{operator}: {wide.sum()} columns of multipliers 0, {wide_columns} wide ones")
         each = np.where(wide, 1, multipliers)[np.arange(len(codes)) // group_size].astype(np.int64)
-        low = codes[:, wide] + 8
+        low = codes[:, wide] + (1 << bits - 1)
         if codebook:
             sets = each >> 5
             if codebook != 1 or bits != 4 or sets.max() >= len(_SETS):
                 raise ValueError(f"{operator}: codebook {codebook} of {bits} bits, set {sets.max()}")
             codes, each = _SETS[sets, codes + 8], each & 31
         codes = codes * each
+        high = stored[:, stored.shape[1] - upper :].astype(np.int64)
+        codes[:, wide] = (np.concatenate([high & 15, high >> 4], axis=1)[:, :wide_columns] << bits) + low - 128
         if each.min() < 1 or each.max() > 18 or codes.min() < -128 or codes.max() > 127:
             raise ValueError(f"{operator}: a multiplier is outside 1 .. 18, or a product is no int8")
-        high = stored[:, stored.shape[1] - upper :].astype(np.int64)
-        codes[:, wide] = np.concatenate([high & 15, high >> 4], axis=1)[:, :wide_columns] * 16 + low - 128
     return codes.astype(np.int8)
 
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rnnqc.formats.packing import factorize, largest_multiplier, pack, pack_groups, stored_bits
+from rnnqc.formats.packing import factorize, largest_multiplier, pack, pack_groups, plane_columns, stored_bits
 from rnnqc.reference.codes import weight_codes
 
 CODES = np.array([[-8, -1, 0, 7], [1, 2, 3, 4], [7, -8, -7, 5]], np.int8)
@@ -82,18 +82,22 @@ def test_smallest_multiplier_by_hand() -> None:
     assert factors[0][[0, 1, 32]].tolist() == [[7, 7, -8, 0], [-1, 2, 1, 0], [3, -8, 4, -8]]
 
 
+@pytest.mark.parametrize("bits", [4, 5, 6])
 @given(st.integers(1, 70), st.integers(1, 9), st.sets(st.integers(0, 8)), st.integers(0, 2**32 - 1))
-def test_wide_columns_beside_others(rows: int, columns: int, wide: set[int], seed: int) -> None:
+def test_wide_columns_beside_others(bits: int, rows: int, columns: int, wide: set[int], seed: int) -> None:
     """Their multipliers are 0, their values any; all come back, and the row has a byte for every two of them."""
     rng = np.random.default_rng(seed)
-    codes = (rng.integers(-7, 8, (rows, columns)) * rng.integers(1, 19, columns)).astype(np.int8)
+    top = 2 ** (bits - 1) - 1
+    multipliers = rng.integers(1, largest_multiplier(bits) + 1, columns)
+    codes = (rng.integers(-top, top + 1, (rows, columns)) * multipliers).astype(np.int8)
     chosen = sorted(k for k in wide if k < columns)
     codes[:, chosen] = rng.integers(-128, 128, (rows, len(chosen)))
     codes[0, chosen] = 127  # a prime
-    packed, count = pack_groups(codes, *(factors := factorize(codes, 32)), 4)
-    assert count == len(chosen) and packed.shape == (rows, (columns + 1) // 2 + (count + 1) // 2)
+    packed, count = pack_groups(codes, *(factors := factorize(codes, 32, bits)), bits)
+    assert count == len(chosen)
+    assert packed.shape == (rows, sum(plane_columns(columns, bits)) + (count + 1) // 2)
     assert np.flatnonzero((factors[1] == 0).all(axis=0)).tolist() == chosen
-    np.testing.assert_array_equal(weight_codes(packed, factors[1], 32, columns, wide_columns=count), codes)
+    np.testing.assert_array_equal(weight_codes(packed, factors[1], 32, columns, bits, wide_columns=count), codes)
 
 
 def test_wide_columns_by_hand() -> None:
@@ -102,6 +106,21 @@ def test_wide_columns_by_hand() -> None:
     assert multipliers.tolist() == [[1, 16, 1, 0]]
     packed, count = pack_groups(codes, numbers, multipliers, 4)
     assert (count, packed.tolist()) == (1, [[11 | 7 << 4, 0 | 15 << 4, 15]])  # 127 + 128 is 15 and 16 times 15
+
+
+def test_wide_columns_among_six_bits_by_hand() -> None:
+    """Plus 32: 35, 0, 31, and 63 of 127 + 128; the plane of upper bits, and 3 times 64 in the nibble behind it."""
+    codes = np.array([[3, -128, -1, 127]], np.int8)
+    numbers, multipliers = factorize(codes, 32, 6)
+    assert multipliers.tolist() == [[1, 4, 1, 0]]
+    packed, count = pack_groups(codes, numbers, multipliers, 6)
+    assert (count, packed.tolist()) == (1, [[3 | 15 << 4, 0 | 15 << 4, 0b11_01_00_10, 3]])
+
+
+def test_reference_refuses_wide_columns_beyond_int8() -> None:
+    """A nibble holds four bits, of which a wide column among six bits has two."""
+    with pytest.raises(ValueError, match="is no int8"):
+        weight_codes(np.array([[0, 0, 4]], np.uint8), np.array([[0, 1]], np.uint8), 32, 2, 6, wide_columns=1)
 
 
 @pytest.mark.parametrize(

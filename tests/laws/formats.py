@@ -28,6 +28,12 @@ TABLES: dict[str, list[str]] = {
     "int4 input, row scales of the hidden state": ["*.W.weight.bits=4", "*.hidden.mode=dynamic-row"],
     "int6": ["*.weight.bits=6"],
     "int5, groups of 32": ["*.weight.bits=5", "*.weight.group_size=32"],
+    "int6, groups of 32, some channels int8": [
+        *("*.weight.bits=6", "*.weight.group_size=32", "*.weight.wide_channels=0.1"),
+    ],
+    "int5 recurrence, groups of 64, some channels int8": [
+        *("*.R.weight.bits=5", "*.R.weight.group_size=64", "*.R.weight.wide_channels=0.01"),
+    ],
     "int6 input, int4 recurrence": ["*.W.weight.bits=6", "*.R.weight.bits=4", "*.R.weight.group_size=32"],
     "int5 recurrence, 16-bit hidden state": ["*.R.weight.bits=5", "*.hidden.bits=16"],
     "int3, some channels int8": ["*.weight.bits=3", "*.weight.wide_channels=0.2"],

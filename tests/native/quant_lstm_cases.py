@@ -269,7 +269,7 @@ GROUP_MULTIPLIERS = ("W_group_multiplier", "R_group_multiplier")
 def pack_at_random(case: Case, key: str, group_size: int, rng: np.random.Generator, bits: int = 0) -> None:
     """Other weights for W or R of `case`: any numbers of `bits` (0: 4, 5 or 6), and multipliers to int8 products.
 
-    Half of those of 4 bits in groups have codebooks, half of them some columns of 8 bits.
+    Half of those of 4 bits in groups have codebooks; half of all in groups some columns of 8 bits.
     """
     rows, columns = case.inputs[key].shape
     bits = bits or int(rng.choice([4, 5, 6]))
@@ -287,10 +287,11 @@ def pack_at_random(case: Case, key: str, group_size: int, rng: np.random.Generat
         case.inputs[f"{key}_group_multiplier"] = multipliers
         case.attributes[f"{key.lower()}_group_size"] = group_size
     case.inputs[key] = with_any_padding(pack(numbers, bits), columns, bits, rng)
-    if group_size and bits == 4 and rng.random() < 0.5:
+    if group_size and rng.random() < 0.5:
         wide = rng.permutation(columns)[: rng.integers(1, columns + 1)]
         multipliers[:, wide] = 0
         upper = rng.integers(0, 256, (rows, (len(wide) + 1) // 2), dtype=np.uint8)
+        upper &= 17 * (2 ** (8 - bits) - 1)
         case.inputs[key] = np.concatenate([case.inputs[key], upper], axis=1)
         case.attributes[f"{key.lower()}_wide_columns"] = len(wide)
     if bits != 4:

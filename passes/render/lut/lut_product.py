@@ -82,7 +82,7 @@ class Planes:
         bits: Their width, 4 to 6.
         columns: `[n]`.
         known: n, or None where the nodes stand for any.
-        wide: Whether some columns of numbers of 4 bits, those with multipliers of 0, have 8.
+        wide: Whether some columns, those with multipliers of 0, have 8 bits; n is known then.
     """
 
     bits: int
@@ -90,10 +90,10 @@ class Planes:
     known: int | None
     wide: bool = False
 
-    def split(self, b: Builder, stored: Value, key: str) -> tuple[Value, Value | None]:
-        """The planes of nibbles and, with more than 4 bits or wide columns, of the upper bits."""
+    def split(self, b: Builder, stored: Value, key: str) -> tuple[Value, Value | None, Value | None]:
+        """The planes of nibbles, with more than 4 bits of the upper bits, and of the upper bits of wide columns."""
         if self.bits == NIBBLE_BITS and not self.wide:
-            return stored, None
+            return stored, None, None
         if self.known is not None:
             end: Value = b.i64([plane_columns(self.known, self.bits)[0]])
         else:
@@ -102,7 +102,14 @@ class Planes:
             )
         first, last, axis = b.i64([0]), b.i64([_END]), b.i64([1])
         nibbles = b.op("Slice", [stored, first, end, axis], f"{key}.nibbles.plane")
-        return nibbles, b.op("Slice", [stored, end, last, axis], f"{key}.upper.plane")
+        if self.bits == NIBBLE_BITS:
+            return nibbles, None, b.op("Slice", [stored, end, last, axis], f"{key}.upper.plane")
+        if not self.wide:
+            return nibbles, b.op("Slice", [stored, end, last, axis], f"{key}.upper.plane"), None
+        assert self.known is not None
+        row = b.i64([sum(plane_columns(self.known, self.bits))])
+        upper = b.op("Slice", [stored, end, row, axis], f"{key}.upper.plane")
+        return nibbles, upper, b.op("Slice", [stored, row, last, axis], f"{key}.wide.plane")
 
     def present(self, b: Builder, found: Value, parts: int, name: str) -> Value:
         """The columns that are in the matrix, of those in the parts of a plane, as int32."""
@@ -122,10 +129,10 @@ class Planes:
 
 def unpacked_matrix(b: Builder, stored: Value, planes: Planes, groups: GroupSizes | None, key: str) -> Value:
     """Packed numbers as int8 `[K,n]`."""
-    plane, rest = planes.split(b, stored, key)
+    plane, upper, wide = planes.split(b, stored, key)
     numbers = planes.present(b, _both_nibbles(b, plane, key), 2, f"{key}.nibbles")
-    if rest is not None and not planes.wide:
-        numbers = b.op("Add", [numbers, planes.upper(b, rest, f"{key}.upper")], f"{key}.numbers")
+    if upper is not None:
+        numbers = b.op("Add", [numbers, planes.upper(b, upper, f"{key}.upper")], f"{key}.numbers")
     each = None if groups is None else groups.each(b, f"{key}.multiplier")
     if groups is not None and groups.codebooks:
         assert each is not None
@@ -134,11 +141,10 @@ def unpacked_matrix(b: Builder, stored: Value, planes: Planes, groups: GroupSize
         codes = b.op("Sub", [numbers, b.i32(2 ** (planes.bits - 1))], f"{key}.codes.int32")
         if each is not None:
             codes = b.op("Mul", [codes, each], f"{key}.codes.multiplied")
-    if planes.wide and rest is not None and each is not None:
+    if wide is not None and each is not None:
         is_wide = b.op("Equal", [each, b.i32(0)], f"{key}.is_wide")
-        codes = b.op(
-            "Where", [is_wide, _wide_codes(b, numbers, rest, is_wide, f"{key}.wide"), codes], f"{key}.codes.all"
-        )
+        whole = _wide_codes(b, numbers, b.i32(2**planes.bits), wide, is_wide, f"{key}.wide")
+        codes = b.op("Where", [is_wide, whole, codes], f"{key}.codes.all")
     return b.cast(codes, np.int8, f"{key}.codes")
 
 
@@ -149,16 +155,16 @@ def _both_nibbles(b: Builder, plane: Value, key: str) -> Value:
     return b.op("Concat", [low, high], f"{key}.nibbles", axis=1)
 
 
-def _wide_codes(b: Builder, nibbles: Value, plane: Value, is_wide: Value, name: str) -> Value:
+def _wide_codes(b: Builder, lower: Value, step: Value, plane: Value, is_wide: Value, name: str) -> Value:
     """Quantized values int32 `[K,n]` of wide columns; of the others something else.
 
-    The k-th wide column has the k-th column of the plane's nibbles.
+    The k-th wide column has the k-th column of the plane's nibbles, which count `step` each.
     """
     count = b.op("CumSum", [b.cast(is_wide, np.int32, f"{name}.flags"), b.i32(1)], f"{name}.count")
     place = b.op("Sub", [count, b.i32(1)], f"{name}.place")  # that in front of all wide ones is -1, the last column
     upper = b.op("GatherElements", [_both_nibbles(b, plane, name), place], f"{name}.upper", axis=1)
-    raised = b.op("Mul", [b.cast(upper, np.int32, f"{name}.upper.int32"), b.i32(16)], f"{name}.raised")
-    return b.op("Sub", [b.op("Add", [raised, nibbles], f"{name}.numbers"), b.i32(128)], f"{name}.codes")
+    raised = b.op("Mul", [b.cast(upper, np.int32, f"{name}.upper.int32"), step], f"{name}.raised")
+    return b.op("Sub", [b.op("Add", [raised, lower], f"{name}.numbers"), b.i32(128)], f"{name}.codes")
 
 
 def _from_codebooks(b: Builder, nibbles: Value, each: Value, key: str) -> Value:

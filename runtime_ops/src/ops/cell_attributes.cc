@@ -99,8 +99,8 @@ void ReadCell(const ort::KernelInfo& info, CellConfig* config) {
   CheckCodebook("r_codebook", config->r_codebook, config->r_bits, config->r_group_size);
   info.Read("w_wide_columns", &config->w_wide_columns);
   info.Read("r_wide_columns", &config->r_wide_columns);
-  CheckWideColumns("w_wide_columns", config->w_wide_columns, config->w_bits, config->w_group_size);
-  CheckWideColumns("r_wide_columns", config->r_wide_columns, config->r_bits, config->r_group_size);
+  CheckWideColumns("w_wide_columns", config->w_wide_columns, config->w_group_size);
+  CheckWideColumns("r_wide_columns", config->r_wide_columns, config->r_group_size);
 }
 
 void ReadCodes(const ort::KernelInfo& info, CellConfig* config) {

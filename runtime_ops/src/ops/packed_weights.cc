@@ -68,11 +68,11 @@ void CheckCodebook(const char* attribute, int64_t codebook, int64_t bits, int64_
                               "rnnqc library.");
 }
 
-void CheckWideColumns(const char* attribute, int64_t wide_columns, int64_t bits, int64_t group_size) {
-  if (wide_columns == 0 || (wide_columns > 0 && bits == kFewestBits && group_size > 0)) return;
+void CheckWideColumns(const char* attribute, int64_t wide_columns, int64_t group_size) {
+  if (wide_columns == 0 || (wide_columns > 0 && group_size > 0)) return;
   throw std::invalid_argument("attribute " + std::string(attribute) + " is " + std::to_string(wide_columns) +
-                              ", expected 0, or more with numbers of 4 bits in groups. Other values may need a newer "
-                              "rnnqc library.");
+                              ", expected 0, or more with numbers in groups. Other values may need a newer rnnqc "
+                              "library.");
 }
 
 int64_t PackedRow(int64_t columns, int64_t bits, int64_t wide_columns) {
@@ -108,15 +108,14 @@ std::vector<int8_t> UnpackWeights(const uint8_t* packed, int64_t bits, int64_t k
         const int part = packed[i * row + half + column % upper] >> (column / upper * upper_bits);
         number += (part & ((1 << upper_bits) - 1)) * 16;
       }
+      int multiplier = group == nullptr ? 1 : group[column];
       const int64_t wide = wide_places[static_cast<size_t>(column)];
       if (wide >= 0) {
         const uint8_t both = packed[(i + 1) * row - wide_half + wide % wide_half];
         const int high = wide < wide_half ? both & 15 : both >> 4;
-        codes[static_cast<size_t>(i * columns + column)] = static_cast<int8_t>(number + 8 + 16 * high - 128);
-        continue;
-      }
-      int multiplier = group == nullptr ? 1 : group[column];
-      if (codebook == kUneven) {
+        number += (high << bits) + (1 << (bits - 1)) - 128;
+        multiplier = 1;
+      } else if (codebook == kUneven) {
         number = kSetValues[multiplier >> kSetShift][number + 8];
         multiplier &= kMultiplierMask;
       }

@@ -22,9 +22,8 @@ constexpr int64_t kUneven = 1;
 // than 4.
 void CheckCodebook(const char* attribute, int64_t codebook, int64_t bits, int64_t group_size);
 
-// Throws std::invalid_argument for a negative number of wide columns, and for some without groups (a size of 0) or with
-// other bits than 4.
-void CheckWideColumns(const char* attribute, int64_t wide_columns, int64_t bits, int64_t group_size);
+// Throws std::invalid_argument for a negative number of wide columns, and for some without groups (a size of 0).
+void CheckWideColumns(const char* attribute, int64_t wide_columns, int64_t group_size);
 
 // Bytes of a row of packed weights, and, without wide columns, the same in words for a number of columns that is given
 // in words.
@@ -42,9 +41,9 @@ std::string PackedRowInWords(const std::string& columns, int64_t bits);
 // With kUneven the lower five bits of a multiplier are the multiplier and the upper three the number of a set of
 // sixteen values, of which the nibble is an index.
 //
-// A column all of whose multipliers are 0 is wide: a code is its nibble and 16 times another one, less 128. These
-// others stand in PackedRow(wide_columns, 4) bytes at the end of a row, packed as the nibbles of a matrix of the wide
-// columns.
+// A column all of whose multipliers are 0 is wide: a code is the number's `bits` without a sign, and 2^bits times a
+// nibble, less 128. These nibbles stand in PackedRow(wide_columns, 4) bytes at the end of a row, packed as those of a
+// matrix of the wide columns.
 //
 // Throws std::invalid_argument, naming the place, for a multiplier outside 1 .. kLargestMultiplier, for a set that
 // there is not, and for a code outside int8; and for another number of columns with multipliers of 0.

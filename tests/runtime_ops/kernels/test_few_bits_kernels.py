@@ -234,15 +234,29 @@ def test_each_multiplier(kernel: Kernel, guarded: Guarded) -> None:
 @pytest.mark.parametrize("isa", AVAILABLE)
 @pytest.mark.parametrize("group_size", [0, 32])
 @pytest.mark.parametrize(
-    "columns, wide, apart", [(256, 0, 0), (256, 1, 1), (256, 64, 64), (256, 65, 0), (250, 3, 3), (64, 1, 0), (5, 5, 0)]
+    ("narrow", "columns", "wide", "apart"),
+    [
+        *(
+            (4, 256, 0, 0),
+            (4, 256, 1, 1),
+            (4, 256, 64, 64),
+            (4, 256, 65, 0),
+            (4, 250, 3, 3),
+            (4, 64, 1, 0),
+            (4, 5, 5, 0),
+        ),
+        *((6, 512, 0, 0), (6, 512, 64, 64), (6, 512, 65, 0), (6, 600, 3, 3), (6, 256, 1, 0)),
+    ],
 )
-def test_columns_of_eight_bits_stand_apart(isa: str, group_size: int, columns: int, wide: int, apart: int) -> None:
-    """Where whole blocks of 64 of them take fewer bytes: the other columns have 4 bits in memory then."""
-    depth = 96
+def test_columns_of_eight_bits_stand_apart(
+    isa: str, group_size: int, narrow: int, columns: int, wide: int, apart: int
+) -> None:
+    """Where whole blocks of 64 of them take fewer bytes: the other columns have 4 or 6 bits in memory then."""
+    depth, half = 96, 2 ** (narrow - 1)
     rng = np.random.default_rng(wide)
-    multipliers = rng.integers(1, 19, (3, columns), dtype=np.uint8)
+    multipliers = rng.integers(1, EXTREME[narrow][2] + 1, (3, columns), dtype=np.uint8)
     scale = np.repeat(multipliers, 32, axis=0).astype(int) if group_size else np.ones((depth, columns), int)
-    weights = (np.clip(rng.integers(-8, 8, scale.shape), -(128 // scale), 127 // scale) * scale).astype(np.int8)
+    weights = (np.clip(rng.integers(-half, half, scale.shape), -(128 // scale), 127 // scale) * scale).astype(np.int8)
     places = rng.permutation(columns)[:wide]
     weights[:, places] = rng.integers(-128, 128, (depth, wide))
     weights[0, places] = 127
@@ -255,11 +269,11 @@ def test_columns_of_eight_bits_stand_apart(isa: str, group_size: int, columns: i
         *(ctypes.c_int64(n) for n in (group_size, depth, columns)),
         ctypes.byref(found),
     )
-    if isa not in ISAS_OF[4]:
+    if isa not in ISAS_OF[narrow]:
         assert found.value == 0
         return
     assert found.value == apart
     blocks = -(-columns // 64)
-    bits = 8 if apart < wide else 4
+    bits = 8 if apart < wide else narrow
     sums = 4 * 64 * (blocks if bits == 8 else -(-apart // 64))  # which some formats of int8 have
-    assert 0 <= size - depth * 64 * (blocks * bits // 8 + -(-apart // 64)) <= sums
+    assert 0 <= size - depth * 8 * (blocks * bits + -(-apart // 64) * 8) <= sums

@@ -163,11 +163,11 @@ def few_bits(key: str, bits: int, row: int) -> Change:
 
 REFUSED_INT4: list[tuple[str, Change]] = [
     (
-        r"attribute w_wide_columns is -1, expected 0, or more with numbers of 4 bits in groups\. Other values may need",
+        r"attribute w_wide_columns is -1, expected 0, or more with numbers in groups\. Other values may need a newer",
         all_of(packed("W", 32, 1, 1), set_attribute(w_wide_columns=-1)),
     ),
     (
-        r"attribute r_wide_columns is 1, expected 0, or more with numbers of 4 bits in groups",
+        r"attribute r_wide_columns is 1, expected 0, or more with numbers in groups",
         set_attribute(r_wide_columns=1),
     ),
     (
@@ -177,6 +177,17 @@ REFUSED_INT4: list[tuple[str, Change]] = [
     (
         r"input R: 0 columns have group multipliers of 0 alone, expected 3 wide columns",
         all_of(packed("R", 32, 1, 1), wider("R", 2), set_attribute(r_wide_columns=3)),
+    ),
+    (
+        r"input R has shape \[21, 63\], expected \[H, ceil\(4H / 2\) \+ ceil\(4H / 4\) \+ 1\] = \[21, 64\]",
+        all_of(packed("R", 32, 1, 0), few_bits("R", 6, 63), set_attribute(r_wide_columns=2)),
+    ),
+    (
+        r"input W: the weight at \[3, 1\], 832 times 1, is outside -128 \.\. 127",
+        all_of(
+            *(packed("W", 32, 1, 1), one_value("W_group_multiplier", (0, 1), 0), few_bits("W", 6, 64)),
+            *(one_value("W", (3, 63), 15), one_value("W", (3, 1), 0), set_attribute(w_wide_columns=1)),
+        ),
     ),
     (
         r"input R: the group multiplier at \[0, 2\] is 0, expected 1 \.\. 18",
