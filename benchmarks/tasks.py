@@ -23,7 +23,7 @@ import argparse
 import json
 import time
 import wave
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
@@ -95,6 +95,10 @@ class Task(abc.ABC):
     @abc.abstractmethod
     def calibration(self, floats: Sessions) -> dict[str, list[Feeds]]:
         """Feeds by model, calls in order."""
+
+    def timed(self, first: Feeds) -> Feeds:
+        """The call whose time is measured, of the first one of the calibration."""
+        return first
 
     @abc.abstractmethod
     def outputs(self, sessions: Sessions) -> Outputs:
@@ -241,6 +245,10 @@ class Imdb(Task):
         starts = range(0, len(self.other), self.CALIBRATION_BATCH)
         return {"model": [{"tokens": self.other[k : k + self.CALIBRATION_BATCH]} for k in starts]}
 
+    def timed(self, first: Feeds) -> Feeds:
+        """One review."""
+        return {k: a[:1] for k, a in first.items()}
+
     def outputs(self, sessions: Sessions) -> Outputs:
         """Probabilities."""
         starts = range(0, len(self.tokens), self.BATCH)
@@ -283,6 +291,10 @@ class Rnnoise(Task):
     def calibration(self, floats: Sessions) -> dict[str, list[Feeds]]:
         """The first tenth of the frames."""
         return {"model": [self._feeds(self.features[: len(self.features) // self.CALIBRATION_PART])]}
+
+    def timed(self, first: Feeds) -> Feeds:
+        """One frame."""
+        return {k: a[:1] for k, a in first.items()}
 
     def outputs(self, sessions: Sessions) -> Outputs:
         """Gains, voice activity, final states."""
@@ -347,10 +359,14 @@ class Statistics:
         self._feeds: dict[str, list[Feeds]] = {}
         self._made: dict[str, Any] = {}
 
-    def call(self, name: str) -> Feeds:
-        """The first call of the calibration of one model."""
+    def feeds(self, name: str) -> list[Feeds]:
+        """The calls of the calibration of one model."""
         self._feeds = self._feeds or self._task.calibration(self._floats)
-        return self._feeds[name][0]
+        return self._feeds[name]
+
+    def call(self, name: str) -> Feeds:
+        """The call of one model whose time is measured."""
+        return self._task.timed(self.feeds(name)[0])
 
     def state(self, name: str) -> Feeds:
         """Zeros for the states of one model, of one row where that is open."""
@@ -360,11 +376,11 @@ class Statistics:
     def of(self, name: str) -> Any:
         """The statistics of one model."""
         if name not in self._made:
-            self.call(name)
+            feeds = self.feeds(name)
             start, model = time.perf_counter(), str(self._task.models[name])
-            self._made[name] = rnnqc.calibrate(model, self._feeds[name], state=self._task.carried[name])
+            self._made[name] = rnnqc.calibrate(model, feeds, state=self._task.carried[name])
             seconds = time.perf_counter() - start
-            print(f"{self._task.name}: {name} calibrated with {len(self._feeds[name])} calls in {seconds:.0f} s")
+            print(f"{self._task.name}: {name} calibrated with {len(feeds)} calls in {seconds:.0f} s")
         return self._made[name]
 
 
@@ -387,14 +403,29 @@ def add_times(rows: list[dict[str, Any]], calls: Sequence[Mapping[str, Callable[
         row |= {"us": f"{microseconds:.1f}", "float / us": f"{sums[0] / microseconds:.2f}"}
 
 
-def measure(task: Task, variants: Sequence[Variant], threads: int, rounds: int = 0) -> list[dict[str, Any]]:
-    """One row for each variant; the first is the float model. With `rounds` they take turns, and have times, too."""
+def measure(
+    task: Task,
+    variants: Sequence[Variant],
+    threads: int,
+    rounds: int = 0,
+    more: Callable[[Statistics], Iterable[Variant]] = lambda _: (),
+) -> list[dict[str, Any]]:
+    """One row for each variant; the first is the float model. With `rounds` they take turns, and have times, too.
+
+    `more` makes further variants from the statistics.
+    """
     calls: list[dict[str, Callable[[], None]]] = []
     protos = {name: onnx.load(path) for name, path in task.models.items()}
     rows: list[dict[str, Any]] = []
     reference: Outputs = {}
     statistics: Statistics | None = None
-    for variant in variants:
+
+    def all_variants() -> Iterator[Variant]:
+        yield from variants
+        assert statistics is not None, "the float model is the first variant"
+        yield from more(statistics)
+
+    for variant in all_variants():
         built: dict[str, Built] = {}
         for name, proto in protos.items():
             built[name] = build(variant, proto, partial(_of, statistics, name), threads)
@@ -411,6 +442,7 @@ def measure(task: Task, variants: Sequence[Variant], threads: int, rounds: int =
                 **task.figures(reference, outputs),
                 "form": "+".join(dict.fromkeys(b.form for b in built.values())),
                 "kB": f"{sum(sizes):.0f}" if sizes else "",
+                "file kB": f"{sum(b.file_kilobytes for b in built.values()):.0f}",
                 "note": "; ".join(f"{n}: {b.note}" if len(built) > 1 else b.note for n, b in built.items() if b.note),
             }
         )

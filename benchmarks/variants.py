@@ -101,11 +101,13 @@ class Built:
     Attributes:
         session: It, running.
         form: What its cells became.
+        file_kilobytes: Of the model.
         kilobytes: Of the parameters of its recurrent layers; None where nobody counted.
         note: What there is to say about it.
     """
 
     session: ort.InferenceSession
+    file_kilobytes: float
     form: str = ""
     kilobytes: float | None = None
     note: str = ""
@@ -136,9 +138,9 @@ def build(variant: Variant, model: onnx.ModelProto, statistics: Callable[[], Any
         entries = lowered.report.entries
         form = "+".join(sorted({e.form or e.status for e in entries}))
         session = rnnqc.session(lowered.proto, options=options)
-        return Built(session, form, sum(e.bytes for e in entries) / 1e3)
+        return Built(session, lowered.proto.ByteSize() / 1e3, form, sum(e.bytes for e in entries) / 1e3)
     if variant.label == FLOAT:
-        return Built(plain_session(model, options), FLOAT)
+        return Built(plain_session(model, options), model.ByteSize() / 1e3, FLOAT)
     with tempfile.TemporaryDirectory() as folder:
         source, target = Path(folder, "float.onnx"), Path(folder, "dynamic.onnx")
         onnx.save(model, source)
@@ -148,7 +150,8 @@ def build(variant: Variant, model: onnx.ModelProto, statistics: Callable[[], Any
         )  # fmt: skip
         quantized = onnx.load(target)
     count = sum(n.op_type == "DynamicQuantizeLSTM" for n in quantized.graph.node)
-    return Built(plain_session(quantized, options), "dynamic" if count else FLOAT, note="" if count else NOTHING)
+    size, session = quantized.ByteSize() / 1e3, plain_session(quantized, options)
+    return Built(session, size, "dynamic" if count else FLOAT, note="" if count else NOTHING)
 
 
 def plain_session(model: onnx.ModelProto, options: ort.SessionOptions) -> ort.InferenceSession:
