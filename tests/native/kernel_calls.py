@@ -61,8 +61,11 @@ TILED_ISAS = [isa for isa in AVAILABLE if isa in ("portable", "amxint8")]
 
 
 FEW_BITS = (4, 6)
+SET_INDICES = -4
+"""In the place of bits: of four that are indices of sets of values."""
 ISAS_OF = {
-    b: [isa for isa in AVAILABLE if NATIVE.rnnqc_test_has_bits(isa.encode(), ctypes.c_int32(b))] for b in FEW_BITS
+    b: [isa for isa in AVAILABLE if NATIVE.rnnqc_test_has_bits(isa.encode(), ctypes.c_int32(b))]
+    for b in (*FEW_BITS, SET_INDICES)
 }
 """Instruction sets with kernels for weights of so many bits. The others multiply such weights as int8."""
 
@@ -164,7 +167,7 @@ class Product:
     """Operands of an integer product in guarded memory, packed for one instruction set.
 
     With `multipliers` `[groups, 4 * units]` the weights are numbers of `bits` times those of their groups of
-    `group_size` rows; without, they are numbers of `bits`.
+    `group_size` rows, or values of the sets that these choose; without, they are numbers of `bits`.
     """
 
     def __init__(
@@ -201,7 +204,10 @@ class Product:
         packed_multipliers = None
         if bits < 8:
             if multipliers is not None:
-                packed_multipliers = guarded.empty((multipliers.shape[0] * self.columns,), np.uint8, alignment=64)
+                count = multipliers.shape[0] * self.columns
+                if bits == SET_INDICES:
+                    count = -(-k // 32) * self.columns * 2  # records of 16 bytes for eight columns
+                packed_multipliers = guarded.empty((count,), np.uint8, alignment=64)
             NATIVE.rnnqc_test_pack_few_bits(
                 isa.encode(),
                 ctypes.c_int32(bits),

@@ -20,6 +20,8 @@ std::vector<KernelTable> BuiltTables() {
   current.recurrent = nullptr;                          \
   current.project_s4 = nullptr;                         \
   current.recurrent_s4 = nullptr;                       \
+  current.project_sets = nullptr;                       \
+  current.recurrent_sets = nullptr;                     \
   current.project_s6 = nullptr;                         \
   current.recurrent_s6 = nullptr;                       \
   tables.push_back(current);

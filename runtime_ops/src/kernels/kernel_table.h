@@ -25,7 +25,7 @@ struct MatmulArgs {
   const void* weights;  // in one of the table's packed formats
   int64_t k_padded;
   // Of four and six bits only: [blocks][groups of group_size k][64 columns]; null if all are 1. A weight is its number
-  // times its multiplier, -128 .. 127.
+  // times its multiplier, -128 .. 127. Of kS4Sets: its records.
   const uint8_t* multipliers;
   int64_t group_size;
   const int32_t* start;  // block order
@@ -187,10 +187,12 @@ struct KernelTable {
   JoinFn* join;
   ProjectFn* project;
   RecurrentFn* recurrent;
-  ProjectFn* project_s4;      // of format_s4; null if there is none: such matrices are packed as int8 then
-  RecurrentFn* recurrent_s4;  // null exactly if project_s4 is
-  ProjectFn* project_s6;      // of kS6Blocks; null if there is none: such matrices are packed as int8 then
-  RecurrentFn* recurrent_s6;  // null exactly if project_s6 is
+  ProjectFn* project_s4;        // of format_s4; null if there is none: such matrices are packed as int8 then
+  RecurrentFn* recurrent_s4;    // null exactly if project_s4 is
+  ProjectFn* project_sets;      // of kS4Sets; null if there is none: such matrices are packed as int8 then
+  RecurrentFn* recurrent_sets;  // null exactly if project_sets is
+  ProjectFn* project_s6;        // of kS6Blocks; null if there is none: such matrices are packed as int8 then
+  RecurrentFn* recurrent_s6;    // null exactly if project_s6 is
   TableCellFn* table_cell;
   TableCellFn* peephole_cell;
   GridBytesFn* grid_bytes;
@@ -204,7 +206,8 @@ struct KernelTable {
 // The formats of matrices of each width: those of int8 where the instruction set has no others.
 inline PackedFormats Formats(const KernelTable& kernels) {
   return {kernels.format, kernels.recurrent_s6 != nullptr ? PackedFormat::kS6Blocks : kernels.format,
-          kernels.recurrent_s4 != nullptr ? kernels.format_s4 : kernels.format};
+          kernels.recurrent_s4 != nullptr ? kernels.format_s4 : kernels.format,
+          kernels.recurrent_sets != nullptr ? PackedFormat::kS4Sets : kernels.format};
 }
 
 #define RNNQC_ISA(isa, format, format_s4, rows)

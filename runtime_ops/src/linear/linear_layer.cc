@@ -99,7 +99,7 @@ void LinearLayer::ProjectLastBlock(const Call& call, ProjectArgs project, int64_
   const int64_t column = (blocks_ - 1) * kBlockColumns;
   project.matmul.weights = w_.weights.data() + (blocks_ - 1) * PackedBytes(w_.format, w_.k, kBlockUnits);
   if (project.matmul.multipliers != nullptr) {
-    project.matmul.multipliers += column * GroupCount(w_.k, w_.group_size);
+    project.matmul.multipliers += w_.multipliers.size() / blocks_ * (blocks_ - 1);
   }
   project.matmul.start += column;
   project.matmul.block_begin = 0;

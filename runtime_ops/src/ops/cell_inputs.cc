@@ -362,11 +362,8 @@ CellInputs::Weights CellInputs::UnpackedWeights(size_t input, const OrtValue* co
       throw std::invalid_argument("input " + std::string(op_.input_names[input]) + ": " + error.what());
     }
     matrix.weights = weights.codes.data();
-    if (codebook == kEven) {
-      matrix.multipliers = multipliers;  // without them kernels see int8 weights of no groups
-    } else {
-      matrix.group_size = 0;
-    }
+    matrix.multipliers = multipliers;
+    matrix.sets = codebook == kUneven;
   } else {
     matrix.weights = CheckedData<int8_t>(input, inputs, sizes);
   }

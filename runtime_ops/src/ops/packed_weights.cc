@@ -3,6 +3,7 @@
 #include <stdexcept>
 #include <string>
 
+#include "kernels/common/codebooks.h"
 #include "kernels/common/packing.h"
 
 namespace rnnqc {
@@ -11,18 +12,6 @@ namespace {
 std::string Place(int64_t row, int64_t column) {
   return "[" + std::to_string(row) + ", " + std::to_string(column) + "]";
 }
-
-// Of kUneven; the first one holds the even values.
-constexpr int kSets = 5;
-constexpr int8_t kSetValues[kSets][16] = {
-    {-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7},
-    {-15, -10, -8, -6, -4, -3, -2, -1, 0, 1, 2, 4, 6, 8, 11, 15},
-    {-10, -8, -6, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 8, 10},
-    {-9, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 8},
-    {-8, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7, 9},
-};
-constexpr int kSetShift = 5;
-constexpr int kMultiplierMask = (1 << kSetShift) - 1;
 
 // For each column its place among the wide ones, or -1.
 std::vector<int64_t> WidePlaces(const uint8_t* multipliers, int64_t groups, int64_t columns, int64_t wide_columns) {

@@ -39,7 +39,7 @@ std::string PackedRowInWords(const std::string& columns, int64_t bits);
 // [GroupCount(k, group_size), columns] a code is the number times that of its group and column.
 //
 // With kUneven the lower five bits of a multiplier are the multiplier and the upper three the number of a set of
-// sixteen values, of which the nibble is an index.
+// sixteen values (kernels/common/codebooks.h), of which the nibble is an index.
 //
 // A column all of whose multipliers are 0 is wide: a code is the number's `bits` without a sign, and 2^bits times a
 // nibble, less 128. These nibbles stand in PackedRow(wide_columns, 4) bytes at the end of a row, packed as those of a

@@ -168,7 +168,8 @@ class QuantLinearKernel {
     if (packed_) {
       values = Unpacked(inputs, w);
       w.weights = values.data();
-      if (inputs[kGroupMultiplier] != nullptr && config_.codebook == kEven) {
+      if (inputs[kGroupMultiplier] != nullptr) {
+        w.sets = config_.codebook == kUneven;
         w.multipliers = ort::DataOf<const uint8_t>(api_, inputs[kGroupMultiplier]);
         w.group_size = config_.group_size;
       }

@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
 #include <thread>
 #include <utility>
@@ -71,8 +72,11 @@ class TeamProbe {
 
 extern "C" {
 
+// In the place of bits: of four bits that are indices of sets, whose multipliers are bytes of groups.
+constexpr int32_t kSetIndices = -4;
+
 struct rnnqc_test_product {
-  int32_t bits;  // of the weights: 4, 6 or 8
+  int32_t bits;  // of the weights: 4, 6, 8, or kSetIndices
   const uint8_t* a;
   int64_t a_stride;
   int64_t rows;
@@ -197,7 +201,8 @@ RNNQC_EXPORT int32_t rnnqc_test_same_products(const char* isa, const char* other
   const rnnqc::KernelTable& a = *rnnqc::FindTable(isa);
   const rnnqc::KernelTable& b = *rnnqc::FindTable(other);
   return a.format == b.format && a.format_s4 == b.format_s4 && a.project == b.project && a.recurrent == b.recurrent &&
-                 a.project_s4 == b.project_s4 && a.recurrent_s4 == b.recurrent_s4 && a.project_s6 == b.project_s6 &&
+                 a.project_s4 == b.project_s4 && a.recurrent_s4 == b.recurrent_s4 && a.project_sets == b.project_sets &&
+                 a.recurrent_sets == b.recurrent_sets && a.project_s6 == b.project_s6 &&
                  a.recurrent_s6 == b.recurrent_s6
              ? 1
              : 0;
@@ -219,7 +224,8 @@ RNNQC_EXPORT void rnnqc_test_quantize_row(const char* isa, const float* x, int64
 }
 
 static rnnqc::PackedFormat Format(const char* isa, int32_t bits) {
-  return rnnqc::Formats(*rnnqc::FindTable(isa)).Of(bits);
+  const rnnqc::PackedFormats formats = rnnqc::Formats(*rnnqc::FindTable(isa));
+  return bits == kSetIndices ? formats.sets : formats.Of(bits);
 }
 
 static rnnqc::MatmulArgs Matmul(const char* isa, const rnnqc_test_product& product) {
@@ -240,7 +246,7 @@ static rnnqc::MatmulArgs Matmul(const char* isa, const rnnqc_test_product& produ
 
 // Whether the instruction set multiplies weights of so many bits.
 RNNQC_EXPORT int32_t rnnqc_test_has_bits(const char* isa, int32_t bits) {
-  return rnnqc::BitsOf(Format(isa, bits)) == bits ? 1 : 0;
+  return rnnqc::BitsOf(Format(isa, bits)) == std::abs(bits) ? 1 : 0;
 }
 
 RNNQC_EXPORT int64_t rnnqc_test_padded_depth(const char* isa, int32_t bits, int64_t k) {
@@ -263,9 +269,10 @@ RNNQC_EXPORT void rnnqc_test_pack_few_bits(const char* isa, int32_t bits, const 
                                            const uint8_t* multipliers, int64_t group_size, int64_t k, int64_t units,
                                            int32_t zero_point, void* packed, uint8_t* packed_multipliers,
                                            int32_t* start) {
-  const rnnqc::Matrix matrix{weights, k, units, multipliers, group_size};
+  rnnqc::Matrix matrix{weights, k, units, multipliers, group_size};
+  matrix.sets = bits == kSetIndices;
   const rnnqc::PackedFormat format = Format(isa, bits);
-  const rnnqc::PackedFormats formats{rnnqc::FindTable(isa)->format, format, format};
+  const rnnqc::PackedFormats formats{rnnqc::FindTable(isa)->format, format, format, format, 0};
   const rnnqc::PackedMatrix result = rnnqc::PackMatrix(formats, rnnqc::Width::kFewest, matrix, zero_point);
   std::memcpy(packed, result.weights.data(), static_cast<size_t>(result.weights.size()));
   std::memcpy(start, result.start.data(), static_cast<size_t>(result.start.size()) * sizeof(int32_t));
@@ -289,7 +296,10 @@ RNNQC_EXPORT void rnnqc_test_recurrent(const char* isa, const rnnqc_test_product
   args.matmul = Matmul(isa, *product);
   args.acc = acc;
   args.acc_stride = rnnqc::BlockCount(product->units) * rnnqc::kBlockColumns;
-  (product->bits == 4 ? table.recurrent_s4 : product->bits == 6 ? table.recurrent_s6 : table.recurrent)(args);
+  (product->bits == kSetIndices ? table.recurrent_sets
+   : product->bits == 4         ? table.recurrent_s4
+   : product->bits == 6         ? table.recurrent_s6
+                                : table.recurrent)(args);
 }
 
 RNNQC_EXPORT void rnnqc_test_project(const char* isa, const rnnqc_test_product* product, const float* row_scale,
@@ -304,7 +314,10 @@ RNNQC_EXPORT void rnnqc_test_project(const char* isa, const rnnqc_test_product* 
   args.bias = bias;
   args.p = p;
   args.p_stride = rnnqc::BlockCount(product->units) * rnnqc::kBlockColumns;
-  (product->bits == 4 ? table.project_s4 : product->bits == 6 ? table.project_s6 : table.project)(args);
+  (product->bits == kSetIndices ? table.project_sets
+   : product->bits == 4         ? table.project_s4
+   : product->bits == 6         ? table.project_s6
+                                : table.project)(args);
 }
 
 // Runs phases of `parts` parts with a team of `threads` threads, or, if not `together`, with as many tasks on one

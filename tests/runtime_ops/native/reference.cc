@@ -3,6 +3,7 @@
 #include <cmath>
 #include <cstdint>
 
+#include "kernels/common/codebooks.h"
 #include "kernels/kernel_table.h"
 
 namespace rnnqc {
@@ -26,6 +27,17 @@ int32_t WeightS4(const MatmulArgs& m, int64_t k, int64_t column) {
       static_cast<const uint8_t*>(m.weights)[(group * kBlockColumns + column % kBlockColumns) * 4 + k % 4];
   const int32_t half = k % 8 < 4 ? byte & 15 : byte >> 4;
   return Multiplied(m, half < 8 ? half : half - 16, k, column);
+}
+
+int32_t WeightOfSet(const MatmulArgs& m, int64_t k, int64_t column) {
+  const int64_t group = column / kSetColumns * GroupCount(m.k_padded, kGroupDepth) + k / kGroupDepth;
+  const int64_t j = column % kSetColumns;
+  const int64_t place = (group * kSetColumns + j % 4 * 2 + j / 4) * 16 + k % 16;
+  const uint8_t byte = static_cast<const uint8_t*>(m.weights)[place];
+  const uint8_t* record = m.multipliers + group * kSetRecord;
+  const int set = j < 4 ? record[8 + j] / kSets : record[8 + j - 4] % kSets;
+  const int index = k % kGroupDepth < 16 ? byte & 15 : byte >> 4;
+  return record[j] * kSetValues[set][(ZeroOf(set) + index) % kSetSize];
 }
 
 int32_t WeightS6(const MatmulArgs& m, int64_t k, int64_t column) {
@@ -206,6 +218,8 @@ void u8s8_s32_recurrent_1x1__reference(const RecurrentArgs& args) { Recurrent(We
 void u8s4_s32_recurrent_1x1__reference(const RecurrentArgs& args) { Recurrent(WeightS4, args); }
 void u8s8_f32_project_1x1__reference(const ProjectArgs& args) { Project(WeightS8, args); }
 void u8s4_f32_project_1x1__reference(const ProjectArgs& args) { Project(WeightS4, args); }
+void u8s4_s32_recurrent_sets_1x1__reference(const RecurrentArgs& args) { Recurrent(WeightOfSet, args); }
+void u8s4_f32_project_sets_1x1__reference(const ProjectArgs& args) { Project(WeightOfSet, args); }
 void u8s6_s32_recurrent_1x1__reference(const RecurrentArgs& args) { Recurrent(WeightS6, args); }
 void u8s6_f32_project_1x1__reference(const ProjectArgs& args) { Project(WeightS6, args); }
 

@@ -22,6 +22,7 @@ from tests.native.quant_lstm_cases import Arrays, assert_same_bits, native_sessi
 
 PLAIN, PACKED = KINDS[:2]
 STATIC = next(kind for kind in KINDS if kind.name == "QuantLinearStatic")
+UNEVEN = next(kind for kind in KINDS if kind.name == "QuantLinearInt4Uneven")
 
 
 def check(case: LinearCase, threads: int = 1, isa: str | None = None) -> Arrays:
@@ -50,6 +51,12 @@ def test_any_configuration(case: LinearCase) -> None:
 def test_sizes(isa: str, rows: int, inputs: int, outputs: int) -> None:
     for kind in (PLAIN, PACKED):
         check(linear_case((rows,), inputs, outputs, rows, kind), isa=isa)
+
+
+@pytest.mark.parametrize("rows", [1, 7])
+def test_large_weights_of_sets(rows: int) -> None:
+    """Of 2^23 weights or more, which kernels read as indices of sets; the last block of columns is not whole."""
+    check(linear_case((rows,), 3000, 2801, rows, UNEVEN), threads=2)
 
 
 @pytest.mark.parametrize("isa", AVAILABLE)

@@ -13,7 +13,8 @@ from onnx import TensorProto, helper
 
 from rnnqc.cells.tables import KNOT_UNIT, by_code, piecewise_linear_tanh
 from rnnqc.cells.types import CELL_TYPES
-from rnnqc.formats.packing import plane_columns
+from rnnqc.formats.codebooks import GROUP_BYTES
+from rnnqc.formats.packing import pack, plane_columns
 from rnnqc.reference import operators as reference
 from rnnqc.reference.codes import quantize_rows
 from tests.native.bundles import bundled, spread
@@ -103,6 +104,26 @@ def test_saturated_packed_weights(bits: int, high: int, low: int, batch: int) ->
             case.attributes |= {"x_mode": "codes", "x_zero_point": zero_point, "h_zero_point": zero_point}
             case.inputs["x_multiplier"] = np.full(260, 2.0**-16, np.float32)
             check(case)
+
+
+@pytest.mark.parametrize("batch", [1, 6])
+def test_large_weights_of_sets(batch: int) -> None:
+    """Of 2^23 weights or more, which kernels read as indices of sets; columns of eight bits stand apart."""
+    rng = np.random.default_rng(batch)
+    case = table_case(time=2, batch=batch, inputs=1447, hidden=1450)
+    for key in ("W", "R"):
+        rows, columns = case.inputs[key].shape
+        assert rows * columns >= 2**23
+        groups = rng.choice(GROUP_BYTES, (-(-rows // 64), columns))
+        wide = rng.permutation(columns)[:3]
+        groups[:, wide] = 0
+        packed = pack(rng.integers(-8, 8, (rows, columns), dtype=np.int8))
+        case.inputs[key] = np.concatenate([packed, rng.integers(0, 256, (rows, 2), dtype=np.uint8)], axis=1)
+        case.inputs[f"{key}_group_multiplier"] = groups
+        lower = key.lower()
+        case.attributes |= {f"{lower}_group_size": 64, f"{lower}_codebook": 1, f"{lower}_wide_columns": 3}
+        case.inputs[f"{lower.replace('w', 'x').replace('r', 'h')}_multiplier"] /= np.float32(40)
+    check(case)
 
 
 @given(wide_cases())

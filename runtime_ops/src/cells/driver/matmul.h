@@ -26,12 +26,18 @@ inline MatmulArgs Matmul(const PackedMatrix& matrix, const uint8_t* a, int64_t a
 
 inline void MultiplyRows(const KernelTable& kernels, const PackedMatrix& matrix, const RecurrentArgs& args) {
   const int64_t bits = BitsOf(matrix.format);
-  (bits == 4 ? kernels.recurrent_s4 : bits == 6 ? kernels.recurrent_s6 : kernels.recurrent)(args);
+  (matrix.format == PackedFormat::kS4Sets ? kernels.recurrent_sets
+   : bits == 4                            ? kernels.recurrent_s4
+   : bits == 6                            ? kernels.recurrent_s6
+                                          : kernels.recurrent)(args);
 }
 
 inline void ProjectRows(const KernelTable& kernels, const PackedMatrix& matrix, const ProjectArgs& args) {
   const int64_t bits = BitsOf(matrix.format);
-  (bits == 4 ? kernels.project_s4 : bits == 6 ? kernels.project_s6 : kernels.project)(args);
+  (matrix.format == PackedFormat::kS4Sets ? kernels.project_sets
+   : bits == 4                            ? kernels.project_s4
+   : bits == 6                            ? kernels.project_s6
+                                          : kernels.project)(args);
 }
 
 }  // namespace rnnqc

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "kernels/common/codebooks.h"
 #include "kernels/common/compiler.h"
 #include "kernels/kernel_table.h"
 
@@ -20,6 +21,10 @@ inline __m256i LoadSums(const int32_t* sums) { return _mm256_loadu_si256(reinter
 inline void StoreSums(int32_t* sums, __m256i value) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(sums), value); }
 
 inline int64_t Least(int64_t a, int64_t b) { return a < b ? a : b; }
+
+inline __m256i Sixteen(const uint8_t* bytes) {
+  return _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(bytes)));
+}
 
 inline __m256i Broadcast(const uint8_t* four_bytes) {
   int32_t four;
@@ -299,6 +304,8 @@ template <bool kDescending>
 constexpr SumsS4Fn* kTileSumsS4[kTileRowsS4] = {TileSumsS4<1, 8, kDescending>, TileSumsS4<2, 4>, TileSumsS4<3, 2>,
                                                 TileSumsS4<4, 2>};
 
+#include "kernels/avx2/products_sets.inc"
+
 // Rows of the next tile, so that the remaining tiles are about equal.
 inline int64_t NextTile(int64_t rows_left, int64_t tile_rows) {
   const int64_t tiles = (rows_left + tile_rows - 1) / tile_rows;
@@ -351,16 +358,15 @@ inline void Sums(const MatmulArgs& m, int32_t* sums, int64_t sums_stride, const 
   }
 }
 
-// The same for int4 weights.
-template <typename Finish>
-inline void SumsS4(const MatmulArgs& m, const int32_t* start, int32_t* sums, int64_t sums_stride,
-                   const Finish& finish) {
-  SumsS4Fn* const* tile_sums = m.descending ? kTileSumsS4<true> : kTileSumsS4<false>;
+// The same for int4 weights, even or uneven; of tiles of 1 .. kMost rows.
+template <int kMost, typename Finish>
+inline void SumsS4(SumsS4Fn* const* tile_sums, const MatmulArgs& m, const int32_t* start, int32_t* sums,
+                   int64_t sums_stride, const Finish& finish) {
   for (int64_t i = m.block_begin; i < m.block_end; ++i) {
     const int64_t block = m.descending ? m.block_begin + m.block_end - 1 - i : i;
     const int64_t column = block * kBlockColumns;
     for (int64_t row = 0; row < m.rows;) {
-      const int64_t tile = NextTile(m.rows - row, kTileRowsS4);
+      const int64_t tile = NextTile(m.rows - row, kMost);
       tile_sums[tile - 1](m, row, block, start == nullptr ? nullptr : start + column, sums + row * sums_stride + column,
                           sums_stride);
       finish(row, tile, block);
@@ -398,6 +404,19 @@ RNNQC_NOINLINE void Finish(const ProjectArgs& args, int64_t row, int64_t rows, i
   }
 }
 
+template <int kMost>
+void RecurrentS4(SumsS4Fn* const* tile_sums, const RecurrentArgs& args) {
+  SumsS4<kMost>(tile_sums, args.matmul, args.matmul.start, args.acc, args.acc_stride, [](int64_t, int64_t, int64_t) {});
+}
+
+template <int kMost>
+void ProjectS4(SumsS4Fn* const* tile_sums, const ProjectArgs& args) {
+  SumsS4<kMost>(tile_sums, args.matmul, nullptr, reinterpret_cast<int32_t*>(args.p), args.p_stride,
+                [&args](int64_t row, int64_t rows, int64_t block) {
+                  (args.row_scale != nullptr ? Finish<true> : Finish<false>)(args, row, rows, block);
+                });
+}
+
 }  // namespace
 
 void u8s8_s32_recurrent_3x64__avx2(const RecurrentArgs& args) {
@@ -413,14 +432,15 @@ void u8s8_f32_project_3x64__avx2(const ProjectArgs& args) {
 }
 
 void u8s4_s32_recurrent_4x64__avx2(const RecurrentArgs& args) {
-  SumsS4(args.matmul, args.matmul.start, args.acc, args.acc_stride, [](int64_t, int64_t, int64_t) {});
+  RecurrentS4<kTileRowsS4>(args.matmul.descending ? kTileSumsS4<true> : kTileSumsS4<false>, args);
 }
 
 void u8s4_f32_project_4x64__avx2(const ProjectArgs& args) {
-  SumsS4(args.matmul, nullptr, reinterpret_cast<int32_t*>(args.p), args.p_stride,
-         [&args](int64_t row, int64_t rows, int64_t block) {
-           (args.row_scale != nullptr ? Finish<true> : Finish<false>)(args, row, rows, block);
-         });
+  ProjectS4<kTileRowsS4>(args.matmul.descending ? kTileSumsS4<true> : kTileSumsS4<false>, args);
 }
+
+void u8s4_s32_recurrent_sets_4x64__avx2(const RecurrentArgs& args) { RecurrentS4<kTileRowsSets>(kTileSumsSets, args); }
+
+void u8s4_f32_project_sets_4x64__avx2(const ProjectArgs& args) { ProjectS4<kTileRowsSets>(kTileSumsSets, args); }
 
 }  // namespace rnnqc

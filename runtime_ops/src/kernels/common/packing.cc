@@ -4,6 +4,8 @@
 #include <cstring>
 #include <utility>
 
+#include "kernels/common/codebooks.h"
+
 namespace rnnqc {
 namespace {
 
@@ -98,6 +100,60 @@ void PackS4(PackedFormat format, const int8_t* weights, int64_t k, const Columns
   }
 }
 
+// The order of columns makes neighbours of those whose sums a kernel adds up together.
+int64_t PlaceInPart(int64_t column) { return column % 4 * 2 + column / 4; }
+
+// The packed memory holds zeros.
+void PackS4Sets(const int8_t* numbers, int64_t k, const Columns& columns, uint8_t* packed) {
+  const int64_t groups = GroupCount(k, kGroupDepth);
+  columns.ForEach([&](int64_t from, int64_t to) {
+    uint8_t* part = packed + to / kSetColumns * groups * kSetColumns * (kGroupDepth / 2);
+    for (int64_t i = 0; i < k; ++i) {
+      const int64_t in_group = i % kGroupDepth;
+      const int64_t place = i / kGroupDepth * kSetColumns + PlaceInPart(to % kSetColumns);
+      uint8_t* byte = part + place * (kGroupDepth / 2) + in_group % (kGroupDepth / 2);
+      const int number = numbers[i * columns.count() + from] & 15;
+      *byte = static_cast<uint8_t>(*byte | (in_group < kGroupDepth / 2 ? number : number << 4));
+    }
+  });
+}
+
+// Records of kS4Sets for every group of kGroupDepth k.
+AlignedArray<uint8_t> SetRecords(const Matrix& matrix) {
+  const Columns columns{matrix.units, matrix.gates};
+  const int64_t groups = GroupCount(matrix.k, kGroupDepth);
+  AlignedArray<uint8_t> records(columns.packed_count() / kSetColumns * groups * kSetRecord);
+  std::memset(records.data(), 0, static_cast<size_t>(records.size()));
+  for (int64_t group = 0; group < groups; ++group) {
+    const uint8_t* entries = matrix.multipliers + group * kGroupDepth / matrix.group_size * columns.count();
+    columns.ForEach([&](int64_t from, int64_t to) {
+      uint8_t* record = records.data() + (to / kSetColumns * groups + group) * kSetRecord;
+      const int64_t column = to % kSetColumns;
+      const int set = entries[from] >> kSetShift;
+      uint8_t* pair = record + kSetColumns + column % 4;
+      record[column] = static_cast<uint8_t>(entries[from] & kMultiplierMask);
+      *pair = static_cast<uint8_t>(*pair + (column < 4 ? kSets * set : set));
+    });
+  }
+  return records;
+}
+
+// For the values of each set, -16 .. 15, their places, counted from that of 0.
+struct PlacesInSets {
+  int8_t places[kSets][2 * kSetSize] = {};
+
+  PlacesInSets() {
+    for (int set = 0; set < kSets; ++set) {
+      for (int i = 0; i < kSetSize; ++i) {
+        places[set][kSetValues[set][i] + kSetSize] = static_cast<int8_t>(i - ZeroOf(set));
+      }
+    }
+  }
+  int8_t Of(int weight, uint8_t entry) const {
+    return places[entry >> kSetShift][weight / (entry & kMultiplierMask) + kSetSize];
+  }
+};
+
 // Three lines of four k: the weights of three groups with parts of the fourth group's.
 void PackS6Blocks(const int8_t* weights, int64_t k, const Columns& columns, int64_t k_padded, uint8_t* packed) {
   constexpr int64_t kLines = kGates - 1;
@@ -151,8 +207,9 @@ PackedMatrix PackAs(PackedFormat format, const Matrix& matrix, const int8_t* wei
 
 // The columns of more than `narrow` bits in a matrix of their own, in block order. `numbers` are the weights of the
 // others, divided by the multipliers of their groups.
-PackedMatrix PackMixed(const PackedFormats& formats, int64_t narrow_bits, int64_t wide_bits, const Matrix& matrix,
-                       std::vector<int8_t> numbers, const std::vector<int64_t>& bits, int32_t zero_point) {
+PackedMatrix PackMixed(const PackedFormats& formats, PackedFormat narrow, int64_t narrow_bits, int64_t wide_bits,
+                       const Matrix& matrix, std::vector<int8_t> numbers, const std::vector<int64_t>& bits,
+                       int32_t zero_point) {
   const int64_t columns = matrix.columns();
   std::vector<std::pair<int32_t, int64_t>> places;  // in block order and in the matrix
   Columns{matrix.units, matrix.gates}.ForEach([&](int64_t from, int64_t to) {
@@ -174,7 +231,7 @@ PackedMatrix PackMixed(const PackedFormats& formats, int64_t narrow_bits, int64_
     }
   }
   apart.weights = columns_apart.data();
-  PackedMatrix packed = PackAs(formats.Of(narrow_bits), matrix, numbers.data(), zero_point);
+  PackedMatrix packed = PackAs(narrow, matrix, numbers.data(), zero_point);
   packed.wide = std::make_unique<PackedMatrix>(PackAs(formats.Of(wide_bits), apart, apart.weights, 0));
   for (const auto& place : places) packed.wide_columns.push_back(place.first);
   return packed;
@@ -185,17 +242,25 @@ PackedMatrix PackMixed(const PackedFormats& formats, int64_t narrow_bits, int64_
 PackedMatrix PackGroups(const PackedFormats& formats, Width width, const Matrix& matrix, int32_t zero_point) {
   const int64_t columns = matrix.columns();
   std::vector<int8_t> numbers(static_cast<size_t>(matrix.k * columns));
+  const PlacesInSets in_sets;
   for (int64_t i = 0; i < matrix.k; ++i) {
     const uint8_t* multipliers = matrix.multipliers + i / matrix.group_size * columns;
     for (int64_t j = 0; j < columns; ++j) {
-      const int multiplier = std::max<int>(multipliers[j], 1);
-      numbers[static_cast<size_t>(i * columns + j)] =
-          static_cast<int8_t>(multipliers[j] == 0 ? 0 : matrix.weights[i * columns + j] / multiplier);
+      const int8_t weight = matrix.weights[i * columns + j];
+      int8_t* number = &numbers[static_cast<size_t>(i * columns + j)];
+      if (multipliers[j] == 0) {
+        *number = 0;
+      } else if (matrix.sets) {
+        *number = in_sets.Of(weight, multipliers[j]);
+      } else {
+        *number = static_cast<int8_t>(weight / multipliers[j]);
+      }
     }
   }
   std::vector<int64_t> bits = ColumnBits(numbers.data(), matrix.k, static_cast<size_t>(columns));
+  if (matrix.sets) std::fill(bits.begin(), bits.end(), 4);
   const int64_t most = *std::max_element(bits.begin(), bits.end());
-  const PackedFormat format = formats.Of(most);
+  const PackedFormat format = matrix.sets ? formats.sets : formats.Of(most);
   const int64_t apart = std::count(matrix.multipliers, matrix.multipliers + columns, uint8_t{0});
   const int64_t all = ColumnCount(matrix.units, matrix.gates);
   const bool fewer_bytes = SizeOf(format, all) + SizeOf(formats.s8, apart) < SizeOf(formats.s8, all);
@@ -205,8 +270,12 @@ PackedMatrix PackGroups(const PackedFormats& formats, Width width, const Matrix&
   for (int64_t j = 0; j < columns; ++j) {
     if (matrix.multipliers[j] == 0) bits[static_cast<size_t>(j)] = 8;
   }
-  PackedMatrix packed = apart > 0 ? PackMixed(formats, most, 8, matrix, std::move(numbers), bits, zero_point)
+  PackedMatrix packed = apart > 0 ? PackMixed(formats, format, most, 8, matrix, std::move(numbers), bits, zero_point)
                                   : PackAs(format, matrix, numbers.data(), zero_point);
+  if (matrix.sets) {
+    packed.multipliers = SetRecords(matrix);
+    return packed;
+  }
   const int64_t groups = GroupCount(matrix.k, matrix.group_size);
   packed.group_size = matrix.group_size;
   packed.multipliers = AlignedArray<uint8_t>(ColumnCount(matrix.units, matrix.gates) * groups);
@@ -229,6 +298,7 @@ void PackColumnSums(const int8_t* weights, int64_t k, const Columns& columns, in
 int64_t PaddedDepth(PackedFormat format, int64_t k) {
   switch (format) {
     case PackedFormat::kS16Columns:
+    case PackedFormat::kS4Sets:
       return RoundUp(k, 16);
     case PackedFormat::kS4Blocks:
     case PackedFormat::kS4Pairs:
@@ -245,7 +315,8 @@ int64_t PaddedDepth(PackedFormat format, int64_t k) {
 
 int64_t PackedBytes(PackedFormat format, int64_t k, int64_t units, int64_t gates) {
   const int64_t sums = format == PackedFormat::kS8BlocksWithSums ? kColumnSumBytes : 0;
-  return ColumnBlockCount(units, gates) * (kBlockColumns * PaddedDepth(format, k) * BitsOf(format) / 8 + sums);
+  const int64_t depth = format == PackedFormat::kS4Sets ? RoundUp(k, kGroupDepth) : PaddedDepth(format, k);
+  return ColumnBlockCount(units, gates) * (kBlockColumns * depth * BitsOf(format) / 8 + sums);
 }
 
 void PackWeights(PackedFormat format, const int8_t* weights, int64_t k, int64_t units, void* packed, int64_t gates) {
@@ -276,6 +347,9 @@ void PackWeights(PackedFormat format, const int8_t* weights, int64_t k, int64_t 
     case PackedFormat::kS4Blocks:
     case PackedFormat::kS4Pairs:
       PackS4(format, weights, k, columns, k_padded, static_cast<uint8_t*>(packed));
+      break;
+    case PackedFormat::kS4Sets:
+      PackS4Sets(weights, k, columns, static_cast<uint8_t*>(packed));
       break;
     case PackedFormat::kS6Blocks:
       PackS6Blocks(weights, k, columns, k_padded, static_cast<uint8_t*>(packed));
@@ -317,8 +391,10 @@ void PackMultipliers(const uint8_t* multipliers, int64_t groups, int64_t units, 
 
 PackedMatrix PackMatrix(const PackedFormats& formats, Width width, const Matrix& matrix, int32_t zero_point) {
   if (width == Width::kEight) return PackAs(formats.s8, matrix, matrix.weights, zero_point);
-  if (matrix.multipliers != nullptr) return PackGroups(formats, width, matrix, zero_point);
   const int64_t columns = matrix.columns();
+  if (matrix.multipliers != nullptr && (!matrix.sets || matrix.k * columns >= formats.least_sets)) {
+    return PackGroups(formats, width, matrix, zero_point);
+  }
   const std::vector<int64_t> bits = ColumnBits(matrix.weights, matrix.k, static_cast<size_t>(columns));
   const int64_t most = *std::max_element(bits.begin(), bits.end());
   const int64_t all = ColumnCount(matrix.units, matrix.gates);
@@ -334,7 +410,7 @@ PackedMatrix PackMatrix(const PackedFormats& formats, Width width, const Matrix&
   }
   if (narrow < most) {
     std::vector<int8_t> numbers(matrix.weights, matrix.weights + matrix.k * columns);
-    return PackMixed(formats, narrow, most, matrix, std::move(numbers), bits, zero_point);
+    return PackMixed(formats, formats.Of(narrow), narrow, most, matrix, std::move(numbers), bits, zero_point);
   }
   return PackAs(formats.Of(most), matrix, matrix.weights, zero_point);
 }

@@ -64,6 +64,17 @@ enum class PackedFormat {
   // k padded to 8. Four-way dot products take bytes as they are, for 16 times the sums of the second group and what the
   // lower halves add to them, and the lower halves again.
   kS4Pairs,
+  // int4 that are indices of sets (codebooks.h), counted from that of 0: [blocks][8 parts][groups of 32 k][8
+  // columns][16
+  // bytes], the columns of a part in the order 0 4 1 5 2 6 3 7. Byte i of a column has k = i in its lower half, and 16
+  // + i
+  // in its upper one.
+  //
+  // k padded to 16, in memory to 32. For instructions that look up bytes. A part's group has a record of kSetRecord
+  // bytes: its eight multipliers, and for columns j and j + 4 kSets times the number of the first one's set plus that
+  // of
+  // the second one's, for j = 0 .. 3.
+  kS4Sets,
   // int6, [blocks][k_padded / 4][3 groups][16 units][4 k]: the upper six bits of a byte are the weight of its group in
   // two's complement, the lower two bits a part of the weight of the fourth group + 32, the lowest one in group 0.
   //
@@ -77,6 +88,9 @@ enum class PackedFormat {
   // k padded to 8. For matrix product instructions.
   kS8Octets,
 };
+
+constexpr int64_t kSetColumns = 8;
+constexpr int64_t kSetRecord = 16;
 
 constexpr int64_t kColumnSumBytes = kBlockColumns * static_cast<int64_t>(sizeof(int32_t));
 
@@ -103,17 +117,33 @@ class AlignedArray {
 
 // Of a weight in memory; of int16, which holds int8, 16.
 constexpr int64_t BitsOf(PackedFormat format) {
-  return format == PackedFormat::kS4Blocks || format == PackedFormat::kS4Pairs ? 4
-         : format == PackedFormat::kS6Blocks                                   ? 6
-         : format == PackedFormat::kS16Columns                                 ? 16
-                                                                               : 8;
+  switch (format) {
+    case PackedFormat::kS4Blocks:
+    case PackedFormat::kS4Pairs:
+    case PackedFormat::kS4Sets:
+      return 4;
+    case PackedFormat::kS6Blocks:
+      return 6;
+    case PackedFormat::kS16Columns:
+      return 16;
+    case PackedFormat::kS8Blocks:
+    case PackedFormat::kS8BlocksWithSums:
+    case PackedFormat::kU8Blocks:
+    case PackedFormat::kS8Octets:
+      break;
+  }
+  return 8;
 }
 
 // The formats of an instruction set, by the bits that weights need.
 struct PackedFormats {
   PackedFormat s8;
-  PackedFormat s6;  // s8 if there is none
-  PackedFormat s4;  // s8 if there is none
+  PackedFormat s6;    // s8 if there is none
+  PackedFormat s4;    // s8 if there is none
+  PackedFormat sets;  // s8 if there is none
+  // Matrices of sets with fewer weights are packed as int8, whose products take fewer instructions: reading them from
+  // far caches is what takes longer.
+  int64_t least_sets = 8 * 1024 * 1024;
 
   PackedFormat Of(int64_t bits) const { return bits <= 4 ? s4 : bits <= 6 ? s6 : s8; }
 };
@@ -149,10 +179,12 @@ struct Matrix {
   int64_t k;
   int64_t units;
   // Of [GroupCount(k, group_size), gates * units] groups, or null. Every weight is a number of at most six bits times
-  // its group's, but in columns all of whose multipliers are 0.
+  // its group's, but in columns all of whose multipliers are 0. With `sets` the number is a value of the group's set,
+  // which stands above the multiplier (codebooks.h).
   const uint8_t* multipliers;
   int64_t group_size;
   int64_t gates = kGates;
+  bool sets = false;
 
   int64_t columns() const { return gates * units; }
 };
@@ -163,7 +195,7 @@ struct PackedMatrix {
   int64_t k_padded = 0;
   AlignedArray<uint8_t> weights;
   AlignedArray<int32_t> start;
-  AlignedArray<uint8_t> multipliers;  // empty without groups
+  AlignedArray<uint8_t> multipliers;  // or records, as many for each block; empty without groups
   int64_t group_size = 0;
   // Columns of a matrix of few bits that need more are zero in it and stand in a matrix of their own, without start
   // values: its column j belongs to column wide_columns[j] (in block order) of this one.
