@@ -292,7 +292,7 @@ def _add_other_choices(runs: ModelRuns, feeds: list[Feeds]) -> None:
 def _other_choice(array: Array) -> Array:
     """Another flag, or another choice where an input is one whole number; otherwise the array itself."""
     if array.dtype.kind == "b":
-        return ~array
+        return np.asarray(~array)  # of no dimension numpy makes a scalar, which onnxruntime does not take
     return np.asarray(array + 1, array.dtype) if array.dtype.kind in "iu" and array.size == 1 else array
 
 

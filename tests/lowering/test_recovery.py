@@ -220,8 +220,8 @@ def test_indices_are_no_recovered_layers() -> None:
     assert not [w for w in lowered.report.warnings if "could not be compared" in w]
 
 
-def test_a_branch_that_no_generated_input_takes() -> None:
-    """The condition is that the sum of the input is beyond 1e9."""
+def _of_two_branches(condition: onnx.NodeProto, *inputs: onnx.ValueInfoProto) -> onnx.ModelProto:
+    """Unrolled steps in both branches of an If, whose condition a node makes."""
     inner = RecurrenceCase(form="unrolled", initial="zeros", outputs=("y",))
     body = inner.model()
     branches = []
@@ -232,15 +232,28 @@ def test_a_branch_that_no_generated_input_takes() -> None:
         branches.append(branch)
     nodes = [
         make_node("ReduceSum", ["x"], ["sum"], keepdims=0),
-        make_node("Greater", ["sum", "limit"], ["beyond"]),
+        condition,
         make_node("If", ["beyond"], ["y"], "choice", then_branch=branches[0], else_branch=branches[1]),
     ]
     limit = onnx.numpy_helper.from_array(np.float32(1e9), "limit")
     outputs = [make_tensor_value_info("y", onnx.TensorProto.FLOAT, None)]
-    graph = onnx.helper.make_graph(nodes, "choice", [body.graph.input[0]], outputs, [limit])
-    proto = onnx.helper.make_model(graph, opset_imports=body.opset_import, ir_version=body.ir_version)
+    graph = onnx.helper.make_graph(nodes, "choice", [body.graph.input[0], *inputs], outputs, [limit])
+    return onnx.helper.make_model(graph, opset_imports=body.opset_import, ir_version=body.ir_version)
+
+
+def test_a_branch_that_no_generated_input_takes() -> None:
+    """The condition is that the sum of the input is beyond 1e9."""
+    proto = _of_two_branches(make_node("Greater", ["sum", "limit"], ["beyond"]))
     warnings = [w for w in rnnqc.lower(proto).report.warnings if "known to lead there" in w]
     assert ["choice/then_branch" in w for w in warnings] == [True]
+
+
+@pytest.mark.parametrize("shape", [[], [1]])
+def test_both_branches_of_a_flag_are_compared(shape: list[int]) -> None:
+    """numpy's opposite of an array without dimensions is none, and onnxruntime takes arrays alone."""
+    flag = make_tensor_value_info("flag", onnx.TensorProto.BOOL, shape)
+    proto = _of_two_branches(make_node("Identity", ["flag"], ["beyond"]), flag)
+    assert not [w for w in rnnqc.lower(proto).report.warnings if "known to lead there" in w]
 
 
 def test_models_of_layers_are_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
