@@ -1,4 +1,4 @@
-"""What a pass is: one rewrite of a model that declares what it needs, establishes and may change numerically."""
+"""The contract of a pass: a rewrite of a model with declared requirements, effects and numerics."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ class PassInfo:
 
 @dataclass(frozen=True)
 class StoredWeight:
-    """What an operator outside the recurrent layers has in place of a float weight.
+    """Constants that replace a float weight of an operator outside the recurrent layers.
 
     Attributes:
-        form: In words, such as "int8 rows".
-        constants: Bytes of the constants by name; those that operators share have one name.
+        form: Description, for example "int8 rows".
+        constants: Size in bytes of each constant, by name; a constant that several operators share has one name.
     """
 
     form: str
@@ -52,18 +52,19 @@ class StoredWeight:
 
 @dataclass(frozen=True)
 class PassResult:
-    """What a pass did.
+    """The result of one run of a pass.
 
     Attributes:
-        modified: Whether the model is different from before; exact.
-        remarks: What the pass has to say about each site.
+        modified: Whether the pass changed the model; exact.
+        remarks: Remarks about the sites that the pass looked at.
         statistics: Counts, e.g. of sites lowered.
         numerics: What this run may have changed, where that is less than the pass declares.
         clipped: Points whose ranges overrides make too small for the calibration data.
-        effects: For each override that speaks of a point of this pass, by its number, why it changes nothing; "" where
-            it does.
-        formats: By point what the recipe says and the format it comes to.
-        stored: What operators outside the recurrent layers have in place of float weights, by their paths before.
+        effects: For each override that matches a point of this pass, by its number: why it has no effect, or "" if it
+            has one.
+        formats: For each point, what the recipe asks for and the resulting format.
+        stored: The constants that replace float weights of operators outside the recurrent layers, by the path that the
+            operator had before the pass.
     """
 
     modified: bool
@@ -86,15 +87,15 @@ class Pass(abc.ABC):
         """Rewrites `model` in place."""
 
     def constant_check(self, model: Model) -> ConstantCheck | None:
-        """What will compare the constants that this pass is going to write with their definitions; None for nothing.
+        """Returns the check that compares the constants written by this pass with their definitions; None without one.
 
-        The verifier calls it before the pass runs; it finds the constants by other means than the pass.
+        The verifier calls it before the pass runs; the check derives the constants independently of the pass.
         """
         return None
 
     @final
     def __call__(self, model: Model) -> PassResult:
-        """Checks the requirements, runs, checks a structure that changed, and what the pass declares to establish."""
+        """Checks the requirements, runs the pass, checks a modified model, and checks the facts that the pass sets."""
         for property_ in sorted(self.info.requires, key=lambda p: p.value):
             reason = violated(model, property_)
             if reason:
@@ -114,5 +115,5 @@ class Pass(abc.ABC):
         return result
 
     def remark(self, outcome: Outcome, node: str, op: str, reason: str, found: str = "", action: str = "") -> Remark:
-        """A remark in this pass's name."""
+        """Returns a remark of this pass."""
         return Remark(self.info.name, outcome, node, op, reason, found, action)

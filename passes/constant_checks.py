@@ -1,4 +1,4 @@
-"""What constants a pass has to write: found by other means than the pass's own, and compared entry by entry."""
+"""Checks of constants that a pass writes: derived independently of the pass and compared element by element."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True)
 class WrongConstant:
-    """A constant that is not what it has to be.
+    """A constant that differs from its definition.
 
     Attributes:
-        what: What it is, such as "scale of lstm.forward.W.weight".
-        constant: Its name; empty where it is a number that the pass keeps of a cell.
+        what: Description, for example "scale of lstm.forward.W.weight".
+        constant: Its name; empty for a number that the pass keeps about a cell.
         node: The node that reads it, or the cell.
-        index: Of the entry that is furthest off; empty for a single number.
-        found: That entry.
-        expected: What it has to be.
-        count: How many entries are wrong.
+        index: Index of the element with the largest error; empty for a scalar.
+        found: The value of that element.
+        expected: Its value by definition.
+        count: Number of wrong elements.
     """
 
     what: str
@@ -44,7 +44,7 @@ class WrongConstant:
         return f"{self.what}: {name}{self.node!r}{at} is {_text(self.found)}, not {_text(self.expected)}{others}"
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Returns the fields as JSON data."""
         plain = {"what": self.what, "constant": self.constant, "node": self.node, "index": list(self.index)}
         return {**plain, "found": self.found, "expected": self.expected, "count": self.count}
 
@@ -55,12 +55,12 @@ def _text(value: float | str) -> str:
 
 @dataclass
 class Findings:
-    """What comparing the constants of a pass gave.
+    """The result of comparing the constants of a pass.
 
     Attributes:
-        compared: How many constants were compared.
-        wrong: Those that are wrong, in the order of the model.
-        passed_over: What could not be compared, each with the reason.
+        compared: Number of constants compared.
+        wrong: The wrong ones, in the order of the model.
+        passed_over: Constants that could not be compared, each with the reason.
     """
 
     compared: int = 0
@@ -83,15 +83,15 @@ class Findings:
         constant: str = "",
         ulps: float = 0.0,
     ) -> bool:
-        """Compares a constant with what it has to be.
+        """Compares a constant with its expected value.
 
         Args:
-            what: What it is.
+            what: Description of the constant.
             found: The constant, None if there is none.
-            expected: What it has to be; a single number stands for all entries.
+            expected: The expected value; a scalar applies to all elements.
             node: The node that reads it, or the cell.
             constant: Its name.
-            ulps: How many units in the last place of float32 an entry may be off.
+            ulps: Allowed error in float32 units in the last place.
         """
         self.compared += 1
         if found is None:
@@ -115,14 +115,14 @@ class Findings:
         return False
 
     def input(self, what: str, node: Node, position: int, expected: npt.ArrayLike) -> bool:
-        """Compares a constant input of a node with what it has to be."""
+        """Compares a constant input of a node with its expected value."""
         value = node.inputs[position] if position < len(node.inputs) else None
         held = constant_array(value) if value is not None and value.name else None
         name = value.name if value is not None else ""
         return self.array(what, held, expected, node=display_name(node), constant=name)
 
     def word(self, what: str, found: Any, expected: Any, *, node: str) -> bool:
-        """Compares what is no number, or must be the same."""
+        """Compares a value that is not numeric or must be equal."""
         self.compared += 1
         if found == expected:
             return True
@@ -131,15 +131,15 @@ class Findings:
 
 
 class ConstantCheck(abc.ABC):
-    """Made from the model before a pass; checks the model after it."""
+    """Created from the model before a pass; checks the model after it."""
 
     @abc.abstractmethod
     def findings(self, after: Model) -> Findings:
-        """Compares the constants that the pass has written with what they have to be."""
+        """Compares the constants that the pass has written with their expected values."""
 
     def without_loss(self, after: Model) -> onnx.ModelProto | None:
-        """The model after the pass without what it declares to lose; None if there is no such thing.
+        """Returns the model after the pass without its declared losses; None if that is impossible.
 
-        It has to be what the model before was, roundings apart.
+        It must compute the same as the model before the pass, except for rounding.
         """
         return None

@@ -1,4 +1,4 @@
-"""Instruments: timing, dumps after change, exactness of `modified`."""
+"""Instruments: timing, dumps after each change, a check that `modified` is exact."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class DumpAfterChange(Instrument):
 
 
 class VerifyModified(Instrument):
-    """Compares the serialized model with what the pass says of having changed it."""
+    """Checks `modified` against the serialized model."""
 
     def __init__(self) -> None:
         self._before = b""

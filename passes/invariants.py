@@ -1,4 +1,4 @@
-"""Facts about a model that passes require, establish or destroy; each is a function that looks at the model."""
+"""Facts about a model that passes require, establish or destroy; a function checks each one."""
 
 from __future__ import annotations
 
@@ -69,5 +69,5 @@ CHECKS: dict[Property, Callable[[Model], str]] = {
 
 
 def violated(model: Model, property_: Property) -> str:
-    """Why `property_` does not hold of `model`; empty if it does."""
+    """Returns why `property_` does not hold for `model`; empty if it holds."""
     return CHECKS[property_](model)

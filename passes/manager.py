@@ -1,4 +1,4 @@
-"""Runs passes in order, under the eyes of instruments."""
+"""Runs passes in order and notifies instruments."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ class PassManager:
     Args:
         passes: In the order they run.
         instruments: Observers; called in order before a pass and in reverse after it.
-        given: Facts that hold of every model it will be given.
+        given: Facts that hold for every model passed to `run`.
 
     Raises:
-        PipelineError: A pass requires a fact that no earlier pass establishes, or that one in between destroys.
+        PipelineError: A pass requires a fact that no earlier pass establishes, or a pass in between destroys one.
     """
 
     def __init__(

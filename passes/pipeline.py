@@ -1,7 +1,7 @@
-"""The table of contents of the compiler: every list of passes, each pass with the folder of its stage.
+"""Every list of passes, each pass with the folder of its stage.
 
 A model goes through `normalize` and `recover`, which leave clean recurrent nodes, and then through the stages that its
-recipe and form ask for. The pass manager checks what each pass requires of the ones before it.
+recipe and form require. The pass manager checks that earlier passes establish what each pass requires.
 """
 
 from __future__ import annotations
@@ -69,52 +69,52 @@ EXPORTED = frozenset({Property.CANONICAL, Property.SCALES_FOLDED})
 def normal_form(
     *, keep_codes: bool = False, fold: bool = False, remove_sorting: bool = False, scans: bool = True
 ) -> list[Pass]:
-    """Any exporter's file becomes one whose recurrent layers are clean recurrent nodes.
+    """Passes that turn any exporter's file into one whose recurrent layers are clean recurrent nodes.
 
     Args:
-        keep_codes: Whether weights that are stored as quantized values stay so.
-        fold: Whether what is known of inputs, by binding them or their dimensions, is computed now.
-        remove_sorting: Whether sorts of a batch by length go.
-        scans: Whether loops of custom cells become Scans; where they stay float that gains nothing.
+        keep_codes: Whether weights that are stored as quantized values keep them.
+        fold: Whether to compute everything that follows from bound inputs and dimensions.
+        remove_sorting: Whether to remove sorts of a batch by length.
+        scans: Whether loops of custom cells become Scans; of no use where they stay float.
     """
     return [
-        *([Canonicalize(keep_codes=keep_codes), *optional_passes()] if remove_sorting else []),  # normalize: sorts go
+        *([Canonicalize(keep_codes=keep_codes), *optional_passes()] if remove_sorting else []),  # normalize: no sorts
         RepairLstmExport(),  # normalize: an exported fixed batch dimension becomes dynamic
         ReadWeightCodes(keep=keep_codes),  # normalize: quantized weights become one constant each
         Canonicalize(keep_codes=keep_codes),  # normalize: recurrent nodes get one layout and explicit attributes
-        SplitFusedOperators(),  # normalize: operators that onnxruntime has fused are taken apart
+        SplitFusedOperators(),  # normalize: onnxruntime's fused operators become separate ones
         *([FoldConstants()] if fold else []),  # normalize: known shapes, indices and conditions are computed
         ComputeInFloat32(),  # normalize: float16 and float64 nodes get Casts around them
-        RemoveIdleCasts(),  # normalize: casts in loops that convert nothing go
+        RemoveIdleCasts(),  # normalize: redundant casts in loops are removed
         WriteChoices(),  # normalize: sums of products with a condition and its opposite become choices
-        RemoveOpenMasks(),  # normalize: masks over states that no step is held by go
-        RemoveWholeWrites(),  # normalize: writes that overwrite a whole tensor go
-        RemoveStacks(),  # normalize: stacks of values that are taken apart again go
-        WidenSteps(),  # recover: unrolled steps of float16 compute in float32
+        RemoveOpenMasks(),  # normalize: masks over states that hold no step are removed
+        RemoveWholeWrites(),  # normalize: writes that overwrite a whole tensor are removed
+        RemoveStacks(),  # normalize: stacks of values that are split again are removed
+        WidenSteps(),  # recover: unrolled float16 steps compute in float32
         RecognizeSteps(),  # recover: steps written in other operators become LSTM, GRU and RNN nodes of one step
         RollSteps(),  # recover: unrolled steps become one node
         RecoverLoops(),  # recover: loops over steps become one node
         FoldProductWeights(),  # normalize: weights of custom cells that are computed from constants become constants
         *([RollCustomSteps()] if scans else []),  # custom_cells: unrolled steps of custom cells become Scans
-        SimplifySequences(),  # normalize: detours between sequences and recurrent nodes go
+        SimplifySequences(),  # normalize: redundant operators between sequences and recurrent nodes are removed
         *([WriteScans()] if scans else []),  # custom_cells: loops of custom cells become Scans
         *([] if fold else [FoldConstants(floats=False)]),  # normalize: known shapes, indices, conditions are computed
     ]
 
 
 def default_passes(recipe: Recipe, form: str, unroll: bool, statistics: Statistics | None = None) -> list[Pass]:
-    """A lowering by a recipe."""
+    """Passes that lower a model by a recipe."""
     scans = quantizes_custom_cells(recipe, form)
     return [*normal_form(scans=scans), *recipe_passes(recipe, form, unroll, statistics)]
 
 
 def exported_passes(form: str, unroll: bool) -> list[Pass]:
-    """A lowering of a model that keeps the quantization it was exported with, and gets no other."""
+    """Passes that lower a model which keeps the quantization it was exported with and gets no other."""
     return [*normal_form(keep_codes=True), *own_passes(form, unroll)]
 
 
 def quantizes_custom_cells(recipe: Recipe, form: str) -> bool:
-    """Whether `recipe_passes` quantize anything but LSTM, GRU and RNN."""
+    """Whether `recipe_passes` quantizes custom cells."""
     return form not in (QONNX, ORT) and recipe.kind != WEIGHT_ONLY
 
 
@@ -133,7 +133,7 @@ def own_passes(form: str, unroll: bool) -> list[Pass]:
 
 
 def rest_weight_passes() -> list[Pass]:
-    """What comes before `rest_passes`: the weights around the recurrent layers become constants of their own."""
+    """The passes before `rest_passes`: they store each weight around the recurrent layers as a constant of its own."""
     return [
         FoldWeights(),  # rest: parts of larger weights, float16 weights behind a Cast
         UnfoldConvolutions(),  # linear: convolutions over few positions become matmuls
@@ -141,7 +141,7 @@ def rest_weight_passes() -> list[Pass]:
 
 
 def rest_passes(recipe: Recipe | None = None, form: str = FUSED, statistics: Statistics | None = None) -> list[Pass]:
-    """What `--rest int8` does after the passes above: the weights around the recurrent layers become int8.
+    """The passes of `--rest int8`, after those above: they store the weights around the recurrent layers as int8.
 
     Passes that share one `Int8Weights` store a tied weight once.
     """
@@ -150,32 +150,32 @@ def rest_passes(recipe: Recipe | None = None, form: str = FUSED, statistics: Sta
     return [
         QuantizeEmbeddings(weights),  # rest: rows of int8 tables
         *([linear] if form != QCDQ else []),
-        StoreWeights(weights),  # rest: all other weights, computed with in float
+        StoreWeights(weights),  # rest: all other weights, with float arithmetic
         Cleanup(),  # render
         *([ShortenNames()] if form == FUSED else []),  # render
     ]
 
 
 def output_passes(names: Sequence[str] = ()) -> list[Pass]:
-    """What makes quantized values of outputs so called, after the passes of the recipe."""
+    """The passes that quantize the named outputs, after the passes of the recipe."""
     return [
         QuantizeOutputs(names),  # render: outputs that are states of cells
     ]
 
 
 def last_passes(form: str) -> list[Pass]:
-    """What follows all passes above; a QONNX file keeps the operators that its readers know."""
+    """The passes after all others; none for QONNX files, which keep operators that QONNX tools read."""
     if form == QONNX:
         return []
     return [
-        JoinViews(),  # views: chains of views become fewer operators
+        JoinViews(),  # views: fewer operators that only move elements
         StoreShapes(),  # views: shapes that would make onnxruntime lose a state become initializers
-        *([FuseViews(), ShortenNames()] if form == FUSED else []),  # views: what still moves elements becomes one node
+        *([FuseViews(), ShortenNames()] if form == FUSED else []),  # views: the remaining ones become one node
     ]
 
 
 def every_pass(recipe: Recipe, weight_only: Recipe) -> list[Pass]:
-    """One of each pass, for lists of them; the recipes are one of cells and one of weights alone."""
+    """One instance of each pass, for listings; one recipe is for cells, one for weights alone."""
     passes = [
         *normal_form(fold=True),
         *default_passes(recipe, FUSED, False),
@@ -188,9 +188,9 @@ def every_pass(recipe: Recipe, weight_only: Recipe) -> list[Pass]:
 
 
 def optional_passes() -> list[Pass]:
-    """Passes that are asked for, after `Canonicalize`: by programs, or by `lower(remove_sorting=True)`."""
+    """Passes that run only on request, after `Canonicalize`: by programs, or by `lower(remove_sorting=True)`."""
     return [
-        RemoveSorting(),  # normalize: rows that are sorted by length for a layer stay in their order
+        RemoveSorting(),  # normalize: sorts by length around a layer are removed
     ]
 
 
@@ -210,12 +210,12 @@ def _quantized(recipe: Recipe, form: str, unroll: bool, statistics: Statistics |
     if form != QCDQ:
         passes.append(FoldScales(dispatch=not unroll, functions=form == FUSED))  # render: integer matmuls, look-ups
     if not unroll:
-        passes.append(RestoreNodes())  # render: cells that stay float become nodes again
+        passes.append(RestoreNodes())  # render: float cells become nodes again
     return passes
 
 
 def _rendered(form: str, unroll: bool) -> list[Pass]:
-    passes: list[Pass] = [Cleanup()]  # render: dead nodes go, equal constants become one, nodes are sorted
+    passes: list[Pass] = [Cleanup()]  # render: dead nodes removed, constants deduplicated, nodes sorted
     if unroll:
         passes += [Unroll(), Cleanup()]  # render: loops become copies of their bodies
     if form == FUSED:

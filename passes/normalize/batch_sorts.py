@@ -1,4 +1,4 @@
-"""Finds sorts of a vector and their inverses: TopK over all of it, and ScatterElements of 0, 1, ... to its places."""
+"""Finds sorts of a vector and their inverses: TopK over the whole vector, ScatterElements of 0, 1, ... to its order."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ COPIES = ("Cast", "Identity")
 
 @dataclass(frozen=True)
 class Sort:
-    """A sort of a vector, and what puts the order back.
+    """A sort of a vector and its inverse permutation.
 
     Attributes:
-        source: What is sorted, `[B]`.
-        sorted: The same, sorted.
-        order: Values that hold the places p of the entries: `sorted = source[p]`.
-        inverse: Values that hold q with `x[p][q] = x`.
+        source: The unsorted vector, `[B]`.
+        sorted: The sorted vector.
+        order: Values that hold the permutation p: `sorted = source[p]`.
+        inverse: Values that hold the inverse q: `x[p][q] = x`.
     """
 
     source: Value
@@ -30,7 +30,7 @@ class Sort:
 
 
 def read_sort(node: Node) -> Sort | None:
-    """The sort that a TopK is; None if it is not one of a whole vector, or if nothing puts the order back."""
+    """Returns the sort that a TopK computes; None unless it sorts a whole vector and the ScatterElements invert it."""
     source = node.inputs[0]
     shape = shape_of(source)
     if len(node.outputs) < 2 or shape is None or len(shape) != 1 or not attribute(node, "sorted", 1):
@@ -46,7 +46,7 @@ def read_sort(node: Node) -> Sort | None:
 
 
 def sizes_of_sorted(model: Model) -> dict[str, str]:
-    """Names that shape inference gave to the size of what is sorted, and the name of that size before."""
+    """Maps the names that shape inference gave to sizes of sorted vectors to the names of the unsorted sizes."""
     found: dict[str, str] = {}
     for node in (n for g in model.graphs() for n in g.nodes if n.op == "TopK" and not n.domain):
         sort = read_sort(node)
@@ -59,7 +59,7 @@ def sizes_of_sorted(model: Model) -> dict[str, str]:
 
 
 def _is_inverse(node: Node, order: Sequence[Value], same: Sequence[Value]) -> bool:
-    """Whether a ScatterElements writes 0, 1, ... to the places."""
+    """Whether a ScatterElements writes 0, 1, ... to the sorted indices."""
     if len(node.inputs) != 3 or not any(node.inputs[1] is p for p in order):
         return False
     counter = node.inputs[2].inputs[0] if node.inputs[2].inputs else None
@@ -72,7 +72,7 @@ def _is_inverse(node: Node, order: Sequence[Value], same: Sequence[Value]) -> bo
 
 
 def _copies(value: Value) -> list[Value]:
-    """The value, and what Casts and Identities make of it."""
+    """The value and its copies by Cast and Identity."""
     found = [value]
     for v in found:
         found += [u.outputs[0] for u in v.outputs if u.op in COPIES and not u.domain]
@@ -80,7 +80,7 @@ def _copies(value: Value) -> list[Value]:
 
 
 def _copied_from(value: Value) -> list[Value]:
-    """What Casts and Identities have made the value of."""
+    """The values that `value` is a copy of, by Cast and Identity."""
     found: list[Value] = []
     while value.inputs and value.inputs[0].op in COPIES:
         value = value.inputs[0].inputs[0]

@@ -1,4 +1,4 @@
-"""Brings recurrent nodes into one form, so that the later passes meet no variants."""
+"""Brings recurrent nodes into one form, so that later passes need not handle variants."""
 
 from __future__ import annotations
 
@@ -45,24 +45,24 @@ FIRST_IR_WITH_FREE_INITIALIZERS = 4
 class Canonicalize(Pass):
     """Normalizes the model around its recurrent nodes.
 
-    1. Model-local functions that contain recurrent nodes are inlined, and those with other operators that have weights:
-       recurrences that are written in another way, linear layers, embeddings, convolutions.
+    1. Model-local functions that contain recurrent nodes are inlined, as are those that contain other operators with
+       weights: unrecognized recurrences, linear layers, embeddings, convolutions.
     2. Operator sets below 13 are converted to 17 (the bodies of cells need 13); others stay. The IR version becomes
        10 to 13: functions with overloads need 10, onnxruntime refuses more than 13.
     3. Constant expressions that make W, R, B or P become initializers.
-    4. Layout 1 (which onnxruntime does not run) becomes layout 0 between Transposes.
+    4. Layout 1 (unsupported by onnxruntime) becomes layout 0 between Transposes.
 
            Before: LSTM(X [B,T,I], layout=1) -> Y [B,T,D,H], Y_h [B,D,H]
            After:  Transpose -> LSTM(layout=0) -> Transpose
-    5. Nodes without a name get one, recurrent nodes of one name different ones; graphs are sorted topologically.
-    6. Up to IR version 3 every initializer is listed as a graph input; later on that would make it a default that a
-       run may replace, so such inputs go.
+    5. Unnamed nodes get a name, recurrent nodes with equal names get different ones; graphs are sorted topologically.
+    6. Up to IR version 3 every initializer is listed as a graph input; later versions treat that as a default that a
+       run may replace, so these inputs are removed.
     7. MatMul and Gemm with equal constant weights read one value.
 
            Before: MatMul(x, Identity(W)), MatMul(y, V), with V equal to W
            After:  MatMul(x, W), MatMul(y, W)
 
-    Bits stay equal, unless 2, 3 or 6 had something to do: onnxruntime multiplies constants in another order than
+    Bit-exact unless 2, 3 or 6 applies: onnxruntime multiplies constants in another order than
     values.
     """
 
@@ -74,10 +74,10 @@ class Canonicalize(Pass):
     )
 
     def __init__(self, *, keep_codes: bool = False) -> None:
-        """Prepares the pass.
+        """Creates the pass.
 
         Args:
-            keep_codes: Whether W and R that are stored as integers stay as they are in step 3.
+            keep_codes: Whether step 3 keeps W and R that are stored as integers.
         """
         self.keep_codes = keep_codes
 
@@ -199,13 +199,13 @@ _WEIGHTS = frozenset({"MatMul", "Gemm", "Einsum", "Gather", "Conv", "ConvTranspo
 def _functions_with_weights(functions: Iterable[onnx.FunctionProto]) -> list[FunctionKey]:
     """Functions that may contain a recurrence or operators with weights, directly or through a call.
 
-    Those of rnnqc's own operators have products and gates, too, and stay, as do those that are a known layer.
+    Functions of rnnqc's own operators contain matmuls and gates, too, but stay, as do those of known layers.
     """
     held = {key_of(f): f for f in functions if type_of(f.name, f.domain) is None}
     operators = {key: _operators(function) for key, function in held.items()}
 
     def with_any(wanted: Iterable[str]) -> set[FunctionKey]:
-        """Functions with one of these operators, directly or through a call."""
+        """Functions that contain one of these operators, directly or through a call."""
         names = {(domain, op) for op in wanted for domain in ("", "ai.onnx")}
         found: set[FunctionKey] = set()
         users: dict[tuple[str, str], list[FunctionKey]] = {}
@@ -225,12 +225,12 @@ def _functions_with_weights(functions: Iterable[onnx.FunctionProto]) -> list[Fun
 
 
 def _operators(function: onnx.FunctionProto) -> set[tuple[str, str]]:
-    """Domain and name of every operator and function that is used."""
+    """Domain and name of every operator and function in use."""
     return {(n.domain, n.op_type) for block in blocks_of([function]) for n in block.node}
 
 
 def _restore(original: onnx.ModelProto, converted: onnx.ModelProto) -> None:
-    """Puts back what the version converter drops: metadata, documentation, producer."""
+    """Restores what the version converter drops: metadata, documentation, producer."""
     for name in ("producer_name", "producer_version", "domain", "model_version", "doc_string"):
         setattr(converted, name, getattr(original, name))
     del converted.metadata_props[:]
@@ -246,7 +246,7 @@ def _restore(original: onnx.ModelProto, converted: onnx.ModelProto) -> None:
 
 
 def _restore_nodes(original: onnx.GraphProto, converted: onnx.GraphProto) -> None:
-    """Documentation and metadata of nodes that make the same value under the same operator, in subgraphs too."""
+    """Restores documentation and metadata of nodes that compute the same value with the same operator, in bodies too."""
     pending = [(original, converted)]
     while pending:
         before, after = pending.pop()
@@ -263,7 +263,7 @@ def _restore_nodes(original: onnx.GraphProto, converted: onnx.GraphProto) -> Non
 
 
 def _unlist_initializers(model: Model) -> bool:
-    """Takes initializers off the lists of graph inputs; whether there were any."""
+    """Removes initializers from the lists of graph inputs; returns whether there were any."""
     found = False
     for graph in model.graphs():
         record = graph_info(graph)

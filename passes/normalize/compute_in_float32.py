@@ -1,4 +1,4 @@
-"""Lets recurrent nodes of float16 and float64 compute in float32."""
+"""Makes float16 and float64 recurrent nodes compute in float32."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ WEIGHTS, VALUES = (W, R, B, P), (X, INITIAL_H, INITIAL_C)
 
 
 class ComputeInFloat32(Pass):
-    """Puts Casts around recurrent nodes of float16 or float64, so that their cells are float32.
+    """Puts Casts around float16 and float64 recurrent nodes, so that their cells are float32.
 
-    Before: `LSTM(X, W, R, B, sequence_lens, initial_h, initial_c, P)` of float16 or float64
+    Before: `LSTM(X, W, R, B, sequence_lens, initial_h, initial_c, P)` in float16 or float64
 
-    After: `Cast(X), Cast(initial_h), Cast(initial_c) -> LSTM of float32 -> Cast`, with weights of float32
+    After: `Cast(X), Cast(initial_h), Cast(initial_c) -> float32 LSTM -> Cast`, with float32 weights
 
-    onnxruntime's CPU kernels are float32, too: it puts Casts around a layer of float16 itself, and refuses float64. So
-    results of float16 stay within its rounding, and those of float64 get float32's.
+    onnxruntime's CPU kernels are float32, too: it puts Casts around a float16 layer itself and refuses float64. So
+    float16 results stay within float16 rounding, and float64 results get float32 rounding.
 
-    * A node with weights that are not constant, or beyond float32, keeps its type, and with it stays float.
-    * So does one of bfloat16, which onnxruntime does not load.
-    * What is transposed is cast before the Transpose.
+    * A node keeps its type, and stays float, if its weights are not constant or exceed float32.
+    * So does a bfloat16 node, which onnxruntime does not load.
+    * An input behind a Transpose is cast before the Transpose.
     """
 
     info = PassInfo(
@@ -74,7 +74,7 @@ class ComputeInFloat32(Pass):
 
 
 def _fits(node: Node, k: int, dtype: np.dtype[Any]) -> bool:
-    """Whether input k is absent, or constant and of the type, and float32 can hold it."""
+    """Whether input k is absent, or a constant of the type that float32 can hold."""
     value = input_or_none(node, k)
     if value is None:
         return True
@@ -107,9 +107,9 @@ def _convert(model: Model, graph: Graph, node: Node, dtype: np.dtype[Any], conve
 
 
 def _cast(b: Builder, value: Value, name: str) -> Value:
-    """A value as float32; one that is transposed is cast before that.
+    """Casts a value to float32, in front of a Transpose if there is one.
 
-    onnxruntime 1.31 ends the process over `Transpose -> Cast -> MatMul`, which a decomposed layer would have.
+    onnxruntime 1.31 crashes on `Transpose -> Cast -> MatMul`, which a decomposed layer would contain.
     """
     transpose = value.inputs[0] if value.inputs else None
     if transpose is None or transpose.op != "Transpose" or transpose.domain:
@@ -119,7 +119,7 @@ def _cast(b: Builder, value: Value, name: str) -> Value:
 
 
 def _weight(model: Model, value: Value, converted: dict[int, Constant]) -> Constant:
-    """The weights as float32, once for all nodes that share them."""
+    """The weights as float32, stored once for all nodes that share them."""
     if id(value) not in converted:
         array = constant_array(value)
         assert array is not None

@@ -1,4 +1,4 @@
-"""Computes what is known before a run: shapes, indices, conditions; and takes the branches that these choose."""
+"""Computes shapes, indices and conditions that are known before a run, and keeps only the branches they choose."""
 
 from __future__ import annotations
 
@@ -27,28 +27,28 @@ _BRANCHES = ("then_branch", "else_branch")
 
 
 class FoldConstants(Pass):
-    """Stores what follows from constants and from known sizes, and takes branches whose condition is known.
+    """Stores what follows from constants and known sizes, and replaces If nodes whose condition is known.
 
     Before: `Shape(x [1,576]) -> Gather(0) -> Equal(1) -> If(...)`
 
-    After: the nodes of the branch that is taken
+    After: the nodes of the chosen branch
 
-    1. `Shape` and `Size` of values of known shape become initializers, and what `Gather` and `Slice` take of a
-       `Shape`, where those sizes are known.
-    2. So do nodes all of whose inputs are constant: what they make, up to 4096 bytes, is computed in onnxruntime.
-       Weights that are computed stay computed, because several operators may share what they are computed from.
-    3. The nodes of the branch that a known condition chooses take the place of the If node.
-    4. Then more shapes are known, and so on.
-    5. A Slice of a Shape that nothing else reads becomes attributes of the Shape.
+    1. `Shape` and `Size` of values of known shape become initializers, as do `Gather` and `Slice` of a `Shape` where
+       those sizes are known.
+    2. So do nodes with constant inputs only: results of up to 4096 bytes are computed in onnxruntime. Weights that are
+       computed stay computed, because several operators may share their sources.
+    3. The nodes of the branch that a known condition chooses replace the If node.
+    4. Then more shapes are known, and the steps repeat.
+    5. A Slice that is the only reader of a Shape becomes attributes of the Shape.
 
-    Without `floats` these are integers and booleans of up to 64 bytes. That changes no bits. Connected nodes are
-    computed where what is stored for them takes no more of a file than they did, or where it chooses a branch. Only
-    sizes count that follow from the inputs of the model: what a file declares for values inside it is not believed.
+    Without `floats` only integers and booleans of up to 64 bytes are stored, which is bit-exact. Connected nodes are
+    folded where their constants take no more of the file than the nodes did, or where the result chooses a branch. Only
+    sizes that follow from the model's inputs count: declared shapes of inner values are not trusted.
 
-    Then a model that was lowered stays as it is, so that lowering it again writes the same file, and one with
-    initializers that are graph inputs as well, which a run may replace.
+    Without `floats` the pass also skips lowered models, so that lowering them again writes the same file, and models
+    with initializers that are graph inputs as well, which a run may replace.
 
-    A model with cells of an earlier lowering always stays as it is: what they consist of is known by name.
+    A model with cells of an earlier lowering is never changed: their parts are found by name.
     """
 
     info = PassInfo(
@@ -59,7 +59,7 @@ class FoldConstants(Pass):
     )
 
     def __init__(self, *, floats: bool = True) -> None:
-        """A pass that computes floats, too, or indices, sizes and conditions alone."""
+        """Creates a pass that folds floats too, or only indices, sizes and conditions."""
         self._floats = floats
 
     def run(self, model: Model) -> PassResult:
@@ -84,11 +84,11 @@ class FoldConstants(Pass):
             model.remove_dead()
             model.sort()
         if not self._floats:
-            model.infer_shapes()  # the passes that follow go by declared shapes, too
+            model.infer_shapes()  # later passes read declared shapes, too
         return PassResult(any(statistics.values()), tuple(remarks), statistics, None if "f" in kinds else Bitwise())
 
     def _take_branch(self, model: Model, graph: Graph, remarks: list[Remark]) -> bool:
-        """Puts a branch in the place of an If node of one graph whose condition is known; whether there was one."""
+        """Replaces one If node of a graph whose condition is known by its branch; returns whether there was one."""
         for node in graph.nodes:
             condition = constant_array(node.inputs[0]) if node.op == "If" and not node.domain else None
             if condition is not None and condition.size == 1:
@@ -110,13 +110,13 @@ class FoldConstants(Pass):
 
 
 def _is_foldable(model: Model) -> bool:
-    """Whether a model is none that was lowered, and has no initializer that is a graph input as well."""
+    """Whether a model is not a lowered one and has no initializer that is a graph input as well."""
     record = graph_info(model.graph)
     return RECIPE_KEY not in model.metadata and not any(name in record.initializers for name in record.input_order)
 
 
 def _fold(model: Model, graph: Graph, followed: Followed, *, grow: bool) -> list[str]:
-    """Stores what is known in one graph; the kinds of the types that were stored."""
+    """Stores the known values of one graph; returns the kinds of their dtypes."""
     outputs = {id(v) for g in model.graphs() for v in g.outputs}
     kinds: list[str] = []
     for region in regions(graph, known_in(model, graph.nodes, followed), outputs):
@@ -128,7 +128,7 @@ def _fold(model: Model, graph: Graph, followed: Followed, *, grow: bool) -> list
 
 
 def _narrow(model: Model, graph: Graph, kept: Collection[int]) -> int:
-    """Makes attributes of the bounds of each Slice of a Shape that nothing else reads; how many there were."""
+    """Turns each Slice that is the only reader of a Shape into attributes of the Shape; returns how many."""
     sliced = [n for n in graph.nodes if n.op == "Slice" and not n.domain] if model.opset >= _SHAPE_HAS_BOUNDS else []
     count = 0
     for node in sliced:

@@ -1,4 +1,4 @@
-"""Stores the weights of recurrences that a model computes from constants."""
+"""Stores recurrent weights that a model computes from constants."""
 
 from __future__ import annotations
 
@@ -27,9 +27,8 @@ class FoldProductWeights(Pass):
 
     After: `Loop(...; x_t MatMul V')`, with V' = Transpose(V) an initializer
 
-    In bodies of loops with a product, every operand of floats; of unrolled steps, weights that three
-    products or more share. Recurrent nodes have initializers already. Weights that are stored as integers stay
-    quantized values.
+    This applies to every float operand in bodies of loops with a matmul, and to weights of unrolled steps that three or
+    more matmuls share. Recurrent nodes have initializers already. Weights that are stored as integers stay quantized.
     """
 
     info = PassInfo(
@@ -51,7 +50,7 @@ class FoldProductWeights(Pass):
                 if array is None or array.dtype.kind != "f":
                     continue
                 kept = model.add_initializer(f"{value.name}.constant", np.asarray(array))
-                stored[id(value)] = (value, kept)  # the value is held: ids are used again
+                stored[id(value)] = (value, kept)  # holds the value: ids are reused
             node.inputs[k] = stored[id(value)][1]
         if stored:
             model.remove_dead()
@@ -60,7 +59,7 @@ class FoldProductWeights(Pass):
 
 
 def _operands(graph: Graph, owner: Node | None) -> Iterator[tuple[Node, int]]:
-    """Nodes and the numbers of their inputs that may be weights of a recurrence."""
+    """Yields nodes and the positions of their inputs that may be recurrent weights."""
     nodes = [n for n in graph.nodes if CELL_TAG not in info(n).metadata]
     products = [n for n in nodes if n.op in _PRODUCTS and not n.domain]
     if owner is not None and is_loop(owner) and products:

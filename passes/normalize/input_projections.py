@@ -1,4 +1,4 @@
-"""Takes the product with an input into the weights of a layer whose own W only says which column is which gate's."""
+"""Folds a matmul with an input into the weights of a layer whose own W only assigns columns to gates."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _ONE_DIRECTION = ("forward", "reverse")
 
 @dataclass
 class _Product:
-    """What leads from a product to the input of a layer.
+    """The operators between a matmul and the input of a layer.
 
     Attributes:
-        factor: `[I,M]`, the constant that `source` is multiplied by; the values it is made of are in `values`.
-        source: What is multiplied.
-        added: `[M]`, what is added to the product.
-        views: Operators between the product and the layer that keep each row as it is, the last one first.
-        values: The constants that `factor` and `added` are made of.
+        factor: `[I,M]`, the constant factor; its source values are in `values`.
+        source: The other operand of the matmul.
+        added: `[M]`, the sum of the constants added to the result.
+        views: Operators between matmul and layer that keep each row intact, the last one first.
+        values: The source constants of `factor` and `added`.
     """
 
     factor: Floats
@@ -40,23 +40,23 @@ class _Product:
 
 @dataclass
 class _Stored:
-    """Weights that were stored for several steps of one layer.
+    """Weights stored for several steps of one layer.
 
     Attributes:
-        held: W and B by what they are made of, with values that must not go as long as their ids count.
+        held: W and B by the ids of their sources, with the source values, which must live as long as their ids count.
     """
 
     held: dict[Hashable, tuple[Constant, Constant | None, list[Value]]] = field(default_factory=dict)
 
 
 def take_projections(model: Model, graph: Graph, indices: Indices) -> int:
-    """Makes layers multiply by `V` where they have `V` in front, and a W that chooses columns of the product.
+    """Folds a matmul by a constant `V` in front of a layer into its W, where W only selects columns of the result.
 
-    Such layers are made of steps whose product with the input stands in front of a loop or of all steps: torch's
-    exporters write it so. Products are summed up in another order at most: W has one element in a row, 1 or -1.
+    Exporters of torch write one input matmul in front of a loop or of all steps; layers recovered from these have this
+    form. At most the summation order changes: each row of W has a single nonzero element, 1 or -1.
 
     Returns:
-        How many layers changed.
+        The number of changed layers.
     """
     count, stored = 0, _Stored()
     for node in list(graph.nodes):
@@ -74,7 +74,7 @@ def take_projections(model: Model, graph: Graph, indices: Indices) -> int:
 
 
 def _chooses(weights: npt.NDArray[np.generic]) -> bool:
-    """Whether a W `[1,GH,M]` has one element in each row, 1 or -1."""
+    """Whether each row of a W `[1,GH,M]` has a single nonzero element, 1 or -1."""
     if weights.ndim != 3 or weights.shape[0] != 1 or weights.dtype != np.float32:
         return False
     return bool(np.all((weights != 0).sum(axis=2) == 1) and np.all(np.abs(weights.sum(axis=2)) == 1))
@@ -89,7 +89,7 @@ def _take(
     found: _Product,
     stored: _Stored,
 ) -> None:
-    """Gives a layer the product in front as W and B, and the source of the product as X."""
+    """Replaces W and B of a layer by those of the matmul in front, and X by the source of the matmul."""
     given = [node.inputs[W], *([node.inputs[B]] if bias is not None else []), *found.values]
     key = (node.op, *map(id, given))
     if key not in stored.held:
@@ -118,7 +118,7 @@ def _take(
 
 
 def _product(value: Value, width: int, indices: Indices) -> _Product | None:
-    """The product with a constant that `value`, of `width` columns, is made of by sums and views."""
+    """The matmul with a constant behind `value`, of `width` columns, through additions and views."""
     added, views, values = np.zeros(width, np.float32), list[Node](), list[Value]()
     while len(value.inputs) == 1 and not value.inputs[0].domain:
         node = value.inputs[0]
@@ -142,7 +142,7 @@ def _product(value: Value, width: int, indices: Indices) -> _Product | None:
 
 
 def _of_product(node: Node, width: int, indices: Indices, found: _Product) -> _Product | None:
-    """`found` with what a MatMul or Gemm multiplies and adds; None if it is not one row by a constant matrix."""
+    """Adds the operands of a MatMul or Gemm to `found`; None unless it multiplies rows by a constant matrix."""
     factor, shape = indices.constants.array(node.inputs[1]), shape_of(node.inputs[0])
     if factor is None or factor.ndim != 2 or factor.dtype != np.float32 or shape is None or len(shape) < 2:
         return None
@@ -167,12 +167,12 @@ def _is_row(array: npt.NDArray[np.generic], width: int) -> bool:
 
 
 def _is_idle(node: Node) -> bool:
-    """Whether a node hands on what it gets."""
+    """Whether a node returns its input unchanged."""
     return node.op in ("Identity", "Cast") or (node.op == "Concat" and len(node.inputs) == 1)
 
 
 def _keeps_rows(node: Node, width: int, indices: Indices) -> bool:
-    """Whether a node moves rows of `width` columns and leaves each as it is."""
+    """Whether a node moves rows of `width` columns and leaves each intact."""
     shape, made = shape_of(node.inputs[0]), shape_of(node.outputs[0])
     if shape is None or len(shape) < 2:
         return False

@@ -1,4 +1,4 @@
-"""Which model-local functions of rnnqc's domain rnnqc has written."""
+"""Recognizes the model-local functions that rnnqc has written in its own domain."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _PREFIX = re.compile(rf"^.+(?=({FUNCTION}|Quant([A-Z]+|Custom)Cell(_\w+)?|{OPERA
 
 
 def check_own_functions(functions: Iterable[onnx.FunctionProto], source: str) -> None:
-    """Refuses functions of domain ai.rnnqc with another name or signature than the operators of rnnqc have.
+    """Refuses functions of domain ai.rnnqc whose name or signature is not that of an operator of rnnqc.
 
-    Native kernels take the place of functions by domain and name, and a lowering adds functions of its own there.
+    Native kernels replace functions by domain and name, and a lowering adds functions to this domain.
 
     Raises:
-        CompileError: With the first such function.
+        CompileError: There is another function; names the first.
     """
     for function in functions:
         if function.domain == DOMAIN and not _is_own(function):
@@ -55,6 +55,6 @@ def _is_own(function: onnx.FunctionProto) -> bool:
 
 
 def _are_some_of(names: Iterable[str], known: Sequence[str]) -> bool:
-    """Whether `names` are some of `known`, in their order."""
+    """Whether `names` is a subsequence of `known`."""
     left = iter(known)
     return all(name in left for name in names)

@@ -1,4 +1,4 @@
-"""Reads the weights of recurrent nodes that are stored as integers already."""
+"""Reads weights of recurrent nodes that are already stored as integers."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ _OLDEST_OPSET = 13  # DequantizeLinear with an axis
 
 
 class ReadWeightCodes(Pass):
-    """Gives recurrent nodes whose weights come from quantizers or dequantizers one constant for W and one for R.
+    """Stores weights that come from quantizers or dequantizers as one constant each for W and R.
 
-    Before: `(codes -> Clip -> DequantizeLinear) x G -> Concat -> Unsqueeze -> LSTM`, or Quant of floats instead of
-    DequantizeLinear, as Brevitas exports it; GRU and RNN are read alike
+    Before: `(quantized values -> Clip -> DequantizeLinear) x G -> Concat -> Unsqueeze -> LSTM`, or Quant of floats
+    instead of DequantizeLinear, as Brevitas exports it; likewise for GRU and RNN
 
-    After: `codes int8 [1,GH,K] -> DequantizeLinear(scale [GH], axis=1) -> LSTM` where codes are kept, otherwise the
-    floats they stand for. Operators between the two would break sessions of operator sets from 21 on.
+    After: `quantized values int8 [1,GH,K] -> DequantizeLinear(scale [GH], axis=1) -> LSTM` with `keep`, otherwise float
+    weights. With operators between the two, sessions fail from operator set 21 on.
 
-    * Where codes are kept, other constants of the node that are graph inputs as well are so no longer.
-    * Weights that differ in scale along their inputs, that have more than 8 bits, or that are made in a way that is not
-      known, become floats or stay as they are.
-    The bits of the weights are equal either way; onnxruntime multiplies constants in another order than values.
+    * With `keep`, the node's other constants are no longer graph inputs.
+    * Weights whose scale varies along their inputs, with more than 8 bits, or from an unknown pattern become floats or
+      stay unchanged.
+    The weights are bit-exact either way; onnxruntime multiplies constants in another order than values.
     """
 
     info = PassInfo(
@@ -49,10 +49,10 @@ class ReadWeightCodes(Pass):
     )
 
     def __init__(self, *, keep: bool = False) -> None:
-        """Prepares the pass.
+        """Creates the pass.
 
         Args:
-            keep: Whether integers stay integers; otherwise a later pass is going to quantize the floats.
+            keep: Whether integers stay integers; otherwise a later pass quantizes the floats.
         """
         self.keep = keep
 
@@ -62,7 +62,7 @@ class ReadWeightCodes(Pass):
         made: dict[int, _Made] = {}
         count = 0
         for path, graph in list(model.paths()):
-            for node in list(graph.nodes):  # dequantizers are put in front
+            for node in list(graph.nodes):  # dequantizers are inserted at the front
                 if not is_recurrent(node):
                     continue
                 if self.keep and WEIGHTS_TAG in info(node).metadata:
@@ -84,7 +84,7 @@ class ReadWeightCodes(Pass):
         return PassResult(count > 0, tuple(remarks), {"nodes": count})
 
     def _kept(self, model: Model, node: Node, name: str) -> Remark:
-        """Takes the other constants of a node off the graph inputs, and says that it keeps its weights."""
+        """Removes the other constants of a node from the graph inputs, and reports that it keeps its weights."""
         reason, found = "keeps the weights it was exported with", "no recipe"
         listed = unlist_weights(model, node)
         if listed:
@@ -114,7 +114,7 @@ class ReadWeightCodes(Pass):
 
 
 def has_weight_codes(node: Node) -> bool:
-    """Whether the node is a recurrent one whose weights come from quantized values."""
+    """Whether a recurrent node has weights that come from quantized values."""
     if not is_recurrent(node):
         return False
     values = (input_or_none(node, k) for k in (W, R))
@@ -123,14 +123,14 @@ def has_weight_codes(node: Node) -> bool:
 
 @dataclass
 class _Made:
-    """What replaces a value.
+    """The replacement of a value.
 
     Attributes:
-        source: The value, kept so that its identity is not given to another one.
+        source: The value, kept so that its id is not reused.
         value: Its replacement.
-        format: The type of the quantized values; "" for floats.
-        size: Bytes of the constants.
-        shape: Of the weights.
+        format: Type of the quantized values; "" for floats.
+        size: Size of the constants in bytes.
+        shape: Shape of the weights.
     """
 
     source: Value
@@ -146,13 +146,13 @@ def _dequantizer(model: Model, source: Value, name: str, arrays: list[npt.NDArra
     held = [model.add_initializer(f"{name}.{n}", a) for n, a in zip(names, arrays, strict=True)]
     axis = {"axis": 1} if arrays[1].ndim else {}
     value = builder.op("DequantizeLinear", list(held), "float", **axis)
-    # Constants alone go in: the node may stand before everything, where subgraphs see it, too.
+    # All inputs are constant: the node may come first, where subgraphs see it, too.
     model.graph.nodes[:0] = builder.nodes
     return _Made(source, value, arrays[0].dtype.name, sum(a.nbytes for a in arrays), list(arrays[0].shape))
 
 
 def _record(node: Node, used: dict[int, _Made | None]) -> dict[str, Any]:
-    """As quantize-weights writes it."""
+    """The record of the stored weights, as quantize-weights writes it."""
     record: dict[str, Any] = {"bytes": 0, "float_bytes": 0, "exported": True}
     for k, key in ((W, "W"), (R, "R")):
         made = used[k]

@@ -1,4 +1,4 @@
-"""Takes Casts that convert nothing out of the bodies of loops."""
+"""Removes redundant Casts from the bodies of loops."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rnnqc.passes.invariants import Property
 
 
 class RemoveIdleCasts(Pass):
-    """Writes Identity for a Cast to the type that its input has, in the bodies of Loop and Scan.
+    """Replaces a Cast to the type of its input by Identity, in the bodies of Loop and Scan.
 
     Before, as jax2onnx writes every state that a loop carries:
 
@@ -19,8 +19,8 @@ class RemoveIdleCasts(Pass):
 
     After: `tanh(x W + h R) -> Identity -> h of the next step`
 
-    So later passes see the state itself. The Identity keeps names, and outputs of a body apart. Where a type is not
-    known, the Cast stays.
+    Then later passes see the state itself. Identity keeps names, and keeps outputs of a body distinct. A Cast of
+    unknown type stays.
     """
 
     info = PassInfo(

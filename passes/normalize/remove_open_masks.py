@@ -1,4 +1,4 @@
-"""Removes masks over the states of unrolled steps that no step is held by."""
+"""Removes masks over the states of unrolled steps that hold no step."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _CONDITIONS = Followed("iub", 64, read=4096)
 
 
 class RemoveOpenMasks(Pass):
-    """Uses what a step makes in the place of a choice between that and the state before.
+    """Replaces the choice between a step's result and the state before by the result, where it is always chosen.
 
     Before, as Keras exports layers with PyTorch's backend, for each step t of a sequence of 10:
 
@@ -20,9 +20,9 @@ class RemoveOpenMasks(Pass):
 
     After: `new -> next step`
 
-    The condition must follow from sizes that the inputs of the model have, and what is chosen must have the shape of
-    the result. Choices go in rows alone, where what one makes is what the next one leaves out: so masks over states
-    are written, and other choices stay.
+    The condition must follow from sizes of the model's inputs, and the chosen value must have the shape of the result.
+    Only chains of choices are removed, where each choice's result is what the next one rejects: masks over states have
+    this form; other choices stay.
     """
 
     info = PassInfo(
@@ -66,13 +66,13 @@ def _choices(graph: Graph) -> list[Node]:
 
 
 def _same_shape(value: Value, other: Value) -> bool:
-    """Whether two values have one shape, all of which is known by number or by the name of an input's dimension."""
+    """Whether two values have one shape whose dimensions are all numbers or names of input dimensions."""
     a, b = shape_of(value), shape_of(other)
     return a is not None and a == b and all(d not in (None, "") for d in a)
 
 
 def _row(node: Node, taken: dict[int, tuple[Value, Value]]) -> list[Node]:
-    """A choice and the one whose result it leaves out; none where that is no choice that is known."""
+    """A choice and the one whose result it rejects; empty if that is not a known choice."""
     value = taken[id(node)][1]
     while len(value.inputs) == 1 and value.inputs[0].op in ("Cast", "Identity"):
         value = value.inputs[0].inputs[0]

@@ -19,7 +19,7 @@ BATCH_OF_OUTPUT = (2, 1, 1)
 
 
 class RemoveSorting(Pass):
-    """Removes the sort of a batch by length around recurrent nodes, which need none. Not among the default passes.
+    """Removes the sort of a batch by length around recurrent nodes, which do not need it. Not among the default passes.
 
     Before, as PyTorch exports `pack_padded_sequence(..., enforce_sorted=False)`:
 
@@ -28,8 +28,8 @@ class RemoveSorting(Pass):
 
     After: `x -> LSTM(lens)`
 
-    A sort stays unless everything between the two kinds of Gather treats the rows of the batch alike, and everything
-    that leaves has its order restored: nothing else reads the sorted batch.
+    A sort stays unless all nodes between the two kinds of Gather treat the rows of the batch alike and every result
+    has its order restored: no other node reads the sorted batch.
     """
 
     info = PassInfo(
@@ -61,14 +61,14 @@ class RemoveSorting(Pass):
 
 @dataclass
 class _Region:
-    """Where the batch is sorted.
+    """The part of a graph in which the batch is sorted.
 
     Attributes:
-        axes: By id of a value the axis of the batch.
+        axes: The batch axis of each value, by its id.
         values: All sorted values, in the order they were found.
-        gathers: Where it is put in order.
-        restored: Where the order is put back.
-        layers: Recurrent nodes in between.
+        gathers: Nodes that sort the batch.
+        restored: Nodes that restore the order.
+        layers: Recurrent nodes in the region.
     """
 
     axes: dict[int, int] = field(default_factory=dict)
@@ -78,7 +78,7 @@ class _Region:
     layers: list[Node] = field(default_factory=list)
 
     def add(self, value: Value, axis: int) -> bool:
-        """Notes a sorted value; False if its batch is found on two axes."""
+        """Adds a sorted value; False if its batch is found on two axes."""
         if id(value) not in self.axes:
             self.axes[id(value)] = axis
             self.values.append(value)
@@ -86,7 +86,7 @@ class _Region:
 
 
 def _follow(model: Model, sort: Sort) -> _Region | None:
-    """Follows the sorted values to where their order is put back; None if somebody sees the order."""
+    """Follows the sorted values until their order is restored; None if another node depends on the order."""
     outputs = {id(v) for g in model.graphs() for v in g.outputs}
     region = _Region()
     region.add(sort.sorted, 0)
@@ -101,7 +101,7 @@ def _follow(model: Model, sort: Sort) -> _Region | None:
             elif user.op not in (*COPIES, "Shape", "ScatterElements"):
                 return None
     done: set[int] = set()
-    for value in region.values:  # grows
+    for value in region.values:  # the list grows
         axis = region.axes[id(value)]
         for user in value.outputs:
             if id(user) in done or user.op == "Shape":
@@ -114,7 +114,7 @@ def _follow(model: Model, sort: Sort) -> _Region | None:
                 continue
             made = _after(user, value, axis, region.axes)
             if made is None:
-                continue  # perhaps another of its inputs is found later
+                continue  # another of its inputs may be found later
             done.add(id(user))
             if is_recurrent(user):
                 region.layers.append(user)
@@ -128,7 +128,7 @@ def _follow(model: Model, sort: Sort) -> _Region | None:
 
 
 def _after(node: Node, value: Value, axis: int, axes: dict[int, int]) -> list[tuple[Value, int]] | None:
-    """Outputs of a node with sorted inputs, and the axis of the batch in each; None if rows are not treated alike."""
+    """The outputs of a node with sorted inputs, each with its batch axis; None if it does not treat rows alike."""
     if node.domain:
         return None
     if is_recurrent(node):
@@ -146,7 +146,7 @@ def _after(node: Node, value: Value, axis: int, axes: dict[int, int]) -> list[tu
 
 
 def _moved(node: Node, axis: int) -> int | None:
-    """The axis of the batch behind a node with one input; None if it is not there any more, or that is not known."""
+    """The batch axis after a node with one input; None if it is gone or unknown."""
     if node.op in ELEMENTWISE:
         return axis
     if node.op == "Transpose":
@@ -171,7 +171,7 @@ def _moved(node: Node, axis: int) -> int | None:
 
 
 def _has_sorted_inputs(node: Node, axes: dict[int, int]) -> bool:
-    """Whether all inputs of a recurrent node that have a batch are sorted, or states the same for all rows."""
+    """Whether all batched inputs of a recurrent node are sorted, or are states that are the same for all rows."""
     if any(id(node.inputs[k]) in axes for k in (W, R, B, P) if input_or_none(node, k) is not None):
         return False
     for k, place in BATCH_OF.items():
@@ -213,7 +213,7 @@ def _remove(model: Model, sort: Sort, region: _Region) -> None:
     outputs = {id(v) for g in model.graphs() for v in g.outputs}
     model.replace_all_uses(sort.sorted, sort.source)
     for node in (*region.gathers, *region.restored):
-        if id(node.outputs[0]) in outputs:  # whose name has to stay
+        if id(node.outputs[0]) in outputs:  # an output's name must stay
             node.op = "Identity"
             node.attrs.clear()
             node.inputs.pop()

@@ -1,4 +1,4 @@
-"""Takes what was stacked from where it comes from."""
+"""Replaces parts of a stack by the stacked values."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _Lengths = dict[tuple[int, int], int | None]
 
 
 class RemoveStacks(Pass):
-    """Uses an operand of a Concat in the place of what is taken out of the Concat again.
+    """Replaces a part of a Concat that equals one of its operands by the operand.
 
     Before, as PyTorch's exporters write the states of several layers from one step to the next:
 
@@ -29,8 +29,8 @@ class RemoveStacks(Pass):
 
     After: `h of layer 2 -> next step of layer 2`
 
-    So a state goes straight from step to step. What is taken is an operand as a whole, by a Gather of one element, a
-    Slice or a Split whose bounds are known; operands in front of it have known sizes. Stacks of stacks are looked into.
+    So a state passes directly from step to step. A part is a whole operand, selected by a Gather of one element, a
+    Slice or a Split with known bounds; the operands in front of it have known sizes. Nested stacks are handled.
     """
 
     info = PassInfo(
@@ -65,7 +65,7 @@ class RemoveStacks(Pass):
 
 
 def _of_stack(node: Node) -> bool:
-    """Whether what a node takes from comes from a Concat, through others that take."""
+    """Whether the input of a node comes from a Concat, possibly through Slice and Split."""
     maker = maker_of(node.inputs[0])
     while maker is not None and maker.op in ("Slice", "Split"):
         maker = maker_of(maker.inputs[0])
@@ -73,7 +73,7 @@ def _of_stack(node: Node) -> bool:
 
 
 def _range(node: Node, position: int, indices: Indices) -> _Range | None:
-    """What output `position` of a Gather, Slice or Split is of its operand; None if it is no known range."""
+    """The range of its input that output `position` of a Gather, Slice or Split selects; None if unknown."""
     shape = shape_of(node.inputs[0])
     if not shape:
         return None
@@ -110,7 +110,7 @@ def _range(node: Node, position: int, indices: Indices) -> _Range | None:
 
 
 def _operand(value: Value, taken: _Range, indices: Indices, lengths: _Lengths) -> Value | None:
-    """The operand of a Concat that a range of `value` is; None if it is none."""
+    """The operand of a Concat that equals a range of `value`; None if there is none."""
     axis, start, size = taken
     while (node := maker_of(value)) is not None:
         if node.op in ("Slice", "Split"):
@@ -142,21 +142,21 @@ def _operand(value: Value, taken: _Range, indices: Indices, lengths: _Lengths) -
 
 
 def _length(value: Value, axis: int, indices: Indices) -> int | None:
-    """How many elements `value` has along an axis."""
+    """The size of `value` along an axis."""
     shape = shape_of(value)
     length = None if shape is None else shape[axis]
     return 1 if _added_axis(value, indices) == axis else length if isinstance(length, int) else None
 
 
 def _added_axis(value: Value, indices: Indices) -> int | None:
-    """The axis that an Unsqueeze has added to make `value`."""
+    """The axis that an Unsqueeze added to produce `value`."""
     node, shape = maker_of(value), shape_of(value)
     axes = None if node is None or node.op != "Unsqueeze" or shape is None else changed_axes(node, indices)
     return axes[0] % len(shape) if axes is not None and shape is not None and len(axes) == 1 else None
 
 
 def _without_axis(model: Model, graph: Graph, taker: Node, held: Value, axis: int, indices: Indices) -> Value:
-    """An operand without the axis along which it has one element."""
+    """An operand without its axis of size one."""
     if _added_axis(held, indices) == axis:
         return held.inputs[0].inputs[0]
     b = Builder(model, prefix=taker.outputs[0].name)

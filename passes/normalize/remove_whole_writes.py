@@ -13,7 +13,7 @@ from rnnqc.passes.invariants import Property
 
 
 class RemoveWholeWrites(Pass):
-    """Uses what is written in the place of a tensor all of whose rows are written.
+    """Replaces a tensor all of whose rows are overwritten by the written value.
 
     Before, as PyTorch's tracing exporter writes `h[0:B] = new`:
 
@@ -21,8 +21,8 @@ class RemoveWholeWrites(Pass):
 
     After: `new -> next step`
 
-    So a state that a loop writes into a tensor of its own goes straight from step to step. Shapes must be known, and
-    follow from those of the inputs; rows must be written once each, in order.
+    So a state that a loop writes into a tensor of its own passes directly from step to step. Shapes must be known and
+    follow from those of the inputs; each row must be written once, in order.
     """
 
     info = PassInfo(
@@ -76,7 +76,7 @@ def _is_whole(node: Node, constants: Constants) -> bool:
 
 
 def _written(graph: Graph, value: Value) -> Value:
-    """What Expand and Reshape to its own shape are given."""
+    """The source behind Expand and Reshape to its own shape."""
     local = {id(n) for n in graph.nodes}
     while len(value.inputs) == 1 and id(value.inputs[0]) in local and value.inputs[0].op in ("Expand", "Reshape"):
         source, shape = value.inputs[0].inputs[0], _fixed_shape(value)
@@ -87,7 +87,7 @@ def _written(graph: Graph, value: Value) -> Value:
 
 
 def _fixed_shape(value: Value) -> list[int] | None:
-    """The shape of a value whose dimensions are all numbers; None of others."""
+    """The shape of a value if all dimensions are numbers, else None."""
     shape = shape_of(value)
     sizes = [d for d in shape or () if isinstance(d, int)]
     return sizes if shape is not None and len(sizes) == len(shape) else None

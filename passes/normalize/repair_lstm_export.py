@@ -1,4 +1,4 @@
-"""Makes recurrent nodes run whose surroundings an exporter wrote for a batch of one."""
+"""Makes recurrent nodes independent of the batch size they were exported with."""
 
 from __future__ import annotations
 
@@ -44,20 +44,20 @@ _MOVERS = ("Identity", "Cast", "Unsqueeze", "Squeeze", "Reshape", "Transpose", "
 
 
 class RepairLstmExport(Pass):
-    """Replaces what binds a recurrent node to the batch it was traced with by what means the same for that batch.
+    """Replaces operators that bind a recurrent node to its traced batch size by ones equal at that size.
 
-    1. A Squeeze that takes the batch axis of Y (with layout 1: the time axis) instead of that of the direction runs
-       only where both are 1, and gives the same with the other axis. Brevitas exports such Squeezes.
+    1. A Squeeze that removes the batch axis of Y (with layout 1: the time axis) instead of the direction axis runs
+       only where both are 1, and computes the same with the other axis. Brevitas exports such Squeezes.
 
            Before: LSTM -> Y [T,1,B,H] -> Squeeze(axes=2)
            After:  LSTM -> Y [T,1,B,H] -> Squeeze(axes=1)
-    2. Initial states that are zeros are what LSTM, GRU and RNN take by default; they go, and the batch in their shapes
-       with them. A node with a state of another size than the layer's is left alone: something else is wrong with it.
-    3. Sequence lengths that are all the length of X go as well.
+    2. Initial states of zeros are the default of LSTM, GRU and RNN; they are removed, and with them the batch size in
+       their shapes. A node with a state of another size than the layer's stays unchanged: it has another defect.
+    3. Sequence lengths that all equal the length of X are removed as well.
 
     An LSTM with the shapes of a projection is an error (see `rnnqc.passes.graph.nodes.projection`): without its states
-    it would look like another one. Constants that are graph inputs as well may be replaced by a run and stay. Graphs
-    are sorted topologically.
+    its shapes would suggest another size. Constants that are graph inputs as well may be replaced by a run and stay.
+    Graphs are sorted topologically.
     """
 
     info = PassInfo(
@@ -79,7 +79,7 @@ class RepairLstmExport(Pass):
         sizes = Indices(Constants(model), shape_of)
         for path, graph, node in sites:
             hidden = attribute(node, "hidden_size", None)
-            if node.op == LSTM.op and isinstance(hidden, int):  # the shapes of the states say it, which go
+            if node.op == LSTM.op and isinstance(hidden, int):  # the shapes of the states show it, and they are removed
                 check_projection(node, hidden, {INPUT_NAMES[k]: shape_of(input_or_none(node, k)) for k in STATED})
             squeezed = _repair_squeezes(model, node)
             counts["squeezes"] += squeezed
@@ -103,7 +103,7 @@ class RepairLstmExport(Pass):
 
 
 def squeezes_wrong_axis(node: Node) -> list[Node]:
-    """The Squeezes of Y of an LSTM node that take the axis next to that of its one direction."""
+    """The Squeezes of Y of a recurrent node that remove the axis next to the direction axis."""
     y = output_or_none(node, 0)
     if node.op != LSTM.op or y is None or len(DIRECTIONS.get(attribute(node, "direction", "forward"), ())) != 1:
         return []
@@ -134,7 +134,7 @@ def _listed(model: Model, graph: Graph) -> set[str]:
 
 
 def _zero_states(node: Node, sizes: Indices, listed: set[str]) -> list[int]:
-    """The inputs of `node` that are zeros; none if one has another size than the layer, which is no such layer then."""
+    """The inputs of `node` that are zeros; none if a state has another size than the layer."""
     given = [k for k in (INITIAL_H, INITIAL_C) if input_or_none(node, k) is not None]
     r = shape_of(input_or_none(node, R))
     hidden = attribute(node, "hidden_size", r[-1] if r else None)
@@ -144,7 +144,7 @@ def _zero_states(node: Node, sizes: Indices, listed: set[str]) -> list[int]:
 
 
 def _width(value: Value, sizes: Indices) -> int | str | None:
-    """The last dimension of a state, of what it is spread from or over if its shape does not tell."""
+    """The last dimension of a state, or of the source or target of its expansion if its own shape is unknown."""
     shape = shape_of(value)
     if shape and isinstance(shape[-1], int):
         return shape[-1]
@@ -176,7 +176,7 @@ def _is_zero(value: Value, listed: set[str]) -> bool:
 
 
 def _is_whole_length(value: Value, node: Node, listed: set[str]) -> bool:
-    """Whether every element of `value` is the length of the sequence that `node` takes."""
+    """Whether every element of `value` equals the sequence length of `node`'s input."""
     axis = 1 if attribute(node, "layout", 0) else 0
     x = node.inputs[X]
     shape = shape_of(x)

@@ -1,4 +1,4 @@
-"""Lets products with equal weights share them, so that the steps of one recurrence are known by their weights."""
+"""Makes matmuls with equal weights share them, so that weights identify the steps of one recurrence."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ _Turns = tuple[str, ...]
 
 
 def share_weights(model: Model) -> int:
-    """Lets products of a graph whose constant right operands are equal read one value.
+    """Makes matmuls of a graph with equal constant right operands read one value.
 
-    Exporters give each unrolled step a copy: an Identity or a Transpose of the weights, or an initializer of its own.
+    Exporters write a copy for each unrolled step: an Identity or a Transpose of the weights, or a separate initializer.
 
     Args:
-        model: The model, in order; operands of products are changed in place, and nodes that nothing reads go.
+        model: The model, in order; operands of matmuls are changed in place, and unused nodes removed.
 
     Returns:
-        How many operands became another value.
+        The number of replaced operands.
     """
     constants = Constants(model)
     count = 0
@@ -52,7 +52,7 @@ def _is_stored(value: Value) -> bool:
 
 
 def source_of(value: Value) -> tuple[Value, _Turns]:
-    """What `value` is a copy of, and the transpositions in between."""
+    """The value that `value` is a copy of, and the transpositions in between."""
     turns: list[str] = []
     while len(value.inputs) == 1 and value.inputs[0].op in ("Identity", "Transpose") and not value.inputs[0].domain:
         node = value.inputs[0]
@@ -63,5 +63,5 @@ def source_of(value: Value) -> tuple[Value, _Turns]:
 
 
 def _looks(root: Value, turns: _Turns) -> tuple[Any, ...]:
-    """The same for all values that may be equal."""
+    """A key that is equal for all values that may be equal."""
     return str(dtype_of(root)), str(shape_of(root)), turns

@@ -1,4 +1,4 @@
-"""Takes detours out of the way from sequence to recurrent node to sequence."""
+"""Removes redundant operators between sequences and recurrent nodes."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ FLIPPED = {"forward": "reverse", "reverse": "forward"}
 
 
 class SimplifySequences(Pass):
-    """Removes what writing a layer out leaves around the node that is made of it.
+    """Removes the operators that recovering a layer leaves around its node.
 
-    1. `Concat(S[0], S[1], ...)` becomes `S`, its elements in reverse order `S` backwards.
-    2. A layer over a sequence that is turned around becomes one of the other direction; turning twice is nothing.
+    1. `Concat(S[0], S[1], ...)` becomes `S`; with its elements in reverse order, `S` reversed.
+    2. A layer over a reversed sequence becomes one of the other direction; two reversals cancel.
     3. The last element of an output sequence becomes the final state.
-    4. Squeeze after Unsqueeze, Identity and Expand that changes no shape go, where rnnqc has made them.
-    5. A layer with an identity for W, over `S MatMul V + b`, takes V for W; views of the sum become views of S.
+    4. Squeeze after Unsqueeze, Identity and Expand to the same shape are removed, where rnnqc has inserted them.
+    5. A layer with an identity for W, over `S MatMul V + b`, gets V as W; views of the sum become views of S.
 
     Before: `Slice(X MatMul V + b, steps=-1) -> RNN(W = identity)`
 
@@ -77,7 +77,7 @@ class SimplifySequences(Pass):
 
 
 def _replace(model: Model, graph: Graph, old: Value, new: Value, b: Builder) -> None:
-    """Makes everything use `new` instead of `old`; an output of the graph keeps its name."""
+    """Replaces all uses of `old` by `new`; an output of the graph keeps its name."""
     producer = old.inputs[0]
     if any(v is old for v in graph.outputs):
         position = output_number(producer, old)
@@ -171,7 +171,7 @@ def _turn(model: Model, graph: Graph, indices: Indices) -> int:
 
 
 def _below(model: Model, graph: Graph, turn: Node, source: Value, axis: int) -> int:
-    """Turns after a Squeeze or Transpose instead of before, so that two turns meet."""
+    """Moves a reversal behind a Squeeze or Transpose, so that two reversals meet."""
     target = turn.outputs[0]
     if len(target.outputs) != 1 or any(v is target for v in graph.outputs):
         return 0

@@ -1,4 +1,4 @@
-"""Takes onnxruntime's fused operators apart."""
+"""Splits onnxruntime's fused operators."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ _ACTIVATIONS = ("Relu", "Sigmoid", "Tanh")
 
 
 class SplitFusedOperators(Pass):
-    """Writes the operators that onnxruntime's optimizer has fused with an activation as what they were.
+    """Replaces operators that onnxruntime's optimizer has fused with an activation by the separate operators.
 
-    Before, in a model that a session has saved: `com.microsoft.FusedGemm(x, W, b), activation = "Tanh"`
+    Before, in a model saved by a session: `com.microsoft.FusedGemm(x, W, b), activation = "Tanh"`
 
     After: `Gemm(x, W, b) -> Tanh`
 
-    A FusedConv may add a fourth input in front of the activation. Activations with parameters stay as they are.
+    A FusedConv may add a fourth input in front of the activation. Activations with parameters stay fused.
     """
 
     info = PassInfo(

@@ -1,4 +1,4 @@
-"""Writes sums of products with a condition and its opposite as choices."""
+"""Replaces sums of products with a condition and its opposite by choices."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _Choice = tuple[Value, bool, Value]
 
 
 class WriteChoices(Pass):
-    """Writes a Where for `a * condition + b * not condition` in the bodies of Loop and Scan.
+    """Replaces `a * condition + b * not condition` by Where, in the bodies of Loop and Scan.
 
     Before, as tf2onnx writes the mask of a Keras layer over its states:
 
@@ -24,8 +24,8 @@ class WriteChoices(Pass):
 
     After: `Where(mask, new state, state before)`
 
-    The opposite may be written as `1 - Cast(mask)`, too. What is left out may then hold infinities and NaN, which the
-    sum does not allow.
+    The opposite may be written as `1 - Cast(mask)`, too. The rejected operand may then hold infinities and NaN; in the
+    sum they would spread.
     """
 
     info = PassInfo(
@@ -68,7 +68,7 @@ def _product(value: Value, constants: Constants) -> _Choice | None:
 
 
 def _condition(value: Value, constants: Constants) -> tuple[Value, bool] | None:
-    """The condition that `value` is as a number, and whether it is not the opposite."""
+    """The condition that `value` represents as a number, and whether it is the condition itself, not its opposite."""
     holds = True
     node = maker_of(value)
     if node is not None and node.op == "Sub":
