@@ -1,6 +1,5 @@
-"""Questions about a whole model: what is recurrent in it, and what a lowering would do with it. Reads only.
+"""Read-only analyses of a whole model: its recurrences, and how a lowering would handle them.
 
-`find_recurrent_nodes` lists recurrent nodes and the reasons why some stay float; `custom_*` find the quantization
-points of loops with equations of their own; `float_products` and `float_recurrences` list the matmuls that no point
-reaches.
+`find_recurrent_nodes` lists recurrent nodes and why some stay float; `custom_*` find the quantization points of custom
+cells; `float_products` and `float_recurrences` list the matmuls without a quantization point.
 """

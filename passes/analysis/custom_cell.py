@@ -1,4 +1,4 @@
-"""A custom cell with its quantization points and what they quantize."""
+"""A custom cell with its quantization points and the values they quantize."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ class CustomCell:
     """A recurrence with its quantization points.
 
     Attributes:
-        name: As in the names of its points.
-        recurrence: Where it stands.
-        graph: The graph that holds its nodes: the body of a loop, or the one that holds the unrolled steps.
-        outer: The graph that holds the loop; `graph` where there is none.
-        products: Products with constant weights by name; one for each unrolled step.
-        refused: Why other products are none that can be quantized.
-        sums: The Add of a constant that follows a product, by the id of the product.
-        edges: For each point of a value what it quantizes; one for each unrolled step.
-        entering: For each point what gets its format before the first step, values of `outer`.
+        name: The prefix of the names of its points.
+        recurrence: The recurrence found in the model.
+        graph: The graph that holds its nodes: the body of a loop, or the graph with the unrolled steps.
+        outer: The graph that holds the loop; `graph` without a loop.
+        products: Matmuls with constant weights by name; one for each unrolled step.
+        refused: Why other matmuls cannot be quantized.
+        sums: The Add of a constant to a matmul, by the id of the matmul.
+        edges: For each point of a value the quantized values; one for each unrolled step.
+        entering: For each point the values of `outer` that get its format before the first step.
         origins: The point whose format a value has, by the id of the value.
-        states: Of a loop.
-        region: The nodes that belong to it, by id.
-        steps: Of an unrolled cell, the numbers of its nodes' steps, by id.
+        states: The states of a loop.
+        region: Ids of the nodes that belong to it.
+        steps: For an unrolled cell, the step of each node, by id.
     """
 
     name: str
@@ -59,7 +59,7 @@ class CustomCell:
 
     @property
     def points(self) -> list[str]:
-        """Names of all points, below the name of the cell."""
+        """The names of all points, without the name of the cell."""
         names = []
         for product, sites in self.products.items():
             biased = self.bias_of(sites[0]) is not None
@@ -68,30 +68,30 @@ class CustomCell:
 
     @property
     def state_point(self) -> str | None:
-        """The point of the state that is multiplied first; of the first state where none is; None without states."""
+        """The point of the first state that a matmul multiplies, or else of the first state; None without states."""
         carried = [self.origins[id(s.before)] for s in self.states if id(s.before) in self.origins]
         for sites in self.products.values():
-            point = self.origins.get(id(sites[-1].x), "")  # the first step's may be a constant
+            point = self.origins.get(id(sites[-1].x), "")  # in the first step it may be a constant
             if point in carried or (not carried and point and not point.endswith(f".input.{VALUE}")):
                 return point
         return carried[0] if carried else None
 
     @property
     def states_made(self) -> list[Value]:
-        """What the steps make of `state_point`: one value of a loop, one for each unrolled step."""
+        """The values that the steps compute for `state_point`: one in a loop, one for each unrolled step."""
         point = self.state_point
         if self.recurrence.loop is None:
             return self.edges.get(point or "", [])
         return [s.after for s in self.states if not s.invariant and self.origins.get(id(s.before)) == point][:1]
 
     def bias_of(self, product: CustomProduct) -> Value | None:
-        """The constant that is added to a product, by itself or by the Add that follows; None without one."""
+        """Returns the constant added to a matmul, by itself or by the following Add; None without one."""
         if product.bias is not None:
             return product.bias if constant_array(product.bias) is not None else None
         node = self.sums.get(id(product.node))
         return None if node is None else next(v for v in node.inputs if constant_array(v) is not None)
 
     def sum_of(self, product: CustomProduct) -> Value:
-        """The value of a product with what is added to it."""
+        """Returns the value of a matmul plus its added constant."""
         node = self.sums.get(id(product.node), product.node)
         return node.outputs[0]

@@ -1,7 +1,7 @@
-"""Analysis: which values of a recurrence are quantized, and which have the format of another one. Reads only.
+"""Analysis: which values of a recurrence are quantized, and which share the format of another one. Reads only.
 
-What moves values about without computing with them has no point: its result has the format of its source. A state has
-the format of what it becomes, and so has the state before the first step.
+Operators that only move values have no point: their results have the format of the source. A state has the format of
+its next value, and so has the initial state.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from rnnqc.passes.graph.values.constant_expressions import Constants
 from rnnqc.passes.graph.values.layout_ops import MOVERS
 
 _NAMED = {"Sigmoid": "sigmoid", "Tanh": "tanh"}
-# With the inputs whose values come out again; None for all.
+# # With the inputs whose elements appear in the output; None for all.
 _MOVERS: Mapping[str, Sequence[int] | None] = {
     **MOVERS, "Split": (0,), "Where": (1, 2), "Tile": (0,), "GatherElements": (0,), "GatherND": (0,), "Dropout": (0,),
     "ScatterND": (0, 2), "ScatterElements": (0, 2),
@@ -32,7 +32,7 @@ _JOINERS = ("Concat", "Where", "ScatterND", "ScatterElements")
 
 @dataclass(frozen=True)
 class Owner:
-    """What a point is named after: a node, or a value; told from others of the same name by its id."""
+    """The node or value that a point is named after; its id distinguishes owners of equal names."""
 
     key: int
     text: str
@@ -40,14 +40,14 @@ class Owner:
 
 @dataclass(frozen=True)
 class Point:
-    """A point that has no name yet: how that will end, behind the name of its owner."""
+    """A point that is not named yet: its suffix after the name of its owner."""
 
     owner: Owner
     ending: str
 
 
 def owner_of(named: Node | Value) -> Owner:
-    """What points of a node or of a value are named after."""
+    """Returns the owner of the points of a node or of a value."""
     return Owner(id(named), display_name(named) if isinstance(named, Node) else str(named.name))
 
 
@@ -56,7 +56,7 @@ def _from_outside(value: Value) -> Point:
 
 
 class Reader:
-    """Finds the values that are quantized, and the point that each value of the region has its format of."""
+    """Finds the quantized values, and the point that determines the format of each value of the region."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class Reader:
         self.edges: dict[Point, list[Value]] = {}
         self.entering: dict[Point, list[Value]] = {}
         self.origins: dict[int, Point] = {}
-        self.before: dict[int, Value] = {}  # what a state becomes, by the id of the state
+        self.before: dict[int, Value] = {}  # the next value of a state, by the id of the state
         self.inputs: dict[int, Point] = {}
         self.local: set[int] = set()
         self.joined: set[int] = set()  # movers whose sources have different formats
@@ -78,7 +78,7 @@ class Reader:
         self.inner = {id(p.node) for row in sites.values() for p in row if id(p.node) in cell.sums}
 
     def name_points(self) -> None:
-        """Gives all points their names."""
+        """Names all points."""
         endings = {owner: [f".{p}" for p in (WEIGHT, HIDDEN, BIAS)] for owner in self.sites}
         for point in dict.fromkeys((*self.edges, *self.entering, *self.origins.values())):
             endings.setdefault(point.owner, []).append(point.ending)
@@ -94,7 +94,7 @@ class Reader:
         cell.origins = {v: name(p) for v, p in self.origins.items()}
 
     def loop(self, node: Node) -> None:
-        """Reads the body of a loop; initial states get the format of what the state becomes."""
+        """Reads the body of a loop; initial states get the format of the state's next value."""
         cell = self.cell
         cell.states = [s for s in states_of(node) if _float(s.before)]
         self.before = {id(s.before): s.after for s in cell.states if not s.invariant}
@@ -107,7 +107,7 @@ class Reader:
                     self.entering.setdefault(next(iter(origins)), []).append(state.initial)
 
     def written_out(self, nodes: Sequence[Node]) -> None:
-        """Values from outside that stand where other steps have those of a point get its format, as initial states."""
+        """Reads unrolled steps: an outside value where other steps read a point gets its format, as initial state."""
         region = list(nodes)
         self._solve(region, ())
         rows: dict[int, list[Node]] = {}
@@ -125,7 +125,7 @@ class Reader:
         self._solve(region, ())
 
     def _region(self, nodes: Sequence[Node]) -> list[Node]:
-        """The nodes whose floats depend on a product, and those that these depend on."""
+        """The nodes whose floats depend on a matmul, and those that these depend on."""
         products = {id(n) for n in self.cell.recurrence.products}
         reached = {id(v) for n in nodes if id(n) in products for v in n.outputs}
         forward: set[int] = set()
@@ -153,7 +153,7 @@ class Reader:
         return [n for n in nodes if id(n) in wanted and CELL_TAG not in info(n).metadata and not is_recurrent(n)]
 
     def _solve(self, region: Sequence[Node], inputs: Iterable[Value]) -> None:
-        """Origins of all values; states take those of what they become, so that it takes some rounds."""
+        """Computes origins of all values; states take those of their next value, which needs several rounds."""
         self.local = {id(v) for n in region for v in n.outputs if v.name}
         self.inputs |= {id(v): _from_outside(v) for v in inputs if id(v) not in self.before}
         consumed = [v for n in region for v in _sources(n)]
@@ -224,18 +224,18 @@ class Reader:
         return frozenset({point or _from_outside(_root(value))})
 
     def _foreign(self, value: Value) -> bool:
-        """Whether `value` is a constant that not every grid has: anything but 0."""
+        """Whether `value` is a constant that some quantization parameters cannot represent: any but 0."""
         array = self.constants.array(value)
         return array is not None and bool(array.any())
 
 
 def _sources(node: Node) -> list[Value]:
-    """The floats among the inputs of `node`."""
+    """The float inputs of `node`."""
     return [v for v in node.inputs if v.name and _float(v)]
 
 
 def _root(value: Value) -> Value:
-    """What elements of a sequence are taken out of."""
+    """The sequence that elements are read from."""
     while len(value.inputs) == 1 and not value.inputs[0].domain:
         node = value.inputs[0]
         if node.op not in (*MOVERS, "Split") or node.op == "Concat" or node.inputs[0].name == "":

@@ -1,17 +1,17 @@
 """Analysis: the quantization points of a custom cell. Reads only.
 
-Below the name of the recurrence, `<node>` being the one that makes the value:
+Names below the name of the recurrence, with `<node>` for the node that computes the value:
 
-* `<product>.weight`, `<product>.hidden`, `<product>.bias`: constant weights of a matrix product, what is multiplied by
-  them, and what is added to the product if that is constant, too;
-* `<node>.value`: every other float that is computed; `<node>.sigmoid.value` and `<node>.tanh.value` where it is one of
-  these two, whose range is known;
-* `<value>.input.value`: a float that comes from outside, such as an element of the sequence.
+* `<product>.weight`, `<product>.hidden`, `<product>.bias`: constant weights of a matmul, its other operand, and the
+  added constant, if there is one;
+* `<node>.value`: every other computed float; `<node>.sigmoid.value` and `<node>.tanh.value` for these two operators,
+  whose range is known;
+* `<value>.input.value`: a float from outside, for example an element of the sequence.
 
-Where two of these names are the same, a number follows that of the node or value.
+If two of these names are equal, a number follows the name of the node or value.
 
-What moves values about without computing with them has no point: its result has the format of its source. A state has
-the format of what it becomes, and so has the state before the first step.
+Operators that only move values have no point: their results have the format of the source. A state has the format of
+its next value, and so has the initial state.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from rnnqc.passes.graph.values.constant_expressions import Constants
 
 
 def custom_cells_of(model: Model) -> list[CustomCell]:
-    """Every custom cell, with its points; the model should be in normal form.
+    """Returns every custom cell, with its points; the model should be in normal form.
 
-    Their names are reserved in the model: cells that are made later have others.
+    The model reserves their names, so that later cells get others.
     """
     found = list(float_recurrences(model))
     if not found:
@@ -52,13 +52,13 @@ def custom_cells_of(model: Model) -> list[CustomCell]:
 
 
 def points_of_recurrences(model: Model) -> dict[str, list[str]]:
-    """For each custom cell, quantized or not, the names of its quantization points."""
+    """Returns the names of the quantization points of each custom cell, quantized or not."""
     done = {str(r["name"]): list(r["points"]) for r in custom_cells(model).values()}
     return done | {c.name: c.points for c in custom_cells_of(model)}
 
 
 def custom_identity(cell: CustomCell) -> dict[str, Any]:
-    """What tells a recurrence from another one of the same name: its products."""
+    """Returns the matmuls that distinguish a recurrence from another one of the same name."""
     return {"op": cell.recurrence.op, "products": {n: list(s[0].weights.shape) for n, s in cell.products.items()}}
 
 
@@ -97,7 +97,7 @@ def _itself(node: Node) -> Node:
 
 
 def _note_sum(cell: CustomCell, product: CustomProduct) -> None:
-    """A constant that an Add of its own adds to a product belongs to the product."""
+    """Assigns a constant that a separate Add adds to a matmul to the matmul."""
     made = product.node.outputs[0]
     if product.node.op != "MatMul" or len(made.outputs) != 1 or any(made is v for v in cell.graph.outputs):
         return

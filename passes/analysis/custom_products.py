@@ -1,4 +1,4 @@
-"""Products with constant weights in custom cells."""
+"""Matmuls with constant weights in custom cells."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ class CustomProduct:
 
     Attributes:
         node: The MatMul or Gemm.
-        name: How messages call it.
+        name: Its name in messages.
         x: `[..., K]`.
         source: The constant that holds the weights.
-        turned: Whether it holds them as `[N,K]`.
+        turned: Whether they are stored as `[N,K]`.
         weights: `[K,N]` float32.
-        bias: What is added, or None.
+        bias: The added constant, or None.
     """
 
     node: Node
@@ -53,10 +53,10 @@ class CustomProduct:
 
 
 def read_product(node: Node) -> CustomProduct:
-    """A MatMul or Gemm as a product of rows with a constant matrix.
+    """Reads a MatMul or Gemm as a matmul of rows with a constant matrix.
 
     Raises:
-        NotHandled: It is none.
+        NotHandled: It is not one.
     """
     name = display_name(node)
     if node.op not in ("MatMul", "Gemm"):
@@ -100,29 +100,29 @@ def read_product(node: Node) -> CustomProduct:
 
 
 def custom_cells(model: Model) -> dict[str, dict[str, Any]]:
-    """What quantize-custom-cells did with each recurrence, by its name, which the names of its points begin with.
+    """Returns the record of quantize-custom-cells for each recurrence, by its name, the prefix of its points.
 
-    `path`, `op`, and `name`; `bytes` and `float_bytes` of its weights now and before; `products`, how many are
-    quantized; `points`, the bits of each point, None where it is float; `formats`, the number formats of those that
-    quantize something.
+    The record holds `path`, `op`, and `name`; `bytes` and `float_bytes`, the size of its weights now and before;
+    `products`, the number of quantized matmuls; `points`, the bits of each point, None where it is float; `formats`,
+    the number formats of the points that quantize.
     """
     held = (info(n).metadata.get(CUSTOM_TAG) for g in model.graphs() for n in g.nodes)
     return {r["name"]: r for r in (json.loads(text) for text in held if text)}
 
 
 def fused_cells(model: Model) -> dict[str, Node]:
-    """The nodes of those that are one node, by their names."""
+    """Returns the cells that are a single fused node, by name."""
     nodes = (n for g in model.graphs() for n in g.nodes if n.domain == DOMAIN)
     return {json.loads(text)["name"]: n for n in nodes if (text := info(n).metadata.get(CUSTOM_TAG))}
 
 
 def cells_with_kernels(model: Model) -> set[str]:
-    """The names of those that the native library runs."""
+    """Returns the names of the cells that the native library runs."""
     return {name for name, node in fused_cells(model).items() if has_kernel(node.op)}
 
 
 def matrices_of_cells(model: Model) -> dict[str, dict[str, int]]:
-    """Sizes of the matrices of quantized weights that these nodes read, by name of the cell and of the initializer."""
+    """Returns the sizes of the quantized weight matrices of fused cells, by name of the cell and of the initializer."""
     found: dict[str, dict[str, int]] = {}
     for name, node in fused_cells(model).items():
         arrays = {v.name: a for v in node.inputs if (a := constant_array(v)) is not None}
@@ -131,6 +131,6 @@ def matrices_of_cells(model: Model) -> dict[str, dict[str, int]]:
 
 
 def described(record: Mapping[str, Any]) -> str:
-    """What became of a recurrence, in a few words."""
+    """Returns a short summary of a quantized recurrence."""
     values = [bits for point, bits in record["points"].items() if point.endswith(".value")]
     return f"{record['products']} products, {sum(b is not None for b in values)} of {len(values)} values"

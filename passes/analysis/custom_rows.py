@@ -1,8 +1,8 @@
-"""Analysis: which nodes of an unrolled custom cell do the same in different steps. Reads only.
+"""Analysis: which nodes of an unrolled custom cell correspond to each other in different steps. Reads only.
 
-The products with one matrix, each of which depends on the one before, count the steps. Within a step a node is told by
-what it computes from values of other steps, inputs and constants; nodes that are told apart by nothing are one row, and
-what occurs in a single step alone, such as a layer behind the last one, is no part of the recurrence.
+The matmuls with one matrix, each depending on the one before, count the steps. Within a step a node is identified by
+what it computes from values of other steps, inputs and constants; indistinguishable nodes form a row, and nodes that
+occur in a single step only, for example a layer behind the last one, are not part of the recurrence.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from rnnqc.passes.analysis.float_recurrences import FloatRecurrence
 from rnnqc.passes.graph.values.layout_ops import MOVERS
 
 _OUTSIDE = "outside"
-_SMALL = 64  # elements of a constant that is told by its contents
+_SMALL = 64  # elements of a constant that its contents identify
 _DATA = ("Shape", "Size")
 
 
@@ -24,9 +24,9 @@ class Rows:
     """The nodes of all steps.
 
     Attributes:
-        nodes: In order.
-        firsts: For each the first of its row, by its id.
-        steps: For each the number of its step, by its id.
+        nodes: All nodes, in order.
+        firsts: The first node of each node's row, by its id.
+        steps: The step of each node, by its id.
     """
 
     nodes: tuple[Node, ...]
@@ -34,12 +34,12 @@ class Rows:
     steps: Mapping[int, int]
 
     def first(self, node: Node) -> Node:
-        """The first of the nodes that do the same as `node` in other steps."""
+        """Returns the first of the nodes that correspond to `node` in other steps."""
         return self.firsts.get(id(node), node)
 
 
 def rows_of(graph: Graph, recurrence: FloatRecurrence) -> Rows:
-    """The rows of the nodes of a custom cell that is unrolled in `graph`."""
+    """Returns the rows of the nodes of a custom cell that is unrolled in `graph`."""
     steps = _Steps(graph, recurrence)
     held: dict[Hashable, list[Node]] = {}
     for node in graph.nodes:
@@ -55,10 +55,11 @@ def rows_of(graph: Graph, recurrence: FloatRecurrence) -> Rows:
 
 
 def _numbers(nodes: Sequence[Node], firsts: Mapping[int, Node], depth: Mapping[int, tuple[int, ...]]) -> dict[int, int]:
-    """The number of each node's step, by its id.
+    """The step of each node, by its id.
 
-    Rows with a node for each step count them. Of shorter rows, which lack what is constant in the first step or unused
-    in the last, the numbers follow from how many products the nodes depend on, and from what they use.
+    Rows with a node for each step count the steps. Shorter rows lack nodes that are constant in the first step or
+    unused in the last; their steps follow from the number of matmuls that the nodes depend on, and from the values they
+    use.
     """
     place = {told: k for k, told in enumerate(sorted({depth[id(n)] for n in nodes}))}
     rows: dict[int, list[Node]] = {}
@@ -83,7 +84,7 @@ def _numbers(nodes: Sequence[Node], firsts: Mapping[int, Node], depth: Mapping[i
 
 
 class _Steps:
-    """In which step each node is: how many products of each counting row it depends on."""
+    """Assigns nodes to steps, by the number of matmuls of each counting row that they depend on."""
 
     def __init__(self, graph: Graph, recurrence: FloatRecurrence) -> None:
         self.products = {id(n): (n.op, id(n.inputs[1])) for n in recurrence.products}
@@ -94,7 +95,7 @@ class _Steps:
         rows = sorted(rows_of_products(graph, recurrence), key=len, reverse=True)
         counting: list[set[int]] = []
         for row in rows:
-            # One row counts for all matrices of a layer, but not for a layer that runs backwards behind it.
+            # # One row counts for all matrices of a layer, but not for a reversed layer behind it.
             if len({self.step.get(n, ()) for n in row}) < len(row):
                 counting.append(set(row))
                 self._count(graph, counting)
@@ -116,7 +117,7 @@ class _Steps:
             self._place_apart(graph, first)
 
     def _place_apart(self, graph: Graph, placed: set[int]) -> None:
-        """Nodes that depend on no state are in the step that uses them."""
+        """Assigns nodes that do not depend on a state to the step that uses them."""
         for node in reversed(graph.nodes):
             if id(node) in self.apart and id(node) not in placed:
                 users = [self.step[id(u)] for v in node.outputs for u in v.outputs if id(u) in self.step]
@@ -124,7 +125,7 @@ class _Steps:
                     self.step[id(node)] = min(users)
 
     def _first_step(self, graph: Graph, nothing: tuple[int, ...]) -> set[int]:
-        """The nodes of a step before the first that depends on a state: its own is constant."""
+        """The nodes of a step before the first that depends on a state: its own state is constant."""
         held: dict[Hashable, list[int]] = {}
         for node in graph.nodes:
             if id(node) in self.apart and id(node) in self.products and id(node) in self.step:
@@ -136,7 +137,7 @@ class _Steps:
         return first
 
     def key(self, node: Node) -> Hashable | None:
-        """What `node` computes within its step; None for what is in none."""
+        """Returns a key for what `node` computes within its step; None outside all steps."""
         if id(node) not in self.step or subgraphs(node) or node.op in _DATA:
             return None
         if id(node) in self.keys:
@@ -145,7 +146,7 @@ class _Steps:
         if len(node.inputs) > 1 and (node.op, id(node.inputs[1])) in self.matrices:
             made = node.op, id(node.inputs[1]), bool(attribute(node, "transB", 0))
         elif id(node) in self.apart and node.op in (*MOVERS, "Split") and self._told(node.inputs[0], node) == _OUTSIDE:
-            made = None  # it takes elements out of a sequence
+            made = None  # it reads elements of a sequence
         else:
             made = self._computed(node)
         self.keys[id(node)] = made
@@ -174,12 +175,12 @@ class _Steps:
 
 
 def configuration(node: Node) -> tuple[tuple[str, str], ...]:
-    """The attributes of a node, equal for equal ones."""
+    """Returns a key of the attributes of a node."""
     return tuple(sorted((k, repr(v.tolist() if hasattr(v, "tolist") else v)) for k, v in node.attrs.items()))
 
 
 def rows_of_products(graph: Graph, recurrence: FloatRecurrence) -> list[list[int]]:
-    """For each matrix the products with it of which each depends on the one before."""
+    """Returns for each matrix its matmuls, each depending on the one before."""
     rows = []
     for weight in dict.fromkeys(id(n.inputs[1]) for n in recurrence.products):
         tied = {id(n) for n in recurrence.products if id(n.inputs[1]) == weight}

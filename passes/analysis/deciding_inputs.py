@@ -1,4 +1,4 @@
-"""Analysis: inputs of one number or truth value that decide which branches a model takes. Reads only."""
+"""Analysis: scalar inputs that decide which branches a model takes. Reads only."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from rnnqc.ir import Model, Value, constant_array, dtype_of, shape_of
 
 
 def deciding_inputs(model: Model) -> dict[str, list[int]]:
-    """By name of each input of the model of one whole number or truth value that decides an If, what it is compared to.
+    """Maps each scalar integer or boolean input of the model that decides an If to the constants it is compared with.
 
-    An If in a branch counts for the input that its own condition is made of; sizes of an input decide nothing.
+    An If in a branch counts for the input that its own condition depends on; sizes of an input do not count.
     """
     candidates = {id(v): v.name for v in model.graph.inputs if _is_one_number(v)}
     found: dict[str, list[int]] = {}
@@ -32,7 +32,7 @@ def deciding_inputs(model: Model) -> dict[str, list[int]]:
 
 
 def _compare(operands: list[Value], candidates: dict[int, str], found: dict[str, list[int]]) -> None:
-    """Notes the constant that an input is compared to."""
+    """Records the constant that an input is compared with."""
     for one, other in (operands, operands[::-1]):
         array = constant_array(other)
         if id(one) in candidates and array is not None and array.size == 1:

@@ -1,7 +1,7 @@
-"""Analysis: recurrences without a matrix, `h = f(x) * h + g(x)`, in loops or written out. Reads only.
+"""Analysis: recurrences without a matrix, `h = f(x) * h + g(x)`, in loops or unrolled. Reads only.
 
-Minimal GRUs, SRU, QRNN, LRU and selective state spaces (Mamba) are of this kind. What is quantized of them are the
-projections of x, which no step depends on; the recurrence has no weights.
+Minimal GRUs, SRU, QRNN, LRU and selective state spaces (Mamba) are of this kind. Only their projections of x are
+quantized, which no step depends on; the recurrence has no weights.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _ELEMENTWISE = frozenset({
     "Sigmoid", "Tanh", "Relu", "Elu", "Gelu", "LeakyRelu", "Softplus", "Softsign", "HardSigmoid", "HardSwish", "Erf",
     "Identity", "Squeeze", "Unsqueeze", "Reshape", "Expand", "Transpose",
 })  # fmt: skip
-"""Operators that mix no elements; the last ones change shapes."""
+"""Elementwise operators; the last ones change shapes."""
 
 
 @dataclass(frozen=True)
@@ -36,9 +36,9 @@ class ElementwiseRecurrence:
     """A recurrence that mixes no elements of its state.
 
     Attributes:
-        path: Name of the loop, or of the first product of state and factor, with the path through subgraphs.
+        path: Name of the loop, or of the first multiplication of the state, with the path through subgraphs.
         op: Its operator.
-        sizes: `state_sizes`, `batch`, `sequence_length`, `input_size`; None for what is not known.
+        sizes: `state_sizes`, `batch`, `sequence_length`, `input_size`; None if unknown.
     """
 
     path: str
@@ -47,7 +47,7 @@ class ElementwiseRecurrence:
 
 
 def elementwise_recurrences(model: Model) -> list[ElementwiseRecurrence]:
-    """Every one of a model in normal form; what a cell or a recurrence with matrices has in it does not count."""
+    """Returns those of a model in normal form, except inside cells and recurrences with matrices."""
     others = {r.path for r in float_recurrences(model)}
     model.infer_shapes()
     found: list[ElementwiseRecurrence] = []
@@ -67,9 +67,9 @@ def elementwise_recurrences(model: Model) -> list[ElementwiseRecurrence]:
 
 
 def _is_elementwise(loop: Node) -> bool:
-    """Whether a state of a loop is multiplied and comes back, and nothing on the way mixes its elements.
+    """Whether a state of a loop is multiplied and returns, and no operator on the way mixes its elements.
 
-    A loop around steps of recurrent layers carries masks and results of theirs, too.
+    A loop around steps of recurrent layers carries their masks and results, too.
     """
     body: Graph = loop.attrs["body"]
     inside = owners(body)
@@ -81,7 +81,7 @@ def _is_elementwise(loop: Node) -> bool:
 
 
 def _is_scaled(after: Value, carried: dict[int, Value], inside: dict[int, Node]) -> bool:
-    """Whether `after` is made of values in `carried` by elementwise operators alone, a product among them."""
+    """Whether `after` depends on values in `carried` through elementwise operators only, with a Mul among them."""
     seen: set[int] = set()
     stack = [after] if id(after) in carried else []
     operators: set[str] = set()
@@ -98,13 +98,13 @@ def _is_scaled(after: Value, carried: dict[int, Value], inside: dict[int, Node])
 
 @dataclass(frozen=True)
 class _Row:
-    """What is known of a value of steps that are written out.
+    """Facts about a value in unrolled steps.
 
     Attributes:
-        elements: Numbers of the elements of sequences that it depends on, as bits.
-        steps: Products of a state and a factor that it went through elementwise, the earlier ones with fewer elements.
-        counted: The elements that the last of them depended on.
-        first: The first of them.
+        elements: The elements of sequences that it depends on, as a bit set.
+        steps: Number of multiplications of the state on its way, each depending on more elements than the one before.
+        counted: The elements that the last multiplication depended on.
+        first: The first multiplication.
     """
 
     elements: int = 0
@@ -114,7 +114,7 @@ class _Row:
 
 
 def _written_out(model: Model, graph: Graph, path: str) -> Iterator[ElementwiseRecurrence]:
-    """Rows of products of which each takes the one before and another element of a sequence."""
+    """Yields chains of multiplications, each of which depends on the one before and another element of a sequence."""
     indices = Indices(Constants(model), shape_of)
     rows: dict[int, _Row] = {}
     longest: dict[int, tuple[Node, int, Value]] = {}
@@ -129,7 +129,7 @@ def _written_out(model: Model, graph: Graph, path: str) -> Iterator[ElementwiseR
             number = element.index.number if element is not None else None
             rows[id(value)] = _Row(1 << number) if number is not None and number >= 0 else made
     for first, steps, last in longest.values():
-        if steps + 1 >= _STEPS:  # the first step multiplies zeros, or nothing
+        if steps + 1 >= _STEPS:  # the first step multiplies zeros, or is omitted
             shape = shape_of(last) or [None]
             batch = shape[-2] if len(shape) > 1 else None
             sizes = {"state_sizes": [shape[-1]], "batch": batch, "sequence_length": steps + 1, "input_size": None}
@@ -137,7 +137,7 @@ def _written_out(model: Model, graph: Graph, path: str) -> Iterator[ElementwiseR
 
 
 def _after(node: Node, rows: list[_Row]) -> _Row:
-    """What is known of the outputs of a node by what is known of its inputs."""
+    """The facts about the outputs of a node, from those about its inputs."""
     elements = 0
     for row in rows:
         elements |= row.elements

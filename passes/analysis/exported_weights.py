@@ -1,4 +1,4 @@
-"""Analysis: operators outside the recurrent layers whose weights came quantized. Reads only."""
+"""Analysis: operators outside the recurrent layers whose weights were exported quantized. Reads only."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ CAME_QUANTIZED = (
 
 @dataclass(frozen=True)
 class ExportedWeight:
-    """An operator that computes with a weight that came quantized.
+    """An operator that computes with a weight that was exported quantized.
 
     Attributes:
         path: Its name with the path through subgraphs.
         op: Its type.
-        kind: What it is called: "linear layers", "embeddings" or "convolutions".
+        kind: Its kind: "linear layers", "embeddings" or "convolutions".
         weight: Name of the operand.
-        shape: Of the operand.
+        shape: Shape of the operand.
     """
 
     path: str
@@ -37,7 +37,7 @@ class ExportedWeight:
 
 
 def exported_weights(model: Model) -> list[ExportedWeight]:
-    """The operators of a model as it came, but for loops and rnnqc's own cells, which have entries of their own."""
+    """Returns these operators of an exported model, except for loops and rnnqc's cells, which have separate entries."""
     loops = [n for g in model.graphs() for n in g.nodes if is_loop(n)]
     inside = {id(g) for loop in loops for g in graphs_below(loop.attrs["body"])}
     sites = [

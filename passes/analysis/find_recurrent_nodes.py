@@ -72,18 +72,18 @@ PARAMETERS = (
 
 @dataclass(frozen=True)
 class RecurrentNode:
-    """One recurrent node as it stands in the model.
+    """One recurrent node in the model.
 
     Attributes:
         path: Its name with the path through subgraphs.
         name: Its name.
         op: Operator type.
-        attributes: What `rnnqc inspect` prints.
+        attributes: The values that `rnnqc inspect` prints.
         weight_bytes: Size of its constant W, R, B and P.
-        weights: The same of each of them by name, of the operators LSTM, GRU and RNN.
-        refusal: Reason, found, action; empty texts if it can be lowered.
+        weights: Size of each of them by name, for the operators LSTM, GRU and RNN.
+        refusal: Reason, found, action; empty strings if it can be lowered.
         form: The form it was lowered to already, or "".
-        quantized: Whether another tool has quantized it; `refusal` says so.
+        quantized: Whether another tool has quantized it; then `refusal` is set.
     """
 
     path: str
@@ -97,19 +97,19 @@ class RecurrentNode:
     quantized: bool = False
 
     def refused(self, remark: Remark) -> RecurrentNode:
-        """The same node with the reasons of `remark`, which leaves it float."""
+        """Returns the same node with the reasons of `remark`, which leaves it float."""
         return replace(self, refusal=(remark.reason, remark.found, remark.action))
 
     @property
     def status(self) -> str:
-        """What lowering would do with it: "lowered", "float", or "done" if that has happened; "quantized" by others."""
+        """The effect of a lowering: "lowered", "float", or "done" if it has happened; "quantized" by another tool."""
         if self.form:
             return "done"
         return "quantized" if self.quantized else "float" if self.refusal[0] else "lowered"
 
 
 def recurrent_nodes(model: Model) -> list[RecurrentNode]:
-    """Every recurrent node of every graph, in order, and other steps and recurrences.
+    """Returns every recurrent node of every graph, in order, and unrecognized steps and recurrences.
 
     The model should be in normal form.
 
@@ -129,7 +129,7 @@ def recurrent_nodes(model: Model) -> list[RecurrentNode]:
 
 
 def _steps_left(model: Model, cells: Iterable[CustomCell]) -> Iterator[RecurrentNode]:
-    """Every step that stays as it is written and is no part of a recurrence that has an entry of its own."""
+    """Yields every step that stays in its original operators and is not part of a recurrence with its own entry."""
     listed = {id(n) for c in cells for n in c.recurrence.products}
     loops = [c.recurrence.loop for c in cells if c.recurrence.loop is not None]
     loops += [n for g in model.graphs() for n in g.nodes if is_loop(n) and CUSTOM_TAG in info(n).metadata]
@@ -150,7 +150,7 @@ def _steps_left(model: Model, cells: Iterable[CustomCell]) -> Iterator[Recurrent
 
 
 def _of_codes(product: Node) -> bool:
-    """Whether an earlier lowering has quantized the weight of a product."""
+    """Whether an earlier lowering has quantized the weight of a matmul."""
     return any(len(v.inputs) == 1 and v.inputs[0].op == "DequantizeLinear" for v in product.inputs[1:2])
 
 
@@ -173,7 +173,7 @@ def _describe_recurrence(cell: CustomCell) -> RecurrentNode:
 
 
 def lowered_nodes(model: Model) -> list[RecurrentNode]:
-    """The cells that an earlier lowering has made, and fused nodes of unknown origin."""
+    """Returns the cells made by an earlier lowering, and fused nodes of unknown origin."""
     found = [
         RecurrentNode(
             c.name,
@@ -214,7 +214,7 @@ def lowered_nodes(model: Model) -> list[RecurrentNode]:
 
 
 def _sizes_of_loops(model: Model) -> dict[str, dict[str, Any]]:
-    """Sizes of the recurrences that were quantized in loops, in functions too, by their names."""
+    """Sizes of the recurrences that were quantized in loops, also inside functions, by name."""
     loops = (n for g in model.graphs() for n in g.nodes if is_loop(n) and CUSTOM_TAG in info(n).metadata)
     found = {json.loads(info(n).metadata[CUSTOM_TAG])["name"]: sizes_of(n) for n in loops}
     return found | {n: r[SIZES] for n, r in custom_cells(model).items() if SIZES in r}
@@ -279,7 +279,7 @@ def _describe(path: str, node: Node) -> RecurrentNode | None:
 
 
 def _describe_quant_lstm(full: str, name: str, node: Node) -> RecurrentNode:
-    """A cell of Brevitas, which brings its own quantization."""
+    """Describes a cell of Brevitas, which has its own quantization."""
     try:
         read = read_quant_lstm(node)
     except NotHandled as error:
@@ -299,12 +299,12 @@ def _describe_quant_lstm(full: str, name: str, node: Node) -> RecurrentNode:
 
 
 def weight_bytes(model: Model, cells: Iterable[Cell]) -> int:
-    """Size of the initializers with the weights of `cells`, each counted once; tables belong to no single layer."""
+    """Returns the size of the initializers with the weights of `cells`, each counted once, without shared tables."""
     return sum(weight_sizes(model, cells).values())
 
 
 def weight_sizes(model: Model, cells: Iterable[Cell]) -> dict[str, int]:
-    """The initializers that `weight_bytes` counts, and their sizes."""
+    """Returns the initializers that `weight_bytes` counts, and their sizes."""
     names = {
         n
         for c in cells

@@ -1,4 +1,4 @@
-"""Analysis: matrix products of a recurrence that its quantization points do not reach. Reads only."""
+"""Analysis: matmuls of a recurrence without a quantization point. Reads only."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _PICKS = ("Gather", "Slice", "Split", "SequenceAt", "SplitToSequence")
 
 
 def unreached_products(cell: CustomCell) -> list[tuple[Node, NotHandled]]:
-    """Products with constants in branches of the loop's body, and those that make what the recurrence adds.
+    """Returns matmuls with constants in branches of the loop's body, and those whose results the recurrence adds.
 
-    A product before the loop belongs to the recurrence if no product of a step multiplies its result: it is the
-    input projection of every step, computed at once.
+    A matmul in front of the loop belongs to the recurrence if no matmul of a step multiplies its result: it is the
+    input projection of all steps, computed at once.
     """
     found = [(n, _in_branch(n)) for n in _in_branches(cell.graph, cell)]
     return found + [(n, _in_front(n)) for n in _projections(cell)]
@@ -32,7 +32,7 @@ def _in_branches(graph: Graph, cell: CustomCell) -> Iterator[Node]:
 
 
 def _projections(cell: CustomCell) -> list[Node]:
-    """The products before a recurrence whose results its steps add or multiply element by element."""
+    """The matmuls before a recurrence whose results its steps add or multiply elementwise."""
     loop = cell.recurrence.loop
     inside = cell.region if loop is None else {id(n) for n in cell.graph.nodes}
     states = {id(v) for values in cell.entering.values() for v in values}
@@ -49,7 +49,7 @@ def _projections(cell: CustomCell) -> list[Node]:
 
 
 def _entering(cell: CustomCell, inside: Collection[int]) -> Iterator[tuple[Value, Value, bool]]:
-    """What comes from outside and is no state: outside, inside, and whether it is an element of a Scan's sequence."""
+    """Values from outside that are not states: outside, inside, and whether it is an element of a Scan's sequence."""
     loop = cell.recurrence.loop
     if loop is not None and loop.op == "Scan":
         count = len(loop.inputs) - attribute(loop, "num_scan_inputs", 1)
@@ -60,7 +60,7 @@ def _entering(cell: CustomCell, inside: Collection[int]) -> Iterator[tuple[Value
 
 
 def _users(value: Value, inside: Collection[int]) -> tuple[list[Node], bool]:
-    """The nodes that compute with a value, past those that move it about, and whether these pick elements of it."""
+    """The nodes that compute with a value, behind those that only move it, and whether these select elements of it."""
     found: list[Node] = []
     picked = False
     stack, seen = [value], set[int]()
@@ -78,7 +78,7 @@ def _users(value: Value, inside: Collection[int]) -> tuple[list[Node], bool]:
 
 
 def _producer(value: Value) -> tuple[Node | None, bool]:
-    """The product that makes `value` but for constants that are added, and whether elements of it are picked."""
+    """The matmul behind `value`, ignoring added constants, and whether elements of its result are selected."""
     picked = False
     while len(value.inputs) == 1:
         node = value.inputs[0]

@@ -1,4 +1,4 @@
-"""Analysis: recurrences that are no LSTM, GRU or RNN node, in loops or unrolled. Reads only."""
+"""Analysis: recurrences that are not LSTM, GRU or RNN nodes, in loops or unrolled. Reads only."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rnnqc.passes.graph.nodes.lstm_node import is_recurrent
 from rnnqc.passes.graph.values.constant_expressions import Constants
 
 PRODUCTS = ("MatMul", "Gemm", "Conv")
-_MATRIX = 64  # elements from which on a constant is looked at as the weight of a layer
+_MATRIX = 64  # minimum size of a constant that is a weight of a layer
 _STEPS = 3
 
 
@@ -21,13 +21,13 @@ class FloatRecurrence:
     """A recurrence that stays float.
 
     Attributes:
-        path: Name of the loop, or of the first product, with the path through subgraphs.
+        path: Name of the loop, or of the first matmul, with the path through subgraphs.
         op: Its operator.
-        steps: How often it is unrolled; None for a loop.
-        found: What it is recognized by.
-        products: Its products with constants, in order.
-        loop: The loop it is in, or None.
-        branched: Whether only products in branches of the loop's body make it a recurrence.
+        steps: Number of unrolled steps; None for a loop.
+        found: Description of the evidence.
+        products: Its matmuls with constants, in order.
+        loop: The loop that contains it, or None.
+        branched: Whether it is a recurrence only by matmuls in branches of the loop's body.
     """
 
     path: str
@@ -40,7 +40,7 @@ class FloatRecurrence:
 
     @property
     def weight_bytes(self) -> int:
-        """Size of the constants that its products multiply, each counted once."""
+        """Size of the constants in its matmuls, each counted once."""
         return constant_bytes(self.products)
 
     @property
@@ -51,22 +51,22 @@ class FloatRecurrence:
 
 
 def constant_bytes(products: Iterable[Node]) -> int:
-    """Size of the constants that products multiply by, each counted once; what they add does not count."""
+    """Returns the size of the constants in matmuls, each counted once, without added constants."""
     factors = {id(v): v for node in products for v in [_weights(node)]}
     arrays = [constant_array(v) for v in factors.values()]
     return sum(int(a.nbytes) for a in arrays if a is not None)
 
 
 def _weights(node: Node) -> Value:
-    """What a product multiplies by; the right operand where both are constant, as in a step from a state of zeros."""
+    """The constant of a matmul; the right operand if both are constant, for example in a step from a state of zeros."""
     left, right = node.inputs[:2]
     return left if constant_array(right) is None else right
 
 
 def float_recurrences(model: Model) -> Iterator[FloatRecurrence]:
-    """Every loop with a state that goes through a matrix and comes back, and every row of products that does so.
+    """Yields every loop with a state that returns through a matrix, and every chain of such matmuls.
 
-    A row inside the step of such a loop belongs to the loop.
+    A chain inside the step of such a loop belongs to the loop.
     """
     held: set[int] = set()
     constants = Constants(model)
@@ -120,7 +120,7 @@ def _loop(node: Node, path: str) -> FloatRecurrence | None:
 
 
 def _products_in_branches(state: State, inside: dict[int, Node]) -> Iterator[tuple[Node, tuple[Node, ...]]]:
-    """Each If that takes what is made of a state, with the products with constants that this goes through in it."""
+    """Yields each If that reads values derived from a state, with the matmuls with constants in it on their way."""
     values = list(reached([state.before], inside, is_real).values())
     for node in {id(n): n for v in values for n in users_of(v, inside) if n.op == "If"}.values():
         products = tuple(_products_of(values, node))
@@ -140,12 +140,12 @@ def _products_of(values: list[Value], node: Node) -> Iterator[Node]:
 
 
 def is_product(node: Node) -> bool:
-    """Whether a node multiplies by a constant matrix."""
+    """Returns whether a node multiplies by a constant matrix."""
     return node.op in PRODUCTS and not node.domain and any(constant_array(v) is not None for v in node.inputs[:2])
 
 
 def _leading_to(own: set[int], graph: Graph, inside: dict[int, Node]) -> set[int]:
-    """The nodes of which nodes of `own` are made, by id."""
+    """Ids of the nodes that nodes of `own` depend on."""
     found: set[int] = set()
     stack = [n for n in graph.nodes if id(n) in own]
     while stack:
@@ -170,7 +170,7 @@ def _written_out(
         weight = node.inputs[1]
         array = constant_array(weight)
         key: Hashable = id(weight)
-        if array is None and node.op == "Conv":  # Keras cuts the kernels of a step out of one, in each step again
+        if array is None and node.op == "Conv":  # Keras slices the kernels of a step out of one, again in each step
             array = constants.array(weight)
             key = None if array is None else (array.shape, array.tobytes())
         if array is None or array.size < _MATRIX:
@@ -183,16 +183,16 @@ def _written_out(
             continue
         row, behind = _row(nodes, inside)
         between = {n.op for v in behind.values() for n in users_of(v, inside)}
-        if len(row) < _STEPS or "Softmax" in between:  # layers with attention that share weights are no recurrence
+        if len(row) < _STEPS or "Softmax" in between:  # layers with attention that share weights are not a recurrence
             continue
         own = {id(row[0]), *(id(n) for v in behind.values() for n in users_of(v, inside))}
-        # The first step's other products come from the same state.
+        # # The other matmuls of the first step read the same state.
         own |= {id(n) for same in users.values() if any(id(n) in own for n in same) for n in same}
         taken |= own
-        # So do products with the elements of the sequence.
+        # # So do matmuls with the elements of the sequence.
         leading = _leading_to(own, graph, inside)
         own |= {id(n) for same in users.values() if sum(id(n) in leading for n in same) >= _STEPS for n in same}
-        # What is used less often is no part of a step.
+        # # Matmuls with fewer uses are not part of a step.
         tied = {id(n) for same in users.values() if len(same) >= _STEPS for n in same}
         products = tuple(n for n in graph.nodes if id(n) in own & tied)
         found = f"{len(row)} products with {weights[key].name!r}, each of which depends on the one before"
@@ -201,9 +201,9 @@ def _written_out(
 
 
 def _row(nodes: Sequence[Node], inside: dict[int, Node]) -> tuple[list[Node], dict[int, Value]]:
-    """The products that depend on one before them, which comes first, and what is made of that.
+    """A chain: the first matmul, those that depend on it, and all values that depend on it.
 
-    The first of all may be none of them: Keras computes a step more, of which it takes the shape alone.
+    The very first may not be part of it: Keras computes an extra step of which it only uses the shape.
     """
     for start in range(max(1, len(nodes) - _STEPS + 1)):
         behind = reached(nodes[start].outputs, inside, is_real)

@@ -1,4 +1,4 @@
-"""Recurrent operators outside of ONNX: recognized by name, so that none stays float without a word."""
+"""Recurrent operators outside of ONNX: recognized by name, so that none is silently left in float."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _NAME = re.compile(r"LSTM|GRU|RNN|Recurrent|(?:^|[_.:])(?:lstm|gru|rnn)(?:$|[_.:
 
 
 def foreign_refusal(node: Node) -> tuple[str, str, str] | None:
-    """Reason, found and action of a recurrent operator that is not ONNX's own; None for every other operator."""
+    """Returns reason, found and action for a recurrent operator that is not ONNX's own; None for other operators."""
     domain, op = node.domain or "", node.op
     if not domain:
         return None

@@ -1,4 +1,4 @@
-"""Analysis: recurrences whose matmuls are quantized already, in loops or unrolled. Reads only."""
+"""Analysis: recurrences whose matmuls are already quantized, in loops or unrolled. Reads only."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ class IntegerRecurrence:
     """A recurrence that another tool has quantized.
 
     Attributes:
-        path: Name of the loop, or of the first product, with the path through subgraphs.
+        path: Name of the loop, or of the first matmul, with the path through subgraphs.
         op: Its operator.
-        found: What it is recognized by.
-        weight_bytes: Size of the constants that its products multiply, each counted once.
+        found: Description of the evidence.
+        weight_bytes: Size of the constants in its matmuls, each counted once.
     """
 
     path: str
@@ -48,9 +48,9 @@ class IntegerRecurrence:
 
 
 def integer_recurrences(model: Model) -> Iterator[IntegerRecurrence]:
-    """Every loop with a state that goes through a quantized product and comes back, and every row of such products.
+    """Yields every loop with a state that returns through a quantized matmul, and every chain of such matmuls.
 
-    rnnqc's own cells are none of them.
+    rnnqc's own cells are excluded.
     """
     own = tuple(f"{name}." for name in custom_cells(model))
     for graph, _, path in bodies(model):
@@ -67,7 +67,7 @@ def _is_own(node: Node) -> bool:
 
 
 def _weights(node: Node) -> list[Value]:
-    """The constants that a quantized product multiplies; none of any other node."""
+    """The constants of a quantized matmul; none for other nodes."""
     if _is_own(node):
         return []
     if (node.domain or "", node.op) in QUANTIZED_PRODUCTS:
@@ -106,7 +106,7 @@ def _loop(node: Node, path: str) -> IntegerRecurrence | None:
 
 
 def _written_out(graph: Graph, path: str, made: tuple[str, ...]) -> Iterator[IntegerRecurrence]:
-    """Rows of products; what rnnqc has made has names that begin with one of `made`."""
+    """Yields chains of matmuls; names of rnnqc's own constants begin with one of `made`."""
     inside = owners(graph)
     users: dict[int, list[Node]] = {}
     for node in graph.nodes:
@@ -119,7 +119,7 @@ def _written_out(graph: Graph, path: str, made: tuple[str, ...]) -> Iterator[Int
         behind = reached(nodes[0].outputs, inside)
         row = [nodes[0], *(n for n in nodes[1:] if any(id(v) in behind for v in n.inputs if v.name))]
         between = {n.op for v in behind.values() for n in users_of(v, inside)}
-        if len(row) < _STEPS or "Softmax" in between:  # layers with attention that share weights are no recurrence
+        if len(row) < _STEPS or "Softmax" in between:  # layers with attention that share weights are not a recurrence
             continue
         own = {id(n) for same in users.values() if len(same) >= _STEPS for n in same}
         taken |= own

@@ -18,9 +18,9 @@ Dimension = int | str | None
 
 
 def observe_custom_cell(model: Model, cell: CustomCell) -> list[Observed]:
-    """Adds copies of the values at the points of `cell` to the model, in place, and says where they stand.
+    """Adds copies of the values at the points of `cell` to the model, in place, and returns where they are.
 
-    A value of unknown rank in a Scan is left out.
+    Values of unknown rank in a Scan are skipped.
     """
     look = _Observer(model, cell)
     for name, sites in cell.products.items():
@@ -37,9 +37,9 @@ def observe_custom_cell(model: Model, cell: CustomCell) -> list[Observed]:
 
 
 def observe_states(model: Model, cell: CustomCell) -> Observed | None:
-    """Adds a copy of the state that `cell` multiplies first, after each step, to the model, in place.
+    """Adds a copy of the first state that `cell` multiplies, after each step, to the model, in place.
 
-    None where there is none, or where it has no one shape.
+    Returns None if there is no such state, or if its shape is not unique.
     """
     look = _Observer(model, cell)
     values = cell.states_made
@@ -71,7 +71,7 @@ class _Observer:
         self.found.append(Observed(cell.name, point, copy.name, step, rank, size, entering=entering))
 
     def note_steps(self, point: str, values: Sequence[Value]) -> None:
-        """Values of unrolled steps, as one: onnxruntime takes long for thousands of outputs."""
+        """Adds the values of unrolled steps as one output: onnxruntime is slow with thousands of outputs."""
         cell, shape = self.cell, shape_of(values[0])
         local = all(id(v) in self.made for v in values)
         if len(values) < 2 or not shape or not local or any(shape_of(v) != shape for v in values):
@@ -87,7 +87,7 @@ class _Observer:
 
 
 def mask_of(cell: CustomCell) -> Value | None:
-    """What decides for every state whether it is kept: which rows of the batch have not ended."""
+    """Returns the condition that holds all states, for rows of the batch that have ended; None without a common one."""
     conditions: list[Value] = []
     for state in cell.states:
         value = behind_views(state.after)
@@ -99,7 +99,7 @@ def mask_of(cell: CustomCell) -> Value | None:
 
 
 def dimensions_of(cell: CustomCell) -> tuple[Dimension, Dimension]:
-    """The number of steps and the batch size, as far as shapes tell them."""
+    """Returns the number of steps and the batch size, as far as shapes determine them."""
     loop = cell.recurrence.loop
     if loop is None:
         sizes = [shape_of(v) for v in cell.edges.get(cell.state_point or "", ())]

@@ -1,7 +1,7 @@
-"""Marks on nodes: which value of a quantized recurrence each of them makes or takes.
+"""Annotations on nodes: which value of a quantized recurrence each of them produces or consumes.
 
-They stand in the nodes' metadata, so that names may change and steps may be unrolled: a copy of a node keeps its
-marks, and gets the number of its step. `rnnqc dump` reads them.
+They are in the nodes' metadata, so that names may change and steps may be unrolled: a copy of a node keeps its
+annotations and gets the number of its step. `rnnqc dump` reads them.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ halves; scales of the rows; what one unit of a sum stands for; a constant; which
 
 @dataclass(frozen=True)
 class Mark:
-    """One value.
+    """The annotation of one value.
 
     Attributes:
         cell: The recurrence.
-        tensor: What the value belongs to: a quantization point, or another name.
-        part: What it is of that.
-        place: Number of the node's output, or, below 0, -1 - that of its input.
-        kind: Type of its elements, of `onnx.TensorProto`.
-        raised: What has been added to the quantized values.
-        zero: The quantized 0, where each row has a scale.
-        rank: Its number of axes; None if it is not known.
-        step: The step, in a recurrence that was unrolled; None in a loop.
+        tensor: The tensor of the value: a quantization point, or another name.
+        part: Its role in that tensor.
+        place: Index of the node's output, or, if negative, -1 - the index of its input.
+        kind: Element type, of `onnx.TensorProto`.
+        raised: Offset that was added to the quantized values.
+        zero: The quantized 0, for per-row dynamic scales.
+        rank: Its number of axes; None if unknown.
+        step: The step in an unrolled recurrence; None in a loop.
     """
 
     cell: str
@@ -52,19 +52,19 @@ class Mark:
     step: int | None = None
 
     def value(self, node: onnx.NodeProto) -> str:
-        """The name of the value."""
+        """Returns the name of the value."""
         name: str = node.output[self.place] if self.place >= 0 else node.input[-1 - self.place]
         return name
 
 
 def mark_made(value: Value, cell: str, tensor: str, part: str, **facts: Any) -> None:
-    """Marks the node that makes `value`."""
+    """Annotates the node that produces `value`."""
     node = value.inputs[0]
     _add(node, Mark(cell, tensor, part, _place(node.outputs, value), **facts))
 
 
 def mark_taken(node: Node, value: Value, cell: str, tensor: str, part: str, **facts: Any) -> None:
-    """Marks a node that takes `value`."""
+    """Annotates a node that consumes `value`."""
     _add(node, Mark(cell, tensor, part, -1 - _place(node.inputs, value), **facts))
 
 
@@ -81,13 +81,13 @@ def _add(node: Node, mark: Mark) -> None:
 
 
 def marks_of(metadata: Mapping[str, str]) -> Iterator[Mark]:
-    """The marks of a node."""
+    """Yields the annotations of a node."""
     for held in json.loads(metadata.get(MARKS_TAG, "[]")):
         yield Mark(**held)
 
 
 def copied_marks(metadata: Mapping[str, str], step: int) -> dict[str, str]:
-    """The metadata of a copy of a node in an unrolled step."""
+    """Returns the metadata for a copy of a node in an unrolled step."""
     made = dict(metadata)
     if MARKS_TAG in made:
         made[COPY_TAG] = json.dumps([*json.loads(made.get(COPY_TAG, "[]")), step])
@@ -95,5 +95,5 @@ def copied_marks(metadata: Mapping[str, str], step: int) -> dict[str, str]:
 
 
 def copy_of(metadata: Mapping[str, str]) -> tuple[int, ...]:
-    """The numbers of the copies that a node is in, from outside to inside."""
+    """Returns the step numbers of the copies that contain a node, outermost first."""
     return tuple(json.loads(metadata.get(COPY_TAG, "[]")))

@@ -1,4 +1,4 @@
-"""Analysis: Brevitas' cells that a lowering wrote in form qcdq and released: operators that no pass takes up."""
+"""Analysis: Brevitas' cells that a lowering wrote in form qcdq and released: operators that no pass changes."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ WRITTEN_OUT = (
 
 
 def released_cells(model: Model) -> dict[str, Cell]:
-    """The cells that the model remembers and still has nodes of, by name.
+    """Returns the released cells that the model records and still has nodes of, by name.
 
     Raises:
-        CompileError: What it remembers is damaged.
+        CompileError: The record is damaged.
     """
     try:
         known = cells_from_text(model.metadata.get(RELEASED_TAG, NO_CELLS))

@@ -69,7 +69,7 @@ class WeightUse:
     Attributes:
         path: Its name with the path through subgraphs.
         node: The operator.
-        operand: Which of its inputs the weight is.
+        operand: Position of the weight among its inputs.
         views: The nodes between the weight and that input, in order.
     """
 
@@ -80,17 +80,17 @@ class WeightUse:
 
     @property
     def point(self) -> str:
-        """What its quantization points are named after."""
+        """The prefix of its quantization points."""
         return safe_name(self.path)
 
     @property
     def kind(self) -> str:
-        """LINEAR, EMBEDDING or CONVOLUTION."""
+        """The kind: LINEAR, EMBEDDING or CONVOLUTION."""
         return _operands(self.node)[0]
 
     @property
     def reads_rows(self) -> bool:
-        """Whether it reads rows of the weight as it is stored: an embedding. A row of one number is none."""
+        """Whether it reads rows of the weight as stored: an embedding. Rows of a single number do not count."""
         node, reads = self.node, self.node.op == "Gather" and not self.node.domain and not self.views
         if not reads or attribute(node, "axis", 0) != 0:
             return False
@@ -99,17 +99,17 @@ class WeightUse:
 
 @dataclass(frozen=True)
 class RestWeight:
-    """A float weight outside the recurrent layers, with everything that computes with it.
+    """A float weight outside the recurrent layers, with all operators that compute with it.
 
     Attributes:
-        value: The initializer, the output of a Constant node, or what other operators make of constants.
-        graph: Where it stands.
-        uses: At least one.
-        axis: The axis along which int8 values have scales of their own: rows of an embedding, else output channels.
-        refusal: Reason, found and action why int8 cannot or should not store it; empty texts if it can.
+        value: The initializer, the output of a Constant node, or the result of operators on constants.
+        graph: The graph that contains it.
+        uses: The operators; at least one.
+        axis: The axis of the int8 scales: rows of an embedding, else output channels.
+        refusal: Reason, found and action why int8 cannot or should not store it; empty strings if it can.
         is_small: Whether the reason is that int8 would save too little.
-        computed: What operators make of constants, where `value` is none itself.
-        itemsize: Bytes of a number of what it is computed from.
+        computed: The result of operators on constants, if `value` is not a constant itself.
+        itemsize: Bytes per number in the constants it is computed from.
     """
 
     value: Value
@@ -123,31 +123,31 @@ class RestWeight:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of the weight."""
+        """The shape of the weight."""
         return _shape(self.value) if self.computed is None else self.computed.shape
 
     @property
     def bytes(self) -> int:
-        """Of the floats as the file holds them, or of those that they are computed from."""
+        """The size of the floats in the file, or of the floats they are computed from."""
         return _bytes(self.value) if self.computed is None else self.computed.size * self.itemsize
 
     @property
     def row_readers(self) -> tuple[WeightUse, ...]:
-        """The embeddings that may read int8 rows: all of them, if one has indices that are known in a run alone."""
+        """The embeddings that may read int8 rows: all, if at least one has indices that are only known at run time."""
         readers = tuple(u for u in self.uses if u.reads_rows)
         return readers if any(constant_array(u.node.inputs[1]) is None for u in readers) else ()
 
     @property
     def int8_bytes(self) -> int:
-        """About that of the weight with --rest int8: int8 values and scales, or the floats that it keeps."""
+        """The approximate size with --rest int8: int8 values and scales, or the floats that it keeps."""
         return self.bytes if self.refusal[0] else _int8_bytes(self.shape, self.axis, self.uses)
 
 
 def rest_weights(model: Model) -> list[RestWeight]:
-    """Every float constant that an operator outside the recurrent layers multiplies by or gathers from.
+    """Returns every float constant that an operator outside the recurrent layers multiplies by or gathers from.
 
-    Those that operators compute from constants come last: parts of a larger weight, say, or float16 weights behind a
-    Cast. The model should be in normal form, or lowered. A weight with several uses is listed once.
+    Weights that operators compute from constants come last, for example parts of a larger weight or float16 weights
+    behind a Cast. The model should be in normal form, or lowered. A weight with several uses is listed once.
     """
     recurrent = _recurrent_nodes(model)
     paths = {id(n): f"{path}{display_name(n)}" for path, graph in model.paths() for n in graph.nodes}
@@ -164,18 +164,18 @@ def rest_weights(model: Model) -> list[RestWeight]:
 
 
 def rest_points(model: Model, recipe: Recipe) -> list[str]:
-    """The points of operators outside the recurrent layers, where the recipe speaks of them."""
+    """Returns the points of operators outside the recurrent layers, if the recipe covers them."""
     return points_of_weights(rest_weights(model)) if recipe.rest else []
 
 
 def points_of_weights(weights: Iterable[RestWeight]) -> list[str]:
-    """The points of the operators that compute with weights: those of all weights come first."""
+    """Returns the points of the operators that compute with weights, those of all weights first."""
     uses = [u for w in weights for u in w.uses]
     return [f"{u.point}.weight" for u in uses] + [f"{u.point}.input" for u in uses if u.kind == LINEAR]
 
 
 def channel_axis(value: Value, uses: Sequence[WeightUse]) -> int:
-    """The axis of the scales of a weight; a table that an embedding reads has one for each row."""
+    """Returns the axis of the scales of a weight; a table that an embedding reads has one for each row."""
     if any(u.reads_rows for u in uses):
         return 0
     rank, use = len(_shape(value)), uses[0]
@@ -209,18 +209,18 @@ def _axis_of_operand(use: WeightUse, rank: int) -> int:
 
 
 def einsum_terms(node: Node) -> tuple[list[str], str]:
-    """The letters of the inputs of an Einsum, and those of its output: none if it does not say them."""
+    """Returns the index letters of the inputs and of the output of an Einsum; the output's are empty if implicit."""
     terms, _, made = str(attribute(node, "equation", "")).replace(" ", "").partition("->")
     return terms.split(","), made
 
 
 def _axis_of_size(shape: Sequence[int], size: int | str | None) -> int:
-    """The one axis of this size; the first one if that is not known."""
+    """The only axis of this size; the first axis if it is not unique."""
     return shape.index(size) if isinstance(size, int) and list(shape).count(size) == 1 else 0
 
 
 def _recurrent_nodes(model: Model) -> set[int]:
-    """The nodes of recurrent layers, which have entries of their own, by id."""
+    """Ids of the nodes of recurrent layers, which have their own entries."""
     recurrences = list(float_recurrences(model))
     found = {id(n) for r in recurrences for n in r.products}
     loops = [r.loop for r in recurrences if r.loop is not None]
@@ -250,7 +250,7 @@ def _float_constants(graph: Graph) -> Iterator[Value]:
 def _uses_of(
     value: Value, paths: Mapping[int, str], recurrent: set[int], outputs: set[int]
 ) -> tuple[list[WeightUse], list[str]]:
-    """The operators that compute with a constant, and what else reads it."""
+    """The operators that compute with a constant, and descriptions of its other readers."""
     uses: list[WeightUse] = []
     others: list[str] = []
     stack: list[tuple[Value, tuple[Node, ...]]] = [(value, ())]
@@ -272,7 +272,7 @@ def _uses_of(
 def _computed_weights(
     model: Model, paths: Mapping[int, str], others: Collection[tuple[int, int]]
 ) -> Iterator[RestWeight]:
-    """The weights that operators compute from constants, but for operands in `others`."""
+    """Yields the weights that operators compute from constants, except for operands in `others`."""
     constants = Constants(model)
     read: dict[int, tuple[Value, list[WeightUse]]] = {}
     for graph in model.graphs():
@@ -288,7 +288,7 @@ def _computed_weights(
 
 
 def _computed_weight(graph: Graph, value: Value, uses: Sequence[WeightUse], constants: Constants) -> RestWeight | None:
-    """A weight that is computed from constants; None of data, quantized values, and where there is little to gain."""
+    """A weight computed from constants; None if it depends on data or quantized values, or if int8 gains little."""
     array = constants.array(value)
     nodes = () if array is None else constant_expression(value) or ()
     sources = {id(v): a for n in nodes for v in n.inputs if (a := constant_array(v)) is not None}.values()
@@ -308,18 +308,18 @@ def _computed_weight(graph: Graph, value: Value, uses: Sequence[WeightUse], cons
 
 
 def _rounds(node: Node) -> bool:
-    """Whether a node makes quantized values."""
+    """Whether a node quantizes."""
     return node.op in _ROUNDING or (node.op == "Cast" and attribute(node, "to", 0) not in _FLOATS)
 
 
 def _operands(node: Node) -> tuple[str, Sequence[int]]:
-    """What an operator is called, and the numbers of the inputs that hold its weights; none of most operators."""
+    """The kind of an operator, and the positions of its weight inputs; empty for most operators."""
     known = {"": WEIGHT_OPERANDS, ORT_DOMAIN: _FUSED_OPERANDS}.get(node.domain or "", {})
     return known.get(node.op, ("", ()))
 
 
 def _scales_int8_rows(node: Node) -> bool:
-    """Whether a Gather reads the scales of int8 rows, which rnnqc has made of an embedding."""
+    """Whether a Gather reads the scales of the int8 rows of an embedding that rnnqc has quantized."""
     if node.op != "Gather" or node.domain:
         return False
     last = node
@@ -361,7 +361,7 @@ def _refusal(value: Value, others: Sequence[str], replaceable: set[str]) -> tupl
 
 
 def _refused(name: str, array: npt.NDArray[Any] | None) -> tuple[str, str, str]:
-    """Why int8 cannot store the numbers of a weight."""
+    """Why int8 cannot store the values of a weight."""
     if array is None or array.dtype != np.float32:
         found = "no dense array" if array is None else str(array.dtype)
         return "its weight is not float32.", f"{name!r} is {found}", "export the model in float32"
@@ -371,7 +371,7 @@ def _refused(name: str, array: npt.NDArray[Any] | None) -> tuple[str, str, str]:
 
 
 def _fused(uses: Sequence[WeightUse]) -> tuple[str, str, str]:
-    """The reason why a weight stays float that an operator of onnxruntime's optimizer reads, if one does."""
+    """Why a weight stays float if an operator of onnxruntime's optimizer reads it; empty otherwise."""
     fused = next((u.node for u in uses if u.node.domain), None)
     if fused is None:
         return "", "", ""

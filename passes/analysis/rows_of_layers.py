@@ -1,4 +1,4 @@
-"""Analysis: dimensions that one recurrent layer needs equal, the rows of its input and of its states."""
+"""Analysis: dimensions that must be equal for a recurrent layer, the rows of its input and of its states."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ Size = int | str | None
 def dimensions_to_bind(
     source: Given, dims: Mapping[str, int], bind: Mapping[str, Any], normal_form: Sequence[Pass]
 ) -> dict[str, int]:
-    """The sizes that are given by name, and those of the dimensions that their layers need equal.
+    """Returns the sizes bound by name, and those of the dimensions that must be equal to these.
 
     Args:
         source: The model.
-        dims: The sizes that are given.
-        bind: The values of inputs that are given.
-        normal_form: Passes that find its layers.
+        dims: The bound sizes.
+        bind: The bound values of inputs.
+        normal_form: Passes that recover its layers.
 
     Raises:
-        CompileError: Dimensions of a layer are given unequal sizes, or there is no dimension or input of a name.
+        CompileError: Dimensions of a layer are bound to unequal sizes, or a name is not a dimension or input.
     """
     if not dims:
         return {}
@@ -46,17 +46,17 @@ def dimensions_to_bind(
 
 
 def rows_bound(model: Model, dims: Mapping[str, int], normal_form: Sequence[Pass]) -> dict[str, int]:
-    """Sizes by name of dimension: those given, and the same for every dimension that a layer needs equal to one.
+    """Returns sizes by dimension name: the bound ones, and the same for every dimension that must be equal to one.
 
-    Exporters name the rows of each input anew: Keras calls them unk__59 in the frame and unk__60 in the state.
+    Exporters name the rows of each input separately: for example unk__59 and unk__60 by Keras.
 
     Args:
-        model: The model, its dimensions unbound. It is changed: use it no more.
-        dims: The sizes that are given.
-        normal_form: Passes that find its layers.
+        model: The model, its dimensions unbound. It is modified and cannot be used afterwards.
+        dims: The bound sizes.
+        normal_form: Passes that recover its layers.
 
     Raises:
-        CompileError: Dimensions that a layer needs equal are given unequal sizes.
+        CompileError: Dimensions that must be equal are bound to unequal sizes.
     """
     PassManager(normal_form).run(model)
     model.infer_shapes()
@@ -82,7 +82,7 @@ def _open_dimensions(model: Model) -> set[str]:
 
 
 def _check(given: Sequence[str], dims: Mapping[str, int]) -> None:
-    """Raises CompileError if dimensions that have to be equal are given unequal sizes."""
+    """Raises CompileError if dimensions that must be equal are bound to unequal sizes."""
     if len({dims[n] for n in given}) > 1:
         raise CompileError(
             f"{_options({n: dims[n] for n in given})}: a recurrent layer needs as many rows of input as of states.",
@@ -96,7 +96,7 @@ def _options(dims: Mapping[str, int]) -> str:
 
 
 def _equal_to(model: Model, name: str, mark: int, steps: Sequence[Sequence[Size]]) -> set[str]:
-    """The names of dimensions that layers need equal to one; they get the size `mark` in the model."""
+    """The names of dimensions that must be equal to `name`; the model gets the size `mark` for them."""
     found, new = set[str](), {name}
     while new:
         bind_dimensions(model, dict.fromkeys(sorted(new), mark))
@@ -109,7 +109,7 @@ def _equal_to(model: Model, name: str, mark: int, steps: Sequence[Sequence[Size]
 
 
 def _rows_of_layers(model: Model) -> Iterator[list[Size]]:
-    """For each layer, the sizes of the rows of its input and states."""
+    """Yields for each layer the row counts of its input and states."""
     for node in (n for g in model.graphs() for n in g.nodes if is_recurrent(n)):
         batch = 0 if attribute(node, "layout", 0) else 1
         shape = shape_of(node.inputs[X])
@@ -118,7 +118,7 @@ def _rows_of_layers(model: Model) -> Iterator[list[Size]]:
 
 
 def _rows_of_state(node: Node, k: int) -> Size:
-    """The rows of a first state, before rnnqc has repeated them for the rows of the input."""
+    """The rows of an initial state, before rnnqc has repeated them for the rows of the input."""
     value: Value | None = input_or_none(node, k)
     while value is not None and len(value.inputs) == 1 and value.inputs[0].op in (*VIEWS, "Expand"):
         value = input_or_none(value.inputs[0], 0)

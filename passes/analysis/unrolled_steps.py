@@ -1,7 +1,7 @@
-"""Analysis: what each step of an unrolled recurrence does, where all steps do the same. Reads only.
+"""Analysis: the nodes of each step of an unrolled recurrence whose steps are all alike. Reads only.
 
-From the last two products with one matrix on, both are followed back in lockstep: where two nodes do the same, so do
-the nodes that make their inputs. That finds for each node the one that does the same in the next step.
+Starting at the last two matmuls with one matrix, both are traced back in lockstep: if two nodes correspond, so do the
+producers of their inputs. That maps each node to the corresponding one in the next step.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ _STAYS = "its unrolled steps are not joined: they do not do the same."
 
 @dataclass(eq=False)
 class Source:
-    """What an input of a node is in one step after the other.
+    """An input of corresponding nodes, step by step.
 
     Attributes:
-        values: One for each step.
-        maker: The node of a step that makes it; None for a value from outside.
-        output: Which output of that node.
-        late: Whether the step before makes it; `values[0]` is what the first step gets.
-        same: Whether all steps read the same.
+        values: One value for each step.
+        maker: The node of a step that produces it; None for a value from outside.
+        output: Index of the output of that node.
+        late: Whether the previous step produces it; `values[0]` is the initial value.
+        same: Whether all steps read the same value.
     """
 
     values: list[Value]
@@ -54,11 +54,11 @@ class Source:
 
 @dataclass(eq=False)
 class SameNode:
-    """Nodes that do the same in one step after the other, from the first step on.
+    """Corresponding nodes of consecutive steps, starting with the first.
 
     Attributes:
-        nodes: One for each step; the last step may lack one that nothing uses.
-        inputs: Of each.
+        nodes: One for each step; the last step may lack a node whose result is unused.
+        inputs: Sources of their inputs.
     """
 
     nodes: list[Node]
@@ -70,8 +70,8 @@ class UnrolledSteps:
     """An unrolled recurrence.
 
     Attributes:
-        count: How many steps there are.
-        nodes: What a step does, in order.
+        count: Number of steps.
+        nodes: The nodes of a step, in order.
     """
 
     count: int
@@ -79,15 +79,15 @@ class UnrolledSteps:
 
     @property
     def members(self) -> list[Node]:
-        """The nodes of all steps."""
+        """Returns the nodes of all steps."""
         return [n for same in self.nodes for n in same.nodes[: self.count]]
 
 
 def unrolled_steps(graph: Graph, recurrence: FloatRecurrence, indices: Indices) -> UnrolledSteps:
-    """The steps of a recurrence that is unrolled in `graph`.
+    """Returns the steps of a recurrence that is unrolled in `graph`.
 
     Raises:
-        NotHandled: They are not known to do the same.
+        NotHandled: The steps are not known to be alike.
     """
     inside = owners(graph)
     row = [inside[n] for n in max(rows_of_products(graph, recurrence), key=len, default=[])]
@@ -110,10 +110,10 @@ def unrolled_steps(graph: Graph, recurrence: FloatRecurrence, indices: Indices) 
 
 
 def _of_whole_steps(pairs: _Pairs, product: Node, cut: str) -> list[SameNode]:
-    """What does the same in all steps, of which each has one node like `product`.
+    """Nodes that correspond in all steps, each of which has one node like `product`.
 
-    Something like it may stand behind the last step; or in front of the first, where an initial state is computed like
-    the states that follow. `cut` says which of these is left out, where a row is that long.
+    A similar node may follow the last step, or precede the first, where an initial state is computed like the later
+    states. `cut` selects which of these is dropped if a row is that long.
     """
     rows = list(pairs.rows())
     spine = next(len(r) for r in rows if any(n is product for n in r))
@@ -126,7 +126,7 @@ def _of_whole_steps(pairs: _Pairs, product: Node, cut: str) -> list[SameNode]:
 
 
 class _Pairs:
-    """For each node the one that does the same in the next step."""
+    """Maps each node to the corresponding one in the next step."""
 
     def __init__(self, graph: Graph, inside: dict[int, Node], indices: Indices) -> None:
         self.graph, self.inside, self.indices = graph, inside, indices
@@ -136,10 +136,10 @@ class _Pairs:
         """Nodes that `extend` has found."""
 
     def follow(self, one: Node, other: Node) -> list[Node]:
-        """Pairs two nodes, and what their inputs are made of; returns the first of each new pair.
+        """Pairs two nodes, and the producers of their inputs; returns the first of each new pair.
 
         Raises:
-            NotHandled: One of them has another partner.
+            NotHandled: One of them has already another partner.
         """
         stack, new = [(one, other)], []
         while stack:
@@ -162,7 +162,7 @@ class _Pairs:
         return self.inside.get(id(value.inputs[0])) if len(value.inputs) == 1 else None
 
     def extend(self) -> None:
-        """Pairs what the last two steps make of pairs, too."""
+        """Also pairs the readers of pairs in the last two steps."""
         stack = list(self.graph.nodes)
         while stack:
             node = stack.pop()
@@ -191,7 +191,7 @@ class _Pairs:
         return one is not None and other is not None and one.sequence is other.sequence
 
     def rows(self) -> Iterator[list[Node]]:
-        """The nodes that do the same, each row from its first step on, in the order of the graph."""
+        """Yields rows of corresponding nodes, from the first step on, in the order of the graph."""
         for node in self.graph.nodes:
             if id(node) in self.after and id(node) not in self.before:
                 row = [node]
@@ -201,10 +201,10 @@ class _Pairs:
 
 
 def _checked(inside: dict[int, Node], held: list[SameNode], product: Node) -> UnrolledSteps:
-    """The steps of what reads inputs of one kind in all of them; values of other nodes come from outside.
+    """The steps with the nodes whose inputs are consistent across steps; values of other nodes come from outside.
 
     Raises:
-        NotHandled: `product`, which every step has, is none of it.
+        NotHandled: `product`, which every step has, is not among them.
     """
     while True:
         refusals = _with_sources(held)
@@ -233,7 +233,7 @@ def _checked(inside: dict[int, Node], held: list[SameNode], product: Node) -> Un
 
 
 def _with_sources(held: list[SameNode]) -> dict[int, NotHandled]:
-    """Notes what the inputs of each are; returns why those of some are nothing of one kind, by id."""
+    """Sets the sources of the inputs of each; returns, by id, why the inputs of some are inconsistent."""
     place = {id(n): (same, k) for same in held for k, n in enumerate(same.nodes)}
     refusals: dict[int, NotHandled] = {}
     for same in held:
@@ -244,7 +244,7 @@ def _with_sources(held: list[SameNode]) -> dict[int, NotHandled]:
 
 
 def _source(same: SameNode, position: int, place: dict[int, tuple[SameNode, int]]) -> Source | NotHandled:
-    """What an input is in all steps, or why it is another thing in one step than in another."""
+    """The source of an input in all steps, or why it differs between steps."""
     values = [n.inputs[position] for n in same.nodes]
     if all(equal_values(values[0], v) for v in values):
         return Source(values, same=True)
@@ -281,7 +281,7 @@ def _kind(value: Value) -> tuple[np.dtype | None, int | None, int | str | None]:
 
 
 def equal_values(a: Value, b: Value) -> bool:
-    """Whether two values are one, or equal constants."""
+    """Returns whether two values are identical or equal constants."""
     if a is b:
         return True
     one, other = constant_array(a), constant_array(b)
@@ -291,7 +291,7 @@ def equal_values(a: Value, b: Value) -> bool:
 
 
 def _alike(one: Node, other: Node) -> bool:
-    """Whether two nodes have one operator, one configuration, and the same constants."""
+    """Whether two nodes have the same operator, attributes and constants."""
     return (
         one is not other
         and (one.op, one.domain) == (other.op, other.domain)

@@ -1,4 +1,4 @@
-"""How weights that are only stored as int8 are cut into groups with a scale each."""
+"""Splits weights that are only stored as int8 into groups with one scale each."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ SCALE_BYTES = 2
 
 @dataclass(frozen=True)
 class Groups:
-    """A weight as groups.
+    """A weight split into groups.
 
     Attributes:
-        shape: Of the weight with one axis cut in two.
-        axes: The axes of that shape that a group goes along.
+        shape: Shape of the weight with one axis split in two.
+        axes: The axes of that shape that a group spans.
         channel: The axis of the output channels.
     """
 
@@ -29,22 +29,22 @@ class Groups:
 
     @property
     def scale_shape(self) -> tuple[int, ...]:
-        """Of the scales, which broadcasts against `shape`."""
+        """The shape of the scales, which broadcasts against `shape`."""
         return tuple(1 if k in self.axes else d for k, d in enumerate(self.shape))
 
     @property
     def bytes(self) -> int:
-        """Of int8 values and float16 scales."""
+        """The size of int8 values and float16 scales."""
         return math.prod(self.shape) + SCALE_BYTES * math.prod(self.scale_shape)
 
 
 def groups_of(shape: Sequence[int], axis: int) -> Groups:
-    """Groups of about `GROUP` elements of one output channel.
+    """Returns groups of about `GROUP` elements of one output channel.
 
     Args:
-        shape: Of the weight.
-        axis: Its output channels. Where that is the first axis, groups are pieces of the row behind it, else of the
-            first axis with all others but the channels. A vector is one row.
+        shape: Shape of the weight.
+        axis: Its output channels. If that is the first axis, groups are pieces of the row behind it, else pieces of the
+            first axis with all others except the channels. A vector is one row.
     """
     shape = shape if len(shape) > 1 else (1, *shape)
     if axis == 0:
@@ -58,6 +58,6 @@ def groups_of(shape: Sequence[int], axis: int) -> Groups:
 
 
 def _divisor(count: int, others: int) -> int:
-    """The divisor of `count` with which a group, `others` times as large, is nearest to `GROUP`; `count` if none is."""
+    """The divisor of `count` whose groups, `others` times as large, are nearest to `GROUP`; else `count`."""
     fitting = [d for d in range(1, count + 1) if count % d == 0 and GROUP <= 2 * d * others <= 2 * LARGEST_GROUP]
     return min(fitting, key=lambda d: abs(math.log(d * others / GROUP)), default=count)

@@ -1,4 +1,4 @@
-"""The values through which a cell touches the rest of its graph."""
+"""The values that connect a cell to the rest of its graph."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rnnqc.ir import Graph, Model, Value
 
 @dataclass(frozen=True)
 class Boundary:
-    """The values through which a cell touches the rest of its graph."""
+    """The values that connect a cell to the rest of its graph."""
 
     x: Value
     sequence_lens: Value | None
@@ -23,7 +23,7 @@ class Boundary:
 
 
 def boundary_of(model: Model, graph: Graph, cell: Cell) -> Boundary:
-    """Looks the boundary values of `cell` up in `graph` (and around it)."""
+    """Looks up the boundary values of `cell` in `graph` and the graphs around it."""
     names = {cell.x, cell.sequence_lens, cell.initial_h, cell.initial_c, cell.y, cell.y_h, cell.y_c} - {None, ""}
     table: dict[str, Value] = {}
     for candidate in [model.graph, graph]:

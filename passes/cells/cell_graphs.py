@@ -1,4 +1,4 @@
-"""Looking cells up in the graphs that hold them, and what their inputs consist of."""
+"""Finds cells in the graphs that contain them, and the sources of their inputs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from rnnqc.passes.graph.values.layout_ops import sources_of
 
 
 def parameters_of(model: Model, cell: Cell) -> dict[str, npt.NDArray[np.float32]]:
-    """W, R, B and hidden_bias of a cell whose parameters are constants of the main graph, as far as it has them."""
+    """Returns W, R, B and hidden_bias of a cell, as far as they are constants of the main graph."""
     held = graph_info(model.graph).initializers
     names = {"W": cell.W, "R": cell.R, "B": cell.B, "hidden_bias": cell.hidden_bias}
     arrays = {k: constant_array(held[n]) for k, n in names.items() if n is not None}
@@ -28,7 +28,7 @@ def parameters_of(model: Model, cell: Cell) -> dict[str, npt.NDArray[np.float32]
 
 
 def graphs_of_cells(model: Model) -> dict[str, Graph]:
-    """For each cell's name the graph that holds its nodes."""
+    """Maps each cell's name to the graph that holds its nodes."""
     found: dict[str, Graph] = {}
     for graph in model.graphs():
         for node in graph.nodes:
@@ -39,7 +39,7 @@ def graphs_of_cells(model: Model) -> dict[str, Graph]:
 
 
 def replace_cell(model: Model, graph: Graph, cell: Cell, nodes: Sequence[Node]) -> None:
-    """Puts `nodes` (which make the boundary outputs) in place of the cell's present nodes; the caller sorts."""
+    """Replaces the cell's present nodes by `nodes`, which produce the boundary outputs; the caller sorts."""
     fresh = {id(n) for n in nodes}
     old = [n for n in graph.nodes if info(n).metadata.get(CELL_TAG) == cell.name and id(n) not in fresh]
     position = next(i for i, n in enumerate(graph.nodes) if n is old[0])
@@ -48,7 +48,7 @@ def replace_cell(model: Model, graph: Graph, cell: Cell, nodes: Sequence[Node]) 
 
 
 def chain_sources(model: Model, value: Value) -> list[tuple[Cell, Value]] | None:
-    """The cells whose hidden states make up `value`, moved but not changed; None if anything else is in it."""
+    """Returns the cells whose hidden states form `value`, moved but unchanged; None if it has other sources."""
     by_output = {c.y: c for c in model.cells.values() if c.y is not None}
     found: list[tuple[Cell, Value]] = []
     for source, cell in sources_of(value, lambda v: by_output.get(v.name)):
@@ -59,16 +59,16 @@ def chain_sources(model: Model, value: Value) -> list[tuple[Cell, Value]] | None
 
 
 def given_format(value: Value) -> Format | None:
-    """The format of values that DequantizeLinear makes, moved but not changed; None if anything else is in `value`.
+    """Returns the format of moved but unchanged results of DequantizeLinear; None if `value` has other sources.
 
-    Signed quantized values are raised to be unsigned: the same real values.
+    Signed quantized values are offset to be unsigned: the same real values.
     """
     found = {known for _, known in sources_of(value, _dequantized_format)}
     return found.pop() if len(found) == 1 else None
 
 
 def taken_format(value: Value, mode: str | None, bits: int) -> Format | None:
-    """`given_format` where an input that chains takes it: in place of a scale for each row, with no more bits."""
+    """Returns `given_format` if a chaining input accepts it: for a per-row dynamic scale, with no more bits."""
     given = given_format(value) if mode == ROWS else None
     return given if given is not None and given.bits <= bits else None
 
@@ -91,16 +91,16 @@ def _dequantized_format(value: Value) -> Format | None:
 
 
 def chain_input(model: Model, graph: Graph, cell: QuantizedCell, others: Mapping[str, QuantizedCell]) -> QuantizedCell:
-    """The cell, its input in the number format of the values it consists of, if it may take that.
+    """Returns the cell with its input in the number format of the input's sources, if it accepts that.
 
-    That is the format of hidden states of other cells; or, in the place of a scale for each row, that of a
-    DequantizeLinear, which a model brings that was trained with quantizers, if it has no more bits.
+    That is the format of hidden states of other cells; or, instead of a per-row dynamic scale, that of a
+    DequantizeLinear in a model trained with quantizers, if it has no more bits.
 
     Args:
         model: The model.
-        graph: Its graph that the cell is in.
+        graph: The graph that contains the cell.
         cell: The cell.
-        others: Cells by name with formats that the model does not know yet.
+        others: Cells by name whose formats are not yet in the model.
     """
     point = cell.points["input"]
     if point.format is None or not point.chain:
@@ -118,16 +118,16 @@ def chain_input(model: Model, graph: Graph, cell: QuantizedCell, others: Mapping
     if first is None or first.mode != STATIC or first.format is None or any(f != first for f in formats):
         return cell
     if first.format.signed != point.format.signed and any(c.op == CELL_OP for c in sources):
-        return cell  # Brevitas chose that format: the recipe may have no arithmetic for it
+        return cell  # Brevitas chose that format: the recipe may not support it
     if any(_may_keep_more(model, c) for c in sources):
         return cell
     return cell.with_point("input", replace(first, mode=CHAINED))
 
 
 def _may_keep_more(model: Model, cell: Cell) -> bool:
-    """Whether hidden states of many steps may exceed the bound of their format.
+    """Whether hidden states after many steps may exceed the bound of their format.
 
-    A GRU keeps a share of the state that it begins with in every step.
+    A GRU keeps a share of its initial state in every step.
     """
     bound = points_of(cell)["hidden"].bound
     if bound is None or cell.initial_h is None or not cell.type.reads_hidden:

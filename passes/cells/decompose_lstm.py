@@ -44,7 +44,7 @@ from rnnqc.passes.graph.nodes.lstm_node import (
 from rnnqc.passes.invariants import Property
 from rnnqc.proto.graph_walks import blocks_of
 
-LARGEST_INPUT = 65024  # |acc| <= 65024 * 255 * 127 < 2**31; sums on the way may wrap, the result does not
+LARGEST_INPUT = 65024  # |acc| <= 65024 * 255 * 127 < 2**31; partial sums may wrap, the result does not
 LARGEST_HIDDEN = 65536
 LARGEST_WEIGHT = 2.0**40  # keeps every intermediate value of the integer form finite
 
@@ -56,14 +56,14 @@ class DecomposeLstm(Pass):
     and RNN, which have no cell state
 
     After, for each direction: `MatMul, Add -> Scan(MatMul, Add, Split, activations, Mul, Add)`, then Unsqueeze and
-    Concat over directions. `sequence_lens` become masks and picks after the loop; reverse is a scan direction, or
+    Concat over directions. `sequence_lens` become masks and selections after the loop; reverse is a scan direction, or
     ReverseSequence where lengths differ.
 
     * A node whose W, R, B or P is not constant stays, with a remark.
     * A node of another type than float32 stays, with a remark.
     * A node with more than 65024 inputs or 65536 units stays, with a remark (integer accumulators would overflow).
     * A node with weights beyond 2**40 stays, with a remark.
-    * A node in whose padded output zeros are looked for, to take the padding out, stays, with a remark.
+    * A node whose padded output is searched for zeros, to remove the padding, stays, with a remark.
     """
 
     info = PassInfo(
@@ -75,10 +75,10 @@ class DecomposeLstm(Pass):
     )
 
     def __init__(self, ops: Sequence[str] | None = None) -> None:
-        """Prepares the pass.
+        """Creates the pass.
 
         Args:
-            ops: The operators it takes apart, by default all; nodes of the others stay as they are, with a remark.
+            ops: The operators to decompose, by default all; nodes of the others stay, with a remark.
         """
         self.ops = tuple(CELL_TYPES) if ops is None else ops
 
@@ -120,10 +120,10 @@ class DecomposeLstm(Pass):
 
 
 def _readable(graph: Graph, node: Node, ops: Sequence[str]) -> Layer:
-    """The node with everything explicit.
+    """Reads the node with all attributes explicit.
 
     Raises:
-        NotHandled: It stays float.
+        NotHandled: The node stays float.
     """
     if node.op not in ops:
         found = f"a {node.op} node, where it has cells of {' and '.join(ops)} alone"
@@ -151,7 +151,7 @@ def _readable(graph: Graph, node: Node, ops: Sequence[str]) -> Layer:
 
 
 def _remove_bodies(model: Model) -> None:
-    """Removes the functions of layers that no node calls any more."""
+    """Removes the functions of layers that are no longer called."""
     called = {(n.op, n.domain) for g in model.graphs() for n in g.nodes}
     called |= {(n.op_type, n.domain) for block in blocks_of(model.functions) for n in block.node}
     layers = {(f.name, f.domain) for f in model.functions if type_of(f.name, f.domain) is not None}
@@ -265,7 +265,7 @@ def _cell(
 
 
 def _direction_of(outer: Builder, states: Value | None, d: int, directions: int, name: str) -> Value | None:
-    """States `[B,H]` of one direction from `[D,B,H]`."""
+    """Extracts the states `[B,H]` of one direction from `[D,B,H]`."""
     if states is None:
         return None
     if directions > 1:

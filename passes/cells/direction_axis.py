@@ -1,4 +1,4 @@
-"""The axis of length 1 for the direction that ONNX's recurrent operators have and the cells do not."""
+"""The direction axis of length 1 of ONNX's recurrent operators, which cells do not have."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from rnnqc.ir import CELL_TAG, Graph, Node, Value, constant_array, info
 
 
 def with_axis_before(value: Value, axis: int) -> Value | None:
-    """The value that a Squeeze of `axis` makes `value` from; None if anything else makes it."""
+    """Returns the input of the Squeeze of `axis` that produces `value`; None for other producers."""
     node = value.inputs[0] if len(value.inputs) == 1 else None
     if node is None or not _moves(node, "Squeeze", axis):
         return None
@@ -16,7 +16,7 @@ def with_axis_before(value: Value, axis: int) -> Value | None:
 
 
 def with_axis_after(graph: Graph, cell: str, value: Value, axis: int) -> Node | None:
-    """The Unsqueeze of `axis` that alone uses `value` outside of `cell`; None if anything else uses it."""
+    """Returns the Unsqueeze of `axis` that is the only reader of `value` outside `cell`; None otherwise."""
     users = [n for n in value.outputs if info(n).metadata.get(CELL_TAG) != cell]
     if len(users) != 1 or any(v is value for v in graph.outputs):
         return None

@@ -1,4 +1,4 @@
-"""A cell in float operators, with or without quantizers: the readable Scan that decompose-lstm writes.
+"""A cell in float operators, with or without quantizers: the readable Scan written by decompose-lstm.
 
 Values have stable names below the cell's: `x`, `preactivation`, `input_gate.acc`, `input_gate.activation`, ...,
 `cell_state`, `hidden`.
@@ -24,17 +24,16 @@ class FloatArithmetic(Arithmetic):
     """Float operators with a quantizer at every quantization point.
 
     Before the loop `p = x W + B`; each step `g = p_t + h R`, gates, cell and hidden state. A cell with `rounded_output`
-    has its hidden states on their grid outside the loop too, and initial states in the formats of the states.
+    has its hidden states quantized outside the loop too, and initial states in the formats of the states.
 
     Attributes:
-        quantizer: Called at every quantization point; at `accumulator.x` and `accumulator.h` with whole products.
-        products: Whether the two products of each gate are values of their own, before they are added.
+        quantizer: Called at every quantization point; at `accumulator.x` and `accumulator.h` with whole matmul results.
+        products: Whether the two matmul results of each gate are separate values before their addition.
         bias_last: Whether `p = x W` and `g = (p_t + h R) + B`.
-        parameters: `W`, `R`, `B` and, where the cell has them, `P` and `hidden_bias`; None for the initializers that it
+        parameters: `W`, `R`, `B` and, where the cell has them, `P` and `hidden_bias`; None to use the initializers it
             names.
-        split: Of initial hidden states that may lie beyond what their quantized values hold: the part beyond is
-            multiplied apart, unless the cell reads the hidden state itself, whose quantizer has to see to it in every
-            step.
+        split: Whether the part of initial hidden states beyond the range of their quantized values is multiplied
+            separately. A cell that reads the hidden state itself quantizes it in every step instead.
     """
 
     hands_on_output: ClassVar[bool] = True
@@ -59,7 +58,7 @@ class FloatArithmetic(Arithmetic):
         if self.split is not None and not cell.type.reads_hidden:
             states[0], lost = self.split(b, INITIAL_STATES[0], states[0])
             beyond = b.op("MatMul", [lost, r], f"{INITIAL_STATES[0]}.lost.product")
-            name = "x.projection.float"  # what integer forms call alike is in other units
+            name = "x.projection.float"  # in integer forms this name has other units
             element = b.op("Add", [loop.first_step(b, p, name), beyond], f"{name}.first.sum")
             p = loop.with_first_step(b, p, element, name)
 
@@ -75,7 +74,7 @@ class FloatArithmetic(Arithmetic):
         return loop.run(b, p, [State(v, np.float32, shape) for v in states], step, apart=False)
 
     def _initial_states(self, b: Builder, loop: Loop) -> list[Value]:
-        """The initial states, zeros `[B,H]` where the node has none."""
+        """The initial states, with zeros `[B,H]` where the node has none."""
         at, cell = loop.at, loop.cell
         given = [at.initial_h, at.initial_c] if cell.type.cell_state else [at.initial_h]
         states = [v for v in given if v is not None]

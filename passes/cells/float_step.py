@@ -9,7 +9,7 @@ from rnnqc.cells.base import Cell
 from rnnqc.ir import Value
 from rnnqc.ir.builder import Builder
 
-# Not in recipes: the whole products, where accumulators saturate (the last one is that of r * h with R), and the 1 of
+# Not in recipes: whole matmul results, where accumulators saturate (the last one is that of r * h with R), and the 1 of
 # `f = 1 - i`, a value of the input gate.
 ACCUMULATORS = ("accumulator.x", "accumulator.h", "accumulator.reset")
 ONE = "one"
@@ -24,12 +24,12 @@ Splitter = Callable[[Builder, str, Value], tuple[Value, Value]]
 
 
 def no_quantizer(builder: Builder, point: str, value: Value) -> Value:
-    """Leaves every value as it is."""
+    """Returns every value unchanged."""
     return value
 
 
 def emit_activation(b: Builder, activation: Activation, x: Value, name: str) -> Value:
-    """The activation as standard operators."""
+    """Returns the activation as standard operators."""
     a, beta = activation.alpha, activation.beta
     if activation.name == "Affine":
         return b.op("Add", [b.op("Mul", [x, b.f32(a)], f"{name}.scaled"), b.f32(beta)], name)
@@ -50,13 +50,13 @@ class FloatStep:
         b: Collects nodes before the loop.
         body: Collects the nodes of the step.
         cell: The cell.
-        quantizer: Called at every quantization point, and with the products at `accumulator.h`, `accumulator.reset`.
+        quantizer: Called at every quantization point, and with matmul results at `accumulator.h`, `accumulator.reset`.
         states: The hidden state before the step, and the cell state of an LSTM, `[B,H]`.
         p_t: x W + B of the step, `[B,GH]`.
         r: R `[H,GH]`, quantized.
-        parameters: P `[3H]` and `hidden_bias` `[H]` where the cell has them, and B `[GH]`.
-        products: Whether the two products of each gate are values of their own, before they are added.
-        bias_last: Whether p_t is x W, and B is added to the sum of both products.
+        parameters: P `[3H]` and `hidden_bias` `[H]` if the cell has them, and B `[GH]`.
+        products: Whether the two matmul results of each gate are separate values before their addition.
+        bias_last: Whether p_t is x W, and B is added to the sum of both matmuls.
     """
 
     def __init__(
@@ -116,7 +116,7 @@ class FloatStep:
         return self.cell.type.gates[k]
 
     def gate(self, k: int, peephole: Value | None = None) -> Value:
-        """The activation of gate k."""
+        """Returns the activation of gate k."""
         value, name = self._sums[k], self._name(k)
         if value is None:
             value = self.body.op("Add", [self._of_h[k], self._of_x[k]], f"{name}.product")
@@ -134,7 +134,7 @@ class FloatStep:
         return self._of_x[k]
 
     def recurrent(self, k: int) -> Value:
-        """Returns h R of gate k, with the bias that stays with it."""
+        """Returns h R of gate k, with the bias that belongs to it."""
         biased = [self._of_h[k], self.parameters["hidden_bias"]]
         return self.body.op("Add", biased, f"{self._name(k)}.hidden_product.biased")
 
@@ -145,7 +145,7 @@ class FloatStep:
         return self.quantizer(self.body, f"{self._name(k)}.hidden_product", product)
 
     def activated(self, k: int, part: Value, projected: Value) -> Value:
-        """The activation of gate k: of part + projected."""
+        """Returns the activation of gate k: of part + projected."""
         return self._activation(k, self.body.op("Add", [part, projected], f"{self._name(k)}.product"))
 
     def _activation(self, k: int, value: Value) -> Value:
@@ -157,11 +157,11 @@ class FloatStep:
         return self.quantizer(self.body, f"{name}.activation", value)
 
     def coupled(self, gate: Value) -> Value:
-        """1 - gate, where 1 has the number format of the gate."""
+        """Returns 1 - gate, where 1 has the number format of the gate."""
         return self.body.op("Sub", [self.quantizer(self.body, ONE, self.body.f32(1.0)), gate], "forget_gate.coupled")
 
     def complement(self, gate: Value) -> Value:
-        """1 - gate."""
+        """Returns 1 - gate."""
         return self.body.op("Sub", [self.body.f32(1.0), gate], "complement")
 
     def product(self, a: Value, b: Value, point: str) -> Value:
@@ -173,7 +173,7 @@ class FloatStep:
         return self.quantizer(self.body, point, self.body.op("Add", [kept, added], f"{point}.sum"))
 
     def squashed(self, state: Value) -> Value:
-        """The output activation of the cell state."""
+        """Returns the output activation of the cell state."""
         activation = self.cell.output_activation
         assert activation is not None
         value = emit_activation(self.body, activation, state, "hidden.squashed")

@@ -1,4 +1,4 @@
-"""Brings out values that stand inside a model: in loops, branches and functions that were inlined, step by step."""
+"""Exposes inner values of a model, from loops, branches and inlined functions, step by step."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ _Made = tuple[ort.InferenceSession, Mapping[str, str]]
 
 @dataclass(frozen=True)
 class Place:
-    """A value of a model: where it is made.
+    """The position of a value in a model.
 
     Attributes:
         name: Its name.
-        inside: The nodes in whose subgraphs it is, from outside to inside: operator and first output.
+        inside: The nodes whose subgraphs contain it, outermost first: operator and first output.
         looped: Whether one of them is a loop.
     """
 
@@ -46,7 +46,7 @@ class Place:
 
 
 def places(graph: onnx.GraphProto, inside: tuple[str, ...] = (), looped: bool = False) -> Iterator[Place]:
-    """All values that nodes make, those of a subgraph before the results of its node."""
+    """Yields all values of nodes, those of a subgraph before the results of its node."""
     for node in graph.node:
         for attribute in node.attribute:
             if attribute.type == AttributeProto.GRAPH:
@@ -58,11 +58,11 @@ def places(graph: onnx.GraphProto, inside: tuple[str, ...] = (), looped: bool = 
 
 
 class InnerValues:
-    """Values of a model on one feed after the other; a session is made once for feeds of the same shapes.
+    """Values of a model for one feed after the other; feeds of equal shapes share a session.
 
     Args:
         model: The model.
-        names: Of values.
+        names: Names of values.
     """
 
     def __init__(self, model: onnx.ModelProto, names: Sequence[str]) -> None:
@@ -72,7 +72,7 @@ class InnerValues:
         self._made: dict[_Group, _Made | CompileError | NotObservableError] = {}
 
     def of(self, feeds: Mapping[str, Array]) -> dict[str, Series]:
-        """The values of each name, one for each step; what cannot be exposed is missing."""
+        """Returns the values of each name, one for each step, without those that cannot be exposed."""
         found: dict[str, Series] = {}
         work = [self._group(feeds)]
         while work:
@@ -80,7 +80,7 @@ class InnerValues:
             try:
                 found.update(self._run(group, feeds))
             except (CompileError, NotObservableError):
-                # One of them cannot be exposed: try in halves.
+                # # One of them cannot be exposed: try halves.
                 if len(group) > 1:
                     work += [group[: len(group) // 2], group[len(group) // 2 :]]
         return found
@@ -122,22 +122,22 @@ class InnerValues:
 
 
 def _series(held: Any, value: Observed, place: Place) -> Series:
-    if not isinstance(held, list):  # a tensor, or what Scans made of its steps
+    if not isinstance(held, list):  # a tensor, or the steps that Scans stacked
         array = np.asarray(held)
         return [((t,), a) for t, a in enumerate(array)] if place.looped else [((), array)]
     arrays = [np.asarray(h) for h in held]
     loops = any(owner.startswith("Loop") for owner in place.inside)
     outer: list[Steps] = [(k,) if loops else () for k in range(len(arrays))]
-    if value.step and any(a.ndim == value.rank for a in arrays):  # of a Scan in a Loop or a branch: all its steps
+    if value.step and any(a.ndim == value.rank for a in arrays):  # for a Scan in a Loop or a branch: all its steps
         return [((*o, t), a) for o, whole in zip(outer, arrays, strict=True) if whole.ndim for t, a in enumerate(whole)]
     return list(zip(outer, arrays, strict=True))
 
 
 def _types_of(model: onnx.ModelProto, feeds: Mapping[str, Array]) -> Types:
-    """Element type and rank of values, where inference knows them."""
+    """Element type and rank of values, as far as inference provides them."""
     sized = onnx.ModelProto()
     sized.CopyFrom(model)
-    large = [t for t in sized.graph.initializer if math.prod(t.dims) > _SMALL]  # their shapes are enough
+    large = [t for t in sized.graph.initializer if math.prod(t.dims) > _SMALL]  # their shapes suffice
     sized.graph.input.extend(helper.make_tensor_value_info(t.name, t.data_type, list(t.dims)) for t in large)
     small = [t for t in sized.graph.initializer if math.prod(t.dims) <= _SMALL]
     del sized.graph.initializer[:]
@@ -156,7 +156,7 @@ def _types_of(model: onnx.ModelProto, feeds: Mapping[str, Array]) -> Types:
 
 
 def _infer(model: onnx.ModelProto, known: dict[str, onnx.TypeProto]) -> None:
-    """Notes the types of all values of a graph and its subgraphs, which onnx does not infer with it."""
+    """Records the types of all values of a graph and its subgraphs, which onnx does not infer together."""
     try:
         graph = infer_shapes(model).graph
     except INFERENCE_ERRORS:
@@ -182,14 +182,14 @@ def _infer(model: onnx.ModelProto, known: dict[str, onnx.TypeProto]) -> None:
 
 
 def _entering(node: onnx.NodeProto, known: Mapping[str, onnx.TypeProto]) -> Iterator[onnx.TypeProto | None]:
-    """The types of what the body of a Scan or Loop takes."""
+    """The types of the inputs of a Scan's or Loop's body."""
     if node.op_type == "Loop":
         yield helper.make_tensor_type_proto(onnx.TensorProto.INT64, [])
         yield helper.make_tensor_type_proto(onnx.TensorProto.BOOL, [])
         for name in node.input[2:]:
             kind = onnx.TypeProto()
             kind.CopyFrom(known.get(name, kind))
-            for dim in kind.tensor_type.shape.dim:  # of the first iteration alone
+            for dim in kind.tensor_type.shape.dim:  # valid in the first iteration only
                 dim.Clear()
             yield kind if name in known else None
     if node.op_type != "Scan":

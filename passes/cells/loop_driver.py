@@ -1,7 +1,7 @@
 """The loop over time around the step of a cell, for every arithmetic.
 
-The driver owns what all cells have in common: the direction, initial states of zeros, the Scan, masks of lengths, and
-the outputs. An arithmetic (`Arithmetic`) quantizes the inputs, multiplies them with W, and emits one step.
+The driver implements what all cells share: the direction, zero initial states, the Scan, masks by length, and the
+outputs. An arithmetic (`Arithmetic`) quantizes the inputs, multiplies them by W, and emits one step.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Results = dict[str, Value]
 
 @dataclass(frozen=True)
 class State:
-    """A state as the loop hands it from step to step.
+    """A state that the loop passes from step to step.
 
     Attributes:
         initial: Its value before the first step.
@@ -45,13 +45,13 @@ class State:
 
 @dataclass(frozen=True)
 class Stepped:
-    """What one step of a loop makes.
+    """The results of one step of a loop.
 
     Attributes:
-        states: What the next step takes: the hidden state or its quantized values, and the cell state of an LSTM.
+        states: The states for the next step: the hidden state or its quantized values, and the cell state of an LSTM.
         y: The hidden state `[B,H]` float32.
         c: The cell state of an LSTM.
-        codes: The quantized hidden states, uint8, where the step makes them.
+        codes: The quantized hidden states, uint8, if the step computes them.
     """
 
     states: Sequence[Value]
@@ -65,11 +65,11 @@ Step = Callable[[Builder, Sequence[Value], Sequence[Value]], Stepped]
 
 
 class Arithmetic(ABC):
-    """How a cell computes, and the operands that it computes with.
+    """Computes a cell, and holds the operands of the computation.
 
     Attributes:
-        hands_on_output: Whether the state that the loop hands on is the hidden state that leaves the cell.
-        names_outputs: Whether outputs of the body are copies with names of their own, for readers, without declared
+        hands_on_output: Whether the state that the loop carries is the hidden state that the cell returns.
+        names_outputs: Whether outputs of the body are copies with their own names, for readability, without declared
             types outside the loop.
     """
 
@@ -78,17 +78,17 @@ class Arithmetic(ABC):
 
     @property
     def cell_unit(self) -> float:
-        """Real value of one unit of the cell state in the results; 0 for real values."""
+        """Real value of one LSB of the cell state in the results; 0 for real values."""
         return 0.0
 
     @property
     def hidden_zero_point(self) -> int:
-        """The quantized hidden state that stands for 0."""
+        """The quantized value of a hidden state of 0."""
         return 0
 
     @abstractmethod
     def run(self, b: Builder, loop: Loop) -> Results:
-        """Quantizes and projects the input, makes the initial states, and runs the loop, in branches if need be."""
+        """Quantizes and projects the input, creates the initial states, and runs the loop, in branches if necessary."""
 
 
 def emit_cell(
@@ -100,15 +100,15 @@ def emit_cell(
     *,
     stops_early: bool = False,
 ) -> Builder:
-    """The nodes of a cell between its boundary values.
+    """Emits the nodes of a cell between its boundary values.
 
     Args:
         model: The model.
         cell: The cell.
         at: Its boundary.
-        arithmetic: How it computes.
+        arithmetic: The arithmetic of the cell.
         codes: Value that receives the quantized hidden states `[T,B,H]`, if an integer consumer follows.
-        stops_early: Whether the loop ends at the greatest of the lengths; the number of its steps is data then.
+        stops_early: Whether the loop ends at the greatest length; then the number of its steps depends on data.
     """
     b = Builder(model, cell.name)
     steps = longest(b, at.sequence_lens, at.x) if stops_early and at.sequence_lens is not None else None
@@ -120,7 +120,7 @@ def emit_cell(
 
 @dataclass(frozen=True)
 class Wanted:
-    """Which results of a loop are needed.
+    """The results of a loop that are needed.
 
     Attributes:
         y: Hidden states of all steps.
@@ -138,7 +138,7 @@ class Wanted:
 
     @classmethod
     def of(cls, at: Boundary, codes: Value | None, hands_on_output: bool) -> Wanted:
-        """What the outputs of a cell need; see `Arithmetic.hands_on_output`."""
+        """Returns the results that the outputs of a cell need; see `Arithmetic.hands_on_output`."""
         lengths = at.sequence_lens is not None
         last_h = hands_on_output and not lengths
         return cls(
@@ -159,7 +159,7 @@ class Loop:
         at: Its boundary.
         wanted: Which results are needed.
         names_outputs: See `Arithmetic`.
-        steps: The number of steps, int64 `[1]`, where the loop ends at the greatest length; None for T.
+        steps: The number of steps, int64 `[1]`, if the loop ends at the greatest length; None for T.
     """
 
     cell: Cell
@@ -170,31 +170,31 @@ class Loop:
 
     @property
     def scans_backwards(self) -> bool:
-        """Whether the Scan runs backwards: a reverse cell, unless lengths have its input reversed before."""
+        """Whether the Scan is reversed: for a reverse cell, unless its input is reversed before because of lengths."""
         return self.cell.reverse and self.at.sequence_lens is None
 
     def sequence(self, b: Builder) -> Value:
-        """The input of all steps of the loop `[T,B,I]`, reversed where the cell is and lengths are given."""
+        """Returns the input of all steps of the loop `[T,B,I]`, reversed for a reverse cell with lengths."""
         x, lens = self.at.x, self.at.sequence_lens
         if self.steps is not None:
             x = b.op("Slice", [x, b.i64([0]), self.steps, b.i64([0])], "x.until_longest")
         return x if lens is None or not self.cell.reverse else reversed_sequence(b, x, lens)
 
     def shape(self, b: Builder, name: str) -> list[Value]:
-        """The numbers of steps and of rows for a Reshape, in parts for a Concat.
+        """Returns the numbers of steps and of rows for a Reshape, as parts for a Concat.
 
-        Of shapes and constants alone: a number of steps that is data is -1.
+        Uses shapes and constants only: a number of steps that depends on data is -1.
         """
         if self.steps is None:
             return [dimensions(b, self.at.x, 0, 2, name)]
         return [b.i64([-1]), dimensions(b, self.at.x, 1, 2, name)]
 
     def state_shape(self, b: Builder) -> Value:
-        """The shape `[B,H]`.
+        """Returns the shape `[B,H]`.
 
-        A constant where the graph fixes B. onnxruntime 1.31 folds a Shape of known size; in a branch of If, where
-        nothing but another If (the choice of a product, say) is left to read `x`, it then loses `x`, if that comes from
-        an If, too.
+        A constant where the graph fixes B. onnxruntime 1.31 folds a Shape of known size; in a branch of If, where only
+        another If (for example the choice of a matmul) still reads `x`, it then loses `x`, if that also comes from an
+        If.
         """
         if self.cell.static_batch is not None:
             return b.i64([self.cell.static_batch, self.cell.hidden_size])
@@ -202,20 +202,20 @@ class Loop:
         return b.op("Concat", parts, "state.shape", axis=0)
 
     def first_step(self, b: Builder, p: Value, name: str = "x.projection") -> Value:
-        """The element `[1,B,GH]` of `p` `[T,B,GH]` in the first step of the loop."""
+        """Returns the element `[1,B,GH]` of `p` `[T,B,GH]` in the first step of the loop."""
         if self.cell.static_length == 1:
             return p
         return b.op("Gather", [p, b.i64([self._first])], f"{name}.first", axis=0)
 
     def with_first_step(self, b: Builder, p: Value, element: Value, name: str = "x.projection") -> Value:
-        """`p` `[T,B,GH]` with another element `[1,B,GH]` in the first step of the loop."""
+        """Returns `p` `[T,B,GH]` with another element `[1,B,GH]` in the first step of the loop."""
         if self.cell.static_length == 1:
             return element
         return b.op("ScatterND", [p, b.i64([[self._first]]), element], f"{name}.whole")
 
     @property
     def _first(self) -> int:
-        """Where the loop begins."""
+        """The index of the loop's first step."""
         last = -1 if self.cell.static_length is None else self.cell.static_length - 1
         return last if self.scans_backwards else 0
 
@@ -237,11 +237,11 @@ class Loop:
             states: The hidden state or its quantized values, and the cell state of an LSTM.
             step: Emits one step.
             real: The type of `p` and of the cell state.
-            apart: Whether x W + B of a GRU's candidate reaches the step as a value of its own.
+            apart: Whether x W + B of a GRU's candidate is passed to the step as a separate value.
 
         Returns:
-            What is wanted, by name; hidden states instead of their quantized values, if the step makes no quantized
-            values.
+            The requested results, by name; hidden states instead of their quantized values, if the step does not
+            compute these.
         """
         body = b.body()
         names = (HIDDEN, CELL_STATE)
@@ -254,7 +254,7 @@ class Loop:
     def _sequences(
         self, b: Builder, body: Builder, p: Value, real: npt.DTypeLike, apart: bool
     ) -> tuple[list[Value], list[Value]]:
-        """What the loop scans, and its elements: x W + B of the joint gates and, apart, of a GRU's candidate."""
+        """The scanned sequences and their elements: x W + B of the joint gates and, if `apart`, of a GRU's candidate."""
         hidden, gates = self.cell.hidden_size, len(self.cell.type.gates)
         joint = self.cell.type.joint if apart else gates
         widths, sequences = [joint * hidden], [p]
@@ -267,7 +267,7 @@ class Loop:
         return sequences, [body.value(n, real, [batch, w]) for n, w in zip(names, widths, strict=False)]
 
     def _outputs(self, body: Builder, made: Stepped, states: Sequence[State], real: npt.DTypeLike) -> dict[str, Value]:
-        """The outputs of the body by the names of the results; each a value of its own."""
+        """The outputs of the body by the names of the results, as separate values."""
         outputs: dict[str, Value] = {}
         whole = [self.cell.batch_dimension, self.cell.hidden_size]
 
@@ -300,7 +300,7 @@ class Loop:
         outputs: dict[str, Value],
         states: int,
     ) -> Results:
-        """Adds the Scan node; returns what is wanted of its outputs."""
+        """Adds the Scan node; returns the requested outputs."""
         sequences = len(inputs) - states
         attributes: dict[str, Any] = {
             "body": body.graph(elements, list(outputs.values()), "step"),

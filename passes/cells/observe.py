@@ -1,8 +1,8 @@
 """Makes the values at quantization points outputs of the model: the graphs behind calibration.
 
-A value of the main graph becomes an output as it is. One in the body of a Scan becomes a scan output, step by step
-outwards. One in a branch of an If or in the body of a Loop is appended to a sequence of tensors that is threaded
-through them, since the other branch makes none and iterations may differ in their shapes.
+A value of the main graph becomes an output directly. One in the body of a Scan becomes a scan output, level by level.
+One in a branch of an If or in the body of a Loop is appended to a sequence of tensors that is threaded through them,
+since the other branch does not compute it and iterations may differ in shape.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ ANY_RANK = -1
 
 @dataclass(frozen=True)
 class Observed:
-    """A value that is observed.
+    """An observed value.
 
     Attributes:
         cell: Name of the cell.
-        point: Quantization point, or `LENGTHS`, or `LAST`.
-        value: Name in the graph.
-        step: Whether each step of the cell's loop makes one, `[B, K]`.
-        rank: Of what one run of the cell makes of it, all steps together; `ANY_RANK` if each tensor is one run; in a
+        point: Quantization point, `LENGTHS`, or `LAST`.
+        value: Its name in the graph.
+        step: Whether each step of the cell's loop produces one, `[B, K]`.
+        rank: Rank of the values of one run of the cell, all steps together; `ANY_RANK` if each tensor is one run; in a
             Scan such a tensor is exposed as a matrix of its rows.
-        size: Of the last axis.
+        size: Size of the last axis.
         kind: Element type, a number of `onnx.TensorProto`.
-        stacked: Whether the first axis are unrolled steps.
+        stacked: Whether the first axis enumerates unrolled steps.
         entering: Whether it is an initial state: a value of the point before the first step.
     """
 
@@ -57,7 +57,7 @@ class Observed:
 
 
 def observe_cells(model: Model) -> list[Observed]:
-    """Emits every float cell of `model` again, and says which of its values stand for which quantization points."""
+    """Emits every float cell of `model` again, and returns its values at the quantization points."""
     graphs = graphs_of_cells(model)
     found: list[Observed] = []
     for cell in model.cells.values():
@@ -104,7 +104,7 @@ def _observe(model: Model, graph: Graph, cell: Cell) -> list[Observed]:
 
 @dataclass(frozen=True)
 class Level:
-    """A subgraph on the way to a value: the node it belongs to, and itself."""
+    """A subgraph on the path to a value, with its owner node."""
 
     owner: onnx.NodeProto
     graph: onnx.GraphProto
@@ -119,11 +119,11 @@ def with_outputs(proto: onnx.ModelProto, values: Sequence[Observed], kept: Seque
 
     Args:
         proto: The model, whose names are unique over all graphs.
-        values: What to bring out.
-        kept: Names of outputs that stay.
+        values: The values to expose.
+        kept: Names of outputs to keep.
 
     Returns:
-        For each value the name of the output: a tensor, or a sequence of tensors where it is inside If or Loop.
+        The name of the output for each value: a tensor, or a sequence of tensors if it is inside If or Loop.
 
     Raises:
         NotObservableError: A value is in an If or a Loop inside a Scan.
@@ -141,7 +141,7 @@ def with_outputs(proto: onnx.ModelProto, values: Sequence[Observed], kept: Seque
 
 
 def places(graph: onnx.GraphProto, levels: tuple[Level, ...] = ()) -> Iterator[tuple[str, tuple[Level, ...]]]:
-    """Every value of a graph and of those in it, with the subgraphs on the way to it."""
+    """Yields every value of a graph and its subgraphs, with the subgraphs on the path to it."""
     for value in (*graph.input, *graph.initializer):
         yield value.name, levels
     for node in graph.node:
@@ -153,15 +153,15 @@ def places(graph: onnx.GraphProto, levels: tuple[Level, ...] = ()) -> Iterator[t
 
 
 def levels_of(proto: onnx.ModelProto) -> dict[str, tuple[str, ...]]:
-    """For each value the operators of the nodes in whose subgraphs it is, from outside to inside."""
+    """Returns the operators of the nodes whose subgraphs contain each value, outermost first."""
     return {name: tuple(v.owner.op_type for v in levels) for name, levels in places(proto.graph)}
 
 
 def count_stacked(levels: Sequence[str]) -> int:
-    """How many of the innermost levels, Scans, become axes in front; others make sequences.
+    """Returns how many of the innermost levels, Scans, become leading axes; others produce sequences.
 
     Raises:
-        NotObservableError: There is something else than a Scan inside a Scan.
+        NotObservableError: A Scan contains a level that is not a Scan.
     """
     if "Scan" not in levels:
         return 0
@@ -172,12 +172,12 @@ def count_stacked(levels: Sequence[str]) -> int:
 
 
 def _bring_out(main: onnx.GraphProto, value: Observed, levels: tuple[Level, ...]) -> str:
-    """Makes the value known in the main graph; its name there."""
+    """Exposes the value in the main graph; returns its name there."""
     kind = value.kind
     current, rank = value.value, value.rank - value.step
     inner = len(levels) - count_stacked([v.owner.op_type for v in levels])
     if inner < len(levels) and value.rank == ANY_RANK:
-        # onnxruntime has to know ranks in loops in loops.
+        # # onnxruntime must know ranks in nested loops.
         current, rank = f"{value.value}/observed.rows", 2
         levels[-1].graph.node.append(helper.make_node("Flatten", [value.value], [current], current, axis=-1))
     for depth in range(len(levels) - 1, inner - 1, -1):
@@ -202,14 +202,14 @@ def add_scan_output(
     *,
     backwards: bool = False,
 ) -> None:
-    """Makes a value of the body of a Scan an output of it, in place.
+    """Makes a value of the body of a Scan one of its outputs, in place.
 
     Args:
         scan: The node.
         name: The value.
-        fresh: The output; its slices stand in the order in which the loop makes them.
-        described: Type and rank of the value. Where the Scan is in a Loop, onnxruntime needs them.
-        backwards: Whether the slices stand in the reverse order.
+        fresh: The output; its slices are in the order of the loop.
+        described: Type and rank of the value. onnxruntime needs them if the Scan is in a Loop.
+        backwards: Whether the slices are in reverse order.
     """
     body: onnx.GraphProto = next(a.g for a in scan.attribute if a.name == "body")
     inside = f"{fresh}.step"
@@ -229,7 +229,7 @@ def add_scan_output(
 
 
 def _threaded(levels: Sequence[Level], value: str, sequence: str, kind: int, name: str) -> str:
-    """Appends `value`, made inside `levels`, to `sequence`, known around them; the name of the longer sequence."""
+    """Appends `value`, computed inside `levels`, to the outer `sequence`; returns the longer sequence's name."""
     level, depth = levels[0], len(levels)
     owner, graph = level.owner, level.graph
     inside, after = sequence, f"{name}/observed.after{depth}"
@@ -259,7 +259,7 @@ def _threaded(levels: Sequence[Level], value: str, sequence: str, kind: int, nam
 
 
 def _append_nothing(graph: onnx.GraphProto, sequence: str, kind: int, name: str) -> None:
-    """The branch without the value appends an empty tensor."""
+    """Makes the branch without the value append an empty tensor."""
     dtype = helper.tensor_dtype_to_np_dtype(kind)
     tensor = onnx.numpy_helper.from_array(np.zeros(0, dtype), f"{name}.value")
     graph.node.append(helper.make_node("Constant", [], [f"{name}.value"], f"{name}.value", value=tensor))

@@ -1,7 +1,7 @@
-"""Analysis: what becomes of the padding in the output of a recurrent node with `sequence_lens`. Reads only.
+"""Analysis: uses of the padding in the output of a recurrent node with `sequence_lens`. Reads only.
 
 Beyond a sequence's length Y is 0, also after lowering. A consumer that removes the padding by the lengths, or reads its
-zeros as data, gets what the float model gives. One that looks for zeros in Y to find the padding does not: a step
+zeros as data, gets the same as in the float model. One that finds the padding by testing Y for zeros does not: a step
 of the lowered layer may be 0, too.
 """
 
@@ -38,11 +38,11 @@ READING = frozenset(("ReduceMax", "ReduceMin", "ReduceMean", "ArgMax", "ArgMin")
 
 @dataclass(frozen=True)
 class PaddedUse:
-    """Something that takes the padded output for more than a padded output.
+    """A use of the padded output that relies on its zeros.
 
     Attributes:
         node: The operator.
-        kind: "chosen" (steps, by looking for zeros), "masked" (elements, the same), "compacted" or "read".
+        kind: "chosen" (steps, by testing for zeros), "masked" (elements, likewise), "compacted" or "read".
     """
 
     node: Node
@@ -50,7 +50,7 @@ class PaddedUse:
 
 
 def check_padded_output(node: Node) -> None:
-    """Raises NotHandled if the padding in the output of `node` is found by looking for zeros."""
+    """Raises NotHandled if a node tests the output of `node` for zeros to find the padding."""
     for use in _uses(node):
         if use.kind == "chosen":
             raise NotHandled(
@@ -61,7 +61,7 @@ def check_padded_output(node: Node) -> None:
 
 
 def padded_output_notes(node: Node) -> list[tuple[str, str, str]]:
-    """Reason, found and action of uses of the padded output that keep their meaning and are worth a word."""
+    """Returns reason, found and action for uses of the padded output that keep their meaning but deserve a note."""
     uses = list(_uses(node))
     notes = []
     for kind, reason, action in (
@@ -120,7 +120,7 @@ def _uses(node: Node) -> Iterator[PaddedUse]:
 
 
 def _stage(node: Node, places: Sequence[int], stage: int) -> int | None:
-    """How far a test for zeros is behind `node`; None where the value goes into something else."""
+    """The stage of a test for zeros after `node`; None if the value is used otherwise."""
     if node.op == "Cast" and stage != COMPARED and attribute(node, "to", 0) == BOOL:
         return COMPARED
     if node.op in MOVED and (0 in places or node.op == "Concat"):
@@ -137,7 +137,7 @@ def _stage(node: Node, places: Sequence[int], stage: int) -> int | None:
 
 
 def _gathers_what_the_data_wants(node: Node) -> bool:
-    """Whether a Gather's indices are places that NonZero or the like has found."""
+    """Whether a Gather's indices are positions found by NonZero or a similar operator."""
     if node.op not in ("Gather", "GatherElements") or len(node.inputs) < 2:
         return False
     stack, seen = [node.inputs[1]], set()
@@ -155,14 +155,14 @@ def _gathers_what_the_data_wants(node: Node) -> bool:
 
 
 def _numbers(node: Node, name: str, place: int) -> list[int] | None:
-    """An attribute that became an input in a later operator set."""
+    """An attribute that is an input in later operator sets."""
     held = attribute(node, name, None)
     array = constant_array(input_or_none(node, place)) if held is None else held
     return None if array is None else [int(v) for v in array]
 
 
 def _reduced(node: Node, axes: tuple[str, ...]) -> Sequence[str]:
-    """The axes that a reduction takes together."""
+    """The axes that a reduction removes."""
     if node.op in ("ArgMax", "ArgMin"):
         return (axes[attribute(node, "axis", 0)],)
     numbers = _numbers(node, "axes", 1)
@@ -172,7 +172,7 @@ def _reduced(node: Node, axes: tuple[str, ...]) -> Sequence[str]:
 
 
 def _moved(node: Node, axes: tuple[str, ...]) -> Axes:
-    """Where the axes are after a moving operator; None if that is not known."""
+    """The positions of the axes after a moving operator; None if unknown."""
     if node.op == "Transpose":
         perm = attribute(node, "perm", None) or range(len(axes))[::-1]
         return tuple(axes[k] for k in perm)

@@ -1,4 +1,4 @@
-"""Sequences of different lengths in one batch: reversal before the loop, masks and picks after it."""
+"""Sequences of different lengths in one batch: reversal before the loop, masks and selections after it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ LENGTHS_IN_RANGE = "sequence_lens_must_be_0_to_T"
 
 
 def dimensions(b: Builder, value: Value, start: int, end: int, name: str) -> Value:
-    """The dimensions `start` to `end` (exclusive) of `value`, int64 `[end - start]`."""
+    """Returns the dimensions `start` to `end` (exclusive) of `value`, int64 `[end - start]`."""
     if b.model.opset >= 15:
         return b.op("Shape", [value], name, start=start, end=end)
     whole = b.op("Shape", [value], f"{name}.whole")
@@ -20,31 +20,31 @@ def dimensions(b: Builder, value: Value, start: int, end: int, name: str) -> Val
 
 
 def longest(b: Builder, sequence_lens: Value, x: Value) -> Value:
-    """The greatest length, int64 `[1]`, within 1 .. T: lengths are checked elsewhere, and a loop has a step."""
+    """Returns the greatest length, int64 `[1]`, within 1 .. T: lengths are checked elsewhere, a loop needs a step."""
     greatest = b.reduce("ReduceMax", b.cast(sequence_lens, np.int64, "lens.all"), [0], "lens.greatest", keepdims=1)
     least = b.op("Max", [greatest, b.i64([1])], "lens.greatest.at_least_one")
     return b.op("Min", [least, dimensions(b, x, 0, 1, "time.whole")], "lens.longest")
 
 
 def reversed_sequence(b: Builder, x: Value, lens: Value) -> Value:
-    """`x` `[T,B,I]`, each sequence reversed up to its length; a length of 0 reverses like 1: not at all."""
+    """Returns `x` `[T,B,I]` with each sequence reversed up to its length; lengths 0 and 1 change nothing."""
     counts = b.op("Max", [b.cast(lens, np.int64, "lens.int64"), b.i64([1])], "lens.at_least_one")
     return b.op("ReverseSequence", [x, counts], "x.reversed", batch_axis=1, time_axis=0)
 
 
 def positive_zeros(b: Builder, value: Value, name: str) -> Value:
-    """`value` with 0 for -0: onnxruntime's Where loses the sign of a zero it selects, other runtimes need not."""
+    """Returns `value` with 0 for -0: onnxruntime's Where loses the sign of a selected zero, others may keep it."""
     return b.op("Where", [b.op("Equal", [value, b.f32(0.0)], f"{name}.is_zero"), b.f32(0.0), value], name)
 
 
 class LengthMasks:
-    """Masks and picks for sequences of different lengths; a length outside 0 .. T makes a Gather fail at run time.
+    """Masks and selections for sequences of different lengths; a length outside 0 .. T makes a Gather fail at run time.
 
     Args:
         b: Collects the nodes.
         sequence_lens: int32 `[B]`.
         x: The sequence `[T,B,I]`.
-        steps: How many elements the loop made, int64 `[1]`; None for T.
+        steps: The number of elements that the loop computed, int64 `[1]`; None for T.
     """
 
     def __init__(self, b: Builder, sequence_lens: Value, x: Value, steps: Value | None = None) -> None:
@@ -68,15 +68,15 @@ class LengthMasks:
         self.valid = b.op("Less", [times, b.op("Unsqueeze", [self.lens, b.i64([0, 2])], "lens.row")], "time.valid")
 
     def mask(self, values: Value, blank: Value, name: str) -> Value:
-        """`[T,B,H]` with `blank` beyond each sequence's length."""
+        """Returns `[T,B,H]` with `blank` beyond each sequence's length."""
         return self.b.op("Where", [self.valid, values, blank], name)
 
     def mask_float(self, values: Value, name: str) -> Value:
-        """`[T,B,H]` with 0 beyond each sequence's length, and no negative zero."""
+        """Returns `[T,B,H]` with 0 beyond each sequence's length, and no negative zero."""
         return positive_zeros(self.b, self.mask(values, self.b.f32(0.0), f"{name}.signed"), name)
 
     def natural_order(self, values: Value, blank: Value, target: Value, reverse: bool, name: str) -> None:
-        """Writes what the loop made, in its order, to `target` `[T,B,H]` in natural order, with `blank` behind it."""
+        """Writes the loop's results in natural order to `target` `[T,B,H]`, followed by `blank`."""
         b = self.b
         lens = b.op("Max", [self.lens, b.i64([1])], f"{name}.lens") if reverse else None
         if self.left_out is not None:
@@ -90,7 +90,7 @@ class LengthMasks:
             b.add("Identity", [values], [target], name)
 
     def pick(self, values: Value, name: str) -> Value:
-        """`[B,H]` after the last valid element, zeros for a length of 0."""
+        """Returns `[B,H]` after the last valid element, zeros for a length of 0."""
         b = self.b
         last = b.op("Max", [b.op("Sub", [self.lens, b.i64(1)], f"{name}.before"), b.i64([0])], f"{name}.index")
         count = b.op("Squeeze", [dimensions(b, self.lens, 0, 1, f"{name}.batch"), b.i64([0])], f"{name}.batch.scalar")

@@ -1,4 +1,4 @@
-"""Analysis: outputs that depend on no input, as they are where an exporter lost a layer. Reads only."""
+"""Analysis: outputs that depend on no input, a sign that an exporter lost a layer. Reads only."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ ACTION = (
 
 
 def independent_outputs(model: Model) -> list[str]:
-    """Names of the outputs that no input has an influence on; none if the model has no inputs.
+    """Returns the names of the outputs that depend on no input; none if the model has no inputs.
 
-    Single constants are left out: no layer was lost there. Where Brevitas returns a QuantTensor, its scale, zero point
-    and bit width are outputs.
+    Single constants are skipped: they are no sign of a lost layer. Where Brevitas returns a QuantTensor, its scale,
+    zero point and bit width are outputs.
     """
     if not any(not isinstance(v, Constant) for v in model.graph.inputs):
         return []
@@ -29,12 +29,12 @@ def _is_single(value: Value) -> bool:
 
 
 def warning_of(names: Sequence[str]) -> str:
-    """What is said of outputs that no input has an influence on."""
+    """Returns the warning about outputs that depend on no input."""
     return f"no input has an influence on output {', '.join(map(repr, names))}; {ACTION}."
 
 
 def lost_everything(model: Model) -> tuple[str, str] | None:
-    """Whether nothing depends on the inputs: what was found, and a word about the values."""
+    """Returns the finding and the kind of the values if no output depends on the inputs, else None."""
     independent = independent_outputs(model)
     if not independent or len(independent) != len(model.graph.outputs):
         return None
@@ -45,7 +45,7 @@ def lost_everything(model: Model) -> tuple[str, str] | None:
 
 
 def _depends(output: Value) -> bool:
-    """Whether an input is among what `output` is made from."""
+    """Whether `output` depends on an input."""
     stack: list[Value] = [output]
     seen: set[int] = set()
     while stack:
@@ -65,7 +65,7 @@ def _depends(output: Value) -> bool:
 
 
 def _used(node: Node) -> list[Value]:
-    """Inputs of a node and of the nodes in its subgraphs, whose own inputs count as made from the node's."""
+    """Inputs of a node and of the nodes in its subgraphs, whose own inputs count as derived from the node's."""
     found = list(node.inputs)
     for _, graph in subgraphs(node):
         own = {id(v) for v in graph.inputs}

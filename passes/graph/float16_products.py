@@ -1,4 +1,4 @@
-"""Analysis: products of float16 on which onnxruntime dies. Reads only."""
+"""Analysis: float16 matmuls that crash onnxruntime. Reads only."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from rnnqc.ir import Model, Value, display_name, dtype_of
 
 
 def transposed_float16_products(model: Model) -> list[str]:
-    """Paths of MatMul nodes of float16 behind a Transpose.
+    """Returns the paths of float16 MatMul nodes behind a Transpose.
 
-    onnxruntime from 1.24 (tried to 1.32) fuses the two, and the process ends when the model runs on a CPU.
+    onnxruntime from 1.24 (tested to 1.32) fuses the two and crashes when the model runs on a CPU.
     """
     return [
         f"{path}{display_name(node)}"
@@ -26,7 +26,7 @@ def transposed_float16_products(model: Model) -> list[str]:
 
 
 def float16_warning(nodes: Sequence[str]) -> str:
-    """What is said of a model with such nodes."""
+    """Returns the warning about a model with these nodes."""
     return (
         f'Operator "MatMul" (node {nodes[0]!r}){and_more(nodes)}: of float16, behind a Transpose; onnxruntime '
         "1.24 and newer may end the process when such a model runs on a CPU, as it is and lowered. Resolution: "

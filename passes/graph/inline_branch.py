@@ -1,4 +1,4 @@
-"""Putting the nodes of a branch in the place of its If node."""
+"""Replaces an If node by the nodes of one of its branches."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from rnnqc.ir.builder import Builder
 
 
 def inline_branch(model: Model, graph: Graph, node: Node, name: str) -> None:
-    """Puts the nodes of branch `name` of If node `node`, in `graph`, in the place of the node.
+    """Replaces If node `node` in `graph` by the nodes of its branch `name`.
 
-    Nodes and values keep their names, by which cells are called, unless another graph has the same ones: then the path
-    of the branch stands in front.
+    Nodes and values keep their names, which identify cells, unless another graph has the same ones: then they get the
+    path of the branch as a prefix.
     """
     branch: Graph = node.attrs[name]
     del node.attrs[name]
     path = f"{display_name(node)}/{name}"
-    taken = Counter(n for other in model.graphs() for n in _defined(other))  # the branch is no longer among them
+    taken = Counter(n for other in model.graphs() for n in _defined(other))  # no longer includes the branch
     for value in _defined(branch).values():
         if taken[value.name]:
             value.name = model.fresh_name(f"{path}/{value.name}")
@@ -53,7 +53,7 @@ def _take_place(model: Model, value: Value, target: Value) -> None:
 
 
 def _defined(graph: Graph) -> dict[str, Value]:
-    """What a graph defines, by name; not what graphs in it define."""
+    """The values that a graph defines, by name; without those of its subgraphs."""
     defined: dict[str, Value] = {v.name: v for v in graph.inputs}
     defined.update(graph_info(graph).initializers)
     defined.update({v.name: v for n in graph.nodes for v in n.outputs if v.name})

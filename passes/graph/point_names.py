@@ -1,6 +1,6 @@
-"""Names of recurrences and of what is in them: how passes make them, and how they are read again.
+"""Names of recurrences and their values: how passes write them, and how to read them back.
 
-What is rendered from a cell adds branches, a step and a number to the names of its values:
+Values rendered from a cell get branches, a step and a number added to their names:
 
     encoder.forward/int8/within_bound/step_3/cell_state.kept_2
     cell            branches          step   value         number
@@ -28,18 +28,18 @@ _KIND = re.compile(rf"/({'|'.join(_BRANCHES)})(?=/)")
 
 
 def distinct_names(wanted: Mapping[Key, tuple[str, Collection[str]]], taken: Iterable[str] = ()) -> dict[Key, str]:
-    """A safe name for each thing, such that no two names with one of their endings are the same text.
+    """Returns a safe name for each thing, so that no two names with any of their endings are equal.
 
-    Every thing has its own name with the characters that are not safe replaced, `_2`, `_3`, ... behind it where another
-    one has that already. Names that are safe as they are come first; after them the order of `wanted` counts.
+    Each keeps its own name with unsafe characters replaced, followed by `_2`, `_3`, ... if another one already has it.
+    Names that are already safe come first; then the order of `wanted` counts.
 
     Args:
-        wanted: For each thing the name it should have, and all endings that are put behind it.
-        taken: Names with their endings that something else has.
+        wanted: For each thing its preferred name, and all endings appended to it.
+        taken: Names with their endings that are already in use.
     """
     usual = {key: safe_name(text) for key, (text, _) in wanted.items()}
     held = set(taken)
-    # A number makes no name that another thing has without one.
+    # # A numbered name must not equal another thing's name without a number.
     reserved = held | {usual[key] + ending for key, (_, endings) in wanted.items() for ending in endings}
     found: dict[Key, str] = {}
     for key, (_, endings) in sorted(wanted.items(), key=lambda item: usual[item[0]] != item[1][0]):
@@ -54,24 +54,24 @@ def distinct_names(wanted: Mapping[Key, tuple[str, Collection[str]]], taken: Ite
 
 
 def branch_path(path: str, branch: str) -> str:
-    """The path of the values of a branch; raises ValueError for a branch that `alias` does not know."""
+    """Returns the path of the values of a branch; raises ValueError for a branch that `alias` does not know."""
     if branch not in _BRANCHES:
         raise ValueError(branch)
     return f"{path}/{branch}" if path else branch
 
 
 def step_path(path: str, step: int) -> str:
-    """The path of the values of one step of an unrolled loop."""
+    """Returns the path of the values of one step of an unrolled loop."""
     return f"{path}/step_{step}"
 
 
 @lru_cache(maxsize=2**14)
 def alias(name: str) -> tuple[str, int]:
-    """A name of a value without branches, step and number, and the step in it (0 without)."""
+    """Returns a value's name without branches, step and number, and its step (0 without one)."""
     step = _STEP.search(name)
     return _KIND.sub("", _STEP.sub("", _NUMBER.sub("", name))), int(step.group(1)) if step else 0
 
 
 def plain_name(name: str, cell: str) -> str:
-    """`cell_state.kept` of `encoder.forward/int8/cell_state.kept_2`."""
+    """Returns, for example, `cell_state.kept` of `encoder.forward/int8/cell_state.kept_2`."""
     return alias(f"/{name.removeprefix(f'{cell}/')}")[0][1:]

@@ -1,4 +1,4 @@
-"""Nodes that change nothing: rnnqc's own Identity nodes, and Squeeze after an equal Unsqueeze."""
+"""Removes redundant nodes: rnnqc's own Identity nodes, and Squeeze after an equal Unsqueeze."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def _own(node: Node) -> bool:
 
 
 def drop_identities(model: Model, graph: Graph, graphs: list[Graph]) -> int:
-    """Removes what it can of rnnqc's own Identity nodes in `graph`, one of `graphs`; returns how many."""
+    """Removes rnnqc's own Identity nodes in `graph`, one of `graphs`, where possible; returns how many."""
     doomed: list[Node] = []
     outputs = {id(v) for v in graph.outputs}
     local = {id(v) for n in graph.nodes for v in n.outputs}
@@ -45,7 +45,7 @@ def drop_identities(model: Model, graph: Graph, graphs: list[Graph]) -> int:
 
 
 def cancel_squeezes(model: Model, graph: Graph, graphs: list[Graph]) -> int:
-    """Skips Squeeze after an equal Unsqueeze in `graph`, one of `graphs`; returns how many."""
+    """Bypasses Squeeze after an equal Unsqueeze in `graph`, one of `graphs`; returns how many."""
     count = 0
     outputs = {id(v) for v in graph.outputs}
     for node in graph.nodes:
@@ -68,6 +68,6 @@ def cancel_squeezes(model: Model, graph: Graph, graphs: list[Graph]) -> int:
 
 
 def rename_in_cells(model: Model, old: str, new: str) -> None:
-    """Makes every cell of the model name the value `new` instead of `old`."""
+    """Replaces the value name `old` by `new` in every cell of the model."""
     for name, cell in model.cells.items():
         model.cells[name] = cell.renamed(old, new)

@@ -1,4 +1,4 @@
-"""Analysis: Dropout nodes that drop values when the model runs, as after an export in training mode. Reads only."""
+"""Analysis: Dropout nodes that drop values at run time, for example after an export in training mode. Reads only."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ RATIO, TRAINING = 1, 2
 
 
 def training_dropouts(model: Model) -> list[str]:
-    """Paths of the Dropout nodes whose `training_mode` is true and whose ratio is not 0."""
+    """Returns the paths of the Dropout nodes whose `training_mode` is true and whose ratio is not 0."""
     found = []
     for path, graph in model.paths():
         for node in graph.nodes:
@@ -24,7 +24,7 @@ def training_dropouts(model: Model) -> list[str]:
 
 
 def training_warning(nodes: Sequence[str]) -> str:
-    """What is said of a model with such nodes."""
+    """Returns the warning about a model with these nodes."""
     return (
         f'Operator "Dropout" (node {nodes[0]!r}){and_more(nodes)}: training_mode is true, so that each run '
         "drops other values. Resolution: export the model in evaluation mode (PyTorch: model.eval(), and no "

@@ -246,7 +246,7 @@ def _restore(original: onnx.ModelProto, converted: onnx.ModelProto) -> None:
 
 
 def _restore_nodes(original: onnx.GraphProto, converted: onnx.GraphProto) -> None:
-    """Restores documentation and metadata of nodes that compute the same value with the same operator, in bodies too."""
+    """Restores documentation and metadata of nodes that compute the same value with the same operator, at any depth."""
     pending = [(original, converted)]
     while pending:
         before, after = pending.pop()

@@ -1,4 +1,4 @@
-"""Steps of LSTM, GRU or RNN layers that stay as they are written."""
+"""Steps of LSTM, GRU or RNN layers that stay in their original operators."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ STEP_NOTE = "step"
 
 @dataclass(frozen=True)
 class FloatStep:
-    """A step of an LSTM, GRU or RNN that no node was made of.
+    """A step of an LSTM, GRU or RNN layer that did not become a node.
 
     Attributes:
-        op: What it is a step of.
+        op: Operator of the layer.
         refusal: Reason, found, action.
-        products: Its products with constants.
+        products: Its matmuls with constants.
     """
 
     op: str

@@ -1,4 +1,4 @@
-"""Recognizes single steps of unrolled recurrent layers and makes nodes of them."""
+"""Recognizes single steps of unrolled recurrent layers and turns them into nodes."""
 
 from __future__ import annotations
 
@@ -58,24 +58,25 @@ class RecognizeSteps(RecoverySites, Pass):
 
     After: `LSTM(x [1,B,I], initial_h = h, initial_c = c) -> Y_h, Y_c`
 
-    How products, biases and gates are cut up and ordered does not matter. A step of an RNN is one activation of one
-    sum; it is looked for in loops, and where several copies follow one another. What is left alone, with a note:
+    Matmuls, biases and gates may be split and ordered in any way. A step of an RNN is one activation of one sum; the
+    pass looks for it in loops, and where several copies form a chain. These steps stay, with a note:
 
-    * It is not known which of its operands is the hidden state: nothing shows where the new one comes back.
+    * It is unknown which operand is the hidden state: nothing shows where the new one returns.
     * A value inside the step is used elsewhere.
     * x, h and c are inputs of the model that are not declared to have the same number of rows.
-    * Its shape alone is used: that is computed without it.
-    * Its hidden state is made of that of the step before by other products: it is part of another recurrence.
-    * It begins with zeros, and others with its weights are no such steps: it is the first of another recurrence.
+    * Only its shape is used: that is computed without the step.
+    * Its hidden state depends on that of the step before through other matmuls: it is part of another recurrence.
+    * It starts with zeros, and other candidates with its weights are not steps: it is the first of another recurrence.
 
-    Other weights than constants, and other equations, are no step.
+    Non-constant weights and other equations are not recognized as a step.
 
     Attributes:
-        rows: After a run, for each step: how many rows the parts of its input and its states have, as numbers or names.
+        rows: After a run, for each step: the row counts of the parts of its input and of its states, as numbers or
+            names.
     """
 
     def __init__(self) -> None:
-        """A pass that has run on no model."""
+        """Creates a pass that has not run yet."""
         super().__init__()
         self.rows: list[list[int | str | None]] = []
 
@@ -126,7 +127,7 @@ class RecognizeSteps(RecoverySites, Pass):
     def _replaced(
         self, model: Model, constants: Constants, found: Sequence[_Found], carried: Mapping[int, Value]
     ) -> list[Remark]:
-        """Replaces the steps that a node computes; `carried`: new states of loops, by the id of the state before."""
+        """Replaces the steps that a node can compute; `carried`: new states of loops, by the id of the state before."""
         remarks: list[Remark] = []
         weights = StepWeights(model, constants)
         own, states = _steps_made(found, constants)
@@ -159,7 +160,7 @@ class RecognizeSteps(RecoverySites, Pass):
 
 
 def _steps_made(found: Sequence[_Found], constants: Constants) -> tuple[set[int], dict[int, bytes]]:
-    """Of all steps that can be nodes, by id: their products, and R for each new hidden state."""
+    """For all steps that can be nodes: the ids of their matmuls, and R by the id of each new hidden state."""
     products: set[int] = set()
     states: dict[int, bytes] = {}
     for graph, _, reader, steps in found:
@@ -173,7 +174,7 @@ def _steps_made(found: Sequence[_Found], constants: Constants) -> tuple[set[int]
 
 
 def _products_of(step: FoundStep, reader: RowReader) -> tuple[Node, ...]:
-    """The products with constants inside a step, as far as its operands."""
+    """The matmuls with constants inside a step, up to its operands."""
     atoms = [a for _, a, _, _ in step.operands()] + [a for a in (step.hidden, step.cell) if a is not None]
     starts = [v for v in (step.h_next, step.c_next) if v is not None]
     seen = {id(a.value) for a in atoms if a.value is not None} - {id(v) for v in starts}

@@ -1,4 +1,4 @@
-"""Makes one recurrent node of a loop that computes one step per iteration."""
+"""Turns a loop that computes one step per iteration into one recurrent node."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from rnnqc.passes.recover.steps.step_weights import NoNode
 
 
 class RecoverLoops(RecoverySites, Pass):
-    """Replaces Loop and Scan nodes whose recurrence is that of recurrent nodes in their bodies.
+    """Replaces Loop and Scan nodes whose only recurrence is in the recurrent nodes of their bodies.
 
     Before: `Loop(T, h, c; x_t = X[t]; LSTM(x_t, h, c) -> h', c'; y_t = h' MatMul V)`
 
     After: `LSTM(X, h, c) -> Y, Y_h, Y_c; Y MatMul V`
 
-    Everything else in the body is computed for all iterations at once. A loop stays, with a note and with the nodes of
+    The rest of the body is computed for all iterations at once. A loop stays, with a note and with the nodes of
     its body, where
 
-    * something else is carried from iteration to iteration, or the input of a layer depends on its own state;
+    * another value is carried between iterations, or the input of a layer depends on its own state;
     * the number of iterations depends on data;
-    * an operator of the body is not known to work on all iterations at once.
+    * an operator of the body cannot be applied to all iterations at once.
     """
 
     info = PassInfo(
@@ -72,10 +72,10 @@ class RecoverLoops(RecoverySites, Pass):
 
 
 class _Recovery(LoopRewrite):
-    """The work on one loop."""
+    """The rewrite of one loop."""
 
     def run(self) -> list[str]:
-        """Names of the new nodes.
+        """Returns the names of the new nodes.
 
         Raises:
             NoNode: The loop has to stay.

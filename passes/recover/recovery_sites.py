@@ -1,4 +1,4 @@
-"""Where passes make recurrent nodes of what is written in other ways, and where they are told not to."""
+"""Sites where passes recover recurrent nodes, and sites where they must not."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ Sites = TypeVar("Sites", bound="RecoverySites")
 
 
 class RecoverySites:
-    """What a pass that recovers layers has besides.
+    """Base of the passes that recover layers.
 
     Attributes:
-        sites: Where it has done so in its last run: paths of nodes.
-        kept: Sites that stay as they are, with what was found there.
+        sites: Paths of the nodes recovered in the last run.
+        kept: Sites that must stay unchanged, each with the finding there.
     """
 
     def __init__(self) -> None:
@@ -24,16 +24,16 @@ class RecoverySites:
         self.kept: Mapping[str, str] = {}
 
     def keeping(self: Sites, kept: Mapping[str, str]) -> Sites:
-        """The same pass that leaves sites alone, and says what was found there."""
+        """Returns the same pass with sites to leave unchanged, and the findings to report there."""
         other = copy.copy(self)
         other.sites, other.kept = [], dict(kept)
         return other
 
     def check_kept(self, site: str) -> None:
-        """Leaves a site alone.
+        """Raises an error for a site that must stay unchanged.
 
         Raises:
-            NoNode: The site is to stay as it is.
+            NoNode: The site is in `kept`.
         """
         if site in self.kept:
             raise NoNode("what was made of it does not compute the same.", self.kept[site])

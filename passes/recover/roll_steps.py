@@ -1,4 +1,4 @@
-"""Joins recurrent nodes over one element each, of which one hands its states to the next."""
+"""Joins recurrent nodes over one element each into a layer, where one passes its states to the next."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ class RollSteps(RecoverySites, Pass):
 
     After: `LSTM(Concat(x_0, x_1, ...), h, c) -> Y, Y_h, Y_c; Split(Y) -> h_0, h_1, ...`
 
-    The nodes need equal weights and attributes. A chain ends where a cell state is used by anything but the next step:
-    the node hands out the last one alone. Chains stay as they are, with a note, where the input of a step is made from
-    an earlier step of the same chain.
+    The nodes need equal weights and attributes. A chain ends where a node other than the next step reads a cell state:
+    the new node only returns the last one. Chains stay unchanged, with a note, where the input of a step depends on an
+    earlier step of the same chain.
     """
 
     info = PassInfo(
@@ -95,7 +95,7 @@ def _single(node: Node) -> bool:
 
 
 def _chains(graph: Graph, constants: Constants) -> list[list[Node]]:
-    """Two and more steps in a row."""
+    """Chains of two or more steps."""
     indices = Indices(constants, shape_of)
     nodes = [n for n in graph.nodes if _single(n)]
     members = {id(n) for n in nodes}
@@ -131,7 +131,7 @@ def _chains(graph: Graph, constants: Constants) -> list[list[Node]]:
 
 
 def _source(value: Value | None, indices: Indices) -> tuple[Node, int] | None:
-    """The node and output a state comes from, through views."""
+    """The node and output that produce a state, through views."""
     while value is not None and len(value.inputs) == 1:
         node = value.inputs[0]
         if is_recurrent(node):
@@ -151,7 +151,7 @@ def _is_view(node: Node, indices: Indices) -> bool:
 
 
 def _keeps_sizes(node: Node, indices: Indices) -> bool:
-    """Whether an Expand is known to repeat nothing."""
+    """Whether an Expand keeps the shape of its input."""
     shape, target = shape_of(node.inputs[0]), indices.vector(node.inputs[1])
     if shape is None or target is None or len(target) > len(shape):
         return False
@@ -160,7 +160,7 @@ def _keeps_sizes(node: Node, indices: Indices) -> bool:
 
 
 def _ends(value: Value, outputs: set[int], indices: Indices) -> list[Node | None]:
-    """The nodes that use `value`, through views; None stands for an output of the graph."""
+    """The nodes that read `value`, through views; None represents an output of the graph."""
     found: list[Node | None] = [None] if id(value) in outputs else []
     for node in value.outputs:
         if _is_view(node, indices) and node.inputs[0] is value:
@@ -213,7 +213,7 @@ def _roll(model: Model, graph: Graph, nodes: list[Node], constants: Constants) -
             ]
         )
     elements_of_x, others, name = [n.inputs[X] for n in nodes], list(head.inputs[1:]), display_name(head)
-    for node in nodes:  # before there is an equal node: graphsurgeon cuts edges by equality
+    for node in nodes:  # before an equal node exists: graphsurgeon removes edges by equality
         node.inputs.clear()
         node.outputs.clear()
     inputs = [b.op("Concat", elements_of_x, "X", axis=0), *others]

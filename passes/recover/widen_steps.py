@@ -1,4 +1,4 @@
-"""Lets steps that are written out in float16 compute in float32, so that they can be recognized."""
+"""Computes unrolled float16 steps in float32, so that they can be recognized."""
 
 from __future__ import annotations
 
@@ -24,25 +24,25 @@ _TYPED = (
     "QuantizeLinear", "DequantizeLinear", "EyeLike", "RandomNormal", "RandomUniform", "RandomNormalLike",
     "RandomUniformLike", "Multinomial", "Bernoulli", "SequenceEmpty", "Optional", "BitCast",
 )  # fmt: skip
-"""Operators that a change of type says something to."""
+"""Operators that do not support a change of type."""
 
 
 class WidenSteps(Pass):
-    """Computes in float32 what a model computes in float16, if that makes steps of LSTM, GRU or RNN layers known.
+    """Computes a float16 model in float32, if that makes steps of LSTM, GRU or RNN layers recognizable.
 
-    Before: `Cast(x, float16) -> Split(x MatMul W + h MatMul R) -> ... -> h' float16`, W and R of float16
+    Before: `Cast(x, float16) -> Split(x MatMul W + h MatMul R) -> ... -> h' float16`, float16 W and R
 
     After: `Split(x MatMul W + h MatMul R) -> ... -> h' -> Cast(h', float16)`, in float32
 
     Keras' policy mixed_float16 writes such cells and loops. Inputs and outputs of the model keep their types, constants
-    become float32. onnxruntime's CPU kernels of most of these operators are float32, too: it puts Casts around each.
-    The roundings to float16 in between go.
+    become float32. onnxruntime's CPU kernels of most of these operators are float32, too, with Casts around each. The
+    roundings to float16 in between disappear.
 
-    A model with functions, with operators of other domains, or with one whose attributes name a type, stays as it is;
-    so does one in which no step can become a node; what keeps them from it is noted.
+    A model with functions, with operators of other domains, or with operators whose attributes name a type stays
+    unchanged; so does one in which no step can become a node; the reasons are noted.
 
     Attributes:
-        rows: As those of RecognizeSteps.
+        rows: As in RecognizeSteps.
     """
 
     info = PassInfo(
@@ -53,11 +53,11 @@ class WidenSteps(Pass):
     )
 
     def __init__(self) -> None:
-        """A pass that has run on no model."""
+        """Creates a pass that has not run yet."""
         self.rows: list[list[int | str | None]] = []
 
     def run(self, model: Model) -> PassResult:
-        """Tries it on a copy of the model."""
+        """Tries the change on a copy of the model."""
         self.rows = []
         widened = _widened(model.proto)
         if widened is None:
@@ -75,7 +75,7 @@ class WidenSteps(Pass):
 
 
 def _keep_notes(trial: Model, model: Model) -> None:
-    """Notes beside the nodes of a model what keeps its steps from becoming nodes, as a copy of it found."""
+    """Notes at the nodes of a model why its steps cannot become nodes, as found in a copy of it."""
     nodes = {n.name: n for g in model.graphs() for n in g.nodes}
     for node in (n for g in trial.graphs() for n in g.nodes if n.name in nodes):
         found: FloatStep | None = info(node).notes.get(STEP_NOTE)
@@ -85,7 +85,7 @@ def _keep_notes(trial: Model, model: Model) -> None:
 
 
 def _widened(proto: onnx.ModelProto) -> onnx.ModelProto | None:
-    """The model with every float16 value float32; None if it has no product of float16, or cannot be changed so."""
+    """Returns the model with float32 for every float16 value; None if it has no float16 matmul or cannot be changed."""
     blocks = list(blocks_of([proto.graph]))
     nodes = [n for b in blocks for n in b.node]
     narrow = {t.name for b in blocks for t in stored_tensors(b) if t.data_type == F16}
@@ -108,12 +108,12 @@ def _widened(proto: onnx.ModelProto) -> onnx.ModelProto | None:
 
 
 def _to_float16(node: onnx.NodeProto) -> list[onnx.AttributeProto]:
-    """The attribute by which a Cast makes float16; of other nodes nothing."""
+    """The attribute by which a Cast converts to float16; none for other nodes."""
     return [a for a in node.attribute if node.op_type == "Cast" and a.name == "to" and a.i == F16]
 
 
 class _Widening:
-    """A copy of a model, float16 made float32."""
+    """A copy of a model with float16 replaced by float32."""
 
     def __init__(self, proto: onnx.ModelProto) -> None:
         self.proto = onnx.ModelProto()
@@ -134,7 +134,7 @@ class _Widening:
 
     @staticmethod
     def _constants(block: onnx.GraphProto) -> None:
-        """Constants, those in attributes too, and what a Cast makes."""
+        """Converts constants, also those in attributes, and the results of Casts."""
         held = [a for node in block.node for a in node.attribute if a.HasField("t")]
         for tensor in [*block.initializer, *(a.t for a in held)]:
             if tensor.data_type == F16:
@@ -143,7 +143,7 @@ class _Widening:
             to.i = F32
 
     def _cast_boundary(self, graph: onnx.GraphProto) -> None:
-        """Casts behind inputs and in front of outputs of float16, which stay as they are declared."""
+        """Inserts Casts behind float16 inputs and in front of float16 outputs, which keep their declared types."""
         stored = {t.name for t in graph.initializer}
         inputs = [v.name for v in graph.input if v.type.tensor_type.elem_type == F16 and v.name not in stored]
         names = {n: free_name(f"{n}.float32", self.taken) for n in inputs}
@@ -170,7 +170,7 @@ class _Widening:
 
 
 def _read_instead(graph: onnx.GraphProto, names: dict[str, str]) -> None:
-    """Makes nodes, and the outputs of bodies, read other values; names are unique in a model."""
+    """Replaces the values that nodes and outputs of bodies read; names are unique in a model."""
     for block in blocks_of([graph]):
         for node in block.node:
             if any(i in names for i in node.input):

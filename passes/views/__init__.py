@@ -1,6 +1,6 @@
-"""Operators that only move elements: chains and bundles of them become fewer.
+"""Reduces the number of operators that only move elements.
 
-Enters: any graph. Leaves: the same graph with fewer such operators, every element where it was. `regions.py` finds
-them and follows each element, `moves.py` has what an operator may be, `one_source.py`, `several_sources.py` and
-`plans.py` look for fewer operators that make the same, and `emit.py` writes and proves them.
+Enters: any graph. Leaves: the same graph with fewer such operators, every element in its place. `regions.py` finds
+them and follows each element, `moves.py` models single operators, `one_source.py`, `several_sources.py` and `plans.py`
+search for fewer operators with the same result, and `emit.py` writes and verifies them.
 """

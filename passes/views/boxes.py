@@ -1,4 +1,4 @@
-"""Elements that operators move, as copies of boxes: what the native library runs of `ai.rnnqc::Rearrange`."""
+"""Movements of elements as copies of boxes, the form that the native library runs for `ai.rnnqc::Rearrange`."""
 
 from __future__ import annotations
 
@@ -17,14 +17,13 @@ MOST_BOXES = 64
 
 @dataclass(frozen=True)
 class Box:
-    """Elements of an output that stand evenly in one source, along each of some axes.
+    """Elements of an output with a constant stride in one source along each of some axes.
 
     Attributes:
-        source: Its number.
-        to: The first element's place in the output.
-        start: The first element's place in the source.
-        axes: For each axis, outermost first, the number of elements, and how far apart they are in the output and in
-            the source.
+        source: Number of the source.
+        to: Position of the first element in the output.
+        start: Position of the first element in the source.
+        axes: For each axis, outermost first, the number of elements, and their strides in the output and in the source.
     """
 
     source: int
@@ -34,11 +33,11 @@ class Box:
 
 
 def boxes_of(table: Table, starts: Sequence[Table]) -> list[Box] | None:
-    """The boxes that an output consists of; None for more than `MOST_BOXES`.
+    """Returns the boxes of an output; None for more than `MOST_BOXES`.
 
     Args:
-        table: Of the output.
-        starts: Those of the sources, each of consecutive numbers.
+        table: Table of the output.
+        starts: Tables of the sources, each of consecutive numbers.
     """
     firsts = np.array([int(s.flat[0]) for s in starts])
     sources = np.searchsorted(firsts, table, side="right") - 1
@@ -61,7 +60,7 @@ def boxes_of(table: Table, starts: Sequence[Table]) -> list[Box] | None:
 def _extents(
     table: Table, sources: Table, left: npt.NDArray[np.bool_], corner: tuple[int, ...]
 ) -> tuple[list[int], list[int]]:
-    """How far a box reaches from its corner along each axis, and how far apart its elements are in the source."""
+    """The extent of a box from its corner along each axis, and the stride of its elements in the source."""
     counts, steps = [1] * table.ndim, [0] * table.ndim
     for axis in reversed(range(table.ndim)):
         ends = [i + n for i, n in zip(corner, counts, strict=True)]
@@ -80,7 +79,7 @@ def _extents(
 
 
 def _joined(axes: Sequence[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
-    """The axes with several elements; two that go on evenly from one to the other are one."""
+    """Merges axes with several elements where one continues the stride of the next."""
     found: list[tuple[int, int, int]] = []
     for count, to, start in axes:
         if count == 1:

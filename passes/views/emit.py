@@ -1,4 +1,4 @@
-"""Writes the operators of a plan in the place of a region, after a run that proves them."""
+"""Writes the operators of a plan in place of a region, after a run that verifies them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rnnqc.passes.views.regions import Region, elements
 
 
 def replace_region(model: Model, graph: Graph, region: Region, plan: Plan) -> bool:
-    """Puts a plan in the place of a region; False, and nothing changes, if it does not make the same elements."""
+    """Replaces a region by a plan; returns False and changes nothing if the elements differ."""
     planned = [(v, view) for v, view in zip(region.outputs, plan.views, strict=True) if view is not None]
     writer = _Writer(model, region.sources, safe_name(planned[0][0].name))
     made = [writer.output(view) for _, view in planned]
@@ -36,7 +36,7 @@ def replace_region(model: Model, graph: Graph, region: Region, plan: Plan) -> bo
 
 
 def _is_proven(model: Model, region: Region, plan: Plan, nodes: Sequence[Node], made: Sequence[Value]) -> bool:
-    """Whether operators, in onnxruntime, make the elements that the outputs of a region have."""
+    """Whether operators, run in onnxruntime, produce the same elements as the region."""
     starts = {v.name: t for v, t in zip(region.sources, region.starts, strict=True)}
     found = elements(model, nodes, starts, [v.name for v in made])
     tables = [t for t, view in zip(region.tables, plan.views, strict=True) if view is not None]
@@ -44,7 +44,7 @@ def _is_proven(model: Model, region: Region, plan: Plan, nodes: Sequence[Node], 
 
 
 class _Writer:
-    """Makes nodes of expressions, one for each distinct operator."""
+    """Creates nodes for expressions, one for each distinct operator."""
 
     def __init__(self, model: Model, sources: Sequence[Value], prefix: str) -> None:
         self._model = model
@@ -59,7 +59,7 @@ class _Writer:
         return self._builder.nodes
 
     def output(self, view: View) -> Value:
-        """A value for a view that no other view has: an Identity where a source or another output is the same."""
+        """Returns a separate value for a view: an Identity if a source or another output is equal."""
         value = self._value(view.made)
         if isinstance(view.made, Source) or id(value) in self._given:
             value = self._builder.op("Identity", [value], "view")

@@ -1,4 +1,4 @@
-"""Puts operators that only move elements into one node."""
+"""Fuses operators that only move elements into one node."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ _LARGEST = 2**15
 
 
 class FuseViews(Pass):
-    """Makes one node of several operators that move elements and compute nothing, backed by a function of them.
+    """Fuses several operators that only move elements into one node, backed by a function that contains them.
 
     Before: `Transpose(state [1,2,128,2]) -> Reshape -> Split`, whose outputs are four states
 
     After: `ai.rnnqc::Rearrange_03(state) -> h_0, c_0, h_1, c_1`
 
-    The attribute `copies` says where each element comes from, for the native library, which copies them all in one
-    call (docs/rearrange.md). A node has the outputs that depend on the same values; so it waits for no more than its
-    operators did. Regions are those of `join-views`, and float32 here. A model without another function of rnnqc stays
-    as it is: it needs no library. So does a region that has no operand of integers, more than 32768 elements or 8
-    dimensions, no order that 64 boxes describe, or for which no operator of the library is left.
+    The attribute `copies` holds the source of each element, for the native library, which copies them all in one call
+    (docs/rearrange.md). A node has the outputs that depend on the same values, so it waits for no more inputs than its
+    operators did. Regions are those of `join-views`, here for float32 only. A model without another function of rnnqc
+    stays unchanged: it needs no library. So does a region without an integer operand, with more than 32768 elements or
+    8 dimensions, with an order that 64 boxes cannot describe, or for which the library has no operator left.
     """
 
     info = PassInfo(
@@ -47,7 +47,7 @@ class FuseViews(Pass):
     )
 
     def run(self, model: Model) -> PassResult:
-        """Looks at every graph; regions that save most operators come first."""
+        """Processes every graph, starting with the regions that save most operators."""
         names = {f.name for f in model.functions if f.domain == DOMAIN}
         if not names or not has_views(model):
             return PassResult(False)
@@ -72,13 +72,13 @@ class FuseViews(Pass):
 
 @dataclass(frozen=True)
 class _Group:
-    """Outputs of a region that depend on the same sources, and the node that makes them.
+    """Outputs of a region that depend on the same sources, and the node that computes them.
 
     Attributes:
-        outputs: Their numbers.
-        sources: Those of the sources.
-        boxes: Of each output.
-        number: Of the function's configuration.
+        outputs: Numbers of the outputs.
+        sources: Numbers of the sources.
+        boxes: Boxes of each output.
+        number: Number of the function's configuration.
         function: The function, without a name.
     """
 
@@ -90,7 +90,7 @@ class _Group:
 
 
 class _Library:
-    """The names of functions, as long as the native library has operators for them."""
+    """Assigns function names, as long as the native library has operators for them."""
 
     def __init__(self, model: Model, taken: set[str]) -> None:
         self._model = model
@@ -98,7 +98,7 @@ class _Library:
         self._names: dict[int, str] = {}
 
     def takes(self, groups: Iterable[_Group]) -> bool:
-        """Names the functions of all groups; False, and none is named, if a name is left for one no more."""
+        """Names the functions of all groups; returns False and names none if the names do not suffice."""
         fresh: dict[int, tuple[str, onnx.FunctionProto]] = {}
         for group in groups:
             if group.number in self._names or group.number in fresh:
@@ -115,12 +115,12 @@ class _Library:
         return True
 
     def name(self, group: _Group) -> str:
-        """Of the function of a group."""
+        """Returns the name of a group's function."""
         return self._names[group.number]
 
 
 def _groups(model: Model, region: Region) -> list[_Group]:
-    """The nodes that can take the place of operators of a region; none if that saves no operator."""
+    """The nodes that can replace operators of a region; none if that saves no operator."""
     by_reach: dict[frozenset[int], list[int]] = {}
     for k, reach in enumerate(region.reach):
         by_reach.setdefault(reach, []).append(k)
@@ -147,7 +147,7 @@ def _group(model: Model, region: Region, sources: Sequence[int], outputs: Sequen
 
 
 def _kept(region: Region, groups: Sequence[_Group]) -> list[Node]:
-    """The operators of a region that other outputs than those of the groups need."""
+    """The operators of a region that outputs outside the groups need."""
     made = {k for g in groups for k in g.outputs}
     return needed_nodes(region, [k for k in range(len(region.outputs)) if k not in made])
 
@@ -172,7 +172,7 @@ def _replace(model: Model, graph: Graph, region: Region, groups: Sequence[_Group
         inputs = [region.sources[k] for k in group.sources]
         for value, k in zip(outputs, group.outputs, strict=True):
             value.inputs.clear()
-            # onnxruntime infers none through the function's operand that insists, and a Scan needs that of its results.
+            # onnxruntime cannot infer shapes through the function's check of its configuration, and a Scan needs them.
             value.dtype, value.shape = np.dtype(np.float32), list(region.tables[k].shape)
         made.append(Node(library.name(group), name, attributes, inputs, outputs, DOMAIN))
     model.insert_nodes(graph, gone[0], made)
@@ -184,5 +184,5 @@ def _shapes(tables: Iterable[Table]) -> list[int]:
 
 
 def _numbers(output: int, box: Box) -> list[int]:
-    """A copy as the attribute says it."""
+    """A copy in the format of the attribute."""
     return [output, box.source, box.to, box.start, len(box.axes), *(number for axis in box.axes for number in axis)]

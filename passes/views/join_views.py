@@ -1,4 +1,4 @@
-"""Joins operators that only move elements into fewer."""
+"""Joins operators that only move elements into fewer ones."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Unplanned = dict[tuple[int, ...], tuple[Node | Value, ...]]
 
 
 class JoinViews(Pass):
-    """Makes fewer of the operators around states and frames that move elements and compute nothing.
+    """Reduces the number of operators around states and frames that only move elements.
 
     Before: `Slice(state [1,2,128,2]) -> Squeeze -> Unsqueeze` for each of four states
 
@@ -25,14 +25,13 @@ class JoinViews(Pass):
 
     A region is a connected set of such operators in one graph: Reshape, Transpose, Squeeze, Unsqueeze, Slice, Gather,
     Split, Concat, Flatten, Identity, Expand, and Pad and ScatterND where they only move. onnxruntime runs it on
-    numbered elements, which shows for each element of an output where it comes from. Then fewer operators that
-    make the same elements are looked for, and run on the numbers, too. What does not make them, or does not save an
-    operator, changes nothing.
+    numbered elements, which yields the source of each output element. Then the pass searches for fewer operators with
+    the same result, and verifies them on the numbers. It changes nothing if none are found.
 
-    An operator stays as it is if a shape is not known, if its indices are no constants (of a ScatterND, not computed
-    from constants either), if all that it moves is constant, if it belongs to a cell, or if its values have more than
-    262144 elements. Shapes that a file declares are not believed but for those of the inputs of the model, which
-    onnxruntime enforces.
+    An operator stays unchanged if a shape is unknown, if its indices are not constant (for a ScatterND, not computed
+    from constants either), if all its moved inputs are constant, if it belongs to a cell, or if its values have more
+    than 262144 elements. Declared shapes are not trusted, except those of the model's inputs, which onnxruntime
+    enforces.
     """
 
     info = PassInfo(
@@ -43,24 +42,24 @@ class JoinViews(Pass):
     )
 
     def run(self, model: Model) -> PassResult:
-        """Replaces regions in every graph until none gets smaller."""
+        """Replaces regions in every graph until none shrinks."""
         replaced, size = 0, _size(model)
         best: Unplanned = {}
-        while has_views(model):  # without any, inference takes longer than all else here
+        while has_views(model):  # without any, inference would dominate the time
             infer_shapes_of_values(model)
             found = self._sweep(model, best)
             replaced += found
             before, size = size, _size(model)
             if not found or size >= before:
-                break  # so there is a last sweep, whatever plans say
+                break  # a last sweep ends the loop, whatever the plans
         return PassResult(replaced > 0, (), {"regions": replaced})
 
     def _sweep(self, model: Model, best: Unplanned) -> int:
-        """Replaces what it can, once.
+        """Replaces regions once.
 
         Args:
-            model: With inferred shapes.
-            best: The regions that no plan makes smaller; it is added to.
+            model: The model, with inferred shapes.
+            best: The regions that no plan makes smaller; updated.
         """
         replaced = 0
         for graph in list(model.graphs()):

@@ -1,4 +1,4 @@
-"""Expressions of operators that move elements, and the elements that each of them makes."""
+"""Expressions of operators that move elements, and the elements of their results."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ LAST = np.iinfo(np.int64)
 
 @dataclass(frozen=True)
 class Source:
-    """A value that comes into a region.
+    """An input value of a region.
 
     Attributes:
-        number: Its place among the sources of the region.
+        number: Its index among the sources of the region.
     """
 
     number: int
@@ -32,10 +32,10 @@ class Move:
 
     Attributes:
         op: "Reshape", "Transpose", "Slice", "Gather", "Concat" or "Split".
-        inputs: What it moves.
-        operand: Reshape: the shape, and that before. Transpose: the permutation. Slice: axis, start, step and length
-            for each axis that it cuts. Gather: the axis, the shape of the indices, and the indices. Concat: the axis.
-            Split: the axis and the sizes.
+        inputs: The moved inputs.
+        operand: Reshape: the new and the old shape. Transpose: the permutation. Slice: axis, start, step and length for
+            each sliced axis. Gather: the axis, the shape of the indices, and the indices. Concat: the axis. Split: the
+            axis and the sizes.
         copied: Number of elements that it copies.
     """
 
@@ -51,7 +51,7 @@ class Output:
 
     Attributes:
         move: The operator.
-        number: Which of its outputs.
+        number: Index of the output.
     """
 
     move: Move
@@ -63,7 +63,7 @@ Made = Source | Output
 
 @dataclass(frozen=True)
 class View:
-    """An expression with the elements that it makes.
+    """An expression with the elements of its result.
 
     Attributes:
         made: The expression.
@@ -80,7 +80,7 @@ class View:
 
 
 def reshaped(view: View, shape: Sequence[int]) -> View:
-    """A Reshape; none where the shape is the same, and one in place of two."""
+    """Returns a Reshape; omits it if the shape is equal, and merges two in a row."""
     made, before = view.made, view.shape
     if isinstance(made, Output) and made.move.op == "Reshape":
         (source,), (_, before) = made.move.inputs, made.move.operand
@@ -92,12 +92,12 @@ def reshaped(view: View, shape: Sequence[int]) -> View:
 
 
 def transposed(view: View, order: Sequence[int]) -> View:
-    """A Transpose."""
+    """Returns a Transpose."""
     return _moved("Transpose", [view], tuple(order), view.table.transpose(tuple(order)))
 
 
 def sliced(view: View, cuts: Sequence[tuple[int, int, int, int]]) -> View:
-    """A Slice: axis, start, step and length for each axis that is cut."""
+    """Returns a Slice: axis, start, step and length for each sliced axis."""
     table = view.table
     for axis, start, step, length in cuts:
         table = np.take(table, start + step * np.arange(length), axis)
@@ -105,25 +105,25 @@ def sliced(view: View, cuts: Sequence[tuple[int, int, int, int]]) -> View:
 
 
 def gathered(view: View, axis: int, indices: npt.NDArray[np.int64]) -> View:
-    """A Gather of constant indices of any shape."""
+    """Returns a Gather of constant indices of any shape."""
     operand = (axis, indices.shape, tuple(indices.ravel().tolist()))
     return _moved("Gather", [view], operand, np.take(view.table, indices, axis))
 
 
 def joined(views: Sequence[View], axis: int) -> View:
-    """A Concat."""
+    """Returns a Concat."""
     return _moved("Concat", views, (axis,), np.concatenate([v.table for v in views], axis))
 
 
 def parted(view: View, axis: int, sizes: Sequence[int]) -> list[View]:
-    """The outputs of a Split."""
+    """Returns the outputs of a Split."""
     move = Move("Split", (view.made,), (axis, tuple(sizes)), view.table.size)
     tables = np.split(view.table, np.cumsum(sizes)[:-1], axis)
     return [View(Output(move, k), t) for k, t in enumerate(tables)]
 
 
 def moves_of(views: Iterable[View]) -> list[Move]:
-    """The distinct operators that views consist of, each behind those it needs."""
+    """Returns the distinct operators of views, each after those it depends on."""
     found: dict[Move, None] = {}
 
     def visit(made: Made) -> None:
@@ -138,13 +138,13 @@ def moves_of(views: Iterable[View]) -> list[Move]:
 
 
 def cost(views: Iterable[View]) -> tuple[int, int, int]:
-    """The number of operators that views need, of elements that these copy, and of Gathers among them."""
+    """Returns the number of operators of the views, of elements that they copy, and of Gathers among them."""
     found = moves_of(views)
     return len(found), sum(m.copied for m in found), sum(m.op == "Gather" for m in found)
 
 
 def slice_operands(cuts: Iterable[tuple[int, int, int, int]]) -> tuple[list[int], list[int], list[int], list[int]]:
-    """Starts, ends, axes and steps of a Slice."""
+    """Returns starts, ends, axes and steps of a Slice."""
     starts, ends, axes, steps = [], [], [], []
     for axis, start, step, length in cuts:
         end = start + step * length

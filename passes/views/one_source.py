@@ -1,4 +1,4 @@
-"""Fewest operators that make a table of the elements of one value."""
+"""Searches for the fewest operators that produce a table from the elements of one value."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MOST_INDICES = 1024
 
 
 def from_one(target: Table, source: View) -> View | None:
-    """The cheapest view of `source` that is `target`; None if none is found."""
+    """Returns the cheapest view of `source` that equals `target`; None if none is found."""
     index = _places(target, source.table)
     if index is None:
         return None
@@ -32,9 +32,9 @@ def _candidates(target: Table, index: Table, source: View) -> Iterator[View]:
 
 
 def _places(target: Table, table: Table) -> Table | None:
-    """For each element of `target` where it stands in `table`; None if one stands nowhere or any stands twice."""
+    """The position of each element of `target` in `table`; None if one is missing or any occurs twice."""
     flat = table.ravel()
-    if flat.size and (flat[1:] - flat[:-1] == 1).all():  # as the elements of a source are numbered
+    if flat.size and (flat[1:] - flat[:-1] == 1).all():  # like the numbering of a source
         index = target - flat[0]
         return index if ((index >= 0) & (index < flat.size)).all() else None
     order = np.arange(flat.size) if (flat[1:] > flat[:-1]).all() else np.argsort(flat, kind="stable")
@@ -50,14 +50,14 @@ def _is_permutation(index: Table, size: int) -> bool:
 
 
 def _is_once_each(index: Table, size: int) -> bool:
-    """Whether no place among `size` is taken twice."""
+    """Whether no position among `size` is used twice."""
     taken = np.zeros(size, np.bool_)
     taken[index] = True
     return int(np.count_nonzero(taken)) == index.size
 
 
 def _permuted(shape: Sequence[int], index: Table, source: View) -> Iterator[View]:
-    """Views for an index that has every element of the source once."""
+    """Views for an index that contains every element of the source once."""
     flat = index.ravel()
     if (flat[1:] > flat[:-1]).all():
         yield reshaped(source, shape)
@@ -65,7 +65,7 @@ def _permuted(shape: Sequence[int], index: Table, source: View) -> Iterator[View
     steps = _strides(flat)
     if steps is None or any(s <= 0 for _, s in steps):
         return
-    order = sorted(range(len(steps)), key=lambda k: -steps[k][1])  # axes of the result, as they stand in the source
+    order = sorted(range(len(steps)), key=lambda k: -steps[k][1])  # axes of the result, in the order of the source
     sizes = [steps[k][0] for k in order]
     if any(steps[k][1] != math.prod(sizes[n + 1 :]) for n, k in enumerate(order)):
         return
@@ -83,7 +83,7 @@ def _permuted(shape: Sequence[int], index: Table, source: View) -> Iterator[View
 
 
 def _strides(flat: Table) -> list[tuple[int, int]] | None:
-    """Sizes and steps, outermost first, of the fewest axes that walk through `flat`; None if none do."""
+    """Sizes and strides, outermost first, of the fewest axes that enumerate `flat`; None if there are none."""
     found: list[tuple[int, int]] = []
     while flat.size > 1:
         step = int(flat[1] - flat[0])
@@ -100,7 +100,7 @@ def _strides(flat: Table) -> list[tuple[int, int]] | None:
 
 
 def _groups(shape: Sequence[int], sizes: Sequence[int]) -> list[list[int]] | None:
-    """For each of `sizes` neighbouring axes of `shape` that make it up, none of length 1; None if there are none."""
+    """For each of `sizes` the adjacent axes of `shape` with that product, without those of length 1; else None."""
     found: list[list[int]] = []
     axes = [a for a, size in enumerate(shape) if size != 1]
     for size in sizes:
@@ -114,7 +114,7 @@ def _groups(shape: Sequence[int], sizes: Sequence[int]) -> list[list[int]] | Non
 
 
 def _with_units(axes: Sequence[int], before: Sequence[int], after: Sequence[int]) -> list[int]:
-    """A permutation with the axes of length 1 where `after` has them, if it has as many; else they stand in front."""
+    """A permutation with the axes of length 1 where `after` has them, if the counts match; else in front."""
     units, others = [a for a, size in enumerate(before) if size == 1], list(axes)
     if [before[a] for a in axes] != [size for size in after if size != 1] or len(before) != len(after):
         return [*units, *others]
@@ -122,7 +122,7 @@ def _with_units(axes: Sequence[int], before: Sequence[int], after: Sequence[int]
 
 
 def _one_gather(target: Table, index: Table, source: View) -> Iterator[View]:
-    """A Gather from one axis whose indices take the place of the axis, and a Reshape where they do so but for it."""
+    """A Gather on one axis, replaced by the axes of its indices, and a Reshape if that is not yet the target."""
     places = np.unravel_index(index.ravel(), source.shape)
     for axis, size in enumerate(source.shape):
         front, behind = source.shape[:axis], source.shape[axis + 1 :]
@@ -138,7 +138,7 @@ def _one_gather(target: Table, index: Table, source: View) -> Iterator[View]:
 
 
 def _boxes(target: Table, index: Table, source: View) -> Iterator[View]:
-    """Parts of the axes of the source, by one Slice or by Gathers, in the order of the target or in their own."""
+    """Parts of the source's axes, by one Slice or by Gathers, in the target's or their own order."""
     taken = [_distinct(np.asarray(p).ravel()) for p in np.unravel_index(index, source.shape)]
     if math.prod(t.size for t in taken) != index.size:
         return
@@ -153,11 +153,11 @@ def _boxes(target: Table, index: Table, source: View) -> Iterator[View]:
 
 
 def _distinct(places: Table) -> Table:
-    """Each place once, in the order in which they come."""
+    """The distinct positions, in order of first occurrence."""
     if (places[1:] > places[:-1]).all():
         return places
     first = np.full(int(places.max()) + 1, -1)
-    first[places[::-1]] = np.arange(places.size)[::-1]  # of those for one place the last stays
+    first[places[::-1]] = np.arange(places.size)[::-1]  # of equal ones the first remains
     return np.asarray(places[np.sort(first[first >= 0])])
 
 
@@ -177,7 +177,7 @@ def _parts(source: View, cut: dict[int, Table]) -> Iterator[View]:
 
 
 def _progression(places: Table) -> int | None:
-    """The step between neighbours; None if it changes."""
+    """The constant difference of neighbours; None if it varies."""
     if places.size == 1:
         return 1
     steps = np.diff(places)

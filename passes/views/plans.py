@@ -1,4 +1,4 @@
-"""Fewest operators that make all outputs of a region."""
+"""Searches for the fewest operators that produce all outputs of a region."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ Views = tuple[View | None, ...]
 
 @dataclass(frozen=True)
 class Plan:
-    """What takes the place of a region.
+    """The replacement of a region.
 
     Attributes:
-        views: For each output how it is made; None for one that is made as before.
-        kept: The operators that stay for those.
+        views: The new expression of each output; None for one that stays as before.
+        kept: The operators that stay for the latter.
     """
 
     views: Views
@@ -34,7 +34,7 @@ class Plan:
 
 
 def make_plan(region: Region) -> Plan | None:
-    """A plan with fewer operators than the region; None if none is found."""
+    """Returns a plan with fewer operators than the region; None if none is found."""
     if not _may_save(region):
         return None
     sources = [View(Source(k), table) for k, table in enumerate(region.starts)]
@@ -49,9 +49,9 @@ def make_plan(region: Region) -> Plan | None:
 
 
 def _may_save(region: Region) -> bool:
-    """Whether fewer operators are conceivable: each output takes one, unless it is something else or a part of a Split.
+    """Whether fewer operators are possible: each output needs one, unless it equals a value or is part of a Split.
 
-    The two halves of a table that overlap, say, take a search through all of its elements for nothing.
+    This avoids futile searches, for example for two overlapping halves of a table.
     """
     tables = region.tables
     if len(region.nodes) > len(tables) or len(tables) > _FEW:
@@ -62,7 +62,7 @@ def _may_save(region: Region) -> bool:
 
 
 def _identities(region: Region, views: Views) -> int:
-    """How many outputs of graphs are a source, or what another output is; Identities for other outputs go."""
+    """The number of graph outputs that equal a source or another output; Identities for other outputs are removed."""
     found, others = 0, set[Made]()
     for view, given in zip(views, region.given, strict=True):
         if view is None:
@@ -73,7 +73,7 @@ def _identities(region: Region, views: Views) -> int:
 
 
 def _one_by_one(region: Region, sources: Sequence[View]) -> Views:
-    """The cheapest view for each output by itself; later ones may use earlier ones that need no other source."""
+    """The cheapest view for each output separately; later ones may use earlier ones that need no other source."""
     views: list[View | None] = []
     for table, reach in zip(region.tables, region.reach, strict=True):
         earlier = [v for v, r in zip(views, region.reach, strict=False) if v is not None and r <= reach]
@@ -82,7 +82,7 @@ def _one_by_one(region: Region, sources: Sequence[View]) -> Views:
 
 
 def _with_parts(region: Region, sources: Sequence[View], views: Views) -> Views:
-    """The views, with Splits in place of several views of one source where that is cheaper."""
+    """The views, with Splits replacing several views of one source where that is cheaper."""
     for source in sources:
         for chosen in _bundles(region, source, views):
             for pieces in parts_of(source, [region.tables[k] for k in chosen]):
@@ -94,7 +94,7 @@ def _with_parts(region: Region, sources: Sequence[View], views: Views) -> Views:
 
 
 def _bundles(region: Region, source: View, views: Views) -> Iterator[list[int]]:
-    """Outputs that have elements of one source alone, no element twice: all of them, and those of each shape."""
+    """Outputs with disjoint elements of a single source: all of them, and those of each shape."""
     low, high = int(source.table.min()), int(source.table.max())
     of_source = [
         k for k, t in enumerate(region.tables)
@@ -116,7 +116,7 @@ def _disjoint(tables: Sequence[Table]) -> bool:
 
 
 def needed_nodes(region: Region, outputs: Sequence[int]) -> list[Node]:
-    """The operators of a region that some of its outputs need."""
+    """Returns the operators of a region that some of its outputs need."""
     wanted = {id(region.outputs[k]) for k in outputs}
     found: list[Node] = []
     for node in reversed(region.nodes):
@@ -127,6 +127,6 @@ def needed_nodes(region: Region, outputs: Sequence[int]) -> list[Node]:
 
 
 def copied_by(region: Region, nodes: Sequence[Node]) -> int:
-    """Elements of outputs of a region that some of its operators make."""
+    """Returns the number of elements of a region's outputs that some of its operators produce."""
     made = {id(v) for n in nodes for v in n.outputs}
     return sum(t.size for v, t in zip(region.outputs, region.tables, strict=True) if id(v) in made)

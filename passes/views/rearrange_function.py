@@ -20,16 +20,16 @@ _AXES_OF_SLICE = "Slice", 3
 def rearrange_function(
     model: Model, nodes: Sequence[Node], sources: Sequence[Value], outputs: Sequence[Value]
 ) -> tuple[int, onnx.FunctionProto] | None:
-    """The number of a configuration, and its function, which has no name of its own yet.
+    """Returns the number of a configuration, and its function, still without a name.
 
     Args:
-        model: Of the nodes.
+        model: The model of the nodes.
         nodes: Operators that move elements of the sources, in order.
         sources: The function's inputs.
         outputs: The function's outputs.
 
     Returns:
-        None for nodes without an operand of integers: one is what lets the function insist on its configuration.
+        None for nodes without an integer operand: the function needs one to check its configuration.
     """
     scratch = scratch_model(model.opset, model.ir_version)
     b = Builder(scratch)

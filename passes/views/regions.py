@@ -1,4 +1,4 @@
-"""Regions of operators that only move elements, and where each element of their outputs comes from."""
+"""Regions of operators that only move elements, and the source of each element of their outputs."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _MOVED: dict[str, Sequence[int] | None] = {
     "Identity": (0,), "Reshape": (0,), "Flatten": (0,), "Squeeze": (0,), "Unsqueeze": (0,), "Transpose": (0,),
     "Slice": (0,), "Gather": (0,), "Split": (0,), "Expand": (0,), "Pad": (0,), "ScatterND": (0, 2), "Concat": None,
 }  # fmt: skip
-"""With the inputs that an operator moves; None for all. The others have to be constants."""
+"""Operators with the inputs that they move; None for all. The other inputs must be constant."""
 _FREE = ("Identity", "Reshape", "Flatten", "Squeeze", "Unsqueeze")
 """Operators that copy nothing."""
 _TYPES = frozenset(np.dtype(t) for t in (np.float32, np.int32, np.int64, np.uint8, np.int8, np.float64, np.bool_))
@@ -49,17 +49,17 @@ Operands = Mapping[int, npt.NDArray[Any]]
 
 @dataclass(frozen=True)
 class Region:
-    """Neighbouring operators of one graph that only move elements.
+    """Connected operators of one graph that only move elements.
 
     Attributes:
         nodes: The operators, in order.
-        sources: The values that they move.
-        starts: For each source a table that numbers its elements; no two sources have a common number.
-        outputs: The values that are used elsewhere.
-        tables: For each output its elements.
+        sources: The values whose elements they move.
+        starts: For each source a table that numbers its elements; numbers are unique across sources.
+        outputs: The values with readers outside the region.
+        tables: The elements of each output.
         reach: For each output the sources that it depends on, by number.
-        given: For each output whether a graph gives it: it needs an operator of its own.
-        copied: Elements that the operators copy.
+        given: For each output whether it is an output of a graph, which needs an operator of its own.
+        copied: Number of elements that the operators copy.
     """
 
     nodes: Sequence[Node]
@@ -73,15 +73,15 @@ class Region:
 
 
 def has_views(model: Model) -> bool:
-    """Whether any operator may belong to a region, whatever the shapes are."""
+    """Whether any operator may belong to a region, regardless of shapes."""
     return any(_may_be_view(n) for g in model.graphs() for n in g.nodes)
 
 
 def find_regions(model: Model, graph: Graph, indices: Operands = MappingProxyType({})) -> list[Region]:
-    """The regions of one graph; shapes have to be inferred before.
+    """Returns the regions of one graph; shapes must be inferred before.
 
     Args:
-        model: Of the graph.
+        model: The model of the graph.
         graph: The graph.
         indices: Operands that are computed from constants; see `computed_indices`.
     """
@@ -94,9 +94,9 @@ def find_regions(model: Model, graph: Graph, indices: Operands = MappingProxyTyp
 
 
 def computed_indices(model: Model, graph: Graph) -> Operands:
-    """Indices of ScatterND nodes that nodes of the graph compute from constants, by `id` of the value.
+    """Returns indices of ScatterND nodes that nodes of the graph compute from constants, by `id` of the value.
 
-    So torch's exporter writes `x[:, :, a:b] = y`. onnxruntime computes them when it creates a session.
+    torch's exporter writes this for `x[:, :, a:b] = y`. onnxruntime computes them when it creates a session.
     """
     written = [n.inputs[1] for n in graph.nodes if n.op == "ScatterND" and not n.domain and len(n.inputs) > 2]
     pending = [v for v in written if constant_array(v) is None]
@@ -115,7 +115,7 @@ def computed_indices(model: Model, graph: Graph) -> Operands:
 
 
 def moved(node: Node) -> list[Value]:
-    """The inputs that an operator of a region moves."""
+    """Returns the inputs that an operator of a region moves."""
     places = _MOVED[node.op]
     return list(node.inputs) if places is None else [node.inputs[k] for k in places]
 
@@ -147,7 +147,7 @@ def _is_followed(value: Value) -> bool:
 
 
 def _moves_only(node: Node, indices: Operands) -> bool:
-    """Whether an operator that may also compute something moves elements as it stands."""
+    """Whether an operator that could also compute only moves elements here."""
     if node.op == "Pad":
         pads = constant_array(node.inputs[1]) if len(node.inputs) > 1 else None
         return pads is not None and not pads.any()
@@ -165,7 +165,7 @@ def _operand(value: Value, indices: Operands) -> npt.NDArray[Any] | None:
 
 
 def _connected(views: Sequence[Node]) -> list[list[Node]]:
-    """The operators, those together that move elements of one value or of each other."""
+    """The operators, grouped by common inputs and by edges between them."""
     parent = {id(n): id(n) for n in views}
     first: dict[int, Node] = {}
 
@@ -184,7 +184,7 @@ def _connected(views: Sequence[Node]) -> list[list[Node]]:
 
 
 def _region(model: Model, nodes: Sequence[Node], held: set[int], indices: Operands) -> Region | None:
-    """The region of some operators; None if none can go, onnxruntime does not run them, or nothing uses them."""
+    """The region of some operators; None if none can be removed, they cannot run, or their outputs are unused."""
     inside, made = {id(n) for n in nodes}, {id(v): n for n in nodes for v in n.outputs}
     sources = list({id(v): v for n in nodes for v in moved(n) if id(v) not in made}.values())
     used = [v for n in nodes for v in n.outputs if v.name]
@@ -207,7 +207,7 @@ def _region(model: Model, nodes: Sequence[Node], held: set[int], indices: Operan
 
 
 def _reach(nodes: Sequence[Node], sources: Sequence[Value]) -> dict[int, frozenset[int]]:
-    """By `id` of a value the sources that it depends on."""
+    """The sources that each value depends on, by its `id`."""
     found = {id(v): frozenset({k}) for k, v in enumerate(sources)}
     for node in nodes:
         together = frozenset[int]().union(*(found[id(v)] for v in moved(node)))
@@ -222,7 +222,7 @@ def elements(
     names: Sequence[str],
     indices: Operands = MappingProxyType({}),
 ) -> dict[str, Table] | None:
-    """What operators make of numbered elements, in onnxruntime; None if it does not run them."""
+    """Returns the results of operators on numbered elements, computed in onnxruntime; None if it cannot run them."""
     held = list(nodes)
     graph = onnx.GraphProto(name="views", node=export_nodes(held))
     operands = {v.name: _operand(v, indices) for n in held for v in n.inputs if v.name and v.name not in sources}

@@ -1,4 +1,4 @@
-"""Fewest operators that make a table of the elements of several values, and the parts of one value at once."""
+"""Searches for the fewest operators that produce a table from several values, or several parts of one value."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ MOST_PIECES = 64
 
 
 def from_any(target: Table, sources: Sequence[View], more: Sequence[View] = (), depth: int = DEPTH) -> View | None:
-    """The cheapest view that is `target`; None if none is found.
+    """Returns the cheapest view that equals `target`; None if none is found.
 
     Args:
         target: The elements.
-        sources: The values of a region, without common elements.
+        sources: The values of a region, with disjoint elements.
         more: Other views of them that may be used.
-        depth: The number of Concats inside each other.
+        depth: Maximum nesting of Concats.
     """
     used = [s for s in sources if np.isin(s.table, target).any()]
     found = [v for v in (from_one(target, s) for s in more) if v is not None]
@@ -35,7 +35,7 @@ def from_any(target: Table, sources: Sequence[View], more: Sequence[View] = (), 
 
 
 def parts_of(source: View, targets: Sequence[Table]) -> Iterator[list[View]]:
-    """Ways to make several tables of the elements of one value with a Split."""
+    """Yields ways to produce several tables from one value with a Split."""
     order = sorted(range(len(targets)), key=lambda k: int(targets[k].ravel()[0]))
     tables = _alike([targets[k] for k in order])
     for axis in range(tables[0].ndim):
@@ -48,7 +48,7 @@ def parts_of(source: View, targets: Sequence[Table]) -> Iterator[list[View]]:
 
 
 def _whole(target: Table, sources: Sequence[View]) -> Iterator[View | None]:
-    """A Concat of values, or of a part of each that a Slice takes, and what `from_one` makes of it."""
+    """A Concat of whole values, or of slices of them, followed by the result of `from_one`."""
     parts = [_part(target, s) for s in sources]
     views = [p for p in parts if p is not None]
     if len(views) < len(parts) or target.size != sum(v.table.size for v in views):
@@ -63,7 +63,7 @@ def _whole(target: Table, sources: Sequence[View]) -> Iterator[View | None]:
 
 
 def _part(target: Table, source: View) -> View | None:
-    """The part of each axis of a source whose elements a table has; None if it has other elements, too."""
+    """The part of each axis of a source whose elements a table contains; None if it has other elements, too."""
     taken = np.isin(source.table, target)
     if taken.all():
         return source
@@ -72,7 +72,7 @@ def _part(target: Table, source: View) -> View | None:
 
 
 def _alike(tables: Sequence[Table]) -> list[Table]:
-    """The tables, those of equal size in the shape that most of these have."""
+    """The tables; those of equal size get the shape that most of them have."""
     shapes = Counter(t.shape for t in tables)
     best = {t.size: max((s for s in shapes if np.prod(s) == t.size), key=lambda s: (shapes[s], s)) for t in tables}
     return [t.reshape(best[t.size]) for t in tables]
@@ -84,7 +84,7 @@ def _fit(tables: Sequence[Table], axis: int) -> bool:
 
 
 def _pieces(target: Table, sources: Sequence[View], depth: int) -> Iterator[View]:
-    """Concats of pieces, each of which has elements of other values than its neighbours."""
+    """Concats of pieces, each with elements of other values than its neighbours."""
     firsts = np.array([int(s.table.min()) for s in sources])
     owners = np.searchsorted(np.sort(firsts), target, side="right")
     for axis in range(target.ndim):

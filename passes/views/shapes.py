@@ -1,4 +1,4 @@
-"""Shapes that hold whatever a file declares."""
+"""Infers shapes independently of declared ones."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _SWEEPS = 16
 
 
 def infer_shapes_of_values(model: Model) -> None:
-    """Notes the shapes that follow from the inputs of the model, from constants, and from the sizes of cells.
+    """Sets the shapes that follow from the inputs of the model, from constants, and from the sizes of cells.
 
-    The first guess at the outputs of fused cells goes by the shapes that are noted. A wrong one costs time, and changes
-    nothing: what is known at the end follows from itself.
+    The first guess for the outputs of fused cells uses the shapes already set. A wrong guess costs time but has no
+    effect: the final shapes are a fixed point.
     """
     values = {v.name: v for g in model.graphs() for n in g.nodes for v in [*n.inputs, *n.outputs]}
     known = _outputs_of_cells(model, values)
@@ -32,9 +32,9 @@ def infer_shapes_of_values(model: Model) -> None:
 
 
 def _outputs_of_cells(model: Model, values: Mapping[str, Value]) -> dict[str, onnx.TypeProto]:
-    """The types of the outputs of fused cells, as far as the shapes of their inputs are noted, or follow from others'.
+    """The types of the outputs of fused cells, if the shapes of their inputs are set or follow from other cells.
 
-    In a stack of layers those of the last one follow from the input of the first.
+    In a stack of layers the last one's follow from the input of the first.
     """
     found: dict[str, onnx.TypeProto] = {}
     shapes: dict[str, list[int | str | None]] = {}
@@ -50,7 +50,7 @@ def _outputs_of_cells(model: Model, values: Mapping[str, Value]) -> dict[str, on
 def _outputs(
     cell: FusedCell, x: Sequence[int | str | None] | None, values: Mapping[str, Value]
 ) -> Iterator[tuple[Value, np.dtype[Any], list[int | str | None]]]:
-    """The types and shapes of a fused cell's outputs, as far as the shape of its input is known."""
+    """The types and shapes of a fused cell's outputs, if the shape of its input is known."""
     if x is None or len(x) != 3:
         return
     length, batch, _ = x
@@ -60,7 +60,7 @@ def _outputs(
         if value is None or dtype is None:
             continue
         shape: list[int | str | None] = [length, batch, cell.hidden_size] if sequence else [batch, cell.hidden_size]
-        before = shape if name == cell.y_codes else shape_of(value)  # codes have no axis for the direction
+        before = shape if name == cell.y_codes else shape_of(value)  # quantized values have no axis for the direction
         if before is not None and len(before) == len(shape) + 1:
             shape.insert(1 if sequence else 0, 1)
         if before is not None and len(before) == len(shape):

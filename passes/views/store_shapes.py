@@ -1,4 +1,4 @@
-"""Stores shapes whose operator makes onnxruntime lose a value that only branches read."""
+"""Stores shapes whose computation makes onnxruntime lose a value that only branches read."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ _ASKING = ("Shape", "Size")
 
 
 class StoreShapes(Pass):
-    """Makes initializers of known shapes of values that a cell reads in the branches of its Ifs alone.
+    """Replaces known shapes of values that a cell reads only in the branches of its Ifs by initializers.
 
     Before: `c = Gather(states)`, `LSTM cell(x, h, c)`, `Shape(c) -> Expand`
 
     After: `Expand` takes an initializer
 
-    onnxruntime (1.19 to 1.32) puts the branch of an If whose condition it knows in the place of the If. An If in that
-    branch does not count as a reader then, until the graph is resolved. When the same optimization computes
-    `Shape(c)`, it removes what nobody else seems to read: the Gather. The run fails with "Missing Input".
+    onnxruntime (1.19 to 1.32) replaces an If with a known condition by its branch. Until the graph is resolved, an If
+    in that branch does not count as a reader. If the same optimization computes `Shape(c)`, it removes the producer of
+    `c` as unused: the Gather. The run fails with "Missing Input".
     """
 
     info = PassInfo(
@@ -30,7 +30,7 @@ class StoreShapes(Pass):
     )
 
     def run(self, model: Model) -> PassResult:
-        """Looks at every graph; a shape that is not known to onnxruntime before a run does no harm."""
+        """Processes every graph; shapes unknown to onnxruntime before a run are harmless."""
         asking = [g for g in model.graphs() if any(n.op in _ASKING and not n.domain for n in g.nodes)]
         inside = _inputs_of_branches(model) if asking else {}
         found = [(graph, branches) for graph in asking if (branches := _read_in_branches(graph, inside))]
@@ -48,7 +48,7 @@ class StoreShapes(Pass):
 
 
 def _inputs_of_branches(model: Model) -> dict[tuple[str, str], list[int]]:
-    """By domain and name of a function the inputs that its body does not read, or in subgraphs alone."""
+    """Maps domain and name of functions to the inputs that their bodies do not read, or read in subgraphs only."""
     read = {(f.domain, f.name): {name for n in f.node for name in n.input} for f in model.functions}
     return {
         (f.domain, f.name): [k for k, name in enumerate(f.input) if name not in read[f.domain, f.name]]
@@ -57,7 +57,7 @@ def _inputs_of_branches(model: Model) -> dict[tuple[str, str], list[int]]:
 
 
 def _read_in_branches(graph: Graph, inside: Mapping[tuple[str, str], Sequence[int]]) -> frozenset[int]:
-    """Values that nodes of the graph read in their subgraphs, or in those of their function bodies alone, by `id`."""
+    """Values that nodes of the graph read only in their subgraphs or those of their function bodies, by `id`."""
     found: list[Value] = []
     for node in graph.nodes:
         found += captured_values(node)
@@ -66,7 +66,7 @@ def _read_in_branches(graph: Graph, inside: Mapping[tuple[str, str], Sequence[in
 
 
 def _is_removed_with(shape: Node, branches: frozenset[int], graph: Graph) -> bool:
-    """Whether onnxruntime removes the node of such a value when it computes the shape: nobody else reads on the way."""
+    """Whether onnxruntime removes the producer of one of these values when it computes the shape: no other readers."""
     outputs = {id(v) for v in graph.outputs}
     if any(id(v) in outputs for v in shape.outputs):
         return False

@@ -1,1 +1,1 @@
-"""A model as one flat graph, whose parts run alone or are compared without a run."""
+"""A model as one flat graph, whose parts can run alone or be compared without a run."""

@@ -1,7 +1,7 @@
-"""Whether two flat models compute a value alike, without running them.
+"""Compares how two flat models compute a value, without running them.
 
-A digest is of the operators, attributes and constants that a value is made by and with, whatever anything is called:
-equal digests are equal bits.
+A digest covers the operators, attributes and constants that a value depends on, independent of names: equal digests
+imply equal bits.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ class FlatDigests:
         self._fixed: dict[str, bytes] = {}
 
     def of(self, names: Iterable[str], fed: Mapping[str, str]) -> dict[str, bytes]:
-        """Of how values are made: equal ones are made by the same operators of the same constants and fed values.
+        """Returns a digest for each value: equal ones depend in the same way on equal constants and fed values.
 
         Args:
-            names: Of values. Of one that is fed, too, what the model makes of the others counts.
-            fed: What is given, each with a text that stands for it.
+            names: Names of values. For a value that is fed as well, its computation from the other fed values counts.
+            fed: The fed values, each with a string that represents it.
         """
         known = {value: text.encode() for value, text in fed.items()}
         found: dict[str, bytes] = {}
@@ -58,7 +58,7 @@ class FlatDigests:
         return found
 
     def _digest(self, name: str, node: onnx.NodeProto | None, known: Mapping[str, bytes]) -> bytes:
-        """Of a value, with those of what it is made of."""
+        """The digest of a value, from those of its operands."""
         if node is not None and node.op_type == "Identity":
             return known[node.input[0]]
         key = name if node is None else f"{name}:{id(node)}"
@@ -70,7 +70,7 @@ class FlatDigests:
         return _digest_of([own, *(known[v] if v else bytes(_SIZE) for v in node.input)])
 
     def _fixed_parts(self, name: str, node: onnx.NodeProto | None) -> list[bytes]:
-        """What a value is made of beside other values."""
+        """The parts of a digest that do not depend on other values."""
         array = _constant(node) if node is not None else self._stored(name)
         if array is not None:
             return [repr((array.dtype, array.shape)).encode(), array.tobytes()]
@@ -90,7 +90,7 @@ def _digest_of(parts: Iterable[bytes]) -> bytes:
 
 
 def _constant(node: onnx.NodeProto) -> Array | None:
-    """What a Constant node holds; None of other nodes, and of texts and sparse tensors."""
+    """The value of a Constant node; None for other nodes, and for strings and sparse tensors."""
     held = node.attribute[0] if node.op_type == "Constant" and node.attribute else None
     if held is None:
         return None

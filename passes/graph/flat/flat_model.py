@@ -1,8 +1,8 @@
-"""A model as one flat graph: parts of it run alone, between any values, with one iteration of each loop of a cell.
+"""A model as one flat graph: its parts can run alone, between any values, with one iteration of each cell's loop.
 
-Loops give way to one iteration of their bodies, branches to the one that is chosen, functions to their nodes. Whatever
-lies between some values of the result can be run: the values that are fed are cut off from what makes them. What lies
-between them can also be compared without running it: equal digests are the same operators on the same constants.
+Loops are replaced by one iteration of their bodies, branches by the chosen one, functions by their nodes. The part
+between any values of the result can run: fed values are disconnected from their producers. Parts can also be compared
+without a run: equal digests mean equal operators on equal constants.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ class MissingValueError(Exception):
 
 
 class FlatModel:
-    """The nodes of a model and its subgraphs by what they make.
+    """The nodes of a model and its subgraphs, by their outputs.
 
     Args:
         model: The model.
         cells: Names of cells; their loops are replaced by single steps.
         functions: Whether calls of functions stay calls.
-        chosen: What conditions of branches are, by name as in `conditions`. Products of integers are exact then: on
-            this machine the other branch may be there because its products are not.
+        chosen: Values of branch conditions, by name as in `conditions`. Integer matmuls are then computed exactly: this
+            machine may choose the other branch because its integer matmuls are not exact.
 
     Attributes:
-        conditions: What the conditions of the branches of cells are, by name without cell: those of this machine as
-            they are, those that depend on data true.
+        conditions: Values of the branch conditions of cells, by name without cell: their values on this machine; true
+            for those that depend on data.
     """
 
     def __init__(
@@ -66,12 +66,12 @@ class FlatModel:
             self._note(name)
 
     def with_turned(self, conditions: Collection[str]) -> FlatModel:
-        """The model with the other branch of some conditions."""
+        """Returns the model with the other branch for some conditions."""
         chosen = {name: value != (name in conditions) for name, value in self.conditions.items()}
         return FlatModel(self._whole, list(self.carried), functions=True, chosen=chosen)
 
     def needed(self, names: Iterable[str], given: Collection[str]) -> set[str]:
-        """Which of some values others are made of; one that is among both is what the model makes of the others."""
+        """Returns the given values that others depend on, including one that is to be recomputed from the others."""
         found: set[str] = set()
         done: set[str] = set()
         stack = [v for name in names if name in self.makers for v in self.makers[name].input]
@@ -85,23 +85,23 @@ class FlatModel:
         return found
 
     def name(self, cell: str, short: str) -> str | None:
-        """The value of a cell that has this name but for what passes add to names; that of the first step."""
+        """Returns a cell's value of this name, ignoring suffixes added by passes; the first step's if unrolled."""
         return self._short[cell].get(short)
 
     def run(
         self, feeds: Mapping[str, Array], wanted: Iterable[str], *, repeated: bool = False, native: bool = False
     ) -> dict[str, Array]:
-        """Runs what lies between values.
+        """Runs the part between given and wanted values.
 
         Args:
-            feeds: Values that are given; what makes them does not run for others.
-            wanted: Names of values. One that is fed, too, is what the model makes of the others.
-            repeated: Whether the first axis of all feeds and results counts runs of their own.
+            feeds: The fed values; their producers do not run for other values.
+            wanted: Names of values. One that is fed as well is computed from the other fed values.
+            repeated: Whether the first axis of all feeds and results enumerates separate runs.
             native: Whether fused cells run in the native library.
 
         Raises:
-            MissingValueError: Something is neither made nor fed.
-            CompileError: onnxruntime does not run it.
+            MissingValueError: A value is neither computed nor fed.
+            CompileError: onnxruntime cannot run it.
         """
         names = tuple(dict.fromkeys(wanted))
         part = self._part(feeds, names)
@@ -114,7 +114,7 @@ class FlatModel:
         return {n: np.asarray(made[r]) for n, r in zip(names, results, strict=True)}
 
     def constant(self, name: str) -> Array | None:
-        """What constants alone make of a value; None where they do not."""
+        """Returns a value that depends on constants only; None for other values."""
         if name not in self.makers and name in self.tensors:
             return numpy_helper.to_array(self.tensors[name])
         try:
@@ -144,7 +144,7 @@ class FlatModel:
                 self.makers.update((o, node) for o in node.output if o)
 
     def _branch(self, condition: str, bodies: Mapping[str, onnx.GraphProto]) -> onnx.GraphProto:
-        """The branch that is chosen: the one for this machine, and the first where the condition depends on data."""
+        """The chosen branch: the one for this machine, or the first if the condition depends on data."""
         cell = next(p[:-1] for p in self._prefixes if condition.startswith(p))
         short = plain_name(condition, cell)
         if short not in self.conditions:
@@ -153,7 +153,7 @@ class FlatModel:
         return bodies["then_branch" if self.conditions[short] else "else_branch"]
 
     def _exact_product(self, node: onnx.NodeProto) -> None:
-        """A product of integers in float64."""
+        """Computes an integer matmul in float64."""
         (made,), operands = node.output, []
         for k, value in enumerate(node.input[:2]):
             wide, zero, shifted = (f"{made}:{k}{what}" for what in ("", ".zero_point", ".shifted"))
@@ -200,7 +200,7 @@ class FlatModel:
                 short.setdefault(plain_name(name, cell), name)
 
     def _part(self, feeds: Mapping[str, Array], names: Sequence[str]) -> onnx.ModelProto:
-        """The model from the fed values to others."""
+        """The model from the fed values to other ones."""
         nodes: dict[int, onnx.NodeProto] = {}
         stored: dict[str, onnx.TensorProto] = {}
         done: set[str] = set()
@@ -237,13 +237,13 @@ class FlatModel:
 
 
 def _repeated(part: onnx.ModelProto, results: Mapping[str, Array]) -> onnx.ModelProto:
-    """A model that runs `part`, with such results, once for each element of the first axis of its inputs."""
+    """A model that runs `part`, with these results, once for each element of the first axis of its inputs."""
     body = part.graph
     whole = onnx.ModelProto(ir_version=part.ir_version, opset_import=part.opset_import)
     whole.graph.name = "runs"
     varying = {v.name for v in body.input}
     inside: list[onnx.NodeProto] = []
-    for inner in body.node:  # what follows from constants alone is made once
+    for inner in body.node:  # values that depend on constants only are computed once
         if varying.isdisjoint(inner.input):
             whole.graph.node.append(inner)
         else:

@@ -1,1 +1,1 @@
-"""What Loop and Scan nodes carry, read and return."""
+"""Reads the states, inputs and results of Loop and Scan nodes."""

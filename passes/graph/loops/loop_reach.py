@@ -1,4 +1,4 @@
-"""Analysis: what values of a loop's body, or of a row of steps, depend on others. Reads only."""
+"""Analysis: dependencies between values of a loop's body, or of unrolled steps. Reads only."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ WHOLE_NUMBERS = ("Shape", "Size", "ArgMax", "ArgMin", "NonZero", "Less", "Greate
 
 
 def users_of(value: Value, inside: Mapping[int, Node]) -> list[Node]:
-    """The nodes that read a value, by what `owners` says of their graph."""
+    """Returns the nodes that read a value, mapped by `owners` of their graph."""
     return [inside[id(n)] for n in value.outputs if id(n) in inside]
 
 
 def reached(
     start: Iterable[Value], inside: Mapping[int, Node], follows: Callable[[Value], bool] = lambda _: True
 ) -> dict[int, Value]:
-    """Values that depend on `start`, by id, without those behind recurrent nodes and counts.
+    """Returns the values that depend on `start`, by id, without those behind recurrent nodes and counts.
 
     Args:
-        start: Values of the graph; those without a name are left out.
-        inside: What `owners` says of the graph.
-        follows: Whether a value carries the dependence on.
+        start: Values of the graph; unnamed ones are ignored.
+        inside: The result of `owners` for the graph.
+        follows: Whether a value propagates the dependence.
     """
     found = {id(v): v for v in start if v.name}
     stack = list(found.values())
@@ -41,7 +41,7 @@ def reached(
 
 
 def everything_behind(start: Iterable[Value], inside: Mapping[int, Node]) -> set[int]:
-    """The ids of `start` and of all values that depend on it, in any way."""
+    """Returns the ids of `start` and of all values that depend on it in any way."""
     stack = [v for v in start if v.name]
     found = {id(v) for v in stack}
     while stack:
@@ -55,12 +55,12 @@ def everything_behind(start: Iterable[Value], inside: Mapping[int, Node]) -> set
 def comes_back(
     state: State, values: Collection[int], states: Iterable[State], onward: Callable[[State], Collection[int]]
 ) -> bool:
-    """Whether what is made of `values` becomes the state again after some iterations.
+    """Whether values derived from `values` become the state again after some iterations.
 
     Args:
         state: One of `states`.
-        values: Of the body, by id.
-        states: Of the loop.
+        values: Values of the body, by id.
+        states: The states of the loop.
         onward: The values of the body that depend on a state, by id.
     """
     known = list(states)

@@ -1,4 +1,4 @@
-"""What Loop and Scan nodes carry from one iteration to the next."""
+"""The states of Loop and Scan nodes: values carried from one iteration to the next."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ class State:
     """A value that a loop carries.
 
     Attributes:
-        index: Its position among the states.
-        initial: What the first iteration gets.
-        before: What the body gets.
-        after: What the body hands on.
-        final: What the loop returns; its name may be empty.
+        index: Position among the states.
+        initial: Its value in the first iteration.
+        before: The input of the body.
+        after: The output of the body.
+        final: The result of the loop; its name may be empty.
     """
 
     index: int
@@ -52,7 +52,7 @@ class State:
 
     @property
     def new(self) -> Value:
-        """What the body hands on, or what it hands on where a mask does not keep what it gets."""
+        """The output of the body; behind a mask that may keep the state before, the value that it selects otherwise."""
         value = behind_views(self.after)
         node = value.inputs[0] if len(value.inputs) == 1 and not value.inputs[0].domain else None
         if node is not None and node.op == "Where" and behind_views(node.inputs[2]) is self.before:
@@ -61,7 +61,7 @@ class State:
 
     @property
     def invariant(self) -> bool:
-        """Whether the body hands on what it gets."""
+        """Whether the body returns its input unchanged."""
         value = self.after
         while value is not self.before and len(value.inputs) == 1 and value.inputs[0].op == "Identity":
             value = value.inputs[0].inputs[0]
@@ -69,25 +69,25 @@ class State:
 
 
 def behind_views(value: Value) -> Value:
-    """What `value` is made of by changes of shape that keep the order of its elements."""
+    """Returns the value behind changes of shape that keep the order of its elements."""
     while len(value.inputs) == 1 and value.inputs[0].op in VIEWS and not value.inputs[0].domain:
         value = value.inputs[0].inputs[0]
     return value
 
 
 def is_loop(node: Node) -> bool:
-    """Whether `node` is a Loop or Scan that rnnqc has not made."""
+    """Whether `node` is a Loop or Scan that rnnqc has not created."""
     return node.op in ("Loop", "Scan") and not node.domain and CELL_TAG not in info(node).metadata
 
 
 def is_real(value: Value) -> bool:
-    """Whether a value has floats, as far as its type is known."""
+    """Whether a value holds floats, as far as its type is known."""
     kind = dtype_of(value)
     return kind is None or kind.kind == "f"
 
 
 def states_of(node: Node) -> list[State]:
-    """The states of a Loop or Scan."""
+    """Returns the states of a Loop or Scan."""
     body: Graph = node.attrs["body"]
     if node.op == "Loop":
         before, after, initial = body.inputs[2:], body.outputs[1:], node.inputs[2:]
@@ -101,19 +101,19 @@ def states_of(node: Node) -> list[State]:
 
 
 def is_used(value: Value | None, kept: Container[int]) -> bool:
-    """Whether a result of a loop is read, or among the outputs `kept`, by id."""
+    """Whether a result of a loop is read, or is one of the outputs `kept`, by id."""
     return value is not None and bool(value.name) and (bool(value.outputs) or id(value) in kept)
 
 
 def live_states(
     states: Sequence[State], kept: Container[int], read: Callable[[list[Value]], Container[int]]
 ) -> list[State]:
-    """The states that results of a loop need, in any number of iterations.
+    """Returns the states that results of a loop need, for any number of iterations.
 
     Args:
-        states: Those to choose from.
+        states: The states to select from.
         kept: Outputs of graphs, by id.
-        read: The ids of what the other results and the values given so far depend on.
+        read: Returns the ids that the other results and the values passed so far depend on.
     """
     live = {s.index for s in states if is_used(s.final, kept)}
     held = read([s.after for s in states if s.index in live])
@@ -124,7 +124,7 @@ def live_states(
 
 
 def bodies(model: Model) -> Iterator[tuple[Graph, Node | None, str]]:
-    """Every graph that rnnqc has not made, with the node it belongs to and the path of nodes that leads to it."""
+    """Yields every graph that rnnqc has not created, with its owner node and the path of nodes to it."""
     queue: list[tuple[Graph, Node | None, str]] = [(model.graph, None, "")]
     while queue:
         graph, owner, path = queue.pop(0)
@@ -135,9 +135,9 @@ def bodies(model: Model) -> Iterator[tuple[Graph, Node | None, str]]:
 
 
 def shapes_of_states(node: Node) -> dict[int, list[int | str | None]]:
-    """Shapes of states by the id of the value in the body, as far as shape inference does not tell them.
+    """Returns shapes of states by the id of the value in the body, where shape inference does not provide them.
 
-    They are those of the first iteration, but for the dimensions that may change.
+    They are the shapes of the first iteration, except for dimensions that may change.
     """
     shapes: dict[int, list[int | str | None]] = {}
     for state in states_of(node):
@@ -149,7 +149,7 @@ def shapes_of_states(node: Node) -> dict[int, list[int | str | None]]:
 
 
 def first_rows(node: Node) -> dict[int, int | str]:
-    """By the id of the value in the body: how many rows a state has in the first iteration, a number or its name."""
+    """Returns the row count of each state in the first iteration, a number or a name, by the id of the body's value."""
     rows: dict[int, int | str] = {}
     for state in states_of(node):
         shape = shape_of(state.initial)
@@ -160,11 +160,11 @@ def first_rows(node: Node) -> dict[int, int | str]:
 
 
 def sizes_of(node: Node) -> dict[str, Any]:
-    """What is known of the sizes of a Loop or Scan, None for what is not.
+    """Returns the known sizes of a Loop or Scan, with None for unknown ones.
 
     Returns:
-        `state_sizes`, the last axis of each state of floats that changes; `batch`, the axis before it of the first one;
-        `sequence_length`; `input_size`, the last axis of the first sequence of floats that a Scan takes apart.
+        `state_sizes`, the last axis of each changing float state; `batch`, the axis before it of the first one;
+        `sequence_length`; `input_size`, the last axis of the first float sequence of a Scan.
     """
     shapes = [
         shape_of(s.before) or shape_of(s.initial) for s in states_of(node) if not s.invariant and is_real(s.before)
@@ -186,7 +186,7 @@ def sizes_of(node: Node) -> dict[str, Any]:
 
 
 def capture_invariants(model: Model, node: Node) -> int:
-    """Makes the body use what it gets unchanged from outside as outer values; returns how many uses changed."""
+    """Replaces loop-invariant states in the body by the outer values; returns how many uses changed."""
     body: Graph = node.attrs["body"]
     inside = {id(n) for n in body.nodes}
     changed = 0
@@ -204,7 +204,7 @@ def capture_invariants(model: Model, node: Node) -> int:
 
 
 def owners(graph: Graph) -> dict[int, Node]:
-    """The node of `graph` that each node in it, or in a subgraph below, belongs to; by the id of the latter."""
+    """Maps each node in `graph` or a subgraph below it, by id, to the node of `graph` that contains it."""
     found: dict[int, Node] = {}
     for node in graph.nodes:
         found[id(node)] = node
@@ -217,10 +217,10 @@ def owners(graph: Graph) -> dict[int, Node]:
 
 
 def gather_elements(model: Model, graph: Graph, constants: Constants) -> int:
-    """Makes Gather nodes of `SequenceAt(SplitToSequence(x), i)` in `graph`; returns how many.
+    """Replaces `SequenceAt(SplitToSequence(x), i)` in `graph` by Gather nodes; returns how many.
 
-    Shape inference of the former ignores that `keepdims = 0` drops the axis; with a `split` that is a vector,
-    onnxruntime and the specification ignore it, too.
+    Shape inference of SequenceAt ignores that `keepdims = 0` drops the axis; with a vector as `split`, onnxruntime and
+    the specification ignore it, too.
     """
     count = 0
     for node in list(graph.nodes):
@@ -237,7 +237,7 @@ def gather_elements(model: Model, graph: Graph, constants: Constants) -> int:
         target = node.outputs[0]
         node.outputs.clear()
         source, index = maker.inputs[0], node.inputs[1]
-        if shape_of(index) != []:  # a vector of one index is one, too
+        if shape_of(index) != []:  # also accepts a vector with one index
             index = b.op("Reshape", [index, model.constant([], np.int64)], "index.scalar")
         if dropped:
             b.add("Gather", [source, index], [target], "element", axis=axis)
@@ -252,7 +252,7 @@ def gather_elements(model: Model, graph: Graph, constants: Constants) -> int:
 
 
 def _forget_shapes(graph: Graph, value: Value) -> None:
-    """Takes away what is declared of shapes of `value` and what is made of it: an inference that was wrong."""
+    """Clears the declared shapes of `value` and of all values that depend on it: a wrong inference."""
     kept = {id(v) for v in graph.outputs}
     inside = {id(n) for n in graph.nodes}
     seen: set[int] = set()

@@ -1,4 +1,4 @@
-"""What a Loop or Scan carries, reads and returns, and nothing uses."""
+"""Removes unused states, sequences and outputs of Loop and Scan nodes."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ from rnnqc.passes.graph.loops.loop_states import bodies, capture_invariants, is_
 
 
 def drop_unused_states(model: Model) -> int:
-    """Takes from every Loop and Scan the states, sequences and outputs that nothing uses; returns how many.
+    """Removes from every Loop and Scan the unused states, sequences and outputs; returns how many.
 
-    A state that only makes itself goes, too. A body uses what it gets unchanged from outside as an outer value, so that
-    weights that a while loop carries are no states of it. A Scan keeps one sequence: it says how many elements there
-    are.
+    A state that only depends on itself is removed, too. A body reads its loop-invariant states as outer values, so that
+    weights carried by a while loop are not states. A Scan keeps one sequence, which determines the number of elements.
     """
     count = 0
     kept = {id(v) for g in model.graphs() for v in g.outputs}
@@ -70,7 +69,7 @@ def _at(values: list[Value], index: int) -> Value | None:
 
 
 def _read(body: Graph, made: Iterable[Value], found: set[int]) -> None:
-    """Adds to `found` the values of `body` that those of `made` depend on, by id."""
+    """Adds to `found` the values of `body` that `made` depends on, by id."""
     stack = list(made)
     local = {id(n) for n in body.nodes}
     while stack:

@@ -1,1 +1,1 @@
-"""Reading single nodes: LSTM, GRU and RNN as attributes, shapes and constants; the operators of Brevitas and QONNX."""
+"""Reads single nodes: LSTM, GRU and RNN with attributes, shapes and constants; operators of Brevitas and QONNX."""

@@ -12,20 +12,20 @@ TAKE_OFF = "take the initializers off the graph inputs, if the weights are const
 
 
 def listed_weights(model: Model, node: Node) -> list[str]:
-    """Names of the inputs of a node that are both stored and listed as graph inputs."""
+    """Returns the names of a node's inputs that are both stored and listed as graph inputs."""
     graph = graph_info(model.graph)
     return [n for n in (v.name for v in node.inputs) if n in graph.input_order and n in graph.initializers]
 
 
 def found_listed(names: Sequence[str]) -> str:
-    """What a remark says was found."""
+    """Returns the finding for a remark about these names."""
     return f"{', '.join(map(repr, names))} both stored and listed as graph inputs"
 
 
 def unlist_weights(model: Model, node: Node) -> list[str]:
-    """Takes the stored W, R, B and P of a node off the graph inputs; their names.
+    """Removes the stored W, R, B and P of a node from the graph inputs; returns their names.
 
-    onnxruntime warns of each in every session, and cannot compute ahead with what a run may replace.
+    onnxruntime warns about each in every session, and cannot precompute with values that a run may replace.
     """
     weights = {node.inputs[k].name for k in (W, R, B, P) if k < len(node.inputs)}
     listed = [n for n in listed_weights(model, node) if n in weights]

@@ -1,4 +1,4 @@
-"""Reading an ONNX LSTM, GRU or RNN node: attributes made explicit, shapes checked, constants found."""
+"""Reads an ONNX LSTM, GRU or RNN node: makes attributes explicit, checks shapes, finds constants."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ Shape = list[int | str | None] | None
 INPUT_NAMES = ("X", "W", "R", "B", "sequence_lens", "initial_h", "initial_c", "P")
 
 
-class NotHandled(Exception):  # noqa: N818 - no error: the node stays as it is
+class NotHandled(Exception):  # noqa: N818 - not an error: the node stays unchanged
     """The node is valid, but stays float; carries the reason, what was found, and what to do."""
 
     def __init__(self, reason: str, found: str, action: str) -> None:
@@ -47,18 +47,18 @@ class NotHandled(Exception):  # noqa: N818 - no error: the node stays as it is
 
 @dataclass(frozen=True)
 class Layer:
-    """A recurrent node with everything explicit. G is the number of its gates.
+    """A recurrent node with all attributes explicit. G is the number of its gates.
 
     Attributes:
-        name: How messages call it.
+        name: Its name in messages.
         type: LSTM, GRU or RNN.
         hidden_size: H.
         input_size: I.
-        directions: One flag per direction: whether it runs backwards.
-        activations: For each direction those that ONNX calls f, g, h, as many as the type has.
+        directions: One flag per direction: whether it is reversed.
+        activations: For each direction the activations f, g, h of ONNX, as many as the type has.
         clip: Limit of pre-activations, or None.
         input_forget: LSTM: whether f = 1 - i.
-        linear_before_reset: GRU: whether the reset gate multiplies the product with R instead of the hidden state.
+        linear_before_reset: GRU: whether the reset gate multiplies the matmul with R instead of the hidden state.
         weights: W `[D,GH,I]`, R `[D,GH,H]`, B `[D,2GH]` (zeros if absent), P `[D,3H]` or None; float32.
     """
 
@@ -75,28 +75,28 @@ class Layer:
 
 
 def is_recurrent(node: Node) -> bool:
-    """Whether a node is a layer of a type of cell that rnnqc knows."""
+    """Whether a node is a layer of a cell type that rnnqc supports."""
     return type_of(node.op, node.domain) is not None
 
 
 def input_count(type_: CellType) -> int:
-    """How many inputs the operator has at most."""
+    """Returns the maximum number of inputs of the operator."""
     return P + 1 if type_.cell_state else INITIAL_H + 1
 
 
 def fail(node: Node, message: str, supported: str, action: str = "export the model again") -> CompileError:
-    """A CompileError about an invalid recurrent node."""
+    """Returns a CompileError about an invalid recurrent node."""
     return CompileError(
         f'Operator "{node.op}" (node {display_name(node)!r}): {message}', supported=supported, action=action
     )
 
 
 def read_layer(node: Node) -> Layer:
-    """Everything a lowering has to know of `node`, an LSTM, GRU or RNN whose layout is 0.
+    """Reads all properties of `node` that a lowering needs; an LSTM, GRU or RNN with layout 0.
 
     Raises:
-        CompileError: The node is not a valid one.
-        NotHandled: It is valid and stays float.
+        CompileError: The node is invalid.
+        NotHandled: It is valid but stays float.
     """
     type_ = CELL_TYPES[node.op]
     directions = _directions(node)
@@ -145,7 +145,7 @@ def _directions(node: Node) -> tuple[bool, ...]:
 
 
 def _shapes(node: Node, type_: CellType) -> dict[int, Shape]:
-    """The shapes of all inputs that the operator has, None where they are not known; their ranks are right."""
+    """The shapes of all inputs of the operator, None if unknown; checks their ranks."""
     count = input_count(type_)
     if input_or_none(node, X) is None:
         raise fail(node, "input X is missing.", "X, W and R are required")
@@ -217,7 +217,7 @@ def _check_batch(shapes: Mapping[int, Shape]) -> None:
 
 
 def _clip(node: Node) -> float | None:
-    """The limit of pre-activations; None for none."""
+    """The limit of pre-activations; None without one."""
     value = attribute(node, "clip", None)
     if value is None:
         return None
@@ -233,7 +233,7 @@ def _clip(node: Node) -> float | None:
 
 
 def _flag(node: Node, type_: CellType) -> bool:
-    """The attribute that chooses between two forms of the equations; False for a type without one."""
+    """The attribute that selects between two forms of the equations; False for a type without one."""
     flag = attribute(node, type_.flag, 0) if type_.flag is not None else 0
     if flag not in (0, 1):
         raise fail(node, f"{type_.flag} = {flag}.", "0 or 1")
@@ -265,7 +265,7 @@ def _weight(node: Node, k: int, default: tuple[int, ...] | None) -> npt.NDArray[
 
 
 def constant_weight(value: Value, name: str) -> npt.NDArray[Any]:
-    """The array of input `name` of a node.
+    """Returns the array of input `name` of a node.
 
     Raises:
         NotHandled: It is not constant.
@@ -297,7 +297,7 @@ def check_finite(array: npt.NDArray[Any], name: str) -> None:
 
 
 def used_output(graph: Graph, node: Node, k: int) -> Value | None:
-    """Output k of the node if anything uses it."""
+    """Returns output k of the node if it is used."""
     value = output_or_none(node, k)
     if value is None or not (value.outputs or any(v is value for v in graph.outputs)):
         return None
@@ -305,7 +305,7 @@ def used_output(graph: Graph, node: Node, k: int) -> Value | None:
 
 
 def describe_source(value: Value) -> str:
-    """Where a value comes from, for messages."""
+    """Describes the source of a value, for messages."""
     if value.inputs:
         return f"the output of node {display_name(value.inputs[0])!r} ({value.inputs[0].op})"
     return f"the graph input {value.name!r}"

@@ -1,4 +1,4 @@
-"""The attributes of ONNX's LSTM, GRU and RNN nodes; those that are the default are left out."""
+"""Attributes of ONNX's LSTM, GRU and RNN nodes, without those that have their default."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ def node_attributes(
     linear_before_reset: bool = False,
     input_forget: bool = False,
 ) -> dict[str, Any]:
-    """Attributes of a node of one direction.
+    """Returns the attributes of a node with one direction.
 
     Args:
         type_: LSTM, GRU or RNN.
         hidden_size: H.
         activations: In ONNX's order.
-        linear_before_reset: Of GRU.
-        input_forget: Of LSTM.
+        linear_before_reset: For GRU.
+        input_forget: For LSTM.
     """
     made: dict[str, Any] = {"hidden_size": hidden_size}
     names = [a.name for a in activations]

@@ -1,4 +1,4 @@
-"""LSTM nodes that an exporter made of an LSTM with projection, which the operator does not have."""
+"""LSTM nodes that an exporter wrote for an LSTM with projection, which the operator does not support."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ Shape = Sequence[int | str | None] | None
 
 
 def check_projection(node: Node, hidden: int, shapes: Mapping[str, Shape]) -> None:
-    """Raises CompileError if the node's shapes are those of a hidden state that is a projection to fewer units.
+    """Raises CompileError if the node's shapes are those of an LSTM whose hidden state is projected to fewer units.
 
-    PyTorch's exporter (dynamo) writes one with `hidden_size` of the projection, gates cut to that size, and without the
-    matrix; others keep `R [D,4H,P]`.
+    PyTorch's exporter (dynamo) writes one with the projection's size as `hidden_size`, gates truncated to that size,
+    and without the projection matrix; others keep `R [D,4H,P]`.
 
     Args:
         node: An LSTM.
         hidden: Its attribute hidden_size.
-        shapes: Of the inputs R, initial_h and initial_c, as far as they are known.
+        shapes: Shapes of the inputs R, initial_h and initial_c, as far as known.
     """
     found = [s[2] if s is not None and len(s) == 3 else None for s in map(shapes.get, ("R", "initial_h", "initial_c"))]
     r, h, c = (size if isinstance(size, int) else None for size in found)

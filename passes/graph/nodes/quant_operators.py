@@ -1,4 +1,4 @@
-"""Reading the operators of Brevitas and QONNX: `Quant` and its kin, and `QuantLSTMCell` with its 48 inputs."""
+"""Reads the operators of Brevitas and QONNX: `Quant` and its variants, and `QuantLSTMCell` with its 48 inputs."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ class Parameter:
     """A weight matrix or bias.
 
     Attributes:
-        values: float32, on the grid if there is one.
-        quantizer: What it passed; None for raw values.
+        values: float32, rounded by the quantizer if there is one.
+        quantizer: Its quantizer; None for raw values.
         codes: Its quantized values; None for raw values.
-        raw: What the quantizer was given; None for raw values.
+        raw: The input of the quantizer; None for raw values.
     """
 
     values: FloatArray
@@ -54,18 +54,18 @@ class Parameter:
 
 @dataclass(frozen=True)
 class QuantLstm:
-    """A `QuantLSTMCell` node of Brevitas with everything explicit.
+    """A `QuantLSTMCell` node of Brevitas with all properties explicit.
 
     Attributes:
         hidden_size: H.
         input_size: I.
         batch_first: Whether X and outputs are `[B,T,...]`.
-        reverse: Whether time runs backwards.
+        reverse: Whether time is reversed.
         cifg: Whether f = Q(1) - i.
         quantizers: By name, see `QUANTIZERS`.
-        W: Of the gates in `GATES`, `[H,I]` each.
-        R: Of the gates, `[H,H]` each.
-        bias: Of the gates, `[H]` each.
+        W: `[H,I]` for each gate in `GATES`.
+        R: `[H,H]` for each gate.
+        bias: `[H]` for each gate.
         x: Input.
         initial_h: Input.
         initial_c: Input.
@@ -91,29 +91,29 @@ def is_quant_lstm(node: Node) -> bool:
 
 
 def is_quant(node: Node) -> bool:
-    """Whether the node is a quantizer to an integer grid."""
+    """Whether the node is an integer quantizer."""
     return node.op in QUANT_OPS and node.domain in DOMAINS
 
 
 def is_trunc(node: Node) -> bool:
-    """Whether the node leaves out low bits of quantized values."""
+    """Whether the node truncates low bits of quantized values."""
     return node.op == TRUNC_OP and node.domain in DOMAINS
 
 
 def rounding_of(node: Node, default: str) -> Rounding:
-    """The rounding mode of a Quant or Trunc node.
+    """Returns the rounding mode of a Quant or Trunc node.
 
     Raises:
-        NotHandled: It is not known.
+        NotHandled: It is unknown.
     """
     return _rounding(node.op, attribute(node, "rounding_mode", default))
 
 
 def read_quant(node: Node) -> QonnxQuantizer:
-    """The quantizer that a Quant, IntQuant or BipolarQuant node is.
+    """Reads a Quant, IntQuant or BipolarQuant node as a quantizer.
 
     Raises:
-        NotHandled: Its parameters are not constant, or of a kind that is not known.
+        NotHandled: Its parameters are not constant, or of an unknown kind.
     """
     if node.op == "BipolarQuant":
         zero = np.zeros((), np.float32)
@@ -125,10 +125,10 @@ def read_quant(node: Node) -> QonnxQuantizer:
 
 
 def read_quant_lstm(node: Node) -> QuantLstm:
-    """Everything that the node says.
+    """Reads all properties of the node.
 
     Raises:
-        NotHandled: It says it in a way that is not known, or its parameters are not constant.
+        NotHandled: They have an unknown form, or parameters are not constant.
     """
     if len(node.inputs) != INPUTS:
         raise NotHandled("it is no cell as Brevitas exports it.", f"{len(node.inputs)} inputs, not {INPUTS}", _EXPORT)
@@ -198,10 +198,10 @@ def _cell_quantizer(node: Node, index: int, name: str) -> QonnxQuantizer:
 
 
 def _flag(node: Node, *names: str, default: bool | None = None) -> bool:
-    """An attribute, by any of its names, that is 0 or 1.
+    """Returns a boolean attribute, by any of its names.
 
     Raises:
-        NotHandled: It is something else; or it is not there and has no default, so that it could mean either.
+        NotHandled: It is not 0 or 1; or it is missing and has no default, so that either is possible.
     """
     found = [value for name in names if (value := attribute(node, name, None)) is not None]
     if not found and default is not None:
@@ -246,10 +246,10 @@ def _quantizer(
 
 
 def check_zero_point(name: str, quantizer: QonnxQuantizer) -> None:
-    """A zero point is a quantized value, where quantized values are computed with.
+    """Checks that the zero point is an integer of the quantizer's range, for integer arithmetic.
 
     Raises:
-        NotHandled: It is none.
+        NotHandled: It is not.
     """
     zero_point = quantizer.zero_point
     if quantizer.bipolar:
@@ -277,7 +277,7 @@ def _parameter(node: Node, index: int, name: str) -> Parameter:
 
 
 def check_finite(name: str, array: FloatArray) -> FloatArray:
-    """The array, of which every value can be quantized.
+    """Returns the array if every value can be quantized.
 
     Raises:
         NotHandled: One is NaN or infinite.

@@ -1,1 +1,1 @@
-"""Where a value comes from: constants, shapes and indices that are known before a run, elements of sequences, views."""
+"""Sources of values: constants, shapes and indices known before a run, elements of sequences, views."""

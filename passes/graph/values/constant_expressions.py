@@ -1,4 +1,4 @@
-"""Values that follow from constants alone."""
+"""Values that depend on constants only."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ _KEEP_NUMBERS = (
 
 
 def constant_expression(value: Value, variable: dict[int, Value] | None = None) -> list[Node] | None:
-    """The nodes that make `value` from constants alone, in order; None if it depends on anything else.
+    """Returns the nodes that compute `value` from constants only, in order; None if it has other sources.
 
     Args:
         value: The value.
-        variable: Values that are known to depend on something else, by `id`; those found on the way are added.
+        variable: Values that are known to depend on other sources, by `id`; newly found ones are added.
     """
     known = {} if variable is None else variable
     order: list[Node] = []
@@ -50,7 +50,7 @@ def constant_expression(value: Value, variable: dict[int, Value] | None = None) 
         if isinstance(current, Constant) or not current.name:
             continue
         if id(current) in known or not current.inputs or not makes_the_same(current.inputs[0]):
-            known |= {id(v): v for v, expanded in [*stack, (current, True)] if expanded}  # the way to it
+            known |= {id(v): v for v, expanded in [*stack, (current, True)] if expanded}  # the path to it
             return None
         node = current.inputs[0]
         if id(node) in done:
@@ -65,7 +65,7 @@ def constant_expression(value: Value, variable: dict[int, Value] | None = None) 
 
 
 def makes_the_same(node: Node) -> bool:
-    """Whether a node is a standard operator without subgraphs that makes the same of the same inputs in every run."""
+    """Whether a node is a standard operator without subgraphs that is deterministic."""
     is_standard = node.domain in (None, "", "ai.onnx") and not info(node).overload
     return is_standard and node.op not in _NOT_FOLDED and not subgraphs(node)
 
@@ -73,7 +73,7 @@ def makes_the_same(node: Node) -> bool:
 class Constants:
     """Arrays of constant values and expressions, each computed once.
 
-    A value is what its graph makes of it: graphs must not be edited between two questions about one value.
+    Arrays are cached: graphs must not be edited between two queries of one value.
     """
 
     def __init__(self, model: Model) -> None:
@@ -83,7 +83,7 @@ class Constants:
         self._variable: dict[int, Value] = {}
 
     def array(self, value: Value | None) -> npt.NDArray[Any] | None:
-        """The array of `value`; None if it depends on an input of a graph."""
+        """Returns the array of `value`; None if it depends on an input of a graph."""
         if value is None or not value.name:
             return None
         held = self._arrays.get(id(value))
@@ -97,7 +97,7 @@ class Constants:
         return self.uniform(value) == 0
 
     def uniform(self, value: Value) -> float | None:
-        """The number that every element of `value` is, whatever its shape; None if they differ or are not known."""
+        """Returns the number that all elements of `value` equal, whatever its shape; None if there is none."""
         while True:
             array = self.array(value)
             if array is not None:
@@ -113,11 +113,11 @@ class Constants:
             value = node.inputs[0]
 
     def key(self, array: npt.NDArray[Any]) -> tuple[Any, ...]:
-        """Equal for arrays with equal contents."""
+        """Returns a key that is equal for arrays with equal contents."""
         held = self._keys.get(id(array))
         if held is None:
             digest = hashlib.sha256(np.ascontiguousarray(array).tobytes()).digest()
-            held = (array, (array.dtype.str, array.shape, digest))  # the array is held: ids are used again
+            held = (array, (array.dtype.str, array.shape, digest))  # holds the array: ids are reused
             self._keys[id(array)] = held
         return held[1]
 
@@ -135,7 +135,7 @@ class Constants:
 
 
 def _only(array: npt.NDArray[Any]) -> float | None:
-    """The number that every element is; 0 where there is none."""
+    """The number that all elements equal; 0 if there are none."""
     if array.dtype.kind not in "biuf":
         return None
     if not array.size:

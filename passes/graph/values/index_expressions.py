@@ -1,4 +1,4 @@
-"""Whole numbers that a graph computes from constants, dimensions and counters: `x.shape[0] - 1 - i`."""
+"""Integers that a graph computes from constants, dimensions and counters: `x.shape[0] - 1 - i`."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from rnnqc.ir import Node, Value, attribute, dtype_of, input_or_none
 from rnnqc.passes.graph.values.constant_expressions import Constants
 
 Shape = list[int | str | None]
-LARGEST = 64  # elements of a vector that is followed
-EXACT_TO = 2**24  # whole numbers up to here are float32 numbers
+LARGEST = 64  # maximum number of elements of an evaluated vector
+EXACT_TO = 2**24  # integers up to here are exact in float32
 _EXACT_CASTS = (TensorProto.INT32, TensorProto.INT64, TensorProto.FLOAT, TensorProto.DOUBLE)
 
 
 @dataclass(frozen=True)
 class Index:
-    """A sum of whole multiples of unknowns, and a constant.
+    """A sum of integer multiples of unknowns, and a constant.
 
     Attributes:
         constant: The constant.
@@ -33,33 +33,33 @@ class Index:
 
     @property
     def number(self) -> int | None:
-        """The number it is, if there are no unknowns."""
+        """The number, if there are no unknowns."""
         return None if self.terms else self.constant
 
     def plus(self, other: Index, factor: int = 1) -> Index:
-        """This and `factor` times the other."""
+        """Returns the sum of this and `factor` times the other."""
         total = dict(self.terms)
         for unknown, count in other.terms:
             total[unknown] = total.get(unknown, 0) + factor * count
         return Index(self.constant + factor * other.constant, frozenset((u, c) for u, c in total.items() if c))
 
     def times(self, factor: int) -> Index:
-        """A multiple."""
+        """Returns a multiple."""
         return Index().plus(self, factor)
 
 
 def unknown(key: Hashable) -> Index:
-    """An unknown by its key."""
+    """Returns an unknown with this key."""
     return Index(0, frozenset({(key, 1)}))
 
 
 class Indices:
-    """What whole-number values are; values of floats count where they hold whole numbers exactly.
+    """Evaluates integer values; float values count if they hold integers exactly.
 
     Args:
-        constants: Of the model.
+        constants: The constants of the model.
         shape: Shapes of values.
-        given: What some values are, by their ids (a loop's counters).
+        given: Known expressions of values, by their ids (a loop's counters).
     """
 
     def __init__(
@@ -74,18 +74,18 @@ class Indices:
         self._held: dict[int, tuple[Value, list[Index] | None]] = {}
 
     def numbers(self, value: Value | None) -> list[int] | None:
-        """The numbers of a scalar or vector, if all are known."""
+        """Returns the numbers of a scalar or vector, if all are known."""
         found = self.vector(value)
         numbers = [i.number for i in found] if found is not None else None
         return None if numbers is None or None in numbers else [n for n in numbers if n is not None]
 
     def sizes(self, value: Value | None) -> Shape | None:
-        """The elements of a vector as dimensions, None for what is not known."""
+        """Returns the elements of a vector as dimensions, with None for unknown ones."""
         found = self.vector(value)
         return None if found is None else [i.number for i in found]
 
     def dimension(self, value: Value, axis: int) -> Index | None:
-        """A dimension of `value`; None if its rank is not known."""
+        """Returns a dimension of `value`; None if its rank is unknown."""
         shape = self.shape(value)
         if shape is None:
             return None
@@ -93,7 +93,7 @@ class Indices:
         return Index(size) if isinstance(size, int) else unknown(size or (id(value), axis % len(shape)))
 
     def dimensions(self, value: Value) -> list[Index] | None:
-        """Every dimension, also of what an Expand or ConstantOfShape has filled; None if the rank is not known."""
+        """Returns every dimension, also after an Expand or ConstantOfShape; None if the rank is unknown."""
         node = value.inputs[0] if len(value.inputs) == 1 and not value.inputs[0].domain else None
         sizes = None
         if node is not None and node.op == "ConstantOfShape":
@@ -109,7 +109,7 @@ class Indices:
         return [Index(d) if isinstance(d, int) else unknown(d or (id(value), k)) for k, d in enumerate(shape)]
 
     def rows(self, value: Value) -> Index | None:
-        """The second to last dimension, also where only the operator that makes `value` tells."""
+        """Returns the second to last dimension, even if only the producer of `value` determines it."""
         shape = self.shape(value)
         if shape is not None and len(shape) >= 2 and shape[-2] is not None:
             return self.dimension(value, -2)
@@ -122,12 +122,12 @@ class Indices:
         return sizes[-2] if sizes is not None and len(sizes) >= 2 else None
 
     def scalar(self, value: Value | None) -> Index | None:
-        """A scalar, or the element of a vector with one."""
+        """Returns a scalar, or the element of a vector of size one."""
         found = self.vector(value)
         return found[0] if found is not None and len(found) == 1 else None
 
     def vector(self, value: Value | None) -> list[Index] | None:
-        """The elements of a scalar or vector of whole numbers; None for other values."""
+        """Returns the elements of an integer scalar or vector; None for other values."""
         if value is None or not value.name:
             return None
         if id(value) in self.given:
@@ -210,7 +210,7 @@ def _real(value: Value) -> bool:
 
 
 def _whole(array: npt.NDArray[Any]) -> bool:
-    """Whether an array holds whole numbers, and as floats no larger ones than they tell apart."""
+    """Whether an array holds integers, as floats only those that are exact."""
     if array.dtype.kind in "iu":
         return True
     if array.dtype not in (np.float32, np.float64):

@@ -1,4 +1,4 @@
-"""What is known before a run in a graph, and the nodes that go when it is stored."""
+"""Values of a graph that are known before a run, and the nodes that become unused when they are stored."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _KEPT = ("Constant", "DequantizeLinear", "QuantizeLinear", "DynamicQuantizeLinea
 
 @dataclass(frozen=True)
 class Followed:
-    """Which known values are kept, and computed with.
+    """Which known values are kept, and which constants may be evaluated.
 
     Attributes:
-        kinds: Letters of numpy's kinds of types.
-        largest: Bytes of a value.
-        read: Bytes of a constant that others are computed from.
+        kinds: Letters of numpy's dtype kinds.
+        largest: Maximum size of a value in bytes.
+        read: Maximum size in bytes of a constant that others are computed from.
     """
 
     kinds: str
@@ -36,16 +36,16 @@ class Followed:
     read: float = math.inf
 
     def keeps(self, array: Array) -> bool:
-        """Whether a value is kept."""
+        """Whether to keep a value."""
         return array.dtype.kind in self.kinds and array.nbytes <= self.largest
 
     def computes(self, node: Node) -> bool:
-        """Whether a node that makes the same each time may make values that are kept."""
+        """Whether a deterministic node may produce values to keep."""
         types = [dtype_of(v) for v in node.outputs if v.name]
         return node.op not in _KEPT and makes_the_same(node) and all(t is None or t.kind in self.kinds for t in types)
 
     def reads(self, value: Value) -> bool:
-        """Whether a value is a constant that is computed with."""
+        """Whether a value is a constant that may be evaluated."""
         if isinstance(value, Constant):
             return bool(math.prod(value.shape) * np.dtype(value.dtype).itemsize <= self.read)
         array = constant_array(value)
@@ -54,11 +54,11 @@ class Followed:
 
 @dataclass
 class Region:
-    """Connected nodes that go when what they make is stored.
+    """Connected nodes that become unused when their results are stored.
 
     Attributes:
         nodes: The nodes.
-        stored: What other nodes use of what they make.
+        stored: Their results that other nodes use.
     """
 
     nodes: list[Node]
@@ -66,12 +66,12 @@ class Region:
 
     @property
     def decides(self) -> bool:
-        """Whether a value of it chooses a branch."""
+        """Whether one of its values chooses a branch."""
         return any(n.op == "If" and not n.domain and n.inputs[0] is v for v, _ in self.stored for n in v.outputs)
 
     @property
     def growth(self) -> int:
-        """By how many bytes, at most, a file grows when its values are stored, names included."""
+        """The maximum growth of the file in bytes when its values are stored, including names."""
         stored = [onnx.numpy_helper.from_array(array, value.name) for value, array in self.stored]
         inside = {id(n) for n in self.nodes}
         read = {id(v): v for n in self.nodes for v in n.inputs if all(id(c) in inside for c in v.outputs)}
@@ -83,14 +83,14 @@ class Region:
 
 
 def _bytes(listed: Sequence[onnx.TensorProto | onnx.NodeProto]) -> int:
-    """Of the entries of lists in a file, with the tag and the length before each."""
+    """Encoded size of list entries in a file, with tag and length of each."""
     return sum(int(message.ByteSize()) + 2 + (message.ByteSize() > 127) for message in listed)
 
 
 def known_in(model: Model, nodes: Iterable[Node], followed: Followed) -> dict[int, Array]:
-    """What nodes of a graph make that is known before a run, by `id` of the value.
+    """Returns the results of a graph's nodes that are known before a run, by `id` of the value.
 
-    Nodes are in order, and shapes have been inferred.
+    Nodes must be in order, and shapes inferred.
     """
     found: dict[int, Array] = {}
     computed: list[Node] = []
@@ -116,12 +116,12 @@ def known_in(model: Model, nodes: Iterable[Node], followed: Followed) -> dict[in
 
 
 def regions(graph: Graph, known: Mapping[int, Array], kept: Collection[int]) -> list[Region]:
-    """The nodes of a graph all of whose used values are known, in connected parts.
+    """Returns the nodes of a graph all of whose used values are known, in connected parts.
 
     Args:
         graph: The graph.
-        known: What `known_in` found in it.
-        kept: Outputs of all graphs of the model, by `id`: their nodes stay.
+        known: The result of `known_in`.
+        kept: Outputs of all graphs of the model, by `id`: their nodes are kept.
     """
     part: dict[int, Region] = {}
     for node in graph.nodes:
@@ -143,7 +143,7 @@ def regions(graph: Graph, known: Mapping[int, Array], kept: Collection[int]) -> 
 
 
 def _evaluated(model: Model, nodes: list[Node], found: Mapping[int, Array]) -> Iterator[tuple[Node, list[Array]]]:
-    """The nodes with what they make: in one run, or, where that fails, one after the other as far as it goes."""
+    """Yields nodes with their results: from a single run, or, if that fails, node by node as far as possible."""
     held = {v.name: found[id(v)] for n in nodes for v in n.inputs if id(v) in found}
     arrays = evaluate_values(model, nodes, [v for n in nodes for v in n.outputs if v.name], held) if nodes else {}
     for node in nodes:

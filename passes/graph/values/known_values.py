@@ -1,4 +1,4 @@
-"""Values that are known before a run: from constants, and from shapes as far as these are known."""
+"""Values that are known before a run, from constants and from known parts of shapes."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ Sizes = list[int | None]
 
 
 def known_array(node: Node) -> npt.NDArray[np.int64] | None:
-    """The output of `node` where it follows from sizes of dimensions that are known, though not all may be.
+    """Returns the output of `node` if it follows from known dimensions, even if others are unknown.
 
-    These are `Shape` and `Size`, and what a Gather or a Slice takes of a `Shape`.
+    This covers `Shape` and `Size`, and a Gather or Slice of a `Shape`.
     """
     if node.domain:
         return None
@@ -47,7 +47,7 @@ def known_array(node: Node) -> npt.NDArray[np.int64] | None:
 
 
 def store_array(model: Model, graph: Graph, value: Value, array: npt.NDArray[Any]) -> None:
-    """Makes an initializer of `graph` of a value, with its name; its node goes where nothing else uses it."""
+    """Replaces a value by an initializer of `graph` with its name; removes its node if it is otherwise unused."""
     constant = Constant(value.name, np.ascontiguousarray(array).reshape(array.shape))
     graph_info(graph).initializers[constant.name] = constant
     maker = value.inputs[0]
@@ -65,7 +65,7 @@ def _shape_node(value: Value) -> Node | None:
 
 
 def _sizes(node: Node) -> Sizes | None:
-    """What a Shape node makes, as far as it is known; None where not even the number of dimensions is."""
+    """The output of a Shape node, as far as known; None if the rank is unknown."""
     shape = shape_of(node.inputs[0])
     if shape is None:
         return None

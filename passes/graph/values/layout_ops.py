@@ -1,4 +1,4 @@
-"""Operators that move values without computing with them, and what moved values come from."""
+"""Operators that only move elements, and the sources of moved values."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ MOVERS: dict[str, Sequence[int] | None] = {
     "Identity": (0,), "Squeeze": (0,), "Unsqueeze": (0,), "Transpose": (0,), "Reshape": (0,), "Flatten": (0,),
     "Slice": (0,), "Gather": (0,), "Expand": (0,), "Concat": None,
 }  # fmt: skip
-"""With the inputs that they move; None for all."""
+"""Operators with the inputs whose elements they move; None for all."""
 
 
 def sources_of(
     value: Value, known: Callable[[Value], Source | None], movers: Mapping[str, Sequence[int] | None] = MOVERS
 ) -> Iterator[tuple[Value, Source | None]]:
-    """What a value consists of: the values behind the operators that move them.
+    """Yields the sources of a value: the values behind operators that only move elements.
 
     Args:
         value: The value.
-        known: What is known of a value; None to look behind it.
+        known: Returns what is known of a value; None to look behind it.
         movers: The operators.
 
     Yields:
-        Each value that is known, and each that is neither known nor moved, with None. Nodes of cells move nothing.
+        Each known value, and each that is neither known nor moved, with None. Nodes of cells count as not moving.
     """
     stack, seen = [value], set()
     while stack:

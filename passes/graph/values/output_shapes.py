@@ -1,4 +1,4 @@
-"""Shapes of graph outputs, inferred anew where an exporter declared none that mean anything."""
+"""Infers shapes of graph outputs where an exporter declared no meaningful ones."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ Dims = list[int | str | None]
 
 
 def infer_output_shapes(model: Model, known: Collection[str] = ()) -> None:
-    """Replaces the declared shape of every output of the main graph by what follows from the inputs.
+    """Replaces the declared shape of every output of the main graph by the shape that follows from the inputs.
 
     An unknown dimension keeps its name.
 
     Args:
         model: The model.
-        known: Names of values that have the right shape already.
+        known: Names of values whose shape is already correct.
     """
     given = {d for v in model.graph.inputs for d in (shape_of(v) or ()) if isinstance(d, str)}
     outputs = [v for v in model.graph.outputs if isinstance(v, Variable) and v.name not in known]

@@ -1,4 +1,4 @@
-"""Constants stored as integers: what dequantizers make of them, through operators that only move elements."""
+"""Constants stored as integers, behind dequantizers and operators that only move elements."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ class StoredCodes:
 
     @property
     def values(self) -> npt.NDArray[np.float32]:
-        """What they stand for."""
+        """The dequantized values."""
         return np.asarray((self.codes.astype(np.float32) - self.zero_point) * self.scale, np.float32)
 
 
 def is_stored_as_codes(value: Value) -> bool:
-    """Whether quantizers or dequantizers of something make `value`, as far as its nodes alone tell."""
+    """Whether quantizers or dequantizers produce `value`, judged by its nodes alone."""
     stack, seen = [value], 0
     while stack and seen <= _DEEPEST:
         seen += 1
@@ -54,7 +54,7 @@ def is_stored_as_codes(value: Value) -> bool:
 
 
 def stored_codes(model: Model, value: Value, depth: int = 0) -> StoredCodes | None:
-    """The quantized values that `value` is made from; None if it is made from anything else, or in an unknown way."""
+    """Returns the quantized values that `value` derives from; None if it has other sources, or an unknown form."""
     node = _producer(value)
     if node is None or depth > _DEEPEST:
         return None
@@ -75,13 +75,13 @@ def stored_codes(model: Model, value: Value, depth: int = 0) -> StoredCodes | No
         codes = _moved(node, [p.codes for p in found])
         scale = _moved(node, [p.scale for p in found])
         zero_point = _moved(node, [p.zero_point for p in found])
-    except ValueError:  # shapes that do not fit; onnxruntime says so
+    except ValueError:  # shapes that do not match; onnxruntime reports them
         return None
     return None if codes is None or scale is None or zero_point is None else StoredCodes(codes, scale, zero_point)
 
 
 def byte_codes(stored: StoredCodes) -> tuple[npt.NDArray[Any], npt.NDArray[Any]] | None:
-    """Quantized values and zero points as int8 or uint8 where all of them fit, else None."""
+    """Returns quantized values and zero points as int8 or uint8 if all of them fit, else None."""
     zero = stored.zero_point
     if (zero % 1).any():
         return None
@@ -95,7 +95,7 @@ def byte_codes(stored: StoredCodes) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]
 
 
 def channel_axis(*arrays: npt.NDArray[Any]) -> int | None:
-    """The one axis along which the arrays, all of one shape, vary; -1 if they are constant, None for more axes."""
+    """Returns the only axis along which the arrays, all of one shape, vary; -1 for constants, None for several axes."""
     varying: set[int] = set()
     for array in arrays:
         first = array[tuple(slice(0, 1) for _ in array.shape)]
@@ -108,7 +108,7 @@ def channel_axis(*arrays: npt.NDArray[Any]) -> int | None:
 
 
 def along(array: npt.NDArray[Any], axis: int) -> npt.NDArray[Any]:
-    """An array that varies along `axis` alone as a vector; the one number of a constant array for -1."""
+    """Returns an array that varies along `axis` only as a vector; for -1 the number of a constant array."""
     if axis < 0:
         return np.asarray(array.ravel()[0])
     return np.ascontiguousarray(np.moveaxis(array, axis, 0).reshape(array.shape[axis], -1)[:, 0])

@@ -1,4 +1,4 @@
-"""Which element of which sequence a value is: through Gather, Slice and Split, Squeeze and Unsqueeze."""
+"""Finds the element of a sequence that a value is, through Gather, Slice and Split, Squeeze and Unsqueeze."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rnnqc.ir.builder import Builder
 from rnnqc.passes.graph.values.index_expressions import Index, Indices, Shape
 
 NEW = -1
-TO_THE_END = 2**31 - 1  # an end that exporters write for "all that is left", in 32 or 64 bits
+TO_THE_END = 2**31 - 1  # the end that exporters write for "to the end", in 32 or 64 bits
 _SEQUENCE_RANK = 3
 
 
@@ -20,9 +20,9 @@ class Element:
 
     Attributes:
         sequence: The sequence.
-        axis: The axis that is counted along.
-        index: Which element.
-        axes: The axes of the value: axes of the sequence, or NEW for an axis of size 1 that was added.
+        axis: The axis of the elements.
+        index: The index of the element.
+        axes: The axes of the value: axes of the sequence, or NEW for an axis of size 1 that was inserted.
     """
 
     sequence: Value
@@ -31,7 +31,7 @@ class Element:
     axes: tuple[int, ...]
 
     def stacked_at(self, position: int) -> bool:
-        """Whether the value is the element with an axis of size 1 at `position`, and nothing else done to it."""
+        """Whether the value is the element with an axis of size 1 at `position`, otherwise unchanged."""
         axes = list(self.axes)
         if not 0 <= position < len(axes) or axes[position] not in (NEW, self.axis):
             return False
@@ -41,7 +41,7 @@ class Element:
 
 
 def element_of(value: Value, indices: Indices) -> Element | None:
-    """The element that `value` is; None if it is none."""
+    """Returns the element that `value` is; None if it is not an element."""
     views: list[Node] = []
     current = value
     while (
@@ -103,7 +103,7 @@ def _taken(value: Value, node: Node, indices: Indices) -> Element | None:
 
 
 def _sliced(source: Value, shape: Shape, node: Node, indices: Indices) -> Element | None:
-    """The element that a Slice takes, which keeps all other axes as they are."""
+    """The element that a Slice selects while it keeps all other axes."""
     bounds = slice_bounds(node, indices)
     if bounds is None:
         return None
@@ -123,7 +123,7 @@ def _sliced(source: Value, shape: Shape, node: Node, indices: Indices) -> Elemen
 
 
 def changed_axes(node: Node, indices: Indices) -> list[int] | None:
-    """The axes of a Squeeze or Unsqueeze, those of a Squeeze that names none included; None if they are not known."""
+    """Returns the axes of a Squeeze or Unsqueeze, also implicit ones of a Squeeze; None if unknown."""
     if input_or_none(node, 1) is not None:
         return indices.numbers(node.inputs[1])
     shape = indices.shape(node.inputs[0]) if node.op == "Squeeze" else None
@@ -133,7 +133,7 @@ def changed_axes(node: Node, indices: Indices) -> list[int] | None:
 
 
 def slice_bounds(node: Node, indices: Indices) -> dict[int, tuple[Index, Index, int]] | None:
-    """Start, end and step of each axis that a Slice names, counted from 0; None if they are not known."""
+    """Returns start, end and step of each axis that a Slice names, counted from 0; None if unknown."""
     shape = indices.shape(node.inputs[0])
     starts, ends = (indices.vector(input_or_none(node, k)) for k in (1, 2))
     if starts is None or ends is None or len(starts) != len(ends):
@@ -148,7 +148,7 @@ def slice_bounds(node: Node, indices: Indices) -> dict[int, tuple[Index, Index, 
 
 
 def keeps_axis(bounds: tuple[Index, Index, int], size: int | str | None) -> bool:
-    """Whether a Slice with this start, end and step leaves an axis as it is."""
+    """Whether a Slice with this start, end and step keeps an axis."""
     start, end, step = bounds[0].number, bounds[1].number, bounds[2]
     if start is None or end is None or step != 1:
         return False
@@ -163,17 +163,17 @@ def _from_start(index: Index, size: int | str | None) -> Index:
 
 
 def flipped(b: Builder, value: Value, axis: int, name: str) -> Value:
-    """`value` backwards along `axis`."""
+    """Returns `value` reversed along `axis`."""
     return b.op("Slice", flip_inputs(b, value, axis), name)
 
 
 def flip_inputs(b: Builder, value: Value, axis: int) -> list[Value]:
-    """The inputs of a Slice that takes `value` backwards along `axis`."""
+    """Returns the inputs of a Slice that reverses `value` along `axis`."""
     return [value, b.i64([-1]), b.i64([-(2**63) + 1]), b.i64([axis]), b.i64([-1])]
 
 
 def flip_of(value: Value, indices: Indices) -> tuple[Value, int] | None:
-    """What `value` is backwards, and along which axis; None if it is nothing backwards."""
+    """Returns the value and axis that `value` is the reverse of; None if it is not a reversal."""
     if len(value.inputs) != 1 or value.inputs[0].op != "Slice" or value.inputs[0].domain:
         return None
     node = value.inputs[0]
@@ -190,7 +190,7 @@ def flip_of(value: Value, indices: Indices) -> tuple[Value, int] | None:
 
 
 def is_unsqueezed_in_front(x: Value) -> bool:
-    """Whether the sequence `x` of a recurrent node, `[T,B,I]`, is made by an Unsqueeze that adds the axis of time."""
+    """Whether an Unsqueeze that adds the time axis produces the sequence `x` of a recurrent node, `[T,B,I]`."""
     node = x.inputs[0] if len(x.inputs) == 1 and not x.inputs[0].domain else None
     if node is None or node.op != "Unsqueeze":
         return False
@@ -199,7 +199,7 @@ def is_unsqueezed_in_front(x: Value) -> bool:
 
 
 def keeps_all(node: Node, indices: Indices) -> bool:
-    """Whether `node` is a Slice of everything."""
+    """Whether `node` is a Slice that keeps everything."""
     if node.op != "Slice" or node.domain:
         return False
     bounds, shape = slice_bounds(node, indices), indices.shape(node.inputs[0])
@@ -207,7 +207,7 @@ def keeps_all(node: Node, indices: Indices) -> bool:
 
 
 def consecutive(elements: Sequence[Element]) -> tuple[int, int, bool] | None:
-    """First index, end, and whether the elements run backwards; None if they are not neighbours of one sequence."""
+    """Returns first index, end, and whether the order is reversed; None unless they are neighbours in one sequence."""
     first = elements[0]
     numbers = [e.index.number for e in elements]
     if any(e.sequence is not first.sequence or e.axis != first.axis for e in elements):

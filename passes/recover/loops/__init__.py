@@ -1,1 +1,1 @@
-"""Loops over steps: how often they run, what their bodies compute over all iterations, what replaces their results."""
+"""Loops over steps: their bounds, their bodies vectorized over all iterations, and replacements of their results."""

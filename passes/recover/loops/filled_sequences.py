@@ -1,4 +1,4 @@
-"""Sequences that a loop fills element by element, and what is made of them behind it."""
+"""Sequences that a loop fills element by element, and their readers behind the loop."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ Results = list[tuple[Value, Value]]
 
 
 def insert_of(state: State) -> Node | None:
-    """The SequenceInsert by which a state grows; None where it is no sequence that does."""
+    """Returns the SequenceInsert by which a state grows; None if the state is not a growing sequence."""
     node = state.after.inputs[0] if len(state.after.inputs) == 1 else None
     return node if node is not None and node.op == "SequenceInsert" and node.inputs[0] is state.before else None
 
 
 def check_filled(state: State, insert: Node) -> None:
-    """Raises NoNode unless a sequence is filled from empty, one element behind the other, and not read meanwhile."""
+    """Raises NoNode unless a sequence starts empty, is appended to element by element, and is not read in the loop."""
     start = state.initial.inputs[0] if len(state.initial.inputs) == 1 else None
     if start is None or start.op != "SequenceEmpty" or input_or_none(insert, 2) is not None:
         raise NoNode("a sequence is not filled from empty, element by element.", f"{state.initial.name!r}")
@@ -28,14 +28,14 @@ def check_filled(state: State, insert: Node) -> None:
 
 
 def filled_results(graph: Graph, state: State, element: Value, elements: Sequence, b: Builder) -> Results:
-    """What takes the place of a filled sequence, or of what ConcatFromSequence nodes make of it.
+    """Returns the replacements of a filled sequence, or of the ConcatFromSequence nodes that read it.
 
     Args:
         graph: The graph around the loop.
         state: The sequence; `check_filled` holds.
-        element: What the body inserts.
-        elements: The same for all iterations.
-        b: Takes the new nodes.
+        element: The element that the body inserts.
+        elements: The element for all iterations.
+        b: Receives the new nodes.
     """
     assert state.final is not None
     found: Results = []
@@ -49,7 +49,7 @@ def filled_results(graph: Graph, state: State, element: Value, elements: Sequenc
 
 
 def moved(b: Builder, sequence: Sequence, axis: int, name: str) -> Value:
-    """A sequence with the axis of time at `axis`."""
+    """Moves the time axis of a sequence to `axis`."""
     if axis == 0:
         return sequence.value
     perm = list(range(1, sequence.rank + 1))

@@ -1,4 +1,4 @@
-"""How often a loop runs, and what its counters are in each iteration."""
+"""The number of iterations of a loop, and the values of its counters in each iteration."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ Bound = tuple[Index, Value | None, int]
 
 @dataclass(frozen=True, eq=False)
 class Trips:
-    """The number of iterations: the least of some bounds.
+    """The number of iterations: the minimum of some bounds.
 
     Attributes:
-        bounds: They differ by more than a number.
-        once: Whether there is a first iteration whatever the bounds say.
-        indices: Expressions of values in the body; the number of the iteration is the unknown TRIP.
+        bounds: The bounds; no two of them differ by a number only.
+        once: Whether there is a first iteration regardless of the bounds.
+        indices: Expressions of values in the body; the iteration is the unknown TRIP.
     """
 
     bounds: tuple[Bound, ...]
@@ -55,22 +55,22 @@ class Trips:
     once: bool = False
 
     def is_dimension(self, size: Index) -> bool:
-        """Whether the number of iterations is `size`, without looking at the data."""
+        """Whether the number of iterations equals `size`, independent of the data."""
         return len(self.bounds) == 1 and self.bounds[0][0] == size
 
     def within(self, size: Index) -> bool:
-        """Whether there are no more than `size` iterations, without looking at the data."""
+        """Whether there are at most `size` iterations, independent of the data."""
         return any(i.terms == size.terms and i.constant <= size.constant for i, _, _ in self.bounds)
 
     def count(self, b: Builder, outer: Callable[[Value], Value | None]) -> Value:
-        """The number as a vector with one element; not below 0.
+        """Returns the number as a vector with one element; not below 0.
 
         Args:
-            b: For the graph around the loop.
-            outer: A value of the body as that graph has it, or None.
+            b: Builder for the graph around the loop.
+            outer: Maps a value of the body to the equal value of that graph, or None.
 
         Raises:
-            NoNode: A bound changes from iteration to iteration.
+            NoNode: A bound changes between iterations.
         """
         made: list[Value] = []
         for index, value, offset in self.bounds:
@@ -90,10 +90,10 @@ class Trips:
 
 
 def trips_of(node: Node, constants: Constants) -> Trips:
-    """The iterations of a Loop or Scan.
+    """Returns the iterations of a Loop or Scan.
 
     Raises:
-        NoNode: The number depends on what the body computes.
+        NoNode: The number depends on results of the body.
     """
     body: Graph = node.attrs["body"]
     if node.op == "Scan":
@@ -108,14 +108,14 @@ def trips_of(node: Node, constants: Constants) -> Trips:
     indices = Indices(constants, shape_of, given)
     most = input_or_none(node, 0)
     size = Index(ENDLESS) if most is None else outside.scalar(most) or unknown(id(most))
-    # iteration n + 1 takes place if n + offset < limit: there are limit - offset + 1 iterations
+    # iteration n + 1 runs if n + offset < limit: there are limit - offset + 1 iterations
     found = _strictest(_bound(*held, 1) for held in _conditions(body.outputs[0], body.inputs[1], indices))
     start_condition = input_or_none(node, 1)
     always = start_condition is None or constants.array(start_condition) is not None
     if start_condition is not None:
         before = {i for i, _, _ in _strictest(_bound(*held, 0) for held in _conditions(start_condition, None, outside))}
         after = {i for i, _, _ in found}
-        # a limit that is a number, and lets the first iteration take place, may have been folded away
+        # a constant limit that allows the first iteration may have been folded away
         folded = {i for i in after if i.number is not None and i.number > 0}
         if before - after or (not always and after - before - folded):
             raise NoNode(
@@ -128,7 +128,7 @@ def trips_of(node: Node, constants: Constants) -> Trips:
     if any(i.number is not None and i.number < 1 for i, _, _ in bounds):
         raise NoNode("there are no iterations.", "a constant number of iterations below 1")
     once = bool(found) and always and any(i.number is None for i, _, _ in bounds)
-    if once and most is not None and size.number is None:  # no first iteration either where the trip count is 0
+    if once and most is not None and size.number is None:  # a trip count of 0 skips the first iteration, too
         once = False
         if any(i.terms != size.terms or i.constant < size.constant for i, _, _ in found):
             reason = "a trip count and a condition after the first iteration bound the number of iterations."
@@ -137,12 +137,12 @@ def trips_of(node: Node, constants: Constants) -> Trips:
 
 
 def _bound(limit: Index, value: Value | None, offset: int, more: int) -> Bound:
-    """At most `limit - offset + more` iterations, where `value` is `limit`."""
+    """A bound of `limit - offset + more` iterations, where `value` holds `limit`."""
     return limit.plus(Index(more - offset)), None if limit.number is not None else value, more - offset
 
 
 def _strictest(bounds: Iterable[Bound]) -> list[Bound]:
-    """Of bounds that differ by a number the least, in order."""
+    """Keeps only the smallest of bounds that differ by a number, in order."""
     least: dict[object, Bound] = {}
     for bound in bounds:
         held = least.setdefault(bound[0].terms, bound)
@@ -152,7 +152,7 @@ def _strictest(bounds: Iterable[Bound]) -> list[Bound]:
 
 
 def _step(after: Value, before: Value, constants: Constants) -> int | None:
-    """By how much a counter grows in each iteration."""
+    """The increment of a counter per iteration."""
     while len(after.inputs) == 1 and after.inputs[0].op in VIEWS:
         after = after.inputs[0].inputs[0]
     if len(after.inputs) != 1 or after.inputs[0].op not in ("Add", "Sub"):
@@ -169,9 +169,9 @@ def _step(after: Value, before: Value, constants: Constants) -> int | None:
 
 
 def _conditions(value: Value, passed: Value | None, indices: Indices) -> list[tuple[Index, Value, int]]:
-    """Limit, its value and offset of every `trip + offset < limit` that `value` is the conjunction of.
+    """Limit, its value and offset for every `trip + offset < limit` in the conjunction that `value` holds.
 
-    Before the loop (`passed` is None): of every `offset < limit`.
+    Before the loop (`passed` is None): for every `offset < limit`.
     """
     array = indices.constants.array(value)
     if value is passed or (array is not None and bool(np.all(array))):
@@ -196,7 +196,7 @@ def _conditions(value: Value, passed: Value | None, indices: Indices) -> list[tu
 
 
 def _comparison(node: Node, passed: Value | None, indices: Indices) -> tuple[Index, Value, int] | None:
-    """Limit, its value and offset where `node` says `trip + offset < limit`; None if it says something else."""
+    """Limit, its value and offset if `node` computes `trip + offset < limit`, else None."""
     low, high, or_equal = _COMPARISONS[node.op]
     small, exact = _compared(node.inputs[low], indices)
     large, exact_limit = _compared(node.inputs[high], indices)
@@ -218,7 +218,7 @@ def _comparison(node: Node, passed: Value | None, indices: Indices) -> tuple[Ind
 
 
 def _compared(value: Value, indices: Indices) -> tuple[Index | None, tuple[int, int] | None]:
-    """What is compared, and least and largest whole number of the types of few bits that it passes."""
+    """The compared index, and the smallest and largest integers that the narrow types on its way represent exactly."""
     found = indices.scalar(value)
     node = value.inputs[0] if len(value.inputs) == 1 and not value.inputs[0].domain else None
     if found is not None and (found.number is not None or node is None or node.op != "Cast"):
@@ -235,7 +235,7 @@ def _compared(value: Value, indices: Indices) -> tuple[Index | None, tuple[int, 
 
 
 def _rounded(limit: npt.NDArray[Any] | None, or_equal: int) -> Index | None:
-    """A constant limit that is no whole number, as one that lets the same numbers pass."""
+    """Rounds a constant non-integer limit to an integer that accepts the same numbers."""
     if limit is None or limit.size != 1 or limit.dtype.kind != "f":
         return None
     number = float(limit.reshape(-1)[0])

@@ -1,4 +1,4 @@
-"""The recurrent nodes of a loop's body, for all iterations at once."""
+"""The recurrent nodes of a loop's body, over all iterations at once."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ _VIEWS = (*VIEWS, "Expand")
 
 
 def layers_of(node: Node) -> list[Node]:
-    """The recurrent nodes of the body of a loop."""
+    """Returns the recurrent nodes in the body of a loop."""
     body: Graph = node.attrs["body"]
     return [n for n in body.nodes if is_recurrent(n)]
 
 
 class LoopLayers:
-    """Puts layers over whole sequences into a Builder for the graph around a loop.
+    """Builds layers over whole sequences for the graph around a loop.
 
     Args:
         graph: The graph around the loop.
         node: The loop.
-        trips: Of the loop.
-        b: Takes the new nodes.
+        trips: The iterations of the loop.
+        b: Receives the new nodes.
 
     Attributes:
-        vectorizer: Knows the body's values for all iterations; it asks for layers where it meets them.
-        finals: What the layers leave as final states, by the index of the state.
+        vectorizer: Provides the body's values for all iterations; it requests layers where it meets them.
+        finals: The final states of the layers, by the index of the state.
         made: The new nodes.
     """
 
@@ -47,8 +47,8 @@ class LoopLayers:
         self.constants = trips.indices.constants
         self.states = states_of(node)
         self.scanned: dict[int, tuple[Value, int, bool]] = {}  # of a Scan: sequences, their axes and directions
-        self.masks: dict[int, list[Lengths | Skipped | None]] = {}  # of each layer's states
-        self.own: dict[int, list[State]] = {}  # each layer's states
+        self.masks: dict[int, list[Lengths | Skipped | None]] = {}  # for each state of each layer
+        self.own: dict[int, list[State]] = {}  # the states of each layer
         self.finals: dict[int, Value] = {}
         self.made: list[Node] = []
         self._added: set[int] = set()
@@ -80,7 +80,7 @@ class LoopLayers:
         return found
 
     def add(self, layer: Node) -> None:
-        """Puts the node for all iterations next to the loop, and what it computes into the vectorizer."""
+        """Adds the node for all iterations next to the loop, and its outputs to the vectorizer."""
         if id(layer) in self._added:
             return
         self._added.add(id(layer))
@@ -135,7 +135,7 @@ class LoopLayers:
             )
 
     def _check_step(self, layer: Node) -> None:
-        """Raises NoNode unless a layer makes one step of each iteration, from the state of the iteration before."""
+        """Raises NoNode unless a layer runs one step per iteration, from the state of the previous iteration."""
         at = f"node {display_name(layer)!r} ({layer.op})"
         if (
             not self._one_step(layer.inputs[X])
@@ -148,10 +148,10 @@ class LoopLayers:
             raise NoNode("a layer in the loop starts anew in each iteration.", at)
 
     def _inputs(self, layer: Node, sequence: Value) -> list[Value | None]:
-        """The inputs of the node for all iterations, `sequence` for X.
+        """Returns the inputs of the node for all iterations, with `sequence` as X.
 
         Raises:
-            NoNode: Weights are not the same in each iteration.
+            NoNode: Weights change between iterations.
         """
         inputs: list[Value | None] = [sequence]
         for k in range(1, len(layer.inputs)):
@@ -169,7 +169,7 @@ class LoopLayers:
         return inputs
 
     def _mask(self, layer: Node) -> Lengths | Skipped | None:
-        """The mask of all states of a layer."""
+        """Returns the mask of all states of a layer."""
         found = self.masks.get(id(layer), [])
         first = found[0] if found else None
         if any(v is not None if first is None else not first.same(v) for v in found):
@@ -177,17 +177,17 @@ class LoopLayers:
         return first
 
     def _lengths(self, mask: Lengths, sequence: Value) -> Value:
-        """`sequence_lens`: no row is longer than the sequence."""
+        """Returns `sequence_lens`, limited to the length of the sequence."""
         b = self.b
         most = b.op("Slice", [b.op("Shape", [sequence], "X.sizes"), b.i64([0]), b.i64([1])], "X.length")
         least = b.op("Min", [b.cast(mask.value, np.int64, "lengths"), most], "lengths.least")
         return b.cast(least, np.int32, "sequence_lens")
 
     def _masked(self, layer: Node) -> list[tuple[Node, State | None]]:
-        """The choices by the mask of a layer's states between its outputs and zeros (None), or a state before the step.
+        """Returns the choices by a layer's mask between its outputs and zeros (None) or a state before the step.
 
         Raises:
-            NoNode: Something else reads an output, and so what the layer computes where the mask is false.
+            NoNode: Another node reads an output, and so the layer's result where the mask is false.
         """
         conditions = [behind_views(s.after).inputs[0].inputs[0] for s in self.own[id(layer)]]
         found: list[tuple[Node, State | None]] = []
@@ -220,7 +220,7 @@ class LoopLayers:
         return any(s is state for s in self.own[id(layer)])
 
     def _hold(self, layer: Node, y: Value, moved: MovedSteps, choices: list[tuple[Node, State | None]]) -> None:
-        """Puts what the mask makes of the outputs `y` `[T,1,B,H]` into the vectorizer."""
+        """Adds the masked outputs, computed from `y` `[T,1,B,H]`, to the vectorizer."""
         name = display_name(layer)
         values = self.b.op("Squeeze", [y, self.b.i64([1])], f"{name}/Y.steps")
         zero = self.b.model.constant(0.0, dtype_of(layer.inputs[W]) or np.float32)
@@ -245,7 +245,7 @@ class LoopLayers:
         return (element is not None and element.stacked_at(0)) or is_unsqueezed_in_front(x)
 
     def _initial(self, layer: Node, k: int, sequence: Value) -> Value | None:
-        """The initial state of the new node; None for zeros."""
+        """Returns the initial state of the new node; None for zeros."""
         value, expanded = layer.inputs[k], False
         while len(value.inputs) == 1 and value.inputs[0].op in _VIEWS and not value.inputs[0].domain:
             expanded |= value.inputs[0].op == "Expand"
@@ -304,7 +304,7 @@ class LoopLayers:
         return start
 
     def _rows(self, x: Value) -> Index | None:
-        """The rows of a layer's input."""
+        """Returns the number of rows of a layer's input."""
         indices = self.vectorizer.trips.indices
         shape = shape_of(x)
         if shape is not None and len(shape) == 3 and shape[1] is not None:
@@ -325,14 +325,14 @@ class LoopLayers:
         return indices.dimension(source, [k for k in range(len(whole)) if k != axis][-2])
 
     def _unmasked(self, state: State) -> tuple[Lengths | Skipped | None, Value]:
-        """The mask of the new state (None: there is none), and the new state itself."""
+        """Returns the mask of the new state (None: there is none), and the new state itself."""
         if state.new is state.after:
             return None, behind_views(state.after)
         mask = behind_views(state.after).inputs[0].inputs[0]
         return read_mask(mask, self.scanned, self.vectorizer), behind_views(state.new)
 
     def _check_state(self, state: State, layer: Node, k: int) -> None:
-        """The state goes nowhere but into the layer (and its rows into nothing but shapes)."""
+        """Raises NoNode unless only the layer reads the state (or a Shape reads its rows)."""
         stack = list(state.before.outputs)
         while stack:
             user = stack.pop()

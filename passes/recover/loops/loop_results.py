@@ -1,4 +1,4 @@
-"""What takes the place of a loop's results, where its layers have become nodes."""
+"""Replacements of a loop's results, once its layers have become nodes."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from rnnqc.passes.recover.steps.step_weights import NoNode
 
 
 class LoopResults:
-    """The results of a loop from the layers of its body.
+    """Computes the results of a loop from the layers of its body.
 
     Args:
         graph: The graph around the loop.
         node: The loop.
-        layers: Of its body; all are made.
-        b: Takes the new nodes.
+        layers: The layers of its body; all are built.
+        b: Receives the new nodes.
     """
 
     def __init__(self, graph: Graph, node: Node, layers: LoopLayers, b: Builder) -> None:
@@ -30,10 +30,10 @@ class LoopResults:
         self.trips = self.vectorizer.trips
 
     def all(self) -> Results:
-        """Every result that is used.
+        """Returns the replacements of all results in use.
 
         Raises:
-            NoNode: One cannot be computed without the loop.
+            NoNode: A result cannot be computed without the loop.
         """
         found: Results = []
         for state in self.states:
@@ -45,7 +45,7 @@ class LoopResults:
         return bool(value.outputs) or any(v is value for v in self.graph.outputs)
 
     def _final(self, state: State) -> Results:
-        """What takes the place of the loop's result for a state."""
+        """Returns the replacement of the loop's result for a state."""
         assert state.final is not None
         if state.index in self.finals:
             return [(state.final, self._viewed(state))]
@@ -63,7 +63,7 @@ class LoopResults:
         return [(state.final, self.b.op("Gather", [sequence.value, self.b.i64(-1)], f"final.{state.index}", axis=0))]
 
     def _viewed(self, state: State) -> Value:
-        """The final state of a layer, with the views that the body takes of it in each iteration."""
+        """Returns the final state of a layer, with the views that the body applies to it in each iteration."""
         views: list[Node] = []
         current = state.after
         while len(current.inputs) == 1 and not is_recurrent(current.inputs[0]):
@@ -87,13 +87,13 @@ class LoopResults:
         return value
 
     def _check_mask(self, node: Node) -> None:
-        """A mask has no more axes than the state, so that views before and after it can be taken without it."""
+        """Raises NoNode if a mask changes the rank of the state: the views around it need its rank."""
         shapes = [shape_of(v) for v in (node.inputs[1], node.outputs[0])]
         if shapes[0] is not None and shapes[1] is not None and len(shapes[0]) != len(shapes[1]):
             raise NoNode("a mask changes the rank of a state.", f"node {display_name(node)!r} {shapes}")
 
     def _outputs(self) -> Results:
-        """What takes the place of the values emitted in each iteration."""
+        """Returns the replacements of the values emitted in each iteration."""
         count = len(self.states)
         outputs = self.node.outputs[count:]
         formal = self.body.outputs[count + (1 if self.node.op == "Loop" else 0) :]

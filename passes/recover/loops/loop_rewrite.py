@@ -1,4 +1,4 @@
-"""The work on one loop: nothing is connected before it is known that all can be done."""
+"""The rewrite of one loop: nothing is connected until all of it has succeeded."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from rnnqc.passes.recover.loops.filled_sequences import Results
 
 
 class LoopRewrite:
-    """What takes the place of a loop, while it is prepared.
+    """The prepared replacement of a loop.
 
     Args:
         model: The model.
@@ -16,7 +16,7 @@ class LoopRewrite:
         node: The loop.
 
     Attributes:
-        b: Takes nodes for the graph around the loop.
+        b: Receives nodes for the graph around the loop.
     """
 
     def __init__(self, model: Model, graph: Graph, node: Node) -> None:
@@ -25,7 +25,7 @@ class LoopRewrite:
         self._before = set(graph_info(model.graph).initializers)
 
     def connect(self, results: Results) -> None:
-        """Puts the nodes in the place of the loop, and of those behind it whose results are given, too."""
+        """Replaces the loop by the nodes, and also the nodes behind it whose results are in `results`."""
         self.model.insert_nodes(self.graph, self.node, self.b.nodes)
         makers = {id(n): n for old, _ in results for n in old.inputs}  # the loop, and ConcatFromSequence behind it
         self.model.remove_nodes(self.graph, [self.node, *makers.values()])
@@ -35,7 +35,7 @@ class LoopRewrite:
         self.graph.nodes.extend(tail.nodes)
 
     def undo(self) -> None:
-        """Takes back what was prepared."""
+        """Discards the prepared nodes and initializers."""
         for node in self.b.nodes:
             node.inputs.clear()
             node.outputs.clear()

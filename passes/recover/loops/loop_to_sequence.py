@@ -1,4 +1,4 @@
-"""The values of a loop's body for all iterations at once, each with a leading time axis."""
+"""Computes values of a loop's body for all iterations at once, with a leading time axis."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from rnnqc.passes.recover.steps.step_weights import NoNode
 
 
 class Vectorizer:
-    """Makes sequences of the values of a body, in a Builder for the graph around the loop.
+    """Vectorizes values of a body, in a Builder for the graph around the loop.
 
     Args:
         body: The body.
-        scanned: Sequences that the loop itself takes apart, by the id of the body's input.
-        trips: Of the loop.
-        constants: Of the model.
-        b: Takes the new nodes.
+        scanned: Sequences that the loop itself splits into elements, by the id of the body's input.
+        trips: The iterations of the loop.
+        constants: The constants of the model.
+        b: Receives the new nodes.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class Vectorizer:
         self._busy: set[int] = set()
 
     def outer(self, value: Value) -> Value | None:
-        """`value` as the graph around the loop has it; None if it changes from iteration to iteration."""
+        """Returns the equal value of the graph around the loop; None if `value` changes between iterations."""
         if id(value) not in self._inside or not value.name:
             return value
         if id(value) in self._outer:
@@ -80,16 +80,16 @@ class Vectorizer:
         return self._outer[id(value)]
 
     def sequence(self, value: Value) -> Sequence:
-        """`value` for all iterations.
+        """Returns `value` for all iterations.
 
         Raises:
-            NoNode: It is not computed from the loop's sequences alone.
+            NoNode: It does not depend on the loop's sequences alone.
         """
         if id(value) not in self.known:
             made = self._make(value)
             if made is not None:
                 self.known[id(value)] = made
-        if id(value) not in self.known:  # a layer's, which hands out its cell state after the last element alone
+        if id(value) not in self.known:  # a cell state of a layer: the layer only returns the last one
             raise NoNode("a cell state is used in every iteration.", f"{value.name!r}")
         return self.known[id(value)]
 
@@ -128,10 +128,10 @@ class Vectorizer:
             self._busy.discard(id(value))
 
     def element(self, value: Value) -> Sequence | None:
-        """`value` for all iterations, if it is an element of a sequence from outside; None if it is none.
+        """Returns `value` for all iterations if it is an element of a sequence from outside, else None.
 
         Raises:
-            NoNode: The elements are not taken one after the other.
+            NoNode: The elements are not read in order.
         """
         found = element_of(value, self.trips.indices)
         if found is None:
@@ -167,20 +167,20 @@ class Vectorizer:
         return Sequence(value_, len(found.axes))
 
     def _range(self, value: Value, axis: int, first: int, length: Index) -> Value:
-        """An element for each iteration; too many iterations fail, as they do in the loop."""
+        """Selects an element for each iteration; too many iterations fail, as they do in the loop."""
         b = self.b
         count = self.trips.count(b, self.outer)
         if self.trips.within(length.plus(Index(-first))):
             end = b.op("Add", [count, b.i64([first])], "end") if first else count
             return b.op("Slice", [value, b.i64([first]), end, b.i64([axis])], "range")
-        # From 1: of Gather after Range onnxruntime makes a Slice, which leaves out what is not there.
+        # # Start at 1: onnxruntime turns Gather after Range into a Slice, which ignores missing elements.
         end = b.op("Squeeze", [b.op("Add", [count, b.i64([first + 1])], "end")], "end.scalar")
         numbers = b.op("Range", [b.i64(first + 1), end, b.i64(1)], "range.from_1")
         numbers = b.op("Sub", [numbers, b.i64(1)], "range.numbers")
         return b.op("Gather", [value, numbers], "range", axis=axis)
 
     def _runs_backwards(self, sum_: Index, length: Index) -> bool:
-        """Whether index + iteration is the last index: counted from the end, or from the beginning."""
+        """Whether index + iteration is the last index, counted from the end or from the start."""
         return sum_ == Index(-1) or sum_ == length.plus(Index(-1))
 
     def _operator(self, node: Node, value: Value) -> Sequence:

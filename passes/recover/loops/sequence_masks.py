@@ -1,4 +1,4 @@
-"""Masks that keep the state of rows whose sequence has ended."""
+"""Masks that hold the state of rows whose sequence has ended."""
 
 from __future__ import annotations
 
@@ -19,41 +19,41 @@ _VIEWS = (*VIEWS, "Expand", "Tile")
 
 @dataclass(frozen=True, eq=False)
 class Lengths:
-    """Lengths of the rows of a batch.
+    """Sequence lengths of the rows of a batch.
 
     Attributes:
         value: `[B]`, in the graph around the loop.
-        backwards: Whether the loop begins at the end of the sequences: with rows as long as they are.
+        backwards: Whether the loop starts at each row's last element.
     """
 
     value: Value
     backwards: bool
 
     def same(self, other: object) -> bool:
-        """Whether both say the same."""
+        """Whether both are equal."""
         return isinstance(other, Lengths) and self.value is other.value and self.backwards == other.backwards
 
 
 def read_mask(mask: Value, scanned: dict[int, tuple[Value, int, bool]], vectorizer: Vectorizer) -> Lengths | Skipped:
-    """The lengths where `mask` is `time < lengths`, by row; otherwise the steps that it skips.
+    """Returns the lengths if `mask` is `time < lengths`, by row; otherwise the steps that it skips.
 
     Args:
         mask: The condition of a Where in a loop's body.
-        scanned: Of a Scan: the sequence behind each input of the body, its axis, and whether it runs backwards.
-        vectorizer: Of the loop.
+        scanned: For a Scan: the sequence behind each input of the body, its axis, and whether it is reversed.
+        vectorizer: The vectorizer of the loop.
 
     Raises:
-        NoNode: The mask is something else than one truth value for each row.
+        NoNode: The mask is not one truth value per row.
     """
     found = _of_counter(mask, vectorizer) or _of_sequence(mask, scanned, vectorizer)
     return found or skipped(mask, vectorizer, _described(mask, scanned, vectorizer))
 
 
 def skipped(mask: Value, vectorizer: Vectorizer, described: str = "") -> Skipped:
-    """The steps that a mask skips.
+    """Returns the steps that a mask skips.
 
     Raises:
-        NoNode: The mask is something else than one truth value for each row, of shape `[B,1]`, or depends on states.
+        NoNode: The mask is not one truth value per row, of shape `[B,1]`, or depends on states.
     """
     shape = shape_of(mask)
     if shape is None or len(shape) != 2 or shape[1] != 1:
@@ -66,7 +66,7 @@ def skipped(mask: Value, vectorizer: Vectorizer, described: str = "") -> Skipped
 
 
 def _described(mask: Value, scanned: dict[int, tuple[Value, int, bool]], vectorizer: Vectorizer) -> str:
-    """The mask and the operator that makes it, in front of the loop where it is an element of a sequence."""
+    """Describes the mask and its producer, in front of the loop if it is an element of a sequence."""
     value = mask
     while (node := maker_of(value)) is not None and (node.op in _VIEWS or _to_bool(node)):
         value = node.inputs[0]
@@ -81,7 +81,7 @@ def _described(mask: Value, scanned: dict[int, tuple[Value, int, bool]], vectori
 
 
 def _of_counter(mask: Value, vectorizer: Vectorizer) -> Lengths | None:
-    """`trip < lengths`."""
+    """Matches `trip < lengths`."""
     value = mask
     views: list[Node] = []
     while (node := maker_of(value)) is not None and (node.op in ("Expand", "Identity", "Unsqueeze") or _to_bool(node)):
@@ -107,7 +107,7 @@ def _of_counter(mask: Value, vectorizer: Vectorizer) -> Lengths | None:
 
 
 def _of_sequence(mask: Value, scanned: dict[int, tuple[Value, int, bool]], vectorizer: Vectorizer) -> Lengths | None:
-    """An element of `arange(T)[:, None, None] < lengths[None, :, None]`."""
+    """Matches an element of `arange(T)[:, None, None] < lengths[None, :, None]`."""
     value = mask
     while (node := maker_of(value)) is not None and (node.op in ("Expand", "Identity") or _to_bool(node)):
         value = node.inputs[0]
@@ -131,7 +131,7 @@ def _of_sequence(mask: Value, scanned: dict[int, tuple[Value, int, bool]], vecto
     times, rows = (_viewed(shape_of(v), views, len(shape), vectorizer) for v in pair)
     if times is None or rows is None or len(whole) < 2:
         return None
-    # Times along the axis of the loop, rows along the second to last axis of an element, and nothing else anywhere.
+    # # Times along the axis of the loop, rows along the second to last axis of an element, all other axes of size 1.
     if any(d != 1 for k, d in enumerate(times) if k != axis):
         return None
     if any(d != 1 for k, d in enumerate(rows) if k != whole[-2]) or whole[-2] in (axis, -1):
@@ -161,7 +161,7 @@ def _compared(value: Value) -> tuple[tuple[Value, Value] | None, list[Node]]:
 def _viewed(
     shape: list[int | str | None] | None, views: Sequence[Node], rank: int, vectorizer: Vectorizer
 ) -> list[int | str | None] | None:
-    """The shape of one side of a comparison, seen through the views of its result of rank `rank`."""
+    """The shape of one side of a comparison after the views of its result of rank `rank`."""
     added = [vectorizer.trips.indices.numbers(input_or_none(n, 1)) if n.op == "Unsqueeze" else [] for n in views]
     axes = [a for a in added if a is not None]
     if len(axes) < len(added):
@@ -202,12 +202,12 @@ def _is_whole(value: Value) -> bool:
 
 
 def _plain(value: Value) -> Value:
-    """What stands behind views and changes of type that keep whole numbers as they are."""
+    """The value behind views and type conversions that preserve integers."""
     while (node := maker_of(value)) is not None and (node.op in _VIEWS or _keeps_numbers(node)):
         value = node.inputs[0]
     return value
 
 
 def _keeps_numbers(node: Node) -> bool:
-    """Whether `node` turns integers into int32, int64, float32 or float64."""
+    """Whether `node` converts integers to int32, int64, float32 or float64."""
     return node.op == "Cast" and attribute(node, "to", 0) in (1, 6, 7, 11) and _is_whole(node.inputs[0])

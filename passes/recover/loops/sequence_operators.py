@@ -1,4 +1,4 @@
-"""Operators of a loop's body, applied to all iterations at once."""
+"""Applies operators of a loop's body to all iterations at once."""
 
 from __future__ import annotations
 
@@ -40,20 +40,20 @@ class SequenceOperators:
     """Applies operators to sequences, in a Builder for the graph around the loop.
 
     Args:
-        constants: Of the model.
-        indices: Of the loop.
-        b: Takes the new nodes.
+        constants: The constants of the model.
+        indices: The indices of the loop.
+        b: Receives the new nodes.
     """
 
     def __init__(self, constants: Constants, indices: Indices, b: Builder) -> None:
         self._constants, self._indices, self._b = constants, indices, b
 
     def apply(self, node: Node, operands: list[Sequence | Value]) -> list[Sequence] | None:
-        """The outputs of a node for all iterations; None if its operator is not known to work on them at once.
+        """Returns the outputs of a node for all iterations; None if its operator does not support it.
 
         Args:
             node: A node of the body.
-            operands: Its inputs: sequences, and values that are the same in every iteration. One is a sequence.
+            operands: Its inputs: sequences and loop-invariant values, at least one sequence.
         """
         made = self._applied(node, operands)
         if made is None:
@@ -115,7 +115,7 @@ class SequenceOperators:
     def _looked_up(
         self, node: Node, table: Value, others: list[Sequence | Value], name: str
     ) -> tuple[list[Value], int] | None:
-        """Rows of a table: an embedding of what each iteration has."""
+        """Rows of a table: an embedding lookup for each iteration."""
         rank = _rank(table)
         if node.op != "Gather" or attribute(node, "axis", 0) != 0 or not isinstance(others[0], Sequence) or not rank:
             return None
@@ -193,7 +193,7 @@ class SequenceOperators:
         return self._b.op("Mul", [value, self._b.model.constant(factor, kind)], f"{name}.{key}")
 
     def _ones(self, node: Node, first: Sequence | Value, rank: int) -> frozenset[int]:
-        """Axes of size 1 of what `node` makes of its first operand."""
+        """The axes of size 1 in the result of `node` for its first operand."""
         if not isinstance(first, Sequence) or node.op not in ("Squeeze", "Unsqueeze", "Identity"):
             return frozenset()
         changed = changed_axes(node, self._indices) if node.op != "Identity" else []

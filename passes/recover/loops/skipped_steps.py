@@ -1,10 +1,10 @@
-"""Steps that a mask skips, in each row others: those that count move to the front, and results go back.
+"""Masks that skip different steps in each row: the kept steps move to the front, and their results move back.
 
-A recurrence that keeps its states where the mask is false is one over the steps that count, whose number is the length:
+A recurrence that holds its states where the mask is false is one over the kept steps only:
 
-    order = the steps that count, then the others; lengths = how many count
+    order = the kept steps, then the others; lengths = number of kept steps
     X' = X in this order;  Y' = layer(X', sequence_lens = lengths)
-    state after step t = Y'[count(t) - 1], or the initial one where count(t) = 0; count(t) = steps up to t that count
+    state after step t = Y'[count(t) - 1], or the initial one where count(t) = 0; count(t) = kept steps up to t
 """
 
 from __future__ import annotations
@@ -19,32 +19,32 @@ from rnnqc.ir.builder import Builder
 
 @dataclass(frozen=True, eq=False)
 class Skipped:
-    """A mask of steps.
+    """A mask over steps.
 
     Attributes:
-        condition: In the body, `[B,1]`.
-        value: Of all iterations, `[T,B,1]`, in the graph around the loop.
+        condition: The mask in the body, `[B,1]`.
+        value: The mask of all iterations, `[T,B,1]`, in the graph around the loop.
     """
 
     condition: Value
     value: Value
 
     def same(self, other: object) -> bool:
-        """Whether both say the same."""
+        """Whether both are equal."""
         return isinstance(other, Skipped) and self.condition is other.condition
 
 
 class MovedSteps:
-    """Values of steps and of those that count, in a Builder for the graph around the loop.
+    """Moves values between all steps and the kept ones, in a Builder for the graph around the loop.
 
     Args:
-        mask: `[T,B,1]`; it or the sequence may have one row for all.
-        sequence: What a layer reads, `[T,B,I]`.
-        b: Takes the new nodes.
+        mask: `[T,B,1]`; mask or sequence may have a single row for all.
+        sequence: The input of a layer, `[T,B,I]`.
+        b: Receives the new nodes.
 
     Attributes:
         mask: `[T,B,1]`.
-        lengths: int32 `[B]`, how many steps of each row count.
+        lengths: int32 `[B]`, the number of kept steps of each row.
     """
 
     def __init__(self, mask: Value, sequence: Value, b: Builder) -> None:
@@ -69,28 +69,28 @@ class MovedSteps:
         return b.op("Range", [b.i64(0), end, b.i64(1)], f"{name}.numbers")
 
     def front(self, sequence: Value, name: str) -> Value:
-        """`[T,B,n]` with the steps that count in front."""
+        """Returns `[T,B,n]` with the kept steps in front."""
         return self._taken(sequence, self._order, name)
 
     def held(self, values: Value, initial: Value, name: str) -> Value:
-        """Of results `[T,B,n]` of the steps in their new order, what holds after each step; `initial` before the first.
+        """Returns, from results `[T,B,n]` in the new order, the one held after each step; `initial` before the first.
 
         Args:
             values: The results.
-            initial: `[B,n]`, or one number.
-            name: Of the result.
+            initial: `[B,n]`, or a scalar.
+            name: Name of the result.
         """
         b = self.b
         begun = b.op("Greater", [self._counted, b.i64(0)], f"{name}.begun")
         return b.op("Where", [begun, self._taken(values, self._last, name), initial], f"{name}.held")
 
     def counting(self, values: Value, other: Value, name: str) -> Value:
-        """The same of the steps that count; `other`, one number, elsewhere."""
+        """Returns the results of the kept steps; the scalar `other` elsewhere."""
         b = self.b
         return b.op("Where", [self.mask, self._taken(values, self._last, name), other], f"{name}.counting")
 
     def _taken(self, values: Value, steps: Value, name: str) -> Value:
-        """`values` `[T,B,n]` at `steps` `[T,B,1]`, by row."""
+        """Returns `values` `[T,B,n]` at `steps` `[T,B,1]`, by row."""
         b = self.b
         size = b.op("Shape", [values], f"{name}.sizes")
         rows, columns = (b.op("Slice", [size, b.i64([k]), b.i64([k + 1])], f"{name}.{k}") for k in (1, 2))

@@ -1,4 +1,4 @@
-"""Shapes of what a loop's body makes, as far as they follow from those of what it is given."""
+"""Infers shapes in a loop's body, as far as they follow from the shapes of its inputs."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ Sizes = list[int | str | None]
 
 
 class StepShapes:
-    """Infers shapes in one step from its operators alone: what a file declares inside the body is not believed.
+    """Infers shapes in one step from its operators alone: shapes declared inside the body are not trusted.
 
     Args:
         model: The model.
         nodes: The nodes of the step; they have no subgraphs.
-        given: The values that change from step to step, with their dimensions.
-        indices: For the dimensions of values from outside.
+        given: The values that change between steps, with their dimensions.
+        indices: Provides the dimensions of values from outside.
     """
 
     def __init__(self, model: Model, nodes: Sequence[Node], given: Sequence[tuple[Value, Dims]], indices: Indices):
@@ -60,7 +60,7 @@ class StepShapes:
         return self._found.get(value.name)
 
     def sizes(self, dims: Dims) -> Sizes:
-        """Dimensions as `of` has them."""
+        """Converts dimensions to the form that `of` returns."""
         return [
             d.number if d.number is not None else self._names.setdefault(d, f"size_{len(self._names)}") for d in dims
         ]
@@ -71,7 +71,7 @@ class StepShapes:
             graph.input.append(onnx.helper.make_tensor_value_info(value.name, onnx_type(kind), sizes))
 
     def _store_numbers(self, graph: onnx.GraphProto, nodes: Sequence[Node], constants: Constants) -> bool:
-        """Stores whole numbers that follow from the shapes so far, as onnx does not: it knows no division."""
+        """Stores integers that follow from the shapes so far, which onnx does not compute: it cannot divide."""
         indices = Indices(constants, lambda v: self.of(v) if v is not None else None)
         left = {name for n in graph.node for name in n.output}
         stored: dict[str, npt.NDArray[Any]] = {}

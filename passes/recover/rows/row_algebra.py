@@ -1,7 +1,7 @@
-"""Rows of a batch as expressions: what a value is in terms of products with constant matrices and activations.
+"""Rows of a batch as expressions of products with constant matrices and activations.
 
-Two ways to write the same step give the same expression: fused or separate products, Split or Slice, `[x, h] W` or `x W
-+ h R`, `(1 - z) * n + z * h` or `n + z * (h - n)`.
+Equivalent forms of a step give the same expression: fused or separate matmuls, Split or Slice, `[x, h] W` or `x W + h
+R`, `(1 - z) * n + z * h` or `n + z * (h - n)`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Weight:
     """The factor of an atom: a number, one number per column, or a matrix `[columns of the atom, columns]`.
 
     Attributes:
-        key: Equal for equal weights that came about in the same way.
+        key: Equal for equal weights derived in the same way.
         array: float32 of rank 0, 1 or 2.
     """
 
@@ -68,7 +68,7 @@ def _row_key(row: Floats) -> Key:
 
 
 def elementwise(array: npt.ArrayLike) -> Weight:
-    """A weight that multiplies each column of an atom by a number."""
+    """Returns a weight that multiplies each column of an atom by a number."""
     row = np.asarray(array, np.float32)
     if row.ndim == 1 and row.size and np.all(row == row[0]):
         row = row[0].reshape(())
@@ -84,20 +84,20 @@ def _as_matrix(weight: Weight, width: int) -> Floats:
 
 @dataclass(eq=False)
 class Atom:
-    """Something rows are made of; one object for each distinct atom of an `Atoms`.
+    """A basic term of rows; one object for each distinct atom of an `Atoms`.
 
     Attributes:
-        kind: "leaf" (columns of a value that is not looked into), "activation" (of `form`), "product" (of `factors`,
-            element by element) or "linear" (`form`, taken as a whole).
+        kind: "leaf" (columns of an opaque value), "activation" (of `form`), "product" (of `factors`, element by
+            element) or "linear" (`form` as a whole).
         width: Number of columns.
-        value: The value that is this atom, where one is known; of a leaf: the value it is taken from.
-        identity: Of a leaf: equal for equal values.
-        whole: Of a leaf: number of columns of the value.
-        low: Of a leaf: its first column.
+        value: The value that equals this atom, where one is known; for a leaf: its source value.
+        identity: For a leaf: equal for equal values.
+        whole: For a leaf: number of columns of the value.
+        low: For a leaf: its first column.
         name: Operator of an activation.
         parameters: Attributes of an activation.
-        form: What an activation is applied to, or the linear form.
-        factors: Of a product.
+        form: The argument of an activation, or the linear form.
+        factors: The factors of a product.
     """
 
     kind: str
@@ -134,7 +134,7 @@ class Form:
 
     @property
     def single(self) -> Atom | None:
-        """The atom this form is, if it is one atom as it stands."""
+        """The atom that equals this form, if it is a single unweighted atom."""
         if self.bias is not None or len(self.terms) != 1:
             return None
         ((atom, weight),) = self.terms.items()
@@ -142,12 +142,12 @@ class Form:
 
     @property
     def dense(self) -> bool:
-        """Whether an atom is multiplied by a matrix."""
+        """Whether an atom has a matrix as its weight."""
         return any(w.dense for w in self.terms.values())
 
     @property
     def linear(self) -> bool:
-        """Whether there are no activations and products in it, except behind matrices."""
+        """Whether it has no activations and products except behind matrices."""
         return all(w.dense or a.kind == "leaf" for a, w in self.terms.items())
 
     def plus(self, other: Form) -> Form:
@@ -160,7 +160,7 @@ class Form:
         return Form(self.width, terms, np.sum(biases, axis=0, dtype=np.float32) if biases else None)
 
     def times(self, row: Floats | np.float32) -> Form:
-        """Every column multiplied by a number or by its element of a row."""
+        """Multiplies every column by a number or by its element of a row."""
         terms = {a: w.times(row) for a, w in self.terms.items()}
         return Form(
             self.width,
@@ -170,13 +170,13 @@ class Form:
 
 
 class Atoms:
-    """Makes atoms, one object for each distinct one."""
+    """Creates atoms, one object for each distinct one."""
 
     def __init__(self) -> None:
         self._held: dict[Key, Atom] = {}
 
     def leaf(self, value: Value, width: int, identity: Key = None) -> Atom:
-        """A value of `width` columns; `identity` says which values are equal (by default: none)."""
+        """A value of `width` columns; values with the same `identity` are equal (by default: none)."""
         return self._columns(value, id(value) if identity is None else identity, width, 0, width)
 
     def _columns(self, value: Value, identity: Key, whole: int, low: int, high: int) -> Atom:
@@ -189,7 +189,7 @@ class Atoms:
         return self._held.setdefault(("activation", name, parameters, form.key), made)
 
     def product(self, factors: tuple[Atom, ...]) -> Atom:
-        """The product of atoms, element by element."""
+        """The elementwise product of atoms."""
         flat = [f for a in factors for f in (a.factors if a.kind == "product" else (a,))]
         ordered = tuple(sorted(flat, key=id))
         made = Atom("product", ordered[0].width, factors=ordered)
@@ -220,7 +220,7 @@ class Atoms:
         return self.activation(atom.name, inner, atom.parameters) if atom.kind == "activation" else self.linear(inner)
 
     def multiplied(self, a: Form, b: Form) -> Form:
-        """The product of two forms, element by element; sums of few atoms are multiplied out."""
+        """The elementwise product of two forms; sums of few atoms are expanded."""
         for one, other in ((a, b), (b, a)):
             if not one.terms:
                 return other.times(one.bias if one.bias is not None else np.zeros((), np.float32))

@@ -1,4 +1,4 @@
-"""Operators that take rows apart, or give them other dimensions."""
+"""Operators that split rows or change their dimensions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rnnqc.passes.recover.rows.rows import Lead, Rows, checked, columns_of
 
 
 def split_columns(atoms: Atoms, node: Node, rows: Rows, indices: Indices) -> Sequence[Rows | None]:
-    """The outputs of a Split of columns; none if it is no such one."""
+    """Returns the outputs of a Split of columns; empty if it does not split columns."""
     if attribute(node, "axis", 0) not in (-1, len(rows.lead)):
         return []
     count = len(node.outputs)
@@ -30,7 +30,7 @@ def split_columns(atoms: Atoms, node: Node, rows: Rows, indices: Indices) -> Seq
 
 
 def sliced_columns(atoms: Atoms, node: Node, rows: Rows, indices: Indices) -> Rows | None:
-    """The output of a Slice of columns, or of whole rows; None if it is no such one."""
+    """Returns the output of a Slice of columns, or of whole rows; None for other slices."""
     bounds = slice_bounds(node, indices)
     if bounds is None:
         return None
@@ -47,7 +47,7 @@ def sliced_columns(atoms: Atoms, node: Node, rows: Rows, indices: Indices) -> Ro
 
 
 def viewed(node: Node, rows: Rows, indices: Indices) -> Rows | None:
-    """The output of an operator that gives the same rows other dimensions; None if it mixes them."""
+    """Returns the output of an operator that only reshapes the rows; None if it mixes them."""
     lead = rows.lead
     rank = len(lead) + 1
     if node.op == "Transpose":
@@ -83,6 +83,6 @@ def viewed(node: Node, rows: Rows, indices: Indices) -> Rows | None:
 
 
 def _target(node: Node, indices: Indices) -> list[int | str | None] | None:
-    """What a Reshape asks for: -1 and 0 stand for the batch."""
+    """The target shape of a Reshape; None for the dimensions -1 and 0, the batch."""
     target = indices.sizes(input_or_none(node, 1)) if node.op == "Reshape" else None
     return None if target is None else [None if d in (-1, 0) else d for d in target]

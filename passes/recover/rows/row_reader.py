@@ -32,12 +32,12 @@ Side = Rows | npt.NDArray[np.float32]
 
 
 class RowReader:
-    """Expressions of the values of one graph; nodes have to be visited in order.
+    """Expressions of the values of one graph; nodes must be visited in order.
 
     Args:
-        constants: Of the model.
-        shapes: Shapes that shape inference does not know, by the id of the value.
-        first: How many rows the states of a loop have in the first iteration, by the id of the value.
+        constants: The constants of the model.
+        shapes: Shapes that shape inference does not provide, by the id of the value.
+        first: The number of rows of a loop's states in the first iteration, by the id of the value.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class RowReader:
         self.indices = Indices(constants, self.shape)
 
     def shape(self, value: Value | None) -> list[int | str | None] | None:
-        """Shape of `value`, as far as it is known."""
+        """Returns the shape of `value`, as far as it is known."""
         if value is None:
             return None
         held = self._rows.get(id(value))
@@ -68,7 +68,7 @@ class RowReader:
         return [*known[:-1], known[-1] if isinstance(known[-1], int) else told[-1]]
 
     def rows(self, value: Value) -> Rows | None:
-        """What `value` is; a leaf if nothing else is known, None if it has no rows."""
+        """Returns the expression of `value`; a leaf if unknown, None if it has no rows."""
         held = self._rows.get(id(value))
         if held is None:
             held = (value, self._leaf(value))
@@ -76,18 +76,18 @@ class RowReader:
         return held[1]
 
     def known(self, value: Value) -> Rows | None:
-        """What the visited nodes make of `value`; None if they do not."""
+        """Returns the expression of `value` from the visited nodes; None without one."""
         held = self._rows.get(id(value))
         return None if held is None else held[1]
 
     def _array(self, value: Value) -> npt.NDArray[np.generic] | None:
-        """The array of a constant; products of constant states count as products."""
+        """The array of a constant; products of constant states are treated as products."""
         if value.inputs and value.inputs[0].op != "Constant" and self.known(value) is not None:
             return None
         return self.constants.array(value)
 
     def cut(self, value: Value) -> Atom | None:
-        """Makes a leaf of `value`: what it is made of is not looked into from here on."""
+        """Makes `value` a leaf: its sources are ignored from here on."""
         held = self.rows(value)
         if held is None:
             return None
@@ -96,7 +96,7 @@ class RowReader:
         return atom
 
     def visit(self, node: Node) -> None:
-        """Notes what the outputs of `node` are."""
+        """Records the expressions of a node's outputs."""
         if node.domain:
             return
         made = self._read(node)
@@ -158,7 +158,7 @@ class RowReader:
         return []
 
     def _between_zero_and(self, node: Node) -> tuple[Value, float] | None:
-        """What `node` limits to 0 and a number: `Clip(v, 0, 6)`, or Min with 1 and Max with 0 in either order."""
+        """The value that `node` clamps to 0 and a number: `Clip(v, 0, 6)`, or Min with 1 and Max with 0 (any order)."""
         if node.op == "Clip":
             low, high = (self._number(input_or_none(node, k)) for k in (1, 2))
             return (node.inputs[0], high) if low == 0 and high is not None and 0 < high < np.inf else None
@@ -181,7 +181,7 @@ class RowReader:
         return None if array is None or array.size != 1 else float(array.reshape(-1)[0])
 
     def _is_unchanged(self, value: Value, factor: Value) -> bool:
-        """Whether `factor` is ones that do not repeat `value`, as Keras writes a dropout that drops nothing."""
+        """Whether `factor` is all ones and does not broadcast `value`, as Keras writes a dropout of rate 0."""
         if self.constants.array(factor) is not None or self.constants.uniform(factor) != 1:
             return False
         if _is_shape_of(factor, value):
@@ -215,7 +215,7 @@ class RowReader:
         return self._combined(node.op, left, right)
 
     def _quotient(self, node: Node, rows: Rows) -> Rows | None:
-        """What is divided by a number: Keras 3 and torch end a hard sigmoid with a division by 6."""
+        """A quotient by a number: Keras 3 and torch end a hard sigmoid with a division by 6."""
         divisor = self._array(node.inputs[1])
         if divisor is None or divisor.size != 1 or divisor.dtype != np.float32 or not np.all(divisor):
             return None
@@ -224,7 +224,7 @@ class RowReader:
         )
 
     def _combined(self, op: str, left: Side | None, right: Side | None) -> Rows | None:
-        """The sum, difference or product of two operands; None if one is None or they do not fit."""
+        """The sum, difference or product of two operands; None if one is None or their shapes do not match."""
         if left is None or right is None:
             return None
         sign = np.float32(-1 if op == "Sub" else 1)
@@ -306,7 +306,7 @@ class RowReader:
         return self._plus_third(node, product) if node.op == "Gemm" else product
 
     def _plus_third(self, node: Node, product: Rows) -> Rows | None:
-        """What a Gemm makes of the product of its first two operands."""
+        """The result of a Gemm with the product of its first two operands."""
         third, beta = input_or_none(node, 2), np.float32(attribute(node, "beta", 1.0))
         if third is None or beta == 0:
             return product
@@ -321,9 +321,9 @@ class RowReader:
         return self._combined("Add", product, added)
 
     def _opaque(self, value: Value, rows: Rows | None) -> Rows | None:
-        """The rows of an operand; as a leaf where it is a sum of activations and products.
+        """The rows of an operand; a leaf if it is a sum of activations and products.
 
-        It may be the state that an unknown step has made: what follows it takes apart no more.
+        It may be the state of an unrecognized step: later nodes must not expand it.
         """
         if rows is None or len(rows.segments) != 1 or rows.single is not None or rows.segments[0].linear:
             return rows
@@ -331,7 +331,7 @@ class RowReader:
         return self.known(value)
 
     def _leaf_of_width(self, value: Value, width: int, rank: int | None) -> Rows | None:
-        """A leaf whose number of columns only the product with a matrix tells."""
+        """A leaf whose number of columns is only known from the matrix it is multiplied by."""
         if self.constants.array(value) is not None or self.known(value) is not None:
             return None
         if dtype_of(value) not in (None, np.dtype(np.float32)):
@@ -350,7 +350,7 @@ class RowReader:
         return self._activated(node.op, {k: float(attribute(node, k, d)) for k, d in defaults.items()}, rows)
 
     def _hard_sigmoid(self, rows: Rows, high: np.float32) -> Rows:
-        """The sums between 0 and `high`: slope and offset, such as Keras 2's 0.2 and 0.5, are in their weights.
+        """A clamp to 0 and `high`; slope and offset (0.2 and 0.5 in Keras 2) are in the weights.
 
         Keras 3 and torch write `Clip(v + 3, 0, 6) / 6`.
         """
@@ -374,7 +374,7 @@ class RowReader:
         if attribute(node, "axis", 0) not in (-1, rank) or any(len(p.lead) != rank for p in known):
             return None
         lead = known[0].lead
-        for part in known[1:]:  # a Concat runs with equal sizes alone, whatever names they have
+        for part in known[1:]:  # a Concat requires equal sizes, whatever their names
             if any(isinstance(d, int) and isinstance(e, int) and d != e for d, e in zip(lead, part.lead, strict=True)):
                 return None
             lead = tuple(e if d is None or isinstance(e, int) else d for d, e in zip(lead, part.lead, strict=True))
@@ -387,7 +387,7 @@ class RowReader:
 
 
 def _is_shape_of(filled: Value, value: Value) -> bool:
-    """Whether `filled` is what Expand makes of the shape of `value`, which need not be known."""
+    """Whether `filled` is an Expand to the shape of `value`, which need not be known."""
     if len(filled.inputs) != 1 or filled.inputs[0].op != "Expand":
         return False
     sizes = filled.inputs[0].inputs[1]

@@ -1,4 +1,4 @@
-"""Values as rows: what each row of a tensor is, column by column."""
+"""Values as rows: the expression of each row of a tensor, column by column."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Lead = tuple[int | str | None, ...]
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """A value of rank n: what each of its rows is.
+    """A value of rank n as expressions of its rows.
 
     Attributes:
         lead: All dimensions but the last; at most one is not 1.
@@ -31,16 +31,16 @@ class Rows:
 
     @property
     def single(self) -> Atom | None:
-        """The atom it is, if it is one."""
+        """The atom that equals it, if there is one."""
         return self.segments[0].single if len(self.segments) == 1 else None
 
     def times(self, number: np.float32) -> Rows:
-        """Every column multiplied by a number."""
+        """Multiplies every column by a number."""
         return Rows(self.lead, tuple(s.times(number) for s in self.segments))
 
 
 def columns_of(atoms: Atoms, rows: Rows, low: int, high: int) -> Rows:
-    """The columns from `low` to before `high`."""
+    """Returns the columns from `low` up to, but excluding, `high`."""
     segments, position = [], 0
     for segment in rows.segments:
         a, b = max(low - position, 0), min(high - position, segment.width)
@@ -51,7 +51,7 @@ def columns_of(atoms: Atoms, rows: Rows, low: int, high: int) -> Rows:
 
 
 def aligned(atoms: Atoms, a: Rows, b: Rows) -> tuple[Lead, list[tuple[Form, Form]]] | None:
-    """Both cut into the same columns; None if they have no sum."""
+    """Splits both into the same columns; None if they cannot be added."""
     if a.width != b.width:
         return None
     lead = broadcast(a.lead, b.lead)
@@ -69,12 +69,12 @@ def aligned(atoms: Atoms, a: Rows, b: Rows) -> tuple[Lead, list[tuple[Form, Form
 
 
 def checked(lead: Sequence[int | str | None], segments: tuple[Form, ...]) -> Rows | None:
-    """Rows of these dimensions; None if more than one of them is not 1."""
+    """Returns rows of these dimensions; None if more than one of them is not 1."""
     return Rows(tuple(lead), segments) if sum(d != 1 for d in lead) <= 1 else None
 
 
 def broadcast(a: Lead, b: Lead) -> Lead | None:
-    """Dimensions of a sum; None if there would be more than one that is not 1, or unequal ones."""
+    """Returns the dimensions of a sum; None if more than one would not be 1, or if they are unequal."""
     rank = max(len(a), len(b))
     a, b = (1,) * (rank - len(a)) + a, (1,) * (rank - len(b)) + b
     result: list[int | str | None] = []

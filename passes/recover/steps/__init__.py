@@ -1,1 +1,1 @@
-"""Single steps of LSTM, GRU and RNN layers: found in the expressions of rows, checked, written as nodes."""
+"""Single steps of LSTM, GRU and RNN layers: matched in the expressions of rows, checked, written as nodes."""

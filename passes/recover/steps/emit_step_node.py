@@ -24,9 +24,9 @@ STAYS = (
 
 
 def _batch(reader: RowReader, value: Value) -> int | str | None:
-    """How many rows a value has; a state of a loop as many as in the first iteration, if its own are not known.
+    """The number of rows of a value; for a state of a loop its number in the first iteration, if its own is unknown.
 
-    A step hands on the rows of its state, unless its input has more, which `rows_differ` sees.
+    A step keeps the rows of its state, unless its input has more; `rows_differ` detects that.
     """
     shape = reader.shape(value)
     size = None if shape is None else next((d for d in shape[:-1] if d != 1), 1)
@@ -35,20 +35,20 @@ def _batch(reader: RowReader, value: Value) -> int | str | None:
 
 
 def rows_of_step(reader: RowReader, node: StepNode) -> list[int | str | None]:
-    """How many rows the parts of a step's input and its states have, those of a loop in the first iteration."""
+    """Returns the row counts of the parts of a step's input and of its states; in a loop those of iteration 0."""
     values = [v for v in (*node.x, node.h, node.c) if v is not None]
     return [reader.first.get(id(v)) or _batch(reader, v) for v in values]
 
 
 def _first(node: StepNode) -> Value:
-    """The value that says how many rows the step has."""
+    """The value that determines the number of rows of the step."""
     value = node.x[0] if node.x else node.h
     assert value is not None
     return value
 
 
 def with_zeros(reader: RowReader, step: FoundStep, node: StepNode) -> StepNode:
-    """The node with those zeros as states that may have other rows than the input: the result has theirs."""
+    """Returns the node with explicit zeros as states where their rows may differ from the input's: they decide."""
     indices = reader.indices
     size = _batch(reader, _first(node))
     rows = Index(size) if isinstance(size, int) else unknown(size) if size is not None else None
@@ -64,10 +64,10 @@ def with_zeros(reader: RowReader, step: FoundStep, node: StepNode) -> StepNode:
 
 
 def rows_differ(model: Model, reader: RowReader, step: FoundStep, node: StepNode) -> bool:
-    """Whether the states may have another number of rows than the input; refuses what would be guessed."""
+    """Whether the states may differ from the input in their number of rows; raises NoNode if that is a guess."""
     values = [v for v in (*node.x, node.h, node.c) if v is not None]
     sizes = [_batch(reader, v) for v in values]
-    for atom in (step.hidden, step.cell):  # zeros, too, say how many rows there are
+    for atom in (step.hidden, step.cell):  # zero states determine the number of rows, too
         rows = _batch(reader, atom.value) if atom is not None and atom.value is not None else None
         if sizes[0] == 1 and rows not in (1, None):
             found = f"{values[0].name!r} and {rows} rows"
@@ -88,7 +88,7 @@ def rows_differ(model: Model, reader: RowReader, step: FoundStep, node: StepNode
 
 
 def _bind(model: Model, reader: RowReader, node: StepNode) -> str:
-    """The options that give a step one number of rows, or may do so; "" where no open size is a dimension of inputs."""
+    """The options that bind a step to one number of rows, or may do so; "" if no open size is a dimension of inputs."""
     sizes = rows_of_step(reader, node)
     names = [n for d in dict.fromkeys(sizes) if (n := model.given_name(d))]
     size = next((d for d in sizes if isinstance(d, int)), 1)
@@ -101,14 +101,14 @@ def _bind(model: Model, reader: RowReader, node: StepNode) -> str:
 
 
 class StepWeights:
-    """Initializers of packed weights; equal ones are one."""
+    """Initializers of packed weights; equal ones are shared."""
 
     def __init__(self, model: Model, constants: Constants) -> None:
         self.model, self.constants = model, constants
         self._held: dict[object, Constant] = {}
 
     def stored(self, name: str, array: Floats) -> Value:
-        """The initializer of a matrix or vector, with an axis of directions in front."""
+        """Returns the initializer of a matrix or vector, with a leading direction axis."""
         whole = np.ascontiguousarray(array[np.newaxis])
         key = self.constants.key(whole)
         if key not in self._held:
@@ -117,7 +117,7 @@ class StepWeights:
 
 
 def _nothing(b: Builder, reader: RowReader, node: StepNode) -> Value:
-    """The input `[1,B,1]` of a step that has none: zeros, in as many rows as its state has."""
+    """The input `[1,B,1]` of a step without input: zeros, with the rows of its state."""
     state, rows = _first(node), _batch(reader, _first(node))
     if isinstance(rows, int):
         return b.model.constant(np.zeros((1, rows, 1)), np.float32)
@@ -131,7 +131,7 @@ def _nothing(b: Builder, reader: RowReader, node: StepNode) -> Value:
 def emit_step_node(
     model: Model, graph: Graph, reader: RowReader, node: StepNode, weights: StepWeights, expand: bool
 ) -> str:
-    """Writes the node of a step into `graph` and returns its name; `expand`: its states get the rows of its input."""
+    """Writes the node of a step into `graph`, returns its name; with `expand` its states get the rows of its input."""
     anchor = node.h_next.inputs[0]
     name = model.fresh_name(f"{display_name(anchor)}.{node.op.lower()}")
     b = Builder(model, prefix=name)

@@ -1,4 +1,4 @@
-"""First steps of GRU layers that begin with zeros: exporters leave out what zeros do."""
+"""First steps of GRU layers that start with zeros: exporters omit the terms that are zero."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from rnnqc.passes.recover.steps.step_matcher import FoundStep, StepFinder
 
 
 def first_steps(finder: StepFinder, steps: Sequence[FoundStep]) -> list[FoundStep]:
-    """The steps before those of `steps` that are `(1 - z) * n` with the weights of these.
+    """Returns the steps before those of `steps` that are `(1 - z) * n` with the same weights.
 
-    The products of such a step with a hidden state of zeros are constants, so that its equations alone do not say that
-    it is one: it has to hand its result to a step with the same weights, and all of its gates have to agree.
+    The matmuls of a first step with a hidden state of zeros are constants, so its equations alone do not identify it:
+    it must pass its result to a step with the same weights, and all of its gates must agree.
     """
     made = {id(s.h_next) for s in steps}
     found: dict[int, FoundStep] = {}
@@ -64,7 +64,7 @@ def _first(form: Form, step: FoundStep, finder: StepFinder) -> FoundStep | None:
 
 
 def _update_and_new(form: Form, finder: StepFinder) -> tuple[Atom, Atom] | None:
-    """Z and n where `form` is `n - z * n`, with `z * zeros` or without; other gates come as `1 - z`."""
+    """Z and n if `form` is `n - z * n`, with or without `z * zeros`; opposite gates appear as `1 - z`."""
     constants = finder.reader.constants
 
     def zero(atom: Atom) -> bool:
@@ -83,7 +83,7 @@ def _update_and_new(form: Form, finder: StepFinder) -> tuple[Atom, Atom] | None:
 
 
 def _inputs_of(form: Form, other: Form, step: FoundStep) -> dict[Atom, Atom] | None:
-    """The operands of a gate by those of the same gate of `step`, which have the same weights; None if they do not."""
+    """Maps the operands of the same gate of `step` to those of a gate, if their weights are equal; otherwise None."""
     own = {w.key: a for a, w in form.terms.items()}
     wanted = {w.key: a for a, w in other.terms.items() if a is not step.hidden}
     return {wanted[key]: own[key] for key in wanted} if own.keys() == wanted.keys() and own else None
@@ -96,13 +96,13 @@ def _same(a: Form, b: Form) -> bool:
 
 
 def _close(a: Floats | None, b: Floats | None, width: int) -> bool:
-    """Whether two constants are one, but for the order in which they were added up."""
+    """Whether two constants are equal up to summation order."""
     zeros = np.zeros(width, np.float32)
     return bool(np.allclose(zeros if a is None else a, zeros if b is None else b, rtol=1e-5, atol=1e-6))
 
 
 def _apart(form: Form, finder: StepFinder) -> tuple[Form, list[tuple[Atom, Floats]]]:
-    """What a gate is without activations times constant rows, and these."""
+    """Splits a gate into terms without and terms with activations times constant rows."""
     resets: list[tuple[Atom, Floats]] = []
     left = dict(form.terms)
     for atom, weight in form.terms.items():
@@ -117,7 +117,7 @@ def _apart(form: Form, finder: StepFinder) -> tuple[Form, list[tuple[Atom, Float
 
 
 def _row(atom: Atom, finder: StepFinder) -> Floats | None:
-    """The row that a constant has in every one of its rows; None for other atoms."""
+    """The row that a constant repeats in all of its rows; None for other atoms."""
     held = finder.reader.constants.array(atom.value) if atom.kind == "leaf" else None
     if held is None:
         return None
@@ -137,6 +137,6 @@ def _is_reset(reset: Atom, factor: Floats, update: Atom, form: Form, row: Floats
 
 
 def with_first_steps(finder: StepFinder, steps: Iterable[FoundStep]) -> list[FoundStep]:
-    """`steps` with the first steps before them."""
+    """Returns `steps` with the first steps before them."""
     known = list(steps)
     return [*first_steps(finder, known), *known]

@@ -1,4 +1,4 @@
-"""Steps of which a graph uses the shape alone: Keras computes one in front of a loop with a mask, to make zeros."""
+"""Steps of which a graph only uses the shape: Keras computes one in front of a masked loop, to create zeros."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _RANK = 2
 def without_shapes_alone(
     model: Model, graph: Graph, reader: RowReader, steps: Sequence[FoundStep]
 ) -> tuple[list[FoundStep], bool]:
-    """Computes shapes of steps without the steps, where nothing else of them is used.
+    """Computes shapes of steps without the steps, where no other result of them is used.
 
     Returns:
-        The other steps, and whether there were such.
+        The other steps, and whether any were removed.
     """
     outputs = {id(v) for v in graph.outputs}
     kept: list[FoundStep] = []
@@ -33,7 +33,7 @@ def without_shapes_alone(
 
 
 def _is_shape_alone(step: FoundStep, outputs: set[int]) -> bool:
-    """Whether Shape alone reads the new hidden state, and nothing but the step itself the new cell state."""
+    """Whether only Shape reads the new hidden state, and only the step itself the new cell state."""
     ends = [v for v in (step.h_next, step.c_next) if v is not None]
     if any(id(v) in outputs for v in ends) or (step.c_next is not None and len(step.c_next.outputs) != 1):
         return False
@@ -42,7 +42,7 @@ def _is_shape_alone(step: FoundStep, outputs: set[int]) -> bool:
 
 
 def _operands(reader: RowReader, step: FoundStep) -> list[Value] | None:
-    """What may give the step its rows; None if that is not known of all of them."""
+    """The values that may determine the rows of a step; None if one of them is unknown."""
     inner = (step.cell_atom, step.reset)
     atoms = [a for _, a, _, _ in step.operands() if a not in inner] + [step.hidden, step.cell]
     values: dict[int, Value] = {}
@@ -57,7 +57,7 @@ def _operands(reader: RowReader, step: FoundStep) -> list[Value] | None:
 
 
 def _write_shape(model: Model, graph: Graph, node: Node, values: Sequence[Value], width: int) -> None:
-    """Lets the output of a Shape be the rows of the sum of one column of each value, and a width."""
+    """Replaces the output of a Shape by the rows of the sum of one column of each value, and a width."""
     b = Builder(model, prefix=model.fresh_name(node.outputs[0].name))
     total: Value | None = None
     for k, value in enumerate(values):

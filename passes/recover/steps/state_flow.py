@@ -1,7 +1,7 @@
-"""Follows states from call to call and from iteration to iteration: what an operand of a step becomes.
+"""Follows states from call to call and from iteration to iteration: finds the next value of a step's operand.
 
-A loop says itself which value becomes which. Of the inputs and outputs of a model nothing says it: there an operand may
-become what any output holds at the places where the input has the operand.
+A loop defines the next value of each state. The inputs and outputs of a model do not: there any output may hold the
+next value of an operand, at the positions where the input holds the operand.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ _MOVERS: Mapping[str, Sequence[int] | None] = {
     "ConcatFromSequence": (0,),
 }
 _ROWS = (3, 1)
-"""Sizes that are tried for dimensions that are not known: some models run with one row only."""
-_MOST_IDS = 2**24  # float32 tells them apart
+"""Sizes tried for unknown dimensions: some models run with a single row only."""
+_MOST_IDS = 2**24  # float32 represents them exactly
 _MOST_MOVES = 200
 _FLOATS = (onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.DOUBLE)
 
 
 @dataclass(frozen=True)
 class Following:
-    """What an operand becomes.
+    """The next value of an operand.
 
     Attributes:
         source: The input of the model, or the state of a loop, that holds the operand.
-        output: The output of the model that holds what it becomes; None where a loop carries it.
-        value: What it becomes: this value as a whole.
+        output: The output of the model that holds the next value; None where a loop carries it.
+        value: The next value, as a whole.
     """
 
     source: Value
@@ -56,13 +56,13 @@ class Following:
 
 @dataclass(frozen=True, eq=False)
 class _Moved:
-    """Elements of a value: places in other values, which lie one after the other."""
+    """The elements of a value: positions in other values, which are numbered consecutively."""
 
     leaves: tuple[tuple[Value, tuple[int, ...]], ...]
     ids: Numbers
 
     def of_one(self) -> tuple[Value, tuple[int, ...], Numbers] | None:
-        """The one value that all elements are of, its shape, and their places in it."""
+        """Returns the single value that contains all elements, its shape, and their positions in it."""
         low = 0
         for leaf, shape in self.leaves:
             size = int(np.prod(shape))
@@ -76,11 +76,11 @@ class _Moved:
 
 
 class StateFlow:
-    """What the operands of the steps in one graph become.
+    """Finds the next values of the operands of the steps in one graph.
 
     Args:
-        model: The model; it must not be edited as long as questions are asked.
-        constants: Of the model.
+        model: The model; it must not be edited while the object is in use.
+        constants: The constants of the model.
         graph: The graph.
         shape: Shapes of its values.
     """
@@ -103,7 +103,7 @@ class StateFlow:
         self._held: dict[tuple[int, int], tuple[Value, _Moved | None]] = {}
 
     def followings(self, operand: Value) -> list[Following]:
-        """What an operand may become: one value if a loop carries it; none if it is no state, or part of one."""
+        """Returns the possible next values of an operand: one if a loop carries it; none if it is not a whole state."""
         for rows in _ROWS:
             found = list(self._followings(operand, rows))
             if found:
@@ -111,7 +111,7 @@ class StateFlow:
         return []
 
     def source(self, operand: Value) -> Value | None:
-        """The input of the model, or the state of a loop, that holds all elements of an operand."""
+        """Returns the input of the model, or the state of a loop, that holds all elements of an operand."""
         for rows in _ROWS:
             moved = self._moved(operand, rows)
             one = moved.of_one() if moved is not None else None
@@ -120,13 +120,13 @@ class StateFlow:
         return None
 
     def derives(self, value: Value, goals: Iterable[Value], stops: Iterable[Value], *, products: bool = False) -> bool:
-        """Whether `value` is made of one of `goals` in the same call or iteration.
+        """Whether `value` depends on one of `goals` in the same call or iteration.
 
         Args:
             value: The value.
             goals: Other values.
-            stops: What is made of these is not looked into.
-            products: Whether products may lie between them.
+            stops: Values at which the search stops.
+            products: Whether the path may contain products.
         """
         wanted, seen = {id(v) for v in goals}, {id(v) for v in stops}
         stack = [value]
@@ -165,7 +165,7 @@ class StateFlow:
                 yield Following(source, output, leaf[0])
 
     def _moved(self, value: Value, rows: int) -> _Moved | None:
-        """What `value` consists of, seen from the graph: of an If around it, from the branch it is in."""
+        """The elements of `value`, seen from the graph; for an If around it, from its branch."""
         key = (id(value), rows)
         if key not in self._held:
             self._held[key] = (value, _Moves(self, rows, self._shape).of(value))
@@ -173,7 +173,7 @@ class StateFlow:
 
 
 class _Moves:
-    """A small model of the nodes that move elements into one value; it is run on the numbers of the elements."""
+    """A small model of the nodes that move elements into one value; it runs on the numbers of the elements."""
 
     def __init__(self, flow: StateFlow, rows: int, shape: Shapes) -> None:
         self.flow, self.rows, self._shape = flow, rows, shape
@@ -185,7 +185,7 @@ class _Moves:
         self.count = 0
 
     def of(self, value: Value) -> _Moved | None:
-        """What the value consists of; None if that is not known."""
+        """Returns the elements of the value; None if unknown."""
         try:
             name = self._named(value, True, 0)
             if not self.nodes:
@@ -198,7 +198,7 @@ class _Moves:
             return None
 
     def _named(self, value: Value, moves: bool, depth: int) -> str:
-        """The name of a value in the small model; its elements are moved, or it says how."""
+        """The name of a value in the small model; `moves`: whether its elements move, or it steers a movement."""
         if id(value) in self.names:
             return self.names[id(value)]
         self.names[id(value)] = made = self._made(value, moves, depth)
@@ -254,10 +254,10 @@ class _Moves:
 
 
 def _is_float_cast(node: Node) -> bool:
-    """Whether a node changes the type of floats; the small model has numbers that float16 would not tell apart."""
+    """Whether a node converts between float types; the small model has numbers that float16 cannot represent."""
     kind = dtype_of(node.inputs[0]) if node.op == "Cast" and not node.domain else None
     return kind is not None and kind.kind == "f" and attribute(node, "to", 0) in _FLOATS
 
 
-class _Unknown(Exception):  # noqa: N818 - no error: what the value consists of is not known
+class _Unknown(Exception):  # noqa: N818 - not an error: the elements of the value are unknown
     """A value depends on more than movements of elements."""

@@ -1,4 +1,4 @@
-"""What keeps a step from becoming a node: values that are used elsewhere, weights and states of other recurrences."""
+"""Checks that refuse a step: values that are used elsewhere, weights and states of other recurrences."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ PRODUCTS = ("MatMul", "Gemm")
 def check_hidden(
     graph: Graph, step: StepNode, own: set[int], states: Mapping[int, bytes], carried: Mapping[int, Value]
 ) -> None:
-    """Refuses a step whose hidden state is made of that of the step before by products outside steps.
+    """Refuses a step whose hidden state depends on that of the step before through matmuls outside steps.
 
-    Such a state (of a highway layer, say) need not lie within the bounds of what steps make. Masks of lengths are
-    no products, and what a first step begins with is not made of another step. Products of data alone do not count: the
-    decay of a hidden state, say.
+    Such a state (of a highway layer, for example) may exceed the bounds of step results. Masks of lengths contain no
+    matmuls, and the initial state of a first step does not depend on another step. Products of data alone do not count,
+    for example the decay of a hidden state.
     """
     local = {id(n) for n in graph.nodes}
 
     def met(starts: list[Value], *, through: bool) -> tuple[list[Node], bool]:
-        """The products that values are made of, and whether an earlier step of the layer is among what makes them."""
+        """The matmuls that values depend on, and whether they depend on an earlier step of the layer."""
         stack, seen = starts, set[int]()
         products: list[Node] = []
         continued = False
@@ -56,12 +56,12 @@ def check_hidden(
 
 
 def _alike(product: Node, local: set[int]) -> list[Node]:
-    """Products of the same weights: those of the first step may multiply an initial state."""
+    """Matmuls with the same weights: those of the first step may multiply an initial state."""
     return [u for v in product.inputs[1:2] for u in v.outputs if u.op in PRODUCTS and id(u) in local]
 
 
 def check_weights(graph: Graph, inside: Mapping[int, Node], own: set[int]) -> None:
-    """Refuses a step of whose weights `graph` makes products outside steps."""
+    """Refuses a step whose weights `graph` also uses in matmuls outside steps."""
     local = {id(n) for n in graph.nodes}
     for node in inside.values():
         for value in node.inputs[1:2] if node.op in PRODUCTS else ():
@@ -72,7 +72,7 @@ def check_weights(graph: Graph, inside: Mapping[int, Node], own: set[int]) -> No
 
 
 def check_uses(graph: Graph, reader: RowReader, step: FoundStep, node: StepNode) -> dict[int, Node]:
-    """The nodes inside a step; refuses one that has a value that is used elsewhere."""
+    """Returns the nodes inside a step; refuses a step with a value that is used elsewhere."""
     stops = {id(v) for v in (*node.x, node.h, node.c) if v is not None}
     ends = {id(v) for v in (node.h_next, node.c_next) if v is not None}
     inside: dict[int, Node] = {}
@@ -105,5 +105,5 @@ def check_uses(graph: Graph, reader: RowReader, step: FoundStep, node: StepNode)
 
 
 def _is_unused(node: Node, graph: Graph, outputs: set[int]) -> bool:
-    """As a part of a product is that belongs to a gate whose sum comes of another product."""
+    """Whether an output is unused, like the part of a matmul for a gate that is computed by another matmul."""
     return not any(v.outputs or id(v) in outputs for v in node.outputs) and any(n is node for n in graph.nodes)

@@ -1,4 +1,4 @@
-"""Finds the steps of LSTM, GRU and RNN layers in a graph; the one place that knows their equations."""
+"""Finds the steps of LSTM, GRU and RNN layers in a graph; the only module that knows their equations."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ _ENDS = ("Clip", "Max", "Min", "Mul", "Div")
 
 @dataclass(eq=False)
 class FoundStep:
-    """A step whose equations match, before it is known which operand is the hidden state.
+    """A step whose equations match, before the hidden state is identified among its operands.
 
     Attributes:
         op: "LSTM", "GRU" or "RNN".
-        gates: Pre-activations by gate: i, o, f, c; z, r, h; h. Of a GRU with linear_before_reset: h without its
+        gates: Pre-activations by gate: i, o, f, c; z, r, h; h. For a GRU with linear_before_reset: h without its
             recurrent part.
-        activations: Operator and attributes, as ONNX orders them: f, g, h.
+        activations: Operators and attributes in ONNX order: f, g, h.
         h_next: The new hidden state.
         c_next: The new cell state.
-        hidden: The hidden state before, if the equations say.
+        hidden: The hidden state before, if the equations determine it.
         cell: The cell state before.
-        recurrent: Of a GRU with linear_before_reset: the recurrent part of gate h.
-        reset: Of other GRUs: reset gate times hidden state.
+        recurrent: For a GRU with linear_before_reset: the recurrent part of gate h.
+        reset: For other GRUs: reset gate times hidden state.
         cell_atom: The new cell state as an atom, for the peephole of o.
         input_forget: Whether f = 1 - i.
-        negated: Gates whose pre-activation has the other sign.
-        like: Of a step without a hidden state (zeros): a step of the same layer that has one.
-        doubt: Its operands, if it is not known which of them is the hidden state; otherwise "".
+        negated: Gates whose pre-activation has the opposite sign.
+        like: For a step without a hidden state (zeros): a step of the same layer that has one.
+        doubt: Its operands, if the hidden state among them is unknown; otherwise "".
     """
 
     op: str
@@ -60,18 +60,18 @@ class FoundStep:
         return next(iter(self.gates.values())).width
 
     def operands(self) -> Iterator[tuple[str, Atom, Floats, object]]:
-        """Gate, atom, weight (a matrix, or its diagonal) and its key, for everything pre-activations are made of."""
+        """Yields gate, atom, weight (a matrix, or its diagonal) and its key, for every term of the pre-activations."""
         for gate, form in self.gates.items():
             for atom, weight in form.terms.items():
                 yield gate, atom, weight.array, weight.key
 
     def candidates(self) -> list[Atom]:
-        """What may be the hidden state, in the order of the operands; a matrix with as many rows as it has columns."""
+        """Returns the atoms that may be the hidden state, in operand order: only square matrices multiply them."""
         found: dict[Atom, None] = {}
         for _, atom, array, _ in self.operands():
             if array.ndim == 2 and array.shape == (self.width, self.width):
                 found[atom] = None
-        for _, atom, array, _ in self.operands():  # the x of one product may be as wide
+        for _, atom, array, _ in self.operands():  # the x of a single matmul may have the same width
             if array.ndim == 2 and array.shape[0] != self.width:
                 found.pop(atom, None)
         return list(found)
@@ -88,13 +88,13 @@ class _CellState:
 
 @dataclass
 class StepFinder:
-    """Walks through a graph and collects its steps.
+    """Walks a graph and collects its steps.
 
     Attributes:
         reader: Reads the nodes.
-        steps: What was found, in order.
-        activations: Every activation with its value: the steps of an RNN are found among them.
-        forms: Sums of activations and products that are no step, by the id of the value.
+        steps: The steps found, in order.
+        activations: Every activation with its value, among them the steps of an RNN.
+        forms: Sums of activations and products that are not steps, by the id of the value.
     """
 
     reader: RowReader
@@ -104,7 +104,7 @@ class StepFinder:
     _cells: dict[Atom, _CellState] = field(default_factory=dict)
 
     def walk(self, graph: Graph) -> None:
-        """Reads all nodes in order but those that rnnqc has made."""
+        """Reads all nodes in order except those that rnnqc has inserted."""
         for node in graph.nodes:
             if CELL_TAG not in info(node).metadata:
                 self._visit(node)
@@ -162,7 +162,7 @@ class StepFinder:
 
 
 def rnn_step(atom: Atom, value: Value, hidden: Atom | None) -> FoundStep | None:
-    """The step `value = activation(x W + hidden R + b)`; None if it is none."""
+    """Returns the step `value = activation(x W + hidden R + b)`; None if it does not match."""
     if atom.kind != "activation" or atom.form is None or not atom.form.linear:
         return None
     step = FoundStep("RNN", {"h": atom.form}, [atom], value, hidden=hidden)
@@ -172,7 +172,7 @@ def rnn_step(atom: Atom, value: Value, hidden: Atom | None) -> FoundStep | None:
 
 
 def _activated(atom: Atom) -> Atom:
-    """An atom as an activation; a sum without one is that of Affine, as Keras writes `activation="linear"`."""
+    """Returns an atom as an activation; a sum without one is an Affine, as Keras writes `activation="linear"`."""
     if atom.kind != "linear":
         return atom
     return replace(atom, kind="activation", name="Affine", parameters=(("alpha", 1.0), ("beta", 0.0)))
@@ -183,7 +183,7 @@ def _parameters(atom: Atom) -> object:
 
 
 def _weights(form: Form, *numbers: float) -> list[Atom] | None:
-    """The atoms of `form` whose weights are `numbers`, each once, in that order; None if it is another form."""
+    """The atoms of `form` whose weights are `numbers`, each once, in that order; None if it does not match."""
     if (form.bias is not None and np.any(form.bias)) or len(form.terms) != len(numbers):
         return None
     left = dict(form.terms)
@@ -245,7 +245,7 @@ def _coupled(value: Value, form: Form, before: Atom) -> _CellState | None:
         return None
     assert entered.form is not None and squashed.form is not None
     if any(w.dense for f in (entered.form, squashed.form) for a, w in f.terms.items() if a is before):
-        return None  # a GRU: its state goes through a matrix
+        return None  # a GRU: a matrix multiplies its state
     gates = {"i": entered.form, "f": entered.form, "c": squashed.form}
     return _CellState(gates, [entered, squashed], before, True, value)
 

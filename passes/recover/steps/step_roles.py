@@ -1,7 +1,7 @@
-"""Which operand of a step is its hidden state.
+"""Identifies the hidden state among the operands of a step.
 
-The equations say so, or what the new hidden state becomes: in the next iteration of a loop, in the next unrolled
-step, in the next call of the model; or another step with the same weights. No width says it, and no order of operands.
+The equations determine it, or the use of the new hidden state: in the next iteration of a loop, the next unrolled step
+or the next call of the model; or another step with the same weights. Widths and operand order are not evidence.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ _NUMBER_OF_AXES = 3
 
 
 def steps_of(finder: StepFinder, pairs: Pairs, flow: Callable[[], StateFlow]) -> list[FoundStep]:
-    """The steps that were found, with their hidden states or the doubt about them.
+    """Returns the steps found, with their hidden states or the doubt about them.
 
     Args:
-        finder: Has walked through the graph.
-        pairs: States of the loop whose body the graph is.
-        flow: Follows states through the graph and those around it; called where it is needed.
+        finder: A finder that has walked the graph.
+        pairs: States of the loop whose body is the graph.
+        flow: Follows states through the graph and those around it; called only if needed.
     """
     reader = finder.reader
     steps = [*finder.steps, *_loop_rnns(finder, pairs)]
@@ -66,25 +66,25 @@ def steps_of(finder: StepFinder, pairs: Pairs, flow: Callable[[], StateFlow]) ->
 
 
 def _decide(step: FoundStep, found: Iterable[Atom]) -> None:
-    """Takes the hidden state if there is one, and one only."""
+    """Sets the hidden state if there is exactly one candidate."""
     only = list(found)
     if len(only) == 1:
         (step.hidden,) = only
 
 
 class _Evidence:
-    """What shows the hidden state of a step: that its new hidden state comes back as this operand."""
+    """Evidence for the hidden state of a step: its new hidden state returns as this operand."""
 
     def __init__(self, flow: StateFlow, steps: Sequence[FoundStep]) -> None:
         self.flow, self.steps = flow, steps
         self.ends = [v for s in steps for v in (s.h_next, s.c_next) if v is not None]
 
     def exact(self, step: FoundStep) -> set[Atom]:
-        """The operands that are the new hidden state of the call or iteration before."""
+        """Returns the operands that are the new hidden state of the previous call or iteration."""
         return self._returning(step, lambda v, new: v is new)
 
     def changed(self, step: FoundStep) -> set[Atom]:
-        """The operands that are made of it without products, as by a residual, a normalisation or a mask."""
+        """Returns the operands derived from it without matmuls, e.g. by a residual, a normalisation or a mask."""
         return self._returning(step, self._is_made_of) or self._in_loop(step) or self._in_row(step)
 
     def _is_made_of(self, value: Value, new: Value) -> bool:
@@ -106,12 +106,12 @@ class _Evidence:
                     found |= {atom} if returns and atom in candidates else set()
                     continue
                 if not cells or id(following.source) in paired or id(following.output) in taken:
-                    continue  # where the cell state does not return, the model is no step of a stream
+                    continue  # without a returning cell state the model is not a step of a stream
                 if returns or self.flow.derives(following.value, [step.h_next], self.ends, products=True):
                     alone.setdefault(atom, []).append(following)
         if found:
             return found
-        if len(alone) > 1:  # as x and h of an LSTM whose output has their shape
+        if len(alone) > 1:  # for example x and h of an LSTM whose output has their shape
             alone = {a: [f for f in held if any(_named_alike(f, c) for c in cells)] for a, held in alone.items()}
         named = {a: held for a, held in alone.items() if held}
         return {
@@ -123,14 +123,14 @@ class _Evidence:
         return [] if value is None else self.flow.followings(value)
 
     def _in_loop(self, step: FoundStep) -> set[Atom]:
-        """Operands made of a state of a loop that is made of the new hidden state."""
+        """Operands derived from a state of a loop that derives from the new hidden state."""
         returning = [old for old, new in self.flow.carried.values() if self._is_made_of(new, step.h_next)]
         return {
             a for a in step.candidates() if a.value is not None and self.flow.derives(a.value, returning, self.ends)
         }
 
     def _in_row(self, step: FoundStep) -> set[Atom]:
-        """Operands made of the hidden state of the step whose cell state the cell state is made of."""
+        """Operands derived from the hidden state of the step that the cell state derives from."""
         cell = step.cell.value if step.cell is not None else None
         if cell is None:
             return set()
@@ -142,14 +142,14 @@ class _Evidence:
 
 
 def _named_alike(one: Following, other: Following) -> bool:
-    """Whether the names of input and output differ from those of another pair alike: h, h_next from c, c_next."""
+    """Whether the names of input and output differ in the same way as another pair's: h, h_next and c, c_next."""
     assert one.output is not None and other.output is not None
     names = _differing(one.source.name, other.source.name)
     return all(names) and names == _differing(one.output.name, other.output.name)
 
 
 def _differing(a: str, b: str) -> tuple[str, str]:
-    """What is left of two texts without what they begin and end with alike."""
+    """Two strings without their common prefix and suffix."""
     low = next((k for k, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
     a, b = a[low:], b[low:]
     high = next((k for k, (x, y) in enumerate(zip(a[::-1], b[::-1], strict=False)) if x != y), min(len(a), len(b)))
@@ -162,7 +162,7 @@ def _atom(reader: RowReader, value: Value | None) -> Atom | None:
 
 
 def _as_in(step: FoundStep, model: FoundStep) -> list[tuple[Atom | None]]:
-    """The operands of `step` that have the weights that the hidden state of `model` has; None if it has none: zeros."""
+    """The operands of `step` with the weights of the hidden state of `model`; None in it if there are none: zeros."""
     wanted = {gate: key for gate, atom, _, key in model.operands() if atom is model.hidden}
     found: list[tuple[Atom | None]] = [
         (atom,)
@@ -190,10 +190,10 @@ def _loop_rnns(finder: StepFinder, pairs: Pairs) -> Iterable[FoundStep]:
 
 
 def _called_rnns(finder: StepFinder, taken: Collection[int], flow: Callable[[], StateFlow]) -> Iterable[FoundStep]:
-    """Steps of RNN layers whose hidden state is an input of the model and comes back as an output.
+    """Steps of RNN layers whose hidden state is an input of the model and returns as an output.
 
-    A sum of two products could be any dense layer: names have to say that it is a state, or the layout of torch.nn.RNN,
-    with an axis of layers in front. Where that may be the layout of several operands, names decide.
+    A sum of two products may be any dense layer: names must identify the state, or the layout of torch.nn.RNN, with a
+    leading layer axis. If several operands have that layout, names decide.
     """
     for atom, value in finder.activations.items():
         step = rnn_step(atom, value, None) if id(value) not in taken else None
@@ -216,9 +216,9 @@ def _called_rnns(finder: StepFinder, taken: Collection[int], flow: Callable[[], 
 
 
 def _chained_rnns(finder: StepFinder) -> list[FoundStep]:
-    """Steps of RNN layers that are unrolled one after the other: each is fed to the next by the same matrix."""
+    """Steps of unrolled RNN layers: the same matrix passes each step to the next."""
     sources = {a: _steps_before(a, finder) for a in finder.activations}
-    open_ = [a for a, found in sources.items() if len(found) > 1]  # as where layers share their weights
+    open_ = [a for a, found in sources.items() if len(found) > 1]  # for example where layers share their weights
     keys = {w.key for a in open_ for source, w in _dense(a) if source in sources[a]}
     before: dict[Atom, Atom] = {}
     for atom, found in sources.items():
@@ -244,7 +244,7 @@ def _chained_rnns(finder: StepFinder) -> list[FoundStep]:
 
 
 def _steps_before(atom: Atom, finder: StepFinder) -> list[Atom]:
-    """The activations that may be the step before: fed in by a matrix by which they are fed, too."""
+    """The activations that may be the step before: the matrix that multiplies them also occurs in their inputs."""
     return [
         source
         for source, weight in _dense(atom)
@@ -256,7 +256,7 @@ def _steps_before(atom: Atom, finder: StepFinder) -> list[Atom]:
 
 
 def _operands(step: FoundStep) -> str:
-    """What a step multiplies by matrices, for messages."""
+    """The operands that a step multiplies by matrices, for messages."""
     atoms = dict.fromkeys(a for _, a, array, _ in step.operands() if array.ndim == 2)
     return ", ".join(repr(a.value.name) if a.value is not None else "a sum" for a in atoms)
 
@@ -267,7 +267,7 @@ def _dense(atom: Atom) -> list[tuple[Atom, Weight]]:
 
 
 def _first_of(source: Atom, atom: Atom, hidden: Atom) -> bool:
-    """Whether `source` is the step before `atom` with a hidden state of zeros, which is left out."""
+    """Whether `source` is the step before `atom` with a hidden state of zeros, which is omitted."""
     first, second = source.form, atom.form
     if first is None or second is None or not first.linear or not second.linear:
         return False

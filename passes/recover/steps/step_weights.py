@@ -16,10 +16,10 @@ from rnnqc.passes.recover.rows.row_algebra import Atom, Floats
 from rnnqc.passes.recover.steps.step_matcher import FoundStep
 
 GATES = {"LSTM": "iofc", "GRU": "zrh", "RNN": "h"}
-_PEEPHOLES = "iof"  # their order in P
+_PEEPHOLES = "iof"  # in the order of P
 
 
-class NoNode(Exception):  # noqa: N818 - no error: the step stays as it is
+class NoNode(Exception):  # noqa: N818 - not an error: the step stays unchanged
     """The equations match, but no ONNX node computes this step; carries the reason, what was found and what to do."""
 
     def __init__(self, reason: str, found: str, action: str = "") -> None:
@@ -33,14 +33,14 @@ class StepNode:
 
     Attributes:
         op: Operator.
-        x: The parts of the input, side by side; none if the step has h alone: W is `[G*H, 1]` and zero then.
+        x: The parts of the input, concatenated; empty if the step only has h: then W is `[G*H, 1]` and zero.
         h: The hidden state before; None for zeros.
         c: The cell state before; None for zeros, or if there is none.
         W: `[G*H, I]`, gates in ONNX's order.
         R: `[G*H, H]`.
         B: `[2*G*H]`, or None for zeros.
         P: `[3*H]`, or None.
-        attributes: Of the node.
+        attributes: Attributes of the node.
         h_next: The new hidden state.
         c_next: The new cell state, or None.
     """
@@ -59,10 +59,10 @@ class StepNode:
 
 
 def step_node(step: FoundStep, constants: Constants) -> StepNode:
-    """The node for `step`, whose hidden state is known (None: zeros).
+    """Returns the node for `step`, whose hidden state is known (None: zeros).
 
     Raises:
-        NoNode: There is none.
+        NoNode: No node computes it.
     """
     if step.doubt:
         raise NoNode("it is not known which of its operands is the hidden state.", step.doubt)
@@ -90,12 +90,12 @@ def step_node(step: FoundStep, constants: Constants) -> StepNode:
 
 
 class _Weights:
-    """The weights of a step's node, summed up from the terms of its pre-activations.
+    """The weights of a step's node, summed from the terms of its pre-activations.
 
     Attributes:
-        inputs: The values that W multiplies, side by side.
-        W: As `StepNode`.
-        R: As `StepNode`.
+        inputs: The values that W multiplies, concatenated.
+        W: As in `StepNode`.
+        R: As in `StepNode`.
         B: `[2,G*H]`.
         P: `[3,H]`.
 
@@ -127,10 +127,10 @@ class _Weights:
         self.P = np.zeros((3, step.width), np.float32)
 
     def add_gate(self, number: int, gate: str) -> None:
-        """Adds what the pre-activation of a gate says.
+        """Adds the terms of the pre-activation of a gate.
 
         Raises:
-            NoNode: The cell state goes into it in another way than through a peephole.
+            NoNode: The cell state enters it other than by a peephole.
         """
         step = self._step
         rows = self._rows(number)
@@ -159,7 +159,7 @@ class _Weights:
                 self.W[rows, low : low + matrix.shape[1]] += sign * matrix
 
     def add_recurrent(self) -> None:
-        """Adds the product of the hidden state that a reset gate multiplies."""
+        """Adds the product with the hidden state that a reset gate multiplies."""
         recurrent, hidden = self._step.recurrent, self._step.hidden
         if recurrent is None:
             return
@@ -173,7 +173,7 @@ class _Weights:
         return slice(gate * self._step.width, (gate + 1) * self._step.width)
 
     def _matrix(self, array: Floats) -> Floats:
-        """`[H,K]` of a product's weights, or of factors by element."""
+        """Weights of a product as `[H,K]`; elementwise factors as a diagonal matrix."""
         return array.T if array.ndim == 2 else np.diag(np.broadcast_to(array, (self._step.width,)))
 
 
@@ -182,7 +182,7 @@ def _name(atom: Atom) -> str:
 
 
 def _base(atom: Atom) -> tuple[object, Value, int]:
-    """Key, value and width of what an atom is taken from."""
+    """Key, value and width of the source of an atom."""
     if atom.kind == "leaf":
         assert atom.value is not None
         return atom.identity, atom.value, atom.whole
@@ -192,7 +192,7 @@ def _base(atom: Atom) -> tuple[object, Value, int]:
 
 
 def _row(constants: Constants, atom: Atom, array: Floats) -> Floats | None:
-    """What a constant operand adds to a pre-activation; None if it is none, or differs from row to row."""
+    """The row that a constant operand adds to a pre-activation; None if it is not constant, or rows differ."""
     held = constants.array(atom.value) if atom.kind == "leaf" else None
     if held is None or array.ndim == 2:
         return None
