@@ -254,7 +254,7 @@ class Loop:
     def _sequences(
         self, b: Builder, body: Builder, p: Value, real: npt.DTypeLike, apart: bool
     ) -> tuple[list[Value], list[Value]]:
-        """The scanned sequences and their elements: x W + B of the joint gates and, if `apart`, of a GRU's candidate."""
+        """The scanned sequences and their elements: x W + B of joint gates and, if `apart`, of a GRU's candidate."""
         hidden, gates = self.cell.hidden_size, len(self.cell.type.gates)
         joint = self.cell.type.joint if apart else gates
         widths, sequences = [joint * hidden], [p]
