@@ -1,4 +1,4 @@
-"""Gates so close to 1, or to 0, that a piecewise-linear table cannot tell how far away (no graph here)."""
+"""Gates so close to 1 or 0 that a piecewise-linear table cannot resolve the difference (no graph here)."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ STEADY_BIAS = 7.0
 
 @dataclass(frozen=True)
 class CoarseGates:
-    """Gates of units whose states last long.
+    """Gates of units with long-lived states.
 
     Attributes:
-        gates: Their names: the one that keeps the state, and the input gate where it adds as little.
-        bias: The largest of the first.
+        gates: Their names: the gate that keeps the state, and the input gate if it adds as little.
+        bias: The largest bias of the former.
     """
 
     gates: tuple[str, ...]
@@ -29,11 +29,11 @@ class CoarseGates:
 
 
 def coarse_gates(cell: QuantizedCell, bias: npt.NDArray[np.float32]) -> CoarseGates | None:
-    """The gates whose tables are too coarse for units of a cell; None if there are none.
+    """Returns the gates whose tables are too coarse for units of a cell; None if there are none.
 
     Args:
         cell: The cell.
-        bias: `[GH]`, of all gates.
+        bias: `[GH]`, for all gates.
     """
     coupled = cell.type.cell_state and cell.input_forget
     kept_by = INPUT if coupled else FORGET if cell.type.cell_state else cell.type.update

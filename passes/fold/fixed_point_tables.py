@@ -1,4 +1,4 @@
-"""Activation tables of fixed-point arithmetic: the values for all quantized values of an argument."""
+"""Activation tables of fixed-point arithmetic: one value for each quantized value of the argument."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ EXACT = "exact"
 
 @dataclass(frozen=True)
 class VitisSteps:
-    """Which Vitis table a table is.
+    """The parameters of a Vitis table.
 
     Attributes:
         activation: "Sigmoid" or "Tanh".
-        fix_position: Of the argument: a quantized value stands for `code * 2**-fix_position`.
-        low: The lowest quantized value.
-        high: The highest quantized value.
+        fix_position: Of the argument: a quantized value q represents `q * 2**-fix_position`.
+        low: The smallest quantized value.
+        high: The largest quantized value.
     """
 
     activation: str
@@ -43,11 +43,11 @@ class VitisSteps:
 
 @dataclass(frozen=True, eq=False)
 class FixedPointTable:
-    """One table.
+    """An activation table.
 
     Attributes:
         values: float32, one for each quantized value of the argument in ascending order.
-        vitis: How a file says the same in fewer bytes; None if it cannot.
+        vitis: Parameters that describe the same table in fewer bytes; None if there are none.
     """
 
     values: FloatArray
@@ -55,7 +55,7 @@ class FixedPointTable:
 
 
 def place(tables: list[FixedPointTable], table: FixedPointTable) -> int:
-    """The entry at which the table starts among `tables`, where it is put unless it is there."""
+    """Returns the first entry of the table in the concatenation of `tables`, adding it if missing."""
     start = 0
     for other in tables:
         if np.array_equal(other.values, table.values):
@@ -68,10 +68,10 @@ def place(tables: list[FixedPointTable], table: FixedPointTable) -> int:
 def fixed_point_table(
     cell: QuantizedCell, name: str, activation: Activation, argument: FixedPointQuantizer
 ) -> FixedPointTable:
-    """The table of an activation, its values on the grid of `<name>.activation` if that has one.
+    """Returns the table of an activation, with values rounded to the format of `<name>.activation` if there is one.
 
     Raises:
-        NotHandled: There is no Vitis table for this argument.
+        NotHandled: No Vitis table exists for this argument.
     """
     point = cell.points[f"{name}.activation"]
     codes = np.arange(argument.low, argument.high + 1)
@@ -107,12 +107,12 @@ def _vitis_values(
 
 
 def on_activation_grid(point: PointFormat, values: FloatArray) -> FloatArray:
-    """`values` in the format of an activation's point; themselves without one."""
+    """Returns `values` in the format of an activation's point; unchanged without one."""
     return values if point.static is None else point.static.fake_quantize(values)
 
 
 def table_kind(cell: QuantizedCell, name: str, kind: str) -> str:
-    """How the activation at the point `name` is tabulated: exactly where the table of that kind does not exist."""
+    """Returns the kind of table at the point `name`: exact if no table of the requested kind exists."""
     gate, gates = name.rpartition(".")[0], cell.type.gates
     activation = cell.gate_activation(gates.index(gate)) if gate in gates else cell.output_activation
     if activation is None or activation.name not in STEP_BITS:

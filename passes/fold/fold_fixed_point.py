@@ -1,14 +1,13 @@
-"""The numbers of a cell in fixed-point arithmetic, where every point of the cell has a static format (no graph here).
+"""The operands of a cell in fixed-point arithmetic, where every point of the cell has a static format (no graph here).
 
-With `s_p` the real value of one quantization step of point p:
+With `s_p` the real value of one LSB of point p:
 
-    x_multiplier = s_W * s_x      h_multiplier = s_R * s_h      (real values of one unit of the sums of products)
+    x_multiplier = s_W * s_x      h_multiplier = s_R * s_h      (real values of one LSB of the accumulators)
 
 In a GRU with linear_before_reset = 0 the columns of the hidden gate have the scale of `r * h` for s_h.
 
-Tables hold real values for all quantized values of a pre-activation or of the cell state. Quantized values of the
-input and of the hidden state, and weights, are stored with the offset that makes the former unsigned and the latter
-signed.
+Tables hold real values for all quantized values of a pre-activation or of the cell state. Quantized inputs, hidden
+states and weights are stored with the offset that makes the former two unsigned and the latter signed.
 """
 
 from __future__ import annotations
@@ -59,7 +58,7 @@ class FoldedFixedPoint:
         h_multiplier: `[GH]`.
         B: `[GH]`.
         P: `[3H]` or None.
-        gate_tables: The distinct tables of the gates, in the order they stand in `gate_table`.
+        gate_tables: The distinct tables of the gates, in the order of `gate_table`.
         cell_table: The table of the output activation, or None.
         hidden_bias: `[H]` or None.
     """
@@ -79,7 +78,7 @@ class FoldedFixedPoint:
 
 
 def needs_fixed_point(cell: QuantizedCell) -> bool:
-    """Whether a format of the cell is one that only fixed-point arithmetic has."""
+    """Whether only fixed-point arithmetic supports a format of the cell."""
     points, gates = cell.points, cell.type.gates
     exact = EXACT_POINTS | {RESET_PRODUCT, *cell.type.product_points}
     present = [n for n in exact & points.keys() if not points[n].is_float]
@@ -100,13 +99,13 @@ def fold_fixed_point(
     """Folds the scales of a quantized cell.
 
     Args:
-        cell: With its points resolved.
+        cell: The cell, with resolved points.
         w: Quantized W `[I,GH]`, in the format of its point.
         r: Quantized R `[H,GH]`.
-        parameters: B `[GH]`, and P `[3H]` and hidden_bias `[H]` where the cell has them.
+        parameters: B `[GH]`, and P `[3H]` and hidden_bias `[H]` if the cell has them.
 
     Raises:
-        NotHandled: A point that has to lie on a grid does not, or has a format that this arithmetic does not know.
+        NotHandled: A point that must be quantized is not, or has a format that this arithmetic does not support.
     """
     gates = cell.type.gates
     grids = _quantizers(cell)
@@ -146,7 +145,7 @@ def fold_fixed_point(
 
 
 def _quantizers(cell: QuantizedCell) -> dict[str, FixedPointQuantizer]:
-    """The quantizers of the cell by name; a coupled forget gate has those of the input gate."""
+    """The quantizers of the cell by name; a coupled forget gate uses those of the input gate."""
     made = {}
     for name in quantizers_of(cell.type):
         held = _format(cell, name)
@@ -161,7 +160,7 @@ def _quantizers(cell: QuantizedCell) -> dict[str, FixedPointQuantizer]:
 def _gate_tables(
     cell: QuantizedCell, grids: Mapping[str, FixedPointQuantizer]
 ) -> tuple[list[FixedPointTable], list[int]]:
-    """The distinct tables of the gates, and where the table of each gate starts."""
+    """The distinct tables of the gates, and the first entry of each gate's table."""
     gates = cell.type.gates
     tables: list[FixedPointTable] = []
     offsets: list[int] = []
@@ -198,17 +197,17 @@ def _weight(cell: QuantizedCell, name: str, codes: npt.NDArray[Any]) -> _Weight:
 
 
 def _raise(format_: Format) -> int:
-    """What makes the quantized values of a format unsigned."""
+    """The offset that makes the quantized values of a format unsigned."""
     return int(2 ** (format_.bits - 1)) if format_.signed else 0
 
 
 def _codes(cell: QuantizedCell) -> tuple[str, ...]:
-    """The quantizers of what weights are multiplied with."""
+    """The quantizers of the values that weights multiply."""
     return ("input", "hidden", RESET) if cell.resets_state else ("input", "hidden")
 
 
 def _format(cell: QuantizedCell, quantizer: str) -> Format | None:
-    """The format of a quantizer; None for one that passes values on."""
+    """The format of a quantizer; None for one that returns values unchanged."""
     if cell.input_forget and quantizer.startswith(f"{GATES[FORGET]}."):
         return None
     name = point_of(cell, quantizer)

@@ -1,8 +1,8 @@
-"""The numbers of the integer cell: combined multipliers, effective bias, limits and tables (no graph here).
+"""The operands of the integer cell: combined multipliers, effective bias, limits and tables (no graph here).
 
-With `s_g` the real value of one step of a pre-activation (1 for a gate evaluated in float):
+With `s_g` the real value of one LSB of a pre-activation (1 for a gate evaluated in float):
 
-    x_multiplier = s_W * s_x / s_g        (s_x = 1 for one scale per row, which is multiplied separately)
+    x_multiplier = s_W * s_x / s_g        (s_x = 1 for per-row dynamic scales, which are multiplied separately)
     h_multiplier = s_R * s_h / s_g
     B = b / s_g + n + 0.5                 (n + 0.5 for a table gate: zero point and rounding)
     P = p * s_c / s_g
@@ -37,11 +37,11 @@ class TableSpec:
     """One activation table.
 
     Attributes:
-        activation: What it tabulates (the residual above `max(x, 0)` for kind "relu_table").
-        bits: Width of a quantized value that indexes it.
-        step: Real value of one quantization step.
-        unit: Real value of one unit of the entries.
-        piecewise_linear: Whether entries come from the shared knots.
+        activation: The tabulated function (the residual above `max(x, 0)` for kind "relu_table").
+        bits: Width of the quantized values that index it.
+        step: Real value of one LSB of the index.
+        unit: Real value of one LSB of the entries.
+        piecewise_linear: Whether entries are interpolated from the shared knots.
     """
 
     activation: Activation
@@ -67,7 +67,7 @@ class FoldedLut:
         B: `[GH]`.
         P: `[3H]` or None.
         hidden_bias: `[H]` or None.
-        gate_tables: The distinct tables in the order they stand in `gate_table`.
+        gate_tables: The distinct tables in the order of `gate_table`.
         cell_table: The table of the output activation, or None.
     """
 
@@ -85,9 +85,9 @@ def fold_lut(cell: QuantizedCell, w: npt.NDArray[np.int8], parameters: Mapping[s
     """Folds the scales of a quantized cell.
 
     Args:
-        cell: With its points resolved.
+        cell: The cell, with resolved points.
         w: Quantized W `[I,GH]`.
-        parameters: B `[GH]`, and P `[3H]` and hidden_bias `[H]` where the cell has them.
+        parameters: B `[GH]`, and P `[3H]` and hidden_bias `[H]` if the cell has them.
 
     Raises:
         NotHandled: The formats of the cell have no integer form.
@@ -127,9 +127,9 @@ def _numbers(
     Args:
         cell: The cell.
         f: Its formats.
-        gates: How its gates are evaluated.
-        table: That of the output activation, and a float cell state's steps per unit.
-        zero_point_rows: How many rows hold the column sums of W.
+        gates: The evaluation of its gates.
+        table: The table of the output activation, and for a float cell state its index steps per unit.
+        zero_point_rows: Number of rows that hold the column sums of W.
     """
     cell_table, cell_index_scale = table
     sizes = {t.size for t in gates.tables}
@@ -162,7 +162,7 @@ def _numbers(
 
 @dataclass
 class _Gates:
-    """How each gate is evaluated: lists by gate, and the distinct tables in the order they stand."""
+    """The evaluation of each gate: lists by gate, and the distinct tables in order."""
 
     step: list[float] = field(default_factory=list)
     zero: list[float] = field(default_factory=list)
@@ -177,7 +177,7 @@ class _Gates:
 def _fold_gates(cell: QuantizedCell, c_unit: float) -> _Gates:
     made = _Gates()
     for k in range(len(cell.type.gates)):
-        source = INPUT if cell.input_forget and k == FORGET else k  # the coupled gate's own value is never used
+        source = INPUT if cell.input_forget and k == FORGET else k  # the coupled gate's own value is unused
         activation = cell.gate_activation(source)
         step, bits = gate_format(cell, source)
         clip = cell.clip if cell.clip is not None else GATE_LIMIT
@@ -204,7 +204,7 @@ def _fold_gates(cell: QuantizedCell, c_unit: float) -> _Gates:
 
 
 def _cell_table(cell: QuantizedCell, cell_scale: float) -> tuple[TableSpec | None, float]:
-    """The table of the output activation and, for a float cell, its steps per unit."""
+    """The table of the output activation and, for a float cell state, its index steps per unit."""
     output = cell.output_activation
     if output is None or output.kind not in (TABLE, RELU_TABLE):
         return None, 0.0
@@ -216,14 +216,14 @@ def _cell_table(cell: QuantizedCell, cell_scale: float) -> tuple[TableSpec | Non
 
 
 def with_zero_point_rows(codes: npt.NDArray[np.int8], count: int) -> npt.NDArray[np.int8]:
-    """`codes` `[I,GH]` and `count` rows that add up to minus its column sums; what the function body computes."""
+    """Returns `codes` `[I,GH]` with `count` rows that add up to minus its column sums, as the function body does."""
     sums = codes.sum(axis=0, dtype=np.int64)
     taken = np.clip(np.abs(sums) - 127 * np.arange(count)[:, np.newaxis], 0, 127)
     return np.concatenate([codes, (-np.sign(sums) * taken).astype(np.int8)])
 
 
 def zero_point_rows_needed(codes: npt.NDArray[np.int8]) -> int:
-    """How many rows hold the column sums of `codes`: a power of two, so that cells of one size share a function."""
+    """Returns the number of rows for the column sums of `codes`: a power of two, so that equal sizes share it."""
     needed = -(-int(np.abs(codes.sum(axis=0, dtype=np.int64)).max()) // 127)
     return int(2 ** max(2, (needed - 1).bit_length()))
 
@@ -238,7 +238,7 @@ def _table(cell: QuantizedCell, name: str, activation: Activation, bits: int, st
 
 
 def linear_length(activation: Activation, bits: int, step: float) -> int | None:
-    """Steps `n` on the activation's interval where the knots fit: a multiple of 64 that `step` divides evenly."""
+    """Returns the steps `n` on the activation's interval if the knots fit: a multiple of 64 that `step` divides."""
     n = activation.limit / step
     return int(n) if n == int(n) and int(n) % 64 == 0 and n <= 2 ** (bits - 1) else None
 

@@ -1,7 +1,7 @@
-"""The numbers of a Brevitas cell in the arithmetic "grid32" (no graph here).
+"""The operands of a Brevitas cell in the arithmetic "grid32" (no graph here).
 
-Elementwise operations are Brevitas' own, in float32 and in its order. Products of integers are exact sums here, where
-Brevitas multiplies float32 matrices in an unspecified order.
+Elementwise operations are Brevitas' own, in float32 and in its order. Integer matmuls are exact here, where Brevitas
+multiplies float32 matrices in an unspecified order.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ _BYTE_BITS = 8
 def grid_of(
     name: str, quantizer: QonnxQuantizer, *, unsigned: bool = False, on_grid: bool = False
 ) -> FixedPointQuantizer:
-    """The quantizer in the operator's terms.
+    """Returns the quantizer in the operator's terms.
 
     Args:
         name: For messages.
-        quantizer: With one scale.
-        unsigned: Raise the quantized values so that none is negative.
-        on_grid: It meets values on its own grid only: any rounding that finds the nearest quantized value will do.
+        quantizer: A quantizer with one scale.
+        unsigned: Offset the quantized values so that none is negative.
+        on_grid: Its inputs are quantized already: any rounding to the nearest quantized value is correct.
 
     Raises:
-        NotHandled: The operator has no such quantizer.
+        NotHandled: The operator does not support the quantizer.
     """
     check_one_scale(name, quantizer)
     if quantizer.bipolar:
@@ -69,7 +69,7 @@ def grid_of(
 
 
 def check_one_scale(name: str, quantizer: QonnxQuantizer) -> None:
-    """Activations have one scale, and a zero point that is a quantized value.
+    """Checks that activations have one scale, and a zero point that is an integer in their range.
 
     Raises:
         NotHandled: They do not.
@@ -81,7 +81,7 @@ def check_one_scale(name: str, quantizer: QonnxQuantizer) -> None:
 
 
 def scale_of(quantizer: QonnxQuantizer) -> float:
-    """The one scale of a quantizer."""
+    """Returns the single scale of a quantizer."""
     return float(quantizer.scale.ravel()[0])
 
 
@@ -133,10 +133,10 @@ def fold_quant_lstm(node: QuantLstm, x: FixedPointQuantizer) -> FoldedFixedPoint
 
 
 def points_of(node: QuantLstm) -> dict[str, PointFormat]:
-    """The formats of the cell, as reports describe them.
+    """Returns the formats of the cell, for reports.
 
     Raises:
-        NotHandled: A quantizer is none that a format describes.
+        NotHandled: A format cannot represent a quantizer.
     """
     q = node.quantizers
     points = {"input": q["output"].format(), "hidden": replace(q["output"].format(), rounded_output=True)}
@@ -154,7 +154,7 @@ def points_of(node: QuantLstm) -> dict[str, PointFormat]:
 
 
 def _format_of(stored: StoredWeights, parameters: Sequence[Parameter]) -> PointFormat:
-    """The format of the quantized values as they are stored: unsigned ones may be lowered to signed ones."""
+    """The format of the quantized values as stored: unsigned ones may be offset to signed ones."""
     used = [p.quantizer for p in parameters if p.quantizer is not None]
     bits, signs, narrow = max(q.bits for q in used), {q.signed for q in used}, all(q.narrow for q in used)
     if stored.lowered or len(signs) > 1:
@@ -190,13 +190,13 @@ def _columns(parameters: Sequence[Parameter]) -> list[tuple[float, float]]:
 
 @dataclass(frozen=True)
 class StoredWeights:
-    """W or R as an integer cell stores it.
+    """W or R as stored in an integer cell.
 
     Attributes:
         codes: Quantized values `[K,4H]`, int8 or int16.
-        zero_point: Of the columns, int32 `[4H]`.
-        scale: Of the columns, float64 `[4H]`.
-        lowered: What was subtracted from unsigned values and their zero points, to store them as signed ones.
+        zero_point: Of each column, int32 `[4H]`.
+        scale: Of each column, float64 `[4H]`.
+        lowered: Offset subtracted from unsigned values and their zero points, to store them as signed ones.
     """
 
     codes: npt.NDArray[np.signedinteger[Any]]
@@ -206,13 +206,13 @@ class StoredWeights:
 
 
 def stored_weights(key: str, parameters: Sequence[Parameter]) -> StoredWeights:
-    """The quantized values of all gates.
+    """Returns the quantized values of all gates.
 
     Raises:
-        NotHandled: They are floats, too wide, or have zero points or scales that do not fit.
+        NotHandled: They are floats, too wide, or have unsupported zero points or scales.
     """
     codes: list[npt.NDArray[np.int64]] = []
-    unsigned: list[npt.NDArray[np.bool_]] = []  # of the columns
+    unsigned: list[npt.NDArray[np.bool_]] = []  # for each column
     binary: list[npt.NDArray[np.bool_]] = []
     bits = 0
     for p in parameters:
@@ -229,7 +229,7 @@ def stored_weights(key: str, parameters: Sequence[Parameter]) -> StoredWeights:
     joined = np.concatenate(codes, axis=1)
     wide = bits > _BYTE_BITS
     largest = 2 ** (15 if wide else 7)
-    shift = largest if joined.max(initial=0) >= largest else 0  # none of signed ones is
+    shift = largest if joined.max(initial=0) >= largest else 0  # never for signed ones
     lowered = shift * np.concatenate(unsigned)
     zero_point = (np.where(np.concatenate(binary), 0, columns[:, 0]) - lowered).astype(np.int32)
     dtype = np.int16 if wide else np.int8
@@ -244,7 +244,7 @@ def _gate_table(node: QuantLstm, gate: str, argument: FixedPointQuantizer) -> Fi
 
 
 def _table(activation: Activation, quantizer: QonnxQuantizer, argument: FixedPointQuantizer) -> FixedPointTable:
-    """The quantized activation of all float32 arguments on the grid, with float32 values before the quantizer."""
+    """The quantized activation of all representable float32 arguments, with float32 values before the quantizer."""
     multiples = np.arange(argument.low, argument.high + 1).astype(np.float32)
     arguments = (multiples * np.float32(argument.scale)).astype(np.float64)
     return FixedPointTable(quantizer(np.asarray(activation(arguments)).astype(np.float32)))

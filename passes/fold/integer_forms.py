@@ -1,4 +1,4 @@
-"""Which integer arithmetic a quantized cell gets, and which of them lose parts of initial hidden states."""
+"""Selects the integer arithmetic of a quantized cell, and finds those that lose parts of initial hidden states."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ SHORT_BITS = 8
 def integer_form(
     cell: QuantizedCell, w: npt.NDArray[Any], r: npt.NDArray[Any], parameters: Mapping[str, FloatArray]
 ) -> Folded:
-    """The integer form in the first arithmetic that has the formats of the cell.
+    """Returns the integer form in the first arithmetic that supports the formats of the cell.
 
     Args:
-        cell: With its points resolved.
+        cell: The cell, with resolved points.
         w: Quantized W `[I,GH]`, in the format of its point.
         r: Quantized R `[H,GH]`.
-        parameters: B `[GH]`, and P `[3H]` and hidden_bias `[H]` where the cell has them.
+        parameters: B `[GH]`, and P `[3H]` and hidden_bias `[H]` if the cell has them.
 
     Raises:
-        NotHandled: No arithmetic has them.
+        NotHandled: No arithmetic supports them.
     """
     refusal: NotHandled | None = None
     if not needs_fixed_point(cell):
@@ -50,14 +50,14 @@ def integer_form(
     try:
         return fold_fixed_point(cell, w, r, parameters)
     except NotHandled:
-        # A cell that is no case of the second arithmetic hears what it misses of the first.
+        # # A cell that does not need the second arithmetic gets the refusal of the first.
         if refusal is not None:
             raise refusal from None
         raise
 
 
 def _fold_as_brevitas(cell: QuantizedCell, w: npt.NDArray[Any], r: npt.NDArray[Any], b: FloatArray) -> FoldedFixedPoint:
-    """The arithmetic that reading the cell gives, once it was written as Brevitas exports it."""
+    """The arithmetic of the cell after writing it as Brevitas exports it, and reading it."""
     lstm, point = quant_lstm_of(cell, w, r, b), cell.points["input"]
     chained = point.mode == CHAINED
     x = grid_of("input", lstm.quantizers["output"], unsigned=True, on_grid=chained or point.on_grid)
@@ -66,22 +66,22 @@ def _fold_as_brevitas(cell: QuantizedCell, w: npt.NDArray[Any], r: npt.NDArray[A
 
 
 def with_own_codes(cell: QuantizedCell) -> QuantizedCell:
-    """The cell, whose input has the format of the layer before: the same quantized values, made of float states."""
+    """Returns a chained cell that quantizes the float states itself: to the same quantized values."""
     return cell.with_point("input", replace(cell.points["input"], mode=STATIC, on_grid=True))
 
 
 def without_long_codes(cell: QuantizedCell) -> QuantizedCell:
-    """The cell with quantized values of its own, where those of the layer before are too wide to pass."""
+    """Returns the cell with its own quantization if the chained quantized values are too wide."""
     point = cell.points["input"]
     return with_own_codes(cell) if point.mode == CHAINED and point.integers.bits > SHORT_BITS else cell
 
 
 def loses_states(cell: QuantizedCell, parameters: Mapping[str, npt.NDArray[Any]]) -> bool:
-    """Whether the arithmetic that the cell's formats have holds no hidden states beyond its quantized values.
+    """Whether the arithmetic of the cell's formats loses hidden states beyond the range of their quantized values.
 
     Args:
-        cell: With its formats.
-        parameters: Quantized W and R, and B, P and hidden_bias where the cell has them.
+        cell: The cell, with its formats.
+        parameters: Quantized W and R, and B, P and hidden_bias if the cell has them.
     """
     others = {k: a for k, a in parameters.items() if k in ("B", "P", "hidden_bias")}
     try:
@@ -91,12 +91,12 @@ def loses_states(cell: QuantizedCell, parameters: Mapping[str, npt.NDArray[Any]]
 
 
 def is_within(model: Model, state: Value, bound: float) -> bool:
-    """Whether an initial state is known to lie within the bound: a constant that does."""
+    """Whether an initial state is known to be within the bound: it is a constant within it."""
     held = Constants(model).array(state)
     return held is not None and bool(np.all(np.abs(held) <= bound))
 
 
 def bound_to_exceed(model: Model, cell: QuantizedCell, state: Value | None) -> float:
-    """The bound of some quantized hidden states, if an initial state may lie beyond it; else 0."""
+    """Returns the bound of some quantized hidden states if an initial state may exceed it; else 0."""
     bound = state_bound(cell, some=True)
     return bound if bound and state is not None and not is_within(model, state, bound) else 0.0

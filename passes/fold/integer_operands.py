@@ -1,4 +1,4 @@
-"""The constants that the integer form of a cell is made from."""
+"""The constant operands of a cell's integer form."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from rnnqc.ir import Value
 class Operands:
     """The constant inputs of the cell, as values of the main graph.
 
-    Without multipliers W and R may be packed (uint8, rnnqc/formats/packing.py), with multipliers they are. Only the
-    arithmetic "grid" has int16 weights and zero points of weights.
+    Without multipliers W and R may be packed (uint8, rnnqc/formats/packing.py), with multipliers they always are. Only
+    the arithmetic "grid" has int16 weights and zero points of weights.
     """
 
     W: Value
@@ -32,5 +32,5 @@ class Operands:
 
     @property
     def names(self) -> OperandNames:
-        """Their names."""
+        """Returns their names."""
         return OperandNames(**{k: v.name for k, v in vars(self).items() if v is not None})

@@ -1,4 +1,4 @@
-"""The formats that look-up arithmetic has: which cells it computes, and the scales and limits of their values."""
+"""The formats that the lut arithmetic supports, and the scales and limits of their values."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ EXACT_POINTS = frozenset(
 
 @dataclass(frozen=True)
 class ValueFormat:
-    """How a value that meets weights becomes unsigned integers.
+    """Conversion of a value that weights multiply to unsigned integers.
 
     Attributes:
-        mode: "static", "codes" (quantized values come from another cell) or "dynamic_row".
-        scale: Real value of one quantized value; 0 for one of each row, and for a value that there is not.
+        mode: "static", "codes" (another cell supplies quantized values) or "dynamic_row".
+        scale: Real value of one LSB; 0 for per-row dynamic scales, and for an absent value.
         zero_point: The quantized value of 0.
         bits: 8 or 16.
     """
@@ -49,13 +49,13 @@ class LutFormats:
     """The formats of one cell.
 
     Attributes:
-        W: Of the weights of the input, symmetric, up to 8 bits.
-        R: Of those of the hidden state.
-        x: Of the input.
-        h: Of the hidden state.
-        reset: Of `r * h` in a GRU with linear_before_reset = 0.
-        cell_scale: Real value of one step of the cell state; 0 for a float one.
-        cell_max: Its largest magnitude in steps.
+        W: Format of W, symmetric, up to 8 bits.
+        R: Format of R.
+        x: Format of the input.
+        h: Format of the hidden state.
+        reset: Format of `r * h` in a GRU with linear_before_reset = 0.
+        cell_scale: Real value of one LSB of the cell state; 0 for a float one.
+        cell_max: Its largest magnitude in LSB.
     """
 
     W: Format
@@ -68,7 +68,7 @@ class LutFormats:
 
     @classmethod
     def of(cls, cell: QuantizedCell) -> LutFormats:
-        """Those of a cell; raises NotHandled for one that has others."""
+        """Returns the formats of a cell; raises NotHandled for unsupported ones."""
         _check_exact_points(cell)
         w, r = _weight_format(cell, "W"), _weight_format(cell, "R")
         x, h = _value_format(cell, "input"), _value_format(cell, "hidden")
@@ -78,7 +78,7 @@ class LutFormats:
 
 
 def _reset_format(cell: QuantizedCell, hidden: ValueFormat) -> ValueFormat:
-    """The format of `r * h` in a GRU with linear_before_reset = 0; no scale elsewhere."""
+    """The format of `r * h` in a GRU with linear_before_reset = 0; without a scale for other cells."""
     if not cell.resets_state:
         return ValueFormat(hidden.mode, 0.0, 128, hidden.bits)
     reset = _value_format(cell, RESET_HIDDEN)
@@ -92,7 +92,7 @@ def _reset_format(cell: QuantizedCell, hidden: ValueFormat) -> ValueFormat:
 
 
 def _check_exact_points(cell: QuantizedCell) -> None:
-    """Raises NotHandled for a quantized value that this form keeps exact."""
+    """Raises NotHandled for a quantized point that this form computes exactly."""
     for name, point in cell.points.items():
         on_grid = name.endswith(".activation") and (point.static is not None or point.table == VITIS)
         exact = name in EXACT_POINTS or name in cell.type.product_points or on_grid
@@ -126,7 +126,7 @@ def _weight_format(cell: QuantizedCell, name: str) -> Format:
 
 
 def _value_format(cell: QuantizedCell, name: str) -> ValueFormat:
-    """How `name`, which meets weights, becomes integers."""
+    """The conversion of `name`, which weights multiply, to integers."""
     point, held = cell.points[name], cell.points[name].format
     if held is None or held.bits not in (8, 16) or held.signed or held.rounding is not Rounding.HALF_EVEN:
         found = "float" if held is None else f"{point.bits} bits, signed = {held.signed}, {held.rounding.value}"
@@ -142,7 +142,7 @@ def _value_format(cell: QuantizedCell, name: str) -> ValueFormat:
 
 
 def gate_format(cell: QuantizedCell, k: int) -> tuple[float, int]:
-    """Scale and bits of the pre-activation of a gate that is tabulated; 1 and 0 of another one."""
+    """Returns scale and bits of the pre-activation of a tabulated gate; 1 and 0 for other gates."""
     activation = cell.gate_activation(k)
     if activation.kind != TABLE:
         return 1.0, 0
@@ -189,16 +189,16 @@ def _cell_format(cell: QuantizedCell) -> tuple[float, float]:
             f"cell_state: {held.bits} bits, {held.rounding.value}, gate {gate.name}, output {output.name}",
             "whole numbers rounded half to even, with tabulated activations, have one; use --form qcdq",
         )
-    # float32 holds whole numbers of 24 bits: such a cell needs no limit but the one that keeps it finite.
+    # float32 is exact for 24-bit integers: this cell only needs the limit that keeps it finite.
     wide = held.bits == WIDE_CELL_BITS and cell_is_bounded(cell, math.inf)
     return held.scale[0], STATE_LIMIT if wide else 2.0 ** (held.bits - 1) - 1
 
 
 def state_bound(cell: QuantizedCell, *, some: bool = False) -> float:
-    """Magnitude up to which the hidden format holds every state that steps make; 0 where no initial one is given.
+    """Returns the magnitude up to which the hidden format holds all computed states; 0 without an initial state.
 
-    Also 0 where the range of the quantized values does not follow from the activations alone: of all quantized values
-    of hidden states, or, with `some`, of all or some of those of a GRU.
+    Also 0 if the range of the quantized values does not follow from the activations alone: for all quantized hidden
+    states, or, with `some`, for all or some of those of a GRU.
     """
     points = [cell.points["hidden"]]
     if cell.resets_state:
@@ -208,6 +208,6 @@ def state_bound(cell: QuantizedCell, *, some: bool = False) -> float:
         return 0.0
     bound = float(np.float32(max(bounds)))
     if cell.type.reads_hidden and not is_power_of_two(bound):
-        # Roundings of (1 - z) * n + z * h add up to a little more than the largest n.
+        # # Rounding (1 - z) * n + z * h may slightly exceed the largest n.
         return float(np.float32(bound * (1.0 + 2.0**-8)))
     return bound

@@ -1,8 +1,8 @@
-"""Brevitas' contract: the formats that its `QuantLSTMCell` can express, and a quantized cell in its terms.
+"""Brevitas' contract: the formats that its `QuantLSTMCell` supports, and the conversion of a quantized cell to it.
 
 A cell that fits is computed in Brevitas' arithmetic (`fold_quant_lstm`) and can be written as Brevitas exports it. Both
-start from the same `QuantLstm`, which is also what reading such a node gives: a cell that is written and read again has
-the same numbers.
+use the same `QuantLstm`, which is also the result of reading such a node: a cell keeps its numbers when it is written
+and read again.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ _PASSED = ("cell_state.kept", "cell_state.added")
 
 @dataclass(frozen=True)
 class Misfit:
-    """Something about a cell that Brevitas' cell cannot express.
+    """A property of a cell that Brevitas' cell does not support.
 
     Attributes:
         point: The quantization point, or the property of the layer.
-        found: What it is.
-        supported: What it would have to be.
+        found: Its value.
+        supported: The supported values.
     """
 
     point: str
@@ -59,7 +59,7 @@ class Misfit:
 
 
 def misfits(cell: QuantizedCell) -> list[Misfit]:
-    """What keeps the cell, whose points are resolved, from Brevitas' contract; empty if it fits."""
+    """Returns the reasons why a cell with resolved points does not fit Brevitas' contract; empty if it fits."""
     if cell.type is not LSTM:
         return [Misfit("operator", cell.op, LSTM.op)]
     return [*_of_layer(cell), *_of_points(cell)]
@@ -102,7 +102,7 @@ def _of_activation(name: str, point: PointFormat, widest: int) -> Iterator[Misfi
     if held is None:
         yield Misfit(name, _described(point), "one static scale")
     elif held.zero_point:
-        # Brevitas adds a zero point before rounding, recipes after it.
+        # # Brevitas adds the zero point before rounding, recipes after it.
         yield Misfit(name, f"zero_point = {held.zero_point}", "zero_point = 0")
     elif not 2 <= held.bits <= widest:
         yield Misfit(name, _described(point), f"2 to {widest} bits")
@@ -153,7 +153,7 @@ def _short(held: Format, key: str) -> str:
 
 
 def quantizer_of(point: PointFormat) -> QonnxQuantizer:
-    """The quantizer of a point with one scale and the zero point 0."""
+    """Returns the quantizer of a point with one scale and zero point 0."""
     held = point.complete
     return _quantizer(held, np.asarray(held.scale[0], np.float32), np.zeros((), np.float32), held.rounding)
 
@@ -161,12 +161,12 @@ def quantizer_of(point: PointFormat) -> QonnxQuantizer:
 def _quantizer(
     held: Format, scale: FloatArray, zero_point: FloatArray, rounding: Rounding = Rounding.HALF_EVEN
 ) -> QonnxQuantizer:
-    narrow = held.narrow and held.signed  # recipes know no narrow unsigned formats, QONNX does
+    narrow = held.narrow and held.signed  # QONNX has narrow unsigned formats, recipes do not
     return QonnxQuantizer(scale, zero_point, held.bits, held.signed, narrow, rounding)
 
 
 def bias_quantizers(cell: QuantizedCell) -> list[QonnxQuantizer | None]:
-    """Of each gate, its scale `[1]` or `[H]`; None for a bias that is not quantized. Coupled gates have the same."""
+    """Returns the quantizer of each gate, with scale `[1]` or `[H]`; None without one. Coupled gates share theirs."""
     if cell.points["bias"].is_float:
         return [None] * len(GATES)
     held, zero = cell.points["bias"].complete, np.zeros((), np.float32)
@@ -180,7 +180,7 @@ def bias_quantizers(cell: QuantizedCell) -> list[QonnxQuantizer | None]:
 def quant_lstm_of(
     cell: QuantizedCell, w: npt.NDArray[np.integer[Any]], r: npt.NDArray[np.integer[Any]], bias: FloatArray
 ) -> QuantLstm:
-    """A cell that fits, in Brevitas' terms. Its values stand for those that the cell names, without being them.
+    """Returns a fitting cell in Brevitas' terms. Its values represent the cell's, but are separate objects.
 
     Args:
         cell: The cell.
@@ -217,7 +217,7 @@ def quant_lstm_of(
 
 
 def _parameters(held: Format, quantized: npt.NDArray[np.integer[Any]], cell: QuantizedCell) -> list[Parameter]:
-    """The gates' parts of a matrix, `[H,K]` each."""
+    """The parts of a matrix by gate, `[H,K]` each."""
     made = []
     for part, scale, zero in zip(
         np.split(quantized.astype(np.int64), len(GATES), axis=1),
@@ -232,7 +232,7 @@ def _parameters(held: Format, quantized: npt.NDArray[np.integer[Any]], cell: Qua
 
 
 def _by_gate(values: npt.ArrayLike, hidden: int) -> list[FloatArray]:
-    """For each gate `[H]` float32, or 0-d where its values are equal."""
+    """The values of each gate as `[H]` float32, or 0-d if they are equal."""
     columns = np.broadcast_to(np.asarray(values, np.float32), (len(GATES) * hidden,))
     parts = np.split(columns, len(GATES))
     return [p[0].reshape(()) if (p == p[0]).all() else p.copy() for p in parts]

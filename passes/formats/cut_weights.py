@@ -1,4 +1,4 @@
-"""Weights that lie beyond the range that an override or a recipe gives them."""
+"""Weights beyond the range that an override or a recipe sets."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ Why = tuple[str, str, str]
 
 
 def cut_weights(given: Iterable[Given]) -> Why | None:
-    """That weights of one node saturate: reason, found, action; None where rounding makes all of their error.
+    """Returns reason, found and action if weights of one node saturate; None if all of their error is from rounding.
 
-    Binary weights stand for no magnitudes: they do not count.
+    Binary weights do not represent magnitudes and are ignored.
     """
     texts: list[str] = []
     greatest: list[str] = []
@@ -25,7 +25,7 @@ def cut_weights(given: Iterable[Given]) -> Why | None:
         held = point.complete
         step, zero = held.scale_array(2), held.zero_point_array(2)
         low, high = (held.minimum - zero) * step, (held.maximum - zero) * step
-        is_cut = (array < low - step) | (array > high + step)  # by more than rounding makes
+        is_cut = (array < low - step) | (array > high + step)  # by more than rounding
         if not is_cut.any():
             continue
         lost = np.square((array - np.clip(array, low, high))[is_cut], dtype=np.float64).sum()

@@ -1,4 +1,4 @@
-"""Formats that follow from those of other points of the same cell: `same_as`, and mode "product" of the bias."""
+"""Formats derived from those of other points of the same cell: `same_as`, and mode "product" of the bias."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ PRODUCT = "product"
 
 
 def is_derived(s: Settings) -> bool:
-    """Whether a point with these settings has such a format."""
+    """Whether a point with these settings has a derived format."""
     return bool(s.get("same_as")) or s.get("mode") == PRODUCT
 
 
 def targets_of(cell: Cell, name: str, target: str) -> list[str]:
-    """The points whose format the point `name` takes with `same_as = target`: for the bias those of all gates."""
+    """Returns the points whose format `name` gets with `same_as = target`: for the bias those of all gates."""
     if name == "bias" and target in ("input_product", "hidden_product", "acc"):
         return [f"{g}.{target}" for g in cell.type.gates]
     return [target]
 
 
 def follows_float(cell: Cell, name: str, s: Settings, floats: Collection[str]) -> bool:
-    """Whether such a point stays float: its source is among `floats`, points that the recipe leaves float."""
+    """Whether a derived point stays float: its source is among `floats`, points that the recipe leaves float."""
     if s.get("mode") == PRODUCT:
         return "input" in floats or "W.weight" in floats
     return all(target in floats for target in targets_of(cell, name, s["same_as"]))
 
 
 def waits_for(name: str, s: Settings, later: Sequence[str]) -> bool:
-    """Whether the format of the point `name` follows from one that is among `later`."""
+    """Whether the format of the point `name` depends on one among `later`."""
     if s.get("mode") == PRODUCT:
         return any(n in later for n in ("input", "W.weight"))
     target = s["same_as"]
@@ -46,17 +46,17 @@ def waits_for(name: str, s: Settings, later: Sequence[str]) -> bool:
 
 
 def derived_format(cell: Cell, name: str, s: Settings, made: Points) -> PointFormat:
-    """The format of such a point.
+    """Returns the format of a derived point.
 
     Args:
         cell: The cell.
-        name: Of the point.
-        s: What the recipe says about it.
-        made: The points it follows from.
+        name: Name of the point.
+        s: Its settings in the recipe.
+        made: The points it depends on.
 
     Raises:
-        CompileError: These have no scales.
-        UsageError: `same_as` names no point with one scale.
+        CompileError: The source points have no scales.
+        UsageError: `same_as` does not name a point with one scale.
     """
     if s.get("mode") == PRODUCT:
         code, weight = made["input"].static, made["W.weight"].static
@@ -70,7 +70,7 @@ def derived_format(cell: Cell, name: str, s: Settings, made: Points) -> PointFor
     target, rounding = s["same_as"], rounding_of(s)
     if name == "bias" and target in ("input_product", "hidden_product", "acc"):
         gates = [made.get(f"{g}.{target}", FLOAT) for g in cell.type.gates]
-        gates = [g if g.scale else gates[0] for g in gates]  # the coupled forget gate has none
+        gates = [g if g.scale else gates[0] for g in gates]  # the coupled forget gate has no format
         first = _one_scale(target, gates[0])
         scale = tuple(float(v) for v in np.repeat([g.scale[0] for g in gates], cell.hidden_size))
         return PointFormat.of(replace(first, scale=scale, axis=0, rounding=rounding))
@@ -83,16 +83,16 @@ def derived_format(cell: Cell, name: str, s: Settings, made: Points) -> PointFor
 
 
 def product_format(s: Settings, code: Format, weight: Format, columns: int) -> PointFormat:
-    """The format of a sum of products of quantized values: one scale for each of the output columns.
+    """Returns the format of a sum of products of quantized values, with one scale per output column.
 
     Args:
-        s: What the recipe says about it.
-        code: Of what the weights are multiplied with, with one scale.
-        weight: Of the weights.
+        s: Its settings in the recipe.
+        code: Format of the other operand, with one scale.
+        weight: Format of the weights.
         columns: Number of output channels.
 
     Raises:
-        FormatError: The products of the scales are no scales.
+        FormatError: The products of the scales are not valid scales.
     """
     unit = np.broadcast_to(np.asarray(weight.scale, np.float64) * code.scale[0], columns)
     asked = integer_format({**s, "signed": True, "zero_point": 0})
@@ -100,7 +100,7 @@ def product_format(s: Settings, code: Format, weight: Format, columns: int) -> P
 
 
 def _one_scale(target: str, point: PointFormat) -> Format:
-    """The format of a point with one scale, as another one takes it."""
+    """The format of a point with one scale, for use by another point."""
     if len(point.scale) != 1:
         raise UsageError(
             f"same_as = {target!r}, which is no point of this cell with one scale of its own.",

@@ -1,8 +1,8 @@
-"""Scales the channels of an input by powers of two so that one scale suits them all; W takes the inverse.
+"""Scales input channels by powers of two so that one scale suits them all, and W by the inverse.
 
-The quantized values of an input share one scale. Where its channels differ much in size - magnitudes of a spectrum do
-- small channels are left with few quantized values. With x / s and s W in place of x and W every product is the same
-float, for s are powers of two.
+The quantized values of an input share one scale. If the magnitudes of its channels differ much, as those of spectra do,
+small channels get few quantized values. With x / s and s W instead of x and W every product is the same float, since s
+are powers of two.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ PEAK, LOUD = 4.0, 3.0
 
 
 def wanted(settings: Settings) -> bool:
-    """Whether a recipe asks for it: `equalize`, of an input whose scales follow from its rows."""
+    """Whether a recipe requests it: `equalize`, for an input with per-row dynamic scales."""
     return bool(settings.get("equalize") and settings.get("bits") and settings.get("mode") == DYNAMIC)
 
 
 def channel_scales(
     seen: PointStatistics, weights: npt.NDArray[np.float32], bits: tuple[int, int | None] = (8, 8)
 ) -> npt.NDArray[np.float64] | None:
-    """Powers of two `[I]` by which to divide the channels of an input; None where little is gained.
+    """Returns powers of two `[I]` by which to divide the channels of an input; None if that gains little.
 
-    They halve, on a logarithmic scale, the differences between the sizes of channels over those of their weights. Sizes
-    are largest magnitudes: a channel that is rarely there must not set the scale when it is.
+    They halve, in the logarithm, the differences between the sizes of channels relative to those of their weights.
+    Sizes are largest magnitudes: a rarely active channel must not determine the scale when it is active.
 
     Args:
         seen: Statistics of the input.
@@ -61,7 +61,7 @@ def channel_scales(
 
 
 def _noise(size: npt.NDArray[np.float64], weights: npt.NDArray[Any], bits: tuple[int, int | None]) -> float:
-    """Of the products, up to a factor: what the quantized input and weights add, if these are not quantized already."""
+    """The noise of the matmul, up to a factor, from quantizing the input, and the weights unless already quantized."""
     weights = weights.astype(np.float64)
     noise = (LOUD * size.max() / (2 ** bits[0] - 1)) ** 2 * np.sum(weights**2)
     if bits[1] is not None:
@@ -76,7 +76,7 @@ def _noise(size: npt.NDArray[np.float64], weights: npt.NDArray[Any], bits: tuple
 def equalize_input(
     model: Model, graph: Graph, cell: Cell, statistics: Statistics, scales: npt.NDArray[np.float64]
 ) -> Statistics:
-    """Divides the input of a decomposed `cell` by `scales`, multiplies its W, and returns the statistics of that."""
+    """Divides the input of a decomposed `cell` by `scales`, multiplies its W, and returns the adapted statistics."""
     held = constant_array(graph_info(model.graph).initializers[cell.W])
     assert held is not None
     scaled = (held * scales[:, None]).astype(np.float32)
@@ -94,7 +94,7 @@ def equalize_input(
 
 
 def divided(seen: PointStatistics, scales: npt.NDArray[np.float64]) -> PointStatistics:
-    """Statistics of an input whose channels are divided: what concerns them; the rest is about it as it was."""
+    """Returns the statistics of an input with divided channels: per-channel values adapted, the others unchanged."""
     moment, largest, mean = seen.second_moment, seen.channel_max, seen.channel_mean
     return replace(
         seen,

@@ -1,4 +1,4 @@
-"""Settings of quantization points that make no number format: messages instead of silence."""
+"""Rejects settings of quantization points that do not result in a number format."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MODES: Mapping[str, tuple[str, ...]] = {
 
 
 def check_mode(point: str, s: Settings) -> None:
-    """Raises UsageError for a mode that the point does not have."""
+    """Raises UsageError for a mode that the point does not support."""
     if "mode" not in keys_of(point) or "mode" not in s:
         return
     known = MODES.get(point.rpartition(".")[2], ("static",))
@@ -32,7 +32,7 @@ def check_mode(point: str, s: Settings) -> None:
 
 
 def check_members(label: str, members: Sequence[tuple[str, str]]) -> None:
-    """Raises UsageError where weights, which have scales of their own values, share them with other points."""
+    """Raises UsageError if weights, whose scales depend on their values, share them with other points."""
     weights = [m for m in members if m[1].endswith(".weight")]
     others = [m for m in members if m not in weights]
     if weights and others:

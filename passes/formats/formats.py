@@ -1,9 +1,9 @@
-"""Resolve the formats of every cell of a model from a recipe, the weights and statistics.
+"""Resolves the formats of every cell of a model from a recipe, the weights and statistics.
 
-A setting that fixes a scale counts as it is. Otherwise the scale follows from the weights
+A setting that fixes a scale is used unchanged. Otherwise the scale follows from the weights
 (rnnqc/formats/weight_scales.py), from the activation, or by the recipe's `range` from the statistics of a calibration
-(rnnqc/recipes/ranges.py), where points of one `share` are taken together. Formats that are those of another point
-(`same_as`, mode "product") come last.
+(rnnqc/recipes/ranges.py), combined for points with the same `share`. Formats derived from another point (`same_as`,
+mode "product") come last.
 """
 
 from __future__ import annotations
@@ -62,20 +62,20 @@ def resolve_formats(
     statistics: Statistics | None = None,
     known: dict[str, PointFormat] | None = None,
 ) -> dict[str, Points | None]:
-    """What the recipe says about each quantization point of each cell.
+    """Returns the formats that the recipe sets for each quantization point of each cell.
 
     Args:
         cells: The cells.
         recipe: Rules and overrides.
         arrays: For each cell's name W `[I,GH]`, R `[H,GH]` and B `[GH]`.
-        statistics: Of a calibration.
-        known: Formats that other recipes gave the same cells, and what this one adds to them.
+        statistics: Statistics of a calibration.
+        known: Cache of formats resolved for the same cells with other recipes; extended.
 
     Returns:
-        For each cell's name its points; None for a cell that needs statistics and never ran in the calibration.
+        For each cell's name its points; None for a cell that needs statistics but never ran in the calibration.
 
     Raises:
-        CompileError: A point has no scale, or its settings make no number format.
+        CompileError: A point has no scale, or its settings do not result in a number format.
         UsageError: Settings contradict each other.
     """
     resolver = _Resolver(recipe, {c.name: c for c in cells}, arrays, statistics, known)
@@ -87,7 +87,7 @@ def _static(s: Settings, scale: float) -> PointFormat:
 
 
 class _NeverRanError(Exception):
-    """A point of a cell that the calibration data never reached has to be calibrated."""
+    """A point needs calibration, but the calibration data never ran its cell."""
 
 
 class _Resolver:
@@ -117,14 +117,14 @@ class _Resolver:
         self.weights: dict[str, Scales | None] = {}
 
     def points_or_none(self, cell: Cell) -> Points | None:
-        """All points of one cell; None if statistics are missing because it never ran."""
+        """Returns all points of one cell; None if statistics are missing because it never ran."""
         try:
             return self.points(cell)
         except _NeverRanError:
             return None
 
     def points(self, cell: Cell) -> Points:
-        """All points of one cell."""
+        """Returns all points of one cell."""
         made: Points = {}
         later: list[str] = []
         floats: set[str] = set()
@@ -162,7 +162,7 @@ class _Resolver:
         return self.settings[cell.name][point]
 
     def _share(self, cell: Cell, point: str) -> str | None:
-        """The name of the group whose scale the point has; None for a group of its own."""
+        """The name of the group that shares the point's scale; None without one."""
         s = self._settings(cell, point)
         if "share" not in keys_of(point) or not s.get("share") or not s.get("bits") or s.get("same_as"):
             return None
@@ -170,7 +170,7 @@ class _Resolver:
         return str(s["share"]).format(**names)
 
     def _known_point(self, cell: Cell, name: str, s: Settings) -> PointFormat:
-        """The format of such a point, found once for the same settings unless others share its scale."""
+        """The format of a measured point, cached by settings unless it shares its scale."""
         if self.known is None or self._share(cell, name) is not None:
             return self._point(cell, name, s)
         key = f"{cell.name}.{name} {s}"
@@ -179,7 +179,7 @@ class _Resolver:
         return self.known[key]
 
     def _point(self, cell: Cell, name: str, s: Settings) -> PointFormat:
-        """The format of a point that does not follow from another one."""
+        """The format of a point that does not depend on another one."""
         kind, mode = name.rpartition(".")[2], s.get("mode")
         if s["bits"] == 1 and kind != "weight":
             raise UsageError(
@@ -227,7 +227,7 @@ class _Resolver:
     def _cell_state(self, cell: Cell, name: str, s: Settings) -> PointFormat:
         if cell_state_is_float(cell, s, f"{cell.name}.{name}"):
             return FLOAT
-        # Look-up arithmetic, which has no static mode, saturates at plus and minus one number.
+        # # The lut arithmetic, which has no static mode, saturates symmetrically.
         narrow = s.get("mode") != "static" and s.get("levels", MAX_CODE) == MAX_CODE
         return self._measured_point(cell, name, {"signed": True, "narrow": narrow, **s})
 
@@ -250,7 +250,7 @@ class _Resolver:
         else:
             like = format_request({**s, "zero_point": None})
             made = replace(_static(s, float(like.finished(symmetric_scale(bound, s["bits"])))), bound=bound)
-        # A GRU's reset hidden state is none of its outputs, and what a GRU or RNN puts out is the state that it keeps.
+        # # A GRU's reset hidden state is not one of its outputs; the output of a GRU or RNN is its state.
         rounded = name == "hidden" and cell.type.cell_state and bool(s.get("rounded_output"))
         return replace(made, rounded_output=rounded)
 
@@ -264,14 +264,14 @@ class _Resolver:
         return PointFormat.of(integer_format(s))
 
     def _measured_point(self, cell: Cell, name: str, s: Settings) -> PointFormat:
-        """A static format whose scale is given, or follows from statistics."""
+        """A static format whose scale is set, or follows from statistics."""
         if "scale" in s:
             return _static(s, s["scale"])
         path = f"{cell.name}.{name}"
         label = self._share(cell, name) or path
         if cell.name in self.silent:
             raise _NeverRanError
-        key = f"{label} {sorted(s.items(), key=repr)}"  # what is shared is the range: formats may differ
+        key = f"{label} {sorted(s.items(), key=repr)}"  # points share the range: their formats may differ
         if key not in self.grids:
             self.grids[key] = self._measured(self.shares.get(label, [(cell.name, name)]), s)
         scale, zero_point = self.grids[key]
@@ -281,7 +281,7 @@ class _Resolver:
         return scale_of_points([f"{c}.{p}" for c, p in members if c not in self.silent], s, self.statistics)
 
     def _weight_scales(self, cell: Cell, name: str, s: Settings) -> Scales | None:
-        """Scales and zero points of a weight; None where they are given, or those of groups."""
+        """Scales and zero points of a weight; None if they are set, or belong to groups."""
         label = self._share(cell, name)
         if label is None:
             return weight_scales(s, self.arrays[cell.name][name[0]], len(cell.type.gates))
@@ -300,15 +300,15 @@ class _Resolver:
 
 
 def scale_of_points(paths: Sequence[str], s: Settings, statistics: Statistics | None) -> tuple[float, int]:
-    """Scale and zero point of a point, or of several that share them, by the recipe's `range`.
+    """Returns scale and zero point of a point, or of several that share them, by the recipe's `range`.
 
     Args:
-        paths: Of the points, as statistics call them.
-        s: What the recipe says.
-        statistics: Of a calibration.
+        paths: Names of the points in the statistics.
+        s: Their settings in the recipe.
+        statistics: Statistics of a calibration.
 
     Raises:
-        CompileError: There are no statistics, or they know nothing of a point.
+        CompileError: There are no statistics, or none of a point.
         UsageError: Settings contradict each other.
     """
     if statistics is None:
@@ -337,9 +337,9 @@ def scale_of_points(paths: Sequence[str], s: Settings, statistics: Statistics | 
 
 
 def _unused(cell: Cell, point: str) -> bool:
-    """Whether the cell has no such value.
+    """Whether the cell does not have this value.
 
-    The coupled forget gate is 1 minus the input gate; GRU's reset gate multiplies a state or a product.
+    The coupled forget gate is 1 minus the input gate; GRU's reset gate multiplies a state or a matmul result.
     """
     if point in (RESET_HIDDEN, RESET_PRODUCT):
         return cell.linear_before_reset == (point == RESET_HIDDEN)

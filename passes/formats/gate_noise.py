@@ -1,7 +1,7 @@
-"""How much an error of each pre-activation of a cell changes its states, from what a calibration saw.
+"""The effect of an error in each pre-activation of a cell on its states, from calibration statistics.
 
-The equations of the cell (`rnnqc.cells.equations`) run on mean squares instead of values, and each value knows the mean
-square of its derivative by every pre-activation. Factors count as independent.
+The equations of the cell (`rnnqc.cells.equations`) run on mean squares instead of values; each value carries the mean
+square of its derivative by every pre-activation. Factors are treated as independent.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ Vector = npt.NDArray[np.float64]
 
 
 def gate_noise(cell: Cell, arrays: Mapping[str, npt.NDArray[np.float32]], statistics: Statistics | None) -> Vector:
-    """How much noise over signal in the states a squared error of each pre-activation makes, `[GH]`.
+    """Returns the noise-to-signal ratio in the states per squared error of each pre-activation, `[GH]`.
 
-    This is the noise of one step in the hidden state with the gates as they were in the calibration, and that in the
-    state which the next step keeps a part of (the cell state of an LSTM) with all gates where they are steepest: a unit
-    that counts has a forget gate next to 1, where it has no slope, until other data makes it forget.
+    This is the noise of one step in the hidden state with the gates as observed in the calibration, plus that in the
+    state which the next step keeps a part of (the cell state of an LSTM) with all gates at their steepest: a counting
+    unit has a forget gate near 1, where its slope vanishes, until other data makes it forget.
 
     Args:
         cell: The cell.
-        arrays: R and, where the cell has it, hidden_bias.
-        statistics: Of a calibration. Without, and without mean squares in it, the squares of the gates' mean slopes
+        arrays: R and, if the cell has it, hidden_bias.
+        statistics: Statistics of a calibration. Without mean squares in it: the squares of the gates' mean slopes
             from -2 to 2.
     """
     found = None if statistics is None else _seen_noise(cell, arrays, statistics)
@@ -54,7 +54,7 @@ def _seen_noise(cell: Cell, arrays: Mapping[str, npt.NDArray[np.float32]], stati
 
 
 class _MissingError(Exception):
-    """The statistics do not say what is needed."""
+    """The statistics lack the required values."""
 
 
 @dataclass(frozen=True)
@@ -62,9 +62,9 @@ class _Noisy:
     """A value `[H]`.
 
     Attributes:
-        mean: Of each unit.
+        mean: Mean of each unit.
         square: Mean square of each unit.
-        slopes: By gate, mean squares of the derivatives by its pre-activations: `[H]`, each by that of the same unit,
+        slopes: For each gate, mean squares of the derivatives by its pre-activations: `[H]`, by that of the same unit,
             or `[H,H]`, by that of unit j in row j.
     """
 
@@ -83,7 +83,7 @@ def _state(seen: PointStatistics) -> _Noisy:
 
 
 def _added(*terms: tuple[Mapping[int, Vector], Vector | float]) -> dict[int, Vector]:
-    """The sums of squared derivatives, each mapping times a factor for each unit."""
+    """The sums of squared derivatives, each mapping scaled by a factor per unit."""
     made: dict[int, Vector] = {}
     for slopes, factor in terms:
         for gate, own in slopes.items():
@@ -99,9 +99,9 @@ class _NoiseStep:
 
     Args:
         cell: The cell.
-        arrays: R and, where the cell has it, hidden_bias.
-        points: What was seen at the points of the cell.
-        steepest: Whether activations count with their steepest slopes; otherwise with their mean ones.
+        arrays: R and, if the cell has it, hidden_bias.
+        points: Statistics of the points of the cell.
+        steepest: Whether to use the steepest slopes of activations instead of their mean ones.
     """
 
     def __init__(
@@ -127,18 +127,18 @@ class _NoiseStep:
         return self.arrays["R"][:, k * size : (k + 1) * size].astype(np.float64)
 
     def gate(self, k: int, peephole: _Noisy | None = None) -> _Noisy:
-        """The activation of gate k."""
+        """Returns the activation of gate k."""
         return self._after(k, {})
 
     def _after(self, k: int, slopes: Mapping[int, Vector]) -> _Noisy:
-        """Gate k of a pre-activation that has derivatives by those of others."""
+        """Gate k for a pre-activation that has derivatives by those of others."""
         value, activation = self._seen(f"{self.cell.type.gates[k]}.activation"), self.cell.gate_activation(k)
         slope = activation.mean_slopes(value.mean, value.square)
         own = np.square(np.full_like(slope, activation.steepest_slope) if self.steepest else slope)
         return _Noisy(value.mean, value.square, {**_added((slopes, own)), k: own})
 
     def projected(self, k: int) -> _Noisy:
-        """Stands for x W + B of gate k; nothing reads it."""
+        """Placeholder for x W + B of gate k, whose value is unused."""
         return self.state
 
     def recurrent(self, k: int) -> _Noisy:
@@ -151,21 +151,21 @@ class _NoiseStep:
         return _Noisy(np.zeros_like(square), square)
 
     def recurrent_of(self, k: int, value: _Noisy) -> _Noisy:
-        """Returns value R of gate k, of which the derivatives alone are used."""
+        """Returns value R of gate k; only its derivatives are used."""
         squares = np.square(self._columns(k))
         slopes = {g: s[:, None] * squares if s.ndim == 1 else s @ squares for g, s in value.slopes.items()}
         return _Noisy(value.mean, value.square, slopes)
 
     def activated(self, k: int, part: _Noisy, projected: _Noisy) -> _Noisy:
-        """The activation of gate k: of part + projected."""
+        """Returns the activation of gate k: of part + projected."""
         return self._after(k, part.slopes)
 
     def coupled(self, gate: _Noisy) -> _Noisy:
-        """1 - gate."""
+        """Returns 1 - gate."""
         return self.complement(gate)
 
     def complement(self, gate: _Noisy) -> _Noisy:
-        """1 - gate."""
+        """Returns 1 - gate."""
         return _Noisy(1.0 - gate.mean, 1.0 - 2.0 * gate.mean + gate.square, gate.slopes)
 
     def product(self, a: _Noisy, b: _Noisy, point: str) -> _Noisy:
@@ -178,7 +178,7 @@ class _NoiseStep:
         return _Noisy(kept.mean + added.mean, square, _added((kept.slopes, 1.0), (added.slopes, 1.0)))
 
     def squashed(self, state: _Noisy) -> _Noisy:
-        """The output activation of the cell state."""
+        """Returns the output activation of the cell state."""
         value, activation = self._seen("hidden.activation"), self.cell.output_activation
         assert activation is not None
         slope = np.square(activation.mean_slopes(value.mean, value.square))

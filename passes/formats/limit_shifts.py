@@ -1,8 +1,8 @@
-"""Lower fix positions of a cell's products until fixed-point hardware can shift between them.
+"""Lowers fix positions of a cell's matmuls until fixed-point hardware can shift between them.
 
 The limits are in rnnqc/formats/shift_limits.py.
 
-Done for weights with `shift_limits`, once all formats of the cell are known, also that of a chained input.
+This applies to weights with `shift_limits`, once all formats of the cell are known, including a chained input's.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from rnnqc.passes.formats.quantized_parameters import MULTIPLIED
 
 @dataclass(frozen=True)
 class ShiftRemark:
-    """A fix position that was lowered, or a product that could not be checked.
+    """A fix position that was lowered, or a matmul that could not be checked.
 
     Attributes:
-        reason: The quantization point, and what was done to it.
-        found: The shifts as they were.
+        reason: The quantization point, and the change.
+        found: The original shifts.
     """
 
     reason: str
@@ -34,10 +34,9 @@ class ShiftRemark:
 
 
 def limit_shifts(cell: QuantizedCell) -> tuple[QuantizedCell, list[ShiftRemark]]:
-    """The cell with formats of its products whose shifts are allowed, and what was changed.
+    """Returns the cell with permitted shifts in the formats of its matmuls, and the changes.
 
-    Where output channels of a gate have fix positions of their own, the result becomes as coarse as the coarsest of
-    them asks for.
+    If the output channels of a gate have separate fix positions, the coarsest of them determines the result's.
     """
     remarks: list[ShiftRemark] = []
     points = dict(cell.points)
@@ -49,7 +48,7 @@ def limit_shifts(cell: QuantizedCell) -> tuple[QuantizedCell, list[ShiftRemark]]
 
 
 def _limit(cell: Cell, points: dict[str, PointFormat], weight: str, source: str, number: int) -> Iterator[ShiftRemark]:
-    """Changes the formats of one product in `points`; says what was changed."""
+    """Changes the formats of one matmul in `points`; yields the changes."""
     gate = cell.type.gates[number]
     codes = _meets(cell, source, number)
     names = {"weight": weight, "output": f"{gate}.{source}_product"}
@@ -79,20 +78,20 @@ Positions = Mapping[str, Sequence[int]]
 
 
 def lowered_positions(found: Positions, meets: int) -> tuple[Positions, list[tuple[str, int, int, str]]]:
-    """The positions of one product as the shifts allow them.
+    """Lowers the positions of one matmul until its shifts are permitted.
 
     Args:
-        found: As calibration found them; of the output one position, as often as there are columns.
-        meets: The position of what the weights are multiplied by.
+        found: The calibrated positions; for the output one position, repeated for each column.
+        meets: The position of the other operand.
 
     Returns:
-        The positions, and what was lowered: the part, its position before and after, and the shifts as they were.
+        The positions, and the changes: the part, its position before and after, and the original shifts.
     """
     made = {role: list(v) for role, v in found.items()}
     lowered: list[tuple[str, int, int, str]] = []
     output = found["output"][0]
     biases: Sequence[int | None] = found.get("bias", [None] * len(found["weight"]))
-    # The coarsest weights first: it is they that lower the result.
+    # # The coarsest weights first: they lower the result.
     for w, b in sorted(set(zip(found["weight"], biases, strict=True)), key=lambda pair: (pair[0], pair[1] or 0)):
         before = ProductPositions(w, meets, output, b)
         after = within_shift_limits(before)
@@ -113,19 +112,19 @@ def lowered_positions(found: Positions, meets: int) -> tuple[Positions, list[tup
 
 
 def _meets(cell: Cell, source: str, number: int) -> str:
-    """The point whose quantized values meet the weights of a gate."""
+    """The point whose quantized values the weights of a gate multiply."""
     resets = cell.resets_state and number == cell.type.candidate
     return RESET_HIDDEN if source == "hidden" and resets else source
 
 
 def _of_gate(cell: Cell, point: PointFormat, number: int) -> list[float]:
-    """Scales of the columns of a gate; of a point with one scale as many times that."""
+    """Scales of the columns of a gate; a single scale is repeated."""
     scale, size = point.scale, cell.hidden_size
     return list(scale) * size if len(scale) == 1 else list(scale[number * size : (number + 1) * size])
 
 
 def _of_positions(cell: Cell, name: str, point: PointFormat, number: int, positions: Sequence[int]) -> PointFormat:
-    """The format of a point with other fix positions of one gate."""
+    """The format of a point with other fix positions for one gate."""
     size, held = cell.hidden_size, point.complete
     values = [scale_of(p) for p in positions]
     if name.endswith("_product"):

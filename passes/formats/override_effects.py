@@ -1,4 +1,4 @@
-"""Overrides of a recipe: those that match nothing, and those that leave every format as it would be without them."""
+"""Finds overrides of a recipe that match nothing, or that have no effect on any format."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ DATA_KEYS = ("compensation", "bias_correction", "equalize")
 
 @dataclass(frozen=True)
 class Resolution:
-    """What a recipe comes to.
+    """The result of resolving a recipe.
 
     Attributes:
-        settings: By point, what the recipe says.
-        formats: By point its `PointFormat`, without options that have no effect there; the name of a float type that
-            weights are stored in; or a list of formats, one for each use.
-        others: Anything else that follows from the recipe.
-        written: By cell what its formats come to in the file, one thing after the other, those that cost least first;
-            of a cell without it every format comes to something else.
+        settings: The settings of each point.
+        formats: The `PointFormat` of each point, without options that have no effect there; the name of a float type
+            that weights are stored in; or a list of formats, one for each use.
+        others: Other results of the recipe.
+        written: For each cell everything that determines its part of the file, cheapest first; for a cell without an
+            entry any other format changes the file.
     """
 
     settings: Mapping[str, Settings]
@@ -43,12 +43,12 @@ class Resolution:
 
 
 def check_overrides(recipe: Recipe, cells: Points, elsewhere: Sequence[str] = ()) -> None:
-    """Raises UsageError for an override that says nothing of any quantization point of the cells so called.
+    """Raises UsageError for an override that matches no quantization point of the named cells.
 
     Args:
         recipe: With overrides.
         cells: The cells.
-        elsewhere: Paths of points that stand in no cell.
+        elsewhere: Paths of points outside cells.
     """
     missed = recipe.unmatched(cells, elsewhere)
     if missed:
@@ -76,25 +76,25 @@ def check_overrides(recipe: Recipe, cells: Points, elsewhere: Sequence[str] = ()
 
 
 def _most_like(glob: str, cells: Collection[str]) -> str:
-    """The first cell with most of the words of a pattern in its name."""
+    """The first cell whose name contains most of the words of a pattern."""
     words = [w for w in re.split(r"[^a-z0-9_]+", glob.lower()) if w]
     return max(cells, key=lambda cell: sum(w in cell.lower() for w in words))
 
 
 def points_of_types(cells: Sequence[Cell]) -> dict[str, list[str]]:
-    """For each cell's name the names of the quantization points that its type has."""
+    """Maps each cell's name to the quantization points of its type."""
     return {c.name: [p.name for p in c.type.points] for c in cells}
 
 
 def effects_of_overrides(recipe: Recipe, resolve: Callable[[Recipe], Resolution], calibrated: bool) -> dict[int, str]:
-    """For each override that speaks of a point why it changes nothing; "" where it does change something.
+    """Returns for each override that matches a point why it has no effect; "" if it has one.
 
-    Nothing of a recipe that holds scales of an earlier lowering: these hide what overrides did in that one.
+    Recipes with scales of an earlier lowering are skipped: these hide the effect of that lowering's overrides.
 
     Args:
-        recipe: With its overrides; those of one key are looked at.
-        resolve: What a recipe comes to.
-        calibrated: Whether there are statistics.
+        recipe: A recipe with overrides; only those of a single key are examined.
+        resolve: Resolves a recipe.
+        calibrated: Whether statistics exist.
     """
     overrides = recipe.rules[: recipe.overrides]
     if not overrides or recipe.held:
@@ -117,13 +117,13 @@ def effects_of_overrides(recipe: Recipe, resolve: Callable[[Recipe], Resolution]
 
 
 def _in_front(point: str, key: str, rules: Sequence[Rule]) -> str:
-    """The override among `rules` that gives the point the key; "" for none."""
+    """The override among `rules` that sets the key of the point; "" for none."""
     texts = (override_text(r.points, key, r.settings[key]) for r in rules if key in r.settings and r.matches(point))
     return next(texts, "")
 
 
 def scales_alone(held: Any) -> Any:
-    """A format of weights without what shows in their quantized values, and only there."""
+    """Returns a format of weights without settings that only affect their quantized values."""
     if not isinstance(held, PointFormat):
         return held
     if held.format is not None:
@@ -135,7 +135,7 @@ def scales_alone(held: Any) -> Any:
 
 
 def idle_overrides(recipe: Recipe, effects: Sequence[Mapping[int, str]]) -> list[str]:
-    """A sentence for each override that changes nothing in any pass."""
+    """Returns a sentence for each override that has no effect in any pass."""
     texts = []
     for number, rule in enumerate(recipe.rules[: recipe.overrides]):
         reasons = [e[number] for e in effects if number in e]
@@ -155,7 +155,7 @@ def _why(
 ) -> str:
     try:
         other = resolve(without)
-    except CompileError:  # it takes the override to make formats
+    except CompileError:  # without the override there are no formats
         return ""
     unlike = _unlike(made.formats, other.formats)
     if made.others != other.others or not _are_written_alike(unlike, made, other):
@@ -173,7 +173,7 @@ def _unlike(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
 
 
 def _are_written_alike(points: Collection[str], one: Resolution, other: Resolution) -> bool:
-    """Whether formats of these points, which differ, come to the same in the file."""
+    """Whether the different formats of these points result in the same file."""
     cells = {p: next((c for c in one.written if p.startswith(f"{c}.")), "") for p in points}
     if not other.written.keys() >= set(cells.values()):
         return False
@@ -185,7 +185,7 @@ def _are_written_alike(points: Collection[str], one: Resolution, other: Resoluti
 
 
 def _are_same(one: Any, other: Any) -> bool:
-    """Whether two values are equal, bit for bit where they are arrays."""
+    """Whether two values are equal; arrays bit for bit."""
     if one is other:
         return True
     if type(one) is not type(other):
@@ -202,7 +202,7 @@ def _are_same(one: Any, other: Any) -> bool:
 
 
 def _reason(key: str, point: str, made: Resolution, before: Settings, calibrated: bool) -> str:
-    """Why a key changes nothing at one point; "" where that is not known."""
+    """Why a key has no effect at one point; "" if unknown."""
     s, held = made.settings[point], made.formats.get(point)
     if before.get(key) == s.get(key) and (key in before or s.get(key) is None):
         return "the recipe says so already"

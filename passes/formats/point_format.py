@@ -1,4 +1,4 @@
-"""From a recipe's settings to the format of a quantization point."""
+"""Converts a recipe's settings to the format of a quantization point."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ INDEX_BITS = 16
 
 
 def integer_format(s: Settings) -> IntegerFormat:
-    """The format that settings ask for, without its scale.
+    """Returns the requested format, without its scale.
 
     Raises:
-        FormatError: They make none.
+        FormatError: The settings are invalid.
     """
     signed = bool(s.get("signed", True))
     zero_point = int(s.get("zero_point", 0 if signed else 2 ** (s["bits"] - 1)))
@@ -50,7 +50,7 @@ def integer_format(s: Settings) -> IntegerFormat:
 
 @contextlib.contextmanager
 def naming_point(path: str) -> Iterator[None]:
-    """Puts the quantization point in front of the messages of what goes wrong inside."""
+    """Prefixes the messages of errors inside with the quantization point."""
     try:
         yield
     except CompileError as error:
@@ -63,13 +63,13 @@ def naming_point(path: str) -> Iterator[None]:
 
 
 def with_scale(format_: IntegerFormat, scale: Sequence[float], **others: Any) -> Format:
-    """A complete format: `format_` with its scales and, where channels have them, `axis` and `zero_points`."""
+    """Returns a complete format: `format_` with scales and, for per-channel ones, `axis` and `zero_points`."""
     values = {f.name: getattr(format_, f.name) for f in fields(IntegerFormat)}
     return Format(scale=tuple(scale), **{**values, **others})
 
 
 def stored_scales(s: Settings, scale: npt.ArrayLike) -> list[float]:
-    """Scales as they are stored and computed with: float32, of the form `A / 2**n` if the recipe asks for that."""
+    """Returns scales in their stored precision: float32, of the form `A / 2**n` if the recipe requests that."""
     exact = np.atleast_1d(np.asarray(scale, np.float64))
     if s.get("scale_bits"):
         multiplier, shift = multiplier_and_shift(exact, s["scale_bits"])
@@ -78,15 +78,15 @@ def stored_scales(s: Settings, scale: npt.ArrayLike) -> list[float]:
 
 
 def stored_multiplier(exact: npt.NDArray[np.float64]) -> npt.NDArray[np.float32]:
-    """Products of scales as they are stored: float32, never zero, which would meet an infinite row scale as NaN."""
+    """Returns products of scales in stored precision: float32, never zero, since 0 times an infinite scale is NaN."""
     return np.maximum(exact, float(np.finfo(np.float32).tiny)).astype(np.float32)
 
 
 def static_format(s: Settings, scale: float) -> Format:
-    """The format that settings ask for, with one scale.
+    """Returns the requested format, with one scale.
 
     Raises:
-        FormatError: They make none.
+        FormatError: The settings are invalid.
     """
     return with_scale(integer_format(s), stored_scales(s, scale))
 
@@ -98,17 +98,17 @@ def weight_point(
     path: str,
     scales: tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]] | None,
 ) -> PointFormat:
-    """The format of a weight matrix.
+    """Returns the format of a weight matrix.
 
     Args:
-        s: What the recipe says.
+        s: Its settings in the recipe.
         array: The weights `[K,n]`.
-        sensitivity: What an error of each channel is multiplied by, `[n]`.
-        path: Of the quantization point, for messages.
-        scales: Scales and zero points, `[n]` or `[1]`; None where the scale is given, or that of groups.
+        sensitivity: Factor of the error of each channel, `[n]`.
+        path: Name of the quantization point, for messages.
+        scales: Scales and zero points, `[n]` or `[1]`; None if the scale is set, or belongs to groups.
 
     Raises:
-        CompileError: Settings contradict each other, or make no format.
+        CompileError: Settings contradict each other, or do not result in a format.
     """
     per_tensor = s.get("granularity", "per-channel") == "per-tensor"
     group_size, wide = s.get("group_size"), s.get("wide_channels", 0.0)
@@ -142,7 +142,7 @@ def weight_point(
 
 
 def given_scales(s: Settings, count: int, path: str) -> npt.NDArray[np.float32]:
-    """The scales that a rule gives, `[count]`, or one for all; raises CompileError if these are others."""
+    """Returns the scales that a rule sets, `[count]` or one for all; raises CompileError for other counts."""
     given = np.atleast_1d(np.asarray(s["scale"], np.float32))
     zeros = s.get("zero_point", 0)
     for key, found in (("scale", len(given)), ("zero_point", len(zeros) if isinstance(zeros, list) else 1)):
@@ -156,7 +156,7 @@ def given_scales(s: Settings, count: int, path: str) -> npt.NDArray[np.float32]:
 
 
 def _check_weight(s: Settings, path: str) -> None:
-    """Raises CompileError if keys of a weight contradict each other."""
+    """Raises CompileError if settings of a weight contradict each other."""
 
     def contradiction(key: str, other: str, supported: str) -> CompileError:
         value = str(s.get(other)).lower()
@@ -199,9 +199,9 @@ def _check_weight(s: Settings, path: str) -> None:
 
 
 def hidden_bound(cell: Cell) -> float | None:
-    """The largest possible magnitude of the hidden states that steps make, from the activations; None if there is none.
+    """Returns the largest magnitude of hidden states computed by steps, from the activations; None if unbounded.
 
-    Initial states may lie beyond it: their rest is multiplied apart.
+    Initial states may exceed it: the part beyond is multiplied separately.
     """
     output = cell.output_activation
     if output is not None:
@@ -214,7 +214,7 @@ def hidden_bound(cell: Cell) -> float | None:
 
 
 def keeps_hidden_bounded(cell: Cell) -> bool:
-    """Whether a step leaves the hidden state between what it was and the candidate: the share that stays is 0 .. 1."""
+    """Whether the new hidden state lies between the old one and the candidate: the kept share is 0 .. 1."""
     if cell.type.update is None:
         return not cell.type.reads_hidden
     share = cell.gate_activation(cell.type.update).bounds
@@ -222,7 +222,7 @@ def keeps_hidden_bounded(cell: Cell) -> bool:
 
 
 def accumulator_scale(cell: Cell, gate: int, s: Settings) -> float | None:
-    """The scale that covers the interval on which a gate's activation is not constant; None without one."""
+    """Returns the scale that covers the interval on which a gate's activation is not constant; None without one."""
     activation = cell.gate_activation(gate)
     if activation.kind != TABLE:
         return None
@@ -230,7 +230,7 @@ def accumulator_scale(cell: Cell, gate: int, s: Settings) -> float | None:
 
 
 def cell_state_is_float(cell: Cell, s: Settings, path: str) -> bool:
-    """Whether mode "bounded" leaves the cell state of `cell` a float."""
+    """Whether mode "bounded" leaves the cell state of `cell` in float."""
     if s.get("mode") != "bounded":
         return False
     limit = require(s, "scale", path) * 2 ** (min(s["bits"], INDEX_BITS) - 1)
@@ -238,9 +238,9 @@ def cell_state_is_float(cell: Cell, s: Settings, path: str) -> bool:
 
 
 def cell_is_bounded(cell: Cell, limit: float) -> bool:
-    """Whether whole numbers suit the state: |f| <= 1, small i * g, an output activation constant beyond `limit`."""
+    """Whether the state can be an integer: |f| <= 1, small i * g, an output activation constant beyond `limit`."""
     f, g, output = cell.gate_activation(FORGET).bounds, cell.gate_activation(CELL).bounds, cell.activations[2]
-    if cell.gate_activation(CELL).kind != TABLE:  # only a table can hold its values in units of the cell
+    if cell.gate_activation(CELL).kind != TABLE:  # only a table can hold values in LSB of the cell state
         return False
     if f is None or g is None or max(map(abs, f)) > 1.0 or max(map(abs, g)) * max(map(abs, f)) > CELL_LIMIT:
         return False
@@ -248,10 +248,10 @@ def cell_is_bounded(cell: Cell, limit: float) -> bool:
 
 
 def stays_between_bounds(cell: Cell) -> bool:
-    """Whether the state of a cell cannot pass `STATE_LIMIT`.
+    """Whether the state of a cell never exceeds `STATE_LIMIT`.
 
-    The hidden state of a GRU stays between the candidate and what it was. A cell state of 2**60 keeps every bit when
-    |i * g| of a few units is added, and |f| <= 1.
+    The hidden state of a GRU lies between the candidate and the old state. A cell state of 2**60 keeps every bit when
+    |i * g| of a few LSB is added, and |f| <= 1.
     """
     if cell.type.cell_state:
         return cell_is_bounded(cell, math.inf)

@@ -1,4 +1,4 @@
-"""The parameters of one cell in the formats its points ask for: quantized W and R, and a bias to go with them."""
+"""The parameters of one cell in the formats of its points: quantized W and R, and a matching bias."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from rnnqc.passes.formats.gate_noise import gate_noise
 
 FloatArray = npt.NDArray[np.float32]
 Moment = npt.NDArray[Any] | None
-# The points whose values W and R are multiplied with.
+# # The points whose values W and R multiply.
 MULTIPLIED = {"W": "input", "R": "hidden"}
 
 
@@ -35,12 +35,12 @@ SATURATED = 1e-2
 
 @dataclass(frozen=True)
 class SaturatedBias:
-    """A bias of which much lies beyond the range of its format.
+    """A bias that exceeds the range of its format by much.
 
     Attributes:
-        bits: Of the format.
-        limit: The greatest magnitude that it represents.
-        greatest: The greatest magnitude of the bias.
+        bits: Width of the format.
+        limit: The largest magnitude that it represents.
+        greatest: The largest magnitude of the bias.
     """
 
     bits: int
@@ -50,12 +50,12 @@ class SaturatedBias:
 
 @dataclass(frozen=True)
 class QuantizedParameters:
-    """Parameters of a cell.
+    """The parameters of a cell.
 
     Attributes:
-        codes: Of W `[I,GH]` and R `[H,GH]`, those that are quantized.
-        biases: B `[GH]` and, where the cell has it, hidden_bias `[H]`, on the grid of their point if it has one.
-        saturated: Biases that the range of their point cuts.
+        codes: Quantized W `[I,GH]` and R `[H,GH]`, where they are quantized.
+        biases: B `[GH]` and, if the cell has it, hidden_bias `[H]`, rounded to the format of their point if it has one.
+        saturated: Biases that exceed the range of their point.
     """
 
     codes: Mapping[str, npt.NDArray[Any]]
@@ -68,13 +68,13 @@ def quantize_parameters(
 ) -> QuantizedParameters:
     """Quantizes the parameters of a cell whose points are resolved.
 
-    Weights with `compensation` are rounded so that their errors cancel on the data of the calibration; with
-    `bias_correction` the bias makes up for the mean of what remains.
+    Weights with `compensation` are rounded so that their errors cancel on the calibration data; with `bias_correction`
+    the bias compensates for the mean of the remaining error.
 
     Args:
         cell: The cell.
         arrays: W, R, B and hidden_bias as floats.
-        statistics: Of a calibration; without, weights are rounded one by one, and the bias stays.
+        statistics: Statistics of a calibration; without them weights are rounded separately and the bias stays.
     """
     codes: dict[str, npt.NDArray[Any]] = {}
     biases = {k: arrays[k] for k in ("B", "hidden_bias") if k in arrays}
@@ -86,7 +86,7 @@ def quantize_parameters(
         if point.is_float:
             continue
         other = f"{cell.name}.{RESET_HIDDEN}"
-        apart = key == "R" and other in seen  # the columns of a GRU's candidate meet other values
+        apart = key == "R" and other in seen  # the columns of a GRU's candidate multiply other values
         others = (candidate, _moment(seen[other])) if apart else None
         codes[key] = weight_codes(point, arrays[key], _moment(seen.get(name)), noise, others)
         if not point.bias_correction or name not in seen:
@@ -106,7 +106,7 @@ def quantize_parameters(
         if key == "hidden_bias" and held.axis is not None:
             held = replace(held, scale=held.scale[candidate], zero_points=held.zero_points[candidate])
         made = held.fake_quantize(biases[key])
-        lost = np.abs(biases[key] - made) > held.scale  # more than rounding makes
+        lost = np.abs(biases[key] - made) > held.scale  # more than rounding
         if np.square((biases[key] - made)[lost]).sum() > SATURATED * np.square(biases[key]).sum():
             limit, greatest = float(np.abs(made[lost]).max()), float(np.abs(biases[key]).max())
             saturated.append(SaturatedBias(held.bits, limit, greatest))
@@ -119,7 +119,7 @@ def _moment(seen: PointStatistics | None) -> Moment:
 
 
 def _correction(error: npt.NDArray[Any], seen: PointStatistics) -> npt.NDArray[np.float64]:
-    """What the bias gains, one number for each column of `error`; zeros where no mean was seen."""
+    """The correction of the bias, for each column of `error`; zeros if no mean was observed."""
     if seen.channel_mean is None:
         return np.zeros(error.shape[1])
     return np.array(bias_correction(error, seen.channel_mean), np.float64)
@@ -132,15 +132,15 @@ def weight_codes(
     noise: npt.NDArray[np.float64] | None = None,
     others: tuple[slice, Moment] | None = None,
 ) -> npt.NDArray[Any]:
-    """Quantized values of a weight matrix `[K,n]` in the format of its point.
+    """Returns the quantized values of a weight matrix `[K,n]` in the format of its point.
 
     Args:
-        point: With `compensation` and a moment the values are chosen together.
+        point: The format; with `compensation` and a moment the values are chosen jointly.
         array: The weights.
-        moment: Second moments of the values that the matrix is multiplied with.
-        noise: What a squared error of the products of each channel counts, where some in groups are wide; all the same
-            without.
-        others: Columns that are multiplied with other values, and the second moments of these.
+        moment: Second moments of the values that the matrix multiplies.
+        noise: The weight of a squared error in each output channel, for formats in which some grouped channels are
+            wide; None for equal weights.
+        others: Columns that multiply other values, and the second moments of these.
     """
 
     def of_parts(function: Callable[[Moment], npt.NDArray[Any]]) -> npt.NDArray[Any]:
@@ -162,7 +162,7 @@ def weight_codes(
 
 
 def _group_codes(point: PointFormat, array: FloatArray, moment: Moment) -> npt.NDArray[np.int8]:
-    """Quantized values in groups."""
+    """Quantizes in groups."""
     held, bits, size = point.complete, point.bits, point.group_size
     assert bits is not None
     moment = moment if point.compensation else None
@@ -179,7 +179,7 @@ def _group_codes(point: PointFormat, array: FloatArray, moment: Moment) -> npt.N
 def _whole_codes(
     point: PointFormat, array: FloatArray, moment: Moment, narrow_bits: int | None = None
 ) -> npt.NDArray[Any]:
-    """Quantized values without groups."""
+    """Quantizes without groups."""
     if moment is None or not point.compensation:
         return quantize_matrix(point.complete, array)
     return compensate_matrix(point.complete, array, moment, narrow_bits)

@@ -1,7 +1,7 @@
-"""What calibration says of cells that have the same weights: the steps of a decoder that was written out, tied layers.
+"""Merges the calibration statistics of cells with equal weights: the steps of an unrolled decoder, or tied layers.
 
-What rounds a matrix, or scales the rows of it, is the data that it is multiplied with. Where several cells have the
-same matrix, that is the data of all of them: its quantized values are the same in each, and stored once.
+The data that a matrix multiplies determines its rounding and the scales of its rows. If several cells have the same
+matrix, the data of all of them counts: its quantized values are the same in each, and stored once.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ MULTIPLIED = {"W": ("input",), "R": ("hidden", RESET_HIDDEN)}
 def merge_for_shared_weights(
     statistics: Statistics, arrays: Mapping[str, Mapping[str, npt.NDArray[Any]]]
 ) -> Statistics:
-    """The statistics, with what concerns a matrix of several cells taken over all of them.
+    """Returns the statistics, merged over all cells that share a matrix where they concern it.
 
     Args:
-        statistics: Of a calibration.
+        statistics: Statistics of a calibration.
         arrays: W and R of the cells, as floats.
     """
     merged: dict[str, PointStatistics] = {}
@@ -44,7 +44,7 @@ def merge_for_shared_weights(
 
 
 def _gate_points(statistics: Statistics, cell: str) -> list[str]:
-    """The points that tell which channels of a matrix are to be wide."""
+    """The points that determine which channels of a matrix are wide."""
     points = statistics.points.items()
     return [p.removeprefix(f"{cell}.") for p, s in points if p.startswith(f"{cell}.") and s.channel_square is not None]
 

@@ -1,4 +1,4 @@
-"""Weights that come as quantized values, of a model that was trained with quantizers, and become others."""
+"""Weights of a model trained with quantizers that are quantized again with other values."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ UNCHANGED = 1e-10
 
 
 def quantized_again(given: Iterable[Given]) -> tuple[str, str, str] | None:
-    """That weights of one node are quantized again: reason, found, action; None where they stay or come as floats."""
+    """Returns reason, found and action if weights of one node are quantized again; None if they stay or are floats."""
     losses: dict[str, float] = {}
-    fits, fits_full = True, True  # in the integers, and in these with the lowest one
+    fits, fits_full = True, True  # in the integers, and in the integers including the lowest one
     for name, point, array, codes in given:
         if point.is_float or not comes_quantized(array):
             continue

@@ -18,17 +18,17 @@ Scales = tuple[FloatArray, npt.NDArray[np.int64]]
 def weight_format(
     s: Settings, array: FloatArray, sensitivity: npt.NDArray[np.float64], path: str, gates: int
 ) -> PointFormat:
-    """The format of a weight matrix that shares its scales with no other.
+    """Returns the format of a weight matrix that does not share its scales.
 
     Args:
-        s: What the recipe says.
+        s: Its settings in the recipe.
         array: `[K,n]`.
-        sensitivity: What an error of each channel is multiplied by, `[n]`.
-        path: Of the quantization point, for messages.
+        sensitivity: Factor of the error of each channel, `[n]`.
+        path: Name of the quantization point, for messages.
         gates: Number of gates among the channels.
 
     Raises:
-        CompileError: Settings contradict each other, or make no number format.
+        CompileError: Settings contradict each other, or do not result in a number format.
     """
     if not s.get("bits"):
         return FLOAT
@@ -38,7 +38,7 @@ def weight_format(
 
 
 def weight_scales(s: Settings, array: FloatArray, gates: int) -> Scales | None:
-    """Scales and zero points, `[n]` or `[1]`, of a matrix with so many gates; None where given, or those of groups."""
+    """Returns scales and zero points, `[n]` or `[1]`, of a matrix with `gates` gates; None if set, or in groups."""
     if "scale" in s or s.get("group_size"):
         return None
     s = {"signed": True, **s}
@@ -49,7 +49,7 @@ def weight_scales(s: Settings, array: FloatArray, gates: int) -> Scales | None:
 
 
 def format_request(s: Settings) -> FormatRequest:
-    """The format of a point, but for scale and zero point."""
+    """Returns the format of a point, without scale and zero point."""
     return FormatRequest(
         bits=s["bits"],
         signed=bool(s.get("signed", True)),

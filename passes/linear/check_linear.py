@@ -1,4 +1,4 @@
-"""What the pass of this family has to store: worked out from the float weights anew."""
+"""Checks the constants of this family's pass against the float weights."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ _LARGEST = 127
 
 
 class LinearCheck(ConstantCheck):
-    """Biases, and what the stored weights stand for: at most half a step beside the float weights.
+    """Compares biases, and the dequantized weights: within half an LSB of the float weights.
 
-    Compensated weights and those in groups, which may be further off, are passed over.
+    Compensated and grouped weights, which may differ by more, are skipped.
     """
 
     def __init__(self, model: Model, compensated: Collection[str]) -> None:
-        """The weights of `model`; `compensated` are points of inputs."""
+        """Records the weights of `model`; `compensated` holds points of inputs."""
         self._compensated = compensated
         constants = Constants(model)
         self._before = [(site, site.matrix(constants)) for site in every_linear_site(model, constants)]
 
     def findings(self, after: Model) -> Findings:
-        """Compares every entry."""
+        """Compares every element."""
         found, constants = Findings(), Constants(after)
         nodes = {f"{path}{display_name(n)}": n for path, graph in after.paths() for n in graph.nodes}
         for site, array in self._before:

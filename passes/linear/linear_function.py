@@ -1,6 +1,6 @@
-"""The functions of standard operators behind `ai.rnnqc::QuantLinear` and its other names (docs/quant_linear.md).
+"""The functions of standard operators behind `ai.rnnqc::QuantLinear` and its aliases (docs/quant_linear.md).
 
-A function depends on no size: all linear layers of a model that store their weights in one way share one.
+A function does not depend on sizes: all linear layers of a model with one storage format share one.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _FIRST_WITH_ENDS_OF_SHAPES = 15
 
 
 def linear_function(kind: LinearKind, opset: int, ir_version: int) -> onnx.FunctionProto:
-    """The function of linear layers of one kind, for models of this operator set."""
+    """Returns the function of linear layers of one kind, for models of this operator set."""
     b = Builder(scratch_model(opset, ir_version))
     types = {
         "X": np.uint8 if kind.x_mode == "codes" else np.float32,
@@ -44,13 +44,13 @@ def linear_function(kind: LinearKind, opset: int, ir_version: int) -> onnx.Funct
 
 
 def emit_linear(b: Builder, kind: LinearKind, given: dict[str, Value], attributes: Mapping[str, int]) -> Value:
-    """The nodes of a linear layer.
+    """Emits the nodes of a linear layer.
 
     Args:
-        b: Collects them.
-        kind: Of the operator that they compute.
+        b: Collects the nodes.
+        kind: Kind of the operator that they compute.
         given: Its inputs by name.
-        attributes: Those that it reads, or nothing in a function, which reads them from its nodes.
+        attributes: Its attributes; empty in a function, which reads them from its nodes.
     """
     layer = _Layer(b, kind, given, attributes)
     return layer.of_rows() if kind.x_mode == DYNAMIC_ROW else layer.of_fixed_format()
@@ -65,16 +65,16 @@ class _Layer:
 
     @cached_property
     def depth(self) -> Value:
-        """K, `[1]`."""
+        """Returns K, `[1]`."""
         return self._size(self.given["W"], 0, "W.rows")
 
     @cached_property
     def columns(self) -> Value:
-        """N, `[1]`."""
+        """Returns N, `[1]`."""
         return self._size(self.given.get("W_group_multiplier", self.given["W"]), -1, "W.columns")
 
     def of_rows(self) -> Value:
-        """Y of X with a scale and zero point for each row."""
+        """Returns Y for X with per-row dynamic scales and zero points."""
         b, x = self.b, self.given["X"]
         whole = with_zero_point_rows(b, self.w, None)
         row = b.op("Concat", [b.i64([-1]), self.depth], "x.row", axis=0)
@@ -89,7 +89,7 @@ class _Layer:
         return b.op("Reshape", [y, shape], "Y.shaped", **zero_sizes)
 
     def _with_zero_points(self, codes: Value, zero: Value, whole: Value) -> Value:
-        """Quantized values, and behind them as many columns of their zero points as `whole` has rows for them."""
+        """Appends to quantized values as many columns of zero points as `whole` has rows for them."""
         b = self.b
         count = b.op("Sub", [self._size(whole, 0, "W.rows.with_zero_point"), self.depth], "W.zero_point_rows.count")
         shape = b.op("Concat", [b.i64([1]), count], "x.zero_point.shape", axis=0)
@@ -99,14 +99,14 @@ class _Layer:
         return b.op("Concat", [codes, columns], "x.codes.with_zero_point", axis=1)
 
     def _outer(self, x: Value) -> Value:
-        """The dimensions of X but for the last one."""
+        """The dimensions of X except the last one."""
         b = self.b
         if b.model.opset >= _FIRST_WITH_ENDS_OF_SHAPES:
             return b.op("Shape", [x], "Y.outer", end=-1)
         return b.op("Slice", [b.op("Shape", [x], "X.shape"), b.i64([0]), b.i64([-1])], "Y.outer")
 
     def of_fixed_format(self) -> Value:
-        """Y of X with one scale and zero point, or of quantized values."""
+        """Returns Y for X with one scale and zero point, or for quantized values."""
         b, x = self.b, self.given["X"]
         number = b.value("x_zero_point")
         b.add("Constant", [], [number], "x_zero_point", value_int=attribute_reference("x_zero_point", int))
@@ -140,6 +140,6 @@ class _Layer:
         return unpacked_matrix(b, given["W"], Planes(self.kind.bits, self.columns, None), groups, "W")
 
     def _product(self, codes: Value, w: Value, zero_point: Value) -> Value:
-        """Exact sums of rows of quantized values and W, on any machine."""
+        """Returns the matmul of quantized values and W, exact on any machine."""
         exact = multiplies_exactly(self.b)
         return ByteWeights.of(self.b, w, exact, "W").product(self.b, codes, zero_point, "product")

@@ -27,9 +27,9 @@ class LinearSite:
 
     Attributes:
         weight: The float weight, with all its uses.
-        use: The one that this site is.
-        transposed: Whether W is the operand transposed, as a Gemm may ask for and a convolution does.
-        alpha: Factor of the product.
+        use: The use at this site.
+        transposed: Whether the operand is W transposed, as in a Gemm with transB or a convolution.
+        alpha: Factor of the matmul.
         bias: `[N]` or `[1]`.
         add: The node that adds the bias, if the operator does not.
     """
@@ -43,17 +43,17 @@ class LinearSite:
 
     @property
     def is_convolution(self) -> bool:
-        """Whether channels are the second axis of input and output, not the last one."""
+        """Whether channels are the second axis of input and output instead of the last one."""
         return bool(self.use.node.op == "Conv")
 
     @property
     def point(self) -> str:
-        """What its quantization points are named after."""
+        """The prefix of its quantization points."""
         return self.use.point
 
     @property
     def output(self) -> Value:
-        """What the node computes."""
+        """The output value of the node."""
         return (self.add or self.use.node).outputs[0]
 
     def matrix(self, constants: Constants) -> FloatArray:
@@ -65,12 +65,12 @@ class LinearSite:
 
 
 def linear_identity(site: LinearSite, constants: Constants) -> dict[str, Any]:
-    """What tells a linear layer from another one of the same name: its product."""
+    """Returns what distinguishes a linear layer from another one of the same name: its matmul."""
     return {"op": site.use.node.op, "products": {"weight": list(site.matrix(constants).shape)}}
 
 
 def linear_uses(weight: RestWeight) -> Iterator[WeightUse]:
-    """The uses of a weight that are matmuls: convolutions over one element at a time, too."""
+    """Returns the uses of a weight that are matmuls, including convolutions over one element at a time."""
     return (u for u in weight.uses if u.kind == LINEAR or (u.node.op == "Conv" and _is_pointwise(u)))
 
 
@@ -81,7 +81,7 @@ def _is_pointwise(use: WeightUse) -> bool:
 
 
 def every_linear_site(model: Model, constants: Constants) -> Iterator[LinearSite]:
-    """The matmuls of a model that one node each can compute."""
+    """Yields the matmuls of a model that one node each can compute."""
     homes = {id(n): g for g in model.graphs() for n in g.nodes}
     for weight in rest_weights(model):
         for use in linear_uses(weight) if not weight.refusal[0] else ():
@@ -98,16 +98,16 @@ def _site_or_none(weight: RestWeight, use: WeightUse, graph: Graph, constants: C
 
 
 def linear_site(weight: RestWeight, use: WeightUse, graph: Graph, constants: Constants) -> LinearSite:
-    """What a matmul computes.
+    """Reads a matmul as a site.
 
     Args:
         weight: A weight that int8 can store.
         use: The matmul.
-        graph: Where it stands.
-        constants: Of the model.
+        graph: The graph that contains it.
+        constants: The constants of the model.
 
     Raises:
-        NotHandled: The operator does not compute it.
+        NotHandled: The operator does not support it.
     """
     node = use.node
     transposed = node.op == "Gemm" and bool(attribute(node, "transB", 0))
@@ -143,7 +143,7 @@ def linear_site(weight: RestWeight, use: WeightUse, graph: Graph, constants: Con
 
 
 def _turns_weight(node: Node) -> bool:
-    """Whether an Einsum is a matmul with W transposed (`bk,nk->bn`), or with W as it is (`bk,kn->bn`).
+    """Whether an Einsum is a matmul with W transposed (`bk,nk->bn`) instead of plain (`bk,kn->bn`).
 
     Raises:
         NotHandled: It is neither.
@@ -160,7 +160,7 @@ def _turns_weight(node: Node) -> bool:
 
 
 def _own_bias(node: Node, columns: int, constants: Constants) -> FloatArray:
-    """The bias of a Gemm or a Conv."""
+    """The bias of a Gemm or Conv."""
     given = node.inputs[2] if len(node.inputs) > 2 and node.inputs[2].name else None
     beta = attribute(node, "beta", 1.0)
     if given is None or beta == 0.0:
@@ -174,7 +174,7 @@ def _own_bias(node: Node, columns: int, constants: Constants) -> FloatArray:
 
 
 def _added_bias(node: Node, graph: Graph, columns: int) -> tuple[Node | None, FloatArray]:
-    """The Add that alone reads a product and adds a constant row to it, and this row; None and [0] without one."""
+    """The Add that is a matmul's only reader and adds a constant row, with this row; None and [0] without one."""
     none = None, np.zeros(1, np.float32)
     made = node.outputs[0]
     if len(made.outputs) != 1 or any(made is v for v in graph.outputs):
@@ -192,5 +192,5 @@ def _added_bias(node: Node, graph: Graph, columns: int) -> tuple[Node | None, Fl
 
 
 def _is_row(array: npt.NDArray[Any], columns: int) -> bool:
-    """Whether an array adds the same row to each row: one number, or one for each column."""
+    """Whether an array adds the same row to each row: a scalar, or one number per column."""
     return array.size == 1 or (array.size == columns and array.shape[-1] == columns)

@@ -1,4 +1,4 @@
-"""The weights of linear layers as nodes read them: of their own, or shared with an embedding."""
+"""The weights of linear layers as their nodes read them: separate, or shared with an embedding."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ class LinearWeight:
 
     Attributes:
         values: int8 `[K,N]`, or packed (rnnqc/formats/packing.py).
-        scale: Of the columns, `[N]`.
-        multiplier: The same as a value.
-        graph: Where the constants stand.
-        sizes: Bytes of the constants by name.
+        scale: Scale of each column, `[N]`.
+        multiplier: The scales as a value.
+        graph: The graph that holds the constants.
+        sizes: Size in bytes of each constant, by name.
         group_multiplier: uint8 `[G,N]` with a packed matrix.
-        group_size: Its rows that share a multiplier.
+        group_size: Number of rows that share a multiplier.
         bits: Width of its stored numbers.
-        codebook: 1 if its groups have sets of values of their own, else 0.
+        codebook: 1 if its groups have their own codebooks, else 0.
     """
 
     values: Value
@@ -54,10 +54,10 @@ class LinearWeight:
 
 
 def linear_settings(recipe: Recipe | None, point: str) -> Settings:
-    """What a recipe says of the weight of a linear layer.
+    """Returns the recipe's settings for the weight of a linear layer.
 
     Raises:
-        NotHandled: It leaves the layer float, or asks for what the operator has not.
+        NotHandled: They leave the layer float, or are unsupported by the operator.
     """
     path = f"{point}.weight"
     settings = _DEFAULT if recipe is None else recipe.settings(path)
@@ -83,14 +83,14 @@ def linear_settings(recipe: Recipe | None, point: str) -> Settings:
 def stored_weight(
     model: Model, site: LinearSite, settings: Settings, moment: npt.NDArray[Any] | None, constants: Constants
 ) -> LinearWeight:
-    """Stores the weight of a site as its node reads it.
+    """Stores the weight of a site for its node.
 
     Args:
         model: The model.
         site: The first site that reads it.
-        settings: What the recipe says.
+        settings: Its settings in the recipe.
         moment: Second moments of the site's input, `[K,K]`, or None.
-        constants: Of the model.
+        constants: The constants of the model.
     """
     array, point, home = site.matrix(constants), site.point, site.weight.graph
     format_ = weight_format(settings, array, np.ones(array.shape[1]), f"{point}.weight", 1)
@@ -112,7 +112,7 @@ def stored_weight(
 
 
 def shared_weight(model: Model, site: LinearSite, weights: Int8Weights, constants: Constants) -> LinearWeight | None:
-    """The int8 weight that other operators read, too, as the node reads it; None if its columns have no scales."""
+    """Returns the int8 weight that other operators read, too, for the node; None if its columns have no scales."""
     if site.is_convolution:
         return None
     held = weights.known(site.weight) or weights.of(model, site.weight)
@@ -132,7 +132,7 @@ def shared_weight(model: Model, site: LinearSite, weights: Int8Weights, constant
 
 
 def _turned(array: npt.NDArray[Any], site: LinearSite, constants: Constants) -> npt.NDArray[Any]:
-    """What the views between the weight and the matmul make of an array of its shape."""
+    """Applies the views between the weight and the matmul to an array of the weight's shape."""
     shape = site.matrix(constants).shape
     for view in site.use.views:
         if view.op == "Transpose":

@@ -1,4 +1,4 @@
-"""Makes the inputs of linear layers observable: their weights are rounded by what calibration sees of them."""
+"""Makes the inputs of linear layers observable: calibration of these inputs determines the rounding of weights."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from rnnqc.passes.linear.quantize_linear import LEAST_WEIGHTS
 def observe_linear_layers(model: Model, least_weights: int = LEAST_WEIGHTS) -> list[tuple[Observed, dict[str, Any]]]:
     """Adds copies of the inputs of linear layers to the model, in place.
 
-    Layers that `quantize-linear` leaves float, and those that share their weight with other operators, are left out:
-    nothing follows from their inputs.
+    Layers that `quantize-linear` leaves float, and those that share their weight with other operators, are skipped:
+    their inputs have no effect.
 
     Returns:
-        Where each copy stands, `[.., K]`, and what tells its layer from another one of the same name.
+        Each copy, `[.., K]`, and what distinguishes its layer from another one of the same name.
     """
     constants = Constants(model)
     homes = {id(n): g for g in model.graphs() for n in g.nodes}
@@ -42,12 +42,12 @@ def observe_linear_layers(model: Model, least_weights: int = LEAST_WEIGHTS) -> l
 
 
 def _is_alone(site: LinearSite) -> bool:
-    """Whether nothing but linear layers reads the weight."""
+    """Whether only linear layers read the weight."""
     return all(u.kind == LINEAR or u.node is site.use.node for u in site.weight.uses)
 
 
 def _copied(b: Builder, site: LinearSite) -> Value:
-    """The input of a layer, channels last."""
+    """Copies the input of a layer, with channels last."""
     x, rank = site.use.node.inputs[0], len(site.weight.shape)
     if site.is_convolution:
         return b.op("Transpose", [x], "observed", perm=[0, *range(2, rank), 1])

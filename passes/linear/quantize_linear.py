@@ -41,15 +41,14 @@ class QuantizeLinear(Pass):
 
     After: `ai.rnnqc::QuantLinear(x, W int8 [K,N], multiplier float32 [N], b)`, between two Transpose for a Conv
 
-    Each row of x gets a scale and a zero point of its own when the model runs; products are exact. The recipe's rules
-    for `<node>.weight` say how weights are rounded: 8 bits, or up to 6 bits in groups, which are packed. Rules
-    without bits leave a matmul as it is.
+    Each row of x gets a dynamic scale and zero point; matmuls are exact. The recipe's rules for `<node>.weight` set the
+    rounding of weights: 8 bits, or up to 6 bits in packed groups. Rules without bits leave a matmul unchanged.
 
-    * A weight that several nodes read is stored once. One that is an embedding, too, stays the int8 table that its
-      rows are read from, behind a Transpose if need be.
-    * With second moments of the inputs, weights are rounded together, so that errors cancel
-      (`rnnqc.formats.compensation`). Those of few rows are shrunk first.
-    * A matmul that this is not for stays, with a remark.
+    * A weight that several nodes read is stored once. One that is an embedding, too, stays the int8 table whose rows
+      are read, behind a Transpose if necessary.
+    * With second moments of the inputs, weights are rounded jointly, so that errors cancel
+      (`rnnqc.formats.compensation`). Moments from few rows are shrunk first.
+    * An unsupported matmul stays, with a remark.
     """
 
     info = PassInfo(
@@ -68,25 +67,25 @@ class QuantizeLinear(Pass):
         *,
         functions: bool = True,
     ) -> None:
-        """A pass with the rules of `recipe`.
+        """Creates a pass with the rules of `recipe`.
 
         Args:
             recipe: Without one all weights get 8 bits.
             weights: Weights that other passes store as int8.
-            statistics: Of a calibration: second moments of inputs count.
-            least_weights: Matrices with fewer stay as they are.
-            functions: Whether a layer becomes one node; otherwise the nodes of its function.
+            statistics: Statistics of a calibration: second moments of inputs are used.
+            least_weights: Smaller matrices stay unchanged.
+            functions: Whether a layer becomes one node instead of the nodes of its function.
         """
         self._functions = functions
         self._recipe, self._statistics, self._least = recipe, statistics, least_weights
         self._weights = weights or Int8Weights(recipe)
 
     def constant_check(self, model: Model) -> ConstantCheck:
-        """Weights and their scales, from the float weights before."""
+        """Derives weights and their scales from the original float weights."""
         return LinearCheck(model, () if self._statistics is None else self._statistics.second_moments.keys())
 
     def run(self, model: Model) -> PassResult:
-        """Looks at the matmuls of every graph."""
+        """Processes the matmuls of every graph."""
         homes = {id(n): g for g in model.graphs() for n in g.nodes}
         remarks: list[Remark] = []
         found: list[tuple[RestWeight, list[LinearSite]]] = []
@@ -111,7 +110,7 @@ class QuantizeLinear(Pass):
         return PassResult(bool(stored), tuple(remarks), {"layers": len(stored)}, stored=stored)
 
     def _site(self, weight: RestWeight, use: WeightUse, graph: Graph, constants: Constants) -> LinearSite | NotHandled:
-        """What a matmul computes, or why it stays: for the operator, its size or the recipe."""
+        """The site of a matmul, or why it stays: because of the operator, its size or the recipe."""
         count = int(np.prod(weight.shape))
         try:
             site = linear_site(weight, use, graph, constants)
@@ -133,7 +132,7 @@ class QuantizeLinear(Pass):
         sites: Sequence[LinearSite],
         constants: Constants,
     ) -> dict[str, StoredWeight]:
-        """Replaces the matmuls of one weight; returns what they have in its place, by path."""
+        """Replaces the matmuls of one weight; returns the constants that replace it, by path."""
         shares = self._weights.known(weight) is not None or len(sites) < len(weight.uses)
         made: dict[Any, LinearWeight] = {}
         stored: dict[str, StoredWeight] = {}
@@ -151,7 +150,7 @@ class QuantizeLinear(Pass):
         """Second moments `[K,K]` of the input of a site.
 
         Raises:
-            UsageError: The statistics are those of another model.
+            UsageError: The statistics belong to another model.
         """
         if self._statistics is None:
             return None
@@ -162,7 +161,7 @@ class QuantizeLinear(Pass):
         return shrunk(seen.second_moment, seen.channel_mean, seen.count // len(seen.second_moment))
 
     def _replace(self, model: Model, graph: Graph, site: LinearSite, weight: LinearWeight) -> None:
-        """Puts one node, or those of its function, into the place of a matmul and of the addition of its bias."""
+        """Replaces a matmul and the addition of its bias by one node, or by the nodes of its function."""
         old, output, name = site.use.node, site.output, display_name(site.use.node)
         kind = LinearKind(bits=weight.bits, codebook=weight.codebook)
         given = _inputs(model, site, weight)
@@ -190,7 +189,7 @@ class QuantizeLinear(Pass):
 
 
 def _inputs(model: Model, site: LinearSite, weight: LinearWeight) -> dict[str, Value]:
-    """The operator's inputs by name."""
+    """Returns the operator's inputs by name."""
     point = site.point
     given = {"X": site.use.node.inputs[0], "W": weight.values, "multiplier": weight.multiplier}
     if site.alpha != 1.0:

@@ -1,4 +1,4 @@
-"""Writes convolutions over few positions as matmuls."""
+"""Converts convolutions with few positions to matmuls."""
 
 from __future__ import annotations
 
@@ -25,20 +25,19 @@ _NO_PADS = ("NOTSET", "VALID")
 
 
 class UnfoldConvolutions(Pass):
-    """Writes a Conv along one axis that is known to have few positions as a matmul of its windows.
+    """Converts a Conv along one axis with few known positions to a matmul of its windows.
 
-    Before: `Conv(x [N,C,L], W float32 [M,C,k], b)` with up to four positions, then perhaps a Relu
+    Before: `Conv(x [N,C,L], W float32 [M,C,k], b)` with up to four positions, optionally followed by a Relu
 
     After: `Transpose(x) -> Concat(zeros, x, zeros) -> Gather -> Reshape [N*P,k*C] -> Gemm(W [M,k*C], b) -> Relu ->
     Reshape -> Transpose [N,M,P]`
 
-    onnxruntime's convolution computes eight or sixteen positions at a time, whether they are there or not; its matmul
-    as many channels. So streams, which have a frame or a few in each call, take half the time. Weights that no
-    element meets, at the ends of the windows of a padded frame, go; where a window is all of the input the first four
-    operators are one Reshape.
+    onnxruntime's convolution computes eight or sixteen positions at a time, even if there are fewer; its matmul as many
+    channels. So streams with a few frames per call take half the time. Weights that only multiply padding are removed;
+    where a window is the whole input, the first four operators are one Reshape.
 
-    A Conv stays with a length that does not follow from the inputs of the model, with groups, with `auto_pad`, or with
-    a weight that is no constant or that another operator reads.
+    A Conv stays if its length does not follow from the inputs of the model, if it has groups or `auto_pad`, or if its
+    weight is not constant or has other readers.
     """
 
     info = PassInfo(
@@ -64,15 +63,15 @@ class UnfoldConvolutions(Pass):
 
 @dataclass(frozen=True)
 class _Site:
-    """A convolution that can be a matmul.
+    """A convolution that can become a matmul.
 
     Attributes:
         node: The Conv.
-        weight: `[M,C,k]`, without taps that no element meets.
-        windows: For each position the elements of its window, `[P,k]`, counted in the padded input.
-        pads: Zeros in front of the input and behind it.
-        shape: Of the input; the first size may be unknown.
-        relu: The Relu that alone reads the result, or None.
+        weight: `[M,C,k]`, without taps that only multiply padding.
+        windows: For each position the elements of its window, `[P,k]`, as indices of the padded input.
+        pads: Number of zeros in front of the input and behind it.
+        shape: Shape of the input; the first size may be unknown.
+        relu: The Relu that is the only reader of the result, or None.
     """
 
     node: Node
@@ -84,12 +83,12 @@ class _Site:
 
     @property
     def is_whole(self) -> bool:
-        """Whether there is one window, which is all of the input."""
+        """Whether there is one window, which is the whole input."""
         return not any(self.pads) and self.windows.tolist() == [list(range(self.shape[2]))]
 
 
 def _is_candidate(node: Node) -> bool:
-    """Whether a node is a Conv along one axis with a constant weight of its own."""
+    """Whether a node is a Conv along one axis with its own constant weight."""
     if node.op != "Conv" or node.domain or attribute(node, "group", 1) != 1:
         return False
     array = constant_array(node.inputs[1])
@@ -99,7 +98,7 @@ def _is_candidate(node: Node) -> bool:
 
 
 def _site(node: Node, held: set[int]) -> _Site | None:
-    """What a Conv computes; None with a length that is not known, or with many positions."""
+    """Reads a Conv; None if its length is unknown or it has many positions."""
     shape, weight = shape_of(node.inputs[0]), constant_array(node.inputs[1])
     if shape is None or len(shape) != 3 or not isinstance(shape[2], int) or weight is None:
         return None
@@ -122,7 +121,7 @@ def _site(node: Node, held: set[int]) -> _Site | None:
 
 
 def _replace(model: Model, graph: Graph, site: _Site) -> None:
-    """Puts a Gemm, between operators that only move elements, into the place of a Conv and its Relu."""
+    """Replaces a Conv and its Relu by a Gemm, between operators that only move elements."""
     node, last = site.node, site.relu or site.node
     channels, positions = len(site.weight), len(site.windows)
     weight = site.weight if site.is_whole else site.weight.transpose(0, 2, 1)
@@ -145,7 +144,7 @@ def _replace(model: Model, graph: Graph, site: _Site) -> None:
 
 
 def _windows(b: Builder, site: _Site) -> Value:
-    """`[N,P,k,C]`, with neighbours together that all windows have together.
+    """`[N,P,k,C]`; keeps elements adjacent that are adjacent in all windows.
 
     A Pad where the batch is known would keep the operators around it from becoming one node.
     """

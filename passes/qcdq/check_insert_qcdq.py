@@ -1,4 +1,4 @@
-"""What insert-qcdq has to write, from the float model, the recipe and the statistics."""
+"""Checks the constants of insert-qcdq against the float model, the recipe and the statistics."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ OWN_STEPS = 2.0**-12
 
 
 class InsertQcdqCheck(ConstantCheck):
-    """The formats of all points are resolved again, and every constant of the graph is compared with them.
+    """Resolves the formats of all points again, and compares every constant of the graph with them.
 
     Args:
-        model: Before the pass.
-        recipe: Of the pass.
-        statistics: Of the pass.
+        model: The model before the pass.
+        recipe: The recipe of the pass.
+        statistics: The statistics of the pass.
     """
 
     def __init__(self, model: Model, recipe: Recipe, statistics: Statistics | None) -> None:
@@ -78,7 +78,7 @@ class InsertQcdqCheck(ConstantCheck):
         return found
 
     def without_loss(self, after: Model) -> onnx.ModelProto | None:
-        """Every quantizer lets its values pass, and weights and biases are the floats."""
+        """Returns the model with every quantizer bypassed, and with float weights and biases."""
         passed: dict[str, str] = {}
         constants: dict[str, npt.NDArray[Any]] = {}
         cells = {n: c for n, c in after.cells.items() if type(c) is QuantizedCell and n in self._cells}
@@ -95,7 +95,7 @@ class InsertQcdqCheck(ConstantCheck):
     def _equalized(
         self, found: Findings, after: Model, cell: Cell, arrays: Arrays, statistics: Statistics | None
     ) -> Statistics | None:
-        """Scales W as the pass did if it divides the input; statistics of what the cell gets then."""
+        """Scales W like the pass if it divides the input; returns the statistics of the cell's new input."""
         made = f"{cell.name}/{FACTOR}"
         nodes = (n for g in after.graphs() for n in g.nodes if n.outputs and n.outputs[0].name == made)
         node = next(nodes, None)
@@ -115,7 +115,7 @@ class InsertQcdqCheck(ConstantCheck):
         return statistics
 
     def _check_weights(self, found: Findings, flat: FlatModel, cell: QuantizedCell, arrays: Arrays) -> None:
-        """No weight is further from its float than half a step of its own scale; the largest one has the top value."""
+        """Checks that no weight is off by more than half an LSB, and that the largest has the top value."""
         for name, key in WEIGHTS.items():
             what, point = f"{cell.name}.{name}", cell.points.get(name, FLOAT)
             full = flat.name(cell.name, f"{name}.{QUANTIZED}")
@@ -123,7 +123,7 @@ class InsertQcdqCheck(ConstantCheck):
                 continue
             check_reach(found, what, self._recipe.settings(what), point, arrays[key], len(cell.type.gates))
             if point.compensation or point.group_size or point.bits == 1:
-                continue  # these are compared with what makes them
+                continue  # these are compared with the functions that compute them
             e = point.complete
             step, zero = e.scale_array(2).astype(np.float64), e.zero_point_array(2)
             floats = np.clip(arrays[key], (e.minimum - zero) * step, (e.maximum - zero) * step)
@@ -138,7 +138,7 @@ class InsertQcdqCheck(ConstantCheck):
 def _check_parameters(
     found: Findings, flat: FlatModel, made: QuantizedCell, cell: QuantizedCell, parameters: QuantizedParameters
 ) -> None:
-    """Compares weights, their scales and quantized values, and biases with what their formats make of the floats."""
+    """Compares weights, their scales and quantized values, and biases with those computed from the floats."""
     for name, key in WEIGHTS.items():
         point, full = cell.points.get(name, FLOAT), flat.name(cell.name, f"{name}.{QUANTIZED}")
         if point.is_float:
@@ -155,11 +155,10 @@ def _check_parameters(
 def check_reach(
     findings: Findings, what: str, s: Settings, point: PointFormat, weights: npt.NDArray[Any], gates: int
 ) -> None:
-    """By the rule min-max of symmetric signed values, the largest weight of a channel has the largest quantized value.
+    """Checks the rule min-max of symmetric signed values: a channel's largest weight has the largest quantized value.
 
-    Or all of them are multiples of its scale already.
-
-    What it compares is the rule itself, without the functions that make scales.
+    All weights may also be multiples of its scale already. This checks the rule itself,
+    independently of the functions that compute scales.
     """
     special = ("scale", "group_size", "wide_channels", "limit", "share", "pow2", "scale_bits", "max_fix_position")
     usual = s.get("range", "min-max") == "min-max" and s.get("symmetric", True) and s.get("signed", True)
@@ -182,7 +181,7 @@ def check_reach(
 
 
 def _check_points(found: Findings, expected: QuantizedCell, made: QuantizedCell) -> None:
-    """Compares the formats that the cell says it has with the ones it should have."""
+    """Compares the formats recorded in the cell with the expected ones."""
     for name in dict.fromkeys((*expected.points, *made.points)):
         a, b = (c.points.get(name, FLOAT).as_dict() for c in (made, expected))
         for key in dict.fromkeys((*b, *a)):

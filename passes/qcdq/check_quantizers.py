@@ -1,4 +1,4 @@
-"""Runs every quantizer of a model by itself, on its quantized values, between them and beyond their ends."""
+"""Runs every quantizer of a model separately, on its quantized values, between them and beyond their limits."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ class WrittenQuantizer:
     """One quantizer in a flat model.
 
     Attributes:
-        point: Its quantization point, or what emit_step calls it.
-        source: Name of what is quantized.
-        made: Name of what it makes.
+        point: Its quantization point, or its name in emit_step.
+        source: Name of its input.
+        made: Name of its output.
     """
 
     point: str
@@ -49,7 +49,7 @@ class WrittenQuantizer:
 
 
 def written_quantizers(flat: FlatModel, cell: str) -> Iterator[WrittenQuantizer]:
-    """The quantizers whose values have names below that of a cell, those of weights left out."""
+    """Yields the quantizers whose values have names below that of a cell, except those of weights."""
     for name, node in list(flat.makers.items()):
         if not node.name.startswith(f"{cell}/"):
             continue
@@ -61,7 +61,7 @@ def written_quantizers(flat: FlatModel, cell: str) -> Iterator[WrittenQuantizer]
 
 
 def first_of(flat: FlatModel, cell: str, point: str, made: str) -> onnx.NodeProto | None:
-    """The first node of a quantizer that makes a value."""
+    """Returns the first node of the quantizer that computes a value."""
     stack, seen = [made], set[str]()
     while stack:
         name = stack.pop()
@@ -77,7 +77,7 @@ def first_of(flat: FlatModel, cell: str, point: str, made: str) -> onnx.NodeProt
 
 
 def check_quantizers(findings: Findings, flat: FlatModel, cell: Cell, points: Points) -> None:
-    """Compares every quantizer of the activations of a cell with the format of its point."""
+    """Compares every quantizer of a cell's activations with the format of its point."""
     written: set[str] = set()
     for quantizer in written_quantizers(flat, cell.name):
         name, what = quantizer.point, f"{cell.name}.{quantizer.point}"
@@ -97,13 +97,13 @@ def check_quantizers(findings: Findings, flat: FlatModel, cell: Cell, points: Po
 
 
 def check_static(findings: Findings, flat: FlatModel, quantizer: WrittenQuantizer, what: str, e: Format) -> None:
-    """Compares a quantizer with its format: bits."""
+    """Compares a quantizer with its format, bit for bit."""
     values = _values(e)
     _compare(findings, flat, quantizer, what, values, e.dequantize(e.quantize(values)), np.zeros(values.shape))
 
 
 def _values(e: Format) -> Array:
-    """Float32 values `[N,1]` at every quantized value, between quantized values, and beyond the ends."""
+    """Float32 values `[N,1]` at every quantized value, between them, and beyond the limits."""
     low, high = e.minimum - e.zero_point - 3, e.maximum - e.zero_point + 4
     if e.bits <= _NARROW:
         units = np.add.outer(np.arange(low, high), _FRACTIONS).ravel()
@@ -118,7 +118,7 @@ def _values(e: Format) -> Array:
 def _check_rows(
     findings: Findings, flat: FlatModel, quantizer: WrittenQuantizer, what: str, point: PointFormat
 ) -> None:
-    """Compares a quantizer with a scale for each row: nothing is further off than half a step of its row."""
+    """Checks that a quantizer with per-row dynamic scales is never off by more than half an LSB of its row."""
     rng, integers = np.random.default_rng(0), point.integers
     bits = integers.bits
     values = (rng.normal(0, 1, (256, 12)) * 10.0 ** rng.uniform(-3, 3, (256, 1))).astype(np.float32)
@@ -146,7 +146,7 @@ def _check_rows(
 def _check_accumulator(
     findings: Findings, flat: FlatModel, quantizer: WrittenQuantizer, cell: Cell, points: Points
 ) -> None:
-    """Compares the limits of a sum of products with those of its bits, in units of the product of both scales."""
+    """Compares the limits of an accumulator with those of its bits, in units of the product of both scales."""
     what, bits = f"{cell.name}.{quantizer.point}", points.get("accumulator", FLOAT).bits
     if bits is None:
         findings.word(f"limits of {what}", "there", "not there", node=quantizer.made)

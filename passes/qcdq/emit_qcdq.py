@@ -1,7 +1,7 @@
-"""Quantizers as standard operators: QuantizeLinear -> Clip -> DequantizeLinear, or the same arithmetic spelled out.
+"""Quantizers as standard operators: QuantizeLinear -> Clip -> DequantizeLinear, or the same arithmetic in others.
 
-Up to 8 bits the three operators are used. Wider values, other roundings than half-to-even and one scale per row have no
-QuantizeLinear before operator set 21, and are written as Div, Round, Clip, Mul.
+The three operators are used for up to 8 bits. Wider values, roundings other than half-to-even and per-row dynamic
+scales have no QuantizeLinear before operator set 21, and are written as Div, Round, Clip, Mul.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from rnnqc.passes.qcdq.emit_rounding import emit_rounding
 SMALLEST_ROW = 2.0**-100
 LARGEST_ROW = 2.0**60
 COUPLED_GATE = f"{GATES[INPUT]}.activation"  # its format holds the 1 of `f = 1 - i`
-# Values that have the format of another point.
+# # Values with the format of another point.
 ALIASES = {ONE: COUPLED_GATE, **dict(zip(INITIAL_STATES, ("hidden", "cell_state"), strict=True))}
 _FACTORS = dict(
     zip(ACCUMULATORS, (("input", "W.weight"), ("hidden", "R.weight"), (RESET_HIDDEN, "R.weight")), strict=True)
@@ -50,7 +50,7 @@ class QuantizedWeight:
 
 
 def qcdq_quantizer(cell: QuantizedCell, weights: Mapping[str, QuantizedWeight]) -> Quantizer:
-    """A quantizer with the formats of a cell, which looks its weights up in `weights`."""
+    """Returns a quantizer with the formats of a cell; it takes quantized weights from `weights`."""
     points = cell.points
 
     def quantize(b: Builder, point: str, value: Value) -> Value:
@@ -67,7 +67,7 @@ def qcdq_quantizer(cell: QuantizedCell, weights: Mapping[str, QuantizedWeight]) 
         return (emit_qcdq if has_operators(b, held) else emit_fake_quant)(b, point, value, held)
 
     def _is_alone(b: Builder, point: str) -> bool:
-        """Whether the weights meet quantized values that are written out because of the operator set alone."""
+        """Whether the weights multiply quantized values that only the operator set forces into other operators."""
         other = points.get("input", FLOAT).static if point == "W.weight" else None
         return other is not None and is_usual(other) and not has_operators(b, other)
 
@@ -75,7 +75,7 @@ def qcdq_quantizer(cell: QuantizedCell, weights: Mapping[str, QuantizedWeight]) 
 
 
 def hidden_splitter(points: Points, bound: float) -> Splitter:
-    """Splits hidden states at what the format of their point holds: from the lowest value to `bound`."""
+    """Returns a splitter of hidden states at the limits of their point's format: from the lowest value to `bound`."""
 
     def split(b: Builder, name: str, value: Value) -> tuple[Value, Value]:
         held_in = points[ALIASES.get(name, name)].complete
@@ -88,7 +88,7 @@ def hidden_splitter(points: Points, bound: float) -> Splitter:
 
 
 def whole_quantizer(quantizer: Quantizer, points: Points, split: Splitter) -> Quantizer:
-    """`quantizer`, but hidden states keep in float what quantized values of a range without data cannot hold."""
+    """Returns `quantizer` with hidden states that keep the part beyond the calibrated range in float."""
 
     def quantize(b: Builder, point: str, value: Value) -> Value:
         if points.get(point, FLOAT).bound is None:
@@ -100,22 +100,21 @@ def whole_quantizer(quantizer: Quantizer, points: Points, split: Splitter) -> Qu
 
 
 def is_usual(format_: IntegerFormat) -> bool:
-    """Whether a format is one of QuantizeLinear and DequantizeLinear in every operator set."""
+    """Whether every operator set supports the format in QuantizeLinear and DequantizeLinear."""
     return format_.bits <= WIDEST and format_.rounding is Rounding.HALF_EVEN
 
 
 def has_operators(b: Builder, format_: IntegerFormat) -> bool:
     """Whether QuantizeLinear and DequantizeLinear can be used.
 
-    Not for signed formats from operator set 21 on: onnxruntime 1.31 moves their QuantizeLinear past view operators
-    (those that follow states, and those it makes itself around products), gives it unsigned ones there, and refuses the
-    model.
+    Not for signed formats from operator set 21 on: onnxruntime 1.31 moves their QuantizeLinear across view operators
+    (those after states, and those it adds around matmuls), makes them unsigned there, and rejects the model.
     """
     return is_usual(format_) and not (format_.signed and b.model.opset >= _OPSET_OF_PROPAGATION)
 
 
 def emit_accumulator(b: Builder, point: str, value: Value, cell: QuantizedCell) -> Value:
-    """The limits of an accumulator of few bits, in units of the product of both scales, for each output channel."""
+    """Emits the limits of a narrow accumulator, in units of the product of both scales, for each output channel."""
     points, bits = cell.points, cell.point("accumulator").bits
     if bits is None:
         return value
@@ -128,7 +127,7 @@ def emit_accumulator(b: Builder, point: str, value: Value, cell: QuantizedCell) 
         )
     scales = np.asarray(weight.scale, np.float64)
     if scales.size > 1 and point != ACCUMULATORS[0] and cell.point(RESET_HIDDEN).scale:
-        # The columns of the candidate are multiplied with quantized values of their own.
+        # # The columns of the candidate multiply other quantized values.
         candidate = cell.candidate_columns
         scales = scales[candidate] if point == ACCUMULATORS[2] else scales[: candidate.start]
     unit = np.float64(code.scale[0]) * scales
@@ -138,7 +137,7 @@ def emit_accumulator(b: Builder, point: str, value: Value, cell: QuantizedCell) 
 
 
 def emit_qcdq(b: Builder, point: str, value: Value, format_: Format) -> Value:
-    """QuantizeLinear -> Clip (where the format is smaller than its type) -> DequantizeLinear."""
+    """Emits QuantizeLinear -> Clip (if the format is smaller than its type) -> DequantizeLinear."""
     codes = emit_codes(b, point, value, format_)
     scale, zero_point = (b.model.constant(v, v.dtype) for v in format_.linear_parameters())
     attrs = {} if format_.axis is None else {"axis": format_.axis}
@@ -146,7 +145,7 @@ def emit_qcdq(b: Builder, point: str, value: Value, format_: Format) -> Value:
 
 
 def emit_codes(b: Builder, point: str, value: Value, format_: Format) -> Value:
-    """QuantizeLinear -> Clip (where the format is smaller than its type)."""
+    """Emits QuantizeLinear -> Clip (if the format is smaller than its type)."""
     scale, zero_point = (b.model.constant(v, v.dtype) for v in format_.linear_parameters())
     attrs = {} if format_.axis is None else {"axis": format_.axis}
     codes: Value = b.op("QuantizeLinear", [value, scale, zero_point], f"{point}.codes", **attrs)
@@ -154,10 +153,10 @@ def emit_codes(b: Builder, point: str, value: Value, format_: Format) -> Value:
 
 
 def emit_weight(b: Builder, point: str, weight: QuantizedWeight, format_: Format, *, written_out: bool) -> Value:
-    """Integer codes -> Clip -> DequantizeLinear; Cast -> Sub -> Mul for codes wider than 8 bits.
+    """Emits quantized values -> Clip -> DequantizeLinear; Cast -> Sub -> Mul for more than 8 bits.
 
-    The latter, too, if asked for: onnxruntime 1.31 makes MatMulNBits, which rounds the other operand to 8 bits in its
-    own way, of a MatMul with a DequantizeLinear of weights alone.
+    The latter also on request: onnxruntime 1.31 replaces a MatMul with a DequantizeLinear of only its weights by
+    MatMulNBits, which rounds the other operand to 8 bits.
     """
     if format_.bits > WIDEST or written_out:
         real: Value = b.cast(weight.codes, np.float32, f"{point}.float")
@@ -178,7 +177,7 @@ def _clip(b: Builder, point: str, codes: Value, format_: Format) -> Value:
 
 
 def emit_fake_quant(b: Builder, point: str, value: Value, format_: Format) -> Value:
-    """Div, round, Clip, Mul."""
+    """Emits Div, round, Clip, Mul."""
     scale = b.f32(format_.scale_array(2))
     units = b.op("Div", [value, scale], f"{point}.units")
     whole = emit_rounding(b, units, format_.rounding, point)
@@ -187,7 +186,7 @@ def emit_fake_quant(b: Builder, point: str, value: Value, format_: Format) -> Va
 
 
 def emit_unsigned_row_fake_quant(b: Builder, point: str, value: Value, rows: IntegerFormat) -> Value:
-    """One scale and zero point for each row of the last axis, by the formula of ONNX's DynamicQuantizeLinear."""
+    """Emits per-row dynamic scales and zero points, by the formula of ONNX's DynamicQuantizeLinear."""
     top = b.f32(2.0**rows.bits - 1)
     low = b.op(
         "Clip",
@@ -209,9 +208,9 @@ def emit_unsigned_row_fake_quant(b: Builder, point: str, value: Value, rows: Int
 
 
 def emit_row_fake_quant(b: Builder, point: str, value: Value, rows: IntegerFormat) -> Value:
-    """One scale for each row of the last axis: its largest magnitude over the largest positive quantized value.
+    """Emits per-row dynamic scales over the last axis: largest magnitude over largest positive quantized value.
 
-    Only a zero point away from the middle makes quantized values saturate.
+    Quantized values only saturate with an asymmetric zero point.
     """
     positive = 2 ** (rows.bits - 1) - 1
     lowest = (-positive - 1 if rows.signed else 0) - rows.zero_point
@@ -226,6 +225,6 @@ def emit_row_fake_quant(b: Builder, point: str, value: Value, rows: IntegerForma
 
 
 def emit_flags(cell: QuantizedCell) -> dict[str, Any]:
-    """How `FloatArithmetic` puts together a cell of a recipe, whose points are resolved."""
+    """Returns the options of `FloatArithmetic` for a cell with resolved points."""
     products = any(not cell.points[p].is_float for p in cell.type.product_points)
     return {"products": products, "bias_last": not misfits(cell)}

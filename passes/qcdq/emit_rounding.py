@@ -1,4 +1,4 @@
-"""Rounding to whole numbers in standard operators."""
+"""Rounding to integers in standard operators."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from rnnqc.ir.builder import Builder
 
 
 def emit_rounding(b: Builder, units: Value, rounding: Rounding, name: str, real: Any = np.float32) -> Value:
-    """`units` rounded to whole numbers; the sign of a zero among them is undefined.
+    """Rounds `units` to integers; the sign of zeros is undefined.
 
     Args:
         b: Collects the nodes.
         units: Of type `real`, float32 or float64.
-        rounding: How.
-        name: In front of the nodes' names.
+        rounding: The rounding mode.
+        name: Prefix of the nodes' names.
         real: The type.
     """
     if rounding is Rounding.HALF_EVEN:
@@ -41,7 +41,7 @@ def emit_rounding(b: Builder, units: Value, rounding: Rounding, name: str, real:
         sign = b.op("Sign", [units], f"{name}.sign")
         return b.op("Mul", [sign, b.op("Ceil", [size], f"{name}.size.rounded")], f"{name}.rounded")
     sign = b.op("Sign", [units], f"{name}.sign")
-    size = b.op("Mul", [units, sign], f"{name}.size")  # OpenVINO drops an Abs of what is computed from constants
+    size = b.op("Mul", [units, sign], f"{name}.size")  # OpenVINO drops an Abs of values computed from constants
     if rounding is Rounding.HALF_AWAY:
         size = b.op("Add", [size, b.model.constant(0.5, real)], f"{name}.size.raised")
     else:

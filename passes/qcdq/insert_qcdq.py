@@ -1,4 +1,4 @@
-"""Puts the quantizers of a recipe into decomposed cells."""
+"""Inserts the quantizers of a recipe into decomposed cells."""
 
 from __future__ import annotations
 
@@ -60,18 +60,18 @@ from rnnqc.recipes.recipe import Recipe
 from rnnqc.recipes.resolved import ResolvedPoint
 
 Arrays = Mapping[str, npt.NDArray[np.float32]]
-USUAL_BITS = 6  # a recipe with fewer at some point promises no SQNR
+USUAL_BITS = 6  # a recipe with fewer at some point guarantees no SQNR
 
 
 class InsertQcdq(Pass):
-    """Quantizes every quantization point of every cell as the recipe says.
+    """Quantizes every quantization point of every cell by the recipe.
 
-    Before: `MatMul(h, R)`; after: `MatMul(h -> QuantizeLinear -> DequantizeLinear, codes of R -> DequantizeLinear)`,
+    Before: `MatMul(h, R)`; after: `MatMul(h -> QuantizeLinear -> DequantizeLinear, quantized R -> DequantizeLinear)`,
     and so on for the input, W, pre-activations and cell state.
 
-    * A point whose `bits` are none stays float; a cell with no quantized point is not touched.
-    * A layer's input that consists of hidden states of other cells alone, moved about by Squeeze, Transpose, Reshape,
-      Concat and the like, takes their number format: the quantized values can pass as they are (recipe key `chain`).
+    * A point whose `bits` are none stays float; a cell with no quantized point is unchanged.
+    * A layer's input that consists only of hidden states of other cells, moved by Squeeze, Transpose, Reshape, Concat
+      and the like, gets their number format: the quantized values can pass unchanged (recipe key `chain`).
     * Fix positions between which hardware cannot shift are lowered, with a note (recipe key `shift_limits`).
     """
 
@@ -84,12 +84,12 @@ class InsertQcdq(Pass):
     )
 
     def __init__(self, recipe: Recipe, statistics: Statistics | None = None, *, integer: bool = True) -> None:
-        """A pass with the formats of `recipe`.
+        """Creates a pass with the formats of `recipe`.
 
         Args:
             recipe: Rules and overrides.
-            statistics: Of a calibration.
-            integer: Whether the cells become integer arithmetic after it: only then all of a format shows in the file.
+            statistics: Statistics of a calibration.
+            integer: Whether the cells later get integer arithmetic: only then the whole format affects the file.
         """
         self.recipe = recipe
         self.statistics = statistics
@@ -136,7 +136,7 @@ class InsertQcdq(Pass):
             model.sort()
         widths = [p.bits for c in made for p in c.points.values() if p.bits is not None]
         saturating = any(not c.point("accumulator").is_float for c in made)
-        # Nothing is promised of data that calibrated ranges were not made for.
+        # # There is no guarantee for data outside the calibrated ranges.
         usual = all(bits >= USUAL_BITS for bits in widths) and not saturating and self.statistics is None
         numerics = Lossy(10.0) if usual else None
         counts = {"cells": len(made)}
@@ -149,13 +149,13 @@ class InsertQcdq(Pass):
         )
 
     def _settings(self, cell: Cell, recipe: Recipe) -> dict[str, Settings]:
-        """What a recipe says of the points of a cell."""
+        """The settings of a recipe for the points of a cell."""
         return recipe.settings_of_points(
             cell.name, [p.name for p in cell.type.points], functools.partial(targets_of, cell)
         )
 
     def _check(self, model: Model, cells: Sequence[Cell]) -> None:
-        """Raises UsageError for overrides of nothing, and CompileError for statistics of another model."""
+        """Raises UsageError for overrides that match nothing, and CompileError for statistics of another model."""
         if self.recipe.overrides:
             known = points_of_types(cells) | points_of_recurrences(model)
             if known:
@@ -164,7 +164,7 @@ class InsertQcdq(Pass):
             self.statistics.check_fits(cells)
 
     def _stale(self, model: Model, cells: Sequence[Cell]) -> list[Remark]:
-        """What is to be said of statistics that were measured with other weights."""
+        """The remark about statistics that were measured with other weights."""
         if self.statistics is None:
             return []
         weights = {c.name: weights_digest(parameters_of(model, c)) for c in cells}
@@ -185,7 +185,7 @@ class InsertQcdq(Pass):
         ]
 
     def _of_kept(self, model: Model, cell: Cell, quantized: QuantizedCell | None) -> Remark | None:
-        """Why the cell stays float, of which the model keeps a note; None if it is quantized."""
+        """Why the cell stays float, which is also recorded in the model; None if it is quantized."""
         if quantized is None:
             reason, found = "the recipe needs calibration data, and none reached it.", "no statistics"
             action = "calibrate with data that runs it, or choose a recipe that needs none"
@@ -200,7 +200,7 @@ class InsertQcdq(Pass):
     def _quantize(
         self, model: Model, graph: Graph, cell: QuantizedCell, arrays: Arrays, parameters: QuantizedParameters
     ) -> Remark | None:
-        """Rewrites one cell, whose formats are resolved; a warning where its initial states may saturate."""
+        """Rewrites one cell with resolved formats; returns a warning if its initial states may saturate."""
         remark = None
         at = boundary_of(model, graph, cell)
         weights = _stored_weights(model, graph, cell, parameters)
@@ -222,7 +222,7 @@ class InsertQcdq(Pass):
         return remark
 
     def constant_check(self, model: Model) -> ConstantCheck:
-        """Formats from the recipe, the weights and the statistics; constants of the graph from these."""
+        """Derives formats from the recipe, the weights and the statistics, and constants of the graph from these."""
         return InsertQcdqCheck(model, self.recipe, self.statistics)
 
     def _of_shift(self, cell: Cell, note: ShiftRemark) -> Remark:
@@ -242,7 +242,7 @@ class InsertQcdq(Pass):
         )
 
     def _of_given_input(self, cell: QuantizedCell, given: Format | None) -> list[Remark]:
-        """That the recipe gives an input another scale than the model brings."""
+        """The remark about an input whose scale in the recipe differs from that in the model."""
         held = cell.points["input"].static
         if (
             given is None
@@ -264,7 +264,7 @@ class InsertQcdq(Pass):
         ]
 
     def _of_given_weights(self, cell: QuantizedCell, arrays: Arrays, parameters: QuantizedParameters) -> list[Remark]:
-        """That weights which come as quantized values become others, and that weights saturate."""
+        """The remarks about weights that are quantized again, and about weights that saturate."""
         points = {key: f"{key}.weight" for key in parameters.codes}
         given = [
             (f"{cell.name}.{p}", cell.points[p], arrays[key], functools.partial(parameters.codes.__getitem__, key))
@@ -286,7 +286,7 @@ class InsertQcdq(Pass):
     def _equalized(
         self, model: Model, graphs: Mapping[str, Graph], cells: Sequence[Cell], statistics: Statistics | None
     ) -> Statistics | None:
-        """Equalizes the inputs that gain from it; statistics of what the cells get then."""
+        """Equalizes the inputs that gain from it; returns the adapted statistics."""
         found = self._channel_scales(model, graphs, cells, self.recipe, statistics)
         for cell in cells:
             if cell.name in found and statistics is not None:
@@ -301,7 +301,7 @@ class InsertQcdq(Pass):
         recipe: Recipe,
         statistics: Statistics | None,
     ) -> dict[str, npt.NDArray[np.float64]]:
-        """For each cell whose input gains from equalization by what to divide its channels."""
+        """The divisors of the channels for each cell whose input gains from equalization."""
         found: dict[str, npt.NDArray[np.float64]] = {}
         points = statistics.points if statistics is not None else {}
         for cell in cells:
@@ -321,7 +321,7 @@ class InsertQcdq(Pass):
     def _effects(
         self, model: Model, graphs: Mapping[str, Graph], cells: Sequence[Cell], statistics: Statistics | None
     ) -> dict[int, str]:
-        """For each override why it changes nothing, as `effects_of_overrides` says."""
+        """Why each override has no effect, as defined by `effects_of_overrides`."""
         if not self.recipe.overrides:
             return {}
         arrays = {c.name: parameters_of(model, c) for c in cells}
@@ -330,7 +330,7 @@ class InsertQcdq(Pass):
         quantized: dict[tuple[Any, ...], QuantizedParameters] = {}
 
         def parameters(cell: QuantizedCell) -> QuantizedParameters:
-            """Quantized once for the same formats."""
+            """Caches the result for equal formats."""
             key = (cell.name, *(cell.points[p] for p in PARAMETERS))
             if key not in quantized:
                 quantized[key] = quantize_parameters(cell, arrays[cell.name], statistics)
@@ -356,7 +356,7 @@ class InsertQcdq(Pass):
 def with_formats(
     model: Model, graphs: Mapping[str, Graph], cells: Sequence[Cell], formats: Mapping[str, FormatsOfCell | None]
 ) -> tuple[dict[str, QuantizedCell], list[tuple[Cell, ShiftRemark]]]:
-    """The cells with their formats, and with those of the layer before; and what hardware could not shift."""
+    """Returns the cells with their formats, chained to the layer before, and notes about unsupported shifts."""
     given = {c.name: QuantizedCell.of(c, points) for c in cells if (points := formats[c.name])}
     notes: list[tuple[Cell, ShiftRemark]] = []
     for name, cell in given.items():
@@ -366,7 +366,7 @@ def with_formats(
 
 
 def activations_of(cells: Iterable[Cell]) -> dict[str, Activation]:
-    """The activations of all gates, by the paths of their pre-activations."""
+    """Maps the paths of all pre-activations to their activations."""
     return {f"{c.name}.{gate}.acc": c.gate_activation(k) for c in cells for k, gate in enumerate(c.type.gates)}
 
 
@@ -379,7 +379,7 @@ def _stored_weights(
 ) -> dict[str, QuantizedWeight]:
     """Quantized W and R as initializers of the cell's own graph.
 
-    onnxruntime 1.31 fails on a DequantizeLinear in a subgraph whose constants stand in an outer graph.
+    onnxruntime 1.31 fails on a DequantizeLinear in a subgraph with constants of an outer graph.
     """
     weights: dict[str, QuantizedWeight] = {}
     for key, codes in parameters.codes.items():

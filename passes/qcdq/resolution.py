@@ -1,4 +1,4 @@
-"""What a recipe comes to in the file, cell by cell: by this an override shows whether it changes anything."""
+"""Resolves a recipe for each cell, as far as it determines the file: so overrides without effect can be found."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ def written_of(
     integer: bool,
     exceeds: bool,
 ) -> Iterator[Any]:
-    """What a file is written from, the cheaper things first: equal ones make equal nodes and constants of a cell.
+    """Yields everything that determines a cell's nodes and constants in the file, cheapest first.
 
     Args:
-        cell: With its formats.
+        cell: The cell with its formats.
         arrays: W, R, B and hidden_bias as floats.
-        parameters: Quantizes these.
-        integer: Whether the cell gets integer arithmetic, where its formats have one.
-        exceeds: Whether a state may lie beyond the bounds of its format, which a float cell then keeps apart.
+        parameters: Quantizes the parameters.
+        integer: Whether the cell gets integer arithmetic, if its formats support it.
+        exceeds: Whether a state may exceed the bounds of its format, which a float cell then splits.
     """
     scales = {p: scales_alone(cell.points[p]) for p in WEIGHTS.values()}
     yield {p: f.with_one_scale() for p, f in scales.items()} if integer else scales
@@ -50,14 +50,14 @@ def written_of(
 
 
 def _with_plain_weights(cell: QuantizedCell) -> QuantizedCell:
-    """The cell with weights of the same scales that are rounded one by one, which takes no time."""
+    """The cell with the same weight scales, but with weights that are rounded separately, which is fast."""
     for name in WEIGHTS.values():
         cell = cell.with_point(name, scales_alone(cell.points[name]))
     return cell
 
 
 def _numbers(cell: QuantizedCell, arrays: Arrays, made: QuantizedParameters, as_floats: tuple[Any, ...]) -> Any:
-    """What the integer form is made of; `as_floats` of a cell that has none."""
+    """The operands of the integer form; `as_floats` for a cell without one."""
     parameters = {**arrays, **made.codes, **made.biases}
     try:
         folded = integer_form(without_long_codes(cell), parameters["W"], parameters["R"], parameters)
@@ -67,14 +67,14 @@ def _numbers(cell: QuantizedCell, arrays: Arrays, made: QuantizedParameters, as_
 
 
 def _quantizers(cell: QuantizedCell, exceeds: bool) -> Any:
-    """The quantizers of a float cell, and how it is put together."""
+    """The quantizers of a float cell, and its options."""
     made = {p: _of_weights(f) if p in WEIGHTS.values() else _of_values(p, f) for p, f in cell.points.items()}
     bounds = {p: f.bound for p, f in cell.points.items() if exceeds}
     return {p: f for p, f in made.items() if p != "bias"}, bounds, cell.rounds_output, emit_flags(cell)
 
 
 def _of_weights(point: PointFormat) -> PointFormat:
-    """What the operators behind quantized weights say: their limits where they have DequantizeLinear."""
+    """The settings of the operators after quantized weights: their limits if they have a DequantizeLinear."""
     plain: PointFormat = scales_alone(point)
     if point.static is None or point.static.bits > WIDEST:
         return plain
@@ -82,7 +82,7 @@ def _of_weights(point: PointFormat) -> PointFormat:
 
 
 def _of_values(name: str, point: PointFormat) -> Any:
-    """What the operators of a quantizer say: Div, Round, Clip and Mul have limits alone."""
+    """The settings of a quantizer's operators: Div, Round, Clip and Mul only have limits."""
     held = point.static
     if point.format is None and name != "accumulator":
         return FLOAT

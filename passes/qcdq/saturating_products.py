@@ -1,4 +1,4 @@
-"""Analysis: products of dequantized values that onnxruntime may compute in saturating integers. Reads only."""
+"""Analysis: matmuls of dequantized values that onnxruntime may compute in saturating integers. Reads only."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ EXACT_MAGNITUDE = 64
 
 
 def saturating_products(model: Model) -> list[str]:
-    """Paths of products of 8-bit values and int8 weights that onnxruntime fuses, and saturates on x86 without VNNI.
+    """Returns the paths of 8-bit x int8 matmuls that onnxruntime fuses, and that saturate on x86 without VNNI.
 
-    Of DequantizeLinear and MatMul it makes an integer product, in which pairs are added in a saturating int16.
+    It fuses DequantizeLinear and MatMul to an integer matmul that adds pairs in a saturating int16.
     """
     constants = Constants(model)
     return [
@@ -29,7 +29,7 @@ def saturating_products(model: Model) -> list[str]:
 
 
 def saturation_warning(nodes: Sequence[str]) -> str:
-    """What is said of a lowered model with such nodes."""
+    """Returns the warning about a lowered model with these nodes."""
     return (
         f"product {nodes[0]!r}{and_more(nodes)}: on x86 processors without VNNI onnxruntime fuses it with its "
         "quantizers and adds products in a saturating int16. Resolution: session option "

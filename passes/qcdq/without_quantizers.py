@@ -1,4 +1,4 @@
-"""A model in which some values are what went into the quantizers that make them."""
+"""Replaces values in a model by the inputs of the quantizers that compute them."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ def bypassed(
     products: Mapping[str, tuple[str, Array]] | None = None,
     activations: Mapping[str, tuple[str, str]] | None = None,
 ) -> onnx.ModelProto:
-    """The model with other values of some names.
+    """Returns the model with some values replaced.
 
     Args:
-        proto: The model; it is changed.
-        passed: For the name of a value that of the value it is instead.
-        constants: For the name of a value, or of an initializer, what it is instead.
-        products: For the name of a value the name of another one and the matrix whose product it is instead.
-        activations: For the name of a value an operator and the name of the value that it is computed of instead.
+        proto: The model; changed in place.
+        passed: Maps the name of a value to that of its replacement.
+        constants: Maps the name of a value or initializer to its replacement.
+        products: Maps the name of a value to another value's name and a matrix; their matmul replaces it.
+        activations: Maps the name of a value to an operator and its operand's name; the result replaces the value.
     """
     _replace(proto.graph, passed, constants, products or {}, activations or {})
     return proto

@@ -1,4 +1,4 @@
-"""What quantize-weights has to store, from the float weights, the recipe and the moments of a calibration."""
+"""Checks the constants of quantize-weights against the float weights, the recipe and the calibration's moments."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ _SOURCES = {"W": "input", "R": "hidden"}
 
 
 class QuantizeWeightsCheck(ConstantCheck):
-    """The floats that the stored weights of every node stand for, each entry.
+    """Compares the dequantized weights of every node, element by element.
 
     Args:
-        model: Before the pass.
-        recipe: Of the pass.
-        moments: Of the pass.
+        model: The model before the pass.
+        recipe: The recipe of the pass.
+        moments: The moments of the pass.
     """
 
     def __init__(self, model: Model, recipe: Recipe, moments: Mapping[str, Array]) -> None:
@@ -45,7 +45,7 @@ class QuantizeWeightsCheck(ConstantCheck):
                             self._before[f"{path}{display_name(node)}", k] = array
 
     def findings(self, after: Model) -> Findings:
-        """Compares W and R of every node whose weights are computed from constants now."""
+        """Compares W and R of every node whose weights are now computed from constants."""
         found = Findings()
         nodes = [(f"{p}{display_name(n)}", n) for p, g in after.paths() for n in g.nodes]
         uses: dict[str, int] = {}
@@ -87,14 +87,14 @@ class QuantizeWeightsCheck(ConstantCheck):
 
 
 def _directions(value: Value) -> list[Value]:
-    """The weights of each direction."""
+    """Returns the weights of each direction."""
     maker = value.inputs[0] if value.inputs else None
     joined = maker is not None and maker.op == "Concat" and maker.attrs.get("axis") == 0
     return list(maker.inputs) if maker is not None and joined else [value]
 
 
 def _nodes_behind(value: Value) -> list[Node]:
-    """The nodes that make a value, in order."""
+    """Returns the producers of a value, in order."""
     found: list[Node] = []
     stack = [(n, False) for n in value.inputs]
     while stack:
@@ -110,7 +110,7 @@ def _nodes_behind(value: Value) -> list[Node]:
 
 
 def _stored_name(value: Value) -> str | None:
-    """The quantization point in whose name the constants behind a value are stored."""
+    """Returns the quantization point whose name the constants behind a value have."""
     for node in _nodes_behind(value):
         for held in node.inputs:
             match = _STORED.match(held.name) if isinstance(held, Constant) else None

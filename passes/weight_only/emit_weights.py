@@ -1,4 +1,4 @@
-"""Constants of few bits with the weights of a recurrent node, and the standard operators that make floats of them."""
+"""Constants of few bits with the weights of a recurrent node, and the standard operators that dequantize them."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ RAISED = 8
 
 @dataclass
 class WeightMatrix:
-    """The weights `[rows,K]` of one direction, as all nodes use them that share them.
+    """The weights `[rows,K]` of one direction, for all nodes that share them.
 
     Attributes:
-        name: Of the first quantization point that uses them.
-        source: The constant `[D,rows,K]` they are part of.
-        direction: Which part.
-        graph: Where the constant is.
-        settings: What the recipe says.
+        name: The first quantization point that uses them.
+        source: The constant `[D,rows,K]` that contains them.
+        direction: Their index in it.
+        graph: The graph of the constant.
+        settings: Their settings in the recipe.
         gates: Number of gates among the rows.
-        moments: Second moments of the inputs, from the calibration of every use.
-        stored: The dequantized value `[1,rows,K]`, once it is made.
-        size: Bytes of the stored constants.
-        counted: Whether a node has counted them.
+        moments: Second moments of the inputs, from the calibration of each use.
+        stored: The dequantized value `[1,rows,K]`, once it is created.
+        size: Size of the stored constants in bytes.
+        counted: Whether a node has counted the size.
     """
 
     name: str
@@ -50,26 +50,26 @@ class WeightMatrix:
 
     @property
     def array(self) -> npt.NDArray[np.float32]:
-        """A copy `[K,rows]`, as cells have it."""
+        """Returns a copy `[K,rows]`, the layout of cells."""
         array = constant_array(self.source)
         assert array is not None
         return np.ascontiguousarray(array[self.direction].T)
 
 
 def is_float16(s: Settings) -> bool:
-    """Whether weights are to be stored as float16."""
+    """Whether weights are stored as float16."""
     return bool(s.get("store", "integer") == "float16")
 
 
 def format_of(matrix: WeightMatrix | None) -> str:
-    """The type the weights are stored in."""
+    """Returns the storage type of the weights."""
     if matrix is None:
         return "float32"
     return "float16" if is_float16(matrix.settings) else f"int{matrix.settings['bits']}"
 
 
 def store_weights(model: Model, node: Node, k: int, matrices: Sequence[WeightMatrix | None]) -> None:
-    """Makes input k of `node` a value computed from stored quantized values; a direction that is None stays float."""
+    """Replaces input k of `node` by a value computed from quantized weights; a direction that is None stays float."""
     source = node.inputs[k]
     array = constant_array(source)
     assert array is not None
@@ -98,18 +98,18 @@ def store_weights(model: Model, node: Node, k: int, matrices: Sequence[WeightMat
 
 
 def _place(graph: Graph, nodes: Sequence[Node]) -> None:
-    """Puts nodes that depend on constants alone in front; the pass sorts when it is done."""
+    """Inserts nodes with constant inputs at the front; the pass sorts at the end."""
     graph.nodes[:0] = list(nodes)
 
 
 def _dequantized(model: Model, matrix: WeightMatrix) -> Value:
-    """Stores the quantized values; a float value `[1,rows,K]` made from them."""
+    """Stores the quantized values; returns the float value `[1,rows,K]` computed from them."""
     builder = Builder(model, prefix=matrix.name)
     array = matrix.array
     rows = array.shape[1]
 
     def constant(name: str, held: npt.NDArray[Any]) -> Value:
-        # onnxruntime 1.31 fails on a DequantizeLinear in a subgraph whose constants stand in an outer graph.
+        # # onnxruntime 1.31 fails on a DequantizeLinear in a subgraph with constants of an outer graph.
         matrix.size += held.nbytes
         return model.add_initializer(f"{matrix.name}.{name}", held, matrix.graph)
 
@@ -123,7 +123,7 @@ def _dequantized(model: Model, matrix: WeightMatrix) -> Value:
     held, codes = point.complete, weight_codes(point, array, moment)
     scale, zero_point = held.linear_parameters()
     if held.bits <= NIBBLE_BITS:
-        raised = RAISED if held.signed else 0  # what makes the nibbles unsigned
+        raised = RAISED if held.signed else 0  # the offset that makes the nibbles unsigned
         nibbles = pack(codes.astype(np.int16) + raised - RAISED)
         packed = constant("packed", np.ascontiguousarray(nibbles.T)[None])
         low = builder.op("Mod", [packed, builder.u8(16)], "low")

@@ -67,7 +67,7 @@ LARGEST_FLOAT16 = float(np.finfo(np.float16).max)
 
 @dataclass(frozen=True)
 class _Use:
-    """A node whose weights can be stored: its path, the names of its directions' cells, and W and R of each."""
+    """A node with weights to store: its path, the names of its directions' cells, and W and R of each."""
 
     path: str
     node: Node
@@ -76,16 +76,16 @@ class _Use:
 
 
 class QuantizeWeights(Pass):
-    """Replaces W and R of LSTM, GRU and RNN nodes by constants of few bits that standard operators turn into floats.
+    """Replaces W and R of LSTM, GRU and RNN nodes by constants of few bits that standard operators dequantize.
 
     Before: `LSTM(X, W, R, B, ...)`; after, for each direction of W and R, `[rows,K]`:
 
-    1. 5 to 8 bits: `DequantizeLinear(codes int8 [1,rows,K], scale, zero_point, axis=1)`.
+    1. 5 to 8 bits: `DequantizeLinear(quantized values int8 [1,rows,K], scale, zero_point, axis=1)`.
     2. Up to 4 bits, two quantized values to a byte: `Mod, BitShift, Concat -> DequantizeLinear(zero_point 8)`.
-       Operator set 21 has a type INT4, but onnxruntime unpacks it five times slower, anew in every run.
+       Operator set 21 has a type INT4, but onnxruntime unpacks it five times slower, again in every run.
     3. `store = "float16"`: `Cast(float16 -> float)`.
 
-    Two directions meet in a Concat. B, P and all arithmetic stay float: the result is that of the float model with the
+    A Concat joins two directions. B, P and all arithmetic stay float: the result is that of the float model with the
     dequantized weights. onnxruntime keeps a DequantizeLinear of constants, and repeats it in every run, unless the
     session option `session.disable_quant_qdq` is "1".
 
@@ -107,13 +107,12 @@ class QuantizeWeights(Pass):
         moments: Mapping[str, npt.NDArray[Any]] | None = None,
         operators: Collection[str] | None = None,
     ) -> None:
-        """A pass with the rules of `recipe` for `<cell>.W.weight` and `<cell>.R.weight`.
+        """Creates a pass with the rules of `recipe` for `<cell>.W.weight` and `<cell>.R.weight`.
 
         Args:
-            recipe: Bits none leave a matrix float.
+            recipe: Rules with bits "none" leave a matrix float.
             moments: Second moments `[K,K]` by name of a quantization point, `<cell>.input` and `<cell>.hidden`.
-            operators: Those whose weights are stored, for a pass after this one that has a use for no others; all by
-                default.
+            operators: Operators whose weights are stored, if a later pass only uses these; all by default.
         """
         self.recipe = recipe
         self.moments = moments or {}
@@ -139,7 +138,7 @@ class QuantizeWeights(Pass):
         return PassResult(count > 0, tuple(remarks), {"nodes": count}, numerics, effects=effects)
 
     def _found(self, model: Model) -> tuple[list[Remark], list[_Use], dict[str, tuple[npt.NDArray[np.float32], int]]]:
-        """Nodes that stay as they are, with remarks; the others; and their weights `[K,rows]` with so many gates."""
+        """Nodes that stay, with remarks; the others; and their weights `[K,rows]` with their numbers of gates."""
         remarks: list[Remark] = []
         homes = {id(c): g for g in model.graphs() for c in graph_info(g).initializers.values()}
         homes |= {id(v): g for g in model.graphs() for n in g.nodes if n.op == "Constant" for v in n.outputs}
@@ -200,14 +199,14 @@ class QuantizeWeights(Pass):
         return remarks + [self.remark(kind, path, node.op, *why) for kind, why in told.items() if why is not None]
 
     def _given(self, use: _Use) -> Iterator[Given]:
-        """The weights of a node that become integers."""
+        """The weights of a node that are quantized to integers."""
         for matrix in (m for matrices in use.matrices.values() for m in matrices if m and not is_float16(m.settings)):
             array = matrix.array
             held = weight_format(matrix.settings, array, np.ones(array.shape[1]), matrix.name, matrix.gates)
             yield matrix.name, held, array, partial(self._codes, matrix.name, held, array)
 
     def _resolution(self, recipe: Recipe, weights: Mapping[str, tuple[npt.NDArray[np.float32], int]]) -> Resolution:
-        """What a recipe comes to, for weights `[K,rows]` with so many gates."""
+        """Resolves a recipe for weights `[K,rows]` with their numbers of gates."""
         settings = {point: recipe.settings(point) for point in weights}
         formats: dict[str, Any] = {}
         for point, (array, gates) in weights.items():
@@ -229,14 +228,14 @@ class QuantizeWeights(Pass):
         return Resolution(settings, formats, written={c: partial(written, points) for c, points in cells.items()})
 
     def _codes(self, point: str, held: Any, array: npt.NDArray[np.float32]) -> npt.NDArray[Any]:
-        """Weights as they are stored; floats as they are."""
+        """Weights as stored; float ones unchanged."""
         if not isinstance(held, PointFormat) or held.is_float:
             return array
         cell, _, matrix = point.removesuffix(".weight").rpartition(".")
         return weight_codes(held, array, self.moments.get(f"{cell}.{MULTIPLIED[matrix]}"))
 
     def constant_check(self, model: Model) -> ConstantCheck:
-        """The floats that stored weights stand for, from the recipe and the weights before."""
+        """Derives the dequantized weights from the recipe and the original weights."""
         return QuantizeWeightsCheck(model, self.recipe, self.moments)
 
     def _check_moments(self, cells: Sequence[str]) -> None:
@@ -307,7 +306,7 @@ class QuantizeWeights(Pass):
 
 
 def stored_weights_of_nodes(model: Model) -> dict[str, tuple[str, int]]:
-    """Form, and size of W, R, B and P, of each node whose weights this pass has replaced, by its path."""
+    """Returns form, and size of W, R, B and P, of each node whose weights this pass has replaced, by its path."""
     return {
         f"{path}{display_name(node)}": (
             ORT if node.domain == ORT_DOMAIN else WEIGHT_ONLY,
@@ -326,7 +325,7 @@ def _size(node: Node, k: int) -> int:
 
 
 def _is_done(node: Node) -> bool:
-    """Whether this pass has stored the node's weights, and canonicalize has not made floats of them since."""
+    """Whether this pass has stored the node's weights, and canonicalize has not dequantized them since."""
     return WEIGHTS_TAG in info(node).metadata and any(constant_array(node.inputs[k]) is None for k in (W, R))
 
 
@@ -334,7 +333,7 @@ def _weight(node: Node, k: int) -> npt.NDArray[np.float32]:
     """Input k of the node, `[D,rows,K]`.
 
     Raises:
-        CompileError: The node is not valid.
+        CompileError: The node is invalid.
         NotHandled: It stays float.
     """
     name, value = INPUT_NAMES[k], input_or_none(node, k)
@@ -353,14 +352,14 @@ def _weight(node: Node, k: int) -> npt.NDArray[np.float32]:
 
 
 def _cells(model: Model, node: Node) -> list[str]:
-    """What the cells of the node's directions are called where it is decomposed: statistics have these names."""
+    """The names that decomposition gives the cells of the node's directions, as used by statistics."""
     base = safe_name(display_name(node))
     words = ("reverse" if reverse else "forward" for reverse in DIRECTIONS[attribute(node, "direction", "forward")])
     return [model.fresh_name(f"{base}.{word}") for word in words]
 
 
 def _check_settings(s: Settings, point: str) -> None:
-    """Raises CompileError for formats of weights that float operators cannot be given."""
+    """Raises CompileError for weight formats that float operators cannot dequantize."""
     if is_float16(s):
         return
     if s["bits"] > LARGEST_BITS:

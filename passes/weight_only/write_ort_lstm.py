@@ -1,4 +1,4 @@
-"""LSTM nodes with stored weights become onnxruntime's own quantized LSTM, for programs that can load no library."""
+"""Replaces LSTM nodes with stored weights by onnxruntime's own quantized LSTM, for programs without a library."""
 
 from __future__ import annotations
 
@@ -59,19 +59,19 @@ class _Stored:
 class WriteOrtLstm(Pass):
     """Replaces LSTM nodes whose weights are stored in 8 bits by `com.microsoft::DynamicQuantizeLSTM`.
 
-    Before: `LSTM(X, DequantizeLinear(codes int8 [1,4H,K], scale, zero_point, axis=1), ..)`; two directions in a Concat.
+    Before: `LSTM(X, DequantizeLinear(q int8 [1,4H,K], scale, zero_point, axis=1), ..)`; a Concat joins two directions.
 
-    After: `DynamicQuantizeLSTM(X, codes [D,K,4H], .., scale [D,4H], zero_point [D,4H])`, the other inputs, the
-    attributes and the outputs as before. onnxruntime multiplies the quantized values with 8-bit values of X and of the
-    hidden state, whose scales it takes from the largest values of each call and each step: from all rows together, so
-    that a result depends on the rest of the batch and of the sequence.
+    After: `DynamicQuantizeLSTM(X, q [D,K,4H], .., scale [D,4H], zero_point [D,4H])`, with the other inputs, the
+    attributes and the outputs as before. onnxruntime multiplies the quantized values q with 8-bit values of X and of
+    the hidden state. Their scales follow from the largest values of each call and each step, over all rows together, so
+    a result depends on the rest of the batch and of the sequence.
 
     * Quantized values beyond +-64 become unsigned, 128 higher: on x86-64 without VNNI onnxruntime adds products with
       signed ones in a saturating int16.
-    * With `sequence_lens` X is made 0 in the padding, whose values would count for the scale otherwise.
+    * With `sequence_lens` X is set to 0 in the padding, whose values would affect the scale otherwise.
     * Equal weights of several nodes stay one constant.
-    * What the operator cannot have stays as it is, with a remark: weights of 4 bits (they are packed), of float16, and
-      zero points that differ between channels.
+    * Unsupported weights stay, with a remark: packed ones of 4 bits, float16, and zero points that differ between
+      channels.
     """
 
     info = PassInfo(
@@ -113,7 +113,7 @@ def _stored(node: Node, k: int) -> list[_Stored]:
     """W or R of each direction.
 
     Raises:
-        NotHandled: The operator cannot have it.
+        NotHandled: The operator does not support it.
     """
     directions = _directions(node.inputs[k])
     found = [_read(v) for v in directions]
@@ -149,7 +149,7 @@ def _directions(value: Value) -> Sequence[Value]:
 
 
 def _read(value: Value) -> _Stored | None:
-    """What a DequantizeLinear of constants stands for; None for anything else."""
+    """Reads a DequantizeLinear of constants; None for other producers."""
     maker = value.inputs[0] if value.inputs else None
     if maker is None or maker.op != "DequantizeLinear" or not isinstance(maker.inputs[0], Constant):
         return None
@@ -180,18 +180,18 @@ def _operands(
 
 
 def _is_exact(stored: _Stored) -> bool:
-    """Whether two products of signed values with 8-bit values, 255 at most, fit into int16."""
+    """Whether the sum of two products of signed weights with 8-bit values, 255 at most, fits into int16."""
     codes = stored.codes.values
     return bool(codes.dtype == np.int8 and not stored.zero_point.any() and np.abs(codes.astype(np.int16)).max() <= 64)
 
 
 def _unsigned(codes: Array) -> Array:
-    """Quantized values of int8 as uint8, 128 higher."""
+    """Quantized int8 values as uint8, 128 higher."""
     return codes if codes.dtype == np.uint8 else (codes.astype(np.int16) + 128).astype(np.uint8)
 
 
 def _clear_padding(model: Model, graph: Graph, node: Node) -> None:
-    """Gives the node an X that is 0 from the end of each sequence on: Where(step < length, X, 0)."""
+    """Sets X of the node to 0 beyond the end of each sequence: Where(step < length, X, 0)."""
     b = Builder(model, prefix=f"{safe_name(display_name(node))}/padding")
     x, lens = node.inputs[X], node.inputs[SEQUENCE_LENS]
     time = b.op("Gather", [b.op("Shape", [x], "shape"), b.i64(0)], "time")
@@ -202,7 +202,7 @@ def _clear_padding(model: Model, graph: Graph, node: Node) -> None:
 
 
 def _rewrite(node: Node, operands: Sequence[Sequence[Value]]) -> None:
-    """Makes an LSTM node the operator; its other inputs, outputs and attributes stay."""
+    """Replaces an LSTM node by the operator; its other inputs, outputs and attributes stay."""
     others = [*node.inputs[R + 1 :], *(Variable.empty() for _ in range(P + 1 - len(node.inputs)))]
     (w, w_scale, w_zero), (r, r_scale, r_zero) = operands
     node.inputs = [node.inputs[0], w, r, *others, w_scale, w_zero, r_scale, r_zero]
