@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from rnnqc.ir import Graph, Node, Value, constant_array
 from rnnqc.passes.analysis.custom_products import CustomProduct
@@ -65,6 +66,12 @@ class CustomCell:
             biased = self.bias_of(sites[0]) is not None
             names += [f"{product}.{p}" for p in (WEIGHT, HIDDEN, *((BIAS,) if biased else ()))]
         return names + list(self.edges)
+
+    @cached_property
+    def quantizable(self) -> set[int]:
+        """Ids of the values that quantizers may make inside, of a complete cell."""
+        made = (*self.edges.values(), *(self.entering.values() if self.recurrence.loop is None else ()))
+        return {id(v) for values in made for v in values}
 
     @property
     def state_point(self) -> str | None:

@@ -290,9 +290,7 @@ def dequantizes_weights(
 
 def _comes_from_a_quantizer(cell: CustomCell, value: Value) -> bool:
     """Whether onnxruntime sees the DequantizeLinear that makes `value`, which it moves past some views."""
-    made = (*cell.edges.values(), *(cell.entering.values() if cell.recurrence.loop is None else ()))
-    quantized = {id(v) for values in made for v in values}
-    while id(value) not in quantized:
+    while id(value) not in cell.quantizable:
         if len(value.inputs) != 1 or value.inputs[0].op not in _MOVED_PAST:
             return False
         value = value.inputs[0].inputs[0]
