@@ -210,6 +210,20 @@ inline PackedFormats Formats(const KernelTable& kernels) {
           kernels.recurrent_sets != nullptr ? PackedFormat::kS4Sets : kernels.format};
 }
 
+// The products of matrices in a format. Inline: a step of a small cell takes less time than some calls that cannot be
+// foreseen.
+inline RecurrentFn* RecurrentOf(const KernelTable& kernels, PackedFormat format) {
+  if (format == PackedFormat::kS4Sets) return kernels.recurrent_sets;
+  const int64_t bits = BitsOf(format);
+  return bits == 4 ? kernels.recurrent_s4 : bits == 6 ? kernels.recurrent_s6 : kernels.recurrent;
+}
+
+inline ProjectFn* ProjectOf(const KernelTable& kernels, PackedFormat format) {
+  if (format == PackedFormat::kS4Sets) return kernels.project_sets;
+  const int64_t bits = BitsOf(format);
+  return bits == 4 ? kernels.project_s4 : bits == 6 ? kernels.project_s6 : kernels.project;
+}
+
 #define RNNQC_ISA(isa, format, format_s4, rows)
 #define RNNQC_KERNEL(isa, entry, type, symbol) type symbol;
 #include "kernels/kernels.inc"

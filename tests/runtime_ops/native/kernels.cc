@@ -296,10 +296,7 @@ RNNQC_EXPORT void rnnqc_test_recurrent(const char* isa, const rnnqc_test_product
   args.matmul = Matmul(isa, *product);
   args.acc = acc;
   args.acc_stride = rnnqc::BlockCount(product->units) * rnnqc::kBlockColumns;
-  (product->bits == kSetIndices ? table.recurrent_sets
-   : product->bits == 4         ? table.recurrent_s4
-   : product->bits == 6         ? table.recurrent_s6
-                                : table.recurrent)(args);
+  rnnqc::RecurrentOf(table, Format(isa, product->bits))(args);
 }
 
 RNNQC_EXPORT void rnnqc_test_project(const char* isa, const rnnqc_test_product* product, const float* row_scale,
@@ -314,10 +311,7 @@ RNNQC_EXPORT void rnnqc_test_project(const char* isa, const rnnqc_test_product* 
   args.bias = bias;
   args.p = p;
   args.p_stride = rnnqc::BlockCount(product->units) * rnnqc::kBlockColumns;
-  (product->bits == kSetIndices ? table.project_sets
-   : product->bits == 4         ? table.project_s4
-   : product->bits == 6         ? table.project_s6
-                                : table.project)(args);
+  rnnqc::ProjectOf(table, Format(isa, product->bits))(args);
 }
 
 // Runs phases of `parts` parts with a team of `threads` threads, or, if not `together`, with as many tasks on one

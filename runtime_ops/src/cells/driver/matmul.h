@@ -7,8 +7,6 @@
 
 namespace rnnqc {
 
-// Inline: a step of a small cell takes less time than some calls that cannot be foreseen.
-
 inline MatmulArgs Matmul(const PackedMatrix& matrix, const uint8_t* a, int64_t a_stride, int64_t rows,
                          int64_t block_begin, int64_t block_end) {
   return {a,
@@ -25,19 +23,11 @@ inline MatmulArgs Matmul(const PackedMatrix& matrix, const uint8_t* a, int64_t a
 }
 
 inline void MultiplyRows(const KernelTable& kernels, const PackedMatrix& matrix, const RecurrentArgs& args) {
-  const int64_t bits = BitsOf(matrix.format);
-  (matrix.format == PackedFormat::kS4Sets ? kernels.recurrent_sets
-   : bits == 4                            ? kernels.recurrent_s4
-   : bits == 6                            ? kernels.recurrent_s6
-                                          : kernels.recurrent)(args);
+  RecurrentOf(kernels, matrix.format)(args);
 }
 
 inline void ProjectRows(const KernelTable& kernels, const PackedMatrix& matrix, const ProjectArgs& args) {
-  const int64_t bits = BitsOf(matrix.format);
-  (matrix.format == PackedFormat::kS4Sets ? kernels.project_sets
-   : bits == 4                            ? kernels.project_s4
-   : bits == 6                            ? kernels.project_s6
-                                          : kernels.project)(args);
+  ProjectOf(kernels, matrix.format)(args);
 }
 
 }  // namespace rnnqc

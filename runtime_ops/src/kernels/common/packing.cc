@@ -392,9 +392,8 @@ void PackMultipliers(const uint8_t* multipliers, int64_t groups, int64_t units, 
 PackedMatrix PackMatrix(const PackedFormats& formats, Width width, const Matrix& matrix, int32_t zero_point) {
   if (width == Width::kEight) return PackAs(formats.s8, matrix, matrix.weights, zero_point);
   const int64_t columns = matrix.columns();
-  if (matrix.multipliers != nullptr && (!matrix.sets || matrix.k * columns >= formats.least_sets)) {
-    return PackGroups(formats, width, matrix, zero_point);
-  }
+  const bool in_groups = !matrix.sets || (formats.sets != formats.s8 && matrix.k * columns >= formats.least_sets);
+  if (matrix.multipliers != nullptr && in_groups) return PackGroups(formats, width, matrix, zero_point);
   const std::vector<int64_t> bits = ColumnBits(matrix.weights, matrix.k, static_cast<size_t>(columns));
   const int64_t most = *std::max_element(bits.begin(), bits.end());
   const int64_t all = ColumnCount(matrix.units, matrix.gates);

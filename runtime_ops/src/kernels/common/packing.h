@@ -64,16 +64,12 @@ enum class PackedFormat {
   // k padded to 8. Four-way dot products take bytes as they are, for 16 times the sums of the second group and what the
   // lower halves add to them, and the lower halves again.
   kS4Pairs,
-  // int4 that are indices of sets (codebooks.h), counted from that of 0: [blocks][8 parts][groups of 32 k][8
-  // columns][16
-  // bytes], the columns of a part in the order 0 4 1 5 2 6 3 7. Byte i of a column has k = i in its lower half, and 16
-  // + i
-  // in its upper one.
+  // int4 that are indices of sets (codebooks.h), counted from that of 0:
+  // [blocks][8 parts][groups of 32 k][8 columns][16 bytes], the columns of a part in the order 0 4 1 5 2 6 3 7. Byte i
+  // of a column has k = i in its lower half, and 16 + i in its upper one.
   //
   // k padded to 16, in memory to 32. For instructions that look up bytes. A part's group has a record of kSetRecord
-  // bytes: its eight multipliers, and for columns j and j + 4 kSets times the number of the first one's set plus that
-  // of
-  // the second one's, for j = 0 .. 3.
+  // bytes: its eight multipliers, and for j = 0 .. 3 kSets times the number of column j's set plus that of j + 4's.
   kS4Sets,
   // int6, [blocks][k_padded / 4][3 groups][16 units][4 k]: the upper six bits of a byte are the weight of its group in
   // two's complement, the lower two bits a part of the weight of the fourth group + 32, the lowest one in group 0.
