@@ -143,7 +143,7 @@ def unpacked_matrix(b: Builder, stored: Value, planes: Planes, groups: GroupSize
             codes = b.op("Mul", [codes, each], f"{key}.codes.multiplied")
     if wide is not None and each is not None:
         is_wide = b.op("Equal", [each, b.i32(0)], f"{key}.is_wide")
-        whole = _wide_codes(b, numbers, b.i32(2**planes.bits), wide, is_wide, f"{key}.wide")
+        whole = _wide_codes(b, numbers, planes.bits, wide, is_wide, f"{key}.wide")
         codes = b.op("Where", [is_wide, whole, codes], f"{key}.codes.all")
     return b.cast(codes, np.int8, f"{key}.codes")
 
@@ -155,15 +155,15 @@ def _both_nibbles(b: Builder, plane: Value, key: str) -> Value:
     return b.op("Concat", [low, high], f"{key}.nibbles", axis=1)
 
 
-def _wide_codes(b: Builder, lower: Value, step: Value, plane: Value, is_wide: Value, name: str) -> Value:
+def _wide_codes(b: Builder, lower: Value, bits: int, plane: Value, is_wide: Value, name: str) -> Value:
     """Quantized values int32 `[K,n]` of wide columns; of the others something else.
 
-    The k-th wide column has the k-th column of the plane's nibbles, which count `step` each.
+    The k-th wide column has the k-th column of the plane's nibbles, above the `bits` of `lower`.
     """
     count = b.op("CumSum", [b.cast(is_wide, np.int32, f"{name}.flags"), b.i32(1)], f"{name}.count")
     place = b.op("Sub", [count, b.i32(1)], f"{name}.place")  # that in front of all wide ones is -1, the last column
     upper = b.op("GatherElements", [_both_nibbles(b, plane, name), place], f"{name}.upper", axis=1)
-    raised = b.op("Mul", [b.cast(upper, np.int32, f"{name}.upper.int32"), step], f"{name}.raised")
+    raised = b.op("Mul", [b.cast(upper, np.int32, f"{name}.upper.int32"), b.i32(2**bits)], f"{name}.raised")
     return b.op("Sub", [b.op("Add", [raised, lower], f"{name}.numbers"), b.i32(128)], f"{name}.codes")
 
 
