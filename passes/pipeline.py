@@ -150,7 +150,7 @@ def rest_passes(recipe: Recipe | None = None, form: str = FUSED, statistics: Sta
     return [
         QuantizeEmbeddings(weights),  # rest: rows of int8 tables
         *([linear] if form != QCDQ else []),
-        StoreWeights(weights),  # rest: all other weights, with float arithmetic
+        StoreWeights(weights, recipe, statistics),  # rest: all other weights, with float arithmetic
         Cleanup(),  # render
         *([ShortenNames()] if form == FUSED else []),  # render
     ]

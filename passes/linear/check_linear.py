@@ -8,9 +8,9 @@ import numpy as np
 
 from rnnqc.cells.linear_nodes import linear_kind
 from rnnqc.ir import DOMAIN, Model, display_name
+from rnnqc.passes.analysis.linear_sites import every_linear_site
 from rnnqc.passes.constant_checks import ConstantCheck, Findings
 from rnnqc.passes.graph.values.constant_expressions import Constants
-from rnnqc.passes.linear.linear_sites import every_linear_site
 
 _HALF_A_STEP = 0.5 + 1e-3
 _LARGEST = 127

@@ -13,11 +13,11 @@ from rnnqc.formats.codebooks import factors_of
 from rnnqc.formats.packing import BYTE_BITS, pack, stored_bits
 from rnnqc.ir import Graph, Model, Value
 from rnnqc.ir.builder import Builder
+from rnnqc.passes.analysis.linear_sites import LinearSite
 from rnnqc.passes.formats.quantized_parameters import weight_codes
 from rnnqc.passes.formats.weight_formats import weight_format
 from rnnqc.passes.graph.nodes.lstm_node import NotHandled
 from rnnqc.passes.graph.values.constant_expressions import Constants
-from rnnqc.passes.linear.linear_sites import LinearSite
 from rnnqc.passes.rest.int8_weights import Int8Weights
 from rnnqc.recipes.keys import Settings
 from rnnqc.recipes.recipe import Recipe

@@ -4,22 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from rnnqc.ir import Model, Value
 from rnnqc.ir.builder import Builder
+from rnnqc.passes.analysis.linear_sites import INPUT, LinearSite, every_linear_site, linear_identity
 from rnnqc.passes.analysis.rest_weights import LINEAR
 from rnnqc.passes.cells.observe import ANY_RANK, Observed
 from rnnqc.passes.graph.values.constant_expressions import Constants
-from rnnqc.passes.linear.linear_sites import INPUT, LinearSite, every_linear_site, linear_identity
-from rnnqc.passes.linear.quantize_linear import LEAST_WEIGHTS
 
 
-def observe_linear_layers(model: Model, least_weights: int = LEAST_WEIGHTS) -> list[tuple[Observed, dict[str, Any]]]:
+def observe_linear_layers(model: Model) -> list[tuple[Observed, dict[str, Any]]]:
     """Adds copies of the inputs of linear layers to the model, in place.
 
-    Layers that `quantize-linear` leaves float, and those that share their weight with other operators, are skipped:
-    their inputs have no effect.
+    Layers whose weights stay float, and those that share their weight with other operators, are skipped: their inputs
+    have no effect.
 
     Returns:
         Each copy, `[.., K]`, and what distinguishes its layer from another one of the same name.
@@ -28,7 +25,7 @@ def observe_linear_layers(model: Model, least_weights: int = LEAST_WEIGHTS) -> l
     homes = {id(n): g for g in model.graphs() for n in g.nodes}
     found = []
     for site in list(every_linear_site(model, constants)):
-        if int(np.prod(site.weight.shape)) < least_weights or not _is_alone(site):
+        if not _is_alone(site):
             continue
         identity = linear_identity(site, constants)
         b = Builder(model, prefix=f"{site.point}.{INPUT}")

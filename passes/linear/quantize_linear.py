@@ -7,15 +7,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from rnnqc.cells.linear_nodes import LinearKind
 from rnnqc.data.statistics import Statistics
 from rnnqc.errors import Outcome, Remark
 from rnnqc.evaluation.numerics import Lossy
-from rnnqc.formats.compensation import shrunk
 from rnnqc.ir import DOMAIN, Graph, Model, Node, Value, display_name
 from rnnqc.ir.builder import Builder
+from rnnqc.passes.analysis.linear_sites import LinearSite, input_moment, linear_site, linear_uses
 from rnnqc.passes.analysis.rest_weights import RestWeight, WeightUse, rest_weights
 from rnnqc.passes.base import Pass, PassInfo, PassResult, StoredWeight
 from rnnqc.passes.constant_checks import ConstantCheck
@@ -24,7 +23,6 @@ from rnnqc.passes.graph.values.constant_expressions import Constants
 from rnnqc.passes.invariants import Property
 from rnnqc.passes.linear.check_linear import LinearCheck
 from rnnqc.passes.linear.linear_function import emit_linear, linear_function
-from rnnqc.passes.linear.linear_sites import INPUT, LinearSite, linear_identity, linear_site, linear_uses
 from rnnqc.passes.linear.linear_weights import LinearWeight, linear_settings, shared_weight, stored_weight
 from rnnqc.passes.rest.int8_weights import Int8Weights
 from rnnqc.recipes.recipe import Recipe
@@ -141,24 +139,11 @@ class QuantizeLinear(Pass):
             key = (site.transposed, tuple(id(v) for v in site.use.views), json.dumps(settings, sort_keys=True))
             if key not in made:
                 held = shared_weight(model, site, self._weights, constants) if shares else None
-                made[key] = held or stored_weight(model, site, settings, self._moment(site, constants), constants)
+                moment = input_moment(self._statistics, site, constants)
+                made[key] = held or stored_weight(model, site, settings, moment, constants)
             stored[site.use.path] = StoredWeight(FORM, made[key].sizes)
             self._replace(model, homes[id(site.use.node)], site, made[key])
         return stored
-
-    def _moment(self, site: LinearSite, constants: Constants) -> npt.NDArray[Any] | None:
-        """Second moments `[K,K]` of the input of a site.
-
-        Raises:
-            UsageError: The statistics belong to another model.
-        """
-        if self._statistics is None:
-            return None
-        self._statistics.check_cell(site.point, linear_identity(site, constants))
-        seen = self._statistics.points.get(f"{site.point}.{INPUT}")
-        if seen is None or seen.second_moment is None or seen.channel_mean is None:
-            return None
-        return shrunk(seen.second_moment, seen.channel_mean, seen.count // len(seen.second_moment))
 
     def _replace(self, model: Model, graph: Graph, site: LinearSite, weight: LinearWeight) -> None:
         """Replaces a matmul and the addition of its bias by one node, or by the nodes of its function."""

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from rnnqc.formats.compensation import Lattice, compensate
 from rnnqc.formats.scales import power_of_two_from, symmetric_scale
 from rnnqc.formats.weights import blocks
 from rnnqc.ir import Model, Value, constant_array, safe_name
@@ -22,11 +24,25 @@ LEAST_HALF = 2.0**-20
 """Float16 has a number within a sixteenth above any from this on."""
 
 
-def grouped(model: Model, weight: RestWeight) -> tuple[Value, Mapping[str, int]]:
+@dataclass(frozen=True)
+class Multiplied:
+    """What the matrix of a weight multiplies.
+
+    Attributes:
+        moment: Second moments of the values, `[K,K]`.
+        transposed: Whether the weight is stored as `[n,K]` instead of `[K,n]`.
+    """
+
+    moment: npt.NDArray[Any]
+    transposed: bool
+
+
+def grouped(model: Model, weight: RestWeight, multiplied: Multiplied | None = None) -> tuple[Value, Mapping[str, int]]:
     """Stores a weight as int8 in groups of one output channel, with a float16 scale each.
 
     Scales are float32 where those of channels are too small or too large for float16. Groups that are small in their
-    channel have a step of 2^-24 at least, a sixteenth of that of the channel at most.
+    channel have a step of 2^-24 at least, a sixteenth of that of the channel at most. With `multiplied` the values of a
+    channel are rounded together, on the scales of plain rounding.
 
     Returns:
         A value with the floats that the int8 values stand for, made where the weight stands by operators that
@@ -36,6 +52,8 @@ def grouped(model: Model, weight: RestWeight) -> tuple[Value, Mapping[str, int]]
     assert array is not None
     groups = groups_of(weight.shape, weight.axis)
     values, scale = quantized_groups(array, groups)
+    if multiplied is not None:
+        values = _compensated(array, values, scale, groups, multiplied)
     name = safe_name(weight.value.name)
     stored = model.add_initializer(f"{name}.int8", values, weight.graph)
     scales = model.add_initializer(f"{name}.scale", scale, weight.graph)
@@ -71,6 +89,27 @@ def quantized_groups(array: FloatArray, groups: Groups) -> tuple[npt.NDArray[np.
     for rows in blocks(len(cut)):
         values[rows], scale[rows] = _best(cut[rows], [s[rows] for s in stored], groups.axes)
     return values, scale
+
+
+def _compensated(
+    array: FloatArray,
+    values: npt.NDArray[np.int8],
+    scale: npt.NDArray[Any],
+    groups: Groups,
+    multiplied: Multiplied,
+) -> npt.NDArray[np.int8]:
+    """int8 values with less error of the products than the given ones; in no channel with more."""
+    shape = array.shape[:2]  # behind it a convolution over one element has axes of size 1
+
+    def matrix(part: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        whole = np.broadcast_to(part, groups.shape).reshape(shape)
+        return whole.T if multiplied.transposed else whole
+
+    step = matrix(scale.astype(np.float64))
+    top, rows = np.full(step.shape, float(LARGEST)), np.arange(len(step))
+    lattice = Lattice(step, -top, top, np.zeros(step.shape), rows, np.ones(len(rows), np.int64))
+    codes = compensate(matrix(array.reshape(groups.shape)), matrix(values), lattice, multiplied.moment)
+    return (codes.T if multiplied.transposed else codes).reshape(groups.shape).astype(np.int8)
 
 
 def _best(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -101,12 +101,21 @@ class Int8Weights:
         """Whether rules of the user for an operator of the weight ask for float16 (`store = "float16"`)."""
         return is_half(weight, self._recipe)
 
-    def unheard(self, speaker: Pass, uses: Iterable[WeightUse]) -> list[Remark]:
-        """A warning for each operator whose weight has 8 bits although the user asks for another format."""
+    def unheard(self, speaker: Pass, uses: Iterable[WeightUse], heard: Collection[str] = ()) -> list[Remark]:
+        """A warning for each operator whose weight has 8 bits although the user asks for another format.
+
+        Args:
+            speaker: The pass that warns.
+            uses: The operators.
+            heard: Keys that count, apart from `bits`.
+        """
         remarks: list[Remark] = []
         for use in uses:
             settings = [
-                (r.points, key, value) for r in _own_rules(use, self._recipe) for key, value in r.settings.items()
+                (r.points, key, value)
+                for r in _own_rules(use, self._recipe)
+                for key, value in r.settings.items()
+                if key not in heard
             ]
             asked = [override_text(*setting) for setting in settings if setting[1:] != ("bits", BITS)]
             if asked:

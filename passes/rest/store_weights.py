@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+from rnnqc.data.statistics import Statistics
 from rnnqc.errors import Outcome, Remark
 from rnnqc.evaluation.numerics import Lossy
 from rnnqc.ir import Model
+from rnnqc.passes.analysis.linear_sites import INPUT, input_moment, linear_uses, site_or_none
+from rnnqc.passes.analysis.rest_weights import RestWeight, WeightUse
 from rnnqc.passes.base import Pass, PassInfo, PassResult, StoredWeight
 from rnnqc.passes.constant_checks import ConstantCheck
+from rnnqc.passes.graph.values.constant_expressions import Constants
 from rnnqc.passes.invariants import Property
 from rnnqc.passes.rest.check_int8 import StoredWeightsCheck
-from rnnqc.passes.rest.grouped_weights import grouped
+from rnnqc.passes.rest.grouped_weights import Multiplied, grouped
 from rnnqc.passes.rest.int8_weights import Int8Weights, half
+from rnnqc.recipes.recipe import Recipe
 
 FORM, HALF_FORM = "int8 storage", "float16 storage"
+COMPENSATION = "compensation"
+"""The key of a rule."""
 
 
 class StoreWeights(Pass):
@@ -25,6 +34,10 @@ class StoreWeights(Pass):
     A scale for each group of about 16 weights of one output channel: where the arithmetic stays float, groups cost
     nothing but their scales, and hold channels with a few large weights. A table that rows are read from as int8, and
     that something else computes with, has the one scale for each row.
+
+    With second moments of the input of a linear layer or of a convolution over one element, and `compensation` in the
+    rules for `<node>.weight`, the int8 values of an output channel are rounded together, so that errors cancel
+    (`rnnqc.formats.compensation`). Scales stay what they are.
 
     With `store = "float16"` for `<node>.weight`, in an override or a recipe file, the weight is float16, with a Cast.
 
@@ -42,21 +55,35 @@ class StoreWeights(Pass):
         requires=frozenset({Property.CANONICAL}),
     )
 
-    def __init__(self, weights: Int8Weights | None = None) -> None:
-        """A pass that stores a weight once with the passes that share `weights`."""
+    def __init__(
+        self, weights: Int8Weights | None = None, recipe: Recipe | None = None, statistics: Statistics | None = None
+    ) -> None:
+        """A pass that stores a weight once with the passes that share `weights`.
+
+        Args:
+            weights: Weights that other passes store as int8.
+            recipe: Says whether weights are compensated.
+            statistics: Statistics of a calibration: second moments of inputs are used.
+        """
         self._weights = weights or Int8Weights()
+        self._recipe, self._statistics = recipe, statistics
 
     def constant_check(self, model: Model) -> ConstantCheck:
         """The floats that stored weights stand for, from the weights before."""
         weights = self._weights
         candidates = weights.candidates(model)
-        return StoredWeightsCheck(candidates, lambda weight: weights.known(weight) is not None, weights.is_half)
+        multiplied = self._multiplied(model, candidates)
+        return StoredWeightsCheck(
+            candidates, lambda weight: weights.known(weight) is not None, weights.is_half, multiplied.keys()
+        )
 
     def run(self, model: Model) -> PassResult:
         """Stores every weight of every graph that can be stored."""
         remarks: list[Remark] = []
         stored: dict[str, StoredWeight] = {}
-        for weight in self._weights.candidates(model):
+        candidates = self._weights.candidates(model)
+        multiplied = self._multiplied(model, candidates)
+        for weight in candidates:
             if weight.refusal[0]:
                 remarks += [self.remark(Outcome.FLOAT, u.path, u.node.op, *weight.refusal) for u in weight.uses]
                 continue
@@ -66,11 +93,34 @@ class StoreWeights(Pass):
             elif self._weights.is_half(weight):
                 form, (floats, sizes) = HALF_FORM, half(model, weight)
             else:
-                floats, sizes = grouped(model, weight)
+                floats, sizes = grouped(model, weight, multiplied.get(id(weight.value)))
             model.replace_all_uses(weight.value, floats)
             stored |= {u.path: StoredWeight(form, sizes) for u in weight.uses}
-            remarks += self._weights.unheard(self, weight.uses) if form == FORM else []
+            heard = (COMPENSATION,) if any(self._seen(use) for use in weight.uses) else ()
+            remarks += self._weights.unheard(self, weight.uses, heard) if form == FORM else []
         if stored:
             model.remove_dead()
             model.sort()
         return PassResult(bool(stored), tuple(remarks), {"weights": len(stored)}, stored=stored)
+
+    def _multiplied(self, model: Model, weights: Iterable[RestWeight]) -> dict[int, Multiplied]:
+        """What is known of the inputs of weights that are compensated, by id of the weight's value."""
+        if self._recipe is None or self._statistics is None:
+            return {}
+        constants, found = Constants(model), dict[int, Multiplied]()
+        homes = {id(n): g for g in model.graphs() for n in g.nodes}
+        for weight in weights:
+            use = weight.uses[0]
+            if weight.refusal[0] or len(weight.uses) > 1 or use.views or not self._seen(use):
+                continue
+            if not self._recipe.settings(f"{use.point}.weight").get(COMPENSATION) or not any(linear_uses(weight)):
+                continue
+            site = site_or_none(weight, use, homes[id(use.node)], constants)
+            moment = None if site is None else input_moment(self._statistics, site, constants)
+            if site is not None and moment is not None:
+                found[id(weight.value)] = Multiplied(moment, site.transposed)
+        return found
+
+    def _seen(self, use: WeightUse) -> bool:
+        """Whether statistics have second moments of the input of an operator."""
+        return self._statistics is not None and f"{use.point}.{INPUT}" in self._statistics.second_moments

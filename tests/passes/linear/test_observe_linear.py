@@ -18,6 +18,7 @@ from tests.runs.sessions import Array, plain_session, run, sqnr
 from tests.subjects.protos import parse
 
 INPUTS, H, N = 6, 64, 4096
+CELL = ("input", "hidden", "W.weight", "R.weight", "*.acc", "*.activation")
 HEAD = '<ir_version: 8, opset_import: ["" : 17]>'
 LAYERS = {
     "MatMul": ("f = Squeeze (y, one) z = MatMul (f, w)", (H, N)),
@@ -31,11 +32,12 @@ def draw(*shape: int, seed: int = 0) -> Array:
     return np.random.default_rng([seed, *shape]).standard_normal(shape).astype(np.float32)
 
 
-def model_of(layer: str) -> onnx.ModelProto:
-    """An LSTM, and a large linear layer behind it."""
+def model_of(layer: str, columns: int = N) -> onnx.ModelProto:
+    """An LSTM, and a linear layer behind it, of so many columns: a large one."""
     nodes, shape = LAYERS[layer]
+    shape = tuple(columns if n == N else n for n in shape)
     arrays: dict[str, Any] = {
-        "W": draw(1, 4 * H, INPUTS), "R": 0.2 * draw(1, 4 * H, H), "w": draw(*shape), "b": draw(N),
+        "W": draw(1, 4 * H, INPUTS), "R": 0.2 * draw(1, 4 * H, H), "w": draw(*shape), "b": draw(columns),
         "one": np.array([1]), "rows": np.array([-1, H]),
     }  # fmt: skip
     proto = parse(
@@ -79,13 +81,39 @@ def test_weights_are_compensated(tmp_path: Path) -> None:
     assert reached[1] > reached[0] + 1
 
 
+@pytest.mark.parametrize("form", ["fused", "qcdq"])
+@pytest.mark.parametrize("layer", LAYERS)
+def test_weights_that_are_only_stored_are_compensated(layer: str, form: str) -> None:
+    """Better than without data on other data, with the scales of plain rounding; not where the recipe says so."""
+    proto = model_of(layer, 48)
+    options: dict[str, Any] = {"rest": "int8", "form": form, "overrides": [f"y_LSTM.*.{k}.bits=none" for k in CELL]}
+    feeds = [feeds_of(k, 8) for k in range(1, 9)]
+    plain, made = rnnqc.lower(proto, **options), rnnqc.lower(proto, calibration=feeds, **options)
+    assert _stored(made, "w.scale").tobytes() == _stored(plain, "w.scale").tobytes()
+    assert (_stored(made, "w.int8") != _stored(plain, "w.int8")).any()
+    expected = run(plain_session(proto), feeds_of(20))["z"]
+    reached = [sqnr(expected, run(plain_session(m.proto), feeds_of(20))["z"]) for m in (plain, made)]
+    assert reached[1] > reached[0] + 1
+    options["overrides"].append("fc.weight.compensation=false")
+    without = rnnqc.lower(proto, calibration=feeds, **options)
+    assert _stored(without, "w.int8").tobytes() == _stored(plain, "w.int8").tobytes()
+    told = [str(r) for r in (*without.report.notes, *without.report.warnings)]
+    assert not [r for r in told if "has no effect" in r]
+    unheard = rnnqc.lower(proto, **options)
+    assert [r for r in map(str, (*unheard.report.notes, *unheard.report.warnings)) if "has no effect" in r]
+
+
+def _stored(lowered: rnnqc.Lowered, name: str) -> Array:
+    return next(onnx.numpy_helper.to_array(t) for t in lowered.proto.graph.initializer if t.name == name)
+
+
 def test_only_what_something_follows_from_is_observed() -> None:
-    """No small layer, no table that is an embedding, too, and nothing without moments."""
+    """No layer that stays float, no table that is an embedding, too, and nothing without moments."""
     proto = model_of("MatMul")
     assert list(rnnqc.calibrate(proto, [feeds_of(1)], moments=False).cells) == ["y_LSTM.forward"]
     table = next(t for t in proto.graph.initializer if t.name == "w")
     small = onnx.ModelProto.FromString(proto.SerializeToString())
-    next(t for t in small.graph.initializer if t.name == "w").CopyFrom(onnx.numpy_helper.from_array(draw(H, 8), "w"))
+    next(t for t in small.graph.initializer if t.name == "w").CopyFrom(onnx.numpy_helper.from_array(draw(H, 2), "w"))
     assert "fc" not in rnnqc.calibrate(small, [feeds_of(1)]).cells
     proto.graph.node.append(onnx.helper.make_node("Gather", [table.name, "one"], ["row"], "lookup"))
     proto.graph.output.append(onnx.helper.make_tensor_value_info("row", onnx.TensorProto.FLOAT, [1, N]))

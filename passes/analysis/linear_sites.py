@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from rnnqc.data.statistics import Statistics
+from rnnqc.formats.compensation import shrunk
 from rnnqc.ir import Graph, Model, Node, Value, attribute, constant_array, dtype_of, shape_of
 from rnnqc.passes.analysis.rest_weights import LINEAR, RestWeight, WeightUse, einsum_terms, rest_weights
 from rnnqc.passes.graph.nodes.lstm_node import NotHandled
@@ -69,6 +71,21 @@ def linear_identity(site: LinearSite, constants: Constants) -> dict[str, Any]:
     return {"op": site.use.node.op, "products": {"weight": list(site.matrix(constants).shape)}}
 
 
+def input_moment(statistics: Statistics | None, site: LinearSite, constants: Constants) -> npt.NDArray[Any] | None:
+    """Returns the second moments `[K,K]` of the input of a site, shrunk for few rows; None where none are known.
+
+    Raises:
+        UsageError: The statistics belong to another model.
+    """
+    if statistics is None:
+        return None
+    statistics.check_cell(site.point, linear_identity(site, constants))
+    seen = statistics.points.get(f"{site.point}.{INPUT}")
+    if seen is None or seen.second_moment is None or seen.channel_mean is None:
+        return None
+    return shrunk(seen.second_moment, seen.channel_mean, seen.count // len(seen.second_moment))
+
+
 def linear_uses(weight: RestWeight) -> Iterator[WeightUse]:
     """Returns the uses of a weight that are matmuls, including convolutions over one element at a time."""
     return (u for u in weight.uses if u.kind == LINEAR or (u.node.op == "Conv" and _is_pointwise(u)))
@@ -85,12 +102,13 @@ def every_linear_site(model: Model, constants: Constants) -> Iterator[LinearSite
     homes = {id(n): g for g in model.graphs() for n in g.nodes}
     for weight in rest_weights(model):
         for use in linear_uses(weight) if not weight.refusal[0] else ():
-            site = _site_or_none(weight, use, homes[id(use.node)], constants)
+            site = site_or_none(weight, use, homes[id(use.node)], constants)
             if site is not None:
                 yield site
 
 
-def _site_or_none(weight: RestWeight, use: WeightUse, graph: Graph, constants: Constants) -> LinearSite | None:
+def site_or_none(weight: RestWeight, use: WeightUse, graph: Graph, constants: Constants) -> LinearSite | None:
+    """Returns what `linear_site` does; None where the operator does not support it."""
     try:
         return linear_site(weight, use, graph, constants)
     except NotHandled:
