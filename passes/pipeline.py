@@ -226,7 +226,7 @@ def _rendered(form: str, unroll: bool) -> list[Pass]:
 
 
 def _weight_only(recipe: Recipe, statistics: Statistics | None, form: str) -> list[Pass]:
-    moments = {} if statistics is None else statistics.second_moments
+    moments = {} if statistics is None else statistics.shrunk_moments
     return [
         QuantizeWeights(recipe, moments, (LSTM.op,) if form == ORT else None),  # weight_only: fewer bits
         *([WriteOrtLstm()] if form == ORT else []),  # weight_only: onnxruntime's quantized LSTM

@@ -10,7 +10,6 @@ import numpy as np
 import numpy.typing as npt
 
 from rnnqc.data.statistics import Statistics
-from rnnqc.formats.compensation import shrunk
 from rnnqc.ir import Graph, Model, Node, Value, attribute, constant_array, dtype_of, shape_of
 from rnnqc.passes.analysis.rest_weights import LINEAR, RestWeight, WeightUse, einsum_terms, rest_weights
 from rnnqc.passes.graph.nodes.lstm_node import NotHandled
@@ -81,9 +80,7 @@ def input_moment(statistics: Statistics | None, site: LinearSite, constants: Con
         return None
     statistics.check_cell(site.point, linear_identity(site, constants))
     seen = statistics.points.get(f"{site.point}.{INPUT}")
-    if seen is None or seen.second_moment is None or seen.channel_mean is None:
-        return None
-    return shrunk(seen.second_moment, seen.channel_mean, seen.count // len(seen.second_moment))
+    return None if seen is None else seen.shrunk_moment
 
 
 def linear_uses(weight: RestWeight) -> Iterator[WeightUse]:

@@ -180,7 +180,7 @@ class CustomCellsCheck(ConstantCheck):
         point = self._points[f"{path}.{WEIGHT}"]
         if point.is_float:
             return weights
-        moment = self._seen[f"{path}.{HIDDEN}"].second_moment if f"{path}.{HIDDEN}" in self._seen else None
+        moment = self._seen[f"{path}.{HIDDEN}"].shrunk_moment if f"{path}.{HIDDEN}" in self._seen else None
         return point.complete.dequantize(weight_codes(point, weights, moment))
 
     def _values(self, code: PointFormat | None, site: _Site, depth: int) -> Array:

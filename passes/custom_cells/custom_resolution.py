@@ -68,7 +68,7 @@ def _written(
         weight, product = formats[f"{path}.{WEIGHT}"], cell.products[name][0]
         seen = statistics.points.get(f"{path}.{HIDDEN}") if statistics is not None else None
         if not weight.is_float:
-            codes = weight_codes(weight, product.weights, None if seen is None else seen.second_moment)
+            codes = weight_codes(weight, product.weights, None if seen is None else seen.shrunk_moment)
             yield _raised(weight, codes) if integer else (codes, weight.complete.all_zero_points)
         held, bias = formats.get(f"{path}.{BIAS}"), cell.bias_of(product)
         if held is not None and held.static is not None and bias is not None:

@@ -152,7 +152,7 @@ class CustomCellRewriter:
         if weight.is_float:
             return None
         seen = self._statistics.points.get(f"{path}.{HIDDEN}") if self._statistics is not None else None
-        moment = None if seen is None else seen.second_moment
+        moment = None if seen is None else seen.shrunk_moment
         name, integer = f"{path}.{WEIGHT}", self._integer
         return store_weight(self._weights, self._cell.graph, name, product, weight, moment, integer=integer)
 

@@ -115,7 +115,7 @@ def quantize_parameters(
 
 
 def _moment(seen: PointStatistics | None) -> Moment:
-    return None if seen is None else seen.second_moment
+    return None if seen is None else seen.shrunk_moment
 
 
 def _correction(error: npt.NDArray[Any], seen: PointStatistics) -> npt.NDArray[np.float64]:

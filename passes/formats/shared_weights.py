@@ -59,7 +59,8 @@ def _merged(points: Sequence[PointStatistics]) -> list[PointStatistics]:
         points = [replace(p, second_moment=np.average(moments, axis=0, weights=weights)) for p in points]
     squares = [p.channel_square for p in points if p.channel_square is not None]
     means = [p.channel_mean for p in points if p.channel_mean is not None]
+    if len(means) == len(points):
+        points = [replace(p, channel_mean=np.average(means, axis=0, weights=weights)) for p in points]
     if len(squares) == len(means) == len(points):
-        mean, square = (np.average(a, axis=0, weights=weights) for a in (means, squares))
-        points = [replace(p, channel_mean=mean, channel_square=square) for p in points]
+        points = [replace(p, channel_square=np.average(squares, axis=0, weights=weights)) for p in points]
     return list(points)

@@ -20,6 +20,7 @@ from rnnqc.cells.base import Cell
 from rnnqc.codes import Code, Told, all_told
 from rnnqc.data.checked_json import Entry, floats_text, json_text, read_json
 from rnnqc.errors import Remark, UsageError
+from rnnqc.formats.compensation import shrunk
 from rnnqc.formats.histogram import HALF, Histogram
 from rnnqc.formats.scales import is_power_of_two
 from rnnqc.proto.files import write_atomically
@@ -108,6 +109,13 @@ class PointStatistics:
     second_moment: Vector | None = None
     call_runs: tuple[int, ...] = ()
     gates: GateAverages | None = None
+
+    @property
+    def shrunk_moment(self) -> Vector | None:
+        """`second_moment` as rounding uses it: of few rows correlations are taken back, for many of them are chance."""
+        if self.second_moment is None or self.channel_mean is None:
+            return self.second_moment
+        return shrunk(self.second_moment, self.channel_mean, max(1, self.count // len(self.second_moment)))
 
     def as_dict(self) -> dict[str, Any]:
         """JSON-ready values."""
@@ -350,6 +358,11 @@ class Statistics(Result):
     def second_moments(self) -> dict[str, Vector]:
         """By point the mean of `x x'` over the rows, not centred, `[K,K]`; of the points that have one."""
         return {name: p.second_moment for name, p in self.points.items() if p.second_moment is not None}
+
+    @property
+    def shrunk_moments(self) -> dict[str, Vector]:
+        """The same as rounding uses them (`PointStatistics.shrunk_moment`)."""
+        return {name: made for name, p in self.points.items() if (made := p.shrunk_moment) is not None}
 
     @property
     def silent_cells(self) -> list[str]:

@@ -10,6 +10,7 @@ import json
 import re
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from hypothesis import strategies as st
 
 import rnnqc
 from rnnqc.data.statistics import NUMBERS, PointStatistics, Statistics
+from rnnqc.formats.compensation import shrunk
 from rnnqc.formats.histogram import Histogram
 from tests.subjects.lstm_models import LstmCase
 
@@ -70,6 +72,19 @@ def test_second_moments_are_symmetric_and_those_of_the_values(statistics: Statis
     assert moment is not None and (moment == moment.T).all()
     rows = CASE.feeds()["X"].reshape(-1, CASE.I).astype(np.float64)
     np.testing.assert_allclose(moment, rows.T @ rows / len(rows), rtol=1e-5, atol=1e-6)
+
+
+def test_rounding_uses_shrunk_moments(statistics: Statistics) -> None:
+    """Shrunk for the number of rows; as they are where a file does not have the means of channels."""
+    point = statistics.points["the_lstm.forward.input"]
+    rows = CASE.feeds()["X"].reshape(-1, CASE.I)
+    assert point.second_moment is not None and point.channel_mean is not None
+    wanted = shrunk(point.second_moment, point.channel_mean, len(rows))
+    assert np.abs(wanted - point.second_moment).max() > 1e-3
+    np.testing.assert_array_equal(point.shrunk_moment, wanted)
+    np.testing.assert_array_equal(statistics.shrunk_moments["the_lstm.forward.input"], wanted)
+    assert replace(point, channel_mean=None).shrunk_moment is point.second_moment
+    assert replace(point, second_moment=None).shrunk_moment is None
 
 
 def test_the_file_is_for_people(statistics: Statistics, file: Path) -> None:

@@ -94,6 +94,8 @@ def test_what_concerns_the_weights_is_of_all_uses() -> None:
         point = merged.points[f"{cell}.input"]
         assert point.second_moment is not None and point.channel_max is not None
         np.testing.assert_allclose(point.second_moment, rows.T @ rows / len(rows), rtol=1e-4, atol=1e-4)
+        assert point.channel_mean is not None
+        np.testing.assert_allclose(point.channel_mean, rows.mean(axis=0), rtol=1e-4, atol=1e-4)
         np.testing.assert_array_equal(point.channel_max, np.abs(rows).max(axis=0))
         assert merged.points[f"{cell}.hidden"] is statistics.points[f"{cell}.hidden"]
         assert (point.min, point.max) == (

@@ -282,7 +282,7 @@ def test_the_candidate_is_compensated_for_what_it_meets() -> None:
     case = RecurrentCase(op="GRU", T=30, B=3, H=12, I=5, seed=4)
     cell, arrays, made, statistics = _calibrated(case, "*.weight.bits=3")
     point, edge = cell.points["R.weight"], 2 * cell.hidden_size
-    moments = {p: statistics.points[f"{cell.name}.{p}"].second_moment for p in ("hidden", "reset.hidden")}
+    moments = {p: statistics.points[f"{cell.name}.{p}"].shrunk_moment for p in ("hidden", "reset.hidden")}
     of_hidden, of_reset = (weight_codes_of(point, arrays["R"], moments[p]) for p in ("hidden", "reset.hidden"))
     assert (of_hidden[:, edge:] != of_reset[:, edge:]).any(), "the case cannot tell them apart"
     np.testing.assert_array_equal(made.codes["R"], np.concatenate([of_hidden[:, :edge], of_reset[:, edge:]], axis=1))
