@@ -1,4 +1,4 @@
-"""`rnnqc.report`: where the errors of a lowered model come from, and which override mends them."""
+"""`rnnqc.report`: where the errors of a lowered model come from, and which overrides reduce them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from rnnqc.scores import evaluate
 from rnnqc.search.trials import Bounds
 
 MODELS = 150
-"""Sensitivities are measured with at most so many models."""
+"""The default number of models with which sensitivities are measured."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -42,7 +42,7 @@ class ErrorReport(Result):
 
     @property
     def headline(self) -> str:
-        """What was compared, and the cheapest and the best override that were found."""
+        """What was compared, its SQNR and verdict, and the suggested overrides."""
         found = self.evidence
         sqnr = "" if found.sqnr_db is None else f": {found.sqnr_db:.1f} dB"
         text = f"{found.quantized_model} against {found.float_model}{sqnr}"
@@ -51,7 +51,7 @@ class ErrorReport(Result):
 
     @property
     def rows(self) -> list[dict[str, Any]]:
-        """The outputs."""
+        """One row for each output."""
         return [
             {"output": o.name, "sqnr_db": o.sqnr_db, "max_abs": o.max_abs, "cosine": o.cosine, "equal": o.equal}
             for o in self.evidence.outputs
@@ -59,7 +59,7 @@ class ErrorReport(Result):
 
     @property
     def messages(self) -> list[Told]:
-        """Whether the two models fit together, what could not be measured, and what the lowering warned of."""
+        """Warnings: whether the models belong together, what was not measured, and the warnings of the lowering."""
         found = self.evidence
         other = [told(Code.OTHER_MODEL, found.mismatch)] if found.mismatch else []
         return [*other, *found.warnings, *found.left_out]
@@ -74,7 +74,7 @@ class ErrorReport(Result):
         write_atomically(Path(path), self.html.encode())
 
     def to_dict(self) -> dict[str, Any]:
-        """The numbers of the page, as JSON-ready values."""
+        """Returns the numbers of the page as JSON-ready values."""
         return self.evidence.to_dict()
 
 
@@ -139,7 +139,7 @@ def report(
             "--metric without --data.", supported="a metric of data with labels", action="give --data, or no metric"
         )
     task = None
-    if metric is not None and data is not None:  # first: what is wrong with a metric is told before all is measured
+    if metric is not None and data is not None:  # before the measurements, so that an error in the metric shows at once
         found = evaluate(pair[1], data, metric, against=pair[0], state=state)
         assert found.reference is not None
         task = Task(found.metric, found.value, found.reference)
