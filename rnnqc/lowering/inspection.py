@@ -38,7 +38,7 @@ from rnnqc.proto.given import Given, as_given, proto_of
 from rnnqc.results import Result
 
 VERDICTS = {"lowered": "will be lowered", "float": "stays float", "quantized": "stays as it is", "done": "done"}
-"""What lowering does with a node, by its status; "done" means already lowered."""
+"""How lowering treats a node, by its status; "done" means already lowered."""
 
 
 @dataclass(frozen=True, repr=False)
