@@ -34,7 +34,7 @@ LOST, MUCH = 1e-3, 1e-2
 From the second bound on, it is reported however few the clipped values are.
 """
 RUINED = 0.1
-"""The same share if the recipe itself is to blame: less than 10 dB."""
+"""The share that counts if the recipe itself is to blame: less than 10 dB."""
 FEW_BITS = 8
 WORSE = 4.0
 """Clipping must make this many times the noise of a covering range, or of the recipe's own: 6 dB."""
