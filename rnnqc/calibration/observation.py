@@ -60,7 +60,7 @@ class Site:
 
 @dataclass(frozen=True)
 class Task:
-    """What to observe; can be sent to another process.
+    """The observation to make; it can be sent to another process.
 
     Attributes:
         model: A decomposed model, serialized.

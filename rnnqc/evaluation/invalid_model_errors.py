@@ -97,7 +97,7 @@ def _says(error: CompileError, texts: Sequence[str]) -> bool:
 
 
 def _refusal(model: Given) -> CompileError | None:
-    """Returns onnxruntime's refusal of a model; None if it accepts it, or if the model has rnnqc's operators."""
+    """Returns onnxruntime's refusal of a model; None if it accepts it, or if it has operators of QONNX or Brevitas."""
     try:
         model = as_given(model)
     except UsageError:
