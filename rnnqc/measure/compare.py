@@ -31,7 +31,7 @@ del _KEEPS["TopK"]  # its second output holds indices
 
 @dataclass(frozen=True)
 class LevelComparison:
-    """Compares two models on generated feeds of one kind.
+    """The comparison of two models on generated feeds of one kind.
 
     Attributes:
         name: The kind of feeds, such as "magnitude 10".

@@ -28,7 +28,7 @@ NEARLY_CONSTANT = 0.99
 
 @dataclass(frozen=True)
 class StepComparison:
-    """Compares one output step by step. Entry t of each tuple covers the t-th step of every sequence.
+    """The comparison of one output step by step. Entry t of each tuple covers the t-th step of every sequence.
 
     Attributes:
         unit: The kind of step: "time step" (along an axis of the output) or "call" (of a stream).
@@ -70,7 +70,7 @@ class StepComparison:
 
 @dataclass(frozen=True)
 class OutputComparison:
-    """Compares one output of two models over all feeds.
+    """The comparison of one output of two models over all feeds.
 
     Attributes:
         name: Name of the output.

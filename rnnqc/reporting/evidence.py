@@ -55,7 +55,7 @@ class Values:
 
 @dataclass(frozen=True)
 class OutputEvidence:
-    """How one output compares with the float model's, over all data.
+    """The comparison of one output with the float model's, over all data.
 
     Attributes:
         name: Name of the output.
@@ -84,7 +84,7 @@ class OutputEvidence:
 
 @dataclass(frozen=True)
 class LayerEvidence:
-    """Compares the hidden states of one direction of a recurrent layer with the float model's.
+    """The hidden states of one direction of a recurrent layer, compared with the float model's.
 
     Attributes:
         cell: Name of the cell.
