@@ -106,7 +106,7 @@ class Verification(Result):
 
     @property
     def headline(self) -> str:
-        """What was compared, and the verdict."""
+        """The compared models, and the verdict."""
         kind = "generated" if self.generated else "given"
         found = self.verdict
         verdict = "; ".join(self.failures) or (found.line if found is not None else "ok")

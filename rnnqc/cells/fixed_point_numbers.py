@@ -105,13 +105,13 @@ class FixedPointNumbers:
         accumulator_bits: Width at which accumulators saturate; 0 for exact sums.
         rounded_output: Whether Y and Y_h are rounded to the hidden format.
         w_group_size: Rows of W that share a multiplier, if it is packed in groups; else 0.
-        r_group_size: The same of R.
+        r_group_size: The same for R.
         w_bits: Width of the numbers of a packed W, 4 to 6.
-        r_bits: The same of R.
+        r_bits: The same for R.
         w_codebook: 1 if the groups of a packed W have codebooks; else 0.
-        r_codebook: The same of R.
+        r_codebook: The same for R.
         w_wide_columns: Number of columns with 8 bits in a W that is packed in groups.
-        r_wide_columns: The same of R.
+        r_wide_columns: The same for R.
         arithmetic: `FIXED_POINT`, or `FIXED_POINT32`: in float32, with the bias added to the sum of both matmuls.
         grid_offset: Offset of each quantizer.
     """

@@ -39,13 +39,13 @@ class LutNumbers:
         cell_table_size: Entries of the output table, or 0.
         zero_point_rows: Mode "dynamic_row": rows that the function body appends to W for the rows' zero points; else 0.
         w_group_size: Rows of W that share a multiplier, if it is packed in groups; else 0.
-        r_group_size: The same of R.
+        r_group_size: The same for R.
         w_bits: Width of the numbers of a packed W, 4 to 6.
-        r_bits: The same of R.
+        r_bits: The same for R.
         w_codebook: 1 if the groups of a packed W have codebooks; else 0.
-        r_codebook: The same of R.
+        r_codebook: The same for R.
         w_wide_columns: Number of columns with 8 bits in a W that is packed in groups.
-        r_wide_columns: The same of R.
+        r_wide_columns: The same for R.
         x_bits: Width of the input's quantized values, 8 or 16.
         h_bits: Width of the quantized hidden states, 8 or 16.
         reset_scale: Where a gate multiplies the hidden state before R: scale of static quantized values of `r * h`.

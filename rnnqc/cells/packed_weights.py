@@ -29,7 +29,7 @@ class PackedNumbers(Protocol):
 
     @property
     def r_group_size(self) -> int:
-        """The same of R."""
+        """The same for R."""
 
     @property
     def w_bits(self) -> int:
@@ -37,7 +37,7 @@ class PackedNumbers(Protocol):
 
     @property
     def r_bits(self) -> int:
-        """The same of R."""
+        """The same for R."""
 
     @property
     def w_codebook(self) -> int:
@@ -45,7 +45,7 @@ class PackedNumbers(Protocol):
 
     @property
     def r_codebook(self) -> int:
-        """The same of R."""
+        """The same for R."""
 
     @property
     def w_wide_columns(self) -> int:
@@ -53,7 +53,7 @@ class PackedNumbers(Protocol):
 
     @property
     def r_wide_columns(self) -> int:
-        """The same of R."""
+        """The same for R."""
 
 
 def version_of(numbers: PackedNumbers) -> dict[str, int]:

@@ -19,7 +19,7 @@ from rnnqc.measure.feeds import FeedGenerator
 CALIBRATION_DATA, GENERATED_DATA = "calibration data", "generated data"
 """Names that stand for a pass in checks about this data."""
 REMEMBERED_CALLS, VERIFIED_CALLS = 256, 4
-"""How many calls of calibration data are kept, and on how many of them passes are verified."""
+"""The number of calibration calls that are kept, and of those on which passes are verified."""
 MOST_BYTES = 2**27
 """The largest size of the kept feeds; the first is always kept."""
 

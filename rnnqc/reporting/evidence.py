@@ -208,7 +208,7 @@ class Evidence:
         mismatch: Message that the lowered model was not made from this float model; empty if nothing suggests so.
         rest: The cost of int8 weights around the recurrent layers; None where there are none.
         calibration: The gain of a calibration; None where the model is calibrated or no data was given.
-        task: What a metric makes of the two models, if one was requested.
+        task: The values of a metric for the two models, if one was requested.
     """
 
     float_model: str

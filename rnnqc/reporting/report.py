@@ -31,18 +31,17 @@ MODELS = 150
 
 @dataclass(frozen=True, repr=False)
 class ErrorReport(Result):
-    """Where the errors of a lowered model come from.
+    """The report of where the errors of a lowered model come from.
 
     Attributes:
-        evidence: What was measured. Its `points`, `sensitivities` and `repairs` are lists that pandas takes as they
-            are.
+        evidence: The measurements. Its `points`, `sensitivities` and `repairs` are lists that pandas can read directly.
     """
 
     evidence: Evidence
 
     @property
     def headline(self) -> str:
-        """What was compared, its SQNR and verdict, and the suggested overrides."""
+        """The compared models, their SQNR and verdict, and the suggested overrides."""
         found = self.evidence
         sqnr = "" if found.sqnr_db is None else f": {found.sqnr_db:.1f} dB"
         text = f"{found.quantized_model} against {found.float_model}{sqnr}"
@@ -92,7 +91,7 @@ def report(
     metric: str | MetricFunction | None = None,
     progress: Tell | None = None,
 ) -> ErrorReport:
-    """Measures where the errors of a lowered model come from, and which overrides mend them.
+    """Measures where the errors of a lowered model come from, and which overrides reduce them.
 
     Examples:
         >>> import rnnqc
@@ -108,18 +107,18 @@ def report(
         state: The data is the calls of a stream: outputs by the input they become in the next call, or texts `IN:OUT`.
         stats: The statistics that the quantized model was lowered with, or their file.
         samples: How many feeds to use; all by default.
-        models: How many models to measure sensitivities, and overrides of many points, with.
-        seconds: After how many seconds to measure no more of these; how much that is depends on the machine.
-        times: Whether to measure times of layers; without, two runs give the same.
+        models: The largest number of models to measure sensitivities, and overrides of many points, with.
+        seconds: The longest time for these measurements; how many fit into it depends on the machine.
+        times: Whether to measure times of layers; without them, two runs give the same report.
         metric: A metric of the task, as `rnnqc.evaluate` takes it: it decides the verdict. It needs `data` with labels.
         progress: Called with a stage, how much of it is done, and how much there is.
 
     Returns:
-        What was measured; `save` writes the page.
+        The report; `save` writes it as a page.
 
     Raises:
         CompileError: A model or the data cannot be used.
-        UsageError: A metric without data, or one that there is not; no models.
+        UsageError: A metric without data, an unknown metric, or no models.
     """
     if models < 1:
         raise UsageError(f"--models {models}.", supported="1 or more", action="choose a larger number")

@@ -68,7 +68,7 @@ def tune(
     models: int | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Tuned:
-    """Searches the cheapest widths with which a model is good enough, or the best with which it is small or fast.
+    """Searches for the cheapest widths with which a model is good enough, or the best with which it is small or fast.
 
     Examples:
         >>> import rnnqc
@@ -76,7 +76,7 @@ def tune(
         >>> tuned.found.reached, tuned.weight_bytes[1] < tuned.weight_bytes[0]
         (True, True)
 
-    `tuned.save("digits.toml")` writes the recipe.
+        `tuned.save("digits.toml")` writes the recipe.
 
     Args:
         model: A float model: a path, a ModelProto, or a `torch.onnx.ONNXProgram`.
@@ -85,22 +85,22 @@ def tune(
         min_sqnr: The SQNR in dB that every output must have against the float model, over all data.
         metric: Instead of SQNR: a metric as `rnnqc.evaluate` takes it: "accuracy", "perplexity", the name
             `module:function`, or a function of the list of outputs and the list of feeds of all calls, each a dict of
-            arrays by name. More is better, but of perplexity, and where `max_metric` is given.
-        min_metric: The least value of `metric`.
-        max_metric: The most of it, where less is better.
-        max_bytes: Instead of a least quality: the bytes of weights allowed. Those that 16-bit activations are
-            multiplied with count twice.
-        max_ms: Instead of a least quality: the milliseconds of the first call allowed, with one thread. Times differ
-            from run to run, and so may what is found.
+            arrays by name. More is better, except for perplexity, and if `max_metric` is given.
+        min_metric: The least acceptable value of `metric`.
+        max_metric: The largest acceptable value, if less is better.
+        max_bytes: Instead of a least quality: the largest number of bytes of weights. Weights multiplied with 16-bit
+            activations count twice.
+        max_ms: Instead of a least quality: the most milliseconds of the first call, with one thread. Times differ from
+            run to run, and so may the result.
         recipe: The recipe to begin with: its name, or a `.toml` file.
         stats: Statistics of a calibration, or their file. With them weights are error-compensated.
-        state: Where the data is the calls of a stream: outputs by the input they become in the next call.
+        state: If the data is the calls of a stream: outputs by the input they become in the next call.
         rest: "int8": the weights around the recurrent layers are stored as int8, and linear layers that become integer
             are searched, too; lowering needs the same option then.
-        seconds: For how long to search; the best of what was measured by then is what was found, which depends on the
-            speed of the machine.
-        models: How many models to measure at most; the best of them is what was found, the same in every run.
-        progress: Called with the number of models measured so far and how many there are at least.
+        seconds: How long to search; the result is the best found in that time, which depends on the speed of the
+            machine.
+        models: The largest number of models to measure; the result is the best of them, the same in every run.
+        progress: Called with the number of models measured so far and the least total number.
 
     Raises:
         CompileError: The model or the data cannot be handled.
