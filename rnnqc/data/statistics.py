@@ -315,7 +315,7 @@ class Statistics(Result):
 
     @cached_property
     def digest(self) -> str:
-        """A hash of the points and cells."""
+        """A hash of the statistics, without the settings that tell how the samples ran: the points show those."""
         settings = {name: value for name, value in self.settings.items() if name not in RUNS}
         return hashlib.sha256(self._text(settings).encode()).hexdigest()[:16]
 

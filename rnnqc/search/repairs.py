@@ -38,7 +38,7 @@ class Repairs:
         trials: Trials of the model in its own form.
         before: The model as it is.
         candidates: The overrides to try.
-        budget: How many overrides of many points may be tried, and how long any may take.
+        budget: How many overrides of many points may be tried, and how long overrides of any kind are tried.
         progress: Called with the number of overrides measured so far.
 
     Attributes:
