@@ -28,7 +28,7 @@ MEASURING = frozenset(("Abs", "Neg", "Sign", *(f"Reduce{n}" for n in ("Sum", "Ma
 COMPARING = frozenset(("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"))
 LOGICAL = frozenset(("Not", "And", "Or", "Cast", "ReduceSum", "ReduceMax", "ReduceMin"))
 SMALLEST = 1e-3
-"""What is compared with less looks for zeros."""
+"""A comparison with a smaller constant looks for zeros."""
 DECIDING = {"NonZero": 0, "Compress": 1, "Where": 0}
 """Which input decides what the result is made of."""
 RAW, MEASURED, COMPARED = range(3)

@@ -30,7 +30,7 @@ _FIRST = {"codes": "QuantizeLinear", "units": "Div", "below": "Min"}
 _NARROW = 8
 _FRACTIONS = (0.0, 0.05, 0.45, 0.5, 0.55, 0.95)
 _ROUNDINGS = 2.0**-21
-"""What float32 adds to half a step of a row, as a share of the number of steps."""
+"""The rounding error of float32 on top of half a step of a row, as a share of the number of steps."""
 
 
 @dataclass(frozen=True)
