@@ -1,4 +1,4 @@
-"""What functions return: text, HTML, rows, JSON-ready values; and the examples of their docstrings.
+"""The results of functions: text, HTML, rows, JSON-ready values; and the examples of their docstrings.
 
 What these would catch: a result that prints as an object, HTML that a name in a model breaks out of, rows that make no
 table, values that are not JSON, an example that no longer runs.
@@ -72,7 +72,7 @@ def test_text(results: dict[str, Result]) -> None:
 
 
 def test_messages_stand_in_the_text_and_in_html(results: dict[str, Result]) -> None:
-    """What the command line warns of, in words of Python."""
+    """The warnings of the command line name Python arguments."""
     bounded = results["report"]
     assert any("not measured (--models" in text for text in bounded.messages)
     assert (

@@ -279,7 +279,7 @@ def test_any_grouping_of_the_pieces_gives_the_same_bytes(steps: bool) -> None:
 
 
 def test_small_pieces_together_are_as_the_large_one() -> None:
-    """What waits is reduced as if it had come at once."""
+    """Buffered pieces are reduced as if they had arrived in one piece."""
     array = np.random.default_rng(5).standard_normal((50, 2, 3)).astype(np.float32)
     whole, parts = PointObserver(True, True), PointObserver(True, True)
     whole.update(Values(array))

@@ -1,4 +1,4 @@
-"""What is said of states that given data carries oddly.
+"""Hints about states that the given data carries incorrectly.
 
 What these would catch: crossed states and states left out of a stream without a warning; a state that is missed
 because another output is its value in another shape; a pair that `--state` refuses.

@@ -114,7 +114,7 @@ def test_quiet_and_verbose(cli: Callable[..., Result], source: Path, tmp_path: P
 
 
 def test_summary(cli: Callable[..., Result], source: Path, tmp_path: Path) -> None:
-    """What a person reads in five seconds, each line with a label; the next command runs as it is printed."""
+    """The summary is short, each line has a label, and the next command runs as printed."""
     out = tmp_path / "out of it.onnx"
     result = cli("lower", source, "-o", out, "--verify")
     text = result.out

@@ -1,4 +1,4 @@
-"""What commands give with --json, and the schemas that `rnnqc schema` prints.
+"""The output of commands with --json against the schemas that `rnnqc schema` prints.
 
 What these would catch: a key that a schema does not know or that is missing, a value of another type, a document
 without its version, a command with --json and no schema.

@@ -122,7 +122,7 @@ class Case:
 
     @property
     def dims(self) -> dict[str, int]:
-        """What has to be bound before loops can be written out."""
+        """The dimensions to set before loops can be unrolled."""
         found = self.layers[0].dims if self.layers else {}
         if self.recurrence is not None and self.recurrence.dynamic_time:
             found = {"T": self.recurrence.time}

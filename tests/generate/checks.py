@@ -1,4 +1,4 @@
-"""What has to hold for every valid model: the differential checks of a case."""
+"""The differential checks of a case, which every valid model must pass."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ STOCK = "stock"
 # Least SQNR in dB over all outputs of layers whose gates are bounded: random layers of one to twenty units.
 FLOORS = {"int8": 12.0, "int16": 12.0}
 FAINTEST = 2.0**-6
-"""What is less than a few steps of the gates' codes has no such SQNR."""
+"""Values below a few steps of the quantized gates do not reach such an SQNR."""
 
 
 @dataclass(frozen=True)

@@ -691,7 +691,7 @@ def test_output_equal_to_a_renamed_initializer() -> None:
 
 
 def test_equal_nodes_of_two_branches_are_two_users() -> None:
-    """What one of them does to the lists of users is not done to the other."""
+    """A change of one node in the lists of users does not affect the other."""
     branch = helper.make_graph(
         [helper.make_node("Identity", ["k"], ["made"], "same")],
         "branch",

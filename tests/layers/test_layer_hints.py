@@ -92,7 +92,7 @@ def test_what_helps_is_said_and_helps(name: str) -> None:
 
 
 def test_strict_refuses_a_step_of_which_nothing_is_lowered(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """What `torch.nn.RNNCell` is written as could be any dense layer: a file of floats is not what was asked for."""
+    """The operators of `torch.nn.RNNCell` could be any dense layer: strict mode does not accept a float file."""
     model = step(
         "float[1,12] x, float[1,16] h",
         "float[1,16] n",

@@ -91,7 +91,7 @@ def _once(feeds: list[Feeds]) -> Iterator[Feeds]:
 @pytest.mark.few(1)
 @pytest.mark.parametrize("again", [True, False], ids=["list", "generator"])
 def test_calibration_data_is_measured_on(again: bool) -> None:
-    """What the user's data shows and generated data does not: Relu states that leave the range of 8 bits."""
+    """Only the user's data, not generated data, shows Relu states that leave the range of 8 bits."""
     feeds = [{k: 30.0 * v for k, v in CASE.feeds(seed).items()} for seed in range(20)]
     report = rnnqc.lower(CASE.model(), calibration=feeds if again else _once(feeds), measure=True).report
     lowered = rnnqc.lower(CASE.model(), calibration=feeds)

@@ -1,4 +1,4 @@
-"""What varies of an output of which nearly all is its mean.
+"""The variation of an output that is nearly constant.
 
 What these would catch: an error that the mean of an output, or those of its channels, hide; a false alarm about an
 output that does not vary, or varies by no more than roundings.

@@ -395,7 +395,7 @@ class CellCase:
 
 @dataclass
 class CellResult:
-    """What a table cell wrote; sentinels in `y` `[rows, units]` and `h`, and old values in `c`, where it did not."""
+    """Outputs of a table cell; unwritten elements are sentinels in `y` `[rows, units]` and `h`, old values in `c`."""
 
     linear: bool
     fused: bool

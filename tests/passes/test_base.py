@@ -1,4 +1,4 @@
-"""What every pass has to do.
+"""The contract of every pass.
 
 What these would catch: a pass whose requirements or promises are not checked, a declaration that does not fit the file,
 a node that is made where a removed one was, which the pass then takes for that one.

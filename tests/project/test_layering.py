@@ -118,7 +118,7 @@ def _layer(module: str) -> tuple[int, str]:
 
 
 def _imported_groups(depth: int, inside: str) -> dict[str, set[str]]:
-    """What each package imports, without what follows from others; packages have names of at most `depth` parts."""
+    """The imports of each package, without indirect ones; package names have at most `depth` parts."""
 
     def group(module: str) -> str:
         return ".".join(_layer(module)[1].split(".")[:depth])

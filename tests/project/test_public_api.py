@@ -1,4 +1,4 @@
-"""What can be imported is what is meant to be: a change here is a change for users.
+"""Exactly the intended names can be imported: a change here is a change for users.
 
 What these would catch: a name that disappears, changes its signature, or becomes public by accident.
 """

@@ -50,7 +50,7 @@ CASES: dict[str, dict[str, Any]] = {
     "remove_sorting": {"remove_sorting": True},
 }
 ELSEWHERE = {"calibration", "statistics", "state", "batch"}
-"""What gives a calibration: the page knows it as options (`calibrated_by`), or names a place for it."""
+"""Options that provide a calibration: the page has them in `calibrated_by`, or names a placeholder."""
 NOT_OF_THE_FILE = {"verify", "reproducer", "measure", "strict", "patience", "strict_rest"}
 
 

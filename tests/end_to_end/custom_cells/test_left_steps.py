@@ -80,7 +80,7 @@ def test_a_step_of_another_recurrence_has_no_entry_of_its_own(form: str, lowered
 @pytest.mark.parametrize("op", OPS)
 @pytest.mark.parametrize("batch", [2, "B"])
 def test_a_step_without_an_input(op: str, batch: int | str) -> None:
-    """What a constant token gives is folded into a constant, as by dynamo: h goes through its weights alone."""
+    """The input part of a constant token is folded into a constant, as by dynamo: only h has a matmul."""
     case = RecurrenceCase(op=op, form="unrolled", time=1, batch=batch, bias="both")
     model = case.model()
     made = {n.output[0]: n for n in model.graph.node}

@@ -66,7 +66,7 @@ def arrays(path: Path) -> dict[str, Array]:
 
 
 def only_cell(path: Path) -> dict[str, Any]:
-    """What the index says of the only cell."""
+    """The index entry of the only cell."""
     (cell,) = json.loads((path / "index.json").read_text())["cells"].values()
     return dict(cell)
 

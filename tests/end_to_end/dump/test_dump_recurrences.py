@@ -102,7 +102,7 @@ def limits(point: Mapping[str, Any]) -> tuple[int, int]:
 
 
 def assert_every_quantizer(steps: Steps, points: Mapping[str, Mapping[str, Any]], valid: Array) -> None:
-    """What every quantizer makes, in every step, is what it should make of the values in front of it."""
+    """Checks that every quantizer, in every step, quantizes its input correctly."""
 
     def value(name: str) -> Array:
         return steps[f"step/{name}"].values[valid]

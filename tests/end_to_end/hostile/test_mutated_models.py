@@ -250,7 +250,7 @@ def test_functions_that_call_others_many_times() -> None:
 
 
 def test_a_defect_is_no_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What onnxruntime runs is not blamed on the model."""
+    """An internal error is not blamed on a model that onnxruntime runs."""
 
     def broken(*arguments: object) -> None:
         raise IndexError("planted")

@@ -126,7 +126,7 @@ def test_the_way_out_opens_in_a_session_of_rnnqc() -> None:
 
 @pytest.mark.slow
 def test_more_configurations_than_names() -> None:
-    """What is beyond runs in standard operators, in a native session, too."""
+    """Configurations beyond the number of names run in standard operators, even in a native session."""
     model = _many(LSTM.aliases + 2)
     result = rnnqc.lower(model)
     lowered = result.proto

@@ -249,7 +249,7 @@ def test_an_error_of_the_compiler_is_found(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_shrinking_keeps_the_fault_alone() -> None:
-    """Whatever has a clip and a GRU; all else goes."""
+    """Shrinking keeps the clip and the GRU, and removes everything else."""
 
     def still(case: testing.Case) -> bool:
         return any(layer.op == "GRU" and layer.clip is not None for layer in case.layers)

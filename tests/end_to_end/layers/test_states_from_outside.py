@@ -50,7 +50,7 @@ def feeds_of(case: RecurrentCase, size: float) -> dict[str, Array]:
 
 
 def float_outputs(model: onnx.ModelProto, feeds: dict[str, Array]) -> dict[str, Array]:
-    """What the model itself gives."""
+    """The outputs of the float model."""
     return run(plain_session(model), feeds)
 
 

@@ -209,7 +209,7 @@ def test_a_large_weight_as_float16_is_told() -> None:
 
 
 def test_overrides_of_the_rest_are_told(cli: Callable[..., Result], source: Path, tmp_path: Path) -> None:
-    """What no operator has, what has no effect, and what a tied table cannot be."""
+    """Reported are overrides that match no operator, have no effect, or do not suit a tied table."""
     lower = ("lower", source, "-o", tmp_path / "out.onnx", "--rest", "int8", "--set")
     missing = cli(*lower, "logit.weight.bits=none").err
     assert "No quantization point matches 'logit.weight'" in missing and "embedded_Gather.weight" in missing

@@ -215,7 +215,7 @@ MANY = LstmCase(T=9, B=70, I=3, H=4, dynamic_batch=True, lens=tuple(k % 10 for k
 
 
 def test_rows_of_a_large_batch_run_in_pieces() -> None:
-    """What belongs to samples is that of the whole batch; calls are those of the pieces."""
+    """Statistics of samples are those of the whole batch; calls are counted by piece."""
     feeds = MANY.feeds()
     statistics = rnnqc.calibrate(MANY.model(), [feeds])
     (expected,) = point_calls(MANY, feeds)

@@ -132,7 +132,7 @@ def by_passes(form: str, cell: str, recipe: str, overrides: list[str]) -> tuple[
 
 
 def suspected(form: str, cell: str, recipe: str, override: str) -> str | None:
-    """What an override does that it should not; None if it either changes the file or is reported, and not both."""
+    """Describes an override that neither changes the file nor is reported, or both; None for others."""
     try:
         made, told = by_passes(form, cell, recipe, [override])
     except CompileError:

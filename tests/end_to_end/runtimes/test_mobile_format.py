@@ -28,7 +28,7 @@ LAYER = RecurrentCase(
     T=7, B=2, I=5, H=12, direction="bidirectional", lens=(7, 3), initial_h=True, initial_c=True
 )  # fmt: skip
 FIXED, RUNTIME = ".ort", ".with_runtime_opt.ort"
-"""What the converter writes: optimized now, and with a record of what may be optimized where it runs."""
+"""The converter's files: fully optimized, and with a record of optimizations to apply at run time."""
 WAYS = (STOCK, NATIVE)
 LOWERINGS: dict[str, tuple[RecurrentCase, dict[str, Any]]] = {
     FUSED: (LAYER, {}),

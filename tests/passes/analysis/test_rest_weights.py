@@ -100,7 +100,7 @@ def test_in_subgraphs() -> None:
 
 
 def test_a_weight_of_a_layer_and_of_an_operator_stays() -> None:
-    """What else reads it is named."""
+    """The reason names the other reader of the weight."""
     proto = WholeModel().model()
     proto.graph.node.append(onnx.helper.make_node("Neg", ["kernel"], ["negative"], name="other"))
     proto.graph.output.append(onnx.helper.make_tensor_value_info("negative", onnx.TensorProto.FLOAT, [24, 16, 3]))

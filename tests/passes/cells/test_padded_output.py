@@ -1,4 +1,4 @@
-"""What becomes of the padding of a layer with `sequence_lens`: who looks for zeros, takes steps out, or reads them.
+"""Uses of a padded output (`sequence_lens`): operators that look for zeros, remove steps, or read the padding.
 
 What these would catch: a layer that is lowered where its zeros are looked for, one that stays float for a mask from the
 lengths, for a threshold or for a reduction over units; a use behind Transpose, Squeeze, Reshape or in a branch that is

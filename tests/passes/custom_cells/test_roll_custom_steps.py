@@ -119,7 +119,7 @@ def test_one_row_of_an_initial_state_is_for_all(batch: int) -> None:
 
 
 def test_the_first_product_of_zeros_that_an_exporter_folded() -> None:
-    """What enters the loop then is the product, not the state."""
+    """The initial value of the loop is then the matmul's result, not the state."""
     proto = steps(change=lambda s, k: s if k else "c = MatMul (x, V) next = Tanh (c)", start="")
     model = before(proto)
     apply(RollCustomSteps(), model, [feeds_of(proto)])
@@ -176,7 +176,7 @@ def test_what_no_state_goes_into_may_differ() -> None:
 
 
 def test_kept_steps() -> None:
-    """What does not compute the same is left out, and named."""
+    """A recurrence whose rolled form computes something else stays, with a remark."""
     model = before(steps())
     (name,) = [n.name for n in model.graph.nodes if n.outputs[0].name == "b_0"]
     result = RollCustomSteps().keeping({name: "a difference"})(model)

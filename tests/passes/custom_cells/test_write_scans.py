@@ -225,7 +225,7 @@ def test_what_stays(change: dict[str, str], reason: str) -> None:
 
 @pytest.mark.parametrize("options", [{"recipe": "weight-only-int8"}, {"form": "ort"}, {"recipe": "fp16"}])
 def test_loops_of_cells_that_stay_float_stay_loops(options: dict[str, str]) -> None:
-    """What becomes of them would gain nothing."""
+    """A Scan would gain nothing for them."""
     made = rnnqc.lower(loop(), **options)
     assert nodes_of(made.model, "Loop") and not nodes_of(made.model, "Scan")
     assert [e.status for e in made.report.entries] == ["float"]

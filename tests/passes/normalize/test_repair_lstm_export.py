@@ -134,7 +134,7 @@ def test_states_that_mean_something(what: str) -> None:
 
 
 def test_zeros_of_another_size() -> None:
-    """What PyTorch's exporter writes for a projection, which the file has lost."""
+    """PyTorch's exporter writes such states for an LSTM with a projection, which the file loses."""
     model = Model.load(layer(1, 2, initial=np.zeros((1, 2, H + 1), np.float32)))
     assert not RepairLstmExport()(model).modified
 

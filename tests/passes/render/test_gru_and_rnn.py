@@ -1,4 +1,4 @@
-"""What the passes do for GRU and RNN where it is not what they do for LSTM.
+"""Passes on GRU and RNN, in the cases that differ from LSTM.
 
 What these would catch: a bias of the reset product that is folded into the other one, a scale of `r * h` used for the
 hidden codes, an unbounded state on a fixed scale, packed matrices with a column too few.

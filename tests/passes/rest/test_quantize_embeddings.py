@@ -77,7 +77,7 @@ def test_bytes_of_the_table() -> None:
 
 
 def test_no_session_makes_floats_of_the_table(tmp_path: Path) -> None:
-    """What onnxruntime has optimized still reads int8 rows."""
+    """The model that onnxruntime has optimized still reads int8 rows."""
     model = _canonical(_gather(_table()))
     apply(QuantizeEmbeddings(), model)
     chosen = options()

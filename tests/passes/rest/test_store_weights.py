@@ -194,7 +194,7 @@ def test_weights_that_are_int8_values_stay(grid: str) -> None:
 
 
 def test_groups_hold_channels_with_one_large_weight() -> None:
-    """What shares no group with it is as precise as without it."""
+    """Weights in other groups are as precise as without the large weight."""
     weight = _weight((24, 8, 30))
     weight[:, 0, 0] = 100.0
     text = f"{HEAD.format(opset=17)} g (float[N,8,T] x) => (float[N,24,T] y) {{ y = Conv (x, w) }}"

@@ -77,7 +77,7 @@ class Planted:
 
 
 def step(value: str, gate: str = r"\w+_gate") -> str:
-    """What is said of a value of a single step: its name, the gate and the column."""
+    """The message about a value of a single step: its name, the gate and the column."""
     return rf"'\S+forward/(u?int8/)?{value}' is not '\S+' in a single step: {gate}, column \d+"
 
 
@@ -245,7 +245,7 @@ def exported_cell(seed: int, **options: Any) -> onnx.ModelProto:
 
 
 def test_errors_of_a_grid32_are_named() -> None:
-    """What the slow runs do of every recipe: of a recipe whose LSTM has Brevitas' arithmetic."""
+    """The slow runs test every recipe; this is one whose LSTM has Brevitas' arithmetic."""
     edit, said = GRID_ERRORS["h"]
     run_spoilt(LSTM.model(), calibrated_passes(LSTM, "brevitas-int8"), "fold-scales", edit, f"changed .*{said}")
 
@@ -253,7 +253,7 @@ def test_errors_of_a_grid32_are_named() -> None:
 @pytest.mark.few(1)
 @pytest.mark.parametrize("error", EXPORTED)
 def test_errors_of_exported_cells_are_named(error: str) -> None:
-    """What a compared cell of Brevitas is compared with is its float32 form, "grid32"."""
+    """The reference of a cell of Brevitas is its float32 form, "grid32"."""
     edit, said = EXPORTED[error]
     run_spoilt(exported_cell(9), exported_passes("integer", False), "read-quant-lstm-cell", edit, f"changed .*{said}")
 

@@ -1,4 +1,4 @@
-"""What a verified lowering makes of losses that are no fault of a pass, and of values that drift.
+"""Verified lowerings with losses that are not errors of a pass, and with values that drift.
 
 What these would catch: a false alarm about ranges that were made for other data, a fault that hides behind such a loss,
 and models that are run more often than needed.
@@ -129,7 +129,7 @@ def test_right_models_that_drift(name: str) -> None:
 
 
 def test_a_model_is_run_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a pass made is what the next one has before it."""
+    """The model after a pass is the one before the next pass."""
     made: list[int] = []
     right = ModelRuns.__init__
 

@@ -1,4 +1,4 @@
-"""What can go wrong in the kernels of GRU and RNN on grids only: blocks, planes, chunks, groups, instruction sets.
+"""Errors that only fixed-point kernels of GRU and RNN can have: blocks, planes, chunks, groups, instruction sets.
 
 What these would catch: rows, gates or planes of bytes that are mixed up where their number is not that of LSTM, reads
 beyond a table, memory that a group lacks.

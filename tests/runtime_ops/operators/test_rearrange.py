@@ -44,7 +44,7 @@ def outputs(proto: onnx.ModelProto, feeds: dict[str, Any] | None = None) -> list
 
 
 def reference(attributes: dict[str, list[int]]) -> list[Any] | None:
-    """What docs/rearrange.md says; None for a node that it refuses."""
+    """The result according to docs/rearrange.md; None for a node that it refuses."""
 
     def shapes(numbers: list[int]) -> list[list[int]] | None:
         found, rest = [], list(numbers)
