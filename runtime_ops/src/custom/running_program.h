@@ -38,7 +38,7 @@ struct CustomArgs {
 struct ProgramProduct {
   std::shared_ptr<const PackedMatrix> matrix;
   std::vector<int32_t> start;  // first values of the sums, for the zero point of the left operand
-  // What the sum over a row's centred numbers is multiplied by, for each column, and added to its sum: where the zero
+  // For each column, the factor of the sum over a row's centred numbers that is added to the column's sum if the zero
   // points of the matrix are not all 128. Empty if they are.
   std::vector<int32_t> row_sums;
   int32_t zero_point = 0;  // of the left operand

@@ -110,7 +110,7 @@ struct TableCellArgs {
   int64_t h_stride;
 };
 
-// What a step of a cell with a hidden state only may have besides table gates and codes of one grid.
+// Options of a step of a cell without a cell state, beyond table gates and codes with one scale.
 struct HiddenCellOptions {
   Activation gates[kGates];
   const float* row_scale;  // a = (f32(acc) * row_scale[row]) * h_multiplier; or null

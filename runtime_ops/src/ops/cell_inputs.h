@@ -33,10 +33,10 @@ enum Input : size_t {
   kInputCount = 20,
 };
 
-// What tells the operators from each other.
+// The properties that differ between the operators.
 struct CellOperator {
   const char* name;
-  // How many further operators it has, called name_00 and so on, for function bodies of their own; as in
+  // The number of aliases, called name_00 and so on, for operators with function bodies of their own; as in
   // rnnqc/cells/types.py.
   size_t aliases;
   int64_t gates;

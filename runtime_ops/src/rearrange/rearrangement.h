@@ -27,12 +27,12 @@ struct BoxCopy {
   std::vector<CopyAxis> axes;
 };
 
-// What operators that compute nothing make of elements of 4 bytes: every element of every output is copied once.
+// The effect of operators that only move elements of 4 bytes: every element of every output is copied once.
 class Rearrangement {
  public:
-  // `copies` is what the attribute of the operator says: output, input, to, from, number of axes, and count, to, from
-  // of each. Throws std::invalid_argument unless they read inside inputs of `input_sizes` elements and write every
-  // element of outputs of `output_sizes` elements once.
+  // `copies` is the attribute of the operator: output, input, to, from, number of axes, and count, to, from of each
+  // axis. Throws std::invalid_argument unless they read inside inputs of `input_sizes` elements and write every element
+  // of outputs of `output_sizes` elements once.
   Rearrangement(const std::vector<int64_t>& input_sizes, const std::vector<int64_t>& output_sizes,
                 const std::vector<int64_t>& copies);
 

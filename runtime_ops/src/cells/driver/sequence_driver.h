@@ -34,7 +34,7 @@ class SequenceDriver {
         hidden_(config.hidden_size) {}
   ~SequenceDriver() = default;
 
-  // What an arithmetic adds.
+  // Implemented by an arithmetic.
   virtual void VisitDriverScratch(ScratchPieces& pieces) = 0;
   // Hidden codes of all rows before their first step: those of zero, or of initial_h.
   virtual void InitializeCodes() = 0;
@@ -45,7 +45,7 @@ class SequenceDriver {
   // Y of row r's last step.
   virtual const float* LastY(int64_t r) const = 0;
 
-  // What a cell adds.
+  // Implemented by a cell.
   virtual void VisitScratch(ScratchPieces& pieces) = 0;
   // States of all rows before their first step, and what is the same in all steps.
   virtual void InitializeStates() = 0;

@@ -174,7 +174,7 @@ void SequenceRun::QuantizeLoss(int64_t r, const float* values, float unit_scale,
   scale[0] = DynamicScale(kernels_.max_abs(loss_, hidden_), config_.h_bits);
   Quantize(loss_, hidden_, scale[0], zero_point, h_planes_, codes, units_padded_);
   if (h_planes_ == 2) return;
-  // What 8 bits leave goes into 8 more.
+  // The rounding error of 8 bits is quantized to 8 more.
   for (int64_t unit = 0; unit < hidden_; ++unit) {
     const float held = static_cast<float>(codes[unit] - zero_point) * scale[0];
     loss_[unit] = loss_[unit] - held;

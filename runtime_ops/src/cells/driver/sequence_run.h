@@ -45,10 +45,10 @@ class SequenceRun : public SequenceDriver {
     int64_t stride() const { return SumStride(matrix.start.size()); }
   };
 
-  // What a subclass adds. InitializeStates() makes the codes in CodesBefore(0), too, which are those of zero so far;
-  // RunStep() is one or more calls of RunPhase, with what has to be done by one thread in between.
+  // Implemented by subclasses. InitializeStates() also writes the codes in CodesBefore(0), which represent zero before;
+  // RunStep() calls RunPhase one or more times, and does the work of a single thread in between.
   //
-  // A part of a phase that RunStep asked for; it owns these blocks of units and all columns of them.
+  // Does a part of a phase that RunStep requested; it owns these blocks of units and all their columns.
   virtual void DoPhase(int phase, const Blocks& units) = 0;
 
   void RunPhase(int phase);
@@ -158,7 +158,7 @@ class SequenceRun : public SequenceDriver {
   float* loss_ = nullptr;
 };
 
-// What runs in every step is inline: a step of a small cell takes less time than some calls that cannot be foreseen.
+// Functions that run in every step are inline: a step of a small cell takes less time than a few mispredicted calls.
 
 inline SequenceRun::Blocks SequenceRun::ColumnBlocks(const Blocks& units, int64_t gates) const {
   const auto columns = [gates](int64_t blocks) { return RoundUp(blocks * gates * kBlockUnits, kBlockColumns); };

@@ -5,7 +5,7 @@
 
 namespace rnnqc {
 
-// What the cells share that have no state but the hidden one.
+// Common to the cells without a cell state.
 class HiddenRun : public SequenceRun {
  protected:
   HiddenRun(const CellConfig& config, const KernelTable& kernels, const PackedCell& packed, const CellArgs& args,

@@ -208,7 +208,7 @@ struct Rest {
   alignas(kAlignment) uint8_t codes[kTileRows * kTileBytes];
 };
 
-// What the sums of a block begin with: the same values for all rows, or 0 if `start` is null; or what stands in `sums`.
+// The initial sums of a block: the same values for all rows, or 0 if `start` is null; or the contents of `sums`.
 struct First {
   const int32_t* start;
   bool continues;
