@@ -62,7 +62,7 @@ def test_any_order_and_grouping_of_a_sum_has_the_same_bits(terms: list[Array], l
 
 
 def test_sums_of_numbers_are_those_of_arrays() -> None:
-    """Numbers go another way, without arrays."""
+    """Single numbers have a separate implementation without arrays."""
     rng = np.random.default_rng(5)
     for spread in (60, 900):
         number, vector = ReproducibleSum(), ReproducibleSum((1,))

@@ -120,7 +120,7 @@ def test_one_tuple_of_the_inputs() -> None:
 
 
 def test_rows_of_different_lengths(tmp_path: Path) -> None:
-    """As an array of objects, as a list, and as numpy.savez writes them: what helps is said, and not to convert."""
+    """As an array of objects, as a list, and from numpy.savez: the message names a remedy, not a conversion."""
     rows = [ARRAY[0][:2], ARRAY[0][:3]]
     objects = np.empty(2, object)
     objects[:] = rows
@@ -171,7 +171,7 @@ def test_files_in_each_other_s_place(tmp_path: Path) -> None:
 
 
 def test_calls_of_a_stream_are_not_shuffled() -> None:
-    """As torch's DataLoader(shuffle=True): what it would measure is no stream."""
+    """torch's DataLoader(shuffle=True) is refused: shuffled calls are not a stream."""
 
     class RandomSampler:
         pass

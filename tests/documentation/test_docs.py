@@ -1,4 +1,4 @@
-"""The documentation says what the code does: commands exist, tables are those the code prints, examples run."""
+"""The documentation agrees with the code: commands exist, tables are those the code prints, examples run."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ def test_documents_fit(case: str, low: Path, tmp_path: Path, capfd: pytest.Captu
 
 @pytest.mark.parametrize("name", SCHEMAS)
 def test_schemas(name: str, capfd: pytest.CaptureFixture[str]) -> None:
-    """They are valid, the command prints them, and they refuse what has another key."""
+    """Schemas are valid, the command prints them, and they refuse unknown keys."""
     printed = json.loads(in_process(capfd, "schema", name).out)
     assert printed == schema(name)
     jsonschema.Draft202012Validator.check_schema(printed)

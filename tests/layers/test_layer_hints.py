@@ -33,7 +33,7 @@ def step(arguments: str, results: str, body: str) -> onnx.ModelProto:
 
 
 def torch_style_highway() -> onnx.ModelProto:
-    """Four gates of one sum, of which a fifth part is used besides."""
+    """Four gates of one sum, whose fifth part is used separately."""
     cuts = "".join(f"g{k} = Slice (g, s{k}, s{k + 1}, one) " for k in range(5))
     ends = "".join(f"s{k} = Constant <value = int64[1] {{{4 * k}}}> () " for k in range(6))
     text = f"""{HEADER} step (float[B,3] x, float[B,4] h, float[B,4] c) => (float[B,4] h_next, float[B,4] c_next) {{
@@ -131,7 +131,7 @@ def test_models_that_are_no_step(name: str) -> None:
 
 
 def test_a_step_that_stays_float() -> None:
-    """It looks like a step of an LSTM and is none: as a layer it can be lowered."""
+    """It resembles a step of an LSTM but is not one; as a layer it can be lowered."""
     step = torch_style_highway()
     lowered = rnnqc.lower(step)
     assert [e.status for e in lowered.report.entries] == ["float"]

@@ -53,7 +53,7 @@ def same_bits(proto: onnx.ModelProto, feeds: dict[str, Array], what: str = "") -
 def test_the_named_cells(
     cell: str, recipe: str, units: int, batch: int, lengths: bool, reverse: bool, initial_states: bool
 ) -> None:
-    """Also longer than what is computed ahead of the steps, and a second call with other sizes."""
+    """Also sequences longer than the chunk computed ahead of the steps, and a second call with other sizes."""
     units = max(units, 2) if cell == "layernorm" else units
     model = layer(cell, units, 5, lengths=lengths, reverse=reverse, initial_states=initial_states)
     proto = lowered(model, recipe)

@@ -99,7 +99,7 @@ def test_mutated_models_of_other_commands(command: Command) -> None:
 
 @pytest.mark.slow
 def test_every_way_lowers_something() -> None:
-    """Otherwise a way would fuzz its arguments."""
+    """Otherwise fuzzing would only test the checks of arguments."""
     model = LstmCase(outputs=("Y",), opset=17).model().SerializeToString()
     for k, way in enumerate(WAYS):
         target = Target()

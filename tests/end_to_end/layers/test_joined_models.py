@@ -71,7 +71,7 @@ def test_functions_merged_by_name(second: RecurrentCase) -> None:
 @pytest.mark.few(1)
 @any_second
 def test_merged_with_prefixes(second: RecurrentCase) -> None:
-    """As they come, and with kernels again."""
+    """Merged models as they are, and after restoring their kernels."""
     first, other = rnnqc.lower(FIRST.model()).proto, rnnqc.lower(second.model()).proto
     for model in (first, other):
         del model.metadata_props[:]  # onnx merges models whose metadata agree

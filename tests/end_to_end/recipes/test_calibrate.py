@@ -379,7 +379,7 @@ def test_command(model: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str])
 
 @pytest.mark.slow
 def test_another_process_writes_the_same_bytes(model: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """Whose strings have other hashes."""
+    """The other process has other string hashes."""
     save_arrays(tmp_path / "data.npz", LstmCase().feeds())
     files = [tmp_path / "a.json", tmp_path / "b.json"]
     for file, run_it in zip(files, (partial(in_process, capfd), in_new_python), strict=True):

@@ -1,4 +1,4 @@
-"""Every key on every kind of point in every recipe: it changes the lowered model, or somebody is told why it does not.
+"""Every key on every kind of point in every recipe either changes the lowered model, or a message says why not.
 
 What these would catch: an override that is ignored in silence, and a warning about one that is not.
 """
@@ -142,7 +142,7 @@ def suspected(form: str, cell: str, recipe: str, override: str) -> str | None:
 
 
 def wrong(cell: str, recipe: str, override: str) -> str | None:
-    """The same of the whole lowering to one node for each layer."""
+    """Does the same for the whole lowering to one node for each layer."""
     if suspected(INTEGER, cell, recipe, override) is None:
         return None
     made = lowered(cell, recipe, [override])
