@@ -34,7 +34,7 @@ def read(path: Path) -> Any:
 
 
 def test_one_address_everywhere() -> None:
-    """A repository called rnnqc is that of pyproject.toml, whoever owns it, in every text; so is the site."""
+    """Every text uses the repository address of pyproject.toml, and its site."""
     home, site = urls()["Repository"], urls()["Documentation"]
     files = [p for pattern in TEXTS for p in ROOT.glob(pattern)]
     assert ROOT / "CITATION.cff" in files

@@ -85,7 +85,7 @@ def test_the_command_lowers_alike(name: str) -> None:
 
 
 def test_quantized_outputs_are_those_of_the_model_made_again() -> None:
-    """It was called another one than the model of the page, and nothing was measured."""
+    """It used to be reported as another model than that of the page, and nothing was measured."""
     lowered = rnnqc.lower(layer(), quantized_outputs=["Y"])
     found = report(layer(), lowered.proto, models=1).evidence
     assert "bit for bit" in found.remade

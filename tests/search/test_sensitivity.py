@@ -23,7 +23,7 @@ from tests.subjects.lstm_models import LstmCase
 
 
 def cells(count: int) -> dict[str, Recurrence]:
-    """So many cells with the same points."""
+    """Returns `count` cells with the same points."""
     lowered = rnnqc.lower(LstmCase(T=2, B=1, I=4, H=4).model(), overrides=["*.cell_state.bits=24"])
     [held] = recurrences_of(lowered.model).values()
     return {f"c{k}": replace(held, name=f"c{k}") for k in range(count)}

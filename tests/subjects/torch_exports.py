@@ -1,4 +1,4 @@
-"""Models as PyTorch's exporters write them; tests that need one are skipped, with a word, where PyTorch is absent."""
+"""Models as PyTorch's exporters write them; without PyTorch, tests that need one are skipped with a message."""
 
 from __future__ import annotations
 

@@ -104,7 +104,7 @@ def test_values_of_steps_that_are_read() -> None:
 
 
 def test_one_matrix_twice_in_a_step() -> None:
-    """Each second product is one of the next step."""
+    """Every second matmul with it belongs to the next step."""
     text = "b = MatMul (h, R) c = Mul (b, h) d = MatMul (c, R) e = Add (a, d) f = Tanh (e) next = Add (f, h)"
     proto = steps(f"a = MatMul (x, V) {text}")
     assert apply(RollCustomSteps(), before(proto), [feeds_of(proto)]).statistics == {"scans": 1, "steps": T}
@@ -137,7 +137,7 @@ STAY: dict[str, Callable[[str], str]] = {
 
 @pytest.mark.parametrize("kind", list(STAY))
 def test_a_step_that_differs(kind: str) -> None:
-    """It is not computed like the others."""
+    """Its nodes stay as they are."""
     parts = "d = Tanh (c) e, f = Split <axis = 1> (d) g = Concat <axis = 1> (f, e)"
     body = f"a = MatMul (x, V) b = MatMul (h, R) c = Sub (a, b) {parts} next = Add (g, h)"
     proto = steps(body, change=lambda s, k: STAY[kind](s) if k == 3 else s)
@@ -170,7 +170,7 @@ def test_both_directions_and_a_layer_above() -> None:
 
 
 def test_what_no_state_goes_into_may_differ() -> None:
-    """It is computed in front of the Scan."""
+    """Nodes that read no state are computed before the Scan."""
     proto = steps(change=lambda s, k: s.replace("(x, V)", "(x, Q)") if k == 3 else s)
     assert apply(RollCustomSteps(), before(proto), [feeds_of(proto)]).statistics == {"scans": 1, "steps": T}
 

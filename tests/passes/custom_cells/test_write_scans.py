@@ -242,7 +242,7 @@ def test_a_loop_without_a_custom_cell_stays() -> None:
 
 
 def test_sites_that_are_kept() -> None:
-    """As `lower` tells it where the results differ."""
+    """`lower` names such sites to the pass if their results differ."""
     model = before(loop())
     (name,) = (n.name for n in nodes_of(model, "Loop"))
     result = WriteScans().keeping({name: "a difference"})(model)

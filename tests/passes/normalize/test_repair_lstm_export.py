@@ -126,7 +126,7 @@ def test_zero_states() -> None:
 
 @pytest.mark.parametrize("what", ["a value", "an input"])
 def test_states_that_mean_something(what: str) -> None:
-    """One that is not zero; zeros that a run may replace."""
+    """A state that is not zero, and zeros that a run may replace, stay."""
     initial = np.zeros((1, 2, H), np.float32)
     initial[0, 1, 2] = float(what == "a value")
     model = Model.load(layer(1, 2, initial=initial, listed=what == "an input"))

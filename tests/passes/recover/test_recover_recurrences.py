@@ -1,4 +1,4 @@
-"""Recurrences in loops and written out: which become LSTM, GRU and RNN nodes, and that they compute the same.
+"""Recurrences in loops and unrolled that become LSTM, GRU and RNN nodes, and compute the same.
 
 What these would catch: weights packed in another order, a bias lost or counted twice, a sequence read from the wrong
 end, a state that does not start where it did, a loop replaced that does something else, one that stays without a word.

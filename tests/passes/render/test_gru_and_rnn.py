@@ -140,7 +140,7 @@ def test_multipliers_and_biases_by_hand(case: RecurrentCase) -> None:
 
 
 def test_attributes_of_the_operators() -> None:
-    """Nodes have those that are not at their defaults."""
+    """Nodes have the attributes with other than default values."""
     found = {}
     for name, case in (("reset first", RESET_FIRST), ("linear", LINEAR), ("rnn", RNN)):
         cell, folded = _folded(case)

@@ -55,7 +55,7 @@ def first_gate(array: np.ndarray) -> np.ndarray:
 
 
 def first_16(array: np.ndarray) -> np.ndarray:
-    """Of the first gate of 16 units, whatever their number."""
+    """Selects the first gate of 16 units."""
     array[..., :16] *= np.float32(1.01)
     return array
 
@@ -67,7 +67,7 @@ GRU = RecurrentCase(op="GRU", T=12, B=3, I=6, H=16, dynamic_time=True, dynamic_b
 
 @dataclass(frozen=True)
 class Planted:
-    """An error, and what has to be said of it."""
+    """An error, and the expected message."""
 
     pass_name: str
     edit: Edit
@@ -201,7 +201,7 @@ def test_errors_of_grids_are_named(recipe: str, op: str, error: str) -> None:
 @pytest.mark.parametrize("op", GRID_CASES)
 @pytest.mark.parametrize("recipe", slow_but("brevitas-int8", *GRID_RECIPES))
 def test_right_grids_raise_no_alarm(recipe: str, op: str) -> None:
-    """And every part of a step is compared: nothing is passed over."""
+    """Every part of a step is compared; none is skipped."""
     case = GRID_CASES[op]
     verifier = verifier_of(case.model())
     run(calibrated_passes(case, recipe), case.model(), verifier)
@@ -214,7 +214,7 @@ def test_right_grids_raise_no_alarm(recipe: str, op: str) -> None:
 @pytest.mark.few(2)
 @pytest.mark.parametrize("scale", ["input", "hidden", "reset"])
 def test_a_scale_of_codes(scale: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Codes that are made with another scale than the multipliers know."""
+    """Values quantized with another scale than the multipliers assume."""
     from rnnqc.passes.fold import integer_forms as module
 
     fold, case = module.fold_fixed_point, GRID_CASES["GRU"]

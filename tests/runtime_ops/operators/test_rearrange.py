@@ -1,4 +1,4 @@
-"""The native operator that moves elements: nodes that are none, and hostile ones.
+"""The native operator that moves elements: invalid and hostile nodes.
 
 What these would catch: a copy that reads or writes beyond a tensor (the process dies), an element that nothing writes,
 which would show what was in memory before, a shape of an input that is not checked, bits of a NaN that change.
