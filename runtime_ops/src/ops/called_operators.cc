@@ -39,11 +39,11 @@ constexpr Known kKnown[] = {
     {"Sqrt", 1, 1, nullptr},
     {"Tanh", 1, 1, nullptr},
     {"ThresholdedRelu", 1, 1, nullptr},
-    // Of two numbers each.
+    // Operators on two numbers each.
     {"Mod", 2, 2, nullptr},
     {"Pow", 2, 2, "T1"},
     {"PRelu", 2, 2, nullptr},
-    // Of a row each.
+    // Operators on a row each.
     {"LayerNormalization", 2, 3, "U"},
     {"LogSoftmax", 1, 1, nullptr},
     {"Softmax", 1, 1, nullptr},

@@ -130,7 +130,7 @@ class QuantCustomCellKernel {
       if (value.kind == ValueKind::kMatrix) {
         CheckShape(i, inputs[i], {value.depth, value.columns});
       } else {
-        // A row: what onnxruntime's operators make of it then has no more rows than the batch.
+        // A row, so that results of onnxruntime's operators have no more rows than the batch.
         int64_t rows = 1;
         for (size_t k = 0; k + 1 < found.size(); ++k) rows *= found[k];
         const int64_t count = rows == 1 ? (found.empty() ? 1 : found[found.size() - 1]) : 0;

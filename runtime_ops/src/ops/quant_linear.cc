@@ -252,7 +252,7 @@ std::vector<RegisteredOperator> QuantLinearOps(const OrtApi* api, bool infers_sh
       const std::string name = "QuantLinear" + std::string(input) + weights;
       ops.push_back(DescribeOperator(api, nullptr, name, name));
       RegisteredOperator& op = ops.back();
-      // One input, as of the aliases of cells: see DescribeOperators.
+      // One input, like the aliases of cells: see DescribeOperators.
       op.GetInputTypeCount = [](const ort::OrtCustomOp*) { return size_t{1}; };
       op.GetInputType = [](const ort::OrtCustomOp*, size_t) { return ort::kUndefined; };
       op.GetInputCharacteristic = [](const ort::OrtCustomOp*, size_t) { return ort::kVariadic; };

@@ -57,7 +57,7 @@ class SequenceRun : public SequenceDriver {
   Product HiddenProduct() const;
   // Sums of some columns; with 16-bit codes without start values, of both bytes.
   void Multiply(const Product& product, const Blocks& units) const { Multiply(product, units, active_ * h_planes_); }
-  // Of so many rows of bytes.
+  // The same for `byte_rows` rows of bytes.
   void Multiply(const Product& product, const Blocks& units, int64_t byte_rows) const;
   // With 16-bit codes: p = the products in pre-activation units + bias; p may be the bias.
   void JoinPlanes(const Product& product, const Blocks& units, const float* bias, int64_t bias_stride, float* p) const;
@@ -66,7 +66,7 @@ class SequenceRun : public SequenceDriver {
   uint8_t* CodesBefore(int64_t step) const { return h_[step % 2]; }
   uint8_t* CodesAfter(int64_t step) const { return h_[(step + 1) % 2]; }
   uint8_t* RowOf(uint8_t* codes, int64_t r) const { return codes + r * h_planes_ * units_padded_; }
-  // Of every row of bytes: the zero point's parts.
+  // Writes the zero point's bytes for every row of bytes.
   void FillZeroPoints(int64_t zero_point, int32_t* parts) const;
   // Codes of n values, written to one row or, with 16 bits, to two.
   void Quantize(const float* values, int64_t n, float scale, int32_t zero_point, int64_t planes, uint8_t* codes,
@@ -83,13 +83,13 @@ class SequenceRun : public SequenceDriver {
     return args_.initial_h != nullptr && config_.h_bound > 0 && config_.h_mode == CodeMode::kStatic;
   }
   bool IsBeyond(const float* values) const;
-  // Codes of minus what those of row r lose beyond the bound.
+  // Quantizes the negated loss of row r's codes beyond the bound.
   void QuantizeLoss(int64_t r, const float* values, float unit_scale, int64_t zero) const;
-  // Takes from p what the losses of the active rows make of a product that was multiplied.
+  // Subtracts from p the products of the active rows' losses.
   void TakeLoss(const Product& product, const Blocks& units, float* p) const;
   // n values without NaN and -0, limited to what dynamic rows hold.
   static void LimitHidden(const float* values, int64_t n, float* limited);
-  // Which way the running step reads weights: back and forth.
+  // Whether the current step reads weights from the end: the direction alternates.
   bool Descending() const { return (step_ % 2 != 0) != args_.descending; }
   void CopyCodes(int64_t begin, int64_t end) const;
 

@@ -146,7 +146,7 @@ Codes Entries(const float* table, const GridPoint& argument) {
   return codes;
 }
 
-// A ratio with which products of codes give the multiples that the quantizer makes of products of values.
+// Finds a ratio that turns products of codes into the multiples that the quantizer gives for products of values.
 bool FindRatio(const KernelTable& kernels, const GridPoint& point, const Codes& a, const Codes& b, float* ratio) {
   const size_t count = a.values.size() * b.values.size();
   std::vector<float> expected(count);

@@ -9,7 +9,7 @@
 
 namespace rnnqc {
 
-// One entry of the attributes grid_*. With scale 0 the quantizer passes values on and nothing else counts.
+// One entry of the attributes grid_*. With scale 0 the quantizer returns values unchanged and ignores the rest.
 struct GridPoint {
   float scale = 0;
   int64_t zero_point = 0;
