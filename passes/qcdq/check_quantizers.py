@@ -26,7 +26,7 @@ Points = Mapping[str, PointFormat]
 WEIGHTS = {"W.weight": "W", "R.weight": "R"}
 QUANTIZED, LIMITED = "quantized", "limited"
 _FIRST = {"codes": "QuantizeLinear", "units": "Div", "below": "Min"}
-"""How a quantizer begins: what the value is called, and the operator that makes it."""
+"""The first operator of a quantizer, by the last part of the name of its result."""
 _NARROW = 8
 _FRACTIONS = (0.0, 0.05, 0.45, 0.5, 0.55, 0.95)
 _ROUNDINGS = 2.0**-21

@@ -188,7 +188,7 @@ class HiddenProduct:
         multiplier: `[n]`, or `[B,n]` for a known batch size.
         grid: Scale and zero point of the quantized values.
         name: Prefix of the values.
-        is_whole: Whether the matmul with a state includes what its quantized values lose beyond the bound.
+        is_whole: Whether the matmul with a state includes the part of the state beyond the bound.
     """
 
     numbers: LutNumbers
@@ -211,7 +211,7 @@ class HiddenProduct:
         return replace(self, r=self.r.each(lambda r: b.op("Tile", [r, b.i64([1, 1])], f"{self.name}.R")))
 
     def without_loss(self, b: Builder, units: Value, state: Value) -> Value:
-        """Returns `units` plus the matmul with what the quantized values of a state `[B,H]` lose beyond the bound.
+        """Returns `units` plus the matmul with the part of a state `[B,H]` beyond the bound of its quantized values.
 
         Rows that lose nothing have a difference of +0, not -0: subtracting it changes none of their bits.
         """

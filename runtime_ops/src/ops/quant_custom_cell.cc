@@ -54,7 +54,7 @@ bool ReadReverse(const ort::KernelInfo& info) {
   return reverse == 1;
 }
 
-// A node. What is wrong with it is a std::invalid_argument that names the input and what is expected.
+// A node. An invalid one throws std::invalid_argument, which names the input and what is expected.
 class QuantCustomCellKernel {
  public:
   QuantCustomCellKernel(const OrtApi& api, const ort::KernelInfo& info, std::string context)

@@ -50,7 +50,7 @@ LinearConfig ReadLinearConfig(const ort::KernelInfo& info) {
   return config;
 }
 
-// A node. What is wrong with it is a std::invalid_argument that names the input and what is expected.
+// A node. An invalid one throws std::invalid_argument, which names the input and what is expected.
 class QuantLinearKernel {
  public:
   QuantLinearKernel(const OrtApi& api, const ort::KernelInfo& info, std::string context)

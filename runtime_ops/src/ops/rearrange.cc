@@ -57,7 +57,7 @@ std::vector<Shape> ReadShapes(const ort::KernelInfo& info, const char* name) {
   return ShapesIn(name, numbers);
 }
 
-// A node. What is wrong with it is a std::invalid_argument that names the input and what is expected.
+// A node. An invalid one throws std::invalid_argument, which names the input and what is expected.
 class RearrangeKernel {
  public:
   RearrangeKernel(const OrtApi& api, const ort::KernelInfo& info, std::string context)

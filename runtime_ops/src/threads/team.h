@@ -29,7 +29,7 @@ class Team {
   // Threads that have arrived while the leader worked, itself included.
   int64_t Members() const;
 
-  // Leader: runs all parts of one phase. What it wrote before is visible to them, what they wrote is visible after.
+  // Leader: runs all parts of one phase. Its earlier writes are visible to them, and theirs are visible to it after.
   void Run(int64_t parts);
 
   // Leader: releases the helpers.

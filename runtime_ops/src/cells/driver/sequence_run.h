@@ -75,7 +75,7 @@ class SequenceRun : public SequenceDriver {
   void QuantizeHidden(int64_t r, const float* values, float scale, int64_t zero_point, uint8_t* codes,
                       float* row_scale) const;
   void QuantizeHidden(int64_t r, const float* values, uint8_t* codes) const;
-  // Codes of all rows before the first step, of initial_h if there is one. What they lose beyond the bound goes into
+  // Codes of all rows before the first step, of initial_h if there is one. The part beyond the bound goes into
   // the first step.
   void QuantizeInitialHidden();
   // Whether initial_h may lie beyond what its codes hold.
