@@ -196,8 +196,8 @@ def optional_passes() -> list[Pass]:
 
 def _brevitas(form: str) -> list[Pass]:
     return [
-        ReadQuantLstmCell(integer=form != QCDQ, functions=form == FUSED),  # brevitas: its cells become cells
-        LowerQuantOperators(),  # brevitas: its quantizers become standard operators
+        ReadQuantLstmCell(integer=form != QCDQ, functions=form == FUSED),  # brevitas: QuantLSTMCell becomes a cell
+        LowerQuantOperators(),  # brevitas: QONNX quantizers become standard operators
     ]
 
 
@@ -221,7 +221,7 @@ def _rendered(form: str, unroll: bool) -> list[Pass]:
     if form == FUSED:
         passes += [FuseQuantLstmCell(), Cleanup()]  # render: each cell becomes one node, backed by a function
         passes += [FuseCustomCells(), Cleanup()]  # custom_cells: so do loops of other equations, on shared weights
-        passes.append(ShortenNames())  # render: of what stands in functions
+        passes.append(ShortenNames())  # render: inside functions
     return passes
 
 

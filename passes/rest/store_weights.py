@@ -16,23 +16,23 @@ FORM, HALF_FORM = "int8 storage", "float16 storage"
 
 
 class StoreWeights(Pass):
-    """Replaces float weights outside the recurrent layers by int8 constants that standard operators make floats of.
+    """Replaces float weights outside the recurrent layers by int8 constants and operators that dequantize them.
 
     Before: `Conv(x, W float32 [M,C,k])`
 
     After: `Conv(x, Reshape(Mul(Cast(W int8 [M,C*k/16,16]), Cast(scale float16 [M,C*k/16,1])), [M,C,k]))`
 
-    A scale for each group of about 16 weights of one output channel: where the arithmetic stays float, groups cost
-    nothing but their scales, and hold channels with a few large weights. A table that rows are read from as int8, and
-    that something else computes with, has the one scale for each row.
+    Each group of about 16 weights of one output channel has a scale: with float arithmetic, groups cost nothing but
+    their scales, and suit channels with a few large weights. A table that is also gathered as int8 rows has one scale
+    per row.
 
     With `store = "float16"` for `<node>.weight`, in an override or a recipe file, the weight is float16, with a Cast.
 
-    onnxruntime folds all of it when a session is created, so the model runs as fast as before, with the same operators.
-    The result is that of the float model with the weights that the int8 values stand for.
+    onnxruntime folds these operators when it creates a session, so the model runs as fast as before, with the same
+    operators. The result is that of the float model with the dequantized weights.
 
-    A weight that is not float32, not finite, a default that a run may replace, read as floats by something else, or so
-    small that int8 gains nothing stays, with a remark for each operator.
+    A weight stays, with a remark for each operator, if it is not float32, not finite, a default that a run may replace,
+    also read as floats, or too small to gain.
     """
 
     info = PassInfo(
@@ -47,13 +47,13 @@ class StoreWeights(Pass):
         self._weights = weights or Int8Weights()
 
     def constant_check(self, model: Model) -> ConstantCheck:
-        """The floats that stored weights stand for, from the weights before."""
+        """Checks the dequantized weights against the float weights."""
         weights = self._weights
         candidates = weights.candidates(model)
         return StoredWeightsCheck(candidates, lambda weight: weights.known(weight) is not None, weights.is_half)
 
     def run(self, model: Model) -> PassResult:
-        """Stores every weight of every graph that can be stored."""
+        """Stores the weights of every graph."""
         remarks: list[Remark] = []
         stored: dict[str, StoredWeight] = {}
         for weight in self._weights.candidates(model):

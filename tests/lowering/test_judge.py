@@ -61,7 +61,7 @@ def test_strict() -> None:
 
 
 def test_a_recipe_that_needs_data() -> None:
-    """Nothing is lowered without; with a given scale everything is."""
+    """Without data nothing is lowered; with given scales everything is."""
     with pytest.raises(CompileError, match="calibration data"):
         judged(CASE.model(), recipe="int8-static")
     assert judged(CASE.model(), recipe="int8-static", overrides=("*.input.scale=0.03125",)).is_changed

@@ -72,7 +72,7 @@ def test_options_are_checked_before_data_is_taken(arguments: dict[str, Any]) -> 
 
 
 def test_packed_weights_that_layers_share_are_stored_once() -> None:
-    """Would catch fused nodes behind which nobody tidies up: each packs its weights for itself."""
+    """Would catch a missing cleanup after fusing, where each node packs its weights separately."""
     alone, shared = (
         rnnqc.lower(stacked_model([LstmCase(I=40, H=40)] * count, shared_weights=True), recipe="w4a8").proto
         for count in (1, 3)

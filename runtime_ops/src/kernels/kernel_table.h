@@ -110,7 +110,7 @@ struct TableCellArgs {
   int64_t h_stride;
 };
 
-// What a step of a cell with a hidden state only may have besides table gates and codes of one grid.
+// Options of a step of a cell without a cell state, beyond table gates and codes with one scale.
 struct HiddenCellOptions {
   Activation gates[kGates];
   const float* row_scale;  // a = (f32(acc) * row_scale[row]) * h_multiplier; or null
@@ -118,7 +118,7 @@ struct HiddenCellOptions {
   float* reset;            // where gru_reset writes r * state if it writes no codes; rows as of the state
 };
 
-// Steps of the cells that have a hidden state only, from accumulators to hidden codes. They work on blocks of units
+// Steps of the cells without a cell state, from accumulators to hidden codes. They work on blocks of units
 // [block_begin, block_end); "[gates]" below is block order with so many gates.
 //
 // With the pre-activation v of a gate, look(g, v) = gate_table[g][trunc(limit(v, gate_min[g], gate_max[g]))], or what

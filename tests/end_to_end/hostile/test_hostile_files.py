@@ -126,7 +126,7 @@ def test_permission_is_for_links_alone(
 
 
 def test_a_link_that_comes_after_the_check_is_not_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As if somebody exchanged the file between the check by name and the opening."""
+    """Simulates an exchange of the file between the check by name and the opening."""
     from rnnqc.proto import external_data
 
     monkeypatch.setattr(external_data, "_refuse_links", lambda *arguments: None)
@@ -167,7 +167,7 @@ def test_a_sparse_file_is_not_read_into_memory(tmp_path: Path) -> None:
 
 
 def test_protos_with_external_data_have_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """onnxruntime would take that of the process."""
+    """onnxruntime would use the working directory of the process."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "weights.bin").write_bytes(_weights())
     model = _external(location="weights.bin")
@@ -610,7 +610,7 @@ def test_killed_while_writing(
 def test_outputs_that_are_inputs(
     writer: str, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """By their own name and by that of a link."""
+    """Named directly, or through a link."""
     shutil.copytree(home, tmp_path / "work")
     monkeypatch.chdir(tmp_path / "work")
     read = WRITERS[writer][1]

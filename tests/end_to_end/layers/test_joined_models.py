@@ -71,7 +71,7 @@ def test_functions_merged_by_name(second: RecurrentCase) -> None:
 @pytest.mark.few(1)
 @any_second
 def test_merged_with_prefixes(second: RecurrentCase) -> None:
-    """As they come, and with kernels again."""
+    """Merged models as they are, and after restoring their kernels."""
     first, other = rnnqc.lower(FIRST.model()).proto, rnnqc.lower(second.model()).proto
     for model in (first, other):
         del model.metadata_props[:]  # onnx merges models whose metadata agree
@@ -126,7 +126,7 @@ def test_the_way_out_opens_in_a_session_of_rnnqc() -> None:
 
 @pytest.mark.slow
 def test_more_configurations_than_names() -> None:
-    """What is beyond runs in standard operators, in a native session, too."""
+    """Configurations beyond the number of names run in standard operators, even in a native session."""
     model = _many(LSTM.aliases + 2)
     result = rnnqc.lower(model)
     lowered = result.proto

@@ -1,8 +1,8 @@
 // AMX-INT8, on processors that have GFNI and AVX-512 VBMI, too: products of several rows in tiles of 16 rows of 64
 // bytes. The weights that AVX512-VNNI packs are tiles already: lines of 64 bytes that hold four k of 16 columns.
 //
-// Products of one row are those of AVX512-VNNI in another form: these processors fetch weights faster if nobody tells
-// them which.
+// Products of one row are those of AVX512-VNNI in another form: these processors fetch weights faster without prefetch
+// instructions.
 
 #include <immintrin.h>
 
@@ -111,7 +111,7 @@ void RowS4(const MatmulArgs& m, const int32_t* start, int32_t* sums) {
   RowOfBlocks<1>(m, row_sums, row_sums, CodeSums(m).data(), start, sums);
 }
 
-// Integer sums stand where their results go to.
+// The memory of the results holds the integer sums first.
 void ProjectRow(const ProjectArgs& args, void (*row)(const MatmulArgs&, const int32_t* start, int32_t* sums)) {
   const MatmulArgs& m = args.matmul;
   int32_t* sums = reinterpret_cast<int32_t*>(args.p);
@@ -131,7 +131,7 @@ constexpr int64_t kFewProducts = 1 << 18;
 
 bool IsFew(const MatmulArgs& m, int64_t few_rows) { return m.rows < few_rows || m.rows * Weights(m) < kFewProducts; }
 
-// Tile instructions read memory of which compilers do not know.
+// Compilers do not know that tile instructions read memory.
 RNNQC_FORCEINLINE void CompleteStores() { __asm__ volatile("" ::: "memory"); }
 
 // The rows of a call, in one tile or in pairs of tiles, all of one size. The last ones may begin before the others end:
@@ -151,7 +151,7 @@ class RowTiles {
   const int64_t rows_, count_, size_;
 };
 
-// Some k, in tiles. What they leave is one more tile, which ends where k ends; its codes that belong to the tile before
+// Some k, in tiles. The remainder is one more tile, which ends where k ends; its codes that belong to the tile before
 // are replaced by 0. All of them have one size, that of the first.
 struct Depth {
   Depth(int64_t k, int64_t tile_bytes) : tile(tile_bytes), whole(k / tile), rest(k % tile), last(k - tile) {}
@@ -208,7 +208,7 @@ struct Rest {
   alignas(kAlignment) uint8_t codes[kTileRows * kTileBytes];
 };
 
-// What the sums of a block begin with: the same values for all rows, or 0 if `start` is null; or what stands in `sums`.
+// The initial sums of a block: the same values for all rows, or 0 if `start` is null; or the contents of `sums`.
 struct First {
   const int32_t* start;
   bool continues;
@@ -315,7 +315,7 @@ class Panel {
 
   Panel() { std::memset(memory_, 0, kBefore); }
 
-  // Before the lines of the panel stand as many as a tile has, of no interest: see Depth.
+  // The lines of the panel follow a tile's number of unused lines: see Depth.
   const uint8_t* lines() const { return memory_ + kBefore; }
 
   void Unpack(const MatmulArgs& m, int64_t block, int64_t begin, int64_t depth) {

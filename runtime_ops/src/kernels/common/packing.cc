@@ -173,7 +173,7 @@ void PackS6Blocks(const int8_t* weights, int64_t k, const Columns& columns, int6
   }
 }
 
-// For each column of [k, columns] how many bits it needs: 4, 6 or 8.
+// The bits that each column of [k, columns] needs: 4, 6 or 8.
 std::vector<int64_t> ColumnBits(const int8_t* row, int64_t k, size_t columns) {
   // Upper bits of weight + 8 and + 32, which are zero for weights of 4 and of 6 bits.
   std::vector<uint8_t> beyond4(columns, 0);
@@ -221,7 +221,7 @@ PackedMatrix PackMixed(const PackedFormats& formats, PackedFormat narrow, int64_
   Matrix apart{nullptr, matrix.k, blocks * kBlockUnits, nullptr, 0, kGates};
   std::vector<int8_t> columns_apart(static_cast<size_t>(matrix.k * blocks * kBlockColumns), 0);
   for (int64_t j = 0; j < count; ++j) {
-    // Where PackWeights finds column j of the block order.
+    // The column of the matrix that PackWeights puts at position j of the block order.
     const int64_t unit = j / kBlockColumns * kBlockUnits + j % kBlockUnits;
     const int64_t gate = j % kBlockColumns / kBlockUnits;
     for (int64_t i = 0; i < matrix.k; ++i) {

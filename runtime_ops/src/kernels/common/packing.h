@@ -111,7 +111,7 @@ class AlignedArray {
   int64_t size_ = 0;
 };
 
-// Of a weight in memory; of int16, which holds int8, 16.
+// The bits of a weight in memory; 16 for int8 weights stored as int16.
 constexpr int64_t BitsOf(PackedFormat format) {
   switch (format) {
     case PackedFormat::kS4Blocks:
@@ -201,7 +201,7 @@ struct PackedMatrix {
   int64_t bytes() const { return weights.size() + (wide != nullptr ? wide->weights.size() : 0); }
 };
 
-// Which widths a matrix may get.
+// The bit widths that a matrix may get.
 enum class Width {
   kEight,
   kFewest,  // as few bits as all weights have
