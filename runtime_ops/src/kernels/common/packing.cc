@@ -138,6 +138,29 @@ AlignedArray<uint8_t> SetRecords(const Matrix& matrix) {
   return records;
 }
 
+// kS4Places.
+void PackPlaces(const Matrix& matrix, int64_t k_padded, uint8_t* packed) {
+  const Columns columns{matrix.units, matrix.gates};
+  std::vector<uint8_t> places(static_cast<size_t>(columns.packed_count()));
+  for (int64_t i = 0; i < k_padded; ++i) {
+    // Beyond the matrix the value 0; the groups of columns that are none have set 0.
+    std::fill(places.begin(), places.end(), static_cast<uint8_t>(PlaceInTable(0, 0)));
+    const int64_t group = std::min(i, matrix.k - 1) / matrix.group_size;
+    columns.ForEach([&](int64_t from, int64_t to) {
+      const uint8_t entry = matrix.multipliers[group * columns.count() + from];
+      const int multiplier = entry & kMultiplierMask;
+      const int value = i < matrix.k && multiplier > 0 ? matrix.weights[i * columns.count() + from] / multiplier : 0;
+      places[static_cast<size_t>(to)] = static_cast<uint8_t>(PlaceInTable(entry >> kSetShift, value));
+    });
+    for (int64_t column = 0; column < columns.packed_count(); ++column) {
+      const int64_t line = (column / kBlockColumns * (k_padded / 4) + i / 4) * 2 + column % kBlockColumns / 32;
+      uint8_t* byte = packed + line * 4 * kBlockUnits + column % kBlockUnits * 4 + i % 4;
+      const int place = places[static_cast<size_t>(column)];
+      *byte = static_cast<uint8_t>(column % 32 < kBlockUnits ? place : *byte | place << 4);
+    }
+  }
+}
+
 // For the values of each set, -16 .. 15, their places, counted from that of 0.
 struct PlacesInSets {
   int8_t places[kSets][2 * kSetSize] = {};
@@ -272,10 +295,11 @@ PackedMatrix PackGroups(const PackedFormats& formats, Width width, const Matrix&
   }
   PackedMatrix packed = apart > 0 ? PackMixed(formats, format, most, 8, matrix, std::move(numbers), bits, zero_point)
                                   : PackAs(format, matrix, numbers.data(), zero_point);
-  if (matrix.sets) {
+  if (format == PackedFormat::kS4Sets) {
     packed.multipliers = SetRecords(matrix);
     return packed;
   }
+  if (format == PackedFormat::kS4Places) PackPlaces(matrix, packed.k_padded, packed.weights.data());
   const int64_t groups = GroupCount(matrix.k, matrix.group_size);
   packed.group_size = matrix.group_size;
   packed.multipliers = AlignedArray<uint8_t>(ColumnCount(matrix.units, matrix.gates) * groups);
@@ -302,6 +326,7 @@ int64_t PaddedDepth(PackedFormat format, int64_t k) {
       return RoundUp(k, 16);
     case PackedFormat::kS4Blocks:
     case PackedFormat::kS4Pairs:
+    case PackedFormat::kS4Places:
     case PackedFormat::kS6Blocks:
     case PackedFormat::kS8Octets:
       return RoundUp(k, 8);
@@ -346,6 +371,7 @@ void PackWeights(PackedFormat format, const int8_t* weights, int64_t k, int64_t 
     }
     case PackedFormat::kS4Blocks:
     case PackedFormat::kS4Pairs:
+    case PackedFormat::kS4Places:
       PackS4(format, weights, k, columns, k_padded, static_cast<uint8_t*>(packed));
       break;
     case PackedFormat::kS4Sets:
