@@ -89,7 +89,7 @@ class Verification(Result):
         made = verdict_of(
             Judged(
                 c.name, c.sqnr_db, c.equal, c.unlike, c.steps is not None and c.steps.growing,
-                math.inf if self.generated else c.varying_db,
+                math.inf if self.generated else c.varying_db, c.constant,
             )
             for c in self.levels[0].outputs
         )  # fmt: skip

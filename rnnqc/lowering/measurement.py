@@ -63,6 +63,7 @@ def measure(
     report.sqnr_summary = _summary(report)
     own = [level for level in done if level.name == CALIBRATION_DATA]
     report.varying_db = {o.name: o.varying_db for level in own for o in level.outputs if o.varying_db < math.inf}
+    report.constant = bool(done) and all(o.constant for level in done for o in level.outputs)
     report.unlike = list(dict.fromkeys(text for level in done for text in unlike_texts(level.outputs)))
 
 

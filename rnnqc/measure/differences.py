@@ -112,6 +112,11 @@ class OutputComparison:
     deviation: float = 0.0
 
     @property
+    def constant(self) -> bool:
+        """Whether none of several values varies, within a channel of the last axis where it has enough of them."""
+        return self.values > 1 and self.deviation == 0.0
+
+    @property
     def varying_db(self) -> float:
         """The SQNR of the deviation from the mean, if the output is nearly constant, such as a predicted price.
 

@@ -75,6 +75,7 @@ class OutputTally:
         self._unlike, self._first_unlike = 0, ""
         self._grid: GridCheck | None = GridCheck()
         self._whole = True
+        self._first_text: Any = None
 
     def add(self, reference: Array, candidate: Array, restart: bool = True) -> None:
         """Adds one call; both arrays have the same shape.
@@ -89,7 +90,10 @@ class OutputTally:
         self._same_bits &= reference.dtype == candidate.dtype and reference.tobytes() == candidate.tobytes()
         self._whole &= reference.dtype.kind in "iub"
         x, y = _numbers(reference), _numbers(candidate)
-        if x is None or y is None:  # strings: only equality counts
+        if x is not None and y is not None:
+            varying = x
+        else:  # strings: only equality counts
+            varying = self._unlike_first(reference)
             x, y = np.zeros(reference.shape), (reference != candidate).astype(np.float64)
             reference, candidate = x, y
         equal = (reference == candidate) | (np.isnan(x) & np.isnan(y))
@@ -98,7 +102,7 @@ class OutputTally:
             index = [int(k) for k in np.argwhere(unlike)[0]]
             self._first_unlike = f"call {self._calls}, {index}: {x[tuple(index)]:g} and {y[tuple(index)]:g}"
         self._unlike += int(np.count_nonzero(unlike))
-        self._spread.add(x, np.isfinite(x) & np.isfinite(y), reference.dtype, apart=self._axis != x.ndim - 1)
+        self._spread.add(varying, np.isfinite(x) & np.isfinite(y), reference.dtype, apart=self._axis != x.ndim - 1)
         start = self._offset
         rows = self._rows.add(start, self._in_steps(x), self._in_steps(y), self._in_steps(equal))
         if self._grid is not None and not self._grid.add(start, self._in_steps(x), self._in_steps(y), candidate.dtype):
@@ -106,6 +110,12 @@ class OutputTally:
         self._single &= rows == 1
         self._offset += rows if self._axis is not None or self._stream else 0
         self._calls += 1
+
+    def _unlike_first(self, texts: Array) -> Array:
+        """Where texts are not the first one of all."""
+        if self._first_text is None and texts.size:
+            self._first_text = texts.flat[0]
+        return np.asarray(texts != self._first_text, np.float64)
 
     def _in_steps(self, array: Array) -> Array:
         """Reshapes to `[steps, values of a step]`; without a time axis the call is one step."""

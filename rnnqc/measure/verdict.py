@@ -17,6 +17,9 @@ SAME = 0.99
 GOOD_LOSS, WATCH_LOSS = 0.005, 0.02
 """Allowed loss of accuracy, in its own unit; for perplexity twice that, relative to the float model's."""
 
+SHOWS_LITTLE = "every output has one value on this data, so this comparison shows little"
+"""Of models whose outputs saturate on noise, say: any other model that saturates would be as good."""
+
 
 @dataclass(frozen=True)
 class Judged:
@@ -29,6 +32,7 @@ class Judged:
         unlike: How many values are NaN or infinite in only one of the models.
         growing: Whether the error grows over time.
         varying_db: SQNR of the deviation from the mean, if the output is nearly constant.
+        constant: Whether the output does not vary at all on the data.
     """
 
     name: str
@@ -37,6 +41,7 @@ class Judged:
     unlike: int = 0
     growing: bool = False
     varying_db: float = math.inf
+    constant: bool = False
 
     @property
     def level(self) -> Level:
@@ -123,8 +128,12 @@ def verdict_of(outputs: Iterable[Judged], task: Task | None = None) -> Verdict |
     if not judged:
         return None
     worst = max(judged, key=lambda o: (LEVELS.index(o.level), o.unlike, -o.sqnr_db))
+    is_of_task = task is not None and task.level is not None
     level = worst.level if task is None or task.level is None or worst.unlike else task.level
     said = _said(worst, len(judged), worst.sqnr_db == min(o.sqnr_db for o in judged))
+    shows_little = level == "good" and not is_of_task and all(o.constant for o in judged)
+    if shows_little:
+        level, said = "watch", f"{said} {SHOWS_LITTLE.capitalize()}; give data on which they vary (--data)."
     if task is not None:
         return Verdict(level, task.text, f"{task.text}. {said[:1].upper()}{said[1:]}")
     advice = {
@@ -134,7 +143,8 @@ def verdict_of(outputs: Iterable[Judged], task: Task | None = None) -> Verdict |
     }
     exact = worst.sqnr_db == math.inf and not worst.unlike
     figure = "bit-exact" if exact and worst.equal == 1.0 else f"{worst.sqnr_db:.1f} dB"
-    return Verdict(level, figure.replace("-", "−") if not exact else figure, said + advice[level])
+    advised = "" if shows_little else advice[level]
+    return Verdict(level, figure.replace("-", "−") if not exact else figure, said + advised)
 
 
 def _said(worst: Judged, count: int, is_least: bool) -> str:

@@ -68,6 +68,7 @@ class OutputEvidence:
         first_unlike: Where the first of these is, in words.
         values: The values with the largest error, over time; None for integer outputs.
         varying_db: SQNR of the deviation from the mean, where the mean is nearly all of the output; else infinite.
+        constant: Whether it does not vary at all on the data.
     """
 
     name: str
@@ -80,6 +81,7 @@ class OutputEvidence:
     first_unlike: str = ""
     values: Values | None = None
     varying_db: float = math.inf
+    constant: bool = False
 
 
 @dataclass(frozen=True)
@@ -272,7 +274,7 @@ class Evidence:
         """Whether the lowered model is close enough to the float model; None without outputs."""
         judged = [
             Judged(
-                o.name, o.sqnr_db, o.equal, o.unlike, o.curve is not None and o.curve.growing, o.varying_db
+                o.name, o.sqnr_db, o.equal, o.unlike, o.curve is not None and o.curve.growing, o.varying_db, o.constant
             )
             for o in self.outputs
         ]  # fmt: skip

@@ -41,7 +41,7 @@ def output_evidence(
         curve = curve_of(tally) if kind == "f" else None
         held = (name, seen.sqnr_db, seen.max_abs, seen.cosine, seen.equal, curve, seen.unlike, seen.first_unlike)
         values = _values(name, quality, outputs, axes, curve) if kind == "f" else None
-        found.append(OutputEvidence(*held, values, seen.varying_db))
+        found.append(OutputEvidence(*held, values, seen.varying_db, seen.constant))
     return found
 
 

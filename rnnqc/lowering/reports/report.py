@@ -19,6 +19,7 @@ from rnnqc.ir import Model
 from rnnqc.lowering.options import REST_INT8
 from rnnqc.lowering.reports.rest_report import RestReport, told_of_rest
 from rnnqc.lowering.verification_feeds import CALIBRATION_DATA, GENERATED_DATA
+from rnnqc.measure.verdict import SHOWS_LITTLE
 from rnnqc.passes.verify.pass_comparison import NOT_COMPARED, OWN_LOSS
 from rnnqc.proto.files import serialized, write_atomically
 from rnnqc.recipes.resolved import ResolvedPoint
@@ -112,6 +113,7 @@ class Report(Result):
             of the models.
         varying_db: On calibration data, for each output that is nearly constant: the SQNR of its deviation from the
             mean.
+        constant: Whether no output varies on the data of the measurement, which shows little then.
         points: The format of each quantization point of LSTM, GRU and RNN layers, exported ones too, with its source.
         quantized_outputs: The formats of outputs that are quantized values, by name.
         suspected_steps: Advice for a model in which nothing recurrent was lowered, and that may be one step of a
@@ -138,6 +140,7 @@ class Report(Result):
     unmeasured: str = ""
     unlike: list[str] = field(default_factory=list)
     varying_db: dict[str, float] = field(default_factory=dict)
+    constant: bool = False
     slow_stock: str = ""
     rest: RestReport = field(default_factory=RestReport)
     points: dict[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -156,7 +159,13 @@ class Report(Result):
 
     @property
     def accuracy(self) -> str:
-        """The measured accuracy in words; "" if nothing was measured."""
+        """The measured accuracy in words, and whether it shows little; "" if nothing was measured."""
+        measured = self._measured
+        little = f"; {SHOWS_LITTLE}: rnnqc verify with --data shows more" if measured and self.constant else ""
+        return f"{measured}{little}"
+
+    @property
+    def _measured(self) -> str:
         if self.sqnr_db and min(self.sqnr_db.values()) == math.inf:
             return f"on {self.measured_on} the outputs are those of the model given"
         if self.is_measured_on_calibration:

@@ -288,3 +288,23 @@ def test_not_finite_data_is_named(value: float, verify: Callable[..., Result], t
     assert wanted in said.err
     assert said.code == 1
     assert any("output 'Y'" in line and wanted in line for line in said.err.splitlines())
+
+
+def test_outputs_that_do_not_vary_are_not_called_good(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """Would catch: any two models that saturate on noise called the same, by one of three commands."""
+    made = LstmCase(T=20, B=2, I=8, H=16).model()
+    del made.graph.output[:]
+    made.graph.node.append(onnx.helper.make_node("ReduceMax", ["Y"], ["most"], axes=[3], keepdims=0))
+    made.graph.node.append(onnx.helper.make_node("Ceil", ["most"], ["tag"]))
+    made.graph.output.append(onnx.helper.make_tensor_value_info("tag", onnx.TensorProto.FLOAT, None))
+    paths = [str(tmp_path / f"{name}.onnx") for name in ("float", "quant")]
+    onnx.save(made, paths[0])
+    lowered = in_process(capfd, "lower", paths[0], "-o", paths[1], "--json", tmp_path / "report.json")
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert report["constant"] and report["sqnr_db"] == {"tag": "inf"}
+    compared = in_process(capfd, "verify", *paths)
+    judged = in_process(capfd, "report", *paths, "-o", tmp_path / "report.html", "--models", "1")
+    for result in (lowered, compared, judged):
+        text = " ".join(result.text.split())
+        assert "very output has one value on this data, so this comparison shows little" in text, text
+        assert "--data" in text and "good:" not in text, text
