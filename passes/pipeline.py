@@ -27,6 +27,7 @@ from rnnqc.passes.normalize.canonicalize import Canonicalize
 from rnnqc.passes.normalize.compute_in_float32 import ComputeInFloat32
 from rnnqc.passes.normalize.fold_constants import FoldConstants
 from rnnqc.passes.normalize.fold_product_weights import FoldProductWeights
+from rnnqc.passes.normalize.read_ort_lstm import ReadOrtLstm
 from rnnqc.passes.normalize.read_weight_codes import ReadWeightCodes
 from rnnqc.passes.normalize.remove_idle_casts import RemoveIdleCasts
 from rnnqc.passes.normalize.remove_open_masks import RemoveOpenMasks
@@ -79,6 +80,7 @@ def normal_form(
     """
     return [
         *([Canonicalize(keep_codes=keep_codes), *optional_passes()] if remove_sorting else []),  # normalize: no sorts
+        *([] if keep_codes else [ReadOrtLstm()]),  # normalize: onnxruntime's quantized LSTMs become LSTMs
         RepairLstmExport(),  # normalize: an exported fixed batch dimension becomes dynamic
         ReadWeightCodes(keep=keep_codes),  # normalize: quantized weights become one constant each
         Canonicalize(keep_codes=keep_codes),  # normalize: recurrent nodes get one layout and explicit attributes

@@ -22,6 +22,7 @@ from rnnqc.wording import worded
 MEMORY = "the model"
 FLOAT_MODEL, LOWERED_MODEL = "the float model", "the lowered model"
 """Names in messages for two models that do not come from files."""
+LOWER_THE_FLOAT_MODEL = "lower the float model that it was made from"
 
 
 def byte_count(count: int) -> str:

@@ -9,7 +9,7 @@ from functools import partial
 
 from rnnqc.cells.forms import CUSTOM, FUSED, INTEGER, QCDQ, QONNX
 from rnnqc.codes import Code, all_told, told
-from rnnqc.errors import CompileError, Outcome, Remark, UsageError, explained
+from rnnqc.errors import LOWER_THE_FLOAT_MODEL, CompileError, Outcome, Remark, UsageError, explained
 from rnnqc.lowering.executable import NOT_KEPT, executable
 from rnnqc.lowering.measurement import generated, given, measure
 from rnnqc.lowering.plan import AS_EXPORTED, Plan
@@ -21,7 +21,6 @@ from rnnqc.lowering.reports.warnings import lowered_otherwise, suspected_steps, 
 from rnnqc.lowering.run import Passed
 from rnnqc.measure.feeds import Level
 from rnnqc.passes.analysis.elementwise_recurrences import ACTION, REASON, ElementwiseRecurrence
-from rnnqc.passes.analysis.foreign_operators import LOWER_THE_FLOAT_MODEL
 from rnnqc.passes.analysis.released_cells import WRITTEN_OUT
 from rnnqc.passes.custom_cells.quantize_custom_cells import CALIBRATE
 from rnnqc.passes.graph.nodes.quant_operators import CELL_OP

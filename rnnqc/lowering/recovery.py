@@ -21,6 +21,7 @@ from rnnqc.passes.base import PassResult
 from rnnqc.passes.normalize.canonicalize import MINIMUM_OPSET
 from rnnqc.passes.normalize.fold_constants import FoldConstants
 from rnnqc.passes.normalize.fold_product_weights import FoldProductWeights
+from rnnqc.passes.normalize.read_ort_lstm import ReadOrtLstm
 from rnnqc.passes.normalize.simplify_sequences import SimplifySequences
 from rnnqc.passes.recover.recovery_sites import RecoverySites
 from rnnqc.passes.verify.model_runs import ModelRuns, moved
@@ -216,7 +217,7 @@ class _Trial:
         refusal: CompileError | None = None
         if self._fallback is None:
             try:
-                return self._runs(self.plan.read().proto)
+                return self._runs(self._original())
             except CompileError as error:
                 refusal = error
             rewriting = (p.info.name for p in self.plan.normal_form if isinstance(p, _REWRITING))
@@ -228,6 +229,12 @@ class _Trial:
         with contextlib.suppress(CompileError):
             return self._runs(executable(self._fallback))
         raise refusal
+
+    def _original(self) -> onnx.ModelProto:
+        """The model as it was given, but for onnxruntime's quantized LSTMs: what becomes of these is no recovery."""
+        model = self.plan.read()
+        PassManager([p for p in self.plan.normal_form if isinstance(p, ReadOrtLstm)]).run(model)
+        return model.proto
 
     def _runs(self, proto: onnx.ModelProto) -> ModelRuns:
         """Runs a model on generated feeds of all magnitudes.

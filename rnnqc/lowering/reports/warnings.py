@@ -9,7 +9,7 @@ from rnnqc.cells.stages import IntegerCell, QuantizedCell
 from rnnqc.cells.types import CELL_TYPES
 from rnnqc.cells.vitis_tables import VITIS
 from rnnqc.codes import Code, Told, all_told, told
-from rnnqc.errors import Outcome, and_more, explained
+from rnnqc.errors import LOWER_THE_FLOAT_MODEL, Outcome, and_more, explained
 from rnnqc.formats.packing import BYTE_BITS, stored_bits
 from rnnqc.ir import safe_name
 from rnnqc.layers.layer_hints import layer_hints
@@ -21,7 +21,6 @@ from rnnqc.lowering.run import Passed
 from rnnqc.passes import LowerQuantOperators, RemoveSorting
 from rnnqc.passes.analysis.custom_points import points_of_recurrences
 from rnnqc.passes.analysis.custom_products import cells_with_kernels
-from rnnqc.passes.analysis.foreign_operators import LOWER_THE_FLOAT_MODEL
 from rnnqc.passes.analysis.rest_weights import points_of_weights
 from rnnqc.passes.formats.override_effects import idle_overrides, points_of_types
 from rnnqc.passes.graph.constant_outputs import warning_of
