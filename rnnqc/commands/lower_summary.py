@@ -73,10 +73,12 @@ def print_summary(lowered: Lowered, a: argparse.Namespace, seconds: float) -> No
 def _next(lowered: Lowered, a: argparse.Namespace) -> str:
     """Returns the command that compares the two models, with the known data and states."""
     from rnnqc.data.state_hints import states_of
+    from rnnqc.proto.files import word_for
 
     known = [] if lowered.statistics is None else lowered.statistics.settings.get("states", [])
     states = dict.fromkeys([*a.state, *known] or [f"{i}:{o}" for i, o in sorted(states_of(lowered.proto).items())])
-    words = ["rnnqc", "verify", a.model, a.output, *(["--data", a.calibration] if a.calibration else [])]
+    models = [word_for(a.model, "MODEL"), word_for(a.output, "LOWERED")]
+    words = ["rnnqc", "verify", *models, *(["--data", a.calibration] if a.calibration else [])]
     return shlex.join([*words, *(word for text in states for word in ("--state", text))])
 
 

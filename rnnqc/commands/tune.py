@@ -133,8 +133,10 @@ def run(a: argparse.Namespace) -> int:
 
 def _next(a: argparse.Namespace) -> str:
     """Returns the command that lowers with the recipe found."""
-    model = Path(a.model)
-    words = ["rnnqc", "lower", a.model, "-o", str(model.with_name(f"{model.stem}.tuned{model.suffix}"))]
+    from rnnqc.proto.files import word_for
+
+    model = Path(word_for(a.model, "MODEL"))
+    words = ["rnnqc", "lower", str(model), "-o", str(model.with_name(f"{model.stem}.tuned{model.suffix or '.onnx'}"))]
     words += ["--recipe", a.output, *(["--stats", a.stats] if a.stats else [])]
     return shlex.join([*words, *(["--rest", a.rest] if a.rest != "float" else [])])
 

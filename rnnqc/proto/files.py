@@ -26,6 +26,9 @@ _OTHER_FORMATS = (
     (0, b"\x80\x02", "pickled Python objects, of PyTorch as it seems", "export it there (docs/pytorch.md)"),
 )
 """Signatures of other file formats: offset, bytes, the kind of file, and what to do with it."""
+_FROM_PIPES: dict[tuple[int, int], bytes] = {}
+"""The bytes that pipes gave, by device and number: a pipe gives them once, and commands may read a model again."""
+_NOT_THERE_AGAIN = ("/dev/", "/proc/")
 
 
 def load_proto(path: Path) -> onnx.ModelProto:
@@ -83,6 +86,9 @@ def _content(path: Path) -> bytes:
                 raise CompileError(f"{path}: is a device.", supported=_FORMAT, action="name a file")
             # The size of a pipe is unknown.
             data = stream.read(LARGEST_FILE + 1) if status.st_size <= LARGEST_FILE else b""
+            if stat.S_ISFIFO(status.st_mode):
+                number = (status.st_dev, status.st_ino)
+                data = _FROM_PIPES[number] = data or _FROM_PIPES.get(number, b"")
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise CompileError(f"{path}: cannot be read ({reason}).", supported=_FORMAT, action="check the path") from error
@@ -93,6 +99,12 @@ def _content(path: Path) -> bytes:
             action="save the model with external data",
         )
     return data
+
+
+def word_for(path: str, placeholder: str) -> str:
+    """How a later command names a file: `placeholder` for a pipe, and for what another process has under this name."""
+    is_passing = path.startswith(_NOT_THERE_AGAIN) or (os.path.exists(path) and not os.path.isfile(path))
+    return placeholder if is_passing else path
 
 
 def serialized(proto: onnx.ModelProto, name: str) -> bytes:

@@ -11,6 +11,7 @@ from xml.etree.ElementTree import Element
 from rnnqc.cells.forms import FUSED, INTEGER, WEIGHT_ONLY
 from rnnqc.errors import byte_count
 from rnnqc.lowering.options import REST_FLOAT
+from rnnqc.proto.files import word_for
 from rnnqc.recipes.rules import parse_override, rule_text
 from rnnqc.reporting.elements import Child, command, decibels, difference, element, name, number, quoted
 from rnnqc.reporting.evidence import CalibrationGain, Evidence
@@ -156,7 +157,7 @@ def _form_text(repair: Repair) -> str:
 def folded_command(repair: Repair, evidence: Evidence) -> Element:
     """The whole command, and the overrides as rules of a recipe file."""
     recipe = evidence.recipe
-    words = ["rnnqc", "lower", quoted(evidence.float_model), "-o", quoted(new_name(evidence))]
+    words = ["rnnqc", "lower", quoted(word_for(evidence.float_model, "MODEL")), "-o", quoted(new_name(evidence))]
     words += ["--recipe", quoted(recipe["name"]) if recipe["builtin"] else "RECIPE.toml"]
     words += map(quoted, recipe.get("statistics") or ["--stats", "STATS.json"]) if recipe["calibrated"] else []
     form, implied = recipe["form"], INTEGER if recipe["unroll"] else FUSED
@@ -183,7 +184,7 @@ def folded_command(repair: Repair, evidence: Evidence) -> Element:
 
 def new_name(evidence: Evidence) -> str:
     """Returns a file name for the changed model, beside the reported one and different from the float model's."""
-    path = PurePath(evidence.quantized_model)
+    path = PurePath(word_for(evidence.quantized_model, "LOWERED.onnx"))
     made = path.with_name(f"{path.stem}.changed{path.suffix}")
     return str(made if made != PurePath(evidence.float_model) else path.with_name(f"{made.stem}.changed{path.suffix}"))
 
