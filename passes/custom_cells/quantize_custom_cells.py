@@ -258,7 +258,7 @@ class _Work:
         return f"no statistics of {self.cell.name}.{missing[0]}" + (" and others" if len(missing) > 1 else "")
 
     def _record(self, size: int, float_bytes: int) -> None:
-        """Records the quantization at the loop and at one matmul: matmuls survive when the loop is unrolled.
+        """Records the quantization at the loop and at one matmul or quantizer: these survive when the loop is unrolled.
 
         The record includes the number formats of points that quantize something; integer forms omit scales of channels,
         as the records of other cells do.
@@ -282,7 +282,7 @@ class _Work:
         self.text = text
 
     def keep_record(self, alive: set[int]) -> None:
-        """Puts the record on a matmul that still exists: the first one may be unused."""
+        """Puts the record on a tagged node that still exists: the first one may be unused."""
         left = [n for n in self.rewriter.tagged if id(n) in alive]
         if self.text and left:
             info(left[0]).metadata[CUSTOM_TAG] = self.text

@@ -39,7 +39,7 @@ class CustomCellRewriter:
 
     Attributes:
         given: For each matmul operand, by label, the point whose format it has.
-        tagged: The last node of each matmul.
+        tagged: The last node of each matmul, followed by those of the quantizers of values.
     """
 
     def __init__(
@@ -215,6 +215,7 @@ class CustomCellRewriter:
         self._inside |= {id(n) for n in nodes}
         nodes[-1].outputs.clear()
         nodes[-1].outputs.append(value)
+        self.tagged.append(nodes[-1])
 
     def _replace_inside(self, value: Value, nodes: list[Node]) -> None:
         """Makes the recurrence read a value from outside as quantized by `nodes`."""
@@ -224,6 +225,7 @@ class CustomCellRewriter:
             if id(user) in self._inside:
                 _exchange(user, value, made)
         graph.nodes.extend(nodes)
+        self.tagged.append(nodes[-1])
         if self._cell.recurrence.loop is not None:
             graph.outputs[:] = [made if v is value else v for v in graph.outputs]
 

@@ -664,3 +664,20 @@ def test_commands(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert again.code == 0, again.text
     assert "lowered already (4 products" in again.out
     assert (tmp_path / "again.onnx").read_bytes() == out.read_bytes()
+
+
+def test_a_cell_whose_values_alone_are_quantized_is_listed_in_every_form() -> None:
+    """Would catch: a record on matmuls, of which there are none, and on a loop that is written out then."""
+    model = RecurrenceCase(op="highway", form="scan", time=3, I=12, H=16).model()
+    options: dict[str, Any] = {"calibration": [feeds_of(model, 0)], "overrides": ["*.weight.bits=none"]}
+    entries, results = [], []
+    for how in ({"form": "integer"}, {"form": "integer", "unroll": True}):
+        lowered = rnnqc.lower(model, "pow2-int8", **how, **options)
+        entries += [(e.status, e.summary, e.reason, e.found, e.points) for e in lowered.report.entries]
+        (again,) = rnnqc.lower(lowered.proto).report.entries
+        assert (again.status, again.earlier) == ("lowered", True)
+        results.append(run(lowered.proto, feeds_of(model, 3)))
+    assert len(entries) == 2 and entries[0] == entries[1]
+    status, summary, reason, *_ = entries[0]
+    assert status == "lowered" and summary.startswith("0 products") and "matmuls stay float" in reason
+    assert_equal(*results)
