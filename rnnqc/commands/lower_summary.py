@@ -71,9 +71,12 @@ def print_summary(lowered: Lowered, a: argparse.Namespace, seconds: float) -> No
 
 
 def _next(lowered: Lowered, a: argparse.Namespace) -> str:
-    """Returns the command that compares the two models, with the known data and states."""
+    """Returns the command that compares the two models, with the known data and states; "" if none can."""
     from rnnqc.data.state_hints import states_of
-    from rnnqc.proto.files import word_for
+    from rnnqc.proto.files import LARGEST_FILE, word_for
+
+    if lowered.report.float_bytes > LARGEST_FILE:
+        return ""
 
     known = [] if lowered.statistics is None else lowered.statistics.settings.get("states", [])
     states = dict.fromkeys([*a.state, *known] or [f"{i}:{o}" for i, o in sorted(states_of(lowered.proto).items())])

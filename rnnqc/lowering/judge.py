@@ -9,7 +9,7 @@ from functools import partial
 
 from rnnqc.cells.forms import CUSTOM, FUSED, INTEGER, QCDQ, QONNX
 from rnnqc.codes import Code, all_told, told
-from rnnqc.errors import LOWER_THE_FLOAT_MODEL, CompileError, Outcome, Remark, UsageError, explained
+from rnnqc.errors import LOWER_THE_FLOAT_MODEL, CompileError, Outcome, Remark, UsageError, byte_count, explained
 from rnnqc.lowering.executable import NOT_KEPT, executable
 from rnnqc.lowering.measurement import generated, given, measure
 from rnnqc.lowering.plan import AS_EXPORTED, Plan
@@ -167,7 +167,14 @@ def _refuse_float_rest(report: Report) -> None:
 def _measure(plan: Plan, passed: Passed, report: Report, start: float) -> None:
     """Measures the SQNR if requested, and if something was lowered now or patience is infinite."""
     reference, patience = passed.reference, plan.options.patience
-    if reference is None or not (report.is_changed or report.rest.is_changed or patience == math.inf):
+    if not (report.is_changed or report.rest.is_changed or patience == math.inf):
+        return
+    if reference is None:
+        if plan.options.measure:
+            report.unmeasured = (
+                f"the model has {byte_count(plan.model.size)}, and onnxruntime takes no more than 2 GB in memory: "
+                "compare the two files in a program of yours."
+            )
         return
     seconds = patience * (time.perf_counter() - start)
     candidate, calibrated = partial(executable, passed.model.proto), plan.statistics is not None

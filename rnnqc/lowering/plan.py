@@ -37,6 +37,7 @@ from rnnqc.passes.pipeline import (
     rest_weight_passes,
 )
 from rnnqc.passes.verify.reproducer import check_reproducer
+from rnnqc.proto.files import LARGEST_FILE
 from rnnqc.proto.given import Given
 from rnnqc.recipes.recipe import Recipe
 from rnnqc.recipes.recipe_record import RECIPE_KEY, RecipeRecord, read_record
@@ -90,6 +91,11 @@ class Plan:
     fatal: Sequence[str]
     fixed_lengths: Sequence[str]
     asked_dims: Collection[str] = ()
+
+    @property
+    def is_too_large(self) -> bool:
+        """Whether the model with its external data has more bytes than a session takes in memory."""
+        return self.model.size > LARGEST_FILE
 
     @cached_property
     def record(self) -> RecipeRecord:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from rnnqc.cells.stages import points_of
+from rnnqc.errors import CompileError
 from rnnqc.formats.quantized_outputs import as_dicts, read_outputs
 from rnnqc.ir import Model
 from rnnqc.lowering.file_contents import contents
@@ -32,7 +33,12 @@ def record(plan: Plan, passed: Passed, report: Report) -> Lowered:
     report.points = _exported_points(passed, report) | {path: point.as_dict() for path, point in formats.items()}
     report.quantized_outputs = as_dicts(read_outputs(model.metadata))
     lowered = Lowered(model, report, plan.statistics, formats)
-    report.bytes = proto_size(lowered.proto, "The lowered model")
+    try:
+        report.bytes = proto_size(lowered.proto, "The lowered model")
+    except CompileError as error:
+        if not plan.recipe.rest:
+            error.action = f"--rest int8 stores the weights around the recurrent layers as int8; or {error.action}"
+        raise
     if report.bytes > report.float_bytes:
         report.contents = contents(lowered.proto)
     return lowered

@@ -63,7 +63,7 @@ class Passed:
         recovery_warnings: Layers whose recovery was undone, or could not be compared.
         seconds: Time of each pass.
         verifier: Has compared every pass if `verify` is set; otherwise compared none.
-        reference: The float model, if `measure` is set.
+        reference: The float model, if `measure` is set and the model is not too large for a session.
         elementwise: Recurrences of the normal form without matrices, which stay float.
         exported: Operators outside the recurrent layers whose weights were already quantized.
     """
@@ -99,7 +99,8 @@ def run(plan: Plan, instruments: Sequence[Instrument] = ()) -> Passed:
         NumericsError: With `verify`: a pass changed more than it declares.
     """
     options, timing = plan.options, Timing()
-    reference = Reference(executable(plan.model.proto)) if options.verify or options.measure else None
+    compares = options.verify or (options.measure and not plan.is_too_large)
+    reference = Reference(executable(plan.model.proto)) if compares else None
     verifier = _verifier(plan, reference) if options.verify and reference is not None else None
     observers = [timing, *instruments, *([] if verifier is None else [verifier])]
     exported = exported_weights(plan.model)
