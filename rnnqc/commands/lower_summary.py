@@ -105,9 +105,10 @@ def _growth(report: Report) -> str:
 
 
 def _layers(report: Report) -> str:
-    """Describes how many nodes were lowered, and how."""
+    """Describes how many nodes were lowered, and how; sizes of weights that came quantized are those of floats."""
     before, after = report.weight_bytes
-    return f"{report.how_many}, recurrent weights {byte_count(before)} -> {byte_count(after)}"
+    counted = "recurrent weights, in float before," if before > report.float_bytes else "recurrent weights"
+    return f"{report.how_many}, {counted} {byte_count(before)} -> {byte_count(after)}"
 
 
 def _sizes(entry: Entry) -> str:

@@ -26,6 +26,7 @@ from rnnqc.passes import ReadOrtLstm
 from rnnqc.passes.graph.nodes.lstm_node import R, W
 from tests.laws.parametrize import every_pair
 from tests.passes.pass_testing import apply, declines, nodes_of
+from tests.runs.commands import in_process
 from tests.runs.lowered import NATIVE, STOCK, all_nodes
 from tests.runs.lowered import session as session_of
 from tests.runs.sessions import run
@@ -275,3 +276,10 @@ def test_inspect_says_that_it_is_lowered(tmp_path: Path) -> None:
     """Would catch: sizes that nobody knows, for the operator has no shape inference."""
     (row,) = rnnqc.inspect(quantized(CASE.model(), tmp_path)).rows
     assert (row["op"], row["lowering"], row["input_size"], row["hidden_size"]) == ("LSTM", "will be lowered", 16, 20)
+
+
+def test_sizes_before_are_of_floats(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Would catch: weights that seem to shrink to a quarter in a file that is as large as before."""
+    quantized(CASE.replace(I=64, H=64).model(), tmp_path)
+    said = [in_process(capfd, "lower", tmp_path / f"{k}.onnx", "-o", tmp_path / "l.onnx") for k in ("dynamic", "float")]
+    assert ["recurrent weights, in float before," in s.out for s in said] == [True, False]
