@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -107,6 +107,10 @@ class Model:
             tagged.update(info(n).metadata.get(CELL_TAG, "") for n in graph.nodes)
         # Other tools may keep the metadata of the model and drop that of nodes: such cells become ordinary operators.
         self.cells = {name: cell for name, cell in self.cells.items() if name in tagged}
+
+    def __reduce__(self) -> tuple[Callable[..., Model], tuple[onnx.ModelProto, str, int]]:
+        """For pickle and copies: the model is made again of its ModelProto."""
+        return _made_again, (self.proto, self.source, self.size)
 
     # ---- loading and saving -------------------------------------------------------------------------------------
 
@@ -414,6 +418,13 @@ class Model:
     def check(self) -> None:
         """Checks the invariants that hold after every pass; raises StructureError (see `check_structure`)."""
         check_structure(self.graph)
+
+
+def _made_again(proto: onnx.ModelProto, source: str, size: int) -> Model:
+    """A model that was written by `Model.__reduce__`."""
+    made = Model(proto, source)
+    made.size = size
+    return made
 
 
 def _position(graph: Graph, node: Node) -> int:
