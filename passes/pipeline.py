@@ -79,8 +79,8 @@ def normal_form(
         scans: Whether loops of custom cells become Scans; of no use where they stay float.
     """
     return [
-        *([Canonicalize(keep_codes=keep_codes), *optional_passes()] if remove_sorting else []),  # normalize: no sorts
         *([] if keep_codes else [ReadOrtLstm()]),  # normalize: onnxruntime's quantized LSTMs become LSTMs
+        *([Canonicalize(keep_codes=keep_codes), *optional_passes()] if remove_sorting else []),  # normalize: no sorts
         RepairLstmExport(),  # normalize: an exported fixed batch dimension becomes dynamic
         ReadWeightCodes(keep=keep_codes),  # normalize: quantized weights become one constant each
         Canonicalize(keep_codes=keep_codes),  # normalize: recurrent nodes get one layout and explicit attributes

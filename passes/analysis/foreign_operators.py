@@ -15,7 +15,7 @@ _SEARCH = (
 KNOWN: dict[tuple[str, str], tuple[str, str]] = {
     (ORT_DOMAIN, ORT_LSTM): (
         "it is already quantized, dynamically, by onnxruntime's tool.",
-        LOWER_THE_FLOAT_MODEL,
+        f"--recipe int8 takes its quantized weights over; or {LOWER_THE_FLOAT_MODEL}",
     ),
     (ORT_DOMAIN, "AttnLSTM"): (
         "its attention is a part of the step.",

@@ -254,7 +254,9 @@ def test_beside_quantization_of_its_own(tmp_path: Path) -> None:
         proto.graph.node.insert(0, helper.make_node("DequantizeLinear", [f"{k}q", f"{k}s"], [f"{k}f"]))
     proto.graph.node.append(helper.make_node("LSTM", ["X", "Wf", "Rf"], ["Y2"], "other", hidden_size=20))
     proto.graph.output.append(helper.make_tensor_value_info("Y2", TensorProto.FLOAT, None))
-    assert {e.op: e.form for e in rnnqc.lower(proto).report.entries} == {"LSTM": "weight-only", ORT_LSTM: ""}
+    kept = {e.op: e for e in rnnqc.lower(proto).report.entries}
+    assert {op: e.form for op, e in kept.items()} == {"LSTM": "weight-only", ORT_LSTM: ""}
+    assert "--recipe int8 takes its quantized weights over" in kept[ORT_LSTM].explanation
     assert {e.form for e in rnnqc.lower(proto, "int8", strict=True).report.entries} == {"fused"}
 
 
