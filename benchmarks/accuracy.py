@@ -34,7 +34,7 @@ def sqnr(reference: Array, value: Array) -> float:
 
 
 def measure(layer: Layer, folder: Path, formats: Sequence[Sequence[str]]) -> dict[str, float]:
-    """SQNR by method; `formats` are lists of overrides."""
+    """Returns the SQNR by method; `formats` are lists of overrides."""
     source = folder / "float.onnx"
     onnx.save(layer.model(), source)
 
@@ -59,7 +59,7 @@ def measure(layer: Layer, folder: Path, formats: Sequence[Sequence[str]]) -> dic
 
 
 def main() -> None:
-    """Measure, print, write."""
+    """Measures, prints, writes."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sizes", type=int, nargs="+", default=[32, 64, 128, 256, 512])
     parser.add_argument("--seeds", type=int, default=5)

@@ -1,12 +1,12 @@
 """Instructions that an emulated arm64 processor executes for one call of an LSTM layer: float, and each set of kernels.
 
-Counts, no times: instructions take different times, and memory takes none here. They show what a kernel saves where no
-such machine is at hand.
+These are counts, not times: instructions take different times, and memory accesses take none here. They show what a
+kernel saves if no such machine is available.
 
     python benchmarks/arm64_instructions.py LIBRARY
 
-LIBRARY is librnnqc_ops.so for arm64 (CONTRIBUTING.md), RNNQC_ARM64_PYTHON an emulated Python with onnxruntime. A plugin
-of qemu counts; gcc builds it.
+LIBRARY is librnnqc_ops.so for arm64 (CONTRIBUTING.md), RNNQC_ARM64_PYTHON an emulated Python with onnxruntime. A qemu
+plugin counts; gcc builds it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ import rnnqc
 
 PLUGIN = Path(__file__).with_suffix(".c")
 PROCESSOR = "max,sve=off,sme=off"
-"""Of qemu: all sets of kernels run there; vectors of 128 bits, as small processors have them."""
+"""A qemu CPU that runs all sets of kernels, with vectors of 128 bits, as on small processors."""
 KERNELS = ("portable", "neon", "neondot", "neoni8mm")
 SHAPES = ("1x1x256x256", "100x1x64x128", "24x2x128x128", "24x16x128x128")
 RUN = """
@@ -52,7 +52,7 @@ os.getpgid(0)
 
 
 def of_a_call(python: str, plugin: Path, model: Path, library: str, isa: str) -> int:
-    """The least of some calls; Python's share is in it."""
+    """Returns the smallest count of several calls, including Python's share."""
     inherited = {n: v for n, v in os.environ.items() if not n.startswith(("PYTHON", "RNNQC_", "QEMU_"))}
     own = {"QEMU_CPU": PROCESSOR, "QEMU_PLUGIN": str(plugin), "RNNQC_ISA": isa}
     command = [python, "-c", RUN, str(model), library]
@@ -64,14 +64,14 @@ def of_a_call(python: str, plugin: Path, model: Path, library: str, isa: str) ->
 
 
 def nothing() -> onnx.ModelProto:
-    """A model that computes nothing: what a call costs anyway."""
+    """Returns a model that computes nothing, to measure the overhead of a call."""
     values = [onnx.helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, [1]) for n in ("X", "Y")]
     graph = onnx.helper.make_graph([onnx.helper.make_node("Identity", ["X"], ["Y"])], "nothing", values[:1], values[1:])
     return onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", OPSET)], ir_version=IR_VERSION)
 
 
 def main() -> None:
-    """Prints a row for each shape, in millions of instructions, less those of a call that computes nothing."""
+    """Prints a row for each shape, in millions of instructions, without the overhead of a call."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("library", type=Path)
     library = parser.parse_args().library.resolve(strict=True)

@@ -1,9 +1,10 @@
-"""Exported QuantLSTM layers on arbitrary inputs: how many codes differ from Brevitas' own, and how fast they are.
+"""Compares exported QuantLSTM layers with Brevitas on arbitrary inputs: how many quantized values differ, and speed.
 
     python benchmarks/brevitas_codes.py [--models N] [--size 32] [--steps 40] [--rounds N] [--json OUT.json]
 
-Brevitas multiplies float32 matrices in the order of the BLAS at hand, rnnqc adds products of codes exactly: a sum next
-to a tie may fall otherwise, and the difference moves on through the sequence. Needs brevitas and onnxoptimizer.
+Brevitas multiplies float32 matrices in the order of the BLAS library, rnnqc sums quantized values exactly: a sum next
+to a tie may be rounded differently, and the difference propagates through the sequence. Needs brevitas and
+onnxoptimizer.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ BREVITAS = "Brevitas, 8 bits"
 def exported(
     input_size: int, hidden: int, length: int, batch: int, seed: int, arguments: Mapping[str, Any]
 ) -> tuple[QuantLSTM, onnx.ModelProto]:
-    """A layer of random weights whose ranges were collected on random data, and its file."""
+    """Returns a layer with random weights, whose ranges were calibrated on random data, and its file."""
     torch.manual_seed(seed)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -66,7 +67,7 @@ def exported(
 
 
 def compare(kind: str, models: int, size: int, steps: int) -> dict[str, Any]:
-    """Differing output codes of many models, each on inputs drawn once."""
+    """Compares output quantized values of many models, each on random inputs."""
     codes, differing, touched, largest = 0, 0, 0, 0
     for seed in range(models):
         layer, file = exported(size + seed % 3, size, steps, BATCH, seed, KINDS[kind])
@@ -92,7 +93,7 @@ def compare(kind: str, models: int, size: int, steps: int) -> dict[str, Any]:
 
 
 def speed(layer: Layer, rounds: int) -> dict[str, Any]:
-    """Time of an 8-bit cell of Brevitas next to the default recipe's cell of the same size."""
+    """Compares the time of an 8-bit cell of Brevitas with the default recipe's cell of the same size."""
     _, file = exported(layer.I, layer.H, layer.T, layer.B, 0, {})
     brevitas, default = rnnqc.lower(file).proto, rnnqc.lower(layer.model()).proto
     name = next(i.name for i in brevitas.graph.input if len(i.type.tensor_type.shape.dim) == 3)
@@ -114,7 +115,7 @@ def speed(layer: Layer, rounds: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Measure, print, write."""
+    """Measures, prints, writes."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", type=int, default=20)
     parser.add_argument("--size", type=int, default=30, help="H; I is that or one or two more")

@@ -3,11 +3,11 @@
     python benchmarks/custom_cells.py [--cells highway ...] [--units 32 256] [--recipes int8 ...] [--rounds N]
         [--threads N] [--json OUT.json]
 
-Four cells with as many inputs as units, over 100 steps of one row: an LSTM with a highway around it (AllenNLP's), one
-with a recurrent projection of a memory twice as wide, one with LayerNorm, and the sLSTM of xLSTM with a matrix for all
-units. The float layer is the same loop in onnxruntime. Sessions take turns; ratios are those of minima. SQNR is that of
-Y on data that was not calibrated with. With random weights the cell with LayerNorm is chaotic from 256 units on: errors
-of any kind grow from step to step.
+Four cells with as many inputs as units, over 100 steps of one row: an LSTM with a highway connection (AllenNLP's), one
+with a recurrent projection of a memory twice as wide, one with LayerNorm, and the sLSTM of xLSTM with one matrix for
+all units. The float layer is the same loop in onnxruntime. Sessions take turns; ratios compare minima. SQNR is that of
+Y on data that was not used for calibration. With random weights the cell with LayerNorm is chaotic from 256 units on:
+errors of any kind grow from step to step.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ CELLS = {
 
 
 def step(cell: str, units: int, inputs: int | None = None, seed: int = 3) -> onnx.ModelProto:
-    """One step of a cell with random weights."""
+    """Returns one step of a cell with random weights."""
     size = inputs or units
     model = onnx.parser.parse_model(f"{_HEADER} {CELLS[cell].format(I=size, H=units, M=2 * units)}")
     rng = np.random.default_rng(seed)
@@ -100,17 +100,17 @@ def step(cell: str, units: int, inputs: int | None = None, seed: int = 3) -> onn
 
 
 def layer(cell: str, units: int, inputs: int | None = None, seed: int = 3, **options: Any) -> onnx.ModelProto:
-    """A layer of it; options as those of `rnnqc.layer`."""
+    """Returns a layer of this step, with the options of `rnnqc.layer`."""
     return rnnqc.layer(step(cell, units, inputs, seed), **options)
 
 
 def feed(units: int, seed: int, steps: int = 100, batch: int = 1) -> dict[str, Array]:
-    """Seeded input of a layer."""
+    """Returns seeded input of a layer."""
     return {"x": np.random.default_rng(seed).standard_normal((steps, batch, units)).astype(np.float32)}
 
 
 def measure(cell: str, units: int, recipe: str, rounds: int, threads: int) -> dict[str, Any]:
-    """Time of a step in every way of execution, ratios of the minima, and SQNR."""
+    """Measures the time of a step for every execution method, ratios of the minima, and SQNR."""
     model, test = layer(cell, units), feed(units, 9)
     lowered = rnnqc.lower(model, recipe, calibration=[feed(units, k) for k in range(4)]).proto
     models = {FLOAT: model, STOCK: lowered, NATIVE: lowered}
@@ -125,7 +125,7 @@ def measure(cell: str, units: int, recipe: str, rounds: int, threads: int) -> di
 
 
 def main() -> None:
-    """Measure, print, write."""
+    """Measures, prints, writes."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cells", nargs="+", choices=CELLS, default=list(CELLS))
     parser.add_argument("--units", nargs="+", type=int, default=[32, 256])

@@ -2,9 +2,9 @@
 
 python benchmarks/distiller.py MODELS_FOLDER DATA_FOLDER [--rows GLOB ...] [--limit STEPS] [--json OUT.json] [--resume]
 
-Model and data are those of `perplexity.py`; the perplexity is that of the validation text, as in the notebook, in 10
-streams and pieces of 35 steps. The published figures are of another model (2 layers of 1500, trained with dropout), so
-what can be compared is the ratio to float. docs/from_distiller.md says what else is not the same.
+Model and data are those of `perplexity.py`; perplexity is measured on the validation text, as in the notebook, in 10
+streams and pieces of 35 steps. The published figures are for another model (2 layers of 1500, trained with dropout), so
+only ratios to float are comparable. docs/from_distiller.md lists the other differences.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from variants import FLOAT, Variant, chosen
 
 TEXT = "valid"
 FLOAT_ELEMENTS = ("*.acc.bits=none", "*.activation.bits=none", "*.cell_state*.bits=none")
-"""What Distiller calls eltwise operations, and the activations between them: float, as the notebook's are fp16."""
+"""Keeps float what Distiller calls eltwise operations, and the activations between them: fp16 in the notebook."""
 
 
 @dataclass(frozen=True)
@@ -33,9 +33,9 @@ class Row:
     """One row of the notebook.
 
     Attributes:
-        variant: What rnnqc makes of the recurrent layers and, with `rest`, of encoder and decoder.
+        variant: The quantization of the recurrent layers and, with `rest`, of encoder and decoder.
         published: The perplexity in the notebook.
-        half: Whether encoder and decoder hold values of float16.
+        half: Whether encoder and decoder have float16 values.
     """
 
     variant: Variant
@@ -55,7 +55,7 @@ ROWS = (
 
 
 def with_half_tables(model: onnx.ModelProto, names: tuple[str, ...] = ("e.weight", "d.bias")) -> onnx.ModelProto:
-    """A copy whose encoder and decoder hold the nearest float16 values, as floats."""
+    """Returns a copy whose encoder and decoder have the nearest float16 values, as floats."""
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
     for tensor in copy.graph.initializer:
@@ -66,7 +66,7 @@ def with_half_tables(model: onnx.ModelProto, names: tuple[str, ...] = ("e.weight
 
 
 def table(measured: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The rows with their ratios to float, next to those of the notebook."""
+    """Returns the rows with their ratios to float, next to those of the notebook."""
     published = {row.variant.label: row.published for row in ROWS}
     reference = next(r[TEXT] for r in measured if r["model"] == FLOAT)
     return [
@@ -83,7 +83,7 @@ def table(measured: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def main() -> None:
-    """Measure, print, write."""
+    """Measures, prints, writes."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("models", type=Path, metavar="MODELS_FOLDER")
     parser.add_argument("data", type=Path, metavar="DATA_FOLDER")

@@ -1,4 +1,4 @@
-"""The frontier of few-bit weights: bytes, time and accuracy of real models, of recipes and of what `tune` finds.
+"""The frontier of few-bit weights: bytes, time and accuracy of real models, for recipes and for the results of `tune`.
 
 python benchmarks/frontier.py MODELS_FOLDER DATA_FOLDER [--tasks dtln_1 wikitext ...] [--tune SHARE ...] [--json FILE]
 
@@ -9,9 +9,9 @@ Tasks are those of tasks.py, and of perplexity.py:
 * wikitext: a language model of two LSTM layers; kB and time are those of its recurrent part, a call for one token of
   one stream; perplexity is that of the whole model with a float decoder.
 
-All rows are calibrated and measured on other data. kB are those of the recurrent layers' parameters, and of the file.
-`--tune 0.75` searches for so many seconds, on calibration data alone, the best widths that take 75 % of the bytes of
-`int8`. Times are minima of turns of all models of a task.
+All rows are calibrated and measured on different data. kB are those of the recurrent layers' parameters, and of the
+file. `--tune 0.75` searches for the given seconds, on calibration data alone, for the best bit widths within 75 % of
+the bytes of `int8`. Times are minima of turns of all models of a task.
 """
 
 from __future__ import annotations
@@ -70,22 +70,22 @@ class DtlnMask(Dtln):
         self.models = {"model_1": self.models["model_1"]}
 
     def calibration(self, floats: Sessions) -> dict[str, list[Feeds]]:
-        """Frames of the first half, with other noise."""
+        """Returns frames of the first half, with other noise."""
         return {"model_1": self.first_feeds(self.frames(self.other)[: self.calibration_frames])}
 
     def outputs(self, sessions: Sessions) -> Outputs:
-        """Masks and states."""
+        """Returns masks and states."""
         first = self.first_feeds(self.frames(self.noisy))
         return self._stream(sessions["model_1"], "model_1", first)
 
     def figures(self, reference: Outputs, outputs: Outputs) -> dict[str, Any]:
-        """SQNR of both."""
+        """Returns the SQNR of both."""
         names = {"mask dB": "activation_2", "states dB": "tf_op_layer_stack_2"}
         return {k: rnnqc.evaluation.numerics.sqnr_db(reference[n], outputs[n]) for k, n in names.items()}
 
 
 class WikiText(Task):
-    """Perplexity of a language model; its recurrent part is what is quantized and timed."""
+    """Perplexity of a language model, whose recurrent part is quantized and timed."""
 
     name = "wikitext"
     PIECES: ClassVar = 40
@@ -101,15 +101,15 @@ class WikiText(Task):
         self._train = streams(read_ids(data / "wikitext-2", "train"))
 
     def calibration(self, floats: Sessions) -> dict[str, list[Feeds]]:
-        """Pieces of the training text."""
+        """Returns pieces of the training text."""
         return {"model": calibration_feeds(self._split, self._train, self.PIECES)}
 
     def timed(self, first: Feeds) -> Feeds:
-        """One token of one stream."""
+        """Returns one token of one stream."""
         return {k: a[:1, :1] if k == "tokens" else a[:, :1] for k, a in first.items()}
 
     def outputs(self, sessions: Sessions) -> Outputs:
-        """Log-likelihoods of the validation text."""
+        """Returns log-likelihoods of the validation text."""
         decoder = plain_session(self._split.decoder, session_options(1))
         states, scores = zero_states(self._split.recurrent), []
         for tokens, targets in pieces(self._columns):
@@ -120,7 +120,7 @@ class WikiText(Task):
         return {LOG_LIKELIHOOD: np.concatenate(scores)}
 
     def figures(self, reference: Outputs, outputs: Outputs) -> dict[str, Any]:
-        """Perplexity and its increase."""
+        """Returns perplexity and its increase."""
         before, after = (np.exp(-np.mean(o[LOG_LIKELIHOOD], dtype=np.float64)) for o in (reference, outputs))
         return {"perplexity": f"{after:.3f}", "loss": f"{100 * (after / before - 1):+.3f} %"}
 
@@ -129,7 +129,7 @@ FRONTIER = {t.name: t for t in (DtlnMask, *(TASKS[n] for n in ("silero_vad", "rn
 
 
 def tuned(task: Task, statistics: Statistics, share: float, seconds: float, folder: Path) -> Variant:
-    """The best widths that take this share of the bytes of `int8`, judged by the calibration data."""
+    """Returns the best widths within this share of the bytes of `int8`, according to the calibration data."""
     rules: list[str] = []
     for name, path in task.models.items():
         whole = sum(e.bytes for e in rnnqc.lower(str(path), "int8").report.entries)
@@ -145,7 +145,7 @@ def tuned(task: Task, statistics: Statistics, share: float, seconds: float, fold
 
 
 def main() -> None:
-    """Measure, print, write."""
+    """Measures, prints, writes."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("models", type=Path, metavar="MODELS_FOLDER")
     parser.add_argument("data", type=Path, metavar="DATA_FOLDER")

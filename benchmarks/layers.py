@@ -17,7 +17,7 @@ GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
 
 @dataclass(frozen=True)
 class Layer:
-    """One forward layer of hidden size H over `[T,B,I]`; symbolic dims are called T and B."""
+    """One forward layer of hidden size H over `[T,B,I]`; symbolic dimensions have the names T and B."""
 
     T: int
     B: int
@@ -28,11 +28,11 @@ class Layer:
     symbolic_time: bool = False
     count: int = 1
     states: bool = False
-    op: str = "LSTM"  # "GRU" is the one with linear_before_reset = 1, as torch exports it
+    op: str = "LSTM"  # "GRU" has linear_before_reset = 1, as torch exports it
 
     @classmethod
     def parse(cls, shape: str, **options: Any) -> Layer:
-        """The layer of a shape TxBxIxH."""
+        """Returns the layer of a shape TxBxIxH."""
         return cls(*(int(n) for n in shape.split("x")), **options)
 
     @property
@@ -41,7 +41,7 @@ class Layer:
         return f"{self.T}x{self.B}x{self.I}x{self.H}"
 
     def feeds(self) -> dict[str, Array]:
-        """Seeded input; initial states, where the model takes them, between -0.5 and 0.5."""
+        """Returns seeded input; initial states, if the model has any, between -0.5 and 0.5."""
         rng = np.random.default_rng([self.seed, 2])
         feeds = {"X": rng.standard_normal((self.T, self.B, self.I)).astype(np.float32)}
         if self.states:
@@ -50,9 +50,9 @@ class Layer:
         return feeds
 
     def model(self) -> onnx.ModelProto:
-        """The float model; output Y `[T,1,B,H]`. With `count` > 1 that many layers in a row, I equal to H.
+        """Returns the float model with output Y `[T,1,B,H]`; `count` > 1 stacks that many layers, with I equal to H.
 
-        With `states` also inputs h0, c0 (LSTM) and outputs Y_h, Y_c `[1,B,H]` of the first layer.
+        With `states` it also has inputs h0, c0 (LSTM) and outputs Y_h, Y_c `[1,B,H]` of the first layer.
         """
         rng = np.random.default_rng([self.seed, 1])
         nodes, initializers = [], []

@@ -1,13 +1,13 @@
-"""Time of one linear layer: integer with the native library and in stock onnxruntime, and onnxruntime's own ways.
+"""Time of one linear layer: integer with the native library and in stock onnxruntime, and onnxruntime's own operators.
 
     python benchmarks/linear.py [--shapes KxN ...] [--rows B ...] [--ways NAME ...] [--rounds N] [--threads N]
         [--json OUT.json]
 
 Ways: onnxruntime's float MatMul, its MatMulNBits of 8 and 4 bits (blocks of 32, accuracy level 4: int8 input), its
-DynamicQuantizeMatMul (what `quantize_dynamic` makes of a MatMul; one scale for all rows), and rnnqc's int8 and 4-bit
-layers (groups of 32). Weights and inputs are random. Sessions take turns; times are minima, of one call with bound
-inputs and outputs; "x" is the float time over the way's, "dB" the SQNR of its outputs to float, "share" what it reaches
-of the roofline of the product alone (`roofline.py`).
+DynamicQuantizeMatMul (`quantize_dynamic` of a MatMul; one scale for all rows), and rnnqc's int8 and 4-bit layers
+(groups of 32). Weights and inputs are random. Sessions take turns; times are minima, of one call with bound inputs and
+outputs; "x" is the float time over the way's, "dB" the SQNR of its outputs to float, "share" the fraction of the
+roofline of the matmul alone (`roofline.py`).
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ PEERS = ("ort 8-bit blocks", "ort 4-bit blocks", "ort dynamic")
 WAYS = (FLOAT, *PEERS, INT8, INT4, STOCK)
 _NATIVE = (INT8, INT4)
 BITS = {INT8: 8, INT4: 4, STOCK: 8}
-"""Ways that the roofline is compared with, and the bits of their weights."""
+"""The ways to compare with the roofline, and the bits of their weights."""
 
 
 def float_model(inputs: int, outputs: int) -> onnx.ModelProto:
-    """One MatMul and Add over `[rows,K]`."""
+    """Returns one MatMul and Add over `[rows,K]`."""
     rng = np.random.default_rng([inputs, outputs])
     weight = (rng.standard_normal((inputs, outputs)) / np.sqrt(inputs)).astype(np.float32)
     bias = rng.standard_normal(outputs).astype(np.float32)
@@ -64,7 +64,7 @@ def float_model(inputs: int, outputs: int) -> onnx.ModelProto:
 
 
 def model_of(way: str, model: onnx.ModelProto) -> onnx.ModelProto:
-    """The float model as a way runs it."""
+    """Converts the float model for a way."""
     if way in (INT8, INT4, STOCK):
         loaded = rnnqc.Model.load(model)
         recipe = load_recipe("w4a8" if way == INT4 else "int8")
@@ -88,7 +88,7 @@ def model_of(way: str, model: onnx.ModelProto) -> onnx.ModelProto:
 def measure(
     inputs: int, outputs: int, rows: int, ways: Sequence[str], rounds: int, threads: int, limits: Limits | None
 ) -> list[dict[str, Any]]:
-    """A row of the table for each way."""
+    """Measures a row of the table for each way."""
     model = float_model(inputs, outputs)
     x = np.random.default_rng([rows, inputs]).standard_normal((rows, inputs)).astype(np.float32)
     sessions: dict[str, ort.InferenceSession] = {
@@ -111,7 +111,7 @@ def measure(
 
 
 def _limits(sizes: Sequence[int], threads: int) -> Limits | None:
-    """Of this machine; None without a compiler."""
+    """Returns the limits of this machine; None without a compiler."""
     try:
         meter = Meter(threads)
     except (WorkerError, OSError) as error:
@@ -127,7 +127,7 @@ def _limits(sizes: Sequence[int], threads: int) -> Limits | None:
 
 
 def main() -> None:
-    """Measure, print, write."""
+    """Measures, prints, writes."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shapes", nargs="+", default=list(SHAPES), metavar="KxN")
     parser.add_argument("--rows", type=int, nargs="+", default=[1, 8], metavar="B")

@@ -99,7 +99,7 @@ class Lstm {
     return bursts::ReadFile(folder_ + "/" + name + ".f32", count);
   }
 
-  // What the file holds, in the type and layout of `desc`.
+  // The contents of the file, in the type and layout of `desc`.
   memory Filled(const memory::desc& desc, const std::string& name, const Dims& dims, Tag tag,
                 const dnnl::primitive_attr& attributes) {
     int64_t count = 1;

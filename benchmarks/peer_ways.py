@@ -1,8 +1,8 @@
-"""The ways of running one LSTM layer that peers.py compares: X, h0, c0 to Y, Y_h, Y_c, all float32.
+"""The ways to run one LSTM layer that peers.py compares: X, h0, c0 to Y, Y_h, Y_c, all float32.
 
-    python benchmarks/peer_ways.py WAY THREADS      answers as turns.py says: prepare TxBxIxH, burst SECONDS
+    python benchmarks/peer_ways.py WAY THREADS      speaks the protocol of turns.py: prepare TxBxIxH, burst SECONDS
 
-Each way builds a run of a layer and says what it is; its Y is compared with that of onnxruntime's float LSTM.
+Each way builds a function that runs a layer, and names its version; its Y is compared with onnxruntime's float LSTM.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from rnnqc.timing import burst, session_options
 
 Run = Callable[[], object]
 Built = tuple[Run, Callable[[], Array]]
-"""A function that runs the layer once, and one that gives the Y of the last run."""
+"""A function that runs the layer once, and one that returns the Y of the last run."""
 
 
 class Way:
-    """One way; `build` may be called for one layer after the other."""
+    """One way; `build` may be called for several layers in turn."""
 
     def __init__(self, threads: int) -> None:
         self.threads = threads
@@ -43,31 +43,31 @@ class Way:
 
     @property
     def version(self) -> str:
-        """Version of what runs."""
+        """The version of the software that runs."""
         return f"onnxruntime {ort.__version__}"
 
     def build(self, layer: Layer) -> Built:
-        """What runs the layer.
+        """Builds the functions that run the layer.
 
         Raises:
-            RuntimeError: It would not run as the way's name says.
+            RuntimeError: The layer would not run as the way's name says.
         """
         raise NotImplementedError
 
     def prepare(self, layer: Layer) -> float | None:
-        """Runs the layer once; SQNR of its Y."""
+        """Runs the layer once; returns the SQNR of its Y."""
         self._run, result = self.build(layer)
         self._run()
         return quality(layer, result())
 
     def burst(self, seconds: float) -> Reply:
-        """Runs the layer for so long."""
+        """Runs the layer repeatedly for `seconds`."""
         times = burst(self._run, seconds)
         return {"runs": len(times), "min": min(times), "median": statistics.median(times)}
 
 
 class Ort(Way):
-    """A model in onnxruntime through its C API (ort_lstm.cc), inputs and outputs bound beforehand."""
+    """A model in onnxruntime through its C API (ort_lstm.cc), with inputs and outputs bound in advance."""
 
     native = False
 
@@ -77,12 +77,12 @@ class Ort(Way):
         self._folder = tempfile.TemporaryDirectory()
 
     def model(self, layer: Layer) -> onnx.ModelProto:
-        """What to run."""
+        """Returns the model to run."""
         return layer.model()
 
     @property
     def worker(self) -> Worker:
-        """The process that runs the model; stopped but for its turns.
+        """The process that runs the model; stopped except during its turns.
 
         Raises:
             WorkerError: There is no compiler, or no library of onnxruntime.
@@ -111,10 +111,10 @@ class Ort(Way):
 
 
 class Identity(Ort):
-    """A model that does nothing: what a call costs; its times are no layer's."""
+    """A model that does nothing, to measure the overhead of a call."""
 
     def model(self, layer: Layer) -> onnx.ModelProto:
-        """Copies the states."""
+        """Returns a model that copies the states."""
         state, value = [1, layer.B, layer.H], onnx.helper.make_tensor_value_info
         inputs = [value("X", 1, [layer.T, layer.B, layer.I]), value("h0", 1, state), value("c0", 1, state)]
         outputs = [value("Y", 1, [1, *state]), value("Y_h", 1, state), value("Y_c", 1, state)]
@@ -126,13 +126,13 @@ class Identity(Ort):
         return onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8)
 
     def prepare(self, layer: Layer) -> float | None:
-        """One step, whatever the layer has."""
+        """Prepares one step, whatever the length of the layer."""
         super().prepare(replace(layer, T=1))
         return None
 
 
 class Rnnqc(Ort):
-    """The default recipe; natively unless stock."""
+    """The default recipe; with the native library unless stock."""
 
     def __init__(self, threads: int, native: bool = True, overrides: tuple[str, ...] = ()) -> None:
         super().__init__(threads)
@@ -140,23 +140,23 @@ class Rnnqc(Ort):
 
     @property
     def version(self) -> str:
-        """Kernels of the native library."""
+        """The kernels of the native library."""
         return f"rnnqc {rnnqc.__version__}" + (f" {runtime_ops.isa()}" if self.native else "")
 
     def model(self, layer: Layer) -> onnx.ModelProto:
-        """The lowered layer."""
+        """Returns the lowered layer."""
         return rnnqc.lower(layer.model(), overrides=self._overrides).proto
 
 
 class DynamicQuantizeLstm(Ort):
-    """What onnxruntime's quantize_dynamic makes."""
+    """The result of onnxruntime's quantize_dynamic."""
 
     def __init__(self, threads: int, per_channel: bool) -> None:
         super().__init__(threads)
         self._per_channel = per_channel
 
     def model(self, layer: Layer) -> onnx.ModelProto:
-        """The model with a DynamicQuantizeLSTM node."""
+        """Returns the model with a DynamicQuantizeLSTM node."""
         from onnxruntime.quantization import QuantType, quantize_dynamic
 
         with tempfile.TemporaryDirectory() as folder:
@@ -173,7 +173,7 @@ class DynamicQuantizeLstm(Ort):
 
 
 class Torch(Way):
-    """torch.nn.LSTM, or what torch.ao's dynamic quantization makes of it."""
+    """torch.nn.LSTM, or its dynamic quantization by torch.ao."""
 
     def __init__(self, threads: int, quantized: bool) -> None:
         super().__init__(threads)
@@ -184,14 +184,14 @@ class Torch(Way):
 
     @property
     def version(self) -> str:
-        """The package's."""
+        """The version of the package."""
         engine = f", {self._torch.backends.quantized.engine}" if self._quantized else ""
         return f"torch {self._torch.__version__}{engine}"
 
     def build(self, layer: Layer) -> Built:
         """See `Way`."""
         torch = self._torch
-        lstm = torch.nn.LSTM(layer.I, layer.H, bias=self._quantized)  # quantized layers insist on a bias
+        lstm = torch.nn.LSTM(layer.I, layer.H, bias=self._quantized)  # quantized layers require a bias
         with torch.no_grad():
             for parameter in lstm.parameters():
                 parameter.zero_()
@@ -226,11 +226,11 @@ class OpenVino(Way):
 
     @property
     def version(self) -> str:
-        """The package's."""
+        """The version of the package."""
         return f"openvino {self._openvino.__version__.split('-')[0]}"
 
     def build(self, layer: Layer) -> Built:
-        """See `Way`; the run-time graph tells the precision."""
+        """See `Way`; checks the precision in the run-time graph."""
         ov, feeds = self._openvino, layer.feeds()
         core = ov.Core()
         model = core.read_model(layer.model().SerializeToString())
@@ -242,7 +242,7 @@ class OpenVino(Way):
             manager = passes.Manager()
             manager.register_pass(passes.ConstantFolding())
             manager.run_passes(model)
-            # The layer has one scale for x and h; where their ranges differ OpenVINO computes with x's for both.
+            # The layer has one scale for x and h; if their ranges differ OpenVINO uses x's for both.
             h0 = feeds["h0"].copy()
             h0.flat[:2] = feeds["X"].min(), feeds["X"].max()
             model = nncf.quantize(model, nncf.Dataset([{**feeds, "h0": h0}]), subset_size=1)
@@ -285,24 +285,24 @@ def _weights(layer: Layer) -> dict[str, Array]:
 
 
 def _gates(weights: Array, order: str) -> Array:
-    """The rows of `[4H, K]` with the gates in another order than ONNX's i, o, f, c."""
+    """Reorders the rows of `[4H, K]` from ONNX's gate order i, o, f, c to another one."""
     return np.concatenate([np.split(weights, 4)["iofc".index(gate)] for gate in order])
 
 
 def quality(layer: Layer, y: Array) -> float:
-    """SQNR of Y against onnxruntime's float LSTM in dB; 200 where it is the same."""
+    """Returns the SQNR of Y against onnxruntime's float LSTM in dB; 200 if they are equal."""
     session = rnnqc.session(layer.model(), native=False, options=session_options())
     return min(200.0, sqnr_db(np.asarray(session.run(["Y"], layer.feeds())[0]).ravel(), y.ravel()))
 
 
 def write_feeds(layer: Layer, folder: Path) -> None:
-    """X, h0, c0 as raw float32 files."""
+    """Writes X, h0, c0 as raw float32 files."""
     for name, array in layer.feeds().items():
         array.tofile(folder / f"{name}.f32")
 
 
 def write_weights(layer: Layer, folder: Path) -> None:
-    """W as `[I,4,H]` and R as `[H,4,H]` with gates i f c o, raw float32: w.f32, r.f32."""
+    """Writes W as `[I,4,H]` and R as `[H,4,H]` with gates i f c o, raw float32: w.f32, r.f32."""
     for name, key in (("w", "W0"), ("r", "R0")):
         weights = _gates(_weights(layer)[key][0], "ifco").reshape(4, layer.H, -1)
         np.ascontiguousarray(weights.transpose(2, 0, 1)).tofile(folder / f"{name}.f32")
@@ -311,7 +311,7 @@ def write_weights(layer: Layer, folder: Path) -> None:
 def serve(name: str, threads: int) -> None:
     """Answers the requests of turns.py on standard input."""
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what libraries print is no answer
+    os.dup2(2, 1)  # output of libraries must not mix with answers
 
     def tell(reply: Reply) -> None:
         answers.write(json.dumps(reply) + "\n")

@@ -1,14 +1,14 @@
-"""One LSTM layer in rnnqc and its peers, next to what the machine can do at most.
+"""Compares one LSTM layer in rnnqc and its peers with each other and with the limits of the machine.
 
     python benchmarks/peers.py [--shapes TxBxIxH ...] [--threads 1 2] [--ways GLOB ...] [--isas avx2 ...] [--rounds N]
                                [--json OUT.json [--resume]] [--plot OUT.svg]
 
-Every way runs in a process of its own that keeps its layer; they take turns of 0.1 s, the others stopped (turns.py).
-All compute Y, Y_h, Y_c from X, h0, c0. onnxruntime's ways, rnnqc's among them, are called through the C API ("ort
-identity" is a call that does nothing), oneDNN from C++ with uint8 inputs and outputs, torch and OpenVINO from Python as
-their users do, which costs them 5 to 15 us. The arithmetic is not the same: DynamicQuantizeLSTM quantizes x
-and h dynamically, oneDNN and OpenVINO have one static scale for both, all peers have float gates and a float cell
-state; "SQNR" is that of Y against onnxruntime's float LSTM. Quote ratios, and believe none of less than 5 %.
+Every way runs in its own process, which keeps its layer; they take turns of 0.1 s while the others are stopped
+(turns.py). All compute Y, Y_h, Y_c from X, h0, c0. onnxruntime's ways, including rnnqc, are called through the C API
+("ort identity" is a call that does nothing), oneDNN from C++ with uint8 inputs and outputs, torch and OpenVINO from
+Python as their users do, which costs 5 to 15 us. The arithmetic differs: DynamicQuantizeLSTM quantizes x and h
+dynamically, oneDNN and OpenVINO have one static scale for both, all peers have float gates and a float cell state;
+"SQNR" compares Y with onnxruntime's float LSTM. Quote ratios, and do not trust differences below 5 %.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ NO_LAYER = "ort identity"
 
 
 def onednn_program() -> tuple[Path, dict[str, str]]:
-    """The compiled onednn_lstm.cc and the environment it needs.
+    """Compiles onednn_lstm.cc; returns the program and the environment it needs.
 
-    oneDNN is looked for in the prefix DNNL_ROOT (with the linker's options DNNL_LDFLAGS), in this Python's environment
-    (pip install onednn-devel, SYCL) and in /usr (libdnnl-dev, OpenMP).
+    oneDNN is searched for in the prefix DNNL_ROOT (with the linker's options DNNL_LDFLAGS), in this Python's
+    environment (pip install onednn-devel, SYCL) and in /usr (libdnnl-dev, OpenMP).
 
     Raises:
         WorkerError: There is none.
@@ -68,7 +68,7 @@ def onednn_program() -> tuple[Path, dict[str, str]]:
 
 
 class Contest:
-    """The workers of one number of threads."""
+    """The workers for one number of threads."""
 
     def __init__(self, names: Sequence[str], threads: int, folder: Path) -> None:
         self.threads, self.folder = threads, folder
@@ -84,7 +84,7 @@ class Contest:
             self.versions[name] = str(answer["version"])
 
     def _attempt(self, name: str, step: Callable[[], T]) -> T | None:
-        """The result; a way that fails is skipped, and says so."""
+        """Returns the result; skips a way that fails, with a message."""
         try:
             return step()
         except WorkerError as error:
@@ -95,7 +95,7 @@ class Contest:
             return None
 
     def _answers(self) -> dict[str, Reply]:
-        """What all workers were asked last."""
+        """Returns the answers of all workers to the last request."""
         answers = {name: self._attempt(name, worker.receive) for name, worker in list(self._workers.items())}
         for worker in self._workers.values():
             worker.stop()
@@ -119,7 +119,7 @@ class Contest:
         return Worker(name, [sys.executable, HERE / "peer_ways.py", way, count], variables)
 
     def measure(self, shape: str, rounds: int, waiting: float) -> Record:
-        """All ways and the limits of one shape; ways that fail are skipped."""
+        """Measures all ways and the limits for one shape; skips ways that fail."""
         layer = Layer.parse(shape, states=True)
         quality_db = self._prepare(layer)
         times: dict[str, list[Record]] = {name: [] for name in quality_db}
@@ -153,7 +153,7 @@ class Contest:
         }  # fmt: skip
 
     def _prepare(self, layer: Layer) -> dict[str, float | None]:
-        """SQNR of Y by way."""
+        """Returns the SQNR of Y by way."""
         for name in ONEDNN.keys() & self._workers.keys():
             for write in (write_feeds, write_weights):
                 write(layer, self.folder / name.replace(" ", "_"))
@@ -173,12 +173,12 @@ class Contest:
 
 
 def is_int8_peer(way: str) -> bool:
-    """Whether rnnqc int8 is to be compared with it."""
+    """Whether to compare rnnqc int8 with it."""
     return "int8" in way and not way.startswith("rnnqc")
 
 
 def rows(record: Record) -> list[dict[str, Any]]:
-    """A row for each way; ratios are the other's minimum over this one's, above 1 is faster than the other."""
+    """Returns a row for each way; ratios are the other's minimum over this one's: above 1 this one is faster."""
     layer, limits, ways = Layer.parse(record["shape"]), limits_of(record), record["ways"]
     base = ways.get("ort float", {}).get("min_us")
     peer = min((w["min_us"] for n, w in ways.items() if is_int8_peer(n)), default=None)
@@ -199,7 +199,7 @@ def rows(record: Record) -> list[dict[str, Any]]:
 
 
 def summary(records: Sequence[Record]) -> list[dict[str, Any]]:
-    """A row for each shape: rnnqc against the fastest int8 peer and the roofline."""
+    """Returns a row for each shape: rnnqc against the fastest int8 peer and the roofline."""
     result = []
     for record in records:
         by_way = {r["way"]: r for r in rows(record)}
@@ -223,7 +223,7 @@ def summary(records: Sequence[Record]) -> list[dict[str, Any]]:
 
 
 def save(path: Path | None, records: Sequence[Record]) -> None:
-    """What there is so far, in one step."""
+    """Writes the records so far atomically."""
     if path is not None:
         partial = path.with_name(path.name + ".partial")
         partial.write_text(json.dumps({"environment": environment(), "records": list(records)}, indent=2) + "\n")
@@ -231,10 +231,10 @@ def save(path: Path | None, records: Sequence[Record]) -> None:
 
 
 def selected(names: Sequence[str], globs: Sequence[str]) -> list[str]:
-    """The names that match one of the globs.
+    """Returns the names that match one of the globs.
 
     Raises:
-        SystemExit: One of them matches nothing.
+        SystemExit: A glob matches nothing.
     """
     for glob in globs:
         if not fnmatch.filter(names, glob):
@@ -243,7 +243,7 @@ def selected(names: Sequence[str], globs: Sequence[str]) -> list[str]:
 
 
 def main() -> None:
-    """Measure, print, write, draw."""
+    """Measures, prints, writes and draws."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shapes", nargs="+", default=list(SHAPES), metavar="TxBxIxH")
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])

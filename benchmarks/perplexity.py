@@ -1,10 +1,10 @@
-"""WikiText-2 perplexity of a language model whose LSTM layers are quantized, and in rows "rest int8" all of it.
+"""WikiText-2 perplexity of a language model with quantized LSTM layers; in rows "rest int8" all layers are quantized.
 
 python benchmarks/perplexity.py MODELS_FOLDER DATA_FOLDER [--rows GLOB ...] [--limit STEPS] [--json OUT.json] [--resume]
 
-MODELS_FOLDER holds wikitext2_lm/wikitext2_lm.onnx: tokens [T,B] and states h0, c0 to logits [T,B,V], hn, cn.
-DATA_FOLDER holds wikitext-2/{train,valid,test,vocab}.txt. The texts are read as 10 streams of equal length in pieces of
-35 steps, states carried; calibration takes pieces of the training text.
+MODELS_FOLDER has wikitext2_lm/wikitext2_lm.onnx: tokens [T,B] and states h0, c0 to logits [T,B,V], hn, cn.
+DATA_FOLDER has wikitext-2/{train,valid,test,vocab}.txt. The texts are read as 10 streams of equal length in pieces of
+35 steps, with carried states; calibration uses pieces of the training text.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ ALLOWED_DIFFERENCE = 1e-4
 
 
 def read_ids(folder: Path, text: str) -> Array:
-    """Token ids of a text, `<eos>` at the end of each line."""
+    """Returns the token ids of a text, with `<eos>` at the end of each line."""
     numbers = {word: k for k, word in enumerate((folder / "vocab.txt").read_text(encoding="utf-8").split("\n"))}
     lines = (folder / f"{text}.txt").read_text(encoding="utf-8").split("\n")
     lines = lines[:-1] if not lines[-1] else lines
@@ -46,13 +46,13 @@ def read_ids(folder: Path, text: str) -> Array:
 
 
 def streams(ids: Array, batch: int = BATCH) -> Array:
-    """`[N,batch]`: column b is the b-th part of the text; the rest that fills no row is left out."""
+    """Returns `[N,batch]`: column b is the b-th part of the text, without the remainder that fills no row."""
     length = len(ids) // batch
     return np.ascontiguousarray(ids[: length * batch].reshape(batch, length).T)
 
 
 def pieces(columns: Array, limit: int | None = None) -> Iterator[tuple[Array, Array]]:
-    """Tokens and the tokens after them, `[T,B]` each, 35 steps at most; `limit` counts steps."""
+    """Yields tokens and the next tokens, `[T,B]` each, 35 steps at most; `limit` counts steps."""
     last = len(columns) - 1 if limit is None else min(limit, len(columns) - 1)
     for start in range(0, last, STEPS):
         stop = min(start + STEPS, last)
@@ -60,10 +60,10 @@ def pieces(columns: Array, limit: int | None = None) -> Iterator[tuple[Array, Ar
 
 
 class Split:
-    """A language model in two: tokens to the decoder's input, and that to the log-likelihood of given tokens.
+    """A language model in two parts: from tokens to the decoder's input, and on to the log-likelihood of given tokens.
 
-    The decoder, which takes nearly all of the time, is the same float arithmetic for every variant, block by block of
-    the vocabulary so that logits stay in the cache.
+    The decoder, which takes nearly all of the time, is the same float arithmetic for every variant. It processes the
+    vocabulary in blocks, so that logits stay in the cache.
 
     Attributes:
         whole: The model.
@@ -123,7 +123,7 @@ def _decoder(hidden: str, weights: Array, bias: Array) -> onnx.ModelProto:
 
 
 def whole_model_difference(model: onnx.ModelProto, split: Split, columns: Array) -> float:
-    """Largest difference between the log-likelihoods of the split and of the whole float model on the first pieces."""
+    """Returns the largest log-likelihood difference between the split and the whole float model on the first pieces."""
     whole, recurrent, decoder = (plain_session(m, session_options(2)) for m in (model, split.recurrent, split.decoder))
     states, worst = zero_states(split.recurrent, columns.shape[1]), 0.0
     for tokens, targets in pieces(columns, CHECKED_PIECES * STEPS):
@@ -138,7 +138,7 @@ def whole_model_difference(model: onnx.ModelProto, split: Split, columns: Array)
 
 
 def zero_states(model: onnx.ModelProto, batch: int = BATCH) -> dict[str, Array]:
-    """Zeros for h0 and c0."""
+    """Returns zeros for h0 and c0."""
     sizes = {i.name: [d.dim_value for d in i.type.tensor_type.shape.dim] for i in model.graph.input}
     return {name: np.zeros((sizes[name][0], batch, sizes[name][2]), np.float32) for name in CARRIED}
 
@@ -151,7 +151,7 @@ def perplexity(
     states: dict[str, Array],
     limit: int | None = None,
 ) -> tuple[float, float]:
-    """Perplexity over all predicted tokens, and the seconds spent in the recurrent part."""
+    """Returns the perplexity over all predicted tokens, and the seconds spent in the recurrent part."""
     total, count, seconds = 0.0, 0, 0.0
     for tokens, targets in pieces(columns, limit):
         start = time.perf_counter()
@@ -167,7 +167,7 @@ def perplexity(
 def whole_perplexity(
     session: ort.InferenceSession, columns: Array, states: dict[str, Array], limit: int | None = None
 ) -> tuple[float, float]:
-    """The same of a whole model, from its logits."""
+    """Does the same for a whole model, from its logits."""
     total, count, seconds = 0.0, 0, 0.0
     for tokens, targets in pieces(columns, limit):
         start = time.perf_counter()
@@ -182,14 +182,14 @@ def whole_perplexity(
 
 
 class Statistics:
-    """Statistics of the training text, made when they are first asked for."""
+    """Statistics of the training text, computed on first use."""
 
     def __init__(self, split: Split, folder: Path, count: int) -> None:
         self._split, self._folder, self._count = split, folder, count
         self._made: Any = None
 
     def __call__(self) -> Any:
-        """The statistics."""
+        """Returns the statistics."""
         if self._made is None:
             feeds = calibration_feeds(self._split, streams(read_ids(self._folder, "train")), self._count)
             start = time.perf_counter()
@@ -199,7 +199,7 @@ class Statistics:
 
 
 def calibration_feeds(split: Split, columns: Array, count: int) -> list[dict[str, Array]]:
-    """The first `count` pieces of the training text; the states of the first are zeros."""
+    """Returns the first `count` pieces of the training text; the states of the first are zeros."""
     feeds = [{"tokens": tokens} for tokens, _ in pieces(columns, count * STEPS)]
     return [{**feeds[0], **zero_states(split.recurrent)}, *feeds[1:]]
 
@@ -207,7 +207,7 @@ def calibration_feeds(split: Split, columns: Array, count: int) -> list[dict[str
 def measure(
     variant: Variant, split: Split, texts: dict[str, Array], statistics: Statistics, threads: int, limit: int | None
 ) -> dict[str, Any]:
-    """One row; the model is whole where its decoder is quantized, too."""
+    """Measures one row; runs the whole model if its decoder is quantized, too."""
     is_whole = variant.rest != "float"
     built = build(variant, split.whole if is_whole else split.recurrent, statistics, threads)
     decoder = plain_session(split.decoder, session_options(threads))
@@ -225,7 +225,7 @@ def measure(
 
 
 def with_losses(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The rows with the increase over the float row, in percent; perplexities to five digits."""
+    """Adds the increase over the float row, in percent, to the rows; perplexities to five digits."""
     reference = next((r for r in rows if r["model"] == FLOAT), None)
     result = []
     for row in rows:
@@ -239,7 +239,7 @@ def with_losses(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def main() -> None:
-    """Measure, print, write."""
+    """Measures, prints, writes."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("models", type=Path, metavar="MODELS_FOLDER")
     parser.add_argument("data", type=Path, metavar="DATA_FOLDER")

@@ -1,4 +1,4 @@
-// What this machine can do at most with int8 weights: products from registers, and weights streamed from a buffer.
+// The limits of this machine with int8 weights: products from registers, and weights streamed from a buffer.
 //
 //   roofline THREADS [ISA]      then lines on stdin:
 //   prepare BYTES ...           sizes of buffers, divided among the threads

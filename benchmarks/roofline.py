@@ -4,9 +4,10 @@
 
     x projection / peak  +  T * max(products of a step / peak, bytes of R / rate of a buffer of that size)
 
-and for T = 1: bytes of W and R / rate of a buffer of their size. Peak is the int8 product from registers; the rate is
-that of weights streamed into it, upwards or back and forth, whichever is faster. Gates, cell update and the latency of
-a step are left out, so that no program can be faster. A processor without int8 products takes its fastest substitute.
+and for T = 1: bytes of W and R / rate of a buffer of their size. Peak is the rate of int8 products from registers; the
+buffer's rate is that of weights streamed into them, upwards or back and forth, whichever is faster. Gates, cell update
+and the latency of a step are left out, so that no program can be faster. A processor without int8 products uses its
+fastest substitute.
 """
 
 from __future__ import annotations
@@ -26,24 +27,24 @@ SHAPES = (
     "35x20x1500x1500", "100x8x256x256", "200x32x128x128", "1x1x128x128", "1x1x512x512",
 )  # fmt: skip
 LEVELS = {"L1": 24 << 10, "L2": 256 << 10, "L3": 8 << 20}
-"""Buffers whose rates the plot draws, in bytes for each thread."""
+"""Buffer sizes whose rates the plot shows, in bytes per thread."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What the machine does at most; GMAC/s and, by bytes of the buffer, GB/s."""
+    """The limits of the machine: peak in GMAC/s, and rates in GB/s by bytes of the buffer."""
 
     isa: str
     peak: float
     rates: Mapping[int, float]
 
     def product_microseconds(self, rows: int, inputs: int, outputs: int, bits: int = 8) -> float:
-        """The least time of one matmul with weights of `bits` bits."""
+        """Returns the least time of one matmul with weights of `bits` bits."""
         size = inputs * outputs * bits // 8
         return 1e-3 * max(rows * inputs * outputs / self.peak, size / self.rates[size])
 
     def microseconds(self, layer: Layer, bits: int = 8) -> float:
-        """The least time of one layer with weights of `bits` bits."""
+        """Returns the least time of one layer with weights of `bits` bits."""
         if layer.T == 1:
             size = weight_bytes(layer, bits)
             return 1e-3 * max(macs(layer) / self.peak, size / self.rates[size])
@@ -53,38 +54,38 @@ class Limits:
 
 
 def macs(layer: Layer) -> int:
-    """Multiply-accumulates of the products with W and R over the whole sequence."""
+    """Returns the multiply-accumulates of the matmuls with W and R over the whole sequence."""
     return layer.T * layer.B * 4 * layer.H * (layer.I + layer.H)
 
 
 def recurrent_bytes(layer: Layer, bits: int) -> int:
-    """Size of R."""
+    """Returns the bytes of R."""
     return 4 * layer.H * layer.H * bits // 8
 
 
 def weight_bytes(layer: Layer, bits: int) -> int:
-    """Size of W and R."""
+    """Returns the bytes of W and R."""
     return 4 * layer.H * (layer.I + layer.H) * bits // 8
 
 
 def streamed_bytes(layer: Layer, bits: int) -> int:
-    """Bytes of weights that a sequence reads at least: W once, R in every step."""
+    """Returns the bytes of weights that a sequence reads at least: W once, R in every step."""
     return weight_bytes(layer, bits) + (layer.T - 1) * recurrent_bytes(layer, bits)
 
 
 def bits_of(way: str) -> int:
-    """Of a weight of one of peer_ways.py's ways."""
+    """Returns the bits of a weight in one of peer_ways.py's ways."""
     return 4 if "int4" in way else 8 if "int8" in way or "stock" in way else 32
 
 
 def limits_of(record: Mapping[str, Any]) -> Limits:
-    """Those measured with a record of peers.py."""
+    """Returns the limits measured with a record of peers.py."""
     held = record["limits"]
     return Limits(held["isa"], held["peak"], {int(k): v for k, v in held["rates"].items()})
 
 
 class Meter:
-    """Measures limits in a process of its own, one burst after the other; keeps the best."""
+    """Measures limits in its own process, burst by burst; keeps the best."""
 
     def __init__(self, threads: int, isa: str = "") -> None:
         self.worker = Worker("roofline", [compiled("roofline.cc"), str(threads), *([isa] if isa else [])])
@@ -94,18 +95,18 @@ class Meter:
         self._best: Reply = {}
 
     def prepare(self, layer: Layer) -> None:
-        """Forgets what was measured; the next bursts measure what the layer's roofline needs."""
+        """Clears the results; the next bursts measure what the layer's roofline needs."""
         size = weight_bytes if layer.T == 1 else recurrent_bytes
         self.prepare_sizes([*(size(layer, bits) for bits in (8, 4)), *(n * self._threads for n in LEVELS.values())])
 
     def prepare_sizes(self, sizes: Sequence[int]) -> None:
-        """The same for weights of these sizes, in bytes."""
+        """Does the same for weights of these sizes, in bytes."""
         self._sizes = list(sizes)
         self._best = {}
         self.worker.ask(f"prepare {' '.join(map(str, self._sizes))}")
 
     def burst(self, seconds: float) -> None:
-        """One turn."""
+        """Runs one turn."""
         new = self.worker.burst(seconds)
         old = self._best or new
         rates = [max(four) for four in zip(*(m[k] for m in (old, new) for k in ("ascending", "zigzag")), strict=True)]
@@ -118,7 +119,7 @@ class Meter:
 
 
 def measure(shapes: Sequence[str], threads: int, isa: str, rounds: int) -> list[dict[str, object]]:
-    """A row for each shape."""
+    """Returns a row for each shape."""
     meter = Meter(threads, isa)
     rows: list[dict[str, object]] = []
     try:
@@ -143,7 +144,7 @@ def measure(shapes: Sequence[str], threads: int, isa: str, rounds: int) -> list[
 
 
 def main() -> None:
-    """Measure, print, write."""
+    """Measures, prints, writes."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shapes", nargs="+", default=list(SHAPES), metavar="TxBxIxH")
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])

@@ -1,11 +1,12 @@
-"""Draws what peers.py measured against the limits of the machine.
+"""Plots the results of peers.py against the limits of the machine.
 
     python benchmarks/roofline_plot.py PEERS.json OUT.svg      .svg, .png or .pdf; needs matplotlib
 
-One column of panels for each number of threads. Above, the roofline: over the multiply-accumulates for each byte of
-weights that a sequence reads at least (W once, R in every step, in the way's own width) the GMAC/s, below the rates at
-which weights stream from each cache and the peak of the int8 product. Shapes are numbered; a number that would cover
-another is moved to the right. Below, every way by shape, with the roofline of that very shape (roofline.py) as a bar.
+Each number of threads has a column of panels. The upper one is the roofline: GMAC/s over the multiply-accumulates per
+byte of weights that a sequence reads at least (W once, R in every step, in the way's own width), below the rates at
+which weights stream from each cache and the peak of int8 products. Shapes are numbered; a number that would cover
+another one moves to the right. The lower one shows every way by shape, with the roofline of the shape (roofline.py) as
+a bar.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from layers import Layer
 from roofline import LEVELS, bits_of, limits_of, macs, streamed_bytes
 
 Record = dict[str, Any]
-# Colours of Okabe and Ito, told apart with any eyes and, with the markers, in grey.
+# Okabe and Ito's colours, distinguishable with colour blindness and, with the markers, in grey.
 STYLES = {
     "rnnqc int8": ("#d55e00", "o", 7),
     "rnnqc int4": ("#e69f00", "p", 7),
@@ -31,21 +32,21 @@ STYLES = {
     "torch int8": ("#cc79a7", "v", 6),
     "ort float": ("#666666", "x", 6),
 }
-"""Colour, marker, size; of ways that begin alike the fastest is drawn."""
+"""Colour, marker, size; of ways with this prefix the fastest is drawn."""
 NUMBERED = ("rnnqc int8", "rnnqc int4", "ort float")
-"""What the upper panels show."""
+"""The ways in the upper panels."""
 SMALLEST = 1 / 400
-"""Of the peak: the lower end of the axes. Slower ways sit on it, hollow."""
+"""The lower end of the axes as a share of the peak. Slower ways have a hollow marker at this end."""
 
 
 def gmacs(record: Record, style: str) -> float | None:
-    """GMAC/s of the fastest way of that name; None if there is none."""
+    """Returns the GMAC/s of the fastest way with that name; None if there is none."""
     times = [w["min_us"] for n, w in record["ways"].items() if n.startswith(style) and " @ " not in n]
     return 1e-3 * macs(Layer.parse(record["shape"])) / min(times) if times else None
 
 
 def draw(records: Sequence[Record], path: Path) -> None:
-    """Writes the picture."""
+    """Writes the plot."""
     import matplotlib as mpl
 
     mpl.use("Agg")
@@ -140,7 +141,7 @@ def _by_shape(panel: Any, records: Sequence[Record], peak: float) -> None:
 
 
 def main() -> None:
-    """Read and draw."""
+    """Reads and draws."""
     if len(sys.argv) != 3:
         raise SystemExit(__doc__)
     source, target = (Path(a) for a in sys.argv[1:])

@@ -1,8 +1,8 @@
-"""How lowering scales: unrolling against the sequence length, memory against the size of the model.
+"""Scaling of lowering: unrolling with the sequence length, memory with the size of the model.
 
     python benchmarks/scale.py [--steps 125 250 500 1000] [--megabytes 100] [--json OUT.json]
 
-Peak memory is measured in a process of its own and compared with that of a process that only imports what is needed.
+Peak memory is measured in a separate process and compared with that of a process that only imports the modules.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MEGABYTE = 1e6
 
 
 def unrolling(steps: list[int]) -> list[dict[str, Any]]:
-    """Seconds, seconds per step, bytes and bytes per step; float weights take 0.5 MB at H = 128."""
+    """Measures seconds, seconds per step, bytes and bytes per step; float weights take 0.5 MB at H = 128."""
     rnnqc.lower(Layer(2, 1, HIDDEN, HIDDEN).model(), form="integer", unroll=True)
     rows = []
     for count in steps:
@@ -51,13 +51,13 @@ def unrolling(steps: list[int]) -> list[dict[str, Any]]:
 
 
 def peak_megabytes(*arguments: str) -> float:
-    """Peak resident memory of this script run with the arguments, as it reports itself."""
+    """Returns the peak resident memory that this script reports for a run with the arguments."""
     done = subprocess.run([sys.executable, __file__, *arguments], capture_output=True, text=True, check=True)
     return float(done.stdout.split()[-1])
 
 
 def memory(megabytes: int) -> list[dict[str, Any]]:
-    """Peak memory of lowering a file of about that many megabytes, from path to path."""
+    """Measures the peak memory of lowering a file of about that many megabytes, from path to path."""
     count = max(1, round(megabytes * MEGABYTE / (4 * 8 * WIDE * WIDE)))
     with tempfile.TemporaryDirectory() as folder:
         source, target = Path(folder) / "float.onnx", Path(folder) / "lowered.onnx"
@@ -80,17 +80,17 @@ def memory(megabytes: int) -> list[dict[str, Any]]:
 
 
 def child(source: str, target: str) -> None:
-    """Lower, or do nothing, and print the peak in megabytes."""
+    """Lowers, or does nothing, and prints the peak in megabytes."""
     if source != "-":
         rnnqc.lower(source).save(target)
     print(peak_bytes() / MEGABYTE)
 
 
 def peak_bytes() -> int:
-    """Peak resident memory of this process since its program was started."""
+    """Returns the peak resident memory of this process since its program started."""
     status = Path("/proc/self/status")
     if status.exists():
-        # Linux hands ru_maxrss of the parent on to what it starts; VmHWM begins anew.
+        # On Linux a child inherits ru_maxrss of its parent; VmHWM starts anew.
         line = next(line for line in status.read_text().splitlines() if line.startswith("VmHWM"))
         return int(line.split()[1]) * 1024
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -98,7 +98,7 @@ def peak_bytes() -> int:
 
 
 def main() -> None:
-    """Measure, print, write."""
+    """Measures, prints, writes."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, nargs="+", default=[125, 250, 500, 1000])
     parser.add_argument("--megabytes", type=int, default=100)

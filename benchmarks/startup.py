@@ -2,9 +2,9 @@
 
     python benchmarks/startup.py [--shapes TxBxIxH:LAYERS ...] [--rounds N] [--json OUT.json]
 
-Sessions are created in turns in one process, from the path of a file as programs do; the minimum counts. Memory is that
-of a fresh process for each: VmHWM after the session is created and after one run, less what the process had before
-("before": Python, its imports, the library).
+Sessions are created in turns in one process, from the path of a file as programs do; the minimum counts. Memory is
+measured in a fresh process for each: VmHWM after creating the session and after one run, minus that before ("before":
+Python, its imports, the library).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ SHAPES = ("100x1x256x256:1", "35x1x1500x1500:4")
 
 
 def options(way: str) -> ort.SessionOptions:
-    """Those of a session; without rnnqc's compiler, which a process that only runs a model does not load."""
+    """Returns session options; without rnnqc's compiler, which a process that only runs a model does not load."""
     result = session_options()
     if way == NATIVE:
         runtime_ops.register(result)
@@ -39,12 +39,12 @@ def options(way: str) -> ort.SessionOptions:
 
 
 def create(way: str, path: Path) -> ort.InferenceSession:
-    """A session."""
+    """Creates a session."""
     return ort.InferenceSession(path, options(way), providers=["CPUExecutionProvider"])
 
 
 def peaks(way: str, path: Path | None, layer: Layer) -> list[float]:
-    """Megabytes at the three points, measured by this script in a process of its own."""
+    """Returns the megabytes at the three points, measured by this script in a separate process."""
     arguments = ["--child", way, str(path), f"{layer.name}:{layer.count}"]
     done = subprocess.run([sys.executable, __file__, *arguments], capture_output=True, text=True, check=True)
     return [float(n) for n in done.stdout.split()]
@@ -62,7 +62,7 @@ def child(way: str, path: Path, layer: Layer) -> None:
 
 
 def measure(layer: Layer, rounds: int) -> list[dict[str, Any]]:
-    """A row for each way."""
+    """Returns a row for each way."""
     with tempfile.TemporaryDirectory() as folder:
         paths = {FLOAT: Path(folder) / "float.onnx", STOCK: Path(folder) / "lowered.onnx"}
         paths[NATIVE] = paths[STOCK]
@@ -88,13 +88,13 @@ def measure(layer: Layer, rounds: int) -> list[dict[str, Any]]:
 
 
 def parse(text: str) -> Layer:
-    """A layer from TxBxIxH:LAYERS."""
+    """Returns a layer from TxBxIxH:LAYERS."""
     shape, _, count = text.partition(":")
     return Layer.parse(shape, count=int(count or 1))
 
 
 def main() -> None:
-    """Measure, print, write."""
+    """Measures, prints, writes."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shapes", nargs="+", default=list(SHAPES), metavar="TxBxIxH:LAYERS")
     parser.add_argument("--rounds", type=int, default=20)

@@ -3,8 +3,8 @@
     python benchmarks/stock_speed.py [--op LSTM|GRU|RNN] [--shapes 100x1x256x256 ...] [--static] [--rounds N]
         [--threads N] [--json OUT.json]
 
-A shape is TxBxIxH. The sessions take turns, round by round, so that a change of the machine's speed hits all alike;
-ratios are float time over the other's time of the same run, above 1 is faster than float.
+A shape is TxBxIxH. The sessions take turns, round by round, so that a change of the machine's speed affects all of
+them; ratios are float time over the other's time of the same run: above 1 is faster than float.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SHAPES = ("100x1x256x256", "35x1x650x650", "100x8x256x256", "100x1x64x128")
 
 
 def measure(layer: Layer, rounds: int, threads: int) -> dict[str, Any]:
-    """Minimum and median of every way of execution, ratios of the minima."""
+    """Measures minimum and median of every execution method, and ratios of the minima."""
     lowered = rnnqc.lower(layer.model()).proto
     models = {FLOAT: layer.model(), STOCK: lowered, NATIVE: lowered}
     runs = {
@@ -44,7 +44,7 @@ def measure(layer: Layer, rounds: int, threads: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Measure, print, write."""
+    """Measures, prints, writes."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shapes", nargs="+", default=list(SHAPES), metavar="TxBxIxH")
     parser.add_argument("--op", choices=GATES, default="LSTM")

@@ -1,15 +1,15 @@
-"""How many streams does one process serve, and how long does a frame wait, float and lowered?
+"""The number of streams that one process serves, and the time that a frame waits, float and lowered.
 
     python benchmarks/streams.py [--layer 128x256 | --model FLOAT.onnx --state h:hn c:cn] [--streams 1 4 16 64]
                                  [--threads 1 2] [--frame-ms 8] [--json OUT.json]
 
 Every stream has one frame in each tick. Two ways: each frame is a call of its own ("own calls"), or all streams of a
-thread are rows of one call ("one call"; the model's batch must be open). Threads share one session and share out the
-streams. States stand in two sets of bound buffers that take turns, so that no call allocates or copies any.
+thread are rows of one call ("one call"; the model's batch must be open). Threads share one session and divide the
+streams. States are in two sets of bound buffers that alternate, so that no call allocates or copies any.
 
-A tick's time is from its first call to the end of its last one on one thread: the longest that a frame waits. Frames in
-a second follow from the median; "in real time" is how many streams that serves if a frame lasts so many milliseconds.
-Models take turns; of each the round with the least median counts.
+A tick lasts from its first call to the end of its last one on one thread: the longest that a frame waits. Frames per
+second follow from the median; "in real time" is the number of streams served if a frame lasts `--frame-ms`.
+Models take turns; the round with the smallest median counts for each.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ TYPES = {"tensor(float)": np.float32, "tensor(int64)": np.int64, "tensor(int32)"
 
 
 def streaming_layer(text: str) -> tuple[onnx.ModelProto, dict[str, str]]:
-    """An LSTM of IxH that is called for single steps, and its states."""
+    """Returns an LSTM of IxH that is called for single steps, and its states."""
     layer = Layer.parse(f"1x1x{text}", symbolic_time=True, symbolic_batch=True, states=True)
     return layer.model(), {"h0": "Y_h", "c0": "Y_c"}
 
 
 class Rows:
-    """Streams that advance together, each a row of one call."""
+    """Streams that advance together, each as a row of one call."""
 
     def __init__(self, session: ort.InferenceSession, state: Mapping[str, str], rows: int, seed: int) -> None:
         self._session = session
@@ -67,25 +67,25 @@ class Rows:
                 for call in self._calls:
                     call.bind_ortvalue_input(given.name, ort.OrtValue.ortvalue_from_numpy(frame))
                 self.buffers[given.name] = (frame,)
-        self._result = len(state)  # outputs are in the order in which they were bound
+        self._result = len(state)  # outputs have the order in which they were bound
         for made in session.get_outputs():
             if made.name not in state.values():
                 for call in self._calls:
                     call.bind_output(made.name)
 
     def step(self) -> None:
-        """One frame of each stream."""
+        """Runs one frame of each stream."""
         self._session.run_with_iobinding(self._calls[self._turn])
         self._turn = 1 - self._turn
 
     def result(self) -> Array:
-        """The last step's first output that is no state."""
+        """The first output of the last step that is not a state."""
         call = self._calls[1 - self._turn]
         return np.asarray(call.get_outputs()[self._result].numpy())
 
 
 def shape_of(dimensions: Sequence[int | str | None], rows: int, *, stepping: bool) -> list[int]:
-    """One step of so many rows: of what is no state, the first open dimension is the steps."""
+    """Returns the shape for one step of `rows` rows; the first open dimension of values that are not states is time."""
     shape = []
     for dimension in dimensions:
         if isinstance(dimension, int):
@@ -103,18 +103,18 @@ def has_rows(session: ort.InferenceSession, state: Mapping[str, str]) -> bool:
 
 @dataclass
 class Served:
-    """What one burst gave: times of ticks in microseconds, of all threads."""
+    """The result of one burst: times of ticks in microseconds, of all threads."""
 
     ticks: Array
 
     @property
     def median(self) -> float:
-        """What half of the ticks took at most."""
+        """The median time of a tick."""
         return float(np.median(self.ticks))
 
 
 def serve(groups: Sequence[Sequence[Rows]], seconds: float) -> Served:
-    """Lets every thread serve its streams for so long."""
+    """Lets every thread serve its streams for `seconds`."""
     times: list[list[float]] = [[] for _ in groups]
     begin = threading.Barrier(len(groups) + 1)
 
@@ -143,7 +143,7 @@ def serve(groups: Sequence[Sequence[Rows]], seconds: float) -> Served:
 def shared_out(
     session: ort.InferenceSession, state: Mapping[str, str], way: str, streams: int, threads: int
 ) -> list[list[Rows]]:
-    """The streams of every thread."""
+    """Distributes the streams to the threads."""
     each = streams // threads
     if way == JOINED:
         return [[Rows(session, state, each, k)] for k in range(threads)]
@@ -159,7 +159,7 @@ def measure(
     frame_ms: float,
     seconds: float = 0.1,
 ) -> list[dict[str, Any]]:
-    """The rows of so many streams and threads."""
+    """Measures the rows for these numbers of streams and threads."""
     ways = [OWN, *([JOINED] if has_rows(models[FLOAT], state) and streams > threads else [])]
     served: dict[tuple[str, str], list[Served]] = {}
     groups = {(w, m): shared_out(s, state, w, streams, threads) for w in ways for m, s in models.items()}
@@ -187,7 +187,7 @@ def measure(
 
 
 def main() -> None:
-    """Measure, print, write."""
+    """Measures, prints, writes."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--layer", default="128x256", help="IxH of an LSTM")
     parser.add_argument("--model", type=Path, help="a float model instead")

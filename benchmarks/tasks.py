@@ -1,17 +1,17 @@
-"""Real models on real tasks: how close each recipe stays to float, and what the task says, next to quantize_dynamic.
+"""Real models on real tasks: the accuracy of each recipe against float and on the task, next to quantize_dynamic.
 
 python benchmarks/tasks.py MODELS_FOLDER DATA_FOLDER [--tasks dtln imdb ...] [--rows GLOB ...] [--time ROUNDS]
 
 * dtln: speech enhancement; noise is added to the second half of silero_vad/test.wav. SQNR of the mask of model 1 and of
-  the signal of model 2 (both fed with what the float models give), of the enhanced signal of the two in a row, and that
+  the signal of model 2 (both with inputs from the float models), of the enhanced signal of the two in a row, and that
   signal's scale-invariant signal to distortion ratio to the speech without noise. Calibrated on the first half with
   other noise.
-* silero_vad: voice activity of the first half of test.wav, states carried: SQNR of probabilities and states, mean
+* silero_vad: voice activity of the first half of test.wav, with carried states: SQNR of probabilities and states, mean
   probability, share of decisions as in float. Calibrated on chunks of the second half.
-* imdb, imdb_gru: accuracy over reviews, SQNR of probabilities, share of decisions as in float, of an LSTM and a GRU.
+* imdb, imdb_gru: accuracy over reviews, SQNR of probabilities, share of decisions as in float, for an LSTM and a GRU.
   Calibrated on reviews of train.npz.
-* rnnoise: noise suppression by three GRUs, whose states nothing limits: SQNR of gains, voice activity and final states
-  over all frames, and of the gains of the first and the last sixth. Calibrated on the first tenth.
+* rnnoise: noise suppression by three GRUs with unbounded states: SQNR of gains, voice activity and final states over
+  all frames, and of the gains of the first and the last sixth. Calibrated on the first tenth.
 * gtcrn: speech enhancement by 14 GRUs, frame by frame with three caches: SQNR of spectra and caches on the first half
   of test.wav. Calibrated on frames of the second half.
 """
@@ -46,7 +46,7 @@ NOISE_DB = 5.0
 
 
 def speech(path: Path) -> Array:
-    """Float32 samples in -1 .. 1 of a mono file with 16,000 samples a second."""
+    """Returns float32 samples in -1 .. 1 of a mono file with 16,000 samples per second."""
     with wave.open(str(path)) as reader:
         if (reader.getframerate(), reader.getnchannels(), reader.getsampwidth()) != (SAMPLE_RATE, 1, 2):
             raise ValueError(f"{path}: not mono with 16 bits and {SAMPLE_RATE} samples a second")
@@ -55,7 +55,7 @@ def speech(path: Path) -> Array:
 
 
 def with_noise(samples: Array, seed: int, snr_db: float = NOISE_DB) -> Array:
-    """The samples and seeded noise whose power falls with the frequency, as float32."""
+    """Adds seeded noise to the samples, whose power decreases with the frequency; returns float32."""
     spectrum = np.fft.rfft(np.random.default_rng(seed).standard_normal(len(samples)))
     noise = np.fft.irfft(spectrum / np.sqrt(np.arange(1, len(spectrum) + 1)), len(samples))
     gain = np.sqrt(np.mean(np.square(samples, dtype=np.float64)) / np.mean(noise**2) * 10 ** (-snr_db / 10))
@@ -63,29 +63,29 @@ def with_noise(samples: Array, seed: int, snr_db: float = NOISE_DB) -> Array:
 
 
 def si_sdr_db(clean: Array, estimate: Array) -> float:
-    """Scale-invariant signal to distortion ratio in dB."""
+    """Returns the scale-invariant signal to distortion ratio in dB."""
     wanted, got = clean.astype(np.float64), estimate.astype(np.float64)
     target = wanted * (got @ wanted) / (wanted @ wanted)
     return 10 * float(np.log10((target @ target) / ((got - target) @ (got - target))))
 
 
 def level(reference: Array, value: Array) -> float | str:
-    """SQNR in dB; "equal" where nothing differs."""
+    """Returns the SQNR in dB; "equal" if nothing differs."""
     reached = sqnr_db(reference, value)
     return "equal" if reached == np.inf else reached
 
 
 def agreement(reference: Array, value: Array) -> str:
-    """Share of equal decisions at 0.5, in percent."""
+    """Returns the share of equal decisions at 0.5, in percent."""
     return f"{100 * float(np.mean((reference > 0.5) == (value > 0.5))):.2f} %"
 
 
 class Task(abc.ABC):
-    """A task: one model or more, data to calibrate with, data to measure with.
+    """A task: one or more models, calibration data and test data.
 
     Attributes:
         models: Files by name.
-        carried: By model, inputs and the outputs that become them in the next call.
+        carried: By model, for each state input the output that feeds it in the next call.
     """
 
     name: str
@@ -94,19 +94,19 @@ class Task(abc.ABC):
 
     @abc.abstractmethod
     def calibration(self, floats: Sessions) -> dict[str, list[Feeds]]:
-        """Feeds by model, calls in order."""
+        """Returns feeds by model, in the order of calls."""
 
     def timed(self, first: Feeds) -> Feeds:
-        """The call whose time is measured, of the first one of the calibration."""
+        """Returns the call to time, derived from the first one of the calibration."""
         return first
 
     @abc.abstractmethod
     def outputs(self, sessions: Sessions) -> Outputs:
-        """What the sessions give on the data to measure with."""
+        """Returns the outputs of the sessions on the test data."""
 
     @abc.abstractmethod
     def figures(self, reference: Outputs, outputs: Outputs) -> dict[str, Any]:
-        """The columns of the table."""
+        """Returns the columns of the table."""
 
 
 class Dtln(Task):
@@ -128,17 +128,17 @@ class Dtln(Task):
         self.given: dict[str, list[Feeds]] = {}
 
     def frames(self, samples: Array) -> Array:
-        """`[N,512]`."""
+        """Returns frames `[N,512]`."""
         starts = range(0, len(samples) - self.FRAME + 1, self.SHIFT)
         return np.stack([samples[k : k + self.FRAME] for k in starts])
 
     def first_feeds(self, frames: Array) -> list[Feeds]:
-        """Magnitudes for model 1."""
+        """Returns magnitudes for model 1."""
         magnitudes = np.abs(np.fft.rfft(frames)).astype(np.float32)
         return [{"input_2": m[None, None]} for m in magnitudes]
 
     def second_feeds(self, frames: Array, mask: Array) -> list[Feeds]:
-        """Masked frames, back in time, for model 2."""
+        """Returns masked frames, back in the time domain, for model 2."""
         masked = np.fft.irfft(np.fft.rfft(frames) * mask.reshape(len(frames), -1)).astype(np.float32)
         return [{"input_4": m[None, None]} for m in masked]
 
@@ -147,19 +147,19 @@ class Dtln(Task):
         return stream(session, feeds, dict.fromkeys(carried, self.ZERO), carried)
 
     def calibration(self, floats: Sessions) -> dict[str, list[Feeds]]:
-        """The first half, with other noise."""
+        """Returns feeds from the first half, with other noise."""
         frames = self.frames(self.other)[: self.calibration_frames]
         first = self.first_feeds(frames)
         mask = self._stream(floats["model_1"], "model_1", first)["activation_2"]
         return {"model_1": first, "model_2": self.second_feeds(frames, mask)}
 
     def outputs(self, sessions: Sessions) -> Outputs:
-        """Mask and signal of each model alone, and the enhanced signal of both."""
+        """Returns mask and signal of each model alone, and the enhanced signal of both."""
         frames = self.frames(self.noisy)
         one = self._stream(sessions["model_1"], "model_1", self.first_feeds(frames))
         following = self.second_feeds(frames, one["activation_2"])
         two = self._stream(sessions["model_2"], "model_2", following)
-        self.given.setdefault("model_2", following)  # the float models are first
+        self.given.setdefault("model_2", following)  # the float models come first
         alone = self._stream(sessions["model_2"], "model_2", self.given["model_2"])
         return {
             "mask": one["activation_2"],
@@ -169,14 +169,14 @@ class Dtln(Task):
         }
 
     def overlapped(self, blocks: Array) -> Array:
-        """The sum of the blocks at their places."""
+        """Returns the sum of the overlapping blocks."""
         result = np.zeros((len(blocks) - 1) * self.SHIFT + self.FRAME)
         for k, block in enumerate(blocks.reshape(len(blocks), self.FRAME)):
             result[k * self.SHIFT : k * self.SHIFT + self.FRAME] += block
         return result
 
     def figures(self, reference: Outputs, outputs: Outputs) -> dict[str, Any]:
-        """SQNR of mask, states, signal and enhanced signal; SI-SDR."""
+        """Returns SQNR of mask, states, signal and enhanced signal; SI-SDR."""
         levels = {f"{name} dB": level(reference[name], outputs[name]) for name in reference}
         return {**levels, "SI-SDR dB": f"{si_sdr_db(self.clean[: len(outputs['enhanced'])], outputs['enhanced']):.3f}"}
 
@@ -197,25 +197,25 @@ class Silero(Task):
         self.calibration_chunks = max(1, int(self.CALIBRATION_CHUNKS * scale))
 
     def feeds(self, samples: Array) -> list[Feeds]:
-        """One call for each whole chunk."""
+        """Returns one call for each whole chunk."""
         padded = np.concatenate([np.zeros(self.CONTEXT, np.float32), samples])
         rate = np.array(SAMPLE_RATE, np.int64)
         starts = range(0, len(samples) - self.CHUNK + 1, self.CHUNK)
         return [{"input": padded[None, k : k + self.CONTEXT + self.CHUNK], "sr": rate} for k in starts]
 
     def calibration(self, floats: Sessions) -> dict[str, list[Feeds]]:
-        """Chunks of the second half."""
+        """Returns chunks of the second half."""
         feeds = self.feeds(self.other)[: self.calibration_chunks]
         first = {"state": np.zeros((2, 1, 128), np.float32)}
         return {"model": [{**feeds[0], **first}, *feeds[1:]]}
 
     def outputs(self, sessions: Sessions) -> Outputs:
-        """Probabilities and states."""
+        """Returns probabilities and states."""
         state = {"state": np.zeros((2, 1, 128), np.float32)}
         return stream(sessions["model"], self.feeds(self.measured), state, self.carried["model"])
 
     def figures(self, reference: Outputs, outputs: Outputs) -> dict[str, Any]:
-        """SQNR, mean probability, decisions."""
+        """Returns SQNR, mean probability, decisions."""
         return {
             "probability dB": level(reference["output"], outputs["output"]),
             "states dB": level(reference["stateN"], outputs["stateN"]),
@@ -241,22 +241,22 @@ class Imdb(Task):
             self.other = arrays["tokens"][:count].astype(np.int64)
 
     def calibration(self, floats: Sessions) -> dict[str, list[Feeds]]:
-        """Reviews of the training data."""
+        """Returns reviews of the training data."""
         starts = range(0, len(self.other), self.CALIBRATION_BATCH)
         return {"model": [{"tokens": self.other[k : k + self.CALIBRATION_BATCH]} for k in starts]}
 
     def timed(self, first: Feeds) -> Feeds:
-        """One review."""
+        """Returns one review."""
         return {k: a[:1] for k, a in first.items()}
 
     def outputs(self, sessions: Sessions) -> Outputs:
-        """Probabilities."""
+        """Returns probabilities."""
         starts = range(0, len(self.tokens), self.BATCH)
         results = [run(sessions["model"], {"tokens": self.tokens[k : k + self.BATCH]})["prob"] for k in starts]
         return {"prob": np.concatenate(results)}
 
     def figures(self, reference: Outputs, outputs: Outputs) -> dict[str, Any]:
-        """SQNR, accuracy, decisions."""
+        """Returns SQNR, accuracy, decisions."""
         return {
             "probability dB": level(reference["prob"], outputs["prob"]),
             "accuracy": f"{100 * float(np.mean((outputs['prob'] > 0.5) == self.labels)):.2f} %",
@@ -289,19 +289,19 @@ class Rnnoise(Task):
         return {"features": features} | {k: np.zeros((1, 1, n), np.float32) for k, n in self.STATES.items()}
 
     def calibration(self, floats: Sessions) -> dict[str, list[Feeds]]:
-        """The first tenth of the frames."""
+        """Returns the first tenth of the frames."""
         return {"model": [self._feeds(self.features[: len(self.features) // self.CALIBRATION_PART])]}
 
     def timed(self, first: Feeds) -> Feeds:
-        """One frame."""
+        """Returns one frame."""
         return {k: a[:1] for k, a in first.items()}
 
     def outputs(self, sessions: Sessions) -> Outputs:
-        """Gains, voice activity, final states."""
+        """Returns gains, voice activity, final states."""
         return run(sessions["model"], self._feeds(self.features))
 
     def figures(self, reference: Outputs, outputs: Outputs) -> dict[str, Any]:
-        """SQNR of all outputs, and of the gains at the beginning and at the end."""
+        """Returns the SQNR of all outputs, and of the gains at the beginning and at the end."""
         part = len(self.features) // self.PARTS
         levels = {f"{name} dB": level(reference[name], outputs[name]) for name in reference}
         pieces = {"first gains dB": slice(None, part), "last gains dB": slice(-part, None)}
@@ -324,7 +324,7 @@ class Gtcrn(Task):
         self.calibration_frames = max(1, int(self.CALIBRATION_FRAMES * scale))
 
     def feeds(self, samples: Array) -> list[Feeds]:
-        """One call for each frame."""
+        """Returns one call for each frame."""
         window = np.sqrt(np.hanning(self.FRAME + 1)[:-1])
         starts = range(0, len(samples) - self.FRAME + 1, self.SHIFT)
         spectra = (np.fft.rfft(samples[k : k + self.FRAME] * window) for k in starts)
@@ -334,16 +334,16 @@ class Gtcrn(Task):
         return {k: np.zeros(shape, np.float32) for k, shape in self.CACHES.items()}
 
     def calibration(self, floats: Sessions) -> dict[str, list[Feeds]]:
-        """Frames of the second half."""
+        """Returns frames of the second half."""
         feeds = self.feeds(self.other)[: self.calibration_frames]
         return {"model": [{**feeds[0], **self._zeros()}, *feeds[1:]]}
 
     def outputs(self, sessions: Sessions) -> Outputs:
-        """Spectra and caches."""
+        """Returns spectra and caches."""
         return stream(sessions["model"], self.feeds(self.measured), self._zeros(), self.carried["model"])
 
     def figures(self, reference: Outputs, outputs: Outputs) -> dict[str, Any]:
-        """SQNR of all outputs."""
+        """Returns the SQNR of all outputs."""
         return {f"{name} dB": level(reference[name], outputs[name]) for name in reference}
 
 
@@ -352,7 +352,7 @@ TASKS: dict[str, Made] = {t.name: t for t in (Dtln, Silero, Imdb, ImdbGru, Rnnoi
 
 
 class Statistics:
-    """Statistics of a task's models, made when they are first asked for."""
+    """Statistics of a task's models, computed on first use."""
 
     def __init__(self, task: Task, floats: Sessions) -> None:
         self._task, self._floats = task, floats
@@ -360,21 +360,21 @@ class Statistics:
         self._made: dict[str, Any] = {}
 
     def feeds(self, name: str) -> list[Feeds]:
-        """The calls of the calibration of one model."""
+        """Returns the calibration calls of one model."""
         self._feeds = self._feeds or self._task.calibration(self._floats)
         return self._feeds[name]
 
     def call(self, name: str) -> Feeds:
-        """The call of one model whose time is measured."""
+        """Returns the call of one model to time."""
         return self._task.timed(self.feeds(name)[0])
 
     def state(self, name: str) -> Feeds:
-        """Zeros for the states of one model, of one row where that is open."""
+        """Returns zeros for the states of one model; an open batch dimension has one row."""
         shapes = {i.name: [d if isinstance(d, int) else 1 for d in i.shape] for i in self._floats[name].get_inputs()}
         return {k: np.zeros(shapes[k], np.float32) for k in self._task.carried[name]}
 
     def of(self, name: str) -> Any:
-        """The statistics of one model."""
+        """Returns the statistics of one model."""
         if name not in self._made:
             feeds = self.feeds(name)
             start, model = time.perf_counter(), str(self._task.models[name])
@@ -390,12 +390,12 @@ def _of(statistics: Statistics | None, name: str) -> Any:
 
 
 def add_times(rows: list[dict[str, Any]], calls: Sequence[Mapping[str, Callable[[], None]]], rounds: int) -> None:
-    """Microseconds of a call, of all models of the task together, and how often as fast as float that is.
+    """Adds microseconds per call, for all models of the task together, and the speed relative to float.
 
     Args:
-        rows: One for each variant, the first the float model.
+        rows: One for each variant, the first for the float model.
         calls: By variant, a call of each model.
-        rounds: How often they take turns; the shortest run counts.
+        rounds: The number of turns; the shortest run counts.
     """
     took = take_turns({f"{k} {n}": run for k, made in enumerate(calls) for n, run in made.items()}, rounds)
     sums = [sum(1e6 * min(took[f"{k} {name}"]) for name in made) for k, made in enumerate(calls)]
@@ -410,7 +410,7 @@ def measure(
     rounds: int = 0,
     more: Callable[[Statistics], Iterable[Variant]] = lambda _: (),
 ) -> list[dict[str, Any]]:
-    """One row for each variant; the first is the float model. With `rounds` they take turns, and have times, too.
+    """Returns one row for each variant; the first is the float model. With `rounds` rows have times, measured in turns.
 
     `more` makes further variants from the statistics.
     """
@@ -453,7 +453,7 @@ def measure(
 
 
 def main() -> None:
-    """Measure, print, write."""
+    """Measures, prints, writes."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("models", type=Path, metavar="MODELS_FOLDER")
     parser.add_argument("data", type=Path, metavar="DATA_FOLDER")

@@ -1,6 +1,6 @@
-"""Processes that take turns: one measures, the others are stopped, so that no thread pool spins beside another's burst.
+"""Processes that take turns: one measures while the others are stopped, so that no thread pool spins during its burst.
 
-A worker is any program that answers one line on its standard input with one line of JSON:
+A worker is any program that answers each line on its standard input with one line of JSON:
 
     (at its start)          {"version": ...}, or {"missing": what to install}
     prepare ...             {...}, or {"error": text}
@@ -31,18 +31,18 @@ PATIENCE = 300
 
 
 def _end_with_parent() -> None:
-    """A stopped process would outlive a parent that is killed."""
+    """Kills the process with its parent: a stopped process would outlive it."""
     pr_set_pdeathsig = 1
     ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
 
 
 class WorkerError(Exception):
-    """A worker ended, or says that it cannot do what it was asked for."""
+    """A worker ended, or reports that it cannot do what it was asked for."""
 
 
 @contextmanager
 def processors(count: int) -> Iterator[None]:
-    """Processes that start inside have so many processors, where the system can say so: none can take more threads."""
+    """Limits processes that start inside to `count` processors, if the system can: they cannot use more threads."""
     if not hasattr(os, "sched_setaffinity"):
         yield
         return
@@ -55,7 +55,7 @@ def processors(count: int) -> Iterator[None]:
 
 
 class Worker:
-    """One process; it runs only while it is asked something."""
+    """A process that runs only while it answers."""
 
     def __init__(self, name: str, command: Sequence[str | Path], environment: Mapping[str, str] | None = None) -> None:
         self.name = name
@@ -71,10 +71,10 @@ class Worker:
         )
 
     def receive(self) -> Reply:
-        """The answer that is due.
+        """Returns the next answer.
 
         Raises:
-            WorkerError: There is none, or it says what is missing or went wrong.
+            WorkerError: There is none, or it reports a missing package or an error.
         """
         assert self._process.stdout is not None
         if not select.select([self._process.stdout], [], [], PATIENCE)[0]:
@@ -91,7 +91,7 @@ class Worker:
         return answer
 
     def send(self, text: str) -> None:
-        """Asks something; the answer is to be received.
+        """Sends a request; call `receive` for the answer.
 
         Raises:
             WorkerError: The process has ended.
@@ -105,14 +105,14 @@ class Worker:
             raise WorkerError(f"ended with code {self._process.wait()}") from error
 
     def stop(self) -> None:
-        """Holds all its threads until it is asked something; returns when they stand, or the process has ended."""
+        """Stops all its threads until the next request; returns once they are stopped, or the process has ended."""
         if self._process.poll() is not None:
             return
         self._process.send_signal(signal.SIGSTOP)
         os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
     def ask(self, text: str) -> Reply:
-        """The answer; the process is stopped again.
+        """Sends a request and returns the answer; stops the process again.
 
         Raises:
             WorkerError: See `receive`.
@@ -124,7 +124,7 @@ class Worker:
             self.stop()
 
     def burst(self, seconds: float) -> Reply:
-        """One turn.
+        """Runs one turn.
 
         Raises:
             WorkerError: See `receive`.
@@ -139,7 +139,7 @@ class Worker:
 
 
 def wait_until_quiet(most: float) -> bool:
-    """Waits until nothing but this process can run, at most that many seconds; whether it came to that."""
+    """Waits until only this process can run, for at most `most` seconds; returns whether that was reached."""
     stat = Path("/proc/stat")
     end = time.monotonic() + most
     while stat.exists():
@@ -153,7 +153,7 @@ def wait_until_quiet(most: float) -> bool:
 
 
 def compiled(source: str, flags: Sequence[str] = ()) -> Path:
-    """The program of a C++ file of this folder, compiled unless that has been done.
+    """Returns the program compiled from a C++ file of this folder, compiling it if needed.
 
     Raises:
         WorkerError: There is no compiler, or it fails.

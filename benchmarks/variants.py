@@ -1,4 +1,4 @@
-"""The ways to quantize a model that the accuracy tables compare: onnxruntime's quantize_dynamic and recipes."""
+"""The quantization methods that the accuracy tables compare: onnxruntime's quantize_dynamic and recipes."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ class Variant:
 
     Attributes:
         label: Its name.
-        recipe: Of rnnqc; "" for the float model and for quantize_dynamic.
-        overrides: In front of the recipe's rules.
+        recipe: The recipe of rnnqc; "" for the float model and for quantize_dynamic.
+        overrides: Overrides of the recipe's rules.
         calibrated: Whether it is lowered with statistics of the calibration data.
-        rest: What becomes of the weights around the recurrent layers: "float" or "int8".
+        rest: The storage of the weights outside the recurrent layers: "float" or "int8".
     """
 
     label: str
@@ -45,7 +45,7 @@ class Variant:
 
 INT4 = "*.weight.bits=4"
 PLAIN = "*.weight.compensation=false"
-"""With statistics weights are rounded so that errors cancel, if this does not say otherwise."""
+"""Disables the default with statistics: rounding weights so that errors cancel."""
 _LISTED = (
     Variant(FLOAT),
     Variant(PER_TENSOR),
@@ -91,7 +91,7 @@ VARIANTS: tuple[Variant, ...] = (
     *_LISTED,
     *(Variant(r.name, r.name, calibrated=True) for r in builtin_recipes() if r.name not in {v.recipe for v in _LISTED}),
 )
-"""Those that have an order of their own, and every further recipe."""
+"""The listed variants in this order, then all other recipes."""
 
 
 @dataclass
@@ -99,11 +99,11 @@ class Built:
     """A quantized model.
 
     Attributes:
-        session: It, running.
-        form: What its cells became.
-        file_kilobytes: Of the model.
-        kilobytes: Of the parameters of its recurrent layers; None where nobody counted.
-        note: What there is to say about it.
+        session: Its session.
+        form: The form of its cells.
+        file_kilobytes: Size of the model.
+        kilobytes: Size of the parameters of its recurrent layers; None if unknown.
+        note: A note for the table.
     """
 
     session: ort.InferenceSession
@@ -114,9 +114,9 @@ class Built:
 
 
 def chosen(patterns: Sequence[str], variants: Sequence[Variant] = VARIANTS) -> list[Variant]:
-    """The variants whose labels match one of the globs (all without globs); the float model is always one.
+    """Returns the variants whose labels match one of the globs (all without globs), always including the float model.
 
-    Recipes that this rnnqc does not have are named and left out.
+    Prints and omits recipes that this version of rnnqc does not have.
     """
     recipes = {r.name for r in builtin_recipes()}
     result = []
@@ -130,7 +130,7 @@ def chosen(patterns: Sequence[str], variants: Sequence[Variant] = VARIANTS) -> l
 
 
 def build(variant: Variant, model: onnx.ModelProto, statistics: Callable[[], Any], threads: int) -> Built:
-    """Quantizes `model` and makes a session of the result; `statistics` is called for a calibrated variant."""
+    """Quantizes `model` and creates a session; `statistics` is called for a calibrated variant."""
     options = session_options(threads)
     if variant.recipe:
         calibration = {"stats": statistics()} if variant.calibrated else {}
@@ -155,12 +155,12 @@ def build(variant: Variant, model: onnx.ModelProto, statistics: Callable[[], Any
 
 
 def plain_session(model: onnx.ModelProto, options: ort.SessionOptions) -> ort.InferenceSession:
-    """A session without any custom library."""
+    """Creates a session without any custom library."""
     return ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
 
 
 def run(session: ort.InferenceSession, feeds: Mapping[str, Array]) -> Outputs:
-    """All outputs by name."""
+    """Returns all outputs by name."""
     names = [o.name for o in session.get_outputs()]
     return dict(zip(names, session.run(names, dict(feeds)), strict=True))
 
@@ -171,7 +171,7 @@ def stream(
     state: Mapping[str, Array],
     carried: Mapping[str, str],
 ) -> Outputs:
-    """Outputs of one call after the other, stacked; `carried` maps inputs to the outputs that become them."""
+    """Stacks the outputs of consecutive calls; `carried` maps inputs to the outputs that feed them in the next call."""
     steps, current = [], dict(state)
     for feed in feeds:
         got = run(session, {**feed, **current})

@@ -1,4 +1,4 @@
-"""Vitis AI's arithmetic on IMDb: powers of two, 16 and 8 bits, tensors of the cell aligned or not, floor or to nearest.
+"""Vitis AI's arithmetic on IMDb: powers of two, 16 and 8 bits, aligned cell tensors or not, floor or nearest rounding.
 
 python benchmarks/vitis.py MODELS_FOLDER DATA_FOLDER [--reviews 500 5000] [--json OUT.json]
 
@@ -42,7 +42,7 @@ ROWS = (
 
 
 def measure(models: Path, data: Path, counts: list[int], threads: int) -> list[dict[str, Any]]:
-    """One row for each of `ROWS`, with columns for each number of reviews."""
+    """Returns one row for each of `ROWS`, with columns for each number of reviews."""
     task = Imdb(models, data, 1.0)
     task.tokens, task.labels = task.tokens[: max(counts)], task.labels[: max(counts)]
     task.other = task.other[:CALIBRATION_REVIEWS]
@@ -66,7 +66,7 @@ def measure(models: Path, data: Path, counts: list[int], threads: int) -> list[d
 
 
 def main() -> None:
-    """Measure, print, write."""
+    """Measures, prints, writes."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("models", type=Path, metavar="MODELS_FOLDER")
     parser.add_argument("data", type=Path, metavar="DATA_FOLDER")

@@ -1,15 +1,15 @@
-"""Whole models as they are used, against everything else that runs them: time of a call, size, SQNR of the stream.
+"""Whole models in realistic use, against other ways to run them: time of a call, size, SQNR of the stream.
 
     python benchmarks/whole.py MODELS_FOLDER DATA_FOLDER [--models GLOB ...] [--ways GLOB ...] [--threads N]
         [--rounds N] [--json OUT.json]
 
-One call is a frame, a symbol, a chunk or a review. Ways: onnxruntime's float model; what its `quantize_dynamic` makes
-of everything but convolutions; OpenVINO float, with weights compressed to int8 by NNCF, and quantized by NNCF with
+One call is a frame, a symbol, a chunk or a review. Ways: onnxruntime's float model; its `quantize_dynamic` of
+everything but convolutions; OpenVINO float, with weights compressed to int8 by NNCF, and quantized by NNCF with
 calibration data; rnnqc's default recipe with `rest="int8"`, native, native and calibrated, and in stock onnxruntime.
 Sessions take turns; times are minima; "x" is onnxruntime's float time over the way's. OpenVINO is called from Python as
-its users call it, with tensors set beforehand. "dB" is the SQNR of the main output over a stream of calls in which each
-way carries its own states, on other data than it was calibrated with; "size" is that of the file over the float file. A
-way that does not run a model says why. "goal" is the speed-up aimed at.
+its users call it, with tensors set in advance. "dB" is the SQNR of the main output over a stream of calls in which each
+way carries its own states, on other data than for calibration; "size" is that of the file over the float file. A way
+that does not run a model gives the reason. "goal" is the intended speed-up.
 """
 
 from __future__ import annotations
@@ -39,21 +39,21 @@ from rnnqc.timing import bound_run, session_options, take_turns, timings
 
 Run = Callable[[Feeds], Mapping[str, Array]]
 CALLS = 40
-"""Of a stream to calibrate with, and of one to measure on."""
+"""Number of calls for calibration, and for measurement."""
 LM_TOKENS = 33278
 
 
 @dataclass(frozen=True)
 class Case:
-    """A model and how it is used.
+    """A model and its use.
 
     Attributes:
-        name: Of the row.
+        name: The name of the row.
         proto: The float model.
-        calls: To calibrate with, and as many to measure on; states only in the first.
+        calls: Calls for calibration, and as many for measurement; states only in the first.
         output: The main output.
-        goal: The speed-up aimed at.
-        carried: Outputs by the input they become in the next call.
+        goal: The intended speed-up.
+        carried: For each state input, the output that feeds it in the next call.
         lowering: Further arguments of `rnnqc.lower`.
     """
 
@@ -79,7 +79,7 @@ class Case:
 
     @cached_property
     def complete(self) -> list[Feeds]:
-        """The calls to calibrate with, each with the states that the float model carries there."""
+        """Returns the calibration calls, each with the states that the float model carries there."""
         session, states, made = plain_session(self.proto, session_options()), dict[str, Array](), []
         for call in self.calibration:
             made.append({**states, **call})
@@ -94,7 +94,7 @@ class Built:
 
     Attributes:
         run: From the arrays of a call to the outputs.
-        timed: From the arrays of a call to a function that runs it again and again.
+        timed: From the arrays of a call to a function that repeats it.
         bytes: Size of its file.
     """
 
@@ -104,12 +104,12 @@ class Built:
 
 
 def with_zeros(feeds: Sequence[Feeds], **states: tuple[int, ...]) -> list[Feeds]:
-    """The feeds, the first with zeros for states of these shapes."""
+    """Returns the feeds; adds zeros for states of these shapes to the first."""
     return [{**feeds[0], **{n: np.zeros(s, np.float32) for n, s in states.items()}}, *feeds[1:]]
 
 
 def cases(models: Path, data: Path, rnnt: Callable[[], onnx.ModelProto] | None = None) -> list[Case]:
-    """Every case whose files are there.
+    """Returns every case whose files exist.
 
     Args:
         models: Folder with dtln, silero_vad, gtcrn, rnnoise, vitis_rnn, byte_sb_bidi_lstm and wikitext2_lm.
@@ -179,7 +179,7 @@ def cases(models: Path, data: Path, rnnt: Callable[[], onnx.ModelProto] | None =
 
 
 def in_onnxruntime(proto: onnx.ModelProto, threads: int, native: bool | None = None) -> Built:
-    """A model in onnxruntime, with rnnqc's library or without; None for a model that is not rnnqc's."""
+    """Returns a model in onnxruntime, with or without rnnqc's library; `native` is None for a model of another tool."""
     options = session_options(threads)
     session = plain_session(proto, options) if native is None else rnnqc.session(proto, native=native, options=options)
     names, inputs = [o.name for o in session.get_outputs()], {i.name for i in session.get_inputs()}
@@ -269,7 +269,7 @@ WAYS: dict[str, Callable[[Case, int], Built]] = {
 
 
 def streamed(run: Run, case: Case) -> Array:
-    """The main output of all calls to measure on; the model carries its own states."""
+    """Returns the main output of all measurement calls; the model carries its own states."""
     states: dict[str, Array] = {}
     made = []
     for call in case.measured:
@@ -280,7 +280,7 @@ def streamed(run: Run, case: Case) -> Array:
 
 
 def _attempt(make: Callable[[Case, int], Built], case: Case, threads: int) -> tuple[Built, Array] | str:
-    """A way with its main output, or why it does not run the model."""
+    """Returns a way with its main output, or the reason why it does not run the model."""
     try:
         made = make(case, threads)
         return made, streamed(made.run, case)
@@ -290,7 +290,7 @@ def _attempt(make: Callable[[Case, int], Built], case: Case, threads: int) -> tu
 
 
 def measure(case: Case, ways: Sequence[str], threads: int, rounds: int) -> list[dict[str, Any]]:
-    """A row for each way; the float model is always one."""
+    """Returns a row for each way, always including the float model."""
     built: dict[str, Built] = {}
     outputs: dict[str, Array] = {}
     refused: dict[str, str] = {}
@@ -315,7 +315,7 @@ def measure(case: Case, ways: Sequence[str], threads: int, rounds: int) -> list[
 
 
 def main() -> None:
-    """Measure, print, write."""
+    """Measures, prints, writes."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("models", type=Path, metavar="MODELS_FOLDER")
     parser.add_argument("data", type=Path, metavar="DATA_FOLDER")
@@ -334,7 +334,7 @@ def main() -> None:
 
 
 def _rnnt() -> Callable[[], onnx.ModelProto]:
-    """The network of examples/rnnt.py."""
+    """Returns the constructor of the network of examples/rnnt.py."""
     import runpy
 
     made: Callable[[], onnx.ModelProto] = runpy.run_path(str(Path(__file__).parents[1] / "examples" / "rnnt.py"))[

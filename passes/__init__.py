@@ -17,6 +17,7 @@ from rnnqc.passes.normalize.canonicalize import Canonicalize
 from rnnqc.passes.normalize.compute_in_float32 import ComputeInFloat32
 from rnnqc.passes.normalize.fold_constants import FoldConstants
 from rnnqc.passes.normalize.fold_product_weights import FoldProductWeights
+from rnnqc.passes.normalize.read_ort_lstm import ReadOrtLstm
 from rnnqc.passes.normalize.read_weight_codes import ReadWeightCodes
 from rnnqc.passes.normalize.remove_idle_casts import RemoveIdleCasts
 from rnnqc.passes.normalize.remove_open_masks import RemoveOpenMasks
@@ -75,6 +76,7 @@ __all__ = [
     "QuantizeLinear",
     "QuantizeOutputs",
     "QuantizeWeights",
+    "ReadOrtLstm",
     "ReadQuantLstmCell",
     "ReadWeightCodes",
     "RecognizeSteps",

@@ -27,6 +27,7 @@ from rnnqc.passes.normalize.canonicalize import Canonicalize
 from rnnqc.passes.normalize.compute_in_float32 import ComputeInFloat32
 from rnnqc.passes.normalize.fold_constants import FoldConstants
 from rnnqc.passes.normalize.fold_product_weights import FoldProductWeights
+from rnnqc.passes.normalize.read_ort_lstm import ReadOrtLstm
 from rnnqc.passes.normalize.read_weight_codes import ReadWeightCodes
 from rnnqc.passes.normalize.remove_idle_casts import RemoveIdleCasts
 from rnnqc.passes.normalize.remove_open_masks import RemoveOpenMasks
@@ -78,6 +79,7 @@ def normal_form(
         scans: Whether loops of custom cells become Scans; of no use where they stay float.
     """
     return [
+        *([] if keep_codes else [ReadOrtLstm()]),  # normalize: onnxruntime's quantized LSTMs become LSTMs
         *([Canonicalize(keep_codes=keep_codes), *optional_passes()] if remove_sorting else []),  # normalize: no sorts
         RepairLstmExport(),  # normalize: an exported fixed batch dimension becomes dynamic
         ReadWeightCodes(keep=keep_codes),  # normalize: quantized weights become one constant each
@@ -196,8 +198,8 @@ def optional_passes() -> list[Pass]:
 
 def _brevitas(form: str) -> list[Pass]:
     return [
-        ReadQuantLstmCell(integer=form != QCDQ, functions=form == FUSED),  # brevitas: its cells become cells
-        LowerQuantOperators(),  # brevitas: its quantizers become standard operators
+        ReadQuantLstmCell(integer=form != QCDQ, functions=form == FUSED),  # brevitas: QuantLSTMCell becomes a cell
+        LowerQuantOperators(),  # brevitas: QONNX quantizers become standard operators
     ]
 
 
@@ -221,7 +223,7 @@ def _rendered(form: str, unroll: bool) -> list[Pass]:
     if form == FUSED:
         passes += [FuseQuantLstmCell(), Cleanup()]  # render: each cell becomes one node, backed by a function
         passes += [FuseCustomCells(), Cleanup()]  # custom_cells: so do loops of other equations, on shared weights
-        passes.append(ShortenNames())  # render: of what stands in functions
+        passes.append(ShortenNames())  # render: inside functions
     return passes
 
 

@@ -1,6 +1,6 @@
 """rnnqc: quantizes recurrent layers of ONNX models and runs them in onnxruntime.
 
-A name is imported when it is first used: `rnnqc --help` needs neither onnx nor onnxruntime.
+Names are imported at their first use: `rnnqc --help` needs neither onnx nor onnxruntime.
 """
 
 from importlib import import_module as _import_module

@@ -1,4 +1,4 @@
-"""The command line: puts the commands of `rnnqc.commands` together.
+"""The command line: combines the commands of `rnnqc.commands`.
 
 Exit codes: 0 done; 1 a check failed; 2 bad usage or bad input; 3 `--strict` found a recurrent node that stays float.
 """
@@ -62,7 +62,7 @@ _COMMANDS = (
     schema,
     completion,
 )
-"""In the order in which `--help` lists them."""
+"""The commands, in the order of `--help`."""
 
 
 USUAL_WAY = """\
@@ -101,7 +101,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(argv: Sequence[str]) -> int:
-    """Runs one command; the exit code."""
+    """Runs one command; returns the exit code."""
     terminal.reset()
     given = _separated(argv)
     if not given:
@@ -146,7 +146,7 @@ def _run(argv: Sequence[str]) -> int:
 
 @contextlib.contextmanager
 def _orderly_termination() -> Iterator[None]:
-    """Lets SIGTERM unwind as an exception does, so that no temporary file is left."""
+    """Makes SIGTERM unwind like an exception, so that no temporary file is left."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -158,10 +158,10 @@ def _orderly_termination() -> Iterator[None]:
 
 
 def _parsed(argv: Sequence[str]) -> argparse.Namespace:
-    """The arguments of a command.
+    """Parses the arguments of a command.
 
     Raises:
-        UsageError: It does not have some of them, or lacks others.
+        UsageError: An argument is unknown or missing.
     """
     parser, commands = _parsers()
     try:
@@ -171,26 +171,26 @@ def _parsed(argv: Sequence[str]) -> argparse.Namespace:
         raise
     if unknown:
         raise _unknown(unknown, commands[arguments.name])
-    arguments.parser, arguments.parsers = parser, commands  # for the commands that are about commands
+    arguments.parser, arguments.parsers = parser, commands  # for commands that describe commands
     return arguments
 
 
 def _theirs(arguments: Sequence[str]) -> str:
-    """What an option of another tool is called here, and its value where that is a command here; "" for others."""
+    """Translates an option of another tool, and its value if that is a command here; "" if there is none."""
     options = " ".join(a for a in arguments if a.startswith("--"))
     option, of_formats = counterpart(options, OPTIONS), counterpart(options, FORMATS)
     option = option or (of_formats and f"with --set, {of_formats}")
     return option and or_counterpart(option, " ".join(a for a in arguments if not a.startswith("-")), COMMANDS)
 
 
-# What the same is called in other commands.
+# Names of the same option in other commands.
 _OTHER_NAMES = {"--data": "--calibration", "--calibration": "--data"}
-# As other programs have them.
+# Options of other programs that replace an output.
 _REPLACING = ("--overwrite", "--force", "--yes", "-f", "-y")
 
 
 def _unknown(arguments: Sequence[str], command: argparse.ArgumentParser) -> UsageError:
-    """What to say of arguments that a command does not have: which option may have been meant."""
+    """Makes the error for unknown arguments, with the option that may have been meant."""
     options = [o for action in command._actions for o in action.option_strings]
     given = next((a.partition("=")[0] for a in arguments if a.startswith("-")), "")
     near = [o for o in (_OTHER_NAMES.get(given), *difflib.get_close_matches(given, options, 1)) if o in options]
@@ -208,7 +208,7 @@ def _unknown(arguments: Sequence[str], command: argparse.ArgumentParser) -> Usag
 
 @functools.cache
 def _parsers() -> tuple[argparse.ArgumentParser, Mapping[str, argparse.ArgumentParser]]:
-    """The parser of all commands, and those of each, by name."""
+    """Returns the parser of all commands, and the parsers of each, by name."""
     parser = _Parser(
         prog="rnnqc", description="Quantizes recurrent layers of ONNX models and runs them in onnxruntime.",
         epilog="the usual way:\n" + USUAL_WAY.split("\n\n", 2)[1], formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -221,7 +221,7 @@ def _parsers() -> tuple[argparse.ArgumentParser, Mapping[str, argparse.ArgumentP
 
 
 class _Version(argparse.Action):
-    """Looks the version up when it is asked for: that takes longer than all parsers."""
+    """Looks the version up on demand, because that takes longer than making all parsers."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> NoReturn:
         from rnnqc import __version__
@@ -230,12 +230,12 @@ class _Version(argparse.Action):
         parser.exit()
 
 
-# Options that take several values, and what is in every value.
+# Options that take several values, and the character in every value.
 _MANY = {"--bind": "=", "--dim": "=", "--set": "=", "--state": ":"}
 
 
 def _separated(argv: Sequence[str]) -> list[str]:
-    """Gives every value of `--dim A=1 B=2` an option of its own: argparse would take the model for a value, too."""
+    """Repeats the option for every value of `--dim A=1 B=2`: argparse would take the model for a value, too."""
     result: list[str] = []
     option, given = "", 0
     for text in argv:
@@ -244,7 +244,7 @@ def _separated(argv: Sequence[str]) -> list[str]:
             given += 1
             continue
         if option and given == 0:
-            result.append(option)  # argparse says what is missing
+            result.append(option)  # argparse reports what is missing
         option, given = (text, 0) if text in _MANY else ("", 0)
         if not option:
             result.append(text)

@@ -1,6 +1,6 @@
-"""Codes of warnings and remarks: the word in brackets at their end, by which a user searches and a program filters.
+"""Codes of warnings and remarks: the word in brackets at their end, for users to search and programs to filter.
 
-The code of what a pass says is the name of the pass.
+The code of a pass's message is the name of the pass.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from collections.abc import Iterable
 from typing import NewType
 
 Told = NewType("Told", str)
-"""A warning or remark that ends in its code: commands print nothing else as one."""
+"""A warning or remark that ends in its code: commands print only these as such."""
 
 
 @enum.unique
 class Code(enum.Enum):
-    """The codes of errors and of warnings that no pass gives: the word, and what it is about."""
+    """The codes of errors, and of warnings that do not come from a pass: the word, and its meaning."""
 
     CALIBRATE = "calibrate", "something of the calibration's data or cells that its statistics do not show"
     CALIBRATION_DATA = "calibration-data", "the SQNR is that on generated data: the calibration data did not fit"
@@ -59,15 +59,15 @@ class Code(enum.Enum):
 
 
 def told(code: Code, text: str) -> Told:
-    """A warning of one sentence or more, with its code."""
+    """Returns a warning of one sentence or more, with its code."""
     return coded(code.word, text)
 
 
 def all_told(code: Code, texts: Iterable[str]) -> list[Told]:
-    """Warnings of one kind."""
+    """Returns warnings of one kind."""
     return [told(code, text) for text in texts]
 
 
 def coded(word: str, text: str) -> Told:
-    """A message with its code: the name of a pass, or the word of a `Code`."""
+    """Returns a message with its code: the name of a pass, or the word of a `Code`."""
     return Told(f"{text} [{word}]")

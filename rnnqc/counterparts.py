@@ -1,6 +1,6 @@
-"""What the words of other tools are called here, for the messages to people who come from them.
+"""Translates words of other tools to rnnqc's, for messages to users who come from them.
 
-The tables are those of docs/from_*.md, in short.
+The tables are short forms of those in docs/from_*.md.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping
 
 Words = Mapping[str, tuple[str, str]]
-"""By the word in small letters, with underscores: whose word it is, and what to write."""
+"""By the word in lower case, with underscores: the tool it belongs to, and what to write instead."""
 
 _BREVITAS, _DISTILLER, _VITIS, _NEURON = "Brevitas", "Distiller", "Vitis", "torch-neuron"
 _PER_CHANNEL = "'*.weight.granularity=per-channel'"
@@ -127,7 +127,7 @@ FORMATS: Words = {
     "param_corr": (_VITIS, "'*.weight.bias_correction=true'"),
     "bias_corr": (_VITIS, "'*.weight.bias_correction=true'"),
 }  # fmt: skip
-"""In overrides and recipe files: points, keys and values."""
+"""Words in overrides and recipe files: points, keys and values."""
 
 OPTIONS: Words = {
     "mode": (
@@ -181,7 +181,7 @@ OPTIONS: Words = {
     "weight_bit_width": (_BREVITAS, "--set '*.weight.bits=4'"),
     "io_bit_width": (_BREVITAS, "--set '*.input.bits=6' '*.hidden.bits=6'"),
 }
-"""Of the command line."""
+"""Words of the command line."""
 
 COMMANDS: Words = {
     "calib": (_VITIS, "`rnnqc calibrate`"),
@@ -229,11 +229,11 @@ RECIPES: Words = {
 
 
 def counterpart(text: str, words: Words) -> str:
-    """What the first word of another tool in `text` is called here; "" if there is none.
+    """Translates the first word of another tool in `text`; "" if there is none.
 
     Args:
-        text: What the user wrote.
-        words: The words that are looked for.
+        text: The text of the user.
+        words: The words to look for.
     """
     for found in re.findall(r"\w+", text.replace("-", "_")):
         word = found.lower().strip("_")
@@ -244,5 +244,5 @@ def counterpart(text: str, words: Words) -> str:
 
 
 def or_counterpart(action: str, text: str, words: Words) -> str:
-    """An action, with what a word of another tool in `text` is called here in front."""
+    """Returns an action, preceded by the translation of another tool's word in `text`."""
     return "; ".join(filter(None, (counterpart(text, words), action)))

@@ -1,4 +1,4 @@
-"""What rnnqc says to its users: errors, and remarks about the sites a pass did not handle.
+"""Messages of rnnqc to its users: errors, and remarks about sites that a pass did not handle.
 
 Three kinds of failure, never mixed:
 
@@ -21,32 +21,33 @@ from rnnqc.wording import worded
 
 MEMORY = "the model"
 FLOAT_MODEL, LOWERED_MODEL = "the float model", "the lowered model"
-"""How messages call models that come from no file; the second two where there are two."""
+"""Names in messages for two models that do not come from files."""
+LOWER_THE_FLOAT_MODEL = "lower the float model that it was made from"
 
 
 def byte_count(count: int) -> str:
-    """A number of bytes, for people."""
+    """Formats a number of bytes for people."""
     return (
         f"{count} B" if count < 10_000 else f"{count / 1e3:.0f} kB" if count < 10_000_000 else f"{count / 1e6:.1f} MB"
     )
 
 
 def explained(text: str, found: str = "", action: str = "") -> str:
-    """A sentence with its cause and the way out, where these are known."""
+    """Adds the cause and the resolution to a sentence, where they are known."""
     text += f" Found: {found}." if found else ""
     return text + (f" Resolution: {action}." if action else "")
 
 
 def and_more(things: Sized) -> str:
-    """What follows the first of several things in a sentence: how many more there are; "" where it is the only one."""
+    """Returns " and N more" to follow the first of several things; "" if it is the only one."""
     return f" and {len(things) - 1} more" if len(things) > 1 else ""
 
 
 class RnnqcError(Exception):
-    """Base of every error rnnqc raises on purpose.
+    """Base of every error that rnnqc raises on purpose.
 
     Attributes:
-        code: What its message ends in on the command line.
+        code: The code at the end of its message on the command line.
     """
 
     code: ClassVar[Code] = Code.REFUSED
@@ -76,7 +77,7 @@ class CompileError(RnnqcError):
         return worded(text)
 
     def locate(self, source: str) -> None:
-        """Puts the model's name before the message, unless it is there."""
+        """Prefixes the message with the model's name, unless it contains it."""
         if source != MEMORY and source not in self.message:
             self.message = f"{source}: {self.message}"
             self.args = (str(self),)
@@ -84,7 +85,7 @@ class CompileError(RnnqcError):
 
 @contextlib.contextmanager
 def located(source: str) -> Iterator[None]:
-    """Errors about a model that are raised inside name the model; errors about options stay as they are."""
+    """Adds the model's name to errors raised inside, except to errors about options."""
     try:
         yield
     except UsageError:
@@ -130,7 +131,7 @@ class NumericsError(InternalError):
 
 
 class Outcome(enum.Enum):
-    """What became of a site."""
+    """The outcome of a pass at a site."""
 
     LOWERED = "lowered"
     FLOAT = "float"
@@ -143,12 +144,12 @@ class Remark:
     """One statement of a pass about one site.
 
     Attributes:
-        pass_name: The pass that speaks: the code of the remark.
-        outcome: Whether the site was lowered, stays float, or is only commented on or warned of.
+        pass_name: The name of the pass: the code of the remark.
+        outcome: Whether the site was lowered, stays float, or only gets a note or a warning.
         node: Name of the node (or its first output, for a node without a name), with its path through subgraphs.
-        op: Operator type; "" where the node is none, such as the data.
+        op: Operator type; "" for other subjects, such as the data.
         reason: Why.
-        found: What the pass met, e.g. "W is the output of node 'x' (MatMul)".
+        found: What the pass found, e.g. "W is the output of node 'x' (MatMul)".
         action: What the user can do.
     """
 
@@ -161,7 +162,7 @@ class Remark:
     action: str = ""
 
     def as_dict(self) -> dict[str, str]:
-        """The remark as JSON-ready values."""
+        """Returns the remark as JSON-ready values."""
         return {**asdict(self), "outcome": self.outcome.value}
 
     def __str__(self) -> str:

@@ -1,4 +1,4 @@
-"""What the results of all functions have: text, HTML for notebooks, JSON-ready values, and rows for tables."""
+"""The common interface of all results: text, HTML for notebooks, JSON-ready values, and rows for tables."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Result:
 
     @property
     def headline(self) -> str:
-        """One sentence."""
+        """A summary in one sentence."""
         raise NotImplementedError
 
     @property
@@ -31,21 +31,21 @@ class Result:
 
     @property
     def shown(self) -> list[Row]:
-        """The rows as people read them, with the same keys: `print` and notebooks show these."""
+        """The rows formatted for people, with the same keys, for `print` and notebooks."""
         return self.rows
 
     @property
     def messages(self) -> list[Told]:
-        """What the command line warns of and is not in the rows: a sentence each, with its code."""
+        """The warnings of the command line that are not in the rows: a sentence each, with its code."""
         return []
 
     @property
     def hints(self) -> list[str]:
-        """What else the command line says: a sentence each."""
+        """Other output of the command line: a sentence each."""
         return []
 
     def to_dict(self) -> Row:
-        """Everything, as JSON-ready values."""
+        """Returns everything as JSON-ready values."""
         raise NotImplementedError
 
     def __repr__(self) -> str:
@@ -67,7 +67,7 @@ class Result:
 
 
 def _text_rows(rows: Sequence[Row]) -> list[str]:
-    """The lines of a table with aligned columns."""
+    """Returns the lines of a table with aligned columns."""
     if not rows:
         return []
     table = [list(rows[0]), *([cell_text(v) for v in row.values()] for row in rows)]
@@ -86,10 +86,10 @@ def _html_table(rows: Sequence[Row]) -> str:
 
 
 def cell_text(value: Any) -> str:
-    """A value of a row, for people, on one line."""
+    """Formats a value of a row for people, on one line."""
     return one_line("" if value is None else f"{value:.5g}" if isinstance(value, float) else worded(str(value)))
 
 
 def one_line(text: str) -> str:
-    """A text on one line: names in models may hold line breaks and terminal sequences."""
+    """Returns a text on one line: names in models may hold line breaks and terminal sequences."""
     return "".join(c if c.isprintable() else " " for c in text)

@@ -1,4 +1,4 @@
-"""What a model is worth in its task: `rnnqc.evaluate`."""
+"""Evaluates a metric of a task on a model: `rnnqc.evaluate`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from rnnqc.proto.given import Given, as_given, name_of, proto_of
 from rnnqc.results import Result
 
 CHANGE = "against float"
-"""What a lowered model lost or won, in tables."""
+"""The column for a lowered model's loss or gain, in tables."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -31,12 +31,12 @@ class Evaluation(Result):
     Attributes:
         metric: Its name; `module:function` or the function's own name for one of the user.
         output: The output that a built-in metric reads; "" for a function.
-        calls: How many calls the data makes.
+        calls: The number of calls in the data.
         value: The metric of the model.
-        reference: That of the float model; None without one.
-        labels: The array of the data that a built-in metric compares with; for a function what it was called, or "".
-        model: What the model is called.
-        against: What the float model is called; "" without one.
+        reference: The metric of the float model; None without one.
+        labels: The array of labels that a built-in metric reads; for a function the given name, or "".
+        model: Name of the model.
+        against: Name of the float model; "" without one.
     """
 
     metric: str
@@ -50,15 +50,15 @@ class Evaluation(Result):
 
     @property
     def headline(self) -> str:
-        """On how much data, and which."""
+        """The number of calls, and the arrays that were compared."""
         read = f", output {self.output} against {self.labels}" if self.output else ""
         return f"{self.calls} call(s){read}"
 
     @property
     def rows(self) -> list[dict[str, Any]]:
-        """The metric of the float model where it was given, and of the model, with what it lost or won.
+        """The metric of the float model, if given, and of the model, with the loss or gain.
 
-        That is the difference, of a perplexity the quotient of both less 1.
+        That is the difference; for a perplexity, the quotient of both minus 1.
         """
         if self.reference is None:
             return [{"model": self.model, self.metric: self.value}]
@@ -85,7 +85,7 @@ class Evaluation(Result):
         return f"{100 * lost:+.2f} points" if points else f"{lost:{'+.3%' if self.metric == PERPLEXITY else '+.3g'}}"
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-ready values."""
+        """Returns JSON-ready values."""
         return asdict(self)
 
 
@@ -101,7 +101,7 @@ def evaluate(
     native: bool = True,
     progress: Callable[[int, int], None] | None = None,
 ) -> Evaluation:
-    """Runs a model over data, with labels beside the inputs, and says what a metric makes of the outputs.
+    """Runs a model over data that includes labels, and computes a metric of the outputs.
 
     Examples:
         >>> import rnnqc
@@ -113,17 +113,17 @@ def evaluate(
         model: A path, a ModelProto, or what `rnnqc.lower` returns: float, lowered, or as Brevitas exported it.
         data: Inputs and labels by name: data as `rnnqc.lower` takes it. They are kept in memory.
         metric: "accuracy", "perplexity", the name `module:function`, or a function of the list of outputs and the list
-            of feeds of all calls, each a dict of arrays by name. The outputs of all calls are held for a function only.
-        against: The float model, whose metric stands beside; each model carries its own states.
+            of feeds of all calls, each a dict of arrays by name. Only for a function all outputs are kept in memory.
+        against: The float model to evaluate, too; each model carries its own states.
         state: Outputs by the input they become in the next call, or texts `IN:OUT`: the data is the calls of a stream.
         output: The output that a built-in metric reads, `[...,classes]` or, for accuracy, a probability; by default the
-            first that is no state.
-        labels: The array of labels, `[...]`, whole numbers; by default the only one that is no input, or one called
+            first that is not a state.
+        labels: The array of labels, `[...]`, integers; by default the only one that is not an input, or one called
             label, labels, target or targets. Labels below 0 do not count. Arrays that follow those of the inputs, as in
-            a batch of a `DataLoader`, have this name, or else "label", also in the feeds that a function gets; for it
-            every call has to have an array of the name that is given here.
-        native: Whether to run with the native library, if it is there; same bits.
-        progress: Called with the number of calls done so far, and of all, those of both models.
+            a batch of a `DataLoader`, get this name, or else "label", also in the feeds of a function. If the name is
+            given for a function, every call must have such an array.
+        native: Whether to run with the native library, if it is available; same bits.
+        progress: Called with the number of calls done so far, and the total, for both models together.
 
     Returns:
         The metric of both models.
@@ -160,7 +160,7 @@ def evaluate(
 
 
 def _names(model: Given, against: Given | None, protos: Sequence[onnx.ModelProto]) -> list[str]:
-    """What the model is called, and the float one where there is one.
+    """Returns the name of the model, and of the float one if there is one.
 
     Raises:
         UsageError: They are in the wrong order.

@@ -34,7 +34,7 @@ def session(
     options: ort.SessionOptions | None = None,
     **kwargs: Any,
 ) -> ort.InferenceSession:
-    """An onnxruntime session on the CPU.
+    """Makes an onnxruntime session on the CPU.
 
     Examples:
         >>> import numpy, rnnqc
@@ -43,15 +43,15 @@ def session(
         >>> logits.shape
         (1, 10)
 
-    A model that onnxruntime does not run as Brevitas exported it is lowered first, with its own quantization. If an
-    exporter lost layers of it, so that outputs are the same whatever it is fed, a `UserWarning` says so.
+    A Brevitas export that onnxruntime does not run is lowered first, with its own quantization. If an exporter lost
+    layers, so that outputs do not depend on the inputs, a `UserWarning` says so.
 
     Args:
         model: A path, a ModelProto, or what `rnnqc.lower` returns.
         native: Whether to register rnnqc's library; without it the functions of standard operators run. Same bits.
         options: Session options to start from, by default onnxruntime's with `session.disable_quant_qdq`: products of
-            int8 weights do not saturate on x86 without VNNI. They stay as they are and serve for any number of
-            sessions. Only where they hold another library of operators that the model needs, which onnxruntime does
+            int8 weights do not saturate on x86 without VNNI. They are not changed and can serve for any number of
+            sessions. Exception: if they hold another operator library that the model needs, which onnxruntime does
             not copy, rnnqc's is registered with them, too.
         kwargs: Passed to `onnxruntime.InferenceSession`.
 
@@ -68,7 +68,7 @@ def session(
 
 
 def session_of_exposed(model: onnx.ModelProto, native: bool, options: ort.SessionOptions) -> ort.InferenceSession:
-    """`session` for a model with values of its inside as outputs: no input need have an influence on those."""
+    """Makes a `session` for a model that exposes inner values, which need not depend on any input."""
     refuse_external(model)
     return _opened(model, _Opener(options, native, {}, _operators(model)))
 
@@ -95,7 +95,7 @@ def _opened(model: str | os.PathLike[str] | onnx.ModelProto, open_: _Opener) -> 
 
 
 class _Opener:
-    """Opens models with the caller's options, and with the library where it is wanted: all of it, or some operators."""
+    """Opens models with the caller's options, and optionally with the library: all of it, or some operators."""
 
     def __init__(
         self,
@@ -112,7 +112,7 @@ class _Opener:
             _register(self.options, operators)
 
     def __call__(self, source: str | bytes) -> ort.InferenceSession:
-        """A session of a model's bytes or file; raises what onnxruntime raises."""
+        """Makes a session of a model's bytes or file; raises onnxruntime's errors."""
         try:
             return ort.InferenceSession(source, self.options, **self.arguments)
         except Exception as error:
@@ -122,13 +122,13 @@ class _Opener:
                 ort.InferenceSession(source, self.given, **self.arguments)
             except Exception:
                 raise error from None
-            _register(self.given)  # a library that the copy does not have: onnxruntime opens the model with it
+            _register(self.given)  # only these options have another library, which the copy lacks
             return ort.InferenceSession(source, self.given, **self.arguments)
 
 
 _UNKNOWN = "is not a registered function/op"
 _FILES: dict[str, Any] = {"enable_profiling": False, "optimized_model_filepath": ""}
-"""Options that let a session write a file, and their values where it does not."""
+"""Options that let a session write a file, with values that prevent it."""
 
 
 def _register(options: ort.SessionOptions, operators: Collection[str] | None = None) -> None:
@@ -143,7 +143,7 @@ def _register(options: ort.SessionOptions, operators: Collection[str] | None = N
 
 
 def _operators(model: str | os.PathLike[str] | onnx.ModelProto) -> set[str] | None:
-    """The operators of rnnqc in a model; None of a file, which is not read for that, and where there are none yet."""
+    """Returns rnnqc's operators in a model; None if there are none, or for a file, which is not read for this."""
     if not isinstance(model, onnx.ModelProto):
         return None
     blocks = blocks_of([model.graph, *model.functions])
@@ -151,7 +151,7 @@ def _operators(model: str | os.PathLike[str] | onnx.ModelProto) -> set[str] | No
 
 
 def _copied(options: ort.SessionOptions) -> ort.SessionOptions:
-    """A copy, of everything but libraries of operators: a session has one of the options it was made with."""
+    """Copies everything except operator libraries: makes a session and reads its options."""
     value = onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [1])
     result = onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [1])
     graph = onnx.helper.make_graph([onnx.helper.make_node("Identity", ["x"], ["y"])], "any", [value], [result])
@@ -171,7 +171,7 @@ def _copied(options: ort.SessionOptions) -> ort.SessionOptions:
 
 
 def _lost_outputs(made: ort.InferenceSession, model: str | os.PathLike[str] | onnx.ModelProto) -> list[str]:
-    """Outputs that no input has an influence on; `lower` has spoken of those of its results.
+    """Returns outputs that depend on no input; empty for lowered models, as `lower` has reported theirs.
 
     Raises:
         CompileError: The model has functions of its own in rnnqc's domain.
@@ -182,11 +182,11 @@ def _lost_outputs(made: ort.InferenceSession, model: str | os.PathLike[str] | on
     try:
         return [] if loaded is None else independent_outputs(loaded)
     except Exception:
-        return []  # it runs, whatever the compiler makes of it
+        return []  # it runs, even if the compiler cannot read it
 
 
 def _check_bodies(model: str | os.PathLike[str] | onnx.ModelProto) -> None:
-    """Raises CompileError if the model lost a body when it was joined."""
+    """Raises CompileError if the model lost a function body when it was joined."""
     try:
         proto = model if isinstance(model, onnx.ModelProto) else load_proto(Path(model))
     except CompileError:
@@ -195,7 +195,7 @@ def _check_bodies(model: str | os.PathLike[str] | onnx.ModelProto) -> None:
 
 
 def _readable(model: str | os.PathLike[str] | onnx.ModelProto) -> Model | None:
-    """The model as the compiler reads it; None if it does not.
+    """Loads the model; None if the compiler cannot read it.
 
     Raises:
         CompileError: The model has functions of its own in rnnqc's domain.
@@ -209,28 +209,28 @@ def _readable(model: str | os.PathLike[str] | onnx.ModelProto) -> Model | None:
 
 
 def _checked(model: str | os.PathLike[str] | onnx.ModelProto) -> str | os.PathLike[str] | onnx.ModelProto:
-    """The model, once its external data has been found to be what this package would read.
+    """Checks a model's external data by this package's rules, and returns the model.
 
-    Data behind links, which the user has allowed, is loaded: onnxruntime has rules of its own for them.
+    Data behind links that the user has allowed is loaded, because onnxruntime has its own rules for links.
     """
     if isinstance(model, onnx.ModelProto):
         refuse_external(model)
         return model
     path = Path(model)
     if not path.is_file() or b"location" not in path.read_bytes():
-        return model  # the key is in every reference to another file
+        return model  # every reference to another file has this key
     if links_are_allowed():
         return load_proto(path)
     try:
         proto = onnx.load(path, load_external_data=False)
     except Exception:
-        return model  # onnxruntime says what is wrong
+        return model  # onnxruntime reports the error
     check_external(proto, path)
     return model
 
 
 def _may_be_bound_to_a_batch(made: ort.InferenceSession, model: str | os.PathLike[str] | onnx.ModelProto) -> bool:
-    """Whether a model that loads may fail for batches other than 1: a Squeeze right behind an LSTM, dynamic sizes."""
+    """Whether a model that loads may fail for batches other than 1: a Squeeze after an LSTM, dynamic sizes."""
     if CELLS_KEY in made.get_modelmeta().custom_metadata_map:
         return False
     if all(isinstance(d, int) for i in made.get_inputs() for d in i.shape):
@@ -254,7 +254,7 @@ def _may_be_bound_to_a_batch(made: ort.InferenceSession, model: str | os.PathLik
 
 
 def _held(node: onnx.NodeProto) -> list[Any]:
-    """The elements of a Constant; none of one that cannot hold axes."""
+    """Returns the elements of a Constant; empty if it cannot hold axes."""
     for attribute in node.attribute:
         if attribute.name == "value":
             return list(onnx.numpy_helper.to_array(attribute.t).ravel().tolist())

@@ -1,7 +1,7 @@
 """Measures models against each other in onnxruntime.
 
-Sessions take turns: in every round each runs for a short burst, so that a change of the machine's speed hits all alike.
-The minimum is what a model takes when nothing disturbs it; ratios are ratios of minima of one measurement.
+Sessions take turns: in every round each runs for a short burst, so that a change of the machine's speed affects all
+alike. The minimum is the time of an undisturbed run; ratios are ratios of minima of one measurement.
 """
 
 from __future__ import annotations
@@ -42,22 +42,22 @@ from rnnqc.sessions import session
 
 Array = npt.NDArray[Any]
 FLOAT, STOCK, NATIVE = "float", "stock", "native"
-"""Ways of running a model; forms.ORT is one more: onnxruntime's own quantized LSTM."""
+"""Ways of running a model; `forms.ORT` is another one: onnxruntime's own quantized LSTM."""
 WARM_UP = 3
 BURST = 0.05
 SETTLE = 0.005
 MOST_THREADS = 64
-"""Accepted on every machine; one with more processors accepts that many. onnxruntime would start any number."""
+"""Accepted on every machine; a machine with more processors accepts as many. onnxruntime itself has no limit."""
 
 
 @dataclass(frozen=True)
 class Timing:
-    """What one way of running a model took.
+    """The times of one way of running a model.
 
     Attributes:
         name: "float", "stock" (lowered, without the native library), "native", or "ort": a float model lowered to that
-            form, which is for those who cannot load the library.
-        runs: How many runs were measured.
+            form, for programs that cannot load the library.
+        runs: The number of measured runs.
         min_us: The shortest, in microseconds.
         median_us: Their median.
         speedup: Shortest run of the first way of the measurement over this one's.
@@ -76,11 +76,11 @@ class Measurement(Result):
 
     Attributes:
         threads: Intra-op threads of every session.
-        rounds: How often the sessions took turns.
+        rounds: The number of rounds in which the sessions took turns.
         inputs: Type and shape of every input, such as "float32 [100, 1, 64]".
         generated: Whether the inputs were generated.
         data: Which call of which data was measured, in words.
-        timings: One per way; the first is what the others are compared with.
+        timings: One per way; the first is the base of comparisons.
         float_entries: Recurrent nodes that lowering on the fly left float.
         isa: Kernels of the native library.
         environment: Processor and versions.
@@ -98,14 +98,14 @@ class Measurement(Result):
 
     @property
     def headline(self) -> str:
-        """What was measured."""
+        """A description of the measurement."""
         shapes = ", ".join(f"{name} {text}" for name, text in self.inputs.items())
         origin = "generated" if self.generated else "given"
         return f"{self.threads} thread(s), {origin} inputs {shapes} ({self.data})"
 
     @property
     def rows(self) -> list[dict[str, Any]]:
-        """The ways of running the model; times in microseconds."""
+        """One row for each way of running the model; times in microseconds."""
         return [asdict(t) for t in self.timings]
 
     @property
@@ -116,12 +116,12 @@ class Measurement(Result):
         return [*floats, nothing] if [t.name for t in self.timings] == [FLOAT] else floats
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-ready values."""
+        """Returns JSON-ready values."""
         return asdict(self)
 
 
 def session_options(threads: int = 1) -> ort.SessionOptions:
-    """Default optimizations, sequential execution, a pool of `threads`; errors only are logged."""
+    """Returns default optimizations, sequential execution, a pool of `threads`, and a log of fatal errors only."""
     options = ort.SessionOptions()
     options.log_severity_level = 4
     options.intra_op_num_threads = threads
@@ -131,7 +131,7 @@ def session_options(threads: int = 1) -> ort.SessionOptions:
 
 
 def environment() -> dict[str, str]:
-    """Processor and versions."""
+    """Returns processor and versions."""
     model = platform.processor()
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.exists():
@@ -146,10 +146,10 @@ def environment() -> dict[str, str]:
 
 
 def bound_run(live: ort.InferenceSession, feeds: Mapping[str, Array]) -> Callable[[], None]:
-    """A function that runs the session once, with inputs and outputs bound to memory beforehand.
+    """Returns a function that runs the session once, with inputs and outputs bound to memory in advance.
 
-    That leaves about 2 us of Python around a run, half of what `InferenceSession.run` takes. What cannot be bound
-    (text, outputs that are no tensors, or of another shape than declared) is run without.
+    This leaves about 2 us of Python overhead per run, half of that of `InferenceSession.run`. Models with text, with
+    outputs that are not tensors, or with shapes other than declared are run without binding.
 
     Raises:
         CompileError: onnxruntime fails.
@@ -185,15 +185,15 @@ def bound_run(live: ort.InferenceSession, feeds: Mapping[str, Array]) -> Callabl
 
 
 def _fits(shape: Sequence[int], declared: Sequence[int | str | None]) -> bool:
-    """Whether a shape is one that onnxruntime knows as declared: names and None stand for any size."""
+    """Whether a shape matches a declared one: names and None match any size."""
     sizes = [d if isinstance(d, int) and d >= 0 else None for d in declared]
     return len(shape) == len(sizes) and all(d in (None, n) for n, d in zip(shape, sizes, strict=True))
 
 
 def burst(run: Callable[[], object], seconds: float = BURST, settle: float = SETTLE) -> list[float]:
-    """Seconds of every run of a burst, at least one; runs that start in the first `settle` seconds do not count.
+    """Returns the seconds of every run of a burst, at least one, after `settle` seconds of warm-up.
 
-    They refill the caches, and the threads that another session's pool left spinning go to sleep.
+    The warm-up refills caches, and lets threads that another session's pool left spinning go to sleep.
     """
     clock = time.perf_counter
     begin = clock()
@@ -216,13 +216,13 @@ def take_turns(
     seconds: float = BURST,
     progress: Callable[[int, int], None] | None = None,
 ) -> dict[str, list[float]]:
-    """Seconds of every run by name; one burst of each per round, each round begins with another.
+    """Returns the seconds of every run by name; each round has one burst of each and begins with another one.
 
     Args:
         runs: What to run, by name.
-        rounds: How many bursts of each.
-        seconds: Of a burst.
-        progress: Called between bursts with how many of how many are done.
+        rounds: The number of bursts of each.
+        seconds: Length of a burst.
+        progress: Called between bursts with the number done and the total.
     """
     for run in runs.values():
         for _ in range(WARM_UP):
@@ -239,7 +239,7 @@ def take_turns(
 
 
 def timings(times: Mapping[str, Sequence[float]]) -> list[Timing]:
-    """Minimum and median of seconds by name; the first name is the base of the ratios."""
+    """Returns minimum and median of seconds by name; the first name is the base of the ratios."""
     base = min(next(iter(times.values())))
     return [Timing(n, len(v), 1e6 * min(v), 1e6 * statistics.median(v), base / min(v)) for n, v in times.items()]
 
@@ -266,12 +266,12 @@ def bench(
         model: A lowered or a float model: a path, a ModelProto, or a `torch.onnx.ONNXProgram`.
         against: The float model that `model` was lowered from, to be measured too.
         threads: Intra-op threads of every session.
-        rounds: How often the sessions take turns.
+        rounds: The number of rounds in which the sessions take turns.
         inputs: Data as `rnnqc.lower` takes it, whose first sample is measured; generated by default.
         state: The data is the calls of a stream: outputs by the input they become in the next call, or texts `IN:OUT`.
-            A call in the middle is measured, with the states that the float model has then.
+            A later call is measured, with the states that the float model has then.
         dims: Sizes of symbolic dimensions for generated inputs; the models that run keep them symbolic.
-        progress: Called with how many of how many bursts are done.
+        progress: Called with the number of bursts done and the total.
 
     Raises:
         UsageError: The options contradict each other or the models.
@@ -320,7 +320,7 @@ def _check_options(threads: int, rounds: int, inputs: Any, dims: Mapping[str, in
 
 
 def _ways(model: Given, against: Given | None) -> tuple[dict[str, onnx.ModelProto], list[Entry]]:
-    """What to run, the base of the ratios first, and what lowering on the fly left float."""
+    """Returns the models to run, the base of the ratios first, and the nodes that lowering on the fly left float."""
     proto, name = proto_of(model), name_of(model)
     if is_lowered(proto, name):
         lowered = {STOCK: proto, **({NATIVE: proto} if _has_cells(proto, name) else {})}
@@ -344,7 +344,7 @@ def _ways(model: Given, against: Given | None) -> tuple[dict[str, onnx.ModelProt
     entries = list(result.report.float_entries)
     if len(entries) == len(result.report.entries):
         return {FLOAT: proto}, entries
-    if result.report.recipe == AS_EXPORTED:  # there is no float model of it
+    if result.report.recipe == AS_EXPORTED:  # it has no float model
         return {STOCK: result.proto, NATIVE: result.proto}, entries
     ways = {FLOAT: proto, STOCK: result.proto, NATIVE: result.proto}
     without_library = lower(model, form=ORT)
@@ -354,7 +354,7 @@ def _ways(model: Given, against: Given | None) -> tuple[dict[str, onnx.ModelProt
 
 
 def _has_cells(proto: onnx.ModelProto, source: str) -> bool:
-    """Whether the native library has something to do with a lowered model."""
+    """Whether a lowered model has cells that the native library can run."""
     with located(source):
         return bool(lowered_nodes(Model.load(proto)))
 
@@ -362,7 +362,7 @@ def _has_cells(proto: onnx.ModelProto, source: str) -> bool:
 def _sized(
     reference: onnx.ModelProto, protos: Mapping[str, onnx.ModelProto], dims: Mapping[str, int]
 ) -> onnx.ModelProto:
-    """The float model with the sizes of its inputs as far as the lowered one or `dims` fix them."""
+    """Returns the float model with input sizes fixed by the lowered one or by `dims`."""
     sized = with_dimensions_of(reference, protos.get(STOCK, reference))
     if not dims:
         return sized

@@ -1,4 +1,4 @@
-"""Whether a quantized model is good enough next to the float one: `rnnqc.verify`."""
+"""Checks whether a quantized model is close enough to the float one: `rnnqc.verify`."""
 
 from __future__ import annotations
 
@@ -32,30 +32,30 @@ from rnnqc.proto.given import Given, as_given, name_of, proto_of
 from rnnqc.results import Result
 
 FEEDS, STREAM = 1, 16
-"""Generated feeds of each kind, as `lower` measures on, or calls of a stream."""
+"""Generated feeds of each kind, as many as `lower` measures on, and the number of calls of a stream."""
 Threshold = float | Mapping[str, float] | None
-"""For every output, or by name of the output; "" stands for all others."""
+"""A threshold for every output, or thresholds by name of the output; "" means all others."""
 
 
 @dataclass(frozen=True, repr=False)
 class Verification(Result):
-    """How a quantized model compares with the float one.
+    """The comparison of a quantized model with the float one.
 
     Attributes:
         float_model: The name of the float model.
         quantized_model: The name of the quantized one.
-        feeds: How many feeds, or calls of a stream.
+        feeds: The number of feeds, or of calls of a stream.
         generated: Whether they were generated.
         states: States that were carried, `IN:OUT`.
-        levels: Of the two models, on each kind of data.
-        native: Of the quantized model without and with the native library; empty if it was not asked for.
+        levels: Comparisons of the two models on each kind of data.
+        native: Comparisons of the quantized model without and with the native library; empty if not requested.
         optimized: The same with onnxruntime's graph optimizations.
-        thresholds: What was asked for.
-        failures: A sentence for everything that is not as asked for.
-        warnings: A sentence for each state that is carried oddly or not at all, for each input that is larger than the
-            values quantized layers compute with, and for those that hold NaN or infinities where the outputs do not
-            show it; else failures say so.
-        notes: Of given data: that padding is part of the figures, where an input of lengths shows it.
+        thresholds: The requested thresholds.
+        failures: A sentence for everything that is not as requested.
+        warnings: A sentence for each state that is carried oddly or not at all, for each input beyond the range of
+            quantized layers, and for inputs with NaN or infinities if the outputs do not show it; otherwise
+            `failures` mentions them.
+        notes: For given data: that the figures include padding, if an input of lengths shows it.
     """
 
     float_model: str
@@ -73,23 +73,23 @@ class Verification(Result):
 
     @property
     def ok(self) -> bool:
-        """Whether all is as asked for."""
+        """Whether everything is as requested."""
         return not self.failures
 
     def __bool__(self) -> bool:
-        """`ok`."""
+        """Returns `ok`."""
         return self.ok
 
     @property
     def verdict(self) -> Verdict | None:
-        """Whether the outputs are near enough, in the words of `rnnqc.report`; None without outputs.
+        """Whether the outputs are close enough, in the words of `rnnqc.report`; None without outputs.
 
-        Of generated data the usual magnitude counts, which comes first; models make something nearly constant of noise.
+        With generated data the first level, of usual magnitude, counts: models often turn noise into near-constants.
         """
         made = verdict_of(
             Judged(
                 c.name, c.sqnr_db, c.equal, c.unlike, c.steps is not None and c.steps.growing,
-                math.inf if self.generated else c.varying_db,
+                math.inf if self.generated else c.varying_db, c.constant,
             )
             for c in self.levels[0].outputs
         )  # fmt: skip
@@ -101,12 +101,12 @@ class Verification(Result):
 
     @property
     def worst(self) -> dict[str, tuple[str, OutputComparison]]:
-        """Of each output the comparison with the least SQNR, with the name of its level."""
+        """The comparison with the lowest SQNR of each output, with the name of its level."""
         return worst_level(self.levels)
 
     @property
     def headline(self) -> str:
-        """What was compared, and the verdict."""
+        """The compared models, and the verdict."""
         kind = "generated" if self.generated else "given"
         found = self.verdict
         verdict = "; ".join(self.failures) or (found.line if found is not None else "ok")
@@ -114,7 +114,7 @@ class Verification(Result):
 
     @property
     def rows(self) -> list[dict[str, Any]]:
-        """The figures of each output, of the data on which it has the least SQNR."""
+        """The figures of each output, on the data on which it has the lowest SQNR."""
         return [
             {
                 "output": c.name, "level": level, "sqnr_db": c.sqnr_db, "max_abs": c.max_abs, "cosine": c.cosine,
@@ -125,16 +125,16 @@ class Verification(Result):
 
     @property
     def messages(self) -> list[Told]:
-        """Inputs that are larger than the values quantized layers compute with."""
+        """The warnings."""
         return list(self.warnings)
 
     @property
     def hints(self) -> list[str]:
-        """How much of given data is padding."""
+        """Notes on padding in the given data."""
         return list(self.notes)
 
     def to_dict(self) -> dict[str, Any]:
-        """Every figure, of every step."""
+        """Returns every figure, of every step."""
         native = [{"name": c.name, "same_bits": c.same_bits, "equal": c.equal} for c in self.native]
         optimized = [{"name": c.name, "same_bits": c.same_bits, "max_abs": c.max_abs} for c in self.optimized]
         return {
@@ -178,21 +178,21 @@ def verify(
     Args:
         float_model: A path, a ModelProto, or a `torch.onnx.ONNXProgram`.
         quantized_model: The same, or what `rnnqc.lower` returns.
-        data: Data as `rnnqc.lower` takes it; of several magnitudes, and generated, by default.
+        data: Data as `rnnqc.lower` takes it; by default generated, of several magnitudes.
         state: The data is the calls of a stream: outputs by the input they become in the next call, or texts `IN:OUT`;
             each model carries its own states.
         min_sqnr: The least SQNR of an output in dB. Thresholds are for every output, or by name of the output.
         max_abs: The largest absolute difference.
         min_cosine: The least cosine similarity.
-        min_equal: The least share of equal values, of equal quantized values where an output has such.
-        native: Whether to compare the quantized model without and with the native library, too: it must be bit-exact.
-        progress: Called with what is done next.
+        min_equal: The least share of equal values, or of equal quantized values where an output has these.
+        native: Whether to also compare the quantized model without and with the native library: it must be bit-exact.
+        progress: Called with the name of the next step.
 
     Returns:
-        The comparison; a threshold that is not kept is one of its `failures`.
+        The comparison; each violated threshold is one of its `failures`.
 
     Raises:
-        UsageError: The models are in the wrong order, or a threshold is for no output.
+        UsageError: The models are in the wrong order, or a threshold names an unknown output.
         CompileError: A model does not run, they have different outputs, or the data does not fit.
     """
     float_model, quantized_model = as_given(float_model), as_given(quantized_model)
@@ -235,13 +235,13 @@ def verify(
 
 
 def _nothing(stage: str) -> None:
-    """Nobody asked."""
+    """Ignores progress."""
 
 
 def _runnable(
     float_model: Given, quantized_model: Given, names: tuple[str, str]
 ) -> tuple[onnx.ModelProto, onnx.ModelProto]:
-    """The two models as onnxruntime can run them."""
+    """Returns the two models in a form that onnxruntime can run."""
     loaded = []
     for name, model in zip(names, (float_model, quantized_model), strict=True):
         with located(name):
@@ -260,7 +260,7 @@ def _levels(
     carried: Mapping[str, str],
     likely: Mapping[str, str],
 ) -> list[Level]:
-    """What to run on: feeds, or the calls of a stream; of several magnitudes where they are generated."""
+    """Returns the data to run on: feeds, or the calls of a stream; generated data in several magnitudes."""
     if data is not None:
         opened = open_feeds(data, reference, carried)
         return [Level("given data", list(checked(opened, reference, None, carried, True, filled=True, states=likely)))]
@@ -277,7 +277,7 @@ def _compared(
     *,
     given: bool,
 ) -> list[LevelComparison]:
-    """The comparison on each level; `given`: on the user's data, whose values all count as they are."""
+    """Returns the comparison on each level; `given`: the data is the user's, and all its values count."""
     if not given:
         return list(compare_levels(reference, candidate, levels, names=names, state=carried))
     (level,) = levels

@@ -1,7 +1,7 @@
-"""Options of the command line in messages, as Python has them.
+"""Translates command line options in messages to Python.
 
-Messages name an option, such as `--calibration DATA`. To a program in Python the same text names the argument,
-`calibration=DATA`: `worded` translates, wherever a message is shown and the command line is not what shows it.
+Messages name an option, such as `--calibration DATA`. For a program in Python the same message names the argument,
+`calibration=DATA`: `worded` translates whenever a message is shown outside the command line.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ _KINDS = {
     "--remove-sorting": _FLAG, "--dim": _PAIR, "--bind": _PAIR, "--state": _PAIR, "--set": _LIST, "--cells": _LIST,
     "--layers": _LIST, "--time": _FLAG,
 }  # fmt: skip
-"""How an argument is written where it is no plain value."""
+"""The form of arguments that are not plain values."""
 _NAMES = {
     "--dim": "dims", "--set": "overrides", "--num-samples": "limit", "--time": "times", "--lengths": "lengths",
     "--no-moments": "moments", "--report": "rnnqc.report",
 }  # fmt: skip
-"""Arguments that are not called like their option."""
+"""Arguments whose names differ from their options."""
 _SAVED = ("lower", "calibrate", "tune", "report")
-"""Commands with `-o FILE`: their functions return what has a method `save`."""
+"""Commands with `-o FILE`: their functions return an object with a method `save`."""
 _FUNCTIONS = (*_SAVED, "bench", "dump", "evaluate", "inspect", "layer", "verify")
 _PLACE = r"[A-Z][A-Z0-9:]*(?:\.[a-z]+)?(?!\w|\.\w)"
 _FILE = r"[^\s`'\"(),;]+\.(?:onnx|npz|json|html|toml)\b"
@@ -39,14 +39,14 @@ _COMMAND = re.compile(
     rf"(?P<rest>(?: (?:{_OPTION}|-o {_VALUE}|{_FILE}|{_PLACE}))*)`?|(?P<options>{_OPTION}(?: {_OPTION})*)"
 )
 _OTHERS = re.compile(r"`rnnqc [^`]*`|rnnqc recipes --points")
-"""Commands without a function in Python, which stay as they are."""
+"""Commands without a Python function, which stay as they are."""
 
 _speaks = False
 
 
 @contextlib.contextmanager
 def command_line() -> Iterator[None]:
-    """Messages made inside name options."""
+    """Makes messages created inside name options."""
     global _speaks
     before, _speaks = _speaks, True
     try:
@@ -56,12 +56,12 @@ def command_line() -> Iterator[None]:
 
 
 def worded(text: str) -> str:
-    """A message in the words of whoever reads it: options on the command line, arguments in a program."""
+    """Returns a message in the reader's terms: options on the command line, arguments in a program."""
     return text if _speaks or ("rnnqc " not in text and "--" not in text) else in_python(text)
 
 
 def in_python(text: str) -> str:
-    """A message with the functions and arguments of Python in the place of commands and options."""
+    """Replaces commands and options in a message by functions and arguments of Python."""
     made, at = [], 0
     while match := _COMMAND.search(text, at):
         kept = next((m for m in _OTHERS.finditer(text, at) if m.start() <= match.start() < m.end()), None)
@@ -76,7 +76,7 @@ def in_python(text: str) -> str:
 
 
 def _call(match: re.Match[str]) -> str:
-    """A command as a call: `rnnqc.lower("in.onnx", recipe="w4a8").save("out.onnx")`."""
+    """Formats a command as a call: `rnnqc.lower("in.onnx", recipe="w4a8").save("out.onnx")`."""
     name, rest = match["name"], match["rest"]
     tick = "`" if match[0].startswith("`") else ""
     out = next((m["out"] for m in _PART.finditer(rest) if m["out"]), "")
@@ -86,7 +86,7 @@ def _call(match: re.Match[str]) -> str:
 
 
 def _arguments(text: str) -> list[str]:
-    """The arguments that options stand for, in order; values of one that is given several times are one argument."""
+    """Returns the arguments for options, in order; repeated options become one argument."""
     given: dict[str, list[str]] = {}
     for match in _PART.finditer(text):
         if match["option"]:
@@ -110,7 +110,7 @@ def _argument(option: str, values: Sequence[str]) -> str:
 
 
 def _pair(value: str) -> str:
-    """`IN:OUT` or `NAME=VALUE` as an item of a dict."""
+    """Formats `IN:OUT` or `NAME=VALUE` as an item of a dict."""
     bare = value.strip("'")
     key, separator, held = bare.rpartition("=") if "=" in bare else bare.partition(":")
     if not separator:
@@ -119,7 +119,7 @@ def _pair(value: str) -> str:
 
 
 def _written(value: str) -> str:
-    """A value as Python writes it: numbers and words that stand for something as they are, text in quotes."""
+    """Formats a value for Python: numbers and placeholders unchanged, text in quotes."""
     bare = value.strip("'")
     is_plain = bare == value and (
         (re.fullmatch(_PLACE, bare) and "." not in bare) or re.fullmatch(r"-?\d[\d.e-]*", bare)

@@ -1,11 +1,11 @@
-"""Say what has been taken away from the public Python API since a release.
+"""Lists what has been removed from the public Python API since a release.
 
-    python scripts/api_changes.py              since the last tag v*; nothing to compare with if there is none
+    python scripts/api_changes.py              since the last tag v*; does nothing if there is none
     python scripts/api_changes.py REF          since a tag, branch or commit
 
-Public is what `__all__` of rnnqc, rnnqc.passes and rnnqc.runtime_ops names, with the parameters of its functions and
-the public members of its classes. Modules inside may change. Needs griffe, and no installation of rnnqc: sources are
-read, not imported. Exit code 1: something that programs use is gone or asks for other arguments.
+Public are the names in `__all__` of rnnqc, rnnqc.passes and rnnqc.runtime_ops, with the parameters of their functions
+and the public members of their classes. Modules inside may change. Needs griffe, but no installation of rnnqc: sources
+are read, not imported. Exit code 1: something that programs use is gone or requires other arguments.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MODULES = ("", "passes", "runtime_ops")
 
 
 def exported(package: griffe.Module) -> set[str]:
-    """Paths of the public objects: where they are exported, and where they are defined."""
+    """Returns the paths of the public objects: where they are exported, and where they are defined."""
     paths = set()
     for name in MODULES:
         module = package[name] if name else package
@@ -37,7 +37,7 @@ def exported(package: griffe.Module) -> set[str]:
 
 
 def removed(old: griffe.Module, new: griffe.Module) -> Iterator[str]:
-    """Names that are exported no longer. griffe does not report one that still exists as a module inside."""
+    """Yields names that are not exported any more. griffe does not report one that still exists as an inner module."""
     for name in MODULES:
         before, after = (package[name] if name else package for package in (old, new))
         for member in sorted({str(m) for m in before.exports or ()} - {str(m) for m in after.exports or ()}):
@@ -45,7 +45,7 @@ def removed(old: griffe.Module, new: griffe.Module) -> Iterator[str]:
 
 
 def changes(old: griffe.Module, new: griffe.Module) -> list[str]:
-    """What breaks programs, a line each."""
+    """Returns the changes that break programs, one line each."""
     public = exported(old)
     lines = set(removed(old, new))
     for change in griffe.find_breaking_changes(old, new):
@@ -56,20 +56,20 @@ def changes(old: griffe.Module, new: griffe.Module) -> list[str]:
 
 
 def load(folder: Path) -> griffe.Module:
-    """The package rnnqc in a folder, whatever the working directory holds."""
+    """Loads the package rnnqc from a folder, independent of the working directory."""
     package = griffe.load("rnnqc", search_paths=[folder], resolve_aliases=True, try_relative_path=False)
     assert isinstance(package, griffe.Module)
     return package
 
 
 def last_tag() -> str:
-    """The newest tag of a release; empty if there is none."""
+    """Returns the newest tag of a release; empty if there is none."""
     command = ["git", "-C", str(ROOT), "describe", "--tags", "--abbrev=0", "--match", "v*"]
     return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
 
 
 def main() -> int:
-    """Compare and print; returns the exit code."""
+    """Compares and prints; returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("ref", nargs="?", help="default: the last tag v*")
     ref = parser.parse_args().ref or last_tag()

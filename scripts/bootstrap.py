@@ -1,7 +1,7 @@
-"""Make the environment that the Makefile's targets run in; only the standard library is needed.
+"""Creates the environment for the Makefile's targets; needs only the standard library.
 
-What is missing on the machine is said in one sentence before anything is downloaded. An environment that is up to date
-with pyproject.toml and the C++ sources is left alone.
+Before any download, reports in one sentence what the machine lacks. An environment that is up to date with
+pyproject.toml and the C++ sources stays as it is.
 """
 
 import argparse
@@ -20,7 +20,7 @@ COMPILERS = ("c++", "g++", "clang++")
 
 
 def missing() -> str:
-    """What the machine lacks and what to do, or an empty string."""
+    """Returns what the machine lacks and what to do, or an empty string."""
     if sys.version_info < (3, 10):  # noqa: UP036 - this file meets interpreters that pip never checked
         version = ".".join(map(str, sys.version_info[:3]))
         return f"Python 3.10 or newer is needed, this is {version}; name another: make PYTHON=/path/to/python3"
@@ -39,7 +39,7 @@ def missing() -> str:
 
 
 def fingerprint() -> str:
-    """Hash of all that an installation depends on; Python sources are used in place."""
+    """Returns a hash of everything that an installation depends on; Python sources are used in place."""
     folders = (ROOT / "runtime_ops", ROOT / "tests" / "runtime_ops" / "native")
     sources = sorted(path for folder in folders for path in folder.rglob("*") if path.is_file())
     files = [ROOT / "pyproject.toml", *sources]
@@ -51,18 +51,18 @@ def fingerprint() -> str:
 
 
 def pip(python: Path, *arguments: str) -> list[str]:
-    """Command of pip in the environment; Python compiles what it imports, which is little of it."""
+    """Returns the pip command for the environment; Python compiles the few modules that are imported on first use."""
     options = ["--disable-pip-version-check", "install", "--quiet", "--no-compile"]
     return [str(python), "-m", "pip", *options, *arguments]
 
 
 def install(python: Path, *arguments: str) -> bool:
-    """Run pip in the environment; whether that worked."""
+    """Runs pip in the environment; returns whether it succeeded."""
     return subprocess.run(pip(python, *arguments), cwd=ROOT, check=False).returncode == 0
 
 
 def requirements(name: str) -> list[str]:
-    """A list of pyproject.toml: `dependencies`, or an extra. Python 3.10 has nothing that reads the file."""
+    """Returns a list of pyproject.toml: `dependencies`, or an extra. Python 3.10 has no parser for the file."""
     text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     match = re.search(rf"^{name} = (\[.*?\])$", text, re.MULTILINE | re.DOTALL)
     if match is None:
@@ -71,9 +71,10 @@ def requirements(name: str) -> list[str]:
 
 
 def install_packages(python: Path, wanted: set[str]) -> bool:
-    """Install what the checkout needs; whether it is all there but torch and Brevitas.
+    """Installs what the checkout needs; returns whether everything except torch and Brevitas is installed.
 
-    Without those two, tests of exporters are skipped. torch comes first: others would bring it in any version.
+    Without those two, tests of exporters are skipped. torch comes first: other packages would install any version of
+    it.
     """
     if "torch" in wanted:
         if not install(python, *requirements("torch")):
@@ -84,7 +85,7 @@ def install_packages(python: Path, wanted: set[str]) -> bool:
 
 
 def main() -> int:
-    """Run the command line; returns the exit code."""
+    """Runs the command line; returns the exit code."""
     parser = argparse.ArgumentParser(description="Make or update the environment of a checkout.")
     parser.add_argument("venv", type=Path, help="folder of the environment")
     parser.add_argument("--dev", action="store_true", help="with linters and test tools")
@@ -106,7 +107,7 @@ def main() -> int:
         print(f"rnnqc: could not make the environment {environment}; see the message above", file=sys.stderr)
         return 1
     wanted |= set(have)
-    # The library is compiled while packages are downloaded.
+    # Compile the library while packages are downloaded.
     with subprocess.Popen(pip(python, "--no-deps", "-e", "."), cwd=ROOT) as checkout:
         complete = install_packages(python, wanted)
     if checkout.returncode or not complete:

@@ -1,4 +1,4 @@
-"""Print the reference of the command line as Markdown, from the parser itself.
+"""Prints the reference of the command line as Markdown, generated from the parser.
 
 python scripts/command_line.py > command_line.md
 """
@@ -22,13 +22,13 @@ codes: 0 done, 1 a check failed, 2 bad usage or bad input, 3 `--strict` found so
 
 
 def _cell(text: str) -> str:
-    """Text that may stand in a cell of a table: quoted names stay code, nothing else is markup."""
+    """Returns text for a cell of a table: quoted names become code, nothing else is markup."""
     parts = re.split(r"(`[^`]*`)", text)
     return "".join(p if p.startswith("`") else re.sub(r"([*_<>\[\]])", r"\\\1", p) for p in parts).replace("|", "\\|")
 
 
 def _name(action: argparse.Action) -> str:
-    """An argument as it is written on the command line."""
+    """Returns an argument as it is written on the command line."""
     value = action.metavar or ("|".join(map(str, action.choices)) if action.choices else "")
     value = value if isinstance(value, str) else " ".join(value)
     if not action.option_strings:
@@ -60,8 +60,8 @@ def _section(name: str, summary: str, command: argparse.ArgumentParser) -> Itera
 
 
 def page() -> str:
-    """The whole page."""
-    os.environ["COLUMNS"] = "84"  # what argparse wraps at, wherever this runs
+    """Returns the whole page."""
+    os.environ["COLUMNS"] = "84"  # argparse wraps at this width on any terminal
     parser, commands = cli._parsers()
     (subparsers,) = (a for a in parser._actions if isinstance(a, argparse._SubParsersAction))
     lines = []

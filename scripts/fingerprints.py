@@ -1,12 +1,12 @@
-"""Hashes of the files that `rnnqc lower` writes, for comparing two checkouts: a change of structure changes no byte.
+"""Hashes of the files that `rnnqc lower` writes, to check that a refactoring changes no byte between two checkouts.
 
-    python scripts/fingerprints.py before.json                        # in the one environment
+    python scripts/fingerprints.py before.json                        # in one environment
     python scripts/fingerprints.py after.json --compare before.json   # in the other; exit code 1 if a file differs
 
 Every model in `models/`, and in `$RNNQC_SHARED/models` and `$RNNQC_SHARED/brevitas` if that is set, is lowered with
-every recipe and to every form; `--quick` takes the models of this repository, and every recipe for some of them only. A
-case is the command line's arguments; what is kept of it is its exit code and the SHA-256 of all files it wrote. Data
-for calibration are random, from a fixed seed: compare on one machine with one version of onnxruntime.
+every recipe and to every form; `--quick` uses only the models of this repository, and every recipe only for some of
+them. A case is a list of command line arguments; its record is the exit code and the SHA-256 of all files written.
+Calibration data are random with a fixed seed: compare on one machine with one version of onnxruntime.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ RECIPES = sorted(path.stem for path in BUILTIN.glob("*.toml") if path.stem != DE
 QUICK = ("lstm_forward", "lstm_bidirectional", "gru_bidirectional", "rnn_relu", "lstm_peepholes", "lstm_sequence_lens")
 LARGEST = 16 << 20  # bytes; larger files are lowered with the default recipe only
 SIZES = (5, 2, 3, 4)
-"""For the symbolic dimensions of an input, in order."""
+"""Sizes of the symbolic dimensions of an input, in order."""
 
 
 def cases(*, quick: bool) -> list[tuple[Path, tuple[str, ...]]]:
-    """Every model with the arguments that it is lowered with."""
+    """Returns every model with the arguments for lowering it."""
     folders = [ROOT / "models"]
     if (shared := os.environ.get("RNNQC_SHARED")) and not quick:
         folders += [Path(shared) / "models", Path(shared) / "brevitas"]
@@ -53,14 +53,14 @@ def cases(*, quick: bool) -> list[tuple[Path, tuple[str, ...]]]:
 
 
 def symbolic_sizes(model: Path) -> dict[str, int]:
-    """A size for every symbolic dimension of the inputs."""
+    """Returns a size for every symbolic dimension of the inputs."""
     inputs = onnx.load(model, load_external_data=False).graph.input
     names = dict.fromkeys(d.dim_param for v in inputs for d in v.type.tensor_type.shape.dim if d.dim_param)
     return {name: SIZES[k % len(SIZES)] for k, name in enumerate(names)}
 
 
 def calibration(model: Path, folder: Path) -> Path:
-    """An .npz of random inputs for a model; symbolic dimensions have the sizes of `SIZES`."""
+    """Writes an .npz of random inputs for a model; symbolic dimensions have the sizes of `SIZES`."""
     graph = onnx.load(model, load_external_data=False).graph
     constants = {c.name for c in graph.initializer}
     random = np.random.default_rng(zlib.crc32(model.name.encode()))
@@ -79,7 +79,7 @@ def calibration(model: Path, folder: Path) -> Path:
 
 
 def fingerprint(model: Path, arguments: tuple[str, ...]) -> str:
-    """Exit code and hash of what one case writes."""
+    """Returns the exit code and the hash of the files that one case writes."""
     from rnnqc.cli import main
 
     with tempfile.TemporaryDirectory() as name:
@@ -110,7 +110,7 @@ def _named(case: tuple[Path, tuple[str, ...]]) -> tuple[str, str]:
 
 
 def main() -> int:
-    """Write the hashes; compare them if asked to."""
+    """Writes the hashes; compares them on request."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("out", type=Path)
     parser.add_argument("--quick", action="store_true", help="the models of this repository only")

@@ -1,9 +1,9 @@
-"""The README's table of results, the picture at its top and the plot of whole models, from one recorded run.
+"""Writes the README's table of results, the picture at its top and the plot of whole models, from one recorded run.
 
     python scripts/headline.py            writes all three
     python scripts/headline.py --check    exit code 1 if one of them is out of date
 
-The figures come from the table "Whole models" of docs/benchmarks.md and from nowhere else: put a new run there first.
+All figures come from the table "Whole models" of docs/benchmarks.md: put a new run there first.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ SHOWN = {
     "RNNoise": "RNNoise noise suppression, 3 GRUs of 24 to 96, one frame",
     "IMDb LSTM, 500 tokens": "IMDb sentiment, LSTM 100, one review of 500 tokens",
 }
-"""Rows of the run that the README shows, with what it calls them."""
+"""Rows of the run that the README shows, with their names there."""
 WIDE, SMALL = "language model, 35 tokens", "IMDb LSTM, 500 tokens"
-"""The two that the picture shows: wide layers, where stock onnxruntime gains, and small ones, where it loses."""
+"""The two models in the picture: wide layers, where stock onnxruntime gains, and small ones, where it loses."""
 
 
 @dataclass(frozen=True)
 class Way:
-    """What one way made of a model.
+    """The result of one way for a model.
 
     Attributes:
         speed: Time of onnxruntime's float model over its time.
-        share: Size of its file over that of the float file; None where the run does not say it.
-        quality: SQNR in dB, or the word that stands for it.
+        share: Size of its file over that of the float file; None if the run does not have it.
+        quality: SQNR in dB, or a word instead.
     """
 
     speed: float
@@ -57,10 +57,10 @@ class Result:
 
 
 def results(page: str) -> dict[str, Result]:
-    """Rows of the table "Whole models", by model.
+    """Returns the rows of the table "Whole models", by model.
 
     Raises:
-        ValueError: A cell that is no figure of a way.
+        ValueError: A cell is not a figure of a way.
     """
     table = [line for line in page.split("## Whole models")[1].split("\n## ")[0].splitlines() if line.startswith("|")]
     heading, _, *rows = ([cell.strip() for cell in line.strip("|").split("|")] for line in table)
@@ -80,7 +80,7 @@ def _way(cell: str) -> Way:
 
 
 def table(run: dict[str, Result]) -> str:
-    """The README's table."""
+    """Returns the README's table."""
     heading = (
         "| model, one call | float file | rnnqc file | SQNR | speed native | speed stock "
         "| `quantize_dynamic`: file, SQNR, speed |"
@@ -110,12 +110,12 @@ HEAD = (
 
 
 def text(x: float, y: float, words: str, size: int = 15, colour: str = INK, extra: str = "") -> str:
-    """One line of text; `extra` holds further attributes."""
+    """Returns one line of text; `extra` holds further attributes."""
     return f'<text x="{x}" y="{y}" font-size="{size}" fill="{colour}" {extra}>{words}</text>'
 
 
 def box(x: float, y: float, width: float, height: float, colour: str, lines: tuple[str, ...]) -> str:
-    """A rounded box with centred lines, the first of them bold."""
+    """Returns a rounded box with centred lines, the first of them bold."""
     middle, top = x + width / 2, y + height / 2 - 11 * (len(lines) - 1) + 5
     centred = 'text-anchor="middle"'
     frame = f'x="{x}" y="{y}" width="{width}" height="{height}" stroke="{colour}"'
@@ -127,12 +127,12 @@ def box(x: float, y: float, width: float, height: float, colour: str, lines: tup
 
 
 def arrow(path: str) -> str:
-    """A line with a head at its end."""
+    """Returns a line with an arrowhead."""
     return f'<path d="{path}" fill="none" stroke="{LINE}" stroke-width="2.5" marker-end="url(#head)"/>'
 
 
 def bars(x: float, y: float, title: str, note: str, ways: dict[str, Way], widest: float) -> str:
-    """Speeds as bars below a title; 1 is onnxruntime's float model."""
+    """Returns speeds as bars below a title; 1 is onnxruntime's float model."""
     drawn = [text(x, y, title, 15, INK, 'font-weight="600"'), text(x, y + 20, note, 13, MUTED)]
     rows = {
         "float": (1.0, FLOAT),
@@ -150,7 +150,7 @@ def bars(x: float, y: float, title: str, note: str, ways: dict[str, Way], widest
 
 
 def picture(run: dict[str, Result]) -> str:
-    """The SVG: the way of a file, and two models' speeds."""
+    """Returns the SVG of the picture: the steps from file to session, and two models' speeds."""
     wide, small = run[WIDE], run[SMALL]
     share = wide.ways["rnnqc"].share
     assert share is not None
@@ -196,12 +196,12 @@ PLOTTED = {
     "rnnqc stock": ("rnnqc, stock", STOCK),
     "rnnqc": ("rnnqc, native", NATIVE),
 }
-"""Columns of the run that the plot shows, with their names and colours there."""
+"""Columns of the run in the plot, with their names and colours there."""
 LEFT, RIGHT, ROW, SLOWEST, FASTEST = 250, 890, 27, 1 / 8, 8
 
 
 def plot(run: dict[str, Result]) -> str:
-    """The SVG of every model's speeds: a row each, a dot for each way, on a logarithmic axis."""
+    """Returns the SVG of the plot: every model's speeds in a row, a dot for each way, on a logarithmic axis."""
 
     def at(speed: float) -> float:
         share = math.log(max(SLOWEST, min(FASTEST, speed)) / SLOWEST) / math.log(FASTEST / SLOWEST)
@@ -232,7 +232,7 @@ def plot(run: dict[str, Result]) -> str:
 
 
 def main() -> int:
-    """Write the table and the picture, or compare them; returns the exit code."""
+    """Writes the table and the pictures, or compares them; returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="write nothing; say what is out of date")
     check = parser.parse_args().check

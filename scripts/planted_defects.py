@@ -1,16 +1,16 @@
-"""Plants small defects in the product, one at a time, and says which test finds each.
+"""Plants small defects in the product, one at a time, and reports which test finds each.
 
     python scripts/planted_defects.py                    # all of tests/planted_defects/*.toml
     python scripts/planted_defects.py kernel 'AVX2 *'    # some, by the beginnings of their names
-    python scripts/planted_defects.py --check            # only: is every text still there, once?
+    python scripts/planted_defects.py --check            # only: does every text still occur exactly once?
     python scripts/planted_defects.py --root ../other    # the defects of this checkout in another one, with its tests
 
-A defect is a text of the product, what stands there instead, why it matters, and the tests that are likely to find it.
+A defect has a text of the product, its replacement, the reason why it matters, and the tests that probably find it.
 Texts are searched in all sources, so that a defect survives a move. Each is planted in a copy of the checkout; there
-its tests run until one fails, and all others if none does. A defect of the native library is compiled first; where it
-shows on processors of one instruction set alone, `isa` names that.
+its tests run until one fails, and then all others if none does. A defect of the native library is compiled first;
+`isa` names the instruction set of processors that show it.
 
-Exit code 0: every defect was found. 1: one was not. 2: a text is missing, or stands in several places; with --check
+Exit code 0: every defect was found. 1: one was not. 2: a text is missing, or occurs several times; with --check
 also: a test that it names is missing.
 """
 
@@ -40,7 +40,7 @@ ROOT = Path(__file__).resolve().parents[1]
 SOURCES = {"passes": (".py",), "rnnqc": (".py", ".toml"), "runtime_ops": (".py", ".cc", ".h", ".inc")}
 LINKS = ("rnnqc/passes", "rnnqc/runtime_ops")
 COMPILED = (".cc", ".h", ".inc")
-# Parts of a path below runtime_ops/src, and the tests that call what is there.
+# Parts of a path below runtime_ops/src, and the tests that call the code there.
 LIKELY = {
     "gemm": ("kernels/test_kernels", "kernels/test_few_bits_kernels"),
     "dot": ("kernels/test_few_bits_kernels",),
@@ -64,9 +64,9 @@ LIKELY = {
 SITE = """import sys
 sys.meta_path[:] = [f for f in sys.meta_path if not type(f).__name__.startswith("ScikitBuild")]
 """
-"""Takes the editable installation of another checkout out of the way; Python runs it at its start."""
+"""Removes the editable installation of another checkout from the import path when Python starts."""
 NONE_COLLECTED = 5
-"""pytest's exit code."""
+"""pytest's exit code if there are no tests."""
 FAILED = re.compile(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", re.MULTILINE)
 
 
@@ -75,13 +75,13 @@ class Defect:
     """A small mistake.
 
     Attributes:
-        name: What is wrong.
-        old: A text that stands in one place of the sources.
-        new: What stands there instead.
+        name: A description of the mistake.
+        old: A text that occurs once in the sources.
+        new: Its replacement.
         why: Why it matters.
-        tests: Files or folders below `tests` that are likely to find it, of which those that are there count; if there
-            are none, those of the source's family.
-        isa: The instruction set that it takes to see it; none for all.
+        tests: Files or folders below `tests` that probably find it; missing ones are ignored. Without any, the tests of
+            the source's family.
+        isa: The instruction set that shows it; empty for all.
     """
 
     name: str
@@ -93,13 +93,13 @@ class Defect:
 
 
 def defects(folder: Path) -> list[Defect]:
-    """All defects of the files of a folder."""
+    """Returns all defects of the files of a folder."""
     held = [d for path in sorted(folder.glob("*.toml")) for d in tomllib.loads(path.read_text("utf-8"))["defect"]]
     return [Defect(**{**d, "tests": tuple(d.get("tests", ()))}) for d in held]
 
 
 def likely_tests(defect: Defect, place: Path) -> tuple[str, ...]:
-    """The tests to begin with, below `tests`."""
+    """Returns the tests to run first, below `tests`."""
     if defect.tests or place.suffix not in COMPILED:
         return defect.tests
     below = place.with_suffix("").as_posix().removeprefix("runtime_ops/src/")
@@ -109,14 +109,14 @@ def likely_tests(defect: Defect, place: Path) -> tuple[str, ...]:
 
 @functools.cache
 def sources(root: Path) -> dict[Path, str]:
-    """The texts of all sources, by their paths relative to `root`."""
+    """Returns the texts of all sources, by their paths relative to `root`."""
     paths = [p for folder in SOURCES for p in sorted((root / folder).rglob("*")) if p.suffix in SOURCES[folder]]
     texts = {path.relative_to(root): path for path in paths}
     return {p: path.read_text("utf-8") for p, path in texts.items() if not p.as_posix().startswith(LINKS)}
 
 
 def place_of(defect: Defect, root: Path) -> Path | str:
-    """The file that has the text, relative to `root`, or what is wrong."""
+    """Returns the file that has the text, relative to `root`, or a description of the error."""
     found = [path for path, text in sources(root).items() for _ in range(text.count(defect.old))]
     if len(found) == 1:
         return found[0]
@@ -140,7 +140,7 @@ class Copy:
         (folder / ".site" / "sitecustomize.py").write_text(SITE)
 
     def run(self, tests: list[str]) -> str | None:
-        """The first test that fails, or what else went wrong; None if all pass, or none is there to run."""
+        """Returns the first test that fails, or another error; None if all pass, or there are none."""
         path = os.pathsep.join([str(self.folder / ".site"), str(self.folder)])
         environment = os.environ | {
             "PYTHONPATH": path,
@@ -157,7 +157,7 @@ class Copy:
         return match[1]
 
     def compile(self) -> str | None:
-        """Compiles the library, hardly optimized; what the compiler said, if it refused."""
+        """Compiles the library with little optimization; returns the compiler's message if it fails."""
         build = self.folder / "build" / "planted"
         if not (build / "build.ninja").is_file():
             options = ["-DRNNQC_TESTS=ON", "-DCMAKE_BUILD_TYPE=None", "-DCMAKE_CXX_FLAGS=-O1"]
@@ -175,7 +175,7 @@ class Copy:
         return done.returncode == 0
 
     def find(self, defect: Defect, rest: bool) -> str | None:
-        """The test that finds a defect; None if no test does."""
+        """Returns the test that finds a defect; None if no test does."""
         place = place_of(defect, self.folder)
         assert isinstance(place, Path)
         source = self.folder / place
@@ -188,7 +188,7 @@ class Copy:
             if defect.isa is not None and not self.has(defect.isa):
                 return f"not run: no {defect.isa} here"
             likely = [f"tests/{t}" for t in likely_tests(defect, place) if (self.folder / "tests" / t).exists()]
-            # One after the other: in one run, tests on arm64 would come first (tests/conftest.py).
+            # Separate runs: in one run, tests on arm64 would come first (tests/conftest.py).
             for i, tests in enumerate([*likely, "tests"] if rest else likely):
                 if (found := self.run([tests, *(f"--ignore={t}" for t in likely[:i])])) is not None:
                     return found
@@ -220,7 +220,7 @@ def main() -> int:
         copies: queue.Queue[Copy] = queue.Queue()
         for k in range(arguments.jobs):
             copies.put(Copy(root, Path(folder) / str(k), arguments.library.resolve()))
-        # Tests that nothing imports find every defect.
+        # Tests that cannot be imported would find every defect.
         broken = copies.queue[0].run(["--collect-only", "tests"]) if chosen else None
         if broken is not None:
             print(f"the tests cannot run here, without any defect: {broken}", file=sys.stderr)

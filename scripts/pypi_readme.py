@@ -1,8 +1,8 @@
-"""Make the links of a README absolute, for PyPI, which shows it without the files it links to.
+"""Makes the links of a README absolute, for PyPI, which shows it without the files it links to.
 
     python scripts/pypi_readme.py README.md --ref v0.2.0       changes the file in place
 
-Pictures lead to the raw file, everything else to its page in the repository of `[project.urls]`, both at one tag,
+Pictures link to the raw file, everything else to its page in the repository of `[project.urls]`, both at one tag,
 branch or commit, so that the README of a release shows the files of that release.
 """
 
@@ -18,7 +18,7 @@ LINK = re.compile(r"(!?)\[([^\]]*)\]\((?!https?://|#)([^)\s]+)\)")
 
 
 def repository() -> str:
-    """The address in pyproject.toml."""
+    """Returns the repository's address from pyproject.toml."""
     match = re.search(r'^Repository = "(.+)"$', (ROOT / "pyproject.toml").read_text(encoding="utf-8"), re.M)
     if match is None:
         sys.exit('pyproject.toml: [project.urls] has no line Repository = "https://..."; PyPI needs it')
@@ -26,7 +26,7 @@ def repository() -> str:
 
 
 def absolute(text: str, home: str, ref: str) -> str:
-    """A Markdown text whose relative links are absolute."""
+    """Returns a Markdown text with absolute instead of relative links."""
     raw = home.replace("https://github.com/", "https://raw.githubusercontent.com/")
 
     def replace(match: re.Match[str]) -> str:
@@ -38,7 +38,7 @@ def absolute(text: str, home: str, ref: str) -> str:
 
 
 def main() -> None:
-    """Change the file."""
+    """Changes the file."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("readme", type=Path)
     parser.add_argument("--ref", default="main", help="tag, branch or commit; default main")

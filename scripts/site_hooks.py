@@ -1,9 +1,9 @@
-"""What the site has beside the files of docs/: hooks of mkdocs.
+"""Hooks of mkdocs that add pages from outside docs/ to the site.
 
-* `command_line.md`, made of the parser of the command `rnnqc`;
-* changelog, contributing guide, security policy and code of conduct, which stand in the folder above docs/;
-* links: a page named in backticks, such as `docs/verify.md` or `verify.md`, leads to that page; a link to a file
-  outside docs/, and a path of the repository in backticks, lead to the file in the repository.
+* `command_line.md`, generated from the parser of the command `rnnqc`;
+* changelog, contributing guide, security policy and code of conduct, which are in the folder above docs/;
+* links: a page named in backticks, such as `docs/verify.md` or `verify.md`, links to that page; a link to a file
+  outside docs/, or a path of the repository in backticks, links to the file in the repository.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ ABOVE = {
     "security.md": "SECURITY.md",
     "code_of_conduct.md": "CODE_OF_CONDUCT.md",
 }
-"""Pages of the site by the files above docs/ that they are."""
+"""Pages of the site that come from files above docs/."""
 FENCE = re.compile(r"(^```.*?^```[^\n]*$)", re.M | re.S)
 NAMED_PAGE = re.compile(r"(?<!\[)`(?:docs/)?(\w+\.md)`(?:, \*([^*]+)\*)?")
 NAMED_PATH = re.compile(
@@ -34,13 +34,13 @@ LINK = re.compile(r"(\]\()(?!https?://|#)([^)\s#]+)")
 
 
 def linked(text: str, pages: set[str], repository: str, above: bool = False) -> str:
-    """A page's text with its links as the site needs them.
+    """Returns a page's text with links for the site.
 
     Args:
         text: Markdown.
         pages: Names of all pages of the site.
         repository: Address of the repository, to which paths are appended.
-        above: The page stands in the folder above docs/, and its links start there.
+        above: Whether the page is in the folder above docs/, where its links start.
     """
     names = {path: page for page, path in ABOVE.items()}
 
@@ -71,7 +71,7 @@ def linked(text: str, pages: set[str], repository: str, above: bool = False) -> 
 
 
 def on_files(files: Any, config: Any) -> Any:
-    """Add the pages that are no files of docs/."""
+    """Adds the pages that are not files of docs/."""
     from mkdocs.structure.files import File
 
     files.append(File.generated(config, "command_line.md", content=command_line.page()))
@@ -81,6 +81,6 @@ def on_files(files: Any, config: Any) -> Any:
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
-    """Make the links of one page."""
+    """Rewrites the links of one page."""
     pages = {f.src_uri for f in files.documentation_pages()}
     return linked(markdown, pages, config.repo_url.rstrip("/"), page.file.src_uri in ABOVE)

@@ -56,7 +56,7 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
 
 def shared_folder() -> Path:
-    """Where the real models are, whether or not the folder exists."""
+    """The path of the real models, whether or not the folder exists."""
     default = Path(__file__).resolve().parents[2] / "shared"
     return Path(os.environ.get("RNNQC_SHARED", default))
 
@@ -132,7 +132,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _few(items: list[pytest.Item]) -> list[pytest.Item]:
-    """Without the cases that a test marked `few` can do without; in the order of `items`."""
+    """Returns `items`, in order, without the cases that tests marked `few` leave out."""
     cases: dict[str, list[pytest.Item]] = {}
     for item in items:
         if item.get_closest_marker("few") is not None:

@@ -1,4 +1,4 @@
-"""Which cases of a test run without --slow, where each says nearly what its neighbours say."""
+"""Selects the cases that run without --slow, for tests whose cases are similar."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 ALL = False
 """Whether all cases run; `tests/conftest.py` sets it."""
 _EVERY_ONE = ("isa", "kernel")
-"""Parameters of which every value stands, however few cases are asked for."""
+"""Parameters whose values are all kept, however few cases are requested."""
 
 
 def chosen(cases: Sequence[Mapping[str, Any]], count: int) -> set[int]:
@@ -33,7 +33,7 @@ def chosen(cases: Sequence[Mapping[str, Any]], count: int) -> set[int]:
 
 
 def _values(case: Mapping[str, Any]) -> frozenset[tuple[Any, ...]]:
-    """The values of a case's parameters; those of what is made of several, a dataclass or a list, one by one."""
+    """The values of a case's parameters; a dataclass or a list counts as its single values."""
     found: set[tuple[Any, ...]] = set()
 
     def add(name: str, value: Any) -> None:

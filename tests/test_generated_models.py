@@ -1,4 +1,4 @@
-"""What `tests.generate` generates computes what a case says, in onnxruntime alone.
+"""The models of `tests.generate` compute what a case specifies, in onnxruntime alone.
 
 What these would catch: a variant of a model that is another model, or none; a variant that changes nothing.
 """

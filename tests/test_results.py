@@ -1,4 +1,4 @@
-"""What functions return: text, HTML, rows, JSON-ready values; and the examples of their docstrings.
+"""The results of functions: text, HTML, rows, JSON-ready values; and the examples of their docstrings.
 
 What these would catch: a result that prints as an object, HTML that a name in a model breaks out of, rows that make no
 table, values that are not JSON, an example that no longer runs.
@@ -72,7 +72,7 @@ def test_text(results: dict[str, Result]) -> None:
 
 
 def test_messages_stand_in_the_text_and_in_html(results: dict[str, Result]) -> None:
-    """What the command line warns of, in words of Python."""
+    """The warnings of the command line name Python arguments."""
     bounded = results["report"]
     assert any("not measured (--models" in text for text in bounded.messages)
     assert (
@@ -83,7 +83,7 @@ def test_messages_stand_in_the_text_and_in_html(results: dict[str, Result]) -> N
 
 
 def test_a_model_that_is_lowered_already() -> None:
-    """Nothing was lowered now: the recipe asked for is not claimed."""
+    """Nothing was lowered now, so the result does not claim the requested recipe."""
     once = rnnqc.lower(DIGITS)
     again = rnnqc.lower(once)
     assert "1 of 1 lowered already" in again.headline and "int8" not in again.headline
@@ -117,7 +117,7 @@ def test_failures_of_a_verification(results: dict[str, Result]) -> None:
 
 
 def test_html_of_hostile_names(results: dict[str, Result]) -> None:
-    """Names in models come from anybody, and a notebook runs what it is given."""
+    """Models may come from anybody, and a notebook executes HTML."""
     proto = onnx.load(DIGITS)
     node = next(n for n in proto.graph.node if n.op_type == "LSTM")
     node.name = "<script>alert(1)</script>\x1b[31m\nnext"

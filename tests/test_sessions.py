@@ -50,7 +50,7 @@ def test_options_are_used(lowered: rnnqc.Lowered, tmp_path: Path) -> None:
 
 
 def _without_functions(model: onnx.ModelProto) -> onnx.ModelProto:
-    """A model that only the library runs."""
+    """A model that runs only with the library."""
     bare = onnx.ModelProto()
     bare.CopyFrom(model)
     kept = [f for f in model.functions if not f.name.startswith("Quant")]
@@ -92,7 +92,7 @@ def test_options_with_the_library(lowered: rnnqc.Lowered) -> None:
 
 
 def test_options_with_another_library(lowered: rnnqc.Lowered, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A copy has no libraries: where the model needs one of the caller's, his options are used themselves."""
+    """A copy of options has no libraries: if the model needs one of the caller's, the original options are used."""
     options = ort.SessionOptions()
     options.log_severity_level = 4
     options.register_custom_ops_library(str(rnnqc.runtime_ops.library_path()))  # stands for another one

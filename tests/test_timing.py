@@ -241,7 +241,7 @@ def test_layers_that_stay_float_are_named(quick: list[ort.InferenceSession], tmp
 
 
 def test_an_exported_model_has_no_float_one(quick: list[ort.InferenceSession], tmp_path: Path) -> None:
-    """What is written out of a cell of Brevitas to run it is no float model to compare with."""
+    """A cell of Brevitas that is expanded for running is not a float model to compare with."""
     lstm, exported = random_lstm(6), Exported()
     outputs = exported.cell(lstm, exported.quant("x", lstm.quantizers["output"], "x_quant"), "cell", None, None)
     exported.op("Identity", [outputs[0]], "outputs")

@@ -48,7 +48,7 @@ def test_in_python(text: str) -> None:
 
 
 def test_each_reader_has_their_words() -> None:
-    """The same error; and a command in the same process leaves Python's words alone."""
+    """The same error for both readers; a command in the same process does not change Python's words."""
     text = "bind it, for example --dim T=100"
     with command_line():
         assert worded(text) == text == str(rnnqc.CompileError(text))

@@ -21,7 +21,7 @@ from rnnqc.passes.graph.values.constant_expressions import Constants
 from rnnqc.passes.graph.values.layout_ops import MOVERS
 
 _NAMED = {"Sigmoid": "sigmoid", "Tanh": "tanh"}
-# # With the inputs whose elements appear in the output; None for all.
+# With the inputs whose elements appear in the output; None for all.
 _MOVERS: Mapping[str, Sequence[int] | None] = {
     **MOVERS, "Split": (0,), "Where": (1, 2), "Tile": (0,), "GatherElements": (0,), "GatherND": (0,), "Dropout": (0,),
     "ScatterND": (0, 2), "ScatterElements": (0, 2),

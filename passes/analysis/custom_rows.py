@@ -95,7 +95,7 @@ class _Steps:
         rows = sorted(rows_of_products(graph, recurrence), key=len, reverse=True)
         counting: list[set[int]] = []
         for row in rows:
-            # # One row counts for all matrices of a layer, but not for a reversed layer behind it.
+            # One row counts for all matrices of a layer, but not for a reversed layer behind it.
             if len({self.step.get(n, ()) for n in row}) < len(row):
                 counting.append(set(row))
                 self._count(graph, counting)

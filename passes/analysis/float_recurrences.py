@@ -186,13 +186,13 @@ def _written_out(
         if len(row) < _STEPS or "Softmax" in between:  # layers with attention that share weights are not a recurrence
             continue
         own = {id(row[0]), *(id(n) for v in behind.values() for n in users_of(v, inside))}
-        # # The other matmuls of the first step read the same state.
+        # The other matmuls of the first step read the same state.
         own |= {id(n) for same in users.values() if any(id(n) in own for n in same) for n in same}
         taken |= own
-        # # So do matmuls with the elements of the sequence.
+        # So do matmuls with the elements of the sequence.
         leading = _leading_to(own, graph, inside)
         own |= {id(n) for same in users.values() if sum(id(n) in leading for n in same) >= _STEPS for n in same}
-        # # Matmuls with fewer uses are not part of a step.
+        # Matmuls with fewer uses are not part of a step.
         tied = {id(n) for same in users.values() if len(same) >= _STEPS for n in same}
         products = tuple(n for n in graph.nodes if id(n) in own & tied)
         found = f"{len(row)} products with {weights[key].name!r}, each of which depends on the one before"

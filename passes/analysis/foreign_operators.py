@@ -5,17 +5,17 @@ from __future__ import annotations
 import re
 
 from rnnqc.cells.forms import ORT_DOMAIN, ORT_LSTM
+from rnnqc.errors import LOWER_THE_FLOAT_MODEL
 from rnnqc.ir import Node, attribute
 
 _SEARCH = (
     "onnxruntime's search operator runs the recurrence in its subgraphs.",
     "export the decoder as a model of its own, and lower that",
 )
-LOWER_THE_FLOAT_MODEL = "lower the float model that it was made from"
 KNOWN: dict[tuple[str, str], tuple[str, str]] = {
     (ORT_DOMAIN, ORT_LSTM): (
         "it is already quantized, dynamically, by onnxruntime's tool.",
-        LOWER_THE_FLOAT_MODEL,
+        f"--recipe int8 takes its quantized weights over; or {LOWER_THE_FLOAT_MODEL}",
     ),
     (ORT_DOMAIN, "AttnLSTM"): (
         "its attention is a part of the step.",

@@ -17,7 +17,7 @@ from rnnqc.passes.graph.values.constant_expressions import Constants
 
 FloatArray = npt.NDArray[np.float32]
 INPUT = "input"
-"""The point of what a linear layer multiplies."""
+"""The quantization point of the input of a linear layer."""
 LARGEST_DEPTH = 65024
 """Rows of a weight matrix up to which sums of products are exact (docs/quant_linear.md)."""
 

@@ -21,8 +21,9 @@ COPY_TAG = "rnnqc.copy"
 REAL, CODES, SUMS, HIGH, LOW, ROWS, UNIT, CONSTANT, MASK = (
     "real", "codes", "sums", "sums.high", "sums.low", "rows", "unit", "constant", "mask",
 )  # fmt: skip
-"""What a value is of its tensor: itself; its quantized values; a sum of products of integers, or one of its two
-halves; scales of the rows; what one unit of a sum stands for; a constant; which rows of the batch have not ended."""
+"""Relations of a value to its tensor: itself; its quantized values; integer sums, or one of their two halves; scales of
+the rows; the real value of one LSB of the sums; a constant; a mask of the rows of the batch that have not ended.
+"""
 
 
 @dataclass(frozen=True)

@@ -48,7 +48,7 @@ WEIGHT_OPERANDS: Mapping[str, tuple[str, Sequence[int]]] = {
     "Conv": (CONVOLUTION, (1,)),
     "ConvTranspose": (CONVOLUTION, (1,)),
 }
-"""By operator what it is called, and the numbers of the inputs that hold its weights; biases do not count."""
+"""By operator, the kind of its layer and the numbers of the inputs that hold weights, without biases."""
 _FUSED_OPERANDS: Mapping[str, tuple[str, Sequence[int]]] = {
     "FusedMatMul": (LINEAR, (0, 1)),
     "FusedGemm": (LINEAR, (0, 1)),

@@ -1,4 +1,4 @@
-"""A cell that Brevitas exported as the readable Scan, with Brevitas' own quantizers at its quantization points."""
+"""Emits a cell exported by Brevitas as the explicit Scan, with Brevitas' own quantizers at its quantization points."""
 
 from __future__ import annotations
 
@@ -35,17 +35,17 @@ def emit_exported_cell(
     at: Boundary,
     outer: Mapping[str, QonnxQuantizer],
 ) -> tuple[list[Node], QuantizedCell]:
-    """The nodes of the cell between its boundary values, and the cell with the names of its parameters.
+    """Returns the nodes of the cell between its boundary values, and the cell with the names of its parameters.
 
-    Every operation is Brevitas', in float32 and in its order; matrix products are onnxruntime's.
+    Every operation is Brevitas', in float32 and in its order; matmuls are onnxruntime's.
 
     Args:
         model: The model.
-        graph: Its graph that the cell is in.
+        graph: The graph of the cell.
         cell: The cell, with rounded outputs.
         lstm: The same in Brevitas' terms; its weights may be floats.
         at: Its boundary.
-        outer: The quantizers of what comes from outside: `input`, `initial_h`, `initial_c`. The rest is taken as it is.
+        outer: Quantizers of boundary values: `input`, `initial_h`, `initial_c`. Values without one are read unchanged.
     """
     names = {"B": model.add_initializer(f"{cell.name}/B", np.concatenate(lstm.bias), graph).name}
     weights: dict[str, tuple[QuantizedWeight, Format]] = {}
@@ -65,7 +65,7 @@ def emit_exported_cell(
 
 
 def _by_point(lstm: QuantLstm) -> dict[str, QonnxQuantizer]:
-    """The quantizers inside a cell by quantization point."""
+    """Returns the quantizers inside a cell by quantization point."""
     q = lstm.quantizers
     found = {"hidden": q["output"], "hidden.activation": q["hidden_state_tanh"], ONE: q["input_sigmoid"]}
     found |= dict.fromkeys(("cell_state", "cell_state.kept", "cell_state.added"), q["cell_state"])
@@ -78,15 +78,15 @@ def _by_point(lstm: QuantLstm) -> dict[str, QonnxQuantizer]:
 def exported_quantizer(
     quantizers: Mapping[str, QonnxQuantizer], weights: Mapping[str, tuple[QuantizedWeight, Format]]
 ) -> Quantizer:
-    """A quantizer that applies Brevitas' own at the points that have one, and dequantizes weights."""
+    """Returns a quantizer that applies Brevitas' own at the points that have one, and dequantizes weights."""
 
     def is_plain(b: Builder, point: str) -> bool:
-        """Whether QuantizeLinear and DequantizeLinear make the values of the point."""
+        """Whether QuantizeLinear and DequantizeLinear compute the values of the point."""
         q = quantizers.get(point)
         if q is None:
             return False
-        # QuantizeLinear adds a zero point after rounding, Brevitas before; quantized values of unsigned formats are
-        # never narrow.
+        # QuantizeLinear adds the zero point after rounding, Brevitas before; it has no narrow range for unsigned
+        # formats.
         plain = not q.zero_point.any() and not q.bipolar and (q.signed or not q.narrow) and q.scale.size == 1
         return plain and has_operators(b, IntegerFormat(q.bits, q.signed, rounding=q.rounding))
 
@@ -110,7 +110,7 @@ def exported_quantizer(
 
 
 def _weight(key: str, parameters: Sequence[Parameter]) -> tuple[dict[str, npt.NDArray[np.generic]], Format]:
-    """Quantized values `[K,4H]`, scale and zero point (one, or one for each column) as DequantizeLinear takes them."""
+    """Returns quantized values `[K,4H]`, with scale and zero point (one, or one per column) for DequantizeLinear."""
     stored = stored_weights(key, parameters)
     codes, zeros, scales = stored.codes, stored.zero_point, stored.scale
     axis: int | None = 1

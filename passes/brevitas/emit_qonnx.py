@@ -1,4 +1,4 @@
-"""The quantizers of QONNX in standard operators, each operation in float32 and in the order QONNX has them."""
+"""Emits QONNX quantizers as standard operators, each operation in float32 and in QONNX's order."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ Limits = tuple[Value, Value]
 
 @dataclass(frozen=True)
 class LiveQuantizer:
-    """A Quant node whose parameters are computed when the model runs.
+    """A Quant node whose parameters are computed at run time.
 
     Attributes:
         scale: float32, any shape that broadcasts with the values.
         zero_point: float32, any shape that broadcasts with the values.
         bits: float32.
         signed: Whether quantized values may be negative.
-        narrow: Whether one quantized value at the end is left out.
-        rounding: How reals become integers.
+        narrow: Whether the range omits one quantized value at the end.
+        rounding: The rounding to integers.
     """
 
     scale: Value
@@ -43,14 +43,14 @@ class Truncation:
     """A Trunc node.
 
     Attributes:
-        scale: Of the input.
-        zero_point: Of the input.
-        in_bits: Width of a quantized value.
-        out_scale: Of the output; None: version 1, which keeps the scale and limits nothing.
-        out_bits: Width of what is left.
-        signed: Whether these may be negative.
-        narrow: Whether one of them at the end is left out.
-        rounding: What becomes of the low bits.
+        scale: The scale of the input.
+        zero_point: The zero point of the input.
+        in_bits: Bits of the input.
+        out_scale: The scale of the output; None for version 1, which keeps the scale and does not clip.
+        out_bits: Bits of the output.
+        signed: Whether outputs may be negative.
+        narrow: Whether the output range omits one quantized value at the end.
+        rounding: The rounding that removes the low bits.
     """
 
     scale: Value
@@ -64,10 +64,10 @@ class Truncation:
 
 
 def read_live_quant(node: Node) -> LiveQuantizer:
-    """A Quant or IntQuant node with parameters of any origin.
+    """Reads a Quant or IntQuant node; its parameters need not be constant.
 
     Raises:
-        NotHandled: One is missing, or the rounding mode is not known.
+        NotHandled: A parameter is missing, or the rounding mode is unknown.
     """
     scale, zero_point, bits = _inputs(node, ("scale", "zeropt", "bitwidth"))
     signed, narrow = (bool(attribute(node, name, default)) for name, default in (("signed", 1), ("narrow", 0)))
@@ -75,10 +75,10 @@ def read_live_quant(node: Node) -> LiveQuantizer:
 
 
 def read_trunc(node: Node) -> Truncation:
-    """A Trunc node of version 1, with 5 inputs, or 2, with 6.
+    """Reads a Trunc node of version 1, with 5 inputs, or version 2, with 6.
 
     Raises:
-        NotHandled: It has another number of inputs, or the rounding mode is not known.
+        NotHandled: It has another number of inputs, or the rounding mode is unknown.
     """
     count = sum(v.name != "" for v in node.inputs)
     if count not in (5, 6) or count != len(node.inputs):
@@ -90,12 +90,12 @@ def read_trunc(node: Node) -> Truncation:
 
 
 def emit_bipolar(b: Builder, x: Value, scale: Value, target: Value) -> None:
-    """`target = sign(x) * scale`, where the sign of 0 is 1."""
+    """Emits `target = sign(x) * scale`, where the sign of 0 is 1."""
     b.add("Mul", [_sign(b, x), scale], [target], "values")
 
 
 def emit_quant(b: Builder, q: QonnxQuantizer, x: Value, target: Value) -> None:
-    """`target` is `x` through a quantizer of constant parameters."""
+    """Emits `target`: `x` through a quantizer with constant parameters."""
     scale, zero_point = b.f32(q.scale), b.f32(q.zero_point)
     shifts = bool(q.zero_point.any())
     if q.bipolar and not shifts:
@@ -115,7 +115,7 @@ def emit_quant(b: Builder, q: QonnxQuantizer, x: Value, target: Value) -> None:
 
 
 def emit_live_quant(b: Builder, q: LiveQuantizer, x: Value, target: Value) -> None:
-    """`target` is `x` through a quantizer whose parameters are values of the graph."""
+    """Emits `target`: `x` through a quantizer whose parameters are values of the graph."""
     units = b.op("Add", [b.op("Div", [x, q.scale], "units"), q.zero_point], "shifted")
     whole = emit_rounding(b, units, q.rounding, "codes")
     codes = _limited(b, whole, _limits(b, q.bits, q.signed, q.narrow))
@@ -128,7 +128,7 @@ def emit_live_quant(b: Builder, q: LiveQuantizer, x: Value, target: Value) -> No
 
 
 def emit_trunc(b: Builder, t: Truncation, x: Value, target: Value) -> None:
-    """`target` is `x` without its low bits."""
+    """Emits `target`: `x` without its low bits."""
     units = b.op("Add", [b.op("Div", [x, t.scale], "units"), t.zero_point], "shifted")
     whole = b.op("Round", [units], "codes")
     if t.out_scale is None:
@@ -157,12 +157,12 @@ def _sign(b: Builder, x: Value) -> Value:
 
 
 def _power(b: Builder, exponent: Value, name: str) -> Value:
-    """Powers of two; constants where the exponent is one."""
+    """Returns powers of two; a constant if the exponent is one."""
     return b.op("Pow", [b.f32(2.0), exponent], name)
 
 
 def _steps(b: Builder, scale: Value, out_scale: Value) -> Value:
-    """The power of two next to `out_scale / scale`."""
+    """Returns the power of two nearest to `out_scale / scale`."""
     held = [constant_array(v) for v in (scale, out_scale)]
     if held[0] is not None and held[1] is not None:
         ratio = np.asarray(held[1], np.float32) / np.asarray(held[0], np.float32)
@@ -173,7 +173,7 @@ def _steps(b: Builder, scale: Value, out_scale: Value) -> Value:
 
 
 def _limits(b: Builder, bits: Value, signed: bool, narrow: bool) -> Limits:
-    """The lowest and the highest quantized value."""
+    """Returns the smallest and the largest quantized value."""
     array = constant_array(bits)
     if array is not None:
         width = np.asarray(array, np.float32)

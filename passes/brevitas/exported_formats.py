@@ -1,4 +1,4 @@
-"""On which number grids the values around exported cells lie: where quantized values come from and where they go."""
+"""Finds the number formats of the values around exported cells."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ _MOVED = {**MOVERS, "Split": (0,)}
 
 @dataclass
 class KnownFormats:
-    """On which grid values lie.
+    """The known formats of values.
 
     Attributes:
-        known: Quantizers by the name of the value that a cell made.
+        known: The quantizer of each cell output, by name.
     """
 
     known: dict[str, QonnxQuantizer] = field(default_factory=dict)
 
     def of(self, value: Value, what: str) -> QonnxQuantizer:
-        """The grid of `value`, which quantizers and cells make and other operators move.
+        """Returns the quantizer of `value`, which comes from quantizers and cells through layout operators.
 
         Raises:
-            NotHandled: It lies on none, or its parts on different ones.
+            NotHandled: A part of it has no quantizer, or parts have different ones.
         """
         found: QonnxQuantizer | None = None
         for source, grid in sources_of(value, self._known, _MOVED):
@@ -49,14 +49,14 @@ class KnownFormats:
         return found
 
     def _known(self, value: Value) -> QonnxQuantizer | None:
-        """The grid of what a cell or a quantizer makes."""
+        """Returns the quantizer of an output of a cell or a quantizer."""
         node = value.inputs[0] if len(value.inputs) == 1 else None
         grid = self.known.get(value.name)
         return read_quant(node) if grid is None and node is not None and is_quant(node) else grid
 
 
 def input_of(node: QuantLstm, grids: KnownFormats) -> tuple[Value, FixedPointQuantizer]:
-    """What the cell takes, and its quantizer: a Quant node right before the cell becomes part of it."""
+    """Returns the input of the cell and its quantizer; the cell absorbs a Quant node directly before it."""
     quantizer = grids.of(node.x, "its input")
     producer = node.x.inputs[0] if node.x.inputs else None
     if producer is not None and is_quant(producer) and quantizer.rounding not in QONNX_ONLY:
@@ -65,7 +65,7 @@ def input_of(node: QuantLstm, grids: KnownFormats) -> tuple[Value, FixedPointQua
 
 
 def state_of(value: Value, own: QonnxQuantizer, what: str, grids: KnownFormats) -> Value | None:
-    """An initial state as the cell takes it, which applies its own quantizer; None for zeros."""
+    """Returns an initial state for a cell that applies its own quantizer; None for zeros."""
     array = constant_array(value)
     nearest = own.rounding.value in NEAREST
     if array is not None:

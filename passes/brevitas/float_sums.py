@@ -1,4 +1,4 @@
-"""Where Brevitas' own float32 sums of products are exact, and its results are those of any order."""
+"""Checks whether Brevitas' own float32 sums are exact, so that its results do not depend on their order."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from rnnqc.passes.graph.values.index_expressions import EXACT_TO
 
 
 def largest_sum(weights: Sequence[Parameter], values: QonnxQuantizer) -> tuple[int, str] | None:
-    """A bound of the sums of products, in units of the two scales, and the gate that has it; None of raw weights.
+    """Returns a bound of the sums, in units of both scales, and the gate that has it; None for float weights.
 
     Args:
         weights: A matrix `[H,K]` for each gate.
-        values: The quantizer of what they are multiplied with.
+        values: The quantizer of the values that they multiply.
     """
     zero = float(values.zero_point.ravel()[0])
     most = max(abs(values.minimum - zero), abs(values.maximum - zero))
@@ -31,12 +31,12 @@ def largest_sum(weights: Sequence[Parameter], values: QonnxQuantizer) -> tuple[i
 
 
 def doubt_about_sums(read: QuantLstm, x: QonnxQuantizer) -> tuple[str, str, str] | None:
-    """Why Brevitas itself may compute something else: reason, found, action.
+    """Returns why Brevitas itself may compute something else: reason, found, action; None if the sums are exact.
 
-    With scales that are powers of two its products are exact in any order, if their sums in units of the two scales
-    stay within 2**24, partial ones too. With other scales every product is rounded: of smaller sums only those next to
-    a tie of their quantizer may fall otherwise, of which docs/brevitas.md tells; of larger ones the steps of float32
-    are wider than these units, too, and the same is said.
+    With power-of-two scales its matmuls are exact in any order as long as the partial sums, in units of both scales,
+    stay within 2**24. With other scales float32 rounds every product: smaller sums then differ only next to ties of
+    their quantizer (docs/brevitas.md); for larger ones the spacing of float32 exceeds the unit, as with power-of-two
+    scales.
     """
     for key, weights, values in (("W", read.W, x), ("R", read.R, read.quantizers["output"])):
         found = largest_sum(weights, values)

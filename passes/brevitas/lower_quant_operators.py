@@ -1,4 +1,4 @@
-"""Writes the quantizers of Brevitas and QONNX in standard operators."""
+"""Lowers the quantizers of Brevitas and QONNX to standard operators."""
 
 from __future__ import annotations
 
@@ -35,8 +35,9 @@ from rnnqc.passes.graph.nodes.lstm_node import NotHandled
 from rnnqc.passes.graph.nodes.quant_operators import CELL_OP, check_finite, is_quant, is_trunc, read_quant
 from rnnqc.passes.graph.values.quantized_constants import along, byte_codes, channel_axis, stored_codes
 
-# Operators whose weights onnxruntime leaves behind a DequantizeLinear. It makes MatMulNBits of DequantizeLinear and
-# MatMul (1.31), which quantizes the other operand to 8 bits, and fails on one before view operators (operator set 21).
+# Operators whose weights onnxruntime keeps as DequantizeLinear. It fuses DequantizeLinear and MatMul to MatMulNBits
+# (1.31), which quantizes the other operand to 8 bits, and fails on a DequantizeLinear before view operators (operator
+# set 21).
 _DEQUANTIZED = ("Conv", "ConvTranspose")
 
 
@@ -49,10 +50,10 @@ class LowerQuantOperators(Pass):
 
     QuantizeLinear adds the zero point after rounding and would give another quantized value at ties.
 
-    * Quantizers of constants become 8-bit values and a DequantizeLinear before Conv and Gemm (transB = 1),
-      codes and `Cast -> Sub -> Mul` before all others, which gives the same floats; floats if codes are wider.
-    * Parameters may be computed when the model runs.
-    * One that is not known stays, with a remark, as other operators of QONNX do.
+    * Quantized constants become 8-bit values with a DequantizeLinear before Conv and Gemm (transB = 1), and 8-bit
+      values with `Cast -> Sub -> Mul` before all others, which gives the same floats. Wider ones become floats.
+    * Parameters may be computed at run time.
+    * An unknown quantizer stays, with a remark, as other operators of QONNX do.
     """
 
     info = PassInfo(
@@ -81,7 +82,7 @@ class LowerQuantOperators(Pass):
 
 
 def _refusal(model: Model, graph: Graph, node: Node) -> NotHandled | None:
-    """Lowers the node, or says why not."""
+    """Lowers the node; returns the reason if it cannot be lowered."""
     try:
         _lower(model, graph, node)
     except NotHandled as refusal:
@@ -131,7 +132,7 @@ def _are_constant(values: list[Value]) -> bool:
 
 
 def _constant(model: Model, graph: Graph, node: Node, b: Builder, values: npt.NDArray[np.float32]) -> Value:
-    """A quantized constant: quantized values and what makes floats of them if they fit into bytes, else floats."""
+    """Returns a quantized constant: 8-bit quantized values and their dequantization if they fit, else floats."""
     target = node.outputs[0]
     name = safe_name(target.name)
     stored = stored_codes(model, target)

@@ -1,4 +1,4 @@
-"""Reads the cells that Brevitas exports, with the quantization they bring along."""
+"""Reads the cells that Brevitas exports, with their own quantization."""
 
 from __future__ import annotations
 
@@ -48,23 +48,23 @@ from rnnqc.passes.render.lut.emit_tables import Tables
 
 
 class ReadQuantLstmCell(Pass):
-    """Turns each `QuantLSTMCell` of Brevitas into an integer cell in the arithmetic "grid32".
+    """Replaces each `QuantLSTMCell` of Brevitas by an integer cell in the arithmetic "grid32".
 
     Before: `Quant(x), Quant(W_ii), ... -> QuantLSTMCell(48 inputs) -> outputs, hidden_state, cell_state`
 
-    After: the integer cell, with the quantized weights as initializers; or, of form qcdq, `QuantizeLinear -> Clip ->
-    DequantizeLinear` around a readable float cell (see emit_exported.py).
+    After: the integer cell, with the quantized weights as initializers; or, in form qcdq, `QuantizeLinear -> Clip ->
+    DequantizeLinear` around an explicit float cell (see emit_exported.py).
 
-    Elementwise operations are Brevitas' own; its products are sums in an unspecified order: a quantized value next to
-    a tie may fall otherwise.
+    Elementwise operations are Brevitas' own. Brevitas' matmuls sum in an unspecified order, so a quantized value next
+    to a tie may differ.
 
-    * The cell keeps the quantization it was exported with; no recipe applies to it.
-    * The input has to lie on a grid: a Quant node makes it, or other cells do. So do initial states; constant zeros are
-      left out, so that the batch is not bound to theirs.
-    * Where an integer layer's input is the hidden states of other cells, their quantized values pass, without going
-      back to float.
-    * A cell without an integer form (weights without quantized values, more than 16 bits, scales for each channel of an
-      activation, ...) is written out in float32 operators, in Brevitas' order, with a remark.
+    * The cell keeps the quantization that it was exported with; no recipe applies to it.
+    * The input has to be quantized: by a Quant node, or because other cells compute it. So do initial states; constant
+      zeros are dropped, so that they do not fix the batch size.
+    * If an integer layer reads the hidden states of other cells, their quantized values pass without conversion to
+      float.
+    * A cell without an integer form (for example with float weights, more than 16 bits, or per-channel scales of an
+      activation) becomes float32 operators, in Brevitas' order, with a remark.
     * A cell whose parameters are not constant or not known stays as it is, with a remark.
     """
 
@@ -76,10 +76,10 @@ class ReadQuantLstmCell(Pass):
     )
 
     def __init__(self, *, integer: bool = True, functions: bool = True) -> None:
-        """Prepares the pass.
+        """A pass with these options.
 
         Args:
-            integer: Whether cells become integer ones; else they are of form qcdq.
+            integer: Whether cells become integer; otherwise they have form qcdq.
             functions: Whether tables may be calls of a model-local function.
         """
         self.integer, self.functions = integer, functions
@@ -134,7 +134,7 @@ class ReadQuantLstmCell(Pass):
 
 
 def _is_known(model: Model, value: Value | None) -> bool:
-    """Whether the shape of `value` is made of numbers and of names that inputs of the model have."""
+    """Whether the shape of `value` consists of numbers and names that inputs of the model have."""
     shape = shape_of(value)
     names = {d for v in model.graph.inputs for d in shape_of(v) or () if isinstance(d, str)}
     return shape is not None and all(isinstance(d, int) or d in names for d in shape)
@@ -147,7 +147,7 @@ def _readable(graph: Graph, node: Node) -> QuantLstm:
 
 
 def _doubts(read: QuantLstm, grids: KnownFormats) -> list[tuple[str, str, str]]:
-    """Why Brevitas may compute something else than the file says."""
+    """Returns the reasons why Brevitas may compute something other than the file says."""
     try:
         sums = doubt_about_sums(read, grids.of(read.x, "its input"))
     except NotHandled:
@@ -158,7 +158,7 @@ def _doubts(read: QuantLstm, grids: KnownFormats) -> list[tuple[str, str, str]]:
 def _lower(
     model: Model, graph: Graph, node: Node, read: QuantLstm, path: str, tables: Tables | None, grids: KnownFormats
 ) -> ReadCell | None:
-    """The cell that quantized values can reach; None for one of form qcdq."""
+    """Replaces the node; returns the integer cell, for passing quantized values, or None for form qcdq."""
     x, x_grid = input_of(read, grids)
     absorbed = grids.of(read.x, "its input") if x is not read.x else None
     h0 = state_of(read.initial_h, read.quantizers["output"], "the initial hidden state", grids)
@@ -198,7 +198,7 @@ def _points_of(read: QuantLstm) -> dict[str, PointFormat]:
 def _cell(
     read: QuantLstm, name: str, op: str, path: str, sizes: Sequence[Size], batch: str | None, at: Boundary
 ) -> Cell:
-    """A cell without parameters and points; `sizes` are those of time and batch, `batch` is its name."""
+    """Returns a cell without parameters and points; `sizes` are of time and batch, `batch` is its name."""
     assert at.x is not None
     names = [v.name if v is not None else None for v in (at.initial_h, at.initial_c, at.y, at.y_h, at.y_c)]
     return Cell(
@@ -241,7 +241,7 @@ def _name(model: Model, node: Node, read: QuantLstm) -> str:
 
 
 def _sizes(x: Value, read: QuantLstm) -> list[Size]:
-    """Those of time and batch."""
+    """Returns the sizes of time and batch."""
     shape = shape_of(x) or [None] * 3
     if len(shape) != 3:
         raise NotHandled("what its quantizer takes has not three axes.", f"shape {shape}", "export the model again")
@@ -249,7 +249,7 @@ def _sizes(x: Value, read: QuantLstm) -> list[Size]:
 
 
 def _write_out(model: Model, graph: Graph, node: Node, read: QuantLstm, path: str, grids: KnownFormats) -> None:
-    """Replaces a cell without an integer form by its operations in float32; it is no cell any more."""
+    """Replaces a cell without an integer form by its operations in float32; it is not a cell any more."""
     name, sizes = _name(model, node, read), _sizes(read.x, read)
     x, before, made, after = _surroundings(model, graph, node, read, read.x, grids)
     b = Builder(model, prefix=name)
@@ -265,7 +265,7 @@ def _write_out(model: Model, graph: Graph, node: Node, read: QuantLstm, path: st
 
 
 def _broadcast(b: Builder, value: Value, x: Value, hidden: int, name: str) -> Value | None:
-    """An initial state `[B,H]`, None for zeros; rows of a constant that are all the same do not bind the batch."""
+    """Returns an initial state `[B,H]`, None for zeros; a constant with equal rows does not fix the batch size."""
     array = constant_array(value)
     if array is not None and not array.any():
         return None
@@ -279,7 +279,7 @@ def _broadcast(b: Builder, value: Value, x: Value, hidden: int, name: str) -> Va
 def _for_every_row(
     b: Builder, value: Value | None, x: Value, batch: int | None, hidden: int, name: str
 ) -> Value | None:
-    """An initial state `[B,H]`; the only row of one stands for all rows of the input, as in float operators."""
+    """Returns an initial state `[B,H]`; a single row is repeated for all rows of the input, as float operators do."""
     rows = None if value is None else (shape_of(value) or [None])[0]
     if value is None or rows != 1 or batch == 1:
         return value
@@ -290,9 +290,9 @@ def _for_every_row(
 def _surroundings(
     model: Model, graph: Graph, node: Node, read: QuantLstm, x: Value, grids: KnownFormats
 ) -> tuple[Value, list[Node], list[Variable | None], list[Node]]:
-    """X and outputs with time first, and the nodes before and after the cell that make them so.
+    """Returns X and outputs with time first, and the nodes before and after the cell that transpose them.
 
-    The node loses its outputs; those that nothing uses are None.
+    Detaches the outputs from the node; unused ones are None.
     """
     targets = [_used_output(graph, node, k) for k in range(3)]
     sizes = (shape_of(x) or [None] * 3)[:2]

@@ -1,4 +1,4 @@
-"""What a file of Brevitas shows of weights that are quantized in another way than they were trained."""
+"""Finds signs in a Brevitas file that weights are quantized differently than they were trained."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ _CLOSE = 1e-3
 
 
 def doubt_about_weights(read: QuantLstm) -> tuple[str, str, str] | None:
-    """Why the weights of a cell may not be the trained ones: reason, found, action.
+    """Returns why the weights of a cell may not be the trained ones: reason, found, action; None without a sign.
 
-    Brevitas 0.13 writes float weights behind a Quant node with `rounding_mode = ROUND`, whatever they were trained
-    with. The file shows it in two ways at most: the weights lie on a grid already, and it is another one; or the
-    activations are rounded otherwise.
+    Brevitas 0.13 exports float weights with a Quant node that has `rounding_mode = ROUND`, whatever they were trained
+    with. The file can show this in two ways: the weights are quantized already, with another scale, or the activations
+    have another rounding.
     """
     held = [(key, GATES[k], p) for key, parameters in (("W", read.W), ("R", read.R)) for k, p in enumerate(parameters)]
     for key, gate, p in held:
@@ -48,7 +48,7 @@ def _is_on_grid(raw: FloatArray, quantizer: QonnxQuantizer) -> bool:
 
 
 def _other_grid(p: Parameter) -> float | None:
-    """The step of the grid that raw weights lie on, if it is not that of their quantizer; None for free ones."""
+    """Returns the step of raw weights that are quantized with another scale than their quantizer's; else None."""
     if p.raw is None or p.quantizer is None or p.quantizer.scale.size != 1 or _is_on_grid(p.raw, p.quantizer):
         return None
     values = np.unique(p.raw.astype(np.float64))

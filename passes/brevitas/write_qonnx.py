@@ -1,4 +1,4 @@
-"""Writes quantized cells as Brevitas exports them, for flows that take QONNX."""
+"""Writes quantized cells as Brevitas exports them, for tools that read QONNX."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ from rnnqc.passes.graph.nodes.quant_operators import CELL_OP, GATES, NODE_GATES,
 from rnnqc.passes.invariants import Property
 
 DOMAIN, DOMAIN_VERSION = DOMAINS[0], 2
-"""What Brevitas writes from 0.12 on, and the version it imports."""
+"""The domain that Brevitas writes since 0.12, and the version that it imports."""
 OUTPUTS = ("outputs", "hidden_state", "cell_state")
 _SHOWN = 5
-# QONNX knows no ROUND_TO_ZERO, which Brevitas writes.
+# QONNX has no ROUND_TO_ZERO, which Brevitas writes.
 _QUANT_ROUNDING_NAMES: Mapping[Rounding, str] = {**ROUNDING_NAMES, Rounding.TOWARD_ZERO: "DOWN"}
 
 
 class WriteQonnx(Pass):
-    """Replaces each quantized cell by the `QuantLSTMCell` node of Brevitas, with QONNX quantizers around it.
+    """Replaces each quantized cell by Brevitas' `QuantLSTMCell` node, with QONNX quantizers around it.
 
     Before: `QuantizeLinear -> DequantizeLinear -> MatMul ..., Scan(...)` with the formats of Brevitas' cell.
 
     After: `Quant(x), Quant(W_ii), ..., Quant(b_o) -> QuantLSTMCell(48 inputs) -> outputs, hidden_state, cell_state`
 
-    * Inputs, attributes and their spelling are those of Brevitas 0.13.4. Weights and biases lie on their grid
-      already: no reader's rounding changes them.
-    * The input of a cell that consists of hidden states of other cells is on its grid, and has no quantizer.
-    * A cell with anything that the node cannot express (see brevitas_contract.py, and `sequence_lens`) is an error.
+    * Inputs, attributes and their spelling are those of Brevitas 0.13.4. Weights and biases are rounded already: no
+      reader's rounding changes them.
+    * A cell that reads hidden states of other cells needs no input quantizer.
+    * A cell with anything that the node does not support (see brevitas_contract.py, and `sequence_lens`) is an error.
     """
 
     info = PassInfo(
@@ -54,7 +54,7 @@ class WriteQonnx(Pass):
         """Writes every quantized cell.
 
         Raises:
-            UsageError: A cell has formats, or a structure, that Brevitas' cell does not have.
+            UsageError: Brevitas' cell does not support the formats or the structure of a cell.
         """
         cells = [c for c in model.cells.values() if type(c) is QuantizedCell]
         for cell in cells:
@@ -94,7 +94,7 @@ def _check(cell: QuantizedCell) -> None:
 
 
 def _emit(model: Model, graph: Graph, cell: QuantizedCell, at: Boundary) -> Builder:
-    """The node of the cell between its boundary values, with the quantizers before it."""
+    """Emits the node of the cell between its boundary values, with the quantizers before it."""
     b = Builder(model, cell.name)
     w, r, bias = (constant_array(model.initializer(name, graph)) for name in (cell.W, cell.R, cell.B))
     assert w is not None and r is not None and bias is not None
@@ -132,20 +132,20 @@ def _emit(model: Model, graph: Graph, cell: QuantizedCell, at: Boundary) -> Buil
         inputs += [b.f32(q[name].scale), b.f32(q[name].zero_point), b.f32(q[name].bits)]
     outputs = [v if v is not None else b.value(n) for v, n in zip((at.y, at.y_h, at.y_c), OUTPUTS, strict=True)]
     for k, value in enumerate(outputs):
-        # No tool infers them: no tool knows the node.
+        # No tool infers these shapes, because no tool knows the node.
         _declare(graph, value, [*([cell.static_length] if k == 0 else []), cell.static_batch, cell.hidden_size])
     b.add(CELL_OP, inputs, outputs, "cell", domain=DOMAIN, **_attributes(lstm))
     return b
 
 
 def _declare(graph: Graph, value: Value, shape: list[int | None]) -> None:
-    """Says what is known of the shape of a float value, unless it is an output of the graph, which has its own."""
+    """Declares the known shape of a float value, unless it is an output of the graph, which has its own."""
     if isinstance(value, Variable) and not any(v is value for v in graph.outputs):
         value.dtype, value.shape = np.dtype(np.float32), shape
 
 
 def _attributes(lstm: QuantLstm) -> dict[str, int | str]:
-    """The 36 attributes of a node."""
+    """Returns the 36 attributes of a node."""
     made: dict[str, int | str] = {
         "batch_first": int(lstm.batch_first),
         "reverse_input": int(lstm.reverse),
@@ -153,7 +153,7 @@ def _attributes(lstm: QuantLstm) -> dict[str, int | str]:
     }
     for name in QUANTIZERS:
         q = lstm.quantizers[name]
-        # Every version of Brevitas misspells this one, and readers of its files go by that.
+        # Every version of Brevitas misspells this one, and readers of its files expect that.
         narrow = "output_sigmoid_narrow_range" if name == "output_sigmoid" else f"{name}_narrow"
         made |= {
             narrow: int(q.narrow),
@@ -164,7 +164,7 @@ def _attributes(lstm: QuantLstm) -> dict[str, int | str]:
 
 
 def _quant(b: Builder, q: QonnxQuantizer, x: Value, name: str) -> Value:
-    """`x` through a Quant or BipolarQuant node."""
+    """Emits `x` through a Quant or BipolarQuant node."""
     result = b.value(name, np.float32)
     if q.bipolar:
         b.add("BipolarQuant", [x, b.f32(q.scale)], [result], name, domain=DOMAIN)

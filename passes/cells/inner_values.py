@@ -80,7 +80,7 @@ class InnerValues:
             try:
                 found.update(self._run(group, feeds))
             except (CompileError, NotObservableError):
-                # # One of them cannot be exposed: try halves.
+                # One of them cannot be exposed: try halves.
                 if len(group) > 1:
                     work += [group[: len(group) // 2], group[len(group) // 2 :]]
         return found

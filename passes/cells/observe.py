@@ -177,7 +177,7 @@ def _bring_out(main: onnx.GraphProto, value: Observed, levels: tuple[Level, ...]
     current, rank = value.value, value.rank - value.step
     inner = len(levels) - count_stacked([v.owner.op_type for v in levels])
     if inner < len(levels) and value.rank == ANY_RANK:
-        # # onnxruntime must know ranks in nested loops.
+        # onnxruntime must know ranks in nested loops.
         current, rank = f"{value.value}/observed.rows", 2
         levels[-1].graph.node.append(helper.make_node("Flatten", [value.value], [current], current, axis=-1))
     for depth in range(len(levels) - 1, inner - 1, -1):

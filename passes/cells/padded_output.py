@@ -23,17 +23,17 @@ MOVED = frozenset(
     ("Identity", "Transpose", "Squeeze", "Unsqueeze", "Reshape", "Flatten", "Cast", "Concat", "Slice", "Gather")
 )
 COMPACTING = frozenset(("Compress", "GatherND", "NonZero", "Unique"))
-"""Operators that make of their first input as many elements as the data wants."""
+"""Operators whose number of results depends on the data of their first input."""
 MEASURING = frozenset(("Abs", "Neg", "Sign", *(f"Reduce{n}" for n in ("Sum", "Max", "Min", "L1", "L2", "SumSquare"))))
 COMPARING = frozenset(("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"))
 LOGICAL = frozenset(("Not", "And", "Or", "Cast", "ReduceSum", "ReduceMax", "ReduceMin"))
 SMALLEST = 1e-3
-"""What is compared with less looks for zeros."""
+"""A comparison with a smaller constant looks for zeros."""
 DECIDING = {"NonZero": 0, "Compress": 1, "Where": 0}
-"""Which input decides what the result is made of."""
+"""By operator, the input that selects the elements of the result."""
 RAW, MEASURED, COMPARED = range(3)
 READING = frozenset(("ReduceMax", "ReduceMin", "ReduceMean", "ArgMax", "ArgMin"))
-"""Reductions to which the zeros of the padding matter."""
+"""Reductions whose result depends on the zeros of the padding."""
 
 
 @dataclass(frozen=True)

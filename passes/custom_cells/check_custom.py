@@ -1,6 +1,6 @@
-"""What quantize-custom-cells has to write, from the float model, the recipe and the statistics.
+"""Checks the constants that quantize-custom-cells writes against the float model, the recipe and the statistics.
 
-Every product and every quantizer runs by itself, on values of its format.
+Every matmul and every quantizer runs alone, on values of its format.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from rnnqc.recipes.recipe import Recipe
 Array = npt.NDArray[Any]
 _VALUES, _INITIAL, _QUANTIZED, _TABLE = "value", "initial", "quantized", "table"
 _ROUNDING = {("hidden.codes", "QuantizeLinear"), ("hidden.codes.units", "Div"), ("hidden.units", "Div")}
-"""Where what a product multiplies is rounded: what the node's value is called, and its operator."""
+"""The nodes that round the left operand of a matmul: name of the node's value, and operator."""
 _FRACTIONS = (-0.45, -0.05, 0.05, 0.45)
 _RELATIVE = 2.0**-17
 _ROWS = 64
@@ -42,9 +42,9 @@ _ROWS = 64
 
 @dataclass
 class _Product:
-    """A product as it was: its weights `[K,N]`, what is added to it, and the formats of what it multiplies.
+    """A matmul before the pass: its weights `[K,N]`, its biases, and the formats of its left operand.
 
-    Where it stands in several places, such as the steps of a loop that is unrolled, there may be several of each.
+    A matmul that occurs several times, for example in unrolled steps, may have several of each.
     """
 
     weights: list[Array] = field(default_factory=list)
@@ -53,12 +53,12 @@ class _Product:
 
 
 class CustomCellsCheck(ConstantCheck):
-    """Weights, biases, quantizers of values and multipliers of every recurrence.
+    """Checks weights, biases, quantizers of values and multipliers of every recurrence.
 
     Args:
-        model: Before the pass.
-        recipe: Of the pass.
-        statistics: Of the pass.
+        model: The model before the pass.
+        recipe: The recipe of the pass.
+        statistics: The statistics of the pass.
     """
 
     def __init__(self, model: Model, recipe: Recipe, statistics: Statistics | None) -> None:
@@ -84,7 +84,7 @@ class CustomCellsCheck(ConstantCheck):
                 self._products[f"{cell.name}.{name}"] = product
 
     def findings(self, after: Model) -> Findings:
-        """Compares everything that the pass has written, found by the names of nodes and initializers."""
+        """Compares everything that the pass wrote, which is found by the names of nodes and initializers."""
         found, flat = Findings(), FlatModel(after.proto, [])
         self._check_biases(found, flat)
         for site in _sites(flat, self._points, self._products):
@@ -101,7 +101,7 @@ class CustomCellsCheck(ConstantCheck):
         return found
 
     def without_loss(self, after: Model) -> onnx.ModelProto | None:
-        """Quantizers let their values pass, and products are those of the floats."""
+        """Returns the model with quantizers that return their inputs and matmuls of the float weights."""
         passed: dict[str, str] = {}
         products: dict[str, tuple[str, Array]] = {}
         activations: dict[str, tuple[str, str]] = {}
@@ -115,7 +115,7 @@ class CustomCellsCheck(ConstantCheck):
                 passed[site.made] = site.source
                 continue
             first, *others = self._products[site.path].weights
-            if not all(np.array_equal(w, first) for w in others):  # steps of one name have different ones
+            if not all(np.array_equal(w, first) for w in others):  # steps with one name may have different weights
                 return None
             products[site.made] = site.source, first
         for path, product in self._products.items():
@@ -139,7 +139,7 @@ class CustomCellsCheck(ConstantCheck):
                     found.array(f"{path}.{BIAS}", array, (same or wanted)[0], node=path, constant=name)
 
     def _check_table(self, found: Findings, flat: FlatModel, site: _Site) -> None:
-        """Reads every entry, at its argument, above and below it, and beyond the table."""
+        """Reads every entry: at its argument, above and below it, and beyond both ends of the table."""
         point, activation = f"{site.path}.{VALUE}", self._activations[f"{site.path}.{VALUE}"]
         eighths = np.arange(-8 * (ENTRIES // 2 + 2), 8 * (ENTRIES // 2 + 2) + 1, dtype=np.float32)
         values = (eighths / np.float32(8 * 2 ** STEP_BITS[activation])).reshape(1, -1)
@@ -153,10 +153,10 @@ class CustomCellsCheck(ConstantCheck):
         found.array(f"table of {point}", made.ravel(), wanted, node=site.made)
 
     def _check_product(self, found: Findings, flat: FlatModel, site: _Site) -> None:
-        """Compares a product with that of the values that its formats make of both operands."""
+        """Compares a matmul with that of both operands after rounding to their formats."""
         product, what = self._products[site.path], f"product {site.path}"
         results = []
-        for code in product.codes:  # it has that of one of the places, and weights of one of them
+        for code in product.codes:  # one of its occurrences has this format, and one has these weights
             values = self._values(code, site, len(product.weights[0]))
             try:
                 made = flat.run({site.source: values}, [site.made])[site.made].astype(np.float64)
@@ -184,7 +184,7 @@ class CustomCellsCheck(ConstantCheck):
         return point.complete.dequantize(weight_codes(point, weights, moment))
 
     def _values(self, code: PointFormat | None, site: _Site, depth: int) -> Array:
-        """Float32 values `[N,K]` for a product, off the ties of their format; the first rows have one that is not 0."""
+        """Returns float32 operands `[N,K]`, away from ties of the format; the first K rows have one nonzero each."""
         rng = np.random.default_rng(0)
         if code is None or code.mode != STATIC:
             values = rng.normal(0, 1, (_ROWS + depth, depth)) * 10.0 ** rng.uniform(-2, 1, (_ROWS + depth, 1))
@@ -202,7 +202,7 @@ def _distinct(arrays: Sequence[Array]) -> list[Array]:
 
 
 def _on_format(code: PointFormat | None, values: Array) -> Array:
-    """Values in the format of what a product multiplies: of one scale, or of one for each row."""
+    """Returns values rounded to the format of a left operand, with one static scale or per-row dynamic scales."""
     if code is None:
         return values.astype(np.float64)
     if code.mode == STATIC:
@@ -215,14 +215,14 @@ def _on_format(code: PointFormat | None, values: Array) -> Array:
 
 @dataclass(frozen=True)
 class _Site:
-    """A product or a quantizer in the flat model.
+    """A matmul or a quantizer in the flat model.
 
     Attributes:
-        path: Of the product, or of the value.
-        kind: "value" or "initial" of a quantizer, "table", "" of a product.
-        source: The name of what it takes.
-        made: The name of what it makes.
-        rounds: Whether it rounds what it takes.
+        path: The path of the matmul or of the value.
+        kind: "value" or "initial" for a quantizer, "table", or "" for a matmul.
+        source: The name of its input.
+        made: The name of its output.
+        rounds: Whether it rounds its input.
     """
 
     path: str
@@ -250,7 +250,7 @@ def _sites(flat: FlatModel, points: Container[str], products: Container[str]) ->
 
 
 def _behind_table(flat: FlatModel, path: str, last: onnx.NodeProto) -> str | None:
-    """The name of the argument of a table."""
+    """Returns the name of the argument of a table."""
     node: onnx.NodeProto | None = last
     while node is not None and node.name.startswith(f"{path}/"):
         if plain_name(node.name, path) == f"{_VALUES}.{FIRST}":
@@ -265,7 +265,7 @@ def _is_product(rest: str, node: onnx.NodeProto) -> bool:
 
 
 def _multiplied(flat: FlatModel, path: str, last: onnx.NodeProto) -> tuple[str, bool]:
-    """The name of what a product multiplies, before it is rounded, and whether it is."""
+    """Returns the name of a matmul's left operand before any rounding, and whether it is rounded."""
     source, rounds, stack = last.input[0], False, [last]
     while stack:  # along the first operands
         node = stack.pop()

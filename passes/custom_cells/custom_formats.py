@@ -1,4 +1,4 @@
-"""From a recipe and statistics to the number formats of a custom cell."""
+"""Derives the number formats of a custom cell from a recipe and statistics."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from rnnqc.recipes.keys import NAMED_ACTIVATIONS, Settings, rounding_of
 from rnnqc.recipes.recipe import Recipe
 
 ROW_BITS = (8, 16)
-"""Quantized values of rows that have a scale each."""
+"""Bits of quantized values with per-row dynamic scales."""
 EXACT = "exact"
 _OPSET_OF_PROPAGATION = 21
 _MOVED_PAST = ("Reshape", "Transpose", "Squeeze", "Unsqueeze", "Slice")
-# What follows from a layer's gates, or needs groups of rows.
+# Settings that depend on a layer's gates, or need groups of rows.
 _NOT_OF_WEIGHTS = ("bias_correction", "shift_limits", "group_size", "codebook", "wide_channels", "share")
 
 
@@ -39,12 +39,12 @@ class CustomFormats:
     """The formats of one recurrence.
 
     Attributes:
-        points: By the name of the point; `{"bits": None}` for one that stays float.
-        uncalibrated: Points that the recipe quantizes, and of which there are no statistics.
-        lacking: Whether one of them is of a product, and there are no statistics of the whole recurrence.
-        follows: The point whose format another value has by `same_as`, by the name of that value.
-        settings: What the recipe says of each point.
-        shifts: Fix positions that were lowered for the shifts of hardware.
+        points: The format of each point by name; `{"bits": None}` for one that stays float.
+        uncalibrated: Points that the recipe quantizes but that have no statistics.
+        lacking: Whether such a point is an operand of a matmul and the whole recurrence has no statistics.
+        follows: For each value with `same_as`, the point whose format it shares.
+        settings: The recipe's settings of each point.
+        shifts: Fix positions that were lowered to allow the hardware's shifts.
     """
 
     points: dict[str, PointFormat] = field(default_factory=dict)
@@ -55,28 +55,29 @@ class CustomFormats:
     shifts: list[ShiftRemark] = field(default_factory=list)
 
     def static(self, point: str | None) -> PointFormat | None:
-        """The format of a point with one scale; None for one without."""
+        """Returns the format of a point with one static scale; None for other points."""
         made = self.points.get(point or "", FLOAT)
         return made if made.static is not None else None
 
     @property
     def edges(self) -> int:
-        """How many points of values have a format."""
+        """The number of value points that have a format."""
         return sum(self.static(p) is not None for p in self.points if p.endswith(f".{VALUE}"))
 
 
 def custom_formats(cell: CustomCell, recipe: Recipe, statistics: Statistics | None) -> CustomFormats:
-    """What the recipe says about each point of `cell`.
+    """Returns the formats that the recipe gives to the points of `cell`.
 
-    * A value has one scale, given or calibrated; without statistics it stays float, and is among `uncalibrated`.
-    * `hidden` has one scale where the recipe asks for one, else one for each row. Of one that the statistics of the
-      recurrence leave out (what cannot be observed) each row has a scale; without such statistics it is `lacking`.
-    * `same_as` of a value is the name of another one of the recurrence, or `hidden`: the state that is multiplied.
-      Sigmoid and tanh, whose range is known, do not follow `hidden`, and nothing follows a float.
+    * A value has one scale, given or calibrated; without statistics it stays float and is listed in `uncalibrated`.
+    * `hidden` has one scale if the recipe asks for one, else per-row dynamic scales. If the statistics of the
+      recurrence leave a point out (it cannot be observed), it has per-row scales; without such statistics it is
+      `lacking`.
+    * `same_as` of a value names another value of the recurrence, or is `hidden`: the state that matmuls read. Sigmoid
+      and tanh, whose ranges are known, do not follow `hidden`. A value that follows a float value stays float.
 
     Raises:
-        CompileError: Settings make no number format.
-        UsageError: Settings contradict each other.
+        CompileError: The settings do not form a number format.
+        UsageError: The settings contradict each other.
     """
     return _Resolver(cell, recipe, statistics).formats()
 
@@ -144,10 +145,10 @@ class _Resolver:
         self.made.shifts = limit_custom_shifts(self.cell, self.made.points, operand, asked)
 
     def _table(self, point: str) -> str | None:
-        """The kind of table that the values of a point come from; None where the operator computes them.
+        """Returns the kind of table that replaces the activation of a point; None if the operator computes it.
 
         Raises:
-            UsageError: The recipe asks for one that there is not.
+            UsageError: The recipe asks for an unknown kind.
         """
         kind = self.settings[point].get("table", EXACT)
         if kind == EXACT or not self.settings[point].get("bits") or activation_of(self.cell, point) is None:
@@ -157,21 +158,21 @@ class _Resolver:
         return VITIS if self.made.points[point].static is not None else None
 
     def _measured(self, point: str, s: Settings) -> bool:
-        """Whether the scale of a point follows from statistics."""
+        """Whether the scale of a point comes from statistics."""
         kind = point.rpartition(".")[2]
         if kind not in (HIDDEN, VALUE) or not s.get("bits") or "scale" in s or self._target(point, s) is not None:
             return False
         return kind == VALUE or s.get("mode") == "static"
 
     def _label(self, point: str, s: Settings) -> str:
-        """The name of the group whose scale a point has."""
+        """Returns the name of the group of points that share a scale."""
         if not s.get("share"):
             return point
         names = {"cell": self.cell.name, "layer": self.cell.name, "gate": point.rpartition(".")[0], "point": point}
         return str(s["share"]).format(**names)
 
     def _target(self, point: str, s: Settings) -> str | None:
-        """The point whose format `point` has by `same_as`; None for a format of its own."""
+        """Returns the point whose format `point` shares by `same_as`; None for a format of its own."""
         target = s.get("same_as")
         if not target or not point.endswith(f".{VALUE}"):
             return None
@@ -189,7 +190,7 @@ class _Resolver:
         return None if target == point else str(target)
 
     def _targets(self, point: str, target: str) -> list[str]:
-        """The points whose format `point` takes with `same_as = target`."""
+        """Returns the points whose format `point` takes with `same_as = target`."""
         state = self.cell.state_point
         if point.endswith(f".{BIAS}"):
             product = self.cell.products[point.removesuffix(f".{BIAS}")][0]
@@ -223,7 +224,7 @@ class _Resolver:
         return weight_format(s, product.weights, np.ones(columns), f"{self.cell.name}.{point}", 1)
 
     def _bias(self, name: str, product: CustomProduct) -> PointFormat:
-        """On the grid of the sums of products, on that of the result, or on one of its own."""
+        """Returns the format of a bias: that of the accumulator, that of the result, or one of its own."""
         s, points = self.settings[f"{name}.{BIAS}"], self.made.points
         if not s.get("bits"):
             return FLOAT
@@ -245,7 +246,7 @@ class _Resolver:
 
 
 def activation_of(cell: CustomCell, point: str) -> str | None:
-    """The operator that makes all values of a point, where that is an activation with a table."""
+    """Returns the operator that computes all values of a point, if it is an activation with a table."""
     made = {v.inputs[0].op if v.inputs and id(v.inputs[0]) in cell.region else "" for v in cell.edges.get(point, [])}
     return next(iter(made)) if len(made) == 1 and made <= STEP_BITS.keys() else None
 
@@ -255,9 +256,9 @@ def _static(s: Settings, scale: float) -> PointFormat:
 
 
 def operand_format(cell: CustomCell, formats: CustomFormats, name: str, product: CustomProduct) -> PointFormat | None:
-    """The format of the quantized values of what a product multiplies; None for a float.
+    """Returns the format of a matmul's quantized left operand; None if it stays float.
 
-    Values that are on a grid already, of no more bits than `hidden` asks for, are not quantized again.
+    Values that are quantized already, with no more bits than `hidden` asks for, are not quantized again.
     """
     held = formats.static(cell.origins.get(id(product.x)))
     wanted = formats.points[f"{name}.{HIDDEN}"]
@@ -267,17 +268,17 @@ def operand_format(cell: CustomCell, formats: CustomFormats, name: str, product:
 
 
 def has_quantize_linear(opset: int, format_: IntegerFormat) -> bool:
-    """Whether QuantizeLinear and DequantizeLinear can be used for values of a format."""
+    """Whether QuantizeLinear and DequantizeLinear support values of a format."""
     return is_usual(format_) and opset < _OPSET_OF_PROPAGATION
 
 
 def dequantizes_weights(
     cell: CustomCell, formats: CustomFormats, name: str, product: CustomProduct, opset: int
 ) -> bool:
-    """Whether DequantizeLinear makes the weights of a product of real numbers: it says their limits.
+    """Whether a matmul of real numbers gets its weights from DequantizeLinear, so that the file states their limits.
 
-    It does where it makes x, too, or x has 8-bit values with a scale for each row. Cast, Sub and Mul do otherwise: of
-    DequantizeLinear and MatMul onnxruntime 1.31 makes a product that rounds x to 8 bits.
+    It does if x comes from DequantizeLinear too, or has 8 bits with per-row dynamic scales. Otherwise Cast, Sub and Mul
+    compute them: onnxruntime 1.31 fuses DequantizeLinear and MatMul into a product that rounds x to 8 bits.
     """
     weight, code = formats.points[f"{name}.{WEIGHT}"], operand_format(cell, formats, name, product)
     if code is None or weight.is_float or weight.integers.bits > WIDEST:
@@ -289,7 +290,7 @@ def dequantizes_weights(
 
 
 def _comes_from_a_quantizer(cell: CustomCell, value: Value) -> bool:
-    """Whether onnxruntime sees the DequantizeLinear that makes `value`, which it moves past some views."""
+    """Whether onnxruntime finds the DequantizeLinear of `value`, which it moves past some views."""
     while id(value) not in cell.quantizable:
         if len(value.inputs) != 1 or value.inputs[0].op not in _MOVED_PAST:
             return False

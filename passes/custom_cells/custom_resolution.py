@@ -1,4 +1,4 @@
-"""What a recipe comes to in custom cells: by this an override shows whether it changes anything."""
+"""The resolved formats of custom cells, which show whether an override changes anything."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from rnnqc.recipes.recipe import Recipe
 def custom_resolution(
     cells: Sequence[CustomCell], opset: int, recipe: Recipe, statistics: Statistics | None, *, integer: bool
 ) -> Resolution:
-    """What a recipe comes to.
+    """Resolves a recipe for custom cells.
 
     Args:
         cells: The cells.
         opset: The operator set of the model.
-        recipe: With its overrides.
-        statistics: Of a calibration.
-        integer: Whether products become integer.
+        recipe: The recipe, with its overrides.
+        statistics: The statistics of a calibration.
+        integer: Whether matmuls become integer.
     """
     settings: dict[str, Settings] = {}
     made: dict[str, Any] = {}
@@ -41,7 +41,7 @@ def custom_resolution(
         limits: dict[str, Any] = {}
         found: dict[str, Any] = {f"{cell.name}.{p}": point for p, point in formats.points.items()}
         for name, sites in cell.products.items():
-            # Formats of what is multiplied count where it has none of its own.
+            # The effective format of the operand counts: `hidden` is unused where the operand is quantized already.
             codes = [_without_zero_point(operand_format(cell, formats, name, p)) for p in sites]
             found[f"{cell.name}.{name}.{HIDDEN}"] = codes if len(codes) > 1 else codes[0]
             if not integer and any(dequantizes_weights(cell, formats, name, p, opset) for p in sites):
@@ -59,7 +59,7 @@ def _written(
     statistics: Statistics | None,
     integer: bool,
 ) -> Iterator[Any]:
-    """What the file is written from, the cheaper things first; `limits` of weights where operators say them."""
+    """Yields the contents of the file, cheap ones first; `limits` are those of weights, if operators state them."""
     paths = {name: f"{cell.name}.{name}" for name in cell.products}
     yield limits, [scales_alone(formats[f"{path}.{WEIGHT}"]) for path in paths.values()]
     values = {p: f for p, f in formats.items() if not p.endswith((f".{WEIGHT}", f".{BIAS}"))}
@@ -77,7 +77,7 @@ def _written(
 
 
 def _as_floats(held: Any) -> Any:
-    """A format, or several, without what float operators do not show: tables, and all but the bits of rows."""
+    """Removes from formats what float operators do not show: tables, and all but the bits of per-row formats."""
     if isinstance(held, list):
         return [_as_floats(f) for f in held]
     if not isinstance(held, PointFormat):
@@ -87,7 +87,7 @@ def _as_floats(held: Any) -> Any:
 
 
 def _raised(weight: PointFormat, codes: Any) -> Any:
-    """Quantized values and zero points of an integer product, raised to be unsigned."""
+    """Returns the quantized weights and zero points of an integer matmul, offset to be unsigned."""
     held = weight.complete
     raised = 2 ** (8 * codes.dtype.itemsize - 1) if held.signed else 0
     zero_points = np.broadcast_to(held.all_zero_points, codes.shape[1:])
@@ -95,7 +95,7 @@ def _raised(weight: PointFormat, codes: Any) -> Any:
 
 
 def _without_zero_point(point: PointFormat | None) -> PointFormat | None:
-    """A format of rows without the zero point, which is that of their quantized values."""
+    """Returns a per-row format without its zero point, which depends on the storage of the quantized values."""
     if point is None or point.mode == STATIC:
         return point
     return replace(point, format=replace(point.integers, zero_point=0))

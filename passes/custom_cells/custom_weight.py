@@ -16,7 +16,7 @@ from rnnqc.passes.formats.quantized_parameters import weight_codes
 from rnnqc.passes.qcdq.emit_qcdq import WIDEST
 
 MIDDLE = 128
-"""Zero point of rows with dynamic scales, and the offset that makes signed bytes unsigned."""
+"""The zero point of values with per-row dynamic scales, and the offset that makes signed bytes unsigned."""
 WIDE_MIDDLE = 2**15
 BYTE = 255
 LARGEST_SUM = 2**31
@@ -24,18 +24,17 @@ LARGEST_SUM = 2**31
 
 @dataclass(frozen=True)
 class CustomWeight:
-    """The weights of a product.
+    """The weights of a matmul.
 
     Attributes:
         format: Their format.
-        codes: `[K,N]`: for an integer product bytes, of quantized values that are raised to begin at 0; otherwise the
-            quantized values.
+        codes: `[K,N]`: for an integer matmul bytes, offset to be unsigned; otherwise the quantized values.
         scale: `[N]` or one number.
-        zero_point: Of the quantized values as they are stored, in the same form.
-        array: The quantized values.
-        byte_count: How many bytes make up a weight, side by side `[K,2N]` if there are two: the high ones and the low
-            ones; 0 if they are no bytes.
-        nbytes: Size of quantized values and scales; what was stored before for another product is not counted.
+        zero_point: The zero points, stored in the same form as `codes`.
+        array: The stored quantized values.
+        byte_count: Bytes per weight; two are stored side by side as `[K,2N]`, high bytes first; 0 if `codes` are not
+            bytes.
+        nbytes: Size of quantized values and scales, without those that another matmul stored before.
     """
 
     format: Format
@@ -48,14 +47,14 @@ class CustomWeight:
 
 
 class CustomWeights:
-    """The arrays of the quantized weights in one model: equal ones in a graph are stored once."""
+    """The arrays of the quantized weights in one model: equal arrays in a graph are stored once."""
 
     def __init__(self, model: Model) -> None:
         self._model = model
         self._held: dict[tuple[int, str, tuple[int, ...], bytes], Constant] = {}
 
     def add(self, name: str, array: npt.NDArray[Any], graph: Graph) -> tuple[Constant, int]:
-        """The constant that holds an array, and by how many bytes the graph has grown."""
+        """Returns the constant that holds an array, and the number of bytes added to the graph."""
         key = (id(graph), array.dtype.str, array.shape, array.tobytes())
         grows = key not in self._held
         if grows:
@@ -73,16 +72,16 @@ def store_weight(
     *,
     integer: bool,
 ) -> CustomWeight:
-    """Adds the weights of a product, as quantized values, to the graph that it stands in.
+    """Adds the quantized weights of a matmul to its graph.
 
     Args:
-        weights: What the model has already.
+        weights: The quantized weights that the model has already.
         graph: The graph.
-        path: Of the quantization point.
-        product: The product.
+        path: The path of the quantization point.
+        product: The matmul.
         point: The format of its weights.
-        moment: Second moments of what they are multiplied with, or None.
-        integer: Whether the product is one of integers.
+        moment: The second moments of its left operand, or None.
+        integer: Whether the matmul is one of integers.
     """
     format_, codes = point.complete, weight_codes(point, product.weights, moment)
     scale, zero_point = format_.linear_parameters()

@@ -1,7 +1,7 @@
-"""Products of a custom cell with quantized weights, in standard operators.
+"""Emits the matmuls of a custom cell with quantized weights, in standard operators.
 
-Sums of products of integers are exact: in MatMulInteger, of which there is one for each byte of wide values. Products
-of unsigned bytes are exact on every processor. In float64 where int32 cannot hold the sums.
+Integer sums are exact. MatMulInteger computes them, once for each byte of wide values; matmuls of unsigned bytes are
+exact on every processor. If int32 cannot hold the sums, float64 does.
 """
 
 from __future__ import annotations
@@ -38,15 +38,16 @@ _FLOAT32_BITS = 24
 
 
 def emit_grid(b: Builder, name: str, value: Value, format_: Format, *, readable: bool) -> Value:
-    """`value` in a format with one scale.
+    """Rounds `value` to a format with one scale.
 
     Args:
         b: Collects the nodes.
-        name: Of the values.
+        name: The name of the values.
         value: Float32.
         format_: Its format.
-        readable: Whether to use QuantizeLinear and DequantizeLinear where they can say it. onnxruntime computes between
-            them in ways of its own; and from operator set 21 on it moves them past views and refuses the model.
+        readable: Whether to use QuantizeLinear and DequantizeLinear if they support the format. onnxruntime replaces
+            the operators between them by its own, and from operator set 21 on moves them past views and refuses the
+            model.
     """
     emit = emit_qcdq if readable and has_quantize_linear(b.model.opset, format_) else emit_fake_quant
     return emit(b, name, value, format_)
@@ -54,12 +55,12 @@ def emit_grid(b: Builder, name: str, value: Value, format_: Format, *, readable:
 
 @dataclass(frozen=True)
 class Site:
-    """Where a product stands: marks the nodes that make its values.
+    """An occurrence of a matmul; annotates the nodes that compute its values.
 
     Attributes:
-        cell: The recurrence.
-        product: Its name there.
-        step: The step, where the recurrence was unrolled.
+        cell: The name of the recurrence.
+        product: The name of the matmul in it.
+        step: The step, if the recurrence is unrolled.
     """
 
     cell: str
@@ -67,11 +68,11 @@ class Site:
     step: int | None = None
 
     def mark(self, value: Value, tensor: str, part: str, kind: npt.DTypeLike = np.float32, **facts: Any) -> None:
-        """Marks what makes `value`."""
+        """Annotates the node that computes `value`."""
         mark_made(value, self.cell, f"{self.product}.{tensor}", part, kind=onnx_type(kind), step=self.step, **facts)
 
     def mark_weight(self, nodes: Iterable[Node], weight: CustomWeight) -> None:
-        """Marks the first of `nodes` that takes the quantized weights, and their zero points."""
+        """Annotates the first of `nodes` that reads the quantized weights, and their zero points."""
         facts: dict[str, Any] = {"kind": onnx_type(weight.array.dtype), "raised": 0}
         if weight.format.signed:
             facts["raised"] = (0, MIDDLE, WIDE_MIDDLE)[weight.byte_count]
@@ -81,13 +82,13 @@ class Site:
             self.mark_taken(nodes, weight.zero_point, "weight.zero_point", part, rank=None, **facts)
 
     def mark_real(self, nodes: Iterable[Node], x: Value, point: PointFormat | None, y: Value) -> None:
-        """Marks `y`, a product of real numbers, and the first of `nodes` that takes x, where that has one scale."""
+        """Annotates `y`, a matmul of real numbers, and the first of `nodes` that reads x if x has one scale."""
         if point is not None and point.static is not None:
             self.mark_taken(nodes, x, "hidden", REAL)
         self.mark(y, "product", REAL)
 
     def mark_taken(self, nodes: Iterable[Node], value: Value, tensor: str, part: str, **facts: Any) -> None:
-        """Marks the first of `nodes` that takes `value`."""
+        """Annotates the first of `nodes` that reads `value`."""
         node = next((n for n in nodes if any(v is value for v in n.inputs)), None)
         if node is not None:
             mark_taken(node, value, self.cell, f"{self.product}.{tensor}", part, step=self.step, **facts)
@@ -104,16 +105,16 @@ def emit_product(
     readable: bool,
     integer: bool,
 ) -> Value:
-    """`x W`, without what is added to it.
+    """Emits `x W`, without the bias.
 
     Args:
         b: Collects the nodes.
-        site: Marks them.
-        product: What is multiplied.
+        site: Annotates them.
+        product: The matmul.
         weight: Its weights.
-        point: The format of x: one scale, or one for each row.
-        given: Whether x is on that grid already.
-        readable: Whether DequantizeLinear makes the weights of a product of real numbers (`dequantizes_weights`).
+        point: The format of x: one scale, or per-row dynamic scales.
+        given: Whether x has that format already.
+        readable: Whether DequantizeLinear computes the weights of a matmul of real numbers (`dequantizes_weights`).
         integer: Whether to multiply quantized values, or real numbers.
     """
     if integer:
@@ -129,7 +130,7 @@ def emit_product(
 def _integer_product(
     b: Builder, site: Site, product: CustomProduct, weight: CustomWeight, point: PointFormat, given: bool
 ) -> Value:
-    """The product of `x [...,K]` as one of integers."""
+    """Emits the matmul of `x [...,K]` in integers."""
     x, held = product.x, point.static
     if held is not None and not given and not _takes_bytes(held):
         x = emit_grid(b, "hidden", x, held, readable=False)
@@ -153,15 +154,15 @@ def emit_half_quantized(
     *,
     given: bool,
 ) -> Value:
-    """`x W` of which one stays float, without what is added to it: a product of real numbers, for form qcdq.
+    """Emits `x W` with one float operand, without the bias: a matmul of real numbers, for form qcdq.
 
     Args:
         b: Collects the nodes.
-        site: Marks them.
-        product: What is multiplied.
+        site: Annotates them.
+        product: The matmul.
         weight: Its weights; None if they stay float.
         point: The format of x; None if it stays float.
-        given: Whether x is on that grid already.
+        given: Whether x has that format already.
     """
     x = product.x if point is None else _on_grid(b, site, product.x, point, given)
     w: Value = b.f32(product.weights)
@@ -175,7 +176,7 @@ def emit_half_quantized(
 
 
 def _on_grid(b: Builder, site: Site, x: Value, point: PointFormat, given: bool) -> Value:
-    """What is multiplied, as real numbers that its format can represent."""
+    """Returns the left operand as real numbers, rounded to its format."""
     if point.static is not None:
         return x if given else emit_grid(b, "hidden", x, point.static, readable=True)
     held = point.integers
@@ -188,12 +189,12 @@ def _on_grid(b: Builder, site: Site, x: Value, point: PointFormat, given: bool) 
 
 
 def _takes_bytes(held: Format) -> bool:
-    """Whether one QuantizeLinear makes the quantized values of what is on no grid yet."""
+    """Whether a single QuantizeLinear can quantize unquantized values to this format."""
     return held.bits == WIDEST and held.rounding is Rounding.HALF_EVEN and not held.narrow
 
 
 def _real_product(b: Builder, x: Value, weight: CustomWeight, point: PointFormat, readable: bool) -> Value:
-    """The product of real numbers; in float64 where float32 cannot hold the sums of products of wide values."""
+    """Emits the matmul of real numbers; in float64 if float32 cannot hold the sums of wide values."""
     depth = weight.array.shape[0]
     held = QuantizedWeight(weight.codes, weight.scale, weight.zero_point)
     w = emit_weight(b, "weight", held, weight.format, written_out=not readable)
@@ -206,7 +207,7 @@ def _real_product(b: Builder, x: Value, weight: CustomWeight, point: PointFormat
 
 
 def _static(b: Builder, site: Site, x: Value, weight: CustomWeight, code: Format) -> Value:
-    """The product of `x [N,K]`, which is on the grid of `code` or rounds to it, half to even."""
+    """Emits the matmul of `x [N,K]`, which is quantized to `code` already or rounded to it, half to even."""
     depth = weight.array.shape[0]
     w = weight.format
     narrow = max(code.maximum - code.zero_point, code.zero_point - code.minimum)
@@ -246,7 +247,7 @@ def _static(b: Builder, site: Site, x: Value, weight: CustomWeight, code: Format
 
 
 def _sum_of_bytes(b: Builder, site: Site, x: Value, weight: CustomWeight, code: Format) -> Value:
-    """Sums of integer products in float64, from one for each byte of x; wide weights have their bytes apart."""
+    """Returns integer sums in float64, from one MatMulInteger for each byte of x; wide weights are split into bytes."""
     if code.bits <= WIDEST:
         zero = code.zero_point + (MIDDLE if code.signed else 0)
         units = b.op("QuantizeLinear", [x, b.f32(code.scale[0]), b.u8(zero)], "hidden.codes")
@@ -273,7 +274,7 @@ def _sum_of_bytes(b: Builder, site: Site, x: Value, weight: CustomWeight, code: 
 
 
 def _by_rows(b: Builder, site: Site, rows: Value, weight: CustomWeight, held: IntegerFormat) -> Value:
-    """The product of `rows [N,K]` whose quantized values have a scale for each row."""
+    """Emits the matmul of `rows [N,K]` with per-row dynamic scales."""
     bits = held.bits
     if bits == WIDEST:
         units, row_scale = row_codes(b, rows, bits, "hidden", MIDDLE)
@@ -298,7 +299,7 @@ def _by_rows(b: Builder, site: Site, rows: Value, weight: CustomWeight, held: In
 
 
 def _planes(b: Builder, units: Value, zero: int, weight: CustomWeight) -> list[tuple[str, Value]]:
-    """The products of the high and of the low bytes of quantized values 0 .. 65535."""
+    """Returns the matmuls of the high and of the low bytes of quantized values 0 .. 65535."""
     parts = zip(("high", "low"), separate_planes(b, units, "hidden"), (zero >> 8, zero & 255), strict=True)
     return [
         (n, b.op("MatMulInteger", [part, weight.codes, b.u8(point), weight.zero_point], f"product.{n}"))

@@ -1,4 +1,4 @@
-"""Sigmoid and tanh of a custom cell by the tables of Vitis' hardware, in standard operators."""
+"""Emits sigmoid and tanh of a custom cell as the tables of Vitis' hardware, in standard operators."""
 
 from __future__ import annotations
 
@@ -14,32 +14,32 @@ from rnnqc.ir.builder import Builder
 
 Array = npt.NDArray[Any]
 FIRST, LAST = "steps", "entries"
-"""What the first and the last value of a table are called, behind that of the point."""
+"""Suffixes of a point's name for the first and the last value of a table."""
 
 
 def vitis_entries(activation: str, format_: Format) -> Array:
-    """float32 `[2050]` in a format: the value below the table of "Sigmoid" or "Tanh", its entries, the one above."""
+    """Returns float32 `[2050]`, rounded: the value below the table of "Sigmoid" or "Tanh", its entries, that above."""
     below, above = vitis_ends(activation)
     values = np.concatenate([[below], vitis_table(activation), [above]]) * UNIT
     return np.asarray(format_.fake_quantize(values.astype(np.float32)))
 
 
 def emit_vitis_table(b: Builder, name: str, argument: Value, activation: str, format_: Format) -> Value:
-    """The entry at or below each value of `argument`, float32 of any shape.
+    """Returns the entry at or below each value of `argument`, float32 of any shape.
 
     Args:
         b: Collects the nodes.
-        name: Of the values.
-        argument: What the activation is computed of.
+        name: The name of the values.
+        argument: The argument of the activation.
         activation: "Sigmoid" or "Tanh".
-        format_: Of the entries.
+        format_: The format of the entries.
     """
     table = b.model.constant(vitis_entries(activation, format_), np.float32)
     units = b.op("Mul", [argument, b.f32(2.0 ** STEP_BITS[activation])], f"{name}.{FIRST}")
     index = b.op("Add", [b.op("Floor", [units], f"{name}.floor"), b.f32(ENTRIES // 2 + 1)], f"{name}.index")
     inside = b.op("Clip", [index, b.f32(0.0), b.f32(ENTRIES + 1)], f"{name}.inside")
     whole = b.cast(inside, np.int32, f"{name}.int32")
-    # NaN has no entry, and becomes any integer: the value below the table.
+    # NaN converts to an arbitrary integer. Bounding it selects the value below the table.
     bounded = b.op("Min", [b.op("Max", [whole, b.i32(0)], f"{name}.above"), b.i32(ENTRIES + 1)], f"{name}.bounded")
     # GatherElements takes 0.6 ns per element in onnxruntime, Gather 8.
     flat = b.op("Reshape", [bounded, b.i64([-1])], f"{name}.indices")

@@ -1,4 +1,4 @@
-"""Puts the loop of each quantized custom cell into one node, backed by a function with this loop."""
+"""Replaces the loop of each quantized custom cell by one node, backed by a function that contains this loop."""
 
 from __future__ import annotations
 
@@ -49,9 +49,9 @@ class FuseCustomCells(Pass):
 
     After: `ai.rnnqc::QuantCustomCell_07(h, c, x, weights, ...) -> h_next, c_next, Y`
 
-    The attribute `program` says the same step in the instructions that the native library runs
-    (docs/quant_custom_cell.md). A step with an operator that they do not have stays a loop, with a warning; so does a
-    Loop (see write-scans). An unrolled recurrence stays, too.
+    The attribute `program` holds the same step as instructions of the native library (docs/quant_custom_cell.md). A
+    step with an operator that has no instruction stays a loop, with a warning; so does a Loop (see write-scans). An
+    unrolled recurrence stays, too.
     """
 
     info = PassInfo(
@@ -61,7 +61,7 @@ class FuseCustomCells(Pass):
     )
 
     def run(self, model: Model) -> PassResult:
-        """Looks at every loop that was quantized."""
+        """Replaces every quantized loop that has a program."""
         remarks: list[Remark] = []
         sites = list(_sites(model))
         if any(site.loop.op == "Scan" for site in sites):
@@ -115,7 +115,7 @@ def _sites(model: Model) -> Iterator[_Site]:
 
 
 def _fuse(model: Model, site: _Site, program: StepProgram, taken: set[str]) -> str:
-    """Replaces a loop; returns the name of the operator in its place."""
+    """Replaces a loop; returns the name of the operator that replaces it."""
     loop = site.loop
     given, made = list(loop.inputs), list(loop.outputs)
     lifted = [_lifted(model, loop.attrs["body"], value) for value in program.constants]
@@ -130,7 +130,7 @@ def _fuse(model: Model, site: _Site, program: StepProgram, taken: set[str]) -> s
     proto = function.numbered(function.number)
     proto.name = name_of_body(NAMES, function.number, taken)
     for inner in [*function.nodes, *loop.attrs["body"].nodes]:
-        inner.inputs.clear()  # so that the model knows which of its constants nothing reads any more
+        inner.inputs.clear()  # so that the model knows which of its constants are unused
     model.functions.append(proto)
     node = Node(
         proto.name, display_name(loop), {**attributes, CONFIGURATION: function.number}, [*given, *lifted], made, DOMAIN
@@ -141,7 +141,7 @@ def _fuse(model: Model, site: _Site, program: StepProgram, taken: set[str]) -> s
 
 
 def _lifted(model: Model, body: Graph, value: Value) -> Value:
-    """A constant of the loop's body where the node can read it."""
+    """Returns a constant of the loop's body, moved to where the node can read it."""
     if isinstance(value, Constant):
         held, name = graph_info(body).initializers, value.name
         if held.get(name) is value:
@@ -153,7 +153,7 @@ def _lifted(model: Model, body: Graph, value: Value) -> Value:
 
 
 def _function(model: Model, loop: Node, given: list[Value], program: StepProgram) -> CellFunction:
-    """The function around a loop, whose body reads the program's constants as its inputs from now on."""
+    """Returns the function around a loop. The body now reads the program's constants from the function's inputs."""
     constants = program.constants
     body: Graph = loop.attrs["body"]
     scratch = scratch_model(model.opset, model.ir_version)
@@ -190,7 +190,7 @@ def _function(model: Model, loop: Node, given: list[Value], program: StepProgram
 
 
 def _take_numbers_in(body: Graph) -> None:
-    """Shapes, bounds and positions that Constant nodes outside of the loop make become constants of the function."""
+    """Turns shapes, bounds and positions from Constant nodes outside of the loop into constants of the function."""
     inside = {id(v) for v in (*body.inputs, *(v for n in body.nodes for v in n.outputs))}
     taken: dict[int, Constant] = {}
     for node in body.nodes:

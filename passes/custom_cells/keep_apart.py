@@ -1,4 +1,4 @@
-"""Keeps operators of a custom cell apart that onnxruntime would fuse into one with other bits."""
+"""Separates operators of a custom cell that onnxruntime would otherwise fuse into one with different bits."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from rnnqc.ir.builder import Builder
 
 
 def keep_apart(model: Model, graph: Graph, inside: set[int]) -> list[Node]:
-    """Puts a copy between two operators where onnxruntime finds patterns, and in the place of sums with zero.
+    """Inserts copies between operators of onnxruntime's fusion patterns, and replaces sums with zero by copies.
 
-    A Max of one operand copies it, and no version of onnxruntime from 1.19 to 1.32 removes it or looks past it. So the
-    step is computed operator by operator at every optimization level, as the native library does.
+    A Max of one operand copies it, and no version of onnxruntime from 1.19 to 1.32 removes it or looks past it. So
+    onnxruntime computes the step operator by operator at every optimization level, as the native library does.
 
     Args:
         model: The model.
-        graph: Where the cell stands.
+        graph: The graph of the cell.
         inside: The nodes of the cell, by id.
 
     Returns:
@@ -54,7 +54,7 @@ def _of_number(maker: Node, _user: Node) -> bool:
 
 
 def _of_its_operand(maker: Node, user: Node) -> bool:
-    """Whether a Sigmoid and what it is multiplied with are made from one value."""
+    """Whether a Sigmoid and the other factor of its Mul come from one value."""
     source = maker.inputs[0]
     sources = [source, *(source.inputs[0].inputs if source.inputs and source.inputs[0].op == "Mul" else ())]
     return any(v is s for v in user.inputs for s in sources)
@@ -69,7 +69,7 @@ _FUSED: dict[tuple[str, str], Callable[[Node, Node], bool]] = {
     ("ReduceMean", "Add"): _always,  # LayerNormFusion, SimplifiedLayerNormFusion
     ("Add", "Gelu"): _always,  # BiasGeluFusion
 }
-"""What onnxruntime's optimizer fuses, by two operators that follow each other in it, and what tells it from others."""
+"""The fusions of onnxruntime's optimizer: two consecutive operators, and a test that recognizes the fusion."""
 
 
 def _is_number(value: Value) -> bool:
@@ -78,7 +78,7 @@ def _is_number(value: Value) -> bool:
 
 
 def _sum_with_zero(node: Node) -> Value | None:
-    """The other operand of a node that onnxruntime removes, although a negative zero plus zero is a positive one."""
+    """The other operand of an Add of zero. onnxruntime removes the Add, although -0 + 0 is +0."""
     if node.op != "Add":
         return None
     for zero, value in zip(node.inputs, reversed(node.inputs), strict=True):

@@ -1,6 +1,6 @@
-"""Lower fix positions of a custom cell's products until fixed-point hardware can shift between them.
+"""Lowers fix positions of a custom cell's matmuls until fixed-point hardware can shift between them.
 
-The limits are in rnnqc/formats/shift_limits.py. Done for weights with `shift_limits`, once all formats are known.
+The limits are in rnnqc/formats/shift_limits.py. They apply to weights with `shift_limits`, once all formats are known.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from rnnqc.passes.formats.limit_shifts import ShiftRemark, lowered_positions
 Points = MutableMapping[str, PointFormat]
 Operand = Callable[[str, CustomProduct], PointFormat | None]
 _PASSES = 8
-"""A result that is lowered may be what another product multiplies."""
+"""Number of rounds: a result whose position is lowered may be the operand of another matmul."""
 
 
 def limit_custom_shifts(cell: CustomCell, points: Points, operand: Operand, products: list[str]) -> list[ShiftRemark]:
-    """Changes formats of products whose shifts are not allowed; says what was changed.
+    """Changes formats of matmuls whose shifts exceed the limits; returns remarks about the changes.
 
     Args:
         cell: The cell.
         points: The formats of its points; changed.
-        operand: The format of what a product multiplies.
-        products: The names of those to look at.
+        operand: Returns the format of a matmul's left operand.
+        products: The names of the matmuls to limit.
     """
     remarks: list[ShiftRemark] = []
     for _ in range(_PASSES):
@@ -42,7 +42,7 @@ def limit_custom_shifts(cell: CustomCell, points: Points, operand: Operand, prod
 
 
 def _limit(cell: CustomCell, points: Points, operand: Operand, name: str) -> Iterator[ShiftRemark]:
-    """Changes the formats of one product."""
+    """Changes the formats of one matmul."""
     sites = cell.products[name]
     names = {"weight": f"{name}.{WEIGHT}", "output": cell.origins.get(id(cell.sum_of(sites[0])), "")}
     if points.get(f"{name}.{BIAS}", FLOAT).static is not None:
@@ -72,7 +72,7 @@ def _of_columns(scale: tuple[float, ...], columns: int) -> list[float]:
 
 
 def _of_scales(point: PointFormat, role: str, scales: list[float]) -> PointFormat:
-    """The format of a point with other scales of the columns."""
+    """Returns the format of a point with new column scales."""
     held = point.complete
     if len(set(scales)) == 1 and len(held.scale) == 1:
         return replace(point, format=replace(held, scale=(scales[0],)))

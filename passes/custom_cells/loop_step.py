@@ -1,4 +1,4 @@
-"""What a Scan in the place of a Loop has to take, to carry and to compute."""
+"""Finds the inputs, the states and the nodes of a Scan that replaces a Loop."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from rnnqc.passes.recover.steps.step_weights import NoNode
 
 
 class LoopStep:
-    """What the results of a loop need of one iteration.
+    """The part of a Loop's iteration that its results need.
 
     Args:
         model: The model.
         node: The Loop.
-        vectorizer: Of its body.
+        vectorizer: The vectorizer of its body.
 
     Raises:
-        NoNode: No Scan does the same, or no node of a custom cell.
+        NoNode: No Scan does the same, or no custom cell node can replace it.
 
     Attributes:
-        states: The states that are read, or used behind the loop; filled sequences are none of them.
-        filled: Sequences that are filled and used, with the node that does so.
-        emitted: Values of each iteration that are used, with the result of the loop.
-        elements: What the body takes of sequences, in the order of the body.
-        masks: Conditions that follow from the number of the iteration alone, with the same for all iterations.
-        counters: What these are made of: the number of the iteration, and states that count.
-        nodes: The nodes that make something, in order.
+        states: The states that are read, or used after the loop, without filled sequences.
+        filled: Sequences that are filled and used, with the node that inserts.
+        emitted: Pairs of a result of the loop that is used, and the value of each iteration.
+        elements: The elements that the body reads from sequences, in the order of the body.
+        masks: Conditions that depend on the iteration number alone, with the sequence of their values.
+        counters: The inputs of these conditions: the iteration number, and states that count.
+        nodes: The nodes that compute something, in order.
     """
 
     def __init__(self, model: Model, node: Node, vectorizer: Vectorizer) -> None:
@@ -64,7 +64,7 @@ class LoopStep:
         self.elements = sorted(self._elements.values(), key=lambda held: order[id(held[0])])
 
     def _visit(self, roots: list[Value]) -> Mapping[int, Value]:
-        """What these values and those before are made of, by id."""
+        """Visits the values that `roots` depend on; returns all visited values by id."""
         stack = list(roots)
         while stack:
             value = stack.pop()
@@ -88,13 +88,13 @@ class LoopStep:
         return self._read
 
     def _moves(self, element: Element) -> bool:
-        """Whether an element is another one in each iteration, of a sequence that is the same in each."""
+        """Whether an element moves with the iteration, through a sequence that does not change."""
         return (
             any(key == TRIP for key, _ in element.index.terms) and self.vectorizer.outer(element.sequence) is not None
         )
 
     def _is_mask(self, value: Value) -> bool:
-        """Whether `value` is a condition on counters, such as `t < lengths`; notes it."""
+        """Whether `value` is a condition on counters, such as `t < lengths`; records it."""
         makers: set[int] = set()
         counters: dict[int, Value] = {}
         stack = [value] if dtype_of(value) == np.bool_ else []

@@ -1,4 +1,4 @@
-"""Marks the values at the quantization points of a custom cell, quantized or not."""
+"""Annotates the values at the quantization points of a custom cell, quantized or not."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from rnnqc.passes.graph.values.layout_ops import MOVERS
 FROM_OUTSIDE = f".input.{VALUE}"
 _RANK = 2
 PREVIOUS = "previous"
-"""Behind a point's name: the state that a step starts from."""
+"""Suffix of a point's name: the state at the start of a step."""
 
 
 class ValueMarks:
-    """What is to be marked, noted before the recurrence is changed.
+    """The values to annotate, recorded before the recurrence changes.
 
     Args:
         cell: The recurrence.
@@ -31,11 +31,11 @@ class ValueMarks:
         self._steps = {id(v): _step(cell, v) for values in cell.edges.values() for v in values}
 
     def put(self, inside: set[int], exchanged: Mapping[int, Value]) -> None:
-        """Marks nodes.
+        """Annotates nodes.
 
         Args:
             inside: The nodes of the recurrence, by id.
-            exchanged: What the recurrence uses in the place of values from outside, by their ids.
+            exchanged: The values that replace values from outside in the recurrence, by the ids of the replaced ones.
         """
         cell = self.cell
         for point, values in cell.edges.items():
@@ -58,7 +58,7 @@ class ValueMarks:
             mark_taken(user, self._mask, cell.name, MASK, MASK, kind=onnx.TensorProto.BOOL, rank=rank)
 
     def _put(self, value: Value, tensor: str, inside: set[int], ours: bool, **facts: Any) -> None:
-        """Marks what makes a value, if that is inside or rnnqc's own, and otherwise what takes it."""
+        """Annotates the node that computes a value if it is inside or rnnqc's own, otherwise a node that reads it."""
         maker = value.inputs[0] if value.inputs else None
         if maker is not None and (ours or id(maker) in inside):
             mark_made(value, self.cell.name, tensor, REAL, **facts)
@@ -69,19 +69,19 @@ class ValueMarks:
 
 
 def runs_backwards(loop: Node | None) -> bool:
-    """Whether a loop takes the elements of its sequences from the last to the first."""
+    """Whether a loop reads the elements of its sequences from the last to the first."""
     directions = attribute(loop, "scan_input_directions", []) if loop is not None and loop.op == "Scan" else []
     return bool(directions) and all(directions)
 
 
 def record_of(cell: CustomCell, form: str, formats: Mapping[str, Any], given: Mapping[str, str]) -> dict[str, Any]:
-    """What a node of a cell says of it, so that its values can be traced.
+    """Returns the record of a cell on its node, for tracing.
 
     Args:
         cell: The cell.
         form: The form of its values.
-        formats: Of the points that quantize something.
-        given: The point whose format the operand of a product has, by the operand's label.
+        formats: The formats of the points that quantize something.
+        given: For each matmul operand, by label, the point whose format it has.
     """
     at = cell.recurrence
     return {
@@ -91,13 +91,13 @@ def record_of(cell: CustomCell, form: str, formats: Mapping[str, Any], given: Ma
 
 
 def _step(cell: CustomCell, value: Value) -> int | None:
-    """The step that makes a value, or takes it."""
+    """The step of the node that computes a value, or of one that reads it."""
     nodes = [*value.inputs, *value.outputs]
     return next((cell.steps[id(n)] for n in nodes if id(n) in cell.steps), None)
 
 
 def _taken(value: Value, inside: set[int]) -> Value:
-    """What a step takes out of a whole sequence that stands around the loop."""
+    """Returns the element that a step reads from a whole sequence outside the loop."""
     rank = _RANK + 1
     while rank > _RANK:
         users = [n for n in value.outputs if id(n) in inside]

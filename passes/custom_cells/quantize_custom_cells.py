@@ -42,20 +42,20 @@ CALIBRATE = "give --calibration DATA or --stats STATS.json"
 class QuantizeCustomCells(Pass):
     """Quantizes every custom cell, in loops and unrolled.
 
-    Before: `MatMul(x [N,K], W)` or `Gemm(x, W, b)` with a constant W, and anything between such products
+    Before: `MatMul(x [N,K], W)` or `Gemm(x, W, b)` with a constant W, and any operators between such matmuls
 
-    After: `codes of x -> MatMulInteger(codes, codes of W) -> Mul -> Add`; where the recipe quantizes values, quantizers
-    behind every operator that computes one, and tables in the place of activations. In form qcdq
-    `x -> QuantizeLinear -> DequantizeLinear`, `codes of W -> DequantizeLinear`, `MatMul -> Add`, and no tables.
+    After: `codes of x -> MatMulInteger(codes, codes of W) -> Mul -> Add`; for values that the recipe quantizes,
+    quantizers after every operator that computes one, and tables instead of activations. In form qcdq `x ->
+    QuantizeLinear -> DequantizeLinear`, `codes of W -> DequantizeLinear`, `MatMul -> Add`, and no tables.
 
-    What the points are, and which values have none, says `rnnqc.passes.analysis.custom_points`.
+    `rnnqc.passes.analysis.custom_points` defines the points, and the values that have none.
 
-    * Quantized values of x have a scale for each row unless the recipe asks for one scale.
-    * A product whose weights are not constant, not float32 or no matrix stays float. So does one of which the recipe
-      quantizes either x or W alone; in form qcdq the other stays float.
+    * Quantized values of x have per-row dynamic scales unless the recipe asks for one scale.
+    * A matmul whose weights are not constant, not float32 or not a matrix stays float. So does one if the recipe
+      quantizes only x or only W; form qcdq quantizes that operand and leaves the other float.
     * A custom cell without anything to quantize stays float, with a remark.
-    * Values that the recipe quantizes by statistics that are missing stay float, with a remark; where there are none of
-      what products multiply, the whole recurrence does.
+    * Values whose statistics are missing stay float, with a remark; if the left operands of matmuls have none, the
+      whole recurrence does.
     """
 
     info = PassInfo(
@@ -69,16 +69,16 @@ class QuantizeCustomCells(Pass):
         """A pass with the formats of `recipe`.
 
         Args:
-            recipe: What it says of weights, hidden states, biases and values counts.
-            statistics: Of a calibration.
-            integer: Whether products become integer, or stay products of fake-quantized floats (form qcdq).
+            recipe: The recipe; its settings of weights, hidden states, biases and values apply.
+            statistics: The statistics of a calibration.
+            integer: Whether matmuls become integer, or remain float matmuls of fake-quantized values (form qcdq).
         """
         self.recipe = recipe
         self.statistics = statistics
         self.integer = integer
 
     def run(self, model: Model) -> PassResult:
-        """Quantizes every such recurrence."""
+        """Quantizes every custom cell."""
         remarks: list[Remark] = []
         clipped: list[Clipping] = []
         counts = {"products": 0, "edges": 0}
@@ -119,7 +119,7 @@ class QuantizeCustomCells(Pass):
         )
 
     def constant_check(self, model: Model) -> ConstantCheck:
-        """Formats from the recipe, the weights and the statistics; constants of the graph from these."""
+        """Checks constants of the graph against formats computed from the recipe, the weights and the statistics."""
         return CustomCellsCheck(model, self.recipe, self.statistics)
 
 
@@ -161,7 +161,7 @@ class _Work:
         float_bytes = constant_bytes(known)
         left = constant_bytes(n for n in known if id(n) not in stored)
         refusals += [why for _, why in unreached]
-        # What the recipe itself leaves float is none of them.
+        # Without the matmuls that the recipe itself leaves float.
         self.left = [why.found for why in (*cell.refused, *(why for _, why in unreached))]
         self.used = {*edges, *(p for s in suitable for p in self._operands(*s))}
         self.clipped = self._clipped()
@@ -185,7 +185,7 @@ class _Work:
         return self._notes(refusals)
 
     def _clipped(self) -> list[Clipping]:
-        """Points that quantize something, with ranges that overrides make too small; before anything is rewritten."""
+        """Returns the used points whose overridden ranges are too small; call it before any rewriting."""
         cell, recipe, statistics = self.cell, self.owner.recipe, self.owner.statistics
         paths = {p: f"{cell.name}.{p}" for p in self.used}
 
@@ -203,18 +203,18 @@ class _Work:
         )
 
     def resolved(self) -> dict[str, ResolvedPoint]:
-        """What the recipe says of each point, and what it comes to; not of biases that have the scales of products."""
+        """Returns settings and resolved format of each point, except for biases with the accumulator's scales."""
         found = {p: ResolvedPoint(self.formats.settings[p], f) for p, f in self.formats.points.items()}
         derived = {p for p, r in found.items() if p.endswith(f".{BIAS}") and r.settings.get("mode") == PRODUCT}
         return {f"{self.cell.name}.{p}": r for p, r in found.items() if p not in derived}
 
     def _operands(self, name: str, product: CustomProduct, code: PointFormat | None) -> list[str]:
-        """Points of a product that quantize something: what is on a grid already is not quantized again."""
+        """Returns the points of a matmul that quantize something: an operand that is quantized already has none."""
         given = code is self.formats.static(self.cell.origins.get(id(product.x)))
         return [f"{name}.{WEIGHT}", f"{name}.{BIAS}", *(() if given else (f"{name}.{HIDDEN}",))]
 
     def _refusal(self, refusals: list[NotHandled]) -> NotHandled:
-        """Why nothing is quantized. Without a product that can be integer, a calibration observes nothing."""
+        """Returns why nothing is quantized. Calibration data does not help a cell without matmuls."""
         if self.formats.uncalibrated and self.cell.products:
             return NotHandled("the recipe needs calibration data, and none reached it.", self._missing, CALIBRATE)
         return (
@@ -258,14 +258,14 @@ class _Work:
         return f"no statistics of {self.cell.name}.{missing[0]}" + (" and others" if len(missing) > 1 else "")
 
     def _record(self, size: int, float_bytes: int) -> None:
-        """Notes what was done, at the loop and at one product: products outlive a loop that is unrolled.
+        """Records the quantization at the loop and at one matmul or quantizer: these survive when the loop is unrolled.
 
-        Of points that quantize something also the number formats are noted. Scales of channels are left out of integer
-        forms, as those of cells are.
+        The record includes the number formats of points that quantize something; integer forms omit scales of channels,
+        as the records of other cells do.
 
         Args:
-            size: Of quantized values, scales and what stays float.
-            float_bytes: Of what was there before.
+            size: Bytes of quantized values, scales and constants that stay float.
+            float_bytes: Bytes of the original constants.
         """
         at = self.cell.recurrence
         used = {p: f for p, f in self.formats.points.items() if p in self.used and not f.is_float}
@@ -282,14 +282,14 @@ class _Work:
         self.text = text
 
     def keep_record(self, alive: set[int]) -> None:
-        """Has the record on a node that is still there: nothing may use the first product."""
+        """Puts the record on a tagged node that still exists: the first one may be unused."""
         left = [n for n in self.rewriter.tagged if id(n) in alive]
         if self.text and left:
             info(left[0]).metadata[CUSTOM_TAG] = self.text
 
 
 def activations_of(cell: CustomCell) -> dict[str, Activation]:
-    """The activations of values that nothing but one activation uses, by the paths of their points."""
+    """Returns the activations of values that only one kind of activation reads, by the paths of their points."""
     made = {}
     results = {id(v) for v in cell.graph.outputs}
     for point, values in cell.edges.items():
@@ -300,7 +300,7 @@ def activations_of(cell: CustomCell) -> dict[str, Activation]:
 
 
 def _refusal_of_formats(weight: PointFormat, code: PointFormat | None, integer: bool) -> NotHandled | None:
-    """Why products have no such formats of their operands; None if they have. In form qcdq one may stay float."""
+    """Returns why matmuls do not support the operand formats; None if they do. Form qcdq allows one float operand."""
     bits = weight.bits
     if integer or code is None if bits is None else not 2 <= bits <= WIDEST_WEIGHT:
         return NotHandled(

@@ -1,4 +1,4 @@
-"""Replaces the products of one custom cell, and puts quantizers behind its values."""
+"""Replaces the matmuls of one custom cell, and inserts quantizers after its values."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ from rnnqc.passes.custom_cells.write_out import write_out
 
 
 class CustomCellRewriter:
-    """One custom cell while it is quantized.
+    """Rewrites one custom cell.
 
-    First all products are replaced, then quantizers are put behind values, then the last marks are put.
+    Call `product` for every matmul first, then `edge` and `entering` for values, then `put_marks`.
 
     Args:
         model: The model.
         cell: The cell in it.
-        formats: Of its points.
-        statistics: Their second moments count.
-        weights: What the model has of quantized weights.
-        integer: Whether products become integer, or stay products of fake-quantized floats (form qcdq).
+        formats: The formats of its points.
+        statistics: Statistics with the second moments of the operands.
+        weights: The quantized weights that the model has already.
+        integer: Whether matmuls become integer, or remain float matmuls of fake-quantized values (form qcdq).
 
     Attributes:
-        given: The point whose format the operand of a product has, by the operand's label.
-        tagged: The last node of each product.
+        given: For each matmul operand, by label, the point whose format it has.
+        tagged: The last node of each matmul, followed by those of the quantizers of values.
     """
 
     def __init__(
@@ -66,17 +66,17 @@ class CustomCellRewriter:
 
     @property
     def stored_bytes(self) -> int:
-        """What the weights of the products that were replaced add to the model."""
+        """The bytes that the weights of the replaced matmuls add to the model."""
         return sum(w.nbytes for w in self._held.values() if w is not None)
 
     def end_products(self) -> None:
-        """Removes the products that were replaced."""
+        """Removes the replaced matmuls."""
         self._model.remove_nodes(self._cell.graph, self._replaced)
 
     def compare_extremes(self) -> None:
         """Replaces Max and Min of two float values by comparisons.
 
-        Which of two zeros onnxruntime takes depends on where they stand in a tensor, and so on the rows around them.
+        Which of +0 and -0 onnxruntime returns depends on their position in a tensor, and so on the other rows.
         """
         for node in [n for n in self._cell.graph.nodes if id(n) in self._inside and n.op in ("Max", "Min")]:
             kinds = {dtype_of(v) for v in node.inputs}
@@ -92,7 +92,7 @@ class CustomCellRewriter:
             self._model.remove_nodes(self._cell.graph, [node])
 
     def keep_apart(self) -> None:
-        """Has onnxruntime compute the step operator by operator, and by those that programs have."""
+        """Makes onnxruntime compute the step operator by operator, with operators that step programs support."""
         graph = self._cell.graph
         whole = self._cell.recurrence.loop is not None
         for change in (write_out, keep_apart):
@@ -100,11 +100,11 @@ class CustomCellRewriter:
             self._inside |= {id(n) for n in change(self._model, graph, nodes)}
 
     def put_marks(self) -> None:
-        """Marks the values of the cell by the names of their points."""
+        """Annotates the values of the cell with the names of their points."""
         self._marks.put(self._inside, self._exchanged)
 
     def product(self, name: str, product: CustomProduct, code: PointFormat | None) -> None:
-        """Replaces one product."""
+        """Replaces one matmul."""
         cell, model = self._cell, self._model
         weight = self._formats.points[f"{name}.{WEIGHT}"]
         given = code is self._formats.static(cell.origins.get(id(product.x)))
@@ -137,7 +137,7 @@ class CustomCellRewriter:
         self._replaced.append(product.node)
 
     def _label(self, name: str, product: CustomProduct, code: PointFormat | None, given: bool) -> str:
-        """How the values of a product are called: with a number in steps whose quantized values have another format."""
+        """Returns the label of a matmul's values, with a number in steps with another operand format."""
         kinds = self._kinds.setdefault(name, [])
         origin = self._cell.origins[id(product.x)] if given and code is not None else f"{name}.{HIDDEN}"
         if origin not in kinds:
@@ -148,7 +148,7 @@ class CustomCellRewriter:
         return label
 
     def _stored(self, path: str, product: CustomProduct, weight: PointFormat) -> CustomWeight | None:
-        """Adds the weights of a product to the model; None where they stay float."""
+        """Adds the weights of a matmul to the model; returns None if they stay float."""
         if weight.is_float:
             return None
         seen = self._statistics.points.get(f"{path}.{HIDDEN}") if self._statistics is not None else None
@@ -157,7 +157,7 @@ class CustomCellRewriter:
         return store_weight(self._weights, self._cell.graph, name, product, weight, moment, integer=integer)
 
     def _bias(self, name: str, product: CustomProduct) -> Value | None:
-        """What is added to a product in its format, put into the Add that follows if there is one."""
+        """Returns the bias of a matmul in its format, and makes the Add that follows, if any, read it."""
         held = self._formats.points.get(f"{name}.{BIAS}", FLOAT).static
         bias = self._cell.bias_of(product)
         if held is None or bias is None:
@@ -176,17 +176,18 @@ class CustomCellRewriter:
         return made
 
     def _quantizer(self, point: str, value: Value, *, entering: bool = False) -> list[Node]:
-        """Nodes that put `value` on the grid of a point."""
+        """Returns nodes that round `value` to the format of a point."""
         held = self._formats.points[point].complete
         if entering and not is_power_of_two(held.scale[0]):
-            # What comes from the call before is on the grid already, and has to stay: only so are chunks exact.
+            # A state from the call before is quantized already and must not change: otherwise chunks would not be
+            # exact.
             held = replace(held, rounding=Rounding.HALF_EVEN)
         b = Builder(self._model, prefix=f"{self._cell.name}.{point.removesuffix(f'.{VALUE}')}")
         emit_grid(b, "initial" if entering else VALUE, value, held, readable=not self._integer)
         return b.nodes
 
     def edge(self, point: str, value: Value) -> None:
-        """Puts a quantizer behind `value`, which keeps its name if it is made here, or has a table make it."""
+        """Inserts a quantizer after `value`, which keeps its name if a node of the cell computes it, or a table."""
         if self._formats.points[point].table is not None:
             self._tabulate(point, value)
             return
@@ -200,7 +201,7 @@ class CustomCellRewriter:
         self._make(value, self._quantizer(point, raw))
 
     def _tabulate(self, point: str, value: Value) -> None:
-        """Has the entries of a table take the place of an activation."""
+        """Replaces an activation by a table."""
         maker, held = value.inputs[0], self._formats.points[point].complete
         b = Builder(self._model, prefix=f"{self._cell.name}.{point.removesuffix(f'.{VALUE}')}")
         emit_vitis_table(b, VALUE, maker.inputs[0], maker.op, held)
@@ -209,25 +210,27 @@ class CustomCellRewriter:
         self._make(value, b.nodes)
 
     def _make(self, value: Value, nodes: list[Node]) -> None:
-        """Has the last of some new nodes make a value of the cell."""
+        """Makes the last of some new nodes compute a value of the cell."""
         self._cell.graph.nodes.extend(nodes)
         self._inside |= {id(n) for n in nodes}
         nodes[-1].outputs.clear()
         nodes[-1].outputs.append(value)
+        self.tagged.append(nodes[-1])
 
     def _replace_inside(self, value: Value, nodes: list[Node]) -> None:
-        """Makes the recurrence use a value from outside as `nodes` quantize it."""
+        """Makes the recurrence read a value from outside as quantized by `nodes`."""
         graph, made = self._cell.graph, nodes[-1].outputs[0]
         self._exchanged[id(value)] = made
         for user in list(value.outputs):
             if id(user) in self._inside:
                 _exchange(user, value, made)
         graph.nodes.extend(nodes)
+        self.tagged.append(nodes[-1])
         if self._cell.recurrence.loop is not None:
             graph.outputs[:] = [made if v is value else v for v in graph.outputs]
 
     def entering(self, point: str, value: Value) -> None:
-        """Gives an initial state the format of what the state becomes."""
+        """Quantizes an initial state with the format of the state."""
         nodes = self._quantizer(point, value, entering=True)
         loop = self._cell.recurrence.loop
         if loop is None:
@@ -241,7 +244,7 @@ class CustomCellRewriter:
 
 
 def _exchange(node: Node, old: Value, new: Value) -> None:
-    """Makes `node` use `new` in place of `old`."""
+    """Makes `node` read `new` instead of `old`."""
     for k, value in enumerate(node.inputs):
         if value is old:
             node.inputs[k] = new

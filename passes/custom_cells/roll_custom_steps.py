@@ -22,7 +22,7 @@ from rnnqc.passes.recover.recovery_sites import RecoverySites
 from rnnqc.passes.recover.steps.step_weights import NoNode
 
 _ROWS = 2
-"""Rank of states and elements: rows of the batch."""
+"""Rank of states and elements: rows of the batch, and columns."""
 
 
 class RollCustomSteps(RecoverySites, Pass):
@@ -32,10 +32,10 @@ class RollCustomSteps(RecoverySites, Pass):
 
     After: `Scan(h, Concat(Unsqueeze(x_0), Unsqueeze(x_1), ...); f) -> h_n, Y; Gather(Y, 0) -> h_0; ...`
 
-    What a step does is proven node by node: every node of a step reads what the same step makes, what the step before
-    makes, what all steps read, or an element of its own that no step makes. The steps stay, with a note, where that is
-    not so, or where a state may have another shape than the initial one. An initial state of one row for all is
-    repeated, and its products may be added up in another order then; else the bits stay.
+    The pass proves the step node by node: every node of a step reads values of the same step, values of the previous
+    step, values that all steps read, or its own element, which no step computes. Otherwise the steps stay, with a note,
+    as they do if a state may change its shape. The bits stay the same, except if an initial state of one row is
+    repeated for the batch: then its matmuls may be summed in another order.
     """
 
     info = PassInfo(
@@ -46,7 +46,7 @@ class RollCustomSteps(RecoverySites, Pass):
     )
 
     def run(self, model: Model) -> PassResult:
-        """Looks at every graph."""
+        """Rolls the unrolled recurrences of every graph."""
         self.sites = []
         remarks: list[Remark] = []
         seen: set[str] = set()
@@ -74,7 +74,7 @@ class RollCustomSteps(RecoverySites, Pass):
 
 
 def _next(model: Model, seen: set[str]) -> tuple[Graph, FloatRecurrence] | None:
-    """An unrolled recurrence that was not looked at, and its graph."""
+    """Returns an unrolled recurrence that is not in `seen`, and its graph; None if there are none."""
     found = next((r for r in float_recurrences(model) if r.loop is None and r.path not in seen), None)
     if found is None:
         return None
@@ -83,7 +83,7 @@ def _next(model: Model, seen: set[str]) -> tuple[Graph, FloatRecurrence] | None:
 
 
 def _rows_to_repeat(model: Model, steps: UnrolledSteps, indices: Indices) -> Value | None:
-    """An element with as many rows as the batch, where initial states have one row for all; else None.
+    """Returns an element with the rows of the batch if initial states have one row for all of them; else None.
 
     Raises:
         NotHandled: A state is not known to keep the shape of its initial value.
@@ -121,7 +121,7 @@ class _Formal:
     """An input of the Scan's body.
 
     Attributes:
-        source: What it stands for.
+        source: The source of its values.
         value: The input.
     """
 
@@ -131,12 +131,12 @@ class _Formal:
 
 @dataclass(eq=False)
 class _Result:
-    """What a node of a step makes.
+    """An output of a node of a step.
 
     Attributes:
-        values: In one step after the other.
-        used: The numbers of the steps whose value is read behind them.
-        inside: The same in the body of the Scan.
+        values: Its value in each step.
+        used: The numbers of the steps whose value is read outside the steps.
+        inside: The value in the body of the Scan.
     """
 
     values: list[Value]
@@ -159,7 +159,7 @@ class _Rolling:
         self._kept = {id(v) for g in model.graphs() for v in g.outputs}
 
     def run(self) -> None:
-        """Puts the Scan in the place of the steps."""
+        """Replaces the steps by the Scan."""
         given = [[self._given(s) for s in same.inputs] for same in self.steps.nodes]
         made = {id(same): self._results(same) for same in self.steps.nodes}
         self.model.remove_nodes(self.graph, self.steps.members)
@@ -175,7 +175,7 @@ class _Rolling:
         self.graph.nodes.extend(self.b.nodes)
 
     def _results(self, same: SameNode) -> list[_Result]:
-        """What the nodes of all steps make, for each output."""
+        """Returns the outputs of the node in all steps."""
         results = []
         for values in zip(*(n.outputs for n in same.nodes[: self.steps.count]), strict=True):
             used = [k for k, v in enumerate(values) if self._is_used(v)]
@@ -189,7 +189,7 @@ class _Rolling:
         return id(value) in self._kept or any(id(n) not in self._members for n in value.outputs)
 
     def _given(self, source: Source) -> Value:
-        """What a node of the body reads; of what its own step makes the value of the first step."""
+        """Returns the value that a node of the body reads; for values of the same step that of the first step."""
         if not (source.late or source.element):
             return source.values[0]
         held = self.states if source.late else self.elements
@@ -211,7 +211,7 @@ class _Rolling:
         return all(a is b for a, b in zip(one.values[:count], other.values[:count], strict=True))
 
     def _scan(self, carried: Sequence[_Result], every: Sequence[_Result]) -> None:
-        """Makes the Scan, and behind it the values of single steps that are read."""
+        """Adds the Scan, and after it a Gather for each value of a single step that is read."""
         outputs: list[Value] = []
         for result in carried:
             if result.used == [self.steps.count - 1]:

@@ -1,4 +1,4 @@
-"""Operators of a custom cell's step that its program has onnxruntime compute."""
+"""Operators of a custom cell's step that its program lets onnxruntime compute."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ _OF_ROWS = ("LogSoftmax", "Softmax")
 _REDUCTIONS = {
     "ReduceL2": 13, "ReduceMax": 13, "ReduceMean": 13, "ReduceMin": 13, "ReduceSum": 11, "ReduceSumSquare": 13,
 }  # fmt: skip
-"""With the last version whose axes are an attribute: those of programs are no operands."""
+"""Reductions with the last operator version that has axes as an attribute: in programs axes are not operands."""
 _UNREAD = "stash_type"
-"""Of LayerNormalization: onnxruntime's kernel of float numbers does without."""
+"""An attribute of LayerNormalization that onnxruntime's float kernel does not have."""
 
 
 def called(reader: StepReader, node: Node, version: int = 0) -> tuple[object, ...]:
-    """The first words of an instruction that calls the operator of a node.
+    """Returns the first words of an instruction that calls the operator of a node.
 
     Args:
-        reader: Of the step.
+        reader: The reader of the step.
         node: The node.
-        version: Of the operator; 0 for that of the model's operator set.
+        version: The version of the operator; 0 for that of the model's operator set.
     """
     return "call", node.op, version or onnx.defs.get_schema(node.op, reader.opset).since_version
 
 
 def call_operand(reader: StepReader, node: Node, position: int) -> int:
-    """The number of an operand that onnxruntime gets as it is in the loop: a constant stays a constant of the node."""
+    """Returns the number of an operand as onnxruntime gets it in the loop: constants stay constants of the node."""
     per_row = reader.of(node, node.inputs[position]).per_row
     return reader.operand(node, position) if per_row else reader.program.constant(node, node.inputs[position])
 
@@ -72,7 +72,7 @@ def _reduction(reader: StepReader, node: Node) -> StepValue:
     dims = (BATCH, 1) if attribute(node, "keepdims", 1) else (BATCH,)
     index = reader.operand(node, 0)
     if node.op == "ReduceMax" and [n.op for n in node.inputs[0].inputs] == ["Abs"]:
-        return reader.program.make("f32", dims, "largest", index)  # of two zeros onnxruntime takes either one
+        return reader.program.make("f32", dims, "largest", index)  # onnxruntime may return either zero
     words = called(reader, node, _REDUCTIONS[node.op])
     return reader.program.make("f32", dims, *words, index, "axes=l:1", "keepdims=i:1")
 
@@ -97,14 +97,14 @@ CALLS: dict[str, Callable[[StepReader, Node], StepValue]] = {
     **dict.fromkeys(_REDUCTIONS, _reduction),
     "LayerNormalization": _layer_normalization,
 }
-"""By operator what makes its instruction.
+"""Functions that write the instruction of an operator, by operator.
 
-Each raises `NotHandled` for a node that programs do not have.
+Each raises `NotHandled` for a node that programs do not support.
 """
 
 
 def _words(reader: StepReader, node: Node) -> list[str]:
-    """The attributes of a called operator, also those that are not given: onnxruntime looks for them all."""
+    """Returns all attributes of a called operator, with defaults: onnxruntime's kernels require them."""
     values = dict(node.attrs)
     for name, held in onnx.defs.get_schema(node.op, reader.opset).attributes.items():
         if held.default_value.name and name != _UNREAD:

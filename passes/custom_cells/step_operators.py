@@ -1,4 +1,4 @@
-"""What the operators of a custom cell's step become in its program."""
+"""Translates the operators of a custom cell's step to instructions of its program."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ _WHOLE = (onnx.TensorProto.UINT8, onnx.TensorProto.INT32, onnx.TensorProto.INT64
 
 
 def step_program(loop: Node, opset: int) -> StepProgram:
-    """The program of a Scan.
+    """Returns the program of a Scan.
 
     Raises:
-        NotHandled: Its body has an operator, a type or a shape that programs have not.
+        NotHandled: Its body has an operator, a type or a shape that programs do not support.
     """
     count = len(loop.inputs) - attribute(loop, "num_scan_inputs", 1)
     body: Graph = loop.attrs["body"]
@@ -58,7 +58,7 @@ def step_program(loop: Node, opset: int) -> StepProgram:
 
 
 def _directions(loop: Node, name: str, count: int) -> list[int]:
-    """Of each input or output of a Scan."""
+    """Returns the direction of each input or output of a Scan."""
     total = len(loop.inputs) - count if name == "scan_input_directions" else len(loop.attrs["body"].outputs) - count
     return list(attribute(loop, name, [0] * total))
 
@@ -97,7 +97,7 @@ class _Writer(StepReader):
             self._sequences[id(node.outputs[0])] = node, self._parts(node)
             return
         own = node.op == "Floor" and info(node).proto is None
-        if node.op in CALLS and not own:  # rnnqc's own one rounds: there the sign of a zero is the only doubt
+        if node.op in CALLS and not own:  # a Floor of rnnqc only rounds, where the sign of zero does not matter
             made: StepValue | None = CALLS[node.op](self, node)
         elif node.op in self.handlers:
             made = self.handlers[node.op](node)
@@ -128,7 +128,7 @@ class _Writer(StepReader):
         return made
 
     def _less(self, node: Node) -> StepValue:
-        """Less and Greater."""
+        """Translates Less and Greater."""
         values = [self.typed(node, k, "f32") for k in range(2)]
         indices = [self.operand(node, k) for k in range(2)]
         dims, flat = joined_dims(node, values), any(v.flat for v in values)
@@ -156,7 +156,7 @@ class _Writer(StepReader):
         return self.program.make("f32", held.dims, "clip", self.operand(node, 0), *bounds, flat=held.flat)
 
     def _shows_zeros(self, node: Node) -> bool:
-        """Whether it matters which zero a Clip to zero takes: onnxruntime alone knows."""
+        """Whether the sign of a zero from a Clip at zero matters: only onnxruntime's kernel defines it."""
         bounds = [v for v in node.inputs[1:] if v.name]
         if not any((b := constant_array(v)) is None or not b.all() for v in bounds):
             return False
@@ -207,7 +207,7 @@ class _Writer(StepReader):
         return self.program.make("u8", held.dims, "quantize", self.operand(node, 0), self.operand(node, 1), index)
 
     def _check_scale(self, node: Node, scale: StepValue, axis: int) -> None:
-        """One scale, or one for each row."""
+        """Checks that there is one scale, or one for each row."""
         of_rows = scale.dims == (BATCH,) and axis == 0
         if not of_rows and (scale.per_row or scale.columns != 1):
             raise refusal(node, "its scales are those of columns.")
@@ -255,7 +255,7 @@ class _Writer(StepReader):
             raise refusal(node, f"its operands have the types {', '.join(v.type for v in values)}.")
         dims = joined_dims(node, values)
         flat = any(v.flat for v in values)
-        if values[1].dims != values[2].dims:  # what becomes of a zero depends on how they are broadcast
+        if values[1].dims != values[2].dims:  # the sign of a zero depends on their broadcasting
             if flat or len(dims) != 2:
                 raise refusal(node, "its operands have different shapes.")
             indices = [
@@ -287,7 +287,7 @@ class _Writer(StepReader):
 
     @staticmethod
     def _is_all_rows(node: Node, end: int) -> bool:
-        """Whether a Slice to there from the first row takes all of them."""
+        """Whether a Slice from the first row to `end` takes all rows."""
         rows = (shape_of(node.inputs[0]) or [None])[0]
         far = end >= TO_THE_END and not depends_on_batch(end)
         return end == BATCH or far or (isinstance(rows, int) and end >= rows)
@@ -298,7 +298,7 @@ class _Writer(StepReader):
         return self.program.make(held.type, (BATCH, len(columns)), *words)
 
     def _parts(self, node: Node) -> list[range]:
-        """The columns of each part that a Split or SplitToSequence makes."""
+        """Returns the columns of each part of a Split or SplitToSequence."""
         total = self.rows(node).columns
         if axis_of(node, "axis", 0) != 1:
             raise refusal(node, "it does not split rows.")
@@ -318,7 +318,7 @@ class _Writer(StepReader):
         return parts
 
     def _at(self, node: Node) -> StepValue:
-        """SequenceAt of what a SplitToSequence makes."""
+        """Translates SequenceAt of the output of a SplitToSequence."""
         maker, parts = self._sequences.get(id(node.inputs[0]), (node, []))
         at = self.numbers(node, 1, "its position")
         if at is None or not -len(parts) <= at[0] < len(parts):

@@ -1,4 +1,4 @@
-"""The program of a custom cell's step: what the native library runs in the place of the loop."""
+"""The program of a custom cell's step, which the native library runs instead of the loop."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _FORMATS = {"f32": "f", "f64": "d", "i32": "i", "u8": "B", "bool": "?"}
 
 @dataclass
 class StepProgram:
-    """A program while it is written.
+    """A program under construction.
 
     Attributes:
-        lines: One each value, and two lists of values.
-        constants: The values that the node gets beside states and inputs, in order.
-        columns: Of what the body makes.
+        lines: One line for each value, then the lists of next states and of outputs.
+        constants: The constant inputs of the node, after states and inputs, in order.
+        columns: The number of columns of each output of the body.
     """
 
     lines: list[str] = field(default_factory=list)
@@ -32,16 +32,16 @@ class StepProgram:
 
     @property
     def text(self) -> str:
-        """The attribute of the node."""
+        """The text of the node's attribute."""
         return "\n".join(self.lines)
 
     def define(self, value: Value, held: StepValue) -> None:
-        """Says what `value` is."""
+        """Records the type, shape and number of `value`."""
         self._values[id(value)] = held
         self._keep.append(value)
 
     def known(self, value: Value) -> StepValue | None:
-        """What a value is; None for one from outside that is not constant."""
+        """Returns the description of a value; None for a value from outside that is not constant."""
         held = self._values.get(id(value))
         if held is None:
             array = constant_array(value)
@@ -52,17 +52,17 @@ class StepProgram:
         return held
 
     def line(self, *words: object) -> int:
-        """Adds an instruction; returns the number of the value that it makes."""
+        """Adds an instruction; returns the number of its value."""
         self.lines.append(" ".join(map(str, words)))
         self._count += 1
         return self._count - 1
 
     def make(self, type_: str, dims: Dims, *words: object, flat: bool = False) -> StepValue:
-        """Adds an instruction."""
+        """Adds an instruction; returns its value."""
         return StepValue(type_, dims, self.line(*words), flat=flat)
 
     def number(self, type_: str, value: float) -> int:
-        """The number of a value that is one number."""
+        """Returns the number of a value that holds a scalar."""
         bits = int.from_bytes(struct.pack(f"<{_FORMATS[type_]}", value), "little")
         key = (bits, type_)
         if key not in self._held:
@@ -70,7 +70,7 @@ class StepProgram:
         return self._held[key]
 
     def operand(self, node: Node, value: Value) -> int:
-        """The number of a value in the program, which gets constants when they are read first.
+        """Returns the number of a value in the program; the first read of a constant adds it.
 
         Raises:
             NotHandled: No instruction can read it.
@@ -89,10 +89,10 @@ class StepProgram:
         return self._constant(value, "constant", held.type, held.columns)
 
     def constant(self, node: Node, value: Value) -> int:
-        """The number of a constant that the node gets, though it be one number.
+        """Returns the number of a constant that is passed to the node, even if it is a scalar.
 
         Raises:
-            NotHandled: It is no constant row of numbers.
+            NotHandled: It is not a constant row of numbers.
         """
         held = self.known(value)
         if held is None or held.array is None or held.columns != (held.dims or (1,))[-1]:
@@ -100,10 +100,10 @@ class StepProgram:
         return self._constant(value, "constant", held.type, held.columns)
 
     def matrix(self, node: Node, value: Value) -> tuple[int, Array]:
-        """The number of a constant matrix of bytes, and its numbers.
+        """Returns the number of a constant uint8 matrix, and its array.
 
         Raises:
-            NotHandled: It is none.
+            NotHandled: It is not a constant uint8 matrix of a supported size.
         """
         held = self.known(value)
         if held is None or held.array is None or held.array.ndim != 2 or held.type != "u8":
@@ -121,10 +121,10 @@ class StepProgram:
         return self._held[key]
 
     def begin(self, node: Node, body: Graph, count: int) -> None:
-        """States and inputs.
+        """Adds states and inputs.
 
         Raises:
-            NotHandled: Of a type or shape that programs have not.
+            NotHandled: One has an unsupported type or shape.
         """
         batches = set()
         for position, (value, outer) in enumerate(zip(body.inputs, node.inputs, strict=True)):
@@ -146,10 +146,10 @@ class StepProgram:
             raise refusal(node, "the sizes of the batch differ.")
 
     def end(self, node: Node, outputs: Sequence[Value], count: int) -> None:
-        """What states become, and the outputs of a step.
+        """Adds the lists of next states and of outputs.
 
         Raises:
-            NotHandled: Of a type or shape that programs have not.
+            NotHandled: One has an unsupported type or shape.
         """
         indices = []
         for value in outputs:
@@ -164,5 +164,5 @@ class StepProgram:
 
 
 def axis_of(node: Node, name: str, default: int) -> int:
-    """An axis of two dimensions that an attribute says."""
+    """Returns an axis attribute of a matrix as 0 or 1."""
     return int(attribute(node, name, default)) % 2

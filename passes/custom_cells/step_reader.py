@@ -1,4 +1,4 @@
-"""What the operators of a custom cell's step read: values of its program, and whole numbers that are known."""
+"""Reads the operands of a custom cell's step: values of its program, and integers that are known at compile time."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ class StepReader:
     """Looks up the inputs of nodes.
 
     Args:
-        opset: Of the model.
+        opset: The operator set of the model.
 
     Attributes:
         program: The program so far.
-        opset: Of the model.
+        opset: The operator set of the model.
     """
 
     def __init__(self, opset: int) -> None:
@@ -28,14 +28,14 @@ class StepReader:
     # ---- whole numbers that are known ----------------------------------------------------------------------------
 
     def whole(self, value: Value) -> Array | None:
-        """A value's whole numbers if they are known."""
+        """Returns the integers of a value if they are known."""
         if id(value) in self._integers:
             return self._integers[id(value)]
         array = constant_array(value)
         return array if array is not None and array.dtype.kind == "i" else None
 
     def is_whole(self, node: Node) -> bool:
-        """Whether a node makes whole numbers that are known; notes them."""
+        """Whether a node computes integers that are known; records them."""
         if node.op == "Shape":
             held = self.of(node, node.inputs[0])
             if held.flat:
@@ -52,7 +52,7 @@ class StepReader:
         return True
 
     def numbers(self, node: Node, position: int, what: str) -> list[int] | None:
-        """The whole numbers of an input; None if it is absent.
+        """Returns the integers of an input; None if it is absent.
 
         Raises:
             NotHandled: They are not known.
@@ -68,7 +68,7 @@ class StepReader:
     # ---- values ---------------------------------------------------------------------------------------------------
 
     def of(self, node: Node, value: Value) -> StepValue:
-        """What a value is.
+        """Returns the description of a value.
 
         Raises:
             NotHandled: It is from outside the loop and not constant.
@@ -79,19 +79,19 @@ class StepReader:
         return held
 
     def typed(self, node: Node, position: int, type_: str) -> StepValue:
-        """An input of a type."""
+        """Returns an input that must have the type `type_`."""
         held = self.of(node, node.inputs[position])
         if held.type != type_:
             raise refusal(node, f"{node.inputs[position].name!r} has the type {held.type}.")
         return held
 
     def rows(self, node: Node, position: int = 0) -> StepValue:
-        """An input that has a row of numbers for each of the batch."""
+        """Returns an input that must have a row of numbers for each row of the batch."""
         held = self.of(node, node.inputs[position])
         if not held.per_row or len(held.dims) != 2 or held.flat:
             raise refusal(node, f"{node.inputs[position].name!r} is no matrix of rows of the batch.")
         return held
 
     def operand(self, node: Node, position: int) -> int:
-        """The number of an input in the program."""
+        """Returns the number of an input in the program."""
         return self.program.operand(node, node.inputs[position])

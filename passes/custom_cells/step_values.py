@@ -1,4 +1,4 @@
-"""Values of the step of a custom cell while its program is written: their types and shapes, and whole numbers."""
+"""Values of a custom cell's step while its program is written: types, shapes and known integers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rnnqc.passes.graph.values.sequence_elements import TO_THE_END
 
 Array = npt.NDArray[Any]
 BATCH = 2**40 + 15485863
-"""Stands for the size of the batch in shapes and in whole numbers that are computed from them."""
+"""Represents the batch size in shapes and in integers that are computed from them."""
 MOST_COLUMNS = 2**20
 TYPES = {"float32": "f32", "float64": "f64", "int32": "i32", "uint8": "u8", "bool": "bool"}
 Dims = tuple[int, ...]
@@ -25,11 +25,11 @@ class StepValue:
     """A value of the step.
 
     Attributes:
-        type: Of its numbers, as programs call it.
+        type: The type of its elements, as programs name it.
         dims: Its shape.
         index: Its number in the program; None for constants that no instruction has read yet.
-        array: Its numbers, if it is constant.
-        flat: Whether its rows stand behind each other, in one dimension.
+        array: Its elements, if it is constant.
+        flat: Whether it is flattened to one dimension, row after row.
     """
 
     type: str
@@ -40,12 +40,12 @@ class StepValue:
 
     @property
     def per_row(self) -> bool:
-        """Whether rows of the batch have numbers of their own."""
+        """Whether each row of the batch has its own numbers."""
         return bool(self.dims) and self.dims[0] == BATCH
 
     @property
     def columns(self) -> int:
-        """Numbers of a row."""
+        """The number of elements of a row."""
         return int(np.prod(self.dims[1:] if self.per_row else self.dims, dtype=np.int64))
 
 
@@ -56,15 +56,15 @@ WRITTEN_OTHERWISE = (
 
 
 def refusal(node: Node, reason: str) -> NotHandled:
-    """Why the step has no program; the reason is a sentence."""
+    """Returns the reason why the step has no program; `reason` is a sentence."""
     return NotHandled(STAYS, f"{node.op} node {node.name!r}: {reason.removesuffix('.')}", WRITTEN_OTHERWISE)
 
 
 def joined_dims(node: Node, values: list[StepValue]) -> Dims:
-    """The shape of an elementwise operator's output, for operands that an instruction can broadcast.
+    """Returns the shape of an elementwise operator's output if an instruction can broadcast its operands.
 
     Raises:
-        NotHandled: It cannot.
+        NotHandled: No instruction can.
     """
     ranked = [v for v in values if v.per_row]
     if any(v.flat != ranked[0].flat for v in ranked) or len({len(v.dims) for v in ranked}) > 1:
@@ -87,7 +87,7 @@ def joined_dims(node: Node, values: list[StepValue]) -> Dims:
 
 
 def whole_numbers(node: Node, given: list[Array]) -> Array | None:
-    """What an operator makes of whole numbers that are known; None for one that is not followed."""
+    """Returns the output of an operator on known integers; None if the operator is not supported."""
     first = given[0]
     if node.op in ("Identity", "Cast"):
         return first
@@ -115,15 +115,15 @@ def whole_numbers(node: Node, given: list[Array]) -> Array | None:
 
 
 def depends_on_batch(value: int) -> bool:
-    """Whether a whole number was computed from the size of the batch, and is none that stands for the end."""
+    """Whether an integer was computed from the batch size, and is not a sentinel for the end."""
     return BATCH // 1024 < abs(value) < BATCH * 1024 and abs(value) not in (TO_THE_END, TO_THE_END + 1)
 
 
 def small(node: Node, value: int, what: str) -> int:
-    """A whole number that does not depend on the size of the batch; far ones mean the end.
+    """Returns an integer that does not depend on the batch size; very large ones mean the end.
 
     Raises:
-        NotHandled: It does.
+        NotHandled: It depends on the batch size, or is not known.
     """
     if abs(value) > MOST_COLUMNS and abs(value) < TO_THE_END:
         raise refusal(node, f"{what} is not known.")

@@ -1,4 +1,4 @@
-"""Writes operators of a custom cell in others that have kernels in onnxruntime and instructions in programs."""
+"""Replaces operators of a custom cell by ones with kernels in onnxruntime and instructions in step programs."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from rnnqc.ir.builder import Builder
 
 
 def write_out(model: Model, graph: Graph, inside: set[int]) -> list[Node]:
-    """Replaces what onnxruntime has no kernel of by what it would put in its place, and comparisons by Less or Greater.
+    """Expands operators without a kernel in onnxruntime as it would, and rewrites comparisons with Less or Greater.
 
-    A Where whose condition was turned takes its values the other way round: so of NaN it takes the other one.
+    A Where with a negated condition swaps its operands, so it selects the other operand for NaN.
 
     Args:
         model: The model.
-        graph: Where the cell stands.
+        graph: The graph of the cell.
         inside: The nodes of the cell, by id.
 
     Returns:
-        The new nodes; the old ones are gone.
+        The new nodes; the old ones are removed.
     """
     nodes = [n for n in graph.nodes if id(n) in inside and not n.domain]
     made: list[Node] = []
@@ -56,7 +56,7 @@ _TURNED = {"GreaterOrEqual": "Less", "LessOrEqual": "Greater"}
 
 
 def _only_chooses(node: Node, graph: Graph) -> bool:
-    """Whether nothing but the condition of Where nodes is made of a node."""
+    """Whether the output of a node is only read as the condition of Where nodes."""
     value = node.outputs[0]
     users = list(value.outputs)
     return (
@@ -67,7 +67,7 @@ def _only_chooses(node: Node, graph: Graph) -> bool:
 
 
 def _turn(condition: Value, opposite: Value) -> None:
-    """Has every Where of a condition choose by the opposite one."""
+    """Makes every Where that reads `condition` select by `opposite`."""
     for user in list(condition.outputs):
         for position, value in enumerate([opposite, user.inputs[2], user.inputs[1]]):
             user.inputs[position] = value

@@ -1,4 +1,4 @@
-"""Writes loops of custom cells as Scans, which become one node each."""
+"""Rewrites loops of custom cells as Scans, which can become one node each."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from rnnqc.passes.recover.recovery_sites import RecoverySites
 from rnnqc.passes.recover.steps.step_weights import NoNode
 
 STAYS_LOOP = "stays a Loop"
-"""Key of a note: why a Loop was not written as a Scan."""
+"""Key of the note that says why a Loop was not rewritten as a Scan."""
 _ROWS = 2
-"""Rank of states and elements that a node of a custom cell has: rows of the batch."""
+"""Rank of states and elements in a custom cell node: rows of the batch, and columns."""
 
 
 class WriteScans(RecoverySites, Pass):
@@ -39,16 +39,16 @@ class WriteScans(RecoverySites, Pass):
 
     After: `Scan(h, c, X; ...) -> h', c', Y`
 
-    Elements that the body takes of sequences from outside become inputs of the Scan, and so do conditions on the number
-    of the iteration (`t < lengths`); sequences that it fills become outputs. Counters, the condition of the loop and
-    what nothing reads go. A Loop stays, with a note, where this is not known to be the same, or where fuse-custom-cells
-    could not make a node of the Scan:
+    Elements that the body reads from outer sequences become inputs of the Scan, and so do conditions on the iteration
+    number (`t < lengths`); sequences that it fills become outputs. Counters, the condition of the loop and unused
+    values disappear. A Loop stays, with a note, if the Scan is not known to do the same, or if fuse-custom-cells could
+    not replace the Scan by a node:
 
-    * the number of iterations depends on data, or the step computes floats with its number, or reads the
+    * the number of iterations depends on data, or the step computes floats from the iteration number, or reads the
       condition;
-    * a state may have another shape after an iteration than before;
-    * a state or an element is no matrix of floats (elements may be booleans);
-    * the step holds recurrent nodes, nodes with subgraphs, or operators of other domains.
+    * a state may change its shape;
+    * a state or an element is not a matrix of floats (elements may be booleans);
+    * the step has recurrent nodes, nodes with subgraphs, or operators of other domains.
     """
 
     info = PassInfo(
@@ -59,7 +59,7 @@ class WriteScans(RecoverySites, Pass):
     )
 
     def run(self, model: Model) -> PassResult:
-        """Looks at every Loop that holds a custom cell."""
+        """Rewrites every Loop that holds a custom cell, if possible."""
         self.sites = []
         if not any(n.op == "Loop" and not n.domain for g in model.graphs() for n in g.nodes):
             return PassResult(False)
@@ -91,7 +91,7 @@ class _Writing(LoopRewrite):
     """The work on one loop."""
 
     def run(self) -> None:
-        """Puts the Scan in the place of the loop.
+        """Replaces the loop by the Scan.
 
         Raises:
             NoNode: The loop has to stay.
@@ -141,10 +141,10 @@ class _Writing(LoopRewrite):
         return StepShapes(self.model, step.nodes, given, self.indices)
 
     def _rows(self, value: Value, kinds: str = "f") -> Sizes:
-        """The dimensions of a state or element.
+        """Returns the dimensions of a state or element.
 
         Raises:
-            NoNode: No node of a custom cell has one like this.
+            NoNode: A custom cell node does not support it.
         """
         sizes, kind = self.shapes.of(value), dtype_of(value)
         known = kind is not None and kind.kind in kinds and (kind.kind != "f" or kind == np.float32)
@@ -154,10 +154,10 @@ class _Writing(LoopRewrite):
         return sizes
 
     def _row(self, value: Value) -> tuple[Value, list[int]]:
-        """What the body makes `value` of by adding axes of size 1, and these axes.
+        """Returns the matrix that the body unsqueezes to `value`, and the added axes.
 
         Raises:
-            NoNode: It is no matrix.
+            NoNode: It is not a matrix.
         """
         axes: list[int] = []
         node = value.inputs[0] if len(value.inputs) == 1 else None
@@ -174,7 +174,7 @@ class _Writing(LoopRewrite):
         return self.b.op("Unsqueeze", [value, self.b.i64([a + 1 for a in axes])], "elements") if axes else value
 
     def _sequences(self, step: LoopStep, vectorizer: Vectorizer) -> tuple[dict[int, Variable], list[Value]]:
-        """Inputs of the Scan's body by the ids of the elements that they stand for, and the sequences they are from."""
+        """Returns inputs of the Scan's body, by the ids of the elements that they replace, and their sequences."""
         formal: dict[int, Variable] = {}
         sequences: list[Value] = []
         same: dict[tuple[int, int, Index, tuple[int, ...]], Variable] = {}
@@ -208,7 +208,7 @@ class _Writing(LoopRewrite):
         made: list[Value],
         outputs: list[Value],
     ) -> None:
-        """Makes the Scan of the loop's body, which is the loop's no more."""
+        """Builds the Scan and moves the loop's body to it."""
         body: Graph = self.node.attrs.pop("body")
         for state in step.states:
             shape = shape_of(state.initial) or [None]

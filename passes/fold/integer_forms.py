@@ -50,7 +50,7 @@ def integer_form(
     try:
         return fold_fixed_point(cell, w, r, parameters)
     except NotHandled:
-        # # A cell that does not need the second arithmetic gets the refusal of the first.
+        # A cell that does not need the second arithmetic gets the refusal of the first.
         if refusal is not None:
             raise refusal from None
         raise

@@ -208,6 +208,6 @@ def state_bound(cell: QuantizedCell, *, some: bool = False) -> float:
         return 0.0
     bound = float(np.float32(max(bounds)))
     if cell.type.reads_hidden and not is_power_of_two(bound):
-        # # Rounding (1 - z) * n + z * h may slightly exceed the largest n.
+        # Rounding (1 - z) * n + z * h may slightly exceed the largest n.
         return float(np.float32(bound * (1.0 + 2.0**-8)))
     return bound

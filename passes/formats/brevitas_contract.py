@@ -102,7 +102,7 @@ def _of_activation(name: str, point: PointFormat, widest: int) -> Iterator[Misfi
     if held is None:
         yield Misfit(name, _described(point), "one static scale")
     elif held.zero_point:
-        # # Brevitas adds the zero point before rounding, recipes after it.
+        # Brevitas adds the zero point before rounding, recipes after it.
         yield Misfit(name, f"zero_point = {held.zero_point}", "zero_point = 0")
     elif not 2 <= held.bits <= widest:
         yield Misfit(name, _described(point), f"2 to {widest} bits")

@@ -27,7 +27,7 @@ LEAST_GAIN = 2.0
 SMALLEST = 2.0**-6
 """Channels and rows smaller than this part of the largest count as that large: little is known of silent ones."""
 PEAK, LOUD = 4.0, 3.0
-"""What data shows, roughly: the largest value of a channel is 4 times its usual size, the largest of a row 3 times."""
+"""Typical data: the largest value of a channel is 4 times its usual size, the largest of a row 3 times."""
 
 
 def wanted(settings: Settings) -> bool:

@@ -227,7 +227,7 @@ class _Resolver:
     def _cell_state(self, cell: Cell, name: str, s: Settings) -> PointFormat:
         if cell_state_is_float(cell, s, f"{cell.name}.{name}"):
             return FLOAT
-        # # The lut arithmetic, which has no static mode, saturates symmetrically.
+        # The lut arithmetic, which has no static mode, saturates symmetrically.
         narrow = s.get("mode") != "static" and s.get("levels", MAX_CODE) == MAX_CODE
         return self._measured_point(cell, name, {"signed": True, "narrow": narrow, **s})
 
@@ -250,7 +250,7 @@ class _Resolver:
         else:
             like = format_request({**s, "zero_point": None})
             made = replace(_static(s, float(like.finished(symmetric_scale(bound, s["bits"])))), bound=bound)
-        # # A GRU's reset hidden state is not one of its outputs; the output of a GRU or RNN is its state.
+        # A GRU's reset hidden state is not one of its outputs; the output of a GRU or RNN is its state.
         rounded = name == "hidden" and cell.type.cell_state and bool(s.get("rounded_output"))
         return replace(made, rounded_output=rounded)
 

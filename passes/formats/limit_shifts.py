@@ -91,7 +91,7 @@ def lowered_positions(found: Positions, meets: int) -> tuple[Positions, list[tup
     lowered: list[tuple[str, int, int, str]] = []
     output = found["output"][0]
     biases: Sequence[int | None] = found.get("bias", [None] * len(found["weight"]))
-    # # The coarsest weights first: they lower the result.
+    # The coarsest weights first: they lower the result.
     for w, b in sorted(set(zip(found["weight"], biases, strict=True)), key=lambda pair: (pair[0], pair[1] or 0)):
         before = ProductPositions(w, meets, output, b)
         after = within_shift_limits(before)

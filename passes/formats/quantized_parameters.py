@@ -25,7 +25,7 @@ from rnnqc.passes.formats.gate_noise import gate_noise
 
 FloatArray = npt.NDArray[np.float32]
 Moment = npt.NDArray[Any] | None
-# # The points whose values W and R multiply.
+# The points whose values W and R multiply.
 MULTIPLIED = {"W": "input", "R": "hidden"}
 
 

@@ -39,7 +39,7 @@ def distinct_names(wanted: Mapping[Key, tuple[str, Collection[str]]], taken: Ite
     """
     usual = {key: safe_name(text) for key, (text, _) in wanted.items()}
     held = set(taken)
-    # # A numbered name must not equal another thing's name without a number.
+    # A numbered name must not equal another thing's name without a number.
     reserved = held | {usual[key] + ending for key, (_, endings) in wanted.items() for ending in endings}
     found: dict[Key, str] = {}
     for key, (_, endings) in sorted(wanted.items(), key=lambda item: usual[item[0]] != item[1][0]):

@@ -14,7 +14,7 @@ from rnnqc.passes.graph.values.constant_expressions import Constants
 
 _HALF_A_STEP = 0.5 + 1e-3
 _LARGEST = 127
-"""What weights beyond a range saturate at."""
+"""The quantized value at which weights beyond a range saturate."""
 
 
 class LinearCheck(ConstantCheck):

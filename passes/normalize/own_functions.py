@@ -15,7 +15,7 @@ from rnnqc.errors import CompileError
 from rnnqc.ir import DOMAIN
 
 _PREFIX = re.compile(rf"^.+(?=({FUNCTION}|Quant([A-Z]+|Custom)Cell(_\w+)?|{OPERATOR}\w*)$)")
-"""What tools put before the names of functions (`onnx.compose.add_prefix`); such a name has no kernel."""
+"""A function name with a prefix of other tools (`onnx.compose.add_prefix`); such a name has no kernel."""
 
 
 def check_own_functions(functions: Iterable[onnx.FunctionProto], source: str) -> None:

@@ -33,7 +33,7 @@ Arrays = dict[str, npt.NDArray[np.float32]]
 FACTOR = "input.equalized"
 NEAREST = (Rounding.HALF_EVEN, Rounding.HALF_AWAY, Rounding.HALF_UP, Rounding.HALF_EVEN_UP)
 ROUNDINGS = 2.0**-22
-"""What float32 adds to half a step, as a share of the largest quantized value."""
+"""The rounding error of float32 on top of half a step, as a share of the largest quantized value."""
 OWN_STEPS = 2.0**-12
 """How far weights that are multiples of their scale may be from these."""
 

@@ -26,11 +26,11 @@ Points = Mapping[str, PointFormat]
 WEIGHTS = {"W.weight": "W", "R.weight": "R"}
 QUANTIZED, LIMITED = "quantized", "limited"
 _FIRST = {"codes": "QuantizeLinear", "units": "Div", "below": "Min"}
-"""How a quantizer begins: what the value is called, and the operator that makes it."""
+"""The first operator of a quantizer, by the last part of the name of its result."""
 _NARROW = 8
 _FRACTIONS = (0.0, 0.05, 0.45, 0.5, 0.55, 0.95)
 _ROUNDINGS = 2.0**-21
-"""What float32 adds to half a step of a row, as a share of the number of steps."""
+"""The rounding error of float32 on top of half a step of a row, as a share of the number of steps."""
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ from rnnqc.passes.qcdq.emit_rounding import emit_rounding
 SMALLEST_ROW = 2.0**-100
 LARGEST_ROW = 2.0**60
 COUPLED_GATE = f"{GATES[INPUT]}.activation"  # its format holds the 1 of `f = 1 - i`
-# # Values with the format of another point.
+# Values with the format of another point.
 ALIASES = {ONE: COUPLED_GATE, **dict(zip(INITIAL_STATES, ("hidden", "cell_state"), strict=True))}
 _FACTORS = dict(
     zip(ACCUMULATORS, (("input", "W.weight"), ("hidden", "R.weight"), (RESET_HIDDEN, "R.weight")), strict=True)
@@ -127,7 +127,7 @@ def emit_accumulator(b: Builder, point: str, value: Value, cell: QuantizedCell) 
         )
     scales = np.asarray(weight.scale, np.float64)
     if scales.size > 1 and point != ACCUMULATORS[0] and cell.point(RESET_HIDDEN).scale:
-        # # The columns of the candidate multiply other quantized values.
+        # The columns of the candidate multiply other quantized values.
         candidate = cell.candidate_columns
         scales = scales[candidate] if point == ACCUMULATORS[2] else scales[: candidate.start]
     unit = np.float64(code.scale[0]) * scales

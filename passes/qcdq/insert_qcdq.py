@@ -136,7 +136,7 @@ class InsertQcdq(Pass):
             model.sort()
         widths = [p.bits for c in made for p in c.points.values() if p.bits is not None]
         saturating = any(not c.point("accumulator").is_float for c in made)
-        # # There is no guarantee for data outside the calibrated ranges.
+        # There is no guarantee for data outside the calibrated ranges.
         usual = all(bits >= USUAL_BITS for bits in widths) and not saturating and self.statistics is None
         numerics = Lossy(10.0) if usual else None
         counts = {"cells": len(made)}

@@ -1,4 +1,4 @@
-"""The function of standard operators behind a fused node, and what such a node is made from."""
+"""The function of standard operators behind a fused node, and the inputs for building both."""
 
 from __future__ import annotations
 
@@ -32,35 +32,35 @@ from rnnqc.passes.fold.integer_operands import Operands
 from rnnqc.passes.render.fixed_point.fixed_point_arithmetic import FixedPointArithmetic
 from rnnqc.passes.render.lut.lut_arithmetic import LutArithmetic
 
-# Values that may keep ONNX's axis for the direction, by the attribute that says so, and where the axis stands.
+# Values that may keep ONNX's direction axis: the attribute that says so, and the position of the axis.
 DIRECTION_AXES = {
     "y_direction_axis": (("Y",), 1),
     "state_direction_axis": (("initial_h", "initial_c", "Y_h", "Y_c"), 0),
 }
 TWO_BODIES = "two_lowered_models_have_different_functions_of_this_name"
-"""The node that fails where a body is called by a node of another configuration."""
+"""Name of the node that fails if a node with another configuration calls the body."""
 
 
 @dataclass(frozen=True)
 class CellSite:
-    """One integer cell with everything its node and function are made from."""
+    """An integer cell, with the inputs for building its node and its function."""
 
     cell: IntegerCell
     graph: Graph
     inputs: dict[str, Value | None]
     outputs: dict[str, Value | None]
-    axes: dict[str, int]  # attributes: which values keep the axis for the direction
-    lifts: list[Node]  # the nodes that gave outputs this axis
+    axes: dict[str, int]  # attributes: which values keep the direction axis
+    lifts: list[Node]  # nodes that add this axis to outputs
 
 
 @dataclass(frozen=True)
 class CellFunction:
-    """The function of one cell, but for the number of its configuration.
+    """The function of one cell, without the number of its configuration.
 
     Attributes:
-        proto: Everything but the nodes.
+        proto: The function without its nodes.
         nodes: Its body.
-        scratch: The model they were made in.
+        scratch: The model that owns the nodes.
         insists: The node of the body that subtracts the number.
         constants: The Constant nodes of the body made so far, by name.
     """
@@ -73,12 +73,12 @@ class CellFunction:
 
     @functools.cached_property
     def number(self) -> int:
-        """The configuration: what stands for the content of the body, its hash of 48 bits."""
+        """The configuration number: a 48-bit hash of the body."""
         digest = hashlib.sha256(self.numbered(0).SerializeToString(deterministic=True)).digest()
         return int.from_bytes(digest[:6], "big")
 
     def numbered(self, number: int) -> onnx.FunctionProto:
-        """The function whose body insists on the configuration `number`."""
+        """Returns the function, whose body checks that the configuration is `number`."""
         self.insists.inputs[1] = self.scratch.constant([number], np.int64)
         exported = self._exported
         place = next(k for k, node in enumerate(self.nodes) if node is self.insists)
@@ -97,7 +97,7 @@ class CellFunction:
 
 
 def cell_function(model: Model, site: CellSite) -> CellFunction:
-    """The function of one cell; names of its inputs and outputs are those of the operator's."""
+    """Returns the function of one cell; its inputs and outputs have the operator's names."""
     inputs, outputs = site.inputs, site.outputs
     in_names, out_names = input_names(site.cell.type), fused_outputs(site.cell.type)
     in_names = tuple(n for n in in_names if inputs.get(n) is not None)
@@ -147,27 +147,27 @@ def cell_function(model: Model, site: CellSite) -> CellFunction:
 def emit_integer(
     model: Model, cell: Cell, numbers: Numbers, at: Boundary, w: Operands, codes: Value | None, *, dispatch: bool
 ) -> list[Node]:
-    """The nodes of the integer cell in the arithmetic of its numbers.
+    """Emits the integer cell in the arithmetic of its numbers.
 
-    Without dispatch they can be unrolled: they make no choice, and the loop has a step for each element, whatever the
-    lengths are.
+    Nodes without dispatch can be unrolled: they contain no choice, and the loop has one step per element for any
+    lengths.
     """
     arithmetic = arithmetic_of(numbers, w, dispatch=dispatch)
     return emit_cell(model, cell, at, arithmetic, codes, stops_early=dispatch).nodes
 
 
 def arithmetic_of(numbers: Numbers, w: Operands, *, dispatch: bool) -> Arithmetic:
-    """The arithmetic of an integer cell with these scalars and constants; see `LutArithmetic` for `dispatch`."""
+    """Returns the arithmetic of an integer cell with these scalars and constants; see `LutArithmetic` on `dispatch`."""
     if isinstance(numbers, FixedPointNumbers):
         return FixedPointArithmetic(numbers, w)
     return LutArithmetic(numbers, w, dispatch)
 
 
 def checked_constant(head: Builder, value: Value) -> tuple[Value, Node]:
-    """A constant, by way of an axis that it has only if the node's attribute `configuration` is some number.
+    """Returns a constant whose computation fails unless the node's attribute `configuration` equals a number.
 
-    Beside it the node that subtracts this number, zero so far. onnxruntime folds all of this when it creates the
-    session, and fails there; so the constant should be small.
+    Also returns the node that subtracts this number, zero so far. onnxruntime folds these nodes when it creates the
+    session, and fails if the numbers differ. The constant should be small.
     """
     given = head.value("configuration")
     head.add("Constant", [], [given], "configuration", value_int=attribute_reference(CONFIGURATION, int))
@@ -179,7 +179,7 @@ def checked_constant(head: Builder, value: Value) -> tuple[Value, Node]:
 
 
 def scratch_model(opset: int, ir_version: int) -> Model:
-    """An empty model of this operator set: names inside a function do not depend on the model around it."""
+    """Returns an empty model with this operator set, so that names in a function do not depend on the outer model."""
     proto = onnx.ModelProto(ir_version=ir_version)
     proto.opset_import.add(domain="", version=opset)
     proto.graph.name = "scratch"
@@ -199,7 +199,7 @@ def _live(nodes: list[Node], results: list[Value]) -> list[Node]:
 
 
 def _without_identities(nodes: list[Node], fixed: list[str]) -> list[Node]:
-    """Drops top-level Identity nodes before outputs: their producers write the outputs themselves."""
+    """Removes top-level Identity nodes before outputs: their producers write the outputs directly."""
     kept = list(nodes)
     for node in nodes:
         if node.op != "Identity":

@@ -1,4 +1,4 @@
-"""Passes the quantized hidden states of exported cells on to the cells behind them."""
+"""Passes the quantized hidden states of exported cells directly to the cells that read them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NEAREST = ("half_even", "half_away", "half_up", "half_even_up")
 
 @dataclass
 class ReadCell:
-    """An integer cell, and what its nodes are made from."""
+    """An integer cell, with the inputs for building its nodes."""
 
     cell: IntegerCell
     graph: Graph
@@ -29,12 +29,12 @@ class ReadCell:
     operands: Operands
 
     def emit(self, model: Model, codes: Value | None) -> Sequence[Node]:
-        """The nodes of the cell; `codes` receives its quantized hidden states."""
+        """Returns the nodes of the cell; `codes` receives its quantized hidden states."""
         return emit_integer(model, self.cell, self.numbers, self.at, self.operands, codes, dispatch=True)
 
 
 def chain_codes(model: Model, sites: Mapping[str, ReadCell]) -> None:
-    """Lets quantized values pass between cells, by name, where a cell's input is hidden states of others alone."""
+    """Passes quantized values between cells, given by name, if a cell reads hidden states of other cells only."""
     codes: dict[str, Value] = {}
     changed: dict[str, ReadCell] = {}
     for name, site in sites.items():
@@ -54,7 +54,7 @@ def chain_codes(model: Model, sites: Mapping[str, ReadCell]) -> None:
 
 
 def _same_codes(provider: FixedPointNumbers, consumer: FixedPointNumbers) -> bool:
-    """Whether the consumer would quantize the provider's values to the same ones; some roundings leave the grid."""
+    """Whether the consumer would quantize the provider's values to the same ones; with some roundings it would not."""
     hidden, x = provider.hidden, consumer.input
     same = replace(hidden, rounding=x.rounding, offset=x.offset) == x
     return same and x.rounding in NEAREST and hidden.maximum <= BYTE

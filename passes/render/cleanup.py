@@ -1,4 +1,4 @@
-"""Tidies up behind the other passes."""
+"""Removes dead and duplicate parts of the model."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from rnnqc.passes.base import Pass, PassInfo, PassResult
 from rnnqc.passes.graph.loops.unused_states import drop_unused_states
 from rnnqc.passes.graph.redundant_nodes import cancel_squeezes, drop_identities, rename_in_cells
 
-SHARED_FROM = 64  # bytes; smaller constants are shared when they are made
+SHARED_FROM = 64  # bytes; smaller constants are shared when they are created
 
 
 class Cleanup(Pass):
-    """Removes what nothing uses and joins what is equal.
+    """Removes unused parts and merges equal ones.
 
-    1. Dead nodes and initializers go, and what loops carry, read and return in vain.
-    2. `Identity(x)` of rnnqc's own making goes; its consumers use `x`. An Identity that makes a graph output stays
-       where `x` is an input, a constant or made outside the graph, and otherwise gives its name to `x`.
-    3. `Squeeze(Unsqueeze(x, a), a)` becomes `x`.
-    4. Initializers with equal contents made by rnnqc become one.
-    5. Nodes are sorted topologically.
+    1. Removes dead nodes and initializers, and unused states, inputs and outputs of loops. 2. Removes each
+    `Identity(x)` that rnnqc made; its consumers read `x`. An Identity that computes a graph output stays
+       if `x` is an input, a constant or from outside the graph; otherwise `x` gets the output's name.
+    3. Replaces `Squeeze(Unsqueeze(x, a), a)` by `x`.
+    4. Merges initializers with equal contents that rnnqc made.
+    5. Sorts nodes topologically.
     """
 
     info = PassInfo(
@@ -31,14 +31,14 @@ class Cleanup(Pass):
     )
 
     def run(self, model: Model) -> PassResult:
-        """Applies the five steps until the graph is tidy."""
+        """Applies the five steps until nothing changes."""
         statistics = {"dead": 0, "states": 0, "identities": 0, "squeezes": 0, "shared": 0}
         statistics["dead"] += model.remove_dead()
         if states := drop_unused_states(model):
             statistics["states"] += states
             statistics["dead"] += model.remove_dead()
         graphs = list(model.graphs())
-        # Each of the two can make room for the other.
+        # Each of the two may enable the other.
         while True:
             squeezes = sum(cancel_squeezes(model, g, graphs) for g in graphs)
             identities = sum(drop_identities(model, g, graphs) for g in graphs)

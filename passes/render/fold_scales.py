@@ -1,4 +1,4 @@
-"""Turns quantized cells into integer arithmetic."""
+"""Converts quantized cells to integer arithmetic."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ from rnnqc.passes.render.lut.emit_tables import Tables
 
 
 class FoldScales(Pass):
-    """Folds the scales of a cell so that its matrix products are integer and its activations are look-ups.
+    """Folds the scales of a cell so that its matmuls are integer and its activations are table look-ups.
 
     Before: `DequantizeLinear(h) MatMul DequantizeLinear(R) -> Add -> fake-quantization -> Sigmoid, Tanh -> ...`
 
     After: `MatMulInteger(h codes, R codes) -> Cast -> Mul -> Add -> Clip -> Cast -> GatherElements(table) -> ...`
 
-    * Formats of look-up arithmetic come first (fold_lut.py), then those of fixed-point arithmetic
-      (fold_fixed_point.py); a cell with all the formats of Brevitas' QuantLSTMCell has Brevitas' arithmetic
-      (fold_quant_lstm.py). A cell whose formats have no integer form (a float gate, one scale for each row and 16-bit
-      weights, ...) stays as it is, with a remark.
-    * Where a layer's input is the quantized hidden states of other layers, the quantized values pass through copies of
-      the operators between them, without going back to float. Quantized values of 16 bits do not pass: the layer makes
-      the same ones from the float hidden states.
+    * The lut arithmetic has priority (fold_lut.py), then the fixed-point arithmetic (fold_fixed_point.py); a cell with
+      all the formats of Brevitas' QuantLSTMCell gets Brevitas' arithmetic (fold_quant_lstm.py). A cell without an
+      integer form (for example with a float gate, or per-row dynamic scales and 16-bit weights) stays as it is, with a
+      remark.
+    * If a layer reads the quantized hidden states of other layers, the quantized values pass through copies of the
+      operators between them, without conversion to float. 16-bit values do not pass: the layer quantizes the float
+      hidden states again, to the same values.
     """
 
     info = PassInfo(
@@ -55,11 +55,11 @@ class FoldScales(Pass):
     )
 
     def __init__(self, *, dispatch: bool = True, functions: bool = True) -> None:
-        """Prepares the pass.
+        """A pass with these options.
 
         Args:
-            dispatch: Whether cells choose between int8 and uint8 weights when a session is created. Without, weights
-            are uint8 with zero point 128: exact everywhere, slower where the processor has VNNI.
+            dispatch: Whether cells choose between int8 and uint8 weights when a session is created. Without dispatch
+                weights are uint8 with zero point 128: exact everywhere, slower on processors with VNNI.
             functions: Whether tables may be calls of a model-local function.
         """
         self.dispatch = dispatch
@@ -127,7 +127,7 @@ class FoldScales(Pass):
 
 
 def _fold(model: Model, graph: Graph, cell: QuantizedCell) -> Folded:
-    """The integer form in the first arithmetic that has the formats of the cell; raises NotHandled."""
+    """Returns the integer form in the first arithmetic that supports the cell's formats; raises NotHandled."""
     named = {"B": cell.B, "P": cell.P, "hidden_bias": cell.hidden_bias}
     held = {k: constant_array(model.initializer(n, graph)) for k, n in named.items() if n is not None}
     parameters = {k: a for k, a in held.items() if a is not None}
@@ -149,7 +149,7 @@ def _try_fold(model: Model, graph: Graph, cell: QuantizedCell) -> Folded | NotHa
 
 
 def _of_initial_state(model: Model, folded: FoldedLut, state: Value | None) -> FoldedLut:
-    """With what is known of the initial hidden state."""
+    """Returns the form with what is known about the initial hidden state."""
     numbers = folded.numbers
     if state is None or not numbers.h_bound:
         return folded
@@ -159,7 +159,7 @@ def _of_initial_state(model: Model, folded: FoldedLut, state: Value | None) -> F
 
 
 def _is_data(value: Value) -> bool:
-    """Whether `value` depends on numbers that only a run knows, and not on shapes alone."""
+    """Whether `value` depends on runtime data, and not on shapes alone."""
     pending, seen = [value], set[int]()
     while pending:
         current = pending.pop()
@@ -177,7 +177,7 @@ def _is_data(value: Value) -> bool:
 def integer_operands(
     model: Model, graph: Graph, cell: Cell, folded: Folded, tables: Tables, dispatch: bool
 ) -> Operands:
-    """The constants of the cell, in its own graph: onnxruntime packs weights of an outer graph anew in every call."""
+    """Adds the cell's constants to its own graph: onnxruntime packs weights of an outer graph again in every call."""
 
     def add(key: str, array: np.ndarray[Any, Any]) -> Value:
         return model.add_initializer(f"{cell.name}/{key}", array, graph)
@@ -213,7 +213,7 @@ def integer_operands(
 
 
 def pass_codes(model: Model, graph: Graph, cell: Cell, x: Value, codes: dict[str, Value]) -> Value:
-    """Copies the operators between hidden states and `x`, on integers; `codes` gets the cells that provide theirs."""
+    """Copies the operators between hidden states and `x`, for integers; adds the providing cells to `codes`."""
     by_output = {c.y: c for c in model.cells.values() if c.y is not None}
     made: dict[int, Value] = {}
     builder = Builder(model, prefix=f"{cell.name}/input")

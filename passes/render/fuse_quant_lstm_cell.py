@@ -1,4 +1,4 @@
-"""Puts each integer cell into one fused node, backed by a function of standard operators."""
+"""Replaces each integer cell by one fused node, backed by a function of standard operators."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ class FuseQuantLstmCell(Pass):
     After: `ai.rnnqc::QuantLSTMCell_07(X, W, R, x_multiplier, ...) -> Y, Y_h, Y_c, Y_codes`; for GRU and RNN
     `QuantGRUCell_..` and `QuantRNNCell_..`, without Y_c
 
-    Weights of up to 6 bits are packed: two quantized values to a byte, or as nibbles and a plane of upper bits.
+    Weights of up to 6 bits are packed: two quantized values per byte, or nibbles and a plane of upper bits.
 
-    Cells of one configuration share a function. Each function has a name of its own, and all these names are operators
-    of one native kernel. The number in a name comes from the content of the body, so that lowered models can be joined.
-    Each body checks that it is called by a node of its own configuration, and fails otherwise when the session is
-    created: so two models that were joined and have one name for different bodies never compute with the wrong one.
-    Outputs before one that is used are defined by the function too.
+    Cells with one configuration share a function. Each function has its own name, and one native kernel implements all
+    of these operators. The number in a name is a hash of the body, so that lowered models can be joined. Each body
+    checks that the calling node has its configuration; otherwise creating the session fails. So two joined models that
+    use one name for different bodies never compute with the wrong one. The function also defines unused outputs before
+    a used one.
     """
 
     info = PassInfo(
@@ -57,7 +57,7 @@ class FuseQuantLstmCell(Pass):
     )
 
     def run(self, model: Model) -> PassResult:
-        """Fuses every integer cell; refuses a model of which some are fused already."""
+        """Fuses every integer cell; refuses a model that has fused cells already."""
         graphs = graphs_of_cells(model)
         cells = [c for c in model.cells.values() if type(c) is IntegerCell]
         if not cells:
@@ -110,7 +110,7 @@ class FuseQuantLstmCell(Pass):
 
 
 def _packed(model: Model, graph: Graph, cell: IntegerCell) -> IntegerCell:
-    """The cell with those of W and R packed that the recipe gives up to 6 bits; equal quantized values."""
+    """Returns the cell with packed W and R if the recipe gives them up to 6 bits; the quantized values stay equal."""
     for key, name in (("W", cell.operands.W), ("R", cell.operands.R)):
         point = cell.point(f"{key}.weight")
         codes, bits = constant_array(model.initializer(name, graph)), stored_bits(point.bits)

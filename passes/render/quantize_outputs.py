@@ -1,4 +1,4 @@
-"""Makes quantized values of outputs of the model that are hidden or cell states."""
+"""Quantizes outputs of the model that are hidden or cell states."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from rnnqc.passes.qcdq.emit_qcdq import emit_codes, has_operators
 from rnnqc.passes.qcdq.emit_rounding import emit_rounding
 
 Source = tuple[Cell, str]
-"""A cell, and the point whose values are its states."""
+"""A cell, and the point that its states belong to."""
 HIDDEN, CELL_STATE = "hidden", "cell_state"
 SUPPORTED = "outputs that consist of hidden states, or of cell states, of quantized layers, moved but not changed"
 
 
 class QuantizeOutputs(Pass):
-    """Makes quantized values of outputs that consist of states of one number format.
+    """Quantizes outputs that consist of states with one number format.
 
     Before: `QuantLSTMCell -> Squeeze -> y`, float
 
     After: `QuantLSTMCell -> Squeeze -> QuantizeLinear -> y`, int8, with its scale and zero point in the metadata
 
-    Brevitas' layers give such outputs with `return_quant_tensor=True`. The quantized values are those that the
-    recurrence reads. Where states leave the cell rounded (recipe key `rounded_output`), their real values are the float
-    output, bit by bit.
+    Brevitas' layers have such outputs with `return_quant_tensor=True`. The quantized values are those that the
+    recurrence reads. If states leave the cell rounded (recipe key `rounded_output`), their dequantized values equal the
+    float output bit by bit.
     """
 
     info = PassInfo(
@@ -47,11 +47,11 @@ class QuantizeOutputs(Pass):
         self.names = tuple(dict.fromkeys(names))
 
     def run(self, model: Model) -> PassResult:
-        """Quantizes the outputs that were named.
+        """Quantizes the named outputs.
 
         Raises:
             UsageError: The model has no such output.
-            CompileError: An output is none of states, or they have no common format.
+            CompileError: An output is not made of states, or they have no common format.
         """
         known = {v.name: v for v in model.graph.outputs}
         formats = read_outputs(model.metadata)
@@ -75,7 +75,7 @@ class QuantizeOutputs(Pass):
 
 
 def _format_of(model: Model, name: str, value: Value) -> Format:
-    """The format that all states in an output have.
+    """Returns the common format of all states in an output.
 
     Raises:
         CompileError: There is none.
@@ -112,12 +112,12 @@ def _format_of(model: Model, name: str, value: Value) -> Format:
 
 
 def _is_on_grid(cell: Cell, point: str) -> bool:
-    """Whether states leave the cell as multiples of their scale: the nearest integer is exact then."""
+    """Whether states leave the cell as multiples of their scale, so that rounding to the nearest integer is exact."""
     return point == CELL_STATE or (isinstance(cell, QuantizedCell) and cell.rounds_output)
 
 
 def _states(model: Model) -> dict[str, Source]:
-    """The states that leave cells, by the names of values."""
+    """Returns the states that leave cells, by the names of values."""
     found: dict[str, Source] = {}
     for cell in model.cells.values():
         found |= {v: (cell, HIDDEN) for v in (cell.y, cell.y_h) if v is not None}
@@ -126,7 +126,7 @@ def _states(model: Model) -> dict[str, Source]:
 
 
 def _what(value: Value) -> str:
-    """What messages call a value that is no state."""
+    """Describes a value that is not a state, for messages."""
     if len(value.inputs) == 1:
         return f"what operator {value.inputs[0].op!r} (node {display_name(value.inputs[0])!r}) makes"
     return f"value {value.name!r}"
@@ -137,7 +137,7 @@ def _described(held: Format) -> str:
 
 
 def _quantize(model: Model, real: Value, held: Format) -> None:
-    """Puts quantized values of a format in the place of an output, under its name."""
+    """Replaces an output by its quantized values, under the same name."""
     name, shape = real.name, shape_of(real)
     real.name = model.fresh_name(f"{name}/real")
     for key, cell in model.cells.items():

@@ -1,4 +1,4 @@
-"""Makes nodes again of cells that stay float: onnxruntime runs its own kernels for them."""
+"""Turns cells that stay float back into nodes, for which onnxruntime has kernels."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from rnnqc.passes.invariants import Property
 
 
 class RestoreNodes(Pass):
-    """Replaces each float cell that the recipe leaves as it is by a node of one direction.
+    """Replaces each cell that the recipe leaves float by a node of one direction.
 
     Before: `MatMul, Add -> Scan(MatMul, Add, Split, activations, Mul, Add)`
 
     After: `LSTM(x, W, R, B, sequence_lens, Unsqueeze(initial_h), Unsqueeze(initial_c), P) -> Squeeze -> Y, Y_h, Y_c`,
-    or GRU, RNN. The node notes why its layer is float, so that lowering the file again leaves it alone.
+    or GRU, RNN. The node records why its layer is float, so that lowering the file again leaves it alone.
 
     Explicit loops are about thirty times slower than the kernels of onnxruntime.
     """
@@ -34,7 +34,7 @@ class RestoreNodes(Pass):
     )
 
     def run(self, model: Model) -> PassResult:
-        """Looks at the cells that the model notes as kept."""
+        """Restores the cells that the model records as kept."""
         graphs = graphs_of_cells(model)
         floats = [c for c in model.cells.values() if type(c) is Cell and c.name in model.kept and c.name in graphs]
         for cell in floats:
@@ -49,7 +49,7 @@ class RestoreNodes(Pass):
 
 
 def _node(model: Model, cell: Cell, at: Boundary) -> list[Node]:
-    """The node of a cell, and the views between its layouts and those of the cell."""
+    """Returns the node of a cell, with the views between its layout and that of the cell."""
     b = Builder(model, prefix=cell.name)
     states = [
         b.op("Unsqueeze", [v, b.i64([0])], f"{k}.node") if v is not None else None
@@ -86,7 +86,7 @@ def _node(model: Model, cell: Cell, at: Boundary) -> list[Node]:
 
 
 def _parameters(model: Model, cell: Cell) -> list[Value]:
-    """W `[1,GH,I]`, R `[1,GH,H]` and B `[1,2GH]`, of which the second half is what a GRU's reset gate multiplies."""
+    """Returns W `[1,GH,I]`, R `[1,GH,H]` and B `[1,2GH]`; a GRU's reset gate multiplies the second half of B."""
     held = parameters_of(model, cell)
     inner = np.zeros_like(held["B"])
     if cell.hidden_bias is not None:
@@ -96,6 +96,6 @@ def _parameters(model: Model, cell: Cell) -> list[Value]:
 
 
 def _peepholes(model: Model, cell: Cell) -> Value | None:
-    """P `[1,3H]`."""
+    """Returns P `[1,3H]`."""
     array = None if cell.P is None else constant_array(graph_info(model.graph).initializers[cell.P])
     return None if array is None else model.add_initializer(f"{cell.name}/P", array[np.newaxis])

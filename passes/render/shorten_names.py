@@ -1,4 +1,4 @@
-"""Gives short names to what stands inside function bodies."""
+"""Shortens the names inside function bodies."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from rnnqc.passes.render.cell_function import TWO_BODIES
 from rnnqc.proto.graph_walks import Block, blocks_of
 
 MESSAGES = frozenset({TWO_BODIES, LENGTHS_IN_RANGE})
-"""Names of nodes that say what is wrong where onnxruntime prints them: its messages name the node that fails."""
+"""Nodes whose names tell the error: onnxruntime's messages name the node that fails."""
 _SHORT = 3
 _GRAPH = "g"
 _CUTS = ("Slice", "Gather")
 
 
 class ShortenNames(Pass):
-    """Names the values inside the functions behind rnnqc's operators with one to three characters.
+    """Gives the values inside the functions of rnnqc's operators names of one to three characters.
 
     Before: `the_lstm.forward/int8/within_bound/cell_state.kept_2 = Mul(the_lstm.forward/int8/..., ...)`, in a node of
     the same name; two thirds of a body are names.
 
-    After: `aB = Mul(Z, c)`, in a node without name
+    After: `aB = Mul(Z, c)`, in a node without a name
 
     The names of a function's inputs, outputs and attributes stay, and names outside functions; so do those of nodes in
-    `MESSAGES`. Nodes that cut several values of a loop's body into parts are called as what they make: onnxruntime
-    before 1.22 calls the Split in their place after the first of them, and refuses a graph with two nodes of one name.
+    `MESSAGES`. Nodes that slice several values of a loop's body get the names of their outputs: onnxruntime before 1.22
+    merges slices to a Split with the name of the first one, and refuses a graph with two nodes of one name.
     """
 
     info = PassInfo(
@@ -75,7 +75,7 @@ def _shorten(function: onnx.FunctionProto) -> int:
 
 
 def _rename(names: MutableSequence[str], renamed: Mapping[str, str]) -> None:
-    """Puts the new names in the place of those that change."""
+    """Replaces names by their new names."""
     for k, name in enumerate(names):
         new = renamed.get(name)
         if new is not None:
@@ -83,10 +83,10 @@ def _rename(names: MutableSequence[str], renamed: Mapping[str, str]) -> None:
 
 
 def _cut(block: Block) -> set[str]:
-    """The values of a subgraph that several of its nodes take parts of, if there are two or more of them.
+    """Returns the values of a subgraph that several of its nodes slice, if there are at least two.
 
-    What a function itself cuts is made of constants, and gone before onnxruntime makes a Split; but for one that
-    rearranges its inputs, as others beside it in the graph do.
+    Slices in a function itself are of constants, folded before onnxruntime makes a Split. The exception is a function
+    that rearranges its inputs, of which a graph may have several.
     """
     if isinstance(block, onnx.FunctionProto):
         moving = is_rearrange_node(block.name)
@@ -101,14 +101,14 @@ def _cut(block: Block) -> set[str]:
 
 
 def _made(block: Block) -> Iterator[str]:
-    """The names of the values that a block defines, its subgraphs apart."""
+    """Yields the names that a block defines, without its subgraphs."""
     if isinstance(block, onnx.GraphProto):
         yield from (v.name for v in [*block.input, *block.initializer])
     yield from (name for node in block.node for name in node.output if name)
 
 
 def _names() -> Iterator[str]:
-    """a, b, ..., Z, aa, ab, ...: identifiers, shortest first."""
+    """Yields a, b, ..., Z, aa, ab, ...: identifiers, shortest first."""
     more = string.ascii_letters + string.digits
     for length in itertools.count():
         for first in string.ascii_letters:

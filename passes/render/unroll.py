@@ -1,4 +1,4 @@
-"""Writes loops out."""
+"""Unrolls loops."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from rnnqc.passes.invariants import Property
 
 LARGEST_LENGTH = 20000
 LARGEST_MODEL = 250_000
-"""Most nodes that copies may make of a model: loops in loops multiply."""
+"""Largest number of nodes after unrolling: nested loops multiply."""
 
 
 class Unroll(Pass):
@@ -43,14 +43,14 @@ class Unroll(Pass):
 
     Before: `Scan(states, sequences; body)`
 
-    After: for each t: body nodes on element t of the sequences, states handed on from copy to copy, then one Concat
-    per scan output. Initializers stay single.
+    After: for each t: body nodes on element t of the sequences, each copy reading the states of the previous one, then
+    one Concat per scan output. The copies share initializers.
 
-    * The sequence length has to be known: from the shapes, or bound with `--dim`.
+    * The sequence length has to be known: from the shapes, or set with `--dim`.
     * A Loop needs a constant trip count and a condition that stays true.
-    * More than 20000 copies of one body are refused, and more than 250,000 nodes in all.
-    * Loops that compute in float16 change by roundings to it: onnxruntime rounds what a loop carries, and leaves out
-      such roundings between operators of one graph.
+    * Unrolling is refused for more than 20000 copies of one body, and more than 250,000 nodes in all.
+    * Loops that compute in float16 change by roundings to it: onnxruntime rounds the states of a loop, but omits
+      roundings between operators of one graph.
     """
 
     info = PassInfo(
@@ -102,14 +102,15 @@ class Unroll(Pass):
 
 @dataclass(frozen=True)
 class _Plan:
-    """How a loop is unrolled.
+    """The inputs and outputs of a loop for unrolling.
 
     Attributes:
         length: Number of copies.
-        fixed: For each leading body input that is no state: its value in every copy, or None for the iteration number.
+        fixed: For each leading body input that is not a state: its value in every copy, or None for the iteration
+            number.
         states: Initial values of the states.
         sequences: Scanned inputs with axis and direction.
-        skipped: Body outputs before the states (a Loop's condition).
+        skipped: Number of body outputs before the states (a Loop's condition).
         outputs: Axis and direction of each scan output.
     """
 
@@ -239,7 +240,7 @@ def _unroll(model: Model, graph: Graph, node: Node, plan: _Plan, name: str) -> N
 
 
 def _hoist_initializers(model: Model, body: Graph) -> None:
-    """Moves the initializers of a body, and of graphs inside it, to the main graph: copies of the body share them."""
+    """Moves the initializers of a body, and of graphs inside it, to the main graph, where copies share them."""
     for graph in graphs_below(body):
         held = graph_info(graph).initializers
         for constant in held.values():
@@ -255,7 +256,7 @@ def _hand_over(tail: Builder, value: Value, node: Node, k: int) -> None:
 
 
 def _split(builder: Builder, k: int, value: Value, axis: int, length: int) -> list[Value]:
-    """The elements of a sequence: one Split, and a Squeeze for each."""
+    """Returns the elements of a sequence: outputs of one Split, each squeezed."""
     pieces = builder.ops(
         "Split", [value, builder.i64([1] * length)], [f"input_{k}.{t}" for t in range(length)], axis=axis
     )
@@ -264,7 +265,7 @@ def _split(builder: Builder, k: int, value: Value, axis: int, length: int) -> li
 
 
 class _Copier:
-    """Copies the nodes of a body under new names; values of outer graphs stay themselves."""
+    """Copies the nodes of a body under new names; they read the same values of outer graphs."""
 
     def __init__(self, model: Model, cell: str, prefix: str, step: int) -> None:
         self.model, self.cell, self.prefix, self.step = model, cell, prefix, step

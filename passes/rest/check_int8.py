@@ -1,4 +1,4 @@
-"""What the passes of this family have to store: int8 values and scales, worked out from the float weights anew."""
+"""The expected int8 values and scales of this family's passes, computed independently from the float weights."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ Array = npt.NDArray[Any]
 
 
 def expected_scale(array: Array, axis: int) -> Array:
-    """float32 scales `[1,...,n,...,1]`: the largest magnitude of each channel becomes 127."""
+    """Returns float32 scales `[1,...,n,...,1]` that map the largest magnitude of each channel to 127."""
     others = tuple(k for k in range(array.ndim) if k != axis)
     largest = np.abs(array.astype(np.float64)).max(axis=others, keepdims=True)
     return np.where(largest < 2.0**-100, 1.0, largest / 127.0).astype(np.float32)
 
 
 def expected_row_scale(array: Array) -> Array:
-    """Scales `[n,1,...]` of rows that are read one by one: the least float16 numbers with which no entry exceeds 127.
+    """Returns scales `[n,1,...]` of gathered rows: the smallest float16 numbers for which no entry exceeds 127.
 
-    float32 ones if one of them has less than the 11 bits of float16.
+    They are float32 if one of them is not a normal float16 number with all 11 bits.
     """
     largest = np.abs(array.astype(np.float64)).max(axis=tuple(range(1, array.ndim)), keepdims=True)
     exact = np.where(largest < 2.0**-100, 1.0, largest / 127.0)
@@ -38,10 +38,10 @@ def expected_row_scale(array: Array) -> Array:
 
 
 def expected_groups(array: Array, axis: int) -> Array:
-    """The floats of groups of about 16 weights of a channel, shaped as the weight.
+    """Returns the dequantized weight, quantized in groups of about 16 weights of a channel.
 
-    A scale is the least float16 number that is not below a 127th of the largest weight of the group, of the channel or
-    of all, or not below that power of two: the one with the least squared error, the first of equals.
+    The scale of a group has the least squared error (the first of equals) of four candidates: 1/127 of the largest
+    weight of the group, of the channel or of all, and the power of two from the first; each rounded up to float16.
     """
     groups = groups_of(array.shape, axis)
     cut = array.reshape(groups.shape)
@@ -53,7 +53,7 @@ def expected_groups(array: Array, axis: int) -> Array:
     is_half = exact[1].min() >= 2.0**-20 and max(e.max() for e in exact) <= 65504.0
     made, least = np.zeros_like(cut), np.full(groups.scale_shape, np.inf)
     for wanted in exact:
-        unit = np.ldexp(1.0, np.maximum(np.frexp(wanted)[1] - 11, -24))  # float16 has 11 bits, the last not below 2^-24
+        unit = np.ldexp(1.0, np.maximum(np.frexp(wanted)[1] - 11, -24))  # float16 has 11 bits, down to 2^-24
         scale = (np.ceil(wanted / unit) * unit if is_half else wanted).astype(np.float32)
         floats = expected_values(cut, scale).astype(np.float32) * scale
         error = np.square(floats - cut, dtype=np.float64).sum(axis=groups.axes, keepdims=True)
@@ -62,12 +62,12 @@ def expected_groups(array: Array, axis: int) -> Array:
 
 
 def expected_values(array: Array, scale: Array) -> Array:
-    """Multiples of the scale, rounded half to even."""
+    """Returns multiples of the scale, rounded half to even."""
     return np.clip(np.rint(array / scale), -127, 127)
 
 
 class EmbeddingsCheck(ConstantCheck):
-    """The int8 rows that every Gather reads, and the scales that they are multiplied by."""
+    """Checks the int8 rows that every Gather reads, and their scales."""
 
     def __init__(self, weights: Iterable[RestWeight]) -> None:
         self._rows: list[tuple[str, Array, bool]] = []
@@ -78,7 +78,7 @@ class EmbeddingsCheck(ConstantCheck):
                     self._rows.append((use.path, array, all(u.reads_rows for u in weight.uses)))
 
     def findings(self, after: Model) -> Findings:
-        """Compares tables and scales, each entry."""
+        """Compares every entry of tables and scales."""
         found, nodes = Findings(), _nodes(after)
         for path, array, rows_only in self._rows:
             gather = nodes[path]
@@ -92,11 +92,11 @@ class EmbeddingsCheck(ConstantCheck):
 
 
 class StoredWeightsCheck(ConstantCheck):
-    """The floats that every operator computes with, where no operator turns the weight before.
+    """Checks the float weights of every operator that reads them without a view in between.
 
     Args:
-        weights: Before the pass.
-        is_shared: Whether a weight is stored in rows already.
+        weights: The weights before the pass.
+        is_shared: Whether a weight is stored as int8 rows already.
         is_half: Whether a weight is stored as float16.
         compensated: Ids of the values of weights whose int8 values need not be the nearest ones; they are skipped.
     """
@@ -127,7 +127,7 @@ class StoredWeightsCheck(ConstantCheck):
             self._weights += [(u.path, u.operand, wanted) for u in uses]
 
     def findings(self, after: Model) -> Findings:
-        """Compares what is computed from the stored constants, each entry."""
+        """Compares every entry of the weights computed from the stored constants."""
         found, nodes, constants = Findings(), _nodes(after), Constants(after)
         found.passed_over += self._passed_over
         for path, operand, wanted in self._weights:

@@ -1,4 +1,4 @@
-"""Stores weights outside the recurrent layers that a model computes from constants."""
+"""Folds weights outside the recurrent layers that a model computes from constants."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from rnnqc.passes.invariants import Property
 
 
 class FoldWeights(Pass):
-    """Makes initializers of the weights that operators compute from constants, for int8 to store them.
+    """Turns weights that operators compute from constants into initializers, so that they can be stored as int8.
 
     Before: `MatMul(x, Split(W float32 [K,3N])[1])`, `Gemm(x, Cast(W float16))`
 
     After: `MatMul(x, W' float32 [K,N])`, `Gemm(x, W' float32)`
 
-    Weights that are views of a constant alone stay, for they are stored with it; so do those that are computed by
-    rounding, which are quantized values, and those that int8 would store in more bytes than they are computed from.
+    Weights that are only views of a constant stay, because they are stored with it. So do weights computed by rounding,
+    which are quantized values, and weights that need more bytes as int8 than their sources.
     """
 
     info = PassInfo(
@@ -28,7 +28,7 @@ class FoldWeights(Pass):
     )
 
     def run(self, model: Model) -> PassResult:
-        """Looks at every graph."""
+        """Folds weights in every graph."""
         found = [w for w in rest_weights(model) if w.computed is not None and not w.refusal[0]]
         for weight in found:
             assert weight.computed is not None

@@ -1,4 +1,4 @@
-"""Float weights stored as int8 in small groups, for operators that compute with floats."""
+"""Stores float weights as int8 in small groups, for operators that compute in float."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from rnnqc.passes.rest.int8_weights import BITS, LARGEST_HALF, not_below
 FloatArray = npt.NDArray[np.float32]
 LARGEST = 127
 LEAST_HALF = 2.0**-20
-"""Float16 has a number within a sixteenth above any from this on."""
+"""From here on, rounding up to float16 adds at most a sixteenth."""
 
 
 @dataclass(frozen=True)
 class Multiplied:
-    """What the matrix of a weight multiplies.
+    """The values that the matrix of a weight multiplies.
 
     Attributes:
         moment: Second moments of the values, `[K,K]`.
@@ -38,15 +38,15 @@ class Multiplied:
 
 
 def grouped(model: Model, weight: RestWeight, multiplied: Multiplied | None = None) -> tuple[Value, Mapping[str, int]]:
-    """Stores a weight as int8 in groups of one output channel, with a float16 scale each.
+    """Stores a weight as int8 in groups of one output channel, each with a float16 scale.
 
-    Scales are float32 where those of channels are too small or too large for float16. Groups that are small in their
-    channel have a step of 2^-24 at least, a sixteenth of that of the channel at most. With `multiplied` the values of a
-    channel are rounded together, on the scales of plain rounding.
+    Scales are float32 if those of channels are too small or too large for float16. Groups with small values have a step
+    of at least 2^-24, which is at most a sixteenth of the channel's step. With `multiplied` the values of a channel are
+    rounded together, on the scales of plain rounding.
 
     Returns:
-        A value with the floats that the int8 values stand for, made where the weight stands by operators that
-        onnxruntime folds when a session is created; and the sizes of what is stored, by name.
+        A value with the dequantized weight, computed in the graph of the weight by operators that onnxruntime folds
+        when it creates a session; and the sizes of the stored constants, by name.
     """
     array = constant_array(weight.value)
     assert array is not None
@@ -67,11 +67,11 @@ def grouped(model: Model, weight: RestWeight, multiplied: Multiplied | None = No
 
 
 def quantized_groups(array: FloatArray, groups: Groups) -> tuple[npt.NDArray[np.int8], npt.NDArray[Any]]:
-    """int8 values and scales of a weight.
+    """Returns int8 values and scales of a weight.
 
-    The scale of a group is that with the least squared error of these: for the largest magnitude of the group, of its
-    channel and of all weights, and the least power of two for that of the group. So weights that are int8 values
-    already, for which a model was trained, stay what they are.
+    The scale of a group has the least squared error of four candidates: from the largest magnitude of the group, of its
+    channel and of all weights, and the least power of two not below that of the group. So weights that are int8 values
+    already, as after quantization-aware training, do not change.
 
     Returns:
         int8 values `groups.shape`, and scales `groups.scale_shape`, float16 or float32.
@@ -115,7 +115,7 @@ def _compensated(
 def _best(
     part: FloatArray, scales: Sequence[npt.NDArray[Any]], axes: tuple[int, ...]
 ) -> tuple[FloatArray, npt.NDArray[Any]]:
-    """Multiples of the scale with the least error in each group, the first of several, and that scale."""
+    """Returns multiples of the scale with the least error in each group, and that scale; the first of equals."""
     tried = []
     for scale in scales:
         step = scale.astype(np.float32)

@@ -23,9 +23,9 @@ from rnnqc.recipes.rules import Rule, override_text
 BITS = 8
 HALF, LARGEST_HALF = "float16", 65504.0
 _LEAST_WHOLE_HALF = 2.0**-14
-"""From this on float16 has all its 11 bits."""
+"""From here on float16 has all its 11 bits."""
 _ANY_CELL = "cell.W.weight"
-"""What a rule matches that does not speak of operators outside the recurrent layers alone."""
+"""A point of a recurrent layer: a rule that matches it is not meant for operators outside recurrent layers alone."""
 
 
 @dataclass
@@ -34,8 +34,8 @@ class Int8Weight:
 
     Attributes:
         source: The float weight.
-        graph: Where it stands, and its int8 values with it.
-        values: int8, of the shape of the weight, from -127 to 127.
+        graph: The graph of the weight, and of its int8 values.
+        values: int8, with the shape of the weight, from -127 to 127.
         scale: float32 or float16, `[1,...,n,...,1]`: the largest magnitude of each channel is 127 times its scale, or
             up to a thousandth less.
         axis: The axis of the channels.
@@ -50,19 +50,19 @@ class Int8Weight:
 
     @property
     def sizes(self) -> Mapping[str, int]:
-        """Bytes of both constants by name."""
+        """Returns the bytes of both constants by name."""
         return {c.name: int(np.prod(c.shape)) * np.dtype(c.dtype).itemsize for c in (self.values, self.scale)}
 
     def stored(self, form: str) -> StoredWeight:
-        """For the result of a pass."""
+        """Returns the record for the result of a pass."""
         return StoredWeight(form, self.sizes)
 
     def as_floats(self, model: Model) -> Value:
-        """A value with the floats that the int8 values stand for, made where the weight stands.
+        """Returns a value with the dequantized weight, computed in the graph of the weight.
 
-        Cast and Mul, which onnxruntime folds when a session is created. A DequantizeLinear it would repeat in every
-        run, and make of it and a MatMul one that quantizes its other operand, too: other bits at another level of its
-        optimizations.
+        It uses Cast and Mul, which onnxruntime folds when it creates a session. It would repeat a DequantizeLinear in
+        every run, and may fuse it and a MatMul into an operator that quantizes the other operand, too: the bits would
+        then depend on its optimization level.
         """
         b = Builder(model, prefix=safe_name(self.source.name))
         floats = b.op("Mul", [b.cast(self.values, np.float32, "int8.cast"), self.scale], "floats")
@@ -70,9 +70,9 @@ class Int8Weight:
         return floats
 
     def scales_of_rows(self, model: Model) -> Value:
-        """The scales as float32, for a Gather, made where the weight stands.
+        """Returns the scales as float32 for a Gather, computed in the graph of the weight.
 
-        A Cast, even of float32: onnxruntime folds it when a session is created, and its `quantize_dynamic` would
+        Uses a Cast, even from float32: onnxruntime folds it when it creates a session, and its `quantize_dynamic` would
         quantize a constant that a Gather reads.
         """
         if self._scales_of_rows is None:
@@ -83,7 +83,7 @@ class Int8Weight:
 
 
 class Int8Weights:
-    """The weights of one model that passes store as int8. Passes that share it store a tied weight once.
+    """The weights of one model that passes store as int8. Passes that share this object store a tied weight once.
 
     Args:
         recipe: Its rules for `<node>.weight` may leave weights float.
@@ -94,15 +94,15 @@ class Int8Weights:
         self._known: dict[tuple[int, int], Int8Weight] = {}
 
     def candidates(self, model: Model) -> list[RestWeight]:
-        """The float weights outside the recurrent layers; the recipe is a reason to refuse one, too."""
+        """Returns the float weights outside the recurrent layers; those that the recipe leaves float have a refusal."""
         return chosen_weights(model, self._recipe)
 
     def is_half(self, weight: RestWeight) -> bool:
-        """Whether rules of the user for an operator of the weight ask for float16 (`store = "float16"`)."""
+        """Whether user rules for an operator of the weight ask for float16 (`store = "float16"`)."""
         return is_half(weight, self._recipe)
 
     def unheard(self, speaker: Pass, uses: Iterable[WeightUse], heard: Collection[str] = ()) -> list[Remark]:
-        """A warning for each operator whose weight has 8 bits although the user asks for another format.
+        """Returns a warning for each operator whose weight has 8 bits although the user asks for another format.
 
         Args:
             speaker: The pass that warns.
@@ -126,14 +126,14 @@ class Int8Weights:
         return remarks
 
     def known(self, weight: RestWeight) -> Int8Weight | None:
-        """The weight as int8, with scales along `weight.axis`, if a pass has asked for it; None otherwise."""
+        """Returns the weight as int8, with scales along `weight.axis`, if a pass has stored it; None otherwise."""
         known = self._known.get((id(weight.value), weight.axis))
         return known if known is not None and known.source is weight.value else None
 
     def of(self, model: Model, weight: RestWeight) -> Int8Weight:
-        """The weight as int8, with scales along `weight.axis`; the same object where both are the same.
+        """Returns the weight as int8, with scales along `weight.axis`; the same object for the same weight and axis.
 
-        Scales of rows that are read one by one, and by nothing else, are float16 where that has all its bits for them.
+        Scales of rows that are only gathered are float16 if all of them are normal numbers of it.
         """
         known = self.known(weight)
         if known is None:
@@ -153,19 +153,19 @@ class Int8Weights:
 
 
 def is_half(weight: RestWeight, recipe: Recipe | None) -> bool:
-    """Whether rules of the user for an operator of the weight ask for float16; the first that says counts."""
+    """Whether user rules for an operator of the weight ask for float16; the first rule with `store` decides."""
     said = ([r.settings["store"] for r in _own_rules(u, recipe) if "store" in r.settings] for u in weight.uses)
     return any(stores[0] == HALF for stores in said if stores)
 
 
 def _own_rules(use: WeightUse, recipe: Recipe | None) -> list[Rule]:
-    """Rules of the user for the weight of an operator that do not speak of recurrent layers, too."""
+    """Returns the user's rules for the weight of an operator, without those that also match recurrent layers."""
     rules = () if recipe is None else recipe.rules[: recipe.of_user]
     return [r for r in rules if r.matches(f"{use.point}.weight") and not r.matches(_ANY_CELL)]
 
 
 def half(model: Model, weight: RestWeight) -> tuple[Value, Mapping[str, int]]:
-    """The weight stored as float16: the value with its floats, and bytes of constants by name."""
+    """Stores the weight as float16; returns the value with its floats, and bytes of constants by name."""
     array = constant_array(weight.value)
     assert array is not None
     name = safe_name(weight.value.name)
@@ -177,9 +177,9 @@ def half(model: Model, weight: RestWeight) -> tuple[Value, Mapping[str, int]]:
 
 
 def chosen_weights(model: Model, recipe: Recipe | None) -> list[RestWeight]:
-    """The float weights outside the recurrent layers; rules with bits = none for `<node>.weight` refuse one.
+    """Returns the float weights outside the recurrent layers; rules with bits = none for `<node>.weight` refuse one.
 
-    A weight that several operators read has one form: it stays float if one of them shall have it float.
+    A weight that several operators read has one form: it stays float if a rule leaves it float for one of them.
     """
     weights = rest_weights(model)
     if recipe is None:
@@ -203,11 +203,11 @@ def _judged(weight: RestWeight, recipe: Recipe) -> RestWeight:
 def quantized(
     array: npt.NDArray[np.float32], axis: int, *, may_be_half: bool = False
 ) -> tuple[npt.NDArray[np.int8], npt.NDArray[Any]]:
-    """int8 values of a weight, symmetric, with a scale for each channel along `axis`.
+    """Quantizes a weight to int8, symmetric, with a scale for each channel along `axis`.
 
     Returns:
-        int8 values of the same shape, and scales `[1,...,n,...,1]`: float32, or float16 where it may be and all of
-        them are normal numbers of it.
+        int8 values of the same shape, and scales `[1,...,n,...,1]`: float32, or float16 if allowed and all of them are
+        normal numbers of it.
     """
     channels = np.moveaxis(array, axis, 0)
     rows = channels.reshape(len(channels), -1)
@@ -226,7 +226,7 @@ def quantized(
 
 
 def not_below(exact: npt.NDArray[np.float64], dtype: type[np.floating[Any]]) -> npt.NDArray[Any]:
-    """Float16 scales with which int8 reaches the largest magnitudes, or float32 ones next to them."""
+    """Rounds scales: to float16 upwards, so that int8 reaches the largest magnitudes, or to the nearest float32."""
     made = exact.astype(dtype)
     if dtype == np.float16:
         up = (made == 0) | (made.astype(np.float64) < exact)

@@ -19,23 +19,23 @@ FORM = "int8 rows"
 
 
 class QuantizeEmbeddings(Pass):
-    """Stores embedding tables as int8 rows with a scale each, and makes floats of the rows that are read.
+    """Stores embedding tables as int8 rows with a scale each, and dequantizes the rows that are read.
 
     Before: `Gather(table float32 [V,D], indices)`
 
     After: `Mul(Cast(Gather(table int8 [V,D], indices)), Gather(Cast(scale float16 [V,1]), indices))`
 
-    Scales are float32 where one of them is too small or too large for float16, and those of a table that is also the
-    weight of a linear layer.
+    Scales are float32 if one of them is too small or too large for float16, or if the table is also the weight of a
+    linear layer.
 
-    One float32 multiplication of exact integers: the same bits in every version of onnxruntime, at every level of its
-    optimizations. It has nothing to fold before indices are known, so the floats of the whole table never exist.
-    Indices that are negative or out of range behave as before.
+    It is one float32 multiplication of exact integers: the same bits in every version of onnxruntime, at every
+    optimization level. onnxruntime cannot fold it before indices are known, so the float table never exists in memory.
+    Negative and out-of-range indices behave as before.
 
-    A Gather stays with a table that is not constant, not float32, not finite, too small to gain (see
-    `rnnqc.passes.analysis.rest_weights`), or read as floats by something else; with another axis than 0, or where every
-    Gather from the table has constant indices, it is left to StoreWeights, which tells of every weight that stays
-    float. A table that is also the weight of a linear layer is stored once.
+    A Gather stays if its table is not constant, not float32, not finite, too small to gain (see
+    `rnnqc.passes.analysis.rest_weights`), or also read as floats. With another axis than 0, or if all indices into the
+    table are constant, it is left to StoreWeights, which reports every weight that stays float. A table that is also
+    the weight of a linear layer is stored once.
     """
 
     info = PassInfo(
@@ -50,11 +50,11 @@ class QuantizeEmbeddings(Pass):
         self._weights = weights or Int8Weights()
 
     def constant_check(self, model: Model) -> ConstantCheck:
-        """The int8 rows and their scales, from the float tables before."""
+        """Checks the int8 rows and their scales against the float tables."""
         return EmbeddingsCheck(w for w in self._weights.candidates(model) if not self._weights.is_half(w))
 
     def run(self, model: Model) -> PassResult:
-        """Looks at every graph."""
+        """Quantizes the tables of every graph."""
         homes = {id(n): g for g in model.graphs() for n in g.nodes}
         stored: dict[str, StoredWeight] = {}
         remarks: list[Remark] = []
@@ -73,7 +73,7 @@ class QuantizeEmbeddings(Pass):
 
 
 def _read_rows(model: Model, graph: Graph, use: WeightUse, table: Int8Weight) -> None:
-    """Lets a Gather read int8 rows, and makes floats of them."""
+    """Makes a Gather read int8 rows, and dequantizes them."""
     gather = use.node
     indices, made = gather.inputs[1], gather.outputs[0]
     b = Builder(model, prefix=safe_name(gather.name))

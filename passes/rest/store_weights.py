@@ -25,15 +25,15 @@ COMPENSATION = "compensation"
 
 
 class StoreWeights(Pass):
-    """Replaces float weights outside the recurrent layers by int8 constants that standard operators make floats of.
+    """Replaces float weights outside the recurrent layers by int8 constants and operators that dequantize them.
 
     Before: `Conv(x, W float32 [M,C,k])`
 
     After: `Conv(x, Reshape(Mul(Cast(W int8 [M,C*k/16,16]), Cast(scale float16 [M,C*k/16,1])), [M,C,k]))`
 
-    A scale for each group of about 16 weights of one output channel: where the arithmetic stays float, groups cost
-    nothing but their scales, and hold channels with a few large weights. A table that rows are read from as int8, and
-    that something else computes with, has the one scale for each row.
+    Each group of about 16 weights of one output channel has a scale: with float arithmetic, groups cost nothing but
+    their scales, and suit channels with a few large weights. A table that is also gathered as int8 rows has one scale
+    per row.
 
     With second moments of the input of a linear layer or of a convolution over one element, and `compensation` in the
     rules for `<node>.weight`, the int8 values of an output channel are rounded together, so that errors cancel
@@ -41,11 +41,11 @@ class StoreWeights(Pass):
 
     With `store = "float16"` for `<node>.weight`, in an override or a recipe file, the weight is float16, with a Cast.
 
-    onnxruntime folds all of it when a session is created, so the model runs as fast as before, with the same operators.
-    The result is that of the float model with the weights that the int8 values stand for.
+    onnxruntime folds these operators when it creates a session, so the model runs as fast as before, with the same
+    operators. The result is that of the float model with the dequantized weights.
 
-    A weight that is not float32, not finite, a default that a run may replace, read as floats by something else, or so
-    small that int8 gains nothing stays, with a remark for each operator.
+    A weight stays, with a remark for each operator, if it is not float32, not finite, a default that a run may replace,
+    also read as floats, or too small to gain.
     """
 
     info = PassInfo(
@@ -69,7 +69,7 @@ class StoreWeights(Pass):
         self._recipe, self._statistics = recipe, statistics
 
     def constant_check(self, model: Model) -> ConstantCheck:
-        """The floats that stored weights stand for, from the weights before."""
+        """Checks the dequantized weights against the float weights."""
         weights = self._weights
         candidates = weights.candidates(model)
         multiplied = self._multiplied(model, candidates)
@@ -78,7 +78,7 @@ class StoreWeights(Pass):
         )
 
     def run(self, model: Model) -> PassResult:
-        """Stores every weight of every graph that can be stored."""
+        """Stores the weights of every graph."""
         remarks: list[Remark] = []
         stored: dict[str, StoredWeight] = {}
         candidates = self._weights.candidates(model)
@@ -104,7 +104,7 @@ class StoreWeights(Pass):
         return PassResult(bool(stored), tuple(remarks), {"weights": len(stored)}, stored=stored)
 
     def _multiplied(self, model: Model, weights: Iterable[RestWeight]) -> dict[int, Multiplied]:
-        """What is known of the inputs of weights that are compensated, by id of the weight's value."""
+        """Returns the inputs of the weights that are compensated, by id of the weight's value."""
         if self._recipe is None or self._statistics is None:
             return {}
         constants, found = Constants(model), dict[int, Multiplied]()

@@ -1,4 +1,4 @@
-"""What the tables of activations have to hold, entry by entry."""
+"""The expected entries of activation tables."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from rnnqc.passes.formats.point_format import INDEX_BITS
 
 Array = npt.NDArray[Any]
 LINEAR_ERROR = {"Tanh": 1.02e-3, "Sigmoid": 5.2e-4}
-"""How far the piecewise-linear tables are from the functions, with a little room."""
+"""Largest difference between the piecewise-linear tables and the functions, with a small margin."""
 _VITIS_BITS = 16
 
 
 def table_values(activation: Activation, kind: str, codes: Array, step: float, bits: int) -> Array:
-    """The values of a table, float64, before a format of its own rounds them.
+    """Returns the values of a table in float64, before rounding to a format of their own.
 
     Args:
         activation: The activation.
-        kind: "piecewise-linear", "exact" or "vitis", as a recipe says.
-        codes: Of the argument.
+        kind: "piecewise-linear", "exact" or "vitis", as in recipes.
+        codes: The quantized values of the argument.
         step: Real value of one quantization step.
-        bits: Width of a quantized value.
+        bits: Bits of a quantized value.
     """
     if kind == VITIS and activation.name in STEP_BITS:
         values = vitis_values(activation.name, -round(float(np.log2(step))), _VITIS_BITS)
@@ -45,14 +45,14 @@ def table_values(activation: Activation, kind: str, codes: Array, step: float, b
 
 
 def activated(cell: Cell, name: str, argument: Array, own: Format | None, arithmetic: str) -> Array | None:
-    """The activation of real arguments as the tables of a cell define it; None for one that is no table.
+    """Returns the activation of real arguments according to the tables of a cell; None if there is no table.
 
     Args:
         cell: The cell with its formats.
         name: A gate, or "hidden" for the output activation.
         argument: Real values.
         own: The format of the argument, or None.
-        arithmetic: `FIXED_POINT`, `FIXED_POINT32` or "" for that of look-up tables.
+        arithmetic: `FIXED_POINT`, `FIXED_POINT32` or "" for the lut arithmetic.
     """
     gates = cell.type.gates
     activation = cell.gate_activation(gates.index(name)) if name in gates else cell.output_activation

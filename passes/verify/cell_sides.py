@@ -1,8 +1,8 @@
-"""One side of the comparison of a cell: where the values between the parts of a step are, and in which units.
+"""One side of the comparison of a cell: finds the values between the parts of a step, and their units.
 
-The parts of a step are the products with x and with h, the pre-activation of each gate, the activations, the state and
-the hidden state. The values between them are called alike for every form of a cell, and are real numbers here whatever
-the form computes with.
+The parts of a step are the matmuls with x and with h, the pre-activation of each gate, the activations, the state and
+the hidden state. The values between them ("ports") have the same names for every form of a cell, and are real numbers
+here, whatever numbers the form computes with.
 """
 
 from __future__ import annotations
@@ -54,18 +54,18 @@ _WIDE_BITS = 16
 
 
 def state_name(cell: Cell) -> str:
-    """What the new state of a cell is called, and its two parts."""
+    """The name of the new state of a cell, a prefix of the names of its two parts."""
     return "cell_state" if cell.type.cell_state else "hidden_state"
 
 
 def encoding(cell: Cell, point: str) -> Format | None:
-    """The static format of a point with one scale; None without one."""
+    """The static format of a point with one scale; None for other points."""
     held = points_of(cell).get(point, FLOAT)
     return held.static if not held.is_float and len(held.scale) == 1 else None
 
 
 def acc_point(cell: Cell, k: int) -> str:
-    """The point of the pre-activation of a gate."""
+    """The name of the point of a gate's pre-activation."""
     return f"{cell.type.gates[k]}.acc"
 
 
@@ -74,7 +74,7 @@ class CellSide:
 
     Args:
         flat: The model.
-        cell: The cell as it is there, with its formats.
+        cell: The cell of this model, with its formats.
     """
 
     def __init__(self, flat: FlatModel, cell: Cell) -> None:
@@ -90,7 +90,7 @@ class CellSide:
         self._places = {port: self._find(port) for port in self.ports()}
 
     def ports(self) -> list[str]:
-        """The values between the parts of a step."""
+        """Returns the names of the values between the parts of a step."""
         cell, gates = self.cell, self.cell.type.gates
         found = [X, PROJECTION, HIDDEN, PRODUCT]
         if cell.resets_state:
@@ -108,41 +108,41 @@ class CellSide:
 
     @property
     def has_loop(self) -> bool:
-        """Whether the step is that of a loop, and not the first of some that are written one after the other."""
+        """Whether the step is in a loop, and not the first of unrolled steps."""
         return bool(self.flat.carried[self.cell.name])
 
     def around(self) -> set[str]:
-        """The values that depend on what is around the step."""
+        """Returns the ports whose values depend on the graph around the step."""
         return {X, PROJECTION, HIDDEN, PRODUCT, RESET_HIDDEN, CANDIDATE_PRODUCT, STATE, NEXT, *OUTPUTS}
 
     def has(self, port: str) -> bool:
-        """Whether the value is there."""
+        """Whether the cell has the value."""
         return self._places.get(port) is not None
 
     def full_name(self, port: str) -> str:
-        """The name of the value in the model."""
+        """Returns the name of the value in the model."""
         place = self._places[port]
         assert place is not None
         return place[0]
 
     @property
     def carries_codes(self) -> bool:
-        """Whether the loop hands hidden states from step to step as quantized values."""
+        """Whether the loop carries quantized hidden states."""
         mode = self.numbers.get("h_mode", "static")
         return self.form != REAL and mode == "static" and not self.cell.type.reads_hidden
 
     def needed(self, ports: Sequence[str], given: Sequence[str]) -> set[str]:
-        """Which of some ports others are made of."""
+        """Returns those of `given` that `ports` are computed from."""
         names = {p: self.full_name(p) for p in given}
         found = self.flat.needed([self.full_name(p) for p in ports], set(names.values()))
         return {p for p, name in names.items() if name in found}
 
     def exact_name(self, name: str) -> str | None:
-        """A value of the step by its own name."""
+        """Returns the name in the model of a value of the step; None if there is none."""
         return self._named(name)
 
     def units(self, port: str) -> tuple[Array | float, Array | float]:
-        """Factor and offset from real values to those of the model, one or one for each column."""
+        """Returns factor and offset from real values to those of the model, as scalars or for each column."""
         if self.form != LUT:
             return 1.0, 0.0
         cell, size = self.cell, self.cell.hidden_size
@@ -165,7 +165,7 @@ class CellSide:
         return (1.0 / scale, 0.0) if port in in_units else (1.0, 0.0)
 
     def _step(self, k: int) -> tuple[float, float]:
-        """Real value of a quantized value of a gate's pre-activation, and what stands for 0."""
+        """Returns the real value of a gate's pre-activation step, and the offset of 0."""
         k = INPUT if self.cell.input_forget and k == FORGET else k
         e = encoding(self.cell, acc_point(self.cell, k))
         if self.cell.gate_activation(k).kind != TABLE or e is None:
@@ -173,12 +173,12 @@ class CellSide:
         return float(e.scale[0]), float(e.zero_point - e.minimum) + 0.5
 
     def run(self, real: Mapping[str, Array], ports: Sequence[str], extra: Sequence[str] = ()) -> dict[str, Array]:
-        """Real values of ports, and values of other names as they are, for real values of others.
+        """Computes real values of ports, and unconverted values of other names, from real values of other ports.
 
         Args:
             real: Values by port, `[N, columns]`.
-            ports: What is wanted.
-            extra: Names of values.
+            ports: The ports to compute.
+            extra: Other names of values to compute.
         """
         rows, batch = len(next(iter(real.values()))), self.cell.static_batch
         wanted = [self.full_name(p) for p in ports]
@@ -194,14 +194,14 @@ class CellSide:
         return found | {n: _flat(made[n]) for n in extra}
 
     def _fed(self, real: Mapping[str, Array]) -> dict[str, Array]:
-        """Values of the model for real ones of ports."""
+        """Converts real values of ports to feeds of the model."""
         feeds: dict[str, Array] = {}
         for port, array in real.items():
             name, gate = self._places[port] or ("", None)
             if not name:
                 continue
             fed = self._to_model(port, array)
-            if gate is not None:  # several gates side by side
+            if gate is not None:  # gates side by side in one value
                 joint = feeds.setdefault(name, np.zeros((len(array), self._joint * self.cell.hidden_size), fed.dtype))
                 joint[:, gate * self.cell.hidden_size : (gate + 1) * self.cell.hidden_size] = fed
             else:
@@ -209,7 +209,7 @@ class CellSide:
         return feeds | self._boundary(real, len(next(iter(real.values()))))
 
     def _boundary(self, real: Mapping[str, Array], count: int) -> dict[str, Array]:
-        """What the graph around gives the cell, where nothing else does."""
+        """Returns feeds for the inputs of the cell that `real` does not give."""
         cell, feeds = self.cell, {}
         if X not in real:
             feeds[cell.x] = self._to_model(X, np.zeros((count, cell.input_size)))
@@ -239,7 +239,7 @@ class CellSide:
         return self.form != REAL and self.numbers.get("x_mode") == "codes"
 
     def _in_time(self, array: Array) -> Array:
-        """`[T,B,...]` of one step."""
+        """Returns `[T,B,...]` for one step."""
         cell = self.cell
         steps = cell.static_length if cell.reverse and cell.static_length and cell.initial_h else 1
         return np.repeat(array[np.newaxis], steps, axis=0)
@@ -250,7 +250,7 @@ class CellSide:
         return self._in_time((e.quantize(array).astype(np.int64) - e.minimum).astype(np.uint8))
 
     def _carried(self, array: Array) -> Array:
-        """What the loop hands from step to step: the hidden state, quantized, or multiples of the scale."""
+        """Returns the hidden state as the loop carries it: quantized, as multiples of the scale, or float."""
         e = encoding(self.cell, "hidden")
         if not self.carries_codes or e is None:
             return array.astype(np.float32)
@@ -269,13 +269,13 @@ class CellSide:
 
     @property
     def _carries_bytes(self) -> bool:
-        """Whether the product in the loop is one of integers."""
+        """Whether the loop's matmul is one of integers."""
         made = self._named("hidden.product")
         return made is not None and self.flat.makers[made].op_type == "MatMulInteger"
 
     @property
     def _joint(self) -> int:
-        """How many gates stand side by side in the joint pre-activation."""
+        """The number of gates side by side in the joint pre-activation."""
         return self.cell.type.joint
 
     def _named(self, name: str) -> str | None:
@@ -285,7 +285,7 @@ class CellSide:
         return next(((full, None) for n in names if (full := self._named(n)) is not None), None)
 
     def _find(self, port: str) -> tuple[str, int | None] | None:
-        """The name of a value, and the number of the gate whose part of it is meant."""
+        """Returns the name of a port's value; with the number of the gate if it is a part of a joint value."""
         cell, form = self.cell, self.form
         if port == X:
             return cell.x, None
@@ -322,16 +322,16 @@ class CellSide:
         return self._quantized(port, port)
 
     def _quantized(self, point: str, port: str) -> tuple[str, int | None] | None:
-        """A value behind the quantizer of a point where there is one; the value before it never stands for it."""
+        """Returns the quantized value of a quantized point, never its input; else the value itself."""
         is_quantized = points_of(self.cell).get(point, FLOAT).is_quantized
         return self._first(f"{point}.quantized" if is_quantized else port)
 
     def _names_of_state(self, port: str) -> Sequence[str]:
-        """Names of the state in the units of the form; the state before a limit does not stand for it."""
+        """Returns names of the state in the units of the form, never of the state before its limit."""
         if self.form == REAL:
             return (f"{port}.quantized" if points_of(self.cell).get(port, FLOAT).is_quantized else f"{port}.sum",)
         is_float = encoding(self.cell, port) is None if self.form == FIXED_POINT else not self.numbers["cell_scale"]
-        if is_float:  # limited, but for a state that stays within bounds by itself
+        if is_float:  # limited, unless the equations bound the state
             is_sum = self.form == LUT and stays_between_bounds(self.cell)
             return (port, f"{port}.sum") if is_sum else (port,)
         numbers = self.cell.numbers if isinstance(self.cell, IntegerCell) else None
@@ -342,7 +342,7 @@ class CellSide:
         return None if found is None or k >= self._joint else (found, k)
 
     def _index(self, gate: str) -> tuple[str, int | None] | None:
-        """What the entry of a gate's table follows from, limited; of an integer form alone."""
+        """Returns the limited index of a gate's table; only integer forms have one."""
         k = self.cell.type.gates.index(gate)
         if self.form == REAL or encoding(self.cell, acc_point(self.cell, k)) is None:
             return None
@@ -354,7 +354,7 @@ class CellSide:
     def _activated(self, gate: str) -> tuple[str, int | None] | None:
         if self.form == REAL:
             return self._quantized(f"{gate}.{GATE}", f"{gate}.value")
-        alone = self.cell.type.joint == 1 and gate == self.cell.type.gates[0]  # of the joint gates
+        alone = self.cell.type.joint == 1 and gate == self.cell.type.gates[0]  # the only joint gate
         return self._first(gate, f"{gate}.values", *(("gates.values",) if alone else ()))
 
     def _to_real(self, port: str, made: Array) -> Array:
@@ -383,7 +383,7 @@ class CellSide:
 
 
 def _in_runs(array: Array, count: int, batch: int) -> Array:
-    """What is fed to `count` runs of `batch` rows; two planes of bytes stay one above the other."""
+    """Splits a feed into `count` runs of `batch` rows; two planes of bytes stay one above the other."""
     if array.ndim == 3:  # time first
         return np.moveaxis(array.reshape(len(array), count, batch, -1), 1, 0)
     if array.ndim == 2 and len(array) == 2 * count * batch:
@@ -392,7 +392,7 @@ def _in_runs(array: Array, count: int, batch: int) -> Array:
 
 
 def _joined(runs: Array, rows: int) -> Array:
-    """The results of several runs as those of one; two planes of bytes stay one above the other."""
+    """Joins the results of several runs; two planes of bytes stay one above the other."""
     each = runs.reshape(len(runs), -1, *runs.shape[-2:])[:, 0]
     if each.dtype == np.uint8 and each.ndim == 3 and each.shape[0] * each.shape[1] >= 2 * rows:
         half = each.shape[1] // 2
@@ -401,5 +401,5 @@ def _joined(runs: Array, rows: int) -> Array:
 
 
 def _flat(array: Array) -> Array:
-    """`[N, columns]` of `[...,N,columns]` with one step."""
+    """Returns `[N, columns]` from `[...,N,columns]` with one step."""
     return array.reshape(-1, *array.shape[-2:])[0] if array.ndim > 2 else array

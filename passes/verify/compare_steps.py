@@ -1,4 +1,4 @@
-"""All cells of two models, one step of each, fed the same; fused cells also with the native library."""
+"""Compares one step of every cell of two models on the same inputs; for fused cells also the native library."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ _STEPS, _BATCH = 6, 3
 
 @dataclass
 class StepFindings:
-    """What comparing single steps gave.
+    """The results of comparing single steps.
 
     Attributes:
-        cells: How many cells were compared.
-        compared: How many values of their steps.
-        passed_over: What could not be compared, each with the reason.
-        wrong: What is wrong, in the order of computation.
-        bodies: How many cells were fused before; of them the function bodies were compared.
+        cells: Number of compared cells.
+        compared: Number of compared values of their steps.
+        passed_over: Values that could not be compared, each with the reason.
+        wrong: The differences, in the order of computation.
+        bodies: Number of cells that were fused before; for them the function bodies were compared.
         rewritten: Whether a cell has another form after the pass.
     """
 
@@ -52,11 +52,11 @@ class StepFindings:
         return text
 
     def add(self, step: SingleStep, *, first: bool = True) -> None:
-        """Compares a cell.
+        """Adds the comparison of a cell.
 
         Args:
             step: The comparison.
-            first: Whether the values of the cell have not been compared in another branch.
+            first: Whether the cell was not compared before, in another branch.
         """
         name = step.cell.name
         try:
@@ -75,10 +75,10 @@ class StepFindings:
 def compare_steps(
     before: onnx.ModelProto, cells_before: Mapping[str, Cell], after: onnx.ModelProto, cells_after: Mapping[str, Cell]
 ) -> StepFindings:
-    """Compares one step of each cell that two models have.
+    """Compares one step of each cell that both models have.
 
-    Cells of one form have to have the same bits. Cells that only one model has, or that got their quantizers, are left
-    out. Of cells that were fused before, the function bodies have to be the same.
+    Cells of one form must be bit-exact. Cells that are in only one model, or became quantized, are skipped. Cells that
+    were fused before must keep their function bodies.
     """
     found = StepFindings()
     names = [n for n, c in cells_after.items() if n in cells_before and _are_comparable(cells_before[n], c)]
@@ -94,7 +94,7 @@ def compare_steps(
         integer = [side.form != REAL for side in sides]
         found.rewritten |= integer[0] != integer[1]
         found.add(SingleStep(*sides, exact=integer[0] == integer[1]))
-    for turned in _subsets(second.conditions):  # the branches of other machines, and of other states
+    for turned in _subsets(second.conditions):  # branches for other machines and other states
         one, other = first.with_turned(turned) if first.conditions else first, second.with_turned(turned)
         for name in names:
             sides = CellSide(one, cells_before[name]), CellSide(other, cells_after[name])
@@ -109,13 +109,13 @@ def compare_steps(
 
 
 def _subsets(conditions: Collection[str]) -> Iterator[tuple[str, ...]]:
-    """All of them but the one without any."""
+    """Yields all non-empty subsets."""
     for count in range(1, len(conditions) + 1):
         yield from combinations(sorted(conditions), count)
 
 
 def _native_difference(calls: FlatModel, cell: FusedCell) -> str | None:
-    """Where a fused node alone has other bits with the native library; its attributes say what the kernel computes."""
+    """Returns where a fused node differs with the native library, whose kernel computes from the node's attributes."""
     rng, batch = np.random.default_rng(0), cell.static_batch or _BATCH
     steps = cell.static_length or _STEPS
     shape = (steps, batch, cell.input_size)

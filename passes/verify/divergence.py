@@ -1,10 +1,10 @@
-"""Finds the first value that differs between two forms of a model: in loops, branches and functions, too.
+"""Finds the first value that differs between two forms of a model, including loops, branches and functions.
 
-All values inside are made outputs: those of a Scan or Loop step by step, those of a branch where it is taken; functions
-are inlined first. A value is compared with the one of the same name; where there is none, with one whose name differs
-only by what passes add to names: a number to make it unique, the step of an unrolled loop, the kind of the integer
-operands. What a pass turns into an integer cell has other units inside: single steps of it are compared instead
-(compare_steps.py).
+All inner values become outputs: those of a Scan or Loop for each step, those of a branch when it is taken; functions
+are inlined first. A value is compared with the one of the same name, or else with one whose name differs only by
+additions of passes: a number that makes it unique, the step of an unrolled loop, the kind of the integer operands.
+Values inside a cell that a pass turns into an integer cell have other units: compare_steps.py compares single steps of
+it instead.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ class Divergence:
 
     Attributes:
         value: Its name in the model before the pass.
-        inside: The nodes in whose subgraphs it is, from outside to inside: operator and first output.
+        inside: The nodes whose subgraphs contain it, from outside to inside: operator and first output.
         step: The first step of the innermost loop at which it differs; None outside of loops.
-        text: By how much.
+        text: The difference.
     """
 
     value: str
@@ -44,19 +44,19 @@ class Divergence:
         return f"{self.value!r}{where}{'' if self.step is None else f' at step {self.step}'}: {self.text}"
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Returns the fields for JSON."""
         return {"value": self.value, "inside": list(self.inside), "step": self.step, "difference": self.text}
 
 
 def first_divergence(
     before: onnx.ModelProto, after: onnx.ModelProto, feeds: Mapping[str, Array], numerics: Numerics
 ) -> Divergence | None:
-    """The first value that both models make and that differs by more than `numerics` allows.
+    """Returns the first value that both models compute and that differs by more than `numerics` allows.
 
-    The order is that of `before`; what a loop makes comes before its results, step after step.
+    The order is that of `before`; values inside a loop come before its results, step by step.
 
     Returns:
-        None if there is no such value, or the values cannot be brought out.
+        None if there is no such value, or the values cannot be exposed.
     """
     sides = [inlined(model) for model in (before, after)]
     made = [names_by_alias(model) for model in sides]
@@ -80,7 +80,7 @@ def first_divergence(
                 break
     if not failing:
         return None
-    # Of one loop, the first iteration at which anything differs; of loops inside it, again.
+    # The first iteration of a loop at which any value differs, then the same for loops inside it.
     first = failing[0][0].inside[:1]
     there = [f for f in failing if f[0].inside[:1] == first]
     if first and first[0].startswith(LOOPS):
@@ -92,7 +92,7 @@ def first_divergence(
 
 
 def _difference(before: Series, after: Series, numerics: Numerics, exact: bool) -> tuple[Steps, str] | None:
-    """The first step at which two values differ, and how; None if they do not, or cannot be compared."""
+    """Returns the first step at which two values differ, and how; None if they agree or cannot be compared."""
     if len(before) != len(after) and not exact:
         return None
     both = min(len(before), len(after))
@@ -109,7 +109,7 @@ def _difference(before: Series, after: Series, numerics: Numerics, exact: bool) 
 
 
 def _integer_cells(before: onnx.ModelProto, after: onnx.ModelProto) -> tuple[str, ...]:
-    """How names begin of values in cells that became integer ones: these measure them in other units."""
+    """Returns name prefixes of values in cells that became integer cells, where they have other units."""
     was, is_now = (
         {name for name, cell in Model.load(model).cells.items() if isinstance(cell, IntegerCell)}
         for model in (before, after)
@@ -118,7 +118,7 @@ def _integer_cells(before: onnx.ModelProto, after: onnx.ModelProto) -> tuple[str
 
 
 def names_by_alias(model: onnx.ModelProto) -> dict[str, list[str]]:
-    """Names of values by their aliases, in the order of steps."""
+    """Returns the names of values by alias, in the order of steps."""
     found: dict[str, list[tuple[int, str]]] = {}
     for place in places(model.graph):
         short, step = alias(place.name)
@@ -127,7 +127,7 @@ def names_by_alias(model: onnx.ModelProto) -> dict[str, list[str]]:
 
 
 def _matching(place: Place, before: Mapping[str, list[str]], after: Mapping[str, list[str]]) -> list[str]:
-    """The names in the other model that stand for a value: itself, the only one of its alias, or one for each step."""
+    """Returns the other model's names of a value: the same name, the only one with its alias, or one for each step."""
     short = alias(place.name)[0]
     names = after.get(short, [])
     if place.name in names:

@@ -1,4 +1,4 @@
-"""Fused cells before and after a pass that leaves them fused: function bodies are the same but for names inside."""
+"""Checks that cells that stay fused keep their function bodies, except for inner names."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rnnqc.proto.graph_walks import Block, blocks_of, inner_graphs
 
 
 def changed_body(before: onnx.ModelProto, after: onnx.ModelProto, cell: str) -> str | None:
-    """What differs in the function behind the fused node called `cell`; None if names inside do at most."""
+    """Returns the difference between the functions of the fused node `cell`; None if only inner names differ."""
     first, second = (_body_of(model, cell) for model in (before, after))
     if first is None or second is None:
         return f"no function stands behind {cell!r}"
@@ -31,7 +31,7 @@ def _body_of(model: onnx.ModelProto, cell: str) -> onnx.FunctionProto | None:
 
 
 def _difference(first: Block, second: Block, names: dict[str, str]) -> str | None:
-    """The first node that is another one; `names` learns how the second block calls what the first defines."""
+    """Returns the first node that differs; adds to `names` the second block's names for values of the first."""
     if isinstance(first, onnx.GraphProto) and isinstance(second, onnx.GraphProto):
         for known in (first.input, second.input), (first.initializer, second.initializer):
             names.update(zip((v.name for v in known[0]), (v.name for v in known[1]), strict=False))
@@ -54,7 +54,7 @@ def _difference(first: Block, second: Block, names: dict[str, str]) -> str | Non
 
 
 def _operator(node: onnx.NodeProto) -> list[bytes]:
-    """What a node does: its type, attributes and how many values it has; of its subgraphs how many."""
+    """Returns a node's operator, attributes and numbers of inputs and outputs, without the contents of subgraphs."""
     attributes = []
     for attribute in node.attribute:
         held = onnx.AttributeProto()

@@ -1,4 +1,4 @@
-"""A model with what it makes of some feeds: run once, and asked again."""
+"""A model and its outputs for given feeds, computed once."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _RESIZING = ("Resize", "Upsample")
 
 
 class ModelRuns:
-    """A model as onnxruntime can run it, and its outputs.
+    """A model that onnxruntime can run, and its outputs.
 
     Args:
         proto: The model.
-        feeds: What it may be run on.
-        executable: From a model that onnxruntime refuses to one that it runs.
+        feeds: The feeds to run it on.
+        executable: Converts a model that onnxruntime refuses to one that it runs.
     """
 
     def __init__(
@@ -40,12 +40,12 @@ class ModelRuns:
 
     @property
     def proto(self) -> onnx.ModelProto:
-        """The model that is run; the one that was given unless onnxruntime has refused that."""
+        """The model that is run: the given one unless onnxruntime refused it."""
         return self._proto
 
     @property
     def is_converted(self) -> bool:
-        """Whether the model that is run is another one than the given one."""
+        """Whether the model that is run differs from the given one."""
         return self._proto is not self._given
 
     def is_of(self, proto: onnx.ModelProto) -> bool:
@@ -53,7 +53,7 @@ class ModelRuns:
         return _computation(self._given) == _computation(proto)
 
     def of(self, number: int) -> Outputs:
-        """The outputs for feed `number`, by name.
+        """Returns the outputs for feed `number`, by name.
 
         Raises:
             CompileError: onnxruntime does not run the model.
@@ -69,7 +69,7 @@ class ModelRuns:
         return held
 
     def run(self, feeds: Feeds) -> Outputs:
-        """The outputs for other feeds; nothing is kept.
+        """Returns the outputs for other feeds, without caching them.
 
         Raises:
             CompileError: onnxruntime does not run the model.
@@ -89,7 +89,7 @@ class ModelRuns:
         return run_session(self._session, feeds)
 
     def moved(self, rng: np.random.Generator) -> ModelRuns:
-        """Runs of the model with each float of its constants one unit in the last place off, up or down.
+        """Returns runs of the model with each float of its constants changed by one ULP, up or down.
 
         Numbers of the algorithm stay: scalars, which are exponents and limits, and the scales of Resize.
         """
@@ -104,7 +104,7 @@ class ModelRuns:
         return ModelRuns(copy, self._feeds)
 
     def released(self) -> ModelRuns:
-        """Itself, without the session, which holds the weights once more."""
+        """Drops the session, which holds a second copy of the weights; returns itself."""
         self._session = None
         return self
 
@@ -115,7 +115,7 @@ def _computation(model: onnx.ModelProto) -> tuple[bytes, ...]:
 
 
 def moved(feeds: Feeds, rng: np.random.Generator) -> Feeds:
-    """Feeds with each float one unit in the last place off, up or down."""
+    """Returns feeds with each float changed by one ULP, up or down."""
     return {k: _other(a, rng) if a.dtype.kind == "f" else a for k, a in feeds.items()}
 
 

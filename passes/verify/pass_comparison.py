@@ -1,4 +1,4 @@
-"""What one pass has changed, compared with what it declares: constants, outputs, and values inside."""
+"""Compares the changes of one pass with what it declares: constants, outputs and inner values."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ NOT_COMPARED = "not compared"
 OUTPUT, STEP, CONSTANT = "output", "step", "constant"
 OWN_LOSS = "a loss of the recipe's own"
 PERTURBATIONS, ROUNDINGS = 3, 16.0
-"""A rounding may do as much as so many times the worst of some changes of the inputs by a unit in the last place."""
+"""Allowed rounding error, as a multiple of the largest effect of several one-ULP changes of the inputs."""
 WITHOUT_LOSS = 1e-5
-"""How far the model without what a pass loses may be from the one before, as a share of the largest value."""
+"""Largest difference of the model without a pass's quantizers to the one before, as a share of the largest value."""
 
 
 @dataclass(frozen=True)
 class Trial:
-    """What passes are compared on.
+    """The settings for comparing passes.
 
     Attributes:
-        feeds: Inputs to run with; the first `usual` of them are usual values, of which a loss is declared.
-        usual: How many.
-        executable: From a model that onnxruntime refuses to one that it runs.
+        feeds: Inputs to run with; the first `usual` of them are usual values, to which a declared loss applies.
+        usual: Number of feeds with usual values.
+        executable: Converts a model that onnxruntime refuses to one that it runs.
         reproducer: Folder for the reproducer, or None.
     """
 
@@ -55,18 +55,18 @@ class PassComparison:
     """The comparison of one pass.
 
     Args:
-        trial: What it is compared on.
+        trial: The settings.
         pass_: The pass.
-        model: After it.
-        result: Of it.
-        before: The model before it.
-        after: The model after it.
-        constants: What compares the constants that it has written, or None.
-        cells: The cells before it.
+        model: The model after the pass.
+        result: The result of the pass.
+        before: Runs of the model before the pass.
+        after: Runs of the model after the pass.
+        constants: The check of the constants that the pass wrote, or None.
+        cells: The cells before the pass.
 
     Attributes:
         notes: What was compared, and what was not, in order.
-        is_compared: Whether outputs were.
+        is_compared: Whether outputs were compared.
     """
 
     def __init__(
@@ -88,11 +88,11 @@ class PassComparison:
         self._is_same_without_loss = self._is_same_inside = False
         numerics = result.numerics or pass_.info.numerics
         if isinstance(numerics, Close) and _rounds_to_float16(model):
-            numerics = Float16Close()  # another last bit of a float32 may be another float16
+            numerics = Float16Close()  # one ULP of float32 may change a float16
         self._numerics: Numerics = numerics
 
     def run(self) -> None:
-        """Compares constants, outputs and values inside; fails with what the run shows, or else with a constant.
+        """Compares constants, outputs and inner values; reports differences of the run before wrong constants.
 
         Raises:
             NumericsError: The pass changed more than it declares.
@@ -112,14 +112,14 @@ class PassComparison:
                 reason = "a loss is declared for usual values, and no data that the model is made for is given"
                 self.notes.append(f"{NOT_COMPARED}: {reason}")
             self._compare_without_loss()
-            if isinstance(numerics, Lossy):  # a step tells more than outputs do
+            if isinstance(numerics, Lossy):  # for a lossy pass, steps show more than outputs
                 self._compare_steps()
             for number in range(count):
                 self._compare_outputs(number)
             if not isinstance(numerics, Lossy):
                 self._compare_steps()
             for number in range(count, len(feeds)):
-                self._results_after(number)  # it has to run on them
+                self._results_after(number)  # the model must run on them
             self.is_compared = count > 0
         if self._found is not None and self._found.wrong:
             wrong = self._found.wrong[0]
@@ -154,7 +154,7 @@ class PassComparison:
         return verdict
 
     def _own_loss(self, reference: Any, result: Any) -> str | None:
-        """Why a loss beyond the bound is that of the formats that the recipe asks for; None where it may be a fault."""
+        """Returns why a loss beyond the bound comes from the recipe's formats; None if it may be an error."""
         a, b = np.asarray(reference), np.asarray(result)
         if not isinstance(self._numerics, Lossy) or (a.shape, a.dtype) != (b.shape, b.dtype):
             return None
@@ -169,7 +169,7 @@ class PassComparison:
         return None
 
     def _compare_without_loss(self) -> None:
-        """The model without what the pass loses has to be the one before."""
+        """Checks that the model without the pass's quantizers equals the one before."""
         proto = self._constants.without_loss(self._model) if self._constants is not None else None
         if proto is None:
             return
@@ -193,7 +193,7 @@ class PassComparison:
         self._is_same_without_loss = self._trial.usual > 0
 
     def _compare_steps(self) -> None:
-        """One step of each cell, fed the same before and after."""
+        """Compares one step of each cell, before and after the pass, on the same inputs."""
         if self._before.is_converted:
             cells: Mapping[str, Cell] = Model.load(self._before.proto).cells
         else:
@@ -208,9 +208,9 @@ class PassComparison:
         self._is_same_inside = found.rewritten and not found.passed_over
 
     def _rounding(self, number: int, name: str, reference: Any, result: Any) -> Verdict | None:
-        """The verdict on a model that amplifies roundings: other last bits of its inputs change as much.
+        """Returns a passing verdict if the model amplifies roundings: one-ULP changes of its inputs do as much.
 
-        Of a model that takes no floats (tokens) the last bits of its constants are changed instead.
+        For a model without float inputs (tokens), its constants change instead.
         """
         a, b = np.asarray(reference), np.asarray(result)
         if a.shape != b.shape or a.dtype != b.dtype or a.dtype.kind != "f":
@@ -264,12 +264,12 @@ class PassComparison:
         raise NumericsError(message)
 
     def _thresholds(self, number: int) -> str:
-        """Options of `rnnqc verify` that ask for what was declared."""
+        """Returns the options of `rnnqc verify` for the declared numerics."""
         numerics = self._numerics
         if isinstance(numerics, Bitwise):
             return " --min-equal 1"
         if isinstance(numerics, Close):
-            with contextlib.suppress(CompileError, IndexError):  # a wrong constant of a model that does not run
+            with contextlib.suppress(CompileError, IndexError):  # a model that does not run, with a wrong constant
                 bounds = [numerics.bound(np.asarray(o)) for o in self._before.of(number).values()]
                 return f" --max-abs {max(bounds, default=numerics.share):g}"
             return f" --max-abs {numerics.share:g}"

@@ -1,4 +1,4 @@
-"""The folder that reproduces a failed comparison: files that are known again, so that only they are ever removed."""
+"""The folder of a reproducer: its files are recognizable, so that rnnqc never removes others."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from rnnqc.proto.files import remove_files, write_folder
 REPORT = "report.json"
 DATA_FILES = ("before.onnx", "after.onnx", "feeds.npz")
 REPRODUCER_FILES = (*DATA_FILES, REPORT)
-"""In the order in which they are written: with the last one all are there."""
+"""In writing order: once the last one exists, all do."""
 FILES, CREATED = "files", "folder_created"
 _OTHER = "a folder that does not exist, or that holds a reproducer of rnnqc"
 
 
 class ReproducerFolder:
-    """A folder for a reproducer. What an earlier run left there is removed, and nothing else.
+    """A folder for a reproducer. Removes the files of an earlier run, and no others.
 
     Args:
         path: The folder; it need not exist.
 
     Raises:
-        UsageError: It holds files of the reproducer's names that rnnqc did not write.
-        CompileError: They cannot be removed.
+        UsageError: It has files with the reproducer's names that rnnqc did not write.
+        CompileError: The files cannot be removed.
     """
 
     def __init__(self, path: Path) -> None:
@@ -43,7 +43,7 @@ class ReproducerFolder:
         """Writes the files of `DATA_FILES`, and then the report.
 
         Raises:
-            CompileError: One cannot be written.
+            CompileError: A file cannot be written.
         """
         known = {FILES: {name: _digest(content) for name, content in data.items()}, CREATED: not self.path.exists()}
         text = json.dumps({**report, **known}, indent=2) + "\n"
@@ -51,14 +51,14 @@ class ReproducerFolder:
 
 
 def check_reproducer(path: Path, inputs: Iterable[str] = ()) -> None:
-    """Checks that a folder can take a reproducer without anything of the user's being lost.
+    """Checks that writing a reproducer to a folder cannot destroy the user's files.
 
     Args:
         path: The folder.
         inputs: Files and folders that are read.
 
     Raises:
-        UsageError: It is no folder, holds files of the reproducer's names that rnnqc did not write, or one is an input.
+        UsageError: It is not a folder, has files with the reproducer's names that rnnqc did not write, or has an input.
     """
     if path.exists() and not path.is_dir():
         raise UsageError(f"reproducer: {path} is a file.", supported=_OTHER, action="choose another folder")
@@ -82,7 +82,7 @@ def check_reproducer(path: Path, inputs: Iterable[str] = ()) -> None:
 
 
 def _report(path: Path) -> Mapping[str, Any]:
-    """What the report of an earlier run says; nothing if there is none."""
+    """Returns the report of an earlier run; empty if there is none."""
     try:
         data = json.loads((path / REPORT).read_bytes())
     except (OSError, ValueError, RecursionError):

@@ -1,9 +1,9 @@
-"""One step of each cell before and after a pass, fed the same.
+"""Compares one step of each cell before and after a pass, on the same inputs.
 
-The step is cut between its parts (see cell_sides.py), and every part gets its own values: nothing is fed back, and no
-part sees what another one rounds. So both forms agree up to float32 roundings, and a wrong scale, bias, limit, sign,
-order of gates or entry of a table shows at once, with its gate and column. Values that are quantized lie beyond both
-ends and between, away from ties; those that index a table run through every quantized value: every entry is read.
+The step is cut into parts (see cell_sides.py), and every part gets inputs of its own: no value is fed back, and no part
+sees another one's rounding errors. So both forms agree up to float32 roundings, and a wrong scale, bias, limit, sign,
+gate order or table entry shows at once, with its gate and column. Values to quantize lie inside the range and beyond
+both ends, away from ties; table indices take every quantized value, so that every entry is read.
 """
 
 from __future__ import annotations
@@ -51,24 +51,24 @@ from rnnqc.passes.verify.step_feeds import WIDEST, StepFeeds, index_format
 
 Array = npt.NDArray[Any]
 RELATIVE = 2.0**-17
-"""How far two sums of float32 products may be apart, as a share of the largest value of the row."""
+"""Allowed difference of two float32 sums, as a share of the largest value of the row."""
 EPSILON = 2.0**-21
-"""The same as a share of the largest value of the column: the terms of a sum may cancel."""
+"""The same, as a share of the largest value of the column: the terms of a sum may cancel."""
 ULPS = 4.0
 NEAR_TIE = 0.02
 
 
 @dataclass(frozen=True)
 class WrongValue:
-    """A value of a step that is not what it has to be.
+    """A wrong value of a step.
 
     Attributes:
         value: Its name in the model after the pass.
-        reference: Its name before it.
+        reference: Its name before the pass.
         place: The gate and the column.
-        found: The value furthest off, in real units.
-        expected: What it has to be.
-        count: How many values are wrong.
+        found: The value with the largest difference, in real units.
+        expected: The expected value.
+        count: The number of wrong values.
     """
 
     value: str
@@ -91,9 +91,9 @@ class SingleStep:
     Args:
         before: The cell before the pass.
         after: The cell after it.
-        exact: Whether both have the same bits.
-        right: A cell that has been compared already: a part of `after` that is computed alike there is right. By
-            default `before`, if both have the same bits.
+        exact: Whether both must be bit-exact.
+        right: A cell that has been compared already: parts of `after` that are computed the same way are right, too.
+            `before` by default if both must be bit-exact.
     """
 
     def __init__(self, before: CellSide, after: CellSide, *, exact: bool, right: CellSide | None = None) -> None:
@@ -104,10 +104,10 @@ class SingleStep:
         self.compared = 0
 
     def wrong_values(self) -> Iterator[WrongValue]:
-        """Compares all parts of the step; yields what is wrong, in the order of computation."""
+        """Compares all parts of the step; yields the differences in the order of computation."""
         common = [p for p in self.before.ports() if self.before.has(p) and self.after.has(p)]
         given = {X, HIDDEN, STATE}
-        if not (self.before.has_loop and self.after.has_loop):  # of the first step, what follows from no other
+        if not (self.before.has_loop and self.after.has_loop):  # the first step, without values of the graph around it
             common = [p for p in common if p not in self.before.around()]
             given = {p for p in common if p.endswith((PREACTIVATION, ".kept", ".added"))}
         self._note_missing(common)
@@ -124,17 +124,17 @@ class SingleStep:
             a = self._run_before(several, feeds)
             try:
                 b = self.after.run(feeds, several)
-            except CompileError:  # the first parts may show why
+            except CompileError:  # the first parts may show the cause
                 first = [p for p in several if p in (PROJECTION, PRODUCT) or p.endswith((PREACTIVATION, INDEX))]
                 yield from self._compared(first, a, self.after.run(feeds, first), feeds)
                 raise
             yield from self._compared(several, a, b, feeds)
 
     def _in_groups(self, ports: Sequence[str]) -> list[list[str]]:
-        """Parts that run together, in the order of computation.
+        """Returns groups of parts that run together, in the order of computation.
 
-        Rows of a batch that is fixed run one batch after the other: those at every quantized value are for the parts
-        that read a table, the gates' or that of the state, alone.
+        With a fixed batch size, rows run one batch after the other. To save runs, only the parts that read a table (of
+        the gates, or of the state) get a row for every quantized value.
         """
         if self.cell.static_batch is None:
             return [list(ports)]
@@ -145,7 +145,7 @@ class SingleStep:
         return list(groups.values())
 
     def _not_alike(self, ports: Sequence[str], given: Sequence[str]) -> list[str]:
-        """The parts that are not computed as in a cell that is right."""
+        """Returns the parts that are computed differently in `right`."""
         right = self._right
         if right is None or (right.cell.type, right.numbers) != (self.after.cell.type, self.after.numbers):
             return list(ports)
@@ -153,7 +153,7 @@ class SingleStep:
         return [p for p in ports if p not in wanted or wanted[p] != found[p]]
 
     def _run_before(self, ports: Sequence[str], feeds: Mapping[str, Array]) -> dict[str, Array]:
-        """What these parts, and those that they are judged by, are before the pass."""
+        """Returns the values of these parts before the pass, and those that decide which of them are judged."""
         ties = {name for p in ports for name, _ in self._ties(p)}
         wanted = {self._source(p) for p in ports} | {p for p in self.before.ports() if p in ties}
         if SQUASHED in wanted:
@@ -163,22 +163,22 @@ class SingleStep:
         return a | {p: a[self._source(p)] for p in ports}
 
     def _needed(self, ports: Sequence[str], given: Sequence[str]) -> list[str]:
-        """What has to be given for some parts."""
+        """Returns the ports that must be fed to compute some parts."""
         made = {p for side in (self.before, self.after) for p in side.needed([q for q in ports if side.has(q)], given)}
         return [p for p in given if p in made] or list(given)
 
     def _source(self, port: str) -> str:
-        """The value before the pass that a value is compared with, or follows from."""
+        """Returns the port before the pass that a port is compared with, or computed from."""
         return port if self.before.has(port) else self._follows(port)
 
     def _limited(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
-        """What the cell before is fed: it does not limit its state as an integer form with a float state does."""
+        """Limits feeds like the state of an integer form with a float state; the cell before has no such limit."""
         kept = f"{state_name(self.cell)}.kept"
         limits = not self.exact and self.after.numbers.get("cell_scale") == 0.0 and kept in feeds
         return {**feeds, kept: np.clip(feeds[kept], -STATE_LIMIT, STATE_LIMIT)} if limits else dict(feeds)
 
     def _follows(self, port: str) -> str:
-        """The value from which follows what an integer form alone has; "" for others."""
+        """Returns the port that determines one that only integer forms have; "" for other ports."""
         if port == CODES:
             return NEXT
         gate, _, kind = port.rpartition(".")
@@ -196,7 +196,7 @@ class SingleStep:
                 yield from self._differences(port, a[port], expected, limit, judged, feeds, ", as it is defined,")
 
     def _distance(self, port: str) -> float:
-        """How far a table may be from its function."""
+        """Returns the allowed difference between a table and its function."""
         cell = self.cell
         name = "hidden" if port == SQUASHED else port.removesuffix(f".{GATE}")
         if port != SQUASHED and not port.endswith(f".{GATE}"):
@@ -212,7 +212,7 @@ class SingleStep:
         parts = (PREACTIVATION, GATE) if self.before.has_loop and self.after.has_loop else (GATE,)
         needed = [p for p in self.before.ports() if p == SQUASHED or p.endswith(parts)]
         missing = [p for p in needed if p not in common and (self.before.has(p) or self.after.has(p))]
-        if self.cell.type.state_points:  # else the next state is the activation
+        if self.cell.type.state_points:  # otherwise the next state is the activation
             self.passed_over += [f"{self.cell.name}: {p}" for p in missing]
 
     def _differences(
@@ -230,7 +230,7 @@ class SingleStep:
             return
         off = np.where((expected == found) | (np.isnan(expected) & np.isnan(found)), 0.0, np.abs(expected - found))
         bad = judged & ~(off <= allowed)
-        if self.cell.input_forget and port in (PROJECTION, PRODUCT):  # nothing reads those of the coupled gate
+        if self.cell.input_forget and port in (PROJECTION, PRODUCT):  # those of the coupled gate are unused
             bad[:, FORGET * self.cell.hidden_size : (FORGET + 1) * self.cell.hidden_size] = False
         if bad.any():
             row, column = np.unravel_index(int(np.argmax(np.where(bad, np.nan_to_num(off, nan=np.inf), -1))), off.shape)
@@ -263,7 +263,7 @@ class SingleStep:
         return f"{gate if kind == PREACTIVATION else port}, column {column}"
 
     def _expected(self, port: str, a: Mapping[str, Array], feeds: Mapping[str, Array]) -> tuple[Array, Array | float]:
-        """What a value after the pass has to be, and how far it may be off."""
+        """Returns the expected value after the pass, and the allowed difference."""
         value = a[port]
         if self.exact:
             return value, 0.0
@@ -290,7 +290,7 @@ class SingleStep:
         return wanted, allowed
 
     def _indices(self, gate: str, argument: Array) -> Array:
-        """The entries of a gate's table that pre-activations stand for, or the multiples of their scale."""
+        """Returns the entries of a gate's table for pre-activations, or the multiples of their scale."""
         e = encoding(self.cell, acc_point(self.cell, self.cell.type.gates.index(gate)))
         assert e is not None
         codes = e.quantize(self._clipped(argument).astype(np.float32)).astype(np.float64)
@@ -301,7 +301,7 @@ class SingleStep:
         return values if clip is None else np.clip(values, -clip, clip)
 
     def _table(self, name: str, argument: Array, point: str, reference: Array) -> Array | None:
-        """What tables give, which is near the function; None where there is no table."""
+        """Returns the values that the tables define, which approximate the function; None if there is no table."""
         cell = self.cell
         form = str(self.after.numbers.get("arithmetic", ""))
         values = activated(cell, name, argument, encoding(cell, point), form)
@@ -313,7 +313,7 @@ class SingleStep:
         return np.asarray(values)
 
     def _judged(self, port: str, a: Mapping[str, Array]) -> Array:
-        """Where a value does not depend on one next to a tie, which may be rounded either way."""
+        """Returns a mask of the values that do not depend on one near a tie, whose rounding may go either way."""
         judged = np.ones(a[port].shape, bool)
         for name, e in self._ties(port):
             raw = a.get(name)
@@ -325,7 +325,7 @@ class SingleStep:
         return judged
 
     def _ties(self, port: str) -> list[tuple[str, Format]]:
-        """The values, before they are rounded, that a value follows from."""
+        """Returns the unrounded values that determine a value, with the formats that round them."""
         cell = self.cell
         state = state_name(cell)
         gate, _, kind = port.rpartition(".")
@@ -353,10 +353,10 @@ class SingleStep:
 
 
 def _digests(side: CellSide, ports: Sequence[str], given: Sequence[str]) -> dict[str, bytes]:
-    """Of how parts that a cell has are made of others: equal ones are computed alike."""
+    """Returns digests of the computation of each part: equal ones are computed the same way."""
     fed: dict[str, str] = {}
     for name, port in ((side.full_name(p), p) for p in given if side.has(p)):
-        fed[name] = f"{fed.get(name, '')} {port}"  # several gates side by side
+        fed[name] = f"{fed.get(name, '')} {port}"  # gates side by side in one value
     names = {p: side.full_name(p) for p in ports if side.has(p)}
     made = FlatDigests(side.flat).of(names.values(), fed)
     return {p: made[name] for p, name in names.items()}

@@ -1,4 +1,4 @@
-"""Values for the parts of a step of a cell."""
+"""Generates inputs for the parts of a cell's step."""
 
 from __future__ import annotations
 
@@ -39,22 +39,22 @@ from rnnqc.passes.verify.cell_sides import (
 Array = npt.NDArray[Any]
 BEYOND = 2.0 * STATE_LIMIT
 WIDEST = 16
-"""Bits of quantized values that are all tried."""
+"""Up to this many bits, every quantized value is tried."""
 _FRACTIONS = (0.05, 0.45, 0.55, 0.95)
 _ROWS = 32
 _NEAR = 8
-"""Where no table is read, the values less than so many steps from an end or from zero are tried, and some others."""
+"""If no table is read: every value fewer steps than this from an end or zero is tried, and some others."""
 
 
 def index_format(activation: Activation | None, bits: int) -> Format | None:
-    """The index, of so many bits, of a table that is read with values without a format; None for no table."""
+    """Returns the format of the `bits` wide index that a table makes of unquantized values; None without a table."""
     if activation is None or activation.kind not in (TABLE, RELU_TABLE):
         return None
     return Format(bits, True, scale=(activation.limit / 2 ** (bits - 1),))
 
 
 class StepFeeds:
-    """Real values for every part of a step, off the ties of the formats that they meet.
+    """Real values for every part of a step, away from ties of the formats that round them.
 
     Args:
         cell: The cell with its formats.
@@ -64,16 +64,16 @@ class StepFeeds:
         self.cell, self._rng = cell, np.random.default_rng(0)
 
     def ports(self, ports: Sequence[str]) -> list[str]:
-        """Those of some values that are given; the results of the step and entries of tables follow from them."""
+        """Returns the ports to feed; results of the step and table indices are computed from others."""
         results = {NEXT, *OUTPUTS, state_name(self.cell)}
         return [p for p in ports if p not in results and not p.endswith(f".{INDEX}")]
 
     def of(self, ports: Sequence[str], wanted: Collection[str]) -> dict[str, Array]:
-        """Values `[N, columns]` by port: those that index a table run through every entry; the last row is zero.
+        """Returns values `[N, columns]` by port. Table indices take every value; the last row is zero.
 
         Args:
-            ports: What is given.
-            wanted: What is made of it.
+            ports: The ports to feed.
+            wanted: The ports that are computed from them.
         """
         cell, size, rng = self.cell, self.cell.hidden_size, self._rng
         gates, state = cell.type.gates, state_name(cell)
@@ -118,14 +118,14 @@ class StepFeeds:
     def _raster(
         self, point: str, activation: Activation | None = None, bits: int = 0, *, is_read: bool = False
     ) -> Array:
-        """Values at quantized values of a format and beyond both ends, away from ties.
+        """Returns values near quantized values of a format and beyond both ends, away from ties.
 
         Args:
             point: The point of the format.
-            activation: What reads the values; those without a format may index a table of it.
-            bits: Width of that index.
-            is_read: Whether a table is read with them: at every quantized value. Otherwise at both ends, at zero and
-                at some.
+            activation: The activation that reads the values; unquantized values may index its table.
+            bits: Bits of that index.
+            is_read: Whether they index a table: then near every quantized value, else near both ends, zero and some
+                others.
         """
         rng, e = self._rng, encoding(self.cell, point)
         if e is None:
@@ -134,7 +134,7 @@ class StepFeeds:
             return np.concatenate([rng.normal(0, 3, 512), [30.0, -30.0, 1e3, -1e3, 0.0, 0.5, -0.5]])
         low, high = e.minimum - e.zero_point, e.maximum - e.zero_point
         ends = [40.0 * low - 3.3, 40.0 * high + 3.3]
-        if e.bits > WIDEST:  # those that index a table, and some of the others
+        if e.bits > WIDEST:  # the indices of a table, and some other values
             ends = [*rng.integers(low, high, 64)]
             low, high = -(2 ** (INDEX_BITS - 1)), 2 ** (INDEX_BITS - 1) - 1
         codes = np.arange(low - 3, high + 4)
@@ -144,7 +144,7 @@ class StepFeeds:
         return np.asarray(np.concatenate([each, drawn, ends]) * float(e.scale[0]))
 
     def _operand(self, point: str, rows: int, columns: int) -> Array:
-        """Values for a product, whose quantized values are the same before and after."""
+        """Returns operands of a matmul that quantize to the same values before and after."""
         rng, settings = self._rng, points_of(self.cell).get(point, FLOAT)
         e = encoding(self.cell, point)
         if e is None or settings.mode == ROWS:
@@ -161,7 +161,7 @@ class StepFeeds:
         return np.asarray(real if bound is None else np.clip(real, -bound, bound))
 
     def _products(self, port: str, rows: int) -> Array:
-        """Values of products, off the ties of the formats that they are rounded to."""
+        """Returns results of matmuls, away from ties of the formats that round them."""
         cell, gates = self.cell, self.cell.type.gates
         part = "input_product" if port == PROJECTION else "hidden_product"
         names = gates[-1:] if port == CANDIDATE_PRODUCT else gates

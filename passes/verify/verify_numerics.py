@@ -1,4 +1,4 @@
-"""The numerics and the constants of every pass, compared with what it declares."""
+"""Compares the numerics and the constants of every pass with what it declares."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from rnnqc.passes.verify.reproducer import ReproducerFolder
 
 
 class VerifyNumerics(Instrument):
-    """Runs the model before and after every pass, applies the pass's own comparator, and has its constants checked.
+    """Runs the model before and after every pass, applies the pass's own comparator, and checks its constants.
 
-    On failure the values that exist on both sides are compared in order, and the first that diverges is named; with a
-    folder, `before.onnx`, `after.onnx`, `feeds.npz` and `report.json` are written there.
+    On failure, it compares the values that exist on both sides in order and names the first that diverges; with a
+    folder, it writes `before.onnx`, `after.onnx`, `feeds.npz` and `report.json` there.
 
     Args:
         feeds: Inputs to run with.
         reproducer: Folder for the reproducer, or None.
-        executable: From a model that onnxruntime refuses to one that it runs; of operators that it does not have, say.
-        extreme: More inputs, for passes that do not declare a loss: such a bound is for usual values.
+        executable: Converts a model that onnxruntime refuses, for example for unknown operators, to one that it runs.
+        extreme: More inputs, for passes that declare no loss: the bound of a loss applies to usual values.
 
     Attributes:
-        checks: What was compared (pass, result), and what was not, with the reason.
+        checks: Pairs of a pass and what was compared, or was not, with the reason.
 
     Raises:
-        UsageError: The folder holds files that would be replaced, and are not of an earlier run.
+        UsageError: The folder has files that would be replaced but are not from an earlier run.
     """
 
     def __init__(
@@ -53,16 +53,16 @@ class VerifyNumerics(Instrument):
 
     @property
     def verified(self) -> list[str]:
-        """Passes of which outputs were compared, each time that they changed the model."""
+        """The passes whose outputs were compared, once for each change of the model."""
         return [name for name, compared in self._outcomes.items() if compared]
 
     @property
     def unverified(self) -> list[str]:
-        """Passes that changed the model at a time when its outputs were not compared."""
+        """The passes that changed the model while its outputs were not compared."""
         return [name for name, compared in self._outcomes.items() if not compared]
 
     def before_pass(self, pass_: Pass, model: Model) -> None:
-        """Keeps the model as it is: its runs are those after the pass before, unless something else has changed it."""
+        """Keeps the model, and reuses the runs after the previous pass unless something else changed the model."""
         proto = model.proto
         if self._runs is None or not self._runs.is_of(proto):
             self._runs = self._runs_of(proto)
@@ -70,7 +70,7 @@ class VerifyNumerics(Instrument):
         self._cells = dict(model.cells)
 
     def after_pass(self, pass_: Pass, model: Model, result: PassResult) -> None:
-        """Runs both models and compares every output; then the constants."""
+        """Runs both models and compares every output, then the constants."""
         if not result.modified:
             return
         assert self._runs is not None

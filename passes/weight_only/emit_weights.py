@@ -109,7 +109,7 @@ def _dequantized(model: Model, matrix: WeightMatrix) -> Value:
     rows = array.shape[1]
 
     def constant(name: str, held: npt.NDArray[Any]) -> Value:
-        # # onnxruntime 1.31 fails on a DequantizeLinear in a subgraph with constants of an outer graph.
+        # onnxruntime 1.31 fails on a DequantizeLinear in a subgraph with constants of an outer graph.
         matrix.size += held.nbytes
         return model.add_initializer(f"{matrix.name}.{name}", held, matrix.graph)
 

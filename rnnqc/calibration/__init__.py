@@ -1,1 +1,1 @@
-"""The parts of the calibrate analysis: samples, running, reducing, over processes and machines."""
+"""The calibrate analysis: samples, running, reducing, over processes and machines."""

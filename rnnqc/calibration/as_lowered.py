@@ -1,4 +1,4 @@
-"""Which model a calibration runs, where lowering binds dimensions or inputs."""
+"""Selects the form of the model that a calibration runs if lowering binds dimensions or inputs."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from rnnqc.proto.given import Given
 
 
 def model_as_lowered(source: Given, dims: Mapping[str, int], bind: Mapping[str, Any]) -> tuple[Model, bool]:
-    """The model in which a calibration finds the recurrent layers that lowering finds, bound alike.
+    """Returns a model that has the same recurrent layers as lowering finds, with the same bindings.
 
-    Where bound dimensions alone change no layer, they stay open: data of other sizes, such as batches, runs then, too.
+    Bound dimensions stay open if binding them changes no layer: then data of other sizes, such as batches, can run.
 
     Args:
         source: The model as it was given.
@@ -26,7 +26,7 @@ def model_as_lowered(source: Given, dims: Mapping[str, int], bind: Mapping[str, 
         bind: Values of inputs by name.
 
     Returns:
-        The model, and whether its normal form computes what is known of its inputs.
+        The model, and whether its normal form folds values computed from known inputs.
 
     Raises:
         CompileError: It has no dimension or no input of a name, or a value does not fit.
@@ -40,7 +40,7 @@ def model_as_lowered(source: Given, dims: Mapping[str, int], bind: Mapping[str, 
 
 
 def _layers(model: Model, fold: bool) -> set[tuple[str, str, str]]:
-    """Path, operator and status of each recurrent layer that lowering would find; the model is used up."""
+    """Returns path, operator and status of each recurrent layer that lowering would find; modifies the model."""
     with located(model.source):
         PassManager(normal_form(fold=fold)).run(model)
         return {(n.path, n.op, n.status) for n in recurrent_nodes(model)}

@@ -1,4 +1,4 @@
-"""The calibrate analysis: what values the quantization points of a model have on data."""
+"""The calibrate analysis: measures the values at the quantization points of a model on data."""
 
 from __future__ import annotations
 
@@ -64,27 +64,27 @@ def calibrate(
         >>> statistics.settings["samples"], all(row["count"] for row in statistics.rows)
         (20, True)
 
-    The result depends on the model, the samples and onnxruntime only: not on the number of processes or machines, nor
-    on how the data is streamed. Memory depends on the longest sample, not on how many there are; with a seed, on
-    `limit`, too.
+    The result depends only on the model, the samples and onnxruntime: not on the number of processes or machines, nor
+    on how the data is streamed. Memory depends on the longest sample, not on their number; with a seed, also on
+    `limit`.
 
     Args:
         model: A path, a ModelProto, or a `torch.onnx.ONNXProgram`.
         feeds: Data (see `rnnqc.lower`). Feeds are taken one at a time; each is one sample, or as many as its batch
-            has rows, where all inputs share the symbolic batch dimension of the recurrent layers.
+            has rows if all inputs share the symbolic batch dimension of the recurrent layers.
         state: Outputs by the input they become in the next call, or texts `IN:OUT`. The feeds are then the calls of a
             stream; one that holds a state's array starts a new stream with it, the first one starts from zeros.
         limit: Number of samples to use; all by default.
         seed: Draw them at random; the first ones by default.
         processes: How many to use on this machine.
         scheduler: Address of a dask scheduler whose workers do the work.
-        progress: Called with the number of samples done so far, and of all where that is known.
+        progress: Called with the number of samples done so far, and the total where it is known.
         moments: Whether to keep the second moments of inputs and hidden states, `[K,K]` each.
-        batch: How many rows run at once: samples are cut and joined to batches of so many, the last may have fewer. By
-            default samples are not joined, and up to 32 rows of one feed run at once.
+        batch: How many rows run at once: samples are cut and joined to batches of this size, the last may have fewer.
+            By default samples are not joined, and up to 32 rows of one feed run at once.
         layers: Only measure cells whose names match one of these globs, or regular expressions after `re:`.
-        dims: Symbolic dimensions that lowering binds, by name (see `rnnqc.lower`). They stay open, and data of other
-            sizes runs, unless binding them changes which layers there are.
+        dims: Symbolic dimensions that lowering binds, by name (see `rnnqc.lower`). They stay open, so data of other
+            sizes can run, unless binding them changes the layers.
         bind: Values of inputs that lowering binds, by name.
 
     Raises:
@@ -128,7 +128,7 @@ def calibrate(
         "layers": patterns,
         "weights": weights,
     }
-    in_turn = batch is None and counted.most == 1  # rows of one batch do not follow each other
+    in_turn = batch is None and counted.most == 1  # otherwise samples are rows of a batch and do not follow each other
     odd = state_remarks(likely, carried, counted.samples if in_turn else 0)
     remarks = [
         *(_about_data(reason, action) for reason, action in odd),
@@ -141,7 +141,7 @@ def calibrate(
 
 
 def _check_options(streamed: bool, seed: int | None, processes: int, scheduler: str | None, batch: int | None) -> None:
-    """Raises UsageError for options of `calibrate` that contradict each other; `streamed`: with states."""
+    """Raises UsageError if options of `calibrate` contradict each other; `streamed`: with states."""
     if streamed and batch is not None:
         raise UsageError(
             f"batches of {batch} rows of a stream with states: its calls run in the batches that the data has.",
@@ -173,15 +173,15 @@ def prepare(
         model: The model.
         carried: Outputs by the input they become.
         moments: Whether to keep second moments.
-        fold: Whether what is known of its inputs is computed first (see `model_as_lowered`).
+        fold: Whether to fold values computed from known inputs first (see `model_as_lowered`).
 
     Returns:
-        What to run, the sizes of the cells in it, custom cells that cannot be observed, and outputs by the input that
-        they look like becoming in the next call.
+        The task to run, the sizes of its cells, custom cells that cannot be observed, and outputs by the input that
+        they appear to become in the next call.
 
     Raises:
-        CompileError: It has no recurrent layer that can be observed, or is lowered already; one stands where its values
-            cannot be observed.
+        CompileError: It has no recurrent layer that can be observed, or is already lowered; or the values of one cannot
+            be observed where it is.
     """
     others: list[CustomCell] = []
     named: dict[str, str] = {}
@@ -190,7 +190,7 @@ def prepare(
 
     def look(normal: Model) -> bool:
         named.update(_batches_of_sorted(normal))
-        likely.update(states_of(given, normal.proto))  # there recovered steps are nodes
+        likely.update(states_of(given, normal.proto))  # this form shows recovered steps as nodes
         others.extend(c for c in custom_cells_of(normal) if c.products)
         return bool(others)
 
@@ -235,7 +235,7 @@ def _site_of(model: Model, cell: Cell, named: str | None) -> Site:
 
 
 def _batches_of_sorted(model: Model) -> dict[str, str]:
-    """The names of the batch sizes of recurrent nodes whose batch is sorted, as the inputs have them."""
+    """Returns the names of the batch sizes of recurrent nodes with a sorted batch, as the inputs have them."""
     same = sizes_of_sorted(model)
     sizes = {
         f"{path}{display_name(n)}": (shape_of(n.inputs[0]) or [None, None])[1]
@@ -247,7 +247,7 @@ def _batches_of_sorted(model: Model) -> dict[str, str]:
 
 
 def _dimensions(proto: onnx.ModelProto) -> dict[str, tuple[int | str | None, ...]]:
-    """Those of each input."""
+    """Returns the dimensions of each input."""
     return {
         i.name: tuple(
             d.dim_value if d.HasField("dim_value") else d.dim_param or None for d in i.type.tensor_type.shape.dim
@@ -257,7 +257,7 @@ def _dimensions(proto: onnx.ModelProto) -> dict[str, tuple[int | str | None, ...
 
 
 def _of_gates(points: Sequence[str], gates: Sequence[str]) -> Iterator[tuple[str, ...]]:
-    """The points of several gates, those of one part, such as `acc`, together."""
+    """Yields the points of several gates, grouped by part, such as `acc`."""
     for part in dict.fromkeys(p.partition(".")[2] for p in points if p.partition(".")[0] in gates):
         found = tuple(f"{g}.{part}" for g in gates if f"{g}.{part}" in points)
         if len(found) > 1:
@@ -297,7 +297,7 @@ def _about_data(reason: str, action: str) -> Remark:
 
 
 def _unobservable(proto: onnx.ModelProto, values: Sequence[Observed]) -> list[str]:
-    """Cells whose values cannot be exposed outside the subgraphs they are in."""
+    """Returns cells whose values cannot be exposed outside their subgraphs."""
     copy = onnx.ModelProto()
     copy.graph.node.extend(proto.graph.node)
 
@@ -312,10 +312,10 @@ def _unobservable(proto: onnx.ModelProto, values: Sequence[Observed]) -> list[st
 
 
 class _Counted:
-    """Pieces, how many samples there were, in which shapes they ran, and which inputs were too large.
+    """Passes on pieces, and counts samples, shapes, and inputs that are too large.
 
     Attributes:
-        samples: How many samples.
+        samples: Number of samples.
         most: The largest number of samples that ran at once.
         shapes: The largest size of each dimension of each input.
         large: Inputs that were too large.

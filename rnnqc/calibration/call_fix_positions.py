@@ -1,4 +1,4 @@
-"""The best fix position of each of many calls at once, as `rnnqc.formats.fix_position.fix_position` finds it."""
+"""Finds the best fix position of many calls at once, with the results of `rnnqc.formats.fix_position.fix_position`."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from rnnqc.formats.fix_position import best_positions, widest_positions
 from rnnqc.formats.rounding import Rounding
 
 Array = npt.NDArray[Any]
-BLOCK = 2**15  # values at a time, so that they stay in the cache
+BLOCK = 2**15  # values at a time, to stay in the cache
 SEARCHES = (("mse", Rounding.HALF_EVEN), ("mse-floor", Rounding.FLOOR))
-"""Kinds of search; to nearest, all ways of breaking ties make the same errors."""
+"""Kinds of search. With rounding to nearest, all ways of breaking ties give the same errors."""
 
 
 def fix_positions_of_calls(values: Array, bits: Sequence[int], candidates: int) -> dict[int, dict[str, Array]]:
-    """For each width the position where nothing saturates, and the best of `candidates` from there on.
+    """Returns for each width the position where nothing saturates, and the best of `candidates` from there on.
 
     Args:
         values: `[calls, n]`, finite; a row may be padded with zeros, which every position represents.

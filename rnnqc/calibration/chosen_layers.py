@@ -1,4 +1,4 @@
-"""Which cells a calibration measures, by their names."""
+"""Selects the cells that a calibration measures, by name."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from rnnqc.recipes.rules import check_points, matches
 
 
 def layer_patterns(layers: Iterable[str]) -> list[str]:
-    """The globs of `layers`.
+    """Checks the patterns in `layers` and returns them.
 
     Raises:
-        UsageError: It is one text, or one is no regular expression.
+        UsageError: It is a single text, or one is not a regular expression.
     """
     if isinstance(layers, str):
         raise UsageError(f"layers = {layers!r} is one text.", supported="a list of globs such as '*encoder*'")
@@ -25,7 +25,7 @@ def layer_patterns(layers: Iterable[str]) -> list[str]:
 
 
 def only_layers(task: Task, patterns: Sequence[str]) -> Task:
-    """The task for the cells that a pattern matches; for all without patterns.
+    """Restricts the task to cells that a pattern matches; without patterns it stays unchanged.
 
     Raises:
         UsageError: A pattern matches no cell.

@@ -1,4 +1,4 @@
-"""Calibration over several processes or machines: pieces go out in chunks, and their observers are merged in order."""
+"""Calibrates over several processes or machines: distributes pieces in chunks, and merges their observers in order."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rnnqc.data.streaming import Piece
 from rnnqc.errors import CompileError, UsageError
 
 LONGEST, LARGEST = 256, 2**25
-"""Pieces, and about how many bytes of observations, that are reduced together, however many processes there are."""
+"""Pieces, and approximate bytes of observations, that are reduced together, whatever the number of processes."""
 ADDRESS = re.compile(r"(\w+://)?.+:\d+")
 TIMEOUT = 10
 """Seconds to wait for a scheduler."""
@@ -25,11 +25,11 @@ Progress = Callable[[int], None]
 def reduced(
     task: Task, pieces: Iterable[Piece], processes: int, scheduler: str | None, progress: Progress | None
 ) -> Observers:
-    """The observers of all pieces.
+    """Returns the merged observers of all pieces.
 
     Args:
         task: What to observe.
-        pieces: Taken as they are needed.
+        pieces: The data, taken when needed.
         processes: How many to use on this machine.
         scheduler: Address of a dask scheduler, or None.
         progress: Called with the number of samples done so far.
@@ -72,7 +72,7 @@ _runners: dict[str, Runner] = {}
 
 
 def _run_chunk(task: bytes, chunk: Chunk) -> Observers:
-    """One chunk's observers, in a worker, which keeps its sessions."""
+    """Runs one chunk in a worker, which keeps its sessions; returns the observers."""
     key = hashlib.sha256(task).hexdigest()
     if key not in _runners:
         _runners.clear()
@@ -115,7 +115,7 @@ def _in_processes(task: Task, chunks: Iterable[Chunk], processes: int) -> Iterat
 def _in_order(
     chunks: Iterable[Chunk], most: int, submit: Callable[[Chunk], Any], result: Callable[[Any], Observers]
 ) -> Iterator[tuple[Observers, int]]:
-    """Results in the order of the chunks, of which no more than `most` are out at once."""
+    """Yields results in the order of the chunks, with at most `most` of them in progress."""
     waiting: deque[tuple[Any, int]] = deque()
     for chunk in chunks:
         waiting.append((submit(chunk), sum(p.samples for p in chunk)))

@@ -19,13 +19,13 @@ def decompose(model: Model, verb: str, look: Callable[[Model], bool] | None = No
 
     Args:
         model: The model.
-        verb: What it is wanted for, for messages.
-        look: Called with the model in normal form; whether it has found something else that is wanted.
-        fold: Whether what is known of its inputs is computed first, as where dimensions are bound; always where
-            inputs are.
+        verb: The purpose, for messages.
+        look: Called with the model in normal form; returns whether it found something else of use.
+        fold: Whether to fold values computed from known inputs first, as for bound dimensions; always done if inputs
+            are bound.
 
     Raises:
-        CompileError: It has no recurrent layer that can be quantized, or is lowered already.
+        CompileError: It has no recurrent layer that can be quantized, or is already lowered.
     """
     lowered = [c.name for c in model.cells.values() if c.form != "float"]
     lowered += [record["name"] for record in custom_cells(model).values()]

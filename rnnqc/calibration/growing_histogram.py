@@ -1,4 +1,4 @@
-"""A histogram that grows with its range, of the same numbers in any order and grouping of what is added."""
+"""A histogram that grows with its range; the order and grouping of updates do not matter."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FINEST = -160
 
 
 class GrowingHistogram:
-    """Counts and sums of the values in 4096 bins around zero; where the range grows, pairs of bins become one.
+    """Counts and sums of values in 4096 bins around zero; when the range grows, pairs of bins are merged.
 
     Any order and grouping of the same updates gives the same numbers.
     """
@@ -42,7 +42,7 @@ class GrowingHistogram:
         self.merge(part)
 
     def merge(self, other: GrowingHistogram) -> None:
-        """Adds another histogram; it may get wider bins by it."""
+        """Adds another histogram; this may widen the bins."""
         exponent = max(self.exponent, other.exponent)
         self._widen(exponent)
         other._widen(exponent)
@@ -66,7 +66,7 @@ class GrowingHistogram:
         return trimmed(math.ldexp(1.0, self.exponent), -HALF, self.counts)
 
     def mean_abs_dev(self, mean: float) -> float:
-        """The mean of `|x - mean|`: exact but for the bin that `mean` lies in, where an even spread is assumed."""
+        """Returns the mean of `|x - mean|`, exact except in the bin of `mean`, where an even spread is assumed."""
         total = int(self.counts.sum())
         if total == 0:
             return 0.0

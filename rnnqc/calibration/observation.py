@@ -1,4 +1,4 @@
-"""Running a model whose quantization points are outputs, and reducing what comes out: the part of one process."""
+"""Runs a model whose quantization points are outputs, and reduces the values: the work of one process."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from rnnqc.proto.files import serialized
 Array = npt.NDArray[Any]
 Dimension = int | str | None
 BUDGET = 2**28
-"""Bytes of observations that may come out of one run, where that can be kept."""
+"""The target for the bytes of observations in one run."""
 ROWS = 32
-"""Samples that run at once, at most."""
+"""The largest number of samples that run at once."""
 MOMENT_LIMIT = 4096
-"""Channels up to which second moments are kept."""
+"""The largest number of channels with second moments."""
 SQUARES = (".activation", ".cell_state")
-"""Ends of the names of points whose channels have means and mean squares, beside `input` and `hidden`."""
+"""Suffixes of points with per-channel means and mean squares, in addition to `input` and `hidden`."""
 
 
 @dataclass(frozen=True)
@@ -38,14 +38,14 @@ class Site:
     """A cell that is observed.
 
     Attributes:
-        name: Of the cell.
-        flipped: Whether its sequences run backwards as they stand.
+        name: Name of the cell.
+        flipped: Whether its sequences are stored in reverse order.
         initial_h: Whether it has an initial hidden state.
         length: Number of steps, its symbol, or None.
-        batch: As `length`.
+        batch: Batch size, its symbol, or None.
         custom: Whether its values have any rank: a custom cell, or a linear layer.
-        linear: Whether it is a linear layer. Rows with NaN or infinities, which are padding, do not count.
-        gate_points: The points that all of its gates have, those of one part together.
+        linear: Whether it is a linear layer. Rows with NaN or infinities are padding and do not count.
+        gate_points: Points that all of its gates have, grouped by part.
     """
 
     name: str
@@ -60,7 +60,7 @@ class Site:
 
 @dataclass(frozen=True)
 class Task:
-    """What to observe; can be sent to another process.
+    """The observation to make; it can be sent to another process.
 
     Attributes:
         model: A decomposed model, serialized.
@@ -69,7 +69,7 @@ class Task:
         dimensions: The dimensions of each input.
         axes: Batch axes of the inputs; None where samples cannot be cut apart.
         carried: Outputs by the input they become in the next call.
-        moments: Whether to keep second moments, and mean squares of single channels.
+        moments: Whether to keep second moments, and per-channel mean squares.
     """
 
     model: bytes
@@ -81,7 +81,7 @@ class Task:
     moments: bool = True
 
     def sizes(self, feed: Feeds, rows: int | None = None) -> list[int]:
-        """About how many bytes each value takes in a run; of `rows` samples, or of the whole feed."""
+        """Estimates the bytes of each value in a run, for `rows` samples or the whole feed."""
         bound = {d: n for k, array in feed.items() for d, n in zip(self.dimensions[k], array.shape, strict=False)}
         axes = self.axes or {}
         longest = max((n for k, a in feed.items() for i, n in enumerate(a.shape) if axes.get(k) != i), default=1)
@@ -97,7 +97,7 @@ class Task:
         return result
 
     def rows(self, feed: Feeds) -> int:
-        """How many samples such as those of `feed` to run at once."""
+        """Returns how many samples like those of `feed` to run at once."""
         return min(ROWS, max(1, BUDGET // max(1, sum(self.sizes(feed, 1)))))
 
 
@@ -118,7 +118,7 @@ class Runner:
         self._last: dict[str, Array] = {}
 
     def run(self, pieces: Iterable[Piece]) -> Observers:
-        """The observers of some pieces, in order.
+        """Runs pieces, in order, and returns their observers.
 
         Raises:
             CompileError: onnxruntime fails, or a value is not finite.
@@ -140,7 +140,7 @@ class Runner:
         return observers
 
     def _groups(self, feed: Feeds) -> list[tuple[int, ...]]:
-        """Indices of values that are observed in one run: as many as fit into the budget, of one cell at least.
+        """Groups indices of values for separate runs: as many as fit into the budget, but at least one cell.
 
         All values of a cell stay together, so that its lengths and the number of its runs are known.
         """
@@ -197,7 +197,7 @@ class Runner:
     def _reduce_custom(
         self, values: Sequence[Observed], outputs: Mapping[str, Any], observers: Observers, piece: Piece
     ) -> None:
-        """Values of any rank: the last axis are channels, those before it rows."""
+        """Reduces values of any rank: the last axis is channels, the axes before it are rows."""
         masks: list[Array] = []
         for value in sorted(values, key=lambda v: v.point != MASK):
             runs = [_by_steps(a, value.step or value.stacked) for a in _runs(outputs[value.value], value)]
@@ -215,16 +215,16 @@ class Runner:
                 self._update(f"{value.cell}.{value.point}", Values(array, rows), observers, piece)
 
     def _fresh(self, runs: Sequence[Array], masks: Sequence[Array]) -> Iterator[tuple[Array, Array]]:
-        """Initial states `[1, rows, channels]`, and which of their rows are data.
+        """Yields initial states `[1, rows, channels]`, and which of their rows are data.
 
-        Rows of zeros are none: exporters write them out. Nor are states that came from the call before, which have
-        been seen there, and those of rows without a step.
+        Rows of zeros are not data, because exporters write explicit zeros. Neither are states from the call before,
+        which were counted there, nor those of rows without a step.
         """
         carried = [a.ravel() for a in self._states.values()]
         for k, array in enumerate(runs):
             if any(np.array_equal(array.ravel(), a) for a in carried):
                 continue
-            # Each step of a Loop has a mask of its own.
+            # In a Loop, each step has its own mask.
             own = [masks[k]] if len(masks) == len(runs) else masks if len(runs) == 1 else []
             valid = np.asarray(array.any(axis=2))
             if own and all(m.shape[1:] == own[0].shape[1:] for m in own):
@@ -235,7 +235,7 @@ class Runner:
     def _of_run(
         self, cell: str, arrays: Mapping[str, Array], last: Array, lens: Array | None
     ) -> Iterator[tuple[str, Values]]:
-        """What one run of a cell shows of each point, in the order of its steps."""
+        """Yields the values of one run of a cell by point, in the order of its steps."""
         site = self.task.sites[cell]
         steps = len(arrays["input"])
         valid = None if lens is None else np.arange(steps)[:, None] < lens
@@ -246,7 +246,7 @@ class Runner:
                 yield point, Values(array, valid)
             else:
                 first, made = array[:1], np.concatenate([array[1:], last[None]])
-                # Exporters write zeros out; a state that came from the call before has been seen there.
+                # Exporters write explicit zeros; a state from the call before was counted there.
                 fresh = first.any() and not np.array_equal(first[0], self._last.get(cell, np.empty(0)))
                 given = bool(site.initial_h and fresh)
                 if given:
@@ -273,13 +273,13 @@ class Runner:
 
 
 def _by_steps(array: Array, step: bool) -> Array:
-    """`[T, rows, channels]` of what a run makes: all steps of a value, or one."""
+    """Reshapes the values of a run to `[T, rows, channels]`; without `step` they are a single step."""
     whole = array if step else array[None]
     return whole.reshape(len(whole), -1, whole.shape[-1] if whole.ndim > 1 else 1)
 
 
 def _for_rows(mask: Array, array: Array) -> Array | None:
-    """A mask `[T, B]` for the rows of `array`; None where it has no such rows."""
+    """Expands a mask `[T, B]` to the rows of `array`; None if they do not match."""
     rows, batch = array.shape[1], mask.shape[1]
     if len(mask) != len(array) or not batch or rows % batch:
         return None
@@ -287,7 +287,7 @@ def _for_rows(mask: Array, array: Array) -> Array | None:
 
 
 def merge(into: Observers, following: Observers) -> None:
-    """Adds to observers what was seen after them."""
+    """Merges observers of later pieces into `into`."""
     for point, observer in following.items():
         if point in into:
             into[point].merge(observer)
@@ -296,7 +296,7 @@ def merge(into: Observers, following: Observers) -> None:
 
 
 def _runs(output: Any, value: Observed) -> list[Array]:
-    """What each run of the cell made, from a tensor or a sequence of tensors; scans outside put axes in front."""
+    """Splits an output into the runs of the cell; outer Scans add leading axes."""
     if value.rank == ANY_RANK:
         return [a for a in (output if isinstance(output, list) else [output]) if a.size]
     arrays: list[Array] = []

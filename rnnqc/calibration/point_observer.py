@@ -21,18 +21,18 @@ Array = npt.NDArray[Any]
 PERCENT = 99.999
 """Brevitas' percentile of a call."""
 ENOUGH = 2**16
-"""Values that are worth the work of one reduction."""
+"""The number of values from which a reduction is worthwhile."""
 
 
 @dataclass(frozen=True)
 class Values:
-    """What one run of a cell shows of a point.
+    """The values of a point in one run of a cell.
 
     Attributes:
         array: `[T, B, K]` float32, in the order of the steps.
         valid: `[T, B]`, False in the padding; None where there is none.
         steps: Whether each step is a call; otherwise the whole is one.
-        begins: Whether a run of the cell begins with it; otherwise it goes on with the one before.
+        begins: Whether a run of the cell begins with it; otherwise it continues the one before.
     """
 
     array: Array
@@ -46,14 +46,14 @@ class NotFiniteError(ValueError):
 
 
 class SampleExtremes:
-    """The average over samples of the least and of the largest value of each."""
+    """The averages over samples of the smallest and of the largest value of each."""
 
     def __init__(self) -> None:
         self.count = 0
         self.low, self.high = ReproducibleSum(), ReproducibleSum()
 
     def add(self, lows: Array, highs: Array, valid: Array | None, single: bool) -> None:
-        """Adds the extremes `[calls, B]` of samples; over the batch where a sample is a single value."""
+        """Adds the extremes `[calls, B]` of samples; of the whole batch if a sample is a single value."""
         if single:
             mask = np.ones(lows.shape, bool) if valid is None else valid
             lows = np.where(mask, lows, np.inf).min(axis=1)
@@ -65,24 +65,24 @@ class SampleExtremes:
         self.high.add(highs.astype(np.float64).sum())
 
     def merge(self, other: SampleExtremes) -> None:
-        """Adds what another one saw."""
+        """Adds the samples of another one."""
         self.count += other.count
         self.low.merge(other.low)
         self.high.merge(other.high)
 
     @property
     def averages(self) -> tuple[float, float]:
-        """Of the least and of the largest values, of at least one sample."""
+        """The averages of the smallest and of the largest values, of at least one sample."""
         return float(self.low.value) / self.count, float(self.high.value) / self.count
 
 
 class PointObserver:
-    """Statistics of one quantization point so far.
+    """The statistics of one quantization point so far.
 
     Args:
-        channels: Whether to keep the statistics of single channels.
+        channels: Whether to keep per-channel statistics.
         moments: Whether to keep second moments.
-        squares: Whether to keep means and mean squares of single channels alone.
+        squares: Whether to keep only per-channel means and mean squares.
     """
 
     def __init__(self, channels: bool = False, moments: bool = False, squares: bool = False) -> None:
@@ -109,10 +109,10 @@ class PointObserver:
         self._waiting_size = 0
 
     def update(self, values: Values) -> None:
-        """Adds the values of one run; small ones wait for more of the same shape.
+        """Adds the values of one run; small runs wait for more of the same shape.
 
         Raises:
-            NotFiniteError: One that is no padding is NaN or infinite.
+            NotFiniteError: A value outside padding is NaN or infinite.
         """
         array, valid = values.array, values.valid
         flat = array if valid is None else array[valid]
@@ -150,7 +150,7 @@ class PointObserver:
             self.call_runs[-1] += calls
 
     def flush(self) -> None:
-        """Adds what waits; where that happens decides about the last bits of sums."""
+        """Adds the waiting values. The points in time of this affect the last bits of sums."""
         if not self._waiting:
             return
         arrays = [a for a, _ in self._waiting]
@@ -180,7 +180,7 @@ class PointObserver:
             self._update_whole(array, valid)
 
     def _update_calls(self, array: Array, valid: Array | None) -> None:
-        """Each step is a call."""
+        """Adds steps of which each is a call."""
         lows, highs = array.min(axis=2), array.max(axis=2)
         self.samples.add(lows, highs, valid, array.shape[2] == 1)
         self.calls += len(array)
@@ -190,7 +190,7 @@ class PointObserver:
         self._vote(array.reshape(len(array), -1))
 
     def _update_whole(self, array: Array, valid: Array | None) -> None:
-        """All steps together are one call."""
+        """Adds all steps together as one call."""
         if valid is None:
             lows, highs, used = array.min(axis=(0, 2)), array.max(axis=(0, 2)), None
         else:
@@ -232,7 +232,7 @@ class PointObserver:
         self.channel_squares.add(np.square(rows).sum(axis=0))
 
     def merge(self, other: PointObserver) -> None:
-        """Adds what another observer saw after this one."""
+        """Adds the values of an observer of later pieces."""
         self.flush()
         other.flush()
         self._merge_shape(other.shape)
@@ -265,7 +265,7 @@ class PointObserver:
 
     @property
     def statistics(self) -> PointStatistics | None:
-        """What was seen; None if that is nothing."""
+        """The statistics; None if there were no values."""
         self.flush()
         if not self.count:
             return None
@@ -300,7 +300,7 @@ class PointObserver:
 
     @property
     def _second_moment(self) -> Array | None:
-        """With float32 precision; None where float32 cannot hold it."""
+        """The second moment with float32 precision; None where float32 cannot hold it."""
         if self.moment is None:
             return None
         moment = self.moment.value / self.rows
@@ -310,11 +310,11 @@ class PointObserver:
 
 
 def _first(most: int, runs: list[int]) -> list[int]:
-    """The first `most` calls of runs."""
+    """Limits the calls of runs to the first `most`."""
     ends = np.minimum(np.cumsum(runs, dtype=np.int64), most)
     return [int(n) for n in np.diff(ends, prepend=0) if n]
 
 
 def call_percentile(values: Array) -> float:
-    """The 99.999 percentile of the magnitudes of a call's values."""
+    """Returns the 99.999 percentile of the magnitudes of a call's values."""
     return kth_smallest(np.abs(values), PERCENT)

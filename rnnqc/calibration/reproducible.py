@@ -12,22 +12,22 @@ import numpy.typing as npt
 Array = npt.NDArray[Any]
 LIMB_BITS = 30
 _HUGE = 1000
-"""The exponent from which on a digit, rounded up, may be too large for a float64."""
+"""From this exponent on, a rounded-up digit may be too large for a float64."""
 
 
 class ReproducibleSum:
     """A sum of float64 arrays of one shape, held as integers.
 
-    A term `v` is cut at fixed places: `v = q0 2**top + q1 2**(top - 30) + ...`, each `q` the nearest integer to what
-    is left, and the `q` are added as int64. `top` is a multiple of 30 such that every term is below `2**(top + 29)`.
-    Where a later term needs a larger `top`, every earlier one has `q0 = 0` there and its other digits move down by
-    one, the last being dropped, exactly as if it had been added with that `top`. So any order and any grouping of the
-    same terms gives the same integers (Demmel and Nguyen, "Fast Reproducible Floating-Point Summation", 2013).
+    A term `v` is cut at fixed places: `v = q0 2**top + q1 2**(top - 30) + ...`, each `q` the nearest integer to the
+    rest, and the `q` are added as int64. `top` is a multiple of 30 such that every term is below `2**(top + 29)`. If a
+    later term needs a larger `top`, the digits of earlier ones move down by one: `q0` becomes 0 and the last digit is
+    dropped, exactly as if they had been added with that `top`. So any order and any grouping of the same terms gives
+    the same integers (Demmel and Nguyen, "Fast Reproducible Floating-Point Summation", 2013).
 
     Args:
-        shape: Of every term.
-        limbs: How many digits are kept: with n of them, what is lost of a term is at most `2**(-30 (n - 1))` of the
-            largest magnitude in any term. Up to `2**33` terms.
+        shape: Shape of every term.
+        limbs: Number of digits kept: with n of them, a term loses at most `2**(-30 (n - 1))` of the largest magnitude
+            in any term. Up to `2**33` terms.
     """
 
     def __init__(self, shape: Sequence[int] = (), limbs: int = 3) -> None:
@@ -51,7 +51,7 @@ class ReproducibleSum:
             rest -= np.ldexp(digits, top - LIMB_BITS * k)
 
     def _add_number(self, rest: float, top: int) -> None:
-        """Adds a single number as `add` does, without arrays: in the same steps, each of which is exact or IEEE's."""
+        """Adds a number as `add` does, but without arrays: the same steps, each exact or rounded as in IEEE 754."""
         for k, limb in enumerate(self.limbs):
             digit = round(math.ldexp(rest, LIMB_BITS * k - top))
             limb += digit
@@ -67,7 +67,7 @@ class ReproducibleSum:
 
     @property
     def value(self) -> npt.NDArray[np.float64]:
-        """The sum, float64."""
+        """The sum as float64."""
         total = np.zeros(self.limbs[0].shape)
         if self.top is not None:
             for k, limb in reversed(list(enumerate(self.limbs))):
@@ -75,13 +75,13 @@ class ReproducibleSum:
         return total
 
     def regroup(self, index: npt.NDArray[np.intp], size: int) -> None:
-        """Adds up the elements of a vector of sums: element k goes to `index[k]` of a vector of `size`."""
+        """Sums elements of a vector: element k is added to `index[k]` of a vector of `size`."""
         for k, limb in enumerate(self.limbs):
             self.limbs[k] = np.zeros(size, np.int64)
             np.add.at(self.limbs[k], index, limb)
 
     def _raise_to(self, top: int) -> int:
-        """Makes `top` at least so large."""
+        """Raises `self.top` to at least `top`, and returns it."""
         if self.top is None:
             self.top = top
         elif top > self.top:

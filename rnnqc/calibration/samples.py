@@ -1,4 +1,4 @@
-"""Which samples calibration takes, and in which pieces they run where they are independent: cut along the batch."""
+"""Selects calibration samples, and cuts independent ones along the batch into the pieces that run."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from rnnqc.errors import CompileError, UsageError
 
 @dataclass(frozen=True)
 class Selection:
-    """Which samples to take.
+    """The samples to take.
 
     Attributes:
         limit: How many; all by default.
@@ -42,10 +42,10 @@ class Selection:
 
 
 def batch_axes(proto: onnx.ModelProto, batches: Iterable[int | str | None]) -> dict[str, int] | None:
-    """The axis of each input along which samples can be cut apart; None where that is not known.
+    """Returns the axis of each input along which samples can be cut apart; None if that is unknown.
 
-    They can be where all recurrent layers have one symbolic batch dimension, and every input has it once, or none but
-    fixed dimensions and symbols of those that have it.
+    All recurrent layers must have the same symbolic batch dimension. Every input must have it once, or have only fixed
+    dimensions and symbols that inputs with the batch have.
 
     Args:
         proto: The model.
@@ -71,7 +71,7 @@ def batch_axes(proto: onnx.ModelProto, batches: Iterable[int | str | None]) -> d
 
 
 def sample_count(feeds: Iterable[Any], axes: Mapping[str, int] | None, limit: int | None) -> int | None:
-    """How many samples there will be, where that can be known without taking one."""
+    """Returns the number of samples, if it can be known without taking one."""
     count = None
     if isinstance(feeds, list) and all(isinstance(f, Mapping) for f in feeds):
         rows = [next((np.shape(f[k])[a : a + 1] for k, a in (axes or {}).items() if k in f), ()) for f in feeds]
@@ -87,13 +87,13 @@ def batches(
     selection: Selection,
     most: Callable[[Feeds], int],
 ) -> Iterator[Piece]:
-    """Independent samples, cut along the batch where there is one.
+    """Yields independent samples, cut along the batch if there is one.
 
     Args:
         feeds: Checked feeds.
         axes: Batch axes of the inputs; None where a whole feed is one sample.
         selection: Which samples; rows of the batch count.
-        most: How many samples of such a feed may run at once.
+        most: Returns how many samples of a feed may run at once.
     """
     first = 0
     for feed, chosen in _chosen(feeds, axes, selection):
@@ -107,7 +107,7 @@ def batches(
 def joined_batches(
     feeds: Iterable[Feeds], axes: Mapping[str, int] | None, selection: Selection, size: int
 ) -> Iterator[Piece]:
-    """Independent samples, cut and joined along the batch: `size` rows each, the last ones may be fewer.
+    """Yields independent samples, cut and joined along the batch: `size` rows each, the last may have fewer.
 
     Args:
         feeds: Checked feeds.
@@ -146,7 +146,7 @@ def joined_batches(
 
 
 def _check_joins(one: Feeds, other: Feeds, axes: Mapping[str, int], which: str) -> None:
-    """Raises CompileError for feeds that make no batch together."""
+    """Raises CompileError for feeds that cannot form a batch together."""
     for name, array in one.items():
         shapes = [a.shape for a in (array, other[name])]
         if name in axes:
@@ -167,7 +167,7 @@ def _check_joins(one: Feeds, other: Feeds, axes: Mapping[str, int], which: str) 
 
 
 def _joined(parts: Sequence[Feeds], axes: Mapping[str, int]) -> Feeds:
-    """Feeds as one, along the batch."""
+    """Joins feeds along the batch."""
     if len(parts) == 1:
         return parts[0]
     return {k: np.concatenate([p[k] for p in parts], axis=axes[k]) if k in axes else v for k, v in parts[0].items()}
@@ -176,7 +176,7 @@ def _joined(parts: Sequence[Feeds], axes: Mapping[str, int]) -> Feeds:
 def _chosen(
     feeds: Iterable[Feeds], axes: Mapping[str, int] | None, selection: Selection
 ) -> Iterator[tuple[Feeds, list[int]]]:
-    """Feeds, and which of their rows are taken."""
+    """Yields feeds and their selected rows."""
     if selection.seed is not None:
         yield from _drawn(feeds, axes, selection)
         return
@@ -193,7 +193,7 @@ def _chosen(
 def _drawn(
     feeds: Iterable[Feeds], axes: Mapping[str, int] | None, selection: Selection
 ) -> Iterator[tuple[Feeds, list[int]]]:
-    """A random subset, in the data's order; held in memory is no more than the subset."""
+    """Yields a random subset in the order of the data; keeps no more than the subset in memory."""
     rng = np.random.default_rng(selection.seed)
     limit = selection.limit or 0
     kept: list[tuple[int, int, Feeds]] = []

@@ -1,4 +1,4 @@
-"""Sums of outer products, with the same bits from every machine and any number of threads."""
+"""Sums of outer products, bit-identical on every machine and with any number of threads."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ BITS, ROWS = 20, 4096
 
 
 def second_moment(rows: Array) -> Array:
-    """The sum of `x x'` over up to 4096 rows `[N, K]`; float64 `[K, K]`.
+    """Returns the sum of `x x'` over up to 4096 rows `[N, K]`; float64 `[K, K]`.
 
-    Values are taken to the nearest multiple of `2**-20` of the power of two above the largest magnitude: every product
-    and sum is then a whole number up to 2**52 in that unit, so that no order of summation rounds.
+    Values are rounded to multiples of `2**-20` of the power of two above the largest magnitude. Every product and sum
+    is then an integer up to 2**52 in that unit, so no order of summation rounds.
     """
     if len(rows) > ROWS:
         raise ValueError(f"{len(rows)} rows")
     exponent = math.frexp(float(np.abs(rows).max(initial=0.0)))[1]
     codes = np.rint(np.ldexp(rows, BITS - exponent))
-    # numpy's product uses all processors, and takes a hundred times as long where they are busy.
+    # numpy's matmul uses all processors, and takes a hundred times as long where they are busy.
     product = _session().run(None, {"x": codes})[0]
     return np.asarray(np.ldexp(product, 2 * (exponent - BITS)))
 
@@ -40,4 +40,4 @@ def _session() -> ort.InferenceSession:
     y = helper.make_tensor_value_info("y", TensorProto.DOUBLE, ["K", "K"])
     graph = helper.make_graph(nodes, "second_moment", [x], [y])
     model: onnx.ModelProto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    return make_session(model, optimize=False)  # onnxruntime up to 1.25 fuses the two to what it cannot run
+    return make_session(model, optimize=False)  # onnxruntime up to 1.25 fuses the two into a node that it cannot run

@@ -1,1 +1,1 @@
-"""What a recurrent cell is: gates, states, activations, quantization points."""
+"""Recurrent cells: their gates, states, activations and quantization points."""

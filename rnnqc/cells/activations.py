@@ -1,8 +1,8 @@
 """The activations of ONNX recurrent operators, described once.
 
-Every pass reads from here what an activation computes, its default alpha and beta, the interval its values lie in, and
-how the integer cell evaluates it: by a table of its argument's quantized values, by a table added to `max(x, 0)`, or
-by the exact float operations themselves (see docs/quant_lstm_cell.md, "Activations").
+Defines for every activation its function, its default alpha and beta, the interval of its values, and how the integer
+cell evaluates it: by a table over its argument's quantized values, by a table added to `max(x, 0)`, or by the exact
+float operations (see docs/quant_lstm_cell.md, "Activations").
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Activation:
 
     @property
     def slope(self) -> float:
-        """Its mean slope from -2 to 2: how much of an error of the argument reaches the value."""
+        """Its mean slope from -2 to 2, that is the share of an argument's error that reaches the value."""
         return round(abs(float(self(np.array(2.0)) - self(np.array(-2.0)))) / 4.0, 4)
 
     @property
@@ -71,7 +71,7 @@ class Activation:
         return round(float(np.abs(np.diff(self(points))).max()) * 2.0**6, 4)
 
     def mean_slopes(self, mean: Array, square: Array) -> Array:
-        """Mean slopes from means of values and of their squares; those from -2 to 2 where values do not tell.
+        """Computes mean slopes from the means of values and of their squares; for other activations `slope`.
 
         The slope of a sigmoid s is `s - s^2`, that of a tanh t is `1 - t^2`.
         """
@@ -82,11 +82,11 @@ class Activation:
         return np.full(np.shape(square), self.slope)
 
     def __call__(self, x: Array) -> Array:
-        """The value, elementwise, in the dtype of `x`."""
+        """Returns the value, elementwise, in the dtype of `x`."""
         return np.asarray(_TABLE[self.name].function(x, self.alpha, self.beta))
 
     def residual(self, x: Array) -> Array:
-        """Kind "relu_table": the value minus `max(x, 0)`."""
+        """Returns, for kind "relu_table", the value minus `max(x, 0)`."""
         return np.asarray(self(x) - np.maximum(x, 0.0))
 
 
@@ -148,7 +148,7 @@ PARAMETER_LIMIT = 2.0**20
 
 
 def make_activation(name: str, alpha: float | None = None, beta: float | None = None) -> Activation:
-    """An activation by name (ONNX accepts any case), with the specification's default parameters.
+    """Returns an activation by name (ONNX accepts any case), with ONNX's default parameters.
 
     Raises:
         KeyError: No such activation.

@@ -17,16 +17,16 @@ FIXED_POINT_REQUIRED = ("hidden_size", "grid_scale", "grid_zero_point", "grid_mi
 
 
 def without_defaults(type_: CellType, attributes: Mapping[str, Any]) -> dict[str, Any]:
-    """The attributes of a node, but for those that have the values which they have without being there."""
+    """Returns the attributes of a node without those that have their default values."""
     arithmetic = attributes.get("arithmetic")
     known = lut_defaults(type_) if arithmetic is None else fixed_point_defaults(type_)
-    # By their digits: a zero with another sign is another value.
+    # Compared as text: 0.0 and -0.0 differ.
     defaults = {k: repr(list(v) if isinstance(v, tuple) else v) for k, v in known.items() if k != "arithmetic"}
     return {k: v for k, v in attributes.items() if repr(v) != defaults.get(k)}
 
 
 def lut_defaults(type_: CellType) -> dict[str, Any]:
-    """Attributes of look-up arithmetic, but for those that are required."""
+    """Returns the attributes of look-up arithmetic with their defaults, except the required ones."""
     gates = len(type_.gates)
     cell_state = {
         "cell_scale": 0.0,
@@ -66,7 +66,7 @@ def lut_defaults(type_: CellType) -> dict[str, Any]:
 
 
 def fixed_point_defaults(type_: CellType) -> dict[str, Any]:
-    """Attributes of fixed-point arithmetic, but for those that are required."""
+    """Returns the attributes of fixed-point arithmetic with their defaults, except the required ones."""
     gates = len(type_.gates)
     return {
         "direction": "forward",

@@ -23,7 +23,7 @@ PRODUCT_POINTS = LSTM.product_points
 
 
 def fixed(size: Size) -> int | None:
-    """The size of a dimension, if it is known."""
+    """Returns the size of a dimension, if it is known."""
     return size if isinstance(size, int) else None
 
 
@@ -31,7 +31,7 @@ def fixed(size: Size) -> int | None:
 class Cell:
     """One direction of one recurrent layer: its equations, sizes, parameters and boundary.
 
-    What later passes add are types of their own (`rnnqc.cells.stages`). A pass that changes a cell puts a new one into
+    Later passes add to it in types of their own (`rnnqc.cells.stages`). A pass that changes a cell puts a new one into
     `Model.cells`.
 
     Names are those of values of the graph that holds the cell; parameters are initializers of the main graph. Every
@@ -60,7 +60,7 @@ class Cell:
         R: Initializer `[H, GH]` float32.
         B: Initializer `[GH]` float32, the two ONNX biases added.
         P: Initializer `[3H]` float32, or None.
-        linear_before_reset: GRU: whether the reset gate multiplies the product with R instead of the hidden state.
+        linear_before_reset: GRU: whether the reset gate multiplies the matmul with R instead of the hidden state.
         hidden_bias: GRU with linear_before_reset: initializer `[H]` float32, the part of the hidden gate's bias that
             the reset gate multiplies; it is not in B.
         batch: The name of the batch size where an input of the model has a dimension of that name, else None.
@@ -96,24 +96,24 @@ class Cell:
 
     @property
     def batch_dimension(self) -> Size:
-        """The batch in shapes: its size or its name, or one that no other cell has; None for a cell without a name.
+        """The batch in shapes: its size or name, otherwise a name unique to the cell; None for a cell without a name.
 
-        onnxruntime takes values whose shapes have equal names for equally large, and gives one the memory of another.
+        onnxruntime assumes that equal names mean equal sizes, and reuses memory accordingly.
         """
         return self.static_batch or self.batch or (f"{self.name}/batch" if self.name else None)
 
     @property
     def type(self) -> CellType:
         """LSTM, GRU or RNN."""
-        return CELL_TYPES.get(self.op, LSTM)  # others are cells of LSTMs
+        return CELL_TYPES.get(self.op, LSTM)  # other operators are LSTM cells
 
     @property
     def outputs(self) -> list[str]:
-        """Names of the output values that exist."""
+        """Names of the existing output values."""
         return [v for v in (self.y, self.y_h, self.y_c) if v is not None]
 
     def gate_activation(self, gate: int) -> Activation:
-        """The activation of a gate (index into the gates of its type)."""
+        """Returns the activation of a gate (index into the gates of its type)."""
         return self.activations[self.type.gate_activations[gate]]
 
     @property
@@ -124,31 +124,31 @@ class Cell:
 
     @property
     def flags(self) -> dict[str, int]:
-        """The attribute of the operator that chooses between two forms of the equations, if the type has one."""
+        """The operator attribute that selects one of two forms of the equations, if the type has one."""
         return {} if self.type.flag is None else {self.type.flag: int(getattr(self, self.type.flag))}
 
     @property
     def resets_state(self) -> bool:
-        """Whether R multiplies, for the candidate, a hidden state that a gate has multiplied before."""
+        """Whether R multiplies, for the candidate, a hidden state already multiplied by a gate."""
         return self.type.candidate is not None and not self.linear_before_reset
 
     @property
     def candidate_columns(self) -> slice:
-        """The columns of W and R that belong to the candidate; none in a type without one."""
+        """The columns of W and R that belong to the candidate; empty for a type without one."""
         return slice(self.type.joint * self.hidden_size, len(self.type.gates) * self.hidden_size)
 
     @property
     def rounds_output(self) -> bool:
-        """Whether hidden states are rounded where they are made, and not where they are used."""
+        """Whether hidden states are rounded when they are computed, not when they are read."""
         return False
 
     def without_dead_outputs(self: C, alive: Collection[str]) -> C:
-        """The cell without those outputs that no node makes any more; `alive` are the values that nodes make."""
+        """Returns the cell without outputs that no node produces; `alive` are the values that nodes produce."""
         gone: dict[str, Any] = {k: None for k in ("y", "y_h", "y_c") if getattr(self, k) not in alive}
         return replace(self, **gone)
 
     def renamed(self: C, old: str, new: str) -> C:
-        """The cell after a value or initializer that it refers to has got another name."""
+        """Returns the cell after a value or initializer that it names was renamed."""
         found: dict[str, Any] = {n: new for n in VALUES if getattr(self, n, None) == old}
         return replace(self, **found) if found else self
 

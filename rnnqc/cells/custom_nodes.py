@@ -9,11 +9,11 @@ from rnnqc.cells.fused_nodes import OperatorNames
 
 OPERATOR = "QuantCustomCell"
 ALIASES = 12
-"""How many further operators the native library has, one for each function body."""
+"""The number of further operators in the native library, one for each function body."""
 PROGRAM = "program"
 REVERSE = "reverse"
 SIZES = "sizes"
-"""Of what is recorded of a custom cell the sizes of its loop, where this stands in a function."""
+"""Key under which a function stores the sizes of its custom cell's loop."""
 _NAME = re.compile(rf"{OPERATOR}(_\w+)?$")
 _INPUT = re.compile(r"(state|x|constant)_\d+$")
 _OUTPUT = re.compile(r"(final|Y)_\d+$")
@@ -23,12 +23,12 @@ NAMES = OperatorNames(OPERATOR, ALIASES)
 
 
 def is_custom_node(op: str) -> bool:
-    """Whether an operator of rnnqc's domain runs a custom cell, whatever prefix tools have put before its name."""
+    """Whether an operator of rnnqc's domain runs a custom cell, even if tools added a prefix to its name."""
     return _NAME.search(op) is not None
 
 
 def is_custom_function(name: str, inputs: Iterable[str], outputs: Iterable[str]) -> bool:
-    """Whether a function has the name and the signature of one behind such an operator."""
+    """Whether a function has the name and the signature of the function behind such an operator."""
     return (
         _NAME.match(name) is not None
         and all(_INPUT.match(n) for n in inputs)

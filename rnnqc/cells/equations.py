@@ -1,6 +1,6 @@
 """The equations of LSTM, GRU and RNN, each written once.
 
-They are written against `Step`, which every arithmetic implements: float operators with or without quantizers
+They use the interface `Step`, which every arithmetic implements: float operators with or without quantizers
 (`rnnqc.passes.cells.float_step`), look-ups (`rnnqc.passes.render.lut.lut_step`), fixed point
 (`rnnqc.passes.render.fixed_point.fixed_point_step`). Source: ONNX operators LSTM, GRU and RNN.
 """
@@ -11,15 +11,15 @@ from typing import Protocol, TypeVar
 
 V = TypeVar("V")
 
-# LSTM, in the order of W, R, B and P.
+# LSTM gates, in the order of W, R, B and P.
 INPUT, OUTPUT, FORGET, CELL = range(4)
-# GRU, in the order of W, R and B.
+# GRU gates, in the order of W, R and B.
 UPDATE, RESET, CANDIDATE = range(3)
 RESET_PRODUCT, RESET_HIDDEN = "hidden_gate.reset_product", "reset.hidden"
 
 
 class Step(Protocol[V]):
-    """One step of a cell. Values are `[B,H]`; names of points are quantization points or, if not, just names."""
+    """One step of a cell. Values are `[B,H]`; `point` is a quantization point, or a mere name if there is none."""
 
     @property
     def input_forget(self) -> bool:
@@ -27,32 +27,32 @@ class Step(Protocol[V]):
 
     @property
     def linear_before_reset(self) -> bool:
-        """GRU: whether the reset gate multiplies the recurrent product instead of the hidden state."""
+        """GRU: whether the reset gate multiplies the recurrent matmul instead of the hidden state."""
 
     @property
     def state(self) -> V:
         """The float state before the step: the cell state of an LSTM, the hidden state of a GRU."""
 
     def gate(self, k: int, peephole: V | None = None) -> V:
-        """The activation of gate k: of x W + h R + B, and a state times the gate's peephole weights if it has some."""
+        """Returns the activation of gate k: of x W + h R + B, plus `peephole` times its peephole weights, if any."""
 
     def projected(self, k: int) -> V:
         """Returns x W + B of gate k."""
 
     def recurrent(self, k: int) -> V:
-        """Returns h R of gate k, with the bias that stays with it."""
+        """Returns h R of gate k, with the bias that belongs to it."""
 
     def recurrent_of(self, k: int, value: V) -> V:
         """Returns value R of gate k."""
 
     def activated(self, k: int, part: V, projected: V) -> V:
-        """The activation of gate k: of part + projected."""
+        """Returns the activation of gate k, of part + projected."""
 
     def coupled(self, gate: V) -> V:
-        """1 - gate, where 1 has the number format of the gate."""
+        """Returns 1 - gate, where 1 is in the gate's number format."""
 
     def complement(self, gate: V) -> V:
-        """1 - gate."""
+        """Returns 1 - gate."""
 
     def product(self, a: V, b: V, point: str) -> V:
         """Returns a * b."""
@@ -61,11 +61,11 @@ class Step(Protocol[V]):
         """Returns kept + added, the state after the step."""
 
     def squashed(self, state: V) -> V:
-        """The output activation of the cell state."""
+        """Returns the output activation of the cell state."""
 
 
 def lstm(s: Step[V]) -> tuple[V, V]:
-    """The hidden state and the cell state after a step."""
+    """Returns the hidden state and the cell state after a step."""
     i = s.gate(INPUT, s.state)
     f = s.coupled(i) if s.input_forget else s.gate(FORGET, s.state)
     g = s.gate(CELL)
@@ -76,7 +76,7 @@ def lstm(s: Step[V]) -> tuple[V, V]:
 
 
 def gru(s: Step[V]) -> tuple[V, V]:
-    """The hidden state after a step, twice: it is the only state."""
+    """Returns the hidden state after a step, twice: it is the only state."""
     z, r = s.gate(UPDATE), s.gate(RESET)
     if s.linear_before_reset:
         part = s.product(r, s.recurrent(CANDIDATE), RESET_PRODUCT)
@@ -90,6 +90,6 @@ def gru(s: Step[V]) -> tuple[V, V]:
 
 
 def rnn(s: Step[V]) -> tuple[V, V]:
-    """The hidden state after a step, twice: it is the only state."""
+    """Returns the hidden state after a step, twice: it is the only state."""
     h = s.gate(0)
     return h, h

@@ -1,4 +1,4 @@
-"""The scalars of fixed-point arithmetic: a list of quantizers, and what a node of a fused operator says about them."""
+"""The scalars of fixed-point arithmetic: a list of quantizers, and the attributes of a fused node."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ BYTE = 255
 
 GATE_KINDS = ("input_product", "hidden_product", "acc")
 RESET = "reset"
-"""The quantizer of a type with a candidate at `RESET_PRODUCT` or `RESET_HIDDEN`, of which a cell has one."""
+"""The quantizer at `RESET_PRODUCT` or `RESET_HIDDEN`, whichever a cell with a candidate has."""
 
 
 def quantizers_of(type_: CellType) -> tuple[str, ...]:
-    """The quantizers in the order of the attributes `grid_*`: names of quantization points, and `RESET`."""
+    """Returns the quantizers in the order of the attributes `grid_*`: names of quantization points, and `RESET`."""
     of_gates = (f"{g}.{kind}" for kind in GATE_KINDS for g in type_.gates)
     reset = () if type_.candidate is None else (RESET,)
     return ("input", "hidden", *of_gates, *reset, *type_.state_points)
 
 
 def point_of(cell: Cell, quantizer: str) -> str:
-    """The quantization point of a quantizer."""
+    """Returns the quantization point of a quantizer."""
     if quantizer != RESET:
         return quantizer
     return RESET_PRODUCT if cell.linear_before_reset else RESET_HIDDEN
@@ -47,12 +47,12 @@ class FixedPointQuantizer:
     """One quantizer: `scale * (clip(round(v / scale + offset) - offset + zero_point, minimum, maximum) - zero_point)`.
 
     Attributes:
-        scale: Real value of one quantization step, a float32 number; 0 for a quantizer that passes values on.
+        scale: Real value of 1 LSB, a float32 number; 0 for a quantizer that passes values on unchanged.
         zero_point: Quantized 0.
         minimum: Lowest quantized value.
         maximum: Highest quantized value.
         rounding: A value of `Rounding`.
-        offset: Whole number that is added before rounding.
+        offset: Integer that is added before rounding.
     """
 
     scale: float = 0.0
@@ -64,7 +64,7 @@ class FixedPointQuantizer:
 
     @classmethod
     def of(cls, encoding: Format, shift: int = 0) -> FixedPointQuantizer:
-        """The quantizer of a format with one scale, its quantized values raised by `shift`."""
+        """Makes the quantizer of a format with one scale; `shift` is added to its quantized values."""
         return cls(
             float(encoding.scale[0]),
             encoding.zero_point + shift,
@@ -95,25 +95,25 @@ class FixedPointNumbers:
 
     Attributes:
         x_mode: "static" or "codes".
-        grid_scale: Of each quantizer of the type of cell (`quantizers_of`); 0 for those that pass values on.
-        grid_zero_point: Of each quantizer.
+        grid_scale: Scale of each quantizer of the type of cell (`quantizers_of`); 0 for those that pass values on.
+        grid_zero_point: Zero point of each quantizer.
         grid_min: Lowest quantized value of each quantizer.
         grid_max: Highest quantized value of each quantizer.
-        grid_rounding: Of each quantizer.
+        grid_rounding: Rounding of each quantizer.
         gate_table_offset: Entry at which each gate's table starts.
         one: The quantized 1 of `input_forget`.
-        accumulator_bits: Width at which sums of products saturate; 0 for exact sums.
-        rounded_output: Whether Y and Y_h lie on the hidden grid.
+        accumulator_bits: Width at which accumulators saturate; 0 for exact sums.
+        rounded_output: Whether Y and Y_h are rounded to the hidden format.
         w_group_size: Rows of W that share a multiplier, if it is packed in groups; else 0.
-        r_group_size: The same of R.
+        r_group_size: The same for R.
         w_bits: Width of the numbers of a packed W, 4 to 6.
-        r_bits: The same of R.
-        w_codebook: 1 if the groups of a packed W have sets of values of their own; else 0.
-        r_codebook: The same of R.
-        w_wide_columns: How many columns of a W that is packed in groups have 8 bits.
-        r_wide_columns: The same of R.
-        arithmetic: `FIXED_POINT`, or `FIXED_POINT32`: in float32, with the bias added to the sum of both products.
-        grid_offset: Of each quantizer.
+        r_bits: The same for R.
+        w_codebook: 1 if the groups of a packed W have codebooks; else 0.
+        r_codebook: The same for R.
+        w_wide_columns: Number of columns with 8 bits in a W that is packed in groups.
+        r_wide_columns: The same for R.
+        arithmetic: `FIXED_POINT`, or `FIXED_POINT32`: in float32, with the bias added to the sum of both matmuls.
+        grid_offset: Offset of each quantizer.
     """
 
     x_mode: str
@@ -141,7 +141,7 @@ class FixedPointNumbers:
     def of(
         cls, x_mode: str, grids: Sequence[FixedPointQuantizer], gate_table_offset: list[int], **others: Any
     ) -> FixedPointNumbers:
-        """The numbers of a cell whose quantizers are `grids`, in the order of `quantizers_of`."""
+        """Makes the numbers of a cell with quantizers `grids`, in the order of `quantizers_of`."""
         return cls(
             x_mode,
             [g.scale for g in grids],
@@ -155,7 +155,7 @@ class FixedPointNumbers:
         )
 
     def quantizer(self, type_: CellType, name: str) -> FixedPointQuantizer:
-        """The quantizer of that name in a cell of a type."""
+        """Returns the quantizer with this name in a cell of a type."""
         return self._at(quantizers_of(type_).index(name))
 
     @property
@@ -179,17 +179,17 @@ class FixedPointNumbers:
         )
 
     def gate_quantizers(self, type_: CellType, kind: str) -> dict[str, FixedPointQuantizer]:
-        """The quantizers `<gate>.<kind>` by gate."""
+        """Returns the quantizers `<gate>.<kind>` by gate."""
         return {g: self.quantizer(type_, f"{g}.{kind}") for g in type_.gates}
 
     @property
     def real(self) -> np.dtype[Any]:
-        """The type of real values."""
+        """The dtype of real values."""
         return np.dtype(np.float32 if self.arithmetic == FIXED_POINT32 else np.float64)
 
     @property
     def bias_last(self) -> bool:
-        """Whether the bias is added to the sum of both products, and not to the input's."""
+        """Whether the bias is added to the sum of both matmuls, and not to the input's."""
         return self.arithmetic == FIXED_POINT32
 
     @property
@@ -203,7 +203,7 @@ class FixedPointNumbers:
         return 8 if self.hidden.maximum <= BYTE else 16
 
     def attributes(self, cell: Cell) -> dict[str, Any]:
-        """The attributes of the fused node, with those at their defaults."""
+        """Returns the attributes of the fused node, including defaults."""
         left_out = {"one", *(() if cell.type.cell_state else ("rounded_output",))}
         kept = {k: v for k, v in asdict(self).items() if k not in left_out}
         kept["grid_rounding"] = ",".join(self.grid_rounding)  # custom operators cannot read lists of strings

@@ -25,39 +25,39 @@ _INPUTS = (
 
 
 def input_names(type_: CellType) -> tuple[str, ...]:
-    """The fused operator's inputs. Without cell state its table's place is that of the hidden gate's own bias."""
+    """Returns the fused operator's inputs. Without cell state, `hidden_bias` takes the place of `cell_table`."""
     return _INPUTS if type_.cell_state else tuple("hidden_bias" if n == "cell_table" else n for n in _INPUTS)
 
 
 def fused_outputs(type_: CellType) -> tuple[str, ...]:
-    """The fused operator's outputs."""
+    """Returns the fused operator's outputs."""
     return (*output_names(type_), "Y_codes")
 
 
 def places_of(names: Sequence[str], given: Sequence[str]) -> list[int]:
-    """What the attribute `input_places` says of a node with the inputs `given`; empty if it needs none.
+    """Returns the attribute `input_places` for a node with the inputs `given`; empty if it is not needed.
 
     Args:
         names: The operator's inputs.
-        given: Those that the node has, in this order.
+        given: The inputs of the node, in its order.
     """
     places = [names.index(n) for n in given]
     return places if places != list(range(len(places))) else []
 
 
 def fused_places(node: onnx.NodeProto) -> Sequence[int]:
-    """For each input of a node its place among the operator's inputs."""
+    """Returns for each input of a node its position among the operator's inputs."""
     places = next((a.ints for a in node.attribute if a.name == PLACES), ())
     return list(places) or range(len(node.input))
 
 
 def given_inputs(node: onnx.NodeProto, names: Sequence[str]) -> dict[str, str]:
-    """The values that a node is given, by the operator's `names` for its inputs."""
+    """Returns the input values of a node by the operator's input `names`."""
     return {names[p]: v for p, v in zip(fused_places(node), node.input, strict=True) if v}
 
 
 class BodyNames(Protocol):
-    """What names there are for the bodies of a kind of node."""
+    """The names for function bodies of one kind of node."""
 
     @property
     def fused(self) -> str:
@@ -65,44 +65,44 @@ class BodyNames(Protocol):
 
     @property
     def aliases(self) -> int:
-        """How many further operators the native library has for it."""
+        """The number of further operators in the native library."""
 
     def fused_name(self, number: int) -> str:
-        """One of these."""
+        """Returns the name of one of these."""
 
 
 @dataclass(frozen=True)
 class OperatorNames:
-    """The names for a kind of node that is no cell of a type.
+    """The operator names for a kind of node that is not a cell type.
 
     Attributes:
         fused: The operator.
-        aliases: How many further operators the native library has for it.
+        aliases: The number of further operators in the native library.
     """
 
     fused: str
     aliases: int
 
     def fused_name(self, number: int) -> str:
-        """Operator `number` < `aliases`."""
+        """Returns operator `number` < `aliases`."""
         return alias_name(self.fused, number)
 
 
 def name_of_body(type_: BodyNames, number: int, taken: Collection[str]) -> str:
-    """An operator of the native library for a function body.
+    """Chooses an operator of the native library for a function body.
 
     Args:
-        type_: Of the cell, or what else has several bodies.
+        type_: The type of the cell, or another kind of node with several bodies.
         number: The body's `configuration`.
         taken: Names that other bodies have.
 
     Returns:
-        Where no such operator is left, a name without a kernel: such a body runs in standard operators.
+        The operator; if none is left, a name without a kernel, so that the body runs in standard operators.
     """
     names = (type_.fused_name((number + k) % type_.aliases) for k in range(type_.aliases))
     return next((n for n in names if n not in taken), f"{type_.fused}{_NO_KERNEL}{number:012x}")
 
 
 def has_kernel(name: str) -> bool:
-    """Whether a name that `name_of_body` gave is an operator of the native library."""
+    """Whether a name from `name_of_body` is an operator of the native library."""
     return _NO_KERNEL not in name

@@ -18,12 +18,12 @@ _ATTRIBUTES = {DYNAMIC_ROW: (), "static": ("x_scale", "x_zero_point"), "codes": 
 
 @dataclass(frozen=True)
 class LinearKind:
-    """What the operators differ in. Each has a function of its own.
+    """The properties that distinguish the operators. Each has a function of its own.
 
     Attributes:
         x_mode: As the node's attribute.
-        bits: Of W: 8 for int8, or 4 to 6 for packed numbers with multipliers of groups.
-        codebook: 1 if the groups of packed numbers of 4 bits have sets of values of their own; else 0.
+        bits: Bits of W: 8 for int8, or 4 to 6 for packed numbers with group multipliers.
+        codebook: 1 if the groups of packed 4-bit numbers have codebooks; else 0.
     """
 
     x_mode: str = DYNAMIC_ROW
@@ -37,23 +37,23 @@ class LinearKind:
 
     @property
     def name(self) -> str:
-        """Of the operator."""
+        """The name of the operator."""
         return OPERATOR + _SUFFIXES[self.x_mode] + (f"Int{self.bits}" if self.packed else "") + _VALUES[self.codebook]
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """Of the node and of its function."""
+        """The inputs of the node and of its function."""
         return LINEAR_INPUTS if self.packed else LINEAR_INPUTS[:-1]
 
     @property
     def attributes(self) -> tuple[str, ...]:
-        """Those of the function; its nodes have all of them."""
+        """The attributes of the function; its nodes have all of them."""
         groups = ("group_size",) if self.packed else ()
         return (*_ATTRIBUTES[self.x_mode], *groups, *self.packing)
 
     @property
     def packing(self) -> dict[str, int]:
-        """The attributes that say how W is packed, of nodes that have them."""
+        """The attributes that describe the packing of W."""
         bits = {} if self.bits in (BYTE_BITS, NIBBLE_BITS) else {"bits": self.bits}
         return bits | ({"codebook": self.codebook} if self.codebook else {})
 
@@ -65,11 +65,11 @@ _NAME = re.compile(rf"{OPERATOR}(Static|Codes)?(Int4Uneven|Int[456])?$")
 
 
 def linear_kind(op: str) -> LinearKind | None:
-    """The kind of an operator with this name; None for any other."""
+    """Returns the kind of an operator with this name; None for any other."""
     return _BY_NAME.get(op)
 
 
 def kind_behind_prefix(op: str) -> LinearKind | None:
-    """The kind of an operator with any prefix, as tools put it before the names of functions."""
+    """Returns the kind of an operator with any prefix, such as tools add to names of functions; None for any other."""
     found = _NAME.search(op)
     return _BY_NAME[found[0]] if found is not None else None

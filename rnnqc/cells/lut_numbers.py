@@ -1,4 +1,4 @@
-"""The scalars of the lut arithmetic, and what a node of a fused operator says about them."""
+"""The scalars of the lut arithmetic, and the attributes of a fused node."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ class LutNumbers:
         h_mode: "static" or "dynamic_row".
         h_scale: Scale of static quantized hidden states.
         h_zero_point: Zero point of the quantized hidden states.
-        cell_scale: Real value of one cell unit; 0 for a float cell.
+        cell_scale: Scale of the quantized cell state; 0 for a float cell state.
         cell_max: Largest quantized cell state.
-        cell_index_scale: Float cell: quantized values of the output table per unit.
+        cell_index_scale: Float cell state: quantized values of the output table per unit.
         gate_kinds: How each gate is evaluated.
         gate_min: Lower limit of each gate's pre-activation.
         gate_max: Upper limit.
@@ -39,19 +39,19 @@ class LutNumbers:
         cell_table_size: Entries of the output table, or 0.
         zero_point_rows: Mode "dynamic_row": rows that the function body appends to W for the rows' zero points; else 0.
         w_group_size: Rows of W that share a multiplier, if it is packed in groups; else 0.
-        r_group_size: The same of R.
+        r_group_size: The same for R.
         w_bits: Width of the numbers of a packed W, 4 to 6.
-        r_bits: The same of R.
-        w_codebook: 1 if the groups of a packed W have sets of values of their own; else 0.
-        r_codebook: The same of R.
-        w_wide_columns: How many columns of a W that is packed in groups have 8 bits.
-        r_wide_columns: The same of R.
+        r_bits: The same for R.
+        w_codebook: 1 if the groups of a packed W have codebooks; else 0.
+        r_codebook: The same for R.
+        w_wide_columns: Number of columns with 8 bits in a W that is packed in groups.
+        r_wide_columns: The same for R.
         x_bits: Width of the input's quantized values, 8 or 16.
         h_bits: Width of the quantized hidden states, 8 or 16.
         reset_scale: Where a gate multiplies the hidden state before R: scale of static quantized values of `r * h`.
         reset_zero_point: Their zero point.
-        h_bound: Magnitude up to which static quantized values hold the hidden states that the steps make, in a cell
-            with an initial state, which may be larger; 0 where nothing is known of it.
+        h_bound: Largest magnitude of computed hidden states that static quantized values hold, in a cell with an
+            initial state, which may be larger; 0 if unknown.
         h_is_data: Whether no tool can take the initial hidden state for a constant.
     """
 
@@ -90,11 +90,11 @@ class LutNumbers:
 
     @property
     def cell_is_wide(self) -> bool:
-        """Whether the limit of a quantized cell cannot be reached."""
+        """Whether the limit of a quantized cell state cannot be reached."""
         return self.cell_max >= STATE_LIMIT
 
     def attributes(self, cell: Cell) -> dict[str, Any]:
-        """The attributes of the fused node, with those at their defaults."""
+        """Returns the attributes of the fused node, including defaults."""
         gates = [cell.gate_activation(k) for k in range(len(cell.type.gates))]
         left_out = {*_BODY_ONLY, *(() if cell.type.cell_state else _CELL_STATE_ONLY), *_RESET_ONLY}
         numbers = {k: v for k, v in asdict(self).items() if k not in left_out}

@@ -1,4 +1,4 @@
-"""What a node of a fused operator says about packed W and R (docs/quant_lstm_cell.md, *Packed weights*)."""
+"""The attributes of a fused node that describe packed W and R (docs/quant_lstm_cell.md, *Packed weights*)."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from rnnqc.formats.packing import NIBBLE_BITS
 
 VERSION = "operator_version"
 FEW_BITS_VERSION = 2
-"""Version of the operators whose packed weights may have 5 and 6 bits."""
+"""Version of the operators from which packed weights may have 5 and 6 bits."""
 CODEBOOK_VERSION = 3
-"""Version of the operators whose groups of packed weights may have codebooks."""
+"""Version of the operators from which groups of packed weights may have codebooks."""
 WIDE_VERSION = 4
-"""Version of the operators whose packed weights in groups may have columns of 8 bits."""
+"""Version of the operators from which packed weights in groups may have columns of 8 bits."""
 PACKED_WIDTHS: dict[str, Any] = {"w_bits": NIBBLE_BITS, "r_bits": NIBBLE_BITS}
 CODEBOOKS: dict[str, Any] = {"w_codebook": 0, "r_codebook": 0}
 WIDE_COLUMNS: dict[str, Any] = {"w_wide_columns": 0, "r_wide_columns": 0}
 PACKED_DEFAULTS: dict[str, Any] = {"w_group_size": 0, "r_group_size": 0, **PACKED_WIDTHS, **CODEBOOKS, **WIDE_COLUMNS}
-"""Attributes that are left out at their default: a library that does not know them runs files without them."""
+"""Attributes that are omitted at their defaults, so that a library that does not know them runs files without them."""
 
 
 class PackedNumbers(Protocol):
-    """The scalars of a cell, whatever its arithmetic."""
+    """The scalars of a cell in any arithmetic."""
 
     @property
     def w_group_size(self) -> int:
@@ -29,7 +29,7 @@ class PackedNumbers(Protocol):
 
     @property
     def r_group_size(self) -> int:
-        """The same of R."""
+        """The same for R."""
 
     @property
     def w_bits(self) -> int:
@@ -37,27 +37,27 @@ class PackedNumbers(Protocol):
 
     @property
     def r_bits(self) -> int:
-        """The same of R."""
+        """The same for R."""
 
     @property
     def w_codebook(self) -> int:
-        """1: the groups of a packed W have sets of values (`rnnqc.formats.codebooks`); else 0."""
+        """1 if the groups of a packed W have codebooks (`rnnqc.formats.codebooks`); else 0."""
 
     @property
     def r_codebook(self) -> int:
-        """The same of R."""
+        """The same for R."""
 
     @property
     def w_wide_columns(self) -> int:
-        """How many columns of a W that is packed in groups have 8 bits."""
+        """Number of columns with 8 bits in a W that is packed in groups."""
 
     @property
     def r_wide_columns(self) -> int:
-        """The same of R."""
+        """The same for R."""
 
 
 def version_of(numbers: PackedNumbers) -> dict[str, int]:
-    """The attribute that makes older libraries refuse what they cannot unpack; nothing where they can."""
+    """Returns the attribute that makes older libraries refuse what they cannot unpack; empty if they can."""
     if numbers.w_wide_columns or numbers.r_wide_columns:
         return {VERSION: WIDE_VERSION}
     if numbers.w_codebook or numbers.r_codebook:

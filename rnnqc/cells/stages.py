@@ -1,9 +1,9 @@
-"""What passes add to a cell, one type for each stage: formats, integer operands, the fused node.
+"""The stages of a cell, one type for each: formats, integer operands, the fused node.
 
     Cell -> QuantizedCell -> IntegerCell -> FusedCell
                           -> QonnxCell
 
-Each has everything that the one before has.
+Each stage has all fields of the one before.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from rnnqc.formats.point_format import FLOAT, PointFormat
 Q = TypeVar("Q", bound="QuantizedCell")
 N = TypeVar("N", bound="IntegerCell")
 Numbers = LutNumbers | FixedPointNumbers
-"""The scalars of an integer cell: their type is its arithmetic."""
+"""The scalars of an integer cell; their type tells the arithmetic."""
 Points = Mapping[str, PointFormat]
 """The format of each quantization point."""
 
@@ -41,12 +41,12 @@ class QuantizedCell(Cell):
 
     @classmethod
     def of(cls, cell: Cell, points: Points) -> QuantizedCell:
-        """The cell with formats."""
+        """Returns the cell with formats."""
         return QuantizedCell(**_fields(cell, Cell), points=points)
 
     @property
     def rounds_output(self) -> bool:
-        """Whether hidden states are rounded where they are made, and not where they are used."""
+        """Whether hidden states are rounded when they are computed, not when they are read."""
         return self.type.cell_state and self.point("hidden").rounded_output
 
     @property
@@ -55,11 +55,11 @@ class QuantizedCell(Cell):
         return all(p.is_float for p in self.points.values())
 
     def point(self, name: str) -> PointFormat:
-        """The format of a quantization point; float where none is known."""
+        """Returns the format of a quantization point; float if none is known."""
         return self.points.get(name, FLOAT)
 
     def with_point(self: Q, name: str, point: PointFormat) -> Q:
-        """The cell with another format at one point."""
+        """Returns the cell with another format at one point."""
         return replace(self, points={**self.points, name: point})
 
 
@@ -71,7 +71,7 @@ class QonnxCell(QuantizedCell):
 
     @classmethod
     def of_quantized(cls, cell: QuantizedCell) -> QonnxCell:
-        """The cell after its nodes became one of Brevitas."""
+        """Returns the cell after its nodes were replaced by one of Brevitas."""
         return QonnxCell(**_fields(cell, QuantizedCell))
 
 
@@ -97,7 +97,7 @@ class OperandNames:
     R_zero_point: str | None = None
 
     def as_dict(self) -> dict[str, str]:
-        """Those that the cell has."""
+        """Returns the operands that the cell has."""
         return {k: v for k, v in vars(self).items() if v is not None}
 
 
@@ -121,19 +121,19 @@ class IntegerCell(QuantizedCell):
     def of_quantized(
         cls, cell: QuantizedCell, numbers: Numbers, operands: OperandNames, y_codes: str | None
     ) -> IntegerCell:
-        """The cell in integer arithmetic; its parameters are the operands of the same names."""
+        """Returns the cell in integer arithmetic; its parameters are the operands of the same names."""
         held = _fields(cell, QuantizedCell) | {key: getattr(operands, key) for key in PARAMETERS}
         return IntegerCell(**held, numbers=numbers, operands=operands, y_codes=y_codes)
 
     @property
     def outputs(self) -> list[str]:
-        """Names of the output values that exist, quantized values included."""
+        """Names of the existing output values, quantized ones included."""
         return [*super().outputs, *([self.y_codes] if self.y_codes is not None else [])]
 
     def with_packed(
         self: N, key: str, codes: str, bits: int, multiplier: str | None, group_size: int, codebook: int, wide: int
     ) -> N:
-        """The cell with W or R (`key`) packed.
+        """Returns the cell with W or R (`key`) packed.
 
         Args:
             key: Which one.
@@ -141,8 +141,8 @@ class IntegerCell(QuantizedCell):
             bits: Their width.
             multiplier: Name of the multipliers of groups, or None.
             group_size: Rows of a group, or 0.
-            codebook: 1 if groups have sets of values of their own, else 0.
-            wide: How many columns have 8 bits.
+            codebook: 1 if groups have codebooks, else 0.
+            wide: Number of columns with 8 bits.
         """
         packing = {"group_size": group_size, "bits": bits, "codebook": codebook, "wide_columns": wide}
         named: dict[str, Any] = {f"{key.lower()}_{name}": value for name, value in packing.items()}
@@ -152,12 +152,12 @@ class IntegerCell(QuantizedCell):
         return replace(self, **own, operands=operands, numbers=replace(self.numbers, **named))
 
     def without_dead_outputs(self: N, alive: Collection[str]) -> N:
-        """The cell without those outputs that no node makes any more; `alive` are the values that nodes make."""
+        """Returns the cell without outputs that no node produces; `alive` are the values that nodes produce."""
         made = super().without_dead_outputs(alive)
         return made if made.y_codes in alive else replace(made, y_codes=None)
 
     def renamed(self: N, old: str, new: str) -> N:
-        """The cell after a value or initializer that it refers to has got another name."""
+        """Returns the cell after a value or initializer that it names was renamed."""
         made = super().renamed(old, new)
         known: dict[str, Any] = {k: new for k, v in made.operands.as_dict().items() if v == old}
         if known:
@@ -173,15 +173,15 @@ class FusedCell(IntegerCell):
 
     @classmethod
     def of_integer(cls, cell: IntegerCell) -> FusedCell:
-        """The cell after its nodes became one."""
+        """Returns the cell after its nodes were fused into one."""
         return FusedCell(**_fields(cell, IntegerCell))
 
 
 def points_of(cell: Cell) -> Points:
-    """The formats of a cell; none for one that is float."""
+    """Returns the formats of a cell; empty for a float cell."""
     return cell.points if isinstance(cell, QuantizedCell) else {}
 
 
 def _fields(cell: Cell, stage: type[Cell]) -> dict[str, Any]:
-    """The fields of a stage."""
+    """Returns the fields of a stage."""
     return {f.name: getattr(cell, f.name) for f in fields(stage)}

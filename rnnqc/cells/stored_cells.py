@@ -1,7 +1,7 @@
-"""Cells in the metadata of a model: written by `cells_to_text`, read by `cells_from_text`, nowhere else.
+"""Cells in the metadata of a model: only `cells_to_text` writes and only `cells_from_text` reads them.
 
-The text is JSON, compressed: the cells of a model are nearly alike, and 28 of them take 3 kB instead of 57. Plain JSON
-is read, too. Every form has the same keys; those of later stages are empty in earlier ones.
+The text is compressed JSON: the cells of a model are nearly alike, and 28 of them take 3 kB instead of 57. Plain JSON
+can be read, too. Every form has the same keys; those of later stages are empty in earlier ones.
 """
 
 from __future__ import annotations
@@ -26,28 +26,28 @@ NO_CELLS = "[]"
 _STAGES: Mapping[str, type[Cell]] = {c.form: c for c in (Cell, QuantizedCell, IntegerCell, FusedCell, QonnxCell)}
 _LATER = ("points", "numbers", "operands", "y_codes")
 _COMPRESSED = "zlib:"
-"""What a text begins with that is zlib's compression of JSON, in base85."""
+"""Prefix of a text that is zlib-compressed JSON in base85."""
 _LARGEST_TEXT = 2**28
-"""Bytes of JSON that are read."""
+"""The largest number of JSON bytes that are read."""
 
 
 def cells_to_text(cells: Iterable[Cell], behind: str = NO_CELLS) -> str:
-    """The text of some cells, behind those of another text."""
+    """Returns the text of some cells, appended to another text's cells."""
     return _compressed([*_entries(behind), *map(cell_to_json, cells)])
 
 
 def cells_from_text(text: str) -> dict[str, Cell]:
-    """The cells of a text, by name.
+    """Returns the cells in a text, by name.
 
     Raises:
-        ValueError, RecursionError: It is no JSON, or not compressed as `cells_to_text` does it.
+        ValueError, RecursionError: It is not JSON, or not compressed as `cells_to_text` does it.
         KeyError, TypeError, AttributeError, FormatError: As `cell_from_json`.
     """
     return {c["name"]: cell_from_json(c) for c in _entries(text)}
 
 
 def joined_texts(first: str, second: str) -> str:
-    """The text of the cells of two texts."""
+    """Joins the cells of two texts."""
     return _compressed([*_entries(first), *_entries(second)])
 
 
@@ -57,10 +57,11 @@ def _compressed(entries: Sequence[Any]) -> str:
 
 
 def _entries(text: str) -> list[Any]:
-    """What a text holds, compressed or not.
+    """Returns the contents of a text, compressed or not.
 
     Raises:
         ValueError, RecursionError: It is damaged, or longer than any model needs.
+        TypeError: It is not a list.
     """
     if text.startswith(_COMPRESSED):
         reader = zlib.decompressobj()
@@ -78,7 +79,7 @@ def _entries(text: str) -> list[Any]:
 
 
 def cell_to_json(cell: Cell) -> dict[str, Any]:
-    """JSON-ready values. The scales of channels of an integer form stand in its multipliers, and are left out."""
+    """Returns JSON-ready values. Per-channel scales of an integer form are in its multipliers, so they are left out."""
     data = {f.name: getattr(cell, f.name) for f in fields(cell) if f.name not in _LATER}
     data["activations"] = tuple(asdict(a) for a in cell.activations)
     integer = cell if isinstance(cell, IntegerCell) else None
@@ -94,11 +95,11 @@ def cell_to_json(cell: Cell) -> dict[str, Any]:
 
 
 def cell_from_json(data: Mapping[str, Any]) -> Cell:
-    """The inverse of `cell_to_json`; entries of later versions are ignored.
+    """Parses the result of `cell_to_json`; ignores entries of later versions.
 
     Raises:
-        KeyError, TypeError, AttributeError: The values make no cell.
-        FormatError: They make no format.
+        KeyError, TypeError, AttributeError: The values are not a valid cell.
+        FormatError: They are not valid formats.
     """
     stage = _STAGES[data.get("form", Cell.form)]
     values = {f.name: data[f.name] for f in fields(stage) if f.name in data and f.name not in _LATER}
@@ -113,7 +114,7 @@ def cell_from_json(data: Mapping[str, Any]) -> Cell:
 
 
 def _held(numbers: Numbers) -> dict[str, Any]:
-    """Without the widths and values of packed weights that every earlier file has."""
+    """Returns the numbers without attributes of packed weights at the defaults of earlier files."""
     usual = {**PACKED_WIDTHS, **CODEBOOKS, **WIDE_COLUMNS}
     return {k: v for k, v in vars(numbers).items() if usual.get(k) != v}
 

@@ -1,10 +1,10 @@
 """Activation tables: the value of an activation for every quantized value of its argument.
 
 The default table is piecewise linear: `tanh` on [0, 8] with 64 equal segments between integer knots in units of 2**-14,
-continued oddly; `sigmoid(x) = (1 + tanh(x / 2)) / 2` uses the same knots on [-16, 16]. Every entry is a small integer
-times a power of two, so that any way of evaluating it (a look-up, or the segments held in vector registers) gives the
-same bits. Least-squares knots leave an error of at most 1.01e-3 for tanh and 5.1e-4 for sigmoid (near the bends;
-0.04 dB of a layer).
+extended as an odd function; `sigmoid(x) = (1 + tanh(x / 2)) / 2` uses the same knots on [-16, 16]. Every entry is a
+small integer times a power of two, so that any way of evaluating it (a look-up, or the segments in vector registers)
+gives the same bits. Least-squares knots leave an error of at most 1.01e-3 for tanh and 5.1e-4 for sigmoid (near the
+bends; 0.04 dB of a layer).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 SEGMENTS = 64
 PIECEWISE_LINEAR = "piecewise-linear"
-"""The kind of these tables, as recipes say it."""
+"""The name of these tables in recipes."""
 KNOT_UNIT = 2.0**-14
 TANH_LIMIT = 8.0
 SIGMOID_LIMIT = 16.0
@@ -34,7 +34,7 @@ TANH_KNOTS: tuple[int, ...] = (
 
 
 def piecewise_linear_tanh(codes: npt.NDArray[np.int64], n: int) -> npt.NDArray[np.int64]:
-    """Tanh of `codes` (units of 8 / n) in units of 2**-14, by the knots; `n` is a multiple of 64.
+    """Computes tanh of `codes` (units of 8 / n) in units of 2**-14 from the knots; `n` is a multiple of 64.
 
     Quantized values beyond +-n saturate.
     """
@@ -48,17 +48,17 @@ def piecewise_linear_tanh(codes: npt.NDArray[np.int64], n: int) -> npt.NDArray[n
 
 
 def signed_codes(bits: int) -> npt.NDArray[np.int64]:
-    """All quantized values of a signed format in ascending order."""
+    """Returns all quantized values of a signed format in ascending order."""
     return np.arange(-(2 ** (bits - 1)), 2 ** (bits - 1), dtype=np.int64)
 
 
 def table_of(
     function: Callable[[npt.NDArray[Any]], npt.NDArray[Any]], step: float, bits: int
 ) -> npt.NDArray[np.float32]:
-    """`function(step * code)` for all quantized values of `bits` bits in ascending order, evaluated in float64."""
+    """Returns `function(step * code)` for all quantized values of `bits` bits, ascending, evaluated in float64."""
     return np.asarray(function(signed_codes(bits) * step), dtype=np.float64).astype(np.float32)
 
 
 def by_code(ascending: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-    """Rolls an ascending table so that entry k belongs to the quantized k, negative ones in the upper half."""
+    """Rolls an ascending table so that entry k belongs to the quantized value k, negative ones in the upper half."""
     return np.roll(ascending, -(ascending.size // 2))

@@ -1,8 +1,8 @@
-"""LSTM, GRU and RNN described: gates, states, quantization points. The passes read these descriptions.
+"""Descriptions of LSTM, GRU and RNN that the passes read: gates, states, quantization points.
 
-What a type computes stands in `rnnqc.cells.equations`. Every type has the inputs, outputs and weight layouts of ONNX's
-recurrent operators: `X, W [D,GH,I], R [D,GH,H], B [D,2GH], sequence_lens, initial_h` -> `Y, Y_h`, for G gates, and with
-a cell state `initial_c, P` and `Y_c`.
+The equations are in `rnnqc.cells.equations`. Every type has the inputs, outputs and weight layouts of ONNX's recurrent
+operators: `X, W [D,GH,I], R [D,GH,H], B [D,2GH], sequence_lens, initial_h` -> `Y, Y_h`, for G gates, and with a cell
+state `initial_c, P` and `Y_c`.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ class QuantizationPoint:
 
 @dataclass(frozen=True)
 class CellType:
-    """What tells one type of recurrent layer from the others.
+    """The properties that distinguish a type of recurrent layer.
 
     Attributes:
         op: The operator of a layer in float.
         fused: Operator of the quantized cell.
-        aliases: How many further operators the native library has for it; see `fused_name`. 0 for a type without
+        aliases: The number of further operators for it in the native library; see `fused_name`. 0 for a type without
             kernel.
         gates: Their names, in ONNX's order in W, R and B.
         activations: The default ones of a direction, in ONNX's order f, g, h.
@@ -46,12 +46,12 @@ class CellType:
         peephole_gates: Gates in the order of P.
         output_activation: Number of the activation between cell state and hidden state; None without cell state. A type
             with a cell state has LSTM's gates, in their order.
-        candidate: The gate, the last one, whose products with W and R stay apart until another gate has multiplied its
-            hidden state (point `RESET_HIDDEN`) or its product with R (`RESET_PRODUCT`); None without such a gate.
+        candidate: The last gate, if its matmuls with W and R stay apart until another gate has multiplied its hidden
+            state (point `RESET_HIDDEN`) or its matmul with R (`RESET_PRODUCT`); None without such a gate.
         update: The gate that mixes the hidden state with a new value: while its values are in 0 .. 1, the state after a
             step lies between the two.
-        domain: Of `op`; empty for ONNX's.
-        flag: Attribute of the operator that chooses between two forms of the equations, a field of `Cell`, or None.
+        domain: Domain of `op`; empty for ONNX's.
+        flag: Attribute of the operator that selects one of two forms of the equations, a field of `Cell`, or None.
     """
 
     op: str
@@ -71,43 +71,43 @@ class CellType:
 
     @property
     def cell_state(self) -> bool:
-        """Whether there is a state c beside the hidden state."""
+        """Whether there is a cell state c in addition to the hidden state."""
         return self.output_activation is not None
 
     @property
     def joint(self) -> int:
-        """How many gates, from the first on, have pre-activations that are sums of both products."""
+        """The number of leading gates whose pre-activations are sums of both matmuls."""
         return len(self.gates) if self.candidate is None else self.candidate
 
     @property
     def state_points(self) -> tuple[str, ...]:
-        """Points of the float state that a step reads: its two parts and the state; none where all are quantized."""
+        """Points of the float state that a step reads: its two parts and the state; empty if states are quantized."""
         return tuple(p.name for p in self.points if p.name.startswith(("cell_state", "hidden_state")))
 
     @property
     def reads_hidden(self) -> bool:
-        """Whether a step reads the hidden state itself and not only its product with R."""
+        """Whether a step reads the hidden state itself and not only its matmul with R."""
         return bool(self.state_points) and not self.cell_state
 
     def fused_name(self, number: int) -> str:
-        """Operator `number` < `aliases`: a name for one function body, with the same kernel as all others."""
+        """Returns operator `number` < `aliases`: a name for one function body, with the same kernel as all others."""
         return alias_name(self.fused, number)
 
     @functools.cached_property
     def product_points(self) -> tuple[str, ...]:
-        """Quantization points of what is added up to pre-activations."""
+        """Quantization points of the summands of pre-activations."""
         return tuple(p.name for p in self.points if p.name.endswith("_product"))
 
 
 def alias_name(operator: str, number: int) -> str:
-    """A further operator of the native library with the kernel of this one."""
+    """Returns the name of a further operator of the native library with the same kernel."""
     return f"{operator}_{number:02d}"
 
 
 def points_of(
     gates: tuple[str, ...], state: tuple[tuple[str, str], ...], hidden: tuple[tuple[str, str], ...] = ()
 ) -> tuple[QuantizationPoint, ...]:
-    """The points that every type has, those of its `state`, and those beside the quantized `hidden`."""
+    """Returns the points of all types and those of one: of its `state`, and `hidden` ones after the hidden state."""
 
     def of_gates(part: str, meaning: str) -> list[tuple[str, str]]:
         return [(f"{g}.{part}", meaning.format(g.replace("_", " "))) for g in gates]
@@ -189,32 +189,32 @@ RNN = CellType(
 )
 
 CELL_TYPES = {t.op: t for t in (LSTM, GRU, RNN)}
-"""By operator."""
+"""The types by operator."""
 
 
 def type_of(op: str, domain: str | None) -> CellType | None:
-    """The type of a recurrent layer in float; None for another operator."""
+    """Returns the type of a recurrent layer in float; None for another operator."""
     type_ = CELL_TYPES.get(op)
     return type_ if type_ is not None and type_.domain == (domain or "") else None
 
 
 def fused_type(op: str) -> CellType | None:
-    """The type whose quantized cell the operator `op` is, under whichever of its names."""
+    """Returns the type whose quantized cell is the operator `op`, under any of its names."""
     return next((t for t in CELL_TYPES.values() if op == t.fused or op.startswith(f"{t.fused}_")), None)
 
 
 def all_points() -> dict[str, list[CellType]]:
-    """The names of all quantization points, and the types that have each."""
+    """Returns the names of all quantization points, and the types that have each."""
     names = dict.fromkeys(p.name for t in CELL_TYPES.values() for p in t.points)
     return {n: [t for t in CELL_TYPES.values() if any(p.name == n for p in t.points)] for n in names}
 
 
-# The gates of LSTM, which some arithmetics have alone.
+# The gates of LSTM: some arithmetics support only these.
 GATES = LSTM.gates
 PEEPHOLE_GATES = LSTM.peephole_gates
 assert tuple(range(len(GATES))) == (INPUT, OUTPUT, FORGET, CELL)
 
 
 def output_names(type_: CellType) -> tuple[str, ...]:
-    """The operator's outputs."""
+    """Returns the operator's outputs."""
     return ("Y", "Y_h", "Y_c") if type_.cell_state else ("Y", "Y_h")

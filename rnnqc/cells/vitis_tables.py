@@ -1,6 +1,6 @@
 """Sigmoid and tanh as the Vitis RNN quantizer tabulates them: 2048 int16 values in units of 2**-15.
 
-Entry k of the sigmoid is its value at `-8 + k / 128`, of tanh at `-4 + k / 256`; an argument takes the entry at or
+Entry k of the sigmoid is its value at `-8 + k / 128`, of tanh at `-4 + k / 256`; an argument uses the entry at or
 below it. Beyond the table sigmoid is 0 and `1 - 2**-15`, tanh is -1 and `1 - 2**-15`.
 Source: `SigmoidTableLookup` and `TanhTableLookup` of https://github.com/Xilinx/Vitis-AI.
 """
@@ -16,18 +16,18 @@ from rnnqc.cells.tables import signed_codes
 from rnnqc.errors import UsageError
 
 VITIS = "vitis"
-"""What recipes call these tables."""
+"""The name of these tables in recipes."""
 ENTRIES = 2048
 UNIT = 2.0**-15
 STEP_BITS = {"Sigmoid": 7, "Tanh": 8}
-"""Fix position of the arguments that have an entry."""
+"""Fix position of the arguments at which entries are tabulated."""
 _BELOW = {"Sigmoid": 0, "Tanh": -(2**15)}
 _ABOVE = 2**15 - 1
 
 
 @cache
 def vitis_table(activation: str) -> npt.NDArray[np.int16]:
-    """The 2048 entries of "Sigmoid" or "Tanh", in units of 2**-15, ascending.
+    """Returns the 2048 entries of "Sigmoid" or "Tanh", in units of 2**-15, ascending.
 
     Raises:
         UsageError: Another activation.
@@ -42,16 +42,16 @@ def vitis_table(activation: str) -> npt.NDArray[np.int16]:
 
 
 def vitis_ends(activation: str) -> tuple[int, int]:
-    """The values below and above the table, in units of 2**-15."""
+    """Returns the values below and above the table, in units of 2**-15."""
     return _BELOW[activation], _ABOVE
 
 
 def vitis_values(activation: str, fix_position: int, bits: int) -> npt.NDArray[np.float32]:
-    """The value of an activation for every quantized value of its argument.
+    """Returns the value of an activation for every quantized value of its argument.
 
     Args:
         activation: "Sigmoid" or "Tanh".
-        fix_position: Of the argument: a quantized value stands for `code * 2**-fix_position`.
+        fix_position: Fix position of the argument: a quantized value means `code * 2**-fix_position`.
         bits: Width of the signed value, 2 to 16.
 
     Returns:

@@ -33,7 +33,7 @@ def add(commands: Commands) -> None:
 
 
 def run(a: argparse.Namespace) -> int:
-    """Runs the command; the exit code."""
+    """Runs the command; returns the exit code."""
     from rnnqc.timing import NATIVE, bench
 
     with progress_bar("measuring", quiet=a.json) as update:

@@ -21,7 +21,7 @@ from rnnqc.commands.terminal import escape, out, progress_bar, tell
 from rnnqc.errors import UsageError
 
 OTHER_FILES = (".npz", ".npy", ".onnx", ".toml")
-"""Endings of files that are no statistics."""
+"""Suffixes of files that are not statistics."""
 
 
 def add(commands: Commands) -> None:
@@ -61,7 +61,7 @@ def add(commands: Commands) -> None:
 
 
 def run(a: argparse.Namespace) -> int:
-    """Runs the command; the exit code."""
+    """Runs the command; returns the exit code."""
     from rnnqc.calibration.calibrate import calibrate
     from rnnqc.proto.files import check_writable
 

@@ -1,4 +1,4 @@
-"""`rnnqc completion`: prints what makes a shell complete commands, options and files."""
+"""`rnnqc completion`: prints the script that makes a shell complete commands, options and files."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _FILES = {
     **dict.fromkeys(("onnx", "npz", "json", "toml", "html", "MODEL", "DATA"), "FILE"),
     **dict.fromkeys(("DIR", "DIR2"), "DIRECTORY"),
 }
-"""What stands for an argument in the help, behind the last dot: whether it is a file or a folder."""
+"""Whether an argument is a file or a folder, by its placeholder in the help or the suffix of that."""
 
 
 def add(commands: Commands) -> None:
@@ -32,7 +32,7 @@ def add(commands: Commands) -> None:
 
 
 def run(a: argparse.Namespace) -> int:
-    """Runs the command; the exit code."""
+    """Runs the command; returns the exit code."""
     try:
         import shtab
     except ImportError as error:

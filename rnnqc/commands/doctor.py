@@ -22,7 +22,7 @@ def add(commands: Commands) -> None:
 
 
 def run(a: argparse.Namespace) -> int:
-    """Runs the command; the exit code."""
+    """Runs the command; returns the exit code."""
     import onnx
     import onnxruntime as ort
 
@@ -45,7 +45,7 @@ def run(a: argparse.Namespace) -> int:
 
 
 def _self_test() -> bool:
-    """Lowers a small LSTM and runs it stock and native."""
+    """Lowers a small LSTM and runs it with and without the native library."""
     import numpy as np
     import onnx
 

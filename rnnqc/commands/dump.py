@@ -50,7 +50,7 @@ def add(commands: Commands) -> None:
 
 
 def run(a: argparse.Namespace) -> int:
-    """Runs the command; the exit code."""
+    """Runs the command; returns the exit code."""
     from rnnqc.dumps.differences import Choice
     from rnnqc.dumps.dump import dump
 
@@ -82,7 +82,7 @@ def run(a: argparse.Namespace) -> int:
 
 
 def _compare(folder: Path, index: Mapping[str, Any], other: Path, choice: Choice) -> int:
-    """Prints the first difference of each cell, and of all of them; the exit code."""
+    """Prints the first difference of each cell and of all cells; returns the exit code."""
     from rnnqc.dumps.compare import compare, not_compared
 
     made = compare(folder, index, other, choice)
@@ -123,7 +123,7 @@ _limit.__name__ = "difference"
 
 
 def _steps(text: str | None) -> tuple[int | None, int | None]:
-    """What `--steps A:B` says."""
+    """Parses `--steps A:B`."""
     if text is None:
         return None, None
     begin, separator, end = text.partition(":")

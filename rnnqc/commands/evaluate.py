@@ -1,4 +1,4 @@
-"""`rnnqc evaluate`: what a task says of a model, next to the float one."""
+"""`rnnqc evaluate`: evaluates a metric of a task on a model and on the float model."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def add(commands: Commands) -> None:
 
 
 def run(a: argparse.Namespace) -> int:
-    """Runs the command; the exit code."""
+    """Runs the command; returns the exit code."""
     from rnnqc.scores import evaluate
 
     with progress_bar("evaluating") as update, warnings.catch_warnings(record=True) as caught:

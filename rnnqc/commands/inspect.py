@@ -1,4 +1,4 @@
-"""`rnnqc inspect`: lists recurrent layers, what lowering would do with each, and the float weights around them."""
+"""`rnnqc inspect`: lists recurrent layers, how lowering would handle each, and the float weights around them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 LISTED = 20
-"""So many of the operators outside the recurrent layers are printed."""
+"""The number of operators outside the recurrent layers that are printed."""
 
 
 def add(commands: Commands) -> None:
@@ -36,7 +36,7 @@ def add(commands: Commands) -> None:
 
 
 def run(a: argparse.Namespace) -> int:
-    """Runs the command; the exit code."""
+    """Runs the command; returns the exit code."""
     from rnnqc.formats.quantized_outputs import described_outputs
     from rnnqc.lowering.inspection import inspect
 
@@ -60,7 +60,7 @@ def run(a: argparse.Namespace) -> int:
 
 
 def _print_points(found: Inspection) -> None:
-    """The points that have a format; channels with scales of their own are counted."""
+    """Prints the points that have a format; for scales per channel, the number of channels."""
     from rnnqc.passes.graph.nodes.quant_operators import CELL_OP
 
     rows = []
@@ -84,7 +84,7 @@ def _print_points(found: Inspection) -> None:
 
 
 def _print_nodes(found: Inspection) -> None:
-    """A row for each node, and below what is said of some."""
+    """Prints a row for each node, and remarks below the table."""
     from rnnqc.passes.analysis.elementwise_recurrences import ACTION, REASON
 
     rows, said = [], []
@@ -102,7 +102,7 @@ def _print_nodes(found: Inspection) -> None:
 
 
 def _print_rest(found: Inspection) -> None:
-    """The largest float weights outside the recurrent layers, and the sum of all."""
+    """Prints the largest float weights outside the recurrent layers, and the sum of all."""
     from rnnqc.lowering.reports.rest_report import told_of_rest
 
     rest = found.rest
@@ -136,7 +136,7 @@ def _options(at: Mapping[str, Any]) -> str:
 
 
 def _verdict(n: RecurrentNode, found: Inspection) -> tuple[str, str]:
-    """How lowering would handle a node in a few words, and what else there is to say: reason, cells, notes."""
+    """Returns how lowering would handle a node in a few words, and a longer text: reason, cells, notes."""
     from rnnqc.cells.forms import CUSTOM
     from rnnqc.ir import safe_name
     from rnnqc.passes.analysis.custom_products import described
@@ -160,7 +160,7 @@ def _verdict(n: RecurrentNode, found: Inspection) -> tuple[str, str]:
 
 
 def _sizes(attributes: Mapping[str, Any]) -> list[str]:
-    """I, H, T and B for the table; of a custom cell H are the widths of all states, `64+256`."""
+    """Returns I, H, T and B for the table; for a custom cell H lists the widths of all states, `64+256`."""
     keys = ("input_size", "hidden_size", "sequence_length", "batch")
     unknown = "-" if "products" in attributes else "?"
     found = {k: str(attributes[k]) for k in keys if attributes.get(k) is not None}

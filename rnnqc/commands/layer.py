@@ -1,4 +1,4 @@
-"""`rnnqc layer`: makes a layer of a model of its cell, or a stack of layers."""
+"""`rnnqc layer`: makes a layer from a model of its cell, or a stack of layers."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def add(commands: Commands) -> None:
 
 
 def run(a: argparse.Namespace) -> int:
-    """Runs the command; the exit code."""
+    """Runs the command; returns the exit code."""
     from rnnqc.layers.stack import stack
     from rnnqc.proto.files import check_writable, serialized, write_atomically
 

@@ -35,11 +35,11 @@ if TYPE_CHECKING:
     from rnnqc.search.trials import Bounds
 
 PATIENCE = 4.0
-"""The SQNR is measured for at most so many times the time of the lowering, unless --min-sqnr asks for it."""
+"""Measuring the SQNR may take this many times as long as the lowering, unless --min-sqnr requests it."""
 EXIT_CODES = {"--strict": STRICT, "--strict-rest": STRICT, "--form qonnx": BAD_INPUT}
-"""By the option whose check fails; those of other options are CHECK_FAILED."""
+"""Exit codes by the option whose check fails; other options have CHECK_FAILED."""
 MODELS = 60
-"""The report of a lowering measures sensitivities with at most so many models; `rnnqc report` has an option."""
+"""The report of a lowering measures sensitivities with at most this many models; `rnnqc report` has an option."""
 
 
 def add(commands: Commands) -> None:
@@ -80,7 +80,7 @@ def add(commands: Commands) -> None:
 
 
 def _add_calibration(parser: argparse.ArgumentParser) -> None:
-    """Where ranges come from."""
+    """Adds the options for the source of ranges."""
     source = parser.add_mutually_exclusive_group()
     source.add_argument(
         "--calibration", metavar="DATA", help="calibrate with an .npz, a directory of .npz, or module:function"
@@ -93,7 +93,7 @@ def _add_calibration(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_changes(parser: argparse.ArgumentParser) -> None:
-    """Changes of the model and of the recipe."""
+    """Adds the options that change the model or the recipe."""
     add_bindings(parser)
     parser.add_argument(
         "--remove-sorting", action="store_true",
@@ -118,7 +118,7 @@ def _add_changes(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_checks(parser: argparse.ArgumentParser) -> None:
-    """Checks of the result, and what is written of it."""
+    """Adds the options for checks of the result and for reports."""
     parser.add_argument(
         "--strict", action="store_true", help="fail (exit code 3) if a recurrent node, or a part of it, is not lowered"
     )
@@ -144,7 +144,7 @@ def _add_checks(parser: argparse.ArgumentParser) -> None:
 
 
 def run(a: argparse.Namespace) -> int:
-    """Runs the command; the exit code."""
+    """Runs the command; returns the exit code."""
     from rnnqc.lowering.failures import first_failure
 
     _check_paths(a)
@@ -175,7 +175,7 @@ def run(a: argparse.Namespace) -> int:
 
 
 def _check_paths(a: argparse.Namespace) -> None:
-    """Checks that the results can be written, and that none of them takes the place of what is read.
+    """Checks that the results can be written and do not overwrite an input.
 
     Raises:
         UsageError: One would, or bounds are given without a page.
@@ -220,7 +220,7 @@ def _lowered(a: argparse.Namespace) -> Lowered:
 
 
 def _evidence(a: argparse.Namespace, lowered: Lowered, bounds: Bounds) -> Evidence:
-    """Measures what the page says, on the calibration data or on generated data."""
+    """Measures the contents of the page, on the calibration data or on generated data."""
     from rnnqc.reporting.subject import Options, subject_of_lowering
 
     subject = subject_of_lowering(lowered, a.model, a.output, a.calibration, a.stats, a.state, a.batch)
@@ -244,11 +244,11 @@ def _print_failure(failure: Failure) -> None:
 
 
 def _write_reports(a: argparse.Namespace, report: Report, evidence: Evidence | None) -> None:
-    """Writes the JSON and the page that were asked for."""
+    """Writes the JSON and the page, if requested."""
     from rnnqc.proto.files import write_atomically
 
     if a.json_path:
-        data = {k: v for k, v in report.to_dict().items() if k != "seconds"}  # two runs write the same bytes
+        data = {k: v for k, v in report.to_dict().items() if k != "seconds"}  # so that two runs write the same bytes
         if evidence is not None:
             data["evidence"] = evidence.to_dict()
         write_atomically(Path(a.json_path), (document(data) + "\n").encode())

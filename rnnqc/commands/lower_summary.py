@@ -1,4 +1,4 @@
-"""What `rnnqc lower` prints of a lowering: the recurrent nodes, and a summary in labelled lines."""
+"""The output of `rnnqc lower`: the recurrent nodes, and a summary in labelled lines."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from rnnqc.lowering.reports.report import Entry, Lowered, Report
 
 LABEL = 10
-"""Columns of the labels."""
+"""Width of the labels in columns."""
 MOST_ALIKE = 8
-"""Layers in a row that are printed one by one although the same is said of each; steps may be hundreds."""
+"""The most equal rows that are printed one by one; there may be hundreds of steps."""
 
 
 def print_entries(report: Report) -> None:
@@ -37,19 +37,19 @@ def print_entries(report: Report) -> None:
 
 
 def _cells(e: Entry) -> tuple[str, str, str]:
-    """What the table says of an entry, besides its name."""
+    """Returns the table cells of an entry after its name."""
     status = f"{e.status}{' already' if e.earlier else ''}" + (f" ({e.summary or e.form})" if e.form else "")
     status += f": {escape(e.reason)}" if e.reason and e.status == "lowered" else ""
     return e.op, status, _sizes(e)
 
 
 def print_summary(lowered: Lowered, a: argparse.Namespace, seconds: float) -> None:
-    """Prints what became of a model that was written.
+    """Prints the summary of a lowering.
 
     Args:
         lowered: The lowered model.
         a: The arguments of the command.
-        seconds: How long it took.
+        seconds: The time it took.
     """
     report, output = lowered.report, a.output
     is_changed = bool(report.entries) or report.rest.is_changed
@@ -71,38 +71,44 @@ def print_summary(lowered: Lowered, a: argparse.Namespace, seconds: float) -> No
 
 
 def _next(lowered: Lowered, a: argparse.Namespace) -> str:
-    """The command that compares the two models, on the data and with the states that are known."""
+    """Returns the command that compares the two models, with the known data and states; "" if none can."""
     from rnnqc.data.state_hints import states_of
+    from rnnqc.proto.files import LARGEST_FILE, word_for
+
+    if lowered.report.float_bytes > LARGEST_FILE:
+        return ""
 
     known = [] if lowered.statistics is None else lowered.statistics.settings.get("states", [])
     states = dict.fromkeys([*a.state, *known] or [f"{i}:{o}" for i, o in sorted(states_of(lowered.proto).items())])
-    words = ["rnnqc", "verify", a.model, a.output, *(["--data", a.calibration] if a.calibration else [])]
+    models = [word_for(a.model, "MODEL"), word_for(a.output, "LOWERED")]
+    words = ["rnnqc", "verify", *models, *(["--data", a.calibration] if a.calibration else [])]
     return shlex.join([*words, *(word for text in states for word in ("--state", text))])
 
 
 def _outputs(lowered: Lowered) -> str:
-    """The quantized outputs, and how they are read."""
+    """Describes the quantized outputs and how to read them."""
     from rnnqc.formats.quantized_outputs import described_outputs, read_outputs
 
     return "; ".join(described_outputs(read_outputs(lowered.model.metadata)))
 
 
 def _bound(dims: Mapping[str, int]) -> str:
-    """What was bound with the dimensions that were asked for."""
+    """Describes dimensions that were bound in addition to those requested."""
     text = ", ".join(f"{n}={size}" for n, size in dims.items())
     return f"{text}, too: the rows of a layer's input and states are as many" if dims else ""
 
 
 def _growth(report: Report) -> str:
-    """What a file that has grown holds; "" for others."""
+    """Describes the contents of a file that has grown; "" for others."""
     grown = report.bytes - report.float_bytes
     return f"the file has grown by {byte_count(grown)}; it holds: {report.contents}" if grown > 0 else ""
 
 
 def _layers(report: Report) -> str:
-    """How many nodes were lowered, and how."""
+    """Describes how many nodes were lowered, and how; sizes of weights that came quantized are those of floats."""
     before, after = report.weight_bytes
-    return f"{report.how_many}, recurrent weights {byte_count(before)} -> {byte_count(after)}"
+    counted = "recurrent weights, in float before," if before > report.float_bytes else "recurrent weights"
+    return f"{report.how_many}, {counted} {byte_count(before)} -> {byte_count(after)}"
 
 
 def _sizes(entry: Entry) -> str:
@@ -113,13 +119,13 @@ def _sizes(entry: Entry) -> str:
 
 
 def _files(report: Report) -> str:
-    """The file before and after."""
+    """Describes the file size before and after."""
     share = f" ({100 * report.bytes / report.float_bytes:.0f} %)" if report.float_bytes else ""
     return f"file {byte_count(report.float_bytes)} -> {byte_count(report.bytes)}{share}"
 
 
 def _verified(report: Report) -> str:
-    """The result of the comparison of all passes, which did not fail."""
+    """Describes the comparison of the passes, none of which failed."""
     count = len(report.verified)
     passes = f"{count} pass{'' if count == 1 else 'es'}"
     if report.unverified:

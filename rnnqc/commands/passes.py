@@ -21,7 +21,7 @@ def add(commands: Commands) -> None:
 
 
 def run(a: argparse.Namespace) -> int:
-    """Runs the command; the exit code."""
+    """Runs the command; returns the exit code."""
     from rnnqc.passes.pipeline import every_pass
     from rnnqc.recipes.recipe import load_recipe
 

@@ -25,7 +25,7 @@ def add(commands: Commands) -> None:
 
 
 def run(a: argparse.Namespace) -> int:
-    """Runs the command; the exit code."""
+    """Runs the command; returns the exit code."""
     from rnnqc.recipes.recipe import builtin_recipes, recipe_text
 
     if a.recipe:

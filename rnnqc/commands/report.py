@@ -1,4 +1,4 @@
-"""`rnnqc report`: a page that says where the errors of a lowered model come from, and which override mends them."""
+"""`rnnqc report`: a page that shows where the errors of a lowered model come from, and which overrides reduce them."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def add(commands: Commands) -> None:
 
 
 def run(a: argparse.Namespace) -> int:
-    """Runs the command; the exit code."""
+    """Runs the command; returns the exit code."""
     from rnnqc.proto.files import check_writable, write_atomically
     from rnnqc.reporting.report import report
 
@@ -94,10 +94,10 @@ def run(a: argparse.Namespace) -> int:
 
 
 def check_page(path: str, others: Sequence[str | None]) -> None:
-    """Refuses a name for the page that cannot be written, or is that of another file.
+    """Refuses a name for the page that cannot be written or belongs to another file of the command.
 
     Raises:
-        UsageError: As said.
+        UsageError: The name cannot be used.
     """
     from rnnqc.proto.files import check_writable
 
@@ -109,7 +109,7 @@ def check_page(path: str, others: Sequence[str | None]) -> None:
 
 
 def add_bounds(parser: argparse.ArgumentParser, models: int, what: str = "measure the sensitivity") -> None:
-    """Adds the options that bound how much is measured."""
+    """Adds the options that bound the measurements."""
     parser.add_argument("--models", type=int, metavar="N", help=f"{what} with at most N models, default {models}")
     parser.add_argument(
         "--seconds", type=number, metavar="S",
@@ -118,7 +118,7 @@ def add_bounds(parser: argparse.ArgumentParser, models: int, what: str = "measur
 
 
 def bounds_of(a: argparse.Namespace, models: int) -> Bounds:
-    """What the options of `add_bounds` say.
+    """Returns the bounds given by the options of `add_bounds`.
 
     Raises:
         UsageError: No model may be measured.
@@ -136,13 +136,13 @@ def check_positive(option: str, value: int | None) -> None:
 
 
 def tell_unmeasured(evidence: Evidence) -> None:
-    """Says how much the bounds left out."""
+    """Prints which measurements the bounds left out."""
     for text in evidence.left_out:
         tell(text)
 
 
 def measured(subject: Subject, options: Options, quiet: bool = False) -> Evidence:
-    """What the page says, measured behind a progress bar."""
+    """Measures the contents of the page behind a progress bar."""
     from rnnqc.reporting.gather import gather
 
     with _progress(quiet) as tell:
@@ -151,7 +151,7 @@ def measured(subject: Subject, options: Options, quiet: bool = False) -> Evidenc
 
 @contextmanager
 def _progress(quiet: bool = False) -> Iterator[Tell]:
-    """A bar, and what moves it."""
+    """Shows a bar, and yields the function that moves it."""
     with progress_bar("load", spinner=True, quiet=quiet) as update:
 
         def tell(stage: str, done: int, total: int | None) -> None:

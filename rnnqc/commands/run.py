@@ -33,7 +33,7 @@ def add(commands: Commands) -> None:
 
 
 def run(a: argparse.Namespace) -> int:
-    """Runs the command; the exit code."""
+    """Runs the command; returns the exit code."""
     from rnnqc.data.feeds import check_feed
     from rnnqc.data.large_inputs import LargeInputs
     from rnnqc.data.npz import npz_bytes, read_npz

@@ -20,7 +20,7 @@ def add(commands: Commands) -> None:
 
 
 def run(a: argparse.Namespace) -> int:
-    """Runs the command; the exit code."""
+    """Runs the command; returns the exit code."""
     from rnnqc.commands.schemas import schema
 
     print(json.dumps(schema(a.of), indent=2))

@@ -1,4 +1,4 @@
-"""JSON schemas of what commands print with --json, made of the types of the results."""
+"""JSON schemas of the commands' --json output, derived from the types of the results."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rnnqc.measure.verdict import LEVELS
 
 Schema = dict[str, Any]
 NUMBER: Schema = {"anyOf": [{"type": "number"}, {"enum": ["inf", "-inf", "nan"]}]}
-"""JSON has no infinity."""
+"""A number; JSON has no infinity and no NaN, which are text."""
 TEXT, WHOLE, TRUTH = {"type": "string"}, {"type": "integer"}, {"type": "boolean"}
 ANY: Schema = {}
 NULL: Schema = {"type": "null"}
@@ -20,7 +20,7 @@ _PLAIN: Mapping[Any, Schema] = {str: TEXT, int: WHOLE, float: NUMBER, bool: TRUT
 
 
 def schema_of(kind: Any) -> Schema:
-    """The schema of a type: of numbers, text, lists, tuples, mappings, unions and dataclasses."""
+    """Returns the schema of a type: numbers, text, lists, tuples, mappings, unions and dataclasses."""
     kind = getattr(kind, "__supertype__", kind)
     if kind in _PLAIN:
         return dict(_PLAIN[kind])
@@ -40,23 +40,23 @@ def schema_of(kind: Any) -> Schema:
 
 
 def fixed(properties: Mapping[str, Schema], optional: Sequence[str] = ()) -> Schema:
-    """An object with these keys and no others."""
+    """Returns the schema of an object with these keys and no others."""
     required = [name for name in properties if name not in optional]
     return {"type": "object", "properties": dict(properties), "required": required, "additionalProperties": False}
 
 
 def array(items: Schema) -> Schema:
-    """A list."""
+    """Returns the schema of a list."""
     return {"type": "array", "items": items}
 
 
 def by_name(values: Schema) -> Schema:
-    """An object with any keys."""
+    """Returns the schema of an object with any keys."""
     return {"type": "object", "additionalProperties": values}
 
 
 def maybe(schema: Schema) -> Schema:
-    """Null, too."""
+    """Returns the schema that also allows null."""
     return {"anyOf": [schema, NULL]}
 
 
@@ -162,11 +162,11 @@ SCHEMAS = {
     "tune": _tune,
     "report": _report,
 }
-"""By command."""
+"""The schemas by command."""
 
 
 def schema(command: str) -> Schema:
-    """The JSON schema (2020-12) of what a command prints or writes with --json."""
+    """Returns the JSON schema (2020-12) of a command's --json output."""
     made = SCHEMAS[command]()
     made["properties"] = {"version": {"const": JSON_VERSION}, **made["properties"]}
     made["required"] = ["version", *made["required"]]

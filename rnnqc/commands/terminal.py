@@ -1,4 +1,4 @@
-"""The two consoles of the command line. rich is imported when something is printed: `--help` needs none of it."""
+"""The two consoles of the command line. rich is imported at the first print: `--help` does not need it."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ if TYPE_CHECKING:
 _consoles: dict[str, Console] = {}
 _quiet = False
 WIDTH = 120
-"""Of tables that go to no terminal."""
+"""Width of tables that do not go to a terminal."""
 EVERY = 10.0
-"""Seconds between two lines of progress where remarks go to no terminal."""
+"""Seconds between two progress lines if remarks do not go to a terminal."""
 LEAST_NAME = 24
-"""What is left of names in a narrow table."""
+"""Names in a narrow table are shortened to no less than this."""
 
 
 def escape(text: str) -> str:
-    """`text` on one line, for rich: names in models may hold line breaks, terminal sequences and rich's own markup."""
+    """Escapes `text` for rich, on one line: names may hold line breaks, terminal sequences and rich's own markup."""
     from rich.markup import escape as escape_markup
 
     return escape_markup("".join(c if c.isprintable() else " " if c.isspace() else repr(c)[1:-1] for c in text))
 
 
 def reset(*, quiet: bool = False) -> None:
-    """Makes the consoles anew, on the streams that the process has now.
+    """Resets the consoles to the current streams of the process.
 
     Args:
         quiet: Whether only remarks and errors are printed.
@@ -44,7 +44,7 @@ def reset(*, quiet: bool = False) -> None:
 
 
 def _console(name: str) -> Console:
-    """Lines that are not for a terminal stay whole, so that they can be searched."""
+    """Returns the console of a stream. Without a terminal lines are not wrapped, so that they can be searched."""
     from rich.console import Console
 
     if name not in _consoles:
@@ -68,31 +68,31 @@ def err(content: object) -> None:
 
 
 def tell(text: Told, option: str = "") -> None:
-    """Prints a warning or remark, and the option that it is about if there is one."""
+    """Prints a warning or remark, and the option that it is about, if any."""
     err(f"[yellow]rnnqc:{f' {option}:' if option else ''}[/yellow] {escape(text)}")
 
 
 def colored(verdict: Verdict) -> str:
-    """A verdict as a line, its level in a colour."""
+    """Formats a verdict as a line with a coloured level."""
     color = {"good": "green", "watch": "yellow", "bad": "red"}[verdict.level]
     return f"[{color}]{verdict.level}:[/{color}] {escape(verdict.text)}"
 
 
 def new_table(*columns: str) -> Table:
-    """A table without lines."""
+    """Returns a table without lines."""
     from rich.table import Table
 
     return Table(*columns, box=None, pad_edge=False)
 
 
 def width() -> int:
-    """How wide tables may be: as the terminal, or 120 columns where they go elsewhere."""
+    """Returns the width of tables: that of the terminal, or 120 columns without one."""
     console = _console("stdout")
     return console.width if console.is_terminal else WIDTH
 
 
 def shortened(text: str, most: int) -> str:
-    """A name of at most `most` characters: its beginning and its end, which says more."""
+    """Shortens a name to `most` characters, keeping the beginning and more of the end, which says more."""
     if len(text) <= most:
         return text
     end = (most - 1) * 2 // 3
@@ -100,7 +100,7 @@ def shortened(text: str, most: int) -> str:
 
 
 def out_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Prints a table that is no wider than `width`: names in the first column are shortened, other cells wrapped.
+    """Prints a table no wider than `width`: shortens names in the first column, wraps other cells.
 
     Args:
         columns: The heads.
@@ -118,16 +118,16 @@ def out_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 def progress_bar(
     description: str, *, spinner: bool = False, counted: bool = True, quiet: bool = False
 ) -> Iterator[Callable[..., Any]]:
-    """A bar among the remarks, which vanishes at the end; where these go to no terminal, a plain line now and then.
+    """Shows a bar among the remarks that vanishes at the end; without a terminal, prints a plain line now and then.
 
     Args:
-        description: What is shown at first.
-        spinner: Whether something moves in front.
+        description: The initial text.
+        spinner: Whether to show a moving sign in front.
         counted: Whether to show how much of how much is done.
         quiet: Show nothing.
 
     Yields:
-        What changes the bar: it takes `description`, `completed` and `total`.
+        A function that updates the bar: it takes `description`, `completed` and `total`.
     """
     console = _console("stderr")
     if not console.is_terminal:
@@ -145,10 +145,10 @@ def progress_bar(
 
 
 class _Lines:
-    """How far something is, as a plain line every `EVERY` seconds, where it tells often enough.
+    """Progress as a plain line every `EVERY` seconds, if updated often enough.
 
     Args:
-        description: What is done at first.
+        description: The initial text.
         silent: Whether nothing is printed.
     """
 
@@ -158,7 +158,7 @@ class _Lines:
         self._start = self._last = time.monotonic()
 
     def update(self, *, description: str | None = None, completed: int = 0, total: int | None = None) -> None:
-        """Notes what a bar would show, and prints it if the last line is long ago."""
+        """Stores the state of the bar, and prints it if the last line is old enough."""
         if description is not None and description != self._description:
             self._description, self._total = description, 0
         self._completed, self._total = completed, total or self._total

@@ -1,4 +1,4 @@
-"""`rnnqc tune`: searches widths."""
+"""`rnnqc tune`: searches for widths."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def add(commands: Commands) -> None:
 
 
 def run(a: argparse.Namespace) -> int:
-    """Runs the command; the exit code."""
+    """Runs the command; returns the exit code."""
     from rnnqc.proto.files import check_writable, write_atomically
     from rnnqc.search.tune import tune
 
@@ -132,15 +132,17 @@ def run(a: argparse.Namespace) -> int:
 
 
 def _next(a: argparse.Namespace) -> str:
-    """The command that lowers with what was found."""
-    model = Path(a.model)
-    words = ["rnnqc", "lower", a.model, "-o", str(model.with_name(f"{model.stem}.tuned{model.suffix}"))]
+    """Returns the command that lowers with the recipe found."""
+    from rnnqc.proto.files import word_for
+
+    model = Path(word_for(a.model, "MODEL"))
+    words = ["rnnqc", "lower", str(model), "-o", str(model.with_name(f"{model.stem}.tuned{model.suffix or '.onnx'}"))]
     words += ["--recipe", a.output, *(["--stats", a.stats] if a.stats else [])]
     return shlex.join([*words, *(["--rest", a.rest] if a.rest != "float" else [])])
 
 
 def _print(tuned: Tuned) -> None:
-    """The changes, the frontier, and what came of it."""
+    """Prints the changes, the frontier and the outcome."""
     found, (start, end) = tuned.found, tuned.weight_bytes
     table = new_table("point", "format", "cost", "quality")
     table.add_row("", escape(tuned.recipe.name), f"{found.start.cost} B", tuned.worded(found.start.quality))
@@ -170,7 +172,7 @@ def _print(tuned: Tuned) -> None:
 
 
 def _instead(a: argparse.Namespace) -> str:
-    """What to do where the goal was not reached."""
+    """Advice if the goal was not reached."""
     if a.max_bytes is not None or a.max_ms is not None:
         return "ask for more, or begin with a recipe of fewer bits (--recipe w4a8)"
     calibrated = "" if a.stats else "--stats of `rnnqc calibrate` rounds weights together; "
@@ -178,7 +180,7 @@ def _instead(a: argparse.Namespace) -> str:
 
 
 def _missed(tuned: Tuned, a: argparse.Namespace) -> str:
-    """What was found where the goal was not reached."""
+    """Describes the best result if the goal was not reached."""
     measured = tuned.found.measured
     if a.max_bytes is not None:
         return f"the smallest that was found has {measured.cost} bytes, at most {a.max_bytes} asked for"

@@ -45,7 +45,7 @@ def add(commands: Commands) -> None:
 
 
 def run(a: argparse.Namespace) -> int:
-    """Runs the command; the exit code."""
+    """Runs the command; returns the exit code."""
     from rnnqc.verification import verify
 
     asked = Thresholds.parse({m.option: getattr(a, m.name) for m in MEASURES}).asked
@@ -81,7 +81,7 @@ def _print_found(found: Verification) -> None:
 
 
 def _print_native(native: Sequence[OutputComparison], optimized: Sequence[OutputComparison]) -> None:
-    """What of the two ways to run a model was compared, and is the same."""
+    """Prints which outputs were compared between the two ways to run a model, and whether they are the same."""
     inner = len(native) - len(optimized)
     cells = f"all outputs and the {inner} inner results of its cells" if inner else "all outputs"
     out(f"native library: bit-exact in {cells}, without onnxruntime's graph optimizations")
@@ -97,7 +97,7 @@ def _print_native(native: Sequence[OutputComparison], optimized: Sequence[Output
 
 
 def _print_levels(compared: Sequence[LevelComparison]) -> None:
-    """The SQNR of each output on each kind of generated data; the figures before are those of the worst."""
+    """Prints the SQNR of each output on each kind of generated data; earlier figures are those of the worst."""
     if len(compared) < 2:
         return
     names = [o.name for o in compared[0].outputs]
@@ -120,7 +120,7 @@ def _print(comparison: Sequence[OutputComparison]) -> None:
 
 
 def _print_over_time(compared: Sequence[LevelComparison]) -> None:
-    """How errors develop on the data that the verdict is about, which comes first."""
+    """Prints how errors develop over time on the data of the verdict, which comes first."""
     first = compared[0]
     timed = [(c.name, c.steps) for c in first.outputs if c.steps is not None and len(c.steps.sqnr_db) > 1]
     if timed:

@@ -1,4 +1,4 @@
-"""Binding: symbolic dimensions of the inputs become numbers, inputs become constants."""
+"""Binds symbolic dimensions of the inputs to numbers, and inputs to constants."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from rnnqc.ir import Constant, Model, Value, graph_info
 from rnnqc.proto.given import Given
 
 BOUND_KEY = "rnnqc.bind"
-"""Metadata of a model whose inputs were bound: their values by name, as JSON."""
+"""Metadata key of a model with bound inputs: their values by name, as JSON."""
 
 
 def bound_model(source: Given, dims: Mapping[str, int], given: Mapping[str, Any]) -> Model:
-    """The model with its dimensions and inputs bound.
+    """Returns the model with its dimensions and inputs bound.
 
     Raises:
         CompileError: It has no dimension or no input of a name, or a value does not fit.
@@ -58,9 +58,9 @@ def bind_dimensions(model: Model, dims: Mapping[str, int]) -> None:
 
 
 def _forget_other_names(model: Model) -> None:
-    """Takes names that no input has out of the declared shapes inside a model: their sizes may be known now.
+    """Removes dimension names that no input has from the declared shapes inside a model.
 
-    Exporters name each dimension of a loop's body anew. Such a name would hide the size that follows from the inputs.
+    Exporters give each dimension of a loop body a new name. Such a name would hide a size that follows from the inputs.
     """
     known = {d for v in model.graph.inputs for d in v.shape or () if isinstance(d, str)}
     kept = {id(v) for v in (*model.graph.inputs, *model.graph.outputs)}
@@ -71,11 +71,11 @@ def _forget_other_names(model: Model) -> None:
 
 
 def bind_inputs(model: Model, given: Mapping[str, Any]) -> None:
-    """Makes initializers of graph inputs, which the model has no longer, and notes their values in its metadata.
+    """Turns graph inputs into initializers and records their values in the model's metadata.
 
     Args:
         model: The model; its dimensions are bound already.
-        given: By name a number or truth value, which fills an input of any fixed shape, a list for an input with one
+        given: By name, a number or truth value that fills an input of any fixed shape, a list for an input with one
             axis, or an array of the shape of the input.
 
     Raises:
@@ -105,7 +105,7 @@ def bind_inputs(model: Model, given: Mapping[str, Any]) -> None:
 
 
 def bound_values(metadata: Mapping[str, str]) -> dict[str, Any]:
-    """The values of bound inputs by name, as the metadata of a model say; none if they are damaged."""
+    """Returns the values of bound inputs by name from the metadata; empty if they are damaged."""
     try:
         held = json.loads(metadata.get(BOUND_KEY, "{}"))
     except (ValueError, RecursionError):
@@ -114,19 +114,19 @@ def bound_values(metadata: Mapping[str, str]) -> dict[str, Any]:
 
 
 def bound_text(value: Any) -> str:
-    """A value as `--bind` takes it: one number where all elements are equal, as for an input of any fixed shape."""
+    """Formats a value for `--bind`: one number where all elements are equal, as for an input of any fixed shape."""
     array = np.asarray(value)
     same = array.size > 0 and bool((array == array.flat[0]).all())
     return json.dumps(array.flat[0].item() if same else value, separators=(",", ":"))
 
 
 def bound_values_of(proto: onnx.ModelProto) -> dict[str, Any]:
-    """The values of bound inputs by name."""
+    """Returns the values of bound inputs by name."""
     return bound_values({p.key: p.value for p in proto.metadata_props if p.key == BOUND_KEY})
 
 
 def bound_like(proto: onnx.ModelProto, other: onnx.ModelProto) -> onnx.ModelProto:
-    """`proto` with those inputs bound that `other`, which was made of it, has bound; the same object if there are none.
+    """Binds the inputs of `proto` that `other`, lowered from it, has bound; the same object if there are none.
 
     Raises:
         CompileError: It has no input of that name and type.
@@ -141,7 +141,7 @@ def bound_like(proto: onnx.ModelProto, other: onnx.ModelProto) -> onnx.ModelProt
 
 
 def _fitting(name: str, value: Any, declared: Value) -> npt.NDArray[Any]:
-    """The value as an array of the type and shape of an input.
+    """Converts a value to an array with the type and shape of an input.
 
     Raises:
         CompileError: It does not fit.
@@ -188,7 +188,7 @@ _RANGES = {
 
 
 def _converted(array: npt.NDArray[Any], dtype: np.dtype[Any]) -> npt.NDArray[Any] | None:
-    """The array as another type, None where that would change more than a rounding of floats."""
+    """Converts an array to another type; None if that changes values by more than float rounding."""
     if dtype.kind == "b" or array.dtype.kind == "b":
         return array if array.dtype.kind == dtype.kind else None
     if array.dtype.kind not in "iuf" or not np.isfinite(array).all():
@@ -213,6 +213,6 @@ def _dims(shape: Sequence[Any]) -> str:
 
 
 def _meant(name: str, known: Sequence[str]) -> str:
-    """A question for a name that is nearly one of those known; "" for others."""
+    """A question that suggests the known name closest to `name`; "" if none is close."""
     near = difflib.get_close_matches(name, known, 1)
     return f"did you mean {near[0]}?" if near else ""

@@ -1,4 +1,4 @@
-"""JSON that people edit: written one entry a line in a fixed order, read from YAML, too, with every entry checked."""
+"""JSON that people edit: written one entry a line in a fixed order, also read from YAML, with every entry checked."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ YAML = (".yaml", ".yml")
 
 
 def json_text(data: Mapping[str, Any]) -> str:
-    """Objects over several lines with their keys sorted, arrays and scalars on one line.
+    """Formats objects over several lines with sorted keys, arrays and scalars on one line.
 
-    Readers of YAML read the same: YAML takes 1e-05 for a text, and 1.0e-05 for a number.
+    YAML readers get the same values: YAML reads 1e-05 as text, so it is written 1.0e-05.
     """
     return _laid_out(data, "") + "\n"
 
@@ -33,7 +33,7 @@ _ENCODED = json.JSONEncoder(allow_nan=False, separators=(",", ":")).encode
 LARGEST_WHOLE = 2**62
 _NUMBERS = {int, float}
 _SPECIAL = re.compile("[ein]")
-"""In a list of numbers as Python writes it: an exponent, an infinity, or what is no number."""
+"""Matches a list of numbers in Python's notation that has an exponent, an infinity or a NaN."""
 
 
 def _laid_out(data: Any, indent: str) -> str:
@@ -57,16 +57,16 @@ def _laid_out(data: Any, indent: str) -> str:
 
 
 def floats_text(values: npt.NDArray[np.float64]) -> str:
-    """float32 numbers, little-endian, in base64."""
+    """Encodes values as little-endian float32 in base64."""
     return base64.b64encode(np.ascontiguousarray(values, "<f4").tobytes()).decode("ascii")
 
 
 def read_json(path: Path, kind: str) -> Entry:
-    """The object in a JSON file, or in a file of YAML by its name.
+    """Reads the object in a JSON file, or in a file with a YAML suffix.
 
     Args:
         path: The file.
-        kind: What it should be, for messages.
+        kind: What the file should be, for messages.
 
     Raises:
         UsageError: It cannot be read, is not JSON (not YAML), or holds a key twice.
@@ -98,7 +98,7 @@ def read_json(path: Path, kind: str) -> Entry:
 
 
 class Entry:
-    """A value in a JSON file that knows where it stands.
+    """A value in a JSON file, with its location for messages.
 
     Args:
         data: The value.
@@ -112,7 +112,7 @@ class Entry:
         self.place = place
 
     def refuse(self, supported: str, found: str | None = None) -> NoReturn:
-        """Raises a UsageError that names the file, the entry and what stands there."""
+        """Raises a UsageError that names the file, the entry and the value found."""
         text = found if found is not None else json.dumps(self.data)
         raise UsageError(
             f"{self.source}: {self.place or 'the whole'} is {text if len(text) <= 60 else text[:57] + '...'}.",
@@ -121,7 +121,7 @@ class Entry:
         )
 
     def fields(self, required: Iterable[str], optional: Iterable[str] = ()) -> dict[str, Entry]:
-        """The entries of an object with these keys and no others."""
+        """Returns the entries of an object that has these keys and no others."""
         required, known = list(required), [*required, *optional]
         entries = self.entries()
         for key in required:
@@ -133,19 +133,19 @@ class Entry:
         return entries
 
     def entries(self) -> dict[str, Entry]:
-        """The entries of an object."""
+        """Returns the entries of an object."""
         if not isinstance(self.data, dict):
             self.refuse("an object")
         return {k: Entry(v, self.source, f"{self.place}.{k}" if self.place else k) for k, v in self.data.items()}
 
     def items(self) -> list[Entry]:
-        """The elements of an array."""
+        """Returns the elements of an array."""
         if not isinstance(self.data, list):
             self.refuse("an array")
         return [Entry(v, self.source, f"{self.place}[{k}]") for k, v in enumerate(self.data)]
 
     def number(self, low: float = -math.inf) -> float:
-        """A finite number, `low` at least."""
+        """Returns a finite number that is at least `low`."""
         try:
             usable = isinstance(self.data, int | float) and not isinstance(self.data, bool)
             value = float(self.data) if usable else math.nan
@@ -156,25 +156,25 @@ class Entry:
         return value
 
     def whole(self, low: int, high: int = LARGEST_WHOLE) -> int:
-        """A whole number from `low` to `high`."""
+        """Returns an integer from `low` to `high`."""
         if not isinstance(self.data, int) or isinstance(self.data, bool) or not low <= self.data <= high:
             self.refuse(f"whole numbers from {low} to {high}")
         return self.data
 
     def text(self) -> str:
-        """A text."""
+        """Returns a string."""
         if not isinstance(self.data, str):
             self.refuse("a text")
         return self.data
 
     def truth(self) -> bool:
-        """A truth value."""
+        """Returns a boolean."""
         if not isinstance(self.data, bool):
             self.refuse("true or false")
         return self.data
 
     def floats(self) -> npt.NDArray[np.float64]:
-        """An array of finite numbers."""
+        """Returns an array of finite numbers."""
         if isinstance(self.data, list) and set(map(type, self.data)) == {float}:
             values = np.array(self.data, np.float64)
             if np.isfinite(values).all():
@@ -182,14 +182,14 @@ class Entry:
         return np.array([e.number() for e in self.items()], np.float64)
 
     def counts(self) -> npt.NDArray[np.int64]:
-        """An array of whole numbers, none of them negative."""
+        """Returns an array of non-negative integers."""
         held = self.data
         if isinstance(held, list) and set(map(type, held)) == {int} and 0 <= min(held) <= max(held) <= LARGEST_WHOLE:
             return np.array(held, np.int64)
         return np.array([e.whole(0) for e in self.items()], np.int64)
 
     def packed_floats(self, count: int) -> npt.NDArray[np.float64]:
-        """`count` finite numbers as `floats_text` writes them."""
+        """Returns `count` finite numbers in the encoding of `floats_text`."""
         try:
             values = np.frombuffer(base64.b64decode(self.text(), validate=True), "<f4").astype(np.float64)
         except (binascii.Error, ValueError):

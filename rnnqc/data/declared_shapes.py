@@ -1,4 +1,4 @@
-"""The shapes that inputs and outputs of a model are declared with."""
+"""The declared shapes of a model's inputs and outputs."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import onnx
 
 
 def fixed_size(dim: onnx.TensorShapeProto.Dimension) -> int | None:
-    """The size that a dimension is declared to have; None for names and for -1, which some tools write for any size."""
+    """The declared size of a dimension; None for names and for -1, which some tools write for any size."""
     return dim.dim_value if dim.HasField("dim_value") and dim.dim_value >= 0 else None
 
 
 def declared_sizes(value: onnx.ValueInfoProto) -> list[int | None] | None:
-    """The sizes that a value is declared with, None where one is open; None of a value of unknown rank."""
+    """The declared sizes of a value, None where one is open; None for a value of unknown rank."""
     tensor = value.type.tensor_type
     return [fixed_size(d) for d in tensor.shape.dim] if tensor.HasField("shape") else None
 

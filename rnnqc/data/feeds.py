@@ -1,4 +1,4 @@
-"""Inputs of a model: what it takes, and whether arrays fit."""
+"""Describes the inputs that a model takes, and checks arrays against them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def element_type(value: onnx.ValueInfoProto) -> np.dtype[Any]:
     """The type of an input's elements.
 
     Raises:
-        CompileError: The input is no tensor, or says nothing of its elements.
+        CompileError: The input is not a tensor, or declares no element type.
     """
     try:
         return onnx.helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
@@ -42,7 +42,7 @@ def element_type(value: onnx.ValueInfoProto) -> np.dtype[Any]:
 
 
 def with_dimensions_of(model: onnx.ModelProto, other: onnx.ModelProto) -> onnx.ModelProto:
-    """A copy of `model` whose free input dimensions have the sizes they are bound to in `other`."""
+    """Returns a copy of `model` whose free input dimensions have the sizes they are bound to in `other`."""
     bound = {i.name: i.type.tensor_type.shape.dim for i in true_inputs(other)}
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
@@ -60,13 +60,13 @@ def check_feed(
 ) -> None:
     """Checks names, types and shapes of one feed.
 
-    A feed of empty arrays alone is refused: onnxruntime 1.31 ends the process where LSTM and GRU get no rows.
+    A feed that contains only empty arrays is refused: onnxruntime 1.31 crashes when LSTM and GRU get no rows.
 
     Args:
         feed: Arrays by name.
         proto: The model.
-        source: What messages call the feed.
-        states: Outputs by the input that they look like becoming; those of the model by default.
+        source: Name of the feed in messages.
+        states: Outputs by the input that they appear to become; those of the model by default.
 
     Raises:
         CompileError: With the input that does not fit.
@@ -118,9 +118,9 @@ def check_feed(
 
 
 def _axes_to_insert(name: str, shape: tuple[int, ...], dims: list[int | None]) -> str:
-    """How to write an array that lacks axes of size 1; "" where that is not what differs.
+    """Returns an index expression that inserts missing axes of size 1; "" if those are not the difference.
 
-    Its leading axis counts samples, as of a model that takes one row at a time, or the array is one call.
+    The leading axis of the array counts samples (the model takes one row at a time), or the array is one call.
     """
     places = _places_of_ones(shape[1:], dims)
     if places and (len(shape) < len(dims) or places == (0,)):
@@ -131,7 +131,7 @@ def _axes_to_insert(name: str, shape: tuple[int, ...], dims: list[int | None]) -
 
 
 def _places_of_ones(shape: tuple[int, ...], dims: list[int | None]) -> tuple[int, ...]:
-    """The first axes of size 1 without which `dims` are those of an array of `shape`; empty if there are none."""
+    """Returns the first axes of size 1 whose removal makes `dims` fit `shape`; empty if there are none."""
     ones = [k for k, d in enumerate(dims) if d == 1]
     for places in itertools.combinations(ones, max(0, len(dims) - len(shape))):
         rest = [d for k, d in enumerate(dims) if k not in places]
@@ -141,27 +141,27 @@ def _places_of_ones(shape: tuple[int, ...], dims: list[int | None]) -> tuple[int
 
 
 def _indexed(places: tuple[int, ...]) -> str:
-    """What inserts axes of size 1 there, as numpy has it."""
+    """Returns numpy's index for inserting axes at `places`."""
     return ", ".join("None" if k in places else ":" for k in range(places[-1] + 1))
 
 
 def _filled(shape: tuple[int, ...], places: tuple[int, ...]) -> list[int]:
-    """The shape with these axes."""
+    """Returns `shape` with axes of size 1 inserted at `places`."""
     sizes = iter(shape)
     return [1 if k in places else next(sizes) for k in range(len(shape) + len(places))]
 
 
 def _one_of_samples(name: str, shape: tuple[int, ...], dims: list[int | None]) -> str:
-    """How to take one sample of stacked ones; "" where the array is none of such."""
+    """Returns advice to take one sample of a stacked array; "" if the array is not stacked."""
     fits = len(shape) == len(dims) + 1 and all(d is None or d == s for d, s in zip(dims, shape[1:], strict=True))
     return f"give one call, {name}[0], where the leading axis counts samples" if fits else ""
 
 
 def or_carry(states: Mapping[str, str]) -> str:
-    """The end of a sentence that says which states could be carried; "" without states."""
+    """The end of a sentence that names the states that could be carried; "" without states."""
     return f", or carry the states: {options_of_states(states)}" if states else ""
 
 
 def _holds(array: npt.NDArray[Any], value: npt.NDArray[Any]) -> bool:
-    """Whether an array is a value, or has it in each entry of its first axis."""
+    """Whether `array` equals `value`, or stacks copies of it along leading axes."""
     return array.shape[max(0, array.ndim - value.ndim) :] == value.shape and bool((array == value).all())

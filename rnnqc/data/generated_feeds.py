@@ -1,4 +1,4 @@
-"""Feeds generated from the signature of a model, from what its inputs are used for, and at random."""
+"""Generates random feeds from the signature of a model and the uses of its inputs."""
 
 from __future__ import annotations
 
@@ -33,22 +33,21 @@ EXTREME_DEVIATION = 4.0
 GENERATED_TRIPS = 2
 GENERATED_MOST = 2**27
 LARGE_TABLE = 256
-"""Rows from which on a table may be a vocabulary."""
+"""Tables with at least this many rows may be a vocabulary."""
 SMALL_INTEGER = 2
-"""Bytes of whole numbers that are samples or pixels where nothing else is known of them."""
+"""Integers of at most this many bytes are taken to be samples or pixels if nothing else is known of them."""
 _WHOLE = (Role.LENGTH, Role.INDEX, Role.TRIPS)
-"""Uses that take whole numbers, also of an input of floats, which the model converts: tokens in Keras, say."""
+"""Uses that take integers, even from a float input that the model converts (tokens in Keras, for example)."""
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """Sizes for dimensions of inputs that a model leaves open.
+    """Sizes for input dimensions that a model leaves open.
 
     Attributes:
-        length: Of sequences.
-        batch: Of batches.
-        named_time: Whether only axes count as time that their name or their use says so of; else the layout counts,
-            too.
+        length: Length of sequences.
+        batch: Batch size.
+        named_time: Whether an axis is time only if its name or use says so; otherwise the layout counts, too.
     """
 
     length: int = GENERATED_LENGTH
@@ -58,13 +57,13 @@ class Sizes:
 
 @dataclass(frozen=True)
 class Values:
-    """What values are generated.
+    """How values are generated.
 
     Attributes:
-        magnitude: Standard deviation of floats, in units of what the model normalizes them by, if it does.
-        beyond: Of how many times the usual size states are; beyond 1 they exceed the bound of their activation.
+        magnitude: Standard deviation of floats, in units of the model's own input normalization, if it has one.
+        beyond: Factor for the usual size of states; above 1 they exceed the bound of their activation.
         extreme: Whether one sequence of a batch has length zero.
-        frequent: Whether indices into large tables are mostly small: in a vocabulary frequent words come first.
+        frequent: Whether indices into large tables are mostly small: in a vocabulary, frequent words come first.
     """
 
     magnitude: float = 1.0
@@ -80,40 +79,39 @@ def generate_feeds(
     extreme: bool = False,
     sizes: Sizes | None = None,
 ) -> Feeds:
-    """Seeded inputs for a model; symbolic dimensions of one name get one size.
+    """Generates seeded inputs for a model. Symbolic dimensions of one name get one size.
 
-    Floats are normal, and between -1 and 1 where they are the hidden state of a recurrent node; where the model
-    normalizes or clips an input by constants, they lie where these say. Sequence lengths are from 1 to the length of
-    the sequence; what indexes a table (an embedding) is below its number of rows; what is compared with constants is
-    one of them; loops run twice; whole numbers of 8 and 16 bits that are none of these have their full range, others
-    are 0 or 1.
+    Floats are normal; hidden states of recurrent nodes lie between -1 and 1; an input that the model normalizes or
+    clips by constants gets values in the range of these constants. Sequence lengths are from 1 to the length of the
+    sequence, indices are below the number of rows of their table, and a value compared with constants is one of them.
+    Loops run twice. Other integers of 8 and 16 bits have their full range; wider ones are 0 or 1.
 
     Args:
         proto: The model.
-        seed: Of the numbers.
+        seed: Seed of the numbers.
         extreme: Free sequences are longer, floats larger so that gates saturate, and one sequence of a batch has length
             zero; not every model runs on that.
-        sizes: Of free dimensions, instead of the usual or extreme ones.
+        sizes: Sizes of free dimensions, instead of the usual or extreme ones.
 
     Raises:
-        CompileError: An input is no tensor, or of a type that cannot be generated.
+        CompileError: An input is not a tensor, or of a type that cannot be generated.
     """
     sizes = sizes or Sizes(EXTREME_LENGTH if extreme else GENERATED_LENGTH)
     return Generation(proto, sizes).feeds(seed, Values(EXTREME_DEVIATION if extreme else 1.0, extreme=extreme))
 
 
 class Generation:
-    """Generates feeds of given sizes: what the model says about its inputs is looked up once.
+    """Generates feeds of given sizes. Analyzes the model once, for any number of feeds.
 
     Args:
         proto: The model.
-        sizes: Of free dimensions.
+        sizes: Sizes of free dimensions.
 
     Attributes:
-        shapes: Of each input, by name.
+        shapes: Shape of each input, by name.
 
     Raises:
-        CompileError: An input is no tensor, or too large.
+        CompileError: An input is not a tensor, or too large.
     """
 
     def __init__(self, proto: onnx.ModelProto, sizes: Sizes) -> None:
@@ -140,7 +138,7 @@ class Generation:
                 )
 
     def feeds(self, seed: int, values: Values | None = None) -> Feeds:
-        """Feeds with the numbers of a seed.
+        """Generates feeds for one seed.
 
         Raises:
             CompileError: An input is of a type that cannot be generated.
@@ -153,7 +151,7 @@ class Generation:
         whole = any(self._held[value.name][role] for role in _WHOLE)
         if dtype.kind == "f" and not (whole and value.name in self._undivided):
             floats = self._floats(value.name, values, rng)
-            if whole:  # features of which some are indices
+            if whole:  # features, some of which are indices
                 most = _whole_numbers(self._held[value.name], self._known, self._sizes.length)[1] - 1
                 floats = np.minimum(np.abs(floats), most)
             return floats.astype(dtype)
@@ -200,7 +198,7 @@ class Generation:
 
 
 def _constant(proto: onnx.ModelProto, name: str) -> int:
-    """A whole number among the elements of a constant of the main graph; 1 if there is none."""
+    """Returns the first element of an integer constant of the main graph; 1 if there is none."""
     stored = {t.name: t for t in proto.graph.initializer}
     for node in proto.graph.node:
         if node.op_type == "Constant" and name in node.output:
@@ -210,7 +208,7 @@ def _constant(proto: onnx.ModelProto, name: str) -> int:
 
 
 def _time_axis(dims: Sequence[onnx.TensorShapeProto.Dimension], roles: AbstractSet[Role], floats: bool) -> int | None:
-    """The axis that is time by the layout: of `[T, B, C]` the first, of others the first free one behind the batch."""
+    """Guesses the time axis from the layout: axis 0 of `[T, B, C]`, otherwise the first free axis after the batch."""
     free = [axis for axis, dim in enumerate(dims) if fixed_size(dim) is None]
     if len(dims) == 3 and 0 in free:
         return 2 if free == [0, 2] else 0  # [N, channels, L] of a convolution
@@ -220,7 +218,7 @@ def _time_axis(dims: Sequence[onnx.TensorShapeProto.Dimension], roles: AbstractS
 
 
 def _generated_shape(value: onnx.ValueInfoProto, uses: Sequence[Use], named: dict[str, int], sizes: Sizes) -> list[int]:
-    """A shape for an input; `named` holds the sizes of the named dimensions so far."""
+    """Returns a shape for an input, and adds the sizes of named dimensions to `named`."""
     dims = value.type.tensor_type.shape.dim
     roles = {u.role: u for u in uses}
     time_axis = _time_axis(dims, roles.keys(), element_type(value).kind == "f")
@@ -250,7 +248,7 @@ def _generated_shape(value: onnx.ValueInfoProto, uses: Sequence[Use], named: dic
 def _names_of_sequences(
     inputs: Sequence[onnx.ValueInfoProto], held: Mapping[str, Mapping[Role, Sequence[Use]]]
 ) -> set[str]:
-    """Names of dimensions that inputs have which are no lengths and no states."""
+    """Returns the dimension names of inputs that are neither lengths nor states."""
     rows = (Role.LENGTH, Role.STATE, Role.CELL)
     others = [i for i in inputs if not any(held[i.name][role] for role in rows)]
     return {d.dim_param for i in others for d in i.type.tensor_type.shape.dim if d.dim_param}
@@ -263,12 +261,12 @@ def _follow_batch(
     known: Mapping[str, Sequence[int | None]],
     shared: AbstractSet[str],
 ) -> None:
-    """Lets the batch axis of lengths and states have the size of the sequence, unless its name is in `shared`."""
+    """Sets the batch axis of lengths and states to the batch of their sequence, unless its name is in `shared`."""
     for use in uses:
         sequence = known.get(use.value, ())
         free = [axis for axis, dim in enumerate(value.type.tensor_type.shape.dim) if fixed_size(dim) is None]
         axis = 0 if use.role is Role.LENGTH else use.batch_axis
-        axis = free[0] if len(free) == 1 else axis  # a state may have no axis for directions
+        axis = free[0] if len(free) == 1 else axis  # a state may lack the axis for directions
         if use.batch_axis < len(sequence) and axis < len(shape):
             dim, size = value.type.tensor_type.shape.dim[axis], sequence[use.batch_axis]
             if size is not None and fixed_size(dim) is None and dim.dim_param not in shared:
@@ -278,7 +276,7 @@ def _follow_batch(
 def _whole_numbers(
     held: Mapping[Role, Sequence[Use]], known: Mapping[str, Sequence[int | None]], length: int
 ) -> tuple[int, int]:
-    """The lowest number and one more than the highest; `length`: of sequences of unknown length."""
+    """Returns the range `[low, high)` of an integer input. `length`: length of sequences of unknown length."""
     role = next((r for r in (Role.LENGTH, Role.INDEX) if held[r]), Role.COUNT)
     sizes = []
     for use in held[role]:

@@ -1,4 +1,4 @@
-"""Data for a model, as users have it: files, functions, arrays, tensors and loaders."""
+"""Opens data in the forms that users have: files, functions, arrays, tensors and loaders."""
 
 from __future__ import annotations
 
@@ -18,31 +18,33 @@ from rnnqc.data.user_code import check_names_a_module, importable_working_folder
 from rnnqc.errors import CompileError, UsageError
 
 Data = str | os.PathLike[str] | Mapping[str, Any] | Iterable[Any]
-"""The name of an `.npz`, of a directory of `.npz`, or `module:function`; a dict of arrays as an `.npz` holds them; or
-any iterable of feeds, such as a `torch.utils.data.DataLoader`. Arrays may be torch tensors. A feed is a dict of arrays
-by name of input, or arrays in the order of the inputs, after which one of labels may follow; a tuple of such arrays for
-several inputs is read as the dict of them."""
+"""Data for a model in any form that users have.
+
+The name of an `.npz`, of a directory of `.npz`, or `module:function`; a dict of arrays as an `.npz` holds them; or any
+iterable of feeds, such as a `torch.utils.data.DataLoader`. Arrays may be torch tensors. A feed is a dict of arrays by
+name of input, or arrays in the order of the inputs, optionally followed by labels; a tuple of stacked arrays for
+several inputs is read as such a dict.
+"""
 LABEL = "label"
-"""The name of an array that follows those of the inputs."""
+"""The name of an array of labels that follows the inputs."""
 _FILES = ".npz, a directory of .npz, or module:function"
 
 
 def open_feeds(source: Data, proto: onnx.ModelProto, carried: Iterable[str] = (), label: str = LABEL) -> Iterable[Any]:
-    """The feeds of some data, taken one at a time and not checked.
+    """Opens data as an iterable of feeds, read one at a time and not checked.
 
-    In an `.npz` or a dict, arrays are named as the model's inputs; where an array has one dimension more than the
-    input, its leading axis counts samples; beside carried inputs also where the model does not say how many an input
-    has. Arrays that are no inputs, such as labels, are cut along with them if they are as long. Each file of a
-    directory is one feed.
+    In an `.npz` or a dict, arrays are named like the model's inputs. Where an array has one dimension more than the
+    input, its leading axis counts samples; with carried inputs, also where the rank of an input is not declared. Other
+    arrays, such as labels, are split along with them if they are as long. Each file of a directory is one feed.
 
     Args:
         source: The data.
         proto: The model.
-        carried: Inputs whose array is for the first sample of an `.npz` or a dict alone.
+        carried: Inputs whose array applies only to the first sample of an `.npz` or a dict.
         label: The name of an array that follows those of the inputs.
 
     Returns:
-        The feeds; what is no feed is left as it is, for `checked` to refuse.
+        The feeds. Items that are not feeds are passed on unchanged; `checked` refuses them.
 
     Raises:
         CompileError: The data cannot be read, at once or when a feed is taken.
@@ -77,10 +79,10 @@ def open_feeds(source: Data, proto: onnx.ModelProto, carried: Iterable[str] = ()
 
 
 def array_of(value: Any) -> npt.NDArray[Any]:
-    """A numpy array, or a torch tensor wherever it is, as a numpy array.
+    """Converts an array, or a torch tensor on any device, to a numpy array.
 
     Raises:
-        CompileError: numpy has no such type, or rows of different lengths are given for an array.
+        CompileError: numpy has no such type, or rows have different lengths.
     """
     if not callable(getattr(value, "detach", None)):
         try:
@@ -107,7 +109,7 @@ def is_array(value: Any) -> bool:
 
 
 def _feed(item: Any, names: list[str], label: str) -> Any:
-    """An element of an iterable as arrays by name; unchanged where it is no feed."""
+    """Converts an element of an iterable to arrays by name; returns it unchanged if it is not a feed."""
     if isinstance(item, Mapping):
         return {name: array_of(value) for name, value in item.items()}
     if is_array(item) and len(names) == 1:
@@ -117,7 +119,7 @@ def _feed(item: Any, names: list[str], label: str) -> Any:
 
 
 def _in_order(arrays: Sequence[Any], names: Sequence[str], label: str) -> Feeds | None:
-    """Arrays in the order of the inputs, after which one of labels may follow, by name; None of what is none of it."""
+    """Names arrays given in the order of the inputs, optionally followed by labels; None if they do not match."""
     if not len(names) <= len(arrays) <= len(names) + 1 or not all(map(is_array, arrays)):
         return None
     return {name: array_of(value) for name, value in zip([*names, label], arrays, strict=False)}
@@ -174,8 +176,8 @@ def _check_calls(arrays: Feeds, inputs: Iterable[onnx.ValueInfoProto], source: s
     """Refuses one call of a stream whose leading axis may be meant to count calls.
 
     Raises:
-        CompileError: States are carried, and an open leading axis is longer than 1, while no first value of a state has
-            as many rows. Where the next axis is open, too, and a state has its size, the leading one is time.
+        CompileError: States are carried, and an open leading axis is longer than 1 and matches no given state. If the
+            next axis is open, too, and has the size of a state, the leading axis is time and is accepted.
     """
     rows = {size for name in carried & set(arrays) for size in arrays[name].shape}
     for value in inputs:
@@ -198,7 +200,7 @@ def _check_calls(arrays: Feeds, inputs: Iterable[onnx.ValueInfoProto], source: s
 
 def _from_function(source: str, names: list[str], label: str) -> Iterator[Any]:
     check_names_a_module(source, source)
-    with importable_working_folder():  # to the end: the function may be a generator that imports
+    with importable_working_folder():  # throughout: the function may be a generator that imports
         try:
             result: Iterable[Any] = named_object(source)()
             for feed in result:

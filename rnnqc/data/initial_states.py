@@ -1,4 +1,4 @@
-"""The zeros that a stream starts from where its data gives a state no first value."""
+"""Zeros as initial states of a stream whose data does not give them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Shape = tuple[int, ...]
 
 
 class InitialStates:
-    """Sizes of states that follow from the arrays of a call: what a model says about them is looked up once.
+    """Derives the sizes of states from the arrays of a call. Analyzes the model once.
 
     Args:
         proto: The model.
@@ -33,11 +33,11 @@ class InitialStates:
         self._known: dict[tuple[tuple[str, Shape], ...], dict[tuple[str, int], int]] = {}
 
     def sizes(self, feed: Feeds) -> dict[tuple[str, int], int]:
-        """The size of each open axis of a state, by input and axis, as far as the other arrays of a call say it.
+        """Returns the size of each open axis of a state, by input and axis, as far as the other arrays determine it.
 
-        A dimension has the size of another one of its name. One that no array names is taken to be the rows of the
-        call: the batch of the sequence where a recurrent node has the state; else what the same axis of the other
-        arrays has, or all their open axes, if they agree. 1 where no other array has an open axis.
+        Dimensions of one name have one size. A dimension without a size so far is taken as the batch: that of the
+        sequence if a recurrent node reads the state; else the common size of that axis in the other arrays, or of all
+        their open axes; 1 if no other array has an open axis.
         """
         shapes = tuple((name, array.shape) for name, array in feed.items() if name in self._declared)
         if shapes not in self._known:
@@ -45,20 +45,20 @@ class InitialStates:
         return self._known[shapes]
 
     def named_sizes(self, feed: Feeds) -> dict[str, int]:
-        """The sizes that the arrays of a call give to the named dimensions of states."""
+        """Returns the sizes that the arrays of a call give to the named dimensions of states."""
         of_states = {d.dim_param for state in self._states for d in self._dims(state) if d.dim_param}
         named = self._named({n: a.shape for n, a in feed.items() if n in self._declared})
         return {name: size for name, size in named.items() if name in of_states}
 
     def open_sizes(self, feed: Feeds) -> set[int]:
-        """The sizes that the arrays of a call have where the model leaves them open, states apart."""
+        """Returns the sizes that the arrays of a call, except states, have where the model leaves them open."""
         return {size for _, size in self._open_axes(self._others({n: a.shape for n, a in feed.items()}))}
 
     def _others(self, shapes: Mapping[str, Shape]) -> dict[str, Shape]:
         return {n: s for n, s in shapes.items() if n in self._declared and n not in self._states}
 
     def _open_axes(self, shapes: Mapping[str, Shape]) -> set[tuple[int, int]]:
-        """Axis and size wherever the model leaves the size open."""
+        """Returns axis and size wherever the model leaves the size open."""
         return {
             (axis, size)
             for name, shape in shapes.items()
@@ -83,10 +83,10 @@ class InitialStates:
         return found
 
     def zeros(self, name: str, sizes: Mapping[tuple[str, int], int], where: str) -> npt.NDArray[Any]:
-        """Zeros for a state, with the sizes that `sizes` has.
+        """Returns zeros for a state, with open axes of the sizes in `sizes`.
 
         Raises:
-            CompileError: They leave one of its axes open.
+            CompileError: An axis has no size.
         """
         shape = [sizes.get((name, axis), fixed_size(dim)) for axis, dim in enumerate(self._dims(name))]
         known = [size for size in shape if size is not None]
@@ -105,16 +105,16 @@ class InitialStates:
         return list(self._declared[name].type.tensor_type.shape.dim)
 
     def _named(self, shapes: Mapping[str, Shape]) -> dict[str, int]:
-        """The sizes that arrays give to named dimensions."""
+        """Returns the sizes that arrays give to named dimensions."""
         return {
             d.dim_param: n
             for key, shape in shapes.items()
-            for d, n in zip(self._dims(key), shape, strict=False)  # no dim: any rank
+            for d, n in zip(self._dims(key), shape, strict=False)  # empty for an input of any rank
             if d.dim_param
         }
 
     def _rows(self, state: str, axis: int, others: Mapping[str, Shape]) -> int | None:
-        """The size of the one axis of a state that no name says; None where the arrays contradict one another."""
+        """Returns the size of a state's one remaining open axis; None if the arrays contradict one another."""
         in_node = self._rows_in_node(state, others)
         if in_node is not None:
             return in_node
@@ -125,7 +125,7 @@ class InitialStates:
         return 1
 
     def _rows_in_node(self, state: str, others: Mapping[str, Shape]) -> int | None:
-        """The batch of the sequence that a recurrent node takes with a state."""
+        """Returns the batch size of the sequence that a recurrent node reads together with the state."""
         if self._uses is None:
             self._uses = input_uses(self._proto)
         uses = [u for u in self._uses.get(state, ()) if u.role in (Role.STATE, Role.CELL)]

@@ -1,4 +1,4 @@
-"""What values of an input a model is made for, as far as its own constants say so."""
+"""Derives the range of input values that a model expects from the constants it normalizes or clips with."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ import onnx
 
 Array = npt.NDArray[Any]
 _SAME = ("Cast", "Identity", "Dropout")
-"""Operators that keep the shape and what it means."""
+"""Operators that keep shape and meaning."""
 _CLIPPED_DEVIATIONS = 2.0
-"""How many standard deviations from the middle the limits of a clipped input count as."""
+"""The limits of a clipped input count as this many standard deviations from the middle."""
 
 
 @dataclass(frozen=True)
 class Spread:
-    """Where the values of an input lie: centre and standard deviation, which broadcast to its shape.
+    """Centre and standard deviation of an input's values; both broadcast to its shape.
 
     Attributes:
         center: The centre.
@@ -32,7 +32,7 @@ class Spread:
     channels: bool = False
 
     def of(self, normal: Array) -> Array:
-        """Standard normal values, moved there; unchanged where the constants do not fit the shape."""
+        """Scales standard normal values; returns them unchanged if the constants do not fit their shape."""
         center, deviation = self.center, self.deviation
         if self.channels:
             center, deviation = (a.reshape(-1, *[1] * max(0, normal.ndim - 2)) for a in (center, deviation))
@@ -44,7 +44,7 @@ class Spread:
 
 
 def input_spreads(proto: onnx.ModelProto) -> dict[str, Spread]:
-    """Inputs of the main graph that the model itself normalizes (by constants, or as it was trained), or clips."""
+    """Returns the spread of inputs of the main graph that the model normalizes (by constants or BatchNorm) or clips."""
     graph = proto.graph
     constants = {t.name: t for t in graph.initializer}
     for node in graph.node:
@@ -65,7 +65,7 @@ class _Reader:
     readers: Mapping[str, list[onnx.NodeProto]]
 
     def spread(self, name: str) -> Spread | None:
-        """Of the value `name`, by what first reads it."""
+        """Returns the spread of the value `name` from the nodes that read it first."""
         for node in self._first_readers(name):
             if node.op_type == "BatchNormalization":
                 return self._batch_normalization(node)
@@ -84,14 +84,14 @@ class _Reader:
                 yield node
 
     def _constant(self, node: onnx.NodeProto, index: int) -> Array | None:
-        """A constant operand of floats, all finite."""
+        """A constant float operand whose elements are finite."""
         if index >= len(node.input) or node.input[index] not in self.constants:
             return None
         array = onnx.numpy_helper.to_array(self.constants[node.input[index]])
         return array.astype(np.float64) if array.dtype.kind == "f" and np.isfinite(array).all() else None
 
     def _shift(self, node: onnx.NodeProto) -> Array | None:
-        """What a node takes off its first operand, if that is a mean: the result is scaled, too."""
+        """The mean that a node subtracts from its first operand; None unless the result is scaled, too."""
         held = self._constant(node, 1)
         if held is None or node.op_type not in ("Sub", "Add"):
             return None

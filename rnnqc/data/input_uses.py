@@ -1,4 +1,4 @@
-"""What the inputs of a model are used for, as far as that limits the values that make sense for them."""
+"""Finds out how a model uses its inputs, which limits their sensible values."""
 
 from __future__ import annotations
 
@@ -24,38 +24,38 @@ MOVERS: dict[str, int | None] = {
     **dict.fromkeys(("Slice", "Split", "Gather", "GatherElements", "TopK", "Clip"), 0),
     **dict.fromkeys(("Concat", "Min", "Max", *REARRANGES), None),
 }
-"""Operators that move or convert values and keep their meaning: the input they take them from, None for all."""
+"""Operators that move or convert values and keep their meaning, with the input that holds the values; None for all."""
 _CHOSEN = slice(1, 3)
-"""Of a Where: the values that it chooses from."""
+"""The inputs of a Where that it selects from."""
 _COMPARISONS = ("Less", "LessOrEqual", "Greater", "GreaterOrEqual")
 _CONDITIONS = ("Not", "And", "Or", "Equal", *_COMPARISONS)
 _UNDIVIDED = frozenset(
     {"Cast", "Identity", "Shape", "Reshape", "Squeeze", "Unsqueeze", "Transpose", "Flatten", "Equal", *_COMPARISONS}
 )
-"""Operators that take an input as a whole, and compute nothing with it."""
+"""Operators that read an input as a whole and do no arithmetic on it."""
 _LARGE = 1024
 _SHARED_AXES = {**dict.fromkeys(CELL_TYPES, (-1, 2)), "MatMul": (-1, -2), "Gemm": (-1, 0), "Conv": (1, 1)}
-"""Of operators with weights: axes of the input and of the weights that have one size."""
+"""For operators with weights: the axis of the input and the axis of the weights that have the same size."""
 
 
 _Shapes = dict[str, Sequence[onnx.TensorShapeProto.Dimension]]
 
 
 class Role(enum.Enum):
-    """A use of an input."""
+    """How an input is used."""
 
     LENGTH = "length"
     """Sequence lengths: 1 to the length of the sequence."""
     INDEX = "index"
-    """Indices into a table, e.g. tokens of an embedding."""
+    """Indices into a table, such as tokens of an embedding."""
     STATE = "state"
-    """A hidden state of a recurrent layer: mostly within -1 to 1."""
+    """A hidden state of a recurrent layer: mostly between -1 and 1."""
     CELL = "cell"
     """A cell state of a recurrent layer."""
     TRIPS = "trips"
-    """How often a loop runs."""
+    """The number of iterations of a loop."""
     COUNT = "count"
-    """A number of steps: one that is compared with 0, 1, 2 and so on for a mask."""
+    """A number of steps that is compared with 0, 1, 2 and so on to make a mask."""
     CHOICE = "choice"
     """A number that is compared with a constant."""
 
@@ -65,8 +65,8 @@ class Use:
     """One use of an input.
 
     Attributes:
-        role: What it is.
-        value: LENGTH, STATE, CELL: the sequence; INDEX: the table; CHOICE, COUNT: what it is compared with.
+        role: The kind of use.
+        value: LENGTH, STATE, CELL: the sequence; INDEX: the table; CHOICE, COUNT: the value it is compared with.
         axis: LENGTH, COUNT: the time axis of the value; INDEX: the axis of the table that is indexed.
         batch_axis: LENGTH, STATE, CELL: the batch axis of the sequence.
     """
@@ -78,7 +78,7 @@ class Use:
 
 
 def input_uses(proto: onnx.ModelProto) -> dict[str, list[Use]]:
-    """The uses of each input of the main graph that has some."""
+    """Returns the known uses of the main graph's inputs."""
     nodes, makers, entries = _walk(proto)
     inputs = {i.name for i in proto.graph.input}
     uses: dict[str, list[Use]] = {}
@@ -95,13 +95,13 @@ def input_uses(proto: onnx.ModelProto) -> dict[str, list[Use]]:
 
 
 def undivided(proto: onnx.ModelProto) -> set[str]:
-    """Inputs of the main graph that are used as a whole, and not for arithmetic: tokens, but no table of features."""
+    """Returns the inputs of the main graph that no arithmetic reads, such as tokens, but not tables of features."""
     readers = [(name, n.op_type) for block in blocks_of([proto.graph]) for n in block.node for name in n.input]
     return {i.name for i in proto.graph.input} - {name for name, op in readers if op not in _UNDIVIDED}
 
 
 def _is_counter(value: str, makers: Mapping[str, onnx.NodeProto]) -> bool:
-    """Whether a value is a Range, moved or converted."""
+    """Whether a value is a Range, possibly moved or converted."""
     node = makers.get(value)
     while node is not None and MOVERS.get(node.op_type) == 0:
         node = makers.get(node.input[0])
@@ -109,7 +109,7 @@ def _is_counter(value: str, makers: Mapping[str, onnx.NodeProto]) -> bool:
 
 
 def uses_of(node: onnx.NodeProto) -> Iterator[tuple[int, Use]]:
-    """Input index and use, for every input of `node` that says something about its values."""
+    """Yields input index and use for every input of `node` that limits its values."""
     numbers = {a.name: a.i for a in node.attribute if a.type == onnx.AttributeProto.INT}
     if node.op_type in CELL_TYPES and len(node.input) > 0:
         batch = 0 if numbers.get("layout") == 1 else 1
@@ -132,7 +132,7 @@ def uses_of(node: onnx.NodeProto) -> Iterator[tuple[int, Use]]:
 
 
 def _entries(node: onnx.NodeProto) -> list[tuple[str, str]]:
-    """Inputs of the body of a Loop or Scan, and the values outside that they start from."""
+    """Returns the inputs of a Loop's or Scan's body, with the outer values that they start from."""
     if node.op_type not in ("Loop", "Scan"):
         return []
     bodies = [a.g for a in node.attribute if a.name == "body"]
@@ -140,13 +140,13 @@ def _entries(node: onnx.NodeProto) -> list[tuple[str, str]]:
 
 
 def sources_of(value: str, proto: onnx.ModelProto, origins: set[str]) -> list[str]:
-    """Those of the values `origins` whose elements make up `value`."""
+    """Returns the values among `origins` that supply the elements of `value`."""
     _, makers, entries = _walk(proto)
     return _sources(value, makers, entries, origins)
 
 
 def _walk(proto: onnx.ModelProto) -> tuple[list[onnx.NodeProto], dict[str, onnx.NodeProto], dict[str, str]]:
-    """All nodes, the node that makes each value, and the values that inner ones of loops start from."""
+    """Returns all nodes, the producer of each value, and the outer values that inputs of loop bodies start from."""
     nodes = [n for block in blocks_of([proto.graph]) for n in block.node]
     makers = {o: n for n in nodes for o in n.output if o}
     return nodes, makers, {inner: outer for n in nodes for inner, outer in _entries(n)}
@@ -155,7 +155,7 @@ def _walk(proto: onnx.ModelProto) -> tuple[list[onnx.NodeProto], dict[str, onnx.
 def _sources(
     value: str, makers: Mapping[str, onnx.NodeProto], entries: Mapping[str, str], inputs: set[str]
 ) -> list[str]:
-    """The graph inputs whose elements make up `value`."""
+    """Returns the graph inputs that supply the elements of `value`."""
     found: list[str] = []
     stack, seen = [value], {value}
     while stack:
@@ -180,7 +180,7 @@ def _sources(
 
 
 def _chosen(node: onnx.NodeProto, makers: Mapping[str, onnx.NodeProto]) -> list[str]:
-    """What a sum of products with conditions chooses from, as tf2onnx writes a Where: `a * cond + b * not cond`."""
+    """Returns the values that tf2onnx's form of a Where, `a * cond + b * not cond`, selects from; else empty."""
     products = [makers.get(name) for name in node.input] if node.op_type == "Add" else []
     found = [
         [n for n in p.input if not _is_condition(n, makers)] for p in products if p is not None and p.op_type == "Mul"
@@ -189,14 +189,14 @@ def _chosen(node: onnx.NodeProto, makers: Mapping[str, onnx.NodeProto]) -> list[
 
 
 def _is_condition(value: str, makers: Mapping[str, onnx.NodeProto]) -> bool:
-    """Whether a value is a condition as a number."""
+    """Whether a value is a condition cast to a number."""
     cast = makers.get(value)
     made = makers.get(cast.input[0]) if cast is not None and cast.op_type == "Cast" else None
     return made is not None and made.op_type in _CONDITIONS
 
 
 def known_shapes(proto: onnx.ModelProto, bound: Mapping[str, Sequence[int]]) -> dict[str, list[int | None]]:
-    """Shapes of values, inferred for inputs of the shapes `bound`; what cannot be inferred is left out."""
+    """Returns inferred shapes of values, given input shapes `bound`; values without an inferred shape are left out."""
     return {
         name: [d.dim_value if d.HasField("dim_value") else None for d in dims]
         for name, dims in _inferred(proto, bound).items()
@@ -204,13 +204,13 @@ def known_shapes(proto: onnx.ModelProto, bound: Mapping[str, Sequence[int]]) -> 
 
 
 class Axes(NamedTuple):
-    """Names of free dimensions of inputs (see `name_of_axis`), by what they are.
+    """Free dimensions of inputs by kind, under the names of `name_of_axis`.
 
     Attributes:
-        times: Those along which recurrent nodes and loops run.
-        batches: Rows of their batches.
-        widths: Those whose size weights fix, with the size: the features of a sequence, which a recurrent node
-            multiplies by a matrix of as many columns.
+        times: Dimensions along which recurrent nodes and loops run.
+        batches: Their batch dimensions.
+        widths: Dimensions whose size weights fix, with the size: the features of a sequence, for example, which a
+            recurrent node multiplies by a matrix.
     """
 
     times: set[str]
@@ -219,7 +219,7 @@ class Axes(NamedTuple):
 
 
 def free_axes(proto: onnx.ModelProto) -> Axes:
-    """What is known of the dimensions that inputs leave open."""
+    """Classifies the dimensions that inputs leave open."""
     shapes, times, batches, widths = _inferred(proto, {}), set[str](), set[str](), dict[str, int]()
     for node in _walk(proto)[0]:
         uses = [(use.value, use.axis, use.batch_axis) for _, use in uses_of(node) if use.role is Role.STATE]
@@ -233,7 +233,7 @@ def free_axes(proto: onnx.ModelProto) -> Axes:
 
 
 def _stepped(node: onnx.NodeProto) -> Iterator[tuple[str, int, int]]:
-    """Values of which a Loop takes an element in each iteration, `[T,B,...]`, with the axes of time and batch."""
+    """Yields values `[T,B,...]` that a Loop reads one step per iteration, with the axes of time and batch."""
     for body in (a.g for a in node.attribute if a.name == "body" and node.op_type == "Loop"):
         inputs = {i.name for i in body.input}
         for inner in body.node:
@@ -243,7 +243,7 @@ def _stepped(node: onnx.NodeProto) -> Iterator[tuple[str, int, int]]:
 
 
 def _width(node: onnx.NodeProto, shapes: _Shapes) -> dict[str, int]:
-    """The free axis of the input that a node multiplies by weights, with the size that these have."""
+    """Returns the free axis of the input that a node multiplies by weights, with the size of the weights."""
     axes = _SHARED_AXES.get(node.op_type) or ((-1, -2) if fused_type(node.op_type) else None)
     dims, weight = (shapes.get(name, ()) for name in (*node.input[:2], "", "")[:2])
     numbers = {a.name: a.i for a in node.attribute}
@@ -254,12 +254,12 @@ def _width(node: onnx.NodeProto, shapes: _Shapes) -> dict[str, int]:
 
 
 def name_of_axis(value: onnx.ValueInfoProto, axis: int) -> str:
-    """The name of an axis of an input, or what stands for it."""
+    """Returns the name of an input's axis, or a substitute for it."""
     return value.type.tensor_type.shape.dim[axis].dim_param or f"{value.name}:{axis}"
 
 
 def _inferred(proto: onnx.ModelProto, bound: Mapping[str, Sequence[int]]) -> _Shapes:
-    """Shapes of the values of the main graph, inferred for inputs of the shapes `bound`."""
+    """Returns inferred shapes of the values of the main graph, given input shapes `bound`."""
     skeleton = onnx.ModelProto(ir_version=proto.ir_version, opset_import=proto.opset_import, functions=proto.functions)
     graph = skeleton.graph
     graph.name = "shapes"
@@ -281,7 +281,7 @@ def _inferred(proto: onnx.ModelProto, bound: Mapping[str, Sequence[int]]) -> _Sh
         for axis, dim in enumerate(described.type.tensor_type.shape.dim):
             if fixed_size(dim) is None:
                 dim.dim_param = name_of_axis(value, axis)
-    with contextlib.suppress(*INFERENCE_ERRORS):  # then what is declared is known
+    with contextlib.suppress(*INFERENCE_ERRORS):  # declared shapes remain
         graph.CopyFrom(infer_shapes(skeleton).graph)
     shapes: _Shapes = {
         t.name: [onnx.TensorShapeProto.Dimension(dim_value=n) for n in t.dims] for t in graph.initializer

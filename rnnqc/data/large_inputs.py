@@ -1,4 +1,4 @@
-"""Finite inputs that are larger than the values quantized layers compute with."""
+"""Finds finite inputs beyond the range in which quantized layers compute."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import numpy as np
 import numpy.typing as npt
 
 LARGEST = 2.0**60
-"""Where rows, states and cells of quantized layers saturate (docs/quant_lstm_cell.md)."""
+"""The magnitude at which rows, states and cells of quantized layers saturate (docs/quant_lstm_cell.md)."""
 ACTION = "scale the data, or look for what makes such numbers: they are no data that layers are trained on"
 
 
 class LargeInputs:
-    """Collects, feed after feed, the inputs with finite values beyond `LARGEST`.
+    """Collects, feed by feed, the inputs with finite values beyond `LARGEST`.
 
     Attributes:
         largest: Their largest magnitudes, by name.
@@ -24,7 +24,7 @@ class LargeInputs:
         self.largest: dict[str, float] = {}
 
     def look(self, feed: Mapping[str, npt.NDArray[Any]]) -> None:
-        """Takes the arrays of one feed, of any types and shapes; NaN and infinities have rules of their own."""
+        """Checks the arrays of one feed, of any types and shapes. NaN and infinities are not its concern."""
         for name, array in feed.items():
             if array.dtype.kind != "f" or array.dtype.itemsize < np.dtype(np.float32).itemsize or not array.size:
                 continue
@@ -35,7 +35,7 @@ class LargeInputs:
 
     @property
     def texts(self) -> list[str]:
-        """One sentence for each such input."""
+        """Returns one sentence for each such input."""
         return [
             f"input {name!r} has finite values of up to {top:.3g}; quantized layers saturate at 2^60 = {LARGEST:.3g}."
             for name, top in self.largest.items()

@@ -1,4 +1,4 @@
-"""How much this machine can hold."""
+"""Limits of this machine."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 
 
 def physical_memory() -> int | None:
-    """Bytes of memory; None where the system does not say."""
+    """Bytes of physical memory; None where the system does not say."""
     names = getattr(os, "sysconf_names", {})
     if not {"SC_PHYS_PAGES", "SC_PAGE_SIZE"} <= set(names):
         return None

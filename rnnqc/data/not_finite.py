@@ -12,17 +12,17 @@ Array = npt.NDArray[Any]
 
 
 def first_not_finite(array: Array) -> tuple[int, ...] | None:
-    """Where the first value of an array of floats is that is NaN or infinite; None if all are finite."""
+    """The index of the first NaN or infinity in a float array; None if all values are finite."""
     finite = np.isfinite(array) if array.dtype.kind == "f" else np.True_
     return None if finite.all() else tuple(int(k) for k in np.argwhere(~finite)[0])
 
 
 def not_finite_texts(feeds: Iterable[Mapping[str, Array]], unit: str = "sample") -> list[str]:
-    """A sentence for each input that holds NaN or infinities: how many, and where the first is.
+    """Returns a sentence for each input that holds NaN or infinities: how many, and where the first is.
 
     Args:
         feeds: Arrays by name, in order.
-        unit: What a feed is called: "sample", or "call" of a stream.
+        unit: The name of a feed: "sample", or "call" of a stream.
     """
     first: dict[str, str] = {}
     counts: dict[str, int] = {}

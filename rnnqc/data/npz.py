@@ -1,4 +1,4 @@
-"""Files `.npz` of arrays, read and written."""
+"""Reads and writes `.npz` files of arrays."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ RAGGED = (
     "pad rows of different lengths to one length (and give the lengths, where the model takes some), write a directory "
     "of .npz, one sample each, or give an iterable of dicts, one for each sample (on the command line module:function)"
 )
-"""What to do with an array of objects: numpy makes one of rows of different lengths."""
+"""Advice for an array of objects, which numpy makes from rows of different lengths."""
 
 
 def read_npz(path: Path) -> Arrays:
-    """The arrays of an `.npz` file; pickled contents are refused.
+    """Reads the arrays of an `.npz` file; refuses pickled contents.
 
     Raises:
         CompileError: The file cannot be read.
@@ -38,7 +38,7 @@ def read_npz(path: Path) -> Arrays:
         raise CompileError(
             f"{path}: an array does not fit into memory.", supported=_NPZ, action="check the file"
         ) from error
-    except Exception as error:  # zipfile, its decompressors and numpy's parser of headers have many kinds
+    except Exception as error:  # zipfile, its decompressors and numpy's header parser raise many kinds
         raise CompileError(
             f"{path}: cannot be read as .npz ({error}).", supported=_NPZ, action="write it with numpy.savez"
         ) from error
@@ -79,7 +79,7 @@ def _read_array(stream: IO[bytes], name: str, path: Path) -> npt.NDArray[Any]:
 
 
 def _check_size(archive: zipfile.ZipFile, path: Path) -> None:
-    """Refuses an archive that is larger than the memory of the machine: compressed zeros take a thousandth."""
+    """Refuses an archive whose contents exceed the machine's memory: zeros compress to a thousandth."""
     size = sum(entry.file_size for entry in archive.infolist())
     limit = physical_memory()
     if limit is not None and size > limit:
@@ -91,7 +91,7 @@ def _check_size(archive: zipfile.ZipFile, path: Path) -> None:
 
 
 def npz_bytes(arrays: Mapping[str, npt.NDArray[Any]]) -> bytes:
-    """The contents of an `.npz` file; unlike with numpy.savez, an array may have any name.
+    """Returns the contents of an `.npz` file. Unlike numpy.savez, it accepts any array name.
 
     Raises:
         CompileError: An array holds objects.
@@ -112,7 +112,7 @@ def npz_bytes(arrays: Mapping[str, npt.NDArray[Any]]) -> bytes:
 
 
 class NpzFolder:
-    """The feeds in a directory, one `.npz` each, in the order of their names; read when they are taken.
+    """The feeds in a directory, one `.npz` each, in the order of their names, read lazily.
 
     Args:
         path: The directory.

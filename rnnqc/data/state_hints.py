@@ -1,4 +1,4 @@
-"""Inputs and outputs of a model that look like a state it carries from call to call."""
+"""Guesses which inputs and outputs of a model are states carried from call to call."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from rnnqc.data.input_uses import Role, sources_of, uses_of
 from rnnqc.proto.graph_walks import blocks_of
 
 _FINAL = {Role.STATE: 1, Role.CELL: 2}
-"""Which output of a recurrent node has the final value of a state."""
+"""Index of the output of a recurrent node that has the final value of a state."""
 _NAMED_BEFORE = frozenset({"in", "input", "prev", "previous", "old", "init", "initial"})
 _NAMED_AFTER = frozenset({"out", "output", "next", "new", "final"})
 
 
 def likely_states(proto: onnx.ModelProto) -> dict[str, str]:
-    """Outputs by the input that they could become in the next call.
+    """Returns outputs that could become inputs of the next call, by input, as the graph shows.
 
-    The input is the initial state of a recurrent node, or a part of it, and of the outputs that are its final state one
-    alone has its shape.
+    The input is the initial state of a recurrent node, or a part of it, and exactly one output with its shape holds the
+    node's final state.
     """
     outputs = proto.graph.output
     declared = {i.name: i for i in proto.graph.input}
@@ -48,10 +48,10 @@ def likely_states(proto: onnx.ModelProto) -> dict[str, str]:
 
 
 def states_of(*models: onnx.ModelProto) -> dict[str, str]:
-    """What `likely_states` finds in a model as it is and in other states of it: recovered steps are nodes later on.
+    """Returns the likely states of one model, given in several forms: recovery turns steps into nodes, for example.
 
-    With it come inputs whose outputs are named after them in the same way, such as caches of convolutions: `cache` and
-    `next_cache` beside `h` and `next_h`. They are a guess: where no input would be left for data, there are none.
+    Also adds inputs whose outputs follow the same naming as these, such as caches of convolutions: `cache` and
+    `next_cache` beside `h` and `next_h`. They are a guess, and left out if they would leave no input for data.
     """
     found: dict[str, str] = {}
     for proto in models:
@@ -63,10 +63,10 @@ def states_of(*models: onnx.ModelProto) -> dict[str, str]:
 
 
 def named_states(proto: onnx.ModelProto) -> dict[str, str]:
-    """Outputs by the input that they could become in the next call, by their names: `h_in` and `h_out`, `c`, `c_next`.
+    """Returns outputs that could become inputs of the next call, by input, as names show: `h_in` and `h_out`.
 
-    Shapes have to fit. A guess: unlike `likely_states` it looks at no node but those that copy. An output that is an
-    input, such as a mask that is handed on, is no state: nothing comes back that the caller did not give.
+    Shapes have to match. Unlike `likely_states` this is a guess from names. An output that is merely a copy of an
+    input, such as a mask, is not a state: the model does not change it.
     """
     inputs = {i.name for i in proto.graph.input}
     copies = {n.output[0]: n.input[0] for n in proto.graph.node if n.op_type == "Identity"}
@@ -81,26 +81,26 @@ def named_states(proto: onnx.ModelProto) -> dict[str, str]:
 
 
 def hinted_states(proto: onnx.ModelProto, known: Mapping[str, str] | None = None) -> Mapping[str, str]:
-    """For messages: outputs by the input that they look like becoming; `known` where there are, else a guess."""
+    """Returns likely states for messages: `known` if there are any, otherwise a guess."""
     return known or states_of(proto) or named_states(proto)
 
 
 def named_alike(before: str, after: str) -> bool:
-    """Whether two names are those of one state before and after a call."""
+    """Whether two names follow a pattern for one state before and after a call."""
     return _way(before, after) is not None
 
 
 def _original(value: str, copies: Mapping[str, str]) -> str:
-    """What `value` is a copy of, or itself."""
+    """Follows `value` back through copies."""
     while value in copies:
         value = copies[value]
     return value
 
 
 def _way(before: str, after: str) -> tuple[frozenset[str], frozenset[str]] | None:
-    """The words that tell an input and an output of one state apart; None if they have more or less in common.
+    """Returns the words that distinguish the input and the output of one state; None if the names differ otherwise.
 
-    One letter does, too, behind a number: `r1i` and `r1o`.
+    A letter after a number counts, too: `r1i` and `r1o`.
     """
     if re.search(r"\di$", before) and after == f"{before[:-1]}o":
         return frozenset("i"), frozenset("o")
@@ -121,29 +121,29 @@ def _fits(before: onnx.ValueInfoProto, after: onnx.ValueInfoProto) -> bool:
 
 
 def options_of_states(states: Mapping[str, str]) -> str:
-    """`--state IN:OUT` for outputs by the input that they become."""
+    """Formats outputs by input as options `--state IN:OUT`."""
     return " ".join(f"--state {shlex.quote(f'{i}:{o}')}" for i, o in states.items())
 
 
 def state_warnings(models: Iterable[onnx.ModelProto], carried: Mapping[str, str], feeds: int) -> list[str]:
-    """A sentence for each state that given data carries oddly or not at all (see `state_remarks`).
+    """Returns a sentence for each state that the data carries oddly or not at all (see `state_remarks`).
 
     Args:
-        models: One model, as it is and as it is lowered.
+        models: Several forms of one model: as it is, and lowered.
         carried: Outputs by the input that they become.
-        feeds: How many feeds or calls the data has.
+        feeds: The number of feeds or calls in the data.
     """
     likely = states_of(*models)
     return [f"{reason}. Resolution: {action}." for reason, action in state_remarks(likely, carried, feeds)]
 
 
 def state_remarks(likely: Mapping[str, str], carried: Mapping[str, str], feeds: int) -> list[tuple[str, str]]:
-    """What is odd about the states that given data carries: it may be meant, and would otherwise pass in silence.
+    """Returns remarks on states that the data carries in a suspicious way; they may be intended.
 
     Args:
-        likely: Outputs by the input that they look like becoming (see `likely_states`).
+        likely: Outputs by the input that they appear to become (see `likely_states`).
         carried: Outputs by the input that they become.
-        feeds: How many feeds or calls the data has.
+        feeds: The number of feeds or calls in the data.
 
     Returns:
         Reason and resolution: for each carried input that gets another state's output, and for those not carried.

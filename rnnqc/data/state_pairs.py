@@ -1,4 +1,4 @@
-"""Which inputs of a model carry states from call to call, as users say it: pairs `IN:OUT`."""
+"""Parses the pairs `IN:OUT` that say which inputs of a model carry states from call to call."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rnnqc.errors import UsageError
 
 
 def state_pairs(state: Mapping[str, str] | Iterable[str] | None, proto: onnx.ModelProto) -> dict[str, str]:
-    """Inputs that carry states, and the outputs that become them, from such pairs or from texts `IN:OUT`.
+    """Returns outputs by the input that they become, from such pairs or from texts `IN:OUT`.
 
     Raises:
         UsageError: A text names no input or no output of the model, an input twice, or an output that cannot become it.
@@ -37,7 +37,7 @@ def state_pairs(state: Mapping[str, str] | Iterable[str] | None, proto: onnx.Mod
 
 
 def _split(text: str, inputs: Collection[str], outputs: Collection[str]) -> tuple[str, str]:
-    """Input and output of `IN:OUT`, at the colon that gives names of the model: names may have some, too."""
+    """Splits `IN:OUT` at the colon that leaves names of the model: names may contain colons, too."""
     parts = text.split(":")
     pairs = [(":".join(parts[:k]), ":".join(parts[k:])) for k in range(1, len(parts))]
     known = [(name, output) for name, output in pairs if name in inputs and output in outputs]
@@ -46,7 +46,7 @@ def _split(text: str, inputs: Collection[str], outputs: Collection[str]) -> tupl
 
 
 def _unknown(name: str, output: str, inputs: Collection[str], outputs: Collection[str]) -> UsageError:
-    """What is wrong with a pair that is no input and output of the model."""
+    """Makes the error for a pair that is not an input and an output of the model."""
     text = f"{name}:{output}" if output else name
     action = "name an input of the model and the output that becomes it"
     several = [_split(part, inputs, outputs) for part in text.split(",")]
@@ -69,10 +69,10 @@ def _unknown(name: str, output: str, inputs: Collection[str], outputs: Collectio
 
 
 def _check_fits(value: onnx.ValueInfoProto, output: onnx.ValueInfoProto, proto: onnx.ModelProto) -> None:
-    """Refuses a pair whose shapes, as the model declares them, can never be equal.
+    """Refuses a pair whose declared shapes can never be equal.
 
     Raises:
-        UsageError: As said.
+        UsageError: The declared shapes differ.
     """
     before, after = declared_sizes(value), declared_sizes(output)
     if before is None or after is None or shapes_fit(before, after):

@@ -1,4 +1,4 @@
-"""What calibration measures at quantization points, and the file it is kept in."""
+"""The statistics that calibration measures at quantization points, and their file format."""
 
 from __future__ import annotations
 
@@ -29,26 +29,26 @@ from rnnqc.results import Result
 Vector = npt.NDArray[np.float64]
 FORMAT, VERSION = "rnnqc-statistics", 1
 SPANS: Mapping[str, int] = {"max": 1, "mse": 5, "mse-floor": 5}
-"""Kinds of search for a fix position, to nearest or rounding down: how many candidates each tries."""
+"""The number of candidates for each kind of fix-position search (nearest or rounding down)."""
 FIX_POSITION_BITS = (8, 16)
 NUMBERS = ("min", "max", "avg_min", "avg_max", "mean", "std", "mean_abs_dev")
 ARRAYS = ("channel_max", "channel_mean", "channel_square", "second_moment")
 RUNS = ("batch", "shapes", "layers", "weights")
-"""Settings that say how the samples ran; files of earlier versions have none."""
+"""Settings that describe how the samples ran; files of earlier versions lack them."""
 WHOLE = re.compile(r"-?[0-9]{1,9}")
 CHANNELS: Mapping[str, str] = {".input": "input_size", ".hidden": "hidden_size", ".cell_state": "hidden_size"}
-"""Points with statistics of single channels, and how many of these there are; others are activations."""
+"""Points with per-channel statistics, and the size that gives the number of channels; others are activations."""
 ACTIVATION = re.compile(r"\.[^.]*\.activation$")
 
 
 @dataclass(frozen=True)
 class GateAverages:
-    """Averages of the extremes of a sample over a point of all gates of a cell, as if these were one tensor.
+    """Averages of per-sample extremes at the same point of all gates of a cell, taken as one tensor.
 
     Attributes:
-        count: How many gates.
+        count: Number of gates.
         avg_min: Average over the samples of the smallest value of each.
-        avg_max: As `avg_min`, of the largest.
+        avg_max: Average over the samples of the largest value of each.
     """
 
     count: int
@@ -58,20 +58,20 @@ class GateAverages:
 
 @dataclass(frozen=True)
 class PointStatistics:
-    """Statistics of the values at one quantization point, padding left out.
+    """Statistics of the values at one quantization point, without padding.
 
-    A call is one time step of the whole batch; of `input` it is the whole sequence. A sample is one row of the batch
-    in one call. `hidden` has the states that the steps make, and an initial one that is neither zero nor the last one
-    of the call before.
+    A call is one time step of the whole batch; for `input` it is the whole sequence. A sample is one row of the batch
+    in one call. `hidden` covers the states after each step, and an initial state unless it is zero or equals the last
+    state of the call before.
 
     Attributes:
         shape: The largest size of each dimension of a call: `[B, H]`, or `[T, B, I]` of `input`.
-        count: How many values there were.
-        calls: How many calls.
+        count: Number of values.
+        calls: Number of calls.
         min: Smallest value.
         max: Largest value.
-        avg_min: Average over the samples of the smallest value of each; over the calls where a sample is one value.
-        avg_max: As `avg_min`, of the largest.
+        avg_min: Average of the smallest value of each sample; of each call where a sample is a single value.
+        avg_max: The same average for the largest values.
         mean: Arithmetic mean.
         std: Standard deviation, of the population.
         mean_abs_dev: Mean absolute deviation about the mean (Laplace's b).
@@ -85,9 +85,9 @@ class PointStatistics:
         channel_square: Mean square of each channel, `[K]`.
         second_moment: Mean of `x x'` over the rows, not centred, `[K,K]` with float32 precision; None where that
             overflows.
-        call_runs: How many of the calls of `call_percentiles` each run of the cell had, in order; empty: all were of
-            one run.
-        gates: The same point of all gates together; None where there are not several.
+        call_runs: How many of the calls of `call_percentiles` belong to each run of the cell, in order; empty if all
+            belong to one run.
+        gates: Averages over all gates at this point together; None where there are not several gates.
     """
 
     shape: tuple[int, ...]
@@ -118,7 +118,7 @@ class PointStatistics:
         return shrunk(self.second_moment, self.channel_mean, max(1, self.count // len(self.second_moment)))
 
     def as_dict(self) -> dict[str, Any]:
-        """JSON-ready values."""
+        """Returns JSON-ready values."""
         data: dict[str, Any] = {name: getattr(self, name) for name in NUMBERS}
         data |= {"shape": list(self.shape), "count": self.count, "calls": self.calls}
         data["histogram"] = {
@@ -140,7 +140,7 @@ class PointStatistics:
 
     @classmethod
     def from_entry(cls, entry: Entry) -> PointStatistics:
-        """The inverse of `as_dict`, with every value checked."""
+        """Parses and checks the result of `as_dict`."""
         at = entry.fields(
             [*NUMBERS, "shape", "count", "calls", "histogram"],
             ["call_percentiles", "call_runs", "fix_positions", "gates", *ARRAYS],
@@ -234,13 +234,13 @@ class Statistics(Result):
 
     Attributes:
         points: By name, `<cell>.<point>`; a cell that never ran has none.
-        cells: For each cell the sizes that tell it from another model's: `{"hidden_size": H, "input_size": I, ...}`;
-            of a custom cell its products, `{"op": "Scan", "products": {"<node>": [K, N]}}`.
-        settings: What was asked for: number of samples, seed, states that were carried, batch, layers; and the largest
+        cells: For each cell the sizes that distinguish it from another model's: `{"hidden_size": H, "input_size": I,
+            ...}`; for a custom cell its matmuls, `{"op": "Scan", "products": {"<node>": [K, N]}}`.
+        settings: How the calibration ran: number of samples, seed, carried states, batch, layers; and the largest
             shape of each input in a run.
         source: The file they were read from, for messages.
-        remarks: Of the calibration, about recurrences that it could not observe; not in files.
-        unseen: Cells that the calibration was to measure, and that never ran; not in files.
+        remarks: Remarks on recurrences that the calibration could not observe; not in files.
+        unseen: Cells that the calibration should have measured but that never ran; not in files.
     """
 
     points: Mapping[str, PointStatistics]
@@ -252,10 +252,10 @@ class Statistics(Result):
 
     @classmethod
     def of(cls, given: Statistics | str | os.PathLike[str] | None) -> Statistics | None:
-        """Statistics as a program has them: themselves, or their file.
+        """Returns statistics, read from a file if a path is given.
 
         Raises:
-            UsageError: They are something else, or the file cannot be read.
+            UsageError: `given` is something else, or the file cannot be read.
         """
         if given is None or isinstance(given, Statistics):
             return given
@@ -272,7 +272,7 @@ class Statistics(Result):
         """Reads a statistics file.
 
         Raises:
-            UsageError: It cannot be read, or an entry makes no sense; the message names file and entry.
+            UsageError: It cannot be read, or an entry is invalid; the message names file and entry.
         """
         if os.fspath(path).endswith((".npz", ".npy")):
             raise UsageError(
@@ -298,7 +298,7 @@ class Statistics(Result):
         return cls(points, cells, at["settings"].data, os.fspath(path))
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes a statistics file, the same bytes for the same statistics.
+        """Writes a statistics file: identical bytes for identical statistics.
 
         Raises:
             CompileError: The file cannot be written.
@@ -323,19 +323,19 @@ class Statistics(Result):
 
     @cached_property
     def digest(self) -> str:
-        """Tells statistics from others; how the samples ran shows in the points."""
+        """A hash of the statistics, without the settings that tell how the samples ran: the points show those."""
         settings = {name: value for name, value in self.settings.items() if name not in RUNS}
         return hashlib.sha256(self._text(settings).encode()).hexdigest()[:16]
 
     @property
     def headline(self) -> str:
-        """How much was measured on how much."""
+        """One line: how many points were measured on how many samples."""
         samples = self.settings.get("samples", "unknown")
         return f"{len(self.points)} quantization points, {samples} {'sample' if samples == 1 else 'samples'}"
 
     @property
     def rows(self) -> list[dict[str, Any]]:
-        """The points."""
+        """One row for each point."""
         names = ("count", "min", "max", "mean", "std")
         return [{"point": path, **{n: getattr(p, n) for n in names}} for path, p in self.points.items()]
 
@@ -346,17 +346,17 @@ class Statistics(Result):
         return [*(r.told for r in self.remarks), *all_told(Code.UNSEEN_CELL, silent)]
 
     def to_dict(self) -> dict[str, Any]:
-        """The contents of the file."""
+        """Returns the contents of the file."""
         contents: dict[str, Any] = json.loads(self.text)
         return contents
 
     def cell_of(self, path: str) -> str:
-        """The cell of the point `<cell>.<point>`; empty for a point of none."""
+        """Returns the cell of the point `<cell>.<point>`; empty if there is none."""
         return max((c for c in self.cells if path.startswith(f"{c}.")), key=len, default="")
 
     @property
     def second_moments(self) -> dict[str, Vector]:
-        """By point the mean of `x x'` over the rows, not centred, `[K,K]`; of the points that have one."""
+        """The uncentred mean of `x x'` over the rows, `[K,K]`, for the points that have one."""
         return {name: p.second_moment for name, p in self.points.items() if p.second_moment is not None}
 
     @property
@@ -373,7 +373,7 @@ class Statistics(Result):
         """Checks that these are statistics of a model with these cells.
 
         Raises:
-            UsageError: A cell has other sizes here, or is not here.
+            UsageError: A cell is missing, or has other sizes here.
         """
         for cell in cells:
             if cell.name not in self.cells:
@@ -386,10 +386,10 @@ class Statistics(Result):
             self.check_cell(cell.name, identity(cell))
 
     def check_cell(self, name: str, wanted: Mapping[str, Any]) -> None:
-        """Checks that what is known of a cell, if it is known, is of one like it.
+        """Checks that the recorded sizes of a cell, if any, match.
 
         Raises:
-            UsageError: It has other sizes here.
+            UsageError: They differ.
         """
         found = self.cells.get(name)
         if found is not None and dict(found) != dict(wanted):
@@ -400,10 +400,10 @@ class Statistics(Result):
             )
 
     def of_other_weights(self, weights: Mapping[str, str]) -> list[str]:
-        """Cells whose weights were others when they were measured, as before the model was trained again.
+        """Returns the cells whose weights changed since they were measured, for example by further training.
 
         Args:
-            weights: For each cell what `weights_digest` makes of its parameters. Files of earlier versions say nothing.
+            weights: For each cell the `weights_digest` of its parameters. Files of earlier versions have none.
         """
         known = self.settings.get("weights")
         if not isinstance(known, Mapping):
@@ -434,7 +434,7 @@ class Statistics(Result):
 
 
 def _cell(entry: Entry) -> dict[str, Any]:
-    """What is said of a cell: its sizes, or the sizes of the products of a custom cell."""
+    """Parses the description of a cell: its sizes, or the sizes of the matmuls of a custom cell."""
     if isinstance(entry.data, dict) and "products" in entry.data:
         at = entry.fields(["op", "products"])
         shapes = {n: [size.whole(1) for size in p.items()] for n, p in at["products"].entries().items()}
@@ -449,7 +449,7 @@ def _cell(entry: Entry) -> dict[str, Any]:
 
 
 def weights_digest(arrays: Mapping[str, npt.NDArray[Any]]) -> str:
-    """Tells the parameters of a cell from others of the same shapes: 16 hexadecimal digits."""
+    """A hash of a cell's parameters: 16 hexadecimal digits."""
     digest = hashlib.sha256()
     for name, array in sorted(arrays.items()):
         digest.update(f"{name} {list(array.shape)} ".encode())
@@ -458,7 +458,7 @@ def weights_digest(arrays: Mapping[str, npt.NDArray[Any]]) -> str:
 
 
 def identity(cell: Cell) -> dict[str, Any]:
-    """What tells a cell from another one of the same name."""
+    """Returns the properties that distinguish a cell from another one of the same name."""
     return {"hidden_size": cell.hidden_size, "input_size": cell.input_size, "op": cell.op, "reverse": cell.reverse}
 
 

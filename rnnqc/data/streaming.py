@@ -1,4 +1,4 @@
-"""Runs models over calls: what the calls of some data are, and which states go from one to the next.
+"""Runs models over the calls in some data, and carries states from call to call.
 
 Data is a sequence of feeds. With states (`IN:OUT`) it is a stream: output OUT of a call is input IN of the next one; a
 feed that holds an array for IN starts a new stream with it; the first call starts from zeros where it holds none.
@@ -31,12 +31,12 @@ Outputs = dict[str, Array]
 
 @dataclass(frozen=True)
 class Piece:
-    """What runs at once.
+    """The part of the data that one call runs.
 
     Attributes:
         feed: The arrays, by the names of inputs.
         first: Number of its first sample in the data.
-        samples: How many samples it has.
+        samples: Number of samples.
         restart: Whether a stream starts with it.
     """
 
@@ -54,15 +54,15 @@ def calls_of(
     limit: int | None = None,
     labels: str | None = None,
 ) -> Iterator[Piece]:
-    """The calls that `data` makes of a model, each checked when it is taken.
+    """Yields the calls in `data`, each checked when it is taken.
 
     Args:
         data: See `Data`.
         proto: The model.
-        carried: Outputs by the input they become (see `state_pairs`); empty where every feed stands alone.
-        limit: How many at most.
-        labels: Arrays that are no inputs are kept, and one that follows those of the inputs gets this name; by default
-            they are left out.
+        carried: Outputs by the input they become (see `state_pairs`); empty if every feed stands alone.
+        limit: The largest number of calls.
+        labels: The name of an array that follows the inputs; arrays that are not inputs are then kept. By default they
+            are left out.
 
     Raises:
         CompileError: The data cannot be read, is empty or does not fit, or a state has no first value.
@@ -78,13 +78,13 @@ def run_calls(
     carried: Mapping[str, str],
     real: Callable[[Mapping[str, Array]], Mapping[str, Array]] = dict,
 ) -> Iterator[Outputs]:
-    """Runs one model over calls; it carries its own states.
+    """Runs one model over calls, carrying its states.
 
     Args:
-        run: From a feed to all outputs, by name: `functools.partial(run_session, session)`, say.
-        calls: In order.
+        run: Maps a feed to all outputs, by name: `functools.partial(run_session, session)`, for example.
+        calls: The calls, in order.
         carried: Outputs by the input they become.
-        real: From outputs to what of them becomes an input, where some are quantized.
+        real: Maps outputs to the values that become inputs, for outputs that are quantized.
 
     Yields:
         The outputs of each call.
@@ -98,12 +98,12 @@ def run_calls(
 
 
 def with_states(call: Piece, states: Mapping[str, Array]) -> Feeds:
-    """What to feed in a call that comes after one that left `states`, by the input they become."""
+    """Returns the feed of a call that follows one with the final `states`, keyed by the inputs they become."""
     return call.feed if call.restart else {**call.feed, **states}
 
 
 def stacked(results: Sequence[Mapping[str, Array]], carried: Mapping[str, str]) -> Outputs:
-    """The outputs of all calls with a leading axis that counts calls; of states, the value after the last call.
+    """Stacks the outputs of all calls along a leading axis; for states, returns the value after the last call.
 
     Raises:
         CompileError: An output has another shape in another call.
@@ -132,18 +132,18 @@ def checked(
     labelled: bool = False,
     states: Mapping[str, str] | None = None,
 ) -> Iterator[Feeds]:
-    """The feeds, each checked when it is taken.
+    """Yields the feeds, each checked when it is taken.
 
     Args:
         feeds: Arrays by names of inputs.
         proto: The model.
         axes: Batch axes of the inputs; None where a whole feed is one sample.
-        carried: Inputs that the model makes itself: they need not be there.
-        padded: Whether NaN may stand in padding.
-        filled: Whether arrays of open shapes must hold something, states apart: onnxruntime 1.31 ends the process where
-            a GRU gets a sequence without steps.
-        labelled: Whether arrays that are no inputs are kept.
-        states: Outputs by the input that they look like becoming, for messages; those of the model by default.
+        carried: Inputs that the model itself supplies; they may be absent.
+        padded: Whether NaN is allowed in padding.
+        filled: Whether arrays of open shapes, except states, must not be empty: onnxruntime 1.31 crashes when a GRU
+            gets a sequence without steps.
+        labelled: Whether arrays that are not inputs are kept.
+        states: Outputs by the input that they appear to become, for messages; those of the model by default.
 
     Raises:
         CompileError: There is none, or one does not fit, is empty or is not finite; the message names array and sample.
@@ -180,17 +180,17 @@ def checked(
 
 
 def _left(states: Mapping[str, str] | None, proto: onnx.ModelProto, carried: AbstractSet[str]) -> Mapping[str, str]:
-    """The likely states that are not carried."""
+    """Returns the likely states that are not carried."""
     return {name: output for name, output in hinted_states(proto, states).items() if name not in carried}
 
 
 def _holds_nothing(declared: onnx.ValueInfoProto) -> bool:
-    """Whether the shape in the model has a 0."""
+    """Whether the declared shape has a 0."""
     return any(d.HasField("dim_value") and d.dim_value == 0 for d in declared.type.tensor_type.shape.dim)
 
 
 def _without(proto: onnx.ModelProto, names: set[str]) -> onnx.ModelProto:
-    """The signature of a model whose inputs `names` are absent."""
+    """Returns a model with only the inputs of `proto` that are not in `names`."""
     signature = onnx.ModelProto()
     signature.graph.input.extend(i for i in true_inputs(proto) if i.name not in names)
     return signature
@@ -210,11 +210,11 @@ def _check_finite(array: Array, name: str, where: str) -> None:
 def stream(
     feeds: Iterable[Feeds], proto: onnx.ModelProto, carried: Iterable[str], limit: int | None
 ) -> Iterator[Piece]:
-    """Calls of a model with states: one that gives the value of a state starts a stream, the others go on with it.
+    """Yields calls of a model with states. A call that gives the value of a state starts a stream; others continue it.
 
     Raises:
         CompileError: A state whose shape the model leaves open has no first value, or a call does not fit the states
-            that it goes on with.
+            that it continues with.
     """
     carried = list(carried)
     initial = InitialStates(proto, carried)
@@ -238,14 +238,14 @@ def stream(
 
 
 def _check_goes_on(number: int, feed: Feeds, sizes: Mapping[str, int], held: Mapping[str, int]) -> None:
-    """Raises CompileError for a call of other sizes than the states it goes on with, such as a smaller last batch."""
+    """Raises CompileError if a call's sizes differ from those of its states, as with a smaller last batch."""
     for name, size in held.items():
         if sizes.get(name, size) != size:
             raise _other_sizes(number, feed, f"dimension {name!r} is {sizes[name]}", size)
 
 
 def _check_rows(number: int, feed: Feeds, sizes: AbstractSet[int], rows: AbstractSet[int]) -> None:
-    """The same for states whose rows have no name that an array has, too: none of its open axes has their size."""
+    """Raises CompileError if none of a call's open axes has the size of a state's unnamed rows."""
     for size in sorted(rows - sizes if sizes else ()):
         raise _other_sizes(number, feed, f"open dimensions are {', '.join(map(str, sorted(sizes)))}", size)
 

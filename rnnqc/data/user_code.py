@@ -1,4 +1,4 @@
-"""Functions that users name as `module:function`."""
+"""Imports functions that users name as `module:function`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rnnqc.errors import UsageError
 
 @contextmanager
 def importable_working_folder() -> Iterator[None]:
-    """Modules of the working folder can be imported, as with `python -m`."""
+    """Makes modules of the working folder importable, as with `python -m`."""
     folder = str(Path.cwd())
     sys.path.insert(0, folder)
     try:
@@ -25,10 +25,10 @@ def importable_working_folder() -> Iterator[None]:
 
 
 def check_names_a_module(source: str, named: str) -> None:
-    """Refuses the path of a file where a module is asked for, in what messages call `named`.
+    """Refuses the path of a file where a module is expected; messages call it `named`.
 
     Raises:
-        UsageError: As said.
+        UsageError: `source` is the path of a file.
     """
     module, _, name = source.partition(":")
     if module.endswith(".py"):
@@ -40,6 +40,6 @@ def check_names_a_module(source: str, named: str) -> None:
 
 
 def named_object(source: str) -> Any:
-    """What `module:name` names; raises whatever the import does."""
+    """Returns the object named by `module:name`; raises any error that the import raises."""
     module, _, name = source.partition(":")
     return getattr(importlib.import_module(module), name)

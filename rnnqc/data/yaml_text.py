@@ -1,4 +1,4 @@
-"""YAML that holds what JSON can: what a tool for YAML makes of a JSON file when it writes it again."""
+"""Reads the subset of YAML that JSON can hold: what YAML tools make of a JSON file when they rewrite it."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from rnnqc.errors import UsageError
 INSTALL = "pip install pyyaml"
 _WHOLE = re.compile(r"-?(0|[1-9][0-9]*)")
 _REAL = re.compile(r"[-+]?([0-9]+\.[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?|[-+]?[0-9]+[eE][-+][0-9]+")
-"""A number of YAML 1.2. After whole digits an exponent needs its sign: `12e5` may be a hexadecimal identifier."""
+"""A number in YAML 1.2. After plain digits an exponent needs a sign: `12e5` may be a hexadecimal identifier."""
 _WORDS = {"true": True, "false": False, "null": None}
 
 
 def read_yaml(text: str) -> Any:
-    """What a text in YAML holds: objects, arrays, texts, numbers and truth values. Keys are texts.
+    """Parses YAML to objects, arrays, texts, numbers and truth values. Keys are texts.
 
-    Unlike in YAML 1.1 a plain `1e-05` is a number, whatever tool wrote it, and nothing is a date.
+    Unlike in YAML 1.1, a plain `1e-05` is a number, and nothing is a date.
 
     Raises:
-        ValueError: It is no YAML, holds a key twice, or what JSON does not have: an anchor, a tag, several documents.
+        ValueError: It is not YAML, has a key twice, or uses what JSON lacks: an anchor, a tag, several documents.
         UsageError: PyYAML is not installed.
     """
     try:
@@ -35,11 +35,11 @@ def read_yaml(text: str) -> Any:
 
 
 def _value(node: Any, seen: set[int]) -> Any:
-    """The value of a node.
+    """Returns the value of a node.
 
     Args:
         node: The node.
-        seen: The nodes before it, by identity: an alias is a node once more.
+        seen: The identities of earlier nodes: an alias repeats a node.
     """
     where = f"line {node.start_mark.line + 1}"
     if id(node) in seen:

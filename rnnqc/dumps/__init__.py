@@ -1,1 +1,1 @@
-"""The folder of a dump: what is written to it, and how it differs from that of another implementation."""
+"""Dump folders: writes the tensors of a model's cells, and compares them with those of another implementation."""

@@ -20,12 +20,12 @@ _SUPPORTED = "a folder with the dump's .npz files: arrays [T,B,K] under the name
 
 @dataclass
 class Comparison:
-    """What was compared.
+    """The result of comparing a dump with another folder.
 
     Attributes:
         cells: The cells that were compared.
-        unknown: Arrays of the other that the dump does not have, by file; None for a whole file.
-        missing: Cells that the other does not have, by name, with their files.
+        unknown: Arrays of the other folder that the dump lacks, by file; None for a whole file.
+        missing: Cells that the other folder lacks, by name, with their files.
     """
 
     cells: dict[str, Compared] = field(default_factory=dict)
@@ -40,31 +40,31 @@ class Comparison:
 
     @property
     def values(self) -> int:
-        """How many values were compared."""
+        """The number of compared values."""
         return sum(c.values for c in self.cells.values())
 
     @property
     def different(self) -> int:
-        """How many of them differ."""
+        """The number of different values."""
         return sum(c.different for c in self.cells.values())
 
 
 def compare(folder: Path, index: Mapping[str, Any], other: Path, choice: Choice | None = None) -> Comparison:
     """Finds the first difference of each cell.
 
-    Quantized values are compared where the other has some, real values where it has none. NaN is equal to NaN.
+    Compares quantized values where the other folder has them, otherwise real values. NaN equals NaN.
 
     Args:
         folder: The dump.
-        index: What its index says.
-        other: The other folder; files and arrays that it does not have are left out.
-        choice: What is compared; by default everything, to the last bit.
+        index: The contents of its index.
+        other: The other folder; files and arrays that it lacks are left out.
+        choice: The arrays to compare, and how closely; by default all, bit for bit.
 
     Returns:
-        What was compared, and what could not be because one side has nothing of that name.
+        The comparison, with the names that only one side has.
 
     Raises:
-        CompileError: The other folder has nothing to compare, or an array of another shape or of no numbers.
+        CompileError: The other folder has nothing to compare, or an array of another shape or of non-numbers.
     """
     choice = choice or Choice()
     made = Comparison()
@@ -98,7 +98,7 @@ def compare(folder: Path, index: Mapping[str, Any], other: Path, choice: Choice 
 
 
 def not_compared(made: Comparison) -> list[str]:
-    """What one side has and the other does not, a text for each file."""
+    """Returns a text for each file or array that only one side has."""
     unknown = [
         f"{file}: the dump has no such file" if names is None else f"{file}: the dump has no {_listed(names)}"
         for file, names in made.unknown.items()
@@ -109,7 +109,7 @@ def not_compared(made: Comparison) -> list[str]:
 def _names(
     entry: Mapping[str, Any], ours: Mapping[str, Array], theirs: Mapping[str, Array], choice: Choice
 ) -> list[str]:
-    """The arrays to compare: parameters, then tensors in the order of a step, quantized values where both have some."""
+    """Returns the arrays to compare: parameters, then tensors in step order, quantized where both sides are."""
     both = [n for n in (*entry.get("parameters", ()), *_with_codes(entry["tensors"])) if n in ours and n in theirs]
     names = [n for n in both if n.endswith(CODES) or f"{n}{CODES}" not in both]
     if choice.codes:

@@ -1,4 +1,4 @@
-"""Where the arrays of one cell differ from those of another implementation."""
+"""Locates differences between the arrays of one cell and those of another implementation."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ LAST_BIT = 2.0**-22
 
 @dataclass(frozen=True)
 class Choice:
-    """What is compared, and when two values are equal.
+    """The arrays to compare, and the tolerance.
 
     Attributes:
-        codes: Whether to compare integers alone.
+        codes: Whether to compare only integers.
         only: Patterns of the names of tensors and parameters, without `.codes`.
-        atol: By how much real values may differ.
+        atol: Absolute tolerance for real values.
     """
 
     codes: bool = False
@@ -33,12 +33,12 @@ class Choice:
     atol: float = 0.0
 
     def takes(self, name: str) -> bool:
-        """Whether the tensor or parameter of an array is compared."""
+        """Whether an array is compared."""
         plain = name.removesuffix(CODES)
         return any(fnmatch.fnmatchcase(n, p) for p in self.only for n in {name, plain})
 
     def differ(self, ours: Array, theirs: Array) -> Array:
-        """Which values are not equal: of real ones none that are close enough, and NaN is equal to NaN."""
+        """Returns which values differ; real values within `atol` do not, and NaN equals NaN."""
         differs: Array = np.asarray((ours != theirs) & ~((ours != ours) & (theirs != theirs)))
         if self.atol and "f" in (ours.dtype.kind, theirs.dtype.kind):
             with np.errstate(invalid="ignore"):
@@ -48,15 +48,15 @@ class Choice:
 
 @dataclass(frozen=True)
 class Difference:
-    """Where a cell of another implementation parts from the dump.
+    """The first difference between a cell of another implementation and the dump.
 
     Attributes:
         cell: The cell.
-        array: Name of the first array that differs, in the order in which a step makes them; parameters come first.
-        step: The first step, in the order in which the cell makes them, where any array differs; None of a parameter.
-        index: Row of the batch and column; of a parameter, its indices.
-        expected: What the dump holds.
-        found: What the other holds.
+        array: Name of the first different array, in the order of computation in a step; parameters come first.
+        step: The first step, in the cell's own order, in which any array differs; None for a parameter.
+        index: Row of the batch and column; for a parameter, its indices.
+        expected: The value in the dump.
+        found: The value in the other folder.
         call: Number of the call of the model.
     """
 
@@ -77,7 +77,7 @@ class Difference:
 
 @dataclass
 class Compared:
-    """What was compared of one cell: how many arrays and values, and how many values differ."""
+    """The counts for one cell: compared arrays, compared values, different values; and the first difference."""
 
     arrays: int
     values: int
@@ -90,8 +90,8 @@ class CellComparison:
 
     Args:
         name: The cell.
-        entry: What the index of the dump says of it.
-        choice: When two values are equal.
+        entry: Its entry in the index of the dump.
+        choice: The tolerance.
         first_row: Number of the first row in the files.
     """
 
@@ -100,12 +100,12 @@ class CellComparison:
         self._begin = entry["first_step"] or 0
 
     def compared(self, names: Sequence[str], ours: Mapping[str, Array], theirs: Mapping[str, Array]) -> Compared:
-        """Compares arrays that are alike."""
+        """Compares arrays of equal names and shapes."""
         made = Compared(len(names), sum(ours[n].size for n in names))
         firsts: list[tuple[int, int, tuple[int, ...]]] = []
         for k, name in enumerate(names):
             differs = self._choice.differ(ours[name], theirs[name])
-            if name.endswith(WEIGHT_SCALE):  # some forms have them as products with other scales
+            if name.endswith(WEIGHT_SCALE):  # some forms derive them from products with other scales
                 differs &= np.abs(ours[name] - theirs[name]) > LAST_BIT * np.abs(ours[name])
             self._leave_out(name, differs)
             places = np.argwhere(differs)
@@ -127,7 +127,7 @@ class CellComparison:
         return name in self._entry.get("parameters", ())
 
     def _leave_out(self, name: str, differs: Array) -> None:
-        """Steps that do not make a tensor, and columns that nothing uses."""
+        """Clears the marks of steps that do not compute the tensor, and of unused columns."""
         tensor = self._entry["tensors"].get(name.removesuffix(CODES), {})
         if "absent" in tensor:
             differs[[t - self._begin for t in tensor["absent"]]] = False
@@ -144,7 +144,7 @@ class CellComparison:
         return Difference(self._name, name, step, (row + self._first_row, column), expected, found, call)
 
     def _order(self, entries: Array) -> Array:
-        """Numbers of steps in the order in which the cell makes them: run by run, a reverse cell's from the last."""
+        """Returns the positions of steps in the order of execution: run by run, in a reverse cell from the last."""
         steps = entries + self._begin
         if self._entry["direction"] != "reverse":
             return steps

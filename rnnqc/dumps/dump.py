@@ -1,4 +1,4 @@
-"""Writes what the cells of a model compute to a folder: `.npz` for each cell, an index, and text on request."""
+"""Writes the tensors of a model's cells to a folder: an `.npz` for each cell, an index, and text on request."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True)
 class _Options:
-    """What is written, as `dump` takes it."""
+    """The options of `dump` that select what is written."""
 
     row: int | None
     steps: tuple[int | None, int | None]
@@ -48,19 +48,19 @@ class Dump(dict[str, Any], Result):
 
     @property
     def headline(self) -> str:
-        """How the model ran."""
+        """The number of cells, and how the model ran."""
         return f"{len(self['cells'])} cell(s), {self['ran']}"
 
     @property
     def rows(self) -> list[dict[str, Any]]:
-        """The cells."""
+        """One row for each cell."""
         return [
             {"cell": name, "file": c["file"], "steps": c["steps"], "tensors": len(c["tensors"])}
             for name, c in self["cells"].items()
         ]
 
     def to_dict(self) -> dict[str, Any]:
-        """The contents of `index.json`."""
+        """Returns the contents of `index.json`."""
         return dict(self)
 
 
@@ -89,25 +89,25 @@ def dump(
         [2]
 
     Args:
-        model: A lowered model: a path, a ModelProto, or what `rnnqc.lower` returns; one that Brevitas exported is
-            lowered first. Of a float model, the values at its quantization points.
+        model: A lowered model: a path, a ModelProto, or what `rnnqc.lower` returns. A Brevitas export is lowered
+            first; for a float model, the values at its quantization points are written.
         feeds: Data (see `rnnqc.lower`).
-        folder: Is made; nothing is left of it if something fails. A link to a folder stays one.
+        folder: The folder to create; it is removed if something fails. A link to a folder stays one.
         native: Whether the model runs with the native library. The arrays are the same.
         state: States that go from call to call, `IN:OUT`.
         cells: Patterns of the names of the cells to write.
         row: Row of the batch to write; None for all.
         steps: First step and the one after the last; None for no limit. Steps count over all runs of a cell.
         text: Whether to write text, too: one folder for each step.
-        overwrite: Whether a folder that holds a dump, and nothing else, is replaced.
-        progress: Called with the number of steps done so far, those of all cells.
+        overwrite: Whether to replace a folder that contains a dump and nothing else.
+        progress: Called with the number of steps done so far, over all cells.
 
     Returns:
         The contents of `index.json`, a dict.
 
     Raises:
-        CompileError: Model, data or folder cannot be used, or a cell did not do what its specification says.
-        InternalError: Looking into the model changed one of its outputs.
+        CompileError: Model, data or folder cannot be used, or a cell deviates from its specification.
+        InternalError: Exposing inner values changed an output of the model.
     """
     target, model = Path(folder), as_given(model)
     tracer = Tracer(model, native=native, cells=cells)
@@ -142,25 +142,25 @@ def _cannot_write(target: Path, error: OSError) -> CompileError:
 
 
 def _identity(model: str | os.PathLike[str] | onnx.ModelProto) -> dict[str, Any]:
-    """What the index says of the model: SHA-256 of its file and of each file with its data."""
+    """Returns the index entry of the model: SHA-256 of its file and of each file with its data."""
     if isinstance(model, onnx.ModelProto):
         digest = hashlib.sha256(serialized(model, "The model")).hexdigest()
         return {"file": None, "sha256": digest, "external_data": {}}
     path = Path(model)
     data = path.read_bytes()
-    # The names of the data files are in the file alone: what was loaded holds the data.
+    # Only the file has the names of the data files: the loaded model has the data itself.
     data_files = external_digests(onnx.ModelProto.FromString(data), path)
     return {"file": path.name, "sha256": hashlib.sha256(data).hexdigest(), "external_data": data_files}
 
 
 @dataclass
 class _CellFile:
-    """What is known of one cell so far."""
+    """The state of one cell's file."""
 
     file: str
     spool: Spool
     runs: list[dict[str, Any]] = field(default_factory=list)
-    tensors: dict[str, Tensor] = field(default_factory=dict)  # one step of each, for their formats
+    tensors: dict[str, Tensor] = field(default_factory=dict)  # one step of each, for its format
     absent: dict[str, list[int]] = field(default_factory=dict)
     total: int = 0
     first: int | None = None
@@ -227,7 +227,7 @@ class _Writer:
             self._text.write(cell, tensor, first, taken=row is not None)
 
     def finish(self) -> dict[str, Any]:
-        """Writes the files of all cells; what the index says."""
+        """Writes the files of all cells; returns the contents of the index."""
         cells = {}
         for name, held in self._cells.items():
             constants, weights = self._tracer.constants(name), self._tracer.weights(name)
@@ -263,7 +263,7 @@ class _Writer:
 
 
 def _description(tensor: Tensor, held: _CellFile) -> dict[str, Any]:
-    """One tensor in the index."""
+    """Describes one tensor for the index."""
     scale, zero = tensor.scale, tensor.zero_point
     made: dict[str, Any] = {
         "shape": [held.written, *tensor.values.shape[1:]],

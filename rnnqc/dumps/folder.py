@@ -1,4 +1,4 @@
-"""The folder of a dump: what may be replaced, and replacing it."""
+"""The folder of a dump: checks whether it may be replaced, and replaces it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def check_folder(target: Path, *, overwrite: bool) -> None:
     """Checks that a dump can be written to `target`.
 
     Raises:
-        CompileError: It is a file, or a folder that is not empty and not to be replaced.
+        CompileError: It is a file, or a non-empty folder that must not be replaced.
     """
     if not target.exists() and not target.is_symlink():
         return
@@ -51,12 +51,12 @@ def check_folder(target: Path, *, overwrite: bool) -> None:
 
 
 def replace_folder(temporary: Path, target: Path, *, overwrite: bool) -> None:
-    """Puts a new dump in the place of `target`; what was there stays if that fails.
+    """Moves a new dump to `target`; the old contents stay if that fails.
 
     Args:
         temporary: The new dump, a folder beside the target.
-        target: No symbolic link.
-        overwrite: As `check_folder`, which is done again: computing the dump took time.
+        target: The folder to replace, not a symbolic link.
+        overwrite: As in `check_folder`, which runs again because computing the dump took time.
 
     Raises:
         CompileError: As `check_folder`.
@@ -97,14 +97,14 @@ def _put_back(old: Path, target: Path) -> None:
 
 
 class _NoDumpError(Exception):
-    """A folder that is no dump, with the reason."""
+    """A folder that is not a dump, with the reason."""
 
 
 def _foreign(folder: Path) -> str | None:
-    """An entry of a dump's folder that the index does not name; None if there is none.
+    """Returns an entry of a dump's folder that the index does not name; None if there is none.
 
     Raises:
-        _NoDumpError: The index is missing or not one.
+        _NoDumpError: The index is missing or invalid.
     """
     path = folder / INDEX
     if path.is_symlink() or not path.is_file():
@@ -130,10 +130,10 @@ def _foreign(folder: Path) -> str | None:
 
 
 class _Named:
-    """What an index names.
+    """The files and folders that an index names.
 
     Raises:
-        KeyError, TypeError, AttributeError, ValueError, OverflowError: It is no index.
+        KeyError, TypeError, AttributeError, ValueError, OverflowError: It is not an index.
     """
 
     def __init__(self, index: Any) -> None:
@@ -146,6 +146,6 @@ class _Named:
         self._steps = [(first, first + count) for first, count in firsts]
 
     def has_frame(self, name: str) -> bool:
-        """Whether a folder is that of a step."""
+        """Whether `name` is the folder of a step."""
         match = re.fullmatch(f"{FRAME}(0|[1-9][0-9]{{0,17}})", name)
         return match is not None and any(low <= int(match[1]) < high for low, high in self._steps)

@@ -1,19 +1,19 @@
-"""Names of files for the cells and tensors of a dump: no two alike."""
+"""Unique file names for the cells and tensors of a dump."""
 
 from __future__ import annotations
 
 
 class FileNames:
-    """Names of files, each for one key."""
+    """File names, one for each key."""
 
     def __init__(self) -> None:
         self._names: dict[tuple[str, ...], str] = {}
         self._taken: set[str] = set()
 
     def of(self, key: tuple[str, ...], wanted: str) -> str:
-        """The name for `key`: when the key comes first `wanted`, with a number if another key has that name.
+        """Returns the name for `key`: `wanted`, with a number added if another key has that name.
 
-        File systems may not tell capitals from small letters, so names differ in more than that.
+        Names differ in more than case, which some file systems ignore.
         """
         if key not in self._names:
             fresh, k = wanted, 1

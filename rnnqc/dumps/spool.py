@@ -1,4 +1,4 @@
-"""Arrays that grow along their first axis, kept in files, and written as one `.npz`."""
+"""Collects arrays that grow along their first axis in temporary files, and writes them as one `.npz`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ COPIED = 2**20
 
 
 class Spool:
-    """Arrays of one `.npz`, written as they come.
+    """The arrays of one `.npz`, written to disk as they arrive.
 
     Args:
         folder: A folder of its own for temporary files; made when it is needed.
@@ -34,7 +34,7 @@ class Spool:
         """Appends along the first axis.
 
         Raises:
-            ValueError: The other axes or the type are not those of what came before.
+            ValueError: The other axes or the type differ from those of earlier parts.
         """
         form = self.forms.setdefault(name, (array.dtype, array.shape[1:]))
         if form != (array.dtype, array.shape[1:]):
@@ -46,11 +46,11 @@ class Spool:
             self._flush()
 
     def fix(self, name: str, array: Array) -> None:
-        """An array that does not grow."""
+        """Adds an array that does not grow."""
         self.fixed[name] = array
 
     def write(self, path: Path) -> None:
-        """Writes all arrays to `path`, in the order in which they first came, those that do not grow last."""
+        """Writes all arrays to `path`, in the order of their first parts; arrays that do not grow come last."""
         numbers = {name: k for k, name in enumerate(self.forms)}
         with zipfile.ZipFile(path, "w") as archive:
             for name, (dtype, shape) in self.forms.items():
@@ -84,5 +84,5 @@ class Spool:
 
 
 def _bytes(array: Array) -> memoryview:
-    """The bytes of a contiguous array, without a copy."""
+    """Returns the bytes of a contiguous array, without a copy."""
     return array.reshape(-1).view(np.uint8).data

@@ -1,4 +1,4 @@
-"""Dumps as text: a folder for each step, a file for each tensor, a number on each line."""
+"""Writes dumps as text: a folder for each step, a file for each tensor, a number on each line."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ CODES = ".codes"
 
 
 class TextFrames:
-    """Writes `frame_<t>/<cell>_<tensor>.txt` of one row of the batch, and `<cell>_<tensor>_fix.txt`, quantized.
+    """Writes `frame_<t>/<cell>_<tensor>.txt` for one row of the batch; quantized values as `<cell>_<tensor>_fix.txt`.
 
     Args:
-        folder: Where the frames go.
+        folder: The folder for the frames.
         row: The row.
-        cells: The cells, in the order in which they are named.
+        cells: The cells, in the order in which names are assigned.
     """
 
     def __init__(self, folder: Path, row: int, cells: Sequence[str]) -> None:
@@ -34,12 +34,12 @@ class TextFrames:
         prefixes, self._names = FileNames(), FileNames()
         self._prefixes = {cell: prefixes.of((cell,), _plain(cell)) for cell in cells}
         self.files: dict[str, dict[str, str]] = {cell: {} for cell in cells}
-        """For each cell, by name of the array, its file in each frame."""
+        """For each cell, the file of each array in every frame."""
         self._shapes: dict[str, tuple[int, ...]] = {}
         self._first: dict[str, int] = {}
 
     def write(self, cell: str, tensor: Tensor, first: int, *, taken: bool) -> None:
-        """Writes some steps of a tensor; `taken` says whether it has one row only, the one that is wanted."""
+        """Writes some steps of a tensor; `taken` says that the row was already selected."""
         tensor = tensor if taken else tensor.row(self._row)
         arrays = {tensor.name: (tensor.values, "")}
         if tensor.codes is not None:
@@ -51,7 +51,7 @@ class TextFrames:
                 self._put(self._frame(first + k), name, array[k, 0])
 
     def write_weights(self, cell: str, weights: Mapping[str, Array]) -> None:
-        """Writes constants once, to the first frame of the cell, real ones with all of their digits."""
+        """Writes constants once, to the first frame of the cell, real ones with all digits."""
         for name, array in weights.items():
             file = self._name(cell, name, f"{name.removesuffix(CODES)}{FIXED if array.dtype.kind in 'iu' else ''}")
             self._put(self._frame(self._first[cell]), file, array, exact=True)

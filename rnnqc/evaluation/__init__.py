@@ -1,1 +1,1 @@
-"""Run a model and compare outputs."""
+"""Runs models and compares their outputs."""

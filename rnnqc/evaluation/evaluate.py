@@ -1,4 +1,4 @@
-"""Running models in onnxruntime: whole, in part, with or without the native library."""
+"""Runs models in onnxruntime: whole, in part, with or without the native library."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from rnnqc.proto.shape_inference import infer_shapes
 
 Array = npt.NDArray[Any]
 LARGEST_CONSTANT = 2**31
-"""Bytes of a value that is computed from constants."""
+"""The largest number of bytes of a value computed from constants."""
 _ELEMENT = 4  # most constants are float32
 _SMALL = 64
 
 
 def exact_options() -> ort.SessionOptions:
-    """Session options with which products of dequantized values are exact on every processor.
+    """Returns session options with which matmuls of dequantized values are exact on every processor.
 
-    By default onnxruntime makes an integer product of DequantizeLinear and MatMul, and on x86 without VNNI it adds
+    By default onnxruntime turns DequantizeLinear and MatMul into an integer matmul, and on x86 without VNNI it adds
     pairs of products of uint8 and int8 in a saturating int16 (onnxruntime_session_options_config_keys.h; its option
     `session.x64quantprecision` refuses models whose weights share a zero point).
     """
@@ -38,7 +38,7 @@ def exact_options() -> ort.SessionOptions:
 
 
 def quiet_options(*, optimize: bool = True) -> ort.SessionOptions:
-    """`exact_options` with which onnxruntime logs nothing but what ends the process.
+    """Returns `exact_options` with a log of fatal errors only.
 
     Args:
         optimize: Whether onnxruntime may optimize the graph.
@@ -53,7 +53,7 @@ def quiet_options(*, optimize: bool = True) -> ort.SessionOptions:
 def make_session(
     model: onnx.ModelProto | bytes | str, *, native: bool = False, optimize: bool = True
 ) -> ort.InferenceSession:
-    """A CPU session of one thread.
+    """Makes a CPU session with one thread.
 
     Args:
         model: A ModelProto, its bytes, or a path.
@@ -83,7 +83,7 @@ def make_session(
 def run_model(
     model: onnx.ModelProto | bytes | str, feeds: Mapping[str, Array], *, native: bool = False, optimize: bool = False
 ) -> dict[str, Array]:
-    """Runs a model once; outputs by name.
+    """Runs a model once; returns outputs by name.
 
     Raises:
         CompileError: onnxruntime refuses the model or fails while running it.
@@ -95,16 +95,16 @@ def run_model(
 def run_session(
     session: ort.InferenceSession, feeds: Mapping[str, Array], *, sequences: bool = False, stored: bool = False
 ) -> dict[str, Any]:
-    """Runs a session once; outputs by name, real values of those that `lower` made quantized.
+    """Runs a session once; returns outputs by name, with real values for outputs that `lower` quantized.
 
     Args:
         session: The session.
-        feeds: Inputs by name; what is no input is left out.
-        sequences: Whether outputs may be sequences of tensors, too; they are lists of arrays.
-        stored: Whether quantized outputs stay so.
+        feeds: Inputs by name; other arrays are ignored.
+        sequences: Whether outputs may also be sequences of tensors, which become lists of arrays.
+        stored: Whether to keep quantized outputs as they are.
 
     Raises:
-        CompileError: The feeds do not fit, onnxruntime fails, or an output is no tensor.
+        CompileError: The feeds do not fit, onnxruntime fails, or an output is not a tensor.
     """
     names = [o.name for o in session.get_outputs()]
     known = {i.name for i in session.get_inputs()}
@@ -134,7 +134,7 @@ def run_session(
 
 
 def quantized_outputs(session: ort.InferenceSession) -> dict[str, Format]:
-    """The formats of the outputs that `lower` made quantized, by name."""
+    """Returns the formats of the outputs that `lower` quantized, by name."""
     if not any(o.type in _QUANTIZED for o in session.get_outputs()):
         return {}
     return read_outputs(session.get_modelmeta().custom_metadata_map)
@@ -144,19 +144,19 @@ _QUANTIZED = ("tensor(int8)", "tensor(uint8)", "tensor(int16)", "tensor(uint16)"
 
 
 def evaluate_nodes(model: Model, nodes: Sequence[Node], value: Value) -> Array | None:
-    """What constant `nodes` (in order, standard operators) make `value`; None if onnxruntime cannot compute it."""
+    """Computes `value` with constant `nodes` (in order, standard operators); None if onnxruntime cannot."""
     return evaluate_values(model, nodes, [value]).get(value.name)
 
 
 def evaluate_values(
     model: Model, nodes: Sequence[Node], values: Sequence[Value], known: Mapping[str, Array] | None = None
 ) -> dict[str, Array]:
-    """What constant `nodes` (in order, standard operators) make of some values; nothing if one cannot be computed.
+    """Computes values with constant `nodes` (in order, standard operators); empty if one cannot be computed.
 
     Args:
         model: The model of the nodes.
         nodes: They read constants, each other's values, and those that are known.
-        values: By whose names the arrays come back.
+        values: The values to compute; the result is keyed by their names.
         known: Further values that the nodes read, by name.
     """
     if any(n.op in _NOT_RUN and not n.domain for n in nodes):
@@ -193,12 +193,12 @@ def _evaluated(
 
 
 _NOT_RUN = ("GatherND", "OneHot", "SplitToSequence")
-"""Operators with which onnxruntime 1.31 can end the process, by their operands: no constants are computed by them."""
+"""Operators that can crash onnxruntime 1.31, depending on their operands; they are never evaluated."""
 _DIVISIONS = ("Div", "Mod")
 
 
 def _is_survived(model: Model, before: Sequence[Node], node: Node, known: Mapping[str, Array]) -> bool:
-    """Whether a division, whose operands nodes `before` it make, is not that of the least integer by -1."""
+    """Whether a division is safe, that is not the least integer by -1; nodes `before` it compute its operands."""
     operands = [v for v in node.inputs if v.name]
     arrays = _evaluated(model, before, operands, known)
     if len(arrays) < len({v.name for v in operands}):
@@ -211,7 +211,7 @@ def _is_survived(model: Model, before: Sequence[Node], node: Node, known: Mappin
 def _is_too_large(proto: onnx.ModelProto) -> bool:
     """Whether a value of a model without inputs is known to have more than LARGEST_CONSTANT bytes.
 
-    A few numbers are enough to ask for any size (Expand, Tile, Range, ConstantOfShape, sums of a row and a column).
+    A few numbers can request any size (Expand, Tile, Range, ConstantOfShape, sums of a row and a column).
     """
     described = onnx.ModelProto(ir_version=proto.ir_version, opset_import=proto.opset_import)
     described.graph.node.extend(proto.graph.node)
@@ -219,24 +219,24 @@ def _is_too_large(proto: onnx.ModelProto) -> bool:
     for tensor in proto.graph.initializer:
         if math.prod(tensor.dims) <= _SMALL:
             described.graph.initializer.append(tensor)
-        else:  # its shape says enough
+        else:  # the shape is enough
             value = onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, list(tensor.dims))
             described.graph.input.append(value)
     try:
         inferred = infer_shapes(described).graph
     except Exception:
-        return False  # onnxruntime says what is wrong
+        return False  # onnxruntime reports the error
     return any(_declared_bytes(v) > LARGEST_CONSTANT for v in (*inferred.value_info, *inferred.output))
 
 
 def _declared_bytes(value: onnx.ValueInfoProto) -> int:
-    """Bytes of a tensor of known shape; 0 if it is not known."""
+    """Returns the bytes of a tensor of known shape; 0 if unknown."""
     tensor = value.type.tensor_type
     dims = [d.dim_value if d.HasField("dim_value") else 0 for d in tensor.shape.dim]
     return math.prod(dims) * _ELEMENT if tensor.HasField("shape") else 0
 
 
 def _first_lines(error: Exception) -> str:
-    """What onnxruntime says, without the listings that may follow."""
+    """Returns onnxruntime's message without the listings that may follow."""
     lines = [line.strip() for line in str(error).strip().splitlines()[:3]]
     return " ".join(line for line in lines if line) or type(error).__name__

@@ -1,4 +1,4 @@
-"""Tells defects of the compiler from models that are not valid in ways that no check of its own foresees."""
+"""Distinguishes compiler defects from models that are invalid in ways that rnnqc's own checks do not cover."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from rnnqc.proto.given import Given, as_given, name_of, proto_of
 from rnnqc.proto.graph_walks import blocks_of
 
 _INVALID = ("INVALID_GRAPH", "invalid model", "InferenceError")
-"""What onnxruntime says of a graph that contradicts itself, wherever it is to run."""
+"""Messages of onnxruntime about a graph that contradicts itself, on any platform."""
 _TYPES = "Type Error"
-"""What it says where types do not fit; of a float model this is left to other versions."""
+"""Its message about types that do not match; for a float model, other versions may accept it."""
 _UNKNOWN = ("No Op registered", "is not a registered function/op")
-"""What it says of operators that another onnxruntime, or one with a library of custom operators, may have."""
+"""Its messages about operators that another onnxruntime, or one with a custom operator library, may have."""
 _NOT_VALID = "The model is not valid: "
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 @contextlib.contextmanager
 def blaming_invalid(model: Given) -> Iterator[None]:
-    """Makes a `CompileError` of a failure inside if onnxruntime refuses the model, too."""
+    """Replaces a failure inside by a `CompileError` if onnxruntime refuses the model, too."""
     try:
         yield
     except Exception as error:
@@ -41,7 +41,7 @@ def blaming_invalid(model: Given) -> Iterator[None]:
 
 
 def refusing_invalid_models(function: Callable[P, T]) -> Callable[P, T]:
-    """A function of which failures are blamed on its first argument, a model, where that is not valid."""
+    """Decorates a function so that its failures are blamed on its first argument, a model, if that is invalid."""
 
     @functools.wraps(function)
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -53,13 +53,13 @@ def refusing_invalid_models(function: Callable[P, T]) -> Callable[P, T]:
 
 
 def refuse_invalid_input(model: Given, lowered: onnx.ModelProto) -> None:
-    """Refuses a model whose graph onnxruntime calls invalid, unless lowering has repaired it.
+    """Refuses a model whose graph onnxruntime finds invalid, unless lowering has repaired it.
 
-    A model that needs operators, types or versions that this onnxruntime does not have is left to those that have them.
+    Models that need operators, types or versions that this onnxruntime lacks are accepted.
 
     Args:
         model: The model that was lowered.
-        lowered: What was made of it.
+        lowered: The lowered model.
 
     Raises:
         CompileError: Neither of the two can run.
@@ -74,14 +74,14 @@ def refuse_invalid_input(model: Given, lowered: onnx.ModelProto) -> None:
 
 
 def refuse_invalid_output(model: Given, lowered: onnx.ModelProto) -> None:
-    """Refuses a lowered model whose graph onnxruntime calls invalid though it takes the float one.
+    """Refuses a lowered model whose graph onnxruntime finds invalid although it accepts the float one.
 
     Args:
         model: The model that was lowered.
-        lowered: What was made of it.
+        lowered: The lowered model.
 
     Raises:
-        InternalError: It is so.
+        InternalError: The lowered graph is invalid.
     """
     refusal = _refusal(lowered)
     if refusal is None or not _says(refusal, (*_INVALID, _TYPES)) or _says(refusal, _UNKNOWN) or _refusal(model):
@@ -97,7 +97,7 @@ def _says(error: CompileError, texts: Sequence[str]) -> bool:
 
 
 def _refusal(model: Given) -> CompileError | None:
-    """What onnxruntime says of a model that it refuses; None if it takes it, or knows some of its operators not."""
+    """Returns onnxruntime's refusal of a model; None if it accepts it, or if it has operators of QONNX or Brevitas."""
     try:
         model = as_given(model)
     except UsageError:

@@ -1,4 +1,4 @@
-"""What a pass may change numerically: the comparators that passes declare, and their verdicts."""
+"""The numeric changes that passes declare, and how to check them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Verdict:
 
     Attributes:
         ok: Whether the results are as close as declared.
-        text: By how much they differ.
+        text: The difference in words.
     """
 
     ok: bool
@@ -33,14 +33,14 @@ def same_bits(a: Any, b: Any) -> bool:
 
 
 def decibels(signal: float, noise: float) -> float:
-    """The ratio of two powers in dB; infinity without noise, minus infinity without a signal."""
+    """Returns the ratio of two powers in dB; infinity without noise, minus infinity without a signal."""
     if noise == 0.0:
         return math.inf
     return 10.0 * math.log10(signal / noise) if signal > 0.0 else -math.inf
 
 
 def sqnr_db(reference: npt.ArrayLike, approximation: npt.ArrayLike) -> float:
-    """Signal-to-quantization-noise ratio in dB, in float64; infinity for equal arrays; finite entries only."""
+    """Returns the signal-to-quantization-noise ratio in dB, in float64; infinity if equal; finite entries only."""
     a = np.asarray(reference, dtype=np.float64).ravel()
     b = np.asarray(approximation, dtype=np.float64).ravel()
     finite = np.isfinite(a) & np.isfinite(b)
@@ -49,7 +49,7 @@ def sqnr_db(reference: npt.ArrayLike, approximation: npt.ArrayLike) -> float:
 
 
 def max_abs(reference: npt.ArrayLike, approximation: npt.ArrayLike) -> float:
-    """Largest absolute difference; 0 for empty arrays, infinity where only one side is finite."""
+    """Returns the largest absolute difference; 0 for empty arrays, infinity where only one side is finite."""
     a = np.asarray(reference, dtype=np.float64)
     b = np.asarray(approximation, dtype=np.float64)
     if a.size == 0:
@@ -61,7 +61,7 @@ def max_abs(reference: npt.ArrayLike, approximation: npt.ArrayLike) -> float:
 
 
 class Numerics(abc.ABC):
-    """What a pass may change."""
+    """The numeric change that a pass may make."""
 
     @abc.abstractmethod
     def compare(self, before: Array, after: Array) -> Verdict:
@@ -80,10 +80,10 @@ class Numerics(abc.ABC):
 
 @dataclass(frozen=True)
 class Bitwise(Numerics):
-    """Nothing: the values are bit-exact, except for the sign of a zero."""
+    """No change: the values are bit-exact, except for the sign of a zero."""
 
     def compare(self, before: Array, after: Array) -> Verdict:
-        """Equal values, NaN equal to NaN."""
+        """Compares for equality; NaN equals NaN."""
         equal = np.array_equal(before, after, equal_nan=before.dtype.kind == "f")
         return Verdict(
             equal, "bit-exact" if equal else f"max abs difference {max_abs(before, after):.3g}, declared bit-exact"
@@ -97,20 +97,20 @@ class Bitwise(Numerics):
 class Close(Numerics):
     """A rounding: floats differ by at most `share` of their largest magnitude, or of 1; integers by at most `share`.
 
-    A rounding is relative to the size of a value: float32 holds numbers around 18 in steps of 1.9e-6.
+    The bound is relative because float32 values around 18, for example, have steps of 1.9e-6.
     """
 
     share: float
 
     def bound(self, before: Array) -> float:
-        """The largest absolute difference that is allowed."""
+        """Returns the largest absolute difference that is allowed."""
         if before.dtype.kind != "f":
             return self.share
         magnitudes = np.abs(before.astype(np.float64))
         return self.share * float(magnitudes.max(initial=1.0, where=np.isfinite(magnitudes)))
 
     def compare(self, before: Array, after: Array) -> Verdict:
-        """Largest absolute difference against the bound."""
+        """Compares the largest absolute difference with the bound."""
         worst, bound = max_abs(before, after), self.bound(before)
         return Verdict(worst <= bound, f"max abs difference {worst:.3g}, declared {bound:.3g}")
 
@@ -123,7 +123,7 @@ class Float16Close(Numerics):
     """Intermediate roundings to float16: a difference of at most 2^-7 of the largest magnitude, or of 1."""
 
     def compare(self, before: Array, after: Array) -> Verdict:
-        """Largest absolute difference against that."""
+        """Compares the largest absolute difference with this bound."""
         return Close(2.0**-7).compare(before, after)
 
     def __str__(self) -> str:
@@ -132,12 +132,12 @@ class Float16Close(Numerics):
 
 @dataclass(frozen=True)
 class Lossy(Numerics):
-    """A bounded loss: at least `min_sqnr_db` between the two."""
+    """A bounded loss: the SQNR is at least `min_sqnr_db`."""
 
     min_sqnr_db: float
 
     def compare(self, before: Array, after: Array) -> Verdict:
-        """SQNR against the floor."""
+        """Compares the SQNR with the bound."""
         if before.dtype.kind == "f" and not np.array_equal(np.isfinite(before), np.isfinite(after)):
             return Verdict(False, "other values are infinite or NaN")
         ratio = sqnr_db(before, after)

@@ -1,10 +1,11 @@
-"""Sixteen uneven whole numbers for 4-bit weights: each group of rows takes the set and the multiplier that suit it.
+"""Codebooks of sixteen unevenly spaced integers for 4-bit weights: each group of rows has a codebook and a multiplier.
 
-A set is a codebook: the nibble `v` stands for its entry `v`. Large weights are rare, so that the numbers lie closer
-near 0; two of the sets reach further to one side. With set 0, the even numbers, a quantized value is what it is without
-codebooks. All products with multipliers are int8 values, so sums of products stay exact.
+The nibble `v` stands for entry `v` of the codebook. Large weights are rare, so entries are closer together near 0; two
+of the codebooks reach further to one side. Codebook 0, the even integers, gives the same quantized values as no
+codebook. All products with multipliers are int8 values, so results of matmuls stay exact.
 
-The byte of a group (`W_group_multiplier`) holds the set in its upper three bits and the multiplier in its lower five.
+The byte of a group (`W_group_multiplier`) holds the codebook in its upper three bits and the multiplier in its lower
+five.
 """
 
 from __future__ import annotations
@@ -25,11 +26,11 @@ SETS: tuple[tuple[int, ...], ...] = (
     (-9, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 8),
     (-8, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7, 9),
 )
-"""By number; each rising."""
+"""The codebooks by number; entries ascend."""
 SET_SHIFT = 5
 MULTIPLIER_MASK = 2**SET_SHIFT - 1
 LARGEST_UNIT = 120
-"""What the largest weight of a channel is in units of its scale: what most sets reach with a whole multiplier."""
+"""The largest weight of a channel in units of its scale: most codebooks reach it with an integer multiplier."""
 
 
 def _rows() -> Iterator[tuple[int, tuple[int, ...]]]:
@@ -39,25 +40,25 @@ def _rows() -> Iterator[tuple[int, tuple[int, ...]]]:
 
 
 GROUP_BYTES: npt.NDArray[np.uint8] = np.array([byte for byte, _ in _rows()], np.uint8)
-"""Every set with every multiplier, as the byte of a group says it, `[S]`."""
+"""The group bytes of every codebook with every multiplier, `[S]`."""
 VALUES: npt.NDArray[np.int8] = np.array([values for _, values in _rows()], np.int8)
-"""What the sixteen nibbles stand for with each of them, `[S,16]`."""
+"""The values of the sixteen nibbles for each of these bytes, `[S,16]`."""
 
 
 def factors_of(
     codes: npt.NDArray[np.int8], group_size: int, bits: int, codebook: str | None
 ) -> tuple[npt.NDArray[np.int8], npt.NDArray[np.uint8]]:
-    """`factorize_codebooks`, or `factorize` without a codebook."""
+    """Calls `factorize_codebooks`, or `factorize` without a codebook."""
     return factorize(codes, group_size, bits) if codebook is None else factorize_codebooks(codes, group_size)
 
 
 def factorize_codebooks(
     codes: npt.NDArray[np.int8], group_size: int
 ) -> tuple[npt.NDArray[np.int8], npt.NDArray[np.uint8]]:
-    """Quantized values as nibbles less 8, `[K,n]`, and bytes of groups `[ceil(K / group_size),n]`.
+    """Splits quantized values into nibbles minus 8, `[K,n]`, and bytes of groups `[ceil(K / group_size),n]`.
 
     Returns:
-        Of several bytes that do, the first in `GROUP_BYTES`; 0 where none does.
+        Both; of several possible bytes, the first in `GROUP_BYTES`; 0 if none fits.
     """
     places = np.full((len(VALUES), 256), -1, np.int8)
     places[np.arange(len(VALUES))[:, None], VALUES.astype(np.int64) + 128] = np.arange(16)

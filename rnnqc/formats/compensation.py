@@ -1,12 +1,12 @@
 """Error-compensated rounding of weight matrices from the second moments of their inputs.
 
-A matrix `[K,n]` multiplies rows `[K]`. Rounding it by E changes the products by `x E`, in the mean square by
+A matrix `[K,n]` multiplies rows `[K]`. A rounding error E changes the results by `x E`, in the mean square by
 `tr(E^T G E)` with `G = mean(x^T x)`: errors in different rows of a channel can cancel where inputs are correlated.
-Rows are rounded one after the other, and what one loses is made good in those that follow (Frantar et al. 2022, GPTQ,
-arXiv 2210.17323); then each quantized value is chosen again, given all others, until nothing gets better. See
+Rows are rounded one after the other, and later rows make up for the error of earlier ones (Frantar et al. 2022, GPTQ,
+arXiv 2210.17323); then each quantized value is chosen again, given all others, until nothing improves. See
 docs/compensation.md.
 
-All channels are independent and are done some at a time: temporaries stay small beside the model.
+Channels are independent. They are processed in blocks, so temporaries stay small compared with the model.
 """
 
 from __future__ import annotations
@@ -28,39 +28,39 @@ DoubleArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
 
 DAMPING = 0.02
-"""What is added to the diagonal of G, as a part of its mean: few samples say little about small eigenvalues."""
+"""Added to the diagonal of G, as a share of its mean: few samples say little about small eigenvalues."""
 SWEEPS = 4
 BLOCK = 32
 COLUMNS = 1024
 
 
 class Choices(Protocol):
-    """The values each entry of a matrix `[K,n]` may take, and their quantized values."""
+    """The values that each entry of a matrix `[K,n]` may take, and their quantized values."""
 
     def columns(self, chosen: slice) -> Choices:
-        """Those of some of the columns."""
+        """Returns the choices for some of the columns."""
 
     def nearest(self, row: int, values: DoubleArray) -> DoubleArray:
-        """Of values `[n]` of one row, the nearest ones that may be taken."""
+        """Returns the allowed values nearest to the values `[n]` of one row."""
 
     def codes(self, values: DoubleArray) -> IntArray:
-        """Quantized values for values that may be taken, `[K,n]`."""
+        """Returns the quantized values of allowed values, `[K,n]`."""
 
     def values(self, codes: npt.ArrayLike) -> DoubleArray:
-        """Values of quantized ones `[K,n]`."""
+        """Returns the real values of quantized values `[K,n]`."""
 
 
 @dataclass(frozen=True)
 class Lattice:
-    """The values each entry of a matrix `[K,n]` may take: `step * (code - zero_point)` for integers in a range.
+    """Evenly spaced choices for each entry of a matrix `[K,n]`: `step * (code - zero_point)` for integers in a range.
 
     Attributes:
         step: `[S,n]`, positive.
         low: Lowest quantized value, `[S,n]`.
         high: Highest quantized value, `[S,n]`.
         zero_point: Quantized 0, `[S,n]`.
-        part: Which of the S rows above holds for each row of the matrix, `[K]`.
-        stride: From one quantized value to the next, `[S]`: 2 for the quantized values -1 and +1 of one bit.
+        part: Which of the S rows above applies to each row of the matrix, `[K]`.
+        stride: Distance between quantized values, `[S]`: 2 for the values -1 and +1 of one bit.
     """
 
     step: DoubleArray
@@ -72,12 +72,12 @@ class Lattice:
 
     @classmethod
     def of_format(cls, format_: Format, shape: tuple[int, int], limit: npt.ArrayLike | None = None) -> Lattice:
-        """The lattice of a number format.
+        """Makes the lattice of a number format.
 
         Args:
             format_: One scale, or one for each column.
             shape: K and n.
-            limit: Largest magnitude of a quantized value less the zero point, one for each column, where that is less
+            limit: Largest magnitude of a quantized value minus the zero point, one for each column, where that is less
                 than the format allows.
         """
         row = (1, shape[1])
@@ -94,18 +94,18 @@ class Lattice:
     def of_groups(
         cls, scale: FloatArray, multipliers: npt.NDArray[np.uint8], bits: int, size: int, rows: int
     ) -> Lattice:
-        """The lattice of symmetric values of `bits` times whole multipliers `[ceil(K / size),n]` of groups of rows."""
+        """Makes the lattice of symmetric values of `bits` times integer multipliers of groups `[ceil(K / size),n]`."""
         step = multipliers.astype(np.float64) * np.asarray(scale, np.float32).astype(np.float64)
         top = np.full(step.shape, 2.0 ** (bits - 1) - 1)
         return cls(step, -top, top, np.zeros(step.shape), np.arange(rows) // size, np.ones(len(step), np.int64))
 
     def columns(self, chosen: slice) -> Lattice:
-        """The lattice of some of the columns."""
+        """Returns the lattice of some of the columns."""
         names = ("step", "low", "high", "zero_point")
         return replace(self, **{n: np.ascontiguousarray(getattr(self, n)[:, chosen]) for n in names})
 
     def nearest(self, row: int, values: DoubleArray) -> DoubleArray:
-        """Of values `[n]` of one row, the nearest values of the lattice."""
+        """Returns the lattice values nearest to the values `[n]` of one row."""
         s = self.part[row]
         step, low, zero, stride = self.step[s], self.low[s], self.zero_point[s], self.stride[s]
         above = round_to_integer((values / step + (zero - low)) / stride, Rounding.HALF_EVEN)
@@ -113,24 +113,24 @@ class Lattice:
         return np.asarray((codes - zero) * step)
 
     def codes(self, values: DoubleArray) -> IntArray:
-        """Quantized values for values on the lattice, `[K,n]`."""
+        """Returns the quantized values of values on the lattice, `[K,n]`."""
         p = self.part
         return np.asarray(np.rint(values / self.step[p]) + self.zero_point[p]).astype(np.int64)
 
     def values(self, codes: npt.ArrayLike) -> DoubleArray:
-        """Values of quantized ones `[K,n]`."""
+        """Returns the real values of quantized values `[K,n]`."""
         p = self.part
         return np.asarray((np.asarray(codes, np.float64) - self.zero_point[p]) * self.step[p])
 
 
 @dataclass(frozen=True)
 class Codebooks:
-    """Choices of groups of rows between sixteen values each, which need not be evenly spaced.
+    """Choices of sixteen values for each group of rows and column; they need not be evenly spaced.
 
     Attributes:
-        step: Real value of one quantized value, `[n]`.
-        entries: Quantized values of each group and column, rising, `[G,n,16]`.
-        part: Which group each row belongs to, `[K]`.
+        step: Real value of 1 LSB, `[n]`.
+        entries: Quantized values of each group and column, ascending, `[G,n,16]`.
+        part: The group of each row, `[K]`.
     """
 
     step: DoubleArray
@@ -138,36 +138,36 @@ class Codebooks:
     part: IntArray
 
     def columns(self, chosen: slice) -> Codebooks:
-        """Those of some of the columns."""
+        """Returns the choices for some of the columns."""
         return replace(self, step=self.step[chosen], entries=np.ascontiguousarray(self.entries[:, chosen]))
 
     def nearest(self, row: int, values: DoubleArray) -> DoubleArray:
-        """Of values `[n]` of one row, the nearest ones that may be taken; the lower one of two as near."""
+        """Returns the allowed values nearest to the values `[n]` of one row; the lower one at equal distance."""
         entries = self.entries[self.part[row]]
         above = (values / self.step)[:, None] > (entries[:, 1:] + entries[:, :-1]) / 2
         return np.asarray(np.take_along_axis(entries, above.sum(axis=1)[:, None], axis=1)[:, 0] * self.step)
 
     def codes(self, values: DoubleArray) -> IntArray:
-        """Quantized values for values that may be taken, `[K,n]`."""
+        """Returns the quantized values of allowed values, `[K,n]`."""
         return np.asarray(np.rint(values / self.step)).astype(np.int64)
 
     def values(self, codes: npt.ArrayLike) -> DoubleArray:
-        """Values of quantized ones `[K,n]`."""
+        """Returns the real values of quantized values `[K,n]`."""
         return np.asarray(np.asarray(codes, np.float64) * self.step)
 
 
 def squared_error(error: npt.ArrayLike, moment: npt.ArrayLike) -> DoubleArray:
-    """Mean squares `[n]` of what an error `[K,n]` of a matrix changes of its products: the diagonal of `E^T G E`."""
+    """Returns the mean squared change `[n]` of a matmul by a weight error `[K,n]`: the diagonal of `E^T G E`."""
     e, g = np.asarray(error, np.float64), np.asarray(moment, np.float64)
     return np.asarray(np.einsum("kn,kn->n", e, g @ e))
 
 
 def bias_correction(error: npt.ArrayLike, mean: npt.ArrayLike) -> FloatArray:
-    """What to add to a bias `[n]` so that an error of the weights leaves the mean of the sums as it was.
+    """Returns the correction of a bias `[n]` that removes the mean effect of a weight error.
 
     Args:
-        error: The weights that are used less those that were meant, `[K,n]`.
-        mean: Of the inputs, `[K]`.
+        error: The weights in use minus the intended ones, `[K,n]`.
+        mean: Mean of the inputs, `[K]`.
     """
     return np.asarray(-(np.asarray(mean, np.float64) @ np.asarray(error, np.float64)), np.float32)
 
@@ -180,15 +180,15 @@ def compensate(
     damping: float = DAMPING,
     sweeps: int = SWEEPS,
 ) -> IntArray:
-    """Quantized values `[K,n]` with less error of the products than `plain` ones; in no channel with more.
+    """Returns quantized values `[K,n]` that change the matmul less than `plain` ones, and in no channel more.
 
     Args:
         array: The weights, `[K,n]`.
-        plain: Quantized values by plain rounding, where to fall back to.
-        lattice: What may be chosen.
-        moment: Uncentred second moments of the inputs, `[K,K]`; any positive factor, zeros for dead inputs.
+        plain: Quantized values by plain rounding, the fallback.
+        lattice: The allowed values.
+        moment: Uncentred second moments of the inputs, `[K,K]`, up to a positive factor; zeros for dead inputs.
         damping: See `DAMPING`.
-        sweeps: How often each quantized value is chosen again at most.
+        sweeps: How many times each quantized value is chosen again at most.
     """
     w, codes = np.asarray(array), np.array(plain, np.int64)
     g = _normalized(moment)
@@ -215,14 +215,14 @@ def compensate(
 def compensate_matrix(
     format_: Format, array: FloatArray, moment: npt.ArrayLike, narrow_bits: int | None = None
 ) -> npt.NDArray[Any]:
-    """Quantized values of a matrix as `rnnqc.formats.weights.quantize_matrix` makes them, compensated.
+    """Returns the quantized values of `rnnqc.formats.weights.quantize_matrix`, compensated.
 
     Args:
         format_: One scale, or one for each column.
         array: `[K,n]`.
         moment: As for `compensate`.
-        narrow_bits: Channels whose plainly rounded values fit into so many bits keep to them: those between wide
-            channels.
+        narrow_bits: Channels whose plainly rounded values fit into this many bits stay within them: those that are not
+            wide channels.
     """
     plain = quantize_matrix(format_, array)
     limit = None
@@ -236,14 +236,14 @@ def compensate_matrix(
 def compensate_groups(
     array: FloatArray, scale: FloatArray, bits: int, group_size: int, rounding: Rounding, moment: npt.ArrayLike
 ) -> npt.NDArray[np.int8]:
-    """Quantized values as `rnnqc.formats.weights.quantize_groups` makes them, with its multipliers, compensated.
+    """Returns the quantized values of `rnnqc.formats.weights.quantize_groups`, with its multipliers, compensated.
 
     Args:
         array: `[K,n]`.
         scale: Real value of one int8 step, one or one for each channel.
         bits: Width of a quantized value before multiplication.
         group_size: Rows of a group.
-        rounding: Of the plainly rounded values; compensated ones are the nearest.
+        rounding: Rounding of the plain values; compensated ones are rounded to nearest.
         moment: As for `compensate`.
     """
     multipliers = group_multipliers(array, scale, bits, group_size, rounding)
@@ -256,10 +256,10 @@ def compensate_groups(
 def compensate_codebooks(
     array: FloatArray, scale: FloatArray, group_size: int, moment: npt.ArrayLike
 ) -> npt.NDArray[np.int8]:
-    """Quantized values of groups that each take one set and one multiplier, compensated.
+    """Returns compensated quantized values of groups that each use one codebook and one multiplier.
 
-    At first these are those that fit the weights best. Then each group takes those that fit best what the others leave
-    it to make good, and each channel keeps the better of the two results.
+    First, each group uses the codebook that fits its weights best. Then each group uses the one that fits best what the
+    errors of the other groups require, and each channel keeps the better of the two results.
 
     Args:
         array: `[K,n]`.
@@ -293,7 +293,7 @@ def _slices(count: int, size: int) -> Iterator[slice]:
 
 
 def _normalized(moment: npt.ArrayLike) -> DoubleArray | None:
-    """The moments, symmetric and with a mean diagonal of 1; None if they say nothing."""
+    """Returns the moments, symmetric and with a mean diagonal of 1; None if they are zero or not finite."""
     g = np.asarray(moment, np.float64)
     mean = float(np.mean(np.diagonal(g)))
     if not np.isfinite(g).all() or mean <= 0.0:
@@ -302,14 +302,14 @@ def _normalized(moment: npt.ArrayLike) -> DoubleArray | None:
 
 
 def _orders(g: DoubleArray) -> list[IntArray]:
-    """Rows with the strongest inputs first, while there is most room to make good what they lose; or as they stand."""
+    """Returns two orders of rows: strongest inputs first, while most later rows can compensate; and unchanged."""
     return [np.argsort(-np.diagonal(g), kind="stable"), np.arange(len(g))]
 
 
 def _factor(damped: DoubleArray, order: IntArray) -> DoubleArray | None:
-    """Upper triangular U with `U^T U = inverse(G)` up to a factor for each row, diagonal 1; rows in `order`.
+    """Returns upper triangular U with `U^T U = inverse(G)` up to a factor for each row, diagonal 1; rows in `order`.
 
-    With `G = V V^T`, V upper triangular, it is the inverse of V. None if G is as good as singular.
+    With `G = V V^T`, V upper triangular, it is the inverse of V. None if G is numerically singular.
     """
     try:
         upper = np.linalg.inv(np.linalg.cholesky(damped[np.ix_(order[::-1], order[::-1])])[::-1, ::-1])
@@ -320,7 +320,7 @@ def _factor(damped: DoubleArray, order: IntArray) -> DoubleArray | None:
 
 
 def _left_to_groups(target: FloatArray, values: DoubleArray, group_size: int, g: DoubleArray) -> DoubleArray:
-    """What the rows of each group would have to be, given the values of all others, for the least error."""
+    """Returns the optimal real values for the rows of each group, given the values of all other groups."""
     error, wanted = values - target, np.empty(values.shape)
     for start in range(0, len(g), group_size):
         rows = slice(start, start + group_size)
@@ -330,7 +330,7 @@ def _left_to_groups(target: FloatArray, values: DoubleArray, group_size: int, g:
 
 
 def _round_in_order(target: DoubleArray, lattice: Choices, order: IntArray, factor: DoubleArray) -> DoubleArray:
-    """Values of the lattice `[K,n]`; rows are rounded in `order`, later ones make good what earlier ones lose."""
+    """Rounds rows in `order` to allowed values `[K,n]`; later rows compensate the error of earlier ones."""
     work, values = target[order], np.empty_like(target)
     for rows in _slices(len(order), BLOCK):
         lost = np.empty((rows.stop - rows.start, work.shape[1]))
@@ -346,7 +346,7 @@ def _round_in_order(target: DoubleArray, lattice: Choices, order: IntArray, fact
 def _choose_again(
     target: DoubleArray, values: DoubleArray, lattice: Choices, g: DoubleArray, sweeps: int
 ) -> DoubleArray:
-    """Values with each entry the best one given all others of its channel, as far as `sweeps` go."""
+    """Replaces each entry by the best one given all others of its channel, for at most `sweeps` sweeps."""
     values = values.copy()
     strong = np.diagonal(g) > 0.0
     for _ in range(sweeps):
@@ -371,15 +371,15 @@ def _choose_again(
 
 
 def shrunk(moment: npt.ArrayLike, mean: npt.ArrayLike, rows: int) -> DoubleArray:
-    """A better guess at second moments than those of few rows: correlations between channels are taken back.
+    """Estimates second moments from few rows by shrinking the correlations between channels.
 
-    Correlations about the mean are pulled towards none, by the part that has the least expected error if rows are
-    normal (Chen, Wiesel, Eldar, Hero 2010, "Shrinkage algorithms for MMSE covariance estimation", arXiv 0907.4698:
-    OAS). Many rows leave them nearly as they are.
+    Correlations about the mean shrink towards 0 by the factor with the least expected error for normally distributed
+    rows (Chen, Wiesel, Eldar, Hero 2010, "Shrinkage algorithms for MMSE covariance estimation", arXiv 0907.4698: OAS).
+    With many rows they hardly change.
 
     Args:
         moment: Uncentred second moments of `rows` rows, `[K,K]`.
-        mean: Of the rows, `[K]`.
+        mean: Mean of the rows, `[K]`.
         rows: At least 1.
     """
     g, mu = np.asarray(moment, np.float64), np.asarray(mean, np.float64)

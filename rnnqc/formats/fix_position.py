@@ -1,6 +1,6 @@
 """Power-of-two scales as fix positions: the search of the Vitis RNN quantizer and the mode over its calls.
 
-A fix position `p` stands for the scale `2**-p`: `code = saturate(round(x * 2**p))`, `x = code * 2**-p`.
+A fix position `p` means the scale `2**-p`: `code = saturate(round(x * 2**p))`, `x = code * 2**-p`.
 Sources: `DiffS` and `fix_neuron_v2` of https://github.com/Xilinx/Vitis-AI, src/vai_quantizer/vai_q_pytorch.
 """
 
@@ -16,7 +16,7 @@ from rnnqc.errors import CompileError
 from rnnqc.formats.rounding import Rounding, round_to_integer
 
 CANDIDATES = 5
-"""Fix positions that are tried, from the one on with which nothing saturates."""
+"""The number of fix positions tried, from the one where nothing saturates upwards."""
 
 
 def fix_position(
@@ -27,18 +27,18 @@ def fix_position(
     rounding: Rounding = Rounding.HALF_AWAY,
     largest: int | None = None,
 ) -> int:
-    """The fix position with the least sum of squared errors, the lowest of equals.
+    """Returns the fix position with the least sum of squared errors, the lowest of equals.
 
     Args:
         values: Real numbers, any shape.
         bits: Width of a quantized value.
-        candidates: How many positions are tried, from the highest one on with which no value is more than half a
-            quantized value outside the format. 1 takes that one.
-        rounding: How reals become integers while searching.
+        candidates: How many positions are tried, upwards from the highest one at which no value is more than half a
+            step outside the format. With 1, that one is returned.
+        rounding: How reals become integers during the search.
         largest: Upper bound of the result.
 
     Returns:
-        The position; 0 where all values are zero, or `largest` where that is less.
+        The position; 0 if all values are zero, or `largest` if that is less.
 
     Raises:
         CompileError: No values, a value is not finite, or a parameter makes no sense.
@@ -64,10 +64,10 @@ def fix_position(
 
 
 def widest_positions(rows: npt.NDArray[np.float64], bits: int) -> npt.NDArray[np.int64]:
-    """For each of `rows` `[calls, n]` the highest position with which no value is more than half a step outside.
+    """Returns for each of `rows` `[calls, n]` the highest position at which no value is more than half a step outside.
 
     Returns:
-        `floor(log2(1 / step))` without a rounding, with the least such step; 0 where all values are zero; `[calls]`.
+        `floor(log2(1 / step))`, computed exactly, with the least such step; 0 if all values are zero; `[calls]`.
     """
     half = 2 ** (bits - 1)
     step = np.maximum(rows.min(axis=1) / (-half - 0.5), rows.max(axis=1) / (half - 0.5))
@@ -82,7 +82,7 @@ def best_positions(
     candidates: int,
     rounding: Rounding,
 ) -> npt.NDArray[np.int64]:
-    """For each of several calls the position with the least sum of squared errors, the lowest of equals.
+    """Returns for each call the position with the least sum of squared errors, the lowest of equals.
 
     Args:
         units: Values times `2**widest`, `[calls, n]`.
@@ -100,7 +100,7 @@ def best_positions(
 def _squared_errors(
     units: npt.NDArray[np.float64], bits: int, shift: int, rounding: Rounding
 ) -> npt.NDArray[np.float64]:
-    """Of quantized values that are finer than the units `[calls, n]` by `shift` bits; `[calls]`."""
+    """Returns squared errors `[calls]` of quantized values that are `shift` bits finer than `units` `[calls, n]`."""
     fine = units * 2.0**shift
     codes = round_to_integer(fine, rounding)
     half = 2.0 ** (bits - 1)
@@ -112,7 +112,7 @@ def _squared_errors(
 
 
 def mode_of(history: Mapping[int, int]) -> int:
-    """The fix position that was found most often, the smallest of equals (as `scipy.stats.mode`).
+    """Returns the fix position that was found most often, the smallest of equals (as `scipy.stats.mode`).
 
     Args:
         history: How often each position was found.
@@ -131,10 +131,10 @@ def mode_of(history: Mapping[int, int]) -> int:
 
 
 def scale_of(position: int) -> float:
-    """The scale a fix position stands for."""
+    """Returns the scale of a fix position."""
     return math.ldexp(1.0, -position)
 
 
 def position_of(scale: float) -> int:
-    """The fix position that stands for `scale`, a power of two."""
+    """Returns the fix position of `scale`, a power of two."""
     return 1 - math.frexp(scale)[1]

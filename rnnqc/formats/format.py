@@ -1,4 +1,4 @@
-"""The format of a tensor: which integers stand for its real values.
+"""The format of a tensor: the integers that represent its real values.
 
     quantized = saturate(round(real / scale) + zero_point)          (ONNX QuantizeLinear, then Clip)
     real      = scale * (quantized - zero_point)                    (ONNX DequantizeLinear)
@@ -34,12 +34,12 @@ Constant = npt.NDArray[Any]
 
 
 class FormatError(CompileError):
-    """Values that make no format."""
+    """The values are not a valid format."""
 
 
 @dataclass(frozen=True)
 class IntegerFormat:
-    """The integers of a format. Their scale is known elsewhere: computed for each row, or folded into multipliers.
+    """The integers of a format. Their scale is stored elsewhere: computed for each row, or folded into multipliers.
 
     Attributes:
         bits: Width of a quantized value, 1 to 32; signed 1 is binary, the values -1 and +1 with zero point 0.
@@ -47,8 +47,8 @@ class IntegerFormat:
         zero_point: The quantized value of the real 0.
         narrow: Leave out the lowest signed value, as symmetric weights do; no effect on unsigned formats.
         rounding: How reals become integers.
-        axis: The channel axis, where channels have scales of their own; else None.
-        zero_points: One for each channel along `axis`; empty: `zero_point` for all.
+        axis: The channel axis if channels have separate scales; else None.
+        zero_points: One for each channel along `axis`; if empty, `zero_point` applies to all.
 
     Raises:
         FormatError: `bits` or a zero point is out of range.
@@ -89,7 +89,7 @@ class IntegerFormat:
 
     @property
     def is_symmetric(self) -> bool:
-        """Whether 0 is the quantized value of the real 0 in every channel, and there are negative ones."""
+        """Whether 0 is the quantized value of the real 0 in every channel, and there are negative values."""
         return self.signed and not any((self.zero_point, *self.zero_points))
 
     @property
@@ -109,17 +109,17 @@ class IntegerFormat:
 
     @property
     def low(self) -> int:
-        """The lowest quantized value less the zero point: the lowest multiple of the scale."""
+        """The lowest quantized value minus the zero point: the lowest multiple of the scale."""
         return self.minimum - self.zero_point
 
     @property
     def high(self) -> int:
-        """The highest quantized value less the zero point."""
+        """The highest quantized value minus the zero point."""
         return self.maximum - self.zero_point
 
     @property
     def size(self) -> int:
-        """How many quantized values there are."""
+        """The number of quantized values."""
         return 2 if self.binary else self.maximum - self.minimum + 1
 
     @property
@@ -130,7 +130,7 @@ class IntegerFormat:
 
     @property
     def clip(self) -> tuple[int, int] | None:
-        """The limits of ONNX Clip on quantized values; None where those of `dtype` are the same."""
+        """The limits of ONNX Clip on quantized values; None if `dtype` has the same limits."""
         limits = np.iinfo(self.dtype)
         own = self.minimum, self.maximum
         return None if own == (limits.min, limits.max) else own
@@ -141,11 +141,11 @@ class Format(IntegerFormat):
     """A complete format: integers with their scale.
 
     Attributes:
-        scale: Real value of one quantized value, positive and finite; one number, or one for each channel along `axis`.
-            Used as float32.
+        scale: Real value of 1 LSB, positive and finite; one number, or one for each channel along `axis`. Used as
+            float32.
 
     Raises:
-        FormatError: A scale is not positive and finite, a zero point is out of range, or their numbers do not fit.
+        FormatError: A scale is not positive and finite, a zero point is out of range, or their numbers do not match.
     """
 
     scale: tuple[float, ...]
@@ -162,35 +162,35 @@ class Format(IntegerFormat):
 
     @property
     def range(self) -> tuple[float, float]:
-        """The lowest and the highest real value of a format with one scale."""
+        """The lowest and the highest real value of a format with a single scale."""
         (scale,) = self.scale
         return scale * self.low, scale * self.high
 
     @property
     def all_zero_points(self) -> npt.NDArray[np.int64]:
-        """The zero points: int64 `[n]` with one for each channel, else 0-d."""
+        """The zero points as int64: `[n]` with one for each channel, else 0-d."""
         return np.asarray(self.zero_points or self.zero_point, np.int64)
 
     def _shaped(self, values: Constant, rank: int) -> Constant:
-        """One value for each channel, shaped to broadcast against a tensor of `rank` dimensions."""
+        """Reshapes per-channel values to broadcast against a tensor of `rank` dimensions."""
         assert self.axis is not None
         shape = [1] * rank
         shape[self.axis] = -1
         return values.reshape(shape)
 
     def scale_array(self, rank: int) -> FloatArray:
-        """The scale as float32, shaped to broadcast against a tensor of `rank` dimensions."""
+        """Returns the scale as float32, shaped to broadcast against a tensor of `rank` dimensions."""
         scale = np.asarray(self.scale, dtype=np.float32)
         return scale.reshape(()) if self.axis is None else self._shaped(scale, rank)
 
     def zero_point_array(self, rank: int) -> npt.NDArray[np.int64]:
-        """The zero point as int64, shaped to broadcast against a tensor of `rank` dimensions."""
+        """Returns the zero point as int64, shaped to broadcast against a tensor of `rank` dimensions."""
         if not self.zero_points or self.axis is None:
             return np.asarray(self.zero_point, np.int64)
         return self._shaped(self.all_zero_points, rank)
 
     def quantize(self, values: npt.ArrayLike) -> Constant:
-        """Quantized values of real `values` (any shape; computed in float32), as `dtype`."""
+        """Quantizes real `values` (any shape; computed in float32) to `dtype`."""
         x = np.asarray(values, dtype=np.float32)
         if self.binary:
             return np.where(x < 0, -1, 1).astype(self.dtype)
@@ -199,17 +199,17 @@ class Format(IntegerFormat):
         return np.asarray(np.clip(quantized, self.minimum, self.maximum).astype(self.dtype))
 
     def dequantize(self, quantized: npt.ArrayLike) -> FloatArray:
-        """Real values of `quantized` ones (any shape), float32."""
+        """Returns the real values of `quantized` values (any shape), float32."""
         q = np.asarray(quantized).astype(np.int64)
         q = q - self.zero_point_array(q.ndim)
         return q.astype(np.float32) * self.scale_array(q.ndim)
 
     def fake_quantize(self, values: npt.ArrayLike) -> FloatArray:
-        """The real values of this format that `values` become, float32."""
+        """Quantizes and dequantizes `values`, float32."""
         return self.dequantize(self.quantize(values))
 
     def linear_parameters(self) -> tuple[FloatArray, Constant]:
-        """Scale and zero point of ONNX QuantizeLinear and DequantizeLinear: 0-d, or `[n]` with an axis.
+        """Returns scale and zero point of ONNX QuantizeLinear and DequantizeLinear: 0-d, or `[n]` with an axis.
 
         Returns:
             The scale as float32, and the zero point as `dtype`.

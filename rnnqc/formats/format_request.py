@@ -1,8 +1,8 @@
-"""What a recipe asks of a format before statistics are known, and the scale and zero point that a range gives it.
+"""The format that a recipe requests before statistics are known, and the scale and zero point for a range.
 
-Symmetric formats have the real zero at the quantized value 0 (unsigned ones for values of both signs at the middle
-one) and differ in the level that the largest magnitude maps to. Asymmetric formats spread all their quantized values
-over the range, which is first widened to hold zero. Formulas and their sources: docs/ranges.md.
+Symmetric formats map the real zero to the quantized value 0 (unsigned ones for values of both signs to the middle
+value) and differ in the level that the largest magnitude maps to. Asymmetric formats spread all their quantized values
+over the range, which is first extended to include zero. Formulas and their sources: docs/ranges.md.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ from rnnqc.formats.scales import MULTIPLIER_BITS, SMALLEST_BOUND, multiplier_and
 Array = npt.NDArray[Any]
 MAX_CODE, HALF_RANGE, MIN_CODE = "max-code", "half-range", "min-code"
 LEVELS = (MAX_CODE, HALF_RANGE, MIN_CODE)
-"""What the largest magnitude of a signed symmetric format maps to; of 8 bits 127, 127.5 and 128."""
+"""The level that the largest magnitude of a signed symmetric format maps to; with 8 bits 127, 127.5 and 128."""
 
 
 @dataclass(frozen=True)
 class FormatRequest:
-    """A recipe's request for a format: everything but what follows from a range.
+    """A recipe's request for a format: everything that does not depend on a range.
 
     Attributes:
         bits: Width of a quantized value, 1 to 32; 1 is binary.
         signed: Whether quantized values are two's complement.
         narrow: Leave out the lowest quantized value.
         symmetric: Whether the zero point is fixed by the format rather than by the range.
-        levels: Signed symmetric formats: what the largest magnitude maps to, one of `LEVELS`.
-        zero_point: A zero point that somebody has chosen; None derives it.
+        levels: Signed symmetric formats: the level of the largest magnitude, one of `LEVELS`.
+        zero_point: An explicit zero point; None derives it.
         pow2: Round the scale up to a power of two.
         max_fix_position: The scale is at least 2 to the power of minus this.
-        scale_bits: Round the scale down to A / 2**n with a whole A of so many bits.
+        scale_bits: Round the scale down to A / 2**n with an integer A of this many bits.
 
     Raises:
         UsageError: A value is out of range, or two contradict each other.
@@ -95,15 +95,15 @@ class FormatRequest:
         return self.integers.maximum
 
     def fit(self, low: npt.ArrayLike, high: npt.ArrayLike) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
-        """Scales and zero points for many ranges.
+        """Computes scales and zero points for many ranges.
 
         Args:
             low: Lower ends, any shape.
             high: Upper ends, of the same shape.
 
         Returns:
-            float64 scales, whose float32 values are positive and normal, and int64 zero points, of that shape. A range
-            of no extent has scale 1.
+            float64 scales, whose float32 values are positive and normal, and int64 zero points, of that shape. An empty
+            range has scale 1.
 
         Raises:
             UsageError: An end is not finite, or the lower one is above the upper one.
@@ -122,7 +122,7 @@ class FormatRequest:
         else:
             steps, extent = self.maximum - self.minimum, above - below
             scale = self._divided(extent, np.float64(steps))
-            # Before the division, so that ties stay ties.
+            # Multiply before the division, so that ties stay ties.
             zeros = np.divide(below * steps, extent, out=np.zeros_like(below), where=extent >= SMALLEST_BOUND)
             zero_point = self._from_below(zeros)
         finished = self.finished(scale)
@@ -131,7 +131,7 @@ class FormatRequest:
         return finished, zero_point
 
     def fit_one(self, low: float, high: float) -> tuple[float, int]:
-        """Scale (as float32 holds it) and zero point for one range; as `fit`."""
+        """Returns scale (rounded to float32) and zero point for one range; as `fit`."""
         scale, zero_point = self.fit(low, high)
         return float(np.float32(scale)), int(zero_point)
 
@@ -156,7 +156,7 @@ class FormatRequest:
         return np.asarray(codes, np.int64)
 
     def finished(self, scale: npt.ArrayLike) -> npt.NDArray[np.float64]:
-        """Scales, positive numbers, as `pow2`, `max_fix_position` and `scale_bits` ask for."""
+        """Applies `pow2`, `max_fix_position` and `scale_bits` to positive scales."""
         if self.pow2:
             scale = power_of_two_from(scale)
         if self.max_fix_position is not None:
@@ -168,7 +168,7 @@ class FormatRequest:
 
 
 def check_range(low: npt.ArrayLike, high: npt.ArrayLike) -> None:
-    """Refuses what is no range.
+    """Refuses an invalid range.
 
     Raises:
         UsageError: An end is not finite, or the lower one is above the upper one.

@@ -1,4 +1,4 @@
-"""Histograms whose bins are powers of two wide, so that they can grow and be merged without a rounding."""
+"""Histograms with power-of-two bin widths, so that they can grow and be merged exactly."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ import numpy.typing as npt
 
 Array = npt.NDArray[Any]
 HALF = 2048
-"""Bins on either side of zero."""
+"""The number of bins on either side of zero."""
 
 
 @dataclass(frozen=True)
 class Histogram:
-    """How many values lie in each bin.
+    """The number of values in each bin.
 
     Attributes:
-        width: Of a bin, a power of two.
+        width: Width of a bin, a power of two.
         first: Bin k holds the values from `(first + k) * width` on, up to `(first + k + 1) * width`.
-        counts: int64, the first and the last one not zero.
+        counts: int64; the first and the last one are not zero.
     """
 
     width: float
@@ -34,17 +34,17 @@ class Histogram:
 
     @property
     def centers(self) -> npt.NDArray[np.float64]:
-        """The middles of the bins."""
+        """The centers of the bins."""
         return self.edges[:-1] + 0.5 * self.width
 
     @property
     def total(self) -> int:
-        """How many values there are."""
+        """The number of values."""
         return int(self.counts.sum())
 
     @property
     def magnitudes(self) -> Histogram:
-        """The histogram of the absolute values: the bins below zero turned over."""
+        """The histogram of the absolute values: the bins below zero are mirrored."""
         first, last = self.first, self.first + self.counts.size - 1
         if first >= 0:
             return self
@@ -57,7 +57,7 @@ class Histogram:
         return trimmed(self.width, 0, counts)
 
     def percentile(self, percent: float) -> float:
-        """The value below which `percent` of all lie, interpolated within its bin; of no values, 0."""
+        """Returns the value below which `percent` of all lie, interpolated within its bin; 0 if there are no values."""
         if self.total == 0:
             return 0.0
         wanted = percent / 100.0 * self.total
@@ -68,7 +68,7 @@ class Histogram:
 
 
 def trimmed(width: float, first: int, counts: npt.NDArray[np.int64]) -> Histogram:
-    """A histogram without the empty bins at its ends."""
+    """Makes a histogram without the empty bins at its ends."""
     used = np.flatnonzero(counts)
     if used.size == 0:
         return Histogram(width, 0, np.zeros(0, np.int64))

@@ -1,17 +1,17 @@
-"""Weights of 4, 5 and 6 bits: packed quantized values, and groups that share a whole multiplier.
+"""Packs weights of 4, 5 and 6 bits, and factors out integer multipliers shared by groups.
 
 A weight matrix `[K,n]` of 4 bits becomes uint8 `[K,h]` with `h = ceil(n / 2)`: byte `(k,j)` holds column `j` in its low
 nibble and column `j + h` in its high one; a nibble `v` stands for `v - 8`. Columns beyond the matrix are 0.
 
-With 5 and 6 bits a quantized value plus 16 or 32 is a nibble, stored in such a plane, and 16 times what its upper
-bits make. These stand in a second plane to the right of the first: with 6 bits four to a byte, with 5 bits eight, so
-that byte `(k,j)` of its `p` columns holds columns `j`, `j + p`, `j + 2 p`, .. from its low bits up.
+With 5 and 6 bits, 16 or 32 is added to a quantized value. Its low nibble is stored as above, its upper bits in a second
+plane to the right of the first: with 6 bits four to a byte, with 5 bits eight, so that byte `(k,j)` of its `p` columns
+holds columns `j`, `j + p`, `j + 2 p`, .. from its low bits up.
 
 With groups of `size` rows a quantized value is the packed number times the multiplier of its group and column.
 
-Of weights in groups some columns may be wide: their multipliers are 0, and a quantized value plus 128 has its lower
-bits where the others have all of theirs, and its upper ones in a nibble. These nibbles stand in a plane to the right,
-that of a matrix of the wide columns alone.
+Some columns of grouped weights may be wide: their multipliers are 0. Of a quantized value plus 128, the lower bits are
+stored where other columns have all of theirs, the upper ones as a nibble. These nibbles form another plane to the
+right, that of a matrix of the wide columns alone.
 """
 
 from __future__ import annotations
@@ -34,23 +34,23 @@ GROUP_UNIT = 32
 
 
 def stored_bits(bits: int | None) -> int:
-    """How many bits a weight of `bits` takes in a file; a byte where it is float or not packed."""
+    """Returns how many bits a weight of `bits` takes in a file; 8 if it is float or not packed."""
     return BYTE_BITS if bits is None or bits > PACKED_BITS else max(bits, NIBBLE_BITS)
 
 
 def largest_multiplier(bits: int) -> int:
-    """The largest multiplier of groups of symmetric values of `bits`: every product is an int8 value."""
+    """Returns the largest multiplier of groups of symmetric values of `bits`: every product is an int8 value."""
     return min(LARGEST_MULTIPLIER, 127 // max(1, int(2 ** (bits - 1)) - 1))
 
 
 def plane_columns(columns: int, bits: int) -> tuple[int, int]:
-    """Bytes that a row takes in the plane of nibbles, and in that of the upper bits."""
+    """Returns the bytes that a row takes in the plane of nibbles, and in that of the upper bits."""
     upper = bits - NIBBLE_BITS
     return -(-columns // 2), -(-columns * upper // 8)
 
 
 def pack(numbers: npt.NDArray[Any], bits: int = NIBBLE_BITS) -> ByteArray:
-    """Packed bytes `[K,m]` of quantized values `[K,n]`, each from `-2 ** (bits - 1)` to `2 ** (bits - 1) - 1`."""
+    """Packs quantized values `[K,n]`, from `-2 ** (bits - 1)` to `2 ** (bits - 1) - 1`, to bytes `[K,m]`."""
     raised = numbers.astype(np.int16) + 2 ** (bits - 1)
     zero = 2 ** (bits - 1) & 15
     nibbles = _plane((raised & 15).astype(np.uint8), NIBBLE_BITS, zero)
@@ -61,13 +61,13 @@ def pack(numbers: npt.NDArray[Any], bits: int = NIBBLE_BITS) -> ByteArray:
 
 
 def pack_groups(codes: CodeArray, numbers: CodeArray, multipliers: ByteArray, bits: int) -> tuple[ByteArray, int]:
-    """Packed bytes of quantized values in groups, and the number of wide columns.
+    """Packs quantized values of groups; returns the bytes and the number of wide columns.
 
     Args:
         codes: `[K,n]`.
-        numbers: What they are before multiplication.
-        multipliers: Of groups and columns; 0 where none does. Their columns are wide, and become zeros.
-        bits: Of the numbers.
+        numbers: The values before multiplication. Wide columns are overwritten.
+        multipliers: Multipliers of groups and columns; 0 where none fits. Columns with a 0 are wide and set to 0.
+        bits: Width of the numbers.
     """
     wide = (multipliers == 0).any(axis=0)
     if not wide.any():
@@ -80,7 +80,7 @@ def pack_groups(codes: CodeArray, numbers: CodeArray, multipliers: ByteArray, bi
 
 
 def _plane(values: ByteArray, bits: int, beyond: int) -> ByteArray:
-    """Values of `bits` in bytes; `beyond` in the place of columns that are not there."""
+    """Packs values of `bits` into bytes; missing columns get `beyond`."""
     parts = 8 // bits
     padded = np.pad(values, ((0, 0), (0, -values.shape[1] % parts)), constant_values=beyond)
     packed = np.zeros((len(values), padded.shape[1] // parts), np.uint8)
@@ -90,7 +90,7 @@ def _plane(values: ByteArray, bits: int, beyond: int) -> ByteArray:
 
 
 def factorize(codes: CodeArray, group_size: int, bits: int = NIBBLE_BITS) -> tuple[CodeArray, ByteArray]:
-    """Quantized values as values of fewer bits times multipliers.
+    """Splits quantized values into values of fewer bits and multipliers.
 
     Args:
         codes: `[K,n]`.
@@ -98,8 +98,8 @@ def factorize(codes: CodeArray, group_size: int, bits: int = NIBBLE_BITS) -> tup
         bits: Width of a value before multiplication, 4 to 6.
 
     Returns:
-        Values int8 `[K,n]` and multipliers `[ceil(K / group_size),n]`, the smallest that do; 0 where none does up to
-        that of `largest_multiplier`.
+        Values int8 `[K,n]` and the smallest possible multipliers `[ceil(K / group_size),n]`; 0 if none up to
+        `largest_multiplier` fits.
     """
     rows, columns = codes.shape
     half = 2 ** (bits - 1)

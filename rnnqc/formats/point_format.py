@@ -1,4 +1,4 @@
-"""What a recipe and statistics come to at one quantization point of a cell: a format and how it is used."""
+"""The outcome of recipe and statistics at one quantization point of a cell: a format and how it is used."""
 
 from __future__ import annotations
 
@@ -10,31 +10,31 @@ from rnnqc.formats.format import Format, IntegerFormat
 from rnnqc.formats.rounding import Rounding
 
 STATIC, ROWS, CHAINED = "static", "dynamic-row", "codes"
-"""Modes: constant scales; one scale for each row, from the data of a run; quantized values of the layer before."""
+"""Modes: constant scales; one scale for each row, computed at run time; quantized values of the layer before."""
 WIDE_BITS = 8
-"""Bits that weights in groups, and those with wide channels, are stored in."""
+"""Width in which weights in groups, and those with wide channels, are stored."""
 
 
 @dataclass(frozen=True)
 class PointFormat:
-    """The format of one quantization point. `as_dict` is what files say of it.
+    """The format of one quantization point. `as_dict` is its form in files.
 
     Attributes:
-        bits: The width that the recipe asks for; None: the point stays float.
-        format: How values become integers: a `Format`, or an `IntegerFormat` where the scale follows from each row of
-            the data (mode "dynamic-row") or a file has it in other constants. None: the point stays float, or `bits` is
-            the width of something that has no scale of its own (an accumulator, a table's argument).
+        bits: The width that the recipe requests; None: the point stays float.
+        format: How values become integers: a `Format`, or an `IntegerFormat` where the scale is computed for each row
+            (mode "dynamic-row") or stored in other constants of a file. None: the point stays float, or `bits` is the
+            width of something that has no scale of its own (an accumulator, a table's argument).
         mode: One of `STATIC`, `ROWS` and `CHAINED`; None without a format.
         table: Activations: the kind of table.
         bound: Hidden states: the largest magnitude that activations allow, where the scale follows from it.
-        chain: Input: whether the cell may take the quantized values of the layer before; None elsewhere.
+        chain: Input: whether the cell may read the quantized values of the layer before; None elsewhere.
         rounded_output: Hidden states: whether Y and Y_h are rounded to this format.
         on_grid: Input: whether its values have this format already.
         group_size: Weights: rows that share a multiplier; 0 for none.
-        codebook: Weights in groups: which values there are, by name (`rnnqc.formats.codebooks`); None for even ones.
+        codebook: Weights in groups: name of the codebook (`rnnqc.formats.codebooks`); None for evenly spaced values.
         wide_channels: Weights: share of the output channels that have `WIDE_BITS` bits.
-        compensation: Weights: whether their errors cancel on the data of a calibration.
-        bias_correction: Weights: whether the bias makes up for the mean of their errors.
+        compensation: Weights: whether rounding errors are compensated on calibration data.
+        bias_correction: Weights: whether the bias corrects the mean effect of rounding errors.
         shift_limits: Weights: whether fix positions are lowered until hardware can shift between them.
     """
 
@@ -55,7 +55,7 @@ class PointFormat:
 
     @classmethod
     def of(cls, format_: IntegerFormat, **options: Any) -> PointFormat:
-        """The format of a point: static with a scale, else with one for each row."""
+        """Makes the format of a point: static if `format_` has a scale, else with one scale for each row."""
         return cls(format_.bits, format_, STATIC if isinstance(format_, Format) else ROWS, **options)
 
     @property
@@ -70,39 +70,39 @@ class PointFormat:
 
     @property
     def static(self) -> Format | None:
-        """The format with its scale; None where the point has none, or none that is a constant."""
+        """The format with its scale; None where the point has no constant scale."""
         return self.format if isinstance(self.format, Format) else None
 
     @property
     def complete(self) -> Format:
-        """The format with its scale, of a point that has one."""
+        """The format with its scale, for a point that has one."""
         assert isinstance(self.format, Format), f"{self} has no scale"
         return self.format
 
     @property
     def integers(self) -> IntegerFormat:
-        """The format, whatever its scale, of a point that is quantized."""
+        """The integers of the format, for a quantized point."""
         assert self.format is not None, f"{self} has no format"
         return self.format
 
     @property
     def scale(self) -> tuple[float, ...]:
-        """The scales; empty without any that is a constant."""
+        """The constant scales; empty if there are none."""
         return self.format.scale if isinstance(self.format, Format) else ()
 
     def with_rounding(self, rounding: Rounding) -> PointFormat:
-        """The same with another rounding."""
+        """Returns a copy with another rounding."""
         return replace(self, format=replace(self.integers, rounding=rounding))
 
     def with_one_scale(self) -> PointFormat:
-        """The same with equal scales of all channels as one: formats that quantize alike are equal so."""
+        """Returns a copy with one scale if all channels have equal scales, so that equivalent formats compare equal."""
         held = self.static
         if held is None or len(set(held.scale)) != 1 or held.zero_points:
             return self
         return replace(self, format=replace(held, scale=held.scale[:1], axis=None))
 
     def without_channel_scales(self, *, zero_points: bool = True) -> PointFormat:
-        """Without scales for each channel, which integer forms have in their multipliers; and without zero points."""
+        """Drops per-channel scales, which integer forms have in multipliers, and optionally per-channel zero points."""
         held = self.static
         if held is None or len(held.scale) < 2:
             return self
@@ -110,7 +110,7 @@ class PointFormat:
         return replace(self, format=IntegerFormat(**(values if zero_points else {**values, "zero_points": ()})))
 
     def as_dict(self) -> dict[str, Any]:
-        """JSON-ready values; those at their defaults are left out."""
+        """Returns JSON-ready values; defaults are left out."""
         made: dict[str, Any] = {"bits": self.bits}
         if self.format is not None:
             made |= {
@@ -125,21 +125,21 @@ class PointFormat:
             made |= {"zero_points": list(self.format.zero_points)} if self.format.zero_points else {}
         made |= {k: getattr(self, k) for k in ("table", "bound", "chain") if getattr(self, k) is not None}
         made |= {k: getattr(self, k) for k in _OPTIONS if getattr(self, k)}
-        if self.bits is None and len(made) > 1:  # said of a cell whose points have formats of another kind
+        if self.bits is None and len(made) > 1:  # a point of a cell whose other points have the formats
             del made["bits"]
         return made
 
     def described(self) -> dict[str, Any]:
-        """As `as_dict`, with the lowest and the highest quantized value: all that it takes to quantize a value."""
+        """Returns `as_dict` with the lowest and the highest quantized value: enough to quantize a value."""
         limits = {} if self.format is None else {"minimum": self.format.minimum, "maximum": self.format.maximum}
         return {**self.as_dict(), **limits}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> PointFormat:
-        """The inverse of `as_dict`.
+        """Parses the result of `as_dict`.
 
         Raises:
-            FormatError: The values make no format.
+            FormatError: The values are not a valid format.
         """
         options = {k: data[k] for k in ("table", "bound", "chain", *_OPTIONS) if k in data}
         bits = data.get("bits")

@@ -37,12 +37,12 @@ ROUNDINGS: Mapping[str, Rounding] = {
     "HALF_DOWN": Rounding.HALF_TOWARD_ZERO,
     "DPU": Rounding.HALF_EVEN_UP,
 }
-"""Rounding modes by name, in upper case: those of Brevitas and of QONNX, whose HALF_UP takes halves away from zero."""
+"""Rounding modes by upper-case name: those of Brevitas and of QONNX, whose HALF_UP rounds halves away from zero."""
 
 
 @dataclass(frozen=True, eq=False)
 class QonnxQuantizer:
-    """The parameters of one Quant node: of any shape, and with any zero point. `format` says the same as a `Format`.
+    """The parameters of one Quant node, with scales of any shape and any zero point; `format` gives its point format.
 
     Attributes:
         scale: float32, any shape that broadcasts with the values.
@@ -62,7 +62,7 @@ class QonnxQuantizer:
 
     @property
     def integers(self) -> IntegerFormat:
-        """The integers, without the zero point, which may be none of them here."""
+        """The integers without the zero point, which need not be an integer in range here."""
         return IntegerFormat(self.bits, self.signed, narrow=self.narrow, rounding=self.rounding)
 
     @property
@@ -77,27 +77,27 @@ class QonnxQuantizer:
 
     @property
     def maximum(self) -> int:
-        """The highest quantized value; narrow unsigned ones leave theirs out."""
+        """The highest quantized value; narrow unsigned formats leave out the last one."""
         return self.integers.maximum - int(self.narrow and not self.signed)
 
     def codes(self, values: npt.ArrayLike) -> npt.NDArray[np.int64]:
-        """Quantized values of real ones (any shape; computed in float32)."""
+        """Quantizes real values (any shape; computed in float32)."""
         x = np.asarray(values, np.float32)
         if self.bipolar and not self.zero_point.any():
             return np.where(x >= 0, 1, -1).astype(np.int64)
         shifted = np.asarray(x / self.scale + self.zero_point, np.float32)
         if self.bipolar:
             return np.where(shifted >= 0, 1, -1).astype(np.int64)
-        # Limits are float32 numbers here, as they are there: 2**31 - 1 is 2**31.
+        # Limits are float32 numbers, as in Brevitas: 2**31 - 1 becomes 2**31.
         limits = np.float32(self.minimum), np.float32(self.maximum)
         return np.asarray(np.clip(round_to_integer(shifted, self.rounding), *limits).astype(np.int64))
 
     def __call__(self, values: npt.ArrayLike) -> FloatArray:
-        """The real values of the format that `values` become, float32."""
+        """Quantizes and dequantizes `values`, float32."""
         return np.asarray((self.codes(values).astype(np.float32) - self.zero_point) * self.scale, np.float32)
 
     def same_format(self, other: QonnxQuantizer) -> bool:
-        """Whether both have the same quantized values for the same real ones that they can represent."""
+        """Whether both have the same scale, zero point and limits; they may round differently."""
         return (
             np.array_equal(self.scale.ravel(), other.scale.ravel())
             and np.array_equal(self.zero_point.ravel(), other.zero_point.ravel())
@@ -105,7 +105,7 @@ class QonnxQuantizer:
         )
 
     def format(self, **others: Any) -> PointFormat:
-        """The format of values that this makes, with `others` for fields of `Format`; one scale without them."""
+        """Returns the format of the results, with `others` as fields of `Format`; the zero point is the first one."""
         made: dict[str, Any] = {
             "bits": self.bits,
             "signed": self.signed,

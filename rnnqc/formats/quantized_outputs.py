@@ -1,4 +1,4 @@
-"""Outputs of a model that are quantized values: what its metadata say of them, and the real values they stand for."""
+"""Outputs of a model that are quantized values: their formats in the metadata, and their real values."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from rnnqc.formats.format import Format, FormatError
 from rnnqc.formats.point_format import PointFormat
 
 OUTPUTS_KEY = "rnnqc.outputs"
-"""Where `metadata_props` of a model have the formats of quantized outputs, by name, as JSON."""
+"""Key in `metadata_props` of the formats of quantized outputs, by name, as JSON."""
 
 
 def as_dicts(formats: Mapping[str, Format]) -> dict[str, Mapping[str, Any]]:
-    """The formats as files say them."""
+    """Returns the formats as files store them."""
     return {name: PointFormat.of(held).as_dict() for name, held in formats.items()}
 
 
 def outputs_text(formats: Mapping[str, Format]) -> str:
-    """The entry of the metadata."""
+    """Returns the metadata entry."""
     return json.dumps(as_dicts(formats), sort_keys=True, separators=(",", ":"))
 
 
 def read_outputs(metadata: Mapping[str, str]) -> dict[str, Format]:
-    """The formats of the quantized outputs of a model, by name; none where its metadata say nothing.
+    """Reads the formats of a model's quantized outputs, by name; empty if the metadata has none.
 
     Raises:
         CompileError: The entry is damaged.
@@ -46,7 +46,7 @@ def read_outputs(metadata: Mapping[str, str]) -> dict[str, Format]:
 
 
 def described_outputs(formats: Mapping[str, Format]) -> list[str]:
-    """For people, of each quantized output its type, and how real values follow from it."""
+    """Describes for people the type of each quantized output, and how to compute real values."""
     return [f"{name}: {held.dtype}, real values are {_formula(name, held)}" for name, held in formats.items()]
 
 
@@ -56,5 +56,5 @@ def _formula(name: str, held: Format) -> str:
 
 
 def real_values(outputs: Mapping[str, Any], formats: Mapping[str, Format]) -> dict[str, npt.NDArray[Any]]:
-    """The outputs of a run, with the real values of those that are quantized."""
+    """Returns the outputs of a run, quantized ones as real values."""
     return {name: formats[name].dequantize(a) if name in formats else a for name, a in outputs.items()}

@@ -59,7 +59,7 @@ def round_to_integer(values: npt.ArrayLike, rounding: Rounding) -> npt.NDArray[A
     if rounding is Rounding.HALF_EVEN_UP:
         return np.asarray(np.where(x < 0, round_to_integer(x, Rounding.HALF_UP), np.rint(x)))
     if rounding in (Rounding.HALF_AWAY, Rounding.HALF_UP):
-        # x + 0.5 is itself rounded, once x is so large that it is an integer anyway.
+        # x + 0.5 is itself rounded when x is so large that it is an integer anyway.
         whole = np.abs(x) >= 2.0 ** (np.finfo(x.dtype).nmant)
         if rounding is Rounding.HALF_UP:
             return np.asarray(np.where(whole, x, np.floor(x + x.dtype.type(0.5))))

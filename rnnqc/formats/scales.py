@@ -1,4 +1,4 @@
-"""Arithmetic of scales: of symmetric formats, powers of two, and the form A / 2**n with a whole A."""
+"""Arithmetic of scales: of symmetric formats, powers of two, and the form A / 2**n with an integer A."""
 
 from __future__ import annotations
 
@@ -9,32 +9,32 @@ import numpy as np
 import numpy.typing as npt
 
 MULTIPLIER_BITS = 24
-"""Widest whole multiplier of a scale A / 2**n that float32 holds."""
+"""The widest integer multiplier of a scale A / 2**n that float32 holds."""
 SMALLEST_BOUND = 2.0**-100
-"""Bounds below count as zero: a scale and everything derived from it stay normal float32 numbers."""
+"""Smaller bounds count as zero, so that a scale and all values derived from it stay normal float32 numbers."""
 
 
 def symmetric_scale(bound: npt.ArrayLike, bits: int) -> npt.NDArray[np.float64]:
-    """Scale of a symmetric format whose largest magnitude is `bound`; 1 where that is below `SMALLEST_BOUND`."""
+    """Returns the scale of a symmetric format with largest magnitude `bound`; 1 if that is below `SMALLEST_BOUND`."""
     b = np.asarray(bound, dtype=np.float64)
     return np.asarray(np.where(b < SMALLEST_BOUND, 1.0, b / max(2 ** (bits - 1) - 1, 1)))
 
 
 def is_power_of_two(value: float | np.floating[Any]) -> bool:
-    """Whether `value` is `2**n` with a whole n."""
+    """Whether `value` is `2**n` with an integer n."""
     return bool(math.frexp(float(value))[0] == 0.5)
 
 
 def power_of_two_from(scale: npt.ArrayLike) -> npt.NDArray[np.float64]:
-    """The least power of two that is not below `scale`, elementwise; positive numbers."""
+    """Rounds `scale` up to a power of two, elementwise; positive numbers."""
     mantissa, exponent = np.frexp(np.asarray(scale, np.float64))
     return np.asarray(np.ldexp(1.0, np.where(mantissa == 0.5, exponent - 1, exponent)))
 
 
 def multiplier_and_shift(scale: npt.ArrayLike, bits: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """A and n of the largest `A / 2**n` with a whole A of `bits` bits that is not above `scale`.
+    """Returns A and n of the largest `A / 2**n` that is not above `scale`, with an integer A of `bits` bits.
 
-    `n = floor(log2((2**bits - 1) / scale))`, `A = floor(2**n * scale)`: at most `2**(1 - bits)` below, relatively.
+    `n = floor(log2((2**bits - 1) / scale))`, `A = floor(2**n * scale)`: the relative error is at most `2**(1 - bits)`.
 
     Args:
         scale: Positive numbers, any shape.

@@ -1,6 +1,6 @@
-"""Fix positions that fixed-point hardware can combine: the shifts between products, bias and result are limited.
+"""Fix positions that fixed-point hardware can combine: the shifts between product, bias and result are limited.
 
-Of a matrix product with fix positions `w`, `x`, `b` and `y` of weights, input, bias and result, the sum of products is
+For a matrix product with fix positions `w`, `x`, `b` and `y` of weights, input, bias and result, the accumulator is
 shifted right by `w + x - y` and the bias left by `w + x - b`. Source: `shift_cut` and `shift_bias` of the Vitis RNN
 quantizer (https://github.com/Xilinx/Vitis-AI).
 """
@@ -10,9 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 LARGEST_SHIFT = 16
-"""Of the result to the right and of the bias to the left."""
+"""The largest right shift of the result and left shift of the bias."""
 BIAS_BITS = 24
-"""Bits of the accumulator that a bias may be shifted right in, less 8 and the shift of the result."""
+"""Accumulator bits for a right shift of the bias, from which 8 and the shift of the result are subtracted."""
 
 
 @dataclass(frozen=True)
@@ -20,10 +20,10 @@ class ProductPositions:
     """Fix positions of a matrix product.
 
     Attributes:
-        weight: Of the weights.
-        input: Of what they are multiplied by.
-        output: Of the result.
-        bias: Of the bias; None if there is none.
+        weight: Position of the weights.
+        input: Position of the other operand.
+        output: Position of the result.
+        bias: Position of the bias; None if there is none.
     """
 
     weight: int
@@ -33,12 +33,12 @@ class ProductPositions:
 
     @property
     def shift_cut(self) -> int:
-        """How far the sum of products is shifted right; allowed are 0 to 16."""
+        """How far the accumulator is shifted right; 0 to 16 are allowed."""
         return self.weight + self.input - self.output
 
     @property
     def shift_bias(self) -> int | None:
-        """How far the bias is shifted left; allowed are `least_shift_bias` to 16."""
+        """How far the bias is shifted left; `least_shift_bias` to 16 are allowed."""
         return None if self.bias is None else self.weight + self.input - self.bias
 
     @property
@@ -48,13 +48,13 @@ class ProductPositions:
 
 
 def within_shift_limits(positions: ProductPositions) -> ProductPositions:
-    """Positions whose shifts are allowed; `positions` themselves if theirs are.
+    """Adjusts positions until all shifts are allowed; returns `positions` itself if they already are.
 
-    A result or bias that is finer than the sum of products allows becomes coarser; where a shift is too large the
-    weights do.
+    Too large a shift lowers the position of the weights; a result or bias that is too fine for the accumulator becomes
+    coarser.
 
     Args:
-        positions: As calibration found them.
+        positions: The positions found in calibration.
     """
     p = positions
     if p.shift_cut > LARGEST_SHIFT:

@@ -1,4 +1,4 @@
-"""Weights that are quantized values already, multiples of a step: those of models that were trained with quantizers."""
+"""Detects weights that are already quantized, that is multiples of a step: those of models trained with quantizers."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from rnnqc.formats.scales import SMALLEST_BOUND
 FloatArray = npt.NDArray[np.float32]
 Vector = npt.NDArray[np.float64]
 HIGHEST = 127
-"""Of 8 bits; formats of more need no step of their own."""
+"""Largest multiple in 8 bits; formats of more bits do not need the original step."""
 MOST_STEPS = 255
-"""Of 8 bits with any zero point."""
+"""Largest multiple in 8 bits with any zero point."""
 _LEAST_ROWS = 4
-"""Fewer numbers than that are multiples of something by chance."""
+"""Fewer values are multiples of some step by chance."""
 _NEAR = 2.0**-13
-"""How far from a whole number of steps a float32 product of scale and integer may be, and more."""
+"""Tolerance for the distance from a multiple, above the float32 rounding of a scale times an integer."""
 _SAMPLE = 16
-"""Rows that are looked at first."""
+"""The number of rows checked first."""
 
 
 def grid_steps(array: FloatArray, low: int, high: int) -> Vector:
-    """The step of each channel all of whose values are whole multiples of it, from `low` to `high`; NaN for others.
+    """Returns the step of each channel whose values are all multiples of it, from `low` to `high`; NaN for others.
 
-    Of several the one in which the largest magnitude is `high`, else the largest one.
+    If several steps fit, the one that makes the largest magnitude `high`, else the largest one.
 
     Args:
         array: `[K,n]`, one channel per column.
@@ -50,13 +50,13 @@ def _grid_step(values: FloatArray, low: int, high: int) -> float:
 
 
 def own_steps(array: FloatArray, low: int, high: int) -> Vector | None:
-    """The steps of `grid_steps` where every channel has one, 1 for channels of zeros; None where one has none.
+    """Returns the steps of `grid_steps` if every channel has one, 1 for channels of zeros; otherwise None.
 
-    All or none: some channels of floats, or of wider integers, may be multiples of a step by chance.
+    All or none: single channels of floats, or of wider integers, may be multiples of a step by chance.
     """
     steps = np.ones(array.shape[1])
     channels = np.flatnonzero(array.any(axis=0))
-    for channel in channels:  # one after the other: the first channel of floats ends it
+    for channel in channels:  # one by one, to stop at the first channel of floats
         steps[channel] = _grid_step(array[:, channel], low, high)
         if np.isnan(steps[channel]):
             return None
@@ -64,5 +64,5 @@ def own_steps(array: FloatArray, low: int, high: int) -> Vector | None:
 
 
 def comes_quantized(array: FloatArray, low: int = -MOST_STEPS, high: int = MOST_STEPS) -> bool:
-    """Whether every channel of a matrix `[K,n]` is multiples of a step, from `low` to `high`; zeros say nothing."""
+    """Whether every channel of a matrix `[K,n]` is multiples of a step, from `low` to `high`, except zero channels."""
     return len(array) >= _LEAST_ROWS and own_steps(array, low, high) is not None

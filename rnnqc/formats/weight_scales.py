@@ -1,4 +1,4 @@
-"""Scales and zero points of weight matrices: one, one for each gate, or one for each output channel."""
+"""Scales and zero points of weight matrices: per tensor, per gate, or per output channel."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from rnnqc.formats.weights import blocks
 FloatArray = npt.NDArray[np.float32]
 Vector = npt.NDArray[np.float64]
 Fitted = tuple[Vector, npt.NDArray[np.int64]]
-"""Scales and zero points, one of each for every group of output channels."""
+"""Scales and zero points, one each for every group of output channels."""
 GRANULARITIES = ("per-channel", "per-gate", "per-tensor")
 RATIOS = np.concatenate([[1.0], np.arange(110, 100, -1) / 100.0, np.arange(99, 4, -1) / 100.0])
-"""What the range of a matrix is multiplied by in the search for the least squared error; 1 comes first."""
+"""Factors for the range of a matrix in the search for the least squared error; 1 comes first."""
 FINE = np.linspace(-0.009, 0.009, 7)
-"""What is then added to the best ratio."""
+"""Offsets then tried around the best factor."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class WeightRule:
         name: One of `WEIGHT_RULES`.
         granularity: One of `GRANULARITIES`.
         percentile: Rule "percentile": how many of 100 weights are inside the range.
-        limit: Weights count as no larger than this.
+        limit: Weights are clipped to this magnitude.
         gates: Number of gates among the output channels, for granularity "per-gate".
 
     Raises:
@@ -66,18 +66,18 @@ class WeightRule:
 def fit_weights(
     array: FloatArray, rule: WeightRule, request: FormatRequest
 ) -> tuple[FloatArray, npt.NDArray[np.int64]]:
-    """Scales and zero points of a weight matrix.
+    """Returns scales and zero points of a weight matrix.
 
-    W and R share their scales if `array` is one above the other. By the rules "min-max" and "mse" weights that are
-    multiples of a step already, which the format holds, get this step as their scale, and stay what they are.
+    W and R share their scales if `array` stacks them vertically. With the rules "min-max" and "mse", weights that are
+    already multiples of a step within the format keep that step as their scale, and so their values.
 
     Args:
         array: `[K, n]`, one output channel per column, the columns of a gate together.
         rule: How the scales follow from it.
-        request: What is asked of their format.
+        request: The requested properties of the format.
 
     Returns:
-        float32 scales and int64 zero points, `[n]`, of one granularity per tensor `[1]`.
+        float32 scales and int64 zero points, `[n]`; `[1]` for granularity per-tensor.
 
     Raises:
         UsageError: A weight is not finite, there are none, the columns do not divide into gates, or the rule does not
@@ -101,7 +101,7 @@ def fit_weights(
 
 
 def _with_own_steps(array: FloatArray, scale: Vector, rule: WeightRule, request: FormatRequest) -> Vector:
-    """The scales, or the steps that the weights of all groups are multiples of, within the format."""
+    """Returns the steps if the weights of all groups are multiples of steps that the format allows; else `scale`."""
     is_plain = request.symmetric and request.signed and not request.zero_point
     if rule.name not in ("min-max", "mse") or not is_plain or request.bits < 2 or request.maximum > HIGHEST:
         return scale
@@ -166,7 +166,7 @@ def _pow2(array: FloatArray, groups: int, rule: WeightRule, request: FormatReque
 def _mse(array: FloatArray, groups: int, rule: WeightRule, request: FormatRequest) -> Fitted:
     low, high = _extremes(array, groups)
     search = _Search(array, groups, low, high, request)
-    if request.bits == 1:  # the mean is the optimum
+    if request.bits == 1:  # the mean is optimal
         search.try_scales(*_mean(array, groups, rule, request))
         return search.scale, search.zero_point
     for ratio in RATIOS:
@@ -192,12 +192,12 @@ class _Search:
         self.error = self._errors(self.scale, self.zero_point)
 
     def try_ratios(self, below: Vector, above: Vector) -> None:
-        """Ranges whose ends are so many times those of the weights, `[groups]`."""
+        """Tries ranges whose ends are the weights' extremes times these factors, `[groups]`."""
         better = self.try_scales(*self.request.fit(self.low * below, self.high * above))
         self.below, self.above = np.where(better, below, self.below), np.where(better, above, self.above)
 
     def try_scales(self, scale: Vector, zero_point: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-        """Keeps those that are better, and says which."""
+        """Keeps the scales that are better; returns where they are."""
         error = self._errors(scale, zero_point)
         better = np.asarray(error < self.error)
         self.error = np.where(better, error, self.error)
@@ -206,7 +206,7 @@ class _Search:
         return better
 
     def _errors(self, scale: Vector, zero_point: npt.NDArray[np.int64]) -> Vector:
-        """The sum of squared errors of each group, in blocks of rows; rounded to the nearest quantized value."""
+        """Returns the sum of squared errors of each group, rounding to nearest, computed in blocks of rows."""
         repeat = self.array.shape[1] // self.groups
         step = np.repeat(scale.astype(np.float32), repeat)
         least = np.repeat(np.float32(self.request.minimum) - zero_point.astype(np.float32), repeat)
@@ -234,4 +234,4 @@ WEIGHT_RULES: Mapping[str, Callable[[FloatArray, int, WeightRule, FormatRequest]
     "pow2-mse": _pow2,
     "pow2-max": _pow2,
 }
-"""By name."""
+"""The rules by name."""

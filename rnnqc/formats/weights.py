@@ -1,6 +1,6 @@
-"""Quantized weight matrices: plain, with some channels wider than the others, and in groups with whole multipliers.
+"""Quantizes weight matrices: plain, with some channels wider than the others, and in groups with integer multipliers.
 
-Matrices are `[K,n]` with one output channel per column. Everything goes block by block: temporaries of a whole matrix
+Matrices are `[K,n]` with one output channel per column. They are processed in blocks: temporaries of a whole matrix
 would multiply the memory.
 """
 
@@ -25,12 +25,12 @@ BLOCK = 256
 
 
 def blocks(rows: int, size: int = BLOCK) -> Iterator[slice]:
-    """Slices of `size` rows that cover `rows`; the last one may reach beyond."""
+    """Returns slices of `size` rows that cover `rows`; the last one may reach beyond."""
     return (slice(start, start + size) for start in range(0, rows, size))
 
 
 def quantize_matrix(format_: Format, array: FloatArray) -> npt.NDArray[Any]:
-    """Quantized values of a matrix, one scale or one for each channel."""
+    """Quantizes a matrix with one scale or one for each channel."""
     codes = np.empty(array.shape, format_.dtype)
     for rows in blocks(len(array)):
         codes[rows] = format_.quantize(array[rows])
@@ -38,21 +38,21 @@ def quantize_matrix(format_: Format, array: FloatArray) -> npt.NDArray[Any]:
 
 
 def largest_magnitudes(array: FloatArray) -> FloatArray:
-    """Of each channel, `[n]`."""
+    """Returns the largest magnitude of each channel, `[n]`."""
     return np.asarray(np.maximum(array.max(axis=0), -array.min(axis=0)))
 
 
 def mixed_scales(
     array: FloatArray, format_: Format, wide_bits: int, fraction: float, sensitivity: npt.NDArray[np.float64]
 ) -> FloatArray:
-    """Scales `[n]` of `format_`, but of `wide_bits` for the channels that it hurts most.
+    """Returns scales `[n]` of `format_`, but of `wide_bits` for the channels with the largest error.
 
     Args:
         array: The weights.
         format_: A symmetric format with one scale for each channel.
         wide_bits: Width of the exceptions.
         fraction: Their share of all channels, rounded up: those with the largest sum of squared errors.
-        sensitivity: What an error of each channel is multiplied by, `[n]`.
+        sensitivity: Weights of the errors of each channel, `[n]`.
     """
     noise = np.zeros(array.shape[1])
     for rows in blocks(len(array)):
@@ -60,21 +60,21 @@ def mixed_scales(
         noise += np.square(error * sensitivity, dtype=np.float64).sum(axis=0)
     wide = widest(noise, fraction)
     scales = np.asarray(format_.scale, np.float32)
-    steps = own_steps(array[:, wide], -HIGHEST, HIGHEST)  # of wide_bits
+    steps = own_steps(array[:, wide], -HIGHEST, HIGHEST)  # within `wide_bits`
     scales[wide] = symmetric_scale(largest_magnitudes(array)[wide], wide_bits) if steps is None else steps
     return scales
 
 
 def widest(noise: npt.NDArray[np.float64], fraction: float) -> npt.NDArray[np.int64]:
-    """The channels with the most noise: a share of all, rounded up; of equals the first."""
+    """Returns the channels with the most noise, `fraction` of all, rounded up; of equals the first."""
     return np.argsort(-noise, kind="stable")[: math.ceil(fraction * len(noise))]
 
 
 def group_scales(array: FloatArray, bits: int, codebook: str | None = None) -> FloatArray:
-    """Scales `[n]` with which the largest weight of a channel is the largest multiplier times the largest value.
+    """Returns scales `[n]` that make a channel's largest weight the largest multiplier times the largest value.
 
-    Where the weights of all channels are multiples of a step already, within `bits`, this is the scale of a channel, if
-    it is not the largest multiplier times that.
+    If the weights of all channels are already multiples of a step within `bits`, a channel's step is its scale, unless
+    the largest weight is the largest value times that step.
     """
     if codebook is not None:
         return np.asarray(symmetric_scale(largest_magnitudes(array) / codebooks.LARGEST_UNIT, 1), np.float32)
@@ -86,7 +86,7 @@ def group_scales(array: FloatArray, bits: int, codebook: str | None = None) -> F
 def quantize_groups(
     array: FloatArray, scale: FloatArray, bits: int, group_size: int, rounding: Rounding
 ) -> npt.NDArray[np.int8]:
-    """Int8 values that are symmetric values of `bits` times the whole multipliers of `group_multipliers`.
+    """Quantizes to int8 values that are symmetric values of `bits` times the multipliers of `group_multipliers`.
 
     Args:
         array: The weights.
@@ -102,7 +102,7 @@ def quantize_groups(
 def group_multipliers(
     array: FloatArray, scale: FloatArray, bits: int, group_size: int, rounding: Rounding
 ) -> npt.NDArray[np.uint8]:
-    """For each group and channel the multiplier, from 1 to the largest one, with the smallest sum of squared errors.
+    """Returns for each group and channel the multiplier with the smallest sum of squared errors, from 1 to the largest.
 
     Args:
         array: The weights.
@@ -112,7 +112,7 @@ def group_multipliers(
         rounding: How reals become integers.
 
     Returns:
-        `[ceil(K / group_size),n]`; the smaller one of two equals.
+        `[ceil(K / group_size),n]`; the smaller one of equals.
     """
     found = np.ones((-(-len(array) // group_size), array.shape[1]), np.uint8)
     for group, rows in enumerate(blocks(len(array), group_size)):
@@ -133,7 +133,7 @@ def quantize_with_multipliers(
     rounding: Rounding,
     multipliers: npt.NDArray[np.uint8],
 ) -> npt.NDArray[np.int8]:
-    """Int8 values that are symmetric values of `bits` times given multipliers `[ceil(K / group_size),n]`."""
+    """Quantizes to int8: symmetric values of `bits` times given multipliers `[ceil(K / group_size),n]`."""
     codes = np.empty(array.shape, np.int8)
     for group, rows in enumerate(blocks(len(array), group_size)):
         steps = multipliers[group].astype(np.float32)
@@ -144,16 +144,16 @@ def quantize_with_multipliers(
 def quantize_codebooks(
     array: FloatArray, scale: FloatArray, group_size: int, importance: npt.ArrayLike | None = None
 ) -> tuple[npt.NDArray[np.int8], npt.NDArray[np.int64]]:
-    """Int8 values of groups that each take the set and the multiplier with the smallest sum of squared errors.
+    """Quantizes groups to int8 values, each with the codebook and multiplier of the smallest sum of squared errors.
 
     Args:
         array: The weights `[K,n]`.
         scale: Real value of one int8 step, one or one for each channel.
         group_size: Rows of a group.
-        importance: What squared errors of each row count, `[K]`; all the same without.
+        importance: Weights of the squared errors of each row, `[K]`; equal by default.
 
     Returns:
-        The nearest values, the lower one of two as near, `[K,n]`; and for each group and channel the row of
+        The nearest values, the lower one at equal distance, `[K,n]`; and for each group and channel the row of
         `rnnqc.formats.codebooks.VALUES` that they are from, the first one of equals, `[ceil(K / group_size),n]`.
     """
     codes = np.empty(array.shape, np.int8)
@@ -173,11 +173,11 @@ def quantize_codebooks(
 
 
 _FAR = np.float32(256)
-"""Twice as far as quantized values reach."""
+"""Twice the largest magnitude of quantized values."""
 
 
 def _units(array: FloatArray, scale: FloatArray, bits: int) -> FloatArray:
-    # What is twice too large for any multiplier is not told apart: its square might be no float32.
+    # Values twice too large for any multiplier are clipped: their square might overflow float32.
     limit = 2 * largest_multiplier(bits) * _top(bits)
     return np.asarray(np.clip(array / scale, -limit, limit))
 

@@ -1,9 +1,9 @@
-"""The editable model: onnx-graphsurgeon for editing, and a record of everything that library would lose.
+"""The editable model: onnx-graphsurgeon for editing, and a record of everything that graphsurgeon would lose.
 
 graphsurgeon 0.6 drops, on a round trip: metadata and documentation of models, graphs, nodes and values, quantization
 annotations, dimension denotations, `overload` of nodes and functions, attributes of unusual types, unused initializers,
 and initializers listed as graph inputs; and its topological sort recurses. `Model` keeps the original protobuf object
-of whatever was imported beside the graphsurgeon object and writes it back where nothing was changed.
+of everything imported beside the graphsurgeon object and writes it back where nothing was changed.
 
 This package is the only one that imports onnx_graphsurgeon.
 """

@@ -1,4 +1,4 @@
-"""Making nodes: names below a prefix, shared constants, provenance in the nodes' metadata."""
+"""Makes nodes with names below a prefix, shared constants, and provenance in the nodes' metadata."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Builder:
 
     Args:
         model: The model.
-        cell: Name of the cell the nodes belong to ("" for none); it goes into their metadata.
+        cell: Name of the cell that the nodes belong to ("" for none), stored in their metadata.
         prefix: Prefix of every node and value name.
     """
 
@@ -27,20 +27,20 @@ class Builder:
         self.nodes: list[Node] = []
 
     def value(self, name: str, dtype: Any = None, shape: Sequence[int | str | None] | None = None) -> Variable:
-        """A value with a fresh name below the prefix."""
+        """Makes a value with a fresh name below the prefix."""
         name = self.model.fresh_name(self._path(name))
         made = Variable(name, dtype=dtype, shape=None if shape is None else list(shape))
         self.model.hold(made)
         return made
 
     def op(self, op: str, inputs: Sequence[Value | None], name: str, **attrs: Any) -> Variable:
-        """Adds a standard operator with one output, called `name`; None stands for an absent input."""
+        """Adds a standard operator with one output, named `name`; None means an absent input."""
         output = self.value(name)
         self._add(op, inputs, [output], self._path(name), None, attrs)
         return output
 
     def ops(self, op: str, inputs: Sequence[Value | None], names: Sequence[str], **attrs: Any) -> list[Variable]:
-        """Adds a standard operator with several outputs; "" stands for an absent output."""
+        """Adds a standard operator with several outputs; "" means an absent output."""
         outputs = [self.value(n) if n else Variable("") for n in names]
         self._add(op, inputs, outputs, self._path(names[0]), None, attrs)
         return outputs
@@ -66,7 +66,7 @@ class Builder:
         domain: str | None,
         attrs: dict[str, Any],
     ) -> Node:
-        # Values and nodes have separate namespaces: a node is called as the value it makes.
+        # Values and nodes have separate namespaces: a node has the name of its first output.
         called = path if outputs and outputs[0].name == path else self.model.fresh_name(path)
         node = Node(op, called, attrs, [v if v is not None else Variable("") for v in inputs], outputs, domain)
         if self.cell:
@@ -76,47 +76,47 @@ class Builder:
         return node
 
     def body(self) -> Builder:
-        """A builder for the nodes of a subgraph of this cell."""
+        """Returns a builder for the nodes of a subgraph of this cell."""
         return Builder(self.model, self.cell, self.prefix)
 
     def graph(self, inputs: Sequence[Value], outputs: Sequence[Value], name: str) -> Graph:
-        """A subgraph of the nodes collected so far."""
+        """Makes a subgraph of the nodes collected so far."""
         return Graph(
             nodes=self.nodes, inputs=list(inputs), outputs=list(outputs), name=self._path(name), opset=self.model.opset
         )
 
     def f32(self, value: Any) -> Value:
-        """A float32 constant."""
+        """Makes a float32 constant."""
         return self.model.constant(value, np.float32)
 
     def i64(self, value: Any) -> Value:
-        """An int64 constant."""
+        """Makes an int64 constant."""
         return self.model.constant(value, np.int64)
 
     def i32(self, value: Any) -> Value:
-        """An int32 constant."""
+        """Makes an int32 constant."""
         return self.model.constant(value, np.int32)
 
     def u8(self, value: Any) -> Value:
-        """A uint8 constant."""
+        """Makes a uint8 constant."""
         return self.model.constant(value, np.uint8)
 
     def cast(self, value: Value, dtype: Any, name: str) -> Variable:
-        """Cast to a numpy dtype."""
+        """Adds a Cast to a numpy dtype."""
         return self.op("Cast", [value], name, to=onnx_type(dtype))
 
     def reduce(self, op: str, value: Value, axes: Sequence[int], name: str, keepdims: int) -> Variable:
-        """A reduction; where the axes go depends on the operator set."""
+        """Adds a reduction; the operator set decides whether axes are an input or an attribute."""
         if self.model.opset >= 18:
             return self.op(op, [value, self.i64(list(axes))], name, keepdims=keepdims)
         return self.op(op, [value], name, axes=list(axes), keepdims=keepdims)
 
     def reduce_sum(self, value: Value, axes: Sequence[int], name: str, keepdims: int) -> Variable:
-        """ReduceSum, whose axes have been an input since operator set 13."""
+        """Adds a ReduceSum, whose axes are an input since operator set 13."""
         return self.op("ReduceSum", [value, self.i64(list(axes))], name, keepdims=keepdims)
 
     def constant_size(self, value: Value, name: str) -> Variable:
-        """Magnitudes of integers computed from constants; OpenVINO drops an Abs of such a value."""
+        """Adds the magnitude of integers computed from constants; OpenVINO drops an Abs of such a value."""
         return self.op("Max", [value, self.op("Neg", [value], f"{name}.negated")], name)
 
     def _path(self, name: str) -> str:
@@ -124,7 +124,7 @@ class Builder:
 
 
 def constants_of(nodes: Sequence[Node]) -> dict[str, Constant]:
-    """The constants that nodes use, in subgraphs too, by name, in the order of their first use."""
+    """Returns the constants that nodes read, in subgraphs too, by name, in the order of their first use."""
     constants: dict[str, Constant] = {}
     stack = list(reversed(nodes))
     while stack:
@@ -140,16 +140,16 @@ def constants_of(nodes: Sequence[Node]) -> dict[str, Constant]:
 
 
 def constant_node(constant: Constant) -> onnx.NodeProto:
-    """The Constant node that stands for a constant in the body of a function."""
+    """Makes the Constant node that represents a constant in the body of a function."""
     held = onnx.AttributeProto(name="value", type=onnx.AttributeProto.TENSOR, t=tensor_of(np.asarray(constant.values)))
     return onnx.NodeProto(op_type="Constant", name=constant.name, output=[constant.name], attribute=[held])
 
 
 def body_nodes(nodes: Sequence[Node]) -> list[onnx.NodeProto]:
-    """`nodes` as the body of a function: the constants they use become Constant nodes in front."""
+    """Returns `nodes` as the body of a function, preceded by Constant nodes for the constants they read."""
     return [*map(constant_node, constants_of(nodes).values()), *export_nodes(nodes)]
 
 
 def onnx_type(dtype: Any) -> int:
-    """ONNX's number of a numpy dtype."""
+    """Returns ONNX's number of a numpy dtype."""
     return int(onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype)))

@@ -1,4 +1,4 @@
-"""Removes nodes, and what nothing uses."""
+"""Removes nodes, and unused nodes and constants."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def remove_nodes(graph: Graph, nodes: Iterable[Node]) -> None:
 
 
 def remove_dead_nodes(root: Graph) -> int:
-    """Removes the nodes that nothing uses from a graph and its subgraphs; returns how many."""
+    """Removes unused nodes from a graph and its subgraphs; returns how many."""
     removed = 0
     while dead := _remove_dead_nodes_once(root):
         removed += dead
@@ -24,7 +24,7 @@ def remove_dead_nodes(root: Graph) -> int:
 
 
 def remove_dead_constants(root: Graph) -> int:
-    """Removes the initializers that nothing uses, but for those that nothing used in the file; returns how many."""
+    """Removes unused initializers, except those that were unused in the file; returns how many."""
     removed = 0
     for graph in graphs_below(root):
         record = graph_info(graph)
@@ -39,9 +39,9 @@ def remove_dead_constants(root: Graph) -> int:
 
 
 def _remove_dead_nodes_once(root: Graph) -> int:
-    """How many were removed: all, where nodes are sorted, for then consumers go before it is asked who consumes.
+    """Removes unused nodes in one pass, and returns how many. In sorted graphs it finds all: consumers come first.
 
-    What a removed body hands on of the graphs around it is dead the next time only.
+    Outer values that only a removed subgraph returned become unused in the next pass.
     """
     graphs = list(graphs_below(root))
     kept = {id(v) for g in graphs for v in g.outputs}
@@ -60,7 +60,7 @@ def _remove_dead_nodes_once(root: Graph) -> int:
 
 
 def _cut(node: Node) -> None:
-    """Makes a node, and those of its subgraphs, a user and producer of nothing."""
+    """Removes all edges of a node and of the nodes in its subgraphs."""
     for _, inner in subgraphs(node) if node.attrs else ():
         for below in inner.nodes:
             _cut(below)

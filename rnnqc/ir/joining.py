@@ -1,4 +1,4 @@
-"""Lowered models that other tools joined or renamed: their functions get operators of the native library again."""
+"""Repairs lowered models that other tools joined or renamed: their functions get operator names with kernels again."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def check_bodies(model: onnx.ModelProto) -> None:
 
 
 def _calls(model: onnx.ModelProto) -> dict[tuple[str, str], list[onnx.NodeProto]]:
-    """All nodes by their operators."""
+    """Returns all nodes, grouped by operator."""
     calls: dict[tuple[str, str], list[onnx.NodeProto]] = {}
     for block in blocks_of([model.graph, *model.functions]):
         for node in block.node:
@@ -47,11 +47,11 @@ def _configurations(nodes: Iterable[onnx.NodeProto]) -> set[int]:
 
 
 def name_functions(model: onnx.ModelProto) -> onnx.ModelProto:
-    """A copy in which the functions behind the operators of rnnqc are named as `lower` names them.
+    """Returns a copy in which the functions behind rnnqc's operators have the names that `lower` gives them.
 
-    Tools that put a prefix before the names of functions (`onnx.compose.add_prefix`, and `merge_models` with
-    prefixes) take the native kernels away: such a model runs in standard operators. This brings the kernels back.
-    Functions with equal bodies become one. Files of rnnqc versions whose functions say nothing of their configuration
+    Tools that add a prefix to names of functions (`onnx.compose.add_prefix`, and `merge_models` with prefixes) detach
+    the native kernels: such a model runs in standard operators. This function restores the kernels. Functions with
+    equal bodies become one. Functions that do not record their configuration, from files of older rnnqc versions,
     keep their names.
 
     Raises:
@@ -96,7 +96,7 @@ def name_functions(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _names_behind(name: str) -> BodyNames | None:
-    """What a function may be called, whatever prefix tools have put before its name; None for one without bodies."""
+    """Returns the possible names of a function, whatever prefix tools added; None for one without bodies."""
     if custom_nodes.is_custom_node(name):
         return custom_nodes.NAMES
     if rearrange_nodes.is_rearrange_node(name):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -58,8 +58,8 @@ class Model:
     Attributes:
         graph: The main graph (graphsurgeon).
         functions: Model-local functions.
-        cells: Recurrent cells that were decomposed, by name; what the later passes work on. Passes replace them.
-        kept: For cells that a pass left in their form, by name, why; not stored in files.
+        cells: Decomposed recurrent cells, by name, on which later passes work. Passes replace them.
+        kept: For cells that a pass left in their form, by name, the reason; not stored in files.
         metadata: `metadata_props` of the model.
         opset: Version of the standard operators.
         size: Bytes of the model as it was loaded, external data included; 0 if it was not loaded.
@@ -70,7 +70,7 @@ class Model:
 
         Args:
             proto: A model with its external data loaded.
-            source: How messages call the model.
+            source: Name of the model in messages.
 
         Raises:
             CompileError: The model is not valid ONNX.
@@ -105,14 +105,18 @@ class Model:
         for graph in self.graphs():
             self._names.update(names_in(graph))
             tagged.update(info(n).metadata.get(CELL_TAG, "") for n in graph.nodes)
-        # Other tools keep the metadata of the model and drop that of nodes: such cells are operators like any others.
+        # Other tools may keep the metadata of the model and drop that of nodes: such cells become ordinary operators.
         self.cells = {name: cell for name, cell in self.cells.items() if name in tagged}
+
+    def __reduce__(self) -> tuple[Callable[..., Model], tuple[onnx.ModelProto, str, int]]:
+        """For pickle and copies: the model is made again of its ModelProto."""
+        return _made_again, (self.proto, self.source, self.size)
 
     # ---- loading and saving -------------------------------------------------------------------------------------
 
     @classmethod
     def load(cls, model: Given) -> Model:
-        """Reads a model from a file (with its external data) or takes a copy of a ModelProto, or of an object's.
+        """Reads a model from a file (with its external data), or copies the ModelProto given directly or in an object.
 
         Raises:
             CompileError: The file cannot be read or is not an ONNX model.
@@ -146,7 +150,7 @@ class Model:
         return result
 
     def _exported(self, functions: Sequence[onnx.FunctionProto]) -> onnx.ModelProto:
-        """The graph and some of the functions, without the model's metadata."""
+        """Exports the graph and some of the functions, without the model's metadata."""
         result = onnx.ModelProto()
         result.CopyFrom(self._header)
         result.ir_version = self.ir_version
@@ -170,11 +174,11 @@ class Model:
     # ---- looking around -----------------------------------------------------------------------------------------
 
     def graphs(self) -> Iterator[Graph]:
-        """The main graph and every subgraph, outer graphs first."""
+        """Yields the main graph and every subgraph, outer graphs first."""
         return graphs_below(self.graph)
 
     def paths(self) -> Iterator[tuple[str, Graph]]:
-        """Every graph with the path of nodes that leads to it, e.g. `loop/body/`."""
+        """Yields every graph with the path of nodes that leads to it, e.g. `loop/body/`."""
         queue: list[tuple[str, Graph]] = [("", self.graph)]
         while queue:
             path, graph = queue.pop(0)
@@ -183,7 +187,7 @@ class Model:
                 queue.extend((f"{path}{display_name(node)}/{name}/", g) for name, g in subgraphs(node))
 
     def find(self, name: str) -> Value | None:
-        """The value called `name`, in any graph."""
+        """Returns the value with this name, in any graph."""
         for graph in self.graphs():
             for node in graph.nodes:
                 for value in [*node.outputs, *node.inputs]:
@@ -195,7 +199,7 @@ class Model:
         return None
 
     def given_name(self, size: int | str | None) -> str | None:
-        """The name of a dimension, if an input of the model has one of that name; others stand in this graph only."""
+        """Returns the name of a dimension if an input of the model has one with that name; else None: it is local."""
         known = any(size in (shape_of(v) or ()) for v in self.graph.inputs)
         return size if isinstance(size, str) and known else None
 
@@ -203,9 +207,9 @@ class Model:
 
     @contextlib.contextmanager
     def identities(self) -> Iterator[None]:
-        """As long as this lasts, `id` names one graph, node or value, even of those that are removed from the model.
+        """While active, every `id` of a graph, node or value stays unique, even after its removal from the model.
 
-        A pass notes by `id` what it has seen. Python gives the address of what is gone to what is made next.
+        Passes record seen objects by `id`, and Python reuses the address of a deleted object.
         """
         before, self._held = self._held, self._contents()
         try:
@@ -214,7 +218,7 @@ class Model:
             self._held = before
 
     def hold(self, *made: Graph | Node | Value) -> None:
-        """Has what is new last as long as `identities`."""
+        """Keeps new objects alive as long as `identities` is active."""
         if self._held is not None:
             self._held += made
 
@@ -228,7 +232,7 @@ class Model:
         return contents
 
     def fresh_name(self, hint: str) -> str:
-        """A name that no value or node of any graph has: `hint`, or `hint_2`, ..."""
+        """Returns a name that no value or node of any graph has: `hint`, or `hint_2`, ..."""
         name, k = hint, 1
         while name in self._names:
             k += 1
@@ -237,18 +241,18 @@ class Model:
         return name
 
     def reserve_name(self, name: str) -> None:
-        """Keeps `fresh_name` from giving this name to anything."""
+        """Prevents `fresh_name` from returning this name."""
         self._names.add(name)
 
     def add_initializer(self, name: str, array: npt.NDArray[Any], graph: Graph | None = None) -> Constant:
-        """Adds a constant to `graph` (the main graph, visible everywhere, unless said otherwise)."""
+        """Adds a constant to `graph`, by default the main graph, where it is visible everywhere."""
         constant = make_constant(self.fresh_name(name), np.asarray(array))
         self.hold(constant)
         graph_info(graph or self.graph).initializers[constant.name] = constant
         return constant
 
     def constant(self, value: Any, dtype: npt.DTypeLike) -> Constant:
-        """A small constant of the main graph, one for each distinct value, named after it."""
+        """Returns a small constant of the main graph, one for each distinct value, named after it."""
         array = np.asarray(value, dtype=dtype)
         key = (array.dtype, array.shape, array.tobytes())
         constant = self._constants.get(key)
@@ -261,17 +265,17 @@ class Model:
         return constant
 
     def import_domain(self, domain: str, version: int) -> None:
-        """Says which version of the operators of `domain` the model means, unless it says so already."""
+        """Imports version `version` of the operators of `domain`, unless the model imports a version already."""
         if all(o.domain != domain for o in self._header.opset_import):
             self._header.opset_import.add(domain=domain, version=version)
 
     def infer_shapes(self, known: Mapping[str, onnx.TypeProto] | None = None) -> None:
-        """Runs onnx's shape inference and notes what it finds beside the values (see `shape_of`); no graph changes.
+        """Runs onnx's shape inference and stores the results beside the values (see `shape_of`); no graph changes.
 
         Args:
-            known: Element types and shapes by the names of values. With them, declared shapes are not believed but for
-                those of the model's inputs; a value whose shape is not inferred has none. The function behind a node
-                whose outputs are all known is not looked at.
+            known: Element types and shapes by the names of values. If given, declared shapes are ignored except for
+                the model's inputs, and a value without an inferred shape has none. Functions behind nodes whose outputs
+                are all known are skipped.
         """
         with without_large_contents(self.graphs()):
             proto = self._exported(self._functions_of_unknown(known or {}))
@@ -298,14 +302,14 @@ class Model:
                 note_shape(value, found.get(value.name, nothing))
 
     def _inferred(self, proto: onnx.ModelProto, *, declared: bool) -> onnx.ModelProto:
-        """`infer_shapes`; the last results with and without declared shapes are kept, as most passes change nothing."""
+        """Calls `infer_shapes`; caches the last result with and without declared shapes: most passes change nothing."""
         given, last = proto.SerializeToString(), self._last_inferred.get(declared)
         if last is None or last[0] != given:
             last = self._last_inferred[declared] = given, infer_shapes(proto)
         return last[1]
 
     def _functions_of_unknown(self, known: Collection[str]) -> list[onnx.FunctionProto]:
-        """The functions whose nodes have outputs other than known ones, and those that they call."""
+        """Returns the functions of nodes with outputs that are not in `known`, and the functions that those call."""
         pending = [
             (n.domain, n.op)
             for g in self.graphs()
@@ -322,7 +326,7 @@ class Model:
         return [f for key, f in functions.items() if key in needed]
 
     def reload(self, proto: onnx.ModelProto) -> None:
-        """Replaces the whole content by `proto`."""
+        """Replaces the whole contents by `proto`."""
         size, held = self.size, self._held
         Model.__init__(self, proto, self.source)
         self.size, self._held = size, held
@@ -330,16 +334,16 @@ class Model:
             self.hold(*self._contents())
 
     def initializer(self, name: str, graph: Graph) -> Constant | None:
-        """The initializer called `name` of `graph` or of the main graph."""
+        """Returns the initializer `name` of `graph` or of the main graph."""
         return graph_info(graph).initializers.get(name) or graph_info(self.graph).initializers.get(name)
 
     def replace_all_uses(self, old: Value, new: Value, graphs: Sequence[Graph] | None = None) -> None:
-        """Makes every consumer of `old`, graph outputs included, use `new`; a graph output keeps its name.
+        """Makes every consumer of `old`, graph outputs included, read `new`; a graph output keeps its name.
 
         Args:
             old: The value to replace.
             new: Its replacement.
-            graphs: The graphs whose outputs may be concerned; all by default.
+            graphs: The graphs whose outputs may be `old`; all by default.
         """
         for consumer in list(old.outputs):
             for index, value in enumerate(consumer.inputs):
@@ -351,7 +355,7 @@ class Model:
                     graph.outputs[index] = new
 
     def insert_nodes(self, graph: Graph, before: Node, nodes: Sequence[Node]) -> None:
-        """Inserts `nodes` into `graph`, right before the node `before`."""
+        """Inserts `nodes` into `graph`, directly before the node `before`."""
         position = _position(graph, before)
         graph.nodes[position:position] = list(nodes)
 
@@ -360,7 +364,7 @@ class Model:
         remove_nodes(graph, nodes)
 
     def remove_dead(self) -> int:
-        """Removes nodes and initializers nothing uses, in every graph; returns how many.
+        """Removes unused nodes and initializers in every graph; returns how many.
 
         Model inputs stay. A subgraph's use of an outer value counts.
         """
@@ -383,11 +387,11 @@ class Model:
             self.cells[name] = cell.without_dead_outputs(alive)
 
     def release_cells(self, names: Iterable[str], remembered: Iterable[str] = ()) -> None:
-        """Makes operators like any others of the nodes of some cells, which the model then knows no more.
+        """Turns the nodes of some cells into ordinary operators; the model forgets these cells.
 
         Args:
-            names: Of the cells.
-            remembered: Those of them that `with_released_cells` can find again.
+            names: Names of the cells.
+            remembered: Those of them that `with_released_cells` can restore.
         """
         released, known = set(names), set(remembered)
         for graph in self.graphs():
@@ -414,6 +418,13 @@ class Model:
     def check(self) -> None:
         """Checks the invariants that hold after every pass; raises StructureError (see `check_structure`)."""
         check_structure(self.graph)
+
+
+def _made_again(proto: onnx.ModelProto, source: str, size: int) -> Model:
+    """A model that was written by `Model.__reduce__`."""
+    made = Model(proto, source)
+    made.size = size
+    return made
 
 
 def _position(graph: Graph, node: Node) -> int:

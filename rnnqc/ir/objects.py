@@ -1,4 +1,4 @@
-"""graphsurgeon's objects, the records beside them, and what can be asked of both."""
+"""graphsurgeon's objects, rnnqc's records beside them, and queries on both."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ else:
     from onnx_graphsurgeon.util.misc import SynchronizedList
 
     class _EdgeList(SynchronizedList):
-        """A `SynchronizedList` without its detours."""
+        """A faster `SynchronizedList`."""
 
         def clear(self) -> None:
             for other in self:
@@ -42,27 +42,27 @@ else:
             list.clear(self)
 
     class _Inputs(_EdgeList):
-        """The list `inputs` of a node or a value: in `outputs` of these its owner stands."""
+        """The list `inputs` of a node or value; the `outputs` of its elements contain the owner."""
 
         field_name = "outputs"
 
     class _Outputs(_EdgeList):
-        """The list `outputs` of a node or a value."""
+        """The list `outputs` of a node or value."""
 
         field_name = "inputs"
 
     def _give_edges(owner: Any) -> None:
-        """Gives a node or a value its lists `inputs` and `outputs`, empty."""
+        """Gives a node or value empty lists `inputs` and `outputs`."""
         held = owner.__dict__
         held["inputs"] = inputs = _Inputs.__new__(_Inputs)
         held["outputs"] = outputs = _Outputs.__new__(_Outputs)
         inputs.parent_obj = outputs.parent_obj = owner
 
     class _Edges:
-        """Sets the lists `inputs` and `outputs` as graphsurgeon does, that is their contents once they are there.
+        """Assigns to `inputs` and `outputs` like graphsurgeon: once the lists exist, it replaces their contents.
 
-        graphsurgeon finds out by an exception that they are not. The constructors below write their attributes at once:
-        in graphsurgeon's most of the time goes into these steps.
+        graphsurgeon detects a missing list by an exception, which takes most of the time of its constructors. The
+        constructors below write their attributes directly.
         """
 
         def __setattr__(self, name: str, value: Any) -> None:
@@ -72,10 +72,10 @@ else:
                 object.__setattr__(self, name, value)
 
     class Node(_Edges, ComparedNode):
-        """A node that is equal to itself alone.
+        """A node that is equal only to itself.
 
-        graphsurgeon's are equal where names, operators and values are, as in two bodies that do the same with a value
-        from outside; taking one out of the list of those that use the value takes out the other then.
+        graphsurgeon's nodes are equal if names, operators and values are, as in two bodies that do the same with an
+        outer value. Removing one of them from the value's consumers could then remove the other.
         """
 
         __eq__ = object.__eq__
@@ -114,12 +114,12 @@ CELL_TAG = "rnnqc.cell"
 FLOAT_TAG = "rnnqc.float"
 CUSTOM_TAG = "rnnqc.custom"
 RELEASED_TAG = "rnnqc.released"
-"""Of nodes the name of the cell that they were, and of models what is known of such cells."""
+"""Metadata key: on a node, the name of the cell it belonged to; on a model, the descriptions of such cells."""
 
 
 @dataclass
 class NodeInfo:
-    """What graphsurgeon does not hold of a node; `notes` are from pass to pass and are not written."""
+    """The data of a node that graphsurgeon lacks; `notes` are passed between passes and not written to files."""
 
     proto: onnx.NodeProto | None = None
     attrs: dict[str, Any] = field(default_factory=dict)
@@ -131,7 +131,7 @@ class NodeInfo:
 
 @dataclass
 class GraphInfo:
-    """What graphsurgeon does not hold of a graph."""
+    """The data of a graph that graphsurgeon lacks."""
 
     proto: onnx.GraphProto | None = None
     initializers: dict[str, Constant] = field(default_factory=dict)
@@ -140,7 +140,7 @@ class GraphInfo:
 
 
 def info(node: Node) -> NodeInfo:
-    """The record beside `node`, made on first use."""
+    """Returns the record of `node`, created on first use."""
     record: NodeInfo | None = node.__dict__.get("_rnnqc")
     if record is None:
         record = NodeInfo()
@@ -149,7 +149,7 @@ def info(node: Node) -> NodeInfo:
 
 
 def graph_info(graph: Graph) -> GraphInfo:
-    """The record beside `graph`, made on first use."""
+    """Returns the record of `graph`, created on first use."""
     record: GraphInfo | None = graph.__dict__.get("_rnnqc")
     if record is None:
         record = GraphInfo()
@@ -158,13 +158,13 @@ def graph_info(graph: Graph) -> GraphInfo:
 
 
 def subgraphs(node: Node) -> list[tuple[str, Graph]]:
-    """Attribute name and graph of every subgraph of `node`."""
+    """Returns attribute name and graph of every subgraph of `node`."""
     attrs = node.attrs
     return [(name, value) for name, value in attrs.items() if isinstance(value, Graph)] if attrs else []
 
 
 def graphs_below(graph: Graph) -> Iterator[Graph]:
-    """A graph and every subgraph in it, outer graphs first."""
+    """Yields a graph and every subgraph in it, outer graphs first."""
     queue = deque([graph])
     while queue:
         current = queue.popleft()
@@ -177,41 +177,41 @@ def graphs_below(graph: Graph) -> Iterator[Graph]:
 
 
 def display_name(node: Node) -> str:
-    """How messages call `node`: its name, or its first output."""
+    """Returns the name of `node` in messages: its name, or its first output."""
     if node.name:
         return str(node.name)
     return next((t.name for t in node.outputs if t.name), f"unnamed {node.op}")
 
 
 def attribute_reference(name: str, kind: type) -> Any:
-    """An attribute value that stands for attribute `name` of the function the node is in."""
+    """Returns an attribute value that refers to attribute `name` of the enclosing function."""
     return Node.AttributeRef(name, kind)
 
 
 def attribute(node: Node, name: str, default: Any) -> Any:
-    """Value of an attribute of `node`, or `default`."""
+    """Returns the value of an attribute of `node`, or `default`."""
     return node.attrs.get(name, default)
 
 
 def input_or_none(node: Node, index: int) -> Value | None:
-    """Input `index` of `node`; None if it is absent or empty."""
+    """Returns input `index` of `node`; None if it is absent or empty."""
     if index >= len(node.inputs) or node.inputs[index].name == "":
         return None
     return node.inputs[index]
 
 
 def maker_of(value: Value) -> Node | None:
-    """The node of ONNX's own domain that makes `value`; None if there is none."""
+    """Returns the node of ONNX's own domain that produces `value`; None if there is none."""
     return value.inputs[0] if len(value.inputs) == 1 and not value.inputs[0].domain else None
 
 
 def output_number(node: Node, value: Value) -> int:
-    """Which output of `node` makes `value`."""
+    """Returns the index of `value` among the outputs of `node`."""
     return next(k for k, v in enumerate(node.outputs) if v is value)
 
 
 def output_or_none(node: Node, index: int) -> Value | None:
-    """Output `index` of `node`; None if it is absent or empty."""
+    """Returns output `index` of `node`; None if it is absent or empty."""
     if index >= len(node.outputs) or node.outputs[index].name == "":
         return None
     return node.outputs[index]
@@ -222,15 +222,15 @@ _CONSTANT_TYPES = {"value_float": np.float32, "value_floats": np.float32, "value
 
 
 def constant_array(value: Value | None) -> npt.NDArray[Any] | None:
-    """The array of an initializer or of a Constant node's output; None for anything else."""
+    """Returns the array of an initializer or of a Constant node's output; None for anything else."""
     if value is None:
         return None
     if isinstance(value, Constant):
         held = value._values
         if isinstance(held, SparseValues):
-            return dense_array(held.tensor)  # graphsurgeon would make float64 of it for good
+            return dense_array(held.tensor)  # graphsurgeon would convert it to float64 permanently
         if isinstance(held, LazyValues):
-            return onnx.numpy_helper.to_array(held.tensor)  # not cached: two copies of every weight would stay
+            return onnx.numpy_helper.to_array(held.tensor)  # not cached, to avoid a second copy of every weight
         return np.asarray(value.values)
     if len(value.inputs) == 1 and value.inputs[0].op == "Constant":
         node = value.inputs[0]
@@ -244,18 +244,18 @@ def constant_array(value: Value | None) -> npt.NDArray[Any] | None:
 
 
 def dense_array(sparse: onnx.SparseTensorProto) -> npt.NDArray[Any]:
-    """The whole array that a sparse tensor, which was checked when it was loaded, stands for."""
+    """Returns a sparse tensor, which was checked at load time, as a dense array."""
     values, indices = (onnx.numpy_helper.to_array(t) for t in (sparse.values, sparse.indices))
     dense = np.zeros(list(sparse.dims), values.dtype)
     if indices.ndim == 1:
-        dense.reshape(-1)[indices] = values  # also of no dimension
+        dense.reshape(-1)[indices] = values  # works for rank 0, too
     else:
         dense[tuple(indices.T)] = values
     return dense
 
 
 def shape_of(value: Value | None) -> list[int | str | None] | None:
-    """Shape of `value` as far as it is declared or was inferred; None if not even the rank is known."""
+    """Returns the declared or inferred shape of `value`; None if not even the rank is known."""
     if value is None:
         return None
     if isinstance(value, Constant):
@@ -266,18 +266,18 @@ def shape_of(value: Value | None) -> list[int | str | None] | None:
 
 
 def dtype_of(value: Value | None) -> np.dtype[Any] | None:
-    """Element type of `value` as far as it is declared or was inferred."""
+    """Returns the declared or inferred element type of `value`; None if it is unknown."""
     if value is None:
         return None
     noted = value.__dict__.get("_rnnqc_shape")
     dtype = noted[0] if noted is not None and noted[0] is not None else value.dtype
     return (
         np.dtype(dtype) if isinstance(dtype, type | np.dtype) else None
-    )  # graphsurgeon has others, without numpy type
+    )  # some types of graphsurgeon have no numpy type
 
 
 def note_shape(value: Value, described: onnx.TypeProto | None) -> None:
-    """Notes type and shape beside `value`, where `shape_of` and `dtype_of` find them."""
+    """Stores type and shape beside `value`, for `shape_of` and `dtype_of`."""
     if described is None or not described.HasField("tensor_type") or isinstance(value, Constant):
         return
     tensor = described.tensor_type
@@ -292,7 +292,7 @@ def note_shape(value: Value, described: onnx.TypeProto | None) -> None:
 
 
 def names_in(graph: Graph) -> set[str]:
-    """Names of all nodes and values of one graph."""
+    """Returns the names of all nodes and values of one graph."""
     names = {v.name for v in [*graph.inputs, *graph.outputs]} | set(graph_info(graph).initializers)
     for node in graph.nodes:
         names.add(node.name)
@@ -302,7 +302,7 @@ def names_in(graph: Graph) -> set[str]:
 
 
 def captures(graph: Graph) -> dict[int, list[Value]]:
-    """For every graph inside a graph, by `id`: the values that it uses and that are made around it."""
+    """Returns for every graph inside a graph, by `id`, the outer values that it reads."""
     found: dict[int, list[Value]] = {}
     for inner in reversed(list(graphs_below(graph))[1:]):
         found[id(inner)] = captured_by(inner, found)
@@ -310,7 +310,7 @@ def captures(graph: Graph) -> dict[int, list[Value]]:
 
 
 def captured_by(graph: Graph, below: Mapping[int, list[Value]]) -> list[Value]:
-    """The values that a graph uses and does not make; `below` has those of its nodes' graphs, by `id` of the graph."""
+    """Returns the outer values that a graph reads; `below` has those of its nodes' graphs, by `id` of the graph."""
     made = {id(v) for v in [*graph.inputs, *graph_info(graph).initializers.values()]}
     used: dict[int, Value] = {}
     for node in graph.nodes:
@@ -325,11 +325,11 @@ def captured_by(graph: Graph, below: Mapping[int, list[Value]]) -> list[Value]:
 
 
 def captured_values(node: Node, below: Mapping[int, list[Value]] | None = None) -> list[Value]:
-    """Values that the subgraphs of `node` use and do not make themselves.
+    """Returns the outer values that the subgraphs of `node` read.
 
     Args:
         node: The node.
-        below: What `captures` gave, for who asks about many nodes.
+        below: The result of `captures`, for queries about many nodes.
     """
     inner = subgraphs(node)
     if not inner:
@@ -341,7 +341,7 @@ def captured_values(node: Node, below: Mapping[int, list[Value]] | None = None) 
 
 
 def make_constant(name: str, array: npt.NDArray[Any]) -> Constant:
-    """`Constant(name, array)`, without the detours of graphsurgeon's constructor."""
+    """Makes `Constant(name, array)` without graphsurgeon's slow constructor."""
     made: Constant = Constant.__new__(Constant)
     held = made.__dict__
     held["name"], held["_values"], held["data_location"], held["_export_dtype"] = name, array, None, None
@@ -350,5 +350,5 @@ def make_constant(name: str, array: npt.NDArray[Any]) -> Constant:
 
 
 def safe_name(text: str) -> str:
-    """`text` with everything but letters, digits, `_`, `-`, `.` and `/` replaced by `_`."""
+    """Returns `text` with everything but letters, digits, `_`, `-`, `.` and `/` replaced by `_`."""
     return _UNSAFE.sub("_", text)

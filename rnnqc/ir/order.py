@@ -1,4 +1,4 @@
-"""Nodes in topological order, stably and without recursion."""
+"""Sorts nodes topologically, stably and without recursion."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from rnnqc.ir.objects import Graph, Node, Value, captured_values, display_name
 
 
 def sorted_nodes(graph: Graph, captured: Mapping[int, list[Value]], source: str) -> list[Node]:
-    """The nodes of one graph, producers first; of those that are ready the first stays first.
+    """Returns the nodes of one graph, producers first; among ready nodes the original order counts.
 
     Args:
         graph: The graph.
-        captured: What `captures` gave for it, or for one around it.
+        captured: The result of `captures` for the graph or an outer one.
         source: The file, for messages.
 
     Raises:
@@ -50,7 +50,7 @@ def sorted_nodes(graph: Graph, captured: Mapping[int, list[Value]], source: str)
 
 
 def _is_sorted(graph: Graph, index: Mapping[int, int], captured: Mapping[int, list[Value]]) -> bool:
-    """Whether every node of a graph, at `index` by its identity, comes after those whose values it uses."""
+    """Whether every node comes after the producers of the values it reads; `index`: positions by identity."""
     for k, node in enumerate(graph.nodes):
         for value in [*node.inputs, *captured_values(node, captured)] if node.attrs else node.inputs:
             for producer in value.inputs:

@@ -1,4 +1,4 @@
-"""Graphs from protobuf messages and back: what was not changed is written as it was read."""
+"""Converts protobuf messages to graphs and back; unchanged parts are written as they were read."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ _RAW_TYPES = {
     np.dtype(t): onnx.helper.np_dtype_to_tensor_dtype(np.dtype(t))
     for t in (np.float32, np.int64, np.int32, np.int8, np.uint8, np.float16, np.float64, np.bool_)
 }
-"""Types whose elements TensorProtos hold as numpy does."""
+"""Types that TensorProto stores in the same byte layout as numpy."""
 
 
 def without_graph(proto: onnx.ModelProto) -> onnx.ModelProto:
-    """What a model says beside its graph, its functions and its metadata."""
+    """Returns a model without its graph, functions and metadata."""
     header = onnx.ModelProto()
     for descriptor, value in proto.ListFields():
         if descriptor.name in ("graph", "functions", "metadata_props"):
@@ -60,18 +60,18 @@ def without_graph(proto: onnx.ModelProto) -> onnx.ModelProto:
 def import_graph(
     proto: onnx.GraphProto, outer: Mapping[str, Value], opset: int, domains: Sequence[onnx.OperatorSetIdProto]
 ) -> Graph:
-    """The graph of a message, which is kept beside it.
+    """Imports a graph from a message, and keeps the message beside it.
 
     Args:
-        proto: The message; owned by the graph from now on.
-        outer: Values of the graphs around it, by name.
+        proto: The message; the graph takes ownership.
+        outer: Values of the enclosing graphs, by name.
         opset: Version of the standard operators.
-        domains: Versions of all.
+        domains: Versions of all domains.
     """
     bytes_held = [a for block in blocks_of([proto]) for n in block.node for a in n.attribute if not _is_text(a)]
     kinds = [a.type for a in bytes_held]
     for attr in bytes_held:
-        attr.type = onnx.AttributeProto.TYPE_PROTO  # a type that graphsurgeon leaves alone: it would decode the bytes
+        attr.type = onnx.AttributeProto.TYPE_PROTO  # graphsurgeon does not decode this type
     graph = OnnxImporter.import_graph(proto, dict(outer), opset=opset, import_domains=list(domains))
     for attr, kind in zip(bytes_held, kinds, strict=True):
         attr.type = kind
@@ -80,7 +80,7 @@ def import_graph(
 
 
 def _is_text(attr: onnx.AttributeProto) -> bool:
-    """Whether `attr` is anything but a string of bytes that are not UTF-8."""
+    """Whether `attr` contains no bytes that are invalid UTF-8."""
     strings = [attr.s] if attr.type == onnx.AttributeProto.STRING else []
     strings += attr.strings if attr.type == onnx.AttributeProto.STRINGS else []
     try:
@@ -92,7 +92,7 @@ def _is_text(attr: onnx.AttributeProto) -> bool:
 
 
 def _attach(graph: Graph, proto: onnx.GraphProto) -> None:
-    """Puts the originals beside the imported objects; node order is the same on both sides."""
+    """Stores the original messages beside the imported objects; node order is the same on both sides."""
     pending = [(graph, proto)]
     while pending:
         current, source = pending.pop()
@@ -139,7 +139,7 @@ def _attach(graph: Graph, proto: onnx.GraphProto) -> None:
 
 
 def _constants_below(graph: Graph) -> dict[str, Constant]:
-    """Constants that nodes of nested subgraphs use, by name; an outer initializer may be used only there."""
+    """Returns constants that nested subgraphs read, by name; an outer initializer may be used only there."""
     found: dict[str, Constant] = {}
     stack = [g for n in graph.nodes for _, g in subgraphs(n)]
     while stack:
@@ -157,7 +157,7 @@ def _shape_key(shape: Any) -> Any:
 
 
 def export_graph(graph: Graph, target: onnx.GraphProto) -> None:
-    """Writes a graph with its subgraphs into an empty message."""
+    """Writes a graph with its subgraphs to an empty message."""
     record = graph_info(graph)
     target.name = graph.name or "main"
     if record.proto is not None:
@@ -203,7 +203,7 @@ def _tensor(constant: Constant) -> onnx.TensorProto:
 
 
 def tensor_of(array: npt.NDArray[Any], name: str = "") -> onnx.TensorProto:
-    """`onnx.numpy_helper.from_array`, in half the time for the usual types."""
+    """Like `onnx.numpy_helper.from_array`, in half the time for common types."""
     kind = _RAW_TYPES.get(array.dtype)
     if kind is None or sys.byteorder != "little":
         return onnx.numpy_helper.from_array(array, name or None)
@@ -249,7 +249,7 @@ def _export_node(node: Node, target: onnx.NodeProto) -> None:
     originals = {a.name: a for a in record.proto.attribute} if record.proto is not None else {}
     for name, original in originals.items():
         if name not in record.attrs and name not in node.attrs:
-            target.attribute.append(original)  # of a type graphsurgeon does not import
+            target.attribute.append(original)  # of a type that graphsurgeon does not import
     for name, value in node.attrs.items():
         if isinstance(value, Graph):
             attr = target.attribute.add(name=name, type=onnx.AttributeProto.GRAPH)
@@ -273,7 +273,7 @@ def _export_node(node: Node, target: onnx.NodeProto) -> None:
 
 
 def export_nodes(nodes: Iterable[Node]) -> list[onnx.NodeProto]:
-    """`nodes` as NodeProtos, e.g. for the body of a function."""
+    """Converts `nodes` to NodeProtos, e.g. for the body of a function."""
     result = []
     for node in nodes:
         proto = onnx.NodeProto()
@@ -284,7 +284,7 @@ def export_nodes(nodes: Iterable[Node]) -> list[onnx.NodeProto]:
 
 @contextlib.contextmanager
 def without_large_contents(graphs: Iterable[Graph]) -> Iterator[None]:
-    """Takes the contents out of large initializers as long as it lasts; their dimensions stay."""
+    """While active, large initializers have no contents, only dimensions."""
     stripped: list[tuple[Constant, Any]] = []
     for graph in graphs:
         for constant in graph_info(graph).initializers.values():
@@ -304,7 +304,7 @@ def without_large_contents(graphs: Iterable[Graph]) -> Iterator[None]:
 
 
 def with_released_cells(proto: onnx.ModelProto) -> onnx.ModelProto:
-    """The model as it was before it released the cells that it remembers; itself if there are none."""
+    """Restores the released cells that a model remembers; returns the model itself if there are none."""
     known = next((p.value for p in proto.metadata_props if p.key == RELEASED_TAG), None)
     if known is None:
         return proto

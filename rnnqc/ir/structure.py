@@ -1,4 +1,4 @@
-"""What holds of the graphs of a model after every pass."""
+"""The invariants of a model's graphs after every pass."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ def check_structure(root: Graph) -> None:
     Unique names, one producer per value, no dangling use, topological order.
 
     Raises:
-        StructureError: One does not hold.
+        StructureError: A check fails.
     """
     _check(root, {})
 
 
 def _check(graph: Graph, seen: dict[str, int]) -> set[str]:
-    """Checks a graph and those in it; the names that they define.
+    """Checks a graph and its subgraphs; returns the names that they define.
 
     Args:
         graph: The graph.
-        seen: The identities, by name, of the values that exist around it. As long as this lasts, of those in it, too.
+        seen: Identities of the outer values by name; during the check, also of the graph's own values.
     """
     own: list[str] = []
     below: set[str] = set()

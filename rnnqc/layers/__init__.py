@@ -1,1 +1,1 @@
-"""Makes recurrent layers of models of one step: a step becomes a Scan over a sequence, and layers form a stack."""
+"""Builds recurrent layers from models of one step: a step becomes a Scan over a sequence, and layers form a stack."""

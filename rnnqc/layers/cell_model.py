@@ -1,4 +1,4 @@
-"""Models of one step of a recurrent cell: which input is x, and which outputs become which states."""
+"""Models of one step of a recurrent cell: identifies the input x, and the outputs that become states."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class CellModel:
 
     Attributes:
         proto: The model.
-        x: Its input besides the states.
+        x: Its input other than the states.
         states: For each state `[B,H]` the input before and the output after the step.
         widths: H of each state.
         steps: The other outputs, one value for each step.
@@ -45,11 +45,11 @@ def read_cell(proto: onnx.ModelProto, state: Mapping[str, str] | Iterable[str] |
     Args:
         proto: A model of one step.
         state: For each input that is a state the output that becomes it; by default the inputs after the first are the
-            states, and the first outputs what becomes of them, in order.
+            states, and the first outputs are their next values, in order.
 
     Raises:
-        CompileError: It is no cell: too few inputs or outputs, states of unknown width, or of another shape after the
-            step.
+        CompileError: It is not a cell: too few inputs or outputs, states of unknown width, or of another shape after
+            the step.
         UsageError: `state` names no input or output of it.
     """
     inputs, outputs = true_inputs(proto), list(proto.graph.output)
@@ -73,10 +73,10 @@ def read_cell(proto: onnx.ModelProto, state: Mapping[str, str] | Iterable[str] |
 
 
 def fitting_states(proto: onnx.ModelProto) -> Iterator[dict[str, str]]:
-    """For each input that may be x, the states with which the model may be a cell.
+    """Yields, for each input that may be x, states that make the model a cell.
 
     Yields:
-        For each other input the first output of its shape that is not taken, by name.
+        For each other input, by name, the first unused output of its shape.
     """
     inputs, read = true_inputs(proto), _read(proto)
     if not 2 <= len(inputs) <= _MOST_INPUTS:
@@ -89,7 +89,7 @@ def fitting_states(proto: onnx.ModelProto) -> Iterator[dict[str, str]]:
 
 
 def _read(proto: onnx.ModelProto) -> set[str]:
-    """Values that something reads; torch's dynamo exporter keeps inputs that nothing does (the length of one step)."""
+    """Returns values with readers; torch's dynamo exporter keeps unused inputs (the length of one step)."""
     return {o.name for o in proto.graph.output}.union(*(reads(n) for n in proto.graph.node))
 
 
@@ -105,7 +105,7 @@ def _pairs_in_order(inputs: Values, outputs: Values) -> dict[str, str]:
 
 
 def _pairs_by_shape(inputs: Values, outputs: Values) -> dict[str, str]:
-    """None where an input has no output of its shape."""
+    """Pairs each input with an output of its shape; empty if one has none."""
     pairs: dict[str, str] = {}
     for before in inputs:
         for after in outputs:
@@ -126,17 +126,17 @@ def _may_become(before: onnx.ValueInfoProto, after: onnx.ValueInfoProto) -> bool
 
 
 def _inferred_outputs(proto: onnx.ModelProto) -> dict[str, onnx.ValueInfoProto]:
-    """The outputs with the shapes that follow from those of the inputs; as declared where these contradict."""
+    """Returns the outputs with shapes inferred from the inputs; with declared ones if those contradict each other."""
     with contextlib.suppress(onnx.shape_inference.InferenceError, RuntimeError, ValueError):
         proto = infer_shapes(proto)
     return {o.name: o for o in proto.graph.output}
 
 
 def _width(before: onnx.ValueInfoProto, after: onnx.ValueInfoProto) -> int:
-    """The width H of a state `[B,H]`, an input.
+    """Returns the width H of a state `[B,H]`, an input.
 
     Raises:
-        CompileError: It is no such input, or `after`, which it is to become, has another shape or width.
+        CompileError: It has no such shape, or its next value `after` has another shape or width.
     """
     kind, dims = before.type.tensor_type.elem_type, before.type.tensor_type.shape.dim
     if kind not in _FLOATS or len(dims) != 2 or dims[1].dim_value <= 0:

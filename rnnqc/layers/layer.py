@@ -1,4 +1,4 @@
-"""A recurrent layer from a model of its cell: one step becomes a Scan over a sequence."""
+"""Builds a recurrent layer from a model of its cell: one step becomes a Scan over a sequence."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from rnnqc.proto.version_conversion import NOT_CONVERTED, convert_version
 LENGTHS = "sequence_lens"
 MASK_RANK = 2
 PREFIX = "step/"
-"""Prefix of the names that the cell's values have in the loop."""
+"""Prefix of the cell's value names in the loop."""
 HELD = "layer/"
-"""Prefix of the names that the cell's initializers, which keep theirs outside, have in the loop."""
+"""Prefix, in the loop, of the names of the cell's initializers, which keep their names outside."""
 OPSET = 17
 """Cells with an operator set older than `OLDEST_OPSET` are converted to this one."""
 OLDEST_OPSET = NOT_CONVERTED
@@ -39,14 +39,14 @@ def layer(
     lengths: bool = False,
     initial_states: bool = False,
 ) -> onnx.ModelProto:
-    """A model that runs a cell over a sequence. Model-local functions are inlined.
+    """Builds a model that runs a cell over a sequence. Model-local functions are inlined.
 
     Args:
-        cell: A model of one step, a path or a ModelProto: `x [B,I]` and states `[B,H]` in, the states after the step
-            and perhaps more out. States may have different widths.
+        cell: A model of one step, a path or a ModelProto. Inputs: `x [B,I]` and states `[B,H]`; outputs: the states
+            after the step and perhaps more. States may have different widths.
         state: For each input that is a state the output that becomes it, as pairs or as texts `IN:OUT`. By default the
-            inputs after the first are the states, and the first outputs what becomes of them, in order.
-        reverse: Run from the last step to the first. Outputs stand at their own time, final states are those after
+            inputs after the first are the states, and the first outputs are their next values, in order.
+        reverse: Run from the last step to the first. Outputs are at their own time, final states are those after
             step 0.
         lengths: Give the model an input `sequence_lens`, int32 `[B]`, each 0 to T: beyond its length a sequence keeps
             its states, and outputs are 0 there.
@@ -57,7 +57,7 @@ def layer(
         `[T,B,H]`; under their names the cell's other outputs `[T,B,...]`; under their names the final states `[B,H]`.
 
     Raises:
-        CompileError: It is no valid model, or no cell: too few inputs or outputs, states of unknown width, or of
+        CompileError: It is not a valid model, or not a cell: too few inputs or outputs, states of unknown width, or of
             another shape after the step.
         UsageError: `state` names no input or output of it.
     """
@@ -91,7 +91,7 @@ class _Layer:
         self.held = self._held()
 
     def model(self) -> onnx.ModelProto:
-        """The model of the layer."""
+        """Returns the model of the layer."""
         y = self._add_scan()
         proto = self.proto
         nodes = [*self.held.values(), *self.nodes]
@@ -105,7 +105,7 @@ class _Layer:
         return made
 
     def _add_scan(self) -> str:
-        """Adds the loop, and what it starts from; the name of its first state of all steps."""
+        """Adds the loop and its initial states; returns the name of the first state of all steps."""
         cell = self.cell
         starts = [self._start(before, width) for (before, _), width in zip(cell.states, cell.widths, strict=True)]
         sequences = [cell.x.name] + ([self._mask()] if self.lengths else [])
@@ -137,14 +137,14 @@ class _Layer:
         return sequences + [_renamed(before, after.name) for before, after in states]
 
     def fresh(self, name: str) -> str:
-        """A name that nothing in the model has: `name`, or with a number behind it."""
+        """Returns an unused name: `name`, with a number added if necessary."""
         return free_name(name, self.taken)
 
     def _held(self) -> dict[str, onnx.NodeProto]:
-        """For each initializer that the cell reads the Identity whose output the loop's body reads instead.
+        """Makes an Identity for each initializer that the cell reads; the loop's body reads its output instead.
 
-        `onnx.compose` renames what a body captures only if a node or an input makes it: an initializer that was
-        captured itself would, in a merged model, become the one of the same name in another layer.
+        `onnx.compose` renames captured values of a body only if a node or an input produces them. A captured
+        initializer would be confused, in a merged model, with one of the same name in another layer.
         """
         stored = self.proto.graph.initializer
         sparse = self.proto.graph.sparse_initializer
@@ -180,7 +180,7 @@ class _Layer:
         return self._op("Expand", [zero, shape], f"{before.name}.zeros")
 
     def _mask(self) -> str:
-        """Whether step t of sequence b is before its end, bool `[T,B,1]`."""
+        """Adds the mask of steps before the end of a sequence, bool `[T,B,1]`; returns its name."""
         zero, one = self._constant("first", 0), self._constant("one", 1)
         times = self._op("Range", [zero, self._dimension(0, "time"), one], "time.range")
         column = self._op("Unsqueeze", [times, self._constant("columns", [1, 2])], "time.column")
@@ -190,7 +190,7 @@ class _Layer:
         return self._op("Less", [column, row], "time.valid")
 
     def _body(self) -> onnx.GraphProto:
-        """The cell as the body of the loop: its names get a prefix, and its outputs a mask if there are lengths."""
+        """Returns the cell as the body of the loop: names get a prefix, and with lengths the outputs are masked."""
         graph, cell = onnx.GraphProto(), self.cell
         graph.CopyFrom(self.proto.graph)
         stored, sparse = graph.initializer, graph.sparse_initializer
@@ -213,8 +213,8 @@ class _Body:
 
     Args:
         layer: The layer.
-        nodes: Of the step.
-        mask: Name for whether the step is before the end, bool `[B,1]`.
+        nodes: Nodes of the step.
+        mask: Name of the mask, which says whether the step is before the end, bool `[B,1]`.
     """
 
     def __init__(self, layer: _Layer, nodes: list[onnx.NodeProto], mask: str) -> None:
@@ -244,7 +244,7 @@ class _Body:
 
 
 def _rank_and_type(value: onnx.ValueInfoProto, name: str) -> tuple[int, int]:
-    """How many axes an output has, the batch in front, and its type, which has a zero."""
+    """Returns the rank of an output, batch included, and its numeric type."""
     held = value.type.tensor_type
     rank = len(held.shape.dim) if held.HasField("shape") else 0
     if not rank or held.elem_type in (TensorProto.UNDEFINED, TensorProto.STRING):
@@ -264,7 +264,7 @@ def _renamed(value: onnx.ValueInfoProto, name: str) -> onnx.ValueInfoProto:
 
 
 def _over_time(value: onnx.ValueInfoProto, name: str) -> onnx.ValueInfoProto:
-    """The same with a time axis in front."""
+    """Adds a leading time axis."""
     copy = _renamed(value, name)
     shape = copy.type.tensor_type.shape
     if not value.type.tensor_type.HasField("shape"):

@@ -1,4 +1,4 @@
-"""A model without a recurrent layer that may be one step of a cell: which layer of it could be lowered."""
+"""Suggests layers for a model without a recurrent layer that may be one step of a cell."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def layer_hints(proto: onnx.ModelProto) -> list[str]:
     """Suggests how to turn the model into a layer that can be lowered; empty if no such layer is found.
 
     Args:
-        proto: A model of which no recurrent layer is lowered; one that has recurrent nodes is more than a step.
+        proto: A model of which no recurrent layer is lowered; one that has recurrent nodes is not a mere step.
     """
     if any(node.op_type in CELL_TYPES for block in blocks_of([proto.graph]) for node in block.node):
         return []

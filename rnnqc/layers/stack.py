@@ -1,4 +1,4 @@
-"""Several recurrent layers, one above the other, from models of their cells."""
+"""Builds several recurrent layers on top of each other from models of their cells."""
 
 from __future__ import annotations
 
@@ -29,24 +29,24 @@ def stack(
     lengths: bool = False,
     initial_states: bool = False,
 ) -> onnx.ModelProto:
-    """A model that runs layers of cells over a sequence, each over the outputs of the one below.
+    """Builds a model that runs layers of cells over a sequence, each over the outputs of the one below.
 
     Args:
-        cells: Models of one step, as `rnnqc.layer` takes them, the lowest first. They share nothing: equal names and
-            sizes are those of different weights.
-        alternate: Run every second layer, from the second on, from the last step to the first.
+        cells: Models of one step, as `rnnqc.layer` takes them, the lowest first. They share nothing, even if names and
+            sizes are equal.
+        alternate: Run every second layer, starting with the second, from the last step to the first.
         bidirectional: Two cells make a layer, the first of them runs forward, the other backward. Both get the same
             input; their outputs are joined, `[T,B,H1 + H2]`.
         reverse: Run all layers from the last step to the first; with `alternate` the first, the third, ...
         state: For each input that is a state the output that becomes it, in all cells.
-        lengths: Give the model an input `sequence_lens`, int32 `[B]`, as a layer has it, for all layers.
+        lengths: Give the model an input `sequence_lens`, int32 `[B]`, as for a layer, that applies to all layers.
         initial_states: Make the initial states inputs; otherwise they are zeros.
 
     Returns:
         A model with the input `x [T,B,I]` under the first cell's name for it. Its outputs: `Y`, those of the highest
-        layer `[T,B,H]`, and of every layer what `rnnqc.layer` gives it besides. Names of layer k, counted from 0, begin
+        layer `[T,B,H]`, and the other outputs of `rnnqc.layer` for every layer. Names of layer k, counted from 0, begin
         with `l<k>/`, those of its backward cell with `l<k>_reverse/`: `l0/W`, `l1_reverse/c_next`, `l1/c` for
-        initializers, final states, initial states. A single cell in one direction gives what `rnnqc.layer` does.
+        initializers, final states, initial states. A single cell in one direction gives the result of `rnnqc.layer`.
 
     Raises:
         CompileError: A model is not a cell, or its width or type differs from that of the layer below it.
@@ -79,12 +79,12 @@ def stack(
 
 
 def _name(cell: Given, number: int) -> str:
-    """The name of a cell in messages."""
+    """Returns the name of a cell in messages."""
     return os.fspath(cell) if isinstance(cell, str | os.PathLike) else f"cell {number + 1}"
 
 
 def _of_one_operator_set(layers: Sequence[onnx.ModelProto], names: Sequence[str]) -> list[onnx.ModelProto]:
-    """The layers in the newest of their operator sets.
+    """Converts the layers to the newest of their operator sets.
 
     Raises:
         CompileError: One cannot be converted, or a domain other than ONNX's has two versions.
@@ -113,7 +113,7 @@ def _domain(name: str) -> str:
 def _joined(
     layers: Sequence[onnx.ModelProto], names: Sequence[str], floors: Sequence[Sequence[int]]
 ) -> onnx.ModelProto:
-    """One model of layers that read what those of the floor below have written."""
+    """Joins layers to one model; each reads the outputs of the level below."""
     first = layers[0].graph.input[0]
     taken = {first.name, LENGTHS}
     graph = onnx.GraphProto(name="stack")
@@ -153,7 +153,7 @@ def _joined(
 def _concatenated(
     graph: onnx.GraphProto, outputs: Sequence[onnx.ValueInfoProto], name: str, sources: str
 ) -> onnx.ValueInfoProto:
-    """The outputs of both directions as one value."""
+    """Concatenates the outputs of both directions."""
     if len({o.type.tensor_type.elem_type for o in outputs}) > 1:
         raise CompileError(f"{sources} write different types.", supported="two directions of one type")
     graph.node.append(helper.make_node("Concat", [o.name for o in outputs], [name], name, axis=2))
@@ -165,13 +165,13 @@ def _concatenated(
 
 
 def _width(value: onnx.ValueInfoProto) -> int:
-    """The last dimension; 0 where it is not declared."""
+    """Returns the last dimension; 0 if it is not declared."""
     dims = value.type.tensor_type.shape.dim
     return int(dims[-1].dim_value) if dims else 0
 
 
 def _check_fits(below: onnx.ValueInfoProto, x: onnx.ValueInfoProto, name: str, sources: str) -> None:
-    """Raises CompileError where a layer cannot read what is below it."""
+    """Raises CompileError if a layer cannot read the outputs below it."""
     found, wanted = _width(below), _width(x)
     if found and wanted and found != wanted:
         raise CompileError(

@@ -1,4 +1,4 @@
-"""Models that onnxruntime does not run as they are, or that bring their own quantization, as ones that it runs."""
+"""Converts models that onnxruntime cannot run, or that bring their own quantization, to ones that it runs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NOT_KEPT = (
     "no recipe",
     "--recipe int8 quantizes it",
 )
-"""Reason, found and action of a layer that stays float beside what is kept."""
+"""Reason, cause and action for a layer that stays float while the model's own quantization is kept."""
 
 
 def brings_its_own(model: Model) -> bool:
@@ -34,11 +34,11 @@ def brings_its_own(model: Model) -> bool:
 
 @refusing_invalid_models
 def executable(proto: onnx.ModelProto) -> onnx.ModelProto:
-    """A model as onnxruntime can run it; the same object where it can.
+    """Returns a model that onnxruntime can run; the same object if it already can.
 
-    Operators that only exports of Brevitas have are in form qcdq: the first form in which its cells run, nearest to
-    what Brevitas does, and so the reference of comparisons. A model with recurrent nodes that onnxruntime refuses for
-    their layout or for float64 is in normal form.
+    Operators of Brevitas exports become form qcdq: the earliest form that runs and the closest to Brevitas, hence the
+    reference for comparisons. A model whose recurrent nodes onnxruntime refuses, for their layout or float64, becomes
+    normal form.
     """
     nodes = [n for block in blocks_of([proto.graph, *proto.functions]) for n in block.node]
     exported = any(n.domain in DOMAINS and n.op_type in (CELL_OP, *QUANT_OPS, TRUNC_OP) for n in nodes)
@@ -46,7 +46,7 @@ def executable(proto: onnx.ModelProto) -> onnx.ModelProto:
         return proto
     read = Model.load(proto)
     if any(is_recurrent(n) and dtype_of(input_or_none(n, W)) is None for g in read.graphs() for n in g.nodes):
-        read.infer_shapes()  # weights that are computed
+        read.infer_shapes()  # for computed weights
     in_functions = any(n.op_type in CELL_TYPES for b in blocks_of(proto.functions) for n in b.node)
     if not exported and not in_functions and not any(_is_refused(n) for g in read.graphs() for n in g.nodes):
         return proto
@@ -55,7 +55,7 @@ def executable(proto: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _is_refused(node: Node) -> bool:
-    """Whether the node is a recurrent one that onnxruntime refuses, and whose normal form it runs."""
+    """Whether onnxruntime refuses this recurrent node but runs its normal form."""
     if not is_recurrent(node):
         return False
     refused = attribute(node, "layout", 0) or dtype_of(input_or_none(node, W)) == np.float64

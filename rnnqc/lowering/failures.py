@@ -1,4 +1,4 @@
-"""Checks of a lowering that a caller asks for, and the messages of the first one that fails."""
+"""Checks of a lowering that a caller requests, and the messages of the first one that fails."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Failure:
     """A check that failed.
 
     Attributes:
-        option: The option that asked for it: STRICT, STRICT_REST, FORM, VERIFY or MIN_SQNR.
+        option: The option that requested it: STRICT, STRICT_REST, FORM, VERIFY or MIN_SQNR.
         texts: The findings, and that no model is written.
     """
 
@@ -35,14 +35,14 @@ def first_failure(
     verify: bool = False,
     min_sqnr: float | None = None,
 ) -> Failure | None:
-    """The first check that a lowering fails; None if it passes all.
+    """Returns the first check that a lowering fails; None if it passes all.
 
     Args:
-        report: Of the lowering.
-        strict: Every recurrent node has to be lowered, and a model without any must not look like a step of one.
-        strict_rest: No weight around the recurrent layers may stay float, but for those too small to gain.
-        form: The form asked for: "qonnx" needs a cell of it.
-        verify: A pass at least has to be compared.
+        report: The report of the lowering.
+        strict: Every recurrent node must be lowered, and a model without any must not look like a step of one.
+        strict_rest: No weight around the recurrent layers may stay float, except those too small to gain.
+        form: The requested form: "qonnx" requires a cell of it.
+        verify: At least one pass must be compared.
         min_sqnr: Least SQNR in dB of every output.
     """
     if strict and report.entries_not_lowered:
@@ -65,7 +65,7 @@ def first_failure(
 
 
 def _too_lossy(report: Report, least: float) -> list[str]:
-    """A sentence about the worst output if that is below the SQNR asked for."""
+    """A sentence about the worst output if its SQNR is below `least`."""
     below = {n: v for n, v in report.sqnr_db.items() if v < least}
     if not below:
         return []

@@ -1,4 +1,4 @@
-"""The parts of a lowered file that take the most room, for files that have grown."""
+"""Describes the largest parts of a lowered file, for files that have grown."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ _FLOATS = (onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE, onnx.TensorProto.FLO
 _SMALL = 1024
 _OWN_KEYS = "rnnqc."
 _NAMED = 2
-"""How many constants are named."""
+"""The number of constants that are named."""
 
 
 def contents(proto: onnx.ModelProto) -> str:
-    """The bytes of function bodies, of float constants, with the nodes that read the largest ones, and of the rest.
+    """Describes the bytes of function bodies, of float constants with the nodes that read the largest, and of the rest.
 
-    The rest are operators with their names and shapes, and rnnqc's metadata; never nothing.
+    The rest are operators with their names and shapes, and rnnqc's metadata. The text is never empty.
     """
     parts = []
     functions = sum(f.ByteSize() for f in proto.functions)

@@ -1,4 +1,4 @@
-"""Lists the recurrent layers of a model, how lowering would handle each one, and the float weights around them."""
+"""Lists the recurrent layers of a model, how lowering would handle each, and the float weights around them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from rnnqc.proto.given import Given, as_given, proto_of
 from rnnqc.results import Result
 
 VERDICTS = {"lowered": "will be lowered", "float": "stays float", "quantized": "stays as it is", "done": "done"}
-"""By the status of a node, what lowering does with it; "done": it is lowered already."""
+"""How lowering treats a node, by its status; "done" means already lowered."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -48,8 +48,8 @@ class Inspection(Result):
     Attributes:
         model: The model's name.
         opset: Operator set of the model.
-        nodes: Its recurrent nodes in normal form, and those that are lowered already.
-        cells: By the path of a node the names of the cells that it becomes.
+        nodes: Its recurrent nodes in normal form, and those that are already lowered.
+        cells: The names of the cells that a node becomes, by its path.
         notes: Remarks by the path of the node that they are about.
         constant_outputs: Outputs that no input influences.
         dropouts: Paths of Dropout nodes in training mode.
@@ -57,9 +57,9 @@ class Inspection(Result):
         rest: The float weights outside the recurrent layers.
         bytes: Size of the model, external data included.
         elementwise: Recurrences without matrices, which stay float.
-        deciding: By name of each input of one number that decides an If, the numbers it is compared to.
-        warnings: What a user should know before lowering.
-        states: Outputs by the input that they look like becoming in the next call of a stream.
+        deciding: For each scalar input that decides an If, the numbers it is compared to.
+        warnings: Warnings to read before lowering.
+        states: Outputs by the input that they appear to become in the next call of a stream.
         quantized_outputs: The formats of outputs that are quantized values, by name.
     """
 
@@ -81,17 +81,17 @@ class Inspection(Result):
 
     @property
     def slow_stock(self) -> str:
-        """What lowering says of the speed without the library."""
+        """The note of a lowering on speed without the native library."""
         return slower_without_library(n for n in self.nodes if n.status == "lowered" or n.form in (FUSED, INTEGER))
 
     @property
     def headline(self) -> str:
-        """How many layers there are."""
+        """The number of layers."""
         return f"{self.model}: operator set {self.opset}, {len(self.nodes)} recurrent node(s)"
 
     @property
     def hints(self) -> list[str]:
-        """What to know of the model, and what to do about it."""
+        """Useful facts about the model, with the options to use."""
         found = []
         for name, numbers in self.deciding.items():
             chosen = " or ".join(f"--bind {name}={n}" for n in (*map(str, numbers),) or ("VALUE",))
@@ -108,7 +108,7 @@ class Inspection(Result):
 
     @property
     def rows(self) -> list[dict[str, Any]]:
-        """The recurrent nodes."""
+        """One row for each recurrent node."""
         sizes = ("input_size", "hidden_size", "sequence_length", "batch", "direction")
         return [
             {"node": n.path, "op": n.op, **{k: n.attributes.get(k) for k in sizes}, "weight_bytes": n.weight_bytes}
@@ -117,7 +117,7 @@ class Inspection(Result):
         ]
 
     def to_dict(self) -> dict[str, Any]:
-        """What `rnnqc inspect --json` prints."""
+        """Returns the contents of `rnnqc inspect --json`."""
         nodes = [
             {
                 "node": n.path, "op": n.op, "attributes": n.attributes, "weight_bytes": n.weight_bytes,
@@ -199,7 +199,7 @@ def inspect(
 
 
 def _points(model: Model) -> dict[str, Mapping[str, Any]]:
-    """The formats that a lowered model says its points have; integer forms hold scales of channels apart."""
+    """Returns the recorded formats of a lowered model's points; integer forms store per-channel scales elsewhere."""
     cells = (*model.cells.values(), *released_cells(model).values())
     found = {f"{c.name}.{p}": s.as_dict() for c in cells for p, s in points_of(c).items()}
     others = [(r["name"], r.get("formats", {})) for r in custom_cells(model).values()]

@@ -1,4 +1,4 @@
-"""Judge: reports the fate of every recurrent node, warns, and measures the result against the float model."""
+"""Judge: reports the outcome of every recurrent node, warns, and measures the result against the float model."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from functools import partial
 
 from rnnqc.cells.forms import CUSTOM, FUSED, INTEGER, QCDQ, QONNX
 from rnnqc.codes import Code, all_told, told
-from rnnqc.errors import CompileError, Outcome, Remark, UsageError, explained
+from rnnqc.errors import LOWER_THE_FLOAT_MODEL, CompileError, Outcome, Remark, UsageError, byte_count, explained
 from rnnqc.lowering.executable import NOT_KEPT, executable
 from rnnqc.lowering.measurement import generated, given, measure
 from rnnqc.lowering.plan import AS_EXPORTED, Plan
@@ -21,24 +21,23 @@ from rnnqc.lowering.reports.warnings import lowered_otherwise, suspected_steps, 
 from rnnqc.lowering.run import Passed
 from rnnqc.measure.feeds import Level
 from rnnqc.passes.analysis.elementwise_recurrences import ACTION, REASON, ElementwiseRecurrence
-from rnnqc.passes.analysis.foreign_operators import LOWER_THE_FLOAT_MODEL
 from rnnqc.passes.analysis.released_cells import WRITTEN_OUT
 from rnnqc.passes.custom_cells.quantize_custom_cells import CALIBRATE
 from rnnqc.passes.graph.nodes.quant_operators import CELL_OP
 
 
 def judge(plan: Plan, passed: Passed, start: float | None = None) -> Report:
-    """The report of a lowering, but for the sizes of its file.
+    """Makes the report of a lowering, without the size of its file.
 
     Args:
-        plan: Of the lowering.
+        plan: The plan of the lowering.
         passed: The result of its passes.
         start: When the lowering began (`time.perf_counter`), for `patience`; now by default.
 
     Raises:
-        CompileError: Nothing was lowered for want of calibration data, or because an earlier lowering had lowered it
-            otherwise than asked for; with `strict`: a recurrent node, or what may be a step of one, was not lowered.
-        UsageError: The form asked for is none that its cells, lowered already, can have.
+        CompileError: Nothing was lowered because calibration data is missing, or because an earlier lowering used other
+            settings; with `strict`: a recurrent node, or a possible step of one, was not lowered.
+        UsageError: Its cells are already lowered and cannot take the requested form.
     """
     start = time.perf_counter() if start is None else start
     entries = _entries(plan, passed)
@@ -81,7 +80,7 @@ def _slow_stock(plan: Plan, passed: Passed, entries: Sequence[Entry]) -> str:
 
 
 def _entries(plan: Plan, passed: Passed) -> list[Entry]:
-    """One entry for each recurrent node, with a reason where it stays float."""
+    """Returns one entry for each recurrent node, with a reason where it stays float."""
     entries = make_entries(passed, plan.form)
     if plan.statistics is None:
         _refuse_uncalibrated(entries, passed)
@@ -94,7 +93,7 @@ def _entries(plan: Plan, passed: Passed) -> list[Entry]:
 
 
 def _refuse_uncalibrated(entries: Sequence[Entry], passed: Passed) -> None:
-    """Raises CompileError with the first point that lacks a scale, if nothing but that keeps the model float."""
+    """Raises CompileError with the first point that lacks a scale, if only missing scales keep the model float."""
     lacking = [r for r in passed.remarks_of(Outcome.FLOAT) if r.action == CALIBRATE]
     if lacking and all(e.status == "float" for e in entries):
         first = lacking[0]
@@ -106,7 +105,7 @@ def _refuse_uncalibrated(entries: Sequence[Entry], passed: Passed) -> None:
 
 
 def _refuse_idle_recipe(plan: Plan, passed: Passed, report: Report) -> None:
-    """Raises CompileError where a quantization is asked for, and all there is was lowered otherwise before."""
+    """Raises CompileError if a quantization is requested, but everything was lowered with other settings before."""
     text = lowered_otherwise(plan, passed, report.entries)
     if text is not None and not report.is_changed and not report.rest.is_changed:
         raise CompileError(
@@ -117,7 +116,7 @@ def _refuse_idle_recipe(plan: Plan, passed: Passed, report: Report) -> None:
 
 
 def _refuse_written_out(entries: Sequence[Entry]) -> None:
-    """Raises UsageError where all that a model has are cells of form qcdq that no pass takes to the form asked for."""
+    """Raises UsageError if the model has only cells of form qcdq that no pass can take to the requested form."""
     reason, found, action = WRITTEN_OUT
     stay = [e for e in entries if e.reason == reason]
     if stay and all(e.earlier for e in entries):
@@ -129,7 +128,7 @@ def _refuse_written_out(entries: Sequence[Entry]) -> None:
 
 
 def refuse_other_forms(report: Report, form: str | None) -> None:
-    """Raises CompileError where form qonnx is asked for and no layer has a cell of it."""
+    """Raises CompileError if form qonnx is requested and no layer has a cell of it."""
     if form == QONNX and not any(e.form == QONNX for e in report.entries):
         raise CompileError(
             f"no cell of form {QONNX} was made: " + (" ".join(e.explanation for e in report.entries) or "no layer."),
@@ -139,7 +138,7 @@ def refuse_other_forms(report: Report, form: str | None) -> None:
 
 
 def _refuse_float_nodes(report: Report) -> None:
-    """Raises CompileError where a recurrent node was not lowered, or the model may be a step of one that was not."""
+    """Raises CompileError if a recurrent node was not lowered, or the model may be a step of one."""
     if report.entries_not_lowered:
         raise CompileError(
             f"recurrent nodes {report.how_they_stay}: " + " ".join(e.explanation for e in report.entries_not_lowered),
@@ -155,7 +154,7 @@ def _refuse_float_nodes(report: Report) -> None:
 
 
 def _refuse_float_rest(report: Report) -> None:
-    """Raises CompileError where a weight around the recurrent layers stays float that int8 would make smaller."""
+    """Raises CompileError if a weight around the recurrent layers stays float although int8 would make it smaller."""
     left = report.rest.left
     if left:
         raise CompileError(
@@ -166,9 +165,16 @@ def _refuse_float_rest(report: Report) -> None:
 
 
 def _measure(plan: Plan, passed: Passed, report: Report, start: float) -> None:
-    """Measures the SQNR where that is asked for, and something was lowered now or patience has no end."""
+    """Measures the SQNR if requested, and if something was lowered now or patience is infinite."""
     reference, patience = passed.reference, plan.options.patience
-    if reference is None or not (report.is_changed or report.rest.is_changed or patience == math.inf):
+    if not (report.is_changed or report.rest.is_changed or patience == math.inf):
+        return
+    if reference is None:
+        if plan.options.measure:
+            report.unmeasured = (
+                f"the model has {byte_count(plan.model.size)}, and onnxruntime takes no more than 2 GB in memory: "
+                "compare the two files in a program of yours."
+            )
         return
     seconds = patience * (time.perf_counter() - start)
     candidate, calibrated = partial(executable, passed.model.proto), plan.statistics is not None

@@ -62,47 +62,48 @@ def lower(
         >>> [(row["op"], row["status"], row["form"]) for row in lowered.rows]
         [('LSTM', 'lowered', 'fused')]
 
-    `lowered.save("digits.int8.onnx")` writes it; `print(lowered)` says what became of the layers.
+        `lowered.save("digits.int8.onnx")` writes the model; `print(lowered)` reports the outcome of each layer.
 
     Args:
         model: A path, a ModelProto, or a `torch.onnx.ONNXProgram`.
-        recipe: Name of a recipe, or a `.toml` file, or a recipe. By default "int8"; but a model with cells that bring
-            their own quantization gets no other.
+        recipe: Name of a recipe, or a `.toml` file, or a recipe. By default "int8", except for a model with cells that
+            bring their own quantization, which is kept.
         form: "fused" (default), "integer", "qcdq", "qonnx" or "ort".
         calibration: Data to calibrate with: the name of an `.npz`, of a directory of `.npz`, or `module:function`; a
             dict of arrays as an `.npz` holds them (a leading axis counts samples); or any iterable of feeds, such as a
             `torch.utils.data.DataLoader`. A feed is a dict of arrays by name of input, or arrays in the order of the
-            inputs, after which one of labels may follow. Torch tensors will do for arrays.
+            inputs, optionally followed by labels. Arrays may be torch tensors.
         stats: The statistics of an earlier calibration instead, or their file.
-        state: Of calibration data that is the calls of a stream: outputs by the input they become in the next call.
+        state: If the calibration data is the calls of a stream: outputs by the input they become in the next call.
         batch: How many rows of calibration data run at once (see `calibrate`); given statistics must be of this batch.
         unroll: Unroll loops (needs static sequence lengths).
         dims: Symbolic dimensions to bind, by name.
-        bind: Values of inputs by name, which become constants: the lowered model has these inputs no longer. A number
-            or truth value fills an input of any fixed shape; a list or array has the shape of the input.
+        bind: Values of inputs by name. These inputs become constants and disappear from the lowered model. A number or
+            boolean fills an input of any fixed shape; a list or array has the shape of the input.
         overrides: `PATH.KEY=VALUE` before the recipe's rules.
         strict: Refuse a model with a recurrent node that stays float, or that another tool has quantized.
         verify: Compare the numerics after every pass with what the pass declares, on generated feeds and some of the
             calibration data.
         reproducer: Folder for the files that reproduce a failed comparison; those of an earlier run are removed.
         measure: Measure the SQNR of every output against the float model, on some of the calibration data (the first
-            calls of a stream), or on generated data of several magnitudes (`report.sqnr_db` and what follows it). Not
-            by default: who lowers in a program may do so a hundred times, and has data to compare on
+            calls of a stream), or on generated data of several magnitudes (`report.sqnr_db` and the fields after it).
+            Off by default: a program may lower a hundred times and has its own data to compare on
             (`compare_models`).
-        patience: Measure for so many times as long as the lowering takes, at most; and only what was lowered now.
+        patience: Measure for at most this many times as long as the lowering takes, and only if something was lowered
+            now.
         rest: "float" (default), or "int8": embeddings, linear layers and convolutions around the recurrent layers are
             stored as int8 (see `docs/whole_models.md`).
-        strict_rest: Refuse a model in which a weight around the recurrent layers stays float, but for those that are
+        strict_rest: Refuse a model in which a weight around the recurrent layers stays float, except those that are
             too small to gain.
-        remove_sorting: Take out sorts of a batch by length, which no recurrent layer needs, where nobody sees them.
-        quantized_outputs: Names of outputs that become quantized values (int8, ...) of the format that their hidden or
-            cell states have; `report.quantized_outputs` and the metadata say how real values follow from them.
-        instruments: More observers of the passes.
-        progress: Called with the name of each pass before it runs, and in a calibration with how far that is.
+        remove_sorting: Remove sorts of a batch by length, which no recurrent layer needs, if nothing else reads them.
+        quantized_outputs: Names of outputs that become quantized values (int8, ...) in the format of their hidden or
+            cell states; `report.quantized_outputs` and the metadata tell how to convert them to real values.
+        instruments: Additional observers of the passes.
+        progress: Called with the name of each pass before it runs, and with the progress of a calibration.
 
     Raises:
-        CompileError: The model or the options cannot be handled; onnxruntime calls the graph invalid, and what was made
-            of it, too; with `strict`: a recurrent node stays as it is; with `strict_rest`: a weight around them stays
+        CompileError: The model or the options cannot be handled; onnxruntime finds the graph, or the lowered one,
+            invalid; with `strict`: a recurrent node stays as it is; with `strict_rest`: a weight around them stays
             float; with form "qonnx": no layer has a cell of it.
         NumericsError: With `verify`: a pass changed more than it declares.
     """
@@ -125,12 +126,12 @@ def lower_to_report(
     instruments: Sequence[Instrument] = (),
     progress: Callable[[str], None] | None = None,
 ) -> Lowered:
-    """`lower`, but a form that no layer has is in the report alone, for callers who write it before they refuse.
+    """Like `lower`, but only reports a form that no layer has, for callers that write the report before they refuse.
 
     Raises:
         CompileError: As `lower`.
         NumericsError: As `lower`.
-        InternalError: With `measure`: onnxruntime calls what was made of a valid model invalid.
+        InternalError: With `measure`: onnxruntime finds the lowered model of a valid model invalid.
     """
     start, model = time.perf_counter(), as_given(model)
     plan = make_plan(model, options, progress)
@@ -138,9 +139,9 @@ def lower_to_report(
         passed = run(plan, [*instruments, *_told(progress)])
         report = judge(plan, passed, start)
         lowered = record(plan, passed, report)
-    if not report.sqnr_db:  # with an SQNR both models ran
+    if not report.sqnr_db:  # otherwise both models ran
         refuse_invalid_input(model, lowered.proto)
-        if options.measure:  # which could not be done
+        if options.measure:  # the measurement failed
             refuse_invalid_output(model, lowered.proto)
     return lowered
 

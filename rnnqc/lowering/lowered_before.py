@@ -1,4 +1,4 @@
-"""Whether models are what they are taken for where two are compared: a float one, and what it was lowered to."""
+"""Checks that two models to compare are a float model and a lowered one, in this order."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ def is_lowered(proto: onnx.ModelProto, source: str) -> bool:
 
 
 def check_order(names: tuple[str, str], protos: Sequence[onnx.ModelProto], command: str) -> None:
-    """Refuses the two models in the wrong order: the noise would be set against the quantized signal.
+    """Refuses two models in the wrong order: the noise would be set against the quantized signal.
 
     Args:
-        names: Of the model that is taken for the float one, and of the one that is taken for the lowered one.
+        names: Names of the supposed float model and of the supposed lowered one.
         protos: The two models.
-        command: The command line, with FLOAT.onnx and QUANT.onnx where they stand.
+        command: The command line, with FLOAT.onnx and QUANT.onnx in their places.
 
     Raises:
         UsageError: The first one is lowered, the second one is not.

@@ -20,9 +20,9 @@ from rnnqc.measure.feeds import FeedGenerator, Level, generated_levels
 from rnnqc.measure.runs import State
 
 LEAST_SECONDS = 1.0
-"""Measuring does not end before."""
+"""The minimum time for measuring."""
 MEASURED_SAMPLES = 16
-"""Of calibration data."""
+"""The number of calibration samples to measure on."""
 
 
 def measure(
@@ -34,15 +34,15 @@ def measure(
     *,
     state: State = None,
 ) -> None:
-    """Measures the SQNR of every output into a report, which says so where it cannot be measured.
+    """Measures the SQNR of every output and stores it in the report, or the reason why it cannot be measured.
 
     Args:
         report: Gets the results.
         reference: The float model, as onnxruntime runs it.
         candidate: Makes the lowered one.
         levels: The feeds.
-        seconds: After this no further level is begun.
-        state: Outputs by the input they become in the next call, where the feeds of a level are the calls of a stream.
+        seconds: No further level starts after this time.
+        state: Outputs by the input they become in the next call, if the feeds of a level are the calls of a stream.
     """
     start = time.perf_counter()
     done: list[LevelComparison] = []
@@ -63,23 +63,24 @@ def measure(
     report.sqnr_summary = _summary(report)
     own = [level for level in done if level.name == CALIBRATION_DATA]
     report.varying_db = {o.name: o.varying_db for level in own for o in level.outputs if o.varying_db < math.inf}
+    report.constant = bool(done) and all(o.constant for level in done for o in level.outputs)
     report.unlike = list(dict.fromkeys(text for level in done for text in unlike_texts(level.outputs)))
 
 
 def generated(generator: FeedGenerator, *, calibrated: bool) -> Iterator[Level]:
-    """Feeds of several magnitudes; where ranges fit the user's data of the usual one alone: others lie beyond them.
+    """Yields feeds of several magnitudes; only the usual one if ranges are calibrated, as others lie beyond them.
 
     Raises:
-        CompileError: The model runs on nothing that was generated.
+        CompileError: The model runs on none of the generated data.
     """
     yield from islice(generated_levels(generator.checked(), 1), 1 if calibrated else None)
 
 
 def given(proto: onnx.ModelProto, data: Data, state: State) -> Level:
-    """The first calls of a stream, or some of the first samples that stand alone.
+    """Returns the first calls of a stream, or some of the first independent samples.
 
     Raises:
-        CompileError: The data does not fit the model: dimensions were bound to other sizes, say.
+        CompileError: The data does not fit the model, for example because dimensions were bound to other sizes.
     """
     carried = state_pairs(state, proto)
     calls = [call.feed for call in first_calls(proto, data, carried)]
@@ -87,7 +88,7 @@ def given(proto: onnx.ModelProto, data: Data, state: State) -> Level:
 
 
 def _summary(report: Report) -> str:
-    """The least SQNR, its level, and what it is on usual values; "" if nothing was measured."""
+    """Words for the lowest SQNR, its level, and the value on usual data; "" if nothing was measured."""
     name = report.worst_output
     if name is None:
         return ""

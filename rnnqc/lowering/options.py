@@ -18,12 +18,12 @@ from rnnqc.recipes.recipe import Recipe, load_recipe
 DEFAULT_RECIPE = "int8"
 REST_FLOAT, REST_INT8 = "float", "int8"
 REST = (REST_FLOAT, REST_INT8)
-"""What may become of the weights around the recurrent layers."""
+"""How the weights around the recurrent layers can be stored."""
 
 
 @dataclass(frozen=True)
 class LowerOptions:
-    """The arguments of `lower`, which describes them: `statistics` is its `stats`, the others have the same names."""
+    """The arguments of `lower`, which documents them: `statistics` is its `stats`, the others have the same names."""
 
     recipe: str | Recipe | None = DEFAULT_RECIPE
     form: str | None = None
@@ -47,7 +47,7 @@ class LowerOptions:
 
     @property
     def resolved_form(self) -> str:
-        """The form to produce by a recipe of cells.
+        """The form that a recipe of cells produces.
 
         Raises:
             UsageError: The form is unknown, or contradicts `unroll`.
@@ -84,7 +84,7 @@ class LowerOptions:
             )
 
     def recipe_and_form(self) -> tuple[Recipe, str]:
-        """The recipe with its overrides, and the form to produce, or WEIGHT_ONLY.
+        """Returns the recipe with its overrides, and the form to produce, or WEIGHT_ONLY.
 
         Raises:
             CompileError: There is no such recipe.

@@ -37,12 +37,13 @@ from rnnqc.passes.pipeline import (
     rest_weight_passes,
 )
 from rnnqc.passes.verify.reproducer import check_reproducer
+from rnnqc.proto.files import LARGEST_FILE
 from rnnqc.proto.given import Given
 from rnnqc.recipes.recipe import Recipe
 from rnnqc.recipes.recipe_record import RECIPE_KEY, RecipeRecord, read_record
 
 AS_EXPORTED = "as exported"
-"""In place of the name of a recipe."""
+"""Stands in place of a recipe name."""
 
 
 @dataclass(frozen=True)
@@ -52,12 +53,12 @@ class Plan:
     Attributes:
         source: The model as it was given.
         options: The arguments of `lower`; calibration data can be read again if passes are verified on it.
-        recipe: With its overrides.
+        recipe: The recipe with its overrides.
         form: The form to produce, or WEIGHT_ONLY.
-        statistics: Of the calibration, if there is one.
+        statistics: The statistics of the calibration, if there is one.
         model: The model with its dimensions bound. Running the plan changes it.
-        is_asked_for: Whether a recipe, overrides or data to calibrate with ask for a quantization.
-        keeps_own: Whether the model brings its own quantization and gets no other.
+        is_asked_for: Whether a recipe, overrides or calibration data request a quantization.
+        keeps_own: Whether the model brings its own quantization and keeps it.
         normal_form: The passes to the normal form.
         passes: The passes after it.
         rest_passes: After those, the passes for the weights around the recurrent layers.
@@ -66,9 +67,9 @@ class Plan:
         given: Properties that hold after the normal form.
         constant_outputs: Names of outputs that no input influences.
         dropouts: Paths of Dropout nodes in training mode.
-        fatal: Paths of nodes on which onnxruntime dies.
-        fixed_lengths: A sentence for each output that is declared with a length which is open.
-        asked_dims: The dimensions to bind that were named; `options` has those, too, that their layers need equal.
+        fatal: Paths of nodes that crash onnxruntime.
+        fixed_lengths: A sentence for each output whose declared length is fixed although it is dynamic.
+        asked_dims: The dimensions that the caller binds; `options` also has those that their layers need equal.
     """
 
     source: Given
@@ -91,6 +92,11 @@ class Plan:
     fixed_lengths: Sequence[str]
     asked_dims: Collection[str] = ()
 
+    @property
+    def is_too_large(self) -> bool:
+        """Whether the model with its external data has more bytes than a session takes in memory."""
+        return self.model.size > LARGEST_FILE
+
     @cached_property
     def record(self) -> RecipeRecord:
         """The metadata of a model that is lowered as planned."""
@@ -102,7 +108,7 @@ class Plan:
         return RecipeRecord(self.recipe, self.form, options.unroll, dict(options.dims), seen, options.rest)
 
     def read(self) -> Model:
-        """The model anew, as it was before any pass."""
+        """Loads the model again, as it was before any pass."""
         return bound_model(self.source, self.options.dims, self.options.bind)
 
 
@@ -112,7 +118,7 @@ def make_plan(source: Given, options: LowerOptions, tell: Callable[[str], None] 
     Args:
         source: The model.
         options: How to lower it.
-        tell: Called with how far a calibration is.
+        tell: Called with the progress of a calibration.
 
     Raises:
         CompileError: The model cannot be lowered, or not to this form.
@@ -157,7 +163,7 @@ def make_plan(source: Given, options: LowerOptions, tell: Callable[[str], None] 
 
 
 def _with_checked_data(source: Given, options: LowerOptions) -> LowerOptions:
-    """The options, with calibration data that comparisons can read again; the reproducer takes the place of no input.
+    """Makes calibration data readable again for comparisons, and checks that the reproducer overwrites no input.
 
     Raises:
         UsageError: It would.
@@ -176,7 +182,7 @@ def _with_checked_data(source: Given, options: LowerOptions) -> LowerOptions:
 def _statistics(
     source: Given, options: LowerOptions, recipe: Recipe, name: str, tell: Callable[[str], None] | None
 ) -> Statistics | None:
-    """The statistics to lower with: those given, of a calibration, or those that the formats of a file came from.
+    """Returns the statistics to lower with: given ones, those of a calibration, or those of a formats file.
 
     Messages about a calibration call the model `name`.
 
@@ -232,7 +238,7 @@ def _refuse_constants(model: Model) -> None:
 
 
 def _refuse_later_forms(model: Model, form: str, unroll: bool) -> None:
-    """Raises UsageError for a model with a cell past the form asked for: passes only go forward."""
+    """Raises UsageError for a cell that is past the requested form: passes only go forward."""
     order = (FLOAT, *reversed(EVERY_FORM))
     for cell in model.cells.values():
         if order.index(cell.form) > order.index(form) or (unroll and cell.form == FUSED):

@@ -1,4 +1,4 @@
-"""Record: writes into a lowered model how it was made, as metadata `rnnqc.recipe`."""
+"""Record: writes how a model was lowered into it, as metadata `rnnqc.recipe`."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from rnnqc.cells.stages import points_of
+from rnnqc.errors import CompileError
 from rnnqc.formats.quantized_outputs import as_dicts, read_outputs
 from rnnqc.ir import Model
 from rnnqc.lowering.file_contents import contents
@@ -19,7 +20,7 @@ from rnnqc.recipes.recipe_record import RECIPE_KEY, RecipeRecord, read_record
 
 
 def record(plan: Plan, passed: Passed, report: Report) -> Lowered:
-    """Writes into the model how it was lowered, and into the report how large it is as one file.
+    """Writes the lowering's settings into the model, and the model's size as one file into the report.
 
     Raises:
         CompileError: It is too large for one file.
@@ -32,14 +33,19 @@ def record(plan: Plan, passed: Passed, report: Report) -> Lowered:
     report.points = _exported_points(passed, report) | {path: point.as_dict() for path, point in formats.items()}
     report.quantized_outputs = as_dicts(read_outputs(model.metadata))
     lowered = Lowered(model, report, plan.statistics, formats)
-    report.bytes = proto_size(lowered.proto, "The lowered model")
+    try:
+        report.bytes = proto_size(lowered.proto, "The lowered model")
+    except CompileError as error:
+        if not plan.recipe.rest:
+            error.action = f"--rest int8 stores the weights around the recurrent layers as int8; or {error.action}"
+        raise
     if report.bytes > report.float_bytes:
         report.contents = contents(lowered.proto)
     return lowered
 
 
 def _exported_points(passed: Passed, report: Report) -> dict[str, Mapping[str, Any]]:
-    """The formats of Brevitas' cells that were read now, with scales of channels, which the lowered file has not."""
+    """Returns the formats of Brevitas cells read now, with the per-channel scales that the lowered file lacks."""
     earlier = {cell for e in report.entries if e.earlier for cell in e.cells}
     cells = [c for c in passed.cells.values() if c.op == CELL_OP and c.name not in earlier]
     return {
@@ -50,7 +56,7 @@ def _exported_points(passed: Passed, report: Report) -> dict[str, Mapping[str, A
 
 
 def earlier_record(model: Model, entries: Sequence[Entry]) -> RecipeRecord | None:
-    """The record of an earlier lowering; None if no node was lowered earlier, or the model has no record.
+    """Returns the record of an earlier lowering; None if no node was lowered earlier, or the model has no record.
 
     Raises:
         UsageError: The metadata is damaged.
@@ -59,7 +65,7 @@ def earlier_record(model: Model, entries: Sequence[Entry]) -> RecipeRecord | Non
 
 
 def _record(plan: Plan, model: Model, report: Report) -> RecipeRecord | None:
-    """The plan if it lowered something; otherwise the earlier record, with the form that its cells have now."""
+    """Returns the plan's record if something was lowered; otherwise the earlier record with the current form."""
     earlier = earlier_record(model, report.entries)
     if not plan.keeps_own and report.is_changed:
         return plan.record

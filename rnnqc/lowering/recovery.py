@@ -21,14 +21,15 @@ from rnnqc.passes.base import PassResult
 from rnnqc.passes.normalize.canonicalize import MINIMUM_OPSET
 from rnnqc.passes.normalize.fold_constants import FoldConstants
 from rnnqc.passes.normalize.fold_product_weights import FoldProductWeights
+from rnnqc.passes.normalize.read_ort_lstm import ReadOrtLstm
 from rnnqc.passes.normalize.simplify_sequences import SimplifySequences
 from rnnqc.passes.recover.recovery_sites import RecoverySites
 from rnnqc.passes.verify.model_runs import ModelRuns, moved
 from rnnqc.passes.verify.pass_comparison import PERTURBATIONS, ROUNDINGS
 
 SHARE = 1e-4
-"""Of the largest value of an output: how much roundings may change."""
-_NOTHING = 1e-6  # of the largest value of an output on all feeds: below this it counts as zero
+"""The error that rounding may cause, as a share of the largest value of an output."""
+_NOTHING = 1e-6  # likewise over all feeds: smaller values count as zero
 _MOST_SITES = 12
 _BRANCHES = {True: "then_branch", False: "else_branch"}
 _REWRITING = (RecoverySites, FoldConstants, SimplifySequences, FoldProductWeights)
@@ -39,9 +40,9 @@ class Recovered(NamedTuple):
 
     Attributes:
         model: The model.
-        results: Of the passes.
+        results: The results of the passes.
         warnings: Recoveries that were undone, or could not be compared.
-        generator: Of inputs for the original and the model, where the comparison has one.
+        generator: The generator of inputs for the original and the model, if the comparison has one.
     """
 
     model: Model
@@ -51,15 +52,15 @@ class Recovered(NamedTuple):
 
 
 def in_normal_form(plan: Plan, instruments: Sequence[Instrument], generator: FeedGenerator | None = None) -> Recovered:
-    """Runs the passes of the normal form, and the model before and after on generated inputs if layers were recovered.
+    """Runs the passes of the normal form; after recoveries, compares the model before and after on generated data.
 
-    Where the results differ, the recoveries that make the difference are undone: loops and steps stay as they are.
-    A model of an old operator set is compared, too: what onnx's converter makes of it may be another one.
+    Recoveries that change the results are undone: their loops and steps stay as they are. A model of an old operator
+    set is compared, too, because onnx's converter may change it.
 
     Args:
-        plan: Its model is changed.
+        plan: The plan; its model is changed.
         instruments: Observers of the passes.
-        generator: Of inputs for the original, if there is one already.
+        generator: Generator of inputs for the original, if there is one already.
     """
     model, passes = plan.model, plan.normal_form
     opset = model.opset
@@ -82,7 +83,7 @@ def in_normal_form(plan: Plan, instruments: Sequence[Instrument], generator: Fee
         text = f"the recovered layers (passes {names}) could not be compared with the original because {error.message}"
         return Recovered(model, results, [text])
     other = [] if trial.base is None or model.opset == opset else [_of_conversion(opset, model.opset, trial.base)]
-    if not kept:  # a difference is of other passes then, which --verify compares with what they declare
+    if not kept:  # then other passes differ, which --verify compares with what they declare
         return Recovered(model, results, other + trial.unreached(changed), trial.generator_of_original)
     model = plan.read()
     results = PassManager(_without(passes, kept), instruments).run(model)
@@ -102,11 +103,11 @@ def _of_conversion(old: int, new: int, difference: str) -> str:
 
 
 Sites = Mapping[tuple[str, str], str]
-"""The difference by pass and site; the site "" stands for all of the pass."""
+"""Describes the difference by pass and site; the site "" is the whole pass."""
 
 
 def _without(passes: Sequence[Pass], kept: Sites) -> list[Pass]:
-    """The passes without what they do at some sites."""
+    """Returns the passes, changed to leave some sites alone."""
     made: list[Pass] = []
     for pass_ in passes:
         name = pass_.info.name
@@ -119,7 +120,7 @@ def _without(passes: Sequence[Pass], kept: Sites) -> list[Pass]:
 
 
 class _Trial:
-    """Runs of the original and of what became of it, on the same feeds."""
+    """Runs the original and converted models on the same feeds."""
 
     def __init__(self, plan: Plan, after: onnx.ModelProto, generator: FeedGenerator | None) -> None:
         self.plan, self.after, self.generator = plan, after, generator
@@ -129,15 +130,15 @@ class _Trial:
         self._taken: set[str] = set()
         self._noises: list[dict[str, float]] = []
         self.base: str | None = None
-        """How the model differs from the original where nothing is recovered; None if by roundings, or unknown."""
+        """How the model without recoveries differs from the original; None if only by rounding, or if unknown."""
 
     @property
     def generator_of_original(self) -> FeedGenerator | None:
-        """The generator, unless its sizes are those of another model, which stands in for the original."""
+        """The generator, unless another model stands in for the original and gave it its sizes."""
         return self.generator if self._fallback is None else None
 
     def difference(self, proto: onnx.ModelProto) -> str | None:
-        """By how much the results of a model differ from those of the original; None if it is by roundings.
+        """Describes how the results of a model differ from those of the original; None if only by rounding.
 
         Raises:
             CompileError: onnxruntime does not run the original on generated inputs.
@@ -166,13 +167,13 @@ class _Trial:
         return None
 
     def _expected(self, number: int) -> dict[str, Array]:
-        """The outputs of the original."""
+        """Returns the outputs of the original."""
         assert self.reference is not None
         outputs = self.reference.of(number)
         return {v.name: np.asarray(outputs[v.name]) for v in self.after.graph.output}
 
     def unreached(self, changed: Sequence[Pass]) -> list[str]:
-        """Branches of If nodes that were not compared because no generated input leads there."""
+        """Returns warnings for branches of If nodes that no generated input reached, so that they were not compared."""
         sites = [s for p in changed if isinstance(p, RecoverySites) for s in p.sites]
         branches = sorted({"/".join(s.split("/")[: k + 1]) for s in sites for k, part in enumerate(s.split("/"))
                            if part in _BRANCHES.values()} - self._taken)  # fmt: skip
@@ -183,7 +184,7 @@ class _Trial:
         ]
 
     def wrong_sites(self, changed: Sequence[Pass], found: str) -> Sites:
-        """The sites to leave alone so that the outputs match the original; all of them if no smaller set is enough."""
+        """Returns the sites to leave alone so that the outputs match the original; all if no smaller set suffices."""
         sites = [(p.info.name, s) for p in changed for s in ((isinstance(p, RecoverySites) and p.sites) or [""])]
         if len(sites) > _MOST_SITES:
             sites = [(p.info.name, "") for p in changed]
@@ -212,11 +213,11 @@ class _Trial:
         return model.proto
 
     def _reference(self) -> ModelRuns:
-        """The original, or with the passes that recover nothing where onnxruntime does not run it."""
+        """Runs the original; if onnxruntime refuses it, the model after the passes that recover nothing."""
         refusal: CompileError | None = None
         if self._fallback is None:
             try:
-                return self._runs(self.plan.read().proto)
+                return self._runs(self._original())
             except CompileError as error:
                 refusal = error
             rewriting = (p.info.name for p in self.plan.normal_form if isinstance(p, _REWRITING))
@@ -229,11 +230,17 @@ class _Trial:
             return self._runs(executable(self._fallback))
         raise refusal
 
+    def _original(self) -> onnx.ModelProto:
+        """The model as it was given, but for onnxruntime's quantized LSTMs: what becomes of these is no recovery."""
+        model = self.plan.read()
+        PassManager([p for p in self.plan.normal_form if isinstance(p, ReadOrtLstm)]).run(model)
+        return model.proto
+
     def _runs(self, proto: onnx.ModelProto) -> ModelRuns:
-        """Runs on generated feeds of all magnitudes.
+        """Runs a model on generated feeds of all magnitudes.
 
         Raises:
-            CompileError: The model runs on nothing that was generated.
+            CompileError: The model runs on none of the generated data.
         """
         if self.generator is None or self.generator.refusal is not None:
             self.generator = FeedGenerator(proto, self.after)
@@ -251,7 +258,7 @@ class _Trial:
         return runs
 
     def _noise(self, number: int, name: str) -> float:
-        """The change of an output of the original when inputs and constants differ in the last bit."""
+        """Returns the change of an output of the original when inputs and constants change in the last bit."""
         assert self.reference is not None
         if not self._noises:
             self._noises = [dict.fromkeys(self._expected(k), 0.0) for k in range(len(self.feeds))]
@@ -266,7 +273,7 @@ class _Trial:
 
 
 def _with_conditions(proto: onnx.ModelProto) -> tuple[onnx.ModelProto, dict[str, str]]:
-    """The model with the conditions of its If nodes as outputs, and these by the names of the nodes."""
+    """Returns the model with the conditions of its If nodes as outputs, and their names by node."""
     conditions = {n.name or n.output[0]: n.input[0] for n in proto.graph.node if n.op_type == "If"}
     if not conditions:
         return proto, {}
@@ -280,7 +287,7 @@ def _with_conditions(proto: onnx.ModelProto) -> tuple[onnx.ModelProto, dict[str,
 
 
 def _add_other_choices(runs: ModelRuns, feeds: list[Feeds]) -> None:
-    """Adds such as may lead into other branches to the feeds of `runs`: other flags, other choices."""
+    """Adds feeds that may reach other branches: with flags inverted and scalar integers incremented."""
     for feed in feeds[:2]:
         other = {n: _other_choice(a) for n, a in feed.items()}
         if any(other[n] is not a for n, a in feed.items()):
@@ -290,9 +297,9 @@ def _add_other_choices(runs: ModelRuns, feeds: list[Feeds]) -> None:
 
 
 def _other_choice(array: Array) -> Array:
-    """Another flag, or another choice where an input is one whole number; otherwise the array itself."""
+    """Returns an inverted flag or an incremented scalar integer; otherwise the array itself."""
     if array.dtype.kind == "b":
-        return np.asarray(~array)  # of no dimension numpy makes a scalar, which onnxruntime does not take
+        return np.asarray(~array)  # numpy returns a scalar for rank 0, which onnxruntime does not accept
     return np.asarray(array + 1, array.dtype) if array.dtype.kind in "iu" and array.size == 1 else array
 
 

@@ -1,4 +1,4 @@
-"""Run: the passes of a plan. Recovered layers are compared with the original, and `verify` compares every pass."""
+"""Run: runs the passes of a plan. Recovered layers are compared with the original, and `verify` compares every pass."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from rnnqc.passes.verify.pass_comparison import NOT_COMPARED
 
 @dataclass
 class Reference:
-    """The float model to compare with, and the generator of inputs for it, which is made once.
+    """The float model to compare with, and its generator of inputs, which is made once.
 
     Attributes:
-        proto: As onnxruntime runs it.
-        readable: The same in normal form, where it is at hand.
+        proto: The model as onnxruntime runs it.
+        readable: The model in normal form, if available.
         known: The generator, once there is one.
     """
 
@@ -43,7 +43,7 @@ class Reference:
 
     @property
     def generator(self) -> FeedGenerator:
-        """Of inputs whose free dimensions have sizes that the model runs with."""
+        """The generator of inputs; free dimensions have sizes that the model runs with."""
         if self.known is None:
             self.known = FeedGenerator(self.proto, self.readable)
         return self.known
@@ -55,17 +55,17 @@ class Passed:
 
     Attributes:
         model: The model after all passes.
-        cells: Its cells, and those that are released because rnnqc lowers them no further.
+        cells: Its cells, including those released because rnnqc lowers them no further.
         nodes: The recurrent nodes of the normal form.
         rest: The float weights outside the recurrent layers, before any of them is quantized.
         rest_left: Those of them that are float after all passes.
-        results: Of the passes, in order.
+        results: The results of the passes, in order.
         recovery_warnings: Layers whose recovery was undone, or could not be compared.
         seconds: Time of each pass.
-        verifier: Compared every pass where `verify` is asked for; otherwise none.
-        reference: The float model, where `measure` is asked for.
+        verifier: Has compared every pass if `verify` is set; otherwise compared none.
+        reference: The float model, if `measure` is set and the model is not too large for a session.
         elementwise: Recurrences of the normal form without matrices, which stay float.
-        exported: Operators outside the recurrent layers whose weights came quantized.
+        exported: Operators outside the recurrent layers whose weights were already quantized.
     """
 
     model: Model
@@ -83,11 +83,11 @@ class Passed:
 
     @property
     def remarks(self) -> list[Remark]:
-        """Of all passes."""
+        """The remarks of all passes."""
         return [r for result in self.results for r in result.remarks]
 
     def remarks_of(self, outcome: Outcome) -> list[Remark]:
-        """Of all passes, those with one outcome."""
+        """Returns the remarks of all passes with one outcome."""
         return [r for r in self.remarks if r.outcome is outcome]
 
 
@@ -99,7 +99,8 @@ def run(plan: Plan, instruments: Sequence[Instrument] = ()) -> Passed:
         NumericsError: With `verify`: a pass changed more than it declares.
     """
     options, timing = plan.options, Timing()
-    reference = Reference(executable(plan.model.proto)) if options.verify or options.measure else None
+    compares = options.verify or (options.measure and not plan.is_too_large)
+    reference = Reference(executable(plan.model.proto)) if compares else None
     verifier = _verifier(plan, reference) if options.verify and reference is not None else None
     observers = [timing, *instruments, *([] if verifier is None else [verifier])]
     exported = exported_weights(plan.model)
@@ -124,16 +125,16 @@ def run(plan: Plan, instruments: Sequence[Instrument] = ()) -> Passed:
 def _normalize(
     plan: Plan, observers: Sequence[Instrument], reference: Reference | None
 ) -> tuple[Model, list[PassResult], list[str]]:
-    """The model in normal form, the results of the passes, and warnings; the reference gets what is found for it."""
+    """Returns the model in normal form, the results of the passes, and warnings; completes the reference."""
     made = reference.known if reference is not None else None
     model, results, warnings, generator = in_normal_form(plan, observers, made)
-    if reference is not None and made is None and not plan.keeps_own:  # its weights are still quantized
+    if reference is not None and made is None and not plan.keeps_own:  # otherwise its weights are still quantized
         reference.known, reference.readable = generator, model.proto if generator is None else None
     return model, results, warnings
 
 
 def _release_finished_cells(model: Model, form: str) -> None:
-    """Makes ordinary operators of cells that rnnqc lowers no further: zero points are added before rounding there."""
+    """Turns cells that rnnqc lowers no further into ordinary operators; these add zero points before rounding."""
     if form == QONNX:
         for node in (n for g in model.graphs() for n in g.nodes if n.op in CELL_TYPES):
             info(node).metadata.pop(FLOAT_TAG, None)  # another form has cells of it
@@ -142,7 +143,7 @@ def _release_finished_cells(model: Model, form: str) -> None:
 
 
 def _verifier(plan: Plan, reference: Reference) -> VerifyNumerics:
-    """Compares every pass; its checks name the data that it cannot compare on."""
+    """Returns the verifier of every pass; its checks name the data on which it cannot compare."""
     options, generator = plan.options, reference.generator
     usual, extreme, left_out = verification_feeds(reference.proto, generator, options.calibration, options.state)
     verifier = VerifyNumerics(usual, options.reproducer, executable, extreme)

@@ -1,4 +1,4 @@
-"""Exports of Brevitas for sessions: with their own quantization, at the speed of fused cells."""
+"""Makes Brevitas exports runnable in sessions: with their own quantization, at the speed of fused cells."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rnnqc.proto.given import Given
 
 
 def runnable(model: Given) -> onnx.ModelProto | None:
-    """A model that does not run as Brevitas exports it, with its own quantization, as one that does; else None."""
+    """Converts a Brevitas export that does not run to a model that does, with its own quantization; None for others."""
     try:
         loaded = Model.load(model)
         if brings_its_own(loaded):

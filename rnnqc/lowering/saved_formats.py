@@ -1,4 +1,4 @@
-"""The formats of a lowering as a recipe file: every point with its scale, lowered from without data."""
+"""Saves the formats of a lowering as a recipe file: every point with its scale, so that lowering needs no data."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ STATISTICS = ".stats.json"
 
 
 def save_formats(lowered: Lowered, path: str | os.PathLike[str]) -> None:
-    """Writes a recipe file that says every format of a lowering; with statistics, a copy of these beside it.
+    """Writes a recipe file with every format of a lowering, and a copy of its statistics beside it.
 
     Args:
-        lowered: Lowered now, by a recipe.
-        path: Of the file, which has to end in `.toml`; statistics are `<path>.stats.json`.
+        lowered: A model that a recipe has lowered now.
+        path: The file, which has to end in `.toml`; statistics go to `<path>.stats.json`.
 
     Raises:
-        UsageError: The model was not lowered by a recipe, or the name is none of a recipe file.
+        UsageError: The model was not lowered by a recipe, or the name is not that of a recipe file.
         CompileError: A file cannot be written.
     """
     target = Path(path)
@@ -38,7 +38,7 @@ def save_formats(lowered: Lowered, path: str | os.PathLike[str]) -> None:
 
 
 def formats_text(lowered: Lowered, statistics: str) -> str:
-    """The recipe file; `statistics` is the name of the file with the statistics, if there are any."""
+    """Returns the recipe file; `statistics` is the name of the file with the statistics, if there are any."""
     origin = read_record(lowered.model.metadata, "The lowered model")
     if origin is None or not lowered.report.is_changed:
         raise UsageError(
@@ -72,7 +72,7 @@ def formats_text(lowered: Lowered, statistics: str) -> str:
 
 
 def _unsaid(rules: Iterable[Rule], before: Iterable[Rule]) -> list[Rule]:
-    """`rules` without what rules `before` them say of the same points: those of a formats file that was edited."""
+    """Removes from `rules` what rules `before` them set for the same glob, as in an edited formats file."""
     said = {r.points: r.settings for r in before}
     left = [
         replace(r, settings={k: v for k, v in r.settings.items() if k not in said.get(r.points, {})}) for r in rules

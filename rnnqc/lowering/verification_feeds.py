@@ -1,4 +1,4 @@
-"""Feeds with which `--verify` compares the model before and after every pass."""
+"""The feeds on which `--verify` compares the model before and after every pass."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from rnnqc.evaluation.evaluate import make_session, run_model, run_session
 from rnnqc.measure.feeds import FeedGenerator
 
 CALIBRATION_DATA, GENERATED_DATA = "calibration data", "generated data"
-"""What stands for the name of a pass where a check is about them."""
+"""Names that stand for a pass in checks about this data."""
 REMEMBERED_CALLS, VERIFIED_CALLS = 256, 4
-"""Calls of calibration data that are kept, and on how many of them passes are verified."""
+"""The number of calibration calls that are kept, and of those on which passes are verified."""
 MOST_BYTES = 2**27
-"""Of the feeds of calls that are kept; the first is kept in any case."""
+"""The largest size of the kept feeds; the first is always kept."""
 
 
 class Remembered:
-    """Feeds, as they are given, that are taken once, and the first of them again."""
+    """Feeds of an iterable that can be read once; the first of them are kept and can be read again."""
 
     def __init__(self, feeds: Iterable[Any]) -> None:
         self._feeds, self.first, self._bytes = feeds, list[Any](), 0
@@ -39,7 +39,7 @@ class Remembered:
 
 
 def first_calls(proto: onnx.ModelProto, data: Data, carried: Mapping[str, str]) -> Iterator[Piece]:
-    """The first calls that calibration data makes of a model, as many as may be kept."""
+    """Yields the first calls of the calibration data, as many as may be kept."""
     size = 0
     again = data.first if isinstance(data, Remembered) else data
     for call in calls_of(again, proto, carried, limit=REMEMBERED_CALLS):
@@ -50,17 +50,17 @@ def first_calls(proto: onnx.ModelProto, data: Data, carried: Mapping[str, str]) 
 
 
 def _bytes_of(feed: Any) -> int:
-    """Of the arrays and tensors of a feed, in whatever they come."""
+    """Returns the size of the arrays and tensors of a feed, in any container."""
     values = feed.values() if isinstance(feed, Mapping) else feed if isinstance(feed, tuple | list) else [feed]
     return sum(int(getattr(v, "nbytes", 0)) for v in values)
 
 
 class VerificationFeeds(NamedTuple):
-    """What passes are verified on.
+    """The feeds that passes are verified on.
 
     Attributes:
-        usual: For every pass.
-        extreme: More, for passes that promise something of every value.
+        usual: Feeds for every pass.
+        extreme: Additional feeds for passes that promise something of every value.
         left_out: Why there is no calibration data among them; "" if there is, or none was given.
     """
 
@@ -70,7 +70,7 @@ class VerificationFeeds(NamedTuple):
 
 
 def spread(feeds: Sequence[Feeds], count: int) -> list[Feeds]:
-    """At most so many of the feeds, from the first to the last."""
+    """Returns at most `count` of the feeds, evenly spread from the first to the last."""
     places = np.linspace(0, len(feeds) - 1, count).round().astype(int)
     return [feeds[k] for k in sorted(set(places.tolist()))]
 
@@ -81,11 +81,11 @@ def verification_feeds(
     calibration: Data | None,
     state: Mapping[str, str] | Iterable[str] | None,
 ) -> VerificationFeeds:
-    """Feeds to verify passes with.
+    """Returns feeds to verify passes with.
 
-    Usual are two generated ones, but for a model that does not run on short sequences (it makes something of sound,
-    say, and of noise nothing), and some of the calibration data. Of a stream, the states of these calls are those of
-    the float model; so every pass is looked at on its own.
+    `usual` has two generated feeds and some of the calibration data; a model that does not run on short sequences (such
+    as one that frames sound) has the generated ones in `extreme`. In a stream, the states of the calls are those of the
+    float model, so every pass is checked on its own.
     """
     usual, extreme = [], list[Feeds]()
     if generator.refusal is None:
@@ -95,7 +95,7 @@ def verification_feeds(
     try:
         for feed in extreme[-1:]:
             run_model(proto, feed)
-    except CompileError:  # it does not take a sequence of length zero, say
+    except CompileError:  # for example because it does not accept a sequence of length zero
         extreme.pop()
     if calibration is None:
         return VerificationFeeds(usual, extreme)
@@ -111,6 +111,6 @@ def verification_feeds(
         for _ in run_calls(run, first_calls(proto, calibration, carried), carried):
             pass
         usual += spread(fed, VERIFIED_CALLS)
-    except CompileError as error:  # of other sizes than those that dimensions were bound to, say
+    except CompileError as error:  # for example because dimensions were bound to other sizes
         return VerificationFeeds(usual, extreme, str(error))
     return VerificationFeeds(usual, extreme)

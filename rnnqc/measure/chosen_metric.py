@@ -18,15 +18,15 @@ def measure_maker(
     output: str | None = None,
     labels: str | None = None,
 ) -> tuple[Callable[[], Measure], str]:
-    """What makes the measure of a model, and the output that it reads; "" where a function reads what it likes.
+    """Returns a factory for the measure of a model, and the output that it reads; "" if a function reads them all.
 
     Args:
         metric: The name of a built-in one, `module:function`, or a function.
         inputs: Names of the model's inputs.
         outputs: Names of its outputs.
-        carried: Outputs by the input that they become in the next call; no built-in metric reads these by itself.
+        carried: Outputs by the input that they become in the next call; built-in metrics skip them by default.
         output: The output that a built-in metric reads instead of the first.
-        labels: The array of labels that it compares with; a function gets the array that is no input by this name.
+        labels: The array of labels; for a function, the name of the array that is not an input.
 
     Raises:
         UsageError: There is no such metric, or no such output.
@@ -54,7 +54,7 @@ def measure_maker(
 def metric_function(
     metric: str | MetricFunction, inputs: Collection[str], outputs: Sequence[str], carried: Mapping[str, str]
 ) -> MetricFunction:
-    """The same as a function of the outputs and the arrays of all calls, whatever the user chose.
+    """Returns the chosen metric as a function of the outputs and the arrays of all calls.
 
     Args:
         metric: As `measure_maker` takes it.
@@ -78,5 +78,5 @@ def metric_function(
 
 
 def is_falling(metric: str | MetricFunction | None) -> bool:
-    """Whether less of a metric is better; of a function of the user more is."""
+    """Whether less of a metric is better; for a function of the user, more is."""
     return isinstance(metric, str) and metric in BUILTIN and BUILTIN[metric].FALLING

@@ -23,7 +23,7 @@ from rnnqc.proto.given import Given, proto_of
 from rnnqc.proto.graph_walks import blocks_of, branch_results
 
 QUIET = 0.1
-"""Share of the full scale below which an output says nothing by its SQNR: a probability of 1e-4, of 2e-4 instead."""
+"""Below this share of the full scale, SQNR says nothing about an output, such as a probability of 2e-4 against 1e-4."""
 _UNIT = ("Sigmoid", "HardSigmoid")
 _KEEPS: dict[str, int | None] = {**MOVERS, "ReduceMean": 0, "ReduceMax": 0}
 del _KEEPS["TopK"]  # its second output holds indices
@@ -31,12 +31,12 @@ del _KEEPS["TopK"]  # its second output holds indices
 
 @dataclass(frozen=True)
 class LevelComparison:
-    """How two models compare on generated feeds of one kind.
+    """The comparison of two models on generated feeds of one kind.
 
     Attributes:
         name: The kind of feeds, such as "magnitude 10".
-        outputs: The comparison of each output. The SQNR of an output that a sigmoid makes and that is nearly zero is
-            that against a tenth of its full scale.
+        outputs: The comparison of each output. For nearly zero outputs of a sigmoid, the SQNR is set against a tenth of
+            its full scale.
     """
 
     name: str
@@ -53,16 +53,15 @@ def compare_models(
 ) -> list[OutputComparison]:
     """Runs both models on every feed and compares each output, over time, too.
 
-    Where onnxruntime refuses the float model (recurrent layers of float64 or with layout 1), its normal form stands for
-    it.
+    If onnxruntime refuses the float model (recurrent layers of float64 or with layout 1), its normal form is used.
 
     Args:
         reference: The float model.
         candidate: The lowered one; names of inputs and outputs are the same.
         feeds: Data (see `rnnqc.lower`).
-        names: How messages call the two.
-        state: Outputs by the input they become in the next call, or texts `IN:OUT`: the feeds are the calls of a
-            stream then, and each model goes on with its own states.
+        names: Names of the two models in messages.
+        state: Outputs by the input they become in the next call, or texts `IN:OUT`: the feeds are then the calls of a
+            stream, and each model carries its own states.
 
     Raises:
         CompileError: A model does not run, they have different outputs, or the data does not fit.
@@ -86,9 +85,9 @@ def compare_runs(first: Runner, second: Runner, calls: Calls, axes: Mapping[str,
     """Runs two models on the same calls, in step, and compares each output that is a tensor.
 
     Args:
-        first: The model that the differences are set against.
+        first: The reference model.
         second: The other one.
-        calls: What both run on.
+        calls: The calls that both run on.
         axes: The time axes of outputs.
 
     Raises:
@@ -114,9 +113,9 @@ def compare_levels(
         reference: The float model.
         candidate: The lowered one.
         levels: The feeds, in order; each is run when its comparison is taken.
-        names: How messages call the two.
-        state: As for `compare_models`; the feeds of every level are the calls of one stream then.
-        timed: Whether to look for axes that are time.
+        names: Names of the two models in messages.
+        state: As for `compare_models`; the feeds of every level are then the calls of one stream.
+        timed: Whether to look for time axes.
         optimize: Whether onnxruntime may optimize the graphs: sessions start later, and runs are shorter.
 
     Raises:
@@ -131,7 +130,7 @@ def compare_levels(
 
 
 def worst_level(levels: Iterable[LevelComparison]) -> dict[str, tuple[str, OutputComparison]]:
-    """Of each output the comparison with the least SQNR, with the name of its level."""
+    """Returns the comparison with the lowest SQNR for each output, with the name of its level."""
     found: dict[str, tuple[str, OutputComparison]] = {}
     for level in levels:
         for output in level.outputs:
@@ -148,18 +147,18 @@ def compare_native(
     state: State = None,
     optimize: bool = False,
 ) -> list[OutputComparison]:
-    """Compares a lowered model without and with the native library: `same_bits` is what the library promises.
+    """Compares a lowered model without and with the native library; the library promises `same_bits`.
 
-    It promises that of its cells. By default both models run without onnxruntime's optimizations of the graph, and what
-    each cell of the main graph makes is compared beside the outputs. With optimizations onnxruntime may fuse the float
-    operators around the cells differently where there are functions and where there are kernels.
+    It promises that for its cells. By default both models run without onnxruntime's graph optimizations, and results
+    of each cell in the main graph are compared, too. With optimizations, onnxruntime may fuse the float
+    operators around function bodies and around kernels differently.
 
     Args:
         model: The lowered model.
         feeds: As for `compare_models`.
-        name: How messages call the model.
+        name: Name of the model in messages.
         state: As for `compare_models`.
-        optimize: Whether onnxruntime optimizes the graphs; then outputs of the model alone are compared.
+        optimize: Whether onnxruntime optimizes the graphs; then only outputs of the model are compared.
 
     Raises:
         CompileError: The library is missing, the model does not run, or the data does not fit.
@@ -172,7 +171,7 @@ def compare_native(
 
 
 def _with_cell_outputs(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The model with what every fused cell of its main graph makes as further outputs."""
+    """Returns the model with the results of every fused cell of its main graph as further outputs."""
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
     known = {o.name for o in copy.graph.output}
@@ -185,7 +184,7 @@ def _with_cell_outputs(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def unit_outputs(proto: onnx.ModelProto) -> set[str]:
-    """Outputs of the main graph whose values a sigmoid has made, and nodes after it only moved, or averaged."""
+    """Returns outputs of the main graph that are sigmoid values, possibly moved, averaged or maximized afterwards."""
     makers = {o: n for block in blocks_of([proto.graph]) for n in block.node for o in n.output if o}
     return {o.name for o in proto.graph.output if _is_unit(o.name, makers)}
 
@@ -206,7 +205,7 @@ def _is_unit(name: str, makers: dict[str, onnx.NodeProto]) -> bool:
 
 
 def judged(outputs: Collection[OutputComparison], unit: Collection[str]) -> list[OutputComparison]:
-    """The comparisons with the SQNR of outputs `unit` that are nearly zero set against `QUIET` of their full scale."""
+    """Replaces the SQNR of nearly zero outputs in `unit` by that against `QUIET` of their full scale."""
     return [_loud(o) if o.name in unit and 0.0 < o.rms_error < math.inf and o.rms < QUIET else o for o in outputs]
 
 

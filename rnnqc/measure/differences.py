@@ -1,4 +1,4 @@
-"""How the outputs of two models compare: over all values, and step by step in time."""
+"""Differences between the outputs of two models: over all values, and step by step in time."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ from rnnqc.evaluation.numerics import decibels
 Array = npt.NDArray[Any]
 
 GROWTH_DB = 3.0
-"""By how much the last quarter of time is worse than the first where the error counts as growing."""
+"""The error counts as growing if the last quarter of time is this much worse than the first."""
 FEWEST_STEPS = 8
-"""With fewer steps nothing is said about growth."""
+"""With fewer steps growth is not judged."""
 MOST_CODES = 2**16
-"""Values of more different magnitudes lie on no grid."""
+"""Values with more different magnitudes are not quantized values."""
 _FEWEST_MAGNITUDES = 4
 NEARLY_CONSTANT = 0.99
-"""Share of an output's power from which its mean hides what varies: values within a tenth around it."""
+"""An output is nearly constant if its mean has this share of its power: values within a tenth around the mean."""
 
 
 @dataclass(frozen=True)
 class StepComparison:
-    """How one output compares step by step. Step t holds the t-th step of every sequence; entry t of each tuple is it.
+    """The comparison of one output step by step. Entry t of each tuple covers the t-th step of every sequence.
 
     Attributes:
-        unit: What a step is: "time step" (along an axis of the output) or "call" (of a stream).
-        axis: The axis of the output that is time; None where a step is a call.
+        unit: The kind of step: "time step" (along an axis of the output) or "call" (of a stream).
+        axis: The time axis of the output; None where a step is a call.
         sqnr_db: Signal-to-quantization-noise ratio.
         max_abs: Largest absolute difference.
         cosine: Cosine similarity.
         equal: Share of equal values.
-        equal_codes: Share of equal quantized values; None where the output lies on no grid.
+        equal_codes: Share of equal quantized values; None where the output is not quantized.
         spans_db: SQNR of up to eight equal spans of time, in order.
         quarters_db: SQNR of the four quarters of time; with fewer steps than four, of each step.
     """
@@ -54,14 +54,14 @@ class StepComparison:
 
     @property
     def worst(self) -> int:
-        """The step with the least SQNR."""
+        """The step with the lowest SQNR."""
         return int(np.argmin(self.sqnr_db))
 
     @property
     def growing(self) -> bool:
         """Whether the last quarter of time is the worst, and worse than the first by `GROWTH_DB` or more.
 
-        (At the very first steps the states hardly differ yet: that the error rises there says nothing.)
+        (In the very first steps the states hardly differ yet, so a rising error there means nothing.)
         """
         first, last = self.quarters_db[0], self.quarters_db[-1]
         grown = last < math.inf and last <= first - GROWTH_DB
@@ -70,27 +70,27 @@ class StepComparison:
 
 @dataclass(frozen=True)
 class OutputComparison:
-    """How one output of two models compares over all feeds.
+    """The comparison of one output of two models over all feeds.
 
     Attributes:
         name: Name of the output.
         sqnr_db: Signal-to-quantization-noise ratio of the second against the first, of values finite in both.
-        max_abs: Largest absolute difference; infinite where a value is finite in one of them only.
+        max_abs: Largest absolute difference; infinite where a value is finite in only one of them.
         cosine: Cosine similarity of all values as one vector.
         equal: Share of equal values; NaN equals NaN.
-        equal_codes: Where the second model's values lie on a grid of steps s (integers: 1): the share of values less
+        equal_codes: If the second model's values are multiples of a step s (integers: 1): the share of values less
             than s / 2 apart, that is of equal quantized values; else None.
         grid_step: That s, or None.
         same_bits: Whether the arrays hold the same bytes.
-        unlike: How many values are NaN or infinite in one of them only.
+        unlike: How many values are NaN or infinite in only one of them.
         first_unlike: Where the first of these is, in words.
         values: How many values were compared.
-        steps: The same step by step, where the output has steps in time that are known; else None.
-        rms: Root of the mean square of the first model's values, of those finite in both.
-        rms_error: The same of the differences.
+        steps: The comparison step by step, where the output has known time steps; else None.
+        rms: Root mean square of the first model's values, of those finite in both.
+        rms_error: Root mean square of the differences.
         whole_numbers: Whether the first model's values are integers or booleans.
         mean: The mean of the first model's values, of those finite in both.
-        deviation: Root of the mean square of what varies of them (`rnnqc.measure.spread`); 0 where nothing does.
+        deviation: Root mean square of their deviation from the mean (`rnnqc.measure.spread`); 0 if constant.
     """
 
     name: str
@@ -112,11 +112,16 @@ class OutputComparison:
     deviation: float = 0.0
 
     @property
-    def varying_db(self) -> float:
-        """The SQNR of what varies, where nearly all of the output is its mean: that of a predicted price, say.
+    def constant(self) -> bool:
+        """Whether none of several values varies, within a channel of the last axis where it has enough of them."""
+        return self.values > 1 and self.deviation == 0.0
 
-        Or where each channel of its last axis is: predicted prices of several things. Infinite elsewhere, and where
-        nothing varies.
+    @property
+    def varying_db(self) -> float:
+        """The SQNR of the deviation from the mean, if the output is nearly constant, such as a predicted price.
+
+        Also if each channel of its last axis is, such as prices of several things. Infinite for other outputs,
+        and for exactly constant ones.
         """
         varying = self.deviation**2
         if not 0.0 < varying <= (1.0 - NEARLY_CONSTANT) * self.rms**2:
@@ -125,7 +130,7 @@ class OutputComparison:
 
 
 def unlike_text(name: str, count: int, first: str) -> str:
-    """A sentence about values that are NaN or infinite in one of the models only; they fail every comparison.
+    """A sentence about values that are NaN or infinite in only one of the models; they fail every comparison.
 
     Args:
         name: Name of the output.
@@ -136,24 +141,24 @@ def unlike_text(name: str, count: int, first: str) -> str:
 
 
 def unlike_texts(outputs: Iterable[OutputComparison]) -> list[str]:
-    """A sentence for each output with values that are NaN or infinite in one of the models only."""
+    """Returns a sentence for each output with values that are NaN or infinite in only one of the models."""
     return [unlike_text(o.name, o.unlike, o.first_unlike) for o in outputs if o.unlike]
 
 
 def unlike_values(x: Array, y: Array) -> npt.NDArray[np.bool_]:
-    """Which values of two arrays of floats are NaN or infinite in one of them only; infinities of other sign, too."""
+    """Returns which values of two float arrays are NaN or infinite in only one, or infinite with different signs."""
     equal = (x == y) | (np.isnan(x) & np.isnan(y))
     return np.asarray(~(np.isfinite(x) & np.isfinite(y)) & ~equal)
 
 
 def check_same_outputs(first: str, second: str, a: Mapping[str, Any], b: Mapping[str, Any]) -> None:
-    """Refuses outputs that are not those of two forms of one model.
+    """Refuses outputs that cannot be those of two forms of one model.
 
     Args:
-        first: What the first model is called.
-        second: What the second one is called.
+        first: Name of the first model.
+        second: Name of the second one.
         a: Outputs of the first model, by name; sequences of tensors are lists.
-        b: Of the second one.
+        b: Outputs of the second one.
 
     Raises:
         CompileError: Their names differ, or the shapes of two tensors do.
@@ -169,16 +174,16 @@ def check_same_outputs(first: str, second: str, a: Mapping[str, Any], b: Mapping
 
 
 def _distinct(values: Array) -> Array:
-    """Finite numbers in order, each once: `np.unique`, which imports numpy.ma, and that takes longer than a sort."""
+    """Returns the distinct finite numbers, sorted. `np.unique` imports numpy.ma, which takes longer than a sort."""
     ordered = np.sort(values, axis=None)
     return ordered[np.diff(ordered, prepend=-np.inf) > 0]
 
 
 def grid_step(values: Array, precision: float = 2.0**-24) -> float | None:
-    """The step s of a grid on which `values` lie, that is of which all are whole multiples; None if there is none.
+    """Returns the step s of which all `values` are integer multiples; None if there is none.
 
-    At least four different magnitudes have to be seen, no more than 2^16 quantized values, and two of them within six
-    steps. Where all quantized values that occur have a common divisor, s is that many steps.
+    There must be at least four different magnitudes, at most 2^16 quantized values, and two within six steps. If
+    the quantized values that occur have a common divisor, s is that many steps.
 
     Args:
         values: Finite numbers.
@@ -200,7 +205,7 @@ def grid_step(values: Array, precision: float = 2.0**-24) -> float | None:
 
 
 def _fitted(seen: Array, step: float) -> float:
-    """A step near `step` by least squares, over ever larger values: the smallest gap alone is not exact enough."""
+    """Refines `step` by least squares over ever larger values: the smallest gap alone is not exact enough."""
     limit = 16.0
     while True:
         near = seen[seen <= limit * step]
@@ -213,7 +218,7 @@ def _fitted(seen: Array, step: float) -> float:
 
 
 class GridCheck:
-    """Keeps pairs of values for as long as the second ones may lie on a grid."""
+    """Keeps pairs of values as long as the second ones may be multiples of a step."""
 
     def __init__(self) -> None:
         self._held: list[tuple[int, Array, Array]] = []
@@ -221,7 +226,7 @@ class GridCheck:
         self._precision = 0.0
 
     def add(self, start: int, x: Array, y: Array, dtype: np.dtype[Any]) -> bool:
-        """Whether there is still hope."""
+        """Adds steps from `start` on. Returns False once the values cannot be multiples of a step."""
         if dtype.kind in "iub":
             self._precision = -1.0
         elif dtype.kind == "f":
@@ -234,11 +239,11 @@ class GridCheck:
         return len(self._seen) <= MOST_CODES and (len(self._seen) < 256 or self.step() is not None)
 
     def step(self) -> float | None:
-        """The step of the grid; None if there is none."""
+        """Returns the step; None if there is none."""
         return 1.0 if self._precision < 0.0 else grid_step(self._seen, self._precision)
 
     def equal_codes(self, step: float, rows: int) -> Array:
-        """How many quantized values of each step are equal."""
+        """Counts the equal quantized values in each time step."""
         result = np.zeros(rows, np.int64)
         for start, x, y in self._held:
             with np.errstate(invalid="ignore"):

@@ -1,4 +1,4 @@
-"""Generated feeds for comparing models: of sizes that a model runs with, and of several magnitudes."""
+"""Generates feeds for comparing models: of sizes that a model runs with, and of several magnitudes."""
 
 from __future__ import annotations
 
@@ -29,34 +29,35 @@ from rnnqc.passes.pipeline import normal_form
 from rnnqc.proto.graph_walks import blocks_of, named_tensors
 
 MAGNITUDES = (1.0, 0.1, 3.0, 10.0, 30.0)
-"""Of generated floats; usual ones first."""
+"""Magnitudes of generated floats; the usual one first."""
 BEYOND = 4.0
-"""How many times the usual size states are that come from elsewhere than the layer itself."""
+"""The factor for states that come from elsewhere than the layer itself."""
 LONG_LENGTH = 512
-"""Of generated sequences where the model does not run on short ones: of samples of sound, say, a step needs many."""
+"""Length of generated sequences if the model needs long ones, such as one that frames sound."""
 MOST_LENGTHS = 16
-"""Lengths of the model's own that are tried."""
+"""The number of lengths tried that come from the model itself."""
 LONGEST = 2**16
 _FEW = 64
 _LENGTHS_OF = ("Reshape", "Slice", "Split", "Pad", "Expand", "Range")
-"""Operators whose constant whole numbers are sizes or places along an axis."""
+"""Operators whose constant integers are sizes or positions along an axis."""
 _SLIDING = ("Conv", "MaxPool", "AveragePool", "LpPool")
-"""Operators that a window of a sequence makes one element of: one after the other they need as many as all see."""
+"""Operators with a sliding window over a sequence; a chain of them needs the whole receptive field."""
 
 
 class FeedGenerator:
-    """Generates feeds for a float model; what its inputs mean shows best where unrolled steps are nodes again.
+    """Generates feeds for a float model.
 
-    Free dimensions get the first sizes with which the model runs (`candidate_sizes`).
+    The normal form, in which unrolled steps are nodes again, shows best how inputs are used. Free dimensions get the
+    first sizes with which the model runs (`candidate_sizes`).
 
     Args:
         proto: The model.
-        readable: The same in normal form, if it is at hand.
+        readable: The model in normal form, if available.
 
     Attributes:
         takes_short: Whether it runs on short sequences.
         sizes: The sizes; those of short sequences if none was found.
-        refusal: Why it does not run on anything generated; None if it does.
+        refusal: Why it does not run on any generated data; None if it does.
     """
 
     def __init__(self, proto: onnx.ModelProto, readable: onnx.ModelProto | None = None) -> None:
@@ -69,7 +70,7 @@ class FeedGenerator:
         self.takes_short = self.refusal is None and self.sizes.length <= GENERATED_LENGTH
 
     def feeds(self, seed: int, *, extreme: bool = False, values: Values | None = None) -> Feeds:
-        """Feeds with the numbers of a seed; extreme ones are of longer sequences where the model takes any."""
+        """Generates feeds for a seed; extreme ones have longer sequences if the model takes short ones."""
         if not extreme:
             return self._generation.feeds(seed, values)
         longer = self.sizes.length == GENERATED_LENGTH
@@ -81,17 +82,17 @@ class FeedGenerator:
         return Generation(self._readable, self.sizes)
 
     def checked(self) -> FeedGenerator:
-        """Itself.
+        """Returns itself.
 
         Raises:
-            CompileError: The model runs on nothing that was generated.
+            CompileError: The model runs on none of the generated data.
         """
         if self.refusal is not None:
             raise self.refusal
         return self
 
     def _search(self, proto: onnx.ModelProto) -> tuple[Sizes, CompileError | None]:
-        """The sizes with which the model runs, or why there are none."""
+        """Returns sizes with which the model runs, or the reason why there are none."""
         tried: list[dict[str, list[int]]] = []
         reason = ""
         try:
@@ -124,7 +125,7 @@ class Level:
     """Generated feeds of one kind.
 
     Attributes:
-        name: What they are, for people.
+        name: The kind, for people.
         feeds: The feeds, or the calls of a stream.
     """
 
@@ -135,13 +136,13 @@ class Level:
 def generated_levels(
     generator: FeedGenerator, count: int = 1, carried: Mapping[str, str] | None = None
 ) -> Iterator[Level]:
-    """Generated feeds of several magnitudes, each made when it is taken; usual ones first.
+    """Yields generated feeds of several magnitudes, each made when it is taken; the usual ones first.
 
-    Inputs of one magnitude flatter: near zero all is linear, and where gates saturate no error shows. There are only
-    those magnitudes that make another feed: tokens have none.
+    A single magnitude gives too good results: near zero everything is linear, and saturated gates show no error.
+    Magnitudes that give the same feed again are skipped, as for tokens.
 
     Args:
-        generator: Of feeds.
+        generator: Generator of feeds.
         count: How many of each kind.
         carried: Outputs by the input they become, for calls of a stream; the first one holds zeros for the states.
     """
@@ -159,7 +160,7 @@ def generated_levels(
 
 
 def _without_states(feeds: list[Feeds], carried: Mapping[str, str] | None) -> list[Feeds]:
-    """Calls of a stream: zeros for the states of the first one, none for those of others."""
+    """Makes feeds the calls of a stream: zeros for the states in the first, no states in the others."""
     if not carried:
         return feeds
     first = {n: np.zeros_like(a) if n in carried else a for n, a in feeds[0].items()}
@@ -167,30 +168,30 @@ def _without_states(feeds: list[Feeds], carried: Mapping[str, str] | None) -> li
 
 
 def generated_feeds(proto: onnx.ModelProto, count: int = 2) -> list[Feeds]:
-    """Feeds of usual values for a float model.
+    """Generates feeds with usual values for a float model.
 
     Raises:
-        CompileError: It runs on nothing that was generated.
+        CompileError: It runs on none of the generated data.
     """
     generator = FeedGenerator(proto).checked()
     return [generator.feeds(seed) for seed in range(count)]
 
 
 def candidate_sizes(proto: onnx.ModelProto) -> Iterator[Sizes]:
-    """Sizes to try, the usual ones first."""
+    """Yields sizes to try, the usual ones first."""
     lengths = [GENERATED_LENGTH, LONG_LENGTH, *lengths_of(proto)]
     for length, batch in itertools.product(lengths[:2], (GENERATED_BATCH, 1)):
         yield Sizes(length, batch)
     yield Sizes(GENERATED_LENGTH, GENERATED_BATCH, named_time=True)
     yield Sizes(GENERATED_LENGTH, 1, named_time=True)
-    for size in (GENERATED_BATCH, 1):  # batch and time cannot be told apart
+    for size in (GENERATED_BATCH, 1):  # batch and time may be the same dimension
         yield Sizes(size, size)
     for length, batch in itertools.product(lengths[2:], (GENERATED_BATCH, 1, 2)):
         yield Sizes(length, batch)
 
 
 def lengths_of(proto: onnx.ModelProto) -> list[int]:
-    """Lengths that a model's declarations, convolutions, slices and reshapes speak of; the likeliest first."""
+    """Returns lengths found in a model's declared shapes, convolutions, slices and reshapes; the likeliest first."""
     declared = [fixed_size(d) for v in (*proto.graph.output, *proto.graph.input) for d in v.type.tensor_type.shape.dim]
     blocks = list(blocks_of([proto.graph, *proto.functions]))
     small = {name: t for b in blocks for name, t in named_tensors(b) if _count(t) <= _FEW}

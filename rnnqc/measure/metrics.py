@@ -1,4 +1,4 @@
-"""What a task says of outputs: accuracy and perplexity against labels, and functions of the user."""
+"""Metrics of tasks: accuracy and perplexity against labels, and functions of the user."""
 
 from __future__ import annotations
 
@@ -24,28 +24,28 @@ PROBABILITIES_SUM = 1e-3
 
 
 class Measure(abc.ABC):
-    """A figure that is taken call by call."""
+    """A figure that is computed call by call."""
 
     @abc.abstractmethod
     def add(self, outputs: Outputs, feed: Feeds) -> None:
-        """Takes one call: its outputs by name, and the arrays of the data, labels too."""
+        """Adds one call: its outputs by name, and the arrays of the data, including labels."""
 
     @abc.abstractmethod
     def value(self) -> float:
-        """The figure of all calls so far."""
+        """Returns the figure for all calls so far."""
 
     @property
     def read(self) -> str:
-        """The array of labels that was read; "" where a function reads what it likes."""
+        """The array of labels that was read; "" if a function reads what it likes."""
         return ""
 
 
 class OfFunction(Measure):
-    """What a function of the user says of all calls, which are held until then.
+    """A function of the user, called once on all calls, which are kept until then.
 
     Args:
-        function: Of the list of outputs and the list of feeds.
-        labels: The name of the labels, which every call has to have then.
+        function: A function of the list of outputs and the list of feeds.
+        labels: The name of the labels; if set, every call must have them.
     """
 
     def __init__(self, function: MetricFunction, labels: str | None = None) -> None:
@@ -64,7 +64,7 @@ class OfFunction(Measure):
         self._feeds.append(feed)
 
     def value(self) -> float:
-        """What the function returns.
+        """Returns the result of the function.
 
         Raises:
             UsageError: It fails, or returns no number.
@@ -73,7 +73,7 @@ class OfFunction(Measure):
 
     @property
     def read(self) -> str:
-        """The array of labels, where it was named."""
+        """The array of labels, if it was named."""
         return self._labels or ""
 
 
@@ -82,14 +82,14 @@ class AgainstLabels(Measure):
 
     Args:
         output: The output's name.
-        inputs: The model's inputs; labels are an array that is none of them.
+        inputs: The model's inputs; labels are an array that is not one of them.
         labels: The name of the labels; by default the only such array, or the only one with a usual name.
     """
 
     KINDS: ClassVar[str] = "f"
-    """Kinds of dtypes that the output may have, as numpy names them."""
+    """Kinds of dtypes that the output may have, in numpy's notation."""
     SUPPORTED: ClassVar[str] = "floats: one value for each class"
-    """The same, for messages."""
+    """The accepted outputs, for messages."""
     FALLING: ClassVar[bool] = False
     """Whether less is better."""
 
@@ -103,7 +103,7 @@ class AgainstLabels(Measure):
         return self._read
 
     def add(self, outputs: Outputs, feed: Feeds) -> None:
-        """Takes one call. Labels below 0 do not count, as in padding.
+        """Adds one call. Labels below 0 do not count; they mark padding.
 
         Raises:
             CompileError: There are no labels, or they do not fit the output.
@@ -144,7 +144,7 @@ class AgainstLabels(Measure):
         self._add_rows(rows, wanted)
 
     def _add_classes(self, values: Array, name: str, labels: Array) -> None:
-        """Takes whole numbers: the classes themselves, as an argmax or a Viterbi decoder makes them."""
+        """Adds integer outputs: the classes themselves, as from an argmax or a Viterbi decoder."""
         if values.size != labels.size or values.shape[: labels.ndim] != labels.shape[: values.ndim]:
             raise CompileError(
                 f"labels {name!r} have shape {list(labels.shape)}, output {self._output!r}, of whole numbers, "
@@ -167,23 +167,23 @@ class AgainstLabels(Measure):
 
     @abc.abstractmethod
     def _sum(self, rows: Array, labels: Array) -> float:
-        """The sum over rows of what is averaged."""
+        """Returns the sum over rows of the averaged quantity."""
 
 
 class Accuracy(AgainstLabels):
-    """The share of rows whose largest value, whose probability above 0.5, or whose class is that of the label."""
+    """The share of rows whose largest value, probability above 0.5, or class itself matches the label."""
 
     KINDS = "fiub"
     SUPPORTED = "floats: one value for each class; or whole numbers: the classes"
 
     def value(self) -> float:
-        """From 0 to 1."""
+        """Returns a value from 0 to 1."""
         return self._mean
 
     def _sum(self, rows: Array, labels: Array) -> float:
         if rows.dtype.kind != "f":
             return float(np.sum(rows[:, 0] == labels))
-        known = ~np.isnan(rows).any(axis=1)  # a row with NaN decides nothing
+        known = ~np.isnan(rows).any(axis=1)  # a row with NaN never counts as right
         if rows.shape[1] > 1:
             return float(np.sum((rows.argmax(axis=1) == labels) & known))
         if (rows[known] < 0).any() or (rows[known] > 1).any():
@@ -201,7 +201,7 @@ class Perplexity(AgainstLabels):
     FALLING = True
 
     def value(self) -> float:
-        """From 1 on; infinite where it has no number."""
+        """Returns a value from 1 on; infinite if it is undefined."""
         return math.exp(self._mean) if self._mean < LARGEST_EXPONENT else math.inf
 
     def _sum(self, rows: Array, labels: Array) -> float:
@@ -222,11 +222,11 @@ class Perplexity(AgainstLabels):
 
 ACCURACY, PERPLEXITY = "accuracy", "perplexity"
 BUILTIN: Mapping[str, type[AgainstLabels]] = {ACCURACY: Accuracy, PERPLEXITY: Perplexity}
-"""By the names that `--metric` has for them."""
+"""The built-in metrics, by their names for `--metric`."""
 
 
 def _check_there(labels: str | None, feed: Feeds) -> None:
-    """Raises CompileError where the labels have a name, and the data has no array of it."""
+    """Raises CompileError if the labels have a name and the data has no such array."""
     if labels is not None and labels not in feed:
         raise CompileError(
             f"the data has no array {labels!r}; arrays: {', '.join(sorted(feed))}.",
@@ -236,10 +236,10 @@ def _check_there(labels: str | None, feed: Feeds) -> None:
 
 
 def _name_of_labels(feed: Feeds, inputs: Collection[str]) -> str:
-    """The array that holds labels.
+    """Returns the name of the array that holds labels.
 
     Raises:
-        CompileError: None does, or several may.
+        CompileError: There is none, or several are possible.
     """
     others = sorted(set(feed) - set(inputs))
     usual = [name for name in others if name in USUAL_LABELS]
@@ -254,7 +254,7 @@ def _name_of_labels(feed: Feeds, inputs: Collection[str]) -> str:
 
 
 def called(function: MetricFunction, outputs: Sequence[Outputs], feeds: Sequence[Feeds]) -> float:
-    """What a metric of the user says.
+    """Calls a metric of the user.
 
     Raises:
         UsageError: It fails, or returns no number.
@@ -262,7 +262,7 @@ def called(function: MetricFunction, outputs: Sequence[Outputs], feeds: Sequence
     try:
         value = float(function(outputs, feeds))
     except CompileError:
-        raise  # it says what is wrong
+        raise  # its message says what is wrong
     except Exception as error:
         raise UsageError(
             f"the metric failed ({type(error).__name__}: {error}).",
@@ -275,10 +275,10 @@ def called(function: MetricFunction, outputs: Sequence[Outputs], feeds: Sequence
 
 
 def load_metric(source: str, builtin: Collection[str] = ()) -> MetricFunction:
-    """The function `module:function`; modules of the working folder are found, too.
+    """Loads the function `module:function`; also finds modules in the working folder.
 
     Args:
-        source: What the user wrote.
+        source: The text of the user.
         builtin: Names that are metrics as well, for the message.
 
     Raises:

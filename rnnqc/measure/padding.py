@@ -1,4 +1,4 @@
-"""Padding in the data of a comparison, as the inputs show it that hold the lengths of sequences."""
+"""Detects padding in the data of a comparison from inputs that hold sequence lengths."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from rnnqc.measure.differences import OutputComparison
 
 
 def padding_notes(proto: onnx.ModelProto, feeds: Iterable[Feeds], outputs: Iterable[OutputComparison]) -> list[str]:
-    """A sentence on outputs of every time step where part of the steps is padding, which counts like the rest.
+    """Returns a sentence on outputs of every time step if some steps are padding, which counts like the rest.
 
     Args:
         proto: The model.
-        feeds: What it runs on.
+        feeds: The feeds that it runs on.
         outputs: The comparisons of its outputs.
     """
     stepped = [repr(o.name) for o in outputs if o.steps is not None and o.steps.axis is not None]

@@ -26,8 +26,8 @@ class Calls:
     """The calls of some data, in memory.
 
     Attributes:
-        pieces: What runs at once, in order.
-        carried: Outputs by the input they become in the next call; empty where every feed stands alone.
+        pieces: The calls, in order.
+        carried: Outputs by the input they become in the next call; empty if every feed stands alone.
     """
 
     pieces: Sequence[Piece]
@@ -35,13 +35,13 @@ class Calls:
 
     @classmethod
     def of(cls, data: Data, model: onnx.ModelProto, state: State = None, *, labels: str | None = None) -> Calls:
-        """The calls that data makes of a model.
+        """Reads the calls in some data.
 
         Args:
             data: See `Data`.
             model: The model.
             state: Outputs by the input they become in the next call, or texts `IN:OUT`.
-            labels: Keep arrays that are no inputs (see `calls_of`).
+            labels: Keep arrays that are not inputs (see `calls_of`).
 
         Raises:
             CompileError: The data cannot be read, is empty or does not fit.
@@ -61,7 +61,7 @@ class Runner:
 
     Attributes:
         model: The model as onnxruntime runs it.
-        name: The name that messages give it; "" for none.
+        name: Its name in messages; "" for none.
         native: Whether it runs with the native library.
         optimize: Whether onnxruntime may optimize the graph.
         sequences: Whether outputs may be sequences of tensors.
@@ -83,7 +83,7 @@ class Runner:
         return make_session(self.model, native=self.native, optimize=self.optimize)
 
     def outputs(self, calls: Calls) -> Iterator[Outputs]:
-        """Outputs of every call, in order; the model carries its own states.
+        """Yields the outputs of every call, in order, carrying the model's states.
 
         Raises:
             CompileError: onnxruntime refuses the model or fails while running it.
@@ -94,7 +94,7 @@ class Runner:
 
 
 def has_native() -> bool:
-    """Whether the native library can be loaded; results are the same bits without it, later."""
+    """Whether the native library can be loaded; without it results are the same bits, only slower."""
     try:
         runtime_ops.register(ort.SessionOptions())
     except (OSError, RuntimeError):

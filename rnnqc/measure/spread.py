@@ -1,4 +1,4 @@
-"""What varies of an output: how far its values lie from their mean, or from that of their channel."""
+"""Measures how far the values of an output deviate from their mean, or from the mean of their channel."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import numpy.typing as npt
 Array = npt.NDArray[Any]
 
 FEWEST_VALUES = 8
-"""With fewer values a channel's mean takes too much of what varies: all channels are one then."""
+"""With fewer values per channel, its mean follows the values too closely: all channels then share one mean."""
 ROUNDINGS = 4.0
-"""Deviations of so many units in the last place of the mean are no more than roundings."""
+"""Deviations up to this many units in the last place of the mean count as rounding."""
 
 
 class Spread:
-    """Collects how values vary around the mean of their channel, an index of the last axis, call by call."""
+    """Collects deviations from the mean of each channel, an index of the last axis, call by call."""
 
     def __init__(self) -> None:
         self._all = _Moments(1)
@@ -32,7 +32,7 @@ class Spread:
             x: The values.
             finite: Which of them count.
             dtype: The type that they came in.
-            apart: Whether the last axis holds channels, and not steps in time.
+            apart: Whether the last axis is channels rather than time.
         """
         if dtype.kind == "f":
             self._precision = max(self._precision, float(np.finfo(dtype).eps))
@@ -46,7 +46,7 @@ class Spread:
 
     @property
     def deviation(self) -> float:
-        """Root of the mean square of what varies; 0 where that is no more than roundings."""
+        """Root mean square of the deviations; 0 if they may be mere rounding."""
         apart = self._channels if self._apart else None
         moments = apart if apart is not None and apart.fewest >= FEWEST_VALUES else self._all
         found = moments.deviation
@@ -54,14 +54,14 @@ class Spread:
 
 
 class _Moments:
-    """Number, mean and sum of squared deviations of each channel; sums are never of squares, which would cancel."""
+    """Count, mean and sum of squared deviations of each channel. It never sums raw squares, which would cancel."""
 
     def __init__(self, size: int) -> None:
         self.size = size
         self._count, self._mean, self._squares = np.zeros(size), np.zeros(size), np.zeros(size)
 
     def add(self, x: Array, finite: Array) -> None:
-        """Adds values `[n, channels]`, of which those count that are finite."""
+        """Adds values `[n, channels]`; only finite ones count."""
         more = finite.sum(axis=0, dtype=np.float64)
         mean = np.where(finite, x, 0.0).sum(axis=0) / np.maximum(more, 1.0)
         squares = np.square(np.where(finite, x - mean, 0.0)).sum(axis=0)
@@ -73,15 +73,15 @@ class _Moments:
 
     @property
     def fewest(self) -> float:
-        """How many values the channel with the fewest has."""
+        """The smallest number of values in a channel."""
         return float(self._count.min(initial=math.inf))
 
     @property
     def deviation(self) -> float:
-        """Root of the mean square of the deviations."""
+        """Root mean square of the deviations."""
         return math.sqrt(self._squares.sum() / max(1.0, self._count.sum()))
 
     @property
     def magnitude(self) -> float:
-        """Root of the mean square of the means."""
+        """Root mean square of the means."""
         return math.sqrt(np.square(self._mean).sum() / max(1, self.size))

@@ -28,14 +28,14 @@ def tallied(
     axes: Mapping[str, TimeAxis],
     names: tuple[str, str],
 ) -> dict[str, OutputTally]:
-    """Everything about each output that is a tensor, by its name.
+    """Collects the differences of each output that is a tensor, by its name.
 
     Args:
         calls: The calls that both models ran on.
         first: Outputs of the first model, call by call.
         second: Outputs of the second one.
         axes: The time axes of outputs.
-        names: The names that messages give the two models.
+        names: The names of the two models in messages.
 
     Raises:
         CompileError: A model does not run, or they have different outputs.
@@ -55,12 +55,12 @@ def tallied(
 
 
 class OutputTally:
-    """Collects what there is to know about one output, call by call.
+    """Collects the differences of one output, call by call.
 
     Args:
         name: Name of the output.
-        axis: The axis that is time; None where there is none.
-        stream: Whether calls go on where the last one ended.
+        axis: The time axis; None where there is none.
+        stream: Whether calls continue the sequence of the call before.
     """
 
     def __init__(self, name: str, axis: int | None, stream: bool) -> None:
@@ -75,13 +75,14 @@ class OutputTally:
         self._unlike, self._first_unlike = 0, ""
         self._grid: GridCheck | None = GridCheck()
         self._whole = True
+        self._first_text: Any = None
 
     def add(self, reference: Array, candidate: Array, restart: bool = True) -> None:
         """Adds one call; both arrays have the same shape.
 
         Args:
-            reference: Of the first model.
-            candidate: Of the second one.
+            reference: Output of the first model.
+            candidate: Output of the second one.
             restart: Whether a stream starts with it.
         """
         if restart or not self._stream:
@@ -89,7 +90,10 @@ class OutputTally:
         self._same_bits &= reference.dtype == candidate.dtype and reference.tobytes() == candidate.tobytes()
         self._whole &= reference.dtype.kind in "iub"
         x, y = _numbers(reference), _numbers(candidate)
-        if x is None or y is None:  # texts: equal or not
+        if x is not None and y is not None:
+            varying = x
+        else:  # strings: only equality counts
+            varying = self._unlike_first(reference)
             x, y = np.zeros(reference.shape), (reference != candidate).astype(np.float64)
             reference, candidate = x, y
         equal = (reference == candidate) | (np.isnan(x) & np.isnan(y))
@@ -98,7 +102,7 @@ class OutputTally:
             index = [int(k) for k in np.argwhere(unlike)[0]]
             self._first_unlike = f"call {self._calls}, {index}: {x[tuple(index)]:g} and {y[tuple(index)]:g}"
         self._unlike += int(np.count_nonzero(unlike))
-        self._spread.add(x, np.isfinite(x) & np.isfinite(y), reference.dtype, apart=self._axis != x.ndim - 1)
+        self._spread.add(varying, np.isfinite(x) & np.isfinite(y), reference.dtype, apart=self._axis != x.ndim - 1)
         start = self._offset
         rows = self._rows.add(start, self._in_steps(x), self._in_steps(y), self._in_steps(equal))
         if self._grid is not None and not self._grid.add(start, self._in_steps(x), self._in_steps(y), candidate.dtype):
@@ -107,19 +111,25 @@ class OutputTally:
         self._offset += rows if self._axis is not None or self._stream else 0
         self._calls += 1
 
+    def _unlike_first(self, texts: Array) -> Array:
+        """Where texts are not the first one of all."""
+        if self._first_text is None and texts.size:
+            self._first_text = texts.flat[0]
+        return np.asarray(texts != self._first_text, np.float64)
+
     def _in_steps(self, array: Array) -> Array:
-        """`[steps, values of a step]`."""
+        """Reshapes to `[steps, values of a step]`; without a time axis the call is one step."""
         if self._axis is None:
             return array.reshape(1, -1)
         steps = array.shape[self._axis]
         return np.moveaxis(array, self._axis, 0).reshape(steps, array.size // max(1, steps))
 
     def spans(self, parts: int) -> list[tuple[int, float]]:
-        """Where each of up to `parts` equal spans of time ends, and its SQNR."""
+        """Returns the end and the SQNR of each of up to `parts` equal spans of time."""
         return [(b, self._rows.merged(a, b).sqnr_db) for a, b in _spans(self._rows.size, parts)]
 
     def result(self) -> OutputComparison:
-        """The comparison of everything added so far."""
+        """Returns the comparison of everything added so far."""
         rows = self._rows
         codes = None
         step = self._grid.step() if self._grid is not None else None
@@ -163,7 +173,7 @@ class OutputTally:
 
 
 def _spans(count: int, parts: int) -> Iterator[tuple[int, int]]:
-    """From where to where up to `parts` equal parts of `count` steps go."""
+    """Yields the bounds of up to `parts` equal parts of `count` steps."""
     edges = np.linspace(0, count, min(parts, count) + 1).round().astype(int).tolist()
     return itertools.pairwise(edges)
 
@@ -173,7 +183,7 @@ def _share(part: Any, whole: Any) -> float:
 
 
 def _numbers(array: Array) -> Array | None:
-    """As float64; None for what is no number."""
+    """Converts to float64; None for non-numeric arrays."""
     if array.dtype.kind in "OUSM":
         return None
     return array.astype(np.float64)
@@ -200,7 +210,7 @@ class _Rows:
         self._sum = np.zeros(0)
 
     def add(self, start: int, x: Array, y: Array, equal: Array) -> int:
-        """Adds steps from `start` on, `[steps, values]`; how many they are."""
+        """Adds steps from `start` on, `[steps, values]`; returns their number."""
         stop = start + len(x)
         self._grow(stop)
         at = slice(start, stop)
@@ -220,7 +230,7 @@ class _Rows:
 
     @property
     def count(self) -> npt.NDArray[np.int64]:
-        """How many values each step has."""
+        """The number of values in each step."""
         return self._count[: self.size]
 
     def _grow(self, size: int) -> None:
@@ -232,7 +242,7 @@ class _Rows:
                     setattr(self, name, np.pad(array, (0, more)))
 
     def merged(self, start: int, stop: int) -> _Figures:
-        """Figures of the steps from `start` to `stop` together."""
+        """Returns the figures of the steps from `start` to `stop` together."""
         at = slice(start, stop)
         signal, noise = float(self._signal[at].sum()), float(self._noise[at].sum())
         other, dot = float(self._other[at].sum()), float(self._dot[at].sum())

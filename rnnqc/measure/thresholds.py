@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from rnnqc.errors import UsageError
 
-if TYPE_CHECKING:  # the parser of the command needs the table of measures, and not onnxruntime
+if TYPE_CHECKING:  # the command's parser needs the table of measures without importing onnxruntime
     from rnnqc.measure.compare import LevelComparison
     from rnnqc.measure.differences import OutputComparison
 
@@ -19,13 +19,13 @@ class Measure:
     """A figure that can have a threshold.
 
     Attributes:
-        option: The option that gives it.
-        unit: What its value is, for the help.
-        help: What is a failure, for the help.
-        value: The figure.
-        least: Whether the threshold is the least that is allowed; else the most.
+        option: The option that sets it.
+        unit: The unit of its value, for the help.
+        help: The failure, for the help.
+        value: Returns the figure.
+        least: Whether the threshold is a minimum; else a maximum.
         text: A value and a threshold in words.
-        within: The values that a threshold may have.
+        within: The possible values of a threshold.
     """
 
     option: str
@@ -42,7 +42,7 @@ class Measure:
         return self.option[2:].replace("-", "_")
 
     def fails(self, found: float, asked: float) -> bool:
-        """Whether `found` is on the wrong side; NaN is."""
+        """Whether `found` violates the threshold; NaN does."""
         return not (found >= asked if self.least else found <= asked)
 
 
@@ -51,7 +51,7 @@ def _codes(c: OutputComparison) -> float:
 
 
 def _of_whole_numbers(name: str, measure: Measure, levels: Sequence[LevelComparison]) -> str:
-    """What to ask for instead where numbers of classes or tokens are far apart, or near, without a meaning."""
+    """Advice to use --min-equal for integer outputs, such as classes or tokens, whose distances mean nothing."""
     outputs = [c for level in levels for c in level.outputs if c.name == name]
     if measure.option == "--min-equal" or not all(c.whole_numbers for c in outputs):
         return ""
@@ -80,7 +80,7 @@ MEASURES = (
 
 
 def _check_within(option: str, value: float, text: str) -> None:
-    """Raises UsageError for a threshold that no value can have."""
+    """Raises UsageError for an impossible threshold."""
     low, high = next(m.within for m in MEASURES if m.option == option)
     if not low <= value <= high:
         raise UsageError(
@@ -92,13 +92,13 @@ def _check_within(option: str, value: float, text: str) -> None:
 
 @dataclass(frozen=True)
 class Thresholds:
-    """What was asked for: by option, then by the name of an output, or "" for all others."""
+    """The thresholds: by option, then by the name of an output, or "" for all others."""
 
     asked: Mapping[str, Mapping[str, float]]
 
     @classmethod
     def parse(cls, given: Mapping[str, Sequence[str]]) -> Thresholds:
-        """Reads texts `VALUE` or `NAME=VALUE` by option.
+        """Parses texts `VALUE` or `NAME=VALUE` by option.
 
         Raises:
             UsageError: A text is neither, or there are two values for one output.
@@ -129,10 +129,10 @@ class Thresholds:
 
     @classmethod
     def of(cls, given: Mapping[str, float | Mapping[str, float] | None]) -> Thresholds:
-        """Thresholds by option, as a number or by the name of an output.
+        """Makes thresholds from numbers by option, or by option and name of an output.
 
         Raises:
-            UsageError: A number is no such value.
+            UsageError: A number is not a possible threshold.
         """
         asked = {
             option: dict(value) if isinstance(value, Mapping) else {"": float(value)}
@@ -145,7 +145,7 @@ class Thresholds:
         return cls(asked)
 
     def everywhere(self, option: str) -> float | None:
-        """The threshold for all outputs."""
+        """Returns the threshold for all outputs."""
         return self.asked.get(option, {}).get("")
 
     def check(self, outputs: Iterable[str]) -> None:
@@ -165,7 +165,7 @@ class Thresholds:
                     )
 
     def violations(self, levels: Sequence[LevelComparison]) -> list[str]:
-        """One sentence for each threshold that an output does not keep: on the level where it is furthest off.
+        """Returns one sentence for each violated threshold and output, for the level that violates it most.
 
         Args:
             levels: The comparison on each kind of data.

@@ -1,9 +1,9 @@
-"""Which axis of an output is time: the one along which recurrent layers run.
+"""Finds the time axis of an output: the one along which recurrent layers run.
 
-Shapes decide, nothing else: the axis of a sequence that a recurrent node takes gets a symbol, shape inference carries
-the symbol through the graph, and an output has a time axis where the symbol arrives at one axis of it. Where inference
-loses the symbol (a Reshape to computed sizes, say) the names that the model itself gives to dimensions of inputs and
-outputs count, if they are the same. An output where neither holds, or more than one axis qualifies, has no time axis.
+Only shapes decide: the time axis of a recurrent node's sequence gets a symbol, shape inference carries the symbol
+through the graph, and the axis of an output that has the symbol is time. Where inference loses the symbol (for example
+at a Reshape to computed sizes), dimension names that inputs and outputs declare and share are used. An output without
+such an axis, or with several candidates, has no time axis.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ class TimeAxis:
     source: tuple[str, int] | None = None
 
     def of(self, value: Array, feed: Mapping[str, Array]) -> int | None:
-        """The number, if a value has the axis, with the size of the input that gave it; else None.
+        """Returns the axis if a value has it, with the size of the input's axis; else None.
 
         Args:
-            value: What came out.
-            feed: What went in.
+            value: An output.
+            feed: The inputs that gave it.
         """
         if self.axis >= value.ndim:
             return None
@@ -64,7 +64,7 @@ class TimeAxis:
 
 @dataclass(frozen=True)
 class _Sequence:
-    """A sequence that a recurrent node takes: its value, the time axis, the batch axis."""
+    """A sequence that a recurrent node reads: its value, the time axis, the batch axis."""
 
     node: onnx.NodeProto
     value: str
@@ -73,13 +73,13 @@ class _Sequence:
 
 
 def output_axes(model: onnx.ModelProto) -> dict[str, TimeAxis]:
-    """The time axis of each output that has one for certain, in the normal form: there recovered loops are nodes."""
+    """Returns the time axes of outputs, found in the normal form, where recovered loops are nodes."""
     normal = in_normal_form(model)
     return time_axes(normal if normal is not None else model)
 
 
 def in_normal_form(model: onnx.ModelProto) -> onnx.ModelProto | None:
-    """The normal form of `model`; None if the model is in it already, or cannot be brought into it."""
+    """Returns the normal form of `model`; None if it is in normal form already, or cannot be converted."""
     try:
         loaded = Model.load(model)
         results = PassManager(normal_form()).run(loaded)
@@ -89,10 +89,10 @@ def in_normal_form(model: onnx.ModelProto) -> onnx.ModelProto | None:
 
 
 def time_axes(proto: onnx.ModelProto) -> dict[str, TimeAxis]:
-    """The time axis of each output that has one for certain.
+    """Returns the time axis of each output that has exactly one candidate.
 
     Args:
-        proto: A model with LSTM, GRU, RNN, Scan nodes or rnnqc's cells, the main graph's or in subgraphs.
+        proto: A model with LSTM, GRU, RNN, Scan nodes or rnnqc's cells, in the main graph or in subgraphs.
     """
     skeleton = _skeleton(proto)
     symbols: dict[str, tuple[str, int]] = {}
@@ -147,7 +147,7 @@ def _note(
 
 
 def _skeleton(proto: onnx.ModelProto) -> onnx.ModelProto:
-    """The model without the contents of large initializers, and without the shapes that it says its values have."""
+    """Returns the model without the contents of large initializers and the declared shapes of values and outputs."""
     copy = onnx.ModelProto(ir_version=proto.ir_version, opset_import=proto.opset_import, functions=proto.functions)
     copy.graph.name = proto.graph.name or "shapes"
     copy.graph.node.extend(proto.graph.node)
@@ -163,7 +163,7 @@ def _skeleton(proto: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _sequences(model: onnx.ModelProto) -> Iterator[_Sequence]:
-    """The sequences along which nodes of the model run, in subgraphs, too."""
+    """Yields the sequences that nodes of the model process, in subgraphs, too."""
     for block in blocks_of([model.graph]):
         for node in block.node:
             numbers = {a.name: a.i for a in node.attribute if a.type == AttributeProto.INT}
@@ -191,7 +191,7 @@ def _time_symbols(model: onnx.ModelProto, shapes: Mapping[str, list[str | int | 
 def _with_cut_layers(
     skeleton: onnx.ModelProto,
 ) -> Iterator[tuple[dict[str, list[str | int | None]], onnx.ModelProto]]:
-    """Shapes of the model; then of it with the results of layers as inputs, where inference lost the length."""
+    """Yields shapes of the model; then again with results of layers as inputs where inference lost the length."""
     model = onnx.ModelProto()
     model.CopyFrom(skeleton)
     for number in range(_MOST_CUTS):
@@ -223,7 +223,7 @@ def _length_is_lost(node: onnx.NodeProto, shapes: Mapping[str, list[str | int | 
 
 
 def _shapes(model: onnx.ModelProto) -> dict[str, list[str | int | None]]:
-    """Shapes of all values: sizes, symbols, None for what is unknown."""
+    """Returns shapes of all values: sizes, symbols, None for what is unknown."""
     described = model
     with contextlib.suppress(*INFERENCE_ERRORS):
         described = infer_shapes(model)
@@ -240,9 +240,10 @@ def _shapes(model: onnx.ModelProto) -> dict[str, list[str | int | None]]:
 
 
 def fixed_lengths(model: Model) -> list[str]:
-    """A sentence for each output that is declared with a fixed length where that of an input is open.
+    """Returns a sentence for each output with a declared fixed length that depends on a dynamic length of an input.
 
-    torch's dynamo exporter declares so, of inner values, too; with a batch of 1 onnxruntime fuses a MatMul by that.
+    torch's dynamo exporter declares such shapes, also of inner values. With a batch of 1, onnxruntime relies on them to
+    fuse a MatMul.
 
     Args:
         model: A model as `time_axes` takes it.
@@ -272,7 +273,7 @@ def fixed_lengths(model: Model) -> list[str]:
 
 
 def _may_be_fixed(model: Model) -> bool:
-    """Whether an input has an open dimension, and an output a fixed one that is not the features of a step."""
+    """Whether an input has a dynamic dimension, and an output a fixed one that is not the features of a step."""
     shapes = [shape_of(v) or () for v in model.graph.outputs]
     is_open = any(not isinstance(d, int) for v in model.graph.inputs for d in shape_of(v) or ())
     return is_open and any(isinstance(d, int) and d > 1 for s in shapes for d in (s[:-1] if len(s) > 2 else s))

@@ -1,4 +1,4 @@
-"""Whether a lowered model is near enough to the float one, in words: the same for `report`, `verify` and `tune`."""
+"""Judges in words whether a lowered model is close enough to the float one, for `report`, `verify` and `tune`."""
 
 from __future__ import annotations
 
@@ -13,22 +13,26 @@ LEVELS: tuple[Level, ...] = ("good", "watch", "bad")
 GOOD_DB, WATCH_DB = 30.0, 20.0
 """The worst output is good from 30 dB on (an error of 3 % of its values), to be watched from 20 dB on (10 %)."""
 SAME = 0.99
-"""The share of equal values from which an output is good whatever its SQNR, as of token numbers."""
+"""An output with this share of equal values is good whatever its SQNR; this suits token numbers."""
 GOOD_LOSS, WATCH_LOSS = 0.005, 0.02
-"""Of an accuracy, in its own unit; of a perplexity twice that, relative to the float model's."""
+"""Allowed loss of accuracy, in its own unit; for perplexity twice that, relative to the float model's."""
+
+SHOWS_LITTLE = "every output has one value on this data, so this comparison shows little"
+"""Of models whose outputs saturate on noise, say: any other model that saturates would be as good."""
 
 
 @dataclass(frozen=True)
 class Judged:
-    """The figures of one output that a verdict is made of.
+    """The figures of one output that a verdict is based on.
 
     Attributes:
-        name: The output; "" where it is only known to be the worst of several.
+        name: The output; "" if it is only known to be the worst of several.
         sqnr_db: Signal-to-quantization-noise ratio.
         equal: Share of equal values.
-        unlike: How many values are NaN or infinite in one of the models only.
+        unlike: How many values are NaN or infinite in only one of the models.
         growing: Whether the error grows over time.
-        varying_db: The SQNR of what varies, where nearly all of the output is its mean.
+        varying_db: SQNR of the deviation from the mean, if the output is nearly constant.
+        constant: Whether the output does not vary at all on the data.
     """
 
     name: str
@@ -37,6 +41,7 @@ class Judged:
     unlike: int = 0
     growing: bool = False
     varying_db: float = math.inf
+    constant: bool = False
 
     @property
     def level(self) -> Level:
@@ -50,18 +55,18 @@ class Judged:
 
     @property
     def hides(self) -> bool:
-        """Whether the SQNR hides that what varies is much worse."""
+        """Whether the SQNR hides a much larger relative error in the deviation from the mean."""
         return self.varying_db < WATCH_DB <= self.sqnr_db and self.equal < SAME
 
 
 @dataclass(frozen=True)
 class Task:
-    """What a metric makes of the two models.
+    """The values of a metric for the two models.
 
     Attributes:
         metric: Its name.
-        value: Of the lowered model.
-        reference: Of the float model.
+        value: Value for the lowered model.
+        reference: Value for the float model.
     """
 
     metric: str
@@ -70,7 +75,7 @@ class Task:
 
     @property
     def level(self) -> Level | None:
-        """The verdict on the task; None of a metric whose direction and unit nobody said."""
+        """The verdict on the task; None for a metric whose direction and unit are unknown."""
         if self.metric == "accuracy":
             loss = self.reference - self.value
         elif self.metric == "perplexity":
@@ -81,7 +86,7 @@ class Task:
 
     @property
     def text(self) -> str:
-        """Both figures."""
+        """Both values."""
         form = ".2%" if self.metric == "accuracy" else ".5g"
         return f"{self.metric} {self.reference:{form}} -> {self.value:{form}}"
 
@@ -93,7 +98,7 @@ class Verdict:
     Attributes:
         level: "good", "watch" or "bad".
         figure: The one number that it is about.
-        text: What it means, as sentences.
+        text: Its meaning, in sentences.
     """
 
     level: Level
@@ -102,29 +107,33 @@ class Verdict:
 
     @property
     def line(self) -> str:
-        """On one line."""
+        """The verdict on one line."""
         return f"{self.level}: {self.text}"
 
 
 def error_share(sqnr_db: float) -> str:
-    """The error as a share of the values (root mean squares)."""
+    """Formats the error as a share of the values (root mean squares)."""
     share = 100.0 * 10.0 ** (-sqnr_db / 20.0) if sqnr_db > -math.inf else math.inf
     return "more than all" if share >= 100.0 else f"{share:.2g} %"
 
 
 def verdict_of(outputs: Iterable[Judged], task: Task | None = None) -> Verdict | None:
-    """The verdict on a lowered model; None without outputs that can be compared.
+    """Returns the verdict on a lowered model; None without comparable outputs.
 
     Args:
         outputs: Each output.
-        task: What a metric says, if one was asked for. Accuracy and perplexity decide, whatever the outputs' SQNR.
+        task: The metric, if one was requested. Accuracy and perplexity decide, whatever the outputs' SQNR.
     """
     judged = list(outputs)
     if not judged:
         return None
     worst = max(judged, key=lambda o: (LEVELS.index(o.level), o.unlike, -o.sqnr_db))
+    is_of_task = task is not None and task.level is not None
     level = worst.level if task is None or task.level is None or worst.unlike else task.level
     said = _said(worst, len(judged), worst.sqnr_db == min(o.sqnr_db for o in judged))
+    shows_little = level == "good" and not is_of_task and all(o.constant for o in judged)
+    if shows_little:
+        level, said = "watch", f"{said} {SHOWS_LITTLE.capitalize()}; give data on which they vary (--data)."
     if task is not None:
         return Verdict(level, task.text, f"{task.text}. {said[:1].upper()}{said[1:]}")
     advice = {
@@ -134,11 +143,12 @@ def verdict_of(outputs: Iterable[Judged], task: Task | None = None) -> Verdict |
     }
     exact = worst.sqnr_db == math.inf and not worst.unlike
     figure = "bit-exact" if exact and worst.equal == 1.0 else f"{worst.sqnr_db:.1f} dB"
-    return Verdict(level, figure.replace("-", "−") if not exact else figure, said + advice[level])
+    advised = "" if shows_little else advice[level]
+    return Verdict(level, figure.replace("-", "−") if not exact else figure, said + advised)
 
 
 def _said(worst: Judged, count: int, is_least: bool) -> str:
-    """What the worst output says; `is_least`: no output has less SQNR."""
+    """Describes the worst output; `is_least`: no output has a lower SQNR."""
     which = "the worst" if is_least or worst.unlike else "one"
     what = f"output {worst.name!r}" if count == 1 else f"{worst.name!r}, {which} of {count} outputs,"
     what = what if worst.name else "the worst output"

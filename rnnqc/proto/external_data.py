@@ -1,7 +1,7 @@
-"""Reading the data of tensors from files beside the model: from nowhere else, unless the user allows links.
+"""Reads the data of tensors from files beside the model, and from nowhere else unless the user allows links.
 
-The name of a file in a model is its author's choice. A file is opened part by part from the folder of the model on,
-without following links, and what was opened is checked: nothing can be exchanged between the check and the reading.
+The author of a model chooses the names of its files. A file is opened part by part, starting at the model's folder,
+without following links, and the checks apply to the open file: nothing can be exchanged between check and reading.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from rnnqc.proto.tensor_checks import tensor_bytes, tensors_of
 ALLOW_LINKS = "RNNQC_ALLOW_LINKED_DATA"
 """Environment variable: "1" lets data files be symbolic or hard links, as in the cache of huggingface_hub."""
 LARGEST_TENSOR = 2**31 - 1
-"""Bytes of a tensor: protobuf holds no more."""
+"""The largest number of bytes of a tensor in protobuf."""
 _BLOCK = 2**20
 _BESIDE = "files in the folder of the model"
 _AGAIN = "export the model again"
@@ -30,7 +30,7 @@ _COPY = (
 )
 _NO_LINK = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
 _FOLDER = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_CLOEXEC", 0)
-# A pipe in the place of the file is not waited for.
+# Does not block if the file is a pipe.
 _FILE = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
 
 
@@ -40,12 +40,12 @@ def links_are_allowed() -> bool:
 
 
 def external_tensors(proto: onnx.ModelProto) -> list[tuple[onnx.TensorProto, str]]:
-    """The tensors whose data is in other files, and how messages call them."""
+    """Returns the tensors whose data is in other files, with their names for messages."""
     return [(t, where) for t, where in tensors_of(proto) if t.data_location == onnx.TensorProto.EXTERNAL]
 
 
 def refuse_external(proto: onnx.ModelProto) -> None:
-    """Refuses a proto whose data is in files: it does not say beside what.
+    """Refuses a proto with external data, because its folder is unknown.
 
     Raises:
         CompileError: With the first such tensor.
@@ -62,11 +62,11 @@ def load_external(proto: onnx.ModelProto, path: Path) -> int:
     """Reads the external data of a model into it.
 
     Args:
-        proto: The model; changed.
+        proto: The model; it is modified.
         path: Its file.
 
     Returns:
-        How many bytes were read.
+        The number of bytes read.
 
     Raises:
         CompileError: A file is missing, too short, of another kind, outside the folder, or does not fit the tensor.
@@ -82,7 +82,7 @@ def load_external(proto: onnx.ModelProto, path: Path) -> int:
 
 
 def check_external(proto: onnx.ModelProto, path: Path) -> None:
-    """Checks the external data of a model that something else is going to read.
+    """Checks the external data of a model that other code is going to read.
 
     Raises:
         CompileError: As `load_external`.
@@ -130,7 +130,7 @@ def _read(tensor: onnx.TensorProto, folder: Path, where: str) -> bytes:
 
 
 def _opened(tensor: onnx.TensorProto, folder: Path, where: str) -> tuple[int, int, int]:
-    """A descriptor of the file, and the offset and the length of what is the tensor's."""
+    """Opens a tensor's file; returns the descriptor, and offset and length of the tensor's data."""
     entries = {e.key: e.value for e in tensor.external_data}
     location = entries.get("location", "")
     parts = _parts(location, where)
@@ -160,7 +160,7 @@ def _opened(tensor: onnx.TensorProto, folder: Path, where: str) -> tuple[int, in
 
 
 def _check_span(offset: int, length: int, expected: int, target: str, size: int, where: str) -> None:
-    """Checks that the file holds the tensor, and the tensor what its shape says."""
+    """Checks that the file contains the data and that its length matches the tensor's shape."""
     if length != expected or offset + length > size:
         raise CompileError(
             f"{where}: {length} bytes at offset {offset} of {target}, which has {size} bytes.",
@@ -174,7 +174,7 @@ def _check_span(offset: int, length: int, expected: int, target: str, size: int,
 
 
 def _parts(location: str, where: str) -> tuple[str, ...]:
-    """The folders and the file that a location names."""
+    """Returns the folders and the file in a location."""
     if not location:
         raise CompileError(f"{where}: no location.", supported=_BESIDE, action=_AGAIN)
     parts = Path(location).parts
@@ -188,7 +188,7 @@ def _parts(location: str, where: str) -> tuple[str, ...]:
 
 
 def _refuse_links(folder: Path, parts: tuple[str, ...], where: str) -> None:
-    """Says in words what `_open_beside` would not open."""
+    """Raises a readable error for links that `_open_beside` would refuse."""
     step = folder
     for part in parts:
         step = step / part

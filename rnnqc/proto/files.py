@@ -1,4 +1,4 @@
-"""Reading model files with their external data, and writing files atomically."""
+"""Reads model files with their external data, and writes files atomically."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rnnqc.proto.respell_names import forget_negative_sizes
 
 _FORMAT = "ONNX models (protobuf) up to 2 GB, larger ones with external data"
 LARGEST_FILE = 2**31 - 1
-"""Bytes of a model file: protobuf reads no more."""
+"""The largest number of bytes of a model file that protobuf reads."""
 _OTHER_FORMATS = (
     (4, b"ORTM", "onnxruntime's own format", "lower the ONNX model that it was made from, and convert the result"),
     (4, b"TFL3", "a TensorFlow Lite model", "convert it to ONNX with tf2onnx, which reads such files"),
@@ -25,11 +25,14 @@ _OTHER_FORMATS = (
     (0, b"PK\x03\x04", "a ZIP archive, as PyTorch and Keras write", "export it there (docs/pytorch.md, docs/keras.md)"),
     (0, b"\x80\x02", "pickled Python objects, of PyTorch as it seems", "export it there (docs/pytorch.md)"),
 )
-"""Where the first bytes of files for other programs stand, what they are, what such a file is, and what to do."""
+"""Signatures of other file formats: offset, bytes, the kind of file, and what to do with it."""
+_FROM_PIPES: dict[tuple[int, int], bytes] = {}
+"""The bytes that pipes gave, by device and number: a pipe gives them once, and commands may read a model again."""
+_NOT_THERE_AGAIN = ("/dev/", "/proc/")
 
 
 def load_proto(path: Path) -> onnx.ModelProto:
-    """Reads a model file with its external data, refusing data outside the model's folder.
+    """Reads a model file with its external data; refuses data outside the model's folder.
 
     Raises:
         CompileError: With the file's name and what is wrong with it.
@@ -38,7 +41,7 @@ def load_proto(path: Path) -> onnx.ModelProto:
 
 
 def load_proto_and_size(path: Path) -> tuple[onnx.ModelProto, int]:
-    """As `load_proto`; also the bytes of the model and of its external data.
+    """Like `load_proto`; also returns the bytes of the model and of its external data.
 
     Raises:
         CompileError: With the file's name and what is wrong with it.
@@ -69,7 +72,7 @@ def load_proto_and_size(path: Path) -> tuple[onnx.ModelProto, int]:
 
 
 def _content(path: Path) -> bytes:
-    """The bytes of a model file.
+    """Reads the bytes of a model file.
 
     Raises:
         CompileError: It cannot be read, is a folder or a device, or is larger than protobuf allows.
@@ -81,8 +84,11 @@ def _content(path: Path) -> bytes:
             status = os.fstat(stream.fileno())
             if stat.S_ISCHR(status.st_mode) or stat.S_ISBLK(status.st_mode):
                 raise CompileError(f"{path}: is a device.", supported=_FORMAT, action="name a file")
-            # A pipe does not say how much will come.
+            # The size of a pipe is unknown.
             data = stream.read(LARGEST_FILE + 1) if status.st_size <= LARGEST_FILE else b""
+            if stat.S_ISFIFO(status.st_mode):
+                number = (status.st_dev, status.st_ino)
+                data = _FROM_PIPES[number] = data or _FROM_PIPES.get(number, b"")
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise CompileError(f"{path}: cannot be read ({reason}).", supported=_FORMAT, action="check the path") from error
@@ -95,8 +101,14 @@ def _content(path: Path) -> bytes:
     return data
 
 
+def word_for(path: str, placeholder: str) -> str:
+    """How a later command names a file: `placeholder` for a pipe, and for what another process has under this name."""
+    is_passing = path.startswith(_NOT_THERE_AGAIN) or (os.path.exists(path) and not os.path.isfile(path))
+    return placeholder if is_passing else path
+
+
 def serialized(proto: onnx.ModelProto, name: str) -> bytes:
-    """The bytes of a model, equal for equal models.
+    """Serializes a model; equal models give equal bytes.
 
     Raises:
         CompileError: It is too large or too deep for protobuf.
@@ -112,7 +124,7 @@ def serialized(proto: onnx.ModelProto, name: str) -> bytes:
 
 
 def proto_size(proto: onnx.ModelProto, name: str) -> int:
-    """Size of a model in bytes as one file, its external data included if it is loaded."""
+    """Returns the size of a model in bytes as one file, including loaded external data."""
     return len(serialized(proto, name))
 
 
@@ -121,11 +133,11 @@ def check_writable(path: Path, inputs: Iterable[str | None] = ()) -> None:
 
     Args:
         path: The output.
-        inputs: What is read; not to be replaced.
+        inputs: Input files, which must not be replaced.
 
     Raises:
-        CompileError: It is a directory or stands for standard output, its folder does not exist, its name is too long,
-            either is write-protected, or it is one of the inputs.
+        CompileError: It is a directory or means standard output, its folder does not exist, its name is too long, file
+            or folder is write-protected, or it is one of the inputs.
     """
     for name in inputs:
         if name is not None and os.path.exists(name) and os.path.exists(path) and os.path.samefile(name, path):
@@ -155,8 +167,8 @@ def check_writable(path: Path, inputs: Iterable[str | None] = ()) -> None:
 def write_atomically(path: Path, data: bytes) -> None:
     """Writes `data` to `path` through a temporary file in the same folder that is renamed; nothing is left on failure.
 
-    A symbolic link is followed, and the permissions of a file that is replaced are kept. What is no regular file
-    (`/dev/stdout`, a pipe) is written to directly.
+    Follows a symbolic link, and keeps the permissions of a replaced file. Anything but a regular file (`/dev/stdout`, a
+    pipe) is written to directly.
 
     Raises:
         CompileError: The file cannot be written.
@@ -171,7 +183,7 @@ def write_atomically(path: Path, data: bytes) -> None:
         with os.fdopen(handle, "wb") as stream:
             stream.write(data)
             stream.flush()
-            os.fsync(stream.fileno())  # some file systems say only then that there is no room
+            os.fsync(stream.fileno())  # some file systems report only here that they are full
         os.chmod(temporary, _mode(target))
         os.replace(temporary, target)
         temporary = ""
@@ -183,7 +195,7 @@ def write_atomically(path: Path, data: bytes) -> None:
 
 
 def write_folder(folder: Path, contents: Mapping[str, bytes]) -> None:
-    """Writes files into a folder that may exist, in their order: the last one says that all are there.
+    """Writes files into a folder, which may exist, in order: the last one marks the set as complete.
 
     Raises:
         CompileError: One cannot be written.
@@ -198,7 +210,7 @@ def write_folder(folder: Path, contents: Mapping[str, bytes]) -> None:
 
 
 def remove_files(folder: Path, names: Iterable[str]) -> None:
-    """Removes files from a folder, the last one first; both may be missing.
+    """Removes files from a folder, the last one first; files and folder may be missing.
 
     Raises:
         CompileError: They cannot be removed.
@@ -213,7 +225,7 @@ def remove_files(folder: Path, names: Iterable[str]) -> None:
 
 
 def _mode(target: Path) -> int:
-    """Permissions for `target`: those it has, or those of a new file."""
+    """Returns the permissions for `target`: its own, or those of a new file."""
     if target.exists():
         return stat.S_IMODE(target.stat().st_mode)
     mask = os.umask(0)

@@ -1,4 +1,4 @@
-"""Models as programs hold them: a path, a ModelProto, or an object that has one."""
+"""Models in the forms that programs have: a path, a ModelProto, or an object that contains one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rnnqc.proto.files import load_proto, load_proto_and_size, proto_size
 
 @runtime_checkable
 class Exported(Protocol):
-    """What `torch.onnx.export` returns (`torch.onnx.ONNXProgram`)."""
+    """The result of `torch.onnx.export` (`torch.onnx.ONNXProgram`)."""
 
     @property
     def model_proto(self) -> onnx.ModelProto:
@@ -23,7 +23,7 @@ class Exported(Protocol):
 
 @runtime_checkable
 class HoldsProto(Protocol):
-    """What `rnnqc.lower` returns, and `rnnqc.Model`."""
+    """The result of `rnnqc.lower`, or an `rnnqc.Model`."""
 
     @property
     def proto(self) -> onnx.ModelProto:
@@ -35,7 +35,7 @@ Given = str | os.PathLike[str] | onnx.ModelProto | Exported | HoldsProto
 
 
 def as_given(model: Given) -> str | os.PathLike[str] | onnx.ModelProto:
-    """The path of a model, or its ModelProto.
+    """Returns the path of a model, or its ModelProto.
 
     Raises:
         UsageError: It is something else.
@@ -53,18 +53,18 @@ def as_given(model: Given) -> str | os.PathLike[str] | onnx.ModelProto:
 
 
 def proto_of(model: Given) -> onnx.ModelProto:
-    """The ModelProto of a model; a file is read with its external data.
+    """Returns the ModelProto of a model; reads a file with its external data.
 
     Raises:
         CompileError: The file cannot be read.
-        UsageError: It is no model.
+        UsageError: It is not a model.
     """
     held = as_given(model)
     return held if isinstance(held, onnx.ModelProto) else load_proto(Path(held))
 
 
 def proto_and_size_of(model: Given) -> tuple[onnx.ModelProto, int]:
-    """As `proto_of`; also the bytes of the model, external data included."""
+    """Like `proto_of`; also returns the bytes of the model, external data included."""
     held = as_given(model)
     return (
         (held, proto_size(held, "The ModelProto"))
@@ -74,6 +74,6 @@ def proto_and_size_of(model: Given) -> tuple[onnx.ModelProto, int]:
 
 
 def name_of(model: Given, nameless: str = MEMORY) -> str:
-    """How messages call a model: its path; `nameless` where it comes from no file."""
+    """Returns the name of a model in messages: its path, or `nameless` if it does not come from a file."""
     held = as_given(model)
     return nameless if isinstance(held, onnx.ModelProto) else os.fspath(held)

@@ -1,4 +1,4 @@
-"""Walks over the graphs of a protobuf model, and what these use of each other."""
+"""Walks over the graphs of a protobuf model, and the values that they share."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Block = onnx.GraphProto | onnx.FunctionProto
 
 
 def inner_graphs(node: onnx.NodeProto) -> list[onnx.GraphProto]:
-    """The subgraphs of a node."""
+    """Returns the subgraphs of a node."""
     found: list[onnx.GraphProto] = []
     for attribute in node.attribute:
         if attribute.HasField("g"):
@@ -22,7 +22,7 @@ def inner_graphs(node: onnx.NodeProto) -> list[onnx.GraphProto]:
 
 
 def blocks_of(roots: Iterable[Block]) -> Iterator[Block]:
-    """`roots` and all subgraphs of their nodes, outer ones first, in order."""
+    """Yields `roots` and all subgraphs of their nodes, outer ones first, in order."""
     pending: deque[Block] = deque(roots)
     while pending:
         block = pending.popleft()
@@ -32,18 +32,18 @@ def blocks_of(roots: Iterable[Block]) -> Iterator[Block]:
 
 
 def defined(graph: onnx.GraphProto) -> set[str]:
-    """The names of inputs, initializers and values that a graph makes, its subgraphs apart."""
+    """Returns the names of inputs, initializers and values that a graph defines, without its subgraphs."""
     tensors = [*graph.initializer, *(s.values for s in graph.sparse_initializer)]
     return {v.name for v in [*graph.input, *tensors]} | {o for node in graph.node for o in node.output if o}
 
 
 def stored_tensors(block: Block) -> Iterator[onnx.TensorProto]:
-    """The constants of one graph or function: its initializers, and the tensors of its Constant nodes."""
+    """Yields the constants of one graph or function: its initializers, and the tensors of its Constant nodes."""
     return (tensor for _, tensor in named_tensors(block))
 
 
 def named_tensors(block: Block) -> Iterator[tuple[str, onnx.TensorProto]]:
-    """The same with the names of their values."""
+    """Yields the same tensors with the names of their values."""
     if isinstance(block, onnx.GraphProto):
         yield from ((t.name, t) for t in block.initializer)
     for node in block.node:
@@ -53,7 +53,7 @@ def named_tensors(block: Block) -> Iterator[tuple[str, onnx.TensorProto]]:
 
 
 def branch_results(node: onnx.NodeProto, value: str) -> list[str]:
-    """What becomes output `value` of an If in each of its branches; nothing for other nodes."""
+    """Returns the value behind output `value` of an If in each branch; empty for other nodes."""
     if node.op_type != "If" or value not in node.output:
         return []
     index = list(node.output).index(value)
@@ -61,7 +61,7 @@ def branch_results(node: onnx.NodeProto, value: str) -> list[str]:
 
 
 def captured(graph: onnx.GraphProto) -> set[str]:
-    """What a subgraph and those in it use of the graphs around; no two values of one model have the same name."""
+    """Returns the outer values that a subgraph and its subgraphs read. Assumes unique names over the whole model."""
     read: set[str] = set()
     made: set[str] = set()
     for block in blocks_of([graph]):
@@ -73,12 +73,12 @@ def captured(graph: onnx.GraphProto) -> set[str]:
 
 
 def reads(node: onnx.NodeProto) -> set[str]:
-    """What a node and the nodes of its subgraphs use of the graph it is in."""
+    """Returns the values of its graph that a node and its subgraphs read."""
     return {i for i in node.input if i}.union(*(captured(g) for g in inner_graphs(node)))
 
 
 def needed(nodes: Sequence[onnx.NodeProto], names: Iterable[str]) -> list[onnx.NodeProto]:
-    """Those of `nodes`, which have no subgraphs, that make `names`."""
+    """Returns those of `nodes` that are needed to compute `names`. The nodes have no subgraphs."""
     wanted = {n for n in names if n}
     kept = []
     for node in reversed(nodes):

@@ -1,4 +1,4 @@
-"""Inlining of model-local functions with the meaning that onnxruntime gives to a call."""
+"""Inlines model-local functions with onnxruntime's semantics of a call."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ MOST_BYTES = 2**31 - 1
 
 
 def key_of(function: onnx.FunctionProto) -> FunctionKey:
-    """What nodes call a function by."""
+    """Returns the key by which nodes call a function."""
     return function.domain, function.name, function.overload
 
 
 def inlined(model: onnx.ModelProto, keys: Collection[FunctionKey] | None = None) -> onnx.ModelProto:
-    """A copy of the model without some of its functions.
+    """Returns a copy of the model with some of its functions inlined.
 
-    As in onnxruntime, an attribute that a call lacks has the function's default (`attribute_proto`), one without a
-    default is absent from the nodes that refer to it, and a body runs under the operator sets of the model, whatever
-    the function imports. A value of a function is called by the calling node's name, `/`, and its own name.
+    As in onnxruntime, an attribute that a call lacks has the function's default (`attribute_proto`); one without a
+    default is removed from the nodes that refer to it; and a body runs under the operator sets of the model, whatever
+    the function imports. A value of a function is named after the calling node, `/`, and its own name.
 
     Args:
         model: The model; no function calls itself.
-        keys: The functions to inline; whatever calls one of them is among them. All by default.
+        keys: The functions to inline; every function that calls one of them must be among them. All by default.
 
     Raises:
         CompileError: A call does not fit its function, or the result is too large.
@@ -55,11 +55,11 @@ def inlined(model: onnx.ModelProto, keys: Collection[FunctionKey] | None = None)
 
 @dataclass
 class _Site:
-    """Where a function is called.
+    """The place of a call.
 
     Attributes:
-        prefix: Of new names.
-        attributes: What takes the place of references to attributes, by name; None keeps references.
+        prefix: Prefix of new names.
+        attributes: Replacements for references to attributes, by name; None keeps references.
         inner: The new names of values of subgraphs.
     """
 
@@ -69,7 +69,7 @@ class _Site:
 
 
 class _Inliner:
-    """Inlines calls, the outermost ones first, so that every call has its attributes when its turn comes."""
+    """Inlines calls, the outermost ones first, so that every call has its attributes when it is inlined."""
 
     def __init__(self, model: onnx.ModelProto, functions: Mapping[FunctionKey, onnx.FunctionProto]) -> None:
         self.functions = functions
@@ -98,7 +98,7 @@ class _Inliner:
         graph.node.extend(done)
 
     def _body(self, call: onnx.NodeProto, function: onnx.FunctionProto, graph: onnx.GraphProto) -> list[onnx.NodeProto]:
-        """The nodes of a function as they stand at a call; what is known of their values goes to `graph`."""
+        """Returns the nodes of a function for a call, and adds the declared types of their values to `graph`."""
         prefix = call.name or next((o for o in call.output if o), call.op_type)
         for given, formal, what in ((call.input, function.input, "inputs"), (call.output, function.output, "outputs")):
             if len(given) > len(formal):
@@ -124,7 +124,7 @@ class _Inliner:
         for name in (o for node in function.node for o in node.output if o):
             scope[name] = results.get(name) or self._fresh(f"{prefix}/{name}")
         for name in sorted(set().union(*(reads(node) for node in function.node)) - set(scope)):
-            scope[name] = self._fresh(f"{prefix}/{name}")  # which nothing makes, whatever the caller has of this name
+            scope[name] = self._fresh(f"{prefix}/{name}")  # no node makes it, even if the caller has the name
         described = {v.name for v in [*graph.value_info, *graph.output, *graph.input]}
         for value in function.value_info:
             name = scope.get(value.name, "")
@@ -134,11 +134,11 @@ class _Inliner:
         return [self._renamed(node, scope, site) for node in function.node]
 
     def _renamed(self, node: onnx.NodeProto, scope: ChainMap[str, str], site: _Site) -> onnx.NodeProto:
-        """A copy of a node as it stands at a call.
+        """Copies a node for a call.
 
         Args:
-            node: A node of a function, or of a graph that a call gives to one.
-            scope: The new names of values; what it does not have keeps its name.
+            node: A node of a function, or of a graph that a call passes to one.
+            scope: The new names of values; values that are not in it keep their names.
             site: The call.
         """
         made = onnx.NodeProto()
@@ -152,7 +152,7 @@ class _Inliner:
             if attribute.ref_attr_name and site.attributes is not None:
                 if attribute.ref_attr_name not in site.attributes:
                     continue
-                # A graph of the caller; onnxruntime, too, takes what it reads for the function's values first.
+                # A graph of the caller: onnxruntime, too, resolves its names in the function first.
                 given, within = site.attributes[attribute.ref_attr_name], _Site(site.prefix)
             own = made.attribute.add()
             own.CopyFrom(given)
@@ -162,7 +162,7 @@ class _Inliner:
         return made
 
     def _rename(self, graph: onnx.GraphProto, around: ChainMap[str, str], site: _Site) -> None:
-        """Gives new names to what a subgraph defines, in place: the same in subgraphs side by side."""
+        """Renames the values that a subgraph defines, in place; sibling subgraphs share the new names."""
         scope = around.new_child()
         for name in sorted(defined(graph)):
             hint = f"{site.prefix}/{name}"

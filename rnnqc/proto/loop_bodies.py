@@ -1,4 +1,4 @@
-"""Checks that the subgraphs of If, Loop and Scan fit their nodes: how many values go in and come out."""
+"""Checks that the subgraphs of If, Loop and Scan have as many inputs and outputs as their nodes require."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Operators that onnx's version converter takes for those of the same name, though their meaning has changed.
+"""Handles operators that onnx's version converter keeps although their meaning has changed.
 
 * Hardmax before operator set 13 runs over all axes from `axis` on (1 by default), then over one (the last by default).
-* Pad before 11 may have its attribute `value` in every mode; the converter makes an input of it in one mode alone.
+* Pad before 11 may have its attribute `value` in every mode; the converter makes it an input only in one mode.
 * Resize before 11, and Upsample, find element k at k / scale, and take the nearest below, or above where they shrink;
   then it is at (k + 0.5) / scale - 0.5, rounded, by default.
 """
@@ -24,7 +24,7 @@ RESIZE_WITH_ORIGINS = 11
 
 
 def spell_out(proto: onnx.ModelProto, old: int, new: int) -> None:
-    """Writes operators of the operator set `old`, in place, in words that mean the same in `new`."""
+    """Rewrites operators of the operator set `old`, in place, to ones that mean the same in `new`."""
     taken = names_of(proto.graph)
     for block in blocks_of([proto.graph]):
         nodes: list[onnx.NodeProto] = []
@@ -39,7 +39,7 @@ def spell_out(proto: onnx.ModelProto, old: int, new: int) -> None:
 
 
 def keep_origins(converted: onnx.ModelProto, old: int, what: str) -> None:
-    """Lets every Resize of a model that was converted from the operator set `old` compute what it did, in place.
+    """Restores, in place, the original meaning of every Resize after a conversion from the operator set `old`.
 
     Raises:
         CompileError: One takes the nearest element, and shrinks one axis and enlarges another.
@@ -58,7 +58,7 @@ def keep_origins(converted: onnx.ModelProto, old: int, what: str) -> None:
 
 
 def _over_all_axes(node: onnx.NodeProto, taken: set[str]) -> list[onnx.NodeProto]:
-    """A Hardmax of a matrix, and the shape put back behind it."""
+    """Replaces a Hardmax over several axes by one over a matrix and a Reshape."""
     given, made, axis = node.input[0], node.output[0], _axis(node)
     shape, flat, hard = (free_name(f"{made}/{part}", taken) for part in ("shape", "flat", "hard"))
     inner = helper.make_node("Hardmax", [flat], [hard], node.name, axis=1)
@@ -71,7 +71,7 @@ def _over_all_axes(node: onnx.NodeProto, taken: set[str]) -> list[onnx.NodeProto
 
 
 def _nearest(node: onnx.NodeProto, stored: Mapping[str, onnx.TensorProto], what: str) -> str:
-    """Which element is the nearest in onnxruntime; scales that nobody knows enlarge."""
+    """Returns onnxruntime's `nearest_mode` for a Resize; unknown scales count as enlarging."""
     tensor = stored.get(node.input[2]) if len(node.input) > 2 else None
     scales = np.empty(0) if tensor is None else numpy_helper.to_array(tensor)
     if (scales < 1).any() and (scales > 1).any():

@@ -1,4 +1,4 @@
-"""Spells a protobuf model such that graphsurgeon imports what onnxruntime runs; only names of inner values change."""
+"""Rewrites a protobuf model so that graphsurgeon imports what onnxruntime runs; only names of inner values change."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ def respell(proto: onnx.ModelProto) -> None:
     """Changes `proto` in place.
 
     1. The standard domain is called "" everywhere.
-    2. A value of a subgraph that is called as one outside, or in another subgraph, gets a name of its own: graphsurgeon
-       takes the first two for one, and cells know their values by name.
-    3. Of initializers with one name the last stays, which is the one that counts.
-    4. Dimensions below 0 are unknown ones.
-    5. Values that a subgraph may use before their node is listed are declared: graphsurgeon would make a second value.
+    2. Values of subgraphs get unique names: graphsurgeon confuses a value of a subgraph with an outer value of the same
+       name, and cells know their values by name.
+    3. Of initializers with the same name only the last stays, which is the effective one.
+    4. Dimensions below 0 become unknown.
+    5. Values that a subgraph may read before their node is listed are declared: graphsurgeon would make a second value.
     """
     for function in proto.functions:
         function.domain = _domain(function.domain)
@@ -46,9 +46,9 @@ def respell(proto: onnx.ModelProto) -> None:
 
 
 def forget_negative_sizes(proto: onnx.ModelProto) -> None:
-    """Makes declared dimensions below 0 unknown ones, in place: exporters write -1 for what onnxruntime takes so, too.
+    """Makes declared dimensions below 0 unknown, in place: exporters write -1, and onnxruntime reads it as unknown.
 
-    A dimension of 0 stays: onnxruntime takes empty arrays alone there.
+    A dimension of 0 stays: onnxruntime accepts only empty arrays there.
     """
     for block in blocks_of([proto.graph, *proto.functions]):
         values = [*block.value_info]
@@ -60,7 +60,7 @@ def forget_negative_sizes(proto: onnx.ModelProto) -> None:
 
 
 def _dims_of(described: onnx.TypeProto) -> Iterator[onnx.TensorShapeProto.Dimension]:
-    """The dimensions of a tensor, or of the elements of a sequence or an optional value."""
+    """Yields the dimensions of a tensor, or of the elements of a sequence or an optional value."""
     while described.WhichOneof("value") in ("sequence_type", "optional_type"):
         described = getattr(described, described.WhichOneof("value")).elem_type
     kind = described.WhichOneof("value")

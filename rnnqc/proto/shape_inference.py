@@ -1,4 +1,4 @@
-"""onnx's shape inference, with a bound on what it computes."""
+"""onnx's shape inference, with bounded work."""
 
 from __future__ import annotations
 
@@ -12,35 +12,35 @@ from rnnqc.proto.graph_walks import blocks_of, inner_graphs, named_tensors
 
 LARGEST_RANGE = 2**16
 LONG_RANGE = 2**5
-"""Elements of a Range whose values are no shape."""
+"""A Range with more elements is not a shape."""
 _HIDDEN = "RangeWhoseValuesAreNotFollowed"
 LARGEST_LOAN = 64
 INFERENCE_ERRORS = (onnx.shape_inference.InferenceError, onnx.checker.ValidationError, RuntimeError, ValueError)
-"""What `infer_shapes` raises for models that contradict themselves."""
+"""Errors of `infer_shapes` for models that contradict themselves."""
 _MICROSOFT = "com.microsoft"
 _SHAPED_LIKE = {
     "FusedConv": "Conv", "FusedGemm": "Gemm", "FusedMatMul": "MatMul",
     "Gelu": "Identity", "QuickGelu": "Identity", "FastGelu": "Identity", "BiasGelu": "Identity",
 }  # fmt: skip
-"""Operators of onnxruntime's optimizer, whose shapes onnx does not know, and those whose results have the same."""
+"""Operators of onnxruntime's optimizer, whose shapes onnx does not know, with operators of the same result shape."""
 _TURNS = ("transA", "transB", "transBatchA", "transBatchB")
 WHOLE = (onnx.TensorProto.INT32, onnx.TensorProto.INT64)
 
 
 def infer_shapes(proto: onnx.ModelProto) -> onnx.ModelProto:
-    """The model with the shapes that follow from those of its inputs, from constants, and from values made of shapes.
+    """Infers shapes from those of the inputs, from constants, and from values computed from shapes.
 
-    onnx 1.23 writes the values of a Range down one by one, however many a kilobyte of model asks for. Where there is
-    one of many elements, or of a number that does not follow from constants at once, values are not followed. Those of
-    a Range that is longer than any shape, such as the indices of a table, are not followed either: the time goes there.
+    onnx 1.23 computes every value of a Range, however many a small model requests. If a Range has many elements, or a
+    number that is not directly constant, data propagation is off. A Range that is longer than any shape, such as the
+    indices of a table, is hidden from data propagation, because it takes most of the time.
 
-    Of what onnxruntime's optimizer has fused, the shapes are those of the operators without what was fused into them.
+    Operators fused by onnxruntime's optimizer get the shapes of the operators before fusion.
 
-    onnx does not look for constants of outer graphs. In the result, the bodies of If, Loop and Scan have copies of the
+    onnx does not look for constants in outer graphs. In the result, the bodies of If, Loop and Scan have copies of the
     small ones that they read.
 
     Raises:
-        Exception: One of INFERENCE_ERRORS: what onnx raises for models that contradict themselves.
+        Exception: One of INFERENCE_ERRORS: onnx's errors for models that contradict themselves.
     """
     loans = list(_lend_constants(proto.graph, {}))
     nodes = _nodes(proto)
@@ -79,14 +79,14 @@ def _is_fused(node: onnx.NodeProto) -> bool:
 
 
 def _spell(proto: onnx.ModelProto, names: Mapping[int, tuple[str, str]]) -> None:
-    """Gives some nodes, by their position, other domains and operators."""
+    """Changes domain and operator of some nodes, given by position."""
     nodes = _nodes(proto) if names else []
     for k, (domain, op) in names.items():
         nodes[k].domain, nodes[k].op_type = domain, op
 
 
 def declare_shapes(graph: onnx.GraphProto, known: Mapping[str, onnx.TypeProto]) -> None:
-    """Declares the types of some values, by name, and takes away every other shape but those of the graph's inputs."""
+    """Declares the types of values in `known`, and removes all other shapes except those of the graph's inputs."""
     del graph.value_info[:]
     listed = {v.name: v for v in graph.output}
     for value in graph.output:
@@ -102,7 +102,7 @@ def declare_shapes(graph: onnx.GraphProto, known: Mapping[str, onnx.TypeProto]) 
 def _lend_constants(
     graph: onnx.GraphProto, outer: Mapping[str, onnx.TensorProto]
 ) -> Iterator[tuple[onnx.GraphProto, int]]:
-    """Copies axes, shapes and the like into the subgraphs that read them from around; how many each got."""
+    """Copies small integer constants into the subgraphs that read them; yields each with the number of copies."""
     small = {t.name: t for t in graph.initializer if t.data_type in WHOLE and math.prod(t.dims) <= LARGEST_LOAN}
     seen = {**outer, **small}
     for body in (g for node in graph.node for g in inner_graphs(node)):
@@ -115,7 +115,7 @@ def _lend_constants(
 
 
 def _ranges(proto: onnx.ModelProto) -> list[tuple[onnx.NodeProto, float]]:
-    """Every Range, and how many elements it has."""
+    """Returns every Range with its number of elements."""
     blocks = list(blocks_of([proto.graph, *proto.functions]))
     ranges = [node for block in blocks for node in block.node if node.op_type == "Range"]
     held = dict(named for block in blocks for named in named_tensors(block))
@@ -123,7 +123,7 @@ def _ranges(proto: onnx.ModelProto) -> list[tuple[onnx.NodeProto, float]]:
 
 
 def _size(node: onnx.NodeProto, held: dict[str, onnx.TensorProto]) -> float:
-    """How many elements a Range has; infinity if it is not known at once."""
+    """Returns the number of elements of a Range; infinity if it is not directly constant."""
     if len(node.input) != 3 or any(name not in held for name in node.input):
         return math.inf
     try:

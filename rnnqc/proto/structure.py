@@ -17,7 +17,7 @@ _MESSAGES = {onnx.AttributeProto.TENSOR: "t", onnx.AttributeProto.GRAPH: "g"}
 
 
 def check_structure(graph: onnx.GraphProto, source: str) -> None:
-    """Checks that every value has one producer; in subgraphs too.
+    """Checks that every value has one producer, in subgraphs too.
 
     Raises:
         CompileError: With the node and value concerned.
@@ -34,7 +34,7 @@ def check_structure(graph: onnx.GraphProto, source: str) -> None:
 
 
 def _own_values(graph: onnx.GraphProto, source: str) -> set[str]:
-    """Names of the inputs, constants and results of a graph, each of which one thing makes."""
+    """Returns the names of inputs, constants and results of a graph, and checks that each has one producer."""
     own: set[str] = set()
     for value in graph.input:
         if not value.name or value.name in own:
@@ -62,7 +62,7 @@ def _own_values(graph: onnx.GraphProto, source: str) -> set[str]:
 
 
 def _check_names(node: onnx.NodeProto, visible: AbstractSet[str], source: str) -> None:
-    """Checks the operator and the attributes of a node, and that its inputs are values that it sees."""
+    """Checks operator and attributes of a node, and that its inputs are visible values."""
     if not node.op_type:
         raise CompileError(
             f"{source}: {node_text(node)} has no operator type.", supported="named operators", action=EXPORT_AGAIN
@@ -95,7 +95,7 @@ def _check_names(node: onnx.NodeProto, visible: AbstractSet[str], source: str) -
 
 
 def _check_outputs(graph: onnx.GraphProto, own: AbstractSet[str], visible: AbstractSet[str], source: str) -> None:
-    """Checks that a graph makes its outputs."""
+    """Checks that a graph produces its outputs."""
     for value in graph.output:
         if value.name in visible and value.name not in own:
             raise CompileError(
@@ -110,7 +110,7 @@ def _check_outputs(graph: onnx.GraphProto, own: AbstractSet[str], visible: Abstr
 
 
 def check_functions(functions: Iterable[onnx.FunctionProto], source: str) -> None:
-    """Refuses two functions of one name, and functions that call each other in a circle."""
+    """Refuses two functions of the same name, and functions that call each other in a cycle."""
     calls: dict[tuple[str, str, str], set[tuple[str, str, str]]] = {}
     for function in functions:
         key = (function.domain, function.name, function.overload)
@@ -137,6 +137,6 @@ def _is_empty(attr: onnx.AttributeProto) -> bool:
 
 
 def node_text(node: onnx.NodeProto) -> str:
-    """A node as messages call it."""
+    """Names a node in messages."""
     name = node.name or next((o for o in node.output if o), "")
     return f"node {name!r} ({node.op_type})"

@@ -11,12 +11,12 @@ from rnnqc.errors import CompileError
 from rnnqc.proto.graph_walks import blocks_of
 from rnnqc.proto.structure import EXPORT_AGAIN, node_text
 
-# Of types that are packed, and of those that onnx before 1.19 has no numpy type for.
+# Bits of packed types, and of types without a numpy type in onnx before 1.19.
 _BITS = {
     "INT2": 2, "UINT2": 2, "INT4": 4, "UINT4": 4, "FLOAT4E2M1": 4, "FLOAT6E2M3": 6, "FLOAT6E3M2": 6,
     "FLOAT8E4M3FN": 8, "FLOAT8E4M3FNUZ": 8, "FLOAT8E5M2": 8, "FLOAT8E5M2FNUZ": 8, "FLOAT8E8M0": 8, "BFLOAT16": 16,
 }  # fmt: skip
-# Numbers per element in the fields of TensorProto that hold values one by one; other types are packed into int32_data.
+# Numbers per element in the TensorProto fields that hold values one by one; other types are in int32_data.
 _FIELDS = {
     "FLOAT": ("float_data", 1),
     "COMPLEX64": ("float_data", 2),
@@ -29,11 +29,11 @@ _FIELDS = {
 }
 _TYPES: dict[int, str] = {v: k for k, v in onnx.TensorProto.DataType.items()}
 LARGEST_SPARSE = 2**28
-"""Elements of a sparse tensor, with its zeros."""
+"""The largest number of elements of a sparse tensor, zeros included."""
 
 
 def tensors_of(proto: onnx.ModelProto) -> Iterator[tuple[onnx.TensorProto, str]]:
-    """Every tensor of a model, and how messages call it: initializers and attributes, functions included."""
+    """Yields every tensor of a model with its name for messages: initializers and attributes, functions included."""
     for block in blocks_of([proto.graph, *proto.functions]):
         if isinstance(block, onnx.GraphProto):
             for tensor in block.initializer:
@@ -48,7 +48,7 @@ def tensors_of(proto: onnx.ModelProto) -> Iterator[tuple[onnx.TensorProto, str]]
 
 
 def tensor_bytes(tensor: onnx.TensorProto, where: str) -> int:
-    """Size of the elements of a tensor as its dimensions and type declare it.
+    """Returns the size of a tensor's elements according to its dimensions and type.
 
     Raises:
         CompileError: A dimension is negative, or the type is unknown or has no fixed size.
@@ -99,7 +99,7 @@ def _bits(tensor: onnx.TensorProto, where: str) -> int:
 
 
 def check_tensor(tensor: onnx.TensorProto, where: str) -> None:
-    """Raises CompileError for a tensor that does not hold exactly its elements, or in an unknown way."""
+    """Raises CompileError for a tensor that does not hold exactly its elements, or stores them in an unknown way."""
     count = _elements(tensor, where)
     name = _type_name(tensor, where)
     if tensor.HasField("segment"):

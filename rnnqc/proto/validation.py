@@ -1,7 +1,7 @@
-"""Checks of a protobuf model before anything is done with it.
+"""Checks a protobuf model before anything else uses it.
 
-What is refused here is refused by onnxruntime too, or cannot be represented; what onnxruntime runs (operators of other
-domains, and the operators of its own that it keeps in the standard domain) is never refused. All walks are iterative.
+It refuses only what onnxruntime refuses too, or what cannot be represented; never what onnxruntime runs (operators of
+other domains, and its own operators in the standard domain). All walks are iterative.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def check_model(proto: onnx.ModelProto, source: str) -> int:
 
     Args:
         proto: The model, its external data loaded.
-        source: How messages call the model.
+        source: Name of the model in messages.
 
     Returns:
         The version of the standard operators.
@@ -62,7 +62,7 @@ def check_model(proto: onnx.ModelProto, source: str) -> int:
 
 
 def standard_opset(proto: onnx.ModelProto, source: str) -> int:
-    """Version of the standard operator set `proto` imports.
+    """Returns the version of the standard operator set that `proto` imports.
 
     Raises:
         CompileError: There is none, it is unknown to the installed onnx, or the IR version is.
@@ -112,7 +112,7 @@ def _check_node(node: onnx.NodeProto, opset: int, source: str) -> None:
 
 
 def _fault(node: onnx.NodeProto, schema: Any) -> str:
-    """What of `node` its schema (of onnx or of onnxruntime) does not allow; empty if nothing."""
+    """Describes how `node` violates its schema (of onnx or of onnxruntime); empty if it does not."""
     if schema is None:
         return "is not known"
     if schema.deprecated:
@@ -149,7 +149,7 @@ def _onnx_schema(op: str, opset: int) -> Any:
 
 @functools.cache
 def _onnxruntime_schemas(op: str, opset: int) -> tuple[Any, ...]:
-    """What onnxruntime defines a standard operator as: it keeps some that onnx has removed or never had."""
+    """Returns onnxruntime's schemas of a standard operator; it has some that onnx removed or never had."""
     from onnxruntime.capi import onnxruntime_pybind11_state
 
     held = [

@@ -10,7 +10,7 @@ from rnnqc.proto.graph_walks import blocks_of
 
 
 def names_of(graph: onnx.GraphProto) -> set[str]:
-    """Names of all values and nodes, in subgraphs too."""
+    """Returns the names of all values and nodes, in subgraphs too."""
     found: set[str] = set()
     for block in blocks_of([graph]):
         found.update(n.name for n in block.node)
@@ -21,7 +21,7 @@ def names_of(graph: onnx.GraphProto) -> set[str]:
 
 
 def free_name(name: str, taken: set[str]) -> str:
-    """`name`, or with a number behind it a name that is not in `taken`, to which it is added."""
+    """Returns `name`, with a number added if it is in `taken`; adds the result to `taken`."""
     made, k = name, 1
     while made in taken:
         k += 1

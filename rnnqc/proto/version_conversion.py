@@ -1,4 +1,4 @@
-"""Conversion of operator sets by onnx, with its refusals as messages."""
+"""Converts operator sets with onnx, and turns its refusals into messages."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from rnnqc.proto.graph_walks import blocks_of
 from rnnqc.proto.old_operators import keep_origins, spell_out
 
 NOT_CONVERTED = 13
-"""The operator set from which on a model stays as it is."""
+"""From this operator set on a model is not converted."""
 FIRST_SCAN_WITHOUT_BATCH = 9
 FIRST_IR_WITH_PLAIN_INITIALIZERS = 4
-"""In files before it every initializer has to be an input, too."""
+"""In files before this IR version every initializer has to be an input, too."""
 
 
 def convert_version(proto: onnx.ModelProto, old: int, new: int, what: str) -> onnx.ModelProto:
-    """The model in another operator set.
+    """Converts the model to another operator set.
 
     Args:
         proto: The model.
         old: Its operator set.
-        new: The one wanted.
-        what: How messages call the model.
+        new: The target.
+        what: Name of the model in messages.
 
     Raises:
         CompileError: It cannot be converted.
@@ -39,11 +39,11 @@ def convert_version(proto: onnx.ModelProto, old: int, new: int, what: str) -> on
         )
     version, plain = proto.ir_version, onnx.ModelProto()
     plain.CopyFrom(proto)
-    plain.ir_version = max(version, FIRST_IR_WITH_PLAIN_INITIALIZERS)  # onnxruntime asks for no inputs of older files
+    plain.ir_version = max(version, FIRST_IR_WITH_PLAIN_INITIALIZERS)  # onnxruntime needs no inputs in older files
     spell_out(plain, old, new)
     try:
         converted = onnx.version_converter.convert_version(plain, new)
-    except Exception as error:  # onnx raises errors of its checker, its shape inference, its converter and others
+    except Exception as error:  # onnx raises errors of its checker, shape inference, converter and others
         raise CompileError(
             f"{what} cannot be converted from operator set {old} to {new} ({error}).",
             supported=f"operator sets from {NOT_CONVERTED} on without conversion",

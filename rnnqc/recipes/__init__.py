@@ -1,1 +1,1 @@
-"""Recipes: what is quantized how. Those that come with rnnqc are the TOML files in `builtin/`."""
+"""Recipes: rules for the number format of each quantization point. `builtin/` has the built-in ones as TOML files."""

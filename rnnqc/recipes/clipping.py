@@ -1,8 +1,8 @@
-"""Formats that clip the calibration data: what calibration saw at a point, against its range.
+"""Finds formats that clip the calibration data: compares the values seen at a point with its range.
 
-Ranges by votes or percentiles leave out rare values on purpose, and so do formats of few bits. Told of overrides is a
-range that loses much more than one that covered the values, where the recipe without them does not; of a recipe by
-itself, one that loses most of the signal, where its own bits could hold it.
+Ranges by votes or percentiles leave out rare values on purpose, and so do formats of few bits. So an override is
+reported only if its range loses much more than one that covers the values, and the recipe without it does not. A
+recipe itself is reported only if it loses most of the signal although its bits could hold it.
 """
 
 from __future__ import annotations
@@ -26,17 +26,18 @@ RANGE_KEYS = (
     "scale", "limit", "percentile", "n_std", "max_fix_position", "range", "half_range", "zero_point", "signed", "bits",
     "levels", "same_as", "share", "symmetric", "narrow", "pow2", "scale_bits", "mode",
 )  # fmt: skip
-"""Keys of overrides that can make a range small, the most likely cause first; bits where a scale is given."""
+"""Keys of overrides that can make a range small, the likeliest cause first; bits only where a scale is given."""
 CLIPS = 1e-3
-"""Share of values beyond the range from which on a point is said to clip: percentiles leave out less on purpose."""
+"""A point clips if at least this share of its values is beyond the range; percentiles leave out less on purpose."""
 LOST, MUCH = 1e-3, 1e-2
-"""What clipping has to lose, as a share of the power of the values or of what an activation makes of them, to be told:
-less than 30 dB are left. Beyond the second, how few values they are does not matter."""
+"""Noise of clipping that is reported, over the power of the values or of an activation's result: less than 30 dB.
+From the second bound on, it is reported however few the clipped values are.
+"""
 RUINED = 0.1
-"""The same share where the recipe itself is to blame: less than 10 dB are left."""
+"""The share that counts if the recipe itself is to blame: less than 10 dB."""
 FEW_BITS = 8
 WORSE = 4.0
-"""How much more noise clipping has to make than a range that covers the values, or than the recipe's own: 6 dB."""
+"""Clipping must make this many times the noise of a covering range, or of the recipe's own: 6 dB."""
 
 
 @dataclass(frozen=True)
@@ -45,16 +46,15 @@ class Clipping:
 
     Attributes:
         point: `<cell>.<point>`.
-        override: The override that makes it so, as `--set` takes it; "" where the recipe does by itself.
-        key: Of the override.
+        override: The override that causes it, as `--set` takes it; "" if the recipe itself does.
+        key: The key of the override.
         low: Lowest number that the format represents.
         high: Highest number.
         min: Smallest value of the calibration data.
         max: Largest value.
-        share: Share of the values that lie beyond.
-        lost: Noise that clipping makes of the values, over their power; of a value that an activation alone uses, of
-            what the activation makes of it.
-        remedy: An override with which the range covers the values, where the recipe is to blame.
+        share: Share of the values beyond the range.
+        lost: Noise of clipping over the power of the values; if only an activation reads the values, of its result.
+        remedy: An override with a range that covers the values, if the recipe is to blame.
     """
 
     point: str
@@ -77,15 +77,15 @@ def find_clipping(
     resolve: Callable[[Recipe], Formats],
     sources: Mapping[str, str] | None = None,
 ) -> list[Clipping]:
-    """Points whose formats clip because of an override, or of a rule of a recipe file; and those that lose nearly all.
+    """Finds points that clip because of an override or a rule of a recipe file, and points that lose nearly all.
 
     Args:
-        recipe: What the formats follow from.
-        formats: Of the points.
-        statistics: Of the calibration; without, nothing is known.
-        activations: Of points whose values nothing but an activation uses.
-        resolve: Formats by another recipe.
-        sources: The points that others take their formats from, by these.
+        recipe: The recipe that gave the formats.
+        formats: Formats of the points.
+        statistics: Statistics of the calibration; without them nothing is found.
+        activations: Activations of points whose values only the activation reads.
+        resolve: Returns the formats by another recipe.
+        sources: Maps points to the points that they take their formats from.
     """
     if statistics is None:
         return []
@@ -111,25 +111,25 @@ def find_clipping(
 
 @dataclass(frozen=True)
 class _Seen:
-    """The statistics of points, and the activations of those whose values nothing but an activation uses."""
+    """The statistics of points, and the activations of points whose values only an activation reads."""
 
     points: Mapping[str, PointStatistics]
     activations: Mapping[str, Activation]
 
     def losses(self, formats: Formats) -> dict[str, tuple[float, float]]:
-        """What formats lose at each point: see `_loss`."""
+        """Returns the clipping loss of formats at each point (see `_loss`)."""
         return {p: _loss(formats[p], s, self.activations.get(p)) for p, s in self.points.items() if p in formats}
 
     def clipping(
         self, point: str, formats: Formats, loss: tuple[float, float], override: str = "", key: str = ""
     ) -> Clipping:
-        """The clipping of a point that loses so much."""
+        """Makes the record of a clipped point."""
         values = self.points[point]
         return Clipping(point, override, key, *formats[point].complete.range, values.min, values.max, *loss)
 
 
 def _resolved(resolve: Callable[[Recipe], Formats], recipe: Recipe) -> Formats:
-    """Formats by a recipe; none if it has no format somewhere."""
+    """Returns the formats by a recipe; empty if it lacks a format somewhere."""
     try:
         return resolve(recipe)
     except CompileError:
@@ -137,10 +137,10 @@ def _resolved(resolve: Callable[[Recipe], Formats], recipe: Recipe) -> Formats:
 
 
 def _remedies(points: Iterable[str], formats: Formats) -> dict[str, list[str]]:
-    """Overrides for ranges that cover all states of a kind, and which of some points they are for.
+    """Returns overrides with ranges that cover all states of a kind, each with the points it is for.
 
-    Of states alone: an activation softens what clipping does to other sums, and recipes count on that. And not of few
-    bits, whose coarse steps add up from step to step of time.
+    Only for states: activations soften clipping of other sums, and recipes rely on that. And not for few bits, whose
+    coarse steps accumulate over time.
     """
     found: dict[str, list[str]] = {}
     for point, state in ((p, s) for p in points for s in ("cell_state", "hidden_state") if f".{s}" in p):
@@ -152,7 +152,7 @@ def _remedies(points: Iterable[str], formats: Formats) -> dict[str, list[str]]:
 
 
 def clipping_warnings(found: Iterable[Clipping]) -> list[str]:
-    """A sentence or two for each override, or for each that would mend it, about the point that loses most."""
+    """Describes each override, or each remedy, in a sentence or two about the point that loses most."""
     by_override: dict[str, list[Clipping]] = {}
     for clipping in found:
         by_override.setdefault(clipping.override or clipping.remedy, []).append(clipping)
@@ -185,9 +185,9 @@ def _action(c: Clipping) -> str:
 
 
 def _loss(point: PointFormat, values: PointStatistics, activation: Activation | None) -> tuple[float, float]:
-    """Share of the values beyond the range, and the noise of clipping them over their power.
+    """Returns the share of values beyond the range, and the noise of clipping them over their power.
 
-    No noise where the range is one of data (a row), or where one that covers the values were not clearly better.
+    The noise is 0 for dynamic ranges, and if a range that covers the values would not be clearly better.
     """
     held = point.static if point.mode == STATIC else None
     if held is None or len(held.scale) != 1:
@@ -210,7 +210,7 @@ def _loss(point: PointFormat, values: PointStatistics, activation: Activation | 
 
 
 def _cause(recipe: Recipe, mine: int, paths: Iterable[str]) -> tuple[str, str] | None:
-    """The override that the range of a point follows from, and its key."""
+    """Returns the override that sets the range of a point, and its key."""
     for path in dict.fromkeys(paths):
         known: dict[str, int] = {}
         for number, rule in enumerate(recipe.rules):

@@ -1,4 +1,4 @@
-"""Keys of rules: which there are, what each accepts, and which quantization points understand it."""
+"""Keys of rules: their values, and the quantization points that understand them."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ RULES = tuple(dict.fromkeys((*ranges.RULES, *WEIGHT_RULES)))
 
 @dataclass(frozen=True)
 class Key:
-    """A key of a rule: what it accepts and what it means.
+    """A key of a rule.
 
     Attributes:
-        accepts: For messages.
+        accepts: The accepted values, for messages.
         meaning: One line for `rnnqc recipes --points`.
-        parse: The value to keep; raises ValueError for what is not accepted.
+        parse: Returns the value to keep; raises ValueError if it is not accepted.
     """
 
     accepts: str
@@ -81,7 +81,7 @@ def _text(value: Any) -> str:
 
 ACCUMULATOR = "accumulator"
 SHARE_NAMES = ("cell", "layer", "gate", "point")
-"""What `share` may name in braces, and no more: formats can ask for any amount of memory."""
+"""The only names that `share` may have in braces: other format strings could request any amount of memory."""
 
 
 def _group_name(value: Any) -> str:
@@ -192,10 +192,10 @@ KEYS_OF_RULES = {
     "n_std": ("n-std",),
     "half_range": ("gauss", "laplace"),
 }
-"""Keys that some rules of `range` alone use."""
+"""Keys that only some rules of `range` use."""
 FORMAT_KEYS = ("bits", "signed", "narrow", "symmetric", "mode", "scale", "zero_point", *RANGE_KEYS, "share")
-"""Keys that a point which follows another one (`same_as`) takes from it, or has no use for."""
-# What each kind of quantization point understands, by the last part of its name.
+"""Keys that a point takes from the point that it follows (`same_as`), or does not use."""
+# The keys of each kind of quantization point, by the last part of its name.
 POINT_KEYS: dict[str, tuple[str, ...]] = {
     "weight": (
         "bits", "signed", "narrow", "symmetric", "granularity", "group_size", "codebook", "wide_channels", "scale",
@@ -220,20 +220,20 @@ POINT_KEYS: dict[str, tuple[str, ...]] = {
 
 
 NAMED_ACTIVATIONS = (".sigmoid.value", ".tanh.value")
-"""How points of custom cells end whose values are those of an activation with a table."""
+"""Suffixes of points in custom cells whose values come from an activation with a table."""
 
 
 def keys_of(point: str) -> tuple[str, ...]:
-    """The keys that the quantization point `point` (a name or path) understands."""
+    """Returns the keys that the quantization point `point` (a name or path) understands."""
     keys = POINT_KEYS[point.rpartition(".")[2]]
     return (*keys, "table") if point.endswith(NAMED_ACTIVATIONS) else keys
 
 
 def checked(key: str, value: Any, where: str) -> Any:
-    """The value of a key as a rule keeps it.
+    """Checks the value of a key and converts it to the form that a rule keeps.
 
     Raises:
-        UsageError: The key is unknown, or does not accept the value; says where.
+        UsageError: The key is unknown, or does not accept the value; the message names the place.
     """
     if key not in KEYS:
         raise UsageError(
@@ -249,7 +249,7 @@ def checked(key: str, value: Any, where: str) -> Any:
 
 
 def _first_wrong(key: str, value: Any) -> tuple[Any, str]:
-    """What a key does not accept: the value, or the first such element of a list and its index."""
+    """Returns the value that a key does not accept: the whole, or the first such element of a list with its index."""
     if isinstance(value, list) and value:
         index = next(k for k in range(len(value)) if not _accepts(key, value[: k + 1]))
         return value[index], f"[{index}]"
@@ -265,15 +265,15 @@ def _accepts(key: str, value: Any) -> bool:
 
 
 def rounding_of(settings: Mapping[str, Any]) -> Rounding:
-    """The rounding a point's settings ask for; half to even unless they say otherwise."""
+    """Returns the rounding in a point's settings; half to even by default."""
     return Rounding(settings.get("rounding", Rounding.HALF_EVEN.value))
 
 
 def require(settings: Mapping[str, Any], key: str, point: str) -> Any:
-    """The value of `key`.
+    """Returns the value of `key`.
 
     Raises:
-        CompileError: The recipe does not say.
+        CompileError: The recipe does not set it.
     """
     if key not in settings:
         raise CompileError(f"The recipe does not say {key!r} of {point!r}.", action=f"add --set '{point}.{key}=...'")

@@ -1,6 +1,6 @@
 """Searches on a histogram: the range with the least squared error, and the one that keeps the most information.
 
-Within a bin values are taken to be spread evenly, so that errors are integrals, exact also where a bin is narrower or
+Values are assumed to be spread evenly within a bin. So errors are integrals, exact also where a bin is narrower or
 wider than a quantized value.
 """
 
@@ -20,38 +20,38 @@ RATIO = 0.97
 CANDIDATES = 160
 """Each candidate for an end of the range is 0.97 of the one before; the last one is below 1 % of the first."""
 THINNEST = 1e-6
-"""A bin that spans less of a quantized value counts as a point: the difference of integrals would be all rounding."""
+"""A bin that spans less of a quantized value counts as a point: a difference of integrals would be all rounding."""
 COARSE = 20
 ROUNDS = 2
 SMOOTHING = 1e-4
-"""Probability that empty bins of the quantized distribution get from the others."""
+"""Smoothing gives each empty bin this probability over the number of bins, taken from the others."""
 ENTROPY_BINS = 2048
 
 
 def bin_edges(histogram: Histogram, low: float, high: float) -> Vector:
-    """The bounds of the bins; no value is below `low` or above `high`."""
+    """Returns the bounds of the bins, limited to `low` and `high`."""
     return np.asarray(np.clip(histogram.edges, low, high))
 
 
 def squared_error(edges: Vector, counts: Vector, request: FormatRequest, scale: float, zero_point: int) -> float:
-    """Sum of the squared errors of values spread evenly in bins, rounded to the nearest quantized value.
+    """Sums the squared errors of rounding to the nearest quantized value, for values spread evenly in bins.
 
     Args:
         edges: `[n + 1]`, ascending.
         counts: `[n]`.
-        request: The quantized values.
-        scale: Of the quantized values.
-        zero_point: Of the quantized values.
+        request: The format.
+        scale: Its scale.
+        zero_point: Its zero point.
     """
     if request.bits == 1:
         return _binary_error(edges, counts, scale)
     units = edges / scale
     nearest = np.rint(units)
     np.clip(nearest, request.minimum - zero_point, request.maximum - zero_point, out=nearest)
-    # An antiderivative of (x - Q(x))**2: a quantized value that is passed adds 1/12, the part of one
+    # An antiderivative of (x - Q(x))**2: every quantized value passed adds 1/12, the one in progress adds
     # (u - k)**3 / 3.
     off = units - nearest
-    integral = nearest / 12.0 + off * off * off / 3.0  # pow is 40 times slower, and not the same everywhere
+    integral = nearest / 12.0 + off * off * off / 3.0  # pow is 40 times slower, and its results depend on the platform
     extent = units[1:] - units[:-1]
     point = off[:-1] ** 2
     mean = np.divide(integral[1:] - integral[:-1], extent, out=point, where=extent > THINNEST)
@@ -59,7 +59,7 @@ def squared_error(edges: Vector, counts: Vector, request: FormatRequest, scale: 
 
 
 def _binary_error(edges: Vector, counts: Vector, scale: float) -> float:
-    """Of the values -scale and scale; an antiderivative of (|x| - scale)**2."""
+    """The squared error for the values -scale and scale; the antiderivative is of (|x| - scale)**2."""
     units = edges / scale
     off = np.abs(units) - 1.0
     integral = np.sign(units) * (off * off * off + 1.0) / 3.0
@@ -70,7 +70,7 @@ def _binary_error(edges: Vector, counts: Vector, scale: float) -> float:
 
 
 def least_squared_error(histogram: Histogram, low: float, high: float, request: FormatRequest) -> tuple[float, float]:
-    """The range within `low` and `high` whose format has the least squared error; the whole one is a candidate.
+    """Finds the range within `low` and `high` whose format has the least squared error; the whole is a candidate.
 
     Returns:
         Its ends, symmetric about zero for a symmetric format.
@@ -79,7 +79,7 @@ def least_squared_error(histogram: Histogram, low: float, high: float, request: 
     return _least_squared_error(histogram.width, histogram.first, values.tobytes(), low + 0.0, high + 0.0, request)
 
 
-@functools.lru_cache(maxsize=256)  # lowered again, as for another form, a model has the same histograms
+@functools.lru_cache(maxsize=256)  # lowered again, for example to another form, a model has the same histograms
 def _least_squared_error(
     width: float, first: int, held: bytes, low: float, high: float, request: FormatRequest
 ) -> tuple[float, float]:
@@ -113,17 +113,17 @@ def _search(
 
 
 def _least(cost: Callable[[float], float], candidates: npt.ArrayLike) -> float:
-    """The candidate with the least cost, the first of equals."""
+    """Returns the candidate with the least cost, the first of equals."""
     values = np.asarray(candidates, np.float64)
     return float(values[int(np.argmin([cost(float(v)) for v in values]))])
 
 
 def least_divergence(histogram: Histogram, low: float, high: float, request: FormatRequest) -> tuple[float, float]:
-    """The range with which the quantized distribution tells most about the one that is clipped to it.
+    """Finds the range whose quantized distribution keeps most information: least Kullback-Leibler divergence.
 
-    The least Kullback-Leibler divergence, after S. Migacz, "8-bit Inference with TensorRT" (GTC 2017): the distribution
-    clipped to a range, values beyond it in its last bins, against the same bins averaged over as many groups as there
-    are quantized values. Zeros are smoothed as in MXNet.
+    After S. Migacz, "8-bit Inference with TensorRT" (GTC 2017): compares the distribution clipped to a range, values
+    beyond it in its end bins, with the same bins averaged over as many groups as there are quantized values. Zeros are
+    smoothed as in MXNet.
 
     Returns:
         Its ends, symmetric about zero for a symmetric format.
@@ -147,7 +147,7 @@ def least_divergence(histogram: Histogram, low: float, high: float, request: For
 
 
 def _resampled(edges: Vector, counts: npt.NDArray[np.int64], low: float, high: float) -> Vector:
-    """The same values in `ENTROPY_BINS` bins of one width from `low` to `high`, each old bin at its middle."""
+    """Moves the values to `ENTROPY_BINS` bins of equal width from `low` to `high`, each old bin at its middle."""
     middles = (edges[:-1] + edges[1:]) / 2.0
     return np.asarray(
         np.histogram(middles, ENTROPY_BINS, (low, high if high > low else low + 1.0), weights=counts)[0], np.float64
@@ -155,7 +155,7 @@ def _resampled(edges: Vector, counts: npt.NDArray[np.int64], low: float, high: f
 
 
 def _best_end(counts: Vector, levels: int) -> int:
-    """The end of the range from 0 with the least divergence, the widest of equals."""
+    """Returns the end of the range from 0 with the least divergence, the widest of equals."""
     ends = np.unique(np.append(np.arange(min(levels, counts.size), counts.size, max(1, levels // 8)), counts.size))[
         ::-1
     ]
@@ -179,7 +179,7 @@ def _divergence(counts: Vector, start: int, end: int, levels: int) -> float:
 
 
 def _smoothed(counts: Vector) -> Vector | None:
-    """Probabilities, with `SMOOTHING` for each empty bin; None if the others do not have that much."""
+    """Returns probabilities, with `SMOOTHING` for each empty bin, taken from the others; None if all bins are empty."""
     empty = counts == 0.0
     holes, used = int(empty.sum()), int((~empty).sum())
     if used == 0:

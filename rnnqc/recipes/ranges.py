@@ -1,4 +1,4 @@
-"""From the statistics of a quantization point to the range its quantized values cover, its scale and its zero point.
+"""Derives range, scale and zero point of a quantization point from its statistics.
 
 The rules, their formulas and sources are described in docs/ranges.md.
 """
@@ -24,21 +24,22 @@ LAPLACE_HALF = (1.86, 2.83, 3.89, 5.02, 6.2, 7.41, 8.64, 9.89, 11.16)
 GAUSS = (math.nan, 1.24, 1.71, 2.15, 2.55, 2.93, 3.28, 3.61, 3.92)
 GAUSS_HALF = (math.nan, 1.71, 2.15, 2.55, 2.93, 3.28, 3.61, 3.92, 4.2)
 """By bits: the best clipping of a distribution in units of its mean absolute deviation, or of its standard deviation
-(https://arxiv.org/abs/1810.05723), as tabulated in Distiller."""
+(https://arxiv.org/abs/1810.05723), as tabulated in Distiller.
+"""
 Range = tuple[float, float]
 
 
 @dataclass(frozen=True)
 class RangeRule:
-    """How a range follows from statistics; parameters of other rules than `name` have no effect.
+    """How a range follows from statistics; parameters of rules other than `name` have no effect.
 
     Attributes:
         name: One of `RULES`.
         percentile: Rule "percentile": how many of 100 values are inside the range.
         n_std: Rule "n-std": how many standard deviations the range extends to either side of the mean.
-        half_range: Rules "gauss" and "laplace", asymmetric: the distribution has one side only, as after Relu.
+        half_range: Rules "gauss" and "laplace", asymmetric: the distribution is one-sided, as after Relu.
         limit: The range is clipped to plus and minus this.
-        rounding: Rule "pow2-mse": how reals become integers; what is not `floor` counts as to nearest.
+        rounding: Rule "pow2-mse": how reals become integers; everything but `floor` counts as to nearest.
 
     Raises:
         UsageError: An unknown rule, or a parameter of it is missing or out of range.
@@ -143,16 +144,16 @@ RULES: Mapping[str, Callable[[PointStatistics, RangeRule, FormatRequest], Range]
     "pow2-mse": None,
     "pow2-max": None,
 }
-"""By name; the rules without a function find a fix position rather than a range."""
+"""Range functions by rule; rules without a function find a fix position instead of a range."""
 
 
 def range_of(statistics: PointStatistics, rule: RangeRule, request: FormatRequest) -> Range:
-    """The range of real numbers that the quantized values of a point are to cover.
+    """Returns the range of real numbers that the quantized values of a point have to cover.
 
     Args:
-        statistics: Of the point.
+        statistics: Statistics of the point.
         rule: How the range follows from them; not one of the two rules for powers of two.
-        request: What is asked of the format.
+        request: The requested properties of the format.
 
     Returns:
         Its ends, not more than `rule.limit` from zero; a range wholly outside the limit is the limit.
@@ -170,21 +171,20 @@ def range_of(statistics: PointStatistics, rule: RangeRule, request: FormatReques
 
 
 def limited(low: float, high: float, limit: float) -> Range:
-    """The range clipped to plus and minus `limit`; one wholly outside collapses to that bound."""
+    """Clips the range to plus and minus `limit`; one wholly outside collapses to that bound."""
     return min(max(low, -limit), limit), min(max(high, -limit), limit)
 
 
 def scale_of_statistics(statistics: PointStatistics, rule: RangeRule, request: FormatRequest) -> tuple[float, int]:
-    """Scale (as float32 holds it) and zero point of a quantization point.
+    """Returns scale (rounded to float32) and zero point of a quantization point.
 
     Args:
-        statistics: Of the point; of a group that shares a scale those of `merge_for_sharing`.
+        statistics: Statistics of the point; for a group that shares a scale, those of `merge_for_sharing`.
         rule: How the range follows from them.
-        request: What is asked of the format.
+        request: The requested properties of the format.
 
     Raises:
-        UsageError: As of `range_of`, or a rule for powers of two with quantized values that are not symmetric and
-            signed.
+        UsageError: As `range_of`, or a rule for powers of two with quantized values that are not symmetric and signed.
     """
     if RULES[rule.name] is not None:
         return request.fit_one(*range_of(statistics, rule, request))
@@ -211,7 +211,7 @@ def _fix_position(s: PointStatistics, rule: RangeRule, request: FormatRequest) -
         )
     votes = kinds[wanted]
     if votes:
-        # Every vote is capped, not their mode: votes above the cap count together.
+        # The cap applies to every vote, not to their mode: votes above it count together.
         capped: Counter[int] = Counter()
         for found, count in votes.items():
             capped[found if largest is None else min(found, largest)] += count
@@ -220,7 +220,7 @@ def _fix_position(s: PointStatistics, rule: RangeRule, request: FormatRequest) -
         extremes = fix_position([s.min, s.max], request.bits, 1)
         position = extremes
         if kind == "mse":
-            # No votes of this width: one search over all values instead.
+            # There are no votes for this width: search once over all values instead.
             powers = FormatRequest(request.bits, narrow=request.narrow, pow2=True)
             low, high = least_squared_error(s.histogram, s.min, s.max, powers)
             position = max(extremes, position_of(powers.fit_one(low, high)[0]))

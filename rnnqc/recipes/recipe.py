@@ -1,8 +1,8 @@
-"""Recipes: which number format every quantization point gets, as data.
+"""Recipes: the number format of every quantization point, as data.
 
 A recipe is a TOML file of rules. A rule names quantization points by a glob over `<cell>.<point>` (for example
 `encoder/lstm.forward.W.weight`), or by `re:` and a regular expression for the whole of it, and sets keys. For each
-point and key the first rule that has both counts; overrides (`--set 'encoder/*.weight.bits=4'`) come before all rules.
+point and key the first rule that sets it applies; overrides (`--set 'encoder/*.weight.bits=4'`) precede all rules.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ else:
 
 _BUILTIN = resources.files("rnnqc.recipes") / "builtin"
 Points = Sequence[str] | Mapping[str, Sequence[str]]
-"""Names of cells, with those of their points where not all of them count."""
+"""Names of cells; as a mapping, with the names of the points that count."""
 KINDS = ("cells", "weight-only")
 MOST_MISSED = 3
-"""Rules without a point, and cells, that one message names."""
+"""The most rules without a point, and cells, that one message names."""
 SAVED = ("statistics", "origin", "digest")
-"""What files of formats have beside rules."""
+"""Entries that formats files have in addition to rules."""
 
 
 @dataclass(frozen=True)
@@ -45,15 +45,15 @@ class Recipe:
     Attributes:
         name: As `--recipe` takes it.
         summary: One line.
-        rules: The first that speaks of a point and key counts.
-        overrides: How many of them, from the first on, are overrides of the user.
+        rules: For each point and key, the first rule that sets it applies.
+        overrides: The number of leading rules that are overrides of the user.
         kind: "cells" (recurrent layers become quantized cells) or "weight-only" (they stay, on quantized weights).
-        own: Of a recipe file: how many rules, from the first on, stand in it rather than in its base.
-        held: How many rules behind the overrides repeat scales of a model that is made again.
-        rest: Whether rules speak of operators around the recurrent layers, too.
-        statistics: Of a file of formats: the file with the statistics that they came from; "" for none.
-        origin: Of a file of formats: the record of the lowering that it came from, unless it was edited; "" otherwise.
-        formats: Whether it is a file of formats. An override of `bits` ends the scale that such a file gives a point.
+        own: For a recipe file: the number of leading rules that are its own rather than its base's.
+        held: The number of rules after the overrides that repeat the scales of a model that is lowered again.
+        rest: Whether rules also apply to operators around the recurrent layers.
+        statistics: For a formats file: the file with the statistics that they came from; "" for none.
+        origin: For a formats file: the record of the lowering that it came from, unless it was edited; "" otherwise.
+        formats: Whether it is a formats file. An override of `bits` removes the scale that such a file gives a point.
     """
 
     name: str
@@ -69,7 +69,7 @@ class Recipe:
     formats: bool = False
 
     def with_overrides(self, overrides: Iterable[str]) -> Recipe:
-        """This recipe with `PATH=VALUE` overrides in front; the first that matches wins.
+        """Returns this recipe with `PATH=VALUE` overrides in front; the first that matches wins.
 
         Raises:
             UsageError: An override is malformed or names an unknown key.
@@ -85,11 +85,11 @@ class Recipe:
 
     @property
     def of_user(self) -> int:
-        """How many rules, from the first on, are the user's: overrides, and those that stand in a recipe file."""
+        """The number of leading rules that are the user's: overrides, and the rules of a recipe file."""
         return max(self.overrides, self.own)
 
     def settings(self, path: str) -> Settings:
-        """Everything the rules say about the quantization point `path`."""
+        """Returns all settings of the quantization point `path`."""
         if path not in self._known_settings:
             result: Settings = {}
             for rule in self.rules:
@@ -101,11 +101,11 @@ class Recipe:
 
     @functools.cached_property
     def _known_settings(self) -> dict[str, Settings]:
-        """The settings of the points that were asked about."""
+        """Cache of settings by point."""
         return {}
 
     def without_override(self, number: int) -> Recipe:
-        """This recipe without one of its overrides."""
+        """Returns this recipe without one of its overrides."""
         rules = (*self.rules[:number], *self.rules[number + 1 :])
         made = replace(self, rules=rules, overrides=self.overrides - 1, own=max(0, self.own - 1))
         dropped = self.rules[number]
@@ -115,22 +115,22 @@ class Recipe:
     def settings_of_points(
         self, cell: str, points: Iterable[str], targets: Callable[[str, str], Iterable[str]]
     ) -> dict[str, Settings]:
-        """Everything the rules say about the points of a cell.
+        """Returns the settings of the points of a cell.
 
-        An override of the format of a point, or a rule of a recipe file, ends a `same_as` of the recipe's own, unless
-        the points whose format it names are given the same: with `*.bits=16` they may follow each other.
+        If an override or a rule of a recipe file changes the format of a point, the recipe's own `same_as` of it no
+        longer applies, unless the points that it follows get the same format (with `*.bits=16`, for example).
 
         Args:
             cell: Its name.
             points: Names of its points.
-            targets: The points of the cell whose format a point takes, by its name and the value of `same_as`.
+            targets: Returns the points that a point follows, from its name and the value of `same_as`.
         """
         made = {p: self.settings(f"{cell}.{p}") for p in points}
         asked = {p: self._asked(f"{cell}.{p}") for p in made if made[p].get("same_as")}
         sources: dict[str, list[str]] = {}
 
         def source(point: str, below: tuple[str, ...]) -> list[str]:
-            """The points with formats of their own that `point` has its format of."""
+            """Returns the points with formats of their own that `point` follows."""
             if point in sources or point not in asked or point in below:
                 return sources.get(point, [point])
             named = [t for t in targets(point, made[point]["same_as"]) if t in made]
@@ -146,7 +146,7 @@ class Recipe:
         return made
 
     def _asked(self, path: str) -> list[str]:
-        """Keys of a format that overrides, or rules of a recipe file, set for a point whose `same_as` they leave."""
+        """Returns format keys that overrides, or rules of a recipe file, set for a point without setting `same_as`."""
         asked: set[str] = set()
         for count in (self.overrides, self.own):
             found = [r.settings for r in self.rules[:count] if r.matches(path)]
@@ -155,7 +155,7 @@ class Recipe:
         return sorted(asked)
 
     def without_effect(self, cells: Points) -> list[tuple[str, str, str]]:
-        """Glob, key and kind of point for overrides whose key no matching point of `cells` understands."""
+        """Returns glob, key and kind of point for overrides whose key no matching point of `cells` understands."""
         found: list[tuple[str, str, str]] = []
         for rule in self.rules[: self.overrides]:
             matching = [p for p in _paths(cells) if rule.matches(p)]
@@ -164,11 +164,11 @@ class Recipe:
         return found
 
     def idle(self, cells: Points, elsewhere: Iterable[str] = ()) -> list[str]:
-        """What a recipe file says in vain: globs that match no point, keys that no matching point understands.
+        """Describes rules of a recipe file without effect: globs and keys that match no point.
 
         Args:
             cells: The cells.
-            elsewhere: Paths of points that stand in no cell; every key is taken there.
+            elsewhere: Paths of points outside cells; every key is accepted for them.
         """
         whole = Recipe(self.name, "", self.rules, self.own)
         missed = whole.unmatched(cells, elsewhere)
@@ -184,13 +184,13 @@ class Recipe:
         ]
 
     def unmatched(self, cells: Points, elsewhere: Iterable[str] = ()) -> list[str]:
-        """Globs of overrides that match no point, of `cells` or elsewhere; a recipe's own rules need not match."""
+        """Returns globs of overrides that match no point of `cells` or `elsewhere`; the recipe's own need not match."""
         paths = [*_paths(cells), *elsewhere]
         return [r.points for r in self.rules[: self.overrides] if not any(r.matches(p) for p in paths)]
 
 
 def _differ(key: str, one: Settings, other: Settings) -> bool:
-    """Whether a key gives two points different formats; false and none are what is left out."""
+    """Whether a key gives two points different formats; false and none equal a missing key."""
     used = all(s.get("range", "min-max") in KEYS_OF_RULES.get(key, RULES) for s in (one, other))
     return used and (one.get(key) or None) != (other.get(key) or None)
 
@@ -201,10 +201,10 @@ def _paths(cells: Points) -> list[str]:
 
 
 def parse_recipe(text: str, source: str) -> Recipe:
-    """A recipe from TOML text.
+    """Parses a recipe from TOML text.
 
     Raises:
-        UsageError: The text is no recipe; says where.
+        UsageError: The text is not a recipe; the message names the place.
     """
     try:
         data = tomllib.loads(text)
@@ -233,7 +233,7 @@ def parse_recipe(text: str, source: str) -> Recipe:
 
 
 def _base(name: Any, source: str) -> Recipe | None:
-    """The recipe whose rules follow those of `source`: one that comes with rnnqc."""
+    """Returns the built-in recipe whose rules follow those of `source`."""
     if name is None:
         return None
     path = _BUILTIN / f"{name}.toml"
@@ -244,10 +244,10 @@ def _base(name: Any, source: str) -> Recipe | None:
 
 
 def override_texts(overrides: Iterable[str]) -> tuple[str, ...]:
-    """The texts of a list of overrides.
+    """Returns a list of overrides as a tuple.
 
     Raises:
-        UsageError: It is one text.
+        UsageError: It is a single text.
     """
     if isinstance(overrides, str):
         raise UsageError(
@@ -257,7 +257,7 @@ def override_texts(overrides: Iterable[str]) -> tuple[str, ...]:
 
 
 def load_recipe(given: str | os.PathLike[str]) -> Recipe:
-    """A recipe that comes with rnnqc, or one from a `.toml` file.
+    """Loads a built-in recipe, or one from a `.toml` file.
 
     Raises:
         UsageError: There is no such recipe or file.
@@ -288,13 +288,13 @@ def load_recipe(given: str | os.PathLike[str]) -> Recipe:
 
 
 def is_builtin(recipe: Recipe) -> bool:
-    """Whether `--recipe` with its name means this recipe, overrides apart: a recipe file may have any name."""
+    """Whether `--recipe` with its name selects this recipe, overrides aside: a recipe file may have any name."""
     rules = recipe.rules[recipe.overrides :]
     return any((r.name, r.kind, r.rules) == (recipe.name, recipe.kind, rules) for r in _builtin_recipes())
 
 
 def recipe_text(name: str) -> str:
-    """The TOML text of a recipe that comes with rnnqc.
+    """Returns the TOML text of a built-in recipe.
 
     Raises:
         UsageError: There is none of that name.
@@ -306,7 +306,7 @@ def recipe_text(name: str) -> str:
 
 
 def builtin_recipes() -> list[Recipe]:
-    """The recipes that come with rnnqc, by name."""
+    """Returns the built-in recipes, by name."""
     return [_own_copy(r) for r in _builtin_recipes()]
 
 

@@ -1,7 +1,7 @@
-"""What a lowered model says about how it was made: enough to make it again, or with one number format changed.
+"""The record of a lowering in the lowered model: enough to repeat it, or to repeat it with one format changed.
 
-It stands in `metadata_props` under `rnnqc.recipe`, as one line of JSON: the recipe with all its rules, the form, and
-which statistics the scales came from.
+It is stored in `metadata_props` under `rnnqc.recipe`, as one line of JSON: the recipe with all its rules, the form,
+and which statistics the scales came from.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ class RecipeRecord:
     """How a model was lowered.
 
     Attributes:
-        recipe: With the overrides of the user in front.
-        form: The form asked for, or "weight-only".
-        unroll: Whether loops were written out.
+        recipe: The recipe with the overrides of the user in front.
+        form: The requested form, or "weight-only".
+        unroll: Whether loops were unrolled.
         dims: Symbolic dimensions that were bound.
         statistics: Digest of the statistics of a calibration; "" if there were none.
-        rest: What became of the weights around the recurrent layers: "float" or "int8".
+        rest: How the weights around the recurrent layers were stored: "float" or "int8".
     """
 
     recipe: Recipe
@@ -41,7 +41,7 @@ class RecipeRecord:
 
     @property
     def text(self) -> str:
-        """One line, the same for the same lowering."""
+        """One line of JSON, the same for the same lowering."""
         recipe = self.recipe
         data: dict[str, Any] = {
             "name": recipe.name,
@@ -58,15 +58,15 @@ class RecipeRecord:
 
 
 def not_applied(asked: RecipeRecord, earlier: RecipeRecord | None, nodes: Sequence[str]) -> str | None:
-    """What to tell of nodes that are lowered already and stay as they are.
+    """Describes nodes that were lowered earlier with other settings and stay as they are.
 
     Args:
-        asked: What a lowering was asked for.
-        earlier: What the model says of how they were made.
+        asked: The requested lowering.
+        earlier: The record of the earlier lowering.
         nodes: Their names, at least one.
 
     Returns:
-        The finding, one sentence; None if they were made as asked.
+        One sentence; None if the settings are the same.
     """
     same = earlier is not None and earlier.recipe.rules == asked.recipe.rules
     if earlier is not None and same and asked.statistics in ("", earlier.statistics):
@@ -79,14 +79,14 @@ def not_applied(asked: RecipeRecord, earlier: RecipeRecord | None, nodes: Sequen
 
 
 def _called(record: RecipeRecord) -> str:
-    """The recipe of a record, with what makes it differ from others of its name."""
+    """Names the recipe of a record, with properties that distinguish it from others of its name."""
     more = [f"{record.recipe.overrides} override(s)"] if record.recipe.overrides else []
     more += [f"statistics {record.statistics}"] if record.statistics else []
     return f"recipe {record.recipe.name!r}" + (f" ({', '.join(more)})" if more else "")
 
 
 def read_record(metadata: Mapping[str, str], source: str) -> RecipeRecord | None:
-    """What the metadata of a model says; None if they say nothing.
+    """Reads the record from the metadata of a model; None if there is none.
 
     Raises:
         UsageError: The entry is damaged.
@@ -112,7 +112,7 @@ def read_record(metadata: Mapping[str, str], source: str) -> RecipeRecord | None
 
 
 def _rules(data: Mapping[str, Any]) -> list[Any]:
-    """The rules of a record whose kind and number of overrides can be."""
+    """Returns the rules of a record; raises ValueError if its kind or number of overrides is impossible."""
     rules = data["rules"]
     if data["kind"] not in KINDS or not isinstance(rules, list) or not 0 <= int(data["overrides"]) <= len(rules):
         raise ValueError("kind or rules")

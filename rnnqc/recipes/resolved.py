@@ -1,4 +1,4 @@
-"""What a recipe came to at one quantization point, and the rule that gives the same format without weights or data."""
+"""The recipe's settings for one quantization point, the resulting format, and a rule that gives it without data."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from rnnqc.recipes.keys import RANGE_KEYS, Settings, keys_of
 from rnnqc.recipes.rules import Rule, pattern_of
 
 DERIVED = ("same_as", "share")
-"""Keys that a rule with a scale of its own ends."""
+"""Keys that an explicit scale makes ineffective."""
 
 
 @dataclass(frozen=True)
 class ResolvedPoint:
-    """A quantization point: what the recipe says of it, and its format.
+    """A quantization point: the recipe's settings and the resulting format.
 
     Attributes:
-        settings: Of the recipe.
+        settings: The settings of the recipe.
         format: The format.
     """
 
@@ -28,7 +28,7 @@ class ResolvedPoint:
 
     @property
     def source(self) -> str:
-        """Where the scale comes from, for people; "" of a point without one."""
+        """Where the scale comes from, for people; "" for a point without one."""
         s, held = self.settings, self.format
         if held.format is None:
             return ""
@@ -44,14 +44,14 @@ class ResolvedPoint:
         return f"range {s.get('range', 'min-max')}"
 
     def as_dict(self) -> dict[str, Any]:
-        """JSON-ready: the format, its limits where it has one scale, and where the scale comes from."""
+        """Returns JSON-ready values: the format, its limits if it has a single scale, and the source of the scale."""
         made = self.format.as_dict()
         static = self.format.static
         made |= {"limits": list(static.range)} if static is not None and len(static.scale) == 1 else {}
         return made | ({"source": self.source} if self.source else {})
 
     def rule_of(self, path: str) -> Rule:
-        """A rule for the point `path` that gives it this format."""
+        """Returns a rule for the point `path` that gives it this format."""
         understood = keys_of(path)
         settings: Settings = {k: v for k, v in self.settings.items() if k in understood}
         given = self._given(understood)
@@ -64,7 +64,7 @@ class ResolvedPoint:
         return Rule(pattern_of(path), settings)
 
     def _given(self, understood: Iterable[str]) -> Settings | None:
-        """Scale and zero point, and what they belong to; None where the model alone gives them, or a rule cannot."""
+        """Returns scale, zero point and their format; None if the model alone gives them, or a rule cannot."""
         held, static = self.format, self.format.static
         if static is None or held.bound is not None or held.group_size or held.wide_channels:
             return None

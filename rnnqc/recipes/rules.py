@@ -1,4 +1,4 @@
-"""Rules of recipes, and the texts that they are written in: tables of TOML files, and overrides."""
+"""Rules of recipes, and their text forms: tables of TOML files, and overrides."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ else:
 
 REGEX = "re:"
 _WITH_SCALE = ("scale", "zero_point", "mode", "share", "same_as")
-"""What a file of formats says of a point with its scale."""
+"""Keys that a formats file sets for a point together with its scale."""
 
 
 @functools.lru_cache(2**16)
 def matches(points: str, path: str) -> bool:
     """Whether a glob, or a regular expression after `re:`, matches the whole name `path`.
 
-    The same few rules are asked about the same points for every override that is looked at.
+    Cached, because every override that is examined asks about the same rules and points.
     """
     if points.startswith(REGEX):
         return re.fullmatch(points.removeprefix(REGEX), path) is not None
@@ -40,15 +40,15 @@ def matches(points: str, path: str) -> bool:
 
 @dataclass(frozen=True)
 class Rule:
-    """Settings for the points that match a glob, or wholly match a regular expression after `re:`."""
+    """Settings for the points that match a glob, or fully match a regular expression after `re:`."""
 
     points: str
     settings: Mapping[str, Any]
 
     def matches(self, path: str) -> bool:
-        """Whether the rule speaks about the point `path`.
+        """Whether the rule applies to the point `path`.
 
-        Of accumulators, whose width is no format of a value but where sums saturate, only rules speak that name them.
+        Only rules that name accumulators apply to them: their width is where sums saturate, not the format of a value.
         """
         if path.endswith(f".{ACCUMULATOR}") and ACCUMULATOR not in self.points:
             return False
@@ -56,7 +56,7 @@ class Rule:
 
 
 def parse_override(text: str) -> Rule:
-    """`GLOB.KEY=VALUE` as a rule.
+    """Parses `GLOB.KEY=VALUE` to a rule.
 
     Raises:
         UsageError: The text has another form, or the key or value is unknown.
@@ -72,7 +72,7 @@ def parse_override(text: str) -> Rule:
 
 
 def override_text(points: str, key: str, value: Any) -> str:
-    """The inverse of `parse_override`, of a rule of one key."""
+    """Formats a rule with a single key for `parse_override`."""
     if value is None:
         text = "none"
     else:
@@ -83,18 +83,18 @@ def override_text(points: str, key: str, value: Any) -> str:
 
 
 def rule_text(points: str, settings: Mapping[str, Any]) -> str:
-    """A rule as a recipe file has it."""
+    """Formats a rule for a recipe file."""
     return "\n".join(["[[rule]]", f"points = {toml(points)}", *(f"{k} = {toml(v)}" for k, v in settings.items())])
 
 
 def toml(value: Any) -> str:
-    """A value as a recipe file has it."""
+    """Formats a value for a recipe file."""
     if value is None:
         return '"none"'
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, str):
-        # JSON's strings are TOML's basic strings, but for the one control character that JSON lets stand.
+        # JSON's strings are TOML basic strings, except for the one control character that JSON does not escape.
         return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
     if isinstance(value, (list, tuple)):
         return f"[{', '.join(map(toml, value))}]"
@@ -102,10 +102,10 @@ def toml(value: Any) -> str:
 
 
 def parse_rules(entries: Any, source: str) -> tuple[Rule, ...]:
-    """Rules from a list of tables, each with `points` and the keys that it sets.
+    """Parses rules from a list of tables, each with `points` and the keys that it sets.
 
     Raises:
-        UsageError: The entries are no rules; says where.
+        UsageError: The entries are not rules; the message names the place.
     """
     if not isinstance(entries, list):
         raise UsageError(f"{source}: 'rule' is no list of tables.", supported="[[rule]]")
@@ -127,13 +127,13 @@ def parse_rules(entries: Any, source: str) -> tuple[Rule, ...]:
 
 
 def check_points(points: str, where: str, of: str = "<cell>.<point>") -> None:
-    """Raises UsageError for a regular expression (after `re:`) that is none; messages begin with `where`.
+    """Raises UsageError for an invalid regular expression (after `re:`); messages begin with `where`.
 
     `of` is what patterns match.
     """
     if points.startswith(REGEX):
         try:
-            with warnings.catch_warnings():  # of sets that future versions of Python may read otherwise
+            with warnings.catch_warnings():  # about sets that future Python versions may read differently
                 warnings.simplefilter("ignore", FutureWarning)
                 re.compile(points.removeprefix(REGEX))
         except re.error as error:
@@ -153,20 +153,20 @@ def _literal(text: str) -> Any:
 
 
 def pattern_of(path: str) -> str:
-    """The glob that matches the point `path` alone."""
+    """Returns the glob that matches only the point `path`."""
     name = glob.escape(path)
     return f"?{name[1:]}" if name.startswith(REGEX) else name
 
 
 def _path_of(points: str) -> str:
-    """The inverse of `pattern_of`; "" for other patterns."""
+    """Returns the path for a glob of `pattern_of`; "" for other patterns."""
     path = re.sub(r"\[([*?[])\]", r"\1", points)
     path = f"{REGEX[0]}{path[1:]}" if path.startswith(f"?{REGEX[1:]}") else path
     return path if pattern_of(path) == points else ""
 
 
 def without_old_scale(rule: Rule, overrides: Iterable[Rule]) -> Rule:
-    """A rule of a file of formats, without its scale where an override gives the point another number of bits."""
+    """Removes the scale from a rule of a formats file if an override changes the bits of its point."""
     path, bits = _path_of(rule.points), rule.settings.get("bits")
     if not path or "scale" not in rule.settings:
         return rule
@@ -177,6 +177,6 @@ def without_old_scale(rule: Rule, overrides: Iterable[Rule]) -> Rule:
 
 
 def rules_digest(rules: Iterable[Rule]) -> str:
-    """Tells lists of rules from others."""
+    """Returns a hash of a list of rules."""
     text = json.dumps([{"points": r.points, **r.settings} for r in rules], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]

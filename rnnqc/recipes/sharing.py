@@ -1,4 +1,4 @@
-"""Statistics of several quantization points that share one scale, as if they were one point."""
+"""Merges the statistics of quantization points that share one scale, as if they were one point."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ STEP_RANK = 2
 
 
 def merge_for_sharing(points: Sequence[PointStatistics], cells: Sequence[str] = ()) -> PointStatistics:
-    """The statistics of all values of `points` together.
+    """Returns the statistics of all values of `points` together.
 
-    Exact but for `mean_abs_dev`, which comes from the histogram where the means differ, and for the averages of
-    samples where some are shorter than others. All gates of a cell together are one tensor, of which a sample has one
-    least and one largest value. Calls stand in the order in which one quantizer of all points sees them:
-    run by run, cell by cell, step by step. Of single channels nothing is said.
+    Exact except for `mean_abs_dev`, which comes from the histogram if means differ, and for the averages over samples
+    if some samples are shorter than others. All gates of a cell are one tensor, with one smallest and one largest value
+    per sample. Calls are in the order in which one quantizer of all points would see them: run by run, cell by cell,
+    step by step. There are no per-channel statistics.
 
     Args:
         points: The points, those of a cell in the order in which a step computes them.
-        cells: The cell of each, in the order in which they run; without it all are of one.
+        cells: The cell of each, in the order in which they run; by default all are of one.
 
     Raises:
         UsageError: No points.
@@ -71,7 +71,7 @@ def merge_for_sharing(points: Sequence[PointStatistics], cells: Sequence[str] = 
 
 
 def _averages(points: Sequence[PointStatistics], cells: Sequence[str]) -> tuple[float, float]:
-    """The averages of the extremes of all samples; all gates of a cell are one tensor."""
+    """Averages the extremes of all samples; all gates of a cell are one tensor."""
     present = Counter(zip(cells, (p.gates for p in points), strict=True))
     made: dict[object, tuple[float, float, float]] = {}
     for number, (cell, point) in enumerate(zip(cells, points, strict=True)):
@@ -85,12 +85,12 @@ def _averages(points: Sequence[PointStatistics], cells: Sequence[str]) -> tuple[
 
 
 def _in_order(points: Sequence[PointStatistics], cells: Sequence[str]) -> Iterator[float]:
-    """What one quantizer of all points sees, call by call."""
+    """Yields values in the order in which a single quantizer of all points sees them, call by call."""
     runs = [_runs(p) for p in points]
     for run in range(max(map(len, runs))):
         for cell in dict.fromkeys(cells):
             own = [(p, r[run]) for p, r, c in zip(points, runs, cells, strict=True) if c == cell and run < len(r)]
-            # A sequence is one call, in front of all steps. Of states, an initial one stands in front.
+            # A sequence is one call before all steps. The initial state comes before the other states.
             steps = [calls for p, calls in own if len(p.shape) <= STEP_RANK]
             yield from (v for p, calls in own if len(p.shape) > STEP_RANK for v in calls)
             longest = max(map(len, steps), default=0)
@@ -104,7 +104,7 @@ def _runs(point: PointStatistics) -> list[tuple[float, ...]]:
 
 
 def _samples(point: PointStatistics) -> float:
-    """How many rows of batches there were: all dimensions of a call but the batch make a sample."""
+    """Returns the number of samples: all dimensions of a call except the batch form a sample."""
     batch = point.shape[-2] if len(point.shape) > 1 else 1
     return point.count * batch / max(1, math.prod(point.shape))
 

@@ -1,5 +1,5 @@
-"""Quantized cells in numpy, from the pages of their operators: the oracle for function bodies and native kernels.
+"""Quantized cells in numpy, written from the operators' documentation: the oracle for function bodies and kernels.
 
-Every arithmetic is written again here, independent of both; what a step computes are the equations of its type of cell
-(`rnnqc.cells.equations`), so that every type has a reference.
+Every arithmetic is implemented here once more, independent of both. The equations of a step are those of the cell type
+(`rnnqc.cells.equations`), so every type has a reference.
 """

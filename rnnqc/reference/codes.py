@@ -1,6 +1,6 @@
-"""Quantized values, integer products and exact activations of look-up arithmetic (docs/quant_lstm_cell.md).
+"""Quantized values, integer matmuls and exact activations of look-up arithmetic (docs/quant_lstm_cell.md).
 
-Every float operation is one float32 operation, integer products are exact.
+Every float operation is one float32 operation; integer matmuls are exact.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ FloatArray = npt.NDArray[np.float32]
 IntArray = npt.NDArray[np.int32]
 CodeArray = npt.NDArray[np.integer[Any]]
 WholeArray = npt.NDArray[np.floating[Any]]
-"""Whole numbers, of `exact_weights`."""
+"""Integers stored as floats, as from `exact_weights`."""
 
 F32 = np.float32
 LARGEST_MAGNITUDE = F32(2.0**60)
@@ -24,26 +24,26 @@ _SMALLEST_MAGNITUDE = F32(2.0**-100)
 
 
 def rne(values: FloatArray) -> FloatArray:
-    """Rounded to whole numbers, halves to even."""
+    """Rounds to integers, halves to even."""
     return np.rint(values)
 
 
 def code(values: FloatArray, scale: FloatArray | np.float32, zero_point: FloatArray | int, bits: int) -> CodeArray:
-    """Values of any shape, quantized; `scale` and `zero_point` are broadcast to it."""
+    """Quantizes values of any shape; `scale` and `zero_point` are broadcast."""
     codes = rne(np.asarray(values / scale)) + F32(zero_point)
     codes = np.minimum(np.maximum(codes, F32(0)), F32(2**bits - 1))
     return np.asarray(codes, dtype=np.uint8 if bits == 8 else np.uint16)
 
 
 def dynamic_scale(rows: FloatArray, bits: int) -> FloatArray:
-    """Scale of every row [..., n] -> [..., 1]."""
+    """Returns the scale of every row: [..., n] -> [..., 1]."""
     largest = np.abs(rows).max(axis=-1, keepdims=True)
     top = F32(2 ** (bits - 1) - 1)
     return np.asarray(np.clip(largest, _SMALLEST_MAGNITUDE, LARGEST_MAGNITUDE) / top, dtype=np.float32)
 
 
 def quantize_rows(x: FloatArray, bits: int = 8) -> tuple[CodeArray, FloatArray, IntArray]:
-    """Quantized inputs of `x_mode = "dynamic_row"`: every row has a grid of its own.
+    """Quantizes inputs of `x_mode = "dynamic_row"`: every row has its own scale and zero point.
 
     Args:
         x: [..., n] without NaN.
@@ -61,17 +61,17 @@ def quantize_rows(x: FloatArray, bits: int = 8) -> tuple[CodeArray, FloatArray, 
 
 
 def limited(values: FloatArray) -> FloatArray:
-    """Within what dynamic rows hold."""
+    """Clips to the range of dynamic rows."""
     return np.clip(values, -LARGEST_MAGNITUDE, LARGEST_MAGNITUDE)
 
 
 def without_nan(values: npt.NDArray[Any]) -> FloatArray:
-    """0 for NaN and for -0."""
+    """Replaces NaN and -0 by 0."""
     return np.where(np.isnan(values), F32(0), values + F32(0)).astype(np.float32)
 
 
 def products(codes: CodeArray, zero_point: IntArray | int, weights: WholeArray) -> list[WholeArray]:
-    """Integer product, exact; of 16-bit values those of their high and of their low bytes."""
+    """Returns the exact integer matmul; for 16-bit values two of them, of the high and of the low bytes."""
     if codes.dtype == np.uint8:
         return [_integer_product(codes, zero_point, weights)]
     halves = ((codes >> 8, zero_point >> 8), (codes & 255, zero_point & 255))
@@ -79,7 +79,7 @@ def products(codes: CodeArray, zero_point: IntArray | int, weights: WholeArray) 
 
 
 def combined(parts: Sequence[WholeArray]) -> FloatArray:
-    """What `products` made as float32 numbers: of two bytes their weighted sum, in two operations."""
+    """Converts the result of `products` to float32; for two bytes their weighted sum, in two operations."""
     first, *rest = (p.astype(np.float32, copy=False) for p in parts)
     return np.asarray(first * F32(256) + rest[0]) if rest else first
 
@@ -101,23 +101,23 @@ def weight_codes(
     codebook: int = 0,
     wide_columns: int = 0,
 ) -> npt.NDArray[np.int8]:
-    """Quantized W or R.
+    """Unpacks quantized W or R.
 
     Args:
-        stored: int8 (or int16) `[K, columns]`, or packed uint8 `[K, ceil(columns / 2)]`, with 5 and 6 bits and the
-            plane of the upper bits beside that.
+        stored: int8 (or int16) `[K, columns]`, or packed uint8 `[K, ceil(columns / 2)]`, for 5 and 6 bits followed by
+            the plane of the upper bits.
         multipliers: uint8 `[groups, columns]`, or None.
         group_size: Rows that share a multiplier; 0 without multipliers.
         columns: Columns of a packed matrix; by default, an even number.
-        bits: Of packed numbers, 4 to 6.
-        operator: For messages.
-        codebook: 1 if the upper bits of multipliers choose sets of values.
-        wide_columns: How many columns have multipliers of 0 and 8 bits, the upper ones in nibbles at the end.
+        bits: Bits of packed numbers, 4 to 6.
+        operator: Name of the operator in messages.
+        codebook: 1 if the upper bits of multipliers select codebooks.
+        wide_columns: Number of columns with multipliers of 0 and 8 bits, the upper ones in nibbles at the end.
 
     Raises:
         ValueError: other bits, a plane of another width, multipliers without packed weights or the other way round,
-            other groups than `group_size` makes, a multiplier outside 1 .. 18, a set or a codebook that there is not,
-            another number of wide columns, or a product that is no int8.
+            other groups than `group_size` makes, a multiplier outside 1 .. 18, an unknown codebook, another number of
+            wide columns, or a product that is not int8.
     """
     if (multipliers is not None) != (group_size > 0) or (multipliers is not None and stored.dtype != np.uint8):
         raise ValueError(f"{operator}: group multipliers need packed weights and a group size, and the reverse")
@@ -150,7 +150,7 @@ def weight_codes(
 
 
 def _numbers(stored: npt.NDArray[np.uint8], columns: int | None, bits: int, operator: str) -> npt.NDArray[np.int64]:
-    """Packed numbers of `bits`, `[K, columns]`."""
+    """Unpacks numbers of `bits`, `[K, columns]`."""
     columns = 2 * stored.shape[1] if columns is None and bits == 4 else columns
     if bits not in (4, 5, 6) or columns is None:
         raise ValueError(f"{operator}: packed numbers of {bits} bits")
@@ -175,24 +175,24 @@ _SETS = np.array(
         [-8, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7, 9],
     ]
 )
-"""Of the sets of codebook 1, what the nibbles 0 .. 15 stand for."""
+"""The values of the nibbles 0 .. 15 for each codebook."""
 
 
 def relu(v: FloatArray) -> FloatArray:
-    """`v`, or 0 where it is not positive."""
+    """Returns `v`, or 0 where it is not positive."""
     return np.where(v > 0, v, F32(0))
 
 
 @dataclass(frozen=True)
 class Activation:
-    """A kind without a table."""
+    """An activation without a table."""
 
     kind: str
     alpha: np.float32
     beta: np.float32
 
     def __call__(self, v: FloatArray) -> FloatArray:
-        """Values of the same shape; ValueError for another kind."""
+        """Returns values of the same shape; raises ValueError for an unknown kind."""
         if self.kind == "Relu":
             return relu(v)
         if self.kind == "LeakyRelu":
@@ -210,15 +210,15 @@ class Activation:
 
 
 def exact_weights(codes: npt.NDArray[Any], largest: int) -> npt.NDArray[Any]:
-    """Weights `[K,N]` as floats whose products with whole numbers up to `largest` add up exactly, in any order."""
+    """Returns weights `[K,N]` as floats whose products with integers up to `largest` add up exactly, in any order."""
     bound = largest * float(np.abs(codes.astype(np.float64)).sum(axis=0).max(initial=0))
     return codes.astype(np.float32 if bound < 2**24 else np.float64, order="F")
 
 
 def exact_product(whole: npt.NDArray[Any], weights: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Whole numbers `[...,K]` times weights of `exact_weights` `[K,N]`, without -0.
+    """Multiplies integers `[...,K]` by weights of `exact_weights` `[K,N]`, without -0.
 
-    The transposed product, with weights in its order, takes BLAS half the time where rows are few.
+    With few rows, BLAS computes the transposed matmul, with the weights in its memory order, in half the time.
     """
     rows = whole.reshape(-1, whole.shape[-1]).astype(weights.dtype)
     sums = rows @ weights if len(rows) == 1 else np.ascontiguousarray((weights.T @ rows.T).T)

@@ -1,7 +1,7 @@
 """A quantized cell in fixed-point arithmetic in numpy, from docs/quant_lstm_cell.md and docs/quant_gru_cell.md.
 
-What a step computes are the equations of its type; here is how: integer sums are exact in int64, every other operation
-is one operation in the real type. Rows of the batch are computed together; time is a loop.
+The cell type has the equations of a step; this module has the arithmetic: integer sums are exact in int64, every other
+operation is one operation in the real type. Rows of the batch are computed together; time is a loop.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ class FixedPointCell(ReferenceCell):
     Args:
         type_: The type of cell.
         inputs: Arrays by the operator's input names; absent optional inputs are left out.
-        given: Values by the operator's attribute names; defaults may be left out, and those that count for other
-            arithmetics only are ignored.
+        given: Values by the operator's attribute names; defaults may be left out, and attributes of other arithmetics
+            are ignored.
         recorder: Receives every value of every step.
 
     Raises:
         ValueError: A missing attribute or quantizer, packed weights whose groups do not fit together, another
-            arithmetic, or what `ReferenceCell` raises.
+            arithmetic, or the errors of `ReferenceCell`.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class FixedPointCell(ReferenceCell):
         return hidden.zero_point if hidden.high <= 255 else None
 
     def _needed(self) -> Iterator[str]:
-        """The quantizers that must be there; a coupled forget gate has none."""
+        """Yields the required quantizers; a coupled forget gate has none."""
         coupled = FORGET if self.input_forget else None
         yield from ("input", "hidden", *(f"{g}.acc" for k, g in enumerate(self.type.gates) if k != coupled))
         yield from ("cell_state",) if self.type.cell_state else ()
@@ -88,7 +88,7 @@ class FixedPointCell(ReferenceCell):
         }
 
     def _weights(self, key: str) -> Array:
-        """Quantized W or R less their zero points."""
+        """Returns quantized W or R minus their zero points."""
         multiplied = ("input",) if key == "W" else ("hidden", RESET)
         quantizers = [self.quantizers[n] for n in multiplied if n in self.quantizers]
         largest = max(max(abs(q.low - q.zero_point), abs(q.high - q.zero_point)) for q in quantizers)
@@ -97,20 +97,20 @@ class FixedPointCell(ReferenceCell):
         )
 
     def widened(self, values: Array) -> Array:
-        """Values in the real type."""
+        """Converts values to the real type."""
         return np.asarray(values).astype(self.real)
 
     def number(self, value: Any) -> Any:
-        """An attribute, which is a binary32 number, in the real type."""
+        """Converts an attribute, which is a binary32 number, to the real type."""
         return self.real.type(np.float32(value))
 
     def clean(self, name: str) -> npt.NDArray[np.float32]:
-        """An input with 0 for NaN."""
+        """Returns an input with 0 for NaN."""
         values = self.inputs[name]
         return np.where(np.isnan(values), np.float32(0), values)
 
     def product(self, point: str, codes: IntArray, name: str, weights: Array) -> Array:
-        """Exact sums of quantized values times weights, limited to the width of the accumulator, and noted."""
+        """Returns the exact integer matmul, limited to the width of the accumulator; records it."""
         sums = exact_product(codes - self.quantizers[name].zero_point, weights).astype(np.int64)
         bits = int(self.attributes["accumulator_bits"])
         if bits:
@@ -119,7 +119,7 @@ class FixedPointCell(ReferenceCell):
         return self.widened(sums)
 
     def on_grid(self, point: str, values: Array, name: str) -> Array:
-        """Values on the grid of a quantizer, noted under the name of their quantization point."""
+        """Quantizes and dequantizes values, and records the result under the name of the quantization point."""
         quantizer = self.quantizers[name]
         if not quantizer.scale:
             self.note(point, values)
@@ -129,19 +129,19 @@ class FixedPointCell(ReferenceCell):
         return np.asarray(multiples * quantizer.scale)
 
     def on_grids(self, kind: str, values: Array, gates: Sequence[str]) -> Array:
-        """Values [..., nH] of some gates, each on the grid of `<gate>.<kind>`."""
+        """Quantizes and dequantizes values [..., nH] of some gates, each with the quantizer `<gate>.<kind>`."""
         names, parts = [f"{g}.{kind}" for g in gates], np.split(values, len(gates), axis=-1)
         return np.concatenate([self.on_grid(n, v, n) for n, v in zip(names, parts, strict=True)], axis=-1)
 
     def recurrent(self, point: str, codes: IntArray, name: str, gates: range) -> Array:
-        """Q_hidden_product of the products of the quantized values of a quantizer with R, of some gates."""
+        """Returns Q_hidden_product of the matmul of a quantizer's quantized values with R, for some gates."""
         columns = slice(gates.start * self.hidden, gates.stop * self.hidden)
         sums = self.product(point, codes, name, self.R[:, columns])
         units = sums * self.widened(self.inputs["h_multiplier"][columns])
         return self.on_grids("hidden_product", units, [self.type.gates[k] for k in gates])
 
     def pre_activations(self) -> Array:
-        """The input's share of them `[T,B,GH]`."""
+        """Returns the input's share of the pre-activations `[T,B,GH]`."""
         x = self.inputs["X"]
         if self.attributes["x_mode"] == "codes":
             codes = x.astype(np.int64)
@@ -154,7 +154,7 @@ class FixedPointCell(ReferenceCell):
         return self.on_grids("input_product", units, self.type.gates)
 
     def initial_state(self) -> State:
-        """Quantized hidden states; and the quantized cell state, or the hidden state, a binary32 number."""
+        """Returns quantized hidden states, and the quantized cell state or the binary32 hidden state."""
         if self.type.cell_state:
             return {"h": self._initial("initial_h", "hidden"), "state": self._initial("initial_c", "cell_state")}
         if not self.type.reads_hidden:
@@ -165,14 +165,14 @@ class FixedPointCell(ReferenceCell):
         return {"h": self.quantizers["hidden"].code(self.widened(real)), "state": real}
 
     def _initial(self, given: str, quantizer: str) -> IntArray:
-        """The quantized values of an initial state, of zeros if absent."""
+        """Returns the quantized values of an initial state; those of zeros if it is absent."""
         held = self.quantizers[quantizer]
         if given in self.inputs:
             return held.code(self.widened(self.clean(given)))
         return np.full((self.batch, self.hidden), held.zero_point)
 
     def step(self, p: Array, state: State) -> tuple[npt.NDArray[np.float32], State]:
-        """One step of all rows, by the equations of the type."""
+        """Computes one step of all rows by the equations of the type."""
         step, hidden = _FixedPointStep(self, p, state), self.quantizers["hidden"]
         value, after = self.type.step(step)
         if self.attributes.get("rounded_output"):
@@ -190,7 +190,7 @@ class FixedPointCell(ReferenceCell):
         return y, {"h": codes}
 
     def gate(self, k: int, value: Array) -> Array:
-        """Table values of a gate's pre-activations `[B,H]`."""
+        """Returns the table values for a gate's pre-activations `[B,H]`."""
         name = self.type.gates[k]
         self.note(f"{name}.preactivation", value)
         high, low = self.number(self.attributes["gate_max"][k]), self.number(self.attributes["gate_min"][k])
@@ -203,7 +203,7 @@ class FixedPointCell(ReferenceCell):
         return self.widened(entries)
 
     def final(self, outputs: dict[str, Array], state: State) -> None:
-        """Without -0 in `Y` and `Y_h` if there are lengths, and with `Y_c`."""
+        """Removes -0 from `Y` and `Y_h` if there are lengths, and adds `Y_c`."""
         if "sequence_lens" in self.inputs:
             outputs.update({name: outputs[name] + np.float32(0) for name in ("Y", "Y_h")})
         if self.type.cell_state:
@@ -217,10 +217,10 @@ class _FixedPointStep:
     Args:
         cell: The cell.
         p: The input's share of the pre-activations `[B,GH]`.
-        state: What the step before left.
+        state: The state after the step before.
 
     Attributes:
-        code: The quantized values of the cell state after the step, once it is made.
+        code: The quantized values of the cell state after the step, once it is computed.
     """
 
     def __init__(self, cell: FixedPointCell, p: Array, state: State) -> None:
@@ -236,7 +236,7 @@ class _FixedPointStep:
         self._u = cell.recurrent("hidden.product", state["h"], "hidden", gates)
 
     def gate(self, k: int, peephole: Array | None = None) -> Array:
-        """The activation of gate k."""
+        """Returns the activation of gate k."""
         cell = self._cell
         value = cell.part(self._p, k) + cell.part(self._u, k)
         if cell.bias_last:
@@ -251,7 +251,7 @@ class _FixedPointStep:
         return self._cell.part(self._p, k)
 
     def recurrent(self, k: int) -> Array:
-        """Returns h R of gate k, with the bias that stays with it."""
+        """Returns h R of gate k, with the bias that belongs to it."""
         return np.asarray(self._cell.part(self._u, k) + self._cell.widened(self._cell.inputs["hidden_bias"]))
 
     def recurrent_of(self, k: int, value: Array) -> Array:
@@ -263,21 +263,21 @@ class _FixedPointStep:
         return cell.recurrent(f"{RESET_HIDDEN}.product", codes, RESET, range(k, k + 1))
 
     def activated(self, k: int, part: Array, projected: Array) -> Array:
-        """The activation of gate k: of part + projected."""
+        """Returns the activation of gate k, of part + projected."""
         return self._cell.gate(k, part + projected)
 
     def coupled(self, gate: Array) -> Array:
-        """1 - gate, where 1 has the number format of the gate."""
+        """Returns 1 - gate, where 1 is in the gate's number format."""
         value = np.asarray(self._cell.number(self._cell.attributes["one"]) - gate)
         self._cell.note(f"{self._cell.type.gates[FORGET]}.activation", value)
         return value
 
     def complement(self, gate: Array) -> Array:
-        """1 - gate."""
+        """Returns 1 - gate."""
         return np.asarray(1 - gate)
 
     def product(self, a: Array, b: Array, point: str) -> Array:
-        """Returns a * b, on the grid of its point; of what gets quantized values later the exact product."""
+        """Returns a * b, quantized at its point; the exact product if it is quantized later."""
         value = np.asarray(a * b)
         if point in (RESET_HIDDEN, "hidden.value"):
             return value
@@ -298,7 +298,7 @@ class _FixedPointStep:
         return y
 
     def squashed(self, state: Array) -> Array:
-        """The output activation of the cell state, which `total` made."""
+        """Returns the output activation of the cell state that `total` computed."""
         entries = self._cell.inputs["cell_table"][self.code - self._cell.quantizers["cell_state"].low]
         self._cell.note("hidden.activation", entries)
         return self._cell.widened(entries)

@@ -1,4 +1,4 @@
-"""What all references have in common: the loop over time, lengths of rows, and who receives the values of each step."""
+"""The base of all references: the loop over time, lengths of rows, and recording of each step's values."""
 
 from __future__ import annotations
 
@@ -15,16 +15,17 @@ from rnnqc.reference.recording import CODES, ROW_SCALE, Recorder
 
 Array = npt.NDArray[Any]
 State = dict[str, Array]
-"""What a step passes to the next one, `[B, ...]`: quantized hidden states `h`, `h_scale` `[B, 1]` for dynamic rows,
-and `state`, the float state of a type that has one: a cell state in its units, or the hidden state."""
+"""The state passed between steps, `[B, ...]`: quantized hidden states `h`, `h_scale` `[B, 1]` for dynamic rows, and
+`state`, the float state of a type that has one: a cell state in its units, or the hidden state.
+"""
 _AXES = {"y_direction_axis": (("Y",), 1), "state_direction_axis": (("initial_h", "initial_c", "Y_h", "Y_c"), 0)}
 
 
 class ReferenceCell(ABC):
     """One node in a run: a subclass has an arithmetic, the type of cell has the equations (`rnnqc.cells.equations`).
 
-    Rows of the batch are computed together. A row that has ended goes on, like a row of the function body: nothing
-    of that is an output.
+    Rows of the batch are computed together. A row that has ended continues, as in the function body, but none of its
+    further values is output.
 
     Args:
         type_: The type of cell.
@@ -38,7 +39,7 @@ class ReferenceCell(ABC):
     """
 
     attributes: dict[str, Any]
-    """Values by the operator's attribute names, with the defaults of those that are left out; a subclass sets them."""
+    """Values by the operator's attribute names, including defaults; a subclass sets them."""
 
     def __init__(
         self, type_: CellType, inputs: Mapping[str, Array], attributes: Mapping[str, Any], recorder: Recorder | None
@@ -58,7 +59,7 @@ class ReferenceCell(ABC):
         self.lengths = self._checked_lengths()
         self._recorder = recorder
         self.done = 0
-        """How many steps have been made."""
+        """Number of completed steps."""
         self._now: int | None = None
         self._p: Array = np.zeros(0)
         self._codes: Array = np.zeros(0, np.uint8)
@@ -69,15 +70,15 @@ class ReferenceCell(ABC):
 
     @abstractmethod
     def pre_activations(self) -> Array:
-        """The input's share of them, [T, B, GH]."""
+        """Returns the input's share of the pre-activations, [T, B, GH]."""
 
     @abstractmethod
     def initial_state(self) -> State:
-        """What the first step gets."""
+        """Returns the state before the first step."""
 
     @abstractmethod
     def step(self, p: Array, state: State) -> tuple[npt.NDArray[np.float32], State]:
-        """One step of all rows: p [B, GH] and state in; y [B, H] and state out."""
+        """Computes one step of all rows: p [B, GH] and state in; y [B, H] and state out."""
 
     @property
     @abstractmethod
@@ -86,10 +87,10 @@ class ReferenceCell(ABC):
 
     @abstractmethod
     def final(self, outputs: dict[str, Array], state: State) -> None:
-        """Changes and completes `Y` and `Y_h`, with the last state of each row."""
+        """Completes the outputs from the last state of each row; may change `Y` and `Y_h`."""
 
     def advance(self, steps: int) -> None:
-        """Makes so many further steps, or all that are left."""
+        """Computes this many further steps, or all that are left."""
         with np.errstate(all="ignore"):
             if not self._state:
                 self._start()
@@ -97,7 +98,7 @@ class ReferenceCell(ABC):
                 self._advance_to(k)
 
     def run(self) -> dict[str, Array]:
-        """All outputs, after the steps that are left."""
+        """Computes the steps that are left, and returns all outputs."""
         self.advance(self.time)
         valid = (np.arange(self.time)[:, None] < self.lengths)[:, :, None]
         outputs: dict[str, Array] = {"Y": np.where(valid, self._y, np.float32(0)), "Y_h": self._y_h}
@@ -110,28 +111,28 @@ class ReferenceCell(ABC):
         return outputs
 
     def weight_codes(self, key: str) -> npt.NDArray[np.int8]:
-        """Quantized W or R (`key`), unpacked; ValueError if its packing does not fit together."""
+        """Returns quantized W or R (`key`), unpacked; raises ValueError if the packing is inconsistent."""
         names = ("group_size", "bits", "codebook", "wide_columns")
         size, bits, codebook, wide = (int(self.attributes[f"{key.lower()}_{name}"]) for name in names)
         multipliers, columns = self.inputs.get(f"{key}_group_multiplier"), len(self.type.gates) * self.hidden
         return weight_codes(self.inputs[key], multipliers, size, columns, bits, self.type.fused, codebook, wide)
 
     def note(self, name: str, values: Array) -> None:
-        """Hands a value to the recorder; see `rnnqc.reference.recording`."""
+        """Passes a value to the recorder; see `rnnqc.reference.recording`."""
         if self._recorder is not None:
             self._recorder.record(name, self._now, values)
 
     @property
     def resets_state(self) -> bool:
-        """Whether R multiplies, for the candidate, a hidden state that a gate has multiplied before."""
+        """Whether R multiplies, for the candidate, a hidden state already multiplied by a gate."""
         return self.type.candidate is not None and not self.linear_before_reset
 
     def part(self, values: Array, k: int) -> Array:
-        """The columns [..., H] of gate k in [..., GH]."""
+        """Returns the columns [..., H] of gate k in [..., GH]."""
         return values[..., k * self.hidden : (k + 1) * self.hidden]
 
     def element(self, step: int) -> Any:
-        """Which elements of a sequence [T, B, ...] a step reads."""
+        """Returns the index of the elements of a sequence [T, B, ...] that a step reads."""
         if not self.reverse:
             return step
         if not self._has_lengths:
@@ -140,7 +141,7 @@ class ReferenceCell(ABC):
         return np.where(step < count, count - 1 - step, step), np.arange(self.batch)
 
     def _checked_lengths(self) -> Array:
-        """`sequence_lens`, or T for each row."""
+        """Returns `sequence_lens`, or T for each row; checks them."""
         operator = self.type.fused
         if self.time == 0 or self.batch == 0:
             raise ValueError(f"{operator}: T = 0 and B = 0 are errors")

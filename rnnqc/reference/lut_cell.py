@@ -1,7 +1,7 @@
 """A quantized cell in look-up arithmetic ("tables") in numpy, from docs/quant_lstm_cell.md and docs/quant_gru_cell.md.
 
-What a step computes are the equations of its type; here is how: quantized values, integer products, look-ups. Rows of
-the batch are computed together.
+The cell type has the equations of a step; this module has the arithmetic: quantized values, integer matmuls, look-ups.
+Rows of the batch are computed together.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class LutCell(ReferenceCell):
 
     Raises:
         ValueError: An unknown or missing attribute, packed weights whose groups do not fit together, 16-bit values
-            where there are none, or what `ReferenceCell` raises.
+            where they are not allowed, or the errors of `ReferenceCell`.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class LutCell(ReferenceCell):
     ) -> None:
         operator, known, missing = type_.fused, lut_defaults(type_), set(LUT_REQUIRED) - set(attributes)
         others = {*fixed_point_defaults(type_), *FIXED_POINT_REQUIRED} - {*known, *LUT_REQUIRED}
-        attributes = {k: v for k, v in attributes.items() if k not in others}  # those of the other arithmetic
+        attributes = {k: v for k, v in attributes.items() if k not in others}  # of the other arithmetic
         unknown = set(attributes) - set(known) - set(LUT_REQUIRED) - {CONFIGURATION, PLACES}
         if unknown or missing:
             raise ValueError(f"{operator}: unknown attributes {sorted(unknown)}, missing ones {sorted(missing)}")
@@ -85,38 +85,38 @@ class LutCell(ReferenceCell):
 
     @property
     def cell_unit(self) -> np.float32 | None:
-        """Real value of one unit of a cell state in whole numbers; None for a float state."""
+        """Scale of an integer cell state; None for a float state."""
         return self.number("cell_scale") if self.attributes.get("cell_scale", 0.0) > 0 else None
 
     @property
     def loses(self) -> bool:
-        """Whether hidden states may come from outside that lie beyond what their quantized values hold."""
+        """Whether an initial hidden state may exceed the range of its quantized values."""
         bounded = self.attributes["h_mode"] == "static" and bool(self.number("h_bound") > 0)
         return bounded and "initial_h" in self.inputs
 
     def _weights(self, key: str) -> WholeArray:
-        """Quantized W or R."""
+        """Returns quantized W or R."""
         return exact_weights(self.weight_codes(key), 255)
 
     def number(self, name: str) -> np.float32:
-        """An attribute as float32."""
+        """Returns an attribute as float32."""
         return F32(self.attributes[name])
 
     def initial(self, name: str) -> FloatArray:
-        """An initial state [B, H] without NaN, zeros if absent."""
+        """Returns an initial state [B, H] without NaN; zeros if it is absent."""
         return without_nan(self.inputs.get(name, np.zeros((self.batch, self.hidden), np.float32)))
 
     def product(self, name: str, codes: CodeArray, zero_point: IntArray | int, weights: WholeArray) -> FloatArray:
-        """Integer product as float32, noted as whole numbers."""
+        """Returns the integer matmul as float32; records it as integers."""
         parts = products(codes, zero_point, weights)
         whole = parts[0] if len(parts) == 1 else parts[0].astype(np.float64) * 256 + parts[1]
         self.note(name + CODES, whole)
         return combined(parts)
 
     def pre_activations(self) -> FloatArray:
-        """Steps 2 to 4 before the loop: p [T, B, GH].
+        """Computes steps 2 to 4 before the loop: p [T, B, GH].
 
-        In the first step with what the quantized values of `initial_h` lose, unless the type reads the state itself.
+        The first step includes the quantization loss of `initial_h`, unless the type reads the state itself.
         """
         x = self.inputs["X"]
         mode = self.attributes["x_mode"]
@@ -137,7 +137,7 @@ class LutCell(ReferenceCell):
         return p
 
     def initial_state(self) -> State:
-        """Quantized hidden states and, of a type that has one, the float state."""
+        """Returns quantized hidden states and, for a type that has one, the float state."""
         h = self.initial("initial_h")
         if self.type.reads_hidden or self.attributes["h_mode"] == "dynamic_row":
             h = limited(h)
@@ -150,33 +150,33 @@ class LutCell(ReferenceCell):
         return state
 
     def step(self, p: FloatArray, state: State) -> tuple[FloatArray, State]:
-        """One step of all rows, by the equations of the type."""
+        """Computes one step of all rows by the equations of the type."""
         y, after = self.type.step(_LutStep(self, p, state))
         self.note("hidden.value", y)
         return y, {**self.hidden_codes(y), **({"state": after} if "state" in state else {})}
 
     def limit_cell(self, u: FloatArray) -> FloatArray:
-        """A cell state in its units, within its limits."""
+        """Limits a cell state, in its units."""
         if self.cell_unit is None:
             return limited(u)
         limit = self.number("cell_max")
         return np.minimum(np.maximum(rne(u), -limit), limit)
 
     def output(self, c: FloatArray) -> FloatArray:
-        """The output activation of a cell state in its units."""
+        """Returns the output activation of a cell state in its units."""
         kind, unit = self.attributes["output_kind"], self.cell_unit
         if kind in ("table", "relu_table"):
             table = self.inputs["cell_table"]
             half = table.size // 2
             scaled = c if unit is not None else rne(np.asarray(c * self.number("cell_index_scale")))
             codes = np.minimum(np.maximum(scaled, F32(-half)), F32(half - 1))
-            values = np.asarray(table[codes.astype(np.int64)])  # negative ones count from the end
+            values = np.asarray(table[codes.astype(np.int64)])  # negative indices count from the end
             return values if kind == "table" else np.asarray(relu(c) + values)
         real = c if unit is None else np.asarray(c * unit)
         return Activation(kind, self.number("output_alpha"), self.number("output_beta"))(real)
 
     def hidden_codes(self, y: FloatArray, grid: str = "h") -> State:
-        """`h` of [B, H] and, for dynamic rows, `h_scale`; with another grid than "h" its scale and zero point."""
+        """Quantizes [B, H] to `h`, with `h_scale` for dynamic rows; `grid` selects scale and zero point."""
         zero_point = int(self.attributes[f"{grid}_zero_point"])
         if self.attributes["h_mode"] == "static":
             return {"h": code(y, self.number(f"{grid}_scale"), zero_point, self.h_bits)}
@@ -184,14 +184,14 @@ class LutCell(ReferenceCell):
         return {"h": code(y, scale, zero_point, self.h_bits), "h_scale": scale}
 
     def recurrent(self, name: str, state: State, columns: slice, grid: str = "h") -> FloatArray:
-        """Products of quantized hidden states and columns of R in pre-activation units; their sums are noted."""
+        """Returns the matmul of quantized hidden states and columns of R in pre-activation units; records the sums."""
         sums = self.product(name, state["h"], int(self.attributes[f"{grid}_zero_point"]), self.R[:, columns])
         if "h_scale" in state:
             sums = np.asarray(sums * state["h_scale"])
         return np.asarray(sums * self.inputs["h_multiplier"][columns])
 
     def without_loss(self, u: FloatArray, h: FloatArray, columns: slice = slice(None), grid: str = "h") -> FloatArray:
-        """`u` and the product of some columns of R with what quantized states h [B, H] lose beyond `h_bound`."""
+        """Adds to `u` the matmul of columns of R with the part of states h [B, H] that is lost beyond `h_bound`."""
         zero_point, unit = int(self.attributes[f"{grid}_zero_point"]), self.number(f"{grid}_scale")
         bound = self.number("h_bound")
         low = min(F32(F32(-zero_point) * unit), F32(-bound))
@@ -205,7 +205,7 @@ class LutCell(ReferenceCell):
         return u
 
     def gate(self, k: int, g: FloatArray) -> FloatArray:
-        """Activation of a gate's pre-activations."""
+        """Returns the activation of a gate's pre-activations."""
         gate = self._gates[k]
         self.note(f"{gate.name}.preactivation", g)
         value, codes = gate.activated(g, self.inputs.get("gate_table"))
@@ -215,7 +215,7 @@ class LutCell(ReferenceCell):
         return value
 
     def final(self, outputs: dict[str, npt.NDArray[Any]], state: State) -> None:
-        """Without -0 in `Y` and `Y_h` if there are lengths, and with `Y_c`."""
+        """Removes -0 from `Y` and `Y_h` if there are lengths, and adds `Y_c`."""
         outputs.update({name: self._selected(outputs[name]) for name in ("Y", "Y_h")})
         if self.type.cell_state:
             c = self._selected(state["state"])
@@ -223,7 +223,7 @@ class LutCell(ReferenceCell):
             outputs["Y_c"] = np.where((self.lengths > 0)[:, np.newaxis], real, F32(0))
 
     def _selected(self, values: FloatArray) -> FloatArray:
-        """Without -0 if there are lengths."""
+        """Removes -0 if there are lengths."""
         return values + F32(0) if "sequence_lens" in self.inputs else values
 
 
@@ -233,7 +233,7 @@ class _LutStep:
     Args:
         cell: The cell.
         p: The input's share of the pre-activations `[B,GH]`.
-        state: What the step before left.
+        state: The state after the step before.
     """
 
     def __init__(self, cell: LutCell, p: FloatArray, state: State) -> None:
@@ -246,7 +246,7 @@ class _LutStep:
             self._u = cell.without_loss(self._u, self.state, columns)
 
     def gate(self, k: int, peephole: FloatArray | None = None) -> FloatArray:
-        """The activation of gate k."""
+        """Returns the activation of gate k."""
         cell = self._cell
         g = np.asarray(cell.part(self._u, k) + cell.part(self._p, k))
         weights = cell.inputs.get("P")
@@ -259,7 +259,7 @@ class _LutStep:
         return self._cell.part(self._p, k)
 
     def recurrent(self, k: int) -> FloatArray:
-        """Returns h R of gate k, with the bias that stays with it."""
+        """Returns h R of gate k, with the bias that belongs to it."""
         return np.asarray(self._cell.part(self._u, k) + self._cell.inputs["hidden_bias"])
 
     def recurrent_of(self, k: int, value: FloatArray) -> FloatArray:
@@ -274,23 +274,23 @@ class _LutStep:
         return cell.without_loss(u, value, columns, "reset") if cell.loses else u
 
     def activated(self, k: int, part: FloatArray, projected: FloatArray) -> FloatArray:
-        """The activation of gate k: of part + projected."""
+        """Returns the activation of gate k, of part + projected."""
         return self._cell.gate(k, np.asarray(part + projected))
 
     def coupled(self, gate: FloatArray) -> FloatArray:
-        """1 - gate, where 1 has the number format of the gate."""
+        """Returns 1 - gate, where 1 is in the gate's number format."""
         value = np.asarray(self._cell.number("one") - gate)
         self._cell.note(f"{self._cell.type.gates[FORGET]}.activation", value)
         return value
 
     def complement(self, gate: FloatArray) -> FloatArray:
-        """1 - gate."""
+        """Returns 1 - gate."""
         return np.asarray(F32(1) - gate)
 
     def product(self, a: FloatArray, b: FloatArray, point: str) -> FloatArray:
         """Returns a * b."""
         value = np.asarray(a * b)
-        if point not in (RESET_HIDDEN, "hidden.value"):  # noted where they are quantized
+        if point not in (RESET_HIDDEN, "hidden.value"):  # recorded where they are quantized
             self._cell.note(point, value)
         return value
 
@@ -301,7 +301,7 @@ class _LutStep:
         return state
 
     def squashed(self, state: FloatArray) -> FloatArray:
-        """The output activation of the cell state."""
+        """Returns the output activation of the cell state."""
         value = self._cell.output(state)
         self._cell.note("hidden.activation", value)
         return value

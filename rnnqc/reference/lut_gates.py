@@ -1,4 +1,4 @@
-"""The gates of a cell in look-up arithmetic: limits, table or function of each."""
+"""The gates of a cell in look-up arithmetic: limits, and table or function of each."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rnnqc.reference.codes import F32, Activation, CodeArray, FloatArray, relu
 
 @dataclass(frozen=True)
 class LutGate:
-    """One entry of each of the attributes `gate_*`; `name` is the gate's in tensors."""
+    """One entry of each of the attributes `gate_*`; `name` is the gate's name in tensors."""
 
     name: str
     kind: str
@@ -26,14 +26,14 @@ class LutGate:
     index_size: int
 
     def activated(self, g: FloatArray, tables: FloatArray | None) -> tuple[FloatArray, CodeArray | None]:
-        """The activation of pre-activations.
+        """Returns the activation of pre-activations.
 
         Args:
             g: Pre-activations, of any shape.
-            tables: Those of all gates `[N]`, for a gate that has one.
+            tables: The tables of all gates `[N]`, for a gate that has one.
 
         Returns:
-            Its values, and the entries of the table that they are, if they are no more than these.
+            Its values, and their table indices if the values are mere table entries.
         """
         v = np.maximum(np.minimum(g, self.high), self.low)
         if self.kind == "table":
@@ -49,7 +49,7 @@ class LutGate:
 
 
 def lut_gates(names: Sequence[str], attributes: Mapping[str, Any]) -> list[LutGate]:
-    """The gates of these names, in order; numbers are converted once, and not in each step."""
+    """Returns the gates with these names, in order; converts numbers once instead of in each step."""
     a, kinds = attributes, attributes["gate_kinds"].split(",")
     return [
         LutGate(

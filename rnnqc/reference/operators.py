@@ -1,4 +1,4 @@
-"""A node of a fused operator in numpy: every type of cell, in every arithmetic."""
+"""A node of a fused operator in numpy, for every type of cell and every arithmetic."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def run(
         attributes: Values by the operator's attribute names; defaults may be left out.
 
     Returns:
-        `Y` float32 [T, B, H]; `Y_h` and, of a type with a cell state, `Y_c` float32 [B, H]; for static quantized
+        `Y` float32 [T, B, H]; `Y_h` and, for a type with a cell state, `Y_c` float32 [B, H]; for static quantized
         hidden states of 8 bits `Y_codes` uint8 [T, B, H]. With the attributes `y_direction_axis` and
         `state_direction_axis` Y is [T, 1, B, H], Y_h and Y_c are [1, B, H].
 
@@ -44,6 +44,6 @@ def reference(
     attributes: Mapping[str, Any],
     recorder: Recorder | None = None,
 ) -> ReferenceCell:
-    """The same node, to be run step by step, with its values noted; arguments and errors as of `run`."""
+    """Returns the node as an object that runs step by step and records its values; arguments and errors as `run`."""
     fixed_point = attributes.get("arithmetic") in FIXED_POINT_ARITHMETICS
     return (FixedPointCell if fixed_point else LutCell)(type_, inputs, attributes, recorder)

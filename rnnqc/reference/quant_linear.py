@@ -1,4 +1,4 @@
-"""`ai.rnnqc::QuantLinear` in numpy, from docs/quant_linear.md sentence by sentence."""
+"""`ai.rnnqc::QuantLinear` in numpy, following docs/quant_linear.md sentence by sentence."""
 
 from __future__ import annotations
 

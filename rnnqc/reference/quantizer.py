@@ -28,13 +28,13 @@ class Quantizer:
     """One entry of the attributes `grid_*`.
 
     Attributes:
-        scale: Real value of one quantization step; 0 for a quantizer that passes values on.
+        scale: Real value of 1 LSB; 0 for a quantizer that passes values on unchanged.
         zero_point: Quantized 0.
         low: Lowest quantized value.
         high: Highest quantized value.
         rounding: Name of the rounding.
         real: The type of real values.
-        offset: Whole number added before rounding.
+        offset: Integer added before rounding.
     """
 
     scale: np.floating[Any]
@@ -46,16 +46,16 @@ class Quantizer:
     offset: int
 
     def multiples(self, values: Array) -> Array:
-        """Quantized values of real values less the zero point, as real numbers."""
+        """Quantizes real values; returns quantized values minus the zero point, as real numbers."""
         units = np.asarray(values / self.scale)
         offset = self.real.type(self.offset)
         whole = _ROUNDINGS[self.rounding](units + offset) - offset if offset else _ROUNDINGS[self.rounding](units)
         return np.asarray(np.clip(whole, self.low - self.zero_point, self.high - self.zero_point))
 
     def code(self, values: Array) -> IntArray:
-        """Quantized values of real values."""
+        """Quantizes real values."""
         return np.asarray(self.multiples(values).astype(np.int64) + self.zero_point)
 
     def value(self, codes: IntArray) -> Array:
-        """Real values of quantized ones."""
+        """Dequantizes."""
         return np.asarray((codes - self.zero_point).astype(self.real) * self.scale)

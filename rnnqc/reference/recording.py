@@ -1,4 +1,4 @@
-"""Names of the tensors of a cell (docs/dump.md, *Files*), and who receives them while a reference computes."""
+"""Names of the tensors of a cell (docs/dump.md, *Files*), and the interface that receives them from a reference."""
 
 from __future__ import annotations
 
@@ -11,30 +11,30 @@ from rnnqc.cells.equations import RESET_HIDDEN, RESET_PRODUCT
 from rnnqc.cells.types import CellType
 
 CODES, ROW_SCALE, ZERO_POINT = ".codes", ".row_scale", ".zero_point"
-"""Endings of names: a tensor's integers, and the scale and zero point of each row where they differ by row."""
+"""Suffixes of names: a tensor's integers, and the scale and zero point of each row where they differ by row."""
 
 
 class Recorder(Protocol):
     """Receives the values of a cell."""
 
     def record(self, name: str, step: int | None, values: npt.NDArray[Any]) -> None:
-        """Takes a value.
+        """Receives a value.
 
         Args:
             name: The tensor for real values; with `.codes` its integers, with `.row_scale` and `.zero_point` those of
                 each row.
             step: Number of the step in the order of the loop, `values` are `[B,K]`; None for the whole sequence
                 `[T,B,K]`, in the order of time.
-            values: Not changed later.
+            values: The array; it does not change later.
         """
 
 
 def tensor_names(type_: CellType, linear_before_reset: bool) -> Iterator[str]:
-    """The tensors that an integer cell may have, in the order in which a step makes them.
+    """Yields the tensors that an integer cell may have, in the order in which a step computes them.
 
     Args:
         type_: LSTM, GRU or RNN.
-        linear_before_reset: GRU: whether the reset gate multiplies the product with R.
+        linear_before_reset: GRU: whether the reset gate multiplies the matmul with R.
     """
     yield from ("input", "x.product", *(f"{g}.input_product" for g in type_.gates))
     yield from ("hidden.previous", "hidden.product")

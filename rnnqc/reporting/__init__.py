@@ -1,1 +1,1 @@
-"""Evidence about a lowered model: where its errors come from, and which override mends them."""
+"""The error report of a lowered model: where its errors come from, and which overrides reduce them."""

@@ -1,4 +1,4 @@
-"""Charts as inline SVG: sizes in pixels that suit a phone, colours from the style sheet."""
+"""Charts as inline SVG. Sizes in pixels fit a phone; colours come from the style sheet."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ WIDTH, HEIGHT = 360, 200
 LEFT, RIGHT, TOP, BOTTOM = 64, 12, 12, 40
 SPARK_WIDTH, SPARK_HEIGHT = 120, 28
 MARGIN_OF_RANGE = 1.5
-"""How much wider than the values a histogram may be to show the range."""
+"""A histogram shows at most this much of the range beyond the values, as a multiple of the span of the values."""
 
 
 def svg(width: int, height: int, label: str, *children: Element, class_: str = "chart") -> Element:
-    """A picture with a name."""
+    """An `<svg>` element with an accessible label."""
     return element(
         "svg", element("title", label), *children,
         viewBox=f"0 0 {width} {height}", width=width, height=height, role="img", aria_label=label, class_=class_,
@@ -30,7 +30,7 @@ def _place(value: float) -> str:
 
 
 def ticks(low: float, high: float, count: int) -> list[float]:
-    """Round numbers from `low` to `high`."""
+    """Returns round numbers between `low` and `high`, about `count` of them."""
     if not high > low:
         return [low]
     raw = (high - low) / max(count, 1)
@@ -41,7 +41,7 @@ def ticks(low: float, high: float, count: int) -> list[float]:
 
 
 def frame(x: list[tuple[float, str]], y: list[tuple[float, str]], x_label: str, y_label: str) -> list[Element]:
-    """Grid lines, tick labels and axis labels; positions in pixels."""
+    """Returns grid lines, tick labels and axis labels. Tick positions are in pixels."""
     right, bottom = WIDTH - RIGHT, HEIGHT - BOTTOM
     made = []
     for at, text in y:
@@ -62,7 +62,7 @@ def frame(x: list[tuple[float, str]], y: list[tuple[float, str]], x_label: str, 
 
 
 def level_range(curves: Sequence[Curve]) -> tuple[float, float]:
-    """Limits in dB that suit all of them."""
+    """Returns limits in dB that contain the finite levels of all curves, rounded to multiples of 5 dB."""
     levels = [v for c in curves for v in c.sqnr_db if v is not None and math.isfinite(v)]
     if not levels:
         return 0.0, 60.0
@@ -71,7 +71,7 @@ def level_range(curves: Sequence[Curve]) -> tuple[float, float]:
 
 
 def level_chart(curve: Curve, limits: tuple[float, float], what: str) -> Element:
-    """SQNR over time."""
+    """A line chart of SQNR over time."""
     low, high = limits
     right, bottom = WIDTH - RIGHT, HEIGHT - BOTTOM
     steps = curve.stops[-1] if curve.stops else 1
@@ -93,7 +93,7 @@ def level_chart(curve: Curve, limits: tuple[float, float], what: str) -> Element
 
 
 def value_chart(values: Values, what: str) -> Element:
-    """Values of the float and of the lowered model, over time: both lines, and dots where nothing is connected."""
+    """A line chart of the values of both models over time."""
     numbers = [v for v in (*values.float_values, *values.quantized_values) if v is not None]
     low, high = (min(numbers), max(numbers)) if numbers else (0.0, 1.0)
     margin = (high - low) * 0.05 or abs(high) * 0.1 or 1.0
@@ -117,7 +117,7 @@ def value_chart(values: Values, what: str) -> Element:
 
 
 def line(places: Sequence[tuple[float, float] | None], class_: str) -> list[Element]:
-    """A line through places, with gaps where there is none; a lone place is a dot."""
+    """A line through `places`. None makes a gap; a place between two gaps becomes a dot."""
     pieces: list[list[tuple[float, float]]] = [[]]
     for place in places:
         if place is None:
@@ -135,7 +135,7 @@ def line(places: Sequence[tuple[float, float] | None], class_: str) -> list[Elem
 
 
 def _limits(point: PointEvidence) -> tuple[float, float]:
-    """What a histogram shows: all values, and the range as far as it is not much wider."""
+    """The horizontal limits of a histogram: all values, and the format's range up to `MARGIN_OF_RANGE` beyond them."""
     low, high = point.min, point.max
     if point.low is not None and point.high is not None:
         span = (high - low) or max(abs(high), 1e-30)
@@ -147,14 +147,14 @@ def _limits(point: PointEvidence) -> tuple[float, float]:
 
 
 def _height(count: int, most: int) -> float:
-    """On a logarithmic scale, from 0 for no value to 1."""
+    """The height of a bar on a logarithmic scale: 0 for no value, 1 for `most`."""
     return 0.0 if count == 0 else (1.0 + math.log(count)) / (1.0 + math.log(most))
 
 
 def _bar_paths(
     bars: Bars, point: PointEvidence, limits: tuple[float, float], box: tuple[float, float, float, float]
 ) -> list[Element]:
-    """Bars inside the range, and those beyond it."""
+    """Returns one path for the bars inside the format's range and one for the clipped bars."""
     left, right, top, bottom = box
     low, high = limits
     scale = (right - left) / (high - low)
@@ -182,7 +182,7 @@ def _bar_paths(
 
 
 def histogram(point: PointEvidence) -> Element:
-    """The values at a point, with the range of its format."""
+    """A histogram of the values at a point, with the range of its format."""
     limits = _limits(point)
     low, high = limits
     left, right, top, bottom = LEFT, WIDTH - RIGHT, TOP, HEIGHT - BOTTOM
@@ -209,7 +209,7 @@ def histogram(point: PointEvidence) -> Element:
 
 
 def spark(point: PointEvidence) -> Element:
-    """The same, small."""
+    """A small histogram without axes, for one row of a table."""
     limits = _limits(point)
     low, high = limits
     made = []
@@ -223,7 +223,7 @@ def spark(point: PointEvidence) -> Element:
 
 
 def gauge(share: float) -> Element:
-    """A horizontal bar for a share of a largest value; negative ones have another colour."""
+    """A horizontal bar of length |share|, at most 1. Negative shares have another colour."""
     width = 100.0 * min(1.0, abs(share))
     bar = element("rect", x=0, y=0, width=_place(width), height=8, rx=1, class_="bar" if share >= 0 else "bar negative")
     return element(

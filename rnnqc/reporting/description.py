@@ -1,4 +1,4 @@
-"""What a lowered model says about itself, as far as it says anything."""
+"""Reads from a lowered model how it was lowered, as far as its metadata says."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from rnnqc.search.overrides import settings_text
 
 
 def entries_of(quant: onnx.ModelProto) -> list[Entry]:
-    """What a model shows of its recurrent layers where nothing says what was lowered."""
+    """Returns the entries of the report's layer table, read from the lowered model alone."""
     model = Model.load(quant)
     found = [Entry(n.path, n.op, "lowered", n.form, cells=[n.name], bytes=n.weight_bytes) for n in lowered_nodes(model)]
     PassManager(normal_form()).run(model)
@@ -36,7 +36,7 @@ def entries_of(quant: onnx.ModelProto) -> list[Entry]:
 
 
 def recipe_of(record: RecipeRecord | None, quant: Model, calibrated_by: Sequence[str] = ()) -> dict[str, Any]:
-    """How the model was lowered; `calibrated_by` are the options that gave it a calibration, where they are known."""
+    """Returns how the model was lowered. `calibrated_by`: the options that supplied the calibration, if known."""
     passes = {"passes": list(quant.provenance)}
     if record is None:
         return passes
@@ -60,7 +60,7 @@ def recipe_of(record: RecipeRecord | None, quant: Model, calibrated_by: Sequence
 
 
 def versions() -> dict[str, str]:
-    """Of rnnqc and what it ran with."""
+    """Returns the versions of rnnqc and of its dependencies."""
     return {name: _version(name) for name in ("rnnqc", "onnx", "onnxruntime", "numpy")}
 
 
@@ -72,5 +72,5 @@ def _version(name: str) -> str:
 
 
 def shapes_of(feeds: Sequence[Feeds]) -> dict[str, str]:
-    """Type and shape of every input of the first call."""
+    """Returns type and shape of every input of the first call."""
     return {name: f"{array.dtype} {list(array.shape)}" for name, array in feeds[0].items()} if feeds else {}

@@ -1,4 +1,4 @@
-"""The numbers of a report. The page and its JSON are both made of these and of nothing else."""
+"""The numbers of a report. The HTML page and its JSON are made from these alone."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from rnnqc.search.findings import WORTH_DB, PointEvidence, Repair, Sensitivity, 
 
 @dataclass(frozen=True)
 class Curve:
-    """How SQNR develops over time.
+    """SQNR over time.
 
     Attributes:
         unit: "time step" of a sequence (or "time step, from the end"), or "call" of a stream.
-        stops: Piece k has the steps from `stops[k - 1]` (0 at first) up to `stops[k]`.
+        stops: Piece k covers the steps from `stops[k - 1]` (0 at first) up to `stops[k]`.
         sqnr_db: SQNR of each piece over all data; None where there is no signal.
         quarters_db: SQNR of the four quarters of time.
-        worst: The step with the least SQNR.
+        worst: The step with the lowest SQNR.
         growing: Whether the last quarter is the worst, and clearly worse than the first.
     """
 
@@ -36,14 +36,14 @@ class Curve:
 
 @dataclass(frozen=True)
 class Values:
-    """Some values of an output, of the float and of the lowered model, to look at.
+    """Values of one output of the float and of the lowered model, for display.
 
     Attributes:
-        unit: What the steps are: that of a curve, or "entry" of an output without time.
+        unit: The unit of the steps: that of a curve, or "entry" for an output without time.
         where: Which values they are, in words.
         first: The number of the first step.
-        float_values: Of the float model; None where a value is no finite number.
-        quantized_values: Of the lowered one.
+        float_values: Values of the float model; None where a value is not finite.
+        quantized_values: Values of the lowered model; None where a value is not finite.
     """
 
     unit: str
@@ -55,7 +55,7 @@ class Values:
 
 @dataclass(frozen=True)
 class OutputEvidence:
-    """How an output compares with the float model's, over all data.
+    """The comparison of one output with the float model's, over all data.
 
     Attributes:
         name: Name of the output.
@@ -63,11 +63,12 @@ class OutputEvidence:
         max_abs: Largest absolute difference.
         cosine: Cosine similarity of all values as one vector.
         equal: Share of equal values.
-        curve: Over time; None where the output has no time axis that is known, and no calls of a stream.
-        unlike: How many values are NaN or infinite in one of the models only; the ratios are of the others.
+        curve: SQNR over time; None where the output has neither a known time axis nor calls of a stream.
+        unlike: How many values are NaN or infinite in only one of the models; the ratios leave them out.
         first_unlike: Where the first of these is, in words.
-        values: The values that are furthest from those of the float model, over time; None of whole numbers.
-        varying_db: The SQNR of what varies, where nearly all of the output is its mean; else infinite.
+        values: The values with the largest error, over time; None for integer outputs.
+        varying_db: SQNR of the deviation from the mean, where the mean is nearly all of the output; else infinite.
+        constant: Whether it does not vary at all on the data.
     """
 
     name: str
@@ -80,17 +81,18 @@ class OutputEvidence:
     first_unlike: str = ""
     values: Values | None = None
     varying_db: float = math.inf
+    constant: bool = False
 
 
 @dataclass(frozen=True)
 class LayerEvidence:
-    """The hidden states of one direction of a recurrent layer against the float model's.
+    """The hidden states of one direction of a recurrent layer, compared with the float model's.
 
     Attributes:
         cell: Name of the cell.
-        reverse: Whether time runs backwards.
-        sqnr_db: Over all data.
-        curve: Over time; None of a single step.
+        reverse: Whether the direction runs backwards in time.
+        sqnr_db: SQNR over all data.
+        curve: SQNR over time; None if there is only one step.
     """
 
     cell: str
@@ -101,15 +103,15 @@ class LayerEvidence:
 
 @dataclass(frozen=True)
 class LayerTime:
-    """What one recurrent layer takes alone, on the shape it has in the data.
+    """The run time of one recurrent layer alone, on the shape it has in the data.
 
     Attributes:
         node: Name of the recurrent node.
         op: Its operator.
         shape: `[T, B, I]` of its input.
-        float_us: Of the float layer, in microseconds: the shortest of many runs.
-        stock_us: Lowered, without the native library.
-        native_us: Lowered, with it; None if there is none.
+        float_us: Microseconds of the float layer: the shortest of many runs.
+        stock_us: Microseconds of the lowered layer without the native library.
+        native_us: Microseconds of the lowered layer with the native library; None without the library.
     """
 
     node: str
@@ -122,15 +124,15 @@ class LayerTime:
 
 @dataclass(frozen=True)
 class RestCost:
-    """What `--rest int8` costs.
+    """The cost of `--rest int8`.
 
     Attributes:
-        sqnr_without: SQNR of the outputs where the weights around the recurrent layers stay float.
-        sqnr_with: As the model is.
-        worst_without: Of the worst output, where they stay float.
-        worst_with: As the model is.
-        bytes_without: Of these weights in float.
-        bytes_with: As the model has them.
+        sqnr_without: SQNR of the outputs if the weights around the recurrent layers stay float.
+        sqnr_with: SQNR of the outputs of the model as it is.
+        worst_without: SQNR of the worst output if they stay float.
+        worst_with: SQNR of the worst output of the model as it is.
+        bytes_without: Bytes of these weights in float.
+        bytes_with: Bytes of these weights in the model.
     """
 
     sqnr_without: float
@@ -142,7 +144,7 @@ class RestCost:
 
     @property
     def text(self) -> str:
-        """The costs, as a sentence."""
+        """The costs as a sentence."""
         sizes = f"{byte_count(self.bytes_without)} -> {byte_count(self.bytes_with)}"
         return (
             f"--rest int8 stores the weights around the recurrent layers in {sizes}; with them in float the outputs "
@@ -153,13 +155,13 @@ class RestCost:
 
 @dataclass(frozen=True)
 class CalibrationGain:
-    """What a calibration with the data of the report makes of a model that was lowered without one.
+    """The gain of calibrating on the data of the report, for a model that was lowered without calibration.
 
     Attributes:
-        sqnr_before: SQNR of the outputs as the model is.
-        sqnr_after: On the same data, with which it was calibrated.
-        worst_before: Of the worst output as the model is.
-        worst_after: Calibrated.
+        sqnr_before: SQNR of the outputs of the model as it is.
+        sqnr_after: SQNR after calibration, on the data it was calibrated with.
+        worst_before: SQNR of the worst output of the model as it is.
+        worst_after: SQNR of the worst output after calibration.
     """
 
     sqnr_before: float
@@ -169,47 +171,46 @@ class CalibrationGain:
 
     @property
     def is_worth_it(self) -> bool:
-        """Whether the outputs, or the worst of them, gain from it."""
+        """Whether the average or the worst SQNR gains enough."""
         return max(self.sqnr_after - self.sqnr_before, self.worst_after - self.worst_before) >= WORTH_DB
 
     @property
     def text(self) -> str:
-        """The gain, as a sentence."""
+        """The gain as a sentence."""
         levels = change_of_levels((self.worst_before, self.worst_after), (self.sqnr_before, self.sqnr_after))
         return f"{levels} with --calibration DATA, at the same size and speed (calibrated and measured on this data)"
 
 
 @dataclass
 class Evidence:
-    """Everything a report says.
+    """All contents of a report.
 
     Attributes:
-        float_model: The float model.
-        quantized_model: The lowered one.
-        data: Where the data comes from, how many calls, which states were carried.
-        versions: Of rnnqc and of what it ran with.
+        float_model: Name of the float model.
+        quantized_model: Name of the lowered model.
+        data: Source of the data, number of calls, and the states that are carried over.
+        versions: Versions of rnnqc and of its dependencies.
         recipe: How the model was lowered.
-        entries: What became of every recurrent node, as `rnnqc.report.Entry`.
-        warnings: What a lowering warns of.
-        sizes: Bytes: of the files and of the recurrent weights, before and after.
-        sqnr_db: Of all outputs: their noise-to-signal ratios averaged.
+        entries: The outcome of every recurrent node, as `rnnqc.report.Entry`.
+        warnings: The warnings of the lowering.
+        sizes: Bytes of the files and of the recurrent weights, before and after.
+        sqnr_db: SQNR of all outputs: the average of their noise-to-signal ratios.
         outputs: Each output.
         layers: Each direction of each recurrent layer.
         points: Each quantization point, the worst first.
-        base_sqnr_db: What sensitivities are measured against: form qcdq.
+        base_sqnr_db: The SQNR that sensitivities are measured against: that of form qcdq.
         sensitivities: Worst first.
-        unmeasured: Globs that were left out to bound the work.
-        untried: Overrides that were left out to bound the work.
-        repairs: Overrides that gain something, those that gain most for each byte first, and those that keep the form
-            of cells before others.
-        together: All in one that keep it and can be combined.
-        times: Of single layers, where they were asked for.
-        remade: How well the model could be made again from what it says about itself.
+        unmeasured: Globs that were skipped to bound the work.
+        untried: Overrides that were skipped to bound the work.
+        repairs: Overrides that improve SQNR: those that keep the form of cells first, then by gain per byte.
+        together: All overrides that keep the form and can be combined, as one.
+        times: Times of single layers, if they were requested.
+        remade: How closely a second lowering from the recorded metadata reproduces the model.
         missing: Sections that are left out, and why.
-        mismatch: That the lowered model was not made of this float model; empty where nothing speaks against it.
-        rest: What int8 weights around the recurrent layers cost; None where there are none.
-        calibration: What a calibration would do; None where the model has one, or no data was given.
-        task: What a metric makes of the two models, if one was asked for.
+        mismatch: Message that the lowered model was not made from this float model; empty if nothing suggests so.
+        rest: The cost of int8 weights around the recurrent layers; None where there are none.
+        calibration: The gain of a calibration; None where the model is calibrated or no data was given.
+        task: The values of a metric for the two models, if one was requested.
     """
 
     float_model: str
@@ -240,13 +241,13 @@ class Evidence:
 
     @property
     def tried(self) -> tuple[int, int]:
-        """Of how many points and groups the sensitivity was measured, and of how many it was meant to be."""
+        """The number of points and groups whose sensitivity was measured, and the number that was planned."""
         measured = sum(s.level != "cell" for s in self.sensitivities)
-        return measured, measured + sum(not u.endswith(".*") for u in self.unmeasured)  # that is the glob of a cell
+        return measured, measured + sum(not u.endswith(".*") for u in self.unmeasured)  # `<cell>.*` is a whole cell
 
     @property
     def left_out(self) -> list[Told]:
-        """A sentence for everything that the bounds of the work left out."""
+        """A sentence for each kind of measurement that the work bounds cut short."""
         what = {"points or groups were not measured": self.unmeasured}
         what["overrides were not tried"] = self.untried
         texts = (f"{len(names)} {text} (--models, --seconds)." for text, names in what.items() if names)
@@ -254,12 +255,12 @@ class Evidence:
 
     @property
     def best_repair(self) -> Repair | None:
-        """The override that gains most, of those that keep the form of cells if there is one."""
+        """The override with the largest gain; those that keep the form of cells have priority."""
         return max(self.repairs, key=lambda r: (not r.forms, r.gain_db), default=None)
 
     @property
     def suggestions(self) -> list[str]:
-        """What a calibration does, the override that gains most for each byte, and the one that gains most of all."""
+        """Sentences for the gain of a calibration, the override with most gain per byte, and the one with most gain."""
         first = [self.calibration.text] if self.calibration is not None and self.calibration.is_worth_it else []
         best = self.best_repair
         if best is None:
@@ -270,15 +271,15 @@ class Evidence:
 
     @property
     def verdict(self) -> Verdict | None:
-        """Whether the lowered model is near enough to the float one; None without outputs."""
+        """Whether the lowered model is close enough to the float model; None without outputs."""
         judged = [
             Judged(
-                o.name, o.sqnr_db, o.equal, o.unlike, o.curve is not None and o.curve.growing, o.varying_db
+                o.name, o.sqnr_db, o.equal, o.unlike, o.curve is not None and o.curve.growing, o.varying_db, o.constant
             )
             for o in self.outputs
         ]  # fmt: skip
         return verdict_of(judged, self.task)
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-ready values."""
+        """Returns JSON-ready values."""
         return {**asdict(self), "verdict": None if self.verdict is None else asdict(self.verdict)}

@@ -1,4 +1,4 @@
-"""The frontier of `rnnqc tune` as a picture of its own: what quality costs."""
+"""A chart of the frontier of `rnnqc tune`: quality against bytes."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from rnnqc.search.greedy import Measured
 from rnnqc.search.tuned import Tuned
 
 MARGIN = 0.05
-"""Of the range of the values, on both sides."""
+"""Margin on both sides of an axis, as a share of the range of the values."""
 
 
 def frontier_svg(tuned: Tuned) -> str:
-    """Quality against bytes: the frontier as a line, the recipe that was tuned as a ring, what was chosen as a dot."""
+    """Returns an SVG of quality against bytes: a line for the frontier, a ring for the recipe, a dot for the choice."""
     start, chosen = tuned.found.start, tuned.found.measured
     points = [p.measured for p in tuned.frontier]
     shown = [m for m in (*points, start, chosen) if math.isfinite(m.quality)]
@@ -57,7 +57,7 @@ def frontier_svg(tuned: Tuned) -> str:
 
 
 def _range(values: Sequence[float]) -> tuple[float, float]:
-    """Limits of an axis."""
+    """Returns the limits of an axis."""
     low, high = min(values, default=0.0), max(values, default=1.0)
     margin = MARGIN * (high - low) or max(1.0, abs(high) * MARGIN)
     return low - margin, high + margin

@@ -1,4 +1,4 @@
-"""Measures everything that a report says."""
+"""Measures everything that a report contains."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ Array = npt.NDArray[Any]
 LAYERS, POINTS, SENSITIVITY, TIMES = "layers", "points", "sensitivity", "times"
 GENERATED = 4
 SHARE_OF_GROUPS = 5
-"""One in how many models may be kept for overrides of groups."""
+"""Overrides of groups get at most one in this many of the models that may be measured."""
 OLDER = (
     "the model does not say how it was lowered (metadata rnnqc.recipe): it comes from an earlier version, or another "
     "tool dropped the entry. Lower it again."
@@ -89,7 +89,7 @@ OWN = "the model brings its own quantization; no recipe of rnnqc chose its forma
 
 
 def gather(subject: Subject, options: Options | None = None) -> Evidence:
-    """Measures.
+    """Measures everything that a report on `subject` contains.
 
     Raises:
         CompileError: A model or the data cannot be used.
@@ -148,7 +148,7 @@ class _Gathering:
         return list(checked(taken, reference, None, self.state, True, filled=True))
 
     def _quality(self, reference: onnx.ModelProto) -> Quality:
-        """The outputs of a float model on the data."""
+        """Runs a float model on the data; its outputs are the reference."""
         return Quality(reference, Calls.of(self.feeds, reference, self.state), sequences=True)
 
     def run(self) -> Evidence:
@@ -177,7 +177,7 @@ class _Gathering:
         self._calibration(relowering, made)
         self.as_lowered = self._as_lowered(self.record)
         self._layers(relowering)
-        # Points are made float one by one, and float states cannot be quantized outputs.
+        # Points are made float one by one; an output that is a float state cannot be quantized.
         self.readable = replace(relowering, quantized_outputs=())
         qcdq = self.readable.lower(form=QCDQ) if relowering.record.form not in ON_STORED_WEIGHTS else None
         if qcdq is None or not any(r.quantized for r in recurrences_of(qcdq.model).values()):
@@ -192,7 +192,7 @@ class _Gathering:
         return evidence
 
     def _outputs(self) -> list[Outputs]:
-        """Outputs of the lowered model, compared with those of the float model."""
+        """Runs the lowered model and compares its outputs with the float model's."""
         evidence, quality, names = self.evidence, self.quality, (self.subject.float_name, self.subject.quant_name)
         self.options.tell("quantized model")
         with located(self.subject.quant_name):
@@ -207,7 +207,7 @@ class _Gathering:
         return self.evidence
 
     def _unlike(self, made: Lowered, outputs: Sequence[Mapping[str, Array]], exact: bool) -> str:
-        """Why the model made again cannot stand for the one that there is; "" if it can."""
+        """Why the second lowering, `made`, cannot stand in for the model at hand; "" if it can."""
         evidence, again = self.evidence, self.quality.outputs(made.proto)
         if same_outputs(outputs, again):
             evidence.remade = "Made again from what it says about itself, the model has the same outputs, bit for bit."
@@ -247,7 +247,7 @@ class _Gathering:
         evidence.sizes["float_weights"] = sum(e.float_bytes for e in entries)
 
     def _rest(self, relowering: Relowering, made: Lowered) -> None:
-        """What the int8 weights around the recurrent layers cost: the model lowered again without them."""
+        """Measures the cost of int8 weights around the recurrent layers: lowers the model again without them."""
         if not made.report.rest.is_changed:
             return
         self.options.tell("rest")
@@ -259,12 +259,12 @@ class _Gathering:
         )  # fmt: skip
 
     def _calibration(self, relowering: Relowering, made: Lowered) -> None:
-        """What a calibration with the data of the report would do, where there was none."""
+        """Measures the gain of calibrating on the data of the report, if the model was lowered without calibration."""
         if self.subject.data is None or relowering.statistics is not None or self.budget.is_late:
             return
         try:
             calibrated = replace(relowering, statistics=self._statistics(relowering.record)).lower()
-        except CompileError:  # of values that are no numbers, which show elsewhere
+        except CompileError:  # caused by values that are not finite; other sections show them
             return
         before, after = (self.quality.score(self.quality.outputs(m.proto)) for m in (made, calibrated))
         self.evidence.calibration = CalibrationGain(before.mean_db, after.mean_db, before.worst_db, after.worst_db)
@@ -292,7 +292,7 @@ class _Gathering:
             evidence.missing[LAYERS] = hidden
 
     def _as_lowered(self, record: RecipeRecord) -> tuple[onnx.ModelProto, bool]:
-        """The float model in which the layers are those of the lowered one (see `model_as_lowered`)."""
+        """Returns the float model with the same recurrent layers as the lowered one (see `model_as_lowered`)."""
         model, fold = model_as_lowered(self.subject.float_proto, record.dims, {})
         return (model.proto if fold else self.subject.float_proto), fold
 
@@ -312,7 +312,7 @@ class _Gathering:
         self.evidence.points = found
 
     def _told(self, stage: str, pieces: Iterable[Piece]) -> Iterator[Piece]:
-        """The same pieces, each told."""
+        """Yields `pieces` and reports progress for each."""
         for count, piece in enumerate(pieces):
             self.options.tell(f"{stage}, {count} done")
             yield piece
@@ -364,7 +364,7 @@ class _Gathering:
             self.evidence.missing[TIMES] = "no recurrent node or loop of the main graph can be measured alone."
 
     def _times_of_repairs(self, relowering: Relowering) -> None:
-        """What a call takes with each override."""
+        """Measures the time of a call with each override."""
         evidence = self.evidence
         together = [] if evidence.together is None else [evidence.together]
         tried = [*evidence.repairs, *together]
@@ -377,7 +377,7 @@ class _Gathering:
 
 
 def _reason(refused: tuple[str, str]) -> str:
-    """Why points cannot be float, without the point that it is said of."""
+    """Returns why points cannot be float, without the name of the point."""
     reason = refused[1].rpartition(": ")[2].rstrip(".")
     following = re.match(r"same_as = '[^']*'", reason)
     return f"others take their formats from it by {following[0]}" if following else reason

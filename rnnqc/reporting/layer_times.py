@@ -1,4 +1,4 @@
-"""What every recurrent layer takes alone: float, lowered and stock, lowered and native."""
+"""Times every recurrent layer alone: float, lowered without the native library, and lowered with it."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ from rnnqc.timing import FLOAT, NATIVE, STOCK, bound_run, session_options, take_
 Array = npt.NDArray[Any]
 Constants = dict[str, onnx.TensorProto | onnx.NodeProto]
 ROUNDS = 5
-"""How often the three take turns."""
+"""The number of rounds in which the three variants take turns."""
 
 
 def time_layers(
     model: onnx.ModelProto, relowering: Relowering, layers: Collection[str], feed: Feeds
 ) -> list[LayerTime]:
-    """Measures the recurrent nodes and loops of the main graph, each in a model of its own.
+    """Times the recurrent nodes and loops of the main graph, each in a model of its own.
 
     Args:
         model: The float model.
         relowering: How it was lowered.
-        layers: Which ones, by name.
-        feed: What they get is computed from this.
+        layers: Names of the layers to time.
+        feed: Inputs of the whole model; the inputs of each layer are computed from them.
     """
     loaded = Model.load(model)
     PassManager(normal_form()).run(loaded)
@@ -85,7 +85,7 @@ _LOOPS = ("Scan", "Loop")
 
 
 def _values(proto: onnx.ModelProto, names: Iterable[str], feed: Feeds) -> dict[str, Any]:
-    """What values of the main graph are, for one feed."""
+    """Computes the named values of the main graph for one feed."""
     copy = onnx.ModelProto()
     copy.CopyFrom(proto)
     del copy.graph.output[:]
@@ -101,7 +101,7 @@ def _alone(
     constants: Constants,
     inputs: Mapping[str, Array],
 ) -> onnx.ModelProto:
-    """A model of one node, whose inputs have any length and batch size."""
+    """Returns a model of one node whose inputs have dynamic length and batch size."""
     single = onnx.NodeProto()
     single.CopyFrom(node)
     single.name = layer

@@ -1,4 +1,4 @@
-"""The hidden states of every recurrent layer over time: outputs of the float model that the lowered one gets, too."""
+"""Compares hidden states of recurrent layers over time: exposes them as outputs of the float and the lowered model."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ Array = npt.NDArray[Any]
 BACKWARDS = "time step, from the end"
 Y = "Y"
 RANK = 4
-"""Of Y, `[T,D,B,H]`."""
+"""Rank of Y, `[T,D,B,H]`."""
 
 
 @dataclass(frozen=True)
 class Seen:
-    """An output that has the hidden states of a layer.
+    """An output that exposes the hidden states of a layer.
 
     Attributes:
-        name: Of the output: a tensor, or a sequence of tensors.
-        rank: Of what one run of the layer makes, all steps together; of one step where `steps` is False.
+        name: Name of the output: a tensor, or a sequence of tensors.
+        rank: Rank of all steps of one run of the layer; of one step where `steps` is False.
         steps: Whether the first axis of a run is time.
-        directions: Whether its second axis are directions.
+        directions: Whether its second axis is the direction.
     """
 
     name: str
@@ -52,7 +52,7 @@ class Seen:
 
 @dataclass(frozen=True)
 class Watched:
-    """A float model whose recurrent layers are outputs.
+    """A float model that exposes its recurrent layers as outputs.
 
     Attributes:
         proto: The model, in normal form.
@@ -64,13 +64,13 @@ class Watched:
 
 
 def watch_layers(model: onnx.ModelProto, *, fold: bool = False) -> Watched:
-    """Makes the hidden states of every recurrence an output; of those inside branches and loops, where it can be done.
+    """Exposes the hidden states of every recurrence as outputs; inside branches and loops, where that is possible.
 
-    They are Y of a recurrent node, and of a custom cell the first state that is multiplied.
+    For a recurrent node these are Y, for a custom cell the first state that a matmul reads.
 
     Args:
         model: The float model.
-        fold: Whether lowering computes what is known of its inputs (see `model_as_lowered`).
+        fold: Whether lowering folds values computed from known inputs (see `model_as_lowered`).
     """
     loaded = Model.load(model)
     PassManager(normal_form(fold=fold)).run(loaded)
@@ -108,7 +108,7 @@ def watch_layers(model: onnx.ModelProto, *, fold: bool = False) -> Watched:
 
 
 def _brought_out(proto: onnx.ModelProto, value: Observed) -> tuple[onnx.ModelProto, str] | None:
-    """The model with a value of a subgraph as one output more, and its name; None where that cannot be done."""
+    """Returns the model with a value of a subgraph as an added output, and its name; None if that is impossible."""
     kept = [o.name for o in proto.graph.output]
     copy = onnx.ModelProto()
     copy.CopyFrom(proto)
@@ -135,16 +135,16 @@ def _unused(name: str, names: set[str]) -> str:
 def layer_evidence(
     watched: Watched, recurrences: Mapping[str, Recurrence], quality: Quality, outputs: Sequence[Outputs]
 ) -> list[LayerEvidence]:
-    """SQNR of each direction of each layer over time, in the order in which it runs.
+    """Measures SQNR of each direction of each layer over time, in the order in which the direction runs.
 
     Args:
-        watched: What was run.
-        recurrences: Of the lowered model.
+        watched: The float model that was run.
+        recurrences: Recurrences of the lowered model.
         quality: Outputs of the float model.
-        outputs: Those of the lowered one.
+        outputs: Outputs of the lowered model.
 
     Returns:
-        Those that ran.
+        The layers that ran.
     """
     found = []
     for layer, seen in watched.outputs.items():
@@ -169,7 +169,7 @@ def layer_evidence(
 
 
 def why_hidden(watched: Watched, recurrences: Mapping[str, Recurrence], shown: Sequence[LayerEvidence]) -> str:
-    """Why some recurrences have no curve, for people; an empty text if all have one."""
+    """Explains which recurrences have no curve and why; empty if all have one."""
     seen = {e.cell for e in shown}
     hidden = [r for r in recurrences.values() if r.name not in seen]
     silent = ", ".join(r.name for r in hidden if r.node in watched.outputs)
@@ -181,12 +181,12 @@ def why_hidden(watched: Watched, recurrences: Mapping[str, Recurrence], shown: S
 
 
 def _states(held: Any, seen: Seen, direction: int, reverse: bool) -> Array:
-    """The hidden states of one call in the order in which they are made `[steps,...]`; runs of a loop one by one."""
+    """Returns the hidden states of one call in the order of computation, `[steps,...]`, runs of a loop concatenated."""
     arrays = []
     for array in held if isinstance(held, list) else [held]:
         rank = np.ndim(array) if seen.rank == ANY_RANK else seen.rank
         if np.ndim(array) < rank or not np.size(array):
-            continue  # of a branch that was not taken
+            continue  # from a branch that was not taken
         for run in np.reshape(array, (-1, *np.shape(array)[np.ndim(array) - rank :])):
             steps = run if seen.steps else run[None]
             arrays.append(steps[:: -1 if reverse else 1, direction] if seen.directions else steps)

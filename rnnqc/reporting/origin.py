@@ -1,4 +1,4 @@
-"""Whether the two models of a report are what they are taken for: a float model, and what it was lowered to."""
+"""Checks that the first model of a report is a float model and that the second was lowered from it."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ from rnnqc.recipes.recipe_record import RECIPE_KEY
 from rnnqc.search.recurrences import Recurrence
 
 APART_DB, ANOTHER_DB = 1.0, 10.0
-"""How far a model made again with other statistics may be from the one that there is, and beyond which it is another.
+"""Bounds in dB for a second lowering with other statistics: it differs, and it is another model.
 
-Scales are held, so that only error-compensated weights and positions of weights follow from the other statistics.
+Scales are fixed, so only error-compensated weights and the order of weights depend on the statistics.
 """
 FLOAT = "float"
 
 
 def is_lowered(model: Model) -> bool:
-    """Whether a layer of the model was lowered by rnnqc."""
+    """Whether rnnqc lowered a layer of the model."""
     stored = any(WEIGHTS_TAG in info(n).metadata for g in model.graphs() for n in g.nodes)
     exported = RECIPE_KEY in model.metadata and brings_its_own(model)  # form qonnx
     return stored or exported or any(n.form != FLOAT for n in lowered_nodes(model))
 
 
 def check_float(model: Model, name: str) -> None:
-    """Refuses a model that was lowered already where the float one is asked for.
+    """Raises an error if a float model is expected and `model` is already lowered.
 
     Raises:
-        UsageError: As said.
+        UsageError: The model has a lowered layer.
     """
     if is_lowered(model):
         cell = next((f"cell {n.name!r}" for n in lowered_nodes(model) if n.form != FLOAT), "a layer")
@@ -47,7 +47,7 @@ def check_float(model: Model, name: str) -> None:
 
 
 def same_outputs(once: Sequence[Mapping[str, Any]], again: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether the tensors of two runs hold the same values; NaN equals NaN."""
+    """Whether two runs gave the same tensors; NaN equals NaN. Sequences are not compared."""
     return all(
         np.array_equal(value, b[name], equal_nan=np.asarray(value).dtype.kind == "f")
         for a, b in zip(once, again, strict=True)
@@ -57,14 +57,14 @@ def same_outputs(once: Sequence[Mapping[str, Any]], again: Sequence[Mapping[str,
 
 
 def mismatch(float_name: str, quant_name: str, sqnr_db: float, again_db: float, exact: bool) -> str:
-    """What to say of a model that, made again, is another; an empty text if other outputs are to be expected.
+    """The message that a second lowering gives another model; empty if different outputs are expected.
 
     Args:
-        float_name: What the float model is called.
-        quant_name: What the lowered one is called.
-        sqnr_db: Of the lowered model.
-        again_db: Of the one made again.
-        exact: Whether it was made again with the statistics of the first time, or without any as then.
+        float_name: Name of the float model.
+        quant_name: Name of the lowered model.
+        sqnr_db: SQNR of the lowered model.
+        again_db: SQNR of the model lowered a second time.
+        exact: Whether the second lowering used the original statistics, or both used none.
     """
     if not exact and distance(sqnr_db, again_db) <= ANOTHER_DB:
         return ""
@@ -78,13 +78,13 @@ def mismatch(float_name: str, quant_name: str, sqnr_db: float, again_db: float, 
 
 
 def distance(sqnr_db: float, again_db: float) -> float:
-    """How far two SQNRs are apart, in dB; infinite where that cannot be told."""
+    """The difference of two SQNRs in dB; infinite where it is undefined."""
     apart = 0.0 if again_db == sqnr_db else abs(again_db - sqnr_db)
     return math.inf if math.isnan(apart) else apart
 
 
 def check_same_recurrences(recurrences: Mapping[str, Recurrence], made: Mapping[str, Recurrence]) -> None:
-    """Raises CompileError where the recurrences of a lowered model are not those that its float model makes."""
+    """Raises CompileError if the float model does not produce the recurrences of the lowered model."""
     for name, recurrence in recurrences.items():
         if name not in made or made[name].sizes != recurrence.sizes:
             found, cell = ", ".join(made) or "none", recurrence.cell
@@ -98,7 +98,7 @@ def check_same_recurrences(recurrences: Mapping[str, Recurrence], made: Mapping[
 
 
 def differences(recurrences: Mapping[str, Recurrence], made: Mapping[str, Recurrence]) -> list[str]:
-    """Points whose formats differ between two lowerings, per-channel scales left out."""
+    """Returns the points whose formats differ between two lowerings; per-channel scales are ignored."""
 
     def formats(recurrence: Recurrence) -> dict[str, Any]:
         held = {p: s.as_dict() for p, s in recurrence.points.items()}

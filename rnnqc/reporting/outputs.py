@@ -1,4 +1,4 @@
-"""How the outputs of a lowered model compare with the float model's, over time, too."""
+"""Compares the outputs of a lowered model with the float model's, also over time."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from rnnqc.reporting.values import values_of
 from rnnqc.search.quality import Quality
 
 PIECES = 160
-"""About how many pieces a curve has."""
+"""The approximate number of pieces of a curve."""
 
 
 def output_evidence(
     quality: Quality, outputs: Sequence[Outputs], axes: Mapping[str, TimeAxis], names: tuple[str, str]
 ) -> list[OutputEvidence]:
-    """How each output of numbers compares.
+    """Compares each numeric output.
 
     Args:
         quality: Outputs of the float model.
-        outputs: Those of the lowered one, call by call.
+        outputs: Outputs of the lowered model, call by call.
         axes: The time axes of outputs.
-        names: The names that messages give the two models.
+        names: The names of the two models in messages.
 
     Raises:
         CompileError: The models have different outputs.
@@ -41,14 +41,14 @@ def output_evidence(
         curve = curve_of(tally) if kind == "f" else None
         held = (name, seen.sqnr_db, seen.max_abs, seen.cosine, seen.equal, curve, seen.unlike, seen.first_unlike)
         values = _values(name, quality, outputs, axes, curve) if kind == "f" else None
-        found.append(OutputEvidence(*held, values, seen.varying_db))
+        found.append(OutputEvidence(*held, values, seen.varying_db, seen.constant))
     return found
 
 
 def _values(
     name: str, quality: Quality, outputs: Sequence[Outputs], axes: Mapping[str, TimeAxis], curve: Curve | None
 ) -> Values | None:
-    """The values with the largest error; an axis that not all calls have is no axis."""
+    """Returns the values with the largest error. A time axis counts only if it is the same in all calls."""
     calls = quality.calls
     pair = [np.asarray(o[name]) for o in quality.reference], [np.asarray(o[name]) for o in outputs]
     found = {axes[name].of(x, p.feed) for x, p in zip(pair[0], calls.pieces, strict=True)} if name in axes else {None}
@@ -59,7 +59,7 @@ def _values(
 
 
 def curve_of(tally: OutputTally) -> Curve | None:
-    """SQNR over time, in at most about `PIECES` pieces; None of what has no steps."""
+    """Returns SQNR over time in about `PIECES` pieces at most; None for fewer than two steps."""
     steps = tally.result().steps
     if steps is None or len(steps.sqnr_db) < 2:
         return None

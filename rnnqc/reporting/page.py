@@ -1,4 +1,4 @@
-"""Evidence as one HTML page that needs nothing else: no network, no script, no other file."""
+"""Renders the evidence as one self-contained HTML page: no network, no script, no other file."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ SECTIONS: Sequence[tuple[str, str, str, Callable[[Evidence], list[Child]]]] = (
     ("times", "Time", "of each layer: float, stock, native", times),
     ("making", "How this was made", "data, recipe, versions, words", making),
 )
-"""The evidence, folded away: key, title, what it says, and what makes it."""
+"""The folded sections: key, title, subtitle, and the function that makes the content."""
 NOTHING = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
-"""What the page may load."""
+"""The content security policy of the page: inline styles and data images only."""
 
 
 def page(evidence: Evidence) -> str:
-    """The page, the same text for the same evidence."""
+    """Returns the page. The same evidence gives the same text."""
     title = f"{evidence.quantized_model} – rnnqc report"
     head = [
         element("meta", charset="utf-8"),
@@ -64,7 +64,7 @@ def page(evidence: Evidence) -> str:
 
 
 def style() -> Element:
-    """The style sheet of pages and pictures."""
+    """The style sheet of pages and charts."""
     made = Element("style")
     made.text = (resources.files("rnnqc.reporting") / "style.css").read_text(encoding="utf-8")
     return made

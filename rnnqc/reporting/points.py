@@ -1,4 +1,4 @@
-"""What the number format of each quantization point makes of the values that the float model has there."""
+"""Measures the error that the format of each quantization point causes on the float model's values."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from rnnqc.search.recurrences import Recurrence
 
 Array = npt.NDArray[Any]
 BARS = 64
-"""About how many bars a histogram has."""
+"""The approximate number of bars of a histogram."""
 COUNTED_BITS = 16
-"""Widest values whose use is counted."""
+"""Formats with more bits than this do not count their distinct quantized values."""
 
 
 class FormatObserver:
@@ -36,7 +36,7 @@ class FormatObserver:
     Args:
         name: `<cell>.<point>`.
         point: Its format.
-        limit: Values beyond it have the effect of it, as pre-activations have where an activation is constant.
+        limit: Magnitude beyond which values act like the limit, for pre-activations of a saturating activation.
     """
 
     def __init__(self, name: str, point: PointFormat, limit: float = math.inf) -> None:
@@ -48,7 +48,7 @@ class FormatObserver:
         self.low, self.high = math.inf, -math.inf
         self.signal = self.noise = 0.0
         self.histogram = GrowingHistogram()
-        packed = point.group_size or point.wide_channels  # multipliers make other values of these
+        packed = point.group_size or point.wide_channels  # group multipliers change the set of values
         counted = self.encoding is not None and self.encoding.bits <= COUNTED_BITS and not packed
         self.used: npt.NDArray[np.bool_] | None = np.zeros(2**COUNTED_BITS, np.bool_) if counted else None
 
@@ -58,10 +58,10 @@ class FormatObserver:
         self.add(array.reshape(-1, array.shape[2]) if valid is None else array[valid])
 
     def add(self, rows: Array, stored: Array | None = None) -> None:
-        """Adds values `[n,K]`, with what they are stored as where that is not the nearest quantized value.
+        """Adds values `[n,K]`. `stored`: their dequantized values, if not the nearest quantized ones.
 
         Raises:
-            NotFiniteError: One is NaN or infinite.
+            NotFiniteError: A value is NaN or infinite.
         """
         if rows.size == 0:
             return
@@ -97,7 +97,7 @@ class FormatObserver:
 
     @property
     def evidence(self) -> PointEvidence | None:
-        """What was seen; None if that is nothing."""
+        """The measurements; None if there were no values."""
         if not self.count:
             return None
         e, bits = self.encoding, self.bits
@@ -141,7 +141,7 @@ def _worded(point: PointFormat, bits: int, rows: bool, single: bool) -> str:
 
 
 def _row_values(rows: Array, bits: int, unsigned: bool) -> Array:
-    """What formats whose scale follows from each row make of `rows`."""
+    """Quantizes and dequantizes `rows` with a dynamic scale for each row."""
     if unsigned:
         codes, scale, zero_point = quantize_rows(rows, bits)
         return np.asarray((codes.astype(np.float32) - zero_point) * scale)
@@ -150,7 +150,7 @@ def _row_values(rows: Array, bits: int, unsigned: bool) -> Array:
 
 
 def _bars(histogram: Histogram) -> Bars:
-    """The histogram with pairs of bins joined until there are at most `BARS`."""
+    """Merges pairs of bins until there are at most `BARS`."""
     width, first, counts = histogram.width, histogram.first, histogram.counts
     while counts.size > BARS:
         counts = np.concatenate([np.zeros(first % 2, np.int64), counts])
@@ -160,7 +160,7 @@ def _bars(histogram: Histogram) -> Bars:
 
 
 class _Runner(Runner):
-    """Gives what it observes to observers of formats."""
+    """Passes the values that it observes to `FormatObserver`s."""
 
     def __init__(self, task: Task, observers: Mapping[str, FormatObserver]) -> None:
         super().__init__(task)
@@ -182,12 +182,12 @@ class _Runner(Runner):
 def observe_activations(
     task: Task, pieces: Iterable[Piece], recurrences: Mapping[str, Recurrence]
 ) -> list[PointEvidence]:
-    """Runs the float model and measures every quantized point that data decides.
+    """Runs the float model and measures every quantized activation.
 
     Args:
         task: What can be observed.
         pieces: The data.
-        recurrences: With the formats of their points.
+        recurrences: Recurrences with the formats of their points.
     """
     observers = {}
     for value in task.values:
@@ -200,13 +200,13 @@ def observe_activations(
 
 
 def weight_evidence(name: str, point: PointFormat, array: Array, stored: Array) -> PointEvidence | None:
-    """One matrix.
+    """Measures one weight matrix.
 
     Args:
         name: `<recurrence>.<point>`.
         point: Its format.
         array: Its float values `[K,n]`.
-        stored: The values of the quantized matrix.
+        stored: The dequantized values of the stored matrix.
     """
     observer = FormatObserver(name, point)
     observer.add(array, stored)

@@ -1,4 +1,4 @@
-"""`rnnqc.report`: where the errors of a lowered model come from, and which override mends them."""
+"""`rnnqc.report`: where the errors of a lowered model come from, and which overrides reduce them."""
 
 from __future__ import annotations
 
@@ -26,23 +26,22 @@ from rnnqc.scores import evaluate
 from rnnqc.search.trials import Bounds
 
 MODELS = 150
-"""Sensitivities are measured with at most so many models."""
+"""The default number of models with which sensitivities are measured."""
 
 
 @dataclass(frozen=True, repr=False)
 class ErrorReport(Result):
-    """Where the errors of a lowered model come from.
+    """The report of where the errors of a lowered model come from.
 
     Attributes:
-        evidence: What was measured. Its `points`, `sensitivities` and `repairs` are lists that pandas takes as they
-            are.
+        evidence: The measurements. Its `points`, `sensitivities` and `repairs` are lists that pandas can read directly.
     """
 
     evidence: Evidence
 
     @property
     def headline(self) -> str:
-        """What was compared, and the cheapest and the best override that were found."""
+        """The compared models, their SQNR and verdict, and the suggested overrides."""
         found = self.evidence
         sqnr = "" if found.sqnr_db is None else f": {found.sqnr_db:.1f} dB"
         text = f"{found.quantized_model} against {found.float_model}{sqnr}"
@@ -51,7 +50,7 @@ class ErrorReport(Result):
 
     @property
     def rows(self) -> list[dict[str, Any]]:
-        """The outputs."""
+        """One row for each output."""
         return [
             {"output": o.name, "sqnr_db": o.sqnr_db, "max_abs": o.max_abs, "cosine": o.cosine, "equal": o.equal}
             for o in self.evidence.outputs
@@ -59,7 +58,7 @@ class ErrorReport(Result):
 
     @property
     def messages(self) -> list[Told]:
-        """Whether the two models fit together, what could not be measured, and what the lowering warned of."""
+        """Warnings: whether the models belong together, what was not measured, and the warnings of the lowering."""
         found = self.evidence
         other = [told(Code.OTHER_MODEL, found.mismatch)] if found.mismatch else []
         return [*other, *found.warnings, *found.left_out]
@@ -74,7 +73,7 @@ class ErrorReport(Result):
         write_atomically(Path(path), self.html.encode())
 
     def to_dict(self) -> dict[str, Any]:
-        """The numbers of the page, as JSON-ready values."""
+        """Returns the numbers of the page as JSON-ready values."""
         return self.evidence.to_dict()
 
 
@@ -92,7 +91,7 @@ def report(
     metric: str | MetricFunction | None = None,
     progress: Tell | None = None,
 ) -> ErrorReport:
-    """Measures where the errors of a lowered model come from, and which overrides mend them.
+    """Measures where the errors of a lowered model come from, and which overrides reduce them.
 
     Examples:
         >>> import rnnqc
@@ -108,18 +107,18 @@ def report(
         state: The data is the calls of a stream: outputs by the input they become in the next call, or texts `IN:OUT`.
         stats: The statistics that the quantized model was lowered with, or their file.
         samples: How many feeds to use; all by default.
-        models: How many models to measure sensitivities, and overrides of many points, with.
-        seconds: After how many seconds to measure no more of these; how much that is depends on the machine.
-        times: Whether to measure times of layers; without, two runs give the same.
+        models: The largest number of models to measure sensitivities, and overrides of many points, with.
+        seconds: The longest time for these measurements; how many fit into it depends on the machine.
+        times: Whether to measure times of layers; without them, two runs give the same report.
         metric: A metric of the task, as `rnnqc.evaluate` takes it: it decides the verdict. It needs `data` with labels.
         progress: Called with a stage, how much of it is done, and how much there is.
 
     Returns:
-        What was measured; `save` writes the page.
+        The report; `save` writes it as a page.
 
     Raises:
         CompileError: A model or the data cannot be used.
-        UsageError: A metric without data, or one that there is not; no models.
+        UsageError: A metric without data, an unknown metric, or no models.
     """
     if models < 1:
         raise UsageError(f"--models {models}.", supported="1 or more", action="choose a larger number")
@@ -139,7 +138,7 @@ def report(
             "--metric without --data.", supported="a metric of data with labels", action="give --data, or no metric"
         )
     task = None
-    if metric is not None and data is not None:  # first: what is wrong with a metric is told before all is measured
+    if metric is not None and data is not None:  # before the measurements, so that an error in the metric shows at once
         found = evaluate(pair[1], data, metric, against=pair[0], state=state)
         assert found.reference is not None
         task = Task(found.metric, found.value, found.reference)

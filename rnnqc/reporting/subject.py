@@ -1,4 +1,4 @@
-"""What a report is about, and how much is to be measured for it."""
+"""The subject of a report, and the bounds of its measurements."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ Tell = Callable[[str, int, int | None], None]
 
 @dataclass(frozen=True)
 class Subject:
-    """What a report is about.
+    """The subject of a report.
 
     Attributes:
         float_proto: The float model.
         quant_proto: The lowered model.
-        float_name: What the report calls them.
-        quant_name: As `float_name`.
-        float_bytes: Sizes of both, external data included.
-        quant_bytes: As `float_bytes`.
-        report: Of the lowering, where it has just happened.
-        statistics: Of a calibration that the lowering used, where they are at hand.
-        data: None to generate some.
+        float_name: Name of the float model in the report.
+        quant_name: Name of the lowered model in the report.
+        float_bytes: Size of the float model, external data included.
+        quant_bytes: Size of the lowered model, external data included.
+        report: The report of the lowering, if it has just happened.
+        statistics: The statistics that the lowering used, if available.
+        data: The data; None to generate some.
         state: Outputs by the input they become in the next call, or texts `IN:OUT`.
-        calibrated_by: Options of `rnnqc lower` that give a calibration, as far as they are known.
+        calibrated_by: The options of `rnnqc lower` that supplied a calibration, as far as they are known.
     """
 
     float_proto: onnx.ModelProto
@@ -50,11 +50,11 @@ class Subject:
 
 @dataclass(frozen=True)
 class Options:
-    """How much to measure.
+    """The bounds of the measurements.
 
     Attributes:
-        samples: Feeds to use; all by default.
-        bounds: Of the sensitivities.
+        samples: The number of feeds to use; all by default.
+        bounds: The bounds of the sensitivity measurements.
         times: Whether to measure times, which differ from run to run.
         progress: Called with a stage, how much of it is done, and how much there is.
     """
@@ -79,16 +79,16 @@ def subject_of_lowering(
     state: Sequence[str],
     batch: int | None = None,
 ) -> Subject:
-    """What a report on a lowering that has just happened is about.
+    """Makes the subject of a report on a lowering that has just happened.
 
     Args:
         lowered: Its result.
         float_path: The file that was lowered.
         quant_name: The file that its result is written to.
-        data: Where the data is that it was calibrated with, if there is any; the report is measured on it.
-        stats: The statistics file that it was calibrated with instead.
+        data: Path of the calibration data, if any; the report measures on it.
+        stats: The statistics file of the calibration, if one was given instead.
         state: Texts `IN:OUT` that the calibration was given.
-        batch: The batch that it was given.
+        batch: The batch size that the calibration was given.
 
     Raises:
         CompileError: The float model cannot be read.

@@ -35,12 +35,12 @@ def _cell(child: Child, kind: str | None) -> Element:
 
 
 def section(key: str, title: str, content: Sequence[Child], said: Sequence[Child] = ()) -> Element:
-    """A section that is folded away: what it says on one line, the rest to unfold; paper shows all of it."""
+    """A folded section: its subtitle on one line, the content to unfold. Print shows everything."""
     line = element("span", said, class_="said") if said else None
     top = element("summary", element("h2", title), line)
     return element("section", element("details", top, content), id=key, aria_label=title)
 
 
 def folded(count: int, what: str, content: Element) -> Element:
-    """Something to unfold."""
+    """A `<details>` element with `count` and `what` as its summary."""
     return element("details", element("summary", f"{count} {what}"), content)

@@ -1,4 +1,4 @@
-"""The values of an output of two models, to look at: those with the largest error, over time."""
+"""Picks the values of one output of both models for display: those with the largest error, over time."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from rnnqc.reporting.evidence import Values
 
 Array = npt.NDArray[Any]
 MOST = 160
-"""As many steps are shown, around the worst one."""
+"""At most this many steps are shown, around the worst one."""
 
 
 def values_of(
     reference: Sequence[Array], lowered: Sequence[Array], axis: int | None, restarts: Sequence[bool], unit: str | None
 ) -> Values | None:
-    """The values of one output that are furthest from those of the float model.
+    """Picks the values of one output with the largest error.
 
     Args:
-        reference: Of the float model, call by call.
-        lowered: Of the lowered one.
-        axis: The axis that is time; None where there is none.
-        restarts: Of each call of a stream whether a stream starts with it; empty where every call stands alone.
-        unit: What a step is called; None of an output without time.
+        reference: Outputs of the float model, call by call.
+        lowered: Outputs of the lowered model, call by call.
+        axis: The time axis; None where there is none.
+        restarts: For each call, whether a stream starts with it; empty if the calls are independent.
+        unit: The unit of a step; None for an output without time.
 
     Returns:
-        None where an output has fewer than two values to draw.
+        The values; None where an output has fewer than two to draw.
     """
     pairs = list(zip(reference, lowered, strict=True))
     errors = [_power(x, y) for x, y in pairs]
@@ -89,7 +89,7 @@ def _power(x: Array, y: Array) -> float:
 
 
 def _in_steps(array: Array, axis: int | None) -> Array:
-    """`[steps, values of a step]`."""
+    """Reshapes to `[steps, values of a step]`; without a time axis the call is one step."""
     if axis is None:
         return array.reshape(1, -1)
     moved = np.moveaxis(array, axis, 0)

@@ -1,4 +1,4 @@
-"""The weights of quantized cells against those of the float model."""
+"""Compares the weights of quantized cells with those of the float model."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ Array = npt.NDArray[Any]
 
 
 def weights_evidence(float_model: Model, qcdq: Lowered, *, fold: bool = False) -> list[PointEvidence]:
-    """The matrices of every quantized recurrence.
+    """Measures the matrices of every quantized recurrence.
 
     Args:
-        float_model: The float model, which is consumed.
-        qcdq: It, lowered to form qcdq.
-        fold: Whether lowering computes what is known of its inputs (see `model_as_lowered`).
+        float_model: The float model. It is modified.
+        qcdq: The same model lowered to form qcdq.
+        fold: Whether lowering folds values computed from known inputs (see `model_as_lowered`).
     """
     found = []
     arrays, marked = dict(_arrays(float_model, fold)), _marked(qcdq.model)
@@ -41,7 +41,7 @@ def weights_evidence(float_model: Model, qcdq: Lowered, *, fold: bool = False) -
             if codes is None or array is None:
                 continue
             factor = _stored(qcdq.model, f"{recurrence.name}/input.factor") if point == "W.weight" else None
-            if cell is not None and factor is not None:  # an equalized input
+            if cell is not None and factor is not None:  # the input is equalized
                 array = (array / factor[:, None]).astype(np.float32)
             held = recurrence.points[point]
             evidence = weight_evidence(path, held, array, held.complete.dequantize(codes))
@@ -50,7 +50,7 @@ def weights_evidence(float_model: Model, qcdq: Lowered, *, fold: bool = False) -
 
 
 def _arrays(float_model: Model, fold: bool) -> Iterator[tuple[str, Array]]:
-    """The float matrices by the paths of their points."""
+    """Yields the float matrices with the paths of their points."""
     others: list[CustomCell] = []
 
     def look(normal: Model) -> bool:
@@ -70,7 +70,7 @@ def _arrays(float_model: Model, fold: bool) -> Iterator[tuple[str, Array]]:
 
 
 def _marked(model: Model) -> dict[str, Array]:
-    """The quantized weights of custom cells by the paths of their points: several points may share one array."""
+    """Returns the quantized weights of custom cells by the paths of their points. Points may share an array."""
     found = {}
     for node in (n for g in model.graphs() for n in g.nodes):
         for mark in marks_of(info(node).metadata):

@@ -1,4 +1,4 @@
-"""What a call of a lowered model takes, next to others, and which models a search keeps for that."""
+"""Times calls of lowered models in turns, and keeps the models that a search may have to time."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from rnnqc.sessions import session
 from rnnqc.timing import bound_run, session_options, take_turns
 
 ROUNDS = 8
-"""How often the models take turns."""
+"""The number of rounds in which the models take turns."""
 
 
 def call_seconds(models: Sequence[onnx.ModelProto], feed: Feeds) -> list[float]:
-    """The shortest of some runs of the first call, for each model; they take turns."""
+    """Returns the shortest time of the first call for each model, over several rounds in turns."""
     native = has_native()
     runs = {str(k): bound_run(session(m, native, session_options()), feed) for k, m in enumerate(models)}
     return [min(times) for times in take_turns(runs, ROUNDS, seconds=0.005).values()]
@@ -31,7 +31,7 @@ class Kept:
     Args:
         lower: Lowers the model with rules.
         rules_of: The rules of an assignment.
-        start: The assignment whose model is kept whatever comes after it.
+        start: The assignment whose model is always kept.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class Kept:
         self._models: dict[Assignment, tuple[Measured, onnx.ModelProto]] = {}
 
     def lowered(self, rules: Sequence[Rule]) -> Lowered:
-        """The model with rules.
+        """Lowers the model with rules.
 
         Raises:
             CompileError: It cannot be lowered with them.
@@ -55,7 +55,7 @@ class Kept:
         return made
 
     def note(self, assignment: Assignment, measured: Measured) -> None:
-        """Keeps the model that was lowered last, if it is that of this assignment and no other one beats it."""
+        """Keeps the model that was lowered last if it belongs to this assignment and no other kept model beats it."""
         if self._last is None or self._last[0] != self._rules_of(assignment):
             return
         others = [(a, m) for a, (m, _) in self._models.items()]
@@ -71,12 +71,12 @@ class Kept:
         return assignment in self._models
 
     def of(self, assignment: Assignment) -> onnx.ModelProto:
-        """The model of an assignment, lowered again if it was not kept."""
+        """Returns the model of an assignment; lowers it again if it was not kept."""
         if assignment in self._models:
             return self._models[assignment][1]
         return self._lower(self._rules_of(assignment)).proto
 
 
 def _beats(one: Measured, other: Measured) -> bool:
-    """Whether one costs as little or less and is as good or better, as on the frontier of a search."""
+    """Whether `one` costs no more and is at least as good."""
     return one.cost <= other.cost and one.quality >= other.quality

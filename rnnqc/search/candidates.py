@@ -1,9 +1,9 @@
-"""Overrides that may mend a lowered model: for a few points, and for many at once.
+"""Overrides that may improve a lowered model: for a few points, and for many at once.
 
-For the points of one measurement: rounding to nearest where it is to one side, exact activations, a scale that suits
-the values, more bits, float. For many points, because a bias that sits in all of them shows at none alone: roundings
-(of all points, of a kind, of a cell), the user's own overrides as the recipe has them, ranges that cover the values, a
-scale of its own for each point.
+For the points of one measurement: round to nearest instead of one way, exact activations, a scale that suits the
+values, more bits, float. For many points, because a bias shared by all of them does not show at any single one:
+roundings (of all points, of a kind, of a cell), the recipe's setting instead of the user's override, ranges that cover
+all values, a separate scale for each point.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from rnnqc.search.sensitivity import kind_of
 ALL = "*"
 LEFT = "left in float"
 CLIPPED = 1e-4
-"""Share of values beyond a range from which on another scale is tried."""
+"""From this share of clipped values on, another scale is tried."""
 UNUSED = 0.25
 WIDTHS = (4, 8, 16)
 WEIGHT_WIDTHS = (5, 6)
-"""Further widths of weights: they are stored in fewer bytes than 8 bits, and keep their groups."""
+"""Further widths of weights: they take fewer bytes than 8 bits, and keep their groups."""
 BIASED = {Rounding.FLOOR: "down", Rounding.CEIL: "up", Rounding.TOWARD_ZERO: "towards zero"}
-"""Roundings to one side, whose errors have a mean."""
+"""Directed roundings, whose errors have a nonzero mean."""
 TO_NEAREST: Settings = {"rounding": "half_even"}
 UNDONE = frozenset((*RANGE_KEYS, "rounding")) - {"scale", "zero_point", "bits", "mode"}
-"""Keys of the user's overrides that are tried as the recipe has them."""
+"""Keys of the user's overrides for which the recipe's own setting is tried."""
 
 
 class Candidates:
@@ -49,7 +49,7 @@ class Candidates:
     Args:
         recipe: The recipe of the model, overrides in front.
         recurrences: The recurrences of the model.
-        seen: What is known of each point.
+        seen: Measured values of each point.
         calibrated: Whether there are statistics of a calibration.
 
     Attributes:
@@ -64,12 +64,12 @@ class Candidates:
         self._recipe, self._seen, self._calibrated = recipe, seen, calibrated
 
     def matching(self, glob: str, points: Iterable[str] | None = None) -> list[str]:
-        """Those of some points, or of all, that a glob matches."""
+        """Returns those of `points`, by default all, that match a glob."""
         rule = Rule(glob, {})
         return [p for p in (self.points if points is None else points) if rule.matches(p)]
 
     def for_points(self, glob: str, points: Sequence[str]) -> list[Override]:
-        """For the points of one measurement, the cheapest first; the last leaves them in float."""
+        """Returns overrides for the points of one measurement, the cheapest first; the last leaves them in float."""
         found = [self._to_nearest(glob, points)] if any(map(self._is_biased, points)) else []
         found += self._exact_tables(glob, points)
         found += self._ranges(glob, points)
@@ -77,7 +77,7 @@ class Candidates:
         return [*found, Override(glob, (in_float(glob),), LEFT, len(points))]
 
     def wider(self, glob: str, points: Sequence[str]) -> list[Override]:
-        """More bits for all of `points` that have fewer, the fewest first."""
+        """Returns overrides with more bits for all of `points`, the fewest bits first."""
         held = [self._point(p).bits or 0 for p in points]
         if not held or not all("bits" in keys_of(p) for p in points):
             return []
@@ -101,7 +101,7 @@ class Candidates:
         ]
 
     def roundings(self) -> list[Override]:
-        """To nearest, for several points that are rounded to one side: all of them first, then of a kind, of a cell."""
+        """Returns overrides that round to nearest instead of one way: for all points, then by kind and by cell."""
         biased = [p for p in self.points if self._is_biased(p)]
         if len(biased) < 2:
             return []
@@ -112,11 +112,11 @@ class Candidates:
         return [self._to_nearest(g, self.matching(g)) for g in globs]
 
     def for_many(self) -> list[Override]:
-        """For many points, beside roundings and widths."""
+        """Returns overrides for many points, other than roundings and widths."""
         return [*self._as_the_recipe(), *self._covering(), *self._apart()]
 
     def tables(self) -> list[Override]:
-        """Exact activations: of gates, everywhere in cells where tables have few entries, of values of custom cells."""
+        """Returns exact activations: of gates, of all points in cells with small tables, of values of custom cells."""
         found = [f"{r.name}.{p}" for r in self.recurrences.values() for p in r.points]
         made: list[Override] = []
         for glob in ("*.activation", "*_gate.activation", "*.value"):
@@ -138,15 +138,15 @@ class Candidates:
         return point.mode == STATIC and point.integers.rounding in BIASED
 
     def _to_nearest(self, glob: str, points: Sequence[str]) -> Override:
-        """To nearest, for all of `points` that are rounded to one side."""
+        """Returns an override that rounds `points` to nearest."""
         sides = dict.fromkeys(BIASED[self._point(p).integers.rounding] for p in points if self._is_biased(p))
         reason = f"rounded to nearest instead of {' or '.join(sides)}"
         return Override(glob, (Rule(glob, TO_NEAREST),), reason, len(points))
 
     def _exact_tables(self, glob: str, points: Sequence[str]) -> list[Override]:
-        """Activations without the error of tables that have fewer entries than their arguments have values.
+        """Replaces tables that have fewer entries than their arguments have values.
 
-        Piecewise-linear ones of gates alone: an exact one of the output activation takes 262 kB.
+        Piecewise linear tables only for gates: an exact table of the output activation takes 262 kB.
         """
         tables = {self._point(p).table for p in points}
         if VITIS in tables:
@@ -158,7 +158,7 @@ class Candidates:
         return [Override(glob, (Rule(glob, {"table": "exact"}),), reason, len(points))]
 
     def _ranges(self, glob: str, points: Sequence[str]) -> list[Override]:
-        """Scales that suit the values, for those of `points` with one scale that does not."""
+        """Returns scales that suit the values, for those of `points` with a single scale that does not."""
         rules = {p: rule for p in points if (rule := self._range_rule(p)) is not None}
         if not rules:
             return []
@@ -183,14 +183,14 @@ class Candidates:
         return Rule(exactly(name), {**_scale_for(self._point(name).complete, seen), **own})
 
     def _undone(self, points: Sequence[str]) -> dict[str, Any]:
-        """Settings to take back where weights of few bits get more."""
+        """Returns settings that reset formats of narrow weights when these get more bits."""
         held = [self._point(p) for p in points]
         undone: dict[str, Any] = {"group_size": None} if any(p.group_size for p in held) else {}
         undone |= {"codebook": None} if any(p.codebook for p in held) else {}
         return undone | ({"wide_channels": 0.0} if any(p.wide_channels for p in held) else {})
 
     def _as_the_recipe(self) -> list[Override]:
-        """The user's overrides as the recipe has them, where it has one value for all of their points."""
+        """Returns the recipe's setting for each user override, if it is the same for all points of that override."""
         rules, others = self._recipe.rules[: self._recipe.overrides], self._recipe.rules[self._recipe.overrides :]
         found = []
         for rule in rules:
@@ -204,7 +204,7 @@ class Candidates:
         return found
 
     def _covering(self) -> list[Override]:
-        """Ranges that hold all values, where several points clip."""
+        """Returns ranges that contain all values, if several points clip."""
         seen = [p for p in self._seen.values() if p.clipped > CLIPS and p.scale is not None]
         clipped = [p for p in seen if not p.point.endswith(PARAMETERS)]
         if len(clipped) < 2 or not self._calibrated:
@@ -215,7 +215,7 @@ class Candidates:
         return [Override(ALL, (Rule(ALL, settings),), reason, len(self.points))]
 
     def _apart(self) -> list[Override]:
-        """A scale of its own for every point that has the one of another."""
+        """Returns a separate scale for every point that shares the scale of another."""
         settings = self._recipe.settings
         following = [p for p in self.points if not p.endswith(PARAMETERS) and settings(p).get("same_as")]
         biases = {settings(p).get("same_as") for p in self.points if p.endswith(".bias")}
@@ -235,7 +235,7 @@ def _accepted(key: str, value: object) -> bool:
 
 
 def _scale_for(held: Format, seen: PointEvidence) -> dict[str, Any]:
-    """Scale and zero point that cover the values: symmetric where the format is, a power of two where it is one."""
+    """Returns scale and zero point that cover the values; stays symmetric, or a power of two, if the format is."""
     bits, zero_point = held.bits, held.zero_point
     top = 2 ** (bits - 1) - 1
     low, high = min(seen.min, 0.0), max(seen.max, 0.0)
@@ -252,6 +252,6 @@ def _scale_for(held: Format, seen: PointEvidence) -> dict[str, Any]:
 
 
 def _rounded_up(scale: float) -> float:
-    """Four digits, not below."""
+    """Rounds up to four digits."""
     unit = 10.0 ** (math.floor(math.log10(scale)) - 3) if scale > 0.0 else 1.0
     return float(f"{math.ceil(scale / unit - 1e-9) * unit:.6g}")

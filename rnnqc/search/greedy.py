@@ -1,7 +1,7 @@
-"""A greedy search for the cheapest assignment of choices to units that is good enough, or the best of the cheap ones.
+"""A greedy search for the cheapest assignment of choices to units that is good enough, or the best within a cost limit.
 
-An assignment is a tuple with the number of a choice for each unit. What it costs and how good it is comes from a
-function that really measures it; the search itself knows nothing of models.
+An assignment is a tuple with the number of a choice for each unit. A measuring function returns its cost and quality;
+the search itself knows nothing of models.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from typing import TypeVar
 _T = TypeVar("_T")
 Assignment = tuple[int, ...]
 Order = Callable[[bool], Sequence[tuple[int, int]]]
-"""Single changes, each a unit and a choice, the most promising first: to get cheaper (True), or better."""
+"""Returns single changes (unit, choice), the most promising first: for lower cost (True) or better quality."""
 FOR_COMBINATIONS = 0.3
 """The share of the time that is kept for combinations of changes that were measured alone."""
 
 
 @dataclass(frozen=True)
 class Measured:
-    """One assignment, measured.
+    """One measured assignment.
 
     Attributes:
         cost: Less is better.
-        damage: What additive quality is lost, as a number that grows: noise power, or a metric with its sign turned.
-        quality: What is compared with the target; more is better.
+        damage: Additive loss of quality that grows: noise power, or a metric with its sign reversed.
+        quality: The value compared with the target; more is better.
     """
 
     cost: int
@@ -36,7 +36,7 @@ class Measured:
 
 
 UNKNOWN = Measured(cost=sys.maxsize, damage=math.inf, quality=-math.inf)
-"""What was not measured, or cannot be: no better than anything."""
+"""Stands for an assignment that was not or cannot be measured. It never beats another."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Step:
     """A change of one unit that the search kept.
 
     Attributes:
-        unit: Which one.
+        unit: Its number.
         before: Its choice before.
         after: Its choice after.
         result: The whole assignment after the change.
@@ -65,15 +65,15 @@ class Found:
     """The outcome of a search.
 
     Attributes:
-        start: The assignment it began with, measured.
-        assignment: The best one found: the cheapest that reaches the target, or the best within the limit; without one,
-            the one of best quality, or the cheapest.
-        measured: It, measured.
+        start: The initial assignment, measured.
+        assignment: The best one found: the cheapest that reaches the target, or the best within the limit; if there is
+            none, the one of best quality, or the cheapest.
+        measured: Its measurement.
         reached: Whether it reaches the target, or is within the limit.
         steps: The changes that led there, in order.
-        tried: How many assignments were measured.
-        ended_early: Whether there was no time for all that the search would have measured.
-        frontier: Those for which no other one costs as little or less and is better, the cheapest first.
+        tried: Number of measured assignments.
+        ended_early: Whether time ran out before the search was complete.
+        frontier: Assignments that no other beats (no higher cost and no lower quality), the cheapest first.
         unseen: Units with only their first choice measured.
         alone: How many single changes of the start were measured, and how many there are.
     """
@@ -91,7 +91,7 @@ class Found:
 
     @property
     def path(self) -> list[tuple[Assignment, Measured]]:
-        """The assignment it began with, and those after each step."""
+        """The initial assignment and those after each step."""
         results = [self.start, *(step.result for step in self.steps)]
         assignments = [self.assignment]
         for step in reversed(self.steps):
@@ -99,13 +99,13 @@ class Found:
         return list(zip(reversed(assignments), results, strict=True))
 
     def end_at(self, place: int, *, reached: bool) -> None:
-        """Ends the path earlier, at a place of it."""
+        """Cuts the path off after `place` steps."""
         self.assignment, self.measured = self.path[place]
         self.steps, self.reached = self.steps[:place], reached
 
 
 def thinned(places: Sequence[_T], most: int) -> list[_T]:
-    """At most so many of them, about evenly, with the first and the last."""
+    """Returns at most `most` of `places`, evenly spread, including the first and the last."""
     count = min(most, len(places))
     return [places[round(k * (len(places) - 1) / max(1, count - 1))] for k in range(count)]
 
@@ -131,7 +131,7 @@ class _Search:
         return self._target is None or result.quality >= self._target
 
     def measured(self, assignment: Assignment, kept: float = 0.0) -> Measured:
-        """An assignment; `UNKNOWN`, which no search takes, if there is no time left for it beside the share `kept`."""
+        """Measures an assignment; `UNKNOWN`, which no search takes, if at most the share `kept` of the time is left."""
         if assignment not in self._known:
             if self._known and self._time_left() <= kept:
                 self._ended_early = True
@@ -144,7 +144,7 @@ class _Search:
         return sorted(changes, key=lambda change: self._places.get(change, len(self._places)))
 
     def _begin(self, start: Assignment, *, cheaper: bool | None = None) -> Measured:
-        """Measures the start; where it leaves something to save, what saves most is looked at first."""
+        """Measures the start. If the search has to save cost, the changes that save most come first."""
         self._start, first = start, self.measured(start)
         cheaper = self.is_reached(first) == (self._limit is None) if cheaper is None else cheaper
         if self._order is not None:
@@ -181,7 +181,7 @@ class _Search:
         return found
 
     def _expected(self, found: Found, unit: int, choice: int) -> Measured:
-        """What a change would give: measured, or, where no time is left for that, as it changed the start."""
+        """Returns the result of a change: measured, or without time for that estimated from its effect on the start."""
         result = self.measured(_with(found.assignment, unit, choice), FOR_COMBINATIONS)
         if result is not UNKNOWN:
             return result
@@ -192,7 +192,7 @@ class _Search:
         return Measured(base.cost + after.cost - before.cost, base.damage + after.damage - before.damage, -math.inf)
 
     def _repeat(self, found: Found, is_done: Callable[[], bool], most: float) -> None:
-        """Improves until that does nothing: what does nothing alone may do something after another change."""
+        """Repeats `_improve` until nothing changes: a change without effect may have one after another change."""
         improved = True
         while improved and not is_done():
             before = found.assignment
@@ -200,12 +200,12 @@ class _Search:
             improved = found.assignment != before
 
     def _improve(self, found: Found, *, free: bool, most: float = math.inf) -> None:
-        """Takes changes that undo most damage for their cost.
+        """Keeps changes that undo most damage for their cost.
 
         Args:
-            found: What is known, and is changed.
+            found: The state of the search, which is updated.
             free: Only changes that cost nothing.
-            most: What the whole may cost; if there is no such bound, changes are taken until the target is reached.
+            most: The allowed total cost; if infinite, changes are kept until the target is reached.
         """
         base, ranked = found.measured, []
         for unit, choice in self.neighbours(found.assignment):
@@ -221,7 +221,7 @@ class _Search:
                 self._keep(found, unit, choice, result)
 
     def _cheapen(self, found: Found, is_kept: Callable[[Measured], bool]) -> None:
-        """Takes changes that lose least for what they save, those that may be kept."""
+        """Keeps changes that lose least for what they save, as far as `is_kept` allows."""
         base, ranked = found.measured, []
         for unit, choice in self.neighbours(found.assignment):
             result = self._expected(found, unit, choice)
@@ -248,7 +248,7 @@ def _with(assignment: Assignment, unit: int, choice: int) -> Assignment:
 
 
 def _frontier(known: Mapping[Assignment, Measured]) -> list[tuple[Assignment, Measured]]:
-    """Those that no other one is as good as for as little."""
+    """Returns the assignments that no other one beats, cheapest first."""
     kept: list[tuple[Assignment, Measured]] = []
     for assignment, result in sorted(known.items(), key=lambda item: (item[1].cost, -item[1].quality, item[0])):
         if result.quality > (kept[-1][1].quality if kept else -math.inf):
@@ -266,23 +266,23 @@ def search(
     time_left: Callable[[], float] = lambda: 1.0,
     order: Order | None = None,
 ) -> Found:
-    """The cheapest assignment found whose quality is at least `target`, or the best that costs at most `limit`.
+    """Finds the cheapest assignment whose quality is at least `target`, or the best that costs at most `limit`.
 
-    First what is better and costs nothing. For a target, if that is not good enough, changes of single units that undo
-    most damage per cost; then changes that lose least quality per cost saved. For a limit these come first, until it is
-    kept, and then those that undo most, as far as it allows. How much a change does is measured alone, once for every
-    unit and choice; every combination that is kept is measured as a whole. Never dearer than a start that reaches the
-    target, never worse than a start within the limit; the same calls, in the same order, for the same measurements.
+    Improvements that cost nothing come first. For a target, changes that undo most damage per cost follow until it
+    is reached, then changes that lose least per cost saved. For a limit the order is reversed: savings until it is met,
+    then improvements within it. A change is ranked by its measurement alone; every combination that is kept is measured
+    as a whole. The result never costs more than a start that reaches the target, and is never worse than a start within
+    the limit. The search is deterministic: equal measurements give the same calls in the same order.
 
     Args:
-        choices: How many choices each unit has.
-        measure: Cost and quality of an assignment; called once for each.
-        target: The quality asked for.
-        start: The assignment to begin with; the first choice of every unit by default.
-        limit: Instead of a target: the cost allowed.
-        time_left: The share of the time that is left, 1 at the start. At 0 nothing more is measured; changes alone are
-            not measured in the last part of it, which is for their combinations.
-        order: In which order single changes are measured; by default that of the units. It matters where time ends.
+        choices: The number of choices of each unit.
+        measure: Returns cost and quality of an assignment; called once for each.
+        target: The required quality.
+        start: The initial assignment; the first choice of every unit by default.
+        limit: Instead of a target: the allowed cost.
+        time_left: The share of the time that is left, 1 at the start. At 0 nothing more is measured; the last part is
+            kept for combinations, and no single changes are measured in it.
+        order: The order in which single changes are measured; by default that of the units. It matters if time ends.
     """
     first = start if start is not None else (0,) * len(choices)
     return _Search(choices, measure, target, limit, time_left, order).run(first)
@@ -294,8 +294,8 @@ def descend(
     time_left: Callable[[], float] = lambda: 1.0,
     order: Order | None = None,
 ) -> Found:
-    """From the first choice of every unit to the best assignment found, and from there to the cheapest.
+    """Goes from the first choice of every unit to the best assignment found, and from there to the cheapest.
 
-    Its path is for those who choose by what the search does not know.
+    Callers pick a point of its path by a criterion that the search does not know, such as time.
     """
     return _Search(choices, measure, None, None, time_left, order).run_down((0,) * len(choices))

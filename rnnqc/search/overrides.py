@@ -1,4 +1,4 @@
-"""Overrides: rules that precede those of a recipe, and how they are written."""
+"""Overrides: rules that precede those of a recipe, and their text form."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ class Override:
     """Rules to try.
 
     Attributes:
-        points: The glob of the points that they are about; "" where they are about several things.
+        points: The glob of the points they change; "" if it is not a single one.
         rules: The rules.
         reason: Why they are tried, for people.
-        members: How many points that quantize something they are about.
+        members: The number of quantized points that they apply to.
     """
 
     points: str
@@ -32,14 +32,14 @@ class Override:
 
 
 def in_float(points: str) -> Rule:
-    """The rule that leaves the points of a glob in float."""
+    """Returns the rule that leaves the points of a glob in float."""
     return Rule(points, {"bits": None})
 
 
 def exactly(point: str) -> str:
-    """The glob that matches one point, and can be written as an override whatever the names in the model are.
+    """Returns a glob for one point that is valid in an override whatever the name contains.
 
-    A question mark stands for what overrides and terminals cannot hold.
+    Question marks replace characters that overrides and terminals cannot hold.
     """
     text = "".join(c if c.isprintable() and c != "=" else "?" for c in point)
     text = glob.escape(text) if text == point else "?".join(glob.escape(part) for part in text.split("?"))
@@ -47,5 +47,5 @@ def exactly(point: str) -> str:
 
 
 def settings_text(rules: Iterable[Rule]) -> list[str]:
-    """Rules as `--set` takes them."""
+    """Formats rules as `--set` takes them."""
     return [override_text(r.points, k, v) for r in rules for k, v in r.settings.items()]

@@ -1,4 +1,4 @@
-"""How good lowered models are on data: SQNR against the float model, or a metric of the user."""
+"""Judges lowered models on data: SQNR against the float model, or a metric of the user."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from rnnqc.measure.runs import Calls, Runner, has_native
 
 Array = npt.NDArray[Any]
 LEAST_DB = -300.0
-"""The SQNR of an output without any signal where noise is added up: below every other, finite."""
+"""The lowest SQNR that counts where noise is averaged: finite, for outputs without any signal."""
 
 
 @dataclass(frozen=True)
 class Score:
-    """How good a model is on data.
+    """The quality of a model on data.
 
     Attributes:
-        levels: SQNR in dB of each output of floats, over all calls; minus infinity where values are NaN or infinite in
-            one of the models only. Empty where a metric decides.
+        levels: SQNR in dB of each float output, over all calls; minus infinity where values are NaN or infinite in only
+            one of the models. Empty if a metric decides.
         metric: The metric of the user; None without one.
     """
 
@@ -43,22 +43,22 @@ class Score:
 
     @property
     def damage(self) -> float:
-        """A number that adds up: noise-to-signal ratio of the worst output, or the metric with its sign turned."""
+        """An additive loss: noise-to-signal ratio of the worst output, or the metric with its sign reversed."""
         return _noise(self.quality) if self.metric is None else -self.metric
 
     @property
     def mean_db(self) -> float:
-        """Decibels of the mean noise-to-signal ratio of all outputs."""
+        """The mean noise-to-signal ratio of all outputs, as SQNR in dB."""
         return _decibels([_noise(level) for level in self.levels.values()])
 
     @property
     def worst_db(self) -> float:
-        """Decibels of the worst noise-to-signal ratio."""
+        """The SQNR of the worst output in dB."""
         return min((_decibels([_noise(level)]) for level in self.levels.values()), default=math.inf)
 
 
 def _noise(level: float) -> float:
-    """The noise-to-signal ratio of an SQNR."""
+    """Converts an SQNR to a noise-to-signal ratio."""
     return float(10.0 ** min(-LEAST_DB / 10.0, -level / 10.0))
 
 
@@ -68,7 +68,7 @@ def _decibels(ratios: Sequence[float]) -> float:
 
 
 class Quality:
-    """The outputs of the float model on data, and how good other models are.
+    """Compares models with the float model on data; holds the outputs of the float model.
 
     Args:
         model: The float model.
@@ -89,12 +89,12 @@ class Quality:
         self.reference = self.outputs(model)
 
     def outputs(self, model: onnx.ModelProto, *, optimize: bool = True) -> list[Outputs]:
-        """Outputs of every call.
+        """Returns the outputs of every call.
 
         Args:
-            model: The float model, or what it was lowered to.
-            optimize: Whether onnxruntime may optimize the graph. In form qcdq it must not: onnxruntime 1.31 makes
-                MatMulNBits of a DequantizeLinear and a MatMul, which quantizes the other operand, too.
+            model: The float model or a lowered one.
+            optimize: Whether onnxruntime may optimize the graph. In form qcdq it must not: onnxruntime 1.31 turns
+                DequantizeLinear and MatMul into MatMulNBits, which quantizes the other operand, too.
 
         Raises:
             CompileError: The model does not run.
@@ -103,10 +103,10 @@ class Quality:
         return list(runner.outputs(self.calls))
 
     def score(self, outputs: Sequence[Outputs]) -> Score:
-        """How good outputs of every call are.
+        """Scores the outputs of every call.
 
         Raises:
-            UsageError: The metric fails or gives no number.
+            UsageError: The metric fails or returns no number.
         """
         if self._metric is not None:
             return Score({}, self._measured(self._metric, outputs))
@@ -116,16 +116,16 @@ class Quality:
 
     @property
     def has_floats(self) -> bool:
-        """Whether an output is of floats, which SQNR can judge."""
+        """Whether the model has a float output, which SQNR can judge."""
         return next(self._floats(self.reference), None) is not None
 
     @property
     def of_float(self) -> float:
-        """Quality of the float model: infinite in dB."""
+        """The quality of the float model: infinite in dB."""
         return self._measured(self._metric, self.reference) if self._metric is not None else math.inf
 
     def _floats(self, outputs: Sequence[Outputs]) -> Iterator[tuple[str, Array, Array]]:
-        """Name and values, in the float model and in the other, of each output of floats."""
+        """Yields name and values, in the float model and in the other, of each float output."""
         for name, first in self.reference[0].items():
             if isinstance(first, list):
                 continue  # a sequence of tensors

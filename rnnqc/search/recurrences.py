@@ -1,4 +1,4 @@
-"""Everything with quantization points in a model: cells of LSTM, GRU and RNN layers, and recurrences of others."""
+"""The recurrences of a model that have quantization points: cells of LSTM, GRU and RNN layers, and custom cells."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from rnnqc.passes.analysis.custom_products import custom_cells
 
 ACCUMULATOR = "accumulator"
 OF_GATES = ("acc", "activation", "input_product", "hidden_product")
-"""Kinds of points of which every gate of a cell has one."""
+"""Kinds of points that every gate of a cell has."""
 OF_OTHERS = (WEIGHT, HIDDEN, BIAS, "sigmoid.value", "tanh.value", "input.value")
-"""Kinds of points of which a custom cell may have several."""
+"""Kinds of points that a custom cell may have several times."""
 
 
 @dataclass(frozen=True)
@@ -28,10 +28,10 @@ class Recurrence:
     """One direction of a recurrent layer, or a custom cell.
 
     Attributes:
-        name: What the names of its points begin with.
-        node: The recurrent node, the loop, or the first product, with its path through subgraphs.
-        points: Formats of its points; of a custom cell those that quantize something.
-        sizes: What tells it from another one of the same name.
+        name: The prefix of the names of its points.
+        node: The recurrent node, the loop, or the first matmul, with its path through subgraphs.
+        points: Formats of its points; for a custom cell only quantized ones.
+        sizes: Properties that distinguish it from another one of the same name.
         cell: None for a custom cell.
     """
 
@@ -43,7 +43,7 @@ class Recurrence:
 
     @property
     def quantized(self) -> list[str]:
-        """Names of the points that have a number format, below the name of the recurrence."""
+        """The points that have a number format, named without the recurrence."""
         return [p for p, s in self.points.items() if s.is_quantized]
 
     @property
@@ -56,12 +56,12 @@ class Recurrence:
         return f"{floats} of {whole} products float" if floats else "products"
 
     def kind(self, point: str) -> str:
-        """What several points have in common that may be tried together; the point itself where it is alone."""
+        """The kind that a point shares with others that are tried together; the point itself if there are none."""
         kinds = OF_OTHERS if self.cell is None else OF_GATES
         return next((k for k in kinds if point.endswith(f".{k}")), point)
 
     def limit(self, point: str) -> float:
-        """The magnitude beyond which a value makes no difference, as pre-activations of tables have one."""
+        """The magnitude beyond which a value makes no difference, as for pre-activations beyond a table's range."""
         gate, _, kind = point.partition(".")
         if self.cell is None or kind != "acc":
             return math.inf
@@ -70,7 +70,7 @@ class Recurrence:
 
 
 def recurrences_of(model: Model) -> dict[str, Recurrence]:
-    """Every lowered recurrence of a model, by its name."""
+    """Returns every lowered recurrence of a model, by its name."""
     found = {c.name: Recurrence(c.name, c.node, points_of(c), identity(c), c) for c in model.cells.values()}
     for record in custom_cells(model).values():
         points = {p: PointFormat.from_dict(f) for p, f in record.get("formats", {}).items()}
@@ -80,12 +80,12 @@ def recurrences_of(model: Model) -> dict[str, Recurrence]:
 
 
 def quantized_points(recurrences: Mapping[str, Recurrence]) -> dict[str, None]:
-    """The names of all points with a number format, in order."""
+    """Returns the names of all points with a number format, in order."""
     return dict.fromkeys(f"{r.name}.{p}" for r in recurrences.values() for p in r.quantized)
 
 
 def point_of(recurrences: Mapping[str, Recurrence], path: str) -> PointFormat:
-    """The format of the point `<recurrence>.<point>`; float if there is none."""
+    """Returns the format of the point `<recurrence>.<point>`; float if there is none."""
     for recurrence in recurrences.values():
         below = path.removeprefix(f"{recurrence.name}.")
         if below != path and below in recurrence.points:

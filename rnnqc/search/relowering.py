@@ -1,4 +1,4 @@
-"""Lowers a float model again as a lowered one says it was lowered, with changes or without."""
+"""Repeats the lowering recorded in a lowered model, with or without changes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from rnnqc.search.recurrences import Recurrence
 
 QCDQ = "qcdq"
 PARAMETERS = (".weight", ".bias")
-"""Points whose scales follow from the model alone."""
+"""Points whose scales depend on the model alone."""
 
 
 @dataclass
@@ -31,10 +31,10 @@ class Relowering:
     Attributes:
         model: The float model.
         record: How it was lowered.
-        statistics: Of a calibration; None if there was none.
+        statistics: The statistics of a calibration; None if there was none.
         exact: Whether these are the statistics that the model was lowered with, or there were none.
-        pins: Scales and zero points that are held, by the names of their points.
-        remove_sorting: Whether sorts of a batch by length were taken out.
+        pins: Fixed scales and zero points, by the names of their points.
+        remove_sorting: Whether sorts of a batch by length were removed.
         quantized_outputs: Names of outputs that are quantized values.
     """
 
@@ -54,24 +54,24 @@ class Relowering:
         pinned: bool = True,
         rest: str | None = None,
     ) -> Lowered:
-        """The model lowered again.
+        """Lowers the model again.
 
         Args:
-            rules: Before those of the recipe.
-            form: Another form than its own.
+            rules: Rules before those of the recipe.
+            form: A form other than the recorded one.
             model: The float model with other outputs.
-            pinned: Whether scales are held of which the statistics that they followed from are known.
-            rest: How the weights around the recurrent layers are stored, instead of as they were.
+            pinned: Whether scales are fixed even if the statistics that gave them are available.
+            rest: How to store the weights around the recurrent layers, if not as recorded.
 
         Raises:
-            CompileError: It cannot be lowered so.
+            CompileError: The model cannot be lowered like this.
         """
         record = self.record
         held = self.held(rules) if pinned or not self.exact else []
         given, others = record.recipe.rules[: record.recipe.overrides], record.recipe.rules[record.recipe.overrides :]
         recipe = replace(
             record.recipe,
-            rules=(*rules, *given, *held, *others),  # what is held has no rival among the overrides
+            rules=(*rules, *given, *held, *others),  # overrides have priority over fixed scales
             overrides=len(rules) + len(given),
             held=len(held),
         )
@@ -91,14 +91,14 @@ class Relowering:
         )
 
     def held(self, rules: Sequence[Rule] = ()) -> list[Rule]:
-        """The pins as rules; a point of which `rules` say what its scale follows from has another one."""
+        """Returns the pins as rules, except for points whose scale `rules` change."""
         new = [r for r in rules if any(r.settings.get(k) is not None for k in ("rounding", *RANGE_KEYS))]
         return [Rule(exactly(p), s) for p, s in self.pins.items() if not any(r.matches(p) for r in new)]
 
     def pin(self, recurrences: Mapping[str, Recurrence]) -> None:
-        """Holds the scales that followed from statistics as these recurrences have them.
+        """Fixes the scales that came from statistics to those of these recurrences.
 
-        Other statistics would give others, and a search for a range takes longer than everything else in a lowering.
+        Other statistics would give other scales, and the search for a range is the slowest part of a lowering.
         """
         for recurrence in recurrences.values():
             for point, was in recurrence.points.items():
@@ -110,10 +110,10 @@ class Relowering:
 
 
 def _single(point: PointFormat) -> bool:
-    """Whether the format has one scale that a rule can give; weights in groups, and biases, have others."""
+    """Whether a rule can give the format's scale: one static scale, unlike that of grouped weights or biases."""
     return not point.is_float and len(point.scale) == 1 and point.mode == STATIC
 
 
 def _open_dimensions(proto: onnx.ModelProto) -> set[str]:
-    """The names of the dimensions of the inputs; a model that is bound already has fewer."""
+    """Returns the names of the inputs' dimensions; a model that is already bound has fewer."""
     return {d.dim_param for v in proto.graph.input for d in v.type.tensor_type.shape.dim if d.HasField("dim_param")}

@@ -1,7 +1,7 @@
-"""Overrides that mend what costs most, each measured on the model in its own form before it is proposed.
+"""Overrides that reduce the largest errors, each measured on the model in its own form before it is proposed.
 
-First those for the points that cost most, then those for many points that gain more than any of fewer, then what can be
-combined, together.
+First overrides for the points that cost most, then overrides for many points that gain more than any for fewer, then
+the combination of those that can be combined.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ from rnnqc.search.sensitivity import CELL, KIND, members
 from rnnqc.search.trials import Budget, Trial, Trials
 
 MOST = 5
-"""How many repairs of few points are looked for."""
+"""The number of repairs of few points that are looked for."""
 MOST_KINDS = 3
-"""Of how many kinds wider values are tried."""
+"""Wider values are tried for this many kinds of points."""
 WORTH_A_FORM_DB = 3.0
-"""What is not worth an override that takes the integer form from a cell."""
+"""An override that makes a cell lose the integer form has to gain this much."""
 ENOUGH = 0.8
-"""Share of the gain of floats with which a cheaper override is good enough."""
+"""A cheaper override is good enough with this share of the gain of float."""
 FLOAT = "float"
 SUITABLE = ("fused", "integer", "products", "qonnx")
-"""Forms that nothing is lost with."""
+"""Forms without a loss."""
 
 
 class Repairs:
     """Tries overrides and chooses among them.
 
     Args:
-        trials: Of the model in its own form.
+        trials: Trials of the model in its own form.
         before: The model as it is.
-        candidates: What may be tried.
-        budget: How many overrides of many points may be tried, and for how long any.
+        candidates: The overrides to try.
+        budget: How many overrides of many points may be tried, and how long overrides of any kind are tried.
         progress: Called with the number of overrides measured so far.
 
     Attributes:
@@ -62,12 +62,12 @@ class Repairs:
 
     @property
     def most_of_many(self) -> int:
-        """How many overrides of many points there are at most, those of widths by a guess."""
+        """The largest number of overrides of many points; for widths an estimate."""
         made = self._candidates
         return len(made.roundings()) + len(made.for_many()) + (MOST_KINDS if made.has_several_widths else 0)
 
     def of_few(self, sensitivities: Sequence[Sensitivity]) -> list[Repair]:
-        """For the points, and groups of like points of a cell, that cost most."""
+        """Returns repairs of the points, and groups of similar points of a cell, that cost most."""
         found: list[Repair] = []
         mended: set[str] = set()
         for sensitivity in sensitivities:
@@ -83,10 +83,10 @@ class Repairs:
         return found
 
     def of_many(self, sensitivities: Sequence[Sensitivity], few: Sequence[Repair]) -> list[Repair]:
-        """Those for many points that gain more than any override of fewer of them.
+        """Returns repairs of many points that gain more than any override of a part of these points.
 
         Args:
-            sensitivities: Of kinds of points.
+            sensitivities: Sensitivities of kinds of points.
             few: Overrides of few points.
         """
         found = self._rounded()
@@ -103,10 +103,10 @@ class Repairs:
         return kept
 
     def apart(self, repairs: Sequence[Repair]) -> list[Repair]:
-        """The same, the cheapest for its gain first, those that another one makes needless marked as inside of it.
+        """Sorts repairs, best value first, and sets `inside` of those that another one makes needless.
 
-        Such a one changes the same thing at some of the same points, gains about as much, and costs no more bytes. One
-        that takes the integer form from a cell is inside of any that changes the same thing.
+        The other one changes the same thing at some of the same points, gains about as much, and costs no more bytes. A
+        repair that makes a cell lose the integer form is `inside` of any that changes the same thing.
         """
         made: list[Repair] = []
         kept: list[tuple[Repair, set[tuple[str, str]]]] = []
@@ -120,9 +120,10 @@ class Repairs:
         return made
 
     def together(self, repairs: Sequence[Repair]) -> Repair | None:
-        """What keeps the form of cells, all in one, if that is better than each; of two for one thing the first.
+        """Combines the repairs that keep the form of cells; None if that is no better than the best of them.
 
-        Roundings and the like that gain nothing alone may do so behind others, whose errors hide theirs.
+        Of two repairs of one thing the first is used. Overrides that gain nothing alone, as roundings may, are added if
+        they help now: other errors may have hidden their effect.
 
         Args:
             repairs: In any order; those that gain most are combined first.
@@ -149,7 +150,7 @@ class Repairs:
         return made if made is not None and made.gain_db >= best.gain_db + WORTH_DB else None
 
     def _measured(self, override: Override) -> Repair | None:
-        """What an override does; None if the model cannot be lowered with it, or loses formats."""
+        """Measures an override; None if the model cannot be lowered with it, or loses formats."""
         trial, before = self._trials.tried(override.rules), self._before
         self._count += 1
         if self._progress is not None:
@@ -176,7 +177,7 @@ class Repairs:
         )  # fmt: skip
 
     def _first_good(self, sensitivity: Sensitivity, points: Sequence[str]) -> Repair | None:
-        """The first candidate that is good enough, or the best; None if none is worth anything."""
+        """Returns the first candidate that is good enough, else the best; None if none is worth it."""
         tried: list[Repair] = []
         for override in self._candidates.for_points(sensitivity.points, points):
             if self._budget.is_late:
@@ -191,7 +192,7 @@ class Repairs:
         return max(tried, key=lambda r: (not r.forms, r.gain_db), default=None)
 
     def _worth(self, override: Override) -> list[Repair]:
-        """What an override of many points gains, if that is worth anything."""
+        """Returns an override of many points as a repair if it gains enough."""
         if not self._budget.spend():
             self.untried += override.texts
             return []
@@ -204,7 +205,7 @@ class Repairs:
         return [result]
 
     def _rounded(self) -> list[Repair]:
-        """Of all points, and of the part of them that gains most if that is much of it."""
+        """Tries rounding to nearest: for all points, and for the best part of them if it gives half of that gain."""
         roundings = self._candidates.roundings()
         whole = self._worth(roundings[0]) if roundings else []
         if not whole:
@@ -214,7 +215,7 @@ class Repairs:
         return whole + ([best] if best is not None and 2.0 * best.gain_db >= whole[0].gain_db else [])
 
     def _widened(self, sensitivities: Sequence[Sensitivity]) -> list[Repair]:
-        """More bits for the kinds of points that cost most."""
+        """Tries more bits for the kinds of points that cost most."""
         costly = [s for s in sensitivities if s.level == KIND and s.gain_db >= WORTH_DB]
         found: list[Repair] = []
         for kind in sorted(costly, key=lambda s: (-s.gain_db, s.points))[:MOST_KINDS]:
@@ -228,27 +229,27 @@ class Repairs:
         return found
 
     def _all_of(self, chosen: Iterable[Sequence[Rule]]) -> Repair | None:
-        """Several overrides in one."""
+        """Measures several overrides as one."""
         rules = tuple(itertools.chain(*chosen))
         return self._measured(Override("", rules, "all of these", len({p for p, _ in self._changed(rules)})))
 
     def _changed(self, rules: Iterable[Rule]) -> set[tuple[str, str]]:
-        """Points, each with what rules change about it."""
+        """Returns pairs of a point and the aspect that rules change about it."""
         return {(p, what) for r in rules for p in self._before.points if r.matches(p) for what in _subjects(r)}
 
 
 def _makes_needless(one: Repair, other: Repair) -> bool:
-    """Whether another one, of the same points, is not worth its bytes or its override."""
+    """Whether `one` makes `other` needless: it costs no more bytes and gains about as much."""
     return one.extra_bytes <= other.extra_bytes and other.gain_db < one.gain_db + WORTH_DB
 
 
 def _about(repair: Repair) -> set[str]:
-    """What its rules are about."""
+    """Returns the aspects that a repair changes."""
     return {what for o in repair.overrides for what in _subjects(parse_override(o))}
 
 
 def _subjects(rule: Rule) -> set[str]:
-    """What a rule is about, where another rule may not be about it, too; a point in float has nothing else."""
+    """Returns the aspects that a rule changes, such as rounding or range; a float point has all of them."""
     if rule.settings.get("bits", 0) is None:
         return {"rounding", "bits", "range", "table"}
     return {k if k in ("rounding", "bits", "table") else "range" for k in rule.settings}

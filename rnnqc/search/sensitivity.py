@@ -1,8 +1,8 @@
-"""Which quantization points cost most: the outputs with one of them, or a few, in float, and everything else as it is.
+"""Finds the quantization points that cost most: measures the outputs with one or a few of them in float.
 
-Measured in form qcdq, which is made fastest: all points of a kind first, then cells where there are many, then groups
-of points of like kind (the gates of a cell), those of costly kinds and cells first, then single points of the groups
-that matter. The order, and so what a bound leaves out, depends on the measurements alone.
+Measured in form qcdq, which lowers fastest: all points of a kind first, then cells if there are many, then groups of
+similar points (the gates of a cell), costly kinds and cells first, then single points of the groups that matter. Only
+measurements decide the order, and so what a bound leaves out.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from rnnqc.search.trials import Budget, Trial, Trials
 
 CELL, KIND, GROUP, POINT = "cell", "kind", "group", "point"
 BIAS = "bias"
-"""Its format may be that of the matmuls, which have none without those of their operands."""
+"""A bias may take its format from the matmuls, which have none without the formats of their operands."""
 MANY_CELLS = 3
 LEVELS = (POINT, GROUP, KIND, CELL)
 MOST_OF_IT = 0.8
 FOR_OVERRIDES = 0.4
-"""The share of a bound of time that is kept for the overrides which follow from the measurements."""
+"""The share of the time bound that is kept for overrides, which follow from the measurements."""
 ENOUGH_FOR_CELLS = 3
-"""For how many models a cell there must be room that cells as a whole are measured: no override follows from these."""
+"""Whole cells are measured only if the budget allows this many models per cell, as no override follows from them."""
 MATTERS_DB = 0.05
 """Groups that gain less are not divided."""
 
@@ -42,7 +42,7 @@ class Sensitivities:
         base_db: SQNR of the outputs with everything quantized.
         measured: Worst first.
         left: Globs that the bounds left out.
-        refused: Globs without which the model cannot be lowered, and why.
+        refused: Globs of points without which the model cannot be lowered, and why.
     """
 
     base_db: float
@@ -62,7 +62,7 @@ class Unit:
 
 
 def units_of(recurrence: Recurrence) -> list[Unit]:
-    """The quantized points of a recurrence, of like points one unit; form qcdq has no tables."""
+    """Returns the quantized points of a recurrence, similar points as one unit; form qcdq has no tables."""
     whole = not recurrence.points.get(ACCUMULATOR, FLOAT).is_float
     names = [p for p in recurrence.points if p in recurrence.quantized or (p == ACCUMULATOR and whole)]
     kinds: dict[str, list[str]] = {}
@@ -77,7 +77,7 @@ def units_of(recurrence: Recurrence) -> list[Unit]:
 
 
 def kinds_of(recurrences: Mapping[str, Recurrence]) -> list[Unit]:
-    """All points whose names end alike, of all cells; but those that are the units of one cell already."""
+    """Returns units of all points with the same last part of the name, over all cells, unless one cell has them all."""
     units = [u for r in recurrences.values() for u in units_of(r)]
     known = {frozenset(u.members) for u in units}
     kinds: dict[str, list[str]] = {}
@@ -88,12 +88,12 @@ def kinds_of(recurrences: Mapping[str, Recurrence]) -> list[Unit]:
 
 
 def kind_of(point: str) -> str:
-    """The last part of the name: points of all cells that have it in common are tried together."""
+    """Returns the last part of the name: points of all cells that share it are tried together."""
     return point.rpartition(".")[2]
 
 
 def members(sensitivity: Sensitivity, recurrences: Mapping[str, Recurrence]) -> Iterator[str]:
-    """Names of the points of a measurement."""
+    """Yields the names of the points of a measurement."""
     units = (
         kinds_of(recurrences) if sensitivity.level == KIND else [u for r in recurrences.values() for u in units_of(r)]
     )
@@ -110,15 +110,15 @@ def find_sensitivities(
     kept: int = 0,
     progress: Progress | None = None,
 ) -> Sensitivities:
-    """Measures what each quantization point costs.
+    """Measures how much each quantization point costs.
 
     Args:
-        trials: Of the model in form qcdq.
-        base: The model in that form as it is.
+        trials: Trials of the model in form qcdq.
+        base: The unchanged model in that form.
         recurrences: Its recurrences.
         budget: How much to measure.
-        kept: How many models to leave for something else.
-        progress: Called with the number of models measured so far and how many there will be at least.
+        kept: The number of models to leave for other purposes.
+        progress: Called with the number of models measured so far and the least total number.
     """
     return _Search(trials, base, recurrences, budget, kept, progress).run()
 
@@ -171,10 +171,10 @@ class _Search:
         return self.found
 
     def _costliest_first(self, units: Mapping[str, Sequence[Unit]]) -> list[Unit]:
-        """The units of all cells, those first that seem to cost most, so that no bound leaves out a cell that matters.
+        """Returns the units of all cells, the seemingly costliest first, so that bounds do not drop important ones.
 
-        The guess is the share of the noise that its kind of point has in all cells, times that of its cell; what was
-        not measured may have all of it. Between equals cells take turns.
+        The estimate is the noise share of its kind of point in all cells, times that of its cell; a share that was not
+        measured counts as 1. Among equals, cells take turns.
         """
         shares = {s.points: max(0.0, s.noise_share) for s in self.found.measured}
         guesses: list[tuple[float, int, int]] = []
@@ -185,7 +185,7 @@ class _Search:
         return [cells[k][j] for _, j, k in sorted(guesses)]
 
     def _ranked(self, units: Sequence[Unit]) -> list[tuple[str, float]]:
-        """Measures units as far as the bounds allow; their globs and gains, the largest first."""
+        """Measures units as far as the bounds allow; returns their globs and gains, the largest first."""
         gains: list[tuple[str, float]] = []
         for unit in units:
             if not self.budget.spend(self.kept, FOR_OVERRIDES):
@@ -197,7 +197,7 @@ class _Search:
         return sorted(gains, key=lambda g: (-g[1], g[0]))
 
     def _measure(self, unit: Unit) -> Sensitivity | None:
-        """None where that cannot be lowered."""
+        """Measures a unit; None if the model cannot be lowered with it in float."""
         if self.progress is not None:
             count, most = self.budget.count, self.budget.bounds.models
             self.progress(count, max(count, min(self.expected, most)))
@@ -215,7 +215,7 @@ class _Search:
         return result
 
     def _in_float(self, unit: Unit) -> Trial:
-        """The model with the points of a unit in float, or these and the biases whose formats follow from them."""
+        """Lowers the model with a unit in float; if that fails, with the biases in float, too."""
         try:
             return self.trials.of([in_float(unit.glob)])
         except CompileError:
@@ -225,7 +225,7 @@ class _Search:
             return more
 
     def _rank(self, measured: Sensitivity) -> tuple[float, int, str]:
-        """Worst first; a group right behind the one of its points that accounts for it."""
+        """Sort key: worst first; a group follows the single point that accounts for it."""
         gain = measured.gain_db
         if measured.level in (GROUP, KIND):
             members = {exactly(m) for u in self.groups if u.glob == measured.points for m in u.members}

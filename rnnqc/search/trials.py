@@ -1,4 +1,4 @@
-"""Trials: a float model lowered with some rules before the recipe's, and compared with itself on data."""
+"""Trials: a float model lowered with some rules before the recipe's, compared with the float model on data."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from rnnqc.search.quality import Quality, Score
 from rnnqc.search.recurrences import quantized_points, recurrences_of
 
 WIDE_BITS = 8
-"""Activations of more bits take two matmuls."""
+"""Activations of more bits need two matmuls."""
 
 
 @dataclass(frozen=True)
@@ -27,11 +27,10 @@ class Trial:
     """A lowered model, measured.
 
     Attributes:
-        score: How near its outputs are to those of the float model.
+        score: How close its outputs are to those of the float model.
         weight_bytes: Bytes of its recurrent weights.
-        rest_bytes: Of those around the recurrent layers, with `rest="int8"`; otherwise 0.
-        cost: As `weight_bytes`, but weights that are multiplied with more than 8 bits count twice: a matmul for each
-            byte.
+        rest_bytes: Bytes of the weights around the recurrent layers, with `rest="int8"`; otherwise 0.
+        cost: `weight_bytes`, but weights multiplied with more than 8 bits count twice, for a matmul of each byte.
         forms: The form of each recurrence, by name.
         points: The names of all points with a number format, in order.
     """
@@ -45,7 +44,7 @@ class Trial:
 
 
 class Trials:
-    """Lowers a model with rules, each combination once, and measures what comes out.
+    """Lowers a model with rules, each combination once, and measures the result.
 
     Args:
         lower: Lowers the float model with rules before those of its recipe.
@@ -59,11 +58,11 @@ class Trials:
 
     @property
     def count(self) -> int:
-        """How many combinations were tried."""
+        """The number of combinations tried."""
         return len(self._known)
 
     def of(self, rules: Sequence[Rule]) -> Trial:
-        """The model with rules.
+        """Measures the model with rules.
 
         Raises:
             CompileError: It cannot be lowered with them, or does not run.
@@ -75,7 +74,7 @@ class Trials:
         return known
 
     def tried(self, rules: Sequence[Rule]) -> Trial | None:
-        """The model with rules; None if it cannot be lowered with them, or does not run."""
+        """Measures the model with rules; None if it cannot be lowered with them, or does not run."""
         key = tuple(settings_text(rules))
         if key not in self._known:
             try:
@@ -88,7 +87,7 @@ class Trials:
         return self._known[key]
 
     def measured(self, lowered: Lowered) -> Trial:
-        """A model that was lowered already.
+        """Measures a model that was already lowered.
 
         Raises:
             CompileError: It does not run.
@@ -111,9 +110,9 @@ class Trials:
 
 
 def cost_of(lowered: Lowered) -> int:
-    """Bytes of the recurrent weights of all layers; those multiplied with more than 8 bits count twice.
+    """Returns the bytes of the recurrent weights of all layers; those multiplied with more than 8 bits count twice.
 
-    W and R share the bytes of a layer as their sizes I and H do.
+    The bytes of a layer are divided between W and R in the ratio of I and H.
     """
     total = 0.0
     for entry in lowered.report.entries:
@@ -129,11 +128,11 @@ def cost_of(lowered: Lowered) -> int:
 
 @dataclass(frozen=True)
 class Bounds:
-    """How much to measure.
+    """Limits of the measurements.
 
     Attributes:
-        models: How many models at most.
-        seconds: For how long; what is measured depends on the speed of the machine then.
+        models: The largest number of models.
+        seconds: The longest time; the result then depends on the speed of the machine.
     """
 
     models: int = 150
@@ -141,10 +140,10 @@ class Bounds:
 
 
 class Budget:
-    """What is left of the bounds.
+    """The remainder of the bounds.
 
     Args:
-        bounds: From now on.
+        bounds: They apply from now on.
     """
 
     def __init__(self, bounds: Bounds) -> None:
@@ -153,7 +152,7 @@ class Budget:
         self._start = self._first = time.monotonic()
 
     def spend(self, kept: int = 0, kept_time: float = 0.0) -> bool:
-        """Takes one model; False if there is none left beside `kept` ones, or no time beside a share of it."""
+        """Takes one model; False if only `kept` ones are left, or only the share `kept_time` of the time."""
         if self._is_late(kept_time) or self.count + kept >= self.bounds.models:
             return False
         if not self.count:
@@ -162,7 +161,7 @@ class Budget:
         return True
 
     def left(self, kept: int = 0, kept_time: float = 0.0) -> float:
-        """How many models may still be taken, if they take as long as those before."""
+        """Returns how many more models may be taken, assuming they take as long as those before."""
         now = time.monotonic()
         time_left = self.bounds.seconds * (1.0 - kept_time) - (now - self._start)
         each = (now - self._first) / self.count if self.count else 0.0

@@ -1,12 +1,12 @@
-"""`rnnqc tune`: the cheapest widths of weights, matrix by matrix, with which a model is still good enough on data.
+"""`rnnqc tune`: finds the cheapest widths of weights, matrix by matrix, with which a model is good enough on data.
 
 Or the best widths with which it is small or fast enough.
 
 Units of the search are the matrices W and R of every cell, and the activations that are multiplied with them. Weights
-have 8 or 6 bits, 5 bits in groups of 32, or 4 bits in groups of 32, 64 or whole columns; activations what the recipe
-says, or 16 bits. The cost is the number of bytes of all recurrent weights, where those that 16-bit activations are
-multiplied with count twice: a matmul for each byte. With `rest="int8"` linear layers are units, too, and all weights
-of the model count.
+have 8 or 6 bits, 5 bits in groups of 32, or 4 bits in groups of 32, 64 or whole columns; activations the recipe's
+width or 16 bits. The cost is the number of bytes of all recurrent weights, where those multiplied with 16-bit
+activations count twice, for a matmul of each byte. With `rest="int8"` linear layers are units, too, and all weights of
+the model count.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ from rnnqc.search.tuned import Point, Tuned, Unit, rules_of, settings_of, shown_
 from rnnqc.search.units import in_turns, linear_units, units_of
 
 MOST_POINTS = 8
-"""How many points of the frontier are kept."""
+"""The largest number of frontier points that are kept."""
 MOST_TIMED = 16
-"""How many assignments are timed where the time decides."""
+"""The largest number of assignments that are timed if the time decides."""
 METRIC_GOALS = ("min_metric", "max_metric")
 
 
@@ -68,7 +68,7 @@ def tune(
     models: int | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Tuned:
-    """Searches the cheapest widths with which a model is good enough, or the best with which it is small or fast.
+    """Searches for the cheapest widths with which a model is good enough, or the best with which it is small or fast.
 
     Examples:
         >>> import rnnqc
@@ -76,7 +76,7 @@ def tune(
         >>> tuned.found.reached, tuned.weight_bytes[1] < tuned.weight_bytes[0]
         (True, True)
 
-    `tuned.save("digits.toml")` writes the recipe.
+        `tuned.save("digits.toml")` writes the recipe.
 
     Args:
         model: A float model: a path, a ModelProto, or a `torch.onnx.ONNXProgram`.
@@ -85,22 +85,22 @@ def tune(
         min_sqnr: The SQNR in dB that every output must have against the float model, over all data.
         metric: Instead of SQNR: a metric as `rnnqc.evaluate` takes it: "accuracy", "perplexity", the name
             `module:function`, or a function of the list of outputs and the list of feeds of all calls, each a dict of
-            arrays by name. More is better, but of perplexity, and where `max_metric` is given.
-        min_metric: The least value of `metric`.
-        max_metric: The most of it, where less is better.
-        max_bytes: Instead of a least quality: the bytes of weights allowed. Those that 16-bit activations are
-            multiplied with count twice.
-        max_ms: Instead of a least quality: the milliseconds of the first call allowed, with one thread. Times differ
-            from run to run, and so may what is found.
+            arrays by name. More is better, except for perplexity, and if `max_metric` is given.
+        min_metric: The least acceptable value of `metric`.
+        max_metric: The largest acceptable value, if less is better.
+        max_bytes: Instead of a least quality: the largest number of bytes of weights. Weights multiplied with 16-bit
+            activations count twice.
+        max_ms: Instead of a least quality: the most milliseconds of the first call, with one thread. Times differ from
+            run to run, and so may the result.
         recipe: The recipe to begin with: its name, or a `.toml` file.
         stats: Statistics of a calibration, or their file. With them weights are error-compensated.
-        state: Where the data is the calls of a stream: outputs by the input they become in the next call.
+        state: If the data is the calls of a stream: outputs by the input they become in the next call.
         rest: "int8": the weights around the recurrent layers are stored as int8, and linear layers that become integer
             are searched, too; lowering needs the same option then.
-        seconds: For how long to search; the best of what was measured by then is what was found, which depends on the
-            speed of the machine.
-        models: How many models to measure at most; the best of them is what was found, the same in every run.
-        progress: Called with the number of models measured so far and how many there are at least.
+        seconds: How long to search; the result is the best found in that time, which depends on the speed of the
+            machine.
+        models: The largest number of models to measure; the result is the best of them, the same in every run.
+        progress: Called with the number of models measured so far and the least total number.
 
     Raises:
         CompileError: The model or the data cannot be handled.
@@ -111,7 +111,7 @@ def tune(
     clock = _clock(seconds, models)
     loaded = Model.load(model)
     source, proto = loaded.source, loaded.proto
-    PassManager(normal_form()).run(loaded)  # there recovered steps are nodes
+    PassManager(normal_form()).run(loaded)  # this form shows recovered steps as nodes
     statistics = Statistics.of(stats)
     chosen = load_recipe(recipe)
 
@@ -159,10 +159,10 @@ def tune(
 
 
 def _clock(seconds: float, models: int | None) -> Callable[[int], float]:
-    """Gives the share of so many seconds that is left, or of so many models where some are measured, whichever is less.
+    """Returns a function from the number of measured models to the share left of time or models, whichever is less.
 
     Raises:
-        UsageError: They are none.
+        UsageError: `seconds` or `models` is not positive.
     """
     if not seconds > 0:
         raise UsageError(f"The search cannot take {seconds} seconds.", supported="more than 0")
@@ -173,7 +173,7 @@ def _clock(seconds: float, models: int | None) -> Callable[[int], float]:
 
 
 def _judge(metric: str | MetricFunction, proto: onnx.ModelProto, calls: Calls, *, falling: bool) -> MetricFunction:
-    """The metric as a function of which more is better.
+    """Returns the metric as a function of which more is better.
 
     Raises:
         UsageError: There is no such metric.
@@ -184,10 +184,10 @@ def _judge(metric: str | MetricFunction, proto: onnx.ModelProto, calls: Calls, *
 
 
 def _check_outputs(quality: Quality, metric: str | MetricFunction | None) -> None:
-    """Refuses SQNR as the judge of a model that puts out no floats.
+    """Refuses SQNR for a model without float outputs.
 
     Raises:
-        UsageError: As said.
+        UsageError: No output is a float.
     """
     if metric is None and not quality.has_floats:
         names = ", ".join(quality.reference[0])
@@ -206,7 +206,7 @@ def _target(
     max_bytes: int | None,
     max_ms: float | None,
 ) -> float | None:
-    """The least quality, None where what the model takes is limited."""
+    """Returns the required quality; None if the goal limits bytes or time."""
     goals = {
         "min_sqnr": min_sqnr, "min_metric": min_metric, "max_metric": max_metric, "max_bytes": max_bytes,
         "max_ms": max_ms,
@@ -235,9 +235,9 @@ def _target(
 def _to_time(
     found: Found, shown: Sequence[Assignment], kept: Kept, time_left: Callable[[], float], *, whole_path: bool
 ) -> dict[Assignment, onnx.ModelProto]:
-    """The models to time, each once: the start, those of the frontier, and what was found or some of the way there.
+    """Returns the models to time, each once: the start, the frontier, and the result or some of the way to it.
 
-    Of the way, only the best and the last are lowered again where no time is left.
+    Without time left, only the best and the last of the way are lowered again.
     """
     path = found.path
     needed = [path[0][0], *shown, path[-1][0]]
@@ -253,7 +253,7 @@ def _to_time(
 
 
 def _end_in_time(found: Found, times: Mapping[Assignment, float], most: float) -> None:
-    """Goes back to the best of what a search to the cheapest kept, of those that take at most so many seconds."""
+    """Cuts the path back to the best assignment that takes at most `most` seconds; else to the fastest."""
     path = found.path
     places = [k for k, (assignment, _) in enumerate(path) if assignment in times]
     quick = [k for k in places if times[path[k][0]] <= most]
@@ -264,7 +264,7 @@ def _end_in_time(found: Found, times: Mapping[Assignment, float], most: float) -
 def _measure(
     units: Sequence[Unit], trials: Trials, kept: Kept, progress: Callable[[int, int], None] | None
 ) -> Callable[[Assignment], Measured]:
-    """Cost and quality of an assignment; `UNKNOWN` where it cannot be lowered, but for the recipe itself."""
+    """Returns the measuring function: `UNKNOWN` for an assignment that cannot be lowered, an error for the recipe."""
     least = 1 + sum(len(u.choices) - 1 for u in units)
     if progress is not None:
         progress(trials.count, least)

@@ -1,4 +1,4 @@
-"""The outcome of `rnnqc tune`, and the recipe file that says the same."""
+"""The outcome of `rnnqc tune`, and its recipe file."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ Settings = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Unit:
-    """Something whose format is chosen: a quantization point, or that of several layers of the same weights.
+    """Something whose format is chosen: a quantization point, or the same point of several layers with shared weights.
 
     Attributes:
         point: Its path.
-        choices: What may be set; the first is the recipe's own format.
-        more: The same points of further layers of these weights, which are stored once only in one format.
-        layer: The cell or the operator that it is of.
-        size: How many weights it is, or is multiplied with.
-        bits: Its width as the recipe has it; None where that is float.
+        choices: The possible settings; the first is the recipe's own format.
+        more: The same point of further layers with these weights, which are stored once only if the format is the same.
+        layer: Its cell or operator.
+        size: The number of its weights, or of the weights that it is multiplied with.
+        bits: Its width in the recipe; None where that is float.
     """
 
     point: str
@@ -45,18 +45,18 @@ class Unit:
 
     @property
     def points(self) -> tuple[str, ...]:
-        """The paths of all of them."""
+        """The paths of all its points."""
         return (self.point, *self.more)
 
     @property
     def name(self) -> str:
-        """For people."""
+        """A name for people."""
         return self.point + (f" and {len(self.more)} more" if self.more else "")
 
 
 @dataclass(frozen=True)
 class Point:
-    """A point of the frontier: no other assignment that was measured costs as little or less and is better.
+    """A point of the frontier: no other measured assignment beats it.
 
     Attributes:
         measured: Cost and quality.
@@ -70,7 +70,7 @@ class Point:
 
 
 def shown_frontier(found: Found, most: int) -> list[tuple[Assignment, Measured]]:
-    """At most so many points of the frontier, about evenly, with both ends and with what was chosen."""
+    """Returns at most `most` points of the frontier, evenly spread, including both ends and the chosen one."""
     shown = thinned(found.frontier, most)
     costs = [m.cost for _, m in shown]
     chosen = next((p for p in found.frontier if p[0] == found.assignment), None)
@@ -81,17 +81,17 @@ def shown_frontier(found: Found, most: int) -> list[tuple[Assignment, Measured]]
 
 
 def settings_of(units: Sequence[Unit], assignment: Assignment) -> dict[str, Settings]:
-    """The settings of an assignment, by point, where they are not the recipe's own format."""
+    """Returns the settings of an assignment, by point, where they differ from the recipe's own format."""
     return {p: u.choices[c] for u, c in zip(units, assignment, strict=True) if c for p in u.points}
 
 
 def rules_of(settings: Mapping[str, Settings]) -> tuple[Rule, ...]:
-    """Settings by point as rules."""
+    """Converts settings by point to rules."""
     return tuple(Rule(glob.escape(point), s) for point, s in settings.items())
 
 
 def with_rules(recipe: Recipe, rules: Sequence[Rule]) -> Recipe:
-    """The recipe that the file with such rules in front is read as (see `recipe_text`)."""
+    """Returns the recipe that a file with `rules` in front is read as (see `recipe_text`)."""
     if not rules:
         return recipe
     own = len(rules) + (0 if is_builtin(recipe) else len(recipe.rules))
@@ -111,11 +111,11 @@ class Tuned(Result):
         call_seconds: Time of the first call, at the start and at the end.
         float_quality: Quality of the float model.
         decibels: Whether quality is SQNR in dB.
-        silent: Cells that the statistics have not seen run; nothing was chosen for them.
+        silent: Cells that never ran in the calibration; they keep the recipe's formats.
         rest: How the weights around the recurrent layers are stored: "float" or "int8".
-        frontier: What was measured on the way and nothing beats, the cheapest first; at most eight, about evenly.
+        frontier: Measured assignments that nothing beats, the cheapest first; at most eight, evenly spread.
         warnings: A sentence for each state that the data carries oddly or not at all.
-        falling: Whether less of the metric is better; the search has it with its sign turned.
+        falling: Whether less of the metric is better; the search has it with its sign reversed.
     """
 
     recipe: Recipe
@@ -134,7 +134,7 @@ class Tuned(Result):
 
     @property
     def verdict(self) -> Verdict | None:
-        """Whether the outputs are near enough, in the words of `rnnqc.report`; None where a metric decides."""
+        """Whether the outputs are close enough, in the words of `rnnqc.report`; None where a metric decides."""
         if not self.decibels:
             return None
         return verdict_of([Judged("", self.found.measured.quality, 0.0)])
@@ -150,14 +150,14 @@ class Tuned(Result):
 
     @property
     def unseen_layers(self) -> list[str]:
-        """Cells and operators of which the search has measured no other format; none without a bound of time."""
+        """Cells and operators without any measured change; empty if the search was complete."""
         unseen = set(self.found.unseen)
         seen = {unit.layer for k, unit in enumerate(self.units) if k not in unseen}
         return list(dict.fromkeys(unit.layer for unit in self.units if unit.layer not in seen))
 
     @property
     def messages(self) -> list[Told]:
-        """Cells that nothing was chosen for, a search that had no time to end, and states that are carried oddly."""
+        """Messages on cells that never ran, a search that ended early, and states that are carried oddly."""
         silent = (f"cell {cell!r} never ran in the calibration; it keeps the recipe's formats." for cell in self.silent)
         texts = all_told(Code.UNSEEN_CELL, silent)
         if self.found.ended_early:
@@ -173,7 +173,7 @@ class Tuned(Result):
 
     @property
     def rows(self) -> list[dict[str, Any]]:
-        """The changes that were kept, in order, with what each led to."""
+        """The changes that were kept, in order, each with the result."""
         return [
             {
                 "point": self.units[s.unit].name,
@@ -190,11 +190,11 @@ class Tuned(Result):
 
     @property
     def text(self) -> str:
-        """A recipe file that says the same."""
+        """The recipe file."""
         return recipe_text(self)
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-ready values."""
+        """Returns JSON-ready values."""
         found = self.found
         return {
             "start": {**asdict(found.start), "quality": self.said(found.start.quality)},
@@ -219,16 +219,16 @@ class Tuned(Result):
         }
 
     def said(self, quality: float) -> float:
-        """What the user calls a quality of the search."""
+        """Converts a quality of the search to the sign of the user's metric."""
         return -quality if self.falling else quality
 
     def worded(self, quality: float) -> str:
-        """A quality of the search for people."""
+        """Formats a quality of the search for people."""
         return f"{quality:.2f} dB" if self.decibels else f"{self.said(quality):.6g}"
 
 
 def recipe_text(tuned: Tuned) -> str:
-    """A recipe file: the rules that tuning found, each with what it did, before the recipe's own."""
+    """Returns a recipe file: the rules that tuning found, each with its effect, before the recipe's own."""
     found, recipe = tuned.found, tuned.recipe
     builtin = is_builtin(recipe)
     start, end = tuned.weight_bytes

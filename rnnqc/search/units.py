@@ -1,4 +1,4 @@
-"""What `rnnqc tune` chooses formats for, which ones, and in which order they are measured one by one."""
+"""The units that `rnnqc tune` chooses formats for, their choices, and the order of measuring single changes."""
 
 from __future__ import annotations
 
@@ -37,17 +37,17 @@ WEIGHTS, ACTIVATIONS = ("W.weight", "R.weight"), ("input", "hidden")
 MULTIPLIED = {"input": "W", "hidden": "R"}
 """The matrix that an activation is multiplied with."""
 USUAL_BITS = 8
-"""Of a weight of which the recipe says nothing."""
+"""The width of a weight that the recipe does not mention."""
 
 
 def units_of(model: Model, recipe: Recipe, compensated: bool, silent: Collection[str] = ()) -> list[Unit]:
-    """The matrices and activations of every cell of a float model that the statistics have seen run, in order."""
+    """Returns the matrices and activations of every cell of a float model, except `silent` ones, in order."""
     decompose(model, "tune")
     extra = COMPENSATION if compensated else {}
     alike: dict[tuple[Any, ...], Unit] = {}
     for cell in model.cells.values():
         if cell.name in silent:
-            continue  # nothing that it does could be measured
+            continue  # no effect could be measured
         parameters = parameters_of(model, cell)
         held = {k: hashlib.sha256(a.tobytes()).digest() for k, a in parameters.items()}
         sizes = {k: parameters[k].size if k in parameters else 0 for k in "WR"}
@@ -77,13 +77,13 @@ def units_of(model: Model, recipe: Recipe, compensated: bool, silent: Collection
 
 
 def _add(alike: dict[tuple[Any, ...], Unit], key: tuple[Any, ...], unit: Unit) -> None:
-    """Adds a unit, or its point to the unit of the same weights; the first one makes it."""
+    """Adds a unit, or adds its point to the unit of the same weights."""
     known = alike.get(key)
     alike[key] = unit if known is None else replace(known, more=(*known.more, unit.point))
 
 
 def linear_units(lowered: Lowered, recipe: Recipe) -> list[Unit]:
-    """The weights of linear layers that became integer, but for those that several operators share."""
+    """Returns the weights of linear layers that became integer, except those that several operators share."""
     entries, units = lowered.report.rest.entries, []
     shared = {e.shares for e in entries}
     for entry in entries:
@@ -99,15 +99,15 @@ def linear_units(lowered: Lowered, recipe: Recipe) -> list[Unit]:
 
 
 def in_turns(units: Sequence[Unit], *, cheaper: bool) -> list[tuple[int, int]]:
-    """Every change of one unit, as its number and that of a choice, the most promising first; layers take turns.
+    """Returns every change of one unit as (unit, choice), the most promising first; layers take turns.
 
-    In every turn comes one change of each layer, the largest layer first. Of a layer comes one choice of every unit,
-    the largest first, and then the next choices.
+    Each turn has one change of each layer, the largest layer first. In a layer, all units get their first choice, the
+    largest unit first, and then the next choices.
 
     Args:
-        units: What formats are chosen for.
-        cheaper: Whether bytes are to be saved: narrow formats first, of the finest groups, those of each width before
-            others. Otherwise quality is to be won: wide ones first.
+        units: The units to change.
+        cheaper: Whether to save bytes: narrow formats first, of each width the finest groups. Otherwise the aim is
+            quality: wide formats first.
     """
     layers: dict[str, list[tuple[bool, int, int, int, int]]] = {}
     for k, unit in enumerate(units):
@@ -119,9 +119,9 @@ def in_turns(units: Sequence[Unit], *, cheaper: bool) -> list[tuple[int, int]]:
 
 
 def _promising(unit: Unit, *, cheaper: bool) -> list[tuple[bool, int]]:
-    """The choices of a unit but its first, the most promising first, each with whether others of the layer come first.
+    """Returns all choices of a unit but the first, most promising first, with a flag for those that come last.
 
-    These are wider ones where bytes are to be saved, and those that are not where quality is to be won.
+    These are wider formats if the aim is to save bytes, and not wider ones if it is quality.
     """
     keys: list[tuple[bool, int, int, int]] = []
     held: dict[int, int] = {}

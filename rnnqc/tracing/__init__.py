@@ -1,1 +1,1 @@
-"""What a lowered model computes inside its cells: every named tensor of every time step."""
+"""Traces the cells of a lowered model: every named tensor of every time step."""

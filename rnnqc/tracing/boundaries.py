@@ -1,4 +1,4 @@
-"""Runs a model with the inputs and outputs of its cells as outputs."""
+"""Runs a model that exposes the inputs and outputs of its cells as outputs."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ class Run:
 
     Attributes:
         inputs: Arrays by the names that the cell uses; absent inputs are left out.
-        outputs: The same of its outputs.
-        trips: In which iteration of each loop around the cell.
+        outputs: Arrays of its outputs by the same kind of names.
+        trips: The iteration number of each loop around the cell.
     """
 
     inputs: Mapping[str, Array]
@@ -45,7 +45,7 @@ class Run:
 
 
 class Recorder:
-    """A model whose runs tell what stands inside.
+    """Runs a model and returns chosen inner values along with its outputs.
 
     Args:
         proto: The model, whose names are unique over all graphs.
@@ -84,11 +84,11 @@ class Recorder:
         """Runs the model once.
 
         Returns:
-            Its outputs, and the values by name.
+            Its outputs, and the chosen values by name.
 
         Raises:
             CompileError: The feed does not fit, or onnxruntime fails.
-            InternalError: Bringing the values out changed an output of the model.
+            InternalError: Exposing the values changed an output of the model.
         """
         expected = run_session(self._plain, feed)
         results = run_session(self._exposed, feed, sequences=True)
@@ -104,17 +104,17 @@ class Recorder:
 
 
 def observed_of(place: Place, stored: Container[str]) -> list[Observed]:
-    """What a model has to bring out for a cell, without its constants."""
+    """Returns the non-constant inputs and outputs of a cell, which the model has to expose."""
     formals = [(f, n) for f, n in [*place.inputs.items(), *place.outputs.items()] if n not in stored]
     return [Observed(place.cell.name, f, n, False, _rank(place, n), 0, _kind(place.cell, n)) for f, n in formals]
 
 
 def runs_of(place: Place, known: Mapping[str, Made]) -> list[Run]:
-    """The runs of one cell; a value around the If, Loop or Scan that the cell is in serves all runs in its iteration.
+    """Returns the runs of one cell. All runs in one iteration of an outer loop share the values of that loop.
 
     Args:
         place: The cell.
-        known: Values by name, as `Recorder.run` gives them, and the constants.
+        known: Values by name, as `Recorder.run` returns them, and the constants.
     """
     made = []
     for trips in known[next(iter(place.outputs.values()))]:
@@ -125,7 +125,7 @@ def runs_of(place: Place, known: Mapping[str, Made]) -> list[Run]:
 
 
 def _rank(place: Place, name: str) -> int:
-    """Of a value in front of or behind a loop; a fused node may have more axes, and its states, too."""
+    """Returns the rank of an input or output of a cell; the rank in a fused node's layout if the cell is fused."""
     cell = place.cell
     if place.node is not None:
         return _RANK
@@ -142,7 +142,7 @@ def _kind(cell: Cell, name: str) -> int:
 
 
 def stored_arrays(proto: onnx.ModelProto) -> dict[str, Array]:
-    """Initializers and values of Constant nodes, of all graphs."""
+    """Returns initializers and the values of Constant nodes, of all graphs."""
     found: dict[str, Array] = {}
     for graph in blocks_of([proto.graph]):
         assert isinstance(graph, onnx.GraphProto)

@@ -1,4 +1,4 @@
-"""Compares what a run made of a cell with what its specification makes of the same inputs."""
+"""Compares the outputs of a cell in a run with those that its specification computes from the same inputs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Array = npt.NDArray[Any]
 
 
 class DeviationError(InternalError):
-    """A run whose cells did not do what their specification says."""
+    """The outputs of a cell differ from its specification."""
 
 
 def check_outputs(cell: Cell, outputs: Mapping[str, Array], expected: Mapping[str, Array]) -> None:
@@ -39,10 +39,10 @@ def check_outputs(cell: Cell, outputs: Mapping[str, Array], expected: Mapping[st
 
 
 def check_constants(cell: Cell, made: Mapping[str, Array], first: Mapping[str, Array]) -> None:
-    """Checks that what nodes make of a cell's constants is what it was in the first run.
+    """Checks that the computed constants of a cell have the same values as in the first run.
 
     Raises:
-        CompileError: Something differs.
+        CompileError: A value differs.
     """
     for name, array in made.items():
         if not same_bits(array, first[name]):
@@ -54,7 +54,7 @@ def check_constants(cell: Cell, made: Mapping[str, Array], first: Mapping[str, A
 
 
 def description_of(cell: Cell) -> dict[str, Any]:
-    """What an index says of a cell."""
+    """Returns the description of a cell for an index."""
     coupled = [FORGET * cell.hidden_size, (FORGET + 1) * cell.hidden_size] if cell.input_forget else None
     return {
         "op": cell.op,
@@ -70,7 +70,7 @@ def description_of(cell: Cell) -> dict[str, Any]:
 
 
 def _arithmetic(cell: Cell) -> str:
-    """What an index calls the arithmetic of a cell."""
+    """Returns the name of a cell's arithmetic in an index."""
     if not isinstance(cell, IntegerCell):
         return "float"
     return cell.numbers.arithmetic if isinstance(cell.numbers, FixedPointNumbers) else "tables"

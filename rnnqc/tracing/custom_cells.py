@@ -1,4 +1,4 @@
-"""Custom cells in a lowered model: where their values stand, and what a run makes of them."""
+"""Custom cells in a lowered model: finds their values, and extracts them from a run."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from rnnqc.tracing.rounds import Made, Trips, at
 Array = npt.NDArray[Any]
 Levels = tuple[str, ...]
 Key = tuple[str, str]
-"""A tensor, and what a value is of it."""
+"""A tensor and a part of it, such as quantized values or scales of rows."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Site:
     """A value of a custom cell.
 
     Attributes:
-        mark: What it is.
+        mark: Describes which tensor and part it is.
         value: Its name.
         copy: The numbers of the unrolled steps that its node is in, from outside to inside.
     """
@@ -42,7 +42,7 @@ class Site:
 
     @property
     def key(self) -> Key:
-        """The tensor and the part of it."""
+        """The tensor and its part."""
         return self.mark.tensor, self.mark.part
 
 
@@ -51,9 +51,9 @@ class QuantizedCustomCell:
     """A quantized custom cell.
 
     Attributes:
-        name: As in the names of its points.
-        record: What quantize-custom-cells says of it.
-        levels: The operators of the nodes in whose subgraphs its nodes are, from outside to inside.
+        name: The name that its points carry.
+        record: The record that quantize-custom-cells wrote.
+        levels: The operators of the nodes whose subgraphs contain it, from outside to inside.
         sites: Its values, in the order of the file.
     """
 
@@ -64,12 +64,12 @@ class QuantizedCustomCell:
 
     @property
     def looped(self) -> bool:
-        """Whether it is a loop that has not been unrolled."""
+        """Whether the cell is a loop that was not unrolled."""
         return self.record["op"] in ("Scan", "Loop") and not any(s.copy for s in self.sites)
 
     @property
     def backwards(self) -> bool:
-        """Whether it goes from the last element of the sequence to the first."""
+        """Whether the cell processes the sequence from its last element to its first."""
         return bool(self.record["reverse"])
 
 
@@ -78,9 +78,9 @@ class CustomCellRun:
     """One run of a custom cell.
 
     Attributes:
-        steps: How many steps it has.
-        values: For each part of each tensor its arrays by step; constants at step 0 alone.
-        trips: In which iteration of each loop around the cell.
+        steps: Number of steps.
+        values: For each part of each tensor its arrays by step; constants only at step 0.
+        trips: The iteration number of each loop around the cell.
     """
 
     steps: int
@@ -89,7 +89,7 @@ class CustomCellRun:
 
 
 def quantized_custom_cells(proto: onnx.ModelProto) -> dict[str, QuantizedCustomCell]:
-    """The quantized custom cells of a model, in the order of its graphs.
+    """Returns the quantized custom cells of a model, in the order of its graphs.
 
     Args:
         proto: The model, whose names are unique over all graphs.
@@ -110,7 +110,7 @@ def quantized_custom_cells(proto: onnx.ModelProto) -> dict[str, QuantizedCustomC
 
 
 def with_loops(proto: onnx.ModelProto) -> onnx.ModelProto:
-    """The model, its custom cells loops again where they are nodes backed by functions."""
+    """Returns the model with custom cells as loops again, where they are nodes backed by functions."""
     if not any(map(_is_custom_function, proto.functions)):
         return proto
     whole = onnx.ModelProto()
@@ -128,7 +128,7 @@ def _is_custom_function(function: onnx.FunctionProto) -> bool:
 
 
 def _unchecked(function: onnx.FunctionProto) -> onnx.NodeProto:
-    """The loop of a custom cell's function, which reads its constants directly from now on."""
+    """Returns the loop of a custom cell's function, changed to read its constants directly."""
     loop: onnx.NodeProto = next(n for n in function.node if n.op_type == "Scan")
     sources = {o: n.input[0] for n in function.node if n.op_type in ("Squeeze", "Unsqueeze") for o in n.output}
     for block in blocks_of(inner_graphs(loop)):
@@ -140,7 +140,7 @@ def _unchecked(function: onnx.FunctionProto) -> onnx.NodeProto:
 
 
 def _nodes(main: onnx.GraphProto) -> Iterator[tuple[onnx.NodeProto, Levels]]:
-    """Every node with the operators around it."""
+    """Yields every node with the operators around it."""
     pending: list[tuple[onnx.GraphProto, Levels]] = [(main, ())]
     while pending:
         graph, levels = pending.pop(0)
@@ -150,12 +150,12 @@ def _nodes(main: onnx.GraphProto) -> Iterator[tuple[onnx.NodeProto, Levels]]:
 
 
 class Runs:
-    """Takes the runs of a custom cell out of what a run of the model brings out.
+    """Extracts the runs of a custom cell from a run of the model.
 
     Args:
         cell: The cell.
-        levels: Of all values of the model.
-        stored: Its constants, by name.
+        levels: The operators around each value of the model.
+        stored: The constants of the model, by name.
     """
 
     def __init__(self, cell: QuantizedCustomCell, levels: Mapping[str, Levels], stored: Mapping[str, Array]) -> None:
@@ -169,12 +169,12 @@ class Runs:
                 self._varying.append(site)
 
     def _within(self, site: Site) -> bool:
-        """Whether a value is made in each step, or around the cell."""
+        """Whether a value is computed inside the cell's own graph or around it."""
         own, levels = self.cell.levels, self._levels[site.value]
         return levels == own[: len(levels)]
 
     def observed(self) -> list[Observed]:
-        """What the model has to bring out."""
+        """Returns the values that the model has to expose."""
         values = []
         for mark, value in ((s.mark, s.value) for s in self._varying):
             rank = ANY_RANK if mark.rank is None else mark.rank
@@ -182,10 +182,10 @@ class Runs:
         return values
 
     def of(self, known: Mapping[str, Made]) -> list[CustomCellRun]:
-        """The runs of one call.
+        """Returns the runs of one call.
 
         Args:
-            known: What values are, by their names.
+            known: The values of this call, by name.
         """
         if self.cell.looped:
             return self._of_loop(known)
@@ -203,7 +203,7 @@ class Runs:
         return runs
 
     def _of_loop(self, known: Mapping[str, Made]) -> list[CustomCellRun]:
-        """The runs of a loop; what is made around it is the same in all steps of a run."""
+        """Returns the runs of a loop. A value computed around the loop is the same in all steps of a run."""
         runs = []
         for trips, steps in itertools.groupby(self._trips(self._varying, known), lambda t: t[:-1]):
             values: dict[Key, dict[int, Array]] = {}
@@ -215,18 +215,18 @@ class Runs:
         return runs
 
     def _trips(self, sites: Iterable[Site], known: Mapping[str, Made]) -> list[Trips]:
-        """The iterations in which values of a custom cell are made."""
+        """Returns the iterations in which the cell's own values are computed."""
         own = self.cell.levels
         return list(known[next(s.value for s in sites if self._levels[s.value] == own)])
 
 
 def _step(site: Site) -> int:
-    """The step of a site of an unrolled custom cell."""
+    """Returns the step of a site of an unrolled custom cell."""
     return site.copy[-1] if site.mark.step is None else site.mark.step
 
 
 def _put(values: dict[Key, dict[int, Array]], site: Site, step: int, array: Array) -> None:
-    """Notes a value: the second one of a tensor in a step makes a tensor of its own, of the same name with `~2`."""
+    """Stores a value. A tensor's second value in the same step goes to a tensor of the same name with `~2`."""
     tensor, part = site.key
     for number in itertools.count(1):
         key = tensor if number == 1 else f"{tensor}~{number}", part

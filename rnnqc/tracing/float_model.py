@@ -1,4 +1,4 @@
-"""A float model as one whose cells can be traced: explicit loops whose values have names, nothing quantized."""
+"""Makes a float model traceable: its cells become explicit loops with named values and without quantizers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from rnnqc.passes.custom_cells.mark_custom_values import ValueMarks, record_of
 
 
 def with_float_cells(model: Model) -> onnx.ModelProto:
-    """A float model whose cells are loops of form qcdq without quantizers; it is changed.
+    """Replaces the cells of a float model by loops of form qcdq without quantizers. `model` is changed.
 
     Raises:
         CompileError: It has no recurrent layer.
@@ -44,7 +44,7 @@ def with_float_cells(model: Model) -> onnx.ModelProto:
 
 
 def _mark(cell: CustomCell) -> bool:
-    """Marks the values of a custom cell, and notes at one of its nodes that they are float; whether it has any."""
+    """Annotates the values of a custom cell and records that they are float. Returns False if the cell has no nodes."""
     at = cell.recurrence
     nodes = [at.loop] if at.loop is not None else [p.node for sites in cell.products.values() for p in sites]
     if not nodes:

@@ -24,9 +24,9 @@ _CUT_ROUNDINGS = {Rounding.FLOOR.value, Rounding.CEIL.value, Rounding.TOWARD_ZER
 
 
 def steps_alone(cell: IntegerCell) -> bool:
-    """Whether a step can be run alone: its states, as floats, stand for the quantized values that the loop carries.
+    """Whether a step can run alone: its float states must determine the quantized values that the loop carries.
 
-    Not for fixed-point arithmetic with roundings toward one side and scales that are no powers of two
+    They do not in fixed-point arithmetic that truncates and whose scales are not powers of two
     (docs/quant_lstm_cell.md, *After the loop*).
     """
     numbers = cell.numbers
@@ -39,8 +39,8 @@ def steps_alone(cell: IntegerCell) -> bool:
 class NativeSteps:
     """The native kernel of one cell, one step at a time.
 
-    All steps run at once, as rows of one batch: each starts from the states that the step before it left, so that the
-    first step that differs is found, and no later one is blamed for it.
+    All steps run at once, as rows of one batch. Each starts from the reference states of the step before it, so a
+    difference shows in the step that causes it and not in later ones.
 
     Args:
         place: The cell, fused.
@@ -72,7 +72,7 @@ class NativeSteps:
         self._session: Any = None
 
     def run(self, x: Array, states: Mapping[str, Array]) -> dict[str, Array]:
-        """One step of many rows.
+        """Runs one step on many rows.
 
         Args:
             x: `[N,I]`.
@@ -98,12 +98,12 @@ class NativeSteps:
     def first_difference(
         self, x: Array, tensors: Mapping[str, Tensor], states: Mapping[str, Array], backwards: bool
     ) -> tuple[int, str] | None:
-        """The first step, in the order of the loop, that the kernel makes differently, and the tensor.
+        """Returns the first step, in loop order, whose result differs from the specification, and the tensor.
 
         Args:
             x: The operator's input `[n,B,I]` of these steps, in the order of their tensors.
-            tensors: Those of the specification.
-            states: What the first step of the loop starts from `[B,H]`.
+            tensors: The tensors of the specification.
+            states: The states `[B,H]` before the first step of the loop.
             backwards: Whether the loop goes from the last step to the first.
         """
         real = self._floats(tensors)
@@ -122,11 +122,11 @@ class NativeSteps:
         return None
 
     def left(self, tensors: Mapping[str, Tensor], backwards: bool) -> dict[str, Array]:
-        """The states after some steps, by the names of the operator's inputs."""
+        """Returns the states after these steps, by the names of the operator's inputs."""
         return {n: v[0 if backwards else -1] for n, v in self._floats(tensors).items()}
 
     def _floats(self, tensors: Mapping[str, Tensor]) -> dict[str, Array]:
-        """The states after each step as the operator hands them out, float32 and without -0."""
+        """Returns the states after each step as the operator outputs them: float32, with +0 for -0."""
         rounded = any(a.name == "rounded_output" and a.i for a in self._graph.node[0].attribute)
         made = {"initial_h": tensors["hidden" if rounded else "hidden.value"].values}
         if "initial_c" in self._states:

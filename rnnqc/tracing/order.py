@@ -1,4 +1,4 @@
-"""The order of a loop against that of time."""
+"""Converts between the order of a loop's steps and the order of time."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ Array = npt.NDArray[Any]
 
 
 class Order:
-    """The order of a loop against that of time."""
+    """Converts between the order of a loop's steps and the order of time."""
 
     def __init__(self, reverse: bool, lens: Array | None, time: int) -> None:
         self.lens = lens
         self._index: Array | None = None
         if lens is not None and reverse:
-            # ReverseSequence turns the first `len` steps of each row.
+            # ReverseSequence reverses the first `len` steps of each row.
             t = np.arange(time)[:, None]
             count = np.maximum(lens.astype(np.int64), 1)[None, :]
             self._index = np.where(t < count, count - 1 - t, t)
 
     def loop(self, x: Array) -> Array:
-        """`[T,B,...]` in time order, as the loop's sequences have it."""
+        """Reorders `[T,B,...]` from time order to the order of the loop's sequences."""
         if self._index is None:
             return x
         return np.take_along_axis(x, self._index.reshape(*self._index.shape, *[1] * (x.ndim - 2)), 0)
 
     def natural(self, first: int, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Steps in time order with 0 beyond the length of each row."""
+        """Returns the steps in time order, with 0 beyond the length of each row."""
         if self.lens is None:
             return dict(tensors)
         made = {}

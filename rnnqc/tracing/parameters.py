@@ -1,4 +1,4 @@
-"""The parameters of a cell: quantized weights, and what is added to its products, in every form by the same names."""
+"""The parameters of a cell: quantized weights, biases and peepholes, under the same names in every form."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _PASSED = ("Cast", "Clip", "Identity")
 def parameters_of_operator(
     cell: IntegerCell, operands: Mapping[str, Array], scales: Mapping[str, Array]
 ) -> dict[str, Array]:
-    """The parameters of a cell in its integer form by their names in a dump; nothing if there are no operands.
+    """Returns the parameters of a cell in its integer form by their names in a dump; nothing if there are no operands.
 
     `W.weight.codes` `[I,GH]` and `R.weight.codes` `[H,GH]`, unpacked; their scales, and their zero points where these
     are not 0; `bias`, `hidden_bias` and `peepholes` where the cell has them as real values.
@@ -30,17 +30,17 @@ def parameters_of_operator(
     Args:
         cell: The cell.
         operands: Its constants, by the names of the operator's inputs.
-        scales: Those of W and R.
+        scales: The scales of W and R.
     """
     weights = {key: _of_operator(cell, key, operands) for key in ("W", "R")}
     weights = {k: {**parts, "scale": scales[k]} if parts and k in scales else parts for k, parts in weights.items()}
-    # In look-up arithmetic the others are in quantization steps, with zero points.
+    # Look-up arithmetic has them in quantization steps, with zero points folded in.
     has_real = isinstance(cell.numbers, FixedPointNumbers)
     return _named(weights, {key: operands.get(key) for key in _REAL} if has_real else {})
 
 
 def parameters_of_nodes(cell: QuantizedCell, nodes: QcdqNodes, constants: Mapping[str, Array]) -> dict[str, Array]:
-    """The same of a cell in form qcdq, and the scales of its weights.
+    """Returns the same parameters of a cell in form qcdq, with the scales of its weights.
 
     Args:
         cell: The cell.
@@ -59,7 +59,7 @@ def _named(weights: Mapping[str, Mapping[str, Array]], others: Mapping[str, Arra
 
 
 def _of_operator(cell: IntegerCell, key: str, operands: Mapping[str, Array]) -> dict[str, Array]:
-    """Quantized values and zero points of W or R."""
+    """Returns quantized values and zero points of W or R."""
     stored = operands.get(key)
     if stored is None or stored.dtype.kind not in "iu":
         return {}
@@ -72,7 +72,7 @@ def _of_operator(cell: IntegerCell, key: str, operands: Mapping[str, Array]) -> 
 
 
 def _of_nodes(own: QcdqNodes, key: str, constants: Mapping[str, Array]) -> dict[str, Array]:
-    """Quantized W or R, scales and zero points out of the nodes that dequantize them; nothing for float weights."""
+    """Returns quantized W or R, scales and zero points from the nodes that dequantize them; empty for float weights."""
     name = own.in_front.get(f"{key}.weight.quantized")
     if name is None:
         return {}
@@ -89,7 +89,7 @@ def _of_nodes(own: QcdqNodes, key: str, constants: Mapping[str, Array]) -> dict[
 
 
 def _source(nodes: Sequence[onnx.NodeProto], value: str) -> str:
-    """What casts and limits leave as it is."""
+    """Follows `value` back through nodes that do not change it, such as casts and limits."""
     for node in reversed(nodes):
         if value in node.output and node.op_type in _PASSED:
             value = node.input[0]

@@ -1,4 +1,4 @@
-"""Where a quantized LSTM, GRU or RNN stands in a lowered model: its nodes, what they read and what they make."""
+"""Locates a quantized LSTM, GRU or RNN in a lowered model: its nodes, inputs and outputs."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ class Place:
     """A cell with its values in a model.
 
     Attributes:
-        cell: What the model says about it.
-        nodes: Its own ones; the fused node alone in form fused. In form qcdq they have a loop: one that was unrolled is
-            made again from the model's description of the cell.
-        inputs: Names in the model of what it reads, by the names of the operator's inputs; in form qcdq, which has no
-            operator, by themselves.
-        outputs: Names in the model, by the names of the operator's outputs.
+        cell: Its description in the model.
+        nodes: Its nodes; in form fused the fused node alone. In form qcdq they contain a loop: if it was unrolled, it
+            is rebuilt from the cell's description.
+        inputs: The names of its inputs in the model, by the names of the operator's inputs. Form qcdq has no operator:
+            there they are keyed by themselves.
+        outputs: The names of its outputs in the model, by the names of the operator's outputs.
     """
 
     cell: QuantizedCell
@@ -44,7 +44,7 @@ class Place:
 
     @property
     def attributes(self) -> dict[str, Any]:
-        """Of the operator, in the forms fused and integer."""
+        """The attributes of the operator, in the forms fused and integer."""
         if self.node is None:
             assert isinstance(self.cell, IntegerCell)
             return self.cell.numbers.attributes(self.cell)
@@ -53,7 +53,7 @@ class Place:
 
 
 def places_of_cells(model: Model, cells: Mapping[str, Cell], known: Collection[str]) -> dict[str, Place]:
-    """The places of cells by their names, in the order of the model's graphs.
+    """Returns the places of cells by their names, in the order of the model's graphs.
 
     Args:
         model: The model.
@@ -61,14 +61,14 @@ def places_of_cells(model: Model, cells: Mapping[str, Cell], known: Collection[s
         known: Names of all values of the model.
 
     Raises:
-        CompileError: A fused node has no function, or a value of a cell is not there.
+        CompileError: A fused node has no function, or a value of a cell is missing.
     """
     proto = model.proto
     functions = {(f.domain, f.name, f.overload) for f in proto.functions}
     found: dict[str, list[onnx.NodeProto]] = {}
     for graph in blocks_of([proto.graph]):
         tags = [next((p.value for p in n.metadata_props if p.key == CELL_TAG), "") for n in graph.node]
-        for name in dict.fromkeys(t for t in tags if t in cells and t not in found):  # nodes of subgraphs have it, too
+        for name in dict.fromkeys(t for t in tags if t in cells and t not in found):  # subgraph nodes have it, too
             found[name] = [n for n, t in zip(graph.node, tags, strict=True) if t == name]
     made = {}
     for name, nodes in found.items():

@@ -40,25 +40,25 @@ class QcdqReader:
         self.cell = cell
         names = ("hidden.previous", *(f"hidden.{p}" for p in _PARTS), "hidden/codes", "hidden/sign")
         self.entering = () if cell.rounds_output else names
-        # Only there do parts of pre-activations stand for the same values in the integer forms.
+        # In other cells the parts of pre-activations differ from those of the integer forms.
         self._grid = cell.op == CELL_OP or cell.is_float or needs_fixed_point(cell)
 
     def in_front(self, values: Mapping[str, Array], x: Array) -> Iterator[Tensor]:
-        """What is computed before the loop: the input and its product, of the whole sequence.
+        """Yields the tensors computed before the loop: the input and its matmul, for the whole sequence.
 
         Args:
-            values: Those before the loop, by plain names.
+            values: Values before the loop, by plain names.
             x: The cell's input, in the order of the loop's sequences.
         """
         yield self._point(_INPUT, values, x)
         yield _product("x.product", _OF_X, values)
 
     def steps(self, values: Mapping[str, Array], after: Mapping[str, Array], backwards: bool) -> Iterator[Tensor]:
-        """What is computed in the loop.
+        """Yields the tensors computed in the loop.
 
         Args:
-            values: Those of its body `[T,...]`, by plain names.
-            after: Those of the step that would follow.
+            values: Values of its body `[T,...]`, by plain names.
+            after: The values that one further step would compute from the final states.
             backwards: Whether the loop goes from the last step to the first.
         """
         cell = self.cell
@@ -84,11 +84,11 @@ class QcdqReader:
         yield hidden
 
     def _gate(self, k: int, values: Mapping[str, Array]) -> Iterator[Tensor]:
-        """Pre-activation and value of one gate, in the order in which the integer forms have them."""
+        """Yields pre-activation and value of one gate, in the order of the integer forms."""
         cell, name = self.cell, self.cell.type.gates[k]
         if self._is_coupled(k):
             for made in self._points([f"{name}.activation"], values):
-                # A rounded difference, 1 - i: with other scales it is no exact multiple, or only by chance.
+                # 1 - i is rounded: unless the scale is a power of two it is not an exact multiple.
                 exact = made.scale is not None and is_power_of_two(float(made.scale))
                 yield made if exact else Tensor(made.name, made.values)
             return
@@ -109,24 +109,24 @@ class QcdqReader:
         yield from self._points([*seen, f"{name}.activation"], values)
 
     def _is_coupled(self, k: int) -> bool:
-        """Whether gate k is f = 1 - i, without products of its own."""
+        """Whether gate k is f = 1 - i, without matmuls of its own."""
         return self.cell.input_forget and k == FORGET
 
     def _part(self, k: int, point: str, values: Mapping[str, Array], whole: Array) -> Tensor:
-        """The part of gate k of a product, quantized if it has a quantizer."""
+        """The part of gate k of a matmul's result, quantized if it has a quantizer."""
         name, hidden = f"{self.cell.type.gates[k]}.{point}", self.cell.hidden_size
         held = values.get(name)
         return self._point(name, values, whole[..., k * hidden : (k + 1) * hidden] if held is None else held)
 
     def _points(self, points: Iterable[str], values: Mapping[str, Array]) -> Iterator[Tensor]:
-        """The tensors at those of some quantization points that the loop has."""
+        """Yields the tensors of those `points` that the loop has."""
         for point in points:
             held = self._value(point, values)
             if held is not None:
                 yield self._point(point, values, held)
 
     def _value(self, point: str, values: Mapping[str, Array]) -> Array | None:
-        """What is quantized at a point of the loop, or was not because the point is float."""
+        """The value that a point's quantizer reads, or the value at a float point; None if the loop has none."""
         gate, _, part = point.rpartition(".")
         names = [point, f"{point}.sum", f"{point}.next"]
         if part == "acc":
@@ -154,7 +154,7 @@ class QcdqReader:
         return made if np.array_equal(made.values, exact) else Tensor(point, exact)
 
     def _rounded(self, name: str, values: Array) -> Tensor:
-        """A hidden state that is on its grid already."""
+        """The tensor of a hidden state whose values are already multiples of its scale."""
         held = self.cell.points["hidden"].complete
         scale, zero_point = F32(held.scale[0]), held.zero_point
         return dequantized(name, _on_grid(values, scale) + zero_point, scale=scale, zero_point=zero_point)
@@ -166,21 +166,21 @@ class QcdqReader:
             return Tensor(point, exact)
         whole = np.asarray(codes, np.int64)
         zero: Any = values.get(f"{point}.zero_point")
-        if zero is None:  # the same one for all rows, which multiples of the scale do not have
+        if zero is None:  # all rows have the same one; values that are multiples of the scale leave it out
             zero = self.cell.points[point].integers.zero_point
             whole = whole + zero
         return dequantized(point, whole, row_scale=rows, zero_point=zero)
 
 
 def _product(name: str, limits: str, values: Mapping[str, Array], held: str = "") -> Tensor:
-    """Sums of products, after the limits of their accumulator."""
+    """Results of a matmul, after the limits of their accumulator."""
     sums = first_of(values, f"{limits}.limited", held or name)
     assert sums is not None
     return Tensor(name, sums)
 
 
 def _moved(entering: Tensor, following: Tensor, backwards: bool) -> Tensor:
-    """The hidden state after each step, from what the steps and the one that would follow found."""
+    """The hidden state after each step, from the states entering the steps and the one entering the next step."""
     zero = entering.zero_point
     if zero is not None and zero.ndim:
         zero = moved(zero, following.zero_point, backwards)
@@ -191,13 +191,13 @@ def _moved(entering: Tensor, following: Tensor, backwards: bool) -> Tensor:
 
 
 def _on_grid(values: Array, scale: np.float32) -> Array:
-    """The multiples of a scale next to some values."""
+    """Returns `values` as multiples of `scale`, rounded to int64."""
     multiples: Array = np.rint(values / scale).astype(np.int64)
     return multiples
 
 
 def _codes(point: str, values: Mapping[str, Array], zero_point: int) -> Array | None:
-    """Values that a quantizer made: whole numbers, float ones of Brevitas' own, or float multiples of the scale."""
+    """Returns a quantizer's values as integers: integers as they are, floats of Brevitas, or multiples of the scale."""
     exported, sign = values.get(f"{point}/codes"), values.get(f"{point}/sign")
     if exported is not None:
         return np.asarray(exported, np.int64)
@@ -209,12 +209,12 @@ def _codes(point: str, values: Mapping[str, Array], zero_point: int) -> Array | 
 
 
 def first_of(values: Mapping[str, Array], *names: str) -> Array | None:
-    """The first of `names` that is there."""
+    """Returns the value of the first of `names` that exists."""
     return next((values[n] for n in names if n in values), None)
 
 
 def moved(values: Array | None, after: Array | None, backwards: bool) -> Any:
-    """The values after each step, from those before each step and before the one that would follow."""
+    """Returns the values after each step, from those before each step and before the next one."""
     if values is None or after is None:
         return None
     return np.concatenate([after, values[:-1]] if backwards else [values[1:], after])

@@ -1,4 +1,4 @@
-"""The nodes of a cell in form qcdq, run by onnxruntime with every value of its loop's body as an output."""
+"""Runs the nodes of a cell in form qcdq in onnxruntime, with every value of its loop body as an output."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class Evaluation:
     """A run of a cell; values have their names without path and number.
 
     Attributes:
-        before: Values before the loop; those of a sequence are in the order of the loop's sequences.
+        before: Values before the loop; sequences are in the order of the loop's sequences.
         steps: Values of the loop's body `[T,...]`, in the same order.
-        after: Values of the step that would follow, `[1,...]`: those that depend on its states alone.
+        after: Values `[1,...]` of one further step, as far as they depend on its states alone.
         outputs: The cell's outputs.
     """
 
@@ -38,13 +38,13 @@ class Evaluation:
 
 
 class QcdqNodes:
-    """Runs one cell, without onnxruntime's optimizations: sums of floats depend on what it fuses.
+    """Runs one cell without onnxruntime's optimizations, because its fusions change float sums.
 
     Args:
         place: The cell.
         proto: The model.
-        wanted: Names of the values before the loop that matter.
-        entering: Names of values that depend on the states alone: those of the step after the last one matter.
+        wanted: Names of the values of interest before the loop.
+        entering: Names of values that depend on the states alone; they are also computed for one step after the last.
 
     Raises:
         CompileError: There is no loop, or other subgraphs beside it.
@@ -100,7 +100,7 @@ class QcdqNodes:
     def _evaluate(
         self, key: str, nodes: Sequence[onnx.NodeProto], given: Arrays, constants: Arrays, names: Iterable[str]
     ) -> Arrays:
-        """Values `names` made by `nodes`, or given; one session for each key."""
+        """Returns the values `names`, computed by `nodes` or given. Each `key` has one session."""
         made = {o for n in nodes for o in n.output}
         known = {**constants, **given}
         results = {n: known[n] for n in names if n not in made}
@@ -123,7 +123,7 @@ class QcdqNodes:
 
 
 def _by_plain_name(cell: str, names: Iterable[str]) -> dict[str, str]:
-    """Values by their names without path and number; of two the first."""
+    """Maps names without path and number to full names; of duplicates, the first."""
     found: dict[str, str] = {}
     for name in names:
         if name:

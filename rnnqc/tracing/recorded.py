@@ -1,4 +1,4 @@
-"""What a reference records of a cell in its integer form, as named tensors with their number formats."""
+"""Converts the values that a reference records of an integer cell into named tensors with number formats."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ Arrays = Mapping[str, Array]
 Numbers = LutNumbers | FixedPointNumbers
 F32 = np.float32
 GRIDS = {"Sigmoid": 2.0**-15, "Tanh": 2.0**-14}
-"""Grids of the default tables."""
+"""Step sizes of the outputs of the default tables."""
 _ROWS_OF = {
     "x.product": "input",
     "hidden.product": "hidden.previous",
     f"{RESET_HIDDEN}.product": RESET_HIDDEN,
 }
-"""Products, whose rows have the scales of what is multiplied."""
+"""Matmuls, and the operand whose row scales their rows have."""
 
 
 class Recording:
-    """Keeps what a reference records (`rnnqc.reference.recording.Recorder`).
+    """Keeps the values that a reference records (`rnnqc.reference.recording.Recorder`).
 
     Args:
-        backwards: Whether steps are made from the last one to the first: they are handed out in the order of time.
+        backwards: Whether steps run from the last to the first; `steps` then returns them in the order of time.
     """
 
     def __init__(self, backwards: bool) -> None:
@@ -54,7 +54,7 @@ class Recording:
             self._steps[name].append(values)
 
     def steps(self) -> dict[str, Array]:
-        """The values `[n,B,K]` of the steps since the last call."""
+        """Returns the values `[n,B,K]` of the steps since the last call."""
         made = {}
         for name, held in self._steps.items():
             joined = np.concatenate(held[::-1] if self._backwards else held)
@@ -65,7 +65,7 @@ class Recording:
 
 @dataclass(frozen=True)
 class _Format:
-    """How integers are handed out: `scale`, `zero_point`, what is added to those of the reference, types."""
+    """How to output integers: `scale`, `zero_point`, an offset added to the reference's values, and types."""
 
     scale: Any
     zero_point: int = 0
@@ -75,7 +75,7 @@ class _Format:
 
 
 class RecordedTensors:
-    """Makes tensors of what a reference records.
+    """Makes tensors from the values that a reference records.
 
     Args:
         cell: The cell.
@@ -83,7 +83,7 @@ class RecordedTensors:
         constants: The arrays of its operands, by the names of the operator's inputs.
 
     Raises:
-        KeyError: The cell's description lacks something.
+        KeyError: The cell's description is incomplete.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class RecordedTensors:
             self._formats, self._units = _table_formats(cell, numbers, constants), _units(cell, numbers)
 
     def of(self, held: Arrays) -> Iterator[Tensor]:
-        """The tensors of some steps, or of the whole sequence, in the order in which a step makes them."""
+        """Yields the tensors of some steps, or of the whole sequence, in the order in which a step computes them."""
         for name in self._names:
             if name + CODES in held:
                 yield self._integers(name, held)
@@ -110,10 +110,10 @@ class RecordedTensors:
 
     @property
     def weight_scales(self) -> dict[str, Array]:
-        """The scales of W and R, by key: the unit of their products, without that of what they are multiplied with.
+        """The scales of W and R, by key: the scale of their matmuls divided by the scale of the other operand.
 
-        A file has them in multipliers, which are rounded: they may be off in the last bit where they differ by column,
-        and other scales are no powers of two.
+        Per-column scales come from multipliers in the file, which are rounded: the last bit may be off unless the scale
+        of the other operand is a power of two.
         """
         made: dict[str, Array] = {}
         sources = {"W": {"x.product": "input"}, "R": {"hidden.product": "hidden"}}
@@ -152,7 +152,7 @@ class RecordedTensors:
         if name not in self._steps:
             return Tensor(name, real)
         step, zero_point, integers = self._steps[name]
-        # 1 - i is a rounded difference: with other steps it is no exact multiple, or only by chance.
+        # 1 - i is rounded: unless the step is a power of two it is not an exact multiple.
         units = [*([] if unit is None else [unit]), *([step] if name == self._coupled else [])]
         if not all(map(is_power_of_two, units)):
             return Tensor(name, real)
@@ -161,11 +161,11 @@ class RecordedTensors:
 
 
 Steps = dict[str, tuple[np.float32, int, npt.DTypeLike]]
-"""Of entries of tables that have quantized values: the scale, the zero point and the type of the quantized values."""
+"""For table entries that have quantized values: their scale, zero point and type."""
 
 
 def _columns(cell: IntegerCell, name: str, per_column: Array) -> Array:
-    """What belongs to the columns of a product."""
+    """Selects the entries of the columns of one matmul."""
     if not cell.resets_state or name == "x.product":
         return per_column
     candidate = cell.candidate_columns
@@ -173,7 +173,7 @@ def _columns(cell: IntegerCell, name: str, per_column: Array) -> Array:
 
 
 def _product_formats(cell: IntegerCell, scales: Mapping[str, Array], real: npt.DTypeLike) -> dict[str, _Format]:
-    """Of sums of products, by the scales of the columns of W and R."""
+    """Returns the formats of matmul results, from the scales of the columns of W and R."""
     n = cell.numbers
     wide = [True, True] if isinstance(n, FixedPointNumbers) else [n.x_bits > 8, n.h_bits > 8]
     x, h = (np.int64 if w else np.int32 for w in wide)
@@ -189,15 +189,15 @@ def _product_formats(cell: IntegerCell, scales: Mapping[str, Array], real: npt.D
 
 
 def _gate_step(cell: IntegerCell, numbers: LutNumbers, k: int) -> float:
-    """The real value of one unit of gate k's pre-activation."""
+    """Returns the real value of 1 LSB of gate k's pre-activation."""
     if numbers.gate_kinds[k] != "table":
         return 1.0
     scale = cell.points[f"{cell.type.gates[k]}.acc"].scale
-    return float(scale[0]) if scale else 1.0  # gate f of a cell with f = 1 - i has none
+    return float(scale[0]) if scale else 1.0  # with f = 1 - i, gate f has none
 
 
 def _table_formats(cell: IntegerCell, n: LutNumbers, constants: Mapping[str, Array]) -> dict[str, _Format]:
-    """Formats of look-up arithmetic."""
+    """Returns the formats of look-up arithmetic."""
     steps = np.repeat([_gate_step(cell, n, k) for k in range(len(cell.type.gates))], cell.hidden_size)
     units = {k: np.asarray(constants[k], np.float64) * steps for k in ("x_multiplier", "h_multiplier")}
     x_scale = (cell.points["input"].scale or (0.0,))[0] if n.x_mode == "codes" else n.x_scale
@@ -216,7 +216,7 @@ def _table_formats(cell: IntegerCell, n: LutNumbers, constants: Mapping[str, Arr
 
 
 def _units(cell: IntegerCell, n: LutNumbers) -> dict[str, np.float32]:
-    """What one unit of values stands for that the operator does not hold as real ones."""
+    """Returns the real value of 1 LSB of each value that the operator holds in quantization steps."""
     if cell.type.cell_state and n.cell_scale:
         return dict.fromkeys(("cell_gate.activation", "cell_state.kept", "cell_state.added"), F32(n.cell_scale))
     candidate = cell.type.candidate
@@ -226,9 +226,9 @@ def _units(cell: IntegerCell, n: LutNumbers) -> dict[str, np.float32]:
 def _fixed_point_formats(
     cell: IntegerCell, numbers: FixedPointNumbers, constants: Mapping[str, Array]
 ) -> dict[str, _Format]:
-    """Formats of fixed-point arithmetic: quantized values are those of the quantization points.
+    """Returns the formats of fixed-point arithmetic: quantized values are those of the quantization points.
 
-    Where a node stores signed values raised, they are signed here.
+    Signed values that a node stores with an offset are signed here.
     """
     real = numbers.real
     multipliers = {k: np.asarray(constants[k], F32) for k in ("x_multiplier", "h_multiplier")}
@@ -242,13 +242,13 @@ def _fixed_point_formats(
 
 
 def _zero_point(cell: IntegerCell, point: str, otherwise: int) -> int:
-    """The zero point of a quantization point's format."""
+    """Returns the zero point of a quantization point's format; `otherwise` for a float point."""
     held = cell.point(point).format
     return otherwise if held is None else held.zero_point
 
 
 def _table_steps(cell: IntegerCell, *, is_fixed_point: bool) -> Steps:
-    """Of tables that are piecewise linear; with fixed point of those whose entries have one scale."""
+    """Returns the steps of piecewise linear tables; in fixed point, of all activations that have a single scale."""
     activations = {f"{g}.activation": cell.gate_activation(k).name for k, g in enumerate(cell.type.gates)}
     if cell.output_activation is not None:
         activations["hidden.activation"] = cell.output_activation.name

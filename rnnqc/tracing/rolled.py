@@ -1,4 +1,4 @@
-"""A cell in form qcdq whose loop was unrolled: the loop again, from the model's description of the cell."""
+"""Rebuilds the loop of an unrolled cell in form qcdq from the model's description of the cell."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from rnnqc.proto.graph_walks import needed
 
 
 def rolled(model: Model, cell: QuantizedCell, nodes: Sequence[onnx.NodeProto]) -> list[onnx.NodeProto]:
-    """The nodes of the cell with its loop; the names of inputs and outputs are those in the model.
+    """Returns the nodes of the cell with its loop. Inputs and outputs keep their names in the model.
 
-    The caller compares what they compute with what the model's own nodes compute.
+    The caller compares the results of these nodes with those of the model's own nodes.
 
     Args:
         model: The model.
         cell: The cell.
-        nodes: Its own ones in the model; those that make weights are taken as they are.
+        nodes: Its nodes in the model; those that compute weights are reused unchanged.
     """
     graph = graphs_of_cells(model)[cell.name]
     try:
@@ -73,7 +73,7 @@ def rolled(model: Model, cell: QuantizedCell, nodes: Sequence[onnx.NodeProto]) -
 
 
 def _quantizer(cell: QuantizedCell, weights: Mapping[str, Value], takes_reals: bool) -> Quantizer:
-    """The quantizers of a cell of form qcdq, with its weights as they are; Brevitas' may take what is on a grid."""
+    """Returns the quantizer of a cell of form qcdq. It reuses the weights; Brevitas cells may skip the input."""
     if cell.op != CELL_OP:
         quantizer = qcdq_quantizer(cell, {})
     else:
@@ -91,7 +91,7 @@ def _quantizer(cell: QuantizedCell, weights: Mapping[str, Value], takes_reals: b
 
 
 def _exported(point: PointFormat) -> QonnxQuantizer:
-    """A quantizer of Brevitas, as a point describes it."""
+    """Returns the Brevitas quantizer that a point describes."""
     held = point.complete
     scale, zero_point = (np.asarray(v, np.float32) for v in (held.scale[0], held.zero_point))
     return QonnxQuantizer(scale, zero_point, held.bits, held.signed, held.narrow, held.rounding)

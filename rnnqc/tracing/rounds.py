@@ -1,4 +1,4 @@
-"""Values of subgraphs, told apart by the iterations of the loops around them."""
+"""Separates values of subgraphs by the iterations of the loops around them."""
 
 from __future__ import annotations
 
@@ -16,36 +16,36 @@ from rnnqc.passes.cells.observe import Level, Observed, count_stacked, places
 
 Array = npt.NDArray[Any]
 Trips = tuple[int, ...]
-"""Numbers of the iterations of the loops around a value, from outside to inside, in the order they are made."""
+"""Iteration numbers of the loops around a value, from outside to inside."""
 Made = dict[Trips, Array]
-"""What a value is in each iteration that makes it."""
+"""A value in each iteration that computes it, in the order of computation."""
 
 
 def at(made: Made, trips: Trips) -> Array:
-    """What a value is in an iteration of loops that stand around it, or in it."""
+    """Returns the value in an iteration: its own one, or that of the loops it shares with `trips`."""
     return made[trips[: len(next(iter(made)))]]
 
 
 @dataclass(frozen=True)
 class Rounds:
-    """How the iterations of a value are told apart.
+    """How to separate the iterations of a value.
 
     Attributes:
-        counters: Values that count the iterations of the Loops around it, from outside to inside; they stand in the
-            same branch.
-        stacked: How many leading axes of its arrays count steps of Scans.
+        counters: Values that count the iterations of the Loops around it, from outside to inside; they are in the same
+            branch.
+        stacked: The number of leading axes that count the steps of Scans.
     """
 
     counters: tuple[Observed, ...]
     stacked: int
 
     def made(self, name: str, results: Mapping[str, Any]) -> Made:
-        """Takes a value apart.
+        """Splits a value by iterations.
 
         Args:
             name: The value.
-            results: Arrays by the names of values, and lists of arrays of those in an If or a Loop; a branch that was
-                not taken makes an empty one.
+            results: Arrays by the names of values; lists of arrays for values in an If or a Loop, where a branch that
+                was not taken gives an empty array.
         """
         held = [results[n] for n in (*(c.value for c in self.counters), name)]
         found: Made = {}
@@ -60,14 +60,14 @@ class Rounds:
 
 
 def rounds_of(proto: onnx.ModelProto, values: Iterable[str]) -> dict[str, Rounds]:
-    """How the iterations of each value are told apart; adds nodes that count them to the graphs with the values.
+    """Returns how to separate the iterations of each value. Adds nodes that count iterations to the values' graphs.
 
     Args:
         proto: The model, whose names are unique over all graphs.
         values: Names of values.
 
     Raises:
-        NotObservableError: There is something else than a Scan inside a Scan.
+        NotObservableError: A Scan contains a subgraph that is not a Scan.
     """
     where = dict(places(proto.graph))
     known: dict[int, tuple[Observed, ...]] = {}
@@ -76,7 +76,7 @@ def rounds_of(proto: onnx.ModelProto, values: Iterable[str]) -> dict[str, Rounds
         levels = where[name]
         stacked = count_stacked([level.owner.op_type for level in levels])
         listed = levels[: len(levels) - stacked]
-        place = id(listed[-1]) if listed else 0  # the values of a graph have one tuple of levels
+        place = id(listed[-1]) if listed else 0  # the values of a graph share one tuple of levels
         if place not in known:
             known[place] = _counters(listed, len(known))
         found[name] = Rounds(known[place], stacked)
@@ -84,7 +84,7 @@ def rounds_of(proto: onnx.ModelProto, values: Iterable[str]) -> dict[str, Rounds
 
 
 def _counters(levels: tuple[Level, ...], number: int) -> tuple[Observed, ...]:
-    """Copies of the iteration counters of all Loops, in the innermost graph."""
+    """Adds copies of the iteration counters of all Loops to the innermost graph, and returns them."""
     made = []
     for depth, level in enumerate(levels):
         if level.owner.op_type != "Loop":
@@ -96,5 +96,5 @@ def _counters(levels: tuple[Level, ...], number: int) -> tuple[Observed, ...]:
 
 
 def _is_nothing(array: Array) -> bool:
-    """Whether this is what a branch makes in the place of a value of the other one."""
+    """Whether `array` is the placeholder of a branch that was not taken."""
     return array.ndim == 1 and not array.size

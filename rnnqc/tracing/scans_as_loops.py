@@ -1,4 +1,4 @@
-"""Writes Scans as Loops: what their steps make may differ from step to step, and can be exposed."""
+"""Rewrites Scans as Loops: the values of a Loop's steps may differ in shape and can still be exposed."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from rnnqc.passes.cells.observe import NotObservableError, places
 from rnnqc.proto.graph_walks import blocks_of
 
 _LISTED = ("If", "Loop")
-"""What makes sequences of the values inside."""
+"""Operators whose inner values are exposed as sequences."""
 
 
 def write_as_loops(proto: onnx.ModelProto, values: Iterable[str]) -> None:
-    """Makes Loops, in place, of the Scans around `values` that have an If or a Loop between themselves and the value.
+    """Rewrites Scans as Loops, in place, where an If or a Loop lies between the Scan and one of `values`.
 
-    The steps of a Scan make tensors of one shape; a branch that is not taken makes none.
+    All steps of a Scan must give tensors of one shape, but a branch that is not taken gives none.
 
     Args:
         proto: The model, whose names are unique over all graphs.
@@ -46,7 +46,7 @@ def write_as_loops(proto: onnx.ModelProto, values: Iterable[str]) -> None:
 
 
 def _rewrite(scan: onnx.NodeProto) -> tuple[list[onnx.NodeProto], list[onnx.NodeProto]]:
-    """Makes a Loop of a Scan, in place; the nodes that it needs before and after it."""
+    """Turns a Scan into a Loop, in place. Returns the nodes that it needs before and after it."""
     given = {a.name: helper.get_attribute_value(a) for a in scan.attribute if a.name != "body"}
     body: onnx.GraphProto = next(a.g for a in scan.attribute if a.name == "body")
     prefix = f"{next(o for o in scan.output if o)}/as_loop"
@@ -98,7 +98,7 @@ def _rewrite(scan: onnx.NodeProto) -> tuple[list[onnx.NodeProto], list[onnx.Node
 
 
 def _order(axis: int, element: onnx.ValueInfoProto) -> list[int]:
-    """How the axes of what a Loop stacks along the first one become those of a Scan; nothing for the first one.
+    """Returns the permutation that moves the stacked axis from 0, as in a Loop, to `axis`; empty for axis 0.
 
     Raises:
         NotObservableError: The rank is not known.
@@ -114,18 +114,18 @@ def _order(axis: int, element: onnx.ValueInfoProto) -> list[int]:
 
 
 class _Nodes:
-    """Nodes with names of their own."""
+    """Collects nodes and gives them unique names."""
 
     def __init__(self, prefix: str) -> None:
         self._prefix = prefix
         self.nodes: list[onnx.NodeProto] = []
 
     def add(self, op: str, inputs: list[str], name: str = "", **attributes: Any) -> str:
-        """A node with one output; its name."""
+        """Adds a node with one output; returns its name."""
         made = name or f"{self._prefix}{len(self.nodes)}"
         self.nodes.append(helper.make_node(op, inputs, [made], made, **attributes))
         return made
 
     def number(self, value: int) -> str:
-        """A scalar."""
+        """Adds an int64 scalar constant; returns its name."""
         return self.add("Constant", [], value=onnx.numpy_helper.from_array(np.asarray(value, np.int64)))

@@ -15,8 +15,8 @@ Array = npt.NDArray[Any]
 class Tensor:
     """One tensor of a cell.
 
-    Where there are codes, `values = (codes - zero_point) * row_scale * scale`, in this order in the type of the values,
-    without a factor that is None.
+    Where there are codes, `values = (codes - zero_point) * row_scale * scale`, computed in this order in the type of
+    the values; a factor that is None is left out.
 
     Attributes:
         name: Quantization point (`rnnqc.cells.types`) where there is one.
@@ -35,15 +35,15 @@ class Tensor:
     zero_point: Array | None = None
 
     def at(self, part: slice | Array) -> Tensor:
-        """Some steps."""
+        """Returns some of the steps."""
         return self.each(lambda a: a[part])
 
     def row(self, number: int) -> Tensor:
-        """One row of the batch, with its axis."""
+        """Returns one row of the batch; the axis stays."""
         return self.each(lambda a: a[:, number : number + 1])
 
     def each(self, change: Any) -> Tensor:
-        """With `change` applied to all that has axes for time and batch."""
+        """Applies `change` to every array that has axes for time and batch."""
         zero = self.zero_point
         return replace(
             self,
@@ -54,7 +54,7 @@ class Tensor:
         )
 
     def masked(self, valid: Array) -> Tensor:
-        """With 0 where `valid` `[T,B]` is not."""
+        """Sets everything to 0 where `valid` `[T,B]` is False."""
         keep = valid[:, :, None]
         zero = np.asarray(0) if self.zero_point is None else self.zero_point
         codes = self.codes
@@ -63,7 +63,7 @@ class Tensor:
         return replace(self, values=np.where(keep, self.values, self.values.dtype.type(0)), codes=codes)
 
     def arrays(self) -> dict[str, Array]:
-        """What is stored, by name."""
+        """Returns the arrays to store, by name."""
         made = {self.name: self.values}
         for suffix in ("codes", "zero_point", "row_scale", "scale"):
             held = getattr(self, suffix)
@@ -81,7 +81,7 @@ def dequantized(
     zero_point: Any = 0,
     real: npt.DTypeLike = np.float32,
 ) -> Tensor:
-    """The tensor of some quantized values."""
+    """Makes a tensor from quantized values."""
     dtype = np.dtype(real)
     zero = np.asarray(zero_point, np.int64)
     whole = codes if codes.dtype.kind in "iu" else np.asarray(codes, np.int64)

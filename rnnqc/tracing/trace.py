@@ -1,4 +1,4 @@
-"""Traces a model: which tensors its cells have in each time step, with or without the native library."""
+"""Traces a model: records the tensors of its cells in each time step, with or without the native library."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ class CellSteps:
     Attributes:
         cell: Its name.
         call: Number of the call of the model.
-        run: Number of the run of the cell, over all calls; several in one call where it is in a Loop.
+        run: Number of the run of the cell, over all calls; one call has several where the cell is in a Loop.
         first: Number of the first step in the run.
-        length: How many steps the run has.
+        length: Number of steps of the run.
         tensors: By name, `[n,B,K]`, in time order whatever the direction.
-        trips: In which iteration of each Loop and Scan around the cell, from outside to inside, this run was made.
-        absent: Steps that do not compute a tensor, because it is constant there or nothing uses it, by its name; it is
-            0 there.
+        trips: The iteration number of each Loop and Scan around the cell in this run, from outside to inside.
+        absent: By tensor name, the steps that do not compute the tensor, because it is constant or unused there; it is
+            0 in them.
     """
 
     cell: str
@@ -64,10 +64,10 @@ class Tracer:
     """A lowered or float model that can be traced.
 
     Args:
-        model: A path, a ModelProto, or what `rnnqc.lower` returns; one as Brevitas exported it is lowered first, as
+        model: A path, a ModelProto, or what `rnnqc.lower` returns. A model exported by Brevitas is lowered first, as
             `rnnqc.session` does. A float model is traced as it is, without quantized values.
         native: Whether the model runs with the native library.
-        cells: Patterns of the names of the cells that matter.
+        cells: Patterns of the names of the cells of interest.
 
     Raises:
         CompileError: The model cannot be read or has no recurrent layer, or no name matches.
@@ -99,30 +99,30 @@ class Tracer:
         self._traced |= {n: TracedCustomCell(found[n], r) for n, r in self._runs.items()}
         wanted = [v for p in self._places.values() for v in observed_of(p, self._stored)]
         wanted += [v for r in self._runs.values() for v in r.observed()]
-        # onnxruntime joins quantizers with what stands between them, unless their values are outputs; and sums of
-        # floats depend on what it joins.
+        # onnxruntime fuses quantizers with neighbouring nodes unless their values are outputs, and fusion changes
+        # float sums.
         joined = any(r.cell.record["form"] != "integer" for r in self._runs.values())
         joined |= any(p.cell.form == "qcdq" for p in self._places.values())
         self._recorder = Recorder(self.proto, wanted, native, optimize=not joined)
 
     @property
     def names(self) -> list[str]:
-        """The cells: LSTMs, GRUs and RNNs in the order of the model, then custom cells."""
+        """The names of the cells: LSTMs, GRUs and RNNs in the order of the model, then custom cells."""
         return list(self._traced)
 
     def constants(self, cell: str) -> dict[str, Array]:
-        """The constants of a cell, by the names of its operator's inputs where it has an integer form.
+        """Returns the constants of a cell, by the names of its operator's inputs where it has an integer form.
 
-        Those of a custom cell by the names of their quantization points.
+        The constants of a custom cell are keyed by the names of their quantization points.
         """
         return self._traced[cell].constants
 
     def weights(self, cell: str) -> dict[str, Array]:
-        """The quantized weights of a cell, unpacked, and its other parameters; nothing for a cell that was not run."""
+        """Returns the unpacked quantized weights of a cell and its other parameters; empty if the cell did not run."""
         return self._traced[cell].weights
 
     def describe(self, cell: str) -> dict[str, Any]:
-        """What an index says of a cell: its operator, form, direction, arithmetic and sizes."""
+        """Returns the description of a cell for an index: operator, form, direction, arithmetic and sizes."""
         traced = self._traced[cell]
         return traced.description if isinstance(traced, TracedCustomCell) else description_of(self._places[cell].cell)
 
@@ -142,8 +142,8 @@ class Tracer:
 
         Raises:
             CompileError: The data does not fit, or onnxruntime fails.
-            DeviationError: A cell's outputs are not what its specification makes of its inputs.
-            InternalError: Bringing the values out changed an output of the model.
+            DeviationError: A cell's outputs differ from those that its specification computes from the same inputs.
+            InternalError: Exposing the values changed an output of the model.
         """
         carried = state_pairs(state, self.proto)
         calls = calls_of(feeds, self.proto, carried)
@@ -176,7 +176,7 @@ class Tracer:
 
 
 def _lowered(proto: onnx.ModelProto, source: Given) -> tuple[Model, dict[str, QuantizedCustomCell]]:
-    """The model, and its custom cells."""
+    """Loads the model in traceable form, and finds its custom cells."""
     loaded = Model.load(with_released_cells(with_loops(proto)))
     found = quantized_custom_cells(loaded.proto)
     if found or any(c.form != "float" for c in loaded.cells.values()):

@@ -1,4 +1,4 @@
-"""A cell in its integer form in a run: the tensors that its reference records, and whether the run made the same."""
+"""Traces a cell in integer form: takes the tensors from its reference and checks that the run gave the same."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ _TENSORS_OF_A_STEP = 10
 
 
 class TracedCell:
-    """One cell.
+    """Traces one cell.
 
     Args:
-        place: Where it stands.
+        place: Its location in the model.
         proto: The model.
         stored: The constants of the model, by name.
         native: Whether to compare the native kernel with the reference in each step.
@@ -52,7 +52,7 @@ class TracedCell:
         self.constants: dict[str, Array] = {}
 
     def steps(self, run: Run) -> Iterator[tuple[int, int, dict[str, Tensor]]]:
-        """First step, number of steps of the run, and the tensors of some steps."""
+        """Yields for each piece its first step, the number of steps of the run, and the tensors of the piece."""
         tensors = self._prepared(run)
         lens, reverse = run.inputs.get("sequence_lens"), self.cell.reverse
         backwards = reverse and lens is None
@@ -87,15 +87,15 @@ class TracedCell:
 
     @property
     def weights(self) -> dict[str, Array]:
-        """Quantized W and R, unpacked, and the other parameters that the cell has as such."""
+        """Quantized W and R, unpacked, and the other real parameters."""
         scales = self._tensors.weight_scales if self._tensors is not None else {}
         return parameters_of_operator(self.cell, self._operands, scales)
 
     @contextlib.contextmanager
     def _as_written(self) -> Iterator[None]:
-        """Names what the cell's description lacks, in files that were changed."""
+        """Turns errors from an incomplete description into a CompileError: the file was changed."""
         try:
-            with np.errstate(invalid="ignore"):  # beyond the length of a row anything may stand
+            with np.errstate(invalid="ignore"):  # values beyond the length of a row may be anything
                 yield
         except (KeyError, IndexError, ValueError) as error:
             raise CompileError(
@@ -105,7 +105,7 @@ class TracedCell:
             ) from error
 
     def _initial(self, run: Run, reference: ReferenceCell) -> dict[str, Array]:
-        """The states that the loop starts from, `[B,H]`."""
+        """Returns the initial states of the loop, `[B,H]`."""
         shape = (reference.batch, reference.hidden)
         names = ("initial_h", "initial_c")
         return {n: run.inputs.get(n, np.zeros(shape, np.float32)).reshape(shape) for n in names}
@@ -138,9 +138,9 @@ class TracedCell:
 
 
 def _weights(cell: IntegerCell, key: str, stored: Array) -> Array:
-    """W or R as the operator takes them, from what the cell has.
+    """Converts a cell's stored W or R to the layout that the operator takes.
 
-    Unrolled steps of look-up arithmetic multiply by uint8 values, raised by 128, and W has further rows for the
+    Unrolled steps of look-up arithmetic store uint8 values with an offset of 128, and W has additional rows for the
     zero points of the input.
     """
     if cell.form != "integer" or stored.dtype != np.uint8:
@@ -150,6 +150,6 @@ def _weights(cell: IntegerCell, key: str, stored: Array) -> Array:
 
 
 def _chunk_steps(reference: ReferenceCell) -> int:
-    """How many steps fit into `CHUNK_BYTES`."""
+    """Returns how many steps fit into `CHUNK_BYTES`."""
     step: int = reference.batch * reference.hidden * len(reference.type.gates) * 4 * _TENSORS_OF_A_STEP
     return max(1, CHUNK_BYTES // step)

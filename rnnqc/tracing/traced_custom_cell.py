@@ -1,4 +1,4 @@
-"""The tensors of one custom cell in a run."""
+"""Traces one custom cell: the tensors of its steps in a run."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _WEIGHTS = (".weight", ".weight.zero_point")
 
 
 class TracedCustomCell:
-    """One custom cell.
+    """Traces one custom cell.
 
     Args:
-        cell: What the model says of it.
-        runs: Takes its values out of a run of the model.
+        cell: Its description in the model.
+        runs: Extracts its values from a run of the model.
     """
 
     def __init__(self, cell: QuantizedCustomCell, runs: Runs) -> None:
@@ -37,7 +37,7 @@ class TracedCustomCell:
         self.constants: dict[str, Array] = {}
         self.weights: dict[str, Array] = {}
         for (name, part), value in runs.constants.items():
-            if "#" in name:  # the same ones, where a product multiplies quantized values of another format
+            if "#" in name:  # a copy for a matmul that reads quantized values of another format
                 continue
             if part == CONSTANT:
                 self.constants[name] = value
@@ -46,7 +46,7 @@ class TracedCustomCell:
 
     @property
     def description(self) -> dict[str, Any]:
-        """What an index says of the cell."""
+        """The description of the cell for an index."""
         record = self.cell.record
         return {
             "op": record["op"],
@@ -58,7 +58,7 @@ class TracedCustomCell:
         }
 
     def steps(self, run: CustomCellRun) -> Iterator[tuple[int, int, dict[str, Tensor]]]:
-        """First step, number of steps of the run, and the tensors of all its steps."""
+        """Yields the first step, the number of steps of the run, and the tensors of all its steps."""
         per_step = {key: held for key, held in run.values.items() if key[1] in _PER_STEP}
         rows = max(len(_matrix(a)) for held in per_step.values() for a in held.values())
         valid = self._valid(run, rows)
@@ -72,14 +72,14 @@ class TracedCustomCell:
         yield 0, run.steps, made
 
     def _valid(self, run: CustomCellRun, rows: int) -> Array | None:
-        """Which rows have not ended, `[T,B]`; None where all go on to the last step."""
+        """Returns which rows have not ended, `[T,B]`; None if all rows run to the last step."""
         mask = run.values.get((MASK, MASK))
         if mask is None:
             return None
         return np.stack([np.broadcast_to(_matrix(mask[t])[:, 0], rows) for t in range(run.steps)])
 
     def absent(self, run: CustomCellRun) -> dict[str, list[int]]:
-        """The steps in which a tensor is not computed, by its name."""
+        """Returns, by tensor name, the steps that do not compute the tensor."""
         found: dict[str, list[int]] = {}
         for (name, part), values in run.values.items():
             missing = [t for t in range(run.steps) if t not in values]
@@ -88,7 +88,7 @@ class TracedCustomCell:
         return found
 
     def _place(self, name: str) -> tuple[bool, int, str]:
-        """Sorts tensors as a step makes them; the states that it starts from come first."""
+        """Sort key that puts tensors in the order of computation, with the initial states of the step first."""
         tensor = name.partition("~")[0]
         return not tensor.endswith(f".{PREVIOUS}"), self._order[tensor], name
 
@@ -103,7 +103,7 @@ class TracedCustomCell:
             codes = self._whole(name, CODES, run, blank=mark.raised + zero) - mark.raised
             scale = np.float32(grid["scale"]) if rows is None else None
             return dequantized(name, codes, scale=scale, row_scale=rows, zero_point=zero)
-        # A product: the scales of its rows are those of what is multiplied.
+        # A matmul: its rows have the scales of its operand's rows.
         rows = self._array(f"{name.removesuffix('.product')}.hidden", ROWS, run)
         unit = self._runs.constants[tensor, UNIT]
         high = (name, HIGH) in run.values
@@ -113,7 +113,7 @@ class TracedCustomCell:
         return dequantized(name, sums, scale=unit, row_scale=rows, real=np.float64)
 
     def _real(self, name: str, tensor: str, run: CustomCellRun, valid: Array | None) -> Tensor:
-        """A real value, with the quantized one where it has a grid."""
+        """The tensor of a real value, with its quantized values where its format is static."""
         values = self._array(name, REAL, run)
         assert values is not None
         if valid is not None and values.shape[1] == valid.shape[1]:
@@ -142,14 +142,14 @@ class TracedCustomCell:
         return made
 
     def _grid(self, tensor: str) -> Mapping[str, Any]:
-        """Scale and zero point of a tensor's quantized values; nothing for one without."""
+        """Returns scale and zero point of a tensor's static format; empty if it has none."""
         record = self.cell.record
         point = tensor.removesuffix(f".{PREVIOUS}")
         found: Mapping[str, Any] = record["formats"].get(record["given"].get(point, point), {})
         return {"scale": found["scale"][0], "zero_point": found["zero_point"]} if found.get("mode") == "static" else {}
 
     def _array(self, name: str, part: str, run: CustomCellRun, blank: int = 0) -> Array | None:
-        """The steps of a value `[T,B,K]`, `blank` in those that do not make it; scales of rows `[T,B,1]`."""
+        """Returns a value of all steps `[T,B,K]`, `blank` in steps without it; scales of rows are `[T,B,1]`."""
         held = run.values.get((name, part))
         if held is None:
             return None
@@ -160,13 +160,13 @@ class TracedCustomCell:
         return np.stack([np.broadcast_to(steps.get(t, none), none.shape) for t in range(run.steps)])
 
     def _whole(self, name: str, part: str, run: CustomCellRun, blank: int = 0) -> Array:
-        """The same as integers."""
+        """Returns the same values as int64."""
         array = self._array(name, part, run, blank)
         assert array is not None
         return array.astype(np.int64)
 
     def _weights(self, name: str, part: str, stored: Array) -> Array:
-        """Quantized weights, or their zero points, as the point's format has them."""
+        """Returns quantized weights, or their zero points, in the point's format."""
         codes = stored.astype(np.int64)
         if part == HIGH:
             high, low = np.split(codes, 2, axis=-1)
@@ -177,5 +177,5 @@ class TracedCustomCell:
 
 
 def _matrix(array: Array) -> Array:
-    """Values of a step as rows `[B,K]`."""
+    """Reshapes the value of a step to rows `[B,K]`."""
     return array.reshape(-1, array.shape[-1]) if array.ndim > 1 else array.reshape(1, -1)

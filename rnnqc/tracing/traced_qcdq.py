@@ -1,4 +1,4 @@
-"""A cell in form qcdq in a run: its tensors are values of its nodes, evaluated again on what the cell read."""
+"""Traces a cell in form qcdq: evaluates its nodes again on the inputs that it had in a run."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ Array = npt.NDArray[Any]
 
 
 class TracedQcdq:
-    """One cell.
+    """Traces one cell.
 
     Args:
-        place: Where it stands.
+        place: Its location in the model.
         proto: The model.
         stored: The constants of the model, by name.
     """
@@ -40,7 +40,7 @@ class TracedQcdq:
         self.constants: dict[str, Array] = {}
 
     def steps(self, run: Run) -> Iterator[tuple[int, int, dict[str, Tensor]]]:
-        """First step, number of steps of the run, and the tensors of all steps."""
+        """Yields the first step, the number of steps of the run, and the tensors of all steps."""
         cell = self.cell
         if self._all is None:
             self._all = {n: v for n, v in run.inputs.items() if n not in self._data}
@@ -48,7 +48,7 @@ class TracedQcdq:
         made = self._nodes.run({n: run.inputs[n] for n in self._data if n in run.inputs}, self._all)
         x = run.inputs[cell.x]
         order = Order(cell.reverse, run.inputs.get(cell.sequence_lens or ""), x.shape[0])
-        with np.errstate(invalid="ignore"):  # beyond the length of a row anything may stand
+        with np.errstate(invalid="ignore"):  # values beyond the length of a row may be anything
             tensors = [
                 *self._reader.in_front(made.before, order.loop(x)),
                 *self._reader.steps(made.steps, made.after, self._nodes.backwards),
@@ -58,5 +58,5 @@ class TracedQcdq:
 
     @property
     def weights(self) -> dict[str, Array]:
-        """Quantized W and R, unpacked, and the other parameters; nothing if the cell was not run."""
+        """Quantized W and R, unpacked, and the other parameters; empty if the cell did not run."""
         return {} if self._all is None else parameters_of_nodes(self.cell, self._nodes, self._all)

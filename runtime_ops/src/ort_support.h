@@ -70,7 +70,7 @@ struct TensorType {
   Shape shape;
 };
 
-// What a node under construction is given. Absent optional attributes keep the value that is there.
+// Attributes and inputs of a node under construction. An absent optional attribute leaves the target unchanged.
 class KernelInfo {
  public:
   KernelInfo(const OrtApi& api, const OrtKernelInfo* info) : api_(api), info_(info) {}

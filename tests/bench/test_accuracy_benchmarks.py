@@ -1,4 +1,4 @@
-"""The accuracy benchmarks measure what they say, on small models; on the real ones where they are.
+"""The accuracy benchmarks measure what they claim, on small models, and on real ones if they are available.
 
 What these would catch: tokens counted twice or left out, states that are not carried, a split model that computes
 something else, a variant that is not what its label says, frames at the wrong place.
@@ -188,7 +188,7 @@ TASKS: list[tuple[str, str, dict[str, Any]]] = [
     ("gtcrn", "enh dB", {"enh dB": 48, "conv_cache_out dB": 38}),
 ]
 QUICK = ("dtln", "imdb")
-"""One stream and one that is none; the same models run every day in tests/end_to_end/models/test_real_models.py."""
+"""One task with a stream and one without; tests/end_to_end/models/test_real_models.py always runs the same models."""
 
 
 @pytest.mark.few(1)
@@ -197,7 +197,7 @@ QUICK = ("dtln", "imdb")
     [pytest.param(*task, marks=[] if task[0] in QUICK else pytest.mark.slow) for task in TASKS],
 )
 def test_tasks(name: str, measure: str, least: dict[str, float], shared: Callable[[str], Path]) -> None:
-    """A twentieth of each: the columns are there, int8 is close to float."""
+    """A twentieth of the data of each task: the columns exist, int8 is close to float."""
     shared("models/dtln/model_1.onnx")
     root = shared("models").parent
     task = tasks.TASKS[name](root / "models", root / "data", 0.05)
@@ -211,7 +211,7 @@ def test_tasks(name: str, measure: str, least: dict[str, float], shared: Callabl
 
 @pytest.mark.slow
 def test_perplexity_of_the_real_model(shared: Callable[[str], Path]) -> None:
-    """Some pieces: the split is the whole model; int8 loses next to nothing, with the rest as well."""
+    """On some pieces, the split model equals the whole one; int8 loses almost nothing, with rest int8 as well."""
     model = onnx.load(shared("models/wikitext2_lm/wikitext2_lm.onnx"))
     split = Split(model)
     folder = shared("data/wikitext-2")
@@ -234,7 +234,7 @@ def test_recipes_of_the_tables_exist() -> None:
 
 
 def test_rows_of_distillers_notebook(language_model: onnx.ModelProto) -> None:
-    """Every row, on a small model: each has the form that it is published for, and both ratios to float."""
+    """Every row, on a small model, has the published form and both ratios to float."""
     halved = distiller.with_half_tables(language_model)
     split, half = Split(language_model), Split(halved)
     changed = [

@@ -1,4 +1,4 @@
-"""The benchmarks compute what they say and compare what they say. No test looks at how long anything took.
+"""The benchmarks compute and compare what they claim. No test depends on measured times.
 
 What these would catch: a roofline with another formula, ratios the wrong way round, a way that runs something else than
 its name says, processes that go on running when it is not their turn.

@@ -1,4 +1,4 @@
-"""benchmarks/linear.py measures what the names of its ways say. No test looks at how long anything took.
+"""benchmarks/linear.py measures what the names of its ways say. No test depends on measured times.
 
 What these would catch: a way that runs another operator than its name says, a ratio the wrong way round, a roofline
 that is not that of the product.

@@ -1,4 +1,4 @@
-"""benchmarks/streams.py measures what its ways say. No test looks at how long anything took.
+"""benchmarks/streams.py measures what the names of its ways say. No test depends on measured times.
 
 What these would catch: states that do not go on, or go into another stream; a ratio the wrong way round.
 """
@@ -14,7 +14,7 @@ import rnnqc
 
 @pytest.mark.parametrize("way", [streams.OWN, streams.JOINED])
 def test_streams_go_on(way: str) -> None:
-    """Each as if it were alone, bit for bit."""
+    """Each stream has the bits that it has alone."""
     model, state = streams.streaming_layer("5x9")
     session = rnnqc.session(rnnqc.lower(model).proto)
     groups = [rows for group in streams.shared_out(session, state, way, 4, 2) for rows in group]

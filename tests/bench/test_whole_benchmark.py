@@ -22,7 +22,7 @@ WAYS = (whole.FLOAT, "ort quantize_dynamic", "rnnqc int8", "rnnqc int8 stock")
 
 @pytest.mark.slow
 def test_rows(tmp_path: Path) -> None:
-    """Of the RNN-T network, the only case without files."""
+    """The rows of the RNN-T network, the only case without files."""
     one, eight = whole.cases(tmp_path, tmp_path, RNNT["prediction_network"])
     assert [c["token"].shape for c in (one.calls[0], eight.calls[0])] == [(1, 1), (1, 8)]
     assert set(one.calls[0]) > set(one.calls[1]) == set(one.measured[1]) < set(one.measured[0])

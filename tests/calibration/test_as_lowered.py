@@ -32,7 +32,7 @@ def cli(capfd: pytest.CaptureFixture[str]) -> Cli:
 
 @pytest.fixture
 def files(tmp_path: Path) -> tuple[Path, Path]:
-    """Two steps whose rows have different names: layers once one of these is bound. And the calls of a stream."""
+    """Two steps with different batch names, which become layers once one is bound, and the calls of a stream."""
     rng = np.random.default_rng(3)
     model, data = tmp_path / "steps.onnx", tmp_path / "calls.npz"
     onnx.save(cells(), model)
@@ -68,7 +68,7 @@ def test_statistics_of_other_layers_say_what_to_do(files: tuple[Path, Path]) -> 
 
 
 def test_a_report_of_such_layers(files: tuple[Path, Path], tmp_path: Path, cli: Cli) -> None:
-    """With a calibration and without: what it lowers again is bound alike."""
+    """With and without a calibration, the report binds the model that it lowers again in the same way."""
     model, data = files
     lowered, page = tmp_path / "lowered.onnx", tmp_path / "page.html"
     for more in (["--calibration", data, "--state", *STATE], []):
@@ -79,7 +79,7 @@ def test_a_report_of_such_layers(files: tuple[Path, Path], tmp_path: Path, cli: 
 
 
 def test_bound_inputs() -> None:
-    """The data needs no array of them; the values at the points are those with the array."""
+    """The data needs no array for a bound input; the values at the points are the same as with the array."""
     case = LstmCase(T=4, initial_h=True)
     feeds = case.feeds()
     state = feeds["initial_h"]
@@ -91,7 +91,7 @@ def test_bound_inputs() -> None:
 
 
 def test_data_of_other_sizes_where_no_layer_depends_on_them() -> None:
-    """A dimension alone stays open: batches of any size, sequences of any length."""
+    """Only unbound dimensions stay open: batches of any size, sequences of any length."""
     case = LstmCase(T=4, B=3, dynamic_time=True, dynamic_batch=True)
     feeds = [case.feeds()]
     (batch,) = {d for d in _names(case.model()) if "B" in d or "batch" in d.lower()}

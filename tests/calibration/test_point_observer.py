@@ -62,7 +62,7 @@ def test_any_order_and_grouping_of_a_sum_has_the_same_bits(terms: list[Array], l
 
 
 def test_sums_of_numbers_are_those_of_arrays() -> None:
-    """Numbers go another way, without arrays."""
+    """Single numbers have a separate implementation without arrays."""
     rng = np.random.default_rng(5)
     for spread in (60, 900):
         number, vector = ReproducibleSum(), ReproducibleSum((1,))
@@ -279,7 +279,7 @@ def test_any_grouping_of_the_pieces_gives_the_same_bytes(steps: bool) -> None:
 
 
 def test_small_pieces_together_are_as_the_large_one() -> None:
-    """What waits is reduced as if it had come at once."""
+    """Buffered pieces are reduced as if they had arrived in one piece."""
     array = np.random.default_rng(5).standard_normal((50, 2, 3)).astype(np.float32)
     whole, parts = PointObserver(True, True), PointObserver(True, True)
     whole.update(Values(array))

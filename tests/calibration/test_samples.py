@@ -51,7 +51,7 @@ def test_batch_axes(shapes: dict[str, Any], layers: list[Any], expected: dict[st
 
 
 def feeds(*rows: int) -> Iterator[dict[str, Array]]:
-    """Each row holds its number in the whole."""
+    """Each row contains its index in the whole data."""
     start = 0
     for count in rows:
         yield {"x": np.arange(start, start + count, dtype=np.float32)[None, :, None], "rate": np.array(8.0)}

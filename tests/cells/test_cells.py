@@ -281,7 +281,7 @@ def test_the_types_have_their_equations(op: str) -> None:
 
 @pytest.mark.parametrize("type_", CELL_TYPES.values(), ids=CELL_TYPES)
 def test_the_candidate_is_the_last_gate(type_: CellType) -> None:
-    """Products are cut in two there: a candidate in between would be multiplied with the columns of another gate."""
+    """Matmuls are split before the candidate: in another position it would get the columns of another gate."""
     assert type_.candidate in (None, len(type_.gates) - 1)
     assert type_.joint == len(type_.gates) - (type_.candidate is not None)
     assert type_.flag is None or type_.flag in {f.name for f in fields(Cell)}

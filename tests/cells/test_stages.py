@@ -74,7 +74,7 @@ def test_a_cell_through_json(cell: Cell) -> None:
 
 
 def test_cells_as_text() -> None:
-    """One text for cells that are nearly alike; plain JSON, behind others and joined."""
+    """Texts of similar cells are short; plain JSON, texts behind another text, and joined texts are read."""
     cells = [replace(QUANTIZED, name=f"cell{k}") for k in range(28)]
     text = cells_to_text(cells)
     plain = json.dumps([cell_to_json(c) for c in cells])
@@ -89,7 +89,7 @@ def test_cells_as_text() -> None:
 
 
 def test_texts_that_are_cut_or_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A short text may stand for gigabytes: what is read has a limit."""
+    """A short text may expand to gigabytes, so reading has a limit."""
     monkeypatch.setattr(stored_cells, "_LARGEST_TEXT", 10000)
     endless = "zlib:" + base64.b85encode(zlib.compress(b"[" + b" " * 10000 + b"]")).decode()
     for text in (endless, cells_to_text([FLOAT])[:-10], "zlib:" + base64.b85encode(b"[]").decode()):
@@ -99,7 +99,7 @@ def test_texts_that_are_cut_or_without_end(monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.mark.parametrize("cell", STAGES, ids=lambda c: type(c).__name__)
 def test_every_form_has_the_same_keys(cell: Cell) -> None:
-    """Files name 30 things of a cell, whatever its form: those of later stages are empty in earlier ones."""
+    """Files have the same 30 keys for a cell of any form: those of later stages are empty in earlier ones."""
     data = cell_to_json(cell)
     later = {"points": {}, "integer": {}, "operands": {}, "y_codes": None}
     names = (

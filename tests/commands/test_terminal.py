@@ -13,7 +13,7 @@ from rnnqc.commands import terminal
 
 
 class Clock:
-    """A clock that goes when it is told to."""
+    """A clock that advances on request."""
 
     now = 100.0
 

@@ -46,7 +46,7 @@ def test_same_seed_same_feeds() -> None:
 
 
 def test_one_sequence_of_extreme_feeds_has_no_step() -> None:
-    """And one has all of them; of usual feeds none is empty."""
+    """One extreme feed has no steps, another one has all; usual feeds are never empty."""
     model = CASE.model()
     usual, extreme = (generate_feeds(model, extreme=e) for e in (False, True))
     assert usual["sequence_lens"].min() > 0
@@ -100,7 +100,7 @@ def test_tokens_that_are_floats() -> None:
 
 
 def test_features_of_which_one_is_an_index() -> None:
-    """The others stay real numbers of the magnitude that is asked for."""
+    """The other features stay real numbers of the requested magnitude."""
     text = """<ir_version: 8, opset_import: ["": 17]> g (float[batch, seq, 3] x)
         => (float[A, B, C] y, float[batch, seq, 3] z) {
       two = Constant<value = int64 {2}> () last = Gather<axis = 2> (x, two)
@@ -259,7 +259,7 @@ def test_no_such_file(tmp_path: Path) -> None:
 
 
 def test_a_carried_state_is_for_the_first_sample(tmp_path: Path) -> None:
-    """An array with a state for each sample would start the stream anew each time, without a word."""
+    """An array with a state for each sample would silently restart the stream each time."""
     proto = CASE.model()
     feeds = [generate_feeds(proto, seed) for seed in range(3)]
     stacked = {k: np.stack([f[k] for f in feeds]) for k in feeds[0]}
@@ -304,7 +304,7 @@ def test_rows_for_a_model_of_one_row() -> None:
     ],
 )
 def test_axes_that_are_missing(dims: list[int | str], shape: list[int], wanted: str) -> None:
-    """The message says how to insert them, and what the array is then; that fits."""
+    """The message says how to insert the axes and names the resulting shape, which fits."""
     proto = onnx.ModelProto()
     proto.graph.input.append(onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, dims))
     x = np.zeros(shape, np.float32)

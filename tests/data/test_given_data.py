@@ -30,7 +30,7 @@ ARRAY = np.load(DATA)["x"]
 
 
 class Tensor:
-    """What of a torch tensor counts here."""
+    """A stub of a torch tensor with the methods used here."""
 
     def __init__(self, values: npt.NDArray[Any], *, known: bool = True) -> None:
         self.values, self.known, self.dtype = values, known, "torch.bfloat16"
@@ -105,7 +105,7 @@ def test_several_inputs_in_order() -> None:
 
 
 def test_one_tuple_of_the_inputs() -> None:
-    """What a model with several inputs is called with is one sample; with a leading axis more it is as many."""
+    """A tuple of all inputs is one sample; with an additional leading axis it is several."""
     case = LstmCase(T=3, B=2, I=4, H=4, initial_h=True)
     arrays = [case.feeds()[i.name] for i in case.model().graph.input]
     for given in (tuple(arrays), [Tensor(a) for a in arrays], (*arrays, np.zeros(2))):
@@ -120,7 +120,7 @@ def test_one_tuple_of_the_inputs() -> None:
 
 
 def test_rows_of_different_lengths(tmp_path: Path) -> None:
-    """As an array of objects, as a list, and as numpy.savez writes them: what helps is said, and not to convert."""
+    """As an array of objects, as a list, and from numpy.savez: the message names a remedy, not a conversion."""
     rows = [ARRAY[0][:2], ARRAY[0][:3]]
     objects = np.empty(2, object)
     objects[:] = rows
@@ -171,7 +171,7 @@ def test_files_in_each_other_s_place(tmp_path: Path) -> None:
 
 
 def test_calls_of_a_stream_are_not_shuffled() -> None:
-    """As torch's DataLoader(shuffle=True): what it would measure is no stream."""
+    """torch's DataLoader(shuffle=True) is refused: shuffled calls are not a stream."""
 
     class RandomSampler:
         pass

@@ -1,4 +1,4 @@
-"""What is said of states that given data carries oddly.
+"""Hints about states that the given data carries incorrectly.
 
 What these would catch: crossed states and states left out of a stream without a warning; a state that is missed
 because another output is its value in another shape; a pair that `--state` refuses.
@@ -86,7 +86,7 @@ def test_an_input_that_is_handed_on_is_no_state(operator: str, expected: dict[st
     ],
 )
 def test_one_output_has_the_shape_of_the_state(results: str, expected: dict[str, str]) -> None:
-    """Others may be its final value with more axes. What is found is what `--state` takes."""
+    """Other outputs may be the final value with more axes. `--state` accepts the pair that is found."""
     names = {r.split()[-1] for r in results.split(", ")}
     makers = {
         "out": "out = Squeeze (last, first)", "again": "again = Identity (out)",
@@ -115,7 +115,7 @@ def test_one_output_has_the_shape_of_the_state(results: str, expected: dict[str,
     ],
 )
 def test_states_that_are_named_as_the_layers_are(inputs: str, more: dict[str, str]) -> None:
-    """A cache of a convolution is no state of a recurrent node; one input has to be left for data."""
+    """A cache of a convolution is not a state of a recurrent node; one input must remain for data."""
     first = inputs.split()[1].rstrip(",")
     cache = inputs.split()[-1]
     proto = parse(
@@ -129,7 +129,7 @@ def test_states_that_are_named_as_the_layers_are(inputs: str, more: dict[str, st
 
 
 def test_states_that_only_the_lowered_model_shows() -> None:
-    """Recovered steps are nodes there; what the model itself shows stays."""
+    """Recovered steps are nodes only in the lowered model; pairs found in the model itself stay."""
     proto = parse(
         '<ir_version: 8, opset_import: ["": 17]> g (float[1,1,3] x, float[1,1,4] h, float[1,1,4] p)'
         " => (float[1,1,4] hn, float[1,1,4] pn) { all, hn = RNN <hidden_size = 4> (x, W, R, , , h) pn = Neg (p) }",
@@ -181,7 +181,7 @@ def test_verify_and_calibrate_say_it(
 
 
 def test_verify_without_data_says_what_is_left_of_a_stream(model: onnx.ModelProto) -> None:
-    """Where one state is carried, the others may be forgotten; where none is, the generated feeds stand alone."""
+    """If one state is carried, others may have been forgotten; if none is, the generated feeds are separate samples."""
     lowered = rnnqc.lower(model).model
     (warning,) = rnnqc.verify(model, lowered, state=["h:h_out"]).warnings
     assert "not carried" in warning and "--state c:c_out" in warning

@@ -19,7 +19,7 @@ OUTPUTS = "yz"
 
 
 def model(**shapes: Sequence[int | str] | None) -> onnx.ModelProto:
-    """A model without nodes; what is called y or z, or begins so, is an output."""
+    """A model without nodes; names that begin with y or z are outputs."""
     values = {n: helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in shapes.items()}
     inputs, outputs = ([v for n, v in values.items() if (n[0] in OUTPUTS) is o] for o in (False, True))
     return helper.make_model(helper.make_graph([], "states", inputs, outputs))

@@ -124,7 +124,7 @@ def test_any_numbers_survive(bounds: list[float], count: int, exponent: int, pos
 
 @pytest.fixture(scope="module")
 def saved_of_one(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Of fewer numbers: for what is wrong in one of them."""
+    """Statistics of one point, for tests with an error in a single number."""
     path = tmp_path_factory.mktemp("one") / "stats.json"
     rnnqc.calibrate(ONE.model(), [ONE.feeds()]).save(path)
     return path.read_text()

@@ -79,7 +79,7 @@ def batched() -> onnx.ModelProto:
 
 
 def test_one_call_where_calls_may_be_meant(tmp_path: Path) -> None:
-    """Nothing would be carried: the axis is ambiguous, and the message says how to write either."""
+    """No state would be carried: the axis is ambiguous, and the message says how to write either meaning."""
     array = np.ones((60, 2), np.float32)
     save_arrays(tmp_path / "x.npz", {"x": array})
     wanted = r"array 'x' of shape \[60, 2\] is one call.*\[60, 1, 2\] is 60 calls of \[1, 2\].*x\[:, None\]"

@@ -1,4 +1,4 @@
-"""The documentation says what the code does: commands exist, tables are those the code prints, examples run."""
+"""The documentation agrees with the code: commands exist, tables are those the code prints, examples run."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ GENERATED = {"command_line.md"}
 
 
 def anchors(page: Path) -> set[str]:
-    """What links into a page may name: its headings, as GitHub and the site spell them."""
+    """The link targets in a page: its headings, as GitHub and the site spell them."""
     text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
     headings = re.findall(r"^#+ (.+)$", text, re.M)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}

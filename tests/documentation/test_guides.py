@@ -31,7 +31,7 @@ LONG = {
 }
 """Pages that take more than a second; of their commands the options are checked without `--slow`."""
 BOUNDS = {"tune": ["--models", "4"], "report": ["--seconds", "0"], "bench": ["--rounds", "1"]}
-"""Behind the options of a page: what a command finds, other tests see."""
+"""Options appended to a page's commands to keep them short: other tests check what the commands find."""
 TOOLS = {"Brevitas": "brevitas", "Distiller": "distiller", "Vitis": "vitis", "torch-neuron": "torch_neuron"}
 
 
@@ -93,7 +93,7 @@ def lines_of(code: str) -> list[list[str]]:
 
 @pytest.mark.parametrize("page", [*PAGES, *TASKS], ids=lambda p: p.stem)
 def test_commands_of_a_page_have_such_options(page: Path) -> None:
-    """The parser takes every command; what it does, `test_page_runs` tries."""
+    """The parser accepts every command; `test_page_runs` runs them."""
     codes = [code for language, code in blocks_of(page) if not language]
     commands = [words[1:] for code in codes for words in lines_of(code) if words[:1] == ["rnnqc"]]
     assert len(commands) >= 3

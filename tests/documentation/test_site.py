@@ -51,7 +51,7 @@ def test_overview_leads_to_every_page() -> None:
 
 
 def test_overview_leads_to_the_command_line_without_the_site() -> None:
-    """Its page is made with the site; a reader of the repository finds what makes it."""
+    """The page exists only on the site; in the repository the overview links to the script that generates it."""
     (line,) = (t for t in (DOCS / "index.md").read_text(encoding="utf-8").splitlines() if "(command_line.md)" in t)
     others = [target for target in re.findall(r"\]\(([^)#]+)", line) if target != "command_line.md"]
     assert others and all((DOCS / target).exists() for target in others)

@@ -114,7 +114,7 @@ def test_quiet_and_verbose(cli: Callable[..., Result], source: Path, tmp_path: P
 
 
 def test_summary(cli: Callable[..., Result], source: Path, tmp_path: Path) -> None:
-    """What a person reads in five seconds, each line with a label; the next command runs as it is printed."""
+    """The summary is short, each line has a label, and the next command runs as printed."""
     out = tmp_path / "out of it.onnx"
     result = cli("lower", source, "-o", out, "--verify")
     text = result.out
@@ -164,7 +164,7 @@ def test_min_sqnr(cli: Callable[..., Result], source: Path, tmp_path: Path) -> N
 
 
 def test_a_failed_check_writes_the_report_but_no_model(cli: Callable[..., Result], tmp_path: Path) -> None:
-    """Reports are wanted then most of all; the message must not say that there are none."""
+    """Reports are most useful then; the message must not say that there are none."""
     onnx.save(RecurrentCase(op="GRU").model(), tmp_path / "in.onnx")
     output, report = tmp_path / "out.onnx", tmp_path / "out.json"
     command = ("lower", tmp_path / "in.onnx", "-o", output, "--json", report)
@@ -192,7 +192,7 @@ def test_no_report_of_a_model_that_cannot_be_written(
 @pytest.mark.few(1)
 @pytest.mark.parametrize("bits", ["4", "8"])
 def test_set(bits: str, cli: Callable[..., Result], source: Path, tmp_path: Path) -> None:
-    """Fewer bits, other codes."""
+    """Fewer bits give other quantized values."""
     assert cli("lower", source, "-o", tmp_path / "a.onnx").code == 0
     assert cli("lower", source, "-o", tmp_path / "b.onnx", "--set", f"*.weight.bits={bits}").code == 0
     same = (tmp_path / "a.onnx").read_bytes() == (tmp_path / "b.onnx").read_bytes()
@@ -316,7 +316,7 @@ def test_help_and_version(cli: Callable[..., Result]) -> None:
 
 
 def test_nothing_at_all_shows_the_usual_way(cli: Callable[..., Result]) -> None:
-    """Every line of it is a command that parses."""
+    """Every line that it prints is a command that parses."""
     result = cli()
     assert (result.code, result.out) == (2, "")
     lines = [re.split(r"  +", line.strip())[0] for line in result.err.splitlines() if line.startswith("  rnnqc")]
@@ -347,7 +347,7 @@ def test_a_command_that_is_meant(cli: Callable[..., Result]) -> None:
 
 
 def test_help_needs_no_onnx() -> None:
-    """It takes a twentieth of the time that onnxruntime takes to load."""
+    """Help takes a twentieth of the time that loading onnxruntime takes."""
     code = (
         "import sys; from rnnqc.cli import main; code = main(['lower', '--help']); "
         "print(code, [m for m in ('numpy', 'onnx', 'onnxruntime', 'rich') if m in sys.modules])"
@@ -411,7 +411,7 @@ def test_bad_usage(arguments: list[str], cli: Callable[..., Result]) -> None:
     ],
 )
 def test_unknown_options(arguments: str, action: str, cli: Callable[..., Result]) -> None:
-    """The one that may be meant, and the command's own help."""
+    """The message suggests a similar option, and the command's help."""
     command, *others = arguments.split()
     result = cli(command, *others)
     assert (result.code, result.out) == (2, "")
@@ -497,7 +497,7 @@ def test_streaming_with_carried_states(cli: Callable[..., Result], source: Path,
 
 
 def test_lowering_a_lowered_model(cli: Callable[..., Result], source: Path, tmp_path: Path) -> None:
-    """Forwards it goes on, backwards it is refused; what is there already is listed."""
+    """Lowering a lowered model further is possible, to an earlier form is refused; existing cells are listed."""
     fused, qcdq, again = (tmp_path / f"{n}.onnx" for n in ("fused", "qcdq", "again"))
     assert cli("lower", source, "-o", fused).code == 0
     assert cli("lower", source, "-o", qcdq, "--form", "qcdq").code == 0

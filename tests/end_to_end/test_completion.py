@@ -1,4 +1,4 @@
-"""What a shell completes.
+"""Shell completion.
 
 What these would catch: a command or an option that is missing, files that are not offered where an argument is one, a
 traceback where shtab is not installed.

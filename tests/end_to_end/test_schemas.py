@@ -1,4 +1,4 @@
-"""What commands give with --json, and the schemas that `rnnqc schema` prints.
+"""The output of commands with --json against the schemas that `rnnqc schema` prints.
 
 What these would catch: a key that a schema does not know or that is missing, a value of another type, a document
 without its version, a command with --json and no schema.
@@ -59,7 +59,7 @@ def test_documents_fit(case: str, low: Path, tmp_path: Path, capfd: pytest.Captu
 
 @pytest.mark.parametrize("name", SCHEMAS)
 def test_schemas(name: str, capfd: pytest.CaptureFixture[str]) -> None:
-    """They are valid, the command prints them, and they refuse what has another key."""
+    """Schemas are valid, the command prints them, and they refuse unknown keys."""
     printed = json.loads(in_process(capfd, "schema", name).out)
     assert printed == schema(name)
     jsonschema.Draft202012Validator.check_schema(printed)

@@ -94,7 +94,7 @@ g (float[1,4] x) => (float[1,2] y, float[1,2] z)
 
 
 def test_products_of_dequantized_weights_are_exact() -> None:
-    """onnxruntime makes integer products of them, which saturate at 16 bits on x86 without VNNI by default."""
+    """onnxruntime fuses them into integer matmuls, which by default saturate at 16 bits on x86 without VNNI."""
     feed = {"x": np.full((1, 4), 255, np.float32)}
     proto = parse(PRODUCTS)
     runs = [make_session(proto), make_session(proto, optimize=False), session(proto, native=False)]

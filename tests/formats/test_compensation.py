@@ -65,7 +65,7 @@ def _encoding(array: FloatArray, bits: int, *, per_channel: bool = True) -> Form
 
 
 def _gain(array: FloatArray, encoding: Format, codes: npt.NDArray[np.int64], moment: DoubleArray) -> DoubleArray:
-    """How much less the squared error is than with plain rounding, for each channel."""
+    """The reduction of the squared error compared with plain rounding, for each channel."""
     plain = encoding.dequantize(quantize_matrix(encoding, array)).astype(np.float64) - array
     error = encoding.dequantize(codes).astype(np.float64) - array
     return np.asarray(squared_error(plain, moment) / squared_error(error, moment))
@@ -104,7 +104,7 @@ def test_both_steps_do_their_part() -> None:
 
 
 def test_no_channel_is_worse_than_codes_that_are_not_the_nearest() -> None:
-    """Next to rounding down, less damped error can be more error of the data: that is compared at the end."""
+    """A smaller damped error can be a larger error on the data; a final comparison prevents that."""
     array, moment = _weights(6, 400), _moment(_inputs(100, 6))
     encoding = replace(_encoding(array, 3), rounding=Rounding.FLOOR)
     plain, grid = quantize_matrix(encoding, array), Lattice.of_format(encoding, array.shape)
@@ -184,7 +184,7 @@ def test_channels_between_wide_ones_stay_narrow() -> None:
 
 @pytest.mark.parametrize("count", [1, 3])
 def test_few_samples(count: int) -> None:
-    """The moments are singular; what they do not say must not be made worse than a few times plain rounding."""
+    """The moments are singular; errors that they do not determine must stay within a few times plain rounding."""
     x = _inputs(1000, 50)
     array = _weights(50, 20)
     encoding = _encoding(array, 4)
@@ -279,7 +279,7 @@ def test_moments_of_few_rows_are_shrunk() -> None:
 
 
 def test_moments_of_many_rows_stay() -> None:
-    """Correlations that are there; the diagonal is never changed."""
+    """Real correlations stay; the diagonal never changes."""
     rng = np.random.default_rng(6)
     seen = rows_with_a_mean(rng, 20000) @ rng.normal(size=(60, 60))
     moment = seen.T @ seen / len(seen)
@@ -289,7 +289,7 @@ def test_moments_of_many_rows_stay() -> None:
 
 
 def test_shrinking_a_dead_channel_and_one_row() -> None:
-    """No division by zero: the correlations of one row all go."""
+    """No division by zero: all correlations of a single row are removed."""
     x = np.array([[0.0, 2.0, -1.0]])
     np.testing.assert_array_equal(shrunk(x.T @ x, x[0], 1), x.T @ x)
     assert np.isfinite(shrunk(np.zeros((3, 3)), np.zeros(3), 7)).all()

@@ -89,7 +89,7 @@ def test_the_first_of_equal_minima_counts() -> None:
 
 
 def test_one_outlier_saturates() -> None:
-    """Clipping it by half is dearer than nothing; a thousand values that a finer scale serves outweigh that."""
+    """Clipping the outlier by half costs less than a coarser scale for a thousand other values."""
     rng = np.random.default_rng(1)
     values = np.concatenate([rng.uniform(-0.05, 0.05, 2000), [1.02]])
     assert fix_position(values, 4, 1) == 2

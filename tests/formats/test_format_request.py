@@ -122,7 +122,7 @@ def test_no_finer_scale_covers(bits: int, a: float, b: float) -> None:
 
 
 def test_arrays() -> None:
-    """As one by one."""
+    """Arrays give the same results as single values."""
     rng = np.random.default_rng(0)
     low, high = np.sort(rng.standard_normal((2, 3, 5)), axis=0)
     low[0, 0] = high[0, 0] = 0.0

@@ -1,4 +1,4 @@
-"""What files say of the format of a quantization point.
+"""The format of a quantization point in files.
 
 What these would catch: a field that is lost or changed on the way to a file and back, a scale of an integer form that
 stands in a file twice, a default that is written, values that make no format and pass.

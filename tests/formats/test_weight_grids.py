@@ -57,7 +57,7 @@ def test_one_number_is_the_largest_multiple() -> None:
 @pytest.mark.parametrize("granularity", GRANULARITIES)
 @pytest.mark.parametrize("rule", ["min-max", "mse"])
 def test_a_fit_takes_the_step(granularity: str, rule: str) -> None:
-    """One for all channels where there is one scale, as of a tensor."""
+    """With one scale, as per tensor, all channels have one step."""
     codes, array = multiples(-80, 90)
     if granularity != "per-channel":
         array = np.asarray(codes * np.float32(0.013), np.float32)

@@ -134,7 +134,7 @@ def test_least_squares_is_the_least(bits: int) -> None:
 
 
 def test_four_bits_gain_a_decibel() -> None:
-    """Why the search is worth its time."""
+    """The search for scales gains a decibel with four bits."""
     array = np.random.default_rng(0).standard_normal((512, COLUMNS)).astype(np.float32)
     noise = [
         sum(_errors(array, NARROW4, *fit_weights(array, WeightRule(rule), NARROW4))) for rule in ("min-max", "mse")

@@ -122,7 +122,7 @@ class Case:
 
     @property
     def dims(self) -> dict[str, int]:
-        """What has to be bound before loops can be written out."""
+        """The dimensions to set before loops can be unrolled."""
         found = self.layers[0].dims if self.layers else {}
         if self.recurrence is not None and self.recurrence.dynamic_time:
             found = {"T": self.recurrence.time}
@@ -130,7 +130,7 @@ class Case:
 
     @property
     def bounded(self) -> bool:
-        """Whether gates and states stay in the usual range, so that the accuracy can be foretold."""
+        """Whether gates and states stay in the usual range, so that the accuracy is predictable."""
         if self.overrides:
             return False
         if self.recurrence is not None:
@@ -138,7 +138,7 @@ class Case:
         return not any(is_unbounded(layer.activations) for layer in self.layers)
 
     def __str__(self) -> str:
-        """The fields that are not as usual, as an expression that makes the case again."""
+        """The fields with other than default values, as an expression that recreates the case."""
         return _expression(self)
 
 
@@ -194,7 +194,7 @@ LEAKY_RELU_OF_FLOAT32 = 16
 
 
 def _varied(draws: Draws, case: Case) -> Case:
-    """A case with what is drawn last; layers in a row have nothing of it."""
+    """Adds the variations that are drawn last; stacked layers have none."""
     if case.recurrence is not None:
         return replace(case, recurrence=vary_recurrence(draws, case.recurrence))
     if len(case.layers) == 1:

@@ -1,4 +1,4 @@
-"""What has to hold for every valid model: the differential checks of a case."""
+"""The differential checks of a case, which every valid model must pass."""
 
 from __future__ import annotations
 
@@ -49,12 +49,12 @@ STOCK = "stock"
 # Least SQNR in dB over all outputs of layers whose gates are bounded: random layers of one to twenty units.
 FLOORS = {"int8": 12.0, "int16": 12.0}
 FAINTEST = 2.0**-6
-"""What is less than a few steps of the gates' codes has no such SQNR."""
+"""Values below a few steps of the quantized gates do not reach such an SQNR."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """Something that does not hold.
+    """A violated property.
 
     Attributes:
         kind: One of KINDS.
@@ -100,7 +100,7 @@ def check(case: Case, *, native: bool = True) -> list[Finding]:
 
 
 def examine(case: Case, *, native: bool = True) -> Checked:
-    """As `check`, with what else is known of the case then."""
+    """Does the same as `check`, and returns more information about the case."""
     checked = Checked(case)
     try:
         _Examination(checked, native).run()
@@ -112,7 +112,7 @@ def examine(case: Case, *, native: bool = True) -> Checked:
 
 
 class _RefusedError(Exception):
-    """A refusal that is explained and may be."""
+    """A refusal that is explained and allowed."""
 
 
 class _Examination:
@@ -162,7 +162,7 @@ class _Examination:
         return self.attempt("error", "calibrate", lambda: calibrate(self.model, self.feeds))
 
     def unrolled(self, statistics: Statistics | None) -> Lowered | None:
-        """None if a loop of the model cannot be written out, and the message says which and why."""
+        """Returns the unrolled model; None if a loop cannot be unrolled and the message says which and why."""
         try:
             return self.lowered(
                 statistics, form="integer", unroll=True, dims=self.case.dims, refusal="cannot be unrolled"
@@ -198,7 +198,7 @@ class _Examination:
     def lowered(
         self, statistics: Statistics | None, recipe: str | None = None, refusal: str = "", **arguments: Any
     ) -> Lowered:
-        """Lowers, and checks what is written about it; `refusal` is in the message of an error that may be."""
+        """Lowers, and checks the report; `refusal` is part of the message of an allowed error."""
         what = ", ".join(f"{k}={v!r}" for k, v in {"recipe": recipe or self.case.recipe, **arguments}.items())
 
         def once() -> Lowered:
@@ -230,7 +230,7 @@ class _Examination:
                 self.found("signature", f"{what}: {side}s {got} instead of {wanted}")
 
     def identity(self) -> None:
-        """All quantizers off; a recurrence of other equations may have none."""
+        """Checks the lowering with all quantizers off; a custom cell may have none."""
         nothing = "No quantization point" if self.case.recurrence is not None else ""
         try:
             lowered = self.lowered(None, "int8", form="qcdq", overrides=["*.bits=none"], refusal=nothing)
@@ -279,7 +279,7 @@ class _Examination:
 
 
 def _is_mixed(case: Case) -> bool:
-    """Whether something around the cells is float."""
+    """Whether some operators around the cells are float."""
     made = case.recurrence
     if made is not None:
         joined_gru = made.op == "GRU" and made.products == "joined"  # the candidate has a product of its own

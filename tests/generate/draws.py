@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 class Draws(Protocol):
-    """Makes choices; what is drawn is a function of them alone."""
+    """Makes choices; a drawn case depends on them alone."""
 
     def choice(self, options: Sequence[T]) -> T:
         """One of the options; simple ones stand first."""

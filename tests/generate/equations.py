@@ -1,4 +1,4 @@
-"""Steps of recurrences that nobody has named: random equations whose states stay bounded."""
+"""Steps of custom cells: random equations whose states stay bounded."""
 
 from __future__ import annotations
 

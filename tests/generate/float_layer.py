@@ -182,7 +182,7 @@ def float_layer(
 
 @dataclass(frozen=True)
 class _Parts:
-    """What all steps need: x W + Wb `[G,H]`, R `[G,H,H]`, Rb `[G,H]`."""
+    """The operands of all steps: x W + Wb `[G,H]`, R `[G,H,H]`, Rb `[G,H]`."""
 
     given: FloatArray
     recurrent: FloatArray

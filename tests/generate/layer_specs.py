@@ -1,4 +1,4 @@
-"""What is to be said about one LSTM, GRU or RNN node and about where it stands; weights and feeds follow from it."""
+"""The specification of one LSTM, GRU or RNN node and of its place; it determines weights and feeds."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ class LayerSpec:
 
     @property
     def dims(self) -> dict[str, int]:
-        """What has to be bound to make the sequence length static."""
+        """The dimensions to set for a static sequence length."""
         return {"T": self.T} if self.dynamic_time else {}
 
     def parameters(self) -> dict[str, Array]:
@@ -179,7 +179,7 @@ class LayerSpec:
         return feeds
 
     def state_values(self) -> dict[str, Array]:
-        """What initial states that are no inputs are made of, by their names.
+        """The constants that initial states other than inputs are computed from, by name.
 
         "constant" `[D,B,H]`, "learned" `[D,1,H]`, "computed" `[D,FEATURES,H]`.
         """

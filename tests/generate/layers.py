@@ -60,9 +60,9 @@ def _pick(result: LayerOutputs, names: tuple[str, ...]) -> dict[str, Array]:
 
 
 WIRINGS = ("chain", "residual", "concat", "dense", "handed")
-"""What is between two layers: nothing; a sum with the input of the one before where that has the same width; both of
-them side by side; a product, a sum and Relu of the same width; nothing, but final states become initial ones where
-these have the same sizes."""
+"""Connections of two layers: direct; a sum with the input of the previous layer, if the widths are equal; both of them
+concatenated; a matmul, a sum and Relu of the same width; direct, with final states as initial ones if the sizes are
+equal."""
 
 
 def width_after(layer: RecurrentCase, wiring: str) -> int:

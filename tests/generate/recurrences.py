@@ -26,11 +26,11 @@ FORMS = ("unrolled", "scan", "loop", "script", "keras")
 COUNTERS = ("int32", "to_float", "to_double", "to_int16", "float", "double", "trips")
 """As they are; after a Cast; counters of floats; the number of the iteration after a Cast, beside a trip count."""
 INITIAL = ("zeros", "shared", "constant", "learned", "input", "computed", "dynamic")
-"""Where a loop starts: zeros, zeros of all states in one constant, constants of every row, a row for all rows, inputs,
-products of the input "features", zeros made of the shape of x."""
+"""Initial states of a loop: zeros, zeros of all states in one constant, constants of every row, a row for all rows,
+inputs, matmuls of the input "features", zeros computed from the shape of x."""
 BETWEEN = ("", "residual", "input", "normalized")
-"""What is done to the hidden state between two steps: nothing, or it becomes the sum with the one before, the sum with
-the step's input, or LayerNormalization of it."""
+"""Changes of the hidden state between two steps: none, the sum with the previous state, the sum with the step's input,
+or LayerNormalization."""
 FEATURES = 4
 
 
@@ -325,7 +325,7 @@ class _Layer:
         return [1, widths[name]] if self.case.squeeze and name in widths else None
 
     def _element(self, body: Nodes, value: str) -> str:
-        """What the step gets of the element `value`."""
+        """The input of the step for the element `value`."""
         if not self.case.local:
             return value
         return body.op(
@@ -333,7 +333,7 @@ class _Layer:
         )
 
     def _result(self, body: Nodes, value: str) -> str:
-        """What comes out in each iteration."""
+        """The output of each iteration."""
         if not self.case.local:
             return body.op("Identity", [value], "y_t")
         width = self.case.states[0][1]

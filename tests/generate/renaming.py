@@ -61,7 +61,7 @@ def rename(model: onnx.ModelProto, new: Renamed, only: Iterable[str] | None = No
 
 
 def made_values(graph: onnx.GraphProto) -> list[str]:
-    """What the nodes of a graph, and those of graphs in it, make or take as their own inputs."""
+    """The values that the nodes of a graph compute, with those that its subgraphs define."""
     found = [name for block in blocks_of([graph]) for node in block.node for name in node.output if name]
     inner = [g for g in blocks_of([graph]) if g is not graph and isinstance(g, onnx.GraphProto)]
     return found + [v.name for g in inner for v in (*g.input, *g.initializer)]

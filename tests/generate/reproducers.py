@@ -1,4 +1,4 @@
-"""What is kept of a case with findings: the smallest case that still shows them, in files."""
+"""Writes a case with findings to files, reduced to the smallest case that still shows them."""
 
 from __future__ import annotations
 

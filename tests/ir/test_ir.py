@@ -332,7 +332,7 @@ def test_infer_shapes_reaches_subgraphs() -> None:
 
 
 def test_infer_shapes_sees_what_has_changed() -> None:
-    """The last result is kept for models that are the same as before alone."""
+    """The last result is reused only for an unchanged model."""
     model = Model.load(parse(f"{HEADER} g (float[2, 3] x) => (float[N, M] y) {{ a = Relu(x) y = Relu(a) }}"))
     a = model.find("a")
     model.infer_shapes()
@@ -343,7 +343,7 @@ def test_infer_shapes_sees_what_has_changed() -> None:
 
 
 def test_objects_have_what_graphsurgeon_gives_them() -> None:
-    """Their constructors are rnnqc's own."""
+    """rnnqc's constructors set all fields that graphsurgeon's do."""
     x, y = Variable("x", dtype=np.float32, shape=[1]), Variable("y")
     given = [gs.Variable("x", dtype=np.float32, shape=[1]), gs.Variable("y")]
     made = Node("Add", name="n", attrs={"k": 1}, inputs=[x, x], outputs=[y])
@@ -666,7 +666,7 @@ def test_check_refuses_a_name_that_is_made_behind_the_subgraph() -> None:
 
 
 def test_each_name_is_that_of_one_value() -> None:
-    """In both branches of an If, too."""
+    """Names are unique across both branches of an If, too."""
     model = Model.load(LstmCase(placement="if").model())
     values = [v for g in model.graphs() for n in g.nodes for v in n.outputs if v.name]
     assert len({id(v) for v in values}) == len({v.name for v in values})
@@ -691,7 +691,7 @@ def test_output_equal_to_a_renamed_initializer() -> None:
 
 
 def test_equal_nodes_of_two_branches_are_two_users() -> None:
-    """What one of them does to the lists of users is not done to the other."""
+    """A change of one node in the lists of users does not affect the other."""
     branch = helper.make_graph(
         [helper.make_node("Identity", ["k"], ["made"], "same")],
         "branch",

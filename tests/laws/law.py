@@ -205,7 +205,7 @@ def special(case: RecurrentCase, feeds: Feeds) -> dict[str, Array]:
 
 
 def _special_values(forms: Forms, feeds: Feeds) -> None:
-    """NaN counts as 0, and makes none."""
+    """NaN counts as 0, and outputs have no NaN."""
     found = run(forms.session(STOCK), feeds)
     without = {k: np.where(np.isnan(v), np.float32(0), v) if v.dtype == np.float32 else v for k, v in feeds.items()}
     assert_same_bits(found, run(forms.session(STOCK), without), f"{forms.name}: with 0 for NaN")
@@ -223,7 +223,7 @@ def _row(values: Feeds, row: int, case: RecurrentCase) -> dict[str, Array]:
 
 
 def rows(forms: Forms, case: RecurrentCase, feeds: Feeds) -> None:
-    """Each row of a batch alone makes what it makes among others."""
+    """Each row of a batch has the same results alone as among others."""
     together = run(forms.session(STOCK), feeds)
     for way in forms.results:
         for row in range(case.B):
@@ -254,7 +254,7 @@ def carries_states(case: RecurrentCase) -> bool:
 
 
 def chunks(forms: Forms, case: RecurrentCase, feeds: Feeds, starts: Sequence[int] | None = None) -> None:
-    """A sequence in chunks, each with the states that the one before ended with, makes what the whole makes."""
+    """A sequence in chunks with carried states has the same results as the whole."""
     starts = [k for k in (0, 1, 4) if k < case.T] if starts is None else starts
     whole = run(forms.session(STOCK), feeds)
     carried = {i: o for i, o in STATES.items() if o in whole}

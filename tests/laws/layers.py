@@ -74,7 +74,7 @@ _OPSETS = {"main": 7, "if": 7, "scan": 9, "loop": 11, "function": 15}
 
 
 def repaired(row: Row) -> Row:
-    """A valid row of any: what ONNX does not have, or what a recipe does not quantize, is changed."""
+    """Makes a row valid: changes values that ONNX does not have or a recipe does not quantize."""
     row = dict(row)
     if row["cell"] != "LSTM":
         row |= {"peepholes": False, "input_forget": False}
@@ -156,7 +156,7 @@ def _layer(row: Row, seed: int) -> RecurrentCase:
 
 @cache
 def float_layers() -> tuple[RecurrentCase, ...]:
-    """Every two properties of a layer meet; what is quantized is not asked."""
+    """Float layers in which every two properties meet; formats do not matter."""
     fields = {k: v for k, v in FIELDS.items() if k not in ("format", "scale_bits", "setting", "form")}
     first = {"format": FIELDS["format"][0]}
     rows = pairwise(fields, lambda row: {k: v for k, v in repaired({**row, **first}).items() if k in fields})

@@ -82,6 +82,6 @@ def _filled(pair: Pair, counts: Sequence[int], missing: Missing, bits: Bits, tur
 
 
 def _brought(row: Sequence[int], missing: Missing, bits: Bits) -> int:
-    """How many missing pairs a row has, each counted twice."""
+    """The number of missing pairs in a row, each counted twice."""
     places = sum(bits[place] for place in enumerate(row))
     return sum((missing[place] & places).bit_count() for place in enumerate(row))

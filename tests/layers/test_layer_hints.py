@@ -33,7 +33,7 @@ def step(arguments: str, results: str, body: str) -> onnx.ModelProto:
 
 
 def torch_style_highway() -> onnx.ModelProto:
-    """Four gates of one sum, of which a fifth part is used besides."""
+    """Four gates of one sum, whose fifth part is used separately."""
     cuts = "".join(f"g{k} = Slice (g, s{k}, s{k + 1}, one) " for k in range(5))
     ends = "".join(f"s{k} = Constant <value = int64[1] {{{4 * k}}}> () " for k in range(6))
     text = f"""{HEADER} step (float[B,3] x, float[B,4] h, float[B,4] c) => (float[B,4] h_next, float[B,4] c_next) {{
@@ -92,7 +92,7 @@ def test_what_helps_is_said_and_helps(name: str) -> None:
 
 
 def test_strict_refuses_a_step_of_which_nothing_is_lowered(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """What `torch.nn.RNNCell` is written as could be any dense layer: a file of floats is not what was asked for."""
+    """The operators of `torch.nn.RNNCell` could be any dense layer: strict mode does not accept a float file."""
     model = step(
         "float[1,12] x, float[1,16] h",
         "float[1,16] n",
@@ -131,7 +131,7 @@ def test_models_that_are_no_step(name: str) -> None:
 
 
 def test_a_step_that_stays_float() -> None:
-    """It looks like a step of an LSTM and is none: as a layer it can be lowered."""
+    """It resembles a step of an LSTM but is not one; as a layer it can be lowered."""
     step = torch_style_highway()
     lowered = rnnqc.lower(step)
     assert [e.status for e in lowered.report.entries] == ["float"]

@@ -27,7 +27,7 @@ T, B = 6, 3
 
 
 def cell(seed: int, width: int = H, opset: int = 17, kind: str = "float", branch: bool = False) -> onnx.ModelProto:
-    """A gated step that is no GRU; with `branch` its product with the state stands in an If."""
+    """A gated step that is not a GRU; with `branch` its matmul with the state is in an If."""
     product = (
         "zero = Constant <value = int64 {0}> () rows = Shape (h) count = ReduceSum <keepdims = 0> (rows)"
         " any = Greater (count, zero)"
@@ -163,7 +163,7 @@ def test_functions_of_cells(opset: int) -> None:
 
 
 def test_names_of_the_input_stay_free() -> None:
-    """An input that is called as the stack calls its own values."""
+    """An input with a name that the stack uses for its own values."""
     one, two = cell(0), cell(1)
     for node in one.graph.node:
         node.input[:] = ["Y" if n == "x" else n for n in node.input]

@@ -40,7 +40,7 @@ def wide_codes() -> onnx.ModelProto:
 
 
 def written_out_step() -> onnx.ModelProto:
-    """A step of an LSTM in elementary operators; the names of its outputs say nothing."""
+    """A step of an LSTM in elementary operators; the names of its outputs give no hint."""
     proto = parse(
         """
         <ir_version: 8, opset_import: ["": 17]>

@@ -12,6 +12,7 @@ import onnx
 import pytest
 
 from rnnqc.errors import CompileError
+from rnnqc.lowering.failures import first_failure
 from rnnqc.lowering.judge import judge
 from rnnqc.lowering.options import LowerOptions
 from rnnqc.lowering.plan import make_plan
@@ -61,7 +62,7 @@ def test_strict() -> None:
 
 
 def test_a_recipe_that_needs_data() -> None:
-    """Nothing is lowered without; with a given scale everything is."""
+    """Without data nothing is lowered; with given scales everything is."""
     with pytest.raises(CompileError, match="calibration data"):
         judged(CASE.model(), recipe="int8-static")
     assert judged(CASE.model(), recipe="int8-static", overrides=("*.input.scale=0.03125",)).is_changed
@@ -90,3 +91,15 @@ def test_verification_is_reported() -> None:
     assert report.unverified == [] and {n for n, _ in report.checks} >= set(report.verified)
     plain = judged(CASE.model())
     assert plain.verified == [] and plain.checks == []
+
+
+def test_a_model_that_is_too_large_for_a_session_is_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Would catch: a lowering that ends because the model that it came from cannot be run in memory."""
+    monkeypatch.setattr("rnnqc.lowering.plan.LARGEST_FILE", 100)
+    report = judged(CASE.model(), measure=True)
+    assert report.is_changed and not report.sqnr_db
+    assert "no more than 2 GB in memory" in report.unmeasured
+    assert any("the SQNR was not measured" in text for _, text in report.told())
+    failure = first_failure(report, strict=False, strict_rest=False, form=None, verify=False, min_sqnr=10.0)
+    assert failure is not None and "not measured" in failure.texts[0]
+    assert not judged(CASE.model()).unmeasured, "nobody asked for it"

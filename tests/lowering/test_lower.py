@@ -6,8 +6,10 @@ caller's model that is changed.
 
 from __future__ import annotations
 
+import copy
 import json
-from collections.abc import Iterator
+import pickle
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,7 @@ from rnnqc.evaluation.evaluate import make_session, run_session
 from rnnqc.ir import DOMAIN, Model
 from rnnqc.lowering.lower import lower
 from rnnqc.lowering.options import LowerOptions
+from rnnqc.lowering.reports.report import Lowered
 from rnnqc.lowering.verification_feeds import verification_feeds
 from rnnqc.measure.feeds import FeedGenerator
 from rnnqc.passes import Instrument, Pass, QuantizeEmbeddings
@@ -72,7 +75,7 @@ def test_options_are_checked_before_data_is_taken(arguments: dict[str, Any]) -> 
 
 
 def test_packed_weights_that_layers_share_are_stored_once() -> None:
-    """Would catch fused nodes behind which nobody tidies up: each packs its weights for itself."""
+    """Would catch a missing cleanup after fusing, where each node packs its weights separately."""
     alone, shared = (
         rnnqc.lower(stacked_model([LstmCase(I=40, H=40)] * count, shared_weights=True), recipe="w4a8").proto
         for count in (1, 3)
@@ -305,3 +308,18 @@ def test_an_invalid_result_is_not_written(
     assert result.code == 1
     assert "the lowered model is not valid, and was not written" in result.err
     assert not (tmp_path / "lowered.onnx").exists()
+
+
+@pytest.mark.parametrize("again", [lambda x: pickle.loads(pickle.dumps(x)), copy.deepcopy], ids=["pickle", "copy"])
+def test_what_lower_returns_goes_between_processes(again: Callable[[Lowered], Lowered]) -> None:
+    """Would catch: a program that lowers in several processes, and gets an error about messages instead of models."""
+    case = LstmCase(T=4, dynamic_time=True)
+    lowered = rnnqc.lower(case.model(), calibration=[case.feeds()], measure=True)
+    for _ in range(2):
+        made = again(lowered)
+        assert made.proto == lowered.proto and made.model.proto == lowered.proto
+        assert list(made.model.cells) == list(lowered.model.cells) and made.model.source == lowered.model.source
+        assert made.report == lowered.report and list(made.formats) == list(lowered.formats)
+        assert made.statistics is not None and lowered.statistics is not None
+        assert made.statistics.text == lowered.statistics.text
+        lowered = made

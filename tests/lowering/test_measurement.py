@@ -91,7 +91,7 @@ def _once(feeds: list[Feeds]) -> Iterator[Feeds]:
 @pytest.mark.few(1)
 @pytest.mark.parametrize("again", [True, False], ids=["list", "generator"])
 def test_calibration_data_is_measured_on(again: bool) -> None:
-    """What the user's data shows and generated data does not: Relu states that leave the range of 8 bits."""
+    """Only the user's data, not generated data, shows Relu states that leave the range of 8 bits."""
     feeds = [{k: 30.0 * v for k, v in CASE.feeds(seed).items()} for seed in range(20)]
     report = rnnqc.lower(CASE.model(), calibration=feeds if again else _once(feeds), measure=True).report
     lowered = rnnqc.lower(CASE.model(), calibration=feeds)
@@ -113,7 +113,7 @@ def test_large_feeds_are_not_all_kept(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_calls_of_a_stream_are_measured_in_order() -> None:
-    """States go on from call to call: what grows over a stream shows."""
+    """States carry over from call to call, so that errors that grow over a stream show."""
     case = CASE.replace(initial_h=True, initial_c=True)
     proto, states = case.model(), {"initial_h": "Y_h", "initial_c": "Y_c"}
     feeds = [case.feeds(seed) for seed in range(18)]
@@ -211,7 +211,7 @@ def test_measuring_that_takes_too_long_ends_and_is_said(
 def test_a_model_that_runs_on_nothing_generated(
     options: list[str], code: int, said: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Nothing was compared: that is no success where a comparison was asked for."""
+    """Nothing was compared, which is not a success if a comparison was requested."""
     onnx.save(never_running(), tmp_path / "in.onnx")
     result = in_process(capfd, "lower", tmp_path / "in.onnx", "-o", tmp_path / "out.onnx", *options)
     assert result.code == code and (tmp_path / "out.onnx").exists() == (code == 0)
@@ -226,7 +226,7 @@ def test_a_lowering_of_nothing_is_not_measured(tmp_path: Path, capfd: pytest.Cap
 
 
 def test_probabilities_near_zero_are_judged_by_their_full_scale() -> None:
-    """A tenth of a permille instead of two is -0 dB, and nobody's loss."""
+    """0.1 instead of 2 per mille is about 0 dB of SQNR, but not a loss that matters."""
     head = '<ir_version: 8, opset_import: ["": 17]> g (float[2, 2] x) => (float[A, B] p, float[C, D] z) '
     proto = parse(f"{head}{{ s = Sigmoid(x) p = Transpose(s) z = Mul(x, s) }}")
     assert unit_outputs(proto) == {"p"}
@@ -239,7 +239,7 @@ def test_probabilities_near_zero_are_judged_by_their_full_scale() -> None:
 
 
 def test_an_output_that_is_nearly_its_mean(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """A prediction of 1000 and a little: what `lower` and `verify` say of the user's data is about the little."""
+    """A prediction that varies little around 1000: figures of `lower` and `verify` are for the variation."""
     rng = np.random.default_rng(0)
     proto = parse(
         '<ir_version: 8, opset_import: ["": 17]> g (float[T,1,8] x) => (float[1,1,16] price) <float offset = {1000.0}> '
@@ -272,7 +272,7 @@ def test_a_probability_that_an_if_chooses() -> None:
 def test_sizes_are_those_of_files_and_of_weights(
     source: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """A file that has grown beside weights that shrank: what takes the room is said."""
+    """A file that grew although its weights shrank: the message names the cause."""
     out = tmp_path / "out.onnx"
     result = in_process(capfd, "lower", source, "-o", out)
     before, after = source.stat().st_size, out.stat().st_size

@@ -13,7 +13,7 @@ import onnx
 import pytest
 
 import rnnqc
-from rnnqc.errors import UsageError
+from rnnqc.errors import CompileError, UsageError
 from rnnqc.ir import CELLS_KEY
 from rnnqc.lowering.judge import judge
 from rnnqc.lowering.options import LowerOptions
@@ -93,3 +93,17 @@ def test_contents_are_said_of_files_that_have_grown() -> None:
     assert small.report.bytes > small.report.float_bytes and "function bodies" in small.report.contents
     _, large = recorded(LstmCase(T=4, I=64, H=256).model())
     assert large.report.bytes < large.report.float_bytes and large.report.contents == ""
+
+
+@pytest.mark.parametrize("rest", ["float", "int8"])
+def test_a_lowered_model_that_is_too_large_for_a_file(rest: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The message names the option that makes it smaller, unless that was given."""
+
+    def refused(*_: object) -> int:
+        raise CompileError("cannot be written as one ONNX file.", action="split the model")
+
+    monkeypatch.setattr("rnnqc.lowering.record.proto_size", refused)
+    with pytest.raises(CompileError) as raised:
+        recorded(CASE.model(), rest=rest)
+    assert raised.value.action.endswith("split the model")
+    assert ("--rest int8" in raised.value.action) == (rest == "float")

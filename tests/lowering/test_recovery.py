@@ -63,7 +63,7 @@ def planted(change: Callable[[StepNode], StepNode], where: str = "") -> Callable
 
 
 def assert_taken_back(lowered: Lowered, proto: onnx.ModelProto, case: RecurrenceCase, pass_name: str) -> None:
-    """The lowering says what it took back, and the result is right all the same."""
+    """The lowering reports the recovery that it undid, and the result is still right."""
     (warning,) = [w for w in lowered.report.warnings if SAYS in w]
     assert warning.startswith(f"{pass_name}: ")
     expected, found = run_model(proto, case.feeds()), run_model(lowered.proto, case.feeds())
@@ -250,7 +250,7 @@ def test_a_branch_that_no_generated_input_takes() -> None:
 
 @pytest.mark.parametrize("shape", [[], [1]])
 def test_both_branches_of_a_flag_are_compared(shape: list[int]) -> None:
-    """numpy's opposite of an array without dimensions is none, and onnxruntime takes arrays alone."""
+    """numpy's `~` of a 0-d array is not an array, and onnxruntime accepts only arrays."""
     flag = make_tensor_value_info("flag", onnx.TensorProto.BOOL, shape)
     proto = _of_two_branches(make_node("Identity", ["flag"], ["beyond"]), flag)
     assert not [w for w in rnnqc.lower(proto).report.warnings if "known to lead there" in w]

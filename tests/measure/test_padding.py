@@ -1,4 +1,4 @@
-"""What is said of padding in the data of a comparison.
+"""Notes about padding in the data of a comparison.
 
 What these would catch: padding that is not mentioned, a note on data that has none or on outputs without steps, a
 share that is not that of the lengths.

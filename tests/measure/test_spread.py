@@ -1,4 +1,4 @@
-"""What varies of an output of which nearly all is its mean.
+"""The variation of an output that is nearly constant.
 
 What these would catch: an error that the mean of an output, or those of its channels, hide; a false alarm about an
 output that does not vary, or varies by no more than roundings.
@@ -24,7 +24,7 @@ ERROR = 0.5 * RNG.standard_normal((60, 4, 2))
 
 
 def compared(x: Array, error: Array, axis: int | None = None) -> OutputComparison:
-    """Of calls with float32 outputs."""
+    """Compares calls with float32 outputs."""
     tally = OutputTally("y", axis, False)
     for a, e in zip(x.astype(np.float32), error, strict=True):
         tally.add(a, (a + e).astype(np.float32))

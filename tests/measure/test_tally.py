@@ -197,3 +197,26 @@ def test_nothing_to_compare() -> None:
     tally.add(np.zeros((0, 3)), np.zeros((0, 3)))
     result = tally.result()
     assert (result.sqnr_db, result.max_abs, result.equal, result.values, result.steps) == (math.inf, 0.0, 1.0, 0, None)
+
+
+@pytest.mark.parametrize(
+    ("calls", "constant"),
+    [
+        ([np.full((2, 3), 0.1, np.float32)] * 2, True),
+        ([np.full((2, 3), 0.1, np.float32), np.full((2, 3), 0.2, np.float32)], False),
+        ([np.zeros((9, 2), np.int64)], True),
+        ([np.tile(np.float32([0, 1]), (10, 1))], True),
+        ([np.float32([[0, 1]])], False),
+        ([np.ones((1, 1), np.float32)], False),
+        ([np.zeros((0, 4), np.float32)], False),
+        ([np.array(["a", "a"]), np.array(["a", "a"])], True),
+        ([np.array(["a", "a"]), np.array(["b", "b"])], False),
+    ],
+    ids=["equal", "two calls", "classes", "channels", "too few", "one value", "none", "equal texts", "texts"],
+)
+def test_what_is_constant(calls: list[Array], constant: bool) -> None:
+    """A single value, or one of each of two channels, is no sign of an output that does not vary."""
+    tally = OutputTally("y", None, False)
+    for call in calls:
+        tally.add(call, call)
+    assert tally.result().constant is constant

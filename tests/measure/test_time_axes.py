@@ -1,4 +1,4 @@
-"""Which axis of an output is time.
+"""Detection of the time axis of an output.
 
 What these would catch: a batch or feature axis of the same size taken for time, a time axis that is lost on the way
 through the usual operators, a guess where shapes do not say.

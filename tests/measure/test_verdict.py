@@ -1,7 +1,8 @@
 """The verdict on a lowered model.
 
 What these would catch: a NaN that is called good, an error that grows without a warning, token numbers judged by
-their SQNR, a task that is lost behind good outputs or excuses what is not finite.
+their SQNR, a task that is lost behind good outputs or excuses what is not finite, a comparison of constants that is
+called good.
 """
 
 from __future__ import annotations
@@ -73,3 +74,28 @@ def test_a_task_decides_where_it_can(task: Task, sqnr: float, level: str) -> Non
     broken = verdict_of([Judged("y", sqnr, 0.0, unlike=1)], task)
     assert broken is not None
     assert broken.level == "bad"
+
+
+@pytest.mark.parametrize(
+    ("outputs", "level"),
+    [
+        ([Judged("y", math.inf, 1.0, constant=True)], "watch"),
+        ([Judged("y", math.inf, 1.0, constant=True), Judged("z", 50.0, 0.0, constant=True)], "watch"),
+        ([Judged("y", math.inf, 1.0, constant=True), Judged("z", 50.0, 0.0)], "good"),
+        ([Judged("y", 10.0, 0.0, constant=True)], "bad"),
+    ],
+)
+def test_constants_show_little(outputs: list[Judged], level: str) -> None:
+    """Only where no output varies, and only where the figures would say that it is good."""
+    found = verdict_of(outputs)
+    assert found is not None
+    assert found.level == level
+    assert ("this comparison shows little" in found.text and "--data" in found.text) == (level == "watch")
+    assert "evaluate" not in found.text, "a task on the same data would show as little"
+
+
+@pytest.mark.parametrize(("metric", "level"), [("accuracy", "good"), ("mine:score", "watch")])
+def test_a_task_shows_more_than_constants(metric: str, level: str) -> None:
+    found = verdict_of([Judged("y", math.inf, 1.0, constant=True)], Task(metric, 0.9, 0.9))
+    assert found is not None
+    assert (found.level, "shows little" in found.text) == (level, level == "watch")

@@ -142,7 +142,7 @@ def a_cell(
     static_batch: int | None = None,
     linear_before_reset: bool = False,
 ) -> Cell:
-    """What the emitters need to know of a cell."""
+    """A cell with the fields that the emitters read."""
     return Cell(
         name="cell",
         node="cell",

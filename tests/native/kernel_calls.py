@@ -48,7 +48,7 @@ ISAS = [isa for isa in AVAILABLE if isa != "reference"]
 
 
 def _with_own(kernels: str) -> list[str]:
-    """The instruction sets but those that have all of these kernels from one before them in the list."""
+    """The instruction sets, without those that share all of these kernels with an earlier one in the list."""
     same = getattr(NATIVE, f"rnnqc_test_same_{kernels}")
     before = {isa: AVAILABLE[:k] for k, isa in enumerate(AVAILABLE)}
     return [isa for isa in AVAILABLE if not any(same(isa.encode(), other.encode()) for other in before[isa])]
@@ -62,7 +62,7 @@ TILED_ISAS = [isa for isa in AVAILABLE if isa in ("portable", "amxint8")]
 
 FEW_BITS = (4, 6)
 SET_INDICES = -4
-"""In the place of bits: of four that are indices of sets of values."""
+"""Stands for four bits that are indices into codebooks."""
 ISAS_OF = {
     b: [isa for isa in AVAILABLE if NATIVE.rnnqc_test_has_bits(isa.encode(), ctypes.c_int32(b))]
     for b in (*FEW_BITS, SET_INDICES)
@@ -395,7 +395,7 @@ class CellCase:
 
 @dataclass
 class CellResult:
-    """What a table cell wrote; sentinels in `y` `[rows, units]` and `h`, and old values in `c`, where it did not."""
+    """Outputs of a table cell; unwritten elements are sentinels in `y` `[rows, units]` and `h`, old values in `c`."""
 
     linear: bool
     fused: bool

@@ -50,7 +50,7 @@ def table_case(
     seed: int = 0,
     linear_before_reset: int = 1,
 ) -> Case:
-    """What the default recipe may write, with random weights: 13-bit gate codes, dynamic input rows."""
+    """A case like those of the default recipe, with random weights: 13-bit gate codes, dynamic input rows."""
     rng = np.random.default_rng(seed)
     gates = gates_of(operator)
     n = 4096

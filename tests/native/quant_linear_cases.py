@@ -67,7 +67,7 @@ class LinearCase:
         return {n: v for n, v in self.inputs.items() if n not in self.constants}
 
     def expected(self) -> Arrays:
-        """What the reference makes of it."""
+        """The reference's outputs."""
         return {"Y": quant_linear.run(self.inputs, self.attributes)}
 
 

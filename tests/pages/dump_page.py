@@ -14,7 +14,7 @@ TRACE, COMPARE = re.findall(r"^```python\n(.*?)^```", PAGE, re.M | re.S)
 
 
 def run(script: str, folder: Path, *arguments: str) -> str:
-    """What a script prints."""
+    """Runs a script; returns its output."""
     done = subprocess.run(
         [sys.executable, "-c", script, *arguments], cwd=folder, capture_output=True, text=True, check=False,
         env={**os.environ, "PYTHONPATH": str(ROOT)},

@@ -1,4 +1,4 @@
-"""What `rnnqc dump` takes out of a model, put together for the tests."""
+"""The tensors of `rnnqc dump`, assembled for the tests."""
 
 from __future__ import annotations
 

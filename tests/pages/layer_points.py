@@ -1,4 +1,4 @@
-"""What a case's quantization points hold, step by step in numpy float64, and their statistics by the definitions."""
+"""The values at a case's quantization points, step by step in numpy float64, and their statistics by definition."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ GATES = {
     "RNN": ("hidden_gate",),
 }
 Point = dict[str, Array]
-"""What a step of one row makes, by point."""
+"""The values of a step of one row, by point."""
 
 
 @dataclass

@@ -38,7 +38,7 @@ def unrolled_values(model: onnx.ModelProto, feeds: Mapping[str, Array], cell: st
 
 
 def expected_values(op: str, steps: Steps) -> Iterator[tuple[str, Array]]:
-    """What values of the nodes have to be, by their names, if the tensors `[T,B,K]` are right."""
+    """The values of the nodes, by name, that follow from the tensors `[T,B,K]`."""
 
     def whole(tensor: Tensor) -> Array:
         assert tensor.codes is not None and tensor.zero_point is not None

@@ -110,7 +110,7 @@ def apply(pass_: Pass, model: Model, feeds: Sequence[Mapping[str, Array]] | None
 
 
 def declines(pass_: Pass, model: Model, reason: str, outcome: Outcome = Outcome.FLOAT) -> PassResult:
-    """Runs `pass_`, which has to say of exactly one site why it leaves it."""
+    """Runs `pass_`, which has to decline exactly one site with a reason."""
     result = pass_(model)
     model.check()
     (remark,) = [r for r in result.remarks if r.outcome is outcome]
@@ -127,7 +127,7 @@ def nodes_of(model: Model, *ops: str) -> list[Node]:
 
 
 def plain_op(op: str) -> str:
-    """The operator; of a quantized cell the one that it is an alias of."""
+    """The operator; for a quantized cell the one that it is an alias of."""
     type_ = fused_type(op)
     return op if type_ is None else type_.fused
 
@@ -170,5 +170,5 @@ def _names(values: Iterable[Value]) -> str:
 
 
 def called(node: Node) -> str:
-    """How messages call a node."""
+    """The name of a node in messages."""
     return display_name(node)

@@ -58,7 +58,7 @@ def nodes(op: str, ending: str, change: Callable[[Node], None]) -> Edit:
 
 
 def becomes(op: str) -> Callable[[Node], None]:
-    """The node becomes one of another operator."""
+    """Gives the node another operator."""
 
     def change(node: Node) -> None:
         node.op = op
@@ -67,7 +67,7 @@ def becomes(op: str) -> Callable[[Node], None]:
 
 
 def becomes_input(position: int) -> Callable[[Node], None]:
-    """The node lets one of its inputs pass."""
+    """Makes the node return one of its inputs."""
 
     def change(node: Node) -> None:
         node.op, kept = "Identity", node.inputs[position]
@@ -78,7 +78,7 @@ def becomes_input(position: int) -> Callable[[Node], None]:
 
 
 class Spoilt(Pass):
-    """A pass that makes a mistake afterwards, and says nothing of it."""
+    """A pass that silently makes an error after its work."""
 
     def __init__(self, right: Pass, edit: Edit) -> None:
         self.info = right.info  # type: ignore[misc]
@@ -95,7 +95,7 @@ class Spoilt(Pass):
 
 
 class VerifiedAlone(Instrument):
-    """Has one pass verified: the others are right, which other tests see."""
+    """Verifies one pass only; other tests cover the others."""
 
     def __init__(self, pass_: Pass, verifier: VerifyNumerics) -> None:
         self._pass, self._verifier = pass_, verifier
@@ -122,7 +122,7 @@ def run_spoilt(
     said: str,
     verifier: VerifyNumerics | None = None,
 ) -> None:
-    """Runs the passes, the last one of the name with the error, of which `said` has to be said behind its name."""
+    """Runs the passes, the last `name` with the error; expects a message with `said` after its name."""
     last = max(k for k, p in enumerate(passes) if p.info.name == pass_name)
     spoilt = Spoilt(passes[last], edit)
     with pytest.raises(NumericsError, match=rf"(?s)Pass '{pass_name}' {said}"):
@@ -147,5 +147,5 @@ def calibrated_passes(case: RecurrentCase, recipe: str) -> list[Pass]:
 
 @functools.cache
 def statistics_of(case: RecurrentCase) -> Statistics:
-    """Of a calibration on data like that of the case."""
+    """Returns the statistics of a calibration on data like that of the case."""
     return calibrate(case.model(), [case.replace(seed=s).feeds(padding=0.0) for s in (1, 2, 3)])

@@ -1,4 +1,4 @@
-"""What every pass has to do.
+"""The contract of every pass.
 
 What these would catch: a pass whose requirements or promises are not checked, a declaration that does not fit the file,
 a node that is made where a removed one was, which the pass then takes for that one.
@@ -101,7 +101,7 @@ class Careless(Pass):
 
 
 class Forgetful(Pass):
-    """Makes nodes and throws them away, and keeps nothing but where they were."""
+    """Creates nodes, drops them, and keeps only their addresses."""
 
     info = PassInfo("forgetful", "replace every node many times", Bitwise())
 
@@ -152,7 +152,7 @@ class Remover(Pass):
 
 
 def test_what_a_pass_removes_lasts_as_long_as_the_pass(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whether an address is given away again is up to Python; whether something may have it is not."""
+    """A pass must not free nodes that it removes, because Python may reuse their addresses."""
     monkeypatch.setattr(Model, "check", lambda _: None)
     pass_ = Remover()
     pass_(Model.load(LstmCase().model()))

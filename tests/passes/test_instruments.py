@@ -213,7 +213,7 @@ def test_a_wrong_pass_without_a_folder(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 class NewShape(Pass):
-    """Takes an output away."""
+    """Removes an output."""
 
     info = PassInfo("new-shape", "change an output's type", Bitwise())
 

@@ -51,7 +51,7 @@ def test_default_passes_are_a_possible_order(form: str, unroll: bool) -> None:
 
 @pytest.mark.parametrize("form", EVERY_FORM)
 def test_lists_go_on_from_the_normal_form(form: str) -> None:
-    """`lower` runs them in two parts: what the second requires holds after the first."""
+    """`lower` runs them in two parts: the first one establishes the requirements of the second."""
     scans = quantizes_custom_cells(INT8, form)
     assert scans == (form not in ("qonnx", "ort"))
     for whole, parts, given in (
@@ -65,7 +65,7 @@ def test_lists_go_on_from_the_normal_form(form: str) -> None:
 
 @pytest.mark.parametrize("form", FORMS)
 def test_the_rest_comes_after_the_recurrent_layers(form: str) -> None:
-    """Its passes require nothing that a form destroys, and embeddings come before what takes every weight."""
+    """Its passes require nothing that a form destroys, and embeddings come before the pass that stores all weights."""
     passes = rest_passes(INT8, form)
     PassManager([*default_passes(INT8, form, False), *passes])
     PassManager(passes, given=EXPORTED)

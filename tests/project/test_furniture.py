@@ -34,7 +34,7 @@ def read(path: Path) -> Any:
 
 
 def test_one_address_everywhere() -> None:
-    """A repository called rnnqc is that of pyproject.toml, whoever owns it, in every text; so is the site."""
+    """Every text uses the repository address of pyproject.toml, and its site."""
     home, site = urls()["Repository"], urls()["Documentation"]
     files = [p for pattern in TEXTS for p in ROOT.glob(pattern)]
     assert ROOT / "CITATION.cff" in files
@@ -119,7 +119,7 @@ PACKAGE = {
     ids=["now required", "parameter", "method", "export", "inner function", "private method", "added"],
 )
 def test_api_changes_are_found(api: ModuleType, tmp_path: Path, file: str, before: str, after: str, found: str) -> None:
-    """What programs use is reported; what only rnnqc uses, and what is new, is not."""
+    """Changes of what programs use are reported; changes of internals, and additions, are not."""
     loaded = []
     for version in ("old", "new"):
         for name, text in PACKAGE.items():

@@ -1,13 +1,14 @@
 """The layers of the source tree: what imports what, read from the syntax trees alone.
 
 What these would catch: an import against the layers, a cycle, a second user of onnx_graphsurgeon, a runtime that needs
-the compiler, a picture of the imports that no longer holds. `python -m tests.project.test_layering` prints the
-pictures of docs/architecture.md.
+the compiler, a picture of the imports that no longer holds, a docstring that begins with "What". `python -m
+tests.project.test_layering` prints the pictures of docs/architecture.md.
 """
 
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -118,7 +119,7 @@ def _layer(module: str) -> tuple[int, str]:
 
 
 def _imported_groups(depth: int, inside: str) -> dict[str, set[str]]:
-    """What each package imports, without what follows from others; packages have names of at most `depth` parts."""
+    """The imports of each package, without indirect ones; package names have at most `depth` parts."""
 
     def group(module: str) -> str:
         return ".".join(_layer(module)[1].split(".")[:depth])
@@ -166,7 +167,7 @@ def test_imports_go_down() -> None:
 
 
 def test_no_cycles() -> None:
-    """Also not within a layer; `passes/__init__.py` only collects."""
+    """There are none within a layer either; `passes/__init__.py`, which only collects, does not count."""
     edges = {m: {i for _, i in _own_imports(FILES[m]) if i not in ("", "passes", m)} for m in COMPILER}
     done: set[str] = set()
     while True:
@@ -232,6 +233,16 @@ def test_every_pass_stands_alone() -> None:
         name = "".join(f"_{c.lower()}" if c.isupper() else c for c in classes[0]).lstrip("_")
         assert module.split(".")[0::2] == ["passes", name], "a pass stands in the folder of its stage, by its name"
     assert found > 15
+
+
+def test_docstrings_name_their_subject() -> None:
+    """No docstring begins with "What ": the first words name the action or the thing."""
+    others = [p for folder in ("tests", "benchmarks", "scripts") for p in sorted((ROOT / folder).rglob("*.py"))]
+    start = re.compile(r'^\s*r?"""\s*What ', re.M)
+    wrong = [
+        str(p.relative_to(ROOT)) for p in (*FILES.values(), *others) if start.search(p.read_text(encoding="utf-8"))
+    ]
+    assert wrong == []
 
 
 if __name__ == "__main__":

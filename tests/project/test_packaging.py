@@ -50,7 +50,7 @@ def sdist(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def unpacked(sdist: Path) -> Path:
-    """The sdist, elsewhere."""
+    """The unpacked sdist, outside of the checkout."""
     safely = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}  # Python 3.11.2, Debian's, has no filters
     with tarfile.open(sdist) as archive:
         archive.extractall(sdist.parent / "unpacked", **safely)

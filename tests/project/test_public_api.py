@@ -1,4 +1,4 @@
-"""What can be imported is what is meant to be: a change here is a change for users.
+"""Exactly the intended names can be imported: a change here is a change for users.
 
 What these would catch: a name that disappears, changes its signature, or becomes public by accident.
 """
@@ -208,7 +208,7 @@ def test_attributes_of_a_result() -> None:
 
 
 def api_table() -> str:
-    """A line for each name of docs/python_api.md, in its order: how it is called, and what it is."""
+    """A line for each name of docs/python_api.md, in its order: its signature, and a description."""
     lines = ["| name | |", "|---|---|"]
     for name in re.findall(r"^::: rnnqc\.(\w+)$", API.read_text(encoding="utf-8"), flags=re.M):
         value = getattr(rnnqc, name)

@@ -1,4 +1,4 @@
-"""What the summaries of the recipes of powers of two say holds at every point of every type of cell.
+"""The summaries of the power-of-two recipes are true at every point of every type of cell.
 
 What these would catch: a point that a rule's pattern leaves out, so that it has the rounding or the scale of the base.
 """

@@ -53,7 +53,7 @@ def _highway(form: str = "scan") -> tuple[onnx.ModelProto, list[dict[str, Array]
 
 @functools.cache
 def _calibrated(subject: str) -> tuple[onnx.ModelProto, Statistics]:
-    """A layer that no test changes."""
+    """A calibrated layer, shared by tests, which must not change it."""
     model, data = _highway() if subject == "highway" else (_layer(subject), _feeds())
     return model, rnnqc.calibrate(model, data)
 
@@ -133,7 +133,7 @@ def test_what_an_activation_does_not_see_is_not_clipped() -> None:
     ids=["none", "range", "bits"],
 )
 def test_recipes_alone_are_not_told_of(recipe: str, subject: str, overrides: tuple[str, ...]) -> None:
-    """Nor are overrides that leave ranges as they are, or give others that hold the values."""
+    """Nor are overrides that keep ranges, or set others that cover the values."""
     model, statistics = _calibrated(subject)
     assert _warnings(model, recipe, statistics, *overrides) == []
 
@@ -170,7 +170,7 @@ def test_a_recipe_that_loses_the_cell_state_is_told_of() -> None:
 @pytest.mark.few(2)
 @pytest.mark.parametrize("recipe", ["int8", "int8-static", "pow2-int8-floor"])
 def test_no_other_recipe_is(recipe: str) -> None:
-    """Float states, and those whose steps would be too coarse with a range that covers them."""
+    """Recipes with float states, or with states too coarse in a range that covers them, cause no warning."""
     model, statistics = _integrator()
     assert _warnings(model, recipe, statistics) == []
 
@@ -189,7 +189,7 @@ def test_nothing_is_known_without_data() -> None:
 
 
 def test_rules_of_a_recipe_file(tmp_path: Path) -> None:
-    """The rules of the file are told of, those of its base are not."""
+    """Rules of the file cause warnings, those of its base do not."""
     model, statistics = _calibrated("LSTM")
     path = tmp_path / "mine.toml"
     text = 'name = "mine"\nbase = "int8-static"\n[[rule]]\npoints = "*.input"\nscale = 0.003\n'

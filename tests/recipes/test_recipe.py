@@ -143,7 +143,7 @@ def test_unknown_value_says_what_the_key_accepts(setting: str) -> None:
 @pytest.mark.parametrize("values", ["[1]", "{a = 1}"])
 @pytest.mark.parametrize("key", sorted(KEYS))
 def test_no_key_takes_a_list_or_a_table(key: str, values: str) -> None:
-    """But for lists of the channels."""
+    """Except for lists of the channels."""
     values = "[true]" if key in ("scale", "zero_point") and values == "[1]" else values
     with pytest.raises(UsageError, match=key):
         parse_override(f"*.weight.{key}={values}")

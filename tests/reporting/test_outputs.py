@@ -1,4 +1,4 @@
-"""What the page of a report says of outputs over time is what `rnnqc verify` says.
+"""The page of a report agrees with `rnnqc verify` about outputs over time.
 
 What these would catch: two rules for which axis is time, an axis that the values do not have, a recovered loop whose
 outputs have steps in one place only.

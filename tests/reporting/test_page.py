@@ -59,7 +59,7 @@ def _curve(levels: list[float | None]) -> Curve:
 
 
 def _evidence(text: str = "model.onnx") -> Evidence:
-    """Something of everything."""
+    """Evidence with every kind of content."""
     entry = {"node": text, "op": "LSTM", "status": "lowered", "form": "fused", "reason": "", "found": "", "action": ""}
     entry |= {"cells": [], "float_bytes": 1000, "bytes": 250}
     floats = entry | {"status": "float", "form": "", "reason": f"{text}.", "found": text, "action": text}

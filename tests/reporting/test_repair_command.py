@@ -50,7 +50,7 @@ CASES: dict[str, dict[str, Any]] = {
     "remove_sorting": {"remove_sorting": True},
 }
 ELSEWHERE = {"calibration", "statistics", "state", "batch"}
-"""What gives a calibration: the page knows it as options (`calibrated_by`), or names a place for it."""
+"""Options that provide a calibration: the page has them in `calibrated_by`, or names a placeholder."""
 NOT_OF_THE_FILE = {"verify", "reproducer", "measure", "strict", "patience", "strict_rest"}
 
 
@@ -85,7 +85,7 @@ def test_the_command_lowers_alike(name: str) -> None:
 
 
 def test_quantized_outputs_are_those_of_the_model_made_again() -> None:
-    """It was called another one than the model of the page, and nothing was measured."""
+    """It used to be reported as another model than that of the page, and nothing was measured."""
     lowered = rnnqc.lower(layer(), quantized_outputs=["Y"])
     found = report(layer(), lowered.proto, models=1).evidence
     assert "bit for bit" in found.remade

@@ -18,7 +18,7 @@ from tests.runs.forked_commands import COMMAND, server
 
 @dataclass(frozen=True)
 class Result:
-    """What a command left behind."""
+    """The result of a command."""
 
     code: int
     out: str

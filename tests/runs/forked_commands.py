@@ -1,4 +1,4 @@
-"""Commands in processes of their own that are forked from one which has imported rnnqc: that takes most of their time.
+"""Runs commands in processes forked from one that has imported rnnqc, because imports take most of their time.
 
 A process is limited, killed or ended by onnxruntime as any other is. What differs from `python -m rnnqc`: the imports
 are done, and the hash of strings is that of the first process; tests of either start a real one
@@ -79,7 +79,7 @@ class ForkServer:
 
 @functools.cache
 def server() -> ForkServer:
-    """The one of this process, started on first use."""
+    """The fork server of this process, started on first use."""
     made = ForkServer()
     atexit.register(made.close)
     return made

@@ -1,4 +1,4 @@
-"""Lowering in tests: the four ways of executing the same arithmetic, and looking into the result."""
+"""Lowering in tests: the four ways of executing the same arithmetic, and inspection of the result."""
 
 from __future__ import annotations
 

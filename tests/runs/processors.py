@@ -1,4 +1,4 @@
-"""What onnxruntime does on the processor that the tests run on."""
+"""The behaviour of onnxruntime on the processor that runs the tests."""
 
 from __future__ import annotations
 

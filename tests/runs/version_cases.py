@@ -30,7 +30,7 @@ ALIKE = (
     *("GRU, integer form", "RNN, integer form", "GRU, unrolled", "RNN, unrolled"),
     *("directions, integer form", "set 14", "gelu by", "half first", "silu", "quick", "quotient", "rows, by"),
 )
-"""Parts of the names of cases that another case, of another cell type or set of outputs, is much like."""
+"""Parts of the names of cases that resemble another case, with another cell type or set of outputs."""
 SMALL = RecurrentCase(T=3, B=2, I=3, H=4)
 
 
@@ -54,7 +54,7 @@ class VersionCase:
 
 
 class LinearLayer(VersionCase):
-    """A model that is lowered already."""
+    """A model with a linear layer, lowered already."""
 
     def lowered(self) -> onnx.ModelProto:
         """The model itself."""

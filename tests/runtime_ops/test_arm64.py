@@ -54,7 +54,7 @@ def test_what_the_processor_has_is_used(processor: str, isa: str, arm64_library:
 @emulated
 @pytest.mark.parametrize("isa", ["neon", "portable"])
 def test_kernels(isa: str, arm64_library: Path) -> None:
-    """ "neon" stands for all whose names begin so."""
+    """ "neon" stands for all instruction sets with this prefix."""
     run_tests(arm64_library, "kernels/test_kernels.py", "-k", f"{isa} or expected_instruction_sets or guard_pages_work")
 
 

@@ -9,7 +9,7 @@ MODELS = Path(__file__).resolve().parents[2] / "models"
 
 
 def test_weights_of_4_bits_get_6_where_that_is_enough() -> None:
-    """Not 8 at once: 5 and 6 bits are stored as such. Groups stay, so the override is `bits` alone."""
+    """8 bits are not tried first, because 5 and 6 bits save memory. Groups stay, so the override is `bits` alone."""
     model = MODELS / "digits_lstm.onnx"
     lowered = rnnqc.lower(model, "w4a8")
     found = rnnqc.report(model, lowered, MODELS / "digits_calibration.npz", samples=8, models=20).evidence
@@ -21,7 +21,7 @@ def test_weights_of_4_bits_get_6_where_that_is_enough() -> None:
 
 
 def test_exact_tables_of_gates_are_tried() -> None:
-    """A layer that remembers for many hundreds of steps: no other format of a point mends what its tables lose."""
+    """In a layer that remembers for many hundreds of steps, no other change compensates the error of its tables."""
     case = Slow("LSTM", 2, 10.0, -9.0)
     feeds = [{k: v[:800] for k, v in case.feeds().items()}]
     found = rnnqc.report(case.model(), rnnqc.lower(case.model()), feeds, models=12).evidence

@@ -19,7 +19,7 @@ COSTS, DAMAGES = (8, 5, 4), (0.0, 1.0, 2.0)
 
 
 def additive(weights: Sequence[float], sizes: Sequence[int], base: float = 1e-4) -> Callable[[Assignment], Measured]:
-    """Damage adds up, `weights` times that of each choice; quality is in dB."""
+    """The total damage is the sum over choices, weighted by `weights`; quality is in dB."""
 
     def measure(assignment: Assignment) -> Measured:
         damage = base + sum(w * DAMAGES[c] for w, c in zip(weights, assignment, strict=True))
@@ -127,7 +127,7 @@ def test_what_does_nothing_alone_is_tried_again() -> None:
 
 
 def test_the_best_within_a_limit() -> None:
-    """The damage is of unit 1; what the limit leaves goes to the next one."""
+    """Unit 1 causes the damage; the remaining budget goes to the next one."""
     found = search([3, 3, 3], additive([1e-3, 1e-1, 1e-5], [10, 10, 10]), limit=170)
     assert found.reached
     assert found.assignment == (1, 0, 2)
@@ -179,7 +179,7 @@ def test_the_frontier_is_what_nothing_measured_beats(units: list[tuple[float, in
 
 
 def test_the_way_down() -> None:
-    """From a start that is neither the best nor the cheapest; a place of it can be gone back to."""
+    """From a start that is neither the best nor the cheapest; the search can return to earlier choices."""
     measure = additive([1e-2, 1e-3], [10, 10])
     found = descend([3, 3], lambda a: measure(((a[0] + 1) % 3, (a[1] + 1) % 3)))
     path = found.path
@@ -199,7 +199,7 @@ def test_thinned() -> None:
 
 
 class Clocked:
-    """A measure that takes a tick, and time for so many."""
+    """A measure that takes one tick of a limited time."""
 
     def __init__(self, measure: Callable[[Assignment], Measured], ticks: int) -> None:
         self._measure, self._ticks = measure, ticks

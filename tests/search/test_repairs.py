@@ -1,4 +1,4 @@
-"""Which overrides a report shows, and in which order.
+"""The overrides that a report shows, and their order.
 
 What these would catch: a small change that helps much, folded away behind one that takes back what the recipe is for; a
 starting value that contradicts the verdict.
@@ -31,7 +31,7 @@ BEFORE = Trial(Score({"y": 30.0}), 1000, 0, 1000, {}, dict.fromkeys(POINTS))
 
 
 def repair(override: str, gain: float, size: int, read: int | None = None, **more: Any) -> Repair:
-    """One that costs some bytes, and some bytes read."""
+    """A repair that costs some bytes of the file, and some bytes to read."""
     points, level = override.rpartition(".")[0], 30.0 + gain
     reads = (1000, 1000 + (size if read is None else read))
     return Repair(points, [override], "why", 30.0, level, 30.0, level, 1000, 1000 + size, read_bytes=reads, **more)

@@ -1,4 +1,4 @@
-"""What a bound leaves out of the measurements of single points.
+"""The measurements of single points that a bound leaves out.
 
 What these would catch: the last cells of a model that are left out, whatever they cost, because cells come in order.
 """
@@ -23,7 +23,7 @@ from tests.subjects.lstm_models import LstmCase
 
 
 def cells(count: int) -> dict[str, Recurrence]:
-    """So many cells with the same points."""
+    """Returns `count` cells with the same points."""
     lowered = rnnqc.lower(LstmCase(T=2, B=1, I=4, H=4).model(), overrides=["*.cell_state.bits=24"])
     [held] = recurrences_of(lowered.model).values()
     return {f"c{k}": replace(held, name=f"c{k}") for k in range(count)}
@@ -40,7 +40,7 @@ class Noise:
         self.points = points
 
     def of(self, rules: Sequence[Rule]) -> Trial:
-        """What is left with the points that rules match in float."""
+        """The result with the points that rules match in float."""
         left = {p: n for p, n in self.points.items() if not any(r.matches(p) for r in rules)}
         return Trial(Score({"y": -10 * math.log10(sum(left.values()))}), 1, 0, 1, {}, dict.fromkeys(left))
 

@@ -1,4 +1,4 @@
-"""The recipe file of `rnnqc tune` says what was measured.
+"""The recipe file of `rnnqc tune` reproduces the measured model.
 
 What these would catch: a tuned model whose file, read again, gives another one: rules lost, or in another order, or
 taken for the recipe's own so that they do not end a `same_as`.

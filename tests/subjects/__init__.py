@@ -1,1 +1,1 @@
-"""Models that tests take: exporters' ways, Brevitas' cells, functions, loops."""
+"""Models for tests: exporters' variants, Brevitas' cells, functions, loops."""

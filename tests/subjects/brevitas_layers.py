@@ -164,7 +164,7 @@ def _equal(a: Sequence[Array], b: Sequence[Array]) -> bool:
 
 @contextmanager
 def moved_products(seed: int) -> Iterator[None]:
-    """Matrix products are exact sums, moved by as much as float32 sums may be off; exact with seed 0."""
+    """Makes matmuls exact sums, plus random errors as large as those of float32 sums; exact with seed 0."""
     generator = torch.Generator().manual_seed(seed)
 
     def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:

@@ -35,7 +35,7 @@ class Quant:
         return 0, 2**self.bits - 1 - self.narrow
 
     def units(self, x: Array) -> Array:
-        """What is rounded."""
+        """The values before rounding."""
         y = np.asarray(np.asarray(x, F32) / np.asarray(self.scale, F32), F32)
         return np.asarray(y + np.asarray(self.zero_point, F32), F32)
 

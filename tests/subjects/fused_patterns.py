@@ -33,7 +33,7 @@ PATTERNS = {
     "r = Sqrt (w) q = Div (g, r) n = Mul (q, b)",
     "sum with zero": "k = Mul (g, zero) n = Add (k, zero)",
 }
-"""What a step makes of its sum `g` [B, H], by name; the result is `n`."""
+"""The operators of a step on its sum `g` [B, H], by name; the result is `n`."""
 
 
 def patterned_layer(name: str, **options: Any) -> onnx.ModelProto:

@@ -1,4 +1,4 @@
-"""What tests call the models of `tests.generate` with one recurrent layer, and the names of onnx's own cases."""
+"""Aliases for the models of `tests.generate` with one recurrent layer, and the names of onnx's own cases."""
 
 from __future__ import annotations
 

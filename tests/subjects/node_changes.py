@@ -1,4 +1,4 @@
-"""Changes that make a valid node of tests a wrong one."""
+"""Changes that make a valid node invalid."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def drop_attribute(name: str) -> Change:
 
 
 def set_entry(name: str, index: int, value: Any) -> Change:
-    """Another entry of a list."""
+    """Changes an entry of a list."""
 
     def change(case: Case) -> None:
         values = list(case.attributes[name])

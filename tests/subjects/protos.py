@@ -1,4 +1,4 @@
-"""Protobuf models in tests: a model with everything ONNX can say, and what differs between two models."""
+"""Protobuf models in tests: a model with every feature of ONNX, and a comparison of two models."""
 
 from __future__ import annotations
 

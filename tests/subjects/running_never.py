@@ -10,7 +10,7 @@ from tests.subjects.lstm_models import LstmCase
 
 
 def never_running() -> onnx.ModelProto:
-    """An LSTM beside sums that go with no length of its sequence: 1 or 7, 1 or 9, and at least 2."""
+    """An LSTM beside sums that no sequence length satisfies together: 1 or 7, 1 or 9, and at least 2."""
     case = LstmCase(dynamic_time=True, dynamic_batch=True)
     proto = case.model()
     for size in (7, 9):

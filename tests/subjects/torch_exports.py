@@ -1,4 +1,4 @@
-"""Models as PyTorch's exporters write them; tests that need one are skipped, with a word, where PyTorch is absent."""
+"""Models as PyTorch's exporters write them; without PyTorch, tests that need one are skipped with a message."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def needed(what: str, dynamo: bool = False) -> Any:
 
 
 def exported(module: Any, arguments: Sequence[Any], dynamo: bool, **options: Any) -> onnx.ModelProto:
-    """What `torch.onnx.export` makes of a module; the exporters' own words are not shown."""
+    """The result of `torch.onnx.export` for a module; the exporters' messages are hidden."""
     import torch
 
     buffer = io.BytesIO()

@@ -97,7 +97,7 @@ class LayerLoop(nn.Module):
 
 
 class Layer(nn.Module):
-    """The layer itself."""
+    """A whole layer of torch."""
 
     def __init__(self, kind: str, **options: Any):
         super().__init__()
@@ -228,7 +228,7 @@ class NormalizedScript(nn.Module):
 
 
 class Highway(nn.Module):
-    """An LSTM with a highway around it, which is no LSTM."""
+    """An LSTM with a highway connection, which is a custom cell."""
 
     def __init__(self) -> None:
         super().__init__()

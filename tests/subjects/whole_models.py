@@ -142,7 +142,7 @@ def in_groups(array: Array, axis: int) -> Array:
 
 
 def _size(count: int, others: int = 1) -> int:
-    """Of a piece: the divisor with which a group is nearest to 16, by factors, from 8 to 64."""
+    """Returns the group size of a piece: its divisor from 8 to 64 with the smallest ratio to 16."""
     sizes = [d for d in range(1, count + 1) if count % d == 0 and 8 <= d * others <= 64]
     return min(sizes, key=lambda d: max(d * others / 16, 16 / (d * others)), default=count)
 

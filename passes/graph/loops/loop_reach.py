@@ -9,7 +9,7 @@ from rnnqc.passes.graph.loops.loop_states import State
 from rnnqc.passes.graph.nodes.lstm_node import is_recurrent
 
 WHOLE_NUMBERS = ("Shape", "Size", "ArgMax", "ArgMin", "NonZero", "Less", "Greater", "Equal", "SequenceLength")
-"""Operators whose results count or choose; what is made of them depends on no real number."""
+"""Operators whose results are counts, indices or conditions; values made of them depend on no real number."""
 
 
 def users_of(value: Value, inside: Mapping[int, Node]) -> list[Node]:

@@ -22,12 +22,12 @@ def found_listed(names: Sequence[str]) -> str:
     return f"{', '.join(map(repr, names))} both stored and listed as graph inputs"
 
 
-def unlist_weights(model: Model, node: Node) -> list[str]:
-    """Removes the stored W, R, B and P of a node from the graph inputs; returns their names.
+def unlist_weights(model: Model, node: Node, operands: Sequence[int] = (W, R, B, P)) -> list[str]:
+    """Removes the stored weights of a node, its inputs `operands`, from the graph inputs; returns their names.
 
     onnxruntime warns about each in every session, and cannot precompute with values that a run may replace.
     """
-    weights = {node.inputs[k].name for k in (W, R, B, P) if k < len(node.inputs)}
+    weights = {node.inputs[k].name for k in operands if k < len(node.inputs)}
     listed = [n for n in listed_weights(model, node) if n in weights]
     record = graph_info(model.graph)
     record.input_order = [n for n in record.input_order if n not in listed]

@@ -22,7 +22,7 @@ def sources_of(
 
     Args:
         value: The value.
-        known: Returns what is known of a value; None to look behind it.
+        known: Returns the known source of a value; None to follow its producer.
         movers: The operators.
 
     Yields:

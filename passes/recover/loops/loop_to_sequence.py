@@ -173,7 +173,7 @@ class Vectorizer:
         if self.trips.within(length.plus(Index(-first))):
             end = b.op("Add", [count, b.i64([first])], "end") if first else count
             return b.op("Slice", [value, b.i64([first]), end, b.i64([axis])], "range")
-        # # Start at 1: onnxruntime turns Gather after Range into a Slice, which ignores missing elements.
+        # Start at 1: onnxruntime turns Gather after Range into a Slice, which ignores missing elements.
         end = b.op("Squeeze", [b.op("Add", [count, b.i64([first + 1])], "end")], "end.scalar")
         numbers = b.op("Range", [b.i64(first + 1), end, b.i64(1)], "range.from_1")
         numbers = b.op("Sub", [numbers, b.i64(1)], "range.numbers")

@@ -131,7 +131,7 @@ def _of_sequence(mask: Value, scanned: dict[int, tuple[Value, int, bool]], vecto
     times, rows = (_viewed(shape_of(v), views, len(shape), vectorizer) for v in pair)
     if times is None or rows is None or len(whole) < 2:
         return None
-    # # Times along the axis of the loop, rows along the second to last axis of an element, all other axes of size 1.
+    # Times along the axis of the loop, rows along the second to last axis of an element, all other axes of size 1.
     if any(d != 1 for k, d in enumerate(times) if k != axis):
         return None
     if any(d != 1 for k, d in enumerate(rows) if k != whole[-2]) or whole[-2] in (axis, -1):

@@ -52,7 +52,7 @@ class RowReader:
         self.first = first or {}
         self._rows: dict[int, tuple[Value, Rows | None]] = {}
         self._times_ones: dict[int, Value] = {}
-        """What is multiplied by ones, by the id of the product."""
+        """Values that are multiplied by ones, by the id of the product."""
         self.indices = Indices(constants, self.shape)
 
     def shape(self, value: Value | None) -> list[int | str | None] | None:

@@ -20,7 +20,7 @@ STAYS = (
     "export the layer as an ONNX LSTM, GRU or RNN node (torch.nn.LSTM over one element; Keras: without Masking and "
     "mask_zero=True, for sequences of one length), or let the step stay float"
 )
-"""What to do about a step that stays float."""
+"""Advice for a step that stays float."""
 
 
 def _batch(reader: RowReader, value: Value) -> int | str | None:

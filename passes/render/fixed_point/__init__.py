@@ -1,1 +1,1 @@
-"""The fixed-point arithmetic in standard operators: every value on its grid."""
+"""The fixed-point arithmetic in standard operators: every value is quantized."""

@@ -1,7 +1,7 @@
-"""The fixed-point cell in standard operators: every value on its grid, as Brevitas and Vitis compute.
+"""The fixed-point cell in standard operators: every value is quantized, as in Brevitas and Vitis.
 
-docs/quant_lstm_cell.md and docs/quant_gru_cell.md say the same in words. Products are exact, every other operation is
-one operation in float64, or in float32 for the arithmetic "grid32".
+docs/quant_lstm_cell.md and docs/quant_gru_cell.md describe it in words. Matmuls are exact; every other operation is one
+operation in float64, or in float32 for the arithmetic "grid32".
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from rnnqc.passes.render.fixed_point.fixed_point_step import GridConstants, Grid
 
 @dataclass(frozen=True)
 class FixedPointArithmetic(Arithmetic):
-    """Exact products, and one rounding at every quantization point.
+    """Exact matmuls, and one rounding at every quantization point.
 
     Attributes:
         numbers: The scalars of the cell.
@@ -55,11 +55,11 @@ class FixedPointArithmetic(Arithmetic):
 
     @property
     def hidden_zero_point(self) -> int:
-        """The quantized hidden state that stands for 0."""
+        """The quantized hidden state that represents 0."""
         return self.numbers.hidden.zero_point
 
     def run(self, b: Builder, loop: Loop) -> Results:
-        """Emits the products and the loop; no result has a negative zero."""
+        """Emits the matmuls and the loop; no result has a negative zero."""
         results = self._loop(b, loop)
         on_grid = self.numbers.rounded_output or loop.cell.type.reads_hidden
         if on_grid and loop.wanted.y:
@@ -71,7 +71,7 @@ class FixedPointArithmetic(Arithmetic):
         return results
 
     def _loop(self, b: Builder, loop: Loop) -> Results:
-        """The results with cell states in the real type."""
+        """Emits the loop; returns the results, with cell states in the real type."""
         numbers, cell, type_ = self.numbers, loop.cell, loop.cell.type
         e = GridEmitter(b, numbers.real, cell.hidden_size)
         w = grid_product(e, cell, numbers, self.w, "W")
@@ -83,7 +83,7 @@ class FixedPointArithmetic(Arithmetic):
         p = e.quantized_gates(p, numbers.gate_quantizers(cell.type, "input_product"), "input_product")
         before = grid_constants(e, cell, self.w)
         products = self._on_grids(b, cell, before.h_multiplier, r, reset)
-        # A GRU reads the hidden state, the others only its quantized values.
+        # A GRU reads the hidden state, other cells only its quantized values.
         h_type = np.float32 if type_.reads_hidden else np.uint8 if r.integer else numbers.real
         shape = [cell.batch_dimension, cell.hidden_size]
         initial = initial_states(e, loop, numbers, r)
@@ -103,7 +103,7 @@ class FixedPointArithmetic(Arithmetic):
         return results
 
     def _stepped(self, e: GridEmitter, loop: Loop, y: Value, c: Value, *, carries_codes: bool) -> Stepped:
-        """What a step hands on, whose equations gave `y` and `c`: a state that is read, integers, or multiples."""
+        """Returns the outputs of a step. It carries `y` itself for a GRU, else its quantized values or multiples."""
         b, grid = e.b, self.numbers.hidden
         if loop.cell.type.reads_hidden:
             return Stepped([y], y, c)
@@ -121,7 +121,7 @@ class FixedPointArithmetic(Arithmetic):
         return Stepped([handed_on, c] if loop.cell.type.cell_state else [handed_on], y, c, codes)
 
     def _recurrent_products(self, e: GridEmitter, cell: Cell) -> tuple[GridProduct, GridProduct | None]:
-        """The product of quantized hidden states and, where another gate resets its state, of the candidate."""
+        """Returns the matmul of quantized hidden states and, if a gate resets the state first, the candidate's."""
         if cell.resets_state:
             return reset_products(e, cell, self.numbers, self.w)
         return grid_product(e, cell, self.numbers, self.w, "R"), None
@@ -129,7 +129,7 @@ class FixedPointArithmetic(Arithmetic):
     def _on_grids(
         self, b: Builder, cell: Cell, multiplier: Value, r: GridProduct, reset: GridProduct | None
     ) -> Sequence[RecurrentProduct]:
-        """The products with R as real numbers on the grids of their gates."""
+        """Returns the matmuls with R, whose results are real numbers in the formats of their gates."""
         grids = self.numbers.gate_quantizers(cell.type, "hidden_product")
         if reset is None:
             return [RecurrentProduct(r, multiplier, grids, "hidden")]
@@ -153,7 +153,7 @@ class FixedPointArithmetic(Arithmetic):
         bias: Value,
         products: Sequence[RecurrentProduct],
     ) -> GridStep:
-        """The step from the states `previous` and `projected`, x W + B of the step."""
+        """Returns the step from the states `previous` and `projected`, x W + B of the step."""
         b, numbers = e.b, self.numbers
         first, second = products[0], products[1] if len(products) > 1 else None
         state: Value = previous[-1]

@@ -1,4 +1,4 @@
-"""Quantized values of the input, and the states that a loop starts from, in fixed-point arithmetic."""
+"""Quantized values of the input, and initial states of a loop, in fixed-point arithmetic."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rnnqc.passes.render.operands.emit_codes import without_nan
 
 
 def input_codes(e: GridEmitter, loop: Loop, numbers: FixedPointNumbers, w: GridProduct) -> Value:
-    """The sequence as `w` takes it, `[T,B,I]` in loop order."""
+    """Returns the sequence as `w` takes it, `[T,B,I]` in loop order."""
     b, x = e.b, loop.sequence(e.b)
     if numbers.x_mode != "codes":
         return _cleaned_codes(e, w, x, "x")
@@ -22,7 +22,7 @@ def input_codes(e: GridEmitter, loop: Loop, numbers: FixedPointNumbers, w: GridP
 
 
 def initial_states(e: GridEmitter, loop: Loop, numbers: FixedPointNumbers, r: GridProduct) -> list[Value]:
-    """What the loop starts from, `[B,H]`."""
+    """Returns the initial values of the loop's states, `[B,H]`."""
     b, at, type_ = e.b, loop.at, loop.cell.type
     h0: Value | None = None
     c0: Value | None = None
@@ -44,5 +44,5 @@ def initial_states(e: GridEmitter, loop: Loop, numbers: FixedPointNumbers, r: Gr
 
 
 def _cleaned_codes(e: GridEmitter, product: GridProduct, value: Value, name: str) -> Value:
-    """Float values, NaN counting as 0, as `product` takes them."""
+    """Returns float values, with 0 for NaN, as `product` takes them."""
     return codes_for(e, product, e.cast(without_nan(e.b, value, name), f"{name}.real"), name)

@@ -1,4 +1,4 @@
-"""Matrix products of fixed-point arithmetic in standard operators: exact sums of quantized values times weights."""
+"""Matmuls of fixed-point arithmetic in standard operators: exact sums of quantized values times weights."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ MIDDLE = 128
 
 @dataclass(frozen=True)
 class GridProduct:
-    """One side of a matrix product: `weights` for MatMulInteger, or real numbers for MatMul.
+    """The right operand of a matmul: `weights` for MatMulInteger, or real numbers for MatMul.
 
     Attributes:
-        weights: `[K,n]`, uint8 values or real numbers whose zero point is 0.
-        zero_point: Of uint8 weights; None for real numbers.
-        codes: The quantizer of the other side.
-        accumulator_bits: Width at which sums saturate, or 0.
+        weights: `[K,n]`, uint8 values, or real numbers with zero point 0.
+        zero_point: The zero point of uint8 weights; None for real numbers.
+        codes: The quantizer of the left operand.
+        accumulator_bits: Bits at which sums saturate, or 0.
     """
 
     weights: Value
@@ -35,11 +35,11 @@ class GridProduct:
 
     @property
     def integer(self) -> bool:
-        """Whether the other side is uint8 values; multiples of the scale otherwise."""
+        """Whether the left operand is uint8; otherwise it is multiples of the scale."""
         return self.zero_point is not None
 
     def emit(self, e: GridEmitter, left: Value, name: str) -> Value:
-        """The exact sums in the real type."""
+        """Emits the exact sums in the real type."""
         b = e.b
         if self.zero_point is not None:
             operands = [left, self.weights, b.u8(self.codes.zero_point), self.zero_point]
@@ -56,12 +56,12 @@ class GridProduct:
 
 @dataclass(frozen=True)
 class RecurrentProduct:
-    """The product of integers with (some columns of) R in a loop, as real numbers on the grids of the gates.
+    """The matmul with (some columns of) R in a loop, whose results are real numbers in the formats of the gates.
 
     Attributes:
-        product: The exact product.
+        product: The exact matmul.
         multiplier: `[n]`.
-        grids: Of the gates of the columns.
+        grids: The quantizers of the columns' gates.
         name: Prefix of the values.
     """
 
@@ -71,18 +71,18 @@ class RecurrentProduct:
     name: str
 
     def of_codes(self, e: GridEmitter, codes: Value) -> Value:
-        """The product with quantized values as `product` takes them."""
+        """Returns the matmul with quantized values in the form that `product` takes."""
         sums = self.product.emit(e, codes, f"{self.name}.product")
         units = e.b.op("Mul", [sums, self.multiplier], f"{self.name}.product.scaled")
         return e.quantized_gates(units, self.grids, f"{self.name}_product")
 
     def of_values(self, e: GridEmitter, values: Value) -> Value:
-        """The product with the quantized values of real values."""
+        """Returns the matmul with the quantized values of real values."""
         return self.of_codes(e, codes_for(e, self.product, values, self.name))
 
 
 def codes_for(e: GridEmitter, product: GridProduct, value: Value, name: str) -> Value:
-    """Real values as `product` takes them."""
+    """Converts real values to the form that `product` takes."""
     multiples = e.multiples(value, product.codes, name)
     if product.integer:
         return e.b.cast(shifted(e, multiples, product.codes, name), np.uint8, f"{name}.codes")
@@ -90,17 +90,17 @@ def codes_for(e: GridEmitter, product: GridProduct, value: Value, name: str) -> 
 
 
 def shifted(e: GridEmitter, multiples: Value, grid: FixedPointQuantizer, name: str) -> Value:
-    """The quantized values of multiples of a scale, as real numbers."""
+    """Returns the quantized values of multiples of a scale, as real numbers."""
     if not grid.zero_point:
         return multiples
     return e.b.op("Add", [multiples, e.constant(grid.zero_point)], f"{name}.shifted")
 
 
 def grid_product(e: GridEmitter, cell: Cell, numbers: FixedPointNumbers, w: Operands, key: str) -> GridProduct:
-    """The product with W or R, in the form that suits the type of its weights.
+    """Returns the matmul with W or R, in the form for the type of its weights.
 
     Args:
-        e: Emits the nodes that bring the weights into this form.
+        e: Emits the nodes that convert the weights to this form.
         cell: The cell.
         numbers: Its scalars.
         w: Its constants.
@@ -113,7 +113,7 @@ def grid_product(e: GridEmitter, cell: Cell, numbers: FixedPointNumbers, w: Oper
 def reset_products(
     e: GridEmitter, cell: Cell, numbers: FixedPointNumbers, w: Operands
 ) -> tuple[GridProduct, GridProduct]:
-    """The products with R where a gate resets the state: of the other gates with h, of the candidate with r * h."""
+    """Returns the matmuls with R if a gate resets the state: of the other gates with h, of the candidate with r * h."""
     weights = _Weights.of(e, cell, numbers, w, "R")
     own = cell.candidate_columns
     parts = weights.columns(e, 0, own.start, "gates"), weights.columns(e, own.start, own.stop, "candidate")
@@ -124,14 +124,14 @@ def reset_products(
 
 @dataclass(frozen=True)
 class _Weights:
-    """Weights as they are stored, but for packing.
+    """Weights as stored, but unpacked.
 
     Attributes:
         codes: `[K,n]`.
         zero_point: int32 `[n]`, or None.
         narrow: Whether quantized values have 8 bits.
         depth: K.
-        name: For values.
+        name: Prefix of the values.
     """
 
     codes: Value
@@ -142,7 +142,7 @@ class _Weights:
 
     @classmethod
     def of(cls, e: GridEmitter, cell: Cell, numbers: FixedPointNumbers, w: Operands, key: str) -> _Weights:
-        """W or R."""
+        """Returns W or R."""
         if key == "W":
             stored, zero_point, depth = w.W, w.W_zero_point, cell.input_size
         else:
@@ -150,7 +150,7 @@ class _Weights:
         return cls(unpacked(e.b, cell, numbers, w, key), zero_point, stored.dtype != np.int16, depth, key)
 
     def columns(self, e: GridEmitter, begin: int, end: int, name: str) -> _Weights:
-        """Some of the columns."""
+        """Returns some of the columns."""
 
         def part(whole: Value, axis: int, label: str) -> Value:
             bounds = [e.b.i64([v]) for v in (begin, end, axis)]
@@ -163,7 +163,7 @@ class _Weights:
         return _Weights(codes, zero_point, self.narrow, self.depth, f"{self.name}.{name}")
 
     def product(self, e: GridEmitter, numbers: FixedPointNumbers, grid: FixedPointQuantizer) -> GridProduct:
-        """Their product with the quantized values of a quantizer."""
+        """Returns their matmul with the quantized values of a quantizer."""
         b, name, zero_point = e.b, self.name, self.zero_point
         if self.narrow and is_exact_in_int32(grid, BYTE if zero_point is not None else MIDDLE, self.depth):
 

@@ -1,6 +1,6 @@
-"""Quantizers of fixed-point arithmetic in standard operators, each operation in one real type.
+"""Quantizers of fixed-point arithmetic in standard operators, with all operations in one real type.
 
-A quantizer gives multiples of its scale, real numbers that are whole; the sign of a zero among them is undefined.
+A quantizer returns "multiples": the value in units of its scale, an integer of real type; the sign of 0 is undefined.
 """
 
 from __future__ import annotations
@@ -31,26 +31,26 @@ class GridEmitter:
         self.b, self.real, self.hidden = b, np.dtype(real), hidden
 
     def constant(self, value: Any) -> Value:
-        """A constant of the real type."""
+        """Returns a constant of the real type."""
         return self.b.model.constant(value, self.real)
 
     def cast(self, value: Value, name: str) -> Value:
-        """`value` in the real type."""
+        """Casts `value` to the real type."""
         return self.b.cast(value, self.real, name)
 
     def multiples(self, value: Value, grid: FixedPointQuantizer, name: str) -> Value:
-        """The multiples of the scale that stand for `value`."""
+        """Quantizes `value` to multiples of the scale."""
         whole = self._rounded(value, self.constant(grid.scale), grid, name)
         return self.b.op("Clip", [whole, self.constant(grid.low), self.constant(grid.high)], f"{name}.multiples")
 
     def quantized(self, value: Value, grid: FixedPointQuantizer, name: str) -> Value:
-        """`value` on the grid; itself without one."""
+        """Rounds `value` to its format; without a quantizer returns it unchanged."""
         if not grid.scale:
             return value
         return self.b.op("Mul", [self.multiples(value, grid, name), self.constant(grid.scale)], f"{name}.quantized")
 
     def quantized_gates(self, value: Value, of_gates: Mapping[str, FixedPointQuantizer], name: str) -> Value:
-        """Gates side by side `[...,n*H]`, each on its grid."""
+        """Rounds gates side by side `[...,n*H]`, each to its format."""
         grids = list(of_gates.values())
         if all(g == grids[0] for g in grids):
             return self.quantized(value, grids[0], name)
@@ -63,7 +63,7 @@ class GridEmitter:
         return self.b.op("Concat", made, f"{name}.quantized", axis=-1)
 
     def multiples_of_gates(self, value: Value, grids: Sequence[FixedPointQuantizer], name: str) -> Value:
-        """The multiples of gates side by side, whose grids are there and round alike."""
+        """Quantizes gates side by side to multiples; all of them have quantizers with the same rounding."""
         if all(g == grids[0] for g in grids):
             return self.multiples(value, grids[0], name)
         whole = self._rounded(value, self._columns([g.scale for g in grids]), grids[0], name)
@@ -74,7 +74,7 @@ class GridEmitter:
         return self.b.op("Max", [below, self._columns([g.low for g in grids])], f"{name}.multiples")
 
     def _rounded(self, value: Value, scale: Value, grid: FixedPointQuantizer, name: str) -> Value:
-        """Multiples of `scale`, rounded as `grid` does it."""
+        """Returns multiples of `scale`, rounded with the rounding of `grid`."""
         rounding = Rounding(grid.rounding)
         units = self.b.op("Div", [value, scale], f"{name}.units")
         if not grid.offset:
@@ -84,12 +84,12 @@ class GridEmitter:
         return self.b.op("Sub", [whole, self.constant(grid.offset)], f"{name}.whole")
 
     def _columns(self, values: Sequence[float]) -> Value:
-        """One value for each gate, as `[n*H]`."""
+        """Returns a constant with one value for each gate, as `[n*H]`."""
         if len(set(values)) == 1:
             return self.constant(values[0])
         return self.constant(np.repeat(np.asarray(values), self.hidden))
 
 
 def is_uniform(grids: Iterable[FixedPointQuantizer]) -> bool:
-    """Whether all round alike."""
+    """Whether all have the same rounding."""
     return len({(g.rounding, g.offset) for g in grids}) == 1

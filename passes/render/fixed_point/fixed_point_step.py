@@ -1,4 +1,4 @@
-"""The equations of a cell in fixed-point arithmetic: every value on its grid, activations from tables."""
+"""The equations of a cell in fixed-point arithmetic: every value is quantized, activations come from tables."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class GridConstants:
 
     Attributes:
         h_multiplier: `[GH]`.
-        gate_table: `[N]`, or a row of it with a batch of 1: look-ups need no Reshape then.
-        cell_table: The same of the output activation, or None.
-        peepholes: Of the gates of P, `[H]` each, or None.
+        gate_table: `[N]`, or with a batch of 1 a row, so that look-ups need no Reshape.
+        cell_table: The same for the output activation, or None.
+        peepholes: P by gate, `[H]` each, or None.
         hidden_bias: `[H]`, or None.
     """
 
@@ -37,7 +37,7 @@ class GridConstants:
 
 
 def grid_constants(e: GridEmitter, cell: Cell, w: Operands) -> GridConstants:
-    """The constants of the loop of `cell`."""
+    """Returns the constants of the loop of `cell`."""
     b = e.b
 
     def table(given: Value, name: str) -> Value:
@@ -65,11 +65,11 @@ class GridStep:
         cell: The cell.
         numbers: Its scalars.
         before: Constants of the loop.
-        joint: Pre-activations `[B,nH]` of the gates that have sums of both products.
+        joint: Pre-activations `[B,nH]` of the gates that sum both matmuls.
         state: The state before the step `[B,H]`; None for an RNN.
         projected: x W + B `[B,H]` of a GRU's candidate.
-        recurrent: Its h R with linear_before_reset.
-        product: Makes (r * h) R of it, without.
+        recurrent: h R of the candidate with linear_before_reset.
+        product: Computes (r * h) R of the candidate without linear_before_reset.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class GridStep:
         return self._state
 
     def gate(self, k: int, peephole: Value | None = None) -> Value:
-        """The activation of gate k."""
+        """Returns the activation of gate k."""
         if self._values:
             return self._values[k]
         value, name, b = self._sums[k], self.cell.type.gates[k], self.e.b
@@ -121,7 +121,7 @@ class GridStep:
         return self._projected
 
     def recurrent(self, k: int) -> Value:
-        """Returns h R of gate k, with the bias that stays with it."""
+        """Returns h R of gate k, plus the bias inside the product with the reset gate."""
         biased = [self._recurrent, self.before.hidden_bias]
         return self.e.b.op("Add", biased, f"{self.cell.type.gates[k]}.hidden_product.biased")
 
@@ -131,19 +131,19 @@ class GridStep:
         return self._product(self.e, value)
 
     def activated(self, k: int, part: Value, projected: Value) -> Value:
-        """The activation of gate k: of part + projected."""
+        """Returns the activation of gate k for part + projected."""
         return self._gate(k, self.e.b.op("Add", [part, projected], f"{self.cell.type.gates[k]}.product"))
 
     def coupled(self, gate: Value) -> Value:
-        """1 - gate, where 1 has the number format of the gate."""
+        """Returns 1 - gate, with 1 in the number format of the gate."""
         return self.e.b.op("Sub", [self.e.constant(self.numbers.one), gate], "forget_gate.coupled")
 
     def complement(self, gate: Value) -> Value:
-        """1 - gate."""
+        """Returns 1 - gate."""
         return self.e.b.op("Sub", [self.e.constant(1.0), gate], "complement")
 
     def product(self, a: Value, b: Value, point: str) -> Value:
-        """Returns a * b, on the grid of its point; what R multiplies next becomes quantized values there."""
+        """Returns a * b in the format of its point; if R multiplies it next, it becomes quantized values there."""
         value = self.e.b.op("Mul", [a, b], point)
         return (
             value
@@ -152,7 +152,7 @@ class GridStep:
         )
 
     def total(self, kept: Value, added: Value, point: str) -> Value:
-        """Returns kept + added, the state after the step; a GRU's is a float32 number."""
+        """Returns kept + added, the state after the step; float32 for a GRU."""
         e, grid = self.e, self._grids[point]
         value: Value = e.b.op("Add", [kept, added], f"{point}.sum")
         if not self.cell.type.reads_hidden:
@@ -164,13 +164,13 @@ class GridStep:
         return e.b.cast(value, np.float32, point)
 
     def squashed(self, state: Value) -> Value:
-        """The output activation of the cell state, which `total` made."""
+        """Returns the output activation of the cell state that `total` computed."""
         assert self._multiples is not None and self.before.cell_table is not None
         first, hidden = -self._grids["cell_state"].low, self.cell.hidden_size
         return self._lookup(self.before.cell_table, self._multiples, first, hidden, "hidden.squashed")
 
     def _all_at_once(self, joint: Value, names: Sequence[str], accs: Sequence[FixedPointQuantizer]) -> Sequence[Value]:
-        """The activations of all joint gates, whose grids round alike, in one look-up."""
+        """Returns the activations of all joint gates, whose quantizers have the same rounding, by one look-up."""
         multiples = self.e.multiples_of_gates(self._clipped(joint, "preactivation"), accs, "preactivation")
         first = [o - a.low for o, a in zip(self.numbers.gate_table_offset, accs, strict=False)]
         offsets = np.repeat(first, self.cell.hidden_size) if len(set(first)) > 1 else first[0]
@@ -196,7 +196,7 @@ class GridStep:
         return self.e.b.op("Clip", [value, self.e.constant(-limit), self.e.constant(limit)], f"{name}.limited")
 
     def _lookup(self, table: Value, multiples: Value, offset: npt.ArrayLike, width: int, name: str) -> Value:
-        """The entries at `multiples + offset`."""
+        """Returns the entries at `multiples + offset`."""
         b = self.e.b
         index: Value = b.cast(multiples, np.int32, f"{name}.multiples.int32")
         if np.any(offset):
@@ -210,5 +210,5 @@ class GridStep:
 
 
 def _quantizers(cell: Cell, numbers: FixedPointNumbers) -> Mapping[str, FixedPointQuantizer]:
-    """By quantization point."""
+    """Returns the quantizers by quantization point."""
     return {point_of(cell, n): numbers.quantizer(cell.type, n) for n in quantizers_of(cell.type)}

@@ -1,8 +1,8 @@
 """Activation tables as values of the main graph, shared by all cells.
 
-A piecewise-linear table is made of the halves that a call of the model-local function `ai.rnnqc::ActivationTable`
-computes from the knots, a large Vitis table is a look-up in its steps. onnxruntime folds both into constants when a
-session is created. Any other table is an initializer.
+A piecewise-linear table joins the halves that a call of the model-local function `ai.rnnqc::ActivationTable` computes
+from the knots. A large Vitis table is gathered from its steps. onnxruntime folds both into constants when it creates a
+session. All other tables are initializers.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ PREFIX = "rnnqc/table"
 
 
 class Tables:
-    """Makes tables in the main graph, each once.
+    """Builds tables in the main graph, each once.
 
     Args:
         model: The model whose main graph gets the tables.
-        functions: Whether to call `ActivationTable` or to write its nodes out.
+        functions: Whether to call `ActivationTable` or to inline its nodes.
     """
 
     def __init__(self, model: Model, *, functions: bool = True) -> None:
@@ -39,7 +39,7 @@ class Tables:
         self._nodes = 0
 
     def gate_table(self, specs: Sequence[TableSpec]) -> Value:
-        """The tables one after the other, `[N]` float32, quantized values in ascending order."""
+        """Returns the concatenated tables, `[N]` float32, each in ascending order of quantized values."""
         if len(specs) == 1 and not specs[0].piecewise_linear:
             return self._initializer(specs[0], by_code_order=False)
         name = "+".join(_name(s) for s in specs)
@@ -57,13 +57,13 @@ class Tables:
         return self._once(tuple(specs), name, make)
 
     def cell_table(self, spec: TableSpec) -> Value:
-        """`[M]` float32, entry k for quantized value k, negative quantized values in the upper half."""
+        """Returns float32 `[M]`: entry k for quantized value k, negative quantized values in the upper half."""
         if not spec.piecewise_linear:
             return self._initializer(spec, by_code_order=True)
         return self._once(spec, f"{_name(spec)}.by_code", lambda b, n: b.op("Concat", self._halves(spec), n, axis=0))
 
     def fixed_point_table(self, tables: Sequence[FixedPointTable]) -> Value:
-        """The tables of fixed-point arithmetic one after the other, `[N]` float32."""
+        """Returns the concatenated tables of fixed-point arithmetic, `[N]` float32."""
         if all(t.vitis is None for t in tables):
             return self.model.constant(np.concatenate([t.values for t in tables]), np.float32)
         parts = [self._steps(t.vitis) if t.vitis is not None else self.fixed_point_table([t]) for t in tables]
@@ -73,7 +73,7 @@ class Tables:
         return self._once(name, name, lambda b, n: b.op("Concat", parts, n, axis=0))
 
     def _steps(self, table: VitisSteps) -> Value:
-        """Entry `floor(code * steps per unit)` of the Vitis table, for all quantized values."""
+        """Returns entry `floor(code * steps per unit)` of the Vitis table, for all quantized values."""
         shift = table.fix_position - STEP_BITS[table.activation]
         below, above = vitis_ends(table.activation)
         entries = np.concatenate([[below], vitis_table(table.activation), [above]])
@@ -81,7 +81,7 @@ class Tables:
         def make(b: Builder, name: str) -> Value:
             codes = b.op("Range", [b.i32(table.low), b.i32(table.high + 1), b.i32(1)], f"{name}.codes")
             if shift > 0:
-                # Div cuts towards zero: what it divides must not be negative.
+                # Div rounds towards zero, so the dividend must not be negative.
                 first = table.low >> shift
                 raised = b.op("Sub", [codes, b.i32(first << shift)], f"{name}.raised")
                 steps: Value = b.op("Div", [raised, b.i32(2**shift)], f"{name}.steps")
@@ -99,7 +99,7 @@ class Tables:
         return self._once(table, safe_name(text), make)
 
     def _halves(self, spec: TableSpec) -> tuple[Value, Value]:
-        """The entries for quantized values from 0 on, and those for the ones below, each in ascending order."""
+        """Returns the entries for quantized values from 0 on and those for negative ones, each in ascending order."""
         if spec not in self._halves_made:
             builder = Builder(self.model, prefix=PREFIX)
             self._halves_made[spec] = self._call(builder, spec, _name(spec))
@@ -135,7 +135,7 @@ class Tables:
         return self.model.constant(by_code(entries) if by_code_order else entries, np.float32)
 
     def _once(self, what: Hashable, name: str, make: Callable[[Builder, str], Value]) -> Value:
-        """The value of `what`, made once; other tables may have the same name, which says less of them."""
+        """Returns the value with the key `what`, built once. The name alone is not unique."""
         if what not in self._made:
             builder = Builder(self.model, prefix=PREFIX)
             self._made[what] = make(builder, name)
@@ -143,7 +143,7 @@ class Tables:
         return self._made[what]
 
     def _insert(self, builder: Builder) -> None:
-        """Puts nodes behind those of earlier tables, at the head of the main graph."""
+        """Inserts nodes after those of earlier tables, at the start of the main graph."""
         self.model.graph.nodes[self._nodes : self._nodes] = builder.nodes
         self._nodes += len(builder.nodes)
 
@@ -151,10 +151,10 @@ class Tables:
 def table_function(opset: int) -> onnx.FunctionProto:
     """`ActivationTable(low [64,1], rise [64,1], length, padding [2], scale, offset) -> from_zero [N], below_zero [N]`.
 
-    `scale * T(k) + offset` for the quantized values `0 <= k < N` and `-N <= k < 0`, where T is the piecewise-linear
-    tanh of docs/quant_lstm_cell.md, "The default tables", in units of the knots. `low` and `rise` are the first knot of
-    each segment and what the next one is above it, `length` how many quantized values a segment has, `padding` 0 and
-    `N + 1 - 64 * length`. Everything but the products with `scale` and what follows is in integers.
+    Computes `scale * T(k) + offset` for the quantized values `0 <= k < N` and `-N <= k < 0`, where T is the
+    piecewise-linear tanh of docs/quant_lstm_cell.md, "The default tables", in units of the knots. `low` is the first
+    knot of each segment, `rise` the difference to the next knot, `length` the number of quantized values per segment,
+    `padding` 0 and `N + 1 - 64 * length`. Everything before the multiplication by `scale` is integer.
     """
     proto = onnx.ModelProto(ir_version=10)
     proto.opset_import.add(domain="", version=opset)
@@ -175,9 +175,9 @@ def table_function(opset: int) -> onnx.FunctionProto:
 
 
 def _emit_halves(b: Builder, inputs: Sequence[Value]) -> tuple[Variable, Variable]:
-    """The nodes of `ActivationTable`.
+    """Emits the nodes of `ActivationTable`.
 
-    onnxruntime takes 40 us for each node that it folds, so this takes few: T is odd, and each segment is a row.
+    onnxruntime takes 40 us for each node that it folds, so there are few: T is odd, and each segment is a row.
     """
     low, rise, length, padding, scale, offset = inputs
     place = b.op("Range", [b.i32(0), length, b.i32(1)], "place")

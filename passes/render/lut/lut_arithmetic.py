@@ -1,6 +1,6 @@
-"""The integer cell of the lut arithmetic in standard operators: activations are look-ups in tables.
+"""The integer cell of the lut arithmetic in standard operators: activations are table look-ups.
 
-docs/quant_lstm_cell.md and docs/quant_gru_cell.md say the same in words, step by step.
+docs/quant_lstm_cell.md and docs/quant_gru_cell.md describe it in words, step by step.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ from rnnqc.passes.render.operands.emit_wide_codes import WIDE_BITS, weighted_sum
 
 @dataclass(frozen=True)
 class LutArithmetic(Arithmetic):
-    """Integer products, float32 sums and look-ups in tables.
+    """Integer matmuls, float32 sums and table look-ups.
 
     Attributes:
         numbers: The scalars of the cell.
-        w: Its constants. Without dispatch W and R are uint8 with zero point 128, and W has its zero-point rows already.
+        w: Its constants. Without dispatch W and R are uint8 with zero point 128, and W includes its zero-point rows.
         dispatch: Whether to choose between int8 and uint8 weights when the session is created.
     """
 
@@ -57,12 +57,12 @@ class LutArithmetic(Arithmetic):
 
     @property
     def cell_unit(self) -> float:
-        """Real value of one unit of the cell state; 0 for a float cell."""
+        """Real value of one LSB of the cell state; 0 for a float cell state."""
         return self.numbers.cell_scale
 
     @property
     def hidden_zero_point(self) -> int:
-        """The quantized hidden state that stands for 0."""
+        """The quantized hidden state that represents 0."""
         return self.numbers.h_zero_point
 
     def run(self, b: Builder, loop: Loop) -> Results:
@@ -83,15 +83,15 @@ class LutArithmetic(Arithmetic):
 
 @dataclass(frozen=True)
 class _Emitter:
-    """The products and the loop.
+    """Emits the matmuls and the loop.
 
     Attributes:
         loop: The loop.
         numbers: The scalars of the cell.
         w: Its constants.
         x_codes: Quantized values of the input, in one plane or two.
-        row_scale: The scales of its rows, or None.
-        bounded: An initial hidden state that may lie beyond the bound.
+        row_scale: The per-row dynamic scales of the input, or None.
+        bounded: An initial hidden state that may exceed the bound, or None.
     """
 
     loop: Loop
@@ -131,13 +131,13 @@ class _Emitter:
             states = initial_states(inner, self.loop, numbers)
             return self._run(inner, p, before, [v.in_branch(inner) for v in whole], states)
 
-        # Whatever branch is taken, rows within the bound have the same bits.
+        # Rows within the bound have the same bits in both branches.
         return choose(b, bounded.is_within, (WITHIN, within), (BEYOND, beyond))
 
     def _with_whole_first_step(
         self, b: Builder, p: Value, product: HiddenProduct, bounded: BoundedHidden | None
     ) -> tuple[Value, Value]:
-        """What the loop carries of the initial hidden state, and `p` with what is lost of that in its first step."""
+        """Returns the initial state to carry, and `p` with that state's quantization loss added to its first step."""
         given, numbers, step = self.loop.at.initial_h, self.numbers, self.loop.first_step(b, p)
         assert given is not None
         codes, element = "initial_h.codes", "x.projection.first.whole"
@@ -154,19 +154,19 @@ class _Emitter:
                 element: whole.without_loss(inner, step, limited(inner, clean, "initial_h")),
             }
 
-        # A row within the bound has the same bits in both branches.
+        # Rows within the bound have the same bits in both branches.
         made = beyond(b) if bounded is None else choose(b, bounded.is_within, (WITHIN, within), (BEYOND, beyond))
         return made[codes], self.loop.with_first_step(b, p, made[element])
 
     def _run(
         self, b: Builder, p: Value, before: LoopConstants, products: Sequence[HiddenProduct], initial: Sequence[Value]
     ) -> Results:
-        """The loop; returns the wanted results by name."""
+        """Emits the loop; returns the wanted results by name."""
         cell, numbers = self.loop.cell, self.numbers
         batch = cell.batch_dimension
         carried = carries_codes(cell, numbers)
         wide = numbers.h_bits == WIDE_BITS
-        # Two planes of a batch that is only known as a symbol have a symbol of their own.
+        # Two planes of a symbolic batch have a symbol of their own.
         code_rows = batch if not wide or batch is None else 2 * batch if isinstance(batch, int) else f"{batch}_planes"
         h_type = np.uint8 if carried else np.float32
         states = [State(initial[0], h_type, [code_rows if carried else batch, cell.hidden_size])]

@@ -1,4 +1,4 @@
-"""Products of integers with W and R in the lut arithmetic, in standard operators, and the weights for them."""
+"""Integer matmuls with W and R of the lut arithmetic, in standard operators, and unpacking of their weights."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from rnnqc.passes.render.operands.emit_codes import beyond_codes, row_codes, sta
 from rnnqc.passes.render.operands.emit_wide_codes import WIDE_BITS, combined, low_correction
 
 _END = 2**31 - 1
-"""Of a slice to the last column."""
+"""The end of a slice to the last column."""
 
 
 def unpacked(b: Builder, cell: Cell, numbers: PackedNumbers, w: Operands, key: str) -> Value:
-    """W or R as integers, from packed numbers if they are stored so (rnnqc/formats/packing.py)."""
+    """Returns W or R as integers, unpacked if they are stored packed (rnnqc/formats/packing.py)."""
     columns = len(cell.type.gates) * cell.hidden_size
     size, bits, codebook, wide = {
         "W": (numbers.w_group_size, numbers.w_bits, numbers.w_codebook, numbers.w_wide_columns),
@@ -54,7 +54,7 @@ class GroupSizes:
         group: `[1, size, 1]`.
         row: `[-1, n]`.
         rows: `[K]` if the last group has fewer rows.
-        codebooks: Whether multipliers choose sets of values, too.
+        codebooks: Whether multipliers also select codebooks.
     """
 
     multiplier: Value
@@ -64,7 +64,7 @@ class GroupSizes:
     codebooks: bool = False
 
     def each(self, b: Builder, name: str) -> Value:
-        """The multiplier of every entry of the matrix, int32 `[K,n]`."""
+        """Returns the multiplier of every entry of the matrix, int32 `[K,n]`."""
         held = b.cast(self.multiplier, np.int32, f"{name}.int32")
         column = b.op("Unsqueeze", [held, b.i64([1])], f"{name}.groups")
         repeated = b.op("Expand", [column, self.group], f"{name}.expanded")
@@ -76,13 +76,13 @@ class GroupSizes:
 
 @dataclass(frozen=True)
 class Planes:
-    """How the numbers of a packed matrix `[K,n]` are stored.
+    """The storage of the numbers of a packed matrix `[K,n]`.
 
     Attributes:
         bits: Their width, 4 to 6.
         columns: `[n]`.
-        known: n, or None where the nodes stand for any.
-        wide: Whether some columns, those with multipliers of 0, have 8 bits; n is known then.
+        known: n, or None if the nodes work for any n.
+        wide: Whether columns with multiplier 0 have 8 bits; n is known then.
     """
 
     bits: int
@@ -91,7 +91,7 @@ class Planes:
     wide: bool = False
 
     def split(self, b: Builder, stored: Value, key: str) -> tuple[Value, Value | None, Value | None]:
-        """The planes of nibbles, with more than 4 bits of the upper bits, and of the upper bits of wide columns."""
+        """Splits the planes: nibbles, upper bits (with more than 4 bits), and upper bits of wide columns."""
         if self.bits == NIBBLE_BITS and not self.wide:
             return stored, None, None
         if self.known is not None:
@@ -112,13 +112,13 @@ class Planes:
         return nibbles, upper, b.op("Slice", [stored, row, last, axis], f"{key}.wide.plane")
 
     def present(self, b: Builder, found: Value, parts: int, name: str) -> Value:
-        """The columns that are in the matrix, of those in the parts of a plane, as int32."""
+        """Returns the columns of the matrix from the unpacked parts of a plane, without padding, as int32."""
         if self.known is None or self.known % parts:
             found = b.op("Slice", [found, b.i64([0]), self.columns, b.i64([1])], f"{name}.present")
         return b.cast(found, np.int32, f"{name}.int32")
 
     def upper(self, b: Builder, plane: Value, name: str) -> Value:
-        """What the bits above the nibbles add to the numbers, `[K,n]`."""
+        """Returns the contribution of the bits above the nibbles, `[K,n]`."""
         bits = self.bits - NIBBLE_BITS
         shifts = b.u8([[shift] for shift in range(0, 8, bits)])
         row = b.op("Unsqueeze", [plane, b.i64([1])], f"{name}.row")
@@ -128,7 +128,7 @@ class Planes:
 
 
 def unpacked_matrix(b: Builder, stored: Value, planes: Planes, groups: GroupSizes | None, key: str) -> Value:
-    """Packed numbers as int8 `[K,n]`."""
+    """Unpacks numbers to int8 `[K,n]`."""
     plane, upper, wide = planes.split(b, stored, key)
     numbers = planes.present(b, _both_nibbles(b, plane, key), 2, f"{key}.nibbles")
     if upper is not None:
@@ -149,26 +149,26 @@ def unpacked_matrix(b: Builder, stored: Value, planes: Planes, groups: GroupSize
 
 
 def _both_nibbles(b: Builder, plane: Value, key: str) -> Value:
-    """The lower halves of the bytes of a plane, and the upper ones to the right of them."""
+    """Returns the low nibbles of a plane's bytes, and the high ones to the right of them."""
     low = b.op("Mod", [plane, b.u8(16)], f"{key}.low")
     high = b.op("BitShift", [plane, b.u8(4)], f"{key}.high", direction="RIGHT")
     return b.op("Concat", [low, high], f"{key}.nibbles", axis=1)
 
 
 def _wide_codes(b: Builder, lower: Value, bits: int, plane: Value, is_wide: Value, name: str) -> Value:
-    """Quantized values int32 `[K,n]` of wide columns; of the others something else.
+    """Returns quantized values int32 `[K,n]` of wide columns; other columns are undefined.
 
-    The k-th wide column has the k-th column of the plane's nibbles, above the `bits` of `lower`.
+    The k-th wide column takes its upper bits from the k-th nibble column of the plane, and its low `bits` from `lower`.
     """
     count = b.op("CumSum", [b.cast(is_wide, np.int32, f"{name}.flags"), b.i32(1)], f"{name}.count")
-    place = b.op("Sub", [count, b.i32(1)], f"{name}.place")  # that in front of all wide ones is -1, the last column
+    place = b.op("Sub", [count, b.i32(1)], f"{name}.place")  # before the first wide column it is -1, the last column
     upper = b.op("GatherElements", [_both_nibbles(b, plane, name), place], f"{name}.upper", axis=1)
     raised = b.op("Mul", [b.cast(upper, np.int32, f"{name}.upper.int32"), b.i32(2**bits)], f"{name}.raised")
     return b.op("Sub", [b.op("Add", [raised, lower], f"{name}.numbers"), b.i32(128)], f"{name}.codes")
 
 
 def _from_codebooks(b: Builder, nibbles: Value, each: Value, key: str) -> Value:
-    """Quantized values int32 of nibbles and the bytes of their groups, `[K,n]` (rnnqc/formats/codebooks.py)."""
+    """Returns quantized values int32 `[K,n]` of nibbles and the bytes of their groups (rnnqc/formats/codebooks.py)."""
     steps = b.i32(MULTIPLIER_MASK + 1)
     number = b.op("Mul", [b.op("Div", [each, steps], f"{key}.codebook"), b.i32(16)], f"{key}.codebook.first")
     entries = b.op("Add", [number, nibbles], f"{key}.codebook.entries")
@@ -179,16 +179,16 @@ def _from_codebooks(b: Builder, nibbles: Value, each: Value, key: str) -> Value:
 
 @dataclass(frozen=True)
 class HiddenProduct:
-    """The product of quantized hidden states with (some columns of) R in a loop, in units of pre-activations.
+    """The matmul of quantized hidden states with (some columns of) R in a loop, in units of pre-activations.
 
     Attributes:
-        numbers: Of the cell.
+        numbers: The scalars of the cell.
         r: The columns `[H,n]`.
-        correction: Of the low bytes of 16-bit values, or None.
-        multiplier: `[n]`, or `[B,n]` for a batch that is known.
+        correction: The correction of the low bytes of 16-bit values, or None.
+        multiplier: `[n]`, or `[B,n]` for a known batch size.
         grid: Scale and zero point of the quantized values.
         name: Prefix of the values.
-        is_whole: Whether the product with what the quantized values lose beyond the bound belongs to that with a state.
+        is_whole: Whether the matmul with a state includes the part of the state beyond the bound.
     """
 
     numbers: LutNumbers
@@ -200,20 +200,20 @@ class HiddenProduct:
     is_whole: bool = False
 
     def of_state(self, body: Builder, state: Value) -> Value:
-        """The product with the quantized values of real values `[B,H]`."""
+        """Returns the matmul with the quantized values of real values `[B,H]`."""
         if self.numbers.h_mode != "static":
             return self.of_codes(body, *row_codes(body, state, self.numbers.h_bits, self.name, self.grid[1]))
         units = self.of_codes(body, static_codes(body, state, self.numbers, f"{self.name}.codes", self.grid), None)
         return self.without_loss(body, units, state) if self.is_whole else units
 
     def in_branch(self, b: Builder) -> HiddenProduct:
-        """The same with R as a constant of a branch: onnxruntime packs no weights for a loop in a branch otherwise."""
+        """Returns a copy with R as a constant of a branch: otherwise onnxruntime does not pack it for a loop inside."""
         return replace(self, r=self.r.each(lambda r: b.op("Tile", [r, b.i64([1, 1])], f"{self.name}.R")))
 
     def without_loss(self, b: Builder, units: Value, state: Value) -> Value:
-        """`units` and the product with what the quantized values of a state `[B,H]` lose beyond the bound.
+        """Returns `units` plus the matmul with the part of a state `[B,H]` beyond the bound of its quantized values.
 
-        Rows that lose nothing have a difference of 0, and not -0: taking it away changes no bit of theirs.
+        Rows that lose nothing have a difference of +0, not -0: subtracting it changes none of their bits.
         """
         name = f"{self.name}.beyond"
         for k, (codes, scale) in enumerate(beyond_codes(b, state, self.numbers, name, self.grid)):
@@ -222,7 +222,7 @@ class HiddenProduct:
         return units
 
     def of_codes(self, body: Builder, codes: Value, scale: Value | None) -> Value:
-        """The product with quantized values, and the scales of their rows if each has its own."""
+        """Returns the matmul with quantized values; `scale` has their per-row scales, if any."""
         name, zero_point = f"{self.name}.product", self.grid[1]
         wide = self.numbers.h_bits == WIDE_BITS
         first = body.u8(zero_point >> 8 if wide else zero_point)
@@ -242,7 +242,7 @@ class HiddenProduct:
 def hidden_products(
     b: Builder, cell: Cell, numbers: LutNumbers, r: ByteWeights, h_multiplier: Value
 ) -> list[HiddenProduct]:
-    """The product of all gates or, where a gate resets the state first, of the other gates and of the candidate."""
+    """Returns one matmul for all gates or, if a gate resets the state first, one for the others and the candidate's."""
     hidden, gates = cell.hidden_size, len(cell.type.gates)
 
     def product(begin: int, end: int, grid: tuple[float, int], name: str) -> HiddenProduct:

@@ -1,4 +1,4 @@
-"""The equations of a cell in its integer form: tables for activations, whole numbers for the state of an LSTM."""
+"""The equations of a cell in the lut arithmetic: tables for activations, integers for the cell state of an LSTM."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from rnnqc.passes.formats.point_format import stays_between_bounds
 
 @dataclass(frozen=True)
 class LoopConstants:
-    """Constants of a loop in the shapes the look-ups need.
+    """Constants of a loop in the shapes that the look-ups need.
 
     Attributes:
-        gate_table: Of the joint gates; with a batch of 1 and tables of one size a row for each gate.
-        candidate_table: A row of the table of a GRU's candidate, with a batch of 1.
-        cell_table: Of the output activation; with a batch of 1 a row.
-        offsets: Where the table of each column's gate starts, or None.
-        limits: Of the pre-activation of each column, or None if all gates have the same.
+        gate_table: The tables of the joint gates; with a batch of 1 and tables of one size, a row for each gate.
+        candidate_table: With a batch of 1, the table of a GRU's candidate as a row.
+        cell_table: The table of the output activation; with a batch of 1 a row.
+        offsets: The first entry of the table of each column's gate, or None.
+        limits: Limits of the pre-activation of each column, or None if they are the same for all gates.
     """
 
     gate_table: Value | None
@@ -42,7 +42,7 @@ def is_uniform(cell: Cell, numbers: LutNumbers, w: Operands) -> bool:
 
 
 def loop_constants(b: Builder, cell: Cell, numbers: LutNumbers, w: Operands) -> LoopConstants:
-    """Tables, offsets and limits for the loop; with a batch of 1 tables are rows, and the loop needs no Reshape."""
+    """Returns tables, offsets and limits; with a batch of 1 tables are rows, and the loop needs no Reshape."""
     f, hidden, gates = numbers, cell.hidden_size, cell.type.joint
     gate_table, candidate_table, cell_table = w.gate_table, None, w.cell_table
     offsets: Value | None = None
@@ -79,9 +79,9 @@ def loop_constants(b: Builder, cell: Cell, numbers: LutNumbers, w: Operands) -> 
 
 
 def for_each_row(b: Builder, cell: Cell, per_unit: Value, gates: int, name: str) -> Value:
-    """A row `[gates * H]` repeated for a batch that is known.
+    """Repeats a row `[gates * H]` for each row of the batch if its size is known.
 
-    Operands of equal shape take onnxruntime 20 % less time than a row that is broadcast.
+    onnxruntime takes 20 % less time for operands of equal shape than for a row that it broadcasts.
     """
     batch = cell.static_batch
     return per_unit if batch is None else b.op("Expand", [per_unit, b.i64([batch, gates * cell.hidden_size])], name)
@@ -97,10 +97,10 @@ class IntegerStep:
         w: Its constants.
         before: Constants of the loop.
         joint: Pre-activations `[B,nH]` of the joint gates.
-        state: The float state before the step `[B,H]`; an LSTM's in its units. None for an RNN.
+        state: The float state before the step `[B,H]`, for an LSTM in units of its LSB. None for an RNN.
         projected: x W + B `[B,H]` of a GRU's candidate.
-        recurrent: Its h R with linear_before_reset, in units of its pre-activation.
-        product: Makes (r * h) R of it, without.
+        recurrent: h R of the candidate with linear_before_reset, in units of its pre-activation.
+        product: Computes (r * h) R of the candidate without linear_before_reset.
     """
 
     def __init__(
@@ -142,7 +142,7 @@ class IntegerStep:
         return self.cell.static_batch == 1
 
     def gate(self, k: int, peephole: Value | None = None) -> Value:
-        """The activation of gate k."""
+        """Returns the activation of gate k."""
         if self._values:
             return self._values[k]
         value, name, hidden = self._sums[k], self.cell.type.gates[k], self.cell.hidden_size
@@ -160,7 +160,7 @@ class IntegerStep:
         return self._projected
 
     def recurrent(self, k: int) -> Value:
-        """Returns h R of gate k, with the bias that stays with it."""
+        """Returns h R of gate k, plus the bias inside the product with the reset gate."""
         assert self._recurrent is not None
         biased = [self._recurrent, self.w.hidden_bias]
         return self.body.op("Add", biased, f"{self.cell.type.gates[k]}.hidden_product.biased")
@@ -171,15 +171,15 @@ class IntegerStep:
         return self._product(self.body, value)
 
     def activated(self, k: int, part: Value, projected: Value) -> Value:
-        """The activation of gate k: of part + projected."""
+        """Returns the activation of gate k for part + projected."""
         return self._gate(k, self.body.op("Add", [part, projected], f"{self.cell.type.gates[k]}.product"))
 
     def coupled(self, gate: Value) -> Value:
-        """1 - gate."""
+        """Returns 1 - gate."""
         return self.body.op("Sub", [self.body.f32(1.0), gate], "forget_gate.coupled")
 
     def complement(self, gate: Value) -> Value:
-        """1 - gate."""
+        """Returns 1 - gate."""
         return self.body.op("Sub", [self.body.f32(1.0), gate], "complement")
 
     def product(self, a: Value, b: Value, point: str) -> Value:
@@ -187,7 +187,7 @@ class IntegerStep:
         return self.body.op("Mul", [a, b], point)
 
     def total(self, kept: Value, added: Value, point: str) -> Value:
-        """Returns kept + added, the state after the step; whole numbers for a quantized cell state."""
+        """Returns kept + added, the state after the step; integers for a quantized cell state."""
         body, f = self.body, self.numbers
         u = body.op("Add", [kept, added], f"{point}.sum")
         if f.cell_scale:
@@ -200,7 +200,7 @@ class IntegerStep:
         return body.op("Clip", [u, body.f32(-STATE_LIMIT), body.f32(STATE_LIMIT)], point)
 
     def squashed(self, state: Value) -> Value:
-        """The output activation of the cell state."""
+        """Returns the output activation of the cell state."""
         body, f, hidden = self.body, self.numbers, self.cell.hidden_size
         output = self.cell.output_activation
         assert output is not None
@@ -286,7 +286,7 @@ class IntegerStep:
 
 
 def emit_exact(body: Builder, kind: str, alpha: float, beta: float, v: Value, name: str) -> Value:
-    """An activation as IEEE operations, each exact or correctly rounded (docs/quant_lstm_cell.md, "Activations")."""
+    """Emits an activation as exact or correctly rounded IEEE operations (docs/quant_lstm_cell.md, "Activations")."""
 
     def select(condition: str, left: Value, right: Value, yes: Value, no: Value, label: str) -> Value:
         return body.op("Where", [body.op(condition, [left, right], f"{label}.when"), yes, no], label)

@@ -1,4 +1,4 @@
-"""An If whose branches make the same results in two ways."""
+"""An If whose branches compute the same results in two ways."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ Branch = tuple[str, Callable[[Builder], dict[str, Value]]]
 
 
 def choose(b: Builder, condition: Value, then_branch: Branch, else_branch: Branch) -> dict[str, Value]:
-    """An If whose branches make the same results under the same names.
+    """Emits an If whose branches compute the same results under the same names.
 
-    With a condition that onnxruntime folds, a branch holds nothing else that it folds: onnxruntime 1.24 to 1.27 cannot
-    put a branch with folded constants in place of the If (`HasExternalDataInMemory(tensor_proto) was false`).
+    If onnxruntime folds the condition, the branches must not contain anything else that it folds: onnxruntime 1.24 to
+    1.27 cannot inline a branch with folded constants (`HasExternalDataInMemory(tensor_proto) was false`).
     """
     graphs: list[Graph] = []
     names: list[str] = []

@@ -1,4 +1,4 @@
-"""Weights of 8 bits in the form in which onnxruntime multiplies uint8 values with them exactly, on any machine."""
+"""8-bit weights in a form that onnxruntime multiplies by uint8 values exactly on any machine."""
 
 from __future__ import annotations
 
@@ -28,15 +28,14 @@ def multiplies_exactly(b: Builder) -> Value:
 
 @dataclass(frozen=True)
 class ByteWeights:
-    """Weights `[K,n]`, and a choice of a product for each of their forms.
+    """Weights `[K,n]` in one or two forms, and the choice of the matmul.
 
-    Every product is an If on `exact` of its own, with nothing in its branches but the two products: onnxruntime folds
+    Every matmul is an If of its own on `exact`, whose branches contain nothing but the two matmuls: onnxruntime folds
     the condition when it creates the session, and keeps one of them.
 
     Attributes:
-        unsigned: uint8 with zero point 128. Products with them are exact on every machine.
-        signed: int8. Products with them are faster where the processor has VNNI, and saturate where it has not. None
-            for products with `unsigned` on every machine.
+        unsigned: uint8 with zero point 128. Exact on every machine.
+        signed: int8. Faster on processors with VNNI, saturates on others. None to use `unsigned` on every machine.
         exact: Whether this machine multiplies uint8 by int8 exactly; None without `signed`.
     """
 
@@ -46,23 +45,23 @@ class ByteWeights:
 
     @classmethod
     def of(cls, b: Builder, signed: Value, exact: Value, name: str) -> ByteWeights:
-        """Both forms of int8 weights; `exact` is what `multiplies_exactly` made."""
+        """Returns both forms of int8 weights; `exact` is the result of `multiplies_exactly`."""
         raised = b.op("Add", [b.cast(signed, np.int32, f"{name}.int32"), b.i32(MIDDLE)], f"{name}.shifted")
         return cls(b.cast(raised, np.uint8, f"{name}.uint8"), signed, exact)
 
     def each(self, change: Callable[[Value], Value]) -> ByteWeights:
-        """Both forms changed alike."""
+        """Applies a change to both forms."""
         signed = None if self.signed is None else change(self.signed)
         return ByteWeights(change(self.unsigned), signed, self.exact)
 
     def int32(self, b: Builder, name: str) -> Value:
-        """The weights as int32."""
+        """Returns the weights as int32."""
         if self.signed is not None:
             return b.cast(self.signed, np.int32, f"{name}.int32")
         return b.op("Sub", [b.cast(self.unsigned, np.int32, f"{name}.int32"), b.i32(MIDDLE)], f"{name}.signed")
 
     def product(self, b: Builder, codes: Value, zero_point: Value, name: str) -> Value:
-        """Exact sums of products of uint8 `codes` with the weights, int32."""
+        """Returns the exact int32 sums of uint8 `codes` times the weights."""
 
         def unsigned(inner: Builder) -> dict[str, Value]:
             operands = [codes, self.unsigned, zero_point, inner.u8(MIDDLE)]

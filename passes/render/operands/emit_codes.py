@@ -1,4 +1,4 @@
-"""Quantized values of the input and of hidden states in standard operators, and the states that a loop starts from."""
+"""Quantized values of the input and of hidden states, and initial states of a loop, in standard operators."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from rnnqc.passes.qcdq.emit_qcdq import LARGEST_ROW, SMALLEST_ROW
 from rnnqc.passes.render.operands.emit_wide_codes import WIDE_BITS, planes, separate_planes, wide_codes, zero_planes
 
 LARGEST_WEIGHT = 127
-"""Rows that stand for zero points hold at most this."""
+"""Largest magnitude of an entry in the rows that represent zero points."""
 
 
 def without_nan(b: Builder, value: Value, name: str) -> Value:
-    """`value` with 0 for NaN."""
+    """Replaces NaN by 0."""
     return b.op("Where", [b.op("IsNaN", [value], f"{name}.is_nan"), b.f32(0.0), value], f"{name}.clean")
 
 
 def input_codes(b: Builder, loop: Loop, numbers: LutNumbers) -> tuple[Sequence[Value], Value | None]:
-    """Quantized values of the sequence and the scales `[T*B]` of its rows.
+    """Returns quantized values of the sequence and, for per-row dynamic scales, the scales `[T*B]`.
 
-    With one scale and zero point for each row the quantized values are `[T*B,I+n]`: n columns hold the row's zero
-    point, and meet rows of W that add up to minus its column sums (see `with_zero_point_rows`). Otherwise they are
-    `[T,B,I]`, without scales. 16-bit values are two planes, of their high and low bytes.
+    With a scale and a zero point for each row, the quantized values are `[T*B,I+n]`: n columns hold the row's zero
+    point and multiply rows of W that add up to minus its column sums (see `with_zero_point_rows`). Otherwise they are
+    `[T,B,I]`, without scales. 16-bit values are two planes, of high and low bytes.
     """
     x = loop.sequence(b)
     if numbers.x_mode == "codes":
@@ -68,12 +68,12 @@ def input_codes(b: Builder, loop: Loop, numbers: LutNumbers) -> tuple[Sequence[V
 
 
 def row_range(b: Builder, rows: Value, bits: int, *, may_be_none: bool = False) -> tuple[Value, Value]:
-    """Of rows `[N,K]` the scales `[N]` of formats that hold 0 and their range, and how far that reaches below 0 `[N]`.
+    """Returns scales `[N]` of rows `[N,K]` for formats that cover 0 and their range, and the negated lower ends `[N]`.
 
     Args:
         b: Collects the nodes.
         rows: Without NaN.
-        bits: Of the quantized values.
+        bits: Bits of the quantized values.
         may_be_none: Whether N may be 0. onnxruntime gives ReduceMin and ReduceMax of no rows the shape `[0,K]`.
     """
     limits: list[Value] = [
@@ -91,7 +91,7 @@ def row_range(b: Builder, rows: Value, bits: int, *, may_be_none: bool = False) 
 
 
 def with_zero_point_rows(b: Builder, w: Value, count: int | None) -> Value:
-    """W `[I,n]` and `count` rows of int8 that add up to minus its column sums; as many as it takes without `count`."""
+    """Appends int8 rows to W `[I,n]` that add up to minus its column sums: `count` rows, or as many as needed."""
     wide = b.cast(w, np.int32, "W.int32")
     sums = b.reduce_sum(wide, [0], "W.column_sums", keepdims=1)
     size = b.constant_size(sums, "W.column_sums.size")
@@ -109,7 +109,7 @@ def with_zero_point_rows(b: Builder, w: Value, count: int | None) -> Value:
 
 
 def _steps(b: Builder, sizes: Value) -> Value:
-    """0, 127, 254, ... below the largest of `sizes`, `[n,1]`, at least the first of them."""
+    """Returns 0, 127, 254, ... below the largest of `sizes`, `[n,1]`; always contains 0."""
     largest = b.reduce("ReduceMax", sizes, [0, 1], "W.column_sums.largest", keepdims=0)
     end = b.op("Max", [largest, b.i32(1)], "W.column_sums.end")
     steps = b.op("Range", [b.i32(0), end, b.i32(LARGEST_WEIGHT)], "W.column_sums.steps")
@@ -117,7 +117,7 @@ def _steps(b: Builder, sizes: Value) -> Value:
 
 
 def row_codes(b: Builder, rows: Value, bits: int, name: str, zero_point: int) -> tuple[Value, Value]:
-    """Quantized values of `[N,K]` with a scale for each row, and these scales; two planes of 16-bit values."""
+    """Returns quantized values of `[N,K]` with per-row dynamic scales, and the scales; 16-bit values are two planes."""
     scale = row_scales(b, rows, bits, name)
     if bits == WIDE_BITS:
         column = b.op("Unsqueeze", [scale, b.i64([1])], f"{name}.scale.column")
@@ -128,21 +128,21 @@ def row_codes(b: Builder, rows: Value, bits: int, name: str, zero_point: int) ->
 
 
 def row_scales(b: Builder, rows: Value, bits: int, name: str) -> Value:
-    """Scales `[N]` with which the largest magnitude of each row of `[N,K]` is the largest quantized value."""
+    """Returns scales `[N]` that map the largest magnitude of each row of `[N,K]` to the largest quantized value."""
     largest = b.reduce("ReduceMax", b.op("Abs", [rows], f"{name}.size"), [1], f"{name}.largest", keepdims=0)
     limited = b.op("Clip", [largest, b.f32(SMALLEST_ROW), b.f32(LARGEST_ROW)], f"{name}.limited")
     return b.op("Div", [limited, b.f32(2.0 ** (bits - 1) - 1)], f"{name}.scale")
 
 
 def static_codes(b: Builder, y: Value, numbers: LutNumbers, name: str, grid: tuple[float, int] | None = None) -> Value:
-    """Quantized hidden states with a fixed scale; two planes of 16-bit ones.
+    """Returns hidden states quantized with a fixed scale; 16-bit values are two planes.
 
     Args:
         b: Collects the nodes.
         y: Real values.
-        numbers: Of the cell.
+        numbers: The scalars of the cell.
         name: Prefix of the values.
-        grid: Scale and zero point, unless they are those of the hidden state.
+        grid: Scale and zero point; by default those of the hidden state.
     """
     scale, zero_point = grid or (numbers.h_scale, numbers.h_zero_point)
     if numbers.h_bits == WIDE_BITS:
@@ -154,17 +154,17 @@ def static_codes(b: Builder, y: Value, numbers: LutNumbers, name: str, grid: tup
 def beyond_codes(
     b: Builder, state: Value, numbers: LutNumbers, name: str, grid: tuple[float, int]
 ) -> list[tuple[Value, Value]]:
-    """Minus what the quantized values of a state `[B,H]` lose beyond the bound, in units of their scale.
+    """Returns the negated loss of quantizing a state `[B,H]` beyond the bound, in units of the scale, and quantized.
 
     Args:
         b: Collects the nodes.
         state: Real values.
-        numbers: Of the cell.
+        numbers: The scalars of the cell.
         name: Prefix of the values.
         grid: Scale and zero point of the quantized values.
 
     Returns:
-        Quantized values and the scales of their rows, whose products are to be added up: 16 bits, or twice 8.
+        Quantized values and their per-row scales, whose matmuls must be added: one pair of 16 bits, or two of 8 bits.
     """
     unit, zero_point = np.float32(grid[0]), grid[1]
     low = min(float(np.float32(-zero_point) * unit), -numbers.h_bound)
@@ -182,7 +182,7 @@ def beyond_codes(
 
 
 class BoundedHidden:
-    """An initial hidden state, and whether it lies within the bound.
+    """An initial hidden state, and whether it is within the bound.
 
     Args:
         b: Collects the nodes.
@@ -192,15 +192,15 @@ class BoundedHidden:
         x: The sequence.
 
     Attributes:
-        is_within: Whether all elements do, and none is NaN. It is no constant, even if the state is one: onnxruntime
-            1.32 crashes where it puts a branch with folded constants in place of an If.
+        is_within: Whether all elements are, and none is NaN. It is never a constant, even for a constant state:
+            onnxruntime 1.32 crashes when it inlines a branch with folded constants.
     """
 
     def __init__(self, b: Builder, cell: Cell, numbers: LutNumbers, given: Value, x: Value) -> None:
         self._cell, self._numbers = cell, numbers
         self._held = b.op("Clip", [given, b.f32(-numbers.h_bound), b.f32(numbers.h_bound)], "initial_h.held")
         self._lost = b.op("Sub", [given, self._held], "initial_h.lost")
-        # Of NaN the sum is NaN, and so no zero.
+        # The sum of NaN is NaN, which is not zero.
         total = b.reduce("ReduceL1", self._lost, [0, 1], "initial_h.lost.size", keepdims=0)
         zero = b.f32(0.0)
         if not numbers.h_is_data:
@@ -209,14 +209,14 @@ class BoundedHidden:
         self.is_within = b.op("Equal", [total, zero], "initial_h.is_within")
 
     def within(self, b: Builder) -> Value:
-        """What the loop carries, for a state within the bound."""
+        """Returns a state within the bound as the loop carries it."""
         if carries_codes(self._cell, self._numbers):
             return static_codes(b, self._held, self._numbers, "initial_h.codes")
-        return b.op("Add", [self._held, self._lost], "initial_h.positive_zeros")  # adds 0, which makes 0 of -0
+        return b.op("Add", [self._held, self._lost], "initial_h.positive_zeros")  # adds 0, which turns -0 into +0
 
 
 def initial_hidden(b: Builder, cell: Cell, numbers: LutNumbers, at: Boundary) -> Value | None:
-    """What the loop carries of an initial hidden state: its quantized values, or itself; None without one."""
+    """Returns the initial hidden state as the loop carries it: quantized, or itself; None without one."""
     if at.initial_h is None:
         return None
     clean: Value = without_nan(b, at.initial_h, "initial_h")
@@ -228,18 +228,18 @@ def initial_hidden(b: Builder, cell: Cell, numbers: LutNumbers, at: Boundary) ->
 
 
 def limited(b: Builder, state: Value, name: str) -> Value:
-    """A state within what dynamic rows hold."""
+    """Limits a state to the range of per-row dynamic scales."""
     return b.op("Clip", [state, b.f32(-LARGEST_ROW), b.f32(LARGEST_ROW)], f"{name}.limited")
 
 
 def initial_states(b: Builder, loop: Loop, numbers: LutNumbers, hidden: Value | None = None) -> list[Value]:
-    """What the loop carries: the hidden state, quantized or float, and an LSTM's cell state in its units, `[B,H]`.
+    """Returns the loop's initial states `[B,H]`: hidden state, quantized or float, and an LSTM's cell state in LSB.
 
     Args:
         b: Collects the nodes.
         loop: The loop.
         numbers: The scalars of the cell.
-        hidden: What it carries of the initial hidden state, if that is made already.
+        hidden: The initial hidden state as the loop carries it, if it exists already.
     """
     cell, at = loop.cell, loop.at
     made = [hidden or initial_hidden(b, cell, numbers, at)]
@@ -259,7 +259,7 @@ def initial_states(b: Builder, loop: Loop, numbers: LutNumbers, hidden: Value | 
 
 
 def carries_codes(cell: Cell, numbers: LutNumbers) -> bool:
-    """Whether the loop hands quantized hidden states from step to step, and not the hidden state itself."""
+    """Whether the loop carries quantized hidden states, and not the hidden state itself."""
     return numbers.h_mode == "static" and not cell.type.reads_hidden
 
 

@@ -1,1 +1,1 @@
-"""What a lowering says of its result: the report, its entries, and warnings."""
+"""The output of a lowering: the report, its entries, and warnings."""

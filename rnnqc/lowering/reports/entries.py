@@ -1,4 +1,4 @@
-"""The entries of a report: one for each recurrent node, with the form it has now or the reason why it stays float."""
+"""The entries of a report: one for each recurrent node, with its form or the reason why it stays float."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ _ONLY_LSTM = (
 
 
 def make_entries(passed: Passed, form: str) -> list[Entry]:
-    """One entry for each recurrent node of the normal form, and for each that an earlier lowering had lowered.
+    """Makes one entry for each recurrent node of the normal form, and for each that was lowered earlier.
 
     Args:
         passed: The result of the passes.
-        form: The form asked for.
+        form: The requested form.
     """
     refused = {r.node: r for r in passed.remarks_of(Outcome.FLOAT)}
     notes: dict[str, list[Remark]] = {}
@@ -56,7 +56,7 @@ def make_entries(passed: Passed, form: str) -> list[Entry]:
 
 
 def _with_others(remarks: Sequence[Remark]) -> str:
-    """The reason of the first of several remarks about one node, and how many more there are."""
+    """Returns the reason of the first remark about a node, with the number of further ones."""
     reason = remarks[0].reason
     return f"{reason.removesuffix('.')},{and_more(remarks)}." if len(remarks) > 1 else reason
 
@@ -67,18 +67,18 @@ class _Made:
     def __init__(self, passed: Passed, form: str) -> None:
         self.model, self.cells, self.form = passed.model, passed.cells, form
         self.stored = stored_weights_of_nodes(self.model)
-        self.custom = custom_cells(self.model)  # those that have no entry yet
+        self.custom = custom_cells(self.model)  # those without an entry so far
         self.matrices = matrices_of_cells(self.model)
-        self.counted: tuple[set[str], set[str]] = (set(), set())  # initializers before and after
+        self.counted: tuple[set[str], set[str]] = (set(), set())  # initializers counted before and after
 
     def entry(self, node: RecurrentNode, refusal: Remark | None) -> Entry:
-        """The entry of one node."""
+        """Makes the entry of one node."""
         cells = [c for c in self.cells.values() if c.node == node.path]
         size = _uncounted(node.weights, self.counted[0]) if node.weights else node.weight_bytes
         entry = Entry(node.path, node.op, "lowered", float_bytes=size, earlier=bool(node.form))
         if node.path in self.stored:
             entry.form, entry.bytes = self.stored[node.path]
-            if node.form:  # it came with these weights
+            if node.form:  # it had these weights before
                 entry.float_bytes = entry.bytes
         elif node.attributes.get("name") in self.custom:
             self._describe(entry, self.custom.pop(node.attributes["name"]))
@@ -94,7 +94,7 @@ class _Made:
         return entry
 
     def _size(self, cells: Sequence[Cell]) -> int:
-        """Bytes of the weights of some cells that no entry has counted yet."""
+        """Returns the bytes of the cells' weights that no entry has counted yet."""
         return _uncounted(weight_sizes(self.model, cells), self.counted[1])
 
     def _describe(self, entry: Entry, record: Mapping[str, Any]) -> None:
@@ -104,7 +104,7 @@ class _Made:
         entry.points, entry.summary, entry.left = record["points"], described(record), list(record.get("left", ()))
 
     def _why(self, node: RecurrentNode, refusal: Remark | None) -> tuple[str, str, str]:
-        """The reason why a node stays float, the cause in the model, and the way out."""
+        """Returns why a node stays float, the cause in the model, and what to do."""
         if refusal is not None:
             return refusal.reason, refusal.found, refusal.action
         if self.form == WEIGHT_ONLY and not node.refusal[0]:
@@ -114,7 +114,7 @@ class _Made:
         return node.refusal
 
     def earlier(self, entries: Sequence[Entry]) -> list[Entry]:
-        """Entries for layers of an earlier lowering that `entries` lacks."""
+        """Makes entries for layers of an earlier lowering that `entries` lacks."""
         listed = {c for e in entries for c in e.cells}
         floats = {e.node for e in entries if e.status == "float"}
         cells = [c for n, c in self.cells.items() if n not in listed and c.node not in floats]
@@ -123,7 +123,7 @@ class _Made:
             nodes.setdefault(cell.node, []).append(cell)  # one for each direction
         found = [_lowered_earlier(of_node, self._size(of_node)) for of_node in nodes.values()]
         for cell in released_cells(self.model).values():
-            if cell.name in listed:  # now
+            if cell.name in listed:  # lowered now
                 continue
             found.append(_lowered_earlier([cell], self._size([cell])))
             if self.form != QCDQ:
@@ -135,13 +135,13 @@ class _Made:
 
 
 def _uncounted(sizes: Mapping[str, int], counted: set[str]) -> int:
-    """The sum of what is not counted yet, which is then."""
+    """Sums the sizes that are not counted yet, and marks them as counted."""
     found = sum(size for name, size in sizes.items() if name not in counted)
     counted.update(sizes)
     return found
 
 
 def _lowered_earlier(cells: Sequence[Cell], size: int) -> Entry:
-    """The entry of a node that an earlier lowering has made these cells of."""
+    """Makes the entry of a node that an earlier lowering turned into these cells."""
     names, first = [c.name for c in cells], cells[0]
     return Entry(first.node, first.op, "lowered", first.form, cells=names, float_bytes=size, bytes=size, earlier=True)

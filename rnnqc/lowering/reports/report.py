@@ -19,6 +19,7 @@ from rnnqc.ir import Model
 from rnnqc.lowering.options import REST_INT8
 from rnnqc.lowering.reports.rest_report import RestReport, told_of_rest
 from rnnqc.lowering.verification_feeds import CALIBRATION_DATA, GENERATED_DATA
+from rnnqc.measure.verdict import SHOWS_LITTLE
 from rnnqc.passes.verify.pass_comparison import NOT_COMPARED, OWN_LOSS
 from rnnqc.proto.files import serialized, write_atomically
 from rnnqc.recipes.resolved import ResolvedPoint
@@ -34,19 +35,19 @@ class Entry:
     Attributes:
         node: Its name, with the path through subgraphs.
         op: Operator type.
-        status: "lowered", "float", or "quantized": already, by another tool.
+        status: "lowered", "float", or "quantized" (already, by another tool).
         form: "fused", "integer", "qcdq", "qonnx", "ort", "weight-only", "products", or "" for a float node.
-        reason: Why it stays as it is, or why its form is not the one asked for.
+        reason: Why it stays as it is, or why its form is not the requested one.
         found: The cause in the model.
         action: What to do about it.
         code: The code of the reason: the pass that gives it, or "layer".
         cells: Names of the cells it became, one per direction.
-        float_bytes: Size of its W, R, B and P before; what layers share counts at the first of them.
-        bytes: Size of the quantized weights with their multipliers, B and P; what cells share counts at the first.
-        summary: Of a custom cell: how much of it was quantized.
-        points: Of a custom cell: the bits of each quantization point, None where it is float.
-        earlier: Whether an earlier lowering made it what it is.
-        left: Of a custom cell: its matmuls that cannot be quantized.
+        float_bytes: Size of its W, R, B and P before; weights shared by layers count at the first of them.
+        bytes: Size of the quantized weights with their multipliers, B and P; shared ones count at the first cell.
+        summary: For a custom cell: how much of it was quantized.
+        points: For a custom cell: the bits of each quantization point, None where it is float.
+        earlier: Whether an earlier lowering produced its form.
+        left: For a custom cell: its matmuls that cannot be quantized.
     """
 
     node: str
@@ -67,14 +68,14 @@ class Entry:
 
     @property
     def explanation(self) -> str:
-        """The reason why the node stays float, or is not in the form asked for, as a sentence for people."""
+        """A sentence for people: why the node stays float or is not in the requested form."""
         stays = {"float": "stays float", "quantized": "stays as it is"}
         what = stays.get(self.status) or f"{'stays in form' if self.earlier else 'becomes'} {self.form}"
         return self._said(f" {what}")
 
     @property
     def remark(self) -> str:
-        """The reason of a node that is in the form asked for, which is a remark about how it came to it."""
+        """The reason of a node in the requested form: a remark on how it got there."""
         return self._said("")
 
     def _said(self, what: str) -> str:
@@ -88,11 +89,11 @@ class Report(Result):
     Attributes:
         source: The model that was lowered.
         recipe: Name of the recipe.
-        form: The form asked for.
+        form: The requested form.
         entries: One per recurrent node.
         rest: The float weights outside the recurrent layers.
-        dims: Dimensions that were bound besides those asked for: a layer needs as many rows of its input and states.
-        slow_stock: Which of the layers are slower than in float without the native library, and what to do; or "".
+        dims: Dimensions bound in addition to the requested ones: a layer's input and states need equal rows.
+        slow_stock: Which layers are slower than in float without the native library, and what to do; or "".
         notes: Other remarks of the passes.
         warnings: See `rnnqc.lowering.reports.warnings`.
         float_bytes: Size of the model before, its external data included.
@@ -100,21 +101,23 @@ class Report(Result):
         seconds: Time of each pass.
         checks: Comparisons of `verify` (pass, result), and those it could not make, with the reason.
         verified: Passes whose outputs `verify` compared each time that they changed the model.
-        unverified: Passes that changed the model at a time when `verify` could not compare it; `checks` says why.
+        unverified: Passes that changed the model when `verify` could not compare it; `checks` says why.
         contents: The largest parts of the file, if it has grown.
-        sqnr_db: SQNR of each output against the float model, where it was measured: on some of the calibration data, or
-            the least on generated data of several magnitudes; of the values that are finite in both.
-        sqnr_level: Of each output where it has that, such as "magnitude 10" or "calibration data".
-        sqnr_levels: Of each of these the SQNR of each output.
-        sqnr_summary: The least of them in words; "" where nothing was measured.
+        sqnr_db: SQNR of each output against the float model, if measured: on some calibration data, or the lowest
+            on generated data of several magnitudes. Only values that are finite in both models count.
+        sqnr_level: The data on which each output has that SQNR, such as "magnitude 10" or "calibration data".
+        sqnr_levels: The SQNR of each output on each of these.
+        sqnr_summary: The lowest of them in words; "" if nothing was measured.
         unmeasured: Why the SQNR was not measured, or not at all magnitudes.
-        unlike: Of the same measurement: a sentence for each output with values that are NaN or infinite in one of the
-            models only.
-        varying_db: On calibration data, of each output of which nearly all is its mean: the SQNR of what varies.
+        unlike: From the same measurement: a sentence for each output with values that are NaN or infinite in only one
+            of the models.
+        varying_db: On calibration data, for each output that is nearly constant: the SQNR of its deviation from the
+            mean.
+        constant: Whether no output varies on the data of the measurement, which shows little then.
         points: The format of each quantization point of LSTM, GRU and RNN layers, exported ones too, with its source.
         quantized_outputs: The formats of outputs that are quantized values, by name.
-        suspected_steps: What to do with a model in which nothing recurrent was lowered, and that may be one step of a
-            recurrent layer; `warnings` says it, too.
+        suspected_steps: Advice for a model in which nothing recurrent was lowered, and that may be one step of a
+            recurrent layer; `warnings` has it, too.
     """
 
     source: str
@@ -137,6 +140,7 @@ class Report(Result):
     unmeasured: str = ""
     unlike: list[str] = field(default_factory=list)
     varying_db: dict[str, float] = field(default_factory=dict)
+    constant: bool = False
     slow_stock: str = ""
     rest: RestReport = field(default_factory=RestReport)
     points: dict[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -146,7 +150,7 @@ class Report(Result):
 
     @property
     def headline(self) -> str:
-        """Recipe, form, sizes, and the SQNR where it was measured; or that nothing was lowered."""
+        """Recipe, form, sizes, and the SQNR if measured; or that nothing was lowered."""
         files = f"file {byte_count(self.float_bytes)} -> {byte_count(self.bytes)}"
         sqnr = f"; {self.accuracy}" if self.sqnr_summary else ""
         if self.is_changed or self.rest.is_changed:
@@ -155,18 +159,24 @@ class Report(Result):
 
     @property
     def accuracy(self) -> str:
-        """What was measured; "" if nothing was."""
+        """The measured accuracy in words, and whether it shows little; "" if nothing was measured."""
+        measured = self._measured
+        little = f"; {SHOWS_LITTLE}: rnnqc verify with --data shows more" if measured and self.constant else ""
+        return f"{measured}{little}"
+
+    @property
+    def _measured(self) -> str:
         if self.sqnr_db and min(self.sqnr_db.values()) == math.inf:
             return f"on {self.measured_on} the outputs are those of the model given"
         if self.is_measured_on_calibration:
             return f"SQNR on {self.measured_on}: {self.sqnr_summary}"
-        if len(self.sqnr_levels) == 1:  # with statistics; what lies beyond their ranges says nothing of them
+        if len(self.sqnr_levels) == 1:  # calibrated: other magnitudes lie beyond the ranges and were not measured
             return f"SQNR on {self.measured_on} of {next(iter(self.sqnr_levels))}: {self.sqnr_summary}"
         return f"SQNR on {self.measured_on}: at least {self.sqnr_summary}" if self.sqnr_summary else ""
 
     @property
     def is_measured_on_calibration(self) -> bool:
-        """Whether the SQNR is that on some of the calibration data."""
+        """Whether the SQNR was measured on calibration data."""
         return CALIBRATION_DATA in self.sqnr_levels
 
     @property
@@ -176,7 +186,7 @@ class Report(Result):
 
     @property
     def how_many(self) -> str:
-        """How many recurrent nodes are lowered, and with which recipe where that was now."""
+        """The number of lowered recurrent nodes, with the recipe if it was applied now."""
         count = sum(e.status == "lowered" for e in self.entries)
         text = f"{count} of {len(self.entries)} lowered"
         if self.is_changed:
@@ -185,7 +195,7 @@ class Report(Result):
 
     @property
     def _forms(self) -> str:
-        """What the nodes became, which is not always the form that was asked for."""
+        """The forms of the nodes, which may differ from the requested one."""
         count = Counter(e.form for e in self.entries if e.status == "lowered" and e.form)
         if len(count) <= 1:
             return f"form {next(iter(count), self.form)}"
@@ -193,7 +203,7 @@ class Report(Result):
 
     @property
     def rows(self) -> list[dict[str, Any]]:
-        """The recurrent nodes."""
+        """One row for each recurrent node."""
         return [
             {
                 "node": e.node, "op": e.op, "status": e.status, "form": e.form, "float_bytes": e.float_bytes,
@@ -204,12 +214,12 @@ class Report(Result):
 
     @property
     def worst_output(self) -> str | None:
-        """The output with the least SQNR; None if nothing was measured."""
+        """The output with the lowest SQNR; None if nothing was measured."""
         return min(self.sqnr_db, key=lambda name: self.sqnr_db[name], default=None)
 
     @property
     def is_changed(self) -> bool:
-        """Whether something was lowered now, and not by an earlier lowering."""
+        """Whether this lowering, not only an earlier one, lowered something."""
         return any(e.status == "lowered" and not e.earlier for e in self.entries)
 
     @property
@@ -231,7 +241,7 @@ class Report(Result):
 
     @property
     def suspicion(self) -> str:
-        """Why `strict` refuses a model without a node that stays float; "" if it does not."""
+        """Why `strict` refuses a model without a float node; "" if it does not."""
         return "the model may be one step of a recurrent layer, and is lowered as none" if self.suspected_steps else ""
 
     @property
@@ -240,10 +250,10 @@ class Report(Result):
         return [e for e in self.entries if e.status == "float"]
 
     def told(self, is_bounded: bool = False) -> Iterator[tuple[str, Told]]:
-        """Everything that a user is to read: the option that it is about, or "", and the text.
+        """Yields every message for the user: the option that it is about, or "", and the text.
 
         Args:
-            is_bounded: Whether a least SQNR is asked for: then a missing measurement is an error, not a warning.
+            is_bounded: Whether a lowest SQNR is required: then a missing measurement is an error, not a warning.
         """
         for entry in self.entries:
             if entry.reason:
@@ -252,7 +262,7 @@ class Report(Result):
         yield from self._told_of_all(is_bounded)
 
     def _told_of_all(self, is_bounded: bool) -> Iterator[tuple[str, Told]]:
-        """What is not about one recurrent node."""
+        """Yields the messages that are not about one recurrent node."""
         if not self.entries:
             changed = "only the weights of other layers were quantized" if self.rest.is_changed else NOTHING
             yield "", told(Code.NO_LAYER, f"the model has no recurrent layer; {changed}.")
@@ -265,7 +275,7 @@ class Report(Result):
             yield "", told(Code.NOT_MEASURED, f"the SQNR was {what}: {self.unmeasured}")
 
     def _told_of_verification(self) -> Iterator[tuple[str, Told]]:
-        """Comparisons that `verify` could not make, and losses that are the recipe's own."""
+        """Yields the comparisons that `verify` could not make, and losses caused by the recipe."""
         for name, text in sorted({c for c in self.checks if c[1].startswith(NOT_COMPARED)}):
             reason = text.removeprefix(f"{NOT_COMPARED}: ")
             if name == CALIBRATION_DATA:
@@ -280,16 +290,16 @@ class Report(Result):
 
     @property
     def messages(self) -> list[Told]:
-        """What is told of the whole model; what is told of a node stands in its row."""
+        """Messages about the whole model; those about a node are in its row."""
         return [text for _, text in self._told_of_all(False)]
 
     @property
     def hints(self) -> list[str]:
-        """How fast it is without the native library, where that is slower than in float."""
+        """The speed without the native library, if it is lower than in float."""
         return [self.slow_stock] if self.slow_stock else []
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-ready values."""
+        """Returns JSON-ready values."""
         return asdict(self)
 
 
@@ -300,8 +310,8 @@ class Lowered(Result):
     Attributes:
         model: The model.
         report: The report.
-        statistics: Of the calibration, if there was one.
-        formats: By point of an LSTM, GRU or RNN what the recipe says and the format it comes to.
+        statistics: The statistics of the calibration, if there was one.
+        formats: For each point of an LSTM, GRU or RNN, the recipe's setting and the resulting format.
     """
 
     model: Model
@@ -319,26 +329,26 @@ class Lowered(Result):
 
     @property
     def headline(self) -> str:
-        """As of the report."""
+        """The headline of the report."""
         return self.report.headline
 
     @property
     def rows(self) -> list[dict[str, Any]]:
-        """As of the report."""
+        """The rows of the report."""
         return self.report.rows
 
     @property
     def messages(self) -> list[Told]:
-        """As of the report."""
+        """The messages of the report."""
         return self.report.messages
 
     @property
     def hints(self) -> list[str]:
-        """As of the report."""
+        """The hints of the report."""
         return self.report.hints
 
     def to_dict(self) -> dict[str, Any]:
-        """The report."""
+        """Returns the report as JSON-ready values."""
         return self.report.to_dict()
 
     def save(self, path: str | os.PathLike[str]) -> None:

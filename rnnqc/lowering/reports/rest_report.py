@@ -1,4 +1,4 @@
-"""What became of float weights outside the recurrent layers: one entry for each operator that holds one."""
+"""Reports float weights outside the recurrent layers: one entry for each operator that holds one."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ class RestEntry:
         op: Operator type.
         kind: "linear layers", "embeddings" or "convolutions".
         weight: Name of the weight.
-        shape: Of the weight.
-        status: "float", "quantized" now, or "exported": it came quantized, and stays as it is.
-        form: What a quantized weight became, such as "int8 rows".
-        reason: Why int8 does not store it; "" if it could.
+        shape: Shape of the weight.
+        status: "float", "quantized" now, or "exported": it was already quantized, and stays as it is.
+        form: The form of a quantized weight, such as "int8 rows".
+        reason: Why it cannot be stored as int8; "" if it can.
         found: The cause in the model.
         action: What to do about it.
         is_small: Whether the reason is that int8 would save too little.
-        float_bytes: Size of the weight.
-        bytes: Size of what stands for it now.
+        float_bytes: Size of the float weight.
+        bytes: Size of the stored weight now.
         shares: The first node with the same weight; "" for that node. A shared weight counts once in all sums.
     """
 
@@ -63,12 +63,12 @@ class RestReport:
     """The float weights outside the recurrent layers.
 
     Attributes:
-        option: What was asked for: "float" or "int8".
+        option: The option: "float" or "int8".
         entries: One for each operator that holds one.
         float_bytes: Size of all weights before.
-        bytes: Size of what stands for them now.
-        int8_bytes: About what `--rest int8` makes of all of them.
-        exported: One for each operator whose weight came quantized; they count in no sum.
+        bytes: Size of the stored weights now.
+        int8_bytes: Approximate size of all of them with `--rest int8`.
+        exported: One for each operator whose weight was already quantized; the sums leave them out.
     """
 
     option: str = FLOAT
@@ -90,18 +90,18 @@ class RestReport:
 
     @property
     def how_many_stay(self) -> str:
-        """Counts them, for messages."""
+        """The number of such operators in words, for messages."""
         return f"{len(self.left)} operator(s) around the recurrent layers stay float"
 
     @property
     def kinds(self) -> str:
-        """What the weights belong to, in words: "linear layers, embeddings and convolutions"."""
+        """The kinds of the weights in words: "linear layers, embeddings and convolutions"."""
         large = {e.kind for e in self.entries if not e.is_small} or {e.kind for e in self.entries}
         *first, last = [k for k in (LINEAR, EMBEDDING, CONVOLUTION) if k in large] or [""]
         return f"{', '.join(first)} and {last}" if first else last
 
     def summary(self, file_bytes: int) -> str:
-        """One line about a file of so many bytes; "" if there are no such weights."""
+        """One line about the weights, in a file of `file_bytes`; "" if there are no such weights."""
         if not self.entries:
             return ""
         if self.is_changed:
@@ -117,7 +117,7 @@ class RestReport:
 
 
 def stored_weights(results: Sequence[PassResult]) -> dict[str, StoredWeight]:
-    """What operators have in place of float weights, by path."""
+    """Returns the weights that replace float weights, by the path of the operator."""
     return {path: stored for result in results for path, stored in result.stored.items()}
 
 
@@ -128,19 +128,19 @@ def rest_report(
     option: str = FLOAT,
     exported: Sequence[ExportedWeight] = (),
 ) -> RestReport:
-    """The report of the weights around the recurrent layers.
+    """Makes the report of the weights around the recurrent layers.
 
     Args:
-        weights: Before any of them is quantized.
-        left: Those that are float now.
-        stored: What operators have in place of the others.
-        option: What was asked for.
-        exported: Operators whose weights came quantized; those that are floats after all have entries as such.
+        weights: The weights before any of them is quantized.
+        left: The weights that are float now.
+        stored: The weights that replace the others.
+        option: The option.
+        exported: Operators whose weights were already quantized; those that became float have entries as such.
     """
     report, stored = RestReport(option), stored or {}
     listed = {u.path for w in weights for u in w.uses}
     report.exported = [_exported(e) for e in exported if e.path not in listed]
-    floats = {u.path for w in left for u in w.uses} - stored.keys()  # float16 weights are behind a Cast
+    floats = {u.path for w in left for u in w.uses} - stored.keys()  # float16 weights come from a Cast
     constants: dict[str, int] = {}
     for weight in weights:
         for use in weight.uses:
@@ -173,7 +173,7 @@ def _entry(weight: RestWeight, use: WeightUse, is_float: bool, stored: StoredWei
 
 
 def told_of_rest(left: Sequence[RestEntry]) -> Iterator[str]:
-    """A sentence for each reason why operators stay as they are, with the first of them."""
+    """Yields a sentence for each reason why operators stay as they are, naming the first of them."""
     groups: dict[str, list[RestEntry]] = {}
     for entry in left:
         groups.setdefault(entry.reason, []).append(entry)

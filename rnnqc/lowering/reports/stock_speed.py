@@ -1,4 +1,4 @@
-"""Says which lowered layers are slower than float in standard operators, and what to choose there."""
+"""Reports which lowered layers are slower than float in standard operators, and the alternatives."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from rnnqc.passes.analysis.custom_cell import WEIGHT
 from rnnqc.passes.analysis.find_recurrent_nodes import RecurrentNode
 
 STOCK_COLUMNS = 4 * 256
-"""Columns of W and R, gates times units, from which on a cell in standard operators is about as fast as in float."""
+"""With this many columns of W and R (gates times units), a cell in standard operators is about as fast as in float."""
 STOCK_WEIGHTS = 2**17
-"""Of a matmul of a custom cell, in the mean: from there on the cell is about as fast in standard operators as in float,
-in a loop and unrolled. Highway, projection, LayerNorm and sLSTM cells break even between 1.1 and 1.5 times 10^5."""
+"""From this mean number of weights per matmul on, a custom cell in standard operators is about as fast as in float,
+in a loop and unrolled. Highway, projection, LayerNorm and sLSTM cells break even between 1.1 and 1.5 times 10^5.
+"""
 
 
 def slower_without_library(nodes: Iterable[RecurrentNode]) -> str:
@@ -26,13 +27,13 @@ def slower_without_library(nodes: Iterable[RecurrentNode]) -> str:
 
 
 def slow_custom_cells(nodes: Iterable[RecurrentNode]) -> list[tuple[RecurrentNode, int]]:
-    """Custom cells that are slower in standard operators than in float, and the weights of a matmul of each."""
+    """Returns custom cells that are slower in standard operators than in float, with their weights per matmul."""
     cells = [(n, _weights_of_a_matmul(n)) for n in nodes if n.op not in CELL_TYPES]
     return [(n, weights) for n, weights in cells if 0 < weights < STOCK_WEIGHTS]
 
 
 def _weights_of_a_matmul(node: RecurrentNode) -> int:
-    """In the mean of a float custom cell; 0 of another node."""
+    """Returns the mean number of weights per matmul of a float custom cell; 0 for another node."""
     matmuls = sum(p.endswith(f".{WEIGHT}") for p in node.attributes.get("points", ()))
     return 0 if node.form or not matmuls else node.weight_bytes // 4 // matmuls
 

@@ -1,4 +1,4 @@
-"""Every warning of a lowering: a sentence about the finding and, after "Resolution:", one about the way out."""
+"""Every warning of a lowering: a sentence about the finding and, after "Resolution:", one about what to do."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rnnqc.cells.stages import IntegerCell, QuantizedCell
 from rnnqc.cells.types import CELL_TYPES
 from rnnqc.cells.vitis_tables import VITIS
 from rnnqc.codes import Code, Told, all_told, told
-from rnnqc.errors import Outcome, and_more, explained
+from rnnqc.errors import LOWER_THE_FLOAT_MODEL, Outcome, and_more, explained
 from rnnqc.formats.packing import BYTE_BITS, stored_bits
 from rnnqc.ir import safe_name
 from rnnqc.layers.layer_hints import layer_hints
@@ -21,7 +21,6 @@ from rnnqc.lowering.run import Passed
 from rnnqc.passes import LowerQuantOperators, RemoveSorting
 from rnnqc.passes.analysis.custom_points import points_of_recurrences
 from rnnqc.passes.analysis.custom_products import cells_with_kernels
-from rnnqc.passes.analysis.foreign_operators import LOWER_THE_FLOAT_MODEL
 from rnnqc.passes.analysis.rest_weights import points_of_weights
 from rnnqc.passes.formats.override_effects import idle_overrides, points_of_types
 from rnnqc.passes.graph.constant_outputs import warning_of
@@ -35,25 +34,25 @@ from rnnqc.recipes.recipe_record import not_applied
 from rnnqc.recipes.rules import override_text
 
 POOR_DB, POOR_REST_DB = 20.0, 30.0
-"""Below this SQNR rnnqc warns; the second where weights outside the recurrent layers were quantized, too."""
+"""rnnqc warns below this SQNR; the second bound applies if weights outside the recurrent layers were quantized, too."""
 OWN_DATA = "Resolution: compare on your own data (rnnqc verify FLOAT LOWERED --data DATA); "
 CALIBRATE = "--calibration DATA fits ranges to it, and "
 REPORT = "--report OUT.html says where the loss is made."
 
 
 def suspected_steps(passed: Passed, entries: Sequence[Entry]) -> list[str]:
-    """What to do with a model that may be a step of a recurrent layer, where no layer of it is lowered."""
+    """Advice for a model that may be a step of a recurrent layer, if no layer of it is lowered."""
     return [] if any(e.status != "float" for e in entries) else layer_hints(passed.model.proto)
 
 
 def warnings_of(plan: Plan, passed: Passed, entries: Sequence[Entry], steps: Sequence[str] = ()) -> list[Told]:
-    """The warnings about the model, the data, the passes and parts of the recipe that have no effect, in this order.
+    """Returns warnings about the model, the data, the passes, and parts of the recipe without effect, in this order.
 
     Args:
-        plan: Of the lowering.
+        plan: The plan of the lowering.
         passed: The result of its passes.
-        entries: Of its report.
-        steps: What `suspected_steps` found.
+        entries: The entries of its report.
+        steps: The result of `suspected_steps`.
     """
     return [
         *all_told(Code.CONSTANT_OUTPUT, (warning_of([name]) for name in plan.constant_outputs)),
@@ -80,8 +79,8 @@ def warnings_of(plan: Plan, passed: Passed, entries: Sequence[Entry], steps: Seq
 
 
 def _missing_statistics(plan: Plan) -> list[str]:
-    """That rules of the user, as `tune` writes them, ask for what only statistics make possible."""
-    own = 0 if is_builtin(plan.recipe) or plan.recipe.origin else plan.recipe.own  # formats of a lowering without any
+    """Warns of user rules, such as those of `tune`, that need statistics when there are none."""
+    own = 0 if is_builtin(plan.recipe) or plan.recipe.origin else plan.recipe.own  # a formats file needs no statistics
     asking = [r.points for r in plan.recipe.rules[:own] if r.settings.get("compensation") is True]
     if plan.statistics is not None or not asking:
         return []
@@ -93,7 +92,7 @@ def _missing_statistics(plan: Plan) -> list[str]:
 
 
 def _kept_sorting(plan: Plan, passed: Passed) -> list[str]:
-    """That a sort was to be taken out, and none was."""
+    """Warns if a sort was to be removed and none was."""
     name = RemoveSorting.info.name
     if not plan.options.remove_sorting or any(r.pass_name == name for r in passed.remarks):
         return []
@@ -102,7 +101,7 @@ def _kept_sorting(plan: Plan, passed: Passed) -> list[str]:
 
 
 def _idle_rules(plan: Plan, passed: Passed, entries: Sequence[Entry]) -> list[str]:
-    """Rules of the recipe that match no point of the model."""
+    """Warns of rules of the recipe that match no point of the model."""
     cells, recipe = passed.model.cells, plan.recipe
     names = [c for e in entries for c in e.cells]
     others = points_of_recurrences(passed.model) if recipe.own else {}
@@ -116,7 +115,7 @@ def _idle_rules(plan: Plan, passed: Passed, entries: Sequence[Entry]) -> list[st
 
 
 def _points_left_float(passed: Passed, entries: Sequence[Entry]) -> dict[str, list[str]]:
-    """For the cells of layers that stay float the names of their points: rules that leave them so do match."""
+    """Returns the points of layers that stay float, by cell: a rule that leaves them float is not without effect."""
     floats = {e.node for e in entries if e.status == "float"}
     return {
         f"{safe_name(node.name)}.{word}": [p.name for p in CELL_TYPES[node.op].points]
@@ -127,7 +126,7 @@ def _points_left_float(passed: Passed, entries: Sequence[Entry]) -> dict[str, li
 
 
 def _slow_everywhere(plan: Plan, passed: Passed, entries: Sequence[Entry]) -> list[str]:
-    """Custom cells that have no kernel, and are slower than in float where they run."""
+    """Warns of custom cells without a kernel that are slower than in float."""
     if plan.form != FUSED:
         return []
     made = {e.node for e in entries if e.form == CUSTOM and not e.earlier}
@@ -143,13 +142,13 @@ def _slow_everywhere(plan: Plan, passed: Passed, entries: Sequence[Entry]) -> li
 
 
 def _exported_cells(plan: Plan, entries: Sequence[Entry]) -> list[str]:
-    """Cells of Brevitas that the recipe does not apply to."""
+    """Warns of Brevitas cells that the recipe does not apply to."""
     exported = [e.node for e in entries if e.op == CELL_OP]
     if not exported or plan.keeps_own or plan.form == QONNX:
         return []
     rules = plan.recipe.rules[: plan.recipe.overrides]
     texts = [repr(override_text(r.points, k, v)) for r in rules for k, v in r.settings.items()]
-    # With overrides alone the recipe is the default one, which nobody asked for.
+    # With overrides alone, the recipe is the default one, which the user did not name.
     given = f"--set {' '.join(texts)}" if texts else f"recipe {plan.recipe.name!r}"
     text = (
         f"{given} does not apply to {len(exported)} cell(s), the first {exported[0]!r}: "
@@ -159,13 +158,13 @@ def _exported_cells(plan: Plan, entries: Sequence[Entry]) -> list[str]:
 
 
 def _lowered_cells(plan: Plan, passed: Passed, entries: Sequence[Entry]) -> list[str]:
-    """Nodes that an earlier lowering has lowered, and otherwise than asked for now."""
+    """Warns of nodes that an earlier lowering lowered with other settings."""
     text = lowered_otherwise(plan, passed, entries)
     return [] if text is None else [explained(text, action=LOWER_THE_FLOAT_MODEL)]
 
 
 def lowered_otherwise(plan: Plan, passed: Passed, entries: Sequence[Entry]) -> str | None:
-    """That an earlier lowering has lowered nodes otherwise than asked for now: one sentence; None if none has."""
+    """A sentence if an earlier lowering used other settings than the requested ones; None otherwise."""
     done = [e.node for e in entries if e.earlier]
     if not done or not plan.is_asked_for:
         return None
@@ -173,7 +172,7 @@ def lowered_otherwise(plan: Plan, passed: Passed, entries: Sequence[Entry]) -> s
 
 
 def _left_out_tables(passed: Passed) -> list[str]:
-    """Cells whose recipe asks for the tables of Vitis, in a form that has none."""
+    """Warns of cells whose recipe requests the tables of Vitis, in a form that has none."""
     cells = [c for c in passed.model.cells.values() if isinstance(c, QuantizedCell) and c.form == QCDQ]
     asking = [c.name for c in cells if any(p.table == VITIS for p in c.points.values())]
     if not asking:
@@ -186,7 +185,7 @@ def _left_out_tables(passed: Passed) -> list[str]:
 
 
 def _bytes_of_few_bits(plan: Plan, passed: Passed) -> list[str]:
-    """Cells whose recipe asks for weights of fewer bits than the form stores them in."""
+    """Warns of cells whose recipe requests weights of fewer bits than the form stores them in."""
     cells = [c for c in passed.model.cells.values() if isinstance(c, IntegerCell) and plan.form == INTEGER]
     few = {
         c.name: point.bits
@@ -208,8 +207,8 @@ def warnings_of_measurement(report: Report, *, calibrated: bool) -> list[str]:
     """Warns of a poor SQNR, and of values that are NaN or infinite in only one of the models.
 
     Args:
-        report: With what was measured.
-        calibrated: Whether ranges fit the user's data already.
+        report: The report with the measurements.
+        calibrated: Whether ranges already fit the user's data.
     """
     advice = f"{OWN_DATA}{'' if calibrated else CALIBRATE}{REPORT}"
     if report.is_measured_on_calibration:

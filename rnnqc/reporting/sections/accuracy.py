@@ -1,4 +1,4 @@
-"""Sections about what the outputs and layers have lost, and what they take."""
+"""Sections about the error of outputs and layers, and the run time of layers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rnnqc.reporting.tables import table
 
 
 def accuracy(evidence: Evidence) -> list[Child]:
-    """Each output, and SQNR over time of outputs and layers."""
+    """Returns a table of the outputs, and charts of SQNR over time for outputs and layers."""
     rows = [
         [
             name(o.name),
@@ -71,7 +71,7 @@ def _figure(what: str, kind: str, level: float, curve: Curve, limits: tuple[floa
 
 
 def times(evidence: Evidence) -> list[Child]:
-    """Each layer alone."""
+    """Returns a table of the run time of each layer."""
     if not evidence.times:
         return [element("p", f"Left out: {evidence.missing.get('times', 'nothing was measured.')}", class_="note")]
     longest = max(max(t.float_us, t.stock_us, t.native_us or 0.0) for t in evidence.times)

@@ -1,4 +1,4 @@
-"""Sections about quantization points: what their formats do to values, and what each costs the outputs."""
+"""Sections about quantization points: ranges, clipping, and the effect on the outputs."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from rnnqc.reporting.tables import folded, table
 from rnnqc.search.findings import PointEvidence, Repair, Sensitivity
 
 LARGE = 6
-"""Points with a large histogram."""
+"""The number of points with a large histogram."""
 ROWS = 40
-"""Rows of a table that are not folded."""
+"""The number of table rows that are not folded."""
 
 
 def points(evidence: Evidence) -> list[Child]:
-    """Ranges, histograms and clipping of every point, worst first."""
+    """Returns ranges, histograms and clipping of every point, worst first."""
     if "points" in evidence.missing:
         return [element("p", f"Left out: {evidence.missing['points']}", class_="note")]
     text = (
@@ -81,7 +81,7 @@ def _by(point: PointEvidence) -> str:
 
 
 def sensitivity(evidence: Evidence) -> list[Child]:
-    """What each point costs, worst first."""
+    """Returns the sensitivity of the outputs to each point, worst first."""
     if "sensitivity" in evidence.missing:
         return [element("p", f"Left out: {evidence.missing['sensitivity']}", class_="note")]
     made: list[Child] = [

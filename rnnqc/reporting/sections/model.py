@@ -1,4 +1,4 @@
-"""Sections about the model as a whole: facts at the top, the list of layers, how model and page were made."""
+"""Sections about the whole model: the facts at the top, the list of layers, how model and page were made."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rnnqc.reporting.tables import folded, table
 
 
 def facts(evidence: Evidence) -> Element:
-    """The most important numbers."""
+    """Returns the most important numbers."""
     lowered = sum(e["status"] == "lowered" for e in evidence.entries)
     total = len(evidence.entries)
     sizes = evidence.sizes
@@ -37,7 +37,7 @@ def facts(evidence: Evidence) -> Element:
 
 
 def _to_be_gained(evidence: Evidence) -> list[Child]:
-    """The best override, or why there is none."""
+    """Returns the best override, or why there is none."""
     measured, meant = evidence.tried
     best = evidence.best_repair
     if best is not None:
@@ -72,7 +72,7 @@ def _change(before: int, after: int) -> list[Child]:
 
 
 def layers_table(evidence: Evidence) -> list[Child]:
-    """What was lowered, what not, and why."""
+    """Returns the table of layers: what was lowered, what was not, and why."""
     if not evidence.entries:
         return [element("p", "The model has no recurrent layer.")]
     rows = []
@@ -109,7 +109,7 @@ def _why(entry: dict[str, Any]) -> list[Child]:
 
 
 def making(evidence: Evidence) -> list[Child]:
-    """Data, recipe, versions, and what the numbers mean."""
+    """Returns data, recipe, versions, and the meaning of the numbers."""
     data, recipe = evidence.data, evidence.recipe
     facts_: list[tuple[str, Child]] = [
         ("Data", f"{data['source']}: {_calls(data)}"),

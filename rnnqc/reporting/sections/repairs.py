@@ -1,4 +1,4 @@
-"""The section that comes first: what to change, ready to paste."""
+"""The first section: what to change, ready to paste."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from xml.etree.ElementTree import Element
 from rnnqc.cells.forms import FUSED, INTEGER, WEIGHT_ONLY
 from rnnqc.errors import byte_count
 from rnnqc.lowering.options import REST_FLOAT
+from rnnqc.proto.files import word_for
 from rnnqc.recipes.rules import parse_override, rule_text
 from rnnqc.reporting.elements import Child, command, decibels, difference, element, name, number, quoted
 from rnnqc.reporting.evidence import CalibrationGain, Evidence
@@ -19,11 +20,11 @@ from rnnqc.search.findings import WORTH_DB, Repair
 from rnnqc.search.repairs import WORTH_A_FORM_DB
 
 NOISE = 0.1
-"""Shares of a time below which a difference may be one of the runs."""
+"""Relative differences of times below this may be noise."""
 
 
 def repairs(evidence: Evidence) -> list[Child]:
-    """What a calibration does, overrides that were measured, and what `--rest int8` costs."""
+    """Returns the gain of a calibration, the measured overrides, and the cost of `--rest int8`."""
     gain, rest = evidence.calibration, evidence.rest
     first = [_calibration(gain, evidence)] if gain is not None and gain.is_worth_it else []
     last: list[Child] = [] if rest is None else [element("p", rest.text.replace("->", "→"))]
@@ -63,7 +64,7 @@ def _overrides(evidence: Evidence) -> list[Child]:
 
 
 def left_out(evidence: Evidence) -> str:
-    """What was not measured, as a sentence; empty if that is nothing."""
+    """A sentence on what was not measured; empty if everything was."""
     measured, meant = evidence.tried
     texts = [f"{meant - measured} of {meant} points and groups"] if measured < meant else []
     texts += [f"{len(evidence.untried)} override{'s' * (len(evidence.untried) > 1)}"] if evidence.untried else []
@@ -71,7 +72,7 @@ def left_out(evidence: Evidence) -> str:
 
 
 def _nothing(evidence: Evidence, left: str) -> str:
-    """Why no override is proposed."""
+    """A sentence on why no override is proposed."""
     if evidence.sqnr_db == math.inf:
         return "There is nothing to gain: the outputs are the same in both models."
     measured, meant = evidence.tried
@@ -88,7 +89,7 @@ def _nothing(evidence: Evidence, left: str) -> str:
 
 
 def _table(shown: Sequence[Repair], evidence: Evidence) -> Element:
-    """What to do, what it gains, and what it costs; on a phone a card for each."""
+    """A table of changes with their gain and cost; on a phone, a card for each."""
     rows = [_row(r, evidence) for r in shown]
     heads = ("Change", "Gain", "Worst output", "Weights", "Cost of a call")
     head = [element("th", h, class_="n" if k in (1, 2, 3) else None, scope="col") for k, h in enumerate(heads)]
@@ -101,7 +102,7 @@ def _table(shown: Sequence[Repair], evidence: Evidence) -> Element:
 
 
 def _cell(head: str, content: Child, class_: str | None = None) -> Element:
-    """A cell that a phone shows with its head beside it."""
+    """A table cell. On a phone its head is shown beside it."""
     return element("td", element("div", content), class_=class_, data_label=head)
 
 
@@ -117,7 +118,7 @@ def _row(repair: Repair, evidence: Evidence) -> list[Child]:
 
 
 def _weights(repair: Repair) -> list[Child]:
-    """What the recurrent weights become."""
+    """Bytes of the recurrent weights before and after the change."""
     after = number(repair.bytes_after, byte_count(repair.bytes_after))
     if repair.bytes_after == repair.bytes_before:
         return ["stay ", after]
@@ -125,7 +126,7 @@ def _weights(repair: Repair) -> list[Child]:
 
 
 def _time(repair: Repair) -> list[Child]:
-    """What a call takes then."""
+    """The time of a call before and after the change, or the bytes that its matmuls read."""
     slower: list[Child] = [element("p", _form_text(repair), class_="note warning")] if repair.forms else []
     if repair.call_us is not None:
         before, after = repair.call_us
@@ -142,7 +143,7 @@ def _duration(microseconds: float) -> str:
 
 
 def _title(repair: Repair) -> list[Child]:
-    """The points, and how many they are."""
+    """The points and their number."""
     if repair.points == "*":
         return [f"All {repair.members} points"]
     return [name(plain(repair.points)), f" ({repair.members} points)" if repair.members > 1 else None]
@@ -154,9 +155,9 @@ def _form_text(repair: Repair) -> str:
 
 
 def folded_command(repair: Repair, evidence: Evidence) -> Element:
-    """The whole command, and the same as rules of a recipe file."""
+    """The whole command, and the overrides as rules of a recipe file."""
     recipe = evidence.recipe
-    words = ["rnnqc", "lower", quoted(evidence.float_model), "-o", quoted(new_name(evidence))]
+    words = ["rnnqc", "lower", quoted(word_for(evidence.float_model, "MODEL")), "-o", quoted(new_name(evidence))]
     words += ["--recipe", quoted(recipe["name"]) if recipe["builtin"] else "RECIPE.toml"]
     words += map(quoted, recipe.get("statistics") or ["--stats", "STATS.json"]) if recipe["calibrated"] else []
     form, implied = recipe["form"], INTEGER if recipe["unroll"] else FUSED
@@ -182,12 +183,12 @@ def folded_command(repair: Repair, evidence: Evidence) -> Element:
 
 
 def new_name(evidence: Evidence) -> str:
-    """A name for the model with overrides, beside the one that the page is about."""
-    path = PurePath(evidence.quantized_model)
+    """Returns a file name for the changed model, beside the reported one and different from the float model's."""
+    path = PurePath(word_for(evidence.quantized_model, "LOWERED.onnx"))
     made = path.with_name(f"{path.stem}.changed{path.suffix}")
     return str(made if made != PurePath(evidence.float_model) else path.with_name(f"{made.stem}.changed{path.suffix}"))
 
 
 def plain(points: str) -> str:
-    """A glob for reading: without the marks that take the meaning from its special characters."""
+    """Returns a glob without the brackets that escape special characters."""
     return points.replace("[[]", "[").replace("[*]", "*").replace("[?]", "?") if glob.has_magic(points) else points

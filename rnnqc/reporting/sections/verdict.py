@@ -1,4 +1,4 @@
-"""The top of the page: the verdict in words and one number, and the values of the worst output over time."""
+"""The top of the page: the verdict in words, one number, and the values of the worst output over time."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rnnqc.reporting.evidence import Evidence, OutputEvidence
 
 
 def verdict(evidence: Evidence) -> Element | None:
-    """Whether the lowered model is near enough, and the values that say so; None without outputs."""
+    """Whether the lowered model is close enough, and the values that show it; None without outputs."""
     found = evidence.verdict
     if found is None:
         return None
@@ -31,7 +31,7 @@ def verdict(evidence: Evidence) -> Element | None:
 
 
 def _data(evidence: Evidence) -> str:
-    """On which data."""
+    """A phrase that names the data."""
     count, source = evidence.data["calls"], evidence.data["source"]
     calls = f"{count} call{'' if count == 1 else 's'}"
     if source == "generated":
@@ -40,7 +40,7 @@ def _data(evidence: Evidence) -> str:
 
 
 def values_figure(output: OutputEvidence) -> Element:
-    """The values of an output that have the largest error."""
+    """A chart of the values of an output that have the largest error."""
     values = output.values
     assert values is not None
     keys = (("reference", "float"), ("inside", "quantized"))

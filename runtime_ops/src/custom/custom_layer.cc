@@ -7,7 +7,7 @@
 namespace rnnqc {
 namespace {
 
-// What is computed ahead of the steps, of all values together, should stay in the second-level cache.
+// The values that are computed ahead of the steps should together stay in the second-level cache.
 constexpr int64_t kAheadBytes = 512 * 1024;
 constexpr int64_t kLeastAheadRows = 8;
 constexpr int64_t kMostAheadRows = 96;

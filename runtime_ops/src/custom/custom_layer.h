@@ -12,7 +12,7 @@
 
 namespace rnnqc {
 
-// A custom cell that runs over sequences.
+// Runs a custom cell over sequences.
 class CustomLayer {
  public:
   // `constants` are the data of the program's constants and matrices, in its order; they are copied.

@@ -26,7 +26,7 @@ constexpr NumberType kF64 = NumberType::kF64;
 constexpr NumberType kI32 = NumberType::kI32;
 constexpr NumberType kU8 = NumberType::kU8;
 
-// By word and the type of the first operand.
+// Vector operations by word and the type of the first operand.
 constexpr VectorWord kVectorWords[] = {
     {"add", kF32, kF32, 2, VectorOp::kAddF32},
     {"sub", kF32, kF32, 2, VectorOp::kSubF32},
@@ -160,7 +160,7 @@ class Parser {
     return static_cast<int32_t>(program_.values.size()) - 1;
   }
 
-  // Stage and rows of what `instruction` makes are those of its operands.
+  // The result of `instruction` has the stage and the rows of its operands.
   Instruction& Make(Action action, NumberType type, int64_t columns, std::vector<int32_t> operands) {
     Stage stage = action == Action::kCall ? Stage::kStep : Stage::kOnce;
     bool per_row = action == Action::kCall;
@@ -298,7 +298,7 @@ class Parser {
     Instruction& made = Make(Action::kSlice, ValueOf(a).type, count, {a});
     made.first = first;
     made.step = step;
-    // Rows of a product's left operand have room behind them: bytes are copied.
+    // Rows of a matmul's left operand are padded, so bytes are copied.
     ProgramValue& y = program_.values.back();
     if (step == 1 && y.type != kU8 && y.per_row) y.kind = ValueKind::kView;
   }

@@ -20,7 +20,7 @@ const char* NameOf(NumberType type);
 // kView: columns side by side of another value, which need no memory of their own.
 enum class ValueKind : uint8_t { kState, kInput, kConstant, kMatrix, kNumber, kMade, kView };
 
-// When a value is computed: it depends on nothing, on the inputs of the loop alone, or on what the step before made.
+// When a value is computed: it depends on nothing, on the inputs of the loop alone, or on the previous step.
 enum class Stage : uint8_t { kOnce, kAhead, kStep };
 
 // Rows of numbers: one for each row of the batch, or one for all of them.
@@ -79,7 +79,7 @@ struct Program {
 
 constexpr int64_t kMaxProgramColumns = 1 << 20;
 
-// Throws std::invalid_argument, with the number of the line, for what is no program.
+// Throws std::invalid_argument, with the line number, for an invalid program.
 Program ParseProgram(const std::string& text);
 
 }  // namespace rnnqc

@@ -24,7 +24,7 @@ RunningProgram::RunningProgram(const Program& program, const KernelTable& kernel
       kept_(program.states.size()),
       call_operands_(program.calls.size()) {
   for (size_t i = 0; i < places_.size(); ++i) {
-    // Nothing but RunOnce writes there.
+    // Only RunOnce writes there.
     if (once[i].size() > 0) places_[i].data = const_cast<uint8_t*>(once[i].data());
   }
 }
@@ -271,7 +271,7 @@ void RunningProgram::Write(const CustomArgs& args, int64_t time, int64_t step) c
 }
 
 void RunningProgram::KeepStates(int64_t step) {
-  // A state may become what another one was.
+  // A state may become the old value of another one.
   for (size_t i = 0; i < kept_.size(); ++i) CopyRows(program_.next[i], step, batch_, kept_[i]);
   for (size_t i = 0; i < kept_.size(); ++i) {
     const int32_t state = program_.states[i];

@@ -15,8 +15,8 @@ namespace rnnqc {
 class OperatorCaller {
  public:
   virtual ~OperatorCaller() = default;
-  // Say, before the first Call(index), that it is about x [rows, columns], the operand at `position`, and about
-  // y [rows, columns], the same memory at every step. Operands that are not bound are constants of the program.
+  // Call these before the first Call(index): they bind x [rows, columns] to the operand at `position`, and y [rows,
+  // columns] to the result, the same memory at every step. Operands that are not bound are constants of the program.
   virtual void BindOperand(size_t index, size_t position, const void* x, NumberType type, int64_t rows,
                            int64_t columns) = 0;
   virtual void BindResult(size_t index, float* y, int64_t rows, int64_t columns) = 0;
@@ -38,7 +38,7 @@ struct CustomArgs {
 struct ProgramProduct {
   std::shared_ptr<const PackedMatrix> matrix;
   std::vector<int32_t> start;  // first values of the sums, for the zero point of the left operand
-  // What the sum over a row's centred numbers is multiplied by, for each column, and added to its sum: where the zero
+  // For each column, the factor of the sum over a row's centred numbers that is added to the column's sum if the zero
   // points of the matrix are not all 128. Empty if they are.
   std::vector<int32_t> row_sums;
   int32_t zero_point = 0;  // of the left operand
@@ -57,7 +57,7 @@ class RunningProgram {
   RunningProgram(const Program& program, const KernelTable& kernels, const std::vector<AlignedArray<uint8_t>>& once,
                  const std::vector<ProgramProduct>& products);
 
-  // Writes the values of stage kOnce that instructions make.
+  // Computes the values of stage kOnce.
   void RunOnce();
 
   // Memory for so many steps whose values of stage kAhead are computed together.
@@ -65,7 +65,7 @@ class RunningProgram {
   void Run(const CustomArgs& args, int64_t steps, OperatorCaller* caller);
 
  private:
-  // Where a value lies; the rows of a step are `advance` bytes behind those of the step before in time.
+  // The memory of a value; the rows of a step are `advance` bytes after those of the previous step.
   struct Place {
     uint8_t* data = nullptr;
     int64_t stride = 0;
@@ -86,7 +86,7 @@ class RunningProgram {
   void Call(const Instruction& instruction, int64_t step);
   void Write(const CustomArgs& args, int64_t time, int64_t step) const;
   void KeepStates(int64_t step);
-  // Side by side.
+  // Copies rows without gaps.
   void CopyRows(int32_t value, int64_t step, int64_t rows, uint8_t* target) const;
 
   const Program& program_;

@@ -58,7 +58,7 @@ uint64_t Xcr0() {
 #endif
 }
 
-// Linux gives a process room for tiles when it asks: https://docs.kernel.org/arch/x86/xstate.html
+// On Linux a process has to request permission for tiles: https://docs.kernel.org/arch/x86/xstate.html
 bool MayUseTiles() {
 #if defined(__linux__) && defined(RNNQC_BUILD_AMXINT8)
   const char* wanted = std::getenv("RNNQC_ISA");

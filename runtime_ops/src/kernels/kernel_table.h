@@ -25,7 +25,7 @@ struct MatmulArgs {
   const void* weights;  // in one of the table's packed formats
   int64_t k_padded;
   // Of four and six bits only: [blocks][groups of group_size k][64 columns]; null if all are 1. A weight is its number
-  // times its multiplier, -128 .. 127. Of kS4Sets: its records.
+  // times its multiplier, -128 .. 127. Of kS4Sets: its records; of kS4Places: multipliers and sets.
   const uint8_t* multipliers;
   int64_t group_size;
   const int32_t* start;  // block order
@@ -110,7 +110,7 @@ struct TableCellArgs {
   int64_t h_stride;
 };
 
-// What a step of a cell with a hidden state only may have besides table gates and codes of one grid.
+// Options of a step of a cell without a cell state, beyond table gates and codes with one scale.
 struct HiddenCellOptions {
   Activation gates[kGates];
   const float* row_scale;  // a = (f32(acc) * row_scale[row]) * h_multiplier; or null
@@ -118,7 +118,7 @@ struct HiddenCellOptions {
   float* reset;            // where gru_reset writes r * state if it writes no codes; rows as of the state
 };
 
-// Steps of the cells that have a hidden state only, from accumulators to hidden codes. They work on blocks of units
+// Steps of the cells without a cell state, from accumulators to hidden codes. They work on blocks of units
 // [block_begin, block_end); "[gates]" below is block order with so many gates.
 //
 // With the pre-activation v of a gate, look(g, v) = gate_table[g][trunc(limit(v, gate_min[g], gate_max[g]))], or what
@@ -178,8 +178,10 @@ using TableCellFn = void(const TableCellArgs& args);
 struct KernelTable {
   const char* isa;
   PackedFormat format;
-  PackedFormat format_s4;  // of weights of four bits
-  int64_t rows_at_once;    // as many as take about the time of one, because the weights are read all the same
+  PackedFormat format_s4;    // of weights of four bits
+  PackedFormat format_sets;  // of those that are values of sets
+  int64_t rows_at_once;      // as many as take about the time of one, because the weights are read all the same
+  int64_t least_sets;        // weights of a matrix that is packed as values of sets
   MaxAbsFn* max_abs;
   MinMaxFn* min_max;
   QuantizeRowFn* quantize_row;
@@ -189,7 +191,7 @@ struct KernelTable {
   RecurrentFn* recurrent;
   ProjectFn* project_s4;        // of format_s4; null if there is none: such matrices are packed as int8 then
   RecurrentFn* recurrent_s4;    // null exactly if project_s4 is
-  ProjectFn* project_sets;      // of kS4Sets; null if there is none: such matrices are packed as int8 then
+  ProjectFn* project_sets;      // of format_sets; null if there is none: such matrices are packed as int8 then
   RecurrentFn* recurrent_sets;  // null exactly if project_sets is
   ProjectFn* project_s6;        // of kS6Blocks; null if there is none: such matrices are packed as int8 then
   RecurrentFn* recurrent_s6;    // null exactly if project_s6 is
@@ -207,24 +209,28 @@ struct KernelTable {
 inline PackedFormats Formats(const KernelTable& kernels) {
   return {kernels.format, kernels.recurrent_s6 != nullptr ? PackedFormat::kS6Blocks : kernels.format,
           kernels.recurrent_s4 != nullptr ? kernels.format_s4 : kernels.format,
-          kernels.recurrent_sets != nullptr ? PackedFormat::kS4Sets : kernels.format};
+          kernels.recurrent_sets != nullptr ? kernels.format_sets : kernels.format, kernels.least_sets};
+}
+
+inline bool HasSets(PackedFormat format) {
+  return format == PackedFormat::kS4Sets || format == PackedFormat::kS4Places;
 }
 
 // The products of matrices in a format. Inline: a step of a small cell takes less time than some calls that cannot be
 // foreseen.
 inline RecurrentFn* RecurrentOf(const KernelTable& kernels, PackedFormat format) {
-  if (format == PackedFormat::kS4Sets) return kernels.recurrent_sets;
+  if (HasSets(format)) return kernels.recurrent_sets;
   const int64_t bits = BitsOf(format);
   return bits == 4 ? kernels.recurrent_s4 : bits == 6 ? kernels.recurrent_s6 : kernels.recurrent;
 }
 
 inline ProjectFn* ProjectOf(const KernelTable& kernels, PackedFormat format) {
-  if (format == PackedFormat::kS4Sets) return kernels.project_sets;
+  if (HasSets(format)) return kernels.project_sets;
   const int64_t bits = BitsOf(format);
   return bits == 4 ? kernels.project_s4 : bits == 6 ? kernels.project_s6 : kernels.project;
 }
 
-#define RNNQC_ISA(isa, format, format_s4, rows)
+#define RNNQC_ISA(isa, format, format_s4, format_sets, rows, sets_from)
 #define RNNQC_KERNEL(isa, entry, type, symbol) type symbol;
 #include "kernels/kernels.inc"
 #undef RNNQC_KERNEL

@@ -48,10 +48,10 @@ class LinearLayer {
   };
 
   Division Divide(int64_t rows) const;
-  // Rows [begin, end): their quantized values, and what they make of blocks of columns.
+  // Quantizes rows [begin, end), and multiplies them by blocks of columns.
   void Quantize(const Call& call, int64_t begin, int64_t end) const;
   void Project(const Call& call, int64_t begin, int64_t end, int64_t block_begin, int64_t block_end) const;
-  // Columns of the last block, of which some are beyond the matrix.
+  // The last block, some of whose columns are beyond the matrix.
   void ProjectLastBlock(const Call& call, ProjectArgs project, int64_t begin, int64_t end) const;
   void RunRows(const Call& call, int64_t begin, int64_t end) const;
 

@@ -39,11 +39,11 @@ constexpr Known kKnown[] = {
     {"Sqrt", 1, 1, nullptr},
     {"Tanh", 1, 1, nullptr},
     {"ThresholdedRelu", 1, 1, nullptr},
-    // Of two numbers each.
+    // Operators on two numbers each.
     {"Mod", 2, 2, nullptr},
     {"Pow", 2, 2, "T1"},
     {"PRelu", 2, 2, nullptr},
-    // Of a row each.
+    // Operators on a row each.
     {"LayerNormalization", 2, 3, "U"},
     {"LogSoftmax", 1, 1, nullptr},
     {"Softmax", 1, 1, nullptr},
@@ -70,7 +70,7 @@ const Known& KnownOperator(const CalledOperator& called, size_t operands) {
                               "\" is no operator that can be called. It may need a newer rnnqc library");
 }
 
-// What is made of a row has its shape, or one column, only if the operator works along the last axis.
+// The result has the shape of the operand's rows, or one column, only if the operator works along the last axis.
 void CheckAxes(const CalledOperator& called) {
   bool reduces = called.name.compare(0, 6, "Reduce") != 0;
   for (const CallAttribute& each : called.attributes) {

@@ -9,12 +9,11 @@
 
 namespace rnnqc {
 
-// onnxruntime's own operators that a program calls: what they compute differs from version to version and from
-// processor to processor, and is always what a node of the operator would compute there.
+// onnxruntime's own operators that a program calls. Their results differ between versions and processors, and are
+// always those of a node of the operator there.
 class CalledOperators {
  public:
-  // Throws std::invalid_argument for an operator that is none of those that make a number of each number, or a row of
-  // each row.
+  // Throws std::invalid_argument for an operator that does not map each number to a number, or each row to a row.
   CalledOperators(const ort::OrtApi& api, const ort::KernelInfo& info, const Program& program);
   ~CalledOperators();
   CalledOperators(const CalledOperators&) = delete;

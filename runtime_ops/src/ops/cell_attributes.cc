@@ -23,7 +23,7 @@ const Choices<CodeMode>& HiddenModes() {
   return choices;
 }
 
-// What GRU and RNN have in common; `points` quantizers.
+// Attributes common to GRU and RNN; `points` quantizers.
 void ReadHiddenCell(const ort::KernelInfo& info, int64_t points, const char* gate_names, CellConfig* config) {
   static const Choices<Arithmetic> choices = {{"tables", Arithmetic::kTables}, {"grid", Arithmetic::kGrid}};
   ReadChoice(info, "arithmetic", choices, &config->arithmetic);

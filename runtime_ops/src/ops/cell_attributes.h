@@ -16,7 +16,7 @@ namespace rnnqc {
 // Reading attributes. Everything here throws std::invalid_argument, naming the attribute, for what is missing, of
 // another type, or has a value the operators do not allow or this library does not know.
 
-// Names of values.
+// Enumeration values by name.
 template <typename Value>
 using Choices = std::vector<std::pair<const char*, Value>>;
 

@@ -61,7 +61,7 @@ ort::ElementType OnlyType(size_t input) {
   return input == kSequenceLens || IsZeroPoint(input) ? ort::kInt32 : ort::kFloat;
 }
 
-// What becomes part of the packed weights.
+// Whether an input becomes part of the packed weights.
 bool CellInputs::IsPacked(size_t input) const {
   return (input >= kW && input <= kBias) || input == kPeephole || IsZeroPoint(input) || input == kWGroupMultiplier ||
          input == kRGroupMultiplier || (input == kHiddenBias && op_.gates == 3);

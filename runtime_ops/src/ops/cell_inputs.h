@@ -33,10 +33,10 @@ enum Input : size_t {
   kInputCount = 20,
 };
 
-// What tells the operators from each other.
+// The properties that differ between the operators.
 struct CellOperator {
   const char* name;
-  // How many further operators it has, called name_00 and so on, for function bodies of their own; as in
+  // The number of aliases, called name_00 and so on, for operators with function bodies of their own; as in
   // rnnqc/cells/types.py.
   size_t aliases;
   int64_t gates;
@@ -81,7 +81,7 @@ class CellInputs {
   CellInputs(const ort::OrtApi& api, const CellOperator& op, const CellConfig& config)
       : api_(api), op_(op), config_(config) {}
 
-  // At creation: what is declared.
+  // At creation: checks declared types and shapes.
   void CheckDeclared(const ort::KernelInfo& info);
   bool present(size_t input) const { return present_[input]; }
   const Sizes& sizes() const { return sizes_; }
@@ -91,14 +91,14 @@ class CellInputs {
   bool has_constant_weights() const { return constant_weights_; }
   bool has_constant_gate_table() const { return gate_table_is_constant_; }
 
-  // Keeps the `count` values of a constant table that no run is expected to look up, so that runs need not ask for it.
+  // Keeps the `count` values of a constant table that runs hardly use, so that they need not read it.
   void Keep(size_t input, const ort::OrtValue* table, int64_t count);
   // Its values, or null.
   const float* kept(size_t input) const { return kept_[input].empty() ? nullptr : kept_[input].data(); }
 
-  // At a run.
+  // Reads the inputs of a run.
   void Read(ort::OrtKernelContext* context, const ort::OrtValue** inputs) const;
-  // Checks X, of `input_size` if that is known, and what all cells get; returns the run's sizes.
+  // Checks X, with `input_size` if it is known, and the inputs of all cells; returns the run's sizes.
   Sizes Use(const ort::OrtValue* const* inputs, int64_t input_size, CellArgs* args) const;
   // gate_table, if there is one; a constant one is checked already.
   void UseGateTable(const ort::OrtValue* const* inputs, int64_t required, CellArgs* args) const;
@@ -126,7 +126,7 @@ class CellInputs {
     std::vector<int8_t> codes;
   };
   Weights UnpackedWeights(size_t input, const ort::OrtValue* const* inputs, const Sizes& sizes) const;
-  // Parameters but for the matrices.
+  // Parameters except the matrices.
   CellParameters Vectors(const ort::OrtValue* const* inputs, const Sizes& sizes) const;
 
  private:

@@ -20,7 +20,7 @@ struct ConstantTables {
   int64_t cell_size;
 };
 
-// A node of an operator. `Cell` says what its type of cell has: Config, kHasCellTable, Operator(), Read(info),
+// A node of an operator. `Cell` defines its type of cell: Config, kHasCellTable, Operator(), Read(info),
 // CheckInputs(config, inputs), CheckCellTable(config, shape), FindLinear(config, tables, linear) and MakeLayer(config,
 // kernels, parameters, tables).
 template <typename Cell>

@@ -8,7 +8,7 @@
 
 namespace rnnqc {
 
-// Everything but the kernel, of the operator itself and then of its aliases. Without shape inference the outputs have
+// Describes the operator itself and then its aliases, without the kernel. Without shape inference the outputs have
 // no shapes before they are computed.
 //
 // onnxruntime makes all of them anew for every session, and most of the time goes into types of inputs: 20 inputs of

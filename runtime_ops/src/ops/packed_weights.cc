@@ -13,7 +13,7 @@ std::string Place(int64_t row, int64_t column) {
   return "[" + std::to_string(row) + ", " + std::to_string(column) + "]";
 }
 
-// For each column its place among the wide ones, or -1.
+// The index of each column among the wide ones, or -1.
 std::vector<int64_t> WidePlaces(const uint8_t* multipliers, int64_t groups, int64_t columns, int64_t wide_columns) {
   std::vector<int64_t> places(static_cast<size_t>(columns), -1);
   int64_t found = 0;

@@ -14,7 +14,7 @@ constexpr int64_t kMostBits = 6;
 // Throws std::invalid_argument for another width.
 void CheckPackedBits(const char* attribute, int64_t bits);
 
-// Which values the groups of packed weights have: kEven, or kUneven, where the upper bits of a multiplier choose a set.
+// The values of the groups of packed weights: kEven, or kUneven, where the upper bits of a multiplier choose a set.
 constexpr int64_t kEven = 0;
 constexpr int64_t kUneven = 1;
 

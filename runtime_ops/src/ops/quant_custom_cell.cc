@@ -54,7 +54,7 @@ bool ReadReverse(const ort::KernelInfo& info) {
   return reverse == 1;
 }
 
-// A node. What is wrong with it is a std::invalid_argument that names the input and what is expected.
+// A node. An invalid one throws std::invalid_argument, which names the input and what is expected.
 class QuantCustomCellKernel {
  public:
   QuantCustomCellKernel(const OrtApi& api, const ort::KernelInfo& info, std::string context)
@@ -130,7 +130,7 @@ class QuantCustomCellKernel {
       if (value.kind == ValueKind::kMatrix) {
         CheckShape(i, inputs[i], {value.depth, value.columns});
       } else {
-        // A row: what onnxruntime's operators make of it then has no more rows than the batch.
+        // A row, so that results of onnxruntime's operators have no more rows than the batch.
         int64_t rows = 1;
         for (size_t k = 0; k + 1 < found.size(); ++k) rows *= found[k];
         const int64_t count = rows == 1 ? (found.empty() ? 1 : found[found.size() - 1]) : 0;

@@ -15,7 +15,7 @@
 namespace rnnqc {
 namespace {
 
-// What GRU and RNN have in common.
+// Common to GRU and RNN.
 struct HiddenCell {
   static constexpr bool kHasCellTable = false;
   static void CheckCellTable(const CellConfig&, const ort::Shape&) {}

@@ -50,7 +50,7 @@ LinearConfig ReadLinearConfig(const ort::KernelInfo& info) {
   return config;
 }
 
-// A node. What is wrong with it is a std::invalid_argument that names the input and what is expected.
+// A node. An invalid one throws std::invalid_argument, which names the input and what is expected.
 class QuantLinearKernel {
  public:
   QuantLinearKernel(const OrtApi& api, const ort::KernelInfo& info, std::string context)
@@ -252,7 +252,7 @@ std::vector<RegisteredOperator> QuantLinearOps(const OrtApi* api, bool infers_sh
       const std::string name = "QuantLinear" + std::string(input) + weights;
       ops.push_back(DescribeOperator(api, nullptr, name, name));
       RegisteredOperator& op = ops.back();
-      // One input, as of the aliases of cells: see DescribeOperators.
+      // One input, like the aliases of cells: see DescribeOperators.
       op.GetInputTypeCount = [](const ort::OrtCustomOp*) { return size_t{1}; };
       op.GetInputType = [](const ort::OrtCustomOp*, size_t) { return ort::kUndefined; };
       op.GetInputCharacteristic = [](const ort::OrtCustomOp*, size_t) { return ort::kVariadic; };

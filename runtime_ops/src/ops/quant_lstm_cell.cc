@@ -50,7 +50,7 @@ struct Lstm {
                                           const CellParameters& parameters, const ConstantTables& tables) {
     if (!config.is_grid()) return LstmLayer(config, kernels, parameters);
     GridBytes form{};
-    // To find the form takes long, so the tables have to be constant.
+    // Finding the form takes long, so the tables have to be constant.
     if (tables.gate != nullptr && tables.cell != nullptr &&
         FindGridBytes(config, kernels, parameters, tables.gate, tables.cell, &form)) {
       return ByteLayer(config, kernels, parameters, form);

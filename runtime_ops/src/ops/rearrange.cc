@@ -30,7 +30,7 @@ int64_t ElementsOf(const Shape& shape, const std::string& what) {
   return count;
 }
 
-// An attribute that has the shapes of several tensors: for each its number of dimensions, and these.
+// Reads an attribute with the shapes of several tensors: the number of dimensions of each, then the dimensions.
 std::vector<Shape> ShapesIn(const char* name, const std::vector<int64_t>& numbers) {
   std::vector<Shape> shapes;
   for (size_t i = 0; i < numbers.size();) {
@@ -57,7 +57,7 @@ std::vector<Shape> ReadShapes(const ort::KernelInfo& info, const char* name) {
   return ShapesIn(name, numbers);
 }
 
-// A node. What is wrong with it is a std::invalid_argument that names the input and what is expected.
+// A node. An invalid one throws std::invalid_argument, which names the input and what is expected.
 class RearrangeKernel {
  public:
   RearrangeKernel(const OrtApi& api, const ort::KernelInfo& info, std::string context)
@@ -124,7 +124,7 @@ class RearrangeKernel {
   const Rearrangement rearrangement_;
 };
 
-// The outputs have the shapes that the node says.
+// The outputs have the shapes in the node's attribute.
 ort::OrtStatus* InferShapes(const ort::OrtCustomOp* raw, ort::OrtShapeInferContext* context) {
   const OrtApi& api = *static_cast<const RegisteredOperator*>(raw)->api;
   return ort::Guard(api, "Rearrange, shape inference: ", [&] {

@@ -9,7 +9,7 @@ using ort::OrtApi;
 
 namespace {
 
-// Of every operator: what files say with the attribute operator_version, or mean without it.
+// For every operator: the least value of the attribute operator_version, and its default.
 constexpr int64_t kOldestVersion = 1;
 // From 2 on packed weights may have 5 and 6 bits, from 3 on codebooks, from 4 on wide columns.
 constexpr int64_t kNewestVersion = 4;

@@ -29,11 +29,11 @@ struct RegisteredOperator : ort::OrtCustomOp {
   std::string name;
 };
 
-// What onnxruntime asks every operator of this library for; the caller adds inputs, outputs and the kernel.
+// The callbacks that onnxruntime requires of every operator; the caller adds inputs, outputs and the kernel.
 RegisteredOperator DescribeOperator(const ort::OrtApi* api, const void* description, std::string kind,
                                     std::string name);
 
-// The name of an alias, and what onnxruntime is told of its inputs: one variadic one, which costs least.
+// The name of an alias, and its declaration to onnxruntime with one variadic input, which costs least.
 std::string AliasName(const std::string& name, size_t number);
 void SetVariadicInput(RegisteredOperator* op);
 

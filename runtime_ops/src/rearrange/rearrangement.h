@@ -14,7 +14,7 @@ struct CopyAxis {
   int64_t from;
 };
 
-// Elements of a tensor; bounds the memory of what checks a node.
+// Largest number of elements of a tensor; bounds the memory for checking a node.
 constexpr int64_t kMaxElements = int64_t{1} << 24;
 
 // Element (i, j, ..) of a box is moved from `from + i * axes[0].from + j * axes[1].from ..` of the input to where `to`
@@ -27,16 +27,16 @@ struct BoxCopy {
   std::vector<CopyAxis> axes;
 };
 
-// What operators that compute nothing make of elements of 4 bytes: every element of every output is copied once.
+// The effect of operators that only move elements of 4 bytes: every element of every output is copied once.
 class Rearrangement {
  public:
-  // `copies` is what the attribute of the operator says: output, input, to, from, number of axes, and count, to, from
-  // of each. Throws std::invalid_argument unless they read inside inputs of `input_sizes` elements and write every
-  // element of outputs of `output_sizes` elements once.
+  // `copies` is the attribute of the operator: output, input, to, from, number of axes, and count, to, from of each
+  // axis. Throws std::invalid_argument unless they read inside inputs of `input_sizes` elements and write every element
+  // of outputs of `output_sizes` elements once.
   Rearrangement(const std::vector<int64_t>& input_sizes, const std::vector<int64_t>& output_sizes,
                 const std::vector<int64_t>& copies);
 
-  // Pointers to the elements of each; an output that is null is not made.
+  // Pointers to the elements of each tensor; null outputs are not computed.
   void Run(const void* const* inputs, void* const* outputs) const;
 
  private:

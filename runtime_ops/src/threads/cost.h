@@ -5,13 +5,13 @@
 
 namespace rnnqc {
 
-// Of this machine, at least 1.
+// The number of processors of this machine, at least 1.
 int64_t Processors();
 
 // Estimated nanoseconds of a product, which streams its weights once or is bound by its multiplications.
 double ProductTime(double weight_bytes, int64_t k, int64_t columns, int64_t rows);
 
-// Whether a call that takes so many nanoseconds is worth several threads.
+// Whether a call of this duration is worth several threads.
 bool IsWorthThreads(double nanoseconds);
 
 }  // namespace rnnqc

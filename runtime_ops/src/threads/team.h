@@ -29,10 +29,10 @@ class Team {
   // Threads that have arrived while the leader worked, itself included.
   int64_t Members() const;
 
-  // Leader: runs all parts of one phase. What it wrote before is visible to them, what they wrote is visible after.
+  // Leader: runs all parts of one phase. Its earlier writes are visible to them, and theirs are visible to it after.
   void Run(int64_t parts);
 
-  // Leader: lets the helpers go.
+  // Leader: releases the helpers.
   void Finish() { phase_.store(kFinished, std::memory_order_release); }
 
   // Others: work until the leader finishes.
@@ -49,7 +49,7 @@ class Team {
     std::atomic<uint64_t> done{0};
   };
 
-  // Only once for each phase. A claim keeps the leader in that phase until the part is done.
+  // Call it only once for each phase. A claim keeps the leader in the phase until the part is done.
   bool Claim(int64_t part, uint64_t number);
 
   Part* work_;

@@ -41,7 +41,7 @@ Arrays = Mapping[str, npt.NDArray[np.float32]]
 
 
 def assert_same_codes(expected: Arrays, actual: Arrays, what: str) -> None:
-    """Equal values; Brevitas gives some zeros a sign."""
+    """Asserts equal values; Brevitas has some negative zeros."""
     assert set(actual) == set(expected), what
     for name, wanted in expected.items():
         assert actual[name].dtype == np.float32
@@ -54,7 +54,7 @@ QCDQ, UNROLLED_QCDQ = "form qcdq", "unrolled form qcdq"
 
 
 def lower_to_qcdq(model: onnx.ModelProto | Path, way: str) -> rnnqc.Lowered:
-    """The form of standard operators, which is not left to integers anywhere; its results have no cells any more."""
+    """Lowers to standard operators in float; the results have no cells any more."""
     lowered = rnnqc.lower(model, form="qcdq", unroll=way == UNROLLED_QCDQ)
     assert {e.form for e in lowered.report.entries} == {"qcdq"}, way
     assert {n.domain for n in all_nodes(lowered.proto)} == {""}, way
@@ -74,7 +74,7 @@ def check(
     levels: Sequence[str] = LEVELS,
     ways: Sequence[str] = ALL_WAYS,
 ) -> None:
-    """Every form in every way of execution, with onnxruntime's optimizations and without."""
+    """Checks every form in every way of execution, with onnxruntime's optimizations and without."""
     assert any(len(np.unique(v)) > 4 for v in expected.values()), "a trivial case"
     fused = rnnqc.lower(model)
     for way in ways:
@@ -148,7 +148,7 @@ def test_one_cell(name: str, pow2: bool, states: bool, turn: int) -> None:
 @pytest.mark.few(2)
 @in_turn(bits=[8, 16], form=["fused", "integer", "qcdq"])
 def test_gates_of_unsigned_and_of_signed_weights(bits: int, form: str) -> None:
-    """Unsigned ones are stored lowered, signed ones are not: their lowest codes would leave the type."""
+    """Unsigned weights are stored with an offset, signed ones without: their lowest values would overflow the type."""
     lstm = random_lstm(
         3, pow2=True, weight_bits=bits, weight_narrow=0, weight_signed=0, weight_zero_point=2.0 ** (bits - 1)
     )
@@ -280,7 +280,7 @@ STACKS: dict[str, tuple[dict[str, Any], list[str]]] = {
 @pytest.mark.few(1)
 @in_turn(what=STACKS, batch_first=[False, True], turn=[0, 1, 1, 0])
 def test_codes_pass_between_layers(what: str, batch_first: bool, turn: int) -> None:
-    """Every layer's hidden states are an output of the model too, and the last layer runs backwards."""
+    """Every layer's hidden states are also outputs of the model, and the last layer runs backwards."""
     changes, modes = STACKS[what]
     e = Exported()
     shared = {"output": {**random_lstm(8).quantizers["output"].__dict__, **changes.get("output", {})}}
@@ -310,7 +310,7 @@ def test_codes_pass_between_layers(what: str, batch_first: bool, turn: int) -> N
     [({}, "codes"), ({"scale": np.float32(0.0071)}, "static"), ({"bits": 7}, "static"), ({"mode": "FLOOR"}, "static")],
 )
 def test_codes_of_other_formats_do_not_pass(changes: dict[str, Any], mode: str) -> None:
-    """A layer behind a quantizer of its own makes its codes from float values, unless they must be the same."""
+    """A layer with its own input quantizer quantizes float values, unless the result must be the same."""
     shared = {"output": random_lstm(8).quantizers["output"].__dict__}
     first, second = (random_lstm(30 + k, 7 if k == 0 else 9, changes=shared) for k in range(2))
     between = Quant(**{**shared["output"], **changes})
@@ -564,7 +564,7 @@ def test_command_line(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None
 
 
 def test_what_inspect_says_of_scales_is_true(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """It names a command that writes the scales of channels, and does."""
+    """The command that it names for writing the scales of channels does so."""
     lstm = random_lstm(9)
     source, target, said = (tmp_path / n for n in ("exported.onnx", "lowered.onnx", "said.json"))
     onnx.save(one_cell(lstm, draw_feeds(lstm, 5, False, False)), source)
@@ -579,7 +579,7 @@ def test_what_inspect_says_of_scales_is_true(tmp_path: Path, capfd: pytest.Captu
 @pytest.mark.few(1)
 @pytest.mark.parametrize("unroll", [False, True])
 def test_its_own_file_of_form_qcdq_is_known(tmp_path: Path, capfd: pytest.CaptureFixture[str], unroll: bool) -> None:
-    """No pass takes such cells further: every command says that they are there, in which formats, and what to do."""
+    """No pass processes such cells further: every command reports them, their formats, and what to do."""
     lstm = random_lstm(9, pow2=True)
     source, out = tmp_path / "qcdq.onnx", tmp_path / "out.onnx"
     rnnqc.lower(one_cell(lstm, draw_feeds(lstm, 5, False, True)), form="qcdq", unroll=unroll).save(source)
@@ -694,7 +694,7 @@ def test_form_qcdq_in_a_branch() -> None:
 
 
 def test_comparisons(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """The cell does not run as it was exported: every pass is compared with what its form qcdq gives."""
+    """The cell does not run as exported: every pass is compared with its form qcdq."""
     source = tmp_path / "exported.onnx"
     lstm = random_lstm(9)
     onnx.save(one_cell(lstm, draw_feeds(lstm, 5, False, False)), source)
@@ -721,7 +721,7 @@ def test_comparisons(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_pass_that_changes_an_exported_cell_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The comparison is one: half of the hidden codes' scale does not go unnoticed."""
+    """The comparison is effective: it finds a halved scale of the hidden state."""
     from rnnqc.errors import NumericsError
     from rnnqc.passes.brevitas import read_quant_lstm_cell as module
 

@@ -259,7 +259,7 @@ def test_separate_cell_states() -> None:
 
 
 def test_float_weights_run() -> None:
-    """Cells with quantized activations and float weights are written out in float32, with a reason."""
+    """Cells with quantized activations and float weights become float32 operators, with a reason."""
     layer = Layer({"weight_quant": None, "bias_quant": None})
     module, inputs, expected = prepared(layer)
     model = export(module, inputs)
@@ -308,7 +308,7 @@ WEIGHTS_ALONE: dict[str, Layer] = {
     qcdq=[True, False],
 )
 def test_weights_alone(made: tuple[str, int], qcdq: bool) -> None:
-    """They keep their codes, and run although onnxruntime refuses the file for any other batch than 1."""
+    """They keep their quantized values, and run although onnxruntime refuses the file for batches other than 1."""
     name, opset = made
     layer = WEIGHTS_ALONE[name]
     module = layer.module()

@@ -100,7 +100,7 @@ def round_trip(
 
 
 def written_alone(case: LstmCase, **options: Any) -> onnx.ModelProto:
-    """The form qonnx of a case, which is not read again."""
+    """The form qonnx of a case, without reading it again."""
     return rnnqc.lower(case.model(), RECIPE, form="qonnx", stats=statistics_of(case), **options).proto
 
 
@@ -232,7 +232,7 @@ def test_other_activations_are_refused() -> None:
 
 
 def test_only_lstms_have_such_a_cell() -> None:
-    """A float model in the place of the form asked for would pass for one."""
+    """A float model must not be returned instead of the requested form."""
     for op in ("GRU", "RNN"):
         case = RecurrentCase(op=op, T=5, B=2, I=3, H=4)
         with pytest.raises(CompileError, match=f'no cell of form qonnx was made: Operator "{op}".*LSTM alone'):

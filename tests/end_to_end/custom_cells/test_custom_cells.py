@@ -1,4 +1,4 @@
-"""Recurrences that are no LSTM, GRU or RNN, quantized at every value: highway and projection cells, loops, written out.
+"""Custom cells, quantized at every value: highway and projection cells, in loops and unrolled.
 
 What these would catch: a value without a quantizer, a quantizer with the range of another value, states that lose their
 format between steps or calls, padding that gets into the statistics, forms or ways to run that differ, points that
@@ -56,7 +56,7 @@ def assert_equal(a: list[Array], b: list[Array]) -> None:
 
 @functools.cache
 def statistics_of_the_layer() -> Statistics:
-    """Of `layer()`; nothing changes them."""
+    """Statistics of `layer()`; shared by tests, which must not change them."""
     model = layer()
     return rnnqc.calibrate(model, [feeds_of(model, seed) for seed in range(4)])
 
@@ -250,7 +250,7 @@ def test_everything_off_is_the_float_model() -> None:
     "point", ["from_x.weight", "from_h.hidden", "from_x.bias", "memory.value", "output.value", "x.input.value"]
 )
 def test_one_point_off(point: str) -> None:
-    """It stays float, all others keep their formats, and the result is no worse than noise."""
+    """The point stays float, all others keep their formats, and the result differs only by quantization noise."""
     model, statistics = layer(), statistics_of_the_layer()
     feeds = feeds_of(model, 9)
     want = run(model, feeds)
@@ -332,7 +332,7 @@ def test_padding_is_not_observed() -> None:
 @pytest.mark.few(1)
 @pytest.mark.parametrize("form", ["scan", "loop", "unrolled"])
 def test_initial_states_are_values_of_the_state(form: str) -> None:
-    """States of the data that lie beyond what the steps make are in the range of the state's point, once."""
+    """Initial states in the data beyond the range of computed states count for the range of the state's point, once."""
     model = RecurrenceCase(op="highway", form=form, time=5, I=12, H=16).model()
     feeds = feeds_of(model, 0)
     small, large, none = ({**feeds, "h0": feeds["h0"] * np.float32(f)} for f in (1, 10, 0))
@@ -376,7 +376,7 @@ def test_statistics_are_of_this_model(tmp_path: Path) -> None:
 
 
 def test_the_first_step_from_zeros_is_no_layer_of_its_own() -> None:
-    """Where the state is 0 the rest of a highway step is an LSTM step; the steps after it are none."""
+    """With state 0, a highway step looks like an LSTM step; the steps after it do not."""
     model = RecurrenceCase(op="highway", form="unrolled", time=5, I=12, H=16, initial="zeros").model()
     lowered = rnnqc.lower(model, strict=True)
     assert [e.form for e in lowered.report.entries] == ["products"]
@@ -430,7 +430,7 @@ def test_steps_share_their_points() -> None:
 
 
 def beside(left: str, right: str) -> onnx.ModelProto:
-    """Two loops of the same cell, under these names, over sequences of their own."""
+    """Two loops of the same cell, with these names, over separate sequences."""
     made = layer()
     (scan,) = [n for n in made.graph.node if n.op_type == "Scan"]
     other = layer()
@@ -577,7 +577,7 @@ def test_streams_are_calibrated() -> None:
 
 
 def test_a_step_that_multiplies_one_matrix_again_and_again_is_one_recurrence() -> None:
-    """The products of a step look like a recurrence that is written out."""
+    """The matmuls of a step look like an unrolled recurrence."""
     rng = np.random.default_rng(0)
     model = parse(
         """<ir_version: 8, opset_import: ["" : 17]>
@@ -664,3 +664,20 @@ def test_commands(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert again.code == 0, again.text
     assert "lowered already (4 products" in again.out
     assert (tmp_path / "again.onnx").read_bytes() == out.read_bytes()
+
+
+def test_a_cell_whose_values_alone_are_quantized_is_listed_in_every_form() -> None:
+    """Would catch: a record on matmuls, of which there are none, and on a loop that is written out then."""
+    model = RecurrenceCase(op="highway", form="scan", time=3, I=12, H=16).model()
+    options: dict[str, Any] = {"calibration": [feeds_of(model, 0)], "overrides": ["*.weight.bits=none"]}
+    entries, results = [], []
+    for how in ({"form": "integer"}, {"form": "integer", "unroll": True}):
+        lowered = rnnqc.lower(model, "pow2-int8", **how, **options)
+        entries += [(e.status, e.summary, e.reason, e.found, e.points) for e in lowered.report.entries]
+        (again,) = rnnqc.lower(lowered.proto).report.entries
+        assert (again.status, again.earlier) == ("lowered", True)
+        results.append(run(lowered.proto, feeds_of(model, 3)))
+    assert len(entries) == 2 and entries[0] == entries[1]
+    status, summary, reason, *_ = entries[0]
+    assert status == "lowered" and summary.startswith("0 products") and "matmuls stay float" in reason
+    assert_equal(*results)

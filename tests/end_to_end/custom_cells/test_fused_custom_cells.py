@@ -53,7 +53,7 @@ def same_bits(proto: onnx.ModelProto, feeds: dict[str, Array], what: str = "") -
 def test_the_named_cells(
     cell: str, recipe: str, units: int, batch: int, lengths: bool, reverse: bool, initial_states: bool
 ) -> None:
-    """Also longer than what is computed ahead of the steps, and a second call with other sizes."""
+    """Also sequences longer than the chunk computed ahead of the steps, and a second call with other sizes."""
     units = max(units, 2) if cell == "layernorm" else units
     model = layer(cell, units, 5, lengths=lengths, reverse=reverse, initial_states=initial_states)
     proto = lowered(model, recipe)
@@ -136,7 +136,7 @@ def test_empty_sequences_are_refused_and_empty_batches_are_empty(recipe: str) ->
 
 
 def test_states_that_change_places() -> None:
-    """What a state was becomes another one."""
+    """The old value of a state becomes the new value of another one."""
     text = """<ir_version: 8, opset_import: ["": 17]> cell (float[B,4] x, float[B,4] h, float[B,4] a, float[B,4] b)
         => (float[B,4] h_next, float[B,4] a_next, float[B,4] b_next, float[B,4] seen) {
       [from_x] p = MatMul (x, W) [from_h] q = MatMul (h, R) [sum] g = Add (p, q) [old] s = Add (g, a)

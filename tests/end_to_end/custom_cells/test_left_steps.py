@@ -1,4 +1,4 @@
-"""Steps of LSTM, GRU and RNN layers that no layer is made of: decoders, and steps that stay float.
+"""Steps of LSTM, GRU and RNN layers that are not joined to a layer: decoders, and steps that stay float.
 
 What these would catch: a step that stays float without an entry, `--strict` that lets it pass, one step with two
 entries, a decoder whose steps each hold a copy of the weights.
@@ -29,7 +29,7 @@ DECODER_DB = 35.0
 
 
 def with_gate(case: RecurrenceCase, gate: str) -> onnx.ModelProto:
-    """The layer, with a gate of its first step as an output besides: no node hands it out."""
+    """The layer, with a gate of its first step as an additional output, which no recurrent node has."""
     model = case.model()
     shape = [case.batch, case.H]
     model.graph.output.append(make_tensor_value_info(f"s0_gate_{gate}", onnx.TensorProto.FLOAT, shape))
@@ -80,7 +80,7 @@ def test_a_step_of_another_recurrence_has_no_entry_of_its_own(form: str, lowered
 @pytest.mark.parametrize("op", OPS)
 @pytest.mark.parametrize("batch", [2, "B"])
 def test_a_step_without_an_input(op: str, batch: int | str) -> None:
-    """What a constant token gives is folded into a constant, as by dynamo: h goes through its weights alone."""
+    """The input part of a constant token is folded into a constant, as by dynamo: only h has a matmul."""
     case = RecurrenceCase(op=op, form="unrolled", time=1, batch=batch, bias="both")
     model = case.model()
     made = {n.output[0]: n for n in model.graph.node}

@@ -87,7 +87,7 @@ def test_becomes_one_layer(kind: str) -> None:
 
 
 def test_other_cells_have_products_without_a_bias() -> None:
-    """A Gemm whose third operand counts nothing is a product as any other."""
+    """A Gemm with an ineffective third operand is a matmul like any other."""
     step = ONE_PRODUCT + " s = Softmax <axis = -1> (pq) d = Mul (s, s) h_new = Tanh (d)"
     lowered = rnnqc.lower(looped("RNN", step), strict=True)
     assert [(e.op, e.status) for e in lowered.report.entries] == [("Scan", "lowered")]

@@ -83,7 +83,7 @@ def test_other_formats(overrides: list[str], statistics: Statistics) -> None:
 
 
 def test_states_beyond_the_bound(statistics: Statistics) -> None:
-    """A share of such a state stays for many steps, as in a GRU: a bounded code of it would be far off."""
+    """Part of such a state remains for many steps, as in a GRU: clipping it would cause a large error."""
     forms, far = _law("int8", statistics, magnitude=5.0), feeds(TIME, seed=12, magnitude=5.0)
     expected = run(rnnqc.session(model(), native=False), far)
     assert np.abs(expected["Y"][0]).max() > 1.0
@@ -110,7 +110,7 @@ def test_verification_raises_no_alarm(recipe: str, statistics: Statistics) -> No
 
 
 def test_weights_alone() -> None:
-    """The node stays, and the function that computes it."""
+    """The node and its function stay."""
     lowered, given = rnnqc.lower(model(), "weight-only-int8").proto, feeds(TIME)
     assert [f.name for f in lowered.functions] == ["MGU"]
     expected = run(rnnqc.session(model(), native=False), given)

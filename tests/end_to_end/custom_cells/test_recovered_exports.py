@@ -154,7 +154,7 @@ def test_script_loops(script: tuple[Any, int], opset: int) -> None:
 @pytest.mark.few(1)
 @in_turn(swapped=[False, True, False], width=[12, 7, 7], dynamo=[False, False, True])
 def test_a_step_whose_input_is_as_wide_as_its_state(dynamo: bool, swapped: bool, width: int) -> None:
-    """Stacked states say what h is; names do; and W is the weight of x."""
+    """Stacked states identify h, or names do; W is the weight of x."""
     _needs(dynamo)
     stacked, apart, cell = SumStep(width, 12, swapped, True), SumStep(width, 12, swapped, False), CellStep(width, 12)
     x, h, c = torch.randn(2, width), torch.rand(2, 12) - 0.5, torch.randn(2, 12)

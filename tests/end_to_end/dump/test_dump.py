@@ -66,7 +66,7 @@ def arrays(path: Path) -> dict[str, Array]:
 
 
 def only_cell(path: Path) -> dict[str, Any]:
-    """What the index says of the only cell."""
+    """The index entry of the only cell."""
     (cell,) = json.loads((path / "index.json").read_text())["cells"].values()
     return dict(cell)
 
@@ -300,7 +300,7 @@ def test_folders(tmp_path: Path, dump: Dump) -> None:
 
 
 def test_a_folder_that_is_there_hides_nothing(tmp_path: Path, dump: Dump) -> None:
-    """Other mistakes are named first, as other commands do it; the folder is checked before the model runs."""
+    """Other errors are reported first, as in other commands; the folder is checked before the model runs."""
     prepare(tmp_path, RecurrentCase())
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine/file").write_text("mine")
@@ -343,7 +343,7 @@ def test_fused_and_integer_form_write_the_same_arrays(tmp_path: Path) -> None:
 @pytest.mark.few(1)
 @pytest.mark.parametrize(("direction", "first", "array"), [("reverse", 3, "hidden"), ("forward", 1, "cell_state")])
 def test_comparison(tmp_path: Path, dump: Dump, direction: Any, first: int, array: str) -> None:
-    """The first step in the order of the direction; of its arrays the first that a step makes."""
+    """Names the first step in the order of the direction, and of its arrays the first that a step computes."""
     prepare(tmp_path, RecurrentCase(direction=direction), overrides=["*.cell_state.bits=24"])
     assert dump("one").code == 0
     (file,) = (tmp_path / "one").glob("*.npz")

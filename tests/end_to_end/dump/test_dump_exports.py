@@ -114,7 +114,7 @@ def test_exported_by_brevitas_in_form_qcdq(name: str, unroll: bool, shared: Call
 
 
 def test_a_file_that_was_changed_since(shared: Callable[[str], Path]) -> None:
-    """What such a file remembers of Brevitas' cells may be out of date."""
+    """The record of Brevitas' cells in such a file may be out of date."""
     path = shared(f"brevitas/{CASES[0]}/model.onnx")
     with np.load(path.parent / "inputs.npz") as given:
         feeds = dict(given)

@@ -1,4 +1,4 @@
-"""Who has the folder of a dump alone computes every tensor of it again.
+"""The folder of a dump is sufficient to recompute every tensor in it.
 
 What these would catch: an index without a format, with a wrong one, or without what says how a table is indexed;
 constants in text with fewer digits than they have.

@@ -131,7 +131,7 @@ class Recorded:
 
 
 def reference(fused: onnx.ModelProto, feeds: dict[str, Array], name: str) -> dict[Trips, dict[str, Array]]:
-    """What the numpy reference computes in each run, from the hidden state that the run before it left."""
+    """The values of the numpy reference in each run, which starts from the hidden state of the previous run."""
     (node,) = (n for g in blocks_of([fused.graph]) for n in g.node if n.op_type.startswith("Quant"))
     given = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute if not a.name.endswith("_axis")}
     attributes = {k: v.decode() if isinstance(v, bytes) else v for k, v in given.items()}

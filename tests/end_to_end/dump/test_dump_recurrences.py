@@ -82,7 +82,7 @@ def lowered(model: onnx.ModelProto, recipe: str, form: str = "integer", **argume
 
 @functools.cache
 def statistics_of(serialized: bytes) -> Statistics:
-    """Of a model; nothing changes them."""
+    """Statistics of a model; shared by tests, which must not change them."""
     model = onnx.load_from_string(serialized)
     return rnnqc.calibrate(model, [feeds_of(model, seed) for seed in range(2)])
 
@@ -102,7 +102,7 @@ def limits(point: Mapping[str, Any]) -> tuple[int, int]:
 
 
 def assert_every_quantizer(steps: Steps, points: Mapping[str, Mapping[str, Any]], valid: Array) -> None:
-    """What every quantizer makes, in every step, is what it should make of the values in front of it."""
+    """Checks that every quantizer, in every step, quantizes its input correctly."""
 
     def value(name: str) -> Array:
         return steps[f"step/{name}"].values[valid]
@@ -137,7 +137,7 @@ def tabulated(function: Callable[[Array], Array], value: Array, *, tanh: bool) -
 def assert_products(
     steps: Steps, weights: Mapping[str, Array], valid: Array, points: Mapping[str, Mapping[str, Any]]
 ) -> None:
-    """Sums are those of the codes in front of them and of the weights; these codes are those of what is multiplied."""
+    """Checks sums against the quantized operands and weights, and the operands against the values they quantize."""
     for name, source in PRODUCTS.items():
         operand, product = steps[f"step/{name}.hidden"], steps[f"step/{name}.product"]
         codes = weights[f"step/{name}.weight.codes"].astype(np.int64)
@@ -263,7 +263,7 @@ CASES = [
 
 
 def assert_ends_in(piece: Any, y: Array) -> str:
-    """One tensor is what the layer hands out, in every step that makes it; its name."""
+    """Asserts that one tensor equals the layer's output in every step that has it; returns its name."""
     there = {n: [k for k in range(len(y)) if k not in piece.absent.get(n, ())] for n in piece.tensors}
     found = [n for n, t in piece.tensors.items() if np.array_equal(t.values[there[n]], y[there[n]])]
     assert found and np.ptp(y) > 0 and len(there[found[0]]) >= len(y) - 1

@@ -1,4 +1,4 @@
-"""What a dump says, against the values of the nodes of unrolled cells and an integer product computed here.
+"""Compares a dump with the values of the nodes of unrolled cells and an integer matmul computed here.
 
 What these would catch: a tensor under the name of another, codes that are off by a zero point or a table's offset, a
 value of the wrong step or row, a reversed sequence in the order of the loop, a native run that dumps something else

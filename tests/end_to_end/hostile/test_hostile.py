@@ -465,7 +465,7 @@ def test_unusual_but_valid(what: str, lower: Callable[..., Result], tmp_path: Pa
 
 
 def _behind(op: str, **details: str) -> Mutation:
-    """A node behind the layer, with weights of five rows."""
+    """A node after the layer, with weights of five rows."""
 
     def mutate(model: onnx.ModelProto) -> None:
         model.graph.initializer.append(numpy_helper.from_array(np.ones((5, 3), np.float32), "behind"))
@@ -797,7 +797,7 @@ def test_bad_recipe_file(lower: Callable[..., Result], tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_an_empty_batch_does_not_end_the_process(tmp_path: Path) -> None:
-    """As onnxruntime's LSTM and GRU do."""
+    """onnxruntime's LSTM and GRU end it."""
     model = CASE.replace(dynamic_time=True, dynamic_batch=True, lens=None).model()
     (tmp_path / "in.onnx").write_bytes(model.SerializeToString())
     empty = {k: v[:, :0] for k, v in CASE.feeds().items() if v.ndim == 3}
@@ -833,7 +833,7 @@ def test_unrolling_a_million_steps_is_refused(tmp_path: Path) -> None:
 
 
 def test_no_traceback_from_the_real_command(tmp_path: Path) -> None:
-    """Also what the C libraries print themselves."""
+    """Neither Python nor the C libraries print one."""
     (tmp_path / "in.onnx").write_bytes(struct.pack("<Q", 2**63) * 100)
     _assert_refused(in_subprocess("lower", tmp_path / "in.onnx", "-o", tmp_path / "out.onnx"), tmp_path, "in.onnx")
 

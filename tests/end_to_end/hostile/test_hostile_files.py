@@ -10,10 +10,12 @@ from __future__ import annotations
 import io
 import os
 import pickle
+import re
 import shutil
 import signal
 import subprocess
 import sys
+import threading
 import zipfile
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -27,6 +29,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import rnnqc
 from rnnqc.proto.external_data import ALLOW_LINKS
+from rnnqc.proto.files import load_proto, word_for
 from tests.runs.commands import HANGS, Result, in_process, in_subprocess
 from tests.runs.sessions import run, save_arrays
 from tests.subjects.lstm_models import LstmCase
@@ -126,7 +129,7 @@ def test_permission_is_for_links_alone(
 
 
 def test_a_link_that_comes_after_the_check_is_not_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As if somebody exchanged the file between the check by name and the opening."""
+    """Simulates an exchange of the file between the check by name and the opening."""
     from rnnqc.proto import external_data
 
     monkeypatch.setattr(external_data, "_refuse_links", lambda *arguments: None)
@@ -167,7 +170,7 @@ def test_a_sparse_file_is_not_read_into_memory(tmp_path: Path) -> None:
 
 
 def test_protos_with_external_data_have_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """onnxruntime would take that of the process."""
+    """onnxruntime would use the working directory of the process."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "weights.bin").write_bytes(_weights())
     model = _external(location="weights.bin")
@@ -217,13 +220,50 @@ def test_files_for_other_programs(what: str, tmp_path: Path, capfd: pytest.Captu
     assert action in result.err
 
 
-def test_a_pipe_is_a_model(tmp_path: Path) -> None:
+def _piped(*arguments: str | Path) -> str:
+    """The output of a command that reads the model from a pipe."""
     done = subprocess.run(
-        [sys.executable, "-m", "rnnqc", "lower", "/dev/stdin", "-o", tmp_path / "out.onnx"],
+        [sys.executable, "-m", "rnnqc", *arguments],
         input=CASE.model().SerializeToString(), capture_output=True, timeout=HANGS, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert (tmp_path / "out.onnx").read_bytes() == rnnqc.lower(CASE.model()).proto.SerializeToString(deterministic=True)
+    return done.stdout.decode()
+
+
+def test_a_pipe_is_a_model(tmp_path: Path) -> None:
+    """Would catch: a next command that reads a pipe which has given what it had."""
+    out, page = tmp_path / "out.onnx", tmp_path / "page.html"
+    said = _piped("lower", "/dev/stdin", "-o", out, "--report", page, "--models", "2")
+    assert out.read_bytes() == rnnqc.lower(CASE.model()).proto.SerializeToString(deterministic=True)
+    assert said.splitlines()[-1].split() == ["next", "rnnqc", "verify", "MODEL", str(out)]
+    assert "/dev/stdin" not in " ".join(re.findall("rnnqc lower[^<]*", page.read_text()))
+
+
+def test_commands_that_read_a_model_twice_take_a_pipe() -> None:
+    assert "1 recurrent node(s)" in _piped("inspect", "/dev/stdin")
+    assert "float" in _piped("bench", "/dev/stdin", "--rounds", "2")
+
+
+def test_a_pipe_gives_what_is_new(tmp_path: Path) -> None:
+    """One that a program opens again has another model."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    for size in (4, 6):
+        expected = CASE.replace(H=size).model()
+        writer = threading.Thread(target=pipe.write_bytes, args=[expected.SerializeToString()])
+        writer.start()
+        assert load_proto(pipe) == expected
+        writer.join()
+
+
+@pytest.mark.parametrize(
+    ("path", "word"),
+    [("a.onnx", "a.onnx"), ("/dev/stdin", "MODEL"), ("/dev/fd/63", "MODEL"), ("/proc/self/fd/0", "MODEL")],
+)
+def test_names_of_files_for_later_commands(path: str, word: str, tmp_path: Path) -> None:
+    assert word_for(path, "MODEL") == word
+    os.mkfifo(tmp_path / "pipe")
+    assert word_for(str(tmp_path / "pipe"), "MODEL") == "MODEL"
 
 
 def _sparse_model(shape: Sequence[int], name: str = "W") -> onnx.ModelProto:
@@ -610,7 +650,7 @@ def test_killed_while_writing(
 def test_outputs_that_are_inputs(
     writer: str, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """By their own name and by that of a link."""
+    """Named directly, or through a link."""
     shutil.copytree(home, tmp_path / "work")
     monkeypatch.chdir(tmp_path / "work")
     read = WRITERS[writer][1]

@@ -99,7 +99,7 @@ def test_mutated_models_of_other_commands(command: Command) -> None:
 
 @pytest.mark.slow
 def test_every_way_lowers_something() -> None:
-    """Otherwise a way would fuzz its arguments."""
+    """Otherwise fuzzing would only test the checks of arguments."""
     model = LstmCase(outputs=("Y",), opset=17).model().SerializeToString()
     for k, way in enumerate(WAYS):
         target = Target()
@@ -250,7 +250,7 @@ def test_functions_that_call_others_many_times() -> None:
 
 
 def test_a_defect_is_no_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What onnxruntime runs is not blamed on the model."""
+    """An internal error is not blamed on a model that onnxruntime runs."""
 
     def broken(*arguments: object) -> None:
         raise IndexError("planted")

@@ -87,7 +87,7 @@ def test_tuning_takes_no_model_that_makes_infinities(logarithm: Path) -> None:
 
 
 def test_a_report_on_padding_of_nan(cli: Callable[..., Result], tmp_path: Path) -> None:
-    """What stands beyond a sequence's length is no value: neither refused nor counted, whatever it is."""
+    """Elements beyond a sequence's length are ignored: neither refused nor counted, whatever they are."""
     case = LstmCase(T=12, B=3, I=8, H=16, lens=(12, 5, 9))
     onnx.save(case.model(), tmp_path / "in.onnx")
     assert cli("lower", tmp_path / "in.onnx", "-o", tmp_path / "out.onnx").code == 0

@@ -43,7 +43,7 @@ def _compiled(case: RecurrentCase, unroll: bool) -> onnx.ModelProto:
 @pytest.mark.few(16)
 @pytest.mark.parametrize("case", float_layers(), ids=lambda c: f"{c.seed} {c.op}")
 def test_equals_onnxruntime_and_the_reference(case: RecurrentCase) -> None:
-    """And unrolling keeps the bits. (onnxruntime has no layout 1.)"""
+    """Unrolling also keeps the bits. (onnxruntime has no layout 1.)"""
     feeds = case.feeds(padding=0.0)
     got = run(plain_session(_compiled(case, False)), feeds)
     assert_close(case.expected(feeds), got, TOLERANCE, "against the reference")

@@ -169,7 +169,7 @@ def _overloads() -> onnx.ModelProto:
 
 
 def _outputs_left_out() -> onnx.ModelProto:
-    """Inside, the output that the caller does not take is used."""
+    """The function uses an output internally that the caller does not read."""
     nodes = [
         helper.make_node("LSTM", ["a", "w", "r"], ["", "h", "c"], hidden_size=N),
         helper.make_node("Add", ["h", "c"], ["z"]),

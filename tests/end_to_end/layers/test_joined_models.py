@@ -5,6 +5,8 @@ What these would catch: function bodies that a join mixes up, and names that no 
 
 from __future__ import annotations
 
+from typing import Any
+
 import onnx
 import onnx.compose
 import onnxruntime as ort
@@ -71,7 +73,7 @@ def test_functions_merged_by_name(second: RecurrentCase) -> None:
 @pytest.mark.few(1)
 @any_second
 def test_merged_with_prefixes(second: RecurrentCase) -> None:
-    """As they come, and with kernels again."""
+    """Merged models as they are, and after restoring their kernels."""
     first, other = rnnqc.lower(FIRST.model()).proto, rnnqc.lower(second.model()).proto
     for model in (first, other):
         del model.metadata_props[:]  # onnx merges models whose metadata agree
@@ -83,6 +85,37 @@ def test_merged_with_prefixes(second: RecurrentCase) -> None:
     cells = [n.op_type for n in all_nodes(named) if fused_type(n.op_type)]
     assert len(cells) == 2 and set(cells) <= with_kernel
     assert len(set(cells)) == (1 if second == SECONDS["the same configuration"] else 2)
+
+
+FORMS: dict[str, dict[str, Any]] = {
+    "fused": {},
+    "integer": {"form": "integer"},
+    "qcdq": {"form": "qcdq"},
+    "unrolled": {"form": "integer", "unroll": True},
+    "ort": {"form": "ort"},
+    "weights": {"recipe": "weight-only-int8"},
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_forms_join_as_the_page_says(form: str) -> None:
+    """In every form the float models first; onnx loses what the bodies of Scans read where they are joined later."""
+    cases = {"a/": FIRST, "b/": SECONDS["another size"]}
+    alone = {p: rnnqc.lower(c.model(), **FORMS[form]).proto for p, c in cases.items()}
+    expected = {p + n: v for p, c in cases.items() for n, v in run(session(alone[p], STOCK), c.feeds()).items()}
+    feeds = {p + n: v for p, c in cases.items() for n, v in c.feeds().items()}
+    prefixes = {"io_map": [], "prefix1": "a/", "prefix2": "b/"}
+    joined = onnx.compose.merge_models(*(c.model() for c in cases.values()), **prefixes)
+    assert_same_bits(expected, run(session(rnnqc.lower(joined, **FORMS[form]).proto, STOCK), feeds), "before")
+    for model in alone.values():
+        del model.metadata_props[:]
+    if form in ("integer", "qcdq"):
+        with pytest.raises(onnx.checker.ValidationError, match="topologically sorted"):
+            onnx.compose.merge_models(*alone.values(), **prefixes)
+        return
+    assert_same_bits(
+        expected, run(session(onnx.compose.merge_models(*alone.values(), **prefixes), STOCK), feeds), "after"
+    )
 
 
 def test_merge_without_prefixes_is_refused_by_onnx() -> None:
@@ -126,7 +159,7 @@ def test_the_way_out_opens_in_a_session_of_rnnqc() -> None:
 
 @pytest.mark.slow
 def test_more_configurations_than_names() -> None:
-    """What is beyond runs in standard operators, in a native session, too."""
+    """Configurations beyond the number of names run in standard operators, even in a native session."""
     model = _many(LSTM.aliases + 2)
     result = rnnqc.lower(model)
     lowered = result.proto

@@ -60,7 +60,7 @@ def test_instruction_sets(forms: Forms, isa: str) -> None:
 
 
 def test_a_state_beyond_the_bound(forms: Forms) -> None:
-    """What is given from outside is not cut off, in whatever layer."""
+    """Initial states from outside are not clipped, in any layer."""
     feeds = packed_feeds(STEPS, 2)
     feeds["state"] *= np.float32(3.0)
     expected = run(plain_session(packed_stream()), feeds)["logits"]

@@ -1,4 +1,4 @@
-"""`tests.generate`: random valid models hold everything that is promised, and the checks find what does not hold.
+"""`tests.generate`: random valid models pass all checks, and the checks find violations.
 
 What these would catch: a combination of attributes, placement, names, recipe and operator set that a pass does not
 foresee; checks that pass whatever happens.
@@ -81,7 +81,7 @@ WRITTEN_OTHERWISE = {
 @pytest.mark.few(1)
 @pytest.mark.parametrize("what", WRITTEN_OTHERWISE)
 def test_recurrences_that_are_written_otherwise(what: str) -> None:
-    """Not in silence, and not float: functions hid loops, and only initializers counted as weights."""
+    """They must not silently stay float: functions hid loops, and only initializers counted as weights."""
     checked = testing.examine(WRITTEN_OTHERWISE[what])
     assert not checked.findings
     assert checked.forms and not any(form.startswith("float") for form in checked.forms)
@@ -227,7 +227,7 @@ SOUND = testing.Case(layers=(testing.RecurrentCase(),))
 
 @functools.cache
 def _sound() -> tuple[testing.Case, ...]:
-    """The case, if nothing is found in it as it is."""
+    """The case, if the unmodified case has no findings."""
     return () if testing.check(SOUND) else (SOUND,)
 
 
@@ -249,7 +249,7 @@ def test_an_error_of_the_compiler_is_found(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_shrinking_keeps_the_fault_alone() -> None:
-    """Whatever has a clip and a GRU; all else goes."""
+    """Shrinking keeps the clip and the GRU, and removes everything else."""
 
     def still(case: testing.Case) -> bool:
         return any(layer.op == "GRU" and layer.clip is not None for layer in case.layers)

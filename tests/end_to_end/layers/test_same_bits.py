@@ -1,4 +1,4 @@
-"""What the law of equal bits (tests/laws) does not say of one layer by itself: large layers, saturation, signs, errors.
+"""Cases of one layer that the law of equal bits (tests/laws) omits: large layers, saturation, signs, errors.
 
 What these would catch: products that are split among threads and added up in another order; 16-bit sums of pairs that
 saturate; a lost sign of zero; "native" tests that compare stock with stock; sizes that a session remembers.

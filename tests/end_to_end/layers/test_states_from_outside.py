@@ -50,7 +50,7 @@ def feeds_of(case: RecurrentCase, size: float) -> dict[str, Array]:
 
 
 def float_outputs(model: onnx.ModelProto, feeds: dict[str, Array]) -> dict[str, Array]:
-    """What the model itself gives."""
+    """The outputs of the float model."""
     return run(plain_session(model), feeds)
 
 
@@ -185,7 +185,7 @@ def test_one_of_two_hidden_codes_of_a_gru() -> None:
 @pytest.mark.parametrize("overrides", [[], ["*.hidden.rounding=floor"]], ids=str)
 @pytest.mark.parametrize("cell", CELLS)
 def test_states_that_are_known_to_lie_within_get_the_usual_quantizers(cell: str, overrides: list[str]) -> None:
-    """And the same bits as a state within the bound that is not known to lie there."""
+    """They have the same bits as a state within the bound that is not known to be."""
     case = case_of(cell)
     model, feeds = case.model(), feeds_of(case, 0.2)
     constant = onnx.ModelProto.FromString(model.SerializeToString())
@@ -205,7 +205,7 @@ FLOOR = ["*.input.mode=static", "*.input.scale=0.03", "*.acc.rounding=floor"]
 @pytest.mark.parametrize("form", ["fused", "integer", "qcdq"])
 @pytest.mark.parametrize("cell", ["GRU0", "GRU1", "RNN"])
 def test_an_arithmetic_that_saturates_warns(cell: str, form: str) -> None:
-    """And names what does not, which then loses nothing."""
+    """The warning names an arithmetic that does not saturate, which then loses nothing."""
     case = case_of(cell)
     feeds = feeds_of(case, 3.0)
     wanted = float_outputs(case.model(), feeds)["Y"]
@@ -228,7 +228,7 @@ def test_an_arithmetic_that_saturates_warns(cell: str, form: str) -> None:
 @pytest.mark.few(2)
 @pytest.mark.parametrize("cell", CELLS)
 def test_within_the_bound_the_loop_is_the_usual_one(cell: str) -> None:
-    """A node that knows no bound makes the same bits."""
+    """A node without a bound computes the same bits."""
     case = case_of(cell)
     proto = rnnqc.lower(case.model()).proto
     old = onnx.ModelProto()

@@ -61,7 +61,7 @@ def parameters(op: str) -> dict[str, Array]:
 
 
 def model(op: str, how: str) -> onnx.ModelProto:
-    """A layer whose weights are made in this way."""
+    """A layer whose weights are computed in this way."""
     nodes: list[onnx.NodeProto] = []
     stored: dict[str, Array] = {"zeroth": np.array([0]), "scale": np.float32(1 / 128), "zero": np.int8(0)}
     inputs = [helper.make_tensor_value_info("X", TensorProto.FLOAT, ["T", 2, I])]

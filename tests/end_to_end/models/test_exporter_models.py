@@ -83,7 +83,7 @@ def _magnitudes(path: Path) -> Array:
 
 @pytest.mark.slow
 def test_steps_with_a_computed_bias_are_no_new_layers(shared: Find) -> None:
-    """What was right stays: two layers each, recovered from nothing."""
+    """These models keep their one or two layers each, and no others are recovered."""
     for name, layers in (("ten_vad.onnx", 2), ("deepfilternet_enc.onnx", 1), ("deepfilternet_df_dec.onnx", 2)):
         path = shared(f"models/exporters/{name}")
         lowered = rnnqc.lower(path, strict=True)

@@ -91,7 +91,7 @@ def test_lower_rest_int8(cli: Callable[..., Result], source: Path, tmp_path: Pat
 
 
 def test_by_default_the_rest_stays(cli: Callable[..., Result], source: Path, tmp_path: Path) -> None:
-    """`--rest float` is no other file than none."""
+    """`--rest float` writes the same file as no option."""
     one, two, three = (tmp_path / f"{k}.onnx" for k in range(3))
     assert cli("lower", source, "-o", one).code == 0
     assert cli("lower", source, "-o", two, "--rest", "float").code == 0
@@ -199,7 +199,7 @@ def test_weights_in_functions() -> None:
 
 
 def test_a_large_weight_as_float16_is_told() -> None:
-    """It is not one that stays float behind a Cast."""
+    """The report lists it as stored in float16, not as a float weight behind a Cast."""
     weight = np.random.default_rng(0).standard_normal((64, 64)).astype(np.float32)
     text = '<ir_version: 8, opset_import: ["" : 17]> g (float[N,64] x) => (float[N,64] y) { [fc] y = MatMul (x, w) }'
     report = rnnqc.lower(parse(text, w=weight), rest="int8", overrides=["fc.weight.store=float16"]).report.rest
@@ -209,7 +209,7 @@ def test_a_large_weight_as_float16_is_told() -> None:
 
 
 def test_overrides_of_the_rest_are_told(cli: Callable[..., Result], source: Path, tmp_path: Path) -> None:
-    """What no operator has, what has no effect, and what a tied table cannot be."""
+    """Reported are overrides that match no operator, have no effect, or do not suit a tied table."""
     lower = ("lower", source, "-o", tmp_path / "out.onnx", "--rest", "int8", "--set")
     missing = cli(*lower, "logit.weight.bits=none").err
     assert "No quantization point matches 'logit.weight'" in missing and "embedded_Gather.weight" in missing

@@ -215,7 +215,7 @@ MANY = LstmCase(T=9, B=70, I=3, H=4, dynamic_batch=True, lens=tuple(k % 10 for k
 
 
 def test_rows_of_a_large_batch_run_in_pieces() -> None:
-    """What belongs to samples is that of the whole batch; calls are those of the pieces."""
+    """Statistics of samples are those of the whole batch; calls are counted by piece."""
     feeds = MANY.feeds()
     statistics = rnnqc.calibrate(MANY.model(), [feeds])
     (expected,) = point_calls(MANY, feeds)
@@ -379,7 +379,7 @@ def test_command(model: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str])
 
 @pytest.mark.slow
 def test_another_process_writes_the_same_bytes(model: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """Whose strings have other hashes."""
+    """The other process has other string hashes."""
     save_arrays(tmp_path / "data.npz", LstmCase().feeds())
     files = [tmp_path / "a.json", tmp_path / "b.json"]
     for file, run_it in zip(files, (partial(in_process, capfd), in_new_python), strict=True):

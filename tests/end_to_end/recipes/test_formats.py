@@ -26,7 +26,7 @@ def test_qcdq_form_is_close(name: str) -> None:
 
 
 def test_size() -> None:
-    """An eighth of float; multipliers of groups are a 32nd of the packed codes for groups of 64."""
+    """An eighth of float; group multipliers add a 32nd of the packed weights for groups of 64."""
     case = LstmCase(I=256, H=256, bias=False)
     float_bytes = 4 * 512 * 1024
     names = (

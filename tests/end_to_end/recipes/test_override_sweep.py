@@ -1,4 +1,4 @@
-"""Every key on every kind of point in every recipe: it changes the lowered model, or somebody is told why it does not.
+"""Every key on every kind of point in every recipe either changes the lowered model, or a message says why not.
 
 What these would catch: an override that is ignored in silence, and a warning about one that is not.
 """
@@ -132,7 +132,7 @@ def by_passes(form: str, cell: str, recipe: str, overrides: list[str]) -> tuple[
 
 
 def suspected(form: str, cell: str, recipe: str, override: str) -> str | None:
-    """What an override does that it should not; None if it either changes the file or is reported, and not both."""
+    """Describes an override that neither changes the file nor is reported, or both; None for others."""
     try:
         made, told = by_passes(form, cell, recipe, [override])
     except CompileError:
@@ -142,7 +142,7 @@ def suspected(form: str, cell: str, recipe: str, override: str) -> str | None:
 
 
 def wrong(cell: str, recipe: str, override: str) -> str | None:
-    """The same of the whole lowering to one node for each layer."""
+    """Does the same for the whole lowering to one node for each layer."""
     if suspected(INTEGER, cell, recipe, override) is None:
         return None
     made = lowered(cell, recipe, [override])

@@ -94,7 +94,7 @@ def test_override(name: str) -> None:
     way=[INTEGER, UNROLLED],
 )
 def test_same_bits(name: str, way: str) -> None:
-    """Of formats that `tests/laws` does not try."""
+    """Formats that `tests/laws` does not cover have the same bits everywhere."""
     assert_same_bits(_stock(name), run_model(_fused(name).proto, CASE.feeds(), native=True, optimize=False), NATIVE)
     proto = rnnqc.lower(CASE.model(), form="integer", unroll=way == UNROLLED, overrides=OVERRIDES[name][0]).proto
     assert_same_bits(_stock(name), run_model(proto, CASE.feeds(), optimize=way == UNROLLED), way)

@@ -174,7 +174,7 @@ def test_an_override_of_the_same_bits_or_of_the_scale_keeps_the_file(tmp_path: P
 
 
 def test_a_file_that_is_edited_and_saved_again_does_not_grow(tmp_path: Path) -> None:
-    """From the second on it says nothing twice, and still makes the same model."""
+    """From the second save on it contains nothing twice, and still gives the same model."""
     model, lowered = _lowered(CASES["LSTM"], "pow2-int8-floor")
     names, texts, made = [tmp_path / f"{k}.toml" for k in range(3)], [], []
     for file in names:

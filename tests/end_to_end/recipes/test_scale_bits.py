@@ -97,7 +97,7 @@ def hidden(recipe: str, *overrides: str) -> tuple[Array, Any]:
 @pytest.mark.few(1)
 @pytest.mark.parametrize("recipe", [r for r in RECIPES if not r.startswith("distiller")])
 def test_fifteen_bits_move_outputs_by_one_code_at_most(recipe: str) -> None:
-    """A code of 8 bits."""
+    """Outputs have 8 bits."""
     exact, points = hidden(recipe)
     rounded, _ = hidden(recipe, "*.scale_bits=15")
     coarse, _ = hidden(recipe, "*.scale_bits=3")

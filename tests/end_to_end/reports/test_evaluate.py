@@ -66,7 +66,7 @@ def test_accuracy_is_that_of_the_test_images(cli: Command, tmp_path: Path) -> No
 
 
 def test_the_wrong_order_is_refused(cli: Command, tmp_path: Path) -> None:
-    """A loss would be told as a gain; two float or two lowered models are fine."""
+    """A loss would be reported as a gain; two float or two lowered models are accepted."""
     lowered, data = rnnqc.lower(DIGITS), MODELS / "digits_test.npz"
     lowered.save(tmp_path / "low.onnx")
     found = cli("evaluate", DIGITS, "--against", tmp_path / "low.onnx", "--data", data, "--metric", "accuracy")

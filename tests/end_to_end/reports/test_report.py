@@ -88,7 +88,7 @@ def files(tmp_path: Path) -> tuple[Path, Path]:
 
 
 def _numbers(data: Any) -> Iterator[float]:
-    """All numbers of a JSON value."""
+    """All numbers in a JSON value."""
     if isinstance(data, dict | list):
         for value in data.values() if isinstance(data, dict) else data:
             yield from _numbers(value)
@@ -287,7 +287,7 @@ def test_lowering_with_a_report(cli: Cli, files: tuple[Path, Path], tmp_path: Pa
 def test_the_whole_command_of_a_calibrated_model(
     cli: Cli, files: tuple[Path, Path], tmp_path: Path, given: str
 ) -> None:
-    """It names the data or the statistics that there are, and does not write over what the page is about."""
+    """The command names the existing data or statistics, and does not overwrite the model of the page."""
     model, data = files
     quant, page, stats = tmp_path / "quant.onnx", tmp_path / "page.html", tmp_path / "its own.json"
     assert cli("calibrate", model, "--data", data, "-o", stats).code == 0
@@ -403,7 +403,7 @@ def test_another_float_model(cli: Cli, files: tuple[Path, Path], tmp_path: Path)
 
 
 def _without_measurements(cli: Cli, given: list[Any], page: Path) -> None:
-    """Asserts that a report tells of a mismatch first, and prints no override."""
+    """Asserts that a report begins with the mismatch, and prints no override."""
     result = cli("report", *given, "-o", page, "--json")
     assert result.code == 0, result.err
     evidence = json.loads(page.with_suffix(".json").read_text())
@@ -421,7 +421,7 @@ def _without_measurements(cli: Cli, given: list[Any], page: Path) -> None:
 @pytest.mark.few(1)
 @pytest.mark.parametrize("recipe", ["int8", "int8-static"])
 def test_another_checkpoint(cli: Cli, files: tuple[Path, Path], tmp_path: Path, recipe: str) -> None:
-    """The same cells with other weights: nothing is measured on what it would be lowered to."""
+    """The same cells with other weights: nothing is measured on a newly lowered model."""
     model, data = files
     other = _model()
     for stored in other.graph.initializer:
@@ -503,7 +503,7 @@ def test_bounds_of_a_lowering(cli: Cli, files: tuple[Path, Path], tmp_path: Path
 
 
 class PromptProgress(Progress):
-    """Shows every change at once, and nothing in between: what it shows does not depend on the clock."""
+    """Shows every change immediately and nothing in between, independent of the clock."""
 
     def __init__(self, *columns: ProgressColumn, **options: Any) -> None:
         super().__init__(*columns, auto_refresh=False, **options)
@@ -514,7 +514,7 @@ class PromptProgress(Progress):
 
 @pytest.mark.slow
 def test_progress(files: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of `lower --report` and of `report`: the stages, and how many of the models are measured."""
+    """The progress of `lower --report` and of `report`: the stages, and the number of measured models."""
     monkeypatch.setattr("rich.progress.Progress", PromptProgress)
     model, data = files
     quant, page = tmp_path / "quant.onnx", tmp_path / "page.html"
@@ -580,7 +580,7 @@ CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shuti
 @pytest.mark.slow
 @pytest.mark.skipif(CHROMIUM is None, reason="WARNING: no chromium, the page was NOT opened in a browser")
 def test_in_a_browser(cli: Cli, files: tuple[Path, Path], tmp_path: Path) -> None:
-    """The browser's own tree has what the page says, and nothing of a hostile name runs."""
+    """The browser's DOM has the page's contents, and nothing in a hostile name is executed."""
     _, data = files
     model, quant, page = tmp_path / "hostile.onnx", tmp_path / "quant.onnx", tmp_path / "page.html"
     onnx.save(_model(HOSTILE, "</style><svg/onload=document.title=1>"), model)
@@ -612,7 +612,7 @@ def test_in_a_browser(cli: Cli, files: tuple[Path, Path], tmp_path: Path) -> Non
     ],
 )  # fmt: skip
 def test_every_kind_of_layer(cli: Cli, tmp_path: Path, model: str, layers: int) -> None:
-    """On generated data: in subgraphs, in both directions, with lengths; what is made again is the same model."""
+    """On generated data: in subgraphs, in both directions, with lengths; lowering again gives the same model."""
     source, quant, page = TINY / f"{model}.onnx", tmp_path / "quant.onnx", tmp_path / "page.html"
     assert cli("lower", source, "-o", quant).code == 0
     assert cli("report", source, quant, "-o", page, "--json", "--seconds", "0").code == 0
@@ -673,7 +673,7 @@ def test_swapped_arguments(cli: Cli, files: tuple[Path, Path], tmp_path: Path, r
 
 
 def test_onnxruntimes_own_operator(cli: Cli, files: tuple[Path, Path], tmp_path: Path) -> None:
-    """Its gates and states are float: the page shows no formats of the recipe that nothing has."""
+    """Its gates and states are float: the page shows no formats of the recipe that are unused."""
     model, data = files
     quant, page = tmp_path / "quant.onnx", tmp_path / "page.html"
     assert cli("lower", model, "-o", quant, "--form", "ort", "--calibration", data).code == 0
@@ -726,7 +726,7 @@ def test_a_metric_that_fails_is_told_first(monkeypatch: pytest.MonkeyPatch) -> N
 def test_a_metric_decides_the_verdict(
     cli: Cli, files: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`--metric` from the command line to the page: accuracy on labels decides, a function's figure stands beside."""
+    """`--metric` from the command line to the page: accuracy on labels decides, a function's result is shown beside."""
     root = Path(__file__).resolve().parents[3]
     model, data = root / "models" / "digits_lstm.onnx", tmp_path / "digits.npz"
     with np.load(root / "models" / "digits_test.npz") as held:
@@ -769,7 +769,7 @@ def test_a_metric_decides_the_verdict(
 
 @pytest.mark.slow
 def test_statistics_that_are_not_given_are_asked_for(cli: Cli, tmp_path: Path) -> None:
-    """Weights that were rounded with other statistics: nothing is wrong with the float model or the file."""
+    """Weights rounded with other statistics are not an error of the float model or the file."""
     root = Path(__file__).resolve().parents[3]
     model, quant, stats = root / "models" / "digits_lstm.onnx", tmp_path / "quant.onnx", tmp_path / "stats.json"
     with np.load(root / "models" / "digits_calibration.npz") as held:
@@ -810,7 +810,7 @@ def _streaming() -> onnx.ModelProto:
 
 @pytest.mark.slow
 def test_the_rest_and_the_states_are_part_of_it(cli: Cli, tmp_path: Path) -> None:
-    """`--rest int8` can cost most, and a command without it makes another model."""
+    """`--rest int8` can cause the largest loss, and a command without it makes another model."""
     model, quant, page = tmp_path / "m.onnx", tmp_path / "q.onnx", tmp_path / "r.html"
     onnx.save(_streaming(), model)
     save_arrays(tmp_path / "calls.npz", {"x": np.random.default_rng(4).normal(size=(20, 1, 1, I)).astype(np.float32)})
@@ -835,7 +835,7 @@ def test_the_rest_and_the_states_are_part_of_it(cli: Cli, tmp_path: Path) -> Non
 
 @pytest.mark.slow
 def test_states_that_are_not_carried_are_told(cli: Cli, tmp_path: Path) -> None:
-    """`verify` says so, and every figure of the report is of another use then."""
+    """`verify` reports them; without them every figure of the report is for another use of the model."""
     model, quant, page = tmp_path / "m.onnx", tmp_path / "q.onnx", tmp_path / "r.html"
     onnx.save(_streaming(), model)
     draw = np.random.default_rng(4).normal

@@ -61,7 +61,7 @@ def _highway() -> tuple[onnx.ModelProto, Feeds]:
 def _report(
     model: onnx.ModelProto, data: Feeds, recipe: str, overrides: list[str], bounds: Bounds | None = None
 ) -> Evidence:
-    """The page's numbers; every override that it prints was applied and gives the figures that it says."""
+    """Returns the page's numbers; checks that every printed override gives the figures stated."""
     statistics = rnnqc.calibrate(model, data)
     lowered = rnnqc.lower(model, recipe, stats=statistics, overrides=overrides)
     subject = Subject(model, lowered.proto, "f.onnx", "q.onnx", 1, 1, statistics=statistics, data=data)
@@ -98,7 +98,7 @@ def test_a_bias_that_sits_in_every_value() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("op", ["LSTM", pytest.param("GRU", marks=pytest.mark.slow)])
 def test_tables_hide_roundings_of_layers(op: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """The coarse tables first; without their errors, rounding to nearest gains as much again. As the command says."""
+    """The coarse tables come first; without their errors, rounding to nearest gains as much again, as stated."""
     model, data = _layers(op)
     evidence = _report(model, data, "pow2-int16", [])
     best, together = evidence.repairs[0], evidence.together
@@ -176,7 +176,7 @@ def test_groups_keep_to_the_bounds() -> None:
 
 
 def test_outputs_that_are_exact_have_no_curve() -> None:
-    """A line somewhere would say how many dB they have; and what is left out is said of the hidden states."""
+    """They have no dB values to plot; for hidden states the page says what is left out."""
     curves = [Curve("time step", [1, 2], [np.inf, level], [np.inf] * 4, 0, False) for level in (np.inf, 30.0)]
     for curve, shown in zip(curves, (0, 1), strict=True):
         output = OutputEvidence("y", np.inf, 0.0, 1.0, 1.0, curve)

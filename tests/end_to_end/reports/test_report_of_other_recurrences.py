@@ -1,4 +1,4 @@
-"""The page about recurrences that are no LSTM, GRU or RNN: highway and projection layers, in loops and written out.
+"""The page about custom cells: highway and projection layers, in loops and unrolled.
 
 What these would catch: a recurrence that is left out, or whose states, ranges or sensitivities are those of something
 else; a model whose recurrence changes because its states are watched; an override that does not do what the page says.
@@ -53,7 +53,7 @@ def report(
 
 
 def planted_point(lowered: Lowered, recipe: str) -> str:
-    """A point whose range is to be spoilt: the values of a tanh, or what is multiplied where values have no formats."""
+    """The point whose range to plant: the values of a tanh, or a matmul operand if values have no formats."""
     [entry] = lowered.report.entries
     ending = ".hidden" if recipe in ("int8", "int16") else ".tanh.value"
     [*_, point] = [p for p in entry.points if p.endswith(ending)]
@@ -62,7 +62,7 @@ def planted_point(lowered: Lowered, recipe: str) -> str:
 
 
 def check_planted(model: onnx.ModelProto, data: Feeds, recipe: str) -> Evidence:
-    """A planted range comes first in every list, and the override that is printed mends it."""
+    """A planted range comes first in every list, and the printed override repairs it."""
     statistics = rnnqc.calibrate(model, data)
     never = rnnqc.lower(model, recipe, stats=statistics)
     point = planted_point(never, recipe)
@@ -206,7 +206,7 @@ def test_the_command(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
 
 
 def test_what_is_multiplied_and_weights_are_told_apart() -> None:
-    """Each alone stays float in form qcdq; 16-bit weights would take the integers from products of rows."""
+    """Each of them alone may stay float in form qcdq; 16-bit weights would exclude integer matmuls with row scales."""
     model, data = case("highway", "scan")
     few = ["*.weight.bits=3"]
     evidence = report(model, rnnqc.lower(model, "int8", overrides=few).proto, data, None, Bounds(30))

@@ -52,7 +52,7 @@ def made_up(models: Sequence[onnx.ModelProto], _feed: Any) -> list[float]:
 
 @pytest.fixture(scope="module", autouse=True)
 def quick() -> Iterator[None]:
-    """Two of the formats of weights: each is a model more at every search. Times that are made up."""
+    """Limits the search to two weight formats, because each adds models to every search, and fakes times."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("rnnqc.search.units.WEIGHT_CHOICES", (WEIGHT_CHOICES[0], WEIGHT_CHOICES[-1]))
         patch.setattr("rnnqc.search.tune.call_seconds", made_up)
@@ -84,7 +84,7 @@ def model() -> onnx.ModelProto:
 
 
 def one_layer() -> onnx.ModelProto:
-    """Half of the units to try: for what says nothing about several layers."""
+    """One layer, with half of the units to try: for tests that do not need several layers."""
     return RecurrentCase(T=T, B=B, I=I, H=H, dynamic_time=True, dynamic_batch=True).model()
 
 
@@ -163,7 +163,7 @@ def test_sixteen_bit_activations_are_for_what_eight_do_not_reach(
 
 @pytest.mark.slow
 def test_a_metric_decides(model: onnx.ModelProto, feeds: list[dict[str, Array]]) -> None:
-    """One that does not look at values lets everything become cheap; what it is given is what the models made."""
+    """A metric that ignores values allows the cheapest formats; it gets the outputs of the models."""
     seen: list[tuple[int, float]] = []
 
     def shape_only(outputs: Any, inputs: Any) -> float:
@@ -263,7 +263,7 @@ def _cost(result: Tuned) -> list[tuple[int, float]]:
 
 
 def test_the_frontier_leads_to_what_was_chosen(tuned: Tuned) -> None:
-    """Neither dearer for the same, nor without what was chosen; in JSON, too."""
+    """No entry costs more for the same result, and the chosen one is included; in JSON, too."""
     costs, qualities = zip(*_cost(tuned), strict=True)
     assert list(costs) == sorted(set(costs)) and list(qualities) == sorted(set(qualities))
     assert 2 <= len(costs) <= 8
@@ -274,7 +274,7 @@ def test_the_frontier_leads_to_what_was_chosen(tuned: Tuned) -> None:
 
 @pytest.mark.slow
 def test_the_best_within_so_many_bytes(tuned: Tuned, model: onnx.ModelProto, feeds: list[dict[str, Array]]) -> None:
-    """The idle layer gives what the sensitive one keeps."""
+    """The idle layer loses bits so that the sensitive one keeps its own."""
     most = tuned.found.measured.cost
     result = tune(model, feeds, max_bytes=most)
     assert result.found.reached and result.found.measured.cost <= most
@@ -417,7 +417,7 @@ def test_models_without_anything_to_tune(feeds: list[dict[str, Array]], model: o
 
 
 def test_a_bound_of_time(model: onnx.ModelProto, feeds: list[dict[str, Array]], tmp_path: Path, cli: Cli) -> None:
-    """As good as none: the start is measured alone, is what was found, and the user is told."""
+    """Almost no time: only the start is measured and becomes the result, and the user is told."""
     model_path, data = _files(tmp_path, model, feeds)
     arguments = ["tune", model_path, "--data", data, "--min-sqnr", "20", "--seconds", "0.001", "--json"]
     result = cli(*arguments, "-o", tmp_path / "tuned.toml")
@@ -448,7 +448,7 @@ def test_a_bound_of_models(feeds: list[dict[str, Array]], tmp_path: Path, cli: C
 
 
 class Work:
-    """A clock that goes on by a second with every lowering."""
+    """A clock that advances by a second with every lowering."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.lowerings = 0

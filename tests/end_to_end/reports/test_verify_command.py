@@ -91,7 +91,7 @@ def test_generated_streams(verify: Callable[..., Result]) -> None:
 
 
 def test_the_worst_level_is_reported(verify: Callable[..., Result]) -> None:
-    """One magnitude flatters; every figure of an output is of the level where its SQNR is least."""
+    """One magnitude alone may hide errors; every figure of an output is for the level with the lowest SQNR."""
     data = json.loads(verify("--json").out)
     for output in data["outputs"]:
         levels = {name: values[output["name"]] for name, values in data["levels"].items()}
@@ -104,7 +104,7 @@ def test_the_worst_level_is_reported(verify: Callable[..., Result]) -> None:
 
 
 def test_what_the_native_library_was_compared_on_is_said(verify: Callable[..., Result]) -> None:
-    """The same bits are promised of cells; with optimizations float operators around them may round otherwise."""
+    """Only cells are bit-exact; with optimizations float operators around them may round differently."""
     result = verify("--native")
     assert "native library: bit-exact in all outputs" in result.out
     assert "without onnxruntime's graph optimizations" in result.out
@@ -112,7 +112,7 @@ def test_what_the_native_library_was_compared_on_is_said(verify: Callable[..., R
 
 
 def test_inner_results_of_cells_are_compared(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """A cell whose result is cut off by what follows would be equal in the outputs, whatever it makes."""
+    """If later operators clip a cell's result, the outputs would be equal whatever it computes."""
     proto = CASE.model()
     del proto.graph.output[:]
     proto.graph.node.append(onnx.helper.make_node("Sign", ["Y"], ["sign"]))
@@ -124,7 +124,7 @@ def test_inner_results_of_cells_are_compared(tmp_path: Path, capfd: pytest.Captu
 
 
 def test_errors_over_time_are_those_of_the_verdict(verify: Callable[..., Result], tmp_path: Path) -> None:
-    """On generated data: of the first kind, not of the kind on which the figures of the output are worst."""
+    """On generated data, errors over time are for the first kind of feeds, not for the one with the worst figures."""
     told = " ".join(verify(*STATES).out.split())
     found = rnnqc.verify(tmp_path / "float.onnx", tmp_path / "quant.onnx", state=STATES[1::2])
     assert len(found.levels) > 1 and "SQNR dB over time, magnitude 1 steps" in told
@@ -137,7 +137,7 @@ def test_errors_over_time_are_those_of_the_verdict(verify: Callable[..., Result]
 
 
 def test_the_wrong_order_is_refused(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """The figures would be those of another question; both orders of two lowered models are fine."""
+    """The figures would answer another question; both orders of two lowered models are accepted."""
     first, second = tmp_path / "float.onnx", tmp_path / "quant.onnx"
     onnx.save(CASE.model(), first)
     rnnqc.lower(CASE.model()).save(second)
@@ -244,7 +244,7 @@ def test_not_a_number_in_one_model_alone(verify: Callable[..., Result], tmp_path
 
 
 def test_bits_of_the_native_library(verify: Callable[..., Result], monkeypatch: pytest.MonkeyPatch) -> None:
-    """A library that is a bit off is found: the native run gets another model here."""
+    """A library with different bits is found: the test gives the native run another model."""
     from rnnqc.evaluation.evaluate import make_session
 
     def wrong(model: onnx.ModelProto, *, native: bool = False, optimize: bool = True) -> Any:
@@ -267,7 +267,7 @@ def test_bits_of_the_native_library(verify: Callable[..., Result], monkeypatch: 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 def test_not_finite_data_is_named(value: float, verify: Callable[..., Result], tmp_path: Path) -> None:
-    """A failure that says nothing of its cause: the float model hands NaN on, the quantized one counts it as 0.
+    """The failure names its cause: the float model propagates NaN, the quantized one replaces it by 0.
 
     Whether onnxruntime's LSTM does so depends on the processor; a sum with the input does everywhere.
     """
@@ -288,3 +288,23 @@ def test_not_finite_data_is_named(value: float, verify: Callable[..., Result], t
     assert wanted in said.err
     assert said.code == 1
     assert any("output 'Y'" in line and wanted in line for line in said.err.splitlines())
+
+
+def test_outputs_that_do_not_vary_are_not_called_good(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """Would catch: any two models that saturate on noise called the same, by one of three commands."""
+    made = LstmCase(T=20, B=2, I=8, H=16).model()
+    del made.graph.output[:]
+    made.graph.node.append(onnx.helper.make_node("ReduceMax", ["Y"], ["most"], axes=[3], keepdims=0))
+    made.graph.node.append(onnx.helper.make_node("Ceil", ["most"], ["tag"]))
+    made.graph.output.append(onnx.helper.make_tensor_value_info("tag", onnx.TensorProto.FLOAT, None))
+    paths = [str(tmp_path / f"{name}.onnx") for name in ("float", "quant")]
+    onnx.save(made, paths[0])
+    lowered = in_process(capfd, "lower", paths[0], "-o", paths[1], "--json", tmp_path / "report.json")
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert report["constant"] and report["sqnr_db"] == {"tag": "inf"}
+    compared = in_process(capfd, "verify", *paths)
+    judged = in_process(capfd, "report", *paths, "-o", tmp_path / "report.html", "--models", "1")
+    for result in (lowered, compared, judged):
+        text = " ".join(result.text.split())
+        assert "very output has one value on this data, so this comparison shows little" in text, text
+        assert "--data" in text and "good:" not in text, text

@@ -115,7 +115,7 @@ def _openvino_said(folder: Path, cases: list[tuple[str, str, bool]]) -> list[str
 
 @pytest.mark.skipif(not OPENVINO, reason="NOT TESTED with OpenVINO's provider: set RNNQC_OPENVINO_ONNXRUNTIME")
 def test_openvino_before_the_cpu(tmp_path: Path, lowered: Lowered) -> None:
-    """What runs is right, native cells to the bit. It claims parts of a file, and refuses some: no session then."""
+    """Results are right, native cells bit-exact. OpenVINO takes parts of a file; it refuses some files altogether."""
     for name, layer in CASES.items():
         np.savez(tmp_path / f"{name}.npz", **layer.feeds())  # type: ignore[arg-type]
         for form in FORMS:

@@ -28,7 +28,7 @@ LAYER = RecurrentCase(
     T=7, B=2, I=5, H=12, direction="bidirectional", lens=(7, 3), initial_h=True, initial_c=True
 )  # fmt: skip
 FIXED, RUNTIME = ".ort", ".with_runtime_opt.ort"
-"""What the converter writes: optimized now, and with a record of what may be optimized where it runs."""
+"""The converter's files: fully optimized, and with a record of optimizations to apply at run time."""
 WAYS = (STOCK, NATIVE)
 LOWERINGS: dict[str, tuple[RecurrentCase, dict[str, Any]]] = {
     FUSED: (LAYER, {}),
@@ -89,7 +89,7 @@ def test_the_same_bits(name: str, way: str, converted: Path) -> None:
 
 @pytest.mark.slow
 def test_a_native_file_needs_the_library(converted: Path) -> None:
-    """Its functions are gone: it says so, and does not compute otherwise. A stock one runs with the library, too."""
+    """Its functions are gone, so it fails with a message without the library. A stock file runs with it, too."""
     with pytest.raises(Exception, match=r"ai\.rnnqc:QuantLSTMCell.* is not a registered function/op"):
         run_file(converted / NATIVE / f"{FUSED}{FIXED}", LAYER.feeds(), STOCK)
     found = run_file(converted / STOCK / f"{FUSED}{FIXED}", LAYER.feeds(), NATIVE)

@@ -64,7 +64,7 @@ def models(made_once: Callable[[str, Callable[[Path], None]], Path], request: py
 
 @pytest.fixture(scope="module")
 def installed(models: Path) -> Outputs:
-    """What the installed version makes of them: the same bits on every way."""
+    """The results of the installed version: the same bits in every way of execution."""
     with np.load(models / INSTALLED) as results:
         found = dict(results)
     assert not [k for k in found if k.endswith("|error")]

@@ -87,7 +87,7 @@ def test_every_arithmetic(op: str, recipe: str, tmp_path: Path) -> None:
 @pytest.mark.few(1)
 @in_turn(op=[*OPERATORS, *OPERATORS[:1]], setting=[None, "*.hidden.mode=dynamic-row", "*.hidden.rounding=half_away"])
 def test_constant_states(op: str, setting: str | None, tmp_path: Path) -> None:
-    """What is computed from constants alone: codes and magnitudes of states that are negative, too."""
+    """Quantized values and magnitudes of constant states, some of them negative, are folded correctly."""
     made = CASES[f"{op}, states"]
     model, feeds = made.model(), made.feeds()
     for name in made.states:

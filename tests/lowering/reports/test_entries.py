@@ -71,7 +71,7 @@ def test_a_layer_of_two_directions_is_one_entry_again(form: str) -> None:
 @pytest.mark.few(1)
 @each_model
 def test_another_recipe_than_that_of_what_is_lowered_already(name: str) -> None:
-    """It is refused; the message names both, and the first node. Nothing else than what there is may be asked for."""
+    """It is refused; the message names both recipes, and the first node. Only the existing recipe may be given."""
     once = rnnqc.lower(MODELS[name], "int16", overrides=["*.weight.bits=6"])
     node = once.report.entries[0].node
     refused(once.proto, "w4a8", told=f"recipe 'w4a8' does not apply to 1 recurrent node(s), the first {node!r}")
@@ -111,7 +111,7 @@ def test_other_statistics_than_those_of_what_is_lowered_already() -> None:
 
 
 def test_the_record_has_the_form_that_cells_have_now() -> None:
-    """Its rules stay those that made the codes."""
+    """Its rules remain those that made the quantized values."""
     once = record_of((lowered := rnnqc.lower(MODELS["LSTM"], "int16", "qcdq")).proto)
     again = record_of(rnnqc.lower(lowered.proto, form="fused").proto)
     assert (once["form"], again["form"]) == ("qcdq", "fused")
@@ -172,7 +172,7 @@ def test_sizes_of_a_recurrence(overrides: list[str]) -> None:
 
 
 def test_several_remarks_of_one_kind_about_a_node() -> None:
-    """The first is told with how many more there are, without a form that it is no reason for; notes have them all."""
+    """The first one is shown with the number of others, without a form it does not explain; notes have all of them."""
     overrides = ["*.same_as=none", "*.input.scale=4.0"]
     report = rnnqc.lower(MODELS["LSTM"], "pow2-int16", overrides=overrides, calibration=[LSTM.feeds()]).report
     notes = [n for n in report.notes if "is lowered to" in n]

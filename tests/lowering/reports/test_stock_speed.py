@@ -1,4 +1,4 @@
-"""`lower` says which layers standard operators run slower than onnxruntime runs the float ones.
+"""`lower` names the layers that are slower in standard operators than the float layers in onnxruntime.
 
 What these would catch: a slow custom cell that `lower` does not name, a fast one that it calls slow.
 """
@@ -40,7 +40,7 @@ def looped(units: int) -> onnx.ModelProto:
 
 
 def unrolled(units: int) -> onnx.ModelProto:
-    """The same in three steps without a loop, of which the last is another one: they are no Scan."""
+    """The same cell in three unrolled steps, the last of which differs, so that they do not become a Scan."""
     steps = [STEP.format(x=f"x{k}", h=f"h{k}", k=k, y=f"h{k + 1}") for k in range(3)]
     steps[-1] = steps[-1].replace("Tanh", "Softsign")
     inputs = ", ".join(f"float[B,{units}] {n}" for n in ("x0", "x1", "x2", "h0"))

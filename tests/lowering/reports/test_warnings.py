@@ -55,7 +55,7 @@ def test_overrides_without_effect_and_overrides_that_clip() -> None:
 
 
 def test_an_override_behind_another_that_matches() -> None:
-    """The one in front is named, unless some point is left for the one behind it."""
+    """The earlier override is named, unless the later one still applies to some point."""
     statistics = rnnqc.calibrate(CASE.model(), [CASE.feeds()])
 
     def told(*overrides: str) -> list[str]:

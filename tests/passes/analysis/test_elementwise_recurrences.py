@@ -102,6 +102,6 @@ def test_what_is_none(what: str) -> None:
 
 @pytest.mark.parametrize("model", [LstmCase().model, LstmCase(op="GRU", placement="loop").model])
 def test_layers_are_none(model: Callable[[], onnx.ModelProto]) -> None:
-    """Neither float nor unrolled: their gates read what a matrix made of the state."""
+    """Neither float nor unrolled layers count: their gates read the result of a matmul with the state."""
     assert found_in(model()) == []
     assert found_in(rnnqc.lower(model(), form="qcdq", unroll=True).proto) == []

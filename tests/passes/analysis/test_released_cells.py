@@ -31,7 +31,7 @@ def test_cells_of_form_qcdq_alone() -> None:
 
 
 def test_a_cell_whose_nodes_are_gone() -> None:
-    """Other tools keep what a model says of itself, and drop what its nodes say."""
+    """Other tools keep a model's metadata, and drop that of its nodes."""
     proto = rnnqc.lower(EXPORTED, form="qcdq").proto
     for node in (n for block in blocks_of([proto.graph]) for n in block.node):
         kept = [p for p in node.metadata_props if p.key != RELEASED_TAG]

@@ -52,7 +52,7 @@ def test_every_weight_around_a_layer(tied: bool) -> None:
 
 @pytest.mark.parametrize("form", ["fused", "integer", "qcdq"])
 def test_the_same_weights_after_lowering(form: str) -> None:
-    """Nothing that lowering makes of the recurrent layer counts."""
+    """Weights of the lowered recurrent layer do not count."""
     proto = WholeModel().model()
     lowered = rnnqc.lower(proto, form=form)
     assert [(w.value.name, w.shape) for w in rest_weights(lowered.model)] == [
@@ -100,7 +100,7 @@ def test_in_subgraphs() -> None:
 
 
 def test_a_weight_of_a_layer_and_of_an_operator_stays() -> None:
-    """What else reads it is named."""
+    """The reason names the other reader of the weight."""
     proto = WholeModel().model()
     proto.graph.node.append(onnx.helper.make_node("Neg", ["kernel"], ["negative"], name="other"))
     proto.graph.output.append(onnx.helper.make_tensor_value_info("negative", onnx.TensorProto.FLOAT, [24, 16, 3]))
@@ -133,7 +133,7 @@ COMPUTED = {
 
 @pytest.mark.parametrize("name", COMPUTED)
 def test_weights_that_are_computed(name: str) -> None:
-    """They stayed float, and no message named them."""
+    """They used to stay float without any message."""
     nodes, shapes, sizes = COMPUTED[name]
     dtype = shapes.get("dtype", ("float32",))[0]
     arrays = {n: np.ones(s, dtype) for n, s in shapes.items() if n != "dtype"}
@@ -154,7 +154,7 @@ def test_a_weight_that_is_computed_from_a_smaller_one() -> None:
 
 
 def test_rows_of_one_number_are_no_embedding() -> None:
-    """A scale for each made such a table larger."""
+    """A scale for each row would make such a table larger."""
     for shape in ((2000,), (2000, 1)):
         text = '<ir_version: 8, opset_import: ["" : 17]> g (int64[N] k) => (float y) { y = Gather (w, k) }'
         (weight,) = _found(parse(text, w=np.ones(shape, np.float32)))

@@ -1,4 +1,4 @@
-"""Rows of a layer's input and states that have names of their own: one that is bound binds the others.
+"""A layer's input and states may name the batch differently: setting one name sets the others.
 
 What these would catch: a layer that stays a loop or float because one name of its rows was left out, a name that
 no layer ties and that is bound all the same, a state of one row for an input of
@@ -83,7 +83,7 @@ def shapes(lowered: Lowered) -> dict[str, list[int | str]]:
 @pytest.mark.parametrize("model", [loops, cells])
 @pytest.mark.parametrize("dims", [{"b0": 2}, {"b1": 2}, {"b2": 2}, {"b0": 2, "b1": 2, "b2": 2}])
 def test_one_name_binds_the_rows_of_every_layer(model: object, dims: Mapping[str, int]) -> None:
-    """Whichever of them is given; a dimension of another input stays open."""
+    """Any of the names sets the others; a dimension of another input stays open."""
     proto = loops() if model is loops else cells()
     lowered = rnnqc.lower(proto, dims=dims, strict=True)
     assert [(e.op in ("RNN", "GRU"), e.status) for e in lowered.report.entries] == [(True, "lowered")] * 2
@@ -132,7 +132,7 @@ def test_a_constant_state_of_one_row_binds_nothing() -> None:
 
 
 def test_a_step_that_stays_float_says_what_to_type() -> None:
-    """The options are those that lower it."""
+    """The suggested options lower it."""
     entries = rnnqc.lower(cells()).report.entries
     assert [e.action for e in entries] == [
         f"--dim b0=1 --dim {n}=1 (or another number of rows, the streams of a call)" for n in ("b1", "b2")

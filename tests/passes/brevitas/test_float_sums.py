@@ -1,4 +1,4 @@
-"""Which sums of products float32 makes exactly, in any order.
+"""Detection of sums that float32 computes exactly in any order.
 
 What these would catch: a claim of equality with Brevitas where its own sums are rounded, or a doubt where they are not.
 """

@@ -73,7 +73,7 @@ def trunc(
 
 
 def inputs_for(scale: Array) -> Array:
-    """Ties of the grid, and others."""
+    """Returns ties of the format, and other values."""
     ties = np.arange(-60, 60, dtype=F32).reshape(-1, 4) / 2 * scale
     return np.concatenate([ties, np.random.default_rng(0).normal(0, 1, (60, 4))]).astype(F32)
 
@@ -241,7 +241,7 @@ WEIGHTS: list[tuple[dict[str, Any], int | None]] = [
 @pytest.mark.few(9)
 @every_pair(weight=WEIGHTS, op=["Gemm", "MatMul", "Conv"], opset=[13, 17, 21])
 def test_weights(weight: tuple[dict[str, Any], int | None], op: str, opset: int) -> None:
-    """Codes of up to 8 bits that stand for the same floats; floats else.
+    """Quantized values of up to 8 bits that dequantize to the same floats; floats otherwise.
 
     onnxruntime optimizes: where it makes MatMulNBits of a DequantizeLinear and a MatMul, products are 1 % off.
     """
@@ -274,7 +274,7 @@ def test_weights(weight: tuple[dict[str, Any], int | None], op: str, opset: int)
     ],
 )
 def test_declines(change: dict[str, Any], reason: str) -> None:
-    """Such a node stays, and the report warns: nothing runs it."""
+    """Such a node stays, and the report warns that no runtime executes it."""
     mode = change.pop("rounding_mode", None)
     proto, _ = weights(**{"bits": 8, "scale": 0.01, **change})
     if mode:

@@ -1,4 +1,4 @@
-"""Which Squeeze and Unsqueeze a fused node takes in.
+"""Squeeze and Unsqueeze nodes that a fused node absorbs.
 
 What these would catch: a node that takes the axis of a value that others use without it, or of a state that has two
 directions; a shape that is one axis off.

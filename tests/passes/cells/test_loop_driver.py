@@ -75,7 +75,7 @@ class Adding(Arithmetic):
 
 @dataclass(frozen=True)
 class Readable(Adding):
-    """The same, which hands on what leaves the cell, with outputs of the body that have names of their own."""
+    """The same, but carries the output of the cell; outputs of the body have names of their own."""
 
     hands_on_output: ClassVar[bool] = True
     names_outputs: ClassVar[bool] = True
@@ -136,7 +136,7 @@ def _feeds() -> dict[str, npt.NDArray[np.generic]]:
 def _expected(
     *, reverse: bool, lens: bool, states: bool, unit: float, lengths: npt.NDArray[np.int32] = LENGTHS
 ) -> dict[str, Array]:
-    """By definition, row by row."""
+    """Returns the expected outputs by definition, row by row."""
     feeds = _feeds()
     x = np.asarray(feeds["X"], np.float32)
     y, codes = np.zeros((T, B, H), np.float32), np.full((T, B, H), ZERO_POINT, np.uint8)

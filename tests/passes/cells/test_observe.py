@@ -141,7 +141,7 @@ def test_a_branch_inside_a_scan_is_refused() -> None:
 @pytest.mark.few(2)
 @pytest.mark.parametrize("budget", [1, 3000, 2**28])
 def test_cells_one_after_the_other_give_the_same(budget: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the observations of a feed would be too large, cells are observed in separate runs."""
+    """If the observations of a feed would be too large, cells are observed in separate runs."""
     case = LstmCase(direction="bidirectional", B=3, lens=(5, 2, 4))
     expected = rnnqc.calibrate(case.model(), [case.feeds()])
     sessions: list[int] = []

@@ -1,4 +1,4 @@
-"""What becomes of the padding of a layer with `sequence_lens`: who looks for zeros, takes steps out, or reads them.
+"""Uses of a padded output (`sequence_lens`): operators that look for zeros, remove steps, or read the padding.
 
 What these would catch: a layer that is lowered where its zeros are looked for, one that stays float for a mask from the
 lengths, for a threshold or for a reduction over units; a use behind Transpose, Squeeze, Reshape or in a branch that is
@@ -122,7 +122,7 @@ def test_ordinary_uses(name: str) -> None:
 @pytest.mark.few(1)
 @pytest.mark.parametrize("name", [n for n in NOTES if n != "masked"])
 def test_meaning_is_kept(name: str) -> None:
-    """The same steps are taken out, and padding is 0, however the lowered layer is executed."""
+    """The same steps are removed, and padding is 0, in every way of executing the lowered layer."""
     proto = model(NOTES[name][0])
     rng = np.random.default_rng(1)
     lens = np.array([3, 0, 5], np.int32)
@@ -142,7 +142,7 @@ def test_meaning_is_kept(name: str) -> None:
 @pytest.mark.parametrize("layers", [1, 2])
 @pytest.mark.parametrize("index", ["zeros", "lengths"])
 def test_exports_of_torch(cell: str, layers: int, index: str) -> None:
-    """Steps taken out by a boolean index: only the last layer is meant, and only where zeros are looked for."""
+    """Steps removed by a boolean index: only the last layer is affected, and only if the index looks for zeros."""
     torch = needed("indexing of a padded sequence")
 
     class Net(torch.nn.Module):  # type: ignore[misc, name-defined]

@@ -43,7 +43,7 @@ def model(activation: str, held: Format = WHOLE) -> onnx.ModelProto:
 
 @pytest.mark.parametrize("activation", ["Sigmoid", "Tanh"])
 def test_every_code_has_the_entry_of_the_hardware(activation: str) -> None:
-    """An index that is one off below zero, at a step, or at the ends of the table."""
+    """Would catch an index that is one off below zero, at a step, or at the ends of the table."""
     proto = model(activation)
     for position in (0, 3, 7, 8, 12, 15):
         codes = np.arange(-(2**15), 2**15, dtype=np.float32).reshape(256, 256)
@@ -52,7 +52,7 @@ def test_every_code_has_the_entry_of_the_hardware(activation: str) -> None:
 
 
 def test_the_entries_are_as_the_document_says() -> None:
-    """Constants of the first entries, of the middle and beyond the ends, not taken from the code."""
+    """Independent constants for the first entries, the middle and beyond the ends."""
     x = np.array([[-100.0, -8.0, 0.0, 0.0079, 7.9999, 8.0, 1e9]], np.float32)
     (made,) = run(model("Sigmoid"), {"x": x}).values()
     np.testing.assert_array_equal(made[0] * 32768, [0, 11, 16384, 16448, 32757, 32767, 32767])
@@ -61,7 +61,7 @@ def test_the_entries_are_as_the_document_says() -> None:
 
 
 def test_entries_have_the_format_of_their_point() -> None:
-    """A coarser format that is left out."""
+    """Would catch a coarser format that is ignored."""
     held = Format(8, True, scale=(2.0**-7,), rounding=Rounding.HALF_EVEN)
     x = np.linspace(-9, 9, 101, dtype=np.float32)[None]
     (fine,), (coarse,) = (run(model("Sigmoid", h), {"x": x}).values() for h in (WHOLE, held))

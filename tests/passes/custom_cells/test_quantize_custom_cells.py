@@ -1,4 +1,4 @@
-"""Products of recurrences that are no LSTM, GRU or RNN.
+"""Matmuls of custom cells.
 
 What these would catch: products of other weights or with another bias, codes that overflow on some processor, results
 that depend on the form, on optimizations or on the batch, a recurrence that stays float in silence.
@@ -64,7 +64,7 @@ def looped() -> onnx.ModelProto:
 
 
 def written_out(steps: int = 4, one: onnx.ModelProto | None = None) -> onnx.ModelProto:
-    """The same, step by step, with one initial state."""
+    """The same recurrence unrolled, with one initial state."""
     one, made = one or cell(), onnx.ModelProto()
     made.CopyFrom(one)
     del made.graph.node[:], made.graph.input[:], made.graph.output[:]
@@ -154,7 +154,7 @@ def test_a_product_by_hand() -> None:
 
 
 def test_a_matrix_that_is_used_both_ways() -> None:
-    """As it stands by MatMul, transposed by Gemm: other codes."""
+    """Used directly by MatMul and transposed by Gemm, it has different quantized values."""
     text = STEP.replace("g = MatMul (h, S)", "g = MatMul (h, R)")
     model = rnnqc.layer(
         parse(f"{HEADER} cell (float[B,{I}] x, float[B,{H}] h) => (float[B,{H}] next) {{ {text} }}", **weights())
@@ -210,7 +210,7 @@ def test_equal_weights_are_stored_and_counted_once(form: str, make: Any, copied:
 
 
 def test_equal_quantized_values_of_unequal_scales() -> None:
-    """They share what they have in common."""
+    """They share the quantized values, not the scales."""
     S = weights()["S"]
     model = rnnqc.layer(parse(TWICE, S=S, COPY=S * 2))
     lowered = rnnqc.lower(model)
@@ -305,7 +305,7 @@ def from_state(state: Array) -> onnx.ModelProto:
 @pytest.mark.parametrize("scale", [0.0, 1.0], ids=["zeros", "learned"])
 @pytest.mark.parametrize("rows", [1, 3])
 def test_the_first_step_from_a_constant_state(rows: int, scale: float, form: str) -> None:
-    """Its products are quantized as those of the other steps are: nobody needs their weights as floats."""
+    """Its matmuls are quantized like those of the other steps, so that no float weights remain."""
     state = (scale * np.random.default_rng(4).standard_normal((rows, H))).astype(np.float32)
     model, given = from_state(state), written_out()
     feeds = feeds_of(model)
@@ -366,7 +366,7 @@ def test_recipes_that_leave_it_float(recipe: str, overrides: list[str], reason: 
 
 @pytest.mark.parametrize("strict", [False, True])
 def test_a_recipe_that_needs_data_is_refused_without(strict: bool) -> None:
-    """As for other layers; nothing would be quantized."""
+    """The recipe is refused as for other layers, because nothing would be quantized."""
     with pytest.raises(rnnqc.CompileError, match=r'"Scan" \(node .*no statistics of .*calibration=DATA') as caught:
         rnnqc.lower(looped(), "pow2-int16", strict=strict)
     assert "recurrent nodes stay float" not in str(caught.value)
@@ -374,7 +374,7 @@ def test_a_recipe_that_needs_data_is_refused_without(strict: bool) -> None:
 
 @pytest.mark.parametrize("recipe", ["int8", "brevitas-int8"])
 def test_a_recurrence_without_a_product_that_can_be_integer_stays_float(recipe: str) -> None:
-    """No recipe sends the user to a calibration, which would find no layer to observe."""
+    """No recipe advises a calibration, which would find no layer to observe."""
     text = "q = Gemm <alpha = 2.0> (h, S, b) next = Tanh (q)"
     arrays = {"S": np.eye(H, dtype=np.float32), "b": np.zeros(H, np.float32)}
     head = HEADER
@@ -503,7 +503,7 @@ def test_products_that_stay_float_are_listed(
 
 
 def test_a_linear_layer_in_front_is_none_of_it() -> None:
-    """Where steps multiply what it makes, and where an activation follows it."""
+    """Neither if steps multiply its result, nor if an activation follows it."""
     text = PROJECTED.replace("g = Add (q, e)", "ee = MatMul (e, S) g = Add (q, ee)")
     squashed = PROJECTED.replace("px = Add (p, b)", "pa = Add (p, b) px = Tanh (pa)")
     for source, names in ((text, "VRbS"), (squashed, "VRb")):

@@ -104,7 +104,7 @@ def test_values_of_steps_that_are_read() -> None:
 
 
 def test_one_matrix_twice_in_a_step() -> None:
-    """Each second product is one of the next step."""
+    """Every second matmul with it belongs to the next step."""
     text = "b = MatMul (h, R) c = Mul (b, h) d = MatMul (c, R) e = Add (a, d) f = Tanh (e) next = Add (f, h)"
     proto = steps(f"a = MatMul (x, V) {text}")
     assert apply(RollCustomSteps(), before(proto), [feeds_of(proto)]).statistics == {"scans": 1, "steps": T}
@@ -119,7 +119,7 @@ def test_one_row_of_an_initial_state_is_for_all(batch: int) -> None:
 
 
 def test_the_first_product_of_zeros_that_an_exporter_folded() -> None:
-    """What enters the loop then is the product, not the state."""
+    """The initial value of the loop is then the matmul's result, not the state."""
     proto = steps(change=lambda s, k: s if k else "c = MatMul (x, V) next = Tanh (c)", start="")
     model = before(proto)
     apply(RollCustomSteps(), model, [feeds_of(proto)])
@@ -137,7 +137,7 @@ STAY: dict[str, Callable[[str], str]] = {
 
 @pytest.mark.parametrize("kind", list(STAY))
 def test_a_step_that_differs(kind: str) -> None:
-    """It is not computed like the others."""
+    """Its nodes stay as they are."""
     parts = "d = Tanh (c) e, f = Split <axis = 1> (d) g = Concat <axis = 1> (f, e)"
     body = f"a = MatMul (x, V) b = MatMul (h, R) c = Sub (a, b) {parts} next = Add (g, h)"
     proto = steps(body, change=lambda s, k: STAY[kind](s) if k == 3 else s)
@@ -170,13 +170,13 @@ def test_both_directions_and_a_layer_above() -> None:
 
 
 def test_what_no_state_goes_into_may_differ() -> None:
-    """It is computed in front of the Scan."""
+    """Nodes that read no state are computed before the Scan."""
     proto = steps(change=lambda s, k: s.replace("(x, V)", "(x, Q)") if k == 3 else s)
     assert apply(RollCustomSteps(), before(proto), [feeds_of(proto)]).statistics == {"scans": 1, "steps": T}
 
 
 def test_kept_steps() -> None:
-    """What does not compute the same is left out, and named."""
+    """A recurrence whose rolled form computes something else stays, with a remark."""
     model = before(steps())
     (name,) = [n.name for n in model.graph.nodes if n.outputs[0].name == "b_0"]
     result = RollCustomSteps().keeping({name: "a difference"})(model)

@@ -225,7 +225,7 @@ def test_what_stays(change: dict[str, str], reason: str) -> None:
 
 @pytest.mark.parametrize("options", [{"recipe": "weight-only-int8"}, {"form": "ort"}, {"recipe": "fp16"}])
 def test_loops_of_cells_that_stay_float_stay_loops(options: dict[str, str]) -> None:
-    """What becomes of them would gain nothing."""
+    """A Scan would gain nothing for them."""
     made = rnnqc.lower(loop(), **options)
     assert nodes_of(made.model, "Loop") and not nodes_of(made.model, "Scan")
     assert [e.status for e in made.report.entries] == ["float"]
@@ -242,7 +242,7 @@ def test_a_loop_without_a_custom_cell_stays() -> None:
 
 
 def test_sites_that_are_kept() -> None:
-    """As `lower` tells it where the results differ."""
+    """`lower` names such sites to the pass if their results differ."""
     model = before(loop())
     (name,) = (n.name for n in nodes_of(model, "Loop"))
     result = WriteScans().keeping({name: "a difference"})(model)

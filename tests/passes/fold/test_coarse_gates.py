@@ -29,7 +29,7 @@ def _sqnr(float_model: onnx.ModelProto, lowered: onnx.ModelProto) -> float:
 @pytest.mark.few(1)
 @pytest.mark.parametrize("form", ["integer", "qcdq"])
 def test_a_cell_that_adds_little_in_each_step(form: str) -> None:
-    """What it adds is below 2^-12, half a step of a cell state in whole steps of 2^-11: those lost it."""
+    """Each step adds less than 2^-12, half a step of a cell state with steps of 2^-11, which would lose it."""
     case = Slow("LSTM", 2, 6.5, -7.5)
     lowered = rnnqc.lower(case.model(), form=form)
     assert not _warnings(lowered)

@@ -205,7 +205,7 @@ def test_formats_that_the_other_arithmetic_would_leave_out(override: str, expect
 
 
 def test_the_first_arithmetic_comes_first() -> None:
-    """A static recipe that both have keeps its file, and a refusal names what the default arithmetic misses."""
+    """A static recipe that both arithmetics support uses lut, and a refusal names what lut does not support."""
     recipe = INT8.with_overrides(["*.input.mode=static", "*.input.scale=0.125"])
     model = before("fold-scales", LstmCase().model(), recipe)
     apply(make_pass("fold-scales", recipe), model)
@@ -217,7 +217,7 @@ def test_the_first_arithmetic_comes_first() -> None:
 
 
 def test_other_activations() -> None:
-    """Also those that the other arithmetic computes."""
+    """Also activations that the lut arithmetic computes without tables."""
     activations = (Activation("Sigmoid"), Activation("Tanh"), Activation("Softsign"))
     _, folded = _folded(LstmCase(activations=activations))
     x = np.arange(-128, 128) * 0.03125
@@ -340,7 +340,7 @@ def test_formats_of_gru_and_rnn_that_the_other_arithmetic_would_leave_out(
 @pytest.mark.few(2)
 @pytest.mark.parametrize("name", ["Relu", "Elu", "Softsign", "HardSigmoid"])
 def test_vitis_tables_are_those_of_sigmoid_and_tanh(name: str) -> None:
-    """Others are exact, and have the format of their own range."""
+    """Other activations have exact tables, in a format of their own range."""
     case = RecurrentCase(op="RNN", activations=(Activation(name),), gain=3.0)
     lowered = rnnqc.lower(case.model(), "pow2-int16", calibration=[case.feeds()])
     (cell,) = lowered.model.cells.values()

@@ -1,4 +1,4 @@
-"""Inputs whose channels differ in size get codes that suit all of them.
+"""Input channels with different ranges are equalized before quantization.
 
 What these would catch: a factor that is no power of two, W scaled the wrong way, compensation with moments of the input
 as it was, inputs that are codes of the layer before, silent channels that blow up.
@@ -58,7 +58,7 @@ def test_channels_of_one_size_stay() -> None:
 
 
 def test_coarse_weights_stay() -> None:
-    """Where their noise outweighs that of the input there is nothing to gain."""
+    """If the weights' noise exceeds that of the input there is nothing to gain."""
     weights = np.ones((24, 8), np.float32)
     assert channel_scales(statistics(SIZES), weights, (8, None)) is not None
     assert channel_scales(statistics(SIZES), weights, (8, 2)) is None

@@ -232,7 +232,7 @@ def test_statistics_of_another_model() -> None:
 
 
 def test_what_is_shared_is_the_range() -> None:
-    """Members of one share may differ in width."""
+    """Members of one share may have different bits."""
     points = _resolved(_recipe(EIGHT, "*.input.share=io", "*.hidden.share=io", "*.hidden.bits=16"))
     for cell in CELLS:
         x, h = _scale(points, cell, "input"), _scale(points, cell, "hidden")

@@ -1,4 +1,4 @@
-"""How much noise an error of each pre-activation makes in the states of a cell.
+"""The effect of an error in each pre-activation on the states of a cell.
 
 What these would catch: a gate's derivative in the place of another's, a unit that counts whose forget gate counts as
 little as its slope in the calibration says, statistics without mean squares that stop the lowering.
@@ -68,7 +68,7 @@ def derivatives(function: Callable[[Array], Array], pre: Array) -> Array:
 
 
 def test_a_step_of_an_lstm() -> None:
-    """Of one step means are values, and noise in the hidden state is what finite differences say."""
+    """For one step means are values, and noise in the hidden state agrees with finite differences."""
     rng = np.random.default_rng(1)
     pre, c = rng.normal(0, 1, (4, H)), rng.normal(0, 1, H)
     h, values = lstm(pre, c)
@@ -139,7 +139,7 @@ def test_a_unit_that_counts() -> None:
 
 
 def test_statistics_without_mean_squares() -> None:
-    """Of an earlier version, or with --no-moments: the gates' slopes, as without statistics."""
+    """From an earlier version, or with --no-moments: uses the gates' slopes, as without statistics."""
     rows = np.ones((1, H))
     points = {f"c.{g}.activation": replace(seen(rows), channel_square=None) for g in CELL_TYPES["LSTM"].gates}
     cell = cell_of("LSTM")

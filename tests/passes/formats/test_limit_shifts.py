@@ -38,7 +38,7 @@ def position(scale: float) -> int:
 
 
 def positions(result: Any, point: str) -> list[int]:
-    """One for each gate, or one."""
+    """Returns a position for each gate, or one."""
     scale = points(result)[point].scale
     return [position(s) for s in scale[:: CASE.H]]
 

@@ -1,4 +1,4 @@
-"""Layers of the same weights: the steps of a decoder that was written out, or tied layers.
+"""Layers with the same weights: the steps of an unrolled decoder, or tied layers.
 
 What this would catch: weights that are rounded for each use apart, so that a file with thirty steps of one layer holds
 its weights thirty times; a mean of moments that is not that of all rows.
@@ -66,7 +66,7 @@ def stored(model: onnx.ModelProto) -> list[tuple[int, ...]]:
 @pytest.mark.parametrize(("recipe", "form"), [("int8", "fused"), ("int8", "qcdq"), ("w4a8-uneven", "fused")])
 @pytest.mark.parametrize("op", ["LSTM", "GRU"])
 def test_weights_stand_in_the_file_once(op: str, recipe: str, form: str) -> None:
-    """Those with wide channels, too: which ones are, all uses say together."""
+    """Also with wide channels, which are selected for all uses together."""
     for other in (False, True):
         model = two_uses(op, other)
         lowered = rnnqc.lower(

@@ -1,4 +1,4 @@
-"""Products of float16 that end onnxruntime's process are named; others are not."""
+"""float16 matmuls that crash onnxruntime are reported; others are not."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from tests.runs.sessions import Array
 
 
 def statistics_of(x: Array, name: str, shape: Sequence[int], op: str = "MatMul") -> Statistics:
-    """What a calibration with rows `x` says of one layer with a weight of this shape."""
+    """The statistics of a calibration with rows `x` for one layer with a weight of this shape."""
     observer = PointObserver(True, True)
     observer.update(Values(x.reshape(1, -1, x.shape[-1])))
     observer.flush()

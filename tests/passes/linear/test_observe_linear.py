@@ -67,7 +67,7 @@ def test_second_moments_are_those_of_the_input(layer: str) -> None:
 
 
 def test_weights_are_compensated(tmp_path: Path) -> None:
-    """Better than without data on other data; by the file as by the statistics."""
+    """The result on other data is better than without calibration; from the file as from the statistics."""
     proto = model_of("MatMul")
     statistics = rnnqc.calibrate(proto, [feeds_of(k, 8) for k in range(1, 9)])
     statistics.save(tmp_path / "stats.json")
@@ -108,7 +108,7 @@ def _stored(lowered: rnnqc.Lowered, name: str) -> Array:
 
 
 def test_only_what_something_follows_from_is_observed() -> None:
-    """No layer that stays float, no table that is an embedding, too, and nothing without moments."""
+    """Layers that stay float, tables that are also embeddings, and layers without moments are not observed."""
     proto = model_of("MatMul")
     assert list(rnnqc.calibrate(proto, [feeds_of(1)], moments=False).cells) == ["y_LSTM.forward"]
     table = next(t for t in proto.graph.initializer if t.name == "w")

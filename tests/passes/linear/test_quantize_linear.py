@@ -63,7 +63,7 @@ def draw(*shape: int, seed: int = 0) -> Array:
 
 
 def canonical(proto: onnx.ModelProto) -> Model:
-    """As the pass meets it."""
+    """The model as the pass gets it."""
     model = Model.load(proto)
     PassManager([Canonicalize()]).run(model)
     return model
@@ -194,7 +194,7 @@ def test_sites_that_stay(name: str) -> None:
 
 @pytest.mark.parametrize("attributes", ["strides = [2]", "pads = [1, 1]", "group = 2", "wide"])
 def test_convolutions_that_are_no_matmul(attributes: str) -> None:
-    """They are not for this pass, and it says nothing of them."""
+    """This pass ignores them silently."""
     shape = (N, K, 3) if attributes == "wide" else (N, K // 2, 1) if "group" in attributes else (N, K, 1)
     given = "" if attributes == "wide" else f"<{attributes}>"
     proto = parse(f"{HEAD} g (float[2,{K},8] x) => (float[2,{N},L] y) {{ y = Conv {given} (x, w) }}", w=draw(*shape))
@@ -330,7 +330,7 @@ def test_nodes_keep_their_names() -> None:
 
 @pytest.mark.parametrize("defect", ["weight", "multiplier", "bias"])
 def test_wrong_constants_are_found(defect: str) -> None:
-    """By the check of the pass, which --verify runs."""
+    """The check of the pass, which --verify runs, finds them."""
     model = canonical(case_model("Gemm with factors"))
     pass_ = every_size()
     check = pass_.constant_check(model)
@@ -346,7 +346,7 @@ def test_wrong_constants_are_found(defect: str) -> None:
 
 
 def test_a_lowered_model_is_read_again() -> None:
-    """Its functions are rnnqc's own."""
+    """Its functions are accepted as rnnqc's own."""
     model = canonical(case_model("Gemm"))
     apply(every_size(), model)
     again = rnnqc.Model.load(model.proto)

@@ -107,7 +107,7 @@ def test_a_window_that_is_the_input_is_no_gather() -> None:
     ],
 )
 def test_a_relu_comes_along(behind: str, moved: bool) -> None:
-    """onnxruntime makes one operator of it and the matmul; of what else reads the product nothing is lost."""
+    """onnxruntime fuses it with the matmul; other readers of the result still get it."""
     made = model(4, 3, "pads = [1, 1]", behind)
     assert apply(UnfoldConvolutions(), made, [{"x": draw(1, CHANNELS, 4)}]).modified
     (gemm,) = nodes_of(made, "Gemm")

@@ -97,7 +97,7 @@ def test_functions_that_may_hold_a_recurrence_are_inlined(form: str, calls: str)
 
 
 def test_functions_of_lowered_cells_stay() -> None:
-    """They hold products and tables, too."""
+    """They contain matmuls and tables, too, but must not be inlined."""
     lowered = rnnqc.lower(RecurrenceCase().model()).proto
     model = Model.load(lowered)
     Canonicalize()(model)

@@ -71,7 +71,7 @@ def test_all_inputs_and_outputs(op: str, dtype: Any) -> None:
 
 @pytest.mark.parametrize("case", MODERN)
 def test_everywhere(case: LstmCase) -> None:
-    """In branches and loops; within what the pass declares, of what onnxruntime computes of float16 itself."""
+    """In branches and loops; differences to onnxruntime's own float16 stay within what the pass declares."""
     model = canonical(retyped(case.model(), np.float16))
     feeds = [retyped_arrays(case.feeds(), np.float16)]
     result = apply(ComputeInFloat32(), model, feeds)
@@ -82,7 +82,7 @@ def test_everywhere(case: LstmCase) -> None:
 
 
 def test_what_is_transposed_is_cast_before() -> None:
-    """Bits are the same; the other order would be one that onnxruntime does not survive."""
+    """Bits are the same; onnxruntime crashes on the other order."""
     case = LstmCase(layout=1, initial_h=True, opset=17)
     proto = retyped(case.model(), np.float16)
     model = canonical(proto)

@@ -118,7 +118,7 @@ def test_outputs_keep_their_names() -> None:
 
 
 def test_recurrent_layers_in_branches_keep_their_names() -> None:
-    """Unless both branches have one of that name: then the path says which it is."""
+    """Unless both branches have a layer of that name: then the path identifies it."""
     branch = "{} () => (Y) {{ [{}] Y = RNN <hidden_size = 4> (x, W, R) }}"
     for names, expected in ((("left", "right"), "left"), (("same", "same"), "Z:If/then_branch/same")):
         branches = ", ".join(

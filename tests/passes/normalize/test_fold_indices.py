@@ -149,7 +149,7 @@ def test_declared_shapes_are_not_believed() -> None:
 
 
 def test_defaults_are_no_constants() -> None:
-    """A run may give `k`: then shape and condition are others."""
+    """A run may give another `k`, which changes shape and condition."""
     model = _model(
         "g (float[2,3] x, int64[2] k, bool c) => (float[M,N] y) <int64[2] k = {3, 2}, bool c = {1}>",
         "r = Add (k, k) h = Sub (r, k) z = Reshape (x, h) "
@@ -236,7 +236,7 @@ def _results(model: Model) -> list[Mapping[str, Array]]:
     [("gtcrn/gtcrn", 1000), ("silero_vad/silero_vad_16k_op15", 70), ("exporters/deepfilternet_df_dec", 20)],
 )
 def test_public_models(shared: Callable[[str], Path], name: str, fewer: int) -> None:
-    """At least so many nodes fewer; the outputs are compared bit by bit."""
+    """The pass removes at least the given number of nodes; outputs are compared bit by bit."""
     model = Model.load(str(shared(f"models/{name}.onnx")))
     PassManager([Canonicalize()]).run(model)
     before = len(nodes_of(model))

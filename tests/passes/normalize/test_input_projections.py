@@ -106,7 +106,7 @@ def test_both_directions_of_a_bidirectional_layer() -> None:
 
 
 def declined(text: str, changed: Sequence[tuple[str, object]] = ()) -> None:
-    """A layer over `text`, which makes `z` of the product `q [5,2,16]`, stays as it is."""
+    """A layer over the nodes in `text`, which compute `z` from the matmul `q [5,2,16]`, stays as it is."""
     rng = np.random.default_rng(0)
     graph = f"""<ir_version: 10, opset_import: ["": 17]>
     g (float[5, 2, 3] x) => (float[A, 1, B, 4] y) {{

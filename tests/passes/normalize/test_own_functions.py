@@ -54,7 +54,7 @@ def test_own_functions_are_refused(name: str, tmp_path: Path, capfd: pytest.Capt
 @pytest.mark.parametrize("op", ["LSTM", "GRU", "RNN"])
 @pytest.mark.parametrize("recipe", ["int8", "pow2-int8"])
 def test_functions_of_rnnqc_are_not(op: str, recipe: str) -> None:
-    """Without what the model remembers of its cells, too."""
+    """Even without the model's metadata about its cells."""
     case = LstmCase(op=op)  # type: ignore[arg-type]
     lowered = rnnqc.lower(case.model(), recipe, calibration=[case.feeds()]).proto
     assert {f.domain for f in lowered.functions} == {DOMAIN}

@@ -70,7 +70,7 @@ def test_keeps(proto: onnx.ModelProto) -> None:
 
 
 def test_a_held_state_stays_held() -> None:
-    """Two steps fewer than there are: the last two hand on the state of the second."""
+    """The sequence is two steps shorter: the last two keep the state of the second."""
     proto = masked(length="all = Gather (size, one) length = Sub (all, two)")
     proto.graph.initializer.append(onnx.numpy_helper.from_array(np.array(2), "two"))
     model = canonical(proto)
@@ -89,7 +89,7 @@ def test_a_choice_that_broadcasts_stays() -> None:
 
 
 def test_the_layer_behind_the_masks_is_found() -> None:
-    """It stayed float, and nothing said so: a row of tanh with choices in between was no recurrence."""
+    """It used to stay float silently: tanh steps with choices in between were not found as a recurrence."""
     lowered = rnnqc.lower(masked(), strict=True)
     assert [(e.op, e.status) for e in lowered.report.entries] == [("RNN", "lowered")]
     feed = {"x": np.random.default_rng(3).standard_normal((5, STEPS, 3)).astype(np.float32), "n": np.array(0)}

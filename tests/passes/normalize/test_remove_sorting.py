@@ -1,4 +1,4 @@
-"""remove-sorting: a batch that is sorted by length around recurrent nodes is left in its order.
+"""remove-sorting: removes sorting a batch by length around recurrent nodes.
 
 What these would catch: a sort that stays although nobody sees it, or goes although somebody does; states or lengths of
 other rows; a graph output that loses its name.

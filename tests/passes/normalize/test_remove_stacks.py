@@ -1,4 +1,4 @@
-"""What is taken from a stack is the operand that was stacked; ranges that are no operand stay.
+"""A value that is taken from a stack becomes the stacked operand; ranges of several operands stay.
 
 What these would catch: an operand beside the one that is meant, sizes that are not known, an axis that is lost or kept,
 two layers of LSTM cells with stacked states that stay a loop of other operators, slower than in float.

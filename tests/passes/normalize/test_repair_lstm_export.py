@@ -126,7 +126,7 @@ def test_zero_states() -> None:
 
 @pytest.mark.parametrize("what", ["a value", "an input"])
 def test_states_that_mean_something(what: str) -> None:
-    """One that is not zero; zeros that a run may replace."""
+    """A state that is not zero, and zeros that a run may replace, stay."""
     initial = np.zeros((1, 2, H), np.float32)
     initial[0, 1, 2] = float(what == "a value")
     model = Model.load(layer(1, 2, initial=initial, listed=what == "an input"))
@@ -134,7 +134,7 @@ def test_states_that_mean_something(what: str) -> None:
 
 
 def test_zeros_of_another_size() -> None:
-    """What PyTorch's exporter writes for a projection, which the file has lost."""
+    """PyTorch's exporter writes such states for an LSTM with a projection, which the file loses."""
     model = Model.load(layer(1, 2, initial=np.zeros((1, 2, H + 1), np.float32)))
     assert not RepairLstmExport()(model).modified
 

@@ -79,7 +79,7 @@ def test_a_copy_that_is_an_output_stays() -> None:
 
 
 def test_different_weights_stay_apart() -> None:
-    """Of the same shape, and one the transpose of the other."""
+    """Weights of the same shape, and one that is the transpose of the other."""
     rng = np.random.default_rng(0)
     arrays = {k: rng.standard_normal((H, H)).astype(np.float32) for k in "AB"}
     text = f"""<ir_version: 8, opset_import: ["": 17]> g (float[N,{H}] x) => (float[N,{H}] y) {{

@@ -56,7 +56,7 @@ def test_keeps(name: str) -> None:
 
 @pytest.mark.parametrize("perm", [[1, 0, 2], [0, 1, 2]])
 def test_a_mask_of_lengths_as_keras_writes_it(perm: list[int]) -> None:
-    """The mask is [B,T], and its elements those of a view of it; outputs behind the end are zeros."""
+    """The mask is [B,T] and read through a view; outputs after the end are zeros."""
     rng = np.random.default_rng(2)
     text = f"""<ir_version: 10, opset_import: ["": 17]> g (float[T,B,5] x, int32[B] n)
       => (float[D,E,8] y, float[E,8] h) {{

@@ -78,7 +78,7 @@ def masked_step(h: str, lengths: str) -> str:
 
 @pytest.mark.parametrize(("mask", "stays"), [("a", False), ("b", True)])
 def test_the_output_masked_by_another_layers_lengths(mask: str, stays: bool) -> None:
-    """Behind its own lengths the node puts out zeros where the loop put out what it computed."""
+    """After its own lengths the node returns zeros where the loop returned computed values."""
     second = (
         masked_step("b", "second").replace(STEP.splitlines()[0] + "\n", "").replace("x3 = Unsqueeze(x, axis_0)", "")
     )
@@ -125,7 +125,7 @@ def test_a_state_masked_by_other_lengths_than_the_layers() -> None:
     ],
 )
 def test_lengths_that_are_no_whole_numbers(kind: str, before: str, prepare: str, moves: bool) -> None:
-    """2.5 elements are three trips, and `sequence_lens` would say two: the steps that count are counted."""
+    """2.5 elements are three iterations, but two in `sequence_lens`: the effective steps are counted."""
     model = proto(f"""
     g (float[7,3,5] X, {kind}[3] lengths) => (float[7,3,6] Y, float[3,6] out) {{
       {before}
@@ -276,7 +276,7 @@ def test_gemm_after_the_step_adds_an_element_of_a_sequence(shape: str) -> None:
     ("start", "stays"), [("first", True), ("both", False), ("both, with a constant", False), ("true", False)]
 )
 def test_conditions_before_the_first_trip(start: str, stays: bool) -> None:
-    """With a condition only after each trip there is a first trip whatever it says."""
+    """A condition that is only checked after each iteration does not prevent the first one."""
     condition = {
         "first": "c = Less(number_0, n)",
         "both": "c0 = Less(number_0, n) c1 = Less(number_0, k) c = And(c0, c1)",
@@ -336,7 +336,7 @@ def test_a_trip_count_that_is_no_dimension(backwards: bool) -> None:
     ("a", "b", "layers"), [("?", "?", 2), ("N", "M", 2), ("3", "?", 2), ("N", "N", 1), ("3", "3", 1)]
 )
 def test_steps_of_other_rows(a: str, b: str, layers: int) -> None:
-    """One row that is expanded to the rows of the next step is not that step's own state."""
+    """A row that is expanded to the rows of the next step is not a state of that step."""
     model = proto(f"""
     g (float[1,{a},5] x0, float[1,{b},5] x1) => (float[1,r,6] out) {{
       none0, h0 = RNN<hidden_size = 6>(x0, W, R)

@@ -1,4 +1,4 @@
-"""Recurrences in loops and written out: which become LSTM, GRU and RNN nodes, and that they compute the same.
+"""Recurrences in loops and unrolled that become LSTM, GRU and RNN nodes, and compute the same.
 
 What these would catch: weights packed in another order, a bias lost or counted twice, a sequence read from the wrong
 end, a state that does not start where it did, a loop replaced that does something else, one that stays without a word.
@@ -211,7 +211,7 @@ def test_counters_of_every_type(counter: str, dynamic: bool) -> None:
 @pytest.mark.few(1)
 @pytest.mark.parametrize("form", ["scan", "loop", "script", "keras"])
 def test_constants_of_the_body(form: str) -> None:
-    """What is made outside the loop of the body's own constants has them outside, too."""
+    """Nodes that move out of the loop take the constants of the body along."""
     case = RecurrenceCase(form=form, local=True, spare=True)
     check(case)
     check(RecurrenceCase(op="GRU", form=form, local=True, initial="zeros", lengths="zeros" if form == "loop" else ""))
@@ -220,7 +220,7 @@ def test_constants_of_the_body(form: str) -> None:
 
 @pytest.mark.parametrize("cut", ["split", "slice"])
 def test_a_part_of_a_product_that_nothing_uses(cut: str) -> None:
-    """What the reset gate multiplies has a product of its own; h's has a part for it all the same."""
+    """The reset state has a matmul of its own, although h's matmul has columns for the candidate, too."""
     check(RecurrenceCase(op="GRU", form="keras", products="fused", cut=cut, reset_after=False, order="znr"))
 
 
@@ -232,7 +232,7 @@ def test_lengths_of_rows(op: str) -> None:
 
 
 def layer_of_lstm_step(reverse: bool = False, lengths: bool = False) -> onnx.ModelProto:
-    """What `rnnqc layer` makes of an LSTM step."""
+    """The layer that `rnnqc layer` makes of an LSTM step."""
     step = RecurrenceCase(form="unrolled", time=1, batch="B", outputs=("final",)).model()
     step.graph.input[0].CopyFrom(onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, ["B", 5]))
     gather = next(n for n in step.graph.node if n.op_type == "Gather")
@@ -245,7 +245,7 @@ def layer_of_lstm_step(reverse: bool = False, lengths: bool = False) -> onnx.Mod
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("lengths", [False, True])
 def test_layers_of_a_cell(reverse: bool, lengths: bool) -> None:
-    """What `rnnqc layer` makes of an LSTM step is an LSTM; a mask is an element of a sequence there."""
+    """`rnnqc layer` of an LSTM step is recovered as an LSTM; its mask is an element of a sequence."""
     proto = layer_of_lstm_step(reverse, lengths)
     model, _ = recovered(proto)
     assert layers(model) == ["LSTM"]
@@ -343,7 +343,7 @@ def edited(case: RecurrenceCase, name: str, **changes: object) -> onnx.ModelProt
     ],
 )
 def test_almost_a_layer(case: RecurrenceCase, name: str, changes: dict[str, object], made: list[str]) -> None:
-    """Whatever becomes of it, it computes what it did."""
+    """The recovered model computes the same, whatever it consists of."""
     proto = edited(case, name, **changes)
     if changes.get("input1") == "one":
         proto.graph.initializer.append(onnx.numpy_helper.from_array(np.array(1), "one"))

@@ -111,7 +111,7 @@ def test_what_keeps_a_step_float_is_said() -> None:
 
 
 def test_declines_where_no_step_is_found() -> None:
-    """A feed-forward layer of float16 stays one."""
+    """A feed-forward layer stays float16."""
     loaded = Model.load(
         parse('<ir_version: 10, opset_import: ["": 18]> g (float16[2, 4] x) => (float16[2, 2] y) { y = MatMul (x, V) }',
               V=arrays()["V"])

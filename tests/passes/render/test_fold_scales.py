@@ -34,7 +34,7 @@ def _folded(proto: onnx.ModelProto, recipe: Recipe = INT8, dispatch: bool = True
 
 
 def test_golden(golden: Callable[[str, str], None]) -> None:
-    """With weights of one kind: both kinds would say everything twice."""
+    """With one kind of weights: both kinds would duplicate the text."""
     recipe = INT8.with_overrides(["*.input.mode=static", "*.input.scale=0.03125"])
     model = _folded(CASE.replace(outputs=("Y_h",)).model(), recipe, dispatch=False)
     Cleanup()(model)
@@ -67,7 +67,7 @@ def test_dispatch_does_not_change_a_bit() -> None:
     ids=str,
 )
 def test_close_to_the_quantized_graph(case: LstmCase) -> None:
-    """The tables are exact to half a code: what is left is their error."""
+    """The tables are exact to half an LSB, which is the only difference."""
     model = before("fold-scales", case.model())
     expected = run(plain_session(model.proto), case.feeds())
     FoldScales()(model)
@@ -172,7 +172,7 @@ def test_codes_are_those_of_the_float_states() -> None:
 
 
 def test_16_bit_codes_do_not_pass_but_are_made_again() -> None:
-    """From the float hidden states, with their scale and zero point."""
+    """The layer quantizes the float hidden states again, with their scale and zero point."""
     proto = stacked_model([LstmCase(), LstmCase(I=4, seed=1), LstmCase(I=4, seed=2)])
     recipe = INT8.with_overrides(["layer[02]*.hidden.bits=16", "layer0*.hidden.zero_point=30000"])
     model = before("fold-scales", proto, recipe)
@@ -196,7 +196,7 @@ def test_hidden_states_that_are_outputs_too_stay_float() -> None:
 
 
 def test_first_layer_without_integer_form() -> None:
-    """Its codes are not there: the second layer takes the same codes from the float states."""
+    """Its quantized values do not exist: the second layer computes the same ones from the float states."""
     recipe = INT8.with_overrides(["layer0*.acc.bits=none"])
     proto = stacked_model([LstmCase(), LstmCase(I=4, seed=1)])
     model = before("fold-scales", proto, recipe)

@@ -113,7 +113,7 @@ def _configurations(model: Model) -> list[int]:
 
 
 def test_names_say_what_bodies_hold() -> None:
-    """Equal bodies have equal names in different models, and different ones different numbers."""
+    """Equal bodies have equal names in different models; different bodies have different numbers."""
     one, other = _fused(CASE.model()), _fused(CASE.replace(seed=1).model())
     assert [f.name for f in _functions(one)] == [f.name for f in _functions(other)]
     assert _configurations(one) == _configurations(other)

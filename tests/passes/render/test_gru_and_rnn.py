@@ -1,4 +1,4 @@
-"""What the passes do for GRU and RNN where it is not what they do for LSTM.
+"""Passes on GRU and RNN, in the cases that differ from LSTM.
 
 What these would catch: a bias of the reset product that is folded into the other one, a scale of `r * h` used for the
 hidden codes, an unbounded state on a fixed scale, packed matrices with a column too few.
@@ -140,7 +140,7 @@ def test_multipliers_and_biases_by_hand(case: RecurrentCase) -> None:
 
 
 def test_attributes_of_the_operators() -> None:
-    """Nodes have those that are not at their defaults."""
+    """Nodes have the attributes with other than default values."""
     found = {}
     for name, case in (("reset first", RESET_FIRST), ("linear", LINEAR), ("rnn", RNN)):
         cell, folded = _folded(case)

@@ -67,7 +67,7 @@ def feeds(model: onnx.ModelProto, seed: int = 0) -> dict[str, Array]:
 
 @functools.cache
 def seen(cell: str = "LSTM") -> Statistics:
-    """Of a calibration of the layer of both directions."""
+    """The statistics of the bidirectional layer."""
     return calibrate(layer(cell), [feeds(layer(cell), k) for k in range(3)])
 
 
@@ -112,7 +112,7 @@ def test_unrounded_states_become_what_the_recurrence_reads(cell: str) -> None:
 
 
 def test_a_rounding_down_is_one() -> None:
-    """An RNN's states leave it unrounded: the quantized ones are below them, as in the recurrence."""
+    """An RNN's states leave it unrounded: the quantized ones are rounded down, as in the recurrence."""
     _, real, plain = both("RNN", "pow2-int16", "integer", ["y"])
     below = plain["y"] - real["y"]
     assert (below >= 0).all() and below.max() > 0.5 * 2.0**-12

@@ -60,7 +60,7 @@ def test_lowered_files_have_short_bodies(op: Op, rest: str) -> None:
 
 
 def test_nodes_that_cut_several_values_keep_names() -> None:
-    """Of which onnxruntime before 1.22 makes those of a Split."""
+    """onnxruntime before 1.22 uses their names for a Split."""
     lowered = rnnqc.lower(cutting_layer()).proto
     named = {n.name: n.op_type for block in blocks_of(lowered.functions) for n in block.node if n.name}
     assert sorted(named.values()) == ["Slice"] * 4 + ["Unsqueeze"]

@@ -77,7 +77,7 @@ def test_bytes_of_the_table() -> None:
 
 
 def test_no_session_makes_floats_of_the_table(tmp_path: Path) -> None:
-    """What onnxruntime has optimized still reads int8 rows."""
+    """The model that onnxruntime has optimized still reads int8 rows."""
     model = _canonical(_gather(_table()))
     apply(QuantizeEmbeddings(), model)
     chosen = options()
@@ -100,7 +100,7 @@ def test_indices_out_of_range_fail_as_before() -> None:
 
 @pytest.mark.parametrize(("largest", "is_half"), [(127 * 2.0**-14, True), (127 * 2.0**-14.1, False), (9e6, False)])
 def test_scales_that_float16_does_not_hold(largest: float, is_half: bool) -> None:
-    """One of them is enough."""
+    """If float16 cannot hold one scale, all are float32."""
     table = _table()
     table[7] *= np.float32(largest) / np.abs(table[7]).max()
     model = _canonical(_gather(table))
@@ -129,7 +129,7 @@ def test_rows_of_zeros_and_of_large_numbers() -> None:
     "change", ["axis", "constant indices", "small", "not finite", "float16", "input", "read elsewhere"]
 )
 def test_other_tables_stay(change: str) -> None:
-    """StoreWeights takes some of them, and tells of all others."""
+    """StoreWeights stores some of them, and reports all others."""
     table = _table()
     if change == "not finite":
         table[3, 1] = np.inf

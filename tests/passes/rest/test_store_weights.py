@@ -141,7 +141,7 @@ def test_bytes() -> None:
 
 
 def test_groups_that_are_small_in_their_channel() -> None:
-    """A few of them, or of zeros, do not make the scales of all others twice as large; the channel has their loss."""
+    """A few of them, or groups of zeros, do not double all scales; the channel's loss includes theirs."""
     weight = _weight((24, 40))
     weight[:12, 3] = 0.0
     weight[:12, 4] *= np.float32(1e-5)
@@ -174,7 +174,7 @@ def test_scales_that_float16_has_not_are_float32(factor: float, dtype: str) -> N
 
 @pytest.mark.parametrize("grid", ["power of two", "of channels", "of all"])
 def test_weights_that_are_int8_values_stay(grid: str) -> None:
-    """For such weights models are trained; those of a group need not reach 127."""
+    """Models are trained with such weights; a group's weights need not reach 127."""
     rng = np.random.default_rng(2)
     codes = rng.integers(-60, 61, (24, 8, 30)).astype(np.float32)
     codes[:, 0, 0] = 127.0
@@ -194,7 +194,7 @@ def test_weights_that_are_int8_values_stay(grid: str) -> None:
 
 
 def test_groups_hold_channels_with_one_large_weight() -> None:
-    """What shares no group with it is as precise as without it."""
+    """Weights in other groups are as precise as without the large weight."""
     weight = _weight((24, 8, 30))
     weight[:, 0, 0] = 100.0
     text = f"{HEAD.format(opset=17)} g (float[N,8,T] x) => (float[N,24,T] y) {{ y = Conv (x, w) }}"

@@ -1,4 +1,4 @@
-"""Where two forms of a model differ first.
+"""The first difference between two forms of a model.
 
 What these would catch: a value inside a loop, a branch or a function that is not looked at, a later step named for an
 earlier one, a consequence named for its cause, values that a pass only calls differently taken for others.
@@ -83,7 +83,7 @@ CASES: dict[Placement, LstmCase] = {
 @pytest.mark.few(1)
 @in_turn(placement=[*CASES, "main"], form=["fused", "integer", "fused", "integer", "integer"])
 def test_no_divergence_where_there_is_none(placement: Placement, form: str) -> None:
-    """Of the integer form the unrolled one, whose passes are those of the loop and one more."""
+    """For the integer form only unrolled, whose passes include those of the loop."""
     case, unroll = CASES[placement], form == "integer"
     for before, after, numerics in stages(case, form, unroll).values():
         assert first_divergence(before, after, case.feeds(), numerics) is None

@@ -105,7 +105,7 @@ def plus(delta: float) -> Callable[[Any], Any]:
 
 
 def swapped(array: np.ndarray) -> np.ndarray:
-    """Two that are nearly the same."""
+    """Exchanges two that are nearly equal."""
     order = np.argsort(array)
     at = order[int(np.argmin(np.diff(array[order]) + 1e9 * (np.diff(array[order]) == 0))) :][:2]
     array[at] = array[at[::-1]]
@@ -167,7 +167,7 @@ def test_an_entry_of_a_table(name: str) -> None:
 
 
 def test_knots_that_are_wrong_where_they_are_defined(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The definition and the pass have them from one place: then the function itself says what is wrong."""
+    """Pass and check share the definition: the function itself then shows the error."""
     from rnnqc.cells import tables
     from rnnqc.passes.render.lut import emit_tables
 
@@ -234,7 +234,7 @@ def test_a_constant_of_a_quantizer(name: str) -> None:
 @pytest.mark.parametrize("share", [1.0, 0.1])
 @pytest.mark.parametrize("point", ["W.weight", "hidden", "cell_state"])
 def test_a_scale_that_is_wrong_wherever_it_is_used(point: str, share: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Codes and formats agree with it: only the weights, the bounds and the recipe say what it has to be."""
+    """Quantized values and formats agree with it: only weights, bounds and recipe contradict it."""
     from rnnqc.passes.qcdq import insert_qcdq as module
 
     right = module.resolve_formats
@@ -385,7 +385,7 @@ def test_a_constant_of_an_exported_cell(name: str) -> None:
 @pytest.mark.parametrize("pass_name", ["cleanup", "fuse-quant-lstm-cell"])
 @pytest.mark.parametrize("recipe", ["int8", "w4a8", "pow2-int16"])
 def test_a_constant_of_a_cell_that_is_moved(recipe: str, pass_name: str) -> None:
-    """Where no data reaches the entry, "equal bits" sees nothing."""
+    """Comparing bits finds nothing if no data reaches the entry."""
     passes = default_passes(load_recipe(recipe), "fused", False, statistics_of(LSTM))
     if pass_name == "cleanup":  # the one before cells become nodes
         passes = passes[: [p.info.name for p in passes].index("fuse-quant-lstm-cell")]
@@ -574,7 +574,7 @@ def _quick(k: int, overrides: str) -> bool:
     ],
 )
 def test_right_constants_raise_no_alarm(recipe: str, case: str, overrides: str) -> None:
-    """And are compared: of every pass that has something to compare them with."""
+    """They are compared for every pass that has a check."""
     drawn = CASES[case]
     statistics = statistics_of(drawn)
     for stats in (statistics, None) if not RECIPES[recipe] else (statistics,):
@@ -647,7 +647,7 @@ def test_a_constant_of_a_recurrence_of_other_equations(name: str) -> None:
 @pytest.mark.parametrize("recipe", sorted(RECIPES))
 @pytest.mark.parametrize("form", ["integer", pytest.param("qcdq", marks=pytest.mark.slow)])
 def test_right_recurrences_raise_no_alarm(recipe: str, form: str) -> None:
-    """And are, without quantizers, the float model."""
+    """Without quantizers they equal the float model."""
     proto, statistics = HIGHWAY.model(), _seen_highway()
     checks = rnnqc.lower(proto, recipe, form, stats=statistics, verify=True).report.checks
     texts = [text for name, text in checks if name == "quantize-custom-cells"]

@@ -55,7 +55,7 @@ def first_gate(array: np.ndarray) -> np.ndarray:
 
 
 def first_16(array: np.ndarray) -> np.ndarray:
-    """Of the first gate of 16 units, whatever their number."""
+    """Selects the first gate of 16 units."""
     array[..., :16] *= np.float32(1.01)
     return array
 
@@ -67,7 +67,7 @@ GRU = RecurrentCase(op="GRU", T=12, B=3, I=6, H=16, dynamic_time=True, dynamic_b
 
 @dataclass(frozen=True)
 class Planted:
-    """An error, and what has to be said of it."""
+    """An error, and the expected message."""
 
     pass_name: str
     edit: Edit
@@ -77,7 +77,7 @@ class Planted:
 
 
 def step(value: str, gate: str = r"\w+_gate") -> str:
-    """What is said of a value of a single step: its name, the gate and the column."""
+    """The message about a value of a single step: its name, the gate and the column."""
     return rf"'\S+forward/(u?int8/)?{value}' is not '\S+' in a single step: {gate}, column \d+"
 
 
@@ -201,7 +201,7 @@ def test_errors_of_grids_are_named(recipe: str, op: str, error: str) -> None:
 @pytest.mark.parametrize("op", GRID_CASES)
 @pytest.mark.parametrize("recipe", slow_but("brevitas-int8", *GRID_RECIPES))
 def test_right_grids_raise_no_alarm(recipe: str, op: str) -> None:
-    """And every part of a step is compared: nothing is passed over."""
+    """Every part of a step is compared; none is skipped."""
     case = GRID_CASES[op]
     verifier = verifier_of(case.model())
     run(calibrated_passes(case, recipe), case.model(), verifier)
@@ -214,7 +214,7 @@ def test_right_grids_raise_no_alarm(recipe: str, op: str) -> None:
 @pytest.mark.few(2)
 @pytest.mark.parametrize("scale", ["input", "hidden", "reset"])
 def test_a_scale_of_codes(scale: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Codes that are made with another scale than the multipliers know."""
+    """Values quantized with another scale than the multipliers assume."""
     from rnnqc.passes.fold import integer_forms as module
 
     fold, case = module.fold_fixed_point, GRID_CASES["GRU"]
@@ -245,7 +245,7 @@ def exported_cell(seed: int, **options: Any) -> onnx.ModelProto:
 
 
 def test_errors_of_a_grid32_are_named() -> None:
-    """What the slow runs do of every recipe: of a recipe whose LSTM has Brevitas' arithmetic."""
+    """The slow runs test every recipe; this is one whose LSTM has Brevitas' arithmetic."""
     edit, said = GRID_ERRORS["h"]
     run_spoilt(LSTM.model(), calibrated_passes(LSTM, "brevitas-int8"), "fold-scales", edit, f"changed .*{said}")
 
@@ -253,7 +253,7 @@ def test_errors_of_a_grid32_are_named() -> None:
 @pytest.mark.few(1)
 @pytest.mark.parametrize("error", EXPORTED)
 def test_errors_of_exported_cells_are_named(error: str) -> None:
-    """What a compared cell of Brevitas is compared with is its float32 form, "grid32"."""
+    """The reference of a cell of Brevitas is its float32 form, "grid32"."""
     edit, said = EXPORTED[error]
     run_spoilt(exported_cell(9), exported_passes("integer", False), "read-quant-lstm-cell", edit, f"changed .*{said}")
 

@@ -1,4 +1,4 @@
-"""What a verified lowering makes of losses that are no fault of a pass, and of values that drift.
+"""Verified lowerings with losses that are not errors of a pass, and with values that drift.
 
 What these would catch: a false alarm about ranges that were made for other data, a fault that hides behind such a loss,
 and models that are run more often than needed.
@@ -51,7 +51,7 @@ def own_losses(checks: list[tuple[str, str]]) -> list[str]:
 
 
 def test_ranges_of_other_data_raise_no_alarm() -> None:
-    """Ranges promise nothing of data that they were not made for; that is said, and the rest is compared exactly."""
+    """Ranges promise nothing for other data; a note says so, and everything else is compared exactly."""
     checks = rnnqc.lower(CASE.model(), "pow2-int8-floor", stats=of_other_data(CASE, 300.0), verify=True).report.checks
     assert set(own_losses(checks)) == {"insert-qcdq"}
     assert "without quantizers: max abs difference 0" in [text for _, text in checks]
@@ -68,7 +68,7 @@ def test_the_command_says_so(tmp_path: Path, capfd: pytest.CaptureFixture[str]) 
 
 
 def test_a_fault_does_not_hide_behind_such_a_loss() -> None:
-    """Of the structure, which no constant shows."""
+    """An error of the structure, which no constant shows."""
 
     def wrong_gate(model: Model) -> bool:
         found = [n for g in model.graphs() for n in g.nodes if n.op == "Tanh" and "cell_gate" in n.name]
@@ -85,7 +85,7 @@ def test_a_fault_does_not_hide_behind_such_a_loss() -> None:
 
 
 def test_a_loss_without_statistics_is_an_alarm() -> None:
-    """The same loss of a recipe that promises something of any data."""
+    """The same loss with a recipe that promises a bound for any data."""
     passes = default_passes(load_recipe("int8"), "integer", False)
     place = next(k for k, p in enumerate(passes) if p.info.name == "insert-qcdq")
 
@@ -129,7 +129,7 @@ def test_right_models_that_drift(name: str) -> None:
 
 
 def test_a_model_is_run_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a pass made is what the next one has before it."""
+    """The model after a pass is the one before the next pass."""
     made: list[int] = []
     right = ModelRuns.__init__
 
@@ -147,7 +147,7 @@ def test_a_model_is_run_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_an_edit_between_passes_is_noticed() -> None:
-    """By whoever holds the model: the runs of the pass before are not those of another model."""
+    """If a caller edits the model, the runs after the previous pass are not reused."""
     first, second = default_passes(load_recipe("int8"), "integer", False)[-2:]
     passes = default_passes(load_recipe("int8"), "integer", False)[:-2]
     verifier, model = VerifyNumerics([CASE.feeds()]), Model.load(CASE.model())

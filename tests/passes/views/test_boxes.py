@@ -26,7 +26,7 @@ def numbered(*shapes: tuple[int, ...]) -> list[Table]:
 
 
 def copied(boxes: list[Box], starts: list[Table], size: int) -> Table:
-    """What the copies make, element by element; -1 for an element that none makes, -2 for one that two make."""
+    """The result of the copies, element by element; -1 for an element that none writes, -2 for one that two write."""
     made = np.full(size, -1)
     for box in boxes:
         for place in itertools.product(*(range(n) for n, _, _ in box.axes)):

@@ -123,14 +123,14 @@ def test_keeps(case: str) -> None:
 
 
 def test_a_model_without_functions_stays() -> None:
-    """It runs without the native library, which has nothing to do in it."""
+    """Such a model does not need the native library."""
     model = lowered(FIRES["states that are cut from a packed one"][0])
     model.functions.clear()
     assert not FuseViews().run(model).modified
 
 
 def test_as_many_as_there_are_names() -> None:
-    """Equal ones share a function; those that save most are first."""
+    """Equal regions share a function; those that save most come first."""
     makes = [f"t{k} = Transpose <perm = [1, 0]> (x{k}) o{k} = Reshape (t{k}, flat{k})" for k in range(ALIASES + 5)]
     more = "p = Transpose <perm = [1, 0]> (x0) q = Reshape (p, flat0) r = Transpose <perm = [1, 0]> (q) z = Neg (r)"
     shapes = [f"float[2,{k + 2}] x{k}" for k in range(ALIASES + 5)]

@@ -162,7 +162,7 @@ KEPT = {
 
 
 def canonical(proto: onnx.ModelProto) -> Model:
-    """The model as the pass may meet it."""
+    """The model as the pass gets it."""
     model = Model.load(proto)
     PassManager([Canonicalize()]).run(model)
     return model
@@ -210,7 +210,7 @@ def test_nodes_of_cells_stay() -> None:
 
 
 def test_halves_that_overlap_take_no_search(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So tables with the differences between their entries are read: two outputs take two operators at least."""
+    """Tables and differences of their entries are read so: two outputs need at least two operators."""
     searched: list[object] = []
     monkeypatch.setattr("rnnqc.passes.views.plans.from_any", lambda *_, **__: searched.append(1))
     proto = parse(
@@ -240,7 +240,7 @@ def test_shapes_of_a_stack_are_inferred_once(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_unused_operators_of_a_region_that_stays() -> None:
-    """They are none that a plan saves."""
+    """A plan must not count them as saved."""
     constants = {**operands(), "again": np.zeros(2, np.int64)}
     proto = parse(
         f"""{HEAD} => (float[1,2,128,1] o) {{ t = Gather <axis = 1> (s, again) u = Slice (t, zero, one, three)

@@ -346,7 +346,7 @@ def test_shared_weights_in_two_formats() -> None:
 
 
 def test_weights_of_an_outer_graph_are_stored_there() -> None:
-    """Once for both branches or all iterations, and computed once."""
+    """They are stored and computed once for both branches or all iterations."""
     for placement in ("loop", "scan"):
         case = LstmCase(placement=placement, B=1, initial_h=True)  # type: ignore[arg-type]
         _, model = _quantized(case.model(), INT8)

@@ -77,7 +77,7 @@ def test_sizes(inputs: int, hidden: int, bits: int) -> None:
 
 @pytest.mark.parametrize("rounding", ROUNDINGS)
 def test_ties(rounding: str) -> None:
-    """Inputs at multiples of a quarter of a step: a rounding that is another one shows."""
+    """Inputs at multiples of a quarter of a step show any difference in rounding."""
     case = plain_grid_case(3, 2, 40, 16)
     case.numbers = replace(case.numbers, grid_rounding=[rounding] * len(QUANTIZERS))
     step = case.numbers.grid_scale[0]
@@ -96,7 +96,7 @@ def test_ties(rounding: str) -> None:
 @pytest.mark.parametrize("code_bits", [8, 16])
 @pytest.mark.parametrize("sign", [-1, 1])
 def test_largest_sums(code_bits: int, weight_bits: int, sign: int) -> None:
-    """Codes at one end of their range, zero points at the other, and weights alike."""
+    """Quantized values at one end of their range and zero points at the other, for inputs and weights."""
     depth, hidden = 3000, 16
     case = plain_grid_case(1, 2, depth, hidden, code_bits)
     top = 2**code_bits - 1
@@ -188,7 +188,7 @@ def test_batch_equals_row_by_row() -> None:
 
 
 def test_codes_of_one_cell_are_the_input_of_the_next() -> None:
-    """From the float Y, quantized again, the same codes follow."""
+    """Quantizing the float Y again gives the same quantized values."""
     first = plain_grid_case(6, 2, 10, 24)
     found = run_native(first.node)
     second = plain_grid_case(6, 2, 24, 18, seed=1)
@@ -225,7 +225,7 @@ def test_groups_of_rows_on_threads(batch: int) -> None:
 
 @pytest.mark.parametrize("batch", [9, 11])
 def test_groups_of_unequal_size_have_their_memory(batch: int) -> None:
-    """A group of fewer rows takes more steps at a time, and here more memory; what it lacked shows as a crash only."""
+    """A group with fewer rows takes more steps at a time, and here more memory; too little of it shows as a crash."""
     case = plain_grid_case(40, batch, 16, 256)
     expected_bits = run_native(case.node)
     session = native_session(case.node.model(), threads=2)

@@ -77,7 +77,7 @@ def expected(case: GridCase) -> Arrays:
 
 
 def byte_form(case: GridCase, guarded: Guarded, isa: str = "portable") -> npt.NDArray[np.uint8] | None:
-    """The form that the library finds for these scalars, tables, multipliers and biases."""
+    """The byte form that the library finds for these scalars, tables, multipliers and biases."""
     numbers, inputs = case.numbers, case.inputs
     arrays = [guarded.array(inputs[n]) for n in ("gate_table", "cell_table", "x_multiplier", "B")]
     cell = _Grid(
@@ -112,9 +112,9 @@ def test_native_is_the_reference(case: GridCase) -> None:
 @pytest.mark.parametrize("pow2", [False, True])
 @pytest.mark.parametrize("bits", [2, 4, 8])
 def test_cells_of_brevitas_have_the_form(bits: int, pow2: bool, guarded: Guarded) -> None:
-    """Otherwise all of this could pass without it.
+    """Otherwise these tests could pass without any byte form.
 
-    A few have none: two products of codes are equal there, and those of their values lie on two sides of a tie.
+    A few have none: two products of quantized values are equal there, but of real values they differ around a tie.
     """
     found = [
         byte_form(byte_grid_case(seed=seed, bits=bits, pow2=pow2, narrow=seed % 2 == 1, input_forget=forget), guarded)

@@ -90,7 +90,7 @@ def test_sizes(inputs: int, hidden: int, bits: int, op: str, linear: bool, way: 
 @each_cell
 @pytest.mark.parametrize("rounding", ROUNDINGS)
 def test_ties(rounding: str, op: str, linear: bool, way: Any) -> None:
-    """Inputs at multiples of a quarter of a step: a rounding that is another one shows."""
+    """Inputs at multiples of a quarter of a step show any difference in rounding."""
     case = _plain(op, linear, 3, 2, 40, 16)
     count = len(case.numbers.grid_scale)
     case.numbers = replace(case.numbers, grid_rounding=[rounding] * count)
@@ -198,7 +198,7 @@ def test_batch_equals_row_by_row(op: str, linear: bool, way: Any) -> None:
 @each_way
 @pytest.mark.parametrize("linear", [False, True])
 def test_states_without_a_grid_are_limited(linear: bool, way: Any) -> None:
-    """An update gate of 3 multiplies the state in every step, and beyond 2^60 it stays."""
+    """An update gate of 3 triples the state in every step, up to the limit of 2^60."""
     case = _plain("GRU", linear, 80, 2, 4, 5)
     names = quantizers_of(CELL_TYPES["GRU"])
     for name in ("hidden_state.kept", "hidden_state.added", "hidden_state"):
@@ -215,7 +215,7 @@ def test_states_without_a_grid_are_limited(linear: bool, way: Any) -> None:
 @each_cell
 @pytest.mark.parametrize("lens", [None, (5, 2)])
 def test_negative_zeros(lens: tuple[int, ...] | None, op: str, linear: bool, way: Any) -> None:
-    """A GRU has none in Y, an RNN only without lengths, where its table has one."""
+    """Y of a GRU has none, Y of an RNN only without lengths and if its table has one."""
     case = _plain(op, linear)
     case.inputs["gate_table"] = np.where(np.arange(512) < 256, np.float32(1), np.float32(-0.0))
     if lens:
@@ -229,7 +229,7 @@ def test_negative_zeros(lens: tuple[int, ...] | None, op: str, linear: bool, way
 @each_way
 @each_cell
 def test_codes_of_one_cell_are_the_input_of_the_next(op: str, linear: bool, way: Any) -> None:
-    """From the float Y, quantized again, the same codes follow."""
+    """Quantizing the float Y again gives the same quantized values."""
     first = _plain(op, linear, 6, 2, 10, 24)
     # A grid of states of which the hidden codes' steps are twice as coarse: every other state is a tie.
     if op == "GRU":

@@ -1,4 +1,4 @@
-"""What can go wrong in the kernels of GRU and RNN on grids only: blocks, planes, chunks, groups, instruction sets.
+"""Errors that only fixed-point kernels of GRU and RNN can have: blocks, planes, chunks, groups, instruction sets.
 
 What these would catch: rows, gates or planes of bytes that are mixed up where their number is not that of LSTM, reads
 beyond a table, memory that a group lacks.
@@ -41,7 +41,7 @@ def plain(type_: CellType, linear: bool, *sizes: int, **more: Any) -> GridCase:
 
 
 def changed(case: GridCase, column: str, quantizer: str, value: Any) -> GridCase:
-    """Another entry of an attribute of quantizers."""
+    """Changes an entry of a quantizer attribute."""
     values = list(getattr(case.numbers, column))
     values[quantizers_of(case.cell.type).index(quantizer)] = value
     return replace(case, numbers=replace(case.numbers, **{column: values}))
@@ -83,7 +83,7 @@ def test_tables_at_the_ends_of_their_ranges(type_: CellType, linear: bool, entry
 @pytest.mark.parametrize("code_bits", [8, 16])
 @pytest.mark.parametrize("sign", [-1, 1])
 def test_largest_sums(type_: CellType, linear: bool, code_bits: int, weight_bits: int, sign: int) -> None:
-    """Codes at one end of their range, zero points at the other, and weights alike."""
+    """Quantized values at one end of their range and zero points at the other, for inputs and weights."""
     depth, hidden = 3000, 16
     case = plain(type_, linear, 1, 2, depth, hidden, code_bits)
     columns = len(type_.gates) * hidden
@@ -161,7 +161,7 @@ def test_groups_of_rows_on_threads(type_: CellType, linear: bool, batch: int) ->
 @types
 @pytest.mark.parametrize("batch", [9, 11])
 def test_groups_of_unequal_size_have_their_memory(type_: CellType, linear: bool, batch: int) -> None:
-    """A group of fewer rows takes more steps at a time, and here more memory; what it lacked shows as a crash only."""
+    """A group with fewer rows takes more steps at a time, and here more memory; too little of it shows as a crash."""
     case = plain(type_, linear, 60, batch, 16, 256)
     expected_bits = run_native(case.node)
     session = native_session(case.node.model(), threads=2)

@@ -91,7 +91,7 @@ def quantized(quantizer: Quantizer | None, values: Array) -> Array:
 def a_quantizer(
     rng: np.random.Generator, span: float, bits: int, rounding: str, *, codes: bool = False, pow2: bool = False
 ) -> Quantizer:
-    """Of about -span .. span; zero point and offset at random."""
+    """Returns a quantizer of about -span .. span, with random zero point and offset."""
     low = 0 if codes else -(2 ** (bits - 1))
     high = low + 2**bits - 1
     zero = int(rng.integers(low, high + 1)) if codes else int(rng.integers(-3, 4))
@@ -102,7 +102,7 @@ def a_quantizer(
 
 
 def wild(rng: np.random.Generator, values: Array) -> Array:
-    """Some of the values far outside, zeros of both signs, ties of quarters, and neighbours of ties."""
+    """Replaces some values by ones far outside, zeros of both signs, ties of quarters, and neighbours of ties."""
     special = np.array([0.0, -0.0, 1e300, -1e300, 5e-324, 0.25, -0.75, np.nextafter(0.5, 1), np.nextafter(-0.5, 0)])
     kind = rng.random(values.shape)
     values = np.where(kind < 0.3, np.rint(values * 64) / 64, values)

@@ -251,7 +251,7 @@ def test_each_multiplier(kernel: Kernel, guarded: Guarded) -> None:
 def test_columns_of_eight_bits_stand_apart(
     isa: str, group_size: int, narrow: int, columns: int, wide: int, apart: int
 ) -> None:
-    """Where whole blocks of 64 of them take fewer bytes: the other columns have 4 or 6 bits in memory then."""
+    """They are stored apart if whole blocks of 64 save bytes: the other columns then have 4 or 6 bits in memory."""
     depth, half = 96, 2 ** (narrow - 1)
     rng = np.random.default_rng(wide)
     multipliers = rng.integers(1, EXTREME[narrow][2] + 1, (3, columns), dtype=np.uint8)

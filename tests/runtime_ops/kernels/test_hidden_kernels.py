@@ -312,7 +312,7 @@ def test_cases_show_something(kernel: str, guarded: Guarded) -> None:
 
 
 def _with_options(kernel: str, rows: int, units: int, kinds: list[str], seed: int, linear: bool = True) -> HiddenCase:
-    """Gates of these kinds, with pre-activations of all sizes that they have reason to see."""
+    """Gates of these kinds, with pre-activations of all relevant magnitudes."""
     case = _case(kernel, rows, units, _linear_tables(kernel) if linear else _random_tables(kernel), seed, wild=True)
     rng = np.random.default_rng([seed, 1])
     count = len(kinds)

@@ -36,7 +36,7 @@ def guarded() -> Guarded:
 
 
 def test_instruction_sets_with_kernels() -> None:
-    assert set(ISAS_OF[SET_INDICES]) == {"reference", "avx2"} & set(AVAILABLE)
+    assert set(ISAS_OF[SET_INDICES]) == {"reference", "avx2", "amxint8"} & set(AVAILABLE)
 
 
 def example(

@@ -147,7 +147,7 @@ def one_value(name: str, index: tuple[int, ...], value: Any) -> Change:
 
 
 def wider(key: str, more: int) -> Change:
-    """W or R with so many more bytes in a row."""
+    """W or R with `more` additional bytes per row."""
     return lambda case: case.inputs.update({key: np.pad(case.inputs[key], ((0, 0), (0, more)))})
 
 
@@ -305,7 +305,7 @@ REFUSED_AT_RUN: list[tuple[str, Change]] = [
     ("message", "change"), REFUSED_AT_RUN, ids=[f"{k} {m}" for k, (m, _) in enumerate(REFUSED_AT_RUN)]
 )
 def test_refused_at_run(message: str, change: Change) -> None:
-    """The model declares no shapes, so that only the run can find out."""
+    """The model declares no shapes, so that only running it finds the error."""
     case = table_case()
     case.name = "layer/7"
     case.constants = ("W", "x_multiplier")

@@ -21,7 +21,7 @@ WITH_KERNEL = {op: type_ for op, type_ in CELL_TYPES.items() if type_.aliases}
 
 
 def _refusal(op: str) -> str:
-    """What onnxruntime says of a node without attributes."""
+    """onnxruntime's message about a node without attributes."""
     model = parser.parse_model(
         f"""<ir_version: 8, opset_import: ["": 17, "ai.rnnqc": 1]> g (float[1,1,1] X) => (float[1,1,1] Y)
         {{ Y = ai.rnnqc.{op}(X, X, X, X, X, X) }}"""

@@ -1,4 +1,4 @@
-"""The native operator for custom cells: programs that are none, nodes that do not fit them, and hostile ones.
+"""The native operator for custom cells: invalid programs, nodes that do not fit them, and hostile ones.
 
 What these would catch: a program that reads or writes beyond a value (the process dies), a message that does not say
 what is wrong, a shape that is not checked, an index that reads beyond a table.

@@ -218,7 +218,7 @@ def test_threads_give_the_same_bits(operator: Operator, linear: int, variant: st
 
 @pytest.mark.parametrize(("operator", "linear"), OPERATORS)
 def test_groups_of_unequal_size_have_their_memory(operator: Operator, linear: int) -> None:
-    """A group of fewer rows takes more steps at a time, and here more memory; what it lacked shows as a crash only."""
+    """A group with fewer rows takes more steps at a time, and here more memory; too little of it shows as a crash."""
     for batch in (9, 13):
         case = table_case(operator, 60, batch, 16, 256, linear_before_reset=linear)
         wanted = run_native(case)

@@ -115,7 +115,7 @@ REFUSED_AT_RUN: list[tuple[str, Change]] = [
 
 @pytest.mark.parametrize(("message", "change"), REFUSED_AT_RUN, ids=[m for m, _ in REFUSED_AT_RUN])
 def test_refused_at_run(message: str, change: Change) -> None:
-    """The model declares no shapes, so that only the run can find out."""
+    """The model declares no shapes, so that only running it finds the error."""
     case = table_case(GRU)
     case.name = "layer/7"
     case.constants = ("W", "x_multiplier")

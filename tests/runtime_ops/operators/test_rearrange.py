@@ -1,4 +1,4 @@
-"""The native operator that moves elements: nodes that are none, and hostile ones.
+"""The native operator that moves elements: invalid and hostile nodes.
 
 What these would catch: a copy that reads or writes beyond a tensor (the process dies), an element that nothing writes,
 which would show what was in memory before, a shape of an input that is not checked, bits of a NaN that change.
@@ -44,7 +44,7 @@ def outputs(proto: onnx.ModelProto, feeds: dict[str, Any] | None = None) -> list
 
 
 def reference(attributes: dict[str, list[int]]) -> list[Any] | None:
-    """What docs/rearrange.md says; None for a node that it refuses."""
+    """The result according to docs/rearrange.md; None for a node that it refuses."""
 
     def shapes(numbers: list[int]) -> list[list[int]] | None:
         found, rest = [], list(numbers)

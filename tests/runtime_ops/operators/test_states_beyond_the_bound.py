@@ -109,7 +109,7 @@ def test_any_configuration(case: Case) -> None:
 @pytest.mark.few(4)
 @pytest.mark.parametrize(("kind", "bits"), KINDS)
 def test_within_the_bound_nothing_changes(kind: str, bits: int) -> None:
-    """The bits of a node that knows no bound."""
+    """The node has the bits of one without a bound."""
     case = bounded_case(kind, bits, size=0.2)
     case.inputs["initial_h"] = np.clip(case.inputs["initial_h"], -1, 1)
     case.inputs["initial_h"][1, 1:4] = (1.0, -1.0, np.nan)
@@ -126,7 +126,7 @@ def test_within_the_bound_nothing_changes(kind: str, bits: int) -> None:
 @pytest.mark.parametrize("direction", ["forward", "reverse"])
 @pytest.mark.parametrize(("kind", "bits"), KINDS)
 def test_rows_are_independent(kind: str, bits: int, direction: str, lens: tuple[int, ...] | None) -> None:
-    """Also of whether another row lies beyond the bound."""
+    """Rows do not depend on whether another row is beyond the bound."""
     case = bounded_case(kind, bits)
     case.attributes["direction"] = direction
     if lens is not None:

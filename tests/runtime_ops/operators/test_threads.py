@@ -191,7 +191,7 @@ def test_threads_give_the_same_bits(variant: str, shape: tuple[int, ...], thread
 
 @pytest.mark.parametrize("batch", [9, 13])
 def test_groups_of_unequal_size_have_their_memory(batch: int) -> None:
-    """A group of fewer rows takes more steps at a time, and here more memory; what it lacked shows as a crash only."""
+    """A group with fewer rows takes more steps at a time, and here more memory; too little of it shows as a crash."""
     case = table_case(time=60, batch=batch, inputs=16, hidden=256)
     expected = run_native(case)
     session = native_session(case.model(), threads=2)

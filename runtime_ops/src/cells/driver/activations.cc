@@ -13,7 +13,7 @@ void ForEach(BlockFloats& v, const Value& value) {
   for (int64_t unit = 0; unit < kBlockUnits; ++unit) v[unit] = value(v[unit]);
 }
 
-// Entries of indices that are limited already, and may be fractions.
+// Replaces limited indices, which may be fractions, by their table entries.
 void LookUp(const float* table, BlockFloats& index) {
   int32_t whole[kBlockUnits];
   for (int64_t unit = 0; unit < kBlockUnits; ++unit) whole[unit] = static_cast<int32_t>(index[unit]);

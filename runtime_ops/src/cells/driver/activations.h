@@ -6,7 +6,7 @@
 
 namespace rnnqc {
 
-// One value for each unit of a block. Work on them is done in loops of this one length, which compilers vectorise.
+// One value for each unit of a block. All loops over them have this length, so that compilers vectorise them.
 using BlockFloats = float[kBlockUnits];
 
 // The functions below replace values.
@@ -16,7 +16,7 @@ void Relu(BlockFloats& v);
 // The kinds that need no table.
 void Evaluate(Kind kind, float alpha, float beta, BlockFloats& v);
 
-// A gate's pre-activations by its values; `table` is the whole gate_table.
+// Replaces a gate's pre-activations by its values; `table` is the whole gate_table.
 void ActivateGate(const GateConfig& gate, const float* table, BlockFloats& g);
 
 }  // namespace rnnqc

@@ -9,7 +9,7 @@
 namespace rnnqc {
 namespace {
 
-// Half the largest size of a table: arithmetic on indices is exact in float up to there, with half codes.
+// Half the largest size of a table: up to there float arithmetic on indices is exact, including halves.
 constexpr int64_t kMaxHalfTable = 1 << 22;
 
 void CheckBits(const char* attribute, int64_t value) {

@@ -27,7 +27,7 @@ struct GateConfig {
   int64_t index_size = 0;
 };
 
-// Codes of 8 bits that a quantizer may give.
+// The range of a quantizer's 8-bit codes.
 struct CodeRange {
   uint8_t low = 0;
   uint8_t high = UINT8_MAX;
@@ -46,7 +46,7 @@ struct CellConfig {
   CodeMode h_mode = CodeMode::kStatic;
   float h_scale = 0;
   int64_t h_zero_point = 128;
-  // Magnitude up to which static codes hold the states that steps make from such states; 0 if that is not known.
+  // Magnitude of states up to which static codes hold the states of later steps, too; 0 if it is not known.
   float h_bound = 0;
   GateConfig gates[kGates];  // the first gate_count ones
   int64_t w_group_size = 0;  // rows of packed W that share a multiplier; 0 without
@@ -83,20 +83,20 @@ void CheckGate(const GateConfig& gate, const std::string& at);
 
 // hidden_size and the groups, which every arithmetic has.
 void ValidateSizes(const CellConfig& config);
-// The rest of arithmetic "tables", but for the gates.
+// The other attributes of arithmetic "tables", except those of gates.
 void ValidateCodes(const CellConfig& config);
-// The rest of arithmetic "grid". Gates whose `uses[places.acc(gate)]` is kOptional are not used.
+// The other attributes of arithmetic "grid". Gates whose `uses[places.acc(gate)]` is kOptional are not used.
 void ValidateGrid(const CellConfig& config, const std::vector<GridUse>& uses);
-// Of all quantizers: `own` of those that only the type of cell has.
+// The uses of all quantizers; `own` are those of quantizers that only this type of cell has.
 std::vector<GridUse> GridUses(const CellConfig& config, const std::vector<GridUse>& own);
 
 // Largest input size the operators allow.
 int64_t MaxInputSize(const CellConfig& config);
 
-// Entries of gate_table that a gate needs: 0 if it does not use it. With a table of at least that size no look-up is
+// Entries of gate_table that a gate needs; 0 if it does not use the table. With at least this size no look-up is
 // out of range.
 int64_t RequiredTableSize(const CellConfig& config, int64_t gate);
-// Of all gates.
+// The same for all gates.
 int64_t RequiredGateTableSize(const CellConfig& config);
 
 // Whether all gates have kind table.

@@ -50,7 +50,7 @@ AlignedArray<float> PackedColumns(const float* values, int64_t gates, int64_t hi
   return packed;
 }
 
-// Rows of codes or of bytes that have a zero point each multiply the start values of zero point 1 by their own.
+// For rows with zero points of their own, start values belong to zero point 1 and are multiplied by the row's.
 
 PackedMatrix PackInputWeights(const CellConfig& config, const KernelTable& kernels, const Matrix& w) {
   const bool rows = config.x_mode == CodeMode::kDynamicRow || config.x_bits == 16;
@@ -82,7 +82,7 @@ Division Divide(const CellConfig& config, const KernelTable& kernels, const Pack
   const double r_bytes = static_cast<double>(hidden_bytes);
   const auto planes = [](int64_t bits) { return bits == 16 ? 2 : 1; };
   const double w_bytes = static_cast<double>(packed.w.bytes());
-  // Nanoseconds of one step.
+  // Estimated nanoseconds of one step.
   const double recurrent = ProductTime(r_bytes, packed.r.k * planes(config.h_bits), hidden_columns, args.batch);
   const double projection = ProductTime(w_bytes / static_cast<double>(args.time), packed.w.k * planes(config.x_bits),
                                         hidden_columns, args.batch);

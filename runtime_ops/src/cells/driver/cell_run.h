@@ -97,15 +97,15 @@ Division Divide(const CellConfig& config, const KernelTable& kernels, const Pack
 // In block order.
 AlignedArray<float> PackedColumns(const float* values, int64_t gates, int64_t hidden);
 
-// W or R in the form for the instruction set.
+// Packs W or R for the instruction set.
 PackedMatrix PackInputWeights(const CellConfig& config, const KernelTable& kernels, const Matrix& w);
 PackedMatrix PackHiddenWeights(const CellConfig& config, const KernelTable& kernels, const Matrix& r,
                                int64_t zero_point);
 
-// Everything that does not depend on R.
+// Packs everything that does not depend on R.
 void PackInputSide(const CellConfig& config, const KernelTable& kernels, const CellParameters& parameters,
                    PackedCell* packed);
-// The rest, of a cell whose whole R multiplies the hidden codes.
+// Packs the rest for a cell whose whole R multiplies the hidden codes.
 void PackHiddenSide(const CellConfig& config, const KernelTable& kernels, const CellParameters& parameters,
                     PackedCell* packed);
 

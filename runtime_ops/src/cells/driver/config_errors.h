@@ -7,7 +7,7 @@
 
 namespace rnnqc {
 
-// Throws std::invalid_argument: what was found in an attribute, and what was expected.
+// Throws std::invalid_argument with the value of an attribute and the expected one.
 template <typename Value>
 [[noreturn]] void FailAttribute(const std::string& attribute, const Value& found, const std::string& expected) {
   std::ostringstream text;

@@ -39,7 +39,7 @@ void RunGroups(int64_t count, const Make& make, Scratch* scratch, Parallel* para
     int64_t count;
   };
   Groups groups{make, scratch, count};
-  // A largest and a smallest one: fewer rows take more steps at a time, and may need more memory.
+  // The memory of a largest and of a smallest group: with fewer rows more steps run at a time, which may need more.
   scratch->Reset(count, std::max(make(0, count).ScratchBytes(), make(count - 1, count).ScratchBytes()));
   parallel->For(
       count,

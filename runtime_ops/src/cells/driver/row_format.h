@@ -26,7 +26,7 @@ struct RowFormat {
   int32_t zero_point;
 };
 
-// The format of so many bits that holds 0 and the range of a row.
+// The format with `bits` bits that covers 0 and the range of a row.
 inline RowFormat DynamicRowFormat(const MinMax& range, int64_t bits) {
   const float largest = bits == 16 ? 65535.0f : 255.0f;
   const float a = std::max(range.min, -kLargestMagnitude);

@@ -31,7 +31,7 @@ class ScratchPieces {
   int64_t bytes_ = 0;
 };
 
-// One growing buffer, and what one call tells the next.
+// A growing buffer, with information that one call leaves for the next.
 class Scratch {
  public:
   // Makes room for `count` shares of `bytes` each, a multiple of kAlignment, and forgets the ones before.
@@ -46,7 +46,7 @@ class Scratch {
   int64_t members() const { return members_; }
   void SetMembers(int64_t members) { members_ = members; }
 
-  // Whether the next `steps` begin where the ones before ended, if each reads its weights the other way.
+  // Whether the next `steps` start reading weights at the end, so that consecutive steps alternate the direction.
   bool Turn(int64_t steps) {
     const bool turned = turned_;
     turned_ = turned != (steps % 2 != 0);
@@ -83,7 +83,7 @@ class ScratchPool {
 
  private:
   std::unique_ptr<Scratch> Acquire() {
-    // The one given back last waits where one exchange takes it: a lock is a part of a call of one step.
+    // One exchange takes the Scratch that was released last: a lock would be a noticeable part of a call of one step.
     std::unique_ptr<Scratch> last(last_.exchange(nullptr, std::memory_order_acquire));
     if (last != nullptr) return last;
     const std::lock_guard<std::mutex> lock(mutex_);

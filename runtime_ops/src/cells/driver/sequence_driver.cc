@@ -41,7 +41,7 @@ void SequenceDriver::Run() {
   sequences_.ClearPadding(hidden_, config_.h_zero_point, args_.y, args_.y_codes);
 }
 
-// With lengths, results pass a selection that keeps no sign of zero.
+// With lengths, results go through a selection that loses the sign of zero.
 void SequenceDriver::ForgetSignsOfZeros() const {
   for (int64_t r = 0; r < rows_; ++r) {
     for (int64_t t = 0; t < (args_.y != nullptr ? sequences_.length(r) : 0); ++t) {

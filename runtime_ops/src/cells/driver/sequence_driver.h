@@ -34,22 +34,22 @@ class SequenceDriver {
         hidden_(config.hidden_size) {}
   ~SequenceDriver() = default;
 
-  // What an arithmetic adds.
+  // Implemented by an arithmetic.
   virtual void VisitDriverScratch(ScratchPieces& pieces) = 0;
   // Hidden codes of all rows before their first step: those of zero, or of initial_h.
   virtual void InitializeCodes() = 0;
-  // Codes of the running chunk's input, and what else comes before its steps.
+  // Quantizes the running chunk's input, and does other work before its steps.
   virtual void StartChunk() = 0;
   // The running step; the chunk's steps before it had `row` rows.
   virtual void StartStep(int64_t row) = 0;
   // Y of row r's last step.
   virtual const float* LastY(int64_t r) const = 0;
 
-  // What a cell adds.
+  // Implemented by a cell.
   virtual void VisitScratch(ScratchPieces& pieces) = 0;
-  // States of all rows before their first step, and what is the same in all steps.
+  // Sets the states of all rows before their first step, and arguments that are the same in all steps.
   virtual void InitializeStates() = 0;
-  // The running step.
+  // Runs the current step.
   virtual void RunStep() = 0;
   virtual void WriteFinalStates() {}
 

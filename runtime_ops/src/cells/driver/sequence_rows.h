@@ -57,7 +57,7 @@ class SequenceRows {
     return ((sorted ? lengths_[r] : time_) - 1 - step) * batch_ + b;
   }
 
-  // Writes what stands beyond the ends of the sequences; either pointer may be null.
+  // Fills the padding beyond the ends of the sequences; either pointer may be null.
   void ClearPadding(int64_t hidden, int64_t blank, float* y, uint8_t* codes) const {
     for (int64_t r = 0; r < count_; ++r) {
       for (int64_t t = lengths_[r]; t < time_; ++t) {

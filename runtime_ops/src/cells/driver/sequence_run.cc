@@ -27,13 +27,13 @@ float DynamicScale(float largest, int64_t bits) {
   return m / (bits == 16 ? 32767.0f : 127.0f);
 }
 
-// How many rows the projection takes at a time.
+// The number of rows to project at a time.
 int64_t ProjectedRows(const PackedMatrix& w, int64_t columns) {
   if (w.bytes() > kNearWeights) return INT64_MAX;
   return std::max(kProjectedRows, kProjectedProducts / (w.k_padded * columns));
 }
 
-// How many steps have their pre-activations computed at once.
+// The number of steps whose pre-activations are computed at once.
 int64_t ChunkSteps(const PackedMatrix& w, int64_t columns, int64_t rows, int64_t time) {
   const int64_t step_bytes = rows * columns * static_cast<int64_t>(sizeof(float));
   return std::max<int64_t>(1, std::min(time, std::max(kProjectionBytes, w.bytes() / 2) / step_bytes));
@@ -174,7 +174,7 @@ void SequenceRun::QuantizeLoss(int64_t r, const float* values, float unit_scale,
   scale[0] = DynamicScale(kernels_.max_abs(loss_, hidden_), config_.h_bits);
   Quantize(loss_, hidden_, scale[0], zero_point, h_planes_, codes, units_padded_);
   if (h_planes_ == 2) return;
-  // What 8 bits leave goes into 8 more.
+  // The rounding error of 8 bits is quantized to 8 more.
   for (int64_t unit = 0; unit < hidden_; ++unit) {
     const float held = static_cast<float>(codes[unit] - zero_point) * scale[0];
     loss_[unit] = loss_[unit] - held;
@@ -335,7 +335,7 @@ void SequenceRun::ProjectRows(int64_t begin, int64_t end, const Blocks& blocks) 
   project.p_stride = stride_;
   rnnqc::ProjectRows(kernels_, packed_.w, project);
   if (packed_.w.wide == nullptr) return;
-  // The same as the kernel does, which has projected zeros.
+  // The kernel projected zeros for these columns; this does the same with their weights.
   MultiplyWideColumns(packed_.w, project.matmul.a, stride, project.matmul.rows, blocks,
                       [&](int64_t row, int64_t column, int32_t sum) {
                         const int32_t start = project.matmul.start[column];

@@ -45,10 +45,10 @@ class SequenceRun : public SequenceDriver {
     int64_t stride() const { return SumStride(matrix.start.size()); }
   };
 
-  // What a subclass adds. InitializeStates() makes the codes in CodesBefore(0), too, which are those of zero so far;
-  // RunStep() is one or more calls of RunPhase, with what has to be done by one thread in between.
+  // Implemented by subclasses. InitializeStates() also writes the codes in CodesBefore(0), which represent zero before;
+  // RunStep() calls RunPhase one or more times, and does the work of a single thread in between.
   //
-  // A part of a phase that RunStep asked for; it owns these blocks of units and all columns of them.
+  // Does a part of a phase that RunStep requested; it owns these blocks of units and all their columns.
   virtual void DoPhase(int phase, const Blocks& units) = 0;
 
   void RunPhase(int phase);
@@ -57,7 +57,7 @@ class SequenceRun : public SequenceDriver {
   Product HiddenProduct() const;
   // Sums of some columns; with 16-bit codes without start values, of both bytes.
   void Multiply(const Product& product, const Blocks& units) const { Multiply(product, units, active_ * h_planes_); }
-  // Of so many rows of bytes.
+  // The same for `byte_rows` rows of bytes.
   void Multiply(const Product& product, const Blocks& units, int64_t byte_rows) const;
   // With 16-bit codes: p = the products in pre-activation units + bias; p may be the bias.
   void JoinPlanes(const Product& product, const Blocks& units, const float* bias, int64_t bias_stride, float* p) const;
@@ -66,7 +66,7 @@ class SequenceRun : public SequenceDriver {
   uint8_t* CodesBefore(int64_t step) const { return h_[step % 2]; }
   uint8_t* CodesAfter(int64_t step) const { return h_[(step + 1) % 2]; }
   uint8_t* RowOf(uint8_t* codes, int64_t r) const { return codes + r * h_planes_ * units_padded_; }
-  // Of every row of bytes: the zero point's parts.
+  // Writes the zero point's bytes for every row of bytes.
   void FillZeroPoints(int64_t zero_point, int32_t* parts) const;
   // Codes of n values, written to one row or, with 16 bits, to two.
   void Quantize(const float* values, int64_t n, float scale, int32_t zero_point, int64_t planes, uint8_t* codes,
@@ -75,7 +75,7 @@ class SequenceRun : public SequenceDriver {
   void QuantizeHidden(int64_t r, const float* values, float scale, int64_t zero_point, uint8_t* codes,
                       float* row_scale) const;
   void QuantizeHidden(int64_t r, const float* values, uint8_t* codes) const;
-  // Codes of all rows before the first step, of initial_h if there is one. What they lose beyond the bound goes into
+  // Codes of all rows before the first step, of initial_h if there is one. The part beyond the bound goes into
   // the first step.
   void QuantizeInitialHidden();
   // Whether initial_h may lie beyond what its codes hold.
@@ -83,13 +83,13 @@ class SequenceRun : public SequenceDriver {
     return args_.initial_h != nullptr && config_.h_bound > 0 && config_.h_mode == CodeMode::kStatic;
   }
   bool IsBeyond(const float* values) const;
-  // Codes of minus what those of row r lose beyond the bound.
+  // Quantizes the negated loss of row r's codes beyond the bound.
   void QuantizeLoss(int64_t r, const float* values, float unit_scale, int64_t zero) const;
-  // Takes from p what the losses of the active rows make of a product that was multiplied.
+  // Subtracts from p the products of the active rows' losses.
   void TakeLoss(const Product& product, const Blocks& units, float* p) const;
   // n values without NaN and -0, limited to what dynamic rows hold.
   static void LimitHidden(const float* values, int64_t n, float* limited);
-  // Which way the running step reads weights: back and forth.
+  // Whether the current step reads weights from the end: the direction alternates.
   bool Descending() const { return (step_ % 2 != 0) != args_.descending; }
   void CopyCodes(int64_t begin, int64_t end) const;
 
@@ -158,7 +158,7 @@ class SequenceRun : public SequenceDriver {
   float* loss_ = nullptr;
 };
 
-// What runs in every step is inline: a step of a small cell takes less time than some calls that cannot be foreseen.
+// Functions that run in every step are inline: a step of a small cell takes less time than a few mispredicted calls.
 
 inline SequenceRun::Blocks SequenceRun::ColumnBlocks(const Blocks& units, int64_t gates) const {
   const auto columns = [gates](int64_t blocks) { return RoundUp(blocks * gates * kBlockUnits, kBlockColumns); };

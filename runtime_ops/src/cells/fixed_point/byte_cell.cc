@@ -42,7 +42,7 @@ class ByteRun final : public SequenceRun {
     }
   }
 
-  // What is the same in all steps.
+  // Sets the arguments that are the same in all steps.
   void PrepareCells() {
     cell_.units = hidden_;
     cell_.acc = acc_;

@@ -12,9 +12,9 @@ namespace {
 // Arguments of rne() and everything before it stay below these.
 constexpr double kLargestUnits = 0x1p30;
 constexpr double kLargestNumber = 0x1p60;
-// What may be missing between values and multiples of their unit.
+// Allowed distance between values and multiples of their unit.
 constexpr double kUnitTolerance = 1e-4;
-// Ratios that are tried, in units of the last place of the likely one.
+// Number of ratios to try on each side, in ULPs of the likely one.
 constexpr int kRatioSteps = 4;
 
 bool Fits(const GridPoint& point) { return point.low() >= INT8_MIN && point.high() <= INT8_MAX; }
@@ -25,7 +25,7 @@ ByteRange RangeOf(const GridPoint& point) {
   return {static_cast<int8_t>(point.low()), static_cast<int8_t>(point.high())};
 }
 
-// What the quantizer makes of each of the values, as the kernels of the general form do.
+// Quantizes each of the values as the kernels of the general form do.
 void Multiples(const KernelTable& kernels, const GridPoint& point, std::vector<float>* values) {
   GridCodesArgs<float> codes{};
   codes.n = static_cast<int64_t>(values->size());
@@ -146,7 +146,7 @@ Codes Entries(const float* table, const GridPoint& argument) {
   return codes;
 }
 
-// A ratio with which products of codes give the multiples that the quantizer makes of products of values.
+// Finds a ratio that turns products of codes into the multiples that the quantizer gives for products of values.
 bool FindRatio(const KernelTable& kernels, const GridPoint& point, const Codes& a, const Codes& b, float* ratio) {
   const size_t count = a.values.size() * b.values.size();
   std::vector<float> expected(count);

@@ -7,11 +7,11 @@
 namespace rnnqc {
 namespace {
 
-// Multiples are whole numbers in a float64 and differences of them fit into int64.
+// Multiples are integers in float64, and their differences fit into int64.
 constexpr int64_t kLargestCode = int64_t{1} << 32;
 // Codes that index tables, and those of activations.
 constexpr int64_t kLargestWidth = 65535;
-// Whole numbers that a sum with a constant rounds in binary32, and what is added to multiples before.
+// Integers that adding a constant rounds correctly in binary32, with what is added to multiples before.
 constexpr int64_t kLargestSingle = int64_t{1} << 20;
 constexpr int64_t kLargestOffset = int64_t{1} << 20;
 

@@ -9,7 +9,7 @@
 
 namespace rnnqc {
 
-// One entry of the attributes grid_*. With scale 0 the quantizer passes values on and nothing else counts.
+// One entry of the attributes grid_*. With scale 0 the quantizer returns values unchanged and ignores the rest.
 struct GridPoint {
   float scale = 0;
   int64_t zero_point = 0;
@@ -22,7 +22,7 @@ struct GridPoint {
   int64_t high() const { return max - zero_point; }
 };
 
-// What kernels need of it.
+// The point in the form that kernels use.
 template <typename Real>
 GridQuantizer<Real> Quantizer(const GridPoint& point) {
   GridQuantizer<Real> quantizer{};
@@ -59,7 +59,7 @@ struct LstmGrid {
   static constexpr int64_t kCount = kCell + 1;
 };
 
-// What the arithmetic "grid" needs besides the attributes both arithmetics have.
+// The attributes that only the arithmetic "grid" has.
 struct GridConfig {
   explicit GridConfig(int64_t gates) : places{gates} {}
 

@@ -60,7 +60,7 @@ class GridRun : public SequenceDriver {
     uint8_t* low(int64_t r) const { return row(r) + (planes - 1) * stride; }
   };
 
-  // What follows the sums of a product: Q_gate(sums * multiplier + bias), to rows of gates that are `stride` apart.
+  // The conversion of a matmul's sums: Q_gate(sums * multiplier + bias), to rows of gates that are `stride` apart.
   struct Target {
     const Real* multiplier;
     const Real* bias;  // or null
@@ -74,14 +74,14 @@ class GridRun : public SequenceDriver {
   void Multiply(const GridProduct& product, const Codes& codes, int64_t rows, const Target& target);
   // Codes of `n` values; NaN counts as 0.
   void Encode(const float* values, int64_t n, const GridPoint& point, uint8_t* high, uint8_t* low);
-  // The same values on the quantizer's grid.
+  // Rounds values to the quantizer's format.
   void Round(const float* values, int64_t n, const GridPoint& point, Real* real);
-  // What steps of all cells have, but for the row's own.
+  // Sets the arguments that all cells have, except those of a row.
   void PrepareStep(GridStepArgs<Real>* step, int64_t unused_gate = -1) const;
   void SetRow(int64_t r, GridStepArgs<Real>* step) const;
   // Copies the row's results of the running step to the outputs.
   void WriteRow(int64_t r) const;
-  // Padded.
+  // A padded row.
   float* RowOfY(int64_t r) const { return y_ + r * units_; }
   Codes HiddenCodes() const { return {h_, hidden_, units_, h_planes_}; }
   Target HiddenShare() const { return {packed_.h_multiplier.data(), nullptr, hidden_product_, h_share_, columns_}; }

@@ -99,7 +99,7 @@ class GruRun final : public HiddenRun {
     for (int64_t r = 0; r < active_; ++r) QuantizeLoss(r, values + r * units_padded_, unit_scale, zero_point);
   }
 
-  // Of r * h.
+  // The target for r * h.
   Target ResetCodes() const { return {gru_.reset_scale, gru_.reset_zero_point, reset_codes_, reset_scale_, reset_}; }
 
   // Without linear_before_reset: of h, and of r * h.

@@ -74,7 +74,7 @@ void HiddenRun::MultiplyAndStep(HiddenCellFn* kernel, const Product& product, co
   options.row_scale = h_planes_ == 1 ? product.row_scale : nullptr;
   step.options = &options;
   if (loses_) options.products = joined_;
-  // Of r * h it takes the values, too.
+  // For r * h it also needs the values.
   if (kernels_quantize() && !(loses_ && target.values != nullptr)) return kernel(step);
   step.h_zero_point = 0;
   step.h = nullptr;

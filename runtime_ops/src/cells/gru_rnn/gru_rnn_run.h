@@ -5,14 +5,14 @@
 
 namespace rnnqc {
 
-// What the cells share that have no state but the hidden one.
+// Common to the cells without a cell state.
 class HiddenRun : public SequenceRun {
  protected:
   HiddenRun(const CellConfig& config, const KernelTable& kernels, const PackedCell& packed, const CellArgs& args,
             int64_t first, int64_t stride);
   ~HiddenRun() = default;
 
-  // Codes that a kernel's values become.
+  // The quantization of a kernel's values.
   struct Target {
     float scale;  // of static codes
     int64_t zero_point;
@@ -23,7 +23,7 @@ class HiddenRun : public SequenceRun {
   Target HiddenCodes() const { return {config_.h_scale, config_.h_zero_point, CodesAfter(step_), h_scale_, nullptr}; }
 
   void VisitScratch(ScratchPieces& pieces) override;
-  // To be called before the first step: what the steps have in common.
+  // Sets the arguments that are the same in all steps; call it before the first step.
   void PrepareSteps();
   // A product, the kernel that follows it, and the codes of what it gives but those of dynamic rows. The product is
   // that of whole states where `loses_` is set and the codes of what they lose were made.

@@ -50,7 +50,7 @@ void ActivateOutput(const LstmConfig& config, const GenericStepArgs& args, const
   Evaluate(config.output_kind, config.output_alpha, config.output_beta, values);
 }
 
-// Values of a gate whose columns begin there; `c` is what its peephole sees, or null.
+// Values of a gate whose columns begin at `block`; `c` is the state for its peephole, or null.
 void GateValues(const LstmConfig& config, const GenericStepArgs& args, int gate, int64_t block, const float* c,
                 BlockFloats& g) {
   const int64_t column = block * kBlockColumns + gate * kBlockUnits;

@@ -28,7 +28,7 @@ float Largest(const AlignedArray<float>& values) {
   return largest;
 }
 
-// What a product with codes reaches in pre-activation units: see PackStartValues.
+// A bound of a matmul with codes in pre-activation units: see PackStartValues.
 float Reach(const PackedMatrix& matrix, int64_t bits, const AlignedArray<float>& multiplier) {
   const int64_t code = bits == 16 ? UINT16_MAX : UINT8_MAX;
   return static_cast<float>(code * 128 * matrix.k) * Largest(multiplier);
@@ -85,7 +85,7 @@ class LstmRun final : public SequenceRun {
     }
   }
 
-  // What the steps have in common.
+  // Sets the arguments that are the same in all steps.
   void PrepareTableCells() {
     cell_.units = hidden_;
     cell_.acc = h_planes_ == 2 ? no_acc_ : acc_;

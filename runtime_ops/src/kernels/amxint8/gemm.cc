@@ -1,14 +1,15 @@
 // AMX-INT8, on processors that have GFNI and AVX-512 VBMI, too: products of several rows in tiles of 16 rows of 64
 // bytes. The weights that AVX512-VNNI packs are tiles already: lines of 64 bytes that hold four k of 16 columns.
 //
-// Products of one row are those of AVX512-VNNI in another form: these processors fetch weights faster if nobody tells
-// them which.
+// Products of one row are those of AVX512-VNNI in another form: these processors fetch weights faster without prefetch
+// instructions.
 
 #include <immintrin.h>
 
 #include <cstdint>
 #include <cstring>
 
+#include "kernels/common/codebooks.h"
 #include "kernels/common/compiler.h"
 #include "kernels/common/finish_projection.h"
 #include "kernels/kernel_table.h"
@@ -24,13 +25,45 @@ constexpr int64_t kTileRows = 16;
 constexpr int64_t kTileBytes = 64;
 constexpr int64_t kMostRows = 2 * kTileRows;  // of a tile or a pair of tiles
 
-// The weights of 64 bytes of kS4Pairs: each byte's half times a matrix of bits, and the lower one less 8.
-inline __m512i LowerWeights(__m512i bytes) {
-  return _mm512_gf2p8affine_epi64_epi8(bytes, _mm512_set1_epi64(0x0102040808080808), 0xf8);
+// A byte's bits times a matrix of bits, and then other signs where `flips` has ones.
+template <uint64_t kMatrix, int kFlips = 0>
+__m512i TimesBits(__m512i bytes) {
+  return _mm512_gf2p8affine_epi64_epi8(bytes, _mm512_set1_epi64(kMatrix), kFlips);
 }
-inline __m512i UpperWeights(__m512i bytes) {
-  return _mm512_gf2p8affine_epi64_epi8(bytes, _mm512_set1_epi64(0x1020408080808080), 0);
-}
+
+// The numbers of four k of a block as four lines of int8, from the lines that hold them. `columns` are the bytes of the
+// block's columns of a group, or null.
+struct LinesS4 {  // kS4Pairs
+  static constexpr int kCount = kPairs;
+
+  explicit LinesS4(const uint8_t* /*columns*/) {}
+
+  void Unpack(const __m512i* lines, __m512i* weights) const {
+    RNNQC_UNROLL(2)
+    for (int line = 0; line < kCount; ++line) {
+      // The lower half less 8, and the upper half.
+      weights[2 * line] = TimesBits<0x0102040808080808, 0xf8>(lines[line]);
+      weights[2 * line + 1] = TimesBits<0x1020408080808080>(lines[line]);
+    }
+  }
+};
+
+#include "kernels/amxint8/products_sets.inc"
+
+struct LinesOfPlaces {  // kS4Places
+  static constexpr int kCount = kPairs;
+
+  explicit LinesOfPlaces(const uint8_t* columns) : places(columns) {}
+
+  void Unpack(const __m512i* lines, __m512i* weights) const {
+    RNNQC_UNROLL(2)
+    for (int line = 0; line < kCount; ++line) {
+      places.LookUp(2 * line, lines[line], &weights[2 * line], &weights[2 * line + 1]);
+    }
+  }
+
+  Places places;
+};
 
 // --- One row ---
 
@@ -111,7 +144,7 @@ void RowS4(const MatmulArgs& m, const int32_t* start, int32_t* sums) {
   RowOfBlocks<1>(m, row_sums, row_sums, CodeSums(m).data(), start, sums);
 }
 
-// Integer sums stand where their results go to.
+// The memory of the results holds the integer sums first.
 void ProjectRow(const ProjectArgs& args, void (*row)(const MatmulArgs&, const int32_t* start, int32_t* sums)) {
   const MatmulArgs& m = args.matmul;
   int32_t* sums = reinterpret_cast<int32_t*>(args.p);
@@ -126,12 +159,12 @@ void ProjectRow(const ProjectArgs& args, void (*row)(const MatmulArgs&, const in
 // Products that vpdpbusd is faster at: few rows, more of them if weights are unpacked first, and so small ones that
 // setting up the tiles takes longer.
 constexpr int64_t kFewRows = 3;
-constexpr int64_t kFewRowsS4 = 5;
+constexpr int64_t kFewRowsOfFewBits = 5;
 constexpr int64_t kFewProducts = 1 << 18;
 
 bool IsFew(const MatmulArgs& m, int64_t few_rows) { return m.rows < few_rows || m.rows * Weights(m) < kFewProducts; }
 
-// Tile instructions read memory of which compilers do not know.
+// Compilers do not know that tile instructions read memory.
 RNNQC_FORCEINLINE void CompleteStores() { __asm__ volatile("" ::: "memory"); }
 
 // The rows of a call, in one tile or in pairs of tiles, all of one size. The last ones may begin before the others end:
@@ -151,7 +184,7 @@ class RowTiles {
   const int64_t rows_, count_, size_;
 };
 
-// Some k, in tiles. What they leave is one more tile, which ends where k ends; its codes that belong to the tile before
+// Some k, in tiles. The remainder is one more tile, which ends where k ends; its codes that belong to the tile before
 // are replaced by 0. All of them have one size, that of the first.
 struct Depth {
   Depth(int64_t k, int64_t tile_bytes) : tile(tile_bytes), whole(k / tile), rest(k % tile), last(k - tile) {}
@@ -208,7 +241,7 @@ struct Rest {
   alignas(kAlignment) uint8_t codes[kTileRows * kTileBytes];
 };
 
-// What the sums of a block begin with: the same values for all rows, or 0 if `start` is null; or what stands in `sums`.
+// The initial sums of a block: the same values for all rows, or 0 if `start` is null; or the contents of `sums`.
 struct First {
   const int32_t* start;
   bool continues;
@@ -308,63 +341,84 @@ int64_t RowsOfTiles(const RowTiles& rows, int64_t tile) {
   return rows.count() == 1 ? rows.size() : rows.begin(tile + 1) + rows.size() - rows.begin(tile);
 }
 
-// Int4 weights of some k of a block as lines of int8 ones.
+// Weights of few bits of some k of a block as lines of int8 ones.
 class Panel {
  public:
   static constexpr int64_t kMostDepth = 256;
 
   Panel() { std::memset(memory_, 0, kBefore); }
 
-  // Before the lines of the panel stand as many as a tile has, of no interest: see Depth.
+  // The lines of the panel follow a tile's number of unused lines: see Depth.
   const uint8_t* lines() const { return memory_ + kBefore; }
 
+  template <typename Lines>
   void Unpack(const MatmulArgs& m, int64_t block, int64_t begin, int64_t depth) {
     const Groups groups(m, block);
-    const __m512i* from = static_cast<const __m512i*>(m.weights) + (block * groups.depth + begin / 8) * kLines;
+    const __m512i* from = static_cast<const __m512i*>(m.weights) + (block * m.k_padded + begin) / 4 * Lines::kCount;
     __m512i* to = reinterpret_cast<__m512i*>(memory_ + kBefore);
-    __m512i multipliers[kLines];
-    for (int64_t j = 0; j < depth / 8; ++j) {
-      const int64_t eight = begin / 8 + j;
-      if (groups.multipliers != nullptr && (j == 0 || eight % groups.size == 0)) {
-        Spread(groups.multipliers + eight / groups.size * kBlockColumns, multipliers);
+    if (groups.multipliers == nullptr) {
+      UnpackFours(Lines(nullptr), from, depth / 4, to, [](int, __m512i numbers) { return numbers; });
+    } else {
+      const int64_t size = 8 * groups.size;
+      const int64_t end = begin + depth;
+      for (int64_t k = begin; k < end;) {
+        const int64_t group = k / size;
+        const int64_t next = (group + 1) * size < end ? (group + 1) * size : end;
+        const int64_t fours = (next - k) / 4;
+        const uint8_t* columns = groups.multipliers + group * kBlockColumns;
+        const Multipliers multipliers(columns);
+        UnpackFours(Lines(columns), from, fours, to,
+                    [&](int gate, __m512i numbers) { return multipliers.Times(gate, numbers); });
+        from += fours * Lines::kCount;
+        to += fours * kGates;
+        k = next;
       }
-      RNNQC_UNROLL(4)
-      for (int line = 0; line < kLines; ++line) {
-        const int gate = 2 * line % kLines;
-        __m512i lower = LowerWeights(from[line]);
-        __m512i upper = UpperWeights(from[line]);
-        if (groups.multipliers != nullptr) {
-          lower = Product(multipliers[gate], lower);
-          upper = Product(multipliers[gate + 1], upper);
-        }
-        _mm512_store_si512(to + 2 * line, lower);
-        _mm512_store_si512(to + 2 * line + 1, upper);
-      }
-      from += kLines;
-      to += 2 * kLines;
     }
     CompleteStores();
   }
 
  private:
-  // A column's multiplier for each of its four bytes.
-  static void Spread(const uint8_t* columns, __m512i* multipliers) {
-    const __m512i four = _mm512_set_epi32(0x0f0f0f0f, 0x0e0e0e0e, 0x0d0d0d0d, 0x0c0c0c0c, 0x0b0b0b0b, 0x0a0a0a0a,
-                                          0x09090909, 0x08080808, 0x07070707, 0x06060606, 0x05050505, 0x04040404,
-                                          0x03030303, 0x02020202, 0x01010101, 0x00000000);
-    RNNQC_UNROLL(4)
-    for (int line = 0; line < kLines; ++line) {
-      const __m128i sixteen = _mm_loadu_si128(reinterpret_cast<const __m128i*>(columns + 16 * line));
-      multipliers[line] = _mm512_shuffle_epi8(_mm512_broadcast_i32x4(sixteen), four);
+  template <typename Lines, typename Scale>
+  RNNQC_FORCEINLINE static void UnpackFours(const Lines& lines, const __m512i* from, int64_t fours, __m512i* to,
+                                            const Scale& scale) {
+    for (int64_t i = 0; i < fours; ++i) {
+      __m512i numbers[kGates];
+      lines.Unpack(from, numbers);
+      RNNQC_UNROLL(4)
+      for (int gate = 0; gate < kGates; ++gate) _mm512_store_si512(to + gate, scale(gate, numbers[gate]));
+      from += Lines::kCount;
+      to += kGates;
     }
   }
 
-  // Of unsigned and signed bytes; the products are bytes, too.
-  static __m512i Product(__m512i u8, __m512i s8) {
-    const __m512i even = _mm512_maddubs_epi16(_mm512_and_si512(u8, _mm512_set1_epi16(0x00ff)), s8);
-    const __m512i odd = _mm512_maddubs_epi16(_mm512_andnot_si512(_mm512_set1_epi16(0x00ff), u8), s8);
-    return _mm512_mask_blend_epi8(0xaaaaaaaaaaaaaaaa, even, _mm512_slli_epi16(odd, 8));
-  }
+  // Those of the columns of a block, for each of a column's four bytes: of bytes at even places and at odd ones.
+  class Multipliers {
+   public:
+    explicit Multipliers(const uint8_t* columns) {
+      const __m512i four = _mm512_set_epi32(0x0f0f0f0f, 0x0e0e0e0e, 0x0d0d0d0d, 0x0c0c0c0c, 0x0b0b0b0b, 0x0a0a0a0a,
+                                            0x09090909, 0x08080808, 0x07070707, 0x06060606, 0x05050505, 0x04040404,
+                                            0x03030303, 0x02020202, 0x01010101, 0x00000000);
+      RNNQC_UNROLL(4)
+      for (int gate = 0; gate < kGates; ++gate) {
+        const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(columns + 16 * gate));
+        const __m128i sixteen = _mm_and_si128(bytes, _mm_set1_epi8(kMultiplierMask));
+        const __m512i all = _mm512_shuffle_epi8(_mm512_broadcast_i32x4(sixteen), four);
+        even_[gate] = _mm512_and_si512(all, _mm512_set1_epi16(0x00ff));
+        odd_[gate] = _mm512_andnot_si512(_mm512_set1_epi16(0x00ff), all);
+      }
+    }
+
+    // Products that are bytes, too.
+    RNNQC_FORCEINLINE __m512i Times(int gate, __m512i numbers) const {
+      constexpr int kChoose = 0xca;  // a ? b : c
+      const __m512i even = _mm512_maddubs_epi16(even_[gate], numbers);
+      const __m512i odd = _mm512_slli_epi16(_mm512_maddubs_epi16(odd_[gate], numbers), 8);
+      return _mm512_ternarylogic_epi32(_mm512_set1_epi16(0x00ff), even, odd, kChoose);
+    }
+
+   private:
+    __m512i even_[kGates], odd_[kGates];
+  };
 
   static constexpr int64_t kBefore = kTileRows * kLines * kLine;
 
@@ -391,9 +445,10 @@ void Sums(const MatmulArgs& m, const int32_t* start, int64_t sums_stride, const 
   }
 }
 
-// The same with int4 weights.
-template <typename Place, typename Finish>
-void SumsS4(const MatmulArgs& m, const int32_t* start, int64_t sums_stride, const Place& place, const Finish& finish) {
+// The same with weights of few bits.
+template <typename Lines, typename Place, typename Finish>
+void SumsOfFewBits(const MatmulArgs& m, const int32_t* start, int64_t sums_stride, const Place& place,
+                   const Finish& finish) {
   const RowTiles rows(m.rows);
   const int64_t tile_depth = TileDepth(m.k_padded);
   const Tiles tiles(rows, tile_depth);
@@ -405,7 +460,7 @@ void SumsS4(const MatmulArgs& m, const int32_t* start, int64_t sums_stride, cons
       for (int64_t begin = 0; begin < m.k_padded; begin += Panel::kMostDepth) {
         const int64_t left = m.k_padded - begin;
         const int64_t depth = left < Panel::kMostDepth ? left : Panel::kMostDepth;
-        if (tile == 0 || m.k_padded > Panel::kMostDepth) panel.Unpack(m, block, begin, depth);
+        if (tile == 0 || m.k_padded > Panel::kMostDepth) panel.Unpack<Lines>(m, block, begin, depth);
         const First first{start == nullptr ? nullptr : start + block * kBlockColumns, begin > 0};
         const Operands operands{m.a + row * m.a_stride + begin, m.a_stride, panel.lines(), Depth(depth, tile_depth)};
         SumsOfTiles(operands, rows, tile, first, place(row, block), sums_stride);
@@ -415,7 +470,7 @@ void SumsS4(const MatmulArgs& m, const int32_t* start, int64_t sums_stride, cons
   }
 }
 
-// all_sums is Sums or SumsS4.
+// all_sums is Sums or SumsOfFewBits.
 template <typename AllSums>
 void RecurrentTiles(const RecurrentArgs& args, const AllSums& all_sums) {
   all_sums(
@@ -435,7 +490,8 @@ void ProjectTiles(const ProjectArgs& args, const AllSums& all_sums) {
 }
 
 constexpr auto kSums = [](const auto&... arguments) { Sums(arguments...); };
-constexpr auto kSumsS4 = [](const auto&... arguments) { SumsS4(arguments...); };
+constexpr auto kSumsS4 = [](const auto&... arguments) { SumsOfFewBits<LinesS4>(arguments...); };
+constexpr auto kSumsOfPlaces = [](const auto&... arguments) { SumsOfFewBits<LinesOfPlaces>(arguments...); };
 
 }  // namespace
 
@@ -456,15 +512,25 @@ void u8s8_f32_project_32x64__amxint8(const ProjectArgs& args) {
 void u8s4_s32_recurrent_32x64__amxint8(const RecurrentArgs& args) {
   const MatmulArgs& m = args.matmul;
   if (m.rows == 1) return RowS4(m, m.start, args.acc);
-  if (IsFew(m, kFewRowsS4)) return u8s4_s32_recurrent_6x64__avx512vnni(args);
+  if (IsFew(m, kFewRowsOfFewBits)) return u8s4_s32_recurrent_6x64__avx512vnni(args);
   RecurrentTiles(args, kSumsS4);
 }
 
 void u8s4_f32_project_32x64__amxint8(const ProjectArgs& args) {
   const MatmulArgs& m = args.matmul;
   if (m.rows == 1) return ProjectRow(args, RowS4);
-  if (IsFew(m, kFewRowsS4)) return u8s4_f32_project_6x64__avx512vnni(args);
+  if (IsFew(m, kFewRowsOfFewBits)) return u8s4_f32_project_6x64__avx512vnni(args);
   ProjectTiles(args, kSumsS4);
+}
+
+void u8s4_s32_recurrent_sets_32x64__amxint8(const RecurrentArgs& args) {
+  if (IsFew(args.matmul, kFewRowsOfFewBits)) return RecurrentOfPlaces(args);
+  RecurrentTiles(args, kSumsOfPlaces);
+}
+
+void u8s4_f32_project_sets_32x64__amxint8(const ProjectArgs& args) {
+  if (IsFew(args.matmul, kFewRowsOfFewBits)) return ProjectOfPlaces(args);
+  ProjectTiles(args, kSumsOfPlaces);
 }
 
 }  // namespace rnnqc

@@ -33,7 +33,7 @@ inline __m256i Broadcast(const uint8_t* four_bytes) {
 }
 
 // The byte product multiplies an unsigned by a signed operand and adds pairs of products, with saturation, in int16.
-// It is exact for what a code a is turned into,
+// It is exact for the following form of a code a,
 //
 //   mask = a < 128 ? -1 : 0      size = |a - 128|, 0 .. 128
 //
@@ -43,7 +43,7 @@ class Panel {
  public:
   static constexpr int64_t kRows = 16;
 
-  // As many codes of each row as are prepared at once.
+  // The number of codes of each row that are prepared at once.
   static int64_t Depth(int64_t rows) { return kCodes / rows / 32 * 32; }
 
   // Prepares codes [begin, begin + depth) of rows [row, row + rows).
@@ -424,7 +424,7 @@ void u8s8_s32_recurrent_3x64__avx2(const RecurrentArgs& args) {
 }
 
 void u8s8_f32_project_3x64__avx2(const ProjectArgs& args) {
-  // Integer sums stand where their results go to.
+  // The memory of the results holds the integer sums first.
   Sums<false>(args.matmul, reinterpret_cast<int32_t*>(args.p), args.p_stride,
               [&args](int64_t row, int64_t rows, int64_t block) {
                 (args.row_scale != nullptr ? Finish<true> : Finish<false>)(args, row, rows, block);

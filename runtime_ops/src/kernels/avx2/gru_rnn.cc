@@ -1,4 +1,4 @@
-// The cells with a hidden state only: eight units to a register.
+// The cells without a cell state: eight units to a register.
 
 #include <immintrin.h>
 

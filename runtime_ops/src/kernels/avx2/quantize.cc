@@ -87,7 +87,7 @@ void s32_f32_join__avx2(const JoinArgs& args) {
     const int32_t* low = high + args.acc_stride;
     const __m256i z_high = _mm256_set1_epi32(args.zero_point[2 * row]);
     const __m256i z_low = _mm256_set1_epi32(args.zero_point[2 * row + 1]);
-    // Without scales of rows the factor is 1, which changes nothing.
+    // Without row scales the factor is 1, which changes nothing.
     const __m256 scale = _mm256_set1_ps(args.row_scale != nullptr ? args.row_scale[row] : 1.0f);
     const float* bias = args.bias + row * args.bias_stride;
     float* p = args.p + row * args.p_stride;

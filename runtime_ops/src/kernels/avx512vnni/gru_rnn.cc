@@ -1,4 +1,4 @@
-// The cells with a hidden state only: sixteen units to a register.
+// The cells without a cell state: sixteen units to a register.
 
 #include <immintrin.h>
 

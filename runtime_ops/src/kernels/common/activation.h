@@ -16,7 +16,7 @@ enum class Kind {
   kSoftsign,
 };
 
-// An activation but for its limits and its table. Of a limited pre-activation v:
+// An activation without its limits and its table. For a limited pre-activation v it is
 //
 //   kTable            table[trunc(v)]
 //   kReluTable        max(v, 0) + table[trunc(limit(v * index_scale + (index_size / 2 + 0.5), 0, index_size - 0.5))]

@@ -14,7 +14,7 @@ constexpr int32_t kMaxCodes = 1 << 15;
 constexpr float kSmallestScale = 0x1p-80f;
 constexpr float kLargestScale = 0x1p80f;
 
-// A table seen by codes.
+// A table indexed by codes.
 struct Codes {
   const float* zero;      // entry of code 0
   const float* negative;  // negative[k] is the entry of a code k < 0
@@ -101,7 +101,7 @@ bool FindStart(float scale, float offset, float* start) {
   return exact_product && static_cast<double>(*start) + zero == static_cast<double>(offset);
 }
 
-// Sets what `fused` stands for, from the rest.
+// Sets the fused form from the other fields.
 bool FindFused(const TableExtent& tables, LinearTables* linear) {
   for (int64_t j = 0; j < kSegments; ++j) {
     if (linear->rises[j] < 0) return false;

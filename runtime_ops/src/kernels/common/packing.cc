@@ -138,6 +138,29 @@ AlignedArray<uint8_t> SetRecords(const Matrix& matrix) {
   return records;
 }
 
+// kS4Places.
+void PackPlaces(const Matrix& matrix, int64_t k_padded, uint8_t* packed) {
+  const Columns columns{matrix.units, matrix.gates};
+  std::vector<uint8_t> places(static_cast<size_t>(columns.packed_count()));
+  for (int64_t i = 0; i < k_padded; ++i) {
+    // Beyond the matrix the value 0; the groups of columns that are none have set 0.
+    std::fill(places.begin(), places.end(), static_cast<uint8_t>(PlaceInTable(0, 0)));
+    const int64_t group = std::min(i, matrix.k - 1) / matrix.group_size;
+    columns.ForEach([&](int64_t from, int64_t to) {
+      const uint8_t entry = matrix.multipliers[group * columns.count() + from];
+      const int multiplier = entry & kMultiplierMask;
+      const int value = i < matrix.k && multiplier > 0 ? matrix.weights[i * columns.count() + from] / multiplier : 0;
+      places[static_cast<size_t>(to)] = static_cast<uint8_t>(PlaceInTable(entry >> kSetShift, value));
+    });
+    for (int64_t column = 0; column < columns.packed_count(); ++column) {
+      const int64_t line = (column / kBlockColumns * (k_padded / 4) + i / 4) * 2 + column % kBlockColumns / 32;
+      uint8_t* byte = packed + line * 4 * kBlockUnits + column % kBlockUnits * 4 + i % 4;
+      const int place = places[static_cast<size_t>(column)];
+      *byte = static_cast<uint8_t>(column % 32 < kBlockUnits ? place : *byte | place << 4);
+    }
+  }
+}
+
 // For the values of each set, -16 .. 15, their places, counted from that of 0.
 struct PlacesInSets {
   int8_t places[kSets][2 * kSetSize] = {};
@@ -173,7 +196,7 @@ void PackS6Blocks(const int8_t* weights, int64_t k, const Columns& columns, int6
   }
 }
 
-// For each column of [k, columns] how many bits it needs: 4, 6 or 8.
+// The bits that each column of [k, columns] needs: 4, 6 or 8.
 std::vector<int64_t> ColumnBits(const int8_t* row, int64_t k, size_t columns) {
   // Upper bits of weight + 8 and + 32, which are zero for weights of 4 and of 6 bits.
   std::vector<uint8_t> beyond4(columns, 0);
@@ -221,7 +244,7 @@ PackedMatrix PackMixed(const PackedFormats& formats, PackedFormat narrow, int64_
   Matrix apart{nullptr, matrix.k, blocks * kBlockUnits, nullptr, 0, kGates};
   std::vector<int8_t> columns_apart(static_cast<size_t>(matrix.k * blocks * kBlockColumns), 0);
   for (int64_t j = 0; j < count; ++j) {
-    // Where PackWeights finds column j of the block order.
+    // The column of the matrix that PackWeights puts at position j of the block order.
     const int64_t unit = j / kBlockColumns * kBlockUnits + j % kBlockUnits;
     const int64_t gate = j % kBlockColumns / kBlockUnits;
     for (int64_t i = 0; i < matrix.k; ++i) {
@@ -272,10 +295,11 @@ PackedMatrix PackGroups(const PackedFormats& formats, Width width, const Matrix&
   }
   PackedMatrix packed = apart > 0 ? PackMixed(formats, format, most, 8, matrix, std::move(numbers), bits, zero_point)
                                   : PackAs(format, matrix, numbers.data(), zero_point);
-  if (matrix.sets) {
+  if (format == PackedFormat::kS4Sets) {
     packed.multipliers = SetRecords(matrix);
     return packed;
   }
+  if (format == PackedFormat::kS4Places) PackPlaces(matrix, packed.k_padded, packed.weights.data());
   const int64_t groups = GroupCount(matrix.k, matrix.group_size);
   packed.group_size = matrix.group_size;
   packed.multipliers = AlignedArray<uint8_t>(ColumnCount(matrix.units, matrix.gates) * groups);
@@ -302,6 +326,7 @@ int64_t PaddedDepth(PackedFormat format, int64_t k) {
       return RoundUp(k, 16);
     case PackedFormat::kS4Blocks:
     case PackedFormat::kS4Pairs:
+    case PackedFormat::kS4Places:
     case PackedFormat::kS6Blocks:
     case PackedFormat::kS8Octets:
       return RoundUp(k, 8);
@@ -346,6 +371,7 @@ void PackWeights(PackedFormat format, const int8_t* weights, int64_t k, int64_t 
     }
     case PackedFormat::kS4Blocks:
     case PackedFormat::kS4Pairs:
+    case PackedFormat::kS4Places:
       PackS4(format, weights, k, columns, k_padded, static_cast<uint8_t*>(packed));
       break;
     case PackedFormat::kS4Sets:

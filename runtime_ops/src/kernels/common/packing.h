@@ -71,6 +71,11 @@ enum class PackedFormat {
   // k padded to 16, in memory to 32. For instructions that look up bytes. A part's group has a record of kSetRecord
   // bytes: its eight multipliers, and for j = 0 .. 3 kSets times the number of column j's set plus that of j + 4's.
   kS4Sets,
+  // As kS4Pairs, of places in the table of sets (codebooks.h), counted from the first of the weight's set. Groups have
+  // one byte a column, its multiplier and its set, as multipliers are laid out.
+  //
+  // k padded to 8. For instructions that look up bytes in a table of 64.
+  kS4Places,
   // int6, [blocks][k_padded / 4][3 groups][16 units][4 k]: the upper six bits of a byte are the weight of its group in
   // two's complement, the lower two bits a part of the weight of the fourth group + 32, the lowest one in group 0.
   //
@@ -111,12 +116,13 @@ class AlignedArray {
   int64_t size_ = 0;
 };
 
-// Of a weight in memory; of int16, which holds int8, 16.
+// The bits of a weight in memory; 16 for int8 weights stored as int16.
 constexpr int64_t BitsOf(PackedFormat format) {
   switch (format) {
     case PackedFormat::kS4Blocks:
     case PackedFormat::kS4Pairs:
     case PackedFormat::kS4Sets:
+    case PackedFormat::kS4Places:
       return 4;
     case PackedFormat::kS6Blocks:
       return 6;
@@ -139,7 +145,7 @@ struct PackedFormats {
   PackedFormat sets;  // s8 if there is none
   // Matrices of sets with fewer weights are packed as int8, whose products take fewer instructions: reading them from
   // far caches is what takes longer.
-  int64_t least_sets = 8 * 1024 * 1024;
+  int64_t least_sets;
 
   PackedFormat Of(int64_t bits) const { return bits <= 4 ? s4 : bits <= 6 ? s6 : s8; }
 };
@@ -201,7 +207,7 @@ struct PackedMatrix {
   int64_t bytes() const { return weights.size() + (wide != nullptr ? wide->weights.size() : 0); }
 };
 
-// Which widths a matrix may get.
+// The bit widths that a matrix may get.
 enum class Width {
   kEight,
   kFewest,  // as few bits as all weights have

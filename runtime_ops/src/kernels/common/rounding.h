@@ -6,8 +6,8 @@
 
 namespace rnnqc {
 
-// For code that is compiled for the baseline of the architecture only: what one translation unit makes of an inline
-// function may be linked into another.
+// Only for code that is compiled for the baseline of the architecture: the linker may use the machine code of an inline
+// function from one translation unit in another.
 
 // v limited to lo .. hi. The forms `v < hi ? v : hi` and `v > lo ? v : lo` send NaN to a limit, so that no NaN becomes
 // an index.

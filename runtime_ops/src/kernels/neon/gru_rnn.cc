@@ -1,4 +1,4 @@
-// The cells with a hidden state only: four units to a register.
+// The cells without a cell state: four units to a register.
 
 #include <arm_neon.h>
 

@@ -1,4 +1,4 @@
-"""Loops lose what nothing uses: states, sequences and outputs.
+"""Unused states, sequences and outputs of loops are removed.
 
 What these would catch: float weights that stay as the state of a loop whose layer has become a cell, a state that goes
 though something reads it, results that move to another place.

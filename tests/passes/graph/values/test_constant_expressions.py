@@ -1,4 +1,4 @@
-"""What this would catch: recursion as deep as the graph, and work that grows with the square of it."""
+"""Constant expressions of deep graphs; catches recursion as deep as the graph, and quadratic work."""
 
 from __future__ import annotations
 

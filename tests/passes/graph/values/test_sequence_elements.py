@@ -1,4 +1,4 @@
-"""Which values are one element of a sequence. What this would catch: a sequence of one row taken for one step."""
+"""Values that are one element of a sequence. What this would catch: a sequence of one row taken for one step."""
 
 from __future__ import annotations
 

@@ -138,14 +138,14 @@ def test_limits_that_are_inputs(kind: int, inside: bool) -> None:
     ],
 )
 def test_what_bounds_no_loop(condition: str, inputs: str, more: dict[str, np.ndarray], reason: str) -> None:
-    """The loop stays and says why; one of them is endless but for its trip count."""
+    """The loop stays, with a reason; one of them is endless except for its trip count."""
     found = outcome(loop(condition, most="six", inputs=inputs), **more)
     assert found[0] is None
     assert reason in found[1]
 
 
 def test_a_trip_count_of_none() -> None:
-    """A condition after each trip does not bring about a first one where the trip count is 0."""
+    """With a trip count of 0 a condition after each iteration does not cause a first one."""
     model = loop(
         "kept = Less(n1, limit)", most="length", before="limit = Cast<to = 6>(length)", inputs=", int64 length"
     )
@@ -170,7 +170,7 @@ def test_a_counter_in_steps_of_two() -> None:
 
 @pytest.mark.parametrize(("limit", "works"), [("nine_n", True), ("ten_n", False)])
 def test_more_trips_than_elements(limit: str, works: bool) -> None:
-    """A loop that reads beyond its sequence fails; so does what is made of it, instead of computing fewer elements."""
+    """A loop that reads beyond its sequence fails; so does its replacement, instead of computing fewer elements."""
     model = loop(f"kept = Less(n1, {limit})")
     if works:
         assert outcome(model) == (T, "")

@@ -1,4 +1,4 @@
-"""Which operand of a written-out LSTM step is its hidden state, where widths and the order of operands say nothing.
+"""Identifies the hidden state of an unrolled LSTM step where widths and the order of operands give no hint.
 
 What these would catch: x and h exchanged, in a step of a stream, in a loop or in a row of steps; a projection's input
 taken for the state; a guess where only names could tell, and the names do not.
@@ -181,7 +181,7 @@ def test_a_state_that_is_changed_between_steps(states: str, swapped: bool, chang
 @pytest.mark.parametrize("swapped", [False, True])
 @pytest.mark.parametrize("width", [H, 5])
 def test_a_step_in_a_loop(swapped: bool, width: int) -> None:
-    """A loop says what becomes of what, whatever the names are."""
+    """A loop shows which state becomes which, whatever the names are."""
     for names in (("x", "h", "c", "h_next", "c_next"), ("h", "x", "c", "x_next", "c_next")):
         step = Step(swapped, width, names=names)
         state = [f"{names[1]}:{names[3]}", f"{names[2]}:{names[4]}"]
@@ -193,7 +193,7 @@ def test_a_step_in_a_loop(swapped: bool, width: int) -> None:
 
 @pytest.mark.parametrize("swapped", [False, True])
 def test_two_states_that_both_become_the_new_hidden_state(swapped: bool) -> None:
-    """Either may be the hidden state, and neither is taken for it: the loop stays as it is."""
+    """Either may be the hidden state, so neither is chosen: the loop stays as it is."""
     proto = Step(swapped).model()
     proto.graph.node.extend([make_node("Identity", ["h_next"], ["x_next"]), make_node("Add", ["h_next", "u"], ["y"])])
     proto.graph.input.append(make_tensor_value_info("u", FLOAT, ["B", H]))

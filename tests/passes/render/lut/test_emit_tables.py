@@ -51,7 +51,7 @@ def _expected(spec: TableSpec) -> npt.NDArray[Any]:
 
 
 def _value(model: Model, table: Value) -> npt.NDArray[Any]:
-    """What onnxruntime computes; the model goes through a file."""
+    """The table as onnxruntime computes it from a file."""
     array = constant_array(table)
     if array is not None:
         return array

@@ -50,7 +50,7 @@ struct GridJoinArgs {
   Real* out;                             // planar
 };
 
-// What the steps of all cells have, from pre-activations to hidden codes, for one row.
+// Arguments common to the steps of all cells, from pre-activations to hidden codes, for one row.
 template <typename Real>
 struct GridStepArgs {
   int64_t units;     // padded
@@ -130,7 +130,7 @@ GridKernels<Real> GridKernelsAvx2();
 template <typename Real>
 GridKernels<Real> GridKernelsAvx512();
 
-// What goes with the products of this instruction set, a name of kernels.inc.
+// The kernels to use with the matmuls of this instruction set, a name of kernels.inc.
 template <typename Real>
 const GridKernels<Real>& SelectGridKernels(const char* isa);
 
