@@ -261,18 +261,24 @@ def test_columns_of_eight_bits_stand_apart(
     weights[:, places] = rng.integers(-128, 128, (depth, wide))
     weights[0, places] = 127
     multipliers[:, places] = 0
-    found = ctypes.c_int64(-1)
-    size = NATIVE.rnnqc_test_mixed_bytes(
-        isa.encode(),
-        pointer(weights),
-        pointer(multipliers if group_size else None),
-        *(ctypes.c_int64(n) for n in (group_size, depth, columns)),
-        ctypes.byref(found),
-    )
+
+    def packed(least: int) -> tuple[int, int]:
+        found = ctypes.c_int64(-1)
+        size = NATIVE.rnnqc_test_mixed_bytes(
+            isa.encode(),
+            pointer(weights),
+            pointer(multipliers if group_size else None),
+            *(ctypes.c_int64(n) for n in (group_size, depth, columns, least)),
+            ctypes.byref(found),
+        )
+        return int(size), found.value
+
+    size, found = packed(depth * columns)
+    assert packed(depth * columns + 1)[1] == 0  # of smaller matrices none does
     if isa not in ISAS_OF[narrow]:
-        assert found.value == 0
+        assert found == 0
         return
-    assert found.value == apart
+    assert found == apart
     blocks = -(-columns // 64)
     bits = 8 if apart < wide else narrow
     sums = 4 * 64 * (blocks if bits == 8 else -(-apart // 64))  # which some formats of int8 have

@@ -280,11 +280,14 @@ RNNQC_EXPORT void rnnqc_test_pack_few_bits(const char* isa, int32_t bits, const 
   std::memcpy(packed_multipliers, result.multipliers.data(), static_cast<size_t>(result.multipliers.size()));
 }
 
-// The bytes of a matrix of one gate, of which columns may stand apart, and in `apart` how many do.
+// The bytes of a matrix of one gate, of which columns may stand apart if it has `least` weights; in `apart` how many
+// do.
 RNNQC_EXPORT int64_t rnnqc_test_mixed_bytes(const char* isa, const int8_t* weights, const uint8_t* multipliers,
-                                            int64_t group_size, int64_t k, int64_t units, int64_t* apart) {
+                                            int64_t group_size, int64_t k, int64_t units, int64_t least,
+                                            int64_t* apart) {
   const rnnqc::Matrix matrix{weights, k, units, multipliers, group_size, 1};
-  const rnnqc::PackedFormats formats = rnnqc::Formats(*rnnqc::FindTable(isa));
+  rnnqc::PackedFormats formats = rnnqc::Formats(*rnnqc::FindTable(isa));
+  formats.least_apart = least;
   const rnnqc::PackedMatrix result = rnnqc::PackMatrix(formats, rnnqc::Width::kMixed, matrix, 0);
   *apart = static_cast<int64_t>(result.wide_columns.size());
   return result.bytes();

@@ -287,7 +287,8 @@ PackedMatrix PackGroups(const PackedFormats& formats, Width width, const Matrix&
   const int64_t apart = std::count(matrix.multipliers, matrix.multipliers + columns, uint8_t{0});
   const int64_t all = ColumnCount(matrix.units, matrix.gates);
   const bool fewer_bytes = SizeOf(format, all) + SizeOf(formats.s8, apart) < SizeOf(formats.s8, all);
-  if (format == formats.s8 || (apart > 0 && (width != Width::kMixed || !fewer_bytes))) {
+  const bool may_stand_apart = width == Width::kMixed && matrix.k * columns >= formats.least_apart && fewer_bytes;
+  if (format == formats.s8 || (apart > 0 && !may_stand_apart)) {
     return PackAs(formats.s8, matrix, matrix.weights, zero_point);
   }
   for (int64_t j = 0; j < columns; ++j) {
@@ -426,7 +427,7 @@ PackedMatrix PackMatrix(const PackedFormats& formats, Width width, const Matrix&
   int64_t least = SizeOf(formats.Of(most), all);
   int64_t narrow = most;
   for (const int64_t few : {int64_t{4}, int64_t{6}}) {
-    if (width != Width::kMixed || few >= most) continue;
+    if (width != Width::kMixed || matrix.k * columns < formats.least_apart || few >= most) continue;
     const int64_t apart = std::count_if(bits.begin(), bits.end(), [few](int64_t b) { return b > few; });
     const int64_t size = SizeOf(formats.Of(few), all) + SizeOf(formats.Of(most), apart);
     if (size >= least) continue;

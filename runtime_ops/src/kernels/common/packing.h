@@ -146,6 +146,9 @@ struct PackedFormats {
   // Matrices of sets with fewer weights are packed as int8, whose products take fewer instructions: reading them from
   // far caches is what takes longer.
   int64_t least_sets;
+  // Columns of more bits than the others stand apart in matrices of so many weights. In smaller ones a product of their
+  // own takes longer than fewer bytes save.
+  int64_t least_apart = 512 * 1024;
 
   PackedFormat Of(int64_t bits) const { return bits <= 4 ? s4 : bits <= 6 ? s6 : s8; }
 };
