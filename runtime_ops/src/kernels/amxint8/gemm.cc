@@ -31,6 +31,18 @@ __m512i TimesBits(__m512i bytes) {
   return _mm512_gf2p8affine_epi64_epi8(bytes, _mm512_set1_epi64(kMatrix), kFlips);
 }
 
+// Indices 0 .. 15, each in the four bytes of its column.
+inline __m512i FourOfEach() {
+  return _mm512_set_epi32(0x0f0f0f0f, 0x0e0e0e0e, 0x0d0d0d0d, 0x0c0c0c0c, 0x0b0b0b0b, 0x0a0a0a0a, 0x09090909,
+                          0x08080808, 0x07070707, 0x06060606, 0x05050505, 0x04040404, 0x03030303, 0x02020202,
+                          0x01010101, 0x00000000);
+}
+
+// The block that a call takes at i of [block_begin, block_end).
+inline int64_t BlockAt(const MatmulArgs& m, int64_t i) {
+  return m.descending ? m.block_begin + m.block_end - 1 - i : i;
+}
+
 // The numbers of four k of a block as four lines of int8, from the lines that hold them. `columns` are the bytes of the
 // block's columns of a group, or null.
 struct LinesS4 {  // kS4Pairs
@@ -395,14 +407,11 @@ class Panel {
   class Multipliers {
    public:
     explicit Multipliers(const uint8_t* columns) {
-      const __m512i four = _mm512_set_epi32(0x0f0f0f0f, 0x0e0e0e0e, 0x0d0d0d0d, 0x0c0c0c0c, 0x0b0b0b0b, 0x0a0a0a0a,
-                                            0x09090909, 0x08080808, 0x07070707, 0x06060606, 0x05050505, 0x04040404,
-                                            0x03030303, 0x02020202, 0x01010101, 0x00000000);
       RNNQC_UNROLL(4)
       for (int gate = 0; gate < kGates; ++gate) {
         const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(columns + 16 * gate));
         const __m128i sixteen = _mm_and_si128(bytes, _mm_set1_epi8(kMultiplierMask));
-        const __m512i all = _mm512_shuffle_epi8(_mm512_broadcast_i32x4(sixteen), four);
+        const __m512i all = _mm512_shuffle_epi8(_mm512_broadcast_i32x4(sixteen), FourOfEach());
         even_[gate] = _mm512_and_si512(all, _mm512_set1_epi16(0x00ff));
         odd_[gate] = _mm512_andnot_si512(_mm512_set1_epi16(0x00ff), all);
       }
@@ -433,7 +442,7 @@ void Sums(const MatmulArgs& m, const int32_t* start, int64_t sums_stride, const 
   const Depth depth(m.k_padded, TileDepth(m.k_padded));
   const Tiles tiles(rows, depth.tile);
   for (int64_t i = m.block_begin; i < m.block_end; ++i) {
-    const int64_t block = m.descending ? m.block_begin + m.block_end - 1 - i : i;
+    const int64_t block = BlockAt(m, i);
     const First first{start == nullptr ? nullptr : start + block * kBlockColumns, false};
     const uint8_t* weights = static_cast<const uint8_t*>(m.weights) + block * m.k_padded * kBlockColumns;
     for (int64_t tile = 0; tile < rows.count(); tile += 2) {
@@ -454,7 +463,7 @@ void SumsOfFewBits(const MatmulArgs& m, const int32_t* start, int64_t sums_strid
   const Tiles tiles(rows, tile_depth);
   Panel panel;
   for (int64_t i = m.block_begin; i < m.block_end; ++i) {
-    const int64_t block = m.descending ? m.block_begin + m.block_end - 1 - i : i;
+    const int64_t block = BlockAt(m, i);
     for (int64_t tile = 0; tile < rows.count(); tile += 2) {
       const int64_t row = rows.begin(tile);
       for (int64_t begin = 0; begin < m.k_padded; begin += Panel::kMostDepth) {

@@ -372,12 +372,13 @@ void PackWeights(PackedFormat format, const int8_t* weights, int64_t k, int64_t 
     }
     case PackedFormat::kS4Blocks:
     case PackedFormat::kS4Pairs:
-    case PackedFormat::kS4Places:
       PackS4(format, weights, k, columns, k_padded, static_cast<uint8_t*>(packed));
       break;
     case PackedFormat::kS4Sets:
       PackS4Sets(weights, k, columns, static_cast<uint8_t*>(packed));
       break;
+    case PackedFormat::kS4Places:
+      break;  // PackPlaces writes them, which has the groups
     case PackedFormat::kS6Blocks:
       PackS6Blocks(weights, k, columns, k_padded, static_cast<uint8_t*>(packed));
       break;
