@@ -28,6 +28,7 @@ from rnnqc.passes.normalize.repair_lstm_export import RepairLstmExport
 from rnnqc.passes.normalize.simplify_sequences import SimplifySequences
 from rnnqc.passes.normalize.split_fused_operators import SplitFusedOperators
 from rnnqc.passes.normalize.write_choices import WriteChoices
+from rnnqc.passes.normalize.write_sequence_maps import WriteSequenceMaps
 from rnnqc.passes.qcdq.insert_qcdq import InsertQcdq
 from rnnqc.passes.recover.recognize_steps import RecognizeSteps
 from rnnqc.passes.recover.recover_loops import RecoverLoops
@@ -105,4 +106,5 @@ __all__ = [
     "WriteOrtLstm",
     "WriteQonnx",
     "WriteScans",
+    "WriteSequenceMaps",
 ]

@@ -38,6 +38,7 @@ from rnnqc.passes.normalize.repair_lstm_export import RepairLstmExport
 from rnnqc.passes.normalize.simplify_sequences import SimplifySequences
 from rnnqc.passes.normalize.split_fused_operators import SplitFusedOperators
 from rnnqc.passes.normalize.write_choices import WriteChoices
+from rnnqc.passes.normalize.write_sequence_maps import WriteSequenceMaps
 from rnnqc.passes.qcdq.insert_qcdq import InsertQcdq
 from rnnqc.passes.recover.recognize_steps import RecognizeSteps
 from rnnqc.passes.recover.recover_loops import RecoverLoops
@@ -84,6 +85,7 @@ def normal_form(
         RepairLstmExport(),  # normalize: an exported fixed batch dimension becomes dynamic
         ReadWeightCodes(keep=keep_codes),  # normalize: quantized weights become one constant each
         Canonicalize(keep_codes=keep_codes),  # normalize: recurrent nodes get one layout and explicit attributes
+        WriteSequenceMaps(),  # normalize: maps over sequences of tensors become loops
         SplitFusedOperators(),  # normalize: onnxruntime's fused operators become separate ones
         *([FoldConstants()] if fold else []),  # normalize: known shapes, indices and conditions are computed
         ComputeInFloat32(),  # normalize: float16 and float64 nodes get Casts around them
