@@ -7,6 +7,7 @@ from rnnqc.passes.brevitas.write_qonnx import WriteQonnx
 from rnnqc.passes.cells.decompose_lstm import DecomposeLstm
 from rnnqc.passes.custom_cells.fuse_custom_cells import FuseCustomCells
 from rnnqc.passes.custom_cells.quantize_custom_cells import QuantizeCustomCells
+from rnnqc.passes.custom_cells.read_dynamic_products import ReadDynamicProducts
 from rnnqc.passes.custom_cells.roll_custom_steps import RollCustomSteps
 from rnnqc.passes.custom_cells.write_scans import WriteScans
 from rnnqc.passes.instruments import DumpAfterChange, Timing, VerifyModified
@@ -77,6 +78,7 @@ __all__ = [
     "QuantizeLinear",
     "QuantizeOutputs",
     "QuantizeWeights",
+    "ReadDynamicProducts",
     "ReadOrtLstm",
     "ReadQuantLstmCell",
     "ReadWeightCodes",

@@ -18,6 +18,7 @@ from rnnqc.passes.brevitas.write_qonnx import WriteQonnx
 from rnnqc.passes.cells.decompose_lstm import DecomposeLstm
 from rnnqc.passes.custom_cells.fuse_custom_cells import FuseCustomCells
 from rnnqc.passes.custom_cells.quantize_custom_cells import QuantizeCustomCells
+from rnnqc.passes.custom_cells.read_dynamic_products import ReadDynamicProducts
 from rnnqc.passes.custom_cells.roll_custom_steps import RollCustomSteps
 from rnnqc.passes.custom_cells.write_scans import WriteScans
 from rnnqc.passes.invariants import Property
@@ -80,6 +81,7 @@ def normal_form(
         scans: Whether loops of custom cells become Scans; of no use where they stay float.
     """
     return [
+        *([ReadDynamicProducts()] if scans and not keep_codes else []),  # custom_cells: integer products become floats
         *([] if keep_codes else [ReadOrtLstm()]),  # normalize: onnxruntime's quantized LSTMs become LSTMs
         *([Canonicalize(keep_codes=keep_codes), *optional_passes()] if remove_sorting else []),  # normalize: no sorts
         RepairLstmExport(),  # normalize: an exported fixed batch dimension becomes dynamic
