@@ -99,7 +99,7 @@ def _compensated(
     multiplied: Multiplied,
 ) -> npt.NDArray[np.int8]:
     """int8 values with less error of the products than the given ones; in no channel with more."""
-    shape = array.shape[:2]  # behind it a convolution over one element has axes of size 1
+    shape = (len(array), array.size // len(array))  # of a convolution: windows of channels, each with its taps
 
     def matrix(part: npt.NDArray[Any]) -> npt.NDArray[Any]:
         whole = np.broadcast_to(part, groups.shape).reshape(shape)

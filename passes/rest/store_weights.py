@@ -35,7 +35,7 @@ class StoreWeights(Pass):
     their scales, and suit channels with a few large weights. A table that is also gathered as int8 rows has one scale
     per row.
 
-    With second moments of the input of a linear layer or of a convolution over one element, and `compensation` in the
+    With second moments of the input of a linear layer or of the windows of a convolution, and `compensation` in the
     rules for `<node>.weight`, the int8 values of an output channel are rounded together, so that errors cancel
     (`rnnqc.formats.compensation`). Scales stay what they are.
 
