@@ -149,9 +149,10 @@ def _replace(model: Model, graph: Graph, site: _Site) -> None:
 
 def _unfolded(site: _Site, order: Sequence[int]) -> Unfolded:
     """Where the rows of the matmul's W were in the convolution's weight, `[C,k]` for each output channel."""
-    _, channels, taps = shape_of(site.node.inputs[1]) or site.weight.shape
-    number = np.arange(channels * taps).reshape(1, channels, taps)[:, :, site.taps]
-    return Unfolded(channels * taps, number.transpose(order).reshape(-1))
+    weight = constant_array(site.node.inputs[1])
+    assert weight is not None
+    number = np.arange(weight[0].size).reshape(1, *weight.shape[1:])[:, :, site.taps]
+    return Unfolded(weight[0].size, number.transpose(order).reshape(-1))
 
 
 def _windows(b: Builder, site: _Site) -> Value:
