@@ -29,9 +29,9 @@ class StoreWeights(Pass):
 
     Before: `Conv(x, W float32 [M,C,k])`
 
-    After: `Conv(x, Reshape(Mul(Cast(W int8 [M,C*k/16,16]), Cast(scale float16 [M,C*k/16,1])), [M,C,k]))`
+    After: `Conv(x, Reshape(Mul(Cast(W int8 [M,C*k/8,8]), Cast(scale float16 [M,C*k/8,1])), [M,C,k]))`
 
-    Each group of about 16 weights of one output channel has a scale: with float arithmetic, groups cost nothing but
+    Each group of about eight weights of one output channel has a scale: with float arithmetic, groups cost nothing but
     their scales, and suit channels with a few large weights. A table that is also gathered as int8 rows has one scale
     per row.
 

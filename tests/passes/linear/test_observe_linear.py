@@ -87,14 +87,19 @@ def test_weights_are_compensated(tmp_path: Path) -> None:
 @pytest.mark.parametrize("layer", LAYERS)
 def test_weights_that_are_only_stored_are_compensated(layer: str, form: str) -> None:
     """Better than without data on other data, with the scales of plain rounding; not where the recipe says so."""
+
+    def faint(seed: int) -> dict[str, Array]:
+        """Inputs for which hidden states are nearly linear, and correlated."""
+        return {"x": feeds_of(seed, 8)["x"] * np.float32(0.1)}
+
     proto = model_of(layer, 48)
     options: dict[str, Any] = {"rest": "int8", "form": form, "overrides": [f"y_LSTM.*.{k}.bits=none" for k in CELL]}
-    feeds = [feeds_of(k, 8) for k in range(1, 9)]
+    feeds = [faint(k) for k in range(1, 9)]
     plain, made = rnnqc.lower(proto, **options), rnnqc.lower(proto, calibration=feeds, **options)
     assert _stored(made, "w.scale").tobytes() == _stored(plain, "w.scale").tobytes()
     assert (_stored(made, "w.int8") != _stored(plain, "w.int8")).any()
-    expected = run(plain_session(proto), feeds_of(20))["z"]
-    reached = [sqnr(expected, run(plain_session(m.proto), feeds_of(20))["z"]) for m in (plain, made)]
+    expected = run(plain_session(proto), faint(20))["z"]
+    reached = [sqnr(expected, run(plain_session(m.proto), faint(20))["z"]) for m in (plain, made)]
     assert reached[1] > reached[0] + 1
     options["overrides"].append("fc.weight.compensation=false")
     without = rnnqc.lower(proto, calibration=feeds, **options)
