@@ -8,7 +8,7 @@ import numpy as np
 
 from rnnqc.cells.base import Cell, Size, fixed
 from rnnqc.cells.stages import IntegerCell, QuantizedCell
-from rnnqc.errors import Outcome, Remark
+from rnnqc.errors import NotHandled, Outcome, Remark
 from rnnqc.evaluation.numerics import Lossy
 from rnnqc.formats.format import FormatError
 from rnnqc.formats.point_format import PointFormat
@@ -37,7 +37,6 @@ from rnnqc.passes.cells.boundary import Boundary
 from rnnqc.passes.cells.sequence_lengths import dimensions
 from rnnqc.passes.fold.fold_fixed_point import FoldedFixedPoint
 from rnnqc.passes.fold.fold_quant_lstm import fold_quant_lstm, points_of
-from rnnqc.passes.graph.nodes.lstm_node import NotHandled
 from rnnqc.passes.graph.nodes.quant_operators import ACTIVATIONS, CELL_OP, QuantLstm, is_quant_lstm, read_quant_lstm
 from rnnqc.passes.graph.values.output_shapes import infer_output_shapes
 from rnnqc.passes.invariants import Property

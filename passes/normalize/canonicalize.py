@@ -72,6 +72,7 @@ class Canonicalize(Pass):
         numerics=Close(1e-6),
         sets=frozenset({Property.CANONICAL}),
     )
+    keeps_unused = True  # unused recurrent nodes are reported, too
 
     def __init__(self, *, keep_codes: bool = False) -> None:
         """Creates the pass.

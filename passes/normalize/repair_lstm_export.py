@@ -96,8 +96,6 @@ class RepairLstmExport(Pass):
             if lengths is not None and _is_whole_length(lengths, node, _listed(model, graph)):
                 node.inputs[SEQUENCE_LENS] = Variable.empty()
                 counts["lengths"] += 1
-        if any(counts.values()):
-            model.remove_dead()
         changed = any(counts.values()) or any(a is not b for a, b in zip(before, after, strict=True))
         return PassResult(changed, tuple(remarks), counts)
 
