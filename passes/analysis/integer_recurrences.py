@@ -55,20 +55,21 @@ def integer_recurrences(model: Model) -> Iterator[IntegerRecurrence]:
     own = tuple(f"{name}." for name in custom_cells(model))
     for graph, _, path in bodies(model):
         for node in graph.nodes:
-            if is_loop(node) and not _is_own(node):
+            if is_loop(node) and not is_own(node):
                 found = _loop(node, path)
                 if found is not None:
                     yield found
         yield from _written_out(graph, path, own)
 
 
-def _is_own(node: Node) -> bool:
+def is_own(node: Node) -> bool:
+    """Returns whether a node belongs to a cell of rnnqc."""
     return any(tag in info(node).metadata for tag in (CELL_TAG, CUSTOM_TAG, RELEASED_TAG))
 
 
 def _weights(node: Node) -> list[Value]:
     """The constants of a quantized matmul; none for other nodes."""
-    if _is_own(node):
+    if is_own(node):
         return []
     if (node.domain or "", node.op) in QUANTIZED_PRODUCTS:
         return [v for v in node.inputs if _size(v) > 1]
