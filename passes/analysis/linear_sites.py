@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from rnnqc.data.statistics import Statistics
+from rnnqc.errors import NotHandled
 from rnnqc.ir import Graph, Model, Node, Value, attribute, constant_array, dtype_of, info, shape_of
 from rnnqc.passes.analysis.rest_weights import LINEAR, RestWeight, WeightUse, einsum_terms, rest_weights
-from rnnqc.passes.graph.nodes.lstm_node import NotHandled
 from rnnqc.passes.graph.values.constant_expressions import Constants
 
 FloatArray = npt.NDArray[np.float32]

@@ -10,7 +10,7 @@ import numpy as np
 
 from rnnqc.cells.linear_nodes import LinearKind
 from rnnqc.data.statistics import Statistics
-from rnnqc.errors import Outcome, Remark
+from rnnqc.errors import NotHandled, Outcome, Remark
 from rnnqc.evaluation.numerics import Lossy
 from rnnqc.ir import DOMAIN, Graph, Model, Node, Value, display_name
 from rnnqc.ir.builder import Builder
@@ -18,7 +18,6 @@ from rnnqc.passes.analysis.linear_sites import LinearSite, has_windows, input_mo
 from rnnqc.passes.analysis.rest_weights import RestWeight, WeightUse, rest_weights
 from rnnqc.passes.base import Pass, PassInfo, PassResult, StoredWeight
 from rnnqc.passes.constant_checks import ConstantCheck
-from rnnqc.passes.graph.nodes.lstm_node import NotHandled
 from rnnqc.passes.graph.values.constant_expressions import Constants
 from rnnqc.passes.invariants import Property
 from rnnqc.passes.linear.check_linear import LinearCheck
@@ -94,7 +93,7 @@ class QuantizeLinear(Pass):
             read = {u.path: (u, self._site(weight, u, homes[id(u.node)], constants)) for u in uses}
             found.append((weight, [site for _, site in read.values() if isinstance(site, LinearSite)]))
             remarks += [
-                self.remark(Outcome.NOTE, path, use.node.op, why.reason, why.found, why.action)
+                self.refused(Outcome.NOTE, path, use.node.op, why)
                 for path, (use, why) in read.items()
                 if isinstance(why, NotHandled)
             ]
@@ -103,9 +102,6 @@ class QuantizeLinear(Pass):
             stored |= self._replace_all(model, homes, weight, sites, constants)
             if self._weights.known(weight) is not None:
                 remarks += self._weights.unheard(self, [site.use for site in sites])
-        if stored:
-            model.remove_dead()
-            model.sort()
         return PassResult(bool(stored), tuple(remarks), {"layers": len(stored)}, stored=stored)
 
     def _site(self, weight: RestWeight, use: WeightUse, graph: Graph, constants: Constants) -> LinearSite | NotHandled:

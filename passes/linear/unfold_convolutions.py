@@ -57,8 +57,6 @@ class UnfoldConvolutions(Pass):
         sites = [(graph, site) for graph, node in found if (site := _site(node, held)) is not None]
         for graph, site in sites:
             _replace(model, graph, site)
-        if sites:
-            model.remove_dead()
         return PassResult(bool(sites), (), {"convolutions": len(sites)})
 
 

@@ -72,6 +72,7 @@ class Canonicalize(Pass):
         numerics=Close(1e-6),
         sets=frozenset({Property.CANONICAL}),
     )
+    keeps_unused = True  # unused recurrent nodes are reported, too
 
     def __init__(self, *, keep_codes: bool = False) -> None:
         """Creates the pass.
@@ -94,9 +95,7 @@ class Canonicalize(Pass):
         clamped = min(max(model.ir_version, IR_VERSIONS[0]), IR_VERSIONS[1])
         changed |= clamped != model.ir_version
         model.ir_version = clamped
-        before = [n for g in model.graphs() for n in g.nodes]
-        model.sort()
-        changed |= any(a is not b for a, b in zip(before, (n for g in model.graphs() for n in g.nodes), strict=True))
+        changed |= model.sort()
         seen: set[tuple[str, str]] = {("", "")}
         for path, graph in list(model.paths()):
             for node in list(graph.nodes):

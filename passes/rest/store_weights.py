@@ -98,9 +98,6 @@ class StoreWeights(Pass):
             stored |= {u.path: StoredWeight(form, sizes) for u in weight.uses}
             heard = (COMPENSATION,) if any(self._seen(use) for use in weight.uses) else ()
             remarks += self._weights.unheard(self, weight.uses, heard) if form == FORM else []
-        if stored:
-            model.remove_dead()
-            model.sort()
         return PassResult(bool(stored), tuple(remarks), {"weights": len(stored)}, stored=stored)
 
     def _multiplied(self, model: Model, weights: Iterable[RestWeight]) -> dict[int, Multiplied]:

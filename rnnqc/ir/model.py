@@ -405,15 +405,19 @@ class Model:
             self.metadata[RELEASED_TAG] = cells_to_text(held, behind=self.metadata.get(RELEASED_TAG, NO_CELLS))
         self.cells = {name: cell for name, cell in self.cells.items() if name not in released}
 
-    def sort(self) -> None:
-        """Orders the nodes of every graph topologically, stably and without recursion.
+    def sort(self) -> bool:
+        """Orders the nodes of every graph topologically, stably and without recursion; returns whether any moved.
 
         Raises:
             CompileError: A graph has a cycle.
         """
         captured = captures(self.graph)
+        moved = False
         for graph in self.graphs():
-            graph.nodes[:] = sorted_nodes(graph, captured, self.source)
+            order = sorted_nodes(graph, captured, self.source)
+            moved |= any(a is not b for a, b in zip(graph.nodes, order, strict=True))
+            graph.nodes[:] = order
+        return moved
 
     def check(self) -> None:
         """Checks the invariants that hold after every pass; raises StructureError (see `check_structure`)."""
