@@ -19,6 +19,7 @@ import rnnqc
 from rnnqc.ir import Model
 from rnnqc.passes.analysis.integer_recurrences import integer_recurrences
 from tests.generate import RecurrenceCase
+from tests.generate.outer_forms import called
 from tests.runs.commands import in_process
 from tests.subjects.lstm_models import LstmCase
 from tests.subjects.protos import of_nodes
@@ -81,6 +82,15 @@ def test_what_onnxruntime_has_quantized(
     assert result.code == 3 and "are not lowered" in result.err and not target.exists()
     inspected = in_process(capfd, "inspect", source)
     assert inspected.code == 0 and "stays as it is" in " ".join(inspected.out.split())
+
+
+@pytest.mark.few(2)
+@pytest.mark.parametrize("calls", ["function", "nested"])
+@pytest.mark.parametrize("form", ["scan", "unrolled"])
+def test_in_functions(form: str, calls: str, tmp_path: Path) -> None:
+    proto = called(onnx.load(_quantized(form, "dynamic", tmp_path)), calls)
+    (entry,) = rnnqc.lower(proto).report.entries
+    assert (entry.status, entry.op) == ("quantized", "Scan" if form == "scan" else "MatMulInteger")
 
 
 def _scan(kind: str, carried: bool) -> onnx.ModelProto:
