@@ -15,6 +15,8 @@ from onnx_graphsurgeon import Constant, Graph
 from onnx_graphsurgeon import Tensor as Value
 from onnx_graphsurgeon.ir.tensor import LazyValues, SparseValues
 
+from rnnqc.cells.keys import CELLS_KEY
+
 __all__ = [
     "CELLS_KEY", "CELL_TAG", "CUSTOM_TAG", "DOMAIN", "DOMAIN_VERSION", "FLOAT_TAG", "PROVENANCE_KEY", "RELEASED_TAG",
     "Constant", "Graph", "GraphInfo", "Node", "NodeInfo", "Value", "Variable", "attribute", "attribute_reference",
@@ -108,7 +110,6 @@ else:
 
 DOMAIN = "ai.rnnqc"
 DOMAIN_VERSION = 1
-CELLS_KEY = "rnnqc.cells"
 PROVENANCE_KEY = "rnnqc.provenance"
 CELL_TAG = "rnnqc.cell"
 FLOAT_TAG = "rnnqc.float"
