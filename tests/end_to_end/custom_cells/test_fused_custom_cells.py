@@ -85,16 +85,21 @@ def test_levels_threads_and_special_values(cell: str) -> None:
     for level in ("ORT_DISABLE_ALL", "ORT_ENABLE_BASIC", "ORT_ENABLE_EXTENDED", "ORT_ENABLE_ALL"):
         for way in (STOCK, NATIVE):
             assert_same_bits(expected, run(session(proto, way, level, 2), feeds), f"{way} {level}")
-    integer = rnnqc.lower(model, form="integer", calibration=[feeds_of(model, seed) for seed in range(2)])
-    assert_same_bits(expected, run(session(integer.proto, STOCK), feeds), "integer form")
+    calibration = [feeds_of(model, seed) for seed in range(2)]
+    for unroll in (False, True):
+        dims = {"T": 12} if unroll else {}
+        integer = rnnqc.lower(model, form="integer", calibration=calibration, unroll=unroll, dims=dims, strict=True)
+        assert "Scan" not in [n.op_type for n in integer.proto.graph.node] or not unroll
+        for level in ("ORT_DISABLE_ALL", "ORT_ENABLE_ALL"):
+            assert_same_bits(expected, run(session(integer.proto, STOCK, level), feeds), f"integer, {unroll}, {level}")
 
 
-@pytest.mark.few(1)
-@pytest.mark.parametrize("cell", CELLS)
-def test_rows_and_chunks(cell: str) -> None:
+@pytest.mark.few(2)
+@in_turn(cell=CELLS, recipe=RECIPES)
+def test_rows_and_chunks(cell: str, recipe: str) -> None:
     """Rows alone, and a sequence in pieces with carried states, are the whole."""
     model = layer(cell, 18, 11, initial_states=True)
-    proto = lowered(model)
+    proto = lowered(model, recipe)
     native, feeds = session(proto, NATIVE), feeds_of(model, 3, 10, 4)
     whole = run(native, feeds)
     states = [n for n in feeds if n != "x"]
