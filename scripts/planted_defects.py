@@ -54,7 +54,7 @@ LIKELY = {
         "operators/test_cells",
     ),
     "packing": ("kernels/test_few_bits_kernels", "kernels/test_kernels"),
-    "packed_weights": ("operators/test_cells", "operators/test_quant_lstm_cell", "operators/test_quant_linear"),
+    "packed_weights": ("operators/test_quant_lstm_cell", "operators/test_quant_linear", "operators/test_cells"),
     "kernels": ("kernels/test_kernels", "kernels/test_hidden_kernels"),
     "team": ("operators/test_threads",),
     "layer": ("operators/test_threads", "operators/test_cells"),

@@ -29,8 +29,8 @@ from tests.native.quant_lstm_cases import (
     run_native,
     table_case,
 )
+from tests.native.refusals import NAME
 
-NAME = "layer/7"
 REFUSALS = tuple(
     getattr(ort.capi.onnxruntime_pybind11_state, name)
     for name in ("Fail", "InvalidArgument", "InvalidGraph", "NotImplemented", "RuntimeException")
