@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from rnnqc.ir import Node, Value, attribute, constant_array, input_or_none, output_number, shape_of
 from rnnqc.ir.builder import Builder
 from rnnqc.passes.graph.values.index_expressions import Index, Indices, Shape
+from rnnqc.passes.graph.values.layout_ops import axes_after
 
 NEW = -1
 TO_THE_END = 2**31 - 1  # the end that exporters write for "to the end", in 32 or 64 bits
@@ -60,17 +61,10 @@ def element_of(value: Value, indices: Indices) -> Element | None:
     for node in reversed(views):
         if node.op == "Identity":
             continue
-        changed = changed_axes(node, indices)
-        if changed is None:
+        moved = axes_after(node, axes, changed_axes(node, indices), NEW)
+        if moved is None:
             return None
-        if node.op == "Squeeze":
-            dropped = {a % len(axes) for a in changed}
-            axes = [t for k, t in enumerate(axes) if k not in dropped]
-        else:
-            total = len(axes) + len(changed)
-            rest = iter(axes)
-            added = {a % total for a in changed}
-            axes = [NEW if k in added else next(rest) for k in range(total)]
+        axes = moved
     return Element(found.sequence, found.axis, found.index, tuple(axes))
 
 
