@@ -36,10 +36,10 @@ from rnnqc.passes.analysis.custom_cell import CustomCell
 from rnnqc.passes.analysis.custom_points import custom_cells_of
 from rnnqc.passes.analysis.custom_products import custom_cells
 from rnnqc.passes.analysis.float_recurrences import constant_bytes
-from rnnqc.passes.analysis.foreign_operators import QUANTIZED, foreign_refusal
 from rnnqc.passes.analysis.integer_recurrences import IntegerRecurrence, integer_recurrences
 from rnnqc.passes.analysis.released_cells import released_cells
 from rnnqc.passes.graph.loops.loop_states import is_loop, owners, sizes_of
+from rnnqc.passes.graph.nodes.foreign_operators import QUANTIZED, foreign_refusal
 from rnnqc.passes.graph.nodes.lstm_node import (
     INPUT_NAMES,
     TYPE_TAG,

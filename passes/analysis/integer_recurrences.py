@@ -5,28 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from rnnqc.cells.forms import ORT_DOMAIN
 from rnnqc.ir import CELL_TAG, CUSTOM_TAG, RELEASED_TAG, Graph, Model, Node, Value, constant_array, display_name, info
 from rnnqc.passes.analysis.custom_products import custom_cells
 from rnnqc.passes.analysis.float_recurrences import PRODUCTS
 from rnnqc.passes.graph.loops.loop_reach import reached, returning, users_of
 from rnnqc.passes.graph.loops.loop_states import bodies, is_loop, owners, states_of
+from rnnqc.passes.graph.nodes.quantized_products import QUANTIZED_PRODUCTS
 
-QUANTIZED_PRODUCTS = frozenset(
-    {
-        ("", "ConvInteger"),
-        ("", "MatMulInteger"),
-        ("", "QLinearConv"),
-        ("", "QLinearMatMul"),
-        (ORT_DOMAIN, "DynamicQuantizeMatMul"),
-        (ORT_DOMAIN, "MatMulBnb4"),
-        (ORT_DOMAIN, "MatMulInteger16"),
-        (ORT_DOMAIN, "MatMulIntegerToFloat"),
-        (ORT_DOMAIN, "MatMulNBits"),
-        (ORT_DOMAIN, "QGemm"),
-        (ORT_DOMAIN, "QLinearConv"),
-    }
-)
 _STEPS = 3
 
 

@@ -15,6 +15,7 @@ from rnnqc.passes.graph.nodes.listed_weights import found_listed, unlist_weights
 from rnnqc.passes.graph.nodes.lstm_node import DIRECTIONS, INPUT_NAMES, WEIGHTS_TAG, B, P, R, W
 from rnnqc.passes.graph.values.quantized_constants import StoredCodes
 from rnnqc.passes.normalize.canonicalize import FIRST_IR_WITH_FREE_INITIALIZERS
+from rnnqc.proto.inlining import functions_with, inlined
 
 _FOUND = f"operator {ORT_DOMAIN}.{ORT_LSTM}"
 _SCALE = {W: P + 1, R: P + 3}
@@ -32,6 +33,7 @@ class ReadOrtLstm(Pass):
 
     * onnxruntime also quantizes X and the hidden state, by the largest values of each call and step. That is gone: the
       recipe has formats of its own for them.
+    * Model-local functions that contain such nodes are inlined.
     * Nodes that rnnqc itself has written (form `ort`) stay.
     * Nodes whose weights are no constants, or whose shapes do not fit, stay, with a remark.
     """
@@ -47,6 +49,9 @@ class ReadOrtLstm(Pass):
         remarks: list[Remark] = []
         made: dict[tuple[int, ...], Value] = {}
         count = 0
+        inner = functions_with(model.functions, lambda domain, op: (domain, op) == (ORT_DOMAIN, ORT_LSTM))
+        if inner:
+            model.reload(inlined(model.proto, inner))
         for path, graph in list(model.paths()):
             for node in graph.nodes:
                 if (node.domain, node.op) != (ORT_DOMAIN, ORT_LSTM) or WEIGHTS_TAG in info(node).metadata:
@@ -64,7 +69,7 @@ class ReadOrtLstm(Pass):
         if count:
             model.remove_dead()
             model.infer_shapes()
-        return PassResult(count > 0, tuple(remarks), {"nodes": count})
+        return PassResult(bool(count or inner), tuple(remarks), {"nodes": count})
 
     def _taken_over(self, model: Model, node: Node, name: str) -> Remark:
         """Removes the constants of a node from the graph inputs, and reports that it keeps its weights."""

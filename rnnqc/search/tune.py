@@ -29,8 +29,11 @@ from rnnqc.lowering.lower import lower
 from rnnqc.lowering.options import REST_FLOAT
 from rnnqc.lowering.reports.report import Lowered
 from rnnqc.measure.chosen_metric import is_falling, metric_function
+from rnnqc.measure.differences import OutputComparison
 from rnnqc.measure.metrics import BUILTIN, MetricFunction
 from rnnqc.measure.runs import Calls, State
+from rnnqc.measure.tally import tallied
+from rnnqc.measure.time_axes import output_axes
 from rnnqc.passes import PassManager
 from rnnqc.passes.pipeline import normal_form
 from rnnqc.proto.given import Given
@@ -138,10 +141,11 @@ def tune(
         start, end = (
             trials.of(rules).weight_bytes + trials.of(rules).rest_bytes for rules in (rules_of({}), rules_of(best))
         )
+        outputs = _compared(proto, calls, quality, kept.of(found.assignment))
         odd = all_told(Code.STATES, state_warnings((proto, loaded.proto), calls.carried, len(calls.pieces)))
     return Tuned(
         chosen, units, found, best, (start, end), (times[found.path[0][0]], times[found.assignment]),
-        quality.of_float, metric is None, silent, rest, frontier, odd, falling,
+        quality.of_float, metric is None, outputs, silent, rest, frontier, odd, falling,
     )  # fmt: skip
 
 
@@ -174,6 +178,15 @@ def _timed(
     if max_ms is not None:
         _end_in_time(found, times, max_ms / 1e3)
     return times
+
+
+def _compared(
+    proto: onnx.ModelProto, calls: Calls, quality: Quality, lowered: onnx.ModelProto
+) -> list[OutputComparison]:
+    """Compares the outputs of a lowered model with those of the float model."""
+    results, names = quality.outputs(lowered), ("the float model", "the lowered model")
+    tallies = tallied(calls, quality.reference, results, output_axes(proto), names)
+    return [tally.result() for tally in tallies.values()]
 
 
 def _clock(seconds: float, models: int | None) -> Callable[[int], float]:
