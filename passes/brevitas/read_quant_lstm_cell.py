@@ -75,19 +75,18 @@ class ReadQuantLstmCell(Pass):
         requires=frozenset({Property.CANONICAL}),
     )
 
-    def __init__(self, *, integer: bool = True, functions: bool = True) -> None:
+    def __init__(self, *, integer: bool = True) -> None:
         """A pass with these options.
 
         Args:
             integer: Whether cells become integer; otherwise they have form qcdq.
-            functions: Whether tables may be calls of a model-local function.
         """
-        self.integer, self.functions = integer, functions
+        self.integer = integer
 
     def run(self, model: Model) -> PassResult:
         """Reads every cell of every graph, in topological order."""
         remarks: list[Remark] = []
-        tables = Tables(model, functions=self.functions) if self.integer else None
+        tables = Tables(model) if self.integer else None
         grids = KnownFormats()
         sites: dict[str, ReadCell] = {}
         count, inferred = 0, 0

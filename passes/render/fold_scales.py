@@ -53,16 +53,14 @@ class FoldScales(Pass):
         sets=frozenset({Property.SCALES_FOLDED}),
     )
 
-    def __init__(self, *, dispatch: bool = True, functions: bool = True) -> None:
+    def __init__(self, *, dispatch: bool = True) -> None:
         """A pass with these options.
 
         Args:
             dispatch: Whether cells choose between int8 and uint8 weights when a session is created. Without dispatch
                 weights are uint8 with zero point 128: exact everywhere, slower on processors with VNNI.
-            functions: Whether tables may be calls of a model-local function.
         """
         self.dispatch = dispatch
-        self.functions = functions
 
     def run(self, model: Model) -> PassResult:
         """Folds every quantized cell."""
@@ -79,7 +77,7 @@ class FoldScales(Pass):
             else:
                 folded[cell.name] = result
                 remarks += self._of_coarse_gates(model, graphs[cell.name], cell)
-        tables = Tables(model, functions=self.functions)
+        tables = Tables(model)
         codes: dict[str, Value] = {}
         sites: list[tuple[QuantizedCell, Graph, Boundary]] = []
         for cell in [c for c in cells if c.name in folded]:

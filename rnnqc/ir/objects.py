@@ -15,6 +15,7 @@ from onnx_graphsurgeon import Constant, Graph
 from onnx_graphsurgeon import Tensor as Value
 from onnx_graphsurgeon.ir.tensor import LazyValues, SparseValues
 
+from rnnqc.cells.keys import CELLS_KEY
 from rnnqc.proto.shape_inference import sizes_of
 
 __all__ = [
@@ -110,7 +111,6 @@ else:
 
 DOMAIN = "ai.rnnqc"
 DOMAIN_VERSION = 1
-CELLS_KEY = "rnnqc.cells"
 PROVENANCE_KEY = "rnnqc.provenance"
 CELL_TAG = "rnnqc.cell"
 FLOAT_TAG = "rnnqc.float"

@@ -15,7 +15,7 @@ MOST_BYTES = LARGEST_FILE // 2
 """With more bytes of weights the large ones leave the model; half of a file is for everything else."""
 LEAST_ELEMENTS = 2**20
 """Weights with fewer elements stay."""
-_BYTES = {
+_BYTES: dict[int, int] = {
     onnx.TensorProto.INT8: 1,
     onnx.TensorProto.UINT8: 1,
     onnx.TensorProto.FLOAT16: 2,
@@ -69,4 +69,4 @@ def without_large_weights(proto: onnx.ModelProto) -> tuple[onnx.ModelProto, dict
 
 
 def _size(tensor: onnx.TensorProto) -> int:
-    return math.prod(tensor.dims) * _BYTES[tensor.data_type]
+    return int(math.prod(tensor.dims)) * _BYTES[tensor.data_type]
