@@ -165,8 +165,7 @@ def _turn(model: Model, graph: Graph, indices: Indices) -> int:
             made = b.value("Y.turned", y.dtype)
             node.outputs[0] = made
             b.add("Slice", flip_inputs(b, made, 0), [y], "Y.turned_back")
-            position = next(k for k, n in enumerate(graph.nodes) if n is node) + 1
-            graph.nodes[position:position] = b.nodes
+            model.insert_nodes_after(graph, node, b.nodes)
         count += 1
     return count
 
@@ -191,8 +190,7 @@ def _below(model: Model, graph: Graph, turn: Node, source: Value, axis: int) -> 
     user.inputs[0] = source
     user.outputs[0] = inner
     b.add("Slice", flip_inputs(b, inner, axis), [result], "turned")
-    position = next(k for k, n in enumerate(graph.nodes) if n is user) + 1
-    graph.nodes[position:position] = b.nodes
+    model.insert_nodes_after(graph, user, b.nodes)
     return 1
 
 
