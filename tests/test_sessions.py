@@ -6,9 +6,11 @@ What these would catch: options that are ignored, the library registered where s
 from __future__ import annotations
 
 import importlib.util
+import json
 import subprocess
 import sys
 import warnings
+from copy import deepcopy
 from pathlib import Path
 
 import numpy as np
@@ -19,10 +21,11 @@ import pytest
 import rnnqc
 from rnnqc.errors import CompileError
 from rnnqc.sessions.opening import _SMALLEST
+from tests.passes.pass_testing import plain_op
 from tests.runs.commands import in_process
-from tests.runs.sessions import assert_same_bits, run
+from tests.runs.sessions import assert_same_bits, options, run
 from tests.subjects.lstm_models import LstmCase
-from tests.subjects.protos import parse
+from tests.subjects.protos import of_nodes, parse
 
 CASE = LstmCase()
 
@@ -52,10 +55,22 @@ def test_options_are_used(lowered: rnnqc.Lowered, tmp_path: Path) -> None:
     assert session.get_providers() == ["CPUExecutionProvider"]
 
 
+@pytest.mark.parametrize("native", [True, False])
+def test_native_session_takes_the_kernel(native: bool, lowered: rnnqc.Lowered, tmp_path: Path) -> None:
+    """Otherwise "native" would compare stock with stock."""
+    chosen = options()
+    chosen.enable_profiling = True
+    chosen.profile_file_prefix = str(tmp_path / "profile")
+    running = rnnqc.session(lowered.proto, native=native, options=chosen)
+    run(running, CASE.feeds())
+    events = json.loads(Path(running.end_profiling()).read_text())
+    executed = {plain_op(event["args"]["op_name"]) for event in events if "op_name" in event.get("args", {})}
+    assert ("QuantLSTMCell" in executed) == native, executed
+
+
 def _without_functions(model: onnx.ModelProto) -> onnx.ModelProto:
     """A model that runs only with the library."""
-    bare = onnx.ModelProto()
-    bare.CopyFrom(model)
+    bare = deepcopy(model)
     kept = [f for f in model.functions if not f.name.startswith("Quant")]
     del bare.functions[:]
     bare.functions.extend(kept)
@@ -147,10 +162,7 @@ def test_axes_of_every_kind_of_constant(attribute: str, axis: int) -> None:
         onnx.helper.make_node("LSTM", ["X", "W", "R"], ["Y"], hidden_size=4),
         onnx.helper.make_node("Squeeze", ["Y", "axes"], ["Z"]),
     ]
-    x, z = (onnx.helper.make_tensor_value_info(n, 1, s) for n, s in (("X", ["T", "B", 3]), ("Z", None)))
-    given = [onnx.numpy_helper.from_array(a, n) for a, n in ((w, "W"), (r, "R"))]
-    graph = onnx.helper.make_graph(nodes, "g", [x], [z], given)
-    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8)
+    model = of_nodes(nodes, {"X": ["T", "B", 3]}, {"Z": None}, {"W": w, "R": r})
     made = rnnqc.session(model, native=False)
     assert made.run(None, {"X": np.zeros((5, 2, 3), np.float32)})[0].shape == (5, 2, 4)
 

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 import onnx
 
+from rnnqc.errors import NotHandled
 from rnnqc.ir import Node, Value, attribute, constant_array, display_name, input_or_none, output_or_none
-from rnnqc.passes.graph.nodes.lstm_node import SEQUENCE_LENS, NotHandled
+from rnnqc.passes.graph.nodes.lstm_node import SEQUENCE_LENS
 
 TIME, DIRECTION, BATCH, UNIT = "T", "D", "B", "H"
 BOOL = int(onnx.TensorProto.BOOL)

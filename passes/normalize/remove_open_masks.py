@@ -55,9 +55,6 @@ class RemoveOpenMasks(Pass):
                 if id(node) in rows and id(node.outputs[0]) not in outputs:
                     model.replace_all_uses(node.outputs[0], taken[id(node)][0])
                     count += 1
-        if count:
-            model.remove_dead()
-            model.sort()
         return PassResult(count > 0, (), {"masks": count})
 
 

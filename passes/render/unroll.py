@@ -94,9 +94,6 @@ class Unroll(Pass):
             _unroll(model, graph, node, plan, name)
             remarks.append(self.remark(Outcome.NOTE, name, node.op, f"unrolled {plan.length} times."))
             count += 1
-        if count:
-            model.remove_dead()
-            model.sort()
         return PassResult(count > 0, tuple(remarks), {"loops": count}, Float16Close() if rounds else None)
 
 

@@ -67,8 +67,6 @@ class QuantizeEmbeddings(Pass):
                 _read_rows(model, homes[id(use.node)], use, table)
                 stored[use.path] = table.stored(FORM)
             remarks += self._weights.unheard(self, uses)
-        if stored:
-            model.remove_dead()
         return PassResult(bool(stored), tuple(remarks), {"embeddings": len(stored)}, stored=stored)
 
 

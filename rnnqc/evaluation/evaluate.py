@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -17,11 +18,14 @@ from rnnqc.formats.format import Format
 from rnnqc.formats.quantized_outputs import read_outputs, real_values
 from rnnqc.ir import Model, Node, Value, constant_array, export_nodes
 from rnnqc.proto.files import serialized
+from rnnqc.proto.large_models import without_large_weights
 from rnnqc.proto.shape_inference import infer_shapes
 
 Array = npt.NDArray[Any]
 LARGEST_CONSTANT = 2**31
 """The largest number of bytes of a value computed from constants."""
+_WEIGHTS: weakref.WeakKeyDictionary[ort.InferenceSession, list[ort.OrtValue]] = weakref.WeakKeyDictionary()
+"""Large weights of sessions, which read them where they are as long as they live."""
 _ELEMENT = 4  # most constants are float32
 _SMALL = 64
 
@@ -45,15 +49,23 @@ def make_session(
         from rnnqc import runtime_ops
 
         runtime_ops.register(options)
-    source = serialized(model, "The model to run") if isinstance(model, onnx.ModelProto) else model
+    weights: list[ort.OrtValue] = []
+    if isinstance(model, onnx.ModelProto):
+        model, beside = without_large_weights(model)
+        weights = list(map(ort.OrtValue.ortvalue_from_numpy, beside.values()))
+        options.add_external_initializers(list(beside), weights)
+        model = serialized(model, "The model to run")
     try:
-        return ort.InferenceSession(source, options, providers=["CPUExecutionProvider"])
+        session = ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
     except Exception as error:
         raise CompileError(
             f"onnxruntime {ort.__version__} refuses the model: {_first_lines(error)}",
             supported="models that onnxruntime runs on the CPU",
             action="check that the float model runs in onnxruntime",
         ) from error
+    if weights:
+        _WEIGHTS[session] = weights
+    return session
 
 
 def run_model(

@@ -18,15 +18,16 @@ from onnx import helper, numpy_helper
 
 import rnnqc
 from rnnqc.cells.types import all_points
-from rnnqc.cli import _parsed, _parsers, _separated
+from rnnqc.commands.program import _parsed, _parsers, _separated
 from rnnqc.lowering.reports.report import Lowered
 from rnnqc.recipes.keys import KEYS
 from rnnqc.recipes.recipe import builtin_recipes
 from tests.passes.pass_testing import plain_op
-from tests.runs.commands import Result, in_new_python, in_process
+from tests.runs.commands import Result, in_new_python
 from tests.runs.lowered import all_nodes
 from tests.runs.sessions import Array, assert_same_bits, run, save_arrays
 from tests.subjects.lstm_models import NODE_NAME, LstmCase, RecurrentCase
+from tests.subjects.protos import of_nodes
 
 CASE = LstmCase(T=6, B=2, I=8, H=16, initial_h=True, initial_c=True, dynamic_time=True, dynamic_batch=True)
 COMMANDS = (
@@ -35,11 +36,6 @@ COMMANDS = (
 )  # fmt: skip
 
 _, PARSERS = _parsers()
-
-
-@pytest.fixture
-def cli(capfd: pytest.CaptureFixture[str]) -> Callable[..., Result]:
-    return lambda *arguments: in_process(capfd, *arguments)
 
 
 @pytest.fixture
@@ -211,9 +207,8 @@ def test_inspect(cli: Callable[..., Result], source: Path) -> None:
 
 
 def test_inspect_of_a_model_without_recurrence(cli: Callable[..., Result], tmp_path: Path) -> None:
-    value = [helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, [1]) for n in ("a", "b")]
-    graph = helper.make_graph([helper.make_node("Neg", ["a"], ["b"])], "plain", value[:1], value[1:])
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]), tmp_path / "plain.onnx")
+    plain = of_nodes([helper.make_node("Neg", ["a"], ["b"])], {"a": [1]}, {"b": [1]})
+    onnx.save(plain, tmp_path / "plain.onnx")
     assert cli("inspect", tmp_path / "plain.onnx").code == 0
     assert cli("lower", tmp_path / "plain.onnx", "-o", tmp_path / "out.onnx", "--strict").code == 0
 

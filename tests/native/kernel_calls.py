@@ -39,6 +39,7 @@ def _native() -> ctypes.CDLL:
     native.rnnqc_test_padded_depth.restype = ctypes.c_int64
     native.rnnqc_test_packed_bytes.restype = ctypes.c_int64
     native.rnnqc_test_mixed_bytes.restype = ctypes.c_int64
+    native.rnnqc_test_least_apart.restype = ctypes.c_int64
     return native
 
 
@@ -56,6 +57,8 @@ def _with_own(kernels: str) -> list[str]:
 
 PRODUCT_ISAS = _with_own("products")
 STEP_ISAS = [isa for isa in _with_own("steps") if isa != "reference"]
+# Weights of a matrix, from which on columns of more bits than the others may stand apart.
+LEAST_APART = int(NATIVE.rnnqc_test_least_apart())
 # Whose products of several rows take other sizes at a time than the rest; "portable" is for machines without it.
 TILED_ISAS = [isa for isa in AVAILABLE if isa in ("portable", "amxint8")]
 

@@ -182,17 +182,6 @@ def test_outputs_replace_no_inputs(files: tuple[Path, Path, Path], capfd: pytest
     assert {p: p.read_bytes() for p in held} == held
 
 
-def test_a_recipe_that_says_something_in_vain(
-    files: tuple[Path, Path, Path], capfd: pytest.CaptureFixture[str]
-) -> None:
-    model, _, _ = files
-    recipe = model.with_name("mine.toml")
-    recipe.write_text('base = "int8"\n[[rule]]\npoints = "*.inptu"\nbits = 16\n')
-    done = in_process(capfd, "lower", model, "-o", model.with_name("out.onnx"), "--recipe", recipe)
-    assert done.code == 0
-    assert "no quantization point matches '*.inptu'" in done.err
-
-
 def test_statistics_of_another_model(files: tuple[Path, Path, Path]) -> None:
     _, _, stats = files
     other = LstmCase(T=9, B=3, I=12, H=16).model()
