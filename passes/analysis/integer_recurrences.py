@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 
 from rnnqc.ir import CELL_TAG, CUSTOM_TAG, RELEASED_TAG, Graph, Model, Node, Value, constant_array, display_name, info
 from rnnqc.passes.analysis.custom_products import custom_cells
@@ -23,13 +23,18 @@ class IntegerRecurrence:
         path: Name of the loop, or of the first matmul, with the path through subgraphs.
         op: Its operator.
         found: Description of the evidence.
-        weight_bytes: Size of the constants in its matmuls, each counted once.
+        products: Its matmuls with constants.
     """
 
     path: str
     op: str
     found: str
-    weight_bytes: int
+    products: tuple[Node, ...] = field(compare=False, repr=False)
+
+    @property
+    def weight_bytes(self) -> int:
+        """Size of the constants in its matmuls, each counted once."""
+        return _bytes(self.products)
 
 
 def integer_recurrences(model: Model) -> Iterator[IntegerRecurrence]:
@@ -69,7 +74,7 @@ def _size(value: Value) -> int:
     return 0 if array is None else int(array.size)
 
 
-def _bytes(products: list[Node]) -> int:
+def _bytes(products: Iterable[Node]) -> int:
     arrays = {id(v): constant_array(v) for node in products for v in _weights(node)}
     return sum(int(a.nbytes) for a in arrays.values() if a is not None)
 
@@ -89,7 +94,7 @@ def _loop(node: Node, path: str) -> IntegerRecurrence | None:
     state, product = found
     at = f"node {display_name(product)!r} ({product.op})"
     text = f"state {state.before.name!r} goes through {at}, whose weights are quantized, and comes back"
-    return IntegerRecurrence(f"{path}{display_name(node)}", node.op, text, _bytes(products))
+    return IntegerRecurrence(f"{path}{display_name(node)}", node.op, text, tuple(products))
 
 
 def _written_out(graph: Graph, path: str, made: tuple[str, ...]) -> Iterator[IntegerRecurrence]:
@@ -113,4 +118,4 @@ def _written_out(graph: Graph, path: str, made: tuple[str, ...]) -> Iterator[Int
         name = _weights(nodes[0])[0].name
         found = f"{len(row)} matmuls with the quantized weights {name!r}; each depends on the one before"
         products = [n for n in graph.nodes if id(n) in own]
-        yield IntegerRecurrence(f"{path}{display_name(nodes[0])}", nodes[0].op, found, _bytes(products))
+        yield IntegerRecurrence(f"{path}{display_name(nodes[0])}", nodes[0].op, found, tuple(products))

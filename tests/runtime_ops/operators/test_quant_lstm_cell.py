@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import onnxruntime as ort
@@ -11,8 +12,10 @@ from hypothesis import given
 from onnx import TensorProto, helper
 
 from rnnqc.cells.tables import KNOT_UNIT, by_code, piecewise_linear_tanh
+from rnnqc.cells.types import CELL_TYPES
 from rnnqc.formats.codebooks import GROUP_BYTES
 from rnnqc.formats.packing import pack, plane_columns
+from rnnqc.reference import operators as reference
 from rnnqc.reference.codes import quantize_rows
 from tests.native.bundles import bundled
 from tests.native.quant_lstm_cases import (
