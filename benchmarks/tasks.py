@@ -113,7 +113,7 @@ class Dtln(Task):
     """Speech enhancement by two streaming models, framed as in its README: 512 samples, shifted by 128."""
 
     name = "dtln"
-    FRAME, SHIFT, CALIBRATION_FRAMES = 512, 128, 1000
+    FRAME, SHIFT, CALIBRATION_FRAMES = 512, 128, 3500
     ZERO = np.zeros((1, 2, 128, 2), np.float32)
 
     def __init__(self, models: Path, data: Path, scale: float) -> None:

@@ -189,8 +189,7 @@ class Canonicalize(Pass):
                 after.add("Transpose", [inner], [target], f"{name}.batch_first", perm=perm)
         del node.attrs["layout"]
         model.insert_nodes(graph, node, before.nodes)
-        position = next(i for i, n in enumerate(graph.nodes) if n is node) + 1
-        graph.nodes[position:position] = after.nodes
+        model.insert_nodes_after(graph, node, after.nodes)
 
 
 _WEIGHTS = frozenset({"MatMul", "Gemm", "Einsum", "Gather", "Conv", "ConvTranspose"})

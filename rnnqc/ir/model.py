@@ -360,6 +360,11 @@ class Model:
         position = _position(graph, before)
         graph.nodes[position:position] = list(nodes)
 
+    def insert_nodes_after(self, graph: Graph, after: Node, nodes: Sequence[Node]) -> None:
+        """Inserts `nodes` into `graph`, directly after the node `after`."""
+        position = _position(graph, after) + 1
+        graph.nodes[position:position] = list(nodes)
+
     def remove_nodes(self, graph: Graph, nodes: Iterable[Node]) -> None:
         """Removes `nodes` from `graph` and cuts their edges."""
         remove_nodes(graph, nodes)

@@ -6,13 +6,11 @@ threads share a block of wide columns, or are left out in one of the steps.
 
 from __future__ import annotations
 
-import math
-
 import pytest
 
 from tests.laws.law import layer_law
 from tests.laws.layers import CELLS
-from tests.native.kernel_calls import LEAST_APART
+from tests.native.kernel_calls import fewest_apart
 from tests.runs.lowered import INTEGER
 from tests.subjects.lstm_models import RecurrentCase
 
@@ -32,7 +30,6 @@ LAYERS = {
 @pytest.mark.parametrize("layer", LAYERS)
 def test_same_bits(layer: str) -> None:
     cell, batch, more, overrides = LAYERS[layer]
-    fewest = math.isqrt((LEAST_APART - 1) // GATES[CELLS[cell]["op"]]) + 1
-    size = fewest + more
+    size = fewest_apart(GATES[CELLS[cell]["op"]]) + more
     case = RecurrentCase(T=3, B=batch, I=size, H=size, **CELLS[cell])
     layer_law(case, "int8", (*overrides, WIDE), ways=(INTEGER,))

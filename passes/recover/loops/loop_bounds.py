@@ -12,9 +12,9 @@ import numpy.typing as npt
 from onnx import TensorProto
 
 from rnnqc.errors import NotHandled
-from rnnqc.ir import Graph, Node, Value, attribute, display_name, input_or_none, shape_of
+from rnnqc.ir import Graph, Node, Value, attribute, display_name, input_or_none, maker_of, shape_of
 from rnnqc.ir.builder import Builder
-from rnnqc.passes.graph.loops.loop_states import ENDLESS, VIEWS, states_of
+from rnnqc.passes.graph.loops.loop_states import ENDLESS, behind_views, states_of
 from rnnqc.passes.graph.values.constant_expressions import Constants
 from rnnqc.passes.graph.values.index_expressions import EXACT_TO, Index, Indices, unknown
 
@@ -155,8 +155,7 @@ def _strictest(bounds: Iterable[Bound]) -> list[Bound]:
 
 def _step(after: Value, before: Value, constants: Constants) -> int | None:
     """The increment of a counter per iteration."""
-    while len(after.inputs) == 1 and after.inputs[0].op in VIEWS:
-        after = after.inputs[0].inputs[0]
+    after = behind_views(after)
     if len(after.inputs) != 1 or after.inputs[0].op not in ("Add", "Sub"):
         return None
     node = after.inputs[0]
@@ -178,7 +177,7 @@ def _conditions(value: Value, passed: Value | None, indices: Indices) -> list[tu
     array = indices.constants.array(value)
     if value is passed or (array is not None and bool(np.all(array))):
         return []
-    node = value.inputs[0] if len(value.inputs) == 1 and not value.inputs[0].domain else None
+    node = maker_of(value)
     if node is not None and (
         node.op in ("Identity", "Squeeze", "Unsqueeze", "Reshape")
         or (node.op == "Cast" and attribute(node, "to", 0) == TensorProto.BOOL)
@@ -222,7 +221,7 @@ def _comparison(node: Node, passed: Value | None, indices: Indices) -> tuple[Ind
 def _compared(value: Value, indices: Indices) -> tuple[Index | None, tuple[int, int] | None]:
     """The compared index, and the smallest and largest integers that the narrow types on its way represent exactly."""
     found = indices.scalar(value)
-    node = value.inputs[0] if len(value.inputs) == 1 and not value.inputs[0].domain else None
+    node = maker_of(value)
     if found is not None and (found.number is not None or node is None or node.op != "Cast"):
         return found, None
     if node is None or node.op != "Cast":

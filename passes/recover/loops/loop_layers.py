@@ -5,7 +5,18 @@ from __future__ import annotations
 import numpy as np
 
 from rnnqc.errors import NotHandled
-from rnnqc.ir import Graph, Node, Value, attribute, display_name, dtype_of, input_or_none, output_or_none, shape_of
+from rnnqc.ir import (
+    Graph,
+    Node,
+    Value,
+    attribute,
+    display_name,
+    dtype_of,
+    input_or_none,
+    maker_of,
+    output_or_none,
+    shape_of,
+)
 from rnnqc.ir.builder import Builder
 from rnnqc.passes.graph.loops.loop_states import VIEWS, State, behind_views, states_of
 from rnnqc.passes.graph.nodes.lstm_node import INITIAL_C, INITIAL_H, SEQUENCE_LENS, W, X, is_recurrent
@@ -267,9 +278,9 @@ class LoopLayers:
     def _carried(self, layer: Node, k: int) -> tuple[State, bool]:
         """Returns the state of the loop that input `k` of a layer is a view of, and whether an Expand is among them."""
         value, is_expanded = layer.inputs[k], False
-        while len(value.inputs) == 1 and value.inputs[0].op in _VIEWS and not value.inputs[0].domain:
-            is_expanded |= value.inputs[0].op == "Expand"
-            value = value.inputs[0].inputs[0]
+        while (node := maker_of(value)) is not None and node.op in _VIEWS:
+            is_expanded |= node.op == "Expand"
+            value = node.inputs[0]
         state = next((s for s in self.states if s.before is value), None)
         if state is None:
             raise NotHandled(

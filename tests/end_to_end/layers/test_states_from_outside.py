@@ -20,7 +20,7 @@ from rnnqc.cells.types import fused_type
 from tests.generate.float_layer import DEFAULTS, Activation
 from tests.laws.law import law
 from tests.laws.parametrize import every_pair, in_turn
-from tests.runs.lowered import NATIVE, STOCK, all_nodes, session
+from tests.runs.lowered import STOCK, all_nodes, run_both, session
 from tests.runs.sessions import assert_same_bits, plain_session, run, sqnr
 from tests.subjects import torch_exports
 from tests.subjects.lstm_models import RecurrentCase
@@ -279,9 +279,8 @@ def test_states_that_change_between_steps(cell: str, between: str) -> None:
     feeds = {n: rng.normal(0, 1, s).astype(np.float32) for n, s in (("h0", (3, 32)), ("xs", (7, 3, 32)))}
     lowered = rnnqc.lower(model)
     assert [e.status for e in lowered.report.entries] == ["lowered"]
-    found = {way: run(session(lowered.proto, way), feeds) for way in (STOCK, NATIVE)}
-    assert_same_bits(found[STOCK], found[NATIVE], NATIVE)
-    assert sqnr(float_outputs(model, feeds)["ys"], found[STOCK]["ys"]) > 36
+    found = run_both(lowered.proto, feeds)
+    assert sqnr(float_outputs(model, feeds)["ys"], found["ys"]) > 36
 
 
 def _learned(torch: Any) -> tuple[Any, list[Array]]:
@@ -364,7 +363,5 @@ def test_torch_models(module: Callable[[Any], tuple[Any, list[Array]]]) -> None:
     (wanted,) = float_outputs(model, feeds).values()
     lowered = rnnqc.lower(model)
     assert [n for n in all_nodes(lowered.proto) if fused_type(n.op_type)]
-    stock, native = (run(session(lowered.proto, way), feeds) for way in (STOCK, NATIVE))
-    assert_same_bits(stock, native, NATIVE)
-    (found,) = stock.values()
+    (found,) = run_both(lowered.proto, feeds).values()
     assert sqnr(wanted, found) > 38

@@ -17,8 +17,8 @@ from onnx import helper, numpy_helper
 import rnnqc
 from rnnqc.lowering.saved_formats import formats_text
 from rnnqc.reference.codes import weight_codes
-from tests.runs.lowered import NATIVE, STOCK, session
-from tests.runs.sessions import assert_same_bits, plain_session, run, sqnr
+from tests.runs.lowered import NATIVE, run_both, session
+from tests.runs.sessions import plain_session, run, sqnr
 from tests.subjects.protos import of_nodes
 
 Array = npt.NDArray[np.float32]
@@ -89,7 +89,7 @@ def test_states_of_units_that_count(statistics: rnnqc.Statistics) -> None:
     assert held == 2 == (groups == 0).all(axis=0).sum()  # a hundredth of 128, rounded up
     assert {2 * H + unit for unit in COUNTING} == set(np.flatnonzero((groups == 0).all(axis=0)))
     feeds = {"X": inputs(7, 6)}
-    assert_same_bits(run(session(wide, STOCK), feeds), run(session(wide, NATIVE), feeds), "native")
+    run_both(wide, feeds)
 
 
 def test_channels_without_groups(statistics: rnnqc.Statistics) -> None:

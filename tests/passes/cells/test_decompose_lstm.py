@@ -18,7 +18,6 @@ from rnnqc.ir import CELL_TAG, FLOAT_TAG, Model, graph_info, info, subgraphs
 from rnnqc.passes import Canonicalize, DecomposeLstm
 from rnnqc.passes.cells.decompose_lstm import LARGEST_HIDDEN, LARGEST_INPUT
 from tests.passes.pass_testing import apply, before, declines, nodes_of, op_types, text_of
-from tests.runs.sessions import assert_close, plain_session, run
 from tests.subjects.lstm_models import LstmCase, stacked_model
 from tests.subjects.protos import of_nodes
 
@@ -33,25 +32,6 @@ def _decomposed(case: LstmCase) -> Model:
 
 def test_golden(golden: Callable[[str, str], None]) -> None:
     golden("decompose_lstm.txt", text_of(_decomposed(LstmCase(outputs=("Y_h",)))))
-
-
-@pytest.mark.parametrize(
-    "case",
-    [
-        LstmCase(clip=0.25, input_forget=True),
-        LstmCase(peepholes=True, bias=False),
-        LstmCase(direction="bidirectional", initial_h=True),
-        LstmCase(direction="reverse", lens=(0, 3)),
-        LstmCase(placement="scan", initial_c=True),
-        LstmCase(T=1, B=1, I=1, H=1),
-    ],
-    ids=str,
-)
-def test_equals_the_reference(case: LstmCase) -> None:
-    model = _decomposed(case)
-    assert "LSTM" not in {n.op for n in nodes_of(model)}
-    feeds = case.feeds(padding=0.0)
-    assert_close(case.expected(feeds), run(plain_session(model.proto), feeds), 1e-5, str(case))
 
 
 def test_one_scan_per_direction_with_named_values() -> None:
