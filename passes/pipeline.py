@@ -202,7 +202,7 @@ def optional_passes() -> list[Pass]:
 
 def _brevitas(form: str) -> list[Pass]:
     return [
-        ReadQuantLstmCell(integer=form != QCDQ, functions=form == FUSED),  # brevitas: QuantLSTMCell becomes a cell
+        ReadQuantLstmCell(integer=form != QCDQ),  # brevitas: QuantLSTMCell becomes a cell
         LowerQuantOperators(),  # brevitas: QONNX quantizers become standard operators
     ]
 
@@ -214,7 +214,7 @@ def _quantized(recipe: Recipe, form: str, unroll: bool, statistics: Statistics |
         InsertQcdq(recipe, statistics, integer=form != QCDQ),  # qcdq: every point gets its format and quantizer
     ]
     if form != QCDQ:
-        passes.append(FoldScales(dispatch=not unroll, functions=form == FUSED))  # render: integer matmuls, look-ups
+        passes.append(FoldScales(dispatch=not unroll))  # render: integer matmuls, look-ups
     if not unroll:
         passes.append(RestoreNodes())  # render: float cells become nodes again
     return passes

@@ -46,20 +46,26 @@ LIKELY = {
     "dot": ("kernels/test_few_bits_kernels",),
     "products_s6": ("kernels/test_few_bits_kernels",),
     "quantize": ("kernels/test_kernels", "kernels/test_wide_kernels"),
-    "gru_rnn": ("kernels/test_hidden_kernels", "operators/test_quant_gru_cell"),
-    "fixed_point": ("fixed_point/test_grid_kernels", "fixed_point/test_grid_bytes", "fixed_point/test_grid"),
+    "gru_rnn": ("kernels/test_hidden_kernels", "operators/test_cells"),
+    "fixed_point": (
+        "fixed_point/test_grid_kernels",
+        "fixed_point/test_grid_bytes",
+        "fixed_point/test_grid",
+        "operators/test_cells",
+    ),
     "packing": ("kernels/test_few_bits_kernels", "kernels/test_kernels"),
-    "packed_weights": ("operators/test_quant_lstm_cell", "operators/test_quant_linear"),
+    "packed_weights": ("operators/test_quant_lstm_cell", "operators/test_quant_linear", "operators/test_cells"),
     "kernels": ("kernels/test_kernels", "kernels/test_hidden_kernels"),
     "team": ("operators/test_threads",),
-    "layer": ("operators/test_threads", "operators/test_quant_gru_cell", "fixed_point/test_grid"),
+    "layer": ("operators/test_threads", "operators/test_cells"),
     "driver": (
+        "operators/test_cells",
         "operators/test_quant_lstm_cell",
         "operators/test_quant_gru_cell",
         "operators/test_states_beyond_the_bound",
         "operators/test_threads",
     ),
-    "lstm": ("operators/test_quant_lstm_cell",),
+    "lstm": ("operators/test_cells", "operators/test_quant_lstm_cell"),
 }
 SITE = """import sys
 sys.meta_path[:] = [f for f in sys.meta_path if not type(f).__name__.startswith("ScikitBuild")]

@@ -38,6 +38,7 @@ from hypothesis.internal.conjecture import providers
 from rnnqc.commands import terminal
 from tests import few
 from tests.native import arm64
+from tests.runs.commands import Command, in_process
 
 if hasattr(providers, "_get_local_constants"):  # since Hypothesis 6.131
     providers._get_local_constants = lambda: providers._local_constants
@@ -59,6 +60,12 @@ def shared_folder() -> Path:
     """The path of the real models, whether or not the folder exists."""
     default = Path(__file__).resolve().parents[2] / "shared"
     return Path(os.environ.get("RNNQC_SHARED", default))
+
+
+@pytest.fixture
+def cli(capfd: pytest.CaptureFixture[str]) -> Command:
+    """`rnnqc` with these arguments, in this process."""
+    return lambda *arguments: in_process(capfd, *arguments)
 
 
 @pytest.fixture(scope="session")

@@ -14,7 +14,7 @@ from rnnqc.cells.custom_nodes import SIZES
 from rnnqc.cells.forms import ORT, WEIGHT_ONLY
 from rnnqc.cells.stages import IntegerCell
 from rnnqc.cells.types import CELL_TYPES, fused_type, output_names
-from rnnqc.errors import LOWER_THE_FLOAT_MODEL, Remark
+from rnnqc.errors import LOWER_THE_FLOAT_MODEL, NotHandled, Remark
 from rnnqc.ir import (
     CELL_TAG,
     CUSTOM_TAG,
@@ -45,7 +45,6 @@ from rnnqc.passes.graph.nodes.lstm_node import (
     TYPE_TAG,
     WEIGHTS_TAG,
     B,
-    NotHandled,
     P,
     R,
     W,

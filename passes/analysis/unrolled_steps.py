@@ -13,13 +13,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from rnnqc.errors import NotHandled
 from rnnqc.evaluation.numerics import same_bits
 from rnnqc.ir import Graph, Node, Value, constant_array, display_name, dtype_of, output_number, shape_of, subgraphs
 from rnnqc.passes.analysis.custom_rows import configuration, rows_of_products
 from rnnqc.passes.analysis.float_recurrences import PRODUCTS, FloatRecurrence
 from rnnqc.passes.graph.loops.loop_reach import everything_behind
 from rnnqc.passes.graph.loops.loop_states import owners
-from rnnqc.passes.graph.nodes.lstm_node import NotHandled
 from rnnqc.passes.graph.values.index_expressions import Indices
 from rnnqc.passes.graph.values.sequence_elements import element_of
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rnnqc.errors import Outcome, Remark
+from rnnqc.errors import NotHandled, Outcome, Remark
 from rnnqc.evaluation.numerics import Close
 from rnnqc.ir import Graph, Model, Node, Value, Variable, display_name, dtype_of, shape_of
 from rnnqc.ir.builder import Builder
@@ -24,13 +24,11 @@ from rnnqc.passes.analysis.unrolled_steps import (
 )  # fmt: skip
 from rnnqc.passes.base import Pass, PassInfo, PassResult
 from rnnqc.passes.graph.loops.loop_states import bodies
-from rnnqc.passes.graph.nodes.lstm_node import NotHandled
 from rnnqc.passes.graph.values.constant_expressions import Constants
 from rnnqc.passes.graph.values.index_expressions import Index, Indices
 from rnnqc.passes.invariants import Property
 from rnnqc.passes.recover.loops.step_shapes import StepShapes
 from rnnqc.passes.recover.recovery_sites import RecoverySites
-from rnnqc.passes.recover.steps.step_weights import NoNode
 
 _ROWS = 2
 """Rank of states and elements: rows of the batch, and columns."""
@@ -72,8 +70,8 @@ class RollCustomSteps(RecoverySites, Pass):
                 indices = Indices(constants, shape_of)
                 rolled = unrolled_steps(graph, recurrence, indices)
                 batch = _rows_to_repeat(model, rolled, indices, constants)
-            except (NoNode, NotHandled) as why:
-                remarks.append(self.remark(Outcome.NOTE, path, op, why.reason, why.found, why.action))
+            except NotHandled as why:
+                remarks.append(self.refused(Outcome.NOTE, path, op, why))
                 seen.add(path)
                 continue
             _Rolling(model, graph, rolled, recurrence, batch, constants).run()

@@ -73,6 +73,7 @@ class Canonicalize(Pass):
         numerics=Close(1e-6),
         sets=frozenset({Property.CANONICAL}),
     )
+    keeps_unused = True  # unused recurrent nodes are reported, too
 
     def __init__(self, *, keep_codes: bool = False) -> None:
         """Creates the pass.
@@ -95,9 +96,7 @@ class Canonicalize(Pass):
         clamped = min(max(model.ir_version, IR_VERSIONS[0]), IR_VERSIONS[1])
         changed |= clamped != model.ir_version
         model.ir_version = clamped
-        before = [n for g in model.graphs() for n in g.nodes]
-        model.sort()
-        changed |= any(a is not b for a, b in zip(before, (n for g in model.graphs() for n in g.nodes), strict=True))
+        changed |= model.sort()
         seen: set[tuple[str, str]] = {("", "")}
         for path, graph in list(model.paths()):
             for node in list(graph.nodes):
@@ -190,8 +189,7 @@ class Canonicalize(Pass):
                 after.add("Transpose", [inner], [target], f"{name}.batch_first", perm=perm)
         del node.attrs["layout"]
         model.insert_nodes(graph, node, before.nodes)
-        position = next(i for i, n in enumerate(graph.nodes) if n is node) + 1
-        graph.nodes[position:position] = after.nodes
+        model.insert_nodes_after(graph, node, after.nodes)
 
 
 _WEIGHTS = frozenset({"MatMul", "Gemm", "Einsum", "Gather", "Conv", "ConvTranspose"})

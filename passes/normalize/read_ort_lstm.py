@@ -7,12 +7,12 @@ import numpy.typing as npt
 
 from rnnqc.cells.forms import ORT_DOMAIN, ORT_LSTM
 from rnnqc.cells.types import LSTM
-from rnnqc.errors import LOWER_THE_FLOAT_MODEL, Outcome, Remark
+from rnnqc.errors import LOWER_THE_FLOAT_MODEL, NotHandled, Outcome, Remark
 from rnnqc.evaluation.numerics import Lossy
 from rnnqc.ir import Model, Node, Value, attribute, constant_array, display_name, info, input_or_none, safe_name
 from rnnqc.passes.base import Pass, PassInfo, PassResult
 from rnnqc.passes.graph.nodes.listed_weights import found_listed, unlist_weights
-from rnnqc.passes.graph.nodes.lstm_node import DIRECTIONS, INPUT_NAMES, WEIGHTS_TAG, B, NotHandled, P, R, W
+from rnnqc.passes.graph.nodes.lstm_node import DIRECTIONS, INPUT_NAMES, WEIGHTS_TAG, B, P, R, W
 from rnnqc.passes.graph.values.quantized_constants import StoredCodes
 from rnnqc.passes.normalize.canonicalize import FIRST_IR_WITH_FREE_INITIALIZERS
 from rnnqc.proto.inlining import functions_with, inlined
@@ -61,7 +61,7 @@ class ReadOrtLstm(Pass):
                 try:
                     weights = {k: _dequantized(node, k) for k in (W, R)}
                 except NotHandled as why:
-                    remarks.append(self.remark(Outcome.FLOAT, name, node.op, why.reason, why.found, why.action))
+                    remarks.append(self.refused(Outcome.FLOAT, name, node.op, why))
                     continue
                 remarks.append(self._taken_over(model, node, name))
                 _rewrite(model, made, node, weights)

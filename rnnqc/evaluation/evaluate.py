@@ -13,6 +13,7 @@ import onnx
 import onnxruntime as ort
 
 from rnnqc.errors import CompileError
+from rnnqc.evaluation.session_options import quiet_options
 from rnnqc.formats.format import Format
 from rnnqc.formats.quantized_outputs import read_outputs, real_values
 from rnnqc.ir import Model, Node, Value, constant_array, export_nodes
@@ -27,31 +28,6 @@ _WEIGHTS: weakref.WeakKeyDictionary[ort.InferenceSession, list[ort.OrtValue]] = 
 """Large weights of sessions, which read them where they are as long as they live."""
 _ELEMENT = 4  # most constants are float32
 _SMALL = 64
-
-
-def exact_options() -> ort.SessionOptions:
-    """Returns session options with which matmuls of dequantized values are exact on every processor.
-
-    By default onnxruntime turns DequantizeLinear and MatMul into an integer matmul, and on x86 without VNNI it adds
-    pairs of products of uint8 and int8 in a saturating int16 (onnxruntime_session_options_config_keys.h; its option
-    `session.x64quantprecision` refuses models whose weights share a zero point).
-    """
-    options = ort.SessionOptions()
-    options.add_session_config_entry("session.disable_quant_qdq", "1")
-    return options
-
-
-def quiet_options(*, optimize: bool = True) -> ort.SessionOptions:
-    """Returns `exact_options` with a log of fatal errors only.
-
-    Args:
-        optimize: Whether onnxruntime may optimize the graph.
-    """
-    options = exact_options()
-    options.log_severity_level = 4
-    if not optimize:
-        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    return options
 
 
 def make_session(

@@ -360,6 +360,11 @@ class Model:
         position = _position(graph, before)
         graph.nodes[position:position] = list(nodes)
 
+    def insert_nodes_after(self, graph: Graph, after: Node, nodes: Sequence[Node]) -> None:
+        """Inserts `nodes` into `graph`, directly after the node `after`."""
+        position = _position(graph, after) + 1
+        graph.nodes[position:position] = list(nodes)
+
     def remove_nodes(self, graph: Graph, nodes: Iterable[Node]) -> None:
         """Removes `nodes` from `graph` and cuts their edges."""
         remove_nodes(graph, nodes)
@@ -406,15 +411,19 @@ class Model:
             self.metadata[RELEASED_TAG] = cells_to_text(held, behind=self.metadata.get(RELEASED_TAG, NO_CELLS))
         self.cells = {name: cell for name, cell in self.cells.items() if name not in released}
 
-    def sort(self) -> None:
-        """Orders the nodes of every graph topologically, stably and without recursion.
+    def sort(self) -> bool:
+        """Orders the nodes of every graph topologically, stably and without recursion; returns whether any moved.
 
         Raises:
             CompileError: A graph has a cycle.
         """
         captured = captures(self.graph)
+        moved = False
         for graph in self.graphs():
-            graph.nodes[:] = sorted_nodes(graph, captured, self.source)
+            order = sorted_nodes(graph, captured, self.source)
+            moved |= any(a is not b for a, b in zip(graph.nodes, order, strict=True))
+            graph.nodes[:] = order
+        return moved
 
     def check(self) -> None:
         """Checks the invariants that hold after every pass; raises StructureError (see `check_structure`)."""

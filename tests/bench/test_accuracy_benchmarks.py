@@ -27,6 +27,7 @@ import rnnqc
 from rnnqc.recipes.recipe import builtin_recipes
 from tests.runs.processors import product_branch
 from tests.runs.sessions import plain_session, run, sqnr
+from tests.subjects.protos import of_nodes
 
 V, H = 1100, 16  # more tokens than one block of the decoder holds
 
@@ -146,9 +147,7 @@ def test_variants_are_what_they_say(language_model: onnx.ModelProto) -> None:
 
 def test_quantize_dynamic_that_does_nothing_is_said() -> None:
     node = helper.make_node("Relu", ["x"], ["y"])
-    values = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [2]) for n in "xy"]
-    graph = helper.make_graph([node], "g", values[:1], values[1:])
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    model = of_nodes([node], {"x": [2]}, {"y": [2]})
     built = build(Variant(PER_CHANNEL), model, dict, 1)
     assert (built.form, built.note) == (FLOAT, NOTHING)
 

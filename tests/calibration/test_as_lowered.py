@@ -17,17 +17,12 @@ import pytest
 import rnnqc
 from rnnqc.errors import CompileError
 from tests.passes.analysis.test_rows_of_layers import H, cells
-from tests.runs.commands import Result, in_process
+from tests.runs.commands import Result
 from tests.subjects.lstm_models import LstmCase
 
 Cli = Callable[..., Result]
 STATE = ["s1:n1", "s2:n2"]
 CALLS = 4
-
-
-@pytest.fixture
-def cli(capfd: pytest.CaptureFixture[str]) -> Cli:
-    return lambda *arguments: in_process(capfd, *arguments)
 
 
 @pytest.fixture

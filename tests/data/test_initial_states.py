@@ -9,11 +9,11 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper
+from onnx import helper
 
 from rnnqc.data.streaming import calls_of
 from rnnqc.errors import CompileError
-from tests.subjects.protos import parse
+from tests.subjects.protos import of_nodes, parse
 
 STATES = {"h": "g"}
 
@@ -53,19 +53,15 @@ def test_minus_one_is_open() -> None:
 
 def lstm(layout: int) -> onnx.ModelProto:
     """An LSTM that takes [B, 1, H] states by way of a Transpose of [B, T, C], with no name in common."""
-    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["A", "D", 2])
-    h = helper.make_tensor_value_info("h", TensorProto.FLOAT, [1, "E", 3])
-    y = helper.make_tensor_value_info("g", TensorProto.FLOAT, [1, "F", 3])
     rng = np.random.default_rng(0)
-    arrays = {"W": (1, 12, 2), "R": (1, 12, 3)}
-    weights = [onnx.numpy_helper.from_array(rng.standard_normal(s).astype(np.float32), n) for n, s in arrays.items()]
+    shapes = {"W": (1, 12, 2), "R": (1, 12, 3)}
+    weights = {n: rng.standard_normal(s).astype(np.float32) for n, s in shapes.items()}
     perm = [1, 0, 2] if layout else [0, 1, 2]
     nodes = [
         helper.make_node("Transpose", ["x"], ["seq"], perm=perm),
         helper.make_node("LSTM", ["seq", "W", "R", "", "", "h"], ["", "g", ""], hidden_size=3),
     ]
-    graph = helper.make_graph(nodes, "m", [x, h], [y], weights)
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    return of_nodes(nodes, {"x": ["A", "D", 2], "h": [1, "E", 3]}, {"g": [1, "F", 3]}, weights)
 
 
 @pytest.mark.parametrize(("batch_first", "shape"), [(1, [4, 16, 2]), (0, [16, 4, 2])])

@@ -1,6 +1,7 @@
-"""The law where values reach their limits: clipped pre-activations, saturating cell states, the ends of tables.
+"""The law where values reach their limits: clipped pre-activations, saturating states and weights, the ends of tables.
 
-What these would catch: a body and a kernel that agree as long as nothing saturates.
+What these would catch: a body and a kernel that agree as long as nothing saturates; 16-bit sums of pairs of products
+that overflow; a lost sign of zero.
 """
 
 from __future__ import annotations
@@ -11,9 +12,11 @@ import numpy as np
 import onnx
 import pytest
 
-from tests.generate.float_layer import Activation
+from tests.generate.float_layer import Activation, Direction
 from tests.laws.law import law
+from tests.laws.layers import CELLS
 from tests.runs.lowered import INTEGER
+from tests.runs.sessions import Outputs
 from tests.subjects.lstm_models import LstmCase, RecurrentCase
 
 
@@ -26,14 +29,35 @@ class Limit:
         overrides: Of the recipe.
         raised: Added to the biases of all gates, so that states grow.
         magnitude: Of the input.
+        extreme: Whether weights and inputs are their signs alone: all quantized values are +-127.
     """
 
     case: RecurrentCase
     overrides: tuple[str, ...] = ()
     raised: float = 0.0
     magnitude: float = 1.0
+    extreme: bool = False
+
+    def model(self) -> onnx.ModelProto:
+        model = self.case.model()
+        names = model.graph.node[0].input
+        for tensor in model.graph.initializer:
+            array = onnx.numpy_helper.to_array(tensor)
+            if self.extreme:
+                array = np.sign(array)
+            elif tensor.name == names[3]:
+                array = array + np.float32(self.raised / 2)
+            tensor.CopyFrom(onnx.numpy_helper.from_array(array.astype(array.dtype), tensor.name))
+        return model
+
+    def feeds(self) -> Outputs:
+        feeds = self.case.feeds()
+        if self.extreme:
+            return {k: np.where(v < 0, np.float32(-1), np.float32(1)) for k, v in feeds.items()}
+        return {k: (self.magnitude * v).astype(v.dtype) for k, v in feeds.items()}
 
 
+WIDE = RecurrentCase(T=3, B=2, I=70, H=65, initial_h=True)
 SOFTSIGN = (Activation("Sigmoid"), Activation("Tanh"), Activation("Softsign"))
 LIMITS = {
     "clip of gates": Limit(LstmCase(T=4, B=3, I=5, H=6, clip=0.3), magnitude=5.0),
@@ -50,14 +74,8 @@ LIMITS = {
     "end of a table, float cell state": Limit(
         LstmCase(T=40, B=2, I=5, H=6, activations=SOFTSIGN), ("*.cell_state.bits=none",), 8.0
     ),
+    **{f"weights and inputs of {name}": Limit(WIDE.replace(**cell), extreme=True) for name, cell in CELLS.items()},
 }
-
-
-def _raised(model: onnx.ModelProto, by: float) -> onnx.ModelProto:
-    (bias,) = (t for t in model.graph.initializer if t.name == model.graph.node[0].input[3])
-    array = onnx.numpy_helper.to_array(bias) + np.float32(by / 2)
-    bias.CopyFrom(onnx.numpy_helper.from_array(array.astype(np.float32), bias.name))
-    return model
 
 
 @pytest.mark.few(2)
@@ -71,10 +89,27 @@ def test_ties_of_initial_cell_states(scale: float) -> None:
     law(case.model(), overrides=overrides, feeds=[feeds], settings=(), dims=case.dims)
 
 
+@pytest.mark.few(2)
+@pytest.mark.parametrize("direction", ["forward", "reverse"])
+@pytest.mark.parametrize("lens", [None, (1,)])
+def test_negative_zero(direction: Direction, lens: tuple[int, ...] | None) -> None:
+    """A negative gate times an output activation of 0; with lengths there is no -0, because Where may lose the sign."""
+    activations = (
+        Activation("ScaledTanh", 0.9775390625, 0.5),
+        Activation("Softsign"),
+        Activation("ThresholdedRelu", 0.125),
+    )
+    case = RecurrentCase(
+        T=1, B=1, I=8, H=1, direction=direction, lens=lens, bias=False, activations=activations, gain=0.125, seed=3
+    )
+    found = law(case.model(), feeds=[], settings=()).same_bits(case.feeds())
+    assert not found["Y"].any(), "the case does not reach 0"
+    assert np.signbit(found["Y"]).all() == (lens is None)
+
+
 @pytest.mark.parametrize("name", LIMITS)
 def test_same_bits(name: str) -> None:
     limit = LIMITS[name]
-    model = _raised(limit.case.model(), limit.raised)
-    feeds = {k: (limit.magnitude * v).astype(v.dtype) for k, v in limit.case.feeds().items()}
     ways = (INTEGER,)  # written out, steps are the same nodes many times
-    law(model, overrides=limit.overrides, feeds=[feeds], settings=(), ways=ways, name=name, dims=limit.case.dims)
+    overrides, dims = limit.overrides, limit.case.dims
+    law(limit.model(), overrides=overrides, feeds=[limit.feeds()], settings=(), ways=ways, name=name, dims=dims)

@@ -32,7 +32,17 @@ from tests.native.quant_gru_cases import GRU as GRU_OPERATOR
 from tests.native.quant_gru_cases import OUTPUTS as HIDDEN_OUTPUTS
 from tests.native.quant_gru_cases import RNN as RNN_OPERATOR
 from tests.native.quant_lstm_cases import LSTM as LSTM_OPERATOR
-from tests.native.quant_lstm_cases import OUTPUTS, PARAMETERS, Arrays, Case, Operator, assert_same_bits, pack_at_random
+from tests.native.quant_lstm_cases import (
+    OUTPUTS,
+    PARAMETERS,
+    Arrays,
+    Case,
+    Operator,
+    assert_same_bits,
+    pack_at_random,
+    run_native,
+)
+from tests.native.quant_lstm_cases import expected as of_reference
 from tests.runs.sessions import LEVELS, options
 
 ALL_PARAMETERS = (*PARAMETERS, "hidden_bias")
@@ -338,6 +348,19 @@ def grid_cases(draw: st.DrawFn, types: Sequence[CellType] = (LSTM,)) -> GridCase
     tables_apart = tuple(n for n in ALL_PARAMETERS if "table" not in n)
     constants = draw(st.sampled_from([ALL_PARAMETERS, ALL_PARAMETERS, (), tables_apart, ("W", "R"), ("B", "P")]))
     return GridCase(cell, numbers, inputs, tuple(outputs), constants, draw(st.booleans()))
+
+
+def expected(case: GridCase) -> Arrays:
+    """All outputs of the reference."""
+    return of_reference(case.node)
+
+
+def check(case: GridCase, threads: int = 1) -> Arrays:
+    """Compares kernel and function body with the reference, whose results are returned."""
+    wanted = expected(case)
+    assert_same_bits(run_native(case.node, threads), wanted)
+    assert_same_bits(run_stock(case), wanted)
+    return wanted
 
 
 def plain_grid_case(

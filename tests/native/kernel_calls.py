@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 import mmap
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -39,6 +40,7 @@ def _native() -> ctypes.CDLL:
     native.rnnqc_test_padded_depth.restype = ctypes.c_int64
     native.rnnqc_test_packed_bytes.restype = ctypes.c_int64
     native.rnnqc_test_mixed_bytes.restype = ctypes.c_int64
+    native.rnnqc_test_least_apart.restype = ctypes.c_int64
     return native
 
 
@@ -56,6 +58,15 @@ def _with_own(kernels: str) -> list[str]:
 
 PRODUCT_ISAS = _with_own("products")
 STEP_ISAS = [isa for isa in _with_own("steps") if isa != "reference"]
+# Weights of a matrix, from which on columns of more bits than the others may stand apart.
+LEAST_APART = int(NATIVE.rnnqc_test_least_apart())
+
+
+def fewest_apart(gates: int) -> int:
+    """The fewest units of a layer with as many inputs whose columns may stand apart."""
+    return math.isqrt((LEAST_APART - 1) // gates) + 1
+
+
 # Whose products of several rows take other sizes at a time than the rest; "portable" is for machines without it.
 TILED_ISAS = [isa for isa in AVAILABLE if isa in ("portable", "amxint8")]
 

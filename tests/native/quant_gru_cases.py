@@ -9,8 +9,6 @@ import numpy as np
 import numpy.typing as npt
 from hypothesis import strategies as st
 
-from rnnqc.cells.types import CELL_TYPES
-from rnnqc.reference import operators as reference
 from tests.native.quant_lstm_cases import (
     NUMBER_KINDS,
     Arrays,
@@ -34,11 +32,6 @@ PARAMETERS = ("W", "R", "x_multiplier", "h_multiplier", "B", "gate_table", "hidd
 def gates_of(operator: Operator) -> int:
     """3 or 1."""
     return 3 if operator is GRU else 1
-
-
-def expected(case: Case) -> Arrays:
-    """All outputs of the reference."""
-    return reference.run(CELL_TYPES["GRU" if case.operator is GRU else "RNN"], case.inputs, case.attributes)
 
 
 def table_case(

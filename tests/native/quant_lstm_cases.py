@@ -15,10 +15,12 @@ from onnx import TensorProto, helper, numpy_helper
 
 from rnnqc import runtime_ops
 from rnnqc.cells.fused_nodes import PLACES
+from rnnqc.cells.types import CELL_TYPES
 from rnnqc.formats.codebooks import GROUP_BYTES
 from rnnqc.formats.packing import pack
 from rnnqc.ir import DOMAIN
 from rnnqc.proto.graph_walks import blocks_of
+from rnnqc.reference import operators as reference
 from tests.native.isa_libraries import library_for
 
 INPUTS = (
@@ -138,6 +140,19 @@ def native_session(model: onnx.ModelProto, threads: int = 1, isa: str | None = N
 def run_native(case: Case, threads: int = 1, isa: str | None = None) -> Arrays:
     session = native_session(case.model(), threads, isa)
     return dict(zip(case.outputs, session.run(list(case.outputs), case.feeds()), strict=True))
+
+
+def expected(case: Case) -> Arrays:
+    """All outputs of the reference."""
+    type_ = CELL_TYPES[case.operator.name.removeprefix("Quant").removesuffix("Cell")]
+    return reference.run(type_, case.inputs, case.attributes)
+
+
+def check(case: Case, threads: int = 1) -> Arrays:
+    """Compares the kernel with the reference; returns what they give."""
+    found = run_native(case, threads)
+    assert_same_bits(found, expected(case))
+    return found
 
 
 def assert_same_bits(found: Mapping[str, npt.NDArray[Any]], expected: Mapping[str, npt.NDArray[Any]]) -> None:

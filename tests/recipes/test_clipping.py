@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper, numpy_helper
 
 import rnnqc
 from rnnqc.data.statistics import Statistics
@@ -21,6 +21,7 @@ from rnnqc.recipes.recipe import builtin_recipes, load_recipe
 from tests.generate.recurrences import RecurrenceCase
 from tests.runs.commands import in_process
 from tests.runs.sessions import Array, save_arrays
+from tests.subjects.protos import of_nodes
 
 T, B, I, H = 20, 2, 6, 8  # noqa: E741
 CALIBRATED = [r.name for r in builtin_recipes() if r.kind == "cells"]
@@ -30,15 +31,9 @@ def _layer(op: str = "LSTM", size: float = 0.5) -> onnx.ModelProto:
     rng = np.random.default_rng(0)
     gates = {"LSTM": 4, "GRU": 3}[op]
     shapes = {"W": (1, gates * H, I), "R": (1, gates * H, H)}
-    stored = [numpy_helper.from_array(rng.normal(0, size, s).astype(np.float32), n) for n, s in shapes.items()]
-    graph = helper.make_graph(
-        [helper.make_node(op, ["X", "W", "R"], ["Y"], name="layer", hidden_size=H)],
-        "one",
-        [helper.make_tensor_value_info("X", TensorProto.FLOAT, [T, "B", I])],
-        [helper.make_tensor_value_info("Y", TensorProto.FLOAT, [T, 1, "B", H])],
-        stored,
-    )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    stored = {n: rng.normal(0, size, s).astype(np.float32) for n, s in shapes.items()}
+    node = helper.make_node(op, ["X", "W", "R"], ["Y"], name="layer", hidden_size=H)
+    return of_nodes([node], {"X": [T, "B", I]}, {"Y": [T, 1, "B", H]}, stored)
 
 
 def _feeds() -> list[dict[str, Array]]:

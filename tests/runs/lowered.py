@@ -12,7 +12,7 @@ import rnnqc
 from rnnqc.cells.fused_nodes import PLACES, fused_outputs, given_inputs, input_names
 from rnnqc.cells.types import CELL_TYPES, fused_type
 from rnnqc.reference import operators as reference
-from tests.runs.sessions import Array, assert_same_bits, options, run
+from tests.runs.sessions import Array, Outputs, assert_same_bits, options, run
 
 STOCK, NATIVE, INTEGER, UNROLLED = "stock", "native", "integer form", "unrolled integer form"
 WAYS = (STOCK, NATIVE, INTEGER, UNROLLED)
@@ -44,6 +44,13 @@ def assert_all_lowered(lowered: Any, what: str) -> None:
 def session(model: onnx.ModelProto, way: str, level: str = "ORT_ENABLE_ALL", threads: int = 1) -> ort.InferenceSession:
     """A session for one way of execution."""
     return rnnqc.session(model, native=way == NATIVE, options=options(level, threads))
+
+
+def run_both(model: onnx.ModelProto, feeds: Mapping[str, Array], what: str = "native against stock") -> Outputs:
+    """The outputs of stock onnxruntime. Fails unless the native library gives the same bits."""
+    found = run(session(model, STOCK), feeds)
+    assert_same_bits(found, run(session(model, NATIVE), feeds), what)
+    return found
 
 
 def assert_equals_reference(model: onnx.ModelProto, feeds: Mapping[str, Array]) -> int:

@@ -18,7 +18,7 @@ QUANTIZERS = (
     *("input_sigmoid", "forget_sigmoid", "cell_tanh", "output_sigmoid", "hidden_state_tanh"),
 )
 GATES = ("input", "forget", "cell", "output")
-DOMAINS = ("qonnx.custom_op.general", "onnx.brevitas")
+DOMAINS = ("qonnx.custom_op.general", "onnx.brevitas", "finn.custom_op.general")
 CASES = ("p01_default_8b", "p02_w4", "p03_po2_8b", "p04_batch_first_w4a6", "p05_cifg_8b", "p06_bidir_8b")
 """Models that Brevitas itself exported, in the folder of real models."""
 MARGIN = 1e-4

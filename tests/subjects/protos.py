@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,23 @@ def parse(text: str, /, **initializers: Array) -> onnx.ModelProto:
     model = onnx.parser.parse_model(text)
     model.graph.initializer.extend(numpy_helper.from_array(np.asarray(v), k) for k, v in initializers.items())
     return model
+
+
+def of_nodes(
+    nodes: Sequence[onnx.NodeProto],
+    inputs: Mapping[str, Sequence[int | str] | None],
+    outputs: Mapping[str, Sequence[int | str] | None],
+    initializers: Mapping[str, Array] | None = None,
+    ir_version: int = 8,
+) -> onnx.ModelProto:
+    """A model of these nodes in operator set 17; inputs and outputs are of floats, given by name with their shapes."""
+    given, made = (
+        [helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in values.items()]
+        for values in (inputs, outputs)
+    )
+    stored = [numpy_helper.from_array(np.asarray(a), n) for n, a in (initializers or {}).items()]
+    graph = helper.make_graph(nodes, "g", given, made, stored)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=ir_version)
 
 
 def set_node_attribute(node: onnx.NodeProto, name: str, value: object) -> None:

@@ -7,7 +7,9 @@ from typing import Any
 
 import numpy as np
 import onnx
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper
+
+from tests.subjects.protos import of_nodes
 
 UNITS, FEATURES, STEPS = 16, 8, 3000
 
@@ -31,13 +33,10 @@ class Slow:
         b = rng.uniform(-0.25, 0.25, (1, 2 * gates * UNITS))
         b[0, self.gate * UNITS : (self.gate + 1) * UNITS] += self.keep
         b[0, :UNITS] += self.added
-        held = [numpy_helper.from_array(v.astype(np.float32), n) for n, v in (("W", w), ("R", r), ("B", b))]
+        held = {n: v.astype(np.float32) for n, v in (("W", w), ("R", r), ("B", b))}
         flags: dict[str, Any] = {"input_forget": 1} if self.input_forget else {}
         node = helper.make_node(self.op, ["x", "W", "R", "B"], ["y"], "layer", hidden_size=UNITS, **flags)
-        x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["T", 1, FEATURES])
-        y = helper.make_tensor_value_info("y", TensorProto.FLOAT, ["T", 1, 1, UNITS])
-        graph = helper.make_graph([node], "slow", [x], [y], held)
-        return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+        return of_nodes([node], {"x": ["T", 1, FEATURES]}, {"y": ["T", 1, 1, UNITS]}, held)
 
     @staticmethod
     def feeds(steps: int = STEPS) -> dict[str, np.ndarray]:

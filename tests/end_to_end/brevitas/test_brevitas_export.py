@@ -20,7 +20,7 @@ import rnnqc
 from rnnqc.errors import CompileError
 from tests.laws.parametrize import in_turn
 from tests.runs.commands import in_process
-from tests.runs.lowered import NATIVE, STOCK, assert_all_lowered, lower_all, session
+from tests.runs.lowered import NATIVE, STOCK, assert_all_lowered, run_both, session
 from tests.runs.sessions import run, save_arrays
 
 pytest.importorskip("brevitas", reason="needs brevitas")
@@ -164,19 +164,6 @@ def test_export(name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.few(1)
-@pytest.mark.parametrize("name", ["initial states", "zero points"])
-def test_every_form(name: str) -> None:
-    layer = CASES[name]
-    module, inputs, expected = prepared(layer)
-    model = export(module, inputs)
-    forms = {**lower_all(model), "form qcdq": rnnqc.lower(model, form="qcdq")}
-    for way, lowered in forms.items():
-        for level in ("ORT_ENABLE_ALL", "ORT_DISABLE_ALL"):
-            assert_same(expected, run(session(lowered.proto, way, level), feeds_of(model, inputs)), f"{way}, {level}")
-
-
-@pytest.mark.slow
 def test_near_ties_of_the_input() -> None:
     """Inputs on ties and one unit in the last place beside them: a reciprocal or a float64 quotient shows."""
     layer = CASES["default"]
@@ -213,21 +200,6 @@ def test_operator_sets(opset: int) -> None:
     model = export(module, inputs, opset_version=opset)
     assert next(o.version for o in model.opset_import if not o.domain) == opset
     check(model, feeds_of(model, inputs), expected, f"operator set {opset}")
-
-
-@pytest.mark.slow
-@pytest.mark.few(1)
-@pytest.mark.parametrize("domain", ["onnx.brevitas", "finn.custom_op.general"])
-def test_other_domains(domain: str) -> None:
-    """As earlier versions of Brevitas write it."""
-    layer = Layer()
-    module, inputs, expected = prepared(layer)
-    model = export(module, inputs)
-    for node in model.graph.node:
-        node.domain = domain if node.domain else ""
-    for entry in model.opset_import:
-        entry.domain, entry.version = (domain, 1) if entry.domain else ("", entry.version)
-    check(model, feeds_of(model, inputs), expected, domain)
 
 
 def test_quantized_tensors_are_outputs() -> None:
@@ -270,22 +242,6 @@ def test_float_weights_run() -> None:
     for way in (STOCK, NATIVE):
         for level in ("ORT_ENABLE_ALL", "ORT_DISABLE_ALL"):
             assert_same(expected, run(session(lowered.proto, way, level), feeds_of(model, inputs)), f"{way}, {level}")
-
-
-@pytest.mark.slow
-@pytest.mark.few(1)
-@pytest.mark.parametrize("name", ["bidirectional", "cifg", "states"])
-def test_cells_without_an_integer_form(name: str) -> None:
-    """Binary states: the slow path takes every variation of the cell."""
-    binary = {"io_quant": "SignedBinaryActPerTensorConst", "io_scaling_init": 0.1}
-    given = {} if name == "states" else dict(CASES[name].arguments)
-    layer = Layer({**given, **binary}, states=name == "states", hidden=5, length=3)
-    module, inputs, expected = prepared(layer)
-    model = export(module, inputs)
-    lowered = rnnqc.lower(model)
-    assert all("bipolar" in e.reason and e.status == "float" for e in lowered.report.entries)
-    for way in (STOCK, NATIVE):
-        assert_same(expected, run(session(lowered.proto, way), feeds_of(model, inputs)), way)
 
 
 WEIGHTS_ALONE: dict[str, Layer] = {
@@ -346,10 +302,9 @@ def test_weights_alone_with_a_recipe(name: str, qcdq: bool) -> None:
     assert_all_lowered(lowered, name)
     assert {e.form for e in lowered.report.entries} == {"fused"}
     assert min(lowered.report.sqnr_db.values()) > 25
-    results = {way: run(session(lowered.proto, way), feeds_of(model, inputs)) for way in (STOCK, NATIVE)}
-    for wanted, stock, native in zip(expected, *(r.values() for r in results.values()), strict=True):
-        assert np.array_equal(stock, native)
-        assert 0 < float(np.abs(stock - wanted).max()) < 0.05
+    found = run_both(lowered.proto, feeds_of(model, inputs))
+    for wanted, value in zip(expected, found.values(), strict=True):
+        assert 0 < float(np.abs(value - wanted).max()) < 0.05
 
 
 @pytest.mark.slow

@@ -17,7 +17,7 @@ from rnnqc.formats.format_request import FormatRequest
 from rnnqc.recipes.ranges import RangeRule, scale_of_statistics
 from rnnqc.recipes.sharing import merge_for_sharing
 from tests.laws.parametrize import every_pair
-from tests.runs.lowered import NATIVE, STOCK, session
+from tests.runs.lowered import NATIVE, run_both, session
 from tests.runs.sessions import run
 
 pytest.importorskip("brevitas", reason="needs brevitas")
@@ -112,8 +112,7 @@ def test_an_rnn_computes_as_quant_rnn(nonlinearity: str) -> None:
     with moved_products(0):
         expected = forward(layer, [x])[0]
     assert len(np.unique(expected)) > 50
-    for native in (STOCK, NATIVE):
-        np.testing.assert_array_equal(run(session(lowered.proto, native), {"x": x.numpy()})["y"], expected)
+    np.testing.assert_array_equal(run_both(lowered.proto, {"x": x.numpy()})["y"], expected)
 
 
 @pytest.mark.few(1)
@@ -134,10 +133,9 @@ def test_rounded_outputs_are_those_of_return_quant_tensor(op: str, both: bool, l
         expected = tensors(x)[0]
     scale = float(expected.scale)
     lowered = rnnqc.lower(model, "brevitas-int8", stats=statistics, overrides=scales)
-    for native in (STOCK, NATIVE):
-        y = run(session(lowered.proto, native), {"x": x.numpy()})["y"]
-        np.testing.assert_array_equal(y, expected.value.numpy())
-        np.testing.assert_array_equal(np.rint(y / scale), expected.int().numpy())
+    y = run_both(lowered.proto, {"x": x.numpy()})["y"]
+    np.testing.assert_array_equal(y, expected.value.numpy())
+    np.testing.assert_array_equal(np.rint(y / scale), expected.int().numpy())
     free = rnnqc.lower(model, "brevitas-int8", stats=statistics, overrides=["*.rounded_output=false", *scales])
     y = run(session(free.proto, NATIVE), {"x": x.numpy()})["y"]
     # The activation of an RNN has the format of the state, and is what leaves the cell then.

@@ -24,7 +24,7 @@ from rnnqc.passes import VerifyModified
 from rnnqc.passes.brevitas.write_qonnx import DOMAIN
 from tests.generate.strategies import lstm_cases
 from tests.runs.commands import in_process
-from tests.runs.lowered import NATIVE, STOCK, assert_all_lowered, session
+from tests.runs.lowered import NATIVE, STOCK, assert_all_lowered, run_both, session
 from tests.runs.sessions import assert_same_bits, run, save_arrays
 from tests.subjects.lstm_models import LstmCase, RecurrentCase, stacked_model
 from tests.subjects.protos import parse
@@ -89,13 +89,9 @@ def round_trip(
     read = rnnqc.lower(again)
     assert read.report.recipe != RECIPE
     assert_all_lowered(read, "read again")
-    expected = run(session(direct.proto, NATIVE), feeds)
+    expected = run_both(direct.proto, feeds, "the direct lowering")
     assert any(len(np.unique(v)) > 8 for v in expected.values()), "a trivial case"
-    for way in (STOCK, NATIVE):
-        assert_same_bits(
-            expected, run(session(read.proto, way), feeds), f"read again, {way}, against the direct lowering"
-        )
-    assert_same_bits(expected, run(session(direct.proto, STOCK), feeds), "the direct lowering, stock")
+    assert_same_bits(expected, run_both(read.proto, feeds), "read again, against the direct lowering")
     return direct, written.proto
 
 

@@ -32,7 +32,7 @@ from rnnqc.passes.pipeline import normal_form
 from tests import generate as testing
 from tests.generate.nesting import condition, nested
 from tests.generate.recurrences import RecurrenceCase
-from tests.generate.renaming import STYLES, made_values, rename
+from tests.generate.renaming import made_values, rename
 from tests.laws.parametrize import in_turn
 from tests.runs.commands import in_process
 from tests.runs.lowered import all_nodes
@@ -108,23 +108,6 @@ def test_recipes_of_every_value(recipe: str, reverse: bool) -> None:
         codes = np.rint(value / scale)
         np.testing.assert_array_equal(codes.astype(np.float32) * scale, value)
         assert np.abs(codes + held.zero_point).max() <= 2 ** (held.bits - 1)
-
-
-@pytest.mark.few(1)
-@pytest.mark.parametrize("recipe", ["int8", "int16", *EVERY_VALUE])
-def test_chunks_with_carried_states_are_the_whole(recipe: str) -> None:
-    model = layer(initial_states=True)
-    statistics = rnnqc.calibrate(model, [feeds_of(model, seed) for seed in range(4)])
-    proto = rnnqc.lower(model, recipe, stats=statistics).proto
-    feeds = feeds_of(model, 5, steps=12)
-    whole = run(proto, feeds)
-    states = {k: feeds[k] for k in ("h", "c")}
-    made = []
-    for part in np.array_split(feeds["x"], 5):
-        y, h, c = run(proto, {"x": part, **states})
-        states = {"h": h, "c": c}
-        made.append(y)
-    assert_equal(whole, [np.concatenate(made), states["h"], states["c"]])
 
 
 def test_by_hand() -> None:
@@ -490,26 +473,6 @@ def test_a_loop_and_an_lstm_of_one_name() -> None:
     assert_equal(*results)
 
 
-@pytest.mark.slow
-@pytest.mark.few(1)
-@in_turn(form=["scan", "loop", "unrolled"], op=["highway", "projection"])
-def test_no_name_has_a_safe_character(op: str, form: str) -> None:
-    """Inside the recurrence, too; formats and results are those of other names."""
-    new = STYLES["replaced"]
-    plain = RecurrenceCase(op=op, form=form, time=5, I=12, H=16, initial="input").model()
-    alike = onnx.ModelProto()
-    alike.CopyFrom(plain)
-    rename(alike, new)
-    samples = [feeds_of(plain, seed) for seed in range(3)]
-    renamed = [{new(n): a for n, a in sample.items()} for sample in samples]
-    want = rnnqc.lower(plain, "pow2-int8", stats=rnnqc.calibrate(plain, samples), strict=True)
-    statistics = rnnqc.calibrate(alike, renamed)
-    got = rnnqc.lower(alike, "pow2-int8", stats=statistics, strict=True)
-    widths = [Counter(lowered.report.entries[0].points.values()) for lowered in (want, got)]
-    assert widths[0] == widths[1]
-    assert_equal(run(want.proto, samples[0]), run(got.proto, renamed[0]))
-
-
 def in_branch_in_scan(**options: Any) -> onnx.ModelProto:
     """The layer in the branches of an If that a Scan runs for each of several sequences."""
     inner = nested(layer(**options), 1)
@@ -644,7 +607,9 @@ def test_commands(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     np.savez(data, **feeds_of(model, 0))
     listed = json.loads(in_process(capfd, "inspect", path, "--json").out)["nodes"][0]
     assert f"step/{VALUES[0]}" in listed["attributes"]["points"]
-    assert f"4 products, and {len(VALUES)} values" in in_process(capfd, "inspect", path).out
+    shown = in_process(capfd, "inspect", path).out
+    assert f"4 products, and {len(VALUES)} values" in shown
+    assert ["layer", "Scan", str(I), f"{H}+{M}", "T", "B"] in [line.split()[:6] for line in shown.splitlines()]
     done = in_process(capfd, "lower", path, "-o", out, "--recipe", "pow2-int8", "--calibration", data, "--json", report)
     assert done.code == 0, done.text
     assert f"lowered (4 products, {len(VALUES)} of {len(VALUES)} values)" in done.out

@@ -21,8 +21,8 @@ from tests.generate.recurrences import RecurrenceCase
 from tests.laws.parametrize import every_pair, in_turn
 from tests.native.kernel_calls import AVAILABLE
 from tests.native.quant_lstm_cases import native_session
-from tests.runs.lowered import NATIVE, STOCK, session
-from tests.runs.sessions import Array, Outputs, assert_same_bits, run
+from tests.runs.lowered import NATIVE, STOCK, run_both, session
+from tests.runs.sessions import assert_same_bits, run
 from tests.subjects.custom_layers import feeds_of
 from tests.subjects.fused_patterns import PATTERNS, patterned_layer
 from tests.subjects.protos import parse
@@ -37,12 +37,6 @@ def lowered(model: onnx.ModelProto, recipe: str = "int8", **options: Any) -> onn
     assert not [n for n in made.proto.graph.node if n.op_type in ("Scan", "Loop")], [str(n) for n in made.report.notes]
     assert [n for n in made.proto.graph.node if is_custom_node(n.op_type)]
     return made.proto
-
-
-def same_bits(proto: onnx.ModelProto, feeds: dict[str, Array], what: str = "") -> Outputs:
-    expected = run(session(proto, STOCK), feeds)
-    assert_same_bits(expected, run(session(proto, NATIVE), feeds), what)
-    return expected
 
 
 @pytest.mark.few(2)
@@ -81,20 +75,25 @@ def test_levels_threads_and_special_values(cell: str) -> None:
     model = layer(cell, 24, 20, initial_states=True)
     proto, feeds = lowered(model), feeds_of(model, 5, 12, 2)
     feeds["x"].ravel()[:: feeds["x"].size // len(SPECIAL)][: len(SPECIAL)] = SPECIAL
-    expected = same_bits(proto, feeds)
+    expected = run_both(proto, feeds)
     for level in ("ORT_DISABLE_ALL", "ORT_ENABLE_BASIC", "ORT_ENABLE_EXTENDED", "ORT_ENABLE_ALL"):
         for way in (STOCK, NATIVE):
             assert_same_bits(expected, run(session(proto, way, level, 2), feeds), f"{way} {level}")
-    integer = rnnqc.lower(model, form="integer", calibration=[feeds_of(model, seed) for seed in range(2)])
-    assert_same_bits(expected, run(session(integer.proto, STOCK), feeds), "integer form")
+    calibration = [feeds_of(model, seed) for seed in range(2)]
+    for unroll in (False, True):
+        dims = {"T": 12} if unroll else {}
+        integer = rnnqc.lower(model, form="integer", calibration=calibration, unroll=unroll, dims=dims, strict=True)
+        assert "Scan" not in [n.op_type for n in integer.proto.graph.node] or not unroll
+        for level in ("ORT_DISABLE_ALL", "ORT_ENABLE_ALL"):
+            assert_same_bits(expected, run(session(integer.proto, STOCK, level), feeds), f"integer, {unroll}, {level}")
 
 
-@pytest.mark.few(1)
-@pytest.mark.parametrize("cell", CELLS)
-def test_rows_and_chunks(cell: str) -> None:
+@pytest.mark.few(2)
+@in_turn(cell=CELLS, recipe=RECIPES)
+def test_rows_and_chunks(cell: str, recipe: str) -> None:
     """Rows alone, and a sequence in pieces with carried states, are the whole."""
     model = layer(cell, 18, 11, initial_states=True)
-    proto = lowered(model)
+    proto = lowered(model, recipe)
     native, feeds = session(proto, NATIVE), feeds_of(model, 3, 10, 4)
     whole = run(native, feeds)
     states = [n for n in feeds if n != "x"]
@@ -146,7 +145,7 @@ def test_states_that_change_places() -> None:
     rng = np.random.default_rng(0)
     arrays = {n: rng.standard_normal((4, 4)).astype(np.float32) for n in "WR"}
     model = rnnqc.layer(parse(text, **arrays), initial_states=True)
-    same_bits(lowered(model), feeds_of(model, 2, 7, 3))
+    run_both(lowered(model), feeds_of(model, 2, 7, 3))
 
 
 @pytest.mark.few(3)
@@ -156,7 +155,7 @@ def test_operator_sets(op: str, opset: int) -> None:
     converted = onnx.version_converter.convert_version(model, opset) if opset > 13 else model
     made = rnnqc.lower(converted, strict=True)
     assert [n for g in made.model.graphs() for n in g.nodes if is_custom_node(n.op)]
-    same_bits(made.proto, feeds_of(model, 1, 4, 2))
+    run_both(made.proto, feeds_of(model, 1, 4, 2))
 
 
 def test_bounds_from_outside_of_the_loop() -> None:
@@ -176,7 +175,7 @@ def test_bounds_from_outside_of_the_loop() -> None:
     )
     rng = np.random.default_rng(1)
     shapes = {"x": (5, 3, 4), "first": (3, 4)}
-    same_bits(rnnqc.lower(model, strict=True).proto, {k: rng.random(s, np.float32) for k, s in shapes.items()})
+    run_both(rnnqc.lower(model, strict=True).proto, {k: rng.random(s, np.float32) for k, s in shapes.items()})
 
 
 ALL_ROWS = {
@@ -210,7 +209,7 @@ def two_axes(start: str, end: str | None) -> onnx.ModelProto:
 @pytest.mark.parametrize("end", ALL_ROWS.values(), ids=ALL_ROWS)
 def test_slices_over_rows_and_columns(end: str | None) -> None:
     model = two_axes("0", end)
-    same_bits(lowered(model), feeds_of(model, 1, 5, 3))
+    run_both(lowered(model), feeds_of(model, 1, 5, 3))
 
 
 def test_a_part_without_columns() -> None:
@@ -220,7 +219,7 @@ def test_a_part_without_columns() -> None:
       a, b, none = Split<axis = 1> (s, sizes) t = Tanh (a) u = Sigmoid (b) hn = Mul (t, u) }"""
     held = {n: np.random.default_rng(0).standard_normal((4, 8)).astype(np.float32) for n in "WR"}
     model = rnnqc.layer(parse(text, **held))
-    same_bits(lowered(model), feeds_of(model, 1, 5, 3))
+    run_both(lowered(model), feeds_of(model, 1, 5, 3))
 
 
 @pytest.mark.parametrize(("start", "end"), [("0", "-1"), ("0", "2"), ("-3", "9223372036854775807")])
@@ -235,7 +234,7 @@ def test_several_cells_in_one_file() -> None:
     proto = rnnqc.lower(stack, strict=True).proto
     names = {n.op_type for n in proto.graph.node if is_custom_node(n.op_type)}
     assert len(names) == 2 == len({f.name for f in proto.functions})
-    same_bits(proto, feeds_of(stack, 1, 5, 2))
+    run_both(proto, feeds_of(stack, 1, 5, 2))
 
 
 def test_cells_of_equal_weights_store_them_once() -> None:
@@ -246,7 +245,7 @@ def test_cells_of_equal_weights_store_them_once() -> None:
     assert sorted(i.dims[1] for i in matrices) == [5 * 16, 6 * 16]
     first, second = (e.bytes for e in made.report.entries)
     assert first - second == sum(i.dims[0] * i.dims[1] for i in matrices)
-    same_bits(made.proto, feeds_of(stack, 1, 5, 2))
+    run_both(made.proto, feeds_of(stack, 1, 5, 2))
 
 
 def test_joined_models() -> None:
@@ -327,7 +326,7 @@ def test_operators_that_onnxruntime_computes(operators: str, batch: int, recipe:
     model = rnnqc.layer(parse(text, **arrays), initial_states=True)
     feeds = feeds_of(model, 2, 6, batch)
     feeds["x"].ravel()[: 2 * len(SPECIAL) : 2] = np.nan_to_num(SPECIAL, posinf=9.0, neginf=-9.0)
-    same_bits(lowered(model, recipe), {n: np.clip(a, -9, 9) for n, a in feeds.items()})
+    run_both(lowered(model, recipe), {n: np.clip(a, -9, 9) for n, a in feeds.items()})
 
 
 @pytest.mark.few(2)
@@ -342,4 +341,4 @@ def test_attributes_that_are_not_given(operator: str) -> None:
     rng = np.random.default_rng(0)
     arrays = {n: rng.standard_normal((4, 4)).astype(np.float32) for n in "WR"} | {"scale": np.ones(4, np.float32)}
     model = rnnqc.layer(parse(text, **arrays))
-    same_bits(lowered(model), feeds_of(model, 2, 7, 3))
+    run_both(lowered(model), feeds_of(model, 2, 7, 3))

@@ -7,7 +7,6 @@ that of the export, a form, a recipe or a command that does not know the loop an
 from __future__ import annotations
 
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,8 +19,7 @@ from rnnqc.evaluation.evaluate import run_model
 from rnnqc.evaluation.numerics import sqnr_db
 from rnnqc.proto.graph_walks import blocks_of
 from tests.laws.parametrize import in_turn
-from tests.runs.commands import in_process
-from tests.runs.lowered import NATIVE, STOCK, session
+from tests.runs.lowered import STOCK, run_both, session
 from tests.runs.sessions import Array, assert_same_bits, run
 
 torch = pytest.importorskip("torch", reason="needs torch: scripted cells NOT tested")
@@ -63,8 +61,7 @@ def test_forms(backwards: bool, joined: bool, opset: int, recipe: str) -> None:
     assert not [n for n in fused.graph.node if n.op_type in ("Loop", "Scan")]
     for steps, rows in SIZES:
         data = feeds(steps, rows)
-        expected = run(session(fused, STOCK), data)
-        assert_same_bits(expected, run(session(fused, NATIVE), data), f"{steps} steps of {rows}")
+        expected = run_both(fused, data, f"{steps} steps of {rows}")
         assert_same_bits(expected, run(session(made["integer"].proto, STOCK), data), "integer")
         if steps > 3:  # errors grow with the steps
             continue
@@ -85,27 +82,7 @@ def test_parts_of_a_sequence(opset: int, recipe: str) -> None:
     data = [{model.graph.input[0].name: rng.standard_normal((T, B, I)).astype(np.float32)} for _ in range(3)]
     made = {f: rnnqc.lower(model, recipe, form=f, calibration=data, strict=True).proto for f in ("fused", "integer")}
     assert [n for n in made["fused"].graph.node if is_custom_node(n.op_type)]
-    expected = run(session(made["fused"], STOCK), data[0])
-    assert_same_bits(expected, run(session(made["fused"], NATIVE), data[0]), "native")
+    expected = run_both(made["fused"], data[0])
     assert_same_bits(expected, run(session(made["integer"], STOCK), data[0]), "integer")
     for name, value in run_model(model, data[0]).items():
         assert sqnr_db(value, expected[name]) > 25.0, name
-
-
-@pytest.mark.slow
-def test_commands(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """calibrate, lower with a report, verify and dump."""
-    onnx.save(exported(False, False, 17), tmp_path / "a.onnx")
-    np.savez(tmp_path / "data.npz", **feeds(6, 2))
-    path, data, lowered, stats = (str(tmp_path / n) for n in ("a.onnx", "data.npz", "a8.onnx", "stats.json"))
-    assert "quantization points" in in_process(capfd, "calibrate", path, "--data", data, "-o", stats).out
-    report = tmp_path / "a.html"
-    made = in_process(
-        capfd, "lower", path, "--recipe", "pow2-int16", "--stats", stats, "-o", lowered, "--report", str(report)
-    )
-    assert made.code == 0, made.err
-    assert "stays a loop" not in made.err
-    assert report.stat().st_size
-    assert in_process(capfd, "verify", path, lowered, "--data", data).code == 0
-    assert in_process(capfd, "dump", lowered, "-i", data, "-o", str(tmp_path / "dump")).code == 0
-    assert [f for f in (tmp_path / "dump").rglob("*") if f.is_file()]

@@ -196,24 +196,6 @@ def test_cells_in_a_scan(form: str) -> None:
     assert np.ptp(y[0] - y[1]) > 0
 
 
-@pytest.mark.few(1)
-@pytest.mark.parametrize("op", ["LSTM", "GRU"])
-def test_form_qcdq(op: Any) -> None:
-    """Real values that are on the grids of the recipe, and the state that the model hands out."""
-    case = RecurrentCase(op=op)
-    lowered = rnnqc.lower(case.model(), recipe="brevitas-int8", form="qcdq", calibration=[case.feeds()])
-    session = rnnqc.session(lowered.proto)
-    expected = dict(zip([o.name for o in session.get_outputs()], session.run(None, case.feeds()), strict=True))
-    (steps,) = rnnqc.Tracer(lowered.proto).trace([case.feeds()])
-    quantized = [t for t in steps.tensors.values() if t.codes is not None]
-    assert len(quantized) > 8
-    for t in quantized:
-        assert t.scale is not None and t.codes is not None
-        assert np.array_equal((t.codes - t.zero_point).astype(np.float32) * t.scale, t.values), t.name
-    hidden = steps.tensors["hidden" if op == "LSTM" else "hidden.value"]
-    assert np.array_equal(hidden.values, expected["Y"][:, 0])
-
-
 def _deviating(after: int) -> Callable[..., Any]:
     original = NativeSteps.run
 
@@ -328,43 +310,6 @@ def test_bytes_do_not_depend_on_hashes(tmp_path: Path, form: str, capfd: pytest.
         assert result.code == 0, result.text
         made.append({p.name: p.read_bytes() for p in (tmp_path / name).iterdir()})
     assert len(made[0]) == 2 and made[0] == made[1]
-
-
-@pytest.mark.slow
-def test_fused_and_integer_form_write_the_same_arrays(tmp_path: Path) -> None:
-    case = RecurrentCase(direction="reverse", initial_h=True)
-    for form in ("fused", "integer"):
-        rnnqc.dump(rnnqc.lower(case.model(), form=form).proto, [case.feeds()], tmp_path / form)
-    (one,), (other,) = ((tmp_path / f).glob("*.npz") for f in ("fused", "integer"))
-    assert one.name == other.name and one.read_bytes() == other.read_bytes()
-
-
-@pytest.mark.slow
-@pytest.mark.few(1)
-@pytest.mark.parametrize(("direction", "first", "array"), [("reverse", 3, "hidden"), ("forward", 1, "cell_state")])
-def test_comparison(tmp_path: Path, dump: Dump, direction: Any, first: int, array: str) -> None:
-    """Names the first step in the order of the direction, and of its arrays the first that a step computes."""
-    prepare(tmp_path, RecurrentCase(direction=direction), overrides=["*.cell_state.bits=24"])
-    assert dump("one").code == 0
-    (file,) = (tmp_path / "one").glob("*.npz")
-    held = {n: a for n, a in arrays(tmp_path / "one").items() if n not in ("input", "input.codes", "cell_state")}
-    (tmp_path / "theirs").mkdir()
-    theirs = tmp_path / "theirs" / file.name
-    save_arrays(theirs, held)
-    result = dump("two", "--compare", tmp_path / "theirs")
-    assert result.code == 0 and "arrays agree" in result.out, result.text
-    held["hidden.codes"][1:4, 1, 2] += 1
-    held["cell_state.codes"][1, 0, 3] -= 1
-    save_arrays(theirs, held)
-    result = dump("three", "--compare", tmp_path / "theirs")
-    assert result.code == 1
-    assert f": step {first}, {array}.codes, row {int(first == 3)}, column" in " ".join(result.out.split())
-    assert dump("four", "--steps", "1:", "--compare", tmp_path / "theirs").code == 2
-    for folder in ("one", "nothing"):
-        (tmp_path / folder / "x").mkdir(parents=True)
-    for path, text in ((tmp_path / "nothing", "nothing to compare"), (tmp_path / "absent", "no such folder")):
-        result = dump(f"{path.name}_out", "--compare", path)
-        assert result.code == 2 and text in " ".join(result.err.split()), result.text
 
 
 def test_constants_that_are_stored_sparsely(dump: Dump, tmp_path: Path) -> None:

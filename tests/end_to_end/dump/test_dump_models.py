@@ -47,25 +47,6 @@ def lowered(shared: Shared, name: str, folder: Path, **arguments: Any) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.few(1)
-@pytest.mark.parametrize("form", ["fused", "qcdq"])
-def test_imdb(shared: Shared, tmp_path: Path, form: str) -> None:
-    model = lowered(shared, "vitis_rnn/imdb_lstm_torch.onnx", tmp_path, form=form)
-    with np.load(shared("models/vitis_rnn/imdb_demo_tokens.npz")) as held:
-        tokens = held["tokens"][:2].astype(np.int64)
-    index = dumped(model, {"tokens": tokens}, tmp_path, row=1)
-    assert list(counts(index).values()) == [tokens.shape[1]]
-
-
-@pytest.mark.slow
-def test_dtln(shared: Shared, tmp_path: Path) -> None:
-    model = lowered(shared, "dtln/model_1.onnx", tmp_path)
-    x = np.abs(np.random.default_rng(0).normal(size=(4, 1, 1, 257))).astype(np.float32)
-    index = dumped(model, {"input_2": x}, tmp_path, state={"input_3": "tf_op_layer_stack_2"})
-    assert list(counts(index).values()) == [4, 4]
-
-
-@pytest.mark.slow
 def test_rnnoise_in_pieces(shared: Shared, tmp_path: Path) -> None:
     model = lowered(shared, "rnnoise/rnnoise.onnx", tmp_path)
     with np.load(shared("models/rnnoise/features_test_wav.npz")) as held:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Callable
+from copy import deepcopy
 from pathlib import Path
 
 import numpy as np
@@ -20,10 +21,9 @@ from onnx import TensorProto, helper, numpy_helper
 import rnnqc
 from tests.generate.float_layer import Activation
 from tests.runs.commands import Result, in_process, in_subprocess
-from tests.runs.lowered import assert_all_lowered
 from tests.runs.sessions import Array, plain_session, run, save_arrays, sqnr
 from tests.subjects.lstm_models import NODE_NAME, LstmCase
-from tests.subjects.protos import keep_outside, set_node_attribute
+from tests.subjects.protos import keep_outside, of_nodes, set_node_attribute
 
 Mutation = Callable[[onnx.ModelProto], None]
 CASE = LstmCase(lens=(5, 3), initial_h=True, initial_c=True)
@@ -307,15 +307,9 @@ def _elements(kind: int) -> Mutation:
 def _infinite(kind: str, gates: int) -> onnx.ModelProto:
     """A GRU or RNN of which one weight is infinite."""
     parameters = {"W": (1, gates * 4, 3), "R": (1, gates * 4, 4)}
-    tensors = [numpy_helper.from_array(np.full(shape, 0.1, np.float32), name) for name, shape in parameters.items()]
-    graph = helper.make_graph(
-        [helper.make_node(kind, ["X", "W", "R"], ["Y"], NODE_NAME, hidden_size=4)],
-        "other",
-        [helper.make_tensor_value_info("X", TensorProto.FLOAT, [5, 2, 3])],
-        [helper.make_tensor_value_info("Y", TensorProto.FLOAT, [5, 1, 2, 4])],
-        tensors,
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    node = helper.make_node(kind, ["X", "W", "R"], ["Y"], NODE_NAME, hidden_size=4)
+    arrays = {name: np.full(shape, 0.1, np.float32) for name, shape in parameters.items()}
+    model = of_nodes([node], {"X": [5, 2, 3]}, {"Y": [5, 1, 2, 4]}, arrays)
     _initializer("R", lambda r: np.where(np.arange(r.size).reshape(r.shape) == 7, np.float32(np.inf), r))(model)
     return model
 
@@ -541,33 +535,11 @@ def test_what_onnxruntime_does_not_run_is_lowered(what: str) -> None:
 
 def _for_onnxruntime(model: onnx.ModelProto) -> onnx.ModelProto:
     """The float model in a form that onnxruntime takes: no equal node names, no IR version of later times."""
-    copy = onnx.ModelProto()
-    copy.CopyFrom(model)
+    copy = deepcopy(model)
     copy.ir_version = min(model.ir_version, 10)
     for node in copy.graph.node:
         node.name = ""
     return copy
-
-
-def test_lstm_of_another_domain_is_left_alone(lower: Callable[..., Result], tmp_path: Path) -> None:
-    model = CASE.model()
-    _node(model).domain = "com.example"
-    model.opset_import.append(helper.make_opsetid("com.example", 1))
-    result = lower(model)
-    assert result.code == 0, result.text
-    (node,) = (n for n in onnx.load(tmp_path / "out.onnx").graph.node if n.domain == "com.example")
-    assert list(node.input) == list(_node(model).input)
-
-
-def test_lowering_twice(lower: Callable[..., Result], tmp_path: Path) -> None:
-    """The second time there is no recurrent node left; the file must go on working."""
-    first = rnnqc.lower(CASE.model()).proto
-    result = lower(first)
-    assert result.code == 0, result.text
-    feeds = CASE.feeds()
-    expected = run(rnnqc.session(first, native=False), feeds)
-    again = run(rnnqc.session(onnx.load(tmp_path / "out.onnx"), native=False), feeds)
-    assert {k: v.tobytes() for k, v in expected.items()} == {k: v.tobytes() for k, v in again.items()}
 
 
 # Wire format of the few fields that nested If nodes need: a Python message cannot be built deeper than 100 levels.
@@ -601,8 +573,7 @@ def _nested(depth: int) -> bytes:
             attributes += _field(5, _field(1, name) + _varint(20 << 3) + _varint(5) + _field(6, graph))
         header = _field(1, b"condition") + _field(2, b"Y") + _field(3, b"if%d" % level) + _field(4, b"If")
         inner = _field(1, header + attributes)
-    kept = onnx.ModelProto()
-    kept.CopyFrom(model)
+    kept = deepcopy(model)
     del kept.graph.node[:]
     kept.graph.initializer.append(numpy_helper.from_array(np.zeros((5, 1, 2, 4), np.float32), "Y_0"))
     graph = kept.graph.SerializeToString() + inner
@@ -678,80 +649,6 @@ OUTPUTS = {
     "is a folder": "out_folder",
     "name too long": "o" * 300 + ".onnx",
 }
-
-
-@pytest.mark.parametrize("what", OUTPUTS)
-def test_output_that_cannot_be_written(what: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "in.onnx").write_bytes(CASE.model().SerializeToString())
-    if what == "is a folder":
-        (tmp_path / OUTPUTS[what]).mkdir()
-    before = sorted(tmp_path.rglob("*"))
-    result = in_process(capfd, "lower", tmp_path / "in.onnx", "-o", tmp_path / OUTPUTS[what])
-    assert result.code == 2, result.text
-    assert "Traceback" not in result.text and result.err.strip()
-    assert sorted(tmp_path.rglob("*")) == before
-
-
-def test_output_equal_to_input(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """Replaced as a whole or refused, never damaged."""
-    path = tmp_path / "in.onnx"
-    path.write_bytes(CASE.model().SerializeToString())
-    original = path.read_bytes()
-    result = in_process(capfd, "lower", path, "-o", path)
-    assert "Traceback" not in result.text
-    if result.code == 2:
-        assert path.read_bytes() == original
-    else:
-        assert result.code == 0, result.text
-        run(rnnqc.session(path, native=False), CASE.feeds())
-    assert [p.name for p in tmp_path.iterdir()] == ["in.onnx"]
-
-
-def test_output_in_a_linked_folder(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "real").mkdir()
-    (tmp_path / "linked").symlink_to(tmp_path / "real", target_is_directory=True)
-    (tmp_path / "in.onnx").write_bytes(CASE.model().SerializeToString())
-    result = in_process(capfd, "lower", tmp_path / "in.onnx", "-o", tmp_path / "linked" / "out.onnx")
-    assert result.code == 0, result.text
-    assert [p.name for p in (tmp_path / "real").iterdir()] == ["out.onnx"]
-
-
-@pytest.mark.few(2)
-@pytest.mark.parametrize("existing", [False, True])
-@pytest.mark.parametrize("stop", [KeyboardInterrupt, OSError])
-def test_interrupt_before_the_rename(
-    existing: bool,
-    stop: type[BaseException],
-    tmp_path: Path,
-    capfd: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Neither a partial file nor a temporary one is left, and an earlier output survives."""
-    target = tmp_path / "out.onnx"
-    (tmp_path / "in.onnx").write_bytes(CASE.model().SerializeToString())
-    if existing:
-        target.write_bytes(b"earlier")
-
-    def refuse(*arguments: object, **named: object) -> None:
-        raise stop("stopped by the test")
-
-    for name in ("replace", "rename", "link"):
-        monkeypatch.setattr(os, name, refuse)
-    try:
-        assert in_process(capfd, "lower", tmp_path / "in.onnx", "-o", target).code != 0
-    except KeyboardInterrupt:
-        assert stop is KeyboardInterrupt
-    monkeypatch.undo()
-    assert sorted(p.name for p in tmp_path.iterdir()) == (["in.onnx", "out.onnx"] if existing else ["in.onnx"])
-    assert not existing or target.read_bytes() == b"earlier"
-
-
-@pytest.mark.slow
-def test_disk_full(tmp_path: Path) -> None:
-    """A limit on file size makes the write fail half way."""
-    (tmp_path / "in.onnx").write_bytes(CASE.model().SerializeToString())
-    result = in_subprocess("lower", tmp_path / "in.onnx", "-o", tmp_path / "out.onnx", file_size=2000)
-    _assert_refused(result, tmp_path, "out.onnx")
 
 
 DYNAMIC = CASE.replace(dynamic_time=True, dynamic_batch=True)
@@ -849,50 +746,3 @@ def test_other_commands_refuse_garbage(command: str, tmp_path: Path, capfd: pyte
         "verify": [path, path],
     }
     _assert_refused(in_process(capfd, command, *arguments[command]), tmp_path, "in.onnx")
-
-
-def _write_garbage(path: Path) -> None:
-    path.write_bytes(b"garbage")
-
-
-BAD_FEEDS: dict[str, Callable[[Path], None]] = {
-    "not an archive": _write_garbage,
-    "missing": lambda path: None,
-    "wrong names": lambda path: save_arrays(path, {"Z": np.zeros(3, np.float32)}),
-    "wrong dtype": lambda path: save_arrays(path, {k: v.astype(np.int64) for k, v in CASE.feeds(0.0).items()}),
-    "wrong rank": lambda path: save_arrays(path, CASE.feeds() | {"X": np.zeros(3, np.float32)}),
-    "no rows": lambda path: save_arrays(path, {k: v[:, :0] if v.ndim == 3 else v[:0] for k, v in CASE.feeds().items()}),
-    "no steps": lambda path: save_arrays(path, {"X": CASE.feeds()["X"][:0], "sequence_lens": np.zeros(2, np.int32)}),
-    "pickled": lambda path: save_arrays(path, CASE.feeds() | {"X": np.array([{"a": 1}], object)}),
-}
-
-
-@pytest.mark.parametrize("what", BAD_FEEDS)
-def test_bad_feeds(what: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "in.onnx").write_bytes(CASE.model().SerializeToString())
-    BAD_FEEDS[what](tmp_path / "feeds.npz")
-    result = in_process(capfd, "run", tmp_path / "in.onnx", "-i", tmp_path / "feeds.npz", "-o", tmp_path / "out.npz")
-    _assert_refused(result, tmp_path, "feeds.npz", "X", "Z")
-
-
-def test_report_names_every_layer_of_a_mixed_model() -> None:
-    """One layer lowered, one not: both are listed and the model runs."""
-    model = CASE.model()
-    other = onnx.NodeProto()
-    other.CopyFrom(_node(model))
-    other.name = "other"
-    other.input[1] = "W_live"
-    del other.output[:]
-    other.output.extend(["Y2"])
-    model.graph.node.append(other)
-    shape = list(CASE.parameters()["W"].shape)
-    model.graph.input.append(helper.make_tensor_value_info("W_live", TensorProto.FLOAT, shape))
-    model.graph.output.append(helper.make_tensor_value_info("Y2", TensorProto.FLOAT, [5, 1, 2, 4]))
-    lowered = rnnqc.lower(model)
-    assert {e.node: e.status for e in lowered.report.entries} == {NODE_NAME: "lowered", "other": "float"}
-    feeds = CASE.feeds(padding=0.0) | {"W_live": CASE.parameters()["W"]}
-    got = run(rnnqc.session(lowered.proto, native=False), feeds)
-    assert sqnr(CASE.expected(feeds)["Y"], got["Y2"]) > 90.0
-    with pytest.raises(rnnqc.CompileError):
-        rnnqc.lower(model, strict=True)
-    assert_all_lowered(rnnqc.lower(CASE.model(), strict=True), "strict")

@@ -20,16 +20,11 @@ import rnnqc
 from rnnqc.measure.runs import Calls
 from rnnqc.search.quality import Quality
 from tests.pages.report_pages import Page
-from tests.runs.commands import Result, in_process
+from tests.runs.commands import Result
 from tests.runs.sessions import save_arrays
 from tests.subjects.lstm_models import LstmCase
 
 CASE = LstmCase(T=48, B=2, I=8, H=16)
-
-
-@pytest.fixture
-def cli(capfd: pytest.CaptureFixture[str]) -> Callable[..., Result]:
-    return lambda *arguments: in_process(capfd, *arguments)
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
-from onnx import helper, numpy_helper
+from onnx import helper
 
 import rnnqc
 from rnnqc.ir import Model
@@ -17,6 +17,7 @@ from rnnqc.proto.graph_walks import blocks_of
 from tests.laws.parametrize import every_pair
 from tests.runs.lowered import NATIVE, STOCK, session
 from tests.runs.sessions import assert_same_bits, plain_session, run, sqnr
+from tests.subjects.protos import of_nodes
 
 H, LAYERS = 6, 3
 GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
@@ -38,12 +39,7 @@ def model(op: str, time: int | str, directions: int) -> onnx.ModelProto:
         )
         if k < LAYERS - 1:
             nodes.append(helper.make_node("Reshape", [f"Y{k}", "shape"], [f"X{k + 1}"]))
-    ends = [helper.make_tensor_value_info(f"{n}{k}", 1, None) for k in range(LAYERS) for n in ("Y", "Y_h")]
-    graph = helper.make_graph(
-        nodes, "g", [helper.make_tensor_value_info("X", 1, [time, "B", 3])], ends[-2:],
-        [numpy_helper.from_array(v, n) for n, v in arrays.items()],
-    )  # fmt: skip
-    return helper.make_model(graph, ir_version=8, opset_imports=[helper.make_opsetid("", 17)])
+    return of_nodes(nodes, {"X": [time, "B", 3]}, dict.fromkeys((f"Y{LAYERS - 1}", f"Y_h{LAYERS - 1}")), arrays)
 
 
 def dims(value: onnx.ValueInfoProto) -> list[onnx.TensorShapeProto.Dimension]:

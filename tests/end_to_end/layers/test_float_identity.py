@@ -14,7 +14,7 @@ import pytest
 from onnx import numpy_helper
 
 import rnnqc
-from rnnqc.passes import Canonicalize, DecomposeLstm, Unroll
+from rnnqc.passes import Canonicalize, DecomposeLstm
 from tests.laws.layers import float_layers
 from tests.runs.lowered import all_nodes
 from tests.runs.sessions import assert_close, assert_same_bits, plain_session, run
@@ -50,21 +50,6 @@ def test_equals_onnxruntime_and_the_reference(case: RecurrentCase) -> None:
     if not case.layout:
         assert_close(run(plain_session(case.model()), feeds), got, TOLERANCE, "against onnxruntime")
     assert_same_bits(got, run(plain_session(_compiled(case, True)), feeds), "unrolled")
-
-
-@pytest.mark.few(3)
-@pytest.mark.parametrize(
-    "case",
-    [c for c in float_layers() if c.placement == "main" and not c.dynamic_time][:6],
-    ids=lambda c: f"{c.seed} {c.op}",
-)
-def test_passes_by_hand(case: RecurrentCase) -> None:
-    """The pass manager gives what lower gives."""
-    feeds = case.feeds(padding=0.0)
-    expected = run(plain_session(_compiled(case, True)), feeds)
-    model = rnnqc.Model.load(case.model())
-    rnnqc.PassManager([Canonicalize(), DecomposeLstm(), Unroll()]).run(model)
-    assert_same_bits(expected, run(plain_session(model.proto), feeds), "the passes by hand")
 
 
 @pytest.mark.few(24)

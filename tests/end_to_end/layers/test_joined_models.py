@@ -16,7 +16,7 @@ import rnnqc
 from rnnqc.cells.linear_nodes import KINDS, LinearKind
 from rnnqc.cells.types import CELL_TYPES, LSTM, fused_type
 from tests.native.quant_linear_cases import linear_case
-from tests.runs.lowered import NATIVE, STOCK, all_nodes, session
+from tests.runs.lowered import NATIVE, STOCK, all_nodes, run_both, session
 from tests.runs.sessions import Outputs, assert_same_bits, run
 from tests.subjects.lstm_models import RecurrentCase
 
@@ -48,8 +48,7 @@ def _assert_right(joined: onnx.ModelProto, cases: dict[str, RecurrentCase]) -> N
     for prefix, case in cases.items():
         expected |= _alone(case, prefix)
         feeds |= {prefix + n: v for n, v in case.feeds().items()}
-    for way in (STOCK, NATIVE):
-        assert_same_bits(expected, run(session(joined, way), feeds), way)
+    assert_same_bits(expected, run_both(joined, feeds), "joined")
 
 
 def _by_hand(first: onnx.ModelProto, second: onnx.ModelProto) -> onnx.ModelProto:
@@ -170,7 +169,7 @@ def test_more_configurations_than_names() -> None:
     assert len(names) == LSTM.aliases + 2
     assert {LSTM.fused_name(k) for k in range(LSTM.aliases)} < names
     feeds = FIRST.feeds()
-    assert_same_bits(run(session(lowered, STOCK), feeds), run(session(lowered, NATIVE), feeds), "native")
+    run_both(lowered, feeds)
 
 
 def _many(count: int) -> onnx.ModelProto:
@@ -202,5 +201,4 @@ def test_linear_layers(kind: LinearKind) -> None:
         assert [f.name for f in named.functions] == [kind.name]
         assert {n.op_type for n in named.graph.node} == {kind.name}
         for model in (joined, named):
-            for way in (STOCK, NATIVE):
-                assert_same_bits(expected, run(session(model, way), feeds), f"{way}, renamed: {rename}")
+            assert_same_bits(expected, run_both(model, feeds), f"renamed: {rename}")

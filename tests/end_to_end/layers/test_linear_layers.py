@@ -15,7 +15,7 @@ from onnxruntime.quantization import quantize_dynamic
 
 import rnnqc
 from tests.laws.law import law
-from tests.runs.lowered import INTEGER, NATIVE, STOCK, session
+from tests.runs.lowered import INTEGER, NATIVE, STOCK, run_both, session
 from tests.runs.sessions import Array, assert_same_bits, plain_session, run, sqnr
 from tests.subjects.protos import parse
 
@@ -82,16 +82,14 @@ def test_quantize_dynamic_afterwards(tied: bool, tmp_path: Path) -> None:
     lowered.save(tmp_path / "lowered.onnx")
     quantize_dynamic(tmp_path / "lowered.onnx", tmp_path / "both.onnx")
     expected = run(session(lowered.proto, STOCK), feeds())
-    for way in (STOCK, NATIVE):
-        assert_same_bits(expected, run(session(onnx.load(tmp_path / "both.onnx"), way), feeds()), way)
+    assert_same_bits(expected, run_both(onnx.load(tmp_path / "both.onnx"), feeds()), "both")
 
 
 def test_four_bits() -> None:
     """As the recipe says of all weights."""
     lowered = rnnqc.lower(language_model(False), recipe="w4a8", rest="int8")
     assert [n.op_type for n in lowered.proto.graph.node if n.op_type.startswith("QuantLinear")] == ["QuantLinearInt4"]
-    stock = run(session(lowered.proto, STOCK), feeds())
-    assert_same_bits(stock, run(session(lowered.proto, NATIVE), feeds()), "native")
+    run_both(lowered.proto, feeds())
 
 
 def test_without_the_option_nothing_changes() -> None:

@@ -18,7 +18,7 @@ import pytest
 import rnnqc
 from rnnqc.data.binding import BOUND_KEY
 from rnnqc.errors import CompileError
-from tests.runs.commands import Result, in_process
+from tests.runs.commands import Result
 from tests.runs.lowered import NATIVE, STOCK, session
 from tests.runs.sessions import assert_same_bits, run
 from tests.subjects.protos import parse
@@ -51,11 +51,6 @@ WRONG: tuple[tuple[str, dict[str, Any], str], ...] = (
     ("an open size", {"h0": 0.0}, 'dims={"B": N}'),
     ("not finite", {"h0": np.inf}, "finite numbers"),
 )
-
-
-@pytest.fixture
-def cli(capfd: pytest.CaptureFixture[str]) -> Callable[..., Result]:
-    return lambda *arguments: in_process(capfd, *arguments)
 
 
 def model() -> onnx.ModelProto:

@@ -17,16 +17,11 @@ from onnx import helper, numpy_helper
 
 import rnnqc
 from tests.laws.law import law
-from tests.runs.commands import Result, in_process
+from tests.runs.commands import Result
 from tests.runs.lowered import INTEGER, NATIVE, STOCK, session
 from tests.runs.sessions import LEVELS, assert_same_bits, run
-from tests.subjects.protos import parse
+from tests.subjects.protos import of_nodes, parse
 from tests.subjects.whole_models import WholeModel, rounded_to_int8
-
-
-@pytest.fixture
-def cli(capfd: pytest.CaptureFixture[str]) -> Callable[..., Result]:
-    return lambda *arguments: in_process(capfd, *arguments)
 
 
 @pytest.fixture
@@ -256,14 +251,12 @@ def test_tuning_searches_linear_layers(tmp_path: Path, cli: Callable[..., Result
     source, recipe, target = tmp_path / "in.onnx", tmp_path / "tuned.toml", tmp_path / "out.onnx"
     rng = np.random.default_rng(0)
     shapes = {"W": (1, 64, 640), "R": (1, 64, 16), "V": (16, 20480)}
-    stored = [numpy_helper.from_array((rng.standard_normal(s) / 25).astype(np.float32), n) for n, s in shapes.items()]
+    stored = {n: (rng.standard_normal(s) / 25).astype(np.float32) for n, s in shapes.items()}
     nodes = [
         helper.make_node("LSTM", ["X", "W", "R"], ["H"], name="lstm", hidden_size=16),
         helper.make_node("MatMul", ["H", "V"], ["Y"], name="out"),
     ]
-    x, y = (helper.make_tensor_value_info(n, 1, s) for n, s in (("X", ("T", 1, 640)), ("Y", ("T", 1, 1, 20480))))
-    graph = helper.make_graph(nodes, "g", [x], [y], stored)
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), source)
+    onnx.save(of_nodes(nodes, {"X": ("T", 1, 640)}, {"Y": ("T", 1, 1, 20480)}, stored), source)
     np.savez(tmp_path / "data.npz", X=rng.standard_normal((2, 5, 1, 640)).astype(np.float32))
     data, rest = ["--data", tmp_path / "data.npz"], ["--rest", "int8"]
 

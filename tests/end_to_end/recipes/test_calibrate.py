@@ -518,37 +518,6 @@ def test_the_model_is_not_changed_and_lowering_finds_the_same_cells() -> None:
         statistics.check_fits(other.cells.values())
 
 
-@pytest.mark.few(1)
-@pytest.mark.parametrize("recipe", ["int8-static", "distiller-asym", "pow2-int8"])
-def test_lowering_from_the_file_is_lowering_with_the_data(recipe: str, tmp_path: Path) -> None:
-    case = LstmCase(T=8, H=6, direction="bidirectional")
-    feeds = [case.replace(seed=k).feeds() for k in range(3)]
-    model = case.model()
-    statistics = rnnqc.calibrate(model, feeds)
-    statistics.save(tmp_path / "stats.json")
-    ways: list[dict[str, Any]] = [
-        {"calibration": feeds},
-        {"stats": statistics},
-        {"stats": tmp_path / "stats.json"},
-    ]
-    made = {rnnqc.lower(model, recipe, **way).proto.SerializeToString(deterministic=True) for way in ways}
-    assert len(made) == 1
-
-
-def test_an_edit_changes_one_scale(tmp_path: Path) -> None:
-    case = LstmCase(T=8, H=6)
-    model, path = case.model(), tmp_path / "stats.json"
-    rnnqc.calibrate(model, [case.feeds()]).save(path)
-    (before,) = rnnqc.lower(model, "distiller-asym", "qcdq", stats=path).model.cells.values()
-    data = json.loads(path.read_text())
-    data["points"]["the_lstm.forward.hidden"]["max"] = 6.0
-    path.write_text(json.dumps(data))
-    (after,) = rnnqc.lower(model, "distiller-asym", "qcdq", stats=path).model.cells.values()
-    assert [p for p in before.points if before.points[p] != after.points[p]] == ["hidden"]
-    low = data["points"]["the_lstm.forward.hidden"]["min"]
-    assert after.points["hidden"].scale == (pytest.approx((6.0 - low) / 255, rel=1e-6),)
-
-
 def test_example_of_the_document(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """Line by line, up to the ellipses; numbers to five digits."""
     root = Path(__file__).resolve().parents[3]

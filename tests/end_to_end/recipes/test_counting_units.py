@@ -12,13 +12,14 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper, numpy_helper
 
 import rnnqc
 from rnnqc.lowering.saved_formats import formats_text
 from rnnqc.reference.codes import weight_codes
-from tests.runs.lowered import NATIVE, STOCK, session
-from tests.runs.sessions import assert_same_bits, plain_session, run, sqnr
+from tests.runs.lowered import NATIVE, run_both, session
+from tests.runs.sessions import plain_session, run, sqnr
+from tests.subjects.protos import of_nodes
 
 Array = npt.NDArray[np.float32]
 K, H, T = 40, 32, 300
@@ -38,14 +39,7 @@ def model() -> onnx.ModelProto:
     arrays["B"] = np.concatenate([b.reshape(1, -1), np.zeros((1, 4 * H))], axis=1)
     node = helper.make_node("LSTM", ["X", "W", "R", "B"], ["Y", "Y_h", "Y_c"], "lstm", hidden_size=H)
     shapes = {"Y": (T, 1, 1, H), "Y_h": (1, 1, H), "Y_c": (1, 1, H)}
-    graph = helper.make_graph(
-        [node],
-        "g",
-        [helper.make_tensor_value_info("X", TensorProto.FLOAT, (T, 1, K))],
-        [helper.make_tensor_value_info(k, TensorProto.FLOAT, s) for k, s in shapes.items()],
-        [numpy_helper.from_array(a.astype(np.float32), k) for k, a in arrays.items()],
-    )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    return of_nodes([node], {"X": (T, 1, K)}, shapes, {k: a.astype(np.float32) for k, a in arrays.items()})
 
 
 def inputs(seed: int, forgetting: int) -> Array:
@@ -95,7 +89,7 @@ def test_states_of_units_that_count(statistics: rnnqc.Statistics) -> None:
     assert held == 2 == (groups == 0).all(axis=0).sum()  # a hundredth of 128, rounded up
     assert {2 * H + unit for unit in COUNTING} == set(np.flatnonzero((groups == 0).all(axis=0)))
     feeds = {"X": inputs(7, 6)}
-    assert_same_bits(run(session(wide, STOCK), feeds), run(session(wide, NATIVE), feeds), "native")
+    run_both(wide, feeds)
 
 
 def test_channels_without_groups(statistics: rnnqc.Statistics) -> None:

@@ -12,6 +12,7 @@ import pytest
 import rnnqc
 from rnnqc.calibration.calibrate import calibrate
 from rnnqc.recipes.recipe import builtin_recipes
+from tests.laws.law import assert_on_grids
 from tests.laws.layers import WITHOUT_DATA
 from tests.laws.parametrize import in_turn
 from tests.runs.lowered import STOCK, session
@@ -26,6 +27,8 @@ SQNR_DB = {
     "pow2-int16": 35.0, "pow2-int8": 25.5, "pow2-w8a16": 33.0, "pow2-int8-floor": 11.0,
     "brevitas-int8": 22.8, "distiller-sym": 27.3, "distiller-asym": 27.9, "distiller-avg": 13.0,
 }  # fmt: skip
+FIXED_POINT = ("pow2-int16", "pow2-int8", "pow2-int8-floor", "brevitas-int8", *(r for r in CELLS if "distiller" in r))
+"""Recipes all of whose points are static."""
 
 
 def test_every_recipe_has_a_bar() -> None:
@@ -37,6 +40,8 @@ def _accuracy(recipe: str, case: RecurrentCase) -> None:
     statistics = calibrate(model, [case.replace(seed=s).feeds() for s in range(4, 8)])
     lowered = rnnqc.lower(model, recipe, stats=statistics)
     assert [e.form for e in lowered.report.entries] == ["fused"]
+    if recipe in FIXED_POINT:
+        assert_on_grids(lowered)
     got, expected = run(session(lowered.proto, STOCK), case.feeds()), case.expected(case.feeds())
     reached = sqnr(expected["Y"], got["Y"])
     print(recipe, f"{reached:.1f} dB")

@@ -91,29 +91,3 @@ def test_every_activation_is_a_table(case: tuple[str, tuple[str, ...]], way: str
     assert forms.reference(feeds) == 1
     # A threshold makes steps of small errors.
     assert sqnr(layer.expected(feeds)["Y"], run(forms.session(STOCK), feeds)["Y"]) > 12.0
-
-
-# How close to float they have to be, in dB, on a small random model: 16 bits, or 8 bits everywhere.
-NAMED = {
-    "pow2-int16": 34.0, "pow2-int8": 20.0, "brevitas-int8": 20.0,
-    "distiller-sym": 22.0, "distiller-asym": 22.0, "distiller-avg": 10.0,
-}  # fmt: skip
-
-
-@pytest.mark.few(1)
-@pytest.mark.parametrize("recipe", NAMED)
-def test_named_recipes(recipe: str) -> None:
-    """Those whose points are all static, with states and lengths."""
-    case = RecurrentCase(T=12, B=4, I=24, H=32, gain=2.0, lens=(12, 7, 0, 12), initial_h=True, initial_c=True)
-    feeds = case.feeds()
-    lowered = rnnqc.lower(case.model(), recipe, calibration=[feeds])
-    assert_on_grids(lowered)
-    found = run(session(lowered.proto, STOCK), feeds)
-    assert sqnr(case.expected(feeds)["Y"], found["Y"]) > NAMED[recipe]
-
-
-@pytest.mark.few(1)
-@in_turn(name=[n for n in STATIC if "accumulators" not in n], op=OPS)
-def test_passes_keep_what_they_declare(name: str, op: str) -> None:
-    case = CASE.replace(direction="reverse", lens=(3, 0, 2), **OPS[op])
-    assert rnnqc.lower(case.model(), overrides=static_formats(case.op)[name], verify=True).report.checks

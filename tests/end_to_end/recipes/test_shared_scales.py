@@ -18,6 +18,7 @@ import rnnqc
 from rnnqc.data.statistics import Statistics
 from tests.laws.parametrize import every_pair
 from tests.runs.sessions import assert_same_bits, run
+from tests.subjects.protos import of_nodes
 
 GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
 RECIPES = ("brevitas-int8", "distiller-sym", "pow2-int8")
@@ -28,24 +29,18 @@ WIDTH = 8
 def subject(op: str) -> tuple[onnx.ModelProto, Statistics, dict[str, Any]]:
     """Two bidirectional layers, weights of the second 2.5 times as large; its statistics, and inputs."""
     rng = np.random.default_rng(3)
-    nodes, initializers = [], [numpy_helper.from_array(np.array([0, 0, 2 * WIDTH]), "shape")]
+    nodes, arrays = [], {"shape": np.array([0, 0, 2 * WIDTH])}
     for k, inputs in enumerate((WIDTH, 2 * WIDTH)):
         rows = GATES[op] * WIDTH
         for name, shape in {"W": (2, rows, inputs), "R": (2, rows, WIDTH), "B": (2, 2 * rows)}.items():
-            array = (rng.standard_normal(shape) * (0.2 + 0.3 * k)).astype(np.float32)
-            initializers.append(numpy_helper.from_array(array, f"{name}{k}"))
+            arrays[f"{name}{k}"] = (rng.standard_normal(shape) * (0.2 + 0.3 * k)).astype(np.float32)
         given = ["x" if not k else "joint0", f"W{k}", f"R{k}", f"B{k}"]
         nodes += [
             helper.make_node(op, given, [f"y{k}"], f"l{k}", hidden_size=WIDTH, direction="bidirectional"),
             helper.make_node("Transpose", [f"y{k}"], [f"rows{k}"], perm=[0, 2, 1, 3]),
             helper.make_node("Reshape", [f"rows{k}", "shape"], [f"joint{k}"]),
         ]
-    x, y = (
-        helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, ["T", "B", w])
-        for n, w in (("x", WIDTH), ("joint1", 2 * WIDTH))
-    )
-    graph = helper.make_graph(nodes, "g", [x], [y], initializers)
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    model = of_nodes(nodes, {"x": ["T", "B", WIDTH]}, {"joint1": ["T", "B", 2 * WIDTH]}, arrays)
     feeds = [{"x": rng.standard_normal((9, 2, WIDTH)).astype(np.float32)} for _ in range(3)]
     return model, rnnqc.calibrate(model, feeds), feeds[0]
 

@@ -21,16 +21,11 @@ import pytest
 import rnnqc
 from rnnqc.errors import CompileError
 from rnnqc.measure.metrics import Accuracy, Perplexity
-from tests.runs.commands import Command, in_process
+from tests.runs.commands import Command
 
 MODELS = Path(__file__).resolve().parents[3] / "models"
 DIGITS, PYDOC = MODELS / "digits_lstm.onnx", MODELS / "pydoc_lstm.onnx"
 STATES = ("--state", "h0:hn", "--state", "c0:cn")
-
-
-@pytest.fixture
-def cli(capfd: pytest.CaptureFixture[str]) -> Command:
-    return lambda *arguments: in_process(capfd, *arguments)
 
 
 def text_pieces(batch: int = 8, steps: int = 64) -> Iterator[dict[str, Any]]:

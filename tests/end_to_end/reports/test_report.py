@@ -31,9 +31,9 @@ from rnnqc.commands import terminal
 from rnnqc.measure.compare import compare_models
 from rnnqc.recipes.recipe_record import RECIPE_KEY
 from tests.pages.report_pages import Page
-from tests.runs.commands import HANGS, Result, in_process, in_subprocess
+from tests.runs.commands import HANGS, Result, in_subprocess
 from tests.runs.sessions import Array, save_arrays
-from tests.subjects.protos import parse
+from tests.subjects.protos import of_nodes, parse
 
 T, B, I, H = 24, 2, 12, 16  # noqa: E741
 BAD = "lstm_b.forward.forget_gate.acc"
@@ -47,32 +47,18 @@ TINY = Path(__file__).resolve().parents[3] / "models" / "tiny"
 Cli = Callable[..., Result]
 
 
-@pytest.fixture
-def cli(capfd: pytest.CaptureFixture[str]) -> Cli:
-    return lambda *arguments: in_process(capfd, *arguments)
-
-
 def _model(first: str = "lstm_a", second: str = "lstm_b", x: str = "X", y: str = "Y") -> onnx.ModelProto:
     """Two LSTMs in a row, trained enough to have states that differ: their gates are of usual size."""
     rng = np.random.default_rng(0)
-    stored, nodes, size = [numpy_helper.from_array(np.array([1]), "axes")], [], I
-    value = x
+    stored, nodes, size, value = {"axes": np.array([1])}, [], I, x
     for k, name in enumerate((first, second)):
         for m, width in (("W", size), ("R", H)):
-            array = rng.normal(0, 2 / np.sqrt(H), (1, 4 * H, width)).astype(np.float32)
-            stored.append(numpy_helper.from_array(array, f"{m}{k}"))
+            stored[f"{m}{k}"] = rng.normal(0, 2 / np.sqrt(H), (1, 4 * H, width)).astype(np.float32)
         nodes.append(helper.make_node("LSTM", [value, f"W{k}", f"R{k}"], [f"y{k}"], name=name, hidden_size=H))
         value = y if k else "between"
         nodes.append(helper.make_node("Squeeze", [f"y{k}", "axes"], [value], name=f"squeeze{k}"))
         size = H
-    graph = helper.make_graph(
-        nodes,
-        "two",
-        [helper.make_tensor_value_info(x, TensorProto.FLOAT, ["T", "B", I])],
-        [helper.make_tensor_value_info(y, TensorProto.FLOAT, ["T", "B", H])],
-        stored,
-    )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    return of_nodes(nodes, {x: ["T", "B", I]}, {y: ["T", "B", H]}, stored)
 
 
 def _feeds() -> list[dict[str, Array]]:

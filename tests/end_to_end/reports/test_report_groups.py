@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper
 
 import rnnqc
 from rnnqc.measure.compare import compare_models
@@ -29,6 +29,7 @@ from tests.generate.recurrences import RecurrenceCase
 from tests.pages.report_pages import Page
 from tests.runs.commands import in_process
 from tests.runs.sessions import Array, save_arrays
+from tests.subjects.protos import of_nodes
 
 T, B, I, H = 12, 2, 6, 8  # noqa: E741
 Feeds = list[dict[str, Array]]
@@ -38,18 +39,14 @@ GATES = {"LSTM": 4, "GRU": 3}
 def _layers(op: str) -> tuple[onnx.ModelProto, Feeds]:
     """Two layers in a row, and data."""
     rng = np.random.default_rng(0)
-    stored, nodes, size, value = [numpy_helper.from_array(np.array([1]), "axes")], [], I, "X"
+    stored, nodes, size, value = {"axes": np.array([1])}, [], I, "X"
     for k in range(2):
         for m, width in (("W", size), ("R", H)):
-            array = rng.normal(0, 2 / np.sqrt(H), (1, GATES[op] * H, width)).astype(np.float32)
-            stored.append(numpy_helper.from_array(array, f"{m}{k}"))
+            stored[f"{m}{k}"] = rng.normal(0, 2 / np.sqrt(H), (1, GATES[op] * H, width)).astype(np.float32)
         nodes.append(helper.make_node(op, [value, f"W{k}", f"R{k}"], [f"y{k}"], name=f"layer_{k}", hidden_size=H))
         value, size = ("Y" if k else "between"), H
         nodes.append(helper.make_node("Squeeze", [f"y{k}", "axes"], [value]))
-    shapes = {"X": ["T", "B", I], "Y": ["T", "B", H]}
-    x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in shapes.items())
-    graph = helper.make_graph(nodes, "two", [x], [y], stored)
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    model = of_nodes(nodes, {"X": ["T", "B", I]}, {"Y": ["T", "B", H]}, stored)
     return model, [{"X": rng.normal(0, 1, (T, B, I)).astype(np.float32)} for _ in range(3)]
 
 

@@ -18,7 +18,7 @@ from xml.etree import ElementTree
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
 
 import rnnqc
 from rnnqc.errors import UsageError
@@ -29,21 +29,16 @@ from rnnqc.search.call_times import call_seconds
 from rnnqc.search.tune import tune
 from rnnqc.search.tuned import Tuned, recipe_text, rules_of
 from rnnqc.search.units import WEIGHT_CHOICES
-from tests.runs.commands import Result, in_process
+from tests.runs.commands import Result
 from tests.runs.sessions import Array, save_arrays
 from tests.subjects.lstm_models import RecurrentCase
-from tests.subjects.protos import parse
+from tests.subjects.protos import of_nodes, parse
 
 T, B, I, H = 12, 2, 16, 32  # noqa: E741
 SENSITIVE, IDLE = "main", "side"
 TARGET = 33.0
 
 Cli = Callable[..., Result]
-
-
-@pytest.fixture
-def cli(capfd: pytest.CaptureFixture[str]) -> Cli:
-    return lambda *arguments: in_process(capfd, *arguments)
 
 
 def made_up(models: Sequence[onnx.ModelProto], _feed: Any) -> list[float]:
@@ -64,24 +59,16 @@ def quick() -> Iterator[None]:
 def model() -> onnx.ModelProto:
     """Two layers side by side; the output is nearly all the first one's."""
     rng = np.random.default_rng(0)
-    nodes, stored = [], [numpy_helper.from_array(np.array(0.01, np.float32), "little")]
+    nodes, stored = [], {"little": np.array(0.01, np.float32)}
     for name in (SENSITIVE, IDLE):
         for m, width in (("W", I), ("R", H)):
-            value = rng.normal(0, 1 / np.sqrt(H), (1, 4 * H, width)).astype(np.float32)
-            stored.append(numpy_helper.from_array(value, f"{name} {m}"))
+            stored[f"{name} {m}"] = rng.normal(0, 1 / np.sqrt(H), (1, 4 * H, width)).astype(np.float32)
         nodes.append(helper.make_node("LSTM", ["X", f"{name} W", f"{name} R"], [f"{name} Y"], name=name, hidden_size=H))
     nodes += [
         helper.make_node("Mul", [f"{IDLE} Y", "little"], ["small"]),
         helper.make_node("Add", [f"{SENSITIVE} Y", "small"], ["Y"]),
     ]
-    graph = helper.make_graph(
-        nodes,
-        "two",
-        [helper.make_tensor_value_info("X", TensorProto.FLOAT, ["T", "B", I])],
-        [helper.make_tensor_value_info("Y", TensorProto.FLOAT, ["T", 1, "B", H])],
-        stored,
-    )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    return of_nodes(nodes, {"X": ["T", "B", I]}, {"Y": ["T", 1, "B", H]}, stored)
 
 
 def one_layer() -> onnx.ModelProto:
@@ -406,9 +393,7 @@ def test_metrics_are_those_of_evaluate(feeds: list[dict[str, Array]], monkeypatc
 
 def test_models_without_anything_to_tune(feeds: list[dict[str, Array]], model: onnx.ModelProto) -> None:
     node = helper.make_node("Relu", ["X"], ["Y"])
-    values = [helper.make_tensor_value_info(n, TensorProto.FLOAT, ["T", "B", I]) for n in "XY"]
-    graph = helper.make_graph([node], "relu", values[:1], values[1:])
-    relu = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    relu = of_nodes([node], {"X": ["T", "B", I]}, {"Y": ["T", "B", I]})
     with pytest.raises(rnnqc.CompileError, match="no recurrent layer"):
         tune(relu, feeds, min_sqnr=30)
     with pytest.raises(rnnqc.CompileError, match="lowered already"):

@@ -22,6 +22,7 @@ from tests.generate import RecurrenceCase
 from tests.generate.outer_forms import called
 from tests.runs.commands import in_process
 from tests.subjects.lstm_models import LstmCase
+from tests.subjects.protos import of_nodes
 
 PRODUCT = {"MatMulInteger", "QLinearMatMul", "MatMul"}
 
@@ -144,7 +145,7 @@ def test_cells_of_rnnqc_are_none(form: str, unroll: bool, custom: bool) -> None:
 def test_a_network_without_states() -> None:
     """Three layers one behind the other, each with weights of its own; and one that is used twice."""
     rng = np.random.default_rng(0)
-    given = [numpy_helper.from_array(rng.integers(-9, 9, (8, 8)).astype(np.int8), f"w{k}") for k in range(3)]
+    given = {f"w{k}": rng.integers(-9, 9, (8, 8)).astype(np.int8) for k in range(3)}
     nodes, value = [], "x"
     for k, w in enumerate((0, 1, 2, 2)):
         nodes += [
@@ -154,7 +155,4 @@ def test_a_network_without_states() -> None:
             helper.make_node("Mul", [f"i{k}", f"s{k}"], [f"v{k}"]),
         ]
         value = f"v{k}"
-    x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, [2, 8]) for n in ("x", value))
-    graph = helper.make_graph(nodes, "g", [x], [y], given)
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    assert rnnqc.lower(model).report.entries == []
+    assert rnnqc.lower(of_nodes(nodes, {"x": [2, 8]}, {value: [2, 8]}, given)).report.entries == []

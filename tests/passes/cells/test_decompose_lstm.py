@@ -18,8 +18,8 @@ from rnnqc.ir import CELL_TAG, FLOAT_TAG, Model, graph_info, info, subgraphs
 from rnnqc.passes import Canonicalize, DecomposeLstm
 from rnnqc.passes.cells.decompose_lstm import LARGEST_HIDDEN, LARGEST_INPUT
 from tests.passes.pass_testing import apply, before, declines, nodes_of, op_types, text_of
-from tests.runs.sessions import assert_close, plain_session, run
 from tests.subjects.lstm_models import LstmCase, stacked_model
+from tests.subjects.protos import of_nodes
 
 CASE = LstmCase()
 
@@ -32,25 +32,6 @@ def _decomposed(case: LstmCase) -> Model:
 
 def test_golden(golden: Callable[[str, str], None]) -> None:
     golden("decompose_lstm.txt", text_of(_decomposed(LstmCase(outputs=("Y_h",)))))
-
-
-@pytest.mark.parametrize(
-    "case",
-    [
-        LstmCase(clip=0.25, input_forget=True),
-        LstmCase(peepholes=True, bias=False),
-        LstmCase(direction="bidirectional", initial_h=True),
-        LstmCase(direction="reverse", lens=(0, 3)),
-        LstmCase(placement="scan", initial_c=True),
-        LstmCase(T=1, B=1, I=1, H=1),
-    ],
-    ids=str,
-)
-def test_equals_the_reference(case: LstmCase) -> None:
-    model = _decomposed(case)
-    assert "LSTM" not in {n.op for n in nodes_of(model)}
-    feeds = case.feeds(padding=0.0)
-    assert_close(case.expected(feeds), run(plain_session(model.proto), feeds), 1e-5, str(case))
 
 
 def test_one_scan_per_direction_with_named_values() -> None:
@@ -187,13 +168,8 @@ def _sized(inputs: int, hidden: int) -> onnx.ModelProto:
     """A layer whose weights are one Expand each, so that its file is small."""
     shapes = {"W": [1, 4 * hidden, inputs], "R": [1, 4 * hidden, hidden]}
     nodes = [helper.make_node("LSTM", ["X", "W", "R"], ["Y"], name="big", hidden_size=hidden)]
-    stored = [numpy_helper.from_array(np.zeros(s, np.float32), k) for k, s in shapes.items()]
-    values = [
-        helper.make_tensor_value_info("X", TensorProto.FLOAT, [1, 1, inputs]),
-        helper.make_tensor_value_info("Y", TensorProto.FLOAT, [1, 1, 1, hidden]),
-    ]
-    graph = helper.make_graph(nodes, "g", values[:1], values[1:], stored)
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10)
+    stored = {k: np.zeros(s, np.float32) for k, s in shapes.items()}
+    return of_nodes(nodes, {"X": [1, 1, inputs]}, {"Y": [1, 1, 1, hidden]}, stored, ir_version=10)
 
 
 def test_too_many_inputs() -> None:

@@ -121,23 +121,6 @@ def test_products_are_quantized_and_the_result_is_near(make: Any, form: str) -> 
         assert 35.0 < sqnr_db(a, b) < 80.0
 
 
-def test_same_bits_however_it_is_run() -> None:
-    """Forms, optimizations, loops written out, rows of the batch."""
-    model = looped()
-    feeds = feeds_of(model, steps=9)
-    fused, written = rnnqc.lower(model).proto, rnnqc.lower(model, unroll=True, dims={"T": 9}, strict=True)
-    expected, unrolled = run(fused, feeds), written.proto
-    assert "Scan" not in [n.op_type for n in unrolled.graph.node]
-    for other in (rnnqc.lower(model, form="integer").proto, unrolled):
-        for level in ("ORT_DISABLE_ALL", "ORT_ENABLE_ALL"):
-            for a, b in zip(expected, run(other, feeds, level), strict=True):
-                np.testing.assert_array_equal(a, b)
-    assert [(e.status, e.form) for e in written.report.entries] == [("lowered", "products")]
-    for row in range(3):
-        alone = run(fused, {"x": feeds["x"][:, row : row + 1]})
-        np.testing.assert_array_equal(expected[0][:, row : row + 1], alone[0])
-
-
 def test_a_product_by_hand() -> None:
     """One step from a state of zeros: codes, scales and bias as the pass says."""
     model = written_out(3)
@@ -413,21 +396,6 @@ def test_products_of_other_kinds_stay(before: str, after: str, found: str) -> No
     assert kinds.count("MatMulInteger") == 3
     feeds = feeds_of(layer)
     assert sqnr_db(run(layer, feeds)[0], run(lowered.proto, feeds)[0]) > 30.0
-
-
-def test_commands(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    path, out = tmp_path / "in.onnx", tmp_path / "out.onnx"
-    onnx.save(looped(), path)
-    listed = in_process(capfd, "inspect", path).out
-    assert "will be lowered: 4 products" in listed
-    result = in_process(capfd, "lower", path, "-o", out, "--strict", "--verify")
-    assert (result.code, out.exists()) == (0, True)
-    done = in_process(capfd, "inspect", out).out
-    assert "done (products)" in done
-    for text in (listed, done):
-        assert ["layer", "Scan", str(I), str(H), "T", "B"] in [line.split()[:6] for line in text.splitlines()]
-    again = in_process(capfd, "lower", out, "-o", tmp_path / "again.onnx", "--strict")
-    assert again.code == 0, again.text
 
 
 def _in_a_branch(prefix: str, more: str) -> str:

@@ -20,8 +20,8 @@ from rnnqc.passes import RollCustomSteps
 from tests.generate.recurrences import RecurrenceCase
 from tests.laws.parametrize import in_turn
 from tests.passes.pass_testing import apply, in_front_of, nodes_of
-from tests.runs.lowered import NATIVE, STOCK, session
-from tests.runs.sessions import Array, assert_same_bits, run
+from tests.runs.lowered import run_both
+from tests.runs.sessions import Array
 from tests.subjects.protos import parse
 
 T, I, H = 5, 8, 10  # noqa: E741 - steps, inputs and units
@@ -55,7 +55,7 @@ def test_layers_in_all_writings(case: dict[str, Any], op: str) -> None:
     lowered = rnnqc.lower(layer.model(), strict=True).proto
     assert sum(is_custom_node(n.op_type) for n in lowered.graph.node) == 1
     feeds = layer.feeds()
-    assert_same_bits(run(session(lowered, STOCK), feeds), run(session(lowered, NATIVE), feeds), op)
+    run_both(lowered, feeds)
 
 
 def steps(
@@ -145,8 +145,7 @@ def test_constants_of_each_step_in_one_node(name: str) -> None:
     proto = with_constants(name)
     lowered = rnnqc.lower(proto, strict=True)
     assert sum(is_custom_node(n.op_type) for n in lowered.proto.graph.node) == 1
-    feeds = feeds_of(proto)
-    assert_same_bits(run(session(lowered.proto, STOCK), feeds), run(session(lowered.proto, NATIVE), feeds), name)
+    run_both(lowered.proto, feeds_of(proto), name)
 
 
 def test_constants_of_a_batch() -> None:

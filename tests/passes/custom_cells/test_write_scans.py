@@ -24,7 +24,7 @@ from rnnqc.passes import WriteScans
 from tests.generate.recurrences import RecurrenceCase
 from tests.laws.parametrize import in_turn
 from tests.passes.pass_testing import apply, in_front_of, nodes_of
-from tests.runs.lowered import NATIVE, STOCK, session
+from tests.runs.lowered import STOCK, run_both, session
 from tests.runs.sessions import Array, assert_same_bits, run
 from tests.subjects.protos import parse
 
@@ -69,7 +69,7 @@ def test_loops_of_exporters(form: str, case: dict[str, Any], op: str) -> None:
     proto = rnnqc.lower(layer.model(), strict=True).proto
     assert [n for n in proto.graph.node if is_custom_node(n.op_type)]
     for values in feeds:
-        assert_same_bits(run(session(proto, STOCK), values), run(session(proto, NATIVE), values), form)
+        run_both(proto, values)
 
 
 @pytest.mark.few(1)
@@ -83,7 +83,7 @@ def test_lengths(lengths: str, backwards: bool, op: str) -> None:
     proto = rnnqc.lower(layer.model(), strict=True).proto
     assert [n for n in proto.graph.node if is_custom_node(n.op_type)]
     same = layer.feeds()
-    assert_same_bits(run(session(proto, STOCK), same), run(session(proto, NATIVE), same), lengths)
+    run_both(proto, same)
 
 
 # A cell that no node computes: h' = tanh(x W + softmax(h R)).

@@ -16,9 +16,10 @@ import rnnqc
 from rnnqc.data.statistics import PointStatistics
 from rnnqc.formats.histogram import Histogram
 from rnnqc.passes.formats.equalize_inputs import channel_scales
-from tests.runs.lowered import NATIVE, STOCK, all_nodes, assert_all_lowered, session
-from tests.runs.sessions import assert_same_bits, run, sqnr
+from tests.runs.lowered import STOCK, all_nodes, assert_all_lowered, run_both, session
+from tests.runs.sessions import run, sqnr
 from tests.subjects.lstm_models import LstmCase
+from tests.subjects.protos import of_nodes
 
 SIZES = 2.0 ** np.linspace(0, -5, 24)
 CASE = LstmCase(T=30, B=3, I=24, H=32)
@@ -84,9 +85,8 @@ def test_uneven_channels_gain() -> None:
     for name, overrides in {"on": [], "off": [OFF]}.items():
         lowered = rnnqc.lower(model, stats=seen, overrides=overrides)
         assert_all_lowered(lowered, name)
-        outputs = {way: run(session(lowered.proto, way), feeds) for way in (STOCK, NATIVE)}
-        assert_same_bits(outputs[STOCK], outputs[NATIVE], name)
-        reached[name] = sqnr(expected, outputs[STOCK]["Y"])
+        outputs = run_both(lowered.proto, feeds, name)
+        reached[name] = sqnr(expected, outputs["Y"])
     print(reached)
     assert reached["on"] > reached["off"] + 6
     assert reached["on"] > 34
@@ -122,11 +122,10 @@ def test_wherever_the_layer_stands(case: LstmCase) -> None:
     feeds = {**feeds, "X": (feeds["X"] * SIZES).astype(np.float32)}
     seen = rnnqc.calibrate(model, [feeds])
     lowered = rnnqc.lower(model, stats=seen)
-    outputs = {way: run(session(lowered.proto, way), feeds) for way in (STOCK, NATIVE)}
-    assert_same_bits(outputs[STOCK], outputs[NATIVE], "native")
+    outputs = run_both(lowered.proto, feeds)
     plain = run(session(rnnqc.lower(model, stats=seen, overrides=[OFF]).proto, STOCK), feeds)
     expected = rnnqc.evaluation.evaluate.run_model(model, feeds)
-    assert sqnr(expected["Y"], outputs[STOCK]["Y"]) > sqnr(expected["Y"], plain["Y"]) - 1
+    assert sqnr(expected["Y"], outputs["Y"]) > sqnr(expected["Y"], plain["Y"]) - 1
 
 
 @pytest.mark.parametrize(
@@ -143,25 +142,18 @@ def test_declines(overrides: list[str]) -> None:
 def test_codes_of_the_layer_before_stay() -> None:
     """Only the first of two layers has an input of its own."""
     rng = np.random.default_rng(0)
-    stored = [onnx.numpy_helper.from_array(np.array([1], np.int64), "axis")]
+    stored = {"axis": np.array([1], np.int64)}
     for k, width in enumerate((24, 32)):
         for m, columns in (("W", width), ("R", 32)):
             value = rng.normal(0, 0.2, (1, 128, columns)) / (SIZES if (k, m) == (0, "W") else 1)
-            stored.append(onnx.numpy_helper.from_array(value.astype(np.float32), f"{m}{k}"))
+            stored[f"{m}{k}"] = value.astype(np.float32)
     helper = onnx.helper
     nodes = [
         helper.make_node("LSTM", ["X", "W0", "R0"], ["Y0"], name="first", hidden_size=32),
         helper.make_node("Squeeze", ["Y0", "axis"], ["X1"]),
         helper.make_node("LSTM", ["X1", "W1", "R1"], ["Y"], name="second", hidden_size=32),
     ]
-    graph = helper.make_graph(
-        nodes,
-        "two",
-        [helper.make_tensor_value_info("X", onnx.TensorProto.FLOAT, [9, 2, 24])],
-        [helper.make_tensor_value_info("Y", onnx.TensorProto.FLOAT, [9, 1, 2, 32])],
-        stored,
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    model = of_nodes(nodes, {"X": [9, 2, 24]}, {"Y": [9, 1, 2, 32]}, stored)
     feeds = {"X": (rng.normal(0, 1, (9, 2, 24)) * SIZES).astype(np.float32)}
     lowered = rnnqc.lower(model, stats=rnnqc.calibrate(model, [feeds]))
     assert_all_lowered(lowered, "two layers")

@@ -20,10 +20,10 @@ from rnnqc.passes import Canonicalize, Cleanup, PassManager, QuantizeEmbeddings,
 from rnnqc.passes.linear.quantize_linear import LEAST_WEIGHTS
 from rnnqc.passes.rest.int8_weights import Int8Weights
 from rnnqc.recipes.recipe import load_recipe
-from rnnqc.reference import quant_linear
+from tests.native import quant_linear_reference as quant_linear
 from tests.passes.linear.linear_statistics import statistics_of
 from tests.passes.pass_testing import apply, nodes_of
-from tests.runs.lowered import NATIVE, STOCK, session
+from tests.runs.lowered import NATIVE, STOCK, run_both, session
 from tests.runs.sessions import LEVELS, Array, assert_same_bits, plain_session, run, sqnr
 from tests.subjects.protos import parse
 
@@ -100,8 +100,7 @@ def test_sites(name: str) -> None:
     (node,) = nodes_of(model, "QuantLinear")
     assert not nodes_of(model, "MatMul", "Gemm", "Add", "Conv", "Einsum")
     proto = model.proto
-    stock = run(session(proto, STOCK), feeds)
-    assert_same_bits(stock, run(session(proto, NATIVE), feeds), "native")
+    stock = run_both(proto, feeds)
     for level in (LEVELS[0], LEVELS[-1]):
         for way in (STOCK, NATIVE):
             assert_same_bits(stock, run(session(proto, way, level, 2), feeds), f"{way}, {level}")
@@ -149,8 +148,7 @@ def test_in_subgraphs(placement: str) -> None:
     )
     feeds = {"x": draw(5, 24, seed=3), "c": np.array(True)}
     assert apply(every_size(), model, [feeds]).statistics == {"layers": 1}
-    stock = run(session(model.proto, STOCK), feeds)
-    assert_same_bits(stock, run(session(model.proto, NATIVE), feeds), "native")
+    run_both(model.proto, feeds)
 
 
 REFUSED = {
@@ -267,8 +265,7 @@ def test_a_weight_that_is_an_embedding(transposed: bool) -> None:
     result = every_size(weights=weights)(model)
     PassManager([StoreWeights(weights), Cleanup()], given=StoreWeights.info.requires).run(model)
     assert len([t for t in model.proto.graph.initializer if t.data_type == onnx.TensorProto.INT8]) in (1, 2)
-    found = run(session(model.proto, STOCK), feeds)
-    assert_same_bits(found, run(session(model.proto, NATIVE), feeds), "native")
+    found = run_both(model.proto, feeds)
     assert min(sqnr(expected[n], found[n]) for n in expected) > 36
     if transposed:
         assert result.statistics == {"layers": 1}
@@ -296,8 +293,7 @@ def test_few_bits_in_groups(name: str, suffix: str, row: int, least: float) -> N
         )
         (node,) = nodes_of(lowered, f"QuantLinearInt{suffix}")
         assert node.inputs[1].shape == (70, row)
-        stock = run(session(lowered.proto, STOCK), {"x": x})
-        assert_same_bits(stock, run(session(lowered.proto, NATIVE), {"x": x}), "native")
+        stock = run_both(lowered.proto, {"x": x})
         reached.append(sqnr(expected, stock["y"]))
     assert reached[0] > least
     assert reached[1] > reached[0] + 1

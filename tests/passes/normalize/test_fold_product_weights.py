@@ -9,13 +9,13 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
-from onnx import numpy_helper
 
 from rnnqc import Model
 from rnnqc.passes import Canonicalize, FoldProductWeights, PassManager
 from tests.generate import RecurrenceCase
 from tests.generate.outer_forms import stored_otherwise
 from tests.runs.sessions import assert_same_bits, plain_session, run
+from tests.subjects.protos import of_nodes
 
 CASE = RecurrenceCase(op="highway", time=4)
 
@@ -63,10 +63,7 @@ def test_declines_products_outside_recurrences() -> None:
         onnx.helper.make_node("MatMul", ["x", "W"], ["a"]),
         onnx.helper.make_node("MatMul", ["a", "W"], ["y"]),
     ]
-    x, y = (onnx.helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, ["B", 3]) for n in "xy")
-    stored = numpy_helper.from_array(np.eye(3, dtype=np.float32), "stored")
-    graph = onnx.helper.make_graph(nodes, "layer", [x], [y], [stored])
-    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8)
+    model = of_nodes(nodes, {"x": ["B", 3]}, {"y": ["B", 3]}, {"stored": np.eye(3, dtype=np.float32)})
     assert _folded(model)[1] == 0
 
 

@@ -19,6 +19,7 @@ from rnnqc.passes.normalize.read_weight_codes import has_weight_codes
 from tests.laws.parametrize import every_pair
 from tests.passes.pass_testing import apply, nodes_of
 from tests.runs.sessions import plain_session, run
+from tests.subjects.protos import of_nodes
 
 I, H = 3, 4  # noqa: E741 - the operator's name for it
 RNG = np.random.default_rng(3)
@@ -57,11 +58,8 @@ def layer(
             width = I if name.startswith("W") else H
             held[name] = np.resize(held[name], width).astype(held[name].dtype)
     nodes.append(helper.make_node("LSTM", ["X", "W", "R"], ["Y", "Y_h", "Y_c"], "lstm", hidden_size=H))
-    described = [helper.make_tensor_value_info("X", TensorProto.FLOAT, [5, 2, I])]
-    shapes = {"Y": [5, 1, 2, H], "Y_h": [1, 2, H], "Y_c": [1, 2, H]}
-    outputs = [helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in shapes.items()]
-    graph = helper.make_graph(nodes, "g", described, outputs, [numpy_helper.from_array(a, n) for n, a in held.items()])
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    outputs = {"Y": [5, 1, 2, H], "Y_h": [1, 2, H], "Y_c": [1, 2, H]}
+    return of_nodes(nodes, {"X": [5, 2, I]}, outputs, held, ir_version=9)
 
 
 def weights(proto: onnx.ModelProto) -> dict[str, Any]:

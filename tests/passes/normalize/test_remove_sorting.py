@@ -19,7 +19,7 @@ from rnnqc.ir import Model
 from rnnqc.passes import Canonicalize, PassManager, RemoveSorting
 from tests.laws.parametrize import in_turn
 from tests.passes.pass_testing import apply, nodes_of
-from tests.runs.lowered import NATIVE, STOCK, session
+from tests.runs.lowered import STOCK, run_both, session
 from tests.runs.sessions import assert_same_bits, plain_session, run
 from tests.subjects.protos import parse
 from tests.subjects.torch_exports import exported, needed
@@ -165,8 +165,7 @@ def test_lowered_results_are_the_same_bits(cell: str) -> None:
     assert [n.op_type for n in asked.proto.graph.node] == [n.op_type for n in without.graph.node]
     assert not [w for w in asked.report.warnings if "remove-sorting" in w]
     assert_same_bits(run(session(with_sort, STOCK), fed), run(session(asked.proto, STOCK), fed), "remove_sorting=True")
-    for way in (STOCK, NATIVE):
-        assert_same_bits(run(session(with_sort, way), fed), run(session(without, way), fed), way)
+    assert_same_bits(run_both(with_sort, fed), run_both(without, fed), "without the sort")
 
 
 @pytest.mark.few(1)

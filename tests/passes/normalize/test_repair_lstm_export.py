@@ -11,13 +11,14 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
 
 from rnnqc.errors import Outcome
 from rnnqc.ir import Model, input_or_none
 from rnnqc.passes import RepairLstmExport
 from tests.passes.pass_testing import apply, nodes_of
 from tests.runs.sessions import assert_same_bits, plain_session, run
+from tests.subjects.protos import of_nodes
 
 T, I, H = 5, 3, 4  # noqa: E741 - the operator's name for it
 
@@ -65,14 +66,10 @@ def layer(
         ),
         helper.make_node("Squeeze", ["Y", "axes"], ["y"], "squeeze"),
     ]
-    shape = [batch, length, I] if layout else [length, batch, I]
-    described = [helper.make_tensor_value_info("X", TensorProto.FLOAT, shape)]
+    inputs = {"X": [batch, length, I] if layout else [length, batch, I]}
     if listed:
-        described.append(helper.make_tensor_value_info("initial", TensorProto.FLOAT, list(held["initial"].shape)))
-    shapes = {n: [f"{n}_{k}" for k in range(3)] for n in ("y", "Y_h", "Y_c")}
-    outputs = [helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in shapes.items()]
-    graph = helper.make_graph(nodes, "g", described, outputs, [numpy_helper.from_array(a, n) for n, a in held.items()])
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+        inputs["initial"] = list(held["initial"].shape)
+    return of_nodes(nodes, inputs, {n: [f"{n}_{k}" for k in range(3)] for n in ("y", "Y_h", "Y_c")}, held, ir_version=9)
 
 
 def axes_of(model: Model) -> list[int]:

@@ -7,7 +7,6 @@ bits.
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 
 import numpy as np
@@ -16,28 +15,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rnnqc.cells.fixed_point_numbers import QUANTIZERS
-from rnnqc.cells.types import CELL_TYPES
-from rnnqc.reference import operators as reference
 from tests.native.grid_cases import (
     ROUNDINGS,
     GridCase,
     assert_levels_and_threads_do_not_matter,
     assert_not_trivial,
-    byte_grid_case,
+    check,
+    expected,
     grid_cases,
     plain_grid_case,
     run_stock,
 )
-from tests.native.kernel_calls import AVAILABLE
-from tests.native.quant_lstm_cases import OUTPUTS, Arrays, assert_same_bits, native_session, run_native
+from tests.native.quant_lstm_cases import assert_same_bits, run_native
 from tests.runs.sessions import LEVELS
-from tests.subjects.node_changes import Change, drop_attribute, drop_input, set_attribute, set_entry, set_input
 
 EXAMPLES = settings().max_examples
-
-
-def expected(case: GridCase) -> Arrays:
-    return reference.run(CELL_TYPES["LSTM"], case.inputs, case.node.attributes)
 
 
 @settings(max_examples=2 * EXAMPLES)
@@ -69,10 +61,8 @@ def test_drawn_cases_are_not_trivial() -> None:
 def test_sizes(inputs: int, hidden: int, bits: int) -> None:
     case = plain_grid_case(7, 3, inputs, hidden, bits, seed=hidden)
     case.inputs["sequence_lens"] = np.int32([7, 0, 4])
-    wanted = expected(case)
+    wanted = check(case)
     assert len(np.unique(wanted["Y"])) > 5 or hidden == 1
-    assert_same_bits(run_native(case.node), wanted)
-    assert_same_bits(run_stock(case), wanted)
 
 
 @pytest.mark.parametrize("rounding", ROUNDINGS)
@@ -82,9 +72,7 @@ def test_ties(rounding: str) -> None:
     case.numbers = replace(case.numbers, grid_rounding=[rounding] * len(QUANTIZERS))
     step = case.numbers.grid_scale[0]
     case.inputs["X"] = (np.arange(-120, 120).reshape(3, 2, 40) * step / 4).astype(np.float32)
-    wanted = expected(case)
-    assert_same_bits(run_native(case.node), wanted)
-    assert_same_bits(run_stock(case), wanted)
+    wanted = check(case)
     others = set(ROUNDINGS) - {rounding}
     for other in others:
         changed = replace(case.numbers, grid_rounding=[other, *[rounding] * (len(QUANTIZERS) - 1)])
@@ -110,10 +98,8 @@ def test_largest_sums(code_bits: int, weight_bits: int, sign: int) -> None:
     case.inputs["W_zero_point"][::2] = limits.max
     largest = depth * top * (2**weight_bits - 1)
     case.inputs["x_multiplier"] = np.full(4 * hidden, 4.0 / largest, np.float32)
-    wanted = expected(case)
+    wanted = check(case)
     assert len(np.unique(wanted["Y"])) > 2
-    assert_same_bits(run_native(case.node), wanted)
-    assert_same_bits(run_stock(case), wanted)
 
 
 @pytest.mark.parametrize("depth", [33025, 33026])
@@ -138,32 +124,8 @@ def test_accumulators_saturate(bits: int) -> None:
     case = plain_grid_case(3, 2, 300, 16)
     exact = expected(case)
     case.numbers = replace(case.numbers, accumulator_bits=bits)
-    wanted = expected(case)
+    wanted = check(case)
     assert np.array_equal(exact["Y"], wanted["Y"]) == (bits == 31)
-    assert_same_bits(run_native(case.node), wanted)
-    assert_same_bits(run_stock(case), wanted)
-
-
-@pytest.mark.few(4)
-@pytest.mark.parametrize("rounded", [False, True])
-@pytest.mark.parametrize("reverse", [False, True])
-@pytest.mark.parametrize("bits", [8, 16])
-def test_chunks_with_carried_states(bits: int, reverse: bool, rounded: bool) -> None:
-    case = plain_grid_case(9, 3, 20, 33, bits)
-    case.cell = replace(case.cell, reverse=reverse)
-    case.numbers = replace(case.numbers, rounded_output=rounded)
-    for name in ("initial_h", "initial_c"):
-        case.inputs[name] = np.random.default_rng(1).normal(0, 1, (3, 33)).astype(np.float32)
-    whole = expected(case)
-    state, pieces = dict(case.inputs), {}
-    for start, end in ((5, 9), (1, 5), (0, 1)) if reverse else ((0, 1), (1, 5), (5, 9)):
-        part = replace(case, inputs=state | {"X": case.inputs["X"][start:end]})
-        got = run_native(part.node)
-        assert_same_bits(run_stock(part), got)
-        state |= {"initial_h": got["Y_h"], "initial_c": got["Y_c"]}
-        pieces[start] = got["Y"]
-    joined = np.concatenate([pieces[k] for k in sorted(pieces)])
-    assert_same_bits({"Y": joined, "Y_h": got["Y_h"], "Y_c": got["Y_c"]}, whole)
 
 
 def test_rounded_output_lies_on_the_hidden_grid() -> None:
@@ -174,17 +136,6 @@ def test_rounded_output_lies_on_the_hidden_grid() -> None:
     codes = found["Y_codes"].astype(np.float64) - grid.zero_point
     assert np.array_equal(found["Y"], (codes * grid.scale).astype(np.float32))
     assert np.array_equal(found["Y_h"], found["Y"][-1])
-
-
-def test_batch_equals_row_by_row() -> None:
-    case = plain_grid_case(4, 17, 30, 20)
-    whole = run_native(case.node)
-    for row in range(17):
-        part = replace(case, inputs=case.inputs | {"X": case.inputs["X"][:, [row]]})
-        alone = run_native(part.node)
-        assert_same_bits(
-            {"Y": alone["Y"], "Y_codes": alone["Y_codes"]}, {k: whole[k][:, [row]] for k in ("Y", "Y_codes")}
-        )
 
 
 def test_codes_of_one_cell_are_the_input_of_the_next() -> None:
@@ -199,101 +150,3 @@ def test_codes_of_one_cell_are_the_input_of_the_next() -> None:
     numbers = replace(second.numbers, x_mode="codes")
     from_codes = run_native(replace(second, numbers=numbers, inputs=second.inputs | {"X": found["Y_codes"]}).node)
     assert_same_bits(from_codes, from_float)
-
-
-def test_long_sequence() -> None:
-    """Several chunks of the input's projection."""
-    case = plain_grid_case(400, 3, 40, 48)
-    case.inputs["sequence_lens"] = np.int32([400, 3, 399])
-    for reverse in (False, True):
-        case.cell = replace(case.cell, reverse=reverse)
-        assert_same_bits(run_native(case.node, threads=2), expected(case))
-
-
-@pytest.mark.parametrize("batch", [7, 8, 9, 11, 40])
-def test_groups_of_rows_on_threads(batch: int) -> None:
-    """Large enough that rows run in groups, of unequal sizes too."""
-    case = plain_grid_case(6, batch, 64, 64, 16)
-    case.inputs["sequence_lens"] = np.random.default_rng(0).integers(0, 7, batch).astype(np.int32)
-    case.inputs["initial_c"] = np.random.default_rng(1).normal(0, 1, (batch, 64)).astype(np.float32)
-    wanted = expected(case)
-    session = native_session(case.node.model(), threads=3)
-    for _ in range(3):
-        found = dict(zip(case.outputs, session.run(list(case.outputs), case.node.feeds()), strict=True))
-        assert_same_bits(found, wanted)
-
-
-@pytest.mark.parametrize("batch", [9, 11])
-def test_groups_of_unequal_size_have_their_memory(batch: int) -> None:
-    """A group with fewer rows takes more steps at a time, and here more memory; too little of it shows as a crash."""
-    case = plain_grid_case(40, batch, 16, 256)
-    expected_bits = run_native(case.node)
-    session = native_session(case.node.model(), threads=2)
-    for _ in range(10):
-        found = dict(zip(case.outputs, session.run(list(case.outputs), case.node.feeds()), strict=True))
-        assert_same_bits(found, expected_bits)
-
-
-@pytest.mark.parametrize("isa", AVAILABLE)
-def test_every_instruction_set_gives_the_same_bits(isa: str) -> None:
-    for case in (*(plain_grid_case(5, 3, 70, 65, bits) for bits in (8, 16)), byte_grid_case(20, 3, 70, 65)):
-        assert_same_bits(run_native(case.node, isa=isa), expected(case))
-
-
-ACC, CELL = QUANTIZERS.index("output_gate.acc"), QUANTIZERS.index("cell_state")
-REFUSED: list[tuple[str, Change]] = [
-    (
-        'arithmetic is "grid64"; this version of the library knows tables, grid, grid32. Use a newer',
-        set_attribute(arithmetic="grid64"),
-    ),
-    ("attribute grid_scale is missing", drop_attribute("grid_scale")),
-    ("grid_max has 3 elements, expected 17 (quantizers)", set_attribute(grid_max=[1, 2, 3])),
-    ("grid_rounding has 2 elements, expected 17", set_attribute(grid_rounding="floor,ceil")),
-    ('grid_rounding[0] is "up"; this version of the library knows half_even', set_attribute(grid_rounding="up")),
-    ('x_mode is "dynamic_row", expected "static" or "codes"', set_attribute(x_mode="dynamic_row")),
-    ("grid_scale[0] is 0, expected a number above 0: this quantizer is needed", set_entry("grid_scale", 0, 0.0)),
-    (f"grid_scale[{ACC}] is 0, expected a number above 0", set_entry("grid_scale", ACC, 0.0)),
-    ("grid_scale[3] is nan, expected a finite number", set_entry("grid_scale", 3, float("nan"))),
-    ("grid_scale[3] is -1, expected a finite number, 0 or more", set_entry("grid_scale", 3, -1.0)),
-    ("grid_min[0] is -1, expected 0 or more for codes of a matrix product", set_entry("grid_min", 0, -1)),
-    ("grid_max[1] is 65536, expected up to 65535", set_entry("grid_max", 1, 65536)),
-    ("grid_max[4] is -200, expected grid_min[4] = -128 ..", set_entry("grid_max", 4, -200)),
-    ("grid_max[4] is 9223372036854775807, expected", set_entry("grid_max", 4, 2**63 - 1)),
-    ("grid_min[4] is -9223372036854775808, expected", set_entry("grid_min", 4, -(2**63))),
-    ("grid_zero_point[4] is 128, expected -128 .. 127, a code of this quantizer", set_entry("grid_zero_point", 4, 128)),
-    (f"grid_max[{CELL}] is 65408, expected at most grid_min[{CELL}] + 65535", set_entry("grid_max", CELL, 65408)),
-    ("accumulator_bits is 1, expected 0, or 2 .. 48", set_attribute(accumulator_bits=1)),
-    ("rounded_output is 2, expected 0 or 1", set_attribute(rounded_output=2)),
-    ("gate_table_offset[1] is -1", set_attribute(gate_table_offset=[0, -1, 0, 0])),
-    ("gate_table has shape [512], expected at least 513 entries", set_attribute(gate_table_offset=[0, 257, 0, 0])),
-    ("cell_table has shape [255], expected at least 256 entries", set_input("cell_table", np.zeros(255, np.float32))),
-    ('input gate_table is missing, but arithmetic "grid" needs it', drop_input("gate_table")),
-    ("input W has element type float, expected int8, int16 or uint8", set_input("W", np.zeros((9, 84), np.float32))),
-    ("input W_zero_point has element type int8, expected int32", set_input("W_zero_point", np.zeros(84, np.int8))),
-    ("input R_zero_point has shape [83], expected [4H] = [84]", set_input("R_zero_point", np.zeros(83, np.int32))),
-    (
-        "input W_zero_point[0] is 128, expected a code of the weights, -128",
-        set_input("W_zero_point", np.full(84, 128, np.int32)),
-    ),
-    ("input X has element type double, expected float", set_input("X", np.zeros((5, 2, 9)))),
-]
-
-
-@pytest.mark.parametrize("constant", [True, False])
-@pytest.mark.parametrize(("message", "change"), REFUSED, ids=[m for m, _ in REFUSED])
-def test_refused(message: str, change: Change, constant: bool) -> None:
-    node = plain_grid_case().node
-    node.name = "layer/7"
-    change(node)
-    if not constant:
-        node.constants = ()
-    with pytest.raises(Exception, match=re.escape(message)) as caught:
-        run_native(node)
-    assert "layer/7" in str(caught.value)
-
-
-def test_wide_codes_have_no_output() -> None:
-    case = plain_grid_case(bits=16)
-    case.outputs = OUTPUTS
-    with pytest.raises(Exception, match="output Y_codes exists for h_bits 8 only"):
-        run_native(case.node)

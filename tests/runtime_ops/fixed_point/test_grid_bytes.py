@@ -17,9 +17,8 @@ from hypothesis import given, settings
 
 from rnnqc.cells.fixed_point_numbers import QUANTIZERS
 from rnnqc.cells.types import CELL_TYPES
-from rnnqc.reference import operators as reference
 from tests.native.bundles import bundled, spread
-from tests.native.grid_cases import ROUNDINGS, GridCase, byte_grid_case, byte_grid_cases
+from tests.native.grid_cases import ROUNDINGS, GridCase, byte_grid_case, byte_grid_cases, expected
 from tests.native.kernel_calls import (
     AVAILABLE,
     BLOCK,
@@ -33,7 +32,7 @@ from tests.native.kernel_calls import (
     blocks,
     pointer,
 )
-from tests.native.quant_lstm_cases import OUTPUTS, Arrays, assert_same_bits, native_session, run_native
+from tests.native.quant_lstm_cases import OUTPUTS, assert_same_bits, native_session, run_native
 
 EXAMPLES = settings().max_examples
 
@@ -70,10 +69,6 @@ class _Bytes(ctypes.Structure):
         ("y", ctypes.c_void_p),
         ("h", ctypes.c_void_p),
     )
-
-
-def expected(case: GridCase) -> Arrays:
-    return reference.run(CELL_TYPES["LSTM"], case.inputs, case.node.attributes)
 
 
 def byte_form(case: GridCase, guarded: Guarded, isa: str = "portable") -> npt.NDArray[np.uint8] | None:

@@ -21,20 +21,16 @@ from tests.native.grid_cases import (
     GridCase,
     assert_levels_and_threads_do_not_matter,
     assert_not_trivial,
+    expected,
     grid_cases,
     plain_grid_case,
     run_stock,
 )
-from tests.native.quant_gru_cases import expected as expected_of_node
 from tests.native.quant_lstm_cases import Arrays, assert_same_bits, run_native
 
 EXAMPLES = settings().max_examples
 CELLS = (("GRU", False), ("GRU", True), ("RNN", False))
 each_cell = pytest.mark.parametrize(("op", "linear"), CELLS)
-
-
-def expected(case: GridCase) -> Arrays:
-    return expected_of_node(case.node)
 
 
 def _plain(op: str, linear: bool, *sizes: int, **numbers: Any) -> GridCase:
@@ -180,19 +176,6 @@ def test_chunks_with_carried_states(rounding: str, reverse: bool, op: str, linea
         pieces[start] = got["Y"]
     joined = np.concatenate([pieces[k] for k in sorted(pieces)])
     assert_same_bits({"Y": joined, "Y_h": got["Y_h"]}, whole)
-
-
-@pytest.mark.few(3)
-@each_way
-@each_cell
-def test_batch_equals_row_by_row(op: str, linear: bool, way: Any) -> None:
-    case = _plain(op, linear, 4, 9, 30, 20)
-    whole = way(case)
-    for row in (0, 3, 7, 8):
-        alone = way(replace(case, inputs=case.inputs | {"X": case.inputs["X"][:, [row]]}))
-        assert_same_bits(
-            {"Y": alone["Y"], "Y_codes": alone["Y_codes"]}, {k: whole[k][:, [row]] for k in ("Y", "Y_codes")}
-        )
 
 
 @each_way

@@ -293,6 +293,9 @@ RNNQC_EXPORT int64_t rnnqc_test_mixed_bytes(const char* isa, const int8_t* weigh
   return result.bytes();
 }
 
+// The fewest weights of a matrix whose columns may stand apart.
+RNNQC_EXPORT int64_t rnnqc_test_least_apart() { return rnnqc::PackedFormats().least_apart; }
+
 RNNQC_EXPORT void rnnqc_test_recurrent(const char* isa, const rnnqc_test_product* product, int32_t* acc) {
   const rnnqc::KernelTable& table = *rnnqc::FindTable(isa);
   rnnqc::RecurrentArgs args{};

@@ -15,24 +15,22 @@ import onnxruntime as ort
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rnnqc.cells.types import CELL_TYPES, GRU, RNN
-from rnnqc.reference import operators as reference
+from rnnqc.cells.types import GRU, RNN
 from tests.native.grid_cases import ROUNDINGS, grid_cases, plain_grid_case
 from tests.native.quant_gru_cases import cases as gru_cases
-from tests.native.quant_gru_cases import expected as gru_expected
 from tests.native.quant_gru_cases import table_case as gru_table_case
 from tests.native.quant_lstm_cases import (
-    LSTM,
     Case,
     assert_same_bits,
     cases,
+    expected,
     pack_at_random,
     packed_cases,
     run_native,
     table_case,
 )
+from tests.native.refusals import NAME
 
-NAME = "layer/7"
 REFUSALS = tuple(
     getattr(ort.capi.onnxruntime_pybind11_state, name)
     for name in ("Fail", "InvalidArgument", "InvalidGraph", "NotImplemented", "RuntimeException")
@@ -253,11 +251,7 @@ def _outcome(case: Case) -> bool | None:
     if not _is_specified(case):
         return False
     try:
-        run = (
-            reference.run(CELL_TYPES["LSTM"], case.inputs, case.attributes)
-            if case.operator is LSTM
-            else gru_expected(case)
-        )
+        run = expected(case)
     except ValueError as error:
         # Kernels ask for attributes by name: those of another operator go unnoticed.
         assert "unknown attributes" in str(error) and str(error).endswith("missing ones []")

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.native.quant_gru_cases import GRU, RNN, expected, table_case
-from tests.native.quant_lstm_cases import Case, Operator, assert_same_bits, native_session, run_native
+from tests.native.quant_gru_cases import GRU, RNN, table_case
+from tests.native.quant_lstm_cases import Case, Operator
+from tests.native.refusals import check_refused_at_creation, check_refused_at_run
 from tests.subjects.node_changes import Change, all_of, drop_attribute, drop_input, set_attribute, set_input
 
 
@@ -89,12 +90,7 @@ REFUSED_RNN: list[tuple[str, Change]] = [
     ids=[m for m, _ in (*REFUSED_GRU, *REFUSED_RNN)],
 )
 def test_refused_at_creation(operator: Operator, message: str, change: Change) -> None:
-    case = table_case(operator)
-    case.name = "layer/7"
-    change(case)
-    with pytest.raises(Exception, match=message) as caught:
-        native_session(case.model())
-    assert f'{operator.name} node "layer/7"' in str(caught.value)
+    check_refused_at_creation(table_case(operator), message, change)
 
 
 REFUSED_AT_RUN: list[tuple[str, Change]] = [
@@ -115,25 +111,4 @@ REFUSED_AT_RUN: list[tuple[str, Change]] = [
 
 @pytest.mark.parametrize(("message", "change"), REFUSED_AT_RUN, ids=[m for m, _ in REFUSED_AT_RUN])
 def test_refused_at_run(message: str, change: Change) -> None:
-    """The model declares no shapes, so that only running it finds the error."""
-    case = table_case(GRU)
-    case.name = "layer/7"
-    case.constants = ("W", "x_multiplier")
-    case.inputs["sequence_lens"] = np.array([5, 2], np.int32)
-    case.inputs["initial_h"] = np.zeros((2, 21), np.float32)
-    model = case.model()
-    for value in model.graph.input:
-        value.type.tensor_type.ClearField("shape")
-    session = native_session(model)
-    session.run(None, case.feeds())
-    change(case)
-    with pytest.raises(Exception, match=message) as caught:
-        session.run(None, case.feeds())
-    assert 'QuantGRUCell node "layer/7"' in str(caught.value)
-
-
-def test_a_refused_neighbour_is_accepted() -> None:
-    """The unchanged cases run: otherwise the tests above would show nothing."""
-    for operator in (GRU, RNN):
-        case = table_case(operator)
-        assert_same_bits(run_native(case), expected(case))
+    check_refused_at_run(table_case(GRU), message, change)

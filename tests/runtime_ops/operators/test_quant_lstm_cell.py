@@ -17,17 +17,16 @@ from rnnqc.formats.codebooks import GROUP_BYTES
 from rnnqc.formats.packing import pack, plane_columns
 from rnnqc.reference import operators as reference
 from rnnqc.reference.codes import quantize_rows
-from tests.native.bundles import bundled, spread
-from tests.native.kernel_calls import AVAILABLE
+from tests.native.bundles import bundled
 from tests.native.quant_lstm_cases import (
-    GROUP_MULTIPLIERS,
     OUTPUTS,
     PARAMETERS,
     Case,
     assert_same_bits,
     cases,
+    check,
+    expected,
     native_session,
-    pack_at_random,
     packed_cases,
     run_native,
     table_case,
@@ -35,11 +34,6 @@ from tests.native.quant_lstm_cases import (
 )
 
 LARGEST = np.finfo(np.float32).max
-
-
-def check(case: Case, threads: int = 1) -> None:
-    expected = reference.run(CELL_TYPES["LSTM"], case.inputs, case.attributes)
-    assert_same_bits(run_native(case, threads), expected)
 
 
 @given(cases())
@@ -52,37 +46,8 @@ def test_table_configurations(case: Case) -> None:
     check(case)
 
 
-@pytest.mark.parametrize("constant_states", [True, False])
-@pytest.mark.parametrize("states", [0, 1])
-@pytest.mark.parametrize("y", [0, 1])
-def test_axes_for_the_direction(y: int, states: int, constant_states: bool) -> None:
-    case = table_case()
-    case.attributes.update(y_direction_axis=y, state_direction_axis=states)
-    for seed, name in enumerate(("initial_h", "initial_c")):
-        state = np.random.default_rng(seed).normal(0, 1, (1,) * states + (2, 21))
-        case.inputs[name] = state.astype(np.float32)
-    if constant_states:
-        case.constants = (*case.constants, "initial_h", "initial_c")
-    found = run_native(case)
-    assert found["Y"].shape == ((5, 1, 2, 21) if y else (5, 2, 21))
-    assert found["Y_c"].shape == ((1, 2, 21) if states else (2, 21))
-    check(case)
-
-
 @given(packed_cases())
 def test_packed_weights(case: Case) -> None:
-    check(case)
-
-
-@pytest.mark.few(2)
-@bundled("inputs, hidden, group_size", spread(5, [1, 31, 32, 33, 65, 200], [1, 15, 16, 33, 127], [0, 32, 64]), few=8)
-@pytest.mark.parametrize("bits", [4, 5, 6])
-def test_packed_sizes(inputs: int, hidden: int, group_size: int, bits: int) -> None:
-    case = table_case(time=3, batch=2, inputs=inputs, hidden=hidden)
-    rng = np.random.default_rng(inputs * 1000 + hidden)
-    for key in ("W", "R"):
-        pack_at_random(case, key, group_size, rng, bits)
-    case.constants = ("W", "R", *GROUP_MULTIPLIERS) if (inputs + hidden) % 3 else ()
     check(case)
 
 
@@ -139,19 +104,6 @@ def _wide_case(**shape: int) -> Case:
     return case
 
 
-@bundled("inputs, hidden", spread(2, [1, 3, 4, 16, 61], [1, 2, 15, 16, 17, 31, 32, 33, 48, 127]), few=10)
-def test_sizes_with_16_bit_codes(hidden: int, inputs: int) -> None:
-    check(_wide_case(time=3, batch=2, inputs=inputs, hidden=hidden, seed=hidden * 100 + inputs))
-
-
-def test_long_sequence_with_16_bit_codes() -> None:
-    case = _wide_case(time=300, batch=3, inputs=130, hidden=128, seed=5)
-    case.inputs["sequence_lens"] = np.array([300, 7, 299], np.int32)
-    check(case)
-    case.attributes["direction"] = "reverse"
-    check(case, threads=2)
-
-
 @pytest.mark.parametrize("zero_point", [0, 255, 256, 32768, 65535])
 def test_saturated_16_bit_integers(zero_point: int) -> None:
     """Codes at both ends, weights at both ends: both planes reach their largest sums, and cancel or add up."""
@@ -181,31 +133,13 @@ def test_planes_are_added_with_one_rounding(monkeypatch: pytest.MonkeyPatch) -> 
     case.inputs["W"][:] = np.abs(case.inputs["W"].astype(np.int16)).clip(0, 127)
     case.inputs["x_multiplier"][:] = 1
     case.inputs["B"][:] = 0
-    check(case)
-    expected = reference.run(CELL_TYPES["LSTM"], case.inputs, case.attributes)
+    wanted = check(case)
 
     def exact(parts: Sequence[np.ndarray]) -> np.ndarray:
         return np.asarray(sum(p.astype(np.int64) << 8 * k for k, p in enumerate(reversed(parts))), np.float32)
 
     monkeypatch.setattr("rnnqc.reference.lut_cell.combined", exact)
-    assert (reference.run(CELL_TYPES["LSTM"], case.inputs, case.attributes)["Y"] != expected["Y"]).mean() > 0.1, (
-        "the case shows nothing"
-    )
-
-
-# 16 units form a block, 16 codes of k a group of the portable packing.
-@bundled("inputs, hidden", spread(2, [1, 3, 4, 16, 61], [1, 2, 15, 16, 17, 31, 32, 33, 48, 127]), few=10)
-def test_sizes(hidden: int, inputs: int) -> None:
-    check(table_case(time=3, batch=2, inputs=inputs, hidden=hidden, seed=hidden * 100 + inputs))
-
-
-def test_long_sequence_is_projected_in_several_chunks_and_by_several_threads() -> None:
-    # 300 * 3 rows of 4 * 128 floats are more than one chunk, and a chunk is more than one task.
-    case = table_case(time=300, batch=3, inputs=130, hidden=128, seed=5)
-    case.inputs["sequence_lens"] = np.array([300, 7, 299], np.int32)
-    check(case)
-    case.attributes["direction"] = "reverse"
-    check(case, threads=2)
+    assert (expected(case)["Y"] != wanted["Y"]).mean() > 0.1, "the case shows nothing"
 
 
 def _row(*values: float) -> list[float]:
@@ -277,6 +211,52 @@ def test_far_pre_activations(far: str, size: float) -> None:
     check(case)
 
 
+def _with_other_tables(change: str) -> Case:
+    case = _linear_case(time=9)
+    case.constants = (*case.constants, "gate_table", "cell_table")
+    tanh = case.inputs["gate_table"][8192:]
+    if change in ("gate_table", "cell_table"):
+        case.inputs[change][3000:5000] *= np.float32(0.5)
+        case.inputs[change][:1000] *= np.float32(0.5)
+    elif change == "gates in another order":
+        case.attributes["gate_table_offset"] = [8192, 0, 0, 0]
+        case.inputs["gate_table"][8192:] = tanh / 2048
+    elif change == "one table":
+        case.attributes["gate_table_offset"] = [8192] * 4
+        case.inputs["gate_table"][8192:] = tanh / 2048
+    elif change == "gate_max":
+        case.attributes["gate_max"] = [8191.5, 8191.5, 8191.5, 4095.5]
+    elif change == "more entries":
+        case.inputs["gate_table"] = np.concatenate([case.inputs["gate_table"], np.zeros(64, np.float32)])
+    elif change == "a smaller cell table":
+        case.inputs["cell_table"] = by_code(
+            piecewise_linear_tanh(np.arange(-16384, 16384), 16384).astype(np.float32) * np.float32(KNOT_UNIT)
+        )
+    else:
+        assert change == "none"
+    return case
+
+
+@pytest.mark.parametrize("first", ["none", "gate_table"])
+def test_nodes_with_equal_tables_share_them_and_others_do_not(first: str) -> None:
+    """While a session lives, others find its tables; every kind of difference counts."""
+    changes = [
+        "none", "gate_table", "cell_table", "gates in another order", "one table", "gate_max", "more entries",
+        "a smaller cell table", "none",
+    ]  # fmt: skip
+    live = [native_session(_with_other_tables(first).model())]
+    for change in changes:
+        case = _with_other_tables(change)
+        live.append(native_session(case.model()))
+        expected = reference.run(CELL_TYPES["LSTM"], case.inputs, case.attributes)
+        found = dict(zip(case.outputs, live[-1].run(list(case.outputs), case.feeds()), strict=True))
+        assert_same_bits(found, expected)
+    with ThreadPoolExecutor(4) as pool:
+        for made in pool.map(lambda _: native_session(_with_other_tables("none").model()), range(8)):
+            found = made.run(list(case.outputs), case.feeds())
+            assert_same_bits(dict(zip(case.outputs, found, strict=True)), expected)
+
+
 def test_dynamic_rows_are_those_of_dynamic_quantize_linear() -> None:
     node = helper.make_node("DynamicQuantizeLinear", ["x"], ["codes", "scale", "zero_point"])
     graph = helper.make_graph(
@@ -298,30 +278,17 @@ def test_dynamic_rows_are_those_of_dynamic_quantize_linear() -> None:
     for _ in range(300):
         centre, width = rng.normal(0, 1, 2) * 10.0 ** rng.integers(-6, 7, 2)
         x = rng.normal(centre, abs(width), rng.integers(1, 80)).astype(np.float32)
-        for found, expected in zip(quantize_rows(x), session.run(None, {"x": x}), strict=True):
-            np.testing.assert_array_equal(found, expected if expected.ndim else expected[np.newaxis])
+        for found, wanted in zip(quantize_rows(x), session.run(None, {"x": x}), strict=True):
+            np.testing.assert_array_equal(found, wanted if wanted.ndim else wanted[np.newaxis])
 
 
 def test_x_zero_point_is_not_used_by_dynamic_rows() -> None:
     case = table_case()
-    expected = run_native(case)
+    wanted = run_native(case)
     for zero_point in (0, 255, -1, 1000):
         case.attributes["x_zero_point"] = zero_point
-        assert_same_bits(run_native(case), expected)
+        assert_same_bits(run_native(case), wanted)
         check(case)
-
-
-def test_saturated_integers() -> None:
-    # Every product is 127 * 128 or -128 * 128: pairs and fours of them exceed 16 bits.
-    case = table_case(time=3, batch=3, inputs=700, hidden=65)
-    for value in (-128, 127):
-        case.inputs["W"][:] = value
-        case.inputs["R"][:] = value
-        for zero_point in (0, 255):
-            case.inputs["X"] = np.full((3, 3, 700), 255 - zero_point, np.uint8)
-            case.attributes |= {"x_mode": "codes", "x_zero_point": zero_point, "h_zero_point": zero_point}
-            case.inputs["x_multiplier"] = np.full(260, 2.0**-16, np.float32)
-            check(case)
 
 
 def test_negative_zero_of_the_cell_state_is_kept() -> None:
@@ -330,7 +297,7 @@ def test_negative_zero_of_the_cell_state_is_kept() -> None:
     case.inputs["gate_table"] = np.where(np.arange(16384) < 8192, 1.0, -0.3).astype(np.float32)
     found = run_native(case)
     assert np.signbit(found["Y_c"]).all()
-    assert_same_bits(found, reference.run(CELL_TYPES["LSTM"], case.inputs, case.attributes))
+    assert_same_bits(found, expected(case))
 
 
 def test_infinite_initial_state_counts_as_the_largest_number_for_dynamic_hidden_codes() -> None:
@@ -345,46 +312,8 @@ def test_infinite_initial_state_counts_as_the_largest_number_for_dynamic_hidden_
     for values in ([-np.inf, largest], [-largest, largest], [-np.inf, np.inf]):
         case.inputs["initial_h"] = np.array([values], np.float32)
         found = run_native(case)
-        assert_same_bits(found, reference.run(CELL_TYPES["LSTM"], case.inputs, case.attributes))
+        assert_same_bits(found, expected(case))
         assert_same_bits(found, without)
-
-
-def test_chunks_with_carried_states_equal_the_whole() -> None:
-    case = table_case(time=12, batch=2, seed=3)
-    whole = run_native(case)
-    session = native_session(case.model())
-    carried = Case(dict(case.inputs), case.attributes)
-    carried.inputs |= {"initial_h": np.zeros((2, 21), np.float32), "initial_c": np.zeros((2, 21), np.float32)}
-    chunked = native_session(carried.model())
-    parts = []
-    feeds = {"initial_h": carried.inputs["initial_h"], "initial_c": carried.inputs["initial_c"]}
-    for start, stop in ((0, 1), (1, 6), (6, 12)):
-        y, feeds["initial_h"], feeds["initial_c"], _ = chunked.run(None, {"X": case.inputs["X"][start:stop], **feeds})
-        parts.append(y)
-    assert_same_bits({"Y": np.concatenate(parts), "Y_h": feeds["initial_h"], "Y_c": feeds["initial_c"]}, whole)
-    assert_same_bits({"Y": session.run(["Y"], {"X": case.inputs["X"][:, :1]})[0]}, {"Y": whole["Y"][:, :1]})
-
-
-def test_one_session_serves_growing_and_shrinking_shapes() -> None:
-    session = native_session(table_case().model())
-    for time, batch in ((1, 1), (40, 3), (2, 1), (3, 9), (40, 3)):
-        case = table_case(time=time, batch=batch)
-        x = np.random.default_rng(time).normal(0, 1, (time, batch, 9)).astype(np.float32)
-        fixed = {**table_case().inputs, "X": x}
-        found = dict(zip(case.outputs, session.run(None, {"X": x}), strict=True))
-        assert_same_bits(found, reference.run(CELL_TYPES["LSTM"], fixed, case.attributes))
-
-
-def test_one_session_in_four_threads() -> None:
-    case = table_case(time=20, batch=3, hidden=40)
-    session = native_session(case.model(), threads=2)
-    rng = np.random.default_rng(0)
-    feeds = [rng.normal(0, 1, (1 + k % 20, 1 + k % 3, 9)).astype(np.float32) for k in range(40)]
-    alone = [session.run(None, {"X": x}) for x in feeds]
-    with ThreadPoolExecutor(4) as pool:
-        together = list(pool.map(lambda x: session.run(None, {"X": x}), feeds))
-    for a, b in zip(alone, together, strict=True):
-        assert_same_bits(dict(enumerate(map(np.asarray, b))), dict(enumerate(map(np.asarray, a))))  # type: ignore[arg-type]
 
 
 @pytest.mark.skipif(
@@ -412,7 +341,7 @@ def test_unnamed_dimensions_and_unknown_rank_are_accepted() -> None:
             for dim in tensor_type.shape.dim:
                 dim.Clear()
         found = dict(zip(case.outputs, native_session(model).run(None, case.feeds()), strict=True))
-        assert_same_bits(found, reference.run(CELL_TYPES["LSTM"], case.inputs, case.attributes))
+        assert_same_bits(found, expected(case))
 
 
 def test_runtime_parameters_may_change_between_runs() -> None:
@@ -422,13 +351,7 @@ def test_runtime_parameters_may_change_between_runs() -> None:
     for seed in (1, 2):
         other = table_case(seed=seed)
         found = dict(zip(case.outputs, session.run(None, other.inputs), strict=True))
-        assert_same_bits(found, reference.run(CELL_TYPES["LSTM"], other.inputs, other.attributes))
-
-
-@pytest.mark.parametrize("isa", AVAILABLE)
-def test_every_instruction_set_gives_the_same_bits(isa: str) -> None:
-    for case in (table_case(), table_case(7, 18, 90, 99)):
-        assert_same_bits(run_native(case, isa=isa), reference.run(CELL_TYPES["LSTM"], case.inputs, case.attributes))
+        assert_same_bits(found, expected(other))
 
 
 def test_library_exports_two_functions(library_symbols: set[str]) -> None:

@@ -10,24 +10,22 @@ second call on perhaps by rows, when there are four for each thread and the weig
 from __future__ import annotations
 
 import ctypes
-import functools
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import numpy.typing as npt
+import onnxruntime as ort
 import pytest
 
-from rnnqc.cells.types import CELL_TYPES
-from rnnqc.reference import operators as reference
 from tests.native.bundles import bundled, spread
-from tests.native.kernel_calls import NATIVE, pointer
+from tests.native.cell_kinds import KINDS, variants, varied
+from tests.native.kernel_calls import NATIVE, fewest_apart, pointer
 from tests.native.quant_lstm_cases import (
     Arrays,
     Case,
     assert_same_bits,
+    expected,
     native_session,
-    pack_at_random,
     run_native,
     table_case,
 )
@@ -90,148 +88,71 @@ def test_team_whose_tasks_run_one_after_the_other(tasks: int) -> None:
     assert members == 1, "one thread would be given the rows of several, and read all weights for each"
 
 
-def _lengths(*lengths: int) -> Callable[[Case], None]:
-    def change(case: Case) -> None:
-        batch = case.inputs["X"].shape[1]
-        case.inputs["sequence_lens"] = np.resize(np.int32(lengths), batch)
-
-    return change
-
-
-def _states(case: Case) -> None:
-    shape = (case.inputs["X"].shape[1], case.attributes["hidden_size"])
-    rng = np.random.default_rng(0)
-    case.inputs |= {name: rng.normal(0, 1, shape).astype(np.float32) for name in ("initial_h", "initial_c")}
-
-
-def _peepholes(case: Case) -> None:
-    case.inputs["P"] = np.random.default_rng(0).normal(0, 1e-3, 3 * case.attributes["hidden_size"]).astype(np.float32)
-
-
-def _float_cell(case: Case) -> None:
-    case.attributes |= {"cell_scale": 0.0, "output_kind": "Softsign"}
-
-
-def _dynamic_hidden(case: Case) -> None:
-    case.attributes |= {"h_mode": "dynamic_row"}
-    case.outputs = case.outputs[:3]
-
-
-def _reverse(case: Case) -> None:
-    case.attributes["direction"] = "reverse"
-
-
-def _codes(case: Case) -> None:
-    case.inputs["X"] = np.random.default_rng(0).integers(0, 256, case.inputs["X"].shape, dtype=np.uint8)
-    case.inputs["x_multiplier"] = case.inputs["x_multiplier"] / np.float32(64)
-    case.attributes["x_mode"] = "codes"
-
-
-def _last_outputs_only(case: Case) -> None:
-    case.outputs = ("Y_h", "Y_c")
-
-
-def _packed(group_size: int) -> Callable[[Case], None]:
-    def change(case: Case) -> None:
-        for key in ("W", "R"):
-            pack_at_random(case, key, group_size, np.random.default_rng(0))
-            case.constants = (*case.constants, f"{key}_group_multiplier")
-
-    return change
-
-
-# time, batch, inputs, hidden. Bytes of R and rows: below and above what is worth two parts; four rows a thread, less,
+# Steps, rows, inputs, units. Bytes of R and rows: below and above what is worth two parts; four rows a thread, less,
 # and more weights than a thread takes for itself; a single step.
 SHAPES = [
     *((1, 1, 9, 21), (1, 1, 300, 130), (1, 9, 30, 300), (30, 1, 9, 80), (30, 1, 9, 110), (25, 1, 300, 144)),
     *((20, 7, 40, 100), (20, 8, 40, 100), (9, 13, 17, 150), (40, 16, 5, 33), (5, 8, 20, 450), (4, 3, 600, 250)),
 ]
-VARIANTS: dict[str, list[Callable[[Case], None]]] = {
-    "plain": [],
-    "lengths": [_lengths(0, 4, 1, 3), _states],
-    "no lengths above 0": [_lengths(0)],
-    "reverse, lengths": [_reverse, _lengths(2, 4, 4, 1)],
-    "peepholes": [_peepholes, _states],
-    "float cell, reverse": [_float_cell, _reverse],
-    "dynamic hidden, lengths": [_dynamic_hidden, _lengths(4, 3, 0)],
-    "codes, last outputs": [_codes, _last_outputs_only],
-    "int4": [_packed(0)],
-    "int4 in groups, lengths": [_packed(32), _lengths(4, 0, 2)],
-}
 
 
-@functools.cache
-def _expected(shape: tuple[int, ...], variant: str) -> Arrays:
-    case = _case(shape, variant)
-    return reference.run(CELL_TYPES["LSTM"], case.inputs, case.attributes)
-
-
-def _case(shape: tuple[int, ...], variant: str) -> Case:
-    time, batch, inputs, hidden = shape
-    case = table_case(time=time, batch=batch, inputs=inputs, hidden=hidden, seed=sum(shape))
-    for change in VARIANTS[variant]:
-        change(case)
-    if "sequence_lens" in case.inputs:
-        np.minimum(case.inputs["sequence_lens"], time, out=case.inputs["sequence_lens"])
-    return case
-
-
-@pytest.mark.few(1)
-@pytest.mark.parametrize("threads", [1, 2, 4, 8])
-@bundled("shape, variant", spread(6, SHAPES, VARIANTS))
-def test_threads_give_the_same_bits(variant: str, shape: tuple[int, ...], threads: int) -> None:
-    case = _case(shape, variant)
-    expected = _expected(shape, variant)
-    # One thread divides nothing; that the others arrive takes some calls.
-    session = native_session(case.model(), threads)
-    for _ in range(1 if threads == 1 else 3):
+def same_again(session: ort.InferenceSession, case: Case, wanted: Arrays, calls: int) -> None:
+    """One thread divides nothing; that the others arrive takes some calls."""
+    for _ in range(calls):
         found = session.run(list(case.outputs), case.feeds())
-        assert_same_bits(dict(zip(case.outputs, found, strict=True)), expected)
+        assert_same_bits(dict(zip(case.outputs, found, strict=True)), wanted)
 
 
-@pytest.mark.parametrize("batch", [9, 13])
-def test_groups_of_unequal_size_have_their_memory(batch: int) -> None:
+@pytest.mark.few(6)
+@pytest.mark.parametrize("kind", KINDS)
+@bundled("shape, variant", spread(6, SHAPES, range(11)), few=10)
+def test_threads_give_the_same_bits(kind: str, shape: tuple[int, ...], variant: int) -> None:
+    names = list(variants(kind))
+    case = varied(kind, names[variant % len(names)], *shape, sum(shape))
+    wanted = expected(case)
+    for threads in (1, 2, 4, 8):
+        same_again(native_session(case.model(), threads), case, wanted, 1 if threads == 1 else 3)
+
+
+@pytest.mark.few(6)
+@pytest.mark.parametrize("kind", KINDS)
+def test_groups_of_unequal_size_have_their_memory(kind: str) -> None:
     """A group with fewer rows takes more steps at a time, and here more memory; too little of it shows as a crash."""
-    case = table_case(time=60, batch=batch, inputs=16, hidden=256)
-    expected = run_native(case)
-    session = native_session(case.model(), threads=2)
-    for _ in range(20):
-        assert_same_bits(dict(zip(case.outputs, session.run(list(case.outputs), case.feeds()), strict=True)), expected)
+    for batch in (9, 13):
+        case = KINDS[kind](60, batch, 16, 256)
+        same_again(native_session(case.model(), 2), case, run_native(case), 10)
 
 
-@pytest.mark.few(3)
-@pytest.mark.parametrize("threads", [1, 2, 4])
-@pytest.mark.parametrize("variant", ["plain", "lengths", "peepholes", "int4 in groups, lengths"])
-def test_concurrent_runs_of_one_session(variant: str, threads: int) -> None:
+@pytest.mark.few(6)
+@pytest.mark.parametrize("kind", KINDS)
+@bundled("variant, threads", [("plain", 1), ("lengths", 2), ("plain", 4)])
+def test_concurrent_runs_of_one_session(kind: str, variant: str, threads: int) -> None:
     """Runs of several shapes at the same time; each has its own division and memory."""
-    model, jobs = None, []
+    fixed, jobs = varied(kind, variant, 2, 2, 30, 140), []
     for time, batch in ((20, 1), (3, 9), (1, 1), (12, 4), (7, 16), (1, 30)):
-        case = _case((time, batch, 30, 140), variant)
-        fixed = _case((2, 2, 30, 140), variant)
-        feeds: Arrays = {name: value for name, value in case.inputs.items() if name not in fixed.constants}
-        jobs.append((feeds, reference.run(CELL_TYPES["LSTM"], {**fixed.inputs, **feeds}, fixed.attributes)))
-        model = fixed.model()
-    assert model is not None
-    session = native_session(model, threads)
-    outputs = [output.name for output in session.get_outputs()]
+        case = varied(kind, variant, time, batch, 30, 140)
+        case.inputs |= {n: fixed.inputs[n] for n in fixed.constants if n in fixed.inputs}
+        jobs.append((case.feeds(), expected(case)))
+    session, outputs = native_session(fixed.model(), threads), list(fixed.outputs)
 
     def run(k: int) -> None:
-        feeds, expected = jobs[k % len(jobs)]
-        assert_same_bits(dict(zip(outputs, session.run(outputs, feeds), strict=True)), expected)
+        feeds, wanted = jobs[k % len(jobs)]
+        assert_same_bits(dict(zip(outputs, session.run(outputs, feeds), strict=True)), wanted)
 
     with ThreadPoolExecutor(5) as pool:
-        list(pool.map(run, range(120)))
+        list(pool.map(run, range(60)))
 
 
+UNITS = fewest_apart(4)
 # Columns of R that need more bits than the others: apart where that takes fewer bytes, and no more than half of all.
-WIDE = [0, 1, 2, 63, 64, 65, 128, 129, 300, 399, 400, 401, 800]
+WIDE = [0, 1, 2, 63, 64, 65, 128, 129, 300, 2 * UNITS - 1, 2 * UNITS, 2 * UNITS + 1, 4 * UNITS]
 
 
 @pytest.mark.few(1)
 @bundled("batch, count", spread(4, [1, 3, 8, 37], WIDE), few=6)
 @pytest.mark.parametrize(("few", "many"), [(4, 8), (6, 8), (4, 6)])
 def test_columns_of_more_bits_than_the_others(few: int, many: int, batch: int, count: int) -> None:
-    time, hidden = 8, 200
+    time, hidden = 8, UNITS
     case = table_case(time=time, batch=batch, inputs=11, hidden=hidden, seed=count)
     rng = np.random.default_rng([count, batch])
     small, large = 2 ** (few - 1), 2 ** (many - 1)
@@ -244,17 +165,14 @@ def test_columns_of_more_bits_than_the_others(few: int, many: int, batch: int, c
     case.inputs["h_multiplier"] *= np.float32(4)
     if batch > 8:
         case.inputs["sequence_lens"] = rng.integers(0, time + 1, batch, dtype=np.int32)
-    expected = reference.run(CELL_TYPES["LSTM"], case.inputs, case.attributes)
+    wanted = expected(case)
     for threads in (1, 2, 4):
-        session = native_session(case.model(), threads)
-        for _ in range(2):
-            found = session.run(list(case.outputs), case.feeds())
-            assert_same_bits(dict(zip(case.outputs, found, strict=True)), expected)
+        same_again(native_session(case.model(), threads), case, wanted, 2)
 
 
 @pytest.mark.parametrize("where", ["first", "last", "one gate", "one block"])
 def test_columns_of_eight_bits_side_by_side(where: str) -> None:
-    hidden = 200
+    hidden = UNITS
     case = table_case(time=8, batch=2, inputs=11, hidden=hidden)
     case.inputs["R"] = np.random.default_rng(0).integers(-8, 8, case.inputs["R"].shape, dtype=np.int8)
     gates = case.inputs["R"].reshape(hidden, 4, hidden)
@@ -265,8 +183,4 @@ def test_columns_of_eight_bits_side_by_side(where: str) -> None:
         "one block": gates[:, :, 64:80],
     }[where]
     part[:] = np.random.default_rng(1).integers(-128, 128, part.shape)
-    expected = reference.run(CELL_TYPES["LSTM"], case.inputs, case.attributes)
-    session = native_session(case.model(), 2)
-    for _ in range(10):
-        found = session.run(list(case.outputs), case.feeds())
-        assert_same_bits(dict(zip(case.outputs, found, strict=True)), expected)
+    same_again(native_session(case.model(), 2), case, expected(case), 10)

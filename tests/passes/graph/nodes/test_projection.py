@@ -11,11 +11,12 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper
 
 import rnnqc
 from rnnqc.errors import CompileError
 from tests.runs.commands import in_process
+from tests.subjects.protos import of_nodes
 from tests.subjects.torch_exports import exported, needed
 
 TEXT = r"proj_size = 4.*onnxruntime does not run.*Resolution: .*loop over its step"
@@ -25,16 +26,10 @@ def model(hidden: int, r: tuple[int, int], states: tuple[int, int] | None) -> on
     """A layer with these sizes of R, initial_h and initial_c."""
     shapes = {"W": (1, r[0], 5), "R": (1, *r)}
     shapes |= {"initial_h": (1, 2, states[0]), "initial_c": (1, 2, states[1])} if states else {}
-    tensors = [numpy_helper.from_array(np.full(s, 0.1, np.float32), n) for n, s in shapes.items()]
+    arrays = {n: np.full(s, 0.1, np.float32) for n, s in shapes.items()}
     inputs = ["X", "W", "R", *(["", "", "initial_h", "initial_c"] if states else [])]
-    graph = helper.make_graph(
-        [helper.make_node("LSTM", inputs, ["Y"], "layer", hidden_size=hidden)],
-        "g",
-        [helper.make_tensor_value_info("X", TensorProto.FLOAT, [7, 2, 5])],
-        [helper.make_tensor_value_info("Y", TensorProto.FLOAT, None)],
-        tensors,
-    )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    node = helper.make_node("LSTM", inputs, ["Y"], "layer", hidden_size=hidden)
+    return of_nodes([node], {"X": [7, 2, 5]}, {"Y": None}, arrays)
 
 
 @pytest.mark.parametrize(

@@ -5,13 +5,13 @@ from __future__ import annotations
 import itertools
 
 import numpy as np
-import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
 
 from rnnqc.ir import Model, Node
 from rnnqc.passes.graph.values import constant_expressions
 from rnnqc.passes.graph.values.constant_expressions import Constants, constant_expression
+from tests.subjects.protos import of_nodes
 
 LENGTH = 1500
 
@@ -20,11 +20,8 @@ def chain(first: str) -> Model:
     """`first` + 1, + 1, ..: a row of sums, each of which reads the one before."""
     names = [first, *(f"v{k}" for k in range(LENGTH))]
     nodes = [helper.make_node("Add", [a, "one"], [b]) for a, b in itertools.pairwise(names)]
-    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [1])
-    y = helper.make_tensor_value_info(names[-1], TensorProto.FLOAT, [1])
-    held = [numpy_helper.from_array(np.full(1, k, np.float32), n) for n, k in (("zero", 0), ("one", 1))]
-    graph = helper.make_graph(nodes, "chain", [x], [y], held)
-    return Model(onnx.helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8))
+    held = {n: np.full(1, k, np.float32) for n, k in (("zero", 0), ("one", 1))}
+    return Model(of_nodes(nodes, {"x": [1]}, {names[-1]: [1]}, held))
 
 
 def test_a_long_row_of_constants() -> None:
@@ -57,12 +54,9 @@ def test_what_depends_on_an_input_is_found_out_once(monkeypatch: pytest.MonkeyPa
 )
 def test_the_only_number_of_a_value_of_unknown_shape(array: np.ndarray, number: float | None) -> None:
     """Also behind operators that repeat it: ones of the shape of an input."""
-    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", *array.shape])
-    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
     nodes = [helper.make_node("Shape", ["x"], ["s"]), helper.make_node("Expand", ["a", "s"], ["e"])]
     nodes.append(helper.make_node("Cast", ["e"], ["y"], to=TensorProto.FLOAT))
-    graph = helper.make_graph(nodes, "filled", [x], [y], [numpy_helper.from_array(array, "a")])
-    model = Model(onnx.helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8))
+    model = Model(of_nodes(nodes, {"x": ["N", *array.shape]}, {"y": None}, {"a": array}))
     constants = Constants(model)
     assert constants.uniform(model.graph.outputs[0]) == number
     assert constants.zero(model.graph.outputs[0]) == (number == 0)
