@@ -148,7 +148,6 @@ UNITS = fewest_apart(4)
 WIDE = [0, 1, 2, 63, 64, 65, 128, 129, 300, 2 * UNITS - 1, 2 * UNITS, 2 * UNITS + 1, 4 * UNITS]
 
 
-@pytest.mark.few(1)
 @bundled("batch, count", spread(4, [1, 3, 8, 37], WIDE), few=6)
 @pytest.mark.parametrize(("few", "many"), [(4, 8), (6, 8), (4, 6)])
 def test_columns_of_more_bits_than_the_others(few: int, many: int, batch: int, count: int) -> None:
