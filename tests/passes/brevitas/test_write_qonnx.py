@@ -15,6 +15,7 @@ from rnnqc.ir import CELL_TAG, Model, info, shape_of
 from rnnqc.passes import DecomposeLstm, InsertQcdq, PassManager, WriteQonnx
 from rnnqc.passes.formats.brevitas_contract import misfits
 from rnnqc.recipes.recipe import Recipe, load_recipe
+from tests.generate.float_layer import Activation
 from tests.passes.pass_testing import INT8, apply, before, nodes_of, text_of
 from tests.subjects.lstm_models import LstmCase, stacked_model
 
@@ -108,6 +109,24 @@ DECLINED: dict[str, tuple[LstmCase, Sequence[str], str]] = {
     "peepholes": (CASE.replace(peepholes=True), (), "peepholes"),
     "float input": (CASE, ("*.input.bits=none", "*.bias.bits=none"), "input: bits = none"),
     "float state": (CASE, ("*.cell_state.bits=none",), "cell_state: bits = none"),
+    "another activation": (
+        CASE.replace(activations=tuple(map(Activation, ("HardSigmoid", "Tanh", "Tanh")))),
+        (),
+        "activations: HardSigmoid",
+    ),
+    "input of another scale": (CASE, ("*.input.share=none", "*.input.scale=0.02"), "input: scale"),
+    "weights of several scales": (CASE, ("*.weight.share=none",), "R.weight"),
+    "output that is not rounded": (CASE, ("*.hidden.rounded_output=false",), "rounded_output"),
+    "part of the state": (CASE, ("*.cell_state.added.bits=7",), "cell_state.added: bits = 7"),
+    "zero point": (CASE, ("*.input_gate.acc.zero_point=3",), "input_gate.acc: zero_point = 3"),
+    "table": (CASE, ("*.output_gate.activation.table=piecewise-linear",), "table"),
+    "a further quantizer": (
+        CASE,
+        ("*.forget_gate.hidden_product.bits=8", "*.forget_gate.hidden_product.scale=0.01"),
+        "forget_gate.hidden_product",
+    ),
+    "accumulator": (CASE, ("*.accumulator.bits=20",), "accumulator"),
+    "another rounding of sums": (CASE, ("*.acc.rounding=half_up",), "half_up"),
     "another rounding": (CASE, ("*.hidden.rounding=half_up",), "hidden: rounding = half_up"),
     "too wide": (CASE, ("*.acc.bits=20",), "input_gate.acc, output_gate.acc, .*: 20 bits"),
     "groups": (CASE, ("*.weight.bits=4", "*.weight.group_size=32", "*.weight.share=none"), "W.weight"),

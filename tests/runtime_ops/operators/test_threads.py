@@ -19,7 +19,7 @@ import pytest
 
 from tests.native.bundles import bundled, spread
 from tests.native.cell_kinds import KINDS, variants, varied
-from tests.native.kernel_calls import NATIVE, fewest_apart, pointer
+from tests.native.kernel_calls import ISAS_OF, NATIVE, fewest_apart, pointer
 from tests.native.quant_lstm_cases import (
     Arrays,
     Case,
@@ -148,10 +148,10 @@ UNITS = fewest_apart(4)
 WIDE = [0, 1, 2, 63, 64, 65, 128, 129, 300, 2 * UNITS - 1, 2 * UNITS, 2 * UNITS + 1, 4 * UNITS]
 
 
-@pytest.mark.few(1)
 @bundled("batch, count", spread(4, [1, 3, 8, 37], WIDE), few=6)
 @pytest.mark.parametrize(("few", "many"), [(4, 8), (6, 8), (4, 6)])
 def test_columns_of_more_bits_than_the_others(few: int, many: int, batch: int, count: int) -> None:
+    """With the library's own instruction set, and with one that has kernels for 6 bits."""
     time, hidden = 8, UNITS
     case = table_case(time=time, batch=batch, inputs=11, hidden=hidden, seed=count)
     rng = np.random.default_rng([count, batch])
@@ -168,6 +168,7 @@ def test_columns_of_more_bits_than_the_others(few: int, many: int, batch: int, c
     wanted = expected(case)
     for threads in (1, 2, 4):
         same_again(native_session(case.model(), threads), case, wanted, 2)
+    same_again(native_session(case.model(), isa=ISAS_OF[6][-1]), case, wanted, 1)
 
 
 @pytest.mark.parametrize("where", ["first", "last", "one gate", "one block"])
