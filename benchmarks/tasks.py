@@ -113,7 +113,7 @@ class Dtln(Task):
     """Speech enhancement by two streaming models, framed as in its README: 512 samples, shifted by 128."""
 
     name = "dtln"
-    FRAME, SHIFT, CALIBRATION_FRAMES = 512, 128, 1000
+    FRAME, SHIFT, CALIBRATION_FRAMES = 512, 128, 3500
     ZERO = np.zeros((1, 2, 128, 2), np.float32)
 
     def __init__(self, models: Path, data: Path, scale: float) -> None:
@@ -148,7 +148,10 @@ class Dtln(Task):
 
     def calibration(self, floats: Sessions) -> dict[str, list[Feeds]]:
         """Returns feeds from the first half, with other noise."""
-        frames = self.frames(self.other)[: self.calibration_frames]
+        return self.calls(floats, self.frames(self.other)[: self.calibration_frames])
+
+    def calls(self, floats: Sessions, frames: Array) -> dict[str, list[Feeds]]:
+        """Returns the feeds of frames `[N,512]` by model; those of model 2 follow from the float model 1."""
         first = self.first_feeds(frames)
         mask = self._stream(floats["model_1"], "model_1", first)["activation_2"]
         return {"model_1": first, "model_2": self.second_feeds(frames, mask)}

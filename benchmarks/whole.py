@@ -3,13 +3,14 @@
     python benchmarks/whole.py MODELS_FOLDER DATA_FOLDER [--models GLOB ...] [--ways GLOB ...] [--threads N]
         [--rounds N] [--json OUT.json]
 
-One call is a frame, a symbol, a chunk or a review. Ways: onnxruntime's float model; its `quantize_dynamic` of
-everything but convolutions; OpenVINO float, with weights compressed to int8 by NNCF, and quantized by NNCF with
-calibration data; rnnqc's default recipe with `rest="int8"`, native, native and calibrated, and in stock onnxruntime.
-Sessions take turns; times are minima; "x" is onnxruntime's float time over the way's. OpenVINO is called from Python as
-its users call it, with tensors set in advance. "dB" is the SQNR of the main output over a stream of calls in which each
-way carries its own states, on other data than for calibration; "size" is that of the file over the float file. A way
-that does not run a model gives the reason. "goal" is the intended speed-up.
+One call is a frame, a symbol, a chunk or a review; frames and chunks follow each other as in the tasks of tasks.py.
+Ways: onnxruntime's float model; its `quantize_dynamic` of everything but convolutions; OpenVINO float, with weights
+compressed to int8 by NNCF, and quantized by NNCF with calibration data; rnnqc's default recipe with `rest="int8"`,
+native, native and calibrated, and in stock onnxruntime. Sessions take turns; times are minima; "x" is onnxruntime's
+float time over the way's. OpenVINO is called from Python as its users call it, with tensors set in advance. "dB" is the
+SQNR of the main output over a stream of calls in which each way carries its own states, on other data than for
+calibration: all of the test data of a task; "size" is that of the file over the float file. A way that does not run a
+model gives the reason. "goal" is the intended speed-up.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import argparse
 import fnmatch
 import logging
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -39,7 +40,7 @@ from rnnqc.timing import bound_run, session_options, take_turns, timings
 
 Run = Callable[[Feeds], Mapping[str, Array]]
 CALLS = 40
-"""Number of calls for calibration, and for measurement."""
+"""Number of calls for calibration, and for measurement, of models without a task."""
 LM_TOKENS = 33278
 
 
@@ -50,7 +51,8 @@ class Case:
     Attributes:
         name: The name of the row.
         proto: The float model.
-        calls: Calls for calibration, and as many for measurement; states only in the first.
+        calibration: Calls for calibration; states only in the first.
+        measured: Calls for measurement, on other data; states only in the first.
         output: The main output.
         goal: The intended speed-up.
         carried: For each state input, the output that feeds it in the next call.
@@ -59,23 +61,12 @@ class Case:
 
     name: str
     proto: onnx.ModelProto
-    calls: Sequence[Feeds]
+    calibration: Sequence[Feeds]
+    measured: Sequence[Feeds]
     output: str
     goal: float
     carried: Mapping[str, str] = field(default_factory=dict)
     lowering: Mapping[str, Any] = field(default_factory=dict)
-
-    @property
-    def calibration(self) -> list[Feeds]:
-        """The first half of the calls."""
-        return [dict(c) for c in self.calls[: len(self.calls) // 2]]
-
-    @property
-    def measured(self) -> list[Feeds]:
-        """The second half, from the first states."""
-        states = {n: a for n, a in self.calls[0].items() if n in self.carried}
-        first, *others = self.calls[len(self.calls) // 2 :]
-        return [{**first, **states}, *others]
 
     @cached_property
     def complete(self) -> list[Feeds]:
@@ -108,8 +99,14 @@ def with_zeros(feeds: Sequence[Feeds], **states: tuple[int, ...]) -> list[Feeds]
     return [{**feeds[0], **{n: np.zeros(s, np.float32) for n, s in states.items()}}, *feeds[1:]]
 
 
-def cases(models: Path, data: Path, rnnt: Callable[[], onnx.ModelProto] | None = None) -> list[Case]:
-    """Returns every case whose files exist.
+def halves(feeds: Sequence[Feeds], **states: tuple[int, ...]) -> tuple[list[Feeds], list[Feeds]]:
+    """Returns feeds for calibration and for measurement; zeros for states of these shapes in the first of each."""
+    middle = len(feeds) // 2
+    return with_zeros(feeds[:middle], **states), with_zeros(feeds[middle:], **states)
+
+
+def cases(models: Path, data: Path, rnnt: Callable[[], onnx.ModelProto] | None = None) -> Iterator[Case]:
+    """Yields every case whose files exist.
 
     Args:
         models: Folder with dtln, silero_vad, gtcrn, rnnoise, vitis_rnn, byte_sb_bidi_lstm and wikitext2_lm.
@@ -117,65 +114,68 @@ def cases(models: Path, data: Path, rnnt: Callable[[], onnx.ModelProto] | None =
         rnnt: Makes the RNN-T prediction network.
     """
     rng = np.random.default_rng(0)
-    found: list[Case] = []
-    count, lm = 2 * CALLS, models / "wikitext2_lm" / "wikitext2_lm.onnx"
+    lm = models / "wikitext2_lm" / "wikitext2_lm.onnx"
     if lm.exists():
-        states = {"h0": (2, 1, 400), "c0": (2, 1, 400)}
         for steps, goal in ((1, 6.0), (35, 4.0)):
-            tokens = np.minimum(rng.zipf(1.3, (count, steps, 1)), LM_TOKENS - 1)
-            feeds = with_zeros([{"tokens": t} for t in tokens.astype(np.int64)], **states)
+            tokens = np.minimum(rng.zipf(1.3, (2 * CALLS, steps, 1)), LM_TOKENS - 1)
+            feeds = halves([{"tokens": t} for t in tokens.astype(np.int64)], h0=(2, 1, 400), c0=(2, 1, 400))
             name = f"language model, {steps} token{'s' if steps > 1 else ''}"
-            found.append(Case(name, load_proto(lm), feeds, "logits", goal, {"h0": "hn", "c0": "cn"}))
-    sound = models / "silero_vad" / "test.wav"
-    if (models / "dtln").exists() and sound.exists():
-        task = Dtln(models, data, 1.0)
-        frames = task.frames(task.noisy)[:: len(task.noisy) // task.SHIFT // count][:count]
-        ones = np.ones((len(frames), task.FRAME // 2 + 1))
-        for name, feeds, state, output, goal in (
-            ("model_1", task.first_feeds(frames), "input_3", "activation_2", 4.0),
-            ("model_2", task.second_feeds(frames, ones), "input_5", "conv1d_3", 2.0),
-        ):
-            proto, carried = load_proto(task.models[name]), task.carried[name]
-            found.append(
-                Case(f"DTLN {name}", proto, with_zeros(feeds, **{state: (1, 2, 128, 2)}), output, goal, carried)
-            )
-    if sound.exists():
-        vad = Silero(models, data, 1.0)
-        feeds = with_zeros(vad.feeds(vad.measured)[:count], state=(2, 1, 128))
-        lowering = {"bind": {"sr": 16000}, "dims": {"batch": 1, "sequence": vad.CHUNK + vad.CONTEXT}}
-        proto = load_proto(vad.models["model"])
-        found.append(Case("Silero VAD, 16 kHz", proto, feeds, "output", 1.6, vad.carried["model"], lowering))
-    if (models / "gtcrn").exists() and sound.exists():
-        enhancer = Gtcrn(models, data, 1.0)
-        frames_of = enhancer.feeds(enhancer.measured[: 2 * count * enhancer.SHIFT])[:count]
-        proto, carried = load_proto(enhancer.models["model"]), enhancer.carried["model"]
-        found.append(Case("GTCRN", proto, with_zeros(frames_of, **enhancer.CACHES), "enh", 1.5, carried))
+            yield Case(name, load_proto(lm), *feeds, "logits", goal, {"h0": "hn", "c0": "cn"})
+    if (models / "silero_vad" / "test.wav").exists():
+        yield from _speech(models, data)
     if (models / "rnnoise").exists():
-        noise = Rnnoise(models, data, 1.0)
-        states = {n: (1, 1, k) for n, k in noise.STATES.items()}
-        proto = load_proto(noise.models["model"])
-        carried = dict(zip(states, [o.name for o in proto.graph.output if o.name not in ("gains", "vad")], strict=True))
-        feeds = with_zeros([{"features": f[None]} for f in noise.features[1000 : 1000 + count]], **states)
-        found.append(Case("RNNoise", proto, feeds, "gains", 2.0, carried))
+        yield _rnnoise(Rnnoise(models, data, 1.0))
     if (models / "vitis_rnn").exists() and (data / "imdb").exists():
         for kind, goal in ((Imdb, 4.6), (ImdbGru, 5.0)):
             reviews = kind(models, data, 0.05)
-            feeds = [{"tokens": t[None]} for t in reviews.tokens[: count // 2]]
+            feeds = halves([{"tokens": t[None]} for t in reviews.tokens[:CALLS]])
             name = f"IMDb {'GRU' if kind is ImdbGru else 'LSTM'}, 500 tokens"
-            found.append(Case(name, load_proto(reviews.models["model"]), feeds, "prob", goal))
+            yield Case(name, load_proto(reviews.models["model"]), *feeds, "prob", goal)
     splitter = models / "byte_sb_bidi_lstm" / "model.onnx"
     if splitter.exists():
         proto = load_proto(splitter)
-        text = rng.integers(97, 123, (count // 2, 1, 256)).astype(np.uint8)
-        feeds = [{"input": t} for t in text]
-        found.append(Case("byte_sb, 256 bytes", proto, feeds, proto.graph.output[0].name, 4.5))
+        text = rng.integers(97, 123, (CALLS, 1, 256)).astype(np.uint8)
+        feeds = halves([{"input": t} for t in text])
+        yield Case("byte_sb, 256 bytes", proto, *feeds, proto.graph.output[0].name, 4.5)
     for batch in (1, 8) if rnnt is not None else ():
         assert rnnt is not None
-        symbols = rng.integers(0, 1025, (count, 1, batch))
-        feeds = [{"token": s, "frame": rng.standard_normal((batch, 640)).astype(np.float32)} for s in symbols]
-        feeds = with_zeros(feeds, h=(2, batch, 640), c=(2, batch, 640))
-        found.append(Case(f"RNN-T, batch {batch}", rnnt(), feeds, "logits", 5.0, {"h": "h_next", "c": "c_next"}))
-    return found
+        symbols = rng.integers(0, 1025, (2 * CALLS, 1, batch))
+        calls = [{"token": s, "frame": rng.standard_normal((batch, 640)).astype(np.float32)} for s in symbols]
+        feeds = halves(calls, h=(2, batch, 640), c=(2, batch, 640))
+        yield Case(f"RNN-T, batch {batch}", rnnt(), *feeds, "logits", 5.0, {"h": "h_next", "c": "c_next"})
+
+
+def _speech(models: Path, data: Path) -> Iterator[Case]:
+    """Yields the cases with the recording of speech: all of a task's test data, in order."""
+    if (models / "dtln").exists():
+        task = Dtln(models, data, 1.0)
+        floats = {n: plain_session(load_proto(p), session_options()) for n, p in task.models.items()}
+        of_calibration, of_test = task.calibration(floats), task.calls(floats, task.frames(task.noisy))
+        for name, state, output, goal in (
+            ("model_1", "input_3", "activation_2", 4.0),
+            ("model_2", "input_5", "conv1d_3", 2.0),
+        ):
+            feeds = [with_zeros(f[name], **{state: task.ZERO.shape}) for f in (of_calibration, of_test)]
+            yield Case(f"DTLN {name}", load_proto(task.models[name]), *feeds, output, goal, task.carried[name])
+    vad = Silero(models, data, 1.0)
+    lowering = {"bind": {"sr": 16000}, "dims": {"batch": 1, "sequence": vad.CHUNK + vad.CONTEXT}}
+    calls = vad.calibration({})["model"], with_zeros(vad.feeds(vad.measured), state=(2, 1, 128))
+    proto = load_proto(vad.models["model"])
+    yield Case("Silero VAD, 16 kHz", proto, *calls, "output", 1.6, vad.carried["model"], lowering)
+    if (models / "gtcrn").exists():
+        enhancer = Gtcrn(models, data, 1.0)
+        calls = enhancer.calibration({})["model"], with_zeros(enhancer.feeds(enhancer.measured), **enhancer.CACHES)
+        yield Case("GTCRN", load_proto(enhancer.models["model"]), *calls, "enh", 1.5, enhancer.carried["model"])
+
+
+def _rnnoise(task: Rnnoise) -> Case:
+    """The features frame by frame; the first tenth is for calibration, and not measured."""
+    states = {n: (1, 1, k) for n, k in task.STATES.items()}
+    proto, part = load_proto(task.models["model"]), len(task.features) // task.CALIBRATION_PART
+    carried = dict(zip(states, [o.name for o in proto.graph.output if o.name not in ("gains", "vad")], strict=True))
+    frames = [{"features": f[None]} for f in task.features]
+    feeds = with_zeros(frames[:part], **states), with_zeros(frames[part:], **states)
+    return Case("RNNoise", proto, *feeds, "gains", 2.0, carried)
 
 
 def in_onnxruntime(proto: onnx.ModelProto, threads: int, native: bool | None = None) -> Built:

@@ -7,6 +7,7 @@ from rnnqc.passes.brevitas.write_qonnx import WriteQonnx
 from rnnqc.passes.cells.decompose_lstm import DecomposeLstm
 from rnnqc.passes.custom_cells.fuse_custom_cells import FuseCustomCells
 from rnnqc.passes.custom_cells.quantize_custom_cells import QuantizeCustomCells
+from rnnqc.passes.custom_cells.read_dynamic_products import ReadDynamicProducts
 from rnnqc.passes.custom_cells.roll_custom_steps import RollCustomSteps
 from rnnqc.passes.custom_cells.write_scans import WriteScans
 from rnnqc.passes.instruments import DumpAfterChange, Timing, VerifyModified
@@ -28,6 +29,7 @@ from rnnqc.passes.normalize.repair_lstm_export import RepairLstmExport
 from rnnqc.passes.normalize.simplify_sequences import SimplifySequences
 from rnnqc.passes.normalize.split_fused_operators import SplitFusedOperators
 from rnnqc.passes.normalize.write_choices import WriteChoices
+from rnnqc.passes.normalize.write_sequence_maps import WriteSequenceMaps
 from rnnqc.passes.qcdq.insert_qcdq import InsertQcdq
 from rnnqc.passes.recover.recognize_steps import RecognizeSteps
 from rnnqc.passes.recover.recover_loops import RecoverLoops
@@ -76,6 +78,7 @@ __all__ = [
     "QuantizeLinear",
     "QuantizeOutputs",
     "QuantizeWeights",
+    "ReadDynamicProducts",
     "ReadOrtLstm",
     "ReadQuantLstmCell",
     "ReadWeightCodes",
@@ -105,4 +108,5 @@ __all__ = [
     "WriteOrtLstm",
     "WriteQonnx",
     "WriteScans",
+    "WriteSequenceMaps",
 ]

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, final
 
-from rnnqc.errors import InternalError, Outcome, Remark
+from rnnqc.errors import InternalError, NotHandled, Outcome, Remark
 from rnnqc.evaluation.numerics import Numerics
 from rnnqc.ir import Model
 from rnnqc.passes.constant_checks import ConstantCheck
@@ -81,10 +81,12 @@ class Pass(abc.ABC):
     """Base of all passes. A contributor writes `info` and `run`."""
 
     info: ClassVar[PassInfo]
+    keeps_unused: ClassVar[bool] = False
+    """Whether unused nodes stay after a run."""
 
     @abc.abstractmethod
     def run(self, model: Model) -> PassResult:
-        """Rewrites `model` in place."""
+        """Rewrites `model` in place; then `__call__` removes unused nodes (see `keeps_unused`) and sorts the others."""
 
     def constant_check(self, model: Model) -> ConstantCheck | None:
         """Returns the check that compares the constants written by this pass with their definitions; None without one.
@@ -95,7 +97,7 @@ class Pass(abc.ABC):
 
     @final
     def __call__(self, model: Model) -> PassResult:
-        """Checks the requirements, runs the pass, checks a modified model, and checks the facts that the pass sets."""
+        """Checks the requirements, runs the pass, tidies and checks a modified model, and checks the facts it sets."""
         for property_ in sorted(self.info.requires, key=lambda p: p.value):
             reason = violated(model, property_)
             if reason:
@@ -105,6 +107,9 @@ class Pass(abc.ABC):
         with model.identities():
             result = self.run(model)
         if result.modified:
+            if not self.keeps_unused:
+                model.remove_dead()
+            model.sort()
             model.check()
         for property_ in sorted(self.info.sets, key=lambda p: p.value):
             reason = violated(model, property_)
@@ -117,3 +122,7 @@ class Pass(abc.ABC):
     def remark(self, outcome: Outcome, node: str, op: str, reason: str, found: str = "", action: str = "") -> Remark:
         """Returns a remark of this pass."""
         return Remark(self.info.name, outcome, node, op, reason, found, action)
+
+    def refused(self, outcome: Outcome, node: str, op: str, why: NotHandled) -> Remark:
+        """Returns a remark with the reason why a site stays unchanged."""
+        return self.remark(outcome, node, op, why.reason, why.found, why.action)

@@ -18,6 +18,7 @@ from rnnqc.passes.brevitas.write_qonnx import WriteQonnx
 from rnnqc.passes.cells.decompose_lstm import DecomposeLstm
 from rnnqc.passes.custom_cells.fuse_custom_cells import FuseCustomCells
 from rnnqc.passes.custom_cells.quantize_custom_cells import QuantizeCustomCells
+from rnnqc.passes.custom_cells.read_dynamic_products import ReadDynamicProducts
 from rnnqc.passes.custom_cells.roll_custom_steps import RollCustomSteps
 from rnnqc.passes.custom_cells.write_scans import WriteScans
 from rnnqc.passes.invariants import Property
@@ -38,6 +39,7 @@ from rnnqc.passes.normalize.repair_lstm_export import RepairLstmExport
 from rnnqc.passes.normalize.simplify_sequences import SimplifySequences
 from rnnqc.passes.normalize.split_fused_operators import SplitFusedOperators
 from rnnqc.passes.normalize.write_choices import WriteChoices
+from rnnqc.passes.normalize.write_sequence_maps import WriteSequenceMaps
 from rnnqc.passes.qcdq.insert_qcdq import InsertQcdq
 from rnnqc.passes.recover.recognize_steps import RecognizeSteps
 from rnnqc.passes.recover.recover_loops import RecoverLoops
@@ -79,11 +81,13 @@ def normal_form(
         scans: Whether loops of custom cells become Scans; of no use where they stay float.
     """
     return [
+        *([ReadDynamicProducts()] if scans and not keep_codes else []),  # custom_cells: integer products become floats
         *([] if keep_codes else [ReadOrtLstm()]),  # normalize: onnxruntime's quantized LSTMs become LSTMs
         *([Canonicalize(keep_codes=keep_codes), *optional_passes()] if remove_sorting else []),  # normalize: no sorts
         RepairLstmExport(),  # normalize: an exported fixed batch dimension becomes dynamic
         ReadWeightCodes(keep=keep_codes),  # normalize: quantized weights become one constant each
         Canonicalize(keep_codes=keep_codes),  # normalize: recurrent nodes get one layout and explicit attributes
+        WriteSequenceMaps(),  # normalize: maps over sequences of tensors become loops
         SplitFusedOperators(),  # normalize: onnxruntime's fused operators become separate ones
         *([FoldConstants()] if fold else []),  # normalize: known shapes, indices and conditions are computed
         ComputeInFloat32(),  # normalize: float16 and float64 nodes get Casts around them
@@ -198,7 +202,7 @@ def optional_passes() -> list[Pass]:
 
 def _brevitas(form: str) -> list[Pass]:
     return [
-        ReadQuantLstmCell(integer=form != QCDQ, functions=form == FUSED),  # brevitas: QuantLSTMCell becomes a cell
+        ReadQuantLstmCell(integer=form != QCDQ),  # brevitas: QuantLSTMCell becomes a cell
         LowerQuantOperators(),  # brevitas: QONNX quantizers become standard operators
     ]
 
@@ -210,7 +214,7 @@ def _quantized(recipe: Recipe, form: str, unroll: bool, statistics: Statistics |
         InsertQcdq(recipe, statistics, integer=form != QCDQ),  # qcdq: every point gets its format and quantizer
     ]
     if form != QCDQ:
-        passes.append(FoldScales(dispatch=not unroll, functions=form == FUSED))  # render: integer matmuls, look-ups
+        passes.append(FoldScales(dispatch=not unroll))  # render: integer matmuls, look-ups
     if not unroll:
         passes.append(RestoreNodes())  # render: float cells become nodes again
     return passes

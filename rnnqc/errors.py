@@ -130,6 +130,14 @@ class NumericsError(InternalError):
     """A pass changed values by more than it declares."""
 
 
+class NotHandled(Exception):  # noqa: N818 - not an error: the site stays unchanged
+    """A pass leaves a valid site unchanged; carries the reason, what was found, and what to do."""
+
+    def __init__(self, reason: str, found: str, action: str = "") -> None:
+        super().__init__(reason)
+        self.reason, self.found, self.action = reason, found, action
+
+
 class Outcome(enum.Enum):
     """The outcome of a pass at a site."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
@@ -86,13 +85,7 @@ class Verification(Result):
 
         With generated data the first level, of usual magnitude, counts: models often turn noise into near-constants.
         """
-        made = verdict_of(
-            Judged(
-                c.name, c.sqnr_db, c.equal, c.unlike, c.steps is not None and c.steps.growing,
-                math.inf if self.generated else c.varying_db, c.constant,
-            )
-            for c in self.levels[0].outputs
-        )  # fmt: skip
+        made = verdict_of(Judged.of(c, varying=not self.generated) for c in self.levels[0].outputs)
         if made is None or not self.generated:
             return made
         return replace(

@@ -7,6 +7,7 @@ Messages name an option, such as `--calibration DATA`. For a program in Python t
 from __future__ import annotations
 
 import contextlib
+import functools
 import re
 from collections.abc import Iterator, Sequence
 
@@ -33,12 +34,12 @@ _VALUE = (
     rf"(?:{_QUOTED}|{_FILE}|[\w./*\[\]-]+[=:](?:{_QUOTED}|[\w.*\[\],-]*[\w*\]])|-?\d[\d.e-]*(?<![.-])|{_PLACE}|{_WORD})"
 )
 _OPTION = rf"(?<![\w-])--[a-z]+(?:-[a-z]+)*(?: {_VALUE}(?: (?={_QUOTED}){_VALUE})*)?"
-_PART = re.compile(rf"(?P<option>{_OPTION})|(?P<out>-o {_VALUE})|(?P<plain>{_FILE}|{_PLACE})")
-_COMMAND = re.compile(
+_PART = rf"(?P<option>{_OPTION})|(?P<out>-o {_VALUE})|(?P<plain>{_FILE}|{_PLACE})"
+_COMMAND = (
     rf"`?rnnqc (?P<name>{'|'.join(_FUNCTIONS)})\b"
     rf"(?P<rest>(?: (?:{_OPTION}|-o {_VALUE}|{_FILE}|{_PLACE}))*)`?|(?P<options>{_OPTION}(?: {_OPTION})*)"
 )
-_OTHERS = re.compile(r"`rnnqc [^`]*`|rnnqc recipes --points")
+_OTHERS = r"`rnnqc [^`]*`|rnnqc recipes --points"
 """Commands without a Python function, which stay as they are."""
 
 _speaks = False
@@ -55,6 +56,12 @@ def command_line() -> Iterator[None]:
         _speaks = before
 
 
+@functools.cache
+def _compiled(pattern: str) -> re.Pattern[str]:
+    """Compiles a pattern at its first use: that takes as long as a session, and most programs show no message."""
+    return re.compile(pattern)
+
+
 def worded(text: str) -> str:
     """Returns a message in the reader's terms: options on the command line, arguments in a program."""
     return text if _speaks or ("rnnqc " not in text and "--" not in text) else in_python(text)
@@ -63,8 +70,8 @@ def worded(text: str) -> str:
 def in_python(text: str) -> str:
     """Replaces commands and options in a message by functions and arguments of Python."""
     made, at = [], 0
-    while match := _COMMAND.search(text, at):
-        kept = next((m for m in _OTHERS.finditer(text, at) if m.start() <= match.start() < m.end()), None)
+    while match := _compiled(_COMMAND).search(text, at):
+        kept = next((m for m in _compiled(_OTHERS).finditer(text, at) if m.start() <= match.start() < m.end()), None)
         if kept is not None and not (match["name"] and match.end() == kept.end()):
             made.append(text[at : kept.end()])
             at = kept.end()
@@ -79,8 +86,8 @@ def _call(match: re.Match[str]) -> str:
     """Formats a command as a call: `rnnqc.lower("in.onnx", recipe="w4a8").save("out.onnx")`."""
     name, rest = match["name"], match["rest"]
     tick = "`" if match[0].startswith("`") else ""
-    out = next((m["out"] for m in _PART.finditer(rest) if m["out"]), "")
-    plain = [_written(m["plain"]) for m in _PART.finditer(rest) if m["plain"]]
+    out = next((m["out"] for m in _compiled(_PART).finditer(rest) if m["out"]), "")
+    plain = [_written(m["plain"]) for m in _compiled(_PART).finditer(rest) if m["plain"]]
     call = f"rnnqc.{name}" + (f"({', '.join([*plain, *_arguments(rest)])})" if rest else "")
     return f"{tick}{call}{f'.save({_written(out[3:])})' if out and name in _SAVED else ''}{tick}"
 
@@ -88,7 +95,7 @@ def _call(match: re.Match[str]) -> str:
 def _arguments(text: str) -> list[str]:
     """Returns the arguments for options, in order; repeated options become one argument."""
     given: dict[str, list[str]] = {}
-    for match in _PART.finditer(text):
+    for match in _compiled(_PART).finditer(text):
         if match["option"]:
             option, _, value = match["option"].partition(" ")
             values = re.findall(_VALUE, value) if _KINDS.get(option) == _LIST else [value] if value else []

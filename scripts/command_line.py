@@ -11,7 +11,7 @@ import os
 import re
 from collections.abc import Iterator
 
-from rnnqc import cli
+from rnnqc.commands.program import _parsers
 
 INTRODUCTION = """# Command line
 
@@ -62,7 +62,7 @@ def _section(name: str, summary: str, command: argparse.ArgumentParser) -> Itera
 def page() -> str:
     """Returns the whole page."""
     os.environ["COLUMNS"] = "84"  # argparse wraps at this width on any terminal
-    parser, commands = cli._parsers()
+    parser, commands = _parsers()
     (subparsers,) = (a for a in parser._actions if isinstance(a, argparse._SubParsersAction))
     lines = []
     for choice in subparsers._choices_actions:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import subprocess
+import sys
 import warnings
 from copy import deepcopy
 from pathlib import Path
@@ -18,6 +20,7 @@ import pytest
 
 import rnnqc
 from rnnqc.errors import CompileError
+from rnnqc.sessions.opening import _SMALLEST
 from tests.passes.pass_testing import plain_op
 from tests.runs.commands import in_process
 from tests.runs.sessions import assert_same_bits, options, run
@@ -230,3 +233,72 @@ def test_the_runtime_package_in_the_same_process() -> None:
     results = [ort.InferenceSession(proto.SerializeToString(), options).run(None, feed)[0]]
     results += [rnnqc.session(proto, options=o).run(None, feed)[0] for o in (options, None, options)]
     assert len({np.asarray(r).tobytes() for r in results}) == 1
+
+
+def test_a_lowered_file_is_opened_without_the_compiler(lowered: rnnqc.Lowered, tmp_path: Path) -> None:
+    """Loading it takes ten times as long as loading onnxruntime."""
+    lowered.save(tmp_path / "m.onnx")
+    program = (
+        "import sys, onnxruntime, rnnqc\n"
+        "for options in (None, onnxruntime.SessionOptions()):\n"
+        "    made = rnnqc.session(sys.argv[1], options=options)\n"
+        "    print(made.get_session_options().get_session_config_entry('rnnqc.operators'))\n"
+        "heavy = ('onnx', 'onnx_graphsurgeon', 'rnnqc.ir', 'rnnqc.passes')\n"
+        "print([m for m in heavy if m in sys.modules])\n"
+    )
+    command = [sys.executable, "-c", program, str(tmp_path / "m.onnx")]
+    *operators, heavy = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+    assert heavy == "[]"
+    assert operators == [";".join(sorted(f.name for f in lowered.proto.functions))] * 2
+
+
+def test_a_file_whose_bodies_are_removed(lowered: rnnqc.Lowered, tmp_path: Path) -> None:
+    """It names no operators, and gets all of them."""
+    onnx.save(_without_functions(lowered.proto), tmp_path / "bare.onnx")
+    assert rnnqc.runtime_ops.operators_of(tmp_path / "bare.onnx") == set()
+    options = ort.SessionOptions()
+    options.log_severity_level = 4
+    found = run(rnnqc.session(tmp_path / "bare.onnx", options=options), CASE.feeds())
+    assert_same_bits(found, run(rnnqc.session(lowered.proto), CASE.feeds()), "without bodies")
+
+
+def test_own_functions_in_a_file_are_refused(lowered: rnnqc.Lowered, tmp_path: Path) -> None:
+    """Even if the file says that it has lowered cells somewhere."""
+    model = CASE.model()
+    node = onnx.helper.make_node("Neg", ["a"], ["b"], doc_string="rnnqc.cells")
+    imports = [onnx.helper.make_opsetid("", 17)]
+    model.functions.append(onnx.helper.make_function("ai.rnnqc", "Twice", ["a"], ["b"], [node], imports))
+    model.ir_version = max(model.ir_version, 8)
+    onnx.save(model, tmp_path / "own.onnx")
+    with pytest.raises(CompileError, match="is not one of rnnqc's"):
+        rnnqc.session(tmp_path / "own.onnx")
+
+
+def test_the_smallest_model() -> None:
+    proto = onnx.load_from_string(_SMALLEST)
+    onnx.checker.check_model(proto, full_check=True)
+    assert [n.op_type for n in proto.graph.node] == ["Identity"]
+
+
+def test_operators_of_a_file(tmp_path: Path) -> None:
+    """Would catch functions of another domain, a field that is skipped wrongly, files that are no models."""
+    names = {"QuantLSTMCell_03", "Rearrange_12"}
+    model = CASE.model()
+    for domain, called in (("ai.rnnqc", names), ("else", {"Other"})):
+        for name in called:
+            node = onnx.helper.make_node("Neg", ["a"], ["b"])
+            imports = [onnx.helper.make_opsetid("", 17)]
+            model.functions.append(onnx.helper.make_function(domain, name, ["a"], ["b"], [node], imports))
+    model.model_version = 2**63 - 1
+    path = tmp_path / "m.onnx"
+    onnx.save(model, path)
+    assert rnnqc.runtime_ops.operators_of(path) == names
+    whole = path.read_bytes()
+    for wrong in (whole[:-3], b"\x0f\x00", b"\x0a", b"\xff" * 20, b"\x0a\xff\xff\xff\xff\xff\xff\xff\xff\x7f"):
+        path.write_bytes(wrong)
+        with pytest.raises(ValueError, match="not an ONNX model: "):
+            rnnqc.runtime_ops.operators_of(path)
+    path.write_bytes(b"")
+    assert rnnqc.runtime_ops.operators_of(path) == set()
+    with pytest.raises(FileNotFoundError):
+        rnnqc.runtime_ops.operators_of(tmp_path / "none.onnx")

@@ -16,6 +16,7 @@ import pytest
 
 import rnnqc
 from rnnqc import cli
+from rnnqc.commands.program import _parsers
 from rnnqc.wording import command_line, in_python, worded
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -84,7 +85,7 @@ def test_options_in_messages() -> None:
 
 
 def _options() -> set[str]:
-    _, commands = cli._parsers()
+    _, commands = _parsers()
     return {o for c in commands.values() for a in c._actions for o in a.option_strings}
 
 

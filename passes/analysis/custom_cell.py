@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from rnnqc.errors import NotHandled
 from rnnqc.ir import Graph, Node, Value, constant_array
 from rnnqc.passes.analysis.custom_products import CustomProduct
 from rnnqc.passes.analysis.float_recurrences import FloatRecurrence
 from rnnqc.passes.graph.loops.loop_states import State
-from rnnqc.passes.graph.nodes.lstm_node import NotHandled
 
 WEIGHT, HIDDEN, BIAS, VALUE = "weight", "hidden", "bias", "value"
 MEANINGS = (

@@ -19,13 +19,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from rnnqc.errors import NotHandled
 from rnnqc.ir import Graph, Model, Node, constant_array
 from rnnqc.passes.analysis.custom_cell import CustomCell
 from rnnqc.passes.analysis.custom_origins import Owner, Reader, owner_of
 from rnnqc.passes.analysis.custom_products import CustomProduct, custom_cells, read_product
 from rnnqc.passes.analysis.custom_rows import rows_of
 from rnnqc.passes.analysis.float_recurrences import FloatRecurrence, float_recurrences
-from rnnqc.passes.graph.nodes.lstm_node import NotHandled
 from rnnqc.passes.graph.point_names import distinct_names
 from rnnqc.passes.graph.values.constant_expressions import Constants
 

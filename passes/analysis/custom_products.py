@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rnnqc.cells.fused_nodes import has_kernel
+from rnnqc.errors import NotHandled
 from rnnqc.ir import (
     CUSTOM_TAG,
     DOMAIN,
@@ -24,7 +25,6 @@ from rnnqc.ir import (
     info,
     input_or_none,
 )
-from rnnqc.passes.graph.nodes.lstm_node import NotHandled
 
 LARGEST_DEPTH = 65024  # |acc| <= 65024 * 255 * 127 < 2**31
 

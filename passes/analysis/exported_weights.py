@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rnnqc.ir import CELL_TAG, CUSTOM_TAG, RELEASED_TAG, Model, Node, display_name, graphs_below, info
+from rnnqc.ir import Model, Node, display_name, graphs_below
+from rnnqc.passes.analysis.integer_recurrences import is_own
 from rnnqc.passes.analysis.rest_weights import WEIGHT_OPERANDS
 from rnnqc.passes.graph.loops.loop_states import is_loop
 from rnnqc.passes.graph.values.quantized_constants import is_stored_as_codes, stored_codes
@@ -43,7 +44,7 @@ def exported_weights(model: Model) -> list[ExportedWeight]:
     sites = [
         (f"{path}{display_name(n)}", n) for path, graph in model.paths() if id(graph) not in inside for n in graph.nodes
     ]
-    return [found for path, node in sites if not _is_own(node) for found in _of(model, path, node)]
+    return [found for path, node in sites if not is_own(node) for found in _of(model, path, node)]
 
 
 def _of(model: Model, path: str, node: Node) -> list[ExportedWeight]:
@@ -51,7 +52,3 @@ def _of(model: Model, path: str, node: Node) -> list[ExportedWeight]:
     values = [node.inputs[k] for k in operands if k < len(node.inputs) and is_stored_as_codes(node.inputs[k])]
     stored = [(v, stored_codes(model, v)) for v in values]
     return [ExportedWeight(path, node.op, kind, v.name, tuple(s.codes.shape)) for v, s in stored if s is not None]
-
-
-def _is_own(node: Node) -> bool:
-    return any(tag in info(node).metadata for tag in (CELL_TAG, CUSTOM_TAG, RELEASED_TAG))

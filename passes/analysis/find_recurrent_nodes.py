@@ -14,7 +14,7 @@ from rnnqc.cells.custom_nodes import SIZES
 from rnnqc.cells.forms import ORT, WEIGHT_ONLY
 from rnnqc.cells.stages import IntegerCell
 from rnnqc.cells.types import CELL_TYPES, fused_type, output_names
-from rnnqc.errors import LOWER_THE_FLOAT_MODEL, Remark
+from rnnqc.errors import LOWER_THE_FLOAT_MODEL, NotHandled, Remark
 from rnnqc.ir import (
     CELL_TAG,
     CUSTOM_TAG,
@@ -36,16 +36,15 @@ from rnnqc.passes.analysis.custom_cell import CustomCell
 from rnnqc.passes.analysis.custom_points import custom_cells_of
 from rnnqc.passes.analysis.custom_products import custom_cells
 from rnnqc.passes.analysis.float_recurrences import constant_bytes
-from rnnqc.passes.analysis.foreign_operators import QUANTIZED, foreign_refusal
 from rnnqc.passes.analysis.integer_recurrences import IntegerRecurrence, integer_recurrences
 from rnnqc.passes.analysis.released_cells import released_cells
 from rnnqc.passes.graph.loops.loop_states import is_loop, owners, sizes_of
+from rnnqc.passes.graph.nodes.foreign_operators import QUANTIZED, foreign_refusal
 from rnnqc.passes.graph.nodes.lstm_node import (
     INPUT_NAMES,
     TYPE_TAG,
     WEIGHTS_TAG,
     B,
-    NotHandled,
     P,
     R,
     W,

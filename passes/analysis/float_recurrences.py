@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from rnnqc.ir import CELL_TAG, CUSTOM_TAG, Graph, Model, Node, Value, constant_array, display_name, info, subgraphs
-from rnnqc.passes.graph.loops.loop_reach import WHOLE_NUMBERS, comes_back, reached, users_of
-from rnnqc.passes.graph.loops.loop_states import State, bodies, is_loop, is_real, owners, states_of
+from rnnqc.passes.graph.loops.loop_reach import WHOLE_NUMBERS, reached, returning, users_of
+from rnnqc.passes.graph.loops.loop_states import bodies, is_loop, is_real, owners, states_of
 from rnnqc.passes.graph.nodes.lstm_node import is_recurrent
 from rnnqc.passes.graph.values.constant_expressions import Constants
 
@@ -87,45 +87,31 @@ def _loop(node: Node, path: str) -> FloatRecurrence | None:
     inside = owners(body)
     carried = reached([s.before for s in states], inside, is_real)
 
-    def onward(state: State) -> dict[int, Value]:
-        return reached([state.before], inside, is_real)
+    def multiplying(values: Mapping[int, Value]) -> list[Node]:
+        users = {id(n): n for v in values.values() for n in users_of(v, inside)}.values()
+        return [n for n in users if n.op in PRODUCTS and not all(id(v) in carried for v in n.inputs if v.name)]
 
-    reach: dict[int, dict[int, set[int]]] = {}
-    products: dict[int, Node] = {}
-    for state in states:
-        plain = onward(state)
-        through: dict[int, set[int]] = {}
-        for product in {id(n): n for v in plain.values() for n in users_of(v, inside)}.values():
-            if product.op not in PRODUCTS or all(id(v) in carried for v in product.inputs if v.name):
-                continue
-            products[id(product)] = product
-            through[id(product)] = set(reached(product.outputs, inside, is_real))
-        reach[state.index] = through
-    for state in states:
-        for product_id, values in reach[state.index].items():
-            if comes_back(state, values, states, onward):
-                product = products[product_id]
-                name = display_name(product)
-                found = f"state {state.before.name!r} goes through node {name!r} ({product.op}) and comes back"
-                constant = [n for n in body.nodes if is_product(n)]
-                where = f"{path}{display_name(node)}"
-                return FloatRecurrence(where, node.op, None, found, tuple(constant), node)
-    for state in states:
-        for branching, inner in _products_in_branches(state, inside):
-            if comes_back(state, reached(branching.outputs, inside, is_real), states, onward):
-                at = f"node {display_name(inner[0])!r} ({inner[0].op}) in a branch of node {display_name(branching)!r}"
-                found = f"state {state.before.name!r} goes through {at} and comes back"
-                return FloatRecurrence(f"{path}{display_name(node)}", node.op, None, found, inner, node, branched=True)
-    return None
+    branched: dict[int, tuple[Node, ...]] = {}
 
+    def branching(values: Mapping[int, Value]) -> list[Node]:
+        found = {id(n): n for v in values.values() for n in users_of(v, inside) if n.op == "If"}.values()
+        branched.update((id(n), tuple(_products_of(list(values.values()), n))) for n in found)
+        return [n for n in found if branched[id(n)]]
 
-def _products_in_branches(state: State, inside: dict[int, Node]) -> Iterator[tuple[Node, tuple[Node, ...]]]:
-    """Yields each If that reads values derived from a state, with the matmuls with constants in it on their way."""
-    values = list(reached([state.before], inside, is_real).values())
-    for node in {id(n): n for v in values for n in users_of(v, inside) if n.op == "If"}.values():
-        products = tuple(_products_of(values, node))
-        if products:
-            yield node, products
+    where = f"{path}{display_name(node)}"
+    if (found := returning(states, inside, multiplying, is_real)) is not None:
+        state, product = found
+        at = f"node {display_name(product)!r} ({product.op})"
+        products = tuple(n for n in body.nodes if is_product(n))
+    elif (found := returning(states, inside, branching, is_real)) is not None:
+        state, branch = found
+        products = branched[id(branch)]
+        first = products[0]
+        at = f"node {display_name(first)!r} ({first.op}) in a branch of node {display_name(branch)!r}"
+    else:
+        return None
+    text = f"state {state.before.name!r} goes through {at} and comes back"
+    return FloatRecurrence(where, node.op, None, text, products, node, branched=bool(branched))
 
 
 def _products_of(values: list[Value], node: Node) -> Iterator[Node]:

@@ -2,31 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 
-from rnnqc.cells.forms import ORT_DOMAIN
 from rnnqc.ir import CELL_TAG, CUSTOM_TAG, RELEASED_TAG, Graph, Model, Node, Value, constant_array, display_name, info
 from rnnqc.passes.analysis.custom_products import custom_cells
 from rnnqc.passes.analysis.float_recurrences import PRODUCTS
-from rnnqc.passes.graph.loops.loop_reach import comes_back, reached, users_of
+from rnnqc.passes.graph.loops.loop_reach import reached, returning, users_of
 from rnnqc.passes.graph.loops.loop_states import bodies, is_loop, owners, states_of
+from rnnqc.passes.graph.nodes.quantized_products import QUANTIZED_PRODUCTS
 
-QUANTIZED_PRODUCTS = frozenset(
-    {
-        ("", "ConvInteger"),
-        ("", "MatMulInteger"),
-        ("", "QLinearConv"),
-        ("", "QLinearMatMul"),
-        (ORT_DOMAIN, "DynamicQuantizeMatMul"),
-        (ORT_DOMAIN, "MatMulBnb4"),
-        (ORT_DOMAIN, "MatMulInteger16"),
-        (ORT_DOMAIN, "MatMulIntegerToFloat"),
-        (ORT_DOMAIN, "MatMulNBits"),
-        (ORT_DOMAIN, "QGemm"),
-        (ORT_DOMAIN, "QLinearConv"),
-    }
-)
 _STEPS = 3
 
 
@@ -38,13 +23,18 @@ class IntegerRecurrence:
         path: Name of the loop, or of the first matmul, with the path through subgraphs.
         op: Its operator.
         found: Description of the evidence.
-        weight_bytes: Size of the constants in its matmuls, each counted once.
+        products: Its matmuls with constants.
     """
 
     path: str
     op: str
     found: str
-    weight_bytes: int
+    products: tuple[Node, ...] = field(compare=False, repr=False)
+
+    @property
+    def weight_bytes(self) -> int:
+        """Size of the constants in its matmuls, each counted once."""
+        return _bytes(self.products)
 
 
 def integer_recurrences(model: Model) -> Iterator[IntegerRecurrence]:
@@ -55,20 +45,21 @@ def integer_recurrences(model: Model) -> Iterator[IntegerRecurrence]:
     own = tuple(f"{name}." for name in custom_cells(model))
     for graph, _, path in bodies(model):
         for node in graph.nodes:
-            if is_loop(node) and not _is_own(node):
+            if is_loop(node) and not is_own(node):
                 found = _loop(node, path)
                 if found is not None:
                     yield found
         yield from _written_out(graph, path, own)
 
 
-def _is_own(node: Node) -> bool:
+def is_own(node: Node) -> bool:
+    """Returns whether a node belongs to a cell of rnnqc."""
     return any(tag in info(node).metadata for tag in (CELL_TAG, CUSTOM_TAG, RELEASED_TAG))
 
 
 def _weights(node: Node) -> list[Value]:
     """The constants of a quantized matmul; none for other nodes."""
-    if _is_own(node):
+    if is_own(node):
         return []
     if (node.domain or "", node.op) in QUANTIZED_PRODUCTS:
         return [v for v in node.inputs if _size(v) > 1]
@@ -83,7 +74,7 @@ def _size(value: Value) -> int:
     return 0 if array is None else int(array.size)
 
 
-def _bytes(products: list[Node]) -> int:
+def _bytes(products: Iterable[Node]) -> int:
     arrays = {id(v): constant_array(v) for node in products for v in _weights(node)}
     return sum(int(a.nbytes) for a in arrays.values() if a is not None)
 
@@ -93,16 +84,17 @@ def _loop(node: Node, path: str) -> IntegerRecurrence | None:
     inside = owners(body)
     products = [n for n in body.nodes if _weights(n)]
     states = [s for s in states_of(node) if not s.invariant] if products else []
-    onward = {s.index: reached([s.before], inside) for s in states}
-    for state in states:
-        for product in products:
-            if not any(id(v) in onward[state.index] for v in product.inputs if v.name):
-                continue
-            if comes_back(state, reached(product.outputs, inside), states, lambda s: onward[s.index]):
-                at = f"node {display_name(product)!r} ({product.op})"
-                found = f"state {state.before.name!r} goes through {at}, whose weights are quantized, and comes back"
-                return IntegerRecurrence(f"{path}{display_name(node)}", node.op, found, _bytes(products))
-    return None
+
+    def reading(values: Mapping[int, Value]) -> list[Node]:
+        return [p for p in products if any(id(v) in values for v in p.inputs if v.name)]
+
+    found = returning(states, inside, reading)
+    if found is None:
+        return None
+    state, product = found
+    at = f"node {display_name(product)!r} ({product.op})"
+    text = f"state {state.before.name!r} goes through {at}, whose weights are quantized, and comes back"
+    return IntegerRecurrence(f"{path}{display_name(node)}", node.op, text, tuple(products))
 
 
 def _written_out(graph: Graph, path: str, made: tuple[str, ...]) -> Iterator[IntegerRecurrence]:
@@ -126,4 +118,4 @@ def _written_out(graph: Graph, path: str, made: tuple[str, ...]) -> Iterator[Int
         name = _weights(nodes[0])[0].name
         found = f"{len(row)} matmuls with the quantized weights {name!r}; each depends on the one before"
         products = [n for n in graph.nodes if id(n) in own]
-        yield IntegerRecurrence(f"{path}{display_name(nodes[0])}", nodes[0].op, found, _bytes(products))
+        yield IntegerRecurrence(f"{path}{display_name(nodes[0])}", nodes[0].op, found, tuple(products))

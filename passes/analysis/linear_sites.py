@@ -10,21 +10,23 @@ import numpy as np
 import numpy.typing as npt
 
 from rnnqc.data.statistics import Statistics
-from rnnqc.ir import Graph, Model, Node, Value, attribute, constant_array, dtype_of, shape_of
+from rnnqc.errors import NotHandled
+from rnnqc.ir import Graph, Model, Node, Value, attribute, constant_array, dtype_of, info, shape_of
 from rnnqc.passes.analysis.rest_weights import LINEAR, RestWeight, WeightUse, einsum_terms, rest_weights
-from rnnqc.passes.graph.nodes.lstm_node import NotHandled
 from rnnqc.passes.graph.values.constant_expressions import Constants
 
 FloatArray = npt.NDArray[np.float32]
 INPUT = "input"
 """The quantization point of the input of a linear layer."""
+UNFOLDED_NOTE = "unfolded"
+"""The note of a matmul that holds `Unfolded`."""
 LARGEST_DEPTH = 65024
 """Rows of a weight matrix up to which sums of products are exact (docs/quant_linear.md)."""
 
 
 @dataclass(frozen=True)
 class LinearSite:
-    """A matmul `alpha * X W + B` that one node can compute.
+    """A matmul `alpha * X W + B`, or a convolution, which multiplies windows of X.
 
     Attributes:
         weight: The float weight, with all its uses.
@@ -48,6 +50,11 @@ class LinearSite:
         return bool(self.use.node.op == "Conv")
 
     @property
+    def unfolded(self) -> Unfolded | None:
+        """The convolution that the matmul computes, or None."""
+        return info(self.use.node).notes.get(UNFOLDED_NOTE)
+
+    @property
     def point(self) -> str:
         """The prefix of its quantization points."""
         return self.use.point
@@ -58,16 +65,35 @@ class LinearSite:
         return (self.add or self.use.node).outputs[0]
 
     def matrix(self, constants: Constants) -> FloatArray:
-        """W `[K,N]`."""
+        """W `[K,N]`; for a convolution, K are the channels of a window, each with its taps."""
         array = constants.array(self.use.node.inputs[1])
         assert array is not None
-        array = array.reshape(array.shape[:2]) if self.is_convolution else array
+        array = array.reshape(len(array), -1) if self.is_convolution else array
         return np.asarray(array.T if self.transposed else array, np.float32)
 
 
+@dataclass(frozen=True)
+class Unfolded:
+    """A convolution that was written as a matmul of its windows.
+
+    Attributes:
+        depth: Values in a window: channels, each with its taps.
+        rows: The value that each row of the matmul's W multiplies.
+    """
+
+    depth: int
+    rows: npt.NDArray[np.int64]
+
+
 def linear_identity(site: LinearSite, constants: Constants) -> dict[str, Any]:
-    """Returns what distinguishes a linear layer from another one of the same name: its matmul."""
-    return {"op": site.use.node.op, "products": {"weight": list(site.matrix(constants).shape)}}
+    """Returns what distinguishes a linear layer from another one of the same name: its matmul.
+
+    A convolution has the same identity before and after it is unfolded.
+    """
+    depth, columns = site.matrix(constants).shape
+    if site.unfolded is not None:
+        return {"op": "Conv", "products": {"weight": [site.unfolded.depth, columns]}}
+    return {"op": site.use.node.op, "products": {"weight": [depth, columns]}}
 
 
 def input_moment(statistics: Statistics | None, site: LinearSite, constants: Constants) -> npt.NDArray[Any] | None:
@@ -80,22 +106,24 @@ def input_moment(statistics: Statistics | None, site: LinearSite, constants: Con
         return None
     statistics.check_cell(site.point, linear_identity(site, constants))
     seen = statistics.points.get(f"{site.point}.{INPUT}")
-    return None if seen is None else seen.shrunk_moment
+    moment = None if seen is None else seen.shrunk_moment
+    return moment if moment is None or site.unfolded is None else moment[np.ix_(site.unfolded.rows, site.unfolded.rows)]
 
 
 def linear_uses(weight: RestWeight) -> Iterator[WeightUse]:
-    """Returns the uses of a weight that are matmuls, including convolutions over one element at a time."""
-    return (u for u in weight.uses if u.kind == LINEAR or (u.node.op == "Conv" and _is_pointwise(u)))
+    """Returns the uses of a weight that are matmuls, including convolutions, which multiply windows."""
+    return (u for u in weight.uses if u.kind == LINEAR or (u.node.op == "Conv" and attribute(u.node, "group", 1) == 1))
 
 
-def _is_pointwise(use: WeightUse) -> bool:
+def has_windows(use: WeightUse) -> bool:
+    """Whether an operator is a convolution over more than one element at a time, or one that leaves some out."""
     node, shape = use.node, shape_of(use.node.inputs[1]) or ()
-    plain = all(v == 1 for v in (*shape[2:], *attribute(node, "strides", ()), attribute(node, "group", 1)))
-    return len(shape) > 2 and plain and not any(attribute(node, "pads", ()))
+    is_plain = len(shape) > 2 and all(v == 1 for v in (*shape[2:], *attribute(node, "strides", ())))
+    return bool(node.op == "Conv" and (not is_plain or any(attribute(node, "pads", ()))))
 
 
 def every_linear_site(model: Model, constants: Constants) -> Iterator[LinearSite]:
-    """Yields the matmuls of a model that one node each can compute."""
+    """Yields the matmuls of a model, including convolutions."""
     homes = {id(n): g for g in model.graphs() for n in g.nodes}
     for weight in rest_weights(model):
         for use in linear_uses(weight) if not weight.refusal[0] else ():
@@ -139,7 +167,7 @@ def linear_site(weight: RestWeight, use: WeightUse, graph: Graph, constants: Con
     array = constants.array(node.inputs[1])
     shape = () if array is None else array.shape
     if node.op == "Conv":
-        shape, transposed = shape[:2], True
+        shape, transposed = (*shape[:1], int(np.prod(shape[1:]))), True
     if node.op == "Einsum":
         transposed = _turns_weight(node)
     if len(shape) != 2:

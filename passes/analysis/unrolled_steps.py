@@ -1,23 +1,25 @@
 """Analysis: the nodes of each step of an unrolled recurrence whose steps are all alike. Reads only.
 
 Starting at the last two matmuls with one matrix, both are traced back in lockstep: if two nodes correspond, so do the
-producers of their inputs. That maps each node to the corresponding one in the next step.
+producers of their inputs. That maps each node to the corresponding one in the next step. Where that fails, it is tried
+again with nodes that correspond although each step has constants of its own, such as the statistics of a normalization.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
+from rnnqc.errors import NotHandled
 from rnnqc.evaluation.numerics import same_bits
 from rnnqc.ir import Graph, Node, Value, constant_array, display_name, dtype_of, output_number, shape_of, subgraphs
 from rnnqc.passes.analysis.custom_rows import configuration, rows_of_products
 from rnnqc.passes.analysis.float_recurrences import PRODUCTS, FloatRecurrence
 from rnnqc.passes.graph.loops.loop_reach import everything_behind
 from rnnqc.passes.graph.loops.loop_states import owners
-from rnnqc.passes.graph.nodes.lstm_node import NotHandled
 from rnnqc.passes.graph.values.index_expressions import Indices
 from rnnqc.passes.graph.values.sequence_elements import element_of
 
@@ -25,6 +27,9 @@ _STEPS = 3
 _BEHIND, _IN_FRONT = "behind", "in front"
 _WITHIN = 4
 """How often one matrix may multiply within a step."""
+ELEMENTWISE = ("Add", "Sub", "Mul", "Div", "Max", "Min", "Pow")
+_OWN = {**dict.fromkeys(ELEMENTWISE, 0), "Gemm": 2, "BatchNormalization": 1}
+"""From which input on an operator may have other constants in each step."""
 _STAYS = "its unrolled steps are not joined: they do not do the same."
 
 
@@ -92,9 +97,10 @@ def unrolled_steps(graph: Graph, recurrence: FloatRecurrence, indices: Indices) 
     inside = owners(graph)
     row = [inside[n] for n in max(rows_of_products(graph, recurrence), key=len, default=[])]
     refusals: list[NotHandled] = []
-    for within in range(1, min(_WITHIN, len(row) // _STEPS) + 1):
+    most = min(_WITHIN, len(row) // _STEPS)
+    for own, within in itertools.product((False, True), range(1, most + 1)):
         try:
-            pairs = _Pairs(graph, inside, indices)
+            pairs = _Pairs(graph, inside, indices, own_constants=own)
             pairs.follow(row[-1 - within], row[-1])
             pairs.extend()
         except NotHandled as why:
@@ -126,10 +132,17 @@ def _of_whole_steps(pairs: _Pairs, product: Node, cut: str) -> list[SameNode]:
 
 
 class _Pairs:
-    """Maps each node to the corresponding one in the next step."""
+    """Maps each node to the corresponding one in the next step.
 
-    def __init__(self, graph: Graph, inside: dict[int, Node], indices: Indices) -> None:
-        self.graph, self.inside, self.indices = graph, inside, indices
+    Args:
+        graph: The graph of the steps.
+        inside: Its nodes, by id.
+        indices: Indices of elements.
+        own_constants: Whether each step may have constants of its own.
+    """
+
+    def __init__(self, graph: Graph, inside: dict[int, Node], indices: Indices, *, own_constants: bool) -> None:
+        self.graph, self.inside, self.indices, self.own_constants = graph, inside, indices, own_constants
         self.after: dict[int, Node] = {}
         self.before: dict[int, Node] = {}
         self.behind: set[int] = set()
@@ -153,7 +166,7 @@ class _Pairs:
             for a, b in zip(one.inputs, other.inputs, strict=True):
                 if a is not b and constant_array(b) is None and not self._elements(a, b):
                     before, after = self._maker(a), self._maker(b)
-                    alike = before is not None and after is not None and _alike(before, after)
+                    alike = before is not None and after is not None and self._alike(before, after)
                     if alike and output_number(before, a) == output_number(after, b):
                         stack.append((before, after))
         return new
@@ -180,11 +193,12 @@ class _Pairs:
 
     def _same_user(self, user: Node, value: Value, other: Value) -> Node | None:
         places = [k for k, v in enumerate(user.inputs) if v is value]
-        for node in other.outputs:
-            free = id(node) in self.inside and id(node) not in self.before
-            if free and _alike(user, node) and places == [k for k, v in enumerate(node.inputs) if v is other]:
-                return node
-        return None
+        free = [n for n in other.outputs if id(n) in self.inside and id(n) not in self.before]
+        free = [n for n in free if places == [k for k, v in enumerate(n.inputs) if v is other]]
+        return next((n for n in free if _alike(user, n)), next((n for n in free if self._alike(user, n)), None))
+
+    def _alike(self, one: Node, other: Node) -> bool:
+        return _alike(one, other, own_constants=self.own_constants)
 
     def _elements(self, a: Value, b: Value) -> bool:
         one, other = element_of(a, self.indices), element_of(b, self.indices)
@@ -290,8 +304,8 @@ def equal_values(a: Value, b: Value) -> bool:
     return same_bits(one, other)
 
 
-def _alike(one: Node, other: Node) -> bool:
-    """Whether two nodes have the same operator, attributes and constants."""
+def _alike(one: Node, other: Node, *, own_constants: bool = False) -> bool:
+    """Whether two nodes have the same operator, attributes and constants; with `own_constants` other numbers."""
     return (
         one is not other
         and (one.op, one.domain) == (other.op, other.domain)
@@ -300,10 +314,20 @@ def _alike(one: Node, other: Node) -> bool:
         and not subgraphs(one)
         and configuration(one) == configuration(other)
         and all(
-            equal_values(a, b) if _fixed(a) and _fixed(b) else bool(a.name) == bool(b.name)
-            for a, b in zip(one.inputs, other.inputs, strict=True)
+            equal_values(a, b) or (own_constants and k >= _OWN.get(one.op, len(one.inputs)) and _same_form(a, b))
+            if _fixed(a) and _fixed(b)
+            else bool(a.name) == bool(b.name)
+            for k, (a, b) in enumerate(zip(one.inputs, other.inputs, strict=True))
         )
     )
+
+
+def _same_form(a: Value, b: Value) -> bool:
+    """Whether two constants are floats of one type and shape."""
+    one, other = constant_array(a), constant_array(b)
+    if one is None or other is None:
+        return False
+    return one.dtype.kind == "f" and (one.dtype, one.shape) == (other.dtype, other.shape)
 
 
 def _fixed(value: Value) -> bool:

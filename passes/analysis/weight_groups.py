@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-GROUP = 16
+GROUP = 8
 """Elements of a group, where sizes have such divisors."""
 LARGEST_GROUP = 64
 """Where they have none near, a group is a channel."""

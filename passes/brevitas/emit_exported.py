@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from rnnqc.cells.base import GATES
 from rnnqc.cells.stages import QuantizedCell
+from rnnqc.errors import NotHandled
 from rnnqc.formats.format import Format, IntegerFormat
 from rnnqc.formats.qonnx import QonnxQuantizer
 from rnnqc.ir import Graph, Model, Node, Value
@@ -21,7 +22,6 @@ from rnnqc.passes.cells.float_step import ONE, Quantizer
 from rnnqc.passes.cells.loop_driver import emit_cell
 from rnnqc.passes.fold.fold_quant_lstm import stored_weights
 from rnnqc.passes.formats.quantized_parameters import MULTIPLIED
-from rnnqc.passes.graph.nodes.lstm_node import NotHandled
 from rnnqc.passes.graph.nodes.quant_operators import GATES as SHORT_GATES
 from rnnqc.passes.graph.nodes.quant_operators import Parameter, QuantLstm
 from rnnqc.passes.qcdq.emit_qcdq import QuantizedWeight, emit_qcdq, emit_weight, has_operators

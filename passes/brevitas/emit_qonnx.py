@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from rnnqc.errors import NotHandled
 from rnnqc.formats.qonnx import QonnxQuantizer
 from rnnqc.formats.rounding import Rounding
 from rnnqc.ir import Node, Value, attribute, constant_array, input_or_none
 from rnnqc.ir.builder import Builder
-from rnnqc.passes.graph.nodes.lstm_node import NotHandled
 from rnnqc.passes.graph.nodes.quant_operators import rounding_of
 from rnnqc.passes.qcdq.emit_rounding import emit_rounding
 

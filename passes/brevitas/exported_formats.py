@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from rnnqc.cells.fixed_point_numbers import FixedPointQuantizer
+from rnnqc.errors import NotHandled
 from rnnqc.formats.qonnx import QonnxQuantizer
 from rnnqc.formats.rounding import QONNX_ONLY
 from rnnqc.ir import Value, constant_array
 from rnnqc.passes.fold.fold_quant_lstm import check_one_scale, grid_of
-from rnnqc.passes.graph.nodes.lstm_node import NotHandled
 from rnnqc.passes.graph.nodes.quant_operators import QuantLstm, check_finite, is_quant, read_quant
 from rnnqc.passes.graph.values.layout_ops import MOVERS, sources_of
 from rnnqc.passes.render.chain_codes import NEAREST

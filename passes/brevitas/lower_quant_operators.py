@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from rnnqc.errors import Outcome, Remark
+from rnnqc.errors import NotHandled, Outcome, Remark
 from rnnqc.evaluation.numerics import Bitwise
 from rnnqc.formats.qonnx import DOMAINS
 from rnnqc.ir import (
@@ -31,7 +31,6 @@ from rnnqc.passes.brevitas.emit_qonnx import (
     read_live_quant,
     read_trunc,
 )
-from rnnqc.passes.graph.nodes.lstm_node import NotHandled
 from rnnqc.passes.graph.nodes.quant_operators import CELL_OP, check_finite, is_quant, is_trunc, read_quant
 from rnnqc.passes.graph.values.quantized_constants import along, byte_codes, channel_axis, stored_codes
 
@@ -73,11 +72,7 @@ class LowerQuantOperators(Pass):
                 if refusal is None:
                     count += 1
                     continue
-                why = (refusal.reason, refusal.found, refusal.action)
-                remarks.append(self.remark(Outcome.NOTE, name, op, *why))
-        if count:
-            model.remove_dead()
-            model.sort()
+                remarks.append(self.refused(Outcome.NOTE, name, op, refusal))
         return PassResult(count > 0, tuple(remarks), {"quantizers": count})
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from rnnqc.cells.base import Cell, Size, fixed
 from rnnqc.cells.stages import IntegerCell, QuantizedCell
-from rnnqc.errors import Outcome, Remark
+from rnnqc.errors import NotHandled, Outcome, Remark
 from rnnqc.evaluation.numerics import Lossy
 from rnnqc.formats.format import FormatError
 from rnnqc.formats.point_format import PointFormat
@@ -23,7 +23,6 @@ from rnnqc.ir import (
     display_name,
     info,
     input_or_none,
-    output_or_none,
     safe_name,
     shape_of,
 )
@@ -37,7 +36,8 @@ from rnnqc.passes.cells.boundary import Boundary
 from rnnqc.passes.cells.sequence_lengths import dimensions
 from rnnqc.passes.fold.fold_fixed_point import FoldedFixedPoint
 from rnnqc.passes.fold.fold_quant_lstm import fold_quant_lstm, points_of
-from rnnqc.passes.graph.nodes.lstm_node import NotHandled
+from rnnqc.passes.fold.integer_operands import names_of
+from rnnqc.passes.graph.nodes.lstm_node import used_output
 from rnnqc.passes.graph.nodes.quant_operators import ACTIVATIONS, CELL_OP, QuantLstm, is_quant_lstm, read_quant_lstm
 from rnnqc.passes.graph.values.output_shapes import infer_output_shapes
 from rnnqc.passes.invariants import Property
@@ -75,19 +75,18 @@ class ReadQuantLstmCell(Pass):
         requires=frozenset({Property.CANONICAL}),
     )
 
-    def __init__(self, *, integer: bool = True, functions: bool = True) -> None:
+    def __init__(self, *, integer: bool = True) -> None:
         """A pass with these options.
 
         Args:
             integer: Whether cells become integer; otherwise they have form qcdq.
-            functions: Whether tables may be calls of a model-local function.
         """
-        self.integer, self.functions = integer, functions
+        self.integer = integer
 
     def run(self, model: Model) -> PassResult:
         """Reads every cell of every graph, in topological order."""
         remarks: list[Remark] = []
-        tables = Tables(model, functions=self.functions) if self.integer else None
+        tables = Tables(model) if self.integer else None
         grids = KnownFormats()
         sites: dict[str, ReadCell] = {}
         count, inferred = 0, 0
@@ -141,7 +140,7 @@ def _is_known(model: Model, value: Value | None) -> bool:
 
 
 def _readable(graph: Graph, node: Node) -> QuantLstm:
-    if all(_used_output(graph, node, k) is None for k in range(3)):
+    if all(used_output(graph, node, k) is None for k in range(3)):
         raise NotHandled("nothing uses it.", "no used output", "remove the node")
     return read_quant_lstm(node)
 
@@ -232,7 +231,7 @@ def _integer_cell(
     model: Model, graph: Graph, cell: QuantizedCell, folded: FoldedFixedPoint, tables: Tables, at: Boundary
 ) -> ReadCell:
     operands = integer_operands(model, graph, cell, folded, tables, True)
-    made = IntegerCell.of_quantized(cell, folded.numbers, operands.names, None)
+    made = IntegerCell.of_quantized(cell, folded.numbers, names_of(operands), None)
     return ReadCell(made, graph, folded.numbers, at, operands)
 
 
@@ -294,7 +293,7 @@ def _surroundings(
 
     Detaches the outputs from the node; unused ones are None.
     """
-    targets = [_used_output(graph, node, k) for k in range(3)]
+    targets = [used_output(graph, node, k) for k in range(3)]
     sizes = (shape_of(x) or [None] * 3)[:2]
     batch = 0 if read.batch_first else 1
     around = Builder(model, prefix=safe_name(display_name(node)))
@@ -318,10 +317,3 @@ def _surroundings(
         for value in (target, inner):
             grids.known[value.name] = read.quantizers["cell_state" if k == 2 else "output"]
     return x, before, made, around.nodes
-
-
-def _used_output(graph: Graph, node: Node, k: int) -> Value | None:
-    value = output_or_none(node, k)
-    if value is None or not (value.outputs or any(v is value for v in graph.outputs)):
-        return None
-    return value

@@ -69,8 +69,6 @@ class WriteQonnx(Pass):
             remarks.append(self.remark(Outcome.NOTE, cell.node, cell.op, f"written as {CELL_OP} of {DOMAIN}."))
         if cells:
             model.import_domain(DOMAIN, DOMAIN_VERSION)
-            model.remove_dead()
-            model.sort()
         return PassResult(bool(cells), tuple(remarks), {"cells": len(cells)})
 
 

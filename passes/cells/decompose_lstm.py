@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from rnnqc.cells.base import Cell, Size, fixed
 from rnnqc.cells.types import CELL_TYPES, output_names, type_of
-from rnnqc.errors import Outcome, Remark
+from rnnqc.errors import NotHandled, Outcome, Remark
 from rnnqc.evaluation.numerics import Close
 from rnnqc.ir import (
     FLOAT_TAG,
@@ -35,7 +35,6 @@ from rnnqc.passes.graph.nodes.lstm_node import (
     INITIAL_H,
     SEQUENCE_LENS,
     Layer,
-    NotHandled,
     X,
     is_recurrent,
     read_layer,
@@ -96,9 +95,7 @@ class DecomposeLstm(Pass):
                     layer = _readable(graph, node, self.ops)
                 except NotHandled as refusal:
                     info(node).metadata[FLOAT_TAG] = refusal.reason
-                    remarks.append(
-                        self.remark(Outcome.FLOAT, name, node.op, refusal.reason, refusal.found, refusal.action)
-                    )
+                    remarks.append(self.refused(Outcome.FLOAT, name, node.op, refusal))
                     count += 1
                     continue
                 stored = listed_weights(model, node)

@@ -17,7 +17,7 @@ from rnnqc.errors import CompileError
 from rnnqc.evaluation.evaluate import make_session, run_session
 from rnnqc.passes.cells.observe import NotObservableError, Observed, with_outputs
 from rnnqc.proto.graph_walks import captured
-from rnnqc.proto.shape_inference import INFERENCE_ERRORS, infer_shapes
+from rnnqc.proto.shape_inference import INFERENCE_ERRORS, SMALL, infer_shapes, skeleton
 
 Array = npt.NDArray[Any]
 Steps = tuple[int, ...]
@@ -25,7 +25,6 @@ Steps = tuple[int, ...]
 Series = list[tuple[Steps, Array]]
 Types = Mapping[str, tuple[int, int]]
 LOOPS = ("Scan", "Loop")
-_SMALL = 1024
 _Group = tuple[Observed, ...]
 _Made = tuple[ort.InferenceSession, Mapping[str, str]]
 
@@ -135,13 +134,7 @@ def _series(held: Any, value: Observed, place: Place) -> Series:
 
 def _types_of(model: onnx.ModelProto, feeds: Mapping[str, Array]) -> Types:
     """Element type and rank of values, as far as inference provides them."""
-    sized = onnx.ModelProto()
-    sized.CopyFrom(model)
-    large = [t for t in sized.graph.initializer if math.prod(t.dims) > _SMALL]  # their shapes suffice
-    sized.graph.input.extend(helper.make_tensor_value_info(t.name, t.data_type, list(t.dims)) for t in large)
-    small = [t for t in sized.graph.initializer if math.prod(t.dims) <= _SMALL]
-    del sized.graph.initializer[:]
-    sized.graph.initializer.extend(small)
+    sized = skeleton(model)
     for value in sized.graph.input:
         if value.name in feeds:
             for dim, size in zip(value.type.tensor_type.shape.dim, feeds[value.name].shape, strict=False):
@@ -163,7 +156,7 @@ def _infer(model: onnx.ModelProto, known: dict[str, onnx.TypeProto]) -> None:
         graph = model.graph
     for tensor in graph.initializer:
         known[tensor.name] = helper.make_tensor_type_proto(tensor.data_type, tensor.dims)
-    stored = {t.name: t for t in graph.initializer if math.prod(t.dims) <= _SMALL}
+    stored = {t.name: t for t in graph.initializer if math.prod(t.dims) <= SMALL}
     known.update((v.name, v.type) for v in [*graph.input, *graph.value_info, *graph.output] if v.HasField("type"))
     for node in graph.node:
         for attribute in node.attribute:

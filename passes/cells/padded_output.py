@@ -13,8 +13,10 @@ from dataclasses import dataclass
 import numpy as np
 import onnx
 
+from rnnqc.errors import NotHandled
 from rnnqc.ir import Node, Value, attribute, constant_array, display_name, input_or_none, output_or_none
-from rnnqc.passes.graph.nodes.lstm_node import SEQUENCE_LENS, NotHandled
+from rnnqc.passes.graph.nodes.lstm_node import SEQUENCE_LENS
+from rnnqc.passes.graph.values.layout_ops import axes_after
 
 TIME, DIRECTION, BATCH, UNIT = "T", "D", "B", "H"
 BOOL = int(onnx.TensorProto.BOOL)
@@ -173,19 +175,9 @@ def _reduced(node: Node, axes: tuple[str, ...]) -> Sequence[str]:
 
 def _moved(node: Node, axes: tuple[str, ...]) -> Axes:
     """The positions of the axes after a moving operator; None if unknown."""
-    if node.op == "Transpose":
-        perm = attribute(node, "perm", None) or range(len(axes))[::-1]
-        return tuple(axes[k] for k in perm)
-    if node.op in ("Squeeze", "Unsqueeze"):
-        numbers = _numbers(node, "axes", 1)
-        if numbers is None:
-            return None
-        if node.op == "Squeeze":
-            gone = {k % len(axes) for k in numbers}
-            return tuple(a for k, a in enumerate(axes) if k not in gone)
-        rank = len(axes) + len(numbers)
-        new, rest = {k % rank for k in numbers}, iter(axes)
-        return tuple("" if k in new else next(rest) for k in range(rank))
+    if node.op in ("Transpose", "Squeeze", "Unsqueeze"):
+        moved = axes_after(node, axes, _numbers(node, "axes", 1), "")
+        return None if moved is None else tuple(moved)
     if node.op == "Reshape":
         shape = constant_array(input_or_none(node, 1))
         kept = 0 if shape is None else next((k for k, n in enumerate(shape.tolist()) if n != 0), shape.size)

@@ -11,7 +11,7 @@ import onnx
 
 from rnnqc.cells.custom_nodes import ALIASES, NAMES, OPERATOR, PROGRAM, REVERSE, SIZES
 from rnnqc.cells.fused_nodes import CONFIGURATION, has_kernel, name_of_body
-from rnnqc.errors import Outcome, Remark
+from rnnqc.errors import NotHandled, Outcome, Remark
 from rnnqc.evaluation.numerics import Bitwise
 from rnnqc.ir import (
     CUSTOM_TAG,
@@ -38,7 +38,6 @@ from rnnqc.passes.custom_cells.step_program import StepProgram
 from rnnqc.passes.custom_cells.step_values import STAYS
 from rnnqc.passes.custom_cells.write_scans import STAYS_LOOP
 from rnnqc.passes.graph.loops.loop_states import sizes_of
-from rnnqc.passes.graph.nodes.lstm_node import NotHandled
 from rnnqc.passes.render.cell_function import CellFunction, checked_constant, scratch_model
 
 
@@ -72,16 +71,13 @@ class FuseCustomCells(Pass):
             try:
                 program = site.program(model)
             except NotHandled as why:
-                remarks.append(self.remark(Outcome.WARNING, site.path, site.loop.op, why.reason, why.found, why.action))
+                remarks.append(self.refused(Outcome.WARNING, site.path, site.loop.op, why))
                 continue
             name = _fuse(model, site, program, taken)
             taken.add(name)
             count += 1
             if not has_kernel(name):
                 remarks.append(self._without_kernel(site))
-        if count:
-            model.remove_dead()
-            model.sort()
         return PassResult(count > 0, tuple(remarks), {"cells": count})
 
     def _without_kernel(self, site: _Site) -> Remark:

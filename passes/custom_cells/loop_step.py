@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from rnnqc.errors import NotHandled
 from rnnqc.ir import Graph, Model, Node, Value, display_name, dtype_of, subgraphs
 from rnnqc.passes.graph.loops.loop_states import is_used, live_states, states_of
 from rnnqc.passes.graph.nodes.lstm_node import is_recurrent
@@ -14,7 +15,6 @@ from rnnqc.passes.recover.loops.filled_sequences import check_filled, insert_of
 from rnnqc.passes.recover.loops.loop_bounds import TRIP
 from rnnqc.passes.recover.loops.loop_to_sequence import Vectorizer
 from rnnqc.passes.recover.loops.sequence_operators import Sequence
-from rnnqc.passes.recover.steps.step_weights import NoNode
 
 
 class LoopStep:
@@ -26,7 +26,7 @@ class LoopStep:
         vectorizer: The vectorizer of its body.
 
     Raises:
-        NoNode: No Scan does the same, or no custom cell node can replace it.
+        NotHandled: No Scan does the same, or no custom cell node can replace it.
 
     Attributes:
         states: The states that are read, or used after the loop, without filled sequences.
@@ -82,7 +82,7 @@ class LoopStep:
                     continue
                 if node.domain or subgraphs(node) or is_recurrent(node):
                     reason = "its step has an operator that no node of a custom cell has."
-                    raise NoNode(reason, f"node {display_name(node)!r} ({node.op})")
+                    raise NotHandled(reason, f"node {display_name(node)!r} ({node.op})")
                 self._makers.add(id(node))
                 stack += node.inputs
         return self._read
@@ -113,7 +113,7 @@ class LoopStep:
             return False
         try:
             self.masks.append((value, self.vectorizer.sequence(value)))
-        except NoNode:
+        except NotHandled:
             return False
         self.counters |= counters
         self._makers |= makers
@@ -122,9 +122,9 @@ class LoopStep:
     def _check_inputs(self, states: set[int]) -> None:
         counter, condition, *_ = self.body.inputs
         if id(counter) in self._read:
-            raise NoNode("its step reads the number of the iteration.", f"{counter.name!r}")
+            raise NotHandled("its step reads the number of the iteration.", f"{counter.name!r}")
         if id(condition) in self._read:
-            raise NoNode("its step reads its condition.", f"{condition.name!r}")
+            raise NotHandled("its step reads its condition.", f"{condition.name!r}")
         for value in self.body.inputs[2:]:
             if id(value) in self._read and id(value) not in states:
-                raise NoNode("a sequence is read while it is filled.", f"{value.name!r}")
+                raise NotHandled("a sequence is read while it is filled.", f"{value.name!r}")

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from rnnqc.cells.activations import Activation, make_activation
 from rnnqc.data.statistics import Statistics
-from rnnqc.errors import Outcome, Remark
+from rnnqc.errors import NotHandled, Outcome, Remark
 from rnnqc.evaluation.numerics import Lossy
 from rnnqc.formats.point_format import STATIC, PointFormat
 from rnnqc.ir import CUSTOM_TAG, Model, info
@@ -26,7 +26,6 @@ from rnnqc.passes.custom_cells.mark_custom_values import record_of
 from rnnqc.passes.custom_cells.rewrite_custom_cell import CustomCellRewriter
 from rnnqc.passes.formats.derived_formats import PRODUCT
 from rnnqc.passes.formats.override_effects import effects_of_overrides
-from rnnqc.passes.graph.nodes.lstm_node import NotHandled
 from rnnqc.passes.invariants import Property
 from rnnqc.passes.qcdq.emit_qcdq import WIDEST
 from rnnqc.passes.qcdq.insert_qcdq import USUAL_BITS
@@ -225,7 +224,7 @@ class _Work:
 
     def _remark(self, outcome: Outcome, why: NotHandled) -> Remark:
         at = self.cell.recurrence
-        return self.owner.remark(outcome, at.path, at.op, why.reason, why.found, why.action)
+        return self.owner.refused(outcome, at.path, at.op, why)
 
     def _notes(self, refusals: list[NotHandled]) -> list[Remark]:
         at = self.cell.recurrence

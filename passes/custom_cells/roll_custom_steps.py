@@ -4,22 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from rnnqc.errors import Outcome, Remark
+import numpy as np
+import numpy.typing as npt
+
+from rnnqc.errors import NotHandled, Outcome, Remark
 from rnnqc.evaluation.numerics import Close
-from rnnqc.ir import Graph, Model, Value, Variable, display_name, dtype_of, shape_of
+from rnnqc.ir import Graph, Model, Node, Value, Variable, display_name, dtype_of, shape_of
 from rnnqc.ir.builder import Builder
 from rnnqc.passes.analysis.float_recurrences import FloatRecurrence, float_recurrences
-from rnnqc.passes.analysis.unrolled_steps import SameNode, Source, UnrolledSteps, equal_values, unrolled_steps
+from rnnqc.passes.analysis.unrolled_steps import (
+    ELEMENTWISE,
+    SameNode,
+    Source,
+    UnrolledSteps,
+    equal_values,
+    unrolled_steps,
+)  # fmt: skip
 from rnnqc.passes.base import Pass, PassInfo, PassResult
 from rnnqc.passes.graph.loops.loop_states import bodies
-from rnnqc.passes.graph.nodes.lstm_node import NotHandled
 from rnnqc.passes.graph.values.constant_expressions import Constants
 from rnnqc.passes.graph.values.index_expressions import Index, Indices
 from rnnqc.passes.invariants import Property
 from rnnqc.passes.recover.loops.step_shapes import StepShapes
 from rnnqc.passes.recover.recovery_sites import RecoverySites
-from rnnqc.passes.recover.steps.step_weights import NoNode
 
 _ROWS = 2
 """Rank of states and elements: rows of the batch, and columns."""
@@ -33,9 +42,10 @@ class RollCustomSteps(RecoverySites, Pass):
     After: `Scan(h, Concat(Unsqueeze(x_0), Unsqueeze(x_1), ...); f) -> h_n, Y; Gather(Y, 0) -> h_0; ...`
 
     The pass proves the step node by node: every node of a step reads values of the same step, values of the previous
-    step, values that all steps read, or its own element, which no step computes. Otherwise the steps stay, with a note,
-    as they do if a state may change its shape. The bits stay the same, except if an initial state of one row is
-    repeated for the batch: then its matmuls may be summed in another order.
+    step, values that all steps read, or its own element or constant, which no step computes. Otherwise the steps stay,
+    with a note, as they do if a state may change its shape. Constants of one row that each step has for itself become
+    one for each row of the batch, where operators are elementwise. The bits stay the same, except if an initial state
+    of one row is repeated for the batch: then its matmuls may be summed in another order.
     """
 
     info = PassInfo(
@@ -56,14 +66,15 @@ class RollCustomSteps(RecoverySites, Pass):
             path, op = recurrence.path, recurrence.op
             try:
                 self.check_kept(path)
-                indices = Indices(Constants(model), shape_of)
+                constants = Constants(model)
+                indices = Indices(constants, shape_of)
                 rolled = unrolled_steps(graph, recurrence, indices)
-                batch = _rows_to_repeat(model, rolled, indices)
-            except (NoNode, NotHandled) as why:
-                remarks.append(self.remark(Outcome.NOTE, path, op, why.reason, why.found, why.action))
+                batch = _rows_to_repeat(model, rolled, indices, constants)
+            except NotHandled as why:
+                remarks.append(self.refused(Outcome.NOTE, path, op, why))
                 seen.add(path)
                 continue
-            _Rolling(model, graph, rolled, recurrence, batch).run()
+            _Rolling(model, graph, rolled, recurrence, batch, constants).run()
             self.sites.append(path)
             steps += rolled.count
             remarks.append(self.remark(Outcome.NOTE, path, op, f"a Scan made of {rolled.count} unrolled steps."))
@@ -82,7 +93,7 @@ def _next(model: Model, seen: set[str]) -> tuple[Graph, FloatRecurrence] | None:
     return next(g for g, _, _ in bodies(model) if any(n is first for n in g.nodes)), found
 
 
-def _rows_to_repeat(model: Model, steps: UnrolledSteps, indices: Indices) -> Value | None:
+def _rows_to_repeat(model: Model, steps: UnrolledSteps, indices: Indices, constants: Constants) -> Value | None:
     """Returns an element with the rows of the batch if initial states have one row for all of them; else None.
 
     Raises:
@@ -91,7 +102,8 @@ def _rows_to_repeat(model: Model, steps: UnrolledSteps, indices: Indices) -> Val
     sources = [s for same in steps.nodes for s in same.inputs if s.late or s.element]
     entering = {id(s.values[0]): s.values[0] for s in sources}
     dims = {k: list(d) for k, v in entering.items() if (d := indices.dimensions(v)) is not None}
-    elements = [s.values[0] for s in sources if s.element and len(dims.get(id(s.values[0]), [])) == _ROWS]
+    elements = [s.values[0] for s in sources if s.element and constants.array(s.values[0]) is None]
+    elements = [v for v in elements if len(dims.get(id(v), [])) == _ROWS]
     repeated: Value | None = None
     for source in sources:
         start = dims.get(id(source.values[0]), [])
@@ -114,6 +126,12 @@ def _rows_to_repeat(model: Model, steps: UnrolledSteps, indices: Indices) -> Val
 
 def _known(sizes: Sequence[int | str | None] | None) -> bool:
     return sizes is not None and None not in sizes
+
+
+def _takes_rows(node: Node, position: int) -> bool:
+    """Whether an input may have a row of numbers for each row of the batch, where it has one for all of them."""
+    others = [v for k, v in enumerate(node.inputs) if k != position]
+    return node.op in ELEMENTWISE and not node.domain and all(len(shape_of(v) or ()) == _ROWS for v in others)
 
 
 @dataclass(eq=False)
@@ -148,15 +166,30 @@ class _Rolling:
     """The work on one recurrence."""
 
     def __init__(
-        self, model: Model, graph: Graph, steps: UnrolledSteps, recurrence: FloatRecurrence, batch: Value | None
+        self,
+        model: Model,
+        graph: Graph,
+        steps: UnrolledSteps,
+        recurrence: FloatRecurrence,
+        batch: Value | None,
+        constants: Constants,
     ) -> None:
-        self.model, self.graph, self.steps, self.batch = model, graph, steps, batch
+        self.model, self.graph, self.steps, self.batch, self.constants = model, graph, steps, batch, constants
         self.name = model.fresh_name(f"{display_name(recurrence.products[0])}.steps")
         self.b, self.inner = Builder(model, prefix=self.name), Builder(model, prefix=self.name)
         self.states: list[_Formal] = []
         self.elements: list[_Formal] = []
         self._members = {id(n) for n in steps.members}
         self._kept = {id(v) for g in model.graphs() for v in g.outputs}
+        elements = [s for same in steps.nodes for s in same.inputs if s.element]
+        of_rows = [s.values[0] for s in elements if not self._arrays(s)]
+        self._element = next((v for v in of_rows if len(shape_of(v) or ()) == _ROWS), None)
+        self._whole = {
+            id(s.values[0])
+            for same in steps.nodes
+            for k, s in enumerate(same.inputs)
+            if s.element and not _takes_rows(same.nodes[0], k)
+        }
 
     def run(self) -> None:
         """Replaces the steps by the Scan."""
@@ -197,7 +230,7 @@ class _Rolling:
         if same is None:
             first = source.values[0]
             name = self.model.fresh_name(f"{first.name}.{'before' if source.late else 'element'}")
-            shape = shape_of(source.values[1 if source.late else 0])
+            shape = [None, None] if self._has_rows(source) else shape_of(source.values[1 if source.late else 0])
             same = _Formal(source, Variable(name, dtype_of(first), shape))
             self.model.hold(same.value)
             held.append(same)
@@ -242,7 +275,28 @@ class _Rolling:
         sizes = self.b.op("Concat", [rows, self.b.i64([1])], "sizes", axis=0)
         return self.b.op("Expand", [value, sizes], "initial")
 
+    def _arrays(self, element: Source) -> list[npt.NDArray[Any]]:
+        """Returns the constants of an element; none if it is computed."""
+        arrays = [self.constants.array(v) for v in element.values[: self.steps.count]]
+        known = [a for a in arrays if a is not None]
+        return known if len(known) == len(arrays) else []
+
+    def _has_rows(self, source: Source) -> bool:
+        """Whether constants of one row become one for each row of the batch, which alone has a kernel."""
+        if not source.element or self._element is None or id(source.values[0]) in self._whole:
+            return False
+        return any(a.ndim <= 1 or (a.ndim == _ROWS and len(a) == 1) for a in self._arrays(source)[:1])
+
     def _sequence(self, element: _Formal) -> Value:
         values = element.source.values[: self.steps.count]
+        arrays = self._arrays(element.source)
+        if arrays and self._has_rows(element.source) and self._element is not None:
+            one = np.stack([np.reshape(a, (1, -1)) for a in arrays])
+            shape = self.b.op("Shape", [self._element], "shape")
+            rows = self.b.op("Slice", [shape, self.b.i64([0]), self.b.i64([1])], "rows")
+            sizes = self.b.op("Concat", [self.b.i64([1]), rows, self.b.i64([1])], "sizes", axis=0)
+            return self.b.op("Expand", [self.model.add_initializer(f"{self.name}/constants", one), sizes], "sequence")
+        if arrays:
+            return self.model.add_initializer(f"{self.name}/constants", np.stack(arrays))
         rows = [self.b.op("Unsqueeze", [v, self.b.i64([0])], "row") for v in values]
         return self.b.op("Concat", rows, "sequence", axis=0)

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from rnnqc.errors import NotHandled
 from rnnqc.ir import Node, attribute
-from rnnqc.passes.graph.nodes.lstm_node import NotHandled
 from rnnqc.passes.graph.values.sequence_elements import TO_THE_END
 
 Array = npt.NDArray[Any]

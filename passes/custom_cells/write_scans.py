@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from rnnqc.errors import Outcome, Remark
+from rnnqc.errors import NotHandled, Outcome, Remark
 from rnnqc.evaluation.numerics import Bitwise
 from rnnqc.ir import Graph, Model, Node, Value, Variable, dtype_of, info, shape_of
 from rnnqc.ir.builder import Builder
@@ -23,7 +23,6 @@ from rnnqc.passes.recover.loops.loop_to_sequence import Vectorizer
 from rnnqc.passes.recover.loops.sequence_operators import Sequence
 from rnnqc.passes.recover.loops.step_shapes import Sizes, StepShapes
 from rnnqc.passes.recover.recovery_sites import RecoverySites
-from rnnqc.passes.recover.steps.step_weights import NoNode
 
 STAYS_LOOP = "stays a Loop"
 """Key of the note that says why a Loop was not rewritten as a Scan."""
@@ -73,7 +72,7 @@ class WriteScans(RecoverySites, Pass):
             try:
                 self.check_kept(path)
                 writing.run()
-            except NoNode as why:
+            except NotHandled as why:
                 writing.undo()
                 info(node).notes[STAYS_LOOP] = f"{why.reason.removesuffix('.')} ({why.found})"
                 reason = f"the loop stays: {why.reason}"
@@ -94,7 +93,7 @@ class _Writing(LoopRewrite):
         """Replaces the loop by the Scan.
 
         Raises:
-            NoNode: The loop has to stay.
+            NotHandled: The loop has to stay.
         """
         constants = Constants(self.model)
         trips = trips_of(self.node, constants)
@@ -102,13 +101,13 @@ class _Writing(LoopRewrite):
         vectorizer = Vectorizer(self.node.attrs["body"], {}, trips, constants, self.b)
         step = LoopStep(self.model, self.node, vectorizer)
         if not step.elements:
-            raise NoNode("its step takes no elements of a sequence.", "a Scan needs one")
+            raise NotHandled("its step takes no elements of a sequence.", "a Scan needs one")
         self.shapes = self._shapes(step)
         for state in step.states:
             sizes = self._rows(state.before)
             if self.shapes.of(state.after) != sizes:
                 found = f"{state.before.name!r} {sizes} becomes {state.after.name!r} {self.shapes.of(state.after)}"
-                raise NoNode("a state may have another shape after an iteration than before.", found)
+                raise NotHandled("a state may have another shape after an iteration than before.", found)
         formal, sequences = self._sequences(step, vectorizer)
         made: list[Value] = [s.after for s in step.states]
         outputs: list[Value] = [s.final or Variable.empty() for s in step.states]
@@ -122,7 +121,7 @@ class _Writing(LoopRewrite):
         for state, insert in step.filled:
             row, axes = self._row(insert.inputs[1])
             if None in (self.shapes.of(row) or ()):
-                raise NoNode("a sequence may be filled with elements of different shapes.", f"{row.name!r}")
+                raise NotHandled("a sequence may be filled with elements of different shapes.", f"{row.name!r}")
             made.append(row)
             outputs.append(self.b.value("output", np.float32))
             whole = Sequence(self._viewed(outputs[-1], axes), _ROWS + len(axes), frozenset(axes))
@@ -144,20 +143,20 @@ class _Writing(LoopRewrite):
         """Returns the dimensions of a state or element.
 
         Raises:
-            NoNode: A custom cell node does not support it.
+            NotHandled: A custom cell node does not support it.
         """
         sizes, kind = self.shapes.of(value), dtype_of(value)
         known = kind is not None and kind.kind in kinds and (kind.kind != "f" or kind == np.float32)
         if not known or sizes is None or len(sizes) != _ROWS or not isinstance(sizes[1], int):
             reason = "a state or element of its step is no matrix of float32 with a known number of columns."
-            raise NoNode(reason, f"{value.name!r} {kind} {sizes}")
+            raise NotHandled(reason, f"{value.name!r} {kind} {sizes}")
         return sizes
 
     def _row(self, value: Value) -> tuple[Value, list[int]]:
         """Returns the matrix that the body unsqueezes to `value`, and the added axes.
 
         Raises:
-            NoNode: It is not a matrix.
+            NotHandled: It is not a matrix.
         """
         axes: list[int] = []
         node = value.inputs[0] if len(value.inputs) == 1 else None
@@ -167,7 +166,7 @@ class _Writing(LoopRewrite):
             axes, row = sorted(a % (_ROWS + len(changed)) for a in changed), node.inputs[0]
         sizes = self.shapes.of(row)
         if dtype_of(row) != np.float32 or sizes is None or len(sizes) != _ROWS:
-            raise NoNode("a result of its step is no matrix of float32.", f"{row.name!r} {dtype_of(row)} {sizes}")
+            raise NotHandled("a result of its step is no matrix of float32.", f"{row.name!r} {dtype_of(row)} {sizes}")
         return row, axes
 
     def _viewed(self, value: Value, axes: list[int]) -> Value:
@@ -184,7 +183,7 @@ class _Writing(LoopRewrite):
             if key not in same:
                 sequence = vectorizer.element(value)
                 if sequence is None:
-                    raise NoNode("it does not go through a sequence element by element.", f"{value.name!r}")
+                    raise NotHandled("it does not go through a sequence element by element.", f"{value.name!r}")
                 sequences.append(sequence.value)
                 shape = shape_of(element.sequence) or []
                 rows = 1 if element.axes[0] in (NEW, element.axis) else shape[element.axes[0]]

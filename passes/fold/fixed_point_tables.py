@@ -13,12 +13,12 @@ from rnnqc.cells.fixed_point_numbers import FixedPointQuantizer
 from rnnqc.cells.stages import QuantizedCell
 from rnnqc.cells.tables import KNOT_UNIT, PIECEWISE_LINEAR, piecewise_linear_tanh
 from rnnqc.cells.vitis_tables import ENTRIES, STEP_BITS, VITIS, vitis_values
+from rnnqc.errors import NotHandled
 from rnnqc.formats.fix_position import position_of
 from rnnqc.formats.point_format import PointFormat
 from rnnqc.formats.scales import is_power_of_two
 from rnnqc.passes.fold.fold_lut import FloatArray, linear_length
 from rnnqc.passes.formats.point_format import INDEX_BITS
-from rnnqc.passes.graph.nodes.lstm_node import NotHandled
 
 EXACT = "exact"
 """A kind of tables, beside `PIECEWISE_LINEAR` and `VITIS`."""
@@ -109,17 +109,3 @@ def _vitis_values(
 def on_activation_grid(point: PointFormat, values: FloatArray) -> FloatArray:
     """Returns `values` in the format of an activation's point; unchanged without one."""
     return values if point.static is None else point.static.fake_quantize(values)
-
-
-def table_kind(cell: QuantizedCell, name: str, kind: str) -> str:
-    """Returns the kind of table at the point `name`: exact if no table of the requested kind exists."""
-    gate, gates = name.rpartition(".")[0], cell.type.gates
-    activation = cell.gate_activation(gates.index(gate)) if gate in gates else cell.output_activation
-    if activation is None or activation.name not in STEP_BITS:
-        return EXACT
-    argument = cell.points[f"{gate}.acc" if gate in gates else "cell_state"]
-    if kind != PIECEWISE_LINEAR or len(argument.scale) != 1:
-        return kind
-    held = argument.complete
-    bits = max(2, max(-held.minimum, held.maximum + 1, 1).bit_length())
-    return kind if linear_length(activation, bits, held.scale[0]) is not None else EXACT

@@ -31,13 +31,13 @@ from rnnqc.cells.fixed_point_numbers import (
 )
 from rnnqc.cells.stages import QuantizedCell
 from rnnqc.cells.vitis_tables import VITIS
+from rnnqc.errors import NotHandled
 from rnnqc.formats.format import Format
 from rnnqc.formats.point_format import CHAINED
 from rnnqc.passes.fold.fixed_point_tables import FixedPointTable, fixed_point_table, on_activation_grid, place
 from rnnqc.passes.fold.fold_lut import FloatArray
 from rnnqc.passes.fold.lut_formats import EXACT_POINTS
 from rnnqc.passes.formats.point_format import INDEX_BITS, stored_multiplier
-from rnnqc.passes.graph.nodes.lstm_node import NotHandled
 
 WIDEST_CODES = 16
 WIDEST_OTHER = 32

@@ -15,13 +15,13 @@ import numpy.typing as npt
 
 from rnnqc.cells.activations import Activation
 from rnnqc.cells.fixed_point_numbers import FIXED_POINT32, QUANTIZERS, FixedPointNumbers, FixedPointQuantizer
+from rnnqc.errors import NotHandled
 from rnnqc.formats.point_format import PointFormat
 from rnnqc.formats.qonnx import QonnxQuantizer
 from rnnqc.formats.rounding import QONNX_ONLY
 from rnnqc.passes.fold.fixed_point_tables import FixedPointTable, place
 from rnnqc.passes.fold.fold_fixed_point import FoldedFixedPoint
 from rnnqc.passes.formats.point_format import INDEX_BITS, stored_multiplier
-from rnnqc.passes.graph.nodes.lstm_node import NotHandled
 from rnnqc.passes.graph.nodes.quant_operators import (
     ACTIVATIONS,
     GATES,

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rnnqc.cells.stages import QuantizedCell
+from rnnqc.errors import NotHandled
 from rnnqc.formats.point_format import CHAINED, STATIC
 from rnnqc.ir import Model, Value
 from rnnqc.passes.fold.fold_fixed_point import FoldedFixedPoint, fold_fixed_point, needs_fixed_point
@@ -17,7 +18,6 @@ from rnnqc.passes.fold.fold_lut import FloatArray, FoldedLut, fold_lut
 from rnnqc.passes.fold.fold_quant_lstm import fold_quant_lstm, grid_of
 from rnnqc.passes.fold.lut_formats import state_bound
 from rnnqc.passes.formats.brevitas_contract import misfits, quant_lstm_of
-from rnnqc.passes.graph.nodes.lstm_node import NotHandled
 from rnnqc.passes.graph.values.constant_expressions import Constants
 
 Folded = FoldedLut | FoldedFixedPoint

@@ -13,12 +13,12 @@ from rnnqc.cells.equations import RESET_HIDDEN
 from rnnqc.cells.lut_numbers import STATE_LIMIT
 from rnnqc.cells.stages import QuantizedCell
 from rnnqc.cells.vitis_tables import VITIS
+from rnnqc.errors import NotHandled
 from rnnqc.formats.format import Format
 from rnnqc.formats.point_format import CHAINED, ROWS
 from rnnqc.formats.rounding import Rounding
 from rnnqc.formats.scales import is_power_of_two
 from rnnqc.passes.formats.point_format import INDEX_BITS, cell_is_bounded
-from rnnqc.passes.graph.nodes.lstm_node import NotHandled
 
 WIDE_CELL_BITS = 24
 EXACT_POINTS = frozenset(

@@ -232,8 +232,7 @@ class _Resolver:
         return self._measured_point(cell, name, {"signed": True, "narrow": narrow, **s})
 
     def _activation(self, cell: Cell, name: str, s: Settings) -> PointFormat:
-        table, gate, gates = s.get("table", PIECEWISE_LINEAR), name.rpartition(".")[0], cell.type.gates
-        activation = cell.gate_activation(gates.index(gate)) if gate in gates else cell.output_activation
+        table, activation = s.get("table", PIECEWISE_LINEAR), cell.activation_of(name.rpartition(".")[0])
         assert activation is not None
         if "scale" not in s and s.get("mode") == "static" and table == VITIS and activation.name in STEP_BITS:
             s = {**s, "scale": UNIT}

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from rnnqc.errors import NotHandled
 from rnnqc.formats.codebooks import factors_of
 from rnnqc.formats.packing import BYTE_BITS, pack, stored_bits
 from rnnqc.ir import Graph, Model, Value
@@ -16,7 +17,6 @@ from rnnqc.ir.builder import Builder
 from rnnqc.passes.analysis.linear_sites import LinearSite
 from rnnqc.passes.formats.quantized_parameters import weight_codes
 from rnnqc.passes.formats.weight_formats import weight_format
-from rnnqc.passes.graph.nodes.lstm_node import NotHandled
 from rnnqc.passes.graph.values.constant_expressions import Constants
 from rnnqc.passes.rest.int8_weights import Int8Weights
 from rnnqc.recipes.keys import Settings

@@ -10,15 +10,14 @@ import numpy as np
 
 from rnnqc.cells.linear_nodes import LinearKind
 from rnnqc.data.statistics import Statistics
-from rnnqc.errors import Outcome, Remark
+from rnnqc.errors import NotHandled, Outcome, Remark
 from rnnqc.evaluation.numerics import Lossy
 from rnnqc.ir import DOMAIN, Graph, Model, Node, Value, display_name
 from rnnqc.ir.builder import Builder
-from rnnqc.passes.analysis.linear_sites import LinearSite, input_moment, linear_site, linear_uses
+from rnnqc.passes.analysis.linear_sites import LinearSite, has_windows, input_moment, linear_site, linear_uses
 from rnnqc.passes.analysis.rest_weights import RestWeight, WeightUse, rest_weights
 from rnnqc.passes.base import Pass, PassInfo, PassResult, StoredWeight
 from rnnqc.passes.constant_checks import ConstantCheck
-from rnnqc.passes.graph.nodes.lstm_node import NotHandled
 from rnnqc.passes.graph.values.constant_expressions import Constants
 from rnnqc.passes.invariants import Property
 from rnnqc.passes.linear.check_linear import LinearCheck
@@ -89,11 +88,12 @@ class QuantizeLinear(Pass):
         found: list[tuple[RestWeight, list[LinearSite]]] = []
         constants = Constants(model)
         for weight in rest_weights(model):
-            uses = linear_uses(weight) if not weight.refusal[0] and not self._weights.is_half(weight) else ()
+            skipped = weight.refusal[0] or self._weights.is_half(weight)
+            uses = () if skipped else [u for u in linear_uses(weight) if not has_windows(u)]
             read = {u.path: (u, self._site(weight, u, homes[id(u.node)], constants)) for u in uses}
             found.append((weight, [site for _, site in read.values() if isinstance(site, LinearSite)]))
             remarks += [
-                self.remark(Outcome.NOTE, path, use.node.op, why.reason, why.found, why.action)
+                self.refused(Outcome.NOTE, path, use.node.op, why)
                 for path, (use, why) in read.items()
                 if isinstance(why, NotHandled)
             ]
@@ -102,9 +102,6 @@ class QuantizeLinear(Pass):
             stored |= self._replace_all(model, homes, weight, sites, constants)
             if self._weights.known(weight) is not None:
                 remarks += self._weights.unheard(self, [site.use for site in sites])
-        if stored:
-            model.remove_dead()
-            model.sort()
         return PassResult(bool(stored), tuple(remarks), {"layers": len(stored)}, stored=stored)
 
     def _site(self, weight: RestWeight, use: WeightUse, graph: Graph, constants: Constants) -> LinearSite | NotHandled:

@@ -11,8 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from rnnqc.evaluation.numerics import Close
-from rnnqc.ir import Graph, Model, Node, Value, attribute, constant_array, display_name, safe_name, shape_of
+from rnnqc.ir import Graph, Model, Node, Value, attribute, constant_array, display_name, info, safe_name, shape_of
 from rnnqc.ir.builder import Builder
+from rnnqc.passes.analysis.linear_sites import UNFOLDED_NOTE, Unfolded
 from rnnqc.passes.base import Pass, PassInfo, PassResult
 from rnnqc.passes.invariants import Property
 from rnnqc.passes.views.shapes import infer_shapes_of_values
@@ -56,8 +57,6 @@ class UnfoldConvolutions(Pass):
         sites = [(graph, site) for graph, node in found if (site := _site(node, held)) is not None]
         for graph, site in sites:
             _replace(model, graph, site)
-        if sites:
-            model.remove_dead()
         return PassResult(bool(sites), (), {"convolutions": len(sites)})
 
 
@@ -68,6 +67,7 @@ class _Site:
     Attributes:
         node: The Conv.
         weight: `[M,C,k]`, without taps that only multiply padding.
+        taps: The taps of the convolution that the weight has, `[k]`.
         windows: For each position the elements of its window, `[P,k]`, as indices of the padded input.
         pads: Number of zeros in front of the input and behind it.
         shape: Shape of the input; the first size may be unknown.
@@ -76,6 +76,7 @@ class _Site:
 
     node: Node
     weight: npt.NDArray[np.float32]
+    taps: npt.NDArray[np.int64]
     windows: npt.NDArray[np.int64]
     pads: tuple[int, int]
     shape: Sequence[Any]
@@ -117,21 +118,22 @@ def _site(node: Node, held: set[int]) -> _Site | None:
     made = node.outputs[0]
     readers = made.outputs if id(made) not in held else []
     relu = readers[0] if len(readers) == 1 and readers[0].op == "Relu" and not readers[0].domain else None
-    return _Site(node, weight, windows, (int(pads[0]), int(pads[1])), shape, relu)
+    return _Site(node, weight, np.flatnonzero(meets), windows, (int(pads[0]), int(pads[1])), shape, relu)
 
 
 def _replace(model: Model, graph: Graph, site: _Site) -> None:
     """Replaces a Conv and its Relu by a Gemm, between operators that only move elements."""
     node, last = site.node, site.relu or site.node
     channels, positions = len(site.weight), len(site.windows)
-    weight = site.weight if site.is_whole else site.weight.transpose(0, 2, 1)
-    matrix = np.ascontiguousarray(weight).reshape(channels, -1)
+    order = (0, 1, 2) if site.is_whole else (0, 2, 1)
+    matrix = np.ascontiguousarray(site.weight.transpose(order)).reshape(channels, -1)
     b = Builder(model, prefix=safe_name(display_name(node)))
     windows = node.inputs[0] if site.is_whole else _windows(b, site)
     rows = b.op("Reshape", [windows, b.i64([-1, matrix.shape[1]])], "rows")
     w = model.add_initializer(node.inputs[1].name, matrix)
     made = b.op("Gemm", [rows, w, *node.inputs[2:3]], "product", transB=1)
     b.nodes[-1].name = node.name
+    info(b.nodes[-1]).notes[UNFOLDED_NOTE] = _unfolded(site, order)
     if site.relu is not None:
         made = b.op("Relu", [made], "relu")
     if positions > 1:
@@ -141,6 +143,14 @@ def _replace(model: Model, graph: Graph, site: _Site) -> None:
         b.add("Reshape", [made, b.i64([-1, channels, 1])], last.outputs[:1], "channels_first")
     model.insert_nodes(graph, last, b.nodes)
     model.remove_nodes(graph, [node] if site.relu is None else [node, site.relu])
+
+
+def _unfolded(site: _Site, order: Sequence[int]) -> Unfolded:
+    """Where the rows of the matmul's W were in the convolution's weight, `[C,k]` for each output channel."""
+    weight = constant_array(site.node.inputs[1])
+    assert weight is not None
+    number = np.arange(weight[0].size).reshape(1, *weight.shape[1:])[:, :, site.taps]
+    return Unfolded(weight[0].size, number.transpose(order).reshape(-1))
 
 
 def _windows(b: Builder, site: _Site) -> Value:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 import numpy as np
 import onnx
@@ -26,13 +26,14 @@ from rnnqc.ir import (
 )
 from rnnqc.ir.builder import Builder
 from rnnqc.passes.base import Pass, PassInfo, PassResult
+from rnnqc.passes.graph.nodes.foreign_operators import is_foreign
 from rnnqc.passes.graph.nodes.lstm_node import WEIGHTS_TAG, B, P, R, W, is_recurrent
+from rnnqc.passes.graph.nodes.quantized_products import QUANTIZED_PRODUCTS
 from rnnqc.passes.graph.values.constant_expressions import constant_expression
 from rnnqc.passes.invariants import Property
 from rnnqc.passes.normalize.own_functions import check_own_functions
 from rnnqc.passes.normalize.share_weights import share_weights, source_of
-from rnnqc.proto.graph_walks import blocks_of
-from rnnqc.proto.inlining import FunctionKey, inlined, key_of
+from rnnqc.proto.inlining import FunctionKey, functions_with, inlined, key_of
 from rnnqc.proto.version_conversion import NOT_CONVERTED, convert_version
 
 TARGET_OPSET = 17
@@ -46,7 +47,7 @@ class Canonicalize(Pass):
     """Normalizes the model around its recurrent nodes.
 
     1. Model-local functions that contain recurrent nodes are inlined, as are those that contain other operators with
-       weights: unrecognized recurrences, linear layers, embeddings, convolutions.
+       weights: unrecognized recurrences, linear layers, embeddings, convolutions, quantized ones too.
     2. Operator sets below 13 are converted to 17 (the bodies of cells need 13); others stay. The IR version becomes
        10 to 13: functions with overloads need 10, onnxruntime refuses more than 13.
     3. Constant expressions that make W, R, B or P become initializers.
@@ -72,6 +73,7 @@ class Canonicalize(Pass):
         numerics=Close(1e-6),
         sets=frozenset({Property.CANONICAL}),
     )
+    keeps_unused = True  # unused recurrent nodes are reported, too
 
     def __init__(self, *, keep_codes: bool = False) -> None:
         """Creates the pass.
@@ -94,9 +96,7 @@ class Canonicalize(Pass):
         clamped = min(max(model.ir_version, IR_VERSIONS[0]), IR_VERSIONS[1])
         changed |= clamped != model.ir_version
         model.ir_version = clamped
-        before = [n for g in model.graphs() for n in g.nodes]
-        model.sort()
-        changed |= any(a is not b for a, b in zip(before, (n for g in model.graphs() for n in g.nodes), strict=True))
+        changed |= model.sort()
         seen: set[tuple[str, str]] = {("", "")}
         for path, graph in list(model.paths()):
             for node in list(graph.nodes):
@@ -189,8 +189,7 @@ class Canonicalize(Pass):
                 after.add("Transpose", [inner], [target], f"{name}.batch_first", perm=perm)
         del node.attrs["layout"]
         model.insert_nodes(graph, node, before.nodes)
-        position = next(i for i, n in enumerate(graph.nodes) if n is node) + 1
-        graph.nodes[position:position] = after.nodes
+        model.insert_nodes_after(graph, node, after.nodes)
 
 
 _WEIGHTS = frozenset({"MatMul", "Gemm", "Einsum", "Gather", "Conv", "ConvTranspose"})
@@ -201,32 +200,14 @@ def _functions_with_weights(functions: Iterable[onnx.FunctionProto]) -> list[Fun
 
     Functions of rnnqc's own operators contain matmuls and gates, too, but stay, as do those of known layers.
     """
-    held = {key_of(f): f for f in functions if type_of(f.name, f.domain) is None}
-    operators = {key: _operators(function) for key, function in held.items()}
-
-    def with_any(wanted: Iterable[str]) -> set[FunctionKey]:
-        """Functions that contain one of these operators, directly or through a call."""
-        names = {(domain, op) for op in wanted for domain in ("", "ai.onnx")}
-        found: set[FunctionKey] = set()
-        users: dict[tuple[str, str], list[FunctionKey]] = {}
-        for key, used in operators.items():
-            for name in used:
-                users.setdefault(name, []).append(key)
-        pending = list(names)
-        while pending:
-            for key in users.pop(pending.pop(), ()):
-                found.add(key)
-                pending.append(key[:2])
-        return found
-
-    wanted = with_any(CELL_TYPES) | {key for key in with_any(_WEIGHTS) if key[0] != DOMAIN}
-    names = {key[:2] for key in wanted}  # onnxruntime before 1.27 does not tell overloads apart: they stay together
-    return [key for key in held if key[:2] in names]
+    held = [f for f in functions if type_of(f.name, f.domain) is None]
+    recurrent = functions_with(held, lambda domain, op: _is(CELL_TYPES, domain, op) or is_foreign(domain, op))
+    others = functions_with(held, lambda d, op: _is(_WEIGHTS, d, op) or (d, op) in QUANTIZED_PRODUCTS)
+    return list(dict.fromkeys([*recurrent, *(key for key in others if key[0] != DOMAIN)]))
 
 
-def _operators(function: onnx.FunctionProto) -> set[tuple[str, str]]:
-    """Domain and name of every operator and function in use."""
-    return {(n.domain, n.op_type) for block in blocks_of([function]) for n in block.node}
+def _is(operators: Collection[str], domain: str, op: str) -> bool:
+    return domain in ("", "ai.onnx") and op in operators
 
 
 def _restore(original: onnx.ModelProto, converted: onnx.ModelProto) -> None:

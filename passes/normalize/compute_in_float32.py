@@ -102,8 +102,7 @@ def _convert(model: Model, graph: Graph, node: Node, dtype: np.dtype[Any], conve
             node.outputs[k] = inner
             around.add("Cast", [inner], [target], name, to=onnx_type(dtype))
     model.insert_nodes(graph, node, before)
-    position = next(i for i, n in enumerate(graph.nodes) if n is node) + 1
-    graph.nodes[position:position] = around.nodes
+    model.insert_nodes_after(graph, node, around.nodes)
 
 
 def _cast(b: Builder, value: Value, name: str) -> Value:

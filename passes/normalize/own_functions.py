@@ -8,13 +8,13 @@ from collections.abc import Iterable, Sequence
 import onnx
 
 from rnnqc.cells import custom_nodes, rearrange_nodes
-from rnnqc.cells.fused_nodes import FUNCTION, FUNCTION_INPUTS, FUNCTION_OUTPUTS, fused_outputs, input_names
+from rnnqc.cells.fused_nodes import fused_outputs, input_names
 from rnnqc.cells.linear_nodes import OPERATOR, linear_kind
 from rnnqc.cells.types import CELL_TYPES, fused_type
 from rnnqc.errors import CompileError
 from rnnqc.ir import DOMAIN
 
-_PREFIX = re.compile(rf"^.+(?=({FUNCTION}|Quant([A-Z]+|Custom)Cell(_\w+)?|{OPERATOR}\w*)$)")
+_PREFIX = re.compile(rf"^.+(?=(Quant([A-Z]+|Custom)Cell(_\w+)?|{OPERATOR}\w*)$)")
 """A function name with a prefix of other tools (`onnx.compose.add_prefix`); such a name has no kernel."""
 
 
@@ -30,7 +30,7 @@ def check_own_functions(functions: Iterable[onnx.FunctionProto], source: str) ->
         if function.domain == DOMAIN and not _is_own(function):
             found = f"{function.name}({', '.join(function.input)}) -> {', '.join(function.output)}"
             cells = [t.fused for t in CELL_TYPES.values()]
-            own = ", ".join([*cells, custom_nodes.OPERATOR, OPERATOR, rearrange_nodes.OPERATOR, FUNCTION])
+            own = ", ".join([*cells, custom_nodes.OPERATOR, OPERATOR, rearrange_nodes.OPERATOR])
             raise CompileError(
                 f"{source}: a model-local function of domain {DOMAIN!r} is not one of rnnqc's. Found: {found}.",
                 supported=f"in this domain the functions that rnnqc writes: {own}",
@@ -40,8 +40,6 @@ def check_own_functions(functions: Iterable[onnx.FunctionProto], source: str) ->
 
 def _is_own(function: onnx.FunctionProto) -> bool:
     name = _PREFIX.sub("", function.name)
-    if name == FUNCTION:
-        return tuple(function.input) == FUNCTION_INPUTS and tuple(function.output) == FUNCTION_OUTPUTS
     if custom_nodes.is_custom_function(name, function.input, function.output):
         return True
     if rearrange_nodes.is_rearrange_function(name, function.input, function.output):

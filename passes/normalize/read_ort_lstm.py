@@ -7,14 +7,15 @@ import numpy.typing as npt
 
 from rnnqc.cells.forms import ORT_DOMAIN, ORT_LSTM
 from rnnqc.cells.types import LSTM
-from rnnqc.errors import LOWER_THE_FLOAT_MODEL, Outcome, Remark
+from rnnqc.errors import LOWER_THE_FLOAT_MODEL, NotHandled, Outcome, Remark
 from rnnqc.evaluation.numerics import Lossy
 from rnnqc.ir import Model, Node, Value, attribute, constant_array, display_name, info, input_or_none, safe_name
 from rnnqc.passes.base import Pass, PassInfo, PassResult
 from rnnqc.passes.graph.nodes.listed_weights import found_listed, unlist_weights
-from rnnqc.passes.graph.nodes.lstm_node import DIRECTIONS, INPUT_NAMES, WEIGHTS_TAG, B, NotHandled, P, R, W
+from rnnqc.passes.graph.nodes.lstm_node import DIRECTIONS, INPUT_NAMES, WEIGHTS_TAG, B, P, R, W
 from rnnqc.passes.graph.values.quantized_constants import StoredCodes
 from rnnqc.passes.normalize.canonicalize import FIRST_IR_WITH_FREE_INITIALIZERS
+from rnnqc.proto.inlining import functions_with, inlined
 
 _FOUND = f"operator {ORT_DOMAIN}.{ORT_LSTM}"
 _SCALE = {W: P + 1, R: P + 3}
@@ -32,6 +33,7 @@ class ReadOrtLstm(Pass):
 
     * onnxruntime also quantizes X and the hidden state, by the largest values of each call and step. That is gone: the
       recipe has formats of its own for them.
+    * Model-local functions that contain such nodes are inlined.
     * Nodes that rnnqc itself has written (form `ort`) stay.
     * Nodes whose weights are no constants, or whose shapes do not fit, stay, with a remark.
     """
@@ -47,6 +49,9 @@ class ReadOrtLstm(Pass):
         remarks: list[Remark] = []
         made: dict[tuple[int, ...], Value] = {}
         count = 0
+        inner = functions_with(model.functions, lambda domain, op: (domain, op) == (ORT_DOMAIN, ORT_LSTM))
+        if inner:
+            model.reload(inlined(model.proto, inner))
         for path, graph in list(model.paths()):
             for node in graph.nodes:
                 if (node.domain, node.op) != (ORT_DOMAIN, ORT_LSTM) or WEIGHTS_TAG in info(node).metadata:
@@ -56,7 +61,7 @@ class ReadOrtLstm(Pass):
                 try:
                     weights = {k: _dequantized(node, k) for k in (W, R)}
                 except NotHandled as why:
-                    remarks.append(self.remark(Outcome.FLOAT, name, node.op, why.reason, why.found, why.action))
+                    remarks.append(self.refused(Outcome.FLOAT, name, node.op, why))
                     continue
                 remarks.append(self._taken_over(model, node, name))
                 _rewrite(model, made, node, weights)
@@ -64,7 +69,7 @@ class ReadOrtLstm(Pass):
         if count:
             model.remove_dead()
             model.infer_shapes()
-        return PassResult(count > 0, tuple(remarks), {"nodes": count})
+        return PassResult(bool(count or inner), tuple(remarks), {"nodes": count})
 
     def _taken_over(self, model: Model, node: Node, name: str) -> Remark:
         """Removes the constants of a node from the graph inputs, and reports that it keeps its weights."""

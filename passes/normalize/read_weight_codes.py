@@ -78,9 +78,6 @@ class ReadWeightCodes(Pass):
                     record = _record(node, used)
                     info(node).metadata[WEIGHTS_TAG] = json.dumps(record, sort_keys=True)
                     remarks.append(self._kept(model, node, f"{path}{display_name(node)}"))
-        if count:
-            model.remove_dead()
-            model.sort()
         return PassResult(count > 0, tuple(remarks), {"nodes": count})
 
     def _kept(self, model: Model, node: Node, name: str) -> Remark:

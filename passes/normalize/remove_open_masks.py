@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from rnnqc.evaluation.numerics import Bitwise
-from rnnqc.ir import Graph, Model, Node, Value, shape_of
+from rnnqc.ir import Graph, Model, Node, Value, maker_of, shape_of
 from rnnqc.passes.base import Pass, PassInfo, PassResult
+from rnnqc.passes.graph.loops.loop_states import behind_views
 from rnnqc.passes.graph.values.known_regions import Followed, known_in
 from rnnqc.passes.invariants import Property
 
@@ -55,9 +56,6 @@ class RemoveOpenMasks(Pass):
                 if id(node) in rows and id(node.outputs[0]) not in outputs:
                     model.replace_all_uses(node.outputs[0], taken[id(node)][0])
                     count += 1
-        if count:
-            model.remove_dead()
-            model.sort()
         return PassResult(count > 0, (), {"masks": count})
 
 
@@ -73,8 +71,5 @@ def _same_shape(value: Value, other: Value) -> bool:
 
 def _row(node: Node, taken: dict[int, tuple[Value, Value]]) -> list[Node]:
     """A choice and the one whose result it rejects; empty if that is not a known choice."""
-    value = taken[id(node)][1]
-    while len(value.inputs) == 1 and value.inputs[0].op in ("Cast", "Identity"):
-        value = value.inputs[0].inputs[0]
-    before = value.inputs[0] if len(value.inputs) == 1 else None
+    before = maker_of(behind_views(taken[id(node)][1], ("Cast", "Identity")))
     return [node, before] if before is not None and id(before) in taken else []

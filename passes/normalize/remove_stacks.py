@@ -58,9 +58,6 @@ class RemoveStacks(Pass):
                     held = _without_axis(model, graph, node, held, taken[0], indices)
                 model.replace_all_uses(made, held, graphs)
                 count += 1
-        if count:
-            model.remove_dead()
-            model.sort()
         return PassResult(count > 0, (), {"elements": count})
 
 

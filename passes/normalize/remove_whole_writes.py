@@ -48,9 +48,6 @@ class RemoveWholeWrites(Pass):
             else:
                 model.replace_all_uses(made, written, graphs)
             count += 1
-        if count:
-            model.remove_dead()
-            model.sort()
         return PassResult(count > 0, (), {"writes": count})
 
 

@@ -70,9 +70,7 @@ class RepairLstmExport(Pass):
         """Repairs every recurrent node of every graph."""
         remarks: list[Remark] = []
         counts = {"squeezes": 0, "states": 0, "lengths": 0}
-        before = [n for g in model.graphs() for n in g.nodes]
-        model.sort()
-        after = [n for g in model.graphs() for n in g.nodes]
+        moved = model.sort()
         sites = [(p, g, n) for p, g in model.paths() for n in g.nodes if is_recurrent(n) and not n.domain]
         if any(input_or_none(n, k) is not None for *_, n in sites for k in (SEQUENCE_LENS, INITIAL_H, INITIAL_C)):
             model.infer_shapes()
@@ -96,10 +94,7 @@ class RepairLstmExport(Pass):
             if lengths is not None and _is_whole_length(lengths, node, _listed(model, graph)):
                 node.inputs[SEQUENCE_LENS] = Variable.empty()
                 counts["lengths"] += 1
-        if any(counts.values()):
-            model.remove_dead()
-        changed = any(counts.values()) or any(a is not b for a, b in zip(before, after, strict=True))
-        return PassResult(changed, tuple(remarks), counts)
+        return PassResult(moved or any(counts.values()), tuple(remarks), counts)
 
 
 def squeezes_wrong_axis(node: Node) -> list[Node]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from rnnqc.ir import CELL_TAG, Constant, Model, Node, Value, constant_array, dtype_of, info, shape_of
+from rnnqc.ir import CELL_TAG, Constant, Model, Node, Value, constant_array, dtype_of, info, maker_of, shape_of
 from rnnqc.passes.graph.values.constant_expressions import Constants
 
 _PRODUCTS = ("MatMul", "Gemm")
@@ -54,8 +54,7 @@ def _is_stored(value: Value) -> bool:
 def source_of(value: Value) -> tuple[Value, _Turns]:
     """The value that `value` is a copy of, and the transpositions in between."""
     turns: list[str] = []
-    while len(value.inputs) == 1 and value.inputs[0].op in ("Identity", "Transpose") and not value.inputs[0].domain:
-        node = value.inputs[0]
+    while (node := maker_of(value)) is not None and node.op in ("Identity", "Transpose"):
         if node.op == "Transpose":
             turns.append(str(node.attrs.get("perm")))
         value = node.inputs[0]

@@ -25,6 +25,7 @@ from rnnqc.passes.graph.nodes.lstm_node import SEQUENCE_LENS, X, is_recurrent
 from rnnqc.passes.graph.redundant_nodes import cancel_squeezes, drop_identities
 from rnnqc.passes.graph.values.constant_expressions import Constants
 from rnnqc.passes.graph.values.index_expressions import Index, Indices, unknown
+from rnnqc.passes.graph.values.layout_ops import axes_after
 from rnnqc.passes.graph.values.sequence_elements import consecutive, element_of, flip_inputs, flip_of, flipped
 from rnnqc.passes.invariants import Property
 from rnnqc.passes.normalize.input_projections import take_projections
@@ -164,8 +165,7 @@ def _turn(model: Model, graph: Graph, indices: Indices) -> int:
             made = b.value("Y.turned", y.dtype)
             node.outputs[0] = made
             b.add("Slice", flip_inputs(b, made, 0), [y], "Y.turned_back")
-            position = next(k for k, n in enumerate(graph.nodes) if n is node) + 1
-            graph.nodes[position:position] = b.nodes
+            model.insert_nodes_after(graph, node, b.nodes)
         count += 1
     return count
 
@@ -178,28 +178,19 @@ def _below(model: Model, graph: Graph, turn: Node, source: Value, axis: int) -> 
     user = target.outputs[0]
     if user.domain or user.op not in ("Squeeze", "Transpose") or not any(n is user for n in graph.nodes):
         return 0
-    if user.op == "Transpose":
-        perm = attribute(user, "perm", None)
-        if perm is None:
-            return 0
-        axis = perm.index(axis)
-    else:
-        dropped = constant_array(input_or_none(user, 1))
-        shape = shape_of(source)
-        if dropped is None or shape is None:
-            return 0
-        gone = sorted(int(a) % len(shape) for a in dropped.reshape(-1))
-        if axis in gone:
-            return 0
-        axis -= sum(a < axis for a in gone)
+    shape, dropped = shape_of(source), constant_array(input_or_none(user, 1))
+    rank = len(attribute(user, "perm", None) or () if shape is None else shape)
+    axes = axes_after(user, range(rank), None if dropped is None else dropped.reshape(-1).tolist(), -1)
+    if axes is None or axis not in axes:
+        return 0
+    axis = axes.index(axis)
     result = user.outputs[0]
     b = Builder(model, prefix=turn.name)
     inner = b.value("before_turn", result.dtype)
     user.inputs[0] = source
     user.outputs[0] = inner
     b.add("Slice", flip_inputs(b, inner, axis), [result], "turned")
-    position = next(k for k, n in enumerate(graph.nodes) if n is user) + 1
-    graph.nodes[position:position] = b.nodes
+    model.insert_nodes_after(graph, user, b.nodes)
     return 1
 
 

@@ -56,5 +56,4 @@ def _split(model: Model, graph: Graph, node: Node) -> None:
         inner = after.op("Add", [inner, node.inputs[3]], "sum")
         node.inputs = node.inputs[:3]
     after.add(activation, [inner], [target], "activation")
-    position = next(i for i, n in enumerate(graph.nodes) if n is node) + 1
-    graph.nodes[position:position] = after.nodes
+    model.insert_nodes_after(graph, node, after.nodes)

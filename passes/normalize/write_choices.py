@@ -50,8 +50,6 @@ class WriteChoices(Pass):
                 node.op = "Where"
                 node.inputs = [chosen[0], chosen[2], left[2]]
                 count += 1
-        if count:
-            model.remove_dead()
         return PassResult(count > 0, (), {"choices": count})
 
 

@@ -131,9 +131,6 @@ class InsertQcdq(Pass):
                 remarks += self._of_given_weights(quantized, arrays[cell.name], parameters)
                 made.append(quantized)
             remarks += [] if remark is None else [remark]
-        if made:
-            model.remove_dead()
-            model.sort()
         widths = [p.bits for c in made for p in c.points.values() if p.bits is not None]
         saturating = any(not c.point("accumulator").is_float for c in made)
         # There is no guarantee for data outside the calibrated ranges.

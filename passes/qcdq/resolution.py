@@ -10,13 +10,13 @@ import numpy as np
 import numpy.typing as npt
 
 from rnnqc.cells.stages import QuantizedCell
+from rnnqc.errors import NotHandled
 from rnnqc.formats.point_format import FLOAT, PointFormat
 from rnnqc.formats.rounding import Rounding
 from rnnqc.passes.fold.fold_fixed_point import FoldedFixedPoint
 from rnnqc.passes.fold.integer_forms import integer_form, without_long_codes
 from rnnqc.passes.formats.override_effects import scales_alone
 from rnnqc.passes.formats.quantized_parameters import QuantizedParameters
-from rnnqc.passes.graph.nodes.lstm_node import NotHandled
 from rnnqc.passes.qcdq.emit_qcdq import WIDEST, emit_flags, is_usual
 
 Arrays = Mapping[str, npt.NDArray[np.float32]]

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Mapping, Sequence
 from functools import partial
 
-from rnnqc.errors import Outcome, Remark
+from rnnqc.errors import NotHandled, Outcome, Remark
 from rnnqc.evaluation.numerics import Close
 from rnnqc.ir import Graph, Model, Node, Value, display_name, info
 from rnnqc.passes.base import Pass, PassInfo, PassResult
@@ -38,7 +38,7 @@ from rnnqc.passes.recover.steps.state_flow import StateFlow
 from rnnqc.passes.recover.steps.step_checks import PRODUCTS, check_hidden, check_uses, check_weights
 from rnnqc.passes.recover.steps.step_matcher import FoundStep, StepFinder
 from rnnqc.passes.recover.steps.step_roles import steps_of
-from rnnqc.passes.recover.steps.step_weights import NoNode, step_node
+from rnnqc.passes.recover.steps.step_weights import step_node
 
 _NAME_STATES = (
     "name its inputs and outputs of states alike (h and h_next as c and c_next), or make a layer of the step by "
@@ -145,7 +145,7 @@ class RecognizeSteps(RecoverySites, Pass):
                     node = with_zeros(reader, step, node)
                     self.rows.append(rows_of_step(reader, node))
                     expand = rows_differ(model, reader, step, node)
-                except NoNode as refusal:
+                except NotHandled as refusal:
                     reason = f"a step is not taken over: {refusal.reason}"
                     action = refusal.action or (_NAME_STATES if step.doubt else STAYS)
                     remarks.append(self.remark(Outcome.NOTE, where, step.op, reason, refusal.found, action))
@@ -165,7 +165,7 @@ def _steps_made(found: Sequence[_Found], constants: Constants) -> tuple[set[int]
     states: dict[int, bytes] = {}
     for graph, _, reader, steps in found:
         for step in steps:
-            with contextlib.suppress(NoNode):
+            with contextlib.suppress(NotHandled):
                 node = step_node(step, constants)
                 inside = check_uses(graph, reader, step, node)
                 products |= {n for n, node in inside.items() if node.op in PRODUCTS}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rnnqc.errors import Outcome, Remark
+from rnnqc.errors import NotHandled, Outcome, Remark
 from rnnqc.evaluation.numerics import Close
 from rnnqc.ir import Model, display_name
 from rnnqc.passes.base import Pass, PassInfo, PassResult
@@ -14,7 +14,6 @@ from rnnqc.passes.recover.loops.loop_layers import LoopLayers, layers_of
 from rnnqc.passes.recover.loops.loop_results import LoopResults
 from rnnqc.passes.recover.loops.loop_rewrite import LoopRewrite
 from rnnqc.passes.recover.recovery_sites import RecoverySites
-from rnnqc.passes.recover.steps.step_weights import NoNode
 
 
 class RecoverLoops(RecoverySites, Pass):
@@ -55,7 +54,7 @@ class RecoverLoops(RecoverySites, Pass):
                 try:
                     self.check_kept(name)
                     made = recovery.run()
-                except NoNode as refusal:
+                except NotHandled as refusal:
                     recovery.undo()
                     action = refusal.action or "none; the steps inside the loop are layers of their own"
                     remarks.append(
@@ -78,7 +77,7 @@ class _Recovery(LoopRewrite):
         """Returns the names of the new nodes.
 
         Raises:
-            NoNode: The loop has to stay.
+            NotHandled: The loop has to stay.
         """
         trips = trips_of(self.node, Constants(self.model))
         layers = LoopLayers(self.graph, self.node, trips, self.b)

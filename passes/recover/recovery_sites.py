@@ -6,7 +6,7 @@ import copy
 from collections.abc import Mapping
 from typing import TypeVar
 
-from rnnqc.passes.recover.steps.step_weights import NoNode
+from rnnqc.errors import NotHandled
 
 Sites = TypeVar("Sites", bound="RecoverySites")
 
@@ -33,7 +33,7 @@ class RecoverySites:
         """Raises an error for a site that must stay unchanged.
 
         Raises:
-            NoNode: The site is in `kept`.
+            NotHandled: The site is in `kept`.
         """
         if site in self.kept:
-            raise NoNode("what was made of it does not compute the same.", self.kept[site])
+            raise NotHandled("what was made of it does not compute the same.", self.kept[site])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from rnnqc.errors import Outcome, Remark
+from rnnqc.errors import NotHandled, Outcome, Remark
 from rnnqc.evaluation.numerics import Close
 from rnnqc.ir import (
     Graph,
@@ -29,7 +29,6 @@ from rnnqc.passes.graph.values.index_expressions import Index, Indices, unknown
 from rnnqc.passes.graph.values.sequence_elements import is_unsqueezed_in_front, keeps_all
 from rnnqc.passes.invariants import Property
 from rnnqc.passes.recover.recovery_sites import RecoverySites
-from rnnqc.passes.recover.steps.step_weights import NoNode
 
 _CONSTANTS = (W, R, B, P)
 
@@ -66,7 +65,7 @@ class RollSteps(RecoverySites, Pass):
                 try:
                     self.check_kept(name)
                     _check_feedback(graph, chain)
-                except NoNode as refusal:
+                except NotHandled as refusal:
                     what = f"{len(chain)} steps of one layer are not joined: {refusal.reason}"
                     action = "none; each step is a layer of its own"
                     remarks.append(self.remark(Outcome.NOTE, name, op, what, refusal.found, action))
@@ -195,7 +194,7 @@ def _check_feedback(graph: Graph, chain: list[Node]) -> None:
     for node in chain:
         if id(node.inputs[X]) in reached:
             found = f"the input {node.inputs[X].name!r} of node {display_name(node)!r}"
-            raise NoNode("the input of a step is made from an earlier one.", found)
+            raise NotHandled("the input of a step is made from an earlier one.", found)
 
 
 def _roll(model: Model, graph: Graph, nodes: list[Node], constants: Constants) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import onnx
@@ -28,7 +28,7 @@ from rnnqc.ir import (
 from rnnqc.ir.builder import Builder, constant_node, constants_of
 from rnnqc.passes.cells.boundary import Boundary
 from rnnqc.passes.cells.loop_driver import Arithmetic, emit_cell
-from rnnqc.passes.fold.integer_operands import Operands
+from rnnqc.passes.fold.integer_operands import OPERANDS, Operands
 from rnnqc.passes.render.fixed_point.fixed_point_arithmetic import FixedPointArithmetic
 from rnnqc.passes.render.lut.lut_arithmetic import LutArithmetic
 
@@ -124,8 +124,7 @@ def cell_function(model: Model, site: CellSite) -> CellFunction:
         inner["X"], inner.get("sequence_lens"), inner.get("initial_h"), inner.get("initial_c"),
         inner.get("Y"), inner.get("Y_h"), inner.get("Y_c"),
     )  # fmt: skip
-    constants = {f.name for f in fields(Operands)}
-    w = Operands(**{"gate_table": None, "cell_table": None, **{k: v for k, v in inner.items() if k in constants}})
+    w = Operands(**{k: v for k, v in inner.items() if k in OPERANDS})
     emitted = emit_integer(
         scratch, replace(site.cell, name=""), site.cell.numbers, at, w, formal.get("Y_codes"), dispatch=True
     )

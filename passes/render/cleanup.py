@@ -49,10 +49,7 @@ class Cleanup(Pass):
         statistics["shared"] = _share_initializers(model)
         if statistics["squeezes"] or statistics["identities"] or statistics["shared"]:
             statistics["dead"] += model.remove_dead()
-        before = [n for g in model.graphs() for n in g.nodes]
-        model.sort()
-        moved = any(a is not b for a, b in zip(before, (n for g in model.graphs() for n in g.nodes), strict=True))
-        return PassResult(moved or any(statistics.values()), (), statistics)
+        return PassResult(model.sort() or any(statistics.values()), (), statistics)
 
 
 def _share_initializers(model: Model) -> int:

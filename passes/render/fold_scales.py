@@ -9,7 +9,7 @@ import numpy as np
 
 from rnnqc.cells.base import Cell
 from rnnqc.cells.stages import IntegerCell, QuantizedCell
-from rnnqc.errors import Outcome, Remark
+from rnnqc.errors import NotHandled, Outcome, Remark
 from rnnqc.evaluation.numerics import Lossy
 from rnnqc.formats.point_format import CHAINED
 from rnnqc.ir import Constant, Graph, Model, Node, Value, Variable, constant_array
@@ -21,8 +21,7 @@ from rnnqc.passes.fold.coarse_gates import coarse_gates
 from rnnqc.passes.fold.fold_fixed_point import FoldedFixedPoint
 from rnnqc.passes.fold.fold_lut import FoldedLut, with_zero_point_rows
 from rnnqc.passes.fold.integer_forms import Folded, integer_form, is_within, with_own_codes, without_long_codes
-from rnnqc.passes.fold.integer_operands import Operands
-from rnnqc.passes.graph.nodes.lstm_node import NotHandled
+from rnnqc.passes.fold.integer_operands import Operands, names_of
 from rnnqc.passes.graph.values.layout_ops import MOVERS
 from rnnqc.passes.invariants import Property
 from rnnqc.passes.qcdq.insert_qcdq import USUAL_BITS
@@ -54,16 +53,14 @@ class FoldScales(Pass):
         sets=frozenset({Property.SCALES_FOLDED}),
     )
 
-    def __init__(self, *, dispatch: bool = True, functions: bool = True) -> None:
+    def __init__(self, *, dispatch: bool = True) -> None:
         """A pass with these options.
 
         Args:
             dispatch: Whether cells choose between int8 and uint8 weights when a session is created. Without dispatch
                 weights are uint8 with zero point 128: exact everywhere, slower on processors with VNNI.
-            functions: Whether tables may be calls of a model-local function.
         """
         self.dispatch = dispatch
-        self.functions = functions
 
     def run(self, model: Model) -> PassResult:
         """Folds every quantized cell."""
@@ -80,7 +77,7 @@ class FoldScales(Pass):
             else:
                 folded[cell.name] = result
                 remarks += self._of_coarse_gates(model, graphs[cell.name], cell)
-        tables = Tables(model, functions=self.functions)
+        tables = Tables(model)
         codes: dict[str, Value] = {}
         sites: list[tuple[QuantizedCell, Graph, Boundary]] = []
         for cell in [c for c in cells if c.name in folded]:
@@ -103,10 +100,7 @@ class FoldScales(Pass):
                 model, graph, cell, emit_integer(model, cell, numbers, at, operands, target, dispatch=self.dispatch)
             )
             y_codes = target.name if target is not None else None
-            model.cells[cell.name] = IntegerCell.of_quantized(cell, numbers, operands.names, y_codes)
-        if sites:
-            model.remove_dead()
-            model.sort()
+            model.cells[cell.name] = IntegerCell.of_quantized(cell, numbers, names_of(operands), y_codes)
         widths = [p.bits for c, _, _ in sites for p in c.points.values() if p.bits is not None]
         usual = all(bits >= USUAL_BITS for bits in widths)
         return PassResult(bool(sites), tuple(remarks), {"cells": len(sites)}, Lossy(20.0) if usual else None)
@@ -185,7 +179,7 @@ def integer_operands(
     if isinstance(folded, FoldedFixedPoint):
         arrays = {k: v for k, v in folded.__dict__.items() if v is not None and k != "numbers" and "table" not in k}
         return Operands(
-            **{"P": None, **{k: add(k, v) for k, v in arrays.items()}},
+            **{k: add(k, v) for k, v in arrays.items()},
             gate_table=tables.fixed_point_table(folded.gate_tables),
             cell_table=tables.fixed_point_table([folded.cell_table]) if folded.cell_table is not None else None,
         )

@@ -85,8 +85,6 @@ class FuseQuantLstmCell(Pass):
             model.functions.append(function)
             for site in members:
                 _fuse(model, site, function, number)
-        model.remove_dead()
-        model.sort()
         remarks = tuple(self._without_kernel(name, found) for name, found in nameless.items())
         return PassResult(True, remarks, {"cells": len(sites), "functions": len(groups)})
 

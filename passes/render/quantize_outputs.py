@@ -156,4 +156,3 @@ def _quantize(model: Model, real: Value, held: Format) -> None:
     b.nodes[-1].outputs[0] = made
     model.graph.nodes.extend(b.nodes)
     model.graph.outputs[:] = [made if v is real else v for v in model.graph.outputs]
-    model.sort()

@@ -30,6 +30,7 @@ from rnnqc.ir import (
 from rnnqc.ir.builder import Builder
 from rnnqc.passes.analysis.point_marks import copied_marks
 from rnnqc.passes.base import Pass, PassInfo, PassResult
+from rnnqc.passes.graph.loops.loop_states import behind_views
 from rnnqc.passes.graph.point_names import step_path
 from rnnqc.passes.invariants import Property
 
@@ -94,9 +95,6 @@ class Unroll(Pass):
             _unroll(model, graph, node, plan, name)
             remarks.append(self.remark(Outcome.NOTE, name, node.op, f"unrolled {plan.length} times."))
             count += 1
-        if count:
-            model.remove_dead()
-            model.sort()
         return PassResult(count > 0, tuple(remarks), {"loops": count}, Float16Close() if rounds else None)
 
 
@@ -160,9 +158,7 @@ def _loop_plan(node: Node) -> _Plan:
     body: Graph = node.attrs["body"]
     trips = constant_array(input_or_none(node, 0))
     start = constant_array(input_or_none(node, 1))
-    condition = body.outputs[0]
-    while condition.inputs and condition.inputs[0].op == "Identity":
-        condition = condition.inputs[0].inputs[0]
+    condition = behind_views(body.outputs[0], ("Identity",))
     held = constant_array(condition)
     stays_true = condition is body.inputs[1] or (held is not None and bool(np.all(held)))
     if (

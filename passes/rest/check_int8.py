@@ -38,10 +38,11 @@ def expected_row_scale(array: Array) -> Array:
 
 
 def expected_groups(array: Array, axis: int) -> Array:
-    """Returns the dequantized weight, quantized in groups of about 16 weights of a channel.
+    """Returns the dequantized weight, quantized in groups of about eight weights of a channel.
 
-    The scale of a group has the least squared error (the first of equals) of four candidates: 1/127 of the largest
-    weight of the group, of the channel or of all, and the power of two from the first; each rounded up to float16.
+    The scale of a group has the least squared error (the first of equals) of these candidates: 1/127 of the largest
+    weight of the group, of the channel or of all, the power of two from the first, and the first times 257/256 to
+    287/256; each rounded up to float16.
     """
     groups = groups_of(array.shape, axis)
     cut = array.reshape(groups.shape)
@@ -49,7 +50,7 @@ def expected_groups(array: Array, axis: int) -> Array:
     channel = tuple(k for k in range(cut.ndim) if k != groups.channel)
     largest = [magnitudes.max(axis=axes, keepdims=True) for axes in (groups.axes, channel, None)]
     exact = [np.where(m < 2.0**-100, 1.0, m / 127.0) + np.zeros(groups.scale_shape) for m in largest]
-    exact.append(2.0 ** np.ceil(np.log2(exact[0])))
+    exact += [2.0 ** np.ceil(np.log2(exact[0])), *(exact[0] * k / 256 for k in range(257, 288))]
     is_half = exact[1].min() >= 2.0**-20 and max(e.max() for e in exact) <= 65504.0
     made, least = np.zeros_like(cut), np.full(groups.scale_shape, np.inf)
     for wanted in exact:

@@ -35,6 +35,4 @@ class FoldWeights(Pass):
             kept = model.add_initializer(weight.value.name, weight.computed)
             for use in weight.uses:
                 use.node.inputs[use.operand] = kept
-        if found:
-            model.remove_dead()
         return PassResult(bool(found), (), {"folded": len(found)})

@@ -20,6 +20,8 @@ from rnnqc.passes.rest.int8_weights import BITS, LARGEST_HALF, not_below
 
 FloatArray = npt.NDArray[np.float32]
 LARGEST = 127
+WIDER = tuple(1 + k / 256 for k in range(1, 32))
+"""Multiples of the least scale of a group that are tried: the few weights of a group fit one of them by chance."""
 LEAST_HALF = 2.0**-20
 """From here on, rounding up to float16 adds at most a sixteenth."""
 
@@ -69,9 +71,9 @@ def grouped(model: Model, weight: RestWeight, multiplied: Multiplied | None = No
 def quantized_groups(array: FloatArray, groups: Groups) -> tuple[npt.NDArray[np.int8], npt.NDArray[Any]]:
     """Returns int8 values and scales of a weight.
 
-    The scale of a group has the least squared error of four candidates: from the largest magnitude of the group, of its
-    channel and of all weights, and the least power of two not below that of the group. So weights that are int8 values
-    already, as after quantization-aware training, do not change.
+    The scale of a group has the least squared error of several candidates: from the largest magnitude of the group, of
+    its channel and of all weights, the least power of two not below that of the group, and multiples of that of the
+    group. So weights that are int8 values already, as after quantization-aware training, do not change.
 
     Returns:
         int8 values `groups.shape`, and scales `groups.scale_shape`, float16 or float32.
@@ -82,6 +84,7 @@ def quantized_groups(array: FloatArray, groups: Groups) -> tuple[npt.NDArray[np.
     of_group = np.abs(cut).max(axis=groups.axes, keepdims=True)
     ranges = [symmetric_scale(m, BITS) for m in (of_group, of_channel, of_channel.max())]
     exact = [np.broadcast_to(s, groups.scale_shape) for s in (*ranges, power_of_two_from(ranges[0]))]
+    exact += [factor * exact[0] for factor in WIDER]
     fits = ranges[1].min(initial=1.0) >= LEAST_HALF and max(s.max(initial=0.0) for s in exact) <= LARGEST_HALF
     dtype = np.float16 if fits else np.float32
     stored = [not_below(s, dtype) for s in exact]
@@ -99,7 +102,7 @@ def _compensated(
     multiplied: Multiplied,
 ) -> npt.NDArray[np.int8]:
     """int8 values with less error of the products than the given ones; in no channel with more."""
-    shape = array.shape[:2]  # behind it a convolution over one element has axes of size 1
+    shape = (len(array), array.size // len(array))  # of a convolution: windows of channels, each with its taps
 
     def matrix(part: npt.NDArray[Any]) -> npt.NDArray[Any]:
         whole = np.broadcast_to(part, groups.shape).reshape(shape)

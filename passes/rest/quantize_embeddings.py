@@ -67,8 +67,6 @@ class QuantizeEmbeddings(Pass):
                 _read_rows(model, homes[id(use.node)], use, table)
                 stored[use.path] = table.stored(FORM)
             remarks += self._weights.unheard(self, uses)
-        if stored:
-            model.remove_dead()
         return PassResult(bool(stored), tuple(remarks), {"embeddings": len(stored)}, stored=stored)
 
 
@@ -83,5 +81,4 @@ def _read_rows(model: Model, graph: Graph, use: WeightUse, table: Int8Weight) ->
     gather.outputs.append(rows)
     scale = b.op("Gather", [table.scales_of_rows(model), indices], "scale", axis=0)
     b.add("Mul", [b.cast(rows, np.float32, "int8.cast"), scale], [made], "floats")
-    position = next(k for k, n in enumerate(graph.nodes) if n is gather) + 1
-    graph.nodes[position:position] = b.nodes
+    model.insert_nodes_after(graph, gather, b.nodes)

@@ -29,13 +29,13 @@ class StoreWeights(Pass):
 
     Before: `Conv(x, W float32 [M,C,k])`
 
-    After: `Conv(x, Reshape(Mul(Cast(W int8 [M,C*k/16,16]), Cast(scale float16 [M,C*k/16,1])), [M,C,k]))`
+    After: `Conv(x, Reshape(Mul(Cast(W int8 [M,C*k/8,8]), Cast(scale float16 [M,C*k/8,1])), [M,C,k]))`
 
-    Each group of about 16 weights of one output channel has a scale: with float arithmetic, groups cost nothing but
+    Each group of about eight weights of one output channel has a scale: with float arithmetic, groups cost nothing but
     their scales, and suit channels with a few large weights. A table that is also gathered as int8 rows has one scale
     per row.
 
-    With second moments of the input of a linear layer or of a convolution over one element, and `compensation` in the
+    With second moments of the input of a linear layer or of the windows of a convolution, and `compensation` in the
     rules for `<node>.weight`, the int8 values of an output channel are rounded together, so that errors cancel
     (`rnnqc.formats.compensation`). Scales stay what they are.
 
@@ -98,9 +98,6 @@ class StoreWeights(Pass):
             stored |= {u.path: StoredWeight(form, sizes) for u in weight.uses}
             heard = (COMPENSATION,) if any(self._seen(use) for use in weight.uses) else ()
             remarks += self._weights.unheard(self, weight.uses, heard) if form == FORM else []
-        if stored:
-            model.remove_dead()
-            model.sort()
         return PassResult(bool(stored), tuple(remarks), {"weights": len(stored)}, stored=stored)
 
     def _multiplied(self, model: Model, weights: Iterable[RestWeight]) -> dict[int, Multiplied]:

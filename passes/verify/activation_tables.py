@@ -54,8 +54,7 @@ def activated(cell: Cell, name: str, argument: Array, own: Format | None, arithm
         own: The format of the argument, or None.
         arithmetic: `FIXED_POINT`, `FIXED_POINT32` or "" for the lut arithmetic.
     """
-    gates = cell.type.gates
-    activation = cell.gate_activation(gates.index(name)) if name in gates else cell.output_activation
+    gates, activation = cell.type.gates, cell.activation_of(name)
     assert activation is not None
     kind = points_of(cell).get(f"{name}.activation", FLOAT).table or "exact"
     if activation.kind == RELU_TABLE and not arithmetic:

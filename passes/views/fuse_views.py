@@ -64,9 +64,6 @@ class FuseViews(Pass):
             if library.takes(groups):
                 _replace(model, graph, region, groups, library)
                 fused += len(groups)
-        if fused:
-            model.remove_dead()
-            model.sort()
         return PassResult(fused > 0, (), {"nodes": fused})
 
 

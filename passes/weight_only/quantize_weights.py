@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from rnnqc.cells.forms import ORT, ORT_DOMAIN, WEIGHT_ONLY
 from rnnqc.cells.types import CELL_TYPES
-from rnnqc.errors import CompileError, Outcome, Remark, UsageError
+from rnnqc.errors import CompileError, NotHandled, Outcome, Remark, UsageError
 from rnnqc.evaluation.numerics import Lossy
 from rnnqc.formats.point_format import PointFormat
 from rnnqc.ir import (
@@ -43,7 +43,6 @@ from rnnqc.passes.graph.nodes.lstm_node import (
     INPUT_NAMES,
     WEIGHTS_TAG,
     B,
-    NotHandled,
     P,
     R,
     W,
@@ -129,9 +128,6 @@ class QuantizeWeights(Pass):
         for use in uses:
             remarks += self._stored(model, use)
         count = sum(WEIGHTS_TAG in info(use.node).metadata for use in uses)
-        if count:
-            model.remove_dead()
-            model.sort()
         held = [m for use in uses for matrices in use.matrices.values() for m in matrices if m]
         usual = all(m.settings["bits"] >= USUAL_BITS for m in held if not is_float16(m.settings))
         numerics = Lossy(10.0) if usual else None
@@ -162,8 +158,7 @@ class QuantizeWeights(Pass):
                         for k in arrays
                     }
                 except NotHandled as refusal:
-                    why = (refusal.reason, refusal.found, refusal.action)
-                    remarks.append(self.remark(Outcome.FLOAT, f"{path}{display_name(node)}", node.op, *why))
+                    remarks.append(self.refused(Outcome.FLOAT, f"{path}{display_name(node)}", node.op, refusal))
                     continue
                 for direction, cell in enumerate(cells):
                     gates = len(CELL_TYPES[node.op].gates)

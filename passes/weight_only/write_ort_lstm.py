@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from rnnqc.cells.forms import ORT_DOMAIN, ORT_LSTM
 from rnnqc.cells.types import CELL_TYPES, LSTM
-from rnnqc.errors import Outcome, Remark
+from rnnqc.errors import NotHandled, Outcome, Remark
 from rnnqc.evaluation.numerics import Lossy
 from rnnqc.ir import (
     Constant,
@@ -29,17 +29,7 @@ from rnnqc.ir import (
 )  # fmt: skip
 from rnnqc.ir.builder import Builder
 from rnnqc.passes.base import Pass, PassInfo, PassResult
-from rnnqc.passes.graph.nodes.lstm_node import (
-    INPUT_NAMES,
-    SEQUENCE_LENS,
-    WEIGHTS_TAG,
-    NotHandled,
-    P,
-    R,
-    W,
-    X,
-    is_recurrent,
-)
+from rnnqc.passes.graph.nodes.lstm_node import INPUT_NAMES, SEQUENCE_LENS, WEIGHTS_TAG, P, R, W, X, is_recurrent
 from rnnqc.passes.invariants import Property
 
 _DOMAIN_VERSION = 1
@@ -95,7 +85,7 @@ class WriteOrtLstm(Pass):
                     weights = [_stored(node, k) for k in (W, R)]
                 except NotHandled as why:
                     name = f"{path}{display_name(node)}"
-                    remarks.append(self.remark(Outcome.NOTE, name, node.op, why.reason, why.found, why.action))
+                    remarks.append(self.refused(Outcome.NOTE, name, node.op, why))
                     continue
                 operands = [_operands(model, homes, joined, stored) for stored in weights]
                 if input_or_none(node, SEQUENCE_LENS) is not None:
@@ -104,8 +94,6 @@ class WriteOrtLstm(Pass):
                 count += 1
         if count:
             model.import_domain(ORT_DOMAIN, _DOMAIN_VERSION)
-            model.remove_dead()
-            model.sort()
         return PassResult(count > 0, tuple(remarks), {"nodes": count})
 
 

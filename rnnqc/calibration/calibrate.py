@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import onnx
 
@@ -35,6 +35,7 @@ from rnnqc.passes.linear.observe_linear import observe_linear_layers
 from rnnqc.passes.normalize.batch_sorts import sizes_of_sorted
 from rnnqc.proto.files import serialized
 from rnnqc.proto.given import Given
+from rnnqc.proto.shape_inference import sizes_of
 
 Progress = Callable[[int, int | None], None]
 
@@ -91,29 +92,17 @@ def calibrate(
         CompileError: The model or the data cannot be handled.
         UsageError: The options contradict each other.
     """
-    selection = Selection(limit, seed)
+    selection, patterns = Selection(limit, seed), layer_patterns(layers)
     loaded, fold = model_as_lowered(model, dims or {}, bind or {})
     with located(loaded.source):
         carried = state_pairs(state, loaded.proto)
         _check_options(bool(carried), seed, processes, scheduler, batch)
-        task, cells, hidden, likely = prepare(loaded, carried, moments, fold=fold)
-        weights = {cell.name: weights_digest(parameters_of(loaded, cell)) for cell in loaded.cells.values()}
-        if hidden and all(s.linear for s in task.sites.values()):
-            raise _not_observable(hidden[0].name)
-        proto = loaded.proto
-        padded = any(v.point in (LENGTHS, MASK) for v in task.values)
-        patterns = layer_patterns(layers)
-        task = only_layers(task, patterns)
-        opened = open_feeds(feeds, proto, carried)
-        valid = checked(opened, proto, task.axes, carried, padded, filled=True, states=likely)
-        pieces: Iterator[Piece]
-        if carried:
-            pieces = stream(valid, proto, carried, limit)
-        elif batch is not None:
-            pieces = joined_batches(valid, task.axes, selection, batch)
-        else:
-            pieces = batches(valid, task.axes, selection, task.rows)
-        counted = _Counted(pieces)
+        plan = prepare(loaded, carried, moments, fold=fold)
+        if plan.hidden and all(s.linear for s in plan.task.sites.values()):
+            raise _not_observable(plan.hidden[0].name)
+        task = only_layers(plan.task, patterns)
+        opened = open_feeds(feeds, loaded.proto, carried)
+        counted = _Counted(_pieces(opened, loaded.proto, plan, task, selection, batch))
         total = sample_count(opened, task.axes, limit)
         told = None if progress is None else lambda done: progress(done, total)
         observers = reduced(task, counted, processes, scheduler, told)
@@ -126,18 +115,34 @@ def calibrate(
         "batch": batch,
         "shapes": counted.shapes,
         "layers": patterns,
-        "weights": weights,
+        "weights": {cell.name: weights_digest(parameters_of(loaded, cell)) for cell in loaded.cells.values()},
     }
+    return _statistics(observers, plan.cells, settings, _remarks(plan, counted, carried, batch))
+
+
+def _pieces(
+    opened: Iterable[Any], proto: onnx.ModelProto, plan: Prepared, task: Task, selection: Selection, batch: int | None
+) -> Iterator[Piece]:
+    """Returns the pieces of the data that run one after the other: calls of a stream, or samples of a batch."""
+    padded = any(v.point in (LENGTHS, MASK) for v in plan.task.values)
+    valid = checked(opened, proto, task.axes, task.carried, padded, filled=True, states=plan.likely)
+    if task.carried:
+        return stream(valid, proto, task.carried, selection.limit)
+    if batch is not None:
+        return joined_batches(valid, task.axes, selection, batch)
+    return batches(valid, task.axes, selection, task.rows)
+
+
+def _remarks(plan: Prepared, counted: _Counted, carried: Mapping[str, str], batch: int | None) -> list[Remark]:
+    """Returns remarks about states, hidden cells, large inputs, and batches that are too small."""
     in_turn = batch is None and counted.most == 1  # otherwise samples are rows of a batch and do not follow each other
-    odd = state_remarks(likely, carried, counted.samples if in_turn else 0)
+    odd = state_remarks(plan.likely, carried, counted.samples if in_turn else 0)
     remarks = [
         *(_about_data(reason, action) for reason, action in odd),
-        *map(_remark, hidden),
+        *map(_hidden, plan.hidden),
         *map(_too_large, counted.large.texts),
     ]
-    if batch is not None and counted.most < batch:
-        remarks.append(_too_few(batch, counted.most))
-    return _statistics(observers, cells, settings, remarks)
+    return [*remarks, _too_few(batch, counted.most)] if batch is not None and counted.most < batch else remarks
 
 
 def _check_options(streamed: bool, seed: int | None, processes: int, scheduler: str | None, batch: int | None) -> None:
@@ -164,9 +169,23 @@ def _check_options(streamed: bool, seed: int | None, processes: int, scheduler: 
         raise UsageError(f"{processes} processes.", supported="1 or more", action="choose another number")
 
 
-def prepare(
-    model: Model, carried: Mapping[str, str], moments: bool, *, fold: bool = False
-) -> tuple[Task, dict[str, dict[str, Any]], list[CustomCell], dict[str, str]]:
+class Prepared(NamedTuple):
+    """A model that can be observed.
+
+    Attributes:
+        task: The observation.
+        cells: The sizes of the observed cells, by name.
+        hidden: Custom cells that cannot be observed.
+        likely: Outputs by the input that they appear to become in the next call.
+    """
+
+    task: Task
+    cells: dict[str, dict[str, Any]]
+    hidden: list[CustomCell]
+    likely: dict[str, str]
+
+
+def prepare(model: Model, carried: Mapping[str, str], moments: bool, *, fold: bool = False) -> Prepared:
     """Decomposes a float model, in place, and makes its quantization points observable.
 
     Args:
@@ -174,10 +193,6 @@ def prepare(
         carried: Outputs by the input they become.
         moments: Whether to keep second moments.
         fold: Whether to fold values computed from known inputs first (see `model_as_lowered`).
-
-    Returns:
-        The task to run, the sizes of its cells, custom cells that cannot be observed, and outputs by the input that
-        they appear to become in the next call.
 
     Raises:
         CompileError: It has no recurrent layer that can be observed, or is already lowered; or the values of one cannot
@@ -224,7 +239,7 @@ def prepare(
     axes = None if carried else batch_axes(proto, [s.batch for s in sites.values() if not s.linear])
     task = Task(serialized(proto, model.source), sites, tuple(values), _dimensions(proto), axes, carried, moments)
     cells = {**{cell.name: identity(cell) for cell in model.cells.values()}, **identities}
-    return task, cells, [c for c in others if c.name in hidden], likely
+    return Prepared(task, cells, [c for c in others if c.name in hidden], likely)
 
 
 def _site_of(model: Model, cell: Cell, named: str | None) -> Site:
@@ -248,12 +263,7 @@ def _batches_of_sorted(model: Model) -> dict[str, str]:
 
 def _dimensions(proto: onnx.ModelProto) -> dict[str, tuple[int | str | None, ...]]:
     """Returns the dimensions of each input."""
-    return {
-        i.name: tuple(
-            d.dim_value if d.HasField("dim_value") else d.dim_param or None for d in i.type.tensor_type.shape.dim
-        )
-        for i in true_inputs(proto)
-    }
+    return {i.name: tuple(sizes_of(i.type.tensor_type.shape)) for i in true_inputs(proto)}
 
 
 def _of_gates(points: Sequence[str], gates: Sequence[str]) -> Iterator[tuple[str, ...]]:
@@ -264,22 +274,22 @@ def _of_gates(points: Sequence[str], gates: Sequence[str]) -> Iterator[tuple[str
             yield found
 
 
-_HIDDEN = "stands in an If or Loop inside a Scan, where its values cannot be observed."
+_UNSEEN = "stands in an If or Loop inside a Scan, where its values cannot be observed."
 _WRITE_A_LOOP = "write the Scan as a Loop"
 
 
 def _not_observable(name: str) -> CompileError:
     return CompileError(
-        f"cell {name!r} {_HIDDEN}",
+        f"cell {name!r} {_UNSEEN}",
         supported="recurrent layers in nested If and Loop, and in Scans in which there are no others",
         action=_WRITE_A_LOOP,
     )
 
 
-def _remark(cell: CustomCell) -> Remark:
+def _hidden(cell: CustomCell) -> Remark:
     at = cell.recurrence
     found = f"cell {cell.name!r}, {len(cell.products) + len(cell.edges)} values without statistics"
-    return Remark("calibrate", Outcome.NOTE, at.path, at.op, f"it {_HIDDEN}", found, _WRITE_A_LOOP)
+    return Remark("calibrate", Outcome.NOTE, at.path, at.op, f"it {_UNSEEN}", found, _WRITE_A_LOOP)
 
 
 def _too_large(text: str) -> Remark:

@@ -116,6 +116,11 @@ class Cell:
         """Returns the activation of a gate (index into the gates of its type)."""
         return self.activations[self.type.gate_activations[gate]]
 
+    def activation_of(self, name: str) -> Activation | None:
+        """Returns the activation of a gate, by its name, or else that of the output."""
+        gates = self.type.gates
+        return self.gate_activation(gates.index(name)) if name in gates else self.output_activation
+
     @property
     def output_activation(self) -> Activation | None:
         """The activation between cell state and hidden state; None without cell state."""

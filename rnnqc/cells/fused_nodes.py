@@ -13,10 +13,6 @@ from rnnqc.cells.types import CellType, alias_name, output_names
 CONFIGURATION = "configuration"
 PLACES = "input_places"
 _NO_KERNEL = "_x"
-FUNCTION = "ActivationTable"
-"""The function that makes the two halves of a piecewise-linear table."""
-FUNCTION_INPUTS = ("low", "rise", "length", "padding", "scale", "offset")
-FUNCTION_OUTPUTS = ("from_zero", "below_zero")
 _INPUTS = (
     "X", "W", "R", "x_multiplier", "h_multiplier", "B", "gate_table", "cell_table",
     "sequence_lens", "initial_h", "initial_c", "P", "W_zero_point", "R_zero_point",

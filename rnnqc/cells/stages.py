@@ -10,13 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 from rnnqc.cells.base import PARAMETERS, Cell
 from rnnqc.cells.fixed_point_numbers import FixedPointNumbers
 from rnnqc.cells.lut_numbers import LutNumbers
 from rnnqc.formats.point_format import FLOAT, PointFormat
 
+T = TypeVar("T")
 Q = TypeVar("Q", bound="QuantizedCell")
 N = TypeVar("N", bound="IntegerCell")
 Numbers = LutNumbers | FixedPointNumbers
@@ -76,29 +77,34 @@ class QonnxCell(QuantizedCell):
 
 
 @dataclass(frozen=True)
-class OperandNames:
-    """The constants of an integer cell by input of its fused operator: names of initializers and values.
+class Operands(Generic[T]):
+    """The constants of an integer cell by input of its fused operator: values of a graph, or their names.
 
-    None stands for inputs that the cell does not have.
+    None stands for inputs that the cell does not have. Without multipliers of groups W and R may be packed (uint8,
+    rnnqc/formats/packing.py), with multipliers they always are. Only fixed-point arithmetic has int16 weights and zero
+    points of weights.
     """
 
-    W: str
-    R: str
-    x_multiplier: str
-    h_multiplier: str
-    B: str
-    gate_table: str | None = None
-    cell_table: str | None = None
-    P: str | None = None
-    hidden_bias: str | None = None
-    W_group_multiplier: str | None = None
-    R_group_multiplier: str | None = None
-    W_zero_point: str | None = None
-    R_zero_point: str | None = None
+    W: T
+    R: T
+    x_multiplier: T
+    h_multiplier: T
+    B: T
+    gate_table: T | None = None
+    cell_table: T | None = None
+    P: T | None = None
+    hidden_bias: T | None = None
+    W_group_multiplier: T | None = None
+    R_group_multiplier: T | None = None
+    W_zero_point: T | None = None
+    R_zero_point: T | None = None
 
-    def as_dict(self) -> dict[str, str]:
+    def as_dict(self) -> dict[str, T]:
         """Returns the operands that the cell has."""
         return {k: v for k, v in vars(self).items() if v is not None}
+
+
+OperandNames = Operands[str]
 
 
 @dataclass(frozen=True)

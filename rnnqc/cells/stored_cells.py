@@ -18,7 +18,7 @@ from rnnqc.cells.base import Cell
 from rnnqc.cells.fixed_point_numbers import FIXED_POINT, FIXED_POINT32, FixedPointNumbers
 from rnnqc.cells.lut_numbers import LutNumbers
 from rnnqc.cells.packed_weights import CODEBOOKS, PACKED_WIDTHS, WIDE_COLUMNS
-from rnnqc.cells.stages import FusedCell, IntegerCell, Numbers, OperandNames, QonnxCell, QuantizedCell
+from rnnqc.cells.stages import FusedCell, IntegerCell, Numbers, OperandNames, Operands, QonnxCell, QuantizedCell
 from rnnqc.formats.point_format import PointFormat
 
 T = TypeVar("T", LutNumbers, FixedPointNumbers, OperandNames)
@@ -108,7 +108,7 @@ def cell_from_json(data: Mapping[str, Any]) -> Cell:
         values["points"] = {n: PointFormat.from_dict(p) for n, p in data.get("points", {}).items()}
     if issubclass(stage, IntegerCell):
         values["numbers"] = _numbers(data["integer"])
-        values["operands"] = _known(OperandNames, data["operands"])
+        values["operands"] = _known(Operands, data["operands"])
         values["y_codes"] = data.get("y_codes")
     return stage(**values)
 

@@ -39,7 +39,8 @@ def run(a: argparse.Namespace) -> int:
     from rnnqc.data.npz import npz_bytes, read_npz
     from rnnqc.data.state_pairs import state_pairs
     from rnnqc.data.streaming import calls_of, run_calls, stacked
-    from rnnqc.evaluation.evaluate import quantized_outputs, quiet_options, run_session
+    from rnnqc.evaluation.evaluate import quantized_outputs, run_session
+    from rnnqc.evaluation.session_options import quiet_options
     from rnnqc.formats.quantized_outputs import described_outputs, real_values
     from rnnqc.ir import CELLS_KEY
     from rnnqc.proto.files import check_writable, load_proto, write_atomically

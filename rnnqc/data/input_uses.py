@@ -15,7 +15,7 @@ from rnnqc.cells.rearrange_nodes import OPERATORS as REARRANGES
 from rnnqc.cells.types import CELL_TYPES, fused_type
 from rnnqc.data.declared_shapes import fixed_size
 from rnnqc.proto.graph_walks import blocks_of, branch_results
-from rnnqc.proto.shape_inference import INFERENCE_ERRORS, infer_shapes
+from rnnqc.proto.shape_inference import INFERENCE_ERRORS, infer_shapes, skeleton
 
 MOVERS: dict[str, int | None] = {
     **dict.fromkeys(
@@ -33,7 +33,6 @@ _UNDIVIDED = frozenset(
     {"Cast", "Identity", "Shape", "Reshape", "Squeeze", "Unsqueeze", "Transpose", "Flatten", "Equal", *_COMPARISONS}
 )
 """Operators that read an input as a whole and do no arithmetic on it."""
-_LARGE = 1024
 _SHARED_AXES = {**dict.fromkeys(CELL_TYPES, (-1, 2)), "MatMul": (-1, -2), "Gemm": (-1, 0), "Conv": (1, 1)}
 """For operators with weights: the axis of the input and the axis of the weights that have the same size."""
 
@@ -260,29 +259,18 @@ def name_of_axis(value: onnx.ValueInfoProto, axis: int) -> str:
 
 def _inferred(proto: onnx.ModelProto, bound: Mapping[str, Sequence[int]]) -> _Shapes:
     """Returns inferred shapes of the values of the main graph, given input shapes `bound`."""
-    skeleton = onnx.ModelProto(ir_version=proto.ir_version, opset_import=proto.opset_import, functions=proto.functions)
-    graph = skeleton.graph
-    graph.name = "shapes"
-    graph.node.extend(proto.graph.node)
-    graph.output.extend(proto.graph.output)
-    for tensor in proto.graph.initializer:
-        count = 1
-        for dim in tensor.dims:
-            count *= dim
-        stored = graph.initializer.add(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims)
-        if count <= _LARGE:
-            stored.CopyFrom(tensor)
-    for value in proto.graph.input:
-        described = graph.input.add()
-        described.CopyFrom(value)
+    model = skeleton(proto)
+    graph = model.graph
+    for value in graph.input:
+        dims = value.type.tensor_type.shape.dim
         if value.name in bound:
-            for dim, size in zip(described.type.tensor_type.shape.dim, bound[value.name], strict=True):
+            for dim, size in zip(dims, bound[value.name], strict=True):
                 dim.dim_value = size
-        for axis, dim in enumerate(described.type.tensor_type.shape.dim):
+        for axis, dim in enumerate(dims):
             if fixed_size(dim) is None:
                 dim.dim_param = name_of_axis(value, axis)
     with contextlib.suppress(*INFERENCE_ERRORS):  # declared shapes remain
-        graph.CopyFrom(infer_shapes(skeleton).graph)
+        graph.CopyFrom(infer_shapes(model).graph)
     shapes: _Shapes = {
         t.name: [onnx.TensorShapeProto.Dimension(dim_value=n) for n in t.dims] for t in graph.initializer
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,42 +13,21 @@ import onnx
 import onnxruntime as ort
 
 from rnnqc.errors import CompileError
+from rnnqc.evaluation.session_options import quiet_options
 from rnnqc.formats.format import Format
 from rnnqc.formats.quantized_outputs import read_outputs, real_values
 from rnnqc.ir import Model, Node, Value, constant_array, export_nodes
 from rnnqc.proto.files import serialized
+from rnnqc.proto.large_models import without_large_weights
 from rnnqc.proto.shape_inference import infer_shapes
 
 Array = npt.NDArray[Any]
 LARGEST_CONSTANT = 2**31
 """The largest number of bytes of a value computed from constants."""
+_WEIGHTS: weakref.WeakKeyDictionary[ort.InferenceSession, list[ort.OrtValue]] = weakref.WeakKeyDictionary()
+"""Large weights of sessions, which read them where they are as long as they live."""
 _ELEMENT = 4  # most constants are float32
 _SMALL = 64
-
-
-def exact_options() -> ort.SessionOptions:
-    """Returns session options with which matmuls of dequantized values are exact on every processor.
-
-    By default onnxruntime turns DequantizeLinear and MatMul into an integer matmul, and on x86 without VNNI it adds
-    pairs of products of uint8 and int8 in a saturating int16 (onnxruntime_session_options_config_keys.h; its option
-    `session.x64quantprecision` refuses models whose weights share a zero point).
-    """
-    options = ort.SessionOptions()
-    options.add_session_config_entry("session.disable_quant_qdq", "1")
-    return options
-
-
-def quiet_options(*, optimize: bool = True) -> ort.SessionOptions:
-    """Returns `exact_options` with a log of fatal errors only.
-
-    Args:
-        optimize: Whether onnxruntime may optimize the graph.
-    """
-    options = exact_options()
-    options.log_severity_level = 4
-    if not optimize:
-        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    return options
 
 
 def make_session(
@@ -69,15 +49,23 @@ def make_session(
         from rnnqc import runtime_ops
 
         runtime_ops.register(options)
-    source = serialized(model, "The model to run") if isinstance(model, onnx.ModelProto) else model
+    weights: list[ort.OrtValue] = []
+    if isinstance(model, onnx.ModelProto):
+        model, beside = without_large_weights(model)
+        weights = list(map(ort.OrtValue.ortvalue_from_numpy, beside.values()))
+        options.add_external_initializers(list(beside), weights)
+        model = serialized(model, "The model to run")
     try:
-        return ort.InferenceSession(source, options, providers=["CPUExecutionProvider"])
+        session = ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
     except Exception as error:
         raise CompileError(
             f"onnxruntime {ort.__version__} refuses the model: {_first_lines(error)}",
             supported="models that onnxruntime runs on the CPU",
             action="check that the float model runs in onnxruntime",
         ) from error
+    if weights:
+        _WEIGHTS[session] = weights
+    return session
 
 
 def run_model(

@@ -21,17 +21,24 @@ _SAMPLE = 16
 """The number of rows checked first."""
 
 
-def grid_steps(array: FloatArray, low: int, high: int) -> Vector:
-    """Returns the step of each channel whose values are all multiples of it, from `low` to `high`; NaN for others.
+def own_steps(array: FloatArray, low: int, high: int) -> Vector | None:
+    """Returns the step of each channel whose values are all multiples of it, 1 for zeros; None unless all have one.
 
-    If several steps fit, the one that makes the largest magnitude `high`, else the largest one.
+    If several steps fit, the one that makes the largest magnitude `high`, else the largest one. All or none: single
+    channels of floats, or of wider integers, may be multiples of a step by chance.
 
     Args:
         array: `[K,n]`, one channel per column.
         low: The lowest multiple, 0 or below.
         high: The highest multiple, 1 or above.
     """
-    return np.array([_grid_step(column, low, high) for column in array.T], np.float64)
+    steps = np.ones(array.shape[1])
+    channels = np.flatnonzero(array.any(axis=0))
+    for channel in channels:  # one by one, to stop at the first channel of floats
+        steps[channel] = _grid_step(array[:, channel], low, high)
+        if np.isnan(steps[channel]):
+            return None
+    return steps if channels.size else None
 
 
 def _grid_step(values: FloatArray, low: int, high: int) -> float:
@@ -47,20 +54,6 @@ def _grid_step(values: FloatArray, low: int, high: int) -> float:
         if not steps.size:
             return np.nan
     return float(steps[0])
-
-
-def own_steps(array: FloatArray, low: int, high: int) -> Vector | None:
-    """Returns the steps of `grid_steps` if every channel has one, 1 for channels of zeros; otherwise None.
-
-    All or none: single channels of floats, or of wider integers, may be multiples of a step by chance.
-    """
-    steps = np.ones(array.shape[1])
-    channels = np.flatnonzero(array.any(axis=0))
-    for channel in channels:  # one by one, to stop at the first channel of floats
-        steps[channel] = _grid_step(array[:, channel], low, high)
-        if np.isnan(steps[channel]):
-            return None
-    return steps if channels.size else None
 
 
 def comes_quantized(array: FloatArray, low: int = -MOST_STEPS, high: int = MOST_STEPS) -> bool:

@@ -44,9 +44,10 @@ from rnnqc.ir.order import sorted_nodes
 from rnnqc.ir.protos import export_graph, import_graph, without_graph, without_large_contents
 from rnnqc.ir.structure import check_structure
 from rnnqc.proto.external_data import refuse_external
-from rnnqc.proto.files import load_proto_and_size, proto_size, serialized, write_atomically
+from rnnqc.proto.files import load_proto_and_size, serialized, write_atomically
 from rnnqc.proto.given import Given, as_given
 from rnnqc.proto.graph_walks import blocks_of
+from rnnqc.proto.large_models import loaded_size
 from rnnqc.proto.respell_names import respell
 from rnnqc.proto.shape_inference import INFERENCE_ERRORS, declare_shapes, infer_shapes
 from rnnqc.proto.validation import check_model
@@ -124,7 +125,7 @@ class Model:
         model = as_given(model)
         if isinstance(model, onnx.ModelProto):
             refuse_external(model)
-            proto, source, size = onnx.ModelProto(), MEMORY, proto_size(model, "The ModelProto")
+            proto, source, size = onnx.ModelProto(), MEMORY, loaded_size(model, "The ModelProto")
             proto.CopyFrom(model)
         else:
             source = os.fspath(model)
@@ -359,6 +360,11 @@ class Model:
         position = _position(graph, before)
         graph.nodes[position:position] = list(nodes)
 
+    def insert_nodes_after(self, graph: Graph, after: Node, nodes: Sequence[Node]) -> None:
+        """Inserts `nodes` into `graph`, directly after the node `after`."""
+        position = _position(graph, after) + 1
+        graph.nodes[position:position] = list(nodes)
+
     def remove_nodes(self, graph: Graph, nodes: Iterable[Node]) -> None:
         """Removes `nodes` from `graph` and cuts their edges."""
         remove_nodes(graph, nodes)
@@ -405,15 +411,19 @@ class Model:
             self.metadata[RELEASED_TAG] = cells_to_text(held, behind=self.metadata.get(RELEASED_TAG, NO_CELLS))
         self.cells = {name: cell for name, cell in self.cells.items() if name not in released}
 
-    def sort(self) -> None:
-        """Orders the nodes of every graph topologically, stably and without recursion.
+    def sort(self) -> bool:
+        """Orders the nodes of every graph topologically, stably and without recursion; returns whether any moved.
 
         Raises:
             CompileError: A graph has a cycle.
         """
         captured = captures(self.graph)
+        moved = False
         for graph in self.graphs():
-            graph.nodes[:] = sorted_nodes(graph, captured, self.source)
+            order = sorted_nodes(graph, captured, self.source)
+            moved |= any(a is not b for a, b in zip(graph.nodes, order, strict=True))
+            graph.nodes[:] = order
+        return moved
 
     def check(self) -> None:
         """Checks the invariants that hold after every pass; raises StructureError (see `check_structure`)."""

@@ -15,6 +15,9 @@ from onnx_graphsurgeon import Constant, Graph
 from onnx_graphsurgeon import Tensor as Value
 from onnx_graphsurgeon.ir.tensor import LazyValues, SparseValues
 
+from rnnqc.cells.keys import CELLS_KEY
+from rnnqc.proto.shape_inference import sizes_of
+
 __all__ = [
     "CELLS_KEY", "CELL_TAG", "CUSTOM_TAG", "DOMAIN", "DOMAIN_VERSION", "FLOAT_TAG", "PROVENANCE_KEY", "RELEASED_TAG",
     "Constant", "Graph", "GraphInfo", "Node", "NodeInfo", "Value", "Variable", "attribute", "attribute_reference",
@@ -108,7 +111,6 @@ else:
 
 DOMAIN = "ai.rnnqc"
 DOMAIN_VERSION = 1
-CELLS_KEY = "rnnqc.cells"
 PROVENANCE_KEY = "rnnqc.provenance"
 CELL_TAG = "rnnqc.cell"
 FLOAT_TAG = "rnnqc.float"
@@ -283,7 +285,7 @@ def note_shape(value: Value, described: onnx.TypeProto | None) -> None:
     tensor = described.tensor_type
     shape: list[int | str | None] | None = None
     if tensor.HasField("shape"):
-        shape = [d.dim_value if d.HasField("dim_value") else (d.dim_param or None) for d in tensor.shape.dim]
+        shape = sizes_of(tensor.shape)
     try:
         dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type) if tensor.elem_type else None
     except (KeyError, TypeError):

@@ -172,8 +172,8 @@ def _measure(plan: Plan, passed: Passed, report: Report, start: float) -> None:
     if reference is None:
         if plan.options.measure:
             report.unmeasured = (
-                f"the model has {byte_count(plan.model.size)}, and onnxruntime takes no more than 2 GB in memory: "
-                "compare the two files in a program of yours."
+                f"the model has {byte_count(plan.model.size)}, of which a measurement holds several copies in memory: "
+                "rnnqc verify --data compares the two files."
             )
         return
     seconds = patience * (time.perf_counter() - start)

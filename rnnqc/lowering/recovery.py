@@ -18,6 +18,7 @@ from rnnqc.lowering.plan import Plan
 from rnnqc.measure.feeds import FeedGenerator, generated_levels
 from rnnqc.passes import Instrument, Pass, PassManager
 from rnnqc.passes.base import PassResult
+from rnnqc.passes.custom_cells.read_dynamic_products import ReadDynamicProducts
 from rnnqc.passes.normalize.canonicalize import MINIMUM_OPSET
 from rnnqc.passes.normalize.fold_constants import FoldConstants
 from rnnqc.passes.normalize.fold_product_weights import FoldProductWeights
@@ -231,9 +232,9 @@ class _Trial:
         raise refusal
 
     def _original(self) -> onnx.ModelProto:
-        """The model as it was given, but for onnxruntime's quantized LSTMs: what becomes of these is no recovery."""
+        """The model as it was given, but for what onnxruntime's tool has quantized: that is no recovery."""
         model = self.plan.read()
-        PassManager([p for p in self.plan.normal_form if isinstance(p, ReadOrtLstm)]).run(model)
+        PassManager([p for p in self.plan.normal_form if isinstance(p, ReadDynamicProducts | ReadOrtLstm)]).run(model)
         return model.proto
 
     def _runs(self, proto: onnx.ModelProto) -> ModelRuns:

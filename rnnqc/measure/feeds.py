@@ -10,6 +10,7 @@ from functools import cached_property
 import numpy as np
 import onnx
 
+from rnnqc.cells.types import CELL_TYPES
 from rnnqc.data.declared_shapes import fixed_size
 from rnnqc.data.feeds import Feeds
 from rnnqc.data.generated_feeds import (
@@ -25,6 +26,7 @@ from rnnqc.errors import CompileError, located
 from rnnqc.evaluation.evaluate import make_session, run_session
 from rnnqc.ir import Model
 from rnnqc.passes import PassManager
+from rnnqc.passes.graph.nodes.lstm_node import SEQUENCE_LENS, P
 from rnnqc.passes.pipeline import normal_form
 from rnnqc.proto.graph_walks import blocks_of, named_tensors
 
@@ -37,6 +39,8 @@ LONG_LENGTH = 512
 MOST_LENGTHS = 16
 """The number of lengths tried that come from the model itself."""
 LONGEST = 2**16
+TRACED_BATCHES = (2, 4, 8, 16, 32, 64)
+"""Sizes of batches that models are traced with; constant states of theirs take no other one."""
 _FEW = 64
 _LENGTHS_OF = ("Reshape", "Slice", "Split", "Pad", "Expand", "Range")
 """Operators whose constant integers are sizes or positions along an axis."""
@@ -188,6 +192,17 @@ def candidate_sizes(proto: onnx.ModelProto) -> Iterator[Sizes]:
         yield Sizes(size, size)
     for length, batch in itertools.product(lengths[2:], (GENERATED_BATCH, 1, 2)):
         yield Sizes(length, batch)
+    for batch in dict.fromkeys([*batches_of(proto), *TRACED_BATCHES]):
+        yield Sizes(GENERATED_LENGTH, batch)
+
+
+def batches_of(proto: onnx.ModelProto) -> list[int]:
+    """Returns the sizes of batches that constant lengths and initial states of recurrent nodes have."""
+    blocks = list(blocks_of([proto.graph, *proto.functions]))
+    held = {name: t.dims for b in blocks for name, t in named_tensors(b)}
+    nodes = [n for b in blocks for n in b.node if n.op_type in CELL_TYPES and not n.domain]
+    dims = [held[name] for node in nodes for name in node.input[SEQUENCE_LENS:P] if name in held]
+    return [int(d[len(d) // 2]) for d in dims if d]  # [B] and [D,B,H]
 
 
 def lengths_of(proto: onnx.ModelProto) -> list[int]:

@@ -104,8 +104,10 @@ class OutputTally:
         self._unlike += int(np.count_nonzero(unlike))
         self._spread.add(varying, np.isfinite(x) & np.isfinite(y), reference.dtype, apart=self._axis != x.ndim - 1)
         start = self._offset
-        rows = self._rows.add(start, self._in_steps(x), self._in_steps(y), self._in_steps(equal))
-        if self._grid is not None and not self._grid.add(start, self._in_steps(x), self._in_steps(y), candidate.dtype):
+        rows = self._rows.add(start, in_steps(x, self._axis), in_steps(y, self._axis), in_steps(equal, self._axis))
+        if self._grid is not None and not self._grid.add(
+            start, in_steps(x, self._axis), in_steps(y, self._axis), candidate.dtype
+        ):
             self._grid = None
         self._single &= rows == 1
         self._offset += rows if self._axis is not None or self._stream else 0
@@ -116,13 +118,6 @@ class OutputTally:
         if self._first_text is None and texts.size:
             self._first_text = texts.flat[0]
         return np.asarray(texts != self._first_text, np.float64)
-
-    def _in_steps(self, array: Array) -> Array:
-        """Reshapes to `[steps, values of a step]`; without a time axis the call is one step."""
-        if self._axis is None:
-            return array.reshape(1, -1)
-        steps = array.shape[self._axis]
-        return np.moveaxis(array, self._axis, 0).reshape(steps, array.size // max(1, steps))
 
     def spans(self, parts: int) -> list[tuple[int, float]]:
         """Returns the end and the SQNR of each of up to `parts` equal spans of time."""
@@ -170,6 +165,14 @@ class OutputTally:
             total.mean,
             self._spread.deviation,
         )
+
+
+def in_steps(array: Array, axis: int | None) -> Array:
+    """Reshapes to `[steps, values of a step]`; without a time axis the call is one step."""
+    if axis is None:
+        return array.reshape(1, -1)
+    steps = array.shape[axis]
+    return np.moveaxis(array, axis, 0).reshape(steps, array.size // max(1, steps))
 
 
 def _spans(count: int, parts: int) -> Iterator[tuple[int, int]]:

@@ -9,7 +9,6 @@ such an axis, or with several candidates, has no time axis.
 from __future__ import annotations
 
 import contextlib
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -26,10 +25,9 @@ from rnnqc.ir import Model, shape_of
 from rnnqc.passes import PassManager
 from rnnqc.passes.pipeline import normal_form
 from rnnqc.proto.graph_walks import blocks_of
-from rnnqc.proto.shape_inference import INFERENCE_ERRORS, infer_shapes
+from rnnqc.proto.shape_inference import INFERENCE_ERRORS, infer_shapes, sizes_of, skeleton
 
 Array = npt.NDArray[Any]
-_LARGE = 1024
 _MOST_CUTS = 32
 _TIME = "rnnqc/time:"
 
@@ -94,12 +92,14 @@ def time_axes(proto: onnx.ModelProto) -> dict[str, TimeAxis]:
     Args:
         proto: A model with LSTM, GRU, RNN, Scan nodes or rnnqc's cells, in the main graph or in subgraphs.
     """
-    skeleton = _skeleton(proto)
+    bare = skeleton(proto)
+    for output in bare.graph.output:
+        output.type.tensor_type.ClearField("shape")
     symbols: dict[str, tuple[str, int]] = {}
     declared: dict[str, list[tuple[str, int]]] = {}
     static: list[tuple[str, int]] = []
     named: dict[str, str] = {}
-    for value in true_inputs(skeleton):
+    for value in true_inputs(bare):
         for axis, dim in enumerate(value.type.tensor_type.shape.dim):
             if dim.HasField("dim_value"):
                 if dim.dim_value > 1:
@@ -113,13 +113,13 @@ def time_axes(proto: onnx.ModelProto) -> dict[str, TimeAxis]:
             symbols.setdefault(symbol, (value.name, axis))
     found: dict[str, set[TimeAxis]] = {}
     running: set[str] = set()
-    for shapes, graph in _with_cut_layers(skeleton):
+    for shapes, graph in _with_cut_layers(bare):
         times = _time_symbols(graph, shapes)
         running |= times
         _note(found, graph, shapes, times, symbols)
     for name, axis in static:
         marked = onnx.ModelProto()
-        marked.CopyFrom(skeleton)
+        marked.CopyFrom(bare)
         symbol = f"static:{name}:{axis}"
         next(i for i in marked.graph.input if i.name == name).type.tensor_type.shape.dim[axis].dim_param = symbol
         shapes = _shapes(marked)
@@ -135,7 +135,7 @@ def time_axes(proto: onnx.ModelProto) -> dict[str, TimeAxis]:
 def _note(
     found: dict[str, set[TimeAxis]],
     model: onnx.ModelProto,
-    shapes: Mapping[str, list[str | int | None]],
+    shapes: Mapping[str, list[int | str | None]],
     times: set[str],
     symbols: Mapping[str, tuple[str, int]],
 ) -> None:
@@ -144,22 +144,6 @@ def _note(
         for axis, dim in enumerate(shape):
             if isinstance(dim, str) and dim in times:
                 found.setdefault(output.name, set()).add(TimeAxis(axis, symbols.get(dim)))
-
-
-def _skeleton(proto: onnx.ModelProto) -> onnx.ModelProto:
-    """Returns the model without the contents of large initializers and the declared shapes of values and outputs."""
-    copy = onnx.ModelProto(ir_version=proto.ir_version, opset_import=proto.opset_import, functions=proto.functions)
-    copy.graph.name = proto.graph.name or "shapes"
-    copy.graph.node.extend(proto.graph.node)
-    copy.graph.input.extend(proto.graph.input)
-    copy.graph.output.extend(proto.graph.output)
-    for tensor in proto.graph.initializer:
-        held = copy.graph.initializer.add(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims)
-        if math.prod(tensor.dims) <= _LARGE and not tensor.external_data:
-            held.CopyFrom(tensor)
-    for output in copy.graph.output:
-        output.type.tensor_type.ClearField("shape")
-    return copy
 
 
 def _sequences(model: onnx.ModelProto) -> Iterator[_Sequence]:
@@ -176,7 +160,7 @@ def _sequences(model: onnx.ModelProto) -> Iterator[_Sequence]:
                     yield _Sequence(node, name, axis, None)
 
 
-def _time_symbols(model: onnx.ModelProto, shapes: Mapping[str, list[str | int | None]]) -> set[str]:
+def _time_symbols(model: onnx.ModelProto, shapes: Mapping[str, list[int | str | None]]) -> set[str]:
     times: set[str] = set()
     batches: set[str] = set()
     for sequence in _sequences(model):
@@ -189,11 +173,11 @@ def _time_symbols(model: onnx.ModelProto, shapes: Mapping[str, list[str | int | 
 
 
 def _with_cut_layers(
-    skeleton: onnx.ModelProto,
-) -> Iterator[tuple[dict[str, list[str | int | None]], onnx.ModelProto]]:
+    bare: onnx.ModelProto,
+) -> Iterator[tuple[dict[str, list[int | str | None]], onnx.ModelProto]]:
     """Yields shapes of the model; then again with results of layers as inputs where inference lost the length."""
     model = onnx.ModelProto()
-    model.CopyFrom(skeleton)
+    model.CopyFrom(bare)
     for number in range(_MOST_CUTS):
         shapes = _shapes(model)
         yield shapes, model
@@ -214,7 +198,7 @@ def _with_cut_layers(
         del model.graph.node[index]
 
 
-def _length_is_lost(node: onnx.NodeProto, shapes: Mapping[str, list[str | int | None]]) -> bool:
+def _length_is_lost(node: onnx.NodeProto, shapes: Mapping[str, list[int | str | None]]) -> bool:
     if node.op_type not in CELL_TYPES or node.domain not in ("", "ai.onnx") or not node.input:
         return False
     layout = next((a.i for a in node.attribute if a.name == "layout"), 0)
@@ -222,20 +206,17 @@ def _length_is_lost(node: onnx.NodeProto, shapes: Mapping[str, list[str | int | 
     return len(shape) != 3 or shape[layout] is None
 
 
-def _shapes(model: onnx.ModelProto) -> dict[str, list[str | int | None]]:
+def _shapes(model: onnx.ModelProto) -> dict[str, list[int | str | None]]:
     """Returns shapes of all values: sizes, symbols, None for what is unknown."""
     described = model
     with contextlib.suppress(*INFERENCE_ERRORS):
         described = infer_shapes(model)
-    shapes: dict[str, list[str | int | None]] = {}
+    shapes: dict[str, list[int | str | None]] = {}
     for block in blocks_of([described.graph]):
         if isinstance(block, onnx.GraphProto):
             for value in [*block.value_info, *block.input, *block.output]:
                 if value.type.tensor_type.HasField("shape"):
-                    shapes[value.name] = [
-                        d.dim_value if d.HasField("dim_value") else d.dim_param or None
-                        for d in value.type.tensor_type.shape.dim
-                    ]
+                    shapes[value.name] = sizes_of(value.type.tensor_type.shape)
     return shapes
 
 

@@ -7,6 +7,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
+from rnnqc.measure.differences import OutputComparison
+
 Level = Literal["good", "watch", "bad"]
 LEVELS: tuple[Level, ...] = ("good", "watch", "bad")
 """From best to worst."""
@@ -42,6 +44,13 @@ class Judged:
     growing: bool = False
     varying_db: float = math.inf
     constant: bool = False
+
+    @classmethod
+    def of(cls, output: OutputComparison, *, varying: bool = True) -> Judged:
+        """Returns the figures of a comparison; `varying`: the deviation from the mean counts."""
+        growing = output.steps is not None and output.steps.growing
+        deviation_db = output.varying_db if varying else math.inf
+        return cls(output.name, output.sqnr_db, output.equal, output.unlike, growing, deviation_db, output.constant)
 
     @property
     def level(self) -> Level:

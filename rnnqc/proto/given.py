@@ -9,7 +9,8 @@ from typing import Any, Protocol, runtime_checkable
 import onnx
 
 from rnnqc.errors import MEMORY, UsageError
-from rnnqc.proto.files import load_proto, load_proto_and_size, proto_size
+from rnnqc.proto.files import load_proto, load_proto_and_size
+from rnnqc.proto.large_models import loaded_size
 
 
 @runtime_checkable
@@ -67,7 +68,7 @@ def proto_and_size_of(model: Given) -> tuple[onnx.ModelProto, int]:
     """Like `proto_of`; also returns the bytes of the model, external data included."""
     held = as_given(model)
     return (
-        (held, proto_size(held, "The ModelProto"))
+        (held, loaded_size(held, "The ModelProto"))
         if isinstance(held, onnx.ModelProto)
         else load_proto_and_size(Path(held))
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import ChainMap
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 import onnx
@@ -20,6 +20,30 @@ MOST_BYTES = 2**31 - 1
 def key_of(function: onnx.FunctionProto) -> FunctionKey:
     """Returns the key by which nodes call a function."""
     return function.domain, function.name, function.overload
+
+
+def functions_with(functions: Iterable[onnx.FunctionProto], wanted: Callable[[str, str], bool]) -> list[FunctionKey]:
+    """Returns the functions that contain a wanted operator, directly or through a call.
+
+    Functions of one name belong together: onnxruntime before 1.27 does not tell overloads apart.
+
+    Args:
+        functions: Some functions of a model.
+        wanted: Whether an operator, given by domain and name, is wanted; calls of these functions are not asked about.
+    """
+    held = {key_of(f): {(n.domain, n.op_type) for b in blocks_of([f]) for n in b.node} for f in functions}
+    own = {key[:2] for key in held}
+    users: dict[tuple[str, str], list[FunctionKey]] = {}
+    for key, used in held.items():
+        for name in used:
+            users.setdefault(name, []).append(key)
+    pending = [name for name in users if name not in own and wanted(*name)]
+    found: set[tuple[str, str]] = set()
+    while pending:
+        for key in users.pop(pending.pop(), ()):
+            found.add(key[:2])
+            pending.append(key[:2])
+    return [key for key in held if key[:2] in found]
 
 
 def inlined(model: onnx.ModelProto, keys: Collection[FunctionKey] | None = None) -> onnx.ModelProto:

@@ -25,6 +25,26 @@ _SHAPED_LIKE = {
 """Operators of onnxruntime's optimizer, whose shapes onnx does not know, with operators of the same result shape."""
 _TURNS = ("transA", "transB", "transBatchA", "transBatchB")
 WHOLE = (onnx.TensorProto.INT32, onnx.TensorProto.INT64)
+SMALL = 1024
+"""Elements of a constant that may be a shape, an axis or a bound."""
+
+
+def sizes_of(shape: onnx.TensorShapeProto) -> list[int | str | None]:
+    """Returns the dimensions of a shape: sizes, names, and None for unknown ones."""
+    return [d.dim_value if d.HasField("dim_value") else d.dim_param or None for d in shape.dim]
+
+
+def skeleton(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """Returns a copy for `infer_shapes`, without declared inner shapes, and large constants without contents."""
+    copy = onnx.ModelProto(ir_version=proto.ir_version, opset_import=proto.opset_import, functions=proto.functions)
+    copy.graph.name = proto.graph.name or "shapes"
+    for field in ("node", "input", "output"):
+        getattr(copy.graph, field).extend(getattr(proto.graph, field))
+    for tensor in proto.graph.initializer:
+        held = copy.graph.initializer.add(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims)
+        if math.prod(tensor.dims) <= SMALL and not tensor.external_data:
+            held.CopyFrom(tensor)
+    return copy
 
 
 def infer_shapes(proto: onnx.ModelProto) -> onnx.ModelProto:

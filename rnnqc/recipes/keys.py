@@ -251,12 +251,13 @@ def checked(key: str, value: Any, where: str) -> Any:
 def _first_wrong(key: str, value: Any) -> tuple[Any, str]:
     """Returns the value that a key does not accept: the whole, or the first such element of a list with its index."""
     if isinstance(value, list) and value:
-        index = next(k for k in range(len(value)) if not _accepts(key, value[: k + 1]))
+        index = next(k for k in range(len(value)) if not accepts(key, value[: k + 1]))
         return value[index], f"[{index}]"
     return value, ""
 
 
-def _accepts(key: str, value: Any) -> bool:
+def accepts(key: str, value: Any) -> bool:
+    """Returns whether a key accepts a value."""
     try:
         KEYS[key].parse(value)
     except (ValueError, TypeError):

@@ -18,7 +18,7 @@ from rnnqc.cells.equations import RESET_HIDDEN, RESET_PRODUCT
 from rnnqc.cells.fixed_point_numbers import FIXED_POINT32, RESET, quantizers_of
 from rnnqc.cells.types import CellType
 from rnnqc.reference.codes import LARGEST_MAGNITUDE, exact_product, exact_weights
-from rnnqc.reference.loop import Array, ReferenceCell, State
+from rnnqc.reference.loop import Array, ReferenceCell, ReferenceStep, State
 from rnnqc.reference.quantizer import Quantizer
 from rnnqc.reference.recording import CODES, Recorder
 
@@ -95,10 +95,6 @@ class FixedPointCell(ReferenceCell):
         return exact_weights(
             self.weight_codes(key).astype(np.int64) - self.inputs.get(f"{key}_zero_point", np.int64(0)), largest
         )
-
-    def widened(self, values: Array) -> Array:
-        """Converts values to the real type."""
-        return np.asarray(values).astype(self.real)
 
     def number(self, value: Any) -> Any:
         """Converts an attribute, which is a binary32 number, to the real type."""
@@ -211,7 +207,7 @@ class FixedPointCell(ReferenceCell):
             outputs["Y_c"] = np.where((self.lengths > 0)[:, np.newaxis], c, np.float32(0))
 
 
-class _FixedPointStep:
+class _FixedPointStep(ReferenceStep):
     """`rnnqc.cells.equations.Step` on arrays `[B,H]` of the real type; the hidden state after a step is float32.
 
     Args:
@@ -224,35 +220,15 @@ class _FixedPointStep:
     """
 
     def __init__(self, cell: FixedPointCell, p: Array, state: State) -> None:
-        self._cell, self._p = cell, p
-        self.input_forget, self.linear_before_reset = cell.input_forget, cell.linear_before_reset
+        self._cell = cell
         self.code: IntArray = np.zeros(0, np.int64)
-        self.state: Array = np.zeros(0)
+        before: Array = np.zeros(0)
         if cell.type.cell_state:
-            self.state = cell.quantizers["cell_state"].value(state["state"])
+            before = cell.quantizers["cell_state"].value(state["state"])
         elif cell.type.reads_hidden:
-            self.state = cell.widened(state["state"])
+            before = cell.widened(state["state"])
         gates = range(cell.type.joint if cell.resets_state else len(cell.type.gates))
-        self._u = cell.recurrent("hidden.product", state["h"], "hidden", gates)
-
-    def gate(self, k: int, peephole: Array | None = None) -> Array:
-        """Returns the activation of gate k."""
-        cell = self._cell
-        value = cell.part(self._p, k) + cell.part(self._u, k)
-        if cell.bias_last:
-            value = value + cell.part(cell.widened(cell.inputs["B"]), k)
-        weights = cell.inputs.get("P")
-        if weights is not None and peephole is not None:
-            value = value + cell.part(cell.widened(weights), cell.type.peephole_gates.index(k)) * peephole
-        return cell.gate(k, value)
-
-    def projected(self, k: int) -> Array:
-        """Returns x W + B of gate k."""
-        return self._cell.part(self._p, k)
-
-    def recurrent(self, k: int) -> Array:
-        """Returns h R of gate k, with the bias that belongs to it."""
-        return np.asarray(self._cell.part(self._u, k) + self._cell.widened(self._cell.inputs["hidden_bias"]))
+        super().__init__(cell, p, cell.recurrent("hidden.product", state["h"], "hidden", gates), before)
 
     def recurrent_of(self, k: int, value: Array) -> Array:
         """Returns value R of gate k."""
@@ -261,20 +237,6 @@ class _FixedPointStep:
         cell.note(f"{RESET_HIDDEN}.value", value)
         cell.note(f"{RESET_HIDDEN}{CODES}", codes)
         return cell.recurrent(f"{RESET_HIDDEN}.product", codes, RESET, range(k, k + 1))
-
-    def activated(self, k: int, part: Array, projected: Array) -> Array:
-        """Returns the activation of gate k, of part + projected."""
-        return self._cell.gate(k, part + projected)
-
-    def coupled(self, gate: Array) -> Array:
-        """Returns 1 - gate, where 1 is in the gate's number format."""
-        value = np.asarray(self._cell.number(self._cell.attributes["one"]) - gate)
-        self._cell.note(f"{self._cell.type.gates[FORGET]}.activation", value)
-        return value
-
-    def complement(self, gate: Array) -> Array:
-        """Returns 1 - gate."""
-        return np.asarray(1 - gate)
 
     def product(self, a: Array, b: Array, point: str) -> Array:
         """Returns a * b, quantized at its point; the exact product if it is quantized later."""

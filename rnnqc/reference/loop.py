@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from rnnqc.cells.base import FORGET
 from rnnqc.cells.types import CellType
 from rnnqc.reference.codes import weight_codes
 from rnnqc.reference.recording import CODES, ROW_SCALE, Recorder
@@ -40,6 +41,10 @@ class ReferenceCell(ABC):
 
     attributes: dict[str, Any]
     """Values by the operator's attribute names, including defaults; a subclass sets them."""
+    real: np.dtype[Any] = np.dtype(np.float32)
+    """The real type."""
+    bias_last = False
+    """Whether the bias is added to the sum of both matmuls, and not to the input's."""
 
     def __init__(
         self, type_: CellType, inputs: Mapping[str, Array], attributes: Mapping[str, Any], recorder: Recorder | None
@@ -79,6 +84,10 @@ class ReferenceCell(ABC):
     @abstractmethod
     def step(self, p: Array, state: State) -> tuple[npt.NDArray[np.float32], State]:
         """Computes one step of all rows: p [B, GH] and state in; y [B, H] and state out."""
+
+    @abstractmethod
+    def gate(self, k: int, value: Array) -> Array:
+        """Returns the activation of a gate for its pre-activations `[B,H]`."""
 
     @property
     @abstractmethod
@@ -121,6 +130,10 @@ class ReferenceCell(ABC):
         """Passes a value to the recorder; see `rnnqc.reference.recording`."""
         if self._recorder is not None:
             self._recorder.record(name, self._now, values)
+
+    def widened(self, values: Array) -> Array:
+        """Converts values to the real type."""
+        return np.asarray(values).astype(self.real)
 
     @property
     def resets_state(self) -> bool:
@@ -173,3 +186,51 @@ class ReferenceCell(ABC):
         self.note(name + CODES, state["h"])
         if "h_scale" in state:
             self.note(name + ROW_SCALE, state["h_scale"])
+
+
+class ReferenceStep:
+    """The part of `rnnqc.cells.equations.Step` on arrays `[B,H]` that both arithmetics share: sums, and 1 minus a gate.
+
+    Args:
+        cell: The cell.
+        p: The input's share of the pre-activations `[B,GH]`.
+        u: The hidden state's share of those of the gates that sum both.
+        state: The float state before the step.
+    """
+
+    def __init__(self, cell: ReferenceCell, p: Array, u: Array, state: Array) -> None:
+        self._node, self._p, self._u, self.state = cell, p, u, state
+        self.input_forget, self.linear_before_reset = cell.input_forget, cell.linear_before_reset
+
+    def gate(self, k: int, peephole: Array | None = None) -> Array:
+        """Returns the activation of gate k."""
+        cell = self._node
+        value = cell.part(self._p, k) + cell.part(self._u, k)
+        if cell.bias_last:
+            value = value + cell.part(cell.widened(cell.inputs["B"]), k)
+        weights = cell.inputs.get("P")
+        if weights is not None and peephole is not None:
+            value = value + cell.part(cell.widened(weights), cell.type.peephole_gates.index(k)) * peephole
+        return cell.gate(k, value)
+
+    def projected(self, k: int) -> Array:
+        """Returns x W + B of gate k."""
+        return self._node.part(self._p, k)
+
+    def recurrent(self, k: int) -> Array:
+        """Returns h R of gate k, with the bias that belongs to it."""
+        return np.asarray(self._node.part(self._u, k) + self._node.widened(self._node.inputs["hidden_bias"]))
+
+    def activated(self, k: int, part: Array, projected: Array) -> Array:
+        """Returns the activation of gate k, of part + projected."""
+        return self._node.gate(k, np.asarray(part + projected))
+
+    def coupled(self, gate: Array) -> Array:
+        """Returns 1 - gate, where 1 is in the gate's number format."""
+        value = np.asarray(self._node.real.type(np.float32(self._node.attributes["one"])) - gate)
+        self._node.note(f"{self._node.type.gates[FORGET]}.activation", value)
+        return value
+
+    def complement(self, gate: Array) -> Array:
+        """Returns 1 - gate."""
+        return np.asarray(self._node.real.type(1) - gate)

@@ -13,7 +13,6 @@ import numpy as np
 import numpy.typing as npt
 
 from rnnqc.cells.attributes import FIXED_POINT_REQUIRED, LUT_REQUIRED, fixed_point_defaults, lut_defaults
-from rnnqc.cells.base import FORGET
 from rnnqc.cells.equations import RESET_HIDDEN
 from rnnqc.cells.fused_nodes import CONFIGURATION, PLACES
 from rnnqc.cells.types import CellType
@@ -35,7 +34,7 @@ from rnnqc.reference.codes import (
     rne,
     without_nan,
 )
-from rnnqc.reference.loop import ReferenceCell, State
+from rnnqc.reference.loop import ReferenceCell, ReferenceStep, State
 from rnnqc.reference.lut_gates import lut_gates
 from rnnqc.reference.recording import CODES, ROW_SCALE, ZERO_POINT, Recorder
 
@@ -227,7 +226,7 @@ class LutCell(ReferenceCell):
         return values + F32(0) if "sequence_lens" in self.inputs else values
 
 
-class _LutStep:
+class _LutStep(ReferenceStep):
     """`rnnqc.cells.equations.Step` on float32 arrays `[B,H]`.
 
     Args:
@@ -237,30 +236,13 @@ class _LutStep:
     """
 
     def __init__(self, cell: LutCell, p: FloatArray, state: State) -> None:
-        self._cell, self._p = cell, p
-        self.input_forget, self.linear_before_reset = cell.input_forget, cell.linear_before_reset
-        self.state: FloatArray = state.get("state", np.zeros(0, np.float32))
+        self._cell = cell
+        before: FloatArray = state.get("state", np.zeros(0, np.float32))
         columns = slice(cell.type.joint * cell.hidden) if cell.resets_state else slice(None)
-        self._u = cell.recurrent("hidden.product", state, columns)
+        u = cell.recurrent("hidden.product", state, columns)
         if cell.loses and cell.type.reads_hidden:
-            self._u = cell.without_loss(self._u, self.state, columns)
-
-    def gate(self, k: int, peephole: FloatArray | None = None) -> FloatArray:
-        """Returns the activation of gate k."""
-        cell = self._cell
-        g = np.asarray(cell.part(self._u, k) + cell.part(self._p, k))
-        weights = cell.inputs.get("P")
-        if weights is not None and peephole is not None:
-            g = g + cell.part(weights, cell.type.peephole_gates.index(k)) * peephole
-        return cell.gate(k, g)
-
-    def projected(self, k: int) -> FloatArray:
-        """Returns x W + B of gate k."""
-        return self._cell.part(self._p, k)
-
-    def recurrent(self, k: int) -> FloatArray:
-        """Returns h R of gate k, with the bias that belongs to it."""
-        return np.asarray(self._cell.part(self._u, k) + self._cell.inputs["hidden_bias"])
+            u = cell.without_loss(u, before, columns)
+        super().__init__(cell, p, u, before)
 
     def recurrent_of(self, k: int, value: FloatArray) -> FloatArray:
         """Returns value R of gate k."""
@@ -272,20 +254,6 @@ class _LutStep:
             cell.note(f"{RESET_HIDDEN}{ROW_SCALE}", state["h_scale"])
         u = cell.recurrent(f"{RESET_HIDDEN}.product", state, columns, "reset")
         return cell.without_loss(u, value, columns, "reset") if cell.loses else u
-
-    def activated(self, k: int, part: FloatArray, projected: FloatArray) -> FloatArray:
-        """Returns the activation of gate k, of part + projected."""
-        return self._cell.gate(k, np.asarray(part + projected))
-
-    def coupled(self, gate: FloatArray) -> FloatArray:
-        """Returns 1 - gate, where 1 is in the gate's number format."""
-        value = np.asarray(self._cell.number("one") - gate)
-        self._cell.note(f"{self._cell.type.gates[FORGET]}.activation", value)
-        return value
-
-    def complement(self, gate: FloatArray) -> FloatArray:
-        """Returns 1 - gate."""
-        return np.asarray(F32(1) - gate)
 
     def product(self, a: FloatArray, b: FloatArray, point: str) -> FloatArray:
         """Returns a * b."""

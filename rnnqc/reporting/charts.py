@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from xml.etree.ElementTree import Element
 
 from rnnqc.reporting.elements import element, short
 from rnnqc.reporting.evidence import Curve, Values
-from rnnqc.search.findings import Bars, PointEvidence
+from rnnqc.search.findings import PointEvidence
 
 WIDTH, HEIGHT = 360, 200
 LEFT, RIGHT, TOP, BOTTOM = 64, 12, 12, 40
@@ -40,25 +41,47 @@ def ticks(low: float, high: float, count: int) -> list[float]:
     return [k * step for k in range(first, math.floor(high / step + 1e-9) + 1)]
 
 
-def frame(x: list[tuple[float, str]], y: list[tuple[float, str]], x_label: str, y_label: str) -> list[Element]:
-    """Returns grid lines, tick labels and axis labels. Tick positions are in pixels."""
-    right, bottom = WIDTH - RIGHT, HEIGHT - BOTTOM
-    made = []
-    for at, text in y:
-        made.append(element("line", x1=LEFT, x2=right, y1=_place(at), y2=_place(at), class_="grid"))
-        made.append(element("text", text, x=LEFT - 6, y=_place(at + 4), class_="tick end"))
-    for at, text in x:
-        made.append(element("line", x1=_place(at), x2=_place(at), y1=bottom, y2=bottom + 4, class_="axis"))
-        made.append(element("text", text, x=_place(at), y=bottom + 17, class_="tick middle"))
-    made.append(element("line", x1=LEFT, x2=right, y1=bottom, y2=bottom, class_="axis"))
-    middle = (TOP + bottom) / 2
-    made.append(element("text", x_label, x=_place((LEFT + right) / 2), y=HEIGHT - 5, class_="label middle"))
-    made.append(
-        element(
-            "text", y_label, x=10, y=_place(middle), class_="label middle", transform=f"rotate(-90 10 {_place(middle)})"
-        )
-    )
-    return made
+@dataclass(frozen=True)
+class Axes:
+    """The axes of a chart: the values at the ends of each, and their labels."""
+
+    x_limits: tuple[float, float]
+    y_limits: tuple[float, float]
+    x_label: str
+    y_label: str
+
+    def x(self, value: float) -> float:
+        """Returns the horizontal position of a value, in pixels."""
+        low, high = self.x_limits
+        return LEFT + (WIDTH - RIGHT - LEFT) * ((value - low) / (high - low))
+
+    def y(self, value: float) -> float:
+        """Returns the vertical position of a value, in pixels."""
+        (low, high), bottom = self.y_limits, HEIGHT - BOTTOM
+        return bottom - (bottom - TOP) * ((value - low) / (high - low))
+
+    def drawn(self, x_ticks: Iterable[tuple[float, str]], y_ticks: Iterable[tuple[float, str]]) -> list[Element]:
+        """Returns grid lines, tick labels and axis labels for values with their texts."""
+        right, bottom = WIDTH - RIGHT, HEIGHT - BOTTOM
+        made = []
+        for value, text in y_ticks:
+            at = _place(self.y(value))
+            made.append(element("line", x1=LEFT, x2=right, y1=at, y2=at, class_="grid"))
+            made.append(element("text", text, x=LEFT - 6, y=_place(self.y(value) + 4), class_="tick end"))
+        for at, text in ((_place(self.x(v)), text) for v, text in x_ticks):
+            made.append(element("line", x1=at, x2=at, y1=bottom, y2=bottom + 4, class_="axis"))
+            made.append(element("text", text, x=at, y=bottom + 17, class_="tick middle"))
+        made.append(element("line", x1=LEFT, x2=right, y1=bottom, y2=bottom, class_="axis"))
+        middle = _place((TOP + bottom) / 2)
+        made.append(element("text", self.x_label, x=_place((LEFT + right) / 2), y=HEIGHT - 5, class_="label middle"))
+        turned = f"rotate(-90 10 {middle})"
+        made.append(element("text", self.y_label, x=10, y=middle, class_="label middle", transform=turned))
+        return made
+
+
+def whole_ticks(low: float, high: float) -> list[tuple[float, str]]:
+    """Returns about four integers between `low` and `high`, with their texts."""
+    return [(v, f"{v:g}") for v in ticks(low, high, 4) if v == int(v)]
 
 
 def level_range(curves: Sequence[Curve]) -> tuple[float, float]:
@@ -73,23 +96,12 @@ def level_range(curves: Sequence[Curve]) -> tuple[float, float]:
 def level_chart(curve: Curve, limits: tuple[float, float], what: str) -> Element:
     """A line chart of SQNR over time."""
     low, high = limits
-    right, bottom = WIDTH - RIGHT, HEIGHT - BOTTOM
-    steps = curve.stops[-1] if curve.stops else 1
-
-    def x(step: float) -> float:
-        return LEFT + (right - LEFT) * (step / steps)
-
-    def y(level: float) -> float:
-        return bottom - (bottom - TOP) * ((min(max(level, low), high) - low) / (high - low))
-
+    axes = Axes((0, curve.stops[-1] if curve.stops else 1), limits, curve.unit, "SQNR (dB)")
     middles = [(start + stop) / 2 for start, stop in zip([0, *curve.stops[:-1]], curve.stops, strict=True)]
-    levels = [None if level is None else high if level == math.inf else level for level in curve.sqnr_db]
-    places = [None if v is None else (x(at), y(v)) for at, v in zip(middles, levels, strict=True)]
-    paths = line(places, "curve")
-    y_ticks = [(y(v), f"{v:g}".replace("-", "−")) for v in ticks(low, high, 4)]
-    x_ticks = [(x(v), f"{v:g}") for v in ticks(0, steps, 4) if v == int(v)]
-    grid = frame(x_ticks, y_ticks, curve.unit, "SQNR (dB)")
-    return svg(WIDTH, HEIGHT, f"SQNR over time of {what}", *grid, *paths)
+    levels = [None if level is None else min(max(level, low), high) for level in curve.sqnr_db]
+    places = [None if v is None else (axes.x(at), axes.y(v)) for at, v in zip(middles, levels, strict=True)]
+    grid = axes.drawn(whole_ticks(*axes.x_limits), [(v, f"{v:g}".replace("-", "−")) for v in ticks(low, high, 4)])
+    return svg(WIDTH, HEIGHT, f"SQNR over time of {what}", *grid, *line(places, "curve"))
 
 
 def value_chart(values: Values, what: str) -> Element:
@@ -98,22 +110,15 @@ def value_chart(values: Values, what: str) -> Element:
     low, high = (min(numbers), max(numbers)) if numbers else (0.0, 1.0)
     margin = (high - low) * 0.05 or abs(high) * 0.1 or 1.0
     low, high = low - margin, high + margin
-    right, bottom = WIDTH - RIGHT, HEIGHT - BOTTOM
-    last = max(len(values.float_values) - 1, 1)
-
-    def x(step: float) -> float:
-        return LEFT + (right - LEFT) * step / last
-
-    def y(value: float) -> float:
-        return bottom - (bottom - TOP) * ((value - low) / (high - low))
-
-    y_ticks = [(y(v), short(v) if abs(v) > 1e-12 * (high - low) else "0") for v in ticks(low, high, 4)]
     first = values.first
-    x_ticks = [(x(v - first), f"{v:g}") for v in ticks(first, first + last, 4) if v == int(v)]
+    axes = Axes((first, first + max(len(values.float_values) - 1, 1)), (low, high), values.unit, "value")
+    y_ticks = [(v, short(v) if abs(v) > 1e-12 * (high - low) else "0") for v in ticks(low, high, 4)]
     paths = []
     for series, class_ in ((values.float_values, "curve reference"), (values.quantized_values, "curve")):
-        paths += line([None if v is None else (x(k), y(v)) for k, v in enumerate(series)], class_)
-    return svg(WIDTH, HEIGHT, f"Values of {what}", *frame(x_ticks, y_ticks, values.unit, "value"), *paths)
+        places = enumerate(series, first)
+        paths += line([None if v is None else (axes.x(k), axes.y(v)) for k, v in places], class_)
+    grid = axes.drawn(whole_ticks(*axes.x_limits), y_ticks)
+    return svg(WIDTH, HEIGHT, f"Values of {what}", *grid, *paths)
 
 
 def line(places: Sequence[tuple[float, float] | None], class_: str) -> list[Element]:
@@ -151,13 +156,25 @@ def _height(count: int, most: int) -> float:
     return 0.0 if count == 0 else (1.0 + math.log(count)) / (1.0 + math.log(most))
 
 
-def _bar_paths(
-    bars: Bars, point: PointEvidence, limits: tuple[float, float], box: tuple[float, float, float, float]
-) -> list[Element]:
+Box = tuple[float, float, float, float]
+"""Left, right, top and bottom in pixels."""
+
+
+def _range(point: PointEvidence, limits: tuple[float, float], box: Box) -> list[Element]:
+    """Returns a rectangle for the range of the format, if it has one."""
+    if point.low is None or point.high is None:
+        return []
+    (left, right, top, bottom), (low, high) = box, limits
+    x0, x1 = (left + (right - left) * (min(max(v, low), high) - low) / (high - low) for v in (point.low, point.high))
+    width = _place(max(x1 - x0, 1.0))
+    return [element("rect", x=_place(x0), y=top, width=width, height=bottom - top, class_="range")]
+
+
+def _bars(point: PointEvidence, limits: tuple[float, float], box: Box) -> list[Element]:
     """Returns one path for the bars inside the format's range and one for the clipped bars."""
     left, right, top, bottom = box
     low, high = limits
-    scale = (right - left) / (high - low)
+    bars, scale = point.bars, (right - left) / (high - low)
     most = max(bars.counts, default=1)
     inside: list[str] = []
     outside: list[str] = []
@@ -169,56 +186,35 @@ def _bar_paths(
         level = bottom - (bottom - top) * _height(count, most)
         end = max(x1 - 0.4, x0 + 0.6)
         shape = f"M{_place(x0)} {_place(bottom)}V{_place(level)}H{_place(end)}V{_place(bottom)}Z"
-        beyond = (point.high is not None and start >= point.high and point.clipped > 0.0) or (
-            point.low is not None and stop <= point.low and point.clipped > 0.0
-        )
-        (outside if beyond else inside).append(shape)
-    made = []
-    if inside:
-        made.append(element("path", d="".join(inside), class_="bar"))
-    if outside:
-        made.append(element("path", d="".join(outside), class_="bar clipped"))
-    return made
+        beyond = (point.high is not None and start >= point.high) or (point.low is not None and stop <= point.low)
+        (outside if beyond and point.clipped > 0.0 else inside).append(shape)
+    kinds = (("bar", inside), ("bar clipped", outside))
+    return [element("path", d="".join(paths), class_=class_) for class_, paths in kinds if paths]
 
 
 def histogram(point: PointEvidence) -> Element:
     """A histogram of the values at a point, with the range of its format."""
-    limits = _limits(point)
-    low, high = limits
-    left, right, top, bottom = LEFT, WIDTH - RIGHT, TOP, HEIGHT - BOTTOM
-    scale = (right - left) / (high - low)
+    low, high = limits = _limits(point)
     most = max(point.bars.counts, default=1)
-    made: list[Element] = []
-    if point.low is not None and point.high is not None:
-        x0, x1 = (left + (min(max(v, low), high) - low) * scale for v in (point.low, point.high))
-        made.append(
-            element("rect", x=_place(x0), y=top, width=_place(max(x1 - x0, 1.0)), height=bottom - top, class_="range")
-        )
-    made += _bar_paths(point.bars, point, limits, (left, right, top, bottom))
+    axes = Axes(limits, (0.0, 1.0), "value", "how many (log)")
+    box = LEFT, WIDTH - RIGHT, TOP, HEIGHT - BOTTOM
+    made = _range(point, limits, box) + _bars(point, limits, box)
     for edge in (point.low, point.high):
         if edge is not None and low <= edge <= high:
-            at = _place(left + (edge - low) * scale)
-            made.append(element("line", x1=at, x2=at, y1=top, y2=bottom, class_="edge"))
+            at = _place(axes.x(edge))
+            made.append(element("line", x1=at, x2=at, y1=TOP, y2=HEIGHT - BOTTOM, class_="edge"))
     powers = [10**k for k in range(19) if 10**k <= most]
     powers = powers[:: max(1, math.ceil(len(powers) / 4))]
-    y_ticks = [
-        (bottom - (bottom - top) * _height(p, most), f"{p}" if p < 1_000 else f"1e{len(str(p)) - 1}") for p in powers
-    ]
-    x_ticks = [(left + (v - low) * scale, short(v) if abs(v) > 1e-12 else "0") for v in ticks(low, high, 5)]
-    return svg(WIDTH, HEIGHT, f"Histogram of {point.point}", *frame(x_ticks, y_ticks, "value", "how many (log)"), *made)
+    y_ticks = [(_height(p, most), f"{p}" if p < 1_000 else f"1e{len(str(p)) - 1}") for p in powers]
+    x_ticks = [(v, short(v) if abs(v) > 1e-12 else "0") for v in ticks(low, high, 5)]
+    return svg(WIDTH, HEIGHT, f"Histogram of {point.point}", *axes.drawn(x_ticks, y_ticks), *made)
 
 
 def spark(point: PointEvidence) -> Element:
     """A small histogram without axes, for one row of a table."""
     limits = _limits(point)
-    low, high = limits
-    made = []
-    if point.low is not None and point.high is not None:
-        x0, x1 = (SPARK_WIDTH * (min(max(v, low), high) - low) / (high - low) for v in (point.low, point.high))
-        made.append(
-            element("rect", x=_place(x0), y=0, width=_place(max(x1 - x0, 1.0)), height=SPARK_HEIGHT, class_="range")
-        )
-    made += _bar_paths(point.bars, point, limits, (0, SPARK_WIDTH, 2, SPARK_HEIGHT))
+    made = _range(point, limits, (0, SPARK_WIDTH, 0, SPARK_HEIGHT))
+    made += _bars(point, limits, (0, SPARK_WIDTH, 2, SPARK_HEIGHT))
     return svg(SPARK_WIDTH, SPARK_HEIGHT, f"Histogram of {point.point}", *made, class_="spark")
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
+import numpy as np
 import onnx
+import onnxruntime as ort
 
 from rnnqc.data.binding import bound_text, bound_values
 from rnnqc.data.feeds import Feeds
@@ -61,14 +62,9 @@ def recipe_of(record: RecipeRecord | None, quant: Model, calibrated_by: Sequence
 
 def versions() -> dict[str, str]:
     """Returns the versions of rnnqc and of its dependencies."""
-    return {name: _version(name) for name in ("rnnqc", "onnx", "onnxruntime", "numpy")}
+    from rnnqc import __version__
 
-
-def _version(name: str) -> str:
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return "0+unknown"
+    return {"rnnqc": __version__, **{m.__name__: m.__version__ for m in (onnx, ort, np)}}
 
 
 def shapes_of(feeds: Sequence[Feeds]) -> dict[str, str]:

@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 from xml.etree.ElementTree import Element
 
 from rnnqc.errors import byte_count
-from rnnqc.reporting.charts import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, frame, line, svg, ticks
+from rnnqc.reporting.charts import HEIGHT, WIDTH, Axes, line, svg, ticks
 from rnnqc.reporting.elements import element
 from rnnqc.reporting.page import style
 from rnnqc.search.greedy import Measured
@@ -23,30 +23,23 @@ def frontier_svg(tuned: Tuned) -> str:
     start, chosen = tuned.found.start, tuned.found.measured
     points = [p.measured for p in tuned.frontier]
     shown = [m for m in (*points, start, chosen) if math.isfinite(m.quality)]
-    low_x, high_x = _range([m.cost for m in shown])
-    low_y, high_y = _range([m.quality for m in shown])
-    right, bottom = WIDTH - RIGHT, HEIGHT - BOTTOM
-
-    def x(cost: float) -> float:
-        return LEFT + (right - LEFT) * (cost - low_x) / (high_x - low_x)
-
-    def y(quality: float) -> float:
-        return bottom - (bottom - TOP) * (quality - low_y) / (high_y - low_y)
+    costs, qualities = _range([m.cost for m in shown]), _range([m.quality for m in shown])
+    axes = Axes(costs, qualities, "bytes of weights", "SQNR (dB)" if tuned.decibels else "metric")
 
     def mark(m: Measured, what: str, **attributes: object) -> list[Element]:
         if not math.isfinite(m.quality):
             return []
         title = element("title", f"{what}: {byte_count(m.cost)}, {tuned.worded(m.quality)}")
-        return [element("circle", title, cx=f"{x(m.cost):.1f}", cy=f"{y(m.quality):.1f}", **attributes)]
+        return [element("circle", title, cx=f"{axes.x(m.cost):.1f}", cy=f"{axes.y(m.quality):.1f}", **attributes)]
 
-    x_ticks = [(x(v), byte_count(round(v))) for v in ticks(low_x, high_x, 4)]
-    y_ticks = [(y(v), f"{tuned.said(v):g}".replace("-", "−")) for v in ticks(low_y, high_y, 4)]
-    places = [(x(m.cost), y(m.quality)) for m in points if math.isfinite(m.quality)]
+    x_ticks = [(v, byte_count(round(v))) for v in ticks(*costs, 4)]
+    y_ticks = [(v, f"{tuned.said(v):g}".replace("-", "−")) for v in ticks(*qualities, 4)]
+    places = [(axes.x(m.cost), axes.y(m.quality)) for m in points if math.isfinite(m.quality)]
     made = svg(
         WIDTH, HEIGHT, f"Frontier of {tuned.recipe.name}",
         style(),
         element("rect", width="100%", height="100%", fill="var(--page)"),
-        *frame(x_ticks, y_ticks, "bytes of weights", "SQNR (dB)" if tuned.decibels else "metric"),
+        *axes.drawn(x_ticks, y_ticks),
         *line(places, "curve"),
         *(c for p in tuned.frontier for c in mark(p.measured, f"{1e6 * p.seconds:.0f} us", r=2.5, class_="dot")),
         *mark(start, tuned.recipe.name, r=5, fill="none", stroke="var(--soft)"),

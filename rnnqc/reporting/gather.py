@@ -301,7 +301,7 @@ class _Gathering:
             proto, fold = self.as_lowered
             found = weights_evidence(Model.load(proto), qcdq, fold=fold)
             self.options.tell("points")
-            task, *_ = prepare(Model.load(proto), self.state, False, fold=fold)
+            task = prepare(Model.load(proto), self.state, False, fold=fold).task
             pieces: Iterable[Piece] = (
                 stream(self.feeds, self.subject.float_proto, self.state, None)
                 if self.state

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from rnnqc.measure.tally import in_steps
 from rnnqc.reporting.evidence import Values
 
 Array = npt.NDArray[Any]
@@ -45,7 +46,7 @@ def values_of(
         return _line(*pairs[worst], f"call {worst}")
     if axis is None and any(x.shape != shape for x, _ in group):
         return None
-    float_steps, other_steps = (np.concatenate([_in_steps(p[k], axis) for p in group]) for k in (0, 1))
+    float_steps, other_steps = (np.concatenate([in_steps(p[k], axis) for p in group]) for k in (0, 1))
     if len(float_steps) < 2 or not float_steps.shape[1]:
         return None
     column = int(np.argmax(_squares(float_steps, other_steps).sum(axis=0)))
@@ -86,11 +87,3 @@ def _squares(x: Array, y: Array) -> Array:
 
 def _power(x: Array, y: Array) -> float:
     return float(_squares(x, y).sum())
-
-
-def _in_steps(array: Array, axis: int | None) -> Array:
-    """Reshapes to `[steps, values of a step]`; without a time axis the call is one step."""
-    if axis is None:
-        return array.reshape(1, -1)
-    moved = np.moveaxis(array, axis, 0)
-    return moved.reshape(len(moved), -1)

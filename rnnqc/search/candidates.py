@@ -19,7 +19,7 @@ from rnnqc.formats.point_format import STATIC, PointFormat
 from rnnqc.formats.rounding import Rounding
 from rnnqc.formats.scales import is_power_of_two, power_of_two_from
 from rnnqc.recipes.clipping import CLIPS, RANGE_KEYS
-from rnnqc.recipes.keys import KEYS, Settings, keys_of
+from rnnqc.recipes.keys import Settings, accepts, keys_of
 from rnnqc.recipes.recipe import Recipe
 from rnnqc.recipes.rules import Rule
 from rnnqc.search.findings import PointEvidence
@@ -198,7 +198,7 @@ class Candidates:
             for key in (k for k in rule.settings if k in UNDONE):
                 values = {next((r.settings[key] for r in others if key in r.settings and r.matches(p)), None)
                           for p in points}  # fmt: skip
-                if len(values) == 1 and values != {rule.settings[key]} and _accepted(key, *values):
+                if len(values) == 1 and values != {rule.settings[key]} and accepts(key, *values):
                     reason = f"as the recipe has it, instead of {key} = {rule.settings[key]}"
                     found.append(Override(rule.points, (Rule(rule.points, {key: values.pop()}),), reason, len(points)))
         return found
@@ -224,14 +224,6 @@ class Candidates:
         kept = [Rule("*.bias", {"same_as": target}) for target in biases if target and len(biases) == 1]
         reason = f"a scale of its own for each of the {len(following)} points that have the one of another"
         return [Override(ALL, (*kept, Rule(ALL, {"same_as": None})), reason, len(self.points))]
-
-
-def _accepted(key: str, value: object) -> bool:
-    try:
-        KEYS[key].parse(value)
-    except (ValueError, TypeError):
-        return False
-    return True
 
 
 def _scale_for(held: Format, seen: PointEvidence) -> dict[str, Any]:

@@ -29,8 +29,11 @@ from rnnqc.lowering.lower import lower
 from rnnqc.lowering.options import REST_FLOAT
 from rnnqc.lowering.reports.report import Lowered
 from rnnqc.measure.chosen_metric import is_falling, metric_function
+from rnnqc.measure.differences import OutputComparison
 from rnnqc.measure.metrics import BUILTIN, MetricFunction
 from rnnqc.measure.runs import Calls, State
+from rnnqc.measure.tally import tallied
+from rnnqc.measure.time_axes import output_axes
 from rnnqc.passes import PassManager
 from rnnqc.passes.pipeline import normal_form
 from rnnqc.proto.given import Given
@@ -131,31 +134,59 @@ def tune(
         def time_left() -> float:
             return clock(trials.count)
 
-        counts, measure = [len(u.choices) for u in units], _measure(units, trials, kept, progress)
-
-        def order(cheaper: bool) -> list[tuple[int, int]]:
-            return in_turns(units, cheaper=cheaper)
-
-        if max_ms is None:
-            found = search(counts, measure, target, limit=max_bytes, time_left=time_left, order=order)
-        else:
-            found = descend(counts, measure, time_left, order)
-        timed = _to_time(
-            found, [a for a, _ in thinned(found.frontier, MOST_POINTS)], kept, time_left, whole_path=max_ms is not None
-        )
-        times = dict(zip(timed, call_seconds(list(timed.values()), calls.feeds[0]), strict=True))
-        if max_ms is not None:
-            _end_in_time(found, times, max_ms / 1e3)
+        found = _searched(units, _measure(units, trials, kept, progress), target, max_bytes, max_ms, time_left)
+        times = _timed(found, kept, calls, max_ms, time_left)
         best = settings_of(units, found.assignment)
         frontier = [Point(m, times[a], settings_of(units, a)) for a, m in shown_frontier(found, MOST_POINTS)]
         start, end = (
             trials.of(rules).weight_bytes + trials.of(rules).rest_bytes for rules in (rules_of({}), rules_of(best))
         )
+        outputs = _compared(proto, calls, quality, kept.of(found.assignment))
         odd = all_told(Code.STATES, state_warnings((proto, loaded.proto), calls.carried, len(calls.pieces)))
     return Tuned(
         chosen, units, found, best, (start, end), (times[found.path[0][0]], times[found.assignment]),
-        quality.of_float, metric is None, silent, rest, frontier, odd, falling,
+        quality.of_float, metric is None, outputs, silent, rest, frontier, odd, falling,
     )  # fmt: skip
+
+
+def _searched(
+    units: Sequence[Unit],
+    measure: Callable[[Assignment], Measured],
+    target: float | None,
+    max_bytes: int | None,
+    max_ms: float | None,
+    time_left: Callable[[], float],
+) -> Found:
+    """Searches for the cheapest assignment that is good enough, or follows one path down if a time limit decides."""
+    counts = [len(u.choices) for u in units]
+
+    def order(cheaper: bool) -> list[tuple[int, int]]:
+        return in_turns(units, cheaper=cheaper)
+
+    if max_ms is None:
+        return search(counts, measure, target, limit=max_bytes, time_left=time_left, order=order)
+    return descend(counts, measure, time_left, order)
+
+
+def _timed(
+    found: Found, kept: Kept, calls: Calls, max_ms: float | None, time_left: Callable[[], float]
+) -> dict[Assignment, float]:
+    """Returns the seconds of a call for the assignments that are shown; cuts the path back to a limit of time."""
+    shown = [a for a, _ in thinned(found.frontier, MOST_POINTS)]
+    models = _to_time(found, shown, kept, time_left, whole_path=max_ms is not None)
+    times = dict(zip(models, call_seconds(list(models.values()), calls.feeds[0]), strict=True))
+    if max_ms is not None:
+        _end_in_time(found, times, max_ms / 1e3)
+    return times
+
+
+def _compared(
+    proto: onnx.ModelProto, calls: Calls, quality: Quality, lowered: onnx.ModelProto
+) -> list[OutputComparison]:
+    """Compares the outputs of a lowered model with those of the float model."""
+    results, names = quality.outputs(lowered), ("the float model", "the lowered model")
+    tallies = tallied(calls, quality.reference, results, output_axes(proto), names)
+    return [tally.result() for tally in tallies.values()]
 
 
 def _clock(seconds: float, models: int | None) -> Callable[[int], float]:

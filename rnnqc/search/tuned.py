@@ -13,6 +13,7 @@ from typing import Any
 from rnnqc.codes import Code, Told, all_told, told
 from rnnqc.errors import byte_count
 from rnnqc.lowering.options import REST_FLOAT
+from rnnqc.measure.differences import OutputComparison
 from rnnqc.measure.verdict import Judged, Verdict, verdict_of
 from rnnqc.proto.files import write_atomically
 from rnnqc.recipes.recipe import Recipe, is_builtin
@@ -111,6 +112,7 @@ class Tuned(Result):
         call_seconds: Time of the first call, at the start and at the end.
         float_quality: Quality of the float model.
         decibels: Whether quality is SQNR in dB.
+        outputs: The outputs of the result, compared with the float model's.
         silent: Cells that never ran in the calibration; they keep the recipe's formats.
         rest: How the weights around the recurrent layers are stored: "float" or "int8".
         frontier: Measured assignments that nothing beats, the cheapest first; at most eight, evenly spread.
@@ -126,6 +128,7 @@ class Tuned(Result):
     call_seconds: tuple[float, float]
     float_quality: float
     decibels: bool
+    outputs: Sequence[OutputComparison] = ()
     silent: Sequence[str] = ()
     rest: str = REST_FLOAT
     frontier: Sequence[Point] = ()
@@ -135,9 +138,7 @@ class Tuned(Result):
     @property
     def verdict(self) -> Verdict | None:
         """Whether the outputs are close enough, in the words of `rnnqc.report`; None where a metric decides."""
-        if not self.decibels:
-            return None
-        return verdict_of([Judged("", self.found.measured.quality, 0.0)])
+        return verdict_of(map(Judged.of, self.outputs)) if self.decibels else None
 
     @property
     def headline(self) -> str:

@@ -15,12 +15,14 @@ from rnnqc.cells.base import Cell
 from rnnqc.cells.stages import IntegerCell
 from rnnqc.data.feeds import Feeds
 from rnnqc.errors import CompileError, InternalError
-from rnnqc.evaluation.evaluate import quiet_options, run_session
+from rnnqc.evaluation.evaluate import run_session
 from rnnqc.evaluation.numerics import same_bits
+from rnnqc.evaluation.session_options import quiet_options
 from rnnqc.ir import dense_array
 from rnnqc.passes.cells.observe import NotObservableError, Observed, with_outputs
 from rnnqc.proto.graph_walks import blocks_of, named_tensors
-from rnnqc.sessions import session, session_of_exposed
+from rnnqc.sessions import session
+from rnnqc.sessions.any_model import session_of_exposed
 from rnnqc.tracing.places import Place
 from rnnqc.tracing.rounds import Made, Trips, at, rounds_of
 from rnnqc.tracing.scans_as_loops import write_as_loops

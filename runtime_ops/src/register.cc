@@ -65,21 +65,24 @@ std::string NeededOperators(const OrtApi& api, const rnnqc::ort::OrtSessionOptio
   return names;
 }
 
-// One domain serves all sessions that need the same operators; null for none of them.
+// One domain serves all sessions that need the same operators; null for none of them. Names that are no operators make
+// no difference, so that files with any names cannot make any number of domains.
 OrtCustomOpDomain* Domain(const OrtApi& api, const rnnqc::ort::OrtApiBase* base, const std::string& needed) {
   static std::mutex mutex;
-  static auto* const domains = new std::map<std::string, OrtCustomOpDomain*>;
+  static auto* const domains = new std::map<std::vector<const rnnqc::RegisteredOperator*>, OrtCustomOpDomain*>;
   const std::lock_guard<std::mutex> lock(mutex);
-  const auto found = domains->find(needed);
-  if (found != domains->end()) return found->second;
   const std::string names = kSeparator + needed + kSeparator;
-  OrtCustomOpDomain* created = nullptr;
+  std::vector<const rnnqc::RegisteredOperator*> chosen;
   for (const auto& op : Operators(api, base)) {
-    if (needed != kAll && names.find(kSeparator + op.name + kSeparator) == std::string::npos) continue;
-    if (created == nullptr) rnnqc::ort::Check(api, api.CreateCustomOpDomain()("ai.rnnqc", &created));
-    rnnqc::ort::Check(api, api.CustomOpDomain_Add()(created, &op));
+    if (needed == kAll || names.find(kSeparator + op.name + kSeparator) != std::string::npos) chosen.push_back(&op);
   }
-  domains->emplace(needed, created);
+  if (chosen.empty()) return nullptr;
+  const auto found = domains->find(chosen);
+  if (found != domains->end()) return found->second;
+  OrtCustomOpDomain* created = nullptr;
+  rnnqc::ort::Check(api, api.CreateCustomOpDomain()("ai.rnnqc", &created));
+  for (const rnnqc::RegisteredOperator* op : chosen) rnnqc::ort::Check(api, api.CustomOpDomain_Add()(created, op));
+  domains->emplace(std::move(chosen), created);
   return created;
 }
 

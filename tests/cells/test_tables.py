@@ -1,20 +1,15 @@
-"""Activation tables: knots, the integer formula, and the function that expands them in a model.
+"""Activation tables: knots and the integer formula.
 
 What these would catch: knots that are not the least-squares fit, a table that is not odd, not monotone or leaves
-[-1, 1], an error above what the docstring promises, integer divisions that onnxruntime rounds differently.
+[-1, 1], an error above what the docstring promises.
 """
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import numpy.typing as npt
-import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
 
-from rnnqc.cells.fused_nodes import FUNCTION, FUNCTION_INPUTS, FUNCTION_OUTPUTS
 from rnnqc.cells.tables import (
     KNOT_UNIT,
     SEGMENTS,
@@ -26,10 +21,6 @@ from rnnqc.cells.tables import (
     signed_codes,
     table_of,
 )
-from rnnqc.evaluation.evaluate import make_session
-from rnnqc.ir import DOMAIN, DOMAIN_VERSION
-from rnnqc.passes.render.lut.emit_tables import table_function
-from tests.runs.sessions import LEVELS, options
 
 LENGTHS = (64, 128, 4096, 16384)
 
@@ -102,68 +93,6 @@ def test_entries_are_exact_in_float32() -> None:
     values = piecewise_linear_tanh(np.arange(-4096, 4097), 4096)
     for real in (values * KNOT_UNIT, 0.5 + 0.5 * (values * KNOT_UNIT)):
         np.testing.assert_array_equal(real.astype(np.float32).astype(np.float64), real)
-
-
-def _table_model(bits: int, n: int, tanh: bool, constant: bool, opset: int = 17) -> onnx.ModelProto:
-    """A model that calls ActivationTable with constants, or with inputs that cannot be folded."""
-    knots = np.array(TANH_KNOTS, np.int32).reshape(-1, 1)
-    values: dict[str, npt.NDArray[np.generic]] = {
-        "low": knots[:-1],
-        "rise": np.diff(knots, axis=0),
-        "length": np.array(n // SEGMENTS, np.int32),
-        "padding": np.array([0, 2 ** (bits - 1) - n + 1], np.int64),
-        "scale": np.array(KNOT_UNIT if tanh else KNOT_UNIT / 2, np.float32),
-        "offset": np.array(0.0 if tanh else 0.5, np.float32),
-    }
-    call = helper.make_node(FUNCTION, list(FUNCTION_INPUTS), list(FUNCTION_OUTPUTS), domain=DOMAIN)
-    inputs = [
-        helper.make_tensor_value_info(k, helper.np_dtype_to_tensor_dtype(v.dtype), v.shape) for k, v in values.items()
-    ]
-    stored = [numpy_helper.from_array(v, k) for k, v in values.items()]
-    outputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [None]) for name in FUNCTION_OUTPUTS]
-    graph = helper.make_graph([call], "table", [] if constant else inputs, outputs, stored)
-    imports = [helper.make_opsetid("", opset), helper.make_opsetid(DOMAIN, DOMAIN_VERSION)]
-    return helper.make_model(graph, opset_imports=imports, functions=[table_function(opset)], ir_version=10)
-
-
-def _table(bits: int, n: int, tanh: bool) -> npt.NDArray[np.float32]:
-    real = piecewise_linear_tanh(signed_codes(bits), n) * KNOT_UNIT
-    return (real if tanh else 0.5 + 0.5 * real).astype(np.float32)
-
-
-@pytest.mark.parametrize("constant", [True, False])
-@pytest.mark.parametrize("level", LEVELS)
-def test_function_in_onnxruntime(level: str, constant: bool) -> None:
-    """Every code, at every optimization level: folded when the session is created, and computed in every run."""
-    import onnxruntime as ort
-
-    for bits, n, tanh in ((13, 4096, True), (13, 4096, False), (16, 16384, True), (8, 64, False)):
-        model = _table_model(bits, n, tanh, constant)
-        onnx.checker.check_model(model, full_check=True)
-        session = ort.InferenceSession(model.SerializeToString(), options(level), providers=["CPUExecutionProvider"])
-        from_zero, below_zero = session.run(None, {})
-        assert from_zero.dtype == below_zero.dtype == np.float32
-        np.testing.assert_array_equal(np.concatenate([below_zero, from_zero]), _table(bits, n, tanh))
-        assert not np.signbit(from_zero).any()
-
-
-@pytest.mark.parametrize("opset", [13, 17, 20, 22])
-def test_function_in_every_operator_set(opset: int) -> None:
-    model = _table_model(7, 64, True, True, opset)
-    onnx.checker.check_model(model, full_check=True)
-    from_zero, below_zero = make_session(model).run(None, {})
-    np.testing.assert_array_equal(np.concatenate([below_zero, from_zero]), _table(7, 64, True))
-
-
-def test_onnxruntime_folds_it(tmp_path: Path) -> None:
-    """Computed in every run, a table takes longer than a step of a layer."""
-    import onnxruntime as ort
-
-    chosen = options("ORT_ENABLE_BASIC")
-    chosen.optimized_model_filepath = str(tmp_path / "folded.onnx")
-    model = _table_model(13, 4096, True, True)
-    ort.InferenceSession(model.SerializeToString(), chosen, providers=["CPUExecutionProvider"])
-    assert not onnx.load(tmp_path / "folded.onnx").graph.node
 
 
 def test_order_of_codes() -> None:

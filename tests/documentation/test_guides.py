@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rnnqc.cli import _parsed, _separated, main
+from rnnqc.cli import main
+from rnnqc.commands.program import _parsed, _separated
 from rnnqc.counterparts import COMMANDS, FORMATS, OPTIONS, RECIPES
 
 ROOT = Path(__file__).resolve().parents[2]

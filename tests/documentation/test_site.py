@@ -16,7 +16,7 @@ from types import ModuleType
 import pytest
 
 import rnnqc
-from rnnqc import cli
+from rnnqc.commands.program import _parsers
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
@@ -62,7 +62,7 @@ def test_overview_leads_to_the_command_line_without_the_site() -> None:
 def test_command_line_has_every_option() -> None:
     """Of every command, with its help text."""
     page = script("command_line").page()
-    _, commands = cli._parsers()
+    _, commands = _parsers()
     sections = dict(re.findall(r"^## rnnqc (\w+)\n(.*?)(?=^## |\Z)", page, re.M | re.S))
     assert sections.keys() == commands.keys()
     for name, command in commands.items():

@@ -18,7 +18,7 @@ from onnx import helper, numpy_helper
 
 import rnnqc
 from rnnqc.cells.types import all_points
-from rnnqc.cli import _parsed, _parsers, _separated
+from rnnqc.commands.program import _parsed, _parsers, _separated
 from rnnqc.lowering.reports.report import Lowered
 from rnnqc.recipes.keys import KEYS
 from rnnqc.recipes.recipe import builtin_recipes

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 import rnnqc
-from rnnqc.cli import _parsers
 from rnnqc.commands import schema as command
+from rnnqc.commands.program import _parsers
 from rnnqc.commands.schemas import SCHEMAS, schema, schema_of
 from tests.runs.commands import in_process
 

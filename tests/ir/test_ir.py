@@ -439,6 +439,16 @@ def test_insert_and_remove() -> None:
         model.insert_nodes(model.graph, add, [])
 
 
+def test_nodes_are_inserted_after_a_node() -> None:
+    model = _chain()
+    neg, add = model.graph.nodes[:2]
+    new = Variable("new", np.float32, [2])
+    model.insert_nodes_after(model.graph, neg, [Node("Abs", "abs", inputs=[neg.outputs[0]], outputs=[new])])
+    add.inputs[0] = new
+    assert [n.op for n in model.graph.nodes] == ["Neg", "Abs", "Add", "Exp"]
+    model.check()
+
+
 def test_remove_dead_counts_what_goes_and_nothing_else() -> None:
     text = (
         "g (float[2] x, float[2] never) => (float[2] y) <float[2] k = {1, 2}, float[2] lone = {1, "

@@ -7,6 +7,7 @@ values that the model's own constants say it is not made for.
 from __future__ import annotations
 
 import numpy as np
+import onnx
 import pytest
 
 from rnnqc.data.feeds import check_feed, with_dimensions_of
@@ -97,6 +98,20 @@ def test_features_of_other_weights(node: str, shape: tuple[int, ...]) -> None:
     view = "axis = Constant<value_ints = [2]>() image = Unsqueeze(x, axis) " if "image" in node else ""
     model = parse(f"{HEAD}(float[A, B] x) => (float[C, D] y) {{ {view}y = {node} }}", w=np.ones(shape, np.float32))
     assert generate_feeds(model)["x"].shape[1] == 7
+
+
+@pytest.mark.parametrize("batch", [5, 16])
+@pytest.mark.parametrize("held", ["lens", "states"])
+def test_a_batch_that_constants_are_bound_to(held: str, batch: int) -> None:
+    """As in models that are traced with one batch and declare it as open."""
+    case = LstmCase(T=12, B=batch, I=3, H=4, dynamic_batch=True)
+    case = case.replace(lens=(12,) * batch) if held == "lens" else case.replace(initial_h=True, initial_c=True)
+    proto = case.model()
+    for name in {i.name for i in proto.graph.input} - {"X"}:
+        proto.graph.initializer.append(onnx.numpy_helper.from_array(case.feeds()[name], name))
+    del proto.graph.input[1:]
+    assert [i.name for i in proto.graph.input] == ["X"]
+    assert {f["X"].shape[1] for f in generated_feeds(proto)} == {batch}
 
 
 def test_minus_one_is_any_size() -> None:

@@ -16,7 +16,7 @@ from rnnqc.cells.linear_nodes import KINDS, LINEAR_INPUTS, LinearKind
 from rnnqc.formats.codebooks import GROUP_BYTES
 from rnnqc.formats.packing import plane_columns
 from rnnqc.passes.linear.linear_function import linear_function
-from rnnqc.reference import quant_linear
+from tests.native import quant_linear_reference as quant_linear
 from tests.native.quant_lstm_cases import Arrays, native_session, unusual_rows, with_specials
 
 PARAMETERS = LINEAR_INPUTS[1:]

@@ -16,7 +16,7 @@ NAME = "layer/7"
 
 @contextmanager
 def refused(case: Case, message: str) -> Iterator[None]:
-    """What is run inside has to raise an error that matches `message` and names the operator and the node."""
+    """The code inside has to raise an error that matches `message` and names the operator and the node."""
     case.name = NAME
     with pytest.raises(Exception, match=message) as caught:
         yield

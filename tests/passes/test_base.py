@@ -91,13 +91,31 @@ class Idle(Pass):
 
 
 class Careless(Pass):
-    """Leaves a graph behind that is not sorted."""
+    """Leaves two values of one name behind."""
 
-    info = PassInfo("careless", "reverse all nodes", Bitwise())
+    info = PassInfo("careless", "call two values alike", Bitwise())
 
     def run(self, model: Model) -> PassResult:
-        model.graph.nodes.reverse()
+        model.graph.nodes[-1].outputs[0].name = model.graph.nodes[0].outputs[0].name
         return PassResult(True)
+
+
+class Untidy(Pass):
+    """Leaves an unused node behind, and a graph that is not sorted."""
+
+    info = PassInfo("untidy", "reverse all nodes and add one", Bitwise())
+
+    def run(self, model: Model) -> PassResult:
+        b = Builder(model, prefix="untidy")
+        b.op("Neg", [model.graph.outputs[0]], "unused")
+        model.graph.nodes[:] = [*b.nodes, *reversed(model.graph.nodes)]
+        return PassResult(True)
+
+
+class KeepsUnused(Untidy):
+    """The same, of a pass that keeps unused nodes."""
+
+    keeps_unused = True
 
 
 class Forgetful(Pass):
@@ -170,8 +188,17 @@ def test_promise_is_checked_on_the_graph() -> None:
 
 def test_structure_is_checked_after_every_pass() -> None:
     model = before("insert-qcdq", LstmCase().model())
-    with pytest.raises(StructureError, match="before it exists"):
+    with pytest.raises(StructureError, match="more than one producer"):
         Careless()(model)
+
+
+@pytest.mark.parametrize(("pass_", "unused"), [(Untidy(), 0), (KeepsUnused(), 1)])
+def test_a_changed_model_is_tidied(pass_: Pass, unused: int) -> None:
+    model = before("insert-qcdq", LstmCase().model())
+    nodes = {id(n) for n in model.graph.nodes}
+    pass_(model)  # the check at its end fails for a graph that is not sorted
+    assert {id(n) for n in model.graph.nodes if n.op != "Neg"} == nodes
+    assert sum(n.op == "Neg" for n in model.graph.nodes) == unused
 
 
 def test_remarks_speak_in_the_name_of_the_pass() -> None:

@@ -14,7 +14,7 @@ import onnx
 import pytest
 
 import rnnqc
-from rnnqc.cli import _parsed, _separated
+from rnnqc.commands.program import _parsed, _separated
 from rnnqc.ir import Model
 from rnnqc.lowering.options import LowerOptions
 from rnnqc.passes.normalize.remove_sorting import RemoveSorting

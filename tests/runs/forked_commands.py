@@ -110,7 +110,7 @@ def _child(request: dict[str, Any], out: int, err: int) -> int:
 
 
 def _serve(connection: socket.socket) -> None:
-    import rnnqc.cli  # noqa: F401 - what this process is for
+    import rnnqc.commands.program  # noqa: F401 - what this process is for
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # it ends with the process that started it
     while True:

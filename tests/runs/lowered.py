@@ -47,7 +47,7 @@ def session(model: onnx.ModelProto, way: str, level: str = "ORT_ENABLE_ALL", thr
 
 
 def run_both(model: onnx.ModelProto, feeds: Mapping[str, Array], what: str = "native against stock") -> Outputs:
-    """What stock onnxruntime gives. Fails unless the native library gives the same bits."""
+    """The outputs of stock onnxruntime. Fails unless the native library gives the same bits."""
     found = run(session(model, STOCK), feeds)
     assert_same_bits(found, run(session(model, NATIVE), feeds), what)
     return found

@@ -119,7 +119,7 @@ def in_groups(array: Array, axis: int) -> Array:
 
     Groups are pieces of the weights of one channel: of the flat row behind it where that is the first axis, else along
     the first axis. A scale reaches the largest magnitude of the group, of the channel or of all weights, or is the next
-    power of two for the group.
+    power of two for the group, or up to an eighth more than the group needs.
     """
     made = np.empty_like(array)
     rows = made.reshape(array.shape[0], -1)
@@ -142,17 +142,17 @@ def in_groups(array: Array, axis: int) -> Array:
 
 
 def _size(count: int, others: int = 1) -> int:
-    """Returns the group size of a piece: its divisor from 8 to 64 with the smallest ratio to 16."""
-    sizes = [d for d in range(1, count + 1) if count % d == 0 and 8 <= d * others <= 64]
-    return min(sizes, key=lambda d: max(d * others / 16, 16 / (d * others)), default=count)
+    """Returns the group size of a piece: its divisor from 4 to 64 with the smallest ratio to 8."""
+    sizes = [d for d in range(1, count + 1) if count % d == 0 and 4 <= d * others <= 64]
+    return min(sizes, key=lambda d: max(d * others / 8, 8 / (d * others)), default=count)
 
 
 def _group(part: Array, channel: Array, whole: Array) -> Array:
-    """One group: of four scales the one with the least squared error, see `in_groups`."""
+    """One group: of several scales the one with the least squared error, see `in_groups`."""
     tried = []
-    for values, is_power in ((part, False), (channel, False), (whole, False), (part, True)):
-        wanted = float(np.abs(values).max()) / 127 or 1.0
-        wanted = 2.0 ** int(np.ceil(np.log2(wanted))) if is_power else wanted
+    group, *others = (float(np.abs(values).max()) / 127 or 1.0 for values in (part, channel, whole))
+    above = [group * (1 + k / 256) for k in range(1, 32)]
+    for wanted in (group, *others, 2.0 ** int(np.ceil(np.log2(group))), *above):
         step = np.float32(_half_not_below(wanted))
         floats = np.clip(np.rint(part / step), -127, 127).astype(np.float32) * step
         tried.append((float(np.square(floats - part).astype(np.float64).sum()), floats))

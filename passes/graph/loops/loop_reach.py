@@ -75,3 +75,25 @@ def comes_back(
             made = onward(current)
             open_ += [s for s in known if id(s.after) in made]
     return False
+
+
+def returning(
+    states: Collection[State],
+    inside: Mapping[int, Node],
+    through: Callable[[Mapping[int, Value]], Iterable[Node]],
+    follows: Callable[[Value], bool] = lambda _: True,
+) -> tuple[State, Node] | None:
+    """Returns the first state that becomes itself again through a node, and this node; None without one.
+
+    Args:
+        states: The states of a loop.
+        inside: The result of `owners` for its body.
+        through: Returns the nodes to look at, for the values that depend on a state, by id.
+        follows: Whether a value propagates the dependence.
+    """
+    onward = {s.index: reached([s.before], inside, follows) for s in states}
+    for state in states:
+        for node in through(onward[state.index]):
+            if comes_back(state, reached(node.outputs, inside, follows), states, lambda s: onward[s.index]):
+                return state, node
+    return None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Collection, Container, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +20,7 @@ from rnnqc.ir import (
     dtype_of,
     info,
     input_or_none,
+    maker_of,
     shape_of,
     subgraphs,
 )
@@ -54,7 +55,7 @@ class State:
     def new(self) -> Value:
         """The output of the body; behind a mask that may keep the state before, the value that it selects otherwise."""
         value = behind_views(self.after)
-        node = value.inputs[0] if len(value.inputs) == 1 and not value.inputs[0].domain else None
+        node = maker_of(value)
         if node is not None and node.op == "Where" and behind_views(node.inputs[2]) is self.before:
             return node.inputs[1]
         return self.after
@@ -62,16 +63,13 @@ class State:
     @property
     def invariant(self) -> bool:
         """Whether the body returns its input unchanged."""
-        value = self.after
-        while value is not self.before and len(value.inputs) == 1 and value.inputs[0].op == "Identity":
-            value = value.inputs[0].inputs[0]
-        return value is self.before
+        return behind_views(self.after, ("Identity",)) is self.before
 
 
-def behind_views(value: Value) -> Value:
-    """Returns the value behind changes of shape that keep the order of its elements."""
-    while len(value.inputs) == 1 and value.inputs[0].op in VIEWS and not value.inputs[0].domain:
-        value = value.inputs[0].inputs[0]
+def behind_views(value: Value, views: Collection[str] = VIEWS) -> Value:
+    """Returns the value behind operators of one input, by default the ones that keep the order of its elements."""
+    while (node := maker_of(value)) is not None and node.op in views:
+        value = node.inputs[0]
     return value
 
 

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from rnnqc.cells.activations import ACTIVATION_NAMES, Activation, make_activation, takes_alpha, takes_beta
 from rnnqc.cells.types import CELL_TYPES, CellType, output_names, type_of
-from rnnqc.errors import CompileError
+from rnnqc.errors import CompileError, NotHandled
 from rnnqc.ir import (
     Graph,
     Node,
@@ -35,14 +35,6 @@ DIRECTIONS = {"forward": (False,), "reverse": (True,), "bidirectional": (False, 
 X, W, R, B, SEQUENCE_LENS, INITIAL_H, INITIAL_C, P = range(8)
 Shape = list[int | str | None] | None
 INPUT_NAMES = ("X", "W", "R", "B", "sequence_lens", "initial_h", "initial_c", "P")
-
-
-class NotHandled(Exception):  # noqa: N818 - not an error: the node stays unchanged
-    """The node is valid, but stays float; carries the reason, what was found, and what to do."""
-
-    def __init__(self, reason: str, found: str, action: str) -> None:
-        super().__init__(reason)
-        self.reason, self.found, self.action = reason, found, action
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,10 @@ import numpy as np
 import numpy.typing as npt
 
 from rnnqc.cells.activations import make_activation
+from rnnqc.errors import NotHandled
 from rnnqc.formats.qonnx import DOMAINS, ROUNDINGS, FloatArray, QonnxQuantizer
 from rnnqc.formats.rounding import Rounding
 from rnnqc.ir import Node, Value, attribute, constant_array, input_or_none, shape_of
-from rnnqc.passes.graph.nodes.lstm_node import NotHandled
 
 CELL_OP = "QuantLSTMCell"
 QUANT_OPS = ("Quant", "IntQuant", "BipolarQuant")

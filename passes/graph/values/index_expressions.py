@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from onnx import TensorProto
 
-from rnnqc.ir import Node, Value, attribute, dtype_of, input_or_none
+from rnnqc.ir import Node, Value, attribute, dtype_of, input_or_none, maker_of
 from rnnqc.passes.graph.values.constant_expressions import Constants
 
 Shape = list[int | str | None]
@@ -94,7 +94,7 @@ class Indices:
 
     def dimensions(self, value: Value) -> list[Index] | None:
         """Returns every dimension, also after an Expand or ConstantOfShape; None if the rank is unknown."""
-        node = value.inputs[0] if len(value.inputs) == 1 and not value.inputs[0].domain else None
+        node = maker_of(value)
         sizes = None
         if node is not None and node.op == "ConstantOfShape":
             sizes = self.vector(node.inputs[0])
@@ -113,7 +113,7 @@ class Indices:
         shape = self.shape(value)
         if shape is not None and len(shape) >= 2 and shape[-2] is not None:
             return self.dimension(value, -2)
-        node = value.inputs[0] if len(value.inputs) == 1 and not value.inputs[0].domain else None
+        node = maker_of(value)
         if node is None or node.op not in ("ConstantOfShape", "Expand", "Identity"):
             return None
         if node.op == "Identity":
@@ -144,8 +144,8 @@ class Indices:
             if not _whole(array) or array.ndim > 1 or array.size > LARGEST:
                 return None
             return [Index(int(n)) for n in array.reshape(-1)]
-        made = len(value.inputs) == 1 and not value.inputs[0].domain
-        found = self._operator(value.inputs[0]) if made else None
+        node = maker_of(value)
+        found = self._operator(node) if node is not None else None
         if found is None and self.shape(value) in ([], [1]) and not _real(value):
             return [unknown(id(value))]
         return found

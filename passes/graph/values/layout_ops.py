@@ -1,13 +1,14 @@
-"""Operators that only move elements, and the sources of moved values."""
+"""Operators that only move elements, the sources of moved values, and where their axes go."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
-from rnnqc.ir import CELL_TAG, Value, info
+from rnnqc.ir import CELL_TAG, Node, Value, attribute, info
 
 Source = TypeVar("Source")
+Label = TypeVar("Label")
 MOVERS: dict[str, Sequence[int] | None] = {
     "Identity": (0,), "Squeeze": (0,), "Unsqueeze": (0,), "Transpose": (0,), "Reshape": (0,), "Flatten": (0,),
     "Slice": (0,), "Gather": (0,), "Expand": (0,), "Concat": None,
@@ -42,3 +43,24 @@ def sources_of(
             continue
         moved = movers[node.op]
         stack.extend(node.inputs[k] for k in (range(len(node.inputs)) if moved is None else moved))
+
+
+def axes_after(node: Node, axes: Sequence[Label], changed: Sequence[int] | None, new: Label) -> list[Label] | None:
+    """Returns what stands on each axis behind a Transpose, Squeeze or Unsqueeze; None if unknown.
+
+    Args:
+        node: The node.
+        axes: What stands on each axis of its input.
+        changed: The axes that a Squeeze removes or an Unsqueeze adds; None if unknown.
+        new: What stands on added axes.
+    """
+    if node.op == "Transpose":
+        return [axes[k] for k in attribute(node, "perm", None) or range(len(axes))[::-1]]
+    if changed is None:
+        return None
+    if node.op == "Squeeze":
+        gone = {k % len(axes) for k in changed}
+        return [label for k, label in enumerate(axes) if k not in gone]
+    rank = len(axes) + len(changed)
+    added, rest = {k % rank for k in changed}, iter(axes)
+    return [new if k in added else next(rest) for k in range(rank)]

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from rnnqc.errors import NotHandled
 from rnnqc.evaluation.evaluate import evaluate_nodes
 from rnnqc.ir import Model, Node, Value, attribute, constant_array, input_or_none
-from rnnqc.passes.graph.nodes.lstm_node import NotHandled
 from rnnqc.passes.graph.nodes.quant_operators import is_quant, read_quant
 from rnnqc.passes.graph.values.constant_expressions import constant_expression
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rnnqc.ir import Node, Value, attribute, constant_array, input_or_none, output_number, shape_of
+from rnnqc.ir import Node, Value, attribute, constant_array, input_or_none, maker_of, output_number, shape_of
 from rnnqc.ir.builder import Builder
 from rnnqc.passes.graph.values.index_expressions import Index, Indices, Shape
+from rnnqc.passes.graph.values.layout_ops import axes_after
 
 NEW = -1
 TO_THE_END = 2**31 - 1  # the end that exporters write for "to the end", in 32 or 64 bits
@@ -44,33 +45,20 @@ def element_of(value: Value, indices: Indices) -> Element | None:
     """Returns the element that `value` is; None if it is not an element."""
     views: list[Node] = []
     current = value
-    while (
-        len(current.inputs) == 1
-        and current.inputs[0].op in ("Squeeze", "Unsqueeze", "Identity")
-        and not current.inputs[0].domain
-    ):
-        views.append(current.inputs[0])
-        current = current.inputs[0].inputs[0]
-    if len(current.inputs) != 1 or current.inputs[0].domain:
-        return None
-    found = _taken(current, current.inputs[0], indices)
+    while (node := maker_of(current)) is not None and node.op in ("Squeeze", "Unsqueeze", "Identity"):
+        views.append(node)
+        current = node.inputs[0]
+    found = _taken(current, node, indices) if node is not None else None
     if found is None:
         return None
     axes = list(found.axes)
-    for node in reversed(views):
-        if node.op == "Identity":
+    for view in reversed(views):
+        if view.op == "Identity":
             continue
-        changed = changed_axes(node, indices)
-        if changed is None:
+        moved = axes_after(view, axes, changed_axes(view, indices), NEW)
+        if moved is None:
             return None
-        if node.op == "Squeeze":
-            dropped = {a % len(axes) for a in changed}
-            axes = [t for k, t in enumerate(axes) if k not in dropped]
-        else:
-            total = len(axes) + len(changed)
-            rest = iter(axes)
-            added = {a % total for a in changed}
-            axes = [NEW if k in added else next(rest) for k in range(total)]
+        axes = moved
     return Element(found.sequence, found.axis, found.index, tuple(axes))
 
 
@@ -191,7 +179,7 @@ def flip_of(value: Value, indices: Indices) -> tuple[Value, int] | None:
 
 def is_unsqueezed_in_front(x: Value) -> bool:
     """Whether an Unsqueeze that adds the time axis produces the sequence `x` of a recurrent node, `[T,B,I]`."""
-    node = x.inputs[0] if len(x.inputs) == 1 and not x.inputs[0].domain else None
+    node = maker_of(x)
     if node is None or node.op != "Unsqueeze":
         return False
     axes = constant_array(input_or_none(node, 1))

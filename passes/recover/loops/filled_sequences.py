@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from rnnqc.errors import NotHandled
 from rnnqc.ir import Graph, Node, Value, attribute, display_name, input_or_none, shape_of
 from rnnqc.ir.builder import Builder
 from rnnqc.passes.graph.loops.loop_states import State
 from rnnqc.passes.recover.loops.sequence_operators import Sequence
-from rnnqc.passes.recover.steps.step_weights import NoNode
 
 Results = list[tuple[Value, Value]]
 """A value of the graph around a loop, and what takes its place."""
@@ -19,12 +19,12 @@ def insert_of(state: State) -> Node | None:
 
 
 def check_filled(state: State, insert: Node) -> None:
-    """Raises NoNode unless a sequence starts empty, is appended to element by element, and is not read in the loop."""
+    """Raises NotHandled unless a sequence starts empty, grows element by element, and is not read in the loop."""
     start = state.initial.inputs[0] if len(state.initial.inputs) == 1 else None
     if start is None or start.op != "SequenceEmpty" or input_or_none(insert, 2) is not None:
-        raise NoNode("a sequence is not filled from empty, element by element.", f"{state.initial.name!r}")
+        raise NotHandled("a sequence is not filled from empty, element by element.", f"{state.initial.name!r}")
     if any(u is not insert for u in state.before.outputs):
-        raise NoNode("a sequence is read while it is filled.", f"{state.before.name!r}")
+        raise NotHandled("a sequence is read while it is filled.", f"{state.before.name!r}")
 
 
 def filled_results(graph: Graph, state: State, element: Value, elements: Sequence, b: Builder) -> Results:

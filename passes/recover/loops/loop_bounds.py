@@ -11,12 +11,12 @@ import numpy as np
 import numpy.typing as npt
 from onnx import TensorProto
 
-from rnnqc.ir import Graph, Node, Value, attribute, display_name, input_or_none, shape_of
+from rnnqc.errors import NotHandled
+from rnnqc.ir import Graph, Node, Value, attribute, display_name, input_or_none, maker_of, shape_of
 from rnnqc.ir.builder import Builder
-from rnnqc.passes.graph.loops.loop_states import ENDLESS, VIEWS, states_of
+from rnnqc.passes.graph.loops.loop_states import ENDLESS, behind_views, states_of
 from rnnqc.passes.graph.values.constant_expressions import Constants
 from rnnqc.passes.graph.values.index_expressions import EXACT_TO, Index, Indices, unknown
-from rnnqc.passes.recover.steps.step_weights import NoNode
 
 _COMPARISONS = {"Less": (0, 1, 0), "Greater": (1, 0, 0), "LessOrEqual": (0, 1, 1), "GreaterOrEqual": (1, 0, 1)}
 """Which operand is the smaller one, which the larger one, and whether they may be equal."""
@@ -70,7 +70,7 @@ class Trips:
             outer: Maps a value of the body to the equal value of that graph, or None.
 
         Raises:
-            NoNode: A bound changes between iterations.
+            NotHandled: A bound changes between iterations.
         """
         made: list[Value] = []
         for index, value, offset in self.bounds:
@@ -80,7 +80,7 @@ class Trips:
                 continue
             outside = outer(value)
             if outside is None:
-                raise NoNode("the limit of its counter changes from iteration to iteration.", f"{value.name!r}")
+                raise NotHandled("the limit of its counter changes from iteration to iteration.", f"{value.name!r}")
             whole: Value = b.op("Reshape", [b.cast(outside, np.int64, "trips.value"), b.i64([1])], "trips.vector")
             made.append(b.op("Add", [whole, b.i64([offset])], "trips.bound") if offset else whole)
         least = made[0] if len(made) == 1 else b.op("Min", made, "trips")
@@ -93,7 +93,7 @@ def trips_of(node: Node, constants: Constants) -> Trips:
     """Returns the iterations of a Loop or Scan.
 
     Raises:
-        NoNode: The number depends on results of the body.
+        NotHandled: The number depends on results of the body.
     """
     body: Graph = node.attrs["body"]
     if node.op == "Scan":
@@ -118,21 +118,23 @@ def trips_of(node: Node, constants: Constants) -> Trips:
         # a constant limit that allows the first iteration may have been folded away
         folded = {i for i in after if i.number is not None and i.number > 0}
         if before - after or (not always and after - before - folded):
-            raise NoNode(
+            raise NotHandled(
                 "the condition before the first iteration is another than that after each.", f"{start_condition.name!r}"
             )
     endless = size.number is not None and size.number >= ENDLESS
     bounds = _strictest([*([] if endless else [_bound(size, most, 0, 0)]), *found])
     if not bounds:
-        raise NoNode("nothing bounds the number of iterations.", "neither a trip count nor a condition on a counter")
+        raise NotHandled(
+            "nothing bounds the number of iterations.", "neither a trip count nor a condition on a counter"
+        )
     if any(i.number is not None and i.number < 1 for i, _, _ in bounds):
-        raise NoNode("there are no iterations.", "a constant number of iterations below 1")
+        raise NotHandled("there are no iterations.", "a constant number of iterations below 1")
     once = bool(found) and always and any(i.number is None for i, _, _ in bounds)
     if once and most is not None and size.number is None:  # a trip count of 0 skips the first iteration, too
         once = False
         if any(i.terms != size.terms or i.constant < size.constant for i, _, _ in found):
             reason = "a trip count and a condition after the first iteration bound the number of iterations."
-            raise NoNode(reason, f"{most.name!r}")
+            raise NotHandled(reason, f"{most.name!r}")
     return Trips(tuple(bounds), indices, once)
 
 
@@ -153,8 +155,7 @@ def _strictest(bounds: Iterable[Bound]) -> list[Bound]:
 
 def _step(after: Value, before: Value, constants: Constants) -> int | None:
     """The increment of a counter per iteration."""
-    while len(after.inputs) == 1 and after.inputs[0].op in VIEWS:
-        after = after.inputs[0].inputs[0]
+    after = behind_views(after)
     if len(after.inputs) != 1 or after.inputs[0].op not in ("Add", "Sub"):
         return None
     node = after.inputs[0]
@@ -176,7 +177,7 @@ def _conditions(value: Value, passed: Value | None, indices: Indices) -> list[tu
     array = indices.constants.array(value)
     if value is passed or (array is not None and bool(np.all(array))):
         return []
-    node = value.inputs[0] if len(value.inputs) == 1 and not value.inputs[0].domain else None
+    node = maker_of(value)
     if node is not None and (
         node.op in ("Identity", "Squeeze", "Unsqueeze", "Reshape")
         or (node.op == "Cast" and attribute(node, "to", 0) == TensorProto.BOOL)
@@ -189,7 +190,7 @@ def _conditions(value: Value, passed: Value | None, indices: Indices) -> list[tu
         if found is not None:
             return [found]
     made = f"made by node {display_name(node)!r} ({node.op})" if node is not None else "an input of the graph"
-    raise NoNode(
+    raise NotHandled(
         "its number of iterations depends on data: its condition compares no counter with a limit known before.",
         f"the condition {value.name!r} is {made}",
     )
@@ -213,14 +214,14 @@ def _comparison(node: Node, passed: Value | None, indices: Indices) -> tuple[Ind
             or not least <= min(rest.number, large.number) <= max(rest.number, large.number) <= most
         ):
             found = f"node {display_name(node)!r} ({node.op})"
-            raise NoNode("its counter is compared in a type that may not hold every number up to the limit.", found)
+            raise NotHandled("its counter is compared in a type that may not hold every number up to the limit.", found)
     return large, node.inputs[high], rest.number - or_equal
 
 
 def _compared(value: Value, indices: Indices) -> tuple[Index | None, tuple[int, int] | None]:
     """The compared index, and the smallest and largest integers that the narrow types on its way represent exactly."""
     found = indices.scalar(value)
-    node = value.inputs[0] if len(value.inputs) == 1 and not value.inputs[0].domain else None
+    node = maker_of(value)
     if found is not None and (found.number is not None or node is None or node.op != "Cast"):
         return found, None
     if node is None or node.op != "Cast":

@@ -4,7 +4,19 @@ from __future__ import annotations
 
 import numpy as np
 
-from rnnqc.ir import Graph, Node, Value, attribute, display_name, dtype_of, input_or_none, output_or_none, shape_of
+from rnnqc.errors import NotHandled
+from rnnqc.ir import (
+    Graph,
+    Node,
+    Value,
+    attribute,
+    display_name,
+    dtype_of,
+    input_or_none,
+    maker_of,
+    output_or_none,
+    shape_of,
+)
 from rnnqc.ir.builder import Builder
 from rnnqc.passes.graph.loops.loop_states import VIEWS, State, behind_views, states_of
 from rnnqc.passes.graph.nodes.lstm_node import INITIAL_C, INITIAL_H, SEQUENCE_LENS, W, X, is_recurrent
@@ -15,7 +27,6 @@ from rnnqc.passes.recover.loops.loop_to_sequence import Vectorizer
 from rnnqc.passes.recover.loops.sequence_masks import Lengths, read_mask, skipped
 from rnnqc.passes.recover.loops.sequence_operators import Sequence
 from rnnqc.passes.recover.loops.skipped_steps import MovedSteps, Skipped
-from rnnqc.passes.recover.steps.step_weights import NoNode
 
 _VIEWS = (*VIEWS, "Expand")
 
@@ -68,7 +79,7 @@ class LoopLayers:
             formal = self.body.inputs[first + k]
             shape = shape_of(value) or ([None, *inner] if (inner := shape_of(formal)) is not None else None)
             if shape is None:
-                raise NoNode("the rank of a sequence is not known.", f"{value.name!r}")
+                raise NotHandled("the rank of a sequence is not known.", f"{value.name!r}")
             axis %= len(shape)
             if axis:
                 perm = [axis, *(a for a in range(len(shape)) if a != axis)]
@@ -89,7 +100,7 @@ class LoopLayers:
         self._check_step(layer)
         x = self.vectorizer.sequence(layer.inputs[X])
         if x.rank != 3:
-            raise NoNode("the input of a layer has another rank than 3.", f"node {name!r} ({layer.op})")
+            raise NotHandled("the input of a layer has another rank than 3.", f"node {name!r} ({layer.op})")
         sequence = self.b.op("Squeeze", [x.value, self.b.i64([1])], f"{name}/X")
         inputs = self._inputs(layer, sequence)
         mask = self._mask(layer)
@@ -135,23 +146,23 @@ class LoopLayers:
             )
 
     def _check_step(self, layer: Node) -> None:
-        """Raises NoNode unless a layer runs one step per iteration, from the state of the previous iteration."""
+        """Raises NotHandled unless a layer runs one step per iteration, from the state of the previous iteration."""
         at = f"node {display_name(layer)!r} ({layer.op})"
         if (
             not self._one_step(layer.inputs[X])
             or attribute(layer, "direction", "forward") != "forward"
             or input_or_none(layer, SEQUENCE_LENS) is not None
         ):
-            raise NoNode("a layer in the loop is more than one step.", at)
+            raise NotHandled("a layer in the loop is more than one step.", at)
         states = (INITIAL_H, INITIAL_C)[: 2 if layer.op == "LSTM" else 1]
         if any(input_or_none(layer, k) is None for k in states):
-            raise NoNode("a layer in the loop starts anew in each iteration.", at)
+            raise NotHandled("a layer in the loop starts anew in each iteration.", at)
 
     def _inputs(self, layer: Node, sequence: Value) -> list[Value | None]:
         """Returns the inputs of the node for all iterations, with `sequence` as X.
 
         Raises:
-            NoNode: Weights change between iterations.
+            NotHandled: Weights change between iterations.
         """
         inputs: list[Value | None] = [sequence]
         for k in range(1, len(layer.inputs)):
@@ -164,7 +175,7 @@ class LoopLayers:
                 outside = self.vectorizer.outer(value)
                 if outside is None:
                     at = f"{value.name!r} of node {display_name(layer)!r}"
-                    raise NoNode("the weights of a layer change from iteration to iteration.", at)
+                    raise NotHandled("the weights of a layer change from iteration to iteration.", at)
                 inputs.append(outside)
         return inputs
 
@@ -173,7 +184,7 @@ class LoopLayers:
         found = self.masks.get(id(layer), [])
         first = found[0] if found else None
         if any(v is not None if first is None else not first.same(v) for v in found):
-            raise NoNode("one state of a layer has a mask and another none.", f"node {display_name(layer)!r}")
+            raise NotHandled("one state of a layer has a mask and another none.", f"node {display_name(layer)!r}")
         return first
 
     def _lengths(self, mask: Lengths, sequence: Value) -> Value:
@@ -187,7 +198,7 @@ class LoopLayers:
         """Returns the choices by a layer's mask between its outputs and zeros (None) or a state before the step.
 
         Raises:
-            NoNode: Another node reads an output, and so the layer's result where the mask is false.
+            NotHandled: Another node reads an output, and so the layer's result where the mask is false.
         """
         conditions = [behind_views(s.after).inputs[0].inputs[0] for s in self.own[id(layer)]]
         found: list[tuple[Node, State | None]] = []
@@ -195,7 +206,7 @@ class LoopLayers:
         while stack:
             value = stack.pop()
             if any(v is value for v in self.body.outputs):
-                raise NoNode("what a layer computes where its mask is false is used.", f"{value.name!r}, an output")
+                raise NotHandled("what a layer computes where its mask is false is used.", f"{value.name!r}, an output")
             for user in value.outputs:
                 if user.op in ("Squeeze", "Unsqueeze", "Identity", "Reshape") and any(
                     n is user for n in self.body.nodes
@@ -212,7 +223,7 @@ class LoopLayers:
                     kept = None
                 if not masked or not (kept or self.constants.zero(user.inputs[2])):
                     found_ = f"{value.name!r}, used by node {display_name(user)!r} ({user.op})"
-                    raise NoNode("what a layer computes where its mask is false is used.", found_)
+                    raise NotHandled("what a layer computes where its mask is false is used.", found_)
                 found.append((user, kept))
         return found
 
@@ -231,9 +242,9 @@ class LoopLayers:
             if state is not None and not self.constants.zero(state.initial):
                 initial = state.initial
             if shape is None or len(shape) not in (2, 3) or (initial is not zero and shape_of(initial) is None):
-                raise NoNode("the rank of a state is not known.", f"{node.outputs[0].name!r}")
+                raise NotHandled("the rank of a state is not known.", f"{node.outputs[0].name!r}")
             if len(shape) == 3 or (initial is not zero and len(shape_of(initial) or []) != 2):
-                raise NoNode("a mask holds a state of rank 3.", f"{node.outputs[0].name!r} {shape}")
+                raise NotHandled("a mask holds a state of rank 3.", f"{node.outputs[0].name!r} {shape}")
             made = (moved.counting if state is None else moved.held)(values, initial, f"{name}/{node.outputs[0].name}")
             self.vectorizer.known[id(node.outputs[0])] = Sequence(made, 2)
 
@@ -246,61 +257,62 @@ class LoopLayers:
 
     def _initial(self, layer: Node, k: int, sequence: Value) -> Value | None:
         """Returns the initial state of the new node; None for zeros."""
-        value, expanded = layer.inputs[k], False
-        while len(value.inputs) == 1 and value.inputs[0].op in _VIEWS and not value.inputs[0].domain:
-            expanded |= value.inputs[0].op == "Expand"
-            value = value.inputs[0].inputs[0]
-        state = next((s for s in self.states if s.before is value), None)
-        if state is None:
-            raise NoNode(
-                "a state of a layer in the loop is not carried by the loop.",
-                f"{layer.inputs[k].name!r} of node {display_name(layer)!r}",
-            )
+        state, is_expanded = self._carried(layer, k)
         mask, source = self._unmasked(state)
         wanted = [output_or_none(layer, 1), output_or_none(layer, 0)] if k == INITIAL_H else [output_or_none(layer, 2)]
         if not any(v is source for v in wanted):
             made = f"{source.inputs[0].op!r}" if source.inputs else "an input"
-            raise NoNode(
+            raise NotHandled(
                 "the loop changes a state between two steps.",
                 f"state {state.index} comes from {made} ({source.name!r})",
             )
         if mask is not None and not self.constants.zero(state.initial):
-            raise NoNode("rows of length 0 would lose their initial state.", f"a mask and initial state {state.index}")
+            raise NotHandled(
+                "rows of length 0 would lose their initial state.", f"a mask and initial state {state.index}"
+            )
         self.masks.setdefault(id(layer), []).append(mask)
         self.own.setdefault(id(layer), []).append(state)
         self._check_state(state, layer, k)
+        return self._start(layer, k, state, sequence, is_expanded=is_expanded)
+
+    def _carried(self, layer: Node, k: int) -> tuple[State, bool]:
+        """Returns the state of the loop that input `k` of a layer is a view of, and whether an Expand is among them."""
+        value, is_expanded = layer.inputs[k], False
+        while (node := maker_of(value)) is not None and node.op in _VIEWS:
+            is_expanded |= node.op == "Expand"
+            value = node.inputs[0]
+        state = next((s for s in self.states if s.before is value), None)
+        if state is None:
+            raise NotHandled(
+                "a state of a layer in the loop is not carried by the loop.",
+                f"{layer.inputs[k].name!r} of node {display_name(layer)!r}",
+            )
+        return state, is_expanded
+
+    def _start(self, layer: Node, k: int, state: State, sequence: Value, *, is_expanded: bool) -> Value | None:
+        """Returns the loop's initial state as `[1,B,H]`, with the rows of `sequence`; None for zeros."""
         start: Value = state.initial
-        shape = shape_of(start) or shape_of(state.before)
-        batch = shape_of(layer.inputs[X])
+        shape, x = shape_of(start) or shape_of(state.before), layer.inputs[X]
+        batch = shape_of(x)
         if shape is not None and batch is not None and batch[1] == 1 and any(d not in (1, None) for d in shape[:-1]):
-            raise NoNode("one input row is used with several rows of a state.", f"{start.name!r} {shape}")
+            raise NotHandled("one input row is used with several rows of a state.", f"{start.name!r} {shape}")
         if self.constants.zero(start):
-            own, rows_of_x = self.vectorizer.trips.indices.rows(start), self._rows(layer.inputs[X])
+            own, rows_of_x = self.vectorizer.trips.indices.rows(start), self._rows(x)
             if self.constants.array(start) is not None or (own is not None and own in (rows_of_x, Index(1))):
                 return None
         if shape is None:
-            raise NoNode("the rank of a state is not known.", f"{start.name!r}")
+            raise NotHandled("the rank of a state is not known.", f"{start.name!r}")
+        b, name = self.b, f"{display_name(layer)}/initial.{k}"
+        hidden = attribute(layer, "hidden_size", shape[-1])
         if len(shape) == 2:
-            start = self.b.op("Unsqueeze", [start, self.b.i64([0])], f"{display_name(layer)}/initial.{k}")
+            start = b.op("Unsqueeze", [start, b.i64([0])], name)
         elif len(shape) != 3 or shape[0] != 1:
-            start = self.b.op(
-                "Reshape",
-                [start, self.b.i64([1, -1, attribute(layer, "hidden_size", shape[-1])])],
-                f"{display_name(layer)}/initial.{k}",
-            )
+            start = b.op("Reshape", [start, b.i64([1, -1, hidden])], name)
         rows = next((d for d in shape[:-1] if d != 1), 1)
-        batch = shape_of(layer.inputs[X])
-        if expanded or rows is None or batch is None or rows != batch[1]:
-            size = self.b.op(
-                "Slice", [self.b.op("Shape", [sequence], "X.shape"), self.b.i64([1]), self.b.i64([2])], "rows"
-            )
-            target = self.b.op(
-                "Concat",
-                [self.b.i64([1]), size, self.b.i64([attribute(layer, "hidden_size", shape[-1])])],
-                "state.shape",
-                axis=0,
-            )
-            start = self.b.op("Expand", [start, target], f"{display_name(layer)}/initial.{k}.rows")
+        if is_expanded or rows is None or batch is None or rows != batch[1]:
+            size = b.op("Slice", [b.op("Shape", [sequence], "X.shape"), b.i64([1]), b.i64([2])], "rows")
+            target = b.op("Concat", [b.i64([1]), size, b.i64([hidden])], "state.shape", axis=0)
+            start = b.op("Expand", [start, target], f"{name}.rows")
         return start
 
     def _rows(self, x: Value) -> Index | None:
@@ -332,7 +344,7 @@ class LoopLayers:
         return read_mask(mask, self.scanned, self.vectorizer), behind_views(state.new)
 
     def _check_state(self, state: State, layer: Node, k: int) -> None:
-        """Raises NoNode unless only the layer reads the state (or a Shape reads its rows)."""
+        """Raises NotHandled unless only the layer reads the state (or a Shape reads its rows)."""
         stack = list(state.before.outputs)
         while stack:
             user = stack.pop()
@@ -343,12 +355,12 @@ class LoopLayers:
             if user.op in _VIEWS and not user.domain and any(n is user for n in self.body.nodes):
                 stack.extend(user.outputs[0].outputs)
                 continue
-            raise NoNode(
+            raise NotHandled(
                 "the state before a step is used besides the layer.",
                 f"{state.before.name!r} by node {display_name(user)!r} ({user.op})",
             )
         if any(v is state.before for v in self.body.outputs):
-            raise NoNode("the state before a step is an output of the loop.", f"{state.before.name!r}")
+            raise NotHandled("the state before a step is an output of the loop.", f"{state.before.name!r}")
 
     def _keep_finals(self, layer: Node, made: list[Value]) -> None:
         unmasked = self.masks[id(layer)][0] is None

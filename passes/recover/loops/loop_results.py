@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from rnnqc.errors import NotHandled
 from rnnqc.ir import Graph, Node, Value, attribute, display_name, output_or_none, shape_of
 from rnnqc.ir.builder import Builder
 from rnnqc.passes.graph.loops.loop_states import State
@@ -10,7 +11,6 @@ from rnnqc.passes.graph.values.sequence_elements import flipped
 from rnnqc.passes.recover.loops.filled_sequences import Results, check_filled, filled_results, insert_of, moved
 from rnnqc.passes.recover.loops.loop_layers import LoopLayers
 from rnnqc.passes.recover.loops.sequence_operators import Sequence
-from rnnqc.passes.recover.steps.step_weights import NoNode
 
 
 class LoopResults:
@@ -33,7 +33,7 @@ class LoopResults:
         """Returns the replacements of all results in use.
 
         Raises:
-            NoNode: A result cannot be computed without the loop.
+            NotHandled: A result cannot be computed without the loop.
         """
         found: Results = []
         for state in self.states:
@@ -58,7 +58,7 @@ class LoopResults:
             return filled_results(self.graph, state, element, self.vectorizer.sequence(element), self.b)
         index = self.trips.indices.given.get(id(state.before))
         if index is not None:
-            raise NoNode("the counter of the loop is used after it.", f"{state.final.name!r}")
+            raise NotHandled("the counter of the loop is used after it.", f"{state.final.name!r}")
         sequence = self.vectorizer.sequence(state.after)
         return [(state.final, self.b.op("Gather", [sequence.value, self.b.i64(-1)], f"final.{state.index}", axis=0))]
 
@@ -80,17 +80,17 @@ class LoopResults:
         for node in reversed(views):
             operands = [self.vectorizer.outer(v) for v in node.inputs[1:]]
             if any(v is None for v in operands):
-                raise NoNode(
+                raise NotHandled(
                     "a state changes its shape by what is computed in the loop.", f"node {display_name(node)!r}"
                 )
             value = self.b.op(node.op, [value, *operands], f"final.{state.index}", **node.attrs)
         return value
 
     def _check_mask(self, node: Node) -> None:
-        """Raises NoNode if a mask changes the rank of the state: the views around it need its rank."""
+        """Raises NotHandled if a mask changes the rank of the state: the views around it need its rank."""
         shapes = [shape_of(v) for v in (node.inputs[1], node.outputs[0])]
         if shapes[0] is not None and shapes[1] is not None and len(shapes[0]) != len(shapes[1]):
-            raise NoNode("a mask changes the rank of a state.", f"node {display_name(node)!r} {shapes}")
+            raise NotHandled("a mask changes the rank of a state.", f"node {display_name(node)!r} {shapes}")
 
     def _outputs(self) -> Results:
         """Returns the replacements of the values emitted in each iteration."""

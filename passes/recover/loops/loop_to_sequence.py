@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from rnnqc.errors import NotHandled
 from rnnqc.ir import (
     Graph,
     Node,
@@ -24,7 +25,6 @@ from rnnqc.passes.graph.values.index_expressions import Index, unknown
 from rnnqc.passes.graph.values.sequence_elements import NEW, element_of, flipped
 from rnnqc.passes.recover.loops.loop_bounds import TRIP, Trips
 from rnnqc.passes.recover.loops.sequence_operators import Sequence, SequenceOperators
-from rnnqc.passes.recover.steps.step_weights import NoNode
 
 
 class Vectorizer:
@@ -83,14 +83,14 @@ class Vectorizer:
         """Returns `value` for all iterations.
 
         Raises:
-            NoNode: It does not depend on the loop's sequences alone.
+            NotHandled: It does not depend on the loop's sequences alone.
         """
         if id(value) not in self.known:
             made = self._make(value)
             if made is not None:
                 self.known[id(value)] = made
         if id(value) not in self.known:  # a cell state of a layer: the layer only returns the last one
-            raise NoNode("a cell state is used in every iteration.", f"{value.name!r}")
+            raise NotHandled("a cell state is used in every iteration.", f"{value.name!r}")
         return self.known[id(value)]
 
     def _make(self, value: Value) -> Sequence | None:
@@ -106,14 +106,14 @@ class Vectorizer:
                 numbers = self.b.cast(numbers, kind, "counter.cast")
             return Sequence(numbers, 0)
         if id(value) in self._inputs:
-            raise NoNode(
+            raise NotHandled(
                 "what is computed in an iteration depends on the iteration before in more than the layer's states.",
                 f"{value.name!r}",
             )
         if id(value) in self._busy:
-            raise NoNode("the input of the layer depends on its own state.", f"{value.name!r}")
+            raise NotHandled("the input of the layer depends on its own state.", f"{value.name!r}")
         if len(value.inputs) != 1:
-            raise NoNode("a loop-invariant value is emitted every iteration.", f"{value.name!r}")
+            raise NotHandled("a loop-invariant value is emitted every iteration.", f"{value.name!r}")
         node = value.inputs[0]
         element = self.element(value)
         if element is not None:
@@ -131,7 +131,7 @@ class Vectorizer:
         """Returns `value` for all iterations if it is an element of a sequence from outside, else None.
 
         Raises:
-            NoNode: The elements are not read in order.
+            NotHandled: The elements are not read in order.
         """
         found = element_of(value, self.trips.indices)
         if found is None:
@@ -155,7 +155,7 @@ class Vectorizer:
             if not self.trips.is_dimension(length):
                 value_ = self._range(value_, found.axis, 0, length)
         else:
-            raise NoNode(
+            raise NotHandled(
                 "it does not go through a sequence element by element.", f"an index of {found.sequence.name!r}"
             )
         if found.axis:
@@ -185,7 +185,7 @@ class Vectorizer:
 
     def _operator(self, node: Node, value: Value) -> Sequence:
         if node.domain or subgraphs(node):
-            raise NoNode(
+            raise NotHandled(
                 "an operator of the loop is not known to work on all iterations at once.",
                 f"node {display_name(node)!r} ({node.op})",
             )
@@ -194,10 +194,10 @@ class Vectorizer:
             outside = self.outer(operand)
             operands.append(outside if outside is not None else self.sequence(operand))
         if not any(isinstance(v, Sequence) for v in operands):
-            raise NoNode("a loop-invariant value is emitted every iteration.", f"{value.name!r}")
+            raise NotHandled("a loop-invariant value is emitted every iteration.", f"{value.name!r}")
         made = self._operators.apply(node, operands)
         if made is None:
-            raise NoNode(
+            raise NotHandled(
                 "an operator of the loop is not known to work on all iterations at once.",
                 f"node {display_name(node)!r} ({node.op})",
             )

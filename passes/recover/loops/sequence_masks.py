@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from rnnqc.errors import NotHandled
 from rnnqc.ir import Node, Value, attribute, display_name, dtype_of, input_or_none, maker_of, shape_of
 from rnnqc.passes.graph.loops.loop_states import VIEWS
 from rnnqc.passes.graph.values.index_expressions import unknown
@@ -12,7 +13,6 @@ from rnnqc.passes.graph.values.sequence_elements import element_of, flip_of
 from rnnqc.passes.recover.loops.loop_bounds import TRIP
 from rnnqc.passes.recover.loops.loop_to_sequence import Vectorizer
 from rnnqc.passes.recover.loops.skipped_steps import Skipped
-from rnnqc.passes.recover.steps.step_weights import NoNode
 
 _VIEWS = (*VIEWS, "Expand", "Tile")
 
@@ -43,7 +43,7 @@ def read_mask(mask: Value, scanned: dict[int, tuple[Value, int, bool]], vectoriz
         vectorizer: The vectorizer of the loop.
 
     Raises:
-        NoNode: The mask is not one truth value per row.
+        NotHandled: The mask is not one truth value per row.
     """
     found = _of_counter(mask, vectorizer) or _of_sequence(mask, scanned, vectorizer)
     return found or skipped(mask, vectorizer, _described(mask, scanned, vectorizer))
@@ -53,7 +53,7 @@ def skipped(mask: Value, vectorizer: Vectorizer, described: str = "") -> Skipped
     """Returns the steps that a mask skips.
 
     Raises:
-        NoNode: The mask is not one truth value per row, of shape `[B,1]`, or depends on states.
+        NotHandled: The mask is not one truth value per row, of shape `[B,1]`, or depends on states.
     """
     shape = shape_of(mask)
     if shape is None or len(shape) != 2 or shape[1] != 1:
@@ -61,7 +61,9 @@ def skipped(mask: Value, vectorizer: Vectorizer, described: str = "") -> Skipped
             "compare the number of the step with lengths, which are whole numbers from outside the loop, or give each "
             "row and step one truth value"
         )
-        raise NoNode("a mask is not known to have one truth value for each row.", described or f"{mask.name!r}", action)
+        raise NotHandled(
+            "a mask is not known to have one truth value for each row.", described or f"{mask.name!r}", action
+        )
     return Skipped(mask, vectorizer.sequence(mask).value)
 
 

@@ -8,9 +8,10 @@ import numpy as np
 
 from rnnqc.ir import Node, attribute, input_or_none, shape_of
 from rnnqc.passes.graph.values.index_expressions import Indices
+from rnnqc.passes.graph.values.layout_ops import axes_after
 from rnnqc.passes.graph.values.sequence_elements import changed_axes, keeps_axis, slice_bounds
 from rnnqc.passes.recover.rows.row_algebra import Atoms
-from rnnqc.passes.recover.rows.rows import Lead, Rows, checked, columns_of
+from rnnqc.passes.recover.rows.rows import Rows, checked, columns_of
 
 
 def split_columns(atoms: Atoms, node: Node, rows: Rows, indices: Indices) -> Sequence[Rows | None]:
@@ -48,27 +49,14 @@ def sliced_columns(atoms: Atoms, node: Node, rows: Rows, indices: Indices) -> Ro
 
 def viewed(node: Node, rows: Rows, indices: Indices) -> Rows | None:
     """Returns the output of an operator that only reshapes the rows; None if it mixes them."""
-    lead = rows.lead
-    rank = len(lead) + 1
-    if node.op == "Transpose":
-        perm = attribute(node, "perm", list(range(rank))[::-1])
-        return Rows(tuple(lead[p] for p in perm[:-1]), rows.segments) if perm[-1] == rank - 1 else None
-    if node.op in ("Squeeze", "Unsqueeze"):
-        axes = changed_axes(node, indices)
-        if axes is None:
+    lead, rank = rows.lead, len(rows.lead) + 1
+    if node.op in ("Transpose", "Squeeze", "Unsqueeze"):
+        places: list[int | None] = list(range(rank))
+        changed = None if node.op == "Transpose" else changed_axes(node, indices)
+        order = axes_after(node, places, changed, None)
+        if order is None or order[-1:] != [rank - 1] or any(lead[k] != 1 for k in range(rank - 1) if k not in order):
             return None
-        total = rank + len(axes) if node.op == "Unsqueeze" else rank
-        axes = [a % total for a in axes]
-        if node.op == "Squeeze":
-            if any(a == rank - 1 or lead[a] != 1 for a in axes):
-                return None
-            kept: Lead = tuple(d for k, d in enumerate(lead) if k not in axes)
-        else:
-            rest = iter(lead)
-            if total - 1 in axes:
-                return None
-            kept = tuple(1 if k in axes else next(rest) for k in range(total - 1))
-        return checked(kept, rows.segments)
+        return checked(tuple(1 if k is None else lead[k] for k in order[:-1]), rows.segments)
     shape = shape_of(node.outputs[0]) or _target(node, indices)
     if not shape or shape[-1] != rows.width:
         return None

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from rnnqc.ir import Node, Value, attribute, dtype_of, input_or_none, shape_of
+from rnnqc.ir import Node, Value, attribute, dtype_of, input_or_none, maker_of, shape_of
+from rnnqc.passes.graph.loops.loop_states import behind_views
 from rnnqc.passes.graph.values.constant_expressions import Constants
 from rnnqc.passes.graph.values.index_expressions import Index, Indices
 from rnnqc.passes.recover.rows.row_algebra import ONE, Atom, Atoms, Form, Weight
@@ -390,8 +391,5 @@ def _is_shape_of(filled: Value, value: Value) -> bool:
     """Whether `filled` is an Expand to the shape of `value`, which need not be known."""
     if len(filled.inputs) != 1 or filled.inputs[0].op != "Expand":
         return False
-    sizes = filled.inputs[0].inputs[1]
-    while len(sizes.inputs) == 1 and sizes.inputs[0].op in ("Cast", "Identity"):
-        sizes = sizes.inputs[0].inputs[0]
-    made = sizes.inputs[0] if len(sizes.inputs) == 1 else None
+    made = maker_of(behind_views(filled.inputs[0].inputs[1], ("Cast", "Identity")))
     return made is not None and made.op == "Shape" and made.inputs[0] is value and not made.attrs

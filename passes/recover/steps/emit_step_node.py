@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from rnnqc.errors import NotHandled
 from rnnqc.ir import Constant, Graph, Model, Value, Variable, display_name, output_number
 from rnnqc.ir.builder import Builder
 from rnnqc.passes.graph.values.constant_expressions import Constants
@@ -14,7 +15,7 @@ from rnnqc.passes.graph.values.index_expressions import Index, unknown
 from rnnqc.passes.recover.rows.row_algebra import Atom, Floats
 from rnnqc.passes.recover.rows.row_reader import RowReader
 from rnnqc.passes.recover.steps.step_matcher import FoundStep
-from rnnqc.passes.recover.steps.step_weights import NoNode, StepNode
+from rnnqc.passes.recover.steps.step_weights import StepNode
 
 STAYS = (
     "export the layer as an ONNX LSTM, GRU or RNN node (torch.nn.LSTM over one element; Keras: without Masking and "
@@ -64,26 +65,28 @@ def with_zeros(reader: RowReader, step: FoundStep, node: StepNode) -> StepNode:
 
 
 def rows_differ(model: Model, reader: RowReader, step: FoundStep, node: StepNode) -> bool:
-    """Whether the states may differ from the input in their number of rows; raises NoNode if that is a guess."""
+    """Whether the states may differ from the input in their number of rows; raises NotHandled if that is a guess."""
     values = [v for v in (*node.x, node.h, node.c) if v is not None]
     sizes = [_batch(reader, v) for v in values]
     for atom in (step.hidden, step.cell):  # zero states determine the number of rows, too
         rows = _batch(reader, atom.value) if atom is not None and atom.value is not None else None
         if sizes[0] == 1 and rows not in (1, None):
             found = f"{values[0].name!r} and {rows} rows"
-            raise NoNode("one input row is used with several rows of a state.", found, _bind(model, reader, node))
+            raise NotHandled("one input row is used with several rows of a state.", found, _bind(model, reader, node))
     if None not in sizes and len(set(sizes)) == 1:
         return False
     inputs = {id(v) for v in model.graph.inputs}
     for value, size in zip(values, sizes, strict=True):
         if id(value) in inputs and (size is None or size != sizes[0] or sizes[0] is None):
-            raise NoNode(
+            raise NotHandled(
                 "its input and states are not declared to have the same number of rows.",
                 ", ".join(f"{v.name!r} {reader.shape(v)}" for v in values),
                 _bind(model, reader, node),
             )
     if len({_batch(reader, v) for v in node.x}) > 1:
-        raise NoNode("the parts of its input have different numbers of rows.", ", ".join(repr(v.name) for v in node.x))
+        raise NotHandled(
+            "the parts of its input have different numbers of rows.", ", ".join(repr(v.name) for v in node.x)
+        )
     return True
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from rnnqc.errors import NotHandled
 from rnnqc.ir import Graph, Node, Value, display_name
 from rnnqc.passes.recover.rows.row_reader import RowReader
 from rnnqc.passes.recover.steps.step_matcher import FoundStep
-from rnnqc.passes.recover.steps.step_weights import NoNode, StepNode
+from rnnqc.passes.recover.steps.step_weights import StepNode
 
 PRODUCTS = ("MatMul", "Gemm")
 
@@ -52,7 +53,7 @@ def check_hidden(
     foreign = [p for p in products if continued and any(met(list(u.inputs), through=True)[1] for u in _alike(p, local))]
     if foreign:
         found = f"node {display_name(foreign[0])!r} ({foreign[0].op}) between two of its steps"
-        raise NoNode("matmuls of another recurrence use its hidden state.", found)
+        raise NotHandled("matmuls of another recurrence use its hidden state.", found)
 
 
 def _alike(product: Node, local: set[int]) -> list[Node]:
@@ -68,7 +69,7 @@ def check_weights(graph: Graph, inside: Mapping[int, Node], own: set[int]) -> No
             for user in value.outputs:
                 if user.op in PRODUCTS and id(user) in local and id(user) not in own:
                     found = f"{value.name!r}, used by node {display_name(user)!r} ({user.op})"
-                    raise NoNode("its weights also belong to another recurrence.", found)
+                    raise NotHandled("its weights also belong to another recurrence.", found)
 
 
 def check_uses(graph: Graph, reader: RowReader, step: FoundStep, node: StepNode) -> dict[int, Node]:
@@ -100,7 +101,7 @@ def check_uses(graph: Graph, reader: RowReader, step: FoundStep, node: StepNode)
             plain = all(f.linear and not (f.dense and states & set(f.terms)) for f in forms)
             if not plain:
                 user = f"node {display_name(users[0])!r} ({users[0].op})" if users else "an output of the graph"
-                raise NoNode("a value inside the step is used elsewhere.", f"{value.name!r}, used by {user}")
+                raise NotHandled("a value inside the step is used elsewhere.", f"{value.name!r}, used by {user}")
     return inside
 
 

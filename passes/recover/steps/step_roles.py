@@ -6,7 +6,7 @@ or the next call of the model; or another step with the same weights. Widths and
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cache
 
 import numpy as np
@@ -91,33 +91,50 @@ class _Evidence:
         return self.flow.derives(value, [new], self.ends)
 
     def _returning(self, step: FoundStep, is_next: Callable[[Value, Value], bool]) -> set[Atom]:
+        """Operands whose next value is the new hidden state, according to `is_next`.
+
+        A loop, or the cell state's input and output if it has both, decides alone. Otherwise a model that returns the
+        cell state is a step of a stream: then the operand returns as another output.
+        """
         assert step.c_next is not None
         cell = step.cell.value if step.cell is not None else None
         cells = [f for f in self._followings(cell) if is_next(f.value, step.c_next)]
-        paired = {id(f.source) for f in cells if f.output is not None}
-        taken = {id(f.output) for f in cells}
-        found: set[Atom] = set()
-        alone: dict[Atom, list[Following]] = {}
+        sources, outputs = {id(f.source) for f in cells if f.output is not None}, {id(f.output) for f in cells}
         candidates = step.candidates()
+        certain: set[Atom] = set()
+        others: dict[Atom, list[Following]] = {}
         for atom in dict.fromkeys(a for _, a, array, _ in step.operands() if array.ndim == 2):
             for following in self._followings(atom.value):
-                returns = is_next(following.value, step.h_next)
-                if following.output is None or (id(following.source) in paired and id(following.output) in taken):
-                    found |= {atom} if returns and atom in candidates else set()
-                    continue
-                if not cells or id(following.source) in paired or id(following.output) in taken:
-                    continue  # without a returning cell state the model is not a step of a stream
-                if returns or self.flow.derives(following.value, [step.h_next], self.ends, products=True):
-                    alone.setdefault(atom, []).append(following)
-        if found:
-            return found
-        if len(alone) > 1:  # for example x and h of an LSTM whose output has their shape
+                of_cell = id(following.source) in sources, id(following.output) in outputs
+                if following.output is None or all(of_cell):
+                    certain |= {atom} if atom in candidates and is_next(following.value, step.h_next) else set()
+                elif cells and not any(of_cell):
+                    others.setdefault(atom, []).append(following)
+        return certain or self._alone(step, is_next, others, cells)
+
+    def _alone(
+        self,
+        step: FoundStep,
+        is_next: Callable[[Value, Value], bool],
+        others: Mapping[Atom, Sequence[Following]],
+        cells: Sequence[Following],
+    ) -> set[Atom]:
+        """The only operand that an output of the model depends on, if its next value is the new hidden state.
+
+        If there are several, as x and h of an LSTM whose output has their shape, names must decide.
+        """
+
+        def depends(following: Following) -> bool:
+            new = step.h_next
+            return is_next(following.value, new) or self.flow.derives(following.value, [new], self.ends, products=True)
+
+        alone = {a: found for a, held in others.items() if (found := [f for f in held if depends(f)])}
+        if len(alone) > 1:
             alone = {a: [f for f in held if any(_named_alike(f, c) for c in cells)] for a, held in alone.items()}
         named = {a: held for a, held in alone.items() if held}
-        return {
-            a for a, held in named.items()
-            if len(named) == 1 and a in candidates and any(is_next(f.value, step.h_next) for f in held)
-        }  # fmt: skip
+        only = next(iter(named)) if len(named) == 1 else None
+        is_hidden = only in step.candidates() and any(is_next(f.value, step.h_next) for f in named.get(only, ()))
+        return {only} if only is not None and is_hidden else set()
 
     def _followings(self, value: Value | None) -> list[Following]:
         return [] if value is None else self.flow.followings(value)

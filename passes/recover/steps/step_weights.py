@@ -9,6 +9,7 @@ import numpy as np
 
 from rnnqc.cells.activations import Activation
 from rnnqc.cells.types import CELL_TYPES
+from rnnqc.errors import NotHandled
 from rnnqc.ir import Value
 from rnnqc.passes.graph.nodes.node_attributes import node_attributes
 from rnnqc.passes.graph.values.constant_expressions import Constants
@@ -17,14 +18,6 @@ from rnnqc.passes.recover.steps.step_matcher import FoundStep
 
 GATES = {"LSTM": "iofc", "GRU": "zrh", "RNN": "h"}
 _PEEPHOLES = "iof"  # in the order of P
-
-
-class NoNode(Exception):  # noqa: N818 - not an error: the step stays unchanged
-    """The equations match, but no ONNX node computes this step; carries the reason, what was found and what to do."""
-
-    def __init__(self, reason: str, found: str, action: str = "") -> None:
-        super().__init__(reason)
-        self.reason, self.found, self.action = reason, found, action
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,13 +55,13 @@ def step_node(step: FoundStep, constants: Constants) -> StepNode:
     """Returns the node for `step`, whose hidden state is known (None: zeros).
 
     Raises:
-        NoNode: No node computes it.
+        NotHandled: No node computes it.
     """
     if step.doubt:
-        raise NoNode("it is not known which of its operands is the hidden state.", step.doubt)
+        raise NotHandled("it is not known which of its operands is the hidden state.", step.doubt)
     for atom, what in ((step.hidden, "hidden"), (step.cell, "cell")):
         if atom is not None and atom.kind == "leaf" and atom.width != atom.whole:
-            raise NoNode(f"its {what} state is part of a wider value.", f"columns of {_name(atom)!r}")
+            raise NotHandled(f"its {what} state is part of a wider value.", f"columns of {_name(atom)!r}")
     weights = _Weights(step, constants)
     for k, gate in enumerate(GATES[step.op]):
         if not (step.input_forget and gate == "f"):
@@ -100,7 +93,7 @@ class _Weights:
         P: `[3,H]`.
 
     Raises:
-        NoNode: The step has no input besides its states.
+        NotHandled: The step has no input besides its states.
     """
 
     def __init__(self, step: FoundStep, constants: Constants) -> None:
@@ -119,7 +112,7 @@ class _Weights:
                 total += whole
         hidden = step.hidden
         if not self.inputs and (hidden is None or hidden.value is None or constants.zero(hidden.value)):
-            raise NoNode("it has no input besides its states.", "no matmul with an input")
+            raise NotHandled("it has no input besides its states.", "no matmul with an input")
         rows = len(GATES[step.op]) * step.width
         self.W = np.zeros((rows, total or 1), np.float32)
         self.R = np.zeros((rows, step.width), np.float32)
@@ -130,7 +123,7 @@ class _Weights:
         """Adds the terms of the pre-activation of a gate.
 
         Raises:
-            NoNode: The cell state enters it other than by a peephole.
+            NotHandled: The cell state enters it other than by a peephole.
         """
         step = self._step
         rows = self._rows(number)
@@ -149,7 +142,7 @@ class _Weights:
                 self.R[rows] += sign * self._matrix(array)
             elif atom in (step.cell, step.cell_atom):
                 if array.ndim == 2 or gate not in _PEEPHOLES or (atom is step.cell_atom) != (gate == "o"):
-                    raise NoNode(
+                    raise NotHandled(
                         "its cell state goes into a gate in another way than through a peephole.", f"gate {gate}"
                     )
                 self.P[_PEEPHOLES.index(gate)] += sign * array
@@ -187,7 +180,7 @@ def _base(atom: Atom) -> tuple[object, Value, int]:
         assert atom.value is not None
         return atom.identity, atom.value, atom.whole
     if atom.value is None:
-        raise NoNode("an operand is made in parts.", f"an intermediate {atom.kind} without a value of its own")
+        raise NotHandled("an operand is made in parts.", f"an intermediate {atom.kind} without a value of its own")
     return atom, atom.value, atom.width
 
 
@@ -206,7 +199,7 @@ def _state(atom: Atom | None, constants: Constants) -> Value | None:
     if atom is None:
         return None
     if atom.value is None:
-        raise NoNode("a state is made in parts.", f"an intermediate {atom.kind} without a value of its own")
+        raise NotHandled("a state is made in parts.", f"an intermediate {atom.kind} without a value of its own")
     return None if constants.zero(atom.value) else atom.value
 
 

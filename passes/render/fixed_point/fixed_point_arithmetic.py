@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -39,6 +40,7 @@ from rnnqc.passes.render.fixed_point.fixed_point_product import (
 )
 from rnnqc.passes.render.fixed_point.fixed_point_quantizers import GridEmitter
 from rnnqc.passes.render.fixed_point.fixed_point_step import GridConstants, GridStep, grid_constants
+from rnnqc.passes.render.operands.table_step import StepInputs
 
 
 @dataclass(frozen=True)
@@ -170,5 +172,5 @@ class FixedPointArithmetic(Arithmetic):
             g = b.op("Add", [g, bias], "preactivation")
         state_or_none = state if cell.type.state_points else None
         candidate = projected[1] if len(projected) > 1 else None
-        product = second.of_values if second is not None else None
-        return GridStep(e, cell, numbers, before, g, state_or_none, candidate, recurrent, product)
+        product = partial(second.of_values, e) if second is not None else None
+        return GridStep(e, cell, numbers, before, StepInputs(g, state_or_none, candidate, recurrent, product))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,6 +15,7 @@ from rnnqc.cells.lut_numbers import STATE_LIMIT
 from rnnqc.ir import Value
 from rnnqc.passes.fold.integer_operands import Operands
 from rnnqc.passes.render.fixed_point.fixed_point_quantizers import GridEmitter, is_uniform
+from rnnqc.passes.render.operands.table_step import StepInputs, TableStep
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,7 @@ def grid_constants(e: GridEmitter, cell: Cell, w: Operands) -> GridConstants:
     return GridConstants(multiplier, gate_table, cell_table, peepholes, hidden_bias)
 
 
-class GridStep:
+class GridStep(TableStep):
     """`rnnqc.cells.equations.Step` on real numbers.
 
     Args:
@@ -65,82 +66,23 @@ class GridStep:
         cell: The cell.
         numbers: Its scalars.
         before: Constants of the loop.
-        joint: Pre-activations `[B,nH]` of the gates that sum both matmuls.
-        state: The state before the step `[B,H]`; None for an RNN.
-        projected: x W + B `[B,H]` of a GRU's candidate.
-        recurrent: h R of the candidate with linear_before_reset.
-        product: Computes (r * h) R of the candidate without linear_before_reset.
+        given: The values before the step.
     """
 
     def __init__(
-        self,
-        e: GridEmitter,
-        cell: Cell,
-        numbers: FixedPointNumbers,
-        before: GridConstants,
-        joint: Value,
-        state: Value | None,
-        projected: Value | None = None,
-        recurrent: Value | None = None,
-        product: Callable[[GridEmitter, Value], Value] | None = None,
+        self, e: GridEmitter, cell: Cell, numbers: FixedPointNumbers, before: GridConstants, given: StepInputs
     ) -> None:
-        self.e, self.cell, self.numbers, self.before = e, cell, numbers, before
-        self.input_forget, self.linear_before_reset = cell.input_forget, cell.linear_before_reset
-        self._state, self._projected, self._recurrent, self._product = state, projected, recurrent, product
+        self.e, self.numbers, self.before = e, numbers, before
         self._grids = _quantizers(cell, numbers)
         self._multiples: Value | None = None
-        names = cell.type.gates[: cell.type.joint]
-        accs = [self._grids[f"{n}.acc"] for n in names]
-        self._values: Sequence[Value] = []
-        self._sums: Sequence[Value] = [joint]
-        if before.peepholes is None and is_uniform(accs):
-            self._values = self._all_at_once(joint, names, accs)
-        elif len(names) > 1:
-            self._sums = self._split(joint, [f"{n}.product" for n in names])
+        super().__init__(e.b, cell, given, before.hidden_bias, numbers.one)
 
-    @property
-    def state(self) -> Value:
-        """The state before the step."""
-        assert self._state is not None
-        return self._state
+    def _constant(self, value: float) -> Value:
+        return self.e.constant(value)
 
-    def gate(self, k: int, peephole: Value | None = None) -> Value:
-        """Returns the activation of gate k."""
-        if self._values:
-            return self._values[k]
-        value, name, b = self._sums[k], self.cell.type.gates[k], self.e.b
-        if self.before.peepholes is not None and peephole is not None:
-            weights = self.before.peepholes[self.cell.type.peephole_gates.index(k)]
-            term = b.op("Mul", [weights, peephole], f"{name}.peephole.product")
-            value = b.op("Add", [value, term], f"{name}.sum")
-        return self._gate(k, value)
-
-    def projected(self, k: int) -> Value:
-        """Returns x W + B of gate k."""
-        assert self._projected is not None
-        return self._projected
-
-    def recurrent(self, k: int) -> Value:
-        """Returns h R of gate k, plus the bias inside the product with the reset gate."""
-        biased = [self._recurrent, self.before.hidden_bias]
-        return self.e.b.op("Add", biased, f"{self.cell.type.gates[k]}.hidden_product.biased")
-
-    def recurrent_of(self, k: int, value: Value) -> Value:
-        """Returns value R of gate k."""
-        assert self._product is not None
-        return self._product(self.e, value)
-
-    def activated(self, k: int, part: Value, projected: Value) -> Value:
-        """Returns the activation of gate k for part + projected."""
-        return self._gate(k, self.e.b.op("Add", [part, projected], f"{self.cell.type.gates[k]}.product"))
-
-    def coupled(self, gate: Value) -> Value:
-        """Returns 1 - gate, with 1 in the number format of the gate."""
-        return self.e.b.op("Sub", [self.e.constant(self.numbers.one), gate], "forget_gate.coupled")
-
-    def complement(self, gate: Value) -> Value:
-        """Returns 1 - gate."""
-        return self.e.b.op("Sub", [self.e.constant(1.0), gate], "complement")
+    def _peephole(self, k: int) -> Value | None:
+        held = self.before.peepholes
+        return None if held is None else held[self.cell.type.peephole_gates.index(k)]
 
     def product(self, a: Value, b: Value, point: str) -> Value:
         """Returns a * b in the format of its point; if R multiplies it next, it becomes quantized values there."""
@@ -169,17 +111,17 @@ class GridStep:
         first, hidden = -self._grids["cell_state"].low, self.cell.hidden_size
         return self._lookup(self.before.cell_table, self._multiples, first, hidden, "hidden.squashed")
 
-    def _all_at_once(self, joint: Value, names: Sequence[str], accs: Sequence[FixedPointQuantizer]) -> Sequence[Value]:
-        """Returns the activations of all joint gates, whose quantizers have the same rounding, by one look-up."""
+    def _all_at_once(self, joint: Value) -> Sequence[Value]:
+        names = self.cell.type.gates[: self.cell.type.joint]
+        accs = [self._grids[f"{n}.acc"] for n in names]
+        if self.before.peepholes is not None or not is_uniform(accs):
+            return []
         multiples = self.e.multiples_of_gates(self._clipped(joint, "preactivation"), accs, "preactivation")
         first = [o - a.low for o, a in zip(self.numbers.gate_table_offset, accs, strict=False)]
         offsets = np.repeat(first, self.cell.hidden_size) if len(set(first)) > 1 else first[0]
         width = len(names) * self.cell.hidden_size
         values = self._lookup(self.before.gate_table, multiples, offsets, width, "gates")
         return self._split(values, names) if len(names) > 1 else [values]
-
-    def _split(self, value: Value, names: Sequence[str]) -> Sequence[Value]:
-        return self.e.b.ops("Split", [value, self.e.b.i64([self.cell.hidden_size] * len(names))], names, axis=1)
 
     def _gate(self, k: int, value: Value) -> Value:
         name, numbers = self.cell.type.gates[k], self.numbers
@@ -203,10 +145,7 @@ class GridStep:
             index = b.op("Add", [index, b.i32(offset)], f"{name}.index")
         if self.cell.static_batch == 1:
             return b.op("GatherElements", [table, index], f"{name}.values", axis=1)
-        # GatherElements takes 0.6 ns per element in onnxruntime, Gather 8.
-        flat = b.op("Reshape", [index, b.i64([-1])], f"{name}.indices")
-        taken = b.op("GatherElements", [table, flat], f"{name}.taken", axis=0)
-        return b.op("Reshape", [taken, b.i64([-1, width])], f"{name}.values")
+        return self._looked_up(table, index, width, name)
 
 
 def _quantizers(cell: Cell, numbers: FixedPointNumbers) -> Mapping[str, FixedPointQuantizer]:

@@ -1,66 +1,54 @@
 """Activation tables as values of the main graph, shared by all cells.
 
-A piecewise-linear table joins the halves that a call of the model-local function `ai.rnnqc::ActivationTable` computes
-from the knots. A large Vitis table is gathered from its steps. onnxruntime folds both into constants when it creates a
-session. All other tables are initializers.
+A piecewise-linear table is computed from the knots by a few operators, and a large Vitis table is gathered from its
+steps. onnxruntime folds both into constants when it creates a session. All other tables are initializers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
+from itertools import groupby
 
 import numpy as np
-import onnx
+import numpy.typing as npt
 
-from rnnqc.cells.fused_nodes import FUNCTION, FUNCTION_INPUTS, FUNCTION_OUTPUTS
-from rnnqc.cells.tables import KNOT_UNIT, SEGMENTS, TANH_KNOTS, by_code, table_of
+from rnnqc.cells.tables import KNOT_UNIT, SEGMENTS, TANH_KNOTS, by_code, piecewise_linear_tanh, signed_codes, table_of
 from rnnqc.cells.vitis_tables import ENTRIES, STEP_BITS, UNIT, vitis_ends, vitis_table
-from rnnqc.ir import DOMAIN, Model, Value, Variable, safe_name
-from rnnqc.ir.builder import Builder, body_nodes
+from rnnqc.ir import Model, Value, safe_name
+from rnnqc.ir.builder import Builder
 from rnnqc.passes.fold.fixed_point_tables import FixedPointTable, VitisSteps
 from rnnqc.passes.fold.fold_lut import TableSpec, linear_length
 
 PREFIX = "rnnqc/table"
+MOST_PLACES = 512
+"""Quantized values of a segment in the largest table: 16 bits."""
 
 
 class Tables:
-    """Builds tables in the main graph, each once.
+    """Builds tables in the main graph, each once."""
 
-    Args:
-        model: The model whose main graph gets the tables.
-        functions: Whether to call `ActivationTable` or to inline its nodes.
-    """
-
-    def __init__(self, model: Model, *, functions: bool = True) -> None:
+    def __init__(self, model: Model) -> None:
         self.model = model
-        self.functions = functions
         self._made: dict[Hashable, Value] = {}
-        self._halves_made: dict[TableSpec, tuple[Value, Value]] = {}
         self._nodes = 0
 
     def gate_table(self, specs: Sequence[TableSpec]) -> Value:
         """Returns the concatenated tables, `[N]` float32, each in ascending order of quantized values."""
-        if len(specs) == 1 and not specs[0].piecewise_linear:
-            return self._initializer(specs[0], by_code_order=False)
-        name = "+".join(_name(s) for s in specs)
-
-        def make(b: Builder, name: str) -> Value:
-            parts: list[Value] = []
-            for spec in specs:
-                if spec.piecewise_linear:
-                    from_zero, below_zero = self._halves(spec)
-                    parts += [below_zero, from_zero]
-                else:
-                    parts.append(self._initializer(spec, by_code_order=False))
-            return b.op("Concat", parts, name, axis=0)
-
-        return self._once(tuple(specs), name, make)
+        parts: list[Value] = []
+        for (length, _), group in groupby(specs, lambda s: (_segment_length(s), s.size)):
+            if length is None:
+                parts += [self._initializer(s, by_code_order=False) for s in group]
+            else:
+                parts.append(self._expanded(tuple(group), by_code_order=False))
+        if len(parts) == 1:
+            return parts[0]
+        return self._once(tuple(specs), _joined(specs), lambda b, n: b.op("Concat", parts, n, axis=0))
 
     def cell_table(self, spec: TableSpec) -> Value:
         """Returns float32 `[M]`: entry k for quantized value k, negative quantized values in the upper half."""
-        if not spec.piecewise_linear:
+        if _segment_length(spec) is None:
             return self._initializer(spec, by_code_order=True)
-        return self._once(spec, f"{_name(spec)}.by_code", lambda b, n: b.op("Concat", self._halves(spec), n, axis=0))
+        return self._expanded((spec,), by_code_order=True)
 
     def fixed_point_table(self, tables: Sequence[FixedPointTable]) -> Value:
         """Returns the concatenated tables of fixed-point arithmetic, `[N]` float32."""
@@ -83,7 +71,7 @@ class Tables:
             if shift > 0:
                 # Div rounds towards zero, so the dividend must not be negative.
                 first = table.low >> shift
-                raised = b.op("Sub", [codes, b.i32(first << shift)], f"{name}.raised")
+                raised = b.op("Sub", [codes, b.i32(first << shift)], "raised")
                 steps: Value = b.op("Div", [raised, b.i32(2**shift)], f"{name}.steps")
             else:
                 steps = b.op("Mul", [codes, b.i32(2**-shift)], f"{name}.steps") if shift else codes
@@ -98,40 +86,21 @@ class Tables:
         text = f"vitis_{table.activation.lower()}_{table.fix_position}_{table.low}_{table.high}"
         return self._once(table, safe_name(text), make)
 
-    def _halves(self, spec: TableSpec) -> tuple[Value, Value]:
-        """Returns the entries for quantized values from 0 on and those for negative ones, each in ascending order."""
-        if spec not in self._halves_made:
-            builder = Builder(self.model, prefix=PREFIX)
-            self._halves_made[spec] = self._call(builder, spec, _name(spec))
-            self._insert(builder)
-        return self._halves_made[spec]
-
-    def _call(self, b: Builder, spec: TableSpec, name: str) -> tuple[Value, Value]:
-        n = linear_length(spec.activation, spec.bits, spec.step)
-        assert n is not None
-        unit = np.float32(spec.unit)
-        tanh = spec.activation.name == "Tanh"
-        scale = np.float32(KNOT_UNIT if tanh else KNOT_UNIT / 2) / unit
-        offset = np.float32(0.0 if tanh else 0.5) / unit
-        knots = np.asarray(TANH_KNOTS, np.int32).reshape(-1, 1)
-        segments = [b.i32(knots[:-1]), b.i32(np.diff(knots, axis=0))]
-        padding = b.i64([0, spec.size // 2 - n + 1])
-        inputs = [*segments, b.i32(n // SEGMENTS), padding, b.f32(scale), b.f32(offset)]
-        if not self.functions:
-            inner = Builder(self.model, prefix=f"{b.prefix}/{name}")
-            results = _emit_halves(inner, inputs)
-            b.nodes += inner.nodes
-            return results
-        from_zero, below_zero = (b.value(f"{name}.{part}") for part in FUNCTION_OUTPUTS)
-        b.add(FUNCTION, inputs, [from_zero, below_zero], name, domain=DOMAIN)
-        if not any((f.domain, f.name) == (DOMAIN, FUNCTION) for f in self.model.functions):
-            self.model.functions.append(table_function(self.model.opset))
-        return from_zero, below_zero
+    def _expanded(self, specs: tuple[TableSpec, ...], by_code_order: bool) -> Value:
+        """Returns the concatenated tables of specs with equal sizes and equal segments, computed from the knots."""
+        name = _joined(specs) + (".by_code" if by_code_order else "")
+        return self._once((specs, by_code_order), name, lambda b, n: _emit_expansion(b, specs, by_code_order, n))
 
     def _initializer(self, spec: TableSpec, by_code_order: bool) -> Value:
-        activation = spec.activation
-        function = activation.residual if activation.kind == "relu_table" else activation
-        entries = table_of(lambda x: function(x) / spec.unit, spec.step, spec.bits)
+        if spec.piecewise_linear:
+            scale, offset = _scale_and_offset(spec)
+            entries = (
+                piecewise_linear_tanh(signed_codes(spec.bits), _knot_steps(spec)).astype(np.float32) * scale + offset
+            )
+        else:
+            activation = spec.activation
+            function = activation.residual if activation.kind == "relu_table" else activation
+            entries = table_of(lambda x: function(x) / spec.unit, spec.step, spec.bits)
         return self.model.constant(by_code(entries) if by_code_order else entries, np.float32)
 
     def _once(self, what: Hashable, name: str, make: Callable[[Builder, str], Value]) -> Value:
@@ -148,47 +117,77 @@ class Tables:
         self._nodes += len(builder.nodes)
 
 
-def table_function(opset: int) -> onnx.FunctionProto:
-    """`ActivationTable(low [64,1], rise [64,1], length, padding [2], scale, offset) -> from_zero [N], below_zero [N]`.
+def _emit_expansion(b: Builder, specs: Sequence[TableSpec], by_code_order: bool, name: str) -> Value:
+    """Emits the entries `floor(rise * place + start) * scale + offset`, each segment a row.
 
-    Computes `scale * T(k) + offset` for the quantized values `0 <= k < N` and `-N <= k < 0`, where T is the
-    piecewise-linear tanh of docs/quant_lstm_cell.md, "The default tables", in units of the knots. `low` is the first
-    knot of each segment, `rise` the difference to the next knot, `length` the number of quantized values per segment,
-    `padding` 0 and `N + 1 - 64 * length`. Everything before the multiplication by `scale` is integer.
+    onnxruntime takes 40 us and more for each node that it folds, so there are few. `place` is the place within a
+    segment, 0 .. 1 (excluded). All steps before the multiplication by `scale` are exact in float32: segments have up
+    to 512 quantized values, and knots are at most 2^14.
     """
-    proto = onnx.ModelProto(ir_version=10)
-    proto.opset_import.add(domain="", version=opset)
-    proto.graph.name = "scratch"
-    scratch = Model(proto)
-    scratch.constant_prefix = ""
-    b = Builder(scratch)
-    halves = _emit_halves(b, [Variable(name) for name in FUNCTION_INPUTS])
-    function = onnx.FunctionProto(domain=DOMAIN, name=FUNCTION)
-    function.doc_string = (
-        "Halves of a piecewise-linear activation table: scale * T(k) + offset for k >= 0 and for k < 0."
-    )
-    function.input.extend(FUNCTION_INPUTS)
-    function.output.extend(v.name for v in halves)
-    function.opset_import.add(domain="", version=opset)
-    function.node.extend(body_nodes(b.nodes))
-    return function
+    length = _segment_length(specs[0])
+    assert length is not None
+    rise, start = _segments(specs[0].size // length, by_code_order)
+    if length <= SEGMENTS:
+        place: Value = b.f32(np.arange(length) / length)
+    else:
+        place = b.op("Range", [b.f32(0.0), b.f32(1.0), b.f32(1.0 / length)], "place")
+    rises = b.op("Mul", [b.f32(rise), place], "rises")
+    rows = b.op("Floor", [b.op("Add", [rises, b.f32(start)], "raised")], "rows")
+    scales, offsets = zip(*map(_scale_and_offset, specs), strict=True)
+    entries = b.op("Mul", [rows, b.f32(_stacked(scales))], "scaled")
+    if any(offsets):
+        entries = b.op("Add", [entries, b.f32(_stacked(offsets))], "entries")
+    return b.op("Reshape", [entries, b.i64([-1])], name)
 
 
-def _emit_halves(b: Builder, inputs: Sequence[Value]) -> tuple[Variable, Variable]:
-    """Emits the nodes of `ActivationTable`.
+def _segments(count: int, by_code_order: bool) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
+    """Returns the rise and the start of `count` segments, those beyond the knots among them, each `[count, 1]`.
 
-    onnxruntime takes 40 us for each node that it folds, so there are few: T is odd, and each segment is a row.
+    Starts hold what rounds halves away from zero: 1/2 for segments from 0 on, and for others, which begin at the knot
+    that is farther from 0, the largest number below 1/2 that the places of every length make a difference of.
     """
-    low, rise, length, padding, scale, offset = inputs
-    place = b.op("Range", [b.i32(0), length, b.i32(1)], "place")
-    raised = b.op("Add", [b.op("Mul", [rise, place], "rises"), b.op("Div", [length, b.i32(2)], "half")], "raised")
-    rows = b.op("Add", [b.op("Div", [raised, length], "parts"), low], "rows")
-    inside = b.op("Reshape", [rows, b.i64([-1])], "inside")
-    magnitudes = b.op("Pad", [inside, padding, b.i32(TANH_KNOTS[-1])], "magnitudes")
-    scaled = b.op("Mul", [b.cast(magnitudes, np.float32, "magnitudes.float"), scale], "scaled")
-    rising = b.op("Slice", [scaled, b.i64([0]), b.i64([-1])], "rising")
-    falling = b.op("Slice", [scaled, *(b.i64([i]) for i in (-1, 0, 0, -1))], "falling")
-    return b.op("Add", [rising, offset], FUNCTION_OUTPUTS[0]), b.op("Sub", [offset, falling], FUNCTION_OUTPUTS[1])
+    knots = np.pad(np.asarray(TANH_KNOTS, np.float64), (0, count // 2 - SEGMENTS), mode="edge")
+    rise = np.diff(knots)
+    from_zero = np.stack([rise, knots[:-1] + 0.5])
+    below_zero = np.stack([rise[::-1], -knots[:0:-1] + (0.5 - 1 / MOST_PLACES)])
+    order = (from_zero, below_zero) if by_code_order else (below_zero, from_zero)
+    rises, starts = np.concatenate(order, axis=1).astype(np.float32).reshape(2, -1, 1)
+    return rises, starts
+
+
+def _stacked(values: Sequence[np.float32]) -> npt.NDArray[np.float32]:
+    """Returns one value for each table, which has the axes segment and place."""
+    return np.asarray(values, np.float32).reshape(-1, 1, 1) if len(values) > 1 else np.asarray(values[0], np.float32)
+
+
+def _scale_and_offset(spec: TableSpec) -> tuple[np.float32, np.float32]:
+    """Returns what tanh in units of the knots is multiplied by, and what is added to it."""
+    unit = np.float32(spec.unit)
+    if spec.activation.name == "Tanh":
+        return np.float32(KNOT_UNIT) / unit, np.float32(0.0)
+    return np.float32(KNOT_UNIT / 2) / unit, np.float32(0.5) / unit
+
+
+def _knot_steps(spec: TableSpec) -> int:
+    """Returns the number of quantized values between 0 and the last knot."""
+    steps = linear_length(spec.activation, spec.bits, spec.step)
+    assert steps is not None
+    return steps
+
+
+def _segment_length(spec: TableSpec) -> int | None:
+    """Returns the quantized values of a segment; None if the table is not computed from the knots.
+
+    Only powers of two divide the table into whole segments.
+    """
+    if not spec.piecewise_linear:
+        return None
+    length = _knot_steps(spec) // SEGMENTS
+    return length if length.bit_count() == 1 else None
+
+
+def _joined(specs: Sequence[TableSpec]) -> str:
+    return "+".join(map(_name, specs))
 
 
 def _name(spec: TableSpec) -> str:

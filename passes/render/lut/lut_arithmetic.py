@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
@@ -39,6 +40,7 @@ from rnnqc.passes.render.operands.emit_codes import (
     without_nan,
 )
 from rnnqc.passes.render.operands.emit_wide_codes import WIDE_BITS, weighted_sum
+from rnnqc.passes.render.operands.table_step import StepInputs
 
 
 @dataclass(frozen=True)
@@ -223,12 +225,14 @@ class _Emitter:
         joint = cell.type.joint
         if joint == len(cell.type.gates):
             g = body.op("Add", [units, projected[0]], "preactivation")
-            return IntegerStep(body, cell, numbers, self.w, before, g, state if cell.type.state_points else None)
+            given = StepInputs(g, state if cell.type.state_points else None)
+            return IntegerStep(body, cell, numbers, self.w, before, given)
         sizes = body.i64([joint * hidden, hidden])
         recurrent: Value | None = None
         if cell.linear_before_reset:
             names = ["hidden.units.gates", "hidden.units.candidate"]
             units, recurrent = body.ops("Split", [units, sizes], names, axis=1)
         g = body.op("Add", [units, projected[0]], "preactivation")
-        product = products[1].of_state if not cell.linear_before_reset else None
-        return IntegerStep(body, cell, numbers, self.w, before, g, state, projected[1], recurrent, product)
+        product = partial(products[1].of_state, body) if not cell.linear_before_reset else None
+        given = StepInputs(g, state, projected[1], recurrent, product)
+        return IntegerStep(body, cell, numbers, self.w, before, given)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,6 +15,7 @@ from rnnqc.ir.builder import Builder
 from rnnqc.passes.cells.sequence_lengths import positive_zeros
 from rnnqc.passes.fold.integer_operands import Operands
 from rnnqc.passes.formats.point_format import stays_between_bounds
+from rnnqc.passes.render.operands.table_step import StepInputs, TableStep
 
 
 @dataclass(frozen=True)
@@ -87,8 +88,10 @@ def for_each_row(b: Builder, cell: Cell, per_unit: Value, gates: int, name: str)
     return per_unit if batch is None else b.op("Expand", [per_unit, b.i64([batch, gates * cell.hidden_size])], name)
 
 
-class IntegerStep:
+class IntegerStep(TableStep):
     """`rnnqc.cells.equations.Step` on real pre-activations in quantization steps, and tables.
+
+    The state of an LSTM is in units of its LSB, h R of a candidate in units of its pre-activation.
 
     Args:
         body: Collects the nodes of the step.
@@ -96,91 +99,28 @@ class IntegerStep:
         numbers: Its scalars.
         w: Its constants.
         before: Constants of the loop.
-        joint: Pre-activations `[B,nH]` of the joint gates.
-        state: The float state before the step `[B,H]`, for an LSTM in units of its LSB. None for an RNN.
-        projected: x W + B `[B,H]` of a GRU's candidate.
-        recurrent: h R of the candidate with linear_before_reset, in units of its pre-activation.
-        product: Computes (r * h) R of the candidate without linear_before_reset.
+        given: The values before the step.
     """
 
     def __init__(
-        self,
-        body: Builder,
-        cell: Cell,
-        numbers: LutNumbers,
-        w: Operands,
-        before: LoopConstants,
-        joint: Value,
-        state: Value | None,
-        projected: Value | None = None,
-        recurrent: Value | None = None,
-        product: Callable[[Builder, Value], Value] | None = None,
+        self, body: Builder, cell: Cell, numbers: LutNumbers, w: Operands, before: LoopConstants, given: StepInputs
     ) -> None:
-        self.body, self.cell, self.numbers, self.w, self.before = body, cell, numbers, w, before
-        self.input_forget, self.linear_before_reset = cell.input_forget, cell.linear_before_reset
-        self._state, self._projected, self._recurrent, self._product = state, projected, recurrent, product
-        gates = cell.type.joint
-        self._values: list[Value] = []
-        self._sums: list[Value] = []
-        names = cell.type.gates[:gates]
-        if is_uniform(cell, numbers, w):
-            self._values = list(self._uniform_gates(joint, names))
-        elif gates == 1:
-            self._sums = [joint]
-        else:
-            sizes = body.i64([cell.hidden_size] * gates)
-            self._sums = list(body.ops("Split", [joint, sizes], [f"{n}.product" for n in names], axis=1))
-
-    @property
-    def state(self) -> Value:
-        """The float state before the step."""
-        assert self._state is not None
-        return self._state
+        self.numbers, self.w, self.before = numbers, w, before
+        super().__init__(body, cell, given, w.hidden_bias)
 
     @property
     def _single(self) -> bool:
         return self.cell.static_batch == 1
 
-    def gate(self, k: int, peephole: Value | None = None) -> Value:
-        """Returns the activation of gate k."""
-        if self._values:
-            return self._values[k]
-        value, name, hidden = self._sums[k], self.cell.type.gates[k], self.cell.hidden_size
-        if self.w.P is not None and peephole is not None:
-            place = self.cell.type.peephole_gates.index(k)
-            bounds = [self.body.i64([v]) for v in (place * hidden, (place + 1) * hidden, 0)]
-            part = self.body.op("Slice", [self.w.P, *bounds], f"{name}.peephole")
-            term = self.body.op("Mul", [part, peephole], f"{name}.peephole.product")
-            value = self.body.op("Add", [value, term], f"{name}.sum")
-        return self._gate(k, value)
+    def _constant(self, value: float) -> Value:
+        return self.body.f32(value)
 
-    def projected(self, k: int) -> Value:
-        """Returns x W + B of gate k."""
-        assert self._projected is not None
-        return self._projected
-
-    def recurrent(self, k: int) -> Value:
-        """Returns h R of gate k, plus the bias inside the product with the reset gate."""
-        assert self._recurrent is not None
-        biased = [self._recurrent, self.w.hidden_bias]
-        return self.body.op("Add", biased, f"{self.cell.type.gates[k]}.hidden_product.biased")
-
-    def recurrent_of(self, k: int, value: Value) -> Value:
-        """Returns value R of gate k."""
-        assert self._product is not None
-        return self._product(self.body, value)
-
-    def activated(self, k: int, part: Value, projected: Value) -> Value:
-        """Returns the activation of gate k for part + projected."""
-        return self._gate(k, self.body.op("Add", [part, projected], f"{self.cell.type.gates[k]}.product"))
-
-    def coupled(self, gate: Value) -> Value:
-        """Returns 1 - gate."""
-        return self.body.op("Sub", [self.body.f32(1.0), gate], "forget_gate.coupled")
-
-    def complement(self, gate: Value) -> Value:
-        """Returns 1 - gate."""
-        return self.body.op("Sub", [self.body.f32(1.0), gate], "complement")
+    def _peephole(self, k: int) -> Value | None:
+        if self.w.P is None:
+            return None
+        place, hidden = self.cell.type.peephole_gates.index(k), self.cell.hidden_size
+        bounds = [self.body.i64([v]) for v in (place * hidden, (place + 1) * hidden, 0)]
+        return self.body.op("Slice", [self.w.P, *bounds], f"{self.cell.type.gates[k]}.peephole")
 
     def product(self, a: Value, b: Value, point: str) -> Value:
         """Returns a * b."""
@@ -221,16 +161,18 @@ class IntegerStep:
         if self._single:
             taken: Value = body.op("GatherElements", [table, index], f"{name}.value", axis=1)
         else:
-            taken = self._lookup(table, index, [-1, hidden], name)
+            taken = self._looked_up(table, index, hidden, name)
         if output.kind == RELU_TABLE:
             return body.op("Add", [emit_exact(body, "Relu", 0.0, 0.0, state, f"{name}.relu"), taken], name)
         return taken
 
-    def _uniform_gates(self, g: Value, names: Sequence[str]) -> Sequence[Value]:
-        body, hidden = self.body, self.cell.hidden_size
+    def _all_at_once(self, joint: Value) -> Sequence[Value]:
+        if not is_uniform(self.cell, self.numbers, self.w):
+            return []
+        body, hidden, names = self.body, self.cell.hidden_size, self.cell.type.gates[: self.cell.type.joint]
         table, offsets, count = self.before.gate_table, self.before.offsets, len(names)
         assert table is not None
-        codes = body.cast(self._limited(g), np.int32, "codes")
+        codes = body.cast(self._limited(joint), np.int32, "codes")
         if self._single:
             if count == 1:
                 return [body.op("GatherElements", [table, codes], names[0], axis=1)]
@@ -239,8 +181,8 @@ class IntegerStep:
             return body.ops("Split", [values, body.i64([1] * count)], list(names), axis=0)
         if offsets is not None:
             codes = body.op("Add", [codes, offsets], "indices")
-        values = self._lookup(table, codes, [-1, count * hidden], "gates")
-        return [values] if count == 1 else body.ops("Split", [values, body.i64([hidden] * count)], list(names), axis=1)
+        values = self._looked_up(table, codes, count * hidden, "gates")
+        return [values] if count == 1 else self._split(values, names)
 
     def _limited(self, g: Value) -> Value:
         f, body, limits = self.numbers, self.body, self.before.limits
@@ -249,13 +191,6 @@ class IntegerStep:
         return body.op(
             "Max", [body.op("Min", [g, limits[1]], "preactivation.below"), limits[0]], "preactivation.limited"
         )
-
-    def _lookup(self, table: Value, indices: Value, shape: list[int], name: str) -> Value:
-        # GatherElements takes 0.6 ns per element in onnxruntime, Gather 8.
-        body = self.body
-        flat = body.op("Reshape", [indices, body.i64([-1])], f"{name}.indices")
-        taken = body.op("GatherElements", [table, flat], f"{name}.taken", axis=0)
-        return body.op("Reshape", [taken, body.i64(shape)], f"{name}.values")
 
     def _gate(self, k: int, value: Value) -> Value:
         body, f, hidden = self.body, self.numbers, self.cell.hidden_size
@@ -271,7 +206,7 @@ class IntegerStep:
             if f.gate_table_offset[k]:
                 codes = body.op("Add", [codes, body.i32(f.gate_table_offset[k])], f"{name}.indices")
             assert table is not None
-            return self._lookup(table, codes, [-1, hidden], name)
+            return self._looked_up(table, codes, hidden, name)
         if kind == RELU_TABLE:
             n = f.gate_index_size[k] / 2
             scaled = body.op("Mul", [v, body.f32(f.gate_index_scale[k])], f"{name}.scaled")
@@ -280,7 +215,7 @@ class IntegerStep:
             whole = body.cast(limited, np.int32, f"{name}.codes")
             indices = body.op("Add", [whole, body.i32(f.gate_table_offset[k])], f"{name}.indices")
             assert table is not None
-            rest = self._lookup(table, indices, [-1, hidden], f"{name}.rest")
+            rest = self._looked_up(table, indices, hidden, f"{name}.rest")
             return body.op("Add", [emit_exact(body, "Relu", 0.0, 0.0, v, f"{name}.relu"), rest], name)
         return emit_exact(body, kind, activation.alpha, activation.beta, v, name)
 

@@ -18,7 +18,7 @@ from rnnqc.lowering.record import earlier_record
 from rnnqc.lowering.reports.report import Entry, Report
 from rnnqc.lowering.reports.stock_speed import STOCK_WEIGHTS, slow_custom_cells
 from rnnqc.lowering.run import Passed
-from rnnqc.passes import LowerQuantOperators, RemoveSorting
+from rnnqc.passes import LowerQuantOperators, ReadDynamicProducts, RemoveSorting
 from rnnqc.passes.analysis.custom_points import points_of_recurrences
 from rnnqc.passes.analysis.custom_products import cells_with_kernels
 from rnnqc.passes.analysis.rest_weights import points_of_weights
@@ -37,6 +37,8 @@ POOR_DB, POOR_REST_DB = 20.0, 30.0
 """rnnqc warns below this SQNR; the second bound applies if weights outside the recurrent layers were quantized, too."""
 OWN_DATA = "Resolution: compare on your own data (rnnqc verify FLOAT LOWERED --data DATA); "
 CALIBRATE = "--calibration DATA fits ranges to it, and "
+_TOLD = (LowerQuantOperators.info.name, ReadDynamicProducts.info.name)
+"""Passes whose remarks on what becomes of a quantization are told."""
 REPORT = "--report OUT.html says where the loss is made."
 
 
@@ -66,7 +68,7 @@ def warnings_of(plan: Plan, passed: Passed, entries: Sequence[Entry], steps: Seq
         *all_told(Code.IDLE_RULE, _idle_rules(plan, passed, entries)),
         *all_told(Code.NOT_SORTED, _kept_sorting(plan, passed)),
         *(r.told for r in passed.remarks_of(Outcome.WARNING)),
-        *(r.told for r in passed.remarks if r.pass_name == LowerQuantOperators.info.name and r.action),
+        *(r.told for r in passed.remarks if r.pass_name in _TOLD and r.action),
         *all_told(Code.IDLE_OVERRIDE, idle_overrides(plan.recipe, [r.effects for r in passed.results])),
         *all_told(Code.CLIPPED, clipping_warnings(c for r in passed.results for c in r.clipped)),
         *all_told(Code.EXPORTED_CELL, _exported_cells(plan, entries)),

@@ -271,9 +271,7 @@ void CellInputs::ReadConstants(const ort::KernelInfo& info, const OrtValue** inp
   }
 }
 
-void CellInputs::Keep(size_t input, const OrtValue* table, int64_t count) {
-  const float* values = ort::DataOf<const float>(api_, table);
-  kept_[input].assign(values, values + count);
+void CellInputs::Skip(size_t input) {
   needed_count_ = static_cast<size_t>(std::remove(needed_, needed_ + needed_count_, input) - needed_);
 }
 
@@ -311,7 +309,6 @@ Sizes CellInputs::Use(const OrtValue* const* inputs, int64_t input_size, CellArg
 }
 
 void CellInputs::UseGateTable(const OrtValue* const* inputs, int64_t required, CellArgs* args) const {
-  args->gate_table = kept(kGateTable);
   if (inputs[kGateTable] == nullptr) return;
   if (!gate_table_is_constant_) CheckGateTable(inputs[kGateTable], required);
   args->gate_table = ort::DataOf<const float>(api_, inputs[kGateTable]);

@@ -91,10 +91,8 @@ class CellInputs {
   bool has_constant_weights() const { return constant_weights_; }
   bool has_constant_gate_table() const { return gate_table_is_constant_; }
 
-  // Keeps the `count` values of a constant table that runs hardly use, so that they need not read it.
-  void Keep(size_t input, const ort::OrtValue* table, int64_t count);
-  // Its values, or null.
-  const float* kept(size_t input) const { return kept_[input].empty() ? nullptr : kept_[input].data(); }
+  // Lets runs leave out an input.
+  void Skip(size_t input);
 
   // Reads the inputs of a run.
   void Read(ort::OrtKernelContext* context, const ort::OrtValue** inputs) const;
@@ -153,7 +151,6 @@ class CellInputs {
   size_t needed_[kInputCount] = {};  // the first needed_count_ are what a run reads
   size_t needed_count_ = 0;
   bool has_output_[kMostOutputs] = {};
-  std::vector<float> kept_[kUsedInputs];
   bool gate_table_is_constant_ = false;
   bool constant_weights_ = false;
 };

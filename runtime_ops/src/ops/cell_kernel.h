@@ -5,6 +5,7 @@
 #include <string>
 #include <utility>
 
+#include "cells/driver/kept_tables.h"
 #include "cells/driver/layer.h"
 #include "kernels/dispatch.h"
 #include "ops/cell_inputs.h"
@@ -21,8 +22,8 @@ struct ConstantTables {
 };
 
 // A node of an operator. `Cell` defines its type of cell: Config, kHasCellTable, Operator(), Read(info),
-// CheckInputs(config, inputs), CheckCellTable(config, shape), FindLinear(config, tables, linear) and MakeLayer(config,
-// kernels, parameters, tables).
+// CheckInputs(config, inputs), CheckCellTable(config, shape), Extent(config, tables) and MakeLayer(config, kernels,
+// parameters, tables).
 template <typename Cell>
 class CellKernel {
  public:
@@ -39,7 +40,7 @@ class CellKernel {
     inputs_.ReadConstants(info, inputs);
     if (inputs[kGateTable] != nullptr) inputs_.CheckGateTable(inputs[kGateTable], RequiredGateTableSize(config_));
     if (HasCellTable(inputs)) cell_table_size_ = CheckedCellTableSize(inputs);
-    FindLinearForm(inputs);
+    KeepTables(inputs);
     if (inputs_.has_constant_weights()) layer_ = MakeLayer(inputs, inputs_.sizes());
   }
 
@@ -51,9 +52,13 @@ class CellKernel {
     inputs_.Read(context, inputs);
     CellArgs args{};
     const Sizes sizes = inputs_.Use(inputs, layer_ == nullptr ? -1 : layer_->input_size(), &args);
-    inputs_.UseGateTable(inputs, RequiredGateTableSize(config_), &args);
+    if (kept_ != nullptr) {
+      args.gate_table = kept_->gate();
+    } else {
+      inputs_.UseGateTable(inputs, RequiredGateTableSize(config_), &args);
+    }
     UseCellTable(inputs, &args);
-    args.linear = linear_.get();
+    if (kept_ != nullptr) args.linear = &kept_->linear();
     inputs_.UseOutputs(context, sizes, &args);
 
     const std::unique_ptr<Layer> layer_now = layer_ == nullptr ? MakeLayer(inputs, sizes) : nullptr;
@@ -84,14 +89,14 @@ class CellKernel {
     return tables;
   }
 
-  void FindLinearForm(const ort::OrtValue* const* inputs) {
+  void KeepTables(const ort::OrtValue* const* inputs) {
     const ConstantTables tables = TablesOf(inputs);
     if (config_.is_grid() || tables.gate == nullptr) return;
-    auto linear = std::make_unique<LinearTables>();
-    if (!Cell::FindLinear(config_, tables, linear.get())) return;
-    linear_ = std::move(linear);
-    inputs_.Keep(kGateTable, inputs[kGateTable], RequiredGateTableSize(config_));
-    if (tables.cell != nullptr) inputs_.Keep(kCellTable, inputs[kCellTable], tables.cell_size);
+    const auto gate_size = static_cast<size_t>(RequiredGateTableSize(config_));
+    kept_ = KeptTables::Find(Cell::Extent(config_, tables), tables.gate, gate_size);
+    if (kept_ == nullptr) return;
+    inputs_.Skip(kGateTable);
+    inputs_.Skip(kCellTable);
   }
 
   std::unique_ptr<Layer> MakeLayer(const ort::OrtValue* const* inputs, Sizes sizes) const {
@@ -102,14 +107,14 @@ class CellKernel {
     parameters.w = w.matrix;
     parameters.r = r.matrix;
     // Where the tables have a linear form, runs do not read them.
-    const ConstantTables tables = linear_ == nullptr ? TablesOf(inputs) : ConstantTables{};
+    const ConstantTables tables = kept_ == nullptr ? TablesOf(inputs) : ConstantTables{};
     return Cell::MakeLayer(config_, kernels_, parameters, tables);
   }
 
   void UseCellTable(const ort::OrtValue* const* inputs, CellArgs* args) const {
-    if (inputs_.kept(kCellTable) != nullptr) {
+    if (kept_ != nullptr) {
       args->cell_table_size = cell_table_size_;
-      args->cell_table = inputs_.kept(kCellTable);
+      args->cell_table = kept_->cell();
     } else if (HasCellTable(inputs)) {
       args->cell_table_size = cell_table_size_ > 0 ? cell_table_size_ : CheckedCellTableSize(inputs);
       args->cell_table = ort::DataOf<const float>(api_, inputs[kCellTable]);
@@ -121,9 +126,9 @@ class CellKernel {
   const typename Cell::Config config_;
   CellInputs inputs_;
   const KernelTable& kernels_;
-  int64_t cell_table_size_ = 0;           // of a constant one
-  std::unique_ptr<LinearTables> linear_;  // null if the tables are not constant or have no such form
-  std::unique_ptr<Layer> layer_;          // null if the weights are not constant
+  int64_t cell_table_size_ = 0;             // of a constant one
+  std::shared_ptr<const KeptTables> kept_;  // null if the tables are not constant or have no linear form
+  std::unique_ptr<Layer> layer_;            // null if the weights are not constant
   ScratchPool scratch_pool_;
 };
 

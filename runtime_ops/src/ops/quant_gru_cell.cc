@@ -19,8 +19,8 @@ namespace {
 struct HiddenCell {
   static constexpr bool kHasCellTable = false;
   static void CheckCellTable(const CellConfig&, const ort::Shape&) {}
-  static bool FindLinear(const CellConfig& config, const ConstantTables& tables, LinearTables* linear) {
-    return FindGateTables(config, tables.gate, linear);
+  static TableExtent Extent(const CellConfig& config, const ConstantTables& tables) {
+    return GateTablesOf(config, tables.gate);
   }
 };
 

@@ -42,8 +42,9 @@ struct Lstm {
     }
   }
 
-  static bool FindLinear(const Config& config, const ConstantTables& tables, LinearTables* linear) {
-    return tables.cell != nullptr && FindLinearTables(config, tables.gate, tables.cell, tables.cell_size, linear);
+  static TableExtent Extent(const Config& config, const ConstantTables& tables) {
+    if (tables.cell == nullptr) return {};
+    return TablesOf(config, tables.gate, tables.cell, tables.cell_size);
   }
 
   static std::unique_ptr<Layer> MakeLayer(const Config& config, const KernelTable& kernels,

@@ -1,7 +1,7 @@
 """Recurrent operators that are not ONNX's own: each is listed with what to do, and --strict refuses the model.
 
 What these would catch: a recurrent operator of another domain that nobody mentions; one that is mentioned, but not in
-subgraphs; an operator with a similar name that is none.
+subgraphs and functions; an operator with a similar name that is none.
 """
 
 from __future__ import annotations
@@ -29,33 +29,39 @@ FOREIGN = {
 OTHERS = [("com.microsoft", "Gelu", {}), ("org.pytorch.aten", "ATen", {"operator": "relu"}), ("my.ops", "turn", {})]
 
 
-def model(domain: str, op: str, attributes: dict[str, str], branch: bool = False) -> onnx.ModelProto:
-    """A layer that is lowered, and a custom operator behind it, or in a branch."""
+def model(domain: str, op: str, attributes: dict[str, str], place: str = "main graph") -> onnx.ModelProto:
+    """A layer that is lowered, and a custom operator behind it, or in a branch, or in a function."""
     proto = LstmCase(outputs=("Y",)).model()
     node = helper.make_node(op, ["Y"], ["Z"], "custom", domain=domain, **attributes)
     shown = helper.make_tensor_value_info("Z", TensorProto.FLOAT, None)
-    if branch:
+    if place == "branch":
         other = helper.make_node("Identity", ["Y"], ["Z"])
         branches = {f"{k}_branch": helper.make_graph([n], k, [], [shown]) for k, n in (("then", node), ("else", other))}
         node = helper.make_node("If", ["flag"], ["Z"], "choice", **branches)
         proto.graph.input.append(helper.make_tensor_value_info("flag", TensorProto.BOOL, []))
+    imports = [*proto.opset_import, helper.make_opsetid(domain, 1)]
+    if place == "function":
+        proto.functions.append(helper.make_function("test.functions", "Outer", ["Y"], ["Z"], [node], imports))
+        imports.append(helper.make_opsetid("test.functions", 1))
+        node = helper.make_node("Outer", ["Y"], ["Z"], "call", domain="test.functions")
     proto.graph.node.append(node)
     proto.graph.output.append(shown)
-    proto.opset_import.append(helper.make_opsetid(domain, 1))
+    del proto.opset_import[:]
+    proto.opset_import.extend(imports)
     return proto
 
 
-@pytest.mark.few(4)
-@pytest.mark.parametrize("branch", [False, True], ids=["main graph", "branch"])
+@pytest.mark.few(6)
+@pytest.mark.parametrize("place", ["main graph", "branch", "function"])
 @pytest.mark.parametrize("name", FOREIGN)
 def test_reported(
-    name: str, branch: bool, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    name: str, place: str, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # The nodes lack inputs and attributes, for which onnxruntime calls the models invalid.
     monkeypatch.setattr("rnnqc.lowering.lower.refuse_invalid_input", lambda *_: None)
     domain, op, attributes, reason, action = FOREIGN[name]
-    onnx.save(model(domain, op, attributes, branch), tmp_path / "in.onnx")
-    path = "choice/then_branch/custom" if branch else "custom"
+    onnx.save(model(domain, op, attributes, place), tmp_path / "in.onnx")
+    path = {"main graph": "custom", "branch": "choice/then_branch/custom", "function": "call/custom"}[place]
     entries = {e.node: e for e in rnnqc.lower(tmp_path / "in.onnx").report.entries}
     assert entries["the_lstm"].status == "lowered"
     entry = entries[path]

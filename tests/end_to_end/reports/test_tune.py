@@ -32,7 +32,7 @@ from rnnqc.search.units import WEIGHT_CHOICES
 from tests.runs.commands import Result
 from tests.runs.sessions import Array, save_arrays
 from tests.subjects.lstm_models import RecurrentCase
-from tests.subjects.protos import of_nodes
+from tests.subjects.protos import of_nodes, parse
 
 T, B, I, H = 12, 2, 16, 32  # noqa: E741
 SENSITIVE, IDLE = "main", "side"
@@ -503,3 +503,20 @@ def test_layers_of_the_same_weights_are_one_unit() -> None:
     lowered = rnnqc.lower(proto, parse_recipe(recipe_text(tuned), "tuned.toml"))
     assert lowered.report.weight_bytes[1] == tuned.weight_bytes[1]
     assert " and 1 more" in tuned.rows[0]["point"]
+
+
+def test_the_verdict_is_that_of_verify(tmp_path: Path) -> None:
+    """Would catch: an output that does not vary on the data called good for its infinite SQNR."""
+    rng = np.random.default_rng(0)
+    proto = parse(
+        '<ir_version: 8, opset_import: ["": 17]> g (float[T,1,8] x) => (float[1,1,16] y) <float big = {90.0}> '
+        "{ all, last = LSTM <hidden_size = 16> (x, W, R) sum = Add (last, big) y = Sigmoid (sum) }",
+        W=rng.standard_normal((1, 64, 8)).astype(np.float32),
+        R=rng.standard_normal((1, 64, 16)).astype(np.float32),
+    )
+    data = [{"x": rng.standard_normal((12, 1, 8)).astype(np.float32)} for _ in range(2)]
+    tuned = tune(proto, data, min_sqnr=30.0, models=2)
+    lowered = rnnqc.lower(proto, parse_recipe(recipe_text(tuned), "tuned.toml"))
+    assert tuned.verdict == rnnqc.verify(proto, lowered, data).verdict
+    assert tuned.verdict is not None and tuned.verdict.level == "watch"
+    assert "this comparison shows little" in tuned.headline

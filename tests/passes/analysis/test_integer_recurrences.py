@@ -13,12 +13,13 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
-from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_dynamic, quantize_static
+from onnxruntime.quantization import CalibrationDataReader, QuantFormat, quantize_static
 
 import rnnqc
 from rnnqc.ir import Model
 from rnnqc.passes.analysis.integer_recurrences import integer_recurrences
 from tests.generate import RecurrenceCase
+from tests.generate.outer_forms import called
 from tests.runs.commands import in_process
 from tests.subjects.lstm_models import LstmCase
 from tests.subjects.protos import of_nodes
@@ -39,22 +40,15 @@ def _quantized(form: str, how: str, folder: Path) -> Path:
     case = RecurrenceCase(form=form)
     source, target = folder / "float.onnx", folder / "quantized.onnx"
     onnx.save(case.model(), source)
-    if how == "dynamic":
-        quantize_dynamic(source, target, weight_type=QuantType.QInt8, extra_options={"EnableSubgraph": True})
-    else:
-        wanted = ["MatMul", "Sigmoid", "Add", "Mul"]
-        data = _Data(case.feeds())
-        quantize_static(source, target, data, quant_format=getattr(QuantFormat, how), op_types_to_quantize=wanted)
+    wanted = ["MatMul", "Sigmoid", "Add", "Mul"]
+    data = _Data(case.feeds())
+    quantize_static(source, target, data, quant_format=getattr(QuantFormat, how), op_types_to_quantize=wanted)
     return target
 
 
-@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("form", "how", "op"),
     [
-        ("scan", "dynamic", "Scan"),
-        ("loop", "dynamic", "Loop"),
-        ("unrolled", "dynamic", "MatMulInteger"),
         ("unrolled", "QOperator", "QLinearMatMul"),
         ("unrolled", "QDQ", "MatMul"),
     ],
@@ -81,6 +75,13 @@ def test_what_onnxruntime_has_quantized(
     assert result.code == 3 and "are not lowered" in result.err and not target.exists()
     inspected = in_process(capfd, "inspect", source)
     assert inspected.code == 0 and "stays as it is" in " ".join(inspected.out.split())
+
+
+@pytest.mark.parametrize("calls", ["function", "nested"])
+def test_in_functions(calls: str, tmp_path: Path) -> None:
+    proto = called(onnx.load(_quantized("unrolled", "QOperator", tmp_path)), calls)
+    (entry,) = rnnqc.lower(proto).report.entries
+    assert (entry.status, entry.op) == ("quantized", "QLinearMatMul")
 
 
 def _scan(kind: str, carried: bool) -> onnx.ModelProto:

@@ -103,6 +103,68 @@ def test_values_of_steps_that_are_read() -> None:
     assert apply(RollCustomSteps(), before(proto), [feeds_of(proto)]).statistics == {"scans": 1, "steps": T}
 
 
+OWN = {
+    "sum": ("b = MatMul (h, R) c = Add (a, b) d = Add (c, own)", [(H,)]),
+    "sum, a row": ("b = MatMul (h, R) c = Add (a, b) d = Add (own, c)", [(1, H)]),
+    "factor, a number": ("b = MatMul (h, R) c = Mul (b, own) d = Add (a, c)", [()]),
+    "bias": ("b = Gemm (h, R, own) d = Add (a, b)", [(H,)]),
+    "normalization": ("b = MatMul (h, R) c = BatchNormalization (b, own, beta, mean, var) d = Add (a, c)", [(H,)] * 4),
+    "every row": ("b = MatMul (h, R) c = Add (a, b) d = Add (c, own)", [(3, H)]),
+}
+"""Steps with constants of their own, and the shapes of these."""
+ONE_NODE = ("sum", "sum, a row", "factor, a number")
+
+
+def with_constants(name: str) -> onnx.ModelProto:
+    text, shapes = OWN[name]
+    rng = np.random.default_rng(7)
+    arrays: dict[str, Array] = {}
+
+    def change(step: str, number: int) -> str:
+        for held, shape in zip(("own", "beta", "mean", "var"), shapes, strict=False):
+            arrays[f"{held}_{number}"] = rng.uniform(0.5, 1.5, shape).astype(np.float32)
+            step = step.replace(held, f"{held}_{number}")
+        return step
+
+    proto = steps(f"a = MatMul (x, V) {text} e = Tanh (d) next = Add (e, h)", change=change)
+    proto.graph.initializer.extend(onnx.numpy_helper.from_array(a, n) for n, a in arrays.items())
+    return proto
+
+
+@pytest.mark.parametrize("name", [n for n in OWN if n != "every row"])
+def test_constants_of_each_step(name: str) -> None:
+    """Positions, biases and statistics of normalizations: would catch those of another step."""
+    proto = with_constants(name)
+    model = before(proto)
+    assert apply(RollCustomSteps(), model, [feeds_of(proto)]).statistics == {"scans": 1, "steps": T}
+    assert len(nodes_of(model, "Expand")) == (name in ONE_NODE)
+
+
+@pytest.mark.parametrize("name", ONE_NODE)
+def test_constants_of_each_step_in_one_node(name: str) -> None:
+    proto = with_constants(name)
+    lowered = rnnqc.lower(proto, strict=True)
+    assert sum(is_custom_node(n.op_type) for n in lowered.proto.graph.node) == 1
+    run_both(lowered.proto, feeds_of(proto), name)
+
+
+def test_constants_of_a_batch() -> None:
+    """With them the steps take no other batch, of which the states know nothing."""
+    proto = with_constants("every row")
+    result = apply(RollCustomSteps(), before(proto), [feeds_of(proto)])
+    assert not result.modified and "may change its shape" in result.remarks[0].reason
+
+
+def test_matrices_of_each_step_are_other_layers() -> None:
+    """Would catch: steps joined that multiply by different matrices."""
+    proto = steps(change=lambda step, k: step.replace(", R )", f", R{k} )").replace("(h, R)", f"(h, R{k})"))
+    rng = np.random.default_rng(1)
+    for k in range(T):
+        array = rng.standard_normal((H, H)).astype(np.float32) / 4
+        proto.graph.initializer.append(onnx.numpy_helper.from_array(array, f"R{k}"))
+    assert not RollCustomSteps()(before(proto)).modified
+
+
 def test_one_matrix_twice_in_a_step() -> None:
     """Every second matmul with it belongs to the next step."""
     text = "b = MatMul (h, R) c = Mul (b, h) d = MatMul (c, R) e = Add (a, d) f = Tanh (e) next = Add (f, h)"

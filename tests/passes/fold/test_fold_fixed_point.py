@@ -17,11 +17,11 @@ from rnnqc.cells.lut_numbers import LutNumbers
 from rnnqc.cells.tables import piecewise_linear_tanh
 from rnnqc.cells.types import GRU, LSTM
 from rnnqc.cells.vitis_tables import vitis_values
+from rnnqc.errors import NotHandled
 from rnnqc.formats.format import Format
 from rnnqc.formats.rounding import Rounding
 from rnnqc.ir import constant_array
 from rnnqc.passes.fold.fold_fixed_point import FoldedFixedPoint, fold_fixed_point, needs_fixed_point
-from rnnqc.passes.graph.nodes.lstm_node import NotHandled
 from tests.generate.float_layer import Activation
 from tests.passes.pass_testing import INT8, apply, before, make_pass
 from tests.subjects.lstm_models import LstmCase, RecurrentCase

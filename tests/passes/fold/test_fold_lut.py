@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 
 from rnnqc.cells.attributes import LUT_REQUIRED, lut_defaults, without_defaults
 from rnnqc.cells.base import Cell
+from rnnqc.errors import NotHandled
 from rnnqc.ir import constant_array, graph_info
 from rnnqc.passes.fold.fold_lut import FoldedLut, fold_lut, with_zero_point_rows, zero_point_rows_needed
 from rnnqc.passes.fold.lut_formats import state_bound
-from rnnqc.passes.graph.nodes.lstm_node import NotHandled
 from tests.generate.float_layer import Activation
 from tests.passes.pass_testing import INT8, before, make_pass
 from tests.subjects.lstm_models import LstmCase, RecurrentCase

@@ -1,7 +1,8 @@
 """Calibration of linear layers: their inputs' second moments, and weights that are rounded by them.
 
 What these would catch: moments of another value, of padding, or of the wrong axis of a convolution; layers that are
-observed although nothing follows from it; statistics that get lost between calibration and pass, or of another model.
+observed although nothing follows from it; windows of a convolution in another order than its weights; statistics that
+get lost between calibration and pass, or of another model.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import onnx
 import pytest
 
 import rnnqc
+from rnnqc.passes.linear.observe_linear import MOST_WINDOWS
 from tests.runs.sessions import Array, plain_session, run, sqnr
 from tests.subjects.protos import parse
 
@@ -85,14 +87,19 @@ def test_weights_are_compensated(tmp_path: Path) -> None:
 @pytest.mark.parametrize("layer", LAYERS)
 def test_weights_that_are_only_stored_are_compensated(layer: str, form: str) -> None:
     """Better than without data on other data, with the scales of plain rounding; not where the recipe says so."""
+
+    def faint(seed: int) -> dict[str, Array]:
+        """Inputs for which hidden states are nearly linear, and correlated."""
+        return {"x": feeds_of(seed, 8)["x"] * np.float32(0.1)}
+
     proto = model_of(layer, 48)
     options: dict[str, Any] = {"rest": "int8", "form": form, "overrides": [f"y_LSTM.*.{k}.bits=none" for k in CELL]}
-    feeds = [feeds_of(k, 8) for k in range(1, 9)]
+    feeds = [faint(k) for k in range(1, 9)]
     plain, made = rnnqc.lower(proto, **options), rnnqc.lower(proto, calibration=feeds, **options)
     assert _stored(made, "w.scale").tobytes() == _stored(plain, "w.scale").tobytes()
     assert (_stored(made, "w.int8") != _stored(plain, "w.int8")).any()
-    expected = run(plain_session(proto), feeds_of(20))["z"]
-    reached = [sqnr(expected, run(plain_session(m.proto), feeds_of(20))["z"]) for m in (plain, made)]
+    expected = run(plain_session(proto), faint(20))["z"]
+    reached = [sqnr(expected, run(plain_session(m.proto), faint(20))["z"]) for m in (plain, made)]
     assert reached[1] > reached[0] + 1
     options["overrides"].append("fc.weight.compensation=false")
     without = rnnqc.lower(proto, calibration=feeds, **options)
@@ -105,6 +112,94 @@ def test_weights_that_are_only_stored_are_compensated(layer: str, form: str) -> 
 
 def _stored(lowered: rnnqc.Lowered, name: str) -> Array:
     return next(onnx.numpy_helper.to_array(t) for t in lowered.proto.graph.initializer if t.name == name)
+
+
+CONVOLUTIONS = {
+    "one tap": ((300, 5, 1), [13], {}),
+    "taps, padded": ((300, 5, 3), [13], {"pads": [1, 1]}),
+    "strides, dilations": ((300, 5, 3), [21], {"strides": [2], "dilations": [3], "pads": [0, 2]}),
+    "strides alone": ((300, 5, 1), [13], {"strides": [2]}),
+    "auto_pad": ((300, 5, 4), [13], {"auto_pad": "SAME_UPPER", "strides": [2]}),
+    "two axes": ((300, 5, 3, 2), [6, 7], {"pads": [1, 0, 1, 1], "strides": [1, 2]}),
+}
+
+
+def convolution(
+    shape: tuple[int, ...], length: list[int], attributes: dict[str, Any], batch: object = "N"
+) -> onnx.ModelProto:
+    """A convolution `fc` of an input `v`, beside an LSTM."""
+    arrays = {"W": draw(1, 4 * 8, INPUTS), "R": 0.2 * draw(1, 4 * 8, 8), "w": draw(*shape)}
+    sizes = ",".join(map(str, (batch, shape[1], *length)))
+    proto = parse(
+        f"{HEAD} g (float[T,B,{INPUTS}] x, float[{sizes}] v) => (float[T,1,B,8] y, float z) "
+        "{ y = LSTM <hidden_size = 8> (x, W, R) z = Conv (v, w) }",
+        **arrays,
+    )
+    node = proto.graph.node[-1]
+    node.name = "fc"
+    node.attribute.extend(onnx.helper.make_attribute(k, a) for k, a in attributes.items())
+    return proto
+
+
+def windows(shape: tuple[int, ...], v: Array, attributes: dict[str, Any]) -> Array:
+    """The windows that onnxruntime's convolution multiplies, `[N,K,..]`: an output channel for each value."""
+    depth = int(np.prod(shape[1:]))
+    proto = convolution((depth, *shape[1:]), list(v.shape[2:]), attributes)
+    w = next(t for t in proto.graph.initializer if t.name == "w")
+    w.CopyFrom(onnx.numpy_helper.from_array(np.eye(depth, dtype=np.float32).reshape(depth, *shape[1:]), "w"))
+    return run(plain_session(proto), {"x": draw(1, 1, INPUTS), "v": v})["z"]
+
+
+@pytest.mark.parametrize(("shape", "length", "attributes"), CONVOLUTIONS.values(), ids=CONVOLUTIONS)
+def test_second_moments_are_those_of_windows(
+    shape: tuple[int, ...], length: list[int], attributes: dict[str, Any]
+) -> None:
+    feeds = [{"x": draw(1, 1, INPUTS), "v": draw(n, shape[1], *length, seed=n)} for n in (1, 2)]
+    statistics = rnnqc.calibrate(convolution(shape, length, attributes), feeds)
+    parts = [windows(shape, f["v"], attributes) for f in feeds]
+    rows = np.concatenate([np.moveaxis(p, 1, -1).reshape(-1, p.shape[1]) for p in parts]).astype(np.float64)
+    found = statistics.second_moments["fc.input"]
+    np.testing.assert_allclose(found, rows.T @ rows / len(rows), rtol=1e-5, atol=1e-6)
+    assert statistics.cells["fc"] == {"op": "Conv", "products": {"weight": [rows.shape[1], shape[0]]}}
+
+
+def test_of_many_windows_some_count() -> None:
+    """Evenly spaced ones, from the first on."""
+    shape, count = (300, 5, 3), 3 * MOST_WINDOWS + 7
+    v = draw(2, 5, count + 2)
+    statistics = rnnqc.calibrate(convolution(shape, [count + 2], {}), [{"x": draw(1, 1, INPUTS), "v": v}])
+    kept = windows(shape, v, {})[:, :, np.arange(MOST_WINDOWS) * count // MOST_WINDOWS].astype(np.float64)
+    rows = kept.transpose(0, 2, 1).reshape(-1, 15)
+    np.testing.assert_allclose(statistics.second_moments["fc.input"], rows.T @ rows / len(rows), rtol=1e-5, atol=1e-6)
+
+
+def test_convolutions_in_groups_are_not_observed() -> None:
+    proto = convolution((10, 1, 3), [13], {"group": 5})
+    proto.graph.input[1].type.tensor_type.shape.dim[1].dim_value = 5
+    statistics = rnnqc.calibrate(proto, [{"x": draw(1, 1, INPUTS), "v": draw(2, 5, 13)}])
+    assert "fc" not in statistics.cells
+
+
+@pytest.mark.parametrize(
+    ("length", "attributes", "op"),
+    [(40, {"pads": [1, 1]}, "Conv"), (4, {"pads": [1, 1], "strides": [2]}, "Gemm"), (1, {"pads": [1, 1]}, "Gemm")],
+)
+def test_convolutions_are_compensated(length: int, attributes: dict[str, Any], op: str) -> None:
+    """Also those that become a matmul of windows in another order, and without the taps that meet padding alone."""
+    shape = (96, 48, 3)
+    mix = draw(48, 48, seed=3) * np.geomspace(0.01, 1, 48, dtype=np.float32)
+
+    def feeds(seed: int) -> dict[str, Array]:
+        v = np.cumsum(draw(64, 48, length, seed=seed), axis=2, dtype=np.float32)
+        return {"x": draw(1, 1, INPUTS), "v": np.asarray(np.einsum("ck,nkl->ncl", mix, v), np.float32)}
+
+    proto = convolution(shape, [length], attributes)
+    plain = rnnqc.lower(proto, rest="int8")
+    made = rnnqc.lower(proto, rest="int8", calibration=[feeds(k) for k in range(8)])
+    assert [n.op_type for n in made.proto.graph.node if n.name == "fc"] == [op]
+    expected = run(plain_session(proto), feeds(20))["z"]
+    reached = [sqnr(expected, run(rnnqc.session(m.proto), feeds(20))["z"]) for m in (plain, made)]
+    assert reached[1] > reached[0] + 3
 
 
 def test_only_what_something_follows_from_is_observed() -> None:

@@ -20,7 +20,7 @@ from rnnqc.passes import Canonicalize, Cleanup, PassManager, QuantizeEmbeddings,
 from rnnqc.passes.linear.quantize_linear import LEAST_WEIGHTS
 from rnnqc.passes.rest.int8_weights import Int8Weights
 from rnnqc.recipes.recipe import load_recipe
-from rnnqc.reference import quant_linear
+from tests.native import quant_linear_reference as quant_linear
 from tests.passes.linear.linear_statistics import statistics_of
 from tests.passes.pass_testing import apply, nodes_of
 from tests.runs.lowered import NATIVE, STOCK, run_both, session

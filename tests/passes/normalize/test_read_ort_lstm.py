@@ -24,6 +24,7 @@ from rnnqc.evaluation.numerics import sqnr_db
 from rnnqc.ir import Model, constant_array
 from rnnqc.passes import ReadOrtLstm
 from rnnqc.passes.graph.nodes.lstm_node import R, W
+from tests.generate.outer_forms import called
 from tests.laws.parametrize import every_pair
 from tests.passes.pass_testing import apply, declines, nodes_of
 from tests.runs.commands import in_process
@@ -149,6 +150,15 @@ def test_unsigned_weights(zero_point: int, per_channel: bool, tmp_path: Path) ->
     wide = rnnqc.lower(proto, strict=True)
     assert "quantized again" in wide.report.entries[0].reason
     assert_near(proto, wide.proto, TWO.feeds())
+
+
+@pytest.mark.parametrize("calls", ["function", "nested"])
+def test_in_a_function(calls: str, tmp_path: Path) -> None:
+    """Would catch: a layer that is called no recurrent layer because a function holds it."""
+    proto = quantized(CASE.model(), tmp_path)
+    lowered = rnnqc.lower(called(proto, calls), strict=True, verify=True)
+    assert_taken_over(lowered, constants(proto))
+    assert_near(proto, lowered.proto, CASE.feeds())
 
 
 def test_the_pass(tmp_path: Path) -> None:

@@ -100,10 +100,7 @@ def test_functions_are_valid_onnx(case: LstmCase) -> None:
     for function in proto.functions:
         imports = {o.domain: o.version for o in function.opset_import}
         assert imports == {"": model.opset}, "a function is inlined under the operator set of the model"
-        assert (
-            list(function.output) == list(fused_outputs(LSTM)[: len(function.output)])
-            or function.name == "ActivationTable"
-        )
+        assert list(function.output) == list(fused_outputs(LSTM)[: len(function.output)])
         assert function.doc_string
         assert {n.domain for n in function.node} == {""}
 

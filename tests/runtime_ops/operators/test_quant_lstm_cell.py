@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import onnxruntime as ort
@@ -11,8 +12,10 @@ from hypothesis import given
 from onnx import TensorProto, helper
 
 from rnnqc.cells.tables import KNOT_UNIT, by_code, piecewise_linear_tanh
+from rnnqc.cells.types import CELL_TYPES
 from rnnqc.formats.codebooks import GROUP_BYTES
 from rnnqc.formats.packing import pack, plane_columns
+from rnnqc.reference import operators as reference
 from rnnqc.reference.codes import quantize_rows
 from tests.native.bundles import bundled
 from tests.native.quant_lstm_cases import (
@@ -206,6 +209,52 @@ def test_far_pre_activations(far: str, size: float) -> None:
             case.inputs[far][rng.random(256) < 0.1] *= np.float32(size)
         np.clip(case.inputs[far], -LARGEST, LARGEST, out=case.inputs[far])
     check(case)
+
+
+def _with_other_tables(change: str) -> Case:
+    case = _linear_case(time=9)
+    case.constants = (*case.constants, "gate_table", "cell_table")
+    tanh = case.inputs["gate_table"][8192:]
+    if change in ("gate_table", "cell_table"):
+        case.inputs[change][3000:5000] *= np.float32(0.5)
+        case.inputs[change][:1000] *= np.float32(0.5)
+    elif change == "gates in another order":
+        case.attributes["gate_table_offset"] = [8192, 0, 0, 0]
+        case.inputs["gate_table"][8192:] = tanh / 2048
+    elif change == "one table":
+        case.attributes["gate_table_offset"] = [8192] * 4
+        case.inputs["gate_table"][8192:] = tanh / 2048
+    elif change == "gate_max":
+        case.attributes["gate_max"] = [8191.5, 8191.5, 8191.5, 4095.5]
+    elif change == "more entries":
+        case.inputs["gate_table"] = np.concatenate([case.inputs["gate_table"], np.zeros(64, np.float32)])
+    elif change == "a smaller cell table":
+        case.inputs["cell_table"] = by_code(
+            piecewise_linear_tanh(np.arange(-16384, 16384), 16384).astype(np.float32) * np.float32(KNOT_UNIT)
+        )
+    else:
+        assert change == "none"
+    return case
+
+
+@pytest.mark.parametrize("first", ["none", "gate_table"])
+def test_nodes_with_equal_tables_share_them_and_others_do_not(first: str) -> None:
+    """While a session lives, others find its tables; every kind of difference counts."""
+    changes = [
+        "none", "gate_table", "cell_table", "gates in another order", "one table", "gate_max", "more entries",
+        "a smaller cell table", "none",
+    ]  # fmt: skip
+    live = [native_session(_with_other_tables(first).model())]
+    for change in changes:
+        case = _with_other_tables(change)
+        live.append(native_session(case.model()))
+        expected = reference.run(CELL_TYPES["LSTM"], case.inputs, case.attributes)
+        found = dict(zip(case.outputs, live[-1].run(list(case.outputs), case.feeds()), strict=True))
+        assert_same_bits(found, expected)
+    with ThreadPoolExecutor(4) as pool:
+        for made in pool.map(lambda _: native_session(_with_other_tables("none").model()), range(8)):
+            found = made.run(list(case.outputs), case.feeds())
+            assert_same_bits(dict(zip(case.outputs, found, strict=True)), expected)
 
 
 def test_dynamic_rows_are_those_of_dynamic_quantize_linear() -> None:

@@ -214,9 +214,12 @@ void SequenceRun::TakeLoss(const Product& product, const Blocks& units, float* p
 }
 
 void SequenceRun::LimitHidden(const float* values, int64_t n, float* limited) {
+  // In comparisons that compilers turn into vector instructions.
   for (int64_t i = 0; i < n; ++i) {
-    limited[i] =
-        std::isnan(values[i]) ? 0.0f : std::min(std::max(values[i] + 0.0f, -kLargestMagnitude), kLargestMagnitude);
+    const float value = values[i] + 0.0f;
+    const float raised = value < -kLargestMagnitude ? -kLargestMagnitude : value;
+    const float lowered = raised > kLargestMagnitude ? kLargestMagnitude : raised;
+    limited[i] = value == value ? lowered : 0.0f;
   }
 }
 

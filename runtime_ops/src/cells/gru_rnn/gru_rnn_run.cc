@@ -106,7 +106,7 @@ void HiddenRun::QuantizeRows(const Target& target) const {
   }
 }
 
-bool FindGateTables(const CellConfig& config, const float* gate_table, LinearTables* linear) {
+TableExtent GateTablesOf(const CellConfig& config, const float* gate_table) {
   TableExtent tables{};
   tables.gates = config.gate_count;
   for (int64_t g = 0; g < config.gate_count; ++g) {
@@ -114,7 +114,7 @@ bool FindGateTables(const CellConfig& config, const float* gate_table, LinearTab
     tables.gate_table[g] = TableOf(config, g, gate_table);
     tables.gate_max[g] = config.gates[g].max;
   }
-  return FindLinearTables(tables, linear);
+  return tables;
 }
 
 }  // namespace rnnqc

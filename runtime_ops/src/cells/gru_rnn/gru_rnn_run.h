@@ -55,8 +55,8 @@ class HiddenRun : public SequenceRun {
   float* no_bias_ = nullptr;
 };
 
-// Whether the gates' tables of such a configuration have a linear form, which is then written to `linear`.
-bool FindGateTables(const CellConfig& config, const float* gate_table, LinearTables* linear);
+// The gates' tables of such a configuration.
+TableExtent GateTablesOf(const CellConfig& config, const float* gate_table);
 
 }  // namespace rnnqc
 

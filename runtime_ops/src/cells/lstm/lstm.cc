@@ -186,10 +186,10 @@ std::unique_ptr<Layer> LstmLayer(const LstmConfig& config, const KernelTable& ke
   return MakeLayer<LstmRun>(config, kernels, std::move(packed));
 }
 
-bool FindLinearTables(const LstmConfig& config, const float* gate_table, const float* cell_table,
-                      int64_t cell_table_size, LinearTables* linear) {
-  if (!HasTablesOnly(config)) return false;
+TableExtent TablesOf(const LstmConfig& config, const float* gate_table, const float* cell_table,
+                     int64_t cell_table_size) {
   TableExtent tables{};
+  if (!HasTablesOnly(config)) return tables;
   tables.gates = kGates;
   for (int64_t g = 0; g < kGates; ++g) {
     tables.gate_table[g] = gate_table + config.gates[g].table_offset;
@@ -197,7 +197,7 @@ bool FindLinearTables(const LstmConfig& config, const float* gate_table, const f
   }
   tables.cell_table = cell_table;
   tables.cell_table_size = cell_table_size;
-  return FindLinearTables(tables, linear);
+  return tables;
 }
 
 }  // namespace rnnqc

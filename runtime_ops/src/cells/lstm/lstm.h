@@ -22,9 +22,9 @@ struct PackedLstm : PackedCell {
 std::unique_ptr<Layer> LstmLayer(const LstmConfig& config, const KernelTable& kernels,
                                  const CellParameters& parameters);
 
-// Whether the tables of a cell that the table kernel runs have a linear form, which is then written to `linear`.
-bool FindLinearTables(const LstmConfig& config, const float* gate_table, const float* cell_table,
-                      int64_t cell_table_size, LinearTables* linear);
+// The tables of a cell that the table kernel runs; none of another cell.
+TableExtent TablesOf(const LstmConfig& config, const float* gate_table, const float* cell_table,
+                     int64_t cell_table_size);
 
 }  // namespace rnnqc
 

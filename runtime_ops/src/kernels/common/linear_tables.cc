@@ -1,5 +1,6 @@
 #include "kernels/common/linear_tables.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstdlib>
@@ -46,6 +47,27 @@ float Entry(const Form& form, int32_t k) {
 
 bool SameBits(float a, float b) { return std::memcmp(&a, &b, sizeof(a)) == 0; }
 
+// Whether the entries of the quantized values `sign` * (j * 2^shift + v) agree with the form, for v = `first` ..
+// `last`. Compilers turn this loop into vector instructions: no branch, no call.
+bool SameSegment(const Codes& codes, const Form& form, int32_t j, int32_t first, int32_t last, int32_t sign) {
+  const float* const entries = (sign < 0 ? codes.negative : codes.zero) + sign * (j << form.shift);
+  const int32_t knot = form.knots[j];
+  const int32_t rise = form.knots[j + 1] - knot;
+  const int32_t half = (1 << form.shift) >> 1;
+  uint32_t differences = 0;
+  for (int32_t v = first; v <= last; ++v) {
+    const int32_t magnitude = knot + ((rise * v + half) >> form.shift);
+    const float scaled = static_cast<float>(sign * magnitude) * form.scale;
+    const float entry = scaled + form.offset;
+    uint32_t expected = 0;
+    uint32_t found = 0;
+    std::memcpy(&expected, &entry, sizeof(entry));
+    std::memcpy(&found, entries + sign * v, sizeof(entry));
+    differences |= expected ^ found;
+  }
+  return differences == 0;
+}
+
 // The form with segments of 2^shift codes, if every entry agrees with it.
 bool Fit(const Codes& codes, int32_t shift, Form* form) {
   const int32_t length = 1 << shift;
@@ -64,7 +86,16 @@ bool Fit(const Codes& codes, int32_t shift, Form* form) {
   for (int32_t j = 0; j < kSegments; ++j) {
     if (form->knots[j + 1] - form->knots[j] > INT16_MAX) return false;
   }
-  for (int32_t k = codes.first; k <= codes.last; ++k) {
+  for (int32_t j = 0; j < kSegments; ++j) {
+    if (!SameSegment(codes, *form, j, 0, length - 1, 1)) return false;
+    // The entry of 0 is not among those of negative values, which may end within a segment.
+    const int32_t last = std::min(length - 1, -codes.first - j * length);
+    if (!SameSegment(codes, *form, j, j == 0 ? 1 : 0, last, -1)) return false;
+  }
+  for (int32_t k = end; k <= codes.last; ++k) {
+    if (!SameBits(codes[k], Entry(*form, k))) return false;
+  }
+  for (int32_t k = codes.first; k <= -end; ++k) {
     if (!SameBits(codes[k], Entry(*form, k))) return false;
   }
   return true;

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from rnnqc.cells.activations import Activation
-from rnnqc.errors import CompileError
+from rnnqc.errors import CompileError, NotHandled
 from rnnqc.ir import Constant, Model, Node, Variable
-from rnnqc.passes.graph.nodes.lstm_node import NotHandled, read_layer
+from rnnqc.passes.graph.nodes.lstm_node import read_layer
 from tests.generate.float_layer import Activation as OnnxActivation
 from tests.passes.pass_testing import nodes_of
 from tests.subjects.lstm_models import LstmCase

@@ -1,20 +1,16 @@
-"""onnxruntime sessions for lowered models."""
+"""Sessions for models of every kind: lowered in memory, float, exports that onnxruntime does not run as they are."""
 
 from __future__ import annotations
 
 import os
-import warnings
-from collections.abc import Collection
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import onnx
 import onnxruntime as ort
 
-from rnnqc import runtime_ops
-from rnnqc.codes import Code, told
 from rnnqc.errors import CompileError, located
-from rnnqc.evaluation.evaluate import exact_options
 from rnnqc.ir import CELLS_KEY, DOMAIN, Model
 from rnnqc.ir.joining import check_bodies
 from rnnqc.lowering.runnable import runnable
@@ -24,56 +20,36 @@ from rnnqc.proto.external_data import check_external, links_are_allowed, refuse_
 from rnnqc.proto.files import load_proto, serialized
 from rnnqc.proto.given import Given, as_given
 from rnnqc.proto.graph_walks import blocks_of
+from rnnqc.sessions.opening import Opener
 
 _BATCH_AXIS, _RANK_OF_Y = 2, 4
 
 
-def session(
-    model: Given,
-    native: bool = True,
-    options: ort.SessionOptions | None = None,
-    **kwargs: Any,
-) -> ort.InferenceSession:
-    """Makes an onnxruntime session on the CPU.
+def session_of_any(
+    model: Given, native: bool, options: ort.SessionOptions | None, arguments: Mapping[str, Any]
+) -> tuple[ort.InferenceSession, str | None]:
+    """Makes a session, as `rnnqc.session` documents it.
 
-    Examples:
-        >>> import numpy, rnnqc
-        >>> session = rnnqc.session(rnnqc.lower("models/digits_lstm.onnx"))
-        >>> (logits,) = session.run(None, {"x": numpy.zeros((1, 8, 8), numpy.float32)})
-        >>> logits.shape
-        (1, 10)
-
-    A Brevitas export that onnxruntime does not run is lowered first, with its own quantization. If an exporter lost
-    layers, so that outputs do not depend on the inputs, a `UserWarning` says so.
-
-    Args:
-        model: A path, a ModelProto, or what `rnnqc.lower` returns.
-        native: Whether to register rnnqc's library; without it the functions of standard operators run. Same bits.
-        options: Session options to start from, by default onnxruntime's with `session.disable_quant_qdq`: products of
-            int8 weights do not saturate on x86 without VNNI. They are not changed and can serve for any number of
-            sessions. Exception: if they hold another operator library that the model needs, which onnxruntime does
-            not copy, rnnqc's is registered with them, too.
-        kwargs: Passed to `onnxruntime.InferenceSession`.
+    Returns:
+        It, and a warning of outputs that depend on no input.
 
     Raises:
         CompileError: The library is missing, onnxruntime refuses the model, or the model has functions of its own in
             rnnqc's domain.
     """
     model = _checked(as_given(model))
-    made = _opened(model, _Opener(options, native, kwargs, _operators(model)))
+    made = _opened(model, Opener(options, native, arguments, _operators(model)))
     lost = _lost_outputs(made, model)
-    if lost:
-        warnings.warn(told(Code.CONSTANT_OUTPUT, warning_of(lost)), stacklevel=2)
-    return made
+    return made, warning_of(lost) if lost else None
 
 
 def session_of_exposed(model: onnx.ModelProto, native: bool, options: ort.SessionOptions) -> ort.InferenceSession:
     """Makes a `session` for a model that exposes inner values, which need not depend on any input."""
     refuse_external(model)
-    return _opened(model, _Opener(options, native, {}, _operators(model)))
+    return _opened(model, Opener(options, native, {}, _operators(model)))
 
 
-def _opened(model: str | os.PathLike[str] | onnx.ModelProto, open_: _Opener) -> ort.InferenceSession:
+def _opened(model: str | os.PathLike[str] | onnx.ModelProto, open_: Opener) -> ort.InferenceSession:
     source = model.SerializeToString() if isinstance(model, onnx.ModelProto) else os.fspath(model)
     try:
         try:
@@ -94,80 +70,12 @@ def _opened(model: str | os.PathLike[str] | onnx.ModelProto, open_: _Opener) -> 
         raise CompileError(f"onnxruntime {ort.__version__} refuses {name}: {error}") from error
 
 
-class _Opener:
-    """Opens models with the caller's options, and optionally with the library: all of it, or some operators."""
-
-    def __init__(
-        self,
-        given: ort.SessionOptions | None,
-        native: bool,
-        arguments: dict[str, Any],
-        operators: Collection[str] | None,
-    ) -> None:
-        self.given, self.native = given, native
-        self.arguments = {"providers": ["CPUExecutionProvider"], **arguments}
-        self.options = given if given is not None else exact_options()
-        if native:
-            self.options = _copied(given) if given is not None else self.options
-            _register(self.options, operators)
-
-    def __call__(self, source: str | bytes) -> ort.InferenceSession:
-        """Makes a session of a model's bytes or file; raises onnxruntime's errors."""
-        try:
-            return ort.InferenceSession(source, self.options, **self.arguments)
-        except Exception as error:
-            if not self.native or self.given is None or _UNKNOWN not in str(error):
-                raise
-            try:
-                ort.InferenceSession(source, self.given, **self.arguments)
-            except Exception:
-                raise error from None
-            _register(self.given)  # only these options have another library, which the copy lacks
-            return ort.InferenceSession(source, self.given, **self.arguments)
-
-
-_UNKNOWN = "is not a registered function/op"
-_FILES: dict[str, Any] = {"enable_profiling": False, "optimized_model_filepath": ""}
-"""Options that let a session write a file, with values that prevent it."""
-
-
-def _register(options: ort.SessionOptions, operators: Collection[str] | None = None) -> None:
-    try:
-        runtime_ops.register(options, operators)
-    except (OSError, RuntimeError) as error:
-        raise CompileError(
-            f"the native library cannot be used: {str(error).rstrip('.')}.",
-            supported="sessions without it (run, evaluate and dump: --stock; Python: native=False); bench needs it",
-            action="`rnnqc doctor` says what is there",
-        ) from error
-
-
 def _operators(model: str | os.PathLike[str] | onnx.ModelProto) -> set[str] | None:
     """Returns rnnqc's operators in a model; None if there are none, or for a file, which is not read for this."""
     if not isinstance(model, onnx.ModelProto):
         return None
     blocks = blocks_of([model.graph, *model.functions])
     return {n.op_type for b in blocks for n in b.node if n.domain == DOMAIN} or None
-
-
-def _copied(options: ort.SessionOptions) -> ort.SessionOptions:
-    """Copies everything except operator libraries: makes a session and reads its options."""
-    value = onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [1])
-    result = onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [1])
-    graph = onnx.helper.make_graph([onnx.helper.make_node("Identity", ["x"], ["y"])], "any", [value], [result])
-    model = onnx.helper.make_model(graph, ir_version=8, opset_imports=[onnx.helper.make_opsetid("", 17)])
-    held = {name: getattr(options, name) for name in _FILES}
-    try:
-        for name, nothing in _FILES.items():
-            setattr(options, name, nothing)
-        probe = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    finally:
-        for name, value_held in held.items():
-            setattr(options, name, value_held)
-    copy: ort.SessionOptions = probe.get_session_options()
-    for name, value_held in held.items():
-        setattr(copy, name, value_held)
-    return copy
 
 
 def _lost_outputs(made: ort.InferenceSession, model: str | os.PathLike[str] | onnx.ModelProto) -> list[str]:

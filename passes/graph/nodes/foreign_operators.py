@@ -30,6 +30,11 @@ _ATEN = "org.pytorch.aten"
 _NAME = re.compile(r"LSTM|GRU|RNN|Recurrent|(?:^|[_.:])(?:lstm|gru|rnn)(?:$|[_.:])|(?:lstm|gru|rnn)_cell")
 
 
+def is_foreign(domain: str, op: str) -> bool:
+    """Whether an operator is, or may be, a recurrent one that is not ONNX's own."""
+    return bool((domain, op) in KNOWN or domain == _ATEN or (domain and _NAME.search(op)))
+
+
 def foreign_refusal(node: Node) -> tuple[str, str, str] | None:
     """Returns reason, found and action for a recurrent operator that is not ONNX's own; None for other operators."""
     domain, op = node.domain or "", node.op
@@ -48,7 +53,7 @@ def foreign_refusal(node: Node) -> tuple[str, str, str] | None:
             f"{found}, operator = {op!r}",
             "export with torch.onnx.export(..., dynamo=True), without the fallback to ATen",
         )
-    if not _NAME.search(op):
+    if not is_foreign(domain, op):
         return None
     return (
         "what this custom operator computes is not known.",
