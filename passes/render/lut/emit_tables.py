@@ -121,17 +121,18 @@ def _emit_expansion(b: Builder, specs: Sequence[TableSpec], by_code_order: bool,
     """Emits the entries `floor(rise * place + start) * scale + offset`, each segment a row.
 
     onnxruntime takes 40 us and more for each node that it folds, so there are few. `place` is the place within a
-    segment, 0 .. 1 (excluded). All steps before the multiplication by `scale` are exact in float32: segments have up
-    to 512 quantized values, and knots are at most 2^14.
+    segment, 0 .. `length - 1`, and `rise` that of one place. All steps before the multiplication by `scale` are exact
+    in float32: segments have up to 512 quantized values, and knots are at most 2^14. Range has steps of 1: tract
+    divides by its step as an integer.
     """
     length = _segment_length(specs[0])
     assert length is not None
     rise, start = _segments(specs[0].size // length, by_code_order)
     if length <= SEGMENTS:
-        place: Value = b.f32(np.arange(length) / length)
+        place: Value = b.f32(np.arange(length))
     else:
-        place = b.op("Range", [b.f32(0.0), b.f32(1.0), b.f32(1.0 / length)], "place")
-    rises = b.op("Mul", [b.f32(rise), place], "rises")
+        place = b.op("Range", [b.f32(0.0), b.f32(length), b.f32(1.0)], "place")
+    rises = b.op("Mul", [b.f32(rise / length), place], "rises")
     rows = b.op("Floor", [b.op("Add", [rises, b.f32(start)], "raised")], "rows")
     scales, offsets = zip(*map(_scale_and_offset, specs), strict=True)
     entries = b.op("Mul", [rows, b.f32(_stacked(scales))], "scaled")
