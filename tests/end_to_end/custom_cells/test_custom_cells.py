@@ -140,6 +140,23 @@ def test_by_hand() -> None:
     assert_equal([np.stack(made), h, c], [a.astype(np.float64) for a in run(lowered.proto, feeds)])
 
 
+@pytest.mark.parametrize("rounding", ["floor", "half_up", "half_even"])
+@pytest.mark.parametrize("form", ["qcdq", "integer"])
+def test_a_state_that_comes_back_stays_what_it_is(form: str, rounding: str) -> None:
+    """Would catch: a quantized state rounded again, downwards, where its scale is no power of two."""
+    model = layer(initial_states=True)
+    overrides = ["*.value.scale=0.0117", "*.value.bits=10", f"*.value.rounding={rounding}"]
+    lowered = rnnqc.lower(model, form=form, overrides=overrides, strict=True).proto
+    feeds = feeds_of(model, 1, steps=12)
+    y, h, c = run(lowered, feeds)
+    parts, states = [], {k: feeds[k] for k in ("h", "c")}
+    for start in range(0, 12, 2):
+        part, *after = run(lowered, {"x": feeds["x"][start : start + 2], **states})
+        states = dict(zip(("h", "c"), after, strict=True))
+        parts.append(part)
+    assert_equal([y, h, c], [np.concatenate(parts), states["h"], states["c"]])
+
+
 def _vitis(value: Array, step_bits: int, function: Any) -> Array:
     """Entry `floor(value * 2**step_bits)` of 2048, and what is beyond them; in units of 2**-15."""
     k = np.floor(value * 2.0**step_bits)
