@@ -31,7 +31,7 @@ def test_table_of_passes(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["passes", "--markdown"]) == 0
     page = (ROOT / "docs" / "how_it_works.md").read_text(encoding="utf-8")
     held = page.split("<!-- passes:begin -->\n")[1].split("<!-- passes:end -->")[0]
-    assert held == capsys.readouterr().out
+    assert held == capsys.readouterr().out, "`rnnqc passes --markdown` prints the table"
 
 
 def test_table_of_recipes(capsys: pytest.CaptureFixture[str]) -> None:

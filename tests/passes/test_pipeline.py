@@ -93,7 +93,7 @@ def test_every_pass_is_in_a_list() -> None:
     known = {v for n, v in vars(rnnqc.passes).items() if inspect.isclass(v) and issubclass(v, Pass) and v is not Pass}
     listed = [type(p) for p in every_pass(INT8, WEIGHTS)]
     optional = [type(p) for p in optional_passes()]
-    assert {*listed, *optional} == known
+    assert {*listed, *optional} == known, "passes/__init__.py exports each pass, a list of passes/pipeline.py has it"
     assert len(listed) + len(optional) == len(known), "a pass is in both"
     assert listed[: len(normal_form(fold=True))] == [type(p) for p in normal_form(fold=True)]
 
@@ -108,5 +108,6 @@ def test_lines_name_the_folder_of_their_pass() -> None:
         for a in n.names
     }
     lines = list(re.finditer(r"\b([A-Z]\w+)\(.*#\s(\w+)", text))
-    assert {m[1] for m in lines} == {type(p).__name__ for p in [*every_pass(INT8, WEIGHTS), *optional_passes()]}
+    names = {type(p).__name__ for p in [*every_pass(INT8, WEIGHTS), *optional_passes()]}
+    assert {m[1] for m in lines} == names, "its line in passes/pipeline.py ends in `# <folder>: what it does`"
     assert [(m[1], m[2]) for m in lines] == [(m[1], folders[m[1]]) for m in lines]
