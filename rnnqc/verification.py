@@ -256,7 +256,8 @@ def _levels(
     """Returns the data to run on: feeds, or the calls of a stream; generated data in several magnitudes."""
     if data is not None:
         opened = open_feeds(data, reference, carried)
-        return [Level("given data", list(checked(opened, reference, None, carried, True, filled=True, states=likely)))]
+        calls = list(checked(opened, reference, None, carried, True, filled=True, states=likely))
+        return [Level("given data", calls, is_given=True)]
     generator = FeedGenerator(with_dimensions_of(reference, candidate)).checked()
     return list(generated_levels(generator, STREAM if carried else FEEDS, carried))
 

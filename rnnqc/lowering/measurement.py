@@ -84,7 +84,7 @@ def given(proto: onnx.ModelProto, data: Data, state: State) -> Level:
     """
     carried = state_pairs(state, proto)
     calls = [call.feed for call in first_calls(proto, data, carried)]
-    return Level(CALIBRATION_DATA, calls if carried else spread(calls, MEASURED_SAMPLES))
+    return Level(CALIBRATION_DATA, calls if carried else spread(calls, MEASURED_SAMPLES), is_given=True)
 
 
 def _summary(report: Report) -> str:

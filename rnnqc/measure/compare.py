@@ -107,7 +107,9 @@ def compare_levels(
     timed: bool = True,
     optimize: bool = True,
 ) -> Iterator[LevelComparison]:
-    """Compares two models on generated feeds of several kinds, one after the other.
+    """Compares two models on feeds of several kinds, one after the other.
+
+    Outputs of generated feeds that are nearly zero everywhere are judged by their full scale (`judged`).
 
     Args:
         reference: The float model.
@@ -126,7 +128,8 @@ def compare_levels(
     first, second = Runner(reference, names[0], optimize=optimize), Runner(candidate, names[1], optimize=optimize)
     for level in levels:
         calls = Calls.of(level.feeds, reference, state)
-        yield LevelComparison(level.name, judged(compare_runs(first, second, calls, axes), unit))
+        outputs = compare_runs(first, second, calls, axes)
+        yield LevelComparison(level.name, outputs if level.is_given else judged(outputs, unit))
 
 
 def worst_level(levels: Iterable[LevelComparison]) -> dict[str, tuple[str, OutputComparison]]:

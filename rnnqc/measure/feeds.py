@@ -126,15 +126,17 @@ class FeedGenerator:
 
 @dataclass(frozen=True)
 class Level:
-    """Generated feeds of one kind.
+    """Feeds of one kind.
 
     Attributes:
         name: The kind, for people.
         feeds: The feeds, or the calls of a stream.
+        is_given: Whether they are the user's data.
     """
 
     name: str
     feeds: list[Feeds]
+    is_given: bool = False
 
 
 def generated_levels(

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from rnnqc.errors import CompileError
-from rnnqc.measure.compare import compare_models
+from rnnqc.measure.compare import compare_levels, compare_models
+from rnnqc.measure.feeds import Level
 from tests.subjects.protos import parse
 
 HEADER = '<ir_version: 8, opset_import: ["": 17]>'
@@ -33,6 +34,17 @@ def test_measures_over_all_feeds() -> None:
     assert y.cosine == pytest.approx(a @ b / np.linalg.norm(a) / np.linalg.norm(b))
     assert (k.sqnr_db, k.max_abs, k.equal) == (math.inf, 0.0, 1.0)
     assert k.cosine == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("is_given", [False, True])
+def test_small_probabilities(is_given: bool) -> None:
+    """Their error counts against a tenth on generated feeds, and against themselves on the user's data."""
+    one, other = (
+        parse(f"{HEADER} g (float[2] x) => (float[2] y) {{ s = Add (x, d) y = Sigmoid (s) }}", d=np.float32(d))
+        for d in (-8.0, -7.9)
+    )
+    (level,) = compare_levels(one, other, [Level("", [{"x": np.zeros(2, np.float32)}], is_given=is_given)])
+    assert level.outputs[0].sqnr_db == pytest.approx(19.6 if is_given else 69.0, abs=0.2)
 
 
 def test_other_outputs() -> None:
