@@ -33,9 +33,9 @@ from rnnqc.ir import (
 from rnnqc.ir.builder import Builder
 from rnnqc.passes.base import Pass, PassInfo, PassResult
 from rnnqc.passes.custom_cells.mark_custom_values import runs_backwards
-from rnnqc.passes.custom_cells.step_operators import step_program
-from rnnqc.passes.custom_cells.step_program import StepProgram
-from rnnqc.passes.custom_cells.step_values import STAYS
+from rnnqc.passes.custom_cells.program.step_operators import step_program
+from rnnqc.passes.custom_cells.program.step_program import StepProgram
+from rnnqc.passes.custom_cells.program.step_values import STAYS
 from rnnqc.passes.custom_cells.write_scans import STAYS_LOOP
 from rnnqc.passes.graph.loops.loop_states import sizes_of
 from rnnqc.passes.render.cell_function import CellFunction, checked_constant, scratch_model

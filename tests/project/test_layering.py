@@ -44,6 +44,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("passes.render.lut",),
     ("passes.render.fixed_point",),
     ("passes.render", "passes.weight_only"),
+    ("passes.custom_cells.program",),
     ("passes.brevitas", "passes.custom_cells", "passes.rest", "passes.views"),
     ("passes.linear",),
     ("passes.verify",),

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from rnnqc.ir import Node, Value, attribute, constant_array, input_or_none
-from rnnqc.passes.custom_cells.step_program import StepProgram
-from rnnqc.passes.custom_cells.step_values import Array, StepValue, refusal, whole_numbers
+from rnnqc.passes.custom_cells.program.step_program import StepProgram
+from rnnqc.passes.custom_cells.program.step_values import Array, StepValue, refusal, whole_numbers
 
 
 class StepReader:

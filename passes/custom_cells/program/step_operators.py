@@ -9,10 +9,10 @@ import numpy as np
 import onnx
 
 from rnnqc.ir import Graph, Node, attribute, constant_array, info, input_or_none, shape_of, subgraphs
-from rnnqc.passes.custom_cells.step_calls import CALLS, called
-from rnnqc.passes.custom_cells.step_program import StepProgram, axis_of
-from rnnqc.passes.custom_cells.step_reader import StepReader
-from rnnqc.passes.custom_cells.step_values import (
+from rnnqc.passes.custom_cells.program.step_calls import CALLS, called
+from rnnqc.passes.custom_cells.program.step_program import StepProgram, axis_of
+from rnnqc.passes.custom_cells.program.step_reader import StepReader
+from rnnqc.passes.custom_cells.program.step_values import (
     BATCH,
     TYPES,
     StepValue,

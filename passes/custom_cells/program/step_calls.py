@@ -8,8 +8,8 @@ import numpy as np
 import onnx
 
 from rnnqc.ir import Node, attribute
-from rnnqc.passes.custom_cells.step_reader import StepReader
-from rnnqc.passes.custom_cells.step_values import BATCH, StepValue, joined_dims, refusal
+from rnnqc.passes.custom_cells.program.step_reader import StepReader
+from rnnqc.passes.custom_cells.program.step_values import BATCH, StepValue, joined_dims, refusal
 
 _OF_NUMBERS = (
     "Atan", "Ceil", "Celu", "Cos", "Elu", "Erf", "Exp", "Floor", "Gelu", "HardSigmoid", "LeakyRelu", "Log",

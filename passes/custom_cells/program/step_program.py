@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from rnnqc.ir import Graph, Node, Value, attribute, constant_array, dtype_of, shape_of
-from rnnqc.passes.custom_cells.step_values import BATCH, MOST_COLUMNS, TYPES, Array, Dims, StepValue, refusal
+from rnnqc.passes.custom_cells.program.step_values import BATCH, MOST_COLUMNS, TYPES, Array, Dims, StepValue, refusal
 
 _FORMATS = {"f32": "f", "f64": "d", "i32": "i", "u8": "B", "bool": "?"}
 
