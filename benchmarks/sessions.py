@@ -3,7 +3,7 @@
     python benchmarks/sessions.py MODELS_FOLDER [--models GLOB ...] [--recipe NAME] [--rounds N] [--new N]
         [--json OUT.json]
 
-Every .onnx file in the folder and below is lowered with `rest="int8"`; those of which nothing is lowered are left out.
+Every .onnx file in the folder and below is lowered with `rest="int8"`; files without anything to lower are left out.
 Ways, all from a file and with default options: onnxruntime and the float model; `rnnqc.session` and the
 lowered one, which registers the library's operators that it needs; `rnnqc.runtime_ops.register`, which registers them
 all; the lowered model without the library. They take turns; times are medians of processor time in ms, "x" is the time

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 import numpy as np
 import numpy.typing as npt
@@ -10,22 +11,23 @@ import onnx
 
 from rnnqc.errors import CompileError
 from rnnqc.proto.files import LARGEST_FILE, proto_size
+from rnnqc.proto.tensor_checks import tensor_bytes
 
 MOST_BYTES = LARGEST_FILE // 2
 """With more bytes of weights the large ones leave the model; half of a file is for everything else."""
 LEAST_ELEMENTS = 2**20
 """Weights with fewer elements stay."""
-_BYTES: dict[int, int] = {
-    onnx.TensorProto.INT8: 1,
-    onnx.TensorProto.UINT8: 1,
-    onnx.TensorProto.FLOAT16: 2,
-    onnx.TensorProto.INT16: 2,
-    onnx.TensorProto.FLOAT: 4,
-    onnx.TensorProto.INT32: 4,
-    onnx.TensorProto.DOUBLE: 8,
-    onnx.TensorProto.INT64: 8,
-}
-"""Bytes of an element, by type; weights of other types stay, too."""
+_TYPES = (
+    onnx.TensorProto.INT8,
+    onnx.TensorProto.UINT8,
+    onnx.TensorProto.FLOAT16,
+    onnx.TensorProto.INT16,
+    onnx.TensorProto.FLOAT,
+    onnx.TensorProto.INT32,
+    onnx.TensorProto.DOUBLE,
+    onnx.TensorProto.INT64,
+)
+"""Element types of weights that leave the model; those of other types stay, too."""
 
 
 def loaded_size(proto: onnx.ModelProto, name: str) -> int:
@@ -37,7 +39,7 @@ def loaded_size(proto: onnx.ModelProto, name: str) -> int:
     try:
         return proto_size(proto, name)
     except CompileError:
-        size = sum(_size(t) for t in large_weights(proto))
+        size = _bytes_of(large_weights(proto))
         if size <= MOST_BYTES:
             raise
         return size
@@ -45,7 +47,7 @@ def loaded_size(proto: onnx.ModelProto, name: str) -> int:
 
 def large_weights(proto: onnx.ModelProto) -> list[onnx.TensorProto]:
     """Returns the weights of the main graph that can leave the model."""
-    return [t for t in proto.graph.initializer if math.prod(t.dims) >= LEAST_ELEMENTS and t.data_type in _BYTES]
+    return [t for t in proto.graph.initializer if math.prod(t.dims) >= LEAST_ELEMENTS and t.data_type in _TYPES]
 
 
 def without_large_weights(proto: onnx.ModelProto) -> tuple[onnx.ModelProto, dict[str, npt.NDArray[np.generic]]]:
@@ -55,7 +57,7 @@ def without_large_weights(proto: onnx.ModelProto) -> tuple[onnx.ModelProto, dict
     as external data.
     """
     large = large_weights(proto)
-    if sum(map(_size, large)) <= MOST_BYTES:
+    if _bytes_of(large) <= MOST_BYTES:
         return proto, {}
     arrays = {t.name: onnx.numpy_helper.to_array(t) for t in large}
     rest = onnx.ModelProto()
@@ -68,5 +70,5 @@ def without_large_weights(proto: onnx.ModelProto) -> tuple[onnx.ModelProto, dict
     return rest, arrays
 
 
-def _size(tensor: onnx.TensorProto) -> int:
-    return int(math.prod(tensor.dims)) * _BYTES[tensor.data_type]
+def _bytes_of(weights: Iterable[onnx.TensorProto]) -> int:
+    return sum(tensor_bytes(t, f"initializer {t.name!r}") for t in weights)
