@@ -152,8 +152,10 @@ class _Pairs:
         """Pairs two nodes, and the producers of their inputs; returns the first of each new pair.
 
         Raises:
-            NotHandled: One of them has already another partner.
+            NotHandled: They are not alike, or one of them has already another partner.
         """
+        if not self._alike(one, other):
+            raise _different(one, other)
         stack, new = [(one, other)], []
         while stack:
             one, other = stack.pop()

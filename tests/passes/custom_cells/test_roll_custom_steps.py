@@ -103,6 +103,14 @@ def test_values_of_steps_that_are_read() -> None:
     assert apply(RollCustomSteps(), before(proto), [feeds_of(proto)]).statistics == {"scans": 1, "steps": T}
 
 
+def test_one_matrix_in_a_matmul_and_a_gemm() -> None:
+    """The last two products with the matrix are not alike: those of a step before are."""
+    body = "a = MatMul (x, V) b = MatMul (h, R) c = Mul (a, b) d = Gemm (c, R, own) e = Tanh (d) next = Add (e, h)"
+    proto = steps(body)
+    proto.graph.initializer.append(onnx.numpy_helper.from_array(np.ones(H, np.float32), "own"))
+    assert apply(RollCustomSteps(), before(proto), [feeds_of(proto)]).statistics == {"scans": 1, "steps": T}
+
+
 def test_constants_that_nodes_in_front_compute() -> None:
     """A limited decay, which every step reads, is an initializer in the Scan, and the cell one node."""
 
