@@ -21,7 +21,7 @@ from rnnqc.errors import CompileError, UsageError
 from rnnqc.timing import bench, bound_run, burst, session_options, take_turns, timings
 from tests.passes.pass_testing import plain_op
 from tests.runs.sessions import save_arrays
-from tests.subjects.brevitas_models import Exported, random_lstm
+from tests.subjects.brevitas.models import Exported, random_lstm
 from tests.subjects.lstm_models import LstmCase
 from tests.subjects.protos import parse
 
