@@ -240,6 +240,14 @@ def test_layers_that_stay_float_are_named(quick: list[ort.InferenceSession], tmp
     assert [e.op for e in result.float_entries] == ["GRU"]
 
 
+def test_form_qonnx_is_lowered_to_run(quick: list[ort.InferenceSession]) -> None:
+    """It is a lowered model, but of operators that onnxruntime does not have."""
+    proto = rnnqc.lower(CASE.model(), "brevitas-int8", "qonnx", calibration=[CASE.feeds()]).proto
+    assert [row["name"] for row in bench(proto).rows] == ["stock", "native"]
+    with pytest.raises(UsageError, match="is a lowered model"):
+        bench(rnnqc.lower(CASE.model()).proto, against=proto)
+
+
 def test_an_exported_model_has_no_float_one(quick: list[ort.InferenceSession], tmp_path: Path) -> None:
     """A cell of Brevitas that is expanded for running is not a float model to compare with."""
     lstm, exported = random_lstm(6), Exported()
