@@ -94,10 +94,10 @@ class CustomCellRewriter:
     def keep_apart(self) -> None:
         """Makes onnxruntime compute the step operator by operator, with operators that step programs support."""
         graph = self._cell.graph
-        whole = self._cell.recurrence.loop is not None
+        if self._cell.recurrence.loop is None:  # the steps stay the operators of the model
+            return
         for change in (write_out, keep_apart):
-            nodes = {id(n) for n in graph.nodes} if whole else self._inside
-            self._inside |= {id(n) for n in change(self._model, graph, nodes)}
+            self._inside |= {id(n) for n in change(self._model, graph, {id(n) for n in graph.nodes})}
 
     def put_marks(self) -> None:
         """Annotates the values of the cell with the names of their points."""
@@ -114,7 +114,7 @@ class CustomCellRewriter:
             self._held[key] = self._stored(path, product, weight)
         held = self._held[key]
         b = Builder(model, prefix=path)
-        site = Site(cell.name, self._label(name, product, code, given), cell.steps.get(id(product.node)))
+        site = Site(cell.name, self._label(name, product, code, given), cell.step_of(name, product))
         if held is None or code is None:
             y = emit_half_quantized(b, site, product, held, code, given=given)
         else:
@@ -226,16 +226,13 @@ class CustomCellRewriter:
                 _exchange(user, value, made)
         graph.nodes.extend(nodes)
         self.tagged.append(nodes[-1])
-        if self._cell.recurrence.loop is not None:
-            graph.outputs[:] = [made if v is value else v for v in graph.outputs]
+        graph.outputs[:] = [made if v is value else v for v in graph.outputs]
 
     def entering(self, point: str, value: Value) -> None:
         """Quantizes an initial state with the format of the state."""
         nodes = self._quantizer(point, value, entering=True)
         loop = self._cell.recurrence.loop
-        if loop is None:
-            self._replace_inside(value, nodes)
-            return
+        assert loop is not None
         first = 2 if loop.op == "Loop" else 0
         for state in self._cell.states:
             if state.initial is value and self._cell.origins.get(id(state.before)) == point:
