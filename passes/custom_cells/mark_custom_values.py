@@ -80,7 +80,7 @@ def record_of(cell: CustomCell, form: str, formats: Mapping[str, Any], given: Ma
         cell: The cell.
         form: The form of its values.
         formats: The formats of the points that quantize something.
-        given: For each matmul operand, by label, the point whose format it has.
+        given: For each matmul operand, by its own point, the point whose format it has.
     """
     at = cell.recurrence
     return {

@@ -141,7 +141,7 @@ def test_a_product_by_hand() -> None:
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("recipe", ["int8", "pow2-int16"])
 def test_unrolled_steps_that_do_not_do_the_same(recipe: str, form: str, tmp_path: Path) -> None:
-    """They become no loop: matmuls with one matrix have one format, values between them stay float, and notes say so."""
+    """They become no loop: matmuls with one matrix have one format, values between them stay float; notes say so."""
     model = written_out(4)
     (odd,) = (n for n in model.graph.node if n.output[0] == "u_2")
     assert odd.op_type == "Tanh"
