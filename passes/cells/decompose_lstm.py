@@ -72,6 +72,7 @@ class DecomposeLstm(Pass):
         requires=frozenset({Property.CANONICAL}),
         sets=frozenset({Property.CELLS_DECOMPOSED}),
     )
+    infers_shapes = True
 
     def __init__(self, ops: Sequence[str] | None = None) -> None:
         """Creates the pass.
@@ -112,7 +113,6 @@ class DecomposeLstm(Pass):
         if count:
             model.remove_dead()
             _remove_bodies(model)
-            model.infer_shapes()
         return PassResult(count > 0, tuple(remarks), {"nodes": count})
 
 
