@@ -34,6 +34,7 @@ from rnnqc.passes.graph.nodes.lstm_node import (
     INITIAL_C,
     INITIAL_H,
     SEQUENCE_LENS,
+    UNUSED,
     Layer,
     X,
     is_recurrent,
@@ -130,7 +131,7 @@ def _readable(graph: Graph, node: Node, ops: Sequence[str]) -> Layer:
     layer = read_layer(node)
     check_padded_output(node)
     if all(used_output(graph, node, k) is None for k in range(len(output_names(layer.type)))):
-        raise NotHandled("nothing uses it.", "no used output", "remove the node")
+        raise NotHandled(*UNUSED)
     if layer.input_size > LARGEST_INPUT or layer.hidden_size > LARGEST_HIDDEN:
         raise NotHandled(
             "it is too large for 32-bit accumulators.",
