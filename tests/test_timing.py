@@ -21,7 +21,7 @@ from rnnqc.errors import CompileError, UsageError
 from rnnqc.timing import bench, bound_run, burst, session_options, take_turns, timings
 from tests.passes.pass_testing import plain_op
 from tests.runs.sessions import save_arrays
-from tests.subjects.brevitas_models import Exported, random_lstm
+from tests.subjects.brevitas.models import Exported, random_lstm
 from tests.subjects.lstm_models import LstmCase
 from tests.subjects.protos import parse
 
@@ -238,6 +238,14 @@ def test_layers_that_stay_float_are_named(quick: list[ort.InferenceSession], tmp
     result = bench(str(model), rounds=1)
     assert names(result) == ["float"]
     assert [e.op for e in result.float_entries] == ["GRU"]
+
+
+def test_form_qonnx_is_lowered_to_run(quick: list[ort.InferenceSession]) -> None:
+    """It is a lowered model, but of operators that onnxruntime does not have."""
+    proto = rnnqc.lower(CASE.model(), "brevitas-int8", "qonnx", calibration=[CASE.feeds()]).proto
+    assert [row["name"] for row in bench(proto).rows] == ["stock", "native"]
+    with pytest.raises(UsageError, match="is a lowered model"):
+        bench(rnnqc.lower(CASE.model()).proto, against=proto)
 
 
 def test_an_exported_model_has_no_float_one(quick: list[ort.InferenceSession], tmp_path: Path) -> None:

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from rnnqc.cells.types import CELL_TYPES
-from rnnqc.commands.common import OK, Commands, add_bindings, add_command, byte_count, document, pairs, values
-from rnnqc.commands.terminal import LEAST_NAME, escape, out, out_table, shortened, tell
+from rnnqc.commands.shared.arguments import OK, Commands, add_bindings, add_command, byte_count, document, pairs, values
+from rnnqc.commands.shared.terminal import LEAST_NAME, escape, out, out_table, shortened, tell
 from rnnqc.errors import explained
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ import itertools
 import shlex
 from typing import TYPE_CHECKING
 
-from rnnqc.commands.common import byte_count
-from rnnqc.commands.terminal import escape, new_table, out
+from rnnqc.commands.shared.arguments import byte_count
+from rnnqc.commands.shared.terminal import escape, new_table, out
 
 if TYPE_CHECKING:
     import argparse

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rnnqc.codes import Code, told
-from rnnqc.commands.common import OK, Commands, add_command, add_data, add_state, byte_count, document, number
-from rnnqc.commands.terminal import colored, err, escape, out, progress_bar, tell
+from rnnqc.commands.shared.arguments import OK, Commands, add_command, add_data, add_state, byte_count, document, number
+from rnnqc.commands.shared.terminal import colored, err, escape, out, progress_bar, tell
 from rnnqc.errors import UsageError
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rnnqc.commands.common import (
+from rnnqc.commands.shared.arguments import (
     CHECK_FAILED,
     OK,
     Commands,
@@ -21,7 +21,7 @@ from rnnqc.commands.common import (
     milliseconds,
     number,
 )
-from rnnqc.commands.terminal import colored, err, escape, new_table, out, progress_bar, tell
+from rnnqc.commands.shared.terminal import colored, err, escape, new_table, out, progress_bar, tell
 from rnnqc.errors import UsageError, explained
 
 if TYPE_CHECKING:

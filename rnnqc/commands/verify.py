@@ -7,8 +7,17 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from rnnqc.commands.common import CHECK_FAILED, OK, Commands, add_command, add_data, add_repeated, add_state, document
-from rnnqc.commands.terminal import colored, err, escape, new_table, out, progress_bar, tell
+from rnnqc.commands.shared.arguments import (
+    CHECK_FAILED,
+    OK,
+    Commands,
+    add_command,
+    add_data,
+    add_repeated,
+    add_state,
+    document,
+)
+from rnnqc.commands.shared.terminal import colored, err, escape, new_table, out, progress_bar, tell
 from rnnqc.measure.thresholds import MEASURES, Thresholds
 
 if TYPE_CHECKING:

@@ -129,9 +129,9 @@ def _refuse_written_out(entries: Sequence[Entry]) -> None:
 
 def refuse_other_forms(report: Report, form: str | None) -> None:
     """Raises CompileError if form qonnx is requested and no layer has a cell of it."""
-    if form == QONNX and not any(e.form == QONNX for e in report.entries):
+    if report.lacks(form):
         raise CompileError(
-            f"no cell of form {QONNX} was made: " + (" ".join(e.explanation for e in report.entries) or "no layer."),
+            f"no cell of form {form} was made: " + (" ".join(e.explanation for e in report.entries) or "no layer."),
             supported="LSTM layers with the formats of Brevitas' cell",
             action="see each node's, or choose another form",
         )

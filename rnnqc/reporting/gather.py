@@ -27,6 +27,7 @@ from rnnqc.errors import CompileError, located
 from rnnqc.formats.quantized_outputs import read_outputs
 from rnnqc.ir import Model
 from rnnqc.lowering.executable import brings_its_own, executable
+from rnnqc.lowering.lowered_before import is_lowered
 from rnnqc.lowering.options import REST_FLOAT
 from rnnqc.lowering.reports.report import Lowered, Report
 from rnnqc.measure.feeds import generated_feeds
@@ -46,7 +47,6 @@ from rnnqc.reporting.origin import (
     check_same_recurrences,
     differences,
     distance,
-    is_lowered,
     mismatch,
     same_outputs,
 )

@@ -25,7 +25,7 @@ from rnnqc.lowering.verification_feeds import Remembered
 from rnnqc.passes import Pass
 from rnnqc.passes.pipeline import default_passes, exported_passes
 from rnnqc.recipes.recipe import load_recipe
-from tests.subjects.brevitas_models import draw_feeds, one_cell, random_lstm
+from tests.subjects.brevitas.models import draw_feeds, one_cell, random_lstm
 from tests.subjects.lstm_models import LstmCase
 from tests.subjects.protos import parse
 

@@ -22,7 +22,7 @@ from rnnqc.lowering.record import record
 from rnnqc.lowering.reports.report import Lowered
 from rnnqc.lowering.run import run
 from rnnqc.recipes.recipe_record import RECIPE_KEY
-from tests.subjects.brevitas_models import draw_feeds, one_cell, random_lstm
+from tests.subjects.brevitas.models import draw_feeds, one_cell, random_lstm
 from tests.subjects.lstm_models import LstmCase
 from tests.subjects.protos import parse
 

@@ -22,7 +22,7 @@ from rnnqc.passes import Instrument, Pass
 from rnnqc.passes.base import PassResult
 from rnnqc.passes.recover.loops import loop_layers
 from tests.generate.recurrences import RecurrenceCase
-from tests.subjects.brevitas_models import draw_feeds, one_cell, random_lstm
+from tests.subjects.brevitas.models import draw_feeds, one_cell, random_lstm
 from tests.subjects.lstm_models import LstmCase
 
 LSTM = LstmCase(T=4, dynamic_time=True)

@@ -18,7 +18,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rnnqc.commands.common import json_text
+from rnnqc.commands.shared.arguments import json_text
 from rnnqc.ir import Model
 from rnnqc.recipes.recipe import load_recipe
 from rnnqc.recipes.recipe_record import RECIPE_KEY, RecipeRecord, read_record

@@ -16,7 +16,7 @@ from rnnqc.cells.types import fused_type
 from tests.generate.recurrences import RecurrenceCase
 from tests.native.quant_linear_cases import linear_case
 from tests.runs.sessions import Array
-from tests.subjects.brevitas_models import draw_feeds, one_cell, random_lstm
+from tests.subjects.brevitas.models import draw_feeds, one_cell, random_lstm
 from tests.subjects.custom_layers import cutting_layer, feeds_of
 from tests.subjects.fused_patterns import PATTERNS, patterned_layer
 from tests.subjects.lstm_models import RecurrentCase, stacked_model

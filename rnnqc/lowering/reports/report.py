@@ -12,6 +12,7 @@ from typing import Any
 
 import onnx
 
+from rnnqc.cells.forms import QONNX
 from rnnqc.codes import Code, Told, all_told, coded, told
 from rnnqc.data.statistics import Statistics
 from rnnqc.errors import byte_count, explained
@@ -231,6 +232,10 @@ class Report(Result):
     def entries_not_lowered(self) -> Sequence[Entry]:
         """Nodes that `strict` refuses: they stay float, in whole or in part, or another tool has quantized them."""
         return [e for e in self.entries if e.status != "lowered" or e.left]
+
+    def lacks(self, form: str | None) -> bool:
+        """Whether no layer has a cell of a form that must not be missing: qonnx."""
+        return form == QONNX and all(e.form != QONNX for e in self.entries)
 
     @property
     def how_they_stay(self) -> str:

@@ -33,9 +33,9 @@ from tests.pages.dumped import (
     traced,
     traced_with_parameters,
 )
-from tests.subjects.brevitas_models import CASES, draw_feeds, one_cell, random_lstm, read_lstms
+from tests.subjects.brevitas.models import CASES, draw_feeds, one_cell, random_lstm, read_lstms
 from tests.subjects.lstm_models import RecurrentCase
-from tests.subjects.torch_exports import exported, needed
+from tests.subjects.torch.exports import exported, needed
 
 Array = npt.NDArray[Any]
 
@@ -209,7 +209,7 @@ def test_names_are_those_of_the_integer_form(name: str, recipe: str) -> None:
 def test_exports_of_torch(kind: str, recipe: str) -> None:
     """Layers as a Loop with a list of tensors, and as written-out steps from a state of zeros."""
     torch = needed("dumps of exported recurrences", dynamo=kind == "dynamo")
-    from tests.subjects.torch_recurrences import Highway, HighwayScript, export, values
+    from tests.subjects.torch.recurrences import Highway, HighwayScript, export, values
 
     torch.manual_seed(0)
     (x,) = values("LSTM")
@@ -237,7 +237,7 @@ def test_steps_of_values_that_some_steps_lack() -> None:
     The zeros have a format of their own: what the first step multiplies has a name of its own.
     """
     torch = needed("dumps of written-out recurrences")
-    from tests.subjects.torch_recurrences import GatedProduct, I
+    from tests.subjects.torch.recurrences import GatedProduct, I
 
     torch.manual_seed(1)
     x = torch.randn(5, 3, I)
@@ -263,7 +263,7 @@ def test_steps_of_values_that_some_steps_lack() -> None:
 def test_layers_of_exported_steps(kind: str, recipe: str) -> None:
     """A step that torch exports, made a layer with lengths, in both directions: each row is as it is alone."""
     torch = needed("dumps of layers of exported steps")
-    from tests.subjects.torch_recurrences import AugmentedLstmCell, ProjectedCell
+    from tests.subjects.torch.recurrences import AugmentedLstmCell, ProjectedCell
 
     torch.manual_seed(0)
     cell, memory = (AugmentedLstmCell(24, 32), 32) if kind == "highway" else (ProjectedCell(24, 32, 48), 48)

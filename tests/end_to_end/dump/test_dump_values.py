@@ -33,7 +33,7 @@ from tests.pages.dumped import (
     traced_with_parameters,
 )
 from tests.pages.unrolled_values import assert_equals_nodes, unrolled_values
-from tests.subjects.brevitas_models import CASES, read_lstms
+from tests.subjects.brevitas.models import CASES, read_lstms
 from tests.subjects.lstm_models import RecurrentCase, stacked_model
 
 Array = npt.NDArray[Any]

@@ -18,7 +18,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import rnnqc
 from tests.runs.commands import in_process
-from tests.subjects.brevitas_models import Exported, random_lstm
+from tests.subjects.brevitas.models import Exported, random_lstm
 from tests.subjects.lstm_models import LstmCase, Placement
 from tests.subjects.protos import set_node_attribute
 

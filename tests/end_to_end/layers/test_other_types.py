@@ -20,7 +20,7 @@ from tests.runs.lowered import NATIVE, STOCK, WAYS, assert_all_lowered, lower_al
 from tests.runs.sessions import assert_same_bits, run, save_arrays, sqnr
 from tests.subjects.lstm_models import LstmCase, stacked_model
 from tests.subjects.other_types import retyped, retyped_arrays
-from tests.subjects.torch_exports import exported, needed
+from tests.subjects.torch.exports import exported, needed
 
 TYPES = {"float16": np.float16, "float64": np.float64}
 # A carried state of float16 would be rounded, in other places than float32.

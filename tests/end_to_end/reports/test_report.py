@@ -27,7 +27,7 @@ from rich.progress import Progress, ProgressColumn, TaskID
 
 import rnnqc
 from rnnqc.cli import main
-from rnnqc.commands import terminal
+from rnnqc.commands.shared import terminal
 from rnnqc.measure.compare import compare_models
 from rnnqc.recipes.recipe_record import RECIPE_KEY
 from tests.pages.report_pages import Page

@@ -147,6 +147,9 @@ def test_the_wrong_order_is_refused(tmp_path: Path, capfd: pytest.CaptureFixture
     rnnqc.lower(CASE.model(), form="integer").save(tmp_path / "integer.onnx")
     for one, other in ((second, tmp_path / "integer.onnx"), (tmp_path / "integer.onnx", second)):
         assert in_process(capfd, "verify", one, other, "--min-equal", "1").code == 0
+    exported = rnnqc.lower(CASE.model(), "brevitas-int8", "qonnx", calibration=[CASE.feeds()])
+    exported.save(tmp_path / "qonnx.onnx")
+    assert "swap the two" in in_process(capfd, "verify", tmp_path / "qonnx.onnx", first).err
 
 
 def test_a_model_that_runs_on_nothing_generated_is_not_compared(

@@ -14,8 +14,8 @@ import rnnqc
 from rnnqc.ir import Model
 from rnnqc.lowering.inspection import inspect
 from rnnqc.passes.analysis.exported_weights import CAME_QUANTIZED, exported_weights
-from tests.subjects.brevitas_models import Exported, draw_feeds, random_lstm
-from tests.subjects.brevitas_reference import Quant
+from tests.subjects.brevitas.models import Exported, draw_feeds, random_lstm
+from tests.subjects.brevitas.reference import Quant
 from tests.subjects.lstm_models import LstmCase
 from tests.subjects.protos import parse
 

@@ -43,7 +43,7 @@ from tests.passes.planting import (
     statistics_of,
     verifier_of,
 )
-from tests.subjects.brevitas_models import draw_feeds, one_cell, random_lstm
+from tests.subjects.brevitas.models import draw_feeds, one_cell, random_lstm
 from tests.subjects.lstm_models import LstmCase, RecurrentCase
 
 LSTM = LstmCase(T=12, B=3, I=6, H=16, dynamic_time=True, dynamic_batch=True)

@@ -29,7 +29,7 @@ from tests.passes.planting import (
     run_spoilt,
     verifier_of,
 )
-from tests.subjects.brevitas_models import draw_feeds, one_cell, random_lstm
+from tests.subjects.brevitas.models import draw_feeds, one_cell, random_lstm
 from tests.subjects.lstm_models import LstmCase, RecurrentCase
 
 

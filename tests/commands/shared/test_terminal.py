@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from rnnqc.commands import terminal
+from rnnqc.commands.shared import terminal
 
 
 class Clock:

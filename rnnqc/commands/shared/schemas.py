@@ -7,7 +7,7 @@ import types
 from collections.abc import Mapping, Sequence
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
-from rnnqc.commands.common import JSON_VERSION
+from rnnqc.commands.shared.arguments import JSON_VERSION
 from rnnqc.measure.verdict import LEVELS
 
 Schema = dict[str, Any]
