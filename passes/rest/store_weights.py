@@ -115,7 +115,7 @@ class StoreWeights(Pass):
             site = site_or_none(weight, use, homes[id(use.node)], constants)
             moment = None if site is None else input_moment(self._statistics, site, constants)
             if site is not None and moment is not None:
-                found[id(weight.value)] = Multiplied(moment, site.transposed)
+                found[id(weight.value)] = Multiplied(moment, site.layout(weight.shape))
         return found
 
     def _seen(self, use: WeightUse) -> bool:
