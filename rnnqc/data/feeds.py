@@ -88,7 +88,7 @@ def check_feed(
         )
     for value in inputs:
         if value.name not in feed:
-            states = hinted_states(proto, states)
+            states = hinted_states(proto, known=states)
             raise CompileError(
                 f"{source}: no array for input {value.name!r}; arrays: {', '.join(sorted(feed)) or 'none'}.",
                 supported=f"arrays named {', '.join(i.name for i in inputs)}",
@@ -106,7 +106,7 @@ def check_feed(
         fits = len(dims) == array.ndim and all(d is None or d == s for d, s in zip(dims, array.shape, strict=True))
         if tensor.HasField("shape") and not fits:
             text = ", ".join("?" if d is None else str(d) for d in dims)
-            states = {} if array.ndim != len(dims) + 1 else hinted_states(proto, states)
+            states = {} if array.ndim != len(dims) + 1 else hinted_states(proto, known=states)
             calls = or_carry(states if value.name not in states else {})
             raise CompileError(
                 f"{source}: array {value.name!r} has shape {list(array.shape)}.",

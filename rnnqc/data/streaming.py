@@ -181,7 +181,7 @@ def checked(
 
 def _left(states: Mapping[str, str] | None, proto: onnx.ModelProto, carried: AbstractSet[str]) -> Mapping[str, str]:
     """Returns the likely states that are not carried."""
-    return {name: output for name, output in hinted_states(proto, states).items() if name not in carried}
+    return {name: output for name, output in hinted_states(proto, known=states).items() if name not in carried}
 
 
 def _holds_nothing(declared: onnx.ValueInfoProto) -> bool:
