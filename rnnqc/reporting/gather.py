@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import itertools
 import re
+import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any
 
 import numpy.typing as npt
@@ -77,12 +79,11 @@ NO_POINTS = "no layer has quantization points: a recipe chooses the formats of w
 NOTHING = "no layer of the model was lowered by rnnqc."
 OTHER_STATISTICS = (
     "The statistics that the model was calibrated with are not at hand: scales are those of the model, but what else "
-    "follows from statistics (error-compensated weights) was made from the data of this report. Give the statistics "
-    "file with --stats STATS.json."
+    "follows from statistics (error-compensated weights) was made from the data of this report."
 )
 UNKNOWN_STATISTICS = (
-    "the model was calibrated, and made again with statistics of the data of this report it is more than 1 dB apart: "
-    "give its statistics with --stats STATS.json."
+    "the model was calibrated on other data, and made again with statistics of the data of this report it is more than "
+    "1 dB apart."
 )
 ANOTHER = "made again, the model is another one (see the top of this page); what is measured on that says nothing here."
 OWN = "the model brings its own quantization; no recipe of rnnqc chose its formats."
@@ -169,7 +170,8 @@ class _Gathering:
         if not relowering.exact:
             unknown = unlike == UNKNOWN_STATISTICS
             text = f"Layers, points and overrides were not measured: {unlike}" if unknown else OTHER_STATISTICS
-            evidence.warnings.append(told(Code.NOT_MEASURED, text))
+            unlike += f" {self._how_to_give_statistics}" if unknown else ""
+            evidence.warnings.append(told(Code.NOT_MEASURED, f"{text} {self._how_to_give_statistics}"))
         if unlike:
             return self._without_measurements(unlike)
         self._describe(self.subject.report or made.report)
@@ -231,9 +233,30 @@ class _Gathering:
             quantized_outputs=[*read_outputs(self.quant.metadata)],
         )  # fmt: skip
         if record.statistics and statistics is None:
-            relowering.statistics = self._statistics(record)
+            made = relowering.statistics = self._statistics(record)
+            relowering.exact = made.digest == record.statistics
+            if relowering.exact and isinstance(self.subject.data, str) and self.options.samples is None:
+                self.evidence.recipe["statistics"] = ["--calibration", self.subject.data, *self._state_words]
         relowering.pin(self.recurrences)
         return relowering
+
+    @property
+    def _state_words(self) -> list[str]:
+        """The options that carry the states."""
+        return [word for text in self.evidence.data["states"] for word in ("--state", text)]
+
+    @property
+    def _how_to_give_statistics(self) -> str:
+        """What to do without the statistics of the calibration: `lower --calibration` leaves no file of them."""
+        recipe, given = self.evidence.recipe, self.evidence.float_model
+        words = ["rnnqc", "calibrate", given if Path(given).is_file() else "MODEL", "--data", "DATA"]
+        words += self._state_words
+        words += [word for name, size in recipe["dims"].items() for word in ("--dim", f"{name}={size}")]
+        words += [word for name, value in recipe["bind"].items() for word in ("--bind", f"{name}={value}")]
+        return (
+            "Report on the data that it was calibrated with (--data DATA), or give the statistics of that data with "
+            f"--stats STATS.json; {shlex.join([*words, '-o', 'STATS.json'])} makes them."
+        )
 
     def _describe(self, report: Report | None) -> None:
         evidence = self.evidence
