@@ -31,7 +31,7 @@ from rnnqc.ir import Model
 from rnnqc.lowering.executable import brings_its_own, executable
 from rnnqc.lowering.options import REST_FLOAT
 from rnnqc.lowering.reports.report import Lowered, Report
-from rnnqc.measure.feeds import generated_feeds
+from rnnqc.measure.feeds import STREAM, generated_feeds
 from rnnqc.measure.runs import Calls
 from rnnqc.measure.time_axes import output_axes
 from rnnqc.passes.normalize.remove_sorting import RemoveSorting
@@ -69,6 +69,7 @@ from rnnqc.timing import environment
 Array = npt.NDArray[Any]
 LAYERS, POINTS, SENSITIVITY, TIMES = "layers", "points", "sensitivity", "times"
 GENERATED = 4
+"""The number of generated feeds without states."""
 SHARE_OF_GROUPS = 5
 """Overrides of groups get at most one in this many of the models that may be measured."""
 OLDER = (
@@ -143,7 +144,8 @@ class _Gathering:
     def _feeds(self, reference: onnx.ModelProto, candidate: onnx.ModelProto) -> list[Feeds]:
         data = self.subject.data
         if data is None:
-            return generated_feeds(with_dimensions_of(reference, candidate), GENERATED)
+            sized = with_dimensions_of(reference, candidate)
+            return generated_feeds(sized, STREAM if self.state else GENERATED, self.state)
         opened = open_feeds(data, reference, self.state)
         taken = itertools.islice(opened, self.options.samples)
         return list(checked(taken, reference, None, self.state, True, filled=True))
