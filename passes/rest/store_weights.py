@@ -108,7 +108,7 @@ class StoreWeights(Pass):
             if asked and len(site.weight.uses) == 1 and not use.views and self._seen(use):
                 moment = input_moment(self._statistics, site, constants)
                 if moment is not None:
-                    found[id(site.weight.value)] = Multiplied(moment, site.transposed)
+                    found[id(site.weight.value)] = Multiplied(moment, site.layout(site.weight.shape))
         return found
 
     def _seen(self, use: WeightUse) -> bool:

@@ -136,11 +136,12 @@ def _print_over_time(compared: Sequence[LevelComparison]) -> None:
         spans = max(len(s.spans_db) for _, s in timed)
         numbers = [str(k + 1) for k in range(spans)]
         title = "SQNR dB over time" + (f", {first.name}" if len(compared) > 1 else "")
-        table = new_table(title, "steps", *numbers, "worst", "trend")
+        table = new_table(title, "steps", *numbers, "worst", "first quarter -> last: trend")
         for name, s in timed:
             levels = [f"{v:.1f}" for v in s.spans_db] + [""] * (spans - len(s.spans_db))
             worst = f"{s.unit} {s.worst}: {s.sqnr_db[s.worst]:.1f}" if s.sqnr_db[s.worst] < math.inf else "-"
-            table.add_row(escape(name), str(len(s.sqnr_db)), *levels, worst, "growing" if s.growing else "steady")
+            quarters = f"{s.quarters_db[0]:.1f} -> {s.quarters_db[-1]:.1f}: {s.trend}"
+            table.add_row(escape(name), str(len(s.sqnr_db)), *levels, worst, quarters)
         out(table)
     untimed = [escape(c.name) for c in first.outputs if c.steps is None]
     if untimed:

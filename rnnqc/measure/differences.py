@@ -16,7 +16,9 @@ from rnnqc.evaluation.numerics import decibels
 Array = npt.NDArray[Any]
 
 GROWTH_DB = 3.0
-"""The error counts as growing if the last quarter of time is this much worse than the first."""
+"""The error counts as growing if it is this much larger in the last quarter of time than in the first."""
+GROWING, STEADY, UNJUDGED = "growing", "steady", "too short"
+"""Trends of an error over time."""
 FEWEST_STEPS = 8
 """With fewer steps growth is not judged."""
 MOST_CODES = 2**16
@@ -40,6 +42,7 @@ class StepComparison:
         equal_codes: Share of equal quantized values; None where the output is not quantized.
         spans_db: SQNR of up to eight equal spans of time, in order.
         quarters_db: SQNR of the four quarters of time; with fewer steps than four, of each step.
+        quarters_error: Root mean square of the differences in each of them.
     """
 
     unit: str
@@ -51,6 +54,7 @@ class StepComparison:
     equal_codes: tuple[float, ...] | None
     spans_db: tuple[float, ...]
     quarters_db: tuple[float, ...]
+    quarters_error: tuple[float, ...]
 
     @property
     def worst(self) -> int:
@@ -59,13 +63,25 @@ class StepComparison:
 
     @property
     def growing(self) -> bool:
-        """Whether the last quarter of time is the worst, and worse than the first by `GROWTH_DB` or more.
+        """Whether the last quarter of time is the worst, and its error larger than in the first by `GROWTH_DB` or more.
 
+        It has to be larger both by itself and against the signal: where the signal alone fades, nothing accumulates.
         (In the very first steps the states hardly differ yet, so a rising error there means nothing.)
         """
         first, last = self.quarters_db[0], self.quarters_db[-1]
-        grown = last < math.inf and last <= first - GROWTH_DB
-        return len(self.sqnr_db) >= FEWEST_STEPS and grown and last == min(self.quarters_db)
+        fallen = last < math.inf and last <= first - GROWTH_DB and last == min(self.quarters_db)
+        risen = self.quarters_error[-1] >= self.quarters_error[0] * 10.0 ** (GROWTH_DB / 20.0)
+        return len(self.sqnr_db) >= FEWEST_STEPS and fallen and risen
+
+    @property
+    def trend(self) -> str:
+        """The trend of the error over time."""
+        return trend(len(self.sqnr_db), growing=self.growing)
+
+
+def trend(steps: int, *, growing: bool) -> str:
+    """Returns the trend of an error over this many steps, in words."""
+    return GROWING if growing else STEADY if steps >= FEWEST_STEPS else UNJUDGED
 
 
 @dataclass(frozen=True)

@@ -134,6 +134,7 @@ class OutputTally:
         steps = None
         if self._axis is not None or self._stream:
             by_step = [rows.merged(t, t + 1) for t in range(rows.size)]
+            quarters = [rows.merged(a, b) for a, b in _spans(len(by_step), 4)]
             by_call = self._axis is None or (self._stream and self._single)
             steps = StepComparison(
                 "call" if by_call else "time step",
@@ -144,7 +145,8 @@ class OutputTally:
                 tuple(s.equal for s in by_step),
                 None if codes is None else tuple(_share(c, n) for c, n in zip(codes, rows.count, strict=True)),
                 tuple(rows.merged(a, b).sqnr_db for a, b in _spans(len(by_step), 8)),
-                tuple(rows.merged(a, b).sqnr_db for a, b in _spans(len(by_step), 4)),
+                tuple(q.sqnr_db for q in quarters),
+                tuple(q.rms_error for q in quarters),
             )
         return OutputComparison(
             self.name,

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import itertools
 import re
+import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any
 
 import numpy.typing as npt
@@ -30,7 +32,7 @@ from rnnqc.lowering.executable import brings_its_own, executable
 from rnnqc.lowering.lowered_before import is_lowered
 from rnnqc.lowering.options import REST_FLOAT
 from rnnqc.lowering.reports.report import Lowered, Report
-from rnnqc.measure.feeds import generated_feeds
+from rnnqc.measure.feeds import STREAM, generated_feeds
 from rnnqc.measure.runs import Calls
 from rnnqc.measure.time_axes import output_axes
 from rnnqc.passes.normalize.remove_sorting import RemoveSorting
@@ -67,6 +69,7 @@ from rnnqc.timing import environment
 Array = npt.NDArray[Any]
 LAYERS, POINTS, SENSITIVITY, TIMES = "layers", "points", "sensitivity", "times"
 GENERATED = 4
+"""The number of generated feeds without states."""
 SHARE_OF_GROUPS = 5
 """Overrides of groups get at most one in this many of the models that may be measured."""
 OLDER = (
@@ -77,12 +80,11 @@ NO_POINTS = "no layer has quantization points: a recipe chooses the formats of w
 NOTHING = "no layer of the model was lowered by rnnqc."
 OTHER_STATISTICS = (
     "The statistics that the model was calibrated with are not at hand: scales are those of the model, but what else "
-    "follows from statistics (error-compensated weights) was made from the data of this report. Give the statistics "
-    "file with --stats STATS.json."
+    "follows from statistics (error-compensated weights) was made from the data of this report."
 )
 UNKNOWN_STATISTICS = (
-    "the model was calibrated, and made again with statistics of the data of this report it is more than 1 dB apart: "
-    "give its statistics with --stats STATS.json."
+    "the model was calibrated on other data, and made again with statistics of the data of this report it is more than "
+    "1 dB apart."
 )
 ANOTHER = "made again, the model is another one (see the top of this page); what is measured on that says nothing here."
 OWN = "the model brings its own quantization; no recipe of rnnqc chose its formats."
@@ -142,7 +144,8 @@ class _Gathering:
     def _feeds(self, reference: onnx.ModelProto, candidate: onnx.ModelProto) -> list[Feeds]:
         data = self.subject.data
         if data is None:
-            return generated_feeds(with_dimensions_of(reference, candidate), GENERATED)
+            sized = with_dimensions_of(reference, candidate)
+            return generated_feeds(sized, STREAM if self.state else GENERATED, self.state)
         opened = open_feeds(data, reference, self.state)
         taken = itertools.islice(opened, self.options.samples)
         return list(checked(taken, reference, None, self.state, True, filled=True))
@@ -169,7 +172,8 @@ class _Gathering:
         if not relowering.exact:
             unknown = unlike == UNKNOWN_STATISTICS
             text = f"Layers, points and overrides were not measured: {unlike}" if unknown else OTHER_STATISTICS
-            evidence.warnings.append(told(Code.NOT_MEASURED, text))
+            unlike += f" {self._how_to_give_statistics}" if unknown else ""
+            evidence.warnings.append(told(Code.NOT_MEASURED, f"{text} {self._how_to_give_statistics}"))
         if unlike:
             return self._without_measurements(unlike)
         self._describe(self.subject.report or made.report)
@@ -231,9 +235,30 @@ class _Gathering:
             quantized_outputs=[*read_outputs(self.quant.metadata)],
         )  # fmt: skip
         if record.statistics and statistics is None:
-            relowering.statistics = self._statistics(record)
+            made = relowering.statistics = self._statistics(record)
+            relowering.exact = made.digest == record.statistics
+            if relowering.exact and isinstance(self.subject.data, str) and self.options.samples is None:
+                self.evidence.recipe["statistics"] = ["--calibration", self.subject.data, *self._state_words]
         relowering.pin(self.recurrences)
         return relowering
+
+    @property
+    def _state_words(self) -> list[str]:
+        """The options that carry the states."""
+        return [word for text in self.evidence.data["states"] for word in ("--state", text)]
+
+    @property
+    def _how_to_give_statistics(self) -> str:
+        """What to do without the statistics of the calibration: `lower --calibration` leaves no file of them."""
+        recipe, given = self.evidence.recipe, self.evidence.float_model
+        words = ["rnnqc", "calibrate", given if Path(given).is_file() else "MODEL", "--data", "DATA"]
+        words += self._state_words
+        words += [word for name, size in recipe["dims"].items() for word in ("--dim", f"{name}={size}")]
+        words += [word for name, value in recipe["bind"].items() for word in ("--bind", f"{name}={value}")]
+        return (
+            "Report on the data that it was calibrated with (--data DATA), or give the statistics of that data with "
+            f"--stats STATS.json; {shlex.join([*words, '-o', 'STATS.json'])} makes them."
+        )
 
     def _describe(self, report: Report | None) -> None:
         evidence = self.evidence

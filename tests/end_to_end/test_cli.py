@@ -368,7 +368,11 @@ def test_states_are_suggested(cli: Callable[..., Result], source: Path, tmp_path
     save_arrays(tmp_path / "x.npz", {"X": CASE.feeds()["X"]})
     for model in (source, tmp_path / "low.onnx"):
         wanted = "--state initial_h:Y_h --state initial_c:Y_c"
-        assert wanted in cli("inspect", model).out
+        shown = cli("inspect", model).out
+        assert wanted in shown
+        rows = [" ".join(line.split()) for line in shown.splitlines()]
+        assert "initial_h input float32 [1, B, 16] Y_h of the call before" in rows
+        assert "Y_c output float32 [1, B, 16] initial_c of the next call" in rows
         missing = cli("run", model, "-i", tmp_path / "x.npz", "-o", tmp_path / "y.npz")
         assert missing.code == 2 and f"or carry the states: {wanted}" in missing.err
 

@@ -117,7 +117,7 @@ def test_the_sections_are_all_there() -> None:
         "How this was made",
     ]  # fmt: skip
     assert read.counts["svg"] >= 5
-    assert "the error grows" in read.text
+    assert "(−10.0 dB); growing" in read.text
     assert "NOT measured" in read.text
     assert "runs slower" in read.text
 

@@ -131,9 +131,25 @@ def test_errors_over_time_are_those_of_the_verdict(verify: Callable[..., Result]
     for output in found.levels[0].outputs:
         steps = output.steps
         assert steps is not None
-        trend = "growing" if steps.growing else "steady"
+        trend = f"{steps.quarters_db[0]:.1f} -> {steps.quarters_db[-1]:.1f}: {steps.trend}"
         assert f"{output.name} {len(steps.sqnr_db)} {' '.join(f'{v:.1f}' for v in steps.spans_db)} {steps.unit}" in told
         assert f"{steps.unit} {steps.worst}: {steps.sqnr_db[steps.worst]:.1f} {trend}" in told
+
+
+def test_report_and_verify_say_the_same_over_time(verify: Callable[..., Result], tmp_path: Path) -> None:
+    """Of data that is given, and of the stream that both generate: figures, trend and verdict."""
+    rng = np.random.default_rng(0)
+    models = tmp_path / "float.onnx", tmp_path / "quant.onnx"
+    for data in (None, [{"X": rng.normal(0, 1, (1, 1, 8)).astype(np.float32)} for _ in range(24)]):
+        found = rnnqc.verify(*models, data, state=STATES[1::2])
+        evidence = rnnqc.report(*models, data, state=STATES[1::2], seconds=0).evidence
+        assert evidence.data["calls"] == (16 if data is None else 24)
+        for one, other in zip(found.levels[0].outputs, evidence.outputs, strict=True):
+            assert one.steps is not None and other.curve is not None
+            assert (one.name, one.sqnr_db, one.steps.growing) == (other.name, other.sqnr_db, other.curve.growing)
+            assert (*one.steps.quarters_db,) == (*other.curve.quarters_db,)
+        said = evidence.verdict
+        assert found.verdict is not None and said is not None and found.verdict.text.startswith(said.text)
 
 
 def test_the_wrong_order_is_refused(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
