@@ -21,13 +21,13 @@ import pytest
 import rnnqc
 from rnnqc.errors import CompileError
 from rnnqc.sessions.opening import _SMALLEST
+from tests.generate.layers import RecurrentCase
 from tests.passes.pass_testing import plain_op
 from tests.runs.commands import in_process
 from tests.runs.sessions import assert_same_bits, options, run
-from tests.subjects.lstm_models import LstmCase
 from tests.subjects.protos import of_nodes, parse
 
-CASE = LstmCase()
+CASE = RecurrentCase()
 
 
 @pytest.fixture(scope="module")
