@@ -1,4 +1,4 @@
-"""What a model declares of its inputs and outputs: names, types and shapes."""
+"""Names, types and shapes that a model declares for its inputs and outputs."""
 
 from __future__ import annotations
 

@@ -249,7 +249,7 @@ class _Gathering:
 
     @property
     def _how_to_give_statistics(self) -> str:
-        """What to do without the statistics of the calibration: `lower --calibration` leaves no file of them."""
+        """How to go on without the statistics of the calibration: `lower --calibration` leaves no file of them."""
         recipe, given = self.evidence.recipe, self.evidence.float_model
         words = ["rnnqc", "calibrate", given if Path(given).is_file() else "MODEL", "--data", "DATA"]
         words += self._state_words
