@@ -22,10 +22,10 @@ from rnnqc.commands import lower as command
 from rnnqc.data.feeds import Feeds
 from rnnqc.lowering.file_contents import contents
 from rnnqc.lowering.measurement import given
-from rnnqc.lowering.reports.warnings import POOR_DB
 from rnnqc.lowering.verification_feeds import CALIBRATION_DATA, Remembered
 from rnnqc.measure.compare import compare_models, judged, unit_outputs
 from rnnqc.measure.differences import OutputComparison
+from rnnqc.measure.verdict import WATCH_DB
 from tests.runs.commands import in_process
 from tests.subjects.lstm_models import LstmCase
 from tests.subjects.protos import parse
@@ -70,7 +70,7 @@ def test_states_that_leave_their_range_are_warned_of() -> None:
     """Relu bounds no state: on values around 1 all is well, and what is larger is cut off."""
     report = rnnqc.lower(autoencoder("Relu"), measure=True).report
     assert report.sqnr_levels["magnitude 1"]["y"] > 35
-    assert report.sqnr_db["y"] < POOR_DB and report.sqnr_level["y"] == "magnitude 30"
+    assert report.sqnr_db["y"] < WATCH_DB and report.sqnr_level["y"] == "magnitude 30"
     (warning,) = (w for w in report.warnings if "SQNR" in w)
     assert "magnitude 30" in warning and "at magnitude 1 " in warning and "--calibration DATA" in warning
 
@@ -142,7 +142,7 @@ def test_a_poor_result_on_calibration_data_is_warned_of() -> None:
 
 def test_bounded_states_are_not() -> None:
     report = rnnqc.lower(autoencoder("Tanh"), measure=True).report
-    assert report.sqnr_db["y"] >= POOR_DB and not any("SQNR" in w for w in report.warnings)
+    assert report.sqnr_db["y"] >= WATCH_DB and not any("SQNR" in w for w in report.warnings)
 
 
 def test_the_report_holds_the_worst_of_all_levels() -> None:

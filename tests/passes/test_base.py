@@ -16,7 +16,7 @@ import pytest
 import rnnqc.passes
 from rnnqc.errors import InternalError, Outcome, StructureError
 from rnnqc.evaluation.numerics import Bitwise
-from rnnqc.ir import Model
+from rnnqc.ir import Model, shape_of
 from rnnqc.ir.builder import Builder
 from rnnqc.passes import Canonicalize, DecomposeLstm, Pass, PassInfo, PassResult
 from rnnqc.passes.invariants import CHECKS, Property, violated
@@ -116,6 +116,35 @@ class KeepsUnused(Untidy):
     """The same, of a pass that keeps unused nodes."""
 
     keeps_unused = True
+
+
+class Unshaped(Pass):
+    """Puts a node in front of the last one, whose value has no shape yet."""
+
+    info = PassInfo("unshaped", "negate twice", Bitwise())
+
+    def run(self, model: Model) -> PassResult:
+        b, last = Builder(model, prefix="unshaped"), model.graph.nodes[-1]
+        last.inputs[0] = b.op("Neg", [b.op("Neg", [last.inputs[0]], "once")], "twice")
+        model.graph.nodes += b.nodes
+        return PassResult(True)
+
+
+class Shaped(Unshaped):
+    """The same, of a pass whose values later passes read."""
+
+    infers_shapes = True
+
+
+@pytest.mark.parametrize(("kind", "known"), [(Unshaped, False), (Shaped, True)])
+def test_shapes_are_inferred_if_the_pass_says_so(kind: type[Pass], known: bool) -> None:
+    from tests.subjects.protos import parse
+
+    text = '<ir_version: 10, opset_import: ["": 17]> g (float[2] x) => (float[2] y) { y = Abs(x) }'
+    model = Model.load(parse(text))
+    kind()(model)
+    made = next(n for n in model.graph.nodes if n.op == "Abs").inputs[0]
+    assert (shape_of(made) is not None) == known
 
 
 class Forgetful(Pass):
