@@ -31,6 +31,7 @@ from rnnqc.ir import Model
 from rnnqc.lowering.executable import brings_its_own, executable
 from rnnqc.lowering.options import REST_FLOAT
 from rnnqc.lowering.reports.report import Lowered, Report
+from rnnqc.measure.compare import unit_outputs
 from rnnqc.measure.feeds import STREAM, generated_feeds
 from rnnqc.measure.runs import Calls
 from rnnqc.measure.time_axes import output_axes
@@ -201,7 +202,9 @@ class _Gathering:
         self.options.tell("quantized model")
         with located(self.subject.quant_name):
             outputs = quality.outputs(self.candidate)
-        evidence.outputs = output_evidence(quality, outputs, output_axes(self.reference), names)
+        axes, unit = output_axes(self.reference), unit_outputs(self.reference)
+        given = self.subject.data is not None
+        evidence.outputs = output_evidence(quality, outputs, axes, names, unit, given=given)
         evidence.sqnr_db = quality.score(outputs).mean_db
         return outputs
 
