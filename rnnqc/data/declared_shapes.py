@@ -1,4 +1,4 @@
-"""Names, types and shapes that a model declares for its inputs and outputs."""
+"""Inputs and outputs as a model declares them: names, types and shapes."""
 
 from __future__ import annotations
 
