@@ -21,7 +21,7 @@ from rnnqc.lowering.reports.warnings import lowered_otherwise, suspected_steps, 
 from rnnqc.lowering.run import Passed
 from rnnqc.lowering.stages import MEASURE, Tell, nothing
 from rnnqc.measure.feeds import Level
-from rnnqc.passes.analysis.elementwise_recurrences import ACTION, REASON, ElementwiseRecurrence
+from rnnqc.passes.analysis.elementwise_recurrences import ACTION, ElementwiseRecurrence
 from rnnqc.passes.analysis.released_cells import WRITTEN_OUT
 from rnnqc.passes.custom_cells.quantize_custom_cells import CALIBRATE
 from rnnqc.passes.graph.nodes.quant_operators import CELL_OP
@@ -72,7 +72,7 @@ def judge(plan: Plan, passed: Passed, start: float | None = None, tell: Tell = n
 
 
 def _elementwise(found: ElementwiseRecurrence) -> Remark:
-    return Remark("lower", Outcome.FLOAT, found.path, found.op, REASON, action=ACTION)
+    return Remark("lower", Outcome.FLOAT, found.path, found.op, found.reason, action=ACTION)
 
 
 def _slow_stock(plan: Plan, passed: Passed, entries: Sequence[Entry]) -> str:
