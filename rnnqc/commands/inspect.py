@@ -99,7 +99,7 @@ def _print_points(found: Inspection) -> None:
 
 def _print_nodes(found: Inspection) -> None:
     """Prints a row for each node, and remarks below the table."""
-    from rnnqc.passes.analysis.elementwise_recurrences import ACTION, REASON
+    from rnnqc.passes.analysis.elementwise_recurrences import ACTION
 
     rows, said = [], []
     for n in found.nodes:
@@ -109,7 +109,7 @@ def _print_nodes(found: Inspection) -> None:
         said += [f"{n.path}: {text}"] if text else []
     for e in found.elementwise:
         rows.append([e.path, e.op, *_sizes(e.sizes), "", "", "float"])
-        said.append(f"{e.path}: float: {explained(REASON, action=ACTION)}")
+        said.append(f"{e.path}: float: {explained(e.reason, action=ACTION)}")
     out_table(("node", "op", "I", "H", "T", "B", "direction", "options", "lowering"), rows)
     for text in said:
         out(escape(text))

@@ -202,7 +202,7 @@ def _lowered(a: argparse.Namespace) -> Lowered:
     from rnnqc.lowering.options import LowerOptions
     from rnnqc.recipes.recipe import override_texts
 
-    with progress_bar("load", spinner=True, counted=False, quiet=a.quiet) as update:
+    with progress_bar("loading the model", spinner=True, counted=False, quiet=a.quiet) as update:
 
         def tell(name: str) -> None:
             update(description=name)

@@ -152,7 +152,7 @@ def measured(subject: Subject, options: Options, quiet: bool = False) -> Evidenc
 @contextmanager
 def _progress(quiet: bool = False) -> Iterator[Tell]:
     """Shows a bar, and yields the function that moves it."""
-    with progress_bar("load", spinner=True, quiet=quiet) as update:
+    with progress_bar("loading the models", spinner=True, quiet=quiet) as update:
 
         def tell(stage: str, done: int, total: int | None) -> None:
             update(description=stage, completed=done, total=total)

@@ -59,7 +59,7 @@ def run(a: argparse.Namespace) -> int:
 
     asked = Thresholds.parse({m.option: getattr(a, m.name) for m in MEASURES}).asked
     thresholds = {m.name: asked.get(m.option) for m in MEASURES}
-    with progress_bar("loading", spinner=True, counted=False) as update:
+    with progress_bar("loading the models", spinner=True, counted=False) as update:
         found = verify(
             a.float_model, a.quantized_model, a.data, state=a.state, native=a.native, **thresholds,
             progress=lambda stage: update(description=stage),

@@ -1,4 +1,4 @@
-"""What a model declares of its inputs and outputs: names, types and shapes."""
+"""Inputs and outputs as a model declares them: names, types and shapes."""
 
 from __future__ import annotations
 

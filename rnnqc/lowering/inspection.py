@@ -26,7 +26,7 @@ from rnnqc.measure.time_axes import fixed_lengths
 from rnnqc.passes import DecomposeLstm, PassManager, ReadQuantLstmCell
 from rnnqc.passes.analysis.custom_products import custom_cells
 from rnnqc.passes.analysis.deciding_inputs import deciding_inputs, told_of_deciding
-from rnnqc.passes.analysis.elementwise_recurrences import REASON, ElementwiseRecurrence, elementwise_recurrences
+from rnnqc.passes.analysis.elementwise_recurrences import ElementwiseRecurrence, elementwise_recurrences
 from rnnqc.passes.analysis.exported_weights import exported_weights
 from rnnqc.passes.analysis.find_recurrent_nodes import RecurrentNode, lowered_nodes, recurrent_nodes
 from rnnqc.passes.analysis.released_cells import WRITTEN_OUT, released_cells
@@ -139,7 +139,7 @@ class Inspection(Result):
             "training_dropouts": self.dropouts, "rest": rest, "slow_stock": self.slow_stock,
             "points": self.points, "deciding_inputs": self.deciding, "likely_states": dict(self.states),
             "quantized_outputs": as_dicts(self.quantized_outputs),
-            "elementwise_recurrences": [{**asdict(e), "reason": REASON} for e in self.elementwise],
+            "elementwise_recurrences": [{**asdict(e), "reason": e.reason} for e in self.elementwise],
         }  # fmt: skip
 
 

@@ -23,6 +23,8 @@ FEWEST_STEPS = 8
 """With fewer steps growth is not judged."""
 MOST_CODES = 2**16
 """Values with more different magnitudes are not quantized values."""
+QUIET = 0.1
+"""Below this share of the full scale, SQNR says little about an output, such as a probability of 2e-4 against 1e-4."""
 _FEWEST_MAGNITUDES = 4
 NEARLY_CONSTANT = 0.99
 """An output is nearly constant if its mean has this share of its power: values within a tenth around the mean."""
@@ -107,6 +109,7 @@ class OutputComparison:
         whole_numbers: Whether the first model's values are integers or booleans.
         mean: The mean of the first model's values, of those finite in both.
         deviation: Root mean square of their deviation from the mean (`rnnqc.measure.spread`); 0 if constant.
+        unit: Whether a sigmoid makes the values: from 0 to 1.
     """
 
     name: str
@@ -126,6 +129,12 @@ class OutputComparison:
     whole_numbers: bool = False
     mean: float = 0.0
     deviation: float = 0.0
+    unit: bool = False
+
+    @property
+    def near_zero(self) -> bool:
+        """Whether these are values from 0 to 1 that stay so near zero on this data that their SQNR says little."""
+        return self.unit and self.rms < QUIET
 
     @property
     def constant(self) -> bool:

@@ -99,20 +99,23 @@ class FeedGenerator:
 
     def _search(self, proto: onnx.ModelProto) -> tuple[Sizes, CompileError | None]:
         """Returns sizes with which the model runs, or the reason why there are none."""
-        tried: list[dict[str, list[int]]] = []
+        tried: list[tuple[dict[str, list[int]], bool]] = []
         reason = ""
         try:
             with located("the float model cannot be run"):
                 session = make_session(proto, optimize=False)
-            for sizes in candidate_sizes(proto):
+            for sizes, masks in itertools.product(candidate_sizes(proto), (True, False)):
+                sizes = replace(sizes, masks=masks)
                 generation = Generation(self._readable, sizes)
-                if generation.shapes in tried:
+                if (generation.shapes, generation.masked) in tried:
                     continue
-                tried.append(generation.shapes)
+                tried.append((generation.shapes, generation.masked))
                 try:
                     outputs = run_session(session, generation.feeds(0))
                 except CompileError as error:
                     reason = reason or error.message
+                    continue
+                if generation.masked and not all(map(_is_finite, outputs.values())):
                     continue
                 if any(np.size(o) for o in outputs.values()):
                     return sizes, None
@@ -188,6 +191,11 @@ def generated_feeds(proto: onnx.ModelProto, count: int = 2, carried: Mapping[str
     """
     generator = FeedGenerator(proto).checked()
     return _without_states([generator.feeds(seed) for seed in range(count)], carried)
+
+
+def _is_finite(output: object) -> bool:
+    array = np.asarray(output)
+    return array.dtype.kind != "f" or bool(np.isfinite(array).all())
 
 
 def candidate_sizes(proto: onnx.ModelProto) -> Iterator[Sizes]:

@@ -21,6 +21,7 @@ import rnnqc
 from rnnqc.errors import CompileError, UsageError
 from rnnqc.evaluation.evaluate import make_session, run_session
 from rnnqc.ir import DOMAIN, Model
+from rnnqc.lowering import stages
 from rnnqc.lowering.lower import lower
 from rnnqc.lowering.options import LowerOptions
 from rnnqc.lowering.reports.report import Lowered
@@ -122,7 +123,7 @@ def test_same_bytes_and_untouched_input() -> None:
     assert model.SerializeToString(deterministic=True) == before
 
 
-def test_instruments_and_progress_see_every_pass() -> None:
+def test_instruments_see_every_pass_and_progress_speaks_of_stages() -> None:
     seen: list[str] = []
     told: list[str] = []
 
@@ -131,13 +132,18 @@ def test_instruments_and_progress_see_every_pass() -> None:
             seen.append(pass_.info.name)
 
     lowered = lower(CASE.model(), instruments=[Watch()], progress=told.append)
-    assert seen == told == [name for name, _ in lowered.report.seconds]
+    assert seen == [name for name, _ in lowered.report.seconds]
+    assert len(told) == len(seen) and [*dict.fromkeys(told)] == [stages.FIND, stages.QUANTIZE, stages.WRITE]
     passes = [*default_passes(load_recipe("int8"), "fused", False), *last_passes("fused")]
     assert seen == [p.info.name for p in passes]
     assert all(seconds >= 0 for _, seconds in lowered.report.seconds)
     told.clear()
     lower(CASE.model(), calibration=[CASE.feeds()] * 2, progress=told.append)
-    assert "calibrate, 2 of 2 samples done" in told
+    assert "calibrating, 2 of 2 samples done" in told
+    told.clear()
+    lower(CASE.model(), rest="int8", measure=True, verify=True, progress=told.append)
+    assert f"{stages.QUANTIZE}, checking every pass" in told and f"{stages.REST}, checking every pass" in told
+    assert told[-1].startswith(f"{stages.MEASURE}, ") and f"{stages.MEASURE}, magnitude 1" in told
 
 
 def test_overrides_reach_the_cells() -> None:

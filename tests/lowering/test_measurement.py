@@ -169,7 +169,7 @@ def test_the_command_measures_always(source: Path, tmp_path: Path, capfd: pytest
     out, report = tmp_path / "out.onnx", tmp_path / "report.json"
     result = in_process(capfd, "lower", source, "-o", out, "--json", report)
     data = json.loads(report.read_text())
-    assert f"SQNR on generated data: at least {data['sqnr_summary']}" in result.out
+    assert f"SQNR on generated data, least of {len(data['sqnr_levels'])} kinds: {data['sqnr_summary']}" in result.out
     assert min(data["sqnr_db"].values()) == min(v for level in data["sqnr_levels"].values() for v in level.values())
     again = tmp_path / "again.json"
     in_process(capfd, "lower", source, "-o", out, "--json", again)
@@ -232,9 +232,9 @@ def test_probabilities_near_zero_are_judged_by_their_full_scale() -> None:
     assert unit_outputs(proto) == {"p"}
 
     def output(name: str, rms: float) -> OutputComparison:
-        return OutputComparison(name, 0.0, 0.0, 1.0, 0.0, rms=rms, rms_error=1e-4)
+        return OutputComparison(name, 0.0, 0.0, 1.0, 0.0, rms=rms, rms_error=1e-4, unit=name == "p")
 
-    p, z, loud = judged([output("p", 1e-4), output("z", 1e-4), output("p", 0.5)], {"p"})
+    p, z, loud = judged([output("p", 1e-4), output("z", 1e-4), output("p", 0.5)])
     assert p.sqnr_db == pytest.approx(60.0) and z.sqnr_db == loud.sqnr_db == 0.0
 
 
@@ -257,6 +257,35 @@ def test_an_output_that_is_nearly_its_mean(tmp_path: Path, capfd: pytest.Capture
     verdict = rnnqc.verify(*files).verdict
     assert verdict is not None and verdict.level == "watch" and "of what varies" in verdict.text
     assert "of what varies" not in in_process(capfd, "verify", *files[:2]).out
+
+
+@pytest.mark.parametrize("bias", [-8.0, -2.0])
+def test_a_probability_near_zero_on_the_data(bias: float, tmp_path: Path) -> None:
+    """A detector on silence, 0.0002 off: all commands say so, none calls it good; at 0.1 it is as bad as ever."""
+    rng = np.random.default_rng(0)
+    proto = parse(
+        '<ir_version: 8, opset_import: ["": 17]> g (float[T,1,8] x) => (float[1,1,16] p) '
+        "{ all, last = LSTM <hidden_size = 16> (x, W, R) wide = Mul (last, four) low = Add (wide, bias)"
+        " p = Sigmoid (low) }",
+        W=rng.standard_normal((1, 64, 8)).astype(np.float32),
+        R=rng.standard_normal((1, 64, 16)).astype(np.float32),
+        four=np.float32(4),
+        bias=np.float32(bias),
+    )
+    feeds = [{"x": rng.standard_normal((12, 1, 8)).astype(np.float32)} for _ in range(9)]
+    low = rnnqc.lower(proto, calibration=feeds, overrides=["*.weight.bits=2"], measure=True)
+    verdict = rnnqc.verify(proto, low, feeds).verdict
+    again = rnnqc.report(proto, low, feeds, seconds=0).evidence.verdict
+    two = tmp_path / "two.toml"
+    two.write_text('name = "two"\nbase = "int8"\n[[rule]]\npoints = "*.weight"\nbits = 2\n')
+    tuned = rnnqc.tune(proto, feeds, min_sqnr=-50, recipe=two, stats=rnnqc.calibrate(proto, feeds), models=1).verdict
+    assert verdict is not None and again is not None and tuned is not None
+    assert verdict.text == again.text == tuned.text
+    assert low.report.sqnr_db["p"] < 20
+    near = "near zero" in verdict.text
+    assert near is ("near zero" in low.report.accuracy) is (bias == -8.0)
+    assert verdict.level == ("watch" if near else "bad")
+    assert bool([w for w in low.report.warnings if "SQNR" in w]) is not near
 
 
 def test_a_probability_that_an_if_chooses() -> None:

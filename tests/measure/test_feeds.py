@@ -42,6 +42,42 @@ def test_sizes_that_the_model_runs_with(text: str, constants: dict[str, np.ndarr
     assert feeds["x"].shape == shape
 
 
+MASKED = "(float[A, T, 4] x, bool[A, T] mask) => (float[A, L, 4] y)"
+VALID = "m = Cast<to = 1>(mask) k = Unsqueeze(m, last) y = Mul(x, k)"
+PADDING = "n = Not(mask) m = Cast<to = 1>(n) k = Unsqueeze(m, last) y = Mul(x, k)"
+WHOLE = (
+    "c = Cast<to = 7>(mask) k = ReduceMin<keepdims = 0>(c) i = Sub(k, one) j = Mul(i, many) y = Gather<axis = 1>(x, j)"
+)
+SOFTMAX = "a = ReduceSum<keepdims = 0>(x, last) b = Where(mask, a, low) p = Softmax(b) q = Log(p)"
+
+
+@pytest.mark.parametrize(
+    ("nodes", "mixed"),
+    [
+        (VALID, True),
+        (PADDING, True),
+        (WHOLE, False),
+        (f"{SOFTMAX} k = Unsqueeze(q, last) y = Mul(x, k)", False),
+    ],
+    ids=["true is valid", "true is padding", "refused", "not finite"],
+)
+def test_masks(nodes: str, mixed: bool) -> None:
+    """Each row has both, whichever means padding, unless the model does not run or has no numbers then."""
+    constants = {"last": [2], "one": [1], "many": [99]}
+    proto = parse(
+        f"{HEAD}{MASKED} {{ {nodes} }}", **{k: np.array(v) for k, v in constants.items() if k in nodes},
+        **({"low": np.array(-np.inf, np.float32)} if "low" in nodes else {}),
+    )  # fmt: skip
+    for feeds in generated_feeds(proto, 3):
+        assert (feeds["mask"].any(1) & ~feeds["mask"].all(1)).all() == mixed
+        assert mixed or feeds["mask"].all()
+
+
+def test_conditions_are_true() -> None:
+    (feeds,) = generated_feeds(parse(f"{HEAD}(float[A, 4] x, bool c) => (float[A, 4] y) {{ y = Where(c, x, x) }}"), 1)
+    assert feeds["c"].shape == () and feeds["c"]
+
+
 @pytest.mark.parametrize("names", [("basins", "days"), ("batch", "days"), ("T", "N"), ("", "")])
 def test_axes_are_those_of_the_recurrent_layer(names: tuple[str, str]) -> None:
     """Batch first, as torch exports it; whatever the axes are called, if they are."""

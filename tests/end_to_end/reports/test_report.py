@@ -515,7 +515,8 @@ def test_progress(files: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.
         monkeypatch.setattr(terminal, "_console", lambda _, made=console: made)
         assert main([str(a) for a in arguments]) == 0
         text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown.getvalue())
-        assert "sensitivity" in text, arguments
+        assert "measuring what each quantized value costs" in text, arguments
+        assert "insert-qcdq" not in text, "passes are nothing to those who wait"
         assert re.findall("[1-9]/3", text) == ["1/3", "2/3", "3/3"], arguments
 
 

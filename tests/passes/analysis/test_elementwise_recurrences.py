@@ -100,6 +100,22 @@ def test_what_is_none(what: str) -> None:
     assert found_in(written(NONE[what])) == []
 
 
+def test_mixed_elements_are_told() -> None:
+    """Sums over all pairs of units, as those of liquid time constants, are not called elementwise."""
+    pairs = "p{0} = Unsqueeze (h{0}, one) q{0} = Mul (p{0}, pairs) r{0} = ReduceSum <keepdims = 0> (q{0}, first) "
+    step = "k{0} = Mul (h{0}, w) s{0} = Add (k{0}, r{0}) h{1} = Add (s{0}, {2})\n"
+    text = ONE_BY_ONE + "h0 = Squeeze (a, zero)\n"
+    for t, element in enumerate("bcd" + "bcd"):
+        text += f"v{t} = Squeeze ({element}, zero)\n" + (pairs + step).format(t, t + 1, f"v{t}")
+    text += "y = Neg (h6)"
+    constants = "int64[1] zero = {0}, int64[1] one = {2}, int64[1] first = {1}"
+    proto = parse(HEAD.format(constants, text), w=np.full(6, 0.5, np.float32), pairs=np.eye(6, dtype=np.float32))
+    found = rnnqc.inspect(proto)
+    assert not found.nodes
+    (recurrence,) = found.elementwise
+    assert recurrence.mixed.startswith("ReduceSum (node ") and recurrence.mixed in recurrence.reason
+
+
 @pytest.mark.parametrize("model", [RecurrentCase().model, RecurrentCase(op="GRU", placement="loop").model])
 def test_layers_are_none(model: Callable[[], onnx.ModelProto]) -> None:
     """Neither float nor unrolled layers count: their gates read the result of a matmul with the state."""
