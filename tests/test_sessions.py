@@ -140,6 +140,18 @@ def test_refused_model_is_named(tmp_path: Path) -> None:
         rnnqc.session(tmp_path / "bad.onnx")
 
 
+def test_layers_with_the_batch_in_front_run() -> None:
+    """onnxruntime has no kernel for layout 1."""
+    case = RecurrentCase(T=4, B=3, I=5, H=6, layout=1)
+    with pytest.raises(Exception, match="layout_ == 0"):
+        ort.InferenceSession(case.model().SerializeToString(), providers=["CPUExecutionProvider"])
+    feeds = case.feeds()
+    wanted, session = case.expected(feeds), rnnqc.session(case.model())
+    assert set(wanted) >= {o.name for o in session.get_outputs()}
+    for name, value in run(session, feeds).items():
+        np.testing.assert_allclose(value, wanted[name], atol=1e-5)
+
+
 def test_missing_library(monkeypatch: pytest.MonkeyPatch, lowered: rnnqc.Lowered) -> None:
     def absent(*_: object) -> None:
         raise OSError("the native library is not there")
