@@ -12,13 +12,13 @@ import pytest
 import rnnqc
 from rnnqc.errors import CompileError
 from rnnqc.lowering.inspection import inspect
+from tests.generate.layers import RecurrentCase, stacked_model
 from tests.generate.recurrences import RecurrenceCase
-from tests.subjects.lstm_models import LstmCase, stacked_model
 from tests.subjects.protos import parse
 
 
 def weights_as_input() -> onnx.ModelProto:
-    proto = LstmCase().model()
+    proto = RecurrentCase().model()
     (tensor,) = (t for t in proto.graph.initializer if t.name == proto.graph.node[0].input[1])
     proto.graph.initializer.remove(tensor)
     proto.graph.input.append(onnx.helper.make_tensor_value_info(tensor.name, onnx.TensorProto.FLOAT, list(tensor.dims)))
@@ -27,7 +27,7 @@ def weights_as_input() -> onnx.ModelProto:
 
 def wide_codes() -> onnx.ModelProto:
     """W and R are 16-bit values behind a DequantizeLinear, which no form of rnnqc keeps."""
-    proto = LstmCase(opset=21).model()
+    proto = RecurrentCase(opset=21).model()
     layer = next(n for n in proto.graph.node if n.op_type == "LSTM")
     stored = {t.name: t for t in proto.graph.initializer}
     for k in (1, 2):
@@ -68,8 +68,8 @@ def written_out_step() -> onnx.ModelProto:
 
 SHAPES = {"W": (5, 28), "R": (7, 28), "b": (28,)}
 MODELS = {
-    "layers in a row": stacked_model([LstmCase(), LstmCase(I=4, seed=1)]),
-    "both directions": LstmCase(direction="bidirectional").model(),
+    "layers in a row": stacked_model([RecurrentCase(), RecurrentCase(I=4, seed=1)]),
+    "both directions": RecurrentCase(direction="bidirectional").model(),
     "loop": RecurrenceCase(form="scan").model(),
     "custom cell": RecurrenceCase(op="highway", form="scan", time=4).model(),
     "weights that are an input": weights_as_input(),

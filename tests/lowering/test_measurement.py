@@ -26,12 +26,12 @@ from rnnqc.lowering.verification_feeds import CALIBRATION_DATA, Remembered
 from rnnqc.measure.compare import compare_models, judged, unit_outputs
 from rnnqc.measure.differences import OutputComparison
 from rnnqc.measure.verdict import WATCH_DB
+from tests.generate.layers import RecurrentCase
 from tests.runs.commands import in_process
-from tests.subjects.lstm_models import LstmCase
 from tests.subjects.protos import parse
 from tests.subjects.running_never import never_running
 
-CASE = LstmCase(T=6, B=2, I=4, H=8, dynamic_time=True, dynamic_batch=True)
+CASE = RecurrentCase(T=6, B=2, I=4, H=8, dynamic_time=True, dynamic_batch=True)
 STEPS, FEATURES, UNITS = 20, 6, 32
 
 

@@ -21,6 +21,7 @@ import pytest
 import rnnqc
 from rnnqc.cells.activations import make_activation
 from rnnqc.ir import Model
+from tests.generate.layers import RecurrentCase
 from tests.laws.parametrize import in_turn
 from tests.pages.dumped import (
     BREVITAS,
@@ -34,7 +35,6 @@ from tests.pages.dumped import (
     traced_with_parameters,
 )
 from tests.subjects.brevitas.models import CASES, draw_feeds, one_cell, random_lstm, read_lstms
-from tests.subjects.lstm_models import RecurrentCase
 from tests.subjects.torch.exports import exported, needed
 
 Array = npt.NDArray[Any]

@@ -18,11 +18,11 @@ from onnx import TensorProto, helper, numpy_helper
 import rnnqc
 from rnnqc.cells.types import fused_type
 from tests.generate.float_layer import DEFAULTS, Activation
+from tests.generate.layers import RecurrentCase
 from tests.laws.law import law
 from tests.laws.parametrize import every_pair, in_turn
 from tests.runs.lowered import STOCK, all_nodes, run_both, session
 from tests.runs.sessions import assert_same_bits, plain_session, run, sqnr
-from tests.subjects.lstm_models import RecurrentCase
 from tests.subjects.torch import exports
 
 Array = npt.NDArray[Any]

@@ -29,9 +29,9 @@ from rnnqc.search.call_times import call_seconds
 from rnnqc.search.tune import tune
 from rnnqc.search.tuned import Tuned, recipe_text, rules_of
 from rnnqc.search.units import WEIGHT_CHOICES
+from tests.generate.layers import RecurrentCase
 from tests.runs.commands import Result
 from tests.runs.sessions import Array, save_arrays
-from tests.subjects.lstm_models import RecurrentCase
 from tests.subjects.protos import of_nodes, parse
 
 T, B, I, H = 12, 2, 16, 32  # noqa: E741
@@ -189,9 +189,9 @@ def test_what_was_tuned_with_statistics_asks_for_them(
 
 
 def test_states_are_carried(tmp_path: Path) -> None:
-    from tests.subjects.lstm_models import LstmCase
+    from tests.generate.layers import RecurrentCase
 
-    case = LstmCase(T=4, B=1, I=8, H=16, initial_h=True, initial_c=True)
+    case = RecurrentCase(T=4, B=1, I=8, H=16, initial_h=True, initial_c=True)
     model, first = case.model(), case.feeds()
     later = {"X": first["X"][::-1].copy()}
     names = {i.name for i in model.graph.input}

@@ -19,12 +19,12 @@ from onnx import numpy_helper
 
 import rnnqc
 from rnnqc.evaluation.numerics import sqnr_db
+from tests.generate.layers import RecurrentCase
 from tests.runs.commands import Result, in_process
 from tests.runs.sessions import run, save_arrays
-from tests.subjects.lstm_models import LstmCase
 from tests.subjects.running_never import never_running
 
-CASE = LstmCase(T=20, B=2, I=8, H=16, initial_h=True, initial_c=True, dynamic_time=True, dynamic_batch=True)
+CASE = RecurrentCase(T=20, B=2, I=8, H=16, initial_h=True, initial_c=True, dynamic_time=True, dynamic_batch=True)
 STATES = ["--state", "initial_h:Y_h", "--state", "initial_c:Y_c"]
 
 
@@ -185,7 +185,7 @@ def test_a_model_that_runs_on_nothing_generated_is_not_compared(
 
 def test_whole_numbers_have_a_threshold_of_their_own(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     """Would catch: a decoder's classes judged in dB without a word of what judges classes."""
-    made = LstmCase(T=20, B=2, I=8, H=16).model()
+    made = RecurrentCase(T=20, B=2, I=8, H=16).model()
     made.graph.node.append(onnx.helper.make_node("ArgMax", ["Y"], ["tags"], axis=3, keepdims=0))
     made.graph.output.append(onnx.helper.make_tensor_value_info("tags", onnx.TensorProto.INT64, None))
     onnx.save(made, tmp_path / "float.onnx")
@@ -311,7 +311,7 @@ def test_not_finite_data_is_named(value: float, verify: Callable[..., Result], t
 
 def test_outputs_that_do_not_vary_are_not_called_good(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     """Would catch: any two models that saturate on noise called the same, by one of three commands."""
-    made = LstmCase(T=20, B=2, I=8, H=16).model()
+    made = RecurrentCase(T=20, B=2, I=8, H=16).model()
     del made.graph.output[:]
     made.graph.node.append(onnx.helper.make_node("ReduceMax", ["Y"], ["most"], axes=[3], keepdims=0))
     made.graph.node.append(onnx.helper.make_node("Ceil", ["most"], ["tag"]))

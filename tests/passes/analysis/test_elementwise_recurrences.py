@@ -18,8 +18,8 @@ from rnnqc.ir import Model
 from rnnqc.passes import PassManager
 from rnnqc.passes.analysis.elementwise_recurrences import elementwise_recurrences
 from rnnqc.passes.pipeline import normal_form
+from tests.generate.layers import RecurrentCase
 from tests.runs.commands import in_process
-from tests.subjects.lstm_models import LstmCase
 from tests.subjects.protos import parse
 from tests.subjects.torch.exports import exported, needed
 
@@ -116,7 +116,7 @@ def test_mixed_elements_are_told() -> None:
     assert recurrence.mixed.startswith("ReduceSum (node ") and recurrence.mixed in recurrence.reason
 
 
-@pytest.mark.parametrize("model", [LstmCase().model, LstmCase(op="GRU", placement="loop").model])
+@pytest.mark.parametrize("model", [RecurrentCase().model, RecurrentCase(op="GRU", placement="loop").model])
 def test_layers_are_none(model: Callable[[], onnx.ModelProto]) -> None:
     """Neither float nor unrolled layers count: their gates read the result of a matmul with the state."""
     assert found_in(model()) == []
