@@ -433,6 +433,19 @@ def test_a_bound_of_models(feeds: list[dict[str, Array]], tmp_path: Path, cli: C
         tune(model, feeds, min_sqnr=20.0, models=0)
 
 
+def test_the_work_is_told_before_it_begins(feeds: list[dict[str, Array]], tmp_path: Path, cli: Cli) -> None:
+    """As many models as there are changes of a single point, and the recipe."""
+    model_path, data = _files(tmp_path, one_layer(), feeds)
+    told: list[tuple[int, int]] = []
+    tuned = tune(one_layer(), feeds, min_sqnr=20.0, models=2, progress=lambda *done: told.append(done))
+    singles = 1 + sum(len(u.choices) - 1 for u in tuned.units)
+    assert told[0] == (0, singles) and told[-1][0] == 2
+    given = ["tune", model_path, "--data", data, "-o", tmp_path / "t.toml", "--min-sqnr", "20", "--models", "2"]
+    loud = cli(*given).err
+    assert f"rnnqc: {singles} models are measured first" in loud and "it ends after 2 models (--models)" in loud
+    assert "models are measured" not in cli(*given, "-q").err
+
+
 class Work:
     """A clock that advances by a second with every lowering."""
 
