@@ -9,6 +9,7 @@ from rnnqc.cells.base import Cell
 from rnnqc.cells.forms import CUSTOM, ORT, QCDQ, QONNX, WEIGHT_ONLY
 from rnnqc.cells.types import CELL_TYPES
 from rnnqc.errors import Outcome, Remark, and_more
+from rnnqc.ir import display_name
 from rnnqc.lowering.reports.report import Entry
 from rnnqc.lowering.run import Passed
 from rnnqc.passes.analysis.custom_products import custom_cells, described, matrices_of_cells
@@ -69,6 +70,7 @@ class _Made:
         self.stored = stored_weights_of_nodes(self.model)
         self.custom = custom_cells(self.model)  # those without an entry so far
         self.matrices = matrices_of_cells(self.model)
+        self.present = {f"{path}{display_name(n)}" for path, graph in self.model.paths() for n in graph.nodes}
         self.counted: tuple[set[str], set[str]] = (set(), set())  # initializers counted before and after
 
     def entry(self, node: RecurrentNode, refusal: Remark | None) -> Entry:
@@ -107,8 +109,10 @@ class _Made:
         """Returns why a node stays float, the cause in the model, and what to do."""
         if refusal is not None:
             return refusal.reason, refusal.found, refusal.action
+        if node.op in CELL_TYPES and not node.refusal[0] and node.path not in self.present:
+            return UNUSED
         if self.form == WEIGHT_ONLY and not node.refusal[0]:
-            return UNUSED if node.op in CELL_TYPES else _ONLY_OPERATORS
+            return _ONLY_OPERATORS
         if self.form in (QONNX, ORT) and node.op not in (*CELL_TYPES, CELL_OP) and not node.refusal[0]:
             return _ONLY_LSTM
         return node.refusal
