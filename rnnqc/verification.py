@@ -179,7 +179,7 @@ def verify(
         min_cosine: The least cosine similarity.
         min_equal: The least share of equal values, or of equal quantized values where an output has these.
         native: Whether to also compare the quantized model without and with the native library: it must be bit-exact.
-        progress: Called with the name of the next step.
+        progress: Called with what is being done, in words; on given data with the number of calls, too.
 
     Returns:
         The comparison; each violated threshold is one of its `failures`.
@@ -201,8 +201,12 @@ def verify(
         likely = states_of(reference, candidate)
         levels = _levels(data, reference, candidate, carried, likely)
     tell("running both models")
+
+    def told(done: int, total: int) -> None:
+        tell(f"running both models, {done} of {total} calls done")
+
     try:
-        compared = _compared(reference, candidate, levels, names, carried, given=data is not None)
+        compared = _compared(reference, candidate, levels, names, carried, None if data is None else told)
     except CompileError as error:
         if data is None:
             error.action = "check that the models run in onnxruntime; give data that fits them with --data"
@@ -268,14 +272,14 @@ def _compared(
     levels: Sequence[Level],
     names: tuple[str, str],
     carried: Mapping[str, str],
-    *,
-    given: bool,
+    told: Callable[[int, int], None] | None,
 ) -> list[LevelComparison]:
-    """Returns the comparison on each level; `given`: the data is the user's, and all its values count."""
-    if not given:
+    """Returns the comparison on each level; `told` counts the calls of the user's data, all of whose values count."""
+    if told is None:
         return list(compare_levels(reference, candidate, levels, names=names, state=carried))
     (level,) = levels
-    return [LevelComparison(level.name, compare_models(reference, candidate, level.feeds, names=names, state=carried))]
+    outputs = compare_models(reference, candidate, level.feeds, names=names, state=carried, progress=told)
+    return [LevelComparison(level.name, outputs)]
 
 
 def _large_inputs(levels: Sequence[Level]) -> list[str]:

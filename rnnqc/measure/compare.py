@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import onnx
 
 from rnnqc.data.given_data import Data
 from rnnqc.data.input_uses import MOVERS
+from rnnqc.data.streaming import Outputs
 from rnnqc.errors import CompileError
 from rnnqc.evaluation.numerics import decibels
 from rnnqc.ir import DOMAIN
@@ -48,6 +49,7 @@ def compare_models(
     *,
     names: tuple[str, str] = ("the float model", "the lowered model"),
     state: State = None,
+    progress: Callable[[int, int], None] | None = None,
 ) -> list[OutputComparison]:
     """Runs both models on every feed and compares each output, over time, too.
 
@@ -60,6 +62,7 @@ def compare_models(
         names: Names of the two models in messages.
         state: Outputs by the input they become in the next call, or texts `IN:OUT`: the feeds are then the calls of a
             stream, and each model carries its own states.
+        progress: Called with the number of calls done so far, and the total.
 
     Raises:
         CompileError: A model does not run, they have different outputs, or the data does not fit.
@@ -69,18 +72,23 @@ def compare_models(
     axes, unit = output_axes(reference), unit_outputs(reference)
     second = Runner(candidate, names[1])
     try:
-        return compare_runs(Runner(reference, names[0]), second, calls, axes, unit)
+        return compare_runs(Runner(reference, names[0]), second, calls, axes, unit, progress)
     except CompileError:
         normal = in_normal_form(reference)
         if normal is None:
             raise
         with contextlib.suppress(CompileError):
-            return compare_runs(Runner(normal, names[0]), second, calls, axes, unit)
+            return compare_runs(Runner(normal, names[0]), second, calls, axes, unit, progress)
         raise
 
 
 def compare_runs(
-    first: Runner, second: Runner, calls: Calls, axes: Mapping[str, TimeAxis], unit: Collection[str] = ()
+    first: Runner,
+    second: Runner,
+    calls: Calls,
+    axes: Mapping[str, TimeAxis],
+    unit: Collection[str] = (),
+    progress: Callable[[int, int], None] | None = None,
 ) -> list[OutputComparison]:
     """Runs two models on the same calls, in step, and compares each output that is a tensor.
 
@@ -90,12 +98,23 @@ def compare_runs(
         calls: The calls that both run on.
         axes: The time axes of outputs.
         unit: Outputs that a sigmoid makes.
+        progress: Called with the number of calls done so far, and the total.
 
     Raises:
         CompileError: A model does not run, or they have different outputs.
     """
-    tallies = tallied(calls, first.outputs(calls), second.outputs(calls), axes, (first.name, second.name), unit)
+    ours, theirs = first.outputs(calls), second.outputs(calls)
+    if progress is not None:
+        theirs = _counted(theirs, len(calls.pieces), progress)
+    tallies = tallied(calls, ours, theirs, axes, (first.name, second.name), unit)
     return [tally.result() for tally in tallies.values()]
+
+
+def _counted(outputs: Iterator[Outputs], total: int, progress: Callable[[int, int], None]) -> Iterator[Outputs]:
+    """Yields the outputs, and says how many there were."""
+    for done, made in enumerate(outputs, 1):
+        progress(done, total)
+        yield made
 
 
 def compare_levels(

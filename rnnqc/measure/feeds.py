@@ -32,6 +32,8 @@ from rnnqc.proto.graph_walks import blocks_of, named_tensors
 
 MAGNITUDES = (1.0, 0.1, 3.0, 10.0, 30.0)
 """Magnitudes of generated floats; the usual one first."""
+USUAL = "usual values"
+"""The first kind of generated data for a model whose inputs are whole numbers."""
 BEYOND = 4.0
 """The factor for states that come from elsewhere than the layer itself."""
 STREAM = 16
@@ -160,6 +162,8 @@ def generated_levels(
     kinds = [(f"magnitude {m:g}", Values(m)) for m in MAGNITUDES]
     kinds.append(("frequent indices", Values(frequent=True)))
     kinds.append((f"states {BEYOND:g} times as large", Values(beyond=BEYOND)))
+    if all(array.dtype.kind != "f" for array in generator.feeds(0).values()):
+        kinds[0] = (USUAL, kinds[0][1])  # tokens have no magnitude
     seen: list[Feeds] = []
     for name, values in kinds:
         first = _without_states([generator.feeds(0, values=values)], carried)[0]

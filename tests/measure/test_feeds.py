@@ -206,7 +206,7 @@ def test_levels_of_tokens() -> None:
     """Magnitudes say nothing there; but words are not drawn evenly from a vocabulary."""
     text = "(int64[batch, seq] tokens) => (float[A, B, C] y) { y = Gather(table, tokens) }"
     levels = _levels(parse(f"{HEAD}{text}", table=np.zeros((5000, 2), np.float32)))
-    assert list(levels) == ["magnitude 1", "frequent indices"]
+    assert list(levels) == ["usual values", "frequent indices"]
     even, frequent = (levels[n]["tokens"] for n in levels)
     assert np.median(frequent) < 400 < np.median(even) and max(even.max(), frequent.max()) < 5000
     assert min(even.min(), frequent.min()) >= 0

@@ -446,6 +446,23 @@ def test_the_work_is_told_before_it_begins(feeds: list[dict[str, Array]], tmp_pa
     assert "models are measured" not in cli(*given, "-q").err
 
 
+def test_layers_of_a_branch_that_may_not_run() -> None:
+    """Two models in one, as Silero's for 8 and 16 kHz: nothing is lost by a layer that the data does not run."""
+    rng = np.random.default_rng(0)
+    proto = parse(
+        """<ir_version: 8, opset_import: ["": 17]> g (float[T,1,8] x, int64 rate) => (float[1,1,16] y)
+        <int64 wide = {16}> { is = Equal (rate, wide) y = If (is) <
+          then_branch = t () => (float[1,1,16] a) { u, a = LSTM <hidden_size = 16> (x, W, R) },
+          else_branch = e () => (float[1,1,16] b) { v, b = LSTM <hidden_size = 16> (x, V, S) }> }""",
+        **{n: rng.standard_normal((1, 64, 8 if n in "WV" else 16)).astype(np.float32) for n in "WRVS"},
+    )
+    data = [{"x": rng.standard_normal((12, 1, 8)).astype(np.float32), "rate": np.int64(16)} for _ in range(2)]
+    told = "input 'rate' decides which branches run"
+    assert any(told in m for m in tune(proto, data, min_sqnr=20.0, models=2).messages)
+    calibrated = tune(proto, data, min_sqnr=20.0, models=2, stats=rnnqc.calibrate(proto, data))
+    assert not any(told in m for m in calibrated.messages) and calibrated.silent
+
+
 class Work:
     """A clock that advances by a second with every lowering."""
 
