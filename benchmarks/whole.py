@@ -27,11 +27,11 @@ from typing import Any
 
 import numpy as np
 import onnx
-from layers import Array
 from onnxruntime.quantization import QuantType, quantize_dynamic
-from reporting import report
+from support.layers import Array
+from support.reporting import report
+from support.variants import plain_session
 from tasks import Dtln, Feeds, Gtcrn, Imdb, ImdbGru, Rnnoise, Silero
-from variants import plain_session
 
 import rnnqc
 from rnnqc.evaluation.numerics import sqnr_db

@@ -83,10 +83,12 @@ class Pass(abc.ABC):
     info: ClassVar[PassInfo]
     keeps_unused: ClassVar[bool] = False
     """Whether unused nodes stay after a run."""
+    infers_shapes: ClassVar[bool] = False
+    """Whether shapes are inferred after a run: later passes read those of the values that it makes."""
 
     @abc.abstractmethod
     def run(self, model: Model) -> PassResult:
-        """Rewrites `model` in place; then `__call__` removes unused nodes (see `keeps_unused`) and sorts the others."""
+        """Rewrites `model` in place. `__call__` then tidies and sorts it: see `keeps_unused` and `infers_shapes`."""
 
     def constant_check(self, model: Model) -> ConstantCheck | None:
         """Returns the check that compares the constants written by this pass with their definitions; None without one.
@@ -110,6 +112,8 @@ class Pass(abc.ABC):
             if not self.keeps_unused:
                 model.remove_dead()
             model.sort()
+            if self.infers_shapes:
+                model.infer_shapes()
             model.check()
         for property_ in sorted(self.info.sets, key=lambda p: p.value):
             reason = violated(model, property_)

@@ -22,7 +22,7 @@ from rnnqc.lowering.executable import executable
 from rnnqc.lowering.lowered_before import check_order
 from rnnqc.measure.compare import LevelComparison, compare_levels, compare_models, compare_native, worst_level
 from rnnqc.measure.differences import OutputComparison, unlike_texts
-from rnnqc.measure.feeds import FeedGenerator, Level, generated_levels
+from rnnqc.measure.feeds import STREAM, FeedGenerator, Level, generated_levels
 from rnnqc.measure.padding import padding_notes
 from rnnqc.measure.runs import State
 from rnnqc.measure.thresholds import Thresholds
@@ -30,8 +30,8 @@ from rnnqc.measure.verdict import Judged, Verdict, verdict_of
 from rnnqc.proto.given import Given, as_given, name_of, proto_of
 from rnnqc.results import Result
 
-FEEDS, STREAM = 1, 16
-"""Generated feeds of each kind, as many as `lower` measures on, and the number of calls of a stream."""
+FEEDS = 1
+"""The number of generated feeds of each kind, as many as `lower` measures on."""
 Threshold = float | Mapping[str, float] | None
 """A threshold for every output, or thresholds by name of the output; "" means all others."""
 

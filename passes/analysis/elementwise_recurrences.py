@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rnnqc.ir import CELL_TAG, CUSTOM_TAG, Graph, Model, Node, Value, display_name, graphs_below, info, shape_of
-from rnnqc.passes.analysis.float_recurrences import float_recurrences
+from rnnqc.passes.analysis.float_recurrences import PRODUCTS, float_recurrences
 from rnnqc.passes.graph.loops.loop_reach import reached
 from rnnqc.passes.graph.loops.loop_states import bodies, is_loop, is_real, owners, sizes_of, states_of
 from rnnqc.passes.graph.nodes.lstm_node import is_recurrent
@@ -19,7 +19,8 @@ from rnnqc.passes.graph.values.constant_expressions import Constants
 from rnnqc.passes.graph.values.index_expressions import Indices
 from rnnqc.passes.graph.values.sequence_elements import element_of
 
-REASON = "an elementwise recurrence, h = f(x) * h + g(x): it has no weights of its own."
+_REASON = "an elementwise recurrence, h = f(x) * h + g(x): it has no weights of its own."
+_MIXED = "a recurrence without a matmul, which no recipe quantizes: {} mixes the elements of its state."
 ACTION = "--rest int8 quantizes the projections around it"
 _STEPS = 4
 """Of a recurrence that is written out; fewer may be layers that add something of two elements."""
@@ -33,17 +34,24 @@ _ELEMENTWISE = frozenset({
 
 @dataclass(frozen=True)
 class ElementwiseRecurrence:
-    """A recurrence that mixes no elements of its state.
+    """A recurrence that mixes no elements of its state, or that no matmul mixes.
 
     Attributes:
         path: Name of the loop, or of the first multiplication of the state, with the path through subgraphs.
         op: Its operator.
         sizes: `state_sizes`, `batch`, `sequence_length`, `input_size`; None if unknown.
+        mixed: The operator that mixes them, with the name of its node; "" without one.
     """
 
     path: str
     op: str
     sizes: dict[str, Any]
+    mixed: str = ""
+
+    @property
+    def reason(self) -> str:
+        """Why it stays float."""
+        return _MIXED.format(self.mixed) if self.mixed else _REASON
 
 
 def elementwise_recurrences(model: Model) -> list[ElementwiseRecurrence]:
@@ -82,17 +90,9 @@ def _is_elementwise(loop: Node) -> bool:
 
 def _is_scaled(after: Value, carried: dict[int, Value], inside: dict[int, Node]) -> bool:
     """Whether `after` depends on values in `carried` through elementwise operators only, with a Mul among them."""
-    seen: set[int] = set()
-    stack = [after] if id(after) in carried else []
-    operators: set[str] = set()
-    while stack:
-        for maker in stack.pop().inputs:
-            node = inside.get(id(maker))
-            if node is None or id(node) in seen:
-                continue
-            seen.add(id(node))
-            operators.add(node.op if not node.domain else f"{node.domain}::{node.op}")
-            stack += [v for v in node.inputs if id(v) in carried]
+    if id(after) not in carried:
+        return False
+    operators = {n.op if not n.domain else f"{n.domain}::{n.op}" for n in _makers(after, carried, inside)}
     return "Mul" in operators and operators <= _ELEMENTWISE
 
 
@@ -128,12 +128,37 @@ def _written_out(model: Model, graph: Graph, path: str) -> Iterator[ElementwiseR
             element = element_of(value, indices) if node.op in ("Gather", "Slice", "Split") else None
             number = element.index.number if element is not None else None
             rows[id(value)] = _Row(1 << number) if number is not None and number >= 0 else made
+    inside = owners(graph)
     for first, steps, last in longest.values():
         if steps + 1 >= _STEPS:  # the first step multiplies zeros, or is omitted
+            mixing = [n for n in _between(first, last, inside) if n.domain or n.op not in _ELEMENTWISE]
+            if any(n.op in PRODUCTS for n in mixing):  # a recurrence with a matrix
+                continue
+            mixed = f"{mixing[0].op} (node {display_name(mixing[0])!r})" if mixing else ""
             shape = shape_of(last) or [None]
             batch = shape[-2] if len(shape) > 1 else None
             sizes = {"state_sizes": [shape[-1]], "batch": batch, "sequence_length": steps + 1, "input_size": None}
-            yield ElementwiseRecurrence(f"{path}{display_name(first)}", first.op, sizes)
+            yield ElementwiseRecurrence(f"{path}{display_name(first)}", first.op, sizes, mixed)
+
+
+def _between(first: Node, last: Value, inside: dict[int, Node]) -> Iterator[Node]:
+    """Yields the nodes that make `last` of real numbers, each of which depends on `first`."""
+    behind = reached(first.outputs, inside, is_real)
+    yield from (n for n in _makers(last, behind, inside) if n is not first)
+
+
+def _makers(last: Value, behind: dict[int, Value], inside: dict[int, Node]) -> Iterator[Node]:
+    """Yields the nodes that make `last`, and what they read of the values in `behind`."""
+    seen: set[int] = set()
+    stack = [last]
+    while stack:
+        for maker in stack.pop().inputs:
+            node = inside.get(id(maker))
+            if node is None or id(node) in seen:
+                continue
+            seen.add(id(node))
+            yield node
+            stack += [v for v in node.inputs if id(v) in behind]
 
 
 def _after(node: Node, rows: list[_Row]) -> _Row:

@@ -12,7 +12,8 @@ from rnnqc.passes.graph.nodes.lstm_node import is_recurrent
 from rnnqc.passes.graph.values.constant_expressions import Constants
 
 PRODUCTS = ("MatMul", "Gemm", "Conv")
-_MATRIX = 64  # minimum size of a constant that is a weight of a layer
+_MATRIX = {"MatMul": 32, "Gemm": 32, "Conv": 64}
+"""Minimum size of a constant that is a weight of a layer; smaller ones rotate points or filter images."""
 _STEPS = 3
 
 
@@ -159,7 +160,7 @@ def _written_out(
         if array is None and node.op == "Conv":  # Keras slices the kernels of a step out of one, again in each step
             array = constants.array(weight)
             key = None if array is None else (array.shape, array.tobytes())
-        if array is None or array.size < _MATRIX:
+        if array is None or array.size < _MATRIX[node.op]:
             continue
         users.setdefault(key, []).append(node)
         weights[key] = weight

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -174,21 +175,12 @@ def is_matmul(use: WeightUse) -> bool:
 
 
 def every_linear_site(model: Model, constants: Constants) -> Iterator[LinearSite]:
-    """Yields the matmuls of a model, including convolutions."""
+    """Yields the matmuls of a model that `linear_site` can read, including convolutions."""
     homes = {id(n): g for g in model.graphs() for n in g.nodes}
     for weight in rest_weights(model):
         for use in linear_uses(weight) if not weight.refusal[0] else ():
-            site = site_or_none(weight, use, homes[id(use.node)], constants)
-            if site is not None:
-                yield site
-
-
-def site_or_none(weight: RestWeight, use: WeightUse, graph: Graph, constants: Constants) -> LinearSite | None:
-    """Returns what `linear_site` does; None where the operator does not support it."""
-    try:
-        return linear_site(weight, use, graph, constants)
-    except NotHandled:
-        return None
+            with contextlib.suppress(NotHandled):
+                yield linear_site(weight, use, homes[id(use.node)], constants)
 
 
 def linear_site(weight: RestWeight, use: WeightUse, graph: Graph, constants: Constants) -> LinearSite:

@@ -24,7 +24,7 @@ from rnnqc.passes.analysis.unrolled_steps import (
 )  # fmt: skip
 from rnnqc.passes.base import Pass, PassInfo, PassResult
 from rnnqc.passes.graph.loops.loop_states import bodies
-from rnnqc.passes.graph.values.constant_expressions import Constants
+from rnnqc.passes.graph.values.constant_expressions import Constants, computed_floats
 from rnnqc.passes.graph.values.index_expressions import Index, Indices
 from rnnqc.passes.invariants import Property
 from rnnqc.passes.recover.loops.step_shapes import StepShapes
@@ -44,8 +44,9 @@ class RollCustomSteps(RecoverySites, Pass):
     The pass proves the step node by node: every node of a step reads values of the same step, values of the previous
     step, values that all steps read, or its own element or constant, which no step computes. Otherwise the steps stay,
     with a note, as they do if a state may change its shape. Constants of one row that each step has for itself become
-    one for each row of the batch, where operators are elementwise. The bits stay the same, except if an initial state
-    of one row is repeated for the batch: then its matmuls may be summed in another order.
+    one for each row of the batch, where operators are elementwise. Values that all steps read and that follow from
+    constants become initializers. The bits stay the same, except if an initial state of one row is repeated for the
+    batch: then its matmuls may be summed in another order.
     """
 
     info = PassInfo(
@@ -179,6 +180,7 @@ class _Rolling:
         self.b, self.inner = Builder(model, prefix=self.name), Builder(model, prefix=self.name)
         self.states: list[_Formal] = []
         self.elements: list[_Formal] = []
+        self._stored: dict[int, tuple[Value, Value]] = {}
         self._members = {id(n) for n in steps.members}
         self._kept = {id(v) for g in model.graphs() for v in g.outputs}
         elements = [s for same in steps.nodes for s in same.inputs if s.element]
@@ -223,6 +225,8 @@ class _Rolling:
 
     def _given(self, source: Source) -> Value:
         """Returns the value that a node of the body reads; for values of the same step that of the first step."""
+        if source.same:
+            return self._constant(source.values[0])
         if not (source.late or source.element):
             return source.values[0]
         held = self.states if source.late else self.elements
@@ -235,6 +239,14 @@ class _Rolling:
             self.model.hold(same.value)
             held.append(same)
         return same.value
+
+    def _constant(self, value: Value) -> Value:
+        """Returns an initializer if `value` is computed from constants, else `value`."""
+        if id(value) not in self._stored:
+            array = computed_floats(value, self.constants)
+            stored = value if array is None else self.model.add_initializer(f"{value.name}.constant", np.asarray(array))
+            self._stored[id(value)] = value, stored  # holds the value: ids are reused
+        return self._stored[id(value)][1]
 
     def _equal(self, one: Source, other: Source) -> bool:
         if one.late:

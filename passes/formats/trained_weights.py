@@ -35,7 +35,9 @@ def quantized_again(given: Iterable[Given]) -> tuple[str, str, str] | None:
     if not losses:
         return None
     sqnr = ", ".join(f"{name} with an SQNR of {db:.1f} dB" for name, db in losses.items())
-    action = "without --recipe they stay, in float arithmetic; a recipe with more bits loses less"
+    action = (
+        "a recipe with more bits loses less; behind a DequantizeLinear they stay without --recipe, in float arithmetic"
+    )
     found = "multiples of a step beyond what the number format of the recipe holds"
     if fits:
         found = "multiples of a step, which is not the scale in the recipe"

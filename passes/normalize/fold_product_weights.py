@@ -8,16 +8,15 @@ from collections.abc import Iterator
 import numpy as np
 
 from rnnqc.evaluation.numerics import Close
-from rnnqc.ir import CELL_TAG, Constant, Graph, Model, Node, Value, constant_array, dtype_of, info
+from rnnqc.ir import CELL_TAG, Constant, Graph, Model, Node, Value, info
 from rnnqc.passes.base import Pass, PassInfo, PassResult
 from rnnqc.passes.graph.loops.loop_states import bodies, is_loop
-from rnnqc.passes.graph.values.constant_expressions import Constants, constant_expression
+from rnnqc.passes.graph.values.constant_expressions import Constants, computed_floats
 from rnnqc.passes.invariants import Property
 
 _PRODUCTS = ("MatMul", "Gemm")
 _STEPS = 3
 """How often weights are used by unrolled steps."""
-_CODES = ("DequantizeLinear",)
 
 
 class FoldProductWeights(Pass):
@@ -37,6 +36,7 @@ class FoldProductWeights(Pass):
         numerics=Close(1e-6),
         requires=frozenset({Property.CANONICAL}),
     )
+    infers_shapes = True
 
     def run(self, model: Model) -> PassResult:
         """Looks at every graph."""
@@ -46,15 +46,12 @@ class FoldProductWeights(Pass):
         for node, k in operands:
             value = node.inputs[k]
             if id(value) not in stored:
-                array = constants.array(value) if _may_be_stored(value) else None
-                if array is None or array.dtype.kind != "f":
+                array = computed_floats(value, constants)
+                if array is None:
                     continue
                 kept = model.add_initializer(f"{value.name}.constant", np.asarray(array))
                 stored[id(value)] = (value, kept)  # holds the value: ids are reused
             node.inputs[k] = stored[id(value)][1]
-        if stored:
-            model.remove_dead()
-            model.infer_shapes()
         return PassResult(bool(stored), (), {"folded": len(stored)})
 
 
@@ -68,11 +65,3 @@ def _operands(graph: Graph, owner: Node | None) -> Iterator[tuple[Node, int]]:
     uses = Counter(id(n.inputs[1]) for n in products if len(n.inputs) > 1)
     steps = [n for n in products if len(n.inputs) > 1 and uses[id(n.inputs[1])] >= _STEPS]
     yield from ((n, k) for n in steps for k in range(1, len(n.inputs)))
-
-
-def _may_be_stored(value: Value) -> bool:
-    """Whether `value` is computed from constants, and not from quantized values."""
-    if not value.name or constant_array(value) is not None or (dtype_of(value) or np.dtype("f4")).kind != "f":
-        return False
-    nodes = constant_expression(value)
-    return nodes is not None and not any(n.op in _CODES for n in nodes)

@@ -48,11 +48,13 @@ class Sizes:
         length: Length of sequences.
         batch: Batch size.
         named_time: Whether an axis is time only if its name or use says so; otherwise the layout counts, too.
+        masks: Whether booleans are masks, true for the first elements of each row; otherwise all are true.
     """
 
     length: int = GENERATED_LENGTH
     batch: int = GENERATED_BATCH
     named_time: bool = False
+    masks: bool = False
 
 
 @dataclass(frozen=True)
@@ -109,6 +111,7 @@ class Generation:
 
     Attributes:
         shapes: Shape of each input, by name.
+        masked: Whether it generates masks.
 
     Raises:
         CompileError: An input is not a tensor, or too large.
@@ -125,6 +128,8 @@ class Generation:
         free = free_axes(proto)
         named = dict.fromkeys(free.times, sizes.length) | dict.fromkeys(free.batches, sizes.batch) | free.widths
         self.shapes = {i.name: _generated_shape(i, uses.get(i.name, ()), named, sizes) for i in self._inputs}
+        rows = (self.shapes[i.name] for i in self._inputs if element_type(i).kind == "b")
+        self.masked = sizes.masks and any(max(shape, default=1) > 1 for shape in rows)
         self._known = known_shapes(proto, self.shapes) if uses else {}
         shared = _names_of_sequences(self._inputs, self._held)
         for value in self._inputs:
@@ -156,7 +161,7 @@ class Generation:
                 floats = np.minimum(np.abs(floats), most)
             return floats.astype(dtype)
         if dtype.kind == "b":
-            return np.ones(self.shapes[value.name], dtype)
+            return _mask(self.shapes[value.name], rng) if self.masked else np.ones(self.shapes[value.name], dtype)
         if dtype.kind in "fiu":
             return self._whole_numbers(value.name, dtype, values, rng).astype(dtype)
         raise CompileError(
@@ -195,6 +200,16 @@ class Generation:
         elif held[Role.TRIPS]:
             drawn[...] = GENERATED_TRIPS
         return drawn
+
+
+def _mask(shape: Sequence[int], rng: np.random.Generator) -> npt.NDArray[np.bool_]:
+    """Rows along the last axis with several elements, each of which is true up to one of its elements."""
+    axis = max((k for k, size in enumerate(shape) if size > 1), default=None)
+    if axis is None:
+        return np.ones(shape, np.bool_)
+    count = rng.integers(1, shape[axis], [1 if k == axis else size for k, size in enumerate(shape)])
+    places = np.arange(shape[axis]).reshape([-1 if k == axis else 1 for k in range(len(shape))])
+    return np.asarray(places < count)
 
 
 def _constant(proto: onnx.ModelProto, name: str) -> int:

@@ -14,7 +14,7 @@ from rnnqc.data.input_uses import MOVERS
 from rnnqc.errors import CompileError
 from rnnqc.evaluation.numerics import decibels
 from rnnqc.ir import DOMAIN
-from rnnqc.measure.differences import OutputComparison
+from rnnqc.measure.differences import QUIET, OutputComparison
 from rnnqc.measure.feeds import Level
 from rnnqc.measure.runs import Calls, Runner, State
 from rnnqc.measure.tally import tallied
@@ -22,8 +22,6 @@ from rnnqc.measure.time_axes import TimeAxis, in_normal_form, output_axes, time_
 from rnnqc.proto.given import Given, proto_of
 from rnnqc.proto.graph_walks import blocks_of, branch_results
 
-QUIET = 0.1
-"""Below this share of the full scale, SQNR says nothing about an output, such as a probability of 2e-4 against 1e-4."""
 _UNIT = ("Sigmoid", "HardSigmoid")
 _KEEPS: dict[str, int | None] = {**MOVERS, "ReduceMean": 0, "ReduceMax": 0}
 del _KEEPS["TopK"]  # its second output holds indices
@@ -68,20 +66,22 @@ def compare_models(
     """
     reference, candidate = proto_of(reference), proto_of(candidate)
     calls = Calls.of(feeds, reference, state)
-    axes = output_axes(reference)
+    axes, unit = output_axes(reference), unit_outputs(reference)
     second = Runner(candidate, names[1])
     try:
-        return compare_runs(Runner(reference, names[0]), second, calls, axes)
+        return compare_runs(Runner(reference, names[0]), second, calls, axes, unit)
     except CompileError:
         normal = in_normal_form(reference)
         if normal is None:
             raise
         with contextlib.suppress(CompileError):
-            return compare_runs(Runner(normal, names[0]), second, calls, axes)
+            return compare_runs(Runner(normal, names[0]), second, calls, axes, unit)
         raise
 
 
-def compare_runs(first: Runner, second: Runner, calls: Calls, axes: Mapping[str, TimeAxis]) -> list[OutputComparison]:
+def compare_runs(
+    first: Runner, second: Runner, calls: Calls, axes: Mapping[str, TimeAxis], unit: Collection[str] = ()
+) -> list[OutputComparison]:
     """Runs two models on the same calls, in step, and compares each output that is a tensor.
 
     Args:
@@ -89,11 +89,12 @@ def compare_runs(first: Runner, second: Runner, calls: Calls, axes: Mapping[str,
         second: The other one.
         calls: The calls that both run on.
         axes: The time axes of outputs.
+        unit: Outputs that a sigmoid makes.
 
     Raises:
         CompileError: A model does not run, or they have different outputs.
     """
-    tallies = tallied(calls, first.outputs(calls), second.outputs(calls), axes, (first.name, second.name))
+    tallies = tallied(calls, first.outputs(calls), second.outputs(calls), axes, (first.name, second.name), unit)
     return [tally.result() for tally in tallies.values()]
 
 
@@ -128,8 +129,8 @@ def compare_levels(
     first, second = Runner(reference, names[0], optimize=optimize), Runner(candidate, names[1], optimize=optimize)
     for level in levels:
         calls = Calls.of(level.feeds, reference, state)
-        outputs = compare_runs(first, second, calls, axes)
-        yield LevelComparison(level.name, outputs if level.is_given else judged(outputs, unit))
+        outputs = compare_runs(first, second, calls, axes, unit)
+        yield LevelComparison(level.name, outputs if level.is_given else judged(outputs))
 
 
 def worst_level(levels: Iterable[LevelComparison]) -> dict[str, tuple[str, OutputComparison]]:
@@ -207,9 +208,9 @@ def _is_unit(name: str, makers: dict[str, onnx.NodeProto]) -> bool:
     return True
 
 
-def judged(outputs: Collection[OutputComparison], unit: Collection[str]) -> list[OutputComparison]:
-    """Replaces the SQNR of nearly zero outputs in `unit` by that against `QUIET` of their full scale."""
-    return [_loud(o) if o.name in unit and 0.0 < o.rms_error < math.inf and o.rms < QUIET else o for o in outputs]
+def judged(outputs: Iterable[OutputComparison]) -> list[OutputComparison]:
+    """Replaces the SQNR of outputs near zero by that against `QUIET` of their full scale."""
+    return [_loud(o) if o.near_zero and 0.0 < o.rms_error < math.inf else o for o in outputs]
 
 
 def _loud(output: OutputComparison) -> OutputComparison:

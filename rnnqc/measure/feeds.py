@@ -34,6 +34,8 @@ MAGNITUDES = (1.0, 0.1, 3.0, 10.0, 30.0)
 """Magnitudes of generated floats; the usual one first."""
 BEYOND = 4.0
 """The factor for states that come from elsewhere than the layer itself."""
+STREAM = 16
+"""The number of calls of a generated stream."""
 LONG_LENGTH = 512
 """Length of generated sequences if the model needs long ones, such as one that frames sound."""
 MOST_LENGTHS = 16
@@ -97,20 +99,23 @@ class FeedGenerator:
 
     def _search(self, proto: onnx.ModelProto) -> tuple[Sizes, CompileError | None]:
         """Returns sizes with which the model runs, or the reason why there are none."""
-        tried: list[dict[str, list[int]]] = []
+        tried: list[tuple[dict[str, list[int]], bool]] = []
         reason = ""
         try:
             with located("the float model cannot be run"):
                 session = make_session(proto, optimize=False)
-            for sizes in candidate_sizes(proto):
+            for sizes, masks in itertools.product(candidate_sizes(proto), (True, False)):
+                sizes = replace(sizes, masks=masks)
                 generation = Generation(self._readable, sizes)
-                if generation.shapes in tried:
+                if (generation.shapes, generation.masked) in tried:
                     continue
-                tried.append(generation.shapes)
+                tried.append((generation.shapes, generation.masked))
                 try:
                     outputs = run_session(session, generation.feeds(0))
                 except CompileError as error:
                     reason = reason or error.message
+                    continue
+                if generation.masked and not all(map(_is_finite, outputs.values())):
                     continue
                 if any(np.size(o) for o in outputs.values()):
                     return sizes, None
@@ -173,14 +178,24 @@ def _without_states(feeds: list[Feeds], carried: Mapping[str, str] | None) -> li
     return [first, *({n: a for n, a in feed.items() if n not in carried} for feed in feeds[1:])]
 
 
-def generated_feeds(proto: onnx.ModelProto, count: int = 2) -> list[Feeds]:
-    """Generates feeds with usual values for a float model.
+def generated_feeds(proto: onnx.ModelProto, count: int = 2, carried: Mapping[str, str] | None = None) -> list[Feeds]:
+    """Generates feeds with usual values for a float model: the first of `generated_levels`.
+
+    Args:
+        proto: The model.
+        count: How many.
+        carried: Outputs by the input they become, for calls of a stream.
 
     Raises:
         CompileError: It runs on none of the generated data.
     """
     generator = FeedGenerator(proto).checked()
-    return [generator.feeds(seed) for seed in range(count)]
+    return _without_states([generator.feeds(seed) for seed in range(count)], carried)
+
+
+def _is_finite(output: object) -> bool:
+    array = np.asarray(output)
+    return array.dtype.kind != "f" or bool(np.isfinite(array).all())
 
 
 def candidate_sizes(proto: onnx.ModelProto) -> Iterator[Sizes]:

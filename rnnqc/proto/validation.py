@@ -1,7 +1,7 @@
 """Checks a protobuf model before anything else uses it.
 
-It refuses only what onnxruntime refuses too, or what cannot be represented; never what onnxruntime runs (operators of
-other domains, and its own operators in the standard domain). All walks are iterative.
+It refuses only what onnxruntime refuses too or computes wrongly, or what cannot be represented; never what onnxruntime
+runs (operators of other domains, and its own operators in the standard domain). All walks are iterative.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import onnx
 
 from rnnqc.errors import CompileError
 from rnnqc.proto.graph_walks import blocks_of
-from rnnqc.proto.loop_bodies import check_bodies
+from rnnqc.proto.loop_bodies import check_bodies, check_results
 from rnnqc.proto.structure import EXPORT_AGAIN, check_functions, check_structure
 from rnnqc.proto.tensor_checks import check_sparse, check_tensor, check_type, tensors_of
 
@@ -45,6 +45,7 @@ def check_model(proto: onnx.ModelProto, source: str) -> int:
                 supported="inputs with a type",
                 action=EXPORT_AGAIN,
             )
+    check_results(proto, source)
     functions = {(f.domain, f.name) for f in proto.functions}
     for tensor, where in tensors_of(proto):
         check_tensor(tensor, f"{source}: {where}")

@@ -29,6 +29,7 @@ from rnnqc.lowering.lower import lower
 from rnnqc.lowering.options import REST_FLOAT
 from rnnqc.lowering.reports.report import Lowered
 from rnnqc.measure.chosen_metric import is_falling, metric_function
+from rnnqc.measure.compare import unit_outputs
 from rnnqc.measure.differences import OutputComparison
 from rnnqc.measure.metrics import BUILTIN, MetricFunction
 from rnnqc.measure.runs import Calls, State
@@ -185,7 +186,7 @@ def _compared(
 ) -> list[OutputComparison]:
     """Compares the outputs of a lowered model with those of the float model."""
     results, names = quality.outputs(lowered), ("the float model", "the lowered model")
-    tallies = tallied(calls, quality.reference, results, output_axes(proto), names)
+    tallies = tallied(calls, quality.reference, results, output_axes(proto), names, unit_outputs(proto))
     return [tally.result() for tally in tallies.values()]
 
 

@@ -20,6 +20,7 @@ from rnnqc.proto.external_data import check_external, links_are_allowed, refuse_
 from rnnqc.proto.files import load_proto, serialized
 from rnnqc.proto.given import Given, as_given
 from rnnqc.proto.graph_walks import blocks_of
+from rnnqc.proto.loop_bodies import check_results
 from rnnqc.sessions.opening import Opener
 
 _BATCH_AXIS, _RANK_OF_Y = 2, 4
@@ -117,12 +118,13 @@ def _readable(model: str | os.PathLike[str] | onnx.ModelProto) -> Model | None:
 
 
 def _checked(model: str | os.PathLike[str] | onnx.ModelProto) -> str | os.PathLike[str] | onnx.ModelProto:
-    """Checks a model's external data by this package's rules, and returns the model.
+    """Checks a model's external data by this package's rules, and results in memory; returns the model.
 
     Data behind links that the user has allowed is loaded, because onnxruntime has its own rules for links.
     """
     if isinstance(model, onnx.ModelProto):
         refuse_external(model)
+        check_results(model, "the model")
         return model
     path = Path(model)
     if not path.is_file() or b"location" not in path.read_bytes():

@@ -15,7 +15,7 @@ from rnnqc.data.generated_feeds import generate_feeds
 from rnnqc.errors import CompileError
 from rnnqc.lowering.lower import lower
 from rnnqc.measure.feeds import FeedGenerator, generated_feeds, generated_levels
-from tests.subjects.lstm_models import LstmCase
+from tests.generate.layers import RecurrentCase
 from tests.subjects.protos import parse
 from tests.subjects.running_never import never_running
 
@@ -40,6 +40,42 @@ HEAD = '<ir_version: 8, opset_import: ["": 17]> g '
 def test_sizes_that_the_model_runs_with(text: str, constants: dict[str, np.ndarray], shape: tuple[int, ...]) -> None:
     (feeds,) = generated_feeds(parse(f"{HEAD}{text}", **constants), 1)
     assert feeds["x"].shape == shape
+
+
+MASKED = "(float[A, T, 4] x, bool[A, T] mask) => (float[A, L, 4] y)"
+VALID = "m = Cast<to = 1>(mask) k = Unsqueeze(m, last) y = Mul(x, k)"
+PADDING = "n = Not(mask) m = Cast<to = 1>(n) k = Unsqueeze(m, last) y = Mul(x, k)"
+WHOLE = (
+    "c = Cast<to = 7>(mask) k = ReduceMin<keepdims = 0>(c) i = Sub(k, one) j = Mul(i, many) y = Gather<axis = 1>(x, j)"
+)
+SOFTMAX = "a = ReduceSum<keepdims = 0>(x, last) b = Where(mask, a, low) p = Softmax(b) q = Log(p)"
+
+
+@pytest.mark.parametrize(
+    ("nodes", "mixed"),
+    [
+        (VALID, True),
+        (PADDING, True),
+        (WHOLE, False),
+        (f"{SOFTMAX} k = Unsqueeze(q, last) y = Mul(x, k)", False),
+    ],
+    ids=["true is valid", "true is padding", "refused", "not finite"],
+)
+def test_masks(nodes: str, mixed: bool) -> None:
+    """Each row has both, whichever means padding, unless the model does not run or has no numbers then."""
+    constants = {"last": [2], "one": [1], "many": [99]}
+    proto = parse(
+        f"{HEAD}{MASKED} {{ {nodes} }}", **{k: np.array(v) for k, v in constants.items() if k in nodes},
+        **({"low": np.array(-np.inf, np.float32)} if "low" in nodes else {}),
+    )  # fmt: skip
+    for feeds in generated_feeds(proto, 3):
+        assert (feeds["mask"].any(1) & ~feeds["mask"].all(1)).all() == mixed
+        assert mixed or feeds["mask"].all()
+
+
+def test_conditions_are_true() -> None:
+    (feeds,) = generated_feeds(parse(f"{HEAD}(float[A, 4] x, bool c) => (float[A, 4] y) {{ y = Where(c, x, x) }}"), 1)
+    assert feeds["c"].shape == () and feeds["c"]
 
 
 @pytest.mark.parametrize("names", [("basins", "days"), ("batch", "days"), ("T", "N"), ("", "")])
@@ -104,7 +140,7 @@ def test_features_of_other_weights(node: str, shape: tuple[int, ...]) -> None:
 @pytest.mark.parametrize("held", ["lens", "states"])
 def test_a_batch_that_constants_are_bound_to(held: str, batch: int) -> None:
     """As in models that are traced with one batch and declare it as open."""
-    case = LstmCase(T=12, B=batch, I=3, H=4, dynamic_batch=True)
+    case = RecurrentCase(T=12, B=batch, I=3, H=4, dynamic_batch=True)
     case = case.replace(lens=(12,) * batch) if held == "lens" else case.replace(initial_h=True, initial_c=True)
     proto = case.model()
     for name in {i.name for i in proto.graph.input} - {"X"}:
@@ -156,7 +192,7 @@ def _levels(proto: object) -> dict[str, dict[str, np.ndarray]]:
 
 
 def test_levels_of_floats_and_states() -> None:
-    levels = _levels(LstmCase(T=30, B=8, initial_h=True, initial_c=True).model())
+    levels = _levels(RecurrentCase(T=30, B=8, initial_h=True, initial_c=True).model())
     sizes = {name: float(np.std(feeds["X"])) for name, feeds in levels.items()}
     for magnitude in (0.1, 1, 3, 10, 30):
         assert sizes[f"magnitude {magnitude:g}"] == pytest.approx(magnitude, rel=0.1)
@@ -177,7 +213,7 @@ def test_levels_of_tokens() -> None:
 
 
 def test_a_stream_holds_zeros_for_its_first_states_alone() -> None:
-    proto = LstmCase(initial_h=True).model()
+    proto = RecurrentCase(initial_h=True).model()
     for level in generated_levels(FeedGenerator(proto), 3, {"initial_h": "Y_h"}):
         first, *others = level.feeds
         assert not first["initial_h"].any() and len(others) == 2 and all("initial_h" not in f for f in others)
@@ -220,7 +256,7 @@ def test_samples_of_few_bits_have_their_range() -> None:
 
 
 def test_lowered_models_get_the_same_feeds() -> None:
-    proto = LstmCase(dynamic_time=True, initial_h=True).model()
+    proto = RecurrentCase(dynamic_time=True, initial_h=True).model()
     one, other = (generated_feeds(p, 1)[0] for p in (proto, lower(proto).proto))
     assert all(np.array_equal(one[n], other[n]) for n in one)
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 
-from rnnqc.ir import Node, Value
+from rnnqc.ir import Node, Value, dtype_of
 from rnnqc.passes.graph.loops.loop_states import State
 from rnnqc.passes.graph.nodes.lstm_node import is_recurrent
 
 WHOLE_NUMBERS = ("Shape", "Size", "ArgMax", "ArgMin", "NonZero", "Less", "Greater", "Equal", "SequenceLength")
 """Operators whose results are counts, indices or conditions; values made of them depend on no real number."""
+_COMPARISONS = ("Less", "LessOrEqual", "Greater", "GreaterOrEqual")
 
 
 def users_of(value: Value, inside: Mapping[int, Node]) -> list[Node]:
@@ -22,6 +23,8 @@ def reached(
 ) -> dict[int, Value]:
     """Returns the values that depend on `start`, by id, without those behind recurrent nodes and counts.
 
+    Floats that say where a real number exceeds another, as the spikes of a spiking network, depend on it.
+
     Args:
         start: Values of the graph; unnamed ones are ignored.
         inside: The result of `owners` for the graph.
@@ -30,14 +33,25 @@ def reached(
     found = {id(v): v for v in start if v.name}
     stack = list(found.values())
     while stack:
-        for node in users_of(stack.pop(), inside):
-            if is_recurrent(node) or node.op in WHOLE_NUMBERS:
+        value = stack.pop()
+        for node in users_of(value, inside):
+            if is_recurrent(node):
                 continue
-            for made in node.outputs:
+            results = _spikes(value, node, inside) if node.op in WHOLE_NUMBERS + _COMPARISONS else node.outputs
+            for made in results:
                 if made.name and id(made) not in found and follows(made):
                     found[id(made)] = made
                     stack.append(made)
     return found
+
+
+def _spikes(value: Value, node: Node, inside: Mapping[int, Node]) -> list[Value]:
+    """The floats that Cast makes of a comparison of floats."""
+    kind = dtype_of(value)
+    if node.op not in _COMPARISONS or kind is None or kind.kind != "f":
+        return []
+    cast = [u.outputs[0] for u in users_of(node.outputs[0], inside) if u.op == "Cast"]
+    return [v for v in cast if (made := dtype_of(v)) is not None and made.kind == "f"]
 
 
 def everything_behind(start: Iterable[Value], inside: Mapping[int, Node]) -> set[int]:

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rnnqc.evaluation.evaluate import evaluate_nodes
-from rnnqc.ir import Constant, Model, Node, Value, constant_array, info, subgraphs
+from rnnqc.ir import Constant, Model, Node, Value, constant_array, dtype_of, info, subgraphs
 
 _NOT_FOLDED = (
     "RandomNormal",
@@ -32,6 +32,7 @@ _KEEP_NUMBERS = (
     "Tile",
 )
 """Operators all of whose results are elements of their first input."""
+_CODES = ("DequantizeLinear",)
 
 
 def constant_expression(value: Value, variable: dict[int, Value] | None = None) -> list[Node] | None:
@@ -132,6 +133,17 @@ class Constants:
             return None
         nodes = constant_expression(value, self._variable)
         return evaluate_nodes(self.model, nodes, value) if nodes is not None else None
+
+
+def computed_floats(value: Value, constants: Constants) -> npt.NDArray[Any] | None:
+    """Returns the array of `value` if nodes compute floats of constants, none of which are quantized values."""
+    if not value.name or constant_array(value) is not None or (dtype_of(value) or np.dtype("f4")).kind != "f":
+        return None
+    nodes = constant_expression(value)
+    if nodes is None or any(n.op in _CODES for n in nodes):
+        return None
+    array = constants.array(value)
+    return array if array is not None and array.dtype.kind == "f" else None
 
 
 def _only(array: npt.NDArray[Any]) -> float | None:

@@ -14,6 +14,7 @@ from rnnqc.lowering.run import Passed
 from rnnqc.passes.analysis.custom_products import custom_cells, described, matrices_of_cells
 from rnnqc.passes.analysis.find_recurrent_nodes import RecurrentNode, weight_sizes
 from rnnqc.passes.analysis.released_cells import WRITTEN_OUT, released_cells
+from rnnqc.passes.graph.nodes.lstm_node import UNUSED
 from rnnqc.passes.graph.nodes.quant_operators import CELL_OP
 from rnnqc.passes.weight_only.quantize_weights import stored_weights_of_nodes
 
@@ -22,7 +23,6 @@ _ONLY_OPERATORS = (
     "a custom cell",
     "choose a recipe of cells, such as int8: the matmuls of the custom cell become integer",
 )
-_UNUSED = ("nothing uses it.", "no used output", "remove the node")
 _ONLY_LSTM = (
     "the form asked for has LSTM layers only.",
     "a custom cell",
@@ -108,7 +108,7 @@ class _Made:
         if refusal is not None:
             return refusal.reason, refusal.found, refusal.action
         if self.form == WEIGHT_ONLY and not node.refusal[0]:
-            return _UNUSED if node.op in CELL_TYPES else _ONLY_OPERATORS
+            return UNUSED if node.op in CELL_TYPES else _ONLY_OPERATORS
         if self.form in (QONNX, ORT) and node.op not in (*CELL_TYPES, CELL_OP) and not node.refusal[0]:
             return _ONLY_LSTM
         return node.refusal

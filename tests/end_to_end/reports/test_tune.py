@@ -29,9 +29,9 @@ from rnnqc.search.call_times import call_seconds
 from rnnqc.search.tune import tune
 from rnnqc.search.tuned import Tuned, recipe_text, rules_of
 from rnnqc.search.units import WEIGHT_CHOICES
+from tests.generate.layers import RecurrentCase
 from tests.runs.commands import Result
 from tests.runs.sessions import Array, save_arrays
-from tests.subjects.lstm_models import RecurrentCase
 from tests.subjects.protos import of_nodes, parse
 
 T, B, I, H = 12, 2, 16, 32  # noqa: E741
@@ -189,9 +189,9 @@ def test_what_was_tuned_with_statistics_asks_for_them(
 
 
 def test_states_are_carried(tmp_path: Path) -> None:
-    from tests.subjects.lstm_models import LstmCase
+    from tests.generate.layers import RecurrentCase
 
-    case = LstmCase(T=4, B=1, I=8, H=16, initial_h=True, initial_c=True)
+    case = RecurrentCase(T=4, B=1, I=8, H=16, initial_h=True, initial_c=True)
     model, first = case.model(), case.feeds()
     later = {"X": first["X"][::-1].copy()}
     names = {i.name for i in model.graph.input}
@@ -431,6 +431,19 @@ def test_a_bound_of_models(feeds: list[dict[str, Array]], tmp_path: Path, cli: C
     assert texts[0] == texts[1]
     with pytest.raises(UsageError, match="0 models"):
         tune(model, feeds, min_sqnr=20.0, models=0)
+
+
+def test_the_work_is_told_before_it_begins(feeds: list[dict[str, Array]], tmp_path: Path, cli: Cli) -> None:
+    """As many models as there are changes of a single point, and the recipe."""
+    model_path, data = _files(tmp_path, one_layer(), feeds)
+    told: list[tuple[int, int]] = []
+    tuned = tune(one_layer(), feeds, min_sqnr=20.0, models=2, progress=lambda *done: told.append(done))
+    singles = 1 + sum(len(u.choices) - 1 for u in tuned.units)
+    assert told[0] == (0, singles) and told[-1][0] == 2
+    given = ["tune", model_path, "--data", data, "-o", tmp_path / "t.toml", "--min-sqnr", "20", "--models", "2"]
+    loud = cli(*given).err
+    assert f"rnnqc: {singles} models are measured first" in loud and "it ends after 2 models (--models)" in loud
+    assert "models are measured" not in cli(*given, "-q").err
 
 
 class Work:

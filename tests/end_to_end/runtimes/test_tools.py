@@ -18,9 +18,9 @@ import pytest
 
 import rnnqc
 from rnnqc.cells.forms import FUSED, INTEGER, ORT, QCDQ
+from tests.generate.layers import RecurrentCase
 from tests.runs.lowered import NATIVE, STOCK, session
 from tests.runs.sessions import assert_same_bits, options, run, sqnr
-from tests.subjects.lstm_models import RecurrentCase
 
 LAYER = RecurrentCase(
     T=7, B=2, I=5, H=12, direction="bidirectional", lens=(7, 3), initial_h=True, initial_c=True
@@ -64,6 +64,20 @@ def _simplified(source: Path, target: Path) -> None:
     onnx.save(made, target)
 
 
+def _without_identities(source: Path, target: Path) -> None:
+    import onnx_ir
+    from onnx_ir.passes.common import IdentityEliminationPass
+
+    made = IdentityEliminationPass()(onnx_ir.from_proto(onnx.load(source)))
+    onnx.save(onnx_ir.to_proto(made.model), target)
+
+
+def _folded(source: Path, target: Path) -> None:
+    import onnxscript.optimizer
+
+    onnx.save(onnxscript.optimizer.optimize(onnx.load(source)), target)
+
+
 def _on_protos(rewrite: Callable[[onnx.ModelProto], onnx.ModelProto]) -> Callable[[Path, Path], None]:
     return lambda source, target: onnx.save(rewrite(onnx.load(source)), target)
 
@@ -77,12 +91,16 @@ TOOLS: dict[str, Callable[[Path, Path], None]] = {
     "quantize_dynamic": _quantized_dynamically,
     "onnxslim": _slimmed,
     "onnxsim": _simplified,
+    "onnx_ir": _without_identities,
+    "onnxscript": _folded,
 }
+OPTIONAL = ("onnxslim", "onnxsim", "onnx_ir", "onnxscript")
 LOST_CAPTURES = "topologically sorted"  # the tool forgets what subgraphs take from around them
 REFUSED = {
     ("onnx.version_converter", FUSED): "is not a registered function/op",  # the converter drops functions
     ("onnx.utils.extract_model", INTEGER): LOST_CAPTURES,
     ("onnx.utils.extract_model", QCDQ): LOST_CAPTURES,
+    **{("onnx_ir", form): "two outputs of its body" for form in (FUSED, INTEGER, QCDQ)},
 }
 
 
@@ -96,7 +114,7 @@ def lowered(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 @pytest.mark.few(1)
 @pytest.mark.parametrize("tool", TOOLS)
 def test_a_tool_keeps_the_bits_or_fails(tool: str, lowered: tuple[str, Path], tmp_path: Path) -> None:
-    if tool in ("onnxslim", "onnxsim") and importlib.util.find_spec(tool) is None:
+    if tool in OPTIONAL and importlib.util.find_spec(tool) is None:
         pytest.skip(f"NOT TESTED: {tool} is not installed (PyPI)")
     form, source = lowered
     expected = run(session(onnx.load(source), STOCK), LAYER.feeds())

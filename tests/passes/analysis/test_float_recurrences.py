@@ -1,6 +1,7 @@
 """Recurrences that are written out, as Keras exports them with PyTorch's backend.
 
-What these would catch: a recurrence that is not listed, so that `--strict` passes a model of which nothing is lowered.
+What these would catch: a recurrence that is not listed, so that `--strict` passes a model of which nothing is lowered,
+and chains of products that are listed as one.
 """
 
 from __future__ import annotations
@@ -74,3 +75,55 @@ def test_a_convolution_that_comes_back_is_listed() -> None:
     assert (node.op, node.status) == ("Conv", "float") and f"these {STEPS} unrolled steps" in node.refusal[0]
     with pytest.raises(CompileError, match="recurrent nodes stay float"):
         rnnqc.lower(convolutional(), strict=True)
+
+
+SPIKES = "spike{t} = Greater (h{t}, limit) on{t} = Cast <to = 1> (spike{t})"
+CHOICE = "spike{t} = Greater (x{t}, limit) on{t} = Cast <to = 1> (spike{t})"
+
+
+def spiking(told: str) -> onnx.ModelProto:
+    """A membrane that leaks, and a product with what `told` makes of it or of the input."""
+    lines = []
+    for t in range(STEPS):
+        lines.append(f"x{t} = Gather <axis = 0> (x, t{t}) p{t} = MatMul (x{t}, W) {told.format(t=t)}")
+        lines.append(f"r{t} = MatMul (on{t}, R) k{t} = Mul (h{t}, decay) s{t} = Add (p{t}, r{t})")
+        lines.append(f"h{t + 1} = Add (k{t}, s{t})")
+    rng = np.random.default_rng(0)
+    arrays = {"W": rng.normal(0, 0.7, (8, 8)), "R": rng.normal(0, 0.7, (8, 8)), "decay": 0.8, "limit": 0.5}
+    return parse(
+        f'<ir_version: 9, opset_import: ["": 18]> m (float[{STEPS},B,8] x, float[B,8] h0) => (float[B,8] y) '
+        f"{{ {' '.join(lines)} y = Neg (h{STEPS}) }}",
+        **{k: np.asarray(v, np.float32) for k, v in arrays.items()}, **{f"t{t}": np.array(t) for t in range(STEPS)},
+    )  # fmt: skip
+
+
+def test_spikes_are_a_state() -> None:
+    """A product with floats that a comparison of the state makes is one with the state."""
+    (node,) = rnnqc.inspect(spiking(SPIKES)).nodes
+    assert (node.status, node.attributes["products"]) == ("lowered", 2)
+    lowered = rnnqc.lower(spiking(SPIKES), strict=True).proto
+    feed = {
+        n: np.random.default_rng(1).standard_normal(s).astype(np.float32) for n, s in (("x", (5, 3, 8)), ("h0", (3, 8)))
+    }
+    a, b = (rnnqc.session(lowered, native=n).run(None, feed)[0] for n in (False, True))
+    assert np.array_equal(a, b)
+
+
+def test_comparisons_of_the_input_are_no_state() -> None:
+    """No product reads the state: the recurrence has no matrix."""
+    found = rnnqc.inspect(spiking(CHOICE))
+    assert not found.nodes and [e.mixed for e in found.elementwise] == [""]
+
+
+@pytest.mark.parametrize(("columns", "count"), [(4, 0), (6, 1)])
+def test_small_matrices(columns: int, count: int) -> None:
+    """Layers of few units are layers; a chain of 4x4 matrices moves points."""
+    rng = np.random.default_rng(0)
+    lines = [f"r{t} = MatMul (h{t}, R) h{t + 1} = Mul (r{t}, x{t})" for t in range(STEPS)]
+    given = ", ".join(f"float[B,{columns}] {n}" for n in ("h0", *(f"x{t}" for t in range(STEPS))))
+    proto = parse(
+        f'<ir_version: 9, opset_import: ["": 18]> m ({given}) => (float[B,{columns}] y) '
+        f"{{ {' '.join(lines)} y = Neg (h{STEPS}) }}",
+        R=rng.normal(0, 0.4, (columns, columns)).astype(np.float32),
+    )
+    assert len(rnnqc.inspect(proto).nodes) == count

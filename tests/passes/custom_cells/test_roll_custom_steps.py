@@ -103,6 +103,24 @@ def test_values_of_steps_that_are_read() -> None:
     assert apply(RollCustomSteps(), before(proto), [feeds_of(proto)]).statistics == {"scans": 1, "steps": T}
 
 
+def test_constants_that_nodes_in_front_compute() -> None:
+    """A limited decay, which every step reads, is an initializer in the Scan, and the cell one node."""
+
+    def change(step: str, number: int) -> str:
+        return step if number else f"kept = Sigmoid (decay) {step}"
+
+    proto = steps(
+        "a = MatMul (x, V) b = MatMul (h, R) c = Mul (h, kept) d = Add (b, c) next = Add (a, d)", change=change
+    )
+    decay = np.linspace(-2, 0, H, dtype=np.float32)
+    proto.graph.initializer.append(onnx.numpy_helper.from_array(decay, "decay"))
+    assert apply(RollCustomSteps(), before(proto), [feeds_of(proto)]).statistics == {"scans": 1, "steps": T}
+    lowered = rnnqc.lower(proto, strict=True)
+    assert not [w for w in lowered.report.warnings if "outside the loop" in w]
+    assert sum(is_custom_node(n.op_type) for n in lowered.proto.graph.node) == 1
+    run_both(lowered.proto, feeds_of(proto))
+
+
 OWN = {
     "sum": ("b = MatMul (h, R) c = Add (a, b) d = Add (c, own)", [(H,)]),
     "sum, a row": ("b = MatMul (h, R) c = Add (a, b) d = Add (own, c)", [(1, H)]),
