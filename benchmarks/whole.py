@@ -127,8 +127,8 @@ def cases(models: Path, data: Path, rnnt: Callable[[], onnx.ModelProto] | None =
         yield _rnnoise(Rnnoise(models, data, 1.0))
     if (models / "vitis_rnn").exists() and (data / "imdb").exists():
         for kind, goal in ((Imdb, 4.6), (ImdbGru, 5.0)):
-            reviews = kind(models, data, 0.05)
-            feeds = halves([{"tokens": t[None]} for t in reviews.tokens[:CALLS]])
+            reviews = kind(models, data, 1.0)
+            feeds = [[{"tokens": t[None]} for t in tokens] for tokens in (reviews.other, reviews.tokens)]
             name = f"IMDb {'GRU' if kind is ImdbGru else 'LSTM'}, 500 tokens"
             yield Case(name, load_proto(reviews.models["model"]), *feeds, "prob", goal)
     splitter = models / "byte_sb_bidi_lstm" / "model.onnx"
