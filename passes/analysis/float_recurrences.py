@@ -5,11 +5,25 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from rnnqc.ir import CELL_TAG, CUSTOM_TAG, Graph, Model, Node, Value, constant_array, display_name, info, subgraphs
+from rnnqc.ir import (
+    CELL_TAG,
+    CUSTOM_TAG,
+    Graph,
+    Model,
+    Node,
+    Value,
+    constant_array,
+    display_name,
+    info,
+    shape_of,
+    subgraphs,
+)
 from rnnqc.passes.graph.loops.loop_reach import WHOLE_NUMBERS, reached, returning, users_of
 from rnnqc.passes.graph.loops.loop_states import bodies, is_loop, is_real, owners, states_of
 from rnnqc.passes.graph.nodes.lstm_node import is_recurrent
 from rnnqc.passes.graph.values.constant_expressions import Constants
+from rnnqc.passes.graph.values.index_expressions import Indices
+from rnnqc.passes.graph.values.sequence_elements import element_of
 
 PRODUCTS = ("MatMul", "Gemm", "Conv")
 _MATRIX = {"MatMul": 32, "Gemm": 32, "Conv": 64}
@@ -170,8 +184,10 @@ def _written_out(
             continue
         row, behind = _row(nodes, inside)
         between = {n.op for v in behind.values() for n in users_of(v, inside)}
-        if len(row) < _STEPS or "Softmax" in between:  # layers with attention that share weights are not a recurrence
+        if len(row) < _STEPS:
             continue
+        if "Softmax" in between and not _takes_elements(row, behind, graph, inside, Indices(constants, shape_of)):
+            continue  # layers with attention that share weights are not a recurrence
         own = {id(row[0]), *(id(n) for v in behind.values() for n in users_of(v, inside))}
         # The other matmuls of the first step read the same state.
         own |= {id(n) for same in users.values() if any(id(n) in own for n in same) for n in same}
@@ -185,6 +201,24 @@ def _written_out(
         found = f"{len(row)} products with {weights[key].name!r}, each of which depends on the one before"
         name = f"{path}{display_name(row[0])}"
         yield FloatRecurrence(name, row[0].op, len(row), found, products)
+
+
+def _takes_elements(
+    row: Sequence[Node], behind: Mapping[int, Value], graph: Graph, inside: dict[int, Node], indices: Indices
+) -> bool:
+    """Whether elements of a sequence that is not made from the row enter it at three or more places."""
+    place = {id(n): k for k, n in enumerate(row)}
+    places: dict[int, set[int]] = {}
+    for node in graph.nodes:
+        for value in node.outputs if node.op in ("Gather", "Slice", "Split") else ():
+            element = element_of(value, indices)
+            if element is None or element.index.number is None or id(element.sequence) in behind:
+                continue
+            users = [n for v in reached([value], inside, is_real).values() for n in users_of(v, inside)]
+            first = min((place[id(n)] for n in users if id(n) in place), default=None)
+            if first is not None:
+                places.setdefault(id(element.sequence), set()).add(first)
+    return any(len(found) >= _STEPS for found in places.values())
 
 
 def _row(nodes: Sequence[Node], inside: dict[int, Node]) -> tuple[list[Node], dict[int, Value]]:

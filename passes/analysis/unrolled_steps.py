@@ -32,6 +32,19 @@ _OWN = {**dict.fromkeys(ELEMENTWISE, 0), "Gemm": 2, "BatchNormalization": 1}
 _STAYS = "its unrolled steps are not joined: they do not do the same."
 
 
+class SharedNode(NotHandled):
+    """A node of the first step corresponds to several of the next; where states begin equal, exporters write it once.
+
+    Attributes:
+        node: The node.
+        reader: A node of the first step that reads it in another meaning than the others.
+    """
+
+    def __init__(self, why: NotHandled, node: Node, reader: Node) -> None:
+        super().__init__(why.reason, why.found, why.action)
+        self.node, self.reader = node, reader
+
+
 @dataclass(eq=False)
 class Source:
     """An input of corresponding nodes, step by step.
@@ -91,6 +104,7 @@ def unrolled_steps(graph: Graph, recurrence: FloatRecurrence, indices: Indices) 
     """Returns the steps of a recurrence that is unrolled in `graph`.
 
     Raises:
+        SharedNode: They are not, but may be where a node gets a copy.
         NotHandled: The steps are not known to be alike.
     """
     inside = owners(graph)
@@ -111,6 +125,7 @@ def unrolled_steps(graph: Graph, recurrence: FloatRecurrence, indices: Indices) 
                 return _checked(inside, held, row[-1])
             except NotHandled as why:
                 refusals.append(why)
+    refusals.sort(key=lambda r: not isinstance(r, SharedNode))
     raise refusals[0] if refusals else _stays("fewer than three products with one matrix, each made of the one before")
 
 
@@ -170,14 +185,18 @@ class _Pairs:
         """Pairs two nodes, and the producers of their inputs; returns the first of each new pair.
 
         Raises:
-            NotHandled: One of them has already another partner.
+            SharedNode: One has already another partner.
+            NotHandled: They are not alike, or the other has already another partner.
         """
-        stack, new = [(one, other)], []
+        if not self._alike(one, other):
+            raise _different(one, other)
+        stack, new = [(one, other, one)], []
         while stack:
-            one, other = stack.pop()
+            one, other, reader = stack.pop()
             if id(one) in self.after or id(other) in self.before:
                 if self.after.get(id(one)) is not other:
-                    raise _different(one, other)
+                    why = _different(one, other)
+                    raise why if id(other) in self.before or one is reader else SharedNode(why, one, reader)
                 continue
             self.after[id(one)], self.before[id(other)] = other, one
             new.append(one)
@@ -186,7 +205,7 @@ class _Pairs:
                     before, after = self._maker(a), self._maker(b)
                     alike = before is not None and after is not None and self._alike(before, after)
                     if alike and output_number(before, a) == output_number(after, b):
-                        stack.append((before, after))
+                        stack.append((before, after, one))
         return new
 
     def _maker(self, value: Value) -> Node | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ from rnnqc.passes.analysis.unrolled_steps import (
     unrolled_steps,
 )  # fmt: skip
 from rnnqc.passes.base import Pass, PassInfo, PassResult
+from rnnqc.passes.custom_cells.first_step import with_copies
 from rnnqc.passes.graph.loops.loop_states import bodies
 from rnnqc.passes.graph.values.constant_expressions import Constants, computed_floats
 from rnnqc.passes.graph.values.index_expressions import Index, Indices
@@ -67,10 +69,7 @@ class RollCustomSteps(RecoverySites, Pass):
             path, op = recurrence.path, recurrence.op
             try:
                 self.check_kept(path)
-                constants = Constants(model)
-                indices = Indices(constants, shape_of)
-                rolled = unrolled_steps(graph, recurrence, indices)
-                batch = _rows_to_repeat(model, rolled, indices, constants)
+                rolled, batch, constants = with_copies(model, graph, partial(_steps, model, graph, recurrence))
             except NotHandled as why:
                 remarks.append(self.refused(Outcome.NOTE, path, op, why))
                 seen.add(path)
@@ -92,6 +91,14 @@ def _next(model: Model, seen: set[str]) -> tuple[Graph, FloatRecurrence] | None:
         return None
     first = found.products[0]
     return next(g for g, _, _ in bodies(model) if any(n is first for n in g.nodes)), found
+
+
+def _steps(model: Model, graph: Graph, recurrence: FloatRecurrence) -> tuple[UnrolledSteps, Value | None, Constants]:
+    """Returns the steps of a recurrence, what `_rows_to_repeat` says of them, and the constants of the graph."""
+    constants = Constants(model)
+    indices = Indices(constants, shape_of)
+    steps = unrolled_steps(graph, recurrence, indices)
+    return steps, _rows_to_repeat(model, steps, indices, constants), constants
 
 
 def _rows_to_repeat(model: Model, steps: UnrolledSteps, indices: Indices, constants: Constants) -> Value | None:

@@ -115,6 +115,34 @@ def test_comparisons_of_the_input_are_no_state() -> None:
     assert not found.nodes and [e.mixed for e in found.elementwise] == [""]
 
 
+def softened(elements: bool) -> onnx.ModelProto:
+    """A state that a softmax weights in front of its product: steps with elements of a sequence, or layers."""
+    lines = ["x0 = Gather <axis = 0> (x, t0) p0 = MatMul (x0, W)"]
+    for t in range(STEPS):
+        if elements and t:
+            lines.append(f"x{t} = Gather <axis = 0> (x, t{t}) p{t} = MatMul (x{t}, W)")
+        lines.append(f"a{t} = Softmax (h{t}) b{t} = Mul (a{t}, h{t}) r{t} = MatMul (b{t}, R)")
+        lines.append(f"s{t} = Add (r{t}, p{t if elements else 0}) h{t + 1} = Tanh (s{t})")
+    rng = np.random.default_rng(0)
+    arrays = {n: rng.normal(0, 0.7, (8, 8)).astype(np.float32) for n in "WR"}
+    return parse(
+        f'<ir_version: 9, opset_import: ["": 18]> m (float[{STEPS},B,8] x, float[B,8] h0) => (float[B,8] y) '
+        f"{{ {' '.join(lines)} y = Neg (h{STEPS}) }}",
+        **arrays, **{f"t{t}": np.array(t) for t in range(STEPS if elements else 1)},
+    )  # fmt: skip
+
+
+def test_a_softmax_in_a_step_hides_no_recurrence() -> None:
+    (node,) = rnnqc.inspect(softened(elements=True)).nodes
+    assert (node.status, node.attributes["sequence_length"]) == ("lowered", STEPS)
+    rnnqc.lower(softened(elements=True), strict=True)
+
+
+def test_layers_with_a_softmax_and_one_matrix_are_none() -> None:
+    """Attention in layers that share their weights: every layer reads the same."""
+    assert not rnnqc.inspect(softened(elements=False)).nodes
+
+
 @pytest.mark.parametrize(("columns", "count"), [(4, 0), (6, 1)])
 def test_small_matrices(columns: int, count: int) -> None:
     """Layers of few units are layers; a chain of 4x4 matrices moves points."""

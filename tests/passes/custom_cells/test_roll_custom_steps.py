@@ -103,6 +103,50 @@ def test_values_of_steps_that_are_read() -> None:
     assert apply(RollCustomSteps(), before(proto), [feeds_of(proto)]).statistics == {"scans": 1, "steps": T}
 
 
+def test_one_matrix_in_a_matmul_and_a_gemm() -> None:
+    """The last two products with the matrix are not alike: those of a step before are."""
+    body = "a = MatMul (x, V) b = MatMul (h, R) c = Mul (a, b) d = Gemm (c, R, own) e = Tanh (d) next = Add (e, h)"
+    proto = steps(body)
+    proto.graph.initializer.append(onnx.numpy_helper.from_array(np.ones(H, np.float32), "own"))
+    assert apply(RollCustomSteps(), before(proto), [feeds_of(proto)]).statistics == {"scans": 1, "steps": T}
+
+
+def two_states(other: str = "Tanh") -> onnx.ModelProto:
+    """Two states that begin as zeros: the first step multiplies them once, later ones each. `other` is in one step."""
+    text = "c0 = Mul (x0, none) "
+    for t in range(T):
+        text += f"h{t} = Add (c{t}, {'n' if t else 'c'}{t}) g{t} = MatMul (h{t}, R) k{t} = MatMul (x{t}, V) "
+        text += f"f{t} = Add (g{t}, k{t}) p{t} = Mul (f{t}, c{t}) "
+        text += f"q{t} = Mul (f{t}, n{t}) " if t else ""
+        text += f"s{t} = Sigmoid (f{t}) u{t} = Add (p{t}, s{t}) c{t + 1} = {other if t == 2 else 'Tanh'} (u{t}) "
+        text += f"n{t + 1} = Sub ({'q' if t else 'p'}{t}, s{t}) "
+    given = ", ".join(f"float[B,{H}] x{k}" for k in range(T))
+    rng = np.random.default_rng(3)
+    arrays = {"V": rng.standard_normal((H, H)) / 2, "R": rng.standard_normal((H, H)) / 4, "none": np.zeros(())}
+    header = '<ir_version: 8, opset_import: ["": 17]>'
+    return parse(
+        f"{header} steps ({given}) => (float[B,{H}] c{T}, float[B,{H}] n{T}) {{ {text} }}",
+        **{k: np.asarray(v, np.float32) for k, v in arrays.items()},
+    )
+
+
+def test_a_node_that_the_first_step_shares() -> None:
+    """States that begin equal: an exporter writes once what the later steps compute for each, as in an sLSTM."""
+    proto = two_states()
+    assert apply(RollCustomSteps(), before(proto), [feeds_of(proto)]).statistics == {"scans": 1, "steps": T}
+    lowered = rnnqc.lower(proto, strict=True).proto
+    assert sum(is_custom_node(n.op_type) for n in lowered.graph.node) == 1
+    run_both(lowered, feeds_of(proto))
+
+
+def test_copies_that_do_not_help_are_taken_back() -> None:
+    proto = two_states(other="Softsign")
+    model = before(proto)
+    nodes = [(n.op, [v.name for v in n.inputs]) for n in model.graph.nodes]
+    assert not apply(RollCustomSteps(), model, [feeds_of(proto)]).modified
+    assert nodes == [(n.op, [v.name for v in n.inputs]) for n in model.graph.nodes]
+
+
 def test_constants_that_nodes_in_front_compute() -> None:
     """A limited decay, which every step reads, is an initializer in the Scan, and the cell one node."""
 
