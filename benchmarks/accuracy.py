@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 import onnx
 import onnxruntime as ort
-from layers import Array, Layer
 from onnxruntime.quantization import QuantType, quantize_dynamic
-from reporting import report
+from support.layers import Array, Layer
+from support.reporting import report
 
 import rnnqc
 from rnnqc.timing import session_options

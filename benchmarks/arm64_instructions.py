@@ -20,11 +20,11 @@ import tempfile
 from pathlib import Path
 
 import onnx
-from layers import IR_VERSION, OPSET, Layer
+from support.layers import IR_VERSION, OPSET, Layer
 
 import rnnqc
 
-PLUGIN = Path(__file__).with_suffix(".c")
+PLUGIN = Path(__file__).parent / "native" / "arm64_instructions.c"
 PROCESSOR = "max,sve=off,sme=off"
 """A qemu CPU that runs all sets of kernels, with vectors of 128 bits, as on small processors."""
 KERNELS = ("portable", "neon", "neondot", "neoni8mm")

@@ -22,8 +22,8 @@ import torch
 from brevitas import quant
 from brevitas.export import export_qonnx
 from brevitas.nn import QuantLSTM
-from layers import Layer
-from reporting import report
+from support.layers import Layer
+from support.reporting import report
 
 import rnnqc
 from rnnqc.timing import NATIVE, bound_run, session_options, take_turns, timings

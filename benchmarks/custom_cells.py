@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import onnx
-from reporting import report
+from support.reporting import report
 
 import rnnqc
 from rnnqc.evaluation.numerics import sqnr_db

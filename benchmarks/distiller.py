@@ -17,11 +17,11 @@ from typing import Any
 
 import numpy as np
 import onnx
-from layers import Array
 from onnx import numpy_helper
 from perplexity import Split, Statistics, measure, read_ids, streams
-from reporting import report
-from variants import FLOAT, Variant, chosen
+from support.layers import Array
+from support.reporting import report
+from support.variants import FLOAT, Variant, chosen
 
 TEXT = "valid"
 FLOAT_ELEMENTS = ("*.acc.bits=none", "*.activation.bits=none", "*.cell_state*.bits=none")

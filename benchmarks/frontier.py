@@ -36,9 +36,9 @@ from perplexity import (
     streams,
     zero_states,
 )
-from reporting import print_table
+from support.reporting import print_table
+from support.variants import FLOAT, Outputs, Variant, plain_session, run
 from tasks import TASKS, Dtln, Feeds, Sessions, Statistics, Task, measure
-from variants import FLOAT, Outputs, Variant, plain_session, run
 
 import rnnqc
 from rnnqc.timing import environment, session_options

@@ -28,9 +28,9 @@ import onnxruntime as ort
 from onnx import TensorProto, helper, numpy_helper
 from onnxruntime.quantization import QuantType, quantize_dynamic
 from onnxruntime.quantization.matmul_nbits_quantizer import MatMulNBitsQuantizer
-from reporting import report
 from roofline import Limits, Meter
-from turns import WorkerError
+from support.reporting import report
+from support.turns import WorkerError
 
 import rnnqc
 from rnnqc.evaluation.numerics import sqnr_db

@@ -21,8 +21,8 @@ from typing import Any
 import numpy as np
 import onnx
 import onnxruntime as ort
-from layers import Array, Layer
-from turns import Reply, Worker, WorkerError, compiled
+from support.layers import Array, Layer
+from support.turns import Reply, Worker, WorkerError, compiled
 
 import rnnqc
 from rnnqc import runtime_ops

@@ -26,11 +26,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
-from layers import Layer
 from peer_ways import WAYS, quality, write_feeds, write_weights
-from reporting import print_table
 from roofline import SHAPES, Meter, bits_of, limits_of, macs, streamed_bytes
-from turns import HERE, Reply, Worker, WorkerError, compiled, processors, wait_until_quiet
+from support.layers import Layer
+from support.reporting import print_table
+from support.turns import Reply, Worker, WorkerError, compiled, processors, wait_until_quiet
 
 from rnnqc.timing import environment
 
@@ -116,7 +116,7 @@ class Contest:
         way, _, isa = name.partition(" @ ")
         if isa:
             variables["RNNQC_ISA"] = isa
-        return Worker(name, [sys.executable, HERE / "peer_ways.py", way, count], variables)
+        return Worker(name, [sys.executable, Path(__file__).with_name("peer_ways.py"), way, count], variables)
 
     def measure(self, shape: str, rounds: int, waiting: float) -> Record:
         """Measures all ways and the limits for one shape; skips ways that fail."""

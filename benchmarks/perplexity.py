@@ -20,10 +20,10 @@ from typing import Any
 import numpy as np
 import onnx
 import onnxruntime as ort
-from layers import IR_VERSION, OPSET, Array
 from onnx import TensorProto, helper, utils
-from reporting import report
-from variants import FLOAT, VARIANTS, Variant, build, chosen, plain_session, run
+from support.layers import IR_VERSION, OPSET, Array
+from support.reporting import report
+from support.variants import FLOAT, VARIANTS, Variant, build, chosen, plain_session, run
 
 import rnnqc
 from rnnqc.timing import session_options

@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from layers import Layer
-from reporting import report
-from turns import Reply, Worker, compiled
+from support.layers import Layer
+from support.reporting import report
+from support.turns import Reply, Worker, compiled
 
 SHAPES = (
     "100x1x40x64", "100x1x64x128", "100x1x256x256", "100x1x512x512", "35x1x650x650", "35x1x1500x1500",

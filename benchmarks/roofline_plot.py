@@ -18,8 +18,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from layers import Layer
 from roofline import LEVELS, bits_of, limits_of, macs, streamed_bytes
+from support.layers import Layer
 
 Record = dict[str, Any]
 # Okabe and Ito's colours, distinguishable with colour blindness and, with the markers, in grey.

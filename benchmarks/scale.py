@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import onnx
-from layers import Layer
-from reporting import report
+from support.layers import Layer
+from support.reporting import report
 
 import rnnqc
 

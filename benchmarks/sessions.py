@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import onnxruntime as ort
-from reporting import report
+from support.reporting import report
 
 import rnnqc
 from rnnqc.errors import CompileError

@@ -19,9 +19,9 @@ from typing import Any
 
 import onnx
 import onnxruntime as ort
-from layers import Layer
-from reporting import report
 from scale import MEGABYTE, peak_bytes
+from support.layers import Layer
+from support.reporting import report
 
 import rnnqc
 from rnnqc import runtime_ops

@@ -13,8 +13,8 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from layers import GATES, Layer
-from reporting import report
+from support.layers import GATES, Layer
+from support.reporting import report
 
 import rnnqc
 from rnnqc.timing import FLOAT, NATIVE, STOCK, bound_run, session_options, take_turns, timings

@@ -26,8 +26,8 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 import onnxruntime as ort
-from layers import Layer
-from reporting import report
+from support.layers import Layer
+from support.reporting import report
 
 import rnnqc
 from rnnqc.data.state_pairs import state_pairs

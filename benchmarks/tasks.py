@@ -31,9 +31,9 @@ from typing import Any, ClassVar
 import numpy as np
 import onnx
 import onnxruntime as ort
-from layers import Array
-from reporting import report
-from variants import FLOAT, VARIANTS, Built, Outputs, Variant, build, chosen, run, stream
+from support.layers import Array
+from support.reporting import report
+from support.variants import FLOAT, VARIANTS, Built, Outputs, Variant, build, chosen, run, stream
 
 import rnnqc
 from rnnqc.evaluation.numerics import sqnr_db

@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 import onnx
-from layers import Array
-from reporting import report
+from support.layers import Array
+from support.reporting import report
+from support.variants import FLOAT, Built, Variant, build
 from tasks import Imdb, agreement
-from variants import FLOAT, Built, Variant, build
 
 import rnnqc
 

@@ -27,11 +27,11 @@ from typing import Any
 
 import numpy as np
 import onnx
-from layers import Array
 from onnxruntime.quantization import QuantType, quantize_dynamic
-from reporting import report
+from support.layers import Array
+from support.reporting import report
+from support.variants import plain_session
 from tasks import Dtln, Feeds, Gtcrn, Imdb, ImdbGru, Rnnoise, Silero
-from variants import plain_session
 
 import rnnqc
 from rnnqc.evaluation.numerics import sqnr_db
@@ -127,8 +127,8 @@ def cases(models: Path, data: Path, rnnt: Callable[[], onnx.ModelProto] | None =
         yield _rnnoise(Rnnoise(models, data, 1.0))
     if (models / "vitis_rnn").exists() and (data / "imdb").exists():
         for kind, goal in ((Imdb, 4.6), (ImdbGru, 5.0)):
-            reviews = kind(models, data, 0.05)
-            feeds = halves([{"tokens": t[None]} for t in reviews.tokens[:CALLS]])
+            reviews = kind(models, data, 1.0)
+            feeds = [[{"tokens": t[None]} for t in tokens] for tokens in (reviews.other, reviews.tokens)]
             name = f"IMDb {'GRU' if kind is ImdbGru else 'LSTM'}, 500 tokens"
             yield Case(name, load_proto(reviews.models["model"]), *feeds, "prob", goal)
     splitter = models / "byte_sb_bidi_lstm" / "model.onnx"

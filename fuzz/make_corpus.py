@@ -73,7 +73,7 @@ def sorted_batches() -> list[onnx.ModelProto]:
 
 def brevitas() -> list[onnx.ModelProto]:
     """Cells as Brevitas exports them; built as the tests build them."""
-    from tests.subjects.brevitas_models import Exported, random_lstm
+    from tests.subjects.brevitas.models import Exported, random_lstm
 
     made = []
     for seed, flags in enumerate(({}, {"batch_first": True}, {"reverse": True})):

@@ -9,7 +9,7 @@ from typing import ClassVar, final
 
 from rnnqc.errors import InternalError, NotHandled, Outcome, Remark
 from rnnqc.evaluation.numerics import Numerics
-from rnnqc.ir import Model
+from rnnqc.ir import Model, Node
 from rnnqc.passes.constant_checks import ConstantCheck
 from rnnqc.passes.invariants import Property, violated
 from rnnqc.recipes.clipping import Clipping
@@ -81,12 +81,16 @@ class Pass(abc.ABC):
     """Base of all passes. A contributor writes `info` and `run`."""
 
     info: ClassVar[PassInfo]
-    keeps_unused: ClassVar[bool] = False
-    """Whether unused nodes stay after a run."""
+    infers_shapes: ClassVar[bool] = False
+    """Whether shapes are inferred after a run: later passes read those of the values that it makes."""
 
     @abc.abstractmethod
     def run(self, model: Model) -> PassResult:
-        """Rewrites `model` in place; then `__call__` removes unused nodes (see `keeps_unused`) and sorts the others."""
+        """Rewrites `model` in place. `__call__` then tidies and sorts it: see `keeps` and `infers_shapes`."""
+
+    def keeps(self, node: Node) -> bool:
+        """Whether a node stays after a run although nothing uses it."""
+        return False
 
     def constant_check(self, model: Model) -> ConstantCheck | None:
         """Returns the check that compares the constants written by this pass with their definitions; None without one.
@@ -107,9 +111,10 @@ class Pass(abc.ABC):
         with model.identities():
             result = self.run(model)
         if result.modified:
-            if not self.keeps_unused:
-                model.remove_dead()
+            model.remove_dead(self.keeps)
             model.sort()
+            if self.infers_shapes:
+                model.infer_shapes()
             model.check()
         for property_ in sorted(self.info.sets, key=lambda p: p.value):
             reason = violated(model, property_)

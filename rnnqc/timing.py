@@ -36,6 +36,7 @@ from rnnqc.lowering.reports.report import Entry
 from rnnqc.measure.measured_call import measured_call
 from rnnqc.measure.runs import State
 from rnnqc.passes.analysis.find_recurrent_nodes import lowered_nodes
+from rnnqc.passes.graph.nodes.quant_operators import is_quant_lstm
 from rnnqc.proto.given import Given, as_given, name_of, proto_of
 from rnnqc.results import Result
 from rnnqc.sessions import session
@@ -321,13 +322,14 @@ def _check_options(threads: int, rounds: int, inputs: Any, dims: Mapping[str, in
 
 def _ways(model: Given, against: Given | None) -> tuple[dict[str, onnx.ModelProto], list[Entry]]:
     """Returns the models to run, the base of the ratios first, and the nodes that lowering on the fly left float."""
-    proto, name = proto_of(model), name_of(model)
-    if is_lowered(proto, name):
-        lowered = {STOCK: proto, **({NATIVE: proto} if _has_cells(proto, name) else {})}
+    proto = proto_of(model)
+    read = _read(proto, name_of(model))
+    if is_lowered(read) and not any(is_quant_lstm(n) for g in read.graphs() for n in g.nodes):  # these run once lowered
+        lowered = {STOCK: proto, **({NATIVE: proto} if lowered_nodes(read) else {})}
         if against is None:
             return lowered, []
         reference = bound_like(proto_of(against), proto)
-        if is_lowered(reference, name_of(against)):
+        if is_lowered(_read(reference, name_of(against))):
             raise UsageError(
                 f"--against {name_of(against)}: is a lowered model.",
                 supported="the float model",
@@ -336,7 +338,8 @@ def _ways(model: Given, against: Given | None) -> tuple[dict[str, onnx.ModelProt
         return {FLOAT: reference, **lowered}, []
     if against is not None:
         raise UsageError(
-            f"{name}: has no cell that rnnqc lowered; there is nothing to compare with --against {name_of(against)}.",
+            f"{name_of(model)}: has no cell that rnnqc lowered; there is nothing to compare with --against "
+            f"{name_of(against)}.",
             supported="a model with lowered recurrent layers and --against, a float model without",
             action="leave --against out, or name what `rnnqc lower` has written",
         )
@@ -353,10 +356,9 @@ def _ways(model: Given, against: Given | None) -> tuple[dict[str, onnx.ModelProt
     return ways, entries
 
 
-def _has_cells(proto: onnx.ModelProto, source: str) -> bool:
-    """Whether a lowered model has cells that the native library can run."""
+def _read(proto: onnx.ModelProto, source: str) -> Model:
     with located(source):
-        return bool(lowered_nodes(Model.load(proto)))
+        return Model.load(proto)
 
 
 def _sized(

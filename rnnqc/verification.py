@@ -22,7 +22,7 @@ from rnnqc.lowering.executable import executable
 from rnnqc.lowering.lowered_before import check_order
 from rnnqc.measure.compare import LevelComparison, compare_levels, compare_models, compare_native, worst_level
 from rnnqc.measure.differences import OutputComparison, unlike_texts
-from rnnqc.measure.feeds import FeedGenerator, Level, generated_levels
+from rnnqc.measure.feeds import STREAM, FeedGenerator, Level, generated_levels
 from rnnqc.measure.padding import padding_notes
 from rnnqc.measure.runs import State
 from rnnqc.measure.thresholds import Thresholds
@@ -31,8 +31,8 @@ from rnnqc.proto.given import Given, as_given, name_of, proto_of
 from rnnqc.proto.random_values import random_values
 from rnnqc.results import Result
 
-FEEDS, STREAM = 1, 16
-"""Generated feeds of each kind, as many as `lower` measures on, and the number of calls of a stream."""
+FEEDS = 1
+"""The number of generated feeds of each kind, as many as `lower` measures on."""
 Threshold = float | Mapping[str, float] | None
 """A threshold for every output, or thresholds by name of the output; "" means all others."""
 
@@ -180,7 +180,7 @@ def verify(
         min_cosine: The least cosine similarity.
         min_equal: The least share of equal values, or of equal quantized values where an output has these.
         native: Whether to also compare the quantized model without and with the native library: it must be bit-exact.
-        progress: Called with the name of the next step.
+        progress: Called with what is being done, in words; on given data with the number of calls, too.
 
     Returns:
         The comparison; each violated threshold is one of its `failures`.
@@ -202,8 +202,12 @@ def verify(
         likely = states_of(reference, candidate)
         levels = _levels(data, reference, candidate, carried, likely)
     tell("running both models")
+
+    def told(done: int, total: int) -> None:
+        tell(f"running both models, {done} of {total} calls done")
+
     try:
-        compared = _compared(reference, candidate, levels, names, carried, given=data is not None)
+        compared = _compared(reference, candidate, levels, names, carried, None if data is None else told)
     except CompileError as error:
         if data is None:
             error.action = "check that the models run in onnxruntime; give data that fits them with --data"
@@ -269,14 +273,14 @@ def _compared(
     levels: Sequence[Level],
     names: tuple[str, str],
     carried: Mapping[str, str],
-    *,
-    given: bool,
+    told: Callable[[int, int], None] | None,
 ) -> list[LevelComparison]:
-    """Returns the comparison on each level; `given`: the data is the user's, and all its values count."""
-    if not given:
+    """Returns the comparison on each level; `told` counts the calls of the user's data, all of whose values count."""
+    if told is None:
         return list(compare_levels(reference, candidate, levels, names=names, state=carried))
     (level,) = levels
-    return [LevelComparison(level.name, compare_models(reference, candidate, level.feeds, names=names, state=carried))]
+    outputs = compare_models(reference, candidate, level.feeds, names=names, state=carried, progress=told)
+    return [LevelComparison(level.name, outputs)]
 
 
 def _large_inputs(levels: Sequence[Level]) -> list[str]:

@@ -4,8 +4,11 @@ Before any download, reports in one sentence what the machine lacks. An environm
 pyproject.toml and the C++ sources stays as it is.
 """
 
+from __future__ import annotations
+
 import argparse
 import ast
+import contextlib
 import hashlib
 import os
 import re
@@ -13,7 +16,13 @@ import shlex
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None
 
 ROOT = Path(__file__).resolve().parent.parent
 COMPILERS = ("c++", "g++", "clang++")
@@ -48,6 +57,22 @@ def fingerprint() -> str:
         if path.suffix not in (".py", ".pyc"):
             digest.update(path.relative_to(ROOT).as_posix().encode() + b"\0" + path.read_bytes())
     return digest.hexdigest()
+
+
+@contextlib.contextmanager
+def alone() -> Iterator[None]:
+    """Waits for other commands that install in this checkout: two would write into one folder of compiled files."""
+    if fcntl is None:
+        yield
+        return
+    (ROOT / "build").mkdir(exist_ok=True)
+    with (ROOT / "build" / "installing.lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            print("rnnqc: waiting for another command that installs in this checkout", flush=True)
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def pip(python: Path, *arguments: str) -> list[str]:
@@ -96,7 +121,12 @@ def main() -> int:
         print(f"rnnqc: {problem}", file=sys.stderr)
         return 1
     wanted = {"torch", "dev"} if options.dev and not options.no_torch else {"dev"} if options.dev else set()
-    environment = ROOT / options.venv
+    with alone():
+        return update(ROOT / options.venv, wanted)
+
+
+def update(environment: Path, wanted: set[str]) -> int:
+    """Makes or updates the environment, with the parts `wanted` and those that it has; returns the exit code."""
     stamp = environment / "rnnqc-installed"
     current, *have = stamp.read_text(encoding="utf-8").split() if stamp.is_file() else [""]
     if current == fingerprint() and wanted <= set(have):
@@ -107,10 +137,13 @@ def main() -> int:
         print(f"rnnqc: could not make the environment {environment}; see the message above", file=sys.stderr)
         return 1
     wanted |= set(have)
-    # Compile the library while packages are downloaded.
-    with subprocess.Popen(pip(python, "--no-deps", "-e", "."), cwd=ROOT) as checkout:
+    if current == fingerprint():  # the checkout is installed, and another command may be using it
         complete = install_packages(python, wanted)
-    if checkout.returncode or not complete:
+    else:  # compile the library while packages are downloaded
+        with subprocess.Popen(pip(python, "--no-deps", "-e", "."), cwd=ROOT) as checkout:
+            complete = install_packages(python, wanted)
+        complete &= checkout.returncode == 0
+    if not complete:
         print("rnnqc: the installation failed; see pip's message above", file=sys.stderr)
         return 1
     stamp.write_text("\n".join([fingerprint(), *sorted(wanted)]) + "\n", encoding="utf-8")

@@ -1,4 +1,4 @@
-// Compares runtime_ops/src/ort_abi.h and benchmarks/ort_session_abi.h with onnxruntime's official C header; compiles if
+// Compares runtime_ops/src/ort_abi.h and benchmarks/native/ort_session_abi.h with onnxruntime's official C header; compiles if
 // they agree:
 //
 //   c++ -std=c++17 -fsyntax-only -I runtime_ops/src -I $ONNXRUNTIME_INCLUDE_DIR scripts/check_ort_abi.cc
@@ -10,7 +10,7 @@
 
 #include "ort_abi.h"
 // It includes ort_abi.h, which is here already, from whichever folder.
-#include "../benchmarks/ort_session_abi.h"
+#include "../benchmarks/native/ort_session_abi.h"
 
 namespace {
 

@@ -35,7 +35,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.internal.conjecture import providers
 
-from rnnqc.commands import terminal
+from rnnqc.commands.shared import terminal
 from tests import few
 from tests.native import arm64
 from tests.runs.commands import Command, in_process

@@ -15,8 +15,8 @@ import pytest
 from rnnqc.codes import Code
 from rnnqc.passes.pipeline import every_pass
 from rnnqc.recipes.recipe import load_recipe
+from tests.generate.layers import RecurrentCase
 from tests.runs.commands import in_process
-from tests.subjects.lstm_models import LstmCase
 from tests.subjects.whole_models import WholeModel
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -74,7 +74,7 @@ def test_messages_end_in_their_code(
     capfd: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     monkeypatch.chdir(tmp_path)
-    case = LstmCase(direction="forward")
+    case = RecurrentCase(direction="forward")
     ((name, x),) = case.feeds().items()
     onnx.save(case.model(), "lstm.onnx")
     onnx.save(case.replace(op="GRU").model(), "gru.onnx")

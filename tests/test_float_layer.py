@@ -14,10 +14,11 @@ import pytest
 from hypothesis import given, settings
 
 from tests.generate.float_layer import run_node
+from tests.generate.layers import RecurrentCase
 from tests.generate.random_layers import SMALL_GAIN
 from tests.generate.strategies import any_cases, gru_and_rnn_cases, lstm_cases
 from tests.runs.sessions import assert_close, assert_same_bits, plain_session, run
-from tests.subjects.lstm_models import BACKEND_CASES, RecurrentCase
+from tests.subjects.backend_cases import BACKEND_CASES
 
 TOLERANCE = 1e-5
 EXAMPLES = settings().max_examples

@@ -15,7 +15,7 @@ import onnx
 import pytest
 
 import rnnqc
-from rnnqc.commands.common import json_text
+from rnnqc.commands.shared.arguments import json_text
 from rnnqc.results import Result
 from rnnqc.wording import worded
 

@@ -21,13 +21,13 @@ import pytest
 import rnnqc
 from rnnqc.errors import CompileError
 from rnnqc.sessions.opening import _SMALLEST
+from tests.generate.layers import RecurrentCase
 from tests.passes.pass_testing import plain_op
 from tests.runs.commands import in_process
 from tests.runs.sessions import assert_same_bits, options, run
-from tests.subjects.lstm_models import LstmCase
 from tests.subjects.protos import of_nodes, parse
 
-CASE = LstmCase()
+CASE = RecurrentCase()
 
 
 @pytest.fixture(scope="module")
@@ -138,6 +138,18 @@ def test_refused_model_is_named(tmp_path: Path) -> None:
     (tmp_path / "bad.onnx").write_bytes(bad.SerializeToString())
     with pytest.raises(CompileError, match=r"refuses .*bad\.onnx: "):
         rnnqc.session(tmp_path / "bad.onnx")
+
+
+def test_layers_with_the_batch_in_front_run() -> None:
+    """onnxruntime has no kernel for layout 1."""
+    case = RecurrentCase(T=4, B=3, I=5, H=6, layout=1)
+    with pytest.raises(Exception, match="layout_ == 0"):
+        ort.InferenceSession(case.model().SerializeToString(), providers=["CPUExecutionProvider"])
+    feeds = case.feeds()
+    wanted, session = case.expected(feeds), rnnqc.session(case.model())
+    assert set(wanted) >= {o.name for o in session.get_outputs()}
+    for name, value in run(session, feeds).items():
+        np.testing.assert_allclose(value, wanted[name], atol=1e-5)
 
 
 def test_missing_library(monkeypatch: pytest.MonkeyPatch, lowered: rnnqc.Lowered) -> None:

@@ -19,13 +19,13 @@ import rnnqc
 import rnnqc.timing
 from rnnqc.errors import CompileError, UsageError
 from rnnqc.timing import bench, bound_run, burst, session_options, take_turns, timings
+from tests.generate.layers import RecurrentCase
 from tests.passes.pass_testing import plain_op
 from tests.runs.sessions import save_arrays
-from tests.subjects.brevitas_models import Exported, random_lstm
-from tests.subjects.lstm_models import LstmCase
+from tests.subjects.brevitas.models import Exported, random_lstm
 from tests.subjects.protos import parse
 
-CASE = LstmCase(T=4, B=2, I=3, H=5, dynamic_time=True, dynamic_batch=True)
+CASE = RecurrentCase(T=4, B=2, I=3, H=5, dynamic_time=True, dynamic_batch=True)
 
 
 @pytest.fixture
@@ -154,7 +154,7 @@ def test_samples_as_other_commands_read_them(
     assert result.headline.endswith(f"(sample 0 of {tmp_path / 'x.npz'})")
 
 
-STREAM = LstmCase(T=1, B=2, I=3, H=5, dynamic_time=True, dynamic_batch=True, initial_h=True, initial_c=True)
+STREAM = RecurrentCase(T=1, B=2, I=3, H=5, dynamic_time=True, dynamic_batch=True, initial_h=True, initial_c=True)
 CARRIED = {"initial_h": "Y_h", "initial_c": "Y_c"}
 
 
@@ -240,6 +240,14 @@ def test_layers_that_stay_float_are_named(quick: list[ort.InferenceSession], tmp
     assert [e.op for e in result.float_entries] == ["GRU"]
 
 
+def test_form_qonnx_is_lowered_to_run(quick: list[ort.InferenceSession]) -> None:
+    """It is a lowered model, but of operators that onnxruntime does not have."""
+    proto = rnnqc.lower(CASE.model(), "brevitas-int8", "qonnx", calibration=[CASE.feeds()]).proto
+    assert [row["name"] for row in bench(proto).rows] == ["stock", "native"]
+    with pytest.raises(UsageError, match="is a lowered model"):
+        bench(rnnqc.lower(CASE.model()).proto, against=proto)
+
+
 def test_an_exported_model_has_no_float_one(quick: list[ort.InferenceSession], tmp_path: Path) -> None:
     """A cell of Brevitas that is expanded for running is not a float model to compare with."""
     lstm, exported = random_lstm(6), Exported()
@@ -276,7 +284,7 @@ def test_refused(source: str, lowered: str, tmp_path: Path) -> None:
 
 
 def test_models_that_do_not_belong_together(lowered: str, tmp_path: Path) -> None:
-    onnx.save(LstmCase(I=2).model(), tmp_path / "other.onnx")
+    onnx.save(RecurrentCase(I=2).model(), tmp_path / "other.onnx")
     with pytest.raises(CompileError, match=r"lowered\.onnx: onnxruntime failed"):
         bench(lowered, str(tmp_path / "other.onnx"), rounds=1)
 

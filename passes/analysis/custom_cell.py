@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -36,12 +35,11 @@ class CustomCell:
         products: Matmuls with constant weights by name; one for each unrolled step.
         refused: Why other matmuls cannot be quantized.
         sums: The Add of a constant to a matmul, by the id of the matmul.
-        edges: For each point of a value the quantized values; one for each unrolled step.
-        entering: For each point the values of `outer` that get its format before the first step.
+        edges: For each point of a value the quantized values; none for unrolled steps.
+        entering: For each point the values of `outer` that get its format before the first step of a loop.
         origins: The point whose format a value has, by the id of the value.
         states: The states of a loop.
-        region: Ids of the nodes that belong to it.
-        steps: For an unrolled cell, the step of each node, by id.
+        region: Ids of the nodes of a loop that belong to it.
     """
 
     name: str
@@ -56,7 +54,6 @@ class CustomCell:
     origins: dict[int, str] = field(default_factory=dict)
     states: list[State] = field(default_factory=list)
     region: set[int] = field(default_factory=set)
-    steps: Mapping[int, int] = field(default_factory=dict)
 
     @property
     def points(self) -> list[str]:
@@ -70,26 +67,32 @@ class CustomCell:
     @cached_property
     def quantizable(self) -> set[int]:
         """Ids of the values that quantizers may make inside, of a complete cell."""
-        made = (*self.edges.values(), *(self.entering.values() if self.recurrence.loop is None else ()))
-        return {id(v) for values in made for v in values}
+        return {id(v) for values in self.edges.values() for v in values}
 
     @property
     def state_point(self) -> str | None:
         """The point of the first state that a matmul multiplies, or else of the first state; None without states."""
         carried = [self.origins[id(s.before)] for s in self.states if id(s.before) in self.origins]
         for sites in self.products.values():
-            point = self.origins.get(id(sites[-1].x), "")  # in the first step it may be a constant
-            if point in carried or (not carried and point and not point.endswith(f".input.{VALUE}")):
+            point = self.origins.get(id(sites[-1].x), "")
+            if point in carried:
                 return point
         return carried[0] if carried else None
 
     @property
-    def states_made(self) -> list[Value]:
-        """The values that the steps compute for `state_point`: one in a loop, one for each unrolled step."""
+    def state_made(self) -> Value | None:
+        """The value that a step computes for `state_point`; None without states."""
         point = self.state_point
-        if self.recurrence.loop is None:
-            return self.edges.get(point or "", [])
-        return [s.after for s in self.states if not s.invariant and self.origins.get(id(s.before)) == point][:1]
+        made = (s.after for s in self.states if not s.invariant and self.origins.get(id(s.before)) == point)
+        return next(made, None)
+
+    def step_of(self, name: str, product: CustomProduct) -> int | None:
+        """Returns the unrolled step of a matmul: the last matmul of each matrix is in the last step; None in a loop."""
+        steps, sites = self.recurrence.steps, self.products[name]
+        if steps is None:
+            return None
+        number = next(k for k, site in enumerate(sites) if site is product)
+        return number * steps // len(sites) if len(sites) > steps else steps - len(sites) + number
 
     def bias_of(self, product: CustomProduct) -> Value | None:
         """Returns the constant added to a matmul, by itself or by the following Add; None without one."""

@@ -6,7 +6,7 @@ its next value, and so has the initial state.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -58,14 +58,8 @@ def _from_outside(value: Value) -> Point:
 class Reader:
     """Finds the quantized values, and the point that determines the format of each value of the region."""
 
-    def __init__(
-        self,
-        cell: CustomCell,
-        sites: Mapping[Owner, list[CustomProduct]],
-        constants: Constants,
-        first_of: Callable[[Node], Node],
-    ) -> None:
-        self.cell, self.sites, self.constants, self.first_of = cell, sites, constants, first_of
+    def __init__(self, cell: CustomCell, sites: Mapping[Owner, list[CustomProduct]], constants: Constants) -> None:
+        self.cell, self.sites, self.constants = cell, sites, constants
         self.edges: dict[Point, list[Value]] = {}
         self.entering: dict[Point, list[Value]] = {}
         self.origins: dict[int, Point] = {}
@@ -74,7 +68,6 @@ class Reader:
         self.local: set[int] = set()
         self.joined: set[int] = set()  # movers whose sources have different formats
         self.found: dict[int, frozenset[Point]] = {}
-        self.states: dict[int, Point] = {}  # points of initial states, by their id
         self.inner = {id(p.node) for row in sites.values() for p in row if id(p.node) in cell.sums}
 
     def name_points(self) -> None:
@@ -105,24 +98,6 @@ class Reader:
                 origins = self._of(state.before)
                 if len(origins) == 1 and not self.constants.zero(state.initial):
                     self.entering.setdefault(next(iter(origins)), []).append(state.initial)
-
-    def written_out(self, nodes: Sequence[Node]) -> None:
-        """Reads unrolled steps: an outside value where other steps read a point gets its format, as initial state."""
-        region = list(nodes)
-        self._solve(region, ())
-        rows: dict[int, list[Node]] = {}
-        for node in region:
-            rows.setdefault(id(self.first_of(node)), []).append(node)
-        for same in rows.values():
-            for values in zip(*(n.inputs for n in same), strict=False):
-                inside = {p for v in values if v.name and not self._enters(v) for p in self.found.get(id(v), ())}
-                outside = [v for v in values if v.name and self._enters(v)]
-                if len(inside) == 1:
-                    self.states |= {id(v): next(iter(inside)) for v in outside}
-                elif outside and not inside:
-                    first = next(iter(self.found[id(outside[0])]))
-                    self.inputs |= {id(v): self.inputs.get(id(v), first) for v in outside}
-        self._solve(region, ())
 
     def _region(self, nodes: Sequence[Node]) -> list[Node]:
         """The nodes whose floats depend on a matmul, and those that these depend on."""
@@ -183,8 +158,7 @@ class Reader:
         entered = {id(v): v for v in consumed if self._enters(v)}
         for value in entered.values():
             (point,) = self.found[id(value)]
-            held = self.entering if id(value) in self.states else self.edges
-            held.setdefault(point, []).append(value)
+            self.edges.setdefault(point, []).append(value)
         self.origins = {v: next(iter(points)) for v, points in self.found.items() if len(points) == 1}
 
     def _enters(self, value: Value) -> bool:
@@ -192,7 +166,7 @@ class Reader:
 
     def _own(self, node: Node, number: int) -> Point:
         parts = ["", *([str(number)] if number else []), *([_NAMED[node.op]] if node.op in _NAMED else []), VALUE]
-        return Point(owner_of(self.first_of(node)), ".".join(parts))
+        return Point(owner_of(node), ".".join(parts))
 
     def _made(self, node: Node, number: int, value: Value) -> frozenset[Point]:
         if not _float(value) or node.op in _SEQUENCES or node.op == "Constant":
@@ -220,8 +194,7 @@ class Reader:
             return self._previous.get(id(value), frozenset())
         if not _float(value) or self.constants.array(value) is not None or self.constants.zero(value):
             return frozenset()
-        point = self.states.get(id(value)) or self.inputs.get(id(value))
-        return frozenset({point or _from_outside(_root(value))})
+        return frozenset({self.inputs.get(id(value)) or _from_outside(_root(value))})
 
     def _foreign(self, value: Value) -> bool:
         """Whether `value` is a constant that some quantization parameters cannot represent: any but 0."""

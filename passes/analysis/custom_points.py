@@ -12,11 +12,14 @@ If two of these names are equal, a number follows the name of the node or value.
 
 Operators that only move values have no point: their results have the format of the source. A state has the format of
 its next value, and so has the initial state.
+
+Unrolled steps that do not become a loop (`roll-custom-steps`) do not correspond to each other: only their matmuls have
+points, the same for all matmuls with one matrix.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from rnnqc.errors import NotHandled
@@ -24,7 +27,6 @@ from rnnqc.ir import Graph, Model, Node, constant_array
 from rnnqc.passes.analysis.custom_cell import CustomCell
 from rnnqc.passes.analysis.custom_origins import Owner, Reader, owner_of
 from rnnqc.passes.analysis.custom_products import CustomProduct, custom_cells, read_product
-from rnnqc.passes.analysis.custom_rows import rows_of
 from rnnqc.passes.analysis.float_recurrences import FloatRecurrence, float_recurrences
 from rnnqc.passes.graph.point_names import distinct_names
 from rnnqc.passes.graph.values.constant_expressions import Constants
@@ -71,29 +73,23 @@ def _read(recurrence: FloatRecurrence, homes: Mapping[int, Graph], constants: Co
         reason = "its matmuls are in branches of an If, which are not quantized."
         cell.refused.append(NotHandled(reason, recurrence.found, "compute both ways, and select with Where"))
         return cell
-    rows = rows_of(graph, recurrence) if recurrence.loop is None else None
-    first_of: Callable[[Node], Node] = _itself if rows is None else rows.first
     sites: dict[Owner, list[CustomProduct]] = {}
+    first: dict[tuple[int, bool], Node] = {}
     for node in recurrence.products:
         try:
             product = read_product(node)
         except NotHandled as refusal:
             cell.refused.append(refusal)
             continue
-        sites.setdefault(owner_of(first_of(node)), []).append(product)
+        if recurrence.loop is None:  # one format for each matrix
+            node = first.setdefault((id(product.source), product.turned), node)
+        sites.setdefault(owner_of(node), []).append(product)
         _note_sum(cell, product)
-    reader = Reader(cell, sites, constants, first_of)
+    reader = Reader(cell, sites, constants)
     if recurrence.loop is not None:
         reader.loop(recurrence.loop)
-    elif rows is not None:
-        reader.written_out(rows.nodes)
-        cell.steps = rows.steps
     reader.name_points()
     return cell
-
-
-def _itself(node: Node) -> Node:
-    return node
 
 
 def _note_sum(cell: CustomCell, product: CustomProduct) -> None:

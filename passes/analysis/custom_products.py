@@ -133,4 +133,5 @@ def matrices_of_cells(model: Model) -> dict[str, dict[str, int]]:
 def described(record: Mapping[str, Any]) -> str:
     """Returns a short summary of a quantized recurrence."""
     values = [bits for point, bits in record["points"].items() if point.endswith(".value")]
-    return f"{record['products']} products, {sum(b is not None for b in values)} of {len(values)} values"
+    of_values = f", {sum(b is not None for b in values)} of {len(values)} values" if values else ""
+    return f"{record['products']} products{of_values}"

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 
+from rnnqc.data.input_uses import MOVERS
 from rnnqc.ir import Model, Value, constant_array, dtype_of, shape_of
 
 
@@ -31,12 +33,28 @@ def deciding_inputs(model: Model) -> dict[str, list[int]]:
     return {name: sorted(set(numbers)) for name, numbers in found.items()}
 
 
+def told_of_deciding(deciding: Mapping[str, Sequence[int]]) -> list[str]:
+    """Returns a sentence for each input that decides which branches run, with the options that choose one."""
+    told = []
+    for name, numbers in deciding.items():
+        chosen = " or ".join(f"--bind {name}={n}" for n in [*map(str, numbers)] or ["VALUE"])
+        told.append(f"input {name!r} decides which branches run; for one use: rnnqc lower {chosen}")
+    return told
+
+
 def _compare(operands: list[Value], candidates: dict[int, str], found: dict[str, list[int]]) -> None:
-    """Records the constant that an input is compared with."""
+    """Records the constant that an input, reshaped or converted perhaps, is compared with."""
     for one, other in (operands, operands[::-1]):
-        array = constant_array(other)
-        if id(one) in candidates and array is not None and array.size == 1:
-            found.setdefault(candidates[id(one)], []).append(int(array.ravel()[0]))
+        array, start = constant_array(other), _start(one)
+        if id(start) in candidates and array is not None and array.size == 1:
+            found.setdefault(candidates[id(start)], []).append(int(array.ravel()[0]))
+
+
+def _start(value: Value) -> Value:
+    """Follows a value back through operators that move or convert it."""
+    while len(value.inputs) == 1 and MOVERS.get(value.inputs[0].op) == 0 and not value.inputs[0].domain:
+        value = value.inputs[0].inputs[0]
+    return value
 
 
 def _is_one_number(value: Value) -> bool:

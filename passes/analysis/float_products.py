@@ -17,27 +17,28 @@ def unreached_products(cell: CustomCell) -> list[tuple[Node, NotHandled]]:
     """Returns matmuls with constants in branches of the loop's body, and those whose results the recurrence adds.
 
     A matmul in front of the loop belongs to the recurrence if no matmul of a step multiplies its result: it is the
-    input projection of all steps, computed at once.
+    input projection of all steps, computed at once. Unrolled steps have none.
     """
-    found = [(n, _in_branch(n)) for n in _in_branches(cell.graph, cell)]
-    return found + [(n, _in_front(n)) for n in _projections(cell)]
-
-
-def _in_branches(graph: Graph, cell: CustomCell) -> Iterator[Node]:
-    for node in graph.nodes:
-        if id(node) in cell.region or cell.recurrence.loop is not None:
-            for _, inner in subgraphs(node) if CELL_TAG not in info(node).metadata else ():
-                yield from (n for n in inner.nodes if is_product(n) and CELL_TAG not in info(n).metadata)
-                yield from _in_branches(inner, cell)
-
-
-def _projections(cell: CustomCell) -> list[Node]:
-    """The matmuls before a recurrence whose results its steps add or multiply elementwise."""
     loop = cell.recurrence.loop
-    inside = cell.region if loop is None else {id(n) for n in cell.graph.nodes}
+    if loop is None:
+        return []
+    found = [(n, _in_branch(n)) for n in _in_branches(cell.graph)]
+    return found + [(n, _in_front(n)) for n in _projections(cell, loop)]
+
+
+def _in_branches(graph: Graph) -> Iterator[Node]:
+    for node in graph.nodes:
+        for _, inner in subgraphs(node) if CELL_TAG not in info(node).metadata else ():
+            yield from (n for n in inner.nodes if is_product(n) and CELL_TAG not in info(n).metadata)
+            yield from _in_branches(inner)
+
+
+def _projections(cell: CustomCell, loop: Node) -> list[Node]:
+    """The matmuls before a recurrence whose results its steps add or multiply elementwise."""
+    inside = {id(n) for n in cell.graph.nodes}
     states = {id(v) for values in cell.entering.values() for v in values}
     made: dict[int, Node] = {}
-    for outer, inner, element in _entering(cell, inside):
+    for outer, inner, element in _entering(cell, loop):
         users, picked_inside = _users(inner, inside)
         node, picked_outside = _producer(outer)
         multiplied = any(n.op in PRODUCTS for n in users)
@@ -48,15 +49,14 @@ def _projections(cell: CustomCell) -> list[Node]:
     return list(made.values())
 
 
-def _entering(cell: CustomCell, inside: Collection[int]) -> Iterator[tuple[Value, Value, bool]]:
+def _entering(cell: CustomCell, loop: Node) -> Iterator[tuple[Value, Value, bool]]:
     """Values from outside that are not states: outside, inside, and whether it is an element of a Scan's sequence."""
-    loop = cell.recurrence.loop
-    if loop is not None and loop.op == "Scan":
+    if loop.op == "Scan":
         count = len(loop.inputs) - attribute(loop, "num_scan_inputs", 1)
         yield from ((o, i, True) for o, i in zip(loop.inputs[count:], cell.graph.inputs[count:], strict=True))
-    local = {id(v) for v in cell.graph.inputs} if loop is not None else set[int]()
-    read = {id(v): v for n in cell.graph.nodes if id(n) in inside for v in n.inputs if v.name and id(v) not in local}
-    yield from ((v, v, False) for v in read.values() if not any(id(p) in inside for p in v.inputs))
+    local = {id(v) for v in (*cell.graph.inputs, *(v for n in cell.graph.nodes for v in n.outputs))}
+    read = {id(v): v for n in cell.graph.nodes for v in n.inputs if v.name and id(v) not in local}
+    yield from ((v, v, False) for v in read.values())
 
 
 def _users(value: Value, inside: Collection[int]) -> tuple[list[Node], bool]:

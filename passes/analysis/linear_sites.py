@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+import contextlib
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -20,6 +22,8 @@ INPUT = "input"
 """The quantization point of the input of a linear layer."""
 UNFOLDED_NOTE = "unfolded"
 """The note of a matmul that holds `Unfolded`."""
+CONVOLUTIONS = ("Conv", "ConvTranspose")
+"""Operators whose channels are the second axis of input and output instead of the last one."""
 LARGEST_DEPTH = 65024
 """Rows of a weight matrix up to which sums of products are exact (docs/quant_linear.md)."""
 
@@ -46,8 +50,8 @@ class LinearSite:
 
     @property
     def is_convolution(self) -> bool:
-        """Whether channels are the second axis of input and output instead of the last one."""
-        return bool(self.use.node.op == "Conv")
+        """Whether it multiplies windows."""
+        return self.use.node.op in CONVOLUTIONS
 
     @property
     def unfolded(self) -> Unfolded | None:
@@ -65,11 +69,52 @@ class LinearSite:
         return (self.add or self.use.node).outputs[0]
 
     def matrix(self, constants: Constants) -> FloatArray:
-        """W `[K,N]`; for a convolution, K are the channels of a window, each with its taps."""
+        """W `[K,N]`; for a convolution, K are the channels of a window, each with its taps.
+
+        Where channels are in groups, N are the output channels of all groups, and K the channels that one of them
+        reads.
+        """
         array = constants.array(self.use.node.inputs[1])
         assert array is not None
-        array = array.reshape(len(array), -1) if self.is_convolution else array
-        return np.asarray(array.T if self.transposed else array, np.float32)
+        return np.asarray(self.layout(array.shape).matrix(array), np.float32)
+
+    def layout(self, shape: Sequence[int]) -> Layout:
+        """Returns where W `[K,N]` stands in an operand of this shape."""
+        if self.use.node.op != "ConvTranspose":
+            joined = (shape[0], math.prod(shape[1:]))
+            return Layout(joined, (1,), (0,)) if self.transposed else Layout(joined, (0,), (1,))
+        groups = attribute(self.use.node, "group", 1)
+        return Layout((groups, shape[0] // groups, shape[1], math.prod(shape[2:])), (1, 3), (0, 2))
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where a matrix `[K,N]` stands in the weight of a layer.
+
+    Attributes:
+        shape: Shape of the weight, with axes joined or split.
+        rows: The axes of that shape that are K.
+        columns: Those that are N.
+    """
+
+    shape: tuple[int, ...]
+    rows: tuple[int, ...]
+    columns: tuple[int, ...]
+
+    @property
+    def sizes(self) -> tuple[int, int]:
+        """K and N."""
+        depth, columns = (math.prod(self.shape[k] for k in axes) for axes in (self.rows, self.columns))
+        return depth, columns
+
+    def matrix(self, weight: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Returns the matrix in a weight of any shape with these elements."""
+        return weight.reshape(self.shape).transpose(*self.rows, *self.columns).reshape(self.sizes)
+
+    def weight(self, matrix: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Returns the weight in which a matrix stands, with the shape of the layout."""
+        order = (*self.rows, *self.columns)
+        return matrix.reshape([self.shape[k] for k in order]).transpose(np.argsort(order))
 
 
 @dataclass(frozen=True)
@@ -112,32 +157,30 @@ def input_moment(statistics: Statistics | None, site: LinearSite, constants: Con
 
 def linear_uses(weight: RestWeight) -> Iterator[WeightUse]:
     """Returns the uses of a weight that are matmuls, including convolutions, which multiply windows."""
-    return (u for u in weight.uses if u.kind == LINEAR or (u.node.op == "Conv" and attribute(u.node, "group", 1) == 1))
+    return (u for u in weight.uses if u.kind == LINEAR or u.node.op in CONVOLUTIONS)
 
 
-def has_windows(use: WeightUse) -> bool:
-    """Whether an operator is a convolution over more than one element at a time, or one that leaves some out."""
-    node, shape = use.node, shape_of(use.node.inputs[1]) or ()
+def has_windows(node: Node) -> bool:
+    """Whether an operator is a convolution whose positions are not those of its input, with one element each."""
+    shape = shape_of(node.inputs[1]) or ()
     is_plain = len(shape) > 2 and all(v == 1 for v in (*shape[2:], *attribute(node, "strides", ())))
-    return bool(node.op == "Conv" and (not is_plain or any(attribute(node, "pads", ()))))
+    moves = any(attribute(node, name, ()) for name in ("pads", "output_padding", "output_shape"))
+    return node.op in CONVOLUTIONS and (not is_plain or moves)
+
+
+def is_matmul(use: WeightUse) -> bool:
+    """Whether an operator multiplies all channels by one matrix."""
+    node = use.node
+    return use.kind == LINEAR or (node.op == "Conv" and attribute(node, "group", 1) == 1 and not has_windows(node))
 
 
 def every_linear_site(model: Model, constants: Constants) -> Iterator[LinearSite]:
-    """Yields the matmuls of a model, including convolutions."""
+    """Yields the matmuls of a model that `linear_site` can read, including convolutions."""
     homes = {id(n): g for g in model.graphs() for n in g.nodes}
     for weight in rest_weights(model):
         for use in linear_uses(weight) if not weight.refusal[0] else ():
-            site = site_or_none(weight, use, homes[id(use.node)], constants)
-            if site is not None:
-                yield site
-
-
-def site_or_none(weight: RestWeight, use: WeightUse, graph: Graph, constants: Constants) -> LinearSite | None:
-    """Returns what `linear_site` does; None where the operator does not support it."""
-    try:
-        return linear_site(weight, use, graph, constants)
-    except NotHandled:
-        return None
+            with contextlib.suppress(NotHandled):
+                yield linear_site(weight, use, homes[id(use.node)], constants)
 
 
 def linear_site(weight: RestWeight, use: WeightUse, graph: Graph, constants: Constants) -> LinearSite:
@@ -166,23 +209,22 @@ def linear_site(weight: RestWeight, use: WeightUse, graph: Graph, constants: Con
         raise NotHandled("its input is not float32.", str(dtype_of(node.inputs[0])), "export the model in float32")
     array = constants.array(node.inputs[1])
     shape = () if array is None else array.shape
-    if node.op == "Conv":
-        shape, transposed = (*shape[:1], int(np.prod(shape[1:]))), True
     if node.op == "Einsum":
         transposed = _turns_weight(node)
-    if len(shape) != 2:
+    if len(shape) != 2 and (node.op not in CONVOLUTIONS or len(shape) < 2):
         raise NotHandled(
             "its weight is no matrix.", f"shape {list(shape)}", "multiply by each matrix in a node of its own"
         )
-    depth, columns = shape[::-1] if transposed else shape
+    site = LinearSite(weight, use, transposed or node.op == "Conv", 1.0, np.zeros(1, np.float32))
+    depth, columns = site.layout(shape).sizes
     if depth > LARGEST_DEPTH:
         raise NotHandled("its sums may not be exact.", f"{depth} inputs", f"up to {LARGEST_DEPTH} inputs are supported")
     if node.op == "Gemm":
-        return LinearSite(weight, use, transposed, attribute(node, "alpha", 1.0), _own_bias(node, columns, constants))
-    if node.op == "Conv":
-        return LinearSite(weight, use, transposed, 1.0, _own_bias(node, columns, constants))
+        return replace(site, alpha=attribute(node, "alpha", 1.0), bias=_own_bias(node, columns, constants))
+    if node.op in CONVOLUTIONS:
+        return replace(site, bias=_own_bias(node, columns, constants))
     add, bias = _added_bias(node, graph, columns)
-    return LinearSite(weight, use, transposed, 1.0, bias, add)
+    return replace(site, bias=bias, add=add)
 
 
 def _turns_weight(node: Node) -> bool:

@@ -24,9 +24,11 @@ def observe_custom_cell(model: Model, cell: CustomCell) -> list[Observed]:
     """
     look = _Observer(model, cell)
     for name, sites in cell.products.items():
-        look.note_steps(f"{name}.{HIDDEN}", [p.x for p in sites])
+        for product in sites:
+            look.note(f"{name}.{HIDDEN}", product.x)
     for point, values in cell.edges.items():
-        look.note_steps(point, values)
+        for value in values:
+            look.note(point, value)
     for point, values in cell.entering.items():
         for value in {id(v): v for v in values}.values():
             look.note(point, value, entering=True)
@@ -39,13 +41,13 @@ def observe_custom_cell(model: Model, cell: CustomCell) -> list[Observed]:
 def observe_states(model: Model, cell: CustomCell) -> Observed | None:
     """Adds a copy of the first state that `cell` multiplies, after each step, to the model, in place.
 
-    Returns None if there is no such state, or if its shape is not unique.
+    Returns None if there is no such state, or if its shape is not known.
     """
     look = _Observer(model, cell)
-    values = cell.states_made
-    if values:
-        look.note_steps(str(cell.state_point), values)
-    return look.found[0] if len(look.found) == 1 else None
+    value = cell.state_made
+    if value is not None:
+        look.note(str(cell.state_point), value)
+    return next(iter(look.found), None)
 
 
 class _Observer:
@@ -70,21 +72,6 @@ class _Observer:
         rank = ANY_RANK if shape is None else len(shape) + step
         self.found.append(Observed(cell.name, point, copy.name, step, rank, size, entering=entering))
 
-    def note_steps(self, point: str, values: Sequence[Value]) -> None:
-        """Adds the values of unrolled steps as one output: onnxruntime is slow with thousands of outputs."""
-        cell, shape = self.cell, shape_of(values[0])
-        local = all(id(v) in self.made for v in values)
-        if len(values) < 2 or not shape or not local or any(shape_of(v) != shape for v in values):
-            for value in values:
-                self.note(point, value)
-            return
-        b = Builder(self.model, prefix=f"{cell.name}.{point}")
-        parts = [b.op("Unsqueeze", [v, b.i64([0])], "observed.step") for v in values]
-        whole = b.op("Concat", parts, "observed", axis=0)
-        cell.graph.nodes.extend(b.nodes)
-        size = len(values) * (shape[-1] if isinstance(shape[-1], int) else 1)
-        self.found.append(Observed(cell.name, point, whole.name, False, len(shape) + 1, size, stacked=True))
-
 
 def mask_of(cell: CustomCell) -> Value | None:
     """Returns the condition that holds all states, for rows of the batch that have ended; None without a common one."""
@@ -102,8 +89,7 @@ def dimensions_of(cell: CustomCell) -> tuple[Dimension, Dimension]:
     """Returns the number of steps and the batch size, as far as shapes determine them."""
     loop = cell.recurrence.loop
     if loop is None:
-        sizes = [shape_of(v) for v in cell.edges.get(cell.state_point or "", ())]
-        return cell.recurrence.steps, _first(sizes)
+        return cell.recurrence.steps, None
     length: Dimension = None
     batch = _first([shape_of(s.initial) for s in cell.states])
     if loop.op == "Scan":

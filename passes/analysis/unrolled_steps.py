@@ -16,7 +16,6 @@ import numpy as np
 from rnnqc.errors import NotHandled
 from rnnqc.evaluation.numerics import same_bits
 from rnnqc.ir import Graph, Node, Value, constant_array, display_name, dtype_of, output_number, shape_of, subgraphs
-from rnnqc.passes.analysis.custom_rows import configuration, rows_of_products
 from rnnqc.passes.analysis.float_recurrences import PRODUCTS, FloatRecurrence
 from rnnqc.passes.graph.loops.loop_reach import everything_behind
 from rnnqc.passes.graph.loops.loop_states import owners
@@ -109,7 +108,7 @@ def unrolled_steps(graph: Graph, recurrence: FloatRecurrence, indices: Indices) 
         NotHandled: The steps are not known to be alike.
     """
     inside = owners(graph)
-    row = [inside[n] for n in max(rows_of_products(graph, recurrence), key=len, default=[])]
+    row = [inside[n] for n in max(_rows_of_products(graph, recurrence), key=len, default=[])]
     refusals: list[NotHandled] = []
     most = min(_WITHIN, len(row) // _STEPS)
     for own, within in itertools.product((False, True), range(1, most + 1)):
@@ -128,6 +127,25 @@ def unrolled_steps(graph: Graph, recurrence: FloatRecurrence, indices: Indices) 
                 refusals.append(why)
     refusals.sort(key=lambda r: not isinstance(r, SharedNode))
     raise refusals[0] if refusals else _stays("fewer than three products with one matrix, each made of the one before")
+
+
+def _rows_of_products(graph: Graph, recurrence: FloatRecurrence) -> list[list[int]]:
+    """For each matrix its matmuls, each depending on the one before."""
+    rows = []
+    for weight in dict.fromkeys(id(n.inputs[1]) for n in recurrence.products):
+        tied = {id(n) for n in recurrence.products if id(n.inputs[1]) == weight}
+        reached: set[int] = set()
+        row: list[int] = []
+        for node in graph.nodes:
+            follows = any(id(v) in reached for v in node.inputs)
+            if id(node) in tied and (follows or not row):
+                row.append(id(node))
+                follows = True
+            if follows:
+                reached |= {id(v) for v in node.outputs}
+        if len(row) > 1:
+            rows.append(row)
+    return rows
 
 
 def _of_whole_steps(pairs: _Pairs, product: Node, cut: str) -> list[SameNode]:
@@ -331,7 +349,7 @@ def _alike(one: Node, other: Node, *, own_constants: bool = False) -> bool:
         and len(one.inputs) == len(other.inputs)
         and len(one.outputs) == len(other.outputs)
         and not subgraphs(one)
-        and configuration(one) == configuration(other)
+        and _configuration(one) == _configuration(other)
         and all(
             equal_values(a, b) or (own_constants and k >= _OWN.get(one.op, len(one.inputs)) and _same_form(a, b))
             if _fixed(a) and _fixed(b)
@@ -339,6 +357,11 @@ def _alike(one: Node, other: Node, *, own_constants: bool = False) -> bool:
             for k, (a, b) in enumerate(zip(one.inputs, other.inputs, strict=True))
         )
     )
+
+
+def _configuration(node: Node) -> tuple[tuple[str, str], ...]:
+    """A key of the attributes of a node."""
+    return tuple(sorted((k, repr(v.tolist() if hasattr(v, "tolist") else v)) for k, v in node.attrs.items()))
 
 
 def _same_form(a: Value, b: Value) -> bool:

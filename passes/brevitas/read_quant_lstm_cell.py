@@ -37,7 +37,7 @@ from rnnqc.passes.cells.sequence_lengths import dimensions
 from rnnqc.passes.fold.fold_fixed_point import FoldedFixedPoint
 from rnnqc.passes.fold.fold_quant_lstm import fold_quant_lstm, points_of
 from rnnqc.passes.fold.integer_operands import names_of
-from rnnqc.passes.graph.nodes.lstm_node import used_output
+from rnnqc.passes.graph.nodes.lstm_node import UNUSED, used_output
 from rnnqc.passes.graph.nodes.quant_operators import ACTIVATIONS, CELL_OP, QuantLstm, is_quant_lstm, read_quant_lstm
 from rnnqc.passes.graph.values.output_shapes import infer_output_shapes
 from rnnqc.passes.invariants import Property
@@ -141,7 +141,7 @@ def _is_known(model: Model, value: Value | None) -> bool:
 
 def _readable(graph: Graph, node: Node) -> QuantLstm:
     if all(used_output(graph, node, k) is None for k in range(3)):
-        raise NotHandled("nothing uses it.", "no used output", "remove the node")
+        raise NotHandled(*UNUSED)
     return read_quant_lstm(node)
 
 

@@ -34,6 +34,7 @@ from rnnqc.passes.graph.nodes.lstm_node import (
     INITIAL_C,
     INITIAL_H,
     SEQUENCE_LENS,
+    UNUSED,
     Layer,
     X,
     is_recurrent,
@@ -72,6 +73,7 @@ class DecomposeLstm(Pass):
         requires=frozenset({Property.CANONICAL}),
         sets=frozenset({Property.CELLS_DECOMPOSED}),
     )
+    infers_shapes = True
 
     def __init__(self, ops: Sequence[str] | None = None) -> None:
         """Creates the pass.
@@ -112,7 +114,6 @@ class DecomposeLstm(Pass):
         if count:
             model.remove_dead()
             _remove_bodies(model)
-            model.infer_shapes()
         return PassResult(count > 0, tuple(remarks), {"nodes": count})
 
 
@@ -130,7 +131,7 @@ def _readable(graph: Graph, node: Node, ops: Sequence[str]) -> Layer:
     layer = read_layer(node)
     check_padded_output(node)
     if all(used_output(graph, node, k) is None for k in range(len(output_names(layer.type)))):
-        raise NotHandled("nothing uses it.", "no used output", "remove the node")
+        raise NotHandled(*UNUSED)
     if layer.input_size > LARGEST_INPUT or layer.hidden_size > LARGEST_HIDDEN:
         raise NotHandled(
             "it is too large for 32-bit accumulators.",

@@ -41,7 +41,6 @@ class Observed:
             Scan such a tensor is exposed as a matrix of its rows.
         size: Size of the last axis.
         kind: Element type, a number of `onnx.TensorProto`.
-        stacked: Whether the first axis enumerates unrolled steps.
         entering: Whether it is an initial state: a value of the point before the first step.
     """
 
@@ -52,7 +51,6 @@ class Observed:
     rank: int
     size: int
     kind: int = TensorProto.FLOAT
-    stacked: bool = False
     entering: bool = False
 
 

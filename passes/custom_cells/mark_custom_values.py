@@ -28,7 +28,6 @@ class ValueMarks:
 
     def __init__(self, cell: CustomCell) -> None:
         self.cell, self._mask = cell, mask_of(cell)
-        self._steps = {id(v): _step(cell, v) for values in cell.edges.values() for v in values}
 
     def put(self, inside: set[int], exchanged: Mapping[int, Value]) -> None:
         """Annotates nodes.
@@ -45,7 +44,7 @@ class ValueMarks:
                 if point.endswith(FROM_OUTSIDE) and (rank or 0) > _RANK:
                     taken = _taken(made, inside)
                     ours, rank, made = ours or taken is not made, _rank(taken), taken
-                self._put(made, point, inside, ours, rank=rank, step=self._steps[id(value)])
+                self._put(made, point, inside, ours, rank=rank)
         for state in cell.states:
             origin = cell.origins.get(id(state.before))
             if origin is not None and not state.invariant:
@@ -81,19 +80,13 @@ def record_of(cell: CustomCell, form: str, formats: Mapping[str, Any], given: Ma
         cell: The cell.
         form: The form of its values.
         formats: The formats of the points that quantize something.
-        given: For each matmul operand, by label, the point whose format it has.
+        given: For each matmul operand, by its own point, the point whose format it has.
     """
     at = cell.recurrence
     return {
         "path": at.path, "op": at.op, "name": cell.name, "form": form, "reverse": runs_backwards(at.loop),
         "formats": dict(formats), "given": dict(given),
     }  # fmt: skip
-
-
-def _step(cell: CustomCell, value: Value) -> int | None:
-    """The step of the node that computes a value, or of one that reads it."""
-    nodes = [*value.inputs, *value.outputs]
-    return next((cell.steps[id(n)] for n in nodes if id(n) in cell.steps), None)
 
 
 def _taken(value: Value, inside: set[int]) -> Value:

@@ -37,6 +37,8 @@ WIDEST_WEIGHT = 16
 _ACTIVATIONS = {"Sigmoid", "Tanh"}
 CALIBRATE = "give --calibration DATA or --stats STATS.json"
 
+_NO_VALUES = "Values between them stay float: the unrolled steps do not do the same."
+
 
 class QuantizeCustomCells(Pass):
     """Quantizes every custom cell, in loops and unrolled.
@@ -230,9 +232,8 @@ class _Work:
         at = self.cell.recurrence
         text = f"{self.products} matmuls became integer." if self.owner.integer else f"{self.products} matmuls."
         points = sum(p.endswith(f".{VALUE}") for p in self.cell.points)
-        made = [
-            self.owner.remark(Outcome.NOTE, at.path, at.op, f"{text} {self.edges} of {points} values are quantized.")
-        ]
+        others = f"{self.edges} of {points} values are quantized." if at.loop is not None else _NO_VALUES
+        made = [self.owner.remark(Outcome.NOTE, at.path, at.op, f"{text} {others}")]
         for note in self.formats.shifts:
             action = f"--set '{self.cell.name}.*.weight.shift_limits=false' keeps the fix positions that were found"
             made.append(self.owner.remark(Outcome.NOTE, at.path, at.op, note.reason, note.found, action))

@@ -82,8 +82,6 @@ class ReadDynamicProducts(Pass):
             found = ", ".join(filter(None, [recurrence.found, found]))
             action = f"{LOWER_THE_FLOAT_MODEL}, if you have it"
             remarks.append(self.remark(Outcome.NOTE, recurrence.path, recurrence.op, reason, found, action))
-        if count:
-            model.remove_dead()
         return PassResult(bool(count or inner), tuple(remarks), {"products": count})
 
 

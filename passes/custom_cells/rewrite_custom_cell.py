@@ -38,7 +38,7 @@ class CustomCellRewriter:
         integer: Whether matmuls become integer, or remain float matmuls of fake-quantized values (form qcdq).
 
     Attributes:
-        given: For each matmul operand, by label, the point whose format it has.
+        given: For each matmul operand, by its own point, the point whose format it has.
         tagged: The last node of each matmul, followed by those of the quantizers of values.
     """
 
@@ -54,11 +54,10 @@ class CustomCellRewriter:
     ) -> None:
         self._model, self._cell, self._formats, self._statistics = model, cell, formats, statistics
         self._weights, self._integer = weights, integer
-        self._held: dict[tuple[str, int, bool], CustomWeight | None] = {}
+        self._held: dict[str, CustomWeight | None] = {}
         self._replaced: list[Node] = []
         self._inside = set(cell.region)
         self._biases: dict[tuple[str, int], Value] = {}
-        self._kinds: dict[str, list[str]] = {}
         self._exchanged: dict[int, Value] = {}
         self._marks = ValueMarks(cell)
         self.given: dict[str, str] = {}
@@ -94,10 +93,10 @@ class CustomCellRewriter:
     def keep_apart(self) -> None:
         """Makes onnxruntime compute the step operator by operator, with operators that step programs support."""
         graph = self._cell.graph
-        whole = self._cell.recurrence.loop is not None
+        if self._cell.recurrence.loop is None:  # the steps stay the operators of the model
+            return
         for change in (write_out, keep_apart):
-            nodes = {id(n) for n in graph.nodes} if whole else self._inside
-            self._inside |= {id(n) for n in change(self._model, graph, nodes)}
+            self._inside |= {id(n) for n in change(self._model, graph, {id(n) for n in graph.nodes})}
 
     def put_marks(self) -> None:
         """Annotates the values of the cell with the names of their points."""
@@ -109,12 +108,13 @@ class CustomCellRewriter:
         weight = self._formats.points[f"{name}.{WEIGHT}"]
         given = code is self._formats.static(cell.origins.get(id(product.x)))
         path = f"{cell.name}.{name}"
-        key = (name, id(product.source), product.turned)
-        if key not in self._held:
-            self._held[key] = self._stored(path, product, weight)
-        held = self._held[key]
+        if name not in self._held:
+            self._held[name] = self._stored(path, product, weight)
+        held = self._held[name]
         b = Builder(model, prefix=path)
-        site = Site(cell.name, self._label(name, product, code, given), cell.steps.get(id(product.node)))
+        takes_over = given and code is not None
+        self.given[f"{name}.{HIDDEN}"] = cell.origins[id(product.x)] if takes_over else f"{name}.{HIDDEN}"
+        site = Site(cell.name, name, cell.step_of(name, product))
         if held is None or code is None:
             y = emit_half_quantized(b, site, product, held, code, given=given)
         else:
@@ -135,17 +135,6 @@ class CustomCellRewriter:
         self._inside |= {id(n) for n in b.nodes}
         self.tagged.append(last)
         self._replaced.append(product.node)
-
-    def _label(self, name: str, product: CustomProduct, code: PointFormat | None, given: bool) -> str:
-        """Returns the label of a matmul's values, with a number in steps with another operand format."""
-        kinds = self._kinds.setdefault(name, [])
-        origin = self._cell.origins[id(product.x)] if given and code is not None else f"{name}.{HIDDEN}"
-        if origin not in kinds:
-            kinds.append(origin)
-        number = kinds.index(origin)
-        label = name if not number else f"{name}#{number + 1}"
-        self.given[f"{label}.{HIDDEN}"] = origin
-        return label
 
     def _stored(self, path: str, product: CustomProduct, weight: PointFormat) -> CustomWeight | None:
         """Adds the weights of a matmul to the model; returns None if they stay float."""
@@ -226,16 +215,13 @@ class CustomCellRewriter:
                 _exchange(user, value, made)
         graph.nodes.extend(nodes)
         self.tagged.append(nodes[-1])
-        if self._cell.recurrence.loop is not None:
-            graph.outputs[:] = [made if v is value else v for v in graph.outputs]
+        graph.outputs[:] = [made if v is value else v for v in graph.outputs]
 
     def entering(self, point: str, value: Value) -> None:
         """Quantizes an initial state with the format of the state."""
         nodes = self._quantizer(point, value, entering=True)
         loop = self._cell.recurrence.loop
-        if loop is None:
-            self._replace_inside(value, nodes)
-            return
+        assert loop is not None
         first = 2 if loop.op == "Loop" else 0
         for state in self._cell.states:
             if state.initial is value and self._cell.origins.get(id(state.before)) == point:

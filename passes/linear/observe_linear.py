@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from rnnqc.ir import Model, Value
+from rnnqc.ir import Model, Value, attribute
 from rnnqc.ir.builder import Builder
 from rnnqc.passes.analysis.linear_sites import INPUT, LinearSite, every_linear_site, has_windows, linear_identity
 from rnnqc.passes.analysis.rest_weights import LINEAR
@@ -16,6 +16,9 @@ from rnnqc.passes.graph.values.constant_expressions import Constants
 
 MOST_WINDOWS = 64
 """Observed for each sample and convolution."""
+PIECE = 2**20
+PLACES = np.arange(MOST_WINDOWS) * PIECE + np.arange(MOST_WINDOWS) * 648055 % PIECE
+"""Where they are: one in each of `MOST_WINDOWS` equal pieces of `PIECE` parts, behind multiples of the golden ratio."""
 
 
 def observe_linear_layers(model: Model) -> list[tuple[Observed, dict[str, Any]]]:
@@ -35,7 +38,8 @@ def observe_linear_layers(model: Model) -> list[tuple[Observed, dict[str, Any]]]
             continue
         identity = linear_identity(site, constants)
         b = Builder(model, prefix=f"{site.point}.{INPUT}")
-        copy = _copied(b, site)
+        x = site.use.node.inputs[0]
+        copy = _windows(b, site, constants) if site.is_convolution else b.op("Identity", [x], "observed")
         homes[id(site.use.node)].nodes.extend(b.nodes)
         found.append(
             (Observed(site.point, INPUT, copy.name, False, ANY_RANK, identity["products"]["weight"][0]), identity)
@@ -49,23 +53,28 @@ def _is_alone(site: LinearSite) -> bool:
     return all(u.kind == LINEAR or u.node is site.use.node for u in site.weight.uses)
 
 
-def _copied(b: Builder, site: LinearSite) -> Value:
-    """Copies the input of a layer, `[..,K]`; of a convolution some of its windows, `[N,P,K]`."""
+def _windows(b: Builder, site: LinearSite, constants: Constants) -> Value:
+    """Up to `MOST_WINDOWS` windows of each sample, in every group of channels, `[N,P,K]`.
+
+    They are spread, as neighbours tell little that is new, but not evenly: all of them might be of one column of an
+    image, or of one phase of a transposed convolution.
+    """
     node = site.use.node
-    return _windows(b, site) if site.is_convolution else b.op("Identity", [node.inputs[0]], "observed")
-
-
-def _windows(b: Builder, site: LinearSite) -> Value:
-    """Up to `MOST_WINDOWS` windows of each sample, evenly spaced: neighbours tell little that is new."""
-    node, (_, channels, *kernel) = site.use.node, site.weight.shape
-    windows, depth = node.inputs[0], channels * math.prod(kernel)
-    if has_windows(site.use):
-        taps = np.tile(np.eye(depth // channels), (channels, 1)).reshape(depth, 1, *kernel)
-        windows = b.op("Conv", [windows, b.f32(taps)], "windows", **{**node.attrs, "group": channels})
+    array = constants.array(node.inputs[1])
+    assert array is not None
+    groups, (first, second, *kernel) = attribute(node, "group", 1), array.shape
+    is_transposed, taps = node.op == "ConvTranspose", math.prod(kernel)
+    windows, channels = node.inputs[0], first if is_transposed else second * groups
+    if has_windows(node):
+        shape = (channels, taps) if is_transposed else (channels * taps, 1)
+        one_hot = b.f32(np.tile(np.eye(taps), (channels, 1)).reshape(*shape, *kernel))
+        windows = b.op(node.op, [windows, one_hot], "windows", **{**node.attrs, "group": channels})
     last = b.op("Transpose", [windows], "channels_last", perm=[0, *range(2, len(kernel) + 2), 1])
-    rows = b.op("Reshape", [last, b.i64([0, -1, depth])], "rows")
-    count = b.op("Gather", [b.op("Shape", [rows], "shape"), b.i64(1)], "count", axis=0)
-    most = b.op("Min", [count, b.i64(MOST_WINDOWS)], "most")
-    numbers = b.op("Range", [b.i64(0), most, b.i64(1)], "numbers")
-    spaced = b.op("Div", [b.op("Mul", [numbers, count], "products"), most], "spaced")
-    return b.op("Gather", [rows, spaced], "observed", axis=1)
+    rows = b.op("Reshape", [last, b.i64([0, -1, channels * taps])], "rows")
+    count = b.op("Gather", [b.op("Shape", [rows], "shape"), b.i64([1])], "count", axis=0)
+    most = b.op("Min", [count, b.i64([MOST_WINDOWS])], "most")
+    places = b.op("Slice", [b.i64(PLACES), b.i64([0]), most], "places")
+    parts = b.op("Mul", [most, b.i64([PIECE])], "parts")
+    spread = b.op("Div", [b.op("Mul", [places, count], "products"), parts], "spread")
+    made = b.op("Gather", [rows, spread], "observed", axis=1)
+    return made if groups == 1 else b.op("Reshape", [made, b.i64([0, -1, channels // groups * taps])], "of_groups")

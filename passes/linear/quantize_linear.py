@@ -14,7 +14,7 @@ from rnnqc.errors import NotHandled, Outcome, Remark
 from rnnqc.evaluation.numerics import Lossy
 from rnnqc.ir import DOMAIN, Graph, Model, Node, Value, display_name
 from rnnqc.ir.builder import Builder
-from rnnqc.passes.analysis.linear_sites import LinearSite, has_windows, input_moment, linear_site, linear_uses
+from rnnqc.passes.analysis.linear_sites import LinearSite, input_moment, is_matmul, linear_site, linear_uses
 from rnnqc.passes.analysis.rest_weights import RestWeight, WeightUse, rest_weights
 from rnnqc.passes.base import Pass, PassInfo, PassResult, StoredWeight
 from rnnqc.passes.constant_checks import ConstantCheck
@@ -89,7 +89,7 @@ class QuantizeLinear(Pass):
         constants = Constants(model)
         for weight in rest_weights(model):
             skipped = weight.refusal[0] or self._weights.is_half(weight)
-            uses = () if skipped else [u for u in linear_uses(weight) if not has_windows(u)]
+            uses = () if skipped else [u for u in linear_uses(weight) if is_matmul(u)]
             read = {u.path: (u, self._site(weight, u, homes[id(u.node)], constants)) for u in uses}
             found.append((weight, [site for _, site in read.values() if isinstance(site, LinearSite)]))
             remarks += [

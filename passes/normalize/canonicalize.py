@@ -73,7 +73,6 @@ class Canonicalize(Pass):
         numerics=Close(1e-6),
         sets=frozenset({Property.CANONICAL}),
     )
-    keeps_unused = True  # unused recurrent nodes are reported, too
 
     def __init__(self, *, keep_codes: bool = False) -> None:
         """Creates the pass.
@@ -115,11 +114,13 @@ class Canonicalize(Pass):
                     statistics["layouts"] += 1
         statistics["shared"] = share_weights(model)
         changed |= any(statistics.values())
-        if statistics["folded"]:
-            model.remove_dead()
         model.infer_shapes()
         same_kernels = not (converted or old_inputs or statistics["folded"])
         return PassResult(changed, tuple(remarks), statistics, Bitwise() if same_kernels else None)
+
+    def keeps(self, node: Node) -> bool:
+        """Whether a node is reported even if nothing uses it."""
+        return is_recurrent(node)
 
     def _inline(self, model: Model, statistics: dict[str, int]) -> bool:
         # onnx's version converter drops functions: before a conversion all are inlined.

@@ -53,6 +53,7 @@ class ComputeInFloat32(Pass):
         numerics=Float16Close(),
         requires=frozenset({Property.CANONICAL}),
     )
+    infers_shapes = True
 
     def run(self, model: Model) -> PassResult:
         """Looks at every recurrent node of every graph."""
@@ -67,9 +68,6 @@ class ComputeInFloat32(Pass):
                     info(node).metadata[TYPE_TAG] = str(dtype)
                     name = f"{path}{display_name(node)}"
                     remarks.append(self.remark(Outcome.NOTE, name, node.op, f"of {dtype}, computes in float32."))
-        if remarks:
-            model.remove_dead()
-            model.infer_shapes()
         return PassResult(bool(remarks), tuple(remarks), {"nodes": len(remarks)}, None if remarks else Bitwise())
 
 

@@ -36,6 +36,7 @@ class FoldProductWeights(Pass):
         numerics=Close(1e-6),
         requires=frozenset({Property.CANONICAL}),
     )
+    infers_shapes = True
 
     def run(self, model: Model) -> PassResult:
         """Looks at every graph."""
@@ -51,9 +52,6 @@ class FoldProductWeights(Pass):
                 kept = model.add_initializer(f"{value.name}.constant", np.asarray(array))
                 stored[id(value)] = (value, kept)  # holds the value: ids are reused
             node.inputs[k] = stored[id(value)][1]
-        if stored:
-            model.remove_dead()
-            model.infer_shapes()
         return PassResult(bool(stored), (), {"folded": len(stored)})
 
 

@@ -43,6 +43,7 @@ class ReadOrtLstm(Pass):
         summary="make LSTMs with the same weights of onnxruntime's quantized ones",
         numerics=Lossy(0.0),
     )
+    infers_shapes = True
 
     def run(self, model: Model) -> PassResult:
         """Looks at every node of every graph."""
@@ -66,9 +67,6 @@ class ReadOrtLstm(Pass):
                 remarks.append(self._taken_over(model, node, name))
                 _rewrite(model, made, node, weights)
                 count += 1
-        if count:
-            model.remove_dead()
-            model.infer_shapes()
         return PassResult(bool(count or inner), tuple(remarks), {"nodes": count})
 
     def _taken_over(self, model: Model, node: Node, name: str) -> Remark:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rnnqc.evaluation.numerics import Bitwise
-from rnnqc.ir import Model, attribute, dtype_of
+from rnnqc.ir import Model, attribute, dtype_of, info
 from rnnqc.ir.builder import onnx_type
 from rnnqc.passes.base import Pass, PassInfo, PassResult
 from rnnqc.passes.graph.loops.loop_states import bodies, is_loop
@@ -19,8 +19,8 @@ class RemoveIdleCasts(Pass):
 
     After: `tanh(x W + h R) -> Identity -> h of the next step`
 
-    Then later passes see the state itself. Identity keeps names, and keeps outputs of a body distinct. A Cast of
-    unknown type stays.
+    Then later passes see the state itself, and remove the Identity, except where it keeps outputs of a body distinct. A
+    Cast of unknown type stays.
     """
 
     info = PassInfo(
@@ -39,5 +39,6 @@ class RemoveIdleCasts(Pass):
                 if kind is not None and attribute(node, "to", 0) == onnx_type(kind):
                     node.op = "Identity"
                     node.attrs.clear()
+                    info(node).proto = None  # now of rnnqc's own: later passes remove it where they can
                     count += 1
         return PassResult(count > 0, (), {"casts": count})

@@ -38,6 +38,7 @@ class RemoveSorting(Pass):
         numerics=Close(1e-5),
         requires=frozenset({Property.CANONICAL}),
     )
+    infers_shapes = True
 
     def run(self, model: Model) -> PassResult:
         """Looks at every TopK of every graph."""
@@ -52,10 +53,6 @@ class RemoveSorting(Pass):
                 for layer in region.layers:
                     name, reason = f"{path}{display_name(layer)}", "the sort of its batch by length is gone."
                     remarks.append(self.remark(Outcome.NOTE, name, layer.op, reason))
-        if remarks:
-            model.remove_dead()
-            model.sort()
-            model.infer_shapes()
         return PassResult(bool(remarks), tuple(remarks), {"layers": len(remarks)}, None if remarks else Bitwise())
 
 

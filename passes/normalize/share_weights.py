@@ -18,7 +18,7 @@ def share_weights(model: Model) -> int:
     Exporters write a copy for each unrolled step: an Identity or a Transpose of the weights, or a separate initializer.
 
     Args:
-        model: The model, in order; operands of matmuls are changed in place, and unused nodes removed.
+        model: The model, in order; operands of matmuls are changed in place.
 
     Returns:
         The number of replaced operands.
@@ -37,9 +37,6 @@ def share_weights(model: Model) -> int:
             if wanted is not node.inputs[1]:
                 node.inputs[1] = wanted
                 count += 1
-    if count:
-        model.remove_dead()
-        model.sort()
     return count
 
 

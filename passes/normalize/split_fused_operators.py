@@ -29,6 +29,7 @@ class SplitFusedOperators(Pass):
         numerics=Close(1e-6),
         requires=frozenset({Property.CANONICAL}),
     )
+    infers_shapes = True
 
     def run(self, model: Model) -> PassResult:
         """Looks at every node."""
@@ -38,8 +39,6 @@ class SplitFusedOperators(Pass):
                 if attribute(node, "activation", "") in _ACTIVATIONS:
                     _split(model, graph, node)
                     count += 1
-        if count:
-            model.infer_shapes()
         return PassResult(count > 0, (), {"operators": count})
 
 

@@ -36,6 +36,7 @@ class WriteSequenceMaps(Pass):
         numerics=Bitwise(),
         requires=frozenset({Property.CANONICAL}),
     )
+    infers_shapes = True
 
     def run(self, model: Model) -> PassResult:
         """Looks at every node."""
@@ -45,7 +46,6 @@ class WriteSequenceMaps(Pass):
         sequences = _sequences(model)
         for graph, node in found:
             _write(model, graph, node, sequences)
-        model.infer_shapes()
         return PassResult(True, (), {"maps": len(found)})
 
 

@@ -86,6 +86,7 @@ class RecognizeSteps(RecoverySites, Pass):
         numerics=Close(1e-5),
         requires=frozenset({Property.CANONICAL}),
     )
+    infers_shapes = True
 
     def run(self, model: Model) -> PassResult:
         """Looks at every graph."""
@@ -118,10 +119,6 @@ class RecognizeSteps(RecoverySites, Pass):
             found.append((graph, path, reader, with_first_steps(finder, steps)))
         remarks = self._replaced(model, constants, found, carried)
         made = len(self.sites)
-        if made or shapes:
-            model.remove_dead()
-            model.sort()
-            model.infer_shapes()
         return PassResult(bool(made or captured or shapes), tuple(remarks), {"steps": made})
 
     def _replaced(

@@ -51,6 +51,7 @@ class RollSteps(RecoverySites, Pass):
         numerics=Close(1e-5),
         requires=frozenset({Property.CANONICAL}),
     )
+    infers_shapes = True
 
     def run(self, model: Model) -> PassResult:
         """Looks at every graph."""
@@ -74,10 +75,6 @@ class RollSteps(RecoverySites, Pass):
                 rolled, steps = rolled + 1, steps + len(chain)
                 self.sites.append(name)
                 remarks.append(self.remark(Outcome.NOTE, name, op, f"made of {len(chain)} unrolled steps."))
-        if rolled:
-            model.remove_dead()
-            model.sort()
-            model.infer_shapes()
         return PassResult(bool(rolled), tuple(remarks), {"layers": rolled, "steps": steps})
 
 

@@ -51,6 +51,7 @@ class WidenSteps(Pass):
         numerics=Float16Close(),
         requires=frozenset({Property.CANONICAL}),
     )
+    infers_shapes = True
 
     def __init__(self) -> None:
         """Creates a pass that has not run yet."""
@@ -69,7 +70,6 @@ class WidenSteps(Pass):
             _keep_notes(trial, model)
             return PassResult(False, refusals, {"widened": 0}, Bitwise())
         model.reload(widened)
-        model.infer_shapes()
         remarks = [self.remark(Outcome.NOTE, s, "step", "of float16, computes in float32.") for s in steps.sites]
         return PassResult(True, tuple(remarks), {"widened": len(remarks)})
 

@@ -32,6 +32,7 @@ class RestoreNodes(Pass):
         numerics=Close(1e-5),
         requires=frozenset({Property.CANONICAL}),
     )
+    infers_shapes = True
 
     def run(self, model: Model) -> PassResult:
         """Restores the cells that the model records as kept."""
@@ -41,10 +42,6 @@ class RestoreNodes(Pass):
             graph = graphs[cell.name]
             replace_cell(model, graph, cell, _node(model, cell, boundary_of(model, graph, cell)))
             del model.cells[cell.name], model.kept[cell.name]
-        if floats:
-            model.remove_dead()
-            model.sort()
-            model.infer_shapes()
         return PassResult(bool(floats), (), {"cells": len(floats)})
 
 

@@ -14,6 +14,7 @@ from rnnqc.formats.scales import power_of_two_from, symmetric_scale
 from rnnqc.formats.weights import blocks
 from rnnqc.ir import Model, Value, constant_array, safe_name
 from rnnqc.ir.builder import Builder
+from rnnqc.passes.analysis.linear_sites import Layout
 from rnnqc.passes.analysis.rest_weights import RestWeight
 from rnnqc.passes.analysis.weight_groups import Groups, groups_of
 from rnnqc.passes.rest.int8_weights import BITS, LARGEST_HALF, not_below
@@ -32,11 +33,11 @@ class Multiplied:
 
     Attributes:
         moment: Second moments of the values, `[K,K]`.
-        transposed: Whether the weight is stored as `[n,K]` instead of `[K,n]`.
+        layout: Where the matrix `[K,n]` stands in the weight.
     """
 
     moment: npt.NDArray[Any]
-    transposed: bool
+    layout: Layout
 
 
 def grouped(model: Model, weight: RestWeight, multiplied: Multiplied | None = None) -> tuple[Value, Mapping[str, int]]:
@@ -102,17 +103,16 @@ def _compensated(
     multiplied: Multiplied,
 ) -> npt.NDArray[np.int8]:
     """int8 values with less error of the products than the given ones; in no channel with more."""
-    shape = (len(array), array.size // len(array))  # of a convolution: windows of channels, each with its taps
+    layout = multiplied.layout
 
     def matrix(part: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        whole = np.broadcast_to(part, groups.shape).reshape(shape)
-        return whole.T if multiplied.transposed else whole
+        return layout.matrix(np.broadcast_to(part, groups.shape))
 
     step = matrix(scale.astype(np.float64))
     top, rows = np.full(step.shape, float(LARGEST)), np.arange(len(step))
     lattice = Lattice(step, -top, top, np.zeros(step.shape), rows, np.ones(len(rows), np.int64))
     codes = compensate(matrix(array.reshape(groups.shape)), matrix(values), lattice, multiplied.moment)
-    return (codes.T if multiplied.transposed else codes).reshape(groups.shape).astype(np.int8)
+    return layout.weight(codes).reshape(groups.shape).astype(np.int8)
 
 
 def _best(

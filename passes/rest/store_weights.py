@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from rnnqc.data.statistics import Statistics
 from rnnqc.errors import Outcome, Remark
 from rnnqc.evaluation.numerics import Lossy
 from rnnqc.ir import Model
-from rnnqc.passes.analysis.linear_sites import INPUT, input_moment, linear_uses, site_or_none
-from rnnqc.passes.analysis.rest_weights import RestWeight, WeightUse
+from rnnqc.passes.analysis.linear_sites import INPUT, every_linear_site, input_moment
+from rnnqc.passes.analysis.rest_weights import WeightUse
 from rnnqc.passes.base import Pass, PassInfo, PassResult, StoredWeight
 from rnnqc.passes.constant_checks import ConstantCheck
 from rnnqc.passes.graph.values.constant_expressions import Constants
@@ -72,7 +70,7 @@ class StoreWeights(Pass):
         """Checks the dequantized weights against the float weights."""
         weights = self._weights
         candidates = weights.candidates(model)
-        multiplied = self._multiplied(model, candidates)
+        multiplied = self._multiplied(model)
         return StoredWeightsCheck(
             candidates, lambda weight: weights.known(weight) is not None, weights.is_half, multiplied.keys()
         )
@@ -82,7 +80,7 @@ class StoreWeights(Pass):
         remarks: list[Remark] = []
         stored: dict[str, StoredWeight] = {}
         candidates = self._weights.candidates(model)
-        multiplied = self._multiplied(model, candidates)
+        multiplied = self._multiplied(model)
         for weight in candidates:
             if weight.refusal[0]:
                 remarks += [self.remark(Outcome.FLOAT, u.path, u.node.op, *weight.refusal) for u in weight.uses]
@@ -100,22 +98,17 @@ class StoreWeights(Pass):
             remarks += self._weights.unheard(self, weight.uses, heard) if form == FORM else []
         return PassResult(bool(stored), tuple(remarks), {"weights": len(stored)}, stored=stored)
 
-    def _multiplied(self, model: Model, weights: Iterable[RestWeight]) -> dict[int, Multiplied]:
+    def _multiplied(self, model: Model) -> dict[int, Multiplied]:
         """Returns the inputs of the weights that are compensated, by id of the weight's value."""
         if self._recipe is None or self._statistics is None:
             return {}
         constants, found = Constants(model), dict[int, Multiplied]()
-        homes = {id(n): g for g in model.graphs() for n in g.nodes}
-        for weight in weights:
-            use = weight.uses[0]
-            if weight.refusal[0] or len(weight.uses) > 1 or use.views or not self._seen(use):
-                continue
-            if not self._recipe.settings(f"{use.point}.weight").get(COMPENSATION) or not any(linear_uses(weight)):
-                continue
-            site = site_or_none(weight, use, homes[id(use.node)], constants)
-            moment = None if site is None else input_moment(self._statistics, site, constants)
-            if site is not None and moment is not None:
-                found[id(weight.value)] = Multiplied(moment, site.transposed)
+        for site in every_linear_site(model, constants):
+            use, asked = site.use, self._recipe.settings(f"{site.point}.weight").get(COMPENSATION)
+            if asked and len(site.weight.uses) == 1 and not use.views and self._seen(use):
+                moment = input_moment(self._statistics, site, constants)
+                if moment is not None:
+                    found[id(site.weight.value)] = Multiplied(moment, site.layout(site.weight.shape))
         return found
 
     def _seen(self, use: WeightUse) -> bool:

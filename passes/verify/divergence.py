@@ -18,8 +18,8 @@ import onnx
 from rnnqc.cells.stages import IntegerCell
 from rnnqc.evaluation.numerics import Lossy, Numerics
 from rnnqc.ir import Model
-from rnnqc.passes.cells.inner_values import LOOPS, Array, InnerValues, Place, Series, Steps, places
 from rnnqc.passes.graph.point_names import alias
+from rnnqc.passes.verify.inner_values import LOOPS, Array, InnerValues, Place, Series, Steps, places
 from rnnqc.proto.inlining import inlined
 
 

@@ -104,8 +104,9 @@ class PassComparison:
         try:
             for number in range(len(feeds)):
                 self._before.of(number)
-        except CompileError:
-            self.notes.append(f"{NOT_COMPARED}: onnxruntime does not run the model before it")
+        except CompileError as error:
+            reason = error.message.removesuffix(".")
+            self.notes.append(f"{NOT_COMPARED}: the model before it does not run: {reason}")
         else:
             count = self._trial.usual if isinstance(numerics, Lossy) else len(feeds)
             if not count:

@@ -200,7 +200,7 @@ class Runner:
         """Reduces values of any rank: the last axis is channels, the axes before it are rows."""
         masks: list[Array] = []
         for value in sorted(values, key=lambda v: v.point != MASK):
-            runs = [_by_steps(a, value.step or value.stacked) for a in _runs(outputs[value.value], value)]
+            runs = [_by_steps(a, value.step) for a in _runs(outputs[value.value], value)]
             if value.point == MASK:
                 masks = [a.reshape(len(a), -1) != 0 for a in runs]
                 continue

@@ -1,1 +1,1 @@
-"""The commands, one module each: `add` adds the parser, `run` runs the command."""
+"""The commands, one module each: `add` adds the parser, `run` runs the command. `program` combines them."""

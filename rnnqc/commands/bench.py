@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 
-from rnnqc.commands.common import OK, Commands, add_command, add_repeated, add_state, document, pairs
-from rnnqc.commands.terminal import escape, new_table, out, progress_bar, tell
+from rnnqc.commands.shared.arguments import OK, Commands, add_command, add_repeated, add_state, document, pairs
+from rnnqc.commands.shared.terminal import escape, new_table, out, progress_bar, tell
 
 
 def add(commands: Commands) -> None:

@@ -6,7 +6,7 @@ import argparse
 import time
 from pathlib import Path
 
-from rnnqc.commands.common import (
+from rnnqc.commands.shared.arguments import (
     OK,
     Commands,
     add_bindings,
@@ -17,7 +17,7 @@ from rnnqc.commands.common import (
     pairs,
     values,
 )
-from rnnqc.commands.terminal import escape, out, progress_bar, tell
+from rnnqc.commands.shared.terminal import escape, out, progress_bar, tell
 from rnnqc.errors import UsageError
 
 OTHER_FILES = (".npz", ".npy", ".onnx", ".toml")

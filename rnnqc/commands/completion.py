@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from rnnqc.commands.common import OK, Commands, add_command
+from rnnqc.commands.shared.arguments import OK, Commands, add_command
 from rnnqc.errors import UsageError
 
 SHELLS = ("bash", "zsh", "fish")

@@ -6,8 +6,8 @@ import argparse
 import os
 import platform
 
-from rnnqc.commands.common import CHECK_FAILED, OK, Commands, add_command
-from rnnqc.commands.terminal import err, escape, out
+from rnnqc.commands.shared.arguments import CHECK_FAILED, OK, Commands, add_command
+from rnnqc.commands.shared.terminal import err, escape, out
 
 
 def add(commands: Commands) -> None:

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rnnqc.commands.common import CHECK_FAILED, OK, Commands, add_command, add_repeated, add_states_of_arrays
-from rnnqc.commands.terminal import err, escape, out, progress_bar
+from rnnqc.commands.shared.arguments import CHECK_FAILED, OK, Commands, add_command, add_repeated, add_states_of_arrays
+from rnnqc.commands.shared.terminal import err, escape, out, progress_bar
 from rnnqc.errors import UsageError, located
 
 if TYPE_CHECKING:

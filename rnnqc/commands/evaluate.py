@@ -6,8 +6,17 @@ import argparse
 import warnings
 
 from rnnqc.codes import Told
-from rnnqc.commands.common import CHECK_FAILED, OK, Commands, add_command, add_data, add_state, document, number
-from rnnqc.commands.terminal import err, escape, new_table, out, progress_bar, tell
+from rnnqc.commands.shared.arguments import (
+    CHECK_FAILED,
+    OK,
+    Commands,
+    add_command,
+    add_data,
+    add_state,
+    document,
+    number,
+)
+from rnnqc.commands.shared.terminal import err, escape, new_table, out, progress_bar, tell
 
 
 def add(commands: Commands) -> None:

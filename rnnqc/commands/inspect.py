@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from rnnqc.cells.types import CELL_TYPES
-from rnnqc.commands.common import OK, Commands, add_bindings, add_command, byte_count, document, pairs, values
-from rnnqc.commands.terminal import LEAST_NAME, escape, out, out_table, shortened, tell
+from rnnqc.commands.shared.arguments import OK, Commands, add_bindings, add_command, byte_count, document, pairs, values
+from rnnqc.commands.shared.terminal import LEAST_NAME, escape, out, out_table, shortened, tell
 from rnnqc.errors import explained
 
 if TYPE_CHECKING:
@@ -45,6 +45,7 @@ def run(a: argparse.Namespace) -> int:
         print(document(found.to_dict()))
         return OK
     out(f"{escape(a.model)}: operator set {found.opset}, {len(found.nodes)} recurrent node(s)")
+    _print_ends(found)
     if found.nodes or found.elementwise:
         _print_nodes(found)
     if found.points:
@@ -57,6 +58,19 @@ def run(a: argparse.Namespace) -> int:
     for text in found.warnings:
         tell(text)
     return OK
+
+
+def _print_ends(found: Inspection) -> None:
+    """Prints the inputs and outputs, and which of them appear to be one state before and after a call."""
+    states = {i: f"{o} of the call before" for i, o in found.states.items()}
+    states |= {o: f"{i} of the next call" for i, o in found.states.items()}
+    rows = [
+        [v.name, kind, v.type, v.shape_text, states.get(v.name, "")]
+        for kind, ends in (("input", found.inputs), ("output", found.outputs))
+        for v in ends
+    ]
+    out_table(("name", "", "type", "shape", "looks like" if states else ""), rows)
+    out("")
 
 
 def _print_points(found: Inspection) -> None:

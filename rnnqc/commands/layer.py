@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from rnnqc.commands.common import OK, Commands, add_command, add_state
-from rnnqc.commands.terminal import escape, out
+from rnnqc.commands.shared.arguments import OK, Commands, add_command, add_state
+from rnnqc.commands.shared.terminal import escape, out
 
 
 def add(commands: Commands) -> None:

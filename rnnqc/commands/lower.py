@@ -9,7 +9,9 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rnnqc.commands.common import (
+from rnnqc.commands.lower_summary import print_entries, print_summary
+from rnnqc.commands.report import add_bounds, bounds_of, check_page, measured, tell_unmeasured
+from rnnqc.commands.shared.arguments import (
     BAD_INPUT,
     CHECK_FAILED,
     OK,
@@ -23,9 +25,7 @@ from rnnqc.commands.common import (
     pairs,
     values,
 )
-from rnnqc.commands.lower_summary import print_entries, print_summary
-from rnnqc.commands.report import add_bounds, bounds_of, check_page, measured, tell_unmeasured
-from rnnqc.commands.terminal import err, escape, progress_bar, tell
+from rnnqc.commands.shared.terminal import err, escape, progress_bar, tell
 from rnnqc.errors import CompileError, UsageError
 
 if TYPE_CHECKING:
@@ -202,7 +202,7 @@ def _lowered(a: argparse.Namespace) -> Lowered:
     from rnnqc.lowering.options import LowerOptions
     from rnnqc.recipes.recipe import override_texts
 
-    with progress_bar("load", spinner=True, counted=False, quiet=a.quiet) as update:
+    with progress_bar("loading the model", spinner=True, counted=False, quiet=a.quiet) as update:
 
         def tell(name: str) -> None:
             update(description=name)

@@ -6,8 +6,8 @@ import itertools
 import shlex
 from typing import TYPE_CHECKING
 
-from rnnqc.commands.common import byte_count
-from rnnqc.commands.terminal import escape, new_table, out
+from rnnqc.commands.shared.arguments import byte_count
+from rnnqc.commands.shared.terminal import escape, new_table, out
 
 if TYPE_CHECKING:
     import argparse
@@ -63,6 +63,7 @@ def print_summary(lowered: Lowered, a: argparse.Namespace, seconds: float) -> No
         ("verified", _verified(report) if a.verify else ""),
         ("accuracy", report.accuracy),
         ("speed", report.slow_stock),
+        ("branches", _branches(lowered) if is_changed else ""),
         ("next", _next(lowered, a) if report.is_changed or report.rest.is_changed else ""),
     ]
     for label, text in lines:
@@ -72,14 +73,14 @@ def print_summary(lowered: Lowered, a: argparse.Namespace, seconds: float) -> No
 
 def _next(lowered: Lowered, a: argparse.Namespace) -> str:
     """Returns the command that compares the two models, with the known data and states; "" if none can."""
-    from rnnqc.data.state_hints import states_of
+    from rnnqc.data.state_hints import hinted_states
     from rnnqc.proto.files import LARGEST_FILE, word_for
 
     if lowered.report.float_bytes > LARGEST_FILE:
         return ""
 
     known = [] if lowered.statistics is None else lowered.statistics.settings.get("states", [])
-    states = dict.fromkeys([*a.state, *known] or [f"{i}:{o}" for i, o in sorted(states_of(lowered.proto).items())])
+    states = dict.fromkeys([*a.state, *known] or [f"{i}:{o}" for i, o in hinted_states(lowered.proto).items()])
     models = [word_for(a.model, "MODEL"), word_for(a.output, "LOWERED")]
     words = ["rnnqc", "verify", *models, *(["--data", a.calibration] if a.calibration else [])]
     return shlex.join([*words, *(word for text in states for word in ("--state", text))])
@@ -90,6 +91,13 @@ def _outputs(lowered: Lowered) -> str:
     from rnnqc.formats.quantized_outputs import described_outputs, read_outputs
 
     return "; ".join(described_outputs(read_outputs(lowered.model.metadata)))
+
+
+def _branches(lowered: Lowered) -> str:
+    """Says which inputs decide which branches run, and how to keep one of them."""
+    from rnnqc.passes.analysis.deciding_inputs import deciding_inputs, told_of_deciding
+
+    return "; ".join(told_of_deciding(deciding_inputs(lowered.model)))
 
 
 def _bound(dims: Mapping[str, int]) -> str:

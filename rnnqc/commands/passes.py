@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 
-from rnnqc.commands.common import OK, Commands, add_command
-from rnnqc.commands.terminal import new_table, out
+from rnnqc.commands.shared.arguments import OK, Commands, add_command
+from rnnqc.commands.shared.terminal import new_table, out
 
 
 def add(commands: Commands) -> None:

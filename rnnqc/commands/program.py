@@ -34,12 +34,12 @@ from rnnqc.commands import (
     report,
     run,
     schema,
-    terminal,
     tune,
     verify,
 )
-from rnnqc.commands.common import BAD_INPUT, CHECK_FAILED, INTERRUPTED, OK, TERMINATED
-from rnnqc.commands.terminal import err, escape
+from rnnqc.commands.shared import terminal
+from rnnqc.commands.shared.arguments import BAD_INPUT, CHECK_FAILED, INTERRUPTED, OK, TERMINATED
+from rnnqc.commands.shared.terminal import err, escape
 from rnnqc.counterparts import COMMANDS, FORMATS, OPTIONS, counterpart, or_counterpart
 from rnnqc.errors import InternalError, RnnqcError, UsageError
 from rnnqc.wording import command_line

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rnnqc.codes import Code, told
-from rnnqc.commands.common import OK, Commands, add_command, add_data, add_state, byte_count, document, number
-from rnnqc.commands.terminal import colored, err, escape, out, progress_bar, tell
+from rnnqc.commands.shared.arguments import OK, Commands, add_command, add_data, add_state, byte_count, document, number
+from rnnqc.commands.shared.terminal import colored, err, escape, out, progress_bar, tell
 from rnnqc.errors import UsageError
 
 if TYPE_CHECKING:
@@ -152,7 +152,7 @@ def measured(subject: Subject, options: Options, quiet: bool = False) -> Evidenc
 @contextmanager
 def _progress(quiet: bool = False) -> Iterator[Tell]:
     """Shows a bar, and yields the function that moves it."""
-    with progress_bar("load", spinner=True, quiet=quiet) as update:
+    with progress_bar("loading the models", spinner=True, quiet=quiet) as update:
 
         def tell(stage: str, done: int, total: int | None) -> None:
             update(description=stage, completed=done, total=total)

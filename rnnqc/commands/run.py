@@ -8,8 +8,8 @@ from functools import partial
 from pathlib import Path
 
 from rnnqc.codes import Code, Told, all_told
-from rnnqc.commands.common import OK, Commands, add_command, add_states_of_arrays
-from rnnqc.commands.terminal import escape, out, tell
+from rnnqc.commands.shared.arguments import OK, Commands, add_command, add_states_of_arrays
+from rnnqc.commands.shared.terminal import escape, out, tell
 from rnnqc.errors import located
 
 

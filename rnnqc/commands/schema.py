@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 
-from rnnqc.commands.common import OK, Commands, add_command
+from rnnqc.commands.shared.arguments import OK, Commands, add_command
 
 NAMES = ("inspect", "lower", "verify", "evaluate", "bench", "tune", "report")
 
@@ -21,7 +21,7 @@ def add(commands: Commands) -> None:
 
 def run(a: argparse.Namespace) -> int:
     """Runs the command; returns the exit code."""
-    from rnnqc.commands.schemas import schema
+    from rnnqc.commands.shared.schemas import schema
 
     print(json.dumps(schema(a.of), indent=2))
     return OK

@@ -8,7 +8,7 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rnnqc.commands.common import (
+from rnnqc.commands.shared.arguments import (
     CHECK_FAILED,
     OK,
     Commands,
@@ -21,11 +21,13 @@ from rnnqc.commands.common import (
     milliseconds,
     number,
 )
-from rnnqc.commands.terminal import colored, err, escape, new_table, out, progress_bar, tell
+from rnnqc.commands.shared.terminal import colored, err, escape, inform, new_table, out, progress_bar, tell
 from rnnqc.errors import UsageError, explained
 
 if TYPE_CHECKING:
     from rnnqc.search.tuned import Tuned
+
+SINGLE, COMBINED = "measuring single changes, models", "combining the best changes, models"
 
 
 def add(commands: Commands) -> None:
@@ -90,7 +92,13 @@ def run(a: argparse.Namespace) -> int:
         check_writable(path, [a.model, a.data, a.stats, a.recipe])
         if path.suffix != suffix:
             raise UsageError(f"{option} {path}: is no {suffix} file.", supported=f"a name that ends in {suffix}")
-    with progress_bar("tuning") as update:
+    with progress_bar("loading the model and the data") as update:
+
+        def told(done: int, total: int) -> None:
+            if not done:
+                inform(_work(total, a))
+            update(description=SINGLE if done < total else COMBINED, completed=done, total=total)
+
         tuned = tune(
             a.model,
             a.data,
@@ -106,7 +114,7 @@ def run(a: argparse.Namespace) -> int:
             rest=a.rest,
             seconds=a.seconds,
             models=a.models,
-            progress=lambda done, total: update(completed=done, total=total),
+            progress=told,
         )
     found = tuned.found
     if found.reached:
@@ -129,6 +137,17 @@ def run(a: argparse.Namespace) -> int:
         out(f"{escape(a.output)}: {len(tuned.settings)} rule(s) before recipe {escape(tuned.recipe.name)}")
         out(f"next: {escape(_next(a))}")
     return OK
+
+
+def _work(singles: int, a: argparse.Namespace) -> str:
+    """Describes how much is going to be measured; `singles`: how many models with one change or none."""
+    ends = [f"{a.models} models (--models)"] if a.models is not None else []
+    ends += [f"{a.seconds:g} seconds (--seconds)"] if math.isfinite(a.seconds) else []
+    text = (
+        f"{singles} models are measured first, the recipe's own and one for each change of a single point; then "
+        "combinations of the best changes, mostly up to twice as many"
+    )
+    return f"{text}; it ends after {' or '.join(ends)}" if ends else text
 
 
 def _next(a: argparse.Namespace) -> str:

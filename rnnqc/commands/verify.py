@@ -7,8 +7,17 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from rnnqc.commands.common import CHECK_FAILED, OK, Commands, add_command, add_data, add_repeated, add_state, document
-from rnnqc.commands.terminal import colored, err, escape, new_table, out, progress_bar, tell
+from rnnqc.commands.shared.arguments import (
+    CHECK_FAILED,
+    OK,
+    Commands,
+    add_command,
+    add_data,
+    add_repeated,
+    add_state,
+    document,
+)
+from rnnqc.commands.shared.terminal import colored, err, escape, new_table, out, progress_bar, tell
 from rnnqc.measure.thresholds import MEASURES, Thresholds
 
 if TYPE_CHECKING:
@@ -50,7 +59,7 @@ def run(a: argparse.Namespace) -> int:
 
     asked = Thresholds.parse({m.option: getattr(a, m.name) for m in MEASURES}).asked
     thresholds = {m.name: asked.get(m.option) for m in MEASURES}
-    with progress_bar("loading", spinner=True, counted=False) as update:
+    with progress_bar("loading the models", spinner=True, counted=False) as update:
         found = verify(
             a.float_model, a.quantized_model, a.data, state=a.state, native=a.native, **thresholds,
             progress=lambda stage: update(description=stage),
@@ -127,11 +136,12 @@ def _print_over_time(compared: Sequence[LevelComparison]) -> None:
         spans = max(len(s.spans_db) for _, s in timed)
         numbers = [str(k + 1) for k in range(spans)]
         title = "SQNR dB over time" + (f", {first.name}" if len(compared) > 1 else "")
-        table = new_table(title, "steps", *numbers, "worst", "trend")
+        table = new_table(title, "steps", *numbers, "worst", "first quarter -> last: trend")
         for name, s in timed:
             levels = [f"{v:.1f}" for v in s.spans_db] + [""] * (spans - len(s.spans_db))
             worst = f"{s.unit} {s.worst}: {s.sqnr_db[s.worst]:.1f}" if s.sqnr_db[s.worst] < math.inf else "-"
-            table.add_row(escape(name), str(len(s.sqnr_db)), *levels, worst, "growing" if s.growing else "steady")
+            quarters = f"{s.quarters_db[0]:.1f} -> {s.quarters_db[-1]:.1f}: {s.trend}"
+            table.add_row(escape(name), str(len(s.sqnr_db)), *levels, worst, quarters)
         out(table)
     untimed = [escape(c.name) for c in first.outputs if c.steps is None]
     if untimed:

@@ -1,10 +1,46 @@
-"""The declared shapes of a model's inputs and outputs."""
+"""Inputs and outputs as a model declares them: names, types and shapes."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import onnx
+
+
+@dataclass(frozen=True)
+class Declared:
+    """An input or an output of a model, as the model declares it.
+
+    Attributes:
+        name: Its name.
+        type: The type of its elements, as numpy calls it; of a value that is no tensor, the kind of value.
+        shape: Sizes, the names of open dimensions, None for nameless ones; None as a whole where the rank is unknown.
+    """
+
+    name: str
+    type: str
+    shape: Sequence[int | str | None] | None
+
+    @classmethod
+    def of(cls, value: onnx.ValueInfoProto) -> Declared:
+        """Returns what is declared of a value."""
+        kind, tensor = value.type.WhichOneof("value"), value.type.tensor_type
+        if kind != "tensor_type":
+            return cls(value.name, (kind or "unknown").removesuffix("_type"), None)
+        dims = [fixed_size(d) for d in tensor.shape.dim]
+        shape = tuple(d.dim_param or None if s is None else s for s, d in zip(dims, tensor.shape.dim, strict=True))
+        element = onnx.TensorProto.DataType.Name(tensor.elem_type).lower() if tensor.elem_type else "unknown"
+        return cls(value.name, _NUMPY.get(element, element), shape if tensor.HasField("shape") else None)
+
+    @property
+    def shape_text(self) -> str:
+        """The shape in words, `[2, batch, 128]`; `?` for a size without a name, and for an unknown rank."""
+        return "?" if self.shape is None else f"[{', '.join('?' if s is None else str(s) for s in self.shape)}]"
+
+
+_NUMPY = {"float": "float32", "double": "float64"}
+"""Types of elements that ONNX calls otherwise than numpy does."""
 
 
 def fixed_size(dim: onnx.TensorShapeProto.Dimension) -> int | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from typing import Any
 
 import numpy as np
@@ -56,7 +57,11 @@ def with_dimensions_of(model: onnx.ModelProto, other: onnx.ModelProto) -> onnx.M
 
 
 def check_feed(
-    feed: Mapping[str, npt.NDArray[Any]], proto: onnx.ModelProto, source: str, states: Mapping[str, str] | None = None
+    feed: Mapping[str, npt.NDArray[Any]],
+    proto: onnx.ModelProto,
+    source: str,
+    states: Mapping[str, str] | None = None,
+    carried: AbstractSet[str] = frozenset(),
 ) -> None:
     """Checks names, types and shapes of one feed.
 
@@ -67,6 +72,7 @@ def check_feed(
         proto: The model.
         source: Name of the feed in messages.
         states: Outputs by the input that they appear to become; those of the model by default.
+        carried: Inputs that may be absent: states that come from the call before.
 
     Raises:
         CompileError: With the input that does not fit.
@@ -78,7 +84,7 @@ def check_feed(
                 supported="the value of --bind, or no array of that name",
                 action="leave the array out, or lower the float model with another value",
             )
-    inputs = true_inputs(proto)
+    inputs = [i for i in true_inputs(proto) if i.name in feed or i.name not in carried]
     sized = {i.name: feed[i.name] for i in inputs if i.name in feed and feed[i.name].ndim}
     if sized and not any(a.size for a in sized.values()):
         raise CompileError(
@@ -86,14 +92,16 @@ def check_feed(
             supported="at least one row and one step",
             action="check the data",
         )
+    missing = [i.name for i in inputs if i.name not in feed]
+    if missing:
+        states = left_states(proto, states, carried)
+        raise CompileError(
+            f"{source}: no array for input {' and '.join(map(repr, missing))}; "
+            f"arrays: {', '.join(sorted(feed)) or 'none'}.",
+            supported=f"arrays named {', '.join(i.name for i in inputs)}",
+            action=f"name the arrays as the model's inputs{or_carry(states if {*states} & {*missing} else {})}",
+        )
     for value in inputs:
-        if value.name not in feed:
-            states = hinted_states(proto, states)
-            raise CompileError(
-                f"{source}: no array for input {value.name!r}; arrays: {', '.join(sorted(feed)) or 'none'}.",
-                supported=f"arrays named {', '.join(i.name for i in inputs)}",
-                action=f"name the arrays as the model's inputs{or_carry(states if value.name in states else {})}",
-            )
         array, tensor = feed[value.name], value.type.tensor_type
         dtype = element_type(value)
         if array.dtype != dtype and not (dtype.kind == "O" and array.dtype.kind in "OUS"):
@@ -106,7 +114,7 @@ def check_feed(
         fits = len(dims) == array.ndim and all(d is None or d == s for d, s in zip(dims, array.shape, strict=True))
         if tensor.HasField("shape") and not fits:
             text = ", ".join("?" if d is None else str(d) for d in dims)
-            states = {} if array.ndim != len(dims) + 1 else hinted_states(proto, states)
+            states = {} if array.ndim != len(dims) + 1 else left_states(proto, states, carried)
             calls = or_carry(states if value.name not in states else {})
             raise CompileError(
                 f"{source}: array {value.name!r} has shape {list(array.shape)}.",
@@ -155,6 +163,13 @@ def _one_of_samples(name: str, shape: tuple[int, ...], dims: list[int | None]) -
     """Returns advice to take one sample of a stacked array; "" if the array is not stacked."""
     fits = len(shape) == len(dims) + 1 and all(d is None or d == s for d, s in zip(dims, shape[1:], strict=True))
     return f"give one call, {name}[0], where the leading axis counts samples" if fits else ""
+
+
+def left_states(
+    proto: onnx.ModelProto, states: Mapping[str, str] | None, carried: AbstractSet[str]
+) -> Mapping[str, str]:
+    """Returns the likely states that are not carried; `states`: those of the model by default."""
+    return {name: output for name, output in hinted_states(proto, known=states).items() if name not in carried}
 
 
 def or_carry(states: Mapping[str, str]) -> str:

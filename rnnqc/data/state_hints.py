@@ -16,7 +16,7 @@ from rnnqc.proto.graph_walks import blocks_of
 _FINAL = {Role.STATE: 1, Role.CELL: 2}
 """Index of the output of a recurrent node that has the final value of a state."""
 _NAMED_BEFORE = frozenset({"in", "input", "prev", "previous", "old", "init", "initial"})
-_NAMED_AFTER = frozenset({"out", "output", "next", "new", "final"})
+_NAMED_AFTER = frozenset({"out", "output", "next", "new", "final", "n"})
 
 
 def likely_states(proto: onnx.ModelProto) -> dict[str, str]:
@@ -80,9 +80,15 @@ def named_states(proto: onnx.ModelProto) -> dict[str, str]:
     return found if len(set(found.values())) == len(found) else {}
 
 
-def hinted_states(proto: onnx.ModelProto, known: Mapping[str, str] | None = None) -> Mapping[str, str]:
-    """Returns likely states for messages: `known` if there are any, otherwise a guess."""
-    return known or states_of(proto) or named_states(proto)
+def hinted_states(*models: onnx.ModelProto, known: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Returns likely states for messages: `known` if there are any, otherwise a guess; in the order of the inputs.
+
+    Args:
+        models: One model, in several forms.
+        known: Outputs by the input that they appear to become.
+    """
+    found = known or states_of(*models) or named_states(models[0])
+    return {i.name: found[i.name] for i in models[0].graph.input if i.name in found}
 
 
 def named_alike(before: str, after: str) -> bool:
@@ -100,10 +106,12 @@ def _original(value: str, copies: Mapping[str, str]) -> str:
 def _way(before: str, after: str) -> tuple[frozenset[str], frozenset[str]] | None:
     """Returns the words that distinguish the input and the output of one state; None if the names differ otherwise.
 
-    A letter after a number counts, too: `r1i` and `r1o`.
+    A letter at the end counts, too: `r1i` and `r1o`, `state` and `stateN`.
     """
     if re.search(r"\di$", before) and after == f"{before[:-1]}o":
         return frozenset("i"), frozenset("o")
+    if after in (f"{before}n", f"{before}N"):
+        return frozenset(), frozenset("n")
     first, second = _words(before), _words(after)
     stem = [w for w in first if w not in _NAMED_BEFORE]
     if not stem or stem != [w for w in second if w not in _NAMED_AFTER]:

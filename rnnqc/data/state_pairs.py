@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 
 import onnx
 
-from rnnqc.data.declared_shapes import declared_sizes, shapes_fit
+from rnnqc.data.declared_shapes import Declared, declared_sizes, shapes_fit
 from rnnqc.data.feeds import true_inputs
 from rnnqc.data.state_hints import hinted_states, options_of_states
 from rnnqc.errors import UsageError
@@ -80,14 +80,10 @@ def _check_fits(value: onnx.ValueInfoProto, output: onnx.ValueInfoProto, proto: 
     likely = hinted_states(proto)
     name = value.name
     raise UsageError(
-        f"--state {f'{name}:{output.name}'!r}: input {name!r} has shape {_text(before)}, output {output.name!r} "
-        f"has {_text(after)}.",
+        f"--state {f'{name}:{output.name}'!r}: input {name!r} has shape {Declared.of(value).shape_text}, "
+        f"output {output.name!r} has {Declared.of(output).shape_text}.",
         supported="an output of the shape of the input that it becomes",
         action=f"carry {options_of_states({name: likely[name]})}"
         if likely.get(name, output.name) != output.name
         else "name the output that is the state after the call",
     )
-
-
-def _text(sizes: Sequence[int | None]) -> str:
-    return f"[{', '.join('?' if s is None else str(s) for s in sizes)}]"

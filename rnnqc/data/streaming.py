@@ -17,12 +17,11 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 
-from rnnqc.data.feeds import Feeds, check_feed, or_carry, true_inputs
+from rnnqc.data.feeds import Feeds, check_feed, left_states, or_carry, true_inputs
 from rnnqc.data.given_data import LABEL, Data, open_feeds
 from rnnqc.data.initial_states import InitialStates
 from rnnqc.data.not_finite import first_not_finite
 from rnnqc.data.npz import NpzFolder
-from rnnqc.data.state_hints import hinted_states
 from rnnqc.errors import CompileError
 
 Array = npt.NDArray[Any]
@@ -160,10 +159,10 @@ def checked(
             raise CompileError(
                 f"{where}: is a {type(given).__name__}.",
                 supported=f"dicts of arrays named {', '.join(known)}; arrays in this order, then one of labels",
-                action=f"name the arrays as the model's inputs{or_carry(_left(states, proto, optional))}",
+                action=f"name the arrays as the model's inputs{or_carry(left_states(proto, states, optional))}",
             )
         feed = {name: np.asarray(array) for name, array in given.items()}
-        check_feed(feed, _without(proto, optional - set(feed)) if optional else proto, where, states)
+        check_feed(feed, proto, where, states, optional)
         for name in known:
             if name in feed and feed[name].dtype.kind == "f" and not padded:
                 _check_finite(feed[name], name, where)
@@ -179,21 +178,9 @@ def checked(
         raise CompileError("The data is empty.", supported="at least one sample", action="check the data")
 
 
-def _left(states: Mapping[str, str] | None, proto: onnx.ModelProto, carried: AbstractSet[str]) -> Mapping[str, str]:
-    """Returns the likely states that are not carried."""
-    return {name: output for name, output in hinted_states(proto, states).items() if name not in carried}
-
-
 def _holds_nothing(declared: onnx.ValueInfoProto) -> bool:
     """Whether the declared shape has a 0."""
     return any(d.HasField("dim_value") and d.dim_value == 0 for d in declared.type.tensor_type.shape.dim)
-
-
-def _without(proto: onnx.ModelProto, names: set[str]) -> onnx.ModelProto:
-    """Returns a model with only the inputs of `proto` that are not in `names`."""
-    signature = onnx.ModelProto()
-    signature.graph.input.extend(i for i in true_inputs(proto) if i.name not in names)
-    return signature
 
 
 def _check_finite(array: Array, name: str, where: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from rnnqc.ir.objects import Graph, Node, graph_info, graphs_below, subgraphs
 
@@ -15,10 +15,10 @@ def remove_nodes(graph: Graph, nodes: Iterable[Node]) -> None:
     graph.nodes[:] = [n for n in graph.nodes if id(n) not in doomed]
 
 
-def remove_dead_nodes(root: Graph) -> int:
-    """Removes unused nodes from a graph and its subgraphs; returns how many."""
+def remove_dead_nodes(root: Graph, keeps: Callable[[Node], bool] | None = None) -> int:
+    """Removes unused nodes from a graph and its subgraphs, except those that `keeps` names; returns how many."""
     removed = 0
-    while dead := _remove_dead_nodes_once(root):
+    while dead := _remove_dead_nodes_once(root, keeps):
         removed += dead
     return removed
 
@@ -38,7 +38,7 @@ def remove_dead_constants(root: Graph) -> int:
     return removed
 
 
-def _remove_dead_nodes_once(root: Graph) -> int:
+def _remove_dead_nodes_once(root: Graph, keeps: Callable[[Node], bool] | None) -> int:
     """Removes unused nodes in one pass, and returns how many. In sorted graphs it finds all: consumers come first.
 
     Outer values that only a removed subgraph returned become unused in the next pass.
@@ -49,7 +49,7 @@ def _remove_dead_nodes_once(root: Graph) -> int:
     for graph in reversed(graphs):
         dead: list[Node] = []
         for node in reversed(graph.nodes):
-            if not any(v.outputs or id(v) in kept for v in node.outputs):
+            if not any(v.outputs or id(v) in kept for v in node.outputs) and not (keeps is not None and keeps(node)):
                 dead.append(node)
                 _cut(node)
         if dead:

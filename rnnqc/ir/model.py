@@ -369,12 +369,12 @@ class Model:
         """Removes `nodes` from `graph` and cuts their edges."""
         remove_nodes(graph, nodes)
 
-    def remove_dead(self) -> int:
+    def remove_dead(self, keeps: Callable[[Node], bool] | None = None) -> int:
         """Removes unused nodes and initializers in every graph; returns how many.
 
-        Model inputs stay. A subgraph's use of an outer value counts.
+        Model inputs stay, as do nodes that `keeps` names. A subgraph's use of an outer value counts.
         """
-        removed = remove_dead_nodes(self.graph) + remove_dead_constants(self.graph)
+        removed = remove_dead_nodes(self.graph, keeps) + remove_dead_constants(self.graph)
         if removed and self.cells:
             self._forget_dead_cells()
         return removed

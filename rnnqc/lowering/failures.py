@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rnnqc.cells.forms import QONNX
 from rnnqc.lowering.reports.report import Report
 
 STRICT, STRICT_REST, FORM = "--strict", "--strict-rest", "--form qonnx"
@@ -52,7 +51,7 @@ def first_failure(
         return Failure(STRICT, [f"{report.suspicion}; {NOT_WRITTEN}"])
     if strict_rest and report.rest.left:
         return Failure(STRICT_REST, [f"{report.rest.how_many_stay}; {NOT_WRITTEN}"])
-    if form == QONNX and not any(e.form == QONNX for e in report.entries):
+    if report.lacks(form):
         return Failure(FORM, [f"no cell of this form was made; {NOT_WRITTEN}"])
     if verify and report.unverified and not report.verified:
         return Failure(VERIFY, [f"not verified: no pass could be compared; {NOT_WRITTEN}"])

@@ -10,7 +10,9 @@ from rnnqc.cells.forms import FUSED, INTEGER
 from rnnqc.cells.stages import points_of
 from rnnqc.codes import Code, Told, all_told, told
 from rnnqc.data.binding import bound_model, bound_values
-from rnnqc.data.state_hints import named_states, options_of_states, states_of
+from rnnqc.data.declared_shapes import Declared
+from rnnqc.data.feeds import true_inputs
+from rnnqc.data.state_hints import hinted_states, options_of_states
 from rnnqc.errors import Outcome, Remark, explained, located
 from rnnqc.evaluation.invalid_model_errors import refusing_invalid_models
 from rnnqc.formats.format import Format
@@ -23,7 +25,7 @@ from rnnqc.lowering.reports.stock_speed import slower_without_library
 from rnnqc.measure.time_axes import fixed_lengths
 from rnnqc.passes import DecomposeLstm, PassManager, ReadQuantLstmCell
 from rnnqc.passes.analysis.custom_products import custom_cells
-from rnnqc.passes.analysis.deciding_inputs import deciding_inputs
+from rnnqc.passes.analysis.deciding_inputs import deciding_inputs, told_of_deciding
 from rnnqc.passes.analysis.elementwise_recurrences import ElementwiseRecurrence, elementwise_recurrences
 from rnnqc.passes.analysis.exported_weights import exported_weights
 from rnnqc.passes.analysis.find_recurrent_nodes import RecurrentNode, lowered_nodes, recurrent_nodes
@@ -61,6 +63,8 @@ class Inspection(Result):
         warnings: Warnings to read before lowering.
         states: Outputs by the input that they appear to become in the next call of a stream.
         quantized_outputs: The formats of outputs that are quantized values, by name.
+        inputs: What the model declares of its inputs.
+        outputs: The same of its outputs.
     """
 
     model: str
@@ -78,6 +82,8 @@ class Inspection(Result):
     warnings: Sequence[Told]
     states: Mapping[str, str]
     quantized_outputs: Mapping[str, Format]
+    inputs: Sequence[Declared]
+    outputs: Sequence[Declared]
 
     @property
     def slow_stock(self) -> str:
@@ -92,10 +98,7 @@ class Inspection(Result):
     @property
     def hints(self) -> list[str]:
         """Useful facts about the model, with the options to use."""
-        found = []
-        for name, numbers in self.deciding.items():
-            chosen = " or ".join(f"--bind {name}={n}" for n in (*map(str, numbers),) or ("VALUE",))
-            found.append(f"input {name!r} decides which branches run; for one use: rnnqc lower {chosen}")
+        found = told_of_deciding(self.deciding)
         if self.states:
             options = options_of_states(self.states)
             found.append(f"carries states from call to call; where data is the calls of a stream: {options}")
@@ -131,7 +134,8 @@ class Inspection(Result):
         ]  # fmt: skip
         rest = {**asdict(self.rest), "file_bytes": self.bytes}
         return {
-            "model": self.model, "opset": self.opset, "nodes": nodes, "independent_outputs": self.constant_outputs,
+            "model": self.model, "opset": self.opset, "inputs": [asdict(v) for v in self.inputs],
+            "outputs": [asdict(v) for v in self.outputs], "nodes": nodes, "independent_outputs": self.constant_outputs,
             "training_dropouts": self.dropouts, "rest": rest, "slow_stock": self.slow_stock,
             "points": self.points, "deciding_inputs": self.deciding, "likely_states": dict(self.states),
             "quantized_outputs": as_dicts(self.quantized_outputs),
@@ -169,7 +173,7 @@ def inspect(
         fold = bool(dims or bound_values(loaded.metadata))
         own = brings_its_own(loaded)
         PassManager(normal_form(keep_codes=own, fold=fold)).run(loaded)
-        states = states_of(proto, loaded.proto) or named_states(proto)
+        states = hinted_states(proto, loaded.proto)
         present, elementwise = recurrent_nodes(loaded), elementwise_recurrences(loaded)
         remarks = [*ReadQuantLstmCell()(loaded).remarks, *([] if own else DecomposeLstm()(loaded).remarks)]
     refused = {r.node: r for r in remarks if r.outcome is Outcome.FLOAT}
@@ -194,7 +198,8 @@ def inspect(
     warnings += all_told(Code.FIXED_LENGTH, lengths)
     return Inspection(
         loaded.source, opset, nodes, cells, notes, constant_outputs, dropouts, points, rest, loaded.size, elementwise,
-        deciding, warnings, states, read_outputs(loaded.metadata),
+        deciding, warnings, states, read_outputs(loaded.metadata), [Declared.of(v) for v in true_inputs(proto)],
+        [Declared.of(v) for v in proto.graph.output],
     )  # fmt: skip
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 
 from rnnqc.cells.forms import CUSTOM, FUSED, INTEGER, QCDQ, QONNX
@@ -19,6 +19,7 @@ from rnnqc.lowering.reports.rest_report import rest_report, stored_weights, told
 from rnnqc.lowering.reports.stock_speed import slower_without_library
 from rnnqc.lowering.reports.warnings import lowered_otherwise, suspected_steps, warnings_of, warnings_of_measurement
 from rnnqc.lowering.run import Passed
+from rnnqc.lowering.stages import MEASURE, Tell, nothing
 from rnnqc.measure.feeds import Level
 from rnnqc.passes.analysis.elementwise_recurrences import ACTION, ElementwiseRecurrence
 from rnnqc.passes.analysis.released_cells import WRITTEN_OUT
@@ -27,13 +28,14 @@ from rnnqc.passes.graph.nodes.quant_operators import CELL_OP
 from rnnqc.proto.random_values import random_values
 
 
-def judge(plan: Plan, passed: Passed, start: float | None = None) -> Report:
+def judge(plan: Plan, passed: Passed, start: float | None = None, tell: Tell = nothing) -> Report:
     """Makes the report of a lowering, without the size of its file.
 
     Args:
         plan: The plan of the lowering.
         passed: The result of its passes.
         start: When the lowering began (`time.perf_counter`), for `patience`; now by default.
+        tell: Called with the data on which the models are compared.
 
     Raises:
         CompileError: Nothing was lowered because calibration data is missing, or because an earlier lowering used other
@@ -66,7 +68,7 @@ def judge(plan: Plan, passed: Passed, start: float | None = None) -> Report:
         _refuse_float_nodes(report)
     if plan.options.strict_rest:
         _refuse_float_rest(report)
-    _measure(plan, passed, report, start)
+    _measure(plan, passed, report, start, tell)
     return report
 
 
@@ -130,9 +132,9 @@ def _refuse_written_out(entries: Sequence[Entry]) -> None:
 
 def refuse_other_forms(report: Report, form: str | None) -> None:
     """Raises CompileError if form qonnx is requested and no layer has a cell of it."""
-    if form == QONNX and not any(e.form == QONNX for e in report.entries):
+    if report.lacks(form):
         raise CompileError(
-            f"no cell of form {QONNX} was made: " + (" ".join(e.explanation for e in report.entries) or "no layer."),
+            f"no cell of form {form} was made: " + (" ".join(e.explanation for e in report.entries) or "no layer."),
             supported="LSTM layers with the formats of Brevitas' cell",
             action="see each node's, or choose another form",
         )
@@ -165,7 +167,7 @@ def _refuse_float_rest(report: Report) -> None:
         )
 
 
-def _measure(plan: Plan, passed: Passed, report: Report, start: float) -> None:
+def _measure(plan: Plan, passed: Passed, report: Report, start: float, tell: Tell) -> None:
     """Measures the SQNR if requested, and if something was lowered now or patience is infinite."""
     reference, patience = passed.reference, plan.options.patience
     if not (report.is_changed or report.rest.is_changed or patience == math.inf):
@@ -188,6 +190,13 @@ def _measure(plan: Plan, passed: Passed, report: Report, start: float) -> None:
             state = None
             text = f"the SQNR was measured on generated data, not on the calibration data: {error}"
             report.warnings.append(told(Code.CALIBRATION_DATA, text))
-    measure(report, reference.proto, candidate, levels, seconds, state=state)
+    measure(report, reference.proto, candidate, _told(levels, tell), seconds, state=state)
     report.warnings += all_told(Code.RANDOM_VALUES, random_values(reference.proto))
     report.warnings += all_told(Code.LOW_SQNR, warnings_of_measurement(report, calibrated=calibrated))
+
+
+def _told(levels: Iterable[Level], tell: Tell) -> Iterator[Level]:
+    """Yields the levels, and says for each that it is compared."""
+    for level in levels:
+        tell(f"{MEASURE}, {level.name}")
+        yield level

@@ -17,14 +17,14 @@ from rnnqc.evaluation.invalid_model_errors import (
     refuse_invalid_output,
     refusing_invalid_models,
 )
-from rnnqc.ir import Model
 from rnnqc.lowering.judge import judge, refuse_other_forms
 from rnnqc.lowering.options import REST_FLOAT, LowerOptions
 from rnnqc.lowering.plan import make_plan
 from rnnqc.lowering.record import record
 from rnnqc.lowering.reports.report import Lowered
 from rnnqc.lowering.run import run
-from rnnqc.passes import Instrument, Pass
+from rnnqc.lowering.stages import nothing
+from rnnqc.passes import Instrument
 from rnnqc.proto.given import Given, as_given
 from rnnqc.recipes.recipe import Recipe, override_texts
 
@@ -99,7 +99,7 @@ def lower(
         quantized_outputs: Names of outputs that become quantized values (int8, ...) in the format of their hidden or
             cell states; `report.quantized_outputs` and the metadata tell how to convert them to real values.
         instruments: Additional observers of the passes.
-        progress: Called with the name of each pass before it runs, and with the progress of a calibration.
+        progress: Called with what is being done, in words, again and again; with the progress of a calibration, too.
 
     Raises:
         CompileError: The model or the options cannot be handled; onnxruntime finds the graph, or the lowered one,
@@ -136,23 +136,11 @@ def lower_to_report(
     start, model = time.perf_counter(), as_given(model)
     plan = make_plan(model, options, progress)
     with located(plan.model.source):
-        passed = run(plan, [*instruments, *_told(progress)])
-        report = judge(plan, passed, start)
+        passed = run(plan, instruments, progress or nothing)
+        report = judge(plan, passed, start, progress or nothing)
         lowered = record(plan, passed, report)
     if not report.sqnr_db:  # otherwise both models ran
         refuse_invalid_input(model, lowered.proto)
         if options.measure:  # the measurement failed
             refuse_invalid_output(model, lowered.proto)
     return lowered
-
-
-def _told(progress: Callable[[str], None] | None) -> list[Instrument]:
-    return [] if progress is None else [_Progress(progress)]
-
-
-class _Progress(Instrument):
-    def __init__(self, tell: Callable[[str], None]) -> None:
-        self._tell = tell
-
-    def before_pass(self, pass_: Pass, model: Model) -> None:
-        self._tell(pass_.info.name)

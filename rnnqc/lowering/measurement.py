@@ -18,6 +18,7 @@ from rnnqc.measure.compare import LevelComparison, compare_levels, worst_level
 from rnnqc.measure.differences import unlike_texts
 from rnnqc.measure.feeds import FeedGenerator, Level, generated_levels
 from rnnqc.measure.runs import State
+from rnnqc.measure.verdict import Judged
 
 LEAST_SECONDS = 1.0
 """The minimum time for measuring."""
@@ -60,8 +61,9 @@ def measure(
         if not math.isnan(output.sqnr_db):
             report.sqnr_db[name], report.sqnr_level[name] = output.sqnr_db, level_name
     report.sqnr_levels = {level.name: {o.name: o.sqnr_db for o in level.outputs} for level in done}
-    report.sqnr_summary = _summary(report)
     own = [level for level in done if level.name == CALIBRATION_DATA]
+    report.negligible = {o.name: o.max_abs for level in own for o in level.outputs if Judged.of(o).is_negligible}
+    report.sqnr_summary = _summary(report)
     report.varying_db = {o.name: o.varying_db for level in own for o in level.outputs if o.varying_db < math.inf}
     report.constant = bool(done) and all(o.constant for level in done for o in level.outputs)
     report.unlike = list(dict.fromkeys(text for level in done for text in unlike_texts(level.outputs)))

@@ -208,7 +208,7 @@ def _statistics(
 
             def told(done: int, total: int | None) -> None:
                 if tell is not None:
-                    tell(f"calibrate, {done}{f' of {total}' if total else ''} samples done")
+                    tell(f"calibrating, {done}{f' of {total}' if total else ''} samples done")
 
             return calibrate(
                 source, options.calibration, state=options.state, batch=options.batch, progress=told,

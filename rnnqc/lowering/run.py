@@ -15,6 +15,7 @@ from rnnqc.ir import FLOAT_TAG, Model, info
 from rnnqc.lowering.executable import executable
 from rnnqc.lowering.plan import Plan
 from rnnqc.lowering.recovery import in_normal_form
+from rnnqc.lowering.stages import FIND, QUANTIZE, REST, WRITE, Stage, Tell, nothing
 from rnnqc.lowering.verification_feeds import CALIBRATION_DATA, GENERATED_DATA, verification_feeds
 from rnnqc.measure.feeds import FeedGenerator
 from rnnqc.passes import Instrument, PassManager, PassResult, Timing, VerifyNumerics
@@ -91,8 +92,13 @@ class Passed:
         return [r for r in self.remarks if r.outcome is outcome]
 
 
-def run(plan: Plan, instruments: Sequence[Instrument] = ()) -> Passed:
+def run(plan: Plan, instruments: Sequence[Instrument] = (), tell: Tell = nothing) -> Passed:
     """Runs the passes on the plan's model.
+
+    Args:
+        plan: The plan of the lowering.
+        instruments: Observers of the passes.
+        tell: Called with the stage that begins or goes on.
 
     Raises:
         CompileError: A pass cannot handle the model.
@@ -103,15 +109,19 @@ def run(plan: Plan, instruments: Sequence[Instrument] = ()) -> Passed:
     reference = Reference(executable(plan.model.proto)) if compares else None
     verifier = _verifier(plan, reference) if options.verify and reference is not None else None
     observers = [timing, *instruments, *([] if verifier is None else [verifier])]
+
+    def at(stage: str) -> list[Instrument]:
+        return [Stage(tell, f"{stage}, checking every pass" if options.verify else stage), *observers]
+
     exported = exported_weights(plan.model)
-    model, results, warnings = _normalize(plan, observers, reference)
+    model, results, warnings = _normalize(plan, at(FIND), reference)
     nodes, elementwise = recurrent_nodes(model), elementwise_recurrences(model)
-    results += PassManager(plan.passes, observers, given=plan.given).run(model)
+    results += PassManager(plan.passes, at(QUANTIZE), given=plan.given).run(model)
     rest = chosen_weights(model, plan.recipe) if plan.rest_passes else rest_weights(model)
-    results += PassManager(plan.rest_passes, observers, given=plan.given).run(model)
+    results += PassManager(plan.rest_passes, at(REST), given=plan.given).run(model)
     rest_left = chosen_weights(model, plan.recipe) if plan.rest_passes else rest
-    results += PassManager(plan.output_passes, observers, given=plan.given).run(model)
-    results += PassManager(plan.last_passes, observers, given=plan.given).run(model)
+    results += PassManager(plan.output_passes, at(WRITE), given=plan.given).run(model)
+    results += PassManager(plan.last_passes, at(WRITE), given=plan.given).run(model)
     cells = model.cells
     _release_finished_cells(model, plan.form)
     measured = reference if options.measure else None

@@ -1,4 +1,4 @@
-"""Makes Brevitas exports runnable in sessions: with their own quantization, at the speed of fused cells."""
+"""Makes models that onnxruntime refuses runnable in sessions; Brevitas exports at the speed of fused cells."""
 
 from __future__ import annotations
 
@@ -6,23 +6,19 @@ import onnx
 
 from rnnqc.errors import CompileError
 from rnnqc.ir import Model
-from rnnqc.lowering.executable import brings_its_own
+from rnnqc.lowering.executable import brings_its_own, executable
 from rnnqc.lowering.lower import lower
-from rnnqc.passes import PassManager
-from rnnqc.passes.pipeline import normal_form
 from rnnqc.proto.given import Given
 
 
 def runnable(model: Given) -> onnx.ModelProto | None:
-    """Converts a Brevitas export that does not run to a model that does, with its own quantization; None for others."""
+    """Lowers a Brevitas export with its own quantization; converts others as `executable` does; None if they run."""
     try:
         loaded = Model.load(model)
         if brings_its_own(loaded):
             return lower(model).proto
-        repair, *others = normal_form(keep_codes=True)
-        if not repair(loaded).statistics["squeezes"]:
-            return None
-        PassManager(others).run(loaded)
+        proto = loaded.proto
+        made = executable(proto)
     except CompileError:
         return None
-    return loaded.proto
+    return None if made is proto else made

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import onnx
 
 from rnnqc.data.given_data import Data
 from rnnqc.data.input_uses import MOVERS
+from rnnqc.data.streaming import Outputs
 from rnnqc.errors import CompileError
 from rnnqc.evaluation.numerics import decibels
 from rnnqc.ir import DOMAIN
-from rnnqc.measure.differences import OutputComparison
+from rnnqc.measure.differences import QUIET, OutputComparison
 from rnnqc.measure.feeds import Level
 from rnnqc.measure.runs import Calls, Runner, State
 from rnnqc.measure.tally import tallied
@@ -22,8 +23,6 @@ from rnnqc.measure.time_axes import TimeAxis, in_normal_form, output_axes, time_
 from rnnqc.proto.given import Given, proto_of
 from rnnqc.proto.graph_walks import blocks_of, branch_results
 
-QUIET = 0.1
-"""Below this share of the full scale, SQNR says nothing about an output, such as a probability of 2e-4 against 1e-4."""
 _UNIT = ("Sigmoid", "HardSigmoid")
 _KEEPS: dict[str, int | None] = {**MOVERS, "ReduceMean": 0, "ReduceMax": 0}
 del _KEEPS["TopK"]  # its second output holds indices
@@ -50,6 +49,7 @@ def compare_models(
     *,
     names: tuple[str, str] = ("the float model", "the lowered model"),
     state: State = None,
+    progress: Callable[[int, int], None] | None = None,
 ) -> list[OutputComparison]:
     """Runs both models on every feed and compares each output, over time, too.
 
@@ -62,26 +62,34 @@ def compare_models(
         names: Names of the two models in messages.
         state: Outputs by the input they become in the next call, or texts `IN:OUT`: the feeds are then the calls of a
             stream, and each model carries its own states.
+        progress: Called with the number of calls done so far, and the total.
 
     Raises:
         CompileError: A model does not run, they have different outputs, or the data does not fit.
     """
     reference, candidate = proto_of(reference), proto_of(candidate)
     calls = Calls.of(feeds, reference, state)
-    axes = output_axes(reference)
+    axes, unit = output_axes(reference), unit_outputs(reference)
     second = Runner(candidate, names[1])
     try:
-        return compare_runs(Runner(reference, names[0]), second, calls, axes)
+        return compare_runs(Runner(reference, names[0]), second, calls, axes, unit, progress)
     except CompileError:
         normal = in_normal_form(reference)
         if normal is None:
             raise
         with contextlib.suppress(CompileError):
-            return compare_runs(Runner(normal, names[0]), second, calls, axes)
+            return compare_runs(Runner(normal, names[0]), second, calls, axes, unit, progress)
         raise
 
 
-def compare_runs(first: Runner, second: Runner, calls: Calls, axes: Mapping[str, TimeAxis]) -> list[OutputComparison]:
+def compare_runs(
+    first: Runner,
+    second: Runner,
+    calls: Calls,
+    axes: Mapping[str, TimeAxis],
+    unit: Collection[str] = (),
+    progress: Callable[[int, int], None] | None = None,
+) -> list[OutputComparison]:
     """Runs two models on the same calls, in step, and compares each output that is a tensor.
 
     Args:
@@ -89,12 +97,24 @@ def compare_runs(first: Runner, second: Runner, calls: Calls, axes: Mapping[str,
         second: The other one.
         calls: The calls that both run on.
         axes: The time axes of outputs.
+        unit: Outputs that a sigmoid makes.
+        progress: Called with the number of calls done so far, and the total.
 
     Raises:
         CompileError: A model does not run, or they have different outputs.
     """
-    tallies = tallied(calls, first.outputs(calls), second.outputs(calls), axes, (first.name, second.name))
+    ours, theirs = first.outputs(calls), second.outputs(calls)
+    if progress is not None:
+        theirs = _counted(theirs, len(calls.pieces), progress)
+    tallies = tallied(calls, ours, theirs, axes, (first.name, second.name), unit)
     return [tally.result() for tally in tallies.values()]
+
+
+def _counted(outputs: Iterator[Outputs], total: int, progress: Callable[[int, int], None]) -> Iterator[Outputs]:
+    """Yields the outputs, and says how many there were."""
+    for done, made in enumerate(outputs, 1):
+        progress(done, total)
+        yield made
 
 
 def compare_levels(
@@ -128,8 +148,8 @@ def compare_levels(
     first, second = Runner(reference, names[0], optimize=optimize), Runner(candidate, names[1], optimize=optimize)
     for level in levels:
         calls = Calls.of(level.feeds, reference, state)
-        outputs = compare_runs(first, second, calls, axes)
-        yield LevelComparison(level.name, outputs if level.is_given else judged(outputs, unit))
+        outputs = compare_runs(first, second, calls, axes, unit)
+        yield LevelComparison(level.name, outputs if level.is_given else judged(outputs))
 
 
 def worst_level(levels: Iterable[LevelComparison]) -> dict[str, tuple[str, OutputComparison]]:
@@ -207,9 +227,9 @@ def _is_unit(name: str, makers: dict[str, onnx.NodeProto]) -> bool:
     return True
 
 
-def judged(outputs: Collection[OutputComparison], unit: Collection[str]) -> list[OutputComparison]:
-    """Replaces the SQNR of nearly zero outputs in `unit` by that against `QUIET` of their full scale."""
-    return [_loud(o) if o.name in unit and 0.0 < o.rms_error < math.inf and o.rms < QUIET else o for o in outputs]
+def judged(outputs: Iterable[OutputComparison]) -> list[OutputComparison]:
+    """Replaces the SQNR of outputs near zero by that against `QUIET` of their full scale."""
+    return [_loud(o) if o.near_zero and 0.0 < o.rms_error < math.inf else o for o in outputs]
 
 
 def _loud(output: OutputComparison) -> OutputComparison:

@@ -16,11 +16,15 @@ from rnnqc.evaluation.numerics import decibels
 Array = npt.NDArray[Any]
 
 GROWTH_DB = 3.0
-"""The error counts as growing if the last quarter of time is this much worse than the first."""
+"""The error counts as growing if it is this much larger in the last quarter of time than in the first."""
+GROWING, STEADY, UNJUDGED = "growing", "steady", "too short"
+"""Trends of an error over time."""
 FEWEST_STEPS = 8
 """With fewer steps growth is not judged."""
 MOST_CODES = 2**16
 """Values with more different magnitudes are not quantized values."""
+QUIET = 0.1
+"""Below this share of the full scale, SQNR says little about an output, such as a probability of 2e-4 against 1e-4."""
 _FEWEST_MAGNITUDES = 4
 NEARLY_CONSTANT = 0.99
 """An output is nearly constant if its mean has this share of its power: values within a tenth around the mean."""
@@ -40,6 +44,7 @@ class StepComparison:
         equal_codes: Share of equal quantized values; None where the output is not quantized.
         spans_db: SQNR of up to eight equal spans of time, in order.
         quarters_db: SQNR of the four quarters of time; with fewer steps than four, of each step.
+        quarters_error: Root mean square of the differences in each of them.
     """
 
     unit: str
@@ -51,6 +56,7 @@ class StepComparison:
     equal_codes: tuple[float, ...] | None
     spans_db: tuple[float, ...]
     quarters_db: tuple[float, ...]
+    quarters_error: tuple[float, ...]
 
     @property
     def worst(self) -> int:
@@ -59,13 +65,25 @@ class StepComparison:
 
     @property
     def growing(self) -> bool:
-        """Whether the last quarter of time is the worst, and worse than the first by `GROWTH_DB` or more.
+        """Whether the last quarter of time is the worst, and its error larger than in the first by `GROWTH_DB` or more.
 
+        It has to be larger both by itself and against the signal: where the signal alone fades, nothing accumulates.
         (In the very first steps the states hardly differ yet, so a rising error there means nothing.)
         """
         first, last = self.quarters_db[0], self.quarters_db[-1]
-        grown = last < math.inf and last <= first - GROWTH_DB
-        return len(self.sqnr_db) >= FEWEST_STEPS and grown and last == min(self.quarters_db)
+        fallen = last < math.inf and last <= first - GROWTH_DB and last == min(self.quarters_db)
+        risen = self.quarters_error[-1] >= self.quarters_error[0] * 10.0 ** (GROWTH_DB / 20.0)
+        return len(self.sqnr_db) >= FEWEST_STEPS and fallen and risen
+
+    @property
+    def trend(self) -> str:
+        """The trend of the error over time."""
+        return trend(len(self.sqnr_db), growing=self.growing)
+
+
+def trend(steps: int, *, growing: bool) -> str:
+    """Returns the trend of an error over this many steps, in words."""
+    return GROWING if growing else STEADY if steps >= FEWEST_STEPS else UNJUDGED
 
 
 @dataclass(frozen=True)
@@ -91,6 +109,7 @@ class OutputComparison:
         whole_numbers: Whether the first model's values are integers or booleans.
         mean: The mean of the first model's values, of those finite in both.
         deviation: Root mean square of their deviation from the mean (`rnnqc.measure.spread`); 0 if constant.
+        unit: Whether a sigmoid makes the values: from 0 to 1.
     """
 
     name: str
@@ -110,6 +129,12 @@ class OutputComparison:
     whole_numbers: bool = False
     mean: float = 0.0
     deviation: float = 0.0
+    unit: bool = False
+
+    @property
+    def near_zero(self) -> bool:
+        """Whether these are values from 0 to 1 that stay so near zero on this data that their SQNR says little."""
+        return self.unit and self.rms < QUIET
 
     @property
     def constant(self) -> bool:

@@ -32,8 +32,12 @@ from rnnqc.proto.graph_walks import blocks_of, named_tensors
 
 MAGNITUDES = (1.0, 0.1, 3.0, 10.0, 30.0)
 """Magnitudes of generated floats; the usual one first."""
+USUAL = "usual values"
+"""The first kind of generated data for a model whose inputs are whole numbers."""
 BEYOND = 4.0
 """The factor for states that come from elsewhere than the layer itself."""
+STREAM = 16
+"""The number of calls of a generated stream."""
 LONG_LENGTH = 512
 """Length of generated sequences if the model needs long ones, such as one that frames sound."""
 MOST_LENGTHS = 16
@@ -158,6 +162,8 @@ def generated_levels(
     kinds = [(f"magnitude {m:g}", Values(m)) for m in MAGNITUDES]
     kinds.append(("frequent indices", Values(frequent=True)))
     kinds.append((f"states {BEYOND:g} times as large", Values(beyond=BEYOND)))
+    if all(array.dtype.kind != "f" for array in generator.feeds(0).values()):
+        kinds[0] = (USUAL, kinds[0][1])  # tokens have no magnitude
     seen: list[Feeds] = []
     for name, values in kinds:
         first = _without_states([generator.feeds(0, values=values)], carried)[0]
@@ -176,14 +182,19 @@ def _without_states(feeds: list[Feeds], carried: Mapping[str, str] | None) -> li
     return [first, *({n: a for n, a in feed.items() if n not in carried} for feed in feeds[1:])]
 
 
-def generated_feeds(proto: onnx.ModelProto, count: int = 2) -> list[Feeds]:
-    """Generates feeds with usual values for a float model.
+def generated_feeds(proto: onnx.ModelProto, count: int = 2, carried: Mapping[str, str] | None = None) -> list[Feeds]:
+    """Generates feeds with usual values for a float model: the first of `generated_levels`.
+
+    Args:
+        proto: The model.
+        count: How many.
+        carried: Outputs by the input they become, for calls of a stream.
 
     Raises:
         CompileError: It runs on none of the generated data.
     """
     generator = FeedGenerator(proto).checked()
-    return [generator.feeds(seed) for seed in range(count)]
+    return _without_states([generator.feeds(seed) for seed in range(count)], carried)
 
 
 def _is_finite(output: object) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,6 +27,7 @@ def tallied(
     second: Iterable[Outputs],
     axes: Mapping[str, TimeAxis],
     names: tuple[str, str],
+    unit: Collection[str] = (),
 ) -> dict[str, OutputTally]:
     """Collects the differences of each output that is a tensor, by its name.
 
@@ -36,6 +37,7 @@ def tallied(
         second: Outputs of the second one.
         axes: The time axes of outputs.
         names: The names of the two models in messages.
+        unit: Outputs that a sigmoid makes.
 
     Raises:
         CompileError: A model does not run, or they have different outputs.
@@ -49,7 +51,7 @@ def tallied(
             x, y = np.asarray(a[name]), np.asarray(b[name])
             if name not in tallies:
                 axis = axes[name].of(x, call.feed) if name in axes else None
-                tallies[name] = OutputTally(name, axis, bool(calls.carried))
+                tallies[name] = OutputTally(name, axis, bool(calls.carried), unit=name in unit)
             tallies[name].add(x, y, call.restart)
     return tallies
 
@@ -61,10 +63,12 @@ class OutputTally:
         name: Name of the output.
         axis: The time axis; None where there is none.
         stream: Whether calls continue the sequence of the call before.
+        unit: Whether a sigmoid makes the output.
     """
 
-    def __init__(self, name: str, axis: int | None, stream: bool) -> None:
+    def __init__(self, name: str, axis: int | None, stream: bool, *, unit: bool = False) -> None:
         self.name = name
+        self._unit = unit
         self._axis, self._stream = axis, stream
         self._rows = _Rows()
         self._spread = Spread()
@@ -134,6 +138,7 @@ class OutputTally:
         steps = None
         if self._axis is not None or self._stream:
             by_step = [rows.merged(t, t + 1) for t in range(rows.size)]
+            quarters = [rows.merged(a, b) for a, b in _spans(len(by_step), 4)]
             by_call = self._axis is None or (self._stream and self._single)
             steps = StepComparison(
                 "call" if by_call else "time step",
@@ -144,7 +149,8 @@ class OutputTally:
                 tuple(s.equal for s in by_step),
                 None if codes is None else tuple(_share(c, n) for c, n in zip(codes, rows.count, strict=True)),
                 tuple(rows.merged(a, b).sqnr_db for a, b in _spans(len(by_step), 8)),
-                tuple(rows.merged(a, b).sqnr_db for a, b in _spans(len(by_step), 4)),
+                tuple(q.sqnr_db for q in quarters),
+                tuple(q.rms_error for q in quarters),
             )
         return OutputComparison(
             self.name,
@@ -164,6 +170,7 @@ class OutputTally:
             self._whole and self._calls > 0,
             total.mean,
             self._spread.deviation,
+            self._unit,
         )
 
 

@@ -19,8 +19,14 @@ SAME = 0.99
 GOOD_LOSS, WATCH_LOSS = 0.005, 0.02
 """Allowed loss of accuracy, in its own unit; for perplexity twice that, relative to the float model's."""
 
+NEGLIGIBLE = 0.01
+"""An error of a value from 0 to 1 that is never larger says nothing against the model where the value is near zero."""
+
 SHOWS_LITTLE = "every output has one value on this data, so this comparison shows little"
 """Of models whose outputs saturate on noise, say: any other model that saturates would be as good."""
+
+
+RISES = " Compare on data on which it rises, or measure the task (rnnqc evaluate), before you ship it."
 
 
 @dataclass(frozen=True)
@@ -35,6 +41,8 @@ class Judged:
         growing: Whether the error grows over time.
         varying_db: SQNR of the deviation from the mean, if the output is nearly constant.
         constant: Whether the output does not vary at all on the data.
+        near_zero: Whether it has values from 0 to 1 that are all but zero on the data.
+        max_abs: Largest absolute difference.
     """
 
     name: str
@@ -44,13 +52,18 @@ class Judged:
     growing: bool = False
     varying_db: float = math.inf
     constant: bool = False
+    near_zero: bool = False
+    max_abs: float = math.inf
 
     @classmethod
     def of(cls, output: OutputComparison, *, varying: bool = True) -> Judged:
         """Returns the figures of a comparison; `varying`: the deviation from the mean counts."""
         growing = output.steps is not None and output.steps.growing
         deviation_db = output.varying_db if varying else math.inf
-        return cls(output.name, output.sqnr_db, output.equal, output.unlike, growing, deviation_db, output.constant)
+        return cls(
+            output.name, output.sqnr_db, output.equal, output.unlike, growing, deviation_db, output.constant,
+            output.near_zero, output.max_abs,
+        )  # fmt: skip
 
     @property
     def level(self) -> Level:
@@ -60,7 +73,12 @@ class Judged:
         near = self.sqnr_db >= GOOD_DB or self.equal >= SAME
         if near and not self.growing and not self.hides:
             return "good"
-        return "watch" if near or self.sqnr_db >= WATCH_DB else "bad"
+        return "watch" if near or self.sqnr_db >= WATCH_DB or self.is_negligible else "bad"
+
+    @property
+    def is_negligible(self) -> bool:
+        """Whether a low SQNR shows little, because the output is near zero on the data and the error is tiny, too."""
+        return self.near_zero and self.sqnr_db < GOOD_DB and self.max_abs <= NEGLIGIBLE
 
     @property
     def hides(self) -> bool:
@@ -152,7 +170,7 @@ def verdict_of(outputs: Iterable[Judged], task: Task | None = None) -> Verdict |
     }
     exact = worst.sqnr_db == math.inf and not worst.unlike
     figure = "bit-exact" if exact and worst.equal == 1.0 else f"{worst.sqnr_db:.1f} dB"
-    advised = "" if shows_little else advice[level]
+    advised = "" if shows_little else RISES if worst.is_negligible else advice[level]
     return Verdict(level, figure.replace("-", "−") if not exact else figure, said + advised)
 
 
@@ -169,4 +187,7 @@ def _said(worst: Judged, count: int, is_least: bool) -> str:
     text += f", {worst.equal:.1%} of them are equal" if worst.equal >= SAME and worst.sqnr_db < GOOD_DB else ""
     if worst.hides:
         text += f", but {error_share(worst.varying_db)} of what varies: nearly all of the output is its mean"
-    return f"{text}, and grows over time." if worst.growing else f"{text}."
+    text += ", and grows over time" if worst.growing else ""
+    if worst.is_negligible:
+        text += f"; but these are near zero on this data, of a range from 0 to 1, and {worst.max_abs:.2g} off at most"
+    return f"{text}."

@@ -239,8 +239,7 @@ def _base(name: Any, source: str) -> Recipe | None:
     path = _BUILTIN / f"{name}.toml"
     if not isinstance(name, str) or not re.fullmatch(r"[\w-]+", name) or not path.is_file():
         raise UsageError(f"{source}: base = {name!r}.", supported="the name of a recipe that comes with rnnqc")
-    text = path.read_text(encoding="utf-8")
-    return parse_recipe(text, f"{name}.toml")
+    return parse_recipe(_text(name), path.name)
 
 
 def override_texts(overrides: Iterable[str]) -> tuple[str, ...]:
@@ -302,7 +301,7 @@ def recipe_text(name: str) -> str:
     load_recipe(name)
     if name.endswith(".toml"):
         return Path(name).read_text(encoding="utf-8")
-    return (_BUILTIN / f"{name}.toml").read_text(encoding="utf-8")
+    return _text(name)
 
 
 def builtin_recipes() -> list[Recipe]:
@@ -316,5 +315,11 @@ def _own_copy(recipe: Recipe) -> Recipe:
 
 @functools.cache
 def _builtin_recipes() -> list[Recipe]:
-    files = sorted((f for f in _BUILTIN.iterdir() if f.name.endswith(".toml")), key=lambda f: f.name)
-    return [replace(parse_recipe(f.read_text(encoding="utf-8"), f.name), own=0) for f in files]
+    files = sorted(f.name for f in _BUILTIN.iterdir() if f.name.endswith(".toml"))
+    names = [f.removesuffix(".toml") for f in files]
+    return [replace(parse_recipe(_text(name), name), name=name, own=0) for name in names]
+
+
+def _text(name: str) -> str:
+    """The TOML text of the built-in recipe `name`, which is the name of its file."""
+    return (_BUILTIN / f"{name}.toml").read_text(encoding="utf-8")

@@ -69,6 +69,7 @@ class OutputEvidence:
         values: The values with the largest error, over time; None for integer outputs.
         varying_db: SQNR of the deviation from the mean, where the mean is nearly all of the output; else infinite.
         constant: Whether it does not vary at all on the data.
+        near_zero: Whether it has values from 0 to 1 that are all but zero on the data.
     """
 
     name: str
@@ -82,6 +83,7 @@ class OutputEvidence:
     values: Values | None = None
     varying_db: float = math.inf
     constant: bool = False
+    near_zero: bool = False
 
 
 @dataclass(frozen=True)
@@ -274,7 +276,8 @@ class Evidence:
         """Whether the lowered model is close enough to the float model; None without outputs."""
         judged = [
             Judged(
-                o.name, o.sqnr_db, o.equal, o.unlike, o.curve is not None and o.curve.growing, o.varying_db, o.constant
+                o.name, o.sqnr_db, o.equal, o.unlike, o.curve is not None and o.curve.growing, o.varying_db, o.constant,
+                o.near_zero, o.max_abs,
             )
             for o in self.outputs
         ]  # fmt: skip

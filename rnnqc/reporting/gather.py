@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import itertools
 import re
+import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any
 
 import numpy.typing as npt
@@ -27,9 +29,11 @@ from rnnqc.errors import CompileError, located
 from rnnqc.formats.quantized_outputs import read_outputs
 from rnnqc.ir import Model
 from rnnqc.lowering.executable import brings_its_own, executable
+from rnnqc.lowering.lowered_before import is_lowered
 from rnnqc.lowering.options import REST_FLOAT
 from rnnqc.lowering.reports.report import Lowered, Report
-from rnnqc.measure.feeds import generated_feeds
+from rnnqc.measure.compare import unit_outputs
+from rnnqc.measure.feeds import STREAM, generated_feeds
 from rnnqc.measure.runs import Calls
 from rnnqc.measure.time_axes import output_axes
 from rnnqc.passes.normalize.remove_sorting import RemoveSorting
@@ -46,7 +50,6 @@ from rnnqc.reporting.origin import (
     check_same_recurrences,
     differences,
     distance,
-    is_lowered,
     mismatch,
     same_outputs,
 )
@@ -67,6 +70,7 @@ from rnnqc.timing import environment
 Array = npt.NDArray[Any]
 LAYERS, POINTS, SENSITIVITY, TIMES = "layers", "points", "sensitivity", "times"
 GENERATED = 4
+"""The number of generated feeds without states."""
 SHARE_OF_GROUPS = 5
 """Overrides of groups get at most one in this many of the models that may be measured."""
 OLDER = (
@@ -77,12 +81,11 @@ NO_POINTS = "no layer has quantization points: a recipe chooses the formats of w
 NOTHING = "no layer of the model was lowered by rnnqc."
 OTHER_STATISTICS = (
     "The statistics that the model was calibrated with are not at hand: scales are those of the model, but what else "
-    "follows from statistics (error-compensated weights) was made from the data of this report. Give the statistics "
-    "file with --stats STATS.json."
+    "follows from statistics (error-compensated weights) was made from the data of this report."
 )
 UNKNOWN_STATISTICS = (
-    "the model was calibrated, and made again with statistics of the data of this report it is more than 1 dB apart: "
-    "give its statistics with --stats STATS.json."
+    "the model was calibrated on other data, and made again with statistics of the data of this report it is more than "
+    "1 dB apart."
 )
 ANOTHER = "made again, the model is another one (see the top of this page); what is measured on that says nothing here."
 OWN = "the model brings its own quantization; no recipe of rnnqc chose its formats."
@@ -114,7 +117,7 @@ class _Gathering:
             reference = executable(subject.float_proto)
             self.state = state_pairs(subject.state, reference)
             self.feeds = self._feeds(reference, candidate)
-            options.tell("float model")
+            options.tell("running the float model")
             try:
                 self.quality = self._quality(reference)
             except CompileError as error:
@@ -142,7 +145,8 @@ class _Gathering:
     def _feeds(self, reference: onnx.ModelProto, candidate: onnx.ModelProto) -> list[Feeds]:
         data = self.subject.data
         if data is None:
-            return generated_feeds(with_dimensions_of(reference, candidate), GENERATED)
+            sized = with_dimensions_of(reference, candidate)
+            return generated_feeds(sized, STREAM if self.state else GENERATED, self.state)
         opened = open_feeds(data, reference, self.state)
         taken = itertools.islice(opened, self.options.samples)
         return list(checked(taken, reference, None, self.state, True, filled=True))
@@ -161,7 +165,7 @@ class _Gathering:
             own = brings_its_own(Model.load(self.subject.float_proto))
             return self._without_measurements(OWN if own else OLDER)
         relowering = self._relowering(self.record)
-        self.options.tell("lower again")
+        self.options.tell("lowering the float model again")
         with located(self.subject.float_name):
             made = relowering.lower()
             check_same_recurrences(self.recurrences, recurrences_of(made.model))
@@ -169,7 +173,8 @@ class _Gathering:
         if not relowering.exact:
             unknown = unlike == UNKNOWN_STATISTICS
             text = f"Layers, points and overrides were not measured: {unlike}" if unknown else OTHER_STATISTICS
-            evidence.warnings.append(told(Code.NOT_MEASURED, text))
+            unlike += f" {self._how_to_give_statistics}" if unknown else ""
+            evidence.warnings.append(told(Code.NOT_MEASURED, f"{text} {self._how_to_give_statistics}"))
         if unlike:
             return self._without_measurements(unlike)
         self._describe(self.subject.report or made.report)
@@ -194,10 +199,12 @@ class _Gathering:
     def _outputs(self) -> list[Outputs]:
         """Runs the lowered model and compares its outputs with the float model's."""
         evidence, quality, names = self.evidence, self.quality, (self.subject.float_name, self.subject.quant_name)
-        self.options.tell("quantized model")
+        self.options.tell("running the quantized model")
         with located(self.subject.quant_name):
             outputs = quality.outputs(self.candidate)
-        evidence.outputs = output_evidence(quality, outputs, output_axes(self.reference), names)
+        axes, unit = output_axes(self.reference), unit_outputs(self.reference)
+        given = self.subject.data is not None
+        evidence.outputs = output_evidence(quality, outputs, axes, names, unit, given=given)
         evidence.sqnr_db = quality.score(outputs).mean_db
         return outputs
 
@@ -231,9 +238,30 @@ class _Gathering:
             quantized_outputs=[*read_outputs(self.quant.metadata)],
         )  # fmt: skip
         if record.statistics and statistics is None:
-            relowering.statistics = self._statistics(record)
+            made = relowering.statistics = self._statistics(record)
+            relowering.exact = made.digest == record.statistics
+            if relowering.exact and isinstance(self.subject.data, str) and self.options.samples is None:
+                self.evidence.recipe["statistics"] = ["--calibration", self.subject.data, *self._state_words]
         relowering.pin(self.recurrences)
         return relowering
+
+    @property
+    def _state_words(self) -> list[str]:
+        """The options that carry the states."""
+        return [word for text in self.evidence.data["states"] for word in ("--state", text)]
+
+    @property
+    def _how_to_give_statistics(self) -> str:
+        """Advice for a report without the statistics of a calibration: `lower --calibration` leaves no file of them."""
+        recipe, given = self.evidence.recipe, self.evidence.float_model
+        words = ["rnnqc", "calibrate", given if Path(given).is_file() else "MODEL", "--data", "DATA"]
+        words += self._state_words
+        words += [word for name, size in recipe["dims"].items() for word in ("--dim", f"{name}={size}")]
+        words += [word for name, value in recipe["bind"].items() for word in ("--bind", f"{name}={value}")]
+        return (
+            "Report on the data that it was calibrated with (--data DATA), or give the statistics of that data with "
+            f"--stats STATS.json; {shlex.join([*words, '-o', 'STATS.json'])} makes them."
+        )
 
     def _describe(self, report: Report | None) -> None:
         evidence = self.evidence
@@ -250,7 +278,7 @@ class _Gathering:
         """Measures the cost of int8 weights around the recurrent layers: lowers the model again without them."""
         if not made.report.rest.is_changed:
             return
-        self.options.tell("rest")
+        self.options.tell("measuring the cost of int8 around the layers")
         plain = relowering.lower(rest=REST_FLOAT)
         before, after = (self.quality.score(self.quality.outputs(m.proto)) for m in (plain, made))
         self.evidence.rest = RestCost(
@@ -270,16 +298,16 @@ class _Gathering:
         self.evidence.calibration = CalibrationGain(before.mean_db, after.mean_db, before.worst_db, after.worst_db)
 
     def _statistics(self, record: RecipeRecord) -> Statistics:
-        self.options.tell("calibrate")
+        self.options.tell("calibrating")
         with located(self.subject.float_name):
             return calibrate(
                 self.subject.float_proto, self.feeds, state=self.state, dims=record.dims,
-                progress=lambda done, total: self.options.tell("calibrate", done, total),
+                progress=lambda done, total: self.options.tell("calibrating, samples", done, total),
             )  # fmt: skip
 
     def _layers(self, relowering: Relowering) -> None:
         evidence = self.evidence
-        self.options.tell("layers over time")
+        self.options.tell("comparing the layers over time")
         proto, fold = self.as_lowered
         watched = watch_layers(proto, fold=fold)
         quality = self._quality(watched.proto)
@@ -300,28 +328,30 @@ class _Gathering:
         with located(self.subject.float_name):
             proto, fold = self.as_lowered
             found = weights_evidence(Model.load(proto), qcdq, fold=fold)
-            self.options.tell("points")
+            self.options.tell("comparing every quantized value")
             task = prepare(Model.load(proto), self.state, False, fold=fold).task
             pieces: Iterable[Piece] = (
                 stream(self.feeds, self.subject.float_proto, self.state, None)
                 if self.state
                 else batches(self.feeds, task.axes, Selection(), task.rows)
             )
-            found += observe_activations(task, self._told("points", pieces), recurrences_of(qcdq.model))
+            found += observe_activations(
+                task, self._told("comparing every quantized value, calls", pieces), recurrences_of(qcdq.model)
+            )
         found.sort(key=lambda p: (-p.clipped if p.clipped > CLIPS else 0.0, p.sqnr_db, p.point))
         self.evidence.points = found
 
     def _told(self, stage: str, pieces: Iterable[Piece]) -> Iterator[Piece]:
         """Yields `pieces` and reports progress for each."""
         for count, piece in enumerate(pieces):
-            self.options.tell(f"{stage}, {count} done")
+            self.options.tell(stage, count)
             yield piece
 
     def _sensitivities(self, relowering: Relowering, made: Lowered, qcdq: Lowered) -> None:
         evidence, options = self.evidence, self.options
 
         def told(done: int, total: int) -> None:
-            options.tell("sensitivity", done, total)
+            options.tell("measuring what each quantized value costs, models", done, total)
 
         quality, seen = self.quality, {p.point: p for p in evidence.points}
         own = Trials(lambda rules: relowering.lower(rules, pinned=False), quality)
@@ -330,14 +360,14 @@ class _Gathering:
         candidates = Candidates(relowering.record.recipe, recurrences_of(made.model), seen, calibrated)
 
         def tried(count: int) -> None:
-            options.tell(f"repairs, {count} tried")
+            options.tell("trying overrides, models", count)
 
         budget = self.budget
         repairs = Repairs(own, own.measured(made), candidates, budget, tried)
         kept = min(repairs.most_of_many, options.bounds.models // SHARE_OF_GROUPS)
         base, points = float_points.measured(qcdq), recurrences_of(qcdq.model)
         self._take(find_sensitivities(float_points, base, points, budget, kept, told))
-        options.tell("repairs")
+        options.tell("trying overrides")
         few = repairs.of_few(evidence.sensitivities)
         found = [*few, *repairs.of_many(evidence.sensitivities, few)]
         evidence.untried = repairs.untried
@@ -355,7 +385,7 @@ class _Gathering:
             evidence.warnings.append(told(Code.NOT_MEASURED, text))
 
     def _times(self, relowering: Relowering) -> None:
-        self.options.tell("times")
+        self.options.tell("measuring times")
         self._times_of_repairs(relowering)
         layers = {r.node for r in self.recurrences.values()}
         self.evidence.times = time_layers(self.subject.float_proto, relowering, layers, self.quality.calls.feeds[0])

@@ -103,7 +103,7 @@ def watch_layers(model: onnx.ModelProto, *, fold: bool = False) -> Watched:
         if brought is not None:
             proto, name = brought
             node = observed.point == Y
-            outputs[layer] = Seen(name, observed.rank, node or observed.step or observed.stacked, node)
+            outputs[layer] = Seen(name, observed.rank, node or observed.step, node)
     return Watched(proto, outputs)
 
 

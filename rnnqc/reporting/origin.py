@@ -8,12 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from rnnqc.cells.forms import FLOAT
 from rnnqc.errors import CompileError, UsageError
-from rnnqc.ir import Model, info
-from rnnqc.lowering.executable import brings_its_own
+from rnnqc.ir import Model
+from rnnqc.lowering.lowered_before import is_lowered
 from rnnqc.passes.analysis.find_recurrent_nodes import lowered_nodes
-from rnnqc.passes.graph.nodes.lstm_node import WEIGHTS_TAG
-from rnnqc.recipes.recipe_record import RECIPE_KEY
 from rnnqc.search.recurrences import Recurrence
 
 APART_DB, ANOTHER_DB = 1.0, 10.0
@@ -21,14 +20,6 @@ APART_DB, ANOTHER_DB = 1.0, 10.0
 
 Scales are fixed, so only error-compensated weights and the order of weights depend on the statistics.
 """
-FLOAT = "float"
-
-
-def is_lowered(model: Model) -> bool:
-    """Whether rnnqc lowered a layer of the model."""
-    stored = any(WEIGHTS_TAG in info(n).metadata for g in model.graphs() for n in g.nodes)
-    exported = RECIPE_KEY in model.metadata and brings_its_own(model)  # form qonnx
-    return stored or exported or any(n.form != FLOAT for n in lowered_nodes(model))
 
 
 def check_float(model: Model, name: str) -> None:

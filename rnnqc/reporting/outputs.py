@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
 from rnnqc.data.streaming import Outputs
+from rnnqc.measure.compare import judged
 from rnnqc.measure.tally import OutputTally, tallied
 from rnnqc.measure.time_axes import TimeAxis
 from rnnqc.reporting.evidence import Curve, OutputEvidence, Values
@@ -19,7 +20,13 @@ PIECES = 160
 
 
 def output_evidence(
-    quality: Quality, outputs: Sequence[Outputs], axes: Mapping[str, TimeAxis], names: tuple[str, str]
+    quality: Quality,
+    outputs: Sequence[Outputs],
+    axes: Mapping[str, TimeAxis],
+    names: tuple[str, str],
+    unit: Collection[str] = (),
+    *,
+    given: bool = True,
 ) -> list[OutputEvidence]:
     """Compares each numeric output.
 
@@ -28,20 +35,22 @@ def output_evidence(
         outputs: Outputs of the lowered model, call by call.
         axes: The time axes of outputs.
         names: The names of the two models in messages.
+        unit: Outputs that a sigmoid makes.
+        given: Whether the data is the user's; those near zero on generated data are judged by their full scale.
 
     Raises:
         CompileError: The models have different outputs.
     """
     found = []
-    for name, tally in tallied(quality.calls, quality.reference, outputs, axes, names).items():
+    for name, tally in tallied(quality.calls, quality.reference, outputs, axes, names, unit).items():
         kind = np.asarray(quality.reference[0][name]).dtype.kind
         if kind not in "fiub":
             continue
-        seen = tally.result()
+        [seen] = [tally.result()] if given else judged([tally.result()])
         curve = curve_of(tally) if kind == "f" else None
         held = (name, seen.sqnr_db, seen.max_abs, seen.cosine, seen.equal, curve, seen.unlike, seen.first_unlike)
         values = _values(name, quality, outputs, axes, curve) if kind == "f" else None
-        found.append(OutputEvidence(*held, values, seen.varying_db, seen.constant))
+        found.append(OutputEvidence(*held, values, seen.varying_db, seen.constant, seen.near_zero))
     return found
 
 

@@ -14,11 +14,11 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import onnx
 
-from rnnqc.codes import Code, all_told
+from rnnqc.codes import Code, all_told, told
 from rnnqc.data.feeds import true_inputs
 from rnnqc.data.given_data import LABEL, Data
 from rnnqc.data.state_hints import state_warnings
@@ -29,12 +29,14 @@ from rnnqc.lowering.lower import lower
 from rnnqc.lowering.options import REST_FLOAT
 from rnnqc.lowering.reports.report import Lowered
 from rnnqc.measure.chosen_metric import is_falling, metric_function
+from rnnqc.measure.compare import unit_outputs
 from rnnqc.measure.differences import OutputComparison
 from rnnqc.measure.metrics import BUILTIN, MetricFunction
 from rnnqc.measure.runs import Calls, State
 from rnnqc.measure.tally import tallied
 from rnnqc.measure.time_axes import output_axes
 from rnnqc.passes import PassManager
+from rnnqc.passes.analysis.deciding_inputs import deciding_inputs
 from rnnqc.passes.pipeline import normal_form
 from rnnqc.proto.given import Given
 from rnnqc.recipes.recipe import load_recipe
@@ -113,7 +115,7 @@ def tune(
     target = _target(min_sqnr, metric, min_metric, max_metric, max_bytes, max_ms)
     clock = _clock(seconds, models)
     loaded = Model.load(model)
-    source, proto = loaded.source, loaded.proto
+    source, proto, deciding = loaded.source, loaded.proto, deciding_inputs(loaded)
     PassManager(normal_form()).run(loaded)  # this form shows recovered steps as nodes
     statistics = Statistics.of(stats)
     chosen = load_recipe(recipe)
@@ -143,10 +145,21 @@ def tune(
         )
         outputs = _compared(proto, calls, quality, kept.of(found.assignment))
         odd = all_told(Code.STATES, state_warnings((proto, loaded.proto), calls.carried, len(calls.pieces)))
+        if deciding and statistics is None:
+            odd.append(told(Code.UNSEEN_CELL, _branches(deciding)))
     return Tuned(
         chosen, units, found, best, (start, end), (times[found.path[0][0]], times[found.assignment]),
         quality.of_float, metric is None, outputs, silent, rest, frontier, odd, falling,
     )  # fmt: skip
+
+
+def _branches(deciding: Iterable[str]) -> str:
+    """A warning about layers in branches that the data may not run: there is nothing that they could lose."""
+    return (
+        f"input {' and '.join(map(repr, deciding))} decides which branches run: a layer of a branch that this data "
+        "does not run got the cheapest formats. Resolution: --stats STATS.json of `rnnqc calibrate` on this data; then "
+        "such layers keep the recipe's formats."
+    )
 
 
 def _searched(
@@ -185,7 +198,7 @@ def _compared(
 ) -> list[OutputComparison]:
     """Compares the outputs of a lowered model with those of the float model."""
     results, names = quality.outputs(lowered), ("the float model", "the lowered model")
-    tallies = tallied(calls, quality.reference, results, output_axes(proto), names)
+    tallies = tallied(calls, quality.reference, results, output_axes(proto), names, unit_outputs(proto))
     return [tally.result() for tally in tallies.values()]
 
 

@@ -38,8 +38,9 @@ def session(
         >>> logits.shape
         (1, 10)
 
-    A Brevitas export that onnxruntime does not run is lowered first, with its own quantization. If an exporter lost
-    layers, so that outputs do not depend on the inputs, a `UserWarning` says so.
+    A Brevitas export that onnxruntime does not run is lowered first, with its own quantization; recurrent layers with
+    the batch in front (layout 1) get Transposes around them. If an exporter lost layers, so that outputs do not depend
+    on the inputs, a `UserWarning` says so.
 
     Args:
         model: A path, a ModelProto, or what `rnnqc.lower` returns.

@@ -37,8 +37,6 @@ class TracedCustomCell:
         self.constants: dict[str, Array] = {}
         self.weights: dict[str, Array] = {}
         for (name, part), value in runs.constants.items():
-            if "#" in name:  # a copy for a matmul that reads quantized values of another format
-                continue
             if part == CONSTANT:
                 self.constants[name] = value
             elif name.endswith(_WEIGHTS) and part in (CODES, HIGH):

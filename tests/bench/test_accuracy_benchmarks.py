@@ -17,11 +17,11 @@ import onnx
 import perplexity
 import pytest
 import tasks
-import variants
 import vitis
 from onnx import TensorProto, helper, numpy_helper
 from perplexity import Split
-from variants import FLOAT, NOTHING, PER_CHANNEL, PER_TENSOR, Variant, build
+from support import variants
+from support.variants import FLOAT, NOTHING, PER_CHANNEL, PER_TENSOR, Variant, build
 
 import rnnqc
 from rnnqc.recipes.recipe import builtin_recipes

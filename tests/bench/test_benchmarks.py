@@ -16,11 +16,11 @@ import numpy as np
 import onnx
 import peers
 import pytest
-import turns
-from layers import Layer
 from peer_ways import WAYS, Ort, quality, write_weights
 from roofline import LEVELS, Limits, Meter, bits_of, macs, streamed_bytes
-from turns import Worker, WorkerError, compiled
+from support import turns
+from support.layers import Layer
+from support.turns import Worker, WorkerError, compiled
 
 import rnnqc
 from tests.passes.pass_testing import plain_op
@@ -95,7 +95,7 @@ def test_a_worker_that_ends_in_its_turn(tmp_path: Path) -> None:
 
 @needs_compiler
 def test_a_compiler_error_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(turns, "HERE", tmp_path)
+    monkeypatch.setattr(turns, "SOURCES", tmp_path)
     (tmp_path / "bad.cc").write_text("int main() { return nothing; }")
     with pytest.raises(WorkerError, match=r"bad\.cc does not compile: .*"):
         compiled("bad.cc")

@@ -16,10 +16,10 @@ import pytest
 import sessions
 
 import rnnqc
-from tests.subjects.lstm_models import LstmCase
+from tests.generate.layers import RecurrentCase
 from tests.subjects.protos import parse
 
-CASE = LstmCase()
+CASE = RecurrentCase()
 
 
 def test_ways(tmp_path: Path) -> None:

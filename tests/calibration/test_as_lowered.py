@@ -16,9 +16,9 @@ import pytest
 
 import rnnqc
 from rnnqc.errors import CompileError
+from tests.generate.layers import RecurrentCase
 from tests.passes.analysis.test_rows_of_layers import H, cells
 from tests.runs.commands import Result
-from tests.subjects.lstm_models import LstmCase
 
 Cli = Callable[..., Result]
 STATE = ["s1:n1", "s2:n2"]
@@ -56,7 +56,7 @@ def test_layers_that_are_there_once_dimensions_are_bound(files: tuple[Path, Path
 
 def test_statistics_of_other_layers_say_what_to_do(files: tuple[Path, Path]) -> None:
     model, _ = files
-    case = LstmCase()
+    case = RecurrentCase()
     unbound = rnnqc.calibrate(case.model(), [case.feeds()])
     with pytest.raises(CompileError, match=r"nothing about cell.*calibrate this model, with the dims= and bind="):
         rnnqc.lower(model, "pow2-int8", stats=unbound, dims={"b0": 1})
@@ -75,7 +75,7 @@ def test_a_report_of_such_layers(files: tuple[Path, Path], tmp_path: Path, cli: 
 
 def test_bound_inputs() -> None:
     """The data needs no array for a bound input; the values at the points are the same as with the array."""
-    case = LstmCase(T=4, initial_h=True)
+    case = RecurrentCase(T=4, initial_h=True)
     feeds = case.feeds()
     state = feeds["initial_h"]
     bound = rnnqc.calibrate(case.model(), [{"X": feeds["X"]}], bind={"initial_h": state})
@@ -87,7 +87,7 @@ def test_bound_inputs() -> None:
 
 def test_data_of_other_sizes_where_no_layer_depends_on_them() -> None:
     """Only unbound dimensions stay open: batches of any size, sequences of any length."""
-    case = LstmCase(T=4, B=3, dynamic_time=True, dynamic_batch=True)
+    case = RecurrentCase(T=4, B=3, dynamic_time=True, dynamic_batch=True)
     feeds = [case.feeds()]
     (batch,) = {d for d in _names(case.model()) if "B" in d or "batch" in d.lower()}
     assert rnnqc.calibrate(case.model(), feeds, dims={batch: 1}).text == rnnqc.calibrate(case.model(), feeds).text

@@ -22,12 +22,12 @@ from rnnqc.data.given_data import Data, open_feeds
 from rnnqc.data.npz import npz_bytes, read_npz
 from rnnqc.data.streaming import checked
 from rnnqc.errors import CompileError
+from tests.generate.layers import RecurrentCase
 from tests.generate.strategies import lstm_cases
 from tests.runs.sessions import assert_same_bits, plain_session, run, save_arrays
-from tests.subjects.lstm_models import LstmCase
 from tests.subjects.protos import parse, rich_model
 
-CASE = LstmCase(dynamic_time=True, dynamic_batch=True, lens=(3, 5), initial_h=True)
+CASE = RecurrentCase(dynamic_time=True, dynamic_batch=True, lens=(3, 5), initial_h=True)
 
 
 def _read(source: Data, proto: onnx.ModelProto) -> list[dict[str, npt.NDArray[Any]]]:
@@ -55,7 +55,7 @@ def test_one_sequence_of_extreme_feeds_has_no_step() -> None:
 
 
 @given(lstm_cases())
-def test_generated_feeds_fit_and_run(case: LstmCase) -> None:
+def test_generated_feeds_fit_and_run(case: RecurrentCase) -> None:
     model = case.model()
     feeds = generate_feeds(model)
     check_feed(feeds, model, "generated")

@@ -20,7 +20,7 @@ import pytest
 import rnnqc
 from rnnqc.data.given_data import array_of, open_feeds
 from rnnqc.errors import UsageError
-from tests.subjects.lstm_models import LstmCase
+from tests.generate.layers import RecurrentCase
 from tests.subjects.protos import parse
 
 MODELS = Path(__file__).resolve().parents[2] / "models"
@@ -94,7 +94,7 @@ def test_verification_reads_a_loader_again() -> None:
 
 
 def test_several_inputs_in_order() -> None:
-    proto = LstmCase(T=3, B=2, I=4, H=4, initial_h=True).model()
+    proto = RecurrentCase(T=3, B=2, I=4, H=4, initial_h=True).model()
     names = [i.name for i in proto.graph.input]
     assert len(names) == 2
     arrays = [np.full(2, float(k), np.float32) for k in range(2)]
@@ -106,7 +106,7 @@ def test_several_inputs_in_order() -> None:
 
 def test_one_tuple_of_the_inputs() -> None:
     """A tuple of all inputs is one sample; with an additional leading axis it is several."""
-    case = LstmCase(T=3, B=2, I=4, H=4, initial_h=True)
+    case = RecurrentCase(T=3, B=2, I=4, H=4, initial_h=True)
     arrays = [case.feeds()[i.name] for i in case.model().graph.input]
     for given in (tuple(arrays), [Tensor(a) for a in arrays], (*arrays, np.zeros(2))):
         (feed,) = open_feeds(given, case.model())

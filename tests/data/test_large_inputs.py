@@ -13,11 +13,11 @@ import pytest
 
 import rnnqc
 from rnnqc.data.large_inputs import LARGEST, LargeInputs
+from tests.generate.layers import RecurrentCase
 from tests.runs.commands import in_process
 from tests.runs.sessions import save_arrays
-from tests.subjects.lstm_models import LstmCase
 
-CASE = LstmCase()
+CASE = RecurrentCase()
 SAID = "input 'X' has finite values of up to 1e+30; quantized layers saturate at 2^60"
 
 

@@ -14,7 +14,7 @@ import onnx
 import pytest
 
 import rnnqc
-from rnnqc.data.state_hints import likely_states, named_states, state_remarks, states_of
+from rnnqc.data.state_hints import hinted_states, likely_states, named_states, state_remarks, states_of
 from rnnqc.data.state_pairs import state_pairs
 from tests.subjects.protos import parse
 
@@ -54,6 +54,9 @@ def test_states_that_are_not_carried() -> None:
         ("float[1,8] input", "float[1,8] output", {}),
         ("float[1,4,6,6] r1i, float[1,3] src", "float[1,4,6,6] r1o", {"r1i": "r1o"}),
         ("float[1,8] ni, float[1,3] x", "float[1,8] no", {}),
+        ("float[2,B,8] state, float[B,3] input", "float[A,B,C] stateN, float[B,1] output", {"state": "stateN"}),
+        ("float[1,8] h, float[1,3] x", "float[1,8] h_n", {"h": "h_n"}),
+        ("float[1,8] state, float[1,3] x", "float[1,8] states", {}),
     ],
 )
 def test_states_by_their_names(arguments: str, results: str, expected: dict[str, str]) -> None:
@@ -62,6 +65,14 @@ def test_states_by_their_names(arguments: str, results: str, expected: dict[str,
     body = " ".join(f"{name} = Neg ({first})" for name in names)
     text = f'<ir_version: 8, opset_import: ["": 17]> g ({arguments}) => ({results}) {{ {body} }}'
     assert named_states(parse(text)) == expected
+
+
+def test_hints_are_in_the_order_of_the_inputs() -> None:
+    proto = parse("""<ir_version: 8, opset_import: ["": 17]>
+      g (float[1,3] x, float[1,8] h, float[1,8] c) => (float[1,8] c_next, float[1,8] h_next)
+      { c_next = Neg (c) h_next = Neg (h) }""")
+    assert list(hinted_states(proto).items()) == [("h", "h_next"), ("c", "c_next")]
+    assert list(hinted_states(proto, known={"c": "c_next", "h": "h_next"})) == ["h", "c"]
 
 
 @pytest.mark.parametrize(("operator", "expected"), [("Identity", {}), ("Neg", {"mask": "mask_out"})])
@@ -132,15 +143,15 @@ def test_states_that_only_the_lowered_model_shows() -> None:
     """Recovered steps are nodes only in the lowered model; pairs found in the model itself stay."""
     proto = parse(
         '<ir_version: 8, opset_import: ["": 17]> g (float[1,1,3] x, float[1,1,4] h, float[1,1,4] p)'
-        " => (float[1,1,4] hn, float[1,1,4] pn) { all, hn = RNN <hidden_size = 4> (x, W, R, , , h) pn = Neg (p) }",
+        " => (float[1,1,4] hn, float[1,1,4] q) { all, hn = RNN <hidden_size = 4> (x, W, R, , , h) q = Neg (p) }",
         W=np.ones((1, 4, 3), np.float32),
         R=np.ones((1, 4, 4), np.float32),
     )
     later = onnx.ModelProto()
     later.CopyFrom(proto)
     later.graph.node[1].CopyFrom(later.graph.node[0])
-    later.graph.node[1].input[5], later.graph.node[1].output[:] = "p", ["", "pn"]
-    assert states_of(proto, later) == {"h": "hn", "p": "pn"} and states_of(proto) == {"h": "hn"}
+    later.graph.node[1].input[5], later.graph.node[1].output[:] = "p", ["", "q"]
+    assert states_of(proto, later) == {"h": "hn", "p": "q"} and states_of(proto) == {"h": "hn"}
 
 
 @pytest.fixture(scope="module")

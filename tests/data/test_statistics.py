@@ -24,10 +24,10 @@ import rnnqc
 from rnnqc.data.statistics import NUMBERS, PointStatistics, Statistics
 from rnnqc.formats.compensation import shrunk
 from rnnqc.formats.histogram import Histogram
-from tests.subjects.lstm_models import LstmCase
+from tests.generate.layers import RecurrentCase
 
-CASE = LstmCase(direction="bidirectional", B=3, T=6)
-ONE = LstmCase(T=2, B=1)
+CASE = RecurrentCase(direction="bidirectional", B=3, T=6)
+ONE = RecurrentCase(T=2, B=1)
 
 
 @pytest.fixture(scope="module")
@@ -228,7 +228,7 @@ WRONG: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
 
 def test_a_tool_for_yaml_may_write_it_again(tmp_path: Path) -> None:
     """Block style with plain texts, and small numbers without a point, as tools of YAML 1.2 write them."""
-    file, case = tmp_path / "stats.json", LstmCase(T=2)
+    file, case = tmp_path / "stats.json", RecurrentCase(T=2)
     rnnqc.calibrate(case.model(), [case.feeds()]).save(file)
     loader, dumper = (getattr(yaml, f"C{name}", getattr(yaml, name)) for name in ("SafeLoader", "SafeDumper"))
     data = yaml.load(file.read_text(), Loader=loader)

@@ -44,6 +44,28 @@ def test_states_go_from_call_to_call() -> None:
     assert sums([{"x": X[0]}, {"x": X[1]}, {"x": X[2], "h": START}, {"x": X[0]}]) == [1, 3, 8, 9]
 
 
+def test_states_that_are_left_are_named() -> None:
+    """Every input without an array at once, with the pairs that are not given yet; not for data of other names."""
+    proto = parse(
+        '<ir_version: 8, opset_import: ["": 17]> m (float[2] x, float[2] h, float[2] c, float[2] cache) =>'
+        " (float[2] y, float[2] h_next, float[2] c_next, float[2] cache_next)"
+        "{ y = Neg (x) h_next = Neg (h) c_next = Neg (c) cache_next = Neg (cache) }"
+    )
+    both = '{"c": "c_next", "cache": "cache_next"}'
+    with pytest.raises(CompileError, match=f"no array for input 'c' and 'cache'; arrays: x.*the states: state={both}"):
+        next(calls_of([{"x": X[0]}], proto, {"h": "h_next"}))
+    states = dict.fromkeys(("h", "c", "cache"), X[0])
+    with pytest.raises(CompileError, match=r"no array for input .x.; arrays: .*as the model.s inputs\.$"):
+        next(calls_of([states], proto, {}))
+
+
+def test_a_bound_input_is_checked_in_a_stream_too() -> None:
+    proto = accumulator()
+    proto.metadata_props.add(key="rnnqc.bind", value='{"rate": 8}')
+    with pytest.raises(CompileError, match="array 'rate' is not 8, which the model is bound to"):
+        next(calls_of([{"x": X[0], "rate": np.array(16)}], proto, STATES))
+
+
 def test_without_states_every_feed_stands_alone() -> None:
     feeds = [{"x": x, "h": START} for x in X]
     assert [r["g"][0] for r in run_calls(add, calls_of(feeds, accumulator(), {}), {})] == [6, 7, 8]

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import onnxruntime
 import pytest
-from layers import Layer
+from support.layers import Layer
 
 import rnnqc
 from tests.runs import streams

@@ -14,7 +14,7 @@ import pytest
 import rnnqc
 from rnnqc.commands import schema as command
 from rnnqc.commands.program import _parsers
-from rnnqc.commands.schemas import SCHEMAS, schema, schema_of
+from rnnqc.commands.shared.schemas import SCHEMAS, schema, schema_of
 from tests.runs.commands import in_process
 
 jsonschema = pytest.importorskip("jsonschema", reason="needs jsonschema (pip install 'rnnqc[dev]'): NOT tested")

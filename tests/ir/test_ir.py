@@ -44,8 +44,8 @@ from rnnqc.ir import (
 )
 from rnnqc.ir.objects import make_constant
 from rnnqc.proto.shape_inference import infer_shapes
+from tests.generate.layers import RecurrentCase
 from tests.runs.sessions import plain_session, run
-from tests.subjects.lstm_models import LstmCase
 from tests.subjects.protos import differences, in_order, metadata, parse, rich_model
 
 MODELS = Path(__file__).resolve().parents[2] / "models"
@@ -189,7 +189,7 @@ def test_damaged_metadata() -> None:
 def test_cells_and_provenance_travel_with_the_model(tmp_path: Path) -> None:
     import rnnqc
 
-    lowered = rnnqc.lower(LstmCase().model(), form="qcdq")
+    lowered = rnnqc.lower(RecurrentCase().model(), form="qcdq")
     lowered.save(tmp_path / "m.onnx")
     again = Model.load(tmp_path / "m.onnx")
     assert again.cells == lowered.model.cells
@@ -262,7 +262,7 @@ def test_constant_nodes(attribute: str, expected: npt.NDArray[Any]) -> None:
 
 
 def test_paths_of_subgraphs() -> None:
-    model = Model.load(LstmCase(placement="if").model())
+    model = Model.load(RecurrentCase(placement="if").model())
     assert [p for p, _ in model.paths()] == ["", "choice/else_branch/", "choice/then_branch/"]
     assert [name for name, _ in subgraphs(_node(model, "If"))] == ["else_branch", "then_branch"]
     assert [g.name for g in model.graphs()] == ["lstm_case", "else_branch", "then_branch"]
@@ -311,7 +311,7 @@ def test_a_shared_constant_survives_cleaning() -> None:
 
 
 def test_infer_shapes_leaves_the_model_alone() -> None:
-    proto = LstmCase(placement="if").model()
+    proto = RecurrentCase(placement="if").model()
     model = Model.load(proto)
     before = model.proto.SerializeToString(deterministic=True)
     model.infer_shapes()
@@ -537,14 +537,14 @@ def test_sorting_is_stable() -> None:
 
 
 def test_sorting_knows_what_subgraphs_use() -> None:
-    proto = LstmCase(placement="if", weights="computed").model()
+    proto = RecurrentCase(placement="if", weights="computed").model()
     nodes = list(proto.graph.node)[::-1]
     del proto.graph.node[:]
     proto.graph.node.extend(nodes)
     model = Model.load(proto)
     model.sort()
     model.check()
-    feeds = LstmCase(placement="if", weights="computed").feeds()
+    feeds = RecurrentCase(placement="if", weights="computed").feeds()
     run(plain_session(model.proto), feeds)
 
 
@@ -589,7 +589,12 @@ def test_node_that_uses_its_own_output() -> None:
 
 
 def test_sound_models_pass() -> None:
-    for case in (LstmCase(), LstmCase(placement="if"), LstmCase(placement="loop"), LstmCase(placement="scan")):
+    for case in (
+        RecurrentCase(),
+        RecurrentCase(placement="if"),
+        RecurrentCase(placement="loop"),
+        RecurrentCase(placement="scan"),
+    ):
         Model.load(case.model()).check()
 
 
@@ -646,7 +651,7 @@ def test_check_finds_each_broken_invariant(damage: object, message: str) -> None
 
 
 def test_check_looks_into_subgraphs() -> None:
-    model = Model.load(LstmCase(placement="if").model())
+    model = Model.load(RecurrentCase(placement="if").model())
     inner = _node(model, "LSTM")
     inner.inputs[0] = Variable("stranger", np.float32, [5, 2, 3])
     with pytest.raises(StructureError, match=r"\(LSTM\) uses 'stranger' before it exists"):
@@ -654,7 +659,7 @@ def test_check_looks_into_subgraphs() -> None:
 
 
 def test_check_refuses_a_name_of_the_graph_around() -> None:
-    model = Model.load(LstmCase(placement="if").model())
+    model = Model.load(RecurrentCase(placement="if").model())
     inner = _node(model, "LSTM")
     old = inner.outputs[0].name
     inner.outputs[0].name = "X"
@@ -677,14 +682,14 @@ def test_check_refuses_a_name_that_is_made_behind_the_subgraph() -> None:
 
 def test_each_name_is_that_of_one_value() -> None:
     """Names are unique across both branches of an If, too."""
-    model = Model.load(LstmCase(placement="if").model())
+    model = Model.load(RecurrentCase(placement="if").model())
     values = [v for g in model.graphs() for n in g.nodes for v in n.outputs if v.name]
     assert len({id(v) for v in values}) == len({v.name for v in values})
 
 
 def test_reload_keeps_source_and_size(tmp_path: Path) -> None:
     path = tmp_path / "m.onnx"
-    path.write_bytes(LstmCase().model().SerializeToString())
+    path.write_bytes(RecurrentCase().model().SerializeToString())
     model = Model.load(path)
     size = model.size
     model.reload(_chain().proto)

@@ -17,6 +17,7 @@ import onnx
 import onnxruntime as ort
 
 import rnnqc
+from tests.generate.layers import RecurrentCase
 from tests.runs.lowered import (
     INTEGER,
     NATIVE,
@@ -29,7 +30,6 @@ from tests.runs.lowered import (
     session,
 )
 from tests.runs.sessions import Array, Outputs, assert_same_bits, run
-from tests.subjects.lstm_models import RecurrentCase
 
 Feeds = Mapping[str, Array]
 Setting = tuple[str, int]

@@ -12,11 +12,11 @@ from rnnqc.data.statistics import Statistics
 from rnnqc.recipes.recipe import builtin_recipes
 from tests.generate.cases import NEED_DATA
 from tests.generate.float_layer import Activation
+from tests.generate.layers import RecurrentCase
 from tests.laws.formats import STATIC, TABLES, overrides
 from tests.laws.law import ALL_SETTINGS, Setting
 from tests.laws.pairwise import Row, pairwise
 from tests.runs.lowered import INTEGER, UNROLLED
-from tests.subjects.lstm_models import RecurrentCase
 
 CELLS: dict[str, dict[str, Any]] = {
     "LSTM": {"op": "LSTM"},

@@ -13,11 +13,11 @@ import onnx
 import pytest
 
 from tests.generate.float_layer import Activation, Direction
+from tests.generate.layers import RecurrentCase
 from tests.laws.law import law
 from tests.laws.layers import CELLS
 from tests.runs.lowered import INTEGER
 from tests.runs.sessions import Outputs
-from tests.subjects.lstm_models import LstmCase, RecurrentCase
 
 
 @dataclass(frozen=True)
@@ -60,19 +60,21 @@ class Limit:
 WIDE = RecurrentCase(T=3, B=2, I=70, H=65, initial_h=True)
 SOFTSIGN = (Activation("Sigmoid"), Activation("Tanh"), Activation("Softsign"))
 LIMITS = {
-    "clip of gates": Limit(LstmCase(T=4, B=3, I=5, H=6, clip=0.3), magnitude=5.0),
-    "clip of gates, per gate": Limit(LstmCase(T=4, B=3, I=5, H=6, clip=0.3), ("*.output_gate.acc.bits=12",), 0.0, 5.0),
+    "clip of gates": Limit(RecurrentCase(T=4, B=3, I=5, H=6, clip=0.3), magnitude=5.0),
+    "clip of gates, per gate": Limit(
+        RecurrentCase(T=4, B=3, I=5, H=6, clip=0.3), ("*.output_gate.acc.bits=12",), 0.0, 5.0
+    ),
     "clip of a GRU": Limit(RecurrentCase(op="GRU", T=4, B=3, I=5, H=6, clip=0.3), magnitude=5.0),
     "8-bit cell state": Limit(
-        LstmCase(T=12, B=2, I=5, H=6), ("*.cell_state.bits=8", "*.cell_state.scale=0.03125"), 6.0
+        RecurrentCase(T=12, B=2, I=5, H=6), ("*.cell_state.bits=8", "*.cell_state.scale=0.03125"), 6.0
     ),
     "8-bit cell state, both signs": Limit(
-        LstmCase(T=12, B=2, I=5, H=6), ("*.cell_state.bits=8", "*.cell_state.scale=0.0078125"), 0.0, 30.0
+        RecurrentCase(T=12, B=2, I=5, H=6), ("*.cell_state.bits=8", "*.cell_state.scale=0.0078125"), 0.0, 30.0
     ),
-    "16-bit cell state": Limit(LstmCase(T=40, B=2, I=5, H=6), ("*.cell_state.bits=16",), 8.0),
-    "end of a table": Limit(LstmCase(T=40, B=2, I=5, H=6, activations=SOFTSIGN), (), 8.0),
+    "16-bit cell state": Limit(RecurrentCase(T=40, B=2, I=5, H=6), ("*.cell_state.bits=16",), 8.0),
+    "end of a table": Limit(RecurrentCase(T=40, B=2, I=5, H=6, activations=SOFTSIGN), (), 8.0),
     "end of a table, float cell state": Limit(
-        LstmCase(T=40, B=2, I=5, H=6, activations=SOFTSIGN), ("*.cell_state.bits=none",), 8.0
+        RecurrentCase(T=40, B=2, I=5, H=6, activations=SOFTSIGN), ("*.cell_state.bits=none",), 8.0
     ),
     **{f"weights and inputs of {name}": Limit(WIDE.replace(**cell), extreme=True) for name, cell in CELLS.items()},
 }
@@ -82,7 +84,7 @@ LIMITS = {
 @pytest.mark.parametrize("scale", [0.0003, 0.001, 0.007])
 def test_ties_of_initial_cell_states(scale: float) -> None:
     """Halves of a step: a division is one, and no product with a rounded inverse."""
-    case = LstmCase(T=1, B=4, I=3, H=64, initial_c=True)
+    case = RecurrentCase(T=1, B=4, I=3, H=64, initial_c=True)
     codes = np.random.default_rng(1).integers(-900, 900, case.feeds()["initial_c"].shape)
     feeds = case.feeds() | {"initial_c": ((codes + 0.5) * scale).astype(np.float32)}
     overrides = (f"*.cell_state.scale={scale}", "*.cell_state.bits=16")

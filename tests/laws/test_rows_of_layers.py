@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from rnnqc.calibration.calibrate import calibrate
+from tests.generate.layers import RecurrentCase, stacked_model
 from tests.laws.formats import STATIC, overrides
 from tests.laws.law import ALL_SETTINGS, law
 from tests.laws.layers import CELLS, RECIPES, WITHOUT_DATA
 from tests.laws.pairwise import Row, pairwise
 from tests.runs.lowered import INTEGER, UNROLLED
-from tests.subjects.lstm_models import RecurrentCase, stacked_model
 
 ORDERS = (
     ("LSTM",) * 3,

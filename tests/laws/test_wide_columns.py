@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import pytest
 
+from tests.generate.layers import RecurrentCase
 from tests.laws.law import layer_law
 from tests.laws.layers import CELLS
 from tests.native.kernel_calls import fewest_apart
 from tests.runs.lowered import INTEGER
-from tests.subjects.lstm_models import RecurrentCase
 
 GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
 WIDE = "*.weight.wide_channels=0.01"

@@ -12,13 +12,13 @@ import pytest
 import rnnqc
 from rnnqc.errors import CompileError
 from rnnqc.lowering.inspection import inspect
+from tests.generate.layers import RecurrentCase, stacked_model
 from tests.generate.recurrences import RecurrenceCase
-from tests.subjects.lstm_models import LstmCase, stacked_model
 from tests.subjects.protos import parse
 
 
 def weights_as_input() -> onnx.ModelProto:
-    proto = LstmCase().model()
+    proto = RecurrentCase().model()
     (tensor,) = (t for t in proto.graph.initializer if t.name == proto.graph.node[0].input[1])
     proto.graph.initializer.remove(tensor)
     proto.graph.input.append(onnx.helper.make_tensor_value_info(tensor.name, onnx.TensorProto.FLOAT, list(tensor.dims)))
@@ -27,7 +27,7 @@ def weights_as_input() -> onnx.ModelProto:
 
 def wide_codes() -> onnx.ModelProto:
     """W and R are 16-bit values behind a DequantizeLinear, which no form of rnnqc keeps."""
-    proto = LstmCase(opset=21).model()
+    proto = RecurrentCase(opset=21).model()
     layer = next(n for n in proto.graph.node if n.op_type == "LSTM")
     stored = {t.name: t for t in proto.graph.initializer}
     for k in (1, 2):
@@ -68,8 +68,8 @@ def written_out_step() -> onnx.ModelProto:
 
 SHAPES = {"W": (5, 28), "R": (7, 28), "b": (28,)}
 MODELS = {
-    "layers in a row": stacked_model([LstmCase(), LstmCase(I=4, seed=1)]),
-    "both directions": LstmCase(direction="bidirectional").model(),
+    "layers in a row": stacked_model([RecurrentCase(), RecurrentCase(I=4, seed=1)]),
+    "both directions": RecurrentCase(direction="bidirectional").model(),
     "loop": RecurrenceCase(form="scan").model(),
     "custom cell": RecurrenceCase(op="highway", form="scan", time=4).model(),
     "weights that are an input": weights_as_input(),
@@ -127,3 +127,29 @@ def test_inputs_that_decide() -> None:
       else_branch = e2 () => (u) {{ u = Add (i, k) }}>
     }}"""
     assert inspect(parse(text)).deciding == {"rate": [8, 16], "flag": []}
+
+
+def test_a_number_that_decides_may_be_reshaped_first() -> None:
+    """As torch writes `if sr == 16000` of an input without axes."""
+    text = """<ir_version: 10, opset_import: ["": 17]>
+    g (float[N] x, int64 sr) => (float[N] y) <int64[1] all = {-1}, int64 first = {0}, int64 wide = {16000}> {
+      flat = Reshape (sr, all) one = Gather (flat, first) c = Equal (one, wide)
+      y = If (c) <then_branch = t () => (r) { r = Neg (x) }, else_branch = e () => (s) { s = Relu (x) }>
+    }"""
+    assert inspect(parse(text)).deciding == {"sr": [16000]}
+
+
+def test_inputs_and_outputs_as_declared() -> None:
+    """Names of open dimensions, none, an unknown rank, a sequence; an initializer is no input; a bound input goes."""
+    proto = parse("""<ir_version: 10, opset_import: ["": 17]>
+    g (float[batch,3,?] x, int64 sr, float16 w, seq(float[2]) s) => (float[batch,3,?] y) <float16 w = {1}> {
+      z = Cast <to = 1> (sr) y = Mul (x, z) }""")
+    proto.graph.input[0].type.tensor_type.shape.dim[2].Clear()
+    found = inspect(proto)
+    assert [(v.name, v.type, v.shape_text) for v in found.inputs] == [
+        ("x", "float32", "[batch, 3, ?]"), ("sr", "int64", "[]"), ("s", "sequence", "?"),
+    ]  # fmt: skip
+    assert [v.shape_text for v in found.outputs] == ["[batch, 3, ?]"]
+    assert found.to_dict()["inputs"][0] == {"name": "x", "type": "float32", "shape": ("batch", 3, None)}
+    assert [v.name for v in inspect(proto, bind={"sr": 1}, dims={"batch": 4}).inputs] == ["x", "s"]
+    assert inspect(proto, dims={"batch": 4}).inputs[0].shape_text == "[4, 3, ?]"

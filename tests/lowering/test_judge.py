@@ -18,9 +18,9 @@ from rnnqc.lowering.options import LowerOptions
 from rnnqc.lowering.plan import make_plan
 from rnnqc.lowering.reports.report import Report
 from rnnqc.lowering.run import run
-from tests.subjects.lstm_models import LstmCase, stacked_model
+from tests.generate.layers import RecurrentCase, stacked_model
 
-CASE = LstmCase(T=4)
+CASE = RecurrentCase(T=4)
 
 
 def judged(proto: onnx.ModelProto, **options: object) -> Report:
@@ -30,7 +30,7 @@ def judged(proto: onnx.ModelProto, **options: object) -> Report:
 
 def weights_as_input() -> onnx.ModelProto:
     """Two layers; the weights of the first are an input."""
-    proto = stacked_model([LstmCase(), LstmCase(I=4, seed=1)])
+    proto = stacked_model([RecurrentCase(), RecurrentCase(I=4, seed=1)])
     name = proto.graph.node[0].input[1]
     (tensor,) = (t for t in proto.graph.initializer if t.name == name)
     proto.graph.initializer.remove(tensor)
@@ -71,7 +71,7 @@ def test_a_recipe_that_needs_data() -> None:
 @pytest.mark.parametrize(("measure", "patience", "levels"), [(False, math.inf, 0), (True, math.inf, 5), (True, 0.0, 1)])
 def test_measurement(measure: bool, patience: float, levels: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rnnqc.lowering.measurement.LEAST_SECONDS", 0.0)
-    report = judged(LstmCase(T=4, dynamic_time=True).model(), measure=measure, patience=patience)
+    report = judged(RecurrentCase(T=4, dynamic_time=True).model(), measure=measure, patience=patience)
     assert len(report.sqnr_levels) == levels
     assert bool(report.unmeasured) == (levels == 1)
 

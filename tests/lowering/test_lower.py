@@ -21,6 +21,7 @@ import rnnqc
 from rnnqc.errors import CompileError, UsageError
 from rnnqc.evaluation.evaluate import make_session, run_session
 from rnnqc.ir import DOMAIN, Model
+from rnnqc.lowering import stages
 from rnnqc.lowering.lower import lower
 from rnnqc.lowering.options import LowerOptions
 from rnnqc.lowering.reports.report import Lowered
@@ -30,14 +31,14 @@ from rnnqc.passes import Instrument, Pass, QuantizeEmbeddings
 from rnnqc.passes.base import PassResult
 from rnnqc.passes.pipeline import default_passes, last_passes
 from rnnqc.recipes.recipe import load_recipe
+from tests.generate.layers import RecurrentCase, stacked_model
 from tests.passes.pass_testing import nodes_of, plain_op
 from tests.runs.commands import in_process
 from tests.runs.lowered import all_nodes
 from tests.runs.sessions import save_arrays
-from tests.subjects.lstm_models import LstmCase, RecurrentCase, stacked_model
 from tests.subjects.protos import differences, in_order, parse
 
-CASE = LstmCase()
+CASE = RecurrentCase()
 
 
 @pytest.mark.parametrize(
@@ -77,7 +78,7 @@ def test_options_are_checked_before_data_is_taken(arguments: dict[str, Any]) -> 
 def test_packed_weights_that_layers_share_are_stored_once() -> None:
     """Would catch a missing cleanup after fusing, where each node packs its weights separately."""
     alone, shared = (
-        rnnqc.lower(stacked_model([LstmCase(I=40, H=40)] * count, shared_weights=True), recipe="w4a8").proto
+        rnnqc.lower(stacked_model([RecurrentCase(I=40, H=40)] * count, shared_weights=True), recipe="w4a8").proto
         for count in (1, 3)
     )
     sizes = [sorted(tuple(t.dims) for t in p.graph.initializer if t.name.endswith(".packed")) for p in (alone, shared)]
@@ -115,14 +116,14 @@ def test_forms(form: str, present: set[str], absent: set[str]) -> None:
 
 
 def test_same_bytes_and_untouched_input() -> None:
-    model = stacked_model([LstmCase(), LstmCase(I=4, seed=1)])
+    model = stacked_model([RecurrentCase(), RecurrentCase(I=4, seed=1)])
     before = model.SerializeToString(deterministic=True)
     first, second = (lower(model).proto.SerializeToString(deterministic=True) for _ in range(2))
     assert first == second
     assert model.SerializeToString(deterministic=True) == before
 
 
-def test_instruments_and_progress_see_every_pass() -> None:
+def test_instruments_see_every_pass_and_progress_speaks_of_stages() -> None:
     seen: list[str] = []
     told: list[str] = []
 
@@ -131,13 +132,18 @@ def test_instruments_and_progress_see_every_pass() -> None:
             seen.append(pass_.info.name)
 
     lowered = lower(CASE.model(), instruments=[Watch()], progress=told.append)
-    assert seen == told == [name for name, _ in lowered.report.seconds]
+    assert seen == [name for name, _ in lowered.report.seconds]
+    assert len(told) == len(seen) and [*dict.fromkeys(told)] == [stages.FIND, stages.QUANTIZE, stages.WRITE]
     passes = [*default_passes(load_recipe("int8"), "fused", False), *last_passes("fused")]
     assert seen == [p.info.name for p in passes]
     assert all(seconds >= 0 for _, seconds in lowered.report.seconds)
     told.clear()
     lower(CASE.model(), calibration=[CASE.feeds()] * 2, progress=told.append)
-    assert "calibrate, 2 of 2 samples done" in told
+    assert "calibrating, 2 of 2 samples done" in told
+    told.clear()
+    lower(CASE.model(), rest="int8", measure=True, verify=True, progress=told.append)
+    assert f"{stages.QUANTIZE}, checking every pass" in told and f"{stages.REST}, checking every pass" in told
+    assert told[-1].startswith(f"{stages.MEASURE}, ") and f"{stages.MEASURE}, magnitude 1" in told
 
 
 def test_overrides_reach_the_cells() -> None:
@@ -152,7 +158,7 @@ def test_override_that_matches_nothing() -> None:
 
 
 def test_binding_dimensions() -> None:
-    case = LstmCase(dynamic_time=True)
+    case = RecurrentCase(dynamic_time=True)
     with pytest.raises(CompileError, match=r'length of its sequence is not known.*dims={"T": 100}'):
         lower(case.model(), unroll=True)
     lowered = lower(case.model(), unroll=True, dims={"T": 3})
@@ -193,7 +199,7 @@ def test_a_model_without_recurrence_stays_as_it_is() -> None:
 
 def test_errors_name_the_file(tmp_path: Path) -> None:
     path = tmp_path / "dynamic.onnx"
-    path.write_bytes(LstmCase(dynamic_time=True).model().SerializeToString())
+    path.write_bytes(RecurrentCase(dynamic_time=True).model().SerializeToString())
     with pytest.raises(CompileError, match=r"dynamic\.onnx: .*length of its sequence"):
         lower(path, unroll=True)
 
@@ -201,14 +207,14 @@ def test_errors_name_the_file(tmp_path: Path) -> None:
 def test_arguments_in_the_wrong_place_are_named() -> None:
     """Data in the place of the recipe, and one text where a list of overrides belongs."""
     with pytest.raises(UsageError, match=r"recipe is a list\..*data is given as calibration="):
-        lower(LstmCase().model(), [{"X": np.zeros(1)}])  # type: ignore[arg-type]
+        lower(RecurrentCase().model(), [{"X": np.zeros(1)}])  # type: ignore[arg-type]
     with pytest.raises(UsageError, match=r"overrides = '\*\.weight\.bits=4' is one text"):
-        lower(LstmCase().model(), overrides="*.weight.bits=4")
+        lower(RecurrentCase().model(), overrides="*.weight.bits=4")
 
 
 def test_layers_in_a_row_pass_codes() -> None:
     """The second cell takes the first one's uint8 codes: nothing between them goes back to float."""
-    lowered = lower(stacked_model([LstmCase(), LstmCase(I=4, seed=1), LstmCase(I=4, H=3, seed=2)]))
+    lowered = lower(stacked_model([RecurrentCase(), RecurrentCase(I=4, seed=1), RecurrentCase(I=4, H=3, seed=2)]))
     nodes = {
         n.name: n for n in lowered.proto.graph.node if n.domain == DOMAIN and n.op_type.startswith("QuantLSTMCell")
     }
@@ -313,7 +319,7 @@ def test_an_invalid_result_is_not_written(
 @pytest.mark.parametrize("again", [lambda x: pickle.loads(pickle.dumps(x)), copy.deepcopy], ids=["pickle", "copy"])
 def test_what_lower_returns_goes_between_processes(again: Callable[[Lowered], Lowered]) -> None:
     """Would catch: a program that lowers in several processes, and gets an error about messages instead of models."""
-    case = LstmCase(T=4, dynamic_time=True)
+    case = RecurrentCase(T=4, dynamic_time=True)
     lowered = rnnqc.lower(case.model(), calibration=[case.feeds()], measure=True)
     for _ in range(2):
         made = again(lowered)

@@ -25,11 +25,11 @@ from rnnqc.lowering.verification_feeds import Remembered
 from rnnqc.passes import Pass
 from rnnqc.passes.pipeline import default_passes, exported_passes
 from rnnqc.recipes.recipe import load_recipe
-from tests.subjects.brevitas_models import draw_feeds, one_cell, random_lstm
-from tests.subjects.lstm_models import LstmCase
+from tests.generate.layers import RecurrentCase
+from tests.subjects.brevitas.models import draw_feeds, one_cell, random_lstm
 from tests.subjects.protos import parse
 
-CASE = LstmCase(T=4, dynamic_time=True)
+CASE = RecurrentCase(T=4, dynamic_time=True)
 
 
 def content(proto: onnx.ModelProto) -> bytes:

@@ -22,11 +22,11 @@ from rnnqc.lowering.record import record
 from rnnqc.lowering.reports.report import Lowered
 from rnnqc.lowering.run import run
 from rnnqc.recipes.recipe_record import RECIPE_KEY
-from tests.subjects.brevitas_models import draw_feeds, one_cell, random_lstm
-from tests.subjects.lstm_models import LstmCase
+from tests.generate.layers import RecurrentCase
+from tests.subjects.brevitas.models import draw_feeds, one_cell, random_lstm
 from tests.subjects.protos import parse
 
-CASE = LstmCase(T=4, dynamic_time=True)
+CASE = RecurrentCase(T=4, dynamic_time=True)
 MODELS = {
     "no layers": parse('<ir_version: 10, opset_import: ["": 17]> g (float[2] x) => (float[2] y) { [n] y = Neg(x) }'),
     "quantized by Brevitas": one_cell(random_lstm(0), draw_feeds(random_lstm(0), 0, False, False)),
@@ -89,9 +89,9 @@ def test_a_damaged_record_is_refused() -> None:
 
 
 def test_contents_are_said_of_files_that_have_grown() -> None:
-    _, small = recorded(LstmCase(T=4, I=3, H=4).model())
+    _, small = recorded(RecurrentCase(T=4, I=3, H=4).model())
     assert small.report.bytes > small.report.float_bytes and "function bodies" in small.report.contents
-    _, large = recorded(LstmCase(T=4, I=64, H=256).model())
+    _, large = recorded(RecurrentCase(T=4, I=64, H=256).model())
     assert large.report.bytes < large.report.float_bytes and large.report.contents == ""
 
 

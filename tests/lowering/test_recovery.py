@@ -26,9 +26,9 @@ from rnnqc.passes.recover import recognize_steps, recover_loops, roll_steps
 from rnnqc.passes.recover.loops import loop_layers
 from rnnqc.passes.recover.steps.step_weights import StepNode, step_node
 from rnnqc.proto import version_conversion
+from tests.generate.layers import RecurrentCase
 from tests.generate.recurrences import RecurrenceCase
 from tests.generate.renaming import rename
-from tests.subjects.lstm_models import LstmCase
 
 SAYS = "does not compute the same as the original"
 
@@ -184,7 +184,7 @@ def test_a_model_that_takes_no_generated_input() -> None:
 
 
 def _before_resize(opset: int = 10) -> onnx.ModelProto:
-    proto = LstmCase(opset=opset).model()
+    proto = RecurrentCase(opset=opset).model()
     proto.graph.node.append(make_node("Resize", ["Y", "scales"], ["resized"], mode="linear"))
     scales = np.array([1, 1, 1, 1.5], np.float32)
     proto.graph.initializer.append(onnx.numpy_helper.from_array(scales, "scales"))
@@ -204,7 +204,7 @@ def test_a_conversion_that_computes_something_else(monkeypatch: pytest.MonkeyPat
 
 def test_indices_are_no_recovered_layers() -> None:
     """The same beside a layer that was one from the start: folded sizes alone are nothing to be warned of."""
-    proto = LstmCase(dynamic_time=True).model()
+    proto = RecurrentCase(dynamic_time=True).model()
     x = proto.graph.input[0]
     size = x.type.tensor_type.shape.dim[2].dim_value
     proto.graph.node.insert(0, make_node("Shape", [x.name], ["shape"], "shape"))
@@ -263,4 +263,4 @@ def test_models_of_layers_are_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
         raise AssertionError
 
     monkeypatch.setattr(recovery, "_Trial", fail)
-    assert rnnqc.lower(LstmCase().model()).report.entries
+    assert rnnqc.lower(RecurrentCase().model()).report.entries

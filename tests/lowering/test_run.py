@@ -21,11 +21,11 @@ from rnnqc.measure.feeds import FeedGenerator
 from rnnqc.passes import Instrument, Pass
 from rnnqc.passes.base import PassResult
 from rnnqc.passes.recover.loops import loop_layers
+from tests.generate.layers import RecurrentCase
 from tests.generate.recurrences import RecurrenceCase
-from tests.subjects.brevitas_models import draw_feeds, one_cell, random_lstm
-from tests.subjects.lstm_models import LstmCase
+from tests.subjects.brevitas.models import draw_feeds, one_cell, random_lstm
 
-LSTM = LstmCase(T=4, dynamic_time=True)
+LSTM = RecurrentCase(T=4, dynamic_time=True)
 LOOP = RecurrenceCase(form="scan", dynamic_time=True, batch="B")
 
 
@@ -59,7 +59,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[FeedGenerator]:
     ],
 )
 def test_sizes_are_found_once(
-    model: LstmCase | RecurrenceCase, options: dict[str, bool], count: int, made: list[FeedGenerator]
+    model: RecurrentCase | RecurrenceCase, options: dict[str, bool], count: int, made: list[FeedGenerator]
 ) -> None:
     recipe = "weight-only-int8" if "verify" in options else "int8"  # verified in a twentieth of the time
     rnnqc.lower(model.model(), recipe, **options)  # type: ignore[arg-type]

@@ -47,6 +47,12 @@ def test_small_probabilities(is_given: bool) -> None:
     assert level.outputs[0].sqnr_db == pytest.approx(19.6 if is_given else 69.0, abs=0.2)
 
 
+def test_calls_are_counted() -> None:
+    told: list[tuple[int, int]] = []
+    compare_models(FLOAT, OFF, FEEDS, progress=lambda *done: told.append(done))
+    assert told == [(1, 2), (2, 2)]
+
+
 def test_other_outputs() -> None:
     other = parse(f"{HEADER} g (float[2] x) => (float[2] z) {{ z = Neg(x) }}")
     with pytest.raises(

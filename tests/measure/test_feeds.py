@@ -15,7 +15,7 @@ from rnnqc.data.generated_feeds import generate_feeds
 from rnnqc.errors import CompileError
 from rnnqc.lowering.lower import lower
 from rnnqc.measure.feeds import FeedGenerator, generated_feeds, generated_levels
-from tests.subjects.lstm_models import LstmCase
+from tests.generate.layers import RecurrentCase
 from tests.subjects.protos import parse
 from tests.subjects.running_never import never_running
 
@@ -140,7 +140,7 @@ def test_features_of_other_weights(node: str, shape: tuple[int, ...]) -> None:
 @pytest.mark.parametrize("held", ["lens", "states"])
 def test_a_batch_that_constants_are_bound_to(held: str, batch: int) -> None:
     """As in models that are traced with one batch and declare it as open."""
-    case = LstmCase(T=12, B=batch, I=3, H=4, dynamic_batch=True)
+    case = RecurrentCase(T=12, B=batch, I=3, H=4, dynamic_batch=True)
     case = case.replace(lens=(12,) * batch) if held == "lens" else case.replace(initial_h=True, initial_c=True)
     proto = case.model()
     for name in {i.name for i in proto.graph.input} - {"X"}:
@@ -192,7 +192,7 @@ def _levels(proto: object) -> dict[str, dict[str, np.ndarray]]:
 
 
 def test_levels_of_floats_and_states() -> None:
-    levels = _levels(LstmCase(T=30, B=8, initial_h=True, initial_c=True).model())
+    levels = _levels(RecurrentCase(T=30, B=8, initial_h=True, initial_c=True).model())
     sizes = {name: float(np.std(feeds["X"])) for name, feeds in levels.items()}
     for magnitude in (0.1, 1, 3, 10, 30):
         assert sizes[f"magnitude {magnitude:g}"] == pytest.approx(magnitude, rel=0.1)
@@ -206,14 +206,14 @@ def test_levels_of_tokens() -> None:
     """Magnitudes say nothing there; but words are not drawn evenly from a vocabulary."""
     text = "(int64[batch, seq] tokens) => (float[A, B, C] y) { y = Gather(table, tokens) }"
     levels = _levels(parse(f"{HEAD}{text}", table=np.zeros((5000, 2), np.float32)))
-    assert list(levels) == ["magnitude 1", "frequent indices"]
+    assert list(levels) == ["usual values", "frequent indices"]
     even, frequent = (levels[n]["tokens"] for n in levels)
     assert np.median(frequent) < 400 < np.median(even) and max(even.max(), frequent.max()) < 5000
     assert min(even.min(), frequent.min()) >= 0
 
 
 def test_a_stream_holds_zeros_for_its_first_states_alone() -> None:
-    proto = LstmCase(initial_h=True).model()
+    proto = RecurrentCase(initial_h=True).model()
     for level in generated_levels(FeedGenerator(proto), 3, {"initial_h": "Y_h"}):
         first, *others = level.feeds
         assert not first["initial_h"].any() and len(others) == 2 and all("initial_h" not in f for f in others)
@@ -256,7 +256,7 @@ def test_samples_of_few_bits_have_their_range() -> None:
 
 
 def test_lowered_models_get_the_same_feeds() -> None:
-    proto = LstmCase(dynamic_time=True, initial_h=True).model()
+    proto = RecurrentCase(dynamic_time=True, initial_h=True).model()
     one, other = (generated_feeds(p, 1)[0] for p in (proto, lower(proto).proto))
     assert all(np.array_equal(one[n], other[n]) for n in one)
 

@@ -11,9 +11,9 @@ import onnx
 import pytest
 
 import rnnqc
-from tests.subjects.lstm_models import LstmCase
+from tests.generate.layers import RecurrentCase
 
-CASE = LstmCase(T=6, B=2, I=3, H=4, lens=(6, 3), dynamic_time=True, dynamic_batch=True)
+CASE = RecurrentCase(T=6, B=2, I=3, H=4, lens=(6, 3), dynamic_time=True, dynamic_batch=True)
 
 
 def noted(proto: onnx.ModelProto, *lengths: tuple[int, ...]) -> str:

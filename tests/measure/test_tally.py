@@ -99,7 +99,20 @@ def test_whether_the_error_grows(levels: Array, growing: bool) -> None:
     tally.add(x, x + levels[:, None] * RNG.normal(size=x.shape))
     steps = tally.result().steps
     assert steps is not None and steps.growing is growing
-    assert len(steps.spans_db) == min(8, len(levels)) and len(steps.quarters_db) == 4
+    assert len(steps.spans_db) == min(8, len(levels)) and len(steps.quarters_db) == len(steps.quarters_error) == 4
+    assert steps.quarters_error[-1] == pytest.approx(levels[-len(levels) // 4 :].mean(), rel=0.3)
+    assert steps.trend == ("growing" if growing else "too short" if len(levels) < 8 else "steady")
+
+
+def test_a_signal_that_fades_is_no_error_that_grows() -> None:
+    """A probability that falls after speech has the same error on less signal: nothing accumulates."""
+    x = np.linspace(1.0, 0.1, 100)[:, None] * RNG.normal(size=(100, 200))
+    for noise, growing in ((np.full(100, 0.01), False), (np.linspace(0.01, 0.1, 100), True)):
+        tally = OutputTally("y", 0, False)
+        tally.add(x, x + noise[:, None] * RNG.normal(size=x.shape))
+        steps = tally.result().steps
+        assert steps is not None and steps.quarters_db[-1] < steps.quarters_db[0] - 6
+        assert steps.growing is growing
 
 
 @pytest.mark.parametrize(

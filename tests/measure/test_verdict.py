@@ -28,6 +28,20 @@ from rnnqc.measure.verdict import Judged, Task, verdict_of
         (Judged("price", 66.9, 0.0, varying_db=12.2), "watch", "but 25 % of what varies: nearly all of the output is"),
         (Judged("price", 66.9, 0.0, varying_db=20.1), "good", "of its values."),
         (Judged("price", 12.0, 0.0, varying_db=-9.0), "bad", "25 % of its values."),
+        (
+            Judged("p", 14.5, 0.0, near_zero=True, max_abs=0.0067),
+            "watch",
+            "a range from 0 to 1, and 0.0067 off at most. Comp",
+        ),
+        (
+            Judged("p", 25.0, 0.0, near_zero=True, max_abs=0.0067),
+            "watch",
+            "Compare on data on which it rises, or measure",
+        ),
+        (Judged("p", 14.5, 0.0, near_zero=True, max_abs=0.0101), "bad", "19 % of its values. Do not ship it"),
+        (Judged("p", 14.5, 0.0, max_abs=0.0067), "bad", "19 % of its values. Do not ship it"),
+        (Judged("p", 31.0, 0.0, near_zero=True, max_abs=0.0067), "good", "2.8 % of its values."),
+        (Judged("p", 14.5, 0.0, unlike=1, near_zero=True, max_abs=0.0067), "bad", "NaN or infinite"),
         (Judged("y", 60.0, 1.0, unlike=3), "bad", "3 value(s) that are NaN or infinite"),
     ],
 )

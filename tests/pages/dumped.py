@@ -12,8 +12,8 @@ import onnx
 
 import rnnqc
 from rnnqc.tracing.tensors import Tensor
-from tests.subjects.brevitas_models import draw_feeds, one_cell, random_lstm
-from tests.subjects.brevitas_reference import Lstm, Quant
+from tests.subjects.brevitas.models import draw_feeds, one_cell, random_lstm
+from tests.subjects.brevitas.reference import Lstm, Quant
 
 Array = npt.NDArray[Any]
 Steps = dict[str, Tensor]

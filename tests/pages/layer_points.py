@@ -10,7 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from tests.generate.float_layer import DEFAULTS, Function
-from tests.subjects.lstm_models import ITERATIONS, RecurrentCase
+from tests.generate.layer_specs import ITERATIONS
+from tests.generate.layers import RecurrentCase
 
 Array = npt.NDArray[Any]
 GATES = {

@@ -34,24 +34,24 @@ from rnnqc.passes import (
 from rnnqc.passes.pipeline import normal_form
 from rnnqc.recipes.recipe import Recipe, load_recipe
 from tests import few
+from tests.generate.layers import RecurrentCase
 from tests.runs.sessions import Array
-from tests.subjects.lstm_models import LstmCase
 
 INT8 = load_recipe("int8")
 ORDER = ("canonicalize", "decompose-lstm", "insert-qcdq", "fold-scales", "cleanup", "fuse-quant-lstm-cell")
 
-CASES: tuple[LstmCase, ...] = (
-    LstmCase(),
-    LstmCase(direction="bidirectional", lens=(5, 0), initial_h=True, initial_c=True, peepholes=True),
-    LstmCase(direction="reverse", clip=0.5, input_forget=True, dynamic_batch=True),
-    LstmCase(direction="reverse", lens=(2, 4), dynamic_time=True),
-    LstmCase(placement="if", weights="computed"),
-    LstmCase(placement="loop", initial_h=True, initial_c=True),
-    LstmCase(placement="scan", B=1, initial_h=True),
-    LstmCase(placement="function", opset=18),
-    LstmCase(opset=9, bias=False),
-    LstmCase(opset=14, weights="constant", outputs=("Y_h",)),
-    LstmCase(opset=20, outputs=("Y_c",), lens=(1, 5)),
+CASES: tuple[RecurrentCase, ...] = (
+    RecurrentCase(),
+    RecurrentCase(direction="bidirectional", lens=(5, 0), initial_h=True, initial_c=True, peepholes=True),
+    RecurrentCase(direction="reverse", clip=0.5, input_forget=True, dynamic_batch=True),
+    RecurrentCase(direction="reverse", lens=(2, 4), dynamic_time=True),
+    RecurrentCase(placement="if", weights="computed"),
+    RecurrentCase(placement="loop", initial_h=True, initial_c=True),
+    RecurrentCase(placement="scan", B=1, initial_h=True),
+    RecurrentCase(placement="function", opset=18),
+    RecurrentCase(opset=9, bias=False),
+    RecurrentCase(opset=14, weights="constant", outputs=("Y_h",)),
+    RecurrentCase(opset=20, outputs=("Y_c",), lens=(1, 5)),
 )
 """Layers that between them take every path of the passes."""
 

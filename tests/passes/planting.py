@@ -21,7 +21,7 @@ from rnnqc.passes.graph.point_names import alias
 from rnnqc.passes.invariants import Property
 from rnnqc.passes.pipeline import default_passes
 from rnnqc.recipes.recipe import load_recipe
-from tests.subjects.lstm_models import RecurrentCase
+from tests.generate.layers import RecurrentCase
 
 Edit = Callable[[Model], bool]
 

@@ -16,12 +16,12 @@ import pytest
 import rnnqc.passes
 from rnnqc.errors import InternalError, Outcome, StructureError
 from rnnqc.evaluation.numerics import Bitwise
-from rnnqc.ir import Model
+from rnnqc.ir import Model, Node, shape_of
 from rnnqc.ir.builder import Builder
 from rnnqc.passes import Canonicalize, DecomposeLstm, Pass, PassInfo, PassResult
 from rnnqc.passes.invariants import CHECKS, Property, violated
+from tests.generate.layers import RecurrentCase
 from tests.passes.pass_testing import CASES, ORDER, apply, before, make_pass, nodes_of
-from tests.subjects.lstm_models import LstmCase
 
 ALL = (*ORDER, "unroll")
 FOLDER = Path(rnnqc.passes.__file__).resolve().parent
@@ -47,7 +47,7 @@ def test_docstring_says_before_and_after(name: str) -> None:
 @pytest.mark.few(8)
 @pytest.mark.parametrize("name", ORDER)
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_every_pass_on_every_layer(case: LstmCase, name: str) -> None:
+def test_every_pass_on_every_layer(case: RecurrentCase, name: str) -> None:
     """Exact `modified`, declared numerics, sound file, idempotence."""
     model = before(name, case.model())
     apply(make_pass(name), model, [case.feeds(padding=0.0, condition=c) for c in (True, False)])
@@ -55,7 +55,7 @@ def test_every_pass_on_every_layer(case: LstmCase, name: str) -> None:
 
 @pytest.mark.few(2)
 @pytest.mark.parametrize("case", [c for c in CASES if not c.dynamic_time], ids=str)
-def test_unroll_on_every_layer(case: LstmCase) -> None:
+def test_unroll_on_every_layer(case: RecurrentCase) -> None:
     model = before("unroll", case.model())
     apply(make_pass("unroll"), model, [case.feeds(padding=0.0)])
     apply(make_pass("cleanup"), model, [case.feeds(padding=0.0)])
@@ -76,7 +76,7 @@ def test_nothing_to_do(name: str) -> None:
 
 
 def test_requirement_is_checked_on_the_graph() -> None:
-    model = Model.load(LstmCase(layout=1).model())
+    model = Model.load(RecurrentCase(layout=1).model())
     with pytest.raises(InternalError, match=r"'decompose-lstm' requires 'canonical', which does not hold: .*"):
         DecomposeLstm()(model)
 
@@ -113,9 +113,39 @@ class Untidy(Pass):
 
 
 class KeepsUnused(Untidy):
-    """The same, of a pass that keeps unused nodes."""
+    """The same, of a pass that keeps some unused nodes."""
 
-    keeps_unused = True
+    def keeps(self, node: Node) -> bool:
+        return node.op == "Neg"
+
+
+class Unshaped(Pass):
+    """Puts a node in front of the last one, whose value has no shape yet."""
+
+    info = PassInfo("unshaped", "negate twice", Bitwise())
+
+    def run(self, model: Model) -> PassResult:
+        b, last = Builder(model, prefix="unshaped"), model.graph.nodes[-1]
+        last.inputs[0] = b.op("Neg", [b.op("Neg", [last.inputs[0]], "once")], "twice")
+        model.graph.nodes += b.nodes
+        return PassResult(True)
+
+
+class Shaped(Unshaped):
+    """The same, of a pass whose values later passes read."""
+
+    infers_shapes = True
+
+
+@pytest.mark.parametrize(("kind", "known"), [(Unshaped, False), (Shaped, True)])
+def test_shapes_are_inferred_if_the_pass_says_so(kind: type[Pass], known: bool) -> None:
+    from tests.subjects.protos import parse
+
+    text = '<ir_version: 10, opset_import: ["": 17]> g (float[2] x) => (float[2] y) { y = Abs(x) }'
+    model = Model.load(parse(text))
+    kind()(model)
+    made = next(n for n in model.graph.nodes if n.op == "Abs").inputs[0]
+    assert (shape_of(made) is not None) == known
 
 
 class Forgetful(Pass):
@@ -148,7 +178,7 @@ class Forgetful(Pass):
 def test_what_a_pass_removes_is_not_mistaken_for_what_it_makes(reload: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Model, "check", lambda _: None)
     pass_ = Forgetful(reload=reload)
-    pass_(Model.load(LstmCase().model()))
+    pass_(Model.load(RecurrentCase().model()))
     assert len(pass_.seen) > 100
     assert len(set(pass_.seen)) == len(pass_.seen)
 
@@ -173,28 +203,28 @@ def test_what_a_pass_removes_lasts_as_long_as_the_pass(monkeypatch: pytest.Monke
     """A pass must not free nodes that it removes, because Python may reuse their addresses."""
     monkeypatch.setattr(Model, "check", lambda _: None)
     pass_ = Remover()
-    pass_(Model.load(LstmCase().model()))
+    pass_(Model.load(RecurrentCase().model()))
     assert pass_.left and all(pass_.left)
 
 
 def test_promise_is_checked_on_the_graph() -> None:
-    model = Model.load(LstmCase(placement="loop").model())
+    model = Model.load(RecurrentCase(placement="loop").model())
     with pytest.raises(
         InternalError, match=r"'idle' declares 'unrolled', which does not hold: node 'the_loop' is a Loop"
     ):
         Idle()(model)
-    Idle()(Model.load(LstmCase().model()))
+    Idle()(Model.load(RecurrentCase().model()))
 
 
 def test_structure_is_checked_after_every_pass() -> None:
-    model = before("insert-qcdq", LstmCase().model())
+    model = before("insert-qcdq", RecurrentCase().model())
     with pytest.raises(StructureError, match="more than one producer"):
         Careless()(model)
 
 
 @pytest.mark.parametrize(("pass_", "unused"), [(Untidy(), 0), (KeepsUnused(), 1)])
 def test_a_changed_model_is_tidied(pass_: Pass, unused: int) -> None:
-    model = before("insert-qcdq", LstmCase().model())
+    model = before("insert-qcdq", RecurrentCase().model())
     nodes = {id(n) for n in model.graph.nodes}
     pass_(model)  # the check at its end fails for a graph that is not sorted
     assert {id(n) for n in model.graph.nodes if n.op != "Neg"} == nodes
@@ -213,7 +243,7 @@ def test_remarks_speak_in_the_name_of_the_pass() -> None:
 
 def test_every_property_has_a_check_and_holds_of_a_lowered_model() -> None:
     assert set(CHECKS) == set(Property)
-    model = before("fuse-quant-lstm-cell", LstmCase().model())
+    model = before("fuse-quant-lstm-cell", RecurrentCase().model())
     make_pass("fuse-quant-lstm-cell")(model)
     assert [p for p in Property if violated(model, p)] == []
 
@@ -226,11 +256,11 @@ def test_every_property_has_a_check_and_holds_of_a_lowered_model() -> None:
     ],
 )
 def test_properties_that_do_not_hold(name: str, property_: Property, reason: str) -> None:
-    assert reason in violated(before(name, LstmCase().model()), property_)
+    assert reason in violated(before(name, RecurrentCase().model()), property_)
 
 
 def test_a_cell_that_was_forgotten_violates_the_property() -> None:
-    model = before("insert-qcdq", LstmCase().model())
+    model = before("insert-qcdq", RecurrentCase().model())
     assert nodes_of(model, "Scan")
     assert violated(model, Property.CELLS_QUANTIZED)
 
@@ -244,7 +274,7 @@ def test_canonical_is_violated_by_each_variant() -> None:
         "layout 1": lambda m: None,
     }
     for reason, change in changes.items():
-        model = Model.load(LstmCase(layout=1).model())
+        model = Model.load(RecurrentCase(layout=1).model())
         model.ir_version = 10
         change(model)
         assert reason in violated(model, Property.CANONICAL)

@@ -26,8 +26,8 @@ from rnnqc.passes import (
     Unroll,
 )
 from rnnqc.passes.invariants import Property
+from tests.generate.layers import RecurrentCase
 from tests.passes.pass_testing import INT8
-from tests.subjects.lstm_models import LstmCase
 
 
 class Destroyer(Pass):
@@ -107,7 +107,7 @@ def test_possible_orders() -> None:
 def test_instruments_are_called_like_brackets() -> None:
     log: list[str] = []
     PassManager([Canonicalize(), Cleanup()], [Recorder("a", log), Recorder("b", log)]).run(
-        Model.load(LstmCase().model())
+        Model.load(RecurrentCase().model())
     )
     assert log == [
         *("a before canonicalize", "b before canonicalize", "b after canonicalize", "a after canonicalize"),
@@ -119,7 +119,7 @@ def test_instruments_hear_of_a_failure() -> None:
     log: list[str] = []
     manager = PassManager([Failing(), Cleanup()], [Recorder("a", log), Recorder("b", log)])
     with pytest.raises(RuntimeError, match="out of ideas"):
-        manager.run(Model.load(LstmCase().model()))
+        manager.run(Model.load(RecurrentCase().model()))
     assert log == [
         "a before failing",
         "b before failing",
@@ -130,11 +130,11 @@ def test_instruments_hear_of_a_failure() -> None:
 
 def test_a_structure_that_a_pass_breaks_is_found_after_it() -> None:
     with pytest.raises(StructureError, match="more than one producer"):
-        PassManager([Breaking()]).run(Model(LstmCase().model()))
+        PassManager([Breaking()]).run(Model(RecurrentCase().model()))
 
 
 def test_provenance_names_the_passes_that_changed_something() -> None:
-    model = Model.load(LstmCase(opset=17).model())
+    model = Model.load(RecurrentCase(opset=17).model())
     results = PassManager([Canonicalize(), Cleanup(), DecomposeLstm(), Destroyer()]).run(model)
     assert [r.modified for r in results] == [True, False, True, False]
     assert model.provenance == ["canonicalize", "decompose-lstm"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import runpy
 import shutil
 import subprocess
 import sys
@@ -14,6 +15,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 import rnnqc
 import rnnqc.passes
@@ -192,6 +198,33 @@ def test_a_python_without_ensurepip_is_told_what_to_install(tmp_path: Path) -> N
     assert done.returncode == 1
     assert len(done.stderr.splitlines()) == 1 and "apt-get install python3-venv" in done.stderr
     assert not (tmp_path / "venv").exists()
+
+
+def test_two_commands_that_install_take_turns(tmp_path: Path) -> None:
+    """The second waits, and then finds done what the first has done; two builds in one folder spoil each other."""
+    fcntl = pytest.importorskip("fcntl", reason="Windows has no make")
+    for name in ("scripts", "build", "venv", "runtime_ops"):
+        (tmp_path / name).mkdir()
+    program = shutil.copy(ROOT / "scripts" / "bootstrap.py", tmp_path / "scripts")
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    compiler = {**os.environ, "CXX": sys.executable}
+    with (tmp_path / "build" / "installing.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        second = subprocess.Popen([sys.executable, program, "venv"], stdout=subprocess.PIPE, text=True, env=compiler)
+        assert second.stdout is not None
+        assert second.stdout.readline() == "rnnqc: waiting for another command that installs in this checkout\n"
+        (tmp_path / "venv" / "rnnqc-installed").write_text(runpy.run_path(str(program))["fingerprint"]())
+    said, _ = second.communicate(timeout=HANGS)
+    assert (second.returncode, said) == (0, "")
+
+
+def test_wheels_are_built_in_folders_of_their_own() -> None:
+    """Two `pip install .` at once had one folder: compilers were not found, or kernels silently left out."""
+    text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    settings = tomllib.loads(text)["tool"]["scikit-build"]
+    assert "build-dir" not in settings
+    (editable,) = (o for o in settings["overrides"] if "build-dir" in o)
+    assert editable["if"] == {"state": "editable"}
 
 
 @pytest.mark.slow

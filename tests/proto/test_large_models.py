@@ -12,9 +12,9 @@ import rnnqc
 from rnnqc.errors import CompileError
 from rnnqc.evaluation.evaluate import make_session, run_model, run_session
 from rnnqc.proto.large_models import loaded_size, without_large_weights
-from tests.subjects.lstm_models import LstmCase
+from tests.generate.layers import RecurrentCase
 
-CASE = LstmCase(T=5, B=2, I=8, H=16)
+CASE = RecurrentCase(T=5, B=2, I=8, H=16)
 
 
 @pytest.fixture
@@ -70,4 +70,4 @@ def test_the_size_of_what_cannot_be_one_file(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr("rnnqc.proto.large_models.proto_size", refused)
     assert loaded_size(proto, "it") == sum(a.nbytes for a in without_large_weights(proto)[1].values())
     with pytest.raises(CompileError):
-        loaded_size(LstmCase(T=5, B=2, I=1, H=2).model(), "it")
+        loaded_size(RecurrentCase(T=5, B=2, I=1, H=2).model(), "it")

@@ -16,12 +16,12 @@ import rnnqc
 from rnnqc.evaluation.numerics import sqnr_db
 from rnnqc.proto.graph_walks import blocks_of
 from rnnqc.proto.respell_names import forget_negative_sizes
+from tests.generate.layers import RecurrentCase
 from tests.runs.commands import in_process
 from tests.runs.sessions import plain_session, run, save_arrays
-from tests.subjects.lstm_models import LstmCase
 from tests.subjects.protos import parse
 
-CASE = LstmCase(dynamic_batch=True)
+CASE = RecurrentCase(dynamic_batch=True)
 
 
 def _negative() -> onnx.ModelProto:

@@ -12,7 +12,7 @@ import pytest
 import rnnqc
 from rnnqc.cells.types import CELL_TYPES
 from rnnqc.recipes.recipe import load_recipe
-from tests.subjects.lstm_models import RecurrentCase
+from tests.generate.layers import RecurrentCase
 
 CASES: dict[str, dict[str, Any]] = {
     "LSTM": {},

@@ -198,7 +198,9 @@ def test_unknown_name_lists_the_recipes() -> None:
 
 @pytest.mark.parametrize("recipe", builtin_recipes(), ids=lambda r: r.name)
 def test_builtin(recipe: Recipe) -> None:
+    """Its name is that of its file alone; a copy of the file is called after the copy."""
     assert load_recipe(recipe.name) == recipe
+    assert parse_recipe(recipe_text(recipe.name), "mine.toml").name == "mine.toml"
     assert recipe.summary
     assert recipe.unmatched(["any/cell.forward"]) == [], "a rule without a point is a mistake"
     for point in LSTM_POINTS:

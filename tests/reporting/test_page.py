@@ -18,7 +18,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rnnqc.commands.common import json_text
+from rnnqc.commands.shared.arguments import json_text
 from rnnqc.ir import Model
 from rnnqc.recipes.recipe import load_recipe
 from rnnqc.recipes.recipe_record import RECIPE_KEY, RecipeRecord, read_record
@@ -30,8 +30,8 @@ from rnnqc.reporting.evidence import Curve, Evidence, LayerEvidence, LayerTime, 
 from rnnqc.reporting.page import page
 from rnnqc.search.findings import Bars, PointEvidence, Repair, Sensitivity
 from rnnqc.search.overrides import exactly, settings_text
+from tests.generate.layers import RecurrentCase
 from tests.pages.report_pages import Page
-from tests.subjects.lstm_models import LstmCase
 
 HOSTILE = [
     '"><script>alert(1)</script>',
@@ -117,7 +117,7 @@ def test_the_sections_are_all_there() -> None:
         "How this was made",
     ]  # fmt: skip
     assert read.counts["svg"] >= 5
-    assert "the error grows" in read.text
+    assert "(−10.0 dB); growing" in read.text
     assert "NOT measured" in read.text
     assert "runs slower" in read.text
 
@@ -139,7 +139,7 @@ def test_the_whole_command_names_a_recipe_only_if_it_means_that_one(name: str, t
     for source, words in expected.items():
         recipe = load_recipe(source).with_overrides(["*.weight.bits=5", "*.weight.symmetric=true"])
         record = read_record({RECIPE_KEY: RecipeRecord(recipe, "fused").text}, "model.onnx")
-        described = recipe_of(record, Model.load(LstmCase().model()))
+        described = recipe_of(record, Model.load(RecurrentCase().model()))
         evidence = replace(_evidence(), recipe=described)
         assert words in Page.read(page(evidence)).commands[1], source
 

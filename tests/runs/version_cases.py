@@ -13,13 +13,13 @@ import rnnqc
 from rnnqc.cells.fused_nodes import PLACES, given_inputs, input_names
 from rnnqc.cells.linear_nodes import KINDS
 from rnnqc.cells.types import fused_type
+from tests.generate.layers import RecurrentCase, stacked_model
 from tests.generate.recurrences import RecurrenceCase
 from tests.native.quant_linear_cases import linear_case
 from tests.runs.sessions import Array
-from tests.subjects.brevitas_models import draw_feeds, one_cell, random_lstm
+from tests.subjects.brevitas.models import draw_feeds, one_cell, random_lstm
 from tests.subjects.custom_layers import cutting_layer, feeds_of
 from tests.subjects.fused_patterns import PATTERNS, patterned_layer
-from tests.subjects.lstm_models import RecurrentCase, stacked_model
 from tests.subjects.packed_streams import cut_caches, packed_feeds, packed_step, packed_stream
 from tests.subjects.whole_models import WholeModel, exact_feeds, exact_model
 

@@ -24,7 +24,7 @@ from rnnqc.search.quality import Score
 from rnnqc.search.recurrences import quantized_points, recurrences_of
 from rnnqc.search.repairs import Repairs
 from rnnqc.search.trials import Bounds, Budget, Trial, Trials
-from tests.subjects.lstm_models import LstmCase
+from tests.generate.layers import RecurrentCase
 
 POINTS = ("a.W.weight", "a.R.weight", "a.input", "b.W.weight", "b.R.weight", "b.input")
 BEFORE = Trial(Score({"y": 30.0}), 1000, 0, 1000, {}, dict.fromkeys(POINTS))
@@ -85,7 +85,7 @@ class Lowering:
 
 def test_no_override_is_measured_when_the_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
     """Would catch: a bound of time that holds for sensitivities alone; overrides that are left out in silence."""
-    [held] = recurrences_of(rnnqc.lower(LstmCase(T=2, B=1, I=4, H=4).model(), "w4a8").model).values()
+    [held] = recurrences_of(rnnqc.lower(RecurrentCase(T=2, B=1, I=4, H=4).model(), "w4a8").model).values()
     candidates = Candidates(load_recipe("w4a8"), {held.name: held}, {}, calibrated=False)
     costly = [Sensitivity(f"{held.name}.{p}", 1, "point", 40.0, 10.0, 0.9) for p in ("W.weight", "R.weight", "input")]
     for seconds, count in ((2, 2), (0, 0)):

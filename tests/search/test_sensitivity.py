@@ -19,12 +19,12 @@ from rnnqc.search.quality import Score
 from rnnqc.search.recurrences import Recurrence, quantized_points, recurrences_of
 from rnnqc.search.sensitivity import CELL, KIND, find_sensitivities, kinds_of
 from rnnqc.search.trials import Bounds, Budget, Trial, Trials
-from tests.subjects.lstm_models import LstmCase
+from tests.generate.layers import RecurrentCase
 
 
 def cells(count: int) -> dict[str, Recurrence]:
     """Returns `count` cells with the same points."""
-    lowered = rnnqc.lower(LstmCase(T=2, B=1, I=4, H=4).model(), overrides=["*.cell_state.bits=24"])
+    lowered = rnnqc.lower(RecurrentCase(T=2, B=1, I=4, H=4).model(), overrides=["*.cell_state.bits=24"])
     [held] = recurrences_of(lowered.model).values()
     return {f"c{k}": replace(held, name=f"c{k}") for k in range(count)}
 

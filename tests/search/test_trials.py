@@ -24,9 +24,9 @@ from rnnqc.recipes.rules import Rule
 from rnnqc.search.overrides import settings_text
 from rnnqc.search.quality import Quality, Score
 from rnnqc.search.trials import Bounds, Budget, Trials
-from tests.subjects.lstm_models import LstmCase
+from tests.generate.layers import RecurrentCase
 
-CASE = LstmCase(T=6, B=2, I=4, H=8)
+CASE = RecurrentCase(T=6, B=2, I=4, H=8)
 NARROW = Rule("*.weight", {"bits": 4})
 WIDE = Rule("*.hidden", {"bits": 16})
 REFUSED = Rule("*.cell_state", {"bits": 3})

@@ -16,7 +16,7 @@ import rnnqc
 from rnnqc.recipes.recipe import Recipe, load_recipe, parse_recipe
 from rnnqc.search.greedy import Found, Measured, Step, thinned
 from rnnqc.search.tuned import Settings, Tuned, Unit, rules_of, shown_frontier, with_rules
-from tests.subjects.lstm_models import LstmCase
+from tests.generate.layers import RecurrentCase
 
 MINE = """
 name = "int8"
@@ -61,7 +61,7 @@ def test_nothing_chosen_is_the_recipe_itself() -> None:
 
 def test_the_file_lowers_as_the_model_that_was_measured(tmp_path: Path) -> None:
     """The hidden state follows the input in this recipe, and tuning gives it other bits."""
-    path, case = tmp_path / "mine.toml", LstmCase(T=6, B=2, I=4, H=8)
+    path, case = tmp_path / "mine.toml", RecurrentCase(T=6, B=2, I=4, H=8)
     path.write_text(MINE.replace("*.R.weight", "*.hidden").replace("W.weight", "input"))
     stats = rnnqc.calibrate(case.model(), [case.feeds()])
     recipe = load_recipe(str(path))

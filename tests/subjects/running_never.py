@@ -6,12 +6,12 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from tests.subjects.lstm_models import LstmCase
+from tests.generate.layers import RecurrentCase
 
 
 def never_running() -> onnx.ModelProto:
     """An LSTM beside sums that no sequence length satisfies together: 1 or 7, 1 or 9, and at least 2."""
-    case = LstmCase(dynamic_time=True, dynamic_batch=True)
+    case = RecurrentCase(dynamic_time=True, dynamic_batch=True)
     proto = case.model()
     for size in (7, 9):
         held = np.zeros((size, 1, case.I), np.float32)

@@ -34,6 +34,8 @@ WEIGHTS_TAG = "rnnqc.weights"
 DIRECTIONS = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}
 X, W, R, B, SEQUENCE_LENS, INITIAL_H, INITIAL_C, P = range(8)
 Shape = list[int | str | None] | None
+UNUSED = ("nothing uses it.", "no used output", "remove the node")
+"""Reason, found and action for a recurrent node without an effect."""
 INPUT_NAMES = ("X", "W", "R", "B", "sequence_lens", "initial_h", "initial_c", "P")
 
 
@@ -106,7 +108,7 @@ def read_layer(node: Node) -> Layer:
         raise fail(node, f"input sequence_lens is {lens}.", "int32", "put a Cast to int32 in front")
     activations = _activations(node, type_, d)
     if all(output_or_none(node, k) is None for k in range(len(output_names(type_)))):
-        raise NotHandled("nothing uses it.", "no output", "remove the node")
+        raise NotHandled(*UNUSED)
     weights = {
         "W": _weight(node, W, None),
         "R": _weight(node, R, None),

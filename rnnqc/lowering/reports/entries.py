@@ -9,11 +9,13 @@ from rnnqc.cells.base import Cell
 from rnnqc.cells.forms import CUSTOM, ORT, QCDQ, QONNX, WEIGHT_ONLY
 from rnnqc.cells.types import CELL_TYPES
 from rnnqc.errors import Outcome, Remark, and_more
+from rnnqc.ir import display_name
 from rnnqc.lowering.reports.report import Entry
 from rnnqc.lowering.run import Passed
 from rnnqc.passes.analysis.custom_products import custom_cells, described, matrices_of_cells
 from rnnqc.passes.analysis.find_recurrent_nodes import RecurrentNode, weight_sizes
 from rnnqc.passes.analysis.released_cells import WRITTEN_OUT, released_cells
+from rnnqc.passes.graph.nodes.lstm_node import UNUSED
 from rnnqc.passes.graph.nodes.quant_operators import CELL_OP
 from rnnqc.passes.weight_only.quantize_weights import stored_weights_of_nodes
 
@@ -22,7 +24,6 @@ _ONLY_OPERATORS = (
     "a custom cell",
     "choose a recipe of cells, such as int8: the matmuls of the custom cell become integer",
 )
-_UNUSED = ("nothing uses it.", "no used output", "remove the node")
 _ONLY_LSTM = (
     "the form asked for has LSTM layers only.",
     "a custom cell",
@@ -69,6 +70,7 @@ class _Made:
         self.stored = stored_weights_of_nodes(self.model)
         self.custom = custom_cells(self.model)  # those without an entry so far
         self.matrices = matrices_of_cells(self.model)
+        self.present = {f"{path}{display_name(n)}" for path, graph in self.model.paths() for n in graph.nodes}
         self.counted: tuple[set[str], set[str]] = (set(), set())  # initializers counted before and after
 
     def entry(self, node: RecurrentNode, refusal: Remark | None) -> Entry:
@@ -107,8 +109,10 @@ class _Made:
         """Returns why a node stays float, the cause in the model, and what to do."""
         if refusal is not None:
             return refusal.reason, refusal.found, refusal.action
+        if node.op in CELL_TYPES and not node.refusal[0] and node.path not in self.present:
+            return UNUSED
         if self.form == WEIGHT_ONLY and not node.refusal[0]:
-            return _UNUSED if node.op in CELL_TYPES else _ONLY_OPERATORS
+            return _ONLY_OPERATORS
         if self.form in (QONNX, ORT) and node.op not in (*CELL_TYPES, CELL_OP) and not node.refusal[0]:
             return _ONLY_LSTM
         return node.refusal

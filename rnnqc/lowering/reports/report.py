@@ -12,6 +12,7 @@ from typing import Any
 
 import onnx
 
+from rnnqc.cells.forms import QONNX
 from rnnqc.codes import Code, Told, all_told, coded, told
 from rnnqc.data.statistics import Statistics
 from rnnqc.errors import byte_count, explained
@@ -113,6 +114,8 @@ class Report(Result):
             of the models.
         varying_db: On calibration data, for each output that is nearly constant: the SQNR of its deviation from the
             mean.
+        negligible: On calibration data, for each output from 0 to 1 that is near zero there with an error that is tiny,
+            too: its largest error. Its SQNR shows little.
         constant: Whether no output varies on the data of the measurement, which shows little then.
         points: The format of each quantization point of LSTM, GRU and RNN layers, exported ones too, with its source.
         quantized_outputs: The formats of outputs that are quantized values, by name.
@@ -140,6 +143,7 @@ class Report(Result):
     unmeasured: str = ""
     unlike: list[str] = field(default_factory=list)
     varying_db: dict[str, float] = field(default_factory=dict)
+    negligible: dict[str, float] = field(default_factory=dict)
     constant: bool = False
     slow_stock: str = ""
     rest: RestReport = field(default_factory=RestReport)
@@ -162,6 +166,11 @@ class Report(Result):
         """The measured accuracy in words, and whether it shows little; "" if nothing was measured."""
         measured = self._measured
         little = f"; {SHOWS_LITTLE}: rnnqc verify with --data shows more" if measured and self.constant else ""
+        name = self.worst_output
+        if name in self.negligible:
+            little += (
+                f"; {name!r} is near zero there, of a range from 0 to 1, and {self.negligible[name]:.2g} off at most"
+            )
         return f"{measured}{little}"
 
     @property
@@ -172,7 +181,8 @@ class Report(Result):
             return f"SQNR on {self.measured_on}: {self.sqnr_summary}"
         if len(self.sqnr_levels) == 1:  # calibrated: other magnitudes lie beyond the ranges and were not measured
             return f"SQNR on {self.measured_on} of {next(iter(self.sqnr_levels))}: {self.sqnr_summary}"
-        return f"SQNR on {self.measured_on}: at least {self.sqnr_summary}" if self.sqnr_summary else ""
+        kinds = len(self.sqnr_levels)
+        return f"SQNR on {self.measured_on}, least of {kinds} kinds: {self.sqnr_summary}" if self.sqnr_summary else ""
 
     @property
     def is_measured_on_calibration(self) -> bool:
@@ -231,6 +241,10 @@ class Report(Result):
     def entries_not_lowered(self) -> Sequence[Entry]:
         """Nodes that `strict` refuses: they stay float, in whole or in part, or another tool has quantized them."""
         return [e for e in self.entries if e.status != "lowered" or e.left]
+
+    def lacks(self, form: str | None) -> bool:
+        """Whether no layer has a cell of a form that must not be missing: qonnx."""
+        return form == QONNX and all(e.form != QONNX for e in self.entries)
 
     @property
     def how_they_stay(self) -> str:

@@ -18,6 +18,7 @@ from rnnqc.lowering.record import earlier_record
 from rnnqc.lowering.reports.report import Entry, Report
 from rnnqc.lowering.reports.stock_speed import STOCK_WEIGHTS, slow_custom_cells
 from rnnqc.lowering.run import Passed
+from rnnqc.measure.verdict import GOOD_DB, WATCH_DB
 from rnnqc.passes import LowerQuantOperators, ReadDynamicProducts, RemoveSorting
 from rnnqc.passes.analysis.custom_points import points_of_recurrences
 from rnnqc.passes.analysis.custom_products import cells_with_kernels
@@ -33,8 +34,6 @@ from rnnqc.recipes.recipe import is_builtin
 from rnnqc.recipes.recipe_record import not_applied
 from rnnqc.recipes.rules import override_text
 
-POOR_DB, POOR_REST_DB = 20.0, 30.0
-"""rnnqc warns below this SQNR; the second bound applies if weights outside the recurrent layers were quantized, too."""
 OWN_DATA = "Resolution: compare on your own data (rnnqc verify FLOAT LOWERED --data DATA); "
 CALIBRATE = "--calibration DATA fits ranges to it, and "
 _TOLD = (LowerQuantOperators.info.name, ReadDynamicProducts.info.name)
@@ -217,15 +216,18 @@ def warnings_of_measurement(report: Report, *, calibrated: bool) -> list[str]:
         advice = f"Resolution: {REPORT}"
     if report.unlike:
         return [f"{report.unlike[0]} Measured on {report.measured_on}. {advice}"]
-    name, least = report.worst_output, POOR_REST_DB if report.rest.is_changed else POOR_DB
-    if name is None:
-        return []
-    if report.sqnr_db[name] >= least:
+    # Below what `verify` calls bad; with --rest int8, which can be left out, below what it calls good.
+    least = GOOD_DB if report.rest.is_changed else WATCH_DB
+    poor = {name: db for name, db in report.sqnr_db.items() if db < least and name not in report.negligible}
+    if not poor:
         return [
             f"output {output!r} has an SQNR of {db:.1f} dB in what varies on {report.measured_on}, less than "
-            f"{POOR_DB:g} dB: nearly all of it is its mean, which hides the error. {advice}"
-            for output, db in report.varying_db.items() if db < POOR_DB
+            f"{WATCH_DB:g} dB: nearly all of it is its mean, which hides the error. {advice}"
+            for output, db in report.varying_db.items() if db < WATCH_DB
         ]  # fmt: skip
     beyond = calibrated and not report.is_measured_on_calibration
     data = f"{report.measured_on}{', which the calibrated ranges need not fit' if beyond else ''}"
-    return [f"output {name!r} has an SQNR of {report.sqnr_summary} on {data}, less than {least:g} dB. {advice}"]
+    bound = f"{least:g} dB{f' (with --rest int8; without, {WATCH_DB:g})' if report.rest.is_changed else ''}"
+    name = min(poor, key=lambda output: poor[output])
+    found = report.sqnr_summary if name == report.worst_output else f"{poor[name]:.1f} dB"
+    return [f"output {name!r} has an SQNR of {found} on {data}, less than {bound}. {advice}"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from xml.etree.ElementTree import Element
 
-from rnnqc.measure.differences import unlike_text
+from rnnqc.measure.differences import trend, unlike_text
 from rnnqc.reporting.charts import gauge, level_chart, level_range
 from rnnqc.reporting.elements import Child, decibels, difference, element, name, number, percent, real
 from rnnqc.reporting.evidence import Curve, Evidence
@@ -41,7 +41,8 @@ def accuracy(evidence: Evidence) -> list[Child]:
     if curves:
         text = (
             "The hidden states of every layer, and outputs with an axis of time, against the float model, step by "
-            "step. A line that falls is an error that grows as states are carried on. All charts have one scale."
+            "step. All charts have one scale. An error that accumulates as states are carried on is called growing: in "
+            "the last quarter it is larger than in the first, by itself and against the signal."
         )
         limits = level_range(curves)
         made.append(element("p", text))
@@ -60,8 +61,8 @@ def _figure(what: str, kind: str, level: float, curve: Curve, limits: tuple[floa
         first, last = curve.quarters_db[0], curve.quarters_db[-1]
         caption += ["; first quarter ", decibels(first), ", last ", decibels(last)]
         caption += [" (", difference(last - first), ")"] if math.isfinite(last - first) else []
-    if curve.growing:
-        caption += ["; ", element("span", "the error grows", class_="bad")]
+    said = trend(curve.stops[-1], growing=curve.growing)
+    caption += ["; ", element("span", said, class_="bad") if curve.growing else said]
     return element(
         "figure",
         element("h3", name(what)),

@@ -140,6 +140,7 @@ struct HiddenCellArgs {
   const HiddenCellOptions* options;  // null if there are none; NaN, which may come of them, has the code of 0
   const float* hidden_bias;          // 16 * blocks values
   float h_scale;                     // of the codes that are written
+  Reciprocal h_reciprocal;           // of h_scale
   int32_t h_zero_point;
   float* state;  // in and out, h of the GRU; rows of 16 * blocks
   float* z;      // rows as of the state

@@ -34,8 +34,8 @@ from tests.runs.lowered import (
     session,
 )
 from tests.runs.sessions import run, save_arrays
-from tests.subjects.brevitas_models import CASES, DOMAINS, MARGIN, Exported, draw_feeds, one_cell, oracle, random_lstm
-from tests.subjects.brevitas_reference import Lstm, Quant
+from tests.subjects.brevitas.models import CASES, DOMAINS, MARGIN, Exported, draw_feeds, one_cell, oracle, random_lstm
+from tests.subjects.brevitas.reference import Lstm, Quant
 
 MODES = ("ROUND", "FLOOR", "CEIL", "ROUND_TO_ZERO", "DPU")
 Arrays = Mapping[str, npt.NDArray[np.float32]]

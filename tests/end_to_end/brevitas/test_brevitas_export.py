@@ -27,7 +27,7 @@ pytest.importorskip("brevitas", reason="needs brevitas")
 pytest.importorskip("onnxoptimizer", reason="needs onnxoptimizer")
 torch = pytest.importorskip("torch", reason="needs torch")
 
-from tests.subjects.brevitas_layers import NONE, PARTS, Layer, export, feeds_of, forward, is_far_from_ties, prepared  # noqa: E402
+from tests.subjects.brevitas.layers import NONE, PARTS, Layer, export, feeds_of, forward, is_far_from_ties, prepared  # noqa: E402
 
 BOTH = {"bidirectional": True}
 SHIFTED = {f"{part}_quant": "ShiftedUint8ActPerTensorFloat" for part in ("io", "gate_acc", "tanh", "cell_state")}

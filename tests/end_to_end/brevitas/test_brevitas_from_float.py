@@ -25,8 +25,8 @@ torch = pytest.importorskip("torch", reason="needs torch")
 
 from brevitas.nn import QuantLSTM, QuantRNN  # noqa: E402
 
-from tests.subjects.brevitas_layers import forward, moved_products  # noqa: E402
-from tests.subjects.torch_exports import exported  # noqa: E402
+from tests.subjects.brevitas.layers import forward, moved_products  # noqa: E402
+from tests.subjects.torch.exports import exported  # noqa: E402
 
 SIZE, HIDDEN, LENGTH, BATCH = 7, 9, 6, 4  # no quantizer sees 300 calls
 ACTIVATIONS = {

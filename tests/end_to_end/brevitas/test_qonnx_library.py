@@ -13,13 +13,13 @@ import pytest
 
 import rnnqc
 from rnnqc.passes.brevitas.write_qonnx import DOMAIN
+from tests.generate.layers import RecurrentCase, stacked_model
 from tests.runs.lowered import STOCK, session
 from tests.runs.sessions import assert_same_bits, run
-from tests.subjects.lstm_models import LstmCase, stacked_model
 
 qonnx = pytest.importorskip("qonnx", reason="needs qonnx (PyPI)")
 
-LAYERS = (LstmCase(T=7, B=1, I=5, H=9, direction="bidirectional"), LstmCase(T=7, B=1, I=18, H=6, seed=1))
+LAYERS = (RecurrentCase(T=7, B=1, I=5, H=9, direction="bidirectional"), RecurrentCase(T=7, B=1, I=18, H=6, seed=1))
 FEEDS = [LAYERS[0].replace(seed=s).feeds() for s in range(3)]
 
 

@@ -22,11 +22,11 @@ from rnnqc.calibration.calibrate import calibrate
 from rnnqc.errors import CompileError, UsageError
 from rnnqc.passes import VerifyModified
 from rnnqc.passes.brevitas.write_qonnx import DOMAIN
+from tests.generate.layers import RecurrentCase, stacked_model
 from tests.generate.strategies import lstm_cases
 from tests.runs.commands import in_process
 from tests.runs.lowered import NATIVE, STOCK, assert_all_lowered, run_both, session
 from tests.runs.sessions import assert_same_bits, run, save_arrays
-from tests.subjects.lstm_models import LstmCase, RecurrentCase, stacked_model
 from tests.subjects.protos import parse
 
 RECIPE = "brevitas-int8"
@@ -35,19 +35,19 @@ NODE_INPUTS = 48
 
 STATES = {"initial_h": True, "initial_c": True}
 CASES = {
-    "one direction": LstmCase(T=9, B=3, I=11, H=13),
-    "reverse": LstmCase(T=9, B=3, I=11, H=13, direction="reverse"),
-    "two directions": LstmCase(T=9, B=3, I=11, H=13, direction="bidirectional"),
-    "initial states": LstmCase(T=9, B=3, I=11, H=13, direction="bidirectional", **STATES),  # type: ignore[arg-type]
-    "initial hidden state alone": LstmCase(T=9, B=3, I=11, H=13, initial_h=True),
-    "coupled gates": LstmCase(T=9, B=3, I=11, H=13, input_forget=True, **STATES),  # type: ignore[arg-type]
-    "no bias": LstmCase(T=9, B=3, I=11, H=13, bias=False),
-    "batch first": LstmCase(T=9, B=3, I=11, H=13, layout=1, direction="bidirectional"),
-    "dynamic": LstmCase(T=9, B=3, I=11, H=13, dynamic_time=True, dynamic_batch=True),
-    "one output": LstmCase(T=9, B=3, I=11, H=13, outputs=("Y_c",)),
-    "in a branch": LstmCase(T=9, B=3, I=11, H=13, placement="if"),
-    "in a loop": LstmCase(T=4, B=2, I=5, H=6, placement="loop", **STATES),  # type: ignore[arg-type]
-    "large values": LstmCase(T=9, B=3, I=11, H=13, gain=6.0),
+    "one direction": RecurrentCase(T=9, B=3, I=11, H=13),
+    "reverse": RecurrentCase(T=9, B=3, I=11, H=13, direction="reverse"),
+    "two directions": RecurrentCase(T=9, B=3, I=11, H=13, direction="bidirectional"),
+    "initial states": RecurrentCase(T=9, B=3, I=11, H=13, direction="bidirectional", **STATES),  # type: ignore[arg-type]
+    "initial hidden state alone": RecurrentCase(T=9, B=3, I=11, H=13, initial_h=True),
+    "coupled gates": RecurrentCase(T=9, B=3, I=11, H=13, input_forget=True, **STATES),  # type: ignore[arg-type]
+    "no bias": RecurrentCase(T=9, B=3, I=11, H=13, bias=False),
+    "batch first": RecurrentCase(T=9, B=3, I=11, H=13, layout=1, direction="bidirectional"),
+    "dynamic": RecurrentCase(T=9, B=3, I=11, H=13, dynamic_time=True, dynamic_batch=True),
+    "one output": RecurrentCase(T=9, B=3, I=11, H=13, outputs=("Y_c",)),
+    "in a branch": RecurrentCase(T=9, B=3, I=11, H=13, placement="if"),
+    "in a loop": RecurrentCase(T=4, B=2, I=5, H=6, placement="loop", **STATES),  # type: ignore[arg-type]
+    "large values": RecurrentCase(T=9, B=3, I=11, H=13, gain=6.0),
 }
 # Formats beside those of the recipe that Brevitas' cell has.
 VARIATIONS: dict[str, Sequence[str]] = {
@@ -95,7 +95,7 @@ def round_trip(
     return direct, written.proto
 
 
-def written_alone(case: LstmCase, **options: Any) -> onnx.ModelProto:
+def written_alone(case: RecurrentCase, **options: Any) -> onnx.ModelProto:
     """The form qonnx of a case, without reading it again."""
     return rnnqc.lower(case.model(), RECIPE, form="qonnx", stats=statistics_of(case), **options).proto
 
@@ -117,7 +117,7 @@ def test_round_trip(name: str) -> None:
 @pytest.mark.few(1)
 @pytest.mark.parametrize("name", VARIATIONS)
 def test_other_formats(name: str) -> None:
-    case = LstmCase(T=9, B=3, I=11, H=13, initial_h=True, initial_c=True, gain=2.0)
+    case = RecurrentCase(T=9, B=3, I=11, H=13, initial_h=True, initial_c=True, gain=2.0)
     direct, _ = round_trip(
         case.model(), [case.replace(seed=s).feeds() for s in range(2)], case.feeds(), overrides=VARIATIONS[name]
     )
@@ -130,8 +130,8 @@ def test_other_formats(name: str) -> None:
 def test_layers(overrides: Sequence[str]) -> None:
     """Two layers of two directions: the second one has no quantizer of its own in front."""
     layers = [
-        LstmCase(T=7, B=2, I=5, H=9, direction="bidirectional"),
-        LstmCase(T=7, B=2, I=18, H=6, direction="bidirectional", seed=1),
+        RecurrentCase(T=7, B=2, I=5, H=9, direction="bidirectional"),
+        RecurrentCase(T=7, B=2, I=18, H=6, direction="bidirectional", seed=1),
     ]
     feeds = [layers[0].replace(seed=s).feeds() for s in range(3)]
     _, written = round_trip(stacked_model(layers), feeds[:2], feeds[2], overrides=overrides)
@@ -185,13 +185,13 @@ def test_names_of_roundings() -> None:
 
 
 @functools.cache
-def statistics_of(case: LstmCase) -> rnnqc.Statistics:
+def statistics_of(case: RecurrentCase) -> rnnqc.Statistics:
     return calibrate(case.model(), [case.feeds()])
 
 
 def test_a_refusal_names_the_cell_and_a_recipe_that_fits() -> None:
     """Every misfit of its own: tests/passes/brevitas/test_write_qonnx.py."""
-    case = LstmCase(T=5, B=2, I=3, H=4)
+    case = RecurrentCase(T=5, B=2, I=3, H=4)
     with pytest.raises(UsageError) as raised:
         rnnqc.lower(case.model(), "int8", form="qonnx", stats=statistics_of(case))
     for part in ("the_lstm.forward", "input", "dynamic-row", 'recipe="brevitas-int8", calibration=DATA', "hidden"):
@@ -277,7 +277,7 @@ def test_published_model(shared: Callable[[str], Path]) -> None:
 
 def test_other_layers_stay_as_they_are() -> None:
     """A GRU beside the LSTM has no cell of Brevitas; it stays float, and the report says so."""
-    case = LstmCase(T=5, B=2, I=3, H=4)
+    case = RecurrentCase(T=5, B=2, I=3, H=4)
     model = case.model()
     rng = np.random.default_rng(1)
     for name, shape in {"gru_W": (1, 15, 3), "gru_R": (1, 15, 5)}.items():
@@ -302,7 +302,7 @@ def test_other_layers_stay_as_they_are() -> None:
         lens=None, clip=None, peepholes=False, activations=None,
     )
 )  # fmt: skip
-def test_any_layer_comes_back(case: LstmCase) -> None:
+def test_any_layer_comes_back(case: RecurrentCase) -> None:
     model, feeds = case.model(), case.feeds()
     seen = [feeds, *(case.feeds(condition=c) for c in (True, False))]
     statistics = calibrate(model, seen)
@@ -337,7 +337,7 @@ def test_form_qcdq_is_the_same_cell(name: str) -> None:
 @pytest.mark.parametrize("opset", [21, 17])
 def test_form_qcdq_written_out(opset: int) -> None:
     """onnxruntime 1.31 fails on quantizers of signed states from operator set 21 on, where steps are written out."""
-    case = LstmCase(T=4, B=2, I=5, H=6, opset=opset, initial_h=True, initial_c=True)
+    case = RecurrentCase(T=4, B=2, I=5, H=6, opset=opset, initial_h=True, initial_c=True)
     written = rnnqc.lower(case.model(), RECIPE, form="qcdq", unroll=True, calibration=[case.feeds()])
     whole = rnnqc.lower(case.model(), RECIPE, form="qcdq", calibration=[case.feeds()])
     expected, got = (run(session(m.proto, STOCK), case.feeds()) for m in (whole, written))

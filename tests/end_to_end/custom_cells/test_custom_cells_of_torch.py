@@ -22,7 +22,7 @@ from rnnqc.ir import Model
 from tests.laws.parametrize import in_turn
 
 torch = pytest.importorskip("torch", reason="needs torch: exported cells of one's own NOT tested")
-from tests.subjects.torch_recurrences import (  # noqa: E402 - needs torch
+from tests.subjects.torch.recurrences import (  # noqa: E402 - needs torch
     AugmentedLstm,
     AugmentedLstmCell,
     Highway,

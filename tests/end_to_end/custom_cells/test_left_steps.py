@@ -22,7 +22,7 @@ from tests.runs.commands import in_process
 from tests.runs.lowered import run_both
 from tests.runs.sessions import plain_session, run, sqnr
 from tests.subjects.protos import parse
-from tests.subjects.torch_exports import exported, needed
+from tests.subjects.torch.exports import exported, needed
 
 OPS = ("LSTM", "GRU")
 DECODER_DB = 35.0

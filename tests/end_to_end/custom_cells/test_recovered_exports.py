@@ -23,7 +23,7 @@ from rnnqc.passes.pipeline import normal_form
 from tests.laws.parametrize import every_pair, in_turn
 
 torch = pytest.importorskip("torch", reason="needs torch: its exporters' loops NOT tested")
-from tests.subjects.torch_recurrences import (  # noqa: E402 - needs torch
+from tests.subjects.torch.recurrences import (  # noqa: E402 - needs torch
     CellLoop,
     CellStep,
     Decoder,

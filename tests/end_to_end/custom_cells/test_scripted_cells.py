@@ -23,7 +23,7 @@ from tests.runs.lowered import STOCK, run_both, session
 from tests.runs.sessions import Array, assert_same_bits, run
 
 torch = pytest.importorskip("torch", reason="needs torch: scripted cells NOT tested")
-from tests.subjects.torch_recurrences import B, HighwayScript, I, NormalizedScript, T, export  # noqa: E402 - needs torch
+from tests.subjects.torch.recurrences import B, HighwayScript, I, NormalizedScript, T, export  # noqa: E402 - needs torch
 
 AXES = {"x": {0: "T", 1: "B"}, "h": {0: "B"}, "c": {0: "B"}}
 SIZES = ((1, 1), (50, 2), (3, 5))

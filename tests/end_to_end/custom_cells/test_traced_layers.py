@@ -20,7 +20,7 @@ from tests.runs.sessions import plain_session, run
 
 torch: Any = pytest.importorskip("torch", reason="needs torch: traced layers NOT tested")
 
-from tests.subjects.torch_recurrences import export  # noqa: E402
+from tests.subjects.torch.recurrences import export  # noqa: E402
 
 I, H = 5, 7  # noqa: E741 - as ONNX calls it
 

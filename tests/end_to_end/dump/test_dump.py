@@ -23,10 +23,11 @@ from rnnqc.evaluation.evaluate import make_session
 from rnnqc.reference.loop import ReferenceCell
 from rnnqc.tracing import traced_cell
 from rnnqc.tracing.native_steps import NativeSteps
+from tests.generate.layer_specs import ITERATIONS
+from tests.generate.layers import RecurrentCase
 from tests.runs.commands import Result, in_new_python, in_process
 from tests.runs.sessions import save_arrays
 from tests.subjects.around import TRIPS, in_scan
-from tests.subjects.lstm_models import ITERATIONS, RecurrentCase
 
 Array = npt.NDArray[Any]
 Dump = Callable[..., Result]

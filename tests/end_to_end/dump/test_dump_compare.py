@@ -18,11 +18,11 @@ import pytest
 import rnnqc
 from rnnqc.dumps.compare import compare
 from rnnqc.dumps.differences import Choice
+from tests.generate.layers import RecurrentCase
 from tests.pages.dump_page import COMPARE, run
 from tests.pages.dumped import POWERS_OF_TWO
 from tests.runs.commands import Result, in_process
 from tests.runs.sessions import save_arrays
-from tests.subjects.lstm_models import RecurrentCase
 
 Array = npt.NDArray[Any]
 Change = Callable[[dict[str, Array]], None]

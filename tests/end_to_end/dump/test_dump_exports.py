@@ -21,6 +21,7 @@ import pytest
 import rnnqc
 from rnnqc.cells.activations import make_activation
 from rnnqc.ir import Model
+from tests.generate.layers import RecurrentCase
 from tests.laws.parametrize import in_turn
 from tests.pages.dumped import (
     BREVITAS,
@@ -33,9 +34,8 @@ from tests.pages.dumped import (
     traced,
     traced_with_parameters,
 )
-from tests.subjects.brevitas_models import CASES, draw_feeds, one_cell, random_lstm, read_lstms
-from tests.subjects.lstm_models import RecurrentCase
-from tests.subjects.torch_exports import exported, needed
+from tests.subjects.brevitas.models import CASES, draw_feeds, one_cell, random_lstm, read_lstms
+from tests.subjects.torch.exports import exported, needed
 
 Array = npt.NDArray[Any]
 
@@ -209,7 +209,7 @@ def test_names_are_those_of_the_integer_form(name: str, recipe: str) -> None:
 def test_exports_of_torch(kind: str, recipe: str) -> None:
     """Layers as a Loop with a list of tensors, and as written-out steps from a state of zeros."""
     torch = needed("dumps of exported recurrences", dynamo=kind == "dynamo")
-    from tests.subjects.torch_recurrences import Highway, HighwayScript, export, values
+    from tests.subjects.torch.recurrences import Highway, HighwayScript, export, values
 
     torch.manual_seed(0)
     (x,) = values("LSTM")
@@ -232,29 +232,28 @@ def test_exports_of_torch(kind: str, recipe: str) -> None:
 
 
 def test_steps_of_values_that_some_steps_lack() -> None:
-    """Steps that differ, from a state of zeros: the gate times the state is there from the second one on.
-
-    The zeros have a format of their own: what the first step multiplies has a name of its own.
-    """
+    """Steps that differ have products alone; in the first one, from a state of zeros, one of them is a constant."""
     torch = needed("dumps of written-out recurrences")
-    from tests.subjects.torch_recurrences import GatedProduct, I
+    from tests.subjects.torch.recurrences import GatedProduct, I
 
     torch.manual_seed(1)
     x = torch.randn(5, 3, I)
-    model = exported(GatedProduct(skip=True), [x], False, opset_version=17)
+    module = GatedProduct(skip=True)
+    model = exported(module, [x], False, opset_version=17)
+    (first,) = (n for n in model.graph.node if n.name == "/u/Gemm")
+    bias = np.tile(module.u.bias.detach().numpy(), (3, 1))
+    model.graph.initializer.append(onnx.numpy_helper.from_array(bias, first.output[0]))
+    model.graph.node.remove(first)
     feeds = {Model.load(model).graph.inputs[0].name: x.numpy()}
-    proto = rnnqc.lower(model, calibration=[feeds], overrides=["*.value.bits=16", "*.hidden.bits=16"]).proto
-    y = rnnqc.session(proto).run(None, feeds)[0]
+    proto = rnnqc.lower(model, calibration=[feeds], overrides=["*.hidden.bits=16"]).proto
     (piece,) = rnnqc.Tracer(proto).trace([feeds])
-    assert piece.length == 5 and set(map(tuple, piece.absent.values())) == {(0,), (1, 2, 3, 4), (3, 4)}
-    first = {"/u/Gemm.hidden", "/u/Gemm.product"}  # half of a state is not used in the last two steps
-    assert {n for n, steps in piece.absent.items() if len(steps) > 1} == first | {"/Mul_12.value"}
+    assert piece.length == 5
+    assert piece.absent == {"/u_1/Gemm.hidden": [0], "/u_1/Gemm.product": [0]}
     made = {n: t.values for n, t in piece.tensors.items()}
-    assert np.array_equal(made["/Add_4.value"], y)
-    before = np.concatenate([np.zeros_like(y[:1]), y[:-1]])
-    gated = made["/Sigmoid.sigmoid.value"] * before
-    assert "/m/Gemm.hidden" in made and np.abs(gated[1:]).max() > 0.05
-    np.testing.assert_allclose(made["/m/Gemm.hidden"][1:], gated[1:], atol=1e-3)
+    assert set(made) == {f"/{n}/Gemm.{p}" for n in ("f", "n", "m", "u_1") for p in ("hidden", "product")}
+    y = rnnqc.session(proto).run(None, feeds)[0]
+    np.testing.assert_allclose(made["/u_1/Gemm.hidden"][1:], y[:-1], atol=1e-3)
+    np.testing.assert_allclose(made["/f/Gemm.hidden"], x.numpy(), atol=1e-3)
 
 
 @pytest.mark.slow
@@ -263,7 +262,7 @@ def test_steps_of_values_that_some_steps_lack() -> None:
 def test_layers_of_exported_steps(kind: str, recipe: str) -> None:
     """A step that torch exports, made a layer with lengths, in both directions: each row is as it is alone."""
     torch = needed("dumps of layers of exported steps")
-    from tests.subjects.torch_recurrences import AugmentedLstmCell, ProjectedCell
+    from tests.subjects.torch.recurrences import AugmentedLstmCell, ProjectedCell
 
     torch.manual_seed(0)
     cell, memory = (AugmentedLstmCell(24, 32), 32) if kind == "highway" else (ProjectedCell(24, 32, 48), 48)

@@ -20,9 +20,9 @@ import onnx
 import pytest
 
 import rnnqc
+from tests.generate.layers import RecurrentCase, stacked_model
 from tests.runs.commands import Result, in_process
 from tests.runs.sessions import save_arrays
-from tests.subjects.lstm_models import RecurrentCase, stacked_model
 
 Dump = Callable[..., Result]
 

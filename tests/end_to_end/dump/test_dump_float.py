@@ -18,11 +18,11 @@ import pytest
 
 import rnnqc
 from rnnqc.sessions import session
+from tests.generate.layers import RecurrentCase
 from tests.runs.commands import in_process
 from tests.runs.sessions import save_arrays
 from tests.subjects.around import TRIPS, in_loop, in_scan
 from tests.subjects.custom_layers import feeds_of, layer
-from tests.subjects.lstm_models import RecurrentCase
 
 Array = npt.NDArray[Any]
 CASES = (

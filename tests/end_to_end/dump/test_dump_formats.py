@@ -16,7 +16,7 @@ import pytest
 
 import rnnqc
 from rnnqc.calibration.calibrate import calibrate
-from tests.subjects.lstm_models import RecurrentCase
+from tests.generate.layers import RecurrentCase
 
 Array = npt.NDArray[Any]
 GATES = ("input_gate", "output_gate", "forget_gate", "cell_gate")

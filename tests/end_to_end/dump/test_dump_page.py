@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 
 import rnnqc
+from tests.generate.layers import RecurrentCase
 from tests.pages.dump_page import COMPARE, PAGE, TRACE, run
 from tests.runs.sessions import save_arrays
-from tests.subjects.lstm_models import RecurrentCase
 
 
 @pytest.fixture(scope="module")

@@ -20,6 +20,7 @@ import pytest
 
 import rnnqc
 from rnnqc.data.statistics import Statistics
+from tests.generate.layers import RecurrentCase
 from tests.generate.nesting import condition, nested
 from tests.generate.recurrences import RecurrenceCase
 from tests.laws.parametrize import in_turn
@@ -28,7 +29,6 @@ from tests.runs.commands import in_process
 from tests.runs.sessions import save_arrays
 from tests.subjects.around import TRIPS, in_loop, in_scan
 from tests.subjects.custom_layers import EVERY_VALUE, VALUES, feeds_of, formats_of, layer
-from tests.subjects.lstm_models import RecurrentCase
 from tests.subjects.protos import parse
 
 Array = npt.NDArray[Any]

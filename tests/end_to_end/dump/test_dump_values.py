@@ -21,6 +21,7 @@ import rnnqc
 from rnnqc.cells.attributes import lut_defaults
 from rnnqc.cells.types import CELL_TYPES
 from rnnqc.data.statistics import Statistics
+from tests.generate.layers import RecurrentCase, stacked_model
 from tests.pages.dumped import (
     BREVITAS,
     Steps,
@@ -33,8 +34,7 @@ from tests.pages.dumped import (
     traced_with_parameters,
 )
 from tests.pages.unrolled_values import assert_equals_nodes, unrolled_values
-from tests.subjects.brevitas_models import CASES, read_lstms
-from tests.subjects.lstm_models import RecurrentCase, stacked_model
+from tests.subjects.brevitas.models import CASES, read_lstms
 
 Array = npt.NDArray[Any]
 TABLES = {

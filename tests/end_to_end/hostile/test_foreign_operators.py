@@ -13,8 +13,8 @@ import pytest
 from onnx import TensorProto, helper
 
 import rnnqc
+from tests.generate.layers import RecurrentCase
 from tests.runs.commands import in_process
-from tests.subjects.lstm_models import LstmCase
 
 FOREIGN = {
     "DynamicQuantizeLSTM": ("com.microsoft", "DynamicQuantizeLSTM", {}, "already quantized", "lower the float model"),
@@ -31,7 +31,7 @@ OTHERS = [("com.microsoft", "Gelu", {}), ("org.pytorch.aten", "ATen", {"operator
 
 def model(domain: str, op: str, attributes: dict[str, str], place: str = "main graph") -> onnx.ModelProto:
     """A layer that is lowered, and a custom operator behind it, or in a branch, or in a function."""
-    proto = LstmCase(outputs=("Y",)).model()
+    proto = RecurrentCase(outputs=("Y",)).model()
     node = helper.make_node(op, ["Y"], ["Z"], "custom", domain=domain, **attributes)
     shown = helper.make_tensor_value_info("Z", TensorProto.FLOAT, None)
     if place == "branch":

@@ -20,13 +20,14 @@ from onnx import TensorProto, helper, numpy_helper
 
 import rnnqc
 from tests.generate.float_layer import Activation
+from tests.generate.layer_specs import NODE_NAME
+from tests.generate.layers import RecurrentCase
 from tests.runs.commands import Result, in_process, in_subprocess
 from tests.runs.sessions import Array, plain_session, run, save_arrays, sqnr
-from tests.subjects.lstm_models import NODE_NAME, LstmCase
 from tests.subjects.protos import keep_outside, of_nodes, set_node_attribute
 
 Mutation = Callable[[onnx.ModelProto], None]
-CASE = LstmCase(lens=(5, 3), initial_h=True, initial_c=True)
+CASE = RecurrentCase(lens=(5, 3), initial_h=True, initial_c=True)
 BIDIRECTIONAL = CASE.replace(direction="bidirectional")
 GIGABYTE = 2**30
 
@@ -190,7 +191,7 @@ def _dims(*sizes: int | str) -> Mutation:
     return mutate
 
 
-REFUSED: dict[str, tuple[LstmCase, Mutation]] = {
+REFUSED: dict[str, tuple[RecurrentCase, Mutation]] = {
     "the LSTM of operator set 1": (CASE, _output_sequence),
     "operator set 6": (CASE, _opset(6)),
     "an initializer without a name": (CASE, _nameless("initializer")),
@@ -314,7 +315,7 @@ def _infinite(kind: str, gates: int) -> onnx.ModelProto:
     return model
 
 
-def _mutated(mutate: Mutation, case: LstmCase = CASE) -> onnx.ModelProto:
+def _mutated(mutate: Mutation, case: RecurrentCase = CASE) -> onnx.ModelProto:
     model = case.model()
     mutate(model)
     return model
@@ -413,7 +414,7 @@ def _ir_3_inputs(model: onnx.ModelProto) -> None:
     assert {t.name for t in model.graph.initializer} <= {v.name for v in model.graph.input}
 
 
-LOWERED: dict[str, tuple[LstmCase, Mutation]] = {
+LOWERED: dict[str, tuple[RecurrentCase, Mutation]] = {
     "all-zero W": (CASE, _fill(0.0)),
     "constant W": (CASE, _fill(0.25)),
     "denormal W": (CASE, _fill(1e-42)),
@@ -427,10 +428,10 @@ LOWERED: dict[str, tuple[LstmCase, Mutation]] = {
     "sparse initializer elsewhere": (CASE, _sparse_bystander),
     "initializers also inputs, IR 3": (CASE.replace(opset=7), _ir_3_inputs),
     "IR version 14": (CASE, _ir(14)),
-    "one step, one unit": (LstmCase(T=1, B=1, I=1, H=1), lambda model: None),
+    "one step, one unit": (RecurrentCase(T=1, B=1, I=1, H=1), lambda model: None),
     "more alphas than needed": (CASE, _set("activation_alpha", [0.5, 0.5, 0.5, 0.5])),
     "an infinite clip": (CASE, _set("clip", float("inf"))),
-    "time and batch of one name": (LstmCase(T=2), _dims("N", "N", 3)),
+    "time and batch of one name": (RecurrentCase(T=2), _dims("N", "N", 3)),
     "alpha left out": (
         CASE.replace(activations=(Activation("HardSigmoid"), Activation("Elu"), Activation("LeakyRelu"))),
         lambda model: None,
@@ -492,7 +493,7 @@ def test_a_model_that_onnxruntime_does_not_run(
 ) -> None:
     """Refused in onnxruntime's words where it is invalid; what another onnxruntime may run is written."""
     mutate, code, words = UNRUNNABLE[what]
-    model = LstmCase(opset=17).model()
+    model = RecurrentCase(opset=17).model()
     mutate(model)
     result = lower(model, *(["-q"] if quiet else []))
     if code == 2:
@@ -507,7 +508,7 @@ def test_a_model_that_onnxruntime_does_not_run(
 @pytest.mark.parametrize("what", UNRUNNABLE)
 def test_python_refuses_what_the_command_refuses(what: str) -> None:
     mutate, code, words = UNRUNNABLE[what]
-    model = LstmCase(opset=17).model()
+    model = RecurrentCase(opset=17).model()
     mutate(model)
     if code == 2:
         with pytest.raises(rnnqc.CompileError, match=f"The model is not valid: .*{words}"):

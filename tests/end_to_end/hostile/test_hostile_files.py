@@ -30,12 +30,12 @@ from onnx import helper, numpy_helper
 import rnnqc
 from rnnqc.proto.external_data import ALLOW_LINKS
 from rnnqc.proto.files import load_proto, word_for
+from tests.generate.layers import RecurrentCase
 from tests.runs.commands import HANGS, Result, in_process, in_subprocess
 from tests.runs.sessions import run, save_arrays
-from tests.subjects.lstm_models import LstmCase
 from tests.subjects.protos import keep_outside, of_nodes
 
-CASE = LstmCase()
+CASE = RecurrentCase()
 GIGABYTE = 2**30
 
 
@@ -393,7 +393,7 @@ def test_usual_divisions_are_constants() -> None:
 
 
 def test_loops_in_loops_are_not_written_out_without_end(tmp_path: Path) -> None:
-    path = _write(LstmCase(T=15000, placement="loop", opset=17).model(), tmp_path / "in.onnx")
+    path = _write(RecurrentCase(T=15000, placement="loop", opset=17).model(), tmp_path / "in.onnx")
     result = in_subprocess("lower", path, "-o", tmp_path / "out.onnx", "--unroll", memory=6 * GIGABYTE, seconds=100)
     _refused(result, "nodes")
 

@@ -17,9 +17,10 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import rnnqc
+from tests.generate.layer_specs import Placement
+from tests.generate.layers import RecurrentCase
 from tests.runs.commands import in_process
-from tests.subjects.brevitas_models import Exported, random_lstm
-from tests.subjects.lstm_models import LstmCase, Placement
+from tests.subjects.brevitas.models import Exported, random_lstm
 from tests.subjects.protos import set_node_attribute
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -100,7 +101,7 @@ def test_mutated_models_of_other_commands(command: Command) -> None:
 @pytest.mark.slow
 def test_every_way_lowers_something() -> None:
     """Otherwise fuzzing would only test the checks of arguments."""
-    model = LstmCase(outputs=("Y",), opset=17).model().SerializeToString()
+    model = RecurrentCase(outputs=("Y",), opset=17).model().SerializeToString()
     for k, way in enumerate(WAYS):
         target = Target()
         target.lower(bytes([k]) + model)
@@ -197,7 +198,7 @@ REFUSED: dict[str, tuple[Placement, Change]] = {
 @pytest.mark.parametrize("what", REFUSED)
 def test_refused(what: str) -> None:
     placement, change = REFUSED[what]
-    model = LstmCase(placement=placement, initial_h=True, initial_c=True).model()
+    model = RecurrentCase(placement=placement, initial_h=True, initial_c=True).model()
     change(model)
     for arguments in ({}, {"recipe": "weight-only-int8"}, {"form": "integer", "unroll": True}):
         with pytest.raises(rnnqc.CompileError):
@@ -206,7 +207,7 @@ def test_refused(what: str) -> None:
 
 def _chain(length: int, calls: int = 1) -> onnx.ModelProto:
     """A layer behind functions of which each calls the next, `calls` times."""
-    model = LstmCase(placement="function").model()
+    model = RecurrentCase(placement="function").model()
     imports = [helper.make_opsetid("", 17), helper.make_opsetid("f", 1)]
     for k in range(length - 1):
         nodes = [helper.make_node(f"f{k + 1}", ["x"], [f"y{c}"], f"call{c}", domain="f") for c in range(calls)]
@@ -257,8 +258,8 @@ def test_a_defect_is_no_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr("rnnqc.lowering.run.recurrent_nodes", broken)
     with pytest.raises(IndexError, match="planted"):
-        rnnqc.lower(LstmCase().model())
-    model = LstmCase().model()
+        rnnqc.lower(RecurrentCase().model())
+    model = RecurrentCase().model()
     model.graph.node.add(op_type="Add", input=["X", "X3"], output=["sum"])
     model.graph.initializer.append(numpy_helper.from_array(np.zeros((7, 7, 7), np.float32), "X3"))
     model.graph.output.append(helper.make_tensor_value_info("sum", TensorProto.FLOAT, [5, 2, 3]))
@@ -313,7 +314,7 @@ def test_quantizers_without_an_input(place: int, tmp_path: Path, capfd: pytest.C
 
 def test_dump_of_a_cell_whose_sequence_is_stored(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """A value of the cell that no node makes and no input gives."""
-    model = LstmCase(outputs=("Y",)).model()
+    model = RecurrentCase(outputs=("Y",)).model()
     second = model.graph.node.add()
     second.CopyFrom(model.graph.node[0])
     second.name, second.input[0], second.output[0] = "second", "stored", "Y_2"

@@ -19,12 +19,12 @@ from onnx import TensorProto, helper
 import rnnqc
 from rnnqc.measure.runs import Calls
 from rnnqc.search.quality import Quality
+from tests.generate.layers import RecurrentCase
 from tests.pages.report_pages import Page
 from tests.runs.commands import Result
 from tests.runs.sessions import save_arrays
-from tests.subjects.lstm_models import LstmCase
 
-CASE = LstmCase(T=48, B=2, I=8, H=16)
+CASE = RecurrentCase(T=48, B=2, I=8, H=16)
 
 
 @pytest.fixture
@@ -83,7 +83,7 @@ def test_tuning_takes_no_model_that_makes_infinities(logarithm: Path) -> None:
 
 def test_a_report_on_padding_of_nan(cli: Callable[..., Result], tmp_path: Path) -> None:
     """Elements beyond a sequence's length are ignored: neither refused nor counted, whatever they are."""
-    case = LstmCase(T=12, B=3, I=8, H=16, lens=(12, 5, 9))
+    case = RecurrentCase(T=12, B=3, I=8, H=16, lens=(12, 5, 9))
     onnx.save(case.model(), tmp_path / "in.onnx")
     assert cli("lower", tmp_path / "in.onnx", "-o", tmp_path / "out.onnx").code == 0
     points = []

@@ -15,10 +15,11 @@ from onnx import numpy_helper
 
 import rnnqc
 from rnnqc.passes import Canonicalize, DecomposeLstm
+from tests.generate.layers import RecurrentCase
 from tests.laws.layers import float_layers
 from tests.runs.lowered import all_nodes
 from tests.runs.sessions import assert_close, assert_same_bits, plain_session, run
-from tests.subjects.lstm_models import BACKEND_CASES, RecurrentCase
+from tests.subjects.backend_cases import BACKEND_CASES
 
 TOLERANCE = 1e-5
 OFF = ["*.bits=none"]

@@ -15,10 +15,10 @@ import pytest
 import rnnqc
 from rnnqc.cells.linear_nodes import KINDS, LinearKind
 from rnnqc.cells.types import CELL_TYPES, LSTM, fused_type
+from tests.generate.layers import RecurrentCase
 from tests.native.quant_linear_cases import linear_case
 from tests.runs.lowered import NATIVE, STOCK, all_nodes, run_both, session
 from tests.runs.sessions import Outputs, assert_same_bits, run
-from tests.subjects.lstm_models import RecurrentCase
 
 FIRST = RecurrentCase(T=3, B=2, I=3, H=4)
 # The pairs differ in hidden size, direction, states, operator; in the last one the bodies are equal.

@@ -14,7 +14,7 @@ import onnx
 import pytest
 
 import rnnqc
-from tests.subjects.lstm_models import LstmCase, stacked_model
+from tests.generate.layers import RecurrentCase, stacked_model
 
 ALLOWED_MEMORY_FACTOR = 4.5
 CHILD = """
@@ -29,7 +29,7 @@ print(next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmH
 
 
 def _unrolled(steps: int) -> onnx.ModelProto:
-    case = LstmCase(T=steps, B=1, I=16, H=16)
+    case = RecurrentCase(T=steps, B=1, I=16, H=16)
     proto: onnx.ModelProto = rnnqc.lower(case.model(), form="integer", unroll=True).proto
     return proto
 
@@ -53,7 +53,7 @@ def test_a_thousand_steps() -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads the peak of a process from /proc")
 def test_memory_of_a_large_model(tmp_path: Path) -> None:
-    layers = [LstmCase(T=10, B=1, I=1024, H=1024, seed=k) for k in range(3)]
+    layers = [RecurrentCase(T=10, B=1, I=1024, H=1024, seed=k) for k in range(3)]
     onnx.save(stacked_model(layers), tmp_path / "in.onnx")
     size = (tmp_path / "in.onnx").stat().st_size
     assert size > 100e6

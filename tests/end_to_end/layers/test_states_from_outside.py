@@ -18,12 +18,12 @@ from onnx import TensorProto, helper, numpy_helper
 import rnnqc
 from rnnqc.cells.types import fused_type
 from tests.generate.float_layer import DEFAULTS, Activation
+from tests.generate.layers import RecurrentCase
 from tests.laws.law import law
 from tests.laws.parametrize import every_pair, in_turn
 from tests.runs.lowered import STOCK, all_nodes, run_both, session
 from tests.runs.sessions import assert_same_bits, plain_session, run, sqnr
-from tests.subjects import torch_exports
-from tests.subjects.lstm_models import RecurrentCase
+from tests.subjects.torch import exports
 
 Array = npt.NDArray[Any]
 CELLS: dict[str, dict[str, Any]] = {
@@ -354,11 +354,11 @@ def _messages(torch: Any) -> tuple[Any, list[Array]]:
 @pytest.mark.few(1)
 @pytest.mark.parametrize("module", [_learned, _captioning, _slots, _messages])
 def test_torch_models(module: Callable[[Any], tuple[Any, list[Array]]]) -> None:
-    torch = torch_exports.needed("states from outside in models of torch")
+    torch = exports.needed("states from outside in models of torch")
     torch.manual_seed(0)
     made, arrays = module(torch)
     arguments = [torch.tensor(np.asarray(a, np.float32)) for a in arrays]
-    model = torch_exports.exported(made.eval(), arguments, False)
+    model = exports.exported(made.eval(), arguments, False)
     feeds = {v.name: np.asarray(a, np.float32) for v, a in zip(model.graph.input, arrays, strict=True)}
     (wanted,) = float_outputs(model, feeds).values()
     lowered = rnnqc.lower(model)

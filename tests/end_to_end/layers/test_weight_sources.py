@@ -15,11 +15,11 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import rnnqc
+from tests.generate.layers import RecurrentCase, stacked_model
 from tests.laws.parametrize import in_turn
 from tests.runs.commands import in_process
 from tests.runs.lowered import STOCK, run_both, session
 from tests.runs.sessions import Array, assert_same_bits, run, sqnr
-from tests.subjects.lstm_models import LstmCase, stacked_model
 
 GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
 H, I = 8, 6  # noqa: E741 - the operator's names
@@ -40,7 +40,7 @@ SAME_ROUNDING = ("*.weight.compensation=false", "*.input.equalize=false")
 )
 def test_tied_weights_are_stored_once(recipe: str, overrides: tuple[str, ...], calibrated: bool) -> None:
     """With statistics codes are rounded, and inputs scaled, for each layer's own data, if the recipe is left to it."""
-    case = LstmCase(I=32, H=32)
+    case = RecurrentCase(I=32, H=32)
     layers = [case.replace(seed=k) for k in range(2)]
     data = [{"X": case.feeds()["X"]}] if calibrated else None
     stored = []

@@ -16,10 +16,10 @@ from onnxruntime.quantization import QuantType, quantize_dynamic
 
 import rnnqc
 from tests.generate.float_layer import Activation
+from tests.generate.layers import RecurrentCase
 from tests.laws.parametrize import every_pair, in_turn
 from tests.runs.lowered import STOCK, assert_all_lowered, session
 from tests.runs.sessions import Array, options, plain_session, run, sqnr
-from tests.subjects.lstm_models import RecurrentCase
 
 ALLOWED_BELOW_ONNXRUNTIME_DB = 0.5
 FEATURE_BAR_DB = 36.0

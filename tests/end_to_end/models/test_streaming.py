@@ -14,11 +14,11 @@ import pytest
 
 import rnnqc
 from rnnqc.cells.types import fused_type
+from tests.generate.layers import RecurrentCase
 from tests.laws.parametrize import in_turn
 from tests.runs.lowered import INTEGER, NATIVE, STOCK, UNROLLED, all_nodes, assert_all_lowered, lower_all, session
 from tests.runs.sessions import Array, assert_same_bits, run, sqnr
-from tests.subjects.lstm_models import RecurrentCase
-from tests.subjects.torch_exports import exported, needed
+from tests.subjects.torch.exports import exported, needed
 
 OPS: dict[str, dict[str, Any]] = {
     "LSTM": {"op": "LSTM"},

@@ -25,34 +25,34 @@ import rnnqc
 from rnnqc.cells.base import LSTM_POINTS
 from rnnqc.cells.types import CELL_TYPES
 from tests.generate.float_layer import Activation
+from tests.generate.layers import RecurrentCase
 from tests.pages.layer_points import Call, plain_statistics, point_calls
 from tests.runs.commands import HANGS, in_new_python, in_process
 from tests.runs.sessions import save_arrays
-from tests.subjects.lstm_models import LstmCase, RecurrentCase
 
 Array = npt.NDArray[Any]
 TOLERANCE = 2e-6  # onnxruntime computes in float32
 ACTIVATED = tuple(p.name for p in LSTM_POINTS if p.name not in ("W.weight", "R.weight", "bias", "accumulator"))
 CASES = {
-    "plain": LstmCase(T=7, B=3, I=4, H=5),
-    "reverse": LstmCase(T=6, direction="reverse", initial_h=True, initial_c=True),
-    "bidirectional": LstmCase(T=6, B=3, direction="bidirectional", initial_h=True),
-    "lengths": LstmCase(T=7, B=4, lens=(7, 2, 0, 5), initial_h=True, initial_c=True),
-    "reverse lengths": LstmCase(T=7, B=3, lens=(3, 7, 1), direction="reverse"),
-    "bidirectional lengths": LstmCase(T=5, B=3, lens=(2, 5, 4), direction="bidirectional", peepholes=True),
-    "padding for all": LstmCase(T=6, B=2, lens=(2, 3)),
-    "peepholes and clip": LstmCase(peepholes=True, clip=0.4, gain=2.0),
-    "coupled": LstmCase(input_forget=True, T=6),
-    "no bias": LstmCase(bias=False, B=1),
-    "one unit": LstmCase(H=1, I=1, B=3),
-    "activations": LstmCase(activations=(Activation("HardSigmoid"), Activation("Softsign"), Activation("Relu"))),
-    "only Y_c": LstmCase(outputs=("Y_c",)),
-    "loop": LstmCase(placement="loop", initial_h=True, initial_c=True),
-    "loop lengths": LstmCase(placement="loop", lens=(2, 5), direction="bidirectional"),
-    "scan": LstmCase(placement="scan", initial_h=True, initial_c=True),
-    "scan reverse lengths": LstmCase(placement="scan", lens=(4, 1), direction="reverse"),
-    "function": LstmCase(placement="function", direction="bidirectional"),
-    "old operator set": LstmCase(opset=9, direction="bidirectional"),
+    "plain": RecurrentCase(T=7, B=3, I=4, H=5),
+    "reverse": RecurrentCase(T=6, direction="reverse", initial_h=True, initial_c=True),
+    "bidirectional": RecurrentCase(T=6, B=3, direction="bidirectional", initial_h=True),
+    "lengths": RecurrentCase(T=7, B=4, lens=(7, 2, 0, 5), initial_h=True, initial_c=True),
+    "reverse lengths": RecurrentCase(T=7, B=3, lens=(3, 7, 1), direction="reverse"),
+    "bidirectional lengths": RecurrentCase(T=5, B=3, lens=(2, 5, 4), direction="bidirectional", peepholes=True),
+    "padding for all": RecurrentCase(T=6, B=2, lens=(2, 3)),
+    "peepholes and clip": RecurrentCase(peepholes=True, clip=0.4, gain=2.0),
+    "coupled": RecurrentCase(input_forget=True, T=6),
+    "no bias": RecurrentCase(bias=False, B=1),
+    "one unit": RecurrentCase(H=1, I=1, B=3),
+    "activations": RecurrentCase(activations=(Activation("HardSigmoid"), Activation("Softsign"), Activation("Relu"))),
+    "only Y_c": RecurrentCase(outputs=("Y_c",)),
+    "loop": RecurrentCase(placement="loop", initial_h=True, initial_c=True),
+    "loop lengths": RecurrentCase(placement="loop", lens=(2, 5), direction="bidirectional"),
+    "scan": RecurrentCase(placement="scan", initial_h=True, initial_c=True),
+    "scan reverse lengths": RecurrentCase(placement="scan", lens=(4, 1), direction="reverse"),
+    "function": RecurrentCase(placement="function", direction="bidirectional"),
+    "old operator set": RecurrentCase(opset=9, direction="bidirectional"),
 }
 
 
@@ -142,7 +142,7 @@ def test_every_point_is_that_of_an_independent_gru_or_rnn(name: str, op: str) ->
 @pytest.mark.few(1)
 @pytest.mark.parametrize("condition", [True, False])
 def test_only_the_branch_that_ran_is_seen(condition: bool) -> None:
-    case = LstmCase(placement="if", T=6, direction="bidirectional")
+    case = RecurrentCase(placement="if", T=6, direction="bidirectional")
     statistics = rnnqc.calibrate(case.model(), [case.feeds(condition=condition)])
     there, other = ("then", "else") if condition else ("else", "then")
     assert statistics.silent_cells == [f"{other}_the_lstm.{d}" for d in ("forward", "reverse")]
@@ -156,7 +156,7 @@ def test_only_the_branch_that_ran_is_seen(condition: bool) -> None:
 
 
 def test_several_samples_are_as_one_after_the_other() -> None:
-    case = LstmCase(T=6, B=3, direction="bidirectional", initial_h=True)
+    case = RecurrentCase(T=6, B=3, direction="bidirectional", initial_h=True)
     samples = [case.replace(seed=k).feeds() for k in range(5)]
     statistics = rnnqc.calibrate(case.model(), iter(samples))
     assert statistics.settings["samples"] == 5
@@ -171,7 +171,7 @@ def test_several_samples_are_as_one_after_the_other() -> None:
 # ---- states that are carried ---------------------------------------------------------------------------------------
 
 
-STREAM = LstmCase(T=12, B=2, initial_h=True, initial_c=True, dynamic_time=True, dynamic_batch=True)
+STREAM = RecurrentCase(T=12, B=2, initial_h=True, initial_c=True, dynamic_time=True, dynamic_batch=True)
 STATES = ["initial_h:Y_h", "initial_c:Y_c"]
 
 
@@ -211,7 +211,7 @@ def test_an_npz_of_calls_starts_with_its_state_and_carries_it_then(tmp_path: Pat
 # ---- samples, batches, processes -----------------------------------------------------------------------------------
 
 
-MANY = LstmCase(T=9, B=70, I=3, H=4, dynamic_batch=True, lens=tuple(k % 10 for k in range(70)))
+MANY = RecurrentCase(T=9, B=70, I=3, H=4, dynamic_batch=True, lens=tuple(k % 10 for k in range(70)))
 
 
 def test_rows_of_a_large_batch_run_in_pieces() -> None:
@@ -229,7 +229,7 @@ def test_rows_of_a_large_batch_run_in_pieces() -> None:
 
 
 def test_a_subset_is_the_first_samples_or_the_same_ones_for_a_seed() -> None:
-    case = LstmCase(T=4, B=40, dynamic_batch=True)
+    case = RecurrentCase(T=4, B=40, dynamic_batch=True)
     feeds = case.feeds()
     first = rnnqc.calibrate(case.model(), [feeds, feeds], limit=45)
     rest = [feeds, {"X": feeds["X"][:, :5]}]
@@ -247,7 +247,7 @@ def test_a_subset_is_the_first_samples_or_the_same_ones_for_a_seed() -> None:
 
 def test_a_batch_is_that_of_data_in_such_batches() -> None:
     """Rows that are joined in another order, or states that are not those of their rows."""
-    case = LstmCase(T=4, B=10, dynamic_batch=True, initial_h=True, initial_c=True)
+    case = RecurrentCase(T=4, B=10, dynamic_batch=True, initial_h=True, initial_c=True)
     whole = case.feeds()
     axes = {"X": 1, "initial_h": 1, "initial_c": 1}
     assert set(axes) == set(whole)
@@ -270,7 +270,7 @@ def test_a_batch_is_that_of_data_in_such_batches() -> None:
 
 def test_only_the_layers_asked_for_are_measured() -> None:
     """A filter that changes what is measured of a layer, or loses the layers it leaves out from the file."""
-    case = LstmCase(direction="bidirectional", T=6, B=3)
+    case = RecurrentCase(direction="bidirectional", T=6, B=3)
     feeds = [case.feeds()]
     everything = rnnqc.calibrate(case.model(), feeds)
     one = rnnqc.calibrate(case.model(), feeds, layers=["*.reverse"])
@@ -291,10 +291,10 @@ def test_only_the_layers_asked_for_are_measured() -> None:
 
 def samples(count: int) -> Iterator[dict[str, Array]]:
     for k in range(count):
-        yield LstmCase(T=5 + k % 3, B=1 + k // 100, dynamic_time=True, dynamic_batch=True, seed=k).feeds()
+        yield RecurrentCase(T=5 + k % 3, B=1 + k // 100, dynamic_time=True, dynamic_batch=True, seed=k).feeds()
 
 
-SHAPES = LstmCase(dynamic_time=True, dynamic_batch=True, direction="bidirectional")
+SHAPES = RecurrentCase(dynamic_time=True, dynamic_batch=True, direction="bidirectional")
 
 
 @pytest.fixture(scope="module")
@@ -316,7 +316,7 @@ def test_machines_give_the_same_bytes(statistics_of_one_process: str, monkeypatc
     with distributed.LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None) as cluster:
         many = rnnqc.calibrate(SHAPES.model(), samples(300), scheduler=cluster.scheduler_address)
         with pytest.raises(rnnqc.CompileError, match="sample 1: the model computes a value that is NaN"):
-            case = LstmCase(lens=(5, 5), B=2)
+            case = RecurrentCase(lens=(5, 5), B=2)
             bad = case.feeds()
             bad["X"][1, 1, 1] = np.nan
             rnnqc.calibrate(case.model(), [case.feeds(), bad], scheduler=cluster.scheduler_address)
@@ -325,7 +325,7 @@ def test_machines_give_the_same_bytes(statistics_of_one_process: str, monkeypatc
 
 @pytest.mark.slow
 def test_samples_are_not_kept() -> None:
-    case = LstmCase(T=1, B=1, I=128, H=8, dynamic_time=True, dynamic_batch=True, outputs=("Y_h",))
+    case = RecurrentCase(T=1, B=1, I=128, H=8, dynamic_time=True, dynamic_batch=True, outputs=("Y_h",))
     made: list[weakref.ref[Array]] = []
     most = 0
 
@@ -347,12 +347,12 @@ def test_samples_are_not_kept() -> None:
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
     path = tmp_path / "model.onnx"
-    onnx.save(LstmCase(dynamic_batch=True).model(), path)
+    onnx.save(RecurrentCase(dynamic_batch=True).model(), path)
     return path
 
 
 def test_command(model: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    case = LstmCase()
+    case = RecurrentCase()
     folder = tmp_path / "data"
     folder.mkdir()
     feeds = [case.replace(seed=k).feeds() for k in range(3)]
@@ -380,7 +380,7 @@ def test_command(model: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str])
 @pytest.mark.slow
 def test_another_process_writes_the_same_bytes(model: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """The other process has other string hashes."""
-    save_arrays(tmp_path / "data.npz", LstmCase().feeds())
+    save_arrays(tmp_path / "data.npz", RecurrentCase().feeds())
     files = [tmp_path / "a.json", tmp_path / "b.json"]
     for file, run_it in zip(files, (partial(in_process, capfd), in_new_python), strict=True):
         result = run_it("calibrate", model, "--data", tmp_path / "data.npz", "-o", file)
@@ -390,7 +390,7 @@ def test_another_process_writes_the_same_bytes(model: Path, tmp_path: Path, capf
 
 def _wrong(change: Callable[[dict[str, Array]], Any]) -> Callable[[Path], Path]:
     def write(folder: Path) -> Path:
-        feeds = LstmCase().feeds()
+        feeds = RecurrentCase().feeds()
         replaced = change(feeds)
         save_arrays(folder / "data.npz", feeds if replaced is None else replaced)
         return folder / "data.npz"
@@ -411,7 +411,7 @@ def _empty_folder(folder: Path) -> Path:
 def _file_in_folder(folder: Path) -> Path:
     inner = folder / "several"
     inner.mkdir()
-    save_arrays(inner / "0.npz", LstmCase().feeds())
+    save_arrays(inner / "0.npz", RecurrentCase().feeds())
     save_arrays(inner / "1.npz", {"X": np.zeros((5, 2, 7), np.float32)})
     return inner
 
@@ -464,8 +464,8 @@ OPTIONS: dict[str, tuple[list[str], str]] = {
 def test_wrong_options(name: str, model: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     options, message = OPTIONS[name]
     if "stream" in name:
-        onnx.save(LstmCase(initial_h=True).model(), model)
-    save_arrays(tmp_path / "data.npz", LstmCase().feeds())
+        onnx.save(RecurrentCase(initial_h=True).model(), model)
+    save_arrays(tmp_path / "data.npz", RecurrentCase().feeds())
     out = tmp_path / "stats.json"
     result = in_process(capfd, "calibrate", model, "--data", tmp_path / "data.npz", "-o", out, *options)
     assert result.code == 2 and message in result.err, result.text
@@ -477,7 +477,7 @@ def test_a_scheduler_that_is_not_there(
     model: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("rnnqc.calibration.distribute.TIMEOUT", 1)
-    save_arrays(tmp_path / "data.npz", LstmCase().feeds())
+    save_arrays(tmp_path / "data.npz", RecurrentCase().feeds())
     out = tmp_path / "stats.json"
     for address in ("tcp://127.0.0.1:9", "nonsense"):
         options = ["--scheduler", address]
@@ -487,7 +487,7 @@ def test_a_scheduler_that_is_not_there(
 
 
 def test_nan_beyond_the_padding_is_found_with_its_sample() -> None:
-    case = LstmCase(B=2, lens=(5, 3))
+    case = RecurrentCase(B=2, lens=(5, 3))
     good, bad = case.feeds(), case.feeds()
     bad["X"][2, 1, 0] = np.inf
     with pytest.raises(rnnqc.CompileError, match=r"sample 1: .* NaN or infinite at the_lstm\.forward\.input"):
@@ -500,13 +500,13 @@ def test_a_model_without_recurrent_layers_and_a_lowered_one() -> None:
     )
     with pytest.raises(rnnqc.CompileError, match="no recurrent layer"):
         rnnqc.calibrate(plain, [{"x": np.ones(3, np.float32)}])
-    case = LstmCase()
+    case = RecurrentCase()
     with pytest.raises(rnnqc.CompileError, match="lowered already"):
         rnnqc.calibrate(rnnqc.lower(case.model(), form="qcdq").proto, [case.feeds()])
 
 
 def test_the_model_is_not_changed_and_lowering_finds_the_same_cells() -> None:
-    case = LstmCase(direction="bidirectional")
+    case = RecurrentCase(direction="bidirectional")
     proto = case.model()
     before = proto.SerializeToString(deterministic=True)
     statistics = rnnqc.calibrate(proto, [case.feeds()])
@@ -579,7 +579,7 @@ def test_packed_imdb_counts_no_padding(kind: str, shared: Callable[[str], Path])
 
 def test_statistics_of_the_weights_before_training_again(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """Would catch: statistics of another training used without a word, or said of those that fit."""
-    case = LstmCase(T=6, B=3, I=4, H=5, direction="bidirectional")
+    case = RecurrentCase(T=6, B=3, I=4, H=5, direction="bidirectional")
     trained, again = case.model(), case.model()
     weights = next(t for t in again.graph.initializer if t.name == "W")
     weights.CopyFrom(onnx.numpy_helper.from_array(1.01 * onnx.numpy_helper.to_array(weights), "W"))

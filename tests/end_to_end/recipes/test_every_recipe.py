@@ -12,12 +12,13 @@ import pytest
 import rnnqc
 from rnnqc.calibration.calibrate import calibrate
 from rnnqc.recipes.recipe import builtin_recipes
+from tests.generate.layer_specs import Op
+from tests.generate.layers import RecurrentCase
 from tests.laws.law import assert_on_grids
 from tests.laws.layers import WITHOUT_DATA
 from tests.laws.parametrize import in_turn
 from tests.runs.lowered import STOCK, session
 from tests.runs.sessions import run, sqnr
-from tests.subjects.lstm_models import Op, RecurrentCase
 
 OPS: tuple[tuple[Op, bool], ...] = (("GRU", False), ("GRU", True), ("RNN", False))
 CELLS = [r.name for r in builtin_recipes() if r.kind == "cells"]

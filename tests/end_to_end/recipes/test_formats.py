@@ -8,12 +8,12 @@ from __future__ import annotations
 import pytest
 
 import rnnqc
+from tests.generate.layers import RecurrentCase
 from tests.laws.formats import TABLES
 from tests.runs.lowered import STOCK, session
 from tests.runs.sessions import plain_session, run, sqnr
-from tests.subjects.lstm_models import LstmCase
 
-CASE = LstmCase(T=6, B=3, I=70, H=65, initial_h=True, initial_c=True)
+CASE = RecurrentCase(T=6, B=3, I=70, H=65, initial_h=True, initial_c=True)
 
 
 @pytest.mark.few(2)
@@ -27,7 +27,7 @@ def test_qcdq_form_is_close(name: str) -> None:
 
 def test_size() -> None:
     """An eighth of float; group multipliers add a 32nd of the packed weights for groups of 64."""
-    case = LstmCase(I=256, H=256, bias=False)
+    case = RecurrentCase(I=256, H=256, bias=False)
     float_bytes = 4 * 512 * 1024
     names = (
         "int4",

@@ -13,12 +13,12 @@ import pytest
 
 import rnnqc
 from tests.generate.float_layer import ACTIVATION_NAMES, Activation
+from tests.generate.layers import RecurrentCase, stacked_model
 from tests.laws.formats import STATIC, fixed_point, static_formats
 from tests.laws.law import assert_on_grids, law
 from tests.laws.parametrize import in_turn
 from tests.runs.lowered import INTEGER, STOCK, UNROLLED, all_nodes, assert_equals_reference, session
 from tests.runs.sessions import plain_session, run, sqnr
-from tests.subjects.lstm_models import RecurrentCase, stacked_model
 
 OPS: dict[str, dict[str, Any]] = {
     "LSTM": {"op": "LSTM"},

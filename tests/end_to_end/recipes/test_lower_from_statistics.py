@@ -15,12 +15,12 @@ import onnx
 import pytest
 
 import rnnqc
+from tests.generate.layers import RecurrentCase
 from tests.runs.commands import in_process
 from tests.runs.lowered import STOCK, run_both, session
 from tests.runs.sessions import assert_same_bits, run, sqnr
-from tests.subjects.lstm_models import LstmCase
 
-CASE = LstmCase(T=9, B=3, I=12, H=24)
+CASE = RecurrentCase(T=9, B=3, I=12, H=24)
 MIXING = np.random.default_rng(7).standard_normal((3, CASE.I))
 
 
@@ -183,7 +183,7 @@ def test_outputs_replace_no_inputs(files: tuple[Path, Path, Path], capfd: pytest
 
 def test_statistics_of_another_model(files: tuple[Path, Path, Path]) -> None:
     _, _, stats = files
-    other = LstmCase(T=9, B=3, I=12, H=16).model()
+    other = RecurrentCase(T=9, B=3, I=12, H=16).model()
     with pytest.raises(rnnqc.CompileError, match=r"stats\.json: cell 'the_lstm\.forward' is .*hidden_size 24"):
         rnnqc.lower(other, stats=stats)
     with pytest.raises(rnnqc.UsageError, match="Both calibration data and statistics"):

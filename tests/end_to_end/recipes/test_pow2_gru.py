@@ -18,9 +18,9 @@ import rnnqc
 from rnnqc.calibration.calibrate import calibrate
 from rnnqc.formats.point_format import PointFormat
 from rnnqc.formats.rounding import Rounding
+from tests.generate.layers import RecurrentCase
 from tests.laws.parametrize import in_turn
 from tests.runs.lowered import run_both
-from tests.subjects.lstm_models import RecurrentCase
 from tests.subjects.vitis_reference import table_sigmoid, table_tanh
 
 Codes = npt.NDArray[np.int64]

@@ -10,15 +10,16 @@ import pytest
 import rnnqc
 from rnnqc.cells.base import LSTM_POINTS
 from rnnqc.evaluation.evaluate import run_model
+from tests.generate.layer_specs import Placement
+from tests.generate.layers import RecurrentCase
 from tests.laws.formats import TABLES
 from tests.laws.parametrize import in_turn
 from tests.runs.lowered import INTEGER, NATIVE, UNROLLED
 from tests.runs.sessions import assert_same_bits, sqnr
-from tests.subjects.lstm_models import LstmCase, Placement
 
 # Without effect on this layer: no weight needs the code -128, no cell state exceeds 16.
 HARMLESS = ("nothing", "weights full range", "cell 16 bits")
-CASE = LstmCase(T=6, B=3, I=24, H=32, direction="bidirectional", lens=(6, 3, 4), initial_h=True, initial_c=True)
+CASE = RecurrentCase(T=6, B=3, I=24, H=32, direction="bidirectional", lens=(6, 3, 4), initial_h=True, initial_c=True)
 
 # Override, and the form the cell ends in when "fused" is asked for.
 OVERRIDES: dict[str, tuple[list[str], str]] = {
@@ -117,7 +118,7 @@ def test_every_point_can_be_turned_off_alone() -> None:
 @in_turn(placement=["main", "if", "loop", "scan", "function"], opset=[17, 13, 20, 22])
 def test_qcdq_form_loads_wherever_the_layer_is(placement: Placement, opset: int) -> None:
     """With all optimizations of onnxruntime: some look for the constants of a DequantizeLinear in its own graph."""
-    case = LstmCase(T=3, B=2, I=8, H=16, placement=placement, opset=opset)
+    case = RecurrentCase(T=3, B=2, I=8, H=16, placement=placement, opset=opset)
     model, feeds = case.model(), case.feeds()
     reference = run_model(model, feeds, optimize=True)
     found = run_model(rnnqc.lower(model, form="qcdq").proto, feeds, optimize=True)

@@ -22,11 +22,11 @@ from rnnqc.errors import CompileError, UsageError
 from rnnqc.lowering.saved_formats import save_formats
 from rnnqc.recipes.recipe import builtin_recipes
 from rnnqc.recipes.rules import parse_override
+from tests.generate.layers import RecurrentCase, stacked_model
 from tests.laws.parametrize import every_pair
 from tests.runs.commands import in_process
 from tests.subjects.custom_layers import cutting_layer, feeds_of
 from tests.subjects.custom_layers import layer as custom_layer
-from tests.subjects.lstm_models import RecurrentCase, stacked_model
 
 RECIPES = tuple(r.name for r in builtin_recipes())
 CASES = {

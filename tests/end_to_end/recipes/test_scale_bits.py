@@ -15,11 +15,11 @@ import pytest
 
 import rnnqc
 from rnnqc.data.statistics import Statistics
+from tests.generate.layers import RecurrentCase
 from tests.runs.lowered import STOCK, session
 from tests.runs.sessions import Array, run
-from tests.subjects.lstm_models import LstmCase
 
-CASE = LstmCase(T=12, B=3, I=8, H=16, seed=5)
+CASE = RecurrentCase(T=12, B=3, I=8, H=16, seed=5)
 RECIPES = ("int8", "int8-static", "int16", "w4a8", "brevitas-int8", "distiller-sym", "distiller-asym")
 BITS = (2, 8, 15)
 

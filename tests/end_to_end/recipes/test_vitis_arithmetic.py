@@ -19,9 +19,9 @@ from onnx import numpy_helper
 
 import rnnqc
 from rnnqc.ir import Model
+from tests.generate.layers import RecurrentCase
 from tests.runs.lowered import NATIVE, STOCK, session
 from tests.runs.sessions import Array, run
-from tests.subjects.lstm_models import LstmCase
 from tests.subjects.vitis_reference import GATES, Format, VitisLstm, parameters
 
 # Calibration in rnnqc looks at the float model, and its cell has one format for each state.
@@ -86,7 +86,7 @@ def assert_same_positions(lowered: Any, oracle: VitisLstm) -> None:
     assert not [n for n in lowered.report.notes if "fix position" in n]
 
 
-CASE = LstmCase(
+CASE = RecurrentCase(
     T=30, B=6, I=10, H=16, outputs=("Y", "Y_h", "Y_c"), dynamic_time=True, dynamic_batch=True, gain=1.5, seed=4
 )
 

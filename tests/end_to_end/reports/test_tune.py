@@ -29,9 +29,9 @@ from rnnqc.search.call_times import call_seconds
 from rnnqc.search.tune import tune
 from rnnqc.search.tuned import Tuned, recipe_text, rules_of
 from rnnqc.search.units import WEIGHT_CHOICES
+from tests.generate.layers import RecurrentCase
 from tests.runs.commands import Result
 from tests.runs.sessions import Array, save_arrays
-from tests.subjects.lstm_models import RecurrentCase
 from tests.subjects.protos import of_nodes, parse
 
 T, B, I, H = 12, 2, 16, 32  # noqa: E741
@@ -189,9 +189,9 @@ def test_what_was_tuned_with_statistics_asks_for_them(
 
 
 def test_states_are_carried(tmp_path: Path) -> None:
-    from tests.subjects.lstm_models import LstmCase
+    from tests.generate.layers import RecurrentCase
 
-    case = LstmCase(T=4, B=1, I=8, H=16, initial_h=True, initial_c=True)
+    case = RecurrentCase(T=4, B=1, I=8, H=16, initial_h=True, initial_c=True)
     model, first = case.model(), case.feeds()
     later = {"X": first["X"][::-1].copy()}
     names = {i.name for i in model.graph.input}
@@ -431,6 +431,36 @@ def test_a_bound_of_models(feeds: list[dict[str, Array]], tmp_path: Path, cli: C
     assert texts[0] == texts[1]
     with pytest.raises(UsageError, match="0 models"):
         tune(model, feeds, min_sqnr=20.0, models=0)
+
+
+def test_the_work_is_told_before_it_begins(feeds: list[dict[str, Array]], tmp_path: Path, cli: Cli) -> None:
+    """As many models as there are changes of a single point, and the recipe."""
+    model_path, data = _files(tmp_path, one_layer(), feeds)
+    told: list[tuple[int, int]] = []
+    tuned = tune(one_layer(), feeds, min_sqnr=20.0, models=2, progress=lambda *done: told.append(done))
+    singles = 1 + sum(len(u.choices) - 1 for u in tuned.units)
+    assert told[0] == (0, singles) and told[-1][0] == 2
+    given = ["tune", model_path, "--data", data, "-o", tmp_path / "t.toml", "--min-sqnr", "20", "--models", "2"]
+    loud = cli(*given).err
+    assert f"rnnqc: {singles} models are measured first" in loud and "it ends after 2 models (--models)" in loud
+    assert "models are measured" not in cli(*given, "-q").err
+
+
+def test_layers_of_a_branch_that_may_not_run() -> None:
+    """Two models in one, as Silero's for 8 and 16 kHz: nothing is lost by a layer that the data does not run."""
+    rng = np.random.default_rng(0)
+    proto = parse(
+        """<ir_version: 8, opset_import: ["": 17]> g (float[T,1,8] x, int64 rate) => (float[1,1,16] y)
+        <int64 wide = {16}> { is = Equal (rate, wide) y = If (is) <
+          then_branch = t () => (float[1,1,16] a) { u, a = LSTM <hidden_size = 16> (x, W, R) },
+          else_branch = e () => (float[1,1,16] b) { v, b = LSTM <hidden_size = 16> (x, V, S) }> }""",
+        **{n: rng.standard_normal((1, 64, 8 if n in "WV" else 16)).astype(np.float32) for n in "WRVS"},
+    )
+    data = [{"x": rng.standard_normal((12, 1, 8)).astype(np.float32), "rate": np.int64(16)} for _ in range(2)]
+    told = "input 'rate' decides which branches run"
+    assert any(told in m for m in tune(proto, data, min_sqnr=20.0, models=2).messages)
+    calibrated = tune(proto, data, min_sqnr=20.0, models=2, stats=rnnqc.calibrate(proto, data))
+    assert not any(told in m for m in calibrated.messages) and calibrated.silent
 
 
 class Work:

@@ -19,12 +19,12 @@ from onnx import numpy_helper
 
 import rnnqc
 from rnnqc.evaluation.numerics import sqnr_db
+from tests.generate.layers import RecurrentCase
 from tests.runs.commands import Result, in_process
 from tests.runs.sessions import run, save_arrays
-from tests.subjects.lstm_models import LstmCase
 from tests.subjects.running_never import never_running
 
-CASE = LstmCase(T=20, B=2, I=8, H=16, initial_h=True, initial_c=True, dynamic_time=True, dynamic_batch=True)
+CASE = RecurrentCase(T=20, B=2, I=8, H=16, initial_h=True, initial_c=True, dynamic_time=True, dynamic_batch=True)
 STATES = ["--state", "initial_h:Y_h", "--state", "initial_c:Y_c"]
 
 
@@ -131,9 +131,25 @@ def test_errors_over_time_are_those_of_the_verdict(verify: Callable[..., Result]
     for output in found.levels[0].outputs:
         steps = output.steps
         assert steps is not None
-        trend = "growing" if steps.growing else "steady"
+        trend = f"{steps.quarters_db[0]:.1f} -> {steps.quarters_db[-1]:.1f}: {steps.trend}"
         assert f"{output.name} {len(steps.sqnr_db)} {' '.join(f'{v:.1f}' for v in steps.spans_db)} {steps.unit}" in told
         assert f"{steps.unit} {steps.worst}: {steps.sqnr_db[steps.worst]:.1f} {trend}" in told
+
+
+def test_report_and_verify_say_the_same_over_time(verify: Callable[..., Result], tmp_path: Path) -> None:
+    """Of data that is given, and of the stream that both generate: figures, trend and verdict."""
+    rng = np.random.default_rng(0)
+    models = tmp_path / "float.onnx", tmp_path / "quant.onnx"
+    for data in (None, [{"X": rng.normal(0, 1, (1, 1, 8)).astype(np.float32)} for _ in range(24)]):
+        found = rnnqc.verify(*models, data, state=STATES[1::2])
+        evidence = rnnqc.report(*models, data, state=STATES[1::2], seconds=0).evidence
+        assert evidence.data["calls"] == (16 if data is None else 24)
+        for one, other in zip(found.levels[0].outputs, evidence.outputs, strict=True):
+            assert one.steps is not None and other.curve is not None
+            assert (one.name, one.sqnr_db, one.steps.growing) == (other.name, other.sqnr_db, other.curve.growing)
+            assert (*one.steps.quarters_db,) == (*other.curve.quarters_db,)
+        said = evidence.verdict
+        assert found.verdict is not None and said is not None and found.verdict.text.startswith(said.text)
 
 
 def test_the_wrong_order_is_refused(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -147,6 +163,9 @@ def test_the_wrong_order_is_refused(tmp_path: Path, capfd: pytest.CaptureFixture
     rnnqc.lower(CASE.model(), form="integer").save(tmp_path / "integer.onnx")
     for one, other in ((second, tmp_path / "integer.onnx"), (tmp_path / "integer.onnx", second)):
         assert in_process(capfd, "verify", one, other, "--min-equal", "1").code == 0
+    exported = rnnqc.lower(CASE.model(), "brevitas-int8", "qonnx", calibration=[CASE.feeds()])
+    exported.save(tmp_path / "qonnx.onnx")
+    assert "swap the two" in in_process(capfd, "verify", tmp_path / "qonnx.onnx", first).err
 
 
 def test_a_model_that_runs_on_nothing_generated_is_not_compared(
@@ -166,7 +185,7 @@ def test_a_model_that_runs_on_nothing_generated_is_not_compared(
 
 def test_whole_numbers_have_a_threshold_of_their_own(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     """Would catch: a decoder's classes judged in dB without a word of what judges classes."""
-    made = LstmCase(T=20, B=2, I=8, H=16).model()
+    made = RecurrentCase(T=20, B=2, I=8, H=16).model()
     made.graph.node.append(onnx.helper.make_node("ArgMax", ["Y"], ["tags"], axis=3, keepdims=0))
     made.graph.output.append(onnx.helper.make_tensor_value_info("tags", onnx.TensorProto.INT64, None))
     onnx.save(made, tmp_path / "float.onnx")
@@ -292,7 +311,7 @@ def test_not_finite_data_is_named(value: float, verify: Callable[..., Result], t
 
 def test_outputs_that_do_not_vary_are_not_called_good(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     """Would catch: any two models that saturate on noise called the same, by one of three commands."""
-    made = LstmCase(T=20, B=2, I=8, H=16).model()
+    made = RecurrentCase(T=20, B=2, I=8, H=16).model()
     del made.graph.output[:]
     made.graph.node.append(onnx.helper.make_node("ReduceMax", ["Y"], ["most"], axes=[3], keepdims=0))
     made.graph.node.append(onnx.helper.make_node("Ceil", ["most"], ["tag"]))

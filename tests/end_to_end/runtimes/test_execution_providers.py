@@ -22,10 +22,10 @@ import pytest
 
 import rnnqc
 from rnnqc.cells.forms import FUSED, INTEGER, QCDQ
+from tests.generate.layers import RecurrentCase
 from tests.runs.commands import HANGS
 from tests.runs.lowered import NATIVE, STOCK
 from tests.runs.sessions import Outputs, assert_same_bits, options, run, sqnr
-from tests.subjects.lstm_models import RecurrentCase
 
 OPENVINO = os.environ.get("RNNQC_OPENVINO_ONNXRUNTIME")
 WAYS = (STOCK, NATIVE)

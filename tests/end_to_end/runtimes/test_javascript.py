@@ -26,9 +26,9 @@ import pytest
 
 import rnnqc
 from rnnqc.cells.forms import FUSED, INTEGER, ORT
+from tests.generate.layers import RecurrentCase
 from tests.runs.commands import HANGS
 from tests.runs.sessions import Array, assert_same_bits, options, run, sqnr
-from tests.subjects.lstm_models import RecurrentCase
 
 SCRIPT = Path(__file__).resolve().parent / "javascript" / "run.mjs"
 MODULES = os.environ.get("RNNQC_NODE_MODULES", "")

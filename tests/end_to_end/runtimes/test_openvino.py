@@ -18,9 +18,9 @@ import rnnqc
 from rnnqc.evaluation.numerics import sqnr_db
 from tests import generate as testing
 from tests.generate.float_layer import Activation
+from tests.generate.layers import RecurrentCase
 from tests.laws.parametrize import in_turn
 from tests.runs.sessions import Array, Outputs, plain_session, run
-from tests.subjects.lstm_models import LstmCase
 
 openvino = pytest.importorskip("openvino", reason="WARNING: openvino is absent, its results were NOT compared")
 
@@ -29,18 +29,18 @@ SAME = 60.0
 RECIPES = ("int8", "int8-static", "int16", "w4a8", "pow2-int8", "pow2-int16", "pow2-w8a16", "distiller-asym")
 OPERATORS = ("LSTM", "GRU", "RNN")
 CASES = {
-    "LSTM, states": LstmCase(T=3, B=2, I=9, H=12, initial_h=True, initial_c=True),
-    "GRU, states": LstmCase(op="GRU", T=3, B=2, I=9, H=12, initial_h=True),
-    "LSTM, one row": LstmCase(T=2, B=1, I=20, H=33, direction="bidirectional"),
-    "LSTM, lengths": LstmCase(T=4, B=3, I=9, H=12, lens=(2, 0, 4)),
-    "LSTM, peepholes": LstmCase(T=3, B=2, I=9, H=12, peepholes=True, clip=0.7, direction="reverse"),
-    "LSTM, Relu": LstmCase(T=3, B=1, I=9, H=12, activations=tuple(map(Activation, ("Sigmoid", "Relu", "Relu")))),
-    "GRU, one row": LstmCase(op="GRU", T=2, B=1, I=9, H=12, linear_before_reset=True),
-    "GRU, Softsign": LstmCase(
+    "LSTM, states": RecurrentCase(T=3, B=2, I=9, H=12, initial_h=True, initial_c=True),
+    "GRU, states": RecurrentCase(op="GRU", T=3, B=2, I=9, H=12, initial_h=True),
+    "LSTM, one row": RecurrentCase(T=2, B=1, I=20, H=33, direction="bidirectional"),
+    "LSTM, lengths": RecurrentCase(T=4, B=3, I=9, H=12, lens=(2, 0, 4)),
+    "LSTM, peepholes": RecurrentCase(T=3, B=2, I=9, H=12, peepholes=True, clip=0.7, direction="reverse"),
+    "LSTM, Relu": RecurrentCase(T=3, B=1, I=9, H=12, activations=tuple(map(Activation, ("Sigmoid", "Relu", "Relu")))),
+    "GRU, one row": RecurrentCase(op="GRU", T=2, B=1, I=9, H=12, linear_before_reset=True),
+    "GRU, Softsign": RecurrentCase(
         op="GRU", T=3, B=2, I=9, H=12, activations=tuple(map(Activation, ("HardSigmoid", "Softsign")))
     ),
-    "RNN, states": LstmCase(op="RNN", T=3, B=2, I=9, H=12, initial_h=True),
-    "RNN, one row": LstmCase(op="RNN", T=2, B=1, I=9, H=12),
+    "RNN, states": RecurrentCase(op="RNN", T=3, B=2, I=9, H=12, initial_h=True),
+    "RNN, one row": RecurrentCase(op="RNN", T=2, B=1, I=9, H=12),
 }  # fmt: skip
 
 

@@ -23,12 +23,12 @@ import pytest
 
 import rnnqc
 from rnnqc import runtime_ops
+from tests.generate.layers import RecurrentCase
 from tests.generate.recurrences import RecurrenceCase
 from tests.native import arm64
 from tests.native.quant_linear_cases import linear_case
 from tests.runs.commands import HANGS
 from tests.subjects.custom_layers import feeds_of
-from tests.subjects.lstm_models import LstmCase
 
 INT4 = ("*.weight.bits=4", "*.weight.group_size=32")
 INT5 = ("*.weight.bits=5", "*.weight.group_size=32")
@@ -166,7 +166,7 @@ def _subject(case: Case) -> tuple[onnx.ModelProto, Mapping[str, npt.NDArray[Any]
         given = feeds_of(custom, 0)
         return rnnqc.lower(custom, "pow2-int16", calibration=[given]).proto, given
     states = case.state > 0
-    layer = LstmCase(T=6, B=3, I=40, H=48, direction="bidirectional", lens=(6, 0, 3), gain=3.0, initial_h=states)
+    layer = RecurrentCase(T=6, B=3, I=40, H=48, direction="bidirectional", lens=(6, 0, 3), gain=3.0, initial_h=states)
     unrolled = case.form == "unrolled"
     form = "integer" if unrolled else case.form
     lowered = rnnqc.lower(layer.model(), form=form, unroll=unrolled, overrides=case.overrides)

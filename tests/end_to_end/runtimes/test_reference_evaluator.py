@@ -22,8 +22,8 @@ from onnx.reference.op_run import OpRun
 
 import rnnqc
 from rnnqc.cells.forms import FUSED, INTEGER, QCDQ
+from tests.generate.layers import RecurrentCase
 from tests.runs.sessions import Array, Outputs, assert_same_bits, options, run, sqnr
-from tests.subjects.lstm_models import RecurrentCase
 
 OPSET = 21
 ROUNDING_DB = 120.0

@@ -18,9 +18,9 @@ import pytest
 
 import rnnqc
 from rnnqc.cells.forms import FUSED, INTEGER, ORT, QCDQ
+from tests.generate.layers import RecurrentCase
 from tests.runs.lowered import NATIVE, STOCK, session
 from tests.runs.sessions import assert_same_bits, options, run, sqnr
-from tests.subjects.lstm_models import RecurrentCase
 
 LAYER = RecurrentCase(
     T=7, B=2, I=5, H=12, direction="bidirectional", lens=(7, 3), initial_h=True, initial_c=True

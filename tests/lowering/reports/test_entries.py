@@ -183,13 +183,18 @@ def test_several_remarks_of_one_kind_about_a_node() -> None:
     assert text.startswith(f'Operator "LSTM" (node {entry.node!r}): {entry.reason} Found: ')
 
 
+UNUSED = {
+    "its output": "y = LSTM <hidden_size = 4> (x, W, R) z = Relu (x)",
+    "what is made of it": "y = LSTM <hidden_size = 4> (x, W, R) u = Relu (y) z = Relu (x)",
+    "computed weights": "V = Identity (W) y = LSTM <hidden_size = 4> (x, V, R) z = Relu (x)",
+}
+
+
+@pytest.mark.parametrize("nodes", UNUSED.values(), ids=UNUSED.keys())
 @pytest.mark.parametrize("recipe", ["int8", "weight-only-int8"])
-def test_a_layer_that_nothing_uses(recipe: str) -> None:
-    """With a recipe of weights alone it was called a custom cell."""
-    text = (
-        '<ir_version: 8, opset_import: ["": 17]> g (float[T,B,3] x) => (float[T,B,3] z)'
-        " { y = LSTM <hidden_size = 4> (x, W, R) z = Relu (x) }"
-    )
+def test_a_layer_that_nothing_uses(recipe: str, nodes: str) -> None:
+    """With a recipe of weights alone it was called a custom cell; with computed weights it had no entry."""
+    text = f'<ir_version: 8, opset_import: ["": 17]> g (float[T,B,3] x) => (float[T,B,3] z) {{ {nodes} }}'
     arrays = {"W": np.ones((1, 16, 3), np.float32), "R": np.ones((1, 16, 4), np.float32)}
     (entry,) = rnnqc.lower(parse(text, **arrays), recipe=recipe).report.entries
     assert (entry.status, entry.reason, entry.action) == ("float", "nothing uses it.", "remove the node")

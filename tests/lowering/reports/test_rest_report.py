@@ -21,7 +21,7 @@ from rnnqc.ir import Model
 from rnnqc.lowering.failures import STRICT_REST, first_failure
 from rnnqc.lowering.inspection import inspect
 from rnnqc.recipes.recipe_record import RECIPE_KEY
-from tests.subjects.lstm_models import LstmCase
+from tests.generate.layers import RecurrentCase
 from tests.subjects.protos import parse
 from tests.subjects.whole_models import AXES, WholeModel
 
@@ -91,7 +91,7 @@ def test_inspect_says_the_same() -> None:
 
 
 def test_a_layer_alone_has_no_rest() -> None:
-    report = rnnqc.lower(LstmCase().model()).report
+    report = rnnqc.lower(RecurrentCase().model()).report
     assert report.rest.entries == []
     assert report.rest.summary(report.bytes) == ""
 

@@ -20,10 +20,10 @@ from rnnqc.lowering.reports.report import Entry, Report
 from rnnqc.lowering.reports.warnings import warnings_of
 from rnnqc.lowering.run import run
 from rnnqc.passes.verify.pass_comparison import NOT_COMPARED, OWN_LOSS
-from tests.subjects.lstm_models import LstmCase
+from tests.generate.layers import RecurrentCase
 from tests.subjects.protos import parse
 
-CASE = LstmCase(T=4)
+CASE = RecurrentCase(T=4)
 RECIPE = """
 name = "mine"
 base = "int8"

@@ -18,10 +18,10 @@ from rnnqc.ir import Model
 from rnnqc.passes import PassManager
 from rnnqc.passes.analysis.elementwise_recurrences import elementwise_recurrences
 from rnnqc.passes.pipeline import normal_form
+from tests.generate.layers import RecurrentCase
 from tests.runs.commands import in_process
-from tests.subjects.lstm_models import LstmCase
 from tests.subjects.protos import parse
-from tests.subjects.torch_exports import exported, needed
+from tests.subjects.torch.exports import exported, needed
 
 STEPS, NAMES = 5, ("MinGru", "Sru", "Qrnn", "Lru", "Selective")
 HEAD = '<ir_version: 10, opset_import: ["": 17]> g (float[4, 2, 6] x) => (float[N, M, K] y)\n<{}> {{\n{}\n}}'
@@ -62,10 +62,10 @@ def written(nodes: str) -> onnx.ModelProto:
 @pytest.mark.parametrize("name", NAMES)
 def test_exports_of_torch(name: str, dynamo: bool) -> None:
     torch = needed("recurrences without matrices", dynamo)
-    from tests.subjects import torch_scans
+    from tests.subjects.torch import scans
 
     torch.manual_seed(0)
-    proto = exported(getattr(torch_scans, name)(), [torch.randn(STEPS, 2, 16)], dynamo)
+    proto = exported(getattr(scans, name)(), [torch.randn(STEPS, 2, 16)], dynamo)
     states = {"Lru": [[32], [32]], "Selective": [[8]]}.get(name, [[32]])
     assert found_in(proto) == [("Mul", s) for s in states]
     report = rnnqc.lower(proto, rest="int8", measure=True).report
@@ -77,7 +77,7 @@ def test_exports_of_torch(name: str, dynamo: bool) -> None:
 def test_loops(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     """`inspect` lists it; projections in the loop become integer."""
     torch = needed("loops without matrices")
-    from tests.subjects.torch_scans import StepwiseMinGru
+    from tests.subjects.torch.scans import StepwiseMinGru
 
     torch.manual_seed(0)
     module = torch.jit.script(StepwiseMinGru(512, 512))
@@ -116,7 +116,7 @@ def test_mixed_elements_are_told() -> None:
     assert recurrence.mixed.startswith("ReduceSum (node ") and recurrence.mixed in recurrence.reason
 
 
-@pytest.mark.parametrize("model", [LstmCase().model, LstmCase(op="GRU", placement="loop").model])
+@pytest.mark.parametrize("model", [RecurrentCase().model, RecurrentCase(op="GRU", placement="loop").model])
 def test_layers_are_none(model: Callable[[], onnx.ModelProto]) -> None:
     """Neither float nor unrolled layers count: their gates read the result of a matmul with the state."""
     assert found_in(model()) == []

@@ -14,9 +14,9 @@ import rnnqc
 from rnnqc.ir import Model
 from rnnqc.lowering.inspection import inspect
 from rnnqc.passes.analysis.exported_weights import CAME_QUANTIZED, exported_weights
-from tests.subjects.brevitas_models import Exported, draw_feeds, random_lstm
-from tests.subjects.brevitas_reference import Quant
-from tests.subjects.lstm_models import LstmCase
+from tests.generate.layers import RecurrentCase
+from tests.subjects.brevitas.models import Exported, draw_feeds, random_lstm
+from tests.subjects.brevitas.reference import Quant
 from tests.subjects.protos import parse
 
 LSTM = random_lstm(6, pow2=True)
@@ -81,5 +81,5 @@ def test_what_is_none() -> None:
     }"""
     assert [e.path for e in exported_weights(Model.load(parse(text)))] == ["known"]
     for form in ("fused", "qcdq"):
-        lowered = rnnqc.lower(LstmCase().model(), form=form)
+        lowered = rnnqc.lower(RecurrentCase().model(), form=form)
         assert exported_weights(Model.load(lowered.proto)) == []

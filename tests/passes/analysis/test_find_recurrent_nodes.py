@@ -16,9 +16,9 @@ import rnnqc
 from rnnqc.ir import Model
 from rnnqc.passes import Canonicalize, DecomposeLstm
 from rnnqc.passes.analysis.find_recurrent_nodes import RecurrentNode, lowered_nodes, recurrent_nodes, weight_bytes
+from tests.generate.layers import RecurrentCase, stacked_model
 from tests.generate.recurrences import RecurrenceCase
 from tests.passes.pass_testing import before, make_pass
-from tests.subjects.lstm_models import LstmCase, stacked_model
 from tests.subjects.protos import parse
 
 HEADER = '<ir_version: 10, opset_import: ["": 17, "com.microsoft": 1, "onnx.brevitas": 1, "test.other": 1]>'
@@ -31,7 +31,7 @@ def _nodes(proto: onnx.ModelProto) -> list[RecurrentNode]:
 
 
 def test_a_layer() -> None:
-    case = LstmCase(direction="bidirectional", peepholes=True)
+    case = RecurrentCase(direction="bidirectional", peepholes=True)
     (node,) = _nodes(case.model())
     assert (node.path, node.name, node.op, node.status, node.refusal) == (
         "the_lstm",
@@ -46,11 +46,11 @@ def test_a_layer() -> None:
 
 
 def test_paths_through_subgraphs() -> None:
-    assert {n.path for n in _nodes(LstmCase(placement="if").model())} == {
+    assert {n.path for n in _nodes(RecurrentCase(placement="if").model())} == {
         "choice/then_branch/then_the_lstm",
         "choice/else_branch/else_the_lstm",
     }
-    assert [n.path for n in _nodes(LstmCase(placement="loop").model())] == ["the_loop/body/body_the_lstm"]
+    assert [n.path for n in _nodes(RecurrentCase(placement="loop").model())] == ["the_loop/body/body_the_lstm"]
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_an_lstm_of_another_domain_is_listed_and_stays_float() -> None:
 
 
 def test_weights_that_are_inputs() -> None:
-    proto = LstmCase().model()
+    proto = RecurrentCase().model()
     tensor = next(t for t in proto.graph.initializer if t.name == "W")
     proto.graph.initializer.remove(tensor)
     proto.graph.input.append(onnx.helper.make_tensor_value_info("W", onnx.TensorProto.FLOAT, list(tensor.dims)))
@@ -97,7 +97,7 @@ def test_weights_that_are_inputs() -> None:
 
 
 def test_what_an_earlier_run_left_float() -> None:
-    proto = LstmCase().model()
+    proto = RecurrentCase().model()
     tensor = next(t for t in proto.graph.initializer if t.name == "W")
     proto.graph.initializer.remove(tensor)
     proto.graph.input.append(onnx.helper.make_tensor_value_info("W", onnx.TensorProto.FLOAT, list(tensor.dims)))
@@ -108,7 +108,7 @@ def test_what_an_earlier_run_left_float() -> None:
 
 
 def test_cells_are_listed_as_done() -> None:
-    lowered = rnnqc.lower(LstmCase(initial_h=True, outputs=("Y", "Y_c")).model())
+    lowered = rnnqc.lower(RecurrentCase(initial_h=True, outputs=("Y", "Y_c")).model())
     again = Model.load(lowered.proto)
     assert recurrent_nodes(again) == []
     (node,) = lowered_nodes(again)
@@ -118,7 +118,7 @@ def test_cells_are_listed_as_done() -> None:
 
 
 def test_fused_nodes_of_unknown_origin() -> None:
-    proto = rnnqc.lower(LstmCase().model()).proto
+    proto = rnnqc.lower(RecurrentCase().model()).proto
     del proto.metadata_props[:]
     (node,) = lowered_nodes(Model.load(proto))
     assert (node.op, node.form, node.attributes["hidden_size"]) == ("QuantLSTMCell", "fused", 4)
@@ -126,14 +126,14 @@ def test_fused_nodes_of_unknown_origin() -> None:
 
 @pytest.mark.parametrize("form", ["qcdq", "integer", "fused"])
 def test_bytes_of_weights(form: str) -> None:
-    model = rnnqc.lower(LstmCase(I=8, H=16).model(), form=form).model
+    model = rnnqc.lower(RecurrentCase(I=8, H=16).model(), form=form).model
     codes = 4 * 16 * (8 + 16)
     rest = 4 * 4 * 16 * (1 if form == "qcdq" else 3)  # the bias, and the multipliers
     assert weight_bytes(model, model.cells.values()) == codes + rest
 
 
 def test_shared_weights_count_once() -> None:
-    model = before("fuse-quant-lstm-cell", stacked_model([LstmCase(I=4), LstmCase(I=4)], shared_weights=True))
+    model = before("fuse-quant-lstm-cell", stacked_model([RecurrentCase(I=4), RecurrentCase(I=4)], shared_weights=True))
     make_pass("fuse-quant-lstm-cell")(model)
     first, second = model.cells.values()
     both, alone = weight_bytes(model, [first, second]), weight_bytes(model, [first])
@@ -167,6 +167,6 @@ def test_a_trip_count_without_end_is_no_length() -> None:
 
 
 def test_sizes_of_a_lowered_layer() -> None:
-    lowered = rnnqc.lower(LstmCase(T=6).model())
+    lowered = rnnqc.lower(RecurrentCase(T=6).model())
     (node,) = lowered_nodes(lowered.model)
     assert (node.attributes["sequence_length"], node.attributes["hidden_size"]) == (6, 4)

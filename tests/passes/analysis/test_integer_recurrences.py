@@ -19,9 +19,9 @@ import rnnqc
 from rnnqc.ir import Model
 from rnnqc.passes.analysis.integer_recurrences import integer_recurrences
 from tests.generate import RecurrenceCase
+from tests.generate.layers import RecurrentCase
 from tests.generate.outer_forms import called
 from tests.runs.commands import in_process
-from tests.subjects.lstm_models import LstmCase
 from tests.subjects.protos import of_nodes
 
 PRODUCT = {"MatMulInteger", "QLinearMatMul", "MatMul"}
@@ -135,7 +135,7 @@ def test_products_of_the_elements_alone(kind: str) -> None:
 def test_cells_of_rnnqc_are_none(form: str, unroll: bool, custom: bool) -> None:
     if unroll and form == "fused":
         return
-    proto = RecurrenceCase("random", "unrolled" if unroll else "scan").model() if custom else LstmCase().model()
+    proto = RecurrenceCase("random", "unrolled" if unroll else "scan").model() if custom else RecurrentCase().model()
     lowered = rnnqc.lower(proto, form=form, unroll=unroll)
     assert [e.status for e in lowered.report.entries] == ["lowered"]
     assert list(integer_recurrences(Model.load(lowered.proto))) == []

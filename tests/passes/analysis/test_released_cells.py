@@ -16,7 +16,7 @@ from rnnqc.ir import RELEASED_TAG, Model
 from rnnqc.passes.analysis.find_recurrent_nodes import lowered_nodes
 from rnnqc.passes.analysis.released_cells import released_cells
 from rnnqc.proto.graph_walks import blocks_of
-from tests.subjects.brevitas_models import draw_feeds, one_cell, random_lstm
+from tests.subjects.brevitas.models import draw_feeds, one_cell, random_lstm
 
 LSTM = random_lstm(9, pow2=True)
 EXPORTED = one_cell(LSTM, draw_feeds(LSTM, 5, False, True))

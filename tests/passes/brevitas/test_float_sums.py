@@ -17,7 +17,7 @@ from rnnqc.ir import Model
 from rnnqc.passes.brevitas.float_sums import doubt_about_sums, largest_sum
 from rnnqc.passes.graph.nodes.quant_operators import Parameter, QuantLstm, is_quant_lstm, read_quant_lstm
 from rnnqc.passes.graph.values.index_expressions import EXACT_TO
-from tests.subjects.brevitas_models import draw_feeds, one_cell, random_lstm
+from tests.subjects.brevitas.models import draw_feeds, one_cell, random_lstm
 
 
 def quantizer(bits: int, scale: float, zero_point: float = 0.0) -> QonnxQuantizer:

@@ -16,8 +16,8 @@ from rnnqc.passes import DecomposeLstm, InsertQcdq, PassManager, WriteQonnx
 from rnnqc.passes.formats.brevitas_contract import misfits
 from rnnqc.recipes.recipe import Recipe, load_recipe
 from tests.generate.float_layer import Activation
+from tests.generate.layers import RecurrentCase, stacked_model
 from tests.passes.pass_testing import INT8, apply, before, nodes_of, text_of
-from tests.subjects.lstm_models import LstmCase, stacked_model
 
 SCALES = (
     "re:.*\\.(input|hidden).scale=0.0078125",
@@ -26,7 +26,7 @@ SCALES = (
     "*.activation.scale=0.00390625",
     "re:.*\\.cell_state(\\.kept|\\.added)?.scale=0.015625",
 )
-CASE = LstmCase()
+CASE = RecurrentCase()
 
 
 def recipe(*overrides: str) -> Recipe:
@@ -34,13 +34,13 @@ def recipe(*overrides: str) -> Recipe:
     return load_recipe("brevitas-int8").with_overrides([*overrides, *SCALES])
 
 
-def quantized(case: LstmCase, *overrides: str) -> Model:
+def quantized(case: RecurrentCase, *overrides: str) -> Model:
     model = before("insert-qcdq", case.model())
     PassManager([InsertQcdq(recipe(*overrides))], given=InsertQcdq.info.requires).run(model)
     return model
 
 
-def written(case: LstmCase, *overrides: str) -> Model:
+def written(case: RecurrentCase, *overrides: str) -> Model:
     model = quantized(case, *overrides)
     apply(WriteQonnx(), model)
     return model
@@ -74,7 +74,7 @@ def test_shapes_are_declared() -> None:
 
 
 def test_the_input_of_a_second_layer_has_no_quantizer() -> None:
-    model = before("insert-qcdq", stacked_model([LstmCase(I=3, H=5), LstmCase(I=5, H=4)]))
+    model = before("insert-qcdq", stacked_model([RecurrentCase(I=3, H=5), RecurrentCase(I=5, H=4)]))
     PassManager([InsertQcdq(recipe())], given=InsertQcdq.info.requires).run(model)
     apply(WriteQonnx(), model)
     first, second = nodes_of(model, "QuantLSTMCell")
@@ -103,7 +103,7 @@ def test_float_cells_stay() -> None:
     assert not apply(WriteQonnx(), model).modified
 
 
-DECLINED: dict[str, tuple[LstmCase, Sequence[str], str]] = {
+DECLINED: dict[str, tuple[RecurrentCase, Sequence[str], str]] = {
     "lengths": (CASE.replace(lens=(5, 2)), (), "sequence_lens: an input of the layer"),
     "clip": (CASE.replace(clip=0.5), (), "clip: 0.5"),
     "peepholes": (CASE.replace(peepholes=True), (), "peepholes"),

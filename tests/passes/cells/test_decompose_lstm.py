@@ -17,25 +17,25 @@ from rnnqc.errors import Outcome
 from rnnqc.ir import CELL_TAG, FLOAT_TAG, Model, graph_info, info, subgraphs
 from rnnqc.passes import Canonicalize, DecomposeLstm
 from rnnqc.passes.cells.decompose_lstm import LARGEST_HIDDEN, LARGEST_INPUT
+from tests.generate.layers import RecurrentCase, stacked_model
 from tests.passes.pass_testing import apply, before, declines, nodes_of, op_types, text_of
-from tests.subjects.lstm_models import LstmCase, stacked_model
 from tests.subjects.protos import of_nodes
 
-CASE = LstmCase()
+CASE = RecurrentCase()
 
 
-def _decomposed(case: LstmCase) -> Model:
+def _decomposed(case: RecurrentCase) -> Model:
     model = before("decompose-lstm", case.model())
     apply(DecomposeLstm(), model, [case.feeds(padding=0.0)])
     return model
 
 
 def test_golden(golden: Callable[[str, str], None]) -> None:
-    golden("decompose_lstm.txt", text_of(_decomposed(LstmCase(outputs=("Y_h",)))))
+    golden("decompose_lstm.txt", text_of(_decomposed(RecurrentCase(outputs=("Y_h",)))))
 
 
 def test_one_scan_per_direction_with_named_values() -> None:
-    model = _decomposed(LstmCase(direction="bidirectional"))
+    model = _decomposed(RecurrentCase(direction="bidirectional"))
     scans = nodes_of(model, "Scan")
     assert sorted(model.cells) == ["the_lstm.forward", "the_lstm.reverse"]
     assert [info(s).metadata[CELL_TAG] for s in scans] == ["the_lstm.forward", "the_lstm.reverse"]
@@ -49,7 +49,7 @@ def test_one_scan_per_direction_with_named_values() -> None:
 
 
 def test_cells_describe_what_was_found() -> None:
-    case = LstmCase(
+    case = RecurrentCase(
         direction="reverse", lens=(2, 5), initial_h=True, initial_c=True, peepholes=True, clip=3.0, outputs=("Y", "Y_c")
     )
     (cell,) = _decomposed(case).cells.values()
@@ -65,7 +65,7 @@ def test_cells_describe_what_was_found() -> None:
 
 
 def test_dynamic_sizes_are_not_fixed() -> None:
-    (cell,) = _decomposed(LstmCase(dynamic_time=True, dynamic_batch=True)).cells.values()
+    (cell,) = _decomposed(RecurrentCase(dynamic_time=True, dynamic_batch=True)).cells.values()
     assert (cell.static_length, cell.static_batch) == (None, None)
 
 
@@ -81,7 +81,7 @@ def test_weights_are_transposed_and_biases_added() -> None:
 
 
 def test_two_layers_that_share_weights() -> None:
-    layers = [LstmCase(I=4), LstmCase(I=4, seed=1)]
+    layers = [RecurrentCase(I=4), RecurrentCase(I=4, seed=1)]
     model = before("decompose-lstm", stacked_model(layers, shared_weights=True))
     apply(DecomposeLstm(), model, [layers[0].feeds()])
     assert list(model.cells) == ["layer0.forward", "layer1.forward"]
@@ -98,7 +98,7 @@ def test_weights_another_node_uses_stay() -> None:
 
 
 def test_both_branches_of_an_if() -> None:
-    case = LstmCase(placement="if")
+    case = RecurrentCase(placement="if")
     model = before("decompose-lstm", case.model())
     apply(DecomposeLstm(), model, [case.feeds(condition=c) for c in (True, False)])
     assert sorted(model.cells) == ["else_the_lstm.forward", "then_the_lstm.forward"]
@@ -209,7 +209,7 @@ def test_an_output_that_nothing_uses() -> None:
 
 
 def test_one_of_two_layers_declines() -> None:
-    layers = [LstmCase(), LstmCase(I=4, seed=1)]
+    layers = [RecurrentCase(), RecurrentCase(I=4, seed=1)]
     proto = stacked_model(layers)
     tensor = next(t for t in proto.graph.initializer if t.name == "R1")
     proto.graph.input.append(helper.make_tensor_value_info("R1", TensorProto.FLOAT, list(tensor.dims)))

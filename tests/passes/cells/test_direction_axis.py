@@ -13,13 +13,13 @@ from onnx import TensorProto, helper
 
 from rnnqc.ir import Model
 from rnnqc.passes import FuseQuantLstmCell
+from tests.generate.layers import RecurrentCase
 from tests.laws.parametrize import in_turn
 from tests.passes.pass_testing import INT8, before, nodes_of
 from tests.runs.lowered import session
 from tests.runs.sessions import assert_same_bits, plain_session, run
-from tests.subjects.lstm_models import LstmCase
 
-STREAMING = LstmCase(T=1, B=1, initial_h=True, initial_c=True)
+STREAMING = RecurrentCase(T=1, B=1, initial_h=True, initial_c=True)
 AXES = ("y_direction_axis", "state_direction_axis")
 
 
@@ -33,7 +33,7 @@ def _axes(model: Model) -> list[tuple[int, ...]]:
     return [tuple(n.attrs.get(k, 0) for k in AXES) for n in nodes_of(model, "QuantLSTMCell")]
 
 
-def _check(proto: onnx.ModelProto, case: LstmCase, model: Model) -> None:
+def _check(proto: onnx.ModelProto, case: RecurrentCase, model: Model) -> None:
     """The same bits from the function body, the kernel and the integer form."""
     fused, integer = model.proto, before("fuse-quant-lstm-cell", proto, INT8).proto
     expected = run(plain_session(integer), case.feeds())

@@ -21,7 +21,7 @@ from rnnqc.cells.types import LSTM
 from rnnqc.ir import Model
 from rnnqc.passes import Canonicalize, DecomposeLstm, PassManager
 from rnnqc.passes.cells.observe import CONSTANT, LAST, LENGTHS, NotObservableError, observe_cells, with_outputs
-from tests.subjects.lstm_models import LstmCase
+from tests.generate.layers import RecurrentCase
 
 Array = npt.NDArray[Any]
 
@@ -35,7 +35,7 @@ def decomposed(proto: onnx.ModelProto) -> Model:
 @pytest.mark.few(4)
 @pytest.mark.parametrize("placement", ["main", "if", "loop", "scan", "function"])
 def test_the_observed_model_runs_and_makes_the_same_outputs(placement: Any) -> None:
-    case = LstmCase(placement=placement, direction="bidirectional", lens=(5, 2))
+    case = RecurrentCase(placement=placement, direction="bidirectional", lens=(5, 2))
     model = decomposed(case.model())
     before = model.proto
     values = observe_cells(model)
@@ -49,7 +49,7 @@ def test_the_observed_model_runs_and_makes_the_same_outputs(placement: Any) -> N
 
 
 def test_every_point_is_observed_once_for_each_cell() -> None:
-    model = decomposed(LstmCase(direction="bidirectional", lens=(5, 2)).model())
+    model = decomposed(RecurrentCase(direction="bidirectional", lens=(5, 2)).model())
     values = observe_cells(model)
     assert len(model.cells) == 2
     for cell in model.cells:
@@ -127,7 +127,7 @@ def in_scan(proto: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def test_a_branch_inside_a_scan_is_refused() -> None:
-    case = LstmCase(placement="if", outputs=("Y",))
+    case = RecurrentCase(placement="if", outputs=("Y",))
     proto = in_scan(case.model())
     model = decomposed(proto)
     values = observe_cells(model)
@@ -142,7 +142,7 @@ def test_a_branch_inside_a_scan_is_refused() -> None:
 @pytest.mark.parametrize("budget", [1, 3000, 2**28])
 def test_cells_one_after_the_other_give_the_same(budget: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """If the observations of a feed would be too large, cells are observed in separate runs."""
-    case = LstmCase(direction="bidirectional", B=3, lens=(5, 2, 4))
+    case = RecurrentCase(direction="bidirectional", B=3, lens=(5, 2, 4))
     expected = rnnqc.calibrate(case.model(), [case.feeds()])
     sessions: list[int] = []
     make: Callable[..., Any] = observation.make_session
@@ -159,7 +159,7 @@ def test_cells_one_after_the_other_give_the_same(budget: int, monkeypatch: pytes
 
 
 def test_states_go_on_when_cells_run_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    case = LstmCase(direction="bidirectional", initial_h=True, initial_c=True, T=3)
+    case = RecurrentCase(direction="bidirectional", initial_h=True, initial_c=True, T=3)
     state = ["initial_h:Y_h", "initial_c:Y_c"]
     feeds = [{"X": case.replace(seed=k).feeds()["X"]} for k in range(3)]
     expected = rnnqc.calibrate(case.model(), feeds, state=state)
@@ -168,7 +168,7 @@ def test_states_go_on_when_cells_run_one_after_the_other(monkeypatch: pytest.Mon
 
 
 def test_rows_are_cut_where_the_batch_is_known_and_no_more_than_fit() -> None:
-    case = LstmCase(dynamic_batch=True, dynamic_time=True, H=4, I=3)
+    case = RecurrentCase(dynamic_batch=True, dynamic_time=True, H=4, I=3)
     task, *_ = prepare(Model.load(case.model()), {}, True)
     assert task.axes == {"X": 1}
     row = 4 * (3 + 21 * 4)  # bytes of a step
@@ -179,5 +179,7 @@ def test_rows_are_cut_where_the_batch_is_known_and_no_more_than_fit() -> None:
     assert task.rows(long) == max(1, 2**28 // (10**6 * row + 16))
     static, *_ = prepare(Model.load(case.replace(dynamic_batch=False).model()), {}, True)
     assert static.axes is None
-    carried, *_ = prepare(Model.load(LstmCase(dynamic_batch=True, initial_h=True).model()), {"initial_h": "Y_h"}, True)
+    carried, *_ = prepare(
+        Model.load(RecurrentCase(dynamic_batch=True, initial_h=True).model()), {"initial_h": "Y_h"}, True
+    )
     assert carried.axes is None

@@ -21,7 +21,7 @@ from tests.passes.pass_testing import before, declines, nodes_of
 from tests.runs.lowered import NATIVE, STOCK, WAYS, lower_all, session
 from tests.runs.sessions import assert_same_bits, run
 from tests.subjects.protos import parse
-from tests.subjects.torch_exports import exported, needed
+from tests.subjects.torch.exports import exported, needed
 
 HEAD = """<ir_version: 8, opset_import: ["": 17]> g (float[T, B, 2] X, int32[B] lens, bool[N] mask) => (Z)
 <int64[1] one = {1}, int64[1] zeroth = {0}, int64[1] last = {-1}, int64[1] flat = {-1}, int64[2] rows = {-1, 4},

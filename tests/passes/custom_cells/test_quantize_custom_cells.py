@@ -6,6 +6,7 @@ that depend on the form, on optimizations or on the batch, a recurrence that sta
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from onnx import numpy_helper
 
 import rnnqc
 from rnnqc.cells.custom_nodes import is_custom_node
+from rnnqc.cli import main
 from rnnqc.evaluation.numerics import sqnr_db
 from rnnqc.ir import Model
 from rnnqc.proto.graph_walks import blocks_of, stored_tensors
@@ -134,6 +136,32 @@ def test_a_product_by_hand() -> None:
     assert codes[name].dtype == np.uint8
     np.testing.assert_allclose((codes[name].astype(np.float32) - 128) * scale, held, atol=float(scale.max()) / 2 * 1.01)
     assert np.abs(codes[name].astype(int) - 128).max() == 127
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("recipe", ["int8", "pow2-int16"])
+def test_unrolled_steps_that_do_not_do_the_same(recipe: str, form: str, tmp_path: Path) -> None:
+    """They become no loop: matmuls with one matrix have one format, values between them stay float; notes say so."""
+    model = written_out(4)
+    (odd,) = (n for n in model.graph.node if n.output[0] == "u_2")
+    assert odd.op_type == "Tanh"
+    odd.op_type = "Softsign"
+    feeds = feeds_of(model)
+    lowered = rnnqc.lower(model, recipe, form, calibration=[feeds], verify=True)
+    (entry,) = lowered.report.entries
+    assert (entry.status, entry.form, entry.left) == ("lowered", "products", [])
+    assert any(
+        "Values between them stay float: the unrolled steps do not do the same." in n for n in lowered.report.notes
+    )
+    assert {p.rpartition(".")[2] for p in entry.points} <= {"weight", "hidden", "bias"}
+    assert sum(p.endswith(".weight") for p in entry.points) == 4, "one for each matrix"
+    (want,), (got,) = run(model, feeds), run(lowered.proto, feeds)
+    assert sqnr_db(want, got) > {"int8": 35.0, "pow2-int16": 60.0}[recipe]
+    lowered.save(tmp_path / "lowered.onnx")
+    np.savez(tmp_path / "x.npz", **feeds)
+    assert main(["dump", str(tmp_path / "lowered.onnx"), "-i", str(tmp_path / "x.npz"), "-o", str(tmp_path / "d")]) == 0
+    (cell_of_index,) = json.loads((tmp_path / "d" / "index.json").read_text())["cells"].values()
+    assert cell_of_index["steps"] == 4
 
 
 def test_a_matrix_that_is_used_both_ways() -> None:

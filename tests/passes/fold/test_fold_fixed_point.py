@@ -23,8 +23,8 @@ from rnnqc.formats.rounding import Rounding
 from rnnqc.ir import constant_array
 from rnnqc.passes.fold.fold_fixed_point import FoldedFixedPoint, fold_fixed_point, needs_fixed_point
 from tests.generate.float_layer import Activation
+from tests.generate.layers import RecurrentCase
 from tests.passes.pass_testing import INT8, apply, before, make_pass
-from tests.subjects.lstm_models import LstmCase, RecurrentCase
 
 STATIC = (
     *("*.input.mode=static", "*.input.scale=0.125", "*.hidden.mode=static", "*.hidden.scale=0.015625"),
@@ -39,8 +39,8 @@ RNN = RecurrentCase(op="RNN")
 EACH = pytest.mark.parametrize("case", [RESET_FIRST, LINEAR, RNN], ids=["GRU", "GRU_linear", "RNN"])
 
 
-def _cell(case: LstmCase | None = None, *overrides: str) -> tuple[Cell, dict[str, np.ndarray]]:
-    case = case or LstmCase()
+def _cell(case: RecurrentCase | None = None, *overrides: str) -> tuple[Cell, dict[str, np.ndarray]]:
+    case = case or RecurrentCase()
     static = [o for o in STATIC if case.op == "LSTM" or "cell_state" not in o]
     model = before("fold-scales", case.model(), INT8.with_overrides([*overrides, *static]))
     cell = next(iter(model.cells.values()))
@@ -49,17 +49,17 @@ def _cell(case: LstmCase | None = None, *overrides: str) -> tuple[Cell, dict[str
     return cell, {k: a for k, a in held.items() if a is not None}
 
 
-def _folded(case: LstmCase | None = None, *overrides: str) -> tuple[Cell, FoldedFixedPoint]:
+def _folded(case: RecurrentCase | None = None, *overrides: str) -> tuple[Cell, FoldedFixedPoint]:
     cell, arrays = _cell(case, *overrides)
     return cell, fold_fixed_point(cell, arrays.pop("W"), arrays.pop("R"), arrays)
 
 
 def test_multipliers_and_bias_are_real() -> None:
-    cell, folded = _folded(LstmCase(peepholes=True))
+    cell, folded = _folded(RecurrentCase(peepholes=True))
     w, r = (np.asarray(cell.points[f"{k}.weight"].scale) for k in ("W", "R"))
     np.testing.assert_allclose(folded.x_multiplier, w * 0.125, rtol=1e-6)
     np.testing.assert_allclose(folded.h_multiplier, r * 0.015625, rtol=1e-6)
-    parameters = LstmCase(peepholes=True).parameters()
+    parameters = RecurrentCase(peepholes=True).parameters()
     h = cell.hidden_size
     np.testing.assert_array_equal(folded.B, parameters["B"][0, : 4 * h] + parameters["B"][0, 4 * h :])
     np.testing.assert_array_equal(folded.P, parameters["P"][0])
@@ -96,7 +96,7 @@ def test_asymmetric_weights() -> None:
     assert folded.W_zero_point is not None
     np.testing.assert_array_equal(folded.W_zero_point, zero_points - 128)
     assert folded.R_zero_point is None
-    float_w = LstmCase().parameters()["W"][0].T
+    float_w = RecurrentCase().parameters()["W"][0].T
     real = (folded.W.astype(np.float64) - folded.W_zero_point) * np.asarray(held.scale)
     assert np.abs(real - float_w).max() <= 0.51 * max(held.scale)
 
@@ -130,7 +130,7 @@ def test_tables(kind: str) -> None:
 def test_values_of_activations_lie_on_their_grid() -> None:
     _, exact = _folded(None, "*.activation.table=exact")
     overrides = ("*.activation.bits=6", "*.activation.scale=0.04", "*.activation.signed=true")
-    cell, folded = _folded(LstmCase(input_forget=True), *overrides, "*.activation.table=exact")
+    cell, folded = _folded(RecurrentCase(input_forget=True), *overrides, "*.activation.table=exact")
     encoding = Format(6, True, (float(np.float32(0.04)),), rounding=Rounding.HALF_EVEN)
     for table, unrounded in zip(folded.gate_tables, exact.gate_tables, strict=True):
         np.testing.assert_array_equal(table.values, encoding.dequantize(encoding.quantize(unrounded.values)))
@@ -207,11 +207,11 @@ def test_formats_that_the_other_arithmetic_would_leave_out(override: str, expect
 def test_the_first_arithmetic_comes_first() -> None:
     """A static recipe that both arithmetics support uses lut, and a refusal names what lut does not support."""
     recipe = INT8.with_overrides(["*.input.mode=static", "*.input.scale=0.125"])
-    model = before("fold-scales", LstmCase().model(), recipe)
+    model = before("fold-scales", RecurrentCase().model(), recipe)
     apply(make_pass("fold-scales", recipe), model)
     assert isinstance(next(iter(model.cells.values())).numbers, LutNumbers)
     recipe = INT8.with_overrides(["*.W.weight.bits=12"])
-    model = before("fold-scales", LstmCase().model(), recipe)
+    model = before("fold-scales", RecurrentCase().model(), recipe)
     (remark,) = apply(make_pass("fold-scales", recipe), model).remarks
     assert "W has 12 bits" in remark.reason
 
@@ -219,7 +219,7 @@ def test_the_first_arithmetic_comes_first() -> None:
 def test_other_activations() -> None:
     """Also activations that the lut arithmetic computes without tables."""
     activations = (Activation("Sigmoid"), Activation("Tanh"), Activation("Softsign"))
-    _, folded = _folded(LstmCase(activations=activations))
+    _, folded = _folded(RecurrentCase(activations=activations))
     x = np.arange(-128, 128) * 0.03125
     np.testing.assert_allclose(folded.cell_table.values, x / (1 + np.abs(x)), atol=1e-7)
 

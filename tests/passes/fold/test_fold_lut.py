@@ -20,17 +20,17 @@ from rnnqc.ir import constant_array, graph_info
 from rnnqc.passes.fold.fold_lut import FoldedLut, fold_lut, with_zero_point_rows, zero_point_rows_needed
 from rnnqc.passes.fold.lut_formats import state_bound
 from tests.generate.float_layer import Activation
+from tests.generate.layers import RecurrentCase
 from tests.passes.pass_testing import INT8, before, make_pass
-from tests.subjects.lstm_models import LstmCase, RecurrentCase
 
 TANH = Activation("Tanh")
 WHOLE = "*.cell_state.bits=24"
 """A cell state in whole steps."""
 
 
-def _folded(case: LstmCase | None = None, *overrides: str) -> tuple[Cell, FoldedLut]:
+def _folded(case: RecurrentCase | None = None, *overrides: str) -> tuple[Cell, FoldedLut]:
     recipe = INT8.with_overrides(overrides)
-    model = before("fold-scales", (case or LstmCase()).model(), recipe)
+    model = before("fold-scales", (case or RecurrentCase()).model(), recipe)
     cell = next(iter(model.cells.values()))
     held = graph_info(model.graph).initializers
     names = {"W": cell.W, "B": cell.B, "P": cell.P, "hidden_bias": cell.hidden_bias}
@@ -39,14 +39,14 @@ def _folded(case: LstmCase | None = None, *overrides: str) -> tuple[Cell, Folded
 
 
 def test_multipliers_and_bias_by_hand() -> None:
-    cell, folded = _folded(LstmCase(peepholes=True), "*.input.mode=static", "*.input.scale=0.125", WHOLE)
+    cell, folded = _folded(RecurrentCase(peepholes=True), "*.input.mode=static", "*.input.scale=0.125", WHOLE)
     h = cell.hidden_size
     s_g = np.repeat([16 / 4096, 16 / 4096, 16 / 4096, 8 / 4096], h)
     s_w, s_r = (np.asarray(cell.points[f"{k}.weight"].complete.scale) for k in ("W", "R"))
     s_h = cell.points["hidden"].scale[0]
     np.testing.assert_allclose(folded.x_multiplier, s_w * 0.125 / s_g, rtol=1e-6)
     np.testing.assert_allclose(folded.h_multiplier, s_r * s_h / s_g, rtol=1e-6)
-    parameters = LstmCase(peepholes=True).parameters()
+    parameters = RecurrentCase(peepholes=True).parameters()
     bias = parameters["B"][0, : 4 * h] + parameters["B"][0, 4 * h :]
     np.testing.assert_allclose(folded.B, bias / s_g + 4096.5, rtol=1e-6)
     assert folded.P is not None
@@ -57,7 +57,7 @@ def test_multipliers_and_bias_by_hand() -> None:
 
 
 def test_peepholes_are_in_units_of_their_own_gates() -> None:
-    case = LstmCase(peepholes=True)
+    case = RecurrentCase(peepholes=True)
     cell, folded = _folded(case, "*.output_gate.acc.bits=12", "*.forget_gate.acc.bits=11", WHOLE)
     assert folded.P is not None
     steps = np.repeat([16 / 4096, 16 / 2048, 16 / 1024], cell.hidden_size)  # of i, o, f
@@ -106,7 +106,7 @@ def test_default_numbers() -> None:
 
 
 def test_clip_limits_the_codes() -> None:
-    numbers = _folded(LstmCase(clip=1.0))[1].numbers
+    numbers = _folded(RecurrentCase(clip=1.0))[1].numbers
     assert numbers.gate_min == [4096.5 - 256] * 3 + [4096.5 - 512]
     assert numbers.gate_max == [4096.5 + 256] * 3 + [4096.5 + 512]
 
@@ -135,13 +135,13 @@ def test_narrow_cell_state_saturates() -> None:
     ],
 )
 def test_kinds(activations: tuple[Activation, ...], kinds: list[str], sizes: list[int]) -> None:
-    numbers = _folded(LstmCase(activations=activations))
+    numbers = _folded(RecurrentCase(activations=activations))
     assert numbers[1].numbers.gate_kinds == kinds
     assert [t.size for t in numbers[1].gate_tables] == sizes
 
 
 def test_attributes_are_those_of_the_operator() -> None:
-    cell, folded = _folded(LstmCase(direction="reverse", input_forget=True))
+    cell, folded = _folded(RecurrentCase(direction="reverse", input_forget=True))
     attributes = folded.numbers.attributes(cell)
     assert set(attributes) <= {*lut_defaults(cell.type), *LUT_REQUIRED}
     assert set(without_defaults(cell.type, attributes)) == {
@@ -203,7 +203,7 @@ def test_refused(overrides: list[str], reason: str, found: str) -> None:
 @pytest.mark.parametrize(("overrides", "reason", "found"), REFUSED)
 def test_refused_cells_stay_qcdq_with_a_remark(overrides: list[str], reason: str, found: str) -> None:
     recipe = INT8.with_overrides(overrides)
-    model = before("fold-scales", LstmCase().model(), recipe)
+    model = before("fold-scales", RecurrentCase().model(), recipe)
     ops = [n.op for g in model.graphs() for n in g.nodes]
     result = make_pass("fold-scales")(model)
     (remark,) = result.remarks

@@ -16,17 +16,17 @@ import rnnqc
 from rnnqc.data.statistics import PointStatistics
 from rnnqc.formats.histogram import Histogram
 from rnnqc.passes.formats.equalize_inputs import channel_scales
+from tests.generate.layers import RecurrentCase
 from tests.runs.lowered import STOCK, all_nodes, assert_all_lowered, run_both, session
 from tests.runs.sessions import run, sqnr
-from tests.subjects.lstm_models import LstmCase
 from tests.subjects.protos import of_nodes
 
 SIZES = 2.0 ** np.linspace(0, -5, 24)
-CASE = LstmCase(T=30, B=3, I=24, H=32)
+CASE = RecurrentCase(T=30, B=3, I=24, H=32)
 OFF = "*.input.equalize=false"
 
 
-def uneven(case: LstmCase) -> tuple[onnx.ModelProto, dict[str, np.ndarray], Any]:
+def uneven(case: RecurrentCase) -> tuple[onnx.ModelProto, dict[str, np.ndarray], Any]:
     """A model whose inputs are of very different size, with weights that make all of them matter; data; statistics."""
     model, feeds = case.model(), case.feeds(padding=0.0)
     for tensor in model.graph.initializer:
@@ -116,7 +116,7 @@ def test_every_product_is_the_same_float() -> None:
     ],
     ids=["bidirectional", "reverse", "states", "if", "function"],
 )
-def test_wherever_the_layer_stands(case: LstmCase) -> None:
+def test_wherever_the_layer_stands(case: RecurrentCase) -> None:
     model = case.model()
     feeds = case.feeds(padding=0.0)
     feeds = {**feeds, "X": (feeds["X"] * SIZES).astype(np.float32)}

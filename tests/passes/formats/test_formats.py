@@ -23,10 +23,10 @@ from rnnqc.ir import Model, constant_array, graph_info
 from rnnqc.passes.formats.derived_formats import Points
 from rnnqc.passes.formats.formats import resolve_formats
 from rnnqc.recipes.recipe import Recipe, load_recipe, parse_recipe
+from tests.generate.layers import RecurrentCase, stacked_model
 from tests.passes.pass_testing import before
-from tests.subjects.lstm_models import LstmCase, stacked_model
 
-LAYERS = [LstmCase(T=5, B=2, I=4, H=6), LstmCase(T=5, B=2, I=6, H=6, direction="bidirectional", seed=1)]
+LAYERS = [RecurrentCase(T=5, B=2, I=4, H=6), RecurrentCase(T=5, B=2, I=6, H=6, direction="bidirectional", seed=1)]
 PROTO = stacked_model(LAYERS)
 STATISTICS = calibrate(PROTO, [LAYERS[0].feeds()])
 CELLS = ("layer0.forward", "layer1.forward", "layer1.reverse")
@@ -118,7 +118,7 @@ def test_w_and_r_share_the_scale_of_each_gate() -> None:
 def test_weights_of_different_sizes_share_one_scale_per_tensor_only() -> None:
     points = _resolved(_recipe(EIGHT, "*.weight.granularity=per-tensor", "*.weight.share=all"))
     assert len({_scale(points, c, f"{k}.weight") for c in CELLS for k in "WR"}) == 1
-    wide = stacked_model([LAYERS[0], LstmCase(T=5, B=2, I=6, H=3)])
+    wide = stacked_model([LAYERS[0], RecurrentCase(T=5, B=2, I=6, H=3)])
     model = before("insert-qcdq", wide)
     held = graph_info(model.graph).initializers
     arrays = {c.name: {k: constant_array(held[n]) for k, n in (("W", c.W), ("R", c.R))} for c in model.cells.values()}

@@ -13,15 +13,15 @@ import numpy as np
 import pytest
 
 import rnnqc
+from tests.generate.layers import RecurrentCase, stacked_model
 from tests.runs.lowered import run_both
-from tests.subjects.lstm_models import LstmCase, RecurrentCase, stacked_model
 
-CASE = LstmCase(T=5, B=2, I=4, H=6, seed=2)
+CASE = RecurrentCase(T=5, B=2, I=4, H=6, seed=2)
 FEEDS = CASE.feeds()
 CELL = "the_lstm.forward"
 
 
-def lowered(overrides: Sequence[str], case: LstmCase = CASE) -> Any:
+def lowered(overrides: Sequence[str], case: RecurrentCase = CASE) -> Any:
     return rnnqc.lower(case.model(), "pow2-int16", calibration=[case.feeds()], overrides=overrides)
 
 

@@ -14,14 +14,14 @@ import pytest
 import rnnqc
 from rnnqc.calibration.calibrate import calibrate
 from rnnqc.passes.formats.shared_weights import merge_for_shared_weights
-from tests.subjects.lstm_models import LstmCase, RecurrentCase
+from tests.generate.layers import RecurrentCase
 
 SIZES = {"T": 5, "B": 2, "I": 16, "H": 24}
 
 
 def two_uses(op: str, other_weights: bool = False) -> onnx.ModelProto:
     """One layer after whose input `X` a second one of the same weights reads `X2`."""
-    model = RecurrentCase(op=op, **SIZES).model() if op != "LSTM" else LstmCase(**SIZES).model()
+    model = RecurrentCase(op=op, **SIZES).model() if op != "LSTM" else RecurrentCase(**SIZES).model()
     (first,) = model.graph.node
     second = onnx.NodeProto()
     second.CopyFrom(first)

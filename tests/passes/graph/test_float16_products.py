@@ -10,7 +10,7 @@ from onnx import TensorProto, helper, numpy_helper
 import rnnqc
 from rnnqc.ir import Model
 from rnnqc.passes.graph.float16_products import transposed_float16_products
-from tests.subjects.lstm_models import LstmCase
+from tests.generate.layers import RecurrentCase
 
 FLOATS = {TensorProto.FLOAT16: np.float16, TensorProto.FLOAT: np.float32}
 
@@ -33,7 +33,7 @@ def test_what_is_named(kind: int, transposed: bool) -> None:
 
 def test_lower_warns() -> None:
     """Would catch: a file that is called good and ends the process that runs it, without a word."""
-    model = LstmCase(T=3, B=2, I=4, H=5).model()
+    model = RecurrentCase(T=3, B=2, I=4, H=5).model()
     half = product(TensorProto.FLOAT16, True)
     model.graph.node.extend(half.graph.node)
     model.graph.initializer.extend(half.graph.initializer)

@@ -20,16 +20,16 @@ from rnnqc.ir import Constant, Model, graph_info
 from rnnqc.passes import Canonicalize
 from rnnqc.passes.normalize.canonicalize import IR_VERSIONS, TARGET_OPSET
 from tests.generate import RecurrenceCase
+from tests.generate.layers import RecurrentCase
 from tests.generate.outer_forms import called
 from tests.passes.pass_testing import apply, nodes_of, op_types, text_of
 from tests.runs.sessions import assert_close, assert_same_bits, plain_session, run
-from tests.subjects.lstm_models import LstmCase
 from tests.subjects.protos import differences, in_order, metadata, parse, rich_model
 
-CANONICAL = LstmCase(opset=17)
+CANONICAL = RecurrentCase(opset=17)
 
 
-def _canonical(case: LstmCase) -> Model:
+def _canonical(case: RecurrentCase) -> Model:
     model = Model.load(case.model())
     apply(Canonicalize(), model, [case.feeds(padding=0.0)])
     return model
@@ -41,7 +41,7 @@ def _weights(model: Model) -> list[bool]:
 
 def test_golden(golden: Callable[[str, str], None]) -> None:
     model = Model.load(
-        LstmCase(layout=1, opset=14, outputs=("Y_h",), initial_h=True, weights="computed", bias=False).model()
+        RecurrentCase(layout=1, opset=14, outputs=("Y_h",), initial_h=True, weights="computed", bias=False).model()
     )
     Canonicalize()(model)
     golden("canonicalize.txt", text_of(model))
@@ -65,7 +65,7 @@ def test_what_is_canonical_is_not_touched() -> None:
 
 
 def test_functions_with_recurrence_are_inlined() -> None:
-    model = _canonical(LstmCase(placement="function", opset=17))
+    model = _canonical(RecurrentCase(placement="function", opset=17))
     assert op_types(model.graph) == ["LSTM"]
     assert model.functions == []
 
@@ -76,7 +76,7 @@ def _twice(opset: int) -> onnx.FunctionProto:
 
 
 def test_other_functions_stay() -> None:
-    proto = LstmCase(placement="function", opset=17).model()
+    proto = RecurrentCase(placement="function", opset=17).model()
     proto.functions.append(_twice(17))
     proto.graph.node.append(helper.make_node("Twice", ["Y"], ["doubled"], domain="test.functions"))
     proto.graph.output.append(helper.make_tensor_value_info("doubled", TensorProto.FLOAT, [5, 1, 2, 4]))
@@ -105,7 +105,7 @@ def test_functions_of_lowered_cells_stay() -> None:
 
 
 def test_functions_that_call_functions_with_recurrence() -> None:
-    proto = LstmCase(placement="function", opset=17).model()
+    proto = RecurrentCase(placement="function", opset=17).model()
     (layer,) = proto.functions
     outer = onnx.FunctionProto()
     outer.CopyFrom(layer)
@@ -125,7 +125,7 @@ def test_functions_that_call_functions_with_recurrence() -> None:
 
 @pytest.mark.parametrize("opset", [7, 8, 9, 10, 11, 12])
 def test_old_operator_sets_are_converted(opset: int) -> None:
-    case = LstmCase(opset=opset)
+    case = RecurrentCase(opset=opset)
     model = Model.load(case.model())
     (remark,) = apply(Canonicalize(), model, [case.feeds()]).remarks
     assert (remark.outcome, remark.reason) == (Outcome.NOTE, f"converted from operator set {opset} to {TARGET_OPSET}.")
@@ -134,11 +134,11 @@ def test_old_operator_sets_are_converted(opset: int) -> None:
 
 @pytest.mark.parametrize("opset", [13, 14, 18, 20, 21, 22])
 def test_newer_operator_sets_stay(opset: int) -> None:
-    assert _canonical(LstmCase(opset=opset)).opset == opset
+    assert _canonical(RecurrentCase(opset=opset)).opset == opset
 
 
 def test_conversion_keeps_documentation() -> None:
-    proto = LstmCase(opset=11, dynamic_batch=True).model()
+    proto = RecurrentCase(opset=11, dynamic_batch=True).model()
     proto.metadata_props.extend(metadata({"a": "b"}))
     proto.doc_string, proto.producer_name, proto.domain, proto.model_version = "doc", "me", "org.x", 7
     proto.graph.doc_string = "graph"
@@ -155,7 +155,7 @@ def test_conversion_keeps_documentation() -> None:
 
 
 def test_conversion_keeps_documentation_of_nodes() -> None:
-    proto = LstmCase(opset=11).model()
+    proto = RecurrentCase(opset=11).model()
     proto.graph.node[0].doc_string = "the layer"
     proto.graph.node[0].metadata_props.extend(metadata({"origin": "layer 1"}))
     model = Model.load(proto)
@@ -165,13 +165,13 @@ def test_conversion_keeps_documentation_of_nodes() -> None:
 
 
 def test_conversion_keeps_functions() -> None:
-    proto = LstmCase(opset=12).model()
+    proto = RecurrentCase(opset=12).model()
     proto.ir_version = 8
     proto.functions.append(_twice(12))
     proto.opset_import.append(helper.make_opsetid("test.functions", 1))
     proto.graph.node.append(helper.make_node("Twice", ["Y"], ["doubled"], domain="test.functions"))
     proto.graph.output.append(helper.make_tensor_value_info("doubled", TensorProto.FLOAT, [5, 1, 2, 4]))
-    feeds = LstmCase(opset=12).feeds()
+    feeds = RecurrentCase(opset=12).feeds()
     expected = run(plain_session(proto), feeds)
     model = Model.load(proto)
     Canonicalize()(model)
@@ -181,7 +181,7 @@ def test_conversion_keeps_functions() -> None:
 @pytest.mark.parametrize("opset", [8, 9, 11])
 def test_initializers_that_are_no_inputs_of_an_old_file(opset: int) -> None:
     """IR version 3 asks for them among the inputs; onnxruntime does not, and onnx's converter would refuse the file."""
-    case = LstmCase(opset=opset)
+    case = RecurrentCase(opset=opset)
     proto = case.model()
     proto.ir_version = 3
     del proto.graph.input[1:]
@@ -193,7 +193,7 @@ def test_initializers_that_are_no_inputs_of_an_old_file(opset: int) -> None:
 
 
 def test_ancient_operator_sets_are_refused() -> None:
-    proto = LstmCase(opset=7).model()
+    proto = RecurrentCase(opset=7).model()
     proto.opset_import[0].version = 6
     with pytest.raises(
         CompileError, match=r"operator set ai\.onnx 6 is too old.*Supported: 7 and later.*export the model again"
@@ -228,7 +228,7 @@ def test_a_scan_over_a_batch_is_refused() -> None:
     ("before", "after"), [(b, a) for b, a in ((8, 10), (10, 10), (12, 12), (13, 13)) if b <= onnx.IR_VERSION]
 )
 def test_ir_version(before: int, after: int) -> None:
-    proto = LstmCase(opset=17).model()
+    proto = RecurrentCase(opset=17).model()
     proto.ir_version = before
     model = Model.load(proto)
     result = apply(Canonicalize(), model, [CANONICAL.feeds()])
@@ -238,7 +238,7 @@ def test_ir_version(before: int, after: int) -> None:
 
 
 def test_initializers_of_ir_3_stay_constants() -> None:
-    case = LstmCase(opset=8)
+    case = RecurrentCase(opset=8)
     assert case.model().ir_version == 3
     model = Model.load(case.model())
     Canonicalize()(model)
@@ -251,7 +251,7 @@ def test_initializers_of_ir_3_stay_constants() -> None:
 @pytest.mark.parametrize("weights", ["constant", "computed"])
 @pytest.mark.parametrize("placement", ["main", "if", "loop", "scan"])
 def test_weights_become_initializers(weights: str, placement: str) -> None:
-    case = LstmCase(weights=weights, placement=placement, direction="bidirectional", initial_h=True)  # type: ignore[arg-type]
+    case = RecurrentCase(weights=weights, placement=placement, direction="bidirectional", initial_h=True)  # type: ignore[arg-type]
     model = _canonical(case)
     assert _weights(model) == [True, True, True]
     made = graph_info(model.graph).initializers
@@ -259,12 +259,12 @@ def test_weights_become_initializers(weights: str, placement: str) -> None:
 
 
 def test_dead_expressions_go_and_others_stay() -> None:
-    proto = LstmCase(weights="computed", opset=17).model()
+    proto = RecurrentCase(weights="computed", opset=17).model()
     proto.graph.node.append(helper.make_node("Identity", ["W"], ["W_too"]))
     proto.graph.output.append(helper.make_tensor_value_info("W_too", TensorProto.FLOAT, [1, 16, 3]))
     proto.graph.node[-1].input[0] = next(n.input[1] for n in proto.graph.node if n.op_type == "LSTM")
     model = Model.load(proto)
-    apply(Canonicalize(), model, [LstmCase().feeds()])
+    apply(Canonicalize(), model, [RecurrentCase().feeds()])
     assert nodes_of(model, "Identity")
     assert nodes_of(model, "Slice"), "what makes another output stays"
     assert _weights(model) == [True, True, True]
@@ -272,7 +272,7 @@ def test_dead_expressions_go_and_others_stay() -> None:
 
 @pytest.mark.parametrize("op", ["RandomNormalLike", "Dropout"])
 def test_random_weights_are_not_folded(op: str) -> None:
-    proto = LstmCase(opset=17).model()
+    proto = RecurrentCase(opset=17).model()
     proto.graph.node.insert(0, helper.make_node(op, ["W"], ["W_random"], name="random"))
     proto.graph.node[1].input[1] = "W_random"
     model = Model.load(proto)
@@ -281,7 +281,7 @@ def test_random_weights_are_not_folded(op: str) -> None:
 
 
 def test_weights_that_depend_on_inputs_are_not_folded() -> None:
-    proto = LstmCase(opset=17, weights="computed").model()
+    proto = RecurrentCase(opset=17, weights="computed").model()
     names = [t.name for t in proto.graph.initializer]
     (source,) = [t for t in proto.graph.initializer if t.name.endswith("_torch") and t.name.startswith("W_")]
     proto.graph.input.append(helper.make_tensor_value_info(source.name, TensorProto.FLOAT, list(source.dims)))
@@ -325,7 +325,7 @@ def test_weights_of_other_layers_are_folded_too() -> None:
 @pytest.mark.parametrize("outputs", [("Y", "Y_h", "Y_c"), ("Y_h",), ("Y", "Y_c")])
 @pytest.mark.parametrize("direction", ["forward", "bidirectional"])
 def test_layout(outputs: tuple[str, ...], direction: str) -> None:
-    case = LstmCase(layout=1, direction=direction, outputs=outputs, initial_h=True, initial_c=True, lens=(3, 5))  # type: ignore[arg-type]
+    case = RecurrentCase(layout=1, direction=direction, outputs=outputs, initial_h=True, initial_c=True, lens=(3, 5))  # type: ignore[arg-type]
     model = Model.load(case.model())
     assert Canonicalize()(model).statistics["layouts"] == 1
     assert op_types(model.graph) == ["Transpose"] * 3 + ["LSTM"] + ["Transpose"] * len(outputs)
@@ -341,7 +341,7 @@ def test_layout(outputs: tuple[str, ...], direction: str) -> None:
 
 
 def test_names_and_order() -> None:
-    proto = LstmCase(opset=17, weights="computed", placement="if").model()
+    proto = RecurrentCase(opset=17, weights="computed", placement="if").model()
     for node in proto.graph.node:
         node.name = ""
     nodes = list(proto.graph.node)[::-1]
@@ -370,7 +370,7 @@ def test_order_alone_is_a_change() -> None:
 
 
 def test_weights_that_are_a_graph_output() -> None:
-    proto = LstmCase(opset=17, weights="constant").model()
+    proto = RecurrentCase(opset=17, weights="constant").model()
     proto.graph.output.append(helper.make_tensor_value_info("R", TensorProto.FLOAT, [1, 16, 4]))
     model = Model.load(proto)
     feeds = CANONICAL.feeds()

@@ -16,9 +16,9 @@ from onnx import TensorProto, helper, numpy_helper
 from rnnqc.ir import Model, constant_array, dtype_of, graph_info
 from rnnqc.passes import Canonicalize, PassManager
 from rnnqc.passes.normalize.compute_in_float32 import ComputeInFloat32
+from tests.generate.layers import RecurrentCase, stacked_model
 from tests.passes.pass_testing import CASES, apply, nodes_of
 from tests.runs.sessions import assert_same_bits, plain_session, run
-from tests.subjects.lstm_models import LstmCase, stacked_model
 from tests.subjects.other_types import retyped, retyped_arrays
 
 TYPES = (np.float16, np.float64)
@@ -70,7 +70,7 @@ def test_all_inputs_and_outputs(op: str, dtype: Any) -> None:
 
 
 @pytest.mark.parametrize("case", MODERN)
-def test_everywhere(case: LstmCase) -> None:
+def test_everywhere(case: RecurrentCase) -> None:
     """In branches and loops; differences to onnxruntime's own float16 stay within what the pass declares."""
     model = canonical(retyped(case.model(), np.float16))
     feeds = [retyped_arrays(case.feeds(), np.float16)]
@@ -83,7 +83,7 @@ def test_everywhere(case: LstmCase) -> None:
 
 def test_what_is_transposed_is_cast_before() -> None:
     """Bits are the same; onnxruntime crashes on the other order."""
-    case = LstmCase(layout=1, initial_h=True, opset=17)
+    case = RecurrentCase(layout=1, initial_h=True, opset=17)
     proto = retyped(case.model(), np.float16)
     model = canonical(proto)
     apply(ComputeInFloat32(), model, [retyped_arrays(case.feeds(), np.float16)])
@@ -94,7 +94,7 @@ def test_what_is_transposed_is_cast_before() -> None:
 
 
 def test_shared_weights_stay_shared() -> None:
-    case = LstmCase(I=4, H=4)
+    case = RecurrentCase(I=4, H=4)
     model = canonical(retyped(stacked_model([case, case.replace(seed=1)], shared_weights=True), np.float16))
     apply(ComputeInFloat32(), model)
     first, second = nodes_of(model, "LSTM")
@@ -104,11 +104,11 @@ def test_shared_weights_stay_shared() -> None:
 
 
 def test_float32_is_left_alone() -> None:
-    assert not apply(ComputeInFloat32(), canonical(LstmCase().model())).modified
+    assert not apply(ComputeInFloat32(), canonical(RecurrentCase().model())).modified
 
 
 def test_what_stays_float_keeps_its_type() -> None:
-    case = LstmCase()
+    case = RecurrentCase()
     computed = retyped(case.model(), np.float16)
     (r,) = [t for t in computed.graph.initializer if t.name == "R"]
     computed.graph.initializer.remove(r)

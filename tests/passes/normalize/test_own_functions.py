@@ -15,10 +15,10 @@ from onnx import helper
 import rnnqc
 from rnnqc.errors import CompileError
 from rnnqc.ir import DOMAIN
+from tests.generate.layers import RecurrentCase
 from tests.runs.commands import in_process
-from tests.subjects.lstm_models import LstmCase
 
-CASE = LstmCase()
+CASE = RecurrentCase()
 
 
 def _with_own(name: str, inputs: list[str]) -> onnx.ModelProto:
@@ -55,7 +55,7 @@ def test_own_functions_are_refused(name: str, tmp_path: Path, capfd: pytest.Capt
 @pytest.mark.parametrize("recipe", ["int8", "pow2-int8"])
 def test_functions_of_rnnqc_are_not(op: str, recipe: str) -> None:
     """Even without the model's metadata about its cells."""
-    case = LstmCase(op=op)  # type: ignore[arg-type]
+    case = RecurrentCase(op=op)  # type: ignore[arg-type]
     lowered = rnnqc.lower(case.model(), recipe, calibration=[case.feeds()]).proto
     assert {f.domain for f in lowered.functions} == {DOMAIN}
     del lowered.metadata_props[:]

@@ -24,6 +24,7 @@ from rnnqc.evaluation.numerics import sqnr_db
 from rnnqc.ir import Model, constant_array
 from rnnqc.passes import ReadOrtLstm
 from rnnqc.passes.graph.nodes.lstm_node import R, W
+from tests.generate.layers import RecurrentCase
 from tests.generate.outer_forms import called
 from tests.laws.parametrize import every_pair
 from tests.passes.pass_testing import apply, declines, nodes_of
@@ -31,10 +32,9 @@ from tests.runs.commands import in_process
 from tests.runs.lowered import NATIVE, STOCK, all_nodes
 from tests.runs.lowered import session as session_of
 from tests.runs.sessions import run
-from tests.subjects.lstm_models import LstmCase
 
 LEAST_DB = 28.0
-CASE = LstmCase(T=9, B=2, I=16, H=20, dynamic_time=True, dynamic_batch=True)
+CASE = RecurrentCase(T=9, B=2, I=16, H=20, dynamic_time=True, dynamic_batch=True)
 TWO = CASE.replace(direction="bidirectional", lens=(9, 4), initial_h=True, initial_c=True)
 UNUSUAL = (Activation("HardSigmoid"), Activation("Softsign"), Activation("Tanh"))
 Array = np.ndarray[Any, Any]

@@ -9,7 +9,8 @@ import onnx
 import pytest
 
 from rnnqc.ir import Model
-from rnnqc.passes import Canonicalize, PassManager, RemoveIdleCasts
+from rnnqc.passes import Canonicalize, Cleanup, PassManager, RemoveIdleCasts
+from rnnqc.passes.pipeline import NORMAL_FORM
 from tests.passes.pass_testing import apply
 from tests.subjects.protos import parse
 
@@ -36,6 +37,15 @@ def test_fires() -> None:
     model = looped(STATE)
     assert apply(RemoveIdleCasts(), model).modified
     assert casts(model) == []
+
+
+def test_cleanup_leaves_nothing_of_them() -> None:
+    """Also not an Identity; those of the model stay."""
+    model = looped(STATE)
+    PassManager([RemoveIdleCasts(), Cleanup()], given=NORMAL_FORM).run(model)
+    made = {n.outputs[0].name: n.op for g in model.graphs() for n in g.nodes}
+    assert made["after"] == "Add"
+    assert {name for name, op in made.items() if op == "Identity"} == {"more", "y"}
 
 
 KEPT = {

@@ -22,7 +22,7 @@ from tests.passes.pass_testing import apply, nodes_of
 from tests.runs.lowered import STOCK, run_both, session
 from tests.runs.sessions import assert_same_bits, plain_session, run
 from tests.subjects.protos import parse
-from tests.subjects.torch_exports import exported, needed
+from tests.subjects.torch.exports import exported, needed
 
 HEAD = """<ir_version: 8, opset_import: ["": 17]> g (float[T, B, 2] X, int64[B] lens, float[1, B, 4] h0) => (Z)
 <int64[1] zeroth = {0}, int64[1] one = {1}, int64 nothing = {0}, int64 step = {1}, int64[1] last = {-1},

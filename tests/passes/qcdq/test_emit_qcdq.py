@@ -15,9 +15,10 @@ from rnnqc.formats.rounding import Rounding
 from rnnqc.ir import Model
 from rnnqc.ir.builder import Builder
 from rnnqc.passes.qcdq.emit_qcdq import emit_fake_quant
+from tests.generate.layer_specs import Op
+from tests.generate.layers import RecurrentCase
 from tests.laws.parametrize import in_turn
 from tests.runs.sessions import assert_same_bits, options, plain_session, run
-from tests.subjects.lstm_models import LstmCase, Op
 
 
 @pytest.mark.parametrize("rounding", list(Rounding))
@@ -47,7 +48,7 @@ def test_signed_codes_in_new_operator_sets(recipe: str, op: Op) -> None:
     """
     outputs = []
     for opset in (20, 21):
-        case = LstmCase(op=op, opset=opset, T=4, I=10, H=6)
+        case = RecurrentCase(op=op, opset=opset, T=4, I=10, H=6)
         lowered = rnnqc.lower(
             case.model(), recipe, calibration=[case.feeds()], form="qcdq", overrides=["*.weight.bits=7"]
         )

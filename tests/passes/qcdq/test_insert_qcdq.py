@@ -26,11 +26,11 @@ from rnnqc.passes.cells.cell_graphs import chain_sources
 from rnnqc.recipes.recipe import Recipe
 from rnnqc.recipes.rules import parse_override
 from tests.generate.float_layer import Activation
+from tests.generate.layers import RecurrentCase, stacked_model
 from tests.passes.pass_testing import INT8, apply, before, nodes_of, text_of
 from tests.runs.sessions import assert_same_bits, plain_session, run
-from tests.subjects.lstm_models import LstmCase, stacked_model
 
-CASE = LstmCase()
+CASE = RecurrentCase()
 FLOAT = Recipe("float", "", (parse_override("*.bits=none"),))
 STATIC = INT8.with_overrides(["*.input.mode=static", "*.input.scale=0.03125"])
 
@@ -93,7 +93,7 @@ def test_each_point_alone(overrides: list[str], ops: dict[str, int]) -> None:
 @pytest.mark.parametrize("granularity", ["per-channel", "per-tensor"])
 def test_weights_are_quantized_as_the_encoding_says(granularity: str, bits: int) -> None:
     """By a layer without recurrence and with an input that picks rows of W."""
-    case = LstmCase(T=1, B=3, bias=False, activations=(Activation("Affine", 1.0, 0.0),) * 3, outputs=("Y_c",))
+    case = RecurrentCase(T=1, B=3, bias=False, activations=(Activation("Affine", 1.0, 0.0),) * 3, outputs=("Y_c",))
     model = before("insert-qcdq", case.model())
     InsertQcdq(_recipe(f"*.weight.bits={bits}", f"*.weight.granularity={granularity}"))(model)
     got = run(plain_session(model.proto), {"X": np.eye(3, dtype=np.float32)[None]})["Y_c"][0]
@@ -109,7 +109,7 @@ def test_weights_are_quantized_as_the_encoding_says(granularity: str, bits: int)
 def test_rows_get_their_own_scale() -> None:
     """Scaling one row of the input by a power of two scales its codes' meaning, and changes nothing else."""
     recipe = _recipe("*.input.bits=8", "*.input.signed=false", "*.input.mode=dynamic-row")
-    case = LstmCase(T=1, bias=False, activations=(Activation("Affine", 1.0, 0.0),) * 3, outputs=("Y_c",))
+    case = RecurrentCase(T=1, bias=False, activations=(Activation("Affine", 1.0, 0.0),) * 3, outputs=("Y_c",))
     model = _quantized(recipe, case.model())
     x = case.feeds()["X"]
     outputs = [
@@ -141,7 +141,7 @@ def test_a_cell_the_recipe_leaves_is_explained() -> None:
 
 
 def test_one_layer_of_two() -> None:
-    proto = stacked_model([LstmCase(), LstmCase(I=4, seed=1)])
+    proto = stacked_model([RecurrentCase(), RecurrentCase(I=4, seed=1)])
     model = before("insert-qcdq", proto)
     result = InsertQcdq(INT8.with_overrides(["layer1*.bits=none"]))(model)
     assert {c.name: c.form for c in model.cells.values()} == {"layer0.forward": "qcdq", "layer1.forward": "float"}
@@ -195,7 +195,7 @@ def test_hidden_states_are_bounded_or_scaled_by_row(activations: Any, mode: str)
 
 def test_groups_of_weights() -> None:
     """Codes of all groups have the channel's scale; the error is smaller than without groups."""
-    case = LstmCase(I=70, H=40)
+    case = RecurrentCase(I=70, H=40)
     parameters = case.parameters()
     errors = []
     for overrides in ([], ["*.weight.group_size=32"]):
@@ -218,7 +218,9 @@ def test_groups_of_weights() -> None:
 
 def test_wide_channels() -> None:
     """Ten of a hundred channels, those of the cell gate first: tanh passes more of an error on than a sigmoid."""
-    model = _quantized(INT8.with_overrides(["*.weight.bits=4", "*.R.weight.wide_channels=0.1"]), LstmCase(H=25).model())
+    model = _quantized(
+        INT8.with_overrides(["*.weight.bits=4", "*.R.weight.wide_channels=0.1"]), RecurrentCase(H=25).model()
+    )
     (cell,) = model.cells.values()
     codes = constant_array(graph_info(model.graph).initializers[cell.R])
     assert codes is not None
@@ -235,7 +237,7 @@ def test_wide_channels_among_groups(bits: int, gain: float) -> None:
     made = {}
     for fraction in (0, 0.1):
         overrides = [f"*.weight.bits={bits}", "*.weight.group_size=32", f"*.R.weight.wide_channels={fraction}"]
-        case = LstmCase(H=25)
+        case = RecurrentCase(H=25)
         model = _quantized(INT8.with_overrides(overrides), case.model())
         (cell,) = model.cells.values()
         codes = constant_array(graph_info(model.graph).initializers[cell.R])
@@ -287,14 +289,14 @@ def test_weight_formats_that_contradict_themselves(overrides: list[str], found: 
 
 
 def test_the_second_layer_takes_the_format_of_the_first() -> None:
-    model = _quantized(INT8, stacked_model([LstmCase(), LstmCase(I=4, seed=1)]))
+    model = _quantized(INT8, stacked_model([RecurrentCase(), RecurrentCase(I=4, seed=1)]))
     first, second = model.cells.values()
     assert second.points["input"] == replace(first.points["hidden"], mode="codes")
     assert first.points["input"].mode == "dynamic-row"
 
 
 def test_a_bidirectional_layer_in_front() -> None:
-    model = _quantized(INT8, stacked_model([LstmCase(direction="bidirectional"), LstmCase(I=8, seed=1)]))
+    model = _quantized(INT8, stacked_model([RecurrentCase(direction="bidirectional"), RecurrentCase(I=8, seed=1)]))
     assert model.cells["layer1.forward"].points["input"].mode == "codes"
 
 
@@ -308,13 +310,13 @@ def test_a_bidirectional_layer_in_front() -> None:
     ],
 )
 def test_declines_to_chain(overrides: list[str]) -> None:
-    proto = stacked_model([LstmCase(direction="bidirectional"), LstmCase(I=8, seed=1)])
+    proto = stacked_model([RecurrentCase(direction="bidirectional"), RecurrentCase(I=8, seed=1)])
     model = _quantized(INT8.with_overrides(overrides), proto)
     assert model.cells["layer1.forward"].points["input"].mode == "dynamic-row"
 
 
 def _with_node_between(op: str) -> onnx.ModelProto:
-    proto = stacked_model([LstmCase(), LstmCase(I=4, seed=1)])
+    proto = stacked_model([RecurrentCase(), RecurrentCase(I=4, seed=1)])
     proto.graph.node.insert(2, onnx.helper.make_node(op, ["X1"], ["X1_changed"], name="between"))
     proto.graph.node[3].input[0] = "X1_changed"
     return proto

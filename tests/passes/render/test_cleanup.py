@@ -18,8 +18,8 @@ from rnnqc.cells.stages import IntegerCell
 from rnnqc.ir import Model, Value, graph_info
 from rnnqc.ir.builder import Builder
 from rnnqc.passes import Cleanup
+from tests.generate.layers import RecurrentCase, stacked_model
 from tests.passes.pass_testing import INT8, apply, before, make_pass, nodes_of, op_types, text_of
-from tests.subjects.lstm_models import LstmCase, stacked_model
 from tests.subjects.protos import differences, in_order, parse, rich_model
 
 HEADER = '<ir_version: 10, opset_import: ["": 17]>'
@@ -40,7 +40,7 @@ def _insert(model: Model, ops: list[str], source: Value, axes: list[int] | None 
 
 def test_golden(golden: Callable[[str, str], None]) -> None:
     model = before(
-        "cleanup", LstmCase(outputs=("Y_h",)).model(), INT8.with_overrides(["*.bits=none", "*.weight.bits=8"])
+        "cleanup", RecurrentCase(outputs=("Y_h",)).model(), INT8.with_overrides(["*.bits=none", "*.weight.bits=8"])
     )
     Cleanup()(model)
     golden("cleanup.txt", text_of(model))
@@ -198,7 +198,7 @@ def test_different_initializers_are_not(other: npt.NDArray[Any]) -> None:
 
 
 def test_layers_with_equal_weights_share_them_and_say_so() -> None:
-    model = before("cleanup", stacked_model([LstmCase(I=4), LstmCase(I=4)], shared_weights=True))
+    model = before("cleanup", stacked_model([RecurrentCase(I=4), RecurrentCase(I=4)], shared_weights=True))
     first, second = model.cells.values()
     assert first.operands.W != second.operands.W
     result = apply(Cleanup(), model)
@@ -225,9 +225,9 @@ def test_order() -> None:
 @pytest.mark.parametrize("name", ["insert-qcdq", "fold-scales", "fuse-quant-lstm-cell", "unroll"])
 def test_after_every_pass_cells_name_values_that_exist(name: str) -> None:
     for case in (
-        LstmCase(),
-        LstmCase(direction="bidirectional", initial_h=True, lens=(2, 5)),
-        LstmCase(placement="if"),
+        RecurrentCase(),
+        RecurrentCase(direction="bidirectional", initial_h=True, lens=(2, 5)),
+        RecurrentCase(placement="if"),
     ):
         model = before(name, case.model())
         make_pass(name)(model)

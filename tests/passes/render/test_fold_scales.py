@@ -18,12 +18,12 @@ from rnnqc.passes import Cleanup, FoldScales
 from rnnqc.passes.render.lut.emit_tables import PREFIX
 from rnnqc.recipes.recipe import Recipe
 from tests.generate.float_layer import ACTIVATION_NAMES, Activation
+from tests.generate.layers import RecurrentCase, stacked_model
 from tests.laws.parametrize import in_turn
 from tests.passes.pass_testing import INT8, apply, before, nodes_of, text_of
 from tests.runs.sessions import assert_same_bits, plain_session, run
-from tests.subjects.lstm_models import LstmCase, stacked_model
 
-CASE = LstmCase()
+CASE = RecurrentCase()
 
 
 def _folded(proto: onnx.ModelProto, recipe: Recipe = INT8, dispatch: bool = True) -> Model:
@@ -64,10 +64,14 @@ def test_dispatch_does_not_change_a_bit() -> None:
 
 @pytest.mark.parametrize(
     "case",
-    [CASE, LstmCase(peepholes=True, clip=2.0), LstmCase(direction="bidirectional", input_forget=True, H=8, T=12)],
+    [
+        CASE,
+        RecurrentCase(peepholes=True, clip=2.0),
+        RecurrentCase(direction="bidirectional", input_forget=True, H=8, T=12),
+    ],
     ids=str,
 )
-def test_close_to_the_quantized_graph(case: LstmCase) -> None:
+def test_close_to_the_quantized_graph(case: RecurrentCase) -> None:
     """The tables are exact to half an LSB, which is the only difference."""
     model = before("fold-scales", case.model())
     expected = run(plain_session(model.proto), case.feeds())
@@ -86,14 +90,16 @@ BETAS = {"Affine": 0.1, "ScaledTanh": 1.25, "HardSigmoid": 0.5}
 def test_cell_gates_of_every_kind(gate: str, name: str) -> None:
     names = (gate, name, "Tanh")
     activations = tuple(Activation(n, ALPHAS.get(n), BETAS.get(n)) for n in names)
-    case = LstmCase(T=4, H=8, gain=0.25, activations=activations)
+    case = RecurrentCase(T=4, H=8, gain=0.25, activations=activations)
     got = run(plain_session(_folded(case.model()).proto), case.feeds())
     for output, expected in case.expected(case.feeds()).items():
         assert sqnr_db(expected, got[output]) > 30, output
 
 
 def test_tables_are_shared() -> None:
-    model = _folded(stacked_model([LstmCase(), LstmCase(I=4, seed=1), LstmCase(I=4, seed=2, direction="reverse")]))
+    model = _folded(
+        stacked_model([RecurrentCase(), RecurrentCase(I=4, seed=1), RecurrentCase(I=4, seed=2, direction="reverse")])
+    )
     made = [n.name for n in model.graph.nodes if n.op == "Floor" and n.name.startswith(PREFIX)]
     assert len(made) == 2, "the gates' tables, and the output table"
     assert len({c.operands.gate_table for c in model.cells.values()}) == 1
@@ -105,7 +111,7 @@ def test_tables_are_shared() -> None:
 
 def test_different_tables_are_kept_apart() -> None:
     recipe = INT8.with_overrides(["layer1*.acc.bits=12"])
-    model = _folded(stacked_model([LstmCase(), LstmCase(I=4, seed=1)]), recipe)
+    model = _folded(stacked_model([RecurrentCase(), RecurrentCase(I=4, seed=1)]), recipe)
     assert len({c.operands.gate_table for c in model.cells.values()}) == 2
 
 
@@ -121,7 +127,7 @@ def test_tables_of_other_forms_are_initializers() -> None:
 
 @pytest.mark.parametrize("placement", ["if", "loop", "scan"])
 def test_constants_stand_in_the_graph_of_the_cell(placement: str) -> None:
-    model = _folded(LstmCase(placement=placement).model())  # type: ignore[arg-type]
+    model = _folded(RecurrentCase(placement=placement).model())  # type: ignore[arg-type]
     for cell in model.cells.values():
         (graph,) = [g for g in model.graphs() if cell.operands.W in graph_info(g).initializers]
         assert graph is not model.graph
@@ -132,7 +138,9 @@ def _modes(model: Model) -> dict[str, str]:
 
 
 def test_codes_pass_from_layer_to_layer() -> None:
-    proto = stacked_model([LstmCase(direction="bidirectional"), LstmCase(I=8, seed=1), LstmCase(I=4, seed=2)])
+    proto = stacked_model(
+        [RecurrentCase(direction="bidirectional"), RecurrentCase(I=8, seed=1), RecurrentCase(I=4, seed=2)]
+    )
     model = _folded(proto)
     Cleanup()(model)
     assert _modes(model) == {
@@ -160,7 +168,7 @@ def test_codes_pass_from_layer_to_layer() -> None:
 
 def test_codes_are_those_of_the_float_states() -> None:
     """Passing codes gives the bits that quantizing the float hidden states with their format gives."""
-    proto = stacked_model([LstmCase(), LstmCase(I=4, seed=1)])
+    proto = stacked_model([RecurrentCase(), RecurrentCase(I=4, seed=1)])
     chained = _folded(proto)
     scale = chained.cells["layer0.forward"].points["hidden"].scale[0]
     detour = _folded(
@@ -173,7 +181,7 @@ def test_codes_are_those_of_the_float_states() -> None:
 
 def test_16_bit_codes_do_not_pass_but_are_made_again() -> None:
     """The layer quantizes the float hidden states again, with their scale and zero point."""
-    proto = stacked_model([LstmCase(), LstmCase(I=4, seed=1), LstmCase(I=4, seed=2)])
+    proto = stacked_model([RecurrentCase(), RecurrentCase(I=4, seed=1), RecurrentCase(I=4, seed=2)])
     recipe = INT8.with_overrides(["layer[02]*.hidden.bits=16", "layer0*.hidden.zero_point=30000"])
     model = before("fold-scales", proto, recipe)
     apply(FoldScales(), model)
@@ -187,7 +195,7 @@ def test_16_bit_codes_do_not_pass_but_are_made_again() -> None:
 
 
 def test_hidden_states_that_are_outputs_too_stay_float() -> None:
-    proto = stacked_model([LstmCase(), LstmCase(I=4, seed=1)])
+    proto = stacked_model([RecurrentCase(), RecurrentCase(I=4, seed=1)])
     proto.graph.output.append(onnx.helper.make_tensor_value_info("Y0", onnx.TensorProto.FLOAT, [5, 1, 2, 4]))
     model = _folded(proto)
     assert _modes(model)["layer1.forward"] == "codes"
@@ -198,7 +206,7 @@ def test_hidden_states_that_are_outputs_too_stay_float() -> None:
 def test_first_layer_without_integer_form() -> None:
     """Its quantized values do not exist: the second layer computes the same ones from the float states."""
     recipe = INT8.with_overrides(["layer0*.acc.bits=none"])
-    proto = stacked_model([LstmCase(), LstmCase(I=4, seed=1)])
+    proto = stacked_model([RecurrentCase(), RecurrentCase(I=4, seed=1)])
     model = before("fold-scales", proto, recipe)
     assert model.cells["layer1.forward"].points["input"].mode == "codes"
     result = apply(FoldScales(), model)

@@ -25,12 +25,13 @@ from rnnqc.proto.graph_walks import blocks_of
 from rnnqc.recipes.recipe import Recipe
 from rnnqc.reference.codes import weight_codes
 from tests.generate.float_layer import Activation
+from tests.generate.layer_specs import Placement
+from tests.generate.layers import RecurrentCase, stacked_model
 from tests.passes.pass_testing import CASES, INT8, apply, before, nodes_of, text_of
 from tests.runs.sessions import Array, assert_same_bits, plain_session, run
-from tests.subjects.lstm_models import LstmCase, Placement, stacked_model
 from tests.subjects.protos import parse
 
-CASE = LstmCase()
+CASE = RecurrentCase()
 
 
 def _fused(proto: onnx.ModelProto, recipe: Recipe = INT8) -> Model:
@@ -52,7 +53,7 @@ def _given(node: Node) -> dict[str, Value]:
 
 
 def test_golden(golden: Callable[[str, str], None]) -> None:
-    golden("fuse_quant_lstm_cell.txt", text_of(_fused(LstmCase(outputs=("Y_h",), lens=(3, 5)).model())))
+    golden("fuse_quant_lstm_cell.txt", text_of(_fused(RecurrentCase(outputs=("Y_h",), lens=(3, 5)).model())))
 
 
 def test_one_node_in_place_of_the_cell() -> None:
@@ -67,7 +68,7 @@ def test_one_node_in_place_of_the_cell() -> None:
 
 @pytest.mark.few(4)
 @pytest.mark.parametrize("case", [c for c in CASES if c.placement == "main"], ids=str)
-def test_inputs_stand_where_the_operator_has_them(case: LstmCase) -> None:
+def test_inputs_stand_where_the_operator_has_them(case: RecurrentCase) -> None:
     model = _fused(case.model())
     for node in nodes_of(model, "QuantLSTMCell"):
         cell = model.cells[info(node).metadata[CELL_TAG]]
@@ -89,7 +90,7 @@ def test_inputs_stand_where_the_operator_has_them(case: LstmCase) -> None:
 
 @pytest.mark.few(3)
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_functions_are_valid_onnx(case: LstmCase) -> None:
+def test_functions_are_valid_onnx(case: RecurrentCase) -> None:
     model = _fused(case.model())
     proto = model.proto
     assert 10 <= proto.ir_version <= 13, "onnxruntime refuses more than 13"
@@ -134,7 +135,9 @@ def test_names_in_use_are_passed_over() -> None:
 @pytest.mark.parametrize("recipe", ["int8", "int16", "brevitas-int8"])
 def test_bodies_fail_when_another_configuration_calls_them(recipe: str) -> None:
     """When the session is created, as in two models that were joined and have one name for two bodies."""
-    proto = rnnqc.lower(LstmCase(direction="bidirectional").model(), recipe=recipe, calibration=[CASE.feeds()]).proto
+    proto = rnnqc.lower(
+        RecurrentCase(direction="bidirectional").model(), recipe=recipe, calibration=[CASE.feeds()]
+    ).proto
     run(plain_session(proto), CASE.feeds())
     name = next(f.name for f in proto.functions if fused_type(f.name))
     for node in proto.graph.node:
@@ -160,7 +163,7 @@ def test_branches_hold_nothing_that_folds() -> None:
 
 
 def test_a_model_that_is_fused_in_part_is_refused() -> None:
-    model = _fused(stacked_model([LstmCase(), LstmCase(I=4, seed=1)]))
+    model = _fused(stacked_model([RecurrentCase(), RecurrentCase(I=4, seed=1)]))
     name, cell = next(iter(model.cells.items()))
     model.cells[name] = IntegerCell(**vars(cell))
     with pytest.raises(CompileError, match=r"some cells are fused already.*lower the float model in one go"):
@@ -179,12 +182,15 @@ def test_names_inside_do_not_depend_on_the_model_around() -> None:
 @pytest.mark.parametrize(
     ("layers", "count"),
     [
-        ([LstmCase(I=4), LstmCase(I=4, seed=1)], 2),  # rows, then codes
-        ([LstmCase(I=4), LstmCase(I=4, seed=1), LstmCase(I=4, seed=2)], 3),  # codes with and without Y_h and Y_codes
-        ([LstmCase(direction="bidirectional")], 2),
+        ([RecurrentCase(I=4), RecurrentCase(I=4, seed=1)], 2),  # rows, then codes
+        (
+            [RecurrentCase(I=4), RecurrentCase(I=4, seed=1), RecurrentCase(I=4, seed=2)],
+            3,
+        ),  # codes with and without Y_h and Y_codes
+        ([RecurrentCase(direction="bidirectional")], 2),
     ],
 )
-def test_one_function_per_configuration(layers: list[LstmCase], count: int) -> None:
+def test_one_function_per_configuration(layers: list[RecurrentCase], count: int) -> None:
     model = _fused(stacked_model(layers))
     functions = _functions(model)
     assert len(functions) == count
@@ -198,7 +204,7 @@ def test_one_function_per_configuration(layers: list[LstmCase], count: int) -> N
     assert len(bodies) == count
 
 
-def _parallel(first: LstmCase, second: LstmCase) -> onnx.ModelProto:
+def _parallel(first: RecurrentCase, second: RecurrentCase) -> onnx.ModelProto:
     """Two layers over one input."""
     models = [onnx.compose.add_prefix(c.model(), p) for c, p in ((first, "a/"), (second, "b/"))]
     for model in models:
@@ -231,7 +237,7 @@ def test_cells_of_one_configuration_share_a_function() -> None:
     ],
     ids=str,
 )
-def test_cells_of_different_configurations_do_not(other: LstmCase) -> None:
+def test_cells_of_different_configurations_do_not(other: RecurrentCase) -> None:
     model = _fused(_parallel(CASE, other))
     functions = _functions(model)
     assert len(functions) == len({f.name for f in functions}) == 2
@@ -276,7 +282,7 @@ def test_weights_of_up_to_6_bits_are_packed(
     overrides: list[str], packed: dict[str, int], groups: str, placement: Placement
 ) -> None:
     """To the same codes; with optimizations and without the function's body gives the same bits as the nodes before."""
-    case = LstmCase(I=70, H=34, placement=placement)
+    case = RecurrentCase(I=70, H=34, placement=placement)
     model = before("fuse-quant-lstm-cell", case.model(), INT8.with_overrides(overrides))
     expected = {c.name: _stored(model, c) for c in model.cells.values()}
     apply(FuseQuantLstmCell(), model)
@@ -357,7 +363,7 @@ def test_unused_outputs_are_absent() -> None:
 
 
 def test_cells_in_subgraphs() -> None:
-    case = LstmCase(placement="if")
+    case = RecurrentCase(placement="if")
     model = before("fuse-quant-lstm-cell", case.model())
     apply(FuseQuantLstmCell(), model, [case.feeds(condition=c) for c in (True, False)])
     assert len(nodes_of(model, "QuantLSTMCell")) == 2
@@ -366,7 +372,7 @@ def test_cells_in_subgraphs() -> None:
 
 def test_cells_without_integer_form_stay() -> None:
     recipe = INT8.with_overrides(["layer0*.weight.bits=9"])
-    model = _fused(stacked_model([LstmCase(), LstmCase(I=4, seed=1)]), recipe)
+    model = _fused(stacked_model([RecurrentCase(), RecurrentCase(I=4, seed=1)]), recipe)
     assert [n.name for n in nodes_of(model, "QuantLSTMCell")] == ["layer1.forward"]
     assert len(nodes_of(model, "Scan")) == 1
     assert {c.name: c.form for c in model.cells.values()} == {"layer0.forward": "qcdq", "layer1.forward": "fused"}

@@ -26,9 +26,10 @@ from rnnqc.passes.formats.quantized_parameters import QuantizedParameters, quant
 from rnnqc.passes.formats.quantized_parameters import weight_codes as weight_codes_of
 from rnnqc.reference.codes import weight_codes
 from tests.generate.float_layer import Activation
+from tests.generate.layer_specs import Op
+from tests.generate.layers import RecurrentCase, stacked_model
 from tests.passes.pass_testing import INT8, apply, before, make_pass, nodes_of
 from tests.runs.sessions import Array, assert_close, plain_session, run
-from tests.subjects.lstm_models import Op, RecurrentCase, stacked_model
 
 RESET_FIRST = RecurrentCase(op="GRU")
 LINEAR = RecurrentCase(op="GRU", linear_before_reset=True)

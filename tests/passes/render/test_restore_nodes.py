@@ -9,10 +9,10 @@ from __future__ import annotations
 import pytest
 
 import rnnqc
+from tests.generate.layers import RecurrentCase
 from tests.laws.layers import float_layers
 from tests.runs.lowered import all_nodes
 from tests.runs.sessions import assert_close, plain_session, run
-from tests.subjects.lstm_models import RecurrentCase
 
 OFF = ["*.bits=none"]
 OPERATORS = {"LSTM", "GRU", "RNN"}

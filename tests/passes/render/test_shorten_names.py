@@ -16,11 +16,12 @@ from rnnqc.passes.render.cell_function import TWO_BODIES
 from rnnqc.passes.render.shorten_names import MESSAGES
 from rnnqc.passes.verify.equal_bodies import changed_body
 from rnnqc.proto.graph_walks import blocks_of
+from tests.generate.layer_specs import Op
+from tests.generate.layers import RecurrentCase
 from tests.laws.parametrize import in_turn
 from tests.passes.pass_testing import CASES, apply, before
 from tests.runs.sessions import assert_same_bits, plain_session, run
 from tests.subjects.custom_layers import cutting_layer
-from tests.subjects.lstm_models import LstmCase, Op, RecurrentCase
 from tests.subjects.protos import parse
 
 CELL = "the_lstm.forward"
@@ -39,7 +40,7 @@ def _names(model: onnx.ModelProto) -> set[str]:
 
 @pytest.mark.few(2)
 @pytest.mark.parametrize("case", CASES)
-def test_bodies_are_short_and_compute_the_same(case: LstmCase) -> None:
+def test_bodies_are_short_and_compute_the_same(case: RecurrentCase) -> None:
     model = _fused(case.model())
     long = model.proto
     assert apply(ShortenNames(), model).modified
@@ -78,7 +79,7 @@ def test_functions_of_others_and_models_without_stay() -> None:
 
 
 def test_lengths_out_of_range_are_named() -> None:
-    case = LstmCase(lens=(2, 4))
+    case = RecurrentCase(lens=(2, 4))
     lowered = rnnqc.lower(case.model()).proto
     feeds = case.feeds()
     feeds = {k: v + 100 if v.dtype == "int32" else v for k, v in feeds.items()}
@@ -88,7 +89,7 @@ def test_lengths_out_of_range_are_named() -> None:
 
 @pytest.mark.parametrize("spoil", ["operator", "attribute", "input", "output", "node"])
 def test_a_changed_body_is_found(spoil: str) -> None:
-    model = _fused(LstmCase().model())
+    model = _fused(RecurrentCase().model())
     long = model.proto
     ShortenNames()(model)
     assert changed_body(long, model.proto, CELL) is None

@@ -19,9 +19,9 @@ from rnnqc.ir import Model, graph_info, shape_of
 from rnnqc.passes import Canonicalize, Cleanup, Unroll
 from rnnqc.passes.render import unroll
 from rnnqc.passes.render.unroll import LARGEST_LENGTH
+from tests.generate.layers import RecurrentCase
 from tests.passes.pass_testing import INT8, apply, before, nodes_of, op_types, text_of
 from tests.runs.sessions import assert_same_bits, plain_session, run
-from tests.subjects.lstm_models import LstmCase
 from tests.subjects.protos import parse
 
 HEADER = '<ir_version: 10, opset_import: ["": 17]>'
@@ -114,7 +114,7 @@ def test_states_that_only_pass_through() -> None:
 
 
 def test_initializers_stay_single() -> None:
-    case = LstmCase(T=4)
+    case = RecurrentCase(T=4)
     model = before("unroll", case.model())
     sizes = {n: v.shape for g in model.graphs() for n, v in graph_info(g).initializers.items() if "lstm" in n}
     Unroll()(model)
@@ -142,7 +142,7 @@ def test_body_with_its_own_initializers_and_subgraphs() -> None:
 
 
 def test_loop_inside_a_loop() -> None:
-    case = LstmCase(placement="loop", initial_h=True)
+    case = RecurrentCase(placement="loop", initial_h=True)
     model = before("unroll", case.model())
     apply(Unroll(), model, [case.feeds()])
     assert not nodes_of(model, "Loop", "Scan")
@@ -151,7 +151,7 @@ def test_loop_inside_a_loop() -> None:
 @pytest.mark.few(2)
 @pytest.mark.parametrize("placement", ["main", "if", "scan"])
 def test_lowered_layers(placement: str) -> None:
-    case = LstmCase(placement=placement, direction="bidirectional", lens=(2, 5))  # type: ignore[arg-type]
+    case = RecurrentCase(placement=placement, direction="bidirectional", lens=(2, 5))  # type: ignore[arg-type]
     model = before("unroll", case.model())
     feeds = case.feeds(padding=0.0)
     expected = run(plain_session(model.proto), feeds)
@@ -163,7 +163,7 @@ def test_lowered_layers(placement: str) -> None:
 
 
 def test_nothing_to_unroll() -> None:
-    model = Model.load(LstmCase().model())
+    model = Model.load(RecurrentCase().model())
     Canonicalize()(model)
     result = Unroll()(model)
     assert (result.modified, result.remarks) == (False, ())
@@ -173,7 +173,7 @@ def test_nothing_to_unroll() -> None:
 
 
 def test_unknown_length() -> None:
-    model = before("unroll", LstmCase(dynamic_time=True).model(), INT8)
+    model = before("unroll", RecurrentCase(dynamic_time=True).model(), INT8)
     with pytest.raises(
         CompileError,
         match=r"Scan.*'the_lstm\.forward'.*cannot be unrolled.*length of its sequence is not known.*dims={.T.: 100}",
@@ -217,7 +217,7 @@ def test_too_many_copies() -> None:
 def test_too_many_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Would catch copies that are not counted, or those of one loop only: each of these two is small enough alone."""
     monkeypatch.setattr(unroll, "LARGEST_MODEL", 150)
-    model = before("unroll", LstmCase(T=6, placement="loop").model())
+    model = before("unroll", RecurrentCase(T=6, placement="loop").model())
     with pytest.raises(
         CompileError, match=r"\(Scan\): 6 copies .* more than 150 nodes.*up to 150.*without unroll=True"
     ):
@@ -233,7 +233,7 @@ def test_no_copies() -> None:
 
 
 def test_bind_dimensions() -> None:
-    model = Model.load(LstmCase(dynamic_time=True, dynamic_batch=True, outputs=("Y",)).model())
+    model = Model.load(RecurrentCase(dynamic_time=True, dynamic_batch=True, outputs=("Y",)).model())
     bind_dimensions(model, {"T": 7})
     assert shape_of(model.graph.inputs[0]) == [7, "B", 3]
     assert shape_of(model.graph.outputs[0]) == [7, 1, "B", 4]
@@ -243,11 +243,11 @@ def test_bind_dimensions() -> None:
 
 def test_bind_unknown_dimensions() -> None:
     with pytest.raises(CompileError, match=r"No input has a dimension 'S'.*Supported: T"):
-        bind_dimensions(Model.load(LstmCase(dynamic_time=True).model()), {"S": 7})
+        bind_dimensions(Model.load(RecurrentCase(dynamic_time=True).model()), {"S": 7})
     with pytest.raises(CompileError, match=r"no symbolic dimensions"):
-        bind_dimensions(Model.load(LstmCase().model()), {"S": 7})
+        bind_dimensions(Model.load(RecurrentCase().model()), {"S": 7})
     with pytest.raises(CompileError, match=r"dims={.T.: 0}.*positive"):
-        bind_dimensions(Model.load(LstmCase(dynamic_time=True).model()), {"T": 0})
+        bind_dimensions(Model.load(RecurrentCase(dynamic_time=True).model()), {"T": 0})
 
 
 def test_loops_in_float16_change_by_roundings() -> None:

@@ -19,10 +19,11 @@ from rnnqc.passes import Instrument, Pass, PassResult
 from rnnqc.passes.graph.point_names import alias
 from rnnqc.passes.verify.divergence import first_divergence
 from rnnqc.proto.inlining import inlined
+from tests.generate.layer_specs import Placement
+from tests.generate.layers import RecurrentCase
 from tests.laws.parametrize import in_turn
 from tests.passes.pass_testing import plain_op
 from tests.runs.sessions import assert_same_bits, plain_session, run
-from tests.subjects.lstm_models import LstmCase, Placement
 
 Stages = dict[str, tuple[onnx.ModelProto, onnx.ModelProto, Numerics]]
 
@@ -42,7 +43,7 @@ class Snapshots(Instrument):
             self.stages.setdefault(pass_.info.name, (self._before, model.proto, result.numerics or pass_.info.numerics))
 
 
-def stages(case: LstmCase, form: str = "fused", unroll: bool = False) -> Stages:
+def stages(case: RecurrentCase, form: str = "fused", unroll: bool = False) -> Stages:
     seen = Snapshots()
     rnnqc.lower(case.model(), form=form, unroll=unroll, instruments=[seen])
     return seen.stages
@@ -72,11 +73,11 @@ def planted(model: onnx.ModelProto, op: str, output: str, other: str) -> onnx.Mo
     return wrong
 
 
-CASES: dict[Placement, LstmCase] = {
-    "main": LstmCase(T=4),
-    "if": LstmCase(T=4, placement="if"),
-    "loop": LstmCase(T=4, placement="loop", initial_h=True, initial_c=True),
-    "scan": LstmCase(T=4, B=1, placement="scan", initial_h=True),
+CASES: dict[Placement, RecurrentCase] = {
+    "main": RecurrentCase(T=4),
+    "if": RecurrentCase(T=4, placement="if"),
+    "loop": RecurrentCase(T=4, placement="loop", initial_h=True, initial_c=True),
+    "scan": RecurrentCase(T=4, B=1, placement="scan", initial_h=True),
 }
 
 

@@ -30,6 +30,7 @@ from rnnqc.passes.graph.point_names import alias
 from rnnqc.passes.pipeline import default_passes, exported_passes
 from rnnqc.recipes.recipe import load_recipe
 from tests.generate.float_layer import Activation
+from tests.generate.layers import RecurrentCase
 from tests.generate.recurrences import RecurrenceCase
 from tests.passes.planting import (
     Edit,
@@ -43,10 +44,9 @@ from tests.passes.planting import (
     statistics_of,
     verifier_of,
 )
-from tests.subjects.brevitas_models import draw_feeds, one_cell, random_lstm
-from tests.subjects.lstm_models import LstmCase, RecurrentCase
+from tests.subjects.brevitas.models import draw_feeds, one_cell, random_lstm
 
-LSTM = LstmCase(T=12, B=3, I=6, H=16, dynamic_time=True, dynamic_batch=True)
+LSTM = RecurrentCase(T=12, B=3, I=6, H=16, dynamic_time=True, dynamic_batch=True)
 PEEPHOLES = LSTM.replace(peepholes=True)
 GRU = RecurrentCase(op="GRU", T=12, B=3, I=6, H=16, dynamic_time=True, dynamic_batch=True)
 RESET_AFTER = GRU.replace(linear_before_reset=True)
@@ -511,7 +511,7 @@ def test_states_beyond_their_limit_raise_no_alarm(name: str) -> None:
 
 def test_a_step_whose_state_nothing_reads_raises_no_alarm() -> None:
     """After unrolling one step, only the codes of its state are left: they do not stand for it."""
-    case = LstmCase(T=1, B=2, outputs=("Y_h",), initial_h=True, initial_c=True)
+    case = RecurrentCase(T=1, B=2, outputs=("Y_h",), initial_h=True, initial_c=True)
     checks = rnnqc.lower(
         case.model(), "distiller-sym", "integer", calibration=[case.feeds()], unroll=True, verify=True
     ).report.checks

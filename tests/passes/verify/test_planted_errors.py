@@ -18,6 +18,7 @@ from rnnqc.errors import NumericsError
 from rnnqc.ir import Model, Node
 from rnnqc.passes.pipeline import default_passes, exported_passes
 from rnnqc.recipes.recipe import load_recipe
+from tests.generate.layers import RecurrentCase
 from tests.passes.planting import (
     Edit,
     becomes,
@@ -29,8 +30,7 @@ from tests.passes.planting import (
     run_spoilt,
     verifier_of,
 )
-from tests.subjects.brevitas_models import draw_feeds, one_cell, random_lstm
-from tests.subjects.lstm_models import LstmCase, RecurrentCase
+from tests.subjects.brevitas.models import draw_feeds, one_cell, random_lstm
 
 
 def one_step(op: str, ending: str, other: str) -> Edit:
@@ -60,8 +60,8 @@ def first_16(array: np.ndarray) -> np.ndarray:
     return array
 
 
-LSTM = LstmCase(T=12, B=3, I=6, H=16, dynamic_time=True, dynamic_batch=True)
-LENGTHS = LstmCase(T=12, B=3, I=6, H=16, lens=(12, 7, 3))
+LSTM = RecurrentCase(T=12, B=3, I=6, H=16, dynamic_time=True, dynamic_batch=True)
+LENGTHS = RecurrentCase(T=12, B=3, I=6, H=16, lens=(12, 7, 3))
 GRU = RecurrentCase(op="GRU", T=12, B=3, I=6, H=16, dynamic_time=True, dynamic_batch=True)
 
 
@@ -143,7 +143,7 @@ PLANTED = {
     "unroll: one of the steps": Planted(
         "unroll", one_step("Round", "the_lstm.forward/step_3/hidden.squashed.rounded", "Ceil"),
         r"diverges is 'the_lstm.forward/hidden.squashed.rounded\w*' in Scan .* at step 3",
-        LstmCase(T=5, B=3, I=6, H=16), True,
+        RecurrentCase(T=5, B=3, I=6, H=16), True,
     ),
 }  # fmt: skip
 

@@ -31,12 +31,12 @@ from rnnqc.passes.verify.pass_comparison import OWN_LOSS
 from rnnqc.passes.verify.step_feeds import StepFeeds
 from rnnqc.recipes.recipe import load_recipe
 from tests.generate.float_layer import Activation
+from tests.generate.layers import RecurrentCase, stacked_model
 from tests.passes.pass_testing import INT8, before
 from tests.passes.planting import Spoilt, verifier_of
 from tests.runs.commands import in_process
-from tests.subjects.lstm_models import LstmCase, RecurrentCase, stacked_model
 
-CASE = LstmCase(T=12, B=3, I=6, H=8, dynamic_time=True, dynamic_batch=True)
+CASE = RecurrentCase(T=12, B=3, I=6, H=8, dynamic_time=True, dynamic_batch=True)
 RNN = RecurrentCase(op="RNN", T=12, B=3, I=6, H=8, dynamic_time=True, dynamic_batch=True)
 """Compared in half of the time."""
 
@@ -160,7 +160,7 @@ def test_an_edit_between_passes_is_noticed() -> None:
     assert {"fold-scales"} <= {name for name, _ in verifier.checks}
 
 
-COARSE = LstmCase(T=24, B=3, I=6, H=16, gain=10.0, seed=1, outputs=("Y_h",), dynamic_time=True, dynamic_batch=True)
+COARSE = RecurrentCase(T=24, B=3, I=6, H=16, gain=10.0, seed=1, outputs=("Y_h",), dynamic_time=True, dynamic_batch=True)
 TWO_BITS = load_recipe("w4a8").with_overrides(["*.weight.bits=2"])
 
 
@@ -241,7 +241,7 @@ def test_every_code_is_tried_where_a_table_is_read_and_few_elsewhere() -> None:
 
 def test_a_state_without_the_limit_does_not_stand_for_it() -> None:
     """Of one step, unrolled, the limited state gets the name of the output when the graph is tidied up."""
-    case = LstmCase(T=1, B=2, outputs=("Y_c",))
+    case = RecurrentCase(T=1, B=2, outputs=("Y_c",))
     overrides = ["*.cell_state.bits=none"]
     checks = rnnqc.lower(case.model(), "int8", "integer", unroll=True, overrides=overrides, verify=True).report.checks
     assert any(name == "cleanup" and text.startswith("single steps") for name, text in checks), checks

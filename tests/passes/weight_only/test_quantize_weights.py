@@ -31,11 +31,11 @@ from rnnqc.passes import Canonicalize, PassManager, QuantizeWeights
 from rnnqc.passes.graph.nodes.lstm_node import WEIGHTS_TAG
 from rnnqc.recipes.recipe import Recipe
 from rnnqc.recipes.rules import Rule, parse_override
+from tests.generate.layers import RecurrentCase
 from tests.laws.parametrize import every_pair, in_turn
 from tests.passes.pass_testing import CASES, apply, declines, nodes_of
 from tests.runs.lowered import all_nodes
 from tests.runs.sessions import LEVELS, Array, Outputs, options, run
-from tests.subjects.lstm_models import LstmCase
 
 RECURRENT = ("LSTM", "GRU", "RNN")
 
@@ -185,7 +185,7 @@ def _layer(op: str, *, size: int = 6, inputs: int = 3, direction: str = "forward
 
 @pytest.mark.few(6)
 @in_turn(case=CASES, name=RECIPES)
-def test_every_way_an_lstm_can_stand(case: LstmCase, name: str) -> None:
+def test_every_way_an_lstm_can_stand(case: RecurrentCase, name: str) -> None:
     float_proto, model = _quantized(case.model(), RECIPES[name])
     assert not model.cells
     _assert_float_with_dequantized_weights(float_proto, model.proto)
@@ -277,7 +277,7 @@ def test_size(name: str, share: float) -> None:
 
 
 def test_what_stays_float_is_counted() -> None:
-    case = LstmCase(peepholes=True)
+    case = RecurrentCase(peepholes=True)
     (entry,) = rnnqc.lower(case.model(), "weight-only-int8").report.entries
     (note,) = (n for n in rnnqc.lower(case.model(), "weight-only-int8").report.notes if "weights stored in" in n)
     (stored,) = re.findall(r"stored in (\d+) bytes", note)
@@ -348,7 +348,7 @@ def test_shared_weights_in_two_formats() -> None:
 def test_weights_of_an_outer_graph_are_stored_there() -> None:
     """They are stored and computed once for both branches or all iterations."""
     for placement in ("loop", "scan"):
-        case = LstmCase(placement=placement, B=1, initial_h=True)  # type: ignore[arg-type]
+        case = RecurrentCase(placement=placement, B=1, initial_h=True)  # type: ignore[arg-type]
         _, model = _quantized(case.model(), INT8)
         assert len([n for n in model.graph.nodes if n.op == "DequantizeLinear"]) == 2
         assert len(nodes_of(model, "DequantizeLinear")) == 2
@@ -356,7 +356,7 @@ def test_weights_of_an_outer_graph_are_stored_there() -> None:
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_weights_of_a_subgraph_are_stored_there(name: str) -> None:
-    proto = LstmCase(placement="if").model()
+    proto = RecurrentCase(placement="if").model()
     held = {t.name: t for t in proto.graph.initializer}
     (choice,) = proto.graph.node
     for number, branch in enumerate(a.g for a in choice.attribute):
@@ -380,7 +380,7 @@ def test_weights_of_a_subgraph_are_stored_there(name: str) -> None:
 
 def test_equal_weights_of_two_branches_are_stored_once() -> None:
     """W and B are equal in the two branches, R is not."""
-    proto = LstmCase(placement="if").model()
+    proto = RecurrentCase(placement="if").model()
     (choice,) = proto.graph.node
     (lstm,) = [n for n in choice.attribute[0].g.node if n.op_type == "LSTM"]
     copy = proto.graph.initializer.add()
@@ -534,7 +534,7 @@ def test_real_models(shared: Callable[[str], Path], path: str, name: str) -> Non
 @pytest.mark.parametrize("recipe", ["weight-only-int8", "fp16", "int8"])
 def test_no_constant_of_a_layer_stays_a_graph_input(recipe: str) -> None:
     """onnxruntime warns of such constants in every session."""
-    proto = LstmCase(peepholes=True).model()
+    proto = RecurrentCase(peepholes=True).model()
     node = next(n for n in proto.graph.node if n.op_type == "LSTM")
     held = {t.name: t for t in proto.graph.initializer}
     for tensor in (held[n] for n in node.input if n in held):

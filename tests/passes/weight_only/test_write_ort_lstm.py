@@ -21,11 +21,11 @@ from rnnqc.passes import Canonicalize, PassManager, QuantizeWeights, WriteOrtLst
 from rnnqc.passes.graph.nodes.lstm_node import R, W
 from rnnqc.recipes.recipe import Recipe, load_recipe
 from rnnqc.recipes.rules import Rule
+from tests.generate.layers import RecurrentCase
 from tests.laws.parametrize import every_pair
 from tests.passes.pass_testing import apply, nodes_of
 from tests.runs.lowered import all_nodes
 from tests.runs.sessions import options, run, sqnr
-from tests.subjects.lstm_models import RecurrentCase
 
 MODELS = Path(__file__).resolve().parents[3] / "models" / "tiny"
 LEAST_DB = 30.0

@@ -266,6 +266,28 @@ def test_codes_far_outside(isa: str, kernel: str, scale: float, guarded: Guarded
         case.check(isa, guarded)
 
 
+@pytest.mark.parametrize("isa", STEP_ISAS)
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_hidden_codes_next_to_ties(isa: str, kernel: str, guarded: Guarded) -> None:
+    # Kernels may multiply by both parts of a reciprocal: scales for which the first part alone gives another code, with
+    # blocks that stand alone, in pairs and in fours.
+    case = _case(kernel, 3, 7 * BLOCK - 12, _linear_tables(kernel))
+    written = case.run("reference", guarded)[1]["y"]
+    if kernel == "gru_reset":
+        whole = _with_options(kernel, 3, case.units, ["table"] * 3, 0)
+        whole = replace(whole, p=case.p, acc=case.acc, h_multiplier=case.h_multiplier, state=case.state)
+        assert whole.options is not None
+        whole.options.codes = False
+        written = whole.run("reference", guarded)[1]["reset"][:, : case.units]
+    y = np.abs(written)
+    values = np.random.default_rng(0).choice(y[(y > 0.1) & (y < 2.0)], 4000)
+    scales = (values / np.resize(np.arange(96.5, 127), values.size)).astype(np.float32)
+    other = np.rint(values / scales) != np.rint(values * (np.float32(1) / scales))
+    assert other.sum() >= 12
+    for scale in scales[other][:12]:
+        assert replace(case, h_scale=float(scale)).check(isa, guarded)
+
+
 @pytest.mark.few(4)
 @pytest.mark.parametrize("isa", STEP_ISAS)
 @pytest.mark.parametrize("kernel", KERNELS)

@@ -36,6 +36,7 @@ void SetGates(const Call& call, int64_t gates, Args* args) {
     args->gate_table[gate] = call.gate_table[gate];
   }
   args->h_scale = call.h_scale;
+  args->h_reciprocal = FindReciprocal(call.h_scale);
   args->h_zero_point = call.h_zero_point;
 }
 

@@ -140,7 +140,6 @@ static rnnqc::TableCellArgs CellArgsOf(const rnnqc_test_cell& cell, rnnqc::Linea
   rnnqc::SetGates(cell, rnnqc::kGates, &args);
   args.linear = FindLinear(cell, linear) ? linear : nullptr;
   args.v_max = LargestPreActivation(args);
-  args.h_reciprocal = rnnqc::FindReciprocal(args.h_scale);
   args.peephole = cell.peephole;
   args.cell_max = cell.cell_max;
   args.cell_index_scale = cell.cell_index_scale;

@@ -11,10 +11,11 @@ from onnx import parser
 
 import rnnqc
 from rnnqc.cells.types import CELL_TYPES, CellType
+from tests.generate.layer_specs import Op
+from tests.generate.layers import RecurrentCase
 from tests.native.quant_lstm_cases import native_session
 from tests.runs.sessions import assert_same_bits, plain_session, run
 from tests.runs.version_cases import as_in_earlier_files
-from tests.subjects.lstm_models import Op, RecurrentCase
 
 WITH_KERNEL = {op: type_ for op, type_ in CELL_TYPES.items() if type_.aliases}
 """A type without aliases has no kernel."""

@@ -68,6 +68,7 @@ void PackInputSide(const CellConfig& config, const KernelTable& kernels, const C
   packed->w = PackInputWeights(config, kernels, parameters.w);
   packed->x_multiplier = PackedColumns(parameters.x_multiplier, config.gate_count, config.hidden_size);
   packed->bias = PackedColumns(parameters.bias, config.gate_count, config.hidden_size);
+  packed->h_reciprocal = FindReciprocal(config.h_scale);
 }
 
 void PackHiddenSide(const CellConfig& config, const KernelTable& kernels, const CellParameters& parameters,

@@ -83,6 +83,7 @@ struct PackedCell {
   AlignedArray<float> x_multiplier;
   AlignedArray<float> h_multiplier;  // of the columns of `r`
   AlignedArray<float> bias;
+  Reciprocal h_reciprocal;  // of h_scale
 
   int64_t input_size() const { return w.k; }
   // `members` threads took part in the last call.

@@ -13,6 +13,7 @@ struct PackedGru : PackedCell {
   PackedMatrix r_hidden;
   AlignedArray<float> hidden_multiplier;
   AlignedArray<float> hidden_bias;  // padded to whole blocks of units; empty without linear_before_reset
+  Reciprocal reset_reciprocal;      // of reset_scale
 
   Division Divide(const CellConfig& config, const KernelTable& kernels, const CellArgs& args, int64_t members) const {
     return rnnqc::Divide(config, kernels, *this, r.bytes() + r_hidden.bytes(), r.start.size() + r_hidden.start.size(),
@@ -100,7 +101,9 @@ class GruRun final : public HiddenRun {
   }
 
   // The target for r * h.
-  Target ResetCodes() const { return {gru_.reset_scale, gru_.reset_zero_point, reset_codes_, reset_scale_, reset_}; }
+  Target ResetCodes() const {
+    return {gru_.reset_scale, weights_.reset_reciprocal, gru_.reset_zero_point, reset_codes_, reset_scale_, reset_};
+  }
 
   // Without linear_before_reset: of h, and of r * h.
   Product FirstProduct() const {
@@ -145,6 +148,7 @@ std::unique_ptr<Layer> GruLayer(const GruConfig& config, const KernelTable& kern
     packed.h_multiplier = PackedColumns(parameters.h_multiplier, kHiddenGate, hidden);
     packed.r_hidden = PackHiddenWeights(config, kernels, output.matrix(), config.reset_zero_point);
     packed.hidden_multiplier = PackedColumns(parameters.h_multiplier + kHiddenGate * hidden, 1, hidden);
+    packed.reset_reciprocal = FindReciprocal(config.reset_scale);
   }
   return MakeLayer<GruRun>(config, kernels, std::move(packed));
 }

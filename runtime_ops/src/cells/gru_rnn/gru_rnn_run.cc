@@ -66,6 +66,7 @@ void HiddenRun::MultiplyAndStep(HiddenCellFn* kernel, const Product& product, co
   step.h_multiplier = product.multiplier;
   step.p = p_step_;
   step.h_scale = target.scale;
+  step.h_reciprocal = target.reciprocal;
   step.h_zero_point = static_cast<int32_t>(target.zero_point);
   step.h = target.codes;
   if (!has_options_ && !loses_) return kernel(step);

@@ -14,13 +14,16 @@ class HiddenRun : public SequenceRun {
 
   // The quantization of a kernel's values.
   struct Target {
-    float scale;  // of static codes
+    float scale;            // of static codes
+    Reciprocal reciprocal;  // of it
     int64_t zero_point;
     uint8_t* codes;
     float* row_scale;     // of dynamic rows
     const float* values;  // rows of units_padded_; null for those of y
   };
-  Target HiddenCodes() const { return {config_.h_scale, config_.h_zero_point, CodesAfter(step_), h_scale_, nullptr}; }
+  Target HiddenCodes() const {
+    return {config_.h_scale, packed_.h_reciprocal, config_.h_zero_point, CodesAfter(step_), h_scale_, nullptr};
+  }
 
   void VisitScratch(ScratchPieces& pieces) override;
   // Sets the arguments that are the same in all steps; call it before the first step.

@@ -176,7 +176,6 @@ std::unique_ptr<Layer> LstmLayer(const LstmConfig& config, const KernelTable& ke
   PackedLstm packed;
   PackInputSide(config, kernels, parameters, &packed);
   PackHiddenSide(config, kernels, parameters, &packed);
-  packed.h_reciprocal = FindReciprocal(config.h_scale);
   packed.x_reach = Reach(packed.w, config.x_bits, packed.x_multiplier);
   packed.reach = Reach(packed.r, config.h_bits, packed.h_multiplier) + Largest(packed.bias);
   if (parameters.peephole != nullptr) {

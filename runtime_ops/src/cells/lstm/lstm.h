@@ -13,7 +13,6 @@ namespace rnnqc {
 
 struct PackedLstm : PackedCell {
   AlignedArray<float> peephole;  // empty without peepholes
-  Reciprocal h_reciprocal;       // of h_scale
   // A pre-activation is at most x_reach * (the input's scale of dynamic rows, or 1) + reach.
   float x_reach;
   float reach;

@@ -48,7 +48,9 @@ inline void StoreFirst(float* to, int64_t count, Floats value) {
 enum class Form {
   kLookUp,
   kLinear,
-  kFused,  // linear in fewer operations, with lower limits of indices that packing with saturation keeps
+  // Linear in fewer operations, with lower limits of indices that packing with saturation keeps, and codes without
+  // divisions.
+  kFused,
 };
 
 template <Form kForm>
@@ -108,13 +110,16 @@ class Tables {
   const float* table_[kGates];
 };
 
-class Codes {
+template <bool kDivides>
+class ScaledCodes {
  public:
-  Codes(float scale, int32_t zero_point)
-      : scale_(_mm512_set1_ps(scale)),
-        min_(_mm512_set1_ps(static_cast<float>(-zero_point))),
-        max_(_mm512_set1_ps(static_cast<float>(255 - zero_point))),
-        zero_point_(_mm512_set1_epi32(zero_point)) {}
+  explicit ScaledCodes(const HiddenCellArgs& args)
+      : scale_(_mm512_set1_ps(args.h_scale)),
+        upper_(_mm512_set1_ps(args.h_reciprocal.upper)),
+        lower_(_mm512_set1_ps(args.h_reciprocal.lower)),
+        min_(_mm512_set1_ps(static_cast<float>(-args.h_zero_point))),
+        max_(_mm512_set1_ps(static_cast<float>(255 - args.h_zero_point))),
+        zero_point_(_mm512_set1_epi32(args.h_zero_point)) {}
 
   RNNQC_FORCEINLINE void Store(const Floats* values, int64_t count, uint8_t* h) const {
     if (count == 4) {
@@ -134,12 +139,16 @@ class Codes {
 
  private:
   RNNQC_FORCEINLINE __m512i Code(Floats value) const {
-    return _mm512_cvtps_epi32(Limit(_mm512_div_ps(value, scale_), min_, max_));
+    const __m512 quotient =
+        kDivides ? _mm512_div_ps(value, scale_) : _mm512_fmadd_ps(value, upper_, _mm512_mul_ps(value, lower_));
+    return _mm512_cvtps_epi32(Limit(quotient, min_, max_));
   }
 
-  __m512 scale_, min_, max_;
+  __m512 scale_, upper_, lower_, min_, max_;
   __m512i zero_point_;
 };
+
+using Codes = ScaledCodes<true>;
 
 #define RNNQC_HIDDEN_UNROLL RNNQC_UNROLL(8)
 #include "kernels/common/gru_rnn.inc"
@@ -155,9 +164,9 @@ inline void InChunks(int64_t begin, int64_t end, const Visit& visit) {
 template <typename Step>
 void Run(const HiddenCellArgs& args, int64_t gates, const Step& step) {
   if (args.linear == nullptr) return ForEachChunk<Tables<Form::kLookUp>>(args, step);
-  bool fused = args.linear->fused;
+  bool fused = args.linear->fused && args.h_reciprocal.exact;
   for (int64_t g = 0; g < gates; ++g) fused = fused && args.gate_min[g] < 1.0f;
-  if (fused) return ForEachChunk<Tables<Form::kFused>>(args, step);
+  if (fused) return ForEachChunk<Tables<Form::kFused>, ScaledCodes<false>>(args, step);
   ForEachChunk<Tables<Form::kLinear>>(args, step);
 }
 

@@ -128,10 +128,19 @@ class Cells {
     return args_.h + row * args_.h_stride + block * kBlockUnits;
   }
 
+  // Codes without the zero point. Those of kFused are right up to 255; larger ones saturate all the same.
+  __m512i FusedCode(__m512 y) const {
+    return _mm512_cvtps_epi32(_mm512_fmadd_ps(y, h_upper_, _mm512_mul_ps(y, h_lower_)));
+  }
+
+  __m512i DividedCode(__m512 y) const {
+    return _mm512_cvtps_epi32(_mm512_max_ps(_mm512_min_ps(_mm512_div_ps(y, h_scale_), h_max_), h_min_));
+  }
+
   void StoreHidden(int64_t row, int64_t block, __m512 y) const {
-    const __m512 limited = _mm512_max_ps(_mm512_min_ps(_mm512_div_ps(y, h_scale_), h_max_), h_min_);
-    const __m512i h = _mm512_add_epi32(_mm512_cvtps_epi32(limited), h_zero_point_);
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(HiddenCodes(row, block)), _mm512_cvtepi32_epi8(h));
+    const __m512i code = kForm == Form::kFused ? FusedCode(y) : DividedCode(y);
+    const __m512i h = _mm512_max_epi32(_mm512_add_epi32(code, h_zero_point_), _mm512_setzero_si512());
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(HiddenCodes(row, block)), _mm512_cvtusepi32_epi8(h));
   }
 
   // Four blocks of bounded codes: 64 bytes.
@@ -139,7 +148,7 @@ class Cells {
     __m512i code[4];
     RNNQC_UNROLL(4)
     for (int b = 0; b < 4; ++b) {
-      code[b] = _mm512_cvtps_epi32(_mm512_fmadd_ps(y[b], h_upper_, _mm512_mul_ps(y[b], h_lower_)));
+      code[b] = FusedCode(y[b]);
     }
     const __m512i zero_point = _mm512_packs_epi32(h_zero_point_, h_zero_point_);
     const __m512i low = _mm512_adds_epi16(_mm512_packs_epi32(code[0], code[1]), zero_point);

@@ -125,7 +125,7 @@ class Tables {
 
 class Codes {
  public:
-  Codes(float scale, int32_t zero_point) : grid_(scale, zero_point) {}
+  explicit Codes(const HiddenCellArgs& args) : grid_(args.h_scale, args.h_zero_point) {}
 
   void Store(const Floats* values, int64_t count, uint8_t* h) const {
     for (int64_t b = 0; b < count; ++b) vst1q_u8(h + b * kBlockUnits, grid_(values[b].part));

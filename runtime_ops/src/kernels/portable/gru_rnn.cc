@@ -96,7 +96,7 @@ class Tables {
 
 class Codes {
  public:
-  Codes(float scale, int32_t zero_point) : scale_(scale), zero_point_(zero_point) {}
+  explicit Codes(const HiddenCellArgs& args) : scale_(args.h_scale), zero_point_(args.h_zero_point) {}
 
   void Store(const Floats* values, int64_t count, uint8_t* h) const {
     const float lo = static_cast<float>(-zero_point_);

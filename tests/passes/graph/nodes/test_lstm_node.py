@@ -16,13 +16,13 @@ from rnnqc.errors import CompileError, NotHandled
 from rnnqc.ir import Constant, Model, Node, Variable
 from rnnqc.passes.graph.nodes.lstm_node import read_layer
 from tests.generate.float_layer import Activation as OnnxActivation
+from tests.generate.layers import RecurrentCase
 from tests.passes.pass_testing import nodes_of
-from tests.subjects.lstm_models import LstmCase
 
 
-def _node(case: LstmCase | None = None, inputs: dict[int, Any] | None = None, **attributes: Any) -> Node:
+def _node(case: RecurrentCase | None = None, inputs: dict[int, Any] | None = None, **attributes: Any) -> Node:
     """The LSTM node of a case with changed attributes and inputs; arrays become constants."""
-    model = Model.load((case or LstmCase()).model())
+    model = Model.load((case or RecurrentCase()).model())
     model.infer_shapes()
     (node,) = nodes_of(model, "LSTM")
     node.__dict__["_test_model"] = model
@@ -39,7 +39,7 @@ def _node(case: LstmCase | None = None, inputs: dict[int, Any] | None = None, **
 
 
 def test_defaults_are_made_explicit() -> None:
-    lstm = read_layer(_node(LstmCase(bias=False)))
+    lstm = read_layer(_node(RecurrentCase(bias=False)))
     assert (lstm.name, lstm.hidden_size, lstm.input_size, lstm.directions) == ("the_lstm", 4, 3, (False,))
     assert lstm.activations == ((Activation("Sigmoid"), Activation("Tanh"), Activation("Tanh")),)
     assert (lstm.clip, lstm.input_forget, lstm.weights["P"]) == (None, False, None)
@@ -49,7 +49,7 @@ def test_defaults_are_made_explicit() -> None:
 def test_everything_given() -> None:
     activations = (OnnxActivation("HardSigmoid", 0.25, 0.5), OnnxActivation("Tanh"), OnnxActivation("Elu", 0.5))
     more = (OnnxActivation("Sigmoid"), OnnxActivation("ScaledTanh", 1.5, 0.5), OnnxActivation("LeakyRelu", 0.125))
-    case = LstmCase(
+    case = RecurrentCase(
         direction="bidirectional", activations=activations + more, clip=2.0, input_forget=True, peepholes=True
     )
     lstm = read_layer(_node(case))

@@ -17,7 +17,7 @@ import rnnqc
 from rnnqc.errors import CompileError
 from tests.runs.commands import in_process
 from tests.subjects.protos import of_nodes
-from tests.subjects.torch_exports import exported, needed
+from tests.subjects.torch.exports import exported, needed
 
 TEXT = r"proj_size = 4.*onnxruntime does not run.*Resolution: .*loop over its step"
 

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from rnnqc.commands import terminal
+from rnnqc.commands.shared import terminal
 
 
 class Clock:
@@ -42,12 +42,30 @@ def test_a_line_every_ten_seconds(clock: Clock, capfd: pytest.CaptureFixture[str
         update(completed=3, total=None)
     captured = capfd.readouterr()
     assert captured.err.splitlines() == [
-        "rnnqc: calibrating 20 of 100, 10 s",
-        "rnnqc: calibrating 40 of 100, 20 s",
+        "rnnqc: calibrating 20 of 100, 10 s, about 40 s left",
+        "rnnqc: calibrating 40 of 100, 20 s, about 30 s left",
         "rnnqc: points [a], 30 s",
         "rnnqc: points [a] 3, 46 s",
     ]
     assert captured.out == ""
+
+
+def test_an_estimate_is_of_what_is_counted(clock: Clock, capfd: pytest.CaptureFixture[str]) -> None:
+    """From its first count on, not from the start of the command; none where the total is not known or is reached."""
+    with terminal.progress_bar("loading") as update:
+        clock.now += 9
+        update(description="models", completed=0, total=4)
+        clock.now += 6
+        update(description="models", completed=2, total=4)
+        clock.now += 12
+        update(description="more", completed=5, total=5)
+        clock.now += 12
+        update(description="more", completed=6, total=6)
+    assert capfd.readouterr().err.splitlines() == [
+        "rnnqc: models 2 of 4, 15 s, about 6 s left",
+        "rnnqc: more 5, 27 s",
+        "rnnqc: more 6, 39 s",
+    ]
 
 
 @pytest.mark.parametrize("everywhere", [True, False])

@@ -7,7 +7,7 @@ import types
 from collections.abc import Mapping, Sequence
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
-from rnnqc.commands.common import JSON_VERSION
+from rnnqc.commands.shared.arguments import JSON_VERSION
 from rnnqc.measure.verdict import LEVELS
 
 Schema = dict[str, Any]
@@ -131,10 +131,11 @@ def _verify() -> Schema:
 
 
 def _inspect() -> Schema:
+    from rnnqc.data.declared_shapes import Declared
     from rnnqc.lowering.reports.rest_report import RestReport
     from rnnqc.passes.analysis.elementwise_recurrences import ElementwiseRecurrence
 
-    why = {"reason": TEXT, "found": TEXT, "action": TEXT}
+    why, declared = {"reason": TEXT, "found": TEXT, "action": TEXT}, schema_of(Declared)
     node = fixed(
         {
             "node": TEXT, "op": TEXT, "attributes": by_name(ANY), "weight_bytes": WHOLE,
@@ -144,7 +145,8 @@ def _inspect() -> Schema:
     )  # fmt: skip
     return fixed(
         {
-            "model": TEXT, "opset": WHOLE, "nodes": array(node), "independent_outputs": array(TEXT),
+            "model": TEXT, "opset": WHOLE, "inputs": array(declared), "outputs": array(declared),
+            "nodes": array(node), "independent_outputs": array(TEXT),
             "training_dropouts": array(TEXT), "rest": fixed({**_properties(RestReport), "file_bytes": WHOLE}),
             "slow_stock": TEXT, "points": by_name(by_name(ANY)), "deciding_inputs": by_name(array(WHOLE)),
             "likely_states": by_name(TEXT), "quantized_outputs": by_name(by_name(ANY)),

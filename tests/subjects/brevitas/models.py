@@ -11,7 +11,7 @@ import numpy.typing as npt
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from tests.subjects.brevitas_reference import Lstm, Quant
+from tests.subjects.brevitas.reference import Lstm, Quant
 
 QUANTIZERS = (
     *("output", "cell_state", "input_acc", "forget_acc", "cell_acc", "output_acc"),

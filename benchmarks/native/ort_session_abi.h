@@ -1,10 +1,10 @@
 #ifndef RNNQC_BENCHMARKS_ORT_SESSION_ABI_H_
 #define RNNQC_BENCHMARKS_ORT_SESSION_ABI_H_
 
-// The part of onnxruntime's C ABI that runs a session, declared as in ../runtime_ops/src/ort_abi.h and for the
+// The part of onnxruntime's C ABI that runs a session, declared as in runtime_ops/src/ort_abi.h and for the
 // same reason; scripts/check_ort_abi.cc compares it with the official header, too.
 
-#include "../runtime_ops/src/ort_abi.h"
+#include "../../runtime_ops/src/ort_abi.h"
 
 namespace rnnqc::ort {
 

@@ -25,7 +25,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-HERE = Path(__file__).resolve().parent
+SOURCES = Path(__file__).resolve().parents[1] / "native"
+"""C and C++ sources."""
 Reply = dict[str, Any]
 PATIENCE = 300
 
@@ -153,7 +154,7 @@ def wait_until_quiet(most: float) -> bool:
 
 
 def compiled(source: str, flags: Sequence[str] = ()) -> Path:
-    """Returns the program compiled from a C++ file of this folder, compiling it if needed.
+    """Returns the program compiled from a C++ file in `native/`, compiling it if needed.
 
     Raises:
         WorkerError: There is no compiler, or it fails.
@@ -161,9 +162,9 @@ def compiled(source: str, flags: Sequence[str] = ()) -> Path:
     compiler = os.environ.get("CXX") or next((c for c in ("c++", "g++", "clang++") if shutil.which(c)), "")
     if not compiler:
         raise WorkerError("needs a C++17 compiler (g++ or clang)")
-    path = HERE / source
+    path = SOURCES / source
     command = [compiler, "-O2", "-std=c++17", "-pthread", str(path)]
-    texts = [p.read_bytes() for p in (path, *sorted(HERE.glob("*.h")))]
+    texts = [p.read_bytes() for p in (path, *sorted(SOURCES.glob("*.h")))]
     key = hashlib.sha256(repr((command, flags)).encode() + b"".join(texts)).hexdigest()[:16]
     folder = Path(tempfile.gettempdir()) / f"rnnqc_benchmarks_{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)

@@ -72,6 +72,12 @@ def tell(text: Told, option: str = "") -> None:
     err(f"[yellow]rnnqc:{f' {option}:' if option else ''}[/yellow] {escape(text)}")
 
 
+def inform(text: str) -> None:
+    """Prints a line about what is going to be done, unless only remarks and errors are asked for."""
+    if not _quiet:
+        err(f"rnnqc: {escape(text)}")
+
+
 def colored(verdict: Verdict) -> str:
     """Formats a verdict as a line with a coloured level."""
     color = {"good": "green", "watch": "yellow", "bad": "red"}[verdict.level]
@@ -133,10 +139,18 @@ def progress_bar(
     if not console.is_terminal:
         yield _Lines(description, silent=quiet or _quiet).update
         return
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        SpinnerColumn,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
 
     first = (SpinnerColumn(),) if spinner else ()
-    counts = (MofNCompleteColumn(),) if counted else ()
+    counts = (MofNCompleteColumn(), TimeRemainingColumn()) if counted else ()
     columns = (*first, TextColumn("{task.description}"), BarColumn(), *counts, TimeElapsedColumn())
     disable = quiet or _quiet
     with Progress(*columns, console=console, transient=True, disable=disable) as shown:
@@ -145,7 +159,7 @@ def progress_bar(
 
 
 class _Lines:
-    """Progress as a plain line every `EVERY` seconds, if updated often enough.
+    """Progress as a plain line every `EVERY` seconds, if updated often enough; with an estimate of what is left.
 
     Args:
         description: The initial text.
@@ -156,15 +170,23 @@ class _Lines:
         self._description, self._silent = description, silent
         self._completed, self._total = 0, 0
         self._start = self._last = time.monotonic()
+        self._begun: tuple[float, int] | None = None
 
     def update(self, *, description: str | None = None, completed: int = 0, total: int | None = None) -> None:
         """Stores the state of the bar, and prints it if the last line is old enough."""
         if description is not None and description != self._description:
-            self._description, self._total = description, 0
+            self._description, self._total, self._begun = description, 0, None
         self._completed, self._total = completed, total or self._total
         now = time.monotonic()
+        self._begun = self._begun or (now, completed)
         if self._silent or now - self._last < EVERY:
             return
         self._last = now
-        count = f" {self._completed} of {self._total}" if self._total else f" {self._completed}" if completed else ""
-        err(f"rnnqc: {escape(self._description)}{count}, {now - self._start:.0f} s")
+        is_known = self._total > self._completed
+        count = f" {self._completed} of {self._total}" if is_known else f" {self._completed}" if completed else ""
+        err(f"rnnqc: {escape(self._description)}{count}, {now - self._start:.0f} s{self._left(now, *self._begun)}")
+
+    def _left(self, now: float, begun: float, before: int) -> str:
+        """Estimates the time left from the time that each of those counted so far has taken; "" without any."""
+        done, left = self._completed - before, self._total - self._completed
+        return f", about {(now - begun) * left / done:.0f} s left" if done > 0 and left > 0 else ""

@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 import onnx
 import onnxruntime as ort
-from layers import Array
 from onnxruntime.quantization import QuantType, quantize_dynamic
 
 import rnnqc
 from rnnqc.recipes.recipe import builtin_recipes
 from rnnqc.timing import session_options
+from support.layers import Array
 
 FLOAT, PER_TENSOR, PER_CHANNEL = "float", "ort per tensor", "ort per channel"
 NOTHING = "quantize_dynamic finds no LSTM"

@@ -1,0 +1,1 @@
+"""Models of PyTorch, and its exporters."""
