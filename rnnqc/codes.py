@@ -41,6 +41,7 @@ class Code(enum.Enum):
     NOT_RECOVERED = "not-recovered", "a layer recovered, or a model converted, that differs or was not compared"
     NOT_SORTED = "not-sorted", "`--remove-sorting` finds no sort to take out"
     OTHER_MODEL = "other-model", "a lowered model that was not made of this float model, or otherwise than it says"
+    RANDOM_VALUES = "random-values", "a model that draws random numbers, and differs from itself"
     REFUSED = "refused", "an error: a model, data or a file that cannot be handled"
     REST = "rest", "why a weight around the recurrent layers stays float under `--rest int8`"
     SATURATION = "saturation", "int8 products that saturate on processors without VNNI"

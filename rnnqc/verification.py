@@ -28,6 +28,7 @@ from rnnqc.measure.runs import State
 from rnnqc.measure.thresholds import Thresholds
 from rnnqc.measure.verdict import Judged, Verdict, verdict_of
 from rnnqc.proto.given import Given, as_given, name_of, proto_of
+from rnnqc.proto.random_values import random_values
 from rnnqc.results import Result
 
 FEEDS = 1
@@ -225,7 +226,7 @@ def verify(
         thresholds, [*unlike, *thresholds.violations(compared), *_other_bits(bits)],
         [
             *all_told(Code.STATES, odd), *all_told(Code.DATA_NOT_FINITE, [] if unlike else not_finite),
-            *all_told(Code.LARGE_INPUT, _large_inputs(levels)),
+            *all_told(Code.LARGE_INPUT, _large_inputs(levels)), *all_told(Code.RANDOM_VALUES, random_values(reference)),
         ],
         [] if data is None else padding_notes(reference, feeds, compared[0].outputs),
     )  # fmt: skip

@@ -25,6 +25,7 @@ from rnnqc.passes.analysis.elementwise_recurrences import ACTION, ElementwiseRec
 from rnnqc.passes.analysis.released_cells import WRITTEN_OUT
 from rnnqc.passes.custom_cells.quantize_custom_cells import CALIBRATE
 from rnnqc.passes.graph.nodes.quant_operators import CELL_OP
+from rnnqc.proto.random_values import random_values
 
 
 def judge(plan: Plan, passed: Passed, start: float | None = None, tell: Tell = nothing) -> Report:
@@ -190,6 +191,7 @@ def _measure(plan: Plan, passed: Passed, report: Report, start: float, tell: Tel
             text = f"the SQNR was measured on generated data, not on the calibration data: {error}"
             report.warnings.append(told(Code.CALIBRATION_DATA, text))
     measure(report, reference.proto, candidate, _told(levels, tell), seconds, state=state)
+    report.warnings += all_told(Code.RANDOM_VALUES, random_values(reference.proto))
     report.warnings += all_told(Code.LOW_SQNR, warnings_of_measurement(report, calibrated=calibrated))
 
 

@@ -10,16 +10,9 @@ import numpy.typing as npt
 
 from rnnqc.evaluation.evaluate import evaluate_nodes
 from rnnqc.ir import Constant, Model, Node, Value, constant_array, dtype_of, info, subgraphs
+from rnnqc.proto.random_values import RANDOM
 
-_NOT_FOLDED = (
-    "RandomNormal",
-    "RandomUniform",
-    "RandomNormalLike",
-    "RandomUniformLike",
-    "Bernoulli",
-    "Multinomial",
-    "Dropout",
-)
+_NOT_FOLDED = (*RANDOM, "Dropout")
 _KEEP_NUMBERS = (
     "Expand",
     "Unsqueeze",
