@@ -328,7 +328,6 @@ def edited(case: RecurrenceCase, name: str, **changes: object) -> onnx.ModelProt
         (RecurrenceCase(), "b_kept", {"op": "Add"}, ["Scan"]),
         (RecurrenceCase(), "b_squashed", {"input0": "b_kept"}, ["Scan"]),
         (RecurrenceCase(op="GRU"), "b_gap", {"op": "Add"}, ["Scan"]),
-        (RecurrenceCase(op="GRU"), "b_reset", {"input0": "b_gate_z"}, ["Scan"]),  # r hangs loose on the products
         (RecurrenceCase(op="GRU", products="separate", I=6), "b_pre_n", {"input0": "b_h_n_sum"}, ["Scan"]),
         # Another state: c goes where h should, so there is no hidden state that comes back.
         (RecurrenceCase(products="separate"), "b_h_g", {"input0": "c_in"}, ["Scan"]),
@@ -338,6 +337,8 @@ def edited(case: RecurrenceCase, name: str, **changes: object) -> onnx.ModelProt
         (RecurrenceCase(form="loop"), "y_t", {"input0": "h_in"}, ["Loop", "LSTM"]),
         (RecurrenceCase(form="loop", lengths="zeros", initial="zeros"), "y_t", {"input0": "b_h"}, ["Loop", "LSTM"]),
         (RecurrenceCase(form="keras"), "keep", {"op": "Or"}, ["Loop", "LSTM"]),
+        # One gate in the place of two: its weights stand for both.
+        (RecurrenceCase(op="GRU"), "b_reset", {"input0": "b_gate_z"}, ["GRU"]),
         # An input for each gate: a wider x.
         (RecurrenceCase(products="separate", I=6, bias="none"), "b_x_g", {"input0": "h_in"}, ["LSTM"]),
     ],
