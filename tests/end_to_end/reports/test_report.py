@@ -818,7 +818,7 @@ def test_the_rest_and_the_states_are_part_of_it(cli: Cli, tmp_path: Path) -> Non
     model, quant, page = tmp_path / "m.onnx", tmp_path / "q.onnx", tmp_path / "r.html"
     onnx.save(_streaming(), model)
     save_arrays(tmp_path / "calls.npz", {"x": np.random.default_rng(4).normal(size=(20, 1, 1, I)).astype(np.float32)})
-    options = ("--rest", "int8", "--bind", "unused=1")
+    options = ("--rest", "int8", "--bind", "unused=1", "--recipe", "int16")
     assert cli("lower", model, "-o", quant, *options).code == 0
     states = ("--state", "h:hn", "--state", "c:cn")
     said = cli("report", model, quant, "--data", tmp_path / "calls.npz", "-o", page, "--json", *states, *FEW)
