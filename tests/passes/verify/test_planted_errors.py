@@ -138,7 +138,7 @@ PLANTED = {
     ),
     "cleanup: a value in the loop": Planted(
         "cleanup", nodes("Round", "hidden.squashed.rounded", becomes("Floor")),
-        r"diverges is 'the_lstm.forward/u?int8/hidden.squashed.rounded' in Scan .* in If .* at step 0",
+        r"diverges is 'the_lstm.forward/(u?int8/)?hidden.squashed.rounded' in Scan .* at step 0",
     ),
     "unroll: one of the steps": Planted(
         "unroll", one_step("Round", "the_lstm.forward/step_3/hidden.squashed.rounded", "Ceil"),
@@ -172,7 +172,7 @@ GRID_ERRORS = {
     "h of one gate": (
         constants("/h_multiplier", first_16), step("hidden.product.scaled", "(input|update|hidden)_gate")
     ),
-    "bias": (constants("/B", np.zeros_like), step("(x.projection.exact|preactivation)")),
+    "bias": (constants("/B", np.zeros_like), step(r"(x.projection.exact|preactivation(_\d+)?)")),
 }  # fmt: skip
 GRID_RECIPES = (
     "pow2-int16", "pow2-int8", "pow2-w8a16", "pow2-int8-floor",
