@@ -142,7 +142,10 @@ TABLES: dict[str, tuple[RecurrentCase, str, Edit, str]] = {
     "tanh in units of the cell": (
         LSTM, "int8", table_entry("gate_table", 8192 + 77, 2.0**-2), ENTRY.format("cell_gate", 77),
     ),
-    "output of the cell": (LSTM, "int8", table_entry("cell_table", 9, KNOT), OF_OUTPUT.format(9)),
+    # A state in floats: entry 9 is of those from 8.5 to 9.5 times 2^-12.
+    "output of the cell": (
+        LSTM, "int8", table_entry("cell_table", 9, KNOT), r"the output activation, column \d+ at 0\.002[0-3]\d* is",
+    ),
     "hidden gate of a GRU": (
         GRU, "int8", table_entry("gate_table", 8192 + 4000, KNOT), ENTRY.format("hidden_gate", 4000),
     ),
