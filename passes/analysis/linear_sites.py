@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -174,10 +174,18 @@ def is_matmul(use: WeightUse) -> bool:
     return use.kind == LINEAR or (node.op == "Conv" and attribute(node, "group", 1) == 1 and not has_windows(node))
 
 
-def every_linear_site(model: Model, constants: Constants) -> Iterator[LinearSite]:
-    """Yields the matmuls of a model that `linear_site` can read, including convolutions."""
+def every_linear_site(
+    model: Model, constants: Constants, weights: Iterable[RestWeight] | None = None
+) -> Iterator[LinearSite]:
+    """Yields the matmuls of a model that `linear_site` can read, including convolutions.
+
+    Args:
+        model: The model.
+        constants: Its constants.
+        weights: The weights to look at, those without a refusal; by default all outside the recurrent layers.
+    """
     homes = {id(n): g for g in model.graphs() for n in g.nodes}
-    for weight in rest_weights(model):
+    for weight in rest_weights(model) if weights is None else weights:
         for use in linear_uses(weight) if not weight.refusal[0] else ():
             with contextlib.suppress(NotHandled):
                 yield linear_site(weight, use, homes[id(use.node)], constants)

@@ -26,7 +26,7 @@ from rnnqc.passes.analysis.unrolled_steps import (
 from rnnqc.passes.base import Pass, PassInfo, PassResult
 from rnnqc.passes.custom_cells.first_step import with_copies
 from rnnqc.passes.graph.loops.loop_states import bodies
-from rnnqc.passes.graph.values.constant_expressions import Constants, computed_floats
+from rnnqc.passes.graph.values.constant_expressions import Constants, StoredFloats
 from rnnqc.passes.graph.values.index_expressions import Index, Indices
 from rnnqc.passes.invariants import Property
 from rnnqc.passes.recover.loops.step_shapes import StepShapes
@@ -187,7 +187,7 @@ class _Rolling:
         self.b, self.inner = Builder(model, prefix=self.name), Builder(model, prefix=self.name)
         self.states: list[_Formal] = []
         self.elements: list[_Formal] = []
-        self._stored: dict[int, tuple[Value, Value]] = {}
+        self._stored = StoredFloats(constants)
         self._members = {id(n) for n in steps.members}
         self._kept = {id(v) for g in model.graphs() for v in g.outputs}
         elements = [s for same in steps.nodes for s in same.inputs if s.element]
@@ -233,7 +233,7 @@ class _Rolling:
     def _given(self, source: Source) -> Value:
         """Returns the value that a node of the body reads; for values of the same step that of the first step."""
         if source.same:
-            return self._constant(source.values[0])
+            return self._stored.of(source.values[0]) or source.values[0]
         if not (source.late or source.element):
             return source.values[0]
         held = self.states if source.late else self.elements
@@ -246,14 +246,6 @@ class _Rolling:
             self.model.hold(same.value)
             held.append(same)
         return same.value
-
-    def _constant(self, value: Value) -> Value:
-        """Returns an initializer if `value` is computed from constants, else `value`."""
-        if id(value) not in self._stored:
-            array = computed_floats(value, self.constants)
-            stored = value if array is None else self.model.add_initializer(f"{value.name}.constant", np.asarray(array))
-            self._stored[id(value)] = value, stored  # holds the value: ids are reused
-        return self._stored[id(value)][1]
 
     def _equal(self, one: Source, other: Source) -> bool:
         if one.late:

@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-import numpy as np
-
 from rnnqc.evaluation.numerics import Close
-from rnnqc.ir import CELL_TAG, Constant, Graph, Model, Node, Value, info
+from rnnqc.ir import CELL_TAG, Graph, Model, Node, info
 from rnnqc.passes.base import Pass, PassInfo, PassResult
 from rnnqc.passes.graph.loops.loop_states import bodies, is_loop
-from rnnqc.passes.graph.values.constant_expressions import Constants, computed_floats
+from rnnqc.passes.graph.values.constant_expressions import Constants, StoredFloats
 from rnnqc.passes.invariants import Property
 
 _PRODUCTS = ("MatMul", "Gemm")
@@ -40,19 +38,13 @@ class FoldProductWeights(Pass):
 
     def run(self, model: Model) -> PassResult:
         """Looks at every graph."""
-        constants = Constants(model)
+        stored = StoredFloats(Constants(model))
         operands = [place for graph, owner, _ in bodies(model) for place in _operands(graph, owner)]
-        stored: dict[int, tuple[Value, Constant]] = {}
         for node, k in operands:
-            value = node.inputs[k]
-            if id(value) not in stored:
-                array = computed_floats(value, constants)
-                if array is None:
-                    continue
-                kept = model.add_initializer(f"{value.name}.constant", np.asarray(array))
-                stored[id(value)] = (value, kept)  # holds the value: ids are reused
-            node.inputs[k] = stored[id(value)][1]
-        return PassResult(bool(stored), (), {"folded": len(stored)})
+            made = stored.of(node.inputs[k])
+            if made is not None:
+                node.inputs[k] = made
+        return PassResult(len(stored) > 0, (), {"folded": len(stored)})
 
 
 def _operands(graph: Graph, owner: Node | None) -> Iterator[tuple[Node, int]]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from rnnqc.data.statistics import Statistics
 from rnnqc.errors import Outcome, Remark
 from rnnqc.evaluation.numerics import Lossy
 from rnnqc.ir import Model
 from rnnqc.passes.analysis.linear_sites import INPUT, every_linear_site, input_moment
-from rnnqc.passes.analysis.rest_weights import WeightUse
+from rnnqc.passes.analysis.rest_weights import RestWeight, WeightUse
 from rnnqc.passes.base import Pass, PassInfo, PassResult, StoredWeight
 from rnnqc.passes.constant_checks import ConstantCheck
 from rnnqc.passes.graph.values.constant_expressions import Constants
@@ -70,7 +72,7 @@ class StoreWeights(Pass):
         """Checks the dequantized weights against the float weights."""
         weights = self._weights
         candidates = weights.candidates(model)
-        multiplied = self._multiplied(model)
+        multiplied = self._multiplied(model, candidates)
         return StoredWeightsCheck(
             candidates, lambda weight: weights.known(weight) is not None, weights.is_half, multiplied.keys()
         )
@@ -80,7 +82,7 @@ class StoreWeights(Pass):
         remarks: list[Remark] = []
         stored: dict[str, StoredWeight] = {}
         candidates = self._weights.candidates(model)
-        multiplied = self._multiplied(model)
+        multiplied = self._multiplied(model, candidates)
         for weight in candidates:
             if weight.refusal[0]:
                 remarks += [self.remark(Outcome.FLOAT, u.path, u.node.op, *weight.refusal) for u in weight.uses]
@@ -98,12 +100,12 @@ class StoreWeights(Pass):
             remarks += self._weights.unheard(self, weight.uses, heard) if form == FORM else []
         return PassResult(bool(stored), tuple(remarks), {"weights": len(stored)}, stored=stored)
 
-    def _multiplied(self, model: Model) -> dict[int, Multiplied]:
+    def _multiplied(self, model: Model, weights: Iterable[RestWeight]) -> dict[int, Multiplied]:
         """Returns the inputs of the weights that are compensated, by id of the weight's value."""
         if self._recipe is None or self._statistics is None:
             return {}
         constants, found = Constants(model), dict[int, Multiplied]()
-        for site in every_linear_site(model, constants):
+        for site in every_linear_site(model, constants, weights):
             use, asked = site.use, self._recipe.settings(f"{site.point}.weight").get(COMPENSATION)
             if asked and len(site.weight.uses) == 1 and not use.views and self._seen(use):
                 moment = input_moment(self._statistics, site, constants)

@@ -128,8 +128,26 @@ class Constants:
         return evaluate_nodes(self.model, nodes, value) if nodes is not None else None
 
 
-def computed_floats(value: Value, constants: Constants) -> npt.NDArray[Any] | None:
-    """Returns the array of `value` if nodes compute floats of constants, none of which are quantized values."""
+class StoredFloats:
+    """Initializers of floats that nodes compute of constants, none of which are quantized values."""
+
+    def __init__(self, constants: Constants) -> None:
+        self._constants = constants
+        self._held: dict[int, tuple[Value, Constant | None]] = {}  # holds the values: ids are reused
+
+    def __len__(self) -> int:
+        return sum(made is not None for _, made in self._held.values())
+
+    def of(self, value: Value) -> Constant | None:
+        """Returns the initializer of `value`, which is added to the model once; None if there is none."""
+        if id(value) not in self._held:
+            array, model = _computed_floats(value, self._constants), self._constants.model
+            made = None if array is None else model.add_initializer(f"{value.name}.constant", np.asarray(array))
+            self._held[id(value)] = value, made
+        return self._held[id(value)][1]
+
+
+def _computed_floats(value: Value, constants: Constants) -> npt.NDArray[Any] | None:
     if not value.name or constant_array(value) is not None or (dtype_of(value) or np.dtype("f4")).kind != "f":
         return None
     nodes = constant_expression(value)
