@@ -1,6 +1,6 @@
 """Recurrences that are written out, as Keras exports them with PyTorch's backend.
 
-What these would catch: a recurrence that is not listed, so that `--strict` passes a model of which nothing is lowered,
+These tests would catch a recurrence that is not listed, so that `--strict` passes a model of which nothing is lowered,
 and chains of products that are listed as one.
 """
 
