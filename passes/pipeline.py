@@ -100,11 +100,11 @@ def normal_form(
         RecognizeSteps(),  # recover: steps written in other operators become LSTM, GRU and RNN nodes of one step
         RollSteps(),  # recover: unrolled steps become one node
         RecoverLoops(),  # recover: loops over steps become one node
+        *([] if fold else [FoldConstants(floats=False)]),  # normalize: known shapes, indices, conditions are computed
         FoldProductWeights(),  # normalize: weights of custom cells that are computed from constants become constants
         *([RollCustomSteps()] if scans else []),  # custom_cells: unrolled steps of custom cells become Scans
         SimplifySequences(),  # normalize: redundant operators between sequences and recurrent nodes are removed
         *([WriteScans()] if scans else []),  # custom_cells: loops of custom cells become Scans
-        *([] if fold else [FoldConstants(floats=False)]),  # normalize: known shapes, indices, conditions are computed
     ]
 
 

@@ -62,7 +62,7 @@ def read_product(node: Node) -> CustomProduct:
     if node.op not in ("MatMul", "Gemm"):
         raise NotHandled(
             "its state is multiplied by an operator other than MatMul and Gemm.",
-            f"node {name!r} is a {node.op}",
+            f"{node.op} {name!r}",
             "none",
         )
     source = node.inputs[1]

@@ -26,7 +26,9 @@ from rnnqc.passes.graph.values.index_expressions import Indices
 from rnnqc.passes.graph.values.sequence_elements import element_of
 
 PRODUCTS = ("MatMul", "Gemm", "Conv")
-_MATRIX = {"MatMul": 32, "Gemm": 32, "Conv": 64}
+_MULTIPLYING = (*PRODUCTS, "Einsum")
+"""An Einsum makes a recurrence, too, but is no product that a custom cell can have quantized."""
+_MATRIX = {"MatMul": 32, "Gemm": 32, "Conv": 64, "Einsum": 32}
 """Minimum size of a constant that is a weight of a layer; smaller ones rotate points or filter images."""
 _STEPS = 3
 
@@ -104,7 +106,7 @@ def _loop(node: Node, path: str) -> FloatRecurrence | None:
 
     def multiplying(values: Mapping[int, Value]) -> list[Node]:
         users = {id(n): n for v in values.values() for n in users_of(v, inside)}.values()
-        return [n for n in users if n.op in PRODUCTS and not all(id(v) in carried for v in n.inputs if v.name)]
+        return [n for n in users if n.op in _MULTIPLYING and not all(id(v) in carried for v in n.inputs if v.name)]
 
     branched: dict[int, tuple[Node, ...]] = {}
 
@@ -142,7 +144,7 @@ def _products_of(values: list[Value], node: Node) -> Iterator[Node]:
 
 def is_product(node: Node) -> bool:
     """Returns whether a node multiplies by a constant matrix."""
-    return node.op in PRODUCTS and not node.domain and any(constant_array(v) is not None for v in node.inputs[:2])
+    return node.op in _MULTIPLYING and not node.domain and any(constant_array(v) is not None for v in node.inputs[:2])
 
 
 def _leading_to(own: set[int], graph: Graph, inside: dict[int, Node]) -> set[int]:
@@ -166,9 +168,9 @@ def _written_out(
     users: dict[Hashable, list[Node]] = {}
     weights: dict[Hashable, Value] = {}
     for node in graph.nodes:
-        if node.op not in PRODUCTS or node.domain or CELL_TAG in info(node).metadata or id(node) in held:
+        if node.op not in _MULTIPLYING or node.domain or CELL_TAG in info(node).metadata or id(node) in held:
             continue
-        weight = node.inputs[1]
+        weight = _weights(node) if node.op == "Einsum" else node.inputs[1]
         array = constant_array(weight)
         key: Hashable = id(weight)
         if array is None and node.op == "Conv":  # Keras slices the kernels of a step out of one, again in each step
@@ -228,7 +230,7 @@ def _row(nodes: Sequence[Node], inside: dict[int, Node]) -> tuple[list[Node], di
     """
     for start in range(max(1, len(nodes) - _STEPS + 1)):
         behind = reached(nodes[start].outputs, inside, is_real)
-        row = [nodes[start], *(n for n in nodes[start + 1 :] if id(n.inputs[0]) in behind)]
+        row = [nodes[start], *(n for n in nodes[start + 1 :] if any(id(v) in behind for v in n.inputs[:2]))]
         if start == 0:
             first = row, behind
         if len(row) >= _STEPS:

@@ -220,9 +220,9 @@ def _axis_of_size(shape: Sequence[int], size: int | str | None) -> int:
 
 
 def _recurrent_nodes(model: Model) -> set[int]:
-    """Ids of the nodes of recurrent layers, which have their own entries."""
+    """Ids of the nodes of recurrent layers, which have their own entries; not of Einsums, which no cell quantizes."""
     recurrences = list(float_recurrences(model))
-    found = {id(n) for r in recurrences for n in r.products}
+    found = {id(n) for r in recurrences for n in r.products if n.op != "Einsum"}
     loops = [r.loop for r in recurrences if r.loop is not None]
     for graph in model.graphs():
         for node in graph.nodes:
@@ -233,7 +233,8 @@ def _recurrent_nodes(model: Model) -> set[int]:
                 found.add(id(node))
             if is_loop(node) and CUSTOM_TAG in info(node).metadata:
                 loops.append(node)
-    return found | {id(n) for loop in loops for g in graphs_below(loop.attrs["body"]) for n in g.nodes}
+    within = (n for loop in loops for g in graphs_below(loop.attrs["body"]) for n in g.nodes)
+    return found | {id(n) for n in within if n.op != "Einsum"}
 
 
 def _float_constants(graph: Graph) -> Iterator[Value]:

@@ -14,7 +14,7 @@ from rnnqc.errors import NotHandled, Outcome, Remark
 from rnnqc.evaluation.numerics import Close
 from rnnqc.ir import Graph, Model, Node, Value, Variable, display_name, dtype_of, shape_of
 from rnnqc.ir.builder import Builder
-from rnnqc.passes.analysis.float_recurrences import FloatRecurrence, float_recurrences
+from rnnqc.passes.analysis.float_recurrences import PRODUCTS, FloatRecurrence, float_recurrences
 from rnnqc.passes.analysis.unrolled_steps import (
     ELEMENTWISE,
     SameNode,
@@ -85,8 +85,12 @@ class RollCustomSteps(RecoverySites, Pass):
 
 
 def _next(model: Model, seen: set[str]) -> tuple[Graph, FloatRecurrence] | None:
-    """Returns an unrolled recurrence that is not in `seen`, and its graph; None if there are none."""
-    found = next((r for r in float_recurrences(model) if r.loop is None and r.path not in seen), None)
+    """Returns an unrolled recurrence that is not in `seen`, and its graph; None if there are none.
+
+    Steps whose state goes through an Einsum stay: nothing of them would be quantized.
+    """
+    unrolled = (r for r in float_recurrences(model) if r.loop is None and r.op in PRODUCTS)
+    found = next((r for r in unrolled if r.path not in seen), None)
     if found is None:
         return None
     first = found.products[0]

@@ -225,10 +225,18 @@ def elements(
     """Returns the results of operators on numbered elements, computed in onnxruntime; None if it cannot run them."""
     held = list(nodes)
     graph = onnx.GraphProto(name="views", node=export_nodes(held))
-    operands = {v.name: _operand(v, indices) for n in held for v in n.inputs if v.name and v.name not in sources}
+    operands: dict[str, npt.NDArray[Any]] = {}
+    for node, described in zip(held, graph.node, strict=True):
+        places = _MOVED[node.op]
+        for place, value in enumerate(node.inputs):
+            array = _operand(value, indices) if value.name else None
+            if array is None or ((places is None or place in places) and value.name in sources):
+                continue
+            # The same constant may be moved elsewhere, where it has numbers instead of its elements.
+            described.input[place] = f"{value.name}{'/operand' if value.name in sources else ''}"
+            operands[described.input[place]] = array
     for name, array in operands.items():
-        if array is not None:
-            graph.initializer.append(onnx.numpy_helper.from_array(array, name))
+        graph.initializer.append(onnx.numpy_helper.from_array(array, name))
     for name, table in sources.items():
         graph.initializer.append(onnx.numpy_helper.from_array(table, name))
     graph.output.extend(onnx.helper.make_tensor_value_info(n, onnx.TensorProto.INT64, None) for n in names)

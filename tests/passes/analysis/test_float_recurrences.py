@@ -77,6 +77,37 @@ def test_a_convolution_that_comes_back_is_listed() -> None:
         rnnqc.lower(convolutional(), strict=True)
 
 
+STEP = 'p{t} = Einsum <equation = "bhd,hde->bhe"> (h{t}, W) s{t} = Add (p{t}, x{t}) h{n} = Tanh (s{t})'
+
+
+def by_heads(loop: bool) -> onnx.ModelProto:
+    """A state that each head multiplies by a matrix of its own."""
+    if loop:
+        body = f"b (float[B,4,16] h0, float[B,4,16] x0) => (float[B,4,16] h1) {{ {STEP.format(t=0, n=1)} }}"
+        lines = [f"y = Scan <num_scan_inputs = 1, body = {body}> (h, x)"]
+    else:
+        lines = [f"x{t} = Gather <axis = 0> (x, t{t}) {STEP.format(t=t, n=t + 1)}" for t in range(STEPS)]
+        lines = ["h0 = Identity (h)", *lines, f"y = Neg (h{STEPS})"]
+    return parse(
+        f'<ir_version: 9, opset_import: ["": 18]> m (float[B,4,16] h, float[{STEPS},B,4,16] x) => (float[B,4,16] y) '
+        f"{{ {' '.join(lines)} }}",
+        W=np.random.default_rng(0).normal(0, 0.2, (4, 16, 16)).astype(np.float32),
+        **({} if loop else {f"t{t}": np.array(t) for t in range(STEPS)}),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("loop", [True, False])
+def test_an_einsum_that_comes_back_is_listed(loop: bool) -> None:
+    """Its weights are stored with the rest all the same: no custom cell quantizes them."""
+    (node,) = rnnqc.inspect(by_heads(loop)).nodes
+    assert (node.op, node.status) == ("Scan" if loop else "Einsum", "float"), node
+    assert "multiplied by an operator other than MatMul and Gemm" in node.refusal[0]
+    with pytest.raises(CompileError, match="recurrent nodes stay float"):
+        rnnqc.lower(by_heads(loop), strict=True)
+    lowered = rnnqc.lower(by_heads(loop), rest="int8")
+    assert {e.form for e in lowered.report.rest.entries} == {"int8 storage"}
+
+
 SPIKES = "spike{t} = Greater (h{t}, limit) on{t} = Cast <to = 1> (spike{t})"
 CHOICE = "spike{t} = Greater (x{t}, limit) on{t} = Cast <to = 1> (spike{t})"
 

@@ -242,6 +242,28 @@ def test_one_row_of_an_initial_state_is_for_all(batch: int) -> None:
     assert nodes_of(model, "Expand")
 
 
+def test_an_initial_state_expanded_to_a_size_that_operators_compute() -> None:
+    """TorchScript writes `expand(3, -1)` in four operators, behind which no size of the state was known."""
+    proto = steps(start="")
+    for given in proto.graph.input:
+        given.type.tensor_type.shape.dim[0].dim_value = 3
+    (held,) = [a for a in proto.graph.initializer if a.name == "h0"]
+    held.name = "learned"
+    size = parse(
+        f"""<ir_version: 8, opset_import: ["": 17]> g () => (float[K,{H}] h0)
+        <int64[1] two = {{2}}, int64[2] open = {{3, -1}}, int64[2] known = {{3, {H}}}, int64 minus = {{-1}}> {{
+        ones = ConstantOfShape <value = int64[1] {{1}}> (two) marks = Mul (ones, minus) same = Equal (open, marks)
+        sizes = Where (same, known, open) h0 = Expand (learned, sizes) }}"""
+    )
+    nodes = [*size.graph.node, *proto.graph.node]
+    del proto.graph.node[:]
+    proto.graph.node.extend(nodes)
+    proto.graph.initializer.extend(size.graph.initializer)
+    lowered = rnnqc.lower(proto, strict=True).proto
+    assert sum(is_custom_node(n.op_type) for n in lowered.graph.node) == 1
+    run_both(lowered, feeds_of(proto))
+
+
 def test_the_first_product_of_zeros_that_an_exporter_folded() -> None:
     """The initial value of the loop is then the matmul's result, not the state."""
     proto = steps(change=lambda s, k: s if k else "c = MatMul (x, V) next = Tanh (c)", start="")

@@ -12,13 +12,18 @@ SHAPES = ((2, 3, 4), (1, 6, 2), (12,), (4, 1, 3), (2, 3))
 
 
 @st.composite
-def random_views(draw: st.DrawFn) -> onnx.ModelProto:
-    """Chains and bundles of views of up to three inputs; outputs are views, or the negatives of some."""
+def random_views(draw: st.DrawFn, type_: int = onnx.TensorProto.FLOAT) -> onnx.ModelProto:
+    """Chains and bundles of views of up to three inputs; outputs are views, or the negatives of some.
+
+    Those of int64 also move constants, which may be operands as well.
+    """
     shapes = draw(st.lists(st.sampled_from(SHAPES), min_size=1, max_size=3))
     values = [(f"x{k}", np.zeros(s)) for k, s in enumerate(shapes)]
-    inputs = [onnx.helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, a.shape) for n, a in values]
+    inputs = [onnx.helper.make_tensor_value_info(n, type_, a.shape) for n, a in values]
     nodes: list[onnx.NodeProto] = []
-    constants: list[onnx.TensorProto] = []
+    constants: dict[str, onnx.TensorProto] = {}
+    if type_ == onnx.TensorProto.INT64:
+        values += [(_constant(constants, [k]), np.array([k])) for k in (0, 1, 2)]
     for _ in range(draw(st.integers(1, 8))):
         _add_view(draw, values, nodes, constants)
     made = [name for node in nodes for name in node.output] or ["x0"]
@@ -28,20 +33,33 @@ def random_views(draw: st.DrawFn) -> onnx.ModelProto:
     for k, (name, leaves) in enumerate(zip(chosen, given_away, strict=True)):
         if not leaves:
             nodes.append(onnx.helper.make_node("Neg", [name], [f"y{k}"], name=f"neg{k}"))
-    outputs = [onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None) for name in names]
-    graph = onnx.helper.make_graph(nodes, "g", inputs, outputs, constants)
+    outputs = [onnx.helper.make_tensor_value_info(name, type_, None) for name in names]
+    graph = onnx.helper.make_graph(nodes, "g", inputs, outputs, list(constants.values()))
     return onnx.helper.make_model(graph, ir_version=10, opset_imports=[onnx.helper.make_opsetid("", 17)])
 
 
 def feeds_of_views(proto: onnx.ModelProto) -> dict[str, Array]:
     """Another number in every element of the inputs."""
     rng = np.random.default_rng(0)
-    shapes = {i.name: [d.dim_value for d in i.type.tensor_type.shape.dim] for i in proto.graph.input}
-    return {name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
+    types = {i.name: i.type.tensor_type for i in proto.graph.input}
+    shapes = {name: [d.dim_value for d in t.shape.dim] for name, t in types.items()}
+    dtypes = {name: onnx.helper.tensor_dtype_to_np_dtype(t.elem_type) for name, t in types.items()}
+    return {name: (1000 * rng.standard_normal(shape)).astype(dtypes[name]) for name, shape in shapes.items()}
+
+
+def _constant(constants: dict[str, onnx.TensorProto], numbers: int | list[int]) -> str:
+    """The name of a constant, one for equal ones."""
+    array = np.asarray(numbers, np.int64)
+    name = "_".join(["c", *map(str, array.shape), *map(str, array.ravel())])
+    constants.setdefault(name, onnx.numpy_helper.from_array(array, name))
+    return name
 
 
 def _add_view(
-    draw: st.DrawFn, values: list[tuple[str, Array]], nodes: list[onnx.NodeProto], constants: list[onnx.TensorProto]
+    draw: st.DrawFn,
+    values: list[tuple[str, Array]],
+    nodes: list[onnx.NodeProto],
+    constants: dict[str, onnx.TensorProto],
 ) -> None:
     """Adds an operator that moves one of the values, or some of them."""
     name, array = draw(st.sampled_from(values))
@@ -84,9 +102,6 @@ def _add_view(
         sources, attributes = [n for n, _ in chosen], {"axis": axis}
         made = [np.concatenate([a for _, a in chosen], axis)]
     names = [f"{out}_{k}" for k in range(len(made))]
-    given_ = [f"{out}_c{k}" for k in range(len(operands))]
-    constants += [
-        onnx.numpy_helper.from_array(np.asarray(o, np.int64), n) for n, o in zip(given_, operands, strict=True)
-    ]
+    given_ = [_constant(constants, o) for o in operands]
     nodes.append(onnx.helper.make_node(op, [*sources, *given_], names, name=out, **attributes))
     values += zip(names, made, strict=True)

@@ -13,6 +13,7 @@ import numpy as np
 import onnx
 import pytest
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from rnnqc.cells.stages import FusedCell
 from rnnqc.cells.types import fused_type
@@ -250,8 +251,20 @@ def test_unused_operators_of_a_region_that_stays() -> None:
     assert not JoinViews().run(Model.load(proto)).modified
 
 
+def test_a_constant_may_be_an_operand_and_be_moved() -> None:
+    """Its numbers stand for its elements where it is moved, and it is itself where it says what is moved."""
+    proto = parse(
+        """<ir_version: 10, opset_import: ["": 13]> g (float[A,8] x) => (int64[3] o) {
+        s = Shape (x) r = Slice (s, zero, one) o = Concat <axis = 0> (one, r, one) }""",
+        zero=np.array([0]), one=np.array([1]),
+    )  # fmt: skip
+    model = canonical(proto)
+    JoinViews()(model)
+    assert run(plain_session(model.proto), {"x": np.zeros((5, 8), np.float32)})["o"].tolist() == [1, 5, 1]
+
+
 @settings(max_examples=max(15, settings().max_examples))
-@given(random_views())
+@given(st.one_of(random_views(), random_views(onnx.TensorProto.INT64)))
 def test_random_views(proto: onnx.ModelProto) -> None:
     """Random chains and bundles give the same bits with no more operators, and with the fewest at the second run."""
     feeds = feeds_of_views(proto)
