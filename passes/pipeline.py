@@ -109,7 +109,7 @@ def normal_form(
 
 
 def default_passes(recipe: Recipe, form: str, unroll: bool, statistics: Statistics | None = None) -> list[Pass]:
-    """Passes that lower a model by a recipe."""
+    """Passes that lower a model by a recipe, without those of `--rest int8`."""
     scans = quantizes_custom_cells(recipe, form)
     return [*normal_form(scans=scans), *recipe_passes(recipe, form, unroll, statistics)]
 
@@ -124,18 +124,42 @@ def quantizes_custom_cells(recipe: Recipe, form: str) -> bool:
     return form not in (QONNX, ORT) and recipe.kind != WEIGHT_ONLY
 
 
-def recipe_passes(recipe: Recipe, form: str, unroll: bool, statistics: Statistics | None = None) -> list[Pass]:
-    """The passes after the normal form in `default_passes`."""
+def recipe_passes(
+    recipe: Recipe,
+    form: str,
+    unroll: bool,
+    statistics: Statistics | None = None,
+    weights: Int8Weights | None = None,
+) -> list[Pass]:
+    """The passes after the normal form in `default_passes`; with `weights`, those that `--rest int8` needs among them.
+
+    Args:
+        recipe: The recipe.
+        form: The form to produce.
+        unroll: Whether loops are unrolled.
+        statistics: The statistics of a calibration.
+        weights: The weights of `rest_passes`.
+    """
+    embeddings = [] if weights is None else embedding_passes(weights)
     if form == QONNX:
         return _qonnx(recipe, statistics)
     if not quantizes_custom_cells(recipe, form):
-        return [*_brevitas(form), *_weight_only(recipe, statistics, form)]
-    return [*_brevitas(form), *_quantized(recipe, form, unroll, statistics), *_rendered(form, unroll)]
+        return [*_brevitas(form), *embeddings, *_weight_only(recipe, statistics, form)]
+    return [*_brevitas(form), *_quantized(recipe, form, unroll, statistics, embeddings), *_rendered(form, unroll)]
 
 
-def own_passes(form: str, unroll: bool) -> list[Pass]:
-    """The passes after the normal form in `exported_passes`."""
-    return [Cleanup()] if form == QONNX else [*_brevitas(form), *_rendered(form, unroll)]
+def own_passes(form: str, unroll: bool, weights: Int8Weights | None = None) -> list[Pass]:
+    """The passes after the normal form in `exported_passes`; `weights` as in `recipe_passes`."""
+    embeddings = [] if weights is None else embedding_passes(weights)
+    return [Cleanup()] if form == QONNX else [*_brevitas(form), *_rendered(form, unroll), *embeddings]
+
+
+def embedding_passes(weights: Int8Weights) -> list[Pass]:
+    """The first passes of `--rest int8`: a cell that reads an embedding then takes its quantized rows."""
+    return [
+        FoldWeights(),  # rest: parts of larger weights, float16 weights behind a Cast
+        QuantizeEmbeddings(weights),  # rest: rows of int8 tables
+    ]
 
 
 def rest_weight_passes() -> list[Pass]:
@@ -146,15 +170,15 @@ def rest_weight_passes() -> list[Pass]:
     ]
 
 
-def rest_passes(recipe: Recipe | None = None, form: str = FUSED, statistics: Statistics | None = None) -> list[Pass]:
+def rest_passes(
+    weights: Int8Weights, recipe: Recipe | None = None, form: str = FUSED, statistics: Statistics | None = None
+) -> list[Pass]:
     """The passes of `--rest int8`, after those above: they store the weights around the recurrent layers as int8.
 
     Passes that share one `Int8Weights` store a tied weight once.
     """
-    weights = Int8Weights(recipe)
     linear = QuantizeLinear(recipe, weights, statistics, functions=form == FUSED)  # linear: large ones become integer
     return [
-        QuantizeEmbeddings(weights),  # rest: rows of int8 tables
         *([linear] if form != QCDQ else []),
         StoreWeights(weights, recipe, statistics),  # rest: all other weights, with float arithmetic
         Cleanup(),  # render
@@ -189,7 +213,9 @@ def every_pass(recipe: Recipe, weight_only: Recipe) -> list[Pass]:
         WriteQonnx(),
         *_weight_only(weight_only, None, ORT),
     ]
-    passes += [*rest_weight_passes(), *rest_passes(), *output_passes(), *last_passes(FUSED)]
+    weights = Int8Weights()
+    passes += [*rest_weight_passes(), *embedding_passes(weights), *rest_passes(weights)]
+    passes += [*output_passes(), *last_passes(FUSED)]
     return list({type(p): p for p in passes}.values())
 
 
@@ -207,9 +233,12 @@ def _brevitas(form: str) -> list[Pass]:
     ]
 
 
-def _quantized(recipe: Recipe, form: str, unroll: bool, statistics: Statistics | None) -> list[Pass]:
+def _quantized(
+    recipe: Recipe, form: str, unroll: bool, statistics: Statistics | None, embeddings: Sequence[Pass]
+) -> list[Pass]:
     passes: list[Pass] = [
         QuantizeCustomCells(recipe, statistics, integer=form != QCDQ),  # custom_cells: matmuls become integer in place
+        *embeddings,
         DecomposeLstm(),  # cells: LSTM, GRU and RNN nodes become explicit Scan loops, float
         InsertQcdq(recipe, statistics, integer=form != QCDQ),  # qcdq: every point gets its format and quantizer
     ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -32,6 +32,7 @@ from rnnqc.passes.analysis.float_recurrences import float_recurrences
 from rnnqc.passes.analysis.weight_groups import groups_of
 from rnnqc.passes.graph.loops.loop_states import is_loop
 from rnnqc.passes.graph.values.constant_expressions import Constants, constant_expression
+from rnnqc.passes.graph.values.embedding_rows import reads_int8_rows, reads_scales_of_rows
 from rnnqc.passes.recover.float_steps import STEP_NOTE, FloatStep
 from rnnqc.recipes.recipe import Recipe
 
@@ -71,12 +72,18 @@ class WeightUse:
         node: The operator.
         operand: Position of the weight among its inputs.
         views: The nodes between the weight and that input, in order.
+        reads_rows: Whether it reads rows of the weight as stored: an embedding. Rows of a single number do not count.
     """
 
     path: str
     node: Node
     operand: int
     views: tuple[Node, ...] = ()
+    reads_rows: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Looks at the operator, which a pass may change or remove."""
+        object.__setattr__(self, "reads_rows", not self.views and _reads_rows(self.node))
 
     @property
     def point(self) -> str:
@@ -87,14 +94,6 @@ class WeightUse:
     def kind(self) -> str:
         """The kind: LINEAR, EMBEDDING or CONVOLUTION."""
         return _operands(self.node)[0]
-
-    @property
-    def reads_rows(self) -> bool:
-        """Whether it reads rows of the weight as stored: an embedding. Rows of a single number do not count."""
-        node, reads = self.node, self.node.op == "Gather" and not self.node.domain and not self.views
-        if not reads or attribute(node, "axis", 0) != 0:
-            return False
-        return bool(np.prod(_shape(node.inputs[0])[1:]) != 1)
 
 
 @dataclass(frozen=True)
@@ -143,6 +142,12 @@ class RestWeight:
         return self.bytes if self.refusal[0] else _int8_bytes(self.shape, self.axis, self.uses)
 
 
+def _reads_rows(node: Node) -> bool:
+    if node.op != "Gather" or node.domain or attribute(node, "axis", 0) != 0:
+        return False
+    return bool(np.prod(_shape(node.inputs[0])[1:]) != 1)
+
+
 def rest_weights(model: Model) -> list[RestWeight]:
     """Returns every float constant that an operator outside the recurrent layers multiplies by or gathers from.
 
@@ -164,8 +169,16 @@ def rest_weights(model: Model) -> list[RestWeight]:
 
 
 def rest_points(model: Model, recipe: Recipe) -> list[str]:
-    """Returns the points of operators outside the recurrent layers, if the recipe covers them."""
-    return points_of_weights(rest_weights(model)) if recipe.rest else []
+    """Returns the points of operators outside the recurrent layers, if the recipe covers them.
+
+    Those of embeddings are included when their rows are stored as int8 already.
+    """
+    if not recipe.rest:
+        return []
+    stored = [
+        f"{safe_name(f'{path}{display_name(n)}')}.weight" for path, g in model.paths() for n in g.nodes if reads_int8_rows(n)
+    ]
+    return [*stored, *points_of_weights(rest_weights(model))]
 
 
 def points_of_weights(weights: Iterable[RestWeight]) -> list[str]:
@@ -260,7 +273,7 @@ def _uses_of(
         others += ["an output of the graph"] if id(current) in outputs else []
         for node in dict.fromkeys(current.outputs):
             for k in (k for k, v in enumerate(node.inputs) if v is current):
-                is_known = id(node) not in recurrent and not _scales_int8_rows(node)
+                is_known = id(node) not in recurrent and not reads_scales_of_rows(node)
                 if is_known and k in _operands(node)[1]:
                     uses.append(WeightUse(paths[id(node)], node, k, views))
                 elif is_known and node.op in VIEWS and not node.domain and k == 0:
@@ -278,7 +291,7 @@ def _computed_weights(
     read: dict[int, tuple[Value, list[WeightUse]]] = {}
     for graph in model.graphs():
         for node in graph.nodes:
-            for k in _operands(node)[1] if not _scales_int8_rows(node) else ():
+            for k in _operands(node)[1] if not reads_scales_of_rows(node) else ():
                 value = node.inputs[k] if k < len(node.inputs) and (id(node), k) not in others else None
                 if value is not None and value.inputs and (dtype_of(value) or np.dtype(np.float32)).kind == "f":
                     read.setdefault(id(value), (value, []))[1].append(WeightUse(paths[id(node)], node, k))
@@ -317,23 +330,6 @@ def _operands(node: Node) -> tuple[str, Sequence[int]]:
     """The kind of an operator, and the positions of its weight inputs; empty for most operators."""
     known = {"": WEIGHT_OPERANDS, ORT_DOMAIN: _FUSED_OPERANDS}.get(node.domain or "", {})
     return known.get(node.op, ("", ()))
-
-
-def _scales_int8_rows(node: Node) -> bool:
-    """Whether a Gather reads the scales of the int8 rows of an embedding that rnnqc has quantized."""
-    if node.op != "Gather" or node.domain:
-        return False
-    last = node
-    if [c.op for c in node.outputs[0].outputs] == ["Cast"]:
-        (last,) = node.outputs[0].outputs
-    if [c.op for c in last.outputs[0].outputs] != ["Mul"]:
-        return False
-    (product,) = last.outputs[0].outputs
-    makers = [n for v in product.inputs for n in v.inputs if n is not last]
-    if [n.op for n in makers] != ["Cast"]:
-        return False
-    rows = makers[0].inputs[0].inputs
-    return [n.op for n in rows] == ["Gather"] and _dtype(rows[0].inputs[0]) == np.int8
 
 
 def _described(

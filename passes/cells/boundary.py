@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from rnnqc.cells.base import Cell
+from rnnqc.cells.stages import IntegerCell
 from rnnqc.errors import StructureError
 from rnnqc.ir import Graph, Model, Value
 
@@ -20,11 +21,13 @@ class Boundary:
     y: Value | None
     y_h: Value | None
     y_c: Value | None
+    x_scale: Value | None = None
 
 
 def boundary_of(model: Model, graph: Graph, cell: Cell) -> Boundary:
     """Looks up the boundary values of `cell` in `graph` and the graphs around it."""
-    names = {cell.x, cell.sequence_lens, cell.initial_h, cell.initial_c, cell.y, cell.y_h, cell.y_c} - {None, ""}
+    x_scale = cell.x_scale if isinstance(cell, IntegerCell) else None
+    names = {cell.x, x_scale, cell.sequence_lens, cell.initial_h, cell.initial_c, cell.y, cell.y_h, cell.y_c} - {None, ""}
     table: dict[str, Value] = {}
     for candidate in [model.graph, graph]:
         for node in candidate.nodes:
@@ -45,5 +48,6 @@ def boundary_of(model: Model, graph: Graph, cell: Cell) -> Boundary:
     x = get(cell.x)
     assert x is not None
     return Boundary(
-        x, get(cell.sequence_lens), get(cell.initial_h), get(cell.initial_c), get(cell.y), get(cell.y_h), get(cell.y_c)
-    )
+        x, get(cell.sequence_lens), get(cell.initial_h), get(cell.initial_c), get(cell.y), get(cell.y_h), get(cell.y_c),
+        get(x_scale),
+    )  # fmt: skip

@@ -10,13 +10,18 @@ import numpy.typing as npt
 
 from rnnqc.cells.base import Cell
 from rnnqc.cells.stages import QuantizedCell, points_of
-from rnnqc.formats.format import Format, FormatError
-from rnnqc.formats.point_format import CHAINED, ROWS, STATIC, PointFormat
+from rnnqc.formats.format import Format, FormatError, IntegerFormat
+from rnnqc.formats.packing import BYTE_BITS
+from rnnqc.formats.point_format import CHAINED, EMBEDDED, ROWS, STATIC, PointFormat
 from rnnqc.ir import CELL_TAG, Graph, Model, Node, Value, constant_array, graph_info, info, maker_of
 from rnnqc.passes.cells.boundary import boundary_of
 from rnnqc.passes.graph.nodes.quant_operators import CELL_OP
 from rnnqc.passes.graph.values.constant_expressions import Constants
+from rnnqc.passes.graph.values.embedding_rows import EmbeddingRows, embedding_rows
 from rnnqc.passes.graph.values.layout_ops import sources_of
+
+ROW_FORMAT = IntegerFormat(BYTE_BITS, True, narrow=True)
+"""The format of an embedding's int8 rows."""
 
 
 def parameters_of(model: Model, cell: Cell) -> dict[str, npt.NDArray[np.float32]]:
@@ -73,6 +78,21 @@ def taken_format(value: Value, mode: str | None, bits: int) -> Format | None:
     return given if given is not None and given.bits <= bits else None
 
 
+def taken_rows(graph: Graph, cell: Cell, x: Value, mode: str | None, bits: int | None) -> EmbeddingRows | None:
+    """Returns the int8 rows of an embedding that a chaining input takes instead of a per-row dynamic scale of 8 bits.
+
+    Args:
+        graph: The graph that contains the cell.
+        cell: The cell.
+        x: Its input.
+        mode: The mode that the recipe asks for.
+        bits: The width that the recipe asks for.
+    """
+    found = embedding_rows(x) if mode == ROWS and bits == BYTE_BITS else None
+    is_here = found is not None and any(n is found.rows for n in graph.nodes)
+    return found if found is not None and is_here and found.width == cell.input_size else None
+
+
 def _dequantized_format(value: Value) -> Format | None:
     node = maker_of(value)
     if node is None or node.op != "DequantizeLinear" or len(node.inputs) < 3:
@@ -94,7 +114,7 @@ def chain_input(model: Model, graph: Graph, cell: QuantizedCell, others: Mapping
     """Returns the cell with its input in the number format of the input's sources, if it accepts that.
 
     That is the format of hidden states of other cells; or, instead of a per-row dynamic scale, that of a
-    DequantizeLinear in a model trained with quantizers, if it has no more bits.
+    DequantizeLinear in a model trained with quantizers, if it has no more bits, or that of an embedding's int8 rows.
 
     Args:
         model: The model.
@@ -109,6 +129,8 @@ def chain_input(model: Model, graph: Graph, cell: QuantizedCell, others: Mapping
     given = taken_format(x, point.mode, point.format.bits)
     if given is not None:
         return cell.with_point("input", PointFormat.of(given, chain=True, on_grid=True))
+    if taken_rows(graph, cell, x, point.mode, point.format.bits) is not None:
+        return cell.with_point("input", PointFormat(point.bits, ROW_FORMAT, EMBEDDED, chain=True))
     found = chain_sources(model, x)
     if not found:
         return cell

@@ -175,10 +175,18 @@ class Loop:
 
     def sequence(self, b: Builder) -> Value:
         """Returns the input of all steps of the loop `[T,B,I]`, reversed for a reverse cell with lengths."""
-        x, lens = self.at.x, self.at.sequence_lens
+        return self._of_all_steps(b, self.at.x, "x")
+
+    def scales(self, b: Builder) -> Value:
+        """Returns the scales of rows that come with the input of all steps, `[T,B,1]`, in the same order."""
+        assert self.at.x_scale is not None
+        return self._of_all_steps(b, self.at.x_scale, "x.scale")
+
+    def _of_all_steps(self, b: Builder, given: Value, name: str) -> Value:
+        lens = self.at.sequence_lens
         if self.steps is not None:
-            x = b.op("Slice", [x, b.i64([0]), self.steps, b.i64([0])], "x.until_longest")
-        return x if lens is None or not self.cell.reverse else reversed_sequence(b, x, lens)
+            given = b.op("Slice", [given, b.i64([0]), self.steps, b.i64([0])], f"{name}.until_longest")
+        return given if lens is None or not self.cell.reverse else reversed_sequence(b, given, lens)
 
     def shape(self, b: Builder, name: str) -> list[Value]:
         """Returns the numbers of steps and of rows for a Reshape, as parts for a Concat.

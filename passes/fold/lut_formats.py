@@ -11,11 +11,12 @@ from rnnqc.cells.activations import RELU_TABLE, TABLE
 from rnnqc.cells.base import CELL
 from rnnqc.cells.equations import RESET_HIDDEN
 from rnnqc.cells.lut_numbers import STATE_LIMIT
+from rnnqc.cells.operator_version import ROW_CODES
 from rnnqc.cells.stages import QuantizedCell
 from rnnqc.cells.vitis_tables import VITIS
 from rnnqc.errors import NotHandled
 from rnnqc.formats.format import Format
-from rnnqc.formats.point_format import CHAINED, ROWS
+from rnnqc.formats.point_format import CHAINED, EMBEDDED, ROWS
 from rnnqc.formats.rounding import Rounding
 from rnnqc.formats.scales import is_power_of_two
 from rnnqc.passes.formats.point_format import INDEX_BITS, cell_is_bounded
@@ -32,8 +33,8 @@ class ValueFormat:
     """Conversion of a value that weights multiply to unsigned integers.
 
     Attributes:
-        mode: "static", "codes" (another cell supplies quantized values) or "dynamic_row".
-        scale: Real value of one LSB; 0 for per-row dynamic scales, and for an absent value.
+        mode: "static", "codes" (another cell supplies quantized values), "dynamic_row" or `ROW_CODES`.
+        scale: Real value of one LSB; 0 for scales of rows, and for an absent value.
         zero_point: The quantized value of 0.
         bits: 8 or 16.
     """
@@ -128,6 +129,8 @@ def _weight_format(cell: QuantizedCell, name: str) -> Format:
 def _value_format(cell: QuantizedCell, name: str) -> ValueFormat:
     """The conversion of `name`, which weights multiply, to integers."""
     point, held = cell.points[name], cell.points[name].format
+    if point.mode == EMBEDDED:
+        return ValueFormat(ROW_CODES, 0.0, 2 ** (point.integers.bits - 1), point.integers.bits)
     if held is None or held.bits not in (8, 16) or held.signed or held.rounding is not Rounding.HALF_EVEN:
         found = "float" if held is None else f"{point.bits} bits, signed = {held.signed}, {held.rounding.value}"
         raise NotHandled(

@@ -14,7 +14,7 @@ from rnnqc.cells.base import Cell
 from rnnqc.cells.equations import RESET_HIDDEN
 from rnnqc.errors import CompileError
 from rnnqc.formats.format import Format
-from rnnqc.formats.point_format import FLOAT, ROWS, PointFormat
+from rnnqc.formats.point_format import EMBEDDED, FLOAT, ROWS, PointFormat
 from rnnqc.passes.cells.float_step import ACCUMULATORS
 from rnnqc.passes.constant_checks import Findings
 from rnnqc.passes.graph.flat.flat_model import FlatModel
@@ -85,14 +85,14 @@ def check_quantizers(findings: Findings, flat: FlatModel, cell: Cell, points: Po
         written.add(name)
         if name in ACCUMULATORS:
             _check_accumulator(findings, flat, quantizer, cell, points)
-        elif not point.is_quantized:
+        elif not point.is_quantized or point.mode == EMBEDDED:
             findings.word(f"quantizer of {what}", "there", "not there", node=quantizer.made)
         elif point.mode == ROWS:
             _check_rows(findings, flat, quantizer, what, point)
         else:
             check_static(findings, flat, quantizer, what, point.complete)
     for name, point in points.items():
-        if point.is_quantized and name not in ("bias", *WEIGHTS) and name not in written:
+        if point.is_quantized and point.mode != EMBEDDED and name not in ("bias", *WEIGHTS) and name not in written:
             findings.word(f"quantizer of {cell.name}.{name}", "missing", "there", node=cell.name)
 
 

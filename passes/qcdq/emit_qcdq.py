@@ -17,7 +17,7 @@ from rnnqc.cells.equations import RESET_HIDDEN
 from rnnqc.cells.stages import QuantizedCell
 from rnnqc.errors import CompileError
 from rnnqc.formats.format import Format, IntegerFormat
-from rnnqc.formats.point_format import FLOAT, PointFormat
+from rnnqc.formats.point_format import EMBEDDED, FLOAT, PointFormat
 from rnnqc.formats.rounding import Rounding
 from rnnqc.ir import Value
 from rnnqc.ir.builder import Builder
@@ -57,7 +57,7 @@ def qcdq_quantizer(cell: QuantizedCell, weights: Mapping[str, QuantizedWeight]) 
         if point in ACCUMULATORS:
             return emit_accumulator(b, point, value, cell)
         held = points.get(ALIASES.get(point, point), FLOAT).format
-        if held is None:
+        if held is None or points[ALIASES.get(point, point)].mode == EMBEDDED:
             return value
         if not isinstance(held, Format):
             emit = emit_unsigned_row_fake_quant if point == "input" else emit_row_fake_quant

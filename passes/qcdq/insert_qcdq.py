@@ -31,6 +31,7 @@ from rnnqc.passes.cells.cell_graphs import (
     parameters_of,
     replace_cell,
     taken_format,
+    taken_rows,
 )
 from rnnqc.passes.cells.float_arithmetic import FloatArithmetic
 from rnnqc.passes.cells.loop_driver import emit_cell
@@ -71,7 +72,8 @@ class InsertQcdq(Pass):
 
     * A point whose `bits` are none stays float; a cell with no quantized point is unchanged.
     * A layer's input that consists only of hidden states of other cells, moved by Squeeze, Transpose, Reshape, Concat
-      and the like, gets their number format: the quantized values can pass unchanged (recipe key `chain`).
+      and the like, gets their number format: the quantized values can pass unchanged (recipe key `chain`). So does one
+      that consists of the int8 rows of an embedding, instead of a scale for each row: it needs no quantizer.
     * Fix positions between which hardware cannot shift are lowered, with a note (recipe key `shift_limits`).
     """
 
@@ -306,7 +308,8 @@ class InsertQcdq(Pass):
             if not wanted(settings) or seen is None or "W" not in (arrays := parameters_of(model, cell)):
                 continue
             x = boundary_of(model, graphs[cell.name], cell).x
-            taken = taken_format(x, settings.get("mode"), settings["bits"])
+            asked = settings.get("mode"), settings["bits"]
+            taken = taken_format(x, *asked) or taken_rows(graphs[cell.name], cell, x, *asked)
             if settings.get("chain") and (taken is not None or chain_sources(model, x)):
                 continue
             widths = settings["bits"], recipe.settings(f"{cell.name}.W.weight").get("bits")

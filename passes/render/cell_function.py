@@ -122,7 +122,7 @@ def cell_function(model: Model, site: CellSite) -> CellFunction:
             inner[name] = head.op("Squeeze", [formal[name], head.i64([axis])], f"{name}.without_direction")
     at = Boundary(
         inner["X"], inner.get("sequence_lens"), inner.get("initial_h"), inner.get("initial_c"),
-        inner.get("Y"), inner.get("Y_h"), inner.get("Y_c"),
+        inner.get("Y"), inner.get("Y_h"), inner.get("Y_c"), inner.get("X_scale"),
     )  # fmt: skip
     w = Operands(**{k: v for k, v in inner.items() if k in OPERANDS})
     emitted = emit_integer(

@@ -11,7 +11,7 @@ from rnnqc.cells.base import Cell
 from rnnqc.cells.stages import IntegerCell, QuantizedCell
 from rnnqc.errors import NotHandled, Outcome, Remark
 from rnnqc.evaluation.numerics import Lossy
-from rnnqc.formats.point_format import CHAINED
+from rnnqc.formats.point_format import CHAINED, EMBEDDED
 from rnnqc.ir import Constant, Graph, Model, Node, Value, Variable, constant_array
 from rnnqc.ir.builder import Builder
 from rnnqc.passes.base import Pass, PassInfo, PassResult
@@ -22,6 +22,7 @@ from rnnqc.passes.fold.fold_fixed_point import FoldedFixedPoint
 from rnnqc.passes.fold.fold_lut import FoldedLut, with_zero_point_rows
 from rnnqc.passes.fold.integer_forms import Folded, integer_form, is_within, with_own_codes, without_long_codes
 from rnnqc.passes.fold.integer_operands import Operands, names_of
+from rnnqc.passes.graph.values.embedding_rows import embedding_rows
 from rnnqc.passes.graph.values.layout_ops import MOVERS
 from rnnqc.passes.invariants import Property
 from rnnqc.passes.qcdq.insert_qcdq import USUAL_BITS
@@ -43,6 +44,8 @@ class FoldScales(Pass):
     * If a layer reads the quantized hidden states of other layers, the quantized values pass through copies of the
       operators between them, without conversion to float. 16-bit values do not pass: the layer quantizes the float
       hidden states again, to the same values.
+    * If a layer reads the int8 rows of an embedding, it takes these and their scales. Operators that move the rows move
+      the indices instead.
     """
 
     info = PassInfo(
@@ -79,6 +82,7 @@ class FoldScales(Pass):
                 remarks += self._of_coarse_gates(model, graphs[cell.name], cell)
         tables = Tables(model)
         codes: dict[str, Value] = {}
+        rows: dict[int, tuple[Value, Value]] = {}
         sites: list[tuple[QuantizedCell, Graph, Boundary]] = []
         for cell in [c for c in cells if c.name in folded]:
             graph = graphs[cell.name]
@@ -91,6 +95,9 @@ class FoldScales(Pass):
                 else:
                     cell = with_own_codes(cell)
                     folded[cell.name] = _fold(model, graph, cell)
+            elif cell.points["input"].mode == EMBEDDED:
+                x, x_scale = rows_behind(model, graph, cell, at.x, rows)
+                at, cell = replace(at, x=x, x_scale=x_scale), replace(cell, x=x.name)
             sites.append((cell, graph, at))
         for cell, graph, at in sites:
             operands = integer_operands(model, graph, cell, folded[cell.name], tables, self.dispatch)
@@ -100,7 +107,8 @@ class FoldScales(Pass):
                 model, graph, cell, emit_integer(model, cell, numbers, at, operands, target, dispatch=self.dispatch)
             )
             y_codes = target.name if target is not None else None
-            model.cells[cell.name] = IntegerCell.of_quantized(cell, numbers, names_of(operands), y_codes)
+            x_scale = at.x_scale.name if at.x_scale is not None else None
+            model.cells[cell.name] = IntegerCell.of_quantized(cell, numbers, names_of(operands), y_codes, x_scale)
         widths = [p.bits for c, _, _ in sites for p in c.points.values() if p.bits is not None]
         usual = all(bits >= USUAL_BITS for bits in widths)
         return PassResult(bool(sites), tuple(remarks), {"cells": len(sites)}, Lossy(20.0) if usual else None)
@@ -204,6 +212,19 @@ def integer_operands(
         P=add("P", folded.P) if folded.P is not None else None,
         hidden_bias=add("hidden_bias", folded.hidden_bias) if folded.hidden_bias is not None else None,
     )
+
+
+def rows_behind(
+    model: Model, graph: Graph, cell: Cell, x: Value, known: dict[int, tuple[Value, Value]]
+) -> tuple[Value, Value]:
+    """Returns the int8 rows of an embedding that `x` consists of, and their scales; adds them to `known`."""
+    if id(x) not in known:
+        found = embedding_rows(x)
+        assert found is not None
+        builder = Builder(model, prefix=f"{cell.name}/input")
+        known[id(x)] = found.codes(builder)
+        model.insert_nodes_after(graph, found.rows, builder.nodes)
+    return known[id(x)]
 
 
 def pass_codes(model: Model, graph: Graph, cell: Cell, x: Value, codes: dict[str, Value]) -> Value:

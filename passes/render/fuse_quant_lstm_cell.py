@@ -136,7 +136,8 @@ def _site(model: Model, graph: Graph, cell: IntegerCell) -> CellSite:
     operands = {k: model.initializer(n, graph) or model.find(n) for k, n in cell.operands.as_dict().items()}
     codes = model.find(cell.y_codes) if cell.y_codes is not None else None
     inputs: dict[str, Value | None] = {
-        **operands, "X": at.x, "sequence_lens": at.sequence_lens, "initial_h": at.initial_h, "initial_c": at.initial_c,
+        **operands, "X": at.x, "X_scale": at.x_scale, "sequence_lens": at.sequence_lens, "initial_h": at.initial_h,
+        "initial_c": at.initial_c,
     }  # fmt: skip
     made = {"Y": at.y, "Y_h": at.y_h, "Y_c": at.y_c, "Y_codes": codes}
     outputs = {n: made[n] for n in fused_outputs(cell.type)}

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from rnnqc.cells.fixed_point_numbers import FIXED_POINT, FIXED_POINT32, quantizers_of
-from rnnqc.cells.packed_weights import PACKED_DEFAULTS, VERSION
+from rnnqc.cells.operator_version import VERSION
+from rnnqc.cells.packed_weights import PACKED_DEFAULTS
 from rnnqc.cells.types import CellType
 
 FIXED_POINT_ARITHMETICS = (FIXED_POINT, FIXED_POINT32)

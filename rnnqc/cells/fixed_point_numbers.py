@@ -10,7 +10,7 @@ import numpy as np
 
 from rnnqc.cells.base import Cell
 from rnnqc.cells.equations import RESET_HIDDEN, RESET_PRODUCT
-from rnnqc.cells.packed_weights import version_of
+from rnnqc.cells.operator_version import version_of
 from rnnqc.cells.types import LSTM, CellType
 from rnnqc.formats.format import Format
 from rnnqc.formats.rounding import Rounding

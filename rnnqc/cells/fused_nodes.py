@@ -16,7 +16,7 @@ _NO_KERNEL = "_x"
 _INPUTS = (
     "X", "W", "R", "x_multiplier", "h_multiplier", "B", "gate_table", "cell_table",
     "sequence_lens", "initial_h", "initial_c", "P", "W_zero_point", "R_zero_point",
-    "W_group_multiplier", "R_group_multiplier",
+    "W_group_multiplier", "R_group_multiplier", "X_scale",
 )  # fmt: skip
 
 

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from rnnqc.cells.base import Cell
-from rnnqc.cells.packed_weights import version_of
+from rnnqc.cells.operator_version import ROW_CODES, version_of
 
 STATE_LIMIT = 2.0**60
 """The largest magnitude of a state: every intermediate value stays finite."""
@@ -20,9 +20,9 @@ class LutNumbers:
     """The scalars of the integer form of one cell; JSON-ready.
 
     Attributes:
-        x_mode: "dynamic_row", "static" or "codes".
+        x_mode: "dynamic_row", "static", "codes" or "row_codes".
         x_scale: Scale of a static input.
-        x_zero_point: Zero point of the input's quantized values.
+        x_zero_point: Zero point of the input's quantized values, as the matmul reads them.
         h_mode: "static" or "dynamic_row".
         h_scale: Scale of static quantized hidden states.
         h_zero_point: Zero point of the quantized hidden states.
@@ -87,6 +87,11 @@ class LutNumbers:
     reset_zero_point: int = 128
     h_bound: float = 0.0
     h_is_data: bool = True
+
+    @property
+    def takes_row_codes(self) -> bool:
+        """Whether the input is int8 rows of an embedding, with a scale each."""
+        return self.x_mode == ROW_CODES
 
     @property
     def cell_is_wide(self) -> bool:

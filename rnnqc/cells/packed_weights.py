@@ -6,13 +6,6 @@ from typing import Any, Protocol
 
 from rnnqc.formats.packing import NIBBLE_BITS
 
-VERSION = "operator_version"
-FEW_BITS_VERSION = 2
-"""Version of the operators from which packed weights may have 5 and 6 bits."""
-CODEBOOK_VERSION = 3
-"""Version of the operators from which groups of packed weights may have codebooks."""
-WIDE_VERSION = 4
-"""Version of the operators from which packed weights in groups may have columns of 8 bits."""
 PACKED_WIDTHS: dict[str, Any] = {"w_bits": NIBBLE_BITS, "r_bits": NIBBLE_BITS}
 CODEBOOKS: dict[str, Any] = {"w_codebook": 0, "r_codebook": 0}
 WIDE_COLUMNS: dict[str, Any] = {"w_wide_columns": 0, "r_wide_columns": 0}
@@ -54,12 +47,3 @@ class PackedNumbers(Protocol):
     @property
     def r_wide_columns(self) -> int:
         """The same for R."""
-
-
-def version_of(numbers: PackedNumbers) -> dict[str, int]:
-    """Returns the attribute that makes older libraries refuse what they cannot unpack; empty if they can."""
-    if numbers.w_wide_columns or numbers.r_wide_columns:
-        return {VERSION: WIDE_VERSION}
-    if numbers.w_codebook or numbers.r_codebook:
-        return {VERSION: CODEBOOK_VERSION}
-    return {} if numbers.w_bits == numbers.r_bits == NIBBLE_BITS else {VERSION: FEW_BITS_VERSION}

@@ -115,6 +115,7 @@ class IntegerCell(QuantizedCell):
         numbers: Its scalars.
         operands: Its constants.
         y_codes: Output value `[T,B,H]` of quantized hidden states, or None.
+        x_scale: The scales `[T,B,1]` of an input of int8 rows of an embedding, or None.
     """
 
     form: ClassVar[str] = "integer"
@@ -122,14 +123,20 @@ class IntegerCell(QuantizedCell):
     numbers: Numbers = field(kw_only=True)
     operands: OperandNames = field(kw_only=True)
     y_codes: str | None = field(kw_only=True)
+    x_scale: str | None = field(default=None, kw_only=True)
 
     @classmethod
     def of_quantized(
-        cls, cell: QuantizedCell, numbers: Numbers, operands: OperandNames, y_codes: str | None
+        cls,
+        cell: QuantizedCell,
+        numbers: Numbers,
+        operands: OperandNames,
+        y_codes: str | None,
+        x_scale: str | None = None,
     ) -> IntegerCell:
         """Returns the cell in integer arithmetic; its parameters are the operands of the same names."""
         held = _fields(cell, QuantizedCell) | {key: getattr(operands, key) for key in PARAMETERS}
-        return IntegerCell(**held, numbers=numbers, operands=operands, y_codes=y_codes)
+        return IntegerCell(**held, numbers=numbers, operands=operands, y_codes=y_codes, x_scale=x_scale)
 
     @property
     def outputs(self) -> list[str]:
@@ -168,7 +175,8 @@ class IntegerCell(QuantizedCell):
         known: dict[str, Any] = {k: new for k, v in made.operands.as_dict().items() if v == old}
         if known:
             made = replace(made, operands=replace(made.operands, **known))
-        return replace(made, y_codes=new) if made.y_codes == old else made
+        own: dict[str, Any] = {k: new for k in ("y_codes", "x_scale") if getattr(made, k) == old}
+        return replace(made, **own) if own else made
 
 
 @dataclass(frozen=True)

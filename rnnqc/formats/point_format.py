@@ -9,8 +9,10 @@ from typing import Any
 from rnnqc.formats.format import Format, IntegerFormat
 from rnnqc.formats.rounding import Rounding
 
-STATIC, ROWS, CHAINED = "static", "dynamic-row", "codes"
-"""Modes: constant scales; one scale for each row, computed at run time; quantized values of the layer before."""
+STATIC, ROWS, CHAINED, EMBEDDED = "static", "dynamic-row", "codes", "row-codes"
+"""Modes: constant scales; one scale for each row, computed at run time; quantized values of the layer before; quantized
+rows of an embedding, with the scales that they are stored with.
+"""
 WIDE_BITS = 8
 """Width in which weights in groups, and those with wide channels, are stored."""
 
@@ -22,9 +24,10 @@ class PointFormat:
     Attributes:
         bits: The width that the recipe requests; None: the point stays float.
         format: How values become integers: a `Format`, or an `IntegerFormat` where the scale is computed for each row
-            (mode "dynamic-row") or stored in other constants of a file. None: the point stays float, or `bits` is the
-            width of something that has no scale of its own (an accumulator, a table's argument).
-        mode: One of `STATIC`, `ROWS` and `CHAINED`; None without a format.
+            (mode "dynamic-row"), comes with each row (mode "row-codes") or is stored in other constants of a file.
+            None: the point stays float, or `bits` is the width of something that has no scale of its own (an
+            accumulator, a table's argument).
+        mode: One of `STATIC`, `ROWS`, `CHAINED` and `EMBEDDED`; None without a format.
         table: Activations: the kind of table.
         bound: Hidden states: the largest magnitude that activations allow, where the scale follows from it.
         chain: Input: whether the cell may read the quantized values of the layer before; None elsewhere.
@@ -120,7 +123,7 @@ class PointFormat:
                 "rounding": self.format.rounding.value,
                 "mode": self.mode,
             }
-            made |= {"axis": self.format.axis} if self.mode != ROWS else {}
+            made |= {"axis": self.format.axis} if self.mode not in (ROWS, EMBEDDED) else {}
             made |= {"scale": list(self.scale)} if self.scale else {}
             made |= {"zero_points": list(self.format.zero_points)} if self.format.zero_points else {}
         made |= {k: getattr(self, k) for k in ("table", "bound", "chain") if getattr(self, k) is not None}

@@ -36,6 +36,7 @@ from rnnqc.passes.pipeline import (
     rest_passes,
     rest_weight_passes,
 )
+from rnnqc.passes.rest.int8_weights import Int8Weights
 from rnnqc.passes.verify.reproducer import check_reproducer
 from rnnqc.proto.files import LARGEST_FILE
 from rnnqc.proto.given import Given
@@ -60,8 +61,8 @@ class Plan:
         is_asked_for: Whether a recipe, overrides or calibration data request a quantization.
         keeps_own: Whether the model brings its own quantization and keeps it.
         normal_form: The passes to the normal form.
-        passes: The passes after it.
-        rest_passes: After those, the passes for the weights around the recurrent layers.
+        passes: The passes after it, with those for embeddings.
+        rest_passes: After those, the passes for the other weights around the recurrent layers.
         output_passes: After those, the passes for outputs that become quantized.
         last_passes: After those, the passes for operators that only move elements.
         given: Properties that hold after the normal form.
@@ -143,14 +144,17 @@ def make_plan(source: Given, options: LowerOptions, tell: Callable[[str], None] 
         lengths = fixed_lengths(model)
     recipe = replace(recipe, rest=options.rest == REST_INT8)
     fold, scans = bool(options.dims or bound_values(model.metadata)), quantizes_custom_cells(recipe, form)
-    passes = own_passes(form, unroll) if keeps_own else recipe_passes(recipe, form, unroll, statistics)
+    weights = Int8Weights(recipe) if recipe.rest else None
+    passes = (
+        own_passes(form, unroll, weights) if keeps_own else recipe_passes(recipe, form, unroll, statistics, weights)
+    )
     return Plan(
         source, options, recipe, form, statistics, model, is_asked_for, keeps_own,
         normal_form=normal_form(
             keep_codes=keeps_own, fold=fold, remove_sorting=options.remove_sorting, scans=scans
         ),
         passes=[*passes, *(rest_weight_passes() if recipe.rest else [])],
-        rest_passes=rest_passes(recipe, form, statistics) if recipe.rest else (),
+        rest_passes=rest_passes(weights, recipe, form, statistics) if weights is not None else (),
         output_passes=output_passes(options.quantized_outputs) if options.quantized_outputs else (),
         last_passes=last_passes(form),
         given=EXPORTED if keeps_own else NORMAL_FORM,

@@ -23,9 +23,12 @@ from rnnqc.passes.analysis.elementwise_recurrences import ElementwiseRecurrence,
 from rnnqc.passes.analysis.exported_weights import ExportedWeight, exported_weights
 from rnnqc.passes.analysis.find_recurrent_nodes import RecurrentNode, recurrent_nodes
 from rnnqc.passes.analysis.rest_weights import RestWeight, rest_weights
+from rnnqc.passes.base import Pass
 from rnnqc.passes.graph.nodes.quant_operators import CELL_OP
 from rnnqc.passes.rest.int8_weights import chosen_weights
+from rnnqc.passes.rest.quantize_embeddings import QuantizeEmbeddings
 from rnnqc.passes.verify.pass_comparison import NOT_COMPARED
+from rnnqc.recipes.recipe import Recipe
 
 
 @dataclass
@@ -116,8 +119,10 @@ def run(plan: Plan, instruments: Sequence[Instrument] = (), tell: Tell = nothing
     exported = exported_weights(plan.model)
     model, results, warnings = _normalize(plan, at(FIND), reference)
     nodes, elementwise = recurrent_nodes(model), elementwise_recurrences(model)
-    results += PassManager(plan.passes, at(QUANTIZE), given=plan.given).run(model)
+    tables = _FloatTables(plan.recipe)
+    results += PassManager(plan.passes, [*at(QUANTIZE), tables], given=plan.given).run(model)
     rest = chosen_weights(model, plan.recipe) if plan.rest_passes else rest_weights(model)
+    rest = [*tables.stored, *(w for w in rest if all(w.value is not t.value for t in tables.stored))]
     results += PassManager(plan.rest_passes, at(REST), given=plan.given).run(model)
     rest_left = chosen_weights(model, plan.recipe) if plan.rest_passes else rest
     results += PassManager(plan.output_passes, at(WRITE), given=plan.given).run(model)
@@ -130,6 +135,32 @@ def run(plan: Plan, instruments: Sequence[Instrument] = (), tell: Tell = nothing
         model, cells, nodes, rest, rest_left, results, warnings, timing.seconds, verified, measured,
         elementwise, exported,
     )  # fmt: skip
+
+
+class _FloatTables(Instrument):
+    """Keeps the float weights that `QuantizeEmbeddings` stores as int8 rows, as they were before.
+
+    Args:
+        recipe: Its rules may leave weights float.
+
+    Attributes:
+        stored: These weights, with all operators that read them.
+    """
+
+    def __init__(self, recipe: Recipe) -> None:
+        self._recipe = recipe
+        self._before: list[RestWeight] = []
+        self.stored: list[RestWeight] = []
+
+    def before_pass(self, pass_: Pass, model: Model) -> None:
+        """Keeps the weights."""
+        if isinstance(pass_, QuantizeEmbeddings):
+            self._before = chosen_weights(model, self._recipe)
+
+    def after_pass(self, pass_: Pass, model: Model, result: PassResult) -> None:
+        """Keeps those of them that are stored now."""
+        self.stored += [w for w in self._before if any(u.path in result.stored for u in w.uses)]
+        self._before = []
 
 
 def _normalize(

@@ -72,7 +72,7 @@ def without_nan(values: npt.NDArray[Any]) -> FloatArray:
 
 def products(codes: CodeArray, zero_point: IntArray | int, weights: WholeArray) -> list[WholeArray]:
     """Returns the exact integer matmul; for 16-bit values two of them, of the high and of the low bytes."""
-    if codes.dtype == np.uint8:
+    if codes.dtype.itemsize == 1:
         return [_integer_product(codes, zero_point, weights)]
     halves = ((codes >> 8, zero_point >> 8), (codes & 255, zero_point & 255))
     return [_integer_product(half, zero, weights) for half, zero in halves]

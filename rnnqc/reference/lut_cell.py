@@ -15,6 +15,7 @@ import numpy.typing as npt
 from rnnqc.cells.attributes import FIXED_POINT_REQUIRED, LUT_REQUIRED, fixed_point_defaults, lut_defaults
 from rnnqc.cells.equations import RESET_HIDDEN
 from rnnqc.cells.fused_nodes import CONFIGURATION, PLACES
+from rnnqc.cells.operator_version import ROW_CODES
 from rnnqc.cells.types import CellType
 from rnnqc.reference.codes import (
     F32,
@@ -73,8 +74,11 @@ class LutCell(ReferenceCell):
         self._gates = lut_gates(type_.gates, self.attributes)
         self.W, self.R = (self._weights(key) for key in ("W", "R"))
         self.x_bits, self.h_bits = int(self.attributes["x_bits"]), int(self.attributes["h_bits"])
-        if not {self.x_bits, self.h_bits} <= {8, 16} or (self.x_bits == 16 and self.attributes["x_mode"] == "codes"):
+        mode = self.attributes["x_mode"]
+        if not {self.x_bits, self.h_bits} <= {8, 16} or (self.x_bits == 16 and mode in ("codes", ROW_CODES)):
             raise ValueError(f"{operator}: x_bits = {self.x_bits}, h_bits = {self.h_bits}, or a 16-bit input")
+        if (mode == ROW_CODES) != ("X_scale" in inputs):
+            raise ValueError(f"{operator}: X_scale belongs to x_mode = {ROW_CODES!r}")
 
     @property
     def blank_code(self) -> int | None:
@@ -124,6 +128,10 @@ class LutCell(ReferenceCell):
             self.note(f"input{ROW_SCALE}", scale)
             self.note(f"input{ZERO_POINT}", zero_points)
             sums = np.asarray(self.product("x.product", codes, zero_points, self.W) * scale)
+        elif mode == ROW_CODES:
+            codes, scale = x, self.inputs["X_scale"]
+            self.note(f"input{ROW_SCALE}", scale)
+            sums = np.asarray(self.product("x.product", codes, 0, self.W) * scale)
         else:
             zero_point = int(self.attributes["x_zero_point"])
             codes = x if mode == "codes" else code(without_nan(x), self.number("x_scale"), zero_point, self.x_bits)

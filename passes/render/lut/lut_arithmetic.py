@@ -92,7 +92,7 @@ class _Emitter:
         numbers: The scalars of the cell.
         w: Its constants.
         x_codes: Quantized values of the input, in one plane or two.
-        row_scale: The per-row dynamic scales of the input, or None.
+        row_scale: The scales of the input's rows, or None.
         bounded: An initial hidden state that may exceed the bound, or None.
     """
 
@@ -189,7 +189,8 @@ class _Emitter:
     def _projection(self, b: Builder, w: ByteWeights) -> Value:
         """Returns x W + B in units of pre-activations, `[T,B,GH]`."""
         numbers, wide = self.numbers, self.numbers.x_bits == WIDE_BITS
-        x_zero_point = 0 if self.row_scale is not None else numbers.x_zero_point
+        has_zero_points = self.row_scale is not None and not numbers.takes_row_codes  # of rows, in columns of the codes
+        x_zero_point = 0 if has_zero_points else numbers.x_zero_point
         x_zero_points = [x_zero_point >> 8, x_zero_point & 255] if wide else [x_zero_point]
         products = [
             w.product(b, codes, b.u8(z), f"x.product{plane}")

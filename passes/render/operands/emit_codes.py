@@ -26,15 +26,22 @@ def without_nan(b: Builder, value: Value, name: str) -> Value:
 
 
 def input_codes(b: Builder, loop: Loop, numbers: LutNumbers) -> tuple[Sequence[Value], Value | None]:
-    """Returns quantized values of the sequence and, for per-row dynamic scales, the scales `[T*B]`.
+    """Returns quantized values of the sequence and, for scales of rows, the scales `[T*B]`.
 
     With a scale and a zero point for each row, the quantized values are `[T*B,I+n]`: n columns hold the row's zero
     point and multiply rows of W that add up to minus its column sums (see `with_zero_point_rows`). Otherwise they are
-    `[T,B,I]`, without scales. 16-bit values are two planes, of high and low bytes.
+    `[T,B,I]`, without scales; those of an embedding `[T*B,I]`, with its scales and the zero point of the cell. 16-bit
+    values are two planes, of high and low bytes.
     """
     x = loop.sequence(b)
     if numbers.x_mode == "codes":
         return [x], None
+    if numbers.takes_row_codes:
+        # onnxruntime multiplies int8 by int8 slowly, or in a way that saturates.
+        floats = b.cast(x, np.float32, "x.codes.float")
+        codes = b.op("QuantizeLinear", [floats, b.f32(1.0), b.u8(numbers.x_zero_point)], "x.codes")
+        rows = b.op("Reshape", [codes, b.i64([-1, loop.cell.input_size])], "x.rows")
+        return [rows], b.op("Reshape", [loop.scales(b), b.i64([-1])], "x.scale")
     x = without_nan(b, x, "x")
     wide = numbers.x_bits == WIDE_BITS
     if numbers.x_mode == "static":

@@ -13,8 +13,10 @@ const Choices<Direction>& Directions() {
 }
 
 const Choices<CodeMode>& InputModes() {
-  static const Choices<CodeMode> choices = {
-      {"dynamic_row", CodeMode::kDynamicRow}, {"static", CodeMode::kStatic}, {"codes", CodeMode::kCodes}};
+  static const Choices<CodeMode> choices = {{"dynamic_row", CodeMode::kDynamicRow},
+                                            {"static", CodeMode::kStatic},
+                                            {"codes", CodeMode::kCodes},
+                                            {"row_codes", CodeMode::kRowCodes}};
   return choices;
 }
 

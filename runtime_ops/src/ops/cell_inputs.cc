@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <stdexcept>
 
+#include "cells/driver/row_format.h"
 #include "ops/packed_weights.h"
 
 namespace rnnqc {
@@ -16,7 +17,7 @@ const CellOperator kQuantLstmCell = {
     24,
     kGates,
     {"X", "W", "R", "x_multiplier", "h_multiplier", "B", "gate_table", "cell_table", "sequence_lens", "initial_h",
-     "initial_c", "P", "W_zero_point", "R_zero_point", "W_group_multiplier", "R_group_multiplier"},
+     "initial_c", "P", "W_zero_point", "R_zero_point", "W_group_multiplier", "R_group_multiplier", "X_scale"},
     4};
 
 const CellOperator kQuantGruCell = {
@@ -24,7 +25,7 @@ const CellOperator kQuantGruCell = {
     16,
     3,
     {"X", "W", "R", "x_multiplier", "h_multiplier", "B", "gate_table", "hidden_bias", "sequence_lens", "initial_h",
-     nullptr, nullptr, "W_zero_point", "R_zero_point", "W_group_multiplier", "R_group_multiplier"},
+     nullptr, nullptr, "W_zero_point", "R_zero_point", "W_group_multiplier", "R_group_multiplier", "X_scale"},
     3};
 
 const CellOperator kQuantRnnCell = {
@@ -32,7 +33,7 @@ const CellOperator kQuantRnnCell = {
     8,
     1,
     {"X", "W", "R", "x_multiplier", "h_multiplier", "B", "gate_table", nullptr, "sequence_lens", "initial_h", nullptr,
-     nullptr, "W_zero_point", "R_zero_point", "W_group_multiplier", "R_group_multiplier"},
+     nullptr, "W_zero_point", "R_zero_point", "W_group_multiplier", "R_group_multiplier", "X_scale"},
     3};
 
 namespace {
@@ -43,6 +44,14 @@ constexpr bool IsWeights(size_t input) { return input == kW || input == kR; }
 // Groups of rows that share a multiplier; negative if not known or if there are none.
 int64_t Groups(int64_t rows, int64_t group_size) {
   return rows < 0 || group_size == 0 ? -1 : GroupCount(rows, group_size);
+}
+
+void CheckRowScales(const float* scales, const Sizes& sizes) {
+  for (int64_t row = 0; row < sizes.time * sizes.batch; ++row) {
+    if (scales[row] >= 0 && scales[row] <= kLargestMagnitude) continue;
+    throw std::invalid_argument("input X_scale has " + std::to_string(scales[row]) + " for row " + std::to_string(row) +
+                                " of [T * B], expected 0 .. 2^60");
+  }
 }
 
 void CheckLengths(const int32_t* lens, const Sizes& sizes) {
@@ -75,6 +84,8 @@ Shape CellInputs::ExpectedShape(size_t input, const Sizes& s) const {
   switch (input) {
     case kX:
       return {s.time, s.batch, s.input};
+    case kXScale:
+      return {s.time, s.batch, 1};
     case kW:
       return {s.input, stored(s.packed_w, s.w_bits, s.w_wide_columns)};
     case kR:
@@ -115,6 +126,8 @@ std::string CellInputs::ShapeInWords(size_t input, const Sizes& s) const {
   switch (input) {
     case kX:
       return "[T, B, I]";
+    case kXScale:
+      return "[T, B, 1]";
     case kW:
       return "[I, " + stored(s.packed_w, s.w_bits, s.w_wide_columns) + "]";
     case kR:
@@ -151,7 +164,8 @@ Shape CellInputs::CheckedShape(size_t input, const OrtValue* value, const Sizes&
 }
 
 ort::ElementType CellInputs::ExpectedType(size_t input) const {
-  if (input == kX) return config_.x_mode == CodeMode::kCodes ? ort::kUint8 : ort::kFloat;
+  if (input == kX && config_.x_mode == CodeMode::kCodes) return ort::kUint8;
+  if (input == kX) return config_.x_mode == CodeMode::kRowCodes ? ort::kInt8 : ort::kFloat;
   return IsWeights(input) ? ort::kInt8 : OnlyType(input);
 }
 
@@ -203,6 +217,7 @@ void CellInputs::CheckDeclared(const ort::KernelInfo& info) {
   CheckWidth("R", sizes.packed_r, "r_bits", config_.r_bits);
   CheckGroups("W", sizes.packed_w, "w_group_size", config_.w_group_size, present_[kWGroupMultiplier]);
   CheckGroups("R", sizes.packed_r, "r_group_size", config_.r_group_size, present_[kRGroupMultiplier]);
+  CheckScales();
   CheckOutputs(info);
 }
 
@@ -245,6 +260,13 @@ void CellInputs::CheckGroups(const std::string& matrix, bool packed, const char*
     throw std::invalid_argument("input " + matrix + "_group_multiplier is present, but " + matrix +
                                 " is int8; expected packed weights (uint8)");
   }
+}
+
+void CellInputs::CheckScales() const {
+  const bool needed = config_.x_mode == CodeMode::kRowCodes;
+  if (present_[kXScale] == needed) return;
+  throw std::invalid_argument(std::string("input X_scale is ") + (needed ? "missing" : "present") +
+                              ", but attribute x_mode is " + (needed ? "" : "not ") + "\"row_codes\"");
 }
 
 void CellInputs::CheckOutputs(const ort::KernelInfo& info) {
@@ -298,6 +320,10 @@ Sizes CellInputs::Use(const OrtValue* const* inputs, int64_t input_size, CellArg
   args->batch = sizes.batch;
   if (config_.x_mode == CodeMode::kCodes) {
     args->x_codes = ort::DataOf<const uint8_t>(api_, inputs[kX]);
+  } else if (config_.x_mode == CodeMode::kRowCodes) {
+    args->x_rows = ort::DataOf<const int8_t>(api_, inputs[kX]);
+    args->x_scale = CheckedData<float>(kXScale, inputs, sizes);
+    CheckRowScales(args->x_scale, sizes);
   } else {
     args->x_float = ort::DataOf<const float>(api_, inputs[kX]);
   }

@@ -29,6 +29,7 @@ enum Input : size_t {
   kRZeroPoint,
   kWGroupMultiplier,
   kRGroupMultiplier,
+  kXScale,
   kUsedInputs,
   kInputCount = 20,
 };
@@ -137,6 +138,7 @@ class CellInputs {
   static void CheckWidth(const std::string& matrix, bool packed, const char* attribute, int64_t bits);
   static void CheckGroups(const std::string& matrix, bool packed, const char* attribute, int64_t group_size,
                           bool multipliers);
+  void CheckScales() const;
   void CheckOutputs(const ort::KernelInfo& info);
   float* StateOutput(ort::OrtKernelContext* context, size_t output, const Sizes& sizes) const;
   template <typename T>

@@ -11,8 +11,9 @@ namespace {
 
 // For every operator: the least value of the attribute operator_version, and its default.
 constexpr int64_t kOldestVersion = 1;
-// From 2 on packed weights may have 5 and 6 bits, from 3 on codebooks, from 4 on wide columns.
-constexpr int64_t kNewestVersion = 4;
+// From 2 on packed weights may have 5 and 6 bits, from 3 on codebooks, from 4 on wide columns; from 5 on cells may read
+// rows of an embedding.
+constexpr int64_t kNewestVersion = 5;
 
 }  // namespace
 

@@ -85,7 +85,9 @@ void ValidateCodes(const CellConfig& config) {
   CheckBits("h_bits", config.h_bits);
   if (config.x_mode == CodeMode::kCodes && config.x_bits != 8)
     FailAttribute("x_bits", config.x_bits, "8 for x_mode codes");
-  if (config.x_mode != CodeMode::kDynamicRow) CheckZeroPoint("x_zero_point", config.x_zero_point, config.x_bits);
+  if (config.x_mode == CodeMode::kRowCodes && config.x_bits != 8)
+    FailAttribute("x_bits", config.x_bits, "8 for x_mode row_codes");
+  if (!config.has_x_scales()) CheckZeroPoint("x_zero_point", config.x_zero_point, config.x_bits);
   CheckZeroPoint("h_zero_point", config.h_zero_point, config.h_bits);
   if (!(std::isfinite(config.h_bound) && config.h_bound >= 0)) {
     FailAttribute("h_bound", config.h_bound, "a finite number, 0 or more");
@@ -103,8 +105,9 @@ std::vector<GridUse> GridUses(const CellConfig& config, const std::vector<GridUs
 }
 
 void ValidateGrid(const CellConfig& config, const std::vector<GridUse>& uses) {
-  if (config.x_mode == CodeMode::kDynamicRow) {
-    FailAttribute("x_mode", "\"dynamic_row\"", "\"static\" or \"codes\" for arithmetic \"grid\"");
+  if (config.has_x_scales()) {
+    FailAttribute("x_mode", config.x_mode == CodeMode::kRowCodes ? "\"row_codes\"" : "\"dynamic_row\"",
+                  "\"static\" or \"codes\" for arithmetic \"grid\"");
   }
   const GridConfig& grid = config.grid;
   for (size_t i = 0; i < uses.size(); ++i) {

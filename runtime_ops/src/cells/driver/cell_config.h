@@ -12,7 +12,8 @@
 namespace rnnqc {
 
 enum class Direction { kForward, kReverse };
-enum class CodeMode { kDynamicRow, kStatic, kCodes };
+// kRowCodes: int8 rows of an embedding, with a scale each.
+enum class CodeMode { kDynamicRow, kStatic, kCodes, kRowCodes };
 // kGrid32: the arithmetic "grid" in binary32, with the bias after the sum of both products.
 enum class Arithmetic { kTables, kGrid, kGrid32 };
 
@@ -68,6 +69,8 @@ struct CellConfig {
   Arithmetic arithmetic = Arithmetic::kTables;
   GridConfig grid;
 
+  // Whether each row of the input has a scale.
+  bool has_x_scales() const { return x_mode == CodeMode::kDynamicRow || x_mode == CodeMode::kRowCodes; }
   bool is_grid() const { return arithmetic != Arithmetic::kTables; }
 };
 

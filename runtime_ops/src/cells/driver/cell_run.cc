@@ -53,7 +53,7 @@ AlignedArray<float> PackedColumns(const float* values, int64_t gates, int64_t hi
 // For rows with zero points of their own, start values belong to zero point 1 and are multiplied by the row's.
 
 PackedMatrix PackInputWeights(const CellConfig& config, const KernelTable& kernels, const Matrix& w) {
-  const bool rows = config.x_mode == CodeMode::kDynamicRow || config.x_bits == 16;
+  const bool rows = config.has_x_scales() || config.x_bits == 16;
   const int64_t zero_point = rows ? 1 : config.x_zero_point;
   return PackMatrix(Formats(kernels), Width::kMixed, w, static_cast<int32_t>(zero_point));
 }

@@ -63,6 +63,8 @@ struct CellArgs {
   int64_t batch;
   const float* x_float;    // [time, batch, input_size]: either this
   const uint8_t* x_codes;  // or this, for x_mode codes
+  const int8_t* x_rows;    // or this, for x_mode row_codes,
+  const float* x_scale;    // with these [time, batch]
   const float* gate_table;
   const float* cell_table;  // LSTM only
   int64_t cell_table_size;

@@ -20,6 +20,9 @@ constexpr int64_t kMaxDynamicInputSize = 65024;
 // Fewer input values than this are quantized by one thread.
 constexpr int64_t kSharedQuantization = 16 * 1024;
 
+// What turns int8 rows into unsigned codes.
+constexpr int32_t kRowZeroPoint = 128;
+
 // Scale and zero point of the unsigned quantized values of a row.
 struct RowFormat {
   float scale;

@@ -244,7 +244,7 @@ void SequenceRun::StartChunk() {
   } else {
     RunPhase(kQuantize);
   }
-  if (config_.x_mode == CodeMode::kDynamicRow) x_scale_max_ = *std::max_element(x_scale_, x_scale_ + chunk_rows_);
+  if (config_.has_x_scales()) x_scale_max_ = *std::max_element(x_scale_, x_scale_ + chunk_rows_);
 }
 
 // Rows of the chunk's steps before this one.
@@ -272,6 +272,13 @@ void SequenceRun::QuantizeInput(int64_t position, int64_t row) {
   }
   if (config_.x_mode == CodeMode::kCodes) {
     std::memcpy(codes, args_.x_codes + position * size, static_cast<size_t>(size));
+    return;
+  }
+  if (config_.x_mode == CodeMode::kRowCodes) {
+    const int8_t* x = args_.x_rows + position * size;
+    for (int64_t i = 0; i < size; ++i) codes[i] = static_cast<uint8_t>(x[i] + kRowZeroPoint);
+    x_zero_point_[row] = kRowZeroPoint;
+    x_scale_[row] = args_.x_scale[position];
     return;
   }
   const float* x = args_.x_float + position * size;
@@ -316,7 +323,7 @@ void SequenceRun::ProjectPlanes(int64_t begin, int64_t end, const Blocks& blocks
   }
   JoinArgs join = Join(packed_.w, x_acc_, end - begin, blocks.begin, blocks.end);
   join.zero_point = x_zero_point_ + 2 * begin;
-  if (config_.x_mode == CodeMode::kDynamicRow) join.row_scale = x_scale_ + begin;
+  if (config_.has_x_scales()) join.row_scale = x_scale_ + begin;
   join.multiplier = packed_.x_multiplier.data();
   join.bias = packed_.bias.data();
   join.p = p_ + begin * stride_;
@@ -328,7 +335,7 @@ void SequenceRun::ProjectRows(int64_t begin, int64_t end, const Blocks& blocks) 
   ProjectArgs project{};
   project.matmul = Matmul(packed_.w, x_codes_ + begin * stride, stride, end - begin, blocks.begin, blocks.end);
   project.matmul.descending = Descending();
-  if (config_.x_mode == CodeMode::kDynamicRow) {
+  if (config_.has_x_scales()) {
     project.row_scale = x_scale_ + begin;
     project.row_zero_point = x_zero_point_ + begin;
   }

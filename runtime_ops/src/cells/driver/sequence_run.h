@@ -104,7 +104,7 @@ class SequenceRun : public SequenceDriver {
   // The running step; written by the leader between phases.
   bool first_loses_ = false;  // whether codes of initial_h lose something that the first step takes
   float* p_step_ = nullptr;
-  float x_scale_max_ = 1.0f;  // of the running chunk's dynamic rows
+  float x_scale_max_ = 1.0f;  // of the running chunk's rows, where they have scales
 
   int32_t* acc_ = nullptr;
   uint8_t* h_[2] = {};
