@@ -175,10 +175,8 @@ def rest_points(model: Model, recipe: Recipe) -> list[str]:
     """
     if not recipe.rest:
         return []
-    stored = [
-        f"{safe_name(f'{path}{display_name(n)}')}.weight" for path, g in model.paths() for n in g.nodes if reads_int8_rows(n)
-    ]
-    return [*stored, *points_of_weights(rest_weights(model))]
+    stored = [f"{path}{display_name(n)}" for path, g in model.paths() for n in g.nodes if reads_int8_rows(n)]
+    return [*(f"{safe_name(path)}.weight" for path in stored), *points_of_weights(rest_weights(model))]
 
 
 def points_of_weights(weights: Iterable[RestWeight]) -> list[str]:

@@ -27,7 +27,8 @@ class Boundary:
 def boundary_of(model: Model, graph: Graph, cell: Cell) -> Boundary:
     """Looks up the boundary values of `cell` in `graph` and the graphs around it."""
     x_scale = cell.x_scale if isinstance(cell, IntegerCell) else None
-    names = {cell.x, x_scale, cell.sequence_lens, cell.initial_h, cell.initial_c, cell.y, cell.y_h, cell.y_c} - {None, ""}
+    inputs = {cell.x, x_scale, cell.sequence_lens, cell.initial_h, cell.initial_c}
+    names = (inputs | {cell.y, cell.y_h, cell.y_c}) - {None, ""}
     table: dict[str, Value] = {}
     for candidate in [model.graph, graph]:
         for node in candidate.nodes:

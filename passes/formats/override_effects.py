@@ -14,7 +14,7 @@ from rnnqc.cells.base import Cell
 from rnnqc.counterparts import FORMATS, or_counterpart
 from rnnqc.errors import CompileError, UsageError
 from rnnqc.evaluation.numerics import same_bits
-from rnnqc.formats.point_format import CHAINED, ROWS, PointFormat
+from rnnqc.formats.point_format import CHAINED, EMBEDDED, ROWS, PointFormat
 from rnnqc.formats.rounding import Rounding
 from rnnqc.recipes.keys import KEYS_OF_RULES, RANGE_KEYS, Settings, keys_of
 from rnnqc.recipes.recipe import Points, Recipe
@@ -216,6 +216,8 @@ def _reason(key: str, point: str, made: Resolution, before: Settings, calibrated
         return f"it has the format of {s['same_as']!r} (same_as), unless same_as = none"
     if held.mode == CHAINED:
         return "it reads the quantized values of the layer before directly (chain), unless chain = false"
+    if held.mode == EMBEDDED:
+        return "it reads the quantized rows of the embedding directly (chain), unless chain = false"
     if held.on_grid:
         return "its values come quantized, in this format (chain), unless chain = false"
     if key == "bits" and s.get("table") and held.static is None:

@@ -51,6 +51,7 @@ _NAMES: Mapping[str, Mapping[str, Sequence[str]]] = {
     },
 }
 _WIDE_BITS = 16
+LARGEST_BYTE = 127
 
 
 def state_name(cell: Cell) -> str:
@@ -200,6 +201,9 @@ class CellSide:
             name, gate = self._places[port] or ("", None)
             if not name:
                 continue
+            if port == X:
+                feeds |= self._of_x(array)
+                continue
             fed = self._to_model(port, array)
             if gate is not None:  # gates side by side in one value
                 joint = feeds.setdefault(name, np.zeros((len(array), self._joint * self.cell.hidden_size), fed.dtype))
@@ -210,9 +214,9 @@ class CellSide:
 
     def _boundary(self, real: Mapping[str, Array], count: int) -> dict[str, Array]:
         """Returns feeds for the inputs of the cell that `real` does not give."""
-        cell, feeds = self.cell, {}
+        cell, feeds = self.cell, dict[str, Array]()
         if X not in real:
-            feeds[cell.x] = self._to_model(X, np.zeros((count, cell.input_size)))
+            feeds |= self._of_x(np.zeros((count, cell.input_size)))
         for name, port in ((cell.initial_h, "initial_h"), (cell.initial_c, "initial_c")):
             if name is not None:
                 has_axis = self._named(f"{port}.without_direction") is not None
@@ -223,8 +227,6 @@ class CellSide:
 
     def _to_model(self, port: str, array: Array) -> Array:
         factor, offset = self.units(port)
-        if port == X:
-            return self._codes_of_x(array) if self._takes_codes else self._in_time(array.astype(np.float32))
         if port == HIDDEN and not self.cell.type.reads_hidden:
             return self._carried(array)
         values = array * factor + offset
@@ -244,10 +246,22 @@ class CellSide:
         steps = cell.static_length if cell.reverse and cell.static_length and cell.initial_h else 1
         return np.repeat(array[np.newaxis], steps, axis=0)
 
-    def _codes_of_x(self, array: Array) -> Array:
-        e = encoding(self.cell, "input")
-        assert e is not None
-        return self._in_time((e.quantize(array).astype(np.int64) - e.minimum).astype(np.uint8))
+    def _of_x(self, array: Array) -> dict[str, Array]:
+        """Returns the feeds of the input: floats, quantized values, or int8 rows and powers of two as their scales."""
+        cell, e = self.cell, encoding(self.cell, "input")
+        if isinstance(cell, IntegerCell) and cell.x_scale is not None:
+            largest = np.abs(array).max(axis=1, keepdims=True)
+            scale = 2.0 ** (np.floor(np.log2(np.where(largest == 0.0, 1.0, largest))) - 6)
+            made: dict[str, Array] = {
+                cell.x: np.rint(array / scale).astype(np.int8),
+                cell.x_scale: scale.astype(np.float32),
+            }
+        elif self._takes_codes:
+            assert e is not None
+            made = {cell.x: (e.quantize(array).astype(np.int64) - e.minimum).astype(np.uint8)}
+        else:
+            made = {cell.x: array.astype(np.float32)}
+        return {name: self._in_time(values) for name, values in made.items()}
 
     def _carried(self, array: Array) -> Array:
         """Returns the hidden state as the loop carries it: quantized, as multiples of the scale, or float."""

@@ -14,7 +14,7 @@ from rnnqc.cells.equations import RESET_HIDDEN
 from rnnqc.cells.lut_numbers import STATE_LIMIT
 from rnnqc.cells.stages import points_of
 from rnnqc.formats.format import Format
-from rnnqc.formats.point_format import CHAINED, FLOAT, ROWS
+from rnnqc.formats.point_format import CHAINED, EMBEDDED, FLOAT, ROWS
 from rnnqc.passes.fold.fold_lut import RESIDUAL_BITS
 from rnnqc.passes.formats.point_format import INDEX_BITS, stays_between_bounds
 from rnnqc.passes.verify.cell_sides import (
@@ -22,6 +22,7 @@ from rnnqc.passes.verify.cell_sides import (
     GATE,
     HIDDEN,
     INDEX,
+    LARGEST_BYTE,
     NEXT,
     OUTPUTS,
     PREACTIVATION,
@@ -147,6 +148,10 @@ class StepFeeds:
         """Returns operands of a matmul that quantize to the same values before and after."""
         rng, settings = self._rng, points_of(self.cell).get(point, FLOAT)
         e = encoding(self.cell, point)
+        if settings.mode == EMBEDDED:
+            values = rng.integers(-LARGEST_BYTE, LARGEST_BYTE + 1, (rows, columns)).astype(np.float64)
+            values[:, 0] = LARGEST_BYTE
+            return np.asarray(values * 2.0 ** rng.integers(-10, 3, (rows, 1)))
         if e is None or settings.mode == ROWS:
             return np.asarray(rng.normal(0, 1, (rows, columns)) * 10.0 ** rng.uniform(-2, 1, (rows, 1)))
         low, high = e.minimum - e.zero_point, e.maximum - e.zero_point

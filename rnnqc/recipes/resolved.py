@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from rnnqc.formats.point_format import STATIC, PointFormat
+from rnnqc.formats.point_format import CHAINED, EMBEDDED, STATIC, PointFormat
 from rnnqc.recipes.keys import RANGE_KEYS, Settings, keys_of
 from rnnqc.recipes.rules import Rule, pattern_of
 
@@ -38,7 +38,8 @@ class ResolvedPoint:
             return "given"
         mode = s.get("mode")
         if held.mode != STATIC:
-            return "quantized values of the layer before" if held.chain else "each row"
+            sources = {CHAINED: "quantized values of the layer before", EMBEDDED: "quantized rows of the embedding"}
+            return sources.get(held.mode or "", "each row")
         if mode in ("product", "bounded", "activation"):
             return {"product": "input and W", "bounded": "bound of the activations", "activation": "activation"}[mode]
         return f"range {s.get('range', 'min-max')}"

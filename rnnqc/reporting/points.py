@@ -17,7 +17,7 @@ from rnnqc.errors import CompileError
 from rnnqc.evaluation.numerics import decibels
 from rnnqc.formats.format import Format
 from rnnqc.formats.histogram import Histogram
-from rnnqc.formats.point_format import CHAINED, ROWS, PointFormat
+from rnnqc.formats.point_format import CHAINED, EMBEDDED, ROWS, PointFormat
 from rnnqc.formats.rounding import round_to_integer
 from rnnqc.reference.codes import dynamic_scale, quantize_rows
 from rnnqc.search.findings import Bars, PointEvidence
@@ -42,7 +42,7 @@ class FormatObserver:
     def __init__(self, name: str, point: PointFormat, limit: float = math.inf) -> None:
         self.name, self.point, self.limit = name, point, limit
         self.bits = point.bits or point.integers.bits
-        self.rows = point.mode == ROWS
+        self.rows = point.mode in (ROWS, EMBEDDED)
         self.encoding = None if self.rows else point.complete
         self.count = self.clipped = 0
         self.low, self.high = math.inf, -math.inf
@@ -74,7 +74,9 @@ class FormatObserver:
         rows = np.clip(rows, np.float32(-self.limit), np.float32(self.limit))
         wide = rows.astype(np.float64)
         if self.encoding is None:
-            made = _row_values(rows, self.bits, unsigned=self.name.endswith(".input"))
+            made = _row_values(
+                rows, self.bits, unsigned=not self.point.integers.signed and self.name.endswith(".input")
+            )
         else:
             made = self._static(rows, self.encoding)
         if stored is not None:
@@ -137,6 +139,8 @@ def _worded(point: PointFormat, bits: int, rows: bool, single: bool) -> str:
         return f"{kind}{wide}"
     if point.mode == CHAINED:
         return f"{kind}, chained"
+    if point.mode == EMBEDDED:
+        return f"{kind} rows of the embedding"
     return kind if single else f"{kind} per {'row' if rows else 'channel'}"
 
 

@@ -12,6 +12,7 @@ import onnx
 from onnx import TensorProto
 
 from rnnqc.cells.base import Cell
+from rnnqc.cells.operator_version import ROW_CODES
 from rnnqc.cells.stages import IntegerCell
 from rnnqc.data.feeds import Feeds
 from rnnqc.errors import CompileError, InternalError
@@ -139,8 +140,11 @@ def _rank(place: Place, name: str) -> int:
 def _kind(cell: Cell, name: str) -> int:
     if name == cell.sequence_lens:
         return int(TensorProto.INT32)
-    codes = {cell.y_codes, cell.x if cell.numbers.x_mode == "codes" else None} if isinstance(cell, IntegerCell) else {}
-    return int(TensorProto.UINT8 if name in codes else TensorProto.FLOAT)
+    if isinstance(cell, IntegerCell) and name == cell.x:
+        kinds = {"codes": TensorProto.UINT8, ROW_CODES: TensorProto.INT8}
+        return int(kinds.get(cell.numbers.x_mode, TensorProto.FLOAT))
+    is_codes = isinstance(cell, IntegerCell) and name == cell.y_codes
+    return int(TensorProto.UINT8 if is_codes else TensorProto.FLOAT)
 
 
 def stored_arrays(proto: onnx.ModelProto) -> dict[str, Array]:

@@ -60,7 +60,7 @@ class NativeSteps:
         node.attribute.extend(kept)
         names = input_names(cell.type)
         states = ["initial_h", "initial_c"] if cell.type.cell_state else ["initial_h"]
-        given = {*constants, "X", *states}
+        given = {*constants, "X", "X_scale", *states} - ({"X_scale"} if "X_scale" not in place.inputs else set())
         last = max(k for k, n in enumerate(names) if n in given)
         node.input.extend(n if n in given else "" for n in names[: last + 1])
         self._outputs = ["Y_h", "Y_c"][: len(states)]
@@ -71,17 +71,17 @@ class NativeSteps:
         self._graph, self._proto = graph, proto
         self._session: Any = None
 
-    def run(self, x: Array, states: Mapping[str, Array]) -> dict[str, Array]:
+    def run(self, x: Mapping[str, Array], states: Mapping[str, Array]) -> dict[str, Array]:
         """Runs one step on many rows.
 
         Args:
-            x: `[N,I]`.
+            x: `X` `[N,I]` and, if the operator takes them, `X_scale` `[N,1]`.
             states: `[N,H]` float32, by the names of the operator's inputs.
 
         Returns:
             `Y_h` and, of an LSTM, `Y_c`.
         """
-        given = {"X": x[None], **{n: np.asarray(states[n], np.float32) for n in self._states}}
+        given = {**{n: v[None] for n, v in x.items()}, **{n: np.asarray(states[n], np.float32) for n in self._states}}
         if self._session is None:
             for name, array in given.items():
                 kind = onnx.helper.np_dtype_to_tensor_dtype(array.dtype)
@@ -96,12 +96,12 @@ class NativeSteps:
         return run_session(self._session, given)
 
     def first_difference(
-        self, x: Array, tensors: Mapping[str, Tensor], states: Mapping[str, Array], backwards: bool
+        self, x: Mapping[str, Array], tensors: Mapping[str, Tensor], states: Mapping[str, Array], backwards: bool
     ) -> tuple[int, str] | None:
         """Returns the first step, in loop order, whose result differs from the specification, and the tensor.
 
         Args:
-            x: The operator's input `[n,B,I]` of these steps, in the order of their tensors.
+            x: The operator's inputs `X` `[n,B,I]` and `X_scale` of these steps, in the order of their tensors.
             tensors: The tensors of the specification.
             states: The states `[B,H]` before the first step of the loop.
             backwards: Whether the loop goes from the last step to the first.
@@ -111,9 +111,9 @@ class NativeSteps:
         for name, values in real.items():
             begin = np.asarray(states[name], np.float32)[None]
             entering[name] = np.concatenate([values[1:], begin] if backwards else [begin, values[:-1]])
-        count, batch = x.shape[:2]
+        count, batch = x["X"].shape[:2]
         flat = {n: v.reshape(count * batch, -1) for n, v in entering.items()}
-        results = self.run(x.reshape(count * batch, -1), flat)
+        results = self.run({n: v.reshape(count * batch, -1) for n, v in x.items()}, flat)
         for t in reversed(range(count)) if backwards else range(count):
             for output, name, point in zip(self._outputs, self._states, ("hidden.value", "cell_state"), strict=False):
                 got = results[output].reshape(count, batch, -1)[t] + np.float32(0)

@@ -96,7 +96,11 @@ def _place(model: Model, cell: QuantizedCell, nodes: Sequence[onnx.NodeProto], k
         made = {o for n in nodes for o in n.output}
         inputs = {i: i for n in nodes for i in sorted(reads(n)) if i not in made}
     else:
-        data = {"X": cell.x, **{n: getattr(cell, n) for n in ("sequence_lens", "initial_h", "initial_c")}}
+        data = {
+            "X": cell.x,
+            "X_scale": cell.x_scale,
+            **{n: getattr(cell, n) for n in ("sequence_lens", "initial_h", "initial_c")},
+        }
         inputs = {k: n for k, n in {**data, **cell.operands.as_dict()}.items() if n is not None}
     results = {
         "Y": cell.y,

@@ -203,7 +203,7 @@ def _table_formats(cell: IntegerCell, n: LutNumbers, constants: Mapping[str, Arr
     x_scale = (cell.points["input"].scale or (0.0,))[0] if n.x_mode == "codes" else n.x_scale
     made = {
         **_product_formats(cell, units, np.float64),
-        "input": _Format(F32(x_scale), n.x_zero_point),
+        "input": _Format(F32(x_scale), 0 if n.takes_row_codes else n.x_zero_point),
         **dict.fromkeys(("hidden.previous", "hidden"), _Format(F32(n.h_scale), n.h_zero_point)),
         RESET_HIDDEN: _Format(F32(n.reset_scale), n.reset_zero_point),
         "cell_state": _Format(F32(n.cell_scale), integers=np.int64),

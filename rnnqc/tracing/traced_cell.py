@@ -24,7 +24,8 @@ from rnnqc.tracing.recorded import RecordedTensors, Recording
 from rnnqc.tracing.tensors import Tensor
 
 Array = npt.NDArray[Any]
-DATA = ("X", "sequence_lens", "initial_h", "initial_c")
+SEQUENCES = ("X", "X_scale")
+DATA = (*SEQUENCES, "sequence_lens", "initial_h", "initial_c")
 """The operator's inputs that are not constants."""
 CHUNK_BYTES = 2**24
 _TENSORS_OF_A_STEP = 10
@@ -60,7 +61,7 @@ class TracedCell:
         with self._as_written():
             cell = reference(self.cell.type, {**run.inputs, **self._operands}, self.place.attributes, recording)
             order = Order(reverse, lens, cell.time)
-            x = order.loop(run.inputs["X"])
+            x = {n: order.loop(run.inputs[n]) for n in SEQUENCES if n in run.inputs}
             cell.advance(0)
             in_front = [t.each(order.loop) for t in tensors.of(recording.sequences)]
         size = cell.time if reverse and lens is not None else _chunk_steps(cell)
@@ -75,7 +76,7 @@ class TracedCell:
             part = slice(cell.time - last, cell.time - first) if backwards else slice(first, last)
             piece = {t.name: t for t in (*(t.at(part) for t in in_front), *made)}
             if self._native is not None:
-                self._check_steps(part.start, x[part], piece, states, backwards)
+                self._check_steps(part.start, {n: v[part] for n, v in x.items()}, piece, states, backwards)
                 states = self._native.left(piece, backwards)
             if backwards:
                 pieces.append((part.start, piece))
@@ -111,7 +112,12 @@ class TracedCell:
         return {n: run.inputs.get(n, np.zeros(shape, np.float32)).reshape(shape) for n in names}
 
     def _check_steps(
-        self, first: int, x: Array, tensors: Mapping[str, Tensor], states: Mapping[str, Array], backwards: bool
+        self,
+        first: int,
+        x: Mapping[str, Array],
+        tensors: Mapping[str, Tensor],
+        states: Mapping[str, Array],
+        backwards: bool,
     ) -> None:
         """Compares the native kernel with the reference in each step."""
         assert self._native is not None

@@ -98,7 +98,13 @@ def _dequantized_rows(product: Node | None) -> EmbeddingRows | None:
     if rows.op != "Gather" or rows.domain or attribute(rows, "axis", 0) != 0 or rows.inputs[1] is not scales.inputs[1]:
         return None
     table, scale = constant_array(rows.inputs[0]), _stored(scales.inputs[0])
-    if table is None or table.dtype != np.int8 or table.ndim != 2 or scale is None or float(scale.max()) > LARGEST_SCALE:
+    if (
+        table is None
+        or table.dtype != np.int8
+        or table.ndim != 2
+        or scale is None
+        or float(scale.max()) > LARGEST_SCALE
+    ):
         return None
     return EmbeddingRows(rows, scales)
 
