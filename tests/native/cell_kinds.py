@@ -12,7 +12,7 @@ from rnnqc.cells.types import CELL_TYPES
 from tests.native import quant_gru_cases
 from tests.native.grid_cases import byte_grid_case, plain_grid_case
 from tests.native.quant_gru_cases import GRU, RNN
-from tests.native.quant_lstm_cases import Case, pack_at_random, table_case
+from tests.native.quant_lstm_cases import Case, embedding_rows, pack_at_random, table_case
 
 Make = Callable[..., Case]
 """Of numbers of steps, rows, inputs and units, and a seed."""
@@ -39,6 +39,17 @@ def _wide(kind: str, *sizes: int) -> Case:
         case.attributes |= {"reset_scale": 1 / 32767, "reset_zero_point": 32000}
     case.inputs["h_multiplier"] = case.inputs["h_multiplier"] / np.float32(256)
     case.outputs = case.outputs[:-1]
+    return case
+
+
+def _of_rows(kind: str, *sizes: int) -> Case:
+    """Inputs of int8 rows of an embedding, with scales of usual size."""
+    case = TABLES[kind](*sizes)
+    rng = np.random.default_rng(1)
+    shape = case.inputs["X"].shape
+    case.inputs["X"] = rng.integers(-127, 128, shape, dtype=np.int8)
+    case.inputs["X_scale"] = (10.0 ** rng.uniform(-2.3, -1.7, (*shape[:2], 1))).astype(np.float32)
+    case.attributes["x_mode"] = "row_codes"
     return case
 
 
@@ -80,6 +91,7 @@ BOUNDED = [(kind, bits) for kind in TABLES for bits in (8, 16)]
 KINDS: dict[str, Make] = {
     **TABLES,
     **{f"{n} of 16 bits": partial(_wide, n) for n in TABLES},
+    **{f"{n} of embedding rows": partial(_of_rows, n) for n in ("LSTM", "GRU", "RNN")},
     "LSTM, fixed point as Brevitas": lambda *sizes: byte_grid_case(*sizes).node,
     **{f"{n}, fixed point of {b} bits": partial(_fixed_point, *c, b) for n, c in CELLS.items() for b in (8, 16)},
     **{f"{n} of {b} bits, states beyond the bound": partial(bounded_case, n, b) for n, b in BOUNDED},
@@ -130,6 +142,11 @@ def _codes(case: Case) -> None:
     case.attributes["x_mode"] = "codes"
 
 
+def _row_codes(case: Case) -> None:
+    case.inputs |= embedding_rows(np.random.default_rng(0), case.inputs["X"].shape)
+    case.attributes["x_mode"] = "row_codes"
+
+
 def _last_outputs_only(case: Case) -> None:
     case.outputs = case.outputs[1:-1]
 
@@ -143,6 +160,11 @@ def _packed(group_size: int) -> Change:
     return change
 
 
+def sequences(case: Case, part: Any) -> dict[str, Any]:
+    """A part of the inputs that are sequences, `[T,B,...]`."""
+    return {name: case.inputs[name][part] for name in ("X", "X_scale") if name in case.inputs}
+
+
 ANYWHERE: dict[str, Sequence[Change]] = {
     "plain": [],
     "lengths": [_lengths(0, 4, 1, 3), states],
@@ -152,6 +174,7 @@ ANYWHERE: dict[str, Sequence[Change]] = {
 OF_TABLES: dict[str, Sequence[Change]] = {
     "dynamic hidden, lengths": [_dynamic_hidden, _lengths(4, 3, 0)],
     "codes, last outputs": [_codes, _last_outputs_only],
+    "embedding rows of any scale, int4 in groups": [_row_codes, _packed(32)],
     "int4": [_packed(0)],
     "int4 in groups, lengths": [_packed(32), _lengths(4, 0, 2)],
 }

@@ -15,6 +15,7 @@ from tests.native.quant_lstm_cases import (
     Case,
     Operator,
     draw_gates,
+    embedding_rows,
     pack_at_random,
     unusual_rows,
     with_specials,
@@ -22,7 +23,7 @@ from tests.native.quant_lstm_cases import (
 
 _NAMES = ("X", "W", "R", "x_multiplier", "h_multiplier", "B", "gate_table")
 _ZERO_POINTS = ("W_zero_point", "R_zero_point")
-_LATER = ("sequence_lens", "initial_h", "", "", *_ZERO_POINTS, "W_group_multiplier", "R_group_multiplier")
+_LATER = ("sequence_lens", "initial_h", "", "", *_ZERO_POINTS, "W_group_multiplier", "R_group_multiplier", "X_scale")
 OUTPUTS = ("Y", "Y_h", "Y_codes")
 GRU = Operator("QuantGRUCell", (*_NAMES, "hidden_bias", *_LATER), OUTPUTS)
 RNN = Operator("QuantRNNCell", (*_NAMES, "", *_LATER), OUTPUTS)
@@ -100,7 +101,7 @@ def cases(draw: st.DrawFn, operators: Sequence[Operator] = (GRU, RNN), kinds: st
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     time, batch = draw(st.integers(1, 7)), draw(st.integers(1, 5))
     size, hidden = draw(st.integers(1, 70)), draw(st.integers(1, 140))
-    x_mode = draw(st.sampled_from(["dynamic_row", "static", "codes"]))
+    x_mode = draw(st.sampled_from(["dynamic_row", "static", "codes", "row_codes"]))
     h_mode = "static" if tables_only else draw(st.sampled_from(["static", "dynamic_row"]))
     all_kinds = ("table",) if tables_only else ("table", "relu_table", *NUMBER_KINDS)
     gate_kinds = [draw(st.sampled_from(all_kinds)) for _ in range(gates)]
@@ -131,6 +132,8 @@ def cases(draw: st.DrawFn, operators: Sequence[Operator] = (GRU, RNN), kinds: st
         "h_multiplier": (spread / 128 / 64 / hidden**0.5).astype(np.float32),
         "B": (np.repeat(kinds_of_gates["B"], hidden) + spread * rng.normal(0, 0.3, gates * hidden)).astype(np.float32),
     }
+    if x_mode == "row_codes":
+        arrays |= embedding_rows(rng, (time, batch, size))
     if attributes.get("linear_before_reset"):
         arrays["hidden_bias"] = (spread[2 * hidden :] * rng.normal(0, 0.5, hidden)).astype(np.float32)
     if {"table", "relu_table"} & set(gate_kinds) or draw(st.booleans()):
@@ -140,7 +143,7 @@ def cases(draw: st.DrawFn, operators: Sequence[Operator] = (GRU, RNN), kinds: st
     if draw(st.booleans()):
         arrays["initial_h"] = with_specials(rng, rng.normal(0, 1, (batch, hidden)).astype(np.float32))
     _hidden_grid(draw, operator, attributes, arrays, wide)
-    if wide and x_mode != "codes" and draw(st.booleans()):
+    if wide and x_mode not in ("codes", "row_codes") and draw(st.booleans()):
         attributes |= {"x_bits": 16, "x_zero_point": draw(st.sampled_from([0, 255, 256, 32768, 65535]))}
         attributes["x_scale"] = 0.0001 if x_mode == "static" else 0.0
     for key in draw(st.sampled_from(["", "", "W", "R", "WR"])):

@@ -40,6 +40,7 @@ INPUTS = (
     "R_zero_point",
     "W_group_multiplier",
     "R_group_multiplier",
+    "X_scale",
 )
 OUTPUTS = ("Y", "Y_h", "Y_c", "Y_codes")
 PARAMETERS = (
@@ -114,7 +115,8 @@ class Case:
     def _dims(self, name: str) -> list[int | str]:
         shape: list[int | str] = list(self.inputs[name].shape)
         if self.symbolic:
-            symbols = {"X": ["T", "B"], "sequence_lens": ["B"], "initial_h": ["B"], "initial_c": ["B"]}.get(name, [])
+            rows = {"X": ["T", "B"], "X_scale": ["T", "B"]}
+            symbols = {**rows, "sequence_lens": ["B"], "initial_h": ["B"], "initial_c": ["B"]}.get(name, [])
             shape[: len(symbols)] = symbols
         return shape
 
@@ -249,6 +251,17 @@ def unusual_rows(rng: np.random.Generator, x: npt.NDArray[np.float32]) -> npt.ND
     return x
 
 
+def embedding_rows(rng: np.random.Generator, shape: tuple[int, int, int]) -> Arrays:
+    """int8 rows and their scales: usual ones, the least and the largest that are allowed."""
+    usual = 10.0 ** rng.uniform(-4, 0, (*shape[:2], 1))
+    scale = np.where(
+        rng.random(usual.shape) < 0.1, rng.choice([0.0, 2.0**-140, 2.0**-100, 2.0**60], usual.shape), usual
+    )
+    codes = rng.integers(-128, 128, shape, dtype=np.int8)
+    codes[rng.random(shape[:2]) < 0.1] = rng.choice(np.int8([-128, 0, 127]))
+    return {"X": codes, "X_scale": scale.astype(np.float32)}
+
+
 @st.composite
 def packed_cases(draw: st.DrawFn) -> Case:
     """A case with W, R or both packed, in groups or not."""
@@ -267,10 +280,11 @@ def wide_cases(draw: st.DrawFn) -> Case:
     attributes = case.attributes
     zero_points = st.sampled_from([0, 1, 255, 256, 257, 30001, 32768, 65535])
     which = draw(st.sampled_from(["x", "h", "xh"]))
-    if "x" in which and attributes["x_mode"] != "codes":
+    takes_codes = attributes["x_mode"] in ("codes", "row_codes")
+    if "x" in which and not takes_codes:
         attributes |= {"x_bits": 16, "x_zero_point": draw(zero_points)}
         attributes["x_scale"] = 0.0001 if attributes["x_mode"] == "static" else 0.0
-    if "h" in which or attributes["x_mode"] == "codes":
+    if "h" in which or takes_codes:
         attributes |= {"h_bits": 16, "h_zero_point": draw(zero_points)}
         attributes["h_scale"] = draw(st.sampled_from([1 / 32767, 0.0001])) if attributes["h_mode"] == "static" else 0.0
         case.inputs["h_multiplier"] = case.inputs["h_multiplier"] / np.float32(256)
@@ -333,7 +347,7 @@ def cases(draw: st.DrawFn, kinds: str = "any") -> Case:
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     time, batch = draw(st.integers(1, 7)), draw(st.integers(1, 5))
     size, hidden = draw(st.integers(1, 70)), draw(st.integers(1, 70))
-    x_mode = draw(st.sampled_from(["dynamic_row", "static", "codes"]))
+    x_mode = draw(st.sampled_from(["dynamic_row", "static", "codes", "row_codes"]))
     h_mode = "static" if tables_only else draw(st.sampled_from(["static", "dynamic_row"]))
     quantized_cell = tables_only or draw(st.booleans())
     all_kinds = ("table", "relu_table", *NUMBER_KINDS)
@@ -375,6 +389,8 @@ def cases(draw: st.DrawFn, kinds: str = "any") -> Case:
         "h_multiplier": (spread / 128 / 64 / hidden**0.5).astype(np.float32),
         "B": (np.repeat(gates["B"], hidden) + spread * rng.normal(0, 0.3, 4 * hidden)).astype(np.float32),
     }
+    if x_mode == "row_codes":
+        arrays |= embedding_rows(rng, (time, batch, size))
     if {"table", "relu_table"} & set(gate_kinds) or draw(st.booleans()):
         arrays["gate_table"] = gates["gate_table"]
     if output_kind in ("table", "relu_table"):

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from tests.native.bundles import bundled, spread
-from tests.native.cell_kinds import KINDS, TABLES, reverse, states, variants, varied
+from tests.native.cell_kinds import KINDS, TABLES, reverse, sequences, states, variants, varied
 from tests.native.kernel_calls import AVAILABLE
 from tests.native.quant_gru_cases import GRU
 from tests.native.quant_lstm_cases import (
@@ -71,7 +71,7 @@ def test_pieces_with_carried_states_are_the_whole(kind: str, backwards: bool) ->
     whole, state, pieces = check(case), dict(case.inputs), {}
     spans = ((0, 1), (1, 2), (2, 5), (5, 12))
     for start, end in reversed(spans) if backwards else spans:
-        got = run_native(replace(case, inputs={**state, "X": case.inputs["X"][start:end]}))
+        got = run_native(replace(case, inputs={**state, **sequences(case, slice(start, end))}))
         state |= {f"initial_{name[-1]}": got[name] for name in case.outputs[1:]}
         pieces[start] = got["Y"]
     joined = np.concatenate([pieces[start] for start, _ in spans])
@@ -86,7 +86,8 @@ def test_rows_are_those_of_a_row_alone(kind: str, variant: str) -> None:
     together = check(case)
     for row in (0, 3, 7, 8):
         own = {k: v[[row]] for k, v in case.inputs.items() if k in ("initial_h", "initial_c", "sequence_lens")}
-        alone = run_native(replace(case, inputs={**case.inputs, "X": case.inputs["X"][:, [row]], **own}))
+        own |= sequences(case, np.s_[:, [row]])
+        alone = run_native(replace(case, inputs={**case.inputs, **own}))
         assert_same_bits(alone, {k: v[:, [row]] if v.ndim == 3 else v[[row]] for k, v in together.items()})
 
 

@@ -15,6 +15,13 @@ from tests.native.quant_lstm_cases import Case, native_session, run_native, tabl
 from tests.native.refusals import check_refused_at_creation, check_refused_at_run, refused
 from tests.subjects.node_changes import Change, all_of, drop_attribute, drop_input, set_attribute, set_input
 
+
+def _rows(case: Case) -> None:
+    """int8 rows of an embedding, with their scales."""
+    case.attributes["x_mode"] = "row_codes"
+    case.inputs |= {"X": np.zeros((5, 2, 9), np.int8), "X_scale": np.ones((5, 2, 1), np.float32)}
+
+
 # A regular expression that the message has to contain, and what makes the case wrong.
 REFUSED_AT_CREATION: list[tuple[str, Change]] = [
     ("attribute hidden_size is missing", drop_attribute("hidden_size")),
@@ -26,8 +33,8 @@ REFUSED_AT_CREATION: list[tuple[str, Change]] = [
     ("h_scale has another type than the expected float", set_attribute(h_scale=1)),
     ("direction has another type than the expected string", set_attribute(direction=1)),
     (
-        r"has version 5 .* up to version 4\. Use a newer library, or run the file without",
-        set_attribute(operator_version=5),
+        r"has version 6 .* up to version 5\. Use a newer library, or run the file without",
+        set_attribute(operator_version=6),
     ),
     ("has version 0 .* from version 1 on. Lower the float model again", set_attribute(operator_version=0)),
     ("gate_min has 0 elements, expected 4", set_attribute(gate_min=0.5)),
@@ -71,6 +78,20 @@ REFUSED_AT_CREATION: list[tuple[str, Change]] = [
     ("input_forget is 2, expected 0 or 1", set_attribute(input_forget=2)),
     ("input X has element type uint8, expected float", set_input("X", np.zeros((5, 2, 9), np.uint8))),
     ("input X has element type float, expected uint8 for this x_mode", set_attribute(x_mode="codes")),
+    ("input X has element type float, expected int8 for this x_mode", set_attribute(x_mode="row_codes")),
+    (
+        'input X_scale is missing, but attribute x_mode is "row_codes"',
+        all_of(set_attribute(x_mode="row_codes"), set_input("X", np.zeros((5, 2, 9), np.int8))),
+    ),
+    (
+        'input X_scale is present, but attribute x_mode is not "row_codes"',
+        set_input("X_scale", np.ones((5, 2, 1), np.float32)),
+    ),
+    (
+        r"input X_scale has shape \[.*, 9\], expected \[T, B, 1\]",
+        all_of(_rows, set_input("X_scale", np.ones((5, 2, 9), np.float32))),
+    ),
+    ("x_bits is 16, expected 8 for x_mode row_codes", all_of(_rows, set_attribute(x_bits=16))),
     ("input X has element type double, expected float", set_input("X", np.zeros((5, 2, 9)))),
     (
         r"input W has element type int16, expected int8 or uint8 \(packed weights\)",
@@ -360,3 +381,23 @@ def test_absent_library_says_how_to_build(monkeypatch: pytest.MonkeyPatch, tmp_p
     library = second / names.get(sys.platform, "librnnqc_ops.so")
     library.write_bytes(b"")
     assert runtime_ops.library_path() == library.resolve()
+
+
+@pytest.mark.parametrize(
+    ("message", "change"),
+    [
+        (
+            r"input X_scale has shape \[5, 1, 1\], expected \[T, B, 1\] = \[5, 2, 1\]",
+            set_input("X_scale", np.ones((5, 1, 1), np.float32)),
+        ),
+        *(
+            (r"X_scale has .* for row 7 of \[T \* B\], expected 0 \.\. 2\^60", one_value("X_scale", (3, 1, 0), scale))
+            for scale in (-1.0, np.nan, np.inf, 2.0**61)
+        ),
+    ],
+)
+def test_scales_of_rows_refused_at_run(message: str, change: Change) -> None:
+    """A scale that is negative, not finite or too large would make a kernel leave out limits that are needed."""
+    case = table_case()
+    _rows(case)
+    check_refused_at_run(case, message, change)

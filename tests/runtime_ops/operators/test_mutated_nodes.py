@@ -79,7 +79,17 @@ FLOATS = [
     3e38,
 ]
 STRINGS = [
-    *("", "table", "table,table,table,table", "table,Relu,table,Softsign", ",,,", "table," * 9, "static", "codes"),
+    *(
+        "",
+        "table",
+        "table,table,table,table",
+        "table,Relu,table,Softsign",
+        ",,,",
+        "table," * 9,
+        "static",
+        "codes",
+        "row_codes",
+    ),
     *("dynamic_row", "forward", "reverse", "Reverse", "\N{GREEK SMALL LETTER MU}", "relu_table", "Affine"),
     *("grid", "tables", *ROUNDINGS, ",".join(ROUNDINGS)),
     *(",".join(["floor"] * count) for count in (5, 15, 17)),
