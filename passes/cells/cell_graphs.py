@@ -88,9 +88,8 @@ def taken_rows(graph: Graph, cell: Cell, x: Value, mode: str | None, bits: int |
         mode: The mode that the recipe asks for.
         bits: The width that the recipe asks for.
     """
-    found = embedding_rows(x) if mode == ROWS and bits == BYTE_BITS else None
-    is_here = found is not None and any(n is found.rows for n in graph.nodes)
-    return found if found is not None and is_here and found.width == cell.input_size else None
+    found = embedding_rows(x, cell.input_size) if mode == ROWS and bits == BYTE_BITS else None
+    return found if found is not None and any(n is found.rows for n in graph.nodes) else None
 
 
 def _dequantized_format(value: Value) -> Format | None:

@@ -219,7 +219,7 @@ def rows_behind(
 ) -> tuple[Value, Value]:
     """Returns the int8 rows of an embedding that `x` consists of, and their scales; adds them to `known`."""
     if id(x) not in known:
-        found = embedding_rows(x)
+        found = embedding_rows(x, cell.input_size)
         assert found is not None
         builder = Builder(model, prefix=f"{cell.name}/input")
         known[id(x)] = found.codes(builder)

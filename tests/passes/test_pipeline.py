@@ -30,6 +30,7 @@ from rnnqc.passes.pipeline import (
     recipe_passes,
     rest_passes,
 )
+from rnnqc.passes.rest.int8_weights import Int8Weights
 from rnnqc.recipes.recipe import load_recipe
 
 SOURCE = Path(rnnqc.passes.__file__).parent / "pipeline.py"
@@ -65,13 +66,34 @@ def test_lists_go_on_from_the_normal_form(form: str) -> None:
 
 @pytest.mark.parametrize("form", FORMS)
 def test_the_rest_comes_after_the_recurrent_layers(form: str) -> None:
-    """Its passes require nothing that a form destroys, and embeddings come before the pass that stores all weights."""
-    passes = rest_passes(INT8, form)
+    """Its passes require nothing that a form destroys."""
+    passes = rest_passes(Int8Weights(INT8), INT8, form)
     PassManager([*default_passes(INT8, form, False), *passes])
     PassManager(passes, given=EXPORTED)
     linear = ["quantize-linear"] if form != "qcdq" else []
     names = ["shorten-names"] if form == "fused" else []
-    assert [p.info.name for p in passes] == ["quantize-embeddings", *linear, "store-weights", "cleanup", *names]
+    assert [p.info.name for p in passes] == [*linear, "store-weights", "cleanup", *names]
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("unroll", [False, True])
+def test_embeddings_come_before_the_cells_that_read_them(form: str, unroll: bool) -> None:
+    """A cell gets its formats when the tables are int8 already; custom cells in loops are marked before that."""
+    passes = recipe_passes(INT8, form, unroll, None, Int8Weights(INT8))
+    PassManager(passes, given=NORMAL_FORM)
+    names = [p.info.name for p in passes]
+    order = ["quantize-custom-cells", "fold-weights", "quantize-embeddings", "decompose-lstm", "insert-qcdq"]
+    assert [n for n in names if n in order] == order
+    without = recipe_passes(INT8, form, unroll)
+    assert [n for n in names if n not in order[1:3]] == [p.info.name for p in without]
+
+
+def test_embeddings_without_cells() -> None:
+    """Recipes of weights alone, and models that keep their own quantization, store embeddings, too."""
+    weights = Int8Weights(INT8)
+    PassManager(own_passes("fused", False, weights), given=EXPORTED)
+    for passes in (own_passes("fused", False, weights), recipe_passes(WEIGHTS, WEIGHT_ONLY, False, None, weights)):
+        assert [p.info.name for p in passes].count("quantize-embeddings") == 1
 
 
 @pytest.mark.parametrize("form", EVERY_FORM)

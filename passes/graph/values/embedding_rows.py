@@ -53,17 +53,24 @@ class EmbeddingRows:
         return rows, b.op("Gather", [self.scales.inputs[0], indices], "rows.scale", axis=0)
 
 
-def embedding_rows(value: Value) -> EmbeddingRows | None:
+def embedding_rows(value: Value, width: int) -> EmbeddingRows | None:
     """Returns the rows of an embedding that a value consists of; None for other values.
 
     Views may move rows, but must keep the last axis: it is that of the table.
+
+    Args:
+        value: The value.
+        width: The size of its last axis.
     """
     views: list[Node] = []
     while (node := maker_of(value)) is not None and node.op in VIEWS and not node.domain:
         views.insert(0, node)
         value = node.inputs[0]
     found = _dequantized_rows(node)
-    if found is None or not all(_keeps_rows(v, found.width) for v in views):
+    if found is None or found.width != width:
+        return None
+    last_reshape = max((k for k, v in enumerate(views) if v.op == "Reshape"), default=None)
+    if not all(k == last_reshape or _keeps_rows(v, width) for k, v in enumerate(views)):
         return None
     return EmbeddingRows(found.rows, found.scales, tuple(v for v in views if v.op != "Identity"))
 

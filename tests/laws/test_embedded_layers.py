@@ -1,0 +1,131 @@
+"""The law for layers behind an embedding, whose int8 rows they take as they are (`--rest int8`).
+
+What these would catch: rows of other tokens than the floats had, scales of other rows, a zero point that is not that of
+the rows, scales that lengths or a reverse direction do not turn with their rows, a body that rounds otherwise than the
+kernel; a layer that quantizes the rows again.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper, numpy_helper
+
+from rnnqc.cells.operator_version import ROW_CODES
+from rnnqc.cells.stages import IntegerCell
+from tests.generate.layers import RecurrentCase
+from tests.laws.formats import TABLES
+from tests.laws.law import ALL_SETTINGS, Forms, carries_states, chunks, law, rows
+from tests.laws.layers import CELLS
+from tests.laws.pairwise import Row, pairwise
+from tests.runs.lowered import INTEGER, UNROLLED
+
+TOKENS = 400
+FORMATS = {
+    "int8": [],
+    **{n: TABLES[n] for n in ("int4, groups of 32", "int6 input, int4 recurrence", "16-bit hidden state")},
+    "row scales of the hidden state": ["*.hidden.mode=dynamic-row"],
+}
+WAYS_TO_X = ("gathered", "transposed", "reshaped", "squeezed")
+"""How rows get from the table to the layer: directly, or moved by other operators."""
+FIELDS: dict[str, Any] = {
+    "cell": tuple(CELLS),
+    "format": tuple(FORMATS),
+    "to_x": WAYS_TO_X,
+    "size": ((4, 2, 3, 4), (5, 3, 20, 17), (3, 3, 40, 35), (1, 1, 8, 16)),
+    "direction": ("forward", "reverse", "bidirectional"),
+    "lengths": (False, True),
+    "states": (False, True),
+    "layout": (0, 1),
+    "opset": (17, 14, 20, 22),
+    "dynamic": (False, True),
+    "setting": ALL_SETTINGS,
+    "form": (INTEGER, UNROLLED),
+}
+ROWS = pairwise(FIELDS)
+
+
+def embedded(case: RecurrentCase, to_x: str) -> onnx.ModelProto:
+    """The model of a layer with tokens as its input X, `[T,B]` or `[B,T]`, and an embedding."""
+    model = case.model()
+    rng = np.random.default_rng(7)
+    table = rng.standard_normal((TOKENS, case.I)) * np.exp(rng.standard_normal((TOKENS, 1)))
+    (x,) = (i for i in model.graph.input if i.name == "X")
+    x.type.tensor_type.elem_type = onnx.TensorProto.INT64
+    del x.type.tensor_type.shape.dim[-1]
+    for node in model.graph.node:
+        node.input[:] = ["rows" if name == "X" else name for name in node.input]
+    constants = {
+        "table": table.astype(np.float32), "flat": np.array([-1]), "first": np.array([0]), "width": np.array([case.I]),
+    }  # fmt: skip
+    gather, front, back = ("Gather", "table"), [], []
+    if to_x == "transposed":
+        front = [helper.make_node("Transpose", ["X"], ["moved"], perm=[1, 0])]
+        back = [helper.make_node("Transpose", ["gathered"], ["rows"], perm=[1, 0, 2])]
+    elif to_x == "reshaped":
+        front = [helper.make_node("Reshape", ["X", "flat"], ["moved"])]
+        back = [
+            helper.make_node("Shape", ["X"], ["sizes"]),
+            helper.make_node("Concat", ["sizes", "width"], ["shape"], axis=0),
+            helper.make_node("Reshape", ["gathered", "shape"], ["rows"]),
+        ]
+    elif to_x == "squeezed":
+        front = [helper.make_node("Unsqueeze", ["X", "first"], ["moved"])]
+        back = [helper.make_node("Squeeze", ["gathered", "first"], ["rows"])]
+    names = ("moved", "gathered") if front else ("X", "rows")
+    made = [*front, helper.make_node(gather[0], [gather[1], names[0]], [names[1]], name="embedding"), *back]
+    used = {name for node in made for name in node.input}
+    model.graph.initializer.extend(numpy_helper.from_array(v, k) for k, v in constants.items() if k in used)
+    for node in reversed(made):
+        model.graph.node.insert(0, node)
+    return model
+
+
+def tokens(case: RecurrentCase, seed: int) -> dict[str, Any]:
+    """Feeds with tokens, negative ones among them, in the place of floats."""
+    feeds = case.feeds(padding=0.0)
+    drawn = np.random.default_rng(seed).integers(-TOKENS, TOKENS, feeds["X"].shape[:-1])
+    return {**feeds, "X": drawn}
+
+
+def takes_rows(forms: Forms) -> bool:
+    """Whether every cell of every form reads the rows of the embedding."""
+    cells = [c for lowered in forms.results.values() for c in lowered.model.cells.values()]
+    return all(isinstance(c, IntegerCell) and c.numbers.x_mode == ROW_CODES for c in cells)
+
+
+@pytest.mark.few(6)
+@pytest.mark.parametrize("row", ROWS, ids=lambda r: f"{ROWS.index(r)} {r['cell']}, {r['to_x']}")
+def test_same_bits(row: Row) -> None:
+    time, batch, width, hidden = row["size"]
+    case = RecurrentCase(
+        T=time,
+        B=batch,
+        I=width,
+        H=hidden,
+        direction=row["direction"],
+        lens=tuple((time, 0, max(time - 2, 0))[k % 3] for k in range(batch)) if row["lengths"] else None,
+        initial_h=row["states"],
+        initial_c=row["states"] and row["cell"] == "LSTM",
+        magnitude=3.0 if row["states"] else 1.0,
+        layout=row["layout"],
+        opset=row["opset"],
+        dynamic_time=row["dynamic"],
+        dynamic_batch=row["dynamic"],
+        **CELLS[row["cell"]],
+    )
+    feeds = [tokens(case, seed) for seed in range(2)]
+    forms = law(
+        embedded(case, row["to_x"]), "int8", FORMATS[row["format"]], feeds=feeds, dims=case.dims, rest="int8",
+        settings=[row["setting"]], ways=[row["form"]], name=f"{row}",
+    )  # fmt: skip
+    assert takes_rows(forms)
+    assert [e.form for e in forms.stock.report.rest.entries] == ["int8 rows"]
+    assert forms.reference(feeds[0]) == case.directions
+    if case.dynamic_batch:
+        rows(forms, case, feeds[0])
+    if carries_states(case):
+        chunks(forms, case, feeds[0])
