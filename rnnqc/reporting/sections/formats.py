@@ -77,7 +77,7 @@ def _points_table(shown: list[PointEvidence]) -> Element:
 
 
 def _by(point: PointEvidence) -> str:
-    return "by row" if point.format.endswith("row") else "by channel"
+    return "by row" if " row" in point.format else "by channel"
 
 
 def sensitivity(evidence: Evidence) -> list[Child]:

@@ -85,6 +85,8 @@ PUBLISHED = {
     # with inlined functions in another way than those of one with native nodes.
     "gtcrn/gtcrn": Published(partial(gtcrn, steps=40), GTCRN_DB, sized=True, level="ORT_DISABLE_ALL"),
     "byte_sb_bidi_lstm/model": Published(byte_sb, {"output": 55.0}),
+    # Its first layer takes int8 rows of the embedding, moved by a Transpose.
+    "byte_sb_bidi_lstm/model, rest int8": Published(byte_sb, {"output": 56.2}, "int8"),
 }
 SLOW = [name for name in PUBLISHED if name.startswith("gtcrn")]
 
@@ -148,6 +150,32 @@ def test_imdb(name: str, count: int | None, bar: float, shared: Find) -> None:
     print(name, len(tokens), "reviews", {k: f"{v:.2f} %" for k, v in accuracy.items()})
     assert accuracy[NATIVE] >= accuracy["float"] - IMDB_POINTS
     _compare(outputs, {"prob": bar}, name)
+
+
+@pytest.mark.parametrize(
+    ("name", "count", "bars"),
+    [
+        ("imdb_lstm_torch", 400, (42.6, 41.7)),
+        ("imdb_gru_torch", 400, (44.4, 42.8)),
+        pytest.param("imdb_lstm_torch", None, (45.4, 44.3), marks=pytest.mark.slow),
+        pytest.param("imdb_gru_torch", None, (43.6, 42.3), marks=pytest.mark.slow),
+    ],
+)
+def test_imdb_with_an_int8_embedding(name: str, count: int | None, bars: tuple[float, float], shared: Find) -> None:
+    """The layer takes the rows as they are: it is nearer to float than one that quantizes them again."""
+    path = shared(f"models/vitis_rnn/{name}.onnx")
+    tokens, _, label = reviews(shared, count)
+    calls = Calls([{"tokens": tokens[k : k + 200]} for k in range(0, len(tokens), 200)])
+    floats = calls.outputs(plain_session(path))
+    reached = []
+    for bar, overrides in zip(bars, ([], ["*.input.chain=false"]), strict=True):
+        lowered = rnnqc.lower(path, rest="int8", overrides=overrides)
+        outputs = {way: calls.outputs(session(lowered.proto, way)) for way in (STOCK, NATIVE)} | {"float": floats}
+        _compare(outputs, {"prob": bar}, f"{name} {overrides}")
+        reached.append(sqnr(floats["prob"], outputs[STOCK]["prob"]))
+        accuracy = [_accuracy(got["prob"], label) for got in (floats, outputs[NATIVE])]
+        assert accuracy[1] >= accuracy[0] - IMDB_POINTS
+    assert reached[0] > reached[1]
 
 
 @pytest.mark.few(1)
