@@ -22,6 +22,7 @@ from rnnqc.passes.verify.compare_steps import compare_steps
 from rnnqc.passes.verify.divergence import Divergence, first_divergence
 from rnnqc.passes.verify.model_runs import Feeds, ModelRuns, moved
 from rnnqc.passes.verify.reproducer import DATA_FILES, ReproducerFolder
+from rnnqc.passes.verify.row_inputs import compare_rows
 from rnnqc.proto.files import serialized
 
 FLOAT16 = int(onnx.TensorProto.FLOAT16)
@@ -195,18 +196,20 @@ class PassComparison:
 
     def _compare_steps(self) -> None:
         """Compares one step of each cell, before and after the pass, on the same inputs."""
-        if self._before.is_converted:
-            cells: Mapping[str, Cell] = Model.load(self._before.proto).cells
-        else:
-            cells = self._cells
-        found = compare_steps(self._before.proto, cells, self._after.proto, self._model.cells)
+        cells = Model.load(self._before.proto).cells if self._before.is_converted else self._cells
+        sides = (self._before.proto, cells, self._after.proto, self._model.cells)
+        rows = compare_rows(*sides, self._trial.feeds[: self._trial.usual])
+        if rows.wrong is not None:
+            self._fail(self._numerics, self._after, rows.wrong[0], "", rows.wrong[1], kind=STEP)
+        self.notes += [str(rows)] if rows.cells else []
+        found = compare_steps(*sides)
         if not (found.cells or found.bodies or found.wrong):
             return
         self.notes.append(str(found))
         if found.wrong:
             text = f"{found.wrong[0]}" + (f"; {len(found.wrong)} such parts" if len(found.wrong) > 1 else "")
             self._fail(self._numerics, self._after, 0, "", text, kind=STEP)
-        self._is_same_inside = found.rewritten and not found.passed_over
+        self._is_same_inside = found.rewritten and not found.passed_over and not rows.passed_over
 
     def _rounding(self, number: int, name: str, reference: Any, result: Any) -> Verdict | None:
         """Returns a passing verdict if the model amplifies roundings: one-ULP changes of its inputs do as much.
