@@ -19,6 +19,7 @@ from rnnqc.cells.activations import Activation
 from rnnqc.cells.base import Cell
 from rnnqc.cells.fixed_point_numbers import FIXED_POINT32, QUANTIZERS, FixedPointNumbers, FixedPointQuantizer
 from rnnqc.cells.lut_numbers import LutNumbers
+from rnnqc.cells.operator_version import ROW_CODES, version_of
 from rnnqc.cells.stages import FusedCell, IntegerCell, OperandNames, QonnxCell, QuantizedCell, points_of
 from rnnqc.cells.stored_cells import (
     NO_CELLS,
@@ -28,9 +29,9 @@ from rnnqc.cells.stored_cells import (
     cells_to_text,
     joined_texts,
 )
-from rnnqc.formats.format import Format
+from rnnqc.formats.format import Format, IntegerFormat
+from rnnqc.formats.point_format import EMBEDDED, PointFormat
 from rnnqc.formats.point_format import FLOAT as NOT_QUANTIZED
-from rnnqc.formats.point_format import PointFormat
 
 FLOAT = Cell(
     name="lstm.forward", node="lstm", op="LSTM", hidden_size=4, input_size=3, reverse=False,
@@ -58,6 +59,13 @@ STAGES = [
     replace(INTEGER, numbers=FIXED_POINT, y_codes=None),
     FusedCell.of_integer(INTEGER),
 ]
+ROWS = IntegerCell.of_quantized(
+    QUANTIZED.with_point("input", PointFormat(8, IntegerFormat(8, True, narrow=True), EMBEDDED, chain=True)),
+    replace(LUT, x_mode=ROW_CODES),
+    OPERANDS,
+    None,
+    "X_scale",
+)
 
 
 @pytest.mark.parametrize("cell", STAGES, ids=lambda c: type(c).__name__)
@@ -161,3 +169,34 @@ def test_outputs_that_nothing_makes_any_more() -> None:
     assert INTEGER.outputs == ["Y", "Y_c", "Y_codes"]
     assert INTEGER.without_dead_outputs({"Y_codes"}).outputs == ["Y_codes"]
     assert INTEGER.without_dead_outputs({"Y"}).outputs == ["Y"]
+
+
+def test_a_cell_that_reads_rows_of_an_embedding() -> None:
+    """The name of its scales is kept in files, only of such cells, and follows a renaming."""
+    assert cell_from_json(cell_to_json(ROWS)) == replace(
+        ROWS, points={n: p.without_channel_scales() for n, p in ROWS.points.items()}
+    )
+    assert cell_to_json(ROWS)["x_scale"] == "X_scale"
+    assert ROWS.renamed("X_scale", "s2").x_scale == "s2"
+    assert FusedCell.of_integer(ROWS).x_scale == "X_scale"
+    assert ROWS.without_dead_outputs({"Y", "Y_c"}).x_scale == "X_scale", "an input is no output"
+    assert ROWS.points["input"].as_dict() == {
+        "bits": 8, "signed": True, "narrow": True, "zero_point": 0, "rounding": "half_even", "mode": "row-codes",
+        "chain": True,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("changes", "version"),
+    [
+        ({}, None),
+        ({"w_bits": 5}, 2),
+        ({"r_codebook": 1}, 3),
+        ({"w_wide_columns": 1, "w_bits": 6}, 4),
+        ({"x_mode": ROW_CODES}, 5),
+        ({"x_mode": ROW_CODES, "w_bits": 5, "r_wide_columns": 2}, 5),
+    ],
+)
+def test_the_version_that_a_node_needs(changes: dict[str, Any], version: int | None) -> None:
+    """The latest that one of its attributes needs: an earlier library refuses it."""
+    assert version_of(replace(LUT, **changes)) == ({} if version is None else {"operator_version": version})
