@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from onnx import TensorProto
 
 from rnnqc.ir import Node, Value, attribute, constant_array, maker_of, shape_of
 from rnnqc.ir.builder import Builder
@@ -99,21 +100,22 @@ def _dequantized_rows(product: Node | None) -> EmbeddingRows | None:
     if product is None or product.op != "Mul" or product.domain:
         return None
     cast, scales = map(maker_of, product.inputs)
-    rows = maker_of(cast.inputs[0]) if cast is not None and cast.op == "Cast" and not cast.domain else None
-    if rows is None or scales is None or not reads_scales_of_rows(scales):
+    if scales is None or cast is None or cast.op != "Cast" or cast.domain or cast.attrs["to"] != TensorProto.FLOAT:
         return None
-    if rows.op != "Gather" or rows.domain or attribute(rows, "axis", 0) != 0 or rows.inputs[1] is not scales.inputs[1]:
+    rows = maker_of(cast.inputs[0])
+    if rows is None or not reads_scales_of_rows(scales) or not _reads_a_table(rows):
         return None
-    table, scale = constant_array(rows.inputs[0]), _stored(scales.inputs[0])
-    if (
-        table is None
-        or table.dtype != np.int8
-        or table.ndim != 2
-        or scale is None
-        or float(scale.max()) > LARGEST_SCALE
-    ):
-        return None
-    return EmbeddingRows(rows, scales)
+    scale = _stored(scales.inputs[0])
+    allowed = scale is not None and 0 < float(scale.min()) <= float(scale.max()) <= LARGEST_SCALE
+    return EmbeddingRows(rows, scales) if allowed and rows.inputs[1] is scales.inputs[1] else None
+
+
+def _reads_a_table(rows: Node) -> bool:
+    """Whether a Gather reads rows of an int8 matrix."""
+    if rows.op != "Gather" or rows.domain or attribute(rows, "axis", 0) != 0:
+        return False
+    table = constant_array(rows.inputs[0])
+    return table is not None and table.dtype == np.int8 and table.ndim == 2
 
 
 def _stored(value: Value) -> npt.NDArray[Any] | None:

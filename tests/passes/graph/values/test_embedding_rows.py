@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from onnx import TensorProto
 
 from rnnqc.ir import Model, Value
 from rnnqc.ir.builder import Builder
@@ -136,3 +137,18 @@ def test_scales_are_a_column_read_with_the_indices_of_rows(scales: np.ndarray, i
     rows, found = nodes_of(Model.load(proto), "Gather")
     assert (reads_scales_of_rows(rows), reads_scales_of_rows(found)) == (False, are_scales)
     assert reads_int8_rows(rows) == are_scales
+
+
+@pytest.mark.parametrize(
+    ("scale", "to", "are_rows"),
+    [(0.5, 1, True), (-0.5, 1, False), (0.0, 1, False), (np.nan, 1, False), (np.inf, 1, False), (0.5, 11, False)],
+)
+def test_an_int8_embedding_that_a_model_has_itself(scale: float, to: int, are_rows: bool) -> None:
+    """Its rows are taken, too, where their scales are some that a cell takes, and float32 numbers are made of them."""
+    scales = np.full((300, 1), 0.25, np.float32 if to == TensorProto.FLOAT else np.float64)
+    scales[7] = scale
+    kind = "float" if to == TensorProto.FLOAT else "double"
+    text = f'<ir_version: 8, opset_import: ["" : 17]> g (int64[N] t) => ({kind}[N,8] y) {{'
+    text += f" r = Gather (rows, t) s = Gather (scales, t) f = Cast <to = {to}> (r) y = Mul (f, s) }}"
+    model = Model.load(parse(text, rows=np.ones((300, 8), np.int8), scales=scales))
+    assert (embedding_rows(_y(model), 8) is not None) == are_rows
