@@ -19,6 +19,7 @@ from tests.native.quant_linear_cases import linear_case
 from tests.runs.sessions import Array
 from tests.subjects.brevitas.models import draw_feeds, one_cell, random_lstm
 from tests.subjects.custom_layers import cutting_layer, feeds_of
+from tests.subjects.embedded_layers import embedded, tokens
 from tests.subjects.fused_patterns import PATTERNS, patterned_layer
 from tests.subjects.packed_streams import cut_caches, packed_feeds, packed_step, packed_stream
 from tests.subjects.whole_models import WholeModel, exact_feeds, exact_model
@@ -27,7 +28,7 @@ ALIKE = (
     *("GRU with Y", "RNN with Y", "LSTM with Y_c", "LSTM with Y Y_h", "LSTM with Y Y_c", "LSTM with Y_h Y_c"),
     *("GRU, symbolic", "RNN, symbolic", "GRU with a state", "RNN with a state", "RNN on grids", "RNN with codebooks"),
     *("GRU with int", "RNN with int", "GRU in both", "RNN in both", "GRU of earlier", "RNN of earlier"),
-    *("GRU, integer form", "RNN, integer form", "GRU, unrolled", "RNN, unrolled"),
+    *("GRU, integer form", "RNN, integer form", "GRU, unrolled", "RNN, unrolled", "GRU behind", "RNN behind"),
     *("directions, integer form", "set 14", "gelu by", "half first", "silu", "quick", "quotient", "rows, by"),
 )
 """Parts of the names of cases that resemble another case, with another cell type or set of outputs."""
@@ -81,6 +82,9 @@ def _all_cases() -> Iterator[VersionCase]:
         yield _case(f"{op} with int6", both, recipe="w6a8")
         yield _case(f"{op} with codebooks", both, recipe="w4a8-uneven")
         yield _case(f"{op} on grids", both, recipe="pow2-int8", calibrated=True)
+        behind = both.replace(lens=(3, 2), initial_h=True)
+        feeds, lowering = tokens(behind, 0), {"rest": "int8"}
+        yield VersionCase(f"{op} behind an embedding", embedded(behind, "transposed"), feeds, lowering)
         yield _case(f"{op} of earlier files", SMALL.replace(op=op, initial_h=True, outputs=("Y_h",)), earlier=True)
         yield _case(f"{op}, integer form", both, form="integer")
         yield _case(f"{op}, unrolled", SMALL.replace(op=op), form="integer", unroll=True)
