@@ -30,7 +30,8 @@ class QuantizeEmbeddings(Pass):
 
     It is one float32 multiplication of exact integers: the same bits in every version of onnxruntime, at every
     optimization level. onnxruntime cannot fold it before indices are known, so the float table never exists in memory.
-    Negative and out-of-range indices behave as before.
+    Negative and out-of-range indices behave as before. A cell whose input consists of such rows takes them and their
+    scales instead of the floats (InsertQcdq, FoldScales).
 
     A Gather stays if its table is not constant, not float32, not finite, too small to gain (see
     `rnnqc.passes.analysis.rest_weights`), or also read as floats. With another axis than 0, or if all indices into the
