@@ -41,6 +41,7 @@ def _native() -> ctypes.CDLL:
     native.rnnqc_test_packed_bytes.restype = ctypes.c_int64
     native.rnnqc_test_mixed_bytes.restype = ctypes.c_int64
     native.rnnqc_test_least_apart.restype = ctypes.c_int64
+    native.rnnqc_test_columns.restype = ctypes.c_int64
     return native
 
 
@@ -97,6 +98,7 @@ class _Operands(ctypes.Structure):
         ("start", ctypes.c_void_p),
         ("block_begin", ctypes.c_int64),
         ("block_end", ctypes.c_int64),
+        ("columns", ctypes.c_int64),
         ("descending", ctypes.c_int32),
     )
 
@@ -111,6 +113,7 @@ class _Cell(ctypes.Structure):
 
     _fields_ = (
         *STEP_FIELDS,
+        ("short_tail", ctypes.c_int32),
         ("peephole", ctypes.c_void_p),
         ("gate_min", ctypes.c_float * GATES),
         ("gate_max", ctypes.c_float * GATES),
@@ -166,16 +169,38 @@ def blocks(units: int) -> int:
     return -(-units // BLOCK)
 
 
-def block_order(values: npt.NDArray[Any], units: int) -> npt.NDArray[Any]:
+def block_order(values: npt.NDArray[Any], units: int, short_tail: bool = False) -> npt.NDArray[Any]:
     """[..., 4 * units] -> [..., blocks * 64], zeros in the padding."""
     lead = values.shape[:-1]
     padded = np.zeros((*lead, GATES, blocks(units) * BLOCK), values.dtype)
     padded[..., :units] = values.reshape(*lead, GATES, units)
-    return np.ascontiguousarray(padded.reshape(*lead, GATES, -1, BLOCK).swapaxes(-3, -2).reshape(*lead, -1))
+    order = np.ascontiguousarray(padded.reshape(*lead, GATES, -1, BLOCK).swapaxes(-3, -2).reshape(*lead, -1))
+    return with_short_tail(order) if short_tail else order
+
+
+def may_have_short_tail(units: int) -> bool:
+    """Whether the last block has as few units as a short tail."""
+    return 0 < units % BLOCK <= BLOCK // GATES
+
+
+def every_second_short(units: int, k: int) -> bool:
+    """Whether a product of some k has a short tail, of those that may: where k is odd."""
+    return may_have_short_tail(units) and k % 2 == 1
+
+
+def with_short_tail(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Block order -> the same with a short tail, zeros in the padding: the last block's gates side by side."""
+    last = values[..., -GATES * BLOCK :].reshape(*values.shape[:-1], GATES, BLOCK)
+    short = np.zeros_like(values)
+    short[..., : -GATES * BLOCK] = values[..., : -GATES * BLOCK]
+    short[..., -GATES * BLOCK :][..., :BLOCK] = last[..., : BLOCK // GATES].reshape(*values.shape[:-1], BLOCK)
+    return short
 
 
 class Product:
     """Operands of an integer product in guarded memory, packed for one instruction set.
+
+    With a short tail the sums of columns behind it are not asked for.
 
     With `multipliers` `[groups, 4 * units]` the weights are numbers of `bits` times those of their groups of
     `group_size` rows, or values of the sets that these choose; without, they are numbers of `bits`.
@@ -191,6 +216,7 @@ class Product:
         bits: int = 8,
         multipliers: npt.NDArray[np.uint8] | None = None,
         group_size: int = 0,
+        short_tail: bool = False,
     ) -> None:
         """`weights` `[k, 4 * units]`, `codes` `[rows, k]`."""
         (rows, k), units = codes.shape, weights.shape[1] // GATES
@@ -203,6 +229,7 @@ class Product:
             zero_point,
         )
         self.columns = blocks(units) * GATES * BLOCK
+        self.short_tail = short_tail
         sizes = (ctypes.c_int64(k), ctypes.c_int64(units))
         depth = NATIVE.rnnqc_test_padded_depth(isa.encode(), ctypes.c_int32(bits), sizes[0])
         assert depth >= k
@@ -226,6 +253,7 @@ class Product:
                 pointer(None if multipliers is None else guarded.array(multipliers)),
                 ctypes.c_int64(group_size),
                 *sizes,
+                ctypes.c_int32(short_tail),
                 ctypes.c_int32(zero_point),
                 pointer(packed),
                 pointer(packed_multipliers),
@@ -236,6 +264,7 @@ class Product:
                 isa.encode(),
                 pointer(guarded.array(weights)),
                 *sizes,
+                ctypes.c_int32(short_tail),
                 ctypes.c_int32(zero_point),
                 pointer(packed),
                 pointer(start),
@@ -253,6 +282,7 @@ class Product:
             start=start.ctypes.data,
             block_begin=0,
             block_end=blocks(units),
+            columns=self.columns - (GATES - 1) * BLOCK * short_tail,
         )
         self._kept = (guarded, packed, packed_multipliers, start)
 
@@ -261,7 +291,7 @@ class Product:
         zero_point = self.zero_point if zero_points is None else zero_points[:, np.newaxis]
         # Exact: every sum is less than 2**53.
         codes = self.a[:, : self.k].astype(np.float64) - zero_point
-        return block_order((codes @ self.weights.astype(np.float64)).astype(np.int64), self.units)
+        return block_order((codes @ self.weights.astype(np.float64)).astype(np.int64), self.units, self.short_tail)
 
     def recurrent(self, guarded: Guarded) -> npt.NDArray[np.int32]:
         """The accumulators; sentinels where nothing was written."""
@@ -302,9 +332,13 @@ def check_product(guarded: Guarded, product: Product, zero_points: npt.NDArray[n
 def check_blocks(
     guarded: Guarded, product: Product, begin: int, end: int, zero_points: npt.NDArray[np.int32] | None = None
 ) -> None:
-    """check_product for the blocks `begin` .. `end - 1`; nothing else may be written."""
+    """check_product for the blocks `begin` .. `end - 1`; nothing else may be written.
+
+    Whether columns of these blocks are written that need not be counts for nothing.
+    """
     product.operands.block_begin, product.operands.block_end = begin, end
-    written = slice(begin * GATES * BLOCK, end * GATES * BLOCK)
+    last = min(end * GATES * BLOCK, product.operands.columns)
+    written, either = slice(begin * GATES * BLOCK, last), slice(last, end * GATES * BLOCK)
     expected = product.expected(zero_points)
     assert np.abs(expected).max(initial=0) < 2**31
     untouched = np.full(expected.shape, SENTINEL * 0x01010101, np.uint32)
@@ -312,11 +346,13 @@ def check_blocks(
     def assert_only_written(found: npt.NDArray[Any], wanted: npt.NDArray[Any]) -> None:
         bits = untouched.copy()
         bits[:, written] = wanted.view(np.uint32)[:, written]
+        bits[:, either] = found.view(np.uint32)[:, either]
         np.testing.assert_array_equal(found.view(np.uint32), bits)
 
     rows, units = product.rows, product.units
     rng = np.random.default_rng(product.k)
-    multiplier, bias = (block_order(rng.normal(0, 1, GATES * units).astype(np.float32), units) for _ in range(2))
+    of_columns = rng.normal(0, 1, (2, GATES * units)).astype(np.float32)
+    multiplier, bias = block_order(of_columns, units, product.short_tail)
     row_scale = rng.uniform(0.1, 3, (rows, 1)).astype(np.float32)
     real = expected.astype(np.float32)
     grids = np.ones(rows, np.int32) if zero_points is None else zero_points
@@ -366,9 +402,17 @@ class CellCase:
         return replace(self, c=c / unit, gate_tables=tables, cell_index_scale=scale)
 
     def run(self, isa: str, guarded: Guarded, span: tuple[int, int] | None = None) -> CellResult:
-        """Runs all blocks, or those of `span` only."""
+        """Runs all blocks, or those of `span` only; with a short tail, too, which must not change anything."""
+        found = self._run(isa, guarded, span, short_tail=False)
+        has_short_tails = bool(NATIVE.rnnqc_test_has_short_tails(isa.encode())) and self.peephole is None
+        if has_short_tails and may_have_short_tail(self.units):
+            self._run(isa, guarded, span, short_tail=True).assert_same_bits(found)
+        return found
+
+    def _run(self, isa: str, guarded: Guarded, span: tuple[int, int] | None, short_tail: bool) -> CellResult:
         rows = len(self.p)
-        acc, p, h_multiplier, c = (guarded.array(v, 64) for v in (self.acc, self.p, self.h_multiplier, self.c))
+        of_columns = (with_short_tail(v) if short_tail else v for v in (self.acc, self.p, self.h_multiplier))
+        acc, p, h_multiplier, c = (guarded.array(v, 64) for v in (*of_columns, self.c))
         peephole = None if self.peephole is None else guarded.array(self.peephole, 64)
         h = guarded.empty(c.shape, np.uint8, 16)
         y, row_pointers = guarded.rows(rows, self.units)
@@ -384,6 +428,7 @@ class CellCase:
             acc=acc.ctypes.data,
             p=p.ctypes.data,
             h_multiplier=h_multiplier.ctypes.data,
+            short_tail=short_tail,
             peephole=None if peephole is None else peephole.ctypes.data,
             gate_min=(ctypes.c_float * GATES)(*self.gate_min),
             gate_max=(ctypes.c_float * GATES)(*self.gate_max),

@@ -11,21 +11,22 @@ namespace {
 std::vector<KernelTable> BuiltTables() {
   std::vector<KernelTable> tables;
   KernelTable current{};
-#define RNNQC_ISA(name, packed_format, packed_s4, packed_sets, rows, sets_from) \
-  current.isa = #name;                                                          \
-  current.format = PackedFormat::packed_format;                                 \
-  current.format_s4 = PackedFormat::packed_s4;                                  \
-  current.format_sets = PackedFormat::packed_sets;                              \
-  current.rows_at_once = rows;                                                  \
-  current.least_sets = int64_t{sets_from} << 20;                                \
-  current.project = nullptr;                                                    \
-  current.recurrent = nullptr;                                                  \
-  current.project_s4 = nullptr;                                                 \
-  current.recurrent_s4 = nullptr;                                               \
-  current.project_sets = nullptr;                                               \
-  current.recurrent_sets = nullptr;                                             \
-  current.project_s6 = nullptr;                                                 \
-  current.recurrent_s6 = nullptr;                                               \
+#define RNNQC_ISA(name, packed_format, packed_s4, packed_sets, rows, sets_from, short) \
+  current.isa = #name;                                                                 \
+  current.format = PackedFormat::packed_format;                                        \
+  current.format_s4 = PackedFormat::packed_s4;                                         \
+  current.format_sets = PackedFormat::packed_sets;                                     \
+  current.rows_at_once = rows;                                                         \
+  current.least_sets = int64_t{sets_from} << 20;                                       \
+  current.short_tails = short;                                                         \
+  current.project = nullptr;                                                           \
+  current.recurrent = nullptr;                                                         \
+  current.project_s4 = nullptr;                                                        \
+  current.recurrent_s4 = nullptr;                                                      \
+  current.project_sets = nullptr;                                                      \
+  current.recurrent_sets = nullptr;                                                    \
+  current.project_s6 = nullptr;                                                        \
+  current.recurrent_s6 = nullptr;                                                      \
   tables.push_back(current);
 #define RNNQC_KERNEL(name, entry, type, symbol) \
   current.entry = symbol;                       \

@@ -31,6 +31,7 @@ struct MatmulArgs {
   const int32_t* start;  // block order
   int64_t block_begin;
   int64_t block_end;
+  int64_t columns;  // PackedMatrix::columns: sums of columns from here on need not be written
   // A hint for the order in which weights are read. Calls that alternate find the weights read last in the cache.
   bool descending;
 };
@@ -83,6 +84,7 @@ struct JoinArgs {
 struct TableCellArgs {
   int64_t rows;
   int64_t units;
+  bool short_tail;  // of the columns; true for table_cell of a KernelTable with short_tails only
   int64_t block_begin;
   int64_t block_end;
   const int32_t* acc;  // block order
@@ -183,6 +185,7 @@ struct KernelTable {
   PackedFormat format_sets;  // of those that are values of sets
   int64_t rows_at_once;      // as many as take about the time of one, because the weights are read all the same
   int64_t least_sets;        // weights of a matrix that is packed as values of sets
+  bool short_tails;          // whether table_cell takes them
   MaxAbsFn* max_abs;
   MinMaxFn* min_max;
   QuantizeRowFn* quantize_row;
@@ -231,7 +234,7 @@ inline ProjectFn* ProjectOf(const KernelTable& kernels, PackedFormat format) {
   return bits == 4 ? kernels.project_s4 : bits == 6 ? kernels.project_s6 : kernels.project;
 }
 
-#define RNNQC_ISA(isa, format, format_s4, format_sets, rows, sets_from)
+#define RNNQC_ISA(isa, format, format_s4, format_sets, rows, sets_from, short_tails)
 #define RNNQC_KERNEL(isa, entry, type, symbol) type symbol;
 #include "kernels/kernels.inc"
 #undef RNNQC_KERNEL

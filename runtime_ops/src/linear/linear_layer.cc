@@ -104,6 +104,7 @@ void LinearLayer::ProjectLastBlock(const Call& call, ProjectArgs project, int64_
   project.matmul.start += column;
   project.matmul.block_begin = 0;
   project.matmul.block_end = 1;
+  project.matmul.columns -= column;
   project.multiplier += column;
   project.bias += column;
   project.p = call.last_block + begin * kBlockColumns;

@@ -25,6 +25,7 @@ from tests.native.kernel_calls import (
     Product,
     check_blocks,
     check_product,
+    every_second_short,
     pointer,
 )
 
@@ -88,6 +89,7 @@ def example(
         bits=bits,
         multipliers=multipliers.astype(np.uint8) if group_size else None,
         group_size=group_size,
+        short_tail=every_second_short(units, k),
     )
 
 

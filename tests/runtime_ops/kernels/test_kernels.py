@@ -38,6 +38,8 @@ from tests.native.kernel_calls import (
     blocks,
     check_blocks,
     check_product,
+    every_second_short,
+    may_have_short_tail,
     pointer,
 )
 
@@ -189,7 +191,7 @@ def example(guarded: Guarded, isa: str, rows: int, k: int, units: int, zero_poin
     elif kind != "random":
         weights[:] = {"low": -128, "high": 127}[kind]
         codes[:] = 255 - zero_point
-    return Product(guarded, isa, weights, codes, zero_point)
+    return Product(guarded, isa, weights, codes, zero_point, short_tail=every_second_short(units, k))
 
 
 # Below, at and above multiples of 4, 16 and 64 of k, of 16 units, and of row tiles up to 8; more rows than 64.
@@ -320,6 +322,33 @@ def test_products_write_their_blocks_only(isa: str, span: tuple[int, int], rows:
     check_blocks(guarded, example(guarded, isa, rows, 37, 70, 77, "random"), *span)
 
 
+@pytest.mark.parametrize("isa", AVAILABLE)
+@bundled("gates", [1, 2, 3, 4])
+@bundled("units", [1, 4, 5, 15, 16, 17, 20, 21, 40, 48, 50, 64])
+def test_columns_whose_sums_are_needed(isa: str, units: int, gates: int) -> None:
+    """Whole groups of 16 that hold a gate's unit, and the groups before them. One too few loses units."""
+    for short_tail in {False, gates == GATES and may_have_short_tail(units)}:
+        last = BLOCK if short_tail else gates * BLOCK
+        found = NATIVE.rnnqc_test_columns(
+            isa.encode(), ctypes.c_int64(units), ctypes.c_int64(gates), ctypes.c_int32(short_tail)
+        )
+        assert found == (blocks(units) - 1) * gates * BLOCK + last
+
+
+@pytest.mark.parametrize("isa", PRODUCT_ISAS)
+@bundled("units, k, rows", spread(2, [1, 16, 17, 33, 60, 70, 100], [3, 64, 131], [1, 2, 7, 40]))
+def test_columns_that_need_no_sums(isa: str, units: int, k: int, rows: int, guarded: Guarded) -> None:
+    """Up to three groups of the last block: those before them have their sums, and nothing behind the block is written.
+
+    Blocks of several at once, too, and a last one alone.
+    """
+    product = example(guarded, isa, rows, k, units, 77, "random")
+    for padding in (16, 32, 48):
+        product.operands.columns = product.columns - padding
+        for begin in {0, 1, blocks(units) - 2, blocks(units) - 1} & set(range(blocks(units))):
+            check_blocks(guarded, product, begin, blocks(units))
+
+
 def _table_case(rows: int, units: int, zero_point: int, wild: bool, cell_max: float) -> CellCase:
     rng = np.random.default_rng([rows, units, zero_point])
     columns = blocks(units) * GATES * BLOCK
@@ -356,7 +385,8 @@ def _table_case(rows: int, units: int, zero_point: int, wild: bool, cell_max: fl
     )
 
 
-UNITS = [1, 2, 3, 8, 15, 16, 17, 31, 32, 33, 48, 61, 64, 67, 128]
+# Tails of up to 4 units behind any number of blocks that kernels take together among them.
+UNITS = [1, 2, 3, 4, 8, 15, 16, 17, 20, 31, 32, 33, 48, 50, 61, 64, 67, 84, 97, 116, 128]
 
 
 @pytest.mark.few(5)
@@ -421,7 +451,7 @@ class LinearTables:
     def case(self) -> CellCase:
         """Pre-activations that visit every entry of the gates' tables and go beyond them; any cell states."""
         size = self.gates[0].size
-        units = 61 if size < 8192 else 509
+        units = 52 if size < 8192 else 500  # the last block may be a short tail
         rows = -(-size // units)
         rng = np.random.default_rng(size)
         code = np.arange(rows * units, dtype=np.float32).reshape(rows, units) + np.float32(

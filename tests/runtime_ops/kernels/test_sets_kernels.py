@@ -23,6 +23,7 @@ from tests.native.kernel_calls import (
     Product,
     check_blocks,
     check_product,
+    every_second_short,
 )
 
 KERNELS = [isa for isa in ISAS_OF[SET_INDICES] if isa in PRODUCT_ISAS]
@@ -71,7 +72,15 @@ def product(
     weights = VALUES[each >> 5, indices] * (each & 31)
     assert np.abs(weights).max() <= 128
     return Product(
-        guarded, isa, weights.astype(np.int8), codes, zero_point, SET_INDICES, multipliers=groups, group_size=group_size
+        guarded,
+        isa,
+        weights.astype(np.int8),
+        codes,
+        zero_point,
+        SET_INDICES,
+        multipliers=groups,
+        group_size=group_size,
+        short_tail=every_second_short(indices.shape[1] // GATES, len(indices)),
     )
 
 

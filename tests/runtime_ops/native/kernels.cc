@@ -88,6 +88,7 @@ struct rnnqc_test_product {
   const int32_t* start;
   int64_t block_begin;
   int64_t block_end;
+  int64_t columns;
   int32_t descending;
 };
 
@@ -99,6 +100,7 @@ struct rnnqc_test_cell {
   const int32_t* acc;
   const float* p;
   const float* h_multiplier;
+  int32_t short_tail;
   const float* peephole;  // null of a cell without
   float gate_min[4];
   float gate_max[4];
@@ -140,6 +142,7 @@ static rnnqc::TableCellArgs CellArgsOf(const rnnqc_test_cell& cell, rnnqc::Linea
   rnnqc::SetGates(cell, rnnqc::kGates, &args);
   args.linear = FindLinear(cell, linear) ? linear : nullptr;
   args.v_max = LargestPreActivation(args);
+  args.short_tail = cell.short_tail != 0;
   args.peephole = cell.peephole;
   args.cell_max = cell.cell_max;
   args.cell_index_scale = cell.cell_index_scale;
@@ -239,6 +242,7 @@ static rnnqc::MatmulArgs Matmul(const char* isa, const rnnqc_test_product& produ
   matmul.start = product.start;
   matmul.block_begin = product.block_begin;
   matmul.block_end = product.block_end;
+  matmul.columns = product.columns;
   matmul.descending = product.descending != 0;
   return matmul;
 }
@@ -256,20 +260,32 @@ RNNQC_EXPORT int64_t rnnqc_test_packed_bytes(const char* isa, int32_t bits, int6
   return rnnqc::PackedBytes(Format(isa, bits), k, units);
 }
 
-RNNQC_EXPORT void rnnqc_test_pack(const char* isa, const int8_t* weights, int64_t k, int64_t units, int32_t zero_point,
-                                  void* packed, int32_t* start) {
-  rnnqc::PackWeights(rnnqc::FindTable(isa)->format, weights, k, units, packed);
-  rnnqc::PackStartValues(weights, k, units, zero_point, start);
+RNNQC_EXPORT void rnnqc_test_pack(const char* isa, const int8_t* weights, int64_t k, int64_t units, int32_t short_tail,
+                                  int32_t zero_point, void* packed, int32_t* start) {
+  rnnqc::PackWeights(rnnqc::FindTable(isa)->format, weights, k, units, packed, rnnqc::kGates, short_tail != 0);
+  rnnqc::PackStartValues(weights, k, units, zero_point, start, rnnqc::kGates, short_tail != 0);
+}
+
+// Whether the instruction set's table_cell takes short tails.
+RNNQC_EXPORT int32_t rnnqc_test_has_short_tails(const char* isa) { return rnnqc::FindTable(isa)->short_tails ? 1 : 0; }
+
+// The columns that sums are needed of, of a matrix of int8.
+RNNQC_EXPORT int64_t rnnqc_test_columns(const char* isa, int64_t units, int64_t gates, int32_t short_tail) {
+  const std::vector<int8_t> weights(static_cast<size_t>(units * gates), 0);
+  rnnqc::Matrix matrix{weights.data(), 1, units, nullptr, 0, gates};
+  matrix.short_tail = short_tail != 0;
+  return rnnqc::PackMatrix(rnnqc::Formats(*rnnqc::FindTable(isa)), rnnqc::Width::kEight, matrix, 0).columns;
 }
 
 // Weights of four or six bits; fewer than they need are not looked for. `multipliers` of
 // [GroupCount(k, group_size), 4 * units] groups, or null.
 RNNQC_EXPORT void rnnqc_test_pack_few_bits(const char* isa, int32_t bits, const int8_t* weights,
                                            const uint8_t* multipliers, int64_t group_size, int64_t k, int64_t units,
-                                           int32_t zero_point, void* packed, uint8_t* packed_multipliers,
-                                           int32_t* start) {
+                                           int32_t short_tail, int32_t zero_point, void* packed,
+                                           uint8_t* packed_multipliers, int32_t* start) {
   rnnqc::Matrix matrix{weights, k, units, multipliers, group_size};
   matrix.sets = bits == kSetIndices;
+  matrix.short_tail = short_tail != 0;
   const rnnqc::PackedFormat format = Format(isa, bits);
   const rnnqc::PackedFormats formats{rnnqc::FindTable(isa)->format, format, format, format, 0};
   const rnnqc::PackedMatrix result = rnnqc::PackMatrix(formats, rnnqc::Width::kFewest, matrix, zero_point);

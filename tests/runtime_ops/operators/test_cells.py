@@ -101,6 +101,25 @@ def test_every_instruction_set_gives_the_same_bits(isa: str, kind: str) -> None:
         assert_same_bits(run_native(case, 2, isa), expected(case))
 
 
+# Last blocks of up to four units, whose gates an LSTM's kernels keep side by side, and of more; behind any number of
+# blocks that are multiplied together.
+TAILS = [*range(1, 41), *range(97, 105), *range(113, 121)]
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind.startswith("LSTM") and "fixed" not in kind])
+@bundled("hidden", TAILS, few=10)
+def test_last_blocks_of_every_instruction_set(kind: str, hidden: int) -> None:
+    """Also with weights of few bits and without tables in linear form, one row and several; and in pieces."""
+    names = [name for name in variants(kind) if "lengths" not in name]
+    for k, batch in enumerate((1, 3)):
+        case = varied(kind, names[(hidden + k) % len(names)], 4, batch, 1 + hidden % 7, hidden, hidden)
+        if hidden % 3 == 0:
+            case.inputs["gate_table"] = case.inputs["gate_table"] + np.float32(2.0**-20)
+        wanted = expected(case)
+        for isa in AVAILABLE:
+            assert_same_bits(run_native(case, 1, isa), wanted)
+
+
 @every_cell
 @pytest.mark.parametrize("states_axis", [0, 1])
 @pytest.mark.parametrize("y_axis", [0, 1])

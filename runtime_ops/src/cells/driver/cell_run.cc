@@ -44,9 +44,9 @@ GateColumns::GateColumns(const WeightMatrix& all, int64_t first, int64_t count)
   matrix_.multipliers = multipliers_.data();
 }
 
-AlignedArray<float> PackedColumns(const float* values, int64_t gates, int64_t hidden) {
+AlignedArray<float> PackedColumns(const float* values, int64_t gates, int64_t hidden, bool short_tail) {
   AlignedArray<float> packed(ColumnCount(hidden, gates));
-  PackColumns(values, gates, hidden, packed.data(), gates);
+  PackColumns(values, gates, hidden, packed.data(), gates, short_tail);
   return packed;
 }
 
@@ -66,15 +66,17 @@ PackedMatrix PackHiddenWeights(const CellConfig& config, const KernelTable& kern
 void PackInputSide(const CellConfig& config, const KernelTable& kernels, const CellParameters& parameters,
                    PackedCell* packed) {
   packed->w = PackInputWeights(config, kernels, parameters.w);
-  packed->x_multiplier = PackedColumns(parameters.x_multiplier, config.gate_count, config.hidden_size);
-  packed->bias = PackedColumns(parameters.bias, config.gate_count, config.hidden_size);
+  packed->x_multiplier =
+      PackedColumns(parameters.x_multiplier, config.gate_count, config.hidden_size, parameters.w.short_tail);
+  packed->bias = PackedColumns(parameters.bias, config.gate_count, config.hidden_size, parameters.w.short_tail);
   packed->h_reciprocal = FindReciprocal(config.h_scale);
 }
 
 void PackHiddenSide(const CellConfig& config, const KernelTable& kernels, const CellParameters& parameters,
                     PackedCell* packed) {
   packed->r = PackHiddenWeights(config, kernels, parameters.r, config.h_zero_point);
-  packed->h_multiplier = PackedColumns(parameters.h_multiplier, config.gate_count, config.hidden_size);
+  packed->h_multiplier =
+      PackedColumns(parameters.h_multiplier, config.gate_count, config.hidden_size, parameters.r.short_tail);
 }
 
 Division Divide(const CellConfig& config, const KernelTable& kernels, const PackedCell& packed, int64_t hidden_bytes,

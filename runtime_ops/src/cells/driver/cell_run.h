@@ -98,7 +98,7 @@ Division Divide(const CellConfig& config, const KernelTable& kernels, const Pack
                 int64_t hidden_columns, const CellArgs& args, int64_t members);
 
 // In block order.
-AlignedArray<float> PackedColumns(const float* values, int64_t gates, int64_t hidden);
+AlignedArray<float> PackedColumns(const float* values, int64_t gates, int64_t hidden, bool short_tail = false);
 
 // Packs W or R for the instruction set.
 PackedMatrix PackInputWeights(const CellConfig& config, const KernelTable& kernels, const Matrix& w);

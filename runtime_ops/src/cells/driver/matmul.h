@@ -19,6 +19,7 @@ inline MatmulArgs Matmul(const PackedMatrix& matrix, const uint8_t* a, int64_t a
           matrix.start.data(),
           block_begin,
           block_end,
+          matrix.columns,
           false};
 }
 

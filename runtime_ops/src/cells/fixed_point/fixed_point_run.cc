@@ -169,6 +169,7 @@ void GridRun<Real>::Multiply(const GridProduct& product, const Codes& codes, int
       sums.matmul.k_padded = matrix.k_padded;
       sums.matmul.start = product.no_start.empty() ? matrix.start.data() : product.no_start.data();
       sums.matmul.block_end = columns / kBlockColumns;
+      sums.matmul.columns = matrix.columns;
       sums.acc = acc_ + plane * 2 * kProductRows * columns;
       sums.acc_stride = columns;
       kernels_.recurrent(sums);

@@ -88,6 +88,7 @@ class LstmRun final : public SequenceRun {
   // Sets the arguments that are the same in all steps.
   void PrepareTableCells() {
     cell_.units = hidden_;
+    cell_.short_tail = weights_.short_tail;
     cell_.acc = h_planes_ == 2 ? no_acc_ : acc_;
     cell_.acc_stride = stride_;
     cell_.p_stride = stride_;
@@ -171,9 +172,12 @@ class LstmRun final : public SequenceRun {
 
 }  // namespace
 
-std::unique_ptr<Layer> LstmLayer(const LstmConfig& config, const KernelTable& kernels,
-                                 const CellParameters& parameters) {
+std::unique_ptr<Layer> LstmLayer(const LstmConfig& config, const KernelTable& kernels, const CellParameters& given) {
   PackedLstm packed;
+  packed.short_tail = kernels.short_tails && HasTablesOnly(config) && given.peephole == nullptr &&
+                      MayHaveShortTail(config.hidden_size, kGates);
+  CellParameters parameters = given;
+  parameters.w.short_tail = parameters.r.short_tail = packed.short_tail;
   PackInputSide(config, kernels, parameters, &packed);
   PackHiddenSide(config, kernels, parameters, &packed);
   packed.x_reach = Reach(packed.w, config.x_bits, packed.x_multiplier);

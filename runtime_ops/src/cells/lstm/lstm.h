@@ -13,6 +13,7 @@ namespace rnnqc {
 
 struct PackedLstm : PackedCell {
   AlignedArray<float> peephole;  // empty without peepholes
+  bool short_tail = false;
   // A pre-activation is at most x_reach * (the input's scale of dynamic rows, or 1) + reach.
   float x_reach;
   float reach;

@@ -79,61 +79,39 @@ struct LinesOfPlaces {  // kS4Places
 
 // --- One row ---
 
-// Sums of one row and the blocks [block, block + kBlocks), from `start` or 0 if that is null.
-template <int kBlocks, bool kDescending>
-RNNQC_NOINLINE void RowSums(const MatmulArgs& m, const int32_t* /*code_sums*/, int64_t block, const int32_t* start,
-                            int32_t* sums) {
+// Sums of one row: the columns of kBlocks blocks and, behind them, of kGroups groups of sixteen; from `start` or 0 if
+// that is null.
+template <int kBlocks, int kGroups, bool kDescending>
+RNNQC_NOINLINE void RowSums(const MatmulArgs& m, int64_t block, const int32_t* start, int32_t* sums) {
   constexpr int64_t kStep = kDescending ? -1 : 1;
+  constexpr int kSums = kBlocks * kGates + kGroups;
   const int64_t depth = m.k_padded / 4;
   const int64_t first = kDescending ? depth - 1 : 0;
   const uint8_t* a = m.a + 4 * first;
   const __m512i* w = static_cast<const __m512i*>(m.weights) + (block * depth + first) * kGates;
-  __m512i sum[kBlocks][kGates];
-  RNNQC_UNROLL(2)
-  for (int b = 0; b < kBlocks; ++b) {
-    RNNQC_UNROLL(4)
-    for (int g = 0; g < kGates; ++g) {
-      sum[b][g] = start == nullptr ? _mm512_setzero_si512() : _mm512_loadu_si512(start + b * kBlockColumns + g * 16);
-    }
+  __m512i sum[kSums];
+  RNNQC_UNROLL(12)
+  for (int i = 0; i < kSums; ++i) {
+    sum[i] = start == nullptr ? _mm512_setzero_si512() : _mm512_loadu_si512(start + i * 16);
   }
   for (int64_t j = 0; j < depth; ++j) {
     const __m512i codes = BroadcastCodes(a);
-    RNNQC_UNROLL(2)
-    for (int b = 0; b < kBlocks; ++b) {
-      RNNQC_UNROLL(4)
-      for (int g = 0; g < kGates; ++g) AddProducts(&sum[b][g], codes, w + b * depth * kGates + g);
-    }
+    RNNQC_UNROLL(12)
+    for (int i = 0; i < kSums; ++i) AddProducts(&sum[i], codes, w + i / kGates * depth * kGates + i % kGates);
     a += 4 * kStep;
     w += kGates * kStep;
   }
-  RNNQC_UNROLL(2)
-  for (int b = 0; b < kBlocks; ++b) {
-    RNNQC_UNROLL(4)
-    for (int g = 0; g < kGates; ++g) _mm512_storeu_si512(sums + b * kBlockColumns + g * 16, sum[b][g]);
-  }
+  RNNQC_UNROLL(12)
+  for (int i = 0; i < kSums; ++i) _mm512_storeu_si512(sums + i * 16, sum[i]);
 }
 
-using RowSumsFn = void(const MatmulArgs& m, const int32_t* code_sums, int64_t block, const int32_t* start,
-                       int32_t* sums);
+using RowSumsFn = void(const MatmulArgs& m, int64_t block, const int32_t* start, int32_t* sums);
 
-// One row of all blocks, kAtOnce and then one at a time; `start` and `sums` begin with block 0.
-template <int kAtOnce>
-void RowOfBlocks(const MatmulArgs& m, RowSumsFn* one, RowSumsFn* many, const int32_t* code_sums, const int32_t* start,
-                 int32_t* sums) {
-  const auto run = [&](RowSumsFn* row_sums, int64_t block) {
-    const int64_t column = block * kBlockColumns;
-    row_sums(m, code_sums, block, start == nullptr ? nullptr : start + column, sums + column);
-  };
-  if (m.descending) {
-    int64_t end = m.block_end;
-    for (; end - kAtOnce >= m.block_begin; end -= kAtOnce) run(many, end - kAtOnce);
-    while (end-- > m.block_begin) run(one, end);
-  } else {
-    int64_t block = m.block_begin;
-    for (; block + kAtOnce <= m.block_end; block += kAtOnce) run(many, block);
-    for (; block < m.block_end; ++block) run(one, block);
-  }
-}
+// Of one block and of two, by the groups behind them.
+template <bool kDescending>
+constexpr RowSumsFn* kRowSums[2][kGates] = {
+    {RowSums<1, 0, kDescending>, RowSums<1, 1, kDescending>, RowSums<1, 2, kDescending>, RowSums<1, 3, kDescending>},
+    {RowSums<2, 0, kDescending>, RowSums<2, 1, kDescending>, RowSums<2, 2, kDescending>, RowSums<2, 3, kDescending>}};
 
 // Weights that are mostly in the first-level cache are multiplied two blocks at once, which share the row's codes. From
 // farther away one stream comes faster than two, by up to 5 %.
@@ -141,19 +119,37 @@ constexpr int64_t kNearWeights = 1 << 17;
 
 int64_t Weights(const MatmulArgs& m) { return m.k_padded * (m.block_end - m.block_begin) * kBlockColumns; }
 
-void Row(const MatmulArgs& m, const int32_t* start, int32_t* sums) {
-  RowSumsFn* const one = m.descending ? RowSums<1, true> : RowSums<1, false>;
-  RowSumsFn* const two = m.descending ? RowSums<2, true> : RowSums<2, false>;
-  if (Weights(m) <= kNearWeights) {
-    RowOfBlocks<2>(m, one, two, nullptr, start, sums);
-  } else {
-    RowOfBlocks<1>(m, one, one, nullptr, start, sums);
+// One row of all blocks, kAtOnce at a time, and groups of a last one with those before it; `start` and `sums` begin
+// with block 0.
+template <int kAtOnce>
+void RowOfBlocks(const MatmulArgs& m, const int32_t* start, int32_t* sums) {
+  const auto& row_sums = m.descending ? kRowSums<true> : kRowSums<false>;
+  const bool parted = m.block_end * kBlockColumns > m.columns && m.block_end - m.block_begin > 1;
+  const int64_t groups = parted ? m.columns % kBlockColumns / 16 : 0;
+  const int64_t blocks = m.block_end - m.block_begin - (parted ? 1 : 0);
+  const int64_t count = (blocks + kAtOnce - 1) / kAtOnce;
+  for (int64_t i = 0; i < count; ++i) {
+    const int64_t piece = m.descending ? count - 1 - i : i;
+    const int64_t block = piece * kAtOnce;
+    const int64_t column = (m.block_begin + block) * kBlockColumns;
+    const int64_t some = blocks - block < kAtOnce ? blocks - block : kAtOnce;
+    row_sums[some - 1][piece == count - 1 ? groups : 0](m, m.block_begin + block,
+                                                        start == nullptr ? nullptr : start + column, sums + column);
   }
 }
 
+void Row(const MatmulArgs& m, const int32_t* start, int32_t* sums) {
+  Weights(m) <= kNearWeights ? RowOfBlocks<2>(m, start, sums) : RowOfBlocks<1>(m, start, sums);
+}
+
 void RowS4(const MatmulArgs& m, const int32_t* start, int32_t* sums) {
-  RowSumsFn* const row_sums = m.descending ? RowSumsS4<true> : RowSumsS4<false>;
-  RowOfBlocks<1>(m, row_sums, row_sums, CodeSums(m).data(), start, sums);
+  const CodeSums code_sums(m);
+  for (int64_t i = m.block_begin; i < m.block_end; ++i) {
+    const int64_t block = BlockAt(m, i);
+    const int64_t column = block * kBlockColumns;
+    (m.descending ? RowSumsS4<true> : RowSumsS4<false>)(m, code_sums.data(), block,
+                                                        start == nullptr ? nullptr : start + column, sums + column);
+  }
 }
 
 // The memory of the results holds the integer sums first.
@@ -230,12 +226,13 @@ class Tiles {
   Tiles& operator=(const Tiles&) = delete;
 };
 
-// Codes, and the weights of one block in lines.
+// Codes, and the weights of one block in lines, of which the first `columns` columns count.
 struct Operands {
   const uint8_t* a;
   int64_t a_stride;
   const uint8_t* weights;
   Depth depth;
+  int64_t columns;
 };
 
 // The codes of the last tile of k.
@@ -317,12 +314,12 @@ void SumsOfPair(const Operands& x, const RowTiles& rows, int64_t distance, const
     _tile_dpbusd(2, 5, 6);
     _tile_dpbusd(3, 5, 7);
   };
-  const Operands y{x.a + distance * x.a_stride, x.a_stride, x.weights, x.depth};
+  const Operands y{x.a + distance * x.a_stride, x.a_stride, x.weights, x.depth, x.columns};
   const Depth& depth = x.depth;
   const Rest rest0(x, rows.size());
   const Rest rest1(y, rows.size());
   int32_t* sums1 = sums + distance * sums_stride;
-  for (int64_t column = 0; column < kBlockColumns; column += 32) {
+  for (int64_t column = 0; column < x.columns; column += 32) {
     const uint8_t* w = x.weights + column * 4;
     RNNQC_FIRST_SUMS(0, column, first, sums, sums_stride);
     RNNQC_FIRST_SUMS(1, column + 16, first, sums, sums_stride);
@@ -447,7 +444,7 @@ void Sums(const MatmulArgs& m, const int32_t* start, int64_t sums_stride, const 
     const uint8_t* weights = static_cast<const uint8_t*>(m.weights) + block * m.k_padded * kBlockColumns;
     for (int64_t tile = 0; tile < rows.count(); tile += 2) {
       const int64_t row = rows.begin(tile);
-      const Operands operands{m.a + row * m.a_stride, m.a_stride, weights, depth};
+      const Operands operands{m.a + row * m.a_stride, m.a_stride, weights, depth, ColumnsOf(m, block)};
       SumsOfTiles(operands, rows, tile, first, place(row, block), sums_stride);
       finish(row, RowsOfTiles(rows, tile), block);
     }
@@ -471,7 +468,8 @@ void SumsOfFewBits(const MatmulArgs& m, const int32_t* start, int64_t sums_strid
         const int64_t depth = left < Panel::kMostDepth ? left : Panel::kMostDepth;
         if (tile == 0 || m.k_padded > Panel::kMostDepth) panel.Unpack<Lines>(m, block, begin, depth);
         const First first{start == nullptr ? nullptr : start + block * kBlockColumns, begin > 0};
-        const Operands operands{m.a + row * m.a_stride + begin, m.a_stride, panel.lines(), Depth(depth, tile_depth)};
+        const Operands operands{m.a + row * m.a_stride + begin, m.a_stride, panel.lines(), Depth(depth, tile_depth),
+                                ColumnsOf(m, block)};
         SumsOfTiles(operands, rows, tile, first, place(row, block), sums_stride);
       }
       finish(row, RowsOfTiles(rows, tile), block);

@@ -21,8 +21,9 @@ constexpr int kTileRows = 6;
 constexpr int kUnroll = 4;
 constexpr int64_t kTilePrefetchBytes = 8192;
 
-// Sums of one row and one block, from `start` or 0 if that is null; the weights in ascending or descending order.
-template <bool kDescending>
+// Sums of one row and kGroups groups of a block, from `start` or 0 if that is null; the weights in ascending or
+// descending order.
+template <int kGroups, bool kDescending>
 RNNQC_NOINLINE void RowSums(const MatmulArgs& m, const int32_t* /*code_sums*/, int64_t block, const int32_t* start,
                             int32_t* sums) {
   constexpr int64_t kStep = kDescending ? -1 : 1;
@@ -30,11 +31,11 @@ RNNQC_NOINLINE void RowSums(const MatmulArgs& m, const int32_t* /*code_sums*/, i
   const int64_t first = kDescending ? depth - 1 : 0;
   const uint8_t* a = m.a + 4 * first;
   const __m512i* w = static_cast<const __m512i*>(m.weights) + (block * depth + first) * kGates;
-  __m512i sum[kUnroll][kGates];
+  __m512i sum[kUnroll][kGroups];
   RNNQC_UNROLL(4)
   for (int i = 0; i < kUnroll; ++i) {
     RNNQC_UNROLL(4)
-    for (int g = 0; g < kGates; ++g) {
+    for (int g = 0; g < kGroups; ++g) {
       sum[i][g] = i > 0 || start == nullptr ? _mm512_setzero_si512() : _mm512_loadu_si512(start + g * 16);
     }
   }
@@ -44,7 +45,7 @@ RNNQC_NOINLINE void RowSums(const MatmulArgs& m, const int32_t* /*code_sums*/, i
     for (int i = 0; i < kUnroll; ++i) {
       const __m512i codes = BroadcastCodes(a + i * kStep * 4);
       RNNQC_UNROLL(4)
-      for (int g = 0; g < kGates; ++g) {
+      for (int g = 0; g < kGroups; ++g) {
         const __m512i* weights = w + i * kStep * kGates + g;
         _mm_prefetch(reinterpret_cast<const char*>(weights) + kStep * kPrefetchBytes, _MM_HINT_T0);
         AddProducts(&sum[i][g], codes, weights);
@@ -56,12 +57,12 @@ RNNQC_NOINLINE void RowSums(const MatmulArgs& m, const int32_t* /*code_sums*/, i
   for (; j < depth; ++j) {
     const __m512i codes = BroadcastCodes(a);
     RNNQC_UNROLL(4)
-    for (int g = 0; g < kGates; ++g) AddProducts(&sum[0][g], codes, w + g);
+    for (int g = 0; g < kGroups; ++g) AddProducts(&sum[0][g], codes, w + g);
     a += kStep * 4;
     w += kStep * kGates;
   }
   RNNQC_UNROLL(4)
-  for (int g = 0; g < kGates; ++g) {
+  for (int g = 0; g < kGroups; ++g) {
     const __m512i low = _mm512_add_epi32(sum[0][g], sum[1][g]);
     const __m512i high = _mm512_add_epi32(sum[2][g], sum[3][g]);
     _mm512_storeu_si512(sums + g * 16, _mm512_add_epi32(low, high));
@@ -193,22 +194,25 @@ using RowSumsFn = void(const MatmulArgs& m, const int32_t* code_sums, int64_t bl
 // The products of one order of the weights; a tile has one row only if there is no other, which `row` is for. Several
 // rows read the lines of a block of int4 and int6 weights upwards in both orders.
 struct Products {
-  RowSumsFn* row;
+  RowSumsFn* row[kGates];  // by the groups of the block that count, less 1
   TileSumsFn* tile[kTileRows];
 };
 
 template <bool kDescending>
-constexpr Products kProducts = {RowSums<kDescending>,
-                                {nullptr, TileSums<2, kDescending>, TileSums<3, kDescending>, TileSums<4, kDescending>,
-                                 TileSums<5, kDescending>, TileSums<6, kDescending>}};
+constexpr Products kProducts = {
+    {RowSums<1, kDescending>, RowSums<2, kDescending>, RowSums<3, kDescending>, RowSums<4, kDescending>},
+    {nullptr, TileSums<2, kDescending>, TileSums<3, kDescending>, TileSums<4, kDescending>, TileSums<5, kDescending>,
+     TileSums<6, kDescending>}};
 
 template <bool kDescending>
-constexpr Products kProductsS4 = {RowSumsS4<kDescending>,
-                                  {nullptr, TileSumsS4<2>, TileSumsS4<3>, TileSumsS4<4>, TileSumsS4<5>, TileSumsS4<6>}};
+constexpr Products kProductsS4 = {
+    {RowSumsS4<kDescending>, RowSumsS4<kDescending>, RowSumsS4<kDescending>, RowSumsS4<kDescending>},
+    {nullptr, TileSumsS4<2>, TileSumsS4<3>, TileSumsS4<4>, TileSumsS4<5>, TileSumsS4<6>}};
 
 template <bool kDescending>
-constexpr Products kProductsS6 = {RowSumsS6<kDescending>,
-                                  {nullptr, TileSumsS6<2>, TileSumsS6<3>, TileSumsS6<4>, TileSumsS6<5>, TileSumsS6<6>}};
+constexpr Products kProductsS6 = {
+    {RowSumsS6<kDescending>, RowSumsS6<kDescending>, RowSumsS6<kDescending>, RowSumsS6<kDescending>},
+    {nullptr, TileSumsS6<2>, TileSumsS6<3>, TileSumsS6<4>, TileSumsS6<5>, TileSumsS6<6>}};
 
 // Rows of the next tile, so that the remaining tiles are about equal.
 inline int64_t NextTile(int64_t rows_left) {
@@ -244,15 +248,17 @@ class StartPairs {
   __m512i pairs_[4];
 };
 
-// p of some rows and one block, from rows of sums without start values, which may stand where p goes to.
-void FinishRows(const ProjectArgs& args, int64_t row, int64_t rows, int64_t block, const int32_t* sums) {
+// p of some rows and kGroups groups of a block, from rows of sums without start values, which may stand where p goes
+// to.
+template <int kGroups>
+void FinishGroups(const ProjectArgs& args, int64_t row, int64_t rows, int64_t block, const int32_t* sums) {
   const int64_t column = block * kBlockColumns;
   const int32_t* start = args.matmul.start + column;
   const int64_t p_stride = args.p_stride;
   float* p = args.p + row * p_stride + column;
-  __m512 multiplier[4], bias[4];
+  __m512 multiplier[kGroups], bias[kGroups];
   RNNQC_UNROLL(4)
-  for (int i = 0; i < 4; ++i) {
+  for (int i = 0; i < kGroups; ++i) {
     multiplier[i] = _mm512_loadu_ps(args.multiplier + column + i * 16);
     bias[i] = _mm512_loadu_ps(args.bias + column + i * 16);
   }
@@ -266,7 +272,7 @@ void FinishRows(const ProjectArgs& args, int64_t row, int64_t rows, int64_t bloc
     const __m512 scale = _mm512_set1_ps(grids ? row_scale[r] : 1.0f);
     const int32_t z = grids ? zero_point[r] : 1;
     RNNQC_UNROLL(4)
-    for (int i = 0; i < 4; ++i) {
+    for (int i = 0; i < kGroups; ++i) {
       const __m512i sum = _mm512_loadu_si512(sums + r * kBlockColumns + i * 16);
       const __m512i all =
           paired ? pairs.Add(i, sum, z)
@@ -275,6 +281,11 @@ void FinishRows(const ProjectArgs& args, int64_t row, int64_t rows, int64_t bloc
       _mm512_storeu_ps(p + r * p_stride + i * 16, _mm512_add_ps(value, bias[i]));
     }
   }
+}
+
+void FinishRows(const ProjectArgs& args, int64_t row, int64_t rows, int64_t block, const int32_t* sums) {
+  constexpr decltype(&FinishGroups<1>) kFinish[] = {FinishGroups<1>, FinishGroups<2>, FinishGroups<3>, FinishGroups<4>};
+  kFinish[ColumnsOf(args.matmul, block) / 16 - 1](args, row, rows, block, sums);
 }
 
 // visit(block) in the order that the call asks for.
@@ -304,7 +315,8 @@ void Recurrent(const RecurrentArgs& args, const Products& products, const int32_
   const MatmulArgs& m = args.matmul;
   if (m.rows == 1) {
     ForEachBlock(m, [&](int64_t block) {
-      products.row(m, code_sums, block, m.start + block * kBlockColumns, args.acc + block * kBlockColumns);
+      products.row[ColumnsOf(m, block) / 16 - 1](m, code_sums, block, m.start + block * kBlockColumns,
+                                                 args.acc + block * kBlockColumns);
     });
     return;
   }
@@ -320,7 +332,7 @@ void Project(const ProjectArgs& args, const Products& products, const int32_t* c
   alignas(kAlignment) int32_t sums[kTileRows * kBlockColumns];
   if (m.rows == 1) {
     ForEachBlock(m, [&](int64_t block) {
-      products.row(m, code_sums, block, nullptr, sums);
+      products.row[ColumnsOf(m, block) / 16 - 1](m, code_sums, block, nullptr, sums);
       FinishRows(args, 0, 1, block, sums);
     });
     return;

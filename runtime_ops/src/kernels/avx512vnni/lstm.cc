@@ -29,6 +29,10 @@ class Cells {
       min_[g] = _mm512_set1_ps(args.gate_min[g]);
       max_[g] = _mm512_set1_ps(args.gate_max[g]);
     }
+    if (args.short_tail) {
+      short_min_ = InShortTail(args.gate_min);
+      short_max_ = InShortTail(args.gate_max);
+    }
     const float half = static_cast<float>(args.cell_table_size / 2);
     code_min_ = _mm512_set1_ps(-half);
     code_max_ = _mm512_set1_ps(half - 1.0f);
@@ -47,6 +51,10 @@ class Cells {
     for (int g = 0; g < kGates; ++g) {
       gate_entries_[g].Set(linear.gate_scale[g], linear.gate_offset[g], linear.gate_start[g]);
     }
+    if (args.short_tail) {
+      short_entries_.Set(InShortTail(linear.gate_scale), InShortTail(linear.gate_offset),
+                         InShortTail(linear.gate_start));
+    }
     cell_entries_.Set(linear.cell_scale, 0.0f, linear.cell_start);
     gate_zero_ = Words(linear.gate_zero);
     gate_last_ = Words((kSegments << linear.gate_shift) - 1);
@@ -58,22 +66,72 @@ class Cells {
   }
 
   void Row(int64_t row) const {
+    const bool tail = args_.short_tail && args_.block_end > args_.units / kBlockUnits;
+    const int64_t end = tail ? args_.block_end - 1 : args_.block_end;
     int64_t block = args_.block_begin;
-    for (; block + 4 <= args_.block_end; block += 4) Blocks<4>(row, block);
-    for (; block + 2 <= args_.block_end; block += 2) Blocks<2>(row, block);
-    if (block < args_.block_end) Blocks<1>(row, block);
+    for (; block + 4 <= end; block += 4) Blocks<4>(PlaceOf(row, block));
+    for (; block + (tail ? 3 : 2) <= end; block += 2) Blocks<2>(PlaceOf(row, block));
+    const int64_t left = end - block;
+    if (!tail) {
+      if (left > 0) Blocks<1>(PlaceOf(row, block));
+    } else if (left == 2) {
+      Blocks<3, true>(PlaceOf(row, block));
+    } else if (left == 1) {
+      Blocks<2, true>(PlaceOf(row, block));
+    } else {
+      Blocks<1, true>(PlaceOf(row, block));
+    }
   }
 
  private:
+  static constexpr __mmask16 kShortLanes = (1 << kShortUnits) - 1;
+
+  // A value of each gate where a short tail has the gate's units.
+  static __m512 InShortTail(const float* of_gates) {
+    const __m512i order = _mm512_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3);
+    return _mm512_permutexvar_ps(order, _mm512_castps128_ps512(_mm_loadu_ps(of_gates)));
+  }
+
   static __m512i Words(int64_t value) { return _mm512_set1_epi16(static_cast<int16_t>(value)); }
 
-  __m512i GateIndex(int64_t row, int64_t block, int gate) const {
-    const int64_t column = block * kBlockColumns + gate * kBlockUnits;
-    const __m512 acc = _mm512_cvtepi32_ps(_mm512_loadu_si512(args_.acc + row * args_.acc_stride + column));
-    const __m512 product = _mm512_mul_ps(acc, _mm512_loadu_ps(args_.h_multiplier + column));
-    const __m512 v = _mm512_add_ps(product, _mm512_loadu_ps(args_.p + row * args_.p_stride + column));
+  // Where the values of a row begin, of some blocks.
+  struct Place {
+    const int32_t* acc;
+    const float* h_multiplier;
+    const float* p;
+    float* c;
+    float* y;
+    uint8_t* h;
+    int64_t units_left;
+  };
+
+  Place PlaceOf(int64_t row, int64_t block) const {
+    const int64_t column = block * kBlockColumns;
+    const int64_t unit = block * kBlockUnits;
+    return {args_.acc + row * args_.acc_stride + column,
+            args_.h_multiplier + column,
+            args_.p + row * args_.p_stride + column,
+            args_.c + row * args_.c_stride + unit,
+            args_.y[row] + unit,
+            args_.h + row * args_.h_stride + unit,
+            args_.units - unit};
+  }
+
+  // Indices of the sixteen entries of a gate, or of all of a short tail, from `column` of the place on.
+  __m512i Index(const Place& at, int64_t column, __m512 lo, __m512 hi) const {
+    const __m512 acc = _mm512_cvtepi32_ps(_mm512_loadu_si512(at.acc + column));
+    const __m512 product = _mm512_mul_ps(acc, _mm512_loadu_ps(at.h_multiplier + column));
+    const __m512 v = _mm512_add_ps(product, _mm512_loadu_ps(at.p + column));
     if (kForm == Form::kFused) return _mm512_cvttps_epi32(v);
-    return _mm512_cvttps_epi32(_mm512_max_ps(_mm512_min_ps(v, max_[gate]), min_[gate]));
+    return _mm512_cvttps_epi32(_mm512_max_ps(_mm512_min_ps(v, hi), lo));
+  }
+
+  __m512i GateIndex(const Place& at, int64_t block, int gate) const {
+    return Index(at, block * kBlockColumns + gate * kBlockUnits, min_[gate], max_[gate]);
+  }
+
+  __m512i ShortIndex(const Place& at, int64_t block) const {
+    return Index(at, block * kBlockColumns, short_min_, short_max_);
   }
 
   __m512i GateCodes(__m512i first, __m512i second) const {
@@ -82,18 +140,59 @@ class Cells {
     return _mm512_sub_epi16(_mm512_packus_epi32(first, second), gate_zero_);
   }
 
-  // Gates `first` and `second`.
-  void GatePair(int64_t row, int64_t block, int first, int second, __m512* gates) const {
-    const __m512i a = GateIndex(row, block, first);
-    const __m512i b = GateIndex(row, block, second);
-    if (kForm != Form::kLookUp) {
-      const __m512i t = form_(GateCodes(a, b), gate_last_, gate_shift_, gate_position_);
-      gates[first] = gate_entries_[first].First(t);
-      gates[second] = gate_entries_[second].Second(t);
-    } else {
-      gates[first] = _mm512_i32gather_ps(a, args_.gate_table[first], 4);
-      gates[second] = _mm512_i32gather_ps(b, args_.gate_table[second], 4);
+  // The gates of some blocks.
+  template <int kBlocks, bool kShort>
+  void Gates(const Place& at, __m512 (*gates)[kGates]) const {
+    constexpr int kPairs = 2 * kBlocks - (kShort ? 1 : 0);
+    __m512i t[kPairs];
+    RNNQC_UNROLL(8)
+    for (int i = 0; i < kPairs; ++i) {
+      const int block = i / 2;
+      const int gate = i % 2 * 2;
+      const bool is_short = kShort && i == kPairs - 1;
+      const __m512i first = is_short ? ShortIndex(at, block) : GateIndex(at, block, gate);
+      const __m512i second = is_short ? first : GateIndex(at, block, gate + 1);
+      t[i] = GateCodes(first, second);
     }
+    RNNQC_UNROLL(8)
+    for (int i = 0; i < kPairs; ++i) t[i] = form_(t[i], gate_last_, gate_shift_, gate_position_);
+    RNNQC_UNROLL(8)
+    for (int i = 0; i < kPairs; ++i) {
+      const int gate = i % 2 * 2;
+      if (kShort && i == kPairs - 1) {
+        SplitShort(short_entries_.First(t[i]), gates[i / 2]);
+      } else {
+        gates[i / 2][gate] = gate_entries_[gate].First(t[i]);
+        gates[i / 2][gate + 1] = gate_entries_[gate + 1].Second(t[i]);
+      }
+    }
+  }
+
+  // The same, looked up.
+  template <int kBlocks, bool kShort>
+  void LookUpGates(const Place& at, __m512 (*gates)[kGates]) const {
+    for (int b = 0; b < kBlocks; ++b) {
+      const bool is_short = kShort && b == kBlocks - 1;
+      __m512 all = _mm512_setzero_ps();
+      RNNQC_UNROLL(4)
+      for (int g = 0; g < kGates; ++g) {
+        if (is_short) {
+          const __mmask16 lanes = static_cast<__mmask16>(kShortLanes << g * kShortUnits);
+          all = _mm512_mask_i32gather_ps(all, lanes, ShortIndex(at, b), args_.gate_table[g], 4);
+        } else {
+          gates[b][g] = _mm512_i32gather_ps(GateIndex(at, b, g), args_.gate_table[g], 4);
+        }
+      }
+      if (is_short) SplitShort(all, gates[b]);
+    }
+  }
+
+  // The gates of a short tail, with zeros for the units that it does not have.
+  static void SplitShort(__m512 all, __m512* gates) {
+    gates[0] = _mm512_maskz_mov_ps(kShortLanes, all);
+    gates[1] = _mm512_maskz_shuffle_f32x4(kShortLanes, all, all, 1);
+    gates[2] = _mm512_maskz_shuffle_f32x4(kShortLanes, all, all, 2);
+    gates[3] = _mm512_maskz_shuffle_f32x4(kShortLanes, all, all, 3);
   }
 
   __m512i CellCode(__m512 c) const {
@@ -114,20 +213,6 @@ class Cells {
     return kWhole ? _mm512_roundscale_ps(limited, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC) : limited;
   }
 
-  void StoreOutput(int64_t row, int64_t block, __m512 y) const {
-    const int64_t unit = block * kBlockUnits;
-    const int64_t left = args_.units - unit;
-    if (left >= kBlockUnits) {
-      _mm512_storeu_ps(args_.y[row] + unit, y);
-    } else {
-      _mm512_mask_storeu_ps(args_.y[row] + unit, static_cast<__mmask16>((1u << left) - 1), y);
-    }
-  }
-
-  uint8_t* HiddenCodes(int64_t row, int64_t block) const {
-    return args_.h + row * args_.h_stride + block * kBlockUnits;
-  }
-
   // Codes without the zero point. Those of kFused are right up to 255; larger ones saturate all the same.
   __m512i FusedCode(__m512 y) const {
     return _mm512_cvtps_epi32(_mm512_fmadd_ps(y, h_upper_, _mm512_mul_ps(y, h_lower_)));
@@ -137,14 +222,14 @@ class Cells {
     return _mm512_cvtps_epi32(_mm512_max_ps(_mm512_min_ps(_mm512_div_ps(y, h_scale_), h_max_), h_min_));
   }
 
-  void StoreHidden(int64_t row, int64_t block, __m512 y) const {
+  void StoreHidden(uint8_t* to, __m512 y) const {
     const __m512i code = kForm == Form::kFused ? FusedCode(y) : DividedCode(y);
     const __m512i h = _mm512_max_epi32(_mm512_add_epi32(code, h_zero_point_), _mm512_setzero_si512());
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(HiddenCodes(row, block)), _mm512_cvtusepi32_epi8(h));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm512_cvtusepi32_epi8(h));
   }
 
   // Four blocks of bounded codes: 64 bytes.
-  void StoreHidden4(int64_t row, int64_t block, const __m512* y) const {
+  void StoreHidden4(uint8_t* to, const __m512* y) const {
     __m512i code[4];
     RNNQC_UNROLL(4)
     for (int b = 0; b < 4; ++b) {
@@ -155,25 +240,25 @@ class Cells {
     const __m512i high = _mm512_adds_epi16(_mm512_packs_epi32(code[2], code[3]), zero_point);
     // Each 128 bits hold four codes of every block.
     const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
-    _mm512_storeu_si512(HiddenCodes(row, block), _mm512_permutexvar_epi32(order, _mm512_packus_epi16(low, high)));
+    _mm512_storeu_si512(to, _mm512_permutexvar_epi32(order, _mm512_packus_epi16(low, high)));
   }
 
-  // Stage by stage: a stage of all blocks fills the wait for the results of the stage before.
-  template <int kBlocks>
-  void Blocks(int64_t row, int64_t block) const {
+  // Stage by stage: a stage of all blocks fills the wait for the results of the stage before. kShort: the last one is a
+  // short tail.
+  template <int kBlocks, bool kShort = false>
+  void Blocks(const Place& at) const {
     __m512 gates[kBlocks][kGates];
     __m512i code[kBlocks];
     __m512 y[kBlocks];
-    RNNQC_UNROLL(4)
-    for (int b = 0; b < kBlocks; ++b) {
-      GatePair(row, block + b, 0, 1, gates[b]);
-      GatePair(row, block + b, 2, 3, gates[b]);
+    if constexpr (kForm == Form::kLookUp) {
+      LookUpGates<kBlocks, kShort>(at, gates);
+    } else {
+      Gates<kBlocks, kShort>(at, gates);
     }
     RNNQC_UNROLL(4)
     for (int b = 0; b < kBlocks; ++b) {
-      float* c = args_.c + row * args_.c_stride + (block + b) * kBlockUnits;
-      const __m512 next = NextCell(gates[b], c);
-      _mm512_storeu_ps(c, next);
+      const __m512 next = NextCell(gates[b], at.c + b * kBlockUnits);
+      _mm512_storeu_ps(at.c + b * kBlockUnits, next);
       code[b] = CellCode(next);
     }
     RNNQC_UNROLL(4)
@@ -188,19 +273,22 @@ class Cells {
       }
     }
     RNNQC_UNROLL(4)
-    for (int b = 0; b < kBlocks; ++b) StoreOutput(row, block + b, y[b]);
+    for (int b = 0; b < kBlocks - 1; ++b) _mm512_storeu_ps(at.y + b * kBlockUnits, y[b]);
+    const int64_t left = at.units_left - (kBlocks - 1) * kBlockUnits;
+    const __mmask16 stored = static_cast<__mmask16>(left >= kBlockUnits ? 0xffff : (1 << left) - 1);
+    _mm512_mask_storeu_ps(at.y + (kBlocks - 1) * kBlockUnits, stored, y[kBlocks - 1]);
     if (kForm == Form::kFused && kBlocks == 4) {
-      StoreHidden4(row, block, y);
+      StoreHidden4(at.h, y);
     } else {
       RNNQC_UNROLL(4)
-      for (int b = 0; b < kBlocks; ++b) StoreHidden(row, block + b, y[b]);
+      for (int b = 0; b < kBlocks; ++b) StoreHidden(at.h + b * kBlockUnits, y[b]);
     }
   }
 
   const TableCellArgs& args_;
   LinearForm<kForm == Form::kFused> form_;
-  LinearEntries<kForm == Form::kFused> gate_entries_[kGates], cell_entries_;
-  __m512 min_[kGates], max_[kGates];
+  LinearEntries<kForm == Form::kFused> gate_entries_[kGates], short_entries_, cell_entries_;
+  __m512 min_[kGates], max_[kGates], short_min_, short_max_;
   __m512 code_min_, code_max_, cell_min_, cell_max_, cell_index_scale_;
   __m512 h_scale_, h_upper_, h_lower_, h_min_, h_max_;
   __m512i h_zero_point_, gate_zero_, gate_last_, gate_shift_, gate_position_, cell_last_, cell_shift_, cell_position_;

@@ -13,13 +13,19 @@ namespace {
 struct Columns {
   int64_t units;
   int64_t gates;
+  bool short_tail;
 
   int64_t count() const { return gates * units; }
   int64_t packed_count() const { return ColumnCount(units, gates); }
+  // Whether `unit` belongs to a short tail.
+  bool IsShort(int64_t unit) const { return short_tail && unit / kBlockUnits == units / kBlockUnits; }
   // Position of a gate's unit in block order.
   int64_t Packed(int64_t gate, int64_t unit) const {
-    return (unit / kBlockUnits * gates + gate) * kBlockUnits + unit % kBlockUnits;
+    const int64_t gate_columns = IsShort(unit) ? kShortUnits : kBlockUnits;
+    return unit / kBlockUnits * gates * kBlockUnits + gate * gate_columns + unit % kBlockUnits;
   }
+  // Positions up to the last group of 16 that has columns.
+  int64_t used() const { return RoundUp(Packed(gates - 1, units - 1) + 1, kBlockUnits); }
   // visit(column, position in block order) for all columns, by gate.
   template <typename Visit>
   void ForEach(const Visit& visit) const {
@@ -28,6 +34,8 @@ struct Columns {
     }
   }
 };
+
+Columns ColumnsOf(const Matrix& matrix) { return {matrix.units, matrix.gates, matrix.short_tail}; }
 
 void PackS16Columns(const int8_t* weights, int64_t k, const Columns& columns, int64_t k_padded, int16_t* packed) {
   for (int64_t i = 0; i < k; ++i) {
@@ -41,9 +49,14 @@ void PackQuad(const int8_t* weights, int64_t k, const Columns& columns, int64_t 
   const int64_t group = position / kBlockUnits;
   const int64_t unit = group / columns.gates * kBlockUnits;
   const int64_t count = std::min(kBlockUnits, columns.units - unit);
+  if (columns.IsShort(unit) && group % columns.gates > 0) return;
+  const int64_t gates = columns.IsShort(unit) ? columns.gates : 1;
   for (int64_t i = 0; i < std::min<int64_t>(4, k - first); ++i) {
     const int8_t* row = weights + (first + i) * columns.count() + group % columns.gates * columns.units + unit;
-    for (int64_t u = 0; u < count; ++u) quad[4 * u + i] = row[u];
+    for (int64_t gate = 0; gate < gates; ++gate) {
+      int8_t* to = quad + 4 * gate * kShortUnits + i;
+      for (int64_t u = 0; u < count; ++u) to[4 * u] = row[gate * columns.units + u];
+    }
   }
 }
 
@@ -120,7 +133,7 @@ void PackS4Sets(const int8_t* numbers, int64_t k, const Columns& columns, uint8_
 
 // Records of kS4Sets for every group of kGroupDepth k.
 AlignedArray<uint8_t> SetRecords(const Matrix& matrix) {
-  const Columns columns{matrix.units, matrix.gates};
+  const Columns columns = ColumnsOf(matrix);
   const int64_t groups = GroupCount(matrix.k, kGroupDepth);
   AlignedArray<uint8_t> records(columns.packed_count() / kSetColumns * groups * kSetRecord);
   std::memset(records.data(), 0, static_cast<size_t>(records.size()));
@@ -140,7 +153,7 @@ AlignedArray<uint8_t> SetRecords(const Matrix& matrix) {
 
 // kS4Places.
 void PackPlaces(const Matrix& matrix, int64_t k_padded, uint8_t* packed) {
-  const Columns columns{matrix.units, matrix.gates};
+  const Columns columns = ColumnsOf(matrix);
   std::vector<uint8_t> places(static_cast<size_t>(columns.packed_count()));
   for (int64_t i = 0; i < k_padded; ++i) {
     // Beyond the matrix the value 0; the groups of columns that are none have set 0.
@@ -223,8 +236,10 @@ PackedMatrix PackAs(PackedFormat format, const Matrix& matrix, const int8_t* wei
   packed.k_padded = PaddedDepth(format, matrix.k);
   packed.weights = AlignedArray<uint8_t>(PackedBytes(format, matrix.k, matrix.units, matrix.gates));
   packed.start = AlignedArray<int32_t>(ColumnCount(matrix.units, matrix.gates));
-  PackWeights(format, weights, matrix.k, matrix.units, packed.weights.data(), matrix.gates);
-  PackStartValues(matrix.weights, matrix.k, matrix.units, zero_point, packed.start.data(), matrix.gates);
+  packed.columns = matrix.columns() == 0 ? 0 : ColumnsOf(matrix).used();
+  PackWeights(format, weights, matrix.k, matrix.units, packed.weights.data(), matrix.gates, matrix.short_tail);
+  PackStartValues(matrix.weights, matrix.k, matrix.units, zero_point, packed.start.data(), matrix.gates,
+                  matrix.short_tail);
   return packed;
 }
 
@@ -235,7 +250,7 @@ PackedMatrix PackMixed(const PackedFormats& formats, PackedFormat narrow, int64_
                        int32_t zero_point) {
   const int64_t columns = matrix.columns();
   std::vector<std::pair<int32_t, int64_t>> places;  // in block order and in the matrix
-  Columns{matrix.units, matrix.gates}.ForEach([&](int64_t from, int64_t to) {
+  ColumnsOf(matrix).ForEach([&](int64_t from, int64_t to) {
     if (bits[static_cast<size_t>(from)] > narrow_bits) places.emplace_back(static_cast<int32_t>(to), from);
   });
   std::sort(places.begin(), places.end());
@@ -304,14 +319,14 @@ PackedMatrix PackGroups(const PackedFormats& formats, Width width, const Matrix&
   const int64_t groups = GroupCount(matrix.k, matrix.group_size);
   packed.group_size = matrix.group_size;
   packed.multipliers = AlignedArray<uint8_t>(ColumnCount(matrix.units, matrix.gates) * groups);
-  PackMultipliers(matrix.multipliers, groups, matrix.units, packed.multipliers.data(), matrix.gates);
+  PackMultipliers(matrix.multipliers, groups, matrix.units, packed.multipliers.data(), matrix.gates, matrix.short_tail);
   return packed;
 }
 
 // In front of every block.
 void PackColumnSums(const int8_t* weights, int64_t k, const Columns& columns, int64_t k_padded, uint8_t* packed) {
   AlignedArray<int32_t> sums(columns.packed_count());
-  PackStartValues(weights, k, columns.units, -128, sums.data(), columns.gates);
+  PackStartValues(weights, k, columns.units, -128, sums.data(), columns.gates, columns.short_tail);
   for (int64_t block = 0; block * kBlockColumns < columns.packed_count(); ++block) {
     std::memcpy(packed + block * (kBlockColumns * k_padded + kColumnSumBytes), sums.data() + block * kBlockColumns,
                 static_cast<size_t>(kColumnSumBytes));
@@ -345,11 +360,12 @@ int64_t PackedBytes(PackedFormat format, int64_t k, int64_t units, int64_t gates
   return ColumnBlockCount(units, gates) * (kBlockColumns * depth * BitsOf(format) / 8 + sums);
 }
 
-void PackWeights(PackedFormat format, const int8_t* weights, int64_t k, int64_t units, void* packed, int64_t gates) {
+void PackWeights(PackedFormat format, const int8_t* weights, int64_t k, int64_t units, void* packed, int64_t gates,
+                 bool short_tail) {
   const int64_t size = PackedBytes(format, k, units, gates);
   std::memset(packed, 0, static_cast<size_t>(size));
   const int64_t k_padded = PaddedDepth(format, k);
-  const Columns columns{units, gates};
+  const Columns columns{units, gates, short_tail};
   switch (format) {
     case PackedFormat::kS16Columns:
       PackS16Columns(weights, k, columns, k_padded, static_cast<int16_t*>(packed));
@@ -385,9 +401,9 @@ void PackWeights(PackedFormat format, const int8_t* weights, int64_t k, int64_t 
   }
 }
 
-void PackStartValues(const int8_t* weights, int64_t k, int64_t units, int32_t zero_point, int32_t* start,
-                     int64_t gates) {
-  const Columns columns{units, gates};
+void PackStartValues(const int8_t* weights, int64_t k, int64_t units, int32_t zero_point, int32_t* start, int64_t gates,
+                     bool short_tail) {
+  const Columns columns{units, gates, short_tail};
   const size_t count = static_cast<size_t>(columns.count());
   std::vector<int32_t> sums(count, 0);
   for (int64_t i = 0; i < k; ++i) {
@@ -398,16 +414,17 @@ void PackStartValues(const int8_t* weights, int64_t k, int64_t units, int32_t ze
   columns.ForEach([&](int64_t from, int64_t to) { start[to] = -zero_point * sums[static_cast<size_t>(from)]; });
 }
 
-void PackColumns(const float* values, int64_t given, int64_t units, float* packed, int64_t gates) {
-  const Columns columns{units, gates};
+void PackColumns(const float* values, int64_t given, int64_t units, float* packed, int64_t gates, bool short_tail) {
+  const Columns columns{units, gates, short_tail};
   std::fill(packed, packed + columns.packed_count(), 0.0f);
   for (int64_t gate = 0; gate < given; ++gate) {
     for (int64_t unit = 0; unit < units; ++unit) packed[columns.Packed(gate, unit)] = values[gate * units + unit];
   }
 }
 
-void PackMultipliers(const uint8_t* multipliers, int64_t groups, int64_t units, uint8_t* packed, int64_t gates) {
-  const Columns columns{units, gates};
+void PackMultipliers(const uint8_t* multipliers, int64_t groups, int64_t units, uint8_t* packed, int64_t gates,
+                     bool short_tail) {
+  const Columns columns{units, gates, short_tail};
   std::memset(packed, 1, static_cast<size_t>(columns.packed_count() * groups));
   for (int64_t group = 0; group < groups; ++group) {
     columns.ForEach([&](int64_t from, int64_t to) {

@@ -12,9 +12,13 @@ namespace rnnqc {
 // Units are processed in blocks of 16, columns of weights in blocks of 64. Everything that has one entry per gate and
 // unit (multipliers, bias, accumulators, pre-activations) is kept in *block order*, [blocks of units][gates][16 units],
 // padded with zeros to whole blocks of columns. The four gates of LSTM make one block of columns of a block of units.
+//
+// In a *short tail* the last block's gates, of at most kShortUnits units, stand side by side in 16 columns,
+// [gates][kShortUnits], and no others: one register holds all of them. Only kernels of an LSTM of tables know of it.
 constexpr int64_t kGates = 4;  // of LSTM: i, o, f, c; the default below
 constexpr int64_t kBlockUnits = 16;
 constexpr int64_t kBlockColumns = 64;
+constexpr int64_t kShortUnits = kBlockUnits / kGates;
 constexpr size_t kAlignment = 64;
 
 constexpr int64_t RoundUp(int64_t value, int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
@@ -24,6 +28,10 @@ constexpr int64_t BlockCount(int64_t units) { return (units + kBlockUnits - 1) /
 constexpr int64_t ColumnCount(int64_t units, int64_t gates) {
   return RoundUp(BlockCount(units) * gates * kBlockUnits, kBlockColumns);
 }
+constexpr bool MayHaveShortTail(int64_t units, int64_t gates) {
+  return gates == kGates && units % kBlockUnits != 0 && units % kBlockUnits <= kShortUnits;
+}
+
 constexpr int64_t ColumnBlockCount(int64_t units, int64_t gates) { return ColumnCount(units, gates) / kBlockColumns; }
 
 // From one row of sums or of pre-activations to the next: the same columns of 16 rows do not meet in one set of a
@@ -158,25 +166,26 @@ int64_t PackedBytes(PackedFormat format, int64_t k, int64_t units, int64_t gates
 
 // Writes PackedBytes(format, k, units, gates) bytes; weights of n bits are -2^(n - 1) .. 2^(n - 1) - 1.
 void PackWeights(PackedFormat format, const int8_t* weights, int64_t k, int64_t units, void* packed,
-                 int64_t gates = kGates);
+                 int64_t gates = kGates, bool short_tail = false);
 
 // Groups of `group_size` consecutive k, a multiple of kGroupDepth, whose weights are multiples of a number for each
 // column. The packed numbers stand in the order [blocks][groups][64 columns], 1 in the padding.
 constexpr int64_t kGroupDepth = 32;
 constexpr int64_t kLargestMultiplier = 18;
 constexpr int64_t GroupCount(int64_t k, int64_t group_size) { return (k + group_size - 1) / group_size; }
-void PackMultipliers(const uint8_t* multipliers, int64_t groups, int64_t units, uint8_t* packed,
-                     int64_t gates = kGates);
+void PackMultipliers(const uint8_t* multipliers, int64_t groups, int64_t units, uint8_t* packed, int64_t gates = kGates,
+                     bool short_tail = false);
 
 // start[column] = -zero_point * sum over k of W: the accumulator's first value, so that the kernels can multiply raw
 // uint8 codes. With zero_point 1 it can be multiplied by a zero point of each row instead.
 // |start + any partial sum| <= 255 * 128 * k < 2^31 for k <= kMaxDepth.
 void PackStartValues(const int8_t* weights, int64_t k, int64_t units, int32_t zero_point, int32_t* start,
-                     int64_t gates = kGates);
+                     int64_t gates = kGates, bool short_tail = false);
 constexpr int64_t kMaxDepth = 65536;
 
 // `given` times `units` values -> block order; gates that are not given are zero.
-void PackColumns(const float* values, int64_t given, int64_t units, float* packed, int64_t gates = kGates);
+void PackColumns(const float* values, int64_t given, int64_t units, float* packed, int64_t gates = kGates,
+                 bool short_tail = false);
 
 // W [k, gates * units].
 struct Matrix {
@@ -190,6 +199,7 @@ struct Matrix {
   int64_t group_size;
   int64_t gates = kGates;
   bool sets = false;
+  bool short_tail = false;  // of MayHaveShortTail(units, gates) only
 
   int64_t columns() const { return gates * units; }
 };
@@ -198,6 +208,7 @@ struct PackedMatrix {
   PackedFormat format = PackedFormat::kS8Blocks;
   int64_t k = 0;
   int64_t k_padded = 0;
+  int64_t columns = 0;  // in block order, those behind the last group of 16 with a gate's unit left out
   AlignedArray<uint8_t> weights;
   AlignedArray<int32_t> start;
   AlignedArray<uint8_t> multipliers;  // or records, as many for each block; empty without groups
